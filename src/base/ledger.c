@@ -1,0 +1,55 @@
+#include "base/ledger.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+static size_t rounded(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
+
+int lk_ledger_enter(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    if (atomic_load(&ledger->fail_at) > 0 && atomic_fetch_sub(&ledger->fail_at, 1) == 1) return 0;
+    if (ledger->limit) {
+        uint64_t sum = 0;
+        for (int i = 0; i < LK_N_PURPOSE; i++) sum += atomic_load(&ledger->bytes[i]);
+        if (size > ledger->limit || sum > ledger->limit - size) return 0;
+    }
+    atomic_fetch_add(&ledger->bytes[purpose], size);
+    atomic_fetch_add(&ledger->n_alloc, 1);
+    return 1;
+}
+
+void lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    atomic_fetch_sub(&ledger->bytes[purpose], size);
+}
+
+void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    if (size == 0 || size > SIZE_MAX - ALIGN) return NULL;
+    size_t whole = rounded(size);
+    if (!lk_ledger_enter(ledger, purpose, whole)) return NULL;
+    void *ptr = aligned_alloc(ALIGN, whole);
+    if (!ptr) {
+        lk_ledger_remove(ledger, purpose, whole);
+        return NULL;
+    }
+    return memset(ptr, 0, whole);
+}
+
+void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size) {
+    if (!ptr) return;
+    free(ptr);
+    lk_ledger_remove(ledger, purpose, rounded(size));
+}
+
+int lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_t old_size, size_t new_size) {
+    void *bigger = lk_alloc(ledger, purpose, new_size);
+    if (!bigger) return 0;
+    if (*ptr) memcpy(bigger, *ptr, old_size);
+    lk_release(ledger, purpose, *ptr, old_size);
+    *ptr = bigger;
+    return 1;
+}
+
+uint64_t lk_ledger_bytes(const struct lk_ledger *ledger, enum lk_purpose purpose) {
+    return atomic_load(&ledger->bytes[purpose]);
+}

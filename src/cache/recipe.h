@@ -1,0 +1,58 @@
+/* A recipe: the levels through which a token's K and V age, from oldest to newest.
+ *
+ *   recipe   := preset | part { ';' part } [';']
+ *   part     := range ':' codecs
+ *   range    := 'sink' N          the first N tokens, for good
+ *             | 'body'            everything between the others
+ *             | 'all'             the same, where there is nothing else
+ *             | 'recent' SPAN     a window of the newest tokens not in a newer level
+ *             | 'window' SPAN     the same; by custom the newest one
+ *             | 'residual' N      KIVI's buffer: K fills up to N and empties at once, V slides
+ *             | 'layers' LIST     other codecs for the body in some layers; LIST is comma-separated
+ *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0)
+ *   SPAN     := N | N '%'         tokens, or per cent of the tokens seen
+ *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC
+ *   CODEC    := NAME [ '(' OPTION { ',' OPTION } ')' ]
+ *   NAME     := f16 | int8 | kivi2 | kivi4 | rot1 .. rot8
+ *   OPTION   := g32 | g64 | g128              kivi: group size (default g32)
+ *             | mean | nomean                 rot: centre (default: K yes, V no)
+ *             | sigma | nosigma               rot: equalise (default: K yes, V no)
+ *             | lloyd | uniform               rot: levels (default: uniform)
+ *
+ * Levels are listed oldest first; the newest rows are exact f16 until they make a batch. */
+#ifndef LK_CACHE_RECIPE_H
+#define LK_CACHE_RECIPE_H
+
+#include "base/err.h"
+#include "codec/codec.h"
+
+enum { LK_MAX_LEVEL = 8, LK_MAX_OVERRIDE = 16 };
+
+enum lk_range { LK_SINK, LK_BODY, LK_RECENT, LK_RESIDUAL };
+
+struct lk_level_spec {
+    enum lk_range   range;
+    char            name[32];  /* as printed: "sink 4", "body", "recent 10%"            */
+    uint32_t        n_tok;     /* sink, recent, residual: tokens; 0 where per cent is used */
+    float           percent;   /* recent: of the tokens seen; 0 where tokens are used   */
+    struct lk_codec k, v;
+};
+
+/* Layers [first, last], counted from the end where negative (-1 is the last), use k and v in the body. */
+struct lk_override {
+    int32_t         first, last;
+    struct lk_codec k, v;
+};
+
+struct lk_recipe {
+    char                *text;
+    int                  n_level;
+    struct lk_level_spec level[LK_MAX_LEVEL]; /* oldest first; exactly one body */
+    int                  n_override;
+    struct lk_override   override[LK_MAX_OVERRIDE];
+};
+
+/* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied. */
+void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out);
+
+#endif

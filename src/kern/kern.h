@@ -1,0 +1,56 @@
+/* Kernels: scores and weighted sums read straight from packed blocks.
+ *
+ * One table per instruction set, chosen once when a model is opened. The reference table, in plain
+ * C over the codecs' own decode, is always there and judges the others in the tests.
+ * A kernel works on one tile: LK_TILE consecutive rows (or fewer) of one head's part of a block. */
+#ifndef LK_KERN_KERN_H
+#define LK_KERN_KERN_H
+
+#include "codec/codec.h"
+
+/* Where a tile lies. */
+struct lk_tile {
+    const struct lk_codec *codec;
+    const void            *head;       /* the head's part of the block                    */
+    const float           *sigma;      /* [d_head] or NULL; only the reference reads it   */
+    int                    d_head, block_rows;
+    int                    row0, n;    /* rows [row0, row0 + n) of the block; row0 a multiple of
+                                          LK_TILE, 1 <= n <= LK_TILE                      */
+};
+
+/* Queries of one KV head in the form a kernel wants: n_q rows in the codec's domain.
+ * Laid out by `prepare`; the caller gives lk_kern_query_bytes() of memory, 64-byte aligned. */
+struct lk_queries {
+    int          n_q, d_head;
+    const float *q;      /* [n_q][d_head] in the codec's domain, borrowed from the caller    */
+    float       *sum;    /* [n_q] sum of q over channels                                       */
+    float       *scale;  /* [n_q] q ~ scale * q8                                               */
+    int32_t     *sum8;   /* [n_q] sum of q8 over channels                                      */
+    int8_t      *q8;     /* [n_q][d_pad] int8 form, d_pad = d_head rounded up to 32, zero padded */
+};
+
+/* Memory that lk_queries_prepare needs behind n_q queries of d_head. */
+size_t lk_queries_bytes(int n_q, int d_head);
+
+/* Fill *out for q [n_q][d_head] (codec's domain) using mem (lk_queries_bytes, 64-byte aligned). */
+void lk_queries_prepare(struct lk_queries *out, const float *q, int n_q, int d_head, void *mem);
+
+struct lk_kern {
+    const char *name; /* "reference", "avx2", ... */
+
+    /* s[i * stride + t] = <q_i, x_(row0 + t)> for t < n; other entries of s stay untouched or are
+     * written within [0, LK_TILE) of each row of s (the caller leaves room and ignores them). */
+    void (*score)(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
+
+    /* acc[i * d_head + c] += sum over t < n of p[i * stride + t] * x_(row0 + t)[c], in the codec's
+     * domain, for i < n_q. p >= 0 and <= 1, entries past n up to LK_TILE are zero. */
+    void (*accumulate)(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+};
+
+extern const struct lk_kern lk_kern_reference;
+
+/* The fastest table this CPU can run; never NULL. `name`: NULL for the fastest, or a table's name
+ * (NULL returned where this build or CPU lacks it). */
+const struct lk_kern *lk_kern_choose(const char *name);
+
+#endif
