@@ -1,4 +1,4 @@
-#include "oracle.h"
+#include "support_oracle.h"
 
 #include <stdio.h>
 
