@@ -242,6 +242,9 @@ lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_
 typedef struct {
     int32_t     n_ctx;    /* tokens per chunk; predictions of its second half are scored */
     int32_t     n_chunk;  /* 0: as many as the text has                                  */
+    int32_t     n_step;   /* tokens read at once, 1 to LK_EVAL_MAX; 0: 32. Rows are re-encoded
+                             after a step, so they stay exact up to n_step - 1 tokens longer
+                             than in a decoder, which steps by 1                        */
     lk_progress progress; /* may be NULL; units are tokens x recipes                     */
     void       *user;
 } lk_compare_opts;
