@@ -64,8 +64,7 @@ void lk_cache_clear(struct lk_cache *cache) {
             stream->first = stream->n_tok = 0;
             stream->calibrated = false;
         }
-    lk_pool_want_none(&cache->pool);
-    lk_pool_trim(&cache->pool);
+    lk_cache_trim(cache);
 }
 
 void lk_cache_free(struct lk_cache *cache) {
@@ -113,6 +112,7 @@ static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, int
 
 lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new, int64_t portion, lk_err *err) {
     lk_pool_want_none(&cache->pool);
+    cache->reserved = 0;
     int ok = 1;
     for (int layer = layer0; ok && layer < layer1; layer++)
         for (int side = 0; ok && side < 2; side++) ok = want_for_stream(cache, &cache->stream[layer][side], n_new, portion);
@@ -123,6 +123,7 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
 }
 
 void lk_cache_trim(struct lk_cache *cache) {
+    cache->reserved = 0;
     lk_pool_want_none(&cache->pool);
     lk_pool_trim(&cache->pool);
 }

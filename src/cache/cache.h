@@ -43,7 +43,7 @@ struct lk_cache {
     struct lk_pool        pool;
     struct lk_stream    (*stream)[2]; /* [n_layer][K, V] */
     float                *rows[2];
-    int64_t               reserved;   /* tokens that prepare has already found memory for */
+    int64_t               reserved;   /* single tokens for which prepare has already found memory */
 };
 
 /* An empty cache; `ledger` is borrowed. LK_E_UNSUPPORTED where a codec cannot hold such heads.

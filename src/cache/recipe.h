@@ -1,6 +1,6 @@
 /* A recipe: the levels through which a token's K and V age, from oldest to newest.
  *
- *   recipe   := preset | part { ';' part } [';']
+ *   recipe   := preset | codecs | part { ';' part } [';']      codecs alone: 'all' ':' codecs
  *   part     := range ':' codecs
  *   range    := 'sink' N          the first N tokens, for good
  *             | 'body'            everything between the others
@@ -11,7 +11,7 @@
  *             | 'layers' LIST     other codecs for the body in some layers; LIST is comma-separated
  *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0)
  *   SPAN     := N | N '%'         tokens, or per cent of the tokens seen
- *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC
+ *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
  *   CODEC    := NAME [ '(' OPTION { ',' OPTION } ')' ]
  *   NAME     := f16 | int8 | kivi2 | kivi4 | rot1 .. rot8
  *   OPTION   := g32 | g64 | g128              kivi: group size (default g32)
@@ -19,7 +19,9 @@
  *             | sigma | nosigma               rot: equalise (default: K yes, V no)
  *             | lloyd | uniform               rot: levels (default: uniform)
  *
- * Levels are listed oldest first; the newest rows are exact f16 until they make a batch. */
+ * Levels are listed oldest first; the newest rows are exact f16 until they make a batch. Case and
+ * white space do not matter, '#' begins a comment, and between parts a line's end serves as ';'.
+ * An older level has at most the bits of the newer one that its rows come from. */
 #ifndef LK_CACHE_RECIPE_H
 #define LK_CACHE_RECIPE_H
 
@@ -52,7 +54,8 @@ struct lk_recipe {
     struct lk_override   override[LK_MAX_OVERRIDE];
 };
 
-/* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied. */
+/* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied; where two
+ * overrides name a layer, the later one holds. */
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out);
 
 #endif

@@ -1,0 +1,32 @@
+/* The recipes that have a name. Those named after a paper keep its settings. */
+#include "cache/presets.h"
+
+#include <strings.h>
+
+static const lk_preset presets[] = {
+    {"f16", "all: f16", "the full cache in half floats: exact, and what the others are measured against"},
+    {"selective", "sink 16: f16; body: int8; window 256: f16",
+     "Selective: 8 bits a value between 16 exact first and 256 exact newest tokens"},
+    {"kivi-4", "body: kivi4; residual 128: f16", "KIVI at 4 bits: K per channel, V per token, in groups of 32"},
+    {"kivi-2", "body: kivi2; residual 128: f16", "KIVI at 2 bits: K per channel, V per token, in groups of 32"},
+    {"best-4", "sink 4: f16; body: k=rot4 v=rot4; window 128: f16",
+     "4 bits, rotated: very near the full cache; the safe choice"},
+    {"best-3", "sink 4: f16; body: k=rot3 v=rot3; window 64: f16",
+     "3 bits, rotated: small differences, five times smaller"},
+    {"best-2", "sink 4: f16; body: k=rot2 v=rot2; window 64: f16",
+     "2 bits, rotated: for the longest contexts; answers differ now and then"},
+};
+
+enum { N_PRESET = sizeof presets / sizeof presets[0] };
+
+lk_preset lk_recipe_preset(size_t i) {
+    static const lk_preset none = {NULL, NULL, NULL};
+    return i < N_PRESET ? presets[i] : none;
+}
+
+const lk_preset *lk_preset_find(const char *name, size_t len) {
+    for (size_t i = 0; i < N_PRESET; i++) {
+        if (strncasecmp(presets[i].name, name, len) == 0 && presets[i].name[len] == 0) return &presets[i];
+    }
+    return NULL;
+}

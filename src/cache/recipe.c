@@ -1,0 +1,412 @@
+#include "cache/recipe.h"
+
+#include "cache/presets.h"
+#include "cache/recipe_check.h"
+#include "cache/recipe_scan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_MOST = 16384 }; /* a recipe is a line or a small file; longer is a mistake */
+
+/* A codec as written: options not given take the default of the side it serves. */
+struct written {
+    struct lk_codec codec;
+    int             mean, sigma, lloyd; /* -1: not given */
+};
+
+struct parse {
+    struct lk_scan    scan;
+    struct lk_recipe *recipe;
+    size_t            level_at[LK_MAX_LEVEL], override_at[LK_MAX_OVERRIDE];
+    const char       *alone; /* the body was written so that it must be the only level */
+    size_t            n_text;
+};
+
+static const char ranges[] = "sink, body, all, recent, window, residual or layers";
+static const char codecs[] = "f16, int8, kivi2, kivi4 or rot1 to rot8";
+
+static bool read_codec_name(const char *word, struct lk_codec *codec) {
+    *codec = (struct lk_codec){0};
+    if (strcmp(word, "f16") == 0) {
+        codec->coding = LK_F16;
+        codec->bits   = 16;
+    } else if (strcmp(word, "int8") == 0) {
+        codec->coding = LK_INT8;
+        codec->bits   = 8;
+    } else if (strcmp(word, "kivi2") == 0 || strcmp(word, "kivi4") == 0) {
+        codec->coding = LK_KIVI;
+        codec->bits   = (uint8_t)(word[4] - '0');
+        codec->group  = 32;
+    } else if (strncmp(word, "rot", 3) == 0 && word[3] >= '1' && word[3] <= '8' && word[4] == 0) {
+        codec->coding = LK_ROT;
+        codec->bits   = (uint8_t)(word[3] - '0');
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool is_range(const char *word) {
+    static const char *const name[] = {"sink", "body", "all", "recent", "window", "residual", "layers"};
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
+        if (strcmp(word, name[i]) == 0) return true;
+    }
+    return false;
+}
+
+/* One option of a codec; `at` is where `word` stands. */
+static lk_status read_option(struct parse *p, const char *word, size_t at, struct written *w, bool *group_given) {
+    static const struct {
+        const char *yes, *no;
+    } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
+    int *const value[3] = {&w->mean, &w->sigma, &w->lloyd};
+
+    if (w->codec.coding == LK_KIVI) {
+        unsigned group = strcmp(word, "g32") == 0 ? 32 : strcmp(word, "g64") == 0 ? 64 : strcmp(word, "g128") == 0 ? 128 : 0;
+        if (!group) return lk_scan_fail(&p->scan, at, true, "expected an option of kivi (g32, g64 or g128)");
+        if (*group_given) return lk_scan_fail(&p->scan, at, false, "the group is given twice");
+        w->codec.group = (uint16_t)group;
+        *group_given   = true;
+        return LK_OK;
+    }
+    for (int i = 0; i < 3; i++) {
+        bool yes = strcmp(word, pair[i].yes) == 0;
+        if (!yes && strcmp(word, pair[i].no) != 0) continue;
+        if (*value[i] >= 0) return lk_scan_fail(&p->scan, at, false, "%s or %s is given twice", pair[i].yes, pair[i].no);
+        *value[i] = yes;
+        return LK_OK;
+    }
+    return lk_scan_fail(&p->scan, at, true,
+                        "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform)");
+}
+
+/* CODEC [ '(' OPTION { ',' OPTION } ')' ] */
+static lk_status read_codec(struct parse *p, const char *expected, struct written *w) {
+    char word[LK_WORD_MAX];
+    lk_scan_skip(&p->scan);
+    size_t at = p->scan.at;
+    *w        = (struct written){.mean = -1, .sigma = -1, .lloyd = -1};
+    lk_scan_word(&p->scan, word);
+    if (!read_codec_name(word, &w->codec)) return lk_scan_fail(&p->scan, at, true, "expected %s (%s)", expected, codecs);
+    if (!lk_scan_sign(&p->scan, '(')) return LK_OK;
+    if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT)
+        return lk_scan_fail(&p->scan, p->scan.at - 1, false, "%s has no options", word);
+    bool group_given = false;
+    do {
+        char option[LK_WORD_MAX];
+        lk_scan_skip(&p->scan);
+        at = p->scan.at;
+        lk_scan_word(&p->scan, option);
+        lk_status status = read_option(p, option, at, w, &group_given);
+        if (status) return status;
+    } while (lk_scan_sign(&p->scan, ','));
+    if (!lk_scan_sign(&p->scan, ')')) return lk_scan_fail(&p->scan, p->scan.at, true, "expected ',' or ')'");
+    return LK_OK;
+}
+
+/* Only K has the offsets and outlier channels that mean and sigma are for. */
+static struct lk_codec for_side(const struct written *w, enum lk_side side) {
+    struct lk_codec codec = w->codec;
+    if (codec.coding == LK_ROT) {
+        codec.mean  = w->mean < 0 ? side == LK_K : w->mean;
+        codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
+        codec.lloyd = w->lloyd > 0;
+    }
+    return codec;
+}
+
+/* CODEC | 'k=' CODEC 'v=' CODEC, in either order */
+static lk_status read_codecs(struct parse *p, struct lk_codec side[2]) {
+    struct written w;
+    char           word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    bool sided = strcmp(word, "k") == 0 || strcmp(word, "v") == 0;
+    if (!sided) {
+        lk_status status = read_codec(p, "'k=', 'v=' or a codec", &w);
+        if (status) return status;
+        side[LK_K] = for_side(&w, LK_K);
+        side[LK_V] = for_side(&w, LK_V);
+        return LK_OK;
+    }
+    enum lk_side first = word[0] == 'k' ? LK_K : LK_V;
+    for (int i = 0; i < 2; i++) {
+        enum lk_side now = i == 0 ? first : first == LK_K ? LK_V : LK_K;
+        const char  *name = now == LK_K ? "k" : "v";
+        lk_scan_skip(&p->scan);
+        size_t at = p->scan.at;
+        lk_scan_word(&p->scan, word);
+        if (strcmp(word, name) != 0) return lk_scan_fail(&p->scan, at, true, "expected '%s='", name);
+        if (!lk_scan_sign(&p->scan, '=')) return lk_scan_fail(&p->scan, p->scan.at, true, "expected '=' after '%s'", name);
+        lk_status status = read_codec(p, "a codec", &w);
+        if (status) return status;
+        side[now] = for_side(&w, now);
+    }
+    return LK_OK;
+}
+
+/* A whole number from `least` to `most`. */
+static lk_status read_count(struct parse *p, const char *what, int64_t least, int64_t most, uint32_t *out) {
+    int64_t value;
+    lk_scan_skip(&p->scan);
+    size_t at = p->scan.at;
+    if (!lk_scan_number(&p->scan, &value)) return lk_scan_fail(&p->scan, at, true, "expected %s", what);
+    if (value % 1000 || value / 1000 < least || value / 1000 > most)
+        return lk_scan_fail(&p->scan, at, false, "expected %s from %d to %d", what, (int)least, (int)most);
+    *out = (uint32_t)(value / 1000);
+    return LK_OK;
+}
+
+/* SPAN := N | N '%' */
+static lk_status read_span(struct parse *p, const char *range, struct lk_level_spec *level) {
+    int64_t value;
+    lk_scan_skip(&p->scan);
+    size_t at = p->scan.at;
+    if (!lk_scan_number(&p->scan, &value))
+        return lk_scan_fail(&p->scan, at, true, "expected a number of tokens or per cent (%s 128, %s 10%%)", range, range);
+    if (lk_scan_sign(&p->scan, '%')) {
+        if (value <= 0 || value > 100000) return lk_scan_fail(&p->scan, at, false, "expected more than 0%% and at most 100%%");
+        level->percent = (float)value / 1000.0F;
+        snprintf(level->name, sizeof level->name, "%s %g%%", range, (double)level->percent);
+        return LK_OK;
+    }
+    if (value % 1000 || value < 1000 || value / 1000 > LK_WINDOW_MOST)
+        return lk_scan_fail(&p->scan, at, false, "expected a number of tokens from 1 to %d", LK_WINDOW_MOST);
+    level->n_tok = (uint32_t)(value / 1000);
+    snprintf(level->name, sizeof level->name, "%s %u", range, level->n_tok);
+    return LK_OK;
+}
+
+/* The range of a level, its word already read. */
+static lk_status read_range(struct parse *p, const char *word, size_t at, struct lk_level_spec *level) {
+    lk_status status = LK_OK;
+    if (strcmp(word, "sink") == 0) {
+        level->range = LK_SINK;
+        status       = read_count(p, "a number of tokens", 1, LK_SINK_MOST, &level->n_tok);
+        snprintf(level->name, sizeof level->name, "sink %u", level->n_tok);
+    } else if (strcmp(word, "residual") == 0) {
+        level->range = LK_RESIDUAL;
+        status       = read_count(p, "a number of tokens", 1, LK_WINDOW_MOST, &level->n_tok);
+        if (!status && level->n_tok % LK_TILE)
+            return lk_scan_fail(&p->scan, at, false, "a residual holds a multiple of %d tokens", LK_TILE);
+        snprintf(level->name, sizeof level->name, "residual %u", level->n_tok);
+    } else if (strcmp(word, "recent") == 0 || strcmp(word, "window") == 0) {
+        level->range = LK_RECENT;
+        status       = read_span(p, word, level);
+    } else {
+        level->range = LK_BODY;
+        if (strcmp(word, "all") == 0) p->alone = "'all'";
+        snprintf(level->name, sizeof level->name, "%s", word);
+    }
+    return status;
+}
+
+/* One entry of LIST: 'first' N | 'last' N | I | I '-' J */
+static lk_status read_layers_entry(struct parse *p, struct lk_override *entry) {
+    char      word[LK_WORD_MAX];
+    uint32_t  n, last;
+    lk_status status;
+    lk_scan_peek(&p->scan, word);
+    size_t at = p->scan.at;
+    if (strcmp(word, "first") == 0 || strcmp(word, "last") == 0) {
+        lk_scan_word(&p->scan, word);
+        status       = read_count(p, "a number of layers", 1, LK_LAYER_MOST, &n);
+        if (status) return status;
+        entry->first = word[0] == 'f' ? 0 : -(int32_t)n;
+        entry->last  = word[0] == 'f' ? (int32_t)n - 1 : -1;
+        return LK_OK;
+    }
+    status = read_count(p, "'first', 'last' or a layer's number", 0, LK_LAYER_MOST - 1, &n);
+    if (status) return status;
+    last = n;
+    if (lk_scan_sign(&p->scan, '-')) {
+        status = read_count(p, "a layer's number", 0, LK_LAYER_MOST - 1, &last);
+        if (status) return status;
+    }
+    if (last < n) return lk_scan_fail(&p->scan, at, false, "layers %u-%u go backwards", n, last);
+    entry->first = (int32_t)n;
+    entry->last  = (int32_t)last;
+    return LK_OK;
+}
+
+static lk_status read_colon(struct parse *p) {
+    if (lk_scan_sign(&p->scan, ':')) return LK_OK;
+    return lk_scan_fail(&p->scan, p->scan.at, true, "expected ':'");
+}
+
+/* LIST ':' codecs, after 'layers' */
+static lk_status read_layers(struct parse *p) {
+    struct lk_recipe *r     = p->recipe;
+    int               first = r->n_override;
+    struct lk_codec   side[2];
+    lk_status         status;
+    do {
+        lk_scan_skip(&p->scan);
+        if (r->n_override == LK_MAX_OVERRIDE)
+            return lk_scan_fail(&p->scan, p->scan.at, false, "more than %d groups of layers", LK_MAX_OVERRIDE);
+        p->override_at[r->n_override] = p->scan.at;
+        status                        = read_layers_entry(p, &r->override[r->n_override]);
+        if (status) return status;
+        r->n_override++;
+    } while (lk_scan_sign(&p->scan, ','));
+    status = read_colon(p);
+    if (!status) status = read_codecs(p, side);
+    if (status) return status;
+    for (int i = first; i < r->n_override; i++) {
+        r->override[i].k = side[LK_K];
+        r->override[i].v = side[LK_V];
+    }
+    return LK_OK;
+}
+
+/* A part with a range, or codecs alone, which mean 'all: codecs'. */
+static lk_status read_part(struct parse *p) {
+    struct lk_recipe *r = p->recipe;
+    struct lk_codec   side[2], unused;
+    char              word[LK_WORD_MAX];
+    lk_status         status = LK_OK;
+    lk_scan_peek(&p->scan, word);
+    size_t at   = p->scan.at;
+    bool   bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || read_codec_name(word, &unused);
+    if (!bare && !is_range(word))
+        return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ", ranges);
+    if (strcmp(word, "layers") == 0) {
+        lk_scan_word(&p->scan, word);
+        return read_layers(p);
+    }
+    if (r->n_level == LK_MAX_LEVEL) return lk_scan_fail(&p->scan, at, false, "more than %d levels", LK_MAX_LEVEL);
+    if (bare && r->n_level > 0) return lk_scan_fail(&p->scan, at, true, "expected %s", ranges);
+    struct lk_level_spec *level = &r->level[r->n_level];
+    if (bare) {
+        level->range = LK_BODY;
+        p->alone     = "a codec alone";
+        snprintf(level->name, sizeof level->name, "all");
+    } else {
+        lk_scan_word(&p->scan, word);
+        status = read_range(p, word, at, level);
+        if (!status) status = read_colon(p);
+    }
+    if (!status) status = read_codecs(p, side);
+    if (status) return status;
+    level->k                = side[LK_K];
+    level->v                = side[LK_V];
+    p->level_at[r->n_level++] = at;
+    return LK_OK;
+}
+
+/* Keep the part as read, on one line: recipes from files have comments and line ends. */
+static void keep_text(struct parse *p, size_t from, size_t to) {
+    char *text = p->recipe->text;
+    if (p->n_text) {
+        text[p->n_text++] = ';';
+        text[p->n_text++] = ' ';
+    }
+    p->n_text += lk_scan_squeeze(p->scan.text, from, to, text + p->n_text);
+}
+
+/* part { ';' part } [';'], where a line's end serves as well as ';' */
+static lk_status read_parts(struct parse *p) {
+    while (!lk_scan_done(&p->scan)) {
+        size_t    from   = p->scan.at;
+        lk_status status = read_part(p);
+        if (status) return status;
+        keep_text(p, from, p->scan.at);
+        bool line_end = lk_scan_skip(&p->scan);
+        bool sign     = lk_scan_sign(&p->scan, ';');
+        if (!sign && !line_end && !lk_scan_done(&p->scan))
+            return lk_scan_fail(&p->scan, p->scan.at, true, "expected ';' or the end");
+    }
+    return lk_recipe_check(p->recipe, &p->scan, p->level_at, p->override_at, p->alone);
+}
+
+/* The whole text is one word: a preset's name, perhaps misspelt. */
+static bool one_word(struct lk_scan scan, size_t *from, size_t *to) {
+    lk_scan_skip(&scan);
+    *from = scan.at;
+    while (scan.at < scan.len && !strchr(" \t\r\n\v\f#;:=(%,", scan.text[scan.at])) scan.at++;
+    *to = scan.at;
+    lk_scan_sign(&scan, ';');
+    return lk_scan_done(&scan) && *to > *from;
+}
+
+static lk_status refuse_word(const struct lk_scan *scan, size_t at) {
+    char   names[160];
+    size_t n = 0;
+    for (size_t i = 0; lk_recipe_preset(i).name && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", lk_recipe_preset(i).name);
+    return lk_scan_fail(scan, at, false, "neither a preset (%s) nor a codec (%s)", names, codecs);
+}
+
+static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
+    struct parse p = {.scan = scan, .recipe = recipe};
+    size_t       from, to;
+    if (one_word(scan, &from, &to)) {
+        const lk_preset *preset = lk_preset_find(scan.text + from, to - from);
+        struct lk_codec  unused;
+        char             word[LK_WORD_MAX];
+        lk_scan_peek(&p.scan, word);
+        if (preset) {
+            p.scan.text      = preset->text;
+            p.scan.len       = strlen(preset->text);
+            p.scan.at        = 0;
+            lk_status status = read_parts(&p);
+            if (status) return status;
+            p.n_text = strlen(preset->name);
+            memcpy(recipe->text, preset->name, p.n_text + 1);
+            return LK_OK;
+        }
+        if (!read_codec_name(word, &unused) && !is_range(word)) return refuse_word(&scan, from);
+    }
+    lk_status status = read_parts(&p);
+    if (!status) recipe->text[p.n_text] = 0;
+    return status;
+}
+
+lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err) {
+    enum { PRESET_ROOM = 256 }; /* a preset's text is longer than the name it is read from */
+    if (!out || !text) return lk_fail(err, LK_E_ARG, "lk_recipe_parse: NULL argument");
+    struct lk_scan scan = {.text = text, .len = strnlen(text, TEXT_MOST + 1), .err = err};
+    if (scan.len > TEXT_MOST) return lk_fail(err, LK_E_FORMAT, "recipe: longer than %d bytes", TEXT_MOST);
+    if (lk_scan_done(&scan))
+        return lk_fail(err, LK_E_FORMAT, "recipe: empty; expected a preset such as best-3, or a line such as "
+                                         "\"sink 4: f16; body: k=rot3 v=rot2; window 128: f16\"");
+    struct lk_recipe *recipe = calloc(1, sizeof *recipe);
+    /* A line's end becomes "; ", one byte more. */
+    if (recipe) recipe->text = malloc(2 * scan.len + PRESET_ROOM);
+    if (!recipe || !recipe->text) {
+        lk_recipe_free(recipe);
+        return lk_fail(err, LK_E_NOMEM, "recipe: out of memory");
+    }
+    scan.at          = 0;
+    lk_status status = parse_into(recipe, scan);
+    if (status) {
+        lk_recipe_free(recipe);
+        return status;
+    }
+    *out = recipe;
+    return LK_OK;
+}
+
+void lk_recipe_free(lk_recipe *recipe) {
+    if (!recipe) return;
+    free(recipe->text);
+    free(recipe);
+}
+
+const char *lk_recipe_text(const lk_recipe *recipe) { return recipe->text; }
+
+void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out) {
+    memcpy(out, recipe->level, (size_t)recipe->n_level * sizeof *out);
+    for (int i = 0; i < recipe->n_override; i++) {
+        const struct lk_override *o     = &recipe->override[i];
+        int                       first = o->first < 0 ? o->first + n_layer : o->first;
+        int                       last  = o->last < 0 ? o->last + n_layer : o->last;
+        if (layer < first || layer > last) continue;
+        for (int j = 0; j < recipe->n_level; j++) {
+            if (out[j].range != LK_BODY) continue;
+            out[j].k = o->k;
+            out[j].v = o->v;
+        }
+    }
+}

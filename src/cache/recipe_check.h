@@ -1,0 +1,15 @@
+/* What the grammar cannot say: the order, number and sizes of levels. */
+#ifndef LK_CACHE_RECIPE_CHECK_H
+#define LK_CACHE_RECIPE_CHECK_H
+
+#include "cache/recipe.h"
+#include "cache/recipe_scan.h"
+
+enum { LK_SINK_MOST = 1024, LK_WINDOW_MOST = 1000000, LK_LAYER_MOST = 1024 };
+
+/* level_at, override_at: where each was read, for errors. `alone`: how the body was written when that
+ * makes it the only level ("'all'"), or NULL. */
+lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *level_at,
+                          const size_t *override_at, const char *alone);
+
+#endif

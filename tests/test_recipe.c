@@ -1,0 +1,263 @@
+/* Recipes: what they mean, and what is said of those that mean nothing. */
+#include "cache/recipe.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static lk_recipe *parsed(const char *text) {
+    lk_err     err    = {0};
+    lk_recipe *recipe = NULL;
+    if (lk_recipe_parse(&recipe, text, &err)) fail_msg("\"%s\": %s", text, err.msg);
+    return recipe;
+}
+
+static void assert_codec(struct lk_codec codec, enum lk_coding coding, int bits, bool mean, bool sigma) {
+    assert_int_equal(codec.coding, coding);
+    assert_int_equal(codec.bits, bits);
+    assert_int_equal(codec.mean, mean);
+    assert_int_equal(codec.sigma, sigma);
+}
+
+static void levels_are_read(void **state) {
+    (void)state;
+    lk_recipe *r = parsed("sink 4: f16; body: k=rot3 v=rot2(lloyd); recent 12.5%: kivi4(g64); window 128: f16");
+    assert_int_equal(r->n_level, 4);
+    assert_int_equal(r->level[0].range, LK_SINK);
+    assert_int_equal(r->level[0].n_tok, 4);
+    assert_string_equal(r->level[0].name, "sink 4");
+    assert_codec(r->level[0].k, LK_F16, 16, false, false);
+    assert_int_equal(r->level[1].range, LK_BODY);
+    assert_string_equal(r->level[1].name, "body");
+    assert_codec(r->level[1].k, LK_ROT, 3, true, true);
+    assert_false(r->level[1].k.lloyd);
+    assert_codec(r->level[1].v, LK_ROT, 2, false, false);
+    assert_true(r->level[1].v.lloyd);
+    assert_int_equal(r->level[2].range, LK_RECENT);
+    assert_string_equal(r->level[2].name, "recent 12.5%");
+    assert_true(r->level[2].percent == 12.5F);
+    assert_int_equal(r->level[2].n_tok, 0);
+    assert_codec(r->level[2].k, LK_KIVI, 4, false, false);
+    assert_int_equal(r->level[2].v.group, 64);
+    assert_int_equal(r->level[3].range, LK_RECENT);
+    assert_string_equal(r->level[3].name, "window 128");
+    assert_int_equal(r->level[3].n_tok, 128);
+    lk_recipe_free(r);
+}
+
+static void options_override_the_side(void **state) {
+    (void)state;
+    lk_recipe *r = parsed("all: v=rot4(sigma, mean) k=rot5(nomean,nosigma,uniform)");
+    assert_codec(r->level[0].k, LK_ROT, 5, false, false);
+    assert_codec(r->level[0].v, LK_ROT, 4, true, true);
+    lk_recipe_free(r);
+    r = parsed("rot1(nomean)");
+    assert_codec(r->level[0].k, LK_ROT, 1, false, true);
+    assert_codec(r->level[0].v, LK_ROT, 1, false, false);
+    lk_recipe_free(r);
+}
+
+static void layers_override_the_body(void **state) {
+    (void)state;
+    struct lk_level_spec level[LK_MAX_LEVEL];
+    lk_recipe *r = parsed("sink 4: f16; body: rot2; layers first 2, last 2, 10, 12-14: k=rot4 v=rot3; window 64: f16");
+    assert_int_equal(r->n_level, 3);
+    assert_int_equal(r->n_override, 4);
+    for (int layer = 0; layer < 30; layer++) {
+        bool own = layer < 2 || layer >= 28 || layer == 10 || (layer >= 12 && layer <= 14);
+        lk_recipe_levels(r, layer, 30, level);
+        assert_int_equal(level[0].k.bits, 16);
+        assert_int_equal(level[1].k.bits, own ? 4 : 2);
+        assert_int_equal(level[1].v.bits, own ? 3 : 2);
+        assert_int_equal(level[2].v.bits, 16);
+    }
+    lk_recipe_free(r);
+
+    r = parsed("body: rot2; layers 0-5: rot3; layers 3: rot4");
+    lk_recipe_levels(r, 3, 4, level);
+    assert_int_equal(level[0].k.bits, 4); /* the later one holds */
+    lk_recipe_levels(r, 2, 4, level);
+    assert_int_equal(level[0].k.bits, 3);
+    lk_recipe_free(r);
+}
+
+/* Different ways to write the same, and the text that is kept. */
+static void writing_is_free(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *kept, *same;
+    } row[] = {
+        {"f16", "f16", "all: f16"},
+        {" F16\n", "f16", "all:f16"},
+        {"Best-3", "best-3", "sink 4: f16; body: k=rot3 v=rot3; window 64: f16"},
+        {"# mine\nselective # as published\n", "selective", "sink 16: f16; body: int8; window 256: f16"},
+        {"rot4", "rot4", "all: k=rot4 v=rot4"},
+        {"int8 ;", "int8", "all: int8"},
+        {"k=rot4 v=rot2", "k=rot4 v=rot2", "all: v=rot2 k=rot4"},
+        {"V = ROT2\tK = Rot4", "V = ROT2 K = Rot4", "all: k=rot4 v=rot2"},
+        {"SINK 4:F16;BODY:K=ROT3 V=ROT2;WINDOW 128:F16;", "SINK 4:F16; BODY:K=ROT3 V=ROT2; WINDOW 128:F16",
+         "sink 4: f16; body: k=rot3 v=rot2; window 128: f16"},
+        {"  sink   4 :  f16  ;\n\n body :\n  k = rot3   # keys\n  v = rot2 ;\r\n window 128 : f16 ;  ",
+         "sink 4 : f16; body : k = rot3 v = rot2; window 128 : f16", "sink 4: f16; body: k=rot3 v=rot2; window 128: f16"},
+        {"sink 4: f16\nbody: rot3\nwindow 64: f16\n", "sink 4: f16; body: rot3; window 64: f16",
+         "sink 4: f16; body: k=rot3 v=rot3; window 64: f16"},
+        {"body: kivi2 ( g128 )", "body: kivi2 ( g128 )", "body: k=kivi2(g128) v=kivi2(g128)"},
+        {"body: f16; layers first 1 : f16", "body: f16; layers first 1 : f16", "layers first 1: f16; body: f16"},
+        {"body: rot3; recent 10 %: rot4", "body: rot3; recent 10 %: rot4", "body: rot3; recent 10.0%: rot4"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        lk_recipe *a = parsed(row[i].text), *b = parsed(row[i].same);
+        assert_string_equal(lk_recipe_text(a), row[i].kept);
+        assert_int_equal(a->n_level, b->n_level);
+        assert_int_equal(a->n_override, b->n_override);
+        for (int j = 0; j < a->n_level; j++) {
+            assert_int_equal(a->level[j].range, b->level[j].range);
+            assert_int_equal(a->level[j].n_tok, b->level[j].n_tok);
+            assert_memory_equal(&a->level[j].k, &b->level[j].k, sizeof a->level[j].k);
+            assert_memory_equal(&a->level[j].v, &b->level[j].v, sizeof a->level[j].v);
+        }
+        lk_recipe *again = parsed(lk_recipe_text(a)); /* what is kept can be read again */
+        assert_string_equal(lk_recipe_text(again), lk_recipe_text(a));
+        assert_memory_equal(again->level, a->level, sizeof a->level);
+        assert_memory_equal(again->override, a->override, sizeof a->override);
+        lk_recipe_free(again);
+        lk_recipe_free(a);
+        lk_recipe_free(b);
+    }
+}
+
+static void presets_are_recipes(void **state) {
+    (void)state;
+    size_t n = 0;
+    for (; lk_recipe_preset(n).name; n++) {
+        lk_preset  preset = lk_recipe_preset(n);
+        lk_recipe *named = parsed(preset.name), *written = parsed(preset.text);
+        assert_string_equal(lk_recipe_text(named), preset.name);
+        assert_string_equal(lk_recipe_text(written), preset.text);
+        assert_memory_equal(named->level, written->level, sizeof named->level);
+        assert_non_null(preset.note);
+        assert_null(strchr(preset.note, '\n'));
+        lk_recipe_free(named);
+        lk_recipe_free(written);
+    }
+    assert_in_range(n, 7, 100);
+    assert_null(lk_recipe_preset(n).text);
+    assert_null(lk_recipe_preset((size_t)-1).name);
+}
+
+static void mistakes_are_shown(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *place, *says;
+    } row[] = {
+        {"", "recipe: ", "empty"},
+        {" \n # nothing\n", "recipe: ", "empty"},
+        {";", "column 1:", "expected a codec, sink, body"},
+        {"selectve", "column 1:", "neither a preset (f16, selective"},
+        {"rot9", "column 1:", "f16, int8, kivi2, kivi4 or rot1 to rot8"},
+        {"rot0", "column 1:", "neither"},
+        {"sink 4: x=rot3", "column 9:",
+         "expected 'k=', 'v=' or a codec (f16, int8, kivi2, kivi4 or rot1 to rot8), found 'x': \"sink 4: >>x=rot3\""},
+        {"body: k=rot3", "column 13:", "expected 'v=', found the end"},
+        {"body: k=rot3 k=rot2", "column 14:", "expected 'v=', found 'k'"},
+        {"body: k rot3", "column 9:", "expected '=' after 'k', found 'rot3'"},
+        {"body: k=rot3 v=rot33", "column 16:", "expected a codec"},
+        {"body: k=sigma v=rot3", "column 9:", "expected a codec"},
+        {"body rot3", "column 6:", "expected ':', found 'rot3'"},
+        {"sink: f16; body: rot3", "column 5:", "expected a number of tokens, found ':'"},
+        {"sink 0: f16; body: rot3", "column 6:", "from 1 to 1024"},
+        {"sink 1025: f16; body: rot3", "column 6:", "from 1 to 1024"},
+        {"sink 4.5: f16; body: rot3", "column 6:", "from 1 to 1024"},
+        {"sink -4: f16; body: rot3", "column 6:", "found '-'"},
+        {"body: rot3; window 1000001: f16", "column 20:", "from 1 to 1000000"},
+        {"body: rot3; window 99999999999999999999999999: f16", "column 20:", "from 1 to 1000000"},
+        {"body: rot3; window 0: f16", "column 20:", "from 1 to"},
+        {"body: rot3; window many: f16", "column 20:", "window 128, window 10%), found 'many'"},
+        {"body: rot3; recent 0%: f16", "column 20:", "at most 100%"},
+        {"body: rot3; recent 100.5%: f16", "column 20:", "at most 100%"},
+        {"body: rot3; recent 60%: rot4; recent 50%: f16", "column 31:", "more than 100%"},
+        {"body: rot3; window 600000: rot4; window 600000: f16", "column 34:", "more than 1000000 tokens"},
+        {"body: rot3; residual 100: f16", "column 13:", "multiple of 32"},
+        {"body: kivi2(g128); residual 64: f16", "column 20:", "not a multiple of the group of 128"},
+        {"body: rot3; residual 64: f16; window 32: f16", "column 31:", "no level can follow"},
+        {"sink 4: f16", "column 12:", "expected one more part: a body"},
+        {"layers 3: rot3", "column 15:", "a body"},
+        {"body: rot3; body: rot4", "column 13:", "a body already"},
+        {"body: rot3; all: rot4", "column 13:", "a body already"},
+        {"sink 4: f16; sink 8: f16; body: rot3", "column 14:", "a sink already: 'sink 4'"},
+        {"body: rot3; sink 4: f16", "column 13:", "comes first"},
+        {"window 64: f16; body: rot3", "column 17:", "the body comes before 'window 64'"},
+        {"sink 4: f16; all: rot3", "column 1:", "'all' leaves nothing for 'sink 4': say 'body:'"},
+        {"all: rot3; window 64: f16", "column 12:", "leaves nothing for 'window 64'"},
+        {"rot3; window 64: f16", "column 7:", "a codec alone leaves nothing"},
+        {"sink 4: f16; rot3", "column 14:",
+         "expected sink, body, all, recent, window, residual or layers, found 'rot3'"},
+        {"body: int8; window 64: rot4", "column 1:",
+         "'body' keeps K in 8 bits, but its rows come from 'window 64' with 4 bits"},
+        {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "keeps V in 4 bits"},
+        {"body: rot3; window 64: rot4; layers first 2: f16", "column 37:", "'layers' keeps K in 16 bits"},
+        {"body: f16(mean)", "column 10:", "f16 has no options"},
+        {"body: rot3(", "column 12:",
+         "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform), found the end"},
+        {"body: rot3(mean nosigma)", "column 17:", "expected ',' or ')'"},
+        {"body: rot3(mean, nomean)", "column 18:", "mean or nomean is given twice"},
+        {"body: rot3(g64)", "column 12:", "expected an option of rot"},
+        {"body: kivi2(g48)", "column 13:", "g32, g64 or g128"},
+        {"body: kivi2(g32,g64)", "column 17:", "the group is given twice"},
+        {"body: kivi3", "column 7:", "expected 'k=', 'v=' or a codec"},
+        {"body: rot3 window 64: f16", "column 12:", "expected ';' or the end, found 'window'"},
+        {"body: rot3; widow 64: f16", "column 13:", "found 'widow'"},
+        {"body: rot3;; window 64: f16", "column 12:", "found ';'"},
+        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer's number"},
+        {"body: rot2; layers 5-3: rot3", "column 20:", "layers 5-3 go backwards"},
+        {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
+        {"body: rot2; layers 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16: rot3", "column 58:", "more than 16 groups"},
+        {"body: rot1; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; "
+         "window 1: f16; window 1: f16", "column 118:", "more than 8 levels"},
+        {"sink 4: f16\nbody: rot3 v=rot2\n", "line 2, column 12:", "expected ';' or the end, found 'v'"},
+        {"body: rot3 \xc3\xa9\xc3\xa9 x", "column 12:", "found byte 0xc3: \"body: rot3 >>???? x\""},
+        {"body: rot3 # \xc3\xa9\xc3\xa9\n \xc3\xa9", "line 2, column 2:", "found byte 0xc3"},
+        {"body: rot3 \x01", "column 12:", "found byte 0x01"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        lk_err     err    = {0};
+        lk_recipe *recipe = NULL;
+        lk_status  status = lk_recipe_parse(&recipe, row[i].text, &err);
+        if (status != LK_E_FORMAT) fail_msg("\"%s\": accepted", row[i].text);
+        assert_int_equal(err.code, LK_E_FORMAT);
+        assert_null(recipe);
+        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].says) || strchr(err.msg, '\n'))
+            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place, row[i].says, err.msg);
+        assert_int_equal(lk_recipe_parse(&recipe, row[i].text, NULL), LK_E_FORMAT);
+    }
+}
+
+static void limits_hold(void **state) {
+    (void)state;
+    static char text[20000];
+    lk_err      err    = {0};
+    lk_recipe  *recipe = NULL;
+    assert_int_equal(lk_recipe_parse(&recipe, NULL, &err), LK_E_ARG);
+    assert_int_equal(lk_recipe_parse(NULL, "f16", &err), LK_E_ARG);
+    memset(text, ' ', sizeof text - 1);
+    memcpy(text, "f16", 3);
+    assert_int_equal(lk_recipe_parse(&recipe, text, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "longer than"));
+    memset(text, 'a', 16000);
+    text[16000] = 0;
+    assert_int_equal(lk_recipe_parse(&recipe, text, &err), LK_E_FORMAT);
+    lk_recipe_free(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels_are_read),          cmocka_unit_test(options_override_the_side),
+        cmocka_unit_test(layers_override_the_body), cmocka_unit_test(writing_is_free),
+        cmocka_unit_test(presets_are_recipes),      cmocka_unit_test(mistakes_are_shown),
+        cmocka_unit_test(limits_hold),
+    };
+    return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
+}
