@@ -14,7 +14,7 @@ bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out
     if (i >= n_level + n_override) return false;
     const struct lk_level_spec *level = i < n_level ? &recipe->level[i] : NULL;
     const struct lk_override   *over  = level ? NULL : &recipe->override[i - n_level];
-    lk_recipe_level             got   = {{0}};
+    lk_recipe_level             got;
     if (level) snprintf(got.name, sizeof got.name, "%s", level->name);
     else print_layers(over, got.name, sizeof got.name);
     lk_codec_print(level ? &level->k : &over->k, LK_K, got.k_codec, sizeof got.k_codec);
