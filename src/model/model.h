@@ -5,6 +5,9 @@
  *
  *   x -> pre: norm, q k v, biases, q/k norm, rope -> q k v | attention | -> post: W_O, residual, ffn -> x
  *
+ * Token ids given to embed must lie in [0, n_vocab), positions in [0, n_ctx_train) where pos_embd is set:
+ * ggml aborts on others.
+ *
  * Adding a family: one file family_NAME.c with its struct lk_family and a line in family.c. */
 #ifndef LK_MODEL_MODEL_H
 #define LK_MODEL_MODEL_H
@@ -25,6 +28,8 @@ struct lk_hparams {
     float   norm_eps;
     float   attn_scale;       /* factor of q.k before softmax                            */
     float   alibi_max_bias;   /* 0: no ALiBi                                              */
+    float   embd_scale;       /* factor of token embeddings, 1 for most                   */
+    float   logit_softcap;    /* logits become cap * tanh(logits / cap); 0: they do not    */
     int32_t n_swa;            /* window of sliding-window layers: a query at position p sees
                                  positions > p - n_swa; 0: none                          */
     uint8_t *is_swa;          /* [n_layer]                                                */
@@ -34,8 +39,7 @@ struct lk_layer {  /* NULL where the family has none */
     struct ggml_tensor *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b;
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
-    struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_gate, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b, *ffn_post_norm;
-    struct ggml_tensor *rope_factors;
+    struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b, *ffn_post_norm;
 };
 
 struct lk_pre {
@@ -46,6 +50,7 @@ struct lk_pre {
     struct ggml_tensor *aux; /* what a parallel block needs in post (falcon's normed input), or NULL */
 };
 
+struct lk_loader;      /* an open file during lk_net_open (loader.h) */
 struct lk_weights_map; /* where the tensors live: mapping, repack buffers, contexts (weights.c) */
 
 struct lk_net {
@@ -53,8 +58,10 @@ struct lk_net {
     char                    name[128];
     const struct lk_family *family;
     struct lk_hparams       hp;
-    struct ggml_tensor     *tok_embd, *pos_embd, *tok_norm, *tok_norm_b;
+    struct ggml_tensor     *tok_embd, *pos_embd, /* pos_embd, if not NULL, limits positions to n_ctx_train */
+                           *tok_norm, *tok_norm_b;
     struct ggml_tensor     *output_norm, *output_norm_b, *output, *output_b;
+    struct ggml_tensor     *rope_factors; /* [n_rot / 2] divisors of the rotation frequencies, or NULL */
     struct lk_layer        *layer; /* [n_layer] */
     struct lk_weights_map  *map;
     uint64_t                n_param, file_bytes, weight_bytes;
@@ -66,7 +73,7 @@ struct lk_net {
 struct lk_family {
     const char *arch; /* general.architecture */
     /* Read what is particular to the family after the common keys are read; check tensors' shapes. */
-    lk_status (*load)(struct lk_net *net, void *reader, lk_err *err);
+    lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */
     struct ggml_tensor *(*embed)(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *tok, struct ggml_tensor *pos);
     struct lk_pre (*pre)(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos);

@@ -18,6 +18,8 @@ const struct llama_vocab *lk_vocab_llama(const struct lk_vocab *vocab);
 lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size_t len, bool special,
                             int32_t **tok, size_t *n_tok, lk_err *err);
 size_t    lk_vocab_text(const struct lk_vocab *vocab, int32_t tok, char *buf, size_t cap);
+/* The begin token that the model wants before a text, or -1. */
+int32_t   lk_vocab_begin(const struct lk_vocab *vocab);
 bool      lk_vocab_ends(const struct lk_vocab *vocab, int32_t tok);
 lk_status lk_vocab_chat(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg, bool reply,
                         char **text, lk_err *err);

@@ -1,0 +1,43 @@
+# llama.cpp and ggml, from a source tree or from an installed CMake package, as one target:
+#
+#   lowkey_llama       link this; static archives follow each other in an order that resolves
+#   LK_LLAMA_STATIC    are they static archives?
+#   LK_LLAMA_TARGETS   the targets behind it, in link order
+#   LK_SYSTEM_LIBS     system libraries that must come after them
+
+find_package(Threads REQUIRED)
+set(LK_SYSTEM_LIBS m ${CMAKE_DL_LIBS} stdc++)
+
+if(LOWKEY_LLAMA_DIR)
+  if(NOT EXISTS ${LOWKEY_LLAMA_DIR}/include/llama.h)
+    message(FATAL_ERROR "LOWKEY_LLAMA_DIR=${LOWKEY_LLAMA_DIR} is not a llama.cpp source tree: no include/llama.h")
+  endif()
+  # lowkey has its own thread pool, and only the libraries are wanted.
+  foreach(off GGML_OPENMP GGML_CCACHE LLAMA_OPENSSL LLAMA_BUILD_COMMON LLAMA_BUILD_TOOLS LLAMA_BUILD_TESTS
+              LLAMA_BUILD_EXAMPLES LLAMA_BUILD_SERVER LLAMA_BUILD_APP)
+    set(${off} OFF CACHE BOOL "" FORCE)
+  endforeach()
+  set(lk_shared ${BUILD_SHARED_LIBS})
+  set(BUILD_SHARED_LIBS OFF)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  add_subdirectory(${LOWKEY_LLAMA_DIR} ${CMAKE_BINARY_DIR}/llama.cpp EXCLUDE_FROM_ALL)
+  set(BUILD_SHARED_LIBS ${lk_shared})
+  set(LK_LLAMA_TARGETS llama ggml ggml-cpu ggml-base)
+  set(LK_LLAMA_STATIC ON)
+else()
+  find_package(llama QUIET)
+  if(NOT llama_FOUND)
+    message(FATAL_ERROR "llama.cpp was not found. Run scripts/build, or configure with "
+                        "-DCMAKE_PREFIX_PATH=\"$(scripts/deps | tail -n 1)\"")
+  endif()
+  message(STATUS "Found llama.cpp: ${llama_DIR}")
+  get_target_property(lk_backends ggml::all INTERFACE_LINK_LIBRARIES)
+  set(LK_LLAMA_TARGETS llama ggml::ggml ${lk_backends} ggml::ggml-base)
+  get_target_property(lk_location llama IMPORTED_LOCATION)
+  string(REGEX MATCH "\\.a$" LK_LLAMA_STATIC "${lk_location}")
+  # The package does not say what its archives need from the system.
+  set_property(TARGET ggml::ggml-base APPEND PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads ${LK_SYSTEM_LIBS})
+endif()
+
+add_library(lowkey_llama INTERFACE)
+target_link_libraries(lowkey_llama INTERFACE ${LK_LLAMA_TARGETS} Threads::Threads ${LK_SYSTEM_LIBS})

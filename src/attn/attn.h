@@ -1,0 +1,45 @@
+/* Attention of new queries over everything a layer's cache holds, written once for all codecs.
+ *
+ * The work is cut into items, (KV head, tile of its queries, range of positions), which any thread
+ * may do in any order; each leaves a partial softmax, and a combine pass joins the ranges:
+ *
+ *     item:     m = max s, l = sum exp(s - m), acc = sum exp(s - m) v      over its range
+ *     combine:  out = sum_r exp(m_r - M) acc_r / sum_r exp(m_r - M) l_r,   M = max m_r
+ *
+ * Inside an item the positions go by in chunks: scores of a chunk from the K stream's tiles, online
+ * softmax, weighted sum from the V stream's tiles. K and V may be cut into levels differently. */
+#ifndef LK_ATTN_ATTN_H
+#define LK_ATTN_ATTN_H
+
+#include "cache/cache.h"
+#include "kern/kern.h"
+
+enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256 };
+
+struct lk_attn {
+    const struct lk_stream *k, *v;
+    const struct lk_kern   *kern;
+    int          n_head, n_head_kv, d_head;
+    int          n_tok;      /* queries' tokens, the newest n_tok positions of the streams */
+    int          n_thread;
+    float        scale;      /* of q.k                                                     */
+    float        alibi_max_bias;
+    const float *q;          /* [n_tok][n_head][d_head]                                    */
+    float       *out;        /* [n_tok][n_head][d_head]                                    */
+    float       *partial;    /* lk_attn_partial_floats() floats                            */
+    float       *scratch;    /* [n_thread] of lk_attn_scratch_floats() floats              */
+};
+
+/* Memory for any call with up to n_tok tokens and n_thread threads. */
+size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread);
+size_t lk_attn_scratch_floats(int d_head);
+
+/* Thread ith of nth (nth <= n_thread): first all threads do the items, then, after a barrier that
+ * the caller provides, all threads combine. */
+void lk_attn_items(const struct lk_attn *attn, int ith, int nth);
+void lk_attn_combine(const struct lk_attn *attn, int ith, int nth);
+
+/* Slope of ALiBi for a head, as the reference implementations choose it for any number of heads. */
+float lk_alibi_slope(int head, int n_head, float max_bias);
+
+#endif

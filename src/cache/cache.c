@@ -1,0 +1,317 @@
+#include "cache/cache.h"
+
+#include "cache/calibrate.h"
+
+#include <string.h>
+
+static size_t channels(const struct lk_cache_shape *shape) { return (size_t)shape->n_head_kv * shape->d_head; }
+
+static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *recipe, int layer, enum lk_side side, lk_err *err) {
+    const struct lk_cache_shape *shape = &cache->shape;
+    struct lk_stream *stream = &cache->stream[layer][side];
+    bool swa = shape->is_swa && shape->is_swa[layer];
+    stream->side = side;
+    stream->n_swa = swa ? shape->n_swa : 0;
+    stream->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, stream->rule);
+    stream->rows = cache->rows[side];
+    bool sigma = false;
+    for (int i = 0; i < stream->n_level; i++) {
+        const struct lk_level_rule *rule = &stream->rule[i];
+        const char *reason = lk_codec_refuses(&rule->codec, side, shape->d_head);
+        if (reason) return lk_fail(err, LK_E_UNSUPPORTED, "this model's heads of %d channels cannot be kept so: %s", shape->d_head, reason);
+        struct lk_level *level = &stream->level[i];
+        level->head_bytes = lk_codec_head_bytes(&rule->codec, side, shape->d_head, rule->block_rows);
+        level->block_bytes = level->head_bytes * shape->n_head_kv;
+        level->scale_bytes = lk_codec_head_scale_bytes(&rule->codec, side, shape->d_head, rule->block_rows) * shape->n_head_kv;
+        sigma |= rule->codec.sigma;
+    }
+    if (!sigma) return LK_OK;
+    stream->sigma = lk_alloc(cache->ledger, LK_FOR_CACHE, channels(shape) * sizeof(float));
+    return stream->sigma ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the cache's channel statistics");
+}
+
+lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
+                       struct lk_ledger *ledger, lk_err *err) {
+    struct lk_cache *cache = lk_alloc(ledger, LK_FOR_OTHER, sizeof *cache);
+    if (!cache) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    cache->ledger = ledger;
+    cache->shape = *shape;
+    lk_pool_init(&cache->pool, ledger);
+    cache->stream = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->stream);
+    for (int side = 0; side < 2; side++)
+        cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, LK_MAX_MOVE * channels(shape) * sizeof(float));
+    lk_status status = LK_OK;
+    if (!cache->stream || !cache->rows[LK_K] || !cache->rows[LK_V]) status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    for (int layer = 0; status == LK_OK && layer < shape->n_layer; layer++)
+        for (int side = 0; status == LK_OK && side < 2; side++) status = init_stream(cache, recipe, layer, side, err);
+    if (status != LK_OK) lk_cache_free(cache);
+    else *out = cache;
+    return status;
+}
+
+void lk_cache_clear(struct lk_cache *cache) {
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            struct lk_stream *stream = &cache->stream[layer][side];
+            for (int i = 0; i < stream->n_level; i++) {
+                struct lk_level *level = &stream->level[i];
+                for (int64_t b = 0; b < level->n_block; b++) lk_pool_give(&cache->pool, level->block_bytes, level->block[b]);
+                lk_release(cache->ledger, LK_FOR_CACHE, level->block, level->cap * sizeof *level->block);
+                level->block = NULL;
+                level->n_block = level->cap = 0;
+                stream->fill[i] = (struct lk_fill){0};
+            }
+            stream->first = stream->n_tok = 0;
+            stream->calibrated = false;
+        }
+    lk_cache_trim(cache);
+}
+
+void lk_cache_free(struct lk_cache *cache) {
+    if (!cache) return;
+    if (cache->stream) {
+        lk_cache_clear(cache);
+        for (int layer = 0; layer < cache->shape.n_layer; layer++)
+            for (int side = 0; side < 2; side++)
+                lk_release(cache->ledger, LK_FOR_CACHE, cache->stream[layer][side].sigma, channels(&cache->shape) * sizeof(float));
+        lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
+    }
+    for (int side = 0; side < 2; side++)
+        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], LK_MAX_MOVE * channels(&cache->shape) * sizeof(float));
+    lk_pool_destroy(&cache->pool);
+    lk_release(cache->ledger, LK_FOR_OTHER, cache, sizeof *cache);
+}
+
+/* ---- memory for what is to come -------------------------------------------------------------- */
+
+static int has_room(struct lk_cache *cache, struct lk_level *level, int64_t n_block) {
+    if (n_block <= level->cap) return 1;
+    int64_t cap = n_block + n_block / 8 + 4;
+    if (!lk_grow(cache->ledger, LK_FOR_CACHE, (void **)&level->block, level->cap * sizeof *level->block, cap * sizeof *level->block)) return 0;
+    level->cap = cap;
+    return 1;
+}
+
+static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, int64_t n_new, int64_t portion) {
+    struct lk_fill fill[LK_MAX_STREAM_LEVEL];
+    int64_t most[LK_MAX_STREAM_LEVEL] = {0}, first = stream->first, n_tok = stream->n_tok;
+    memcpy(fill, stream->fill, sizeof fill);
+    for (int64_t done = 0; done < n_new;) {
+        int64_t n = n_new - done < portion ? n_new - done : portion;
+        lk_level_advance(stream->rule, fill, stream->n_level, n_tok + done, n, stream->n_swa, &first, most);
+        done += n;
+    }
+    for (int i = 0; i < stream->n_level; i++) {
+        struct lk_level *level = &stream->level[i];
+        if (!has_room(cache, level, most[i])) return 0;
+        int64_t more = most[i] - level->n_block;
+        if (more > 0 && !lk_pool_want(&cache->pool, level->block_bytes, more)) return 0;
+    }
+    return 1;
+}
+
+lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new, int64_t portion, lk_err *err) {
+    lk_pool_want_none(&cache->pool);
+    cache->reserved = 0;
+    int ok = 1;
+    for (int layer = layer0; ok && layer < layer1; layer++)
+        for (int side = 0; ok && side < 2; side++) ok = want_for_stream(cache, &cache->stream[layer][side], n_new, portion);
+    if (ok && lk_pool_fill(&cache->pool)) return LK_OK;
+    lk_pool_want_none(&cache->pool);
+    lk_pool_trim(&cache->pool);
+    return lk_fail(err, LK_E_NOMEM, "no memory for %lld more tokens of cache; use a smaller recipe or context", (long long)n_new);
+}
+
+void lk_cache_trim(struct lk_cache *cache) {
+    cache->reserved = 0;
+    lk_pool_want_none(&cache->pool);
+    lk_pool_trim(&cache->pool);
+}
+
+/* ---- rows in, rows out ------------------------------------------------------------------------ */
+
+const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t at, int *row, int64_t *n) {
+    int64_t slot = stream->fill[level].skip + at;
+    int block_rows = stream->rule[level].block_rows;
+    *row = (int)(slot % block_rows);
+    int64_t in_block = block_rows - *row, in_level = stream->fill[level].rows - at;
+    *n = in_block < in_level ? in_block : in_level;
+    return stream->level[level].block[slot / block_rows];
+}
+
+/* Encode x [n][n_head_kv][d_head] behind the level's newest row. */
+static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
+    const struct lk_level_rule *rule = &stream->rule[i];
+    struct lk_level *level = &stream->level[i];
+    struct lk_fill *fill = &stream->fill[i];
+    size_t stride = channels(&cache->shape);
+    while (n > 0) {
+        int64_t slot = fill->skip + fill->rows;
+        if (slot / rule->block_rows >= level->n_block) {
+            if (!has_room(cache, level, level->n_block + 1)) return 0;
+            void *block = lk_pool_take(&cache->pool, level->block_bytes);
+            if (!block) return 0;
+            level->block[level->n_block++] = block;
+        }
+        char *block = level->block[level->n_block - 1];
+        int row = (int)(slot % rule->block_rows);
+        int64_t take = rule->block_rows - row < n ? rule->block_rows - row : n;
+        const float *sigma = rule->codec.sigma ? stream->sigma : NULL;
+        for (int h = 0; h < cache->shape.n_head_kv; h++) {
+            size_t channel = (size_t)h * cache->shape.d_head;
+            lk_codec_encode(&rule->codec, stream->side, cache->shape.d_head, rule->block_rows, sigma ? sigma + channel : NULL,
+                            block + h * level->head_bytes, row, (int)take, x + channel, stride);
+        }
+        lk_level_put(fill, take);
+        x += take * stride;
+        n -= take;
+    }
+    return 1;
+}
+
+/* Decode the level's oldest n <= LK_MAX_MOVE rows into stream->rows. */
+static void read_oldest(const struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t n) {
+    const struct lk_level_rule *rule = &stream->rule[i];
+    size_t stride = channels(&cache->shape);
+    const float *sigma = rule->codec.sigma ? stream->sigma : NULL;
+    for (int64_t done = 0; done < n;) {
+        int row;
+        int64_t here;
+        const char *block = lk_cache_locate(stream, i, done, &row, &here);
+        int take = (int)(here < n - done ? here : n - done);
+        for (int h = 0; h < cache->shape.n_head_kv; h++) {
+            size_t channel = (size_t)h * cache->shape.d_head;
+            lk_codec_decode(&rule->codec, stream->side, cache->shape.d_head, rule->block_rows, sigma ? sigma + channel : NULL,
+                            block + h * stream->level[i].head_bytes, row, take, stream->rows + done * stride + channel, stride);
+        }
+        done += take;
+    }
+}
+
+static void drop_oldest(struct lk_cache *cache, struct lk_stream *stream, int i, int64_t n) {
+    struct lk_level *level = &stream->level[i];
+    struct lk_fill *fill = &stream->fill[i];
+    int64_t gone = (fill->skip + n) / stream->rule[i].block_rows;
+    if (n == fill->rows) gone = level->n_block;
+    lk_level_take(&stream->rule[i], fill, n);
+    for (int64_t b = 0; b < gone; b++) lk_pool_give(&cache->pool, level->block_bytes, level->block[b]);
+    level->n_block -= gone;
+    memmove(level->block, level->block + gone, level->n_block * sizeof *level->block);
+}
+
+lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x, int64_t n, lk_err *err) {
+    struct lk_stream *stream = &cache->stream[layer][side];
+    int64_t sinks = (int64_t)lk_level_sinks(stream->rule, stream->n_level) - stream->n_tok;
+    if (sinks < 0) sinks = 0;
+    if (sinks > n) sinks = n;
+    stream->n_tok += n;
+    if (put_rows(cache, stream, 0, x, sinks) &&
+        put_rows(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+}
+
+lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
+    struct lk_stream *stream = &cache->stream[layer][side];
+    int from, batch;
+    while (lk_level_next_move(stream->rule, stream->fill, stream->n_level, stream->n_tok, &from, &batch)) {
+        if (stream->rule[from - 1].codec.sigma && !stream->calibrated) {
+            lk_calibrate(stream, from, &cache->shape);
+            stream->calibrated = true;
+        }
+        for (int left = batch; left > 0;) {
+            int n = left < LK_MAX_MOVE ? left : LK_MAX_MOVE;
+            read_oldest(cache, stream, from, n);
+            if (!put_rows(cache, stream, from - 1, stream->rows, n))
+                return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+            drop_oldest(cache, stream, from, n);
+            left -= n;
+        }
+    }
+    for (int i = 0; stream->n_swa > 0 && i < stream->n_level; i++) {
+        int64_t n = lk_level_droppable(&stream->rule[i], &stream->fill[i], stream->first, stream->n_tok, stream->n_swa);
+        if (n) drop_oldest(cache, stream, i, n);
+        stream->first += n;
+        if (stream->fill[i].rows) break;
+    }
+    return LK_OK;
+}
+
+bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &cache->stream[layer][side];
+            if (stream->n_tok - n_tok > stream->fill[stream->n_level - 1].rows) return false;
+            /* A sliding window that has dropped rows may have dropped what an earlier query sees. */
+            if (stream->n_swa > 0 && stream->first > 0 && n_tok - stream->n_swa + 1 < stream->first) return false;
+        }
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            struct lk_stream *stream = &cache->stream[layer][side];
+            int newest = stream->n_level - 1;
+            stream->fill[newest].rows -= stream->n_tok - n_tok;
+            stream->n_tok = n_tok;
+            struct lk_level *level = &stream->level[newest];
+            int64_t keep = lk_level_blocks(&stream->rule[newest], &stream->fill[newest]);
+            while (level->n_block > keep) lk_pool_give(&cache->pool, level->block_bytes, level->block[--level->n_block]);
+            if (stream->fill[newest].rows == 0) stream->fill[newest].skip = 0;
+        }
+    return true;
+}
+
+/* ---- counting ---------------------------------------------------------------------------------- */
+
+struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache) {
+    struct lk_cache_bytes sum = {0};
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &cache->stream[layer][side];
+            if (stream->sigma) sum.scale += channels(&cache->shape) * sizeof(float);
+            for (int i = 0; i < stream->n_level; i++) {
+                const struct lk_level *level = &stream->level[i];
+                const struct lk_level_rule *rule = &stream->rule[i];
+                uint64_t bytes = level->n_block * level->block_bytes, scales = level->n_block * level->scale_bytes;
+                int64_t slots = level->n_block * rule->block_rows;
+                uint64_t used = slots ? (bytes - scales) * stream->fill[i].rows / slots : 0;
+                if (rule->codec.coding == LK_F16) sum.exact += used;
+                else sum.code += used;
+                sum.scale += scales;
+            }
+        }
+    sum.padding = lk_ledger_bytes(cache->ledger, LK_FOR_CACHE) - sum.code - sum.scale - sum.exact;
+    return sum;
+}
+
+uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
+    uint64_t rows = 0;
+    for (int layer = 0; layer < shape->n_layer; layer++) {
+        bool swa = shape->is_swa && shape->is_swa[layer];
+        rows += swa && n_tok > shape->n_swa ? shape->n_swa : n_tok;
+    }
+    return rows * channels(shape) * 2 * sizeof(uint16_t);
+}
+
+lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
+                           uint64_t *bytes, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    lk_status status = lk_cache_new(&cache, recipe, shape, &ledger, err);
+    if (status != LK_OK) return status;
+    uint64_t sum = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
+    for (int layer = 0; layer < shape->n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            struct lk_stream *stream = &cache->stream[layer][side];
+            for (int64_t done = 0; done < n_tok;) {
+                int64_t n = n_tok - done < LK_MAX_MOVE ? n_tok - done : LK_MAX_MOVE;
+                lk_level_advance(stream->rule, stream->fill, stream->n_level, done, n, stream->n_swa, &stream->first, NULL);
+                done += n;
+            }
+            for (int i = 0; i < stream->n_level; i++) {
+                int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
+                sum += n_block * ((stream->level[i].block_bytes + 63) / 64 * 64 + sizeof(void *));
+                stream->fill[i] = (struct lk_fill){0};
+            }
+        }
+    *bytes = sum;
+    lk_cache_free(cache);
+    return LK_OK;
+}

@@ -1,0 +1,90 @@
+/* The cache of one session: for each layer two streams (K and V) of rows in levels of coded blocks.
+ *
+ *   lk_cache_prepare   makes sure that the coming rows will find memory: the one place that can fail
+ *   lk_cache_append    new rows enter the newest level (or the sinks)
+ *   lk_cache_settle    rows that are old enough are re-encoded into older levels
+ *
+ * append and settle work on one stream, so different streams may be worked on by different threads. */
+#ifndef LK_CACHE_CACHE_H
+#define LK_CACHE_CACHE_H
+
+#include "cache/level.h"
+#include "cache/pool.h"
+
+struct lk_cache_shape {
+    int            n_layer, n_head_kv, d_head;
+    int            n_swa;  /* window of sliding-window layers; 0: none       */
+    const uint8_t *is_swa; /* [n_layer] or NULL; borrowed for the cache's life */
+};
+
+struct lk_level {
+    void  **block; /* [n_block] in order of position, room for cap */
+    int64_t n_block, cap;
+    size_t  head_bytes, block_bytes, scale_bytes; /* of a head's part, a block, a block's scales */
+};
+
+struct lk_stream {
+    enum lk_side         side;
+    int                  n_level, n_swa;
+    struct lk_level_rule rule[LK_MAX_STREAM_LEVEL];
+    struct lk_fill       fill[LK_MAX_STREAM_LEVEL];
+    struct lk_level      level[LK_MAX_STREAM_LEVEL];
+    int64_t              first, n_tok; /* positions [first, n_tok) are held                       */
+    float               *sigma;        /* [n_head_kv][d_head] equaliser, or NULL where unused      */
+    bool                 calibrated;
+    float               *rows;         /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by a side's streams */
+};
+
+enum { LK_MAX_MOVE = 128 }; /* rows re-encoded at a time; a multiple of every block_rows */
+
+struct lk_cache {
+    struct lk_ledger     *ledger;
+    struct lk_cache_shape shape;
+    struct lk_pool        pool;
+    struct lk_stream    (*stream)[2]; /* [n_layer][K, V] */
+    float                *rows[2];
+    int64_t               reserved;   /* single tokens for which prepare has already found memory */
+};
+
+/* An empty cache; `ledger` is borrowed. LK_E_UNSUPPORTED where a codec cannot hold such heads.
+ * *out is owned: lk_cache_free. */
+lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
+                       struct lk_ledger *ledger, lk_err *err);
+void      lk_cache_free(struct lk_cache *cache);
+
+/* Forget every token. */
+void lk_cache_clear(struct lk_cache *cache);
+
+/* Find memory for n_new more tokens in layers [layer0, layer1), so that appending and settling them,
+ * in portions of at most `portion`, takes nothing from the system. */
+lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new, int64_t portion, lk_err *err);
+
+/* Append n rows to a stream. x: [n][n_head_kv][d_head]. */
+lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x, int64_t n, lk_err *err);
+lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err);
+
+/* Give spare blocks back. */
+void lk_cache_trim(struct lk_cache *cache);
+
+/* Forget the newest tokens until n_tok remain: true if they all lie where rows can be taken back
+ * singly; false leaves the cache as it is. */
+bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok);
+
+/* The block that holds row `at` of a level (at counts from the level's oldest row); *row: its index
+ * in the block; *n: rows of the level that follow in this block, the row itself included. */
+const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t at, int *row, int64_t *n);
+
+/* Bytes by what they hold; their sum is what the ledger says. */
+struct lk_cache_bytes {
+    uint64_t code, scale, exact, padding;
+};
+struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache);
+
+/* What an f16 cache would hold for n_tok tokens: no blocks, no padding. */
+uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok);
+
+/* What this shape and recipe will hold after n_tok tokens, by the same arithmetic, without rows. */
+lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
+                           uint64_t *bytes, lk_err *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* Levels: how rows age, as arithmetic on counts alone.
+ *
+ * A stream is one side (K or V) of one layer. Its rows lie in levels, oldest first:
+ *
+ *     position   first                                              n_tok
+ *                | sink | body ........................ | recent | newest |
+ *
+ * Rows enter the newest level and leave a level from its front, in batches, into the next older one.
+ * The cache moves real rows by these rules, and planning and reserving follow them without rows, so
+ * that what is planned is what happens. */
+#ifndef LK_CACHE_LEVEL_H
+#define LK_CACHE_LEVEL_H
+
+#include "cache/recipe.h"
+
+enum {
+    LK_MAX_STREAM_LEVEL = LK_MAX_LEVEL + 1, /* a recipe's levels and the staging level */
+    LK_CALIBRATE_ROWS = 256,                /* rows seen before channel statistics are taken */
+};
+
+/* What a level is, fixed when a stream is made. */
+struct lk_level_rule {
+    struct lk_codec codec;
+    int             spec;       /* index of the recipe's level; n_level for the staging level          */
+    int             block_rows; /* rows of one block                                                    */
+    int             batch;      /* rows that leave at once; 0: none ever leave (sinks, the oldest level) */
+    uint32_t        keep;       /* rows that stay behind                                                */
+    float           percent;    /* rows that stay behind, in per cent of the tokens seen                */
+};
+
+/* How full it is. Blocks hold rows [skip, skip + rows). */
+struct lk_fill {
+    int64_t rows;
+    int32_t skip; /* rows already gone from the first block */
+};
+
+/* The levels of one stream. `swa`: a sliding-window layer, which has no use for sinks.
+ * out: [LK_MAX_STREAM_LEVEL]; returns their number. */
+int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side, bool swa,
+                   struct lk_level_rule *out);
+
+/* Sinks a stream has room for: rows below this position go to level 0 and stay. 0 without sinks. */
+uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level);
+
+/* The next batch that has to move: from level *from to *from - 1, *n rows. False when all is settled.
+ * n_tok: tokens seen, these rows included. */
+bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_fill *fill, int n_level,
+                        int64_t n_tok, int *from, int *n);
+
+/* Blocks that hold a level's rows. */
+int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_fill *fill);
+
+/* Remove n rows from the front; add n at the back. */
+void lk_level_take(const struct lk_level_rule *rule, struct lk_fill *fill, int64_t n);
+void lk_level_put(struct lk_fill *fill, int64_t n);
+
+/* Append n_new rows to a stream of n_tok tokens and let it settle, on counts alone. fill: [n_level],
+ * updated. most: [n_level], raised to the most blocks each level held on the way; may be NULL.
+ * n_swa > 0: rows that no later query of a sliding-window layer can see are dropped, and *first
+ * (position of the oldest row) follows. */
+void lk_level_advance(const struct lk_level_rule *rule, struct lk_fill *fill, int n_level, int64_t n_tok,
+                      int64_t n_new, int n_swa, int64_t *first, int64_t *most);
+
+/* Rows that may be dropped whole-block-wise from the oldest level of a sliding-window stream whose
+ * oldest row is at `first`, before the token at position n_tok is read. */
+int64_t lk_level_droppable(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t first,
+                           int64_t n_tok, int n_swa);
+
+#endif

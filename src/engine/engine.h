@@ -1,0 +1,90 @@
+/* The engine's own view of a model and a session. */
+#ifndef LK_ENGINE_ENGINE_H
+#define LK_ENGINE_ENGINE_H
+
+#include "attn/attn.h"
+#include "cache/cache.h"
+#include "model/model.h"
+#include "token/vocab.h"
+
+#include "ggml-alloc.h"
+#include "ggml-cpu.h"
+
+#include <pthread.h>
+
+struct lk_model {
+    struct lk_ledger       ledger; /* weights and handles */
+    struct lk_net         *net;
+    struct lk_vocab       *vocab;
+    const struct lk_kern  *kern;
+    ggml_backend_t         backend; /* the CPU, with the pool below; used under `lock` */
+    struct ggml_threadpool *pool;
+    pthread_mutex_t        lock;
+    int                    n_thread;
+};
+
+/* A ggml graph with the memory it computes in. */
+struct lk_graph {
+    void                *mem;    /* of ctx: tensors' headers and the graph */
+    size_t               mem_size;
+    struct ggml_context *ctx;
+    struct ggml_cgraph  *graph;
+    ggml_gallocr_t       alloc;
+    size_t               alloc_size; /* as entered in the ledger */
+    struct ggml_tensor  *tok, *pos, *mask, *x_in, *x_out, *logits;
+    int                  n_tok;
+    bool                 all;    /* logits of every token */
+};
+
+struct lk_session;
+
+/* What the custom nodes of one layer's attention find through their userdata. */
+struct lk_layer_job {
+    struct lk_session *session;
+    int                layer;
+};
+
+struct lk_session {
+    struct lk_ledger     ledger; /* cache and scratch */
+    struct lk_model     *model;
+    const struct lk_recipe *recipe;
+    lk_session_opts      opts;
+    struct lk_cache     *cache;
+    struct lk_graph      step;     /* kept from call to call while its shape fits       */
+    struct lk_layer_job *job;      /* [n_layer]                                         */
+    struct lk_attn       attn;     /* the call under way; same for all layers but streams */
+    size_t               n_partial, n_scratch; /* floats */
+    float               *logits;   /* [n_logits][n_vocab] */
+    size_t               logits_cap; /* rows that fit     */
+    int32_t              n_logits;
+    int32_t             *tok;      /* [n_ctx] what the session has seen */
+    size_t               n_tok;
+    _Atomic int          failed;   /* a custom node could not do its work (lk_status) */
+};
+
+/* graph.c: memory and running of ggml graphs. Node counts include the graph's own. */
+lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger, lk_err *err);
+lk_status lk_graph_finish(struct lk_graph *graph, struct lk_model *model, struct lk_ledger *ledger, lk_err *err);
+lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err);
+void      lk_graph_free(struct lk_graph *graph, struct lk_ledger *ledger);
+
+/* step.c: append n_tok tokens, attending through the cache. */
+lk_status lk_step(struct lk_session *session, const int32_t *tok, int n_tok, bool all, lk_err *err);
+
+/* prefill.c: read a prompt into an empty session, exactly and layer by layer. */
+lk_status lk_prefill(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
+
+/* step.c: custom nodes; userdata is the layer's job. Store: src[0] and src[1] are K and V rows
+ * [n_tok][n_head_kv][d_head], which enter the newest level, K by the first thread, V by the last.
+ * Settle: rows that are old enough are re-encoded, after every query has seen the newest exactly. */
+void lk_store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+void lk_settle_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+
+/* session.c: forget every token; room for n rows of logits. */
+void      lk_session_clear(struct lk_session *session);
+lk_status lk_session_want_logits(struct lk_session *session, size_t n, lk_err *err);
+
+/* The cache's shape for a model. */
+struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model);
+
+#endif

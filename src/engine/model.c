@@ -1,0 +1,79 @@
+/* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
+#include "engine/engine.h"
+
+#include "token/sampling.h"
+
+#include <unistd.h>
+
+static int choose_threads(int asked) {
+    if (asked > 0) return asked;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > 16 ? 16 : (int)cores;
+}
+
+static lk_status start_threads(struct lk_model *model, lk_err *err) {
+    struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
+    model->pool = ggml_threadpool_new(&params);
+    model->backend = ggml_backend_cpu_init();
+    if (!model->pool || !model->backend) return lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
+    ggml_backend_cpu_set_n_threads(model->backend, model->n_thread);
+    ggml_backend_cpu_set_threadpool(model->backend, model->pool);
+    return LK_OK;
+}
+
+lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
+    static const lk_model_opts defaults;
+    if (!opts) opts = &defaults;
+    if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
+        return lk_fail(err, LK_E_ARG, "%d threads are not possible; give 1 to %d", opts->n_threads, GGML_MAX_N_THREADS);
+    struct lk_ledger first = {0}; /* until the model holds its own */
+    struct lk_model *model = lk_alloc(&first, LK_FOR_OTHER, sizeof *model);
+    if (!model) return lk_fail(err, LK_E_NOMEM, "no memory for a model");
+    pthread_mutex_init(&model->lock, NULL);
+    model->n_thread = choose_threads(opts->n_threads);
+    model->kern = lk_kern_choose(NULL);
+    struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32, .no_mmap = opts->no_mmap, .no_repack = opts->no_repack,
+                              .progress = opts->progress, .user = opts->user};
+    lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
+    if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
+    if (status == LK_OK) status = start_threads(model, err);
+    if (status != LK_OK) lk_model_free(model);
+    else *out = model;
+    return status;
+}
+
+void lk_model_free(lk_model *model) {
+    if (!model) return;
+    if (model->backend) ggml_backend_free(model->backend);
+    if (model->pool) ggml_threadpool_free(model->pool);
+    lk_vocab_free(model->vocab);
+    lk_net_free(model->net, &model->ledger);
+    pthread_mutex_destroy(&model->lock);
+    struct lk_ledger last = {0};
+    lk_ledger_enter(&last, LK_FOR_OTHER, sizeof *model);
+    lk_release(&last, LK_FOR_OTHER, model, sizeof *model);
+}
+
+lk_model_info lk_model_get_info(const lk_model *model) {
+    const struct lk_net *net = model->net;
+    const struct lk_hparams *hp = &net->hp;
+    return (lk_model_info){.arch = net->arch, .name = net->name, .kernels = model->kern->name,
+                           .n_param = net->n_param, .file_bytes = net->file_bytes, .weight_bytes = net->weight_bytes,
+                           .n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
+                           .d_head = hp->d_head, .n_vocab = hp->n_vocab, .n_ctx_train = hp->n_ctx_train, .n_swa = hp->n_swa,
+                           .n_threads = model->n_thread};
+}
+
+const char *lk_version(void) { return LOWKEY_VERSION; }
+
+lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special, int32_t **tok, size_t *n_tok, lk_err *err) {
+    return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
+}
+
+size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) { return lk_vocab_text(model->vocab, tok, buf, cap); }
+
+bool lk_token_ends(const lk_model *model, int32_t tok) { return lk_vocab_ends(model->vocab, tok); }
+
+lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply, char **text, lk_err *err) {
+    return lk_vocab_chat(model->vocab, msg, n_msg, reply, text, err);
+}

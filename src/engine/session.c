@@ -1,0 +1,199 @@
+/* Sessions: memory, the state they stand at, and what they report. */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_CTX = 1 << 24 };
+
+struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
+    const struct lk_hparams *hp = &model->net->hp;
+    return (struct lk_cache_shape){.n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
+                                   .n_swa = hp->n_swa, .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL};
+}
+
+static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    int32_t trained = net->hp.n_ctx_train;
+    if (s->opts.n_ctx == 0) s->opts.n_ctx = trained;
+    if (s->opts.n_ctx < 1 || s->opts.n_ctx > MAX_CTX)
+        return lk_fail(err, LK_E_ARG, "a context of %d tokens is not possible; give 1 to %d", s->opts.n_ctx, MAX_CTX);
+    if (net->pos_embd && s->opts.n_ctx > trained)
+        return lk_fail(err, LK_E_ARG, "this model has learned positions for %d tokens; a context of %d is not possible", trained, s->opts.n_ctx);
+    return LK_OK;
+}
+
+static lk_status take_memory(struct lk_session *s, lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    s->attn = (struct lk_attn){.kern = s->model->kern, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
+                               .n_thread = s->model->n_thread, .scale = hp->attn_scale, .alibi_max_bias = hp->alibi_max_bias};
+    s->n_partial = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head, LK_EVAL_MAX, s->model->n_thread);
+    s->n_scratch = lk_attn_scratch_floats(hp->d_head) * s->model->n_thread;
+    s->job = lk_alloc(&s->ledger, LK_FOR_OTHER, hp->n_layer * sizeof *s->job);
+    s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
+    s->attn.partial = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_partial * sizeof(float));
+    s->attn.scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_scratch * sizeof(float));
+    if (!s->job || !s->tok || !s->attn.partial || !s->attn.scratch) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+    for (int layer = 0; layer < hp->n_layer; layer++) s->job[layer] = (struct lk_layer_job){s, layer};
+    return LK_OK;
+}
+
+lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts, lk_err *err) {
+    struct lk_session *s = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *s);
+    if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+    s->model = model;
+    s->recipe = recipe;
+    if (opts) s->opts = *opts;
+    s->ledger.limit = s->opts.max_bytes;
+    struct lk_cache_shape shape = lk_model_cache_shape(model);
+    lk_status status = choose_n_ctx(s, err);
+    if (status == LK_OK) status = take_memory(s, err);
+    if (status == LK_OK) status = lk_cache_new(&s->cache, recipe, &shape, &s->ledger, err);
+    if (status != LK_OK) lk_session_free(s);
+    else *out = s;
+    return status;
+}
+
+void lk_session_free(lk_session *s) {
+    if (!s) return;
+    lk_graph_free(&s->step, &s->ledger);
+    lk_cache_free(s->cache);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.scratch, s->n_scratch * sizeof(float));
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.partial, s->n_partial * sizeof(float));
+    lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
+    lk_release(&s->ledger, LK_FOR_OTHER, s->job, s->model->net->hp.n_layer * sizeof *s->job);
+    lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
+}
+
+lk_status lk_session_want_logits(struct lk_session *s, size_t n, lk_err *err) {
+    if (n <= s->logits_cap) return LK_OK;
+    size_t row = s->model->net->hp.n_vocab * sizeof(float);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * row);
+    s->logits_cap = 0;
+    s->logits = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n * row);
+    if (!s->logits) return lk_fail(err, LK_E_NOMEM, "no memory for %zu rows of logits", n);
+    s->logits_cap = n;
+    return LK_OK;
+}
+
+void lk_session_clear(struct lk_session *s) {
+    lk_cache_clear(s->cache);
+    s->n_tok = 0;
+    s->n_logits = 0;
+}
+
+static lk_status check_tokens(const struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
+    int32_t n_vocab = s->model->net->hp.n_vocab;
+    for (size_t i = 0; i < n_tok; i++)
+        if (tok[i] < 0 || tok[i] >= n_vocab) return lk_fail(err, LK_E_ARG, "token %zu is %d; the vocabulary has 0 to %d", i, tok[i], n_vocab - 1);
+    return LK_OK;
+}
+
+lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+    if (n_tok < 1 || n_tok > LK_EVAL_MAX) return lk_fail(err, LK_E_ARG, "%zu tokens at once; give 1 to %d", n_tok, LK_EVAL_MAX);
+    if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL, "the context of %d tokens is full; use a larger one", s->opts.n_ctx);
+    lk_status status = check_tokens(s, tok, n_tok, err);
+    return status == LK_OK ? lk_step(s, tok, (int)n_tok, all, err) : status;
+}
+
+lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
+    size_t left = s->opts.n_ctx - s->n_tok;
+    if (n_tok > left) n_tok = left;
+    lk_status status = lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, n_tok, 1, err);
+    if (status == LK_OK) s->cache->reserved = n_tok;
+    return status;
+}
+
+/* Tokens the session keeps of tok: the common prefix, one less than n_tok at most, so that there is
+ * a token to give logits; 0 where the cache cannot be cut back to it. */
+static size_t reusable(struct lk_session *s, const int32_t *tok, size_t n_tok) {
+    size_t n = 0;
+    while (n < s->n_tok && n < n_tok && s->tok[n] == tok[n]) n++;
+    if (n == n_tok) n--;
+    if (n == s->n_tok || (n > 0 && lk_cache_truncate(s->cache, n))) return n;
+    lk_cache_clear(s->cache);
+    return 0;
+}
+
+static lk_status extend(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
+    while (s->n_tok < n_tok) {
+        size_t n = n_tok - s->n_tok < LK_EVAL_MAX ? n_tok - s->n_tok : LK_EVAL_MAX;
+        lk_status status = lk_step(s, tok + s->n_tok, (int)n, false, err);
+        if (status != LK_OK) return status;
+        uint64_t n_layer = s->cache->shape.n_layer;
+        if (s->opts.progress && !s->opts.progress(s->opts.user, s->n_tok * n_layer, n_tok * n_layer))
+            return lk_fail(err, LK_E_CANCELLED, "cancelled while reading the prompt");
+    }
+    return LK_OK;
+}
+
+lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused, lk_err *err) {
+    if (n_tok == 0) return lk_fail(err, LK_E_ARG, "there are no tokens to read");
+    if (n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d; use a larger one", n_tok, s->opts.n_ctx);
+    lk_status status = check_tokens(s, tok, n_tok, err);
+    if (status != LK_OK) return status;
+    s->n_tok = reusable(s, tok, n_tok);
+    if (n_reused) *n_reused = s->n_tok;
+    if (s->n_tok == 0 && !s->opts.stream) return lk_prefill(s, tok, n_tok, err);
+    return extend(s, tok, n_tok, err);
+}
+
+const float *lk_session_logits(const lk_session *s, int32_t i) {
+    if (i < 0) i += s->n_logits;
+    return i >= 0 && i < s->n_logits ? s->logits + (size_t)i * s->model->net->hp.n_vocab : NULL;
+}
+
+size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
+
+lk_session_stats lk_session_get_stats(const lk_session *s) {
+    struct lk_cache_bytes b = lk_cache_count(s->cache);
+    lk_session_stats stats = {.n_tok = s->n_tok, .code_bytes = b.code, .scale_bytes = b.scale, .exact_bytes = b.exact,
+                              .padding_bytes = b.padding, .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
+                              .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
+    if (s->n_tok == 0) return stats;
+    stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
+    stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;
+    return stats;
+}
+
+/* The stream's level made from the recipe's i-th, or -1. */
+static int find_level(const struct lk_stream *stream, int spec) {
+    for (int i = 0; i < stream->n_level; i++)
+        if (stream->rule[i].spec == spec) return i;
+    return -1;
+}
+
+/* A layer whose levels speak for all: the first with full attention. */
+static int typical_layer(const struct lk_cache_shape *shape) {
+    for (int layer = 0; layer < shape->n_layer; layer++)
+        if (!shape->is_swa || !shape->is_swa[layer]) return layer;
+    return 0;
+}
+
+bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
+    const struct lk_recipe *recipe = s->recipe;
+    if (i > (size_t)recipe->n_level) return false;
+    lk_level_stats sum = {0};
+    int typical = typical_layer(&s->cache->shape);
+    bool found = false;
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &s->cache->stream[layer][side];
+            int level = find_level(stream, (int)i);
+            if (level < 0) continue;
+            found = true;
+            *(side == LK_K ? &sum.k_bytes : &sum.v_bytes) += stream->level[level].n_block * stream->level[level].block_bytes;
+            if (layer != typical) continue;
+            *(side == LK_K ? &sum.k_rows : &sum.v_rows) = stream->fill[level].rows;
+            lk_codec_print(&stream->rule[level].codec, side, side == LK_K ? sum.k_codec : sum.v_codec, sizeof sum.k_codec);
+        }
+    bool staging = i == (size_t)recipe->n_level;
+    if (staging && !found) return false;
+    snprintf(sum.name, sizeof sum.name, "%s", staging ? "newest" : recipe->level[i].name);
+    *out = sum;
+    return true;
+}

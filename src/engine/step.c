@@ -1,0 +1,127 @@
+/* One step of a session: n tokens go through all layers, their K and V into the cache.
+ *
+ *   embed -> [ pre -> store -> attend -> combine -> settle -> post ] x n_layer -> head
+ *
+ * store, attend, combine and settle are custom nodes of one ggml graph; ggml's barrier between nodes
+ * is the barrier that they need. The graph is built once for a number of tokens and used again. */
+#include "engine/engine.h"
+
+#include <string.h>
+
+enum { NODES_AROUND = 64 };
+
+void lk_store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    struct lk_session *s = job->session;
+    for (int side = 0; side < 2; side++) {
+        if (s->failed || ith != (side == LK_K ? 0 : nth - 1)) continue;
+        lk_status status = lk_cache_append(s->cache, job->layer, side, dst->src[side]->data, s->attn.n_tok, NULL);
+        if (status != LK_OK) s->failed = status;
+    }
+}
+
+/* This layer's call: `q` [n_tok][n_head][d_head] in, `out` of the same shape. */
+static struct lk_attn layer_attn(const struct lk_layer_job *job, const float *q, float *out) {
+    struct lk_attn attn = job->session->attn;
+    attn.k = &job->session->cache->stream[job->layer][LK_K];
+    attn.v = &job->session->cache->stream[job->layer][LK_V];
+    attn.q = q;
+    attn.out = out;
+    return attn;
+}
+
+static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    if (job->session->failed) return;
+    struct lk_attn attn = layer_attn(job, dst->src[0]->data, NULL);
+    lk_attn_items(&attn, ith, nth);
+}
+
+static void combine(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    if (job->session->failed) {
+        if (ith == 0) memset(dst->data, 0, ggml_nbytes(dst));
+        return;
+    }
+    struct lk_attn attn = layer_attn(job, NULL, dst->data);
+    lk_attn_combine(&attn, ith, nth);
+}
+
+void lk_settle_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    (void)dst;
+    struct lk_layer_job *job = userdata;
+    struct lk_session *s = job->session;
+    for (int side = 0; side < 2; side++) {
+        if (s->failed || ith != (side == LK_K ? 0 : nth - 1)) continue;
+        lk_status status = lk_cache_settle(s->cache, job->layer, side, NULL);
+        if (status != LK_OK) s->failed = status;
+    }
+}
+
+static struct ggml_tensor *attention(struct ggml_context *ctx, struct lk_layer_job *job, const struct lk_pre *pre) {
+    int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
+    struct ggml_tensor *rows[] = {pre->k, pre->v};
+    struct ggml_tensor *stored = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 2, lk_store_node, GGML_N_TASKS_MAX, job);
+    struct ggml_tensor *queries[] = {pre->q, stored};
+    struct ggml_tensor *items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, queries, 2, attend, GGML_N_TASKS_MAX, job);
+    struct ggml_tensor *out = ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &items, 1, combine, GGML_N_TASKS_MAX, job);
+    return out;
+}
+
+/* The graph of n_tok tokens, from the last call where it fits. */
+static lk_status build(struct lk_session *s, int n_tok, bool all, lk_err *err) {
+    struct lk_graph *g = &s->step;
+    if (g->ctx && g->n_tok == n_tok && g->all == all) return LK_OK;
+    const struct lk_net *net = s->model->net;
+    int n_layer = net->hp.n_layer;
+    lk_status status = lk_graph_begin(g, n_layer * LK_LAYER_NODES + NODES_AROUND, &s->ledger, err);
+    if (status != LK_OK) return status;
+    g->tok = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n_tok);
+    g->pos = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n_tok);
+    ggml_set_input(g->tok);
+    ggml_set_input(g->pos);
+    struct ggml_tensor *x = net->family->embed(net, g->ctx, g->tok, g->pos);
+    for (int layer = 0; layer < n_layer; layer++) {
+        struct lk_pre pre = net->family->pre(net, g->ctx, layer, x, g->pos);
+        struct ggml_tensor *attn = attention(g->ctx, &s->job[layer], &pre);
+        struct ggml_tensor *settled = ggml_custom_4d(g->ctx, GGML_TYPE_F32, 1, 1, 1, 1, &attn, 1, lk_settle_node, GGML_N_TASKS_MAX, &s->job[layer]);
+        ggml_build_forward_expand(g->graph, settled);
+        x = net->family->post(net, g->ctx, layer, &pre, attn);
+    }
+    if (!all && n_tok > 1) x = ggml_cont(g->ctx, ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n_tok - 1) * x->nb[1]));
+    g->logits = net->family->head(net, g->ctx, x);
+    ggml_set_output(g->logits);
+    ggml_build_forward_expand(g->graph, g->logits);
+    status = lk_graph_finish(g, s->model, &s->ledger, err);
+    if (status != LK_OK) return status;
+    g->n_tok = n_tok;
+    g->all = all;
+    return LK_OK;
+}
+
+lk_status lk_step(struct lk_session *s, const int32_t *tok, int n_tok, bool all, lk_err *err) {
+    s->n_logits = 0;
+    lk_status status = build(s, n_tok, all, err);
+    if (status == LK_OK) status = lk_session_want_logits(s, all ? n_tok : 1, err);
+    if (status != LK_OK) return status;
+    if (n_tok == 1 && s->cache->reserved > 0) s->cache->reserved--;
+    else status = lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, n_tok, n_tok, err);
+    if (status != LK_OK) return status;
+
+    memcpy(s->step.tok->data, tok, n_tok * sizeof *tok);
+    for (int i = 0; i < n_tok; i++) ((int32_t *)s->step.pos->data)[i] = (int32_t)s->n_tok + i;
+    s->attn.n_tok = n_tok;
+    s->failed = LK_OK;
+    status = lk_graph_run(&s->step, s->model, err);
+    if (status == LK_OK && s->failed) status = lk_fail(err, s->failed, "no memory for the cache's next block");
+    if (status != LK_OK) {
+        lk_cache_clear(s->cache); /* layers may stand at different tokens */
+        s->n_tok = 0;
+        return status;
+    }
+    s->n_logits = all ? n_tok : 1;
+    memcpy(s->logits, s->step.logits->data, ggml_nbytes(s->step.logits));
+    memcpy(s->tok + s->n_tok, tok, n_tok * sizeof *tok);
+    s->n_tok += n_tok;
+    return LK_OK;
+}

@@ -1,0 +1,111 @@
+#include "model/blocks.h"
+
+struct ggml_tensor *lk_rms_norm(struct ggml_context *ctx, struct ggml_tensor *x, struct ggml_tensor *weight, float eps) {
+    return ggml_mul(ctx, ggml_rms_norm(ctx, x, eps), weight);
+}
+
+struct ggml_tensor *lk_layer_norm(struct ggml_context *ctx, struct ggml_tensor *x, struct ggml_tensor *weight, struct ggml_tensor *bias, float eps) {
+    x = ggml_mul(ctx, ggml_norm(ctx, x, eps), weight);
+    return bias ? ggml_add(ctx, x, bias) : x;
+}
+
+struct ggml_tensor *lk_linear(struct ggml_context *ctx, struct ggml_tensor *weight, struct ggml_tensor *bias, struct ggml_tensor *x) {
+    x = ggml_mul_mat(ctx, weight, x);
+    return bias ? ggml_add(ctx, x, bias) : x;
+}
+
+/* Heads [first, first + n) of a row of heads, x: [n_tok][heads * d_head] -> [n_tok][n][d_head]. */
+static struct ggml_tensor *heads_of(struct ggml_context *ctx, struct ggml_tensor *x, int first, int n, int d_head) {
+    size_t head_bytes = (size_t)d_head * sizeof(float);
+    return ggml_view_3d(ctx, x, d_head, n, x->ne[1], head_bytes, x->nb[1], (size_t)first * head_bytes);
+}
+
+static struct ggml_tensor *rope(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos) {
+    const struct lk_hparams *hp = &net->hp;
+    bool swa = hp->is_swa[layer];
+    return ggml_rope_ext(ctx, x, pos, net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig,
+                         swa ? hp->rope_base_swa : hp->rope_base, swa ? hp->rope_scale_swa : hp->rope_scale,
+                         hp->yarn_ext_factor, hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
+}
+
+/* Norm and rotation of q or k; both give contiguous results, a plain view is made so. */
+static struct ggml_tensor *finish(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x,
+                                  struct ggml_tensor *norm, struct ggml_tensor *pos) {
+    if (norm) x = lk_rms_norm(ctx, x, norm, net->hp.norm_eps);
+    if (net->hp.rope_mode >= 0) x = rope(net, ctx, layer, x, pos);
+    return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
+}
+
+void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_pre *out) {
+    const struct lk_hparams *hp = &net->hp;
+    const struct lk_layer *l = &net->layer[layer];
+    struct ggml_tensor *q, *k, *v;
+    if (l->wqkv) {
+        struct ggml_tensor *all = lk_linear(ctx, l->wqkv, l->bqkv, x);
+        q = heads_of(ctx, all, 0, hp->n_head, hp->d_head);
+        k = heads_of(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
+        v = heads_of(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
+    } else {
+        q = ggml_reshape_3d(ctx, lk_linear(ctx, l->wq, l->bq, x), hp->d_head, hp->n_head, x->ne[1]);
+        k = ggml_reshape_3d(ctx, lk_linear(ctx, l->wk, l->bk, x), hp->d_head, hp->n_head_kv, x->ne[1]);
+        v = ggml_reshape_3d(ctx, lk_linear(ctx, l->wv, l->bv, x), hp->d_head, hp->n_head_kv, x->ne[1]);
+    }
+    out->q = finish(net, ctx, layer, q, l->q_norm, pos);
+    out->k = finish(net, ctx, layer, k, l->k_norm, pos);
+    out->v = ggml_is_contiguous(v) ? v : ggml_cont(ctx, v);
+}
+
+struct ggml_tensor *lk_ffn_silu_gated(struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
+    struct ggml_tensor *gate = lk_linear(ctx, l->ffn_gate, l->ffn_gate_b, x), *up = lk_linear(ctx, l->ffn_up, l->ffn_up_b, x);
+    return lk_linear(ctx, l->ffn_down, l->ffn_down_b, ggml_swiglu_split(ctx, gate, up));
+}
+
+struct ggml_tensor *lk_ffn_gelu_gated(struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
+    struct ggml_tensor *gate = lk_linear(ctx, l->ffn_gate, l->ffn_gate_b, x), *up = lk_linear(ctx, l->ffn_up, l->ffn_up_b, x);
+    return lk_linear(ctx, l->ffn_down, l->ffn_down_b, ggml_geglu_split(ctx, gate, up));
+}
+
+struct ggml_tensor *lk_ffn_gelu(struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
+    return lk_linear(ctx, l->ffn_down, l->ffn_down_b, ggml_gelu(ctx, lk_linear(ctx, l->ffn_up, l->ffn_up_b, x)));
+}
+
+struct ggml_tensor *lk_embed_tokens(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *tok, struct ggml_tensor *pos) {
+    (void)pos;
+    struct ggml_tensor *x = ggml_get_rows(ctx, net->tok_embd, tok);
+    return net->hp.embd_scale == 1.0f ? x : ggml_scale(ctx, x, net->hp.embd_scale);
+}
+
+struct lk_pre lk_pre_rms(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos) {
+    struct lk_pre out = {.x = x};
+    lk_make_qkv(net, ctx, layer, lk_rms_norm(ctx, x, net->layer[layer].attn_norm, net->hp.norm_eps), pos, &out);
+    return out;
+}
+
+struct ggml_tensor *lk_post_silu(const struct lk_net *net, struct ggml_context *ctx, int layer, const struct lk_pre *pre, struct ggml_tensor *attn) {
+    const struct lk_layer *l = &net->layer[layer];
+    struct ggml_tensor *x = ggml_add(ctx, lk_linear(ctx, l->wo, l->bo, attn), pre->x);
+    return ggml_add(ctx, lk_ffn_silu_gated(ctx, l, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps)), x);
+}
+
+struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *x) {
+    x = lk_linear(ctx, net->output, net->output_b, lk_rms_norm(ctx, x, net->output_norm, net->hp.norm_eps));
+    float cap = net->hp.logit_softcap;
+    return cap == 0 ? x : ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0f / cap)), cap);
+}
+
+struct lk_pre lk_pre_ln(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos) {
+    const struct lk_layer *l = &net->layer[layer];
+    struct lk_pre out = {.x = x};
+    lk_make_qkv(net, ctx, layer, lk_layer_norm(ctx, x, l->attn_norm, l->attn_norm_b, net->hp.norm_eps), pos, &out);
+    return out;
+}
+
+struct ggml_tensor *lk_post_gelu(const struct lk_net *net, struct ggml_context *ctx, int layer, const struct lk_pre *pre, struct ggml_tensor *attn) {
+    const struct lk_layer *l = &net->layer[layer];
+    struct ggml_tensor *x = ggml_add(ctx, lk_linear(ctx, l->wo, l->bo, attn), pre->x);
+    return ggml_add(ctx, lk_ffn_gelu(ctx, l, lk_layer_norm(ctx, x, l->ffn_norm, l->ffn_norm_b, net->hp.norm_eps)), x);
+}
+
+struct ggml_tensor *lk_head_ln(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *x) {
+    return lk_linear(ctx, net->output, net->output_b, lk_layer_norm(ctx, x, net->output_norm, net->output_norm_b, net->hp.norm_eps));
+}

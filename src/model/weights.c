@@ -1,0 +1,214 @@
+#include "model/loader.h"
+
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "gguf.h"
+
+#include <string.h>
+
+enum {
+    FROM_FILE = 0,  /* group of tensors kept as the file has them: mapped, or read with no_mmap */
+    AS_F32    = 1,  /* group of dequantised copies */
+    REPACKED  = 2,  /* first group of layouts that only ggml's CPU matmuls understand */
+    MAX_GROUP = 10,
+};
+
+/* Tensors that live in one buffer. */
+struct group {
+    ggml_backend_buffer_type_t buft; /* NULL: the mapping itself */
+    struct ggml_context       *ctx;
+    ggml_backend_buffer_t      buffer;
+    size_t                     bytes; /* entered in the ledger */
+};
+
+struct lk_weights_map {
+    struct lk_mapping file; /* data is NULL with no_mmap */
+    struct group      group[MAX_GROUP];
+    int               n_group;
+};
+
+void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger) {
+    if (!map) return;
+    for (int i = 0; i < map->n_group; i++) {
+        struct group *g = &map->group[i];
+        if (g->buffer) ggml_backend_buffer_free(g->buffer);
+        if (g->ctx) ggml_free(g->ctx);
+        lk_ledger_remove(ledger, LK_FOR_WEIGHTS, g->bytes);
+    }
+    lk_mapping_close(&map->file);
+    lk_release(ledger, LK_FOR_OTHER, map, sizeof *map);
+}
+
+static const void *file_data(const struct lk_loader *ld, int64_t id) {
+    return ld->file.data + gguf_get_data_offset(ld->reader.gguf) + gguf_get_tensor_offset(ld->reader.gguf, id);
+}
+
+/* Can the device multiply by `like` when it lies in a buffer of this type? */
+static bool matmul_supported(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft, enum ggml_type type, const int64_t *ne) {
+    struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true});
+    if (!ctx) return false;
+    struct ggml_tensor *w = ggml_new_tensor_2d(ctx, type, ne[0], ne[1]);
+    struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, ne[0], 512); /* a typical batch */
+    struct ggml_tensor *product = ggml_mul_mat(ctx, w, x);
+    w->buffer = ggml_backend_buft_alloc_buffer(buft, 0); /* empty: only its type is asked for */
+    bool yes = w->buffer && ggml_backend_dev_supports_op(dev, product);
+    if (w->buffer) ggml_backend_buffer_free(w->buffer);
+    ggml_free(ctx);
+    return yes;
+}
+
+/* Add the CPU's repacking buffer types behind the first two groups. */
+static void find_repack_types(struct lk_weights_map *map, ggml_backend_dev_t dev) {
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev);
+    ggml_backend_dev_get_extra_bufts_t get =
+        (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts");
+    ggml_backend_buffer_type_t *list = get ? get(dev) : NULL;
+    for (; list && *list && map->n_group < MAX_GROUP; list++) map->group[map->n_group++].buft = *list;
+}
+
+static int choose_group(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_bind *b, ggml_backend_dev_t dev) {
+    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32)) return AS_F32;
+    if (b->use == LK_USE_MATRIX) {
+        const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
+        for (int g = REPACKED; g < map->n_group; g++) {
+            if (matmul_supported(dev, map->group[g].buft, type, ne)) return g;
+        }
+    }
+    return FROM_FILE;
+}
+
+/* Create every bound tensor in its group's context, without memory yet. A matrix that is also a table
+ * (tied embeddings) is shared unless it is repacked. */
+static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld, ggml_backend_dev_t dev, lk_err *err) {
+    size_t overhead = (ld->n_bind + 1) * ggml_tensor_overhead();
+    for (int g = 0; g < map->n_group; g++) {
+        map->group[g].ctx = ggml_init((struct ggml_init_params){.mem_size = overhead, .no_alloc = true});
+        if (!map->group[g].ctx) return lk_fail(err, LK_E_NOMEM, "no memory for the tensor table");
+    }
+    for (size_t i = 0; i < ld->n_bind; i++) {
+        const struct lk_bind *b = &ld->bind[i];
+        const char *name = gguf_get_tensor_name(ld->reader.gguf, b->id);
+        enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+        const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
+        int g = choose_group(map, ld, b, dev);
+        if (b->use == LK_USE_MATRIX && g < REPACKED && !matmul_supported(dev, ggml_backend_dev_buffer_type(dev), g == AS_F32 ? GGML_TYPE_F32 : type, ne)) {
+            return lk_fail(err, LK_E_UNSUPPORTED, "tensor %s has type %s, which ggml's CPU backend cannot multiply by", name, ggml_type_name(type));
+        }
+        struct ggml_tensor *t = ggml_get_tensor(map->group[g].ctx, name);
+        if (!t) {
+            t = ggml_new_tensor_2d(map->group[g].ctx, g == AS_F32 ? GGML_TYPE_F32 : type, ne[0], ne[1]);
+            ggml_set_name(t, name);
+        }
+        *b->slot = t;
+    }
+    return LK_OK;
+}
+
+/* Memory for a group's tensors. */
+static lk_status allocate_group(struct lk_weights_map *map, struct lk_loader *ld, struct group *g, lk_err *err) {
+    struct ggml_tensor *first = ggml_get_first_tensor(g->ctx);
+    if (!first) return LK_OK;
+    if (!g->buft) {
+        g->buffer = ggml_backend_cpu_buffer_from_ptr(map->file.data, map->file.size);
+        if (!g->buffer) return lk_fail(err, LK_E_NOMEM, "no memory for a buffer's description");
+        ggml_backend_buffer_set_usage(g->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        for (struct ggml_tensor *t = first; t; t = ggml_get_next_tensor(g->ctx, t)) {
+            int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
+            if (ggml_backend_tensor_alloc(g->buffer, t, (void *)file_data(ld, id)) != GGML_STATUS_SUCCESS) {
+                return lk_fail(err, LK_E_NOMEM, "cannot place tensor %s", t->name);
+            }
+        }
+        return LK_OK;
+    }
+    size_t bytes = ggml_backend_alloc_ctx_tensors_from_buft_size(g->ctx, g->buft);
+    if (!lk_ledger_enter(ld->ledger, LK_FOR_WEIGHTS, bytes)) {
+        return lk_fail(err, LK_E_NOMEM, "no memory for %zu MiB of weights", bytes >> 20);
+    }
+    g->bytes = bytes;
+    g->buffer = ggml_backend_alloc_ctx_tensors_from_buft(g->ctx, g->buft);
+    if (!g->buffer) return lk_fail(err, LK_E_NOMEM, "no memory for %zu MiB of weights", bytes >> 20);
+    ggml_backend_buffer_set_usage(g->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    return LK_OK;
+}
+
+static void dequantise(struct ggml_tensor *t, enum ggml_type from, const uint8_t *data) {
+    ggml_to_float_t to_float = ggml_get_type_traits(from)->to_float;
+    size_t row = ggml_row_size(from, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[1]; i++) to_float(data + (size_t)i * row, (float *)t->data + i * t->ne[0], t->ne[0]);
+}
+
+static bool bound_as_mapped(const struct lk_weights_map *map, const char *name) {
+    return ggml_get_tensor(map->group[FROM_FILE].ctx, name) != NULL;
+}
+
+/* Copy what is not mapped, telling the caller how far we are. */
+static lk_status fill(struct lk_weights_map *map, struct lk_loader *ld, lk_err *err) {
+    uint64_t done = 0, total = 0;
+    for (int g = 0; g < map->n_group; g++) {
+        for (struct ggml_tensor *t = ggml_get_first_tensor(map->group[g].ctx); t; t = ggml_get_next_tensor(map->group[g].ctx, t)) {
+            total += ggml_nbytes(t);
+        }
+    }
+    for (int g = 0; g < map->n_group; g++) {
+        bool mapped = !map->group[g].buft;
+        for (struct ggml_tensor *t = ggml_get_first_tensor(map->group[g].ctx); t; t = ggml_get_next_tensor(map->group[g].ctx, t)) {
+            if (ld->opts.progress && !ld->opts.progress(ld->opts.user, done, total)) {
+                return lk_fail(err, LK_E_CANCELLED, "loading the model was cancelled");
+            }
+            done += ggml_nbytes(t);
+            if (mapped) continue;
+            int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
+            const void *data = file_data(ld, id);
+            if (g == AS_F32) {
+                dequantise(t, gguf_get_tensor_type(ld->reader.gguf, id), data);
+            } else {
+                ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
+            }
+            if (map->group[FROM_FILE].buft || !bound_as_mapped(map, t->name)) {
+                lk_mapping_forget(&map->file, data, gguf_get_tensor_size(ld->reader.gguf, id));
+            }
+        }
+    }
+    if (ld->opts.progress && !ld->opts.progress(ld->opts.user, total, total)) {
+        return lk_fail(err, LK_E_CANCELLED, "loading the model was cancelled");
+    }
+    return LK_OK;
+}
+
+static lk_status load(struct lk_weights_map *map, struct lk_loader *ld, lk_err *err) {
+    ggml_backend_dev_t dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (!dev) return lk_fail(err, LK_E_UNSUPPORTED, "this build of ggml has no CPU backend");
+    map->n_group = REPACKED;
+    map->group[FROM_FILE].buft = ld->opts.no_mmap ? ggml_backend_dev_buffer_type(dev) : NULL;
+    map->group[AS_F32].buft = ggml_backend_dev_buffer_type(dev);
+    if (!ld->opts.no_repack) find_repack_types(map, dev);
+    lk_status status = create_tensors(map, ld, dev, err);
+    for (int g = 0; status == LK_OK && g < map->n_group; g++) status = allocate_group(map, ld, &map->group[g], err);
+    return status == LK_OK ? fill(map, ld, err) : status;
+}
+
+lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param, uint64_t *weight_bytes, lk_err *err) {
+    struct lk_weights_map *map = lk_alloc(ld->ledger, LK_FOR_OTHER, sizeof *map);
+    if (!map) return lk_fail(err, LK_E_NOMEM, "no memory for the weights' description");
+    map->file = ld->file;
+    lk_status status = load(map, ld, err);
+    if (status != LK_OK) {
+        map->file = (struct lk_mapping){0}; /* still the loader's */
+        lk_weights_free(map, ld->ledger);
+        return status;
+    }
+    *n_param = 0;
+    *weight_bytes = 0;
+    int64_t n_tensors = gguf_get_n_tensors(ld->reader.gguf);
+    for (int64_t i = 0; i < n_tensors; i++) {
+        const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, i);
+        *n_param += (uint64_t)(ne[0] * ne[1]);
+    }
+    for (int g = 0; g < map->n_group; g++) *weight_bytes += map->group[g].bytes;
+    ld->file = (struct lk_mapping){0};
+    if (ld->opts.no_mmap) lk_mapping_close(&map->file);
+    *out = map;
+    return LK_OK;
+}

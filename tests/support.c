@@ -1,0 +1,28 @@
+#include "support.h"
+
+#include <math.h>
+
+uint32_t random_u32(struct random *r) {
+    uint64_t z = (r->state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+float random_uniform(struct random *r) { return (random_u32(r) >> 8) * (1.0f / (1 << 24)); }
+
+float random_gauss(struct random *r) {
+    float u = random_uniform(r) + 1e-7f, v = random_uniform(r);
+    return sqrtf(-2 * logf(u)) * cosf(6.2831853f * v);
+}
+
+int random_int(struct random *r, int low, int high) { return low + (int)(random_u32(r) % (uint32_t)(high - low + 1)); }
+
+double nmse(const float *x, const float *ref, size_t n) {
+    double error = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += (double)(x[i] - ref[i]) * (x[i] - ref[i]);
+        power += (double)ref[i] * ref[i];
+    }
+    return power > 0 ? error / power : error;
+}

@@ -1,0 +1,154 @@
+/* Attention over levels and blocks against a plain softmax over the rows that the cache holds. */
+#include "support.h"
+
+#include "attn/attn.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+struct setup {
+    const char *recipe;
+    int         n_head, n_head_kv, d_head, n_swa;
+    float       alibi;
+};
+
+static const struct setup setups[] = {
+    {"all: f16", 9, 3, 64, 0, 0},
+    {"all: f16", 3, 3, 80, 0, 8},
+    {"all: int8", 4, 2, 96, 0, 0},
+    {"sink 4: f16; body: k=rot3 v=rot2; window 64: f16", 9, 3, 64, 0, 0},
+    {"sink 16: f16; body: int8; window 100: f16", 8, 1, 128, 0, 0},
+    {"body: kivi2; residual 128: f16", 6, 2, 64, 0, 0},
+    {"sink 5: f16; body: kivi4(g64); recent 10%: rot8; window 33: f16", 4, 4, 128, 0, 8},
+    {"body: k=rot4 v=rot1; window 20: int8", 71, 1, 64, 0, 0},
+    {"sink 4: f16; body: rot4; window 40: f16", 4, 1, 256, 75, 0},
+    {"body: rot5; window 5%: rot6", 5, 5, 80, 0, 0},
+};
+
+static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, float *out) {
+    int64_t at = pos - s->first;
+    int level = 0;
+    while (at >= s->fill[level].rows) at -= s->fill[level++].rows;
+    int row;
+    int64_t n;
+    const char *block = lk_cache_locate(s, level, at, &row, &n);
+    lk_codec_decode(&s->rule[level].codec, s->side, d, s->rule[level].block_rows, s->rule[level].codec.sigma ? s->sigma + head * d : NULL,
+                    block + head * s->level[level].head_bytes, row, 1, out, d);
+}
+
+/* The definition: softmax(scale q K^T + bias) V over visible positions, in double. */
+static void plain(const struct lk_attn *a, float *out) {
+    int d = a->d_head, group = a->n_head / a->n_head_kv;
+    int64_t n = a->k->n_tok;
+    double *s = malloc(n * sizeof *s), *sum = malloc(d * sizeof *sum);
+    float row[LK_MAX_D_HEAD];
+    for (int t = 0; t < a->n_tok; t++)
+        for (int h = 0; h < a->n_head; h++) {
+            int64_t pos = n - a->n_tok + t, from = a->k->n_swa > 0 && pos - a->k->n_swa + 1 > 0 ? pos - a->k->n_swa + 1 : 0;
+            const float *q = a->q + ((size_t)t * a->n_head + h) * d;
+            double max = -INFINITY, total = 0;
+            for (int64_t j = from; j <= pos; j++) {
+                row_of(a->k, j, h / group, d, row);
+                s[j] = 0;
+                for (int c = 0; c < d; c++) s[j] += (double)q[c] * row[c];
+                s[j] *= a->scale;
+                if (a->alibi_max_bias > 0) s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) * (double)(j - pos);
+                if (s[j] > max) max = s[j];
+            }
+            memset(sum, 0, d * sizeof *sum);
+            for (int64_t j = from; j <= pos; j++) {
+                double p = exp(s[j] - max);
+                total += p;
+                row_of(a->v, j, h / group, d, row);
+                for (int c = 0; c < d; c++) sum[c] += p * row[c];
+            }
+            for (int c = 0; c < d; c++) out[((size_t)t * a->n_head + h) * d + c] = (float)(sum[c] / total);
+        }
+    free(s), free(sum);
+}
+
+static void run(struct lk_attn *a, int n_thread) {
+    for (int i = 0; i < n_thread; i++) lk_attn_items(a, i, n_thread);
+    for (int i = 0; i < n_thread; i++) lk_attn_combine(a, i, n_thread);
+}
+
+static void check(const struct setup *setup, const struct lk_kern *kern, int n_rows, int n_tok, int n_thread, double limit) {
+    struct random r = {(uint64_t)n_rows * 31 + n_tok};
+    uint8_t is_swa = setup->n_swa > 0;
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_swa = setup->n_swa, .is_swa = &is_swa};
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    lk_recipe *recipe;
+    lk_err err = {0};
+    if (lk_recipe_parse(&recipe, setup->recipe, &err) != LK_OK || lk_cache_new(&cache, recipe, &shape, &ledger, &err) != LK_OK)
+        fail_msg("%s: %s", setup->recipe, err.msg);
+    int width = setup->n_head_kv * setup->d_head;
+    float *x = malloc(128 * width * sizeof *x);
+    for (int at = 0; at < n_rows;) {
+        int n = at + n_tok < n_rows ? random_int(&r, 1, 60) : n_tok;
+        if (at < n_rows - n_tok && n > n_rows - n_tok - at) n = n_rows - n_tok - at;
+        at += n;
+        for (int side = 0; side < 2; side++) {
+            for (int i = 0; i < n * width; i++) x[i] = random_gauss(&r) + (side == LK_K && i % 13 == 0 ? 3 : 0);
+            assert_int_equal(lk_cache_append(cache, 0, side, x, n, NULL), LK_OK);
+            if (at < n_rows) assert_int_equal(lk_cache_settle(cache, 0, side, NULL), LK_OK);
+        }
+    }
+    size_t n_out = (size_t)n_tok * setup->n_head * setup->d_head;
+    float *q = malloc(n_out * sizeof *q), *out = malloc(n_out * sizeof *out), *ref = malloc(n_out * sizeof *ref);
+    for (size_t i = 0; i < n_out; i++) q[i] = random_gauss(&r);
+    struct lk_attn a = {.k = &cache->stream[0][LK_K], .v = &cache->stream[0][LK_V], .kern = kern, .n_head = setup->n_head,
+                        .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_tok = n_tok, .n_thread = n_thread,
+                        .scale = 1 / sqrtf((float)setup->d_head), .alibi_max_bias = setup->alibi, .q = q, .out = out};
+    a.partial = malloc(lk_attn_partial_floats(setup->n_head, setup->n_head_kv, setup->d_head, n_tok, n_thread) * sizeof(float));
+    a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(setup->d_head) * sizeof(float));
+    run(&a, n_thread);
+    plain(&a, ref);
+    double e = nmse(out, ref, n_out);
+    if (!(e <= limit)) fail_msg("%s, %s, %d rows, %d tokens, %d threads: nmse %g", setup->recipe, kern->name, n_rows, n_tok, n_thread, e);
+    free(a.partial), free(a.scratch), free(q), free(out), free(ref), free(x);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
+static void over_all(const struct lk_kern *kern, double limit) {
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
+        check(&setups[i], kern, 1, 1, 1, limit);
+        check(&setups[i], kern, 37, 37, 2, limit);
+        check(&setups[i], kern, 333, 1, 3, limit);
+        check(&setups[i], kern, 700, 32, 2, limit);
+        check(&setups[i], kern, 1301, 5, 4, limit);
+    }
+}
+
+static void test_reference_kernels(void **state) {
+    (void)state;
+    over_all(&lk_kern_reference, 1e-10);
+}
+
+/* The kernels that this machine would use: integer queries and weights cost a little. */
+static void test_fastest_kernels(void **state) {
+    (void)state;
+    over_all(lk_kern_choose(NULL), 3e-4);
+}
+
+static void test_alibi_slopes(void **state) {
+    (void)state;
+    assert_float_equal(lk_alibi_slope(0, 8, 8), 0.5, 1e-7);
+    assert_float_equal(lk_alibi_slope(7, 8, 8), 1.0 / 256, 1e-7);
+    assert_float_equal(lk_alibi_slope(8, 12, 8), powf(2, -0.5f), 1e-6);
+    assert_float_equal(lk_alibi_slope(11, 12, 8), powf(2, -3.5f), 1e-6);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference_kernels), cmocka_unit_test(test_fastest_kernels), cmocka_unit_test(test_alibi_slopes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

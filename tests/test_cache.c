@@ -1,0 +1,237 @@
+/* The cache's own promises: rows keep their order, counts foretell what happens, memory is counted,
+ * nothing is allocated where nothing should be, and a failed allocation is an error and no more. */
+#include "support.h"
+
+#include "cache/cache.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { N_LAYER = 2, N_HEAD_KV = 2, D_HEAD = 32, N_CHANNEL = N_HEAD_KV * D_HEAD };
+
+static const char *recipes[] = {
+    "all: f16", "all: int8", "all: rot4", "all: kivi2", "sink 4: f16; body: k=rot3 v=rot2; window 64: f16",
+    "sink 5: int8; body: kivi4(g64); window 40: int8", "body: kivi2; residual 128: f16", "body: kivi4(g128); residual 100: f16",
+    "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16", "body: k=rot3(nosigma) v=rot3(mean); recent 20%: kivi4",
+};
+
+static struct lk_cache *new_cache(const char *text, const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_recipe **recipe) {
+    lk_err err = {0};
+    if (lk_recipe_parse(recipe, text, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    struct lk_cache *cache = NULL;
+    if (lk_cache_new(&cache, *recipe, shape, ledger, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    return cache;
+}
+
+static void add(struct lk_cache *cache, const float *x, int64_t n) {
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            assert_int_equal(lk_cache_append(cache, layer, side, x, n, NULL), LK_OK);
+            assert_int_equal(lk_cache_settle(cache, layer, side, NULL), LK_OK);
+        }
+}
+
+/* Rows of layer 0, as the cache would give them, into out [n_tok - first][N_CHANNEL]. */
+static void read_back(const struct lk_stream *s, float *out) {
+    for (int level = 0; level < s->n_level; level++)
+        for (int64_t at = 0; at < s->fill[level].rows;) {
+            int row;
+            int64_t n;
+            const char *block = lk_cache_locate(s, level, at, &row, &n);
+            for (int h = 0; h < N_HEAD_KV; h++)
+                lk_codec_decode(&s->rule[level].codec, s->side, D_HEAD, s->rule[level].block_rows,
+                                s->rule[level].codec.sigma ? s->sigma + h * D_HEAD : NULL,
+                                block + h * s->level[level].head_bytes, row, (int)n, out + h * D_HEAD, N_CHANNEL);
+            out += n * N_CHANNEL;
+            at += n;
+        }
+}
+
+static float *rows(struct random *r, int64_t n) {
+    float *x = malloc(n * N_CHANNEL * sizeof *x);
+    for (int64_t i = 0; i < n * N_CHANNEL; i++) x[i] = random_gauss(r) + (i % N_CHANNEL == 7 ? 8 : 0);
+    return x;
+}
+
+/* Error that a recipe's coarsest codec may cause on these rows. */
+static double limit_of(const char *text) {
+    if (strstr(text, "rot2") || strstr(text, "kivi2")) return 0.2;
+    return strstr(text, "rot") || strstr(text, "kivi") ? 0.06 : 1e-4;
+}
+
+static void test_rows_keep_their_order(void **state) {
+    (void)state;
+    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        struct random r = {i};
+        struct lk_ledger ledger = {0};
+        lk_recipe *recipe;
+        struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
+        enum { N = 1100 };
+        float *x = rows(&r, N), *y = malloc(N * N_CHANNEL * sizeof *y);
+        for (int64_t at = 0; at < N;) {
+            int64_t n = random_int(&r, 1, 90);
+            if (n > N - at) n = N - at;
+            assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, n, n, NULL), LK_OK);
+            add(cache, x + at * N_CHANNEL, n);
+            at += n;
+        }
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *s = &cache->stream[0][side];
+            assert_int_equal(s->n_tok, N);
+            read_back(s, y);
+            double worst = 0;
+            for (int t = 0; t < N; t += 50) {
+                double e = nmse(y + t * N_CHANNEL, x + t * N_CHANNEL, 50 * N_CHANNEL);
+                if (e > worst) worst = e;
+            }
+            if (!(worst < limit_of(recipes[i]))) fail_msg("%s, %c: nmse %g", recipes[i], "kv"[side], worst);
+        }
+        free(x), free(y);
+        lk_cache_free(cache);
+        lk_recipe_free(recipe);
+        for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
+    }
+}
+
+/* The arithmetic on counts and the moving of rows are the same; after prepare nothing is allocated. */
+static void test_counts_foretell(void **state) {
+    (void)state;
+    uint8_t is_swa[N_LAYER] = {0, 1};
+    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_swa = 70, .is_swa = is_swa};
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        struct random r = {77 + i};
+        struct lk_ledger ledger = {0};
+        lk_recipe *recipe;
+        struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
+        struct lk_fill fill[LK_MAX_STREAM_LEVEL];
+        float *x = rows(&r, 128);
+        for (int turn = 0; turn < 40; turn++) {
+            int64_t n = random_int(&r, 1, turn % 3 ? 5 : 128);
+            assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, n, n, NULL), LK_OK);
+            struct lk_stream *s = &cache->stream[turn % 2][turn / 2 % 2];
+            int64_t first = s->first;
+            memcpy(fill, s->fill, sizeof fill);
+            lk_level_advance(s->rule, fill, s->n_level, s->n_tok, n, s->n_swa, &first, NULL);
+            uint64_t n_alloc = ledger.n_alloc;
+            add(cache, x, n);
+            if (ledger.n_alloc != n_alloc) fail_msg("%s: allocated %d times", recipes[i], (int)(ledger.n_alloc - n_alloc));
+            assert_int_equal(first, s->first);
+            for (int level = 0; level < s->n_level; level++) {
+                assert_int_equal(fill[level].rows, s->fill[level].rows);
+                assert_int_equal(fill[level].skip, s->fill[level].skip);
+                assert_int_equal(s->level[level].n_block, lk_level_blocks(&s->rule[level], &fill[level]));
+            }
+        }
+        free(x);
+        lk_cache_free(cache);
+        lk_recipe_free(recipe);
+    }
+}
+
+static void test_bytes_are_the_ledgers(void **state) {
+    (void)state;
+    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        struct random r = {i};
+        struct lk_ledger ledger = {0};
+        lk_recipe *recipe;
+        struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
+        float *x = rows(&r, 128);
+        for (int turn = 0; turn < 25; turn++) {
+            assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, 100, 100, NULL), LK_OK);
+            add(cache, x, 100);
+            struct lk_cache_bytes b = lk_cache_count(cache);
+            assert_int_equal(b.code + b.scale + b.exact + b.padding, lk_ledger_bytes(&ledger, LK_FOR_CACHE));
+        }
+        lk_cache_trim(cache);
+        uint64_t foreseen = 0, real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
+        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &foreseen, NULL), LK_OK);
+        double ratio = (double)foreseen / real; /* tables of block pointers grow ahead of need */
+        if (ratio < 0.97 || ratio > 1.03) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)foreseen, (double)real);
+        free(x);
+        lk_cache_free(cache);
+        lk_recipe_free(recipe);
+    }
+}
+
+static void test_every_allocation_may_fail(void **state) {
+    (void)state;
+    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    struct random r = {5};
+    float *x = rows(&r, 128);
+    lk_recipe *recipe;
+    assert_int_equal(lk_recipe_parse(&recipe, recipes[8], NULL), LK_OK);
+    for (int nth = 1;; nth++) {
+        struct lk_ledger ledger = {.fail_at = nth};
+        struct lk_cache *cache = NULL;
+        lk_err err = {0};
+        lk_status status = lk_cache_new(&cache, recipe, &shape, &ledger, &err);
+        for (int turn = 0; status == LK_OK && turn < 8; turn++) {
+            status = lk_cache_prepare(cache, 0, N_LAYER, 100, 100, &err);
+            if (status == LK_OK) add(cache, x, 100);
+        }
+        if (status != LK_OK) {
+            assert_int_equal(status, LK_E_NOMEM);
+            assert_true(strlen(err.msg) > 10);
+        }
+        lk_cache_free(cache);
+        for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
+        if (status == LK_OK) {
+            assert_true(nth > 20);
+            break;
+        }
+    }
+    lk_recipe_free(recipe);
+    free(x);
+}
+
+static void test_truncate(void **state) {
+    (void)state;
+    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    struct lk_ledger ledger = {0};
+    lk_recipe *recipe;
+    struct lk_cache *cache = new_cache("sink 4: f16; body: rot4; window 64: f16", &shape, &ledger, &recipe);
+    struct random r = {9};
+    float *x = rows(&r, 600), *y = malloc(600 * N_CHANNEL * sizeof *y);
+    for (int at = 0; at < 600; at += 60) add(cache, x + at * N_CHANNEL, 60);
+    assert_false(lk_cache_truncate(cache, 3));
+    assert_false(lk_cache_truncate(cache, 500));
+    assert_int_equal(cache->stream[0][LK_K].n_tok, 600);
+    assert_true(lk_cache_truncate(cache, 550));
+    assert_int_equal(cache->stream[1][LK_V].n_tok, 550);
+    add(cache, x + 100 * N_CHANNEL, 30);
+    read_back(&cache->stream[0][LK_K], y);
+    assert_true(nmse(y + 550 * N_CHANNEL, x + 100 * N_CHANNEL, 30 * N_CHANNEL) < 1e-6);
+    assert_true(nmse(y + 545 * N_CHANNEL, x + 545 * N_CHANNEL, 5 * N_CHANNEL) < 1e-6);
+    free(x), free(y);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
+static void test_refused_heads(void **state) {
+    (void)state;
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = 1, .d_head = 80};
+    struct lk_ledger ledger = {0};
+    lk_recipe *recipe;
+    lk_err err = {0};
+    struct lk_cache *cache = NULL;
+    assert_int_equal(lk_recipe_parse(&recipe, "all: kivi2(g64)", NULL), LK_OK);
+    assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, &err), LK_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "80"));
+    for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
+    lk_recipe_free(recipe);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_keep_their_order), cmocka_unit_test(test_counts_foretell),
+        cmocka_unit_test(test_bytes_are_the_ledgers), cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_truncate),              cmocka_unit_test(test_refused_heads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

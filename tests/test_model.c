@@ -1,0 +1,193 @@
+/* Every family's graph against libllama's forward pass on the same file. */
+#include "model/model.h"
+
+#include "base/quiet.h"
+#include "tiny_gguf.h"
+
+#include "ggml-alloc.h"
+#include "ggml-cpu.h"
+#include "llama.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N_TOK = 48 };
+
+/* ---- a plain forward pass over the family's pieces -------------------------------------------- */
+
+/* Causal masks [n][n] as soft_max_ext wants them: 0 where a query may look, or minus the distance for ALiBi. */
+static void fill_mask(float *mask, int n, int window, bool alibi) {
+    for (int q = 0; q < n; q++) {
+        for (int k = 0; k < n; k++) {
+            bool sees = k <= q && (window == 0 || q - k < window);
+            mask[q * n + k] = !sees ? -INFINITY : alibi ? (float)(k - q) : 0;
+        }
+    }
+}
+
+static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context *ctx, const struct lk_pre *p, struct ggml_tensor *mask) {
+    struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3), *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
+    struct ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, p->v, 1, 2, 0, 3));
+    struct ggml_tensor *s = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, net->hp.attn_scale, net->hp.alibi_max_bias);
+    struct ggml_tensor *out = ggml_permute(ctx, ggml_mul_mat(ctx, v, s), 0, 2, 1, 3);
+    return ggml_cont_2d(ctx, out, (int64_t)net->hp.n_head * net->hp.d_head, p->q->ne[2]);
+}
+
+static void check_pre(const struct lk_net *net, const struct lk_pre *p, int n) {
+    const struct ggml_tensor *all[] = {p->q, p->k, p->v};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(all[i]->type, GGML_TYPE_F32);
+        assert_true(ggml_is_contiguous(all[i]));
+        assert_int_equal(all[i]->ne[0], net->hp.d_head);
+        assert_int_equal(all[i]->ne[1], i == 0 ? net->hp.n_head : net->hp.n_head_kv);
+        assert_int_equal(all[i]->ne[2], n);
+    }
+}
+
+/* Logits [n][n_vocab]; free() them. */
+static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
+    size_t n_nodes = (size_t)net->hp.n_layer * (LK_LAYER_NODES + 16) + 64;
+    size_t mem = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
+    struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = mem, .no_alloc = true});
+    struct ggml_tensor *t = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n), *pos = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
+    struct ggml_tensor *full = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n), *near = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n);
+    struct ggml_tensor *inputs[] = {t, pos, full, near};
+    for (int i = 0; i < 4; i++) ggml_set_input(inputs[i]);
+    struct ggml_cgraph *graph = ggml_new_graph_custom(ctx, n_nodes, false);
+    struct ggml_tensor *x = net->family->embed(net, ctx, t, pos);
+    for (int i = 0; i < net->hp.n_layer; i++) {
+        struct lk_pre p = net->family->pre(net, ctx, i, x, pos);
+        check_pre(net, &p, n);
+        x = net->family->post(net, ctx, i, &p, attend(net, ctx, &p, net->hp.is_swa[i] ? near : full));
+    }
+    x = net->family->head(net, ctx, x);
+    ggml_set_output(x);
+    for (int i = 0; i < 4; i++) ggml_build_forward_expand(graph, inputs[i]);
+    ggml_build_forward_expand(graph, x);
+
+    ggml_backend_t cpu = ggml_backend_cpu_init();
+    ggml_backend_cpu_set_n_threads(cpu, 2);
+    ggml_gallocr_t galloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(cpu));
+    assert_true(ggml_gallocr_alloc_graph(galloc, graph));
+    memcpy(t->data, tok, (size_t)n * sizeof *tok);
+    for (int i = 0; i < n; i++) ((int32_t *)pos->data)[i] = i;
+    fill_mask(full->data, n, 0, net->hp.alibi_max_bias > 0);
+    fill_mask(near->data, n, net->hp.n_swa, net->hp.alibi_max_bias > 0);
+    assert_int_equal(ggml_backend_graph_compute(cpu, graph), GGML_STATUS_SUCCESS);
+    float *logits = malloc(ggml_nbytes(x));
+    ggml_backend_tensor_get(x, logits, 0, ggml_nbytes(x));
+    ggml_gallocr_free(galloc);
+    ggml_backend_free(cpu);
+    ggml_free(ctx);
+    return logits;
+}
+
+/* ---- libllama's ----------------------------------------------------------------------------------- */
+
+static float *llama_forward(const char *path, const int32_t *tok, int n, int n_vocab) {
+    struct llama_model_params mp = llama_model_default_params();
+    mp.n_gpu_layers = 0;
+    struct llama_model *model = llama_model_load_from_file(path, mp);
+    assert_non_null(model);
+    assert_int_equal(llama_vocab_n_tokens(llama_model_get_vocab(model)), n_vocab);
+    struct llama_context_params cp = llama_context_default_params();
+    cp.n_ctx = cp.n_batch = cp.n_ubatch = 256;
+    cp.type_k = cp.type_v = GGML_TYPE_F32;
+    cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    cp.n_threads = cp.n_threads_batch = 2;
+    struct llama_context *ctx = llama_init_from_model(model, cp);
+    assert_non_null(ctx);
+    struct llama_batch batch = llama_batch_init(n, 0, 1);
+    for (int i = 0; i < n; i++) {
+        batch.token[i] = tok[i];
+        batch.pos[i] = i;
+        batch.n_seq_id[i] = 1;
+        batch.seq_id[i][0] = 0;
+        batch.logits[i] = true;
+    }
+    batch.n_tokens = n;
+    assert_int_equal(llama_decode(ctx, batch), 0);
+    float *logits = malloc((size_t)n * (size_t)n_vocab * sizeof *logits);
+    for (int i = 0; i < n; i++) memcpy(logits + (size_t)i * (size_t)n_vocab, llama_get_logits_ith(ctx, i), (size_t)n_vocab * sizeof *logits);
+    llama_batch_free(batch);
+    llama_free(ctx);
+    llama_model_free(model);
+    return logits;
+}
+
+/* ---- comparison -------------------------------------------------------------------------------------- */
+
+/* sum (a - b)^2 / sum (b - mean b)^2 */
+static double nmse(const float *a, const float *b, size_t n) {
+    double mean = 0, error = 0, power = 0;
+    for (size_t i = 0; i < n; i++) mean += b[i] / (double)n;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        power += (b[i] - mean) * (b[i] - mean);
+    }
+    return error / power;
+}
+
+static void temp_path(char out[256], const char *name) {
+    const char *dir = getenv("TMPDIR");
+    snprintf(out, 256, "%s/lowkey-%s-%d.gguf", dir ? dir : "/tmp", name, (int)getpid());
+}
+
+static struct lk_net *open_ok(const char *path, const struct lk_net_opts *opts, struct lk_ledger *ledger) {
+    struct lk_net *net = NULL;
+    lk_err err = {0};
+    lk_status status = lk_net_open(&net, path, opts, ledger, &err);
+    if (status != LK_OK) fail_msg("%s: %s: %s", path, lk_status_name(status), err.msg);
+    return net;
+}
+
+static void assert_ledger_empty(const struct lk_ledger *ledger) {
+    for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
+}
+
+/* Compare our pass over `path` with libllama's over `oracle`. Returns the NMSE. */
+static double compare(const char *path, const struct lk_net_opts *opts, const char *oracle, int n, const char *label) {
+    struct lk_ledger ledger = {0};
+    struct lk_net *net = open_ok(path, opts, &ledger);
+    int32_t tok[256];
+    uint32_t state = 12345;
+    for (int i = 0; i < n; i++) tok[i] = (int32_t)((state = state * 1664525 + 1013904223) >> 8) % net->hp.n_vocab;
+    float *ours = forward(net, tok, n), *theirs = llama_forward(oracle, tok, n, net->hp.n_vocab);
+    double error = nmse(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
+    print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error, (unsigned long long)net->weight_bytes);
+    assert_int_equal(net->weight_bytes, lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS));
+    free(ours);
+    free(theirs);
+    lk_net_free(net, &ledger);
+    assert_ledger_empty(&ledger);
+    return error;
+}
+
+static void families_agree_with_libllama(void **state) {
+    (void)state;
+    for (const struct tiny_spec *s = tiny_presets; s->name; s++) {
+        char path[256];
+        temp_path(path, s->name);
+        assert_true(tiny_gguf_write(path, s));
+        double error = compare(path, NULL, path, N_TOK, s->name);
+        unlink(path);
+        /* Quantised products round activations to 8 bits, which makes noise of any difference. */
+        assert_true(error <= (s->type == GGML_TYPE_F32 ? 1e-9 : 1e-5));
+    }
+}
+
+int main(void) {
+    lk_quiet();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_agree_with_libllama),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
