@@ -6,6 +6,7 @@
 #include "progress.h"
 #include "report.h"
 #include "say.h"
+#include "table.h"
 #include "verbs.h"
 
 #include <stdlib.h>
@@ -74,12 +75,20 @@ static void show_stats(const struct chat *c) {
         json_print(json_pack("{s:o}", "cache", json_cache(c->session)), true);
         return;
     }
-    printf("recipe      %s\n", lk_recipe_text(c->recipe));
-    printf("context     %zu of %zu tokens\n", lk_session_n_tok(c->session), c->n_ctx);
-    if (c->n_answer)
-        printf("last turn   read %zu tokens at %.1f/s, answered %zu at %.1f/s\n", c->prompt_tokens,
-               rate(c->prompt_tokens, c->prompt_seconds), c->answer_tokens, rate(c->answer_tokens, c->answer_seconds));
-    report_cache(c->session, stdout);
+    char         have[NUMBER_ROOM], most[NUMBER_ROOM];
+    struct table table = table_new("lrl");
+    table_cell(&table, "context");
+    table_cell(&table, "%s", say_count(have, lk_session_n_tok(c->session)));
+    table_cell(&table, "of %s tokens", say_count(most, c->n_ctx));
+    table_cell(&table, "last prompt");
+    table_cell(&table, "%s", say_count(have, c->prompt_tokens));
+    table_cell(&table, "tokens read, %.1f a second", rate(c->prompt_tokens, c->prompt_seconds));
+    table_cell(&table, "last answer");
+    table_cell(&table, "%s", say_count(have, c->answer_tokens));
+    table_cell(&table, "tokens made, %.1f a second", rate(c->answer_tokens, c->answer_seconds));
+    report_cache(c->session, &table);
+    printf("recipe: %s\n", lk_recipe_text(c->recipe));
+    table_print(&table, stdout, 0);
 }
 
 static void show_levels(const struct chat *c) {
@@ -88,8 +97,10 @@ static void show_levels(const struct chat *c) {
 }
 
 static void command(struct chat *c, const char *line) {
-    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) c->leave = true;
-    else if (strcmp(line, "/stats") == 0) show_stats(c);
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) {
+        c->leave = true;
+        if (c->terminal) c->status = STATUS_OK; /* what went wrong was told; a pipe's reader may have missed it */
+    } else if (strcmp(line, "/stats") == 0) show_stats(c);
     else if (strcmp(line, "/kv") == 0) show_levels(c);
     else if (strcmp(line, "/reset") == 0) reset(c);
     else if (strcmp(line, "/help") == 0)
@@ -146,7 +157,7 @@ static void explain_stop(struct chat *c, const struct answer *answer) {
     if (answer->why == STOP_FAILED) c->status = complain_of(&answer->err);
     else if (answer->why == STOP_FULL || (answer->why == STOP_LENGTH && c->talk.n_tok >= c->n_ctx))
         fprintf(stderr, "lowkey: context full: %zu tokens; /reset starts anew\n", c->n_ctx);
-    else if (answer->why == STOP_LENGTH) fprintf(stderr, "lowkey: stopped after %zu tokens (-n)\n", answer->n_tok);
+    else if (answer->why == STOP_LENGTH && c->terminal) fprintf(stderr, "lowkey: stopped after %zu tokens (-n)\n", answer->n_tok);
 }
 
 static void turn(struct chat *c, const char *question) {
@@ -155,9 +166,10 @@ static void turn(struct chat *c, const char *question) {
     sampling.seed                = (sampling.seed + (int64_t)c->n_answer) & UINT32_MAX;
     if (!read_question(c, question)) return;
     /* A sampler for each answer: a grammar starts at its beginning again. */
-    c->status = sampler_open(&sampling, c->model, &sampler);
-    if (c->status) {
-        c->leave = true;
+    int status = sampler_open(&sampling, c->model, &sampler);
+    if (status) {
+        c->status = status;
+        c->leave  = true;
         return;
     }
     size_t        room   = c->n_ctx - c->talk.n_tok;

@@ -55,9 +55,6 @@ struct answer generate(const lk_model *model, lk_session *session, lk_sampler *s
     if (status) answer.why = status == LK_E_FULL ? STOP_FULL : status == LK_E_CANCELLED ? STOP_INTERRUPTED : STOP_FAILED;
     else if (interrupted() && answer.why != STOP_ENDED) answer.why = STOP_INTERRUPTED;
     answer.seconds = seconds_now() - began;
-    size_t from = answer.shown.len;
-    utf8_flush(&stream, &answer.shown);
-    show(&answer, from, out);
     return answer;
 }
 

@@ -2,14 +2,33 @@
 
 #include "say.h"
 
-#include <histedit.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef LOWKEY_HAVE_LIBEDIT
+#include <histedit.h>
+#endif
+
 struct line_reader {
+    bool terminal;
+#ifdef LOWKEY_HAVE_LIBEDIT
     EditLine *edit; /* NULL: a pipe */
     History  *history;
+#endif
 };
+
+static char *next_plain(const struct line_reader *reader) {
+    char  *line = NULL;
+    size_t room = 0;
+    if (reader->terminal) fputs("> ", stdout);
+    fflush(stdout);
+    if (getline(&line, &room, stdin) >= 0) return line;
+    free(line);
+    return NULL;
+}
+
+#ifdef LOWKEY_HAVE_LIBEDIT
 
 static char *prompt(EditLine *edit) {
     static char text[] = "> ";
@@ -33,22 +52,11 @@ static bool open_editor(struct line_reader *reader) {
     return true;
 }
 
-struct line_reader *line_reader_open(bool editing) {
-    struct line_reader *reader = must_alloc(sizeof *reader);
-    *reader                    = (struct line_reader){0};
-    if (editing && !open_editor(reader)) {
-        if (reader->history) history_end(reader->history);
-        if (reader->edit) el_end(reader->edit);
-        *reader = (struct line_reader){0};
-    }
-    return reader;
-}
-
-void line_reader_close(struct line_reader *reader) {
-    if (!reader) return;
+static void close_editor(struct line_reader *reader) {
     if (reader->edit) el_end(reader->edit);
     if (reader->history) history_end(reader->history);
-    free(reader);
+    reader->edit    = NULL;
+    reader->history = NULL;
 }
 
 static char *next_edited(struct line_reader *reader) {
@@ -60,15 +68,30 @@ static char *next_edited(struct line_reader *reader) {
     return must_print("%s", line);
 }
 
-char *line_reader_next(struct line_reader *reader) {
-    char  *line = NULL;
-    size_t room = 0;
-    if (reader->edit) {
-        line = next_edited(reader);
-    } else if (getline(&line, &room, stdin) < 0) {
-        free(line);
-        line = NULL;
+#else
+static bool  open_editor(struct line_reader *reader) { return reader->terminal; }
+static void  close_editor(struct line_reader *reader) { (void)reader; }
+static char *next_edited(struct line_reader *reader) { return next_plain(reader); }
+#endif
+
+struct line_reader *line_reader_open(bool terminal) {
+    struct line_reader *reader = must_alloc(sizeof *reader);
+    *reader                    = (struct line_reader){.terminal = terminal};
+    if (terminal && !open_editor(reader)) {
+        close_editor(reader);
+        reader->terminal = false;
     }
+    return reader;
+}
+
+void line_reader_close(struct line_reader *reader) {
+    if (!reader) return;
+    close_editor(reader);
+    free(reader);
+}
+
+char *line_reader_next(struct line_reader *reader) {
+    char *line = reader->terminal ? next_edited(reader) : next_plain(reader);
     if (line) line[strcspn(line, "\r\n")] = 0;
     return line;
 }

@@ -6,8 +6,8 @@
 
 struct line_reader;
 
-/* `editing`: standard input and output are a terminal. */
-struct line_reader *line_reader_open(bool editing);
+/* `terminal`: standard input and output are one; editing and history where libedit was built in. */
+struct line_reader *line_reader_open(bool terminal);
 void                line_reader_close(struct line_reader *reader); /* restores the terminal */
 
 /* The next line without its end; NULL at the end of the input or after Ctrl-C. To be freed. */

@@ -101,23 +101,28 @@ static void print_table(const struct row *row, size_t n, const struct plan_args 
         printf("\nThe model was trained for %s tokens; beyond that its answers decay.\n", say_count(b, (uint64_t)n_ctx_train));
 }
 
-/* Fill rows for every recipe and context. */
-static int make_rows(const lk_model *model, const struct recipes *recipes, const struct plan_args *a, struct row *row) {
-    size_t n = 0;
+static lk_status make_plan(const lk_model *model, const lk_recipe *recipe, const struct plan_args *a, int64_t n_ctx,
+                           lk_plan *plan, lk_err *err) {
+    if (!a->fit) return lk_plan_make(model, recipe, (size_t)n_ctx, a->stream, plan, err);
+    *plan = largest(model, recipe, a);
+    if (plan->n_tok) return LK_OK;
+    /* Nothing fits: because of the size, or because the recipe does not suit the model? */
+    lk_plan one;
+    return lk_plan_make(model, recipe, 1, a->stream, &one, err);
+}
+
+/* Fill rows for every recipe and context. `given`: the recipes were asked for, so each must do; else
+ * a preset that the model cannot use is left out. */
+static int make_rows(const lk_model *model, const struct recipes *recipes, const struct plan_args *a, bool given,
+                     struct row *row, size_t *n) {
+    *n = 0;
     for (size_t i = 0; i < recipes->n; i++) {
         for (size_t j = 0; j < a->ctx.n; j++) {
-            lk_err err  = {0};
-            row[n].kv   = lk_recipe_text(recipes->item[i]);
-            row[n].plan = (lk_plan){0};
-            if (a->fit) row[n].plan = largest(model, recipes->item[i], a);
-            else if (lk_plan_make(model, recipes->item[i], (size_t)a->ctx.item[j], a->stream, &row[n].plan, &err))
-                return complain_of(&err);
-            if (a->fit && !row[n].plan.n_tok) {
-                /* Nothing fits: because of the size, or because the recipe does not suit the model? */
-                lk_plan one;
-                if (lk_plan_make(model, recipes->item[i], 1, a->stream, &one, &err)) return complain_of(&err);
-            }
-            n++;
+            lk_err    err    = {0};
+            lk_status status = make_plan(model, recipes->item[i], a, a->ctx.item[j], &row[*n].plan, &err);
+            row[*n].kv       = lk_recipe_text(recipes->item[i]);
+            if (!status) (*n)++;
+            else if (given || status != LK_E_UNSUPPORTED) return complain_of(&err);
         }
     }
     return STATUS_OK;
@@ -131,15 +136,17 @@ int plan_verb(const struct verb *verb, int argc, char **argv) {
     enum args_result  read    = read_args(verb, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
     if (a.fit && a.ctx.n) return complain("--fit finds a context; leave --ctx away");
-    for (size_t i = 0; a.kv.n == i && i < LIST_MOST && lk_recipe_preset(i).name; i++) a.kv.item[a.kv.n++] = lk_recipe_preset(i).name;
+    bool given = a.kv.n > 0;
+    for (size_t i = 0; !given && i < LIST_MOST && lk_recipe_preset(i).name; i++) a.kv.item[a.kv.n++] = lk_recipe_preset(i).name;
     int status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) {
         lk_model_info info = lk_model_get_info(model);
         if (!a.ctx.n) a.ctx.item[a.ctx.n++] = info.n_ctx_train > 0 ? info.n_ctx_train : 4096;
-        status = make_rows(model, &recipes, &a, row);
-        if (!status && a.json) status = print_json(row, recipes.n * a.ctx.n, info.name);
-        else if (!status) print_table(row, recipes.n * a.ctx.n, &a, info.n_ctx_train);
+        size_t n = 0;
+        status   = make_rows(model, &recipes, &a, given, row, &n);
+        if (!status && a.json) status = print_json(row, n, info.name);
+        else if (!status) print_table(row, n, &a, info.n_ctx_train);
     }
     lk_model_free(model);
     recipes_free(&recipes);

@@ -23,13 +23,17 @@ static void catch_next(void) {
     sigaction(SIGINT, &action, NULL);
 }
 
-void interrupt_catch(void) { catch_next(); }
+void interrupt_catch(void) {
+    struct sigaction action;
+    /* Where Ctrl-C is ignored (a background job, nohup), it stays so. */
+    if (sigaction(SIGINT, NULL, &action) == 0 && action.sa_handler != SIG_IGN) catch_next();
+}
 
 bool interrupted(void) { return interrupt_flag != 0; }
 
 void interrupt_clear(void) {
     interrupt_flag = 0;
-    catch_next();
+    catch_next(); /* a flag that was set had a handler */
 }
 
 struct progress progress_begin(const char *what) {

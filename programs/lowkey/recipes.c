@@ -61,23 +61,21 @@ static void print_levels(const lk_recipe *recipe) {
     table_print(&table, stdout, 1);
 }
 
-static int check(char **kv, int n, bool json) {
+static int check(const struct texts *kv, bool json) {
+    struct recipes recipes;
+    int            status = recipes_open(kv, "f16", &recipes); /* all are read before one is shown */
+    if (status) return status;
     json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        lk_recipe *recipe = NULL;
-        int        status = recipe_open(kv[i], &recipe);
-        if (status) {
-            json_decref(list);
-            return status;
-        }
+    for (size_t i = 0; i < recipes.n; i++) {
+        const lk_recipe *recipe = recipes.item[i];
         if (json) {
             json_array_append_new(list, json_pack("{s:s s:o}", "text", lk_recipe_text(recipe), "levels", levels_json(recipe)));
         } else {
             printf("%s%s\n", i ? "\n" : "", lk_recipe_text(recipe));
             print_levels(recipe);
         }
-        lk_recipe_free(recipe);
     }
+    recipes_free(&recipes);
     if (json) return json_print(json_pack("{s:o}", "recipes", list), false);
     json_decref(list);
     return STATUS_OK;
@@ -86,11 +84,14 @@ static int check(char **kv, int n, bool json) {
 int recipes_verb(const struct verb *verb, int argc, char **argv) {
     bool                   json = false;
     int                    first;
+    struct texts           kv       = {0};
     const struct opt_group groups[] = {
         {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json, 0, 0}}},
     };
     enum args_result read = args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    if (first < argc) return check(argv + first, argc - first, json);
+    if (argc - first > LIST_MOST) return complain("more than %d recipes", LIST_MOST);
+    while (first < argc) kv.item[kv.n++] = argv[first++];
+    if (kv.n) return check(&kv, json);
     return json ? list_presets_json() : list_presets();
 }

@@ -1,36 +1,33 @@
 #include "report.h"
 
-#include "table.h"
 #include "text.h"
 
 #include <math.h>
 
-void report_cache(const lk_session *session, FILE *file) {
+void report_cache(const lk_session *session, struct table *table) {
     lk_session_stats s = lk_session_get_stats(session);
     char             a[NUMBER_ROOM], b[NUMBER_ROOM], c[NUMBER_ROOM];
-    struct table     table = table_new("lrl");
-    table_cell(&table, "cache");
-    table_cell(&table, "%s", say_bytes(a, s.cache_bytes));
-    table_cell(&table, "%s tokens, %s a token, %.2f bits a value", say_count(b, s.n_tok),
+    table_cell(table, "cache");
+    table_cell(table, "%s", say_bytes(a, s.cache_bytes));
+    table_cell(table, "%s tokens, %s a token, %.2f bits a value", say_count(b, s.n_tok),
                say_bytes(c, (uint64_t)(s.bytes_per_token + 0.5)), s.bits_per_value);
-    table_cell(&table, "  in f16");
-    table_cell(&table, "%s", say_bytes(a, s.f16_bytes));
-    if (s.cache_bytes) table_cell(&table, "%.2f times as much", (double)s.f16_bytes / (double)s.cache_bytes);
-    else table_cell(&table, " ");
+    table_cell(table, "  in f16");
+    table_cell(table, "%s", say_bytes(a, s.f16_bytes));
+    if (s.cache_bytes) table_cell(table, "%.2f times as much", (double)s.f16_bytes / (double)s.cache_bytes);
+    else table_cell(table, " ");
     const struct {
         const char *name;
         uint64_t    bytes;
     } part[] = {{"  codes", s.code_bytes}, {"  scales", s.scale_bytes}, {"  exact rows", s.exact_bytes}, {"  padding", s.padding_bytes}};
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
-        table_cell(&table, "%s", part[i].name);
-        table_cell(&table, "%s", say_bytes(a, part[i].bytes));
-        if (s.cache_bytes) table_cell(&table, "%.0f %% of the cache", 100.0 * (double)part[i].bytes / (double)s.cache_bytes);
-        else table_cell(&table, " ");
+        table_cell(table, "%s", part[i].name);
+        table_cell(table, "%s", say_bytes(a, part[i].bytes));
+        if (s.cache_bytes) table_cell(table, "%.0f %% of the cache", 100.0 * (double)part[i].bytes / (double)s.cache_bytes);
+        else table_cell(table, " ");
     }
-    table_cell(&table, "scratch");
-    table_cell(&table, "%s", say_bytes(a, s.scratch_bytes));
-    table_cell(&table, "not cache: activations, logits, graphs");
-    table_print(&table, file, 0);
+    table_cell(table, "scratch");
+    table_cell(table, "%s", say_bytes(a, s.scratch_bytes));
+    table_cell(table, "not cache: activations, logits, graphs");
 }
 
 /* `share` of `width` characters, in eighths where the terminal can. */

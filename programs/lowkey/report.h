@@ -4,10 +4,12 @@
 
 #include "lowkey.h"
 #include "say.h"
+#include "table.h"
 
 #include <jansson.h>
 
-void report_cache(const lk_session *session, FILE *file);
+/* Adds rows to a table of name, amount and remark ("lrl"). */
+void report_cache(const lk_session *session, struct table *table);
 
 /* Levels from oldest to newest with bars for their bytes. */
 void report_levels(const lk_session *session, FILE *file);

@@ -118,8 +118,8 @@ static void print_stats(const struct run *r) {
     table_cell(&table, "%s tokens", say_count(a, r->answer.n_tok));
     table_cell(&table, "%.1f tokens/s", rate(r->answer.n_eval, r->answer.seconds));
     fprintf(stderr, "\nrecipe: %s\n", lk_recipe_text(r->recipe));
+    report_cache(r->session, &table);
     table_print(&table, stderr, 0);
-    report_cache(r->session, stderr);
 }
 
 static int print_json(const struct run *r) {

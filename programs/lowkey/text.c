@@ -82,11 +82,6 @@ void utf8_push(struct utf8_stream *stream, const char *bytes, size_t len, struct
     free(whole.at);
 }
 
-void utf8_flush(struct utf8_stream *stream, struct text *out) {
-    if (stream->n_held) text_add(out, "\xef\xbf\xbd", 3);
-    stream->n_held = 0;
-}
-
 bool check_text(const char *text, size_t len, const char *what) {
     const char *zero = memchr(text, 0, len);
     if (zero) {

@@ -25,7 +25,7 @@ size_t utf8_columns(const char *s);
 
 /* Tokens are pieces of bytes that may end inside a character. What comes out is whole characters;
  * bytes that are none become U+FFFD, and so do control characters where `plain` is set: a model must
- * not steer the terminal. */
+ * not steer the terminal. A character still cut at the end never comes out. */
 struct utf8_stream {
     char   held[4];
     size_t n_held;
@@ -33,7 +33,6 @@ struct utf8_stream {
 };
 
 void utf8_push(struct utf8_stream *stream, const char *bytes, size_t len, struct text *out);
-void utf8_flush(struct utf8_stream *stream, struct text *out);
 
 /* Read a whole file ("-": stdin) of at most `most` bytes as UTF-8 without zero bytes. `what` names it
  * in messages ("prompt"). False after a message. Free text->at. */
