@@ -1,7 +1,6 @@
 /* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
 #include "engine/engine.h"
 
-#include "token/sampling.h"
 
 #include <unistd.h>
 

@@ -83,7 +83,6 @@ static struct ggml_tensor *attend(struct prefill *p, int layer, const struct lk_
     ggml_set_input(p->graph.mask);
     struct ggml_tensor *out = ggml_flash_attn_ext(ctx, ggml_permute(ctx, pre->q, 0, 2, 1, 3), exact_rows(p, k, first, at + n),
                                                   exact_rows(p, v, first, at + n), p->graph.mask, hp->attn_scale, hp->alibi_max_bias, 0.0f);
-    ggml_flash_attn_ext_set_prec(out, GGML_PREC_F32);
     return ggml_reshape_2d(ctx, out, (int64_t)hp->n_head * hp->d_head, n);
 }
 

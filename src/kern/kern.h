@@ -45,6 +45,12 @@ struct lk_kern {
     /* acc[i * d_head + c] += sum over t < n of p[i * stride + t] * x_(row0 + t)[c], in the codec's
      * domain, for i < n_q. p >= 0 and <= 1, entries past n up to LK_TILE are zero. */
     void (*accumulate)(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+
+    /* Largest of s [n], n >= 1. */
+    float (*max)(const float *s, int n);
+
+    /* s[i] = exp(scale * s[i] - max) for i < n; returns their sum. */
+    float (*exp_sum)(float *s, int n, float scale, float max);
 };
 
 extern const struct lk_kern lk_kern_reference;
