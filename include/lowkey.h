@@ -134,6 +134,15 @@ typedef struct {
 /* The i-th preset, or one whose name is NULL past the last. */
 lk_preset lk_recipe_preset(size_t i);
 
+/* What a recipe says of one level; codecs as printed text. */
+typedef struct {
+    char name[32], k_codec[32], v_codec[32];
+} lk_recipe_level;
+
+/* The i-th level from the oldest to the newest, then the layers whose body differs ("layers 0-1");
+ * false past the last. */
+bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out);
+
 /* ---- sessions ----------------------------------------------------------------------------- */
 
 typedef struct lk_session lk_session;
