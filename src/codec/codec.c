@@ -1,0 +1,64 @@
+#include "codec/codec.h"
+
+#include <string.h>
+
+#include "codec/hadamard.h"
+#include "codec/ops.h"
+
+static const struct lk_codec_ops *ops_of(const struct lk_codec *codec) {
+    static const struct lk_codec_ops *const table[] = {
+        [LK_F16] = &lk_f16_ops, [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops, [LK_ROT] = &lk_rot_ops};
+    return table[codec->coding];
+}
+
+int lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side) {
+    return ops_of(codec)->block_rows(codec, side);
+}
+
+bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side) { return ops_of(codec)->row_wise(codec, side); }
+
+const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head) {
+    if (d_head < 8 || d_head % 8) return "d_head must be a multiple of 8";
+    if (d_head > LK_MAX_D_HEAD) return "d_head must be at most 256";
+    return ops_of(codec)->refuses ? ops_of(codec)->refuses(codec, side, d_head) : NULL;
+}
+
+size_t lk_codec_head_bytes(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows) {
+    struct lk_part part = {codec, side, d_head, block_rows, NULL};
+    return (ops_of(codec)->head_bytes(&part) + 31) / 32 * 32;
+}
+
+size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows) {
+    struct lk_part part = {codec, side, d_head, block_rows, NULL};
+    return ops_of(codec)->scale_bytes(&part);
+}
+
+void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
+    ops_of(codec)->print(codec, side, buf, cap);
+}
+
+void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma,
+                     void *head, int row0, int n, const float *x, size_t stride) {
+    struct lk_part part = {codec, side, d_head, block_rows, sigma};
+    ops_of(codec)->encode(&part, head, row0, n, x, stride);
+}
+
+void lk_codec_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma,
+                     const void *head, int row0, int n, float *x, size_t stride) {
+    struct lk_part part = {codec, side, d_head, block_rows, sigma};
+    ops_of(codec)->decode(&part, head, row0, n, x, stride);
+}
+
+void lk_codec_query(const struct lk_codec *codec, int d_head, const float *sigma, const float *q, float *out) {
+    if (out != q) memcpy(out, q, d_head * sizeof *out);
+    if (codec->coding != LK_ROT) return;
+    for (int c = 0; sigma && c < d_head; c++) out[c] *= sigma[c];
+    lk_rotate(out, d_head);
+}
+
+void lk_codec_output(const struct lk_codec *codec, int d_head, const float *sigma, const float *acc, float *out) {
+    if (out != acc) memcpy(out, acc, d_head * sizeof *out);
+    if (codec->coding != LK_ROT) return;
+    lk_unrotate(out, d_head);
+    for (int c = 0; sigma && c < d_head; c++) out[c] *= sigma[c];
+}

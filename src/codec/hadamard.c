@@ -1,0 +1,142 @@
+#include "codec/hadamard.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "codec/codec.h"
+
+/* H_n = S (x) W: a small orthogonal matrix S of order `small`, and Sylvester's Hadamard matrix W. */
+enum kind {
+    SYLVESTER, /* small = 1                                                                     */
+    PALEY_1,   /* small = q + 1,     q prime, q = 3 mod 4: S = I + [0 1; -1 Q]                    */
+    PALEY_2,   /* small = 2 (q + 1), q prime, q = 1 mod 4: S = C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1],
+                                                           C = [0 1; 1 Q]                          */
+    COSINE,    /* small odd: orthonormal DCT-II                                                 */
+};
+
+/* Q[i][j] = (j - i | q), Legendre's symbol. */
+struct order {
+    enum kind kind;
+    int       small, width, q;
+};
+
+static bool is_prime(int n) {
+    for (int i = 2; i * i <= n; i++)
+        if (n % i == 0) return false;
+    return n > 1;
+}
+
+static struct order find_order(int n) {
+    int odd = n, width = 1;
+    for (; odd % 2 == 0; odd /= 2) width *= 2;
+    if (odd == 1) return (struct order){SYLVESTER, 1, n, 0};
+    if (width % 4 == 0 && is_prime(4 * odd - 1)) return (struct order){PALEY_1, 4 * odd, width / 4, 4 * odd - 1};
+    if (width % 4 == 0 && is_prime(2 * odd - 1)) return (struct order){PALEY_2, 4 * odd, width / 4, 2 * odd - 1};
+    return (struct order){COSINE, odd, width, 0};
+}
+
+/* y = [0 1; border Q] x by rows; x, y: [q + 1][width]. */
+static void conference(const float *x, float *y, int q, int width, float border) {
+    int8_t legendre[2 * LK_MAX_D_HEAD]; /* [2 q], twice over, so that j - i needs no reduction */
+    memset(legendre, -1, sizeof legendre);
+    legendre[0] = legendre[q] = 0;
+    for (int i = 1; i < q; i++) legendre[i * i % q] = legendre[i * i % q + q] = 1;
+    memset(y, 0, (size_t)width * sizeof *y);
+    for (int j = 1; j <= q; j++)
+        for (int w = 0; w < width; w++) y[w] += x[j * width + w];
+    for (int i = 0; i < q; i++) {
+        float *row = y + (i + 1) * width;
+        for (int w = 0; w < width; w++) row[w] = border * x[w];
+        for (int j = 0; j < q; j++) {
+            float sign = legendre[j - i + q];
+            for (int w = 0; w < width; w++) row[w] += sign * x[(j + 1) * width + w];
+        }
+    }
+}
+
+static void paley_1(float *x, int q, int width, bool transpose) {
+    float y[LK_MAX_D_HEAD], sign = transpose ? -1 : 1; /* [0 1; -1 Q] is skew */
+    conference(x, y, q, width, -1);
+    for (int i = 0; i < (q + 1) * width; i++) x[i] += sign * y[i];
+}
+
+/* Symmetric. x: [q + 1][2][width]. */
+static void paley_2(float *x, int q, int width) {
+    float u[LK_MAX_D_HEAD] = {0}, y[LK_MAX_D_HEAD];
+    for (int i = 0; i <= q; i++) {
+        float *a = x + 2 * i * width, *b = a + width, *sum = u + 2 * i * width, *difference = sum + width;
+        for (int w = 0; w < width; w++) {
+            sum[w] = a[w] + b[w];
+            difference[w] = a[w] - b[w];
+        }
+    }
+    conference(u, y, q, 2 * width, 1);
+    for (int i = 0; i <= q; i++) {
+        float *a = x + 2 * i * width, *b = a + width, *sum = u + 2 * i * width, *difference = sum + width;
+        for (int w = 0; w < width; w++) {
+            a[w] = y[2 * i * width + w] + difference[w];
+            b[w] = y[(2 * i + 1) * width + w] - sum[w];
+        }
+    }
+}
+
+/* D[i][j] = sqrt((i ? 2 : 1) / n) cos(pi (2 j + 1) i / (2 n)). x: [n][width]. */
+static void cosine(float *x, int n, int width, bool transpose) {
+    float table[4 * LK_MAX_D_HEAD], y[LK_MAX_D_HEAD] = {0};
+    for (int k = 0; k < 4 * n; k++) table[k] = (float)cos(3.14159265358979323846 * k / (2 * n));
+    for (int i = 0; i < n; i++) {
+        float norm = sqrtf((i ? 2.0f : 1.0f) / (float)n);
+        for (int j = 0; j < n; j++) {
+            float entry = norm * table[(2 * j + 1) * i % (4 * n)];
+            const float *from = x + (transpose ? i : j) * width;
+            float *to = y + (transpose ? j : i) * width;
+            for (int w = 0; w < width; w++) to[w] += entry * from[w];
+        }
+    }
+    memcpy(x, y, (size_t)n * width * sizeof *x);
+}
+
+/* Sylvester's matrix, times `scale`, on each of the rows of x [n / width][width]. Symmetric. */
+static void sylvester(float *x, int n, int width, float scale) {
+    for (int half = 1; half < width; half *= 2)
+        for (int i = 0; i < n; i += 2 * half)
+            for (int j = i; j < i + half; j++) {
+                float a = x[j], b = x[j + half];
+                x[j] = a + b;
+                x[j + half] = a - b;
+            }
+    for (int i = 0; i < n; i++) x[i] *= scale;
+}
+
+/* Random but fixed signs: bits of splitmix64 (Steele et al. 2014) seeded with n. */
+static void flip_signs(float *x, int n) {
+    for (int i = 0; i < n; i += 64) {
+        uint64_t z = (uint64_t)n * 0x100 + (uint64_t)i / 64 + 1;
+        z *= 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z ^= z >> 31;
+        for (int j = i; j < n && j < i + 64; j++, z >>= 1) x[j] *= 1 - 2 * (float)(z & 1);
+    }
+}
+
+static void apply(float *x, int n, bool transpose) {
+    struct order order = find_order(n);
+    if (order.kind == PALEY_1) paley_1(x, order.q, order.width, transpose);
+    if (order.kind == PALEY_2) paley_2(x, order.q, order.width);
+    if (order.kind == COSINE) cosine(x, order.small, order.width, transpose);
+    /* A DCT is orthonormal already; a Hadamard matrix of order m has rows of length sqrt m. */
+    sylvester(x, n, order.width, 1 / sqrtf((float)(order.kind == COSINE ? order.width : n)));
+}
+
+void lk_rotate(float *x, int n) {
+    flip_signs(x, n);
+    apply(x, n, false);
+}
+
+void lk_unrotate(float *x, int n) {
+    apply(x, n, true);
+    flip_signs(x, n);
+}

@@ -1,0 +1,20 @@
+/* Selective KV quantization: symmetric, 8 bits, one scale per token and head.
+ *
+ *   head: | codes: lk_cells_bytes(8, d_head) bytes, cells.h | scale: f16 [LK_TILE] |
+ *
+ *   scale = max |x| / 127 + eps,  code = clip(round(x / scale), -127, 127),  x ~ scale * code
+ *
+ * eps keeps the division finite; a row of zeros has scale 0 here, as eps is below the least half.
+ * A code is stored plus LK_INT8_MID, so that it is unsigned as in the other codecs. Row-wise. */
+#ifndef LK_CODEC_INT8_H
+#define LK_CODEC_INT8_H
+
+#include "codec/ops.h"
+
+enum { LK_INT8_MID = 128 };
+
+static inline const uint16_t *lk_int8_scales(const void *head, int d_head) {
+    return (const uint16_t *)((const char *)head + (size_t)LK_TILE * d_head);
+}
+
+#endif

@@ -1,0 +1,190 @@
+#include "codec/rot.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "codec/hadamard.h"
+#include "codec/half.h"
+
+/* ---- levels ------------------------------------------------------------------------------- */
+
+/* Steps that minimise the squared error of 2^b uniform levels on a unit Gaussian (Max 1960). */
+static const float uniform_unit[9] = {0, 1.595769f, 0.995687f, 0.586019f, 0.335201f,
+                                      0.188139f, 0.104063f, 0.056868f, 0.030762f};
+
+/* Lloyd-Max levels of a unit Gaussian, rounded to small integers (error within 1 % of the optimum). */
+static const uint8_t lloyd2[] = {0, 7, 13, 20};
+static const uint8_t lloyd3[] = {0, 8, 14, 19, 24, 29, 35, 43};
+static const uint8_t lloyd4[] = {0, 8, 13, 17, 21, 24, 27, 30, 33, 36, 39, 42, 46, 50, 55, 63};
+
+struct lk_rot_levels lk_rot_levels(const struct lk_codec *codec) {
+    if (codec->lloyd && codec->bits == 2) return (struct lk_rot_levels){lloyd2, 20, 0.151035f};
+    if (codec->lloyd && codec->bits == 3) return (struct lk_rot_levels){lloyd3, 43, 0.099990f};
+    if (codec->lloyd && codec->bits == 4) return (struct lk_rot_levels){lloyd4, 63, 0.087131f};
+    return (struct lk_rot_levels){NULL, (1 << codec->bits) - 1, uniform_unit[codec->bits]};
+}
+
+/* table[code], or code: the level plus top / 2. */
+static inline float raised(const struct lk_rot_levels *levels, uint8_t code) {
+    return levels->table ? levels->table[code] : code;
+}
+
+/* ---- one row -------------------------------------------------------------------------------- */
+
+/* Nearest levels of y * inverse. */
+static void quantise(const struct lk_rot_levels *levels, int d, const float *y, float inverse, uint8_t *code) {
+    float mid = (float)levels->top / 2;
+    if (!levels->table) {
+        float top = (float)levels->top;
+        for (int c = 0; c < d; c++) {
+            float at = y[c] * inverse + (mid + 0.5f); /* truncation rounds to the nearest */
+            at = at > 0 ? at : 0;
+            code[c] = (uint8_t)(int)(at < top ? at : top);
+        }
+        return;
+    }
+    memset(code, 0, d);
+    for (int i = 0; levels->table[i] < levels->top; i++) {
+        float border = 0.5f * ((float)levels->table[i] + (float)levels->table[i + 1]) - mid;
+        for (int c = 0; c < d; c++) code[c] += y[c] * inverse > border;
+    }
+}
+
+/* Codes of y [d], and their scale. */
+static float code_row(const struct lk_rot_levels *levels, int d, const float *y, uint8_t *code) {
+    float energy = 0;
+    for (int c = 0; c < d; c++) energy += y[c] * y[c];
+    float rms = sqrtf(energy / (float)d);
+    if (!(rms > 0)) {
+        memset(code, 0, d);
+        return 0;
+    }
+    quantise(levels, d, y, 1 / (rms * levels->unit), code);
+    float dot = 0, mid = (float)levels->top / 2;
+    for (int c = 0; c < d; c++) dot += (raised(levels, code[c]) - mid) * y[c];
+    return energy / dot;
+}
+
+/* ---- the codec ------------------------------------------------------------------------------ */
+
+static int block_rows(const struct lk_codec *codec, enum lk_side side) {
+    (void)codec, (void)side;
+    return LK_TILE;
+}
+
+static bool row_wise(const struct lk_codec *codec, enum lk_side side) {
+    (void)side;
+    return !codec->mean;
+}
+
+static const char *refuses(const struct lk_codec *codec, enum lk_side side, int d_head) {
+    (void)side, (void)d_head;
+    if (codec->bits < 1 || codec->bits > 8) return "rot has 1 to 8 bits";
+    if (codec->lloyd && codec->bits > 4) return "Lloyd-Max levels are for 1 to 4 bits";
+    return NULL;
+}
+
+static size_t scale_bytes(const struct lk_part *part) {
+    return sizeof(uint16_t) * LK_TILE + (part->codec->mean ? part->d_head : 0);
+}
+
+static size_t head_bytes(const struct lk_part *part) {
+    return lk_cells_bytes(part->codec->bits, part->d_head) + scale_bytes(part);
+}
+
+static void print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
+    /* A recipe's defaults: K is centred and equalised, V is not; uniform levels. */
+    const char *option[3];
+    int n = 0;
+    if (codec->mean != (side == LK_K)) option[n++] = codec->mean ? "mean" : "nomean";
+    if (codec->sigma != (side == LK_K)) option[n++] = codec->sigma ? "sigma" : "nosigma";
+    if (codec->lloyd) option[n++] = "lloyd";
+    char text[32] = "";
+    for (int i = 0; i < n; i++) {
+        strcat(text, i ? "," : "(");
+        strcat(text, option[i]);
+    }
+    snprintf(buf, cap, "rot%d%s%s", codec->bits, text, n ? ")" : "");
+}
+
+/* The row in the codec's domain, not centred. */
+static void to_domain(const struct lk_part *part, const float *x, float *y) {
+    for (int c = 0; c < part->d_head; c++) y[c] = lk_tame(part->sigma ? x[c] / part->sigma[c] : x[c]);
+    lk_rotate(y, part->d_head);
+}
+
+/* Subtract from y [LK_TILE][d] its mean as it will be read back: code [d] times the scale returned. */
+static float centre(int d, float *y, int8_t *code) {
+    float mean[LK_MAX_D_HEAD] = {0}, most = 0;
+    for (int t = 0; t < LK_TILE; t++)
+        for (int c = 0; c < d; c++) mean[c] += y[t * d + c] / LK_TILE;
+    for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(mean[c]));
+    float scale = most / 127;
+    for (int c = 0; c < d; c++) {
+        code[c] = (int8_t)(scale > 0 ? fminf(fmaxf(roundf(mean[c] / scale), -127), 127) : 0);
+        for (int t = 0; t < LK_TILE; t++) y[t * d + c] -= scale * code[c];
+    }
+    return scale;
+}
+
+static void store_mean_scale(uint16_t *scale, float mean_scale) {
+    uint32_t bits;
+    memcpy(&bits, &mean_scale, sizeof bits);
+    for (int t = 0; t < LK_TILE; t++) scale[t] |= (uint16_t)((bits >> t & 1) << 15);
+}
+
+static float load_mean_scale(const uint16_t *scale) {
+    uint32_t bits = 0;
+    for (int t = 0; t < LK_TILE; t++) bits |= (uint32_t)(scale[t] >> 15) << t;
+    float mean_scale;
+    memcpy(&mean_scale, &bits, sizeof mean_scale);
+    return mean_scale;
+}
+
+static void encode(const struct lk_part *part, void *head, int row0, int n, const float *x, size_t stride) {
+    const struct lk_codec *codec = part->codec;
+    struct lk_rot_levels levels = lk_rot_levels(codec);
+    int d = part->d_head;
+    uint16_t *scale = (uint16_t *)lk_rot_scales(codec, head, d);
+    float y[LK_TILE * LK_MAX_D_HEAD], mean_scale = 0;
+    uint8_t code[LK_MAX_D_HEAD];
+    for (int t = 0; t < n; t++) to_domain(part, x + t * stride, y + t * d);
+    if (codec->mean) mean_scale = centre(d, y, (int8_t *)lk_rot_mean(codec, head, d));
+    for (int t = 0; t < n; t++) {
+        scale[row0 + t] = lk_half(code_row(&levels, d, y + t * d, code));
+        lk_cells_put(part->side, codec->bits, d, head, row0 + t, code);
+    }
+    if (codec->mean) store_mean_scale(scale, mean_scale);
+}
+
+static void decode(const struct lk_part *part, const void *head, int row0, int n, float *x, size_t stride) {
+    const struct lk_codec *codec = part->codec;
+    struct lk_rot_levels levels = lk_rot_levels(codec);
+    int d = part->d_head;
+    const uint16_t *scale = lk_rot_scales(codec, head, d);
+    const int8_t *mean = lk_rot_mean(codec, head, d);
+    float mid = (float)levels.top / 2, mean_scale = codec->mean ? load_mean_scale(scale) : 0;
+    uint8_t code[LK_MAX_D_HEAD];
+    for (int t = row0; t < row0 + n; t++, x += stride) {
+        lk_cells_get(part->side, codec->bits, d, head, t, code);
+        float row_scale = lk_unhalf(scale[t] & 0x7fff);
+        for (int c = 0; c < d; c++) x[c] = row_scale * (raised(&levels, code[c]) - mid);
+        if (codec->mean)
+            for (int c = 0; c < d; c++) x[c] += mean_scale * mean[c];
+        lk_unrotate(x, d);
+        if (part->sigma)
+            for (int c = 0; c < d; c++) x[c] *= part->sigma[c];
+    }
+}
+
+const struct lk_codec_ops lk_rot_ops = {
+    .block_rows = block_rows,
+    .row_wise = row_wise,
+    .refuses = refuses,
+    .head_bytes = head_bytes,
+    .scale_bytes = scale_bytes,
+    .print = print,
+    .encode = encode,
+    .decode = decode,
+};

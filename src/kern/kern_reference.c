@@ -1,0 +1,54 @@
+/* Kernels over the codecs' own decode: slow, and right by inspection. */
+#include <math.h>
+#include <string.h>
+
+#include "kern/kern.h"
+
+/* Row row0 + t of a tile in the codec's domain: T x, where lk_codec_query is T^-T, that is
+ * H (x / sigma) for rot. x: [d_head] */
+static void row_in_domain(const struct lk_tile *tile, enum lk_side side, int t, float *x) {
+    float inverse[LK_MAX_D_HEAD];
+    lk_codec_decode(tile->codec, side, tile->d_head, tile->block_rows, tile->sigma, tile->head, tile->row0 + t, 1, x,
+                    tile->d_head);
+    for (int c = 0; tile->sigma && c < tile->d_head; c++) inverse[c] = 1 / tile->sigma[c];
+    lk_codec_query(tile->codec, tile->d_head, tile->sigma ? inverse : NULL, x, x);
+}
+
+static void score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+    float x[LK_MAX_D_HEAD];
+    for (int t = 0; t < tile->n; t++) {
+        row_in_domain(tile, LK_K, t, x);
+        for (int i = 0; i < q->n_q; i++) {
+            double sum = 0;
+            for (int c = 0; c < tile->d_head; c++) sum += (double)q->q[(size_t)i * tile->d_head + c] * x[c];
+            s[i * stride + t] = (float)sum;
+        }
+    }
+}
+
+static void accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+    float x[LK_MAX_D_HEAD];
+    for (int t = 0; t < tile->n; t++) {
+        row_in_domain(tile, LK_V, t, x);
+        for (int i = 0; i < n_q; i++)
+            for (int c = 0; c < tile->d_head; c++) acc[(size_t)i * tile->d_head + c] += p[i * stride + t] * x[c];
+    }
+}
+
+static float max(const float *s, int n) {
+    float most = s[0];
+    for (int i = 1; i < n; i++) most = fmaxf(most, s[i]);
+    return most;
+}
+
+static float exp_sum(float *s, int n, float scale, float max) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        s[i] = expf(scale * s[i] - max);
+        sum += s[i];
+    }
+    return (float)sum;
+}
+
+const struct lk_kern lk_kern_reference = {
+    .name = "reference", .score = score, .accumulate = accumulate, .max = max, .exp_sum = exp_sum};

@@ -1,0 +1,472 @@
+/* Codecs: formulas, packing, bias, error, edges. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "codec/cells.h"
+#include "codec/codec.h"
+#include "codec/hadamard.h"
+#include "codec/half.h"
+#include "codec/int8.h"
+#include "codec/kivi.h"
+#include "codec/rot.h"
+
+enum { MAX_ROWS = 128, GUARD = 64 };
+
+static uint64_t random_state;
+
+static double uniform(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static float gaussian(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
+
+static float laplace(void) { return (float)((uniform() < 0.5 ? -1 : 1) * log(uniform()) * sqrt(0.5)); }
+
+static int setup(void **state) {
+    (void)state;
+    random_state = 1;
+    return 0;
+}
+
+static const int d_heads[] = {8, 16, 40, 64, 80, 96, 128, 256};
+enum { N_D_HEAD = sizeof d_heads / sizeof d_heads[0] };
+
+/* Every codec that a recipe can name; f16 also in blocks of 4 rows. */
+struct variant {
+    struct lk_codec codec;
+    enum lk_side    side;
+    int             rows; /* of a block */
+};
+
+static size_t all_variants(struct variant *out) {
+    size_t n = 0;
+    for (int side = LK_K; side <= LK_V; side++) {
+        struct lk_codec f16 = {.coding = LK_F16, .bits = 16}, int8 = {.coding = LK_INT8, .bits = 8};
+        out[n++] = (struct variant){f16, side, LK_TILE};
+        out[n++] = (struct variant){f16, side, 4};
+        out[n++] = (struct variant){int8, side, LK_TILE};
+        for (int bits = 2; bits <= 4; bits += 2)
+            for (int group = 32; group <= 128; group *= 2) {
+                struct lk_codec kivi = {.coding = LK_KIVI, .bits = bits, .group = group};
+                out[n++] = (struct variant){kivi, side, side == LK_K ? group : LK_TILE};
+            }
+        for (int bits = 1; bits <= 8; bits++)
+            for (int flags = 0; flags < 8; flags++) {
+                struct lk_codec rot = {.coding = LK_ROT, .bits = bits, .mean = flags & 1, .sigma = flags & 2, .lloyd = flags & 4};
+                if (!lk_codec_refuses(&rot, side, 64)) out[n++] = (struct variant){rot, side, LK_TILE};
+            }
+    }
+    return n;
+}
+
+enum { MAX_VARIANT = 160 };
+
+static void fill(float *x, int n, float (*draw)(void)) {
+    for (int i = 0; i < n; i++) x[i] = draw();
+}
+
+static double energy(const float *x, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return sum;
+}
+
+static double dot(const float *a, const float *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    return sum;
+}
+
+/* ---- rotation ------------------------------------------------------------------------------- */
+
+static void rotation_is_orthonormal_and_inverted(void **state) {
+    (void)state;
+    for (int n = 1; n <= LK_MAX_D_HEAD; n++) {
+        float x[LK_MAX_D_HEAD], y[LK_MAX_D_HEAD], a[LK_MAX_D_HEAD], b[LK_MAX_D_HEAD];
+        fill(x, n, gaussian);
+        fill(y, n, gaussian);
+        memcpy(a, x, sizeof a);
+        memcpy(b, y, sizeof b);
+        lk_rotate(a, n);
+        lk_rotate(b, n);
+        double norm = sqrt(energy(x, n) * energy(y, n));
+        assert_true(fabs(dot(a, b, n) - dot(x, y, n)) < 1e-5 * norm);
+        assert_true(fabs(energy(a, n) - energy(x, n)) < 1e-5 * energy(x, n));
+        lk_unrotate(a, n);
+        for (int c = 0; c < n; c++) assert_true(fabsf(a[c] - x[c]) < 2e-5f);
+        memcpy(b, x, sizeof b);
+        lk_unrotate(b, n);
+        lk_rotate(b, n);
+        for (int c = 0; c < n; c++) assert_true(fabsf(b[c] - x[c]) < 2e-5f);
+    }
+}
+
+static void rotation_spreads_one_channel_evenly(void **state) {
+    (void)state;
+    /* A Hadamard matrix exists for these, so each entry is +-1/sqrt(n). */
+    static const int orders[] = {8, 16, 24, 40, 56, 64, 72, 80, 88, 96, 112, 120, 128, 160, 192, 224, 240, 248, 256};
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        int n = orders[i];
+        for (int c = 0; c < n; c++) {
+            float x[LK_MAX_D_HEAD] = {0};
+            x[c] = 1;
+            lk_rotate(x, n);
+            for (int j = 0; j < n; j++) assert_true(fabsf(fabsf(x[j]) * sqrtf(n) - 1) < 1e-5f);
+        }
+    }
+}
+
+/* ---- packing -------------------------------------------------------------------------------- */
+
+static void codes_survive_packing(void **state) {
+    (void)state;
+    static uint8_t code[LK_TILE][LK_MAX_D_HEAD], tile[LK_TILE * LK_MAX_D_HEAD + GUARD];
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int bits = 1; bits <= 8; bits++)
+            for (int d = 8; d <= LK_MAX_D_HEAD; d += 8) {
+                size_t bytes = lk_cells_bytes(bits, d);
+                assert_int_equal(bytes, 4 * bits * d);
+                memset(tile, 0xa5, sizeof tile);
+                for (int t = LK_TILE - 1; t >= 0; t--) {
+                    for (int c = 0; c < d; c++) code[t][c] = (uint8_t)(uniform() * (1 << bits));
+                    lk_cells_put(side, bits, d, tile, t, code[t]);
+                }
+                for (int t = 0; t < LK_TILE; t++) {
+                    uint8_t got[LK_MAX_D_HEAD];
+                    lk_cells_get(side, bits, d, tile, t, got);
+                    assert_memory_equal(got, code[t], d);
+                }
+                for (size_t i = bytes; i < bytes + GUARD && i < sizeof tile; i++) assert_int_equal(tile[i], 0xa5);
+            }
+}
+
+static void bytes_are_exact_and_respected(void **state) {
+    (void)state;
+    static struct variant variant[MAX_VARIANT];
+    static float x[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
+    static unsigned char mem[2 * MAX_ROWS * LK_MAX_D_HEAD + 2 * GUARD];
+    size_t n_variant = all_variants(variant);
+    assert_true(n_variant < MAX_VARIANT);
+    for (int c = 0; c < LK_MAX_D_HEAD; c++) sigma[c] = 0.5f + (float)uniform();
+    fill(x, MAX_ROWS * LK_MAX_D_HEAD, gaussian);
+    for (size_t i = 0; i < n_variant; i++)
+        for (int k = 0; k < N_D_HEAD; k++) {
+            const struct variant *v = &variant[i];
+            int d = d_heads[k];
+            if (lk_codec_refuses(&v->codec, v->side, d)) continue;
+            size_t bytes = lk_codec_head_bytes(&v->codec, v->side, d, v->rows);
+            size_t scales = lk_codec_head_scale_bytes(&v->codec, v->side, d, v->rows);
+            size_t codes = (size_t)v->rows * d * v->codec.bits / 8;
+            assert_int_equal(bytes % 32, 0);
+            assert_int_equal(bytes, (codes + scales + 31) / 32 * 32);
+            if (v->codec.coding == LK_F16) assert_int_equal(scales, 0);
+            if (v->codec.coding == LK_INT8) assert_int_equal(scales, 64);
+            if (v->codec.coding == LK_KIVI)
+                assert_int_equal(scales, v->side == LK_K ? 4 * d : 4 * LK_TILE * d / v->codec.group);
+            if (v->codec.coding == LK_ROT) assert_int_equal(scales, 64 + (v->codec.mean ? d : 0));
+            memset(mem, 0xa5, sizeof mem);
+            lk_codec_encode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, mem + GUARD, 0, v->rows, x, d);
+            for (int g = 0; g < GUARD; g++) {
+                assert_int_equal(mem[g], 0xa5);
+                assert_int_equal(mem[GUARD + bytes + g], 0xa5);
+            }
+        }
+}
+
+static void row_by_row_equals_at_once(void **state) {
+    (void)state;
+    static struct variant variant[MAX_VARIANT];
+    static float x[MAX_ROWS * LK_MAX_D_HEAD];
+    static unsigned char once[MAX_ROWS * LK_MAX_D_HEAD], rows[MAX_ROWS * LK_MAX_D_HEAD];
+    size_t n_variant = all_variants(variant);
+    for (size_t i = 0; i < n_variant; i++)
+        for (int k = 0; k < N_D_HEAD; k++) {
+            const struct variant *v = &variant[i];
+            int d = d_heads[k], stride = d + 3;
+            if (lk_codec_refuses(&v->codec, v->side, d) || !lk_codec_row_wise(&v->codec, v->side) || stride > 2 * d) continue;
+            fill(x, v->rows * stride, gaussian);
+            size_t bytes = lk_codec_head_bytes(&v->codec, v->side, d, v->rows);
+            memset(once, 0, bytes);
+            memset(rows, 0, bytes);
+            lk_codec_encode(&v->codec, v->side, d, v->rows, NULL, once, 0, v->rows, x, stride);
+            for (int t = 0; t < v->rows; t++)
+                lk_codec_encode(&v->codec, v->side, d, v->rows, NULL, rows, t, 1, x + t * stride, stride);
+            assert_memory_equal(once, rows, bytes);
+            static float all[MAX_ROWS * LK_MAX_D_HEAD], one[LK_MAX_D_HEAD];
+            lk_codec_decode(&v->codec, v->side, d, v->rows, NULL, once, 0, v->rows, all, d);
+            for (int t = 0; t < v->rows; t++) {
+                lk_codec_decode(&v->codec, v->side, d, v->rows, NULL, once, t, 1, one, d);
+                assert_memory_equal(one, all + t * d, d * sizeof(float));
+            }
+        }
+}
+
+static void blocks_and_refusals(void **state) {
+    (void)state;
+    struct lk_codec f16 = {.coding = LK_F16, .bits = 16}, kivi = {.coding = LK_KIVI, .bits = 2, .group = 64};
+    struct lk_codec rot = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
+    assert_null(lk_codec_refuses(&f16, LK_K, 40));
+    assert_non_null(lk_codec_refuses(&f16, LK_K, 36));
+    assert_non_null(lk_codec_refuses(&f16, LK_K, 264));
+    assert_non_null(lk_codec_refuses(&f16, LK_K, 0));
+    assert_null(lk_codec_refuses(&kivi, LK_K, 96));
+    assert_non_null(lk_codec_refuses(&kivi, LK_V, 96));
+    assert_null(lk_codec_refuses(&kivi, LK_V, 128));
+    assert_int_equal(lk_codec_block_rows(&kivi, LK_K), 64);
+    assert_int_equal(lk_codec_block_rows(&kivi, LK_V), LK_TILE);
+    assert_false(lk_codec_row_wise(&kivi, LK_K));
+    assert_true(lk_codec_row_wise(&kivi, LK_V));
+    assert_false(lk_codec_row_wise(&rot, LK_K));
+    char text[64];
+    lk_codec_print(&rot, LK_K, text, sizeof text);
+    assert_string_equal(text, "rot3");
+    lk_codec_print(&rot, LK_V, text, sizeof text);
+    assert_string_equal(text, "rot3(mean,sigma)");
+    lk_codec_print(&kivi, LK_K, text, sizeof text);
+    assert_string_equal(text, "kivi2(g64)");
+    rot.bits = 5;
+    rot.lloyd = true;
+    assert_non_null(lk_codec_refuses(&rot, LK_K, 64));
+    rot = (struct lk_codec){.coding = LK_ROT, .bits = 4, .lloyd = true};
+    lk_codec_print(&rot, LK_K, text, sizeof text);
+    assert_string_equal(text, "rot4(nomean,nosigma,lloyd)");
+    lk_codec_print(&rot, LK_K, text, 5);
+    assert_string_equal(text, "rot4");
+}
+
+/* ---- formulas ------------------------------------------------------------------------------- */
+
+static void int8_formula(void **state) {
+    (void)state;
+    struct lk_codec codec = {.coding = LK_INT8, .bits = 8};
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int k = 0; k < N_D_HEAD; k++) {
+            int d = d_heads[k];
+            float x[LK_TILE * LK_MAX_D_HEAD], got[LK_TILE * LK_MAX_D_HEAD];
+            unsigned char head[LK_TILE * (LK_MAX_D_HEAD + 2)];
+            fill(x, LK_TILE * d, laplace);
+            lk_codec_encode(&codec, side, d, LK_TILE, NULL, head, 0, LK_TILE, x, d);
+            lk_codec_decode(&codec, side, d, LK_TILE, NULL, head, 0, LK_TILE, got, d);
+            for (int t = 0; t < LK_TILE; t++) {
+                float most = 0;
+                for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(x[t * d + c]));
+                float scale = lk_unhalf(lk_half(most / 127 + 1e-8f)), inverse = 1 / scale;
+                for (int c = 0; c < d; c++) {
+                    float code = fminf(fmaxf(roundf(x[t * d + c] * inverse), -127), 127);
+                    assert_true(got[t * d + c] == scale * code);
+                }
+            }
+        }
+}
+
+static float kivi_expect(const float *x, int n, int step, int at, int bits) {
+    float lo = x[0], hi = x[0], top = (float)((1 << bits) - 1);
+    for (int i = 0; i < n; i++) {
+        lo = fminf(lo, x[i * step]);
+        hi = fmaxf(hi, x[i * step]);
+    }
+    float scale = lk_unhalf(lk_half((hi - lo) / top)), min = lk_unhalf(lk_half(lo)), inverse = 1 / scale;
+    return scale * fminf(fmaxf(roundf((x[at * step] - min) * inverse), 0), top) + min;
+}
+
+static void kivi_formula(void **state) {
+    (void)state;
+    static float x[MAX_ROWS * LK_MAX_D_HEAD], got[MAX_ROWS * LK_MAX_D_HEAD];
+    static unsigned char head[2 * MAX_ROWS * LK_MAX_D_HEAD];
+    for (int bits = 2; bits <= 4; bits += 2)
+        for (int group = 32; group <= 128; group *= 2)
+            for (int k = 0; k < N_D_HEAD; k++) {
+                int d = d_heads[k];
+                struct lk_codec codec = {.coding = LK_KIVI, .bits = bits, .group = group};
+                fill(x, MAX_ROWS * d, gaussian);
+                lk_codec_encode(&codec, LK_K, d, group, NULL, head, 0, group, x, d);
+                lk_codec_decode(&codec, LK_K, d, group, NULL, head, 0, group, got, d);
+                for (int t = 0; t < group; t++)
+                    for (int c = 0; c < d; c++)
+                        assert_float_equal(got[t * d + c], kivi_expect(x + c, group, d, t, bits), 1e-6);
+                if (lk_codec_refuses(&codec, LK_V, d)) continue;
+                lk_codec_encode(&codec, LK_V, d, LK_TILE, NULL, head, 0, LK_TILE, x, d);
+                lk_codec_decode(&codec, LK_V, d, LK_TILE, NULL, head, 0, LK_TILE, got, d);
+                for (int t = 0; t < LK_TILE; t++)
+                    for (int c = 0; c < d; c++)
+                        assert_float_equal(got[t * d + c], kivi_expect(x + t * d + c / group * group, group, 1, c % group, bits), 1e-6);
+            }
+}
+
+/* ---- rot: error and bias -------------------------------------------------------------------- */
+
+struct quality {
+    double nmse; /* squared error / energy, scales as chosen (unbiased)                 */
+    double mse;  /* what is left of it at the best scale: comparable to published tables */
+    double bias; /* mean of <x^, x> / <x, x> - 1                                        */
+};
+
+static struct quality measure(const struct lk_codec *codec, int d, float (*draw)(void), int n_tile) {
+    struct quality q = {0};
+    float x[LK_TILE * LK_MAX_D_HEAD], got[LK_TILE * LK_MAX_D_HEAD];
+    unsigned char head[LK_TILE * (LK_MAX_D_HEAD + 4)];
+    double error = 0, all = 0, least = 0;
+    for (int i = 0; i < n_tile; i++) {
+        fill(x, LK_TILE * d, draw);
+        lk_codec_encode(codec, LK_V, d, LK_TILE, NULL, head, 0, LK_TILE, x, d);
+        lk_codec_decode(codec, LK_V, d, LK_TILE, NULL, head, 0, LK_TILE, got, d);
+        for (int t = 0; t < LK_TILE; t++) {
+            const float *a = x + t * d, *b = got + t * d;
+            double xx = energy(a, d), xy = dot(a, b, d), yy = energy(b, d);
+            error += xx - 2 * xy + yy;
+            all += xx;
+            least += xx - xy * xy / yy;
+            q.bias += (xy / xx - 1) / (LK_TILE * n_tile);
+        }
+    }
+    q.nmse = error / all;
+    q.mse = least / all;
+    return q;
+}
+
+static void rot_error_matches_published_quantisers(void **state) {
+    (void)state;
+    /* Max 1960, Lloyd 1982: mean squared error on a unit Gaussian. */
+    static const double uniform_mse[9] = {0, 0.3634, 0.1188, 0.03744, 0.01154, 0.003495, 0.001040, 0.000304, 0.0000877};
+    static const double lloyd_mse[5] = {0, 0.3634, 0.1175, 0.03454, 0.009501};
+    for (int bits = 1; bits <= 8; bits++)
+        for (int lloyd = 0; lloyd <= (bits <= 4); lloyd++) {
+            struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .lloyd = lloyd};
+            struct quality q = measure(&codec, 128, gaussian, 100);
+            double expect = lloyd ? lloyd_mse[bits] : uniform_mse[bits];
+            print_message("rot%d%s d_head 128: mse %.6f (published %.6f), unbiased nmse %.6f, bias %+.1e\n", bits,
+                          lloyd ? " lloyd" : "", q.mse, expect, q.nmse, q.bias);
+            /* Rows of 128 know their own rms, which helps a little; halves as scales hurt a little. */
+            assert_true(q.mse < expect * 1.03 && q.mse > expect * 0.85);
+            /* Unbiased costs mse / (1 - mse). */
+            assert_true(fabs(q.nmse - expect / (1 - expect)) < 0.15 * expect);
+            assert_true(fabs(q.bias) < 1e-3);
+        }
+}
+
+static void rot_is_unbiased_on_heavy_tails(void **state) {
+    (void)state;
+    for (int bits = 1; bits <= 8; bits++)
+        for (int k = 0; k < N_D_HEAD; k++) {
+            struct lk_codec codec = {.coding = LK_ROT, .bits = bits};
+            assert_true(fabs(measure(&codec, d_heads[k], laplace, 20).bias) < 1e-3);
+        }
+}
+
+static void rot_mean_removes_an_offset(void **state) {
+    (void)state;
+    enum { D = 64 };
+    float x[LK_TILE * D], centred[LK_TILE * D], got[LK_TILE * D], plain[LK_TILE * D], offset[D], sigma[D];
+    unsigned char head[LK_TILE * (D + 4)];
+    struct lk_codec codec = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true}, without = {.coding = LK_ROT, .bits = 3};
+    for (int c = 0; c < D; c++) {
+        offset[c] = 20 * gaussian();
+        sigma[c] = expf(gaussian());
+    }
+    for (int i = 0; i < LK_TILE * D; i++) {
+        centred[i] = sigma[i % D] * gaussian();
+        x[i] = centred[i] + offset[i % D];
+    }
+    lk_codec_encode(&codec, LK_K, D, LK_TILE, sigma, head, 0, LK_TILE, x, D);
+    lk_codec_decode(&codec, LK_K, D, LK_TILE, sigma, head, 0, LK_TILE, got, D);
+    double error = 0, error_plain = 0;
+    for (int i = 0; i < LK_TILE * D; i++) error += pow((got[i] - x[i]) / sigma[i % D], 2) / (LK_TILE * D);
+    lk_codec_encode(&without, LK_K, D, LK_TILE, NULL, head, 0, LK_TILE, x, D);
+    lk_codec_decode(&without, LK_K, D, LK_TILE, NULL, head, 0, LK_TILE, plain, D);
+    for (int i = 0; i < LK_TILE * D; i++) error_plain += pow((plain[i] - x[i]) / sigma[i % D], 2) / (LK_TILE * D);
+    /* As if there were no offset: the rounding of an offset of 20 deviations leaves 0.2 deviations in the rows. */
+    assert_true(error < 0.045);
+    assert_true(error_plain > 5);
+}
+
+static void query_and_output_undo_the_domain(void **state) {
+    (void)state;
+    static struct variant variant[MAX_VARIANT];
+    size_t n_variant = all_variants(variant);
+    float sigma[LK_MAX_D_HEAD], q[LK_MAX_D_HEAD], x[LK_MAX_D_HEAD], a[LK_MAX_D_HEAD], b[LK_MAX_D_HEAD];
+    for (int c = 0; c < LK_MAX_D_HEAD; c++) sigma[c] = 0.1f + (float)uniform();
+    for (size_t i = 0; i < n_variant; i++) {
+        const struct lk_codec *codec = &variant[i].codec;
+        const float *s = codec->sigma ? sigma : NULL;
+        int d = 80;
+        fill(q, d, gaussian);
+        fill(x, d, gaussian);
+        lk_codec_query(codec, d, s, q, a);
+        lk_codec_output(codec, d, s, x, b);
+        /* <T q, y> = <q, T^t y> */
+        assert_true(fabs(dot(a, x, d) - dot(q, b, d)) < 1e-3);
+        lk_codec_query(codec, d, s, q, q);
+        assert_memory_equal(q, a, d * sizeof(float));
+        lk_codec_output(codec, d, s, x, x);
+        assert_memory_equal(x, b, d * sizeof(float));
+    }
+}
+
+/* ---- edges ---------------------------------------------------------------------------------- */
+
+static void nothing_becomes_nan_or_inf(void **state) {
+    (void)state;
+    static struct variant variant[MAX_VARIANT];
+    static float x[MAX_ROWS * LK_MAX_D_HEAD], got[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
+    static unsigned char head[2 * MAX_ROWS * LK_MAX_D_HEAD];
+    static const float kinds[] = {0, 1, -3.5f, 1e-40f, -1e-44f, 7e-8f, 65504, 1e6f, -1e30f, 3e38f};
+    size_t n_variant = all_variants(variant);
+    for (int c = 0; c < LK_MAX_D_HEAD; c++) sigma[c] = c % 7 ? 1 : 1e-12f;
+    for (size_t i = 0; i < n_variant; i++)
+        for (size_t k = 0; k <= sizeof kinds / sizeof kinds[0]; k++) {
+            const struct variant *v = &variant[i];
+            int d = 128;
+            for (int j = 0; j < v->rows * d; j++)
+                x[j] = k < sizeof kinds / sizeof kinds[0] ? kinds[k] : kinds[j % (sizeof kinds / sizeof kinds[0])];
+            lk_codec_encode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, head, 0, v->rows, x, d);
+            lk_codec_decode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, head, 0, v->rows, got, d);
+            for (int j = 0; j < v->rows * d; j++) assert_true(isfinite(got[j]));
+            if (k == 0)
+                for (int j = 0; j < v->rows * d; j++) assert_true(got[j] == 0);
+        }
+}
+
+static void equal_rows_stay_equal(void **state) {
+    (void)state;
+    /* A constant kivi group is exact up to the half; a constant row under rot with mean is the mean. */
+    struct lk_codec kivi = {.coding = LK_KIVI, .bits = 2, .group = 32}, rot = {.coding = LK_ROT, .bits = 2, .mean = true};
+    float x[LK_TILE * 64], got[LK_TILE * 64];
+    unsigned char head[LK_TILE * 64 * 2];
+    for (int i = 0; i < LK_TILE * 64; i++) x[i] = 1.5f;
+    for (int side = LK_K; side <= LK_V; side++) {
+        lk_codec_encode(&kivi, side, 64, LK_TILE, NULL, head, 0, LK_TILE, x, 64);
+        lk_codec_decode(&kivi, side, 64, LK_TILE, NULL, head, 0, LK_TILE, got, 64);
+        for (int i = 0; i < LK_TILE * 64; i++) assert_true(got[i] == 1.5f);
+        lk_codec_encode(&rot, side, 64, LK_TILE, NULL, head, 0, LK_TILE, x, 64);
+        lk_codec_decode(&rot, side, 64, LK_TILE, NULL, head, 0, LK_TILE, got, 64);
+        for (int i = 0; i < LK_TILE * 64; i++) assert_true(fabsf(got[i] - 1.5f) < 0.02f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(rotation_is_orthonormal_and_inverted, setup),
+        cmocka_unit_test_setup(rotation_spreads_one_channel_evenly, setup),
+        cmocka_unit_test_setup(codes_survive_packing, setup),
+        cmocka_unit_test_setup(bytes_are_exact_and_respected, setup),
+        cmocka_unit_test_setup(row_by_row_equals_at_once, setup),
+        cmocka_unit_test_setup(blocks_and_refusals, setup),
+        cmocka_unit_test_setup(int8_formula, setup),
+        cmocka_unit_test_setup(kivi_formula, setup),
+        cmocka_unit_test_setup(rot_error_matches_published_quantisers, setup),
+        cmocka_unit_test_setup(rot_is_unbiased_on_heavy_tails, setup),
+        cmocka_unit_test_setup(rot_mean_removes_an_offset, setup),
+        cmocka_unit_test_setup(query_and_output_undo_the_domain, setup),
+        cmocka_unit_test_setup(nothing_becomes_nan_or_inf, setup),
+        cmocka_unit_test_setup(equal_rows_stay_equal, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
