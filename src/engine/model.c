@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 
+#include <stdlib.h>
 #include <unistd.h>
 
 static int choose_threads(int asked) {
@@ -68,6 +69,10 @@ const char *lk_version(void) { return LOWKEY_VERSION; }
 lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special, int32_t **tok, size_t *n_tok, lk_err *err) {
     return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
 }
+
+void lk_tokens_free(int32_t *tok) { free(tok); }
+
+void lk_text_free(char *text) { free(text); }
 
 size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) { return lk_vocab_text(model->vocab, tok, buf, cap); }
 

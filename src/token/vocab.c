@@ -106,6 +106,11 @@ size_t lk_vocab_text(const struct lk_vocab *vocab, int32_t tok, char *buf, size_
     return len;
 }
 
+int32_t lk_vocab_begin(const struct lk_vocab *vocab) {
+    const struct llama_vocab *llama = lk_vocab_llama(vocab);
+    return llama && llama_vocab_get_add_bos(llama) ? llama_vocab_bos(llama) : -1;
+}
+
 bool lk_vocab_ends(const struct lk_vocab *vocab, int32_t tok) {
     return tok >= 0 && tok < vocab->n_tok && llama_vocab_is_eog(vocab->vocab, tok);
 }
