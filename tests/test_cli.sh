@@ -167,6 +167,19 @@ if [ ! -r "$model" ]; then
 fi
 export LOWKEY_MODEL=$model
 
+# The default model is fetched, by the script beside the program, when somebody wants to chat.
+mkdir -p build scripts cache/models
+cp "$bin" build/lowkey
+printf '#!/bin/sh\necho fetching\nln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf"\n' >scripts/fetch-model
+chmod +x scripts/fetch-model
+echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey chat >out 2>err ||
+  fail "chat does not fetch: $(cat err)"
+says 'recipe: f16'
+grep -q '^fetching' err || fail "the fetching goes unseen: $(cat err)"
+printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
+LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed fetch goes unnoticed"
+grep -q '^lowkey: the model could not be fetched' err || fail "a failed fetch: $(cat err)"
+
 good info
 says 'parameters'
 good info --json

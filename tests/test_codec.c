@@ -332,7 +332,7 @@ static struct quality measure(const struct lk_codec *codec, int d, float (*draw)
     return q;
 }
 
-static void rot_error_matches_published_quantisers(void **state) {
+static void rot_error_is_below_published_quantisers(void **state) {
     (void)state;
     /* Max 1960, Lloyd 1982: mean squared error on a unit Gaussian. */
     static const double uniform_mse[9] = {0, 0.3634, 0.1188, 0.03744, 0.01154, 0.003495, 0.001040, 0.000304, 0.0000877};
@@ -344,10 +344,11 @@ static void rot_error_matches_published_quantisers(void **state) {
             double expect = lloyd ? lloyd_mse[bits] : uniform_mse[bits];
             print_message("rot%d%s d_head 128: mse %.6f (published %.6f), unbiased nmse %.6f, bias %+.1e\n", bits,
                           lloyd ? " lloyd" : "", q.mse, expect, q.nmse, q.bias);
-            /* Rows of 128 know their own rms, which helps a little; halves as scales hurt a little. */
-            assert_true(q.mse < expect * 1.03 && q.mse > expect * 0.85);
+            /* Rows know their own rms, and steps are searched for each: better than one step for all
+             * Gaussian rows, the more so the more bits, but not by more than a bit is worth. */
+            assert_true(q.mse < expect * (bits == 1 ? 1.01 : 1) && q.mse > expect * (bits < 4 ? 0.9 : 0.4));
             /* Unbiased costs mse / (1 - mse). */
-            assert_true(fabs(q.nmse - expect / (1 - expect)) < 0.15 * expect);
+            assert_true(fabs(q.nmse - q.mse / (1 - q.mse)) < 0.03 * q.nmse);
             assert_true(fabs(q.bias) < 1e-3);
         }
 }
@@ -461,7 +462,7 @@ int main(void) {
         cmocka_unit_test_setup(blocks_and_refusals, setup),
         cmocka_unit_test_setup(int8_formula, setup),
         cmocka_unit_test_setup(kivi_formula, setup),
-        cmocka_unit_test_setup(rot_error_matches_published_quantisers, setup),
+        cmocka_unit_test_setup(rot_error_is_below_published_quantisers, setup),
         cmocka_unit_test_setup(rot_is_unbiased_on_heavy_tails, setup),
         cmocka_unit_test_setup(rot_mean_removes_an_offset, setup),
         cmocka_unit_test_setup(query_and_output_undo_the_domain, setup),

@@ -18,13 +18,17 @@
 
 #include <cmocka.h>
 
-static struct lk_vocab *open_vocab(const char *preset) {
+static void set_splitter(struct gguf_context *g, void *name) {
+    if (name) gguf_set_val_str(g, "tokenizer.ggml.pre", name);
+}
+
+static struct lk_vocab *open_split_vocab(const char *preset, char *splitter) {
     char path[256];
     const char *dir = getenv("TMPDIR");
     struct lk_vocab *v = NULL;
     lk_err err = {0};
     snprintf(path, sizeof path, "%s/lowkey-tokens-%s-%d.gguf", dir ? dir : "/tmp", preset, (int)getpid());
-    assert_true(tiny_gguf_write(path, tiny_preset(preset)));
+    assert_true(tiny_gguf_write_edited(path, tiny_preset(preset), set_splitter, splitter));
     struct lk_ledger ledger = {0};
     struct lk_net *net = NULL; /* the order every caller keeps: check, then load the vocabulary */
     if (lk_net_open(&net, path, NULL, &ledger, &err) != LK_OK || lk_vocab_open(&v, path, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
@@ -32,6 +36,8 @@ static struct lk_vocab *open_vocab(const char *preset) {
     unlink(path);
     return v;
 }
+
+static struct lk_vocab *open_vocab(const char *preset) { return open_split_vocab(preset, NULL); }
 
 static void assert_round_trip(const struct lk_vocab *v, const char *text, bool leading_space) {
     int32_t *tok = NULL;
@@ -100,6 +106,53 @@ static void broken_utf8_is_refused(void **state) {
         snprintf(position, sizeof position, "byte %zu ", bad[i].at);
         assert_non_null(strstr(err.msg, position));
     }
+    lk_vocab_free(v);
+}
+
+/* Splitters that are regular expressions recurse once per character of a word. */
+static void long_words(void **state) {
+    (void)state;
+    enum { N = 150000 };
+    char bloom[] = "bloom", standard[] = "default";
+    struct lk_vocab *vocab[] = {open_split_vocab("qwen2-bpe", bloom), open_split_vocab("qwen2-bpe", standard), open_vocab("llama-spm")};
+    static const char runs[] = "a1! ";
+    char *text = malloc(5 << 20);
+    int32_t *tok = NULL;
+    size_t n = 0;
+    for (int v = 0; v < 3; v++) {
+        for (const char *c = runs; *c; c++) {
+            memset(text, *c, N);
+            assert_int_equal(lk_vocab_tokenize(vocab[v], text, N, false, &tok, &n, NULL), LK_OK);
+            assert_true(n > 0 && n <= N + 1);
+            free(tok);
+        }
+        memset(text, 'a', 5 << 20);
+        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, false, &tok, &n, NULL), LK_E_UNSUPPORTED);
+        lk_vocab_free(vocab[v]);
+    }
+    free(text);
+}
+
+/* The default model's tokenizer, where it is. */
+static void smollm2_tokens(void **state) {
+    (void)state;
+    char path[512];
+    const char *dir = getenv("LOWKEY_MODELS"), *home = getenv("HOME");
+    snprintf(path, sizeof path, "%s%s/SmolLM2-135M-Instruct.Q4_1.gguf", dir ? dir : home ? home : "", dir ? "" : "/.cache/lowkey/models");
+    if (access(path, R_OK) != 0) skip();
+    struct lk_vocab *v = NULL;
+    assert_int_equal(lk_vocab_open(&v, path, NULL), LK_OK);
+    assert_round_trip(v, "The capital of France is Paris; 3.14159 \xe2\x82\xac.\n\n\tint main(void)", false);
+    char *text = NULL;
+    const lk_message msg[] = {{"system", "Be brief."}, {"user", "Hello"}};
+    assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_string_equal(text, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    int32_t *tok = NULL;
+    size_t n = 0;
+    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
+    assert_int_equal(tok[0], 1); /* <|im_start|> */
+    free(tok);
+    free(text);
     lk_vocab_free(v);
 }
 
@@ -270,6 +323,8 @@ int main(void) {
         cmocka_unit_test(round_trips),
         cmocka_unit_test(special_tokens),
         cmocka_unit_test(broken_utf8_is_refused),
+        cmocka_unit_test(long_words),
+        cmocka_unit_test(smollm2_tokens),
         cmocka_unit_test(chat_template),
         cmocka_unit_test(greedy_and_penalty),
         cmocka_unit_test(samples_follow_the_distribution),

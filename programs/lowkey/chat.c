@@ -104,11 +104,11 @@ static void command(struct chat *c, const char *line) {
     else if (strcmp(line, "/kv") == 0) show_levels(c);
     else if (strcmp(line, "/reset") == 0) reset(c);
     else if (strcmp(line, "/help") == 0)
-        puts("/stats  speed and memory\n"
-             "/kv     what the cache's levels hold\n"
-             "/reset  start anew\n"
-             "/quit   leave (Ctrl-D too)\n"
-             "Ctrl-C stops an answer; at the prompt it leaves.");
+        fputs("/stats  speed and memory\n"
+              "/kv     what the cache's levels hold\n"
+              "/reset  start anew\n"
+              "/quit   leave (Ctrl-D too)\n"
+              "Ctrl-C stops an answer; at the prompt it leaves.\n", c->args.json ? stderr : stdout);
     else complain("unknown command '%s'; /help lists them", line);
 }
 
@@ -122,8 +122,8 @@ static bool read_question(struct chat *c, const char *question) {
         return false;
     }
     if (c->talk.n_tok >= c->n_ctx) {
-        c->status = complain("context full: the conversation would have %zu tokens, and the context holds %zu; /reset starts anew",
-                             c->talk.n_tok, c->n_ctx);
+        c->status = complain("context full: the conversation would have %zu tokens, and the context holds %zu; "
+                             "/reset starts anew", c->talk.n_tok, c->n_ctx);
         conversation_answer(&c->talk, NULL);
         return false;
     }
@@ -217,8 +217,12 @@ static int begin(struct chat *c) {
     if (c->args.system) conversation_add(&c->talk, "system", c->args.system);
     int status = open_session(c);
     if (status) return status;
-    if (c->terminal && !c->args.json)
-        printf("%s, cache %s, context %zu. /help lists commands, Ctrl-D leaves.\n", info.name, lk_recipe_text(c->recipe), c->n_ctx);
+    if (c->terminal && !c->args.json) {
+        char *name = model_name(c->model);
+        printf("%s, cache %s, context %zu. /help lists commands, Ctrl-D leaves.\n", name, lk_recipe_text(c->recipe),
+               c->n_ctx);
+        free(name);
+    }
     c->reader = line_reader_open(c->terminal);
     return STATUS_OK;
 }

@@ -45,6 +45,11 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out) {
     return opened ? complain_of(&err) : STATUS_OK;
 }
 
+char *model_name(const lk_model *model) {
+    const char *name = lk_model_get_info(model).name;
+    return text_clean(name ? name : "");
+}
+
 int recipe_open(const char *kv, lk_recipe **out) {
     enum { FILE_MOST = 16 * 1024 };
     lk_err      err;

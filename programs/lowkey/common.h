@@ -55,6 +55,9 @@ struct sampler_args sampler_args_default(void);
 struct opt_group    sampler_options(struct sampler_args *args);
 int                 sampler_open(const struct sampler_args *args, const lk_model *model, lk_sampler **out);
 
+/* The model's name from its file, fit to print. To be freed. */
+char *model_name(const lk_model *model);
+
 /* Print a library error; returns the status to end with. */
 int complain_of(const lk_err *err);
 

@@ -5,6 +5,7 @@
 #include "table.h"
 #include "verbs.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,10 +20,10 @@ static const char *what_lacks(const char *kernels) {
 #endif
 }
 
-static int print_json(const lk_model_info *m, const char *lacks) {
+static int print_json(const lk_model_info *m, const char *name, const char *lacks) {
     return json_print(
-        json_pack("{s:s s:s? s:s? s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:s? s:i s:I s:s?}", "version", lk_version(),
-                  "model", m->name, "arch", m->arch, "n_param", (json_int_t)m->n_param, "file_bytes",
+        json_pack("{s:s s:s s:s? s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:s? s:i s:I s:s?}", "version", lk_version(),
+                  "model", name, "arch", m->arch, "n_param", (json_int_t)m->n_param, "file_bytes",
                   (json_int_t)m->file_bytes, "weight_bytes", (json_int_t)m->weight_bytes, "n_layer", m->n_layer,
                   "n_embd", m->n_embd, "n_head", m->n_head, "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab",
                   m->n_vocab, "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels, "n_threads",
@@ -30,17 +31,17 @@ static int print_json(const lk_model_info *m, const char *lacks) {
         false);
 }
 
-static void print_table(const lk_model_info *m, const char *lacks) {
+static void print_table(const lk_model_info *m, const char *name, const char *lacks) {
     char         a[NUMBER_ROOM], b[NUMBER_ROOM];
     struct table table = table_new("ll");
     table_cell(&table, "model");
-    table_cell(&table, "%s (%s)", m->name, m->arch);
+    table_cell(&table, "%s (%s)", name, m->arch);
     table_cell(&table, "parameters");
     table_cell(&table, "%s", say_count(a, m->n_param));
     table_cell(&table, "file");
     table_cell(&table, "%s", say_bytes(a, m->file_bytes));
-    table_cell(&table, "weights in memory");
-    table_cell(&table, "%s of copies (repacked or dequantised)", say_bytes(a, m->weight_bytes));
+    table_cell(&table, "copies of weights");
+    table_cell(&table, "%s%s", say_bytes(a, m->weight_bytes), m->weight_bytes ? " (repacked or dequantised)" : ": used as the file has them");
     table_cell(&table, "layers");
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);
     table_cell(&table, "heads");
@@ -81,8 +82,10 @@ int info_verb(const struct verb *verb, int argc, char **argv) {
     if (status) return status;
     lk_model_info info  = lk_model_get_info(model);
     const char   *lacks = what_lacks(info.kernels ? info.kernels : "");
-    if (json) status = print_json(&info, lacks);
-    else print_table(&info, lacks);
+    char         *name  = model_name(model);
+    if (json) status = print_json(&info, name, lacks);
+    else print_table(&info, name, lacks);
+    free(name);
     lk_model_free(model);
     return status;
 }

@@ -23,7 +23,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
          {
              {'f', "file", "FILE", "the text ('-': standard input)", OPT_TEXT, &a->file, 0, 0},
              {'k', "kv", "RECIPE", "preset, recipe or file; may be repeated (default best-3)", OPT_TEXTS, &a->kv, 0, 0},
-             {'c', "ctx", "N", "tokens per chunk; its second half is scored (default 4096)", OPT_INT, &a->ctx, 2, 1 << 24},
+             {'c', "ctx", "N", "tokens per chunk; its second half is scored (default 4096)", OPT_INT, &a->ctx, 4, 1 << 24},
              {0, "chunks", "N", "chunks to read (default: as many as the text has)", OPT_INT, &a->chunks, 1, 1 << 24},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
@@ -52,9 +52,10 @@ static int tokenize(const lk_model *model, const struct text *text, int32_t **to
     return STATUS_OK;
 }
 
-static int print_json(const struct recipes *recipes, const lk_compare_result *result, const char *model, int64_t n_ctx,
-                      size_t n_tok) {
+static int print_json(const struct recipes *recipes, const lk_compare_result *result, const lk_model *model,
+                      int64_t n_ctx, size_t n_tok) {
     json_t *list = json_array();
+    char   *name = model_name(model);
     for (size_t i = 0; i < recipes->n; i++) {
         const lk_compare_result *r = &result[i];
         json_array_append_new(
@@ -66,9 +67,11 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
                             json_number(r->kl_stderr), "tokens_per_second", json_number(r->tokens_per_second),
                             "n_scored", (json_int_t)r->n_scored));
     }
-    return json_print(json_pack("{s:s? s:I s:I s:o}", "model", model, "n_ctx", (json_int_t)n_ctx, "n_tok",
-                                (json_int_t)n_tok, "results", list),
-                      false);
+    int done = json_print(json_pack("{s:s s:I s:I s:o}", "model", name, "n_ctx", (json_int_t)n_ctx, "n_tok",
+                                    (json_int_t)n_tok, "results", list),
+                          false);
+    free(name);
+    return done;
 }
 
 static void print_table(const struct recipes *recipes, const lk_compare_result *result) {
@@ -77,7 +80,8 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
     bool         errors = width == 0 || width >= WIDE; /* standard errors, where there is room */
     char         b[NUMBER_ROOM];
     struct table table = table_new(errors ? "lrrrrrrrrrr" : "lrrrrrrrr");
-    const char  *title[] = {"recipe", "ppl", errors ? "+-" : NULL, "KL mean", errors ? "+-" : NULL, "KL p99", "KL p99.9", "same top", "B/token", "bits", "tokens/s"};
+    const char  *plus = errors ? "+-" : NULL;
+    const char  *title[] = {"recipe", "ppl", plus, "KL mean", plus, "KL p99", "KL p99.9", "same top", "B/token", "bits", "tokens/s"};
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) {
         if (title[i]) table_cell(&table, "%s", title[i]);
     }
@@ -114,7 +118,7 @@ static int compare(const struct perplexity_args *a, lk_model *model, const struc
     lk_status status = lk_compare(model, (const lk_recipe *const *)recipes->item, recipes->n, tok, n_tok, &opts, result, &err);
     progress_end(&progress);
     if (status) return complain_of(&err);
-    if (a->json) return print_json(recipes, result, lk_model_get_info(model).name, a->ctx, n_tok);
+    if (a->json) return print_json(recipes, result, model, a->ctx, n_tok);
     print_table(recipes, result);
     return STATUS_OK;
 }

@@ -5,6 +5,8 @@
 #include "table.h"
 #include "verbs.h"
 
+#include <stdlib.h>
+
 struct plan_args {
     struct model_args model;
     struct texts      kv;
@@ -62,8 +64,9 @@ static double ratio(const lk_plan *plan) {
     return plan->cache_bytes ? (double)plan->f16_bytes / (double)plan->cache_bytes : 0.0;
 }
 
-static int print_json(const struct row *row, size_t n, const char *model) {
+static int print_json(const struct row *row, size_t n, const lk_model *model) {
     json_t *list = json_array();
+    char   *name = model_name(model);
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
         json_array_append_new(
@@ -73,7 +76,9 @@ static int print_json(const struct row *row, size_t n, const char *model) {
                             (json_int_t)p->weight_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_bytes",
                             (json_int_t)p->peak_bytes));
     }
-    return json_print(json_pack("{s:s? s:o}", "model", model, "plans", list), false);
+    int done = json_print(json_pack("{s:s s:o}", "model", name, "plans", list), false);
+    free(name);
+    return done;
 }
 
 static void print_table(const struct row *row, size_t n, const struct plan_args *a, int32_t n_ctx_train) {
@@ -145,7 +150,7 @@ int plan_verb(const struct verb *verb, int argc, char **argv) {
         if (!a.ctx.n) a.ctx.item[a.ctx.n++] = info.n_ctx_train > 0 ? info.n_ctx_train : 4096;
         size_t n = 0;
         status   = make_rows(model, &recipes, &a, given, row, &n);
-        if (!status && a.json) status = print_json(row, n, info.name);
+        if (!status && a.json) status = print_json(row, n, model);
         else if (!status) print_table(row, n, &a, info.n_ctx_train);
     }
     lk_model_free(model);

@@ -123,14 +123,17 @@ static void print_stats(const struct run *r) {
 }
 
 static int print_json(const struct run *r) {
-    return json_print(json_pack("{s:s? s:s s:I s:I s:s% s:s s:o s:o s:o s:o}", "model", lk_model_get_info(r->model).name,
-                                "kv", lk_recipe_text(r->recipe), "prompt_tokens", (json_int_t)r->n_tok,
-                                "answer_tokens", (json_int_t)r->answer.n_tok, "text", r->answer.shown.at,
-                                r->answer.shown.len, "stop", stop_name(r->answer.why), "prefill_tokens_per_second",
-                                json_number(rate(r->n_tok, r->prefill_seconds)), "decode_tokens_per_second",
-                                json_number(rate(r->answer.n_eval, r->answer.seconds)), "cache",
-                                json_cache(r->session), "levels", json_levels(r->session)),
-                      false);
+    char *name = model_name(r->model);
+    int   done = json_print(
+        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o s:o}", "model", name, "kv", lk_recipe_text(r->recipe),
+                  "prompt_tokens", (json_int_t)r->n_tok, "answer_tokens", (json_int_t)r->answer.n_tok, "text",
+                  r->answer.shown.at, r->answer.shown.len, "stop", stop_name(r->answer.why),
+                  "prefill_tokens_per_second", json_number(rate(r->n_tok, r->prefill_seconds)),
+                  "decode_tokens_per_second", json_number(rate(r->answer.n_eval, r->answer.seconds)), "cache",
+                  json_cache(r->session), "levels", json_levels(r->session)),
+        false);
+    free(name);
+    return done;
 }
 
 static int answer(const struct run_args *a, struct run *r) {

@@ -40,8 +40,7 @@ char *must_print(const char *format, ...) {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    char probe[1];
-    int  n = vsnprintf(probe, sizeof probe, format, args);
+    int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
     if (n < 0) out_of_memory();
     char *text = must_alloc((size_t)n + 1);

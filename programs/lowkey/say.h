@@ -15,7 +15,7 @@ int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Memory or a message and exit: a program that cannot have a few bytes has nothing better to do. */
 void *must_alloc(size_t size);
 void *must_grow(void *ptr, size_t size);
-char *must_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *must_print(const char *format, ...) __attribute__((format(printf, 1, 2), nonnull(1)));
 
 /* Flush stdout and turn a failed write (a full disk) into a message and STATUS_BAD. */
 int finish_output(int status);

@@ -82,6 +82,13 @@ void utf8_push(struct utf8_stream *stream, const char *bytes, size_t len, struct
     free(whole.at);
 }
 
+char *text_clean(const char *s) {
+    struct text clean = {0};
+    text_add(&clean, "", 0);
+    move_whole(s, strlen(s), true, &clean);
+    return clean.at;
+}
+
 bool check_text(const char *text, size_t len, const char *what) {
     const char *zero = memchr(text, 0, len);
     if (zero) {

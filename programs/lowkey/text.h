@@ -34,6 +34,9 @@ struct utf8_stream {
 
 void utf8_push(struct utf8_stream *stream, const char *bytes, size_t len, struct text *out);
 
+/* A copy as whole characters without control characters: names that come from files. To be freed. */
+char *text_clean(const char *s);
+
 /* Read a whole file ("-": stdin) of at most `most` bytes as UTF-8 without zero bytes. `what` names it
  * in messages ("prompt"). False after a message. Free text->at. */
 bool read_text(const char *path, const char *what, size_t most, struct text *text);

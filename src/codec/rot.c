@@ -32,38 +32,85 @@ static inline float raised(const struct lk_rot_levels *levels, uint8_t code) {
 
 /* ---- one row -------------------------------------------------------------------------------- */
 
-/* Nearest levels of y * inverse. */
+/* Nearest levels of y * inverse. Rows are multiples of 8 long: inner loops of 8 become vectors. */
 static void quantise(const struct lk_rot_levels *levels, int d, const float *y, float inverse, uint8_t *code) {
-    float mid = (float)levels->top / 2;
-    if (!levels->table) {
-        float top = (float)levels->top;
-        for (int c = 0; c < d; c++) {
-            float at = y[c] * inverse + (mid + 0.5f); /* truncation rounds to the nearest */
-            at = at > 0 ? at : 0;
-            code[c] = (uint8_t)(int)(at < top ? at : top);
+    float mid = (float)levels->top / 2, top = (float)levels->top;
+    for (int c = 0; c < d; c += 8) {
+        if (!levels->table) {
+            int nearest[8];
+            for (int j = 0; j < 8; j++) {
+                float at = y[c + j] * inverse + (mid + 0.5f); /* truncation rounds to the nearest */
+                at = at > 0 ? at : 0;
+                nearest[j] = (int)(at < top ? at : top);
+            }
+            for (int j = 0; j < 8; j++) code[c + j] = (uint8_t)nearest[j];
+            continue;
         }
-        return;
-    }
-    memset(code, 0, d);
-    for (int i = 0; levels->table[i] < levels->top; i++) {
-        float border = 0.5f * ((float)levels->table[i] + (float)levels->table[i + 1]) - mid;
-        for (int c = 0; c < d; c++) code[c] += y[c] * inverse > border;
+        int above[8] = {0};
+        for (int i = 0; levels->table[i] < levels->top; i++) {
+            float border = 0.5f * ((float)levels->table[i] + (float)levels->table[i + 1]) - mid;
+            for (int j = 0; j < 8; j++) above[j] += y[c + j] * inverse > border;
+        }
+        for (int j = 0; j < 8; j++) code[c + j] = (uint8_t)above[j];
     }
 }
 
-/* Codes of y [d], and their scale. */
-static float code_row(const struct lk_rot_levels *levels, int d, const float *y, uint8_t *code) {
-    float energy = 0;
-    for (int c = 0; c < d; c++) energy += y[c] * y[c];
-    float rms = sqrtf(energy / (float)d);
-    if (!(rms > 0)) {
-        memset(code, 0, d);
-        return 0;
+/* <level, y> and <level, level>. */
+struct fit {
+    float dot, norm;
+};
+
+static struct fit fit_of(const struct lk_rot_levels *levels, int d, const float *y, const uint8_t *code) {
+    float dot[8] = {0}, norm[8] = {0}, mid = (float)levels->top / 2;
+    for (int c = 0; c < d; c += 8) {
+        float level[8];
+        for (int j = 0; j < 8; j++) level[j] = raised(levels, code[c + j]) - mid;
+        for (int j = 0; j < 8; j++) {
+            dot[j] += level[j] * y[c + j];
+            norm[j] += level[j] * level[j];
+        }
     }
-    quantise(levels, d, y, 1 / (rms * levels->unit), code);
-    float dot = 0, mid = (float)levels->top / 2;
-    for (int c = 0; c < d; c++) dot += (raised(levels, code[c]) - mid) * y[c];
-    return energy / dot;
+    struct fit fit = {0, 0};
+    for (int j = 0; j < 8; j++) {
+        fit.dot += dot[j];
+        fit.norm += norm[j];
+    }
+    return fit;
+}
+
+/* Steps worth trying, as multiples of a guess. The Gaussian's best step is the guess for coarse codes;
+ * for fine ones it is the step at which the row's largest value just reaches the last level, because
+ * one row is short and rarely has the tail that the Gaussian's step makes room for. Against the
+ * Gaussian's step alone, the search takes this share off the squared error of Gaussian rows of 64:
+ * 2 bits 1.5 %, 3 bits 6 %, 4 bits 17 %, 6 bits 40 %, 8 bits 55 %. */
+enum { N_TRIAL = 5 };
+static const float coarse_trial[N_TRIAL] = {1.0f, 0.82f, 0.91f, 1.09f, 1.18f};
+static const float fine_trial[N_TRIAL] = {1.02f, 0.98f, 0.94f, 0.90f, 0.86f};
+
+/* Codes of y [d], and their scale. Under the unbiased scale the error is <y, y> (1 / cos^2 - 1), cos
+ * the cosine between y and its levels: the trial with the largest one wins. */
+static float code_row(const struct lk_rot_levels *levels, int bits, int d, const float *y, uint8_t *code) {
+    float energy = 0, most = 0;
+    for (int c = 0; c < d; c++) {
+        energy += y[c] * y[c];
+        most = fmaxf(most, fabsf(y[c]));
+    }
+    float rms = sqrtf(energy / (float)d);
+    memset(code, 0, d);
+    if (!(rms > 0)) return 0;
+    bool fine = bits > 3;
+    float guess = fine ? most / (0.5f * (float)(levels->table ? levels->top : levels->top + 1)) : rms * levels->unit;
+    float best = 0, scale = 0;
+    for (int i = 0; i < (bits == 1 ? 1 : N_TRIAL); i++) {
+        uint8_t trial[LK_MAX_D_HEAD];
+        quantise(levels, d, y, 1 / (guess * (fine ? fine_trial : coarse_trial)[i]), trial);
+        struct fit fit = fit_of(levels, d, y, trial);
+        if (!(fit.dot * (fit.dot / fit.norm) > best)) continue;
+        best = fit.dot * (fit.dot / fit.norm);
+        scale = energy / fit.dot;
+        memcpy(code, trial, d);
+    }
+    return scale;
 }
 
 /* ---- the codec ------------------------------------------------------------------------------ */
@@ -152,7 +199,7 @@ static void encode(const struct lk_part *part, void *head, int row0, int n, cons
     for (int t = 0; t < n; t++) to_domain(part, x + t * stride, y + t * d);
     if (codec->mean) mean_scale = centre(d, y, (int8_t *)lk_rot_mean(codec, head, d));
     for (int t = 0; t < n; t++) {
-        scale[row0 + t] = lk_half(code_row(&levels, d, y + t * d, code));
+        scale[row0 + t] = lk_half(code_row(&levels, codec->bits, d, y + t * d, code));
         lk_cells_put(part->side, codec->bits, d, head, row0 + t, code);
     }
     if (codec->mean) store_mean_scale(scale, mean_scale);

@@ -14,11 +14,7 @@ static int choose_threads(int asked) {
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
     struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
     model->pool = ggml_threadpool_new(&params);
-    model->backend = ggml_backend_cpu_init();
-    if (!model->pool || !model->backend) return lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
-    ggml_backend_cpu_set_n_threads(model->backend, model->n_thread);
-    ggml_backend_cpu_set_threadpool(model->backend, model->pool);
-    return LK_OK;
+    return model->pool ? LK_OK : lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
@@ -44,10 +40,10 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
 
 void lk_model_free(lk_model *model) {
     if (!model) return;
-    if (model->backend) ggml_backend_free(model->backend);
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
     lk_net_free(model->net, &model->ledger);
+    lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
     struct lk_ledger last = {0};
     lk_ledger_enter(&last, LK_FOR_OTHER, sizeof *model);

@@ -1,6 +1,7 @@
 #include "token/vocab.h"
 
 #include "base/quiet.h"
+#include "token/deepcall.h"
 #include "token/utf8.h"
 
 #include "gguf.h"
@@ -57,13 +58,54 @@ static bool may_add_special(const struct llama_vocab *v) {
     return bos_fine && eos_fine;
 }
 
+/* Longest stretch of text without a change between spaces and other bytes. */
+static size_t longest_run(const char *text, size_t len) {
+    size_t longest = 0, run = 0;
+    bool was_space = false;
+    for (size_t i = 0; i < len; i++) {
+        bool space = text[i] == ' ' || (text[i] >= 9 && text[i] <= 13);
+        run = space == was_space ? run + 1 : 1;
+        was_space = space;
+        if (run > longest) longest = run;
+    }
+    return longest;
+}
+
+struct tokenize_call {
+    const struct llama_vocab *vocab;
+    const char *text;
+    int32_t     len, cap, n;
+    int32_t    *tok; /* [cap] */
+    bool        add, parse;
+};
+
+static void tokenize(void *arg) {
+    struct tokenize_call *c = arg;
+    c->n = llama_tokenize(c->vocab, c->text, c->len, c->tok, c->cap, c->add, c->parse);
+}
+
+/* Some of libllama's word splitters use std::regex, which recurses once per character of a word: a long
+ * word overflows an ordinary stack. Such texts get a stack in proportion. */
+static lk_status tokenize_safely(struct tokenize_call *c, size_t run, lk_err *err) {
+    enum { SHORT_RUN = 1000, MAX_RUN = 1 << 22, STACK_PER_BYTE = 2048, STACK_BASE = 8 << 20 };
+    if (run <= SHORT_RUN) {
+        tokenize(c);
+        return LK_OK;
+    }
+    if (run > MAX_RUN) return lk_fail(err, LK_E_UNSUPPORTED, "the text has %zu bytes without a space; at most %d are supported", run, MAX_RUN);
+    if (lk_deep_call(tokenize, c, STACK_BASE + run * STACK_PER_BYTE)) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "no memory to split a word of %zu bytes", run);
+}
+
 lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size_t len, bool special,
                             int32_t **tok, size_t *n_tok, lk_err *err) {
     if (!vocab->n_tok) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no tokenizer");
     if (len > INT32_MAX / 2) return lk_fail(err, LK_E_ARG, "a text of %zu bytes is too long; give at most 1 GiB at a time", len);
     size_t valid = lk_utf8_valid(text, len);
     if (valid < len) return lk_fail(err, LK_E_FORMAT, "the text is not UTF-8: byte %zu is 0x%02X", valid, (unsigned char)text[valid]);
-    bool add = special && may_add_special(vocab->vocab);
+    struct tokenize_call call = {.vocab = vocab->vocab, .text = text, .len = (int32_t)len,
+                                 .add = special && may_add_special(vocab->vocab), .parse = special};
+    size_t run = longest_run(text, len);
     size_t cap = len + 8; /* a token covers at least a byte, but for those that begin and end a text */
     int32_t *out = NULL;
     for (int attempt = 0; attempt < 2; attempt++) { /* normalisation can lengthen a text */
@@ -73,14 +115,20 @@ lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size
             return lk_fail(err, LK_E_NOMEM, "no memory for %zu tokens", cap);
         }
         out = bigger;
-        int32_t n = llama_tokenize(vocab->vocab, text, (int32_t)len, out, (int32_t)(cap < INT32_MAX ? cap : INT32_MAX), add, special);
-        if (n >= 0) {
+        call.tok = out;
+        call.cap = (int32_t)(cap < INT32_MAX ? cap : INT32_MAX);
+        lk_status status = tokenize_safely(&call, run, err);
+        if (status != LK_OK) {
+            free(out);
+            return status;
+        }
+        if (call.n >= 0) {
             *tok = out;
-            *n_tok = (size_t)n;
+            *n_tok = (size_t)call.n;
             return LK_OK;
         }
-        if (n == INT32_MIN) break;
-        cap = (size_t)-(int64_t)n;
+        if (call.n == INT32_MIN) break;
+        cap = (size_t)-(int64_t)call.n;
     }
     free(out);
     return lk_fail(err, LK_E_FORMAT, "the text has too many tokens");

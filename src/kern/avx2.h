@@ -1,0 +1,58 @@
+/* Parts of the AVX2 kernels, shared among avx2*.c. Those files alone are compiled for AVX2, FMA and
+ * F16C, and lk_kern_choose calls them only where the CPU has all three. */
+#ifndef LK_KERN_AVX2_H
+#define LK_KERN_AVX2_H
+
+#include "kern/kern.h"
+
+extern const struct lk_kern lk_kern_avx2;
+
+/* ---- codes (avx2_cells.c) ------------------------------------------------------------------- */
+
+enum { LK_AVX2_QUERIES = 4 }; /* most queries of one dot product below */
+
+/* A tile's codes as bytes in the order of codec/cells.h, each replaced by table[code] where table is
+ * not NULL. cells: [LK_TILE * d_head], 32-byte aligned; codes of 8 bits are not copied.
+ * Returns the bytes. */
+const uint8_t *lk_avx2_unpack(int bits, int d_head, const void *tile, const uint8_t *table, uint8_t *cells);
+
+/* dot[i][t] = sum over channels of q8[i * pad + c] * cell(t, c), i < n <= LK_AVX2_QUERIES.
+ * top: the largest byte in cells, at most 127. */
+void lk_avx2_dot_k8(const uint8_t *cells, int d_head, int top, const int8_t *q8, int pad, int n, int32_t dot[][LK_TILE]);
+
+/* The same for 16-bit queries and any bytes. */
+void lk_avx2_dot_k16(const uint8_t *cells, int d_head, const int16_t *q16, int pad, int n, int32_t dot[][LK_TILE]);
+
+/* dot[i][c] = sum over tokens of p16[i][t] * cell(t, c) for the n_channel (a multiple of 8) channels
+ * that begin at cells, i < n <= LK_AVX2_QUERIES. */
+void lk_avx2_dot_v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n,
+                     int32_t dot[][LK_MAX_D_HEAD]);
+
+/* ---- weights of values (avx2_weights.c) ------------------------------------------------------ */
+
+/* p[t] * scale[t] ~ step * p16[t] for t < LK_TILE; *sum is the sum of p16. Returns step. Sixteen bits,
+ * because with eight the many small weights of a tile would all be rounded to nothing. */
+float lk_avx2_weigh(const float *p, const float *scale, int16_t *p16, int32_t *sum);
+
+/* Half floats without their signs, as floats; those from n on become 0. out: [LK_TILE] */
+void lk_avx2_scales(const uint16_t *half, int n, float *out);
+
+/* <a, b> over n numbers, n a multiple of 8. */
+float lk_avx2_dot(const float *a, const float *b, int n);
+
+/* ---- one file per codec ---------------------------------------------------------------------- */
+
+void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
+void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+void lk_avx2_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
+void lk_avx2_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+
+/* rot and int8: one scale per token, levels symmetric around zero. */
+void lk_avx2_row_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
+void lk_avx2_row_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+
+/* avx2_softmax.c */
+float lk_avx2_max(const float *s, int n);
+float lk_avx2_exp_sum(float *s, int n, float scale, float max);
+
+#endif

@@ -1,0 +1,350 @@
+/* Kernels: every table against the reference, over all codecs, sides and shapes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kern/kern.h"
+
+enum { MAX_ROWS = 128, MAX_Q = 33, STRIDE = LK_TILE + 5, HEAD_BYTES = 2 * MAX_ROWS * LK_MAX_D_HEAD };
+
+static uint64_t random_state = 1;
+
+static double uniform(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static float gaussian(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
+
+static const char *const tables[] = {"avx2"};
+enum { N_TABLE = sizeof tables / sizeof tables[0] };
+
+static const int d_heads[] = {16, 40, 64, 80, 96, 128, 256}, rows_in[] = {1, 7, 8, 31, 32}, queries[] = {1, 2, 3, 7, 16, 33};
+enum { N_D_HEAD = 7, N_ROWS_IN = 5, N_QUERIES = 6 };
+
+/* Largest squared error, of scores relative to |q|^2 |x|^2 / d_head, which is what unrelated rows have
+ * (one score alone may happen to be almost 0), and of weighted sums relative to the squared result.
+ * f16: float rounding alone. 16-bit forms: within 2^-16 of the largest of a row, about 3e-5 of its
+ * rms, so 1e-9; kivi's unsigned codes multiply that by their own mean. 8-bit queries (rot of 1 to 4
+ * bits): within max |q| / 254, uniformly, so (max / rms)^2 / (254^2 * 3) = 5e-5 for a largest value of
+ * 3 rms. The finest code that meets 8-bit queries, 4 bits, has itself an error of 1e-2.
+ * This is the limit for the mean over shapes; one case may have no more than one score in it, and
+ * LUCK times the limit. */
+enum { LUCK = 16 };
+
+static double limit_of(const struct lk_codec *codec, enum lk_side side) {
+    if (codec->coding == LK_F16) return 1e-12;
+    if (codec->coding == LK_KIVI) return 1e-8;
+    return side == LK_K && codec->coding == LK_ROT && codec->bits <= 4 ? 8e-5 : 2e-9;
+}
+
+/* One head's part of a block with rows packed, and what a tile needs of it. */
+struct packed {
+    _Alignas(32) unsigned char head[HEAD_BYTES];
+    float          x[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
+    struct lk_tile tile;
+};
+
+/* `filled` rows of the block are packed, the others hold bytes that would be NaN as halves. */
+static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side side, int d, int block_rows, int filled) {
+    for (int c = 0; c < d; c++) out->sigma[c] = expf(0.5f * gaussian());
+    float offset[LK_MAX_D_HEAD];
+    for (int c = 0; c < d; c++) offset[c] = gaussian();
+    for (int i = 0; i < block_rows * d; i++) out->x[i] = gaussian() + offset[i % d];
+    size_t bytes = lk_codec_head_bytes(codec, side, d, block_rows);
+    assert_true(bytes <= HEAD_BYTES);
+    memset(out->head, 0xff, bytes);
+    const float *sigma = codec->sigma ? out->sigma : NULL;
+    if (!lk_codec_row_wise(codec, side)) filled = block_rows;
+    lk_codec_encode(codec, side, d, block_rows, sigma, out->head, 0, filled, out->x, d);
+    out->tile = (struct lk_tile){codec, out->head, sigma, d, block_rows, 0, 0};
+}
+
+/* Squared error and squared result. */
+struct difference {
+    double error, all;
+};
+
+static struct difference compare(const float *got, const float *expect, int n_row, size_t stride, int n) {
+    double error = 0, all = 0;
+    for (int i = 0; i < n_row; i++)
+        for (int j = 0; j < n; j++) {
+            double e = expect[i * stride + j], g = got[i * stride + j];
+            assert_true(isfinite(g));
+            error += (g - e) * (g - e);
+            all += e * e;
+        }
+    return (struct difference){error, all};
+}
+
+/* Sum over queries and rows of |q|^2 |x|^2 / d_head, in the codec's domain (a rotation keeps lengths). */
+static double usual_scores(const struct packed *packed, const float *q, int n_q) {
+    const struct lk_tile *tile = &packed->tile;
+    int d = tile->d_head;
+    double qq = 0, xx = 0;
+    for (int i = 0; i < n_q * d; i++) qq += (double)q[i] * q[i];
+    for (int i = 0; i < tile->n * d; i++) {
+        double x = packed->x[tile->row0 * d + i] / (tile->sigma ? tile->sigma[i % d] : 1);
+        xx += x * x;
+    }
+    return qq * xx / d;
+}
+
+static void check_scores(const struct lk_kern *kern, const struct packed *packed, int n_q, double limit, double *sum) {
+    static float q[MAX_Q * LK_MAX_D_HEAD], got[MAX_Q * STRIDE], expect[MAX_Q * STRIDE];
+    static _Alignas(64) unsigned char mem[MAX_Q * LK_MAX_D_HEAD * 4];
+    const struct lk_tile *tile = &packed->tile;
+    for (int i = 0; i < n_q * tile->d_head; i++) q[i] = gaussian();
+    struct lk_queries queries;
+    assert_true(lk_queries_bytes(n_q, tile->d_head) <= sizeof mem);
+    lk_queries_prepare(&queries, q, n_q, tile->d_head, mem);
+    for (int i = 0; i < n_q * STRIDE; i++) got[i] = expect[i] = 1e30f;
+    kern->score(tile, &queries, got, STRIDE);
+    lk_kern_reference.score(tile, &queries, expect, STRIDE);
+    for (int i = 0; i < n_q; i++)
+        for (int t = LK_TILE; t < STRIDE; t++) assert_true(got[i * STRIDE + t] == 1e30f);
+    double nmse = compare(got, expect, n_q, STRIDE, tile->n).error / usual_scores(packed, q, n_q);
+    if (nmse > LUCK * limit) print_error("score: coding %d bits %d d_head %d n %d n_q %d: %g\n", tile->codec->coding,
+                                  tile->codec->bits, tile->d_head, tile->n, n_q, nmse);
+    assert_true(nmse <= LUCK * limit);
+    *sum += nmse;
+}
+
+static void check_sums(const struct lk_kern *kern, const struct packed *packed, int n_q, double limit, double *sum) {
+    static float p[MAX_Q * STRIDE], got[(MAX_Q + 1) * LK_MAX_D_HEAD], expect[(MAX_Q + 1) * LK_MAX_D_HEAD];
+    const struct lk_tile *tile = &packed->tile;
+    int d = tile->d_head;
+    for (int i = 0; i < n_q; i++)
+        for (int t = 0; t < STRIDE; t++) p[i * STRIDE + t] = t < tile->n ? expf(-8 * (float)uniform()) : 0;
+    for (int i = 0; i < (n_q + 1) * d; i++) got[i] = expect[i] = gaussian();
+    kern->accumulate(tile, p, STRIDE, n_q, got);
+    lk_kern_reference.accumulate(tile, p, STRIDE, n_q, expect);
+    assert_memory_equal(got + n_q * d, expect + n_q * d, d * sizeof(float));
+    struct difference difference = compare(got, expect, n_q, d, d);
+    double nmse = difference.error / difference.all;
+    if (nmse > LUCK * limit) print_error("accumulate: coding %d bits %d d_head %d n %d n_q %d: %g\n", tile->codec->coding,
+                                  tile->codec->bits, d, tile->n, n_q, nmse);
+    assert_true(nmse <= LUCK * limit);
+    *sum += nmse;
+}
+
+static void check_codec(const struct lk_codec *codec, enum lk_side side, int block_rows) {
+    static struct packed packed;
+    double sum = 0, limit = limit_of(codec, side);
+    int n_case = 0;
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kern *kern = lk_kern_choose(tables[k]);
+        if (!kern) continue;
+        for (int a = 0; a < N_D_HEAD; a++) {
+            if (lk_codec_refuses(codec, side, d_heads[a])) continue;
+            for (int b = 0; b < N_ROWS_IN; b++) {
+                int n = rows_in[b] < block_rows ? rows_in[b] : block_rows;
+                pack(&packed, codec, side, d_heads[a], block_rows, n);
+                int last = (block_rows - 1) / LK_TILE * LK_TILE; /* every tile of a block in turn */
+                for (int c = 0; c < N_QUERIES; c++, n_case++) {
+                    packed.tile.row0 = codec->coding == LK_KIVI ? c * LK_TILE % (last + LK_TILE) : 0;
+                    packed.tile.n = n;
+                    if (side == LK_K) check_scores(kern, &packed, queries[c], limit, &sum);
+                    else check_sums(kern, &packed, queries[c], limit, &sum);
+                }
+            }
+        }
+    }
+    char name[64];
+    lk_codec_print(codec, side, name, sizeof name);
+    print_message("%c %-24s nmse %.1e (limit %.0e)\n", side == LK_K ? 'K' : 'V', name, n_case ? sum / n_case : 0, limit);
+    assert_true(sum <= n_case * limit);
+}
+
+static void f16_agrees(void **state) {
+    (void)state;
+    struct lk_codec codec = {.coding = LK_F16, .bits = 16};
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int rows = 1; rows <= LK_TILE; rows += rows == 1 ? 3 : rows == 4 ? 28 : 1) check_codec(&codec, side, rows);
+}
+
+static void int8_agrees(void **state) {
+    (void)state;
+    struct lk_codec codec = {.coding = LK_INT8, .bits = 8};
+    for (int side = LK_K; side <= LK_V; side++) check_codec(&codec, side, LK_TILE);
+}
+
+static void kivi_agrees(void **state) {
+    (void)state;
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int bits = 2; bits <= 4; bits += 2)
+            for (int group = 32; group <= 128; group *= 2) {
+                struct lk_codec codec = {.coding = LK_KIVI, .bits = bits, .group = group};
+                check_codec(&codec, side, lk_codec_block_rows(&codec, side));
+            }
+}
+
+static void rot_agrees(void **state) {
+    (void)state;
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int bits = 1; bits <= 8; bits++)
+            for (int flags = 0; flags < 8; flags++) {
+                struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .mean = flags & 1, .sigma = flags & 2, .lloyd = flags & 4};
+                if (!lk_codec_refuses(&codec, side, 64)) check_codec(&codec, side, LK_TILE);
+            }
+}
+
+/* Rows after the first 32 of an f16 block: tiles of it, and its last, shorter one. */
+static void f16_tiles_of_a_long_block(void **state) {
+    (void)state;
+    static struct packed packed;
+    struct lk_codec codec = {.coding = LK_F16, .bits = 16};
+    double sum = 0;
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kern *kern = lk_kern_choose(tables[k]);
+        if (!kern) continue;
+        pack(&packed, &codec, LK_K, 64, 70, 70);
+        for (int row0 = 0; row0 < 70; row0 += LK_TILE) {
+            packed.tile.row0 = row0;
+            packed.tile.n = 70 - row0 < LK_TILE ? 70 - row0 : LK_TILE;
+            check_scores(kern, &packed, 3, 1e-12, &sum);
+            check_sums(kern, &packed, 3, 1e-12, &sum);
+        }
+    }
+}
+
+/* Scores over tiles are scores over decoded rows, in the original domain. */
+static void reference_scores_decoded_rows(void **state) {
+    (void)state;
+    static struct packed packed;
+    struct lk_codec codec = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
+    enum { D = 96 };
+    pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
+    packed.tile.n = LK_TILE;
+    static float x[LK_TILE * D];
+    float q[D], in_domain[D], s[LK_TILE], acc[D] = {0}, p[LK_TILE], out[D], expect[D] = {0};
+    _Alignas(64) unsigned char mem[4 * LK_MAX_D_HEAD];
+    lk_codec_decode(&codec, LK_K, D, LK_TILE, packed.sigma, packed.head, 0, LK_TILE, x, D);
+    for (int c = 0; c < D; c++) q[c] = gaussian();
+    lk_codec_query(&codec, D, packed.sigma, q, in_domain);
+    struct lk_queries queries;
+    lk_queries_prepare(&queries, in_domain, 1, D, mem);
+    lk_kern_reference.score(&packed.tile, &queries, s, LK_TILE);
+    for (int t = 0; t < LK_TILE; t++) {
+        double sum = 0;
+        for (int c = 0; c < D; c++) sum += (double)q[c] * x[t * D + c];
+        assert_true(fabs(sum - s[t]) < 1e-3);
+        p[t] = (float)uniform();
+    }
+    pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
+    packed.tile.n = LK_TILE;
+    lk_codec_decode(&codec, LK_V, D, LK_TILE, packed.sigma, packed.head, 0, LK_TILE, x, D);
+    lk_kern_reference.accumulate(&packed.tile, p, LK_TILE, 1, acc);
+    lk_codec_output(&codec, D, packed.sigma, acc, out);
+    for (int c = 0; c < D; c++) {
+        for (int t = 0; t < LK_TILE; t++) expect[c] += p[t] * x[t * D + c];
+        assert_true(fabsf(expect[c] - out[c]) < 1e-3f);
+    }
+}
+
+/* One large weight must not round the many small ones beside it away. */
+static void small_weights_count(void **state) {
+    (void)state;
+    static struct packed packed;
+    struct lk_codec codec = {.coding = LK_ROT, .bits = 4};
+    enum { D = 64 };
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kern *kern = lk_kern_choose(tables[k]);
+        if (!kern) continue;
+        pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
+        packed.tile.n = LK_TILE;
+        float p[LK_TILE], one[LK_TILE] = {0}, with[D] = {0}, without[D] = {0}, expect[D] = {0};
+        for (int t = 0; t < LK_TILE; t++) p[t] = t == 5 ? 1.0f : 0.001f;
+        one[5] = 1;
+        kern->accumulate(&packed.tile, p, LK_TILE, 1, with);
+        kern->accumulate(&packed.tile, one, LK_TILE, 1, without);
+        p[5] = 0;
+        lk_kern_reference.accumulate(&packed.tile, p, LK_TILE, 1, expect);
+        for (int c = 0; c < D; c++) with[c] -= without[c];
+        struct difference difference = compare(with, expect, 1, D, D);
+        assert_true(difference.error < 1e-2 * difference.all);
+    }
+}
+
+static void zero_and_tiny_inputs(void **state) {
+    (void)state;
+    static struct packed packed;
+    enum { D = 64 };
+    float q[2 * D], s[2 * LK_TILE], p[2 * LK_TILE], acc[2 * D];
+    _Alignas(64) unsigned char mem[8 * LK_MAX_D_HEAD];
+    static const float sizes[] = {0, 1e-44f, 1e-38f, 1e-20f};
+    for (int bits = 1; bits <= 8; bits++)
+        for (int k = 0; k < 4; k++) {
+            const struct lk_kern *kern = lk_kern_choose(NULL);
+            struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .mean = bits & 1};
+            pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
+            packed.tile.n = LK_TILE;
+            for (int c = 0; c < 2 * D; c++) {
+                q[c] = sizes[k] * gaussian();
+                acc[c] = 0;
+            }
+            for (int t = 0; t < 2 * LK_TILE; t++) p[t] = sizes[k];
+            struct lk_queries queries;
+            lk_queries_prepare(&queries, q, 2, D, mem);
+            kern->score(&packed.tile, &queries, s, LK_TILE);
+            for (int t = 0; t < 2 * LK_TILE; t++) assert_true(fabsf(s[t]) <= 1e3f * sizes[k]);
+            pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
+            packed.tile.n = LK_TILE;
+            kern->accumulate(&packed.tile, p, LK_TILE, 2, acc);
+            for (int c = 0; c < 2 * D; c++) assert_true(fabsf(acc[c]) <= 1e3f * sizes[k]);
+        }
+}
+
+static void softmax_parts(void **state) {
+    (void)state;
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kern *kern = lk_kern_choose(tables[k]);
+        if (!kern) continue;
+        for (int n = 1; n < 70; n++) {
+            float s[80], a[80], b[80];
+            for (int i = 0; i < 80; i++) s[i] = 30 * gaussian();
+            assert_true(kern->max(s, n) == lk_kern_reference.max(s, n));
+            memcpy(a, s, sizeof a);
+            memcpy(b, s, sizeof b);
+            float max = 0.3f * kern->max(s, n);
+            float sum = kern->exp_sum(a, n, 0.3f, max), expect = lk_kern_reference.exp_sum(b, n, 0.3f, max);
+            assert_true(fabsf(sum - expect) <= 1e-5f * expect);
+            /* The exponent itself is rounded: |x| 2^-24 and a few ulp. */
+            for (int i = 0; i < n; i++) assert_true(fabsf(a[i] - b[i]) <= 1e-5f * b[i] + 2e-38f);
+            assert_memory_equal(a + n, s + n, (80 - n) * sizeof(float));
+        }
+        float far[9] = {0, -1e3f, -1e30f, -INFINITY, -87, -88, -100, -200, 0};
+        assert_true(fabsf(kern->exp_sum(far, 9, 1, 0) - 2) < 1e-6f);
+        assert_true(far[0] == 1 && far[1] == 0 && far[2] == 0 && far[3] == 0 && far[8] == 1);
+    }
+}
+
+static void tables_are_chosen_by_name(void **state) {
+    (void)state;
+    assert_non_null(lk_kern_choose(NULL));
+    assert_ptr_equal(lk_kern_choose("reference"), &lk_kern_reference);
+    assert_ptr_equal(lk_kern_choose(lk_kern_choose(NULL)->name), lk_kern_choose(NULL));
+    assert_null(lk_kern_choose("abacus"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_are_chosen_by_name),
+        cmocka_unit_test(f16_agrees),
+        cmocka_unit_test(int8_agrees),
+        cmocka_unit_test(kivi_agrees),
+        cmocka_unit_test(rot_agrees),
+        cmocka_unit_test(f16_tiles_of_a_long_block),
+        cmocka_unit_test(reference_scores_decoded_rows),
+        cmocka_unit_test(small_weights_count),
+        cmocka_unit_test(zero_and_tiny_inputs),
+        cmocka_unit_test(softmax_parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
