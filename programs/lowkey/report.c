@@ -3,6 +3,16 @@
 #include "text.h"
 
 #include <math.h>
+#include <unistd.h>
+
+uint64_t resident_bytes(void) {
+    unsigned long long whole = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    int n = fscanf(file, "%llu %llu", &whole, &resident);
+    fclose(file);
+    return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
 
 void report_cache(const lk_session *session, struct table *table) {
     lk_session_stats s = lk_session_get_stats(session);
@@ -28,6 +38,9 @@ void report_cache(const lk_session *session, struct table *table) {
     table_cell(table, "scratch");
     table_cell(table, "%s", say_bytes(a, s.scratch_bytes));
     table_cell(table, "not cache: activations, logits, graphs");
+    table_cell(table, "process");
+    table_cell(table, "%s", say_bytes(a, resident_bytes()));
+    table_cell(table, "resident, the mapped model included");
 }
 
 /* `share` of `width` characters, in eighths where the terminal can. */
@@ -74,11 +87,11 @@ json_t *json_number(double value) { return isfinite(value) ? json_real(value) : 
 
 json_t *json_cache(const lk_session *session) {
     lk_session_stats s = lk_session_get_stats(session);
-    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o}", "n_tok", (json_int_t)s.n_tok, "code_bytes",
+    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o}", "n_tok", (json_int_t)s.n_tok, "code_bytes",
                      (json_int_t)s.code_bytes, "scale_bytes", (json_int_t)s.scale_bytes, "exact_bytes",
                      (json_int_t)s.exact_bytes, "padding_bytes", (json_int_t)s.padding_bytes, "cache_bytes",
                      (json_int_t)s.cache_bytes, "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
-                     (json_int_t)s.scratch_bytes, "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
+                     (json_int_t)s.scratch_bytes, "resident_bytes", (json_int_t)resident_bytes(), "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
                      json_number(s.bytes_per_token));
 }
 

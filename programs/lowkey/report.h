@@ -8,6 +8,11 @@
 
 #include <jansson.h>
 
+#include <stdint.h>
+
+/* Memory of this process that is resident now; 0 where the system does not say. */
+uint64_t resident_bytes(void);
+
 /* Adds rows to a table of name, amount and remark ("lrl"). */
 void report_cache(const lk_session *session, struct table *table);
 
