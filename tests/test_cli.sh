@@ -6,6 +6,7 @@
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
+[ -x "$bin" ] || { echo "FAILED: no program at $bin"; exit 1; }
 default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf
 model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
@@ -222,7 +223,8 @@ for row in prompt answer cache 'in f16' scratch; do
   grep -q "$row" err || fail "run --stats says nothing of '$row': $(cat err)"
 done
 printf 'root ::= (\n' >bad.gbnf
-bad "" run -p x --grammar-file bad.gbnf
+bad "bad.gbnf: " run -p x --grammar-file bad.gbnf
+bad "is empty" run -p x --grammar-file empty
 bad "more than the context of 3" run -p "a b c d e f g h i j" -c 3
 bad "fewer than a chunk" perplexity -f prompt
 

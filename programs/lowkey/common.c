@@ -1,5 +1,6 @@
 #include "common.h"
 
+#include "capture.h"
 #include "model_find.h"
 #include "progress.h"
 #include "say.h"
@@ -161,9 +162,18 @@ int sampler_open(const struct sampler_args *args, const lk_model *model, lk_samp
     };
     if (args->grammar_file) {
         if (!read_text(args->grammar_file, "grammar", GRAMMAR_MOST, &grammar)) return STATUS_BAD;
+        if (!grammar.len) {
+            free(grammar.at);
+            return complain("the grammar %s is empty", args->grammar_file);
+        }
         opts.grammar = grammar.at;
     }
-    lk_status status = lk_sampler_new(out, model, &opts, &err);
+    char           detail[200];
+    struct capture capture = capture_begin();
+    lk_status      status  = lk_sampler_new(out, model, &opts, &err);
+    capture_end(&capture, detail, sizeof detail);
     free(grammar.at);
+    if (status == LK_E_FORMAT && args->grammar_file)
+        return complain("%s: %s%s%s%s", args->grammar_file, err.msg, *detail ? " (" : "", detail, *detail ? ")" : "");
     return status ? complain_of(&err) : STATUS_OK;
 }

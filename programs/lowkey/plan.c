@@ -76,13 +76,16 @@ static int print_json(const struct row *row, size_t n, const lk_model *model) {
                             (json_int_t)p->weight_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_bytes",
                             (json_int_t)p->peak_bytes));
     }
-    int done = json_print(json_pack("{s:s s:o}", "model", name, "plans", list), false);
+    int done = json_print(json_pack("{s:s s:o s:I}", "model", name, "plans", list, "file_bytes",
+                                    (json_int_t)lk_model_get_info(model).file_bytes),
+                          false);
     free(name);
     return done;
 }
 
-static void print_table(const struct row *row, size_t n, const struct plan_args *a, int32_t n_ctx_train) {
+static void print_table(const struct row *row, size_t n, const struct plan_args *a, const lk_model *model) {
     static const char *const title[] = {"recipe", "tokens", "cache", "f16 cache", "smaller", "bits/value", "weights", "scratch", "peak"};
+    lk_model_info            info   = lk_model_get_info(model);
     bool                     beyond = false;
     struct table             table  = table_new("lrrrrrrrr");
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
@@ -98,12 +101,14 @@ static void print_table(const struct row *row, size_t n, const struct plan_args 
         table_cell(&table, "%s", say_bytes(b, p->weight_bytes));
         table_cell(&table, "%s", say_bytes(b, p->scratch_bytes));
         table_cell(&table, "%s", say_bytes(b, p->peak_bytes));
-        beyond = beyond || p->n_tok > (uint64_t)n_ctx_train;
+        beyond = beyond || p->n_tok > (uint64_t)info.n_ctx_train;
     }
     table_print(&table, stdout, 1);
     char b[NUMBER_ROOM];
-    if (beyond && n_ctx_train > 0)
-        printf("\nThe model was trained for %s tokens; beyond that its answers decay.\n", say_count(b, (uint64_t)n_ctx_train));
+    if (!a->model.no_mmap) printf("\nThe mapped model file, %s, is not counted.\n", say_bytes(b, info.file_bytes));
+    if (beyond && info.n_ctx_train > 0)
+        printf("The model was trained for %s tokens; beyond that its answers decay.\n",
+               say_count(b, (uint64_t)info.n_ctx_train));
 }
 
 static lk_status make_plan(const lk_model *model, const lk_recipe *recipe, const struct plan_args *a, int64_t n_ctx,
@@ -151,7 +156,7 @@ int plan_verb(const struct verb *verb, int argc, char **argv) {
         size_t n = 0;
         status   = make_rows(model, &recipes, &a, given, row, &n);
         if (!status && a.json) status = print_json(row, n, model);
-        else if (!status) print_table(row, n, &a, info.n_ctx_train);
+        else if (!status) print_table(row, n, &a, model);
     }
     lk_model_free(model);
     recipes_free(&recipes);
