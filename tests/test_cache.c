@@ -4,6 +4,7 @@
 
 #include "cache/cache.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -151,8 +152,8 @@ static void test_bytes_are_the_ledgers(void **state) {
         lk_cache_trim(cache);
         uint64_t foreseen = 0, real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
         assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &foreseen, NULL), LK_OK);
-        double ratio = (double)foreseen / real; /* tables of block pointers grow ahead of need */
-        if (ratio < 0.97 || ratio > 1.03) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)foreseen, (double)real);
+        double apart = fabs((double)foreseen - (double)real); /* slabs in part free, tables grown ahead of need */
+        if (apart > 0.02 * real + 4 * LK_SLAB_BYTES) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)foreseen, (double)real);
         free(x);
         lk_cache_free(cache);
         lk_recipe_free(recipe);

@@ -298,6 +298,23 @@ uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
     return rows * channels(shape) * 2 * sizeof(uint16_t);
 }
 
+/* Blocks that a cache of n_tok tokens holds, entered into its pool's classes as wanted. */
+static int foresee_stream(struct lk_cache *cache, struct lk_stream *stream, int64_t n_tok, uint64_t *tables) {
+    for (int64_t done = 0; done < n_tok;) {
+        int64_t n = n_tok - done < LK_MAX_MOVE ? n_tok - done : LK_MAX_MOVE;
+        lk_level_advance(stream->rule, stream->fill, stream->n_level, done, n, stream->n_swa, &stream->first, NULL);
+        done += n;
+    }
+    int ok = 1;
+    for (int i = 0; i < stream->n_level; i++) {
+        int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
+        *tables += n_block * sizeof(void *);
+        ok &= lk_pool_want(&cache->pool, stream->level[i].block_bytes, n_block);
+        stream->fill[i] = (struct lk_fill){0};
+    }
+    return ok;
+}
+
 lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
                            uint64_t *bytes, lk_err *err) {
     struct lk_ledger ledger = {0};
@@ -305,21 +322,16 @@ lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache
     lk_status status = lk_cache_new(&cache, recipe, shape, &ledger, err);
     if (status != LK_OK) return status;
     uint64_t sum = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
+    int ok = 1;
     for (int layer = 0; layer < shape->n_layer; layer++)
-        for (int side = 0; side < 2; side++) {
-            struct lk_stream *stream = &cache->stream[layer][side];
-            for (int64_t done = 0; done < n_tok;) {
-                int64_t n = n_tok - done < LK_MAX_MOVE ? n_tok - done : LK_MAX_MOVE;
-                lk_level_advance(stream->rule, stream->fill, stream->n_level, done, n, stream->n_swa, &stream->first, NULL);
-                done += n;
-            }
-            for (int i = 0; i < stream->n_level; i++) {
-                int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
-                sum += n_block * ((stream->level[i].block_bytes + 63) / 64 * 64 + sizeof(void *));
-                stream->fill[i] = (struct lk_fill){0};
-            }
-        }
-    *bytes = sum;
+        for (int side = 0; side < 2; side++) ok &= foresee_stream(cache, &cache->stream[layer][side], n_tok, &sum);
+    for (int i = 0; i < cache->pool.n_class; i++) {
+        const struct lk_pool_class *class = &cache->pool.class[i];
+        uint64_t n_slab = (class->n_wanted + class->n_block - 1) / class->n_block;
+        sum += n_slab * class->n_block * class->size;
+    }
     lk_cache_free(cache);
+    if (!ok) return lk_fail(err, LK_E_UNSUPPORTED, "the recipe has more kinds of blocks than a cache can hold");
+    *bytes = sum;
     return LK_OK;
 }
