@@ -28,6 +28,14 @@ void lk_avx2_dot_k16(const uint8_t *cells, int d_head, const int16_t *q16, int p
 void lk_avx2_dot_v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n,
                      int32_t dot[][LK_MAX_D_HEAD]);
 
+/* sum[i] = sum over channels of q16[i * pad + c] * code[c], i < n <= LK_AVX2_QUERIES; sum: all of it is written. */
+void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]);
+
+/* Ask for `bytes` bytes at p, NULL for none. */
+static inline void lk_avx2_fetch(const void *p, size_t bytes) {
+    for (size_t i = 0; p && i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
+}
+
 /* ---- weights of values (avx2_weights.c) ------------------------------------------------------ */
 
 /* p[t] * scale[t] ~ step * p16[t] for t < LK_TILE; *sum is the sum of p16. Returns step. Sixteen bits,

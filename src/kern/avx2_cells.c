@@ -20,15 +20,11 @@ INLINE __m256i field(__m256i v, int j, int width, int low) {
 
 /* Or the codes of a plane into 8 cells. plane: [width][32] bytes */
 INLINE void add_plane(const uint8_t *plane, int width, int low, __m256i cell[8]) {
-#pragma GCC unroll 4
-    for (int v = 0; v < width; v++) {
-        __m256i packed = _mm256_loadu_si256((const __m256i *)(plane + v * 32));
 #pragma GCC unroll 8
-        for (int j = 0; j < 8 / width; j++) {
-            int at = v * (8 / width) + j;
-            __m256i code = field(packed, j, width, low);
-            cell[at] = low ? _mm256_or_si256(cell[at], code) : code;
-        }
+    for (int j = 0; j < 8; j++) {
+        __m256i packed = _mm256_loadu_si256((const __m256i *)(plane + j * width / 8 * 32));
+        __m256i code = field(packed, j % (8 / width), width, low);
+        cell[j] = low ? _mm256_or_si256(cell[j], code) : code;
     }
 }
 
@@ -157,6 +153,29 @@ void lk_avx2_dot_k16(const uint8_t *cells, int d_head, const int16_t *q16, int p
         if (n == 3) dot_k16(cells, d_head, q16, pad, 3, o, dot);
         if (n == 4) dot_k16(cells, d_head, q16, pad, 4, o, dot);
     }
+}
+
+INLINE void dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t out[LK_AVX2_QUERIES]) {
+    __m128i sum[LK_AVX2_QUERIES];
+#pragma GCC unroll 4
+    for (int i = 0; i < LK_AVX2_QUERIES; i++) sum[i] = _mm_setzero_si128();
+    for (int c = 0; c < d_head; c += 8) {
+        __m128i mean = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(code + c)));
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++) {
+            __m128i q = _mm_loadu_si128((const __m128i *)(q16 + i * pad + c));
+            sum[i] = _mm_add_epi32(sum[i], _mm_madd_epi16(mean, q));
+        }
+    }
+    __m128i four = _mm_hadd_epi32(_mm_hadd_epi32(sum[0], sum[1]), _mm_hadd_epi32(sum[2], sum[3]));
+    _mm_storeu_si128((__m128i *)out, four);
+}
+
+void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]) {
+    if (n == 1) dot_mean(code, d_head, q16, pad, 1, sum);
+    if (n == 2) dot_mean(code, d_head, q16, pad, 2, sum);
+    if (n == 3) dot_mean(code, d_head, q16, pad, 3, sum);
+    if (n == 4) dot_mean(code, d_head, q16, pad, 4, sum);
 }
 
 /* ---- V -------------------------------------------------------------------------------------- */
