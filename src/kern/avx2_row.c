@@ -58,7 +58,8 @@ static inline __m256i twice(const int32_t *dot, __m256i top_sum) {
 
 static inline __m256i top_times(int top, int32_t sum) { return _mm256_set1_epi32((int32_t)((uint32_t)top * (uint32_t)sum)); }
 
-void lk_avx2_row_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+void lk_avx2_row_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                        size_t stride) {
     _Alignas(32) uint8_t room[LK_TILE * LK_MAX_D_HEAD];
     int32_t dot[LK_AVX2_QUERIES][LK_TILE], mean[LK_AVX2_QUERIES] = {0};
     struct rows rows;
@@ -66,8 +67,8 @@ void lk_avx2_row_score(const struct lk_tile *tile, const struct lk_queries *q, f
     int d = tile->d_head, pad = lk_queries_pad(d);
     for (int i0 = 0; i0 < q->n_q; i0 += LK_AVX2_QUERIES) {
         int n = q->n_q - i0 < LK_AVX2_QUERIES ? q->n_q - i0 : LK_AVX2_QUERIES;
-        if (rows.fine) lk_avx2_dot_k16(rows.cells, d, q->q16 + (size_t)i0 * pad, pad, n, dot);
-        else lk_avx2_dot_k8(rows.cells, d, rows.top, q->q8 + (size_t)i0 * pad, pad, n, dot);
+        if (rows.fine) dots->k16(rows.cells, d, q->q16 + (size_t)i0 * pad, pad, n, dot);
+        else dots->k8(rows.cells, d, rows.top, q->q8 + (size_t)i0 * pad, pad, n, dot);
         if (rows.mean) lk_avx2_dot_mean(rows.mean, d, q->q16 + (size_t)i0 * pad, pad, n, mean);
         for (int j = 0; j < n; j++) {
             int i = i0 + j;
@@ -99,7 +100,8 @@ static void add_mean(const struct rows *rows, int d, float weight, float *acc) {
     }
 }
 
-void lk_avx2_row_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+void lk_avx2_row_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const float *p, size_t stride,
+                             int n_q, float *acc) {
     _Alignas(32) uint8_t room[LK_TILE * LK_MAX_D_HEAD];
     int16_t p16[LK_AVX2_QUERIES][LK_TILE];
     int32_t sum[LK_AVX2_QUERIES], dot[LK_AVX2_QUERIES][LK_MAX_D_HEAD];
@@ -110,7 +112,7 @@ void lk_avx2_row_accumulate(const struct lk_tile *tile, const float *p, size_t s
     for (int i0 = 0; i0 < n_q; i0 += LK_AVX2_QUERIES) {
         int n = n_q - i0 < LK_AVX2_QUERIES ? n_q - i0 : LK_AVX2_QUERIES;
         for (int j = 0; j < n; j++) step[j] = lk_avx2_weigh(p + (i0 + j) * stride, rows.scale, p16[j], &sum[j]);
-        lk_avx2_dot_v16(rows.cells, d, p16, n, dot);
+        dots->v16(rows.cells, d, p16, n, dot);
         for (int j = 0; j < n; j++) {
             float *out = acc + (size_t)(i0 + j) * d;
             __m256 half = _mm256_set1_ps(0.5f * step[j]);
