@@ -1,6 +1,6 @@
 /* Speed of the kernels, codec by codec: time per token of one KV head, and multiply-adds per second.
  *
- *   bench_kern [threads [d_head [queries [megabytes]]]]      defaults: 1 64 3 200
+ *   bench_kern [threads [d_head [queries [megabytes [table]]]]]      defaults: 1 64 3 200, the fastest
  *
  * Every thread reads its share of a cache that would take `megabytes` as halves, tile after tile, as
  * attention does. Read bandwidth of the same memory comes first: no kernel can stream faster. */
@@ -127,7 +127,7 @@ static double fill(struct job *job, char *mem) {
     return 1e9 * spent / (double)(distinct * job->rows);
 }
 
-static void bench(const struct lk_codec *codec, int n_thread, int d_head, int n_q, size_t n_row, char *mem) {
+static void bench(const struct lk_kern *kern, const struct lk_codec *codec, int n_thread, int d_head, int n_q, size_t n_row, char *mem) {
     char name[32];
     struct lk_codec plain = *codec;
     plain.sigma = true;
@@ -145,7 +145,7 @@ static void bench(const struct lk_codec *codec, int n_thread, int d_head, int n_
         job.bytes = lk_codec_head_bytes(&side_codec, side, d_head, job.rows);
         job.n_block = n_row / job.rows;
         double encode = fill(&job, mem), macs = (double)job.n_block * job.rows * d_head * n_q;
-        job.kern = lk_kern_choose(NULL);
+        job.kern = kern;
         double fast = timed(&job, n_thread, run_kernel);
         struct job few = job;
         few.kern = &lk_kern_reference;
@@ -161,8 +161,10 @@ static void bench(const struct lk_codec *codec, int n_thread, int d_head, int n_
 int main(int argc, char **argv) {
     int n_thread = argc > 1 ? atoi(argv[1]) : 1, d_head = argc > 2 ? atoi(argv[2]) : 64, n_q = argc > 3 ? atoi(argv[3]) : 3;
     size_t bytes = (size_t)(argc > 4 ? atoi(argv[4]) : 200) << 20;
-    if (n_thread < 1 || n_thread > MAX_THREADS || d_head < 8 || d_head % 8 || d_head > LK_MAX_D_HEAD || n_q < 1 || bytes == 0) {
-        fprintf(stderr, "usage: bench_kern [threads [d_head [queries [megabytes]]]]\n");
+    const struct lk_kern *kern = lk_kern_choose(argc > 5 ? argv[5] : NULL);
+    if (n_thread < 1 || n_thread > MAX_THREADS || d_head < 8 || d_head % 8 || d_head > LK_MAX_D_HEAD || n_q < 1 || bytes == 0 ||
+        !kern) {
+        fprintf(stderr, "usage: bench_kern [threads [d_head [queries [megabytes [table]]]]]\n");
         return 2;
     }
     size_t n_row = bytes / (2 * d_head) / 128 / n_thread * 128 * n_thread;
@@ -170,7 +172,7 @@ int main(int argc, char **argv) {
     if (!mem || n_row == 0) return 1;
     memset(mem, 1, bytes);
     struct job all = {.bytes = 4096, .n_block = bytes / 4096, .mem = mem};
-    printf("%s, %d thread(s), d_head %d, %d queries, %zu tokens, read bandwidth %.1f GB/s\n", lk_kern_choose(NULL)->name,
+    printf("%s, %d thread(s), d_head %d, %d queries, %zu tokens, read bandwidth %.1f GB/s\n", kern->name,
            n_thread, d_head, n_q, n_row, (double)bytes / timed(&all, n_thread, read_memory) / 1e9);
     const char *head = "  bits  ns/tok   Gmac/s   GB/s ref G/s enc ns";
     printf("%-14s | K %s | V %s\n", "codec", head + 2, head + 2);
@@ -189,7 +191,7 @@ int main(int argc, char **argv) {
         {.coding = LK_ROT, .bits = 7, .mean = true},
         {.coding = LK_ROT, .bits = 8, .mean = true},
     };
-    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) bench(&codecs[i], n_thread, d_head, n_q, n_row, mem);
+    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) bench(kern, &codecs[i], n_thread, d_head, n_q, n_row, mem);
     free(mem);
     return 0;
 }

@@ -5,6 +5,15 @@
 
 #include "kern/kern.h"
 
+/* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
+ * and arrays of vectors become registers. */
+#define LK_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define LK_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LK_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 extern const struct lk_kern lk_kern_avx2, lk_kern_avxvnni;
 
 /* ---- codes ---------------------------------------------------------------------------------- */

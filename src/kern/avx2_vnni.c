@@ -8,27 +8,27 @@
 VNNI static inline __m256i mac(__m256i sum, __m256i a, __m256i b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
 
 /* `octets` (2 or 4) times 8 tokens from 8 o on. */
-VNNI INLINE void dot_k8(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n, int o, int octets,
+VNNI LK_INLINE void dot_k8(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n, int o, int octets,
                         int32_t dot[][LK_TILE]) {
     __m256i sum[LK_AVX2_QUERIES][4];
-#pragma GCC unroll 4
+    LK_UNROLL
     for (int i = 0; i < n; i++)
-#pragma GCC unroll 4
+        LK_UNROLL
         for (int k = 0; k < octets; k++) sum[i][k] = _mm256_setzero_si256();
     for (int quad = 0; quad < d_head / 4; quad++) {
         __m256i q[LK_AVX2_QUERIES];
-#pragma GCC unroll 4
+        LK_UNROLL
         for (int i = 0; i < n; i++) q[i] = broadcast4(q8 + i * pad + quad * 4);
-#pragma GCC unroll 4
+        LK_UNROLL
         for (int k = 0; k < octets; k++) {
             __m256i cell = _mm256_loadu_si256((const __m256i *)(cells + (quad * 4 + o + k) * 32));
-#pragma GCC unroll 4
+            LK_UNROLL
             for (int i = 0; i < n; i++) sum[i][k] = _mm256_dpbusd_avx_epi32(sum[i][k], cell, q[i]);
         }
     }
-#pragma GCC unroll 4
+    LK_UNROLL
     for (int i = 0; i < n; i++)
-#pragma GCC unroll 4
+        LK_UNROLL
         for (int k = 0; k < octets; k++) _mm256_storeu_si256((__m256i *)(dot[i] + (o + k) * 8), sum[i][k]);
 }
 
