@@ -45,25 +45,44 @@ static inline float total4(float4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 /* Where `mask` (0 or -1 per lane) is set a, else b. */
 static inline float4 select4(int4 mask, float4 a, float4 b) { return (float4)(((int4)a & mask) | ((int4)b & ~mask)); }
 
+/* Levels as the search wants them: code i + 1 begins at border[i], gap[i] above code i. */
+struct coder {
+    struct lk_rot_levels levels;
+    float                mid;
+    int                  n_border; /* 0 for uniform levels */
+    float                border[15];
+    int32_t              gap[15];
+};
+
+static struct coder make_coder(const struct lk_codec *codec) {
+    struct coder coder = {.levels = lk_rot_levels(codec)};
+    const struct lk_rot_levels *levels = &coder.levels;
+    coder.mid = 0.5f * (float)levels->top;
+    for (int i = 0; levels->table && levels->table[i] < levels->top; i++, coder.n_border++) {
+        coder.border[i] = 0.5f * (float)(levels->table[i] + levels->table[i + 1]) - coder.mid;
+        coder.gap[i] = levels->table[i + 1] - levels->table[i];
+    }
+    return coder;
+}
+
 /* Codes of four values already divided by the step, and their levels. */
-static inline int4 code4(const struct lk_rot_levels *levels, float4 at, float4 *level) {
-    float mid = 0.5f * (float)levels->top;
-    if (!levels->table) {
-        float4 zero = all4(0), top = all4((float)levels->top);
-        at += mid + 0.5f; /* truncation rounds to the nearest */
+static inline int4 code4(const struct coder *coder, float4 at, float4 *level) {
+    if (coder->n_border == 0) {
+        float4 zero = all4(0), top = all4((float)coder->levels.top);
+        at += coder->mid + 0.5f; /* truncation rounds to the nearest */
         at = select4(at > zero, at, zero);
         at = select4(at < top, at, top);
         int4 code = __builtin_convertvector(at, int4);
-        *level = __builtin_convertvector(code, float4) - mid;
+        *level = __builtin_convertvector(code, float4) - coder->mid;
         return code;
     }
     int4 code = {0}, sum = {0};
-    for (int i = 0; levels->table[i] < levels->top; i++) {
-        int4 above = at > all4(0.5f * (float)(levels->table[i] + levels->table[i + 1]) - mid);
+    for (int i = 0; i < coder->n_border; i++) {
+        int4 above = at > all4(coder->border[i]);
         code -= above;
-        sum += above & (levels->table[i + 1] - levels->table[i]);
+        sum += above & coder->gap[i];
     }
-    *level = __builtin_convertvector(sum, float4) - mid;
+    *level = __builtin_convertvector(sum, float4) - coder->mid;
     return code;
 }
 
@@ -72,21 +91,21 @@ struct fit {
     float dot, norm;
 };
 
-static struct fit fit_of(const struct lk_rot_levels *levels, int d, const float *y, float inverse) {
+static struct fit fit_of(const struct coder *coder, int d, const float *y, float inverse) {
     float4 dot = {0}, norm = {0}, level;
     for (int c = 0; c < d; c += 4) {
         float4 x = load4(y + c);
-        code4(levels, x * inverse, &level);
+        code4(coder, x * inverse, &level);
         dot += level * x;
         norm += level * level;
     }
     return (struct fit){total4(dot), total4(norm)};
 }
 
-static void code_all(const struct lk_rot_levels *levels, int d, const float *y, float inverse, uint8_t *code) {
+static void code_all(const struct coder *coder, int d, const float *y, float inverse, uint8_t *code) {
     float4 level;
     for (int c = 0; c < d; c += 4) {
-        int4 four = code4(levels, load4(y + c) * inverse, &level);
+        int4 four = code4(coder, load4(y + c) * inverse, &level);
         for (int j = 0; j < 4; j++) code[c + j] = (uint8_t)four[j];
     }
 }
@@ -102,7 +121,7 @@ static const float fine_trial[N_TRIAL] = {1.02f, 0.98f, 0.94f, 0.90f, 0.86f};
 
 /* Codes of y [d], and their scale. Under the unbiased scale the error is <y, y> (1 / cos^2 - 1), cos
  * the cosine between y and its levels: the trial with the largest one wins. */
-static float code_row(const struct lk_rot_levels *levels, int bits, int d, const float *y, uint8_t *code) {
+static float code_row(const struct coder *coder, int bits, int d, const float *y, uint8_t *code) {
     float4 square = {0}, largest = {0};
     for (int c = 0; c < d; c += 4) {
         float4 x = load4(y + c), magnitude = select4(x > all4(0), x, -x);
@@ -114,17 +133,18 @@ static float code_row(const struct lk_rot_levels *levels, int bits, int d, const
     memset(code, 0, d);
     if (!(rms > 0)) return 0;
     bool fine = bits > 3;
-    float guess = fine ? most / (0.5f * (float)(levels->table ? levels->top : levels->top + 1)) : rms * levels->unit;
+    float reach = coder->n_border ? coder->mid : coder->mid + 0.5f; /* in steps; uniform cells reach past the last level */
+    float guess = fine ? most / reach : rms * coder->levels.unit;
     float best = 0, scale = 0, step = guess;
     for (int i = 0; i < (bits == 1 ? 1 : N_TRIAL); i++) {
         float trial = guess * (fine ? fine_trial : coarse_trial)[i];
-        struct fit fit = fit_of(levels, d, y, 1 / trial);
+        struct fit fit = fit_of(coder, d, y, 1 / trial);
         if (!(fit.dot * (fit.dot / fit.norm) > best)) continue;
         best = fit.dot * (fit.dot / fit.norm);
         scale = energy / fit.dot;
         step = trial;
     }
-    code_all(levels, d, y, 1 / step, code);
+    code_all(coder, d, y, 1 / step, code);
     return scale;
 }
 
@@ -208,7 +228,7 @@ static float load_mean_scale(const uint16_t *scale) {
 
 static void encode(const struct lk_part *part, void *head, int row0, int n, const float *x, size_t stride) {
     const struct lk_codec *codec = part->codec;
-    struct lk_rot_levels levels = lk_rot_levels(codec);
+    struct coder coder = make_coder(codec);
     int d = part->d_head;
     uint16_t *scale = (uint16_t *)lk_rot_scales(codec, head, d);
     float y[LK_TILE * LK_MAX_D_HEAD], mean_scale = 0;
@@ -216,7 +236,7 @@ static void encode(const struct lk_part *part, void *head, int row0, int n, cons
     for (int t = 0; t < n; t++) to_domain(part, x + t * stride, y + t * d);
     if (codec->mean) mean_scale = centre(d, y, (int8_t *)lk_rot_mean(codec, head, d));
     for (int t = 0; t < n; t++) {
-        scale[row0 + t] = lk_half(code_row(&levels, codec->bits, d, y + t * d, code));
+        scale[row0 + t] = lk_half(code_row(&coder, codec->bits, d, y + t * d, code));
         lk_cells_put(part->side, codec->bits, d, head, row0 + t, code);
     }
     if (codec->mean) store_mean_scale(scale, mean_scale);
