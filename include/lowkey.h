@@ -134,6 +134,15 @@ typedef struct {
 /* The i-th preset, or one whose name is NULL past the last. */
 lk_preset lk_recipe_preset(size_t i);
 
+/* What a recipe says of one level; codecs as printed text. */
+typedef struct {
+    char name[32], k_codec[32], v_codec[32];
+} lk_recipe_level;
+
+/* The i-th level from the oldest to the newest, then the layers whose body differs ("layers 0-1");
+ * false past the last. */
+bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out);
+
 /* ---- sessions ----------------------------------------------------------------------------- */
 
 typedef struct lk_session lk_session;
@@ -242,6 +251,9 @@ lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_
 typedef struct {
     int32_t     n_ctx;    /* tokens per chunk; predictions of its second half are scored */
     int32_t     n_chunk;  /* 0: as many as the text has                                  */
+    int32_t     n_step;   /* tokens read at once, 1 to LK_EVAL_MAX; 0: 32. Rows are re-encoded
+                             after a step, so they stay exact up to n_step - 1 tokens longer
+                             than in a decoder, which steps by 1                        */
     lk_progress progress; /* may be NULL; units are tokens x recipes                     */
     void       *user;
 } lk_compare_opts;

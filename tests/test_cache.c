@@ -11,11 +11,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { N_LAYER = 2, N_HEAD_KV = 2, D_HEAD = 32, N_CHANNEL = N_HEAD_KV * D_HEAD };
+enum { N_LAYER = 2, N_HEAD_KV = 2, D_HEAD = 128, N_CHANNEL = N_HEAD_KV * D_HEAD };
 
 static const char *recipes[] = {
     "all: f16", "all: int8", "all: rot4", "all: kivi2", "sink 4: f16; body: k=rot3 v=rot2; window 64: f16",
-    "sink 5: int8; body: kivi4(g64); window 40: int8", "body: kivi2; residual 128: f16", "body: kivi4(g128); residual 100: f16",
+    "sink 5: int8; body: kivi4(g64); window 40: int8", "body: kivi2; residual 128: f16", "body: kivi4(g64); residual 64: f16",
     "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16", "body: k=rot3(nosigma) v=rot3(mean); recent 20%: kivi4",
 };
 
@@ -59,8 +59,8 @@ static float *rows(struct random *r, int64_t n) {
 
 /* Error that a recipe's coarsest codec may cause on these rows. */
 static double limit_of(const char *text) {
-    if (strstr(text, "rot2") || strstr(text, "kivi2")) return 0.2;
-    return strstr(text, "rot") || strstr(text, "kivi") ? 0.06 : 1e-4;
+    if (strstr(text, "rot2") || strstr(text, "kivi2")) return 0.4;
+    return strstr(text, "rot") || strstr(text, "kivi") ? 0.06 : 1e-3;
 }
 
 static void test_rows_keep_their_order(void **state) {
@@ -71,7 +71,7 @@ static void test_rows_keep_their_order(void **state) {
         struct lk_ledger ledger = {0};
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
-        enum { N = 1100 };
+        enum { N = 1100 }; /* past several boundaries of every recipe */
         float *x = rows(&r, N), *y = malloc(N * N_CHANNEL * sizeof *y);
         for (int64_t at = 0; at < N;) {
             int64_t n = random_int(&r, 1, 90);

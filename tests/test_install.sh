@@ -29,6 +29,8 @@ try() {
 pc=$(find "$prefix" -name lowkey.pc)
 [ -n "$pc" ] || fail "lowkey.pc was not installed"
 export PKG_CONFIG_PATH=${pc%/*}
+libs=${PKG_CONFIG_PATH%/pkgconfig}
+export LD_LIBRARY_PATH=$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # for a shared liblowkey
 if command -v pkg-config >/dev/null; then
   pkg-config --validate lowkey || fail "lowkey.pc is not valid"
   read -r -a options <<<"$(pkg-config --static --cflags --libs lowkey)"

@@ -122,6 +122,14 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
     return lk_fail(err, LK_E_NOMEM, "no memory for %lld more tokens of cache; use a smaller recipe or context", (long long)n_new);
 }
 
+lk_status lk_cache_reserve(struct lk_cache *cache, int64_t n_new, lk_err *err) {
+    lk_status status = lk_cache_prepare(cache, 0, cache->shape.n_layer, n_new, 1, err);
+    if (status != LK_OK) return status;
+    cache->reserved = n_new;
+    cache->pool.hold = true;
+    return LK_OK;
+}
+
 void lk_cache_trim(struct lk_cache *cache) {
     cache->reserved = 0;
     lk_pool_want_none(&cache->pool);

@@ -59,6 +59,10 @@ void lk_cache_clear(struct lk_cache *cache);
  * in portions of at most `portion`, takes nothing from the system. */
 lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new, int64_t portion, lk_err *err);
 
+/* The same for n_new tokens that will come singly: until they have come, steps of one token need no
+ * lk_cache_prepare, and blocks that become free wait for those that will be needed. */
+lk_status lk_cache_reserve(struct lk_cache *cache, int64_t n_new, lk_err *err);
+
 /* Append n rows to a stream. x: [n][n_head_kv][d_head]. */
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x, int64_t n, lk_err *err);
 lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err);

@@ -2,21 +2,6 @@
 
 #include <math.h>
 
-void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out) {
-    for (int i = 0; i < recipe->n_level; i++) {
-        out[i] = recipe->level[i];
-        if (out[i].range != LK_BODY) continue;
-        for (int j = 0; j < recipe->n_override; j++) {
-            const struct lk_override *o = &recipe->override[j];
-            int first = o->first < 0 ? n_layer + o->first : o->first;
-            int last = o->last < 0 ? n_layer + o->last : o->last;
-            if (layer < first || layer > last) continue;
-            out[i].k = o->k;
-            out[i].v = o->v;
-        }
-    }
-}
-
 static int larger(int a, int b) { return a > b ? a : b; }
 
 /* Can this level be the newest, where rows arrive one at a time? */

@@ -31,6 +31,7 @@ static void *pop(struct lk_pool_class *class) {
 }
 
 void lk_pool_want_none(struct lk_pool *pool) {
+    pool->hold = false;
     for (int i = 0; i < pool->n_class; i++) pool->class[i].n_wanted = 0;
 }
 
@@ -67,7 +68,7 @@ void lk_pool_give(struct lk_pool *pool, size_t size, void *block) {
     pthread_mutex_lock(&pool->lock);
     struct lk_pool_class *class = class_of(pool, size);
     /* One spare of each size stays: the next layer takes what this one gives. */
-    if (class && class->n_free <= class->n_wanted) push(class, block);
+    if (class && (pool->hold || class->n_free <= class->n_wanted)) push(class, block);
     else lk_release(pool->ledger, LK_FOR_CACHE, block, size);
     pthread_mutex_unlock(&pool->lock);
 }

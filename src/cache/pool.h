@@ -5,6 +5,7 @@
 #include "base/ledger.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 
 enum { LK_POOL_CLASSES = 64 };
 
@@ -19,6 +20,7 @@ struct lk_pool {
     struct lk_ledger    *ledger;
     pthread_mutex_t      lock;
     int                  n_class;
+    bool                 hold; /* keep every block that is given back */
     struct lk_pool_class class[LK_POOL_CLASSES];
 };
 

@@ -158,6 +158,14 @@ static lk_status read_count(struct parse *p, const char *what, int64_t least, in
     return LK_OK;
 }
 
+/* "recent 12.5%": without floats, whose point depends on the locale. */
+static void print_percent(char *buf, size_t cap, const char *range, unsigned thousandths) {
+    int n = snprintf(buf, cap, "%.8s %u.%03u", range, thousandths / 1000, thousandths % 1000);
+    while (buf[n - 1] == '0') n--;
+    if (buf[n - 1] == '.') n--;
+    snprintf(buf + n, cap - (size_t)n, "%%");
+}
+
 /* SPAN := N | N '%' */
 static lk_status read_span(struct parse *p, const char *range, struct lk_level_spec *level) {
     int64_t value;
@@ -168,7 +176,7 @@ static lk_status read_span(struct parse *p, const char *range, struct lk_level_s
     if (lk_scan_sign(&p->scan, '%')) {
         if (value <= 0 || value > 100000) return lk_scan_fail(&p->scan, at, false, "expected more than 0%% and at most 100%%");
         level->percent = (float)value / 1000.0F;
-        snprintf(level->name, sizeof level->name, "%s %g%%", range, (double)level->percent);
+        print_percent(level->name, sizeof level->name, range, (unsigned)value);
         return LK_OK;
     }
     if (value % 1000 || value < 1000 || value / 1000 > LK_WINDOW_MOST)

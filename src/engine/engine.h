@@ -17,8 +17,9 @@ struct lk_model {
     struct lk_net         *net;
     struct lk_vocab       *vocab;
     const struct lk_kern  *kern;
-    ggml_backend_t         backend; /* the CPU, with the pool below; used under `lock` */
-    struct ggml_threadpool *pool;
+    struct ggml_threadpool *pool;   /* the threads that compute; used, with `work`, under `lock` */
+    uint8_t               *work;
+    size_t                 work_size;
     pthread_mutex_t        lock;
     int                    n_thread;
 };
@@ -64,8 +65,10 @@ struct lk_session {
 
 /* graph.c: memory and running of ggml graphs. Node counts include the graph's own. */
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger, lk_err *err);
-lk_status lk_graph_finish(struct lk_graph *graph, struct lk_model *model, struct lk_ledger *ledger, lk_err *err);
+lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err);
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err);
+/* Positions first, first + 1, ... into graph->pos, where the family reads them at all. */
+void      lk_graph_set_positions(struct lk_graph *graph, size_t first, size_t n);
 void      lk_graph_free(struct lk_graph *graph, struct lk_ledger *ledger);
 
 /* step.c: append n_tok tokens, attending through the cache. */

@@ -19,8 +19,8 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
     return LK_OK;
 }
 
-lk_status lk_graph_finish(struct lk_graph *graph, struct lk_model *model, struct lk_ledger *ledger, lk_err *err) {
-    if (!graph->alloc) graph->alloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(model->backend));
+lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err) {
+    if (!graph->alloc) graph->alloc = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
     if (!graph->alloc) return lk_fail(err, LK_E_NOMEM, "no memory for a graph");
     bool ok = ggml_gallocr_alloc_graph(graph->alloc, graph->graph);
     size_t size = ok ? ggml_gallocr_get_buffer_size(graph->alloc, 0) : 0;
@@ -35,12 +35,29 @@ lk_status lk_graph_finish(struct lk_graph *graph, struct lk_model *model, struct
     return lk_fail(err, LK_E_NOMEM, "no memory for %.1f MiB of activations", (double)size / (1 << 20));
 }
 
+/* Memory that ggml's operators want for themselves, kept from graph to graph. */
+static uint8_t *work_memory(struct lk_model *model, size_t size) {
+    if (size <= model->work_size) return model->work;
+    lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
+    model->work_size = 0;
+    model->work = lk_alloc(&model->ledger, LK_FOR_SCRATCH, size);
+    if (model->work) model->work_size = size;
+    return model->work;
+}
+
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
     pthread_mutex_lock(&model->lock);
-    enum ggml_status status = ggml_backend_graph_compute(model->backend, graph->graph);
+    struct ggml_cplan plan = ggml_graph_plan(graph->graph, model->n_thread, model->pool);
+    plan.work_data = work_memory(model, plan.work_size);
+    enum ggml_status status = plan.work_data || plan.work_size == 0 ? ggml_graph_compute(graph->graph, &plan) : GGML_STATUS_ALLOC_FAILED;
     pthread_mutex_unlock(&model->lock);
     if (status == GGML_STATUS_SUCCESS) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "the graph could not be computed: %s", ggml_status_to_string(status));
+}
+
+void lk_graph_set_positions(struct lk_graph *graph, size_t first, size_t n) {
+    int32_t *pos = graph->pos->data; /* NULL where no node reads it */
+    for (size_t i = 0; pos && i < n; i++) pos[i] = (int32_t)(first + i);
 }
 
 void lk_graph_free(struct lk_graph *graph, struct lk_ledger *ledger) {

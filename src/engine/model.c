@@ -1,8 +1,8 @@
 /* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
 #include "engine/engine.h"
 
-#include "token/sampling.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 static int choose_threads(int asked) {
@@ -14,11 +14,7 @@ static int choose_threads(int asked) {
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
     struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
     model->pool = ggml_threadpool_new(&params);
-    model->backend = ggml_backend_cpu_init();
-    if (!model->pool || !model->backend) return lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
-    ggml_backend_cpu_set_n_threads(model->backend, model->n_thread);
-    ggml_backend_cpu_set_threadpool(model->backend, model->pool);
-    return LK_OK;
+    return model->pool ? LK_OK : lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
@@ -44,10 +40,10 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
 
 void lk_model_free(lk_model *model) {
     if (!model) return;
-    if (model->backend) ggml_backend_free(model->backend);
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
     lk_net_free(model->net, &model->ledger);
+    lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
     struct lk_ledger last = {0};
     lk_ledger_enter(&last, LK_FOR_OTHER, sizeof *model);
@@ -69,6 +65,10 @@ const char *lk_version(void) { return LOWKEY_VERSION; }
 lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special, int32_t **tok, size_t *n_tok, lk_err *err) {
     return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
 }
+
+void lk_tokens_free(int32_t *tok) { free(tok); }
+
+void lk_text_free(char *text) { free(text); }
 
 size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) { return lk_vocab_text(model->vocab, tok, buf, cap); }
 

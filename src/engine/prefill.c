@@ -83,7 +83,6 @@ static struct ggml_tensor *attend(struct prefill *p, int layer, const struct lk_
     ggml_set_input(p->graph.mask);
     struct ggml_tensor *out = ggml_flash_attn_ext(ctx, ggml_permute(ctx, pre->q, 0, 2, 1, 3), exact_rows(p, k, first, at + n),
                                                   exact_rows(p, v, first, at + n), p->graph.mask, hp->attn_scale, hp->alibi_max_bias, 0.0f);
-    ggml_flash_attn_ext_set_prec(out, GGML_PREC_F32);
     return ggml_reshape_2d(ctx, out, (int64_t)hp->n_head * hp->d_head, n);
 }
 
@@ -118,7 +117,7 @@ static lk_status build(struct prefill *p, int layer, size_t at, size_t n, lk_err
             ggml_build_forward_expand(g->graph, g->x_out);
         }
     }
-    return lk_graph_finish(g, p->s->model, &p->s->ledger, err);
+    return lk_graph_finish(g, &p->s->ledger, err);
 }
 
 static void fill_mask(const struct prefill *p, int layer, size_t at, size_t n) {
@@ -144,7 +143,7 @@ static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk
     if (status != LK_OK) return status;
     struct lk_graph *g = &p->graph;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
-    for (size_t i = 0; g->pos->data && i < n; i++) ((int32_t *)g->pos->data)[i] = (int32_t)(at + i);
+    lk_graph_set_positions(g, at, n);
     fill_mask(p, layer, at, n);
     p->s->attn.n_tok = (int)n;
     p->s->failed = LK_OK;
@@ -165,10 +164,10 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
     g->x_out = p->net->family->embed(p->net, g->ctx, g->tok, g->pos);
     ggml_set_output(g->x_out);
     ggml_build_forward_expand(g->graph, g->x_out);
-    status = lk_graph_finish(g, p->s->model, &p->s->ledger, err);
+    status = lk_graph_finish(g, &p->s->ledger, err);
     if (status != LK_OK) return status;
     memcpy(g->tok->data, tok + at, n * sizeof *tok);
-    for (size_t i = 0; g->pos->data && i < n; i++) ((int32_t *)g->pos->data)[i] = (int32_t)(at + i);
+    lk_graph_set_positions(g, at, n);
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK) memcpy(p->x + at * p->net->hp.n_embd, g->x_out->data, ggml_nbytes(g->x_out));
     return status;

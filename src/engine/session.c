@@ -101,9 +101,7 @@ lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool 
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
     size_t left = s->opts.n_ctx - s->n_tok;
     if (n_tok > left) n_tok = left;
-    lk_status status = lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, n_tok, 1, err);
-    if (status == LK_OK) s->cache->reserved = n_tok;
-    return status;
+    return lk_cache_reserve(s->cache, n_tok, err);
 }
 
 /* Tokens the session keeps of tok: the common prefix, one less than n_tok at most, so that there is

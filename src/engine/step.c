@@ -92,7 +92,7 @@ static lk_status build(struct lk_session *s, int n_tok, bool all, lk_err *err) {
     g->logits = net->family->head(net, g->ctx, x);
     ggml_set_output(g->logits);
     ggml_build_forward_expand(g->graph, g->logits);
-    status = lk_graph_finish(g, s->model, &s->ledger, err);
+    status = lk_graph_finish(g, &s->ledger, err);
     if (status != LK_OK) return status;
     g->n_tok = n_tok;
     g->all = all;
@@ -109,7 +109,7 @@ lk_status lk_step(struct lk_session *s, const int32_t *tok, int n_tok, bool all,
     if (status != LK_OK) return status;
 
     memcpy(s->step.tok->data, tok, n_tok * sizeof *tok);
-    for (int i = 0; i < n_tok; i++) ((int32_t *)s->step.pos->data)[i] = (int32_t)s->n_tok + i;
+    lk_graph_set_positions(&s->step, s->n_tok, n_tok);
     s->attn.n_tok = n_tok;
     s->failed = LK_OK;
     status = lk_graph_run(&s->step, s->model, err);

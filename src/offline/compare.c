@@ -1,16 +1,14 @@
 /* Recipes against the full cache on a text, position by position.
  *
- * Every chunk of n_ctx tokens starts from an empty cache and is read in steps of LK_TILE tokens
- * through the cache itself, so that a prediction sees exactly what a decoder would have kept by
- * then. The second half of a chunk is scored, as llama-perplexity does. */
+ * Every chunk of n_ctx tokens starts from an empty cache and is read in small steps through the
+ * cache itself, so that a prediction sees what a decoder would have kept by then. The second half
+ * of a chunk is scored, as llama-perplexity does. */
 #include "engine/engine.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { STEP = LK_TILE };
 
 struct tally {
     double   nll, nll2, kl, kl2, same;
@@ -21,12 +19,12 @@ struct tally {
 struct comparison {
     struct lk_ledger  ledger;
     lk_model         *model;
-    size_t            n_vocab, n_recipe, n_ctx, n_chunk;
+    size_t            n_vocab, n_recipe, n_ctx, n_chunk, n_step;
     lk_recipe        *f16;
     lk_session      **session;   /* [1 + n_recipe]; the full cache first                      */
     struct tally     *tally;     /* [1 + n_recipe]                                             */
     float            *kl;        /* [n_recipe][n_chunk * scored(n_ctx)]                        */
-    float            *full, *log_p; /* [STEP][n_vocab] of the full cache, [n_vocab] of a recipe */
+    float            *full, *log_p; /* [n_step][n_vocab] of the full cache, [n_vocab] of a recipe */
     int32_t          *tok;       /* [n_ctx] the chunk at hand                                  */
     uint64_t          done, total;
 };
@@ -70,7 +68,7 @@ static lk_status take(struct comparison *c, const lk_recipe *const *recipe, lk_e
     c->session = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->session);
     c->tally = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->tally);
     c->kl = lk_alloc(&c->ledger, LK_FOR_OTHER, n * c->n_chunk * scored(c->n_ctx) * sizeof *c->kl);
-    c->full = lk_alloc(&c->ledger, LK_FOR_OTHER, STEP * c->n_vocab * sizeof *c->full);
+    c->full = lk_alloc(&c->ledger, LK_FOR_OTHER, c->n_step * c->n_vocab * sizeof *c->full);
     c->log_p = lk_alloc(&c->ledger, LK_FOR_OTHER, c->n_vocab * sizeof *c->log_p);
     c->tok = lk_alloc(&c->ledger, LK_FOR_OTHER, c->n_ctx * sizeof *c->tok);
     if (!c->session || !c->tally || !c->kl || !c->full || !c->log_p || !c->tok)
@@ -88,7 +86,7 @@ static void release(struct comparison *c) {
     lk_recipe_free(c->f16);
     lk_release(&c->ledger, LK_FOR_OTHER, c->tok, c->n_ctx * sizeof *c->tok);
     lk_release(&c->ledger, LK_FOR_OTHER, c->log_p, c->n_vocab * sizeof *c->log_p);
-    lk_release(&c->ledger, LK_FOR_OTHER, c->full, STEP * c->n_vocab * sizeof *c->full);
+    lk_release(&c->ledger, LK_FOR_OTHER, c->full, c->n_step * c->n_vocab * sizeof *c->full);
     lk_release(&c->ledger, LK_FOR_OTHER, c->kl, n * c->n_chunk * scored(c->n_ctx) * sizeof *c->kl);
     lk_release(&c->ledger, LK_FOR_OTHER, c->tally, n * sizeof *c->tally);
     lk_release(&c->ledger, LK_FOR_OTHER, c->session, n * sizeof *c->session);
@@ -113,7 +111,7 @@ static void score(struct comparison *c, size_t i, size_t pos, int row) {
 }
 
 static lk_status read_step(struct comparison *c, size_t at, const lk_compare_opts *opts, lk_err *err) {
-    size_t n = c->n_ctx - at < STEP ? c->n_ctx - at : STEP;
+    size_t n = c->n_ctx - at < c->n_step ? c->n_ctx - at : c->n_step;
     for (size_t i = 0; i <= c->n_recipe; i++) {
         double start = now();
         lk_status status = lk_session_eval(c->session[i], c->tok + at, n, true, err);
@@ -134,7 +132,7 @@ static lk_status read_chunk(struct comparison *c, const int32_t *tok, const lk_c
     int32_t begin = lk_vocab_begin(c->model->vocab);
     if (begin >= 0) c->tok[0] = begin; /* as llama-perplexity does where the model wants a begin token */
     for (size_t i = 0; i <= c->n_recipe; i++) lk_session_clear(c->session[i]);
-    for (size_t at = 0; at < c->n_ctx; at += STEP) {
+    for (size_t at = 0; at < c->n_ctx; at += c->n_step) {
         lk_status status = read_step(c, at, opts, err);
         if (status != LK_OK) return status;
     }
@@ -173,11 +171,13 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
                      const lk_compare_opts *opts, lk_compare_result *results, lk_err *err) {
     if (n_recipe == 0) return lk_fail(err, LK_E_ARG, "there is no recipe to compare");
     if (opts->n_ctx < 4) return lk_fail(err, LK_E_ARG, "chunks of %d tokens cannot be scored; give at least 4", opts->n_ctx);
+    if (opts->n_step < 0 || opts->n_step > LK_EVAL_MAX)
+        return lk_fail(err, LK_E_ARG, "steps of %d tokens are not possible; give 1 to %d", opts->n_step, LK_EVAL_MAX);
     size_t n_ctx = opts->n_ctx, n_chunk = n_tok / n_ctx;
     if (n_chunk == 0) return lk_fail(err, LK_E_ARG, "the text has %zu tokens, less than one chunk of %zu; use a smaller context", n_tok, n_ctx);
     if (opts->n_chunk > 0 && (size_t)opts->n_chunk < n_chunk) n_chunk = opts->n_chunk;
     struct comparison c = {.model = model, .n_vocab = model->net->hp.n_vocab, .n_recipe = n_recipe, .n_ctx = n_ctx,
-                           .n_chunk = n_chunk, .total = (uint64_t)n_chunk * n_ctx * (1 + n_recipe)};
+                           .n_chunk = n_chunk, .n_step = opts->n_step ? opts->n_step : LK_TILE, .total = (uint64_t)n_chunk * n_ctx * (1 + n_recipe)};
     lk_status status = take(&c, recipe, err);
     for (size_t chunk = 0; status == LK_OK && chunk < n_chunk; chunk++) status = read_chunk(&c, tok + chunk * n_ctx, opts, err);
     for (size_t i = 0; status == LK_OK && i < n_recipe; i++) results[i] = summarise(&c, i);

@@ -1,0 +1,14 @@
+#ifndef LOWKEY_VERBS_H
+#define LOWKEY_VERBS_H
+
+#include "args.h"
+
+/* One file each; all return a program status. */
+int run_verb(const struct verb *verb, int argc, char **argv);
+int chat_verb(const struct verb *verb, int argc, char **argv);
+int plan_verb(const struct verb *verb, int argc, char **argv);
+int perplexity_verb(const struct verb *verb, int argc, char **argv);
+int recipes_verb(const struct verb *verb, int argc, char **argv);
+int info_verb(const struct verb *verb, int argc, char **argv);
+
+#endif

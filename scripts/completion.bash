@@ -1,0 +1,65 @@
+# Bash completion of lowkey: verbs, options, presets, files.
+
+_lowkey_presets() {
+  lowkey recipes --json 2>/dev/null | sed -n 's/^ \{6\}"name": "\([a-z0-9-]*\)",$/\1/p'
+}
+
+# Names of files that end like $2, and of directories, that begin with $1.
+_lowkey_files() {
+  local file
+  COMPREPLY=()
+  while IFS= read -r file; do
+    COMPREPLY+=("$file")
+  done < <(compgen -d -- "$1"; compgen -f -X "!*$2" -- "$1")
+  compopt -o filenames
+}
+
+_lowkey() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]-}
+  local verbs='run chat plan perplexity recipes info help'
+  COMPREPLY=()
+  if [ "$COMP_CWORD" = 1 ]; then
+    mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
+    return
+  fi
+  case $previous in
+    -m | --model) _lowkey_files "$current" .gguf; return ;;
+    -f | --file) _lowkey_files "$current" ''; return ;;
+    --grammar-file) _lowkey_files "$current" .gbnf; return ;;
+    --weights) mapfile -t COMPREPLY < <(compgen -W 'shipped f32' -- "$current"); return ;;
+    -k | --kv)
+      mapfile -t COMPREPLY < <(compgen -W "$(_lowkey_presets)" -- "$current")
+      [ ${#COMPREPLY[@]} -gt 0 ] || _lowkey_files "$current" ''
+      return
+      ;;
+    -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory) return ;;
+    --temp | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n | --seed) return ;;
+  esac
+
+  local model='-m --model -t --threads --weights --no-mmap'
+  local session='-k --kv -c --ctx --stream --max-memory'
+  local sampling='--temp --greedy --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --grammar-file'
+  local options
+  case $verb in
+    run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --stats --json" ;;
+    chat) options="--system -n --tokens $model $session $sampling --json" ;;
+    plan) options="-k --kv -c --ctx --fit --stream $model --json" ;;
+    perplexity) options="-f --file -k --kv -c --ctx --chunks $model --json" ;;
+    info) options="$model --json" ;;
+    recipes)
+      options=--json
+      if [[ $current != -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(_lowkey_presets)" -- "$current")
+        return
+      fi
+      ;;
+    help)
+      mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$current")
+      return
+      ;;
+    *) return ;;
+  esac
+  mapfile -t COMPREPLY < <(compgen -W "$options --help" -- "$current")
+}
+
+complete -F _lowkey lowkey

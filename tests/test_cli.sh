@@ -1,0 +1,257 @@
+#!/usr/bin/env bash
+# The program from outside: bad input gives one line and status 1; good input gives what scripts rely on.
+#
+# LOWKEY_BIN: the program. LOWKEY_MODEL, or the default model where scripts/fetch-model keeps it:
+# without a model the good paths are skipped (status 77).
+set -u
+
+bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
+[ -x "$bin" ] || { echo "FAILED: no program at $bin"; exit 1; }
+default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf
+model=${LOWKEY_MODEL:-$default}
+unset LOWKEY_MODEL
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+count=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# bad WORDS ARGUMENT...: status 1, exactly one line on stderr that begins "lowkey: " and holds WORDS,
+# nothing on stdout. Standard input is $input, or empty.
+bad() {
+  local words=$1 status
+  shift
+  count=$((count + 1))
+  timeout 60 "$bin" "$@" <"${input:-/dev/null}" >out 2>err
+  status=$?
+  [ $status = 1 ] || fail "lowkey $*: status $status, expected 1"
+  [ "$(wc -l <err)" = 1 ] || fail "lowkey $*: $(wc -l <err) lines on stderr: $(head -c 400 err)"
+  grep -q '^lowkey: ' err || fail "lowkey $*: stderr is: $(head -c 400 err)"
+  grep -qF -- "$words" err || fail "lowkey $*: expected '$words' in: $(head -c 400 err)"
+  [ ! -s out ] || fail "lowkey $*: stdout is: $(head -c 400 out)"
+}
+
+# good ARGUMENT...: status 0 and a silent stderr; leaves stdout in the file out.
+good() {
+  local status
+  count=$((count + 1))
+  timeout 300 "$bin" "$@" <"${input:-/dev/null}" >out 2>err
+  status=$?
+  [ $status = 0 ] || fail "lowkey $*: status $status: $(head -c 400 err)"
+  [ ! -s err ] || fail "lowkey $*: stderr is: $(head -c 400 err)"
+}
+
+# says WORDS: the last output holds them.
+says() { grep -qF -- "$1" out || fail "expected '$1' in: $(head -c 600 out)"; }
+
+# json EXPRESSION: with d the last output's JSON, the Python expression is true.
+json() {
+  python3 -m json.tool out >/dev/null || fail "not JSON: $(head -c 400 out)"
+  python3 -c 'import json, sys
+d = json.load(open("out"))
+sys.exit(0 if eval(sys.argv[1]) else 1)' "$1" || fail "not true of the JSON: $1: $(head -c 600 out)"
+}
+
+plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes"]'
+cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","cache_bytes","f16_bytes","scratch_bytes","bits_per_value","bytes_per_token"]'
+run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
+result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
+info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","lacks"]'
+
+# ---- help ---------------------------------------------------------------------------------------
+
+good
+says 'usage: lowkey VERB'
+good --version
+says 'lowkey '
+for verb in run chat plan perplexity recipes info; do
+  good help $verb
+  says "usage: lowkey $verb"
+  says 'Examples'
+  cp out help
+  good $verb --help
+  cmp -s out help || fail "'help $verb' and '$verb --help' differ"
+  awk 'length > 100' out | grep . && fail "$verb --help has lines of more than 100 characters"
+done
+
+# ---- bad input that needs no model ----------------------------------------------------------------
+
+printf 'GGUF, or so it says' >not.gguf
+: >empty
+printf 'caf\xe9' >latin1
+printf 'a\0b' >zero
+printf 'body: rot3; window many: f16\n' >bad.recipe
+head -c 20000 /dev/zero | tr '\0' ' ' >large.recipe
+mkdir directory
+
+bad "unknown verb 'walk'" walk
+bad "unknown verb 'walk'" help walk
+bad "unknown option '--walk'" --walk
+bad "unknown option '--walk'; see 'lowkey run --help'" run --walk
+bad "unknown option '-Q'" run -Q
+bad "--prompt needs a value" run -p
+bad "--json takes no value" run --json=3
+bad "'stray' is not an option" run stray
+bad "--tokens: '0' is not a number from 1" run -p x -n 0
+bad "--tokens: '-5' is not" run -p x -n -5
+bad "--tokens: '3x' is not" run -p x -n 3x
+bad "--tokens: '99999999999999999999' is not" run -p x -n 99999999999999999999
+bad "--ctx: '9999999999999k' is not" run -p x -c 9999999999999k
+bad "--threads: '0' is not" run -p x -t 0
+bad "--temp: 'nan' is not" run -p x --temp nan
+bad "--temp: '1e999' is not" run -p x --temp 1e999
+bad "--top-p: '1.5' is not a number from 0 to 1" run -p x --top-p 1.5
+bad "--seed: '-1' is not" run -p x --seed -1
+bad "--max-memory: '0' is not" run -p x --max-memory 0
+bad "--weights: 'int3' is neither" run -m not.gguf -p x --weights int3
+bad "the prompt is empty" run -p ""
+bad "the prompt is empty" run
+bad "the prompt is empty" run -f empty
+bad "byte 3 is 0xe9" run -f latin1
+bad "byte 3 is 0xe9" run -p "$(cat latin1)"
+bad "byte 1 is zero" run -f zero
+input=latin1 bad "standard input: not valid UTF-8" run
+bad "No such file" run -f missing
+bad "is a directory" run -f directory
+bad "give one of them" run -p x -f empty
+bad "--system needs --chat" run -p x --system y
+bad "'run' takes one --kv" run -p x --kv f16 --kv best-3
+bad "'chat' takes one --kv" chat --kv f16 --kv best-3
+bad "column 9: expected 'k=', 'v=' or a codec" run -p x --kv "sink 4: x=rot3"
+bad "neither a preset" run -p x --kv selectve
+bad "no recipe and no file" run -p x --kv ./missing.recipe
+bad "bad.recipe: recipe, line 1, column 20" run -p x --kv bad.recipe
+bad "larger than 16.0 KiB" run -p x --kv large.recipe
+bad "is a directory" run -p x --kv directory
+bad "recipe: empty" run -p x --kv ""
+bad "neither a preset" recipes best-3 nonsense
+bad "No such file" run -p x -m missing.gguf
+bad "is a directory" run -p x -m directory
+bad "" run -p x -m not.gguf
+bad "" run -p x -m empty
+bad "" info -m not.gguf
+LOWKEY_CACHE=$work bad "no model: give one with -m FILE.gguf" info
+LOWKEY_MODEL=missing.gguf bad "missing.gguf" info
+bad "no text: give -f FILE" perplexity
+bad "is empty" perplexity -f empty -m not.gguf
+bad "--ctx: '1' is not" perplexity -f empty -c 1
+bad "--ctx: 'x' is not" plan -c 4k,x
+bad "leave --ctx away" plan --fit 100 -c 4k
+if [ -w /dev/full ]; then
+  timeout 60 "$bin" recipes >/dev/full 2>err && fail "a full disk goes unnoticed"
+  grep -q '^lowkey: cannot write' err || fail "a full disk: $(cat err)"
+fi
+
+# ---- recipes ------------------------------------------------------------------------------------
+
+good recipes
+says 'best-3'
+good recipes --json
+json 'all(list(p) == ["name","text","note","levels"] for p in d["presets"])'
+json 'all(list(l) == ["name","k","v"] for p in d["presets"] for l in p["levels"])'
+printf '# mine\nsink 4: f16\nbody: rot3\nwindow 64: f16\n' >my.recipe
+good recipes --json my.recipe best-3 "body: rot2; layers first 2: rot4"
+json '[r["text"] for r in d["recipes"]] == ["sink 4: f16; body: rot3; window 64: f16", "best-3", "body: rot2; layers first 2: rot4"]'
+json '[l["name"] for l in d["recipes"][2]["levels"]] == ["body", "layers 0-1"]'
+
+# ---- with a model -------------------------------------------------------------------------------
+
+if [ ! -r "$model" ]; then
+  [ $failures = 0 ] || exit 1
+  echo "skipped: $model is not there; scripts/fetch-model brings it ($count checks without it passed)"
+  exit 77
+fi
+export LOWKEY_MODEL=$model
+
+# The default model is fetched, by the script beside the program, when somebody wants to chat.
+mkdir -p build scripts cache/models
+cp "$bin" build/lowkey
+printf '#!/bin/sh\necho fetching\nln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf"\n' >scripts/fetch-model
+chmod +x scripts/fetch-model
+echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey chat >out 2>err ||
+  fail "chat does not fetch: $(cat err)"
+says 'recipe: f16'
+grep -q '^fetching' err || fail "the fetching goes unseen: $(cat err)"
+printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
+LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed fetch goes unnoticed"
+grep -q '^lowkey: the model could not be fetched' err || fail "a failed fetch: $(cat err)"
+
+good info
+says 'parameters'
+good info --json
+json "list(d) == $info_keys"
+json 'd["n_layer"] > 0 and d["n_threads"] > 0'
+
+good plan -c 1k,2048 --kv f16 --kv best-3
+says '2,048'
+good plan -c 1k,2048 --kv f16 --kv best-3 --json
+json "all(list(p) == $plan_keys for p in d['plans'])"
+json '[(p["kv"], p["n_tok"]) for p in d["plans"]] == [("f16", 1024), ("f16", 2048), ("best-3", 1024), ("best-3", 2048)]'
+json 'd["plans"][3]["cache_bytes"] < d["plans"][1]["cache_bytes"]'
+good plan --json
+json 'len(d["plans"]) >= 5'
+good plan --fit 2000 --kv best-3 --json
+json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
+
+good run -p "The capital of France is" -n 6 --greedy
+cp out first
+good run -p "The capital of France is" -n 6 --greedy
+cmp -s out first || fail "greedy answers differ"
+printf 'The capital of France is\n' >prompt
+input=prompt good run -n 6 --greedy
+cmp -s out first || fail "a piped prompt gives another answer"
+good run -f prompt -n 6 --greedy
+cmp -s out first || fail "a prompt from a file gives another answer"
+good run -p "The capital of France is" -n 6 --greedy --kv best-3 --json
+json "list(d) == $run_keys"
+json "list(d['cache']) == $cache_keys"
+json 'd["kv"] == "best-3" and 0 < d["answer_tokens"] <= 6 and d["stop"] in ("length", "end")'
+json 'd["cache"]["cache_bytes"] == sum(d["cache"][k] for k in ("code_bytes", "scale_bytes", "exact_bytes", "padding_bytes"))'
+json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "window 64"]'
+good run --chat --system "Be brief." -p "Name a river." -n 8 --seed 7 --temp 1.2 --top-k 20 --json --kv my.recipe
+json 'd["kv"] == "sink 4: f16; body: rot3; window 64: f16"'
+printf 'root ::= "yes" | "no"\n' >yes.gbnf
+good run -p "Is water wet? Answer:" -n 8 --grammar-file yes.gbnf --json
+json 'd["text"] in ("yes", "no")'
+timeout 300 "$bin" run -p Hello -n 4 --stats >out 2>err || fail "run --stats: status $?"
+for row in prompt answer cache 'in f16' scratch; do
+  grep -q "$row" err || fail "run --stats says nothing of '$row': $(cat err)"
+done
+printf 'root ::= (\n' >bad.gbnf
+bad "bad.gbnf: " run -p x --grammar-file bad.gbnf
+bad "is empty" run -p x --grammar-file empty
+bad "more than the context of 3" run -p "a b c d e f g h i j" -c 3
+bad "fewer than a chunk" perplexity -f prompt
+
+printf 'Name a river.\n/kv\n/stats\n' >talk
+input=talk good chat -n 8 --greedy --kv best-3
+says 'body'
+says 'bits a value'
+input=talk good chat -n 8 --greedy --kv best-3 --json
+[ "$(wc -l <out)" = 3 ] || fail "chat --json: $(wc -l <out) lines, expected 3"
+while read -r line; do
+  echo "$line" | python3 -m json.tool >/dev/null || fail "chat --json: not JSON: $line"
+done <out
+printf 'Hello\n/what\n' >talk
+input=talk timeout 300 "$bin" chat -n 4 <talk >out 2>err
+grep -q "^lowkey: unknown command '/what'" err || fail "chat: unknown command: $(cat err)"
+
+for i in $(seq 1 300); do echo "Line $i: the river ran past house number $((i * 7 % 31))."; done >text
+good perplexity -f text -c 256 --chunks 1 --kv f16 --kv best-3 --json
+json 'list(d)[:4] == ["model","n_ctx","n_tok","results"] and d["n_ctx"] == 256'
+json "all(list(r)[:8] == $result_keys for r in d['results'])"
+json '[r["kv"] for r in d["results"]] == ["f16", "best-3"] and d["results"][0]["kl_mean"] <= d["results"][1]["kl_mean"]'
+good perplexity -f text -c 256 --chunks 1
+says 'same top'
+
+timeout --preserve-status --signal INT 3 "$bin" run -f text -n 3000 >out 2>err
+status=$?
+[ $status = 130 ] || fail "interrupted run: status $status, expected 130: $(head -c 300 err)"
+
+[ $failures = 0 ] || exit 1
+echo "$count checks passed"

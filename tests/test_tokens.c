@@ -1,0 +1,335 @@
+/* Text to tokens and back, chat templates, and sampling. */
+#include "model/model.h"
+#include "token/sampling.h"
+#include "token/utf8.h"
+#include "token/vocab.h"
+
+#include "base/quiet.h"
+#include "tiny_gguf.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void set_splitter(struct gguf_context *g, void *name) {
+    if (name) gguf_set_val_str(g, "tokenizer.ggml.pre", name);
+}
+
+static struct lk_vocab *open_split_vocab(const char *preset, char *splitter) {
+    char path[256];
+    const char *dir = getenv("TMPDIR");
+    struct lk_vocab *v = NULL;
+    lk_err err = {0};
+    snprintf(path, sizeof path, "%s/lowkey-tokens-%s-%d.gguf", dir ? dir : "/tmp", preset, (int)getpid());
+    assert_true(tiny_gguf_write_edited(path, tiny_preset(preset), set_splitter, splitter));
+    struct lk_ledger ledger = {0};
+    struct lk_net *net = NULL; /* the order every caller keeps: check, then load the vocabulary */
+    if (lk_net_open(&net, path, NULL, &ledger, &err) != LK_OK || lk_vocab_open(&v, path, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    lk_net_free(net, &ledger);
+    unlink(path);
+    return v;
+}
+
+static struct lk_vocab *open_vocab(const char *preset) { return open_split_vocab(preset, NULL); }
+
+static void assert_round_trip(const struct lk_vocab *v, const char *text, bool leading_space) {
+    int32_t *tok = NULL;
+    size_t n = 0, len = 0;
+    char back[1024] = "";
+    lk_err err = {0};
+    if (lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, &err) != LK_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < n; i++) len += lk_vocab_text(v, tok[i], back + len, sizeof back - len);
+    free(tok);
+    assert_string_equal(back + (leading_space ? 1 : 0), text);
+}
+
+static void round_trips(void **state) {
+    (void)state;
+    struct lk_vocab *spm = open_vocab("llama-spm"), *bpe = open_vocab("qwen2-bpe");
+    static const char *const texts[] = {"hello world", "a\nb\tc", "na\xc3\xafve caf\xc3\xa9", "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e", "\xf0\x9f\x98\x80!", "  two  spaces "};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        assert_round_trip(spm, texts[i], true); /* SentencePiece puts a space before a text */
+        assert_round_trip(bpe, texts[i], false);
+    }
+    lk_vocab_free(spm);
+    lk_vocab_free(bpe);
+}
+
+static void special_tokens(void **state) {
+    (void)state;
+    struct lk_vocab *v = open_vocab("llama-spm");
+    static const char text[] = "<|im_end|>";
+    int32_t *tok = NULL;
+    size_t n = 0;
+    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(tok[0], 1); /* <s> */
+    assert_true(lk_vocab_ends(v, tok[1]));
+    assert_false(lk_vocab_ends(v, 40));
+    char small[4];
+    assert_int_equal(lk_vocab_text(v, tok[1], small, sizeof small), strlen(text));
+    assert_string_equal(small, "<|i");
+    free(tok);
+    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, NULL), LK_OK);
+    assert_true(n > 2); /* plain text now */
+    free(tok);
+    assert_int_equal(lk_vocab_tokenize(v, "", 0, false, &tok, &n, NULL), LK_OK);
+    assert_int_equal(n, 0);
+    free(tok);
+    assert_int_equal(lk_vocab_text(v, -1, small, sizeof small), 0);
+    assert_int_equal(lk_vocab_text(v, 1 << 20, small, sizeof small), 0);
+    assert_false(lk_vocab_ends(v, -5));
+    assert_false(lk_vocab_ends(v, INT32_MAX));
+    lk_vocab_free(v);
+}
+
+static void broken_utf8_is_refused(void **state) {
+    (void)state;
+    static const struct { const char *text; size_t at; } bad[] = {
+        {"ab\x80", 2}, {"\xc0\xaf", 0}, {"\xe0\x80\xaf", 0}, {"x\xed\xa0\x80", 1}, {"\xf4\x90\x80\x80", 0}, {"\xf8", 0}, {"abc\xe6\x97", 3}, {"\xff", 0},
+    };
+    struct lk_vocab *v = open_vocab("qwen2-bpe");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        int32_t *tok = NULL;
+        size_t n = 0;
+        lk_err err = {0};
+        char position[32];
+        assert_int_equal(lk_utf8_valid(bad[i].text, strlen(bad[i].text)), bad[i].at);
+        assert_int_equal(lk_vocab_tokenize(v, bad[i].text, strlen(bad[i].text), true, &tok, &n, &err), LK_E_FORMAT);
+        snprintf(position, sizeof position, "byte %zu ", bad[i].at);
+        assert_non_null(strstr(err.msg, position));
+    }
+    lk_vocab_free(v);
+}
+
+/* Splitters that are regular expressions recurse once per character of a word. */
+static void long_words(void **state) {
+    (void)state;
+    enum { N = 150000 };
+    char bloom[] = "bloom", standard[] = "default";
+    struct lk_vocab *vocab[] = {open_split_vocab("qwen2-bpe", bloom), open_split_vocab("qwen2-bpe", standard), open_vocab("llama-spm")};
+    static const char runs[] = "a1! ";
+    char *text = malloc(5 << 20);
+    int32_t *tok = NULL;
+    size_t n = 0;
+    for (int v = 0; v < 3; v++) {
+        for (const char *c = runs; *c; c++) {
+            memset(text, *c, N);
+            assert_int_equal(lk_vocab_tokenize(vocab[v], text, N, false, &tok, &n, NULL), LK_OK);
+            assert_true(n > 0 && n <= N + 1);
+            free(tok);
+        }
+        memset(text, 'a', 5 << 20);
+        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, false, &tok, &n, NULL), LK_E_UNSUPPORTED);
+        lk_vocab_free(vocab[v]);
+    }
+    free(text);
+}
+
+/* The default model's tokenizer, where it is. */
+static void smollm2_tokens(void **state) {
+    (void)state;
+    char path[512];
+    const char *dir = getenv("LOWKEY_MODELS"), *home = getenv("HOME");
+    snprintf(path, sizeof path, "%s%s/SmolLM2-135M-Instruct.Q4_1.gguf", dir ? dir : home ? home : "", dir ? "" : "/.cache/lowkey/models");
+    if (access(path, R_OK) != 0) skip();
+    struct lk_vocab *v = NULL;
+    assert_int_equal(lk_vocab_open(&v, path, NULL), LK_OK);
+    assert_round_trip(v, "The capital of France is Paris; 3.14159 \xe2\x82\xac.\n\n\tint main(void)", false);
+    char *text = NULL;
+    const lk_message msg[] = {{"system", "Be brief."}, {"user", "Hello"}};
+    assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_string_equal(text, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    int32_t *tok = NULL;
+    size_t n = 0;
+    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
+    assert_int_equal(tok[0], 1); /* <|im_start|> */
+    free(tok);
+    free(text);
+    lk_vocab_free(v);
+}
+
+static void chat_template(void **state) {
+    (void)state;
+    struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
+    const lk_message msg[] = {{"system", "be brief"}, {"user", "hello"}};
+    char *text = NULL;
+    assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_string_equal(text, "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
+    free(text);
+    assert_int_equal(lk_vocab_chat(v, msg, 0, true, &text, NULL), LK_E_ARG);
+    assert_int_equal(lk_vocab_chat(v, &(lk_message){"user", NULL}, 1, true, &text, NULL), LK_E_ARG);
+    assert_int_equal(lk_vocab_chat(none, msg, 2, true, &text, NULL), LK_E_UNSUPPORTED);
+    int32_t *tok;
+    size_t n;
+    assert_int_equal(lk_vocab_tokenize(none, "a", 1, true, &tok, &n, NULL), LK_E_UNSUPPORTED);
+    assert_int_equal(lk_vocab_text(none, 3, (char[8]){0}, 8), 0);
+    lk_vocab_free(v);
+    lk_vocab_free(none);
+}
+
+/* ---- sampling -------------------------------------------------------------------------------------- */
+
+static const lk_sampler_opts plain = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+
+static int32_t next(struct lk_sampling *s, const float *logits, int n) {
+    int32_t tok = -1;
+    lk_err err = {0};
+    if (lk_sampling_next(s, logits, n, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_in_range(tok, 0, n - 1);
+    return tok;
+}
+
+static struct lk_sampling *sampler(const lk_sampler_opts *opts) {
+    struct lk_sampling *s = NULL;
+    assert_int_equal(lk_sampling_new(&s, NULL, opts, NULL), LK_OK);
+    return s;
+}
+
+static void greedy_and_penalty(void **state) {
+    (void)state;
+    const float logits[] = {0, 2, 5, 4.9f, -INFINITY};
+    lk_sampler_opts o = plain;
+    o.temperature = 0;
+    struct lk_sampling *s = sampler(&o);
+    for (int i = 0; i < 3; i++) assert_int_equal(next(s, logits, 5), 2);
+    lk_sampling_free(s);
+    o.repeat_penalty = 1.5f;
+    o.repeat_last_n = 1;
+    s = sampler(&o);
+    assert_int_equal(next(s, logits, 5), 2);
+    assert_int_equal(next(s, logits, 5), 3); /* 5 / 1.5 < 4.9 */
+    assert_int_equal(next(s, logits, 5), 2);
+    lk_sampling_free(s);
+}
+
+static void samples_follow_the_distribution(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    const float logits[] = {logf(0.5f), logf(0.3f), logf(0.15f), logf(0.05f)};
+    const double expected[] = {0.5, 0.3, 0.15, 0.05};
+    int count[4] = {0};
+    lk_sampler_opts o = plain;
+    o.seed = 7;
+    struct lk_sampling *s = sampler(&o), *again = sampler(&o);
+    for (int i = 0; i < N; i++) {
+        int32_t tok = next(s, logits, 4);
+        assert_int_equal(next(again, logits, 4), tok); /* a seed decides everything */
+        count[tok]++;
+    }
+    for (int i = 0; i < 4; i++) assert_true(fabs((double)count[i] / N - expected[i]) < 0.02);
+    lk_sampling_free(s);
+    lk_sampling_free(again);
+    const struct { int top_k; float top_p, min_p; int allowed; } cut[] = {{2, 1, 0, 2}, {0, 0.7f, 0, 2}, {0, 1, 0.25f, 3}, {1, 1, 0, 1}};
+    for (size_t c = 0; c < sizeof cut / sizeof cut[0]; c++) {
+        o.top_k = cut[c].top_k;
+        o.top_p = cut[c].top_p;
+        o.min_p = cut[c].min_p;
+        s = sampler(&o);
+        int seen = 0;
+        for (int i = 0; i < 2000; i++) {
+            int32_t tok = next(s, logits, 4);
+            if (tok + 1 > seen) seen = tok + 1;
+        }
+        assert_int_equal(seen, cut[c].allowed);
+        lk_sampling_free(s);
+    }
+}
+
+static void bad_logits_and_options(void **state) {
+    (void)state;
+    struct lk_sampling *s = sampler(&plain);
+    int32_t tok;
+    float logits[] = {1, NAN, 0}, dead[] = {-INFINITY, -INFINITY, -INFINITY};
+    assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL), LK_E_FORMAT);
+    logits[1] = INFINITY;
+    assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL), LK_E_FORMAT);
+    assert_int_equal(lk_sampling_next(s, dead, 3, &tok, NULL), LK_E_FORMAT);
+    logits[1] = 0;
+    next(s, logits, 3);
+    assert_int_equal(lk_sampling_next(s, logits, 2, &tok, NULL), LK_E_ARG);
+    assert_int_equal(lk_sampling_next(s, logits, 0, &tok, NULL), LK_E_ARG);
+    lk_sampling_free(s);
+    lk_sampler_opts bad[7];
+    for (int i = 0; i < 7; i++) bad[i] = plain;
+    bad[0].temperature = NAN;
+    bad[1].top_p = 1.5f;
+    bad[2].top_p = NAN;
+    bad[3].min_p = -1;
+    bad[4].repeat_penalty = 0;
+    bad[5].repeat_last_n = -1;
+    bad[6].repeat_last_n = INT32_MAX;
+    for (int i = 0; i < 7; i++) assert_int_equal(lk_sampling_new(&s, NULL, &bad[i], NULL), LK_E_ARG);
+}
+
+static void grammar_constrains(void **state) {
+    (void)state;
+    struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
+    int n = 3 + 256 + 13 + 2;
+    float *logits = calloc((size_t)n, sizeof *logits);
+    lk_sampler_opts o = plain;
+    struct lk_sampling *s = NULL;
+    o.grammar = "root ::= \"yes\" | \"no\"";
+    o.top_k = 5;
+    for (uint32_t seed = 0; seed < 20; seed++) {
+        char text[32] = "";
+        int32_t tok = 0;
+        o.seed = seed;
+        assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+        for (int i = 0; i < 8; i++) {
+            tok = next(s, logits, n);
+            if (lk_vocab_ends(v, tok)) break;
+            size_t len = strlen(text);
+            lk_vocab_text(v, tok, text + len, sizeof text - len);
+        }
+        assert_true(lk_vocab_ends(v, tok));
+        assert_true(strcmp(text, "yes") == 0 || strcmp(text, "no") == 0);
+        lk_sampling_free(s);
+    }
+    assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+    int32_t tok;
+    for (int i = 0; i < n; i++) logits[i] = -INFINITY;
+    logits['a' + 3] = 1; /* <0x61>, which neither word has */
+    assert_int_equal(lk_sampling_next(s, logits, n, &tok, NULL), LK_E_FORMAT);
+    assert_int_equal(lk_sampling_next(s, logits, n - 1, &tok, NULL), LK_E_ARG);
+    lk_sampling_free(s);
+    char *deep = malloc(5000);
+    memset(deep, '(', 4999);
+    memcpy(deep, "root ::= ", 9);
+    deep[4999] = 0;
+    const char *const bad[] = {"root ::= \"a", "root ::= missing", "other ::= \"a\"", "root ::= root \"a\"", "root ::= [a-", "root", "root ::= \"a\"{99999999}", "root ::= (\"a\"", "root ::= *", "\x01\x02", deep};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        o.grammar = bad[i];
+        if (lk_sampling_new(&s, v, &o, NULL) != LK_E_FORMAT) fail_msg("accepted: %.40s", bad[i]);
+    }
+    o.grammar = "root ::= \"a\"";
+    assert_int_equal(lk_sampling_new(&s, none, &o, NULL), LK_E_UNSUPPORTED);
+    free(deep);
+    free(logits);
+    lk_vocab_free(v);
+    lk_vocab_free(none);
+}
+
+int main(void) {
+    lk_quiet();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trips),
+        cmocka_unit_test(special_tokens),
+        cmocka_unit_test(broken_utf8_is_refused),
+        cmocka_unit_test(long_words),
+        cmocka_unit_test(smollm2_tokens),
+        cmocka_unit_test(chat_template),
+        cmocka_unit_test(greedy_and_penalty),
+        cmocka_unit_test(samples_follow_the_distribution),
+        cmocka_unit_test(bad_logits_and_options),
+        cmocka_unit_test(grammar_constrains),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
