@@ -22,7 +22,7 @@ static double uniform(void) {
 
 static float gaussian(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
 
-static const char *const tables[] = {"avx2"};
+static const char *const tables[] = {"avx2", "avxvnni"};
 enum { N_TABLE = sizeof tables / sizeof tables[0] };
 
 static const int d_heads[] = {16, 40, 64, 80, 96, 128, 256}, rows_in[] = {1, 7, 8, 31, 32}, queries[] = {1, 2, 3, 7, 16, 33};
@@ -63,7 +63,8 @@ static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side 
     const float *sigma = codec->sigma ? out->sigma : NULL;
     if (!lk_codec_row_wise(codec, side)) filled = block_rows;
     lk_codec_encode(codec, side, d, block_rows, sigma, out->head, 0, filled, out->x, d);
-    out->tile = (struct lk_tile){codec, out->head, sigma, d, block_rows, 0, 0};
+    out->tile = (struct lk_tile){.codec = codec, .head = out->head, .sigma = sigma, .d_head = d, .block_rows = block_rows,
+                                  .next = out->head};
 }
 
 /* Squared error and squared result. */

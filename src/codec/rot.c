@@ -25,34 +25,65 @@ struct lk_rot_levels lk_rot_levels(const struct lk_codec *codec) {
     return (struct lk_rot_levels){NULL, (1 << codec->bits) - 1, uniform_unit[codec->bits]};
 }
 
-/* table[code], or code: the level plus top / 2. */
-static inline float raised(const struct lk_rot_levels *levels, uint8_t code) {
-    return levels->table ? levels->table[code] : code;
-}
-
 /* ---- one row -------------------------------------------------------------------------------- */
 
-/* Nearest levels of y * inverse. Rows are multiples of 8 long: inner loops of 8 become vectors. */
-static void quantise(const struct lk_rot_levels *levels, int d, const float *y, float inverse, uint8_t *code) {
-    float mid = (float)levels->top / 2, top = (float)levels->top;
-    for (int c = 0; c < d; c += 8) {
-        if (!levels->table) {
-            int nearest[8];
-            for (int j = 0; j < 8; j++) {
-                float at = y[c + j] * inverse + (mid + 0.5f); /* truncation rounds to the nearest */
-                at = at > 0 ? at : 0;
-                nearest[j] = (int)(at < top ? at : top);
-            }
-            for (int j = 0; j < 8; j++) code[c + j] = (uint8_t)nearest[j];
-            continue;
-        }
-        int above[8] = {0};
-        for (int i = 0; levels->table[i] < levels->top; i++) {
-            float border = 0.5f * ((float)levels->table[i] + (float)levels->table[i + 1]) - mid;
-            for (int j = 0; j < 8; j++) above[j] += y[c + j] * inverse > border;
-        }
-        for (int j = 0; j < 8; j++) code[c + j] = (uint8_t)above[j];
+/* Four lanes, as gcc and clang have them on every machine: the search below is most of the time that
+ * encoding takes. Rows are multiples of 8 long. */
+typedef float   float4 __attribute__((vector_size(16)));
+typedef int32_t int4 __attribute__((vector_size(16)));
+
+static inline float4 load4(const float *x) {
+    float4 v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+static inline float4 all4(float x) { return (float4){x, x, x, x}; }
+
+static inline float total4(float4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+/* Where `mask` (0 or -1 per lane) is set a, else b. */
+static inline float4 select4(int4 mask, float4 a, float4 b) { return (float4)(((int4)a & mask) | ((int4)b & ~mask)); }
+
+/* Levels as the search wants them: code i + 1 begins at border[i], gap[i] above code i. */
+struct coder {
+    struct lk_rot_levels levels;
+    float                mid;
+    int                  n_border; /* 0 for uniform levels */
+    float                border[15];
+    int32_t              gap[15];
+};
+
+static struct coder make_coder(const struct lk_codec *codec) {
+    struct coder coder = {.levels = lk_rot_levels(codec)};
+    const struct lk_rot_levels *levels = &coder.levels;
+    coder.mid = 0.5f * (float)levels->top;
+    for (int i = 0; levels->table && levels->table[i] < levels->top; i++, coder.n_border++) {
+        coder.border[i] = 0.5f * (float)(levels->table[i] + levels->table[i + 1]) - coder.mid;
+        coder.gap[i] = levels->table[i + 1] - levels->table[i];
     }
+    return coder;
+}
+
+/* Codes of four values already divided by the step, and their levels. */
+static inline int4 code4(const struct coder *coder, float4 at, float4 *level) {
+    if (coder->n_border == 0) {
+        float4 zero = all4(0), top = all4((float)coder->levels.top);
+        at += coder->mid + 0.5f; /* truncation rounds to the nearest */
+        at = select4(at > zero, at, zero);
+        at = select4(at < top, at, top);
+        int4 code = __builtin_convertvector(at, int4);
+        *level = __builtin_convertvector(code, float4) - coder->mid;
+        return code;
+    }
+    int4 code = {0}, sum = {0};
+    for (int i = 0; i < coder->n_border; i++) {
+        int4 above = at > all4(coder->border[i]);
+        code -= above;
+        sum += above & coder->gap[i];
+    }
+    *level = __builtin_convertvector(sum, float4) - coder->mid;
+    return code;
 }
 
 /* <level, y> and <level, level>. */
@@ -60,22 +91,23 @@ struct fit {
     float dot, norm;
 };
 
-static struct fit fit_of(const struct lk_rot_levels *levels, int d, const float *y, const uint8_t *code) {
-    float dot[8] = {0}, norm[8] = {0}, mid = (float)levels->top / 2;
-    for (int c = 0; c < d; c += 8) {
-        float level[8];
-        for (int j = 0; j < 8; j++) level[j] = raised(levels, code[c + j]) - mid;
-        for (int j = 0; j < 8; j++) {
-            dot[j] += level[j] * y[c + j];
-            norm[j] += level[j] * level[j];
-        }
+static struct fit fit_of(const struct coder *coder, int d, const float *y, float inverse) {
+    float4 dot = {0}, norm = {0}, level;
+    for (int c = 0; c < d; c += 4) {
+        float4 x = load4(y + c);
+        code4(coder, x * inverse, &level);
+        dot += level * x;
+        norm += level * level;
     }
-    struct fit fit = {0, 0};
-    for (int j = 0; j < 8; j++) {
-        fit.dot += dot[j];
-        fit.norm += norm[j];
+    return (struct fit){total4(dot), total4(norm)};
+}
+
+static void code_all(const struct coder *coder, int d, const float *y, float inverse, uint8_t *code) {
+    float4 level;
+    for (int c = 0; c < d; c += 4) {
+        int4 four = code4(coder, load4(y + c) * inverse, &level);
+        for (int j = 0; j < 4; j++) code[c + j] = (uint8_t)four[j];
     }
-    return fit;
 }
 
 /* Steps worth trying, as multiples of a guess. The Gaussian's best step is the guess for coarse codes;
@@ -89,27 +121,30 @@ static const float fine_trial[N_TRIAL] = {1.02f, 0.98f, 0.94f, 0.90f, 0.86f};
 
 /* Codes of y [d], and their scale. Under the unbiased scale the error is <y, y> (1 / cos^2 - 1), cos
  * the cosine between y and its levels: the trial with the largest one wins. */
-static float code_row(const struct lk_rot_levels *levels, int bits, int d, const float *y, uint8_t *code) {
-    float energy = 0, most = 0;
-    for (int c = 0; c < d; c++) {
-        energy += y[c] * y[c];
-        most = fmaxf(most, fabsf(y[c]));
+static float code_row(const struct coder *coder, int bits, int d, const float *y, uint8_t *code) {
+    float4 square = {0}, largest = {0};
+    for (int c = 0; c < d; c += 4) {
+        float4 x = load4(y + c), magnitude = select4(x > all4(0), x, -x);
+        square += x * x;
+        largest = select4(magnitude > largest, magnitude, largest);
     }
-    float rms = sqrtf(energy / (float)d);
+    float energy = total4(square), rms = sqrtf(energy / (float)d), most = 0;
+    for (int j = 0; j < 4; j++) most = largest[j] > most ? largest[j] : most;
     memset(code, 0, d);
     if (!(rms > 0)) return 0;
     bool fine = bits > 3;
-    float guess = fine ? most / (0.5f * (float)(levels->table ? levels->top : levels->top + 1)) : rms * levels->unit;
-    float best = 0, scale = 0;
+    float reach = coder->n_border ? coder->mid : coder->mid + 0.5f; /* in steps; uniform cells reach past the last level */
+    float guess = fine ? most / reach : rms * coder->levels.unit;
+    float best = 0, scale = 0, step = guess;
     for (int i = 0; i < (bits == 1 ? 1 : N_TRIAL); i++) {
-        uint8_t trial[LK_MAX_D_HEAD];
-        quantise(levels, d, y, 1 / (guess * (fine ? fine_trial : coarse_trial)[i]), trial);
-        struct fit fit = fit_of(levels, d, y, trial);
+        float trial = guess * (fine ? fine_trial : coarse_trial)[i];
+        struct fit fit = fit_of(coder, d, y, 1 / trial);
         if (!(fit.dot * (fit.dot / fit.norm) > best)) continue;
         best = fit.dot * (fit.dot / fit.norm);
         scale = energy / fit.dot;
-        memcpy(code, trial, d);
+        step = trial;
     }
+    code_all(coder, d, y, 1 / step, code);
     return scale;
 }
 
@@ -165,13 +200,15 @@ static void to_domain(const struct lk_part *part, const float *x, float *y) {
 static float centre(int d, float *y, int8_t *code) {
     float mean[LK_MAX_D_HEAD] = {0}, most = 0;
     for (int t = 0; t < LK_TILE; t++)
-        for (int c = 0; c < d; c++) mean[c] += y[t * d + c] / LK_TILE;
-    for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(mean[c]));
+        for (int c = 0; c < d; c++) mean[c] += y[t * d + c];
+    for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(mean[c] / LK_TILE));
     float scale = most / 127;
     for (int c = 0; c < d; c++) {
-        code[c] = (int8_t)(scale > 0 ? fminf(fmaxf(roundf(mean[c] / scale), -127), 127) : 0);
-        for (int t = 0; t < LK_TILE; t++) y[t * d + c] -= scale * code[c];
+        code[c] = (int8_t)(scale > 0 ? fminf(fmaxf(roundf(mean[c] / LK_TILE / scale), -127), 127) : 0);
+        mean[c] = scale * code[c];
     }
+    for (int t = 0; t < LK_TILE; t++)
+        for (int c = 0; c < d; c++) y[t * d + c] -= mean[c];
     return scale;
 }
 
@@ -191,7 +228,7 @@ static float load_mean_scale(const uint16_t *scale) {
 
 static void encode(const struct lk_part *part, void *head, int row0, int n, const float *x, size_t stride) {
     const struct lk_codec *codec = part->codec;
-    struct lk_rot_levels levels = lk_rot_levels(codec);
+    struct coder coder = make_coder(codec);
     int d = part->d_head;
     uint16_t *scale = (uint16_t *)lk_rot_scales(codec, head, d);
     float y[LK_TILE * LK_MAX_D_HEAD], mean_scale = 0;
@@ -199,7 +236,7 @@ static void encode(const struct lk_part *part, void *head, int row0, int n, cons
     for (int t = 0; t < n; t++) to_domain(part, x + t * stride, y + t * d);
     if (codec->mean) mean_scale = centre(d, y, (int8_t *)lk_rot_mean(codec, head, d));
     for (int t = 0; t < n; t++) {
-        scale[row0 + t] = lk_half(code_row(&levels, codec->bits, d, y + t * d, code));
+        scale[row0 + t] = lk_half(code_row(&coder, codec->bits, d, y + t * d, code));
         lk_cells_put(part->side, codec->bits, d, head, row0 + t, code);
     }
     if (codec->mean) store_mean_scale(scale, mean_scale);
@@ -211,12 +248,12 @@ static void decode(const struct lk_part *part, const void *head, int row0, int n
     int d = part->d_head;
     const uint16_t *scale = lk_rot_scales(codec, head, d);
     const int8_t *mean = lk_rot_mean(codec, head, d);
-    float mid = (float)levels.top / 2, mean_scale = codec->mean ? load_mean_scale(scale) : 0;
+    float mid = 0.5f * (float)levels.top, mean_scale = codec->mean ? load_mean_scale(scale) : 0;
     uint8_t code[LK_MAX_D_HEAD];
     for (int t = row0; t < row0 + n; t++, x += stride) {
         lk_cells_get(part->side, codec->bits, d, head, t, code);
         float row_scale = lk_unhalf(scale[t] & 0x7fff);
-        for (int c = 0; c < d; c++) x[c] = row_scale * (raised(&levels, code[c]) - mid);
+        for (int c = 0; c < d; c++) x[c] = row_scale * ((float)(levels.table ? levels.table[code[c]] : code[c]) - mid);
         if (codec->mean)
             for (int c = 0; c < d; c++) x[c] += mean_scale * mean[c];
         lk_unrotate(x, d);

@@ -1,16 +1,43 @@
 #include "kern/avx2.h"
 
-static void score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+static inline void score(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                         size_t stride) {
     if (tile->codec->coding == LK_F16) lk_avx2_f16_score(tile, q, s, stride);
-    else if (tile->codec->coding == LK_KIVI) lk_avx2_kivi_score(tile, q, s, stride);
-    else lk_avx2_row_score(tile, q, s, stride);
+    else if (tile->codec->coding == LK_KIVI) lk_avx2_kivi_score(dots, tile, q, s, stride);
+    else lk_avx2_row_score(dots, tile, q, s, stride);
 }
 
-static void accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+static inline void accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const float *p, size_t stride,
+                              int n_q, float *acc) {
     if (tile->codec->coding == LK_F16) lk_avx2_f16_accumulate(tile, p, stride, n_q, acc);
-    else if (tile->codec->coding == LK_KIVI) lk_avx2_kivi_accumulate(tile, p, stride, n_q, acc);
-    else lk_avx2_row_accumulate(tile, p, stride, n_q, acc);
+    else if (tile->codec->coding == LK_KIVI) lk_avx2_kivi_accumulate(dots, tile, p, stride, n_q, acc);
+    else lk_avx2_row_accumulate(dots, tile, p, stride, n_q, acc);
 }
 
-const struct lk_kern lk_kern_avx2 = {
-    .name = "avx2", .score = score, .accumulate = accumulate, .max = lk_avx2_max, .exp_sum = lk_avx2_exp_sum};
+static void score_avx2(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+    score(&lk_avx2_dots, tile, q, s, stride);
+}
+
+static void accumulate_avx2(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+    accumulate(&lk_avx2_dots, tile, p, stride, n_q, acc);
+}
+
+static void score_avxvnni(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+    score(&lk_avxvnni_dots, tile, q, s, stride);
+}
+
+static void accumulate_avxvnni(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+    accumulate(&lk_avxvnni_dots, tile, p, stride, n_q, acc);
+}
+
+const struct lk_kern lk_kern_avx2 = {.name = "avx2",
+                                     .score = score_avx2,
+                                     .accumulate = accumulate_avx2,
+                                     .max = lk_avx2_max,
+                                     .exp_sum = lk_avx2_exp_sum};
+
+const struct lk_kern lk_kern_avxvnni = {.name = "avxvnni",
+                                        .score = score_avxvnni,
+                                        .accumulate = accumulate_avxvnni,
+                                        .max = lk_avx2_max,
+                                        .exp_sum = lk_avx2_exp_sum};

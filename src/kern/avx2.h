@@ -5,28 +5,48 @@
 
 #include "kern/kern.h"
 
-extern const struct lk_kern lk_kern_avx2;
+/* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
+ * and arrays of vectors become registers. */
+#define LK_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define LK_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LK_UNROLL _Pragma("GCC unroll 8")
+#endif
 
-/* ---- codes (avx2_cells.c) ------------------------------------------------------------------- */
+extern const struct lk_kern lk_kern_avx2, lk_kern_avxvnni;
 
-enum { LK_AVX2_QUERIES = 4 }; /* most queries of one dot product below */
+/* ---- codes ---------------------------------------------------------------------------------- */
 
 /* A tile's codes as bytes in the order of codec/cells.h, each replaced by table[code] where table is
  * not NULL. cells: [LK_TILE * d_head], 32-byte aligned; codes of 8 bits are not copied.
- * Returns the bytes. */
+ * Returns the bytes. (avx2_unpack.c) */
 const uint8_t *lk_avx2_unpack(int bits, int d_head, const void *tile, const uint8_t *table, uint8_t *cells);
 
-/* dot[i][t] = sum over channels of q8[i * pad + c] * cell(t, c), i < n <= LK_AVX2_QUERIES.
- * top: the largest byte in cells, at most 127. */
-void lk_avx2_dot_k8(const uint8_t *cells, int d_head, int top, const int8_t *q8, int pad, int n, int32_t dot[][LK_TILE]);
+enum { LK_AVX2_QUERIES = 4 }; /* most queries of one dot product below */
 
-/* The same for 16-bit queries and any bytes. */
-void lk_avx2_dot_k16(const uint8_t *cells, int d_head, const int16_t *q16, int pad, int n, int32_t dot[][LK_TILE]);
+/* Dot products of n <= LK_AVX2_QUERIES queries with a tile's bytes. */
+struct lk_avx2_dots {
+    /* dot[i][t] = sum over channels of q8[i * pad + c] * cell(t, c). top: the largest byte, at most 127. */
+    void (*k8)(const uint8_t *cells, int d_head, int top, const int8_t *q8, int pad, int n, int32_t dot[][LK_TILE]);
 
-/* dot[i][c] = sum over tokens of p16[i][t] * cell(t, c) for the n_channel (a multiple of 8) channels
- * that begin at cells, i < n <= LK_AVX2_QUERIES. */
-void lk_avx2_dot_v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n,
-                     int32_t dot[][LK_MAX_D_HEAD]);
+    /* The same for 16-bit queries and any bytes. */
+    void (*k16)(const uint8_t *cells, int d_head, const int16_t *q16, int pad, int n, int32_t dot[][LK_TILE]);
+
+    /* dot[i][c] = sum over tokens of p16[i][t] * cell(t, c) for the n_channel (a multiple of 8)
+     * channels that begin at cells. */
+    void (*v16)(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n, int32_t dot[][LK_MAX_D_HEAD]);
+};
+
+extern const struct lk_avx2_dots lk_avx2_dots, lk_avxvnni_dots;
+
+/* sum[i] = sum over channels of q16[i * pad + c] * code[c], i < n <= LK_AVX2_QUERIES; sum: all of it is written. */
+void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]);
+
+/* Ask for `bytes` bytes at p, NULL for none. */
+static inline void lk_avx2_fetch(const void *p, size_t bytes) {
+    for (size_t i = 0; p && i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
+}
 
 /* ---- weights of values (avx2_weights.c) ------------------------------------------------------ */
 
@@ -44,12 +64,16 @@ float lk_avx2_dot(const float *a, const float *b, int n);
 
 void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
 void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
-void lk_avx2_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
-void lk_avx2_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+void lk_avx2_kivi_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                        size_t stride);
+void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const float *p, size_t stride,
+                             int n_q, float *acc);
 
 /* rot and int8: one scale per token, levels symmetric around zero. */
-void lk_avx2_row_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
-void lk_avx2_row_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+void lk_avx2_row_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                        size_t stride);
+void lk_avx2_row_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const float *p, size_t stride,
+                             int n_q, float *acc);
 
 /* avx2_softmax.c */
 float lk_avx2_max(const float *s, int n);

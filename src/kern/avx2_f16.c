@@ -4,39 +4,38 @@
 #include "codec/f16.h"
 #include "kern/avx2.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 enum { QUERIES = 3, ROWS = 4 }; /* 12 sums stay in registers */
 
-INLINE __m256 load8(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+LK_INLINE __m256 load8(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
 /* Sums of four vectors, one per lane. */
-INLINE __m128 totals(const __m256 v[ROWS]) {
+LK_INLINE __m128 totals(const __m256 v[ROWS]) {
     __m256 x = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
     return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
 }
 
-INLINE void score4(const uint16_t *const row[ROWS], const float *q, int d, int n, float *s, size_t stride) {
+LK_INLINE void score4(const uint16_t *const row[ROWS], const float *q, int d, int n, float *s, size_t stride) {
     __m256 sum[QUERIES][ROWS];
-#pragma GCC unroll 3
+    LK_UNROLL
     for (int i = 0; i < n; i++)
-#pragma GCC unroll 4
+        LK_UNROLL
         for (int r = 0; r < ROWS; r++) sum[i][r] = _mm256_setzero_ps();
     for (int c = 0; c < d; c += 8) {
-#pragma GCC unroll 4
+        LK_UNROLL
         for (int r = 0; r < ROWS; r++) {
             __m256 x = load8(row[r] + c);
-#pragma GCC unroll 3
+            LK_UNROLL
             for (int i = 0; i < n; i++) sum[i][r] = _mm256_fmadd_ps(x, _mm256_loadu_ps(q + i * d + c), sum[i][r]);
         }
     }
-#pragma GCC unroll 3
+    LK_UNROLL
     for (int i = 0; i < n; i++) _mm_storeu_ps(s + i * stride, totals(sum[i]));
 }
 
 void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
     int d = tile->d_head;
     for (int t = 0; t < tile->n; t += ROWS) {
+        if (tile->next) lk_avx2_fetch(lk_f16_row(tile->next, d, t), ROWS * d * sizeof(uint16_t));
         const uint16_t *row[ROWS];
         for (int r = 0; r < ROWS; r++) /* past the last row, the last row again: its scores are ignored */
             row[r] = lk_f16_row(tile->head, d, tile->row0 + (t + r < tile->n ? t + r : tile->n - 1));
@@ -51,30 +50,30 @@ void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, f
 }
 
 /* `octets` (1 or 2) times 8 channels of n queries over all of the tile's rows. */
-INLINE void add_channels(const uint16_t *x, int d, int rows, const float *p, size_t stride, int n, int octets, float *acc) {
+LK_INLINE void add_channels(const uint16_t *x, int d, int rows, const float *p, size_t stride, int n, int octets, float *acc) {
     __m256 sum[QUERIES][2];
-#pragma GCC unroll 3
+    LK_UNROLL
     for (int i = 0; i < n; i++) {
         sum[i][0] = _mm256_loadu_ps(acc + (size_t)i * d);
         sum[i][1] = octets == 2 ? _mm256_loadu_ps(acc + (size_t)i * d + 8) : sum[i][0];
     }
     for (int t = 0; t < rows; t++) {
         __m256 a = load8(x + (size_t)t * d), b = octets == 2 ? load8(x + (size_t)t * d + 8) : a;
-#pragma GCC unroll 3
+        LK_UNROLL
         for (int i = 0; i < n; i++) {
             __m256 weight = _mm256_broadcast_ss(p + i * stride + t);
             sum[i][0] = _mm256_fmadd_ps(a, weight, sum[i][0]);
             if (octets == 2) sum[i][1] = _mm256_fmadd_ps(b, weight, sum[i][1]);
         }
     }
-#pragma GCC unroll 3
+    LK_UNROLL
     for (int i = 0; i < n; i++) {
         _mm256_storeu_ps(acc + (size_t)i * d, sum[i][0]);
         if (octets == 2) _mm256_storeu_ps(acc + (size_t)i * d + 8, sum[i][1]);
     }
 }
 
-INLINE void add_queries(const struct lk_tile *tile, const float *p, size_t stride, int n, float *acc) {
+LK_INLINE void add_queries(const struct lk_tile *tile, const float *p, size_t stride, int n, float *acc) {
     int d = tile->d_head, c = 0;
     const uint16_t *x = lk_f16_row(tile->head, d, tile->row0);
     for (; c + 16 <= d; c += 16) add_channels(x + c, d, tile->n, p, stride, n, 2, acc + c);
@@ -82,6 +81,7 @@ INLINE void add_queries(const struct lk_tile *tile, const float *p, size_t strid
 }
 
 void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+    lk_avx2_fetch(tile->next, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
     for (int i = 0; i < n_q; i += QUERIES) {
         const float *weight = p + i * stride;
         float *out = acc + (size_t)i * tile->d_head;

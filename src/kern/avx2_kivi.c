@@ -34,12 +34,14 @@ static float fold_scale(const float *q, const float *scale, int d, int16_t *q16)
     return step;
 }
 
-void lk_avx2_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+void lk_avx2_kivi_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                        size_t stride) {
     _Alignas(32) uint8_t room[LK_TILE * LK_MAX_D_HEAD];
     int16_t q16[LK_AVX2_QUERIES * LK_MAX_D_HEAD];
     int32_t dot[LK_AVX2_QUERIES][LK_TILE];
     float scale[LK_MAX_D_HEAD], min[LK_MAX_D_HEAD], step[LK_AVX2_QUERIES], offset[LK_AVX2_QUERIES];
     int d = tile->d_head;
+    lk_avx2_fetch(tile->next, lk_cells_bytes(tile->codec->bits, d));
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_K, tile->head, d);
     to_float(half, d, scale);
     to_float(half + d, d, min);
@@ -52,7 +54,7 @@ void lk_avx2_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, 
             step[j] = fold_scale(row, scale, d, q16 + j * d);
             offset[j] = lk_avx2_dot(row, min, d);
         }
-        lk_avx2_dot_k16(cells, d, q16, d, n, dot);
+        dots->k16(cells, d, q16, d, n, dot);
         for (int j = 0; j < n; j++)
             for (int t = 0; t < LK_TILE; t += 8) {
                 __m256 x = _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(dot[j] + t)));
@@ -63,8 +65,8 @@ void lk_avx2_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, 
 }
 
 /* Channels [g * group, (g + 1) * group) of n <= LK_AVX2_QUERIES queries. */
-static void add_group(const struct lk_tile *tile, const uint8_t *cells, int g, const float *p, size_t stride, int n,
-                      float *acc) {
+static void add_group(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const uint8_t *cells, int g,
+                      const float *p, size_t stride, int n, float *acc) {
     int16_t p16[LK_AVX2_QUERIES][LK_TILE];
     int32_t sum, dot[LK_AVX2_QUERIES][LK_MAX_D_HEAD];
     float step[LK_AVX2_QUERIES], offset[LK_AVX2_QUERIES], scale[LK_TILE], min[LK_TILE];
@@ -77,7 +79,7 @@ static void add_group(const struct lk_tile *tile, const uint8_t *cells, int g, c
         step[j] = lk_avx2_weigh(p + j * stride, scale, p16[j], &sum);
         offset[j] = lk_avx2_dot(p + j * stride, min, LK_TILE);
     }
-    lk_avx2_dot_v16(cells + g * group * LK_TILE, group, p16, n, dot);
+    dots->v16(cells + g * group * LK_TILE, group, p16, n, dot);
     for (int j = 0; j < n; j++) {
         float *out = acc + (size_t)j * d + g * group;
         for (int c = 0; c < group; c += 8) {
@@ -88,13 +90,15 @@ static void add_group(const struct lk_tile *tile, const uint8_t *cells, int g, c
     }
 }
 
-void lk_avx2_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const float *p, size_t stride,
+                             int n_q, float *acc) {
     _Alignas(32) uint8_t room[LK_TILE * LK_MAX_D_HEAD];
     int d = tile->d_head;
+    lk_avx2_fetch(tile->next, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
     const uint8_t *cells = lk_avx2_unpack(tile->codec->bits, d, tile->head, NULL, room);
     for (int i0 = 0; i0 < n_q; i0 += LK_AVX2_QUERIES) {
         int n = n_q - i0 < LK_AVX2_QUERIES ? n_q - i0 : LK_AVX2_QUERIES;
         for (int g = 0; g < d / tile->codec->group; g++)
-            add_group(tile, cells, g, p + i0 * stride, stride, n, acc + (size_t)i0 * d);
+            add_group(dots, tile, cells, g, p + i0 * stride, stride, n, acc + (size_t)i0 * d);
     }
 }

@@ -9,20 +9,25 @@
 
 static bool has_avx2(void) {
     unsigned a, b, c, d;
-    __builtin_cpu_init();
+    __builtin_cpu_init(); /* also asks whether the system saves the wide registers */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
-#endif
 
-static const struct lk_kern *fastest(void) {
-#if defined(__x86_64__)
-    if (has_avx2()) return &lk_kern_avx2;
-#endif
-    return &lk_kern_reference;
+static bool has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 4);
 }
+#endif
 
 const struct lk_kern *lk_kern_choose(const char *name) {
-    const struct lk_kern *best = fastest();
-    if (!name || strcmp(name, best->name) == 0) return best;
-    return strcmp(name, lk_kern_reference.name) == 0 ? &lk_kern_reference : NULL;
+    const struct lk_kern *table[3]; /* the fastest first */
+    int n = 0;
+#if defined(__x86_64__)
+    if (has_avxvnni()) table[n++] = &lk_kern_avxvnni;
+    if (has_avx2()) table[n++] = &lk_kern_avx2;
+#endif
+    table[n++] = &lk_kern_reference;
+    for (int i = 0; i < n; i++)
+        if (!name || strcmp(name, table[i]->name) == 0) return table[i];
+    return NULL;
 }
