@@ -24,7 +24,7 @@ static void assert_codec(struct lk_codec codec, enum lk_coding coding, int bits,
 
 static void levels_are_read(void **state) {
     (void)state;
-    lk_recipe *r = parsed("sink 4: f16; body: k=rot3 v=rot2(lloyd); recent 12.5%: kivi4(g64); window 128: f16");
+    lk_recipe *r = parsed("sink 4: f16; body: k=rot3 v=rot2(uniform); recent 12.5%: kivi4(g64); window 128: f16");
     assert_int_equal(r->n_level, 4);
     assert_int_equal(r->level[0].range, LK_SINK);
     assert_int_equal(r->level[0].n_tok, 4);
@@ -33,9 +33,9 @@ static void levels_are_read(void **state) {
     assert_int_equal(r->level[1].range, LK_BODY);
     assert_string_equal(r->level[1].name, "body");
     assert_codec(r->level[1].k, LK_ROT, 3, true, true);
-    assert_false(r->level[1].k.lloyd);
+    assert_true(r->level[1].k.lloyd); /* the default at 3 bits */
     assert_codec(r->level[1].v, LK_ROT, 2, false, false);
-    assert_true(r->level[1].v.lloyd);
+    assert_false(r->level[1].v.lloyd);
     assert_int_equal(r->level[2].range, LK_RECENT);
     assert_string_equal(r->level[2].name, "recent 12.5%");
     assert_true(r->level[2].percent == 12.5F);
@@ -92,7 +92,7 @@ static void writing_is_free(void **state) {
     } row[] = {
         {"f16", "f16", "all: f16"},
         {" F16\n", "f16", "all:f16"},
-        {"Best-3", "best-3", "sink 4: f16; body: k=rot3 v=rot3; window 64: f16"},
+        {"Best-3", "best-3", "sink 4: f16; body: rot3; window 32: int8"},
         {"# mine\nselective # as published\n", "selective", "sink 16: f16; body: int8; window 256: f16"},
         {"rot4", "rot4", "all: k=rot4 v=rot4"},
         {"int8 ;", "int8", "all: int8"},
@@ -103,7 +103,7 @@ static void writing_is_free(void **state) {
         {"  sink   4 :  f16  ;\n\n body :\n  k = rot3   # keys\n  v = rot2 ;\r\n window 128 : f16 ;  ",
          "sink 4 : f16; body : k = rot3 v = rot2; window 128 : f16", "sink 4: f16; body: k=rot3 v=rot2; window 128: f16"},
         {"sink 4: f16\nbody: rot3\nwindow 64: f16\n", "sink 4: f16; body: rot3; window 64: f16",
-         "sink 4: f16; body: k=rot3 v=rot3; window 64: f16"},
+         "sink 4: f16; body: rot3(lloyd); window 64: f16"},
         {"body: kivi2 ( g128 )", "body: kivi2 ( g128 )", "body: k=kivi2(g128) v=kivi2(g128)"},
         {"body: f16; layers first 1 : f16", "body: f16; layers first 1 : f16", "layers first 1: f16; body: f16"},
         {"body: rot3; recent 10 %: rot4", "body: rot3; recent 10 %: rot4", "body: rot3; recent 10.0%: rot4"},

@@ -112,7 +112,7 @@ static struct lk_codec for_side(const struct written *w, enum lk_side side) {
     if (codec.coding == LK_ROT) {
         codec.mean  = w->mean < 0 ? side == LK_K : w->mean;
         codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
-        codec.lloyd = w->lloyd > 0;
+        codec.lloyd = w->lloyd < 0 ? lk_codec_lloyd(codec.bits) : w->lloyd;
     }
     return codec;
 }

@@ -17,7 +17,7 @@
  *   OPTION   := g32 | g64 | g128              kivi: group size (default g32)
  *             | mean | nomean                 rot: centre (default: K yes, V no)
  *             | sigma | nosigma               rot: equalise (default: K yes, V no)
- *             | lloyd | uniform               rot: levels (default: uniform)
+ *             | lloyd | uniform               rot: levels (default: lloyd for 2 to 4 bits)
  *
  * Levels are listed oldest first; the newest rows are exact f16 until they make a batch. Case and
  * white space do not matter, '#' begins a comment, and between parts a line's end serves as ';'.

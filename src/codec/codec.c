@@ -33,6 +33,8 @@ size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side
     return ops_of(codec)->scale_bytes(&part);
 }
 
+bool lk_codec_lloyd(int bits) { return bits >= 2 && bits <= 4; }
+
 void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
     ops_of(codec)->print(codec, side, buf, cap);
 }

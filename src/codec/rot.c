@@ -176,18 +176,15 @@ static size_t head_bytes(const struct lk_part *part) {
 }
 
 static void print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
-    /* A recipe's defaults: K is centred and equalised, V is not; uniform levels. */
+    /* What a recipe has by default is not said: K is centred and equalised, V is not. */
     const char *option[3];
     int n = 0;
     if (codec->mean != (side == LK_K)) option[n++] = codec->mean ? "mean" : "nomean";
     if (codec->sigma != (side == LK_K)) option[n++] = codec->sigma ? "sigma" : "nosigma";
-    if (codec->lloyd) option[n++] = "lloyd";
-    char text[32] = "";
-    for (int i = 0; i < n; i++) {
-        strcat(text, i ? "," : "(");
-        strcat(text, option[i]);
-    }
-    snprintf(buf, cap, "rot%d%s%s", codec->bits, text, n ? ")" : "");
+    if (codec->lloyd != lk_codec_lloyd(codec->bits)) option[n++] = codec->lloyd ? "lloyd" : "uniform";
+    size_t len = (size_t)snprintf(buf, cap, "rot%d", codec->bits);
+    for (int i = 0; i < n && len < cap; i++)
+        len += (size_t)snprintf(buf + len, cap - len, "%c%s%s", i ? ',' : '(', option[i], i == n - 1 ? ")" : "");
 }
 
 /* The row in the codec's domain, not centred. */
