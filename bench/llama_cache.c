@@ -1,15 +1,17 @@
 /* llama.cpp's own cache types on a text: KL against its own f16 cache, in the form of
  * `lowkey perplexity --json`, over the same tokens and the same scored positions.
  *
- *   llama_cache MODEL TEXT N_CTX N_CHUNK TYPE...      TYPE: f16 plain q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl
+ *   llama_cache [--f32] MODEL TEXT N_CTX N_CHUNK TYPE...   TYPE: f16 plain q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl
  *
- * "plain" is the f16 cache without flash attention: the noise floor of reordered sums. */
+ * --f32: on a temporary copy of the model with every matrix in f32 (in TMPDIR), without the noise of
+ * rounded activations. "plain" is the f16 cache without flash attention: the noise floor of reordered sums. */
 #include "support_oracle.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { STEP = 256, MAX_TYPES = 16, THREADS = 2 };
 
@@ -53,7 +55,27 @@ static char *read_text(const char *path, size_t *len) {
     return text;
 }
 
+/* An f32 copy of the model; its path, or NULL. */
+static const char *make_copy(const char *model) {
+    static char path[512];
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/llama_cache-f32-%ld.gguf", dir ? dir : "/tmp", (long)getpid());
+    return oracle_write_f32(model, path) ? path : NULL;
+}
+
+static int compare(int argc, char **argv);
+
 int main(int argc, char **argv) {
+    if (argc < 3 || strcmp(argv[1], "--f32") != 0) return compare(argc, argv);
+    const char *copy = make_copy(argv[2]);
+    if (!copy) return fputs("cannot write an f32 copy of the model\n", stderr), 1;
+    argv[2] = (char *)copy;
+    int status = compare(argc - 1, argv + 1);
+    unlink(copy);
+    return status;
+}
+
+static int compare(int argc, char **argv) {
     int n_type = argc - 5, n_ctx = argc > 4 ? atoi(argv[3]) : 0, n_chunk = argc > 4 ? atoi(argv[4]) : 0;
     size_t len = 0;
     char *text = argc > 4 ? read_text(argv[2], &len) : NULL;
