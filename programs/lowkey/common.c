@@ -89,19 +89,31 @@ void recipes_free(struct recipes *recipes) {
 int recipe_only(const struct verb *verb, const struct texts *kv, lk_recipe **out) {
     if (kv->n > 1)
         return complain("'%s' takes one --kv; 'lowkey plan' and 'lowkey perplexity' compare several", verb->name);
-    return recipe_open(kv->n ? kv->item[0] : "f16", out);
+    return recipe_open(kv->n ? kv->item[0] : DEFAULT_RECIPE, out);
 }
 
 struct opt_group session_options(struct session_args *args) {
     return (struct opt_group){
         "Cache",
         {
-            {'k', "kv", "RECIPE", "preset, recipe or file of one (default f16; see 'lowkey recipes')", OPT_TEXTS, &args->kv, 0, 0},
+            {'k', "kv", "RECIPE", "preset, recipe or file of one (default " DEFAULT_RECIPE "; see 'lowkey recipes')", OPT_TEXTS, &args->kv, 0, 0},
             {'c', "ctx", "N", "most tokens to hold (default: the model's trained length)", OPT_INT, &args->ctx, 1, 1 << 24},
             {0, "stream", NULL, "read prompts through the compressed cache: less memory, less exact", OPT_FLAG, &args->stream, 0, 0},
-            {0, "max-memory", "MIB", "limit of cache and scratch together", OPT_INT, &args->max_memory, 1, 1 << 24},
+            {0, "max-memory", "MIB", "limit of cache and scratch together (default: what the system has free)", OPT_INT, &args->max_memory, 1, 1 << 24},
         },
     };
+}
+
+/* Memory that the system can still give without swapping; 0 where it does not say. Without a limit a
+ * prompt that is too long would be ended by the kernel instead of by an error. */
+static uint64_t available_bytes(void) {
+    char               line[128];
+    unsigned long long kib  = 0;
+    FILE              *file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    if (file) fclose(file);
+    return (uint64_t)kib << 10;
 }
 
 int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe, lk_progress progress,
@@ -110,7 +122,7 @@ int session_open(const struct session_args *args, lk_model *model, const lk_reci
     lk_session_opts opts = {
         .n_ctx     = (int32_t)args->ctx,
         .stream    = args->stream,
-        .max_bytes = (uint64_t)args->max_memory << 20,
+        .max_bytes = args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes(),
         .progress  = progress,
         .user      = user,
     };

@@ -63,4 +63,7 @@ int complain_of(const lk_err *err);
 
 enum { PROMPT_BYTES_MOST = 256 * 1024 * 1024 };
 
+/* What run and chat keep their cache by: nearer to the full cache than the noise of quantised weights. */
+#define DEFAULT_RECIPE "best-4"
+
 #endif

@@ -13,7 +13,7 @@ struct perplexity_args {
     struct model_args model;
     struct texts      kv;
     const char       *file;
-    int64_t           ctx, chunks;
+    int64_t           ctx, chunks, step;
     bool              json;
 };
 
@@ -25,6 +25,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {'k', "kv", "RECIPE", "preset, recipe or file; may be repeated (default best-3)", OPT_TEXTS, &a->kv, 0, 0},
              {'c', "ctx", "N", "tokens per chunk; its second half is scored (default 4096)", OPT_INT, &a->ctx, 4, 1 << 24},
              {0, "chunks", "N", "chunks to read (default: as many as the text has)", OPT_INT, &a->chunks, 1, 1 << 24},
+             {0, "step", "N", "tokens to read at once (default 32); 1 is a decoder's pace, and slow", OPT_INT, &a->step, 1, LK_EVAL_MAX},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         model_options(&a->model),
@@ -110,7 +111,7 @@ static int compare(const struct perplexity_args *a, lk_model *model, const struc
     lk_err            err               = {0};
     lk_compare_result result[LIST_MOST] = {{0}};
     struct progress   progress          = progress_begin("comparing");
-    lk_compare_opts   opts = {.n_ctx = (int32_t)a->ctx, .n_chunk = (int32_t)a->chunks, .progress = progress_step, .user = &progress};
+    lk_compare_opts   opts = {.n_ctx = (int32_t)a->ctx, .n_chunk = (int32_t)a->chunks, .n_step = (int32_t)a->step, .progress = progress_step, .user = &progress};
     char              have[NUMBER_ROOM], need[NUMBER_ROOM];
     if (n_tok < (size_t)a->ctx)
         return complain("the text has %s tokens, fewer than a chunk of %s; give a longer text or a smaller --ctx",

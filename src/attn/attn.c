@@ -121,6 +121,12 @@ static int64_t tile_at(const struct item *item, const struct lk_stream *stream, 
                              .block_rows = stream->rule[level].block_rows,
                              .row0 = row0,
                              .n = (int)(rows < LK_TILE ? rows : LK_TILE)};
+    if (row0 + tile->n == tile->block_rows && pos - level_first + n < stream->fill[level].rows) {
+        int first_row;
+        int64_t rest;
+        const char *after = lk_cache_locate(stream, level, pos - level_first + n, &first_row, &rest);
+        tile->next = after + item->head * stream->level[level].head_bytes;
+    }
     *at = pos - (row - row0);
     return *at + tile->n;
 }

@@ -173,10 +173,25 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
     return status;
 }
 
+/* With a limit, whether the whole prompt will fit is known before its first token is read. */
+static lk_status check_limit(const struct prefill *p, lk_err *err) {
+    struct lk_session *s = p->s;
+    const struct lk_hparams *hp = &p->net->hp;
+    if (!s->ledger.limit) return LK_OK;
+    uint64_t cache, held = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
+    lk_status status = lk_cache_foresee(s->recipe, &s->cache->shape, p->n_tok, &cache, err);
+    if (status != LK_OK) return status;
+    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + 2ull * hp->n_head_kv * hp->d_head * sizeof(ggml_fp16_t));
+    if (held + cache + exact <= s->ledger.limit) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "%zu tokens need %.0f MiB (%.0f of them cache), and %.0f are allowed; use a smaller recipe or read them as a stream",
+                   p->n_tok, (double)(held + cache + exact) / (1 << 20), (double)cache / (1 << 20), (double)s->ledger.limit / (1 << 20));
+}
+
 static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
-    lk_status status = take(p, err);
+    lk_status status = check_limit(p, err);
+    if (status == LK_OK) status = take(p, err);
     for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
         status = embed(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
