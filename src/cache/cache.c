@@ -27,7 +27,8 @@ static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *rec
     }
     if (!sigma) return LK_OK;
     stream->sigma = lk_alloc(cache->ledger, LK_FOR_CACHE, channels(shape) * sizeof(float));
-    return stream->sigma ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the cache's channel statistics");
+    if (side == LK_K) stream->query = lk_alloc(cache->ledger, LK_FOR_CACHE, channels(shape) * sizeof(float));
+    return stream->sigma && (side == LK_V || stream->query) ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the cache's channel statistics");
 }
 
 lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
@@ -63,6 +64,7 @@ void lk_cache_clear(struct lk_cache *cache) {
             }
             stream->first = stream->n_tok = 0;
             stream->calibrated = false;
+            if (stream->query) memset(stream->query, 0, channels(&cache->shape) * sizeof(float));
         }
     lk_cache_trim(cache);
 }
@@ -72,8 +74,11 @@ void lk_cache_free(struct lk_cache *cache) {
     if (cache->stream) {
         lk_cache_clear(cache);
         for (int layer = 0; layer < cache->shape.n_layer; layer++)
-            for (int side = 0; side < 2; side++)
-                lk_release(cache->ledger, LK_FOR_CACHE, cache->stream[layer][side].sigma, channels(&cache->shape) * sizeof(float));
+            for (int side = 0; side < 2; side++) {
+                struct lk_stream *stream = &cache->stream[layer][side];
+                lk_release(cache->ledger, LK_FOR_CACHE, stream->sigma, channels(&cache->shape) * sizeof(float));
+                lk_release(cache->ledger, LK_FOR_CACHE, stream->query, channels(&cache->shape) * sizeof(float));
+            }
         lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
     }
     for (int side = 0; side < 2; side++)
@@ -218,6 +223,15 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
 }
 
+void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head) {
+    struct lk_stream *stream = &cache->stream[layer][LK_K];
+    if (!stream->query || stream->calibrated) return;
+    int d = cache->shape.d_head, group = n_head / cache->shape.n_head_kv;
+    for (int t = 0; t < n_tok; t++)
+        for (int h = 0; h < n_head; h++, q += d)
+            for (int c = 0; c < d; c++) stream->query[h / group * d + c] += q[c] * q[c];
+}
+
 lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
     struct lk_stream *stream = &cache->stream[layer][side];
     int from, batch;
@@ -274,6 +288,7 @@ struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache) {
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
             if (stream->sigma) sum.scale += channels(&cache->shape) * sizeof(float);
+            if (stream->query) sum.scale += channels(&cache->shape) * sizeof(float);
             for (int i = 0; i < stream->n_level; i++) {
                 const struct lk_level *level = &stream->level[i];
                 const struct lk_level_rule *rule = &stream->rule[i];

@@ -31,6 +31,7 @@ struct lk_stream {
     struct lk_level      level[LK_MAX_STREAM_LEVEL];
     int64_t              first, n_tok; /* positions [first, n_tok) are held                       */
     float               *sigma;        /* [n_head_kv][d_head] equaliser, or NULL where unused      */
+    float               *query;        /* [n_head_kv][d_head] sum of q^2 until sigma is taken; K with sigma only */
     bool                 calibrated;
     float               *rows;         /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by a side's streams */
 };
@@ -66,6 +67,10 @@ lk_status lk_cache_reserve(struct lk_cache *cache, int64_t n_new, lk_err *err);
 /* Append n rows to a stream. x: [n][n_head_kv][d_head]. */
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x, int64_t n, lk_err *err);
 lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err);
+
+/* Tell a layer which queries read it: q [n_tok][n_head][d_head]. Before sigma is taken, their power in
+ * each channel is remembered (see lk_calibrate); afterwards this does nothing. */
+void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head);
 
 /* Give spare blocks back. */
 void lk_cache_trim(struct lk_cache *cache);

@@ -20,6 +20,15 @@ static void read_rows(const struct lk_stream *stream, int level, int64_t at, int
     }
 }
 
+/* out[c] = max(x[c], a small part of the largest): a channel that stood still so far may yet move, and
+ * must not be blown up without limit. x, out: [n]; may be the same. */
+static void bound_below(const float *x, float *out, int n) {
+    float most = 0;
+    for (int c = 0; c < n; c++) most = fmaxf(most, x[c]);
+    float least = most > 0 ? most * 1e-6f : 1.0f;
+    for (int c = 0; c < n; c++) out[c] = fmaxf(x[c], least);
+}
+
 void lk_calibrate(struct lk_stream *stream, int level, const struct lk_cache_shape *shape) {
     int n_channel = shape->n_head_kv * shape->d_head;
     float *variance = stream->sigma;
@@ -39,10 +48,10 @@ void lk_calibrate(struct lk_stream *stream, int level, const struct lk_cache_sha
         }
     }
     for (int h = 0; h < shape->n_head_kv; h++) {
-        float *head = variance + (size_t)h * shape->d_head, most = 0;
-        for (int c = 0; c < shape->d_head; c++) most = fmaxf(most, head[c]);
-        /* A channel that stood still so far may yet move: it must not be blown up without limit. */
-        float least = most > 0 ? most * 1e-6f : 1.0f;
-        for (int c = 0; c < shape->d_head; c++) head[c] = powf(fmaxf(head[c], least), 0.25f);
+        float *head = variance + (size_t)h * shape->d_head;
+        const float *query = stream->query ? stream->query + (size_t)h * shape->d_head : NULL;
+        bound_below(head, head, shape->d_head);
+        if (query) bound_below(query, stream->query + (size_t)h * shape->d_head, shape->d_head);
+        for (int c = 0; c < shape->d_head; c++) head[c] = powf(query ? head[c] / query[c] : head[c], 0.25f);
     }
 }

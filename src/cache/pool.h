@@ -1,6 +1,6 @@
 /* Blocks by size, so that a step of decoding takes and gives blocks without allocating.
  *
- * Blocks of one size come from slabs of some 32 KiB, for all streams of a cache together: what the
+ * Blocks of one size come from slabs of some 16 KiB, for all streams of a cache together: what the
  * allocator adds to each piece of memory stays small, and what the ledger says is what the process
  * holds. A slab whose blocks are all free, and not wanted, goes back to the system. */
 #ifndef LK_CACHE_POOL_H
@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { LK_POOL_CLASSES = 64, LK_SLAB_BYTES = 1 << 15 };
+enum { LK_POOL_CLASSES = 64, LK_SLAB_BYTES = 1 << 14 };
 
 struct lk_slab {
     char  *mem;    /* [n_block] blocks */

@@ -11,9 +11,9 @@ static const lk_preset presets[] = {
     {"kivi-2", "body: kivi2; residual 128: f16", "KIVI at 2 bits: K per channel, V per token, in groups of 32"},
     {"best-4", "sink 4: f16; body: rot4; window 64: f16",
      "4 bits, rotated: very near the full cache; the safe choice"},
-    {"best-3", "sink 4: f16; body: rot3; window 32: int8",
+    {"best-3", "sink 4: f16; body: rot3; window 32: rot8; layers last 8: k=rot3 v=rot2",
      "3 bits, rotated: small differences, five times smaller"},
-    {"best-2", "sink 4: f16; body: rot2; window 32: int8",
+    {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
      "2 bits, rotated: for the longest contexts; answers differ now and then"},
 };
 

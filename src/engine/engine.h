@@ -78,7 +78,8 @@ lk_status lk_step(struct lk_session *session, const int32_t *tok, int n_tok, boo
 lk_status lk_prefill(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
 
 /* step.c: custom nodes; userdata is the layer's job. Store: src[0] and src[1] are K and V rows
- * [n_tok][n_head_kv][d_head], which enter the newest level, K by the first thread, V by the last.
+ * [n_tok][n_head_kv][d_head], which enter the newest level, K by the first thread, V by the last;
+ * src[2] are the queries, which the cache observes.
  * Settle: rows that are old enough are re-encoded, after every query has seen the newest exactly. */
 void lk_store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 void lk_settle_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);

@@ -99,9 +99,9 @@ static lk_status build(struct prefill *p, int layer, size_t at, size_t n, lk_err
     ggml_set_input(g->x_in);
     ggml_set_input(g->pos);
     struct lk_pre pre = p->net->family->pre(p->net, g->ctx, layer, g->x_in, g->pos);
-    struct ggml_tensor *rows[] = {pre.k, pre.v};
+    struct ggml_tensor *rows[] = {pre.k, pre.v, pre.q};
     struct lk_layer_job *job = &p->s->job[layer];
-    struct ggml_tensor *stored = ggml_custom_4d(g->ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 2, lk_store_node, GGML_N_TASKS_MAX, job);
+    struct ggml_tensor *stored = ggml_custom_4d(g->ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 3, lk_store_node, GGML_N_TASKS_MAX, job);
     ggml_build_forward_expand(g->graph, ggml_custom_4d(g->ctx, GGML_TYPE_F32, 1, 1, 1, 1, &stored, 1, lk_settle_node, GGML_N_TASKS_MAX, job));
     struct ggml_tensor *attn = attend(p, layer, &pre, at, n);
     if (!last_layer || last_chunk) {

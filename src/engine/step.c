@@ -15,6 +15,7 @@ void lk_store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_session *s = job->session;
     for (int side = 0; side < 2; side++) {
         if (s->failed || ith != (side == LK_K ? 0 : nth - 1)) continue;
+        if (side == LK_K) lk_cache_observe(s->cache, job->layer, dst->src[2]->data, s->attn.n_tok, s->attn.n_head);
         lk_status status = lk_cache_append(s->cache, job->layer, side, dst->src[side]->data, s->attn.n_tok, NULL);
         if (status != LK_OK) s->failed = status;
     }
@@ -60,8 +61,8 @@ void lk_settle_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
 
 static struct ggml_tensor *attention(struct ggml_context *ctx, struct lk_layer_job *job, const struct lk_pre *pre) {
     int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
-    struct ggml_tensor *rows[] = {pre->k, pre->v};
-    struct ggml_tensor *stored = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 2, lk_store_node, GGML_N_TASKS_MAX, job);
+    struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
+    struct ggml_tensor *stored = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 3, lk_store_node, GGML_N_TASKS_MAX, job);
     struct ggml_tensor *queries[] = {pre->q, stored};
     struct ggml_tensor *items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, queries, 2, attend, GGML_N_TASKS_MAX, job);
     struct ggml_tensor *out = ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &items, 1, combine, GGML_N_TASKS_MAX, job);
@@ -123,5 +124,6 @@ lk_status lk_step(struct lk_session *s, const int32_t *tok, int n_tok, bool all,
     memcpy(s->logits, s->step.logits->data, ggml_nbytes(s->step.logits));
     memcpy(s->tok + s->n_tok, tok, n_tok * sizeof *tok);
     s->n_tok += n_tok;
+    if (s->cache->reserved == 0) lk_cache_trim(s->cache); /* blocks that ageing set free */
     return LK_OK;
 }
