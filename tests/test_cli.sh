@@ -58,7 +58,7 @@ sys.exit(0 if eval(sys.argv[1]) else 1)' "$1" || fail "not true of the JSON: $1:
 }
 
 plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes"]'
-cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","cache_bytes","f16_bytes","scratch_bytes","bits_per_value","bytes_per_token"]'
+cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","lacks"]'
@@ -212,7 +212,7 @@ json "list(d) == $run_keys"
 json "list(d['cache']) == $cache_keys"
 json 'd["kv"] == "best-3" and 0 < d["answer_tokens"] <= 6 and d["stop"] in ("length", "end")'
 json 'd["cache"]["cache_bytes"] == sum(d["cache"][k] for k in ("code_bytes", "scale_bytes", "exact_bytes", "padding_bytes"))'
-json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "window 64"]'
+json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "window 32", "newest"]'
 good run --chat --system "Be brief." -p "Name a river." -n 8 --seed 7 --temp 1.2 --top-k 20 --json --kv my.recipe
 json 'd["kv"] == "sink 4: f16; body: rot3; window 64: f16"'
 printf 'root ::= "yes" | "no"\n' >yes.gbnf

@@ -7,14 +7,20 @@ enum { ALIGN = 64 };
 
 static size_t rounded(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
 
+static uint64_t whole(const struct lk_ledger *ledger) {
+    uint64_t sum = 0;
+    for (int i = 0; i < LK_N_PURPOSE; i++) sum += atomic_load(&ledger->bytes[i]);
+    return sum;
+}
+
 int lk_ledger_enter(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     if (atomic_load(&ledger->fail_at) > 0 && atomic_fetch_sub(&ledger->fail_at, 1) == 1) return 0;
-    if (ledger->limit) {
-        uint64_t sum = 0;
-        for (int i = 0; i < LK_N_PURPOSE; i++) sum += atomic_load(&ledger->bytes[i]);
-        if (size > ledger->limit || sum > ledger->limit - size) return 0;
-    }
     atomic_fetch_add(&ledger->bytes[purpose], size);
+    /* Entered first and looked at then, so that two threads cannot pass the limit together. */
+    if (ledger->limit && (size > ledger->limit || whole(ledger) > ledger->limit)) {
+        atomic_fetch_sub(&ledger->bytes[purpose], size);
+        return 0;
+    }
     atomic_fetch_add(&ledger->n_alloc, 1);
     return 1;
 }
@@ -25,14 +31,14 @@ void lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, size_t 
 
 void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     if (size == 0 || size > SIZE_MAX - ALIGN) return NULL;
-    size_t whole = rounded(size);
-    if (!lk_ledger_enter(ledger, purpose, whole)) return NULL;
-    void *ptr = aligned_alloc(ALIGN, whole);
+    size_t bytes = rounded(size);
+    if (!lk_ledger_enter(ledger, purpose, bytes)) return NULL;
+    void *ptr = aligned_alloc(ALIGN, bytes);
     if (!ptr) {
-        lk_ledger_remove(ledger, purpose, whole);
+        lk_ledger_remove(ledger, purpose, bytes);
         return NULL;
     }
-    return memset(ptr, 0, whole);
+    return memset(ptr, 0, bytes);
 }
 
 void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size) {

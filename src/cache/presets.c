@@ -1,4 +1,6 @@
-/* The recipes that have a name. Those named after a paper keep its settings. */
+/* The recipes that have a name. Those named after a paper keep its settings; ours were chosen by
+ * measurement (docs/quality.md). A window between the body and the exact rows is rot8 and not int8,
+ * because one outlier channel of K takes all of int8's range. */
 #include "cache/presets.h"
 
 #include <strings.h>
@@ -12,7 +14,7 @@ static const lk_preset presets[] = {
     {"best-4", "sink 4: f16; body: rot4; window 64: f16",
      "4 bits, rotated: very near the full cache; the safe choice"},
     {"best-3", "sink 4: f16; body: rot3; window 32: rot8; layers last 8: k=rot3 v=rot2",
-     "3 bits, rotated: small differences, five times smaller"},
+     "3 bits, rotated, 2 for the values of the last 8 layers: small differences"},
     {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
      "2 bits, rotated: for the longest contexts; answers differ now and then"},
 };
