@@ -175,7 +175,7 @@ printf '#!/bin/sh\necho fetching\nln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/mode
 chmod +x scripts/fetch-model
 echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey chat >out 2>err ||
   fail "chat does not fetch: $(cat err)"
-says 'recipe: f16'
+says 'recipe: best-4'
 grep -q '^fetching' err || fail "the fetching goes unseen: $(cat err)"
 printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
 LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed fetch goes unnoticed"

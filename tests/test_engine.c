@@ -99,6 +99,7 @@ static void test_f16_is_libllamas(void **state) {
         eval_all(session, tok, n, n_vocab, ours);
         double stepped = nmse(ours, ref, (size_t)n * n_vocab);
         lk_session_free(session);
+        lk_recipe_free(recipe);
         session = open_session(model, "f16", n, &recipe);
         assert_int_equal(lk_session_sync(session, tok, n, NULL, NULL), LK_OK);
         double prefilled = nmse(lk_session_logits(session, -1), ref + (size_t)(n - 1) * n_vocab, n_vocab);

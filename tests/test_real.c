@@ -2,7 +2,8 @@
  *
  * As shipped, 8-bit activation rounding turns any other order of sums into noise, so the limit is
  * 1.3 times the distance of libllama's flash from its own plain attention, measured here. With f32
- * weights there is no such noise and the limits are absolute. A model that is absent is skipped. */
+ * weights there is no such noise and the limits are absolute; the judge is then its plain attention,
+ * because its flash attention adds values up in half floats. A model that is absent is skipped. */
 #include "support_oracle.h"
 
 #include "lowkey.h"
@@ -74,7 +75,8 @@ static void compare_rows(const float *p, const float *q, size_t n_vocab, struct 
 
 static struct distance mean(struct distance sum) { return (struct distance){sum.kl / N_CTX, sum.top1 / N_CTX}; }
 
-/* libllama's flash attention against ours and, where `floor` is asked for, its own plain attention. */
+/* libllama's attention against ours: flash and, where `floor` is asked for, its own plain one against
+ * it; or plain alone. */
 static void measure(const char *path, const char *oracle_path, lk_weights weights, struct distance *ours, struct distance *floor) {
     lk_err err = {0};
     lk_model *model;
@@ -82,9 +84,9 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
     if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
     int32_t tok[N_CTX];
     read_tokens(model, tok);
-    struct oracle flash, plain = {0};
-    assert_true(oracle_open(&flash, oracle_path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, true, N_THREAD));
-    if (floor) assert_true(oracle_open(&plain, NULL, flash.model, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, false, N_THREAD));
+    struct oracle judge, plain = {0};
+    assert_true(oracle_open(&judge, oracle_path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, floor != NULL, N_THREAD));
+    if (floor) assert_true(oracle_open(&plain, NULL, judge.model, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, false, N_THREAD));
     lk_recipe *recipe;
     lk_session *session;
     assert_int_equal(lk_recipe_parse(&recipe, "f16", NULL), LK_OK);
@@ -92,12 +94,12 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
     if (lk_session_new(&session, model, recipe, &session_opts, &err) != LK_OK) fail_msg("%s", err.msg);
     struct distance sum = {0}, sum_floor = {0};
     for (int at = 0; at < N_CTX; at += STEP) {
-        const float *ref = oracle_eval(&flash, tok + at, STEP, at);
+        const float *ref = oracle_eval(&judge, tok + at, STEP, at);
         const float *other = floor ? oracle_eval(&plain, tok + at, STEP, at) : NULL;
         if (lk_session_eval(session, tok + at, STEP, true, &err) != LK_OK) fail_msg("%s", err.msg);
         for (int i = 0; i < STEP; i++) {
-            compare_rows(ref + (size_t)i * flash.n_vocab, lk_session_logits(session, i), flash.n_vocab, &sum);
-            if (other) compare_rows(ref + (size_t)i * flash.n_vocab, other + (size_t)i * flash.n_vocab, flash.n_vocab, &sum_floor);
+            compare_rows(ref + (size_t)i * judge.n_vocab, lk_session_logits(session, i), judge.n_vocab, &sum);
+            if (other) compare_rows(ref + (size_t)i * judge.n_vocab, other + (size_t)i * judge.n_vocab, judge.n_vocab, &sum_floor);
         }
     }
     *ours = mean(sum);
@@ -106,7 +108,7 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
     lk_recipe_free(recipe);
     lk_model_free(model);
     oracle_close(&plain, false);
-    oracle_close(&flash, true);
+    oracle_close(&judge, true);
 }
 
 static void as_shipped(const char *name) {

@@ -1,7 +1,10 @@
+#define _DEFAULT_SOURCE /* madvise */
 #include "base/ledger.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { ALIGN = 64 };
 
@@ -41,8 +44,18 @@ void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     return memset(ptr, 0, bytes);
 }
 
+/* Tell the system that the whole pages inside may go: the C library keeps what lies between pieces
+ * still in use, and the process would stay as large as it ever was. */
+static void let_pages_go(char *ptr, size_t size) {
+    enum { HEAD = 64 }; /* left alone: the C library may look at it */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)ptr + HEAD + page - 1) / page * page, end = ((uintptr_t)ptr + size) / page * page;
+    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size) {
     if (!ptr) return;
+    let_pages_go(ptr, size);
     free(ptr);
     lk_ledger_remove(ledger, purpose, rounded(size));
 }
