@@ -198,6 +198,9 @@ json 'len(d["plans"]) >= 5'
 good plan --fit 2000 --kv best-3 --json
 json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
 
+printf 'word %.0s' {1..5000} >many
+bad "tokens need" run -f many -n 1 --max-memory 30
+bad "no memory" run -p x --max-memory 1
 good run -p "The capital of France is" -n 6 --greedy
 cp out first
 good run -p "The capital of France is" -n 6 --greedy
