@@ -215,7 +215,7 @@ json "list(d) == $run_keys"
 json "list(d['cache']) == $cache_keys"
 json 'd["kv"] == "best-3" and 0 < d["answer_tokens"] <= 6 and d["stop"] in ("length", "end")'
 json 'd["cache"]["cache_bytes"] == sum(d["cache"][k] for k in ("code_bytes", "scale_bytes", "exact_bytes", "padding_bytes"))'
-json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "window 32", "newest"]'
+json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "recent 20%", "window 64", "newest"]'
 good run --chat --system "Be brief." -p "Name a river." -n 8 --seed 7 --temp 1.2 --top-k 20 --json --kv my.recipe
 json 'd["kv"] == "sink 4: f16; body: rot3; window 64: f16"'
 printf 'root ::= "yes" | "no"\n' >yes.gbnf

@@ -92,7 +92,7 @@ static void writing_is_free(void **state) {
     } row[] = {
         {"f16", "f16", "all: f16"},
         {" F16\n", "f16", "all:f16"},
-        {"Best-3", "best-3", "sink 4: f16; body: rot3; window 32: rot8; layers last 8: k=rot3 v=rot2"},
+        {"Best-3", "best-3", "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8"},
         {"# mine\nselective # as published\n", "selective", "sink 16: f16; body: int8; window 256: f16"},
         {"rot4", "rot4", "all: k=rot4 v=rot4"},
         {"int8 ;", "int8", "all: int8"},

@@ -13,8 +13,8 @@ static const lk_preset presets[] = {
     {"kivi-2", "body: kivi2; residual 128: f16", "KIVI at 2 bits: K per channel, V per token, in groups of 32"},
     {"best-4", "sink 4: f16; body: rot4; window 64: f16",
      "4 bits, rotated: very near the full cache; the safe choice"},
-    {"best-3", "sink 4: f16; body: rot3; window 32: rot8; layers last 8: k=rot3 v=rot2",
-     "3 bits, rotated, 2 for the values of the last 8 layers: small differences"},
+    {"best-3", "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8",
+     "2 to 3 bits, rotated, 4 for the newest fifth: small differences"},
     {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
      "2 bits, rotated: for the longest contexts; answers differ now and then"},
 };
