@@ -14,7 +14,7 @@ static const lk_preset presets[] = {
     {"best-4", "sink 4: f16; body: rot4; window 64: f16",
      "4 bits, rotated: very near the full cache; the safe choice"},
     {"best-3", "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8",
-     "2 to 3 bits, rotated, 4 for the newest fifth: small differences"},
+     "K in 3 and V in 2 bits, 4 for the newest fifth: small differences at a quarter of the bytes"},
     {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
      "2 bits, rotated: for the longest contexts; answers differ now and then"},
 };
