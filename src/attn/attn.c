@@ -129,8 +129,7 @@ static void prepare_queries(struct item *item, int level) {
     item->k_level = level;
 }
 
-/* Blocks between a tile and the one that is asked for while it is worked on, the latter counted: of one
- * block, decoding at depth 8192 waited some five per cent longer. */
+/* How many blocks after a tile the one lies that is asked for while it is worked on (docs/performance.md). */
 enum { AHEAD = 3 };
 
 /* A tile of a level that overlaps positions [from, to): *at is the position of its first row.

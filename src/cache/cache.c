@@ -90,12 +90,12 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- memory for what is to come -------------------------------------------------------------- */
 
-static int has_room(struct lk_cache *cache, struct lk_level *level, int64_t n_block) {
-    if (n_block <= level->cap) return 1;
+bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n_block) {
+    if (n_block <= level->cap) return true;
     int64_t cap = n_block + n_block / 8 + 4;
-    if (!lk_grow(cache->ledger, LK_FOR_CACHE, (void **)&level->block, level->cap * sizeof *level->block, cap * sizeof *level->block)) return 0;
+    if (!lk_grow(cache->ledger, LK_FOR_CACHE, (void **)&level->block, level->cap * sizeof *level->block, cap * sizeof *level->block)) return false;
     level->cap = cap;
-    return 1;
+    return true;
 }
 
 static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, int64_t n_new, int64_t portion) {
@@ -109,7 +109,7 @@ static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, int
     }
     for (int i = 0; i < stream->n_level; i++) {
         struct lk_level *level = &stream->level[i];
-        if (!has_room(cache, level, most[i])) return 0;
+        if (!lk_cache_has_room(cache, level, most[i])) return 0;
         int64_t more = most[i] - level->n_block;
         if (more > 0 && !lk_pool_want(&cache->pool, level->block_bytes, more)) return 0;
     }
@@ -164,7 +164,7 @@ static void put_head(const struct lk_cache *cache, const struct lk_stream *strea
 
 /* A block for a level's coming rows. */
 static int add_block(struct lk_cache *cache, struct lk_level *level) {
-    if (!has_room(cache, level, level->n_block + 1)) return 0;
+    if (!lk_cache_has_room(cache, level, level->n_block + 1)) return 0;
     void *block = lk_pool_take(&cache->pool, level->block_bytes);
     if (block) level->block[level->n_block++] = block;
     return block != NULL;
@@ -267,7 +267,7 @@ lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err 
         stream->n_tok = n_tok;
         for (int i = 0; ok && i < stream->n_level; i++) {
             int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
-            ok = has_room(cache, &stream->level[i], n_block) && (!n_block || lk_pool_want(&cache->pool, stream->level[i].block_bytes, n_block));
+            ok = lk_cache_has_room(cache, &stream->level[i], n_block) && (!n_block || lk_pool_want(&cache->pool, stream->level[i].block_bytes, n_block));
         }
     }
     ok = ok && lk_pool_fill(&cache->pool);
@@ -293,9 +293,10 @@ void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int hea
     size_t stride = channels(&cache->shape);
     float *rows = stream->rows + (size_t)head * d; /* no other head's */
     if (needs_sigma(stream)) {
-        int64_t sinks = lk_level_sinks(stream->rule, stream->n_level), n = exact->n_tok < LK_OBSERVE_ROWS ? exact->n_tok : LK_OBSERVE_ROWS;
+        int64_t sinks = lk_level_sinks(stream->rule, stream->n_level), n = exact->n_tok - sinks;
+        if (n > LK_OBSERVE_ROWS) n = LK_OBSERVE_ROWS;
         float tile[LK_TILE * LK_MAX_D_HEAD];
-        lk_calibrate(stream, head, d, cache->kern, exact, 0, sinks, (n - sinks) / LK_TILE, tile);
+        lk_calibrate(stream, head, d, cache->kern, exact, 0, sinks, n / LK_TILE, tile);
         if (head == 0) stream->calibrated = true; /* one writer; nobody reads it before fill is done */
     }
     int64_t pos = stream->first;

@@ -82,7 +82,8 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 /* A prompt's n_tok rows in the empty streams of a layer. lay takes their blocks and sets the streams'
  * counts to what appending and settling them at once would leave; then fill codes the rows of one head of
  * one side, in any order and by any threads. exact: one level of f16 rows, of positions 0 to n_tok - 1.
- * Channel statistics are taken from the first LK_OBSERVE_ROWS rows and from queries observed before lay.
+ * Channel statistics are taken from the first LK_OBSERVE_ROWS rows behind the sinks and from queries
+ * observed before lay.
  * When lay fails, the cache has to be cleared. */
 lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err);
 void      lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int head, const struct lk_stream *exact);
@@ -96,6 +97,9 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok);
 
 /* Make `to` hold what `from` does; both have the same recipe and shape. After a failure `to` is empty. */
 lk_status lk_cache_copy(struct lk_cache *to, const struct lk_cache *from, lk_err *err);
+
+/* Room for n_block blocks in a level's table; false where there is no memory. */
+bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n_block);
 
 /* The block that holds row `at` of a level (at counts from the level's oldest row); *row: its index
  * in the block; *n: rows of the level that follow in this block, the row itself included. */

@@ -3,13 +3,6 @@
 
 #include <string.h>
 
-static int has_room(struct lk_cache *cache, struct lk_level *level, int64_t n_block) {
-    if (n_block <= level->cap) return 1;
-    if (!lk_grow(cache->ledger, LK_FOR_CACHE, (void **)&level->block, level->cap * sizeof *level->block, n_block * sizeof *level->block)) return 0;
-    level->cap = n_block;
-    return 1;
-}
-
 /* Copy `from` into the empty stream `to`, for which the pool holds enough blocks. */
 static int copy_stream(struct lk_cache *cache, struct lk_stream *to, const struct lk_stream *from) {
     size_t statistics = (size_t)cache->shape.n_head_kv * cache->shape.d_head * sizeof(float);
@@ -39,7 +32,7 @@ lk_status lk_cache_copy(struct lk_cache *to, const struct lk_cache *from, lk_err
             for (int i = 0; ok && i < from->stream[layer][side].n_level; i++) {
                 struct lk_level *level = &to->stream[layer][side].level[i];
                 int64_t n_block = from->stream[layer][side].level[i].n_block;
-                ok = has_room(to, level, n_block) && lk_pool_want(&to->pool, level->block_bytes, n_block);
+                ok = lk_cache_has_room(to, level, n_block) && lk_pool_want(&to->pool, level->block_bytes, n_block);
             }
     ok = ok && lk_pool_fill(&to->pool);
     for (int layer = 0; ok && layer < n_layer; layer++)
