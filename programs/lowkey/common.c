@@ -32,7 +32,7 @@ int model_options_read(const struct model_args *args, lk_model_opts *out) {
     const char *kind = args->weights ? args->weights : "shipped";
     bool        f32  = strcmp(kind, "f32") == 0;
     if (!f32 && strcmp(kind, "shipped") != 0) return complain("--weights: '%s' is neither shipped nor f32", kind);
-    *out = (lk_model_opts){.n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .kernels = args->kernels,
+    *out = (lk_model_opts){.n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .no_repack = args->no_repack, .kernels = args->kernels,
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;
 }

@@ -8,7 +8,7 @@
 struct model_args {
     const char *model, *weights, *kernels;
     int64_t     threads;
-    bool        no_mmap;
+    bool        no_mmap, no_repack; /* no_repack: no option, for verbs that read weights */
 };
 
 struct opt_group model_options(struct model_args *args);

@@ -43,7 +43,7 @@ static struct ggml_tensor *heads_of(struct ggml_context *ctx, struct ggml_tensor
     return ggml_view_3d(ctx, x, d_head, n, x->ne[1], head_bytes, x->nb[1], (size_t)first * head_bytes);
 }
 
-static struct ggml_tensor *rope(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos) {
+struct ggml_tensor *lk_rope(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
     bool swa = hp->is_swa[layer];
     return ggml_rope_ext(ctx, x, pos, net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig,
@@ -55,7 +55,7 @@ static struct ggml_tensor *rope(const struct lk_net *net, struct ggml_context *c
 static struct ggml_tensor *finish(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x,
                                   struct ggml_tensor *norm, struct ggml_tensor *pos) {
     if (norm) x = lk_rms_norm(ctx, x, norm, net->hp.norm_eps);
-    if (net->hp.rope_mode >= 0) x = rope(net, ctx, layer, x, pos);
+    if (net->hp.rope_mode >= 0) x = lk_rope(net, ctx, layer, x, pos);
     return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
 }
 

@@ -13,6 +13,9 @@ struct ggml_tensor *lk_layer_norm(struct ggml_context *ctx, struct ggml_tensor *
  * first widened to f32, in the graph's memory. */
 struct ggml_tensor *lk_linear(struct ggml_context *ctx, struct ggml_tensor *weight, struct ggml_tensor *bias, struct ggml_tensor *x);
 
+/* Rotate the heads of x [n_tok][n_head][d_head] to their positions as `layer` does; rope_mode is not -1. */
+struct ggml_tensor *lk_rope(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos);
+
 /* Fill q, k, v from the normed x; rotated where the family rotates, contiguous. */
 void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_pre *out);
 

@@ -1,0 +1,337 @@
+#include "lowrank/compress.h"
+
+#include "lowrank/fit.h"
+#include "lowrank/linalg.h"
+#include "lowrank/rank.h"
+#include "lowrank/statistics.h"
+#include "lowrank/weights.h"
+#include "sidecar/sidecar.h"
+
+#include <string.h>
+
+const char *const lk_method_name[LK_N_METHOD] = {[LK_PALU] = "palu", [LK_TALE] = "tale", [LK_KVHEADS] = "kvheads"};
+const char *const lk_svd_name[LK_N_SVD] = {
+    [LK_SVD_WHITENED] = "whitened", [LK_SVD_PLAIN] = "plain", [LK_SVD_OUTPUT] = "output", [LK_SVD_MEAN_POOL] = "mean-pool"};
+const char *const lk_rank_search_name[LK_N_RANK_SEARCH] = {[LK_RANK_UNIFORM] = "uniform", [LK_RANK_ENERGY] = "energy"};
+
+/* A layer's basis in the making: its arrays in one piece, as lk_basis wants them, all components kept. */
+struct made {
+    struct lk_basis basis;
+    float  *down, *up, *mean, *error; /* up == down where both are the same; mean may be NULL */
+    int32_t *rank;
+    double  *power; /* [n_group] sum |x|^2 */
+    void    *memory;
+    size_t   bytes;
+};
+
+struct lk_compress {
+    struct lk_ledger          ledger;
+    struct lk_model          *model;
+    const struct lk_hparams  *hp;
+    struct lk_compress_opts   opts;
+    int32_t                   group[LK_N_BASIS]; /* heads; 0: not made            */
+    bool                      balance;
+    struct lk_statistics     *statistics;        /* NULL without a text           */
+    struct made              *made[LK_N_BASIS];  /* [n_layer]                     */
+    uint64_t                  text_hash, n_tok;
+};
+
+/* ---- choosing ------------------------------------------------------------------------------------- */
+
+/* The largest divisor of n that is at most `most`. */
+static int divisor(int n, int most) {
+    int d = most < n ? most : n;
+    while (n % d != 0) d--;
+    return d;
+}
+
+/* How many heads are grouped when nobody says: Palu's four, or as near as the model allows; two or the next possible
+ * number for KV heads, which keeps one head's width of each group. */
+static lk_status choose_group(const struct lk_compress *c, int *group, lk_err *err) {
+    int n = c->hp->n_head_kv;
+    *group = c->opts.group;
+    if (*group < 0) *group = n;
+    if (*group > 0) return n % *group == 0 ? LK_OK : lk_fail(err, LK_E_ARG, "groups of %d heads do not divide the model's %d KV heads", *group, n);
+    if (c->opts.method != LK_KVHEADS) {
+        *group = divisor(n, 4);
+        return LK_OK;
+    }
+    if (n == 1) return lk_fail(err, LK_E_ARG, "this model has one KV head: there are none to merge");
+    for (*group = 2; n % *group != 0;) (*group)++;
+    return LK_OK;
+}
+
+static lk_status choose(struct lk_compress *c, lk_err *err) {
+    bool rotates = c->hp->rope_mode >= 0, plain = c->opts.svd == LK_SVD_PLAIN;
+    int group = 0;
+    if (c->opts.rank < 0 || c->opts.rank > 1) return lk_fail(err, LK_E_ARG, "a rank of %.0f%% is not possible; give more than 0%% and at most 100%%", 100 * c->opts.rank);
+    if (c->opts.mean && c->n_tok == 0) return lk_fail(err, LK_E_ARG, "a mean needs a text");
+    if (c->opts.quantum < 0) return lk_fail(err, LK_E_ARG, "ranks cannot be multiples of %d", c->opts.quantum);
+    lk_status status = choose_group(c, &group, err);
+    if (status != LK_OK) return status;
+    if (c->opts.method == LK_KVHEADS && c->opts.rank == 0) c->opts.rank = 1.0 / group;
+    if (c->opts.rank == 0) c->opts.rank = 0.5;
+    if (c->opts.quantum == 0) c->opts.quantum = 8;
+    if (c->opts.n_ctx == 0) c->opts.n_ctx = c->hp->n_ctx_train < 2048 ? c->hp->n_ctx_train : 2048;
+    if (c->opts.skip < 0) c->opts.skip = c->opts.method == LK_TALE ? 4 : 0;
+    c->balance = c->opts.method != LK_KVHEADS && c->opts.svd != LK_SVD_MEAN_POOL;
+    c->group[LK_BASIS_V] = group;
+    if (c->opts.method == LK_TALE) return LK_OK;
+    /* Keys behind RoPE cannot be fused into fewer heads anyway, and are better approximated jointly (KV heads, section 3.4). */
+    int keys = c->opts.method == LK_KVHEADS && rotates && c->opts.svd != LK_SVD_MEAN_POOL ? c->hp->n_head_kv : group;
+    if (!(rotates && plain)) c->group[LK_BASIS_K] = keys;
+    if (rotates && (c->opts.method == LK_PALU || plain)) c->group[LK_BASIS_KPRE] = keys;
+    return LK_OK;
+}
+
+lk_status lk_compress_new(struct lk_compress **out, struct lk_model *model, const struct lk_compress_opts *opts, const int32_t *tok, size_t n_tok, lk_err *err) {
+    struct lk_ledger first = {0}; /* until the ledger inside is there */
+    struct lk_compress *c = lk_alloc(&first, LK_FOR_OTHER, sizeof *c);
+    if (!c) return lk_fail(err, LK_E_NOMEM, "no memory to compress");
+    c->model = model;
+    c->hp = &model->net->hp;
+    c->opts = *opts;
+    c->n_tok = n_tok;
+    c->text_hash = lk_hash(LK_HASH_BEGIN, tok, n_tok * sizeof *tok);
+    lk_status status = choose(c, err);
+    struct lk_statistics_opts want = {.queries = c->opts.svd == LK_SVD_OUTPUT && c->group[LK_BASIS_K] > 0, .n_ctx = c->opts.n_ctx, .skip = c->opts.skip};
+    memcpy(want.group, c->group, sizeof want.group);
+    if (status == LK_OK && (n_tok > 0 || c->opts.svd != LK_SVD_PLAIN)) status = lk_statistics_new(&c->statistics, model, &want, tok, n_tok, &c->ledger, err);
+    if (status != LK_OK) lk_compress_free(c);
+    else *out = c;
+    return status;
+}
+
+void lk_compress_free(struct lk_compress *c) {
+    if (!c) return;
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        for (int layer = 0; c->made[side] && layer < c->hp->n_layer; layer++)
+            lk_release(&c->ledger, LK_FOR_OTHER, c->made[side][layer].memory, c->made[side][layer].bytes);
+        lk_release(&c->ledger, LK_FOR_OTHER, c->made[side], c->hp->n_layer * sizeof *c->made[side]);
+    }
+    lk_statistics_free(c->statistics);
+    struct lk_ledger last = {0};
+    lk_ledger_enter(&last, LK_FOR_OTHER, sizeof *c);
+    lk_release(&last, LK_FOR_OTHER, c, sizeof *c);
+}
+
+/* ---- reading -------------------------------------------------------------------------------------- */
+
+/* Progress goes on after the text: fitting a layer's side counts as so many tokens. */
+enum { FIT_TOKENS = 200 };
+
+static uint64_t all_units(const struct lk_compress *c) {
+    uint64_t sides = 0;
+    for (int side = 0; side < LK_N_BASIS; side++) sides += c->group[side] > 0;
+    return c->n_tok + sides * (uint64_t)c->hp->n_layer * FIT_TOKENS;
+}
+
+static bool read_progress(void *user, uint64_t done, uint64_t total) {
+    const struct lk_compress *c = user;
+    (void)total;
+    return c->opts.progress(c->opts.user, done, all_units(c));
+}
+
+lk_status lk_compress_read(struct lk_compress *c, const int32_t *tok, size_t n_tok, const char *path, lk_err *err) {
+    if (!c->statistics) return LK_OK;
+    lk_status status = path ? lk_statistics_resume(c->statistics, path, err) : LK_OK;
+    if (status == LK_OK) status = lk_statistics_read(c->statistics, c->model, tok, n_tok, path, c->opts.progress ? read_progress : NULL, c, err);
+    return status;
+}
+
+/* ---- fitting -------------------------------------------------------------------------------------- */
+
+static lk_status made_new(struct lk_compress *c, struct made *m, int n_group, int width, lk_err *err) {
+    size_t square = (size_t)n_group * width * width, line = (size_t)n_group * width;
+    bool apart = c->balance || c->opts.svd == LK_SVD_OUTPUT;
+    m->bytes = n_group * sizeof(double) + ((apart ? 2 : 1) * square + (c->opts.mean ? 2 : 1) * line) * sizeof(float) + n_group * sizeof(int32_t);
+    m->memory = lk_alloc(&c->ledger, LK_FOR_OTHER, m->bytes);
+    if (!m->memory) return lk_fail(err, LK_E_NOMEM, "no memory for bases of %d x %d channels", n_group, width);
+    m->power = m->memory;
+    m->down = (float *)(m->power + n_group);
+    m->up = apart ? m->down + square : m->down;
+    m->error = m->up + square;
+    m->mean = c->opts.mean ? m->error + line : NULL;
+    m->rank = (int32_t *)(m->error + (c->opts.mean ? 2 : 1) * line);
+    m->basis = (struct lk_basis){.n_group = n_group, .width = width, .n_comp = width, .down = m->down, .up = m->up, .mean = m->mean, .rank = m->rank, .error = m->error};
+    return LK_OK;
+}
+
+/* What a side's layer is fitted with. */
+struct fitting {
+    struct lk_fit     fit;
+    double           *second; /* [width][width] of the group at hand, around the mean where that is wanted */
+    double           *metric; /* [width][width] */
+    size_t            bytes;  /* of each        */
+    struct lk_moments weight, output; /* of this layer's weights; empty where not needed */
+};
+
+/* The second moment of group g, whole, around its mean where there is one. Returns sum |x|^2. */
+static double second_of(const struct lk_moments *m, int g, const float *mean, double *out) {
+    int n = m->width;
+    double power = 0;
+    memcpy(out, m->second + (size_t)g * n * n, (size_t)n * n * sizeof *out);
+    lk_mirror(out, n);
+    for (int i = 0; i < n; i++) power += out[(size_t)i * n + i];
+    for (int i = 0; mean && i < n; i++)
+        for (int j = 0; j < n; j++) out[(size_t)i * n + j] -= m->sum[(size_t)g * n + i] * m->sum[(size_t)g * n + j] / (double)m->n;
+    return power;
+}
+
+/* Heads of a group side by side, each with its own moments: errors of different heads do not meet. */
+static const double *metric_of(const struct lk_moments *m, int first, int heads, double *out) {
+    int d = m->width, n = heads * d;
+    memset(out, 0, (size_t)n * n * sizeof *out);
+    for (int head = 0; head < heads; head++) {
+        const double *from = m->second + (size_t)(first + head) * d * d;
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++) out[(size_t)(head * d + i) * n + head * d + j] = j <= i ? from[i * d + j] : from[j * d + i];
+    }
+    return out;
+}
+
+/* The components of group g. second: what they are made from, and the rows' errors too, but for plain SVD. */
+static lk_status fit_group(struct lk_compress *c, struct fitting *f, int layer, enum lk_basis_side side, int g, const struct lk_moments *rows, struct made *m, lk_err *err) {
+    int heads = c->group[side], n = heads * c->hp->d_head;
+    const struct lk_moments *of = c->opts.svd == LK_SVD_OUTPUT && side == LK_BASIS_K ? &c->statistics->query[layer] :
+                                  c->opts.svd == LK_SVD_OUTPUT && side == LK_BASIS_V ? &f->output : NULL;
+    float *mean = m->mean ? m->mean + (size_t)g * n : NULL;
+    for (int i = 0; mean && i < n; i++) mean[i] = (float)(rows->sum[(size_t)g * n + i] / (double)rows->n);
+    lk_status status = LK_OK;
+    if (c->opts.svd == LK_SVD_PLAIN) {
+        second_of(&f->weight, g, NULL, f->second);
+        status = lk_fit_eigen(&f->fit, f->second, NULL, err);
+    }
+    m->power[g] = second_of(rows, g, mean, f->second);
+    if (c->opts.svd == LK_SVD_MEAN_POOL) lk_fit_mean_pool(&f->fit, c->hp->d_head);
+    else if (c->opts.svd != LK_SVD_PLAIN) status = lk_fit_eigen(&f->fit, f->second, of ? metric_of(of, g * heads, heads, f->metric) : NULL, err);
+    if (status != LK_OK) return status;
+    if (!(m->power[g] > 0)) return lk_fail(err, LK_E_ARG, "layer %d's %s rows are all zero: nothing can be fitted to them", layer, lk_basis_side_name(side));
+    lk_fit_measure(&f->fit, f->second);
+    if (c->balance) lk_fit_balance(&f->fit, f->second);
+    double lost = 0;
+    for (int i = 0; i < n; i++) lost += f->second[(size_t)i * n + i];
+    for (int j = 0; j < n; j++) {
+        lost -= f->fit.gain[j];
+        m->error[(size_t)g * n + j] = (float)(lost > 0 ? lost / m->power[g] : 0);
+    }
+    for (size_t i = 0; i < (size_t)n * n; i++) m->down[(size_t)g * n * n + i] = (float)f->fit.down[i];
+    for (size_t i = 0; m->up != m->down && i < (size_t)n * n; i++) m->up[(size_t)g * n * n + i] = (float)f->fit.up[i];
+    return LK_OK;
+}
+
+static lk_status fit_layer(struct lk_compress *c, struct fitting *f, int layer, enum lk_basis_side side, lk_err *err) {
+    int n_group = c->hp->n_head_kv / c->group[side], width = c->group[side] * c->hp->d_head;
+    struct made *m = &c->made[side][layer];
+    lk_status status = made_new(c, m, n_group, width, err);
+    if (status == LK_OK && c->opts.svd == LK_SVD_PLAIN) {
+        status = lk_moments_new(&f->weight, n_group, width, &c->ledger, err);
+        if (status == LK_OK) status = lk_weight_moments(&f->weight, c->model->net, layer, side, &c->ledger, err);
+    }
+    if (status == LK_OK && c->opts.svd == LK_SVD_OUTPUT && side == LK_BASIS_V) {
+        status = lk_moments_new(&f->output, c->hp->n_head_kv, c->hp->d_head, &c->ledger, err);
+        if (status == LK_OK) status = lk_output_moments(&f->output, c->model->net, layer, &c->ledger, err);
+    }
+    const struct lk_moments *rows = c->statistics ? &c->statistics->side[side][layer] : &f->weight;
+    for (int g = 0; status == LK_OK && g < n_group; g++) status = fit_group(c, f, layer, side, g, rows, m, err);
+    if (f->weight.sum) lk_moments_free(&f->weight, &c->ledger);
+    if (f->output.sum) lk_moments_free(&f->output, &c->ledger);
+    return status;
+}
+
+static lk_status fit_side(struct lk_compress *c, enum lk_basis_side side, uint64_t *done, lk_err *err) {
+    int width = c->group[side] * c->hp->d_head;
+    struct fitting f = {.bytes = (size_t)width * width * sizeof(double)};
+    c->made[side] = lk_alloc(&c->ledger, LK_FOR_OTHER, c->hp->n_layer * sizeof *c->made[side]);
+    f.second = lk_alloc(&c->ledger, LK_FOR_SCRATCH, f.bytes);
+    f.metric = lk_alloc(&c->ledger, LK_FOR_SCRATCH, f.bytes);
+    lk_status status = c->made[side] && f.second && f.metric ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to fit %d channels", width);
+    if (status == LK_OK) status = lk_fit_new(&f.fit, width, &c->ledger, err);
+    for (int layer = 0; status == LK_OK && layer < c->hp->n_layer; layer++) {
+        status = fit_layer(c, &f, layer, side, err);
+        if (status == LK_OK && c->opts.progress && !c->opts.progress(c->opts.user, *done += FIT_TOKENS, all_units(c)))
+            status = lk_fail(err, LK_E_CANCELLED, "cancelled while fitting");
+    }
+    if (f.fit.down) lk_fit_free(&f.fit);
+    lk_release(&c->ledger, LK_FOR_SCRATCH, f.second, f.bytes);
+    lk_release(&c->ledger, LK_FOR_SCRATCH, f.metric, f.bytes);
+    return status;
+}
+
+/* ---- ranks ---------------------------------------------------------------------------------------- */
+
+static lk_status share_out(struct lk_compress *c, enum lk_basis_side side, lk_err *err) {
+    size_t n_group = (size_t)(c->hp->n_head_kv / c->group[side]), n = n_group * (size_t)c->hp->n_layer, bytes = n * sizeof(struct lk_rank_item);
+    int width = c->group[side] * c->hp->d_head;
+    struct lk_rank_item *item = lk_alloc(&c->ledger, LK_FOR_SCRATCH, bytes);
+    if (!item) return lk_fail(err, LK_E_NOMEM, "no memory for ranks");
+    for (size_t i = 0; i < n; i++) item[i] = (struct lk_rank_item){.width = width, .error = c->made[side][i / n_group].error + i % n_group * width};
+    if (c->opts.search == LK_RANK_ENERGY) lk_rank_by_error(item, n, c->opts.rank, c->opts.quantum);
+    else lk_rank_uniform(item, n, c->opts.rank, c->opts.quantum);
+    for (size_t i = 0; i < n; i++) c->made[side][i / n_group].rank[i % n_group] = item[i].rank;
+    lk_release(&c->ledger, LK_FOR_SCRATCH, item, bytes);
+    return LK_OK;
+}
+
+/* Keep the first n_comp lines of each group's n, in place. */
+static void keep_first(float *x, int n_group, int n, int n_comp, int line) {
+    for (int g = 1; g < n_group; g++) memmove(x + (size_t)g * n_comp * line, x + (size_t)g * n * line, (size_t)n_comp * line * sizeof *x);
+}
+
+static void truncate_layer(struct made *m) {
+    struct lk_basis *b = &m->basis;
+    int n_comp = 1;
+    for (int g = 0; g < b->n_group; g++) n_comp = m->rank[g] > n_comp ? m->rank[g] : n_comp;
+    keep_first(m->down, b->n_group, b->width, n_comp, b->width);
+    if (m->up != m->down) keep_first(m->up, b->n_group, b->width, n_comp, b->width);
+    keep_first(m->error, b->n_group, b->width, n_comp, 1);
+    b->n_comp = n_comp;
+}
+
+lk_status lk_compress_fit(struct lk_compress *c, lk_err *err) {
+    uint64_t done = c->n_tok;
+    if (c->statistics && c->statistics->n_tok != c->n_tok) return lk_fail(err, LK_E_ARG, "the text has not been read to its end");
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        if (c->group[side] == 0) continue;
+        lk_status status = fit_side(c, side, &done, err);
+        if (status == LK_OK) status = share_out(c, side, err);
+        if (status != LK_OK) return status;
+        for (int layer = 0; c->opts.truncate && layer < c->hp->n_layer; layer++) truncate_layer(&c->made[side][layer]);
+    }
+    return LK_OK;
+}
+
+const struct lk_basis *lk_compress_basis(const struct lk_compress *c, int layer, enum lk_basis_side side) {
+    static const struct lk_basis none;
+    return c->made[side] ? &c->made[side][layer].basis : &none;
+}
+
+double lk_compress_error(const struct lk_compress *c, int layer, enum lk_basis_side side) {
+    const struct made *m = &c->made[side][layer];
+    double lost = 0, power = 0;
+    for (int g = 0; g < m->basis.n_group; g++) {
+        lost += m->power[g] * m->error[(size_t)g * m->basis.n_comp + m->rank[g] - 1];
+        power += m->power[g];
+    }
+    return lost / power;
+}
+
+/* ---- the sidecar ---------------------------------------------------------------------------------- */
+
+lk_status lk_compress_write(const struct lk_compress *c, FILE *file, lk_err *err) {
+    const struct lk_hparams *hp = c->hp;
+    struct lk_sidecar_info info = {.model = {c->model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head}, .calibration_hash = c->text_hash, .calibration_tokens = c->n_tok};
+    snprintf(info.method, sizeof info.method, "%s", lk_method_name[c->opts.method]);
+    snprintf(info.options, sizeof info.options, "svd %s, group %d, rank %.4g%% %s, quantum %d, windows of %d without their first %d%s%s", lk_svd_name[c->opts.svd],
+             c->group[LK_BASIS_V], 100 * c->opts.rank, lk_rank_search_name[c->opts.search], c->opts.quantum, c->opts.n_ctx, c->opts.skip,
+             c->opts.mean ? ", around the mean" : "", c->opts.truncate ? ", truncated" : "");
+    struct lk_draft *draft = NULL;
+    struct lk_ledger ledger = {0};
+    lk_status status = lk_draft_new(&draft, &info, &ledger, err);
+    for (int layer = 0; layer < hp->n_layer; layer++)
+        for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++)
+            if (c->made[side]) status = lk_draft_add_basis(draft, layer, side, &c->made[side][layer].basis, err);
+    if (status == LK_OK) status = lk_draft_write(draft, file, err);
+    lk_draft_free(draft);
+    return status;
+}
