@@ -138,7 +138,7 @@ lk_preset lk_recipe_preset(size_t i);
 
 /* What a recipe says of one level; codecs as printed text. */
 typedef struct {
-    char name[32], k_codec[32], v_codec[32];
+    char name[32], k_codec[64], v_codec[64];
 } lk_recipe_level;
 
 /* The i-th level from the oldest to the newest, then the layers whose body differs ("layers 0-1");
@@ -204,7 +204,7 @@ lk_session_stats lk_session_get_stats(const lk_session *session);
 /* One level of the cache, summed over layers. Rows counts tokens of one layer (the first that has
  * this level in full attention). `name` as in the recipe; codecs as printed text. */
 typedef struct {
-    char     name[32], k_codec[32], v_codec[32];
+    char     name[32], k_codec[64], v_codec[64];
     uint64_t k_rows, v_rows, k_bytes, v_bytes;
 } lk_level_stats;
 

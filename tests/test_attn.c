@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "attn/attn.h"
+#include "cache/project.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -38,11 +39,7 @@ static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, floa
     int64_t at = pos - s->first;
     int level = 0;
     while (at >= s->fill[level].rows) at -= s->fill[level++].rows;
-    int row;
-    int64_t n;
-    const char *block = lk_cache_locate(s, level, at, &row, &n);
-    lk_codec_decode(&s->rule[level].codec, s->side, d, s->rule[level].block_rows, s->rule[level].codec.sigma ? s->sigma + head * d : NULL,
-                    block + head * s->level[level].head_bytes, row, 1, out, d);
+    lk_read_head(s, level, at, head, d, &lk_kern_reference, out);
 }
 
 /* Every row that the stream holds, by position: [n_head_kv][n_tok][d]; free it. */

@@ -45,7 +45,7 @@ static void read_back(const struct lk_stream *s, float *out) {
             const char *block = lk_cache_locate(s, level, at, &row, &n);
             for (int h = 0; h < N_HEAD_KV; h++)
                 lk_codec_decode(&s->rule[level].codec, s->side, D_HEAD, s->rule[level].block_rows,
-                                s->rule[level].codec.sigma ? s->sigma + h * D_HEAD : NULL,
+                                lk_sigma_of(s, level, h),
                                 block + h * s->level[level].head_bytes, row, (int)n, out + h * D_HEAD, N_CHANNEL);
             out += n * N_CHANNEL;
             at += n;
@@ -151,7 +151,7 @@ static void test_bytes_are_the_ledgers(void **state) {
         }
         lk_cache_trim(cache);
         uint64_t foreseen = 0, real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
-        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &foreseen, NULL), LK_OK);
+        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &foreseen, NULL, NULL), LK_OK);
         double apart = fabs((double)foreseen - (double)real); /* slabs in part free, tables grown ahead of need */
         if (apart > 0.02 * real + 4 * LK_SLAB_BYTES) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)foreseen, (double)real);
         free(x);
@@ -234,7 +234,8 @@ static struct lk_stream exact_rows(enum lk_side side, const float *x, int n, voi
     struct lk_stream s = {.side = side, .n_level = 1, .n_tok = n};
     s.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
     s.fill[0].rows = n;
-    s.level[0] = (struct lk_level){.block = block, .n_block = 1, .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n)};
+    s.level[0] = (struct lk_level){.block = block, .n_block = 1, .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
+                                    .n_part = N_HEAD_KV, .d_part = D_HEAD, .n_head = 1};
     *block = malloc(N_HEAD_KV * s.level[0].head_bytes);
     for (int h = 0; h < N_HEAD_KV; h++)
         lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0, n, x + h * D_HEAD, N_CHANNEL);
@@ -268,7 +269,7 @@ static void test_fill_is_append_and_settle(void **state) {
                 const struct lk_stream *a = &filled->stream[layer][side], *b = &settled->stream[layer][side];
                 assert_int_equal(a->n_tok, b->n_tok);
                 assert_int_equal(a->first, b->first);
-                if (a->n_swa == 0) assert_int_equal(a->calibrated, b->calibrated); /* a window may drop all that was coded */
+                if (a->n_swa == 0) assert_int_equal(a->equaliser[0].calibrated, b->equaliser[0].calibrated); /* a window may drop all that was coded */
                 for (int level = 0; level < a->n_level; level++) {
                     assert_int_equal(a->fill[level].rows, b->fill[level].rows);
                     assert_int_equal(a->fill[level].skip, b->fill[level].skip);

@@ -1,21 +1,32 @@
 #include "attn/attn.h"
 
+#include "attn/latent.h"
+
 #include <math.h>
 #include <string.h>
 
 /* How the work of one call is cut. */
 struct cut {
     int     n_query;   /* queries of one KV head: n_tok * group, ordered [token][head of group] */
-    int     n_qtile, n_range;
+    int     n_span, n_qtile, n_range; /* spans of KV heads, tiles of a head's queries, ranges   */
+    int     span, qtile; /* KV heads of an item and, at most, queries of each                   */
     int64_t first, rows_per_range; /* ranges of positions from `first` on, multiples of the chunk */
     int64_t grid;      /* tiles of K's largest level begin at grid, grid + LK_TILE, ...         */
 };
 
 static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-static int most_ranges(int n_head_kv, int n_qtile, int n_thread) {
-    int n = ceil_div(4 * n_thread, n_head_kv * n_qtile);
+static int most_ranges(int n_span, int n_qtile, int n_thread) {
+    int n = ceil_div(4 * n_thread, n_span * n_qtile);
     return n_thread == 1 ? 1 : n;
+}
+
+/* Spans of `span` KV heads, with n_query queries each. */
+static void cut_queries(struct cut *cut, int n_head_kv, int span) {
+    cut->span = span < LK_ATTN_QUERIES ? span : LK_ATTN_QUERIES;
+    cut->n_span = ceil_div(n_head_kv, cut->span);
+    cut->qtile = LK_ATTN_QUERIES / cut->span;
+    cut->n_qtile = ceil_div(cut->n_query, cut->qtile);
 }
 
 /* Where the largest level's first block begins: chunks that end on its tiles cut few of them. */
@@ -38,12 +49,12 @@ static int64_t on_grid(const struct cut *cut, int64_t pos, int64_t least) {
 
 static struct cut cut_work(const struct lk_attn *attn) {
     struct cut cut = {.n_query = attn->n_tok * (attn->n_head / attn->n_head_kv)};
-    cut.n_qtile = ceil_div(cut.n_query, LK_ATTN_QUERIES);
+    cut_queries(&cut, attn->n_head_kv, lk_attn_span(attn));
     cut.grid = grid_of(attn->k);
     int64_t n_tok = attn->k->n_tok, oldest = n_tok - attn->n_tok - attn->k->n_swa + 1;
     cut.first = attn->k->n_swa > 0 ? on_grid(&cut, oldest, attn->k->first) : attn->k->first;
     int64_t n_chunk = (n_tok - cut.first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK;
-    int n_range = most_ranges(attn->n_head_kv, cut.n_qtile, attn->n_thread);
+    int n_range = most_ranges(cut.n_span, cut.n_qtile, attn->n_thread);
     if (n_range > n_chunk) n_range = (int)n_chunk;
     int64_t chunks = (n_chunk + n_range - 1) / n_range;
     cut.rows_per_range = chunks * LK_ATTN_CHUNK;
@@ -53,11 +64,13 @@ static struct cut cut_work(const struct lk_attn *attn) {
 
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
     size_t most = 0;
-    for (int t = 1; t <= n_tok; t++) {
-        int n_query = t * (n_head / n_head_kv);
-        size_t n = (size_t)most_ranges(n_head_kv, ceil_div(n_query, LK_ATTN_QUERIES), n_thread) * t;
-        if (most < n) most = n;
-    }
+    for (int t = 1; t <= n_tok; t++)
+        for (int span = 1; span <= n_head_kv && span <= LK_ATTN_QUERIES; span++) {
+            struct cut cut = {.n_query = t * (n_head / n_head_kv)};
+            cut_queries(&cut, n_head_kv, span);
+            size_t n = (size_t)most_ranges(cut.n_span, cut.n_qtile, n_thread) * t;
+            if (most < n) most = n;
+        }
     return most * n_head * (d_head + 2);
 }
 
@@ -70,6 +83,7 @@ struct scratch {
     float *form;    /* memory of struct lk_queries */
     float *acc;     /* [LK_MAX_STREAM_LEVEL][LK_ATTN_QUERIES][d_head] in the levels' domains */
     float *max, *sum; /* [LK_ATTN_QUERIES] */
+    float *mean;      /* [LK_ATTN_QUERIES] weights of rows whose mean is kept apart (latents of V) */
 };
 
 static size_t form_floats(int d_head) { return (lk_queries_bytes(LK_ATTN_QUERIES, d_head) + 63) / 64 * 16; }
@@ -77,7 +91,7 @@ static size_t form_floats(int d_head) { return (lk_queries_bytes(LK_ATTN_QUERIES
 enum { SCORE_STRIDE = PAD + LK_ATTN_CHUNK + PAD };
 
 size_t lk_attn_scratch_floats(int d_head) {
-    size_t n = LK_ATTN_QUERIES * (SCORE_STRIDE + LK_TILE + 2) + form_floats(d_head) +
+    size_t n = LK_ATTN_QUERIES * (SCORE_STRIDE + LK_TILE + 3) + form_floats(d_head) +
                (size_t)LK_ATTN_QUERIES * d_head * (1 + LK_MAX_STREAM_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -91,50 +105,66 @@ static struct scratch divide(float *mem, int d_head) {
     s.acc = s.query + (size_t)LK_ATTN_QUERIES * d_head;
     s.max = s.acc + (size_t)LK_ATTN_QUERIES * d_head * LK_MAX_STREAM_LEVEL;
     s.sum = s.max + LK_ATTN_QUERIES;
+    s.mean = s.sum + LK_ATTN_QUERIES;
     return s;
 }
 
-/* One item: queries [q0, q0 + n_q) of KV head `head` over positions [from, to). */
+/* One item: queries [q0, q0 + n_each) of each of the KV heads [head, head + n_span), one head's after the
+ * other's, over positions [from, to). Levels that keep heads apart are read head by head; a tile of latents
+ * that several heads share is read once for all of them. */
 struct item {
     const struct lk_attn *attn;
     struct scratch        mem;
-    int                   head, q0, n_q;
+    int                   head, n_span, q0, n_each, n_q;
+    int                   d;           /* room for a query or sum in mem: the widest part */
     int64_t               from, to;
     int                   k_level;     /* level whose form of the queries is in mem.form; -1: none */
     struct lk_queries     queries;
     bool                  used[LK_MAX_STREAM_LEVEL]; /* V levels that mem.acc has something of */
 };
 
+static int head_of(const struct item *item, int i) { return item->head + i / item->n_each; }
+static int query_in_head(const struct item *item, int i) { return item->q0 + i % item->n_each; }
+
 static const float *query_of(const struct item *item, int i) {
     const struct lk_attn *attn = item->attn;
-    int group = attn->n_head / attn->n_head_kv, q = item->q0 + i;
-    return attn->q + ((size_t)(q / group) * attn->n_head + (size_t)item->head * group + q % group) * attn->d_head;
-}
-
-static const float *sigma_of(const struct item *item, const struct lk_stream *stream, int level) {
-    return stream->rule[level].codec.sigma ? stream->sigma + (size_t)item->head * item->attn->d_head : NULL;
+    int group = attn->n_head / attn->n_head_kv, q = query_in_head(item, i);
+    return attn->q + ((size_t)(q / group) * attn->n_head + (size_t)head_of(item, i) * group + q % group) * attn->d_head;
 }
 
 static void prepare_queries(struct item *item, int level) {
     const struct lk_attn *attn = item->attn;
-    const struct lk_codec *codec = &attn->k->rule[level].codec;
-    const struct lk_codec *before = item->k_level < 0 ? NULL : &attn->k->rule[item->k_level].codec;
+    const struct lk_codec *codec = &attn->k->rule[level].codec, *before = item->k_level < 0 ? NULL : &attn->k->rule[item->k_level].codec;
+    const struct lk_level *of = &attn->k->level[level];
     bool exact = codec->coding == LK_F16; /* such rows are multiplied with the floats themselves */
-    if (before && lk_codec_same_domain(before, codec) && exact == (before->coding == LK_F16)) return;
-    for (int i = 0; i < item->n_q; i++)
-        lk_codec_query(codec, attn->d_head, sigma_of(item, attn->k, level), query_of(item, i),
-                       item->mem.query + (size_t)i * attn->d_head);
-    if (exact) item->queries = (struct lk_queries){.n_q = item->n_q, .d_head = attn->d_head, .q = item->mem.query};
-    else lk_queries_prepare(&item->queries, item->mem.query, item->n_q, attn->d_head, item->mem.form);
+    if (before && lk_attn_same_domain(attn->k, item->k_level, level) && exact == (before->coding == LK_F16)) return;
+    for (int i = 0; i < item->n_q; i++) {
+        int head = head_of(item, i);
+        float *q = item->mem.query + (size_t)i * of->d_part;
+        const float *rows = query_of(item, i);
+        if (of->basis) lk_project_query(of->basis, head / of->n_head, head % of->n_head, attn->d_head, of->d_part, rows, q);
+        lk_codec_query(codec, of->d_part, lk_sigma_of(attn->k, level, head / of->n_head), of->basis ? q : rows, q);
+    }
+    if (exact) item->queries = (struct lk_queries){.n_q = item->n_q, .d_head = of->d_part, .q = item->mem.query};
+    else lk_queries_prepare(&item->queries, item->mem.query, item->n_q, of->d_part, item->mem.form);
     item->k_level = level;
+}
+
+/* The item's queries of those KV heads that part `part` of a level holds: [*first, *first + returned). */
+static int queries_of_part(const struct item *item, const struct lk_level *level, int part, int *first) {
+    int from = part * level->n_head, to = from + level->n_head;
+    if (from < item->head) from = item->head;
+    if (to > item->head + item->n_span) to = item->head + item->n_span;
+    *first = (from - item->head) * item->n_each;
+    return (to - from) * item->n_each;
 }
 
 /* How many blocks after a tile the one lies that is asked for while it is worked on (docs/performance.md). */
 enum { AHEAD = 3 };
 
-/* A tile of a level that overlaps positions [from, to): *at is the position of its first row.
+/* A tile of a level's part that overlaps positions [from, to): *at is the position of its first row.
  * `pos` is a position of the level inside [from, to). Returns the position after the tile's last row. */
-static int64_t tile_at(const struct item *item, const struct lk_stream *stream, int level, int64_t level_first,
+static int64_t tile_at(const struct lk_stream *stream, int level, int part, int64_t level_first,
                        int64_t pos, struct lk_tile *tile, int64_t *at) {
     int row;
     int64_t n;
@@ -142,9 +172,9 @@ static int64_t tile_at(const struct item *item, const struct lk_stream *stream, 
     int row0 = row / LK_TILE * LK_TILE;
     int64_t rows = row - row0 + n;
     *tile = (struct lk_tile){.codec = &stream->rule[level].codec,
-                             .head = block + item->head * stream->level[level].head_bytes,
-                             .sigma = sigma_of(item, stream, level),
-                             .d_head = item->attn->d_head,
+                             .head = block + part * stream->level[level].head_bytes,
+                             .sigma = lk_sigma_of(stream, level, part),
+                             .d_head = stream->level[level].d_part,
                              .block_rows = stream->rule[level].block_rows,
                              .row0 = row0,
                              .n = (int)(rows < LK_TILE ? rows : LK_TILE)};
@@ -153,36 +183,57 @@ static int64_t tile_at(const struct item *item, const struct lk_stream *stream, 
         int first_row;
         int64_t rest;
         const char *after = lk_cache_locate(stream, level, later, &first_row, &rest);
-        tile->next = after + item->head * stream->level[level].head_bytes;
+        tile->next = after + part * stream->level[level].head_bytes;
     }
     *at = pos - (row - row0);
     return *at + tile->n;
 }
 
+/* Add to scores of n_row rows what their mean adds, where latents have one: q.mean, for queries [first, first + n). */
+static void add_mean(const struct item *item, const struct lk_level *level, int first, int n, float *score, int64_t n_row) {
+    for (int i = first; level->basis && level->basis->mean && i < first + n; i++, score += SCORE_STRIDE) {
+        int head = head_of(item, i), d = item->attn->d_head;
+        const float *mean = lk_basis_mean(level->basis, head / level->n_head, head % level->n_head, d), *q = query_of(item, i);
+        float more = 0;
+        for (int c = 0; c < d; c++) more += q[c] * mean[c];
+        for (int64_t t = 0; t < n_row; t++) score[t] += more;
+    }
+}
+
+/* Scores of positions [pos, end) of one part of a level, for the queries that it serves. */
+static void score_part(struct item *item, int level, int part, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
+    const struct lk_attn *attn = item->attn;
+    int first, n = queries_of_part(item, &attn->k->level[level], part, &first);
+    struct lk_queries queries = lk_queries_some(&item->queries, first, n);
+    float *score = item->mem.score + (size_t)first * SCORE_STRIDE + PAD;
+    int64_t from = pos;
+    while (pos < end) {
+        struct lk_tile tile;
+        int64_t at, next = tile_at(attn->k, level, part, level_first, pos, &tile, &at);
+        if (next > end) next = end;
+        if (at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
+            attn->kern->score(&tile, &queries, score + (pos - a), SCORE_STRIDE);
+        } else {
+            attn->kern->score(&tile, &queries, item->mem.tile, LK_TILE);
+            for (int i = 0; i < n; i++)
+                memcpy(score + (size_t)i * SCORE_STRIDE + (pos - a), item->mem.tile + i * LK_TILE + (pos - at), (next - pos) * sizeof(float));
+        }
+        pos = next;
+    }
+    add_mean(item, &attn->k->level[level], first, n, score + (from - a), end - from);
+}
+
 /* Scores of positions [a, b): mem.score[i][PAD + (pos - a)]. */
 static void score_chunk(struct item *item, int64_t a, int64_t b) {
-    const struct lk_attn *attn = item->attn;
-    const struct lk_stream *k = attn->k;
+    const struct lk_stream *k = item->attn->k;
     int64_t level_first = k->first;
     for (int level = 0; level < k->n_level; level_first += k->fill[level].rows, level++) {
         int64_t end = level_first + k->fill[level].rows, pos = level_first > a ? level_first : a;
         if (end > b) end = b;
         if (pos >= end) continue;
         prepare_queries(item, level);
-        while (pos < end) {
-            struct lk_tile tile;
-            int64_t at, next = tile_at(item, k, level, level_first, pos, &tile, &at);
-            if (next > end) next = end;
-            if (at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
-                attn->kern->score(&tile, &item->queries, item->mem.score + PAD + (pos - a), SCORE_STRIDE);
-            } else {
-                attn->kern->score(&tile, &item->queries, item->mem.tile, LK_TILE);
-                for (int i = 0; i < item->n_q; i++)
-                    memcpy(item->mem.score + (size_t)i * SCORE_STRIDE + PAD + (pos - a), item->mem.tile + i * LK_TILE + (pos - at),
-                           (next - pos) * sizeof(float));
-            }
-            pos = next;
-        }
+        int n_head = k->level[level].n_head, last = (item->head + item->n_span - 1) / n_head;
+        for (int part = item->head / n_head; part <= last; part++) score_part(item, level, part, level_first, pos, end, a);
     }
 }
 
@@ -193,7 +244,7 @@ static void scale_row(float *row, int n, float factor) {
 /* Positions [*first, *last) that query i sees. */
 static void visible(const struct item *item, int i, int64_t *first, int64_t *last) {
     const struct lk_attn *attn = item->attn;
-    int group = attn->n_head / attn->n_head_kv, q = item->q0 + i;
+    int group = attn->n_head / attn->n_head_kv, q = query_in_head(item, i);
     int64_t pos = attn->k->n_tok - attn->n_tok + q / group; /* the query's own position */
     *first = attn->k->first;
     if (attn->k->n_swa > 0 && pos - attn->k->n_swa + 1 > *first) *first = pos - attn->k->n_swa + 1;
@@ -204,10 +255,15 @@ static void visible(const struct item *item, int i, int64_t *first, int64_t *las
 static void add_bias(const struct item *item, int i, float *s, int64_t first, int n) {
     const struct lk_attn *attn = item->attn;
     if (!(attn->alibi_max_bias > 0)) return;
-    int group = attn->n_head / attn->n_head_kv, q = item->q0 + i;
+    int group = attn->n_head / attn->n_head_kv, q = query_in_head(item, i);
     int64_t pos = attn->k->n_tok - attn->n_tok + q / group;
-    float slope = lk_alibi_slope(item->head * group + q % group, attn->n_head, attn->alibi_max_bias) / attn->scale;
+    float slope = lk_alibi_slope(head_of(item, i) * group + q % group, attn->n_head, attn->alibi_max_bias) / attn->scale;
     for (int t = 0; t < n; t++) s[t] += slope * (float)(first + t - pos);
+}
+
+/* The sum of a level's values for query i, in the level's domain. */
+static float *sum_of(const struct item *item, int level, int i) {
+    return item->mem.acc + (size_t)level * LK_ATTN_QUERIES * item->d + (size_t)i * item->attn->v->level[level].d_part;
 }
 
 /* Online softmax of query i over the chunk: scores become weights, sums of what went before shrink. */
@@ -229,90 +285,120 @@ static void softmax_chunk(struct item *item, int i, int64_t a, int64_t b) {
         float shrink = expf(item->mem.max[i] - max);
         item->mem.max[i] = max;
         item->mem.sum[i] *= shrink;
+        item->mem.mean[i] *= shrink;
         for (int level = 0; level < attn->v->n_level; level++)
-            if (item->used[level]) scale_row(item->mem.acc + ((size_t)level * LK_ATTN_QUERIES + i) * attn->d_head, attn->d_head, shrink);
+            if (item->used[level]) scale_row(sum_of(item, level, i), attn->v->level[level].d_part, shrink);
     }
     item->mem.sum[i] += attn->kern->exp_sum(s + lo, hi - lo, attn->scale, item->mem.max[i]);
     memset(s, 0, lo * sizeof *s);
     memset(s + hi, 0, (n - hi) * sizeof *s);
 }
 
-/* Add the chunk's weighted values to the levels' accumulators. */
-static void accumulate_chunk(struct item *item, int64_t a, int64_t b) {
+/* Add the weighted values of positions [pos, end) of one part of a level, for the queries that it serves. */
+static void accumulate_part(struct item *item, int level, int part, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
     const struct lk_attn *attn = item->attn;
-    const struct lk_stream *v = attn->v;
-    int64_t level_first = v->first;
-    for (int level = 0; level < v->n_level; level_first += v->fill[level].rows, level++) {
-        int64_t end = level_first + v->fill[level].rows, pos = level_first > a ? level_first : a;
-        if (end > b) end = b;
-        if (pos >= end) continue;
-        float *acc = item->mem.acc + (size_t)level * LK_ATTN_QUERIES * attn->d_head;
-        if (!item->used[level]) memset(acc, 0, (size_t)item->n_q * attn->d_head * sizeof *acc);
-        item->used[level] = true;
-        while (pos < end) {
-            struct lk_tile tile;
-            int64_t at, next = tile_at(item, v, level, level_first, pos, &tile, &at);
-            bool whole = at == pos && next <= end && tile.n == LK_TILE;
-            if (next > end) next = end;
-            if (whole) {
-                attn->kern->accumulate(&tile, item->mem.score + PAD + (pos - a), SCORE_STRIDE, item->n_q, acc);
-            } else {
-                memset(item->mem.tile, 0, item->n_q * LK_TILE * sizeof(float));
-                for (int i = 0; i < item->n_q; i++)
-                    memcpy(item->mem.tile + i * LK_TILE + (pos - at), item->mem.score + (size_t)i * SCORE_STRIDE + PAD + (pos - a),
-                           (next - pos) * sizeof(float));
-                attn->kern->accumulate(&tile, item->mem.tile, LK_TILE, item->n_q, acc);
-            }
-            pos = next;
+    const struct lk_level *of = &attn->v->level[level];
+    int first, n = queries_of_part(item, of, part, &first);
+    const float *weight = item->mem.score + (size_t)first * SCORE_STRIDE + PAD;
+    float *acc = sum_of(item, level, first);
+    for (int i = 0; of->basis && of->basis->mean && i < n; i++)
+        for (int64_t at = pos; at < end; at++) item->mem.mean[first + i] += weight[(size_t)i * SCORE_STRIDE + (at - a)];
+    while (pos < end) {
+        struct lk_tile tile;
+        int64_t at, next = tile_at(attn->v, level, part, level_first, pos, &tile, &at);
+        bool whole = at == pos && next <= end && tile.n == LK_TILE;
+        if (next > end) next = end;
+        if (whole) {
+            attn->kern->accumulate(&tile, weight + (pos - a), SCORE_STRIDE, n, acc);
+        } else {
+            memset(item->mem.tile, 0, n * LK_TILE * sizeof(float));
+            for (int i = 0; i < n; i++)
+                memcpy(item->mem.tile + i * LK_TILE + (pos - at), weight + (size_t)i * SCORE_STRIDE + (pos - a), (next - pos) * sizeof(float));
+            attn->kern->accumulate(&tile, item->mem.tile, LK_TILE, n, acc);
         }
+        pos = next;
     }
 }
 
-/* Partial of (range, token, head): d_head floats of acc, then max and sum. */
-static float *partial_of(const struct lk_attn *attn, int range, int head, int q) {
-    int group = attn->n_head / attn->n_head_kv;
-    size_t row = ((size_t)range * attn->n_tok + q / group) * attn->n_head + head * group + q % group;
-    return attn->partial + row * (attn->d_head + 2);
+/* Add the chunk's weighted values to the levels' accumulators. */
+static void accumulate_chunk(struct item *item, int64_t a, int64_t b) {
+    const struct lk_stream *v = item->attn->v;
+    int64_t level_first = v->first;
+    for (int level = 0; level < v->n_level; level_first += v->fill[level].rows, level++) {
+        const struct lk_level *of = &v->level[level];
+        int64_t end = level_first + v->fill[level].rows, pos = level_first > a ? level_first : a;
+        if (end > b) end = b;
+        if (pos >= end) continue;
+        if (!item->used[level]) memset(sum_of(item, level, 0), 0, (size_t)item->n_q * of->d_part * sizeof(float));
+        item->used[level] = true;
+        int last = (item->head + item->n_span - 1) / of->n_head;
+        for (int part = item->head / of->n_head; part <= last; part++) accumulate_part(item, level, part, level_first, pos, end, a);
+    }
 }
 
-/* out += the sum acc of a V level's domain, brought back. */
-static void add_output(const struct item *item, int level, float *acc, float *out) {
+/* Partial of (range, token, head): d_head floats of acc, then the latents' sum, max and sum. */
+static float *partial_of(const struct lk_attn *attn, int n_latent, int range, int head, int q) {
+    int group = attn->n_head / attn->n_head_kv;
+    size_t row = ((size_t)range * attn->n_tok + q / group) * attn->n_head + head * group + q % group;
+    return attn->partial + row * (attn->d_head + n_latent + 2);
+}
+
+static int count_latents(const struct lk_attn *attn) {
+    const struct lk_level *latents = lk_attn_latents(attn->v);
+    return latents ? latents->d_part : 0;
+}
+
+/* out += the sum acc of a V level's domain, brought back to rows, or to latents behind these. */
+static void add_output(const struct item *item, int level, int head, float *acc, float *out) {
     const struct lk_attn *attn = item->attn;
-    lk_codec_output(&attn->v->rule[level].codec, attn->d_head, sigma_of(item, attn->v, level), acc, acc);
-    for (int c = 0; c < attn->d_head; c++) out[c] += acc[c];
+    const struct lk_level *of = &attn->v->level[level];
+    lk_codec_output(&attn->v->rule[level].codec, of->d_part, lk_sigma_of(attn->v, level, head / of->n_head), acc, acc);
+    if (of->basis) out += attn->d_head;
+    for (int c = 0; c < of->d_part; c++) out[c] += acc[c];
+}
+
+/* out += the mean of those values whose latents are around it. */
+static void add_output_mean(const struct item *item, int i, const struct lk_level *latents, float *out) {
+    int d = item->attn->d_head, head = head_of(item, i);
+    const float *mean = latents ? lk_basis_mean(latents->basis, head / latents->n_head, head % latents->n_head, d) : NULL;
+    for (int c = 0; mean && c < d; c++) out[c] += item->mem.mean[i] * mean[c];
 }
 
 static void finish_item(struct item *item, int range) {
     const struct lk_attn *attn = item->attn;
     const struct lk_stream *v = attn->v;
-    int d = attn->d_head, last = 0;
+    int d = attn->d_head, n_latent = count_latents(attn), last = 0;
     for (int i = 0; i < item->n_q; i++) {
-        float *out = partial_of(attn, range, item->head, item->q0 + i), *sum = NULL; /* sum: of level `last` and its like before */
-        memset(out, 0, d * sizeof *out);
+        int head = head_of(item, i);
+        float *out = partial_of(attn, n_latent, range, head, query_in_head(item, i)), *sum = NULL; /* sum: of level `last` and its like before */
+        memset(out, 0, (d + n_latent) * sizeof *out);
         for (int level = 0; level < v->n_level; level++) {
             if (!item->used[level]) continue;
-            float *acc = item->mem.acc + ((size_t)level * LK_ATTN_QUERIES + i) * d;
-            bool same = sum && lk_codec_same_domain(&v->rule[last].codec, &v->rule[level].codec);
-            for (int c = 0; same && c < d; c++) acc[c] += sum[c];
-            if (sum && !same) add_output(item, last, sum, out);
+            float *acc = sum_of(item, level, i);
+            bool same = sum && lk_attn_same_domain(v, last, level);
+            for (int c = 0; same && c < v->level[level].d_part; c++) acc[c] += sum[c];
+            if (sum && !same) add_output(item, last, head, sum, out);
             sum = acc;
             last = level;
         }
-        if (sum) add_output(item, last, sum, out);
-        out[d] = item->mem.max[i];
-        out[d + 1] = item->mem.sum[i];
+        if (sum) add_output(item, last, head, sum, out);
+        add_output_mean(item, i, lk_attn_latents(v), out);
+        out[d + n_latent] = item->mem.max[i];
+        out[d + n_latent + 1] = item->mem.sum[i];
     }
 }
 
-/* Give the item its queries and the part of a range that they see. */
-static void set_item(struct item *item, const struct cut *cut, int head, int range, int qtile) {
+/* Give the item its heads, its queries and the part of a range that they see. */
+static void set_item(struct item *item, const struct cut *cut, int span, int range, int qtile) {
     const struct lk_attn *attn = item->attn;
     const struct lk_stream *k = attn->k;
-    int group = attn->n_head / attn->n_head_kv;
-    item->head = head;
-    item->q0 = qtile * LK_ATTN_QUERIES;
-    item->n_q = cut->n_query - item->q0 < LK_ATTN_QUERIES ? cut->n_query - item->q0 : LK_ATTN_QUERIES;
-    int64_t pos = k->n_tok - attn->n_tok, end = pos + (item->q0 + item->n_q - 1) / group + 1;
+    int group = attn->n_head / attn->n_head_kv, left = attn->n_head_kv - span * cut->span;
+    item->head = span * cut->span;
+    item->n_span = left < cut->span ? left : cut->span;
+    item->q0 = qtile * cut->qtile;
+    item->n_each = cut->n_query - item->q0 < cut->qtile ? cut->n_query - item->q0 : cut->qtile;
+    item->n_q = item->n_span * item->n_each;
+    int64_t pos = k->n_tok - attn->n_tok, end = pos + (item->q0 + item->n_each - 1) / group + 1;
     int64_t from = cut->first + range * cut->rows_per_range, oldest = pos + item->q0 / group - k->n_swa + 1;
     item->from = range > 0 ? on_grid(cut, from, cut->first) : from;
     item->to = range + 1 < cut->n_range ? on_grid(cut, from + cut->rows_per_range, cut->first) : k->n_tok;
@@ -322,18 +408,17 @@ static void set_item(struct item *item, const struct cut *cut, int head, int ran
     memset(item->used, 0, sizeof item->used);
     for (int q = 0; q < item->n_q; q++) {
         item->mem.max[q] = -INFINITY;
-        item->mem.sum[q] = 0;
+        item->mem.sum[q] = item->mem.mean[q] = 0;
     }
 }
 
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     struct cut cut = cut_work(attn);
-    int n_item = attn->n_head_kv * cut.n_qtile * cut.n_range;
-    struct item item = {.attn = attn};
-    item.mem = divide(attn->scratch + ith * lk_attn_scratch_floats(attn->d_head), attn->d_head);
+    int n_item = cut.n_span * cut.n_qtile * cut.n_range, d = lk_attn_widest(attn);
+    struct item item = {.attn = attn, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
     for (int i = ith; i < n_item; i += nth) {
-        int range = i / attn->n_head_kv % cut.n_range;
-        set_item(&item, &cut, i % attn->n_head_kv, range, i / attn->n_head_kv / cut.n_range);
+        int range = i / cut.n_span % cut.n_range;
+        set_item(&item, &cut, i % cut.n_span, range, i / cut.n_span / cut.n_range);
         for (int64_t a = item.from, b; a < item.to; a = b) {
             b = a + LK_ATTN_CHUNK < item.to ? on_grid(&cut, a + LK_ATTN_CHUNK, a + 1) : item.to;
             score_chunk(&item, a, b);
@@ -351,19 +436,23 @@ int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k) {
 }
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
-    int d = attn->d_head, group = attn->n_head / attn->n_head_kv;
+    const struct lk_level *latents = lk_attn_latents(attn->v); /* of a level only what never changes is looked at */
+    int n_latent = latents ? latents->d_part : 0, d = attn->d_head, n = d + n_latent, group = attn->n_head / attn->n_head_kv;
     for (int row = ith; row < attn->n_tok * attn->n_head; row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int q = tok * group + head % group;
-        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;
-        for (int r = 0; r < n_range; r++) max = fmaxf(max, partial_of(attn, r, head / group, q)[d]);
+        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0, latent[LK_MAX_D_HEAD];
+        for (int r = 0; r < n_range; r++) max = fmaxf(max, partial_of(attn, n_latent, r, head / group, q)[n]);
         memset(out, 0, d * sizeof *out);
+        memset(latent, 0, n_latent * sizeof *latent);
         for (int r = 0; r < n_range; r++) {
-            const float *part = partial_of(attn, r, head / group, q);
-            float weight = expf(part[d] - max);
-            sum += weight * part[d + 1];
+            const float *part = partial_of(attn, n_latent, r, head / group, q);
+            float weight = expf(part[n] - max);
+            sum += weight * part[n + 1];
             for (int c = 0; c < d; c++) out[c] += weight * part[c];
+            for (int c = 0; c < n_latent; c++) latent[c] += weight * part[d + c];
         }
+        if (latents) lk_attn_bring_back(latents, head / group, d, latent, out);
         scale_row(out, d, 1 / sum);
     }
 }
@@ -382,11 +471,12 @@ static void score_rows(struct item *item, int64_t first, float *weight) {
 void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
     int group = attn->n_head / attn->n_head_kv;
     int64_t n_pos = attn->k->n_tok, seen = cut_work(attn).first;
-    struct item item = {.attn = attn, .mem = divide(attn->scratch, attn->d_head)};
+    int d = lk_attn_widest(attn);
+    struct item item = {.attn = attn, .n_span = 1, .d = d, .mem = divide(attn->scratch, d)};
     for (item.head = 0; item.head < attn->n_head_kv; item.head++) {
         for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q) {
             int left = (tok + 1) * group - item.q0;
-            item.n_q = left < LK_ATTN_QUERIES ? left : LK_ATTN_QUERIES;
+            item.n_q = item.n_each = left < LK_ATTN_QUERIES ? left : LK_ATTN_QUERIES;
             item.k_level = -1;
             score_rows(&item, seen, weight);
             for (int i = 0; i < item.n_q; i++, weight += n_pos) {

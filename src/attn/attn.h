@@ -1,6 +1,6 @@
 /* Attention of new queries over everything a layer's cache holds, written once for all codecs.
  *
- * The work is cut into items, (KV head, tile of its queries, range of positions), which any thread
+ * The work is cut into items, (KV heads, tile of their queries, range of positions), which any thread
  * may do in any order; each leaves a partial softmax, and a combine pass joins the ranges:
  *
  *     item:     m = max s, l = sum exp(s - m), acc = sum exp(s - m) v      over its range
@@ -30,12 +30,13 @@ struct lk_attn {
     float       *scratch;    /* [n_thread] of lk_attn_scratch_floats() floats              */
 };
 
-/* Memory for any call with up to n_tok tokens and n_thread threads. */
+/* Memory for any call with up to n_tok tokens and n_thread threads. With levels of latents, d_head of the
+ * partials is that of heads plus V's highest rank, and of the scratch the widest part. */
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread);
 size_t lk_attn_scratch_floats(int d_head);
 
 /* Thread ith of nth (nth <= n_thread): first all threads do the items, then, after a barrier that
- * the caller provides, all threads combine. combine does not look at the streams, which may change
+ * the caller provides, all threads combine. combine does not look at what the streams hold, which may change
  * meanwhile, and is told the number of ranges that the items had. */
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth);
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth);

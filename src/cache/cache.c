@@ -1,10 +1,24 @@
 #include "cache/cache.h"
 
 #include "cache/calibrate.h"
+#include "cache/project.h"
 
 #include <string.h>
 
 static size_t channels(const struct lk_cache_shape *shape) { return (size_t)shape->n_head_kv * shape->d_head; }
+
+/* Scratch of a side: rows that are on their way, and their latents. */
+static size_t rows_bytes(const struct lk_cache *cache) { return 2 * LK_MAX_MOVE * channels(&cache->shape) * sizeof(float); }
+
+/* Of latents an older level has at most what the newer one has; ranks may come from the sidecar, so that
+ * this is not known before. */
+static lk_status check_rank(const struct lk_stream *stream, int older, int layer, lk_err *err) {
+    const struct lk_level *a = &stream->level[older], *b = &stream->level[older + 1];
+    bool sinks = older == 0 && lk_level_sinks(stream->rule, stream->n_level) > 0;
+    if (sinks || !b->basis || (a->basis == b->basis && a->d_part <= b->d_part)) return LK_OK;
+    return lk_fail(err, LK_E_ARG, "layer %d keeps %s at a rank of %d, but these rows come from a newer level of rank %d", layer,
+                   stream->side == LK_K ? "K" : "V", a->d_part, b->d_part);
+}
 
 static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *recipe, int layer, enum lk_side side, lk_err *err) {
     const struct lk_cache_shape *shape = &cache->shape;
@@ -14,21 +28,14 @@ static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *rec
     stream->n_swa = swa ? shape->n_swa : 0;
     stream->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, stream->rule);
     stream->rows = cache->rows[side];
-    bool sigma = false;
+    stream->latents = cache->rows[side] + LK_MAX_MOVE * channels(shape);
     for (int i = 0; i < stream->n_level; i++) {
-        const struct lk_level_rule *rule = &stream->rule[i];
-        const char *reason = lk_codec_refuses(&rule->codec, side, shape->d_head);
-        if (reason) return lk_fail(err, LK_E_UNSUPPORTED, "this model's heads of %d channels cannot be kept so: %s", shape->d_head, reason);
-        struct lk_level *level = &stream->level[i];
-        level->head_bytes = lk_codec_head_bytes(&rule->codec, side, shape->d_head, rule->block_rows);
-        level->block_bytes = level->head_bytes * shape->n_head_kv;
-        level->scale_bytes = lk_codec_head_scale_bytes(&rule->codec, side, shape->d_head, rule->block_rows) * shape->n_head_kv;
-        sigma |= rule->codec.sigma;
+        lk_status status = lk_level_shape(&stream->level[i], &stream->rule[i], shape, layer, side, err);
+        if (status == LK_OK && i > 0) status = check_rank(stream, i - 1, layer, err);
+        if (status == LK_OK && stream->rule[i].codec.sigma) status = lk_equaliser_add(stream, i, cache->ledger, err);
+        if (status != LK_OK) return status;
     }
-    if (!sigma) return LK_OK;
-    stream->sigma = lk_alloc(cache->ledger, LK_FOR_CACHE, channels(shape) * sizeof(float));
-    if (side == LK_K) stream->query = lk_alloc(cache->ledger, LK_FOR_CACHE, channels(shape) * sizeof(float));
-    return stream->sigma && (side == LK_V || stream->query) ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the cache's channel statistics");
+    return LK_OK;
 }
 
 lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
@@ -41,7 +48,7 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, co
     lk_pool_init(&cache->pool, ledger);
     cache->stream = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->stream);
     for (int side = 0; side < 2; side++)
-        cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, LK_MAX_MOVE * channels(shape) * sizeof(float));
+        cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, rows_bytes(cache));
     lk_status status = LK_OK;
     if (!cache->stream || !cache->rows[LK_K] || !cache->rows[LK_V]) status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
     for (int layer = 0; status == LK_OK && layer < shape->n_layer; layer++)
@@ -64,8 +71,7 @@ void lk_cache_clear(struct lk_cache *cache) {
                 stream->fill[i] = (struct lk_fill){0};
             }
             stream->first = stream->n_tok = 0;
-            stream->calibrated = false;
-            if (stream->query) memset(stream->query, 0, channels(&cache->shape) * sizeof(float));
+            for (int i = 0; i < 2; i++) lk_equaliser_clear(&stream->equaliser[i]);
         }
     lk_cache_trim(cache);
 }
@@ -75,15 +81,11 @@ void lk_cache_free(struct lk_cache *cache) {
     if (cache->stream) {
         lk_cache_clear(cache);
         for (int layer = 0; layer < cache->shape.n_layer; layer++)
-            for (int side = 0; side < 2; side++) {
-                struct lk_stream *stream = &cache->stream[layer][side];
-                lk_release(cache->ledger, LK_FOR_CACHE, stream->sigma, channels(&cache->shape) * sizeof(float));
-                lk_release(cache->ledger, LK_FOR_CACHE, stream->query, channels(&cache->shape) * sizeof(float));
-            }
+            for (int i = 0; i < 4; i++) lk_equaliser_free(&cache->stream[layer][i / 2].equaliser[i % 2], cache->ledger);
         lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
     }
     for (int side = 0; side < 2; side++)
-        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], LK_MAX_MOVE * channels(&cache->shape) * sizeof(float));
+        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], rows_bytes(cache));
     lk_pool_destroy(&cache->pool);
     lk_release(cache->ledger, LK_FOR_OTHER, cache, sizeof *cache);
 }
@@ -153,13 +155,18 @@ const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t a
     return stream->level[level].block[slot / block_rows];
 }
 
-/* Encode one head's rows x, a token's channels apart, as rows [row, row + n) of a level's block. */
-static void put_head(const struct lk_cache *cache, const struct lk_stream *stream, int i, void *block, int row, int64_t n,
-                     int head, const float *x) {
+/* Encode one part's rows x, a token's channels apart, as rows [row, row + n) of a level's block. */
+static void put_part(const struct lk_cache *cache, const struct lk_stream *stream, int i, void *block, int row, int64_t n,
+                     int part, const float *x) {
     const struct lk_level_rule *rule = &stream->rule[i];
-    int d = cache->shape.d_head;
-    cache->kern->encode(&rule->codec, stream->side, d, rule->block_rows, rule->codec.sigma ? stream->sigma + (size_t)head * d : NULL,
-                        (char *)block + head * stream->level[i].head_bytes, row, (int)n, x, channels(&cache->shape));
+    const struct lk_level *level = &stream->level[i];
+    cache->kern->encode(&rule->codec, stream->side, level->d_part, rule->block_rows, lk_sigma_of(stream, i, part),
+                        (char *)block + part * level->head_bytes, row, (int)n, x, channels(&cache->shape));
+}
+
+/* Where a part's rows or latents lie in scratch: there are never more of them than channels. */
+static size_t place_of(const struct lk_cache *cache, const struct lk_level *level, int part) {
+    return (size_t)part * level->n_head * cache->shape.d_head;
 }
 
 /* A block for a level's coming rows. */
@@ -170,7 +177,7 @@ static int add_block(struct lk_cache *cache, struct lk_level *level) {
     return block != NULL;
 }
 
-/* Encode x [n][n_head_kv][d_head] behind the level's newest row. */
+/* Encode x, [n] rows of the level's parts at their places, behind the level's newest row. */
 static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
     const struct lk_level_rule *rule = &stream->rule[i];
     struct lk_level *level = &stream->level[i];
@@ -181,8 +188,8 @@ static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, con
         if (slot / rule->block_rows >= level->n_block && !add_block(cache, level)) return 0;
         int row = (int)(slot % rule->block_rows);
         int64_t take = rule->block_rows - row < n ? rule->block_rows - row : n;
-        for (int h = 0; h < cache->shape.n_head_kv; h++)
-            put_head(cache, stream, i, level->block[level->n_block - 1], row, take, h, x + (size_t)h * cache->shape.d_head);
+        for (int part = 0; part < level->n_part; part++)
+            put_part(cache, stream, i, level->block[level->n_block - 1], row, take, part, x + place_of(cache, level, part));
         lk_level_put(fill, take);
         x += take * stride;
         n -= take;
@@ -190,11 +197,13 @@ static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, con
     return 1;
 }
 
-/* Decode the level's oldest n <= LK_MAX_MOVE rows into stream->rows. */
-static void read_oldest(const struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t n) {
-    int d = cache->shape.d_head;
-    for (int h = 0; h < cache->shape.n_head_kv; h++)
-        lk_read_rows(stream, i, 0, n, h, d, cache->kern, stream->rows + (size_t)h * d, channels(&cache->shape));
+/* The oldest n <= LK_MAX_MOVE rows of level i, as level `to` takes them. */
+static const float *read_oldest(const struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t n, int to) {
+    const struct lk_level *level = &stream->level[to];
+    for (int part = 0; part < level->n_part; part++)
+        lk_read_part(stream, i, 0, n, level, part, cache->shape.d_head, cache->kern, stream->rows,
+                     stream->latents + place_of(cache, level, part), channels(&cache->shape));
+    return stream->latents;
 }
 
 static void drop_oldest(struct lk_cache *cache, struct lk_stream *stream, int i, int64_t n) {
@@ -208,39 +217,51 @@ static void drop_oldest(struct lk_cache *cache, struct lk_stream *stream, int i,
     memmove(level->block, level->block + gone, level->n_block * sizeof *level->block);
 }
 
+/* The first rows of all, which may be kept as latents. */
+static int put_sinks(struct lk_cache *cache, struct lk_stream *stream, const float *x, int64_t n) {
+    const struct lk_level *level = &stream->level[0];
+    size_t stride = channels(&cache->shape);
+    if (!level->basis) return put_rows(cache, stream, 0, x, n);
+    for (int64_t done = 0; done < n; done++) {
+        memset(stream->latents, 0, stride * sizeof *x);
+        for (int head = 0; head < cache->shape.n_head_kv; head++) {
+            int part = head / level->n_head;
+            lk_project_add(level->basis, part, head % level->n_head, cache->shape.d_head, level->d_part,
+                           x + done * stride + (size_t)head * cache->shape.d_head, stride, 1, stream->latents + place_of(cache, level, part), stride);
+        }
+        if (!put_rows(cache, stream, 0, stream->latents, 1)) return 0;
+    }
+    return 1;
+}
+
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x, int64_t n, lk_err *err) {
     struct lk_stream *stream = &cache->stream[layer][side];
     int64_t sinks = (int64_t)lk_level_sinks(stream->rule, stream->n_level) - stream->n_tok;
     if (sinks < 0) sinks = 0;
     if (sinks > n) sinks = n;
     stream->n_tok += n;
-    if (put_rows(cache, stream, 0, x, sinks) &&
+    if (put_sinks(cache, stream, x, sinks) &&
         put_rows(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
 }
 
 void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head) {
-    struct lk_stream *stream = &cache->stream[layer][LK_K];
-    if (!stream->query || stream->calibrated) return;
-    int d = cache->shape.d_head, group = n_head / cache->shape.n_head_kv;
-    for (int t = 0; t < n_tok; t++)
-        for (int h = 0; h < n_head; h++, q += d)
-            for (int c = 0; c < d; c++) stream->query[h / group * d + c] += q[c] * q[c];
+    lk_equaliser_observe(&cache->stream[layer][LK_K], q, n_tok, n_head, cache->shape.n_head_kv, cache->shape.d_head);
 }
 
 lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
     struct lk_stream *stream = &cache->stream[layer][side];
     int from, batch;
     while (lk_level_next_move(stream->rule, stream->fill, stream->n_level, stream->n_tok, &from, &batch)) {
-        if (stream->rule[from - 1].codec.sigma && !stream->calibrated) {
-            for (int h = 0; h < cache->shape.n_head_kv; h++)
-                lk_calibrate(stream, h, cache->shape.d_head, cache->kern, stream, from, 0, stream->fill[from].rows / LK_TILE, stream->rows);
-            stream->calibrated = true;
+        if (stream->rule[from - 1].codec.sigma && !lk_equaliser_of(stream, from - 1)->calibrated) {
+            for (int part = 0; part < stream->level[from - 1].n_part; part++)
+                lk_calibrate(stream, from - 1, part, cache->shape.d_head, cache->kern, stream, from, 0, stream->fill[from].rows / LK_TILE,
+                             stream->rows, stream->latents, channels(&cache->shape));
+            lk_equaliser_of(stream, from - 1)->calibrated = true;
         }
         for (int left = batch; left > 0;) {
             int n = left < LK_MAX_MOVE ? left : LK_MAX_MOVE;
-            read_oldest(cache, stream, from, n);
-            if (!put_rows(cache, stream, from - 1, stream->rows, n))
+            if (!put_rows(cache, stream, from - 1, read_oldest(cache, stream, from, n, from - 1), n))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
             drop_oldest(cache, stream, from, n);
             left -= n;
@@ -281,35 +302,45 @@ lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err 
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d; use a smaller recipe or context", layer);
 }
 
-static bool needs_sigma(const struct lk_stream *stream) {
-    for (int i = 0; i < stream->n_level; i++)
-        if (stream->rule[i].codec.sigma && stream->fill[i].rows) return true;
-    return false;
+/* Statistics of what a head's thread fills, from a prompt's rows, where any level needs them. */
+static void calibrate_prompt(struct lk_cache *cache, struct lk_stream *stream, int head, const struct lk_stream *exact) {
+    int64_t sinks = lk_level_sinks(stream->rule, stream->n_level), n = exact->n_tok - sinks;
+    if (n > LK_OBSERVE_ROWS) n = LK_OBSERVE_ROWS;
+    bool done[2] = {false, false};
+    for (int i = 0; i < stream->n_level; i++) {
+        const struct lk_level *level = &stream->level[i];
+        bool latents = level->basis != NULL;
+        if (done[latents] || !stream->rule[i].codec.sigma || !stream->fill[i].rows || head % level->n_head) continue;
+        int d = cache->shape.d_head, part = head / level->n_head;
+        float *rows = stream->rows + (size_t)head * d;
+        lk_calibrate(stream, i, part, d, cache->kern, exact, 0, sinks, n / LK_TILE, rows,
+                     latents ? stream->latents + (size_t)head * d : rows, channels(&cache->shape));
+        if (head == 0) stream->equaliser[latents].calibrated = true; /* one writer; nobody reads it before fill is done */
+        done[latents] = true;
+    }
 }
 
 void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int head, const struct lk_stream *exact) {
     struct lk_stream *stream = &cache->stream[layer][side];
     int d = cache->shape.d_head;
-    size_t stride = channels(&cache->shape);
-    float *rows = stream->rows + (size_t)head * d; /* no other head's */
-    if (needs_sigma(stream)) {
-        int64_t sinks = lk_level_sinks(stream->rule, stream->n_level), n = exact->n_tok - sinks;
-        if (n > LK_OBSERVE_ROWS) n = LK_OBSERVE_ROWS;
-        float tile[LK_TILE * LK_MAX_D_HEAD];
-        lk_calibrate(stream, head, d, cache->kern, exact, 0, sinks, n / LK_TILE, tile);
-        if (head == 0) stream->calibrated = true; /* one writer; nobody reads it before fill is done */
-    }
+    float *rows = stream->rows + (size_t)head * d, *latents = stream->latents + (size_t)head * d; /* no other head's or group's */
+    calibrate_prompt(cache, stream, head, exact);
     int64_t pos = stream->first;
-    for (int i = 0; i < stream->n_level; pos += stream->fill[i].rows, i++)
+    for (int i = 0; i < stream->n_level; pos += stream->fill[i].rows, i++) {
+        const struct lk_level *level = &stream->level[i];
+        if (head % level->n_head) continue; /* the group's first head does it */
+        int part = head / level->n_head;
+        float *x = level->basis ? latents : rows;
         for (int64_t at = 0; at < stream->fill[i].rows;) {
             int row;
             int64_t n;
             void *block = (void *)lk_cache_locate(stream, i, at, &row, &n);
             if (n > LK_MAX_MOVE) n = LK_MAX_MOVE;
-            lk_read_rows(exact, 0, pos + at, n, head, d, cache->kern, rows, stride);
-            put_head(cache, stream, i, block, row, n, head, rows);
+            lk_read_part(exact, 0, pos + at, n, level, part, d, cache->kern, rows, x, channels(&cache->shape));
+            put_part(cache, stream, i, block, row, n, part, x);
             at += n;
         }
+    }
 }
 
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
@@ -341,15 +372,14 @@ struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache) {
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
-            if (stream->sigma) sum.scale += channels(&cache->shape) * sizeof(float);
-            if (stream->query) sum.scale += channels(&cache->shape) * sizeof(float);
+            for (int i = 0; i < 2; i++) sum.scale += lk_equaliser_bytes(&stream->equaliser[i]);
             for (int i = 0; i < stream->n_level; i++) {
                 const struct lk_level *level = &stream->level[i];
                 const struct lk_level_rule *rule = &stream->rule[i];
                 uint64_t bytes = level->n_block * level->block_bytes, scales = level->n_block * level->scale_bytes;
                 int64_t slots = level->n_block * rule->block_rows;
                 uint64_t used = slots ? (bytes - scales) * stream->fill[i].rows / slots : 0;
-                if (rule->codec.coding == LK_F16) sum.exact += used;
+                if (rule->codec.coding == LK_F16 && !level->basis) sum.exact += used;
                 else sum.code += used;
                 sum.scale += scales;
             }
@@ -365,6 +395,18 @@ uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
         rows += swa && n_tok > shape->n_swa ? shape->n_swa : n_tok;
     }
     return rows * channels(shape) * 2 * sizeof(uint16_t);
+}
+
+struct lk_cache_widths lk_cache_measure(const struct lk_cache *cache) {
+    struct lk_cache_widths most = {.part = cache->shape.d_head};
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; i < cache->stream[layer][side].n_level; i++) {
+                const struct lk_level *level = &cache->stream[layer][side].level[i];
+                if (level->d_part > most.part) most.part = level->d_part;
+                if (level->basis && side == LK_V && level->d_part > most.latent) most.latent = level->d_part;
+            }
+    return most;
 }
 
 /* Blocks that a cache of n_tok tokens holds, entered into its pool's classes as wanted. */
@@ -385,7 +427,7 @@ static int foresee_stream(struct lk_cache *cache, struct lk_stream *stream, int6
 }
 
 lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
-                           uint64_t *bytes, lk_err *err) {
+                           uint64_t *bytes, struct lk_cache_widths *widths, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
     lk_status status = lk_cache_new(&cache, recipe, shape, &ledger, err);
@@ -399,6 +441,7 @@ lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache
         uint64_t n_slab = (class->n_wanted + class->n_block - 1) / class->n_block;
         sum += n_slab * class->n_block * class->size;
     }
+    if (widths) *widths = lk_cache_measure(cache);
     lk_cache_free(cache);
     if (!ok) return lk_fail(err, LK_E_UNSUPPORTED, "the recipe has more kinds of blocks than a cache can hold");
     *bytes = sum;

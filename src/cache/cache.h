@@ -13,17 +13,29 @@
 #include "cache/level.h"
 #include "cache/pool.h"
 #include "kern/kern.h"
+#include "sidecar/basis.h"
 
 struct lk_cache_shape {
     int            n_layer, n_head_kv, d_head;
     int            n_swa;  /* window of sliding-window layers; 0: none       */
     const uint8_t *is_swa; /* [n_layer] or NULL; borrowed for the cache's life */
+    const struct lk_basis *const *basis; /* [LK_N_BASIS] of [n_layer] or NULL, or NULL: no sidecar; borrowed */
 };
 
 struct lk_level {
     void  **block; /* [n_block] in order of position, room for cap */
     int64_t n_block, cap;
-    size_t  head_bytes, block_bytes, scale_bytes; /* of a head's part, a block, a block's scales */
+    size_t  head_bytes, block_bytes, scale_bytes; /* of a part, a block, a block's scales        */
+    int     n_part, d_part, n_head; /* parts of a block, their channels, KV heads of a part (project.h) */
+    const struct lk_basis *basis;   /* parts are latents in this basis; NULL: rows of one head each     */
+};
+
+/* What rows, or latents, are divided by before a rotation. */
+struct lk_equaliser {
+    float *sigma; /* [n_part][stride], or NULL where unused                              */
+    float *query; /* [n_part][stride] sum of q^2 until sigma is taken; K with sigma only */
+    int    n_part, stride;
+    bool   calibrated;
 };
 
 struct lk_stream {
@@ -33,11 +45,20 @@ struct lk_stream {
     struct lk_fill       fill[LK_MAX_STREAM_LEVEL];
     struct lk_level      level[LK_MAX_STREAM_LEVEL];
     int64_t              first, n_tok; /* positions [first, n_tok) are held                       */
-    float               *sigma;        /* [n_head_kv][d_head] equaliser, or NULL where unused      */
-    float               *query;        /* [n_head_kv][d_head] sum of q^2 until sigma is taken; K with sigma only */
-    bool                 calibrated;
+    struct lk_equaliser  equaliser[2]; /* of rows, of latents                                     */
     float               *rows;         /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by a side's streams */
+    float               *latents;      /* the same again, for rows that are projected             */
 };
+
+/* The equaliser of a level, and what its codec takes for one part: NULL where it is not used. */
+static inline struct lk_equaliser *lk_equaliser_of(struct lk_stream *stream, int level) {
+    return &stream->equaliser[stream->level[level].basis != NULL];
+}
+
+static inline const float *lk_sigma_of(const struct lk_stream *stream, int level, int part) {
+    const struct lk_equaliser *equaliser = &stream->equaliser[stream->level[level].basis != NULL];
+    return stream->rule[level].codec.sigma ? equaliser->sigma + (size_t)part * equaliser->stride : NULL;
+}
 
 enum {
     LK_MAX_MOVE = 128,     /* rows re-encoded at a time; a multiple of every codec's block_rows */
@@ -81,7 +102,7 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 
 /* A prompt's n_tok rows in the empty streams of a layer. lay takes their blocks and sets the streams'
  * counts to what appending and settling them at once would leave; then fill codes the rows of one head of
- * one side, in any order and by any threads. exact: one level of f16 rows, of positions 0 to n_tok - 1.
+ * one side (with a group's first head its latents), in any order and by any threads. exact: one level of f16 rows, of positions 0 to n_tok - 1.
  * Channel statistics are taken from the first LK_OBSERVE_ROWS rows behind the sinks and from queries
  * observed before lay.
  * When lay fails, the cache has to be cleared. */
@@ -114,8 +135,15 @@ struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache);
 /* What an f16 cache would hold for n_tok tokens: no blocks, no padding. */
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok);
 
-/* What this shape and recipe will hold after n_tok tokens, by the same arithmetic, without rows. */
+/* The widest part of any level, and the highest rank of V's latents: what attention needs scratch for. */
+struct lk_cache_widths {
+    int part, latent;
+};
+struct lk_cache_widths lk_cache_measure(const struct lk_cache *cache);
+
+/* What this shape and recipe will hold after n_tok tokens, by the same arithmetic, without rows.
+ * widths may be NULL. */
 lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
-                           uint64_t *bytes, lk_err *err);
+                           uint64_t *bytes, struct lk_cache_widths *widths, lk_err *err);
 
 #endif

@@ -4,21 +4,33 @@
 
 #include "cache/cache.h"
 
-/* Fill stream->sigma of one head with what rows are divided by before the rotation: from n_tile whole
+/* Room for the statistics that level i needs; where several levels share them, for the widest. */
+lk_status lk_equaliser_add(struct lk_stream *stream, int level, struct lk_ledger *ledger, lk_err *err);
+void      lk_equaliser_free(struct lk_equaliser *equaliser, struct lk_ledger *ledger);
+void      lk_equaliser_clear(struct lk_equaliser *equaliser);
+void      lk_equaliser_copy(struct lk_equaliser *to, const struct lk_equaliser *from);
+uint64_t  lk_equaliser_bytes(const struct lk_equaliser *equaliser);
+
+/* Add the power of queries q [n_tok][n_head][d_head] to the statistics of a stream of K. Of many tokens some
+ * are enough for latents, into which queries have to be projected. */
+void lk_equaliser_observe(struct lk_stream *stream, const float *q, int n_tok, int n_head, int n_head_kv, int d_head);
+
+/* Take sigma of one part of level `to`, by which rows are divided before the rotation: from n_tile whole
  * tiles of `from`'s level, its rows [at, at + n_tile * LK_TILE), and, for K, from the queries observed.
- * rows: scratch [LK_TILE][d_head].
+ * room, rows: scratch as of lk_read_part.
  *
  * The rotation spreads a row's error evenly over channels, so for divisors D the error of a score is
  *
  *     E (q.k^ - q.k)^2 ~ (sum_c D_c^2 E q_c^2) (sum_c E k_c^2 / D_c^2)
  *
  * which is least for D_c = sqrt(rms k_c / rms q_c). The deviation of k is taken about the mean of a tile
- * of LK_TILE rows, because that mean is removed anyway. V has no q: D_c = sqrt(rms v_c). */
-void lk_calibrate(struct lk_stream *stream, int head, int d_head, const struct lk_kern *kern,
-                  const struct lk_stream *from, int level, int64_t at, int64_t n_tile, float *rows);
+ * of LK_TILE rows, because that mean is removed anyway. V has no q: D_c = sqrt(rms v_c). For latents, k and q
+ * are what they are in the basis. */
+void lk_calibrate(struct lk_stream *stream, int to, int part, int d_head, const struct lk_kern *kern,
+                  const struct lk_stream *from, int level, int64_t at, int64_t n_tile, float *room, float *rows, size_t stride);
 
-/* Rows [at, at + n) of one head of a level into x, `stride` floats apart. */
-void lk_read_rows(const struct lk_stream *stream, int level, int64_t at, int64_t n, int head, int d_head,
+/* Rows [at, at + n) of one part of a level, as they are kept, into x, `stride` floats apart. */
+void lk_read_rows(const struct lk_stream *stream, int level, int64_t at, int64_t n, int part,
                   const struct lk_kern *kern, float *x, size_t stride);
 
 #endif

@@ -1,11 +1,10 @@
 /* One cache made like another. */
-#include "cache/cache.h"
+#include "cache/calibrate.h"
 
 #include <string.h>
 
 /* Copy `from` into the empty stream `to`, for which the pool holds enough blocks. */
 static int copy_stream(struct lk_cache *cache, struct lk_stream *to, const struct lk_stream *from) {
-    size_t statistics = (size_t)cache->shape.n_head_kv * cache->shape.d_head * sizeof(float);
     for (int i = 0; i < from->n_level; i++) {
         struct lk_level *level = &to->level[i];
         for (int64_t b = 0; b < from->level[i].n_block; b++) {
@@ -18,9 +17,7 @@ static int copy_stream(struct lk_cache *cache, struct lk_stream *to, const struc
     }
     to->first = from->first;
     to->n_tok = from->n_tok;
-    if (from->sigma) memcpy(to->sigma, from->sigma, statistics);
-    if (from->query) memcpy(to->query, from->query, statistics);
-    to->calibrated = from->calibrated;
+    for (int i = 0; i < 2; i++) lk_equaliser_copy(&to->equaliser[i], &from->equaliser[i]);
     return 1;
 }
 

@@ -43,7 +43,7 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
         n++;
     }
     const struct lk_level_rule *newest = &out[n - 1];
-    if (newest->codec.coding != LK_F16) { /* coding whole tiles is cheaper by far, and the newest rows stay exact */
+    if (newest->codec.coding != LK_F16 || newest->codec.projection) { /* coding whole tiles is cheaper by far, and the newest rows stay exact */
         out[n] = (struct lk_level_rule){.codec = {.coding = LK_F16, .bits = 16}, .spec = recipe->n_level,
                                         .block_rows = LK_TILE, .batch = larger(LK_TILE, newest->block_rows)};
         n++;

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { LK_POOL_CLASSES = 64, LK_SLAB_BYTES = 1 << 14 };
+enum { LK_POOL_CLASSES = 256, LK_SLAB_BYTES = 1 << 14 };
 
 struct lk_slab {
     char  *mem;    /* [n_block] blocks */

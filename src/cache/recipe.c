@@ -2,6 +2,7 @@
 
 #include "cache/presets.h"
 #include "cache/recipe_check.h"
+#include "cache/recipe_codec.h"
 #include "cache/recipe_scan.h"
 
 #include <stdio.h>
@@ -9,12 +10,6 @@
 #include <string.h>
 
 enum { TEXT_MOST = 16384 }; /* a recipe is a line or a small file; longer is a mistake */
-
-/* A codec as written: options not given take the default of the side it serves. */
-struct written {
-    struct lk_codec codec;
-    int             mean, sigma, lloyd; /* -1: not given */
-};
 
 struct parse {
     struct lk_scan    scan;
@@ -25,28 +20,6 @@ struct parse {
 };
 
 static const char ranges[] = "sink, body, all, recent, window, residual or layers";
-static const char codecs[] = "f16, int8, kivi2, kivi4 or rot1 to rot8";
-
-static bool read_codec_name(const char *word, struct lk_codec *codec) {
-    *codec = (struct lk_codec){0};
-    if (strcmp(word, "f16") == 0) {
-        codec->coding = LK_F16;
-        codec->bits   = 16;
-    } else if (strcmp(word, "int8") == 0) {
-        codec->coding = LK_INT8;
-        codec->bits   = 8;
-    } else if (strcmp(word, "kivi2") == 0 || strcmp(word, "kivi4") == 0) {
-        codec->coding = LK_KIVI;
-        codec->bits   = (uint8_t)(word[4] - '0');
-        codec->group  = 32;
-    } else if (strncmp(word, "rot", 3) == 0 && word[3] >= '1' && word[3] <= '8' && word[4] == 0) {
-        codec->coding = LK_ROT;
-        codec->bits   = (uint8_t)(word[3] - '0');
-    } else {
-        return false;
-    }
-    return true;
-}
 
 static bool is_range(const char *word) {
     static const char *const name[] = {"sink", "body", "all", "recent", "window", "residual", "layers"};
@@ -54,96 +27,6 @@ static bool is_range(const char *word) {
         if (strcmp(word, name[i]) == 0) return true;
     }
     return false;
-}
-
-/* One option of a codec; `at` is where `word` stands. */
-static lk_status read_option(struct parse *p, const char *word, size_t at, struct written *w, bool *group_given) {
-    static const struct {
-        const char *yes, *no;
-    } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
-    int *const value[3] = {&w->mean, &w->sigma, &w->lloyd};
-
-    if (w->codec.coding == LK_KIVI) {
-        unsigned group = strcmp(word, "g32") == 0 ? 32 : strcmp(word, "g64") == 0 ? 64 : strcmp(word, "g128") == 0 ? 128 : 0;
-        if (!group) return lk_scan_fail(&p->scan, at, true, "expected an option of kivi (g32, g64 or g128)");
-        if (*group_given) return lk_scan_fail(&p->scan, at, false, "the group is given twice");
-        w->codec.group = (uint16_t)group;
-        *group_given   = true;
-        return LK_OK;
-    }
-    for (int i = 0; i < 3; i++) {
-        bool yes = strcmp(word, pair[i].yes) == 0;
-        if (!yes && strcmp(word, pair[i].no) != 0) continue;
-        if (*value[i] >= 0) return lk_scan_fail(&p->scan, at, false, "%s or %s is given twice", pair[i].yes, pair[i].no);
-        *value[i] = yes;
-        return LK_OK;
-    }
-    return lk_scan_fail(&p->scan, at, true,
-                        "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform)");
-}
-
-/* CODEC [ '(' OPTION { ',' OPTION } ')' ] */
-static lk_status read_codec(struct parse *p, const char *expected, struct written *w) {
-    char word[LK_WORD_MAX];
-    lk_scan_skip(&p->scan);
-    size_t at = p->scan.at;
-    *w        = (struct written){.mean = -1, .sigma = -1, .lloyd = -1};
-    lk_scan_word(&p->scan, word);
-    if (!read_codec_name(word, &w->codec)) return lk_scan_fail(&p->scan, at, true, "expected %s (%s)", expected, codecs);
-    if (!lk_scan_sign(&p->scan, '(')) return LK_OK;
-    if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT)
-        return lk_scan_fail(&p->scan, p->scan.at - 1, false, "%s has no options", word);
-    bool group_given = false;
-    do {
-        char option[LK_WORD_MAX];
-        lk_scan_skip(&p->scan);
-        at = p->scan.at;
-        lk_scan_word(&p->scan, option);
-        lk_status status = read_option(p, option, at, w, &group_given);
-        if (status) return status;
-    } while (lk_scan_sign(&p->scan, ','));
-    if (!lk_scan_sign(&p->scan, ')')) return lk_scan_fail(&p->scan, p->scan.at, true, "expected ',' or ')'");
-    return LK_OK;
-}
-
-/* Only K has the offsets and outlier channels that mean and sigma are for. */
-static struct lk_codec for_side(const struct written *w, enum lk_side side) {
-    struct lk_codec codec = w->codec;
-    if (codec.coding == LK_ROT) {
-        codec.mean  = w->mean < 0 ? side == LK_K : w->mean;
-        codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
-        codec.lloyd = w->lloyd < 0 ? lk_codec_lloyd(codec.bits) : w->lloyd;
-    }
-    return codec;
-}
-
-/* CODEC | 'k=' CODEC 'v=' CODEC, in either order */
-static lk_status read_codecs(struct parse *p, struct lk_codec side[2]) {
-    struct written w;
-    char           word[LK_WORD_MAX];
-    lk_scan_peek(&p->scan, word);
-    bool sided = strcmp(word, "k") == 0 || strcmp(word, "v") == 0;
-    if (!sided) {
-        lk_status status = read_codec(p, "'k=', 'v=' or a codec", &w);
-        if (status) return status;
-        side[LK_K] = for_side(&w, LK_K);
-        side[LK_V] = for_side(&w, LK_V);
-        return LK_OK;
-    }
-    enum lk_side first = word[0] == 'k' ? LK_K : LK_V;
-    for (int i = 0; i < 2; i++) {
-        enum lk_side now = i == 0 ? first : first == LK_K ? LK_V : LK_K;
-        const char  *name = now == LK_K ? "k" : "v";
-        lk_scan_skip(&p->scan);
-        size_t at = p->scan.at;
-        lk_scan_word(&p->scan, word);
-        if (strcmp(word, name) != 0) return lk_scan_fail(&p->scan, at, true, "expected '%s='", name);
-        if (!lk_scan_sign(&p->scan, '=')) return lk_scan_fail(&p->scan, p->scan.at, true, "expected '=' after '%s'", name);
-        lk_status status = read_codec(p, "a codec", &w);
-        if (status) return status;
-        side[now] = for_side(&w, now);
-    }
-    return LK_OK;
 }
 
 /* A whole number from `least` to `most`. */
@@ -259,7 +142,7 @@ static lk_status read_layers(struct parse *p) {
         r->n_override++;
     } while (lk_scan_sign(&p->scan, ','));
     status = read_colon(p);
-    if (!status) status = read_codecs(p, side);
+    if (!status) status = lk_recipe_read_codecs(&p->scan, side);
     if (status) return status;
     for (int i = first; i < r->n_override; i++) {
         r->override[i].k = side[LK_K];
@@ -271,12 +154,12 @@ static lk_status read_layers(struct parse *p) {
 /* A part with a range, or codecs alone, which mean 'all: codecs'. */
 static lk_status read_part(struct parse *p) {
     struct lk_recipe *r = p->recipe;
-    struct lk_codec   side[2], unused;
+    struct lk_codec   side[2];
     char              word[LK_WORD_MAX];
     lk_status         status = LK_OK;
     lk_scan_peek(&p->scan, word);
     size_t at   = p->scan.at;
-    bool   bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || read_codec_name(word, &unused);
+    bool   bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || lk_recipe_names_codec(word);
     if (!bare && !is_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ", ranges);
     if (strcmp(word, "layers") == 0) {
@@ -295,7 +178,7 @@ static lk_status read_part(struct parse *p) {
         status = read_range(p, word, at, level);
         if (!status) status = read_colon(p);
     }
-    if (!status) status = read_codecs(p, side);
+    if (!status) status = lk_recipe_read_codecs(&p->scan, side);
     if (status) return status;
     level->k                = side[LK_K];
     level->v                = side[LK_V];
@@ -343,7 +226,7 @@ static lk_status refuse_word(const struct lk_scan *scan, size_t at) {
     size_t n = 0;
     for (size_t i = 0; lk_recipe_preset(i).name && n < sizeof names; i++)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", lk_recipe_preset(i).name);
-    return lk_scan_fail(scan, at, false, "neither a preset (%s) nor a codec (%s)", names, codecs);
+    return lk_scan_fail(scan, at, false, "neither a preset (%s) nor a codec (%s)", names, lk_recipe_codec_names);
 }
 
 static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
@@ -351,7 +234,6 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
     size_t       from, to;
     if (one_word(scan, &from, &to)) {
         const lk_preset *preset = lk_preset_find(scan.text + from, to - from);
-        struct lk_codec  unused;
         char             word[LK_WORD_MAX];
         lk_scan_peek(&p.scan, word);
         if (preset) {
@@ -364,7 +246,7 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
             memcpy(recipe->text, preset->name, p.n_text + 1);
             return LK_OK;
         }
-        if (!read_codec_name(word, &unused) && !is_range(word)) return refuse_word(&scan, from);
+        if (!lk_recipe_names_codec(word) && !is_range(word)) return refuse_word(&scan, from);
     }
     lk_status status = read_parts(&p);
     if (!status) recipe->text[p.n_text] = 0;

@@ -12,7 +12,10 @@
  *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0)
  *   SPAN     := N | N '%'         tokens, or per cent of the tokens seen
  *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
- *   CODEC    := NAME [ '(' OPTION { ',' OPTION } ')' ]
+ *   CODEC    := LATENTS | [ LATENTS '+' ] NAME [ '(' OPTION { ',' OPTION } ')' ]
+ *   LATENTS  := 'latent' [ N '%' ] [ '(pre)' ]   coordinates in the sidecar's basis: N per cent of the
+ *                                           rank (default: as the sidecar recommends), in f16 unless a
+ *                                           NAME follows; pre: of K before RoPE
  *   NAME     := f16 | int8 | kivi2 | kivi4 | rot1 .. rot8
  *   OPTION   := g32 | g64 | g128              kivi: group size (default g32)
  *             | mean | nomean                 rot: centre (default: K yes, V no)
@@ -21,7 +24,8 @@
  *
  * Levels are listed oldest first; the newest rows are exact f16 until they make a batch. Case and
  * white space do not matter, '#' begins a comment, and between parts a line's end serves as ';'.
- * An older level has at most the bits of the newer one that its rows come from. */
+ * An older level has at most the bits of the newer one that its rows come from, and, of latents, at most
+ * the rank: what is older than latents is latents. */
 #ifndef LK_CACHE_RECIPE_H
 #define LK_CACHE_RECIPE_H
 

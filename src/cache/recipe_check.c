@@ -52,6 +52,14 @@ static lk_status check_ageing(const struct lk_recipe *recipe, const struct lk_sc
             return lk_scan_fail(scan, codec_at, false,
                                 "'%s' keeps %s in %d bits, but its rows come from '%s' with %d bits", name,
                                 side_name(side), codec[side].bits, newer->name, had);
+        const struct lk_codec *from = side == LK_K ? &newer->k : &newer->v;
+        if (from->projection && codec[side].projection != from->projection)
+            return lk_scan_fail(scan, codec_at, false, "'%s' keeps %s %s, but its rows come from '%s', which keeps latents%s", name,
+                                side_name(side), codec[side].projection ? "as other latents" : "whole", newer->name,
+                                from->projection == LK_LATENTS_PRE ? " before RoPE" : "");
+        if (from->projection && codec[side].share > from->share && from->share)
+            return lk_scan_fail(scan, codec_at, false, "'%s' keeps %s at a higher rank than '%s', from where its rows come", name,
+                                side_name(side), newer->name);
         if (newer->range == LK_RESIDUAL && codec[side].coding == LK_KIVI && newer->n_tok % codec[side].group)
             return lk_scan_fail(scan, at[older + 1], false, "'%s' is not a multiple of the group of %d tokens",
                                 newer->name, codec[side].group);

@@ -1,5 +1,6 @@
 #include "codec/codec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "codec/hadamard.h"
@@ -19,7 +20,7 @@ bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side) { return
 
 const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head) {
     if (d_head < 8 || d_head % 8) return "d_head must be a multiple of 8";
-    if (d_head > LK_MAX_D_HEAD) return "d_head must be at most 256";
+    if (d_head > LK_MAX_D_HEAD) return "d_head must be at most 1024";
     return ops_of(codec)->refuses ? ops_of(codec)->refuses(codec, side, d_head) : NULL;
 }
 
@@ -35,8 +36,24 @@ size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side
 
 bool lk_codec_lloyd(int bits) { return bits >= 2 && bits <= 4; }
 
+/* "latent", "latent62.5%(pre)": without floats, whose point depends on the locale. Returns the length. */
+static size_t print_projection(const struct lk_codec *codec, char *buf, size_t cap) {
+    char share[16] = "";
+    if (codec->share) {
+        int n = snprintf(share, sizeof share, "%u.%03u", codec->share / 1000 % 1000, codec->share % 1000);
+        while (share[n - 1] == '0') n--;
+        if (share[n - 1] == '.') n--;
+        snprintf(share + n, sizeof share - (size_t)n, "%%");
+    }
+    int n = snprintf(buf, cap, "latent%s%s", share, codec->projection == LK_LATENTS_PRE ? "(pre)" : "");
+    return (size_t)n < cap ? (size_t)n : cap;
+}
+
 void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
-    ops_of(codec)->print(codec, side, buf, cap);
+    size_t n = codec->projection ? print_projection(codec, buf, cap) : 0;
+    if (n && codec->coding == LK_F16) return;
+    if (n && n + 1 < cap) buf[n++] = '+';
+    ops_of(codec)->print(codec, side, buf + n, cap - n);
 }
 
 void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma,

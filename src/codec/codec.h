@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 enum { LK_TILE = 32 };        /* tokens that a kernel handles at once; blocks are multiples or shorter */
-enum { LK_MAX_D_HEAD = 256 };
+enum { LK_MAX_D_HEAD = 1024 };    /* channels of a row; heads have at most 256, latents of several heads more */
 
 enum lk_side { LK_K, LK_V };
 
@@ -35,6 +35,17 @@ enum lk_coding {
     LK_ROT,  /* lowkey: centred, equalised, rotated, unbiased scale per token          */
 };
 
+/* What is coded: a head's rows, or their latents in a basis that a sidecar holds (cache/basis.h). The
+ * functions below see no difference: to them a group of heads with a latent of rank r is a head of
+ * r channels. */
+enum lk_projection {
+    LK_ROWS,
+    LK_LATENTS,     /* of V, or of K as attention uses it            */
+    LK_LATENTS_PRE, /* of K before RoPE, brought back tile by tile   */
+};
+
+enum { LK_WHOLE = 100000 }; /* 100 per cent, in the units of lk_codec.share */
+
 /* What the recipe says of one side of one level. */
 struct lk_codec {
     uint8_t  coding; /* enum lk_coding                                          */
@@ -43,6 +54,9 @@ struct lk_codec {
     bool     mean;   /* rot: subtract the block's mean                          */
     bool     sigma;  /* rot: divide by sqrt of the channel's deviation          */
     bool     lloyd;  /* rot: Lloyd-Max levels instead of uniform ones           */
+    uint8_t  projection; /* enum lk_projection                                  */
+    uint32_t share;  /* latents: the rank, in thousandths of a per cent of the
+                        rows' width; 0: as the sidecar recommends               */
 };
 
 /* Rows a block of this codec holds: the unit in which it can encode. Row-wise codecs hold LK_TILE
@@ -50,7 +64,7 @@ struct lk_codec {
 int  lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side);
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side);
 
-/* May a head of d_head channels be stored? NULL if so, else a reason ("kivi groups of 64 channels
+/* May rows of d_head channels be stored? NULL if so, else a reason ("kivi groups of 64 channels
  * need d_head to be a multiple of 64"), static. */
 const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head);
 
@@ -63,7 +77,7 @@ size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side
  * lower, at the same bytes and speed.) The default of a recipe. */
 bool lk_codec_lloyd(int bits);
 
-/* Name as a recipe writes it ("rot3", "kivi2(g64)") into buf. */
+/* Name as a recipe writes it ("rot3", "latent50%+kivi2(g64)") into buf. */
 void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap);
 
 /* Pack rows [row0, row0 + n) of one head's part. x: [n] rows, `stride` floats apart, of d_head.

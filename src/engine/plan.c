@@ -6,12 +6,13 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, size_t n_
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     uint64_t cache;
-    lk_status status = lk_cache_foresee(recipe, &shape, n_tok, &cache, err);
+    struct lk_cache_widths width_of;
+    lk_status status = lk_cache_foresee(recipe, &shape, n_tok, &cache, &width_of, err);
     if (status != LK_OK) return status;
 
     uint64_t logits = (uint64_t)hp->n_vocab * sizeof(float);
-    uint64_t attn = sizeof(float) * (lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head, LK_EVAL_MAX, model->n_thread) +
-                                     lk_attn_scratch_floats(hp->d_head) * model->n_thread);
+    uint64_t attn = sizeof(float) * (lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + width_of.latent, LK_EVAL_MAX, model->n_thread) +
+                                     lk_attn_scratch_floats(width_of.part) * model->n_thread);
     uint64_t width = 4ull * hp->n_embd + 3ull * hp->n_ff + (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * hp->d_head;
     uint64_t portion = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX, row = 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t);
     uint64_t batch = portion * width * sizeof(float) + lk_widened_bytes(model->net, (int64_t)portion);

@@ -48,7 +48,8 @@ static lk_status take(struct prefill *p, lk_err *err) {
         exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, p->exact_size);
         exact->stream = (struct lk_stream){.side = side, .n_level = 1};
         exact->stream.rule[0] = (struct lk_level_rule){.codec = exact_codec, .block_rows = (int)p->n_tok};
-        exact->stream.level[0] = (struct lk_level){.block = &exact->block, .n_block = 1, .head_bytes = head_bytes, .block_bytes = p->exact_size};
+        exact->stream.level[0] = (struct lk_level){.block = &exact->block, .n_block = 1, .head_bytes = head_bytes, .block_bytes = p->exact_size,
+                                                    .n_part = hp->n_head_kv, .d_part = hp->d_head, .n_head = 1};
         p->job.read[side] = &exact->stream;
     }
     if (p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
@@ -176,7 +177,7 @@ static lk_status check_limit(const struct prefill *p, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     if (!s->ledger.limit) return LK_OK;
     uint64_t cache, held = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
-    lk_status status = lk_cache_foresee(s->recipe, &s->cache->shape, p->n_tok, &cache, err);
+    lk_status status = lk_cache_foresee(s->recipe, &s->cache->shape, p->n_tok, &cache, NULL, err);
     if (status != LK_OK) return status;
     uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t));
     if (held + cache + exact <= s->ledger.limit) return LK_OK;

@@ -25,10 +25,11 @@ static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
 
 static lk_status take_memory(struct lk_session *s, lk_err *err) {
     const struct lk_hparams *hp = &s->model->net->hp;
+    struct lk_cache_widths width = lk_cache_measure(s->cache);
     s->attn = (struct lk_attn){.kern = s->model->kern, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
                                .n_thread = s->model->n_thread, .scale = hp->attn_scale, .alibi_max_bias = hp->alibi_max_bias};
-    s->n_partial = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head, LK_EVAL_MAX, s->model->n_thread);
-    s->n_scratch = lk_attn_scratch_floats(hp->d_head) * s->model->n_thread;
+    s->n_partial = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + width.latent, LK_EVAL_MAX, s->model->n_thread);
+    s->n_scratch = lk_attn_scratch_floats(width.part) * s->model->n_thread;
     s->job = lk_alloc(&s->ledger, LK_FOR_OTHER, hp->n_layer * sizeof *s->job);
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     s->attn.partial = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_partial * sizeof(float));
@@ -46,8 +47,8 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     s->ledger.limit = s->opts.max_bytes;
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     lk_status status = choose_n_ctx(s, err);
-    if (status == LK_OK) status = take_memory(s, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, recipe, &shape, &s->ledger, err);
+    if (status == LK_OK) status = take_memory(s, err);
     if (status != LK_OK) {
         lk_session_free(s);
         return status;

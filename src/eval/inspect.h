@@ -11,7 +11,7 @@
 
 /* One side of one level in one layer, or a sum of such. */
 struct lk_holding {
-    char     codec[32];    /* as printed; "" in sums of unlike codecs                         */
+    char     codec[64];    /* as printed; "" in sums of unlike codecs                         */
     int64_t  rows;         /* tokens; in sums over layers, of one layer that has them         */
     uint64_t bytes, values; /* values: rows * n_head_kv * d_head, summed                      */
     double   error, power; /* sums of (x - exact)^2 and exact^2 over its values               */

@@ -29,6 +29,9 @@ struct lk_tile {
  * also as two planes of signed bytes, q16 = 256 * high + low, for products of bytes. */
 enum { LK_MAX_X16 = 127 * 256 + 127 }; /* largest magnitude of such a number */
 
+/* The same where numbers of n channels are multiplied with codes of a byte and summed in 32 bits. */
+static inline float lk_most_x16(int n) { return n <= 256 ? LK_MAX_X16 : (float)(LK_MAX_X16 * 256 / n); }
+
 struct lk_queries {
     int          n_q, d_head;
     const float *q;        /* [n_q][d_head] in the codec's domain, borrowed from the caller    */
@@ -48,6 +51,21 @@ static inline int lk_queries_pad(int d_head) { return (d_head + 31) / 32 * 32; }
 
 /* Memory that lk_queries_prepare needs behind n_q queries of d_head. */
 size_t lk_queries_bytes(int n_q, int d_head);
+
+/* Queries [i, i + n) of prepared ones. */
+static inline struct lk_queries lk_queries_some(const struct lk_queries *q, int i, int n) {
+    size_t pad = (size_t)lk_queries_pad(q->d_head) * i;
+    struct lk_queries some = {.n_q = n, .d_head = q->d_head, .q = q->q + (size_t)q->d_head * i};
+    if (!q->q16) return some;
+    some.scale8 = q->scale8 + i;
+    some.scale16 = q->scale16 + i;
+    some.sum8 = q->sum8 + i;
+    some.sum16 = q->sum16 + i;
+    some.q16 = q->q16 + pad;
+    some.q8 = q->q8 + pad;
+    some.planes = q->planes + 2 * pad;
+    return some;
+}
 
 /* Fill *out for q [n_q][d_head] (codec's domain) using mem (lk_queries_bytes, 64-byte aligned). */
 void lk_queries_prepare(struct lk_queries *out, const float *q, int n_q, int d_head, void *mem);

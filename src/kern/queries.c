@@ -15,9 +15,9 @@ static void prepare_row(const struct lk_queries *out, int i) {
     const float *q = out->q + (size_t)i * d;
     int16_t *q16 = out->q16 + (size_t)i * pad;
     int8_t *q8 = out->q8 + (size_t)i * pad, *high = out->planes + (size_t)i * 2 * pad, *low = high + pad;
-    float most = 0;
+    float most = 0, most16 = lk_most_x16(d);
     for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(q[c]));
-    float to8 = most > 0 ? 127 / most : 0, to16 = most > 0 ? LK_MAX_X16 / most : 0;
+    float to8 = most > 0 ? 127 / most : 0, to16 = most > 0 ? most16 / most : 0;
     if (!(to16 <= 3e38f)) to8 = to16 = 0; /* so small that it is zero in effect */
     int32_t sum8 = 0, sum16 = 0;
     for (int c = 0; c < d; c++) {
@@ -33,7 +33,7 @@ static void prepare_row(const struct lk_queries *out, int i) {
     memset(high + d, 0, pad - d);
     memset(low + d, 0, pad - d);
     out->scale8[i] = most / 127;
-    out->scale16[i] = most / LK_MAX_X16;
+    out->scale16[i] = most / most16;
     out->sum8[i] = sum8;
     out->sum16[i] = sum16;
 }

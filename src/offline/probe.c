@@ -1,5 +1,7 @@
 #include "offline/probe.h"
 
+#include "cache/project.h"
+
 #include <math.h>
 
 static size_t weight_bytes(const struct lk_probe *probe) {
@@ -86,14 +88,10 @@ static int level_at(const struct lk_stream *stream, int64_t pos, int64_t *from) 
 
 /* Row `pos` of a stream's head into x [d_head]; false where the stream does not hold it. */
 static bool read_row(const struct lk_stream *stream, const struct lk_cache_shape *shape, int head, int64_t pos, float *x) {
-    int64_t from, n;
-    int row, level = level_at(stream, pos, &from);
+    int64_t from;
+    int level = level_at(stream, pos, &from);
     if (level < 0) return false;
-    const struct lk_level_rule *rule = &stream->rule[level];
-    const char *block = lk_cache_locate(stream, level, pos - from, &row, &n);
-    const float *sigma = rule->codec.sigma ? stream->sigma + (size_t)head * shape->d_head : NULL;
-    lk_codec_decode(&rule->codec, stream->side, shape->d_head, rule->block_rows, sigma,
-                    block + head * stream->level[level].head_bytes, row, 1, x, shape->d_head);
+    lk_read_head(stream, level, pos - from, head, shape->d_head, lk_kern_choose(NULL), x);
     return true;
 }
 
