@@ -1,5 +1,6 @@
 /* Attention over levels and blocks against a plain softmax over the rows that the cache holds. */
 #include "support.h"
+#include "support_basis.h"
 
 #include "attn/attn.h"
 #include "cache/project.h"
@@ -17,22 +18,31 @@ struct setup {
     const char *recipe;
     int         n_head, n_head_kv, d_head, n_swa;
     float       alibi;
+    int         together[2]; /* KV heads of K's and of V's latents; 0: no basis */
+    bool        skew, mean;  /* of the bases                                    */
 };
 
 static const struct setup setups[] = {
-    {"all: f16", 9, 3, 64, 0, 0},
-    {"all: f16", 3, 3, 80, 0, 8},
-    {"all: int8", 4, 2, 96, 0, 0},
-    {"sink 4: f16; body: k=rot3 v=rot2; window 64: f16", 9, 3, 64, 0, 0},
-    {"sink 16: f16; body: int8; window 100: f16", 8, 1, 128, 0, 0},
-    {"body: kivi2; residual 128: f16", 6, 2, 64, 0, 0},
-    {"sink 5: f16; body: kivi4(g64); recent 10%: rot8; window 33: f16", 4, 4, 128, 0, 8},
-    {"body: k=rot4 v=rot1; window 20: int8", 71, 1, 64, 0, 0},
-    {"sink 4: f16; body: rot4; window 40: f16", 4, 1, 256, 75, 0},
-    {"body: rot5; window 5%: rot6", 5, 5, 80, 0, 0},
-    {"all: f16", 6, 2, 128, 75, 0},
-    {"all: f16", 7, 1, 40, 0, 0},
-    {"all: f16", 4, 1, 256, 33, 8},
+    {"all: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
+    {"all: f16", 3, 3, 80, 0, 8, {0, 0}, false, false},
+    {"all: int8", 4, 2, 96, 0, 0, {0, 0}, false, false},
+    {"sink 4: f16; body: k=rot3 v=rot2; window 64: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
+    {"sink 16: f16; body: int8; window 100: f16", 8, 1, 128, 0, 0, {0, 0}, false, false},
+    {"body: kivi2; residual 128: f16", 6, 2, 64, 0, 0, {0, 0}, false, false},
+    {"sink 5: f16; body: kivi4(g64); recent 10%: rot8; window 33: f16", 4, 4, 128, 0, 8, {0, 0}, false, false},
+    {"body: k=rot4 v=rot1; window 20: int8", 71, 1, 64, 0, 0, {0, 0}, false, false},
+    {"sink 4: f16; body: rot4; window 40: f16", 4, 1, 256, 75, 0, {0, 0}, false, false},
+    {"body: rot5; window 5%: rot6", 5, 5, 80, 0, 0, {0, 0}, false, false},
+    {"all: f16", 6, 2, 128, 75, 0, {0, 0}, false, false},
+    {"all: f16", 7, 1, 40, 0, 0, {0, 0}, false, false},
+    {"all: f16", 4, 1, 256, 33, 8, {0, 0}, false, false},
+    {"latent100%", 9, 3, 64, 0, 0, {3, 3}, true, true},
+    {"sink 4: f16; body: k=latent60%+rot3 v=latent50%+rot3; window 64: f16", 9, 3, 64, 0, 0, {3, 1}, false, false},
+    {"sink 3: latent; body: k=rot4 v=latent40%+rot2; recent 10%: k=rot4 v=latent80%+rot4; window 33: f16", 8, 4, 32, 0, 8, {1, 2}, true, true},
+    {"body: k=latent50%+kivi2 v=latent50%+kivi2; residual 128: f16", 6, 2, 64, 0, 0, {2, 2}, false, true},
+    {"body: k=latent30%+int8 v=rot4; window 40: k=latent70%+rot8 v=f16", 14, 2, 64, 75, 0, {2, 0}, false, true},
+    {"body: latent+rot5(sigma); window 5%: latent+rot6", 12, 6, 48, 0, 0, {2, 3}, false, false},
+    {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 16, 0, 0, {70, 35}, false, false},
 };
 
 static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, float *out) {
@@ -117,6 +127,13 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
     struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_swa = setup->n_swa, .is_swa = &is_swa};
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
+    struct lk_basis basis[2] = {{0}, {0}};
+    for (int side = 0; side < 2; side++) {
+        int n = setup->together[side], wide = n * setup->d_head;
+        if (n) basis[side] = random_basis(&r, setup->n_head_kv / n, wide, wide, wide / 2, setup->skew, setup->mean);
+    }
+    const struct lk_basis *bases[LK_N_BASIS] = {[LK_BASIS_K] = &basis[LK_K], [LK_BASIS_V] = &basis[LK_V]};
+    if (setup->together[LK_K] || setup->together[LK_V]) shape.basis = bases;
     lk_recipe *recipe;
     lk_err err = {0};
     if (lk_recipe_parse(&recipe, setup->recipe, &err) != LK_OK || lk_cache_new(&cache, recipe, &shape, &ledger, &err) != LK_OK)
@@ -139,8 +156,9 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
     struct lk_attn a = {.k = &cache->stream[0][LK_K], .v = &cache->stream[0][LK_V], .kern = kern, .n_head = setup->n_head,
                         .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_tok = n_tok, .n_thread = n_thread,
                         .scale = 1 / sqrtf((float)setup->d_head), .alibi_max_bias = setup->alibi, .q = q, .out = out};
-    a.partial = malloc(lk_attn_partial_floats(setup->n_head, setup->n_head_kv, setup->d_head, n_tok, n_thread) * sizeof(float));
-    a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(setup->d_head) * sizeof(float));
+    struct lk_cache_widths room = lk_cache_measure(cache);
+    a.partial = malloc(lk_attn_partial_floats(setup->n_head, setup->n_head_kv, setup->d_head + room.latent, n_tok, n_thread) * sizeof(float));
+    a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(room.part) * sizeof(float));
     run(&a, n_thread);
     plain(&a, ref);
     double e = nmse(out, ref, n_out);
@@ -151,6 +169,7 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
     free(a.partial), free(a.scratch), free(q), free(out), free(ref), free(x);
     lk_cache_free(cache);
     lk_recipe_free(recipe);
+    free_basis(&basis[LK_K]), free_basis(&basis[LK_V]);
 }
 
 static void over_all(const struct lk_kern *kern, double limit) {

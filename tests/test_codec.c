@@ -215,7 +215,7 @@ static void blocks_and_refusals(void **state) {
     struct lk_codec rot = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
     assert_null(lk_codec_refuses(&f16, LK_K, 40));
     assert_non_null(lk_codec_refuses(&f16, LK_K, 36));
-    assert_non_null(lk_codec_refuses(&f16, LK_K, 264));
+    assert_non_null(lk_codec_refuses(&f16, LK_K, LK_MAX_D_HEAD + 8));
     assert_non_null(lk_codec_refuses(&f16, LK_K, 0));
     assert_null(lk_codec_refuses(&kivi, LK_K, 96));
     assert_non_null(lk_codec_refuses(&kivi, LK_V, 96));
