@@ -69,6 +69,8 @@ typedef struct {
     bool        no_mmap;   /* read the file instead of mapping it                  */
     bool        no_repack; /* keep the file's layout (less memory, slower matmuls) */
     const char *kernels;   /* attention kernels by name, for example "reference"; NULL: the fastest */
+    const char *sidecar;   /* path of what was made offline for this model, which recipes of latents
+                              need; NULL: none */
     lk_progress progress;  /* may be NULL; units are bytes                         */
     void       *user;
 } lk_model_opts;
@@ -78,7 +80,9 @@ typedef struct {
     const char *name;
     const char *kernels;      /* attention kernels in use, for example "avx2"; static         */
     const char *kernels_lack; /* why attention is slow on this machine, static; NULL where it is not */
+    const char *sidecar;      /* method of the sidecar, for example "palu"; NULL: there is none */
     uint64_t    n_param, file_bytes, weight_bytes; /* weight_bytes: resident copies, repacked or dequantised */
+    uint64_t    sidecar_bytes; /* resident */
     int32_t     n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab, n_ctx_train, n_swa, n_threads;
 } lk_model_info;
 

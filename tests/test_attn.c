@@ -42,7 +42,7 @@ static const struct setup setups[] = {
     {"body: k=latent50%+kivi2 v=latent50%+kivi2; residual 128: f16", 6, 2, 64, 0, 0, {2, 2}, false, true},
     {"body: k=latent30%+int8 v=rot4; window 40: k=latent70%+rot8 v=f16", 14, 2, 64, 75, 0, {2, 0}, false, true},
     {"body: latent+rot5(sigma); window 5%: latent+rot6", 12, 6, 48, 0, 0, {2, 3}, false, false},
-    {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 16, 0, 0, {70, 35}, false, false},
+    {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 8, 0, 0, {2, 35}, false, false},
 };
 
 static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, float *out) {

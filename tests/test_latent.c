@@ -3,6 +3,7 @@
 #include "support_basis.h"
 
 #include "attn/attn.h"
+#include "cache/calibrate.h"
 #include "cache/project.h"
 
 #include <math.h>

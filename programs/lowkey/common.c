@@ -23,6 +23,7 @@ struct opt_group model_options(struct model_args *args) {
             {'t', "threads", "N", "threads (default: the machine's cores, at most 16)", OPT_INT, &args->threads, 1, 512},
             {0, "weights", "KIND", "shipped (default), or f32: dequantised, slow, free of rounding", OPT_TEXT, &args->weights, 0, 0},
             {0, "kernels", "NAME", "attention kernels (default: the fastest that this CPU has)", OPT_TEXT, &args->kernels, 0, 0},
+            {0, "sidecar", "FILE", "what 'lowkey compress' made for this model, for recipes of latents", OPT_TEXT, &args->sidecar, 0, 0},
             {0, "no-mmap", NULL, "read the file instead of mapping it", OPT_FLAG, &args->no_mmap, 0, 0},
         },
     };
@@ -32,7 +33,7 @@ int model_options_read(const struct model_args *args, lk_model_opts *out) {
     const char *kind = args->weights ? args->weights : "shipped";
     bool        f32  = strcmp(kind, "f32") == 0;
     if (!f32 && strcmp(kind, "shipped") != 0) return complain("--weights: '%s' is neither shipped nor f32", kind);
-    *out = (lk_model_opts){.n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .no_repack = args->no_repack, .kernels = args->kernels,
+    *out = (lk_model_opts){.n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .no_repack = args->no_repack, .kernels = args->kernels, .sidecar = args->sidecar,
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;
 }

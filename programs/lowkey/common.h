@@ -6,7 +6,7 @@
 #include "lowkey.h"
 
 struct model_args {
-    const char *model, *weights, *kernels;
+    const char *model, *weights, *kernels, *sidecar;
     int64_t     threads;
     bool        no_mmap, no_repack; /* no_repack: no option, for verbs that read weights */
 };

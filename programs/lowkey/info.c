@@ -30,6 +30,10 @@ static void print_table(const lk_model_info *m, const char *name) {
     table_cell(&table, "%s", say_bytes(a, m->file_bytes));
     table_cell(&table, "copies of weights");
     table_cell(&table, "%s%s", say_bytes(a, m->weight_bytes), m->weight_bytes ? " (repacked or dequantised)" : ": used as the file has them");
+    if (m->sidecar) {
+        table_cell(&table, "sidecar");
+        table_cell(&table, "%s, %s", m->sidecar, say_bytes(a, m->sidecar_bytes));
+    }
     table_cell(&table, "layers");
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);
     table_cell(&table, "heads");

@@ -5,6 +5,7 @@
 #include "attn/attn.h"
 #include "cache/cache.h"
 #include "model/model.h"
+#include "sidecar/sidecar.h"
 #include "token/vocab.h"
 
 #include "ggml-alloc.h"
@@ -16,6 +17,7 @@ struct lk_model {
     struct lk_ledger       ledger; /* weights and handles */
     struct lk_net         *net;
     struct lk_vocab       *vocab;
+    struct lk_sidecar     *sidecar; /* or NULL */
     const struct lk_kern  *kern;
     struct ggml_threadpool *pool;   /* the threads that compute; used, with `work`, under `lock` */
     uint8_t               *work;

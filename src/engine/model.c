@@ -17,6 +17,12 @@ static lk_status start_threads(struct lk_model *model, lk_err *err) {
     return model->pool ? LK_OK : lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
 }
 
+static lk_status open_sidecar(struct lk_model *model, const char *path, lk_err *err) {
+    const struct lk_hparams *hp = &model->net->hp;
+    struct lk_sidecar_model of = {.fingerprint = model->net->fingerprint, .n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
+    return path ? lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err) : LK_OK;
+}
+
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
     static const lk_model_opts defaults;
     if (!opts) opts = &defaults;
@@ -38,6 +44,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
                               .progress = opts->progress, .user = opts->user};
     lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
+    if (status == LK_OK) status = open_sidecar(model, opts->sidecar, err);
     if (status == LK_OK) status = start_threads(model, err);
     if (status != LK_OK) lk_model_free(model);
     else *out = model;
@@ -48,6 +55,7 @@ void lk_model_free(lk_model *model) {
     if (!model) return;
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
+    lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
@@ -60,6 +68,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
     const struct lk_net *net = model->net;
     const struct lk_hparams *hp = &net->hp;
     return (lk_model_info){.arch = net->arch, .name = net->name, .kernels = model->kern->name, .kernels_lack = lk_kern_lacks(),
+                           .sidecar = model->sidecar ? model->sidecar->info.method : NULL, .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
                            .n_param = net->n_param, .file_bytes = net->file_bytes, .weight_bytes = net->weight_bytes,
                            .n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
                            .d_head = hp->d_head, .n_vocab = hp->n_vocab, .n_ctx_train = hp->n_ctx_train, .n_swa = hp->n_swa,

@@ -20,7 +20,7 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, size_t n_
     uint64_t exact = stream ? portion * hp->n_layer * row : n_tok * row; /* not coded yet */
 
     *out = (lk_plan){.n_tok = n_tok, .cache_bytes = cache, .f16_bytes = lk_cache_f16_bytes(&shape, n_tok),
-                     .weight_bytes = model->net->weight_bytes, .scratch_bytes = 2 * logits + attn + batch};
+                     .weight_bytes = model->net->weight_bytes + (model->sidecar ? model->sidecar->bytes : 0), .scratch_bytes = 2 * logits + attn + batch};
     out->peak_bytes = out->weight_bytes + cache + out->scratch_bytes + hidden + exact;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;
