@@ -42,6 +42,9 @@ static const struct setup setups[] = {
     {"body: k=latent50%+kivi2 v=latent50%+kivi2; residual 128: f16", 6, 2, 64, 0, 0, {2, 2}, false, true},
     {"body: k=latent30%+int8 v=rot4; window 40: k=latent70%+rot8 v=f16", 14, 2, 64, 75, 0, {2, 0}, false, true},
     {"body: latent+rot5(sigma); window 5%: latent+rot6", 12, 6, 48, 0, 0, {2, 3}, false, false},
+    {"sink 4: f16; body: k=latent(pre)+rot3 v=latent50%+rot3; window 64: f16", 9, 3, 64, 0, 0, {3, 3}, false, false},
+    {"body: k=latent70%(pre) v=f16; window 20: f16", 8, 4, 32, 75, 0, {2, 0}, true, true},
+    {"body: k=latent50%(pre)+kivi4 v=rot2; recent 40: k=latent100%(pre)+int8 v=rot4", 6, 2, 64, 0, 8, {1, 0}, false, true},
     {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 8, 0, 0, {2, 35}, false, false},
 };
 
@@ -134,6 +137,15 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
     }
     const struct lk_basis *bases[LK_N_BASIS] = {[LK_BASIS_K] = &basis[LK_K], [LK_BASIS_V] = &basis[LK_V]};
     if (setup->together[LK_K] || setup->together[LK_V]) shape.basis = bases;
+    static struct lk_rope rope[2];
+    if (strstr(setup->recipe, "(pre)")) {
+        double speed[LK_MAX_PAIR];
+        int n_pair = setup->d_head / 2 - (setup->skew ? 4 : 0); /* then some channels are not rotated */
+        for (int i = 0; i < n_pair; i++) speed[i] = pow(10000, -(double)i / n_pair);
+        for (int i = 0; i < 2; i++) lk_rope_init(&rope[i], n_pair, setup->mean, i ? 1 : 1.2f, speed);
+        bases[LK_BASIS_KPRE] = &basis[LK_K];
+        shape.rope = rope;
+    }
     lk_recipe *recipe;
     lk_err err = {0};
     if (lk_recipe_parse(&recipe, setup->recipe, &err) != LK_OK || lk_cache_new(&cache, recipe, &shape, &ledger, &err) != LK_OK)

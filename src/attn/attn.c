@@ -1,6 +1,7 @@
 #include "attn/attn.h"
 
 #include "attn/latent.h"
+#include "attn/pre.h"
 
 #include <math.h>
 #include <string.h>
@@ -200,11 +201,28 @@ static void add_mean(const struct item *item, const struct lk_level *level, int 
     }
 }
 
+/* Scores of a tile for those queries of a part, [first, first + n), by whatever the part is. */
+static void score_tile(const struct item *item, const struct lk_level *level, const struct lk_tile *tile, const struct lk_queries *queries,
+                       struct lk_rope_view *view, int64_t at, int first, float *score, size_t stride) {
+    if (!level->unfold) {
+        item->attn->kern->score(tile, queries, score, stride);
+        return;
+    }
+    if (level->rope) lk_rope_look(level->rope, view, at);
+    for (int i = first; i < first + queries->n_q; i += item->n_each) {
+        const float *q[LK_ATTN_QUERIES];
+        for (int j = 0; j < item->n_each; j++) q[j] = query_of(item, i + j);
+        lk_attn_score_pre(item->attn, level, head_of(item, i), tile, q, item->n_each, view, score + (i - first) * stride, stride);
+    }
+}
+
 /* Scores of positions [pos, end) of one part of a level, for the queries that it serves. */
 static void score_part(struct item *item, int level, int part, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
     const struct lk_attn *attn = item->attn;
     int first, n = queries_of_part(item, &attn->k->level[level], part, &first);
+    const struct lk_level *of = &attn->k->level[level];
     struct lk_queries queries = lk_queries_some(&item->queries, first, n);
+    struct lk_rope_view view = {.set = false};
     float *score = item->mem.score + (size_t)first * SCORE_STRIDE + PAD;
     int64_t from = pos;
     while (pos < end) {
@@ -212,15 +230,15 @@ static void score_part(struct item *item, int level, int part, int64_t level_fir
         int64_t at, next = tile_at(attn->k, level, part, level_first, pos, &tile, &at);
         if (next > end) next = end;
         if (at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
-            attn->kern->score(&tile, &queries, score + (pos - a), SCORE_STRIDE);
+            score_tile(item, of, &tile, &queries, &view, at, first, score + (pos - a), SCORE_STRIDE);
         } else {
-            attn->kern->score(&tile, &queries, item->mem.tile, LK_TILE);
+            score_tile(item, of, &tile, &queries, &view, at, first, item->mem.tile, LK_TILE);
             for (int i = 0; i < n; i++)
                 memcpy(score + (size_t)i * SCORE_STRIDE + (pos - a), item->mem.tile + i * LK_TILE + (pos - at), (next - pos) * sizeof(float));
         }
         pos = next;
     }
-    add_mean(item, &attn->k->level[level], first, n, score + (from - a), end - from);
+    if (!of->unfold) add_mean(item, of, first, n, score + (from - a), end - from);
 }
 
 /* Scores of positions [a, b): mem.score[i][PAD + (pos - a)]. */
@@ -231,7 +249,7 @@ static void score_chunk(struct item *item, int64_t a, int64_t b) {
         int64_t end = level_first + k->fill[level].rows, pos = level_first > a ? level_first : a;
         if (end > b) end = b;
         if (pos >= end) continue;
-        prepare_queries(item, level);
+        if (!k->level[level].unfold) prepare_queries(item, level);
         int n_head = k->level[level].n_head, last = (item->head + item->n_span - 1) / n_head;
         for (int part = item->head / n_head; part <= last; part++) score_part(item, level, part, level_first, pos, end, a);
     }

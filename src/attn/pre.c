@@ -1,6 +1,7 @@
 #include "attn/pre.h"
 
 #include "cache/project.h"
+#include "cache/unfold.h"
 
 enum { D_MOST = 2 * LK_MAX_PAIR };
 

@@ -17,9 +17,8 @@
 #include "attn/attn.h"
 #include "cache/rope.h"
 
-/* s[i * stride + t] = <q_i, rotated key of row t> for t < tile->n and queries q [n_q] of one KV head, each
- * n_each-th row of d_head floats apart (q_stride); at: position of the tile's first row. Writes s up to
- * LK_TILE in each row. */
+/* s[i * stride + t] = <q_i, rotated key of row t> for t < tile->n and queries q [n_q], each [d_head], of one
+ * KV head; view: looks from the tile's first row. */
 void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_level *level, int head_kv, const struct lk_tile *tile,
                        const float *const *q, int n_q, const struct lk_rope_view *view, float *s, size_t stride);
 

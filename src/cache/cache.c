@@ -2,6 +2,7 @@
 
 #include "cache/calibrate.h"
 #include "cache/project.h"
+#include "cache/unfold.h"
 
 #include <string.h>
 
@@ -33,6 +34,7 @@ static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *rec
         lk_status status = lk_level_shape(&stream->level[i], &stream->rule[i], shape, layer, side, err);
         if (status == LK_OK && i > 0) status = check_rank(stream, i - 1, layer, err);
         if (status == LK_OK && stream->rule[i].codec.sigma) status = lk_equaliser_add(stream, i, cache->ledger, err);
+        if (status == LK_OK) status = lk_unfold_new(stream, i, shape->n_head_kv, shape->d_head, cache->ledger, err);
         if (status != LK_OK) return status;
     }
     return LK_OK;
@@ -81,7 +83,12 @@ void lk_cache_free(struct lk_cache *cache) {
     if (cache->stream) {
         lk_cache_clear(cache);
         for (int layer = 0; layer < cache->shape.n_layer; layer++)
-            for (int i = 0; i < 4; i++) lk_equaliser_free(&cache->stream[layer][i / 2].equaliser[i % 2], cache->ledger);
+            for (int side = 0; side < 2; side++) {
+                struct lk_stream *stream = &cache->stream[layer][side];
+                for (int i = 0; i < 2; i++) lk_equaliser_free(&stream->equaliser[i], cache->ledger);
+                for (int i = 0; i < stream->n_level; i++)
+                    lk_unfold_free(&stream->level[i], cache->shape.n_head_kv, cache->shape.d_head, cache->ledger);
+            }
         lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
     }
     for (int side = 0; side < 2; side++)

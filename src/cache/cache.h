@@ -12,6 +12,7 @@
 
 #include "cache/level.h"
 #include "cache/pool.h"
+#include "cache/rope.h"
 #include "kern/kern.h"
 #include "sidecar/basis.h"
 
@@ -20,6 +21,7 @@ struct lk_cache_shape {
     int            n_swa;  /* window of sliding-window layers; 0: none       */
     const uint8_t *is_swa; /* [n_layer] or NULL; borrowed for the cache's life */
     const struct lk_basis *const *basis; /* [LK_N_BASIS] of [n_layer] or NULL, or NULL: no sidecar; borrowed */
+    const struct lk_rope *rope; /* [2] of layers with full attention, of sliding ones; NULL: K is not rotated; borrowed */
 };
 
 struct lk_level {
@@ -28,6 +30,8 @@ struct lk_level {
     size_t  head_bytes, block_bytes, scale_bytes; /* of a part, a block, a block's scales        */
     int     n_part, d_part, n_head; /* parts of a block, their channels, KV heads of a part (project.h) */
     const struct lk_basis *basis;   /* parts are latents in this basis; NULL: rows of one head each     */
+    const struct lk_rope  *rope;    /* latents are of rows before this rotation; NULL: as they are      */
+    struct lk_unfold      *unfold;  /* [n_head_kv] for latents of K before RoPE (unfold.h), or NULL     */
 };
 
 /* What rows, or latents, are divided by before a rotation. */

@@ -1,6 +1,7 @@
 #include "cache/calibrate.h"
 
 #include "cache/project.h"
+#include "cache/unfold.h"
 
 #include <math.h>
 #include <string.h>
@@ -117,4 +118,6 @@ void lk_calibrate(struct lk_stream *stream, int to, int part, int d_head, const 
     bound_below(sigma, sigma, d);
     if (query) bound_below(query, query, d);
     for (int c = 0; c < d; c++) sigma[c] = powf(query ? sigma[c] / query[c] : sigma[c], 0.25f);
+    for (int i = 0; i < stream->n_level; i++)
+        if (stream->rule[i].codec.sigma && lk_equaliser_of(stream, i) == equaliser) lk_unfold_prepare(stream, i, part, d_head);
 }

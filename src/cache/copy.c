@@ -1,5 +1,6 @@
 /* One cache made like another. */
 #include "cache/calibrate.h"
+#include "cache/unfold.h"
 
 #include <string.h>
 
@@ -18,6 +19,9 @@ static int copy_stream(struct lk_cache *cache, struct lk_stream *to, const struc
     to->first = from->first;
     to->n_tok = from->n_tok;
     for (int i = 0; i < 2; i++) lk_equaliser_copy(&to->equaliser[i], &from->equaliser[i]);
+    for (int i = 0; i < to->n_level; i++)
+        for (int part = 0; lk_equaliser_of(to, i)->calibrated && part < to->level[i].n_part; part++)
+            lk_unfold_prepare(to, i, part, cache->shape.d_head);
     return 1;
 }
 

@@ -70,6 +70,7 @@ const struct lk_basis *lk_basis_for(const struct lk_cache_shape *shape, int laye
 /* A rank that blocks can have: a multiple of 8, or of what the codec's groups of channels need. */
 static int round_rank(double rank, int width, const struct lk_codec *codec, enum lk_side side) {
     int unit = codec->coding == LK_KIVI && side == LK_V ? codec->group : 8;
+    if (unit > width) return width; /* which the codec will refuse */
     int whole = (int)(rank / unit + 0.5) * unit;
     if (whole < unit) whole = unit;
     return whole > width ? width / unit * unit : whole;
@@ -94,9 +95,9 @@ static lk_status shape_latents(struct lk_level *level, const struct lk_codec *co
     int width = basis->width, n_all = shape->n_head_kv * shape->d_head;
     if (width % shape->d_head || basis->n_group * width != n_all)
         return lk_fail(err, LK_E_FORMAT, "the sidecar's groups of %d channels do not divide the %d of layer %d", width, n_all, layer);
-    if (codec->projection == LK_LATENTS_PRE) return lk_fail(err, LK_E_UNSUPPORTED, "latents of K before RoPE are not supported yet");
     double rank = codec->share ? (double)width * codec->share / LK_WHOLE : recommended(basis);
     level->basis = basis;
+    level->rope = codec->projection == LK_LATENTS_PRE && shape->rope ? &shape->rope[shape->is_swa && shape->is_swa[layer]] : NULL;
     level->n_part = basis->n_group;
     level->n_head = width / shape->d_head;
     level->d_part = round_rank(rank, width, codec, side);
@@ -113,6 +114,7 @@ lk_status lk_level_shape(struct lk_level *level, const struct lk_level_rule *rul
     level->d_part = shape->d_head;
     level->n_head = 1;
     level->basis = NULL;
+    level->rope = NULL;
     lk_status status = codec->projection ? shape_latents(level, codec, shape, layer, side, err) : LK_OK;
     if (status != LK_OK) return status;
     const char *reason = lk_codec_refuses(codec, side, level->d_part);
@@ -123,6 +125,13 @@ lk_status lk_level_shape(struct lk_level *level, const struct lk_level_rule *rul
     level->block_bytes = level->head_bytes * level->n_part;
     level->scale_bytes = lk_codec_head_scale_bytes(codec, side, level->d_part, rule->block_rows) * level->n_part;
     return LK_OK;
+}
+
+/* The position of row `at` of a level. */
+static int64_t position_of(const struct lk_stream *stream, int level, int64_t at) {
+    int64_t pos = stream->first + at;
+    for (int i = 0; i < level; i++) pos += stream->fill[i].rows;
+    return pos;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------ */
@@ -136,6 +145,7 @@ void lk_read_part(const struct lk_stream *from, int level, int64_t at, int64_t n
     for (int64_t t = 0; t < n; t++) memset(x + t * stride, 0, to->d_part * sizeof *x);
     for (int head = 0; head < to->n_head; head++) {
         lk_read_rows(from, level, at, n, part * to->n_head + head, kern, room, stride);
+        if (to->rope) lk_rope_undo(to->rope, position_of(from, level, at), n, room, stride);
         lk_project_add(to->basis, part, head, d_head, to->d_part, room, stride, n, x, stride);
     }
 }
@@ -152,4 +162,5 @@ void lk_read_head(const struct lk_stream *stream, int level, int64_t at, int hea
     lk_project_back(of->basis, part, within, d_head, of->d_part, z, x);
     const float *mean = lk_basis_mean(of->basis, part, within, d_head);
     for (int c = 0; mean && c < d_head; c++) x[c] += mean[c];
+    if (of->rope) lk_rope_redo(of->rope, position_of(stream, level, at), 1, x, 0);
 }

@@ -18,6 +18,7 @@ struct lk_model {
     struct lk_net         *net;
     struct lk_vocab       *vocab;
     struct lk_sidecar     *sidecar; /* or NULL */
+    struct lk_rope        *rope;    /* [2] of full and of sliding layers, for latents of K before RoPE; or NULL */
     const struct lk_kern  *kern;
     struct ggml_threadpool *pool;   /* the threads that compute; used, with `work`, under `lock` */
     uint8_t               *work;

@@ -1,5 +1,6 @@
 /* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
 #include "engine/engine.h"
+#include "engine/rotation.h"
 
 
 #include <stdlib.h>
@@ -46,6 +47,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
     if (status == LK_OK) status = open_sidecar(model, opts->sidecar, err);
     if (status == LK_OK) status = start_threads(model, err);
+    if (status == LK_OK) status = lk_model_add_ropes(model, err);
     if (status != LK_OK) lk_model_free(model);
     else *out = model;
     return status;
@@ -55,6 +57,7 @@ void lk_model_free(lk_model *model) {
     if (!model) return;
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
+    lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope, model->rope ? 2 * sizeof *model->rope : 0);
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);

@@ -2,6 +2,7 @@
 
 #include "model/blocks.h"
 
+#include <math.h>
 #include <string.h>
 
 static size_t turn_bytes(const struct lk_rotation *r) { return r->n_pos * r->n_rot * sizeof(float); }
@@ -66,4 +67,32 @@ void lk_rotation_undo(const struct lk_rotation *r, size_t pos, float *x) {
         *a = (c * y + s * *b) / m2;
         *b = (c * *b - s * y) / m2;
     }
+}
+
+/* Speeds from the angles of position 1, which are below a half turn. */
+static lk_status find_rope(struct lk_rope *rope, struct lk_model *model, int layer, lk_err *err) {
+    struct lk_rotation r;
+    lk_status status = lk_rotation_new(&r, model, layer, 2, &model->ledger, err);
+    if (status != LK_OK) return status;
+    double speed[LK_MAX_PAIR];
+    const float *turn = r.turn + r.n_rot;
+    for (int pair = 0; pair < r.n_rot / 2; pair++) speed[pair] = atan2(turn[2 * pair + 1], turn[2 * pair]);
+    lk_rope_init(rope, r.n_rot / 2, r.halves, hypotf(turn[0], turn[1]), speed);
+    lk_rotation_free(&r);
+    return LK_OK;
+}
+
+lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err) {
+    const struct lk_hparams *hp = &model->net->hp;
+    if (!model->sidecar || !model->sidecar->basis[LK_BASIS_KPRE] || hp->rope_mode < 0) return LK_OK;
+    model->rope = lk_alloc(&model->ledger, LK_FOR_WEIGHTS, 2 * sizeof *model->rope);
+    if (!model->rope) return lk_fail(err, LK_E_NOMEM, "no memory for the model's rotations");
+    lk_status status = LK_OK;
+    bool found[2] = {false, false};
+    for (int layer = 0; status == LK_OK && layer < hp->n_layer; layer++) {
+        bool swa = hp->n_swa > 0 && hp->is_swa[layer];
+        if (!found[swa]) status = find_rope(&model->rope[swa], model, layer, err);
+        found[swa] = true;
+    }
+    return status;
 }

@@ -22,4 +22,7 @@ void      lk_rotation_free(struct lk_rotation *rotation);
 /* Undo the rotation to position `pos` of one head's key x [d_head], in place. */
 void lk_rotation_undo(const struct lk_rotation *rotation, size_t pos, float *x);
 
+/* Give a model with a sidecar the ropes that caches need. */
+lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err);
+
 #endif
