@@ -121,7 +121,7 @@ static void from_weights(const struct lk_attn *a, float *out) {
 
 static void run(struct lk_attn *a, int n_thread) {
     for (int i = 0; i < n_thread; i++) lk_attn_items(a, i, n_thread);
-    for (int i = 0; i < n_thread; i++) lk_attn_combine(a, lk_attn_ranges(a, a->k), i, n_thread);
+    for (int i = 0; i < n_thread; i++) lk_attn_combine(a, lk_attn_ranges(a, a->k, a->v), i, n_thread);
 }
 
 static void check(const struct setup *setup, const struct lk_kern *kern, int n_rows, int n_tok, int n_thread, double limit) {

@@ -184,7 +184,7 @@ static struct call make_call(const struct lk_cache *cache, struct random *r, int
 
 static void run(struct call *call) {
     for (int i = 0; i < 2; i++) lk_attn_items(&call->attn, i, 2);
-    for (int i = 0; i < 2; i++) lk_attn_combine(&call->attn, lk_attn_ranges(&call->attn, call->attn.k), i, 2);
+    for (int i = 0; i < 2; i++) lk_attn_combine(&call->attn, lk_attn_ranges(&call->attn, call->attn.k, call->attn.v), i, 2);
 }
 
 static void free_call(struct call *call) { free(call->q), free(call->out), free(call->attn.partial), free(call->attn.scratch); }

@@ -447,9 +447,10 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     }
 }
 
-int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k) {
+int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const struct lk_stream *v) {
     struct lk_attn call = *attn;
     call.k = k;
+    call.v = v;
     return cut_work(&call).n_range;
 }
 

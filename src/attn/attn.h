@@ -41,8 +41,8 @@ size_t lk_attn_scratch_floats(int d_head);
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth);
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth);
 
-/* Ranges that the items of a call over the K stream `k` have; of attn only the numbers are read. */
-int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k);
+/* Ranges that the items of a call over these streams have; of attn only the numbers are read. */
+int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const struct lk_stream *v);
 
 /* For inspection: the distribution itself that token `tok` of the call attends with, by the same kernels.
  * weight: [n_head][k->n_tok], rows sum to 1. One thread, in the first one's scratch. */

@@ -144,7 +144,7 @@ static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk
     lk_graph_set_positions(g, at, n);
     count_exact(p, layer, at + n);
     p->s->attn.n_tok = (int)n;
-    p->job.n_range = lk_attn_ranges(&p->s->attn, p->job.read[LK_K]);
+    p->job.n_range = lk_attn_ranges(&p->s->attn, p->job.read[LK_K], p->job.read[LK_V]);
     p->s->failed = LK_OK;
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK && g->x_out) memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));

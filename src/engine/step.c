@@ -21,7 +21,7 @@ static void store(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
         if (side == LK_K) lk_cache_observe(s->cache, job->layer, dst->src[2]->data, s->attn.n_tok, s->attn.n_head);
         lk_status status = lk_cache_append(s->cache, job->layer, side, dst->src[side]->data, s->attn.n_tok, NULL);
         if (status != LK_OK) s->failed = status;
-        else if (side == LK_K) job->n_range = lk_attn_ranges(&s->attn, job->read[LK_K]);
+        else if (side == LK_K) job->n_range = lk_attn_ranges(&s->attn, job->read[LK_K], job->read[LK_V]);
     }
 }
 
