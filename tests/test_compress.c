@@ -23,7 +23,7 @@
 static char folder[] = "/tmp/lowkey-compress-XXXXXX";
 static char model_path[64], sidecar_path[64], stats_path[64];
 
-enum { TOKENS = 1500 };
+enum { TOKENS = 1600 };
 static int32_t text[TOKENS];
 
 static lk_model *open_model(const char *preset) {
@@ -456,6 +456,39 @@ static void test_output_metric(void **state) {
     assert_empty(&ledger);
 }
 
+static int sum_of_ranks(const struct lk_compress *c, const lk_model *model, enum lk_basis_side side) {
+    int sum = 0;
+    for (int layer = 0; layer < model->net->hp.n_layer; layer++) {
+        const struct lk_basis *b = lk_compress_basis(c, layer, side);
+        for (int g = 0; g < b->n_group; g++) {
+            assert_true(b->rank[g] % 8 == 0 && b->rank[g] > 0);
+            sum += b->rank[g];
+        }
+    }
+    return sum;
+}
+
+static void test_fisher_ranks(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    for (int search = LK_RANK_FISHER; search <= LK_RANK_FISHER_UNIFORM; search++) {
+        struct lk_compress_opts opts = {.method = LK_PALU, .group = 1, .search = search, .fisher_tokens = 200, .fisher_ctx = 32};
+        struct lk_compress *c = make(model, &opts);
+        assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V), 2 * 2 * 2 * 32);
+        for (int layer = 0; layer < 2; layer++) {
+            const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K), *pre = lk_compress_basis(c, layer, LK_BASIS_KPRE);
+            assert_memory_equal(k->rank, pre->rank, 2 * sizeof *k->rank);
+        }
+        lk_compress_free(c);
+        opts.as_code = true;
+        c = make(model, &opts);
+        const struct lk_basis *v = lk_compress_basis(c, 0, LK_BASIS_V);
+        if (search == LK_RANK_FISHER_UNIFORM) assert_int_equal(v->rank[0], v->rank[1]);
+        lk_compress_free(c);
+    }
+    lk_model_free(model);
+}
+
 static void test_refused(void **state) {
     (void)state;
     static const struct {
@@ -508,6 +541,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rotation), cmocka_unit_test(test_first_layer),        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_methods),  cmocka_unit_test(test_plain_without_text), cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fisher_ranks),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);

@@ -454,11 +454,69 @@ static void test_rank_by_error(void **state) {
     }
 }
 
+/* In proportion; what does not fit goes to the others; the sum of ranks is that of uniform ones. */
+static void test_rank_by_score(void **state) {
+    (void)state;
+    struct lk_rank_item item[3] = {{.width = 64, .score = 1}, {.width = 64, .score = 2}, {.width = 64, .score = 3}};
+    lk_rank_by_score(item, 3, 0.5, 8);
+    assert_int_equal(item[0].rank, 16);
+    assert_int_equal(item[1].rank, 32);
+    assert_int_equal(item[2].rank, 48);
+    item[2].score = 100; /* full; the others get 32 in proportion, 10.7 and 21.3 */
+    lk_rank_by_score(item, 3, 0.5, 8);
+    assert_int_equal(item[0].rank, 8);
+    assert_int_equal(item[1].rank, 24);
+    assert_int_equal(item[2].rank, 64);
+    struct random r = {10};
+    for (int trial = 0; trial < 100; trial++) {
+        struct lk_rank_item many[20];
+        int sum = 0, expected = 0;
+        double share = 0.1 + 0.9 * random_uniform(&r);
+        for (int i = 0; i < 20; i++) many[i] = (struct lk_rank_item){.width = 48, .score = exp(2 * random_gauss(&r))};
+        lk_rank_by_score(many, 20, share, 8);
+        for (int i = 0; i < 20; i++) {
+            sum += many[i].rank;
+            expected += lk_rank_round(48, share, 8);
+            assert_true(many[i].rank >= 8 && many[i].rank <= 48 && many[i].rank % 8 == 0);
+            for (int j = 0; j < i; j++) assert_true(many[i].score < many[j].score || many[i].rank >= many[j].rank - 8);
+        }
+        assert_int_equal(sum, expected);
+    }
+}
+
+/* Worked out by hand from what the code does. */
+static void test_rank_as_code(void **state) {
+    (void)state;
+    static const struct {
+        double share;
+        int width, quantum;
+        double score[3];
+        int rank[3];
+    } cases[] = {
+        {0.5, 100, 1, {1, 2, 3}, {25, 50, 75}},
+        {0.5, 100, 8, {1, 2, 3}, {24, 48, 72}},
+        {0.55, 10, 1, {1, 1, 1}, {6, 6, 6}},  /* 16.5 asked, 18 given */
+        {0.55, 10, 1, {10, 1, 1}, {10, 4, 4}},
+        {0.5, 10, 1, {5, 5.2, 4.8}, {6, 5, 4}}, /* the one left over goes to the smallest remainder */
+        {0.5, 64, 32, {1, 1, 1}, {32, 32, 32}},
+        {0.75, 64, 32, {1, 1, 1}, {64, 64, 64}}, /* 48 is one and a half: to the even two */
+        {0.25, 64, 32, {1, 1, 1}, {32, 32, 32}}, /* 16 is a half: to none, and at least one */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lk_rank_item item[3];
+        for (int k = 0; k < 3; k++) item[k] = (struct lk_rank_item){.width = cases[i].width, .score = cases[i].score[k]};
+        lk_rank_by_score_as_code(item, 3, cases[i].share, cases[i].quantum);
+        for (int k = 0; k < 3; k++)
+            if (item[k].rank != cases[i].rank[k]) fail_msg("case %zu: item %d has %d, expected %d", i, k, item[k].rank, cases[i].rank[k]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_eigen),   cmocka_unit_test(test_cholesky),  cmocka_unit_test(test_whitened), cmocka_unit_test(test_bound),
         cmocka_unit_test(test_metric),  cmocka_unit_test(test_balance),   cmocka_unit_test(test_mean_pool), cmocka_unit_test(test_moments),
         cmocka_unit_test(test_rank_round), cmocka_unit_test(test_rank_by_error),
+        cmocka_unit_test(test_rank_by_score), cmocka_unit_test(test_rank_as_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
