@@ -16,7 +16,7 @@ _lowkey_files() {
 
 _lowkey() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]-}
-  local verbs='run chat plan perplexity bench eval recipes inspect report info help'
+  local verbs='run chat plan perplexity bench eval recipes inspect report compress info help'
   COMPREPLY=()
   if [ "$COMP_CWORD" = 1 ]; then
     mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
@@ -26,6 +26,9 @@ _lowkey() {
     -m | --model) _lowkey_files "$current" .gguf; return ;;
     -f | --file | --text | -o | --output) _lowkey_files "$current" ''; return ;;
     --bench) _lowkey_files "$current" .json; return ;;
+    --method) mapfile -t COMPREPLY < <(compgen -W 'palu tale kvheads' -- "$current"); return ;;
+    --svd) mapfile -t COMPREPLY < <(compgen -W 'whitened output plain mean-pool' -- "$current"); return ;;
+    --rank-search) mapfile -t COMPREPLY < <(compgen -W 'uniform energy fisher fisher-uniform' -- "$current"); return ;;
     --svg) _lowkey_files "$current" .svg; return ;;
     --grammar-file) _lowkey_files "$current" .gbnf; return ;;
     --data) mapfile -t COMPREPLY < <(compgen -d -- "$current"); return ;;
@@ -36,7 +39,7 @@ _lowkey() {
       [ ${#COMPREPLY[@]} -gt 0 ] || _lowkey_files "$current" ''
       return
       ;;
-    -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory | -d | --depth | --prefill | -r | --repeat | --limit | --shots) return ;;
+    -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory | -d | --depth | --prefill | -r | --repeat | --limit | --shots | --rank | --group | --quantum | --skip | --fisher-tokens | --fisher-ctx) return ;;
     --temp | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n | --seed) return ;;
   esac
 
@@ -68,6 +71,7 @@ _lowkey() {
         return
       fi
       ;;
+    compress) options="--method --text -o --output --rank --rank-search --group --svd --quantum --mean --truncate --tokens -c --ctx --skip --seed --keep --fisher-tokens --fisher-ctx --palu-code $model --json" ;;
     info) options="$model --json" ;;
     recipes)
       options=--json

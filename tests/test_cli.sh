@@ -70,7 +70,7 @@ good
 says 'usage: lowkey VERB'
 good --version
 says 'lowkey '
-for verb in run chat plan perplexity bench eval recipes inspect report info; do
+for verb in run chat plan perplexity bench eval recipes inspect report compress info; do
   good help $verb
   says "usage: lowkey $verb"
   says 'Examples'
@@ -140,6 +140,14 @@ bad "" info -m not.gguf
 LOWKEY_CACHE=$work bad "no model: give one with -m FILE.gguf" info
 LOWKEY_MODEL=missing.gguf bad "missing.gguf" info
 bad "no text: give -f FILE" perplexity
+bad "no method: give --method palu, tale or kvheads" compress
+bad "no output: give -o FILE" compress --method palu
+bad "no text: give --text FILE, or --text self" compress --method palu -o x.lk.gguf
+bad "--method: 'svd' is not palu, tale or kvheads" compress --method svd -o x.lk.gguf
+bad "--svd: 'qr' is not whitened, plain, output or mean-pool" compress --method palu --svd qr -o x.lk.gguf
+bad "--rank: '150%' is not a share such as 50%" compress --method palu --rank 150% --text empty -o x.lk.gguf
+bad "--group: 'none' is neither a number of heads nor 'all'" compress --method palu --group none --text empty -o x.lk.gguf
+bad "not a GGUF file" compress --method palu --text empty -o x.lk.gguf -m not.gguf
 bad "is empty" perplexity -f empty -m not.gguf
 bad "--ctx: '1' is not" perplexity -f empty -c 1
 bad "--ctx: '1' is not a number from 2" inspect -c 1
@@ -279,6 +287,20 @@ json "all(list(r)[:8] == $result_keys for r in d['results'])"
 json '[r["kv"] for r in d["results"]] == ["f16", "best-3"] and d["results"][0]["kl_mean"] <= d["results"][1]["kl_mean"]'
 good perplexity -f text -c 256 --chunks 1
 says 'same top'
+
+# A sidecar: whole under its name or not there.
+bad "the text has" compress --method tale --text prompt -o x.lk.gguf
+bad "groups of 2 heads do not divide" compress --method tale --group 2 --text text -o x.lk.gguf
+bad "the text empty is empty" compress --method tale --text empty -o x.lk.gguf
+[ ! -e x.lk.gguf ] || fail "a failed compress left a file"
+good compress --method tale --text text --tokens 1k -c 512 -o x.lk.gguf --json
+json 'list(d) == ["model","method","output","n_tok","seconds","peak_bytes","layers"] and d["n_tok"] == 1024 and len(d["layers"]) == 30'
+json 'all(list(l) == ["v"] and l["v"]["rank"] == [96] and 0 < l["v"]["lost"] < 0.3 for l in d["layers"])'
+[ -s x.lk.gguf ] && [ ! -e x.lk.gguf.stats ] || fail "compress: $(ls)"
+good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
+says 'K before RoPE'
+bad "holds a sidecar, not a model" info -m y.lk.gguf
+bad "cannot write" compress --method palu --svd plain -o directory
 
 # 700 tokens are more than are computed for a depth; 9000 more than the model was trained for.
 good bench --kv f16 --depth 9000 -p 0 -n 1 --repeat 1 --json

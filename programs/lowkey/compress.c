@@ -3,6 +3,7 @@
 #include "common.h"
 #include "new_file.h"
 #include "progress.h"
+#include "report.h"
 #include "say.h"
 #include "table.h"
 #include "text.h"
@@ -19,7 +20,8 @@ struct compress_args {
     struct model_args model;
     const char       *method, *text, *out, *group, *rank, *search, *svd;
     int64_t           ctx, tokens, quantum, skip, seed;
-    bool              mean, truncate, keep;
+    int64_t           fisher_tokens, fisher_ctx;
+    bool              mean, truncate, keep, json, palu_code;
 };
 
 static enum args_result read_args(const struct verb *verb, int argc, char **argv, struct compress_args *a) {
@@ -27,23 +29,27 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
         {"What to make",
          {
              {0, "method", "NAME", "palu, tale or kvheads", OPT_TEXT, &a->method, 0, 0},
-             {0, "text", "FILE", "what to calibrate on ('-': standard input; 'self': text that the model makes)", OPT_TEXT, &a->text, 0, 0},
+             {0, "text", "FILE", "text to calibrate on ('-': standard input; 'self': what the model says)", OPT_TEXT, &a->text, 0, 0},
              {'o', "output", "FILE", "the sidecar", OPT_TEXT, &a->out, 0, 0},
-             {0, "rank", "SHARE", "components kept, of a group's channels (default 50%; kvheads: one head's width)", OPT_TEXT, &a->rank, 0, 0},
-             {0, "rank-search", "NAME", "uniform (default), or energy: more where more would be lost", OPT_TEXT, &a->search, 0, 0},
-             {0, "group", "N", "KV heads that share components, or 'all' (default: up to 4; kvheads: 2)", OPT_TEXT, &a->group, 0, 0},
+             {0, "rank", "SHARE", "components kept of a group's channels (default 50%; kvheads 1/N)", OPT_TEXT, &a->rank, 0, 0},
+             {0, "rank-search", "NAME", "uniform (default), energy, fisher or fisher-uniform", OPT_TEXT, &a->search, 0, 0},
+             {0, "group", "N", "KV heads that share components, or 'all' (default: up to 4)", OPT_TEXT, &a->group, 0, 0},
              {0, "svd", "NAME", "whitened (default), output, plain (weights only) or mean-pool", OPT_TEXT, &a->svd, 0, 0},
              {0, "quantum", "N", "ranks are multiples of this (default 8)", OPT_INT, &a->quantum, 1, 1024},
              {0, "mean", NULL, "take the rows' mean out first", OPT_FLAG, &a->mean, 0, 0},
              {0, "truncate", NULL, "leave components out that the ranks do not need", OPT_FLAG, &a->truncate, 0, 0},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         {"How the text is read",
          {
              {0, "tokens", "N", "at most so many (default 64k; of 'self' 16k)", OPT_INT, &a->tokens, 1, 1 << 30},
-             {'c', "ctx", "N", "tokens read as one context (default 2048, or what the model was trained for)", OPT_INT, &a->ctx, 2, 1 << 24},
+             {'c', "ctx", "N", "tokens read as one context (default: 2048 or the trained length)", OPT_INT, &a->ctx, 2, 1 << 24},
              {0, "skip", "N", "rows left out at the begin of each (default: tale 4, others 0)", OPT_INT, &a->skip, 0, 1 << 20},
+             {0, "fisher-tokens", "N", "that gradients are taken of for --rank-search fisher (default 8k)", OPT_INT, &a->fisher_tokens, 2, 1 << 30},
+             {0, "fisher-ctx", "N", "in windows of so many (default 512)", OPT_INT, &a->fisher_ctx, 2, 1 << 16},
+             {0, "palu-code", NULL, "Fisher information as Palu's code takes it, not as its paper says", OPT_FLAG, &a->palu_code, 0, 0},
              {0, "seed", "N", "of the text 'self' (default 0)", OPT_INT, &a->seed, 0, UINT32_MAX},
-             {0, "keep", NULL, "keep the statistics (OUTPUT.stats), for the same text and groups again", OPT_FLAG, &a->keep, 0, 0},
+             {0, "keep", NULL, "keep the statistics (OUTPUT.stats), for other ranks of the same groups", OPT_FLAG, &a->keep, 0, 0},
          }},
         model_options(&a->model),
     };
@@ -85,7 +91,8 @@ static int read_opts(const struct compress_args *a, struct lk_compress_opts *out
     if (search < 0) return STATUS_BAD;
     if (!a->text && svd != LK_SVD_PLAIN) return complain("no text: give --text FILE, or --text self");
     *out = (struct lk_compress_opts){.method = method, .svd = svd, .search = search, .quantum = (int32_t)a->quantum, .n_ctx = (int32_t)a->ctx,
-                                     .skip = (int32_t)a->skip, .mean = a->mean, .truncate = a->truncate};
+                                     .skip = (int32_t)a->skip, .mean = a->mean, .truncate = a->truncate, .as_code = a->palu_code,
+                                     .fisher_tokens = (int32_t)a->fisher_tokens, .fisher_ctx = (int32_t)a->fisher_ctx};
     if (a->group && strcmp(a->group, "all") == 0) out->group = -1;
     else if (a->group) {
         char *end;
@@ -209,6 +216,29 @@ static void print_result(const struct compress_args *a, const struct lk_compress
            say_bytes(d, (uint64_t)use.ru_maxrss * 1024));
 }
 
+static int print_json(const struct compress_args *a, const struct lk_compress *c, const lk_model *model, const struct tokens *tokens, double seconds) {
+    struct rusage use;
+    char         *name   = model_name(model);
+    json_t       *layers = json_array();
+    for (int layer = 0; layer < lk_model_get_info(model).n_layer; layer++) {
+        json_t *sides = json_object();
+        for (int side = 0; side < LK_N_BASIS; side++) {
+            const struct lk_basis *basis = lk_compress_basis(c, layer, side);
+            json_t                *rank  = json_array();
+            for (int g = 0; g < basis->n_group; g++) json_array_append_new(rank, json_integer(basis->rank[g]));
+            if (basis->n_group == 0) json_decref(rank);
+            else json_object_set_new(sides, lk_basis_side_name(side), json_pack("{s:i s:o s:o}", "channels", basis->width, "rank", rank, "lost", json_number(lk_compress_error(c, layer, side))));
+        }
+        json_array_append_new(layers, sides);
+    }
+    getrusage(RUSAGE_SELF, &use);
+    int done = json_print(json_pack("{s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method", a->method, "output", a->out, "n_tok", (json_int_t)tokens->n, "seconds",
+                                    json_number(seconds), "peak_bytes", (json_int_t)use.ru_maxrss * 1024, "layers", layers),
+                          false);
+    free(name);
+    return done;
+}
+
 static int compress(const struct compress_args *a, struct lk_compress_opts *opts, lk_model *model, const struct tokens *tokens) {
     lk_err              err      = {0};
     struct lk_compress *c        = NULL;
@@ -228,7 +258,8 @@ static int compress(const struct compress_args *a, struct lk_compress_opts *opts
         result = new_file_close(&file, result);
     }
     if (!result && !a->keep) unlink(stats);
-    if (!result) print_result(a, c, model, tokens, seconds_now() - began);
+    if (!result && a->json) result = print_json(a, c, model, tokens, seconds_now() - began);
+    else if (!result) print_result(a, c, model, tokens, seconds_now() - began);
     lk_compress_free(c);
     free(stats);
     return result;
@@ -243,6 +274,7 @@ int compress_verb(const struct verb *verb, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
     int status        = read_opts(&a, &opts);
     a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT; /* the weights themselves are looked at */
+    if (opts.search >= LK_RANK_FISHER) a.model.weights = "f32"; /* what gradients are taken of */
     if (!status) status = model_open(&a.model, false, &model);
     if (!status && a.text) status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens) : read_file(&a, model, &tokens);
     if (!status) status = compress(&a, &opts, model, &tokens);

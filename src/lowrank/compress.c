@@ -1,5 +1,6 @@
 #include "lowrank/compress.h"
 
+#include "lowrank/fisher.h"
 #include "lowrank/fit.h"
 #include "lowrank/linalg.h"
 #include "lowrank/rank.h"
@@ -12,7 +13,7 @@
 const char *const lk_method_name[LK_N_METHOD] = {[LK_PALU] = "palu", [LK_TALE] = "tale", [LK_KVHEADS] = "kvheads"};
 const char *const lk_svd_name[LK_N_SVD] = {
     [LK_SVD_WHITENED] = "whitened", [LK_SVD_PLAIN] = "plain", [LK_SVD_OUTPUT] = "output", [LK_SVD_MEAN_POOL] = "mean-pool"};
-const char *const lk_rank_search_name[LK_N_RANK_SEARCH] = {[LK_RANK_UNIFORM] = "uniform", [LK_RANK_ENERGY] = "energy"};
+const char *const lk_rank_search_name[LK_N_RANK_SEARCH] = {[LK_RANK_UNIFORM] = "uniform", [LK_RANK_ENERGY] = "energy", [LK_RANK_FISHER] = "fisher", [LK_RANK_FISHER_UNIFORM] = "fisher-uniform"};
 
 /* A layer's basis in the making: its arrays in one piece, as lk_basis wants them, all components kept. */
 struct made {
@@ -32,6 +33,8 @@ struct lk_compress {
     int32_t                   group[LK_N_BASIS]; /* heads; 0: not made            */
     bool                      balance;
     struct lk_statistics     *statistics;        /* NULL without a text           */
+    struct lk_fisher          fisher;            /* empty where ranks want none   */
+    size_t                    fisher_tokens;     /* that gradients are taken of   */
     struct made              *made[LK_N_BASIS];  /* [n_layer]                     */
     uint64_t                  text_hash, n_tok;
 };
@@ -84,6 +87,16 @@ static lk_status choose(struct lk_compress *c, lk_err *err) {
     return LK_OK;
 }
 
+static bool by_fisher(const struct lk_compress *c) { return c->opts.search == LK_RANK_FISHER || c->opts.search == LK_RANK_FISHER_UNIFORM; }
+
+static lk_status choose_fisher(struct lk_compress *c, lk_err *err) {
+    int32_t ctx = c->opts.n_ctx < 512 ? c->opts.n_ctx : 512;
+    if (c->opts.fisher_ctx == 0) c->opts.fisher_ctx = ctx;
+    c->fisher_tokens = c->opts.fisher_tokens == 0 ? 8192 : (size_t)c->opts.fisher_tokens;
+    if (c->fisher_tokens > c->n_tok) c->fisher_tokens = c->n_tok;
+    return lk_fisher_new(&c->fisher, c->model, &c->ledger, err);
+}
+
 lk_status lk_compress_new(struct lk_compress **out, struct lk_model *model, const struct lk_compress_opts *opts, const int32_t *tok, size_t n_tok, lk_err *err) {
     struct lk_ledger first = {0}; /* until the ledger inside is there */
     struct lk_compress *c = lk_alloc(&first, LK_FOR_OTHER, sizeof *c);
@@ -97,6 +110,7 @@ lk_status lk_compress_new(struct lk_compress **out, struct lk_model *model, cons
     struct lk_statistics_opts want = {.queries = c->opts.svd == LK_SVD_OUTPUT && c->group[LK_BASIS_K] > 0, .n_ctx = c->opts.n_ctx, .skip = c->opts.skip};
     memcpy(want.group, c->group, sizeof want.group);
     if (status == LK_OK && (n_tok > 0 || c->opts.svd != LK_SVD_PLAIN)) status = lk_statistics_new(&c->statistics, model, &want, tok, n_tok, &c->ledger, err);
+    if (status == LK_OK && by_fisher(c)) status = choose_fisher(c, err);
     if (status != LK_OK) lk_compress_free(c);
     else *out = c;
     return status;
@@ -110,6 +124,7 @@ void lk_compress_free(struct lk_compress *c) {
         lk_release(&c->ledger, LK_FOR_OTHER, c->made[side], c->hp->n_layer * sizeof *c->made[side]);
     }
     lk_statistics_free(c->statistics);
+    if (c->fisher.square) lk_fisher_free(&c->fisher);
     struct lk_ledger last = {0};
     lk_ledger_enter(&last, LK_FOR_OTHER, sizeof *c);
     lk_release(&last, LK_FOR_OTHER, c, sizeof *c);
@@ -117,13 +132,13 @@ void lk_compress_free(struct lk_compress *c) {
 
 /* ---- reading -------------------------------------------------------------------------------------- */
 
-/* Progress goes on after the text: fitting a layer's side counts as so many tokens. */
-enum { FIT_TOKENS = 200 };
+/* Progress goes on after the text: a token's gradients, and fitting a layer's side, count as so many tokens. */
+enum { FISHER_TOKENS = 5, FIT_TOKENS = 200 };
 
 static uint64_t all_units(const struct lk_compress *c) {
     uint64_t sides = 0;
     for (int side = 0; side < LK_N_BASIS; side++) sides += c->group[side] > 0;
-    return c->n_tok + sides * (uint64_t)c->hp->n_layer * FIT_TOKENS;
+    return c->n_tok + c->fisher_tokens * FISHER_TOKENS + sides * (uint64_t)c->hp->n_layer * FIT_TOKENS;
 }
 
 static bool read_progress(void *user, uint64_t done, uint64_t total) {
@@ -132,10 +147,19 @@ static bool read_progress(void *user, uint64_t done, uint64_t total) {
     return c->opts.progress(c->opts.user, done, all_units(c));
 }
 
+static bool fisher_progress(void *user, uint64_t done, uint64_t total) {
+    const struct lk_compress *c = user;
+    (void)total;
+    return c->opts.progress(c->opts.user, c->n_tok + done * FISHER_TOKENS, all_units(c));
+}
+
 lk_status lk_compress_read(struct lk_compress *c, const int32_t *tok, size_t n_tok, const char *path, lk_err *err) {
-    if (!c->statistics) return LK_OK;
-    lk_status status = path ? lk_statistics_resume(c->statistics, path, err) : LK_OK;
-    if (status == LK_OK) status = lk_statistics_read(c->statistics, c->model, tok, n_tok, path, c->opts.progress ? read_progress : NULL, c, err);
+    lk_status status = LK_OK;
+    if (c->statistics && path) status = lk_statistics_resume(c->statistics, path, err);
+    if (status == LK_OK && c->statistics) status = lk_statistics_read(c->statistics, c->model, tok, n_tok, path, c->opts.progress ? read_progress : NULL, c, err);
+    if (status == LK_OK && by_fisher(c))
+        status = lk_fisher_read(&c->fisher, c->model, tok, c->fisher_tokens, c->opts.fisher_ctx, c->opts.as_code ? 2 : 1,
+                                c->opts.progress ? fisher_progress : NULL, c, NULL, err);
     return status;
 }
 
@@ -260,17 +284,56 @@ static lk_status fit_side(struct lk_compress *c, enum lk_basis_side side, uint64
 
 /* ---- ranks ---------------------------------------------------------------------------------------- */
 
-static lk_status share_out(struct lk_compress *c, enum lk_basis_side side, lk_err *err) {
-    size_t n_group = (size_t)(c->hp->n_head_kv / c->group[side]), n = n_group * (size_t)c->hp->n_layer, bytes = n * sizeof(struct lk_rank_item);
-    int width = c->group[side] * c->hp->d_head;
+/* The groups of several sides in one list, side by side, layer by layer. Returns how many. */
+static size_t list_groups(const struct lk_compress *c, const enum lk_basis_side *side, int n_side, struct lk_rank_item *item) {
+    size_t n = 0;
+    enum lk_fisher_as as = c->opts.as_code ? LK_FISHER_CODE : LK_FISHER_PAPER;
+    for (int s = 0; s < n_side; s++)
+        for (int layer = 0; layer < c->hp->n_layer; layer++)
+            for (int g = 0, heads = c->group[side[s]], n_group = c->hp->n_head_kv / heads; g < n_group; g++, n++) {
+                int width = heads * c->hp->d_head;
+                item[n] = (struct lk_rank_item){.width = width, .error = c->made[side[s]][layer].error + (size_t)g * width};
+                enum lk_side of = side[s] == LK_BASIS_V ? LK_V : LK_K;
+                if (c->opts.search == LK_RANK_FISHER) item[n].score = lk_fisher_score(&c->fisher, layer, of, g * heads, heads, as);
+                if (c->opts.search == LK_RANK_FISHER_UNIFORM)
+                    item[n].score = lk_fisher_score(&c->fisher, layer, of, 0, c->hp->n_head_kv, as) / (as == LK_FISHER_PAPER ? n_group : 1);
+            }
+    return n;
+}
+
+/* Ranks of the sides that compete with each other. */
+static lk_status share_out(struct lk_compress *c, const enum lk_basis_side *side, int n_side, lk_err *err) {
+    size_t bytes = (size_t)n_side * c->hp->n_head_kv * c->hp->n_layer * sizeof(struct lk_rank_item), at = 0;
     struct lk_rank_item *item = lk_alloc(&c->ledger, LK_FOR_SCRATCH, bytes);
     if (!item) return lk_fail(err, LK_E_NOMEM, "no memory for ranks");
-    for (size_t i = 0; i < n; i++) item[i] = (struct lk_rank_item){.width = width, .error = c->made[side][i / n_group].error + i % n_group * width};
-    if (c->opts.search == LK_RANK_ENERGY) lk_rank_by_error(item, n, c->opts.rank, c->opts.quantum);
-    else lk_rank_uniform(item, n, c->opts.rank, c->opts.quantum);
-    for (size_t i = 0; i < n; i++) c->made[side][i / n_group].rank[i % n_group] = item[i].rank;
+    size_t n = list_groups(c, side, n_side, item);
+    if (c->opts.search == LK_RANK_UNIFORM) lk_rank_uniform(item, n, c->opts.rank, c->opts.quantum);
+    else if (c->opts.search == LK_RANK_ENERGY) lk_rank_by_error(item, n, c->opts.rank, c->opts.quantum);
+    else if (c->opts.as_code) lk_rank_by_score_as_code(item, n, c->opts.rank, c->opts.quantum);
+    else lk_rank_by_score(item, n, c->opts.rank, c->opts.quantum);
+    for (int s = 0; s < n_side; s++)
+        for (int layer = 0; layer < c->hp->n_layer; layer++)
+            for (int g = 0; g < c->hp->n_head_kv / c->group[side[s]]; g++) c->made[side[s]][layer].rank[g] = item[at++].rank;
     lk_release(&c->ledger, LK_FOR_SCRATCH, item, bytes);
     return LK_OK;
+}
+
+/* By Fisher information keys and values compete; keys behind RoPE get what those before it got. */
+static lk_status share_all(struct lk_compress *c, lk_err *err) {
+    bool follow = by_fisher(c) && c->group[LK_BASIS_K] > 0 && c->group[LK_BASIS_KPRE] > 0;
+    enum lk_basis_side pool[LK_N_BASIS];
+    int n = 0;
+    lk_status status = LK_OK;
+    for (int i = 0; status == LK_OK && i < LK_N_BASIS; i++) {
+        enum lk_basis_side side = i;
+        if (c->group[side] == 0 || (follow && side == LK_BASIS_K)) continue;
+        if (by_fisher(c)) pool[n++] = side;
+        else status = share_out(c, &side, 1, err);
+    }
+    if (n > 0) status = share_out(c, pool, n, err);
+    for (int layer = 0; status == LK_OK && follow && layer < c->hp->n_layer; layer++)
+        memcpy(c->made[LK_BASIS_K][layer].rank, c->made[LK_BASIS_KPRE][layer].rank, c->hp->n_head_kv / c->group[LK_BASIS_K] * sizeof(int32_t));
+    return status;
 }
 
 /* Keep the first n_comp lines of each group's n, in place. */
@@ -289,16 +352,16 @@ static void truncate_layer(struct made *m) {
 }
 
 lk_status lk_compress_fit(struct lk_compress *c, lk_err *err) {
-    uint64_t done = c->n_tok;
+    uint64_t done = c->n_tok + c->fisher_tokens * FISHER_TOKENS;
+    lk_status status = LK_OK;
     if (c->statistics && c->statistics->n_tok != c->n_tok) return lk_fail(err, LK_E_ARG, "the text has not been read to its end");
-    for (int side = 0; side < LK_N_BASIS; side++) {
-        if (c->group[side] == 0) continue;
-        lk_status status = fit_side(c, side, &done, err);
-        if (status == LK_OK) status = share_out(c, side, err);
-        if (status != LK_OK) return status;
-        for (int layer = 0; c->opts.truncate && layer < c->hp->n_layer; layer++) truncate_layer(&c->made[side][layer]);
-    }
-    return LK_OK;
+    if (by_fisher(c) && c->fisher.n == 0) return lk_fail(err, LK_E_ARG, "no gradients have been taken");
+    for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++)
+        if (c->group[side] > 0) status = fit_side(c, side, &done, err);
+    if (status == LK_OK) status = share_all(c, err);
+    for (int side = 0; status == LK_OK && c->opts.truncate && side < LK_N_BASIS; side++)
+        for (int layer = 0; c->made[side] && layer < c->hp->n_layer; layer++) truncate_layer(&c->made[side][layer]);
+    return status;
 }
 
 const struct lk_basis *lk_compress_basis(const struct lk_compress *c, int layer, enum lk_basis_side side) {
@@ -322,8 +385,8 @@ lk_status lk_compress_write(const struct lk_compress *c, FILE *file, lk_err *err
     const struct lk_hparams *hp = c->hp;
     struct lk_sidecar_info info = {.model = {c->model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head}, .calibration_hash = c->text_hash, .calibration_tokens = c->n_tok};
     snprintf(info.method, sizeof info.method, "%s", lk_method_name[c->opts.method]);
-    snprintf(info.options, sizeof info.options, "svd %s, group %d, rank %.4g%% %s, quantum %d, windows of %d without their first %d%s%s", lk_svd_name[c->opts.svd],
-             c->group[LK_BASIS_V], 100 * c->opts.rank, lk_rank_search_name[c->opts.search], c->opts.quantum, c->opts.n_ctx, c->opts.skip,
+    snprintf(info.options, sizeof info.options, "svd %s, group %d, rank %.4g%% %s%s, quantum %d, windows of %d without their first %d%s%s", lk_svd_name[c->opts.svd],
+             c->group[LK_BASIS_V], 100 * c->opts.rank, lk_rank_search_name[c->opts.search], c->opts.as_code ? " as in Palu's code" : "", c->opts.quantum, c->opts.n_ctx, c->opts.skip,
              c->opts.mean ? ", around the mean" : "", c->opts.truncate ? ", truncated" : "");
     struct lk_draft *draft = NULL;
     struct lk_ledger ledger = {0};

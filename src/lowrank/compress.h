@@ -34,6 +34,10 @@ enum lk_svd {
 enum lk_rank_search {
     LK_RANK_UNIFORM, /* the same everywhere                                                     */
     LK_RANK_ENERGY,  /* where a component more lowers the sum of the relative errors most       */
+    LK_RANK_FISHER,  /* in proportion to the Fisher information of a group's weights, keys and
+                        values together (Palu); see lowrank/fisher.h                           */
+    LK_RANK_FISHER_UNIFORM, /* in proportion to that of a layer's keys or values, the same for
+                        all their groups                                                       */
     LK_N_RANK_SEARCH
 };
 
@@ -48,6 +52,10 @@ struct lk_compress_opts {
     int32_t             group;    /* KV heads of a group; 0: the method's; -1: all                           */
     int32_t             n_ctx;    /* tokens of a window; 0: 2048, or what the model was trained for          */
     int32_t             skip;     /* sinks: rows left out at a window's begin; -1: TALE's 4, 0 for others    */
+    bool                as_code;  /* Fisher information as Palu's code takes it: roots, labels shifted twice, its
+                                     way of sharing out                                                      */
+    int32_t             fisher_tokens; /* of the text, that gradients are taken of; 0: 8192                  */
+    int32_t             fisher_ctx;    /* in windows of; 0: 512, or n_ctx where that is less                 */
     bool                mean;     /* bases around the mean                                                   */
     bool                truncate; /* keep no more components than the ranks need                             */
     lk_progress         progress; /* units are tokens, then tokens' worth of fitting                         */

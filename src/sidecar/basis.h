@@ -20,6 +20,9 @@ enum lk_basis_side {
     LK_N_BASIS
 };
 
+/* As in tensors' names: "k", "kpre", "v". Static. */
+const char *lk_basis_side_name(enum lk_basis_side side);
+
 struct lk_basis {
     int32_t n_group;      /* 0: there is no such basis                                             */
     int32_t width;        /* heads of a group x d_head; n_group * width = n_head_kv * d_head       */

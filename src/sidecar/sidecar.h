@@ -69,9 +69,6 @@ void      lk_sidecar_close(struct lk_sidecar *sidecar);
 lk_status lk_sidecar_find(const struct lk_sidecar *sidecar, const char *name, int64_t ne0, int64_t ne1, int64_t ne2,
                           const float **out, lk_err *err);
 
-/* As in tensors' names: "k", "kpre", "v". Static. */
-const char *lk_basis_side_name(enum lk_basis_side side);
-
 /* ---- writing ------------------------------------------------------------------------------------ */
 
 /* A sidecar in the making. */

@@ -1,0 +1,552 @@
+/* Statistics and sidecars of tiny random models: rows as the model's own graph makes them, interruptions that
+ * change nothing, files that say what is in them, options and texts that make no sense. */
+#include "support.h"
+#include "tiny_gguf.h"
+
+#include "engine/rotation.h"
+#include "lowrank/compress.h"
+#include "lowrank/statistics.h"
+#include "lowrank/weights.h"
+#include "model/blocks.h"
+#include "sidecar/sidecar.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/lowkey-compress-XXXXXX";
+static char model_path[64], sidecar_path[64], stats_path[64];
+
+enum { TOKENS = 1600 };
+static int32_t text[TOKENS];
+
+static lk_model *open_model(const char *preset) {
+    const struct tiny_spec *spec = tiny_preset(preset);
+    assert_non_null(spec);
+    assert_true(tiny_gguf_write(model_path, spec));
+    lk_model *model = NULL;
+    lk_err err = {0};
+    lk_model_opts opts = {.n_threads = 1, .no_repack = true};
+    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    struct random r = {99};
+    int n_vocab = lk_model_get_info(model).n_vocab;
+    for (int i = 0; i < TOKENS; i++) text[i] = random_int(&r, 0, n_vocab - 1);
+    return model;
+}
+
+static void assert_empty(const struct lk_ledger *ledger) {
+    for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
+}
+
+/* ---- RoPE undone ------------------------------------------------------------------------------------- */
+
+static void check_rotation(lk_model *model, const char *preset, int layer) {
+    enum { N = 40, HEADS = 2 };
+    const struct lk_hparams *hp = &model->net->hp;
+    struct lk_ledger ledger = {0};
+    struct lk_graph g = {0};
+    struct lk_rotation rotation;
+    struct random r = {5};
+    lk_err err = {0};
+    size_t n = (size_t)hp->d_head * HEADS * N;
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = random_gauss(&r);
+    assert_int_equal(lk_graph_begin(&g, 16, &ledger, &err), LK_OK);
+    g.x_in = ggml_new_tensor_3d(g.ctx, GGML_TYPE_F32, hp->d_head, HEADS, N);
+    g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
+    ggml_set_input(g.x_in);
+    ggml_set_input(g.pos);
+    g.x_out = lk_rope(model->net, g.ctx, layer, g.x_in, g.pos);
+    ggml_set_output(g.x_out);
+    ggml_build_forward_expand(g.graph, g.x_out);
+    assert_int_equal(lk_graph_finish(&g, &ledger, &err), LK_OK);
+    memcpy(g.x_in->data, x, n * sizeof *x);
+    lk_graph_set_positions(&g, 3, N);
+    assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
+    float *turned = g.x_out->data;
+    assert_true(nmse(turned, x, n) > 0.1);
+    assert_int_equal(lk_rotation_new(&rotation, model, layer, N + 3, &ledger, &err), LK_OK);
+    for (int t = 0; t < N; t++)
+        for (int head = 0; head < HEADS; head++) lk_rotation_undo(&rotation, (size_t)t + 3, turned + ((size_t)t * HEADS + head) * hp->d_head);
+    double error = nmse(turned, x, n);
+    if (!(error < 1e-11)) fail_msg("%s, layer %d: %g", preset, layer, error);
+    lk_rotation_free(&rotation);
+    lk_graph_free(&g, &ledger);
+    free(x);
+    assert_empty(&ledger);
+}
+
+static void test_rotation(void **state) {
+    (void)state;
+    const char *const preset[] = {"llama", "llama3", "llama-96", "llama-yarn", "qwen2", "gemma3-cap", "falcon"};
+    for (size_t i = 0; i < sizeof preset / sizeof *preset; i++) {
+        lk_model *model = open_model(preset[i]);
+        for (int layer = 0; layer < model->net->hp.n_layer; layer += 5) check_rotation(model, preset[i], layer);
+        lk_model_free(model);
+    }
+}
+
+/* ---- statistics -------------------------------------------------------------------------------------- */
+
+/* Moments of rows x [n][n_group * width] by three loops against m, whose rows went through f16. */
+static void check_moments(const char *what, const struct lk_moments *m, const float *x, int n, int stride_parts, int share) {
+    int w = m->width, n_part = m->n_group * share;
+    double error = 0, power = 0;
+    assert_int_equal(n_part, stride_parts);
+    assert_int_equal(m->n, (uint64_t)n * share);
+    for (int g = 0; g < m->n_group; g++)
+        for (int a = 0; a < w; a++)
+            for (int b = 0; b <= a; b++) {
+                double sum = 0, is = m->second[((size_t)g * w + a) * w + b];
+                for (int t = 0; t < n; t++)
+                    for (int s = 0; s < share; s++) {
+                        const float *row = x + ((size_t)t * n_part + g * share + s) * w;
+                        sum += (double)row[a] * row[b];
+                    }
+                error += (is - sum) * (is - sum);
+                power += sum * sum;
+            }
+    if (!(error < 1e-6 * power)) fail_msg("%s: %g", what, error / power);
+}
+
+/* The first layer's rows of one window from the family's graph. */
+static void check_first_layer(const char *preset, bool pre, int group) {
+    enum { N = 96 };
+    lk_model *model = open_model(preset);
+    const struct lk_net *net = model->net;
+    const struct lk_hparams *hp = &net->hp;
+    struct lk_ledger ledger = {0};
+    struct lk_graph g = {0};
+    lk_err err = {0};
+    struct lk_statistics_opts opts = {.group = {group, pre ? group : 0, group}, .queries = true, .n_ctx = N, .skip = 5};
+    struct lk_statistics *s = NULL;
+    if (lk_statistics_new(&s, model, &opts, text, TOKENS, &ledger, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    assert_int_equal(lk_statistics_read(s, model, text, N, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(s->n_tok, N);
+
+    assert_int_equal(lk_graph_begin(&g, 2 * LK_LAYER_NODES, &ledger, &err), LK_OK);
+    g.tok = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
+    g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
+    ggml_set_input(g.tok);
+    ggml_set_input(g.pos);
+    struct lk_pre p = net->family->pre(net, g.ctx, 0, net->family->embed(net, g.ctx, g.tok, g.pos), g.pos);
+    struct ggml_tensor *before = p.k->op == GGML_OP_ROPE ? p.k->src[0] : p.k;
+    struct ggml_tensor *out[] = {p.q, p.k, p.v, before};
+    for (int i = 0; i < 4; i++) {
+        ggml_set_output(out[i]);
+        ggml_build_forward_expand(g.graph, out[i]);
+    }
+    assert_int_equal(lk_graph_finish(&g, &ledger, &err), LK_OK);
+    int32_t begin = lk_vocab_begin(model->vocab);
+    memcpy(g.tok->data, text, N * sizeof *text);
+    if (begin >= 0) ((int32_t *)g.tok->data)[0] = begin;
+    lk_graph_set_positions(&g, 0, N);
+    assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
+    int kv = hp->n_head_kv * hp->d_head, q = hp->n_head * hp->d_head, n = N - opts.skip;
+    check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.skip * kv, n, hp->n_head_kv / group, 1);
+    check_moments("V", &s->side[LK_BASIS_V][0], (float *)p.v->data + opts.skip * kv, n, hp->n_head_kv / group, 1);
+    check_moments("Q", &s->query[0], (float *)p.q->data + opts.skip * q, n, hp->n_head, hp->n_head / hp->n_head_kv);
+    if (pre) {
+        float *row = malloc((size_t)n * kv * sizeof *row);
+        for (int t = 0; t < n; t++)
+            for (int head = 0; head < hp->n_head_kv; head++)
+                memcpy(row + ((size_t)t * hp->n_head_kv + head) * hp->d_head,
+                       (char *)before->data + (t + opts.skip) * before->nb[2] + head * before->nb[1], hp->d_head * sizeof *row);
+        check_moments("K before RoPE", &s->side[LK_BASIS_KPRE][0], row, n, hp->n_head_kv / group, 1);
+        free(row);
+    }
+    lk_graph_free(&g, &ledger);
+    lk_statistics_free(s);
+    lk_model_free(model);
+    assert_empty(&ledger);
+}
+
+static void test_first_layer(void **state) {
+    (void)state;
+    check_first_layer("llama", true, 2);
+    check_first_layer("llama-mha", true, 1);
+    check_first_layer("qwen2", true, 1);
+    check_first_layer("gemma3-cap", true, 2);
+    check_first_layer("falcon", true, 1);
+    check_first_layer("bloom", false, 3);
+    check_first_layer("gpt2", false, 4);
+}
+
+static bool cancel_late(void *user, uint64_t done, uint64_t total) {
+    (void)total;
+    return done < *(uint64_t *)user;
+}
+
+static bool same_moments(const struct lk_statistics *a, const struct lk_statistics *b) {
+    for (int layer = 0; layer < a->n_layer; layer++)
+        for (int side = 0; side < LK_N_BASIS; side++) {
+            const struct lk_moments *x = a->side[side] ? &a->side[side][layer] : NULL, *y = x ? &b->side[side][layer] : NULL;
+            if (x && (x->n != y->n || memcmp(x->sum, y->sum, (size_t)x->n_group * x->width * (x->width + 1) * sizeof(double)) != 0)) return false;
+        }
+    return a->n_tok == b->n_tok;
+}
+
+/* Saved between windows, read again, and finished: the same to the bit. Damaged and foreign files are refused. */
+static void test_resume(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    struct lk_ledger ledger = {0};
+    struct lk_statistics *whole, *part, *again;
+    struct lk_statistics_opts opts = {.group = {2, 1, 2}, .n_ctx = 200};
+    uint64_t stop = 700;
+    lk_err err = {0};
+    assert_int_equal(lk_statistics_new(&whole, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_new(&part, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_new(&again, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_read(whole, model, text, TOKENS, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(whole->side[LK_BASIS_V][1].n, TOKENS);
+    assert_int_equal(lk_statistics_read(part, model, text, 600, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(lk_statistics_save(part, stats_path, &err), LK_OK);
+    assert_int_equal(lk_statistics_read(part, model, text, TOKENS, stats_path, cancel_late, &stop, &err), LK_E_CANCELLED);
+    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_OK);
+    assert_int_equal(again->n_tok, 600);
+    assert_int_equal(lk_statistics_read(again, model, text, TOKENS, stats_path, NULL, NULL, &err), LK_OK);
+    assert_true(same_moments(whole, again));
+
+    /* A text that differs in its last token, and other windows. */
+    struct lk_statistics *other;
+    text[TOKENS - 1] ^= 1;
+    assert_int_equal(lk_statistics_new(&other, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_resume(other, stats_path, &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "another model, text or options"));
+    lk_statistics_free(other);
+    text[TOKENS - 1] ^= 1;
+    opts.n_ctx = 100;
+    assert_int_equal(lk_statistics_new(&other, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_resume(other, stats_path, &err), LK_E_ARG);
+    lk_statistics_free(other);
+
+    FILE *f = fopen(stats_path, "r+b");
+    fseek(f, 5000, SEEK_SET);
+    int byte = fgetc(f);
+    fseek(f, 5000, SEEK_SET);
+    fputc(byte ^ 4, f);
+    fclose(f);
+    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "damaged"));
+    assert_int_equal(truncate(stats_path, 3000), 0);
+    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_E_FORMAT);
+    unlink(stats_path);
+    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_OK); /* nothing to take up */
+    lk_statistics_free(whole);
+    lk_statistics_free(part);
+    lk_statistics_free(again);
+    lk_model_free(model);
+    assert_empty(&ledger);
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------- */
+
+/* Rows of a matrix by ggml's own conversion. */
+static float *matrix(const struct ggml_tensor *w) {
+    float *x = malloc(ggml_nelements(w) * sizeof *x);
+    for (int64_t i = 0; i < w->ne[1]; i++) {
+        const char *row = (const char *)w->data + i * w->nb[1];
+        if (w->type == GGML_TYPE_F32) memcpy(x + i * w->ne[0], row, w->ne[0] * sizeof *x);
+        else ggml_get_type_traits(w->type)->to_float(row, x + i * w->ne[0], w->ne[0]);
+    }
+    return x;
+}
+
+static void check_weights(const char *preset, int group) {
+    lk_model *model = open_model(preset);
+    const struct lk_hparams *hp = &model->net->hp;
+    const struct lk_layer *l = &model->net->layer[1];
+    struct lk_ledger ledger = {0};
+    struct lk_moments m, o;
+    lk_err err = {0};
+    int w = group * hp->d_head, n_kv = hp->n_head_kv * hp->d_head, share = hp->n_head / hp->n_head_kv;
+    assert_int_equal(lk_moments_new(&m, hp->n_head_kv / group, w, &ledger, &err), LK_OK);
+    assert_int_equal(lk_weight_moments(&m, model->net, 1, LK_BASIS_V, &ledger, &err), LK_OK);
+    float *v = matrix(l->wqkv ? l->wqkv : l->wv), *first = l->wqkv ? v + (size_t)(hp->n_head * hp->d_head + n_kv) * hp->n_embd : v, *wo = matrix(l->wo);
+    for (int i = 0; i < n_kv; i += 7)
+        for (int j = i / w * w; j <= i; j += 5) {
+            double sum = 0, is = m.second[((size_t)(i / w) * w + i % w) * w + j % w];
+            for (int c = 0; c < hp->n_embd; c++) sum += (double)first[(size_t)i * hp->n_embd + c] * first[(size_t)j * hp->n_embd + c];
+            assert_true(fabs(is - sum) <= 1e-9 * (1 + fabs(sum)));
+        }
+    assert_int_equal(lk_moments_new(&o, hp->n_head_kv, hp->d_head, &ledger, &err), LK_OK);
+    assert_int_equal(lk_output_moments(&o, model->net, 1, &ledger, &err), LK_OK);
+    for (int head = 0; head < hp->n_head_kv; head++)
+        for (int i = 0; i < hp->d_head; i += 3)
+            for (int j = 0; j <= i; j += 11) {
+                double sum = 0, is = o.second[((size_t)head * hp->d_head + i) * hp->d_head + j];
+                for (int row = 0; row < hp->n_embd; row++)
+                    for (int s = 0; s < share; s++) {
+                        const float *x = wo + (size_t)row * hp->n_head * hp->d_head + (head * share + s) * hp->d_head;
+                        sum += (double)x[i] * x[j];
+                    }
+                assert_true(fabs(is - sum) <= 1e-9 * (1 + fabs(sum)));
+            }
+    lk_moments_free(&m, &ledger);
+    lk_moments_free(&o, &ledger);
+    free(v);
+    free(wo);
+    lk_model_free(model);
+    assert_empty(&ledger);
+}
+
+static void test_weights(void **state) {
+    (void)state;
+    check_weights("llama", 2);
+    check_weights("llama-96", 1); /* q, k, v in one matrix */
+    check_weights("llama-q4_K", 2);
+    check_weights("bloom", 3);
+}
+
+/* ---- sidecars ---------------------------------------------------------------------------------------- */
+
+static struct lk_compress *make(lk_model *model, const struct lk_compress_opts *opts) {
+    struct lk_compress *c = NULL;
+    lk_err err = {0};
+    if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK || lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK ||
+        lk_compress_fit(c, &err) != LK_OK)
+        fail_msg("%s", err.msg);
+    return c;
+}
+
+/* up^T down of all components is the identity; errors never rise and end at nothing. */
+static void check_basis(const struct lk_basis *b, bool whole) {
+    for (int g = 0; g < b->n_group; g++) {
+        const float *down = b->down + (size_t)g * b->n_comp * b->width, *up = b->up + (size_t)g * b->n_comp * b->width, *error = b->error + (size_t)g * b->n_comp;
+        for (int j = 1; j < b->n_comp; j++) assert_true(error[j] <= error[j - 1] + 1e-6f);
+        assert_true(error[0] <= 1 && (!whole || error[b->n_comp - 1] < 1e-5f));
+        for (int i = 0; whole && i < b->width; i += 9)
+            for (int c = 0; c < b->width; c++) {
+                double sum = 0;
+                for (int j = 0; j < b->n_comp; j++) sum += (double)up[j * b->width + i] * down[j * b->width + c];
+                assert_true(fabs(sum - (i == c)) < 1e-3);
+            }
+    }
+}
+
+static struct lk_sidecar *write_and_open(const struct lk_compress *c, const lk_model *model, struct lk_ledger *ledger) {
+    const struct lk_hparams *hp = &model->net->hp;
+    struct lk_sidecar_model of = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+    struct lk_sidecar *s = NULL;
+    lk_err err = {0};
+    FILE *f = fopen(sidecar_path, "wb");
+    assert_non_null(f);
+    assert_int_equal(lk_compress_write(c, f, &err), LK_OK);
+    fclose(f);
+    if (lk_sidecar_open(&s, sidecar_path, &of, ledger, &err) != LK_OK) fail_msg("%s", err.msg);
+    return s;
+}
+
+static void check_method(const char *preset, struct lk_compress_opts opts, int k_groups, int pre_groups, int v_groups, int v_rank) {
+    lk_model *model = open_model(preset);
+    struct lk_ledger ledger = {0};
+    struct lk_compress *c = make(model, &opts);
+    struct lk_sidecar *s = write_and_open(c, model, &ledger);
+    const int groups[LK_N_BASIS] = {k_groups, pre_groups, v_groups};
+    assert_string_equal(s->info.method, lk_method_name[opts.method]);
+    assert_non_null(strstr(s->info.options, lk_svd_name[opts.svd]));
+    assert_int_equal(s->info.calibration_tokens, TOKENS);
+    for (int side = 0; side < LK_N_BASIS; side++)
+        for (int layer = 0; layer < model->net->hp.n_layer; layer++) {
+            const struct lk_basis *b = &s->basis[side][layer];
+            assert_int_equal(b->n_group, groups[side]);
+            if (b->n_group) check_basis(b, b->n_comp == b->width && opts.svd != LK_SVD_MEAN_POOL);
+            assert_true(!b->n_group || (b->mean != NULL) == opts.mean);
+            if (opts.truncate && b->n_group) assert_int_equal(b->n_comp, b->rank[0]);
+        }
+    if (opts.search == LK_RANK_UNIFORM) assert_int_equal(s->basis[LK_BASIS_V][0].rank[0], v_rank);
+    lk_sidecar_close(s);
+    lk_compress_free(c);
+    lk_model_free(model);
+    assert_empty(&ledger);
+}
+
+static void test_methods(void **state) {
+    (void)state;
+    check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .skip = -1}, 1, 1, 1, 64);
+    check_method("llama-mha", (struct lk_compress_opts){.method = LK_PALU, .group = 2, .rank = 0.3}, 2, 2, 2, 48);
+    check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .group = 1, .rank = 0.25, .svd = LK_SVD_OUTPUT, .truncate = true}, 2, 2, 2, 16);
+    check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .svd = LK_SVD_PLAIN, .n_ctx = 256}, 0, 1, 1, 64);
+    check_method("bloom", (struct lk_compress_opts){.method = LK_PALU, .group = -1, .search = LK_RANK_ENERGY}, 1, 0, 1, 0);
+    check_method("gpt2", (struct lk_compress_opts){.method = LK_TALE, .skip = -1, .mean = true}, 0, 0, 1, 128);
+    check_method("qwen3", (struct lk_compress_opts){.method = LK_KVHEADS}, 1, 0, 1, 128);
+    check_method("bloom", (struct lk_compress_opts){.method = LK_KVHEADS, .truncate = true}, 3, 0, 3, 64);
+    check_method("llama-mha", (struct lk_compress_opts){.method = LK_KVHEADS, .svd = LK_SVD_MEAN_POOL}, 2, 0, 2, 80);
+    check_method("llama-mha", (struct lk_compress_opts){.method = LK_KVHEADS, .group = 4, .svd = LK_SVD_PLAIN}, 0, 1, 1, 80);
+}
+
+/* Weights alone make a basis, the same as with a text. */
+static void test_plain_without_text(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    struct lk_compress_opts opts = {.method = LK_TALE, .svd = LK_SVD_PLAIN};
+    struct lk_compress *with = make(model, &opts), *without = NULL;
+    lk_err err = {0};
+    assert_int_equal(lk_compress_new(&without, model, &opts, NULL, 0, &err), LK_OK);
+    assert_int_equal(lk_compress_read(without, NULL, 0, NULL, &err), LK_OK);
+    assert_int_equal(lk_compress_fit(without, &err), LK_OK);
+    const struct lk_basis *a = lk_compress_basis(with, 1, LK_BASIS_V), *b = lk_compress_basis(without, 1, LK_BASIS_V);
+    for (int j = 0; j < 20; j++) { /* scaled by other latents */
+        double aa = 0, bb = 0, ab = 0;
+        for (int c = 0; c < a->width; c++) {
+            float x = a->down[j * a->width + c], y = b->down[j * a->width + c];
+            aa += x * x;
+            bb += y * y;
+            ab += x * y;
+        }
+        assert_true(fabs(ab) > 0.9999 * sqrt(aa * bb));
+    }
+    lk_compress_free(with);
+    lk_compress_free(without);
+    lk_model_free(model);
+}
+
+/* Errors that the residual stream sees: least with the metric that measures them. */
+static void test_output_metric(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    struct lk_ledger ledger = {0};
+    struct lk_moments o, rows;
+    lk_err err = {0};
+    struct lk_compress_opts opts = {.method = LK_KVHEADS, .rank = 0.5, .group = 1};
+    struct lk_compress *whitened = make(model, &opts);
+    opts.svd = LK_SVD_OUTPUT;
+    struct lk_compress *output = make(model, &opts);
+    struct lk_statistics_opts want = {.group = {0, 0, 1}, .n_ctx = 256};
+    struct lk_statistics *s;
+    assert_int_equal(lk_statistics_new(&s, model, &want, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_read(s, model, text, TOKENS, NULL, NULL, NULL, &err), LK_OK);
+    int d = model->net->hp.d_head;
+    assert_int_equal(lk_moments_new(&o, model->net->hp.n_head_kv, d, &ledger, &err), LK_OK);
+    assert_int_equal(lk_output_moments(&o, model->net, 1, &ledger, &err), LK_OK);
+    rows = s->side[LK_BASIS_V][1];
+    double error[2] = {0};
+    for (int way = 0; way < 2; way++) { /* tr (I - P)^T G (I - P) M of head 0 */
+        const struct lk_basis *b = lk_compress_basis(way ? output : whitened, 1, LK_BASIS_V);
+        double *p = calloc((size_t)d * d, sizeof *p);
+        for (int i = 0; i < d; i++)
+            for (int c = 0; c < d; c++) {
+                p[i * d + c] = i == c;
+                for (int j = 0; j < b->rank[0]; j++) p[i * d + c] -= (double)b->up[j * d + i] * b->down[j * d + c];
+            }
+        for (int i = 0; i < d; i++)
+            for (int k = 0; k < d; k++) {
+                double gp = 0, pm = 0;
+                for (int c = 0; c < d; c++) {
+                    gp += (i >= c ? o.second[i * d + c] : o.second[c * d + i]) * p[c * d + k];
+                    pm += p[i * d + c] * (k >= c ? rows.second[k * d + c] : rows.second[c * d + k]);
+                }
+                error[way] += gp * pm;
+            }
+        free(p);
+    }
+    assert_true(error[1] < error[0] && error[1] > 0);
+    lk_moments_free(&o, &ledger);
+    lk_statistics_free(s);
+    lk_compress_free(whitened);
+    lk_compress_free(output);
+    lk_model_free(model);
+    assert_empty(&ledger);
+}
+
+static int sum_of_ranks(const struct lk_compress *c, const lk_model *model, enum lk_basis_side side) {
+    int sum = 0;
+    for (int layer = 0; layer < model->net->hp.n_layer; layer++) {
+        const struct lk_basis *b = lk_compress_basis(c, layer, side);
+        for (int g = 0; g < b->n_group; g++) {
+            assert_true(b->rank[g] % 8 == 0 && b->rank[g] > 0);
+            sum += b->rank[g];
+        }
+    }
+    return sum;
+}
+
+static void test_fisher_ranks(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    for (int search = LK_RANK_FISHER; search <= LK_RANK_FISHER_UNIFORM; search++) {
+        struct lk_compress_opts opts = {.method = LK_PALU, .group = 1, .search = search, .fisher_tokens = 200, .fisher_ctx = 32};
+        struct lk_compress *c = make(model, &opts);
+        assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V), 2 * 2 * 2 * 32);
+        for (int layer = 0; layer < 2; layer++) {
+            const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K), *pre = lk_compress_basis(c, layer, LK_BASIS_KPRE);
+            assert_memory_equal(k->rank, pre->rank, 2 * sizeof *k->rank);
+        }
+        lk_compress_free(c);
+        opts.as_code = true;
+        c = make(model, &opts);
+        const struct lk_basis *v = lk_compress_basis(c, 0, LK_BASIS_V);
+        if (search == LK_RANK_FISHER_UNIFORM) assert_int_equal(v->rank[0], v->rank[1]);
+        lk_compress_free(c);
+    }
+    lk_model_free(model);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset;
+        struct lk_compress_opts opts;
+        size_t n_tok;
+        lk_status status;
+        const char *words;
+    } cases[] = {
+        {"llama", {.method = LK_PALU}, 300, LK_E_ARG, "the text has 300 tokens; at least 512"},
+        {"llama", {.method = LK_PALU}, 0, LK_E_ARG, "the text has 0 tokens"},
+        {"llama", {.method = LK_PALU, .group = 3}, TOKENS, LK_E_ARG, "groups of 3 heads do not divide the model's 2 KV heads"},
+        {"llama", {.method = LK_PALU, .rank = 1.5}, TOKENS, LK_E_ARG, "a rank of 150%"},
+        {"llama", {.method = LK_PALU, .n_ctx = 257}, TOKENS, LK_E_ARG, "give 2 to 256"},
+        {"llama", {.method = LK_TALE, .n_ctx = 64, .skip = 64}, TOKENS, LK_E_ARG, "64 cannot be left out"},
+        {"falcon", {.method = LK_KVHEADS}, TOKENS, LK_E_ARG, "one KV head"},
+        {"llama", {.method = LK_TALE, .svd = LK_SVD_PLAIN, .mean = true}, 0, LK_E_ARG, "a mean needs a text"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lk_model *model = open_model(cases[i].preset);
+        struct lk_compress *c = NULL;
+        lk_err err = {0};
+        lk_status status = lk_compress_new(&c, model, &cases[i].opts, text, cases[i].n_tok, &err);
+        if (status != cases[i].status || !strstr(err.msg, cases[i].words)) fail_msg("%zu: %s \"%s\"", i, lk_status_name(status), err.msg);
+        assert_null(c);
+        lk_model_free(model);
+    }
+    /* Keys that a norm follows are no product with a matrix; that is found when their turn comes. */
+    lk_model *model = open_model("qwen3");
+    struct lk_compress_opts opts = {.method = LK_PALU, .svd = LK_SVD_PLAIN};
+    struct lk_compress *c = NULL;
+    lk_err err = {0};
+    assert_int_equal(lk_compress_new(&c, model, &opts, NULL, 0, &err), LK_OK);
+    assert_int_equal(lk_compress_fit(c, &err), LK_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "normalises its keys"));
+    lk_compress_free(c);
+    /* A text that was not read. */
+    opts.svd = LK_SVD_WHITENED;
+    assert_int_equal(lk_compress_new(&c, model, &opts, text, TOKENS, &err), LK_OK);
+    assert_int_equal(lk_compress_fit(c, &err), LK_E_ARG);
+    lk_compress_free(c);
+    lk_model_free(model);
+}
+
+int main(void) {
+    if (!mkdtemp(folder)) return 1;
+    snprintf(model_path, sizeof model_path, "%s/model.gguf", folder);
+    snprintf(sidecar_path, sizeof sidecar_path, "%s/model.lk.gguf", folder);
+    snprintf(stats_path, sizeof stats_path, "%s/stats", folder);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rotation), cmocka_unit_test(test_first_layer),        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_methods),  cmocka_unit_test(test_plain_without_text), cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fisher_ranks),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(model_path);
+    unlink(sidecar_path);
+    unlink(stats_path);
+    rmdir(folder);
+    return failed;
+}

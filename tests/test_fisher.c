@@ -1,0 +1,155 @@
+/* Gradients of tiny random models by ggml against differences of losses, and losses against a session's logits. */
+#include "support.h"
+#include "tiny_gguf.h"
+
+#include "lowrank/fisher.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[] = "/tmp/lowkey-fisher-XXXXXX";
+
+enum { TOKENS = 100 };
+static int32_t text[TOKENS];
+
+/* Weights are read into memory, so that they can be changed. */
+static lk_model *open_model(const char *preset) {
+    lk_model *model = NULL;
+    lk_err err = {0};
+    lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
+    assert_true(tiny_gguf_write(path, tiny_preset(preset)));
+    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    struct random r = {99};
+    for (int i = 0; i < TOKENS; i++) text[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    return model;
+}
+
+static void assert_empty(const struct lk_ledger *ledger) {
+    for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
+}
+
+static double loss_of(lk_model *model, const int32_t *tok, int n, int shift) {
+    struct lk_ledger ledger = {0};
+    struct lk_fisher f;
+    lk_err err = {0};
+    double loss = 0;
+    assert_int_equal(lk_fisher_new(&f, model, &ledger, &err), LK_OK);
+    if (lk_fisher_read(&f, model, tok, (size_t)n + shift, n, shift, NULL, NULL, &loss, &err) != LK_OK) fail_msg("%s", err.msg);
+    lk_fisher_free(&f);
+    assert_empty(&ledger);
+    return loss;
+}
+
+/* The largest squared gradient of each head against a difference of losses. */
+static void check_gradients(lk_model *model, const struct lk_fisher *f, int n) {
+    const struct lk_hparams *hp = &model->net->hp;
+    size_t each = (size_t)hp->d_head * hp->n_embd;
+    for (int layer = 0; layer < hp->n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            float *w = (side == LK_K ? model->net->layer[layer].wk : model->net->layer[layer].wv)->data;
+            for (int head = 0; head < hp->n_head_kv; head++) {
+                const float *square = f->square + ((size_t)layer * 2 + side) * hp->n_head_kv * each;
+                size_t at = head * each;
+                for (size_t i = head * each; i < (head + 1) * each; i++) at = square[i] > square[at] ? i : at;
+                const float was = w[at], h = 0.02f;
+                w[at] = was + h;
+                double up = loss_of(model, text, n, 1);
+                w[at] = was - h;
+                double down = loss_of(model, text, n, 1), slope = (up - down) / (2 * h);
+                w[at] = was;
+                if (!(fabs(fabs(slope) - sqrt(square[at])) < 0.03 * sqrt(square[at])))
+                    fail_msg("layer %d side %d head %d: %g by differences, %g by ggml", layer, side, head, fabs(slope), sqrt(square[at]));
+            }
+        }
+}
+
+/* The mean loss of a window from a session's logits. */
+static double session_loss(lk_model *model, int n, int shift) {
+    lk_recipe *recipe;
+    lk_session *session;
+    lk_err err = {0};
+    double sum = 0;
+    int n_vocab = lk_model_get_info(model).n_vocab;
+    assert_int_equal(lk_recipe_parse(&recipe, "f16", &err), LK_OK);
+    assert_int_equal(lk_session_new(&session, model, recipe, NULL, &err), LK_OK);
+    assert_int_equal(lk_session_eval(session, text, (size_t)n, true, &err), LK_OK);
+    for (int i = 0; i < n; i++) {
+        const float *logit = lk_session_logits(session, i);
+        double whole = 0;
+        for (int v = 0; v < n_vocab; v++) whole += exp(logit[v]);
+        sum += log(whole) - logit[text[i + shift]];
+    }
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    return sum / n;
+}
+
+static void test_fisher(void **state) {
+    (void)state;
+    enum { N = 24 };
+    const char *const presets[] = {"llama", "qwen2", "qwen3"};
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        lk_model *model = open_model(presets[i]);
+        struct lk_ledger ledger = {0};
+        struct lk_fisher one, two;
+        lk_err err = {0};
+        double loss = 0;
+        assert_int_equal(lk_fisher_new(&one, model, &ledger, &err), LK_OK);
+        assert_int_equal(lk_fisher_new(&two, model, &ledger, &err), LK_OK);
+        assert_int_equal(lk_fisher_read(&one, model, text, N + 1, N, 1, NULL, NULL, &loss, &err), LK_OK);
+        assert_true(fabs(loss - session_loss(model, N, 1)) < 1e-3 * loss);
+        assert_true(fabs(loss_of(model, text, N, 2) - session_loss(model, N, 2)) < 1e-3 * loss);
+        check_gradients(model, &one, N);
+        /* Two windows are the sum of each; scores are means. */
+        assert_int_equal(lk_fisher_read(&two, model, text, 2 * N + 1, N, 1, NULL, NULL, NULL, &err), LK_OK);
+        assert_int_equal(lk_fisher_read(&one, model, text + N, N + 1, N, 1, NULL, NULL, NULL, &err), LK_OK);
+        assert_int_equal(one.n, 2);
+        assert_int_equal(two.n, 2);
+        size_t each = (size_t)one.n_row * one.n_in, head = each / one.n_head_kv;
+        assert_true(nmse(one.square, two.square, each * 2 * one.n_layer) < 1e-8);
+        double paper = 0, code = 0;
+        const float *v = two.square + 3 * each + head; /* layer 1, V, head 1 */
+        for (size_t k = 0; k < head; k++) {
+            paper += v[k] / 2;
+            code += sqrt(v[k] / 2) / head;
+        }
+        assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_PAPER) - paper) < 1e-9 * paper);
+        assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_CODE) - code) < 1e-9 * code);
+        assert_int_equal(lk_fisher_read(&one, model, text, N, N, 1, NULL, NULL, NULL, &err), LK_E_ARG);
+        lk_fisher_free(&one);
+        lk_fisher_free(&two);
+        lk_model_free(model);
+        assert_empty(&ledger);
+    }
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    const struct { const char *preset, *words; } refused[] = {{"bloom", "cannot be differentiated"}, {"gemma3", "cannot be differentiated"}, {"llama-q4_0", "weights in f32"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        lk_model *model = open_model(refused[i].preset);
+        struct lk_ledger ledger = {0};
+        struct lk_fisher f;
+        lk_err err = {0};
+        assert_int_equal(lk_fisher_new(&f, model, &ledger, &err), LK_E_UNSUPPORTED);
+        assert_non_null(strstr(err.msg, refused[i].words));
+        lk_model_free(model);
+    }
+}
+
+int main(void) {
+    int fd = mkstemp(path);
+    if (fd < 0) return 1;
+    close(fd);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fisher), cmocka_unit_test(test_refused)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}
