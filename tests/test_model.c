@@ -95,7 +95,6 @@ static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
 static float *llama_forward(const char *path, const int32_t *tok, int n, int n_vocab) {
     struct llama_model_params mp = llama_model_default_params();
     mp.n_gpu_layers = 0;
-    mp.use_extra_bufts = false; /* its AMX products crash where GCC built them; see weights.c */
     struct llama_model *model = llama_model_load_from_file(path, mp);
     assert_non_null(model);
     assert_int_equal(llama_vocab_n_tokens(llama_model_get_vocab(model)), n_vocab);

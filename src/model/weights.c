@@ -58,17 +58,13 @@ static bool matmul_supported(ggml_backend_dev_t dev, ggml_backend_buffer_type_t 
     return yes;
 }
 
-/* Add the CPU's repacking buffer types behind the first two groups. ggml's AMX type is left out: GCC drops
- * stores to the tile configuration (its intrinsic names only 8 of the 64 bytes it reads), and the products
- * of batches then end in an illegal instruction. */
+/* Add the CPU's repacking buffer types behind the first two groups. */
 static void find_repack_types(struct lk_weights_map *map, ggml_backend_dev_t dev) {
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev);
     ggml_backend_dev_get_extra_bufts_t get =
         (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts");
     ggml_backend_buffer_type_t *list = get ? get(dev) : NULL;
-    for (; list && *list && map->n_group < MAX_GROUP; list++) {
-        if (strcmp(ggml_backend_buft_name(*list), "AMX") != 0) map->group[map->n_group++].buft = *list;
-    }
+    for (; list && *list && map->n_group < MAX_GROUP; list++) map->group[map->n_group++].buft = *list;
 }
 
 static int choose_group(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_bind *b, ggml_backend_dev_t dev) {
