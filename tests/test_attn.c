@@ -32,6 +32,10 @@ static const struct setup setups[] = {
     {"all: f16", 6, 2, 128, 75, 0},
     {"all: f16", 7, 1, 40, 0, 0},
     {"all: f16", 4, 1, 256, 33, 8},
+    {"sink 4: f16; body: none; window 100: f16", 9, 3, 64, 0, 0},
+    {"sink 40: f16; body: none; recent 200: rot5; window 33: f16", 4, 2, 80, 0, 8},
+    {"sink 7: int8; body: none; window 150: k=rot6 v=int8", 6, 1, 64, 0, 0},
+    {"body: none; window 20: f16", 6, 2, 128, 75, 0},
 };
 
 static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, float *out) {
@@ -45,7 +49,13 @@ static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, floa
                     block + head * s->level[level].head_bytes, row, 1, out, d);
 }
 
-/* Every row that the stream holds, by position: [n_head_kv][n_tok][d]; free it. */
+/* True position of the row of index `at`. */
+static int64_t position_of(const struct lk_stream *s, int64_t at) {
+    int64_t sinks = lk_level_sinks(s->rule, s->n_level);
+    return at - s->first < sinks ? at - s->first : at;
+}
+
+/* Every row that the stream holds, by index: [n_head_kv][n_tok][d]; free it. */
 static float *rows_of(const struct lk_stream *s, int n_head_kv, int d) {
     float *rows = calloc((size_t)n_head_kv * s->n_tok * d, sizeof *rows);
     for (int head = 0; head < n_head_kv; head++)
@@ -61,7 +71,8 @@ static void plain(const struct lk_attn *a, float *out) {
     float *k = rows_of(a->k, a->n_head_kv, d), *v = rows_of(a->v, a->n_head_kv, d);
     for (int t = 0; t < a->n_tok; t++)
         for (int h = 0; h < a->n_head; h++) {
-            int64_t pos = n - a->n_tok + t, from = a->k->n_swa > 0 && pos - a->k->n_swa + 1 > 0 ? pos - a->k->n_swa + 1 : 0;
+            int64_t pos = n - a->n_tok + t, from = a->k->n_swa > 0 ? pos - a->k->n_swa + 1 : 0;
+            if (from < a->k->first) from = a->k->first;
             const float *q = a->q + ((size_t)t * a->n_head + h) * d;
             double max = -INFINITY, total = 0;
             for (int64_t j = from; j <= pos; j++) {
@@ -69,7 +80,7 @@ static void plain(const struct lk_attn *a, float *out) {
                 s[j] = 0;
                 for (int c = 0; c < d; c++) s[j] += (double)q[c] * row[c];
                 s[j] *= a->scale;
-                if (a->alibi_max_bias > 0) s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) * (double)(j - pos);
+                if (a->alibi_max_bias > 0) s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) * (double)(position_of(a->k, j) - pos);
                 if (s[j] > max) max = s[j];
             }
             memset(sum, 0, d * sizeof *sum);
@@ -96,7 +107,7 @@ static void from_weights(const struct lk_attn *a, float *out) {
             double total = 0;
             memset(sum, 0, sizeof sum);
             for (int64_t j = 0; j < n; j++) {
-                double p = weight[h * n + j];
+                double p = j < a->v->first ? 0 : weight[h * n + position_of(a->v, j)];
                 assert_true(p >= 0 && (j <= n - a->n_tok + t || p == 0));
                 total += p;
                 const float *row = v + ((size_t)(h / group) * n + j) * d;

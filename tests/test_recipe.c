@@ -84,6 +84,23 @@ static void layers_override_the_body(void **state) {
     lk_recipe_free(r);
 }
 
+static void a_body_may_be_none(void **state) {
+    (void)state;
+    lk_recipe_level level;
+    lk_recipe *r = parsed("sink 4: f16; body: none; recent 100: rot4; window 28: f16");
+    assert_true(lk_recipe_evicts(r));
+    assert_int_equal(r->level[1].policy.keep, LK_KEEP_NEWEST);
+    assert_int_equal(r->level[1].n_tok, 0);
+    assert_true(lk_recipe_get_level(r, 1, &level));
+    assert_string_equal(level.name, "body");
+    assert_string_equal(level.k_codec, "none");
+    assert_string_equal(level.v_codec, "none");
+    lk_recipe_free(r);
+    r = parsed("best-3");
+    assert_false(lk_recipe_evicts(r));
+    lk_recipe_free(r);
+}
+
 /* Different ways to write the same, and the text that is kept. */
 static void writing_is_free(void **state) {
     (void)state;
@@ -211,6 +228,13 @@ static void mistakes_are_shown(void **state) {
         {"body: rot3 window 64: f16", "column 12:", "expected ';' or the end, found 'window'"},
         {"body: rot3; widow 64: f16", "column 13:", "found 'widow'"},
         {"body: rot3;; window 64: f16", "column 12:", "found ';'"},
+        {"sink 4: f16; body: none", "column 14:", "needs a window"},
+        {"sink 4: rot8; body: rot3", "column 1:", "arrive one by one"},
+        {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one by one"},
+        {"all: none", "column 1:", "needs a window"},
+        {"body: f16; window 64: none", "column 23:", "expected 'k=', 'v=' or a codec"},
+        {"body: none; layers 3: rot2; window 64: f16", "column 20:", "of which none is kept"},
+        {"body: none; residual 64: f16", "column 13:", "say 'window'"},
         {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer's number"},
         {"body: rot2; layers 5-3: rot3", "column 20:", "layers 5-3 go backwards"},
         {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
@@ -257,7 +281,7 @@ int main(void) {
         cmocka_unit_test(levels_are_read),          cmocka_unit_test(options_override_the_side),
         cmocka_unit_test(layers_override_the_body), cmocka_unit_test(writing_is_free),
         cmocka_unit_test(presets_are_recipes),      cmocka_unit_test(mistakes_are_shown),
-        cmocka_unit_test(limits_hold),
+        cmocka_unit_test(limits_hold),              cmocka_unit_test(a_body_may_be_none),
     };
     return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
 }

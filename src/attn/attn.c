@@ -207,7 +207,12 @@ static void add_bias(const struct item *item, int i, float *s, int64_t first, in
     int group = attn->n_head / attn->n_head_kv, q = item->q0 + i;
     int64_t pos = attn->k->n_tok - attn->n_tok + q / group;
     float slope = lk_alibi_slope(item->head * group + q % group, attn->n_head, attn->alibi_max_bias) / attn->scale;
-    for (int t = 0; t < n; t++) s[t] += slope * (float)(first + t - pos);
+    int64_t level_first = attn->k->first;
+    for (int level = 0; level < attn->k->n_level; level_first += attn->k->fill[level].rows, level++) {
+        int64_t end = level_first + attn->k->fill[level].rows, at = level_first > first ? level_first : first;
+        int64_t distance = pos - lk_cache_position(attn->k, level, at - level_first);
+        for (; at < end && at < first + n; at++, distance--) s[at - first] -= slope * (float)distance;
+    }
 }
 
 /* Online softmax of query i over the chunk: scores become weights, sums of what went before shrink. */
@@ -368,14 +373,51 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
     }
 }
 
-/* Scores of item->n_q queries over all positions from `first` on, into rows of weight [n_q][k->n_tok]. */
-static void score_rows(struct item *item, int64_t first, float *weight) {
-    int64_t n_pos = item->attn->k->n_tok;
-    for (int64_t a = first; a < n_pos; a += LK_ATTN_CHUNK) {
-        int64_t b = a + LK_ATTN_CHUNK < n_pos ? a + LK_ATTN_CHUNK : n_pos;
+/* Queries' scores over chunk [a, b), bias included; *lo, *n: the part of query i's row that it sees. */
+static float *seen_scores(const struct item *item, int i, int64_t a, int64_t b, int *lo, int *n) {
+    int64_t first, last;
+    visible(item, i, &first, &last);
+    if (first < a) first = a;
+    if (last > b) last = b;
+    *lo = (int)(first - a);
+    *n = last > first ? (int)(last - first) : 0;
+    float *s = item->mem.score + (size_t)i * SCORE_STRIDE + PAD + *lo;
+    if (*n) add_bias(item, i, s, first, *n);
+    return s;
+}
+
+/* Largest score and sum of exponentials of every query of the item over all rows. */
+static void sum_queries(struct item *item, int64_t first) {
+    const struct lk_attn *attn = item->attn;
+    for (int i = 0; i < item->n_q; i++) {
+        item->mem.max[i] = -INFINITY;
+        item->mem.sum[i] = 0;
+    }
+    for (int64_t a = first, b; a < attn->k->n_tok; a = b) {
+        b = a + LK_ATTN_CHUNK < attn->k->n_tok ? a + LK_ATTN_CHUNK : attn->k->n_tok;
         score_chunk(item, a, b);
-        for (int i = 0; i < item->n_q; i++)
-            memcpy(weight + i * n_pos + a, item->mem.score + (size_t)i * SCORE_STRIDE + PAD, (b - a) * sizeof *weight);
+        for (int i = 0; i < item->n_q; i++) {
+            int lo, n;
+            float *s = seen_scores(item, i, a, b, &lo, &n);
+            if (n == 0) continue;
+            float max = attn->kern->max(s, n) * attn->scale;
+            if (max > item->mem.max[i]) {
+                item->mem.sum[i] *= expf(item->mem.max[i] - max);
+                item->mem.max[i] = max;
+            }
+            item->mem.sum[i] += attn->kern->exp_sum(s, n, attn->scale, item->mem.max[i]);
+        }
+    }
+}
+
+/* Weights s [n] of the rows from index `at` on, to where their positions are in weight [n_tok]. */
+static void place(const struct lk_stream *k, int64_t at, const float *s, int n, float *weight) {
+    int64_t level_first = k->first;
+    for (int level = 0; level < k->n_level; level_first += k->fill[level].rows, level++) {
+        int64_t end = level_first + k->fill[level].rows;
+        if (end > at + n) end = at + n;
+        int64_t from = level_first > at ? level_first : at;
+        if (from < end) memcpy(weight + lk_cache_position(k, level, from - level_first), s + (from - at), (end - from) * sizeof *s);
     }
 }
 
@@ -383,21 +425,24 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
     int group = attn->n_head / attn->n_head_kv;
     int64_t n_pos = attn->k->n_tok, seen = cut_work(attn).first;
     struct item item = {.attn = attn, .mem = divide(attn->scratch, attn->d_head)};
+    memset(weight, 0, attn->n_head * n_pos * sizeof *weight);
     for (item.head = 0; item.head < attn->n_head_kv; item.head++) {
-        for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q) {
+        for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q, weight += item.n_q * n_pos) {
             int left = (tok + 1) * group - item.q0;
             item.n_q = left < LK_ATTN_QUERIES ? left : LK_ATTN_QUERIES;
             item.k_level = -1;
-            score_rows(&item, seen, weight);
-            for (int i = 0; i < item.n_q; i++, weight += n_pos) {
-                int64_t first, last;
-                visible(&item, i, &first, &last);
-                float *s = weight + first;
-                int n = (int)(last - first);
-                add_bias(&item, i, s, first, n);
-                scale_row(s, n, 1 / attn->kern->exp_sum(s, n, attn->scale, attn->kern->max(s, n) * attn->scale));
-                memset(weight, 0, first * sizeof *weight);
-                memset(weight + last, 0, (n_pos - last) * sizeof *weight);
+            sum_queries(&item, seen);
+            for (int64_t a = seen, b; a < n_pos; a = b) {
+                b = a + LK_ATTN_CHUNK < n_pos ? a + LK_ATTN_CHUNK : n_pos;
+                score_chunk(&item, a, b);
+                for (int i = 0; i < item.n_q; i++) {
+                    int lo, n;
+                    float *s = seen_scores(&item, i, a, b, &lo, &n);
+                    if (n == 0) continue;
+                    attn->kern->exp_sum(s, n, attn->scale, item.mem.max[i]);
+                    scale_row(s, n, 1 / item.mem.sum[i]);
+                    place(attn->k, a + lo, s, n, weight + i * n_pos);
+                }
             }
         }
     }

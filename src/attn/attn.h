@@ -7,7 +7,10 @@
  *     combine:  out = sum_r exp(m_r - M) acc_r / sum_r exp(m_r - M) l_r,   M = max m_r
  *
  * Inside an item the positions go by in chunks: scores of a chunk from the K stream's tiles, online
- * softmax, weighted sum from the V stream's tiles. K and V may be cut into levels differently. */
+ * softmax, weighted sum from the V stream's tiles. K and V may be cut into levels differently.
+ *
+ * Where rows were let go, "position" means a row's index (cache/level.h); what depends on distance asks
+ * for true positions. */
 #ifndef LK_ATTN_ATTN_H
 #define LK_ATTN_ATTN_H
 
@@ -44,7 +47,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth);
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k);
 
 /* For inspection: the distribution itself that token `tok` of the call attends with, by the same kernels.
- * weight: [n_head][k->n_tok], rows sum to 1. One thread, in the first one's scratch. */
+ * weight: [n_head][k->n_tok] by position, 0 where rows were let go; rows sum to 1. One thread, in the first one's scratch. */
 void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight);
 
 /* Slope of ALiBi for a head, as the reference implementations choose it for any number of heads. */

@@ -153,6 +153,13 @@ const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t a
     return stream->level[level].block[slot / block_rows];
 }
 
+int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at) {
+    if (level == 0 && lk_level_sinks(stream->rule, stream->n_level)) return at;
+    int64_t newer = 0;
+    for (int i = level; i < stream->n_level; i++) newer += stream->fill[i].rows;
+    return stream->n_tok - newer + at;
+}
+
 /* Encode one head's rows x, a token's channels apart, as rows [row, row + n) of a level's block. */
 static void put_head(const struct lk_cache *cache, const struct lk_stream *stream, int i, void *block, int row, int64_t n,
                      int head, const float *x) {
@@ -239,10 +246,12 @@ lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, 
         }
         for (int left = batch; left > 0;) {
             int n = left < LK_MAX_MOVE ? left : LK_MAX_MOVE;
-            read_oldest(cache, stream, from, n);
-            if (!put_rows(cache, stream, from - 1, stream->rows, n))
+            int64_t stay = lk_level_room(&stream->rule[from - 1], &stream->fill[from - 1], n);
+            if (stay) read_oldest(cache, stream, from, stay);
+            if (!put_rows(cache, stream, from - 1, stream->rows, stay))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
             drop_oldest(cache, stream, from, n);
+            stream->first += n - stay;
             left -= n;
         }
     }
@@ -299,15 +308,16 @@ void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int hea
         lk_calibrate(stream, head, d, cache->kern, exact, 0, sinks, n / LK_TILE, tile);
         if (head == 0) stream->calibrated = true; /* one writer; nobody reads it before fill is done */
     }
-    int64_t pos = stream->first;
-    for (int i = 0; i < stream->n_level; pos += stream->fill[i].rows, i++)
+    for (int i = 0; i < stream->n_level; i++)
         for (int64_t at = 0; at < stream->fill[i].rows;) {
             int row;
             int64_t n;
             void *block = (void *)lk_cache_locate(stream, i, at, &row, &n);
-            if (n > LK_MAX_MOVE) n = LK_MAX_MOVE;
-            lk_read_rows(exact, 0, pos + at, n, head, d, cache->kern, rows, stride);
-            put_head(cache, stream, i, block, row, n, head, rows);
+            int64_t pos = lk_cache_position(stream, i, at), gone = at == 0 && stream->rule[i].block_rows <= LK_MAX_MOVE ? row : 0;
+            if (gone + n > LK_MAX_MOVE) n = LK_MAX_MOVE - gone;
+            /* Rows that have left a block were coded with it. */
+            lk_read_rows(exact, 0, pos - gone, gone + n, head, d, cache->kern, rows, stride);
+            put_head(cache, stream, i, block, row - (int)gone, gone + n, head, rows);
             at += n;
         }
 }
@@ -317,7 +327,8 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
             if (stream->n_tok - n_tok > stream->fill[stream->n_level - 1].rows) return false;
-            /* A sliding window that has dropped rows may have dropped what an earlier query sees. */
+            /* What let rows go may have let go what an earlier query sees. */
+            if (stream->n_swa == 0 && stream->first > 0) return false;
             if (stream->n_swa > 0 && stream->first > 0 && n_tok - stream->n_swa + 1 < stream->first) return false;
         }
     for (int layer = 0; layer < cache->shape.n_layer; layer++)

@@ -32,7 +32,7 @@ struct lk_stream {
     struct lk_level_rule rule[LK_MAX_STREAM_LEVEL];
     struct lk_fill       fill[LK_MAX_STREAM_LEVEL];
     struct lk_level      level[LK_MAX_STREAM_LEVEL];
-    int64_t              first, n_tok; /* positions [first, n_tok) are held                       */
+    int64_t              first, n_tok; /* rows of index [first, n_tok) are held, first were let go */
     float               *sigma;        /* [n_head_kv][d_head] equaliser, or NULL where unused      */
     float               *query;        /* [n_head_kv][d_head] sum of q^2 until sigma is taken; K with sigma only */
     bool                 calibrated;
@@ -104,6 +104,9 @@ bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n
 /* The block that holds row `at` of a level (at counts from the level's oldest row); *row: its index
  * in the block; *n: rows of the level that follow in this block, the row itself included. */
 const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t at, int *row, int64_t *n);
+
+/* Position of that row's token. Within a level positions follow each other. */
+int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at);
 
 /* Bytes by what they hold; their sum is what the ledger says. */
 struct lk_cache_bytes {

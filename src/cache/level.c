@@ -4,16 +4,22 @@
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
-/* Can rows arrive one at a time? */
-static bool takes_single_rows(const struct lk_codec *codec, enum lk_side side) {
-    return lk_codec_row_wise(codec, side) && !codec->sigma;
+/* How rows come to a level: in batches of whole blocks; one by one where they are dropped at once. Where
+ * rows are let go, K and V come together, and only single rows leave the newer level as it should be. */
+static void set_coming(struct lk_level_rule *rule, const struct lk_level_spec *spec, enum lk_side side, bool evicts) {
+    bool sigma[2] = {spec->k.sigma, spec->v.sigma};
+    int  rows[2] = {lk_codec_block_rows(&spec->k, LK_K), lk_codec_block_rows(&spec->v, LK_V)};
+    rule->wait = (evicts ? sigma[LK_K] || sigma[LK_V] : sigma[side]) ? LK_CALIBRATE_ROWS : 0;
+    rule->coming = larger(LK_TILE, evicts ? larger(rows[LK_K], rows[LK_V]) : rows[side]);
+    bool single = lk_codec_single_rows(&spec->k, LK_K) && lk_codec_single_rows(&spec->v, LK_V);
+    if (rule->policy.keep != LK_KEEP_ALL && single) rule->coming = 1;
 }
 
 static void set_leaving(struct lk_level_rule *rule, const struct lk_level_spec *spec, enum lk_side side,
                         const struct lk_level_rule *older) {
     if (spec->range == LK_RESIDUAL) {
         /* KIVI's code: K is flushed when the buffer is full, V slides by one token. */
-        bool slides = side == LK_V && takes_single_rows(&older->codec, side) && takes_single_rows(&rule->codec, side);
+        bool slides = side == LK_V && lk_codec_single_rows(&older->codec, side) && lk_codec_single_rows(&rule->codec, side);
         int whole = ((int)spec->n_tok + older->block_rows - 1) / older->block_rows * older->block_rows;
         rule->keep = side == LK_V ? spec->n_tok : 0;
         rule->batch = side == LK_K ? whole : slides ? 1 : larger(LK_TILE, older->block_rows);
@@ -21,19 +27,22 @@ static void set_leaving(struct lk_level_rule *rule, const struct lk_level_spec *
     }
     rule->keep = spec->n_tok;
     rule->percent = spec->percent;
-    rule->batch = larger(LK_TILE, older->block_rows);
+    rule->batch = older->coming;
 }
 
 int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side, bool swa,
                    struct lk_level_rule *out) {
     struct lk_level_spec spec[LK_MAX_LEVEL];
     lk_recipe_levels(recipe, layer, n_layer, spec);
+    bool evicts = lk_recipe_evicts(recipe);
     int n = 0;
     for (int i = 0; i < recipe->n_level; i++) {
         if (spec[i].range == LK_SINK && swa) continue;
         struct lk_level_rule *rule = &out[n];
-        *rule = (struct lk_level_rule){.codec = side == LK_K ? spec[i].k : spec[i].v, .spec = i};
+        *rule = (struct lk_level_rule){.codec = side == LK_K ? spec[i].k : spec[i].v, .spec = i, .policy = spec[i].policy};
         rule->block_rows = lk_codec_block_rows(&rule->codec, side);
+        if (rule->policy.keep != LK_KEEP_ALL) rule->slots = spec[i].n_tok;
+        set_coming(rule, &spec[i], side, evicts);
         if (spec[i].range == LK_SINK) {
             rule->keep = spec[i].n_tok;
             if (rule->codec.coding == LK_F16) rule->block_rows = (int)spec[i].n_tok;
@@ -43,9 +52,9 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
         n++;
     }
     const struct lk_level_rule *newest = &out[n - 1];
-    if (newest->codec.coding != LK_F16) { /* coding whole tiles is cheaper by far, and the newest rows stay exact */
+    if (newest->codec.coding != LK_F16 || newest->policy.keep != LK_KEEP_ALL) { /* coding whole tiles is cheaper by far, and the newest rows stay exact */
         out[n] = (struct lk_level_rule){.codec = {.coding = LK_F16, .bits = 16}, .spec = recipe->n_level,
-                                        .block_rows = LK_TILE, .batch = larger(LK_TILE, newest->block_rows)};
+                                        .block_rows = LK_TILE, .batch = newest->coming};
         n++;
     }
     return n;
@@ -63,12 +72,18 @@ bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_fill *
         if (rule[i].percent > 0) keep = (int64_t)ceil(rule[i].percent / 100.0 * (double)n_tok);
         if (fill[i].rows < keep + rule[i].batch) continue;
         /* Channel statistics are taken from the rows at hand when the first of them leave. */
-        if (rule[i - 1].codec.sigma && fill[i - 1].rows == 0 && fill[i].rows < LK_CALIBRATE_ROWS) continue;
+        if (fill[i - 1].rows == 0 && fill[i].rows < rule[i - 1].wait) continue;
         *from = i;
         *n = rule[i].batch;
         return true;
     }
     return false;
+}
+
+int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t n) {
+    if (rule->policy.keep == LK_KEEP_ALL) return n;
+    int64_t room = rule->slots - fill->rows;
+    return room < n ? room : n;
 }
 
 int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_fill *fill) {
@@ -109,9 +124,11 @@ void lk_level_advance(const struct lk_level_rule *rule, struct lk_fill *fill, in
     note_most(rule, fill, n_level, most);
     int from, n;
     while (lk_level_next_move(rule, fill, n_level, n_tok + n_new, &from, &n)) {
-        lk_level_put(&fill[from - 1], n);
+        int64_t stay = lk_level_room(&rule[from - 1], &fill[from - 1], n);
+        lk_level_put(&fill[from - 1], stay);
         note_most(rule, fill, n_level, most);
         lk_level_take(&rule[from], &fill[from], n);
+        *first += n - stay;
     }
     if (n_swa <= 0) return;
     for (int i = 0; i < n_level; i++) {

@@ -6,6 +6,9 @@
  *                | sink | body ........................ | recent | newest |
  *
  * Rows enter the newest level and leave a level from its front, in batches, into the next older one.
+ * Where that one has a policy and no room, as many rows are gone for good as came. Rows are counted by
+ * index then: [first, n_tok) holds those that are left, the newest at n_tok - 1, and `first` is the
+ * number of those that went. A row's position is its index but for sinks (lk_cache_position).
  * The cache moves real rows by these rules, and planning and reserving follow them without rows, so
  * that what is planned is what happens. */
 #ifndef LK_CACHE_LEVEL_H
@@ -24,8 +27,12 @@ struct lk_level_rule {
     int             spec;       /* index of the recipe's level; n_level for the staging level          */
     int             block_rows; /* rows of one block                                                    */
     int             batch;      /* rows that leave at once; 0: none ever leave (sinks, the oldest level) */
+    int             coming;     /* rows that come at once from the newer level                          */
     uint32_t        keep;       /* rows that stay behind                                                */
     float           percent;    /* rows that stay behind, in per cent of the tokens seen                */
+    int             wait;       /* rows the newer level has before it gives the first, for channel statistics */
+    struct lk_policy policy;    /* which rows stay in the level; LK_KEEP_ALL where there is no limit     */
+    uint32_t        slots;      /* rows it has room for where there is one                              */
 };
 
 /* How full it is. Blocks hold rows [skip, skip + rows). */
@@ -46,6 +53,9 @@ uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level);
  * n_tok: tokens seen, these rows included. */
 bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_fill *fill, int n_level,
                         int64_t n_tok, int *from, int *n);
+
+/* Of n rows that come to a level, those for which it has room. */
+int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t n);
 
 /* Blocks that hold a level's rows. */
 int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_fill *fill);

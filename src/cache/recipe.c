@@ -268,6 +268,17 @@ static lk_status read_layers(struct parse *p) {
     return LK_OK;
 }
 
+/* codecs | 'none', after the range of a level */
+static lk_status read_body_codecs(struct parse *p, struct lk_level_spec *level, struct lk_codec side[2]) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    if (level->range != LK_BODY || strcmp(word, "none") != 0) return read_codecs(p, side);
+    lk_scan_word(&p->scan, word);
+    level->policy.keep = LK_KEEP_NEWEST; /* 0 of them */
+    side[LK_K] = side[LK_V] = (struct lk_codec){.coding = LK_F16, .bits = 16};
+    return LK_OK;
+}
+
 /* A part with a range, or codecs alone, which mean 'all: codecs'. */
 static lk_status read_part(struct parse *p) {
     struct lk_recipe *r = p->recipe;
@@ -295,7 +306,7 @@ static lk_status read_part(struct parse *p) {
         status = read_range(p, word, at, level);
         if (!status) status = read_colon(p);
     }
-    if (!status) status = read_codecs(p, side);
+    if (!status) status = read_body_codecs(p, level, side);
     if (status) return status;
     level->k                = side[LK_K];
     level->v                = side[LK_V];
@@ -403,6 +414,12 @@ void lk_recipe_free(lk_recipe *recipe) {
 }
 
 const char *lk_recipe_text(const lk_recipe *recipe) { return recipe->text; }
+
+bool lk_recipe_evicts(const struct lk_recipe *recipe) {
+    for (int i = 0; i < recipe->n_level; i++)
+        if (recipe->level[i].policy.keep != LK_KEEP_ALL) return true;
+    return false;
+}
 
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out) {
     memcpy(out, recipe->level, (size_t)recipe->n_level * sizeof *out);

@@ -12,6 +12,7 @@
  *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0)
  *   SPAN     := N | N '%'         tokens, or per cent of the tokens seen
  *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
+ *             | 'none'                            body only: such rows are dropped
  *   CODEC    := NAME [ '(' OPTION { ',' OPTION } ')' ]
  *   NAME     := f16 | int8 | kivi2 | kivi4 | rot1 .. rot8
  *   OPTION   := g32 | g64 | g128              kivi: group size (default g32)
@@ -27,6 +28,7 @@
 
 #include "base/err.h"
 #include "codec/codec.h"
+#include "policy/policy.h"
 
 enum { LK_MAX_LEVEL = 8, LK_MAX_OVERRIDE = 16 };
 
@@ -37,6 +39,7 @@ struct lk_level_spec {
     char            name[32];  /* as printed: "sink 4", "body", "recent 10%"            */
     uint32_t        n_tok;     /* sink, recent, residual: tokens; 0 where per cent is used */
     float           percent;   /* recent: of the tokens seen; 0 where tokens are used   */
+    struct lk_policy policy;   /* body: which rows stay; with a limit n_tok is its rows */
     struct lk_codec k, v;
 };
 
@@ -57,5 +60,8 @@ struct lk_recipe {
 /* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied; where two
  * overrides name a layer, the later one holds. */
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out);
+
+/* Does a body of limited size let rows go? */
+bool lk_recipe_evicts(const struct lk_recipe *recipe);
 
 #endif

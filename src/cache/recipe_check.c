@@ -10,6 +10,8 @@ static lk_status check_order(const struct lk_recipe *recipe, const struct lk_sca
         if (level->range == LK_SINK) {
             if (sink) return lk_scan_fail(scan, at[i], false, "there is a sink already: '%s'", sink->name);
             if (i) return lk_scan_fail(scan, at[i], false, "the sink holds the oldest tokens and comes first");
+            if (!lk_codec_single_rows(&level->k, LK_K) || !lk_codec_single_rows(&level->v, LK_V))
+                return lk_scan_fail(scan, at[i], false, "sinks arrive one by one, and this codec takes whole tiles: use f16 or int8");
             sink = level;
         } else if (level->range == LK_BODY) {
             if (body) return lk_scan_fail(scan, at[i], false, "there is a body already");
@@ -59,6 +61,22 @@ static lk_status check_ageing(const struct lk_recipe *recipe, const struct lk_sc
     return LK_OK;
 }
 
+/* Rows that a body lets go are the same on both sides, so rows must reach it at the same time. */
+static lk_status check_evicting(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *at, const size_t *override_at,
+                                int body) {
+    const struct lk_level_spec *level = &recipe->level[body];
+    if (level->policy.keep == LK_KEEP_ALL) return LK_OK;
+    for (int i = body + 1; i < recipe->n_level; i++)
+        if (recipe->level[i].range == LK_RESIDUAL)
+            return lk_scan_fail(scan, at[i], false, "a residual lets K and V go at different times: say 'window' where rows are dropped");
+    if (level->n_tok > 0) return LK_OK;
+    if (body + 1 == recipe->n_level)
+        return lk_scan_fail(scan, at[body], false, "a body of none needs a window for the newest tokens");
+    if (recipe->n_override > 0)
+        return lk_scan_fail(scan, override_at[0], false, "'layers' is about the body, of which none is kept");
+    return LK_OK;
+}
+
 lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *level_at,
                           const size_t *override_at, const char *alone) {
     lk_status status = check_order(recipe, scan, level_at);
@@ -72,8 +90,10 @@ lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *
                                 alone, level->name);
     }
     status = check_sums(recipe, scan, level_at);
+    if (!status) status = check_evicting(recipe, scan, level_at, override_at, body);
     for (int i = body; i < recipe->n_level && !status; i++) {
         const struct lk_codec codec[2] = {recipe->level[i].k, recipe->level[i].v};
+        if (i == body && recipe->level[i].policy.keep != LK_KEEP_ALL && recipe->level[i].n_tok == 0) continue;
         status = check_ageing(recipe, scan, level_at, i, codec, level_at[i], recipe->level[i].name);
     }
     for (int i = 0; i < recipe->n_override && !status; i++) {

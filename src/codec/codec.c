@@ -17,6 +17,10 @@ int lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side) {
 
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side) { return ops_of(codec)->row_wise(codec, side); }
 
+bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side) {
+    return lk_codec_row_wise(codec, side) && !codec->sigma;
+}
+
 const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head) {
     if (d_head < 8 || d_head % 8) return "d_head must be a multiple of 8";
     if (d_head > LK_MAX_D_HEAD) return "d_head must be at most 256";

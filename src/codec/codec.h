@@ -50,6 +50,9 @@ struct lk_codec {
 int  lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side);
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side);
 
+/* Can rows arrive one at a time, without statistics of others? */
+bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side);
+
 /* May a head of d_head channels be stored? NULL if so, else a reason ("kivi groups of 64 channels
  * need d_head to be a multiple of 64"), static. */
 const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head);
