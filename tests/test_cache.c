@@ -48,7 +48,7 @@ static void read_back(const struct lk_stream *s, float *out) {
             for (int h = 0; h < N_HEAD_KV; h++)
                 lk_codec_decode(&s->rule[level].codec, s->side, D_HEAD, s->rule[level].block_rows,
                                 s->rule[level].codec.sigma ? s->sigma + h * D_HEAD : NULL, block + h * s->level[level].head_bytes,
-                                row, (int)n, out + lk_cache_position(s, level, at) * N_CHANNEL + h * D_HEAD, N_CHANNEL);
+                                row, (int)n, out + lk_cache_position(s, level, at, h) * N_CHANNEL + h * D_HEAD, N_CHANNEL);
             at += n;
         }
 }
@@ -257,8 +257,8 @@ static void test_nothing_between(void **state) {
             assert_int_equal(s->fill[1].rows, 0);
             assert_int_equal(s->fill[2].rows, n < 4 ? 0 : n > 104 ? 100 : n - 4);
             if (n <= 4) continue;
-            assert_int_equal(lk_cache_position(s, 0, 2), 2);
-            assert_int_equal(lk_cache_position(s, 2, 0), n > 104 ? n - 100 : 4);
+            assert_int_equal(lk_cache_position(s, 0, 2, 0), 2);
+            assert_int_equal(lk_cache_position(s, 2, 0, 0), n > 104 ? n - 100 : 4);
         }
         assert_int_equal(lk_cache_truncate(cache, n - 1), n > 4 && n <= 104);
         if (n > 4 && n <= 104) add(cache, x, 1);

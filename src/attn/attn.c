@@ -120,10 +120,18 @@ static void prepare_queries(struct item *item, int level) {
     const struct lk_codec *codec = &attn->k->rule[level].codec;
     const struct lk_codec *before = item->k_level < 0 ? NULL : &attn->k->rule[item->k_level].codec;
     bool exact = codec->coding == LK_F16; /* such rows are multiplied with the floats themselves */
-    if (before && lk_codec_same_domain(before, codec) && exact == (before->coding == LK_F16)) return;
-    for (int i = 0; i < item->n_q; i++)
-        lk_codec_query(codec, attn->d_head, sigma_of(item, attn->k, level), query_of(item, i),
-                       item->mem.query + (size_t)i * attn->d_head);
+    bool shift = attn->k->rule[level].shift, shifted = before && attn->k->rule[item->k_level].shift;
+    if (before && lk_codec_same_domain(before, codec) && exact == (before->coding == LK_F16) && shift == shifted) return;
+    for (int i = 0; i < item->n_q; i++) {
+        float turned[LK_MAX_D_HEAD];
+        const float *q = query_of(item, i);
+        if (shift && attn->rope) {
+            memcpy(turned, q, attn->d_head * sizeof *q);
+            lk_rope_turn_back(attn->rope, turned, attn->k->first);
+            q = turned;
+        }
+        lk_codec_query(codec, attn->d_head, sigma_of(item, attn->k, level), q, item->mem.query + (size_t)i * attn->d_head);
+    }
     if (exact) item->queries = (struct lk_queries){.n_q = item->n_q, .d_head = attn->d_head, .q = item->mem.query};
     else lk_queries_prepare(&item->queries, item->mem.query, item->n_q, attn->d_head, item->mem.form);
     item->k_level = level;
@@ -210,8 +218,13 @@ static void add_bias(const struct item *item, int i, float *s, int64_t first, in
     int64_t level_first = attn->k->first;
     for (int level = 0; level < attn->k->n_level; level_first += attn->k->fill[level].rows, level++) {
         int64_t end = level_first + attn->k->fill[level].rows, at = level_first > first ? level_first : first;
-        int64_t distance = pos - lk_cache_position(attn->k, level, at - level_first);
-        for (; at < end && at < first + n; at++, distance--) s[at - first] -= slope * (float)distance;
+        bool slots = attn->k->rule[level].limit.policy.keep != LK_KEEP_ALL;
+        int64_t shift = attn->k->rule[level].shift ? attn->k->first : 0;
+        int64_t distance = at < end ? pos - shift - lk_cache_position(attn->k, level, at - level_first, item->head) : 0;
+        for (; at < end && at < first + n; at++, distance--) {
+            if (slots) distance = pos - lk_cache_position(attn->k, level, at - level_first, item->head);
+            s[at - first] -= slope * (float)distance;
+        }
     }
 }
 
@@ -361,10 +374,12 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
         int tok = row / attn->n_head, head = row % attn->n_head;
         int q = tok * group + head % group;
         float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;
+        const float *more = attn->more ? attn->more + (size_t)row * (d + 2) : NULL;
         for (int r = 0; r < n_range; r++) max = fmaxf(max, partial_of(attn, r, head / group, q)[d]);
+        if (more) max = fmaxf(max, more[d]);
         memset(out, 0, d * sizeof *out);
-        for (int r = 0; r < n_range; r++) {
-            const float *part = partial_of(attn, r, head / group, q);
+        for (int r = more ? -1 : 0; r < n_range; r++) {
+            const float *part = r < 0 ? more : partial_of(attn, r, head / group, q);
             float weight = expf(part[d] - max);
             sum += weight * part[d + 1];
             for (int c = 0; c < d; c++) out[c] += weight * part[c];
@@ -410,14 +425,59 @@ static void sum_queries(struct item *item, int64_t first) {
     }
 }
 
-/* Weights s [n] of the rows from index `at` on, to where their positions are in weight [n_tok]. */
-static void place(const struct lk_stream *k, int64_t at, const float *s, int n, float *weight) {
+/* Largest score and sum of exponentials of query q of a KV head over all its ranges. */
+static void join_ranges(const struct lk_attn *attn, int n_range, int head, int q, float *max, float *sum) {
+    *max = -INFINITY;
+    *sum = 0;
+    for (int r = 0; r < n_range; r++) *max = fmaxf(*max, partial_of(attn, r, head, q)[attn->d_head]);
+    for (int r = 0; r < n_range; r++) {
+        const float *part = partial_of(attn, r, head, q);
+        *sum += expf(part[attn->d_head] - *max) * part[attn->d_head + 1];
+    }
+}
+
+/* Add the weights that queries from q0 on, at most a tile of them, give to the rows of chunk [a, b). */
+static void hear_chunk(struct item *item, int n_range, int64_t a, int64_t b, float *heard) {
+    const struct lk_attn *attn = item->attn;
+    item->k_level = -1;
+    score_chunk(item, a, b);
+    for (int i = 0; i < item->n_q; i++) {
+        int lo, n;
+        float max, sum, *s = seen_scores(item, i, a, b, &lo, &n);
+        if (n == 0) continue;
+        join_ranges(attn, n_range, item->head, item->q0 + i, &max, &sum);
+        attn->kern->exp_sum(s, n, attn->scale, max);
+        float *row = heard + (a + lo - attn->k->first) * attn->n_head_kv + item->head;
+        for (int t = 0; t < n; t++) row[(size_t)t * attn->n_head_kv] += s[t] / sum;
+    }
+}
+
+void lk_attn_listen(const struct lk_attn *attn, int n_range, bool last, float *heard, int ith, int nth) {
+    const struct lk_stream *k = attn->k;
+    int group = attn->n_head / attn->n_head_kv, n_query = attn->n_tok * group;
+    int n_chunk = (int)((k->n_tok - k->first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK);
+    struct item item = {.attn = attn, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(attn->d_head), attn->d_head)};
+    for (int i = ith; i < attn->n_head_kv * n_chunk; i += nth) {
+        int64_t a = k->first + (int64_t)(i / attn->n_head_kv) * LK_ATTN_CHUNK, b = a + LK_ATTN_CHUNK < k->n_tok ? a + LK_ATTN_CHUNK : k->n_tok;
+        item.head = i % attn->n_head_kv;
+        for (int64_t row = a; last && row < b; row++) heard[(row - k->first) * attn->n_head_kv + item.head] = 0;
+        int64_t tok = a - (k->n_tok - attn->n_tok); /* the first that sees a row of the chunk */
+        if (last) tok = attn->n_tok - 1;
+        for (item.q0 = tok > 0 ? (int)tok * group : 0; item.q0 < n_query; item.q0 += item.n_q) {
+            item.n_q = n_query - item.q0 < LK_ATTN_QUERIES ? n_query - item.q0 : LK_ATTN_QUERIES;
+            hear_chunk(&item, n_range, a, b, heard);
+        }
+    }
+}
+
+/* Weights s [n] of a head's rows from index `at` on, to where their positions are in weight [n_tok]. */
+static void place(const struct lk_stream *k, int head, int64_t at, const float *s, int n, float *weight) {
     int64_t level_first = k->first;
     for (int level = 0; level < k->n_level; level_first += k->fill[level].rows, level++) {
         int64_t end = level_first + k->fill[level].rows;
         if (end > at + n) end = at + n;
-        int64_t from = level_first > at ? level_first : at;
-        if (from < end) memcpy(weight + lk_cache_position(k, level, from - level_first), s + (from - at), (end - from) * sizeof *s);
+        for (int64_t i = level_first > at ? level_first : at; i < end; i++)
+            weight[lk_cache_position(k, level, i - level_first, head)] = s[i - at];
     }
 }
 
@@ -441,7 +501,7 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
                     if (n == 0) continue;
                     attn->kern->exp_sum(s, n, attn->scale, item.mem.max[i]);
                     scale_row(s, n, 1 / item.mem.sum[i]);
-                    place(attn->k, a + lo, s, n, weight + i * n_pos);
+                    place(attn->k, item.head, a + lo, s, n, weight + i * n_pos);
                 }
             }
         }

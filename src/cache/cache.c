@@ -1,10 +1,20 @@
 #include "cache/cache.h"
 
 #include "cache/calibrate.h"
+#include "cache/move.h"
 
 #include <string.h>
 
 static size_t channels(const struct lk_cache_shape *shape) { return (size_t)shape->n_head_kv * shape->d_head; }
+
+static const struct lk_slots *init_slots(struct lk_cache *cache, int layer, const struct lk_policy *policy) {
+    struct lk_slots *slots = &cache->slots[layer];
+    slots->policy = *policy;
+    slots->policy.salt = (uint32_t)layer;
+    slots->n_head = cache->shape.n_head_kv;
+    slots->hears = lk_policy_hears(policy) != LK_HEARS_NOTHING;
+    return slots;
+}
 
 static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *recipe, int layer, enum lk_side side, lk_err *err) {
     const struct lk_cache_shape *shape = &cache->shape;
@@ -12,11 +22,13 @@ static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *rec
     bool swa = shape->is_swa && shape->is_swa[layer];
     stream->side = side;
     stream->n_swa = swa ? shape->n_swa : 0;
-    stream->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, stream->rule);
+    stream->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, shape->n_ctx, stream->rule);
     stream->rows = cache->rows[side];
     bool sigma = false;
     for (int i = 0; i < stream->n_level; i++) {
         const struct lk_level_rule *rule = &stream->rule[i];
+        bool limited = rule->limit.policy.keep != LK_KEEP_ALL && (recipe->absorbs || !lk_limit_none(&rule->limit));
+        if (limited && !stream->n_swa) stream->slots = init_slots(cache, layer, &rule->limit.policy);
         const char *reason = lk_codec_refuses(&rule->codec, side, shape->d_head);
         if (reason) return lk_fail(err, LK_E_UNSUPPORTED, "this model's heads of %d channels cannot be kept so: %s", shape->d_head, reason);
         struct lk_level *level = &stream->level[i];
@@ -40,10 +52,11 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, co
     cache->kern = lk_kern_choose(NULL); /* all tables write the same bits */
     lk_pool_init(&cache->pool, ledger);
     cache->stream = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->stream);
+    cache->slots = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->slots);
     for (int side = 0; side < 2; side++)
         cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, LK_MAX_MOVE * channels(shape) * sizeof(float));
     lk_status status = LK_OK;
-    if (!cache->stream || !cache->rows[LK_K] || !cache->rows[LK_V]) status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    if (!cache->stream || !cache->slots || !cache->rows[LK_K] || !cache->rows[LK_V]) status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
     for (int layer = 0; status == LK_OK && layer < shape->n_layer; layer++)
         for (int side = 0; status == LK_OK && side < 2; side++) status = init_stream(cache, recipe, layer, side, err);
     if (status != LK_OK) lk_cache_free(cache);
@@ -52,6 +65,7 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, co
 }
 
 void lk_cache_clear(struct lk_cache *cache) {
+    for (int layer = 0; cache->slots && layer < cache->shape.n_layer; layer++) lk_slots_release(&cache->slots[layer], cache->ledger);
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             struct lk_stream *stream = &cache->stream[layer][side];
@@ -82,6 +96,7 @@ void lk_cache_free(struct lk_cache *cache) {
             }
         lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
     }
+    lk_release(cache->ledger, LK_FOR_OTHER, cache->slots, cache->shape.n_layer * sizeof *cache->slots);
     for (int side = 0; side < 2; side++)
         lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], LK_MAX_MOVE * channels(&cache->shape) * sizeof(float));
     lk_pool_destroy(&cache->pool);
@@ -98,15 +113,17 @@ bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n
     return true;
 }
 
-static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, int64_t n_new, int64_t portion) {
+static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, struct lk_slots *slots, int64_t n_new, int64_t portion) {
     struct lk_fill fill[LK_MAX_STREAM_LEVEL];
-    int64_t most[LK_MAX_STREAM_LEVEL] = {0}, first = stream->first, n_tok = stream->n_tok;
+    int64_t most[LK_MAX_STREAM_LEVEL] = {0}, first = stream->first, n_tok = stream->n_tok, most_rows = 0;
     memcpy(fill, stream->fill, sizeof fill);
     for (int64_t done = 0; done < n_new;) {
         int64_t n = n_new - done < portion ? n_new - done : portion;
+        if (most_rows < n_tok + done + n - first) most_rows = n_tok + done + n - first;
         lk_level_advance(stream->rule, fill, stream->n_level, n_tok + done, n, stream->n_swa, &first, most);
         done += n;
     }
+    if (stream->slots && !lk_slots_room(slots, cache->ledger, most_rows)) return 0;
     for (int i = 0; i < stream->n_level; i++) {
         struct lk_level *level = &stream->level[i];
         if (!lk_cache_has_room(cache, level, most[i])) return 0;
@@ -121,7 +138,7 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
     cache->reserved = 0;
     int ok = 1;
     for (int layer = layer0; ok && layer < layer1; layer++)
-        for (int side = 0; ok && side < 2; side++) ok = want_for_stream(cache, &cache->stream[layer][side], n_new, portion);
+        for (int side = 0; ok && side < 2; side++) ok = want_for_stream(cache, &cache->stream[layer][side], &cache->slots[layer], n_new, portion);
     if (ok && lk_pool_fill(&cache->pool)) return LK_OK;
     lk_pool_want_none(&cache->pool);
     lk_pool_trim(&cache->pool);
@@ -153,7 +170,11 @@ const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t a
     return stream->level[level].block[slot / block_rows];
 }
 
-int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at) {
+int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at, int head) {
+    if (stream->slots) {
+        for (int i = 0; i < level; i++) at += stream->fill[i].rows;
+        return stream->slots->pos[at * stream->slots->n_head + head];
+    }
     if (level == 0 && lk_level_sinks(stream->rule, stream->n_level)) return at;
     int64_t newer = 0;
     for (int i = level; i < stream->n_level; i++) newer += stream->fill[i].rows;
@@ -177,15 +198,14 @@ static int add_block(struct lk_cache *cache, struct lk_level *level) {
     return block != NULL;
 }
 
-/* Encode x [n][n_head_kv][d_head] behind the level's newest row. */
-static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
+bool lk_move_put(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
     const struct lk_level_rule *rule = &stream->rule[i];
     struct lk_level *level = &stream->level[i];
     struct lk_fill *fill = &stream->fill[i];
     size_t stride = channels(&cache->shape);
     while (n > 0) {
         int64_t slot = fill->skip + fill->rows;
-        if (slot / rule->block_rows >= level->n_block && !add_block(cache, level)) return 0;
+        if (slot / rule->block_rows >= level->n_block && !add_block(cache, level)) return false;
         int row = (int)(slot % rule->block_rows);
         int64_t take = rule->block_rows - row < n ? rule->block_rows - row : n;
         for (int h = 0; h < cache->shape.n_head_kv; h++)
@@ -194,17 +214,16 @@ static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, con
         x += take * stride;
         n -= take;
     }
-    return 1;
+    return true;
 }
 
-/* Decode the level's oldest n <= LK_MAX_MOVE rows into stream->rows. */
-static void read_oldest(const struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t n) {
+void lk_move_read(const struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t n) {
     int d = cache->shape.d_head;
     for (int h = 0; h < cache->shape.n_head_kv; h++)
         lk_read_rows(stream, i, 0, n, h, d, cache->kern, stream->rows + (size_t)h * d, channels(&cache->shape));
 }
 
-static void drop_oldest(struct lk_cache *cache, struct lk_stream *stream, int i, int64_t n) {
+void lk_move_drop(struct lk_cache *cache, struct lk_stream *stream, int i, int64_t n) {
     struct lk_level *level = &stream->level[i];
     struct lk_fill *fill = &stream->fill[i];
     int64_t gone = (fill->skip + n) / stream->rule[i].block_rows;
@@ -220,9 +239,14 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
     int64_t sinks = (int64_t)lk_level_sinks(stream->rule, stream->n_level) - stream->n_tok;
     if (sinks < 0) sinks = 0;
     if (sinks > n) sinks = n;
+    if (stream->slots && side == LK_K) {
+        struct lk_slots *slots = &cache->slots[layer];
+        if (!lk_slots_room(slots, cache->ledger, slots->n + n)) return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+        lk_slots_append(slots, n, stream->n_tok);
+    }
     stream->n_tok += n;
-    if (put_rows(cache, stream, 0, x, sinks) &&
-        put_rows(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
+    if (lk_move_put(cache, stream, 0, x, sinks) &&
+        lk_move_put(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
 }
 
@@ -235,29 +259,33 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
             for (int c = 0; c < d; c++) stream->query[h / group * d + c] += q[c] * q[c];
 }
 
+void lk_move_calibrate(struct lk_cache *cache, struct lk_stream *stream, int from) {
+    if (!stream->rule[from - 1].codec.sigma || stream->calibrated) return;
+    for (int h = 0; h < cache->shape.n_head_kv; h++)
+        lk_calibrate(stream, h, cache->shape.d_head, cache->kern, stream, from, 0, stream->fill[from].rows / LK_TILE, stream->rows);
+    stream->calibrated = true;
+}
+
 lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
     struct lk_stream *stream = &cache->stream[layer][side];
+    if (stream->slots) return lk_slots_settle(cache, layer, err);
     int from, batch;
     while (lk_level_next_move(stream->rule, stream->fill, stream->n_level, stream->n_tok, &from, &batch)) {
-        if (stream->rule[from - 1].codec.sigma && !stream->calibrated) {
-            for (int h = 0; h < cache->shape.n_head_kv; h++)
-                lk_calibrate(stream, h, cache->shape.d_head, cache->kern, stream, from, 0, stream->fill[from].rows / LK_TILE, stream->rows);
-            stream->calibrated = true;
-        }
+        lk_move_calibrate(cache, stream, from);
         for (int left = batch; left > 0;) {
             int n = left < LK_MAX_MOVE ? left : LK_MAX_MOVE;
-            int64_t stay = lk_level_room(&stream->rule[from - 1], &stream->fill[from - 1], n);
-            if (stay) read_oldest(cache, stream, from, stay);
-            if (!put_rows(cache, stream, from - 1, stream->rows, stay))
+            int64_t stay = lk_level_room(&stream->rule[from - 1], &stream->fill[from - 1], stream->n_tok, n);
+            if (stay) lk_move_read(cache, stream, from, stay);
+            if (!lk_move_put(cache, stream, from - 1, stream->rows, stay))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
-            drop_oldest(cache, stream, from, n);
+            lk_move_drop(cache, stream, from, n);
             stream->first += n - stay;
             left -= n;
         }
     }
     for (int i = 0; stream->n_swa > 0 && i < stream->n_level; i++) {
         int64_t n = lk_level_droppable(&stream->rule[i], &stream->fill[i], stream->first, stream->n_tok, stream->n_swa);
-        if (n) drop_oldest(cache, stream, i, n);
+        if (n) lk_move_drop(cache, stream, i, n);
         stream->first += n;
         if (stream->fill[i].rows) break;
     }
@@ -274,6 +302,10 @@ lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err 
         struct lk_stream *stream = &cache->stream[layer][side];
         lk_level_advance(stream->rule, stream->fill, stream->n_level, 0, n_tok, stream->n_swa, &stream->first, NULL);
         stream->n_tok = n_tok;
+        if (stream->slots && side == LK_K) {
+            ok = lk_slots_room(&cache->slots[layer], cache->ledger, n_tok - stream->first);
+            if (ok) lk_slots_append(&cache->slots[layer], n_tok - stream->first, stream->first); /* until they are chosen */
+        }
         for (int i = 0; ok && i < stream->n_level; i++) {
             int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
             ok = lk_cache_has_room(cache, &stream->level[i], n_block) && (!n_block || lk_pool_want(&cache->pool, stream->level[i].block_bytes, n_block));
@@ -313,10 +345,13 @@ void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int hea
             int row;
             int64_t n;
             void *block = (void *)lk_cache_locate(stream, i, at, &row, &n);
-            int64_t pos = lk_cache_position(stream, i, at), gone = at == 0 && stream->rule[i].block_rows <= LK_MAX_MOVE ? row : 0;
+            int64_t pos = lk_cache_position(stream, i, at, head), gone = at == 0 && stream->rule[i].block_rows <= LK_MAX_MOVE ? row : 0;
             if (gone + n > LK_MAX_MOVE) n = LK_MAX_MOVE - gone;
+            bool chosen = stream->rule[i].limit.policy.keep != LK_KEEP_ALL;
+            for (int64_t r = 0; chosen && r < n; r++)
+                lk_read_rows(exact, 0, lk_cache_position(stream, i, at + r, head), 1, head, d, cache->kern, rows + r * stride, stride);
             /* Rows that have left a block were coded with it. */
-            lk_read_rows(exact, 0, pos - gone, gone + n, head, d, cache->kern, rows, stride);
+            if (!chosen) lk_read_rows(exact, 0, pos - gone, gone + n, head, d, cache->kern, rows, stride);
             put_head(cache, stream, i, block, row - (int)gone, gone + n, head, rows);
             at += n;
         }
@@ -329,6 +364,7 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
             if (stream->n_tok - n_tok > stream->fill[stream->n_level - 1].rows) return false;
             /* What let rows go may have let go what an earlier query sees. */
             if (stream->n_swa == 0 && stream->first > 0) return false;
+            if (stream->slots && stream->slots->hears && n_tok < stream->n_tok) return false;
             if (stream->n_swa > 0 && stream->first > 0 && n_tok - stream->n_swa + 1 < stream->first) return false;
         }
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
@@ -336,6 +372,7 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
             struct lk_stream *stream = &cache->stream[layer][side];
             int newest = stream->n_level - 1;
             stream->fill[newest].rows -= stream->n_tok - n_tok;
+            if (stream->slots && side == LK_K) cache->slots[layer].n -= stream->n_tok - n_tok;
             stream->n_tok = n_tok;
             struct lk_level *level = &stream->level[newest];
             int64_t keep = lk_level_blocks(&stream->rule[newest], &stream->fill[newest]);
@@ -349,6 +386,7 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
 
 struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache) {
     struct lk_cache_bytes sum = {0};
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) sum.scale += lk_slots_bytes(&cache->slots[layer], cache->slots[layer].n);
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
@@ -386,6 +424,7 @@ static int foresee_stream(struct lk_cache *cache, struct lk_stream *stream, int6
         done += n;
     }
     int ok = 1;
+    if (stream->slots && stream->side == LK_K) *tables += lk_slots_bytes(stream->slots, n_tok - stream->first);
     for (int i = 0; i < stream->n_level; i++) {
         int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
         *tables += n_block * sizeof(void *);

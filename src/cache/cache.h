@@ -6,18 +6,21 @@
  *
  *   lk_cache_lay, _fill   instead of all three: a whole prompt, each row coded once, where it would age to
  *
- * append and settle work on one stream, so different streams may be worked on by different threads. */
+ * append and settle work on one stream, so different streams may be worked on by different threads. Only
+ * in a layer whose streams have slots, settling works on both, once both have the same tokens. */
 #ifndef LK_CACHE_CACHE_H
 #define LK_CACHE_CACHE_H
 
 #include "cache/level.h"
 #include "cache/pool.h"
+#include "cache/slots.h"
 #include "kern/kern.h"
 
 struct lk_cache_shape {
     int            n_layer, n_head_kv, d_head;
     int            n_swa;  /* window of sliding-window layers; 0: none       */
     const uint8_t *is_swa; /* [n_layer] or NULL; borrowed for the cache's life */
+    int64_t        n_ctx;  /* longest context that the model was trained for   */
 };
 
 struct lk_level {
@@ -36,6 +39,7 @@ struct lk_stream {
     float               *sigma;        /* [n_head_kv][d_head] equaliser, or NULL where unused      */
     float               *query;        /* [n_head_kv][d_head] sum of q^2 until sigma is taken; K with sigma only */
     bool                 calibrated;
+    const struct lk_slots *slots;      /* of the layer, where a level has a limit; else NULL       */
     float               *rows;         /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by a side's streams */
 };
 
@@ -50,6 +54,8 @@ struct lk_cache {
     const struct lk_kern *kern;       /* codes rows */
     struct lk_pool        pool;
     struct lk_stream    (*stream)[2]; /* [n_layer][K, V] */
+    struct lk_slots      *slots;      /* [n_layer] */
+    struct lk_leave       leave;
     float                *rows[2];
     int64_t               reserved;   /* single tokens for which prepare has already found memory */
 };
@@ -105,8 +111,9 @@ bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n
  * in the block; *n: rows of the level that follow in this block, the row itself included. */
 const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t at, int *row, int64_t *n);
 
-/* Position of that row's token. Within a level positions follow each other. */
-int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at);
+/* Position of that row's token. In a level without a limit positions follow each other and are the same
+ * for all heads. */
+int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at, int head);
 
 /* Bytes by what they hold; their sum is what the ledger says. */
 struct lk_cache_bytes {

@@ -6,9 +6,9 @@
  *                | sink | body ........................ | recent | newest |
  *
  * Rows enter the newest level and leave a level from its front, in batches, into the next older one.
- * Where that one has a policy and no room, as many rows are gone for good as came. Rows are counted by
+ * Where that one has a limit and no room, as many rows are gone for good as came. Rows are counted by
  * index then: [first, n_tok) holds those that are left, the newest at n_tok - 1, and `first` is the
- * number of those that went. A row's position is its index but for sinks (lk_cache_position).
+ * number of those that went. Heads may keep different rows (cache/slots.h), but as many.
  * The cache moves real rows by these rules, and planning and reserving follow them without rows, so
  * that what is planned is what happens. */
 #ifndef LK_CACHE_LEVEL_H
@@ -31,8 +31,8 @@ struct lk_level_rule {
     uint32_t        keep;       /* rows that stay behind                                                */
     float           percent;    /* rows that stay behind, in per cent of the tokens seen                */
     int             wait;       /* rows the newer level has before it gives the first, for channel statistics */
-    struct lk_policy policy;    /* which rows stay in the level; LK_KEEP_ALL where there is no limit     */
-    uint32_t        slots;      /* rows it has room for where there is one                              */
+    bool            shift;      /* sinks whose distance counts held rows only (attn/rope.h)             */
+    struct lk_limit limit;      /* rows it has room for, a multiple of `coming` with per cent and without */
 };
 
 /* How full it is. Blocks hold rows [skip, skip + rows). */
@@ -41,9 +41,9 @@ struct lk_fill {
     int32_t skip; /* rows already gone from the first block */
 };
 
-/* The levels of one stream. `swa`: a sliding-window layer, which has no use for sinks.
- * out: [LK_MAX_STREAM_LEVEL]; returns their number. */
-int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side, bool swa,
+/* The levels of one stream. `swa`: a sliding-window layer, which has no use for sinks. n_ctx: the longest
+ * context that the model was trained for. out: [LK_MAX_STREAM_LEVEL]; returns their number. */
+int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side, bool swa, int64_t n_ctx,
                    struct lk_level_rule *out);
 
 /* Sinks a stream has room for: rows below this position go to level 0 and stay. 0 without sinks. */
@@ -54,8 +54,8 @@ uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level);
 bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_fill *fill, int n_level,
                         int64_t n_tok, int *from, int *n);
 
-/* Of n rows that come to a level, those for which it has room. */
-int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t n);
+/* Of n rows that come to a level when n_tok tokens are seen, those for which it has room. */
+int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t n_tok, int64_t n);
 
 /* Blocks that hold a level's rows. */
 int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_fill *fill);

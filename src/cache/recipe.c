@@ -24,7 +24,7 @@ struct parse {
     size_t            n_text;
 };
 
-static const char ranges[] = "sink, body, all, recent, window, residual or layers";
+static const char ranges[] = "sink, body, keep, all, recent, window, residual or layers";
 static const char codecs[] = "f16, int8, kivi2, kivi4 or rot1 to rot8";
 
 static bool read_codec_name(const char *word, struct lk_codec *codec) {
@@ -49,7 +49,7 @@ static bool read_codec_name(const char *word, struct lk_codec *codec) {
 }
 
 static bool is_range(const char *word) {
-    static const char *const name[] = {"sink", "body", "all", "recent", "window", "residual", "layers"};
+    static const char *const name[] = {"sink", "body", "keep", "all", "recent", "window", "residual", "layers"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         if (strcmp(word, name[i]) == 0) return true;
     }
@@ -186,12 +186,23 @@ static lk_status read_span(struct parse *p, const char *range, struct lk_level_s
     return LK_OK;
 }
 
+/* 'shift' ')' */
+static lk_status read_shift(struct parse *p, struct lk_level_spec *level) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "shift") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'shift'");
+    lk_scan_word(&p->scan, word);
+    level->shift = true;
+    return lk_scan_sign(&p->scan, ')') ? LK_OK : lk_scan_fail(&p->scan, p->scan.at, true, "expected ')'");
+}
+
 /* The range of a level, its word already read. */
 static lk_status read_range(struct parse *p, const char *word, size_t at, struct lk_level_spec *level) {
     lk_status status = LK_OK;
     if (strcmp(word, "sink") == 0) {
         level->range = LK_SINK;
         status       = read_count(p, "a number of tokens", 1, LK_SINK_MOST, &level->n_tok);
+        if (!status && lk_scan_sign(&p->scan, '(')) status = read_shift(p, level);
         snprintf(level->name, sizeof level->name, "sink %u", level->n_tok);
     } else if (strcmp(word, "residual") == 0) {
         level->range = LK_RESIDUAL;
@@ -202,6 +213,9 @@ static lk_status read_range(struct parse *p, const char *word, size_t at, struct
     } else if (strcmp(word, "recent") == 0 || strcmp(word, "window") == 0) {
         level->range = LK_RECENT;
         status       = read_span(p, word, level);
+    } else if (strcmp(word, "keep") == 0) {
+        level->range = LK_BODY;
+        status       = lk_recipe_read_keep(&p->scan, &level->limit, level->name, sizeof level->name);
     } else {
         level->range = LK_BODY;
         if (strcmp(word, "all") == 0) p->alone = "'all'";
@@ -243,11 +257,32 @@ static lk_status read_colon(struct parse *p) {
     return lk_scan_fail(&p->scan, p->scan.at, true, "expected ':'");
 }
 
-/* LIST ':' codecs, after 'layers' */
+static const struct lk_codec exact = {.coding = LK_F16, .bits = 16};
+
+/* Does a part end with a body's size? Its rows are f16 then. */
+static bool ends_keep(const struct parse *p, const struct lk_limit *limit) {
+    struct lk_scan look = p->scan;
+    return limit->policy.keep != LK_KEEP_ALL && !lk_scan_sign(&look, ':');
+}
+
+/* [ 'keep' ... ':' ] codecs, of some layers */
+static lk_status read_override(struct parse *p, struct lk_limit *limit, struct lk_codec side[2]) {
+    char word[LK_WORD_MAX], name[32];
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "keep") != 0) return read_codecs(p, side);
+    lk_scan_word(&p->scan, word);
+    lk_status status = lk_recipe_read_keep(&p->scan, limit, name, sizeof name);
+    if (status) return status;
+    side[LK_K] = side[LK_V] = exact;
+    return lk_scan_sign(&p->scan, ':') ? read_codecs(p, side) : LK_OK;
+}
+
+/* LIST ':' [ 'keep' ... ':' ] codecs, after 'layers' */
 static lk_status read_layers(struct parse *p) {
     struct lk_recipe *r     = p->recipe;
     int               first = r->n_override;
     struct lk_codec   side[2];
+    struct lk_limit   limit = {0};
     lk_status         status;
     do {
         lk_scan_skip(&p->scan);
@@ -259,11 +294,12 @@ static lk_status read_layers(struct parse *p) {
         r->n_override++;
     } while (lk_scan_sign(&p->scan, ','));
     status = read_colon(p);
-    if (!status) status = read_codecs(p, side);
+    if (!status) status = read_override(p, &limit, side);
     if (status) return status;
     for (int i = first; i < r->n_override; i++) {
         r->override[i].k = side[LK_K];
         r->override[i].v = side[LK_V];
+        r->override[i].limit = limit;
     }
     return LK_OK;
 }
@@ -272,10 +308,10 @@ static lk_status read_layers(struct parse *p) {
 static lk_status read_body_codecs(struct parse *p, struct lk_level_spec *level, struct lk_codec side[2]) {
     char word[LK_WORD_MAX];
     lk_scan_peek(&p->scan, word);
-    if (level->range != LK_BODY || strcmp(word, "none") != 0) return read_codecs(p, side);
+    bool body = level->range == LK_BODY && level->limit.policy.keep == LK_KEEP_ALL;
+    if (!body || strcmp(word, "none") != 0) return read_codecs(p, side);
     lk_scan_word(&p->scan, word);
-    level->policy.keep = LK_KEEP_NEWEST; /* 0 of them */
-    side[LK_K] = side[LK_V] = (struct lk_codec){.coding = LK_F16, .bits = 16};
+    level->limit.policy.keep = LK_KEEP_NEWEST; /* 0 of them */
     return LK_OK;
 }
 
@@ -285,6 +321,7 @@ static lk_status read_part(struct parse *p) {
     struct lk_codec   side[2], unused;
     char              word[LK_WORD_MAX];
     lk_status         status = LK_OK;
+    bool              sized = false;
     lk_scan_peek(&p->scan, word);
     size_t at   = p->scan.at;
     bool   bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || read_codec_name(word, &unused);
@@ -304,9 +341,11 @@ static lk_status read_part(struct parse *p) {
     } else {
         lk_scan_word(&p->scan, word);
         status = read_range(p, word, at, level);
-        if (!status) status = read_colon(p);
+        sized = !status && ends_keep(p, &level->limit);
+        if (!status && !sized) status = read_colon(p);
     }
-    if (!status) status = read_body_codecs(p, level, side);
+    side[LK_K] = side[LK_V] = exact;
+    if (!status && !sized) status = read_body_codecs(p, level, side);
     if (status) return status;
     level->k                = side[LK_K];
     level->v                = side[LK_V];
@@ -417,7 +456,9 @@ const char *lk_recipe_text(const lk_recipe *recipe) { return recipe->text; }
 
 bool lk_recipe_evicts(const struct lk_recipe *recipe) {
     for (int i = 0; i < recipe->n_level; i++)
-        if (recipe->level[i].policy.keep != LK_KEEP_ALL) return true;
+        if (recipe->level[i].limit.policy.keep != LK_KEEP_ALL) return true;
+    for (int i = 0; i < recipe->n_override; i++)
+        if (recipe->override[i].limit.policy.keep != LK_KEEP_ALL) return true;
     return false;
 }
 
@@ -432,6 +473,7 @@ void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, st
             if (out[j].range != LK_BODY) continue;
             out[j].k = o->k;
             out[j].v = o->v;
+            if (o->limit.policy.keep != LK_KEEP_ALL) out[j].limit = o->limit;
         }
     }
 }

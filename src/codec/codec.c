@@ -49,6 +49,17 @@ void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head
     ops_of(codec)->encode(&part, head, row0, n, x, stride);
 }
 
+bool lk_codec_replaces(const struct lk_codec *codec, enum lk_side side) {
+    return lk_codec_row_wise(codec, side) || ops_of(codec)->replace;
+}
+
+void lk_codec_replace(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma, void *head,
+                      int row, const float *x) {
+    struct lk_part part = {codec, side, d_head, block_rows, sigma};
+    if (lk_codec_row_wise(codec, side)) ops_of(codec)->encode(&part, head, row, 1, x, d_head);
+    else ops_of(codec)->replace(&part, head, row, x);
+}
+
 void lk_codec_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma,
                      const void *head, int row0, int n, float *x, size_t stride) {
     struct lk_part part = {codec, side, d_head, block_rows, sigma};

@@ -74,6 +74,14 @@ void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, 
 void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
                      const float *sigma, void *head, int row0, int n, const float *x, size_t stride);
 
+/* Can a row of a full block give way to another? Where several rows share scales it cannot; a mean that
+ * they share stays as it is. */
+bool lk_codec_replaces(const struct lk_codec *codec, enum lk_side side);
+
+/* Pack x [d_head] in place of row `row` of a block whose rows are all there. */
+void lk_codec_replace(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma, void *head,
+                      int row, const float *x);
+
 /* Reference: unpack rows [row0, row0 + n) into x, laid out as above, in the original domain. */
 void lk_codec_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
                      const float *sigma, const void *head, int row0, int n, float *x, size_t stride);

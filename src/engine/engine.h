@@ -45,6 +45,8 @@ struct lk_layer_job {
     int                     layer;
     const struct lk_stream *read[2]; /* K and V that queries attend to: the cache's, or a prompt's exact rows */
     int                     n_range; /* of the attention under way: lk_attn_ranges                            */
+    float                  *heard;   /* where the weights go that rows get (lk_attn_listen), in layers whose
+                                        policy listens                                                        */
 };
 
 /* Sees each layer's call of attention in a step, on one thread, when the step's rows are in the cache
@@ -62,6 +64,7 @@ struct lk_session {
     struct lk_cache     *cache;
     struct lk_graph      step;     /* kept from call to call while its shape fits       */
     struct lk_layer_job *job;      /* [n_layer]                                         */
+    struct lk_rope       rope;     /* of layers without a sliding window                */
     struct lk_attn       attn;     /* the call under way; same for all layers but streams */
     struct lk_watch      watch;
     size_t               n_partial, n_scratch; /* floats */
@@ -86,6 +89,9 @@ lk_status lk_step(struct lk_session *session, const int32_t *tok, int n_tok, boo
 
 /* prefill.c: read a prompt into an empty session, exactly and layer by layer. */
 lk_status lk_prefill(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
+
+/* step.c: the slots of a job's layer, or NULL. */
+const struct lk_slots *lk_layer_slots(const struct lk_layer_job *job);
 
 /* step.c: nodes that attend with pre's queries to job->read once `ready` is computed, and with it
  * job->n_range; the result is [n_tok][n_head * d_head]. last: lk_combine_node, or what calls it. */

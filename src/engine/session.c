@@ -1,5 +1,6 @@
 /* Sessions: memory, the state they stand at, and what they report. */
 #include "engine/engine.h"
+#include "model/blocks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,7 @@ enum { MAX_CTX = 1 << 24 };
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){.n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
-                                   .n_swa = hp->n_swa, .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL};
+                                   .n_swa = hp->n_swa, .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL, .n_ctx = hp->n_ctx_train};
 }
 
 static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
@@ -37,6 +38,19 @@ static lk_status take_memory(struct lk_session *s, lk_err *err) {
     return LK_OK;
 }
 
+/* Sinks that shift need positions that can be taken back. */
+static lk_status set_rope(struct lk_session *s, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    if (net->hp.rope_mode >= 0) {
+        s->rope = (struct lk_rope){.n_rot = net->hp.n_rot, .halves = net->hp.rope_mode == GGML_ROPE_TYPE_NEOX};
+        lk_rope_freq(net, s->rope.freq);
+        s->attn.rope = &s->rope;
+    }
+    for (int i = 0; net->pos_embd && i < s->recipe->n_level; i++)
+        if (s->recipe->level[i].shift) return lk_fail(err, LK_E_UNSUPPORTED, "this model has learned positions, and sinks cannot shift; leave '(shift)' out");
+    return LK_OK;
+}
+
 lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts, lk_err *err) {
     struct lk_session *s = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
@@ -47,6 +61,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     lk_status status = choose_n_ctx(s, err);
     if (status == LK_OK) status = take_memory(s, err);
+    if (status == LK_OK) status = set_rope(s, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, recipe, &shape, &s->ledger, err);
     if (status != LK_OK) {
         lk_session_free(s);

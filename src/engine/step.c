@@ -22,6 +22,7 @@ static void store(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
         lk_status status = lk_cache_append(s->cache, job->layer, side, dst->src[side]->data, s->attn.n_tok, NULL);
         if (status != LK_OK) s->failed = status;
         else if (side == LK_K) job->n_range = lk_attn_ranges(&s->attn, job->read[LK_K]);
+        if (side == LK_K) job->heard = s->cache->slots[job->layer].score; /* the rows' own */
     }
 }
 
@@ -44,6 +45,19 @@ static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     lk_attn_items(&attn, ith, nth);
 }
 
+const struct lk_slots *lk_layer_slots(const struct lk_layer_job *job) {
+    return job->session->cache->stream[job->layer][LK_K].slots;
+}
+
+/* What rows got of the attention under way is told to the policy. */
+static void listen(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    if (job->session->failed) return;
+    struct lk_attn attn = layer_attn(job, dst->src[1]->data, NULL);
+    bool last = lk_policy_hears(&lk_layer_slots(job)->policy) == LK_HEARS_LAST;
+    lk_attn_listen(&attn, job->n_range, last, job->heard, ith, nth);
+}
+
 void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     if (job->session->failed) {
@@ -59,7 +73,8 @@ static void combine_and_settle(struct ggml_tensor *dst, int ith, int nth, void *
     struct lk_layer_job *job = userdata;
     struct lk_session *s = job->session;
     lk_combine_node(dst, ith, nth, userdata);
-    for (int side = 0; side < 2; side++) {
+    bool together = lk_layer_slots(job); /* K and V, by one thread */
+    for (int side = 0; side < (together ? 1 : 2); side++) {
         if (s->failed || ith != (side == LK_K ? 0 : nth - 1)) continue;
         lk_status status = lk_cache_settle(s->cache, job->layer, side, NULL);
         if (status != LK_OK) s->failed = status;
@@ -71,6 +86,9 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
     int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
     struct ggml_tensor *items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, queries, 2, attend, GGML_N_TASKS_MAX, job);
+    const struct lk_slots *slots = lk_layer_slots(job);
+    struct ggml_tensor *weighed[] = {items, pre->q};
+    if (slots && slots->hears) items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, weighed, 2, listen, GGML_N_TASKS_MAX, job);
     return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &items, 1, last, GGML_N_TASKS_MAX, job);
 }
 

@@ -63,4 +63,7 @@ lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err
 lk_status lk_read_rms_eps(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 lk_status lk_read_ln_eps(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
+/* Radians per position of each pair of channels of a layer without a sliding window: [n_rot / 2]. */
+void lk_rope_freq(const struct lk_net *net, double *freq);
+
 #endif

@@ -12,11 +12,12 @@ static const float *weights_of(const struct lk_probe *probe, int layer) {
 
 /* Share of attention, mean over heads, by level of a stream. */
 static void share_out(const struct lk_probe *probe, const float *weight, const struct lk_stream *stream, double *mass) {
+    int group = probe->n_head / probe->session->attn.n_head_kv;
     for (int level = 0; level < stream->n_level; level++) {
         double sum = 0;
-        int64_t from = lk_cache_position(stream, level, 0);
         for (int head = 0; head < probe->n_head; head++)
-            for (int64_t pos = from; pos < from + stream->fill[level].rows; pos++) sum += weight[head * probe->n_pos + pos];
+            for (int64_t at = 0; at < stream->fill[level].rows; at++)
+                sum += weight[head * probe->n_pos + lk_cache_position(stream, level, at, head / group)];
         mass[level] = sum / probe->n_head;
     }
 }
@@ -89,7 +90,7 @@ static void read_row(const struct lk_stream *stream, const struct lk_cache_shape
 /* The row of an exact stream at position pos; false where the stream does not hold it. */
 static bool read_exact(const struct lk_stream *stream, const struct lk_cache_shape *shape, int head, int64_t pos, float *x) {
     for (int level = 0; level < stream->n_level; level++) {
-        int64_t at = pos - lk_cache_position(stream, level, 0);
+        int64_t at = pos - lk_cache_position(stream, level, 0, head);
         if (at < 0 || at >= stream->fill[level].rows) continue;
         read_row(stream, shape, head, level, at, x);
         return true;
@@ -105,7 +106,7 @@ struct lk_row_error lk_probe_row_error(const struct lk_session *exact, const str
     float x[LK_MAX_D_HEAD], ref[LK_MAX_D_HEAD];
     for (int64_t at = 0; at < stream->fill[level].rows; at++) {
         for (int head = 0; head < shape->n_head_kv; head++) {
-            if (!read_exact(full, shape, head, lk_cache_position(stream, level, at), ref)) continue;
+            if (!read_exact(full, shape, head, lk_cache_position(stream, level, at, head), ref)) continue;
             read_row(stream, shape, head, level, at, x);
             sum.n += head == 0;
             for (int c = 0; c < shape->d_head; c++) {
