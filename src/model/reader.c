@@ -23,7 +23,7 @@ int64_t lk_read_find(const struct lk_reader *r, const char *key) {
 static lk_status find(const struct lk_reader *r, const char *key, enum lk_need need, int64_t *id, lk_err *err) {
     char name[KEY_CAP];
     *id = gguf_find_key(r->gguf, full_key(r, key, name));
-    if (*id < 0 && need == LK_REQUIRED) return lk_fail(err, LK_E_FORMAT, "the model file lacks the key %s", name);
+    if (*id < 0 && need == LK_REQUIRED) return lk_fail(err, LK_E_FORMAT, "the file lacks the key %s", name);
     return LK_OK;
 }
 
