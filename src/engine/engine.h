@@ -35,6 +35,7 @@ struct lk_graph {
     struct ggml_tensor  *tok, *pos, *x_in, *x_out, *logits;
     int                  n_tok;
     bool                 all;    /* logits of every token */
+    bool                 grads;  /* set before lk_graph_begin: it can be differentiated */
 };
 
 struct lk_session;
