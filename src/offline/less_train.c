@@ -177,6 +177,20 @@ static lk_status show(struct training *t, int seq, uint64_t seed, lk_err *err) {
     return LK_OK;
 }
 
+/* Levels for which c = e^(level - log_sum) is 1 on average over the queries of n + 1 examples, of which
+ * this one is the last: then the state's share is small before anything is learned, as in the paper. */
+static void lower_levels(struct training *t, const struct lk_less_example *ex, int n) {
+    for (int h = 0; h < t->size.shape.n_head; h++) {
+        const float *log_sum = ex->log_sum + (size_t)h * ex->n_query;
+        float least = log_sum[0];
+        double sum = 0;
+        for (int q = 1; q < ex->n_query; q++) least = fminf(least, log_sum[q]);
+        for (int q = 0; q < ex->n_query; q++) sum += exp(least - log_sum[q]);
+        double level = least - log(sum / ex->n_query), before = t->net->level[h];
+        t->net->level[h] = n ? (float)(before - log((n + exp(before - level)) / (n + 1))) : (float)level;
+    }
+}
+
 /* A fresh state: levels and norm come from the sequences to learn from. */
 static lk_status begin_layer(struct training *t, int layer, lk_err *err) {
     int n_train = t->opts.n_seq - t->n_valid, n_head = t->size.shape.n_head;
@@ -191,8 +205,7 @@ static lk_status begin_layer(struct training *t, int layer, lk_err *err) {
     for (int i = 0; status == LK_OK && !t->opts.plain && i < n; i++) {
         struct lk_less_example ex;
         status = lk_less_data_read(&t->data, layer, t->order[i], &ex, err);
-        for (int h = 0; status == LK_OK && h < n_head; h++)
-            for (int q = 0; q < ex.n_query; q++) t->net->level[h] += ex.log_sum[(size_t)h * ex.n_query + q] / ((float)ex.n_query * (float)n);
+        if (status == LK_OK) lower_levels(t, &ex, i);
     }
     for (int i = 0; status == LK_OK && i < n; i++) {
         float loss = 0, base = 0;
