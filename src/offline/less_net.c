@@ -14,11 +14,11 @@ struct head_inputs {
     struct ggml_tensor *q;        /* [group][n_query][d_head]               */
     struct ggml_tensor *sparse, *residual; /* the same                      */
     struct ggml_tensor *c;        /* [group][n_query][1] e^(level - log_sum) */
-    struct ggml_tensor *k;        /* [n_gone][d_head]                       */
-    struct ggml_tensor *v;        /* [d_head + 1][n_gone], the last row 1   */
-    struct ggml_tensor *mask;     /* [n_query][n_gone] 1 where the row is gone */
+    struct ggml_tensor *k;        /* [n_row][d_head], n_row >= n_gone: what is left over is 0 */
+    struct ggml_tensor *v;        /* [d_head + 1][n_row], the last row 1    */
+    struct ggml_tensor *mask;     /* [n_query][n_row] 1 where the row is gone */
     struct ggml_tensor *drop_phi; /* [group][n_query][n_hidden] 0 or 1 / (1 - dropout) */
-    struct ggml_tensor *drop_psi; /* [n_gone][n_hidden]                     */
+    struct ggml_tensor *drop_psi; /* [n_row][n_hidden]                      */
     struct ggml_tensor *wo;       /* [n_embd][group * d_head]               */
 };
 
@@ -76,9 +76,12 @@ static size_t lay_params(struct lk_less_net *net, bool count) {
     return n;
 }
 
+/* Rows of sums that ggml multiplies fast: a multiple of 16. */
+static int rows_of(const struct lk_less_net *net) { return (net->size.n_gone + 15) / 16 * 16; }
+
 static size_t lay_inputs(struct lk_less_net *net, bool count) {
     const struct lk_less_shape *s = &net->size.shape;
-    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query, ng = net->size.n_gone;
+    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query, ng = rows_of(net);
     size_t n = 0;
     float *at = net->input, **to = count ? NULL : &at;
     for (int head = 0; head < s->n_head_kv; head++) {
@@ -128,7 +131,7 @@ static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml
     u = ggml_mul(ctx, u, ggml_abs(ctx, w[LK_PSI_S1]));
     struct ggml_tensor *psi = ggml_abs(ctx, ggml_add(ctx, u, ggml_mul(ctx, ggml_mul_mat(ctx, w[LK_PSI_W3], u), w[LK_PSI_S2])));
 
-    struct ggml_tensor *weight = ggml_mul(ctx, ggml_mul_mat(ctx, psi, phi), in->mask);   /* [group][n_query][n_gone] */
+    struct ggml_tensor *weight = ggml_mul(ctx, ggml_mul_mat(ctx, psi, phi), in->mask);   /* [group][n_query][n_row]  */
     struct ggml_tensor *sum = ggml_mul_mat(ctx, in->v, weight);                          /* [group][n_query][d + 1]  */
     struct ggml_tensor *h = ggml_view_3d(ctx, sum, d, nq, group, sum->nb[1], sum->nb[2], 0);
     struct ggml_tensor *z = ggml_cont(ctx, ggml_view_3d(ctx, sum, 1, nq, group, sum->nb[1], sum->nb[2], d * sizeof(float)));
@@ -285,17 +288,17 @@ static void take_halves(float *to, const uint16_t *from, int n) {
 
 static void show_rows(struct lk_less_net *net, const struct lk_less_example *ex, const int32_t *query, int head) {
     const struct head_inputs *in = &net->node->head[head];
-    int d = net->size.shape.d_head, nq = net->size.n_query, n = net->size.n_gone;
+    int d = net->size.shape.d_head, nq = net->size.n_query, n = net->size.n_gone, room = rows_of(net);
     const uint16_t *k = ex->k + (size_t)head * n * d, *v = ex->v + (size_t)head * n * d;
     const int32_t *gone = ex->gone + (size_t)head * n;
     float *values = in->v->data, *mask = in->mask->data;
     take_halves(in->k->data, k, n * d);
     for (int row = 0; row < n; row++) {
-        for (int c = 0; c < d; c++) values[(size_t)c * n + row] = lk_unhalf(v[(size_t)row * d + c]);
-        values[(size_t)d * n + row] = 1;
+        for (int c = 0; c < d; c++) values[(size_t)c * room + row] = lk_unhalf(v[(size_t)row * d + c]);
+        values[(size_t)d * room + row] = 1;
     }
     for (int i = 0; i < nq; i++)
-        for (int row = 0; row < n; row++) mask[(size_t)i * n + row] = gone[row] <= query[i];
+        for (int row = 0; row < n; row++) mask[(size_t)i * room + row] = gone[row] <= query[i];
 }
 
 void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *ex, const int32_t *query) {
