@@ -39,7 +39,7 @@ static const struct verb verbs[] = {
      eval_verb},
     {"train", "Train what a recipe needs for one model: networks for LESS.", "less",
      "  lowkey train less -f book.txt --budget 256 -o less.gguf\n"
-     "  lowkey train less -m model.gguf -f one.txt -f two.txt --policy h2o --budget 82 --hidden 64 -o less.gguf\n",
+     "  lowkey train less -m model.gguf -f one.txt -f two.txt --budget 82 --hidden 64 -o less.gguf\n",
      train_verb},
     {"recipes", "List the presets, or check recipes and show what they mean.", "[RECIPE...]",
      "  lowkey recipes\n"

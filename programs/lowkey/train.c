@@ -30,7 +30,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {0, "sequences", "N", "sequences, from all over the texts (default 64, or what they have)", OPT_INT, &a->sequences, 2, MOST},
              {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64},
              {0, "hidden", "N", "hidden values of a network, R' (default 512)", OPT_INT, &a->hidden, 1, 4096},
-             {0, "share", "N", "0: networks for each head; 1: one for a KV head's queries; 2: for all heads (default 0)", OPT_INT, &a->share, 0, 2},
+             {0, "share", "N", "0: networks for each head (default), 1: for each group, 2: for all", OPT_INT, &a->share, 0, 2},
              {0, "plain", NULL, "features without levels, as in the paper", OPT_FLAG, &a->plain, 0, 0},
          }},
         {"How to train",

@@ -49,8 +49,9 @@ static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar, int
     return LK_OK;
 }
 
+/* Whole lines of the CPU's cache, so that the ledger has no other number. */
 static size_t state_floats(const struct lk_absorb *a) {
-    return (size_t)a->n_layer * a->shape.n_head_kv * lk_less_state_floats(&a->shape);
+    return ((size_t)a->n_layer * a->shape.n_head_kv * lk_less_state_floats(&a->shape) + 15) / 16 * 16;
 }
 
 static size_t more_bytes(const struct lk_absorb *a, int n_tok) {
@@ -61,10 +62,10 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
     if (status != LK_OK) return status;
-    struct lk_absorb *a = lk_alloc(ledger, LK_FOR_CACHE, sizeof *a);
+    struct lk_absorb *a = lk_alloc(ledger, LK_FOR_OTHER, sizeof *a);
     if (!a) return lk_fail(err, LK_E_NOMEM, "no memory for LESS's states");
     *a = (struct lk_absorb){.ledger = ledger, .n_layer = sidecar->info.model.n_layer, .shape = shape};
-    a->kernels = lk_alloc(ledger, LK_FOR_CACHE, a->n_layer * sizeof *a->kernels);
+    a->kernels = lk_alloc(ledger, LK_FOR_OTHER, a->n_layer * sizeof *a->kernels);
     a->state = lk_alloc(ledger, LK_FOR_CACHE, state_floats(a) * sizeof(float));
     if (!a->kernels || !a->state) status = lk_fail(err, LK_E_NOMEM, "no memory for LESS's states (%.1f MiB)", (double)state_floats(a) * 4 / (1 << 20));
     for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++) status = bind(a, sidecar, layer, err);
@@ -77,8 +78,8 @@ void lk_absorb_free(struct lk_absorb *a) {
     if (!a) return;
     lk_release(a->ledger, LK_FOR_SCRATCH, a->more, more_bytes(a, a->cap));
     lk_release(a->ledger, LK_FOR_CACHE, a->state, state_floats(a) * sizeof(float));
-    lk_release(a->ledger, LK_FOR_CACHE, a->kernels, a->n_layer * sizeof *a->kernels);
-    lk_release(a->ledger, LK_FOR_CACHE, a, sizeof *a);
+    lk_release(a->ledger, LK_FOR_OTHER, a->kernels, a->n_layer * sizeof *a->kernels);
+    lk_release(a->ledger, LK_FOR_OTHER, a, sizeof *a);
 }
 
 void lk_absorb_clear(struct lk_absorb *a) { memset(a->state, 0, state_floats(a) * sizeof(float)); }
