@@ -192,6 +192,7 @@ typedef struct {
     uint64_t scale_bytes;   /* scales, zero points, means, channel statistics              */
     uint64_t exact_bytes;   /* f16 rows: sinks, windows, rows not yet coded                */
     uint64_t padding_bytes; /* room in blocks not filled yet, reserved blocks, tables      */
+    uint64_t state_bytes;   /* what dropped tokens were summed up in (absorb)               */
     uint64_t cache_bytes;   /* all of the above: everything the cache holds                */
     uint64_t f16_bytes;     /* what an f16 cache would hold for the same tokens            */
     uint64_t scratch_bytes; /* activations, logits, graphs: not cache                      */

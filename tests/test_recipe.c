@@ -259,7 +259,7 @@ static void mistakes_are_shown(void **state) {
         {"all: rot3; window 64: f16", "column 12:", "leaves nothing for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves nothing"},
         {"sink 4: f16; rot3", "column 14:",
-         "expected sink, body, keep, all, recent, window, residual or layers, found 'rot3'"},
+         "expected sink, body, keep, all, recent, window, residual, layers or absorb, found 'rot3'"},
         {"body: int8; window 64: rot4", "column 1:",
          "'body' keeps K in 8 bits, but its rows come from 'window 64' with 4 bits"},
         {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "keeps V in 4 bits"},

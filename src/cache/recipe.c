@@ -21,10 +21,10 @@ struct parse {
     struct lk_recipe *recipe;
     size_t            level_at[LK_MAX_LEVEL], override_at[LK_MAX_OVERRIDE];
     const char       *alone; /* the body was written so that it must be the only level */
-    size_t            n_text;
+    size_t            n_text, absorb_at;
 };
 
-static const char ranges[] = "sink, body, keep, all, recent, window, residual or layers";
+static const char ranges[] = "sink, body, keep, all, recent, window, residual, layers or absorb";
 static const char codecs[] = "f16, int8, kivi2, kivi4 or rot1 to rot8";
 
 static bool read_codec_name(const char *word, struct lk_codec *codec) {
@@ -315,6 +315,17 @@ static lk_status read_body_codecs(struct parse *p, struct lk_level_spec *level, 
     return LK_OK;
 }
 
+/* 'less', after 'absorb' */
+static lk_status read_absorb(struct parse *p, size_t at) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "less") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less'");
+    lk_scan_word(&p->scan, word);
+    p->recipe->absorbs = true;
+    p->absorb_at = at;
+    return LK_OK;
+}
+
 /* A part with a range, or codecs alone, which mean 'all: codecs'. */
 static lk_status read_part(struct parse *p) {
     struct lk_recipe *r = p->recipe;
@@ -325,6 +336,10 @@ static lk_status read_part(struct parse *p) {
     lk_scan_peek(&p->scan, word);
     size_t at   = p->scan.at;
     bool   bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || read_codec_name(word, &unused);
+    if (strcmp(word, "absorb") == 0) {
+        lk_scan_word(&p->scan, word);
+        return read_absorb(p, at);
+    }
     if (!bare && !is_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ", ranges);
     if (strcmp(word, "layers") == 0) {
@@ -375,7 +390,10 @@ static lk_status read_parts(struct parse *p) {
         if (!sign && !line_end && !lk_scan_done(&p->scan))
             return lk_scan_fail(&p->scan, p->scan.at, true, "expected ';' or the end");
     }
-    return lk_recipe_check(p->recipe, &p->scan, p->level_at, p->override_at, p->alone);
+    lk_status status = lk_recipe_check(p->recipe, &p->scan, p->level_at, p->override_at, p->alone);
+    if (!status && p->recipe->absorbs && !lk_recipe_evicts(p->recipe))
+        return lk_scan_fail(&p->scan, p->absorb_at, false, "nothing is let go that could be absorbed: say 'keep N by POLICY' or 'body: none'");
+    return status;
 }
 
 /* The whole text is one word: a preset's name, perhaps misspelt. */

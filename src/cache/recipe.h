@@ -12,6 +12,8 @@
  *             | 'recent' SPAN     a window of the newest tokens not in a newer level
  *             | 'window' SPAN     the same; by custom the newest one
  *             | 'residual' N      KIVI's buffer: K fills up to N and empties at once, V slides
+ *             | 'absorb' 'less'               (no codecs) what the body lets go is summed up in a state, by
+ *                                 networks of the sidecar
  *             | 'layers' LIST     other codecs for the body in some layers; LIST is comma-separated
  *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0);
  *                                 'keep' SPAN 'by' POLICY ':' before the codecs: another size too

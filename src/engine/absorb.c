@@ -69,6 +69,7 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     a->state = lk_alloc(ledger, LK_FOR_CACHE, state_floats(a) * sizeof(float));
     if (!a->kernels || !a->state) status = lk_fail(err, LK_E_NOMEM, "no memory for LESS's states (%.1f MiB)", (double)state_floats(a) * 4 / (1 << 20));
     for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++) status = bind(a, sidecar, layer, err);
+    if (status == LK_OK) status = lk_absorb_want(a, 1, err); /* single steps allocate nothing */
     if (status != LK_OK) lk_absorb_free(a);
     else *out = a;
     return status;

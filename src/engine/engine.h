@@ -4,6 +4,7 @@
 
 #include "attn/attn.h"
 #include "cache/cache.h"
+#include "engine/absorb.h"
 #include "model/model.h"
 #include "token/vocab.h"
 
@@ -68,6 +69,7 @@ struct lk_session {
     struct lk_rope       rope;     /* of layers without a sliding window                */
     struct lk_attn       attn;     /* the call under way; same for all layers but streams */
     struct lk_watch      watch;
+    struct lk_absorb    *absorb;   /* what was let go, where the recipe says so and lk_session_absorb was called */
     size_t               n_partial, n_scratch; /* floats */
     float               *logits;   /* [n_logits][n_vocab] */
     size_t               logits_cap; /* rows that fit     */
@@ -99,6 +101,14 @@ const struct lk_slots *lk_layer_slots(const struct lk_layer_job *job);
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job, const struct lk_pre *pre,
                                        struct ggml_tensor *ready, ggml_custom_op_t last);
 void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+
+/* session.c: let a session whose recipe says `absorb less` do so by the networks of `sidecar`, which must
+ * outlive it. The session is empty. Errors as lk_absorb_new, and LK_E_UNSUPPORTED for models with sliding
+ * windows or ALiBi. */
+lk_status lk_session_absorb(struct lk_session *session, const struct lk_sidecar *sidecar, lk_err *err);
+
+/* session.c: memory for a step of n tokens, and nothing absorbed where the session is empty. */
+lk_status lk_session_want_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
 /* session.c: forget every token; room for n rows of logits. */
 void      lk_session_clear(struct lk_session *session);

@@ -249,6 +249,7 @@ lk_status lk_prefill(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_
     struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.session = s}};
     s->n_logits = 0;
     lk_status status = lk_session_want_logits(s, 1, err);
+    if (status == LK_OK) status = lk_session_want_absorb(s, 1, err);
     if (status == LK_OK) status = read_all(&p, tok, err);
     if (status == LK_OK) {
         memcpy(s->logits, p.graph.logits->data, ggml_nbytes(p.graph.logits));

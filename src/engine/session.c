@@ -78,12 +78,30 @@ void lk_session_free(lk_session *s) {
     if (!s) return;
     lk_graph_free(&s->step, &s->ledger);
     lk_cache_free(s->cache);
+    lk_absorb_free(s->absorb);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.scratch, s->n_scratch * sizeof(float));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.partial, s->n_partial * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
     lk_release(&s->ledger, LK_FOR_OTHER, s->job, s->model->net->hp.n_layer * sizeof *s->job);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
+}
+
+lk_status lk_session_absorb(struct lk_session *s, const struct lk_sidecar *sidecar, lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    if (!s->recipe->absorbs) return lk_fail(err, LK_E_ARG, "the recipe does not say 'absorb less'");
+    if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
+        return lk_fail(err, LK_E_UNSUPPORTED, "LESS is not possible with %s", hp->n_swa > 0 ? "sliding windows" : "ALiBi");
+    lk_status status = lk_absorb_new(&s->absorb, sidecar, hp->n_head, &s->ledger, err);
+    if (status == LK_OK) s->cache->leave = (struct lk_leave){lk_absorb_row, s->absorb};
+    return status;
+}
+
+lk_status lk_session_want_absorb(struct lk_session *s, int n_tok, lk_err *err) {
+    if (!s->recipe->absorbs) return LK_OK;
+    if (!s->absorb) return lk_fail(err, LK_E_ARG, "'absorb less' needs a sidecar with networks for this model; `lowkey train less` makes one");
+    if (s->n_tok == 0) lk_absorb_clear(s->absorb);
+    return lk_absorb_want(s->absorb, n_tok, err);
 }
 
 lk_status lk_session_want_logits(struct lk_session *s, size_t n, lk_err *err) {
@@ -176,8 +194,9 @@ size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count(s->cache);
+    uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* the cache takes it for padding */
     lk_session_stats stats = {.n_tok = s->n_tok, .code_bytes = b.code, .scale_bytes = b.scale, .exact_bytes = b.exact,
-                              .padding_bytes = b.padding, .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .padding_bytes = b.padding - state, .state_bytes = state, .cache_bytes = b.code + b.scale + b.exact + b.padding,
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
     if (s->n_tok == 0) return stats;

@@ -36,6 +36,13 @@ static struct lk_attn layer_attn(const struct lk_layer_job *job, const float *q,
     return attn;
 }
 
+/* What the layer's queries attend to besides rows; NULL where there is nothing, and while a prompt attends to
+ * itself exactly. */
+static struct lk_absorb *absorb_of(const struct lk_layer_job *job) {
+    struct lk_session *s = job->session;
+    return job->read[LK_K] == &s->cache->stream[job->layer][LK_K] ? s->absorb : NULL;
+}
+
 static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     if (job->session->failed) return;
@@ -43,6 +50,7 @@ static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const struct lk_watch *watch = &job->session->watch;
     if (ith == 0 && watch->see) watch->see(watch->user, job->layer, &attn);
     lk_attn_items(&attn, ith, nth);
+    if (absorb_of(job)) lk_absorb_read(absorb_of(job), job->layer, attn.q, attn.n_tok, ith, nth);
 }
 
 const struct lk_slots *lk_layer_slots(const struct lk_layer_job *job) {
@@ -65,6 +73,7 @@ void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
         return;
     }
     struct lk_attn attn = layer_attn(job, NULL, dst->data);
+    if (absorb_of(job)) attn.more = absorb_of(job)->more;
     lk_attn_combine(&attn, job->n_range, ith, nth);
 }
 
@@ -131,6 +140,7 @@ lk_status lk_step(struct lk_session *s, const int32_t *tok, int n_tok, bool all,
     s->n_logits = 0;
     lk_status status = build(s, n_tok, all, err);
     if (status == LK_OK) status = lk_session_want_logits(s, all ? n_tok : 1, err);
+    if (status == LK_OK) status = lk_session_want_absorb(s, n_tok, err);
     if (status != LK_OK) return status;
     if (n_tok == 1 && s->cache->reserved > 0) s->cache->reserved--;
     else status = lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, n_tok, n_tok, err);
