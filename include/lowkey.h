@@ -196,6 +196,7 @@ typedef struct {
     uint64_t scale_bytes;   /* scales, zero points, means, channel statistics              */
     uint64_t exact_bytes;   /* f16 rows: sinks, windows, rows not yet coded                */
     uint64_t padding_bytes; /* room in blocks not filled yet, reserved blocks, tables      */
+    uint64_t state_bytes;   /* what dropped tokens were summed up in (absorb)               */
     uint64_t cache_bytes;   /* all of the above: everything the cache holds                */
     uint64_t f16_bytes;     /* what an f16 cache would hold for the same tokens            */
     uint64_t scratch_bytes; /* activations, logits, graphs: not cache                      */
@@ -279,6 +280,44 @@ typedef struct {
 lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_recipe,
                      const int32_t *tok, size_t n_tok, const lk_compare_opts *opts,
                      lk_compare_result *results, lk_err *err);
+
+/* ---- training ------------------------------------------------------------------------------- */
+
+/* LESS's networks of one layer, trained. Losses are of the attention block's output against the full
+ * cache's, on sequences kept back: 1 is what the policy alone gives, 0 the full cache. */
+typedef struct {
+    int32_t layer, best_epoch, n_epoch;
+    double  loss;        /* of the best epoch, which is kept      */
+    double  seconds;     /* this run spent on the layer           */
+} lk_less_layer;
+
+typedef struct {
+    const char *policy;    /* "h2o", "lambda" or "tova"                                          */
+    int32_t     budget;    /* rows of a KV head that the policy holds between steps              */
+    int32_t     n_ctx;     /* tokens of a sequence; 0: 1024                                      */
+    int32_t     n_seq;     /* sequences; 0: as many as the text has                              */
+    int32_t     n_feature; /* R; 0: 8                                                            */
+    int32_t     n_hidden;  /* R'; 0: 512                                                         */
+    int32_t     share;     /* 0: networks for every head; 1: the query heads of a KV head share
+                              theirs; 2: all heads of a layer share theirs                       */
+    int32_t     n_epoch;   /* 0: 40; the rate is halved after each quarter                       */
+    int32_t     n_query;   /* positions of a sequence that a step looks at, others each time; 0: 256 */
+    float       rate;      /* of Adam; 0: 0.001                                                  */
+    float       dropout;   /* of hidden values, below 1; 0: none                                 */
+    float       valid;     /* share of sequences kept back; 0: 0.1                               */
+    bool        plain;     /* features without levels, as the paper has them                     */
+    uint64_t    seed;
+    lk_progress progress;  /* may be NULL; units are sequences read or learned from              */
+    void      (*layer_done)(void *user, const lk_less_layer *layer); /* may be NULL            */
+    void       *user;
+} lk_less_opts;
+
+/* Train LESS's networks for every layer of `model` on tok[0..n_tok), and write them as a sidecar to
+ * `path`. Files beside it, PATH.examples and PATH.layer-N, hold what a run that ends early has done;
+ * the next run with the same arguments continues there, and the same seed gives the same sidecar.
+ * LK_E_ARG, LK_E_UNSUPPORTED (sliding windows, ALiBi), LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED; LK_E_FORMAT
+ * where a loss is not finite, with the last good state kept. */
+lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts, const char *path, lk_err *err);
 
 /* ---- measuring speed ------------------------------------------------------------------------ */
 

@@ -16,7 +16,7 @@ _lowkey_files() {
 
 _lowkey() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]-}
-  local verbs='run chat plan perplexity bench eval recipes inspect report compress info help'
+  local verbs='run chat plan perplexity bench eval train recipes inspect report compress info help'
   COMPREPLY=()
   if [ "$COMP_CWORD" = 1 ]; then
     mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
@@ -60,6 +60,7 @@ _lowkey() {
         return
       fi
       ;;
+    train) options="-f --file -o --output --policy --budget -c --ctx --sequences --features --hidden --share --plain --epochs --queries --rate --dropout --valid --seed $model" ;;
     inspect) options="-f --file -k --kv -c --ctx --layers --svg $model --json" ;;
     report)
       options='-o --output --bench'

@@ -46,6 +46,13 @@ static const struct setup setups[] = {
     {"body: k=latent70%(pre) v=f16; window 20: f16", 8, 4, 32, 75, 0, {2, 0}, true, true},
     {"body: k=latent50%(pre)+kivi4 v=rot2; recent 40: k=latent100%(pre)+int8 v=rot4", 6, 2, 64, 0, 8, {1, 0}, false, true},
     {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 8, 0, 0, {2, 35}, false, false},
+    {"sink 4: f16; body: none; window 100: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
+    {"sink 40: f16; body: none; recent 200: rot5; window 33: f16", 4, 2, 80, 0, 8, {0, 0}, false, false},
+    {"sink 7: int8; body: none; window 150: k=rot6 v=int8", 6, 1, 64, 0, 0, {0, 0}, false, false},
+    {"body: none; window 20: f16", 6, 2, 128, 75, 0, {0, 0}, false, false},
+    {"sink 4: f16; keep 64 by random: rot4; window 100: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
+    {"keep 90 by h2o: k=rot5 v=rot4; recent 50: rot6; window 33: f16", 4, 2, 80, 0, 8, {0, 0}, false, false},
+    {"sink 2: f16; keep 300 by random", 5, 1, 40, 0, 8, {0, 0}, false, false},
 };
 
 static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, float *out) {
@@ -55,7 +62,14 @@ static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, floa
     lk_read_head(s, level, at, head, d, &lk_kern_reference, out);
 }
 
-/* Every row that the stream holds, by position: [n_head_kv][n_tok][d]; free it. */
+/* Position of a head's row of index `at`. */
+static int64_t position_of(const struct lk_stream *s, int64_t at, int head) {
+    if (s->slots) return s->slots->pos[(at - s->first) * s->slots->n_head + head];
+    int64_t sinks = lk_level_sinks(s->rule, s->n_level);
+    return at - s->first < sinks ? at - s->first : at;
+}
+
+/* Every row that the stream holds, by index: [n_head_kv][n_tok][d]; free it. */
 static float *rows_of(const struct lk_stream *s, int n_head_kv, int d) {
     float *rows = calloc((size_t)n_head_kv * s->n_tok * d, sizeof *rows);
     for (int head = 0; head < n_head_kv; head++)
@@ -71,7 +85,8 @@ static void plain(const struct lk_attn *a, float *out) {
     float *k = rows_of(a->k, a->n_head_kv, d), *v = rows_of(a->v, a->n_head_kv, d);
     for (int t = 0; t < a->n_tok; t++)
         for (int h = 0; h < a->n_head; h++) {
-            int64_t pos = n - a->n_tok + t, from = a->k->n_swa > 0 && pos - a->k->n_swa + 1 > 0 ? pos - a->k->n_swa + 1 : 0;
+            int64_t pos = n - a->n_tok + t, from = a->k->n_swa > 0 ? pos - a->k->n_swa + 1 : 0;
+            if (from < a->k->first) from = a->k->first;
             const float *q = a->q + ((size_t)t * a->n_head + h) * d;
             double max = -INFINITY, total = 0;
             for (int64_t j = from; j <= pos; j++) {
@@ -79,7 +94,7 @@ static void plain(const struct lk_attn *a, float *out) {
                 s[j] = 0;
                 for (int c = 0; c < d; c++) s[j] += (double)q[c] * row[c];
                 s[j] *= a->scale;
-                if (a->alibi_max_bias > 0) s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) * (double)(j - pos);
+                if (a->alibi_max_bias > 0) s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) * (double)(position_of(a->k, j, h / group) - pos);
                 if (s[j] > max) max = s[j];
             }
             memset(sum, 0, d * sizeof *sum);
@@ -106,7 +121,7 @@ static void from_weights(const struct lk_attn *a, float *out) {
             double total = 0;
             memset(sum, 0, sizeof sum);
             for (int64_t j = 0; j < n; j++) {
-                double p = weight[h * n + j];
+                double p = j < a->v->first ? 0 : weight[h * n + position_of(a->v, j, h / group)];
                 assert_true(p >= 0 && (j <= n - a->n_tok + t || p == 0));
                 total += p;
                 const float *row = v + ((size_t)(h / group) * n + j) * d;
@@ -122,6 +137,51 @@ static void from_weights(const struct lk_attn *a, float *out) {
 static void run(struct lk_attn *a, int n_thread) {
     for (int i = 0; i < n_thread; i++) lk_attn_items(a, i, n_thread);
     for (int i = 0; i < n_thread; i++) lk_attn_combine(a, lk_attn_ranges(a, a->k, a->v), i, n_thread);
+}
+
+/* What rows are heard to get is the sum of the weights that queries give; of the last one's, when asked. */
+static double error_of_hearing(struct lk_attn *a, int n_thread, bool last) {
+    int64_t n = a->k->n_tok, n_row = n - a->k->first;
+    int group = a->n_head / a->n_head_kv;
+    float *heard = malloc(n_row * a->n_head_kv * sizeof *heard), *sum = malloc(n_row * a->n_head_kv * sizeof *sum);
+    float *weight = malloc(n * a->n_head * sizeof *weight);
+    for (int64_t i = 0; i < n_row * a->n_head_kv; i++) heard[i] = sum[i] = 2; /* there was something before */
+    for (int i = 0; i < n_thread; i++) lk_attn_items(a, i, n_thread);
+    for (int i = 0; i < n_thread; i++) lk_attn_listen(a, lk_attn_ranges(a, a->k, a->v), last, heard, i, n_thread);
+    if (last) memset(sum, 0, n_row * a->n_head_kv * sizeof *sum);
+    for (int t = last ? a->n_tok - 1 : 0; t < a->n_tok; t++) {
+        lk_attn_weights(a, t, weight);
+        for (int64_t i = 0; i < n_row; i++)
+            for (int h = 0; h < a->n_head; h++)
+                sum[i * a->n_head_kv + h / group] += weight[h * n + position_of(a->k, a->k->first + i, h / group)];
+    }
+    double e = nmse(heard, sum, n_row * a->n_head_kv);
+    free(heard), free(sum), free(weight);
+    return e;
+}
+
+/* More to attend to, as a partial softmax: for every second query far above all rows, for the others none. */
+static double error_of_more(struct lk_attn *a, int n_thread, const float *out) {
+    int d = a->d_head, n = a->n_tok * a->n_head;
+    float *more = malloc((size_t)n * (d + 2) * sizeof *more), *mixed = malloc((size_t)n * d * sizeof *mixed);
+    float *ref = malloc((size_t)n * d * sizeof *ref), *before = a->out;
+    for (int i = 0; i < n; i++) {
+        bool above = i % 2;
+        for (int c = 0; c < d; c++) {
+            more[(size_t)i * (d + 2) + c] = above ? 6 : 0;
+            ref[(size_t)i * d + c] = above ? 2 : out[(size_t)i * d + c]; /* 6 / 3 */
+        }
+        more[(size_t)i * (d + 2) + d] = above ? 500 : -INFINITY;
+        more[(size_t)i * (d + 2) + d + 1] = above ? 3 : 0;
+    }
+    a->more = more;
+    a->out = mixed;
+    run(a, n_thread);
+    a->more = NULL;
+    a->out = before;
+    double e = nmse(mixed, ref, (size_t)n * d);
+    free(more), free(mixed), free(ref);
+    return e;
 }
 
 static void check(const struct setup *setup, const struct lk_kern *kern, int n_rows, int n_tok, int n_thread, double limit) {
@@ -161,6 +221,8 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
             assert_int_equal(lk_cache_append(cache, 0, side, x, n, NULL), LK_OK);
             if (at < n_rows) assert_int_equal(lk_cache_settle(cache, 0, side, NULL), LK_OK);
         }
+        const struct lk_slots *slots = &cache->slots[0]; /* something to choose by */
+        for (int64_t i = 0; slots->hears && i < slots->n * slots->n_head; i++) slots->score[i] += random_uniform(&r);
     }
     size_t n_out = (size_t)n_tok * setup->n_head * setup->d_head;
     float *q = malloc(n_out * sizeof *q), *out = malloc(n_out * sizeof *out), *ref = malloc(n_out * sizeof *ref);
@@ -178,6 +240,13 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
     from_weights(&a, out);
     e = nmse(out, ref, n_out);
     if (!(e <= limit)) fail_msg("%s, %s, %d rows, %d tokens: weights: nmse %g", setup->recipe, kern->name, n_rows, n_tok, e);
+    for (int last = 0; setup->n_swa == 0 && last < 2; last++) {
+        e = error_of_hearing(&a, n_thread, last);
+        if (!(e <= 1e-9)) fail_msg("%s, %s, %d rows, %d tokens: heard: nmse %g", setup->recipe, kern->name, n_rows, n_tok, e);
+    }
+    run(&a, n_thread);
+    e = error_of_more(&a, n_thread, out);
+    if (!(e <= 1e-9)) fail_msg("%s, %s, %d rows, %d tokens: more: nmse %g", setup->recipe, kern->name, n_rows, n_tok, e);
     free(a.partial), free(a.scratch), free(q), free(out), free(ref), free(x);
     lk_cache_free(cache);
     lk_recipe_free(recipe);

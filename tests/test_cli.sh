@@ -70,7 +70,7 @@ good
 says 'usage: lowkey VERB'
 good --version
 says 'lowkey '
-for verb in run chat plan perplexity bench eval recipes inspect report compress info; do
+for verb in run chat plan perplexity bench eval train recipes inspect report compress info; do
   good help $verb
   says "usage: lowkey $verb"
   says 'Examples'
@@ -155,6 +155,12 @@ bad "neither a preset" inspect --kv nonsense
 bad "'inspect' takes one --kv" inspect --kv f16 --kv best-3
 bad "'stray' is not an option" inspect stray
 bad "No such file" inspect -m missing.gguf
+bad "say what to train" train -f prompt -o x --budget 8
+bad "say what to train" train more
+bad "no text: give -f FILE" train less
+bad "no sidecar to write" train less -f prompt
+bad "no budget" train less -f prompt -o x
+bad "--share: '3' is not a number from 0 to 2" train less --share 3
 bad "--ctx: 'x' is not" plan -c 4k,x
 bad "leave --ctx away" plan --fit 100 -c 4k
 bad "--depth: 'x' is not" bench --depth 0,x

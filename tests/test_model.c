@@ -92,9 +92,10 @@ static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
 
 /* ---- libllama's ----------------------------------------------------------------------------------- */
 
-static float *llama_forward(const char *path, const int32_t *tok, int n, int n_vocab) {
+static float *llama_forward(const char *path, bool repack, const int32_t *tok, int n, int n_vocab) {
     struct llama_model_params mp = llama_model_default_params();
     mp.n_gpu_layers = 0;
+    mp.use_extra_bufts = repack;
     struct llama_model *model = llama_model_load_from_file(path, mp);
     assert_non_null(model);
     assert_int_equal(llama_vocab_n_tokens(llama_model_get_vocab(model)), n_vocab);
@@ -161,7 +162,7 @@ static double compare(const char *path, const struct lk_net_opts *opts, const ch
     int32_t tok[256];
     uint32_t state = 12345;
     for (int i = 0; i < n; i++) tok[i] = (int32_t)((state = state * 1664525 + 1013904223) >> 8) % net->hp.n_vocab;
-    float *ours = forward(net, tok, n), *theirs = llama_forward(oracle, tok, n, net->hp.n_vocab);
+    float *ours = forward(net, tok, n), *theirs = llama_forward(oracle, !opts || !opts->no_repack, tok, n, net->hp.n_vocab);
     double error = nmse(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
     print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error, (unsigned long long)net->weight_bytes);
     assert_int_equal(net->weight_bytes, lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS));

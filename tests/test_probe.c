@@ -84,7 +84,8 @@ static void test_probes(void **state) {
     struct reader full = open_reader(model, "f16"), same = open_reader(model, "f16");
     struct reader fine = open_reader(model, "sink 4: f16; body: rot8; window 64: f16");
     struct reader coarse = open_reader(model, "sink 4: f16; body: rot2; window 64: f16");
-    read_tokens(&full, tok), read_tokens(&same, tok), read_tokens(&fine, tok), read_tokens(&coarse, tok);
+    struct reader none = open_reader(model, "sink 4: f16; body: none; window 64: f16");
+    read_tokens(&full, tok), read_tokens(&same, tok), read_tokens(&fine, tok), read_tokens(&coarse, tok), read_tokens(&none, tok);
 
     assert_true(mean_distance(&full, &same) == 0);
     double near = mean_distance(&full, &fine), far = mean_distance(&full, &coarse);
@@ -99,12 +100,18 @@ static void test_probes(void **state) {
             double sum = 0;
             for (int level = 0; level < coarse.session->cache->stream[layer][side].n_level; level++) sum += coarse.probe->mass[layer][side][level];
             assert_float_equal(sum, 1, 1e-4);
+            const double *mass = none.probe->mass[layer][side];
+            assert_float_equal(mass[0] + mass[2], 1, 1e-4);
+            assert_true(mass[1] == 0 && mass[0] > 0);
         }
+    assert_true(mean_distance(&full, &none) > far);
+    assert_true(body_error(&full, &none, 2) < 1);
+    assert_true(isnan(body_error(&full, &none, 1))); /* nothing there */
     lk_probe_watch(full.probe, false);
     assert_int_equal(lk_session_sync(full.session, tok, 10, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_eval(full.session, tok, 1, false, NULL), LK_OK);
     assert_int_equal(full.probe->n_pos, PROMPT + STEPS); /* as it was */
-    close_reader(&full), close_reader(&same), close_reader(&fine), close_reader(&coarse);
+    close_reader(&full), close_reader(&same), close_reader(&fine), close_reader(&coarse), close_reader(&none);
     lk_model_free(model);
 }
 

@@ -1,5 +1,5 @@
 /* Recipes: what they mean, and what is said of those that mean nothing. */
-#include "cache/recipe.h"
+#include "cache/level.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,6 +84,55 @@ static void layers_override_the_body(void **state) {
     lk_recipe_free(r);
 }
 
+static void a_body_may_have_a_size(void **state) {
+    (void)state;
+    lk_recipe_level level;
+    struct lk_level_spec spec[LK_MAX_LEVEL];
+    lk_recipe *r = parsed("sink 4(shift): f16; body: none; window 28: f16");
+    assert_true(r->level[0].shift);
+    lk_recipe_free(r);
+    r = parsed("keep 512 by h2o");
+    assert_true(lk_recipe_evicts(r));
+    assert_int_equal(r->n_level, 1);
+    assert_int_equal(r->level[0].limit.n_tok, 512);
+    assert_codec(r->level[0].v, LK_F16, 16, false, false);
+    lk_recipe_free(r);
+    r = parsed("keep 12.5% of context by h2o(mean): k=rot4 v=kivi2; layers first 2: keep 100% by tova: rot3; window 64: rot8");
+    assert_true(r->level[0].limit.of_context && r->level[0].limit.percent == 12.5F);
+    assert_true(r->level[0].limit.policy.mean);
+    assert_true(lk_recipe_get_level(r, 0, &level));
+    assert_string_equal(level.name, "keep 12.5% by h2o");
+    lk_recipe_levels(r, 1, 9, spec);
+    assert_int_equal(spec[0].limit.policy.keep, LK_KEEP_TOVA);
+    assert_true(spec[0].limit.percent == 100 && spec[0].k.bits == 3);
+    lk_recipe_levels(r, 2, 9, spec);
+    assert_int_equal(spec[0].limit.policy.keep, LK_KEEP_H2O);
+    struct lk_level_rule rule[LK_MAX_STREAM_LEVEL];
+    assert_int_equal(lk_level_rules(r, 2, 9, LK_V, false, 1000, rule), 3);
+    assert_int_equal(rule[0].limit.n_tok, 128); /* 125, in whole tiles */
+    assert_int_equal(rule[1].batch, 32);
+    assert_int_equal(lk_level_rules(r, 2, 9, LK_V, true, 1000, rule), 3);
+    assert_int_equal(rule[0].limit.policy.keep, LK_KEEP_ALL); /* the sliding window is the limit */
+    lk_recipe_free(r);
+}
+
+static void a_body_may_be_none(void **state) {
+    (void)state;
+    lk_recipe_level level;
+    lk_recipe *r = parsed("sink 4: f16; body: none; recent 100: rot4; window 28: f16");
+    assert_true(lk_recipe_evicts(r));
+    assert_int_equal(r->level[1].limit.policy.keep, LK_KEEP_NEWEST);
+    assert_int_equal(r->level[1].limit.n_tok, 0);
+    assert_true(lk_recipe_get_level(r, 1, &level));
+    assert_string_equal(level.name, "body");
+    assert_string_equal(level.k_codec, "none");
+    assert_string_equal(level.v_codec, "none");
+    lk_recipe_free(r);
+    r = parsed("best-3");
+    assert_false(lk_recipe_evicts(r));
+    lk_recipe_free(r);
+}
+
 /* Different ways to write the same, and the text that is kept. */
 static void writing_is_free(void **state) {
     (void)state;
@@ -148,11 +197,27 @@ static void presets_are_recipes(void **state) {
     assert_null(lk_recipe_preset((size_t)-1).name);
 }
 
+struct mistake {
+    const char *text, *place, *says;
+};
+
+static void assert_mistakes(const struct mistake *row, size_t n_row) {
+    for (size_t i = 0; i < n_row; i++) {
+        lk_err     err    = {0};
+        lk_recipe *recipe = NULL;
+        lk_status  status = lk_recipe_parse(&recipe, row[i].text, &err);
+        if (status != LK_E_FORMAT) fail_msg("\"%s\": accepted", row[i].text);
+        assert_int_equal(err.code, LK_E_FORMAT);
+        assert_null(recipe);
+        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].says) || strchr(err.msg, '\n'))
+            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place, row[i].says, err.msg);
+        assert_int_equal(lk_recipe_parse(&recipe, row[i].text, NULL), LK_E_FORMAT);
+    }
+}
+
 static void mistakes_are_shown(void **state) {
     (void)state;
-    static const struct {
-        const char *text, *place, *says;
-    } row[] = {
+    static const struct mistake row[] = {
         {"", "recipe: ", "empty"},
         {" \n # nothing\n", "recipe: ", "empty"},
         {";", "column 1:", "expected a codec, sink, body"},
@@ -194,7 +259,7 @@ static void mistakes_are_shown(void **state) {
         {"all: rot3; window 64: f16", "column 12:", "leaves nothing for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves nothing"},
         {"sink 4: f16; rot3", "column 14:",
-         "expected sink, body, all, recent, window, residual or layers, found 'rot3'"},
+         "expected sink, body, keep, all, recent, window, residual, layers or absorb, found 'rot3'"},
         {"body: int8; window 64: rot4", "column 1:",
          "'body' keeps K in 8 bits, but its rows come from 'window 64' with 4 bits"},
         {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "keeps V in 4 bits"},
@@ -233,19 +298,37 @@ static void mistakes_are_shown(void **state) {
         {"body: rot3; recent 10%: latent50%+rot3", "column 1:", "keeps K whole, but its rows come from 'recent 10%', which keeps latents"},
         {"body: latent+rot2; recent 10%: latent(pre)+rot3", "column 1:", "keeps K as other latents"},
         {"body: latent60%+rot2; recent 10%: latent50%+rot3", "column 1:", "higher rank than 'recent 10%'"},
-        {"body: latent+rot2; window 64: latent+rot2; layers 3: k=rot2 v=latent+rot2", "column 44:", "keeps K whole"},
+        {"body: latent+rot2; window 64: latent+rot2; layers 3: k=rot2 v=latent+rot2", "column 51:", "keeps K whole"},
     };
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        lk_err     err    = {0};
-        lk_recipe *recipe = NULL;
-        lk_status  status = lk_recipe_parse(&recipe, row[i].text, &err);
-        if (status != LK_E_FORMAT) fail_msg("\"%s\": accepted", row[i].text);
-        assert_int_equal(err.code, LK_E_FORMAT);
-        assert_null(recipe);
-        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].says) || strchr(err.msg, '\n'))
-            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place, row[i].says, err.msg);
-        assert_int_equal(lk_recipe_parse(&recipe, row[i].text, NULL), LK_E_FORMAT);
-    }
+    assert_mistakes(row, sizeof row / sizeof row[0]);
+}
+
+static void mistakes_of_sizes_are_shown(void **state) {
+    (void)state;
+    static const struct mistake row[] = {
+        {"sink 4: f16; body: none", "column 14:", "needs a window"},
+        {"sink 4: rot8; body: rot3", "column 1:", "arrive one by one"},
+        {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one by one"},
+        {"sink 4(shift): f16; body: rot3", "column 1:", "where the body is none"},
+        {"sink 4(move): f16; body: none; window 9: f16", "column 8:", "expected 'shift'"},
+        {"keep 0 by h2o: f16", "column 6:", "from 1 to"},
+        {"keep many by h2o: f16", "column 6:", "keep 512, keep 5%"},
+        {"keep 120% by h2o: f16", "column 6:", "at most 100%"},
+        {"keep 50 of context by h2o: f16", "column 9:", "expected 'by', found 'of'"},
+        {"keep 5% of prompt by h2o: f16", "column 12:", "expected 'context'"},
+        {"keep 50: f16", "column 8:", "expected 'by'"},
+        {"keep 50 by luck: f16", "column 12:", "h2o, tova, random or newest"},
+        {"keep 50 by tova(mean): f16", "column 17:", "h2o: mean; tova: apart"},
+        {"keep 50 by h2o; body: rot3", "column 17:", "a body already"},
+        {"keep 50 by h2o: kivi4; window 64: f16", "column 1:", "none can be replaced"},
+        {"keep 50 by h2o: rot4; residual 64: f16", "column 23:", "say 'window'"},
+        {"keep 50 by h2o: rot4; layers 0: kivi4; window 64: f16", "column 30:", "none can be replaced"},
+        {"all: none", "column 1:", "needs a window"},
+        {"body: f16; window 64: none", "column 23:", "expected 'k=', 'v=' or a codec"},
+        {"body: none; layers 3: rot2; window 64: f16", "column 20:", "of which none is kept"},
+        {"body: none; residual 64: f16", "column 13:", "say 'window'"},
+    };
+    assert_mistakes(row, sizeof row / sizeof row[0]);
 }
 
 static void limits_hold(void **state) {
@@ -270,7 +353,8 @@ int main(void) {
         cmocka_unit_test(levels_are_read),          cmocka_unit_test(options_override_the_side),
         cmocka_unit_test(layers_override_the_body), cmocka_unit_test(writing_is_free),
         cmocka_unit_test(presets_are_recipes),      cmocka_unit_test(mistakes_are_shown),
-        cmocka_unit_test(limits_hold),
+        cmocka_unit_test(limits_hold),              cmocka_unit_test(mistakes_of_sizes_are_shown), cmocka_unit_test(a_body_may_be_none),
+        cmocka_unit_test(a_body_may_have_a_size),
     };
     return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
 }

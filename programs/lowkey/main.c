@@ -37,6 +37,10 @@ static const struct verb verbs[] = {
      "  lowkey eval text --text book.txt --kv best-4 --kv best-3 --kv llama.cpp:q8_0 --weights f32\n"
      "  lowkey eval text choice --text book.txt --data DIR --kv best-3 --quick -o results.jsonl\n",
      eval_verb},
+    {"train", "Train what a recipe needs for one model: networks for LESS.", "less",
+     "  lowkey train less -f book.txt --budget 256 -o less.gguf\n"
+     "  lowkey train less -m model.gguf -f one.txt -f two.txt --budget 82 --hidden 64 -o less.gguf\n",
+     train_verb},
     {"recipes", "List the presets, or check recipes and show what they mean.", "[RECIPE...]",
      "  lowkey recipes\n"
      "  lowkey recipes best-3 \"body: k=kivi4 v=kivi2; residual 128: f16\"\n"

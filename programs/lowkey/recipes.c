@@ -43,6 +43,8 @@ static int list_presets(void) {
     printf("\nA recipe lists levels from the oldest tokens to the newest, for example\n"
            "  sink 4: f16; body: k=rot3 v=rot2; recent 10%%: rot4; window 128: f16\n"
            "  levels: sink N, body (or all, alone), recent N|N%%, window N|N%%, residual N; layers LIST: body of some layers\n"
+           "  body: none drops what is older than the windows; keep N|N%%|N%% of context by h2o|tova|random|newest\n"
+           "  in its place keeps so many of these tokens; sink N(shift) counts positions among the held ones\n"
            "  codecs: f16, int8, kivi2, kivi4 (g32, g64, g128), rot1 .. rot8 (mean, nomean, sigma, nosigma, lloyd, uniform)\n");
     return STATUS_OK;
 }

@@ -10,6 +10,7 @@ int plan_verb(const struct verb *verb, int argc, char **argv);
 int perplexity_verb(const struct verb *verb, int argc, char **argv);
 int bench_verb(const struct verb *verb, int argc, char **argv);
 int eval_verb(const struct verb *verb, int argc, char **argv);
+int train_verb(const struct verb *verb, int argc, char **argv);
 int recipes_verb(const struct verb *verb, int argc, char **argv);
 int inspect_verb(const struct verb *verb, int argc, char **argv);
 int report_verb(const struct verb *verb, int argc, char **argv);

@@ -138,11 +138,15 @@ static void prepare_queries(struct item *item, int level) {
     const struct lk_codec *codec = &attn->k->rule[level].codec, *before = item->k_level < 0 ? NULL : &attn->k->rule[item->k_level].codec;
     const struct lk_level *of = &attn->k->level[level];
     bool exact = codec->coding == LK_F16; /* such rows are multiplied with the floats themselves */
-    if (before && lk_attn_same_domain(attn->k, item->k_level, level) && exact == (before->coding == LK_F16)) return;
+    bool shift = attn->k->rule[level].shift, shifted = before && attn->k->rule[item->k_level].shift;
+    if (before && lk_attn_same_domain(attn->k, item->k_level, level) && exact == (before->coding == LK_F16) && shift == shifted) return;
+    struct lk_rope_view view = {.set = false};
+    if (shift && attn->rope) lk_rope_look(attn->rope, &view, attn->k->first);
     for (int i = 0; i < item->n_q; i++) {
         int head = head_of(item, i);
-        float *q = item->mem.query + (size_t)i * of->d_part;
+        float *q = item->mem.query + (size_t)i * of->d_part, turned[LK_MAX_D_HEAD];
         const float *rows = query_of(item, i);
+        if (view.set) lk_rope_see(attn->rope, &view, rows, attn->d_head, turned), rows = turned;
         if (of->basis) lk_project_query(of->basis, head / of->n_head, head % of->n_head, attn->d_head, of->d_part, rows, q);
         lk_codec_query(codec, of->d_part, lk_sigma_of(attn->k, level, head / of->n_head), of->basis ? q : rows, q);
     }
@@ -224,15 +228,15 @@ static void score_part(struct item *item, int level, int part, int64_t level_fir
     struct lk_queries queries = lk_queries_some(&item->queries, first, n);
     struct lk_rope_view view = {.set = false};
     float *score = item->mem.score + (size_t)first * SCORE_STRIDE + PAD;
-    int64_t from = pos;
+    int64_t from = pos, ahead = level_first - lk_cache_position(attn->k, level, 0, 0); /* of positions, by what was let go */
     while (pos < end) {
         struct lk_tile tile;
         int64_t at, next = tile_at(attn->k, level, part, level_first, pos, &tile, &at);
         if (next > end) next = end;
         if (at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
-            score_tile(item, of, &tile, &queries, &view, at, first, score + (pos - a), SCORE_STRIDE);
+            score_tile(item, of, &tile, &queries, &view, at - ahead, first, score + (pos - a), SCORE_STRIDE);
         } else {
-            score_tile(item, of, &tile, &queries, &view, at, first, item->mem.tile, LK_TILE);
+            score_tile(item, of, &tile, &queries, &view, at - ahead, first, item->mem.tile, LK_TILE);
             for (int i = 0; i < n; i++)
                 memcpy(score + (size_t)i * SCORE_STRIDE + (pos - a), item->mem.tile + i * LK_TILE + (pos - at), (next - pos) * sizeof(float));
         }
@@ -276,7 +280,17 @@ static void add_bias(const struct item *item, int i, float *s, int64_t first, in
     int group = attn->n_head / attn->n_head_kv, q = query_in_head(item, i);
     int64_t pos = attn->k->n_tok - attn->n_tok + q / group;
     float slope = lk_alibi_slope(head_of(item, i) * group + q % group, attn->n_head, attn->alibi_max_bias) / attn->scale;
-    for (int t = 0; t < n; t++) s[t] += slope * (float)(first + t - pos);
+    int64_t level_first = attn->k->first;
+    for (int level = 0; level < attn->k->n_level; level_first += attn->k->fill[level].rows, level++) {
+        int64_t end = level_first + attn->k->fill[level].rows, at = level_first > first ? level_first : first;
+        bool slots = attn->k->rule[level].limit.policy.keep != LK_KEEP_ALL;
+        int64_t shift = attn->k->rule[level].shift ? attn->k->first : 0;
+        int64_t distance = at < end ? pos - shift - lk_cache_position(attn->k, level, at - level_first, head_of(item, i)) : 0;
+        for (; at < end && at < first + n; at++, distance--) {
+            if (slots) distance = pos - lk_cache_position(attn->k, level, at - level_first, head_of(item, i));
+            s[at - first] -= slope * (float)distance;
+        }
+    }
 }
 
 /* The sum of a level's values for query i, in the level's domain. */
@@ -461,9 +475,16 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
         int tok = row / attn->n_head, head = row % attn->n_head;
         int q = tok * group + head % group;
         float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0, latent[LK_MAX_D_HEAD];
+        const float *more = attn->more ? attn->more + (size_t)row * (d + 2) : NULL;
         for (int r = 0; r < n_range; r++) max = fmaxf(max, partial_of(attn, n_latent, r, head / group, q)[n]);
+        if (more) max = fmaxf(max, more[d]);
         memset(out, 0, d * sizeof *out);
         memset(latent, 0, n_latent * sizeof *latent);
+        if (more) {
+            float weight = expf(more[d] - max);
+            sum = weight * more[d + 1];
+            for (int c = 0; c < d; c++) out[c] = weight * more[c];
+        }
         for (int r = 0; r < n_range; r++) {
             const float *part = partial_of(attn, n_latent, r, head / group, q);
             float weight = expf(part[n] - max);
@@ -476,14 +497,98 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
     }
 }
 
-/* Scores of item->n_q queries over all positions from `first` on, into rows of weight [n_q][k->n_tok]. */
-static void score_rows(struct item *item, int64_t first, float *weight) {
-    int64_t n_pos = item->attn->k->n_tok;
-    for (int64_t a = first; a < n_pos; a += LK_ATTN_CHUNK) {
-        int64_t b = a + LK_ATTN_CHUNK < n_pos ? a + LK_ATTN_CHUNK : n_pos;
+/* Queries' scores over chunk [a, b), bias included; *lo, *n: the part of query i's row that it sees. */
+static float *seen_scores(const struct item *item, int i, int64_t a, int64_t b, int *lo, int *n) {
+    int64_t first, last;
+    visible(item, i, &first, &last);
+    if (first < a) first = a;
+    if (last > b) last = b;
+    *lo = (int)(first - a);
+    *n = last > first ? (int)(last - first) : 0;
+    float *s = item->mem.score + (size_t)i * SCORE_STRIDE + PAD + *lo;
+    if (*n) add_bias(item, i, s, first, *n);
+    return s;
+}
+
+/* Largest score and sum of exponentials of every query of the item over all rows. */
+static void sum_queries(struct item *item, int64_t first) {
+    const struct lk_attn *attn = item->attn;
+    for (int i = 0; i < item->n_q; i++) {
+        item->mem.max[i] = -INFINITY;
+        item->mem.sum[i] = 0;
+    }
+    for (int64_t a = first, b; a < attn->k->n_tok; a = b) {
+        b = a + LK_ATTN_CHUNK < attn->k->n_tok ? a + LK_ATTN_CHUNK : attn->k->n_tok;
         score_chunk(item, a, b);
-        for (int i = 0; i < item->n_q; i++)
-            memcpy(weight + i * n_pos + a, item->mem.score + (size_t)i * SCORE_STRIDE + PAD, (b - a) * sizeof *weight);
+        for (int i = 0; i < item->n_q; i++) {
+            int lo, n;
+            float *s = seen_scores(item, i, a, b, &lo, &n);
+            if (n == 0) continue;
+            float max = attn->kern->max(s, n) * attn->scale;
+            if (max > item->mem.max[i]) {
+                item->mem.sum[i] *= expf(item->mem.max[i] - max);
+                item->mem.max[i] = max;
+            }
+            item->mem.sum[i] += attn->kern->exp_sum(s, n, attn->scale, item->mem.max[i]);
+        }
+    }
+}
+
+/* Largest score and sum of exponentials of query q of a KV head over all its ranges. */
+static void join_ranges(const struct lk_attn *attn, int n_range, int head, int q, float *max, float *sum) {
+    int n_latent = count_latents(attn), n = attn->d_head + n_latent;
+    *max = -INFINITY;
+    *sum = 0;
+    for (int r = 0; r < n_range; r++) *max = fmaxf(*max, partial_of(attn, n_latent, r, head, q)[n]);
+    for (int r = 0; r < n_range; r++) {
+        const float *part = partial_of(attn, n_latent, r, head, q);
+        *sum += expf(part[n] - *max) * part[n + 1];
+    }
+}
+
+/* Add the weights that queries from q0 on, at most a tile of them, give to the rows of chunk [a, b). */
+static void hear_chunk(struct item *item, int n_range, int64_t a, int64_t b, float *heard) {
+    const struct lk_attn *attn = item->attn;
+    item->k_level = -1;
+    score_chunk(item, a, b);
+    for (int i = 0; i < item->n_q; i++) {
+        int lo, n;
+        float max, sum, *s = seen_scores(item, i, a, b, &lo, &n);
+        if (n == 0) continue;
+        join_ranges(attn, n_range, item->head, item->q0 + i, &max, &sum);
+        attn->kern->exp_sum(s, n, attn->scale, max);
+        float *row = heard + (a + lo - attn->k->first) * attn->n_head_kv + item->head;
+        for (int t = 0; t < n; t++) row[(size_t)t * attn->n_head_kv] += s[t] / sum;
+    }
+}
+
+void lk_attn_listen(const struct lk_attn *attn, int n_range, bool last, float *heard, int ith, int nth) {
+    const struct lk_stream *k = attn->k;
+    int group = attn->n_head / attn->n_head_kv, n_query = attn->n_tok * group;
+    int n_chunk = (int)((k->n_tok - k->first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK);
+    int d = lk_attn_widest(attn);
+    struct item item = {.attn = attn, .n_span = 1, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
+    for (int i = ith; i < attn->n_head_kv * n_chunk; i += nth) {
+        int64_t a = k->first + (int64_t)(i / attn->n_head_kv) * LK_ATTN_CHUNK, b = a + LK_ATTN_CHUNK < k->n_tok ? a + LK_ATTN_CHUNK : k->n_tok;
+        item.head = i % attn->n_head_kv;
+        for (int64_t row = a; last && row < b; row++) heard[(row - k->first) * attn->n_head_kv + item.head] = 0;
+        int64_t tok = a - (k->n_tok - attn->n_tok); /* the first that sees a row of the chunk */
+        if (last) tok = attn->n_tok - 1;
+        for (item.q0 = tok > 0 ? (int)tok * group : 0; item.q0 < n_query; item.q0 += item.n_q) {
+            item.n_q = item.n_each = n_query - item.q0 < LK_ATTN_QUERIES ? n_query - item.q0 : LK_ATTN_QUERIES;
+            hear_chunk(&item, n_range, a, b, heard);
+        }
+    }
+}
+
+/* Weights s [n] of a head's rows from index `at` on, to where their positions are in weight [n_tok]. */
+static void place(const struct lk_stream *k, int head, int64_t at, const float *s, int n, float *weight) {
+    int64_t level_first = k->first;
+    for (int level = 0; level < k->n_level; level_first += k->fill[level].rows, level++) {
+        int64_t end = level_first + k->fill[level].rows;
+        if (end > at + n) end = at + n;
+        for (int64_t i = level_first > at ? level_first : at; i < end; i++)
+            weight[lk_cache_position(k, level, i - level_first, head)] = s[i - at];
     }
 }
 
@@ -492,21 +597,24 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
     int64_t n_pos = attn->k->n_tok, seen = cut_work(attn).first;
     int d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .n_span = 1, .d = d, .mem = divide(attn->scratch, d)};
+    memset(weight, 0, attn->n_head * n_pos * sizeof *weight);
     for (item.head = 0; item.head < attn->n_head_kv; item.head++) {
-        for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q) {
+        for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q, weight += item.n_q * n_pos) {
             int left = (tok + 1) * group - item.q0;
             item.n_q = item.n_each = left < LK_ATTN_QUERIES ? left : LK_ATTN_QUERIES;
             item.k_level = -1;
-            score_rows(&item, seen, weight);
-            for (int i = 0; i < item.n_q; i++, weight += n_pos) {
-                int64_t first, last;
-                visible(&item, i, &first, &last);
-                float *s = weight + first;
-                int n = (int)(last - first);
-                add_bias(&item, i, s, first, n);
-                scale_row(s, n, 1 / attn->kern->exp_sum(s, n, attn->scale, attn->kern->max(s, n) * attn->scale));
-                memset(weight, 0, first * sizeof *weight);
-                memset(weight + last, 0, (n_pos - last) * sizeof *weight);
+            sum_queries(&item, seen);
+            for (int64_t a = seen, b; a < n_pos; a = b) {
+                b = a + LK_ATTN_CHUNK < n_pos ? a + LK_ATTN_CHUNK : n_pos;
+                score_chunk(&item, a, b);
+                for (int i = 0; i < item.n_q; i++) {
+                    int lo, n;
+                    float *s = seen_scores(&item, i, a, b, &lo, &n);
+                    if (n == 0) continue;
+                    attn->kern->exp_sum(s, n, attn->scale, item.mem.max[i]);
+                    scale_row(s, n, 1 / item.mem.sum[i]);
+                    place(attn->k, item.head, a + lo, s, n, weight + i * n_pos);
+                }
             }
         }
     }

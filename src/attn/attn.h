@@ -7,7 +7,10 @@
  *     combine:  out = sum_r exp(m_r - M) acc_r / sum_r exp(m_r - M) l_r,   M = max m_r
  *
  * Inside an item the positions go by in chunks: scores of a chunk from the K stream's tiles, online
- * softmax, weighted sum from the V stream's tiles. K and V may be cut into levels differently. */
+ * softmax, weighted sum from the V stream's tiles. K and V may be cut into levels differently.
+ *
+ * Where rows were let go, "position" means a row's index (cache/level.h); what depends on distance asks
+ * for true positions. */
 #ifndef LK_ATTN_ATTN_H
 #define LK_ATTN_ATTN_H
 
@@ -24,8 +27,11 @@ struct lk_attn {
     int          n_thread;
     float        scale;      /* of q.k                                                     */
     float        alibi_max_bias;
+    const struct lk_rope *rope; /* for sinks that shift; may be NULL where none do         */
     const float *q;          /* [n_tok][n_head][d_head]                                    */
     float       *out;        /* [n_tok][n_head][d_head]                                    */
+    const float *more;       /* [n_tok][n_head][d_head + 2] acc, m and l (above) of what is attended to
+                                besides rows, read by combine; or NULL                     */
     float       *partial;    /* lk_attn_partial_floats() floats                            */
     float       *scratch;    /* [n_thread] of lk_attn_scratch_floats() floats              */
 };
@@ -44,8 +50,13 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth);
 /* Ranges that the items of a call over these streams have; of attn only the numbers are read. */
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const struct lk_stream *v);
 
+/* Between items and combine: add to heard [k->n_tok - k->first][n_head_kv], by index, the weight that each
+ * row got from the call's queries, summed over them and over the query heads of a KV head. last: from the
+ * newest token's alone, and what stood there is forgotten. Weights are those of rows alone, without `more`. */
+void lk_attn_listen(const struct lk_attn *attn, int n_range, bool last, float *heard, int ith, int nth);
+
 /* For inspection: the distribution itself that token `tok` of the call attends with, by the same kernels.
- * weight: [n_head][k->n_tok], rows sum to 1. One thread, in the first one's scratch. */
+ * weight: [n_head][k->n_tok] by position, 0 where rows were let go; rows sum to 1. One thread, in the first one's scratch. */
 void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight);
 
 /* Slope of ALiBi for a head, as the reference implementations choose it for any number of heads. */

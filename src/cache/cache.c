@@ -1,6 +1,7 @@
 #include "cache/cache.h"
 
 #include "cache/calibrate.h"
+#include "cache/move.h"
 #include "cache/project.h"
 #include "cache/unfold.h"
 
@@ -21,23 +22,43 @@ static lk_status check_rank(const struct lk_stream *stream, int older, int layer
                    stream->side == LK_K ? "K" : "V", a->d_part, b->d_part);
 }
 
+static const struct lk_slots *init_slots(struct lk_cache *cache, int layer, const struct lk_policy *policy) {
+    struct lk_slots *slots = &cache->slots[layer];
+    slots->policy = *policy;
+    slots->policy.salt = (uint32_t)layer;
+    slots->n_head = cache->shape.n_head_kv;
+    slots->hears = lk_policy_hears(policy) != LK_HEARS_NOTHING;
+    return slots;
+}
+
+/* A policy replaces rows in place, and reads them as heads' rows. */
+static lk_status check_slots(const struct lk_stream *stream, lk_err *err) {
+    for (int i = 0; stream->slots && i < stream->n_level; i++)
+        if (stream->level[i].basis)
+            return lk_fail(err, LK_E_UNSUPPORTED, "latents beside rows that a policy keeps or a state absorbs are not possible; use other codecs in this recipe");
+    return LK_OK;
+}
+
 static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *recipe, int layer, enum lk_side side, lk_err *err) {
     const struct lk_cache_shape *shape = &cache->shape;
     struct lk_stream *stream = &cache->stream[layer][side];
     bool swa = shape->is_swa && shape->is_swa[layer];
     stream->side = side;
     stream->n_swa = swa ? shape->n_swa : 0;
-    stream->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, stream->rule);
+    stream->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, shape->n_ctx, stream->rule);
     stream->rows = cache->rows[side];
     stream->latents = cache->rows[side] + LK_MAX_MOVE * channels(shape);
     for (int i = 0; i < stream->n_level; i++) {
-        lk_status status = lk_level_shape(&stream->level[i], &stream->rule[i], shape, layer, side, err);
+        const struct lk_level_rule *rule = &stream->rule[i];
+        bool limited = rule->limit.policy.keep != LK_KEEP_ALL && (recipe->absorbs || !lk_limit_none(&rule->limit));
+        if (limited && !stream->n_swa) stream->slots = init_slots(cache, layer, &rule->limit.policy);
+        lk_status status = lk_level_shape(&stream->level[i], rule, shape, layer, side, err);
         if (status == LK_OK && i > 0) status = check_rank(stream, i - 1, layer, err);
-        if (status == LK_OK && stream->rule[i].codec.sigma) status = lk_equaliser_add(stream, i, cache->ledger, err);
+        if (status == LK_OK && rule->codec.sigma) status = lk_equaliser_add(stream, i, cache->ledger, err);
         if (status == LK_OK) status = lk_unfold_new(stream, i, shape->n_head_kv, shape->d_head, cache->ledger, err);
         if (status != LK_OK) return status;
     }
-    return LK_OK;
+    return check_slots(stream, err);
 }
 
 lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
@@ -49,10 +70,11 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, co
     cache->kern = lk_kern_choose(NULL); /* all tables write the same bits */
     lk_pool_init(&cache->pool, ledger);
     cache->stream = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->stream);
+    cache->slots = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->slots);
     for (int side = 0; side < 2; side++)
         cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, rows_bytes(cache));
     lk_status status = LK_OK;
-    if (!cache->stream || !cache->rows[LK_K] || !cache->rows[LK_V]) status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    if (!cache->stream || !cache->slots || !cache->rows[LK_K] || !cache->rows[LK_V]) status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
     for (int layer = 0; status == LK_OK && layer < shape->n_layer; layer++)
         for (int side = 0; status == LK_OK && side < 2; side++) status = init_stream(cache, recipe, layer, side, err);
     if (status != LK_OK) lk_cache_free(cache);
@@ -61,6 +83,7 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, co
 }
 
 void lk_cache_clear(struct lk_cache *cache) {
+    for (int layer = 0; cache->slots && layer < cache->shape.n_layer; layer++) lk_slots_release(&cache->slots[layer], cache->ledger);
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             struct lk_stream *stream = &cache->stream[layer][side];
@@ -91,6 +114,7 @@ void lk_cache_free(struct lk_cache *cache) {
             }
         lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
     }
+    lk_release(cache->ledger, LK_FOR_OTHER, cache->slots, cache->shape.n_layer * sizeof *cache->slots);
     for (int side = 0; side < 2; side++)
         lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], rows_bytes(cache));
     lk_pool_destroy(&cache->pool);
@@ -107,15 +131,17 @@ bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n
     return true;
 }
 
-static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, int64_t n_new, int64_t portion) {
+static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, struct lk_slots *slots, int64_t n_new, int64_t portion) {
     struct lk_fill fill[LK_MAX_STREAM_LEVEL];
-    int64_t most[LK_MAX_STREAM_LEVEL] = {0}, first = stream->first, n_tok = stream->n_tok;
+    int64_t most[LK_MAX_STREAM_LEVEL] = {0}, first = stream->first, n_tok = stream->n_tok, most_rows = 0;
     memcpy(fill, stream->fill, sizeof fill);
     for (int64_t done = 0; done < n_new;) {
         int64_t n = n_new - done < portion ? n_new - done : portion;
+        if (most_rows < n_tok + done + n - first) most_rows = n_tok + done + n - first;
         lk_level_advance(stream->rule, fill, stream->n_level, n_tok + done, n, stream->n_swa, &first, most);
         done += n;
     }
+    if (stream->slots && !lk_slots_room(slots, cache->ledger, most_rows)) return 0;
     for (int i = 0; i < stream->n_level; i++) {
         struct lk_level *level = &stream->level[i];
         if (!lk_cache_has_room(cache, level, most[i])) return 0;
@@ -130,7 +156,7 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
     cache->reserved = 0;
     int ok = 1;
     for (int layer = layer0; ok && layer < layer1; layer++)
-        for (int side = 0; ok && side < 2; side++) ok = want_for_stream(cache, &cache->stream[layer][side], n_new, portion);
+        for (int side = 0; ok && side < 2; side++) ok = want_for_stream(cache, &cache->stream[layer][side], &cache->slots[layer], n_new, portion);
     if (ok && lk_pool_fill(&cache->pool)) return LK_OK;
     lk_pool_want_none(&cache->pool);
     lk_pool_trim(&cache->pool);
@@ -162,6 +188,17 @@ const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t a
     return stream->level[level].block[slot / block_rows];
 }
 
+int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at, int head) {
+    if (stream->slots) {
+        for (int i = 0; i < level; i++) at += stream->fill[i].rows;
+        return stream->slots->pos[at * stream->slots->n_head + head];
+    }
+    if (level == 0 && lk_level_sinks(stream->rule, stream->n_level)) return at;
+    int64_t newer = 0;
+    for (int i = level; i < stream->n_level; i++) newer += stream->fill[i].rows;
+    return stream->n_tok - newer + at;
+}
+
 /* Encode one part's rows x, a token's channels apart, as rows [row, row + n) of a level's block. */
 static void put_part(const struct lk_cache *cache, const struct lk_stream *stream, int i, void *block, int row, int64_t n,
                      int part, const float *x) {
@@ -184,15 +221,14 @@ static int add_block(struct lk_cache *cache, struct lk_level *level) {
     return block != NULL;
 }
 
-/* Encode x, [n] rows of the level's parts at their places, behind the level's newest row. */
-static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
+bool lk_move_put(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
     const struct lk_level_rule *rule = &stream->rule[i];
     struct lk_level *level = &stream->level[i];
     struct lk_fill *fill = &stream->fill[i];
     size_t stride = channels(&cache->shape);
     while (n > 0) {
         int64_t slot = fill->skip + fill->rows;
-        if (slot / rule->block_rows >= level->n_block && !add_block(cache, level)) return 0;
+        if (slot / rule->block_rows >= level->n_block && !add_block(cache, level)) return false;
         int row = (int)(slot % rule->block_rows);
         int64_t take = rule->block_rows - row < n ? rule->block_rows - row : n;
         for (int part = 0; part < level->n_part; part++)
@@ -201,7 +237,7 @@ static int put_rows(struct lk_cache *cache, struct lk_stream *stream, int i, con
         x += take * stride;
         n -= take;
     }
-    return 1;
+    return true;
 }
 
 /* The oldest n <= LK_MAX_MOVE rows of level i, as level `to` takes them. */
@@ -213,7 +249,13 @@ static const float *read_oldest(const struct lk_cache *cache, const struct lk_st
     return stream->latents;
 }
 
-static void drop_oldest(struct lk_cache *cache, struct lk_stream *stream, int i, int64_t n) {
+void lk_move_read(const struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t n) {
+    int d = cache->shape.d_head;
+    for (int h = 0; h < cache->shape.n_head_kv; h++)
+        lk_read_rows(stream, i, 0, n, h, cache->kern, stream->rows + (size_t)h * d, channels(&cache->shape));
+}
+
+void lk_move_drop(struct lk_cache *cache, struct lk_stream *stream, int i, int64_t n) {
     struct lk_level *level = &stream->level[i];
     struct lk_fill *fill = &stream->fill[i];
     int64_t gone = (fill->skip + n) / stream->rule[i].block_rows;
@@ -228,7 +270,7 @@ static void drop_oldest(struct lk_cache *cache, struct lk_stream *stream, int i,
 static int put_sinks(struct lk_cache *cache, struct lk_stream *stream, const float *x, int64_t n) {
     const struct lk_level *level = &stream->level[0];
     size_t stride = channels(&cache->shape);
-    if (!level->basis) return put_rows(cache, stream, 0, x, n);
+    if (!level->basis) return lk_move_put(cache, stream, 0, x, n);
     for (int64_t done = 0; done < n; done++) {
         memset(stream->latents, 0, stride * sizeof *x);
         for (int head = 0; head < cache->shape.n_head_kv; head++) {
@@ -236,7 +278,7 @@ static int put_sinks(struct lk_cache *cache, struct lk_stream *stream, const flo
             lk_project_add(level->basis, part, head % level->n_head, cache->shape.d_head, level->d_part,
                            x + done * stride + (size_t)head * cache->shape.d_head, stride, 1, stream->latents + place_of(cache, level, part), stride);
         }
-        if (!put_rows(cache, stream, 0, stream->latents, 1)) return 0;
+        if (!lk_move_put(cache, stream, 0, stream->latents, 1)) return 0;
     }
     return 1;
 }
@@ -246,9 +288,14 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
     int64_t sinks = (int64_t)lk_level_sinks(stream->rule, stream->n_level) - stream->n_tok;
     if (sinks < 0) sinks = 0;
     if (sinks > n) sinks = n;
+    if (stream->slots && side == LK_K) {
+        struct lk_slots *slots = &cache->slots[layer];
+        if (!lk_slots_room(slots, cache->ledger, slots->n + n)) return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+        lk_slots_append(slots, n, stream->n_tok);
+    }
     stream->n_tok += n;
     if (put_sinks(cache, stream, x, sinks) &&
-        put_rows(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
+        lk_move_put(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
 }
 
@@ -256,27 +303,33 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
     lk_equaliser_observe(&cache->stream[layer][LK_K], q, n_tok, n_head, cache->shape.n_head_kv, cache->shape.d_head);
 }
 
+void lk_move_calibrate(struct lk_cache *cache, struct lk_stream *stream, int from) {
+    if (!stream->rule[from - 1].codec.sigma || lk_equaliser_of(stream, from - 1)->calibrated) return;
+    for (int part = 0; part < stream->level[from - 1].n_part; part++)
+        lk_calibrate(stream, from - 1, part, cache->shape.d_head, cache->kern, stream, from, 0, stream->fill[from].rows / LK_TILE,
+                     stream->rows, stream->latents, channels(&cache->shape));
+    lk_equaliser_of(stream, from - 1)->calibrated = true;
+}
+
 lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
     struct lk_stream *stream = &cache->stream[layer][side];
+    if (stream->slots) return lk_slots_settle(cache, layer, err);
     int from, batch;
     while (lk_level_next_move(stream->rule, stream->fill, stream->n_level, stream->n_tok, &from, &batch)) {
-        if (stream->rule[from - 1].codec.sigma && !lk_equaliser_of(stream, from - 1)->calibrated) {
-            for (int part = 0; part < stream->level[from - 1].n_part; part++)
-                lk_calibrate(stream, from - 1, part, cache->shape.d_head, cache->kern, stream, from, 0, stream->fill[from].rows / LK_TILE,
-                             stream->rows, stream->latents, channels(&cache->shape));
-            lk_equaliser_of(stream, from - 1)->calibrated = true;
-        }
+        lk_move_calibrate(cache, stream, from);
         for (int left = batch; left > 0;) {
             int n = left < LK_MAX_MOVE ? left : LK_MAX_MOVE;
-            if (!put_rows(cache, stream, from - 1, read_oldest(cache, stream, from, n, from - 1), n))
+            int64_t stay = lk_level_room(&stream->rule[from - 1], &stream->fill[from - 1], stream->n_tok, n);
+            if (stay && !lk_move_put(cache, stream, from - 1, read_oldest(cache, stream, from, stay, from - 1), stay))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
-            drop_oldest(cache, stream, from, n);
+            lk_move_drop(cache, stream, from, n);
+            stream->first += n - stay;
             left -= n;
         }
     }
     for (int i = 0; stream->n_swa > 0 && i < stream->n_level; i++) {
         int64_t n = lk_level_droppable(&stream->rule[i], &stream->fill[i], stream->first, stream->n_tok, stream->n_swa);
-        if (n) drop_oldest(cache, stream, i, n);
+        if (n) lk_move_drop(cache, stream, i, n);
         stream->first += n;
         if (stream->fill[i].rows) break;
     }
@@ -293,6 +346,10 @@ lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err 
         struct lk_stream *stream = &cache->stream[layer][side];
         lk_level_advance(stream->rule, stream->fill, stream->n_level, 0, n_tok, stream->n_swa, &stream->first, NULL);
         stream->n_tok = n_tok;
+        if (stream->slots && side == LK_K) {
+            ok = lk_slots_room(&cache->slots[layer], cache->ledger, n_tok - stream->first);
+            if (ok) lk_slots_append(&cache->slots[layer], n_tok - stream->first, stream->first); /* until they are chosen */
+        }
         for (int i = 0; ok && i < stream->n_level; i++) {
             int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
             ok = lk_cache_has_room(cache, &stream->level[i], n_block) && (!n_block || lk_pool_want(&cache->pool, stream->level[i].block_bytes, n_block));
@@ -331,20 +388,25 @@ void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int hea
     struct lk_stream *stream = &cache->stream[layer][side];
     int d = cache->shape.d_head;
     float *rows = stream->rows + (size_t)head * d, *latents = stream->latents + (size_t)head * d; /* no other head's or group's */
+    size_t stride = channels(&cache->shape);
     calibrate_prompt(cache, stream, head, exact);
-    int64_t pos = stream->first;
-    for (int i = 0; i < stream->n_level; pos += stream->fill[i].rows, i++) {
+    for (int i = 0; i < stream->n_level; i++) {
         const struct lk_level *level = &stream->level[i];
         if (head % level->n_head) continue; /* the group's first head does it */
         int part = head / level->n_head;
         float *x = level->basis ? latents : rows;
+        bool chosen = stream->rule[i].limit.policy.keep != LK_KEEP_ALL;
         for (int64_t at = 0; at < stream->fill[i].rows;) {
             int row;
             int64_t n;
             void *block = (void *)lk_cache_locate(stream, i, at, &row, &n);
-            if (n > LK_MAX_MOVE) n = LK_MAX_MOVE;
-            lk_read_part(exact, 0, pos + at, n, level, part, d, cache->kern, rows, x, channels(&cache->shape));
-            put_part(cache, stream, i, block, row, n, part, x);
+            int64_t pos = lk_cache_position(stream, i, at, head), gone = at == 0 && stream->rule[i].block_rows <= LK_MAX_MOVE ? row : 0;
+            if (gone + n > LK_MAX_MOVE) n = LK_MAX_MOVE - gone;
+            for (int64_t r = 0; chosen && r < n; r++)
+                lk_read_part(exact, 0, lk_cache_position(stream, i, at + r, head), 1, level, part, d, cache->kern, rows + r * stride, x + r * stride, stride);
+            /* Rows that have left a block were coded with it. */
+            if (!chosen) lk_read_part(exact, 0, pos - gone, gone + n, level, part, d, cache->kern, rows, x, stride);
+            put_part(cache, stream, i, block, row - (int)gone, gone + n, part, x);
             at += n;
         }
     }
@@ -355,7 +417,9 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
             if (stream->n_tok - n_tok > stream->fill[stream->n_level - 1].rows) return false;
-            /* A sliding window that has dropped rows may have dropped what an earlier query sees. */
+            /* What let rows go may have let go what an earlier query sees. */
+            if (stream->n_swa == 0 && stream->first > 0) return false;
+            if (stream->slots && stream->slots->hears && n_tok < stream->n_tok) return false;
             if (stream->n_swa > 0 && stream->first > 0 && n_tok - stream->n_swa + 1 < stream->first) return false;
         }
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
@@ -363,6 +427,7 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
             struct lk_stream *stream = &cache->stream[layer][side];
             int newest = stream->n_level - 1;
             stream->fill[newest].rows -= stream->n_tok - n_tok;
+            if (stream->slots && side == LK_K) cache->slots[layer].n -= stream->n_tok - n_tok;
             stream->n_tok = n_tok;
             struct lk_level *level = &stream->level[newest];
             int64_t keep = lk_level_blocks(&stream->rule[newest], &stream->fill[newest]);
@@ -376,6 +441,7 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
 
 struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache) {
     struct lk_cache_bytes sum = {0};
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) sum.scale += lk_slots_bytes(&cache->slots[layer], cache->slots[layer].n);
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
@@ -424,6 +490,7 @@ static int foresee_stream(struct lk_cache *cache, struct lk_stream *stream, int6
         done += n;
     }
     int ok = 1;
+    if (stream->slots && stream->side == LK_K) *tables += lk_slots_bytes(stream->slots, n_tok - stream->first);
     for (int i = 0; i < stream->n_level; i++) {
         int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
         *tables += n_block * sizeof(void *);

@@ -6,13 +6,15 @@
  *
  *   lk_cache_lay, _fill   instead of all three: a whole prompt, each row coded once, where it would age to
  *
- * append and settle work on one stream, so different streams may be worked on by different threads. */
+ * append and settle work on one stream, so different streams may be worked on by different threads. Only
+ * in a layer whose streams have slots, settling works on both, once both have the same tokens. */
 #ifndef LK_CACHE_CACHE_H
 #define LK_CACHE_CACHE_H
 
 #include "cache/level.h"
 #include "cache/pool.h"
 #include "cache/rope.h"
+#include "cache/slots.h"
 #include "kern/kern.h"
 #include "sidecar/basis.h"
 
@@ -22,6 +24,7 @@ struct lk_cache_shape {
     const uint8_t *is_swa; /* [n_layer] or NULL; borrowed for the cache's life */
     const struct lk_basis *const *basis; /* [LK_N_BASIS] of [n_layer] or NULL, or NULL: no sidecar; borrowed */
     const struct lk_rope *rope; /* [2] of layers with full attention, of sliding ones; NULL: K is not rotated; borrowed */
+    int64_t        n_ctx;  /* longest context that the model was trained for   */
 };
 
 struct lk_level {
@@ -48,8 +51,9 @@ struct lk_stream {
     struct lk_level_rule rule[LK_MAX_STREAM_LEVEL];
     struct lk_fill       fill[LK_MAX_STREAM_LEVEL];
     struct lk_level      level[LK_MAX_STREAM_LEVEL];
-    int64_t              first, n_tok; /* positions [first, n_tok) are held                       */
+    int64_t              first, n_tok; /* rows of index [first, n_tok) are held, first were let go */
     struct lk_equaliser  equaliser[2]; /* of rows, of latents                                     */
+    const struct lk_slots *slots;      /* of the layer, where a level has a limit; else NULL      */
     float               *rows;         /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by a side's streams */
     float               *latents;      /* the same again, for rows that are projected             */
 };
@@ -75,6 +79,8 @@ struct lk_cache {
     const struct lk_kern *kern;       /* codes rows */
     struct lk_pool        pool;
     struct lk_stream    (*stream)[2]; /* [n_layer][K, V] */
+    struct lk_slots      *slots;      /* [n_layer] */
+    struct lk_leave       leave;
     float                *rows[2];
     int64_t               reserved;   /* single tokens for which prepare has already found memory */
 };
@@ -129,6 +135,10 @@ bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n
 /* The block that holds row `at` of a level (at counts from the level's oldest row); *row: its index
  * in the block; *n: rows of the level that follow in this block, the row itself included. */
 const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t at, int *row, int64_t *n);
+
+/* Position of that row's token. In a level without a limit positions follow each other and are the same
+ * for all heads. */
+int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at, int head);
 
 /* Bytes by what they hold; their sum is what the ledger says. */
 struct lk_cache_bytes {

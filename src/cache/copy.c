@@ -35,6 +35,10 @@ lk_status lk_cache_copy(struct lk_cache *to, const struct lk_cache *from, lk_err
                 int64_t n_block = from->stream[layer][side].level[i].n_block;
                 ok = lk_cache_has_room(to, level, n_block) && lk_pool_want(&to->pool, level->block_bytes, n_block);
             }
+    for (int layer = 0; ok && layer < n_layer; layer++) {
+        ok = lk_slots_room(&to->slots[layer], to->ledger, from->slots[layer].n);
+        if (ok) lk_slots_copy(&to->slots[layer], &from->slots[layer]);
+    }
     ok = ok && lk_pool_fill(&to->pool);
     for (int layer = 0; ok && layer < n_layer; layer++)
         for (int side = 0; ok && side < 2; side++) ok = copy_stream(to, &to->stream[layer][side], &from->stream[layer][side]);

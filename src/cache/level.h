@@ -6,6 +6,9 @@
  *                | sink | body ........................ | recent | newest |
  *
  * Rows enter the newest level and leave a level from its front, in batches, into the next older one.
+ * Where that one has a limit and no room, as many rows are gone for good as came. Rows are counted by
+ * index then: [first, n_tok) holds those that are left, the newest at n_tok - 1, and `first` is the
+ * number of those that went. Heads may keep different rows (cache/slots.h), but as many.
  * The cache moves real rows by these rules, and planning and reserving follow them without rows, so
  * that what is planned is what happens. */
 #ifndef LK_CACHE_LEVEL_H
@@ -24,8 +27,12 @@ struct lk_level_rule {
     int             spec;       /* index of the recipe's level; n_level for the staging level          */
     int             block_rows; /* rows of one block                                                    */
     int             batch;      /* rows that leave at once; 0: none ever leave (sinks, the oldest level) */
+    int             coming;     /* rows that come at once from the newer level                          */
     uint32_t        keep;       /* rows that stay behind                                                */
     float           percent;    /* rows that stay behind, in per cent of the tokens seen                */
+    int             wait;       /* rows the newer level has before it gives the first, for channel statistics */
+    bool            shift;      /* sinks whose distance counts held rows only (cache/rope.h)             */
+    struct lk_limit limit;      /* rows it has room for, a multiple of `coming` with per cent and without */
 };
 
 /* How full it is. Blocks hold rows [skip, skip + rows). */
@@ -34,9 +41,9 @@ struct lk_fill {
     int32_t skip; /* rows already gone from the first block */
 };
 
-/* The levels of one stream. `swa`: a sliding-window layer, which has no use for sinks.
- * out: [LK_MAX_STREAM_LEVEL]; returns their number. */
-int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side, bool swa,
+/* The levels of one stream. `swa`: a sliding-window layer, which has no use for sinks. n_ctx: the longest
+ * context that the model was trained for. out: [LK_MAX_STREAM_LEVEL]; returns their number. */
+int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side, bool swa, int64_t n_ctx,
                    struct lk_level_rule *out);
 
 /* Sinks a stream has room for: rows below this position go to level 0 and stay. 0 without sinks. */
@@ -46,6 +53,9 @@ uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level);
  * n_tok: tokens seen, these rows included. */
 bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_fill *fill, int n_level,
                         int64_t n_tok, int *from, int *n);
+
+/* Of n rows that come to a level when n_tok tokens are seen, those for which it has room. */
+int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t n_tok, int64_t n);
 
 /* Blocks that hold a level's rows. */
 int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_fill *fill);

@@ -127,13 +127,6 @@ lk_status lk_level_shape(struct lk_level *level, const struct lk_level_rule *rul
     return LK_OK;
 }
 
-/* The position of row `at` of a level. */
-static int64_t position_of(const struct lk_stream *stream, int level, int64_t at) {
-    int64_t pos = stream->first + at;
-    for (int i = 0; i < level; i++) pos += stream->fill[i].rows;
-    return pos;
-}
-
 /* ---- reading ------------------------------------------------------------------------------------ */
 
 void lk_read_part(const struct lk_stream *from, int level, int64_t at, int64_t n, const struct lk_level *to, int part, int d_head,
@@ -145,7 +138,7 @@ void lk_read_part(const struct lk_stream *from, int level, int64_t at, int64_t n
     for (int64_t t = 0; t < n; t++) memset(x + t * stride, 0, to->d_part * sizeof *x);
     for (int head = 0; head < to->n_head; head++) {
         lk_read_rows(from, level, at, n, part * to->n_head + head, kern, room, stride);
-        if (to->rope) lk_rope_undo(to->rope, position_of(from, level, at), n, room, stride);
+        if (to->rope) lk_rope_undo(to->rope, lk_cache_position(from, level, at, 0), n, room, stride);
         lk_project_add(to->basis, part, head, d_head, to->d_part, room, stride, n, x, stride);
     }
 }
@@ -162,5 +155,5 @@ void lk_read_head(const struct lk_stream *stream, int level, int64_t at, int hea
     lk_project_back(of->basis, part, within, d_head, of->d_part, z, x);
     const float *mean = lk_basis_mean(of->basis, part, within, d_head);
     for (int c = 0; mean && c < d_head; c++) x[c] += mean[c];
-    if (of->rope) lk_rope_redo(of->rope, position_of(stream, level, at), 1, x, 0);
+    if (of->rope) lk_rope_redo(of->rope, lk_cache_position(stream, level, at, 0), 1, x, 0);
 }

@@ -16,13 +16,13 @@ struct parse {
     struct lk_recipe *recipe;
     size_t            level_at[LK_MAX_LEVEL], override_at[LK_MAX_OVERRIDE];
     const char       *alone; /* the body was written so that it must be the only level */
-    size_t            n_text;
+    size_t            n_text, absorb_at;
 };
 
-static const char ranges[] = "sink, body, all, recent, window, residual or layers";
+static const char ranges[] = "sink, body, keep, all, recent, window, residual, layers or absorb";
 
 static bool is_range(const char *word) {
-    static const char *const name[] = {"sink", "body", "all", "recent", "window", "residual", "layers"};
+    static const char *const name[] = {"sink", "body", "keep", "all", "recent", "window", "residual", "layers"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         if (strcmp(word, name[i]) == 0) return true;
     }
@@ -69,12 +69,23 @@ static lk_status read_span(struct parse *p, const char *range, struct lk_level_s
     return LK_OK;
 }
 
+/* 'shift' ')' */
+static lk_status read_shift(struct parse *p, struct lk_level_spec *level) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "shift") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'shift'");
+    lk_scan_word(&p->scan, word);
+    level->shift = true;
+    return lk_scan_sign(&p->scan, ')') ? LK_OK : lk_scan_fail(&p->scan, p->scan.at, true, "expected ')'");
+}
+
 /* The range of a level, its word already read. */
 static lk_status read_range(struct parse *p, const char *word, size_t at, struct lk_level_spec *level) {
     lk_status status = LK_OK;
     if (strcmp(word, "sink") == 0) {
         level->range = LK_SINK;
         status       = read_count(p, "a number of tokens", 1, LK_SINK_MOST, &level->n_tok);
+        if (!status && lk_scan_sign(&p->scan, '(')) status = read_shift(p, level);
         snprintf(level->name, sizeof level->name, "sink %u", level->n_tok);
     } else if (strcmp(word, "residual") == 0) {
         level->range = LK_RESIDUAL;
@@ -85,6 +96,9 @@ static lk_status read_range(struct parse *p, const char *word, size_t at, struct
     } else if (strcmp(word, "recent") == 0 || strcmp(word, "window") == 0) {
         level->range = LK_RECENT;
         status       = read_span(p, word, level);
+    } else if (strcmp(word, "keep") == 0) {
+        level->range = LK_BODY;
+        status       = lk_recipe_read_keep(&p->scan, &level->limit, level->name, sizeof level->name);
     } else {
         level->range = LK_BODY;
         if (strcmp(word, "all") == 0) p->alone = "'all'";
@@ -126,11 +140,32 @@ static lk_status read_colon(struct parse *p) {
     return lk_scan_fail(&p->scan, p->scan.at, true, "expected ':'");
 }
 
-/* LIST ':' codecs, after 'layers' */
+static const struct lk_codec exact = {.coding = LK_F16, .bits = 16};
+
+/* Does a part end with a body's size? Its rows are f16 then. */
+static bool ends_keep(const struct parse *p, const struct lk_limit *limit) {
+    struct lk_scan look = p->scan;
+    return limit->policy.keep != LK_KEEP_ALL && !lk_scan_sign(&look, ':');
+}
+
+/* [ 'keep' ... ':' ] codecs, of some layers */
+static lk_status read_override(struct parse *p, struct lk_limit *limit, struct lk_codec side[2]) {
+    char word[LK_WORD_MAX], name[32];
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "keep") != 0) return lk_recipe_read_codecs(&p->scan, side);
+    lk_scan_word(&p->scan, word);
+    lk_status status = lk_recipe_read_keep(&p->scan, limit, name, sizeof name);
+    if (status) return status;
+    side[LK_K] = side[LK_V] = exact;
+    return lk_scan_sign(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
+}
+
+/* LIST ':' [ 'keep' ... ':' ] codecs, after 'layers' */
 static lk_status read_layers(struct parse *p) {
     struct lk_recipe *r     = p->recipe;
     int               first = r->n_override;
     struct lk_codec   side[2];
+    struct lk_limit   limit = {0};
     lk_status         status;
     do {
         lk_scan_skip(&p->scan);
@@ -142,12 +177,35 @@ static lk_status read_layers(struct parse *p) {
         r->n_override++;
     } while (lk_scan_sign(&p->scan, ','));
     status = read_colon(p);
-    if (!status) status = lk_recipe_read_codecs(&p->scan, side);
+    if (!status) status = read_override(p, &limit, side);
     if (status) return status;
     for (int i = first; i < r->n_override; i++) {
         r->override[i].k = side[LK_K];
         r->override[i].v = side[LK_V];
+        r->override[i].limit = limit;
     }
+    return LK_OK;
+}
+
+/* codecs | 'none', after the range of a level */
+static lk_status read_body_codecs(struct parse *p, struct lk_level_spec *level, struct lk_codec side[2]) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    bool body = level->range == LK_BODY && level->limit.policy.keep == LK_KEEP_ALL;
+    if (!body || strcmp(word, "none") != 0) return lk_recipe_read_codecs(&p->scan, side);
+    lk_scan_word(&p->scan, word);
+    level->limit.policy.keep = LK_KEEP_NEWEST; /* 0 of them */
+    return LK_OK;
+}
+
+/* 'less', after 'absorb' */
+static lk_status read_absorb(struct parse *p, size_t at) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "less") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less'");
+    lk_scan_word(&p->scan, word);
+    p->recipe->absorbs = true;
+    p->absorb_at = at;
     return LK_OK;
 }
 
@@ -157,9 +215,14 @@ static lk_status read_part(struct parse *p) {
     struct lk_codec   side[2];
     char              word[LK_WORD_MAX];
     lk_status         status = LK_OK;
+    bool              sized = false;
     lk_scan_peek(&p->scan, word);
     size_t at   = p->scan.at;
     bool   bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || lk_recipe_names_codec(word);
+    if (strcmp(word, "absorb") == 0) {
+        lk_scan_word(&p->scan, word);
+        return read_absorb(p, at);
+    }
     if (!bare && !is_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ", ranges);
     if (strcmp(word, "layers") == 0) {
@@ -176,9 +239,11 @@ static lk_status read_part(struct parse *p) {
     } else {
         lk_scan_word(&p->scan, word);
         status = read_range(p, word, at, level);
-        if (!status) status = read_colon(p);
+        sized = !status && ends_keep(p, &level->limit);
+        if (!status && !sized) status = read_colon(p);
     }
-    if (!status) status = lk_recipe_read_codecs(&p->scan, side);
+    side[LK_K] = side[LK_V] = exact;
+    if (!status && !sized) status = read_body_codecs(p, level, side);
     if (status) return status;
     level->k                = side[LK_K];
     level->v                = side[LK_V];
@@ -208,7 +273,10 @@ static lk_status read_parts(struct parse *p) {
         if (!sign && !line_end && !lk_scan_done(&p->scan))
             return lk_scan_fail(&p->scan, p->scan.at, true, "expected ';' or the end");
     }
-    return lk_recipe_check(p->recipe, &p->scan, p->level_at, p->override_at, p->alone);
+    lk_status status = lk_recipe_check(p->recipe, &p->scan, p->level_at, p->override_at, p->alone);
+    if (!status && p->recipe->absorbs && !lk_recipe_evicts(p->recipe))
+        return lk_scan_fail(&p->scan, p->absorb_at, false, "nothing is let go that could be absorbed: say 'keep N by POLICY' or 'body: none'");
+    return status;
 }
 
 /* The whole text is one word: a preset's name, perhaps misspelt. */
@@ -286,6 +354,14 @@ void lk_recipe_free(lk_recipe *recipe) {
 
 const char *lk_recipe_text(const lk_recipe *recipe) { return recipe->text; }
 
+bool lk_recipe_evicts(const struct lk_recipe *recipe) {
+    for (int i = 0; i < recipe->n_level; i++)
+        if (recipe->level[i].limit.policy.keep != LK_KEEP_ALL) return true;
+    for (int i = 0; i < recipe->n_override; i++)
+        if (recipe->override[i].limit.policy.keep != LK_KEEP_ALL) return true;
+    return false;
+}
+
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out) {
     memcpy(out, recipe->level, (size_t)recipe->n_level * sizeof *out);
     for (int i = 0; i < recipe->n_override; i++) {
@@ -297,6 +373,7 @@ void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, st
             if (out[j].range != LK_BODY) continue;
             out[j].k = o->k;
             out[j].v = o->v;
+            if (o->limit.policy.keep != LK_KEEP_ALL) out[j].limit = o->limit;
         }
     }
 }

@@ -3,15 +3,24 @@
  *   recipe   := preset | codecs | part { ';' part } [';']      codecs alone: 'all' ':' codecs
  *   part     := range ':' codecs
  *   range    := 'sink' N          the first N tokens, for good
+ *             | 'sink' N '(' 'shift' ')'   the same; positions are counted among held rows
  *             | 'body'            everything between the others
  *             | 'all'             the same, where there is nothing else
+ *             | 'keep' SPAN 'by' POLICY    a body of that size; the policy says which rows stay. Per cent
+ *                                 are of the tokens seen, or with 'of context' behind them of the
+ *                                 longest context that the model was trained for
  *             | 'recent' SPAN     a window of the newest tokens not in a newer level
  *             | 'window' SPAN     the same; by custom the newest one
  *             | 'residual' N      KIVI's buffer: K fills up to N and empties at once, V slides
+ *             | 'absorb' 'less'               (no codecs) what the body lets go is summed up in a state, by
+ *                                 networks of the sidecar
  *             | 'layers' LIST     other codecs for the body in some layers; LIST is comma-separated
- *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0)
+ *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0);
+ *                                 'keep' SPAN 'by' POLICY ':' before the codecs: another size too
  *   SPAN     := N | N '%'         tokens, or per cent of the tokens seen
  *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
+ *             | 'none'                            body only: such rows are dropped
+ *   POLICY   := newest | random | h2o [ '(' mean ')' ] | tova [ '(' apart ')' ]     (policy/policy.h)
  *   CODEC    := LATENTS | [ LATENTS '+' ] NAME [ '(' OPTION { ',' OPTION } ')' ]
  *   LATENTS  := 'latent' [ N '%' ] [ '(pre)' ]   coordinates in the sidecar's basis: N per cent of the
  *                                           rank (default: as the sidecar recommends), in f16 unless a
@@ -22,6 +31,9 @@
  *             | sigma | nosigma               rot: equalise (default: K yes, V no)
  *             | lloyd | uniform               rot: levels (default: lloyd for 2 to 4 bits)
  *
+ * Behind 'keep' ':' and codecs may be left out, which means f16. Codecs of whole tiles round its size up to
+ * whole tiles. In layers with a sliding window, which is a limit already, it is a body like any other.
+ *
  * Levels are listed oldest first; the newest rows are exact f16 until they make a batch. Case and
  * white space do not matter, '#' begins a comment, and between parts a line's end serves as ';'.
  * An older level has at most the bits of the newer one that its rows come from, and, of latents, at most
@@ -31,16 +43,27 @@
 
 #include "base/err.h"
 #include "codec/codec.h"
+#include "policy/policy.h"
 
 enum { LK_MAX_LEVEL = 8, LK_MAX_OVERRIDE = 16 };
 
 enum lk_range { LK_SINK, LK_BODY, LK_RECENT, LK_RESIDUAL };
+
+/* How many rows a body keeps, and which. */
+struct lk_limit {
+    struct lk_policy policy;     /* LK_KEEP_ALL: no limit                          */
+    uint32_t         n_tok;      /* 0 where per cent are used, or nothing is kept  */
+    float            percent;    /* of the tokens seen, or of the model's context  */
+    bool             of_context;
+};
 
 struct lk_level_spec {
     enum lk_range   range;
     char            name[32];  /* as printed: "sink 4", "body", "recent 10%"            */
     uint32_t        n_tok;     /* sink, recent, residual: tokens; 0 where per cent is used */
     float           percent;   /* recent: of the tokens seen; 0 where tokens are used   */
+    struct lk_limit limit;     /* body                                                  */
+    bool            shift;     /* sink                                                  */
     struct lk_codec k, v;
 };
 
@@ -48,6 +71,7 @@ struct lk_level_spec {
 struct lk_override {
     int32_t         first, last;
     struct lk_codec k, v;
+    struct lk_limit limit; /* the body's own where the policy is LK_KEEP_ALL */
 };
 
 struct lk_recipe {
@@ -56,10 +80,19 @@ struct lk_recipe {
     struct lk_level_spec level[LK_MAX_LEVEL]; /* oldest first; exactly one body */
     int                  n_override;
     struct lk_override   override[LK_MAX_OVERRIDE];
+    bool                 absorbs; /* rows that go are told of (slots.h: lk_leave) even where none is kept */
 };
 
 /* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied; where two
  * overrides name a layer, the later one holds. */
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out);
+
+/* Has the body a limited size, in some layer at least? */
+bool lk_recipe_evicts(const struct lk_recipe *recipe);
+
+/* Is this a limit of no rows at all? */
+static inline bool lk_limit_none(const struct lk_limit *limit) {
+    return limit->policy.keep != LK_KEEP_ALL && limit->n_tok == 0 && limit->percent == 0;
+}
 
 #endif

@@ -10,6 +10,8 @@ static lk_status check_order(const struct lk_recipe *recipe, const struct lk_sca
         if (level->range == LK_SINK) {
             if (sink) return lk_scan_fail(scan, at[i], false, "there is a sink already: '%s'", sink->name);
             if (i) return lk_scan_fail(scan, at[i], false, "the sink holds the oldest tokens and comes first");
+            if (!lk_codec_single_rows(&level->k, LK_K) || !lk_codec_single_rows(&level->v, LK_V))
+                return lk_scan_fail(scan, at[i], false, "sinks arrive one by one, and this codec takes whole tiles: use f16 or int8");
             sink = level;
         } else if (level->range == LK_BODY) {
             if (body) return lk_scan_fail(scan, at[i], false, "there is a body already");
@@ -67,6 +69,41 @@ static lk_status check_ageing(const struct lk_recipe *recipe, const struct lk_sc
     return LK_OK;
 }
 
+/* A row is replaced by another where it lies. */
+static lk_status check_slots(const struct lk_scan *scan, const struct lk_limit *limit, const struct lk_codec codec[2], size_t at) {
+    if (limit->policy.keep == LK_KEEP_ALL) return LK_OK;
+    for (int side = LK_K; side <= LK_V; side++)
+        if (!lk_codec_replaces(&codec[side], side))
+            return lk_scan_fail(scan, at, false, "this codec takes the %ss of several tokens together, and none can be replaced by another: use f16, int8 or rot",
+                                side_name(side));
+    return LK_OK;
+}
+
+/* Rows that a body lets go are the same on both sides, so rows must reach it at the same time. */
+static lk_status check_evicting(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *at, const size_t *override_at,
+                                int body) {
+    const struct lk_level_spec *level = &recipe->level[body];
+    for (int i = 0; i < recipe->n_level; i++)
+        if (recipe->level[i].shift && (!lk_limit_none(&level->limit) || recipe->n_override > 0))
+            return lk_scan_fail(scan, at[i], false, "sinks shift where the body is none: other rows would lose their distances");
+    if (!lk_recipe_evicts(recipe)) return LK_OK;
+    for (int i = body + 1; i < recipe->n_level; i++)
+        if (recipe->level[i].range == LK_RESIDUAL)
+            return lk_scan_fail(scan, at[i], false, "a residual lets K and V go at different times: say 'window' where rows are dropped");
+    lk_status status = check_slots(scan, &level->limit, (const struct lk_codec[]){level->k, level->v}, at[body]);
+    for (int i = 0; i < recipe->n_override && !status; i++) {
+        const struct lk_override *o = &recipe->override[i];
+        const struct lk_limit *limit = o->limit.policy.keep != LK_KEEP_ALL ? &o->limit : &level->limit;
+        status = check_slots(scan, limit, (const struct lk_codec[]){o->k, o->v}, override_at[i]);
+    }
+    if (status || !lk_limit_none(&level->limit)) return status;
+    if (body + 1 == recipe->n_level)
+        return lk_scan_fail(scan, at[body], false, "a body of none needs a window for the newest tokens");
+    if (recipe->n_override > 0)
+        return lk_scan_fail(scan, override_at[0], false, "'layers' is about the body, of which none is kept");
+    return LK_OK;
+}
+
 lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *level_at,
                           const size_t *override_at, const char *alone) {
     lk_status status = check_order(recipe, scan, level_at);
@@ -80,8 +117,10 @@ lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *
                                 alone, level->name);
     }
     status = check_sums(recipe, scan, level_at);
+    if (!status) status = check_evicting(recipe, scan, level_at, override_at, body);
     for (int i = body; i < recipe->n_level && !status; i++) {
         const struct lk_codec codec[2] = {recipe->level[i].k, recipe->level[i].v};
+        if (lk_limit_none(&recipe->level[i].limit)) continue;
         status = check_ageing(recipe, scan, level_at, i, codec, level_at[i], recipe->level[i].name);
     }
     for (int i = 0; i < recipe->n_override && !status; i++) {

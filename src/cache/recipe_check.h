@@ -12,4 +12,7 @@ enum { LK_SINK_MOST = 1024, LK_WINDOW_MOST = 1000000, LK_LAYER_MOST = 1024 };
 lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *level_at,
                           const size_t *override_at, const char *alone);
 
+/* recipe_keep.c: what follows the word 'keep' in a range. name: as printed ("keep 512 by h2o"). */
+lk_status lk_recipe_read_keep(struct lk_scan *scan, struct lk_limit *limit, char *name, size_t cap);
+
 #endif

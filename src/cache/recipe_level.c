@@ -19,6 +19,10 @@ bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out
     else print_layers(over, got.name, sizeof got.name);
     lk_codec_print(level ? &level->k : &over->k, LK_K, got.k_codec, sizeof got.k_codec);
     lk_codec_print(level ? &level->v : &over->v, LK_V, got.v_codec, sizeof got.v_codec);
+    if (level && lk_limit_none(&level->limit)) {
+        snprintf(got.k_codec, sizeof got.k_codec, "none");
+        snprintf(got.v_codec, sizeof got.v_codec, "none");
+    }
     *out = got;
     return true;
 }

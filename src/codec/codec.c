@@ -18,6 +18,10 @@ int lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side) {
 
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side) { return ops_of(codec)->row_wise(codec, side); }
 
+bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side) {
+    return lk_codec_row_wise(codec, side) && !codec->sigma;
+}
+
 const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head) {
     if (d_head < 8 || d_head % 8) return "d_head must be a multiple of 8";
     if (d_head > LK_MAX_D_HEAD) return "d_head must be at most 1024";
@@ -60,6 +64,17 @@ void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head
                      void *head, int row0, int n, const float *x, size_t stride) {
     struct lk_part part = {codec, side, d_head, block_rows, sigma};
     ops_of(codec)->encode(&part, head, row0, n, x, stride);
+}
+
+bool lk_codec_replaces(const struct lk_codec *codec, enum lk_side side) {
+    return lk_codec_row_wise(codec, side) || ops_of(codec)->replace;
+}
+
+void lk_codec_replace(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma, void *head,
+                      int row, const float *x) {
+    struct lk_part part = {codec, side, d_head, block_rows, sigma};
+    if (lk_codec_row_wise(codec, side)) ops_of(codec)->encode(&part, head, row, 1, x, d_head);
+    else ops_of(codec)->replace(&part, head, row, x);
 }
 
 void lk_codec_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma,

@@ -64,6 +64,9 @@ struct lk_codec {
 int  lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side);
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side);
 
+/* Can rows arrive one at a time, without statistics of others? */
+bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side);
+
 /* May rows of d_head channels be stored? NULL if so, else a reason ("kivi groups of 64 channels
  * need d_head to be a multiple of 64"), static. */
 const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head);
@@ -84,6 +87,14 @@ void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, 
  * Codecs that are not row-wise take row0 = 0 and n = block_rows. */
 void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
                      const float *sigma, void *head, int row0, int n, const float *x, size_t stride);
+
+/* Can a row of a full block give way to another? Where several rows share scales it cannot; a mean that
+ * they share stays as it is. */
+bool lk_codec_replaces(const struct lk_codec *codec, enum lk_side side);
+
+/* Pack x [d_head] in place of row `row` of a block whose rows are all there. */
+void lk_codec_replace(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma, void *head,
+                      int row, const float *x);
 
 /* Reference: unpack rows [row0, row0 + n) into x, laid out as above, in the original domain. */
 void lk_codec_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,

@@ -20,6 +20,7 @@ struct lk_codec_ops {
     size_t (*scale_bytes)(const struct lk_part *part);
     void (*print)(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap);
     void (*encode)(const struct lk_part *part, void *head, int row0, int n, const float *x, size_t stride);
+    void (*replace)(const struct lk_part *part, void *head, int row, const float *x); /* NULL: encode, or none */
     void (*decode)(const struct lk_part *part, const void *head, int row0, int n, float *x, size_t stride);
 };
 

@@ -182,6 +182,23 @@ static void encode(const struct lk_part *part, void *head, int row0, int n, cons
     if (codec->mean) lk_rot_store_mean_scale(scale, mean_scale);
 }
 
+/* A row against the mean of a block that has one already. */
+static void replace(const struct lk_part *part, void *head, int row, const float *x) {
+    const struct lk_codec *codec = part->codec;
+    struct lk_rot_coder coder = lk_rot_coder(codec);
+    int d = part->d_head;
+    uint16_t *scale = (uint16_t *)lk_rot_scales(codec, head, d);
+    const int8_t *mean = lk_rot_mean(codec, head, d);
+    float mean_scale = lk_rot_load_mean_scale(scale), y[LK_MAX_D_HEAD];
+    uint8_t code[LK_MAX_D_HEAD];
+    equalise(part, x, y);
+    lk_rotate(y, d);
+    for (int c = 0; c < d; c++) y[c] -= mean_scale * mean[c];
+    uint16_t of_mean = scale[row] & 0x8000; /* a bit of the mean's scale lies there */
+    scale[row] = lk_half(code_row(&coder, d, y, code)) | of_mean;
+    lk_cells_put(part->side, codec->bits, d, head, row, code);
+}
+
 static void decode(const struct lk_part *part, const void *head, int row0, int n, float *x, size_t stride) {
     const struct lk_codec *codec = part->codec;
     struct lk_rot_levels levels = lk_rot_levels(codec);
@@ -210,5 +227,6 @@ const struct lk_codec_ops lk_rot_ops = {
     .scale_bytes = scale_bytes,
     .print = print,
     .encode = encode,
+    .replace = replace,
     .decode = decode,
 };

@@ -4,6 +4,7 @@
 
 #include "attn/attn.h"
 #include "cache/cache.h"
+#include "engine/absorb.h"
 #include "model/model.h"
 #include "sidecar/sidecar.h"
 #include "token/vocab.h"
@@ -18,7 +19,7 @@ struct lk_model {
     struct lk_net         *net;
     struct lk_vocab       *vocab;
     struct lk_sidecar     *sidecar; /* or NULL */
-    struct lk_rope        *rope;    /* [2] of full and of sliding layers, for latents of K before RoPE; or NULL */
+    struct lk_rope        *rope;    /* [2] of full and of sliding layers, NULL: it does not rotate */
     const struct lk_kern  *kern;
     struct ggml_threadpool *pool;   /* the threads that compute; used, with `work`, under `lock` */
     uint8_t               *work;
@@ -38,6 +39,7 @@ struct lk_graph {
     struct ggml_tensor  *tok, *pos, *x_in, *x_out, *logits;
     int                  n_tok;
     bool                 all;    /* logits of every token */
+    bool                 grads;  /* set before lk_graph_begin: it can be differentiated */
 };
 
 struct lk_session;
@@ -48,6 +50,8 @@ struct lk_layer_job {
     int                     layer;
     const struct lk_stream *read[2]; /* K and V that queries attend to: the cache's, or a prompt's exact rows */
     int                     n_range; /* of the attention under way: lk_attn_ranges                            */
+    float                  *heard;   /* where the weights go that rows get (lk_attn_listen), in layers whose
+                                        policy listens                                                        */
 };
 
 /* Sees each layer's call of attention in a step, on one thread, when the step's rows are in the cache
@@ -67,6 +71,7 @@ struct lk_session {
     struct lk_layer_job *job;      /* [n_layer]                                         */
     struct lk_attn       attn;     /* the call under way; same for all layers but streams */
     struct lk_watch      watch;
+    struct lk_absorb    *absorb;   /* what was let go, where the recipe says so and lk_session_absorb was called */
     size_t               n_partial, n_scratch; /* floats */
     float               *logits;   /* [n_logits][n_vocab] */
     size_t               logits_cap; /* rows that fit     */
@@ -90,11 +95,22 @@ lk_status lk_step(struct lk_session *session, const int32_t *tok, int n_tok, boo
 /* prefill.c: read a prompt into an empty session, exactly and layer by layer. */
 lk_status lk_prefill(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
 
+/* step.c: the slots of a job's layer, or NULL. */
+const struct lk_slots *lk_layer_slots(const struct lk_layer_job *job);
+
 /* step.c: nodes that attend with pre's queries to job->read once `ready` is computed, and with it
  * job->n_range; the result is [n_tok][n_head * d_head]. last: lk_combine_node, or what calls it. */
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job, const struct lk_pre *pre,
                                        struct ggml_tensor *ready, ggml_custom_op_t last);
 void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+
+/* session.c: let a session whose recipe says `absorb less` do so by the networks of `sidecar`, which must
+ * outlive it. The session is empty. Errors as lk_absorb_new, and LK_E_UNSUPPORTED for models with sliding
+ * windows or ALiBi. */
+lk_status lk_session_absorb(struct lk_session *session, const struct lk_sidecar *sidecar, lk_err *err);
+
+/* session.c: memory for a step of n tokens, and nothing absorbed where the session is empty. */
+lk_status lk_session_want_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
 /* session.c: forget every token; room for n rows of logits. */
 void      lk_session_clear(struct lk_session *session);

@@ -1,7 +1,7 @@
 #include "engine/engine.h"
 
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger, lk_err *err) {
-    size_t size = ggml_tensor_overhead() * (size_t)n_node + ggml_graph_overhead_custom(n_node, false);
+    size_t size = ggml_tensor_overhead() * (size_t)n_node + ggml_graph_overhead_custom(n_node, graph->grads);
     if (graph->ctx) ggml_free(graph->ctx);
     graph->ctx = NULL;
     if (graph->mem_size < size) {
@@ -13,7 +13,7 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
     }
     graph->ctx = ggml_init((struct ggml_init_params){.mem_size = graph->mem_size, .mem_buffer = graph->mem, .no_alloc = true});
     if (!graph->ctx) return lk_fail(err, LK_E_NOMEM, "no memory for a graph");
-    graph->graph = ggml_new_graph_custom(graph->ctx, n_node, false);
+    graph->graph = ggml_new_graph_custom(graph->ctx, n_node, graph->grads);
     graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = NULL;
     graph->n_tok = 0;
     return LK_OK;

@@ -24,6 +24,9 @@ struct prefill {
     struct exact          exact[2];
     size_t                exact_size; /* bytes of one side's block */
     struct lk_layer_job   job;        /* attends to them           */
+    float                *heard;      /* [n_tok][n_head_kv] weights of rows, where a policy listens */
+    struct lk_ranked     *order;      /* [n_head_kv][n_tok] scratch of choosing, where a level has a limit */
+    size_t                heard_size, order_size;
     struct lk_graph       graph;
 };
 
@@ -34,6 +37,24 @@ static void release(struct prefill *p) {
     lk_graph_free(&p->graph, ledger);
     for (int side = 0; side < 2; side++) lk_release(ledger, LK_FOR_SCRATCH, p->exact[side].block, p->exact_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
+    lk_release(ledger, LK_FOR_SCRATCH, p->heard, p->heard_size);
+    lk_release(ledger, LK_FOR_SCRATCH, p->order, p->order_size);
+}
+
+/* What choosing rows needs, where a layer chooses. */
+static bool take_choice(struct prefill *p) {
+    bool chooses = false, hears = false;
+    for (int layer = 0; layer < p->net->hp.n_layer; layer++) {
+        const struct lk_slots *slots = p->s->cache->stream[layer][LK_K].slots;
+        chooses |= slots != NULL;
+        hears |= slots && slots->hears;
+    }
+    size_t n = p->n_tok * p->net->hp.n_head_kv;
+    p->heard_size = hears ? n * sizeof *p->heard : 0;
+    p->order_size = chooses ? n * sizeof *p->order : 0;
+    if (hears) p->heard = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->heard_size);
+    if (chooses) p->order = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->order_size);
+    return (!hears || p->heard) && (!chooses || p->order);
 }
 
 static lk_status take(struct prefill *p, lk_err *err) {
@@ -52,7 +73,8 @@ static lk_status take(struct prefill *p, lk_err *err) {
                                                     .n_part = hp->n_head_kv, .d_part = hp->d_head, .n_head = 1};
         p->job.read[side] = &exact->stream;
     }
-    if (p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
+    bool chooses = take_choice(p);
+    if (chooses && p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory to read %zu tokens exactly (%.1f MiB); read them as a stream instead",
                    p->n_tok, (double)(p->x_size + 2 * p->exact_size) / (1 << 20));
 }
@@ -76,6 +98,15 @@ static void keep_exact(struct ggml_tensor *dst, int ith, int nth, void *userdata
         lk_cache_observe(p->s->cache, p->job.layer, dst->src[2]->data, n, p->net->hp.n_head);
 }
 
+/* Custom node: which of the layer's rows stay, in a layer with slots. */
+static void choose(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    (void)dst;
+    struct prefill *p = userdata;
+    const struct lk_stream *const exact[] = {&p->exact[LK_K].stream, &p->exact[LK_V].stream};
+    for (int head = ith; head < p->net->hp.n_head_kv; head += nth)
+        lk_slots_choose(p->s->cache, p->job.layer, head, p->job.heard, exact, p->order + (size_t)head * p->n_tok);
+}
+
 /* Custom node: the layer's exact rows, all there, into the cache. */
 static void compress(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     (void)dst;
@@ -89,9 +120,15 @@ static struct ggml_tensor *attend(struct prefill *p, const struct lk_pre *pre, b
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
     struct ggml_tensor *kept = ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 3, keep_exact, GGML_N_TASKS_MAX, p);
     ggml_build_forward_expand(p->graph.graph, kept);
+    bool chooses = lk_layer_slots(&p->job);
+    struct ggml_tensor *ready = kept, *attn = NULL;
+    if (last_chunk && chooses) { /* the prompt attends fully, and what it attended to decides */
+        attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, kept, lk_combine_node);
+        ready = ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, &attn, 1, choose, GGML_N_TASKS_MAX, p);
+    }
     if (last_chunk)
-        ggml_build_forward_expand(p->graph.graph, ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, &kept, 1, compress, GGML_N_TASKS_MAX, p));
-    return lk_attention_nodes(p->graph.ctx, &p->job, pre, kept, lk_combine_node);
+        ggml_build_forward_expand(p->graph.graph, ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, &ready, 1, compress, GGML_N_TASKS_MAX, p));
+    return attn ? attn : lk_attention_nodes(p->graph.ctx, &p->job, pre, kept, lk_combine_node);
 }
 
 /* The streams with n rows of `layer`. */
@@ -194,6 +231,9 @@ static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
         status = embed(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         p->job.layer = layer;
+        const struct lk_slots *slots = lk_layer_slots(&p->job);
+        p->job.heard = slots && slots->hears ? p->heard : NULL;
+        if (p->job.heard) memset(p->heard, 0, p->heard_size);
         status = lk_cache_lay(s->cache, layer, (int64_t)p->n_tok, err);
         for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK) {
             size_t n = p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK;
@@ -210,6 +250,7 @@ lk_status lk_prefill(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_
     struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.session = s}};
     s->n_logits = 0;
     lk_status status = lk_session_want_logits(s, 1, err);
+    if (status == LK_OK) status = lk_session_want_absorb(s, 1, err);
     if (status == LK_OK) status = read_all(&p, tok, err);
     if (status == LK_OK) {
         memcpy(s->logits, p.graph.logits->data, ggml_nbytes(p.graph.logits));

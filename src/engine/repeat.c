@@ -61,6 +61,20 @@ static void *repeat_side(void *arg) {
     return NULL;
 }
 
+/* Both sides of a layer whose K and V settle together. */
+static void repeat_together(struct repeat side[2]) {
+    for (size_t done = 0; side[LK_K].status == LK_OK && done < side[LK_K].n_tok;) {
+        int64_t n = side[LK_K].n_tok - done < LK_MAX_MOVE ? side[LK_K].n_tok - done : LK_MAX_MOVE;
+        for (int i = 0; side[LK_K].status == LK_OK && i < 2; i++) {
+            struct repeat *r = &side[i];
+            gather(r, r->to->stream[r->layer][r->side].n_tok, n);
+            side[LK_K].status = lk_cache_append(r->to, r->layer, r->side, r->rows, n, NULL);
+        }
+        if (side[LK_K].status == LK_OK) side[LK_K].status = lk_cache_settle(side[LK_K].to, side[LK_K].layer, LK_K, NULL);
+        done += n;
+    }
+}
+
 static lk_status repeat_layer(struct lk_session *s, const struct lk_session *source, int layer, size_t n_tok, float *rows, lk_err *err) {
     lk_status status = lk_cache_prepare(s->cache, layer, layer + 1, n_tok, LK_MAX_MOVE, err);
     if (status != LK_OK) return status;
@@ -69,10 +83,12 @@ static lk_status repeat_layer(struct lk_session *s, const struct lk_session *sou
     for (int i = 0; i < 2; i++)
         side[i] = (struct repeat){.to = s->cache, .from = source->cache, .layer = layer, .side = i, .n_tok = n_tok, .rows = rows + i * n_row};
     pthread_t thread;
-    bool two = s->model->n_thread > 1 && pthread_create(&thread, NULL, repeat_side, &side[LK_V]) == 0;
-    repeat_side(&side[LK_K]);
+    bool together = s->cache->stream[layer][LK_K].slots;
+    bool two = !together && s->model->n_thread > 1 && pthread_create(&thread, NULL, repeat_side, &side[LK_V]) == 0;
+    if (together) repeat_together(side);
+    else repeat_side(&side[LK_K]);
     if (two) pthread_join(thread, NULL);
-    else repeat_side(&side[LK_V]);
+    else if (!together) repeat_side(&side[LK_V]);
     status = side[LK_K].status ? side[LK_K].status : side[LK_V].status;
     return status == LK_OK ? LK_OK : lk_fail(err, status, "no memory for the cache of layer %d", layer);
 }
@@ -108,7 +124,9 @@ lk_status lk_session_copy(struct lk_session *s, const struct lk_session *from, l
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d", from->n_tok, s->opts.n_ctx);
     lk_session_clear(s);
     lk_status status = lk_cache_copy(s->cache, from->cache, err);
+    if (status == LK_OK && s->recipe->absorbs) status = lk_session_want_absorb(s, 1, err);
     if (status != LK_OK) return status;
+    if (s->absorb && from->absorb) lk_absorb_copy(s->absorb, from->absorb);
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
     s->n_tok = from->n_tok;
     return LK_OK;

@@ -84,7 +84,7 @@ static lk_status find_rope(struct lk_rope *rope, struct lk_model *model, int lay
 
 lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
-    if (!model->sidecar || !model->sidecar->basis[LK_BASIS_KPRE] || hp->rope_mode < 0) return LK_OK;
+    if (hp->rope_mode < 0) return LK_OK;
     model->rope = lk_alloc(&model->ledger, LK_FOR_WEIGHTS, 2 * sizeof *model->rope);
     if (!model->rope) return lk_fail(err, LK_E_NOMEM, "no memory for the model's rotations");
     lk_status status = LK_OK;

@@ -1,5 +1,6 @@
 /* Sessions: memory, the state they stand at, and what they report. */
 #include "engine/engine.h"
+#include "model/blocks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     return (struct lk_cache_shape){.n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
                                    .n_swa = hp->n_swa, .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL,
                                    .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
-                                   .rope = model->rope};
+                                   .rope = model->rope, .n_ctx = hp->n_ctx_train};
 }
 
 static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
@@ -29,7 +30,8 @@ static lk_status take_memory(struct lk_session *s, lk_err *err) {
     const struct lk_hparams *hp = &s->model->net->hp;
     struct lk_cache_widths width = lk_cache_measure(s->cache);
     s->attn = (struct lk_attn){.kern = s->model->kern, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
-                               .n_thread = s->model->n_thread, .scale = hp->attn_scale, .alibi_max_bias = hp->alibi_max_bias};
+                               .n_thread = s->model->n_thread, .scale = hp->attn_scale, .alibi_max_bias = hp->alibi_max_bias,
+                               .rope = s->model->rope};
     s->n_partial = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + width.latent, LK_EVAL_MAX, s->model->n_thread);
     s->n_scratch = lk_attn_scratch_floats(width.part) * s->model->n_thread;
     s->job = lk_alloc(&s->ledger, LK_FOR_OTHER, hp->n_layer * sizeof *s->job);
@@ -37,6 +39,13 @@ static lk_status take_memory(struct lk_session *s, lk_err *err) {
     s->attn.partial = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_partial * sizeof(float));
     s->attn.scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_scratch * sizeof(float));
     if (!s->job || !s->tok || !s->attn.partial || !s->attn.scratch) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+    return LK_OK;
+}
+
+/* Sinks that shift need positions that can be taken back. */
+static lk_status check_shift(const struct lk_session *s, lk_err *err) {
+    for (int i = 0; s->model->net->pos_embd && i < s->recipe->n_level; i++)
+        if (s->recipe->level[i].shift) return lk_fail(err, LK_E_UNSUPPORTED, "this model has learned positions, and sinks cannot shift; leave '(shift)' out");
     return LK_OK;
 }
 
@@ -49,6 +58,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     s->ledger.limit = s->opts.max_bytes;
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     lk_status status = choose_n_ctx(s, err);
+    if (status == LK_OK) status = check_shift(s, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, recipe, &shape, &s->ledger, err);
     if (status == LK_OK) status = take_memory(s, err);
     if (status != LK_OK) {
@@ -66,12 +76,30 @@ void lk_session_free(lk_session *s) {
     if (!s) return;
     lk_graph_free(&s->step, &s->ledger);
     lk_cache_free(s->cache);
+    lk_absorb_free(s->absorb);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.scratch, s->n_scratch * sizeof(float));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.partial, s->n_partial * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
     lk_release(&s->ledger, LK_FOR_OTHER, s->job, s->model->net->hp.n_layer * sizeof *s->job);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
+}
+
+lk_status lk_session_absorb(struct lk_session *s, const struct lk_sidecar *sidecar, lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    if (!s->recipe->absorbs) return lk_fail(err, LK_E_ARG, "the recipe does not say 'absorb less'");
+    if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
+        return lk_fail(err, LK_E_UNSUPPORTED, "LESS is not possible with %s", hp->n_swa > 0 ? "sliding windows" : "ALiBi");
+    lk_status status = lk_absorb_new(&s->absorb, sidecar, hp->n_head, &s->ledger, err);
+    if (status == LK_OK) s->cache->leave = (struct lk_leave){lk_absorb_row, s->absorb};
+    return status;
+}
+
+lk_status lk_session_want_absorb(struct lk_session *s, int n_tok, lk_err *err) {
+    if (!s->recipe->absorbs) return LK_OK;
+    if (!s->absorb) return lk_fail(err, LK_E_ARG, "'absorb less' needs a sidecar with networks for this model; `lowkey train less` makes one");
+    if (s->n_tok == 0) lk_absorb_clear(s->absorb);
+    return lk_absorb_want(s->absorb, n_tok, err);
 }
 
 lk_status lk_session_want_logits(struct lk_session *s, size_t n, lk_err *err) {
@@ -164,8 +192,9 @@ size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count(s->cache);
+    uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* the cache takes it for padding */
     lk_session_stats stats = {.n_tok = s->n_tok, .code_bytes = b.code, .scale_bytes = b.scale, .exact_bytes = b.exact,
-                              .padding_bytes = b.padding, .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .padding_bytes = b.padding - state, .state_bytes = state, .cache_bytes = b.code + b.scale + b.exact + b.padding,
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
     if (s->n_tok == 0) return stats;

@@ -22,6 +22,7 @@ static void store(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
         lk_status status = lk_cache_append(s->cache, job->layer, side, dst->src[side]->data, s->attn.n_tok, NULL);
         if (status != LK_OK) s->failed = status;
         else if (side == LK_K) job->n_range = lk_attn_ranges(&s->attn, job->read[LK_K], job->read[LK_V]);
+        if (side == LK_K) job->heard = s->cache->slots[job->layer].score; /* the rows' own */
     }
 }
 
@@ -35,6 +36,13 @@ static struct lk_attn layer_attn(const struct lk_layer_job *job, const float *q,
     return attn;
 }
 
+/* What the layer's queries attend to besides rows; NULL where there is nothing, and while a prompt attends to
+ * itself exactly. */
+static struct lk_absorb *absorb_of(const struct lk_layer_job *job) {
+    struct lk_session *s = job->session;
+    return job->read[LK_K] == &s->cache->stream[job->layer][LK_K] ? s->absorb : NULL;
+}
+
 static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     if (job->session->failed) return;
@@ -42,6 +50,20 @@ static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const struct lk_watch *watch = &job->session->watch;
     if (ith == 0 && watch->see) watch->see(watch->user, job->layer, &attn);
     lk_attn_items(&attn, ith, nth);
+    if (absorb_of(job)) lk_absorb_read(absorb_of(job), job->layer, attn.q, attn.n_tok, ith, nth);
+}
+
+const struct lk_slots *lk_layer_slots(const struct lk_layer_job *job) {
+    return job->session->cache->stream[job->layer][LK_K].slots;
+}
+
+/* What rows got of the attention under way is told to the policy. */
+static void listen(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    if (job->session->failed) return;
+    struct lk_attn attn = layer_attn(job, dst->src[1]->data, NULL);
+    bool last = lk_policy_hears(&lk_layer_slots(job)->policy) == LK_HEARS_LAST;
+    lk_attn_listen(&attn, job->n_range, last, job->heard, ith, nth);
 }
 
 void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -51,6 +73,7 @@ void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
         return;
     }
     struct lk_attn attn = layer_attn(job, NULL, dst->data);
+    if (absorb_of(job)) attn.more = absorb_of(job)->more;
     lk_attn_combine(&attn, job->n_range, ith, nth);
 }
 
@@ -59,7 +82,8 @@ static void combine_and_settle(struct ggml_tensor *dst, int ith, int nth, void *
     struct lk_layer_job *job = userdata;
     struct lk_session *s = job->session;
     lk_combine_node(dst, ith, nth, userdata);
-    for (int side = 0; side < 2; side++) {
+    bool together = lk_layer_slots(job); /* K and V, by one thread */
+    for (int side = 0; side < (together ? 1 : 2); side++) {
         if (s->failed || ith != (side == LK_K ? 0 : nth - 1)) continue;
         lk_status status = lk_cache_settle(s->cache, job->layer, side, NULL);
         if (status != LK_OK) s->failed = status;
@@ -71,6 +95,9 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
     int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
     struct ggml_tensor *items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, queries, 2, attend, GGML_N_TASKS_MAX, job);
+    const struct lk_slots *slots = lk_layer_slots(job);
+    struct ggml_tensor *weighed[] = {items, pre->q};
+    if (slots && slots->hears) items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, weighed, 2, listen, GGML_N_TASKS_MAX, job);
     return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &items, 1, last, GGML_N_TASKS_MAX, job);
 }
 
@@ -113,6 +140,7 @@ lk_status lk_step(struct lk_session *s, const int32_t *tok, int n_tok, bool all,
     s->n_logits = 0;
     lk_status status = build(s, n_tok, all, err);
     if (status == LK_OK) status = lk_session_want_logits(s, all ? n_tok : 1, err);
+    if (status == LK_OK) status = lk_session_want_absorb(s, n_tok, err);
     if (status != LK_OK) return status;
     if (n_tok == 1 && s->cache->reserved > 0) s->cache->reserved--;
     else status = lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, n_tok, n_tok, err);

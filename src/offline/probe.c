@@ -14,11 +14,12 @@ static const float *weights_of(const struct lk_probe *probe, int layer) {
 
 /* Share of attention, mean over heads, by level of a stream. */
 static void share_out(const struct lk_probe *probe, const float *weight, const struct lk_stream *stream, double *mass) {
-    int64_t from = stream->first;
-    for (int level = 0; level < stream->n_level; from += stream->fill[level].rows, level++) {
+    int group = probe->n_head / probe->session->attn.n_head_kv;
+    for (int level = 0; level < stream->n_level; level++) {
         double sum = 0;
         for (int head = 0; head < probe->n_head; head++)
-            for (int64_t pos = from; pos < from + stream->fill[level].rows; pos++) sum += weight[head * probe->n_pos + pos];
+            for (int64_t at = 0; at < stream->fill[level].rows; at++)
+                sum += weight[head * probe->n_pos + lk_cache_position(stream, level, at, head / group)];
         mass[level] = sum / probe->n_head;
     }
 }
@@ -77,22 +78,15 @@ double lk_probe_hellinger(const struct lk_probe *a, const struct lk_probe *b, in
 
 /* ---- rows --------------------------------------------------------------------------------------- */
 
-/* The level of a stream that holds position pos; *from: its first position. -1: none does. */
-static int level_at(const struct lk_stream *stream, int64_t pos, int64_t *from) {
-    *from = stream->first;
-    if (pos < *from) return -1;
-    for (int level = 0; level < stream->n_level; *from += stream->fill[level].rows, level++)
-        if (pos < *from + stream->fill[level].rows) return level;
-    return -1;
-}
-
-/* Row `pos` of a stream's head into x [d_head]; false where the stream does not hold it. */
-static bool read_row(const struct lk_stream *stream, const struct lk_cache_shape *shape, int head, int64_t pos, float *x) {
-    int64_t from;
-    int level = level_at(stream, pos, &from);
-    if (level < 0) return false;
-    lk_read_head(stream, level, pos - from, head, shape->d_head, lk_kern_choose(NULL), x);
-    return true;
+/* The row of an exact stream at position pos; false where the stream does not hold it. */
+static bool read_exact(const struct lk_stream *stream, const struct lk_cache_shape *shape, int head, int64_t pos, float *x) {
+    for (int level = 0; level < stream->n_level; level++) {
+        int64_t at = pos - lk_cache_position(stream, level, 0, head);
+        if (at < 0 || at >= stream->fill[level].rows) continue;
+        lk_read_head(stream, level, at, head, shape->d_head, lk_kern_choose(NULL), x);
+        return true;
+    }
+    return false;
 }
 
 struct lk_row_error lk_probe_row_error(const struct lk_session *exact, const struct lk_session *session, int layer,
@@ -101,11 +95,10 @@ struct lk_row_error lk_probe_row_error(const struct lk_session *exact, const str
     const struct lk_stream *stream = &session->cache->stream[layer][side], *full = &exact->cache->stream[layer][side];
     struct lk_row_error sum = {0};
     float x[LK_MAX_D_HEAD], ref[LK_MAX_D_HEAD];
-    int64_t from = stream->first;
-    for (int i = 0; i < level; i++) from += stream->fill[i].rows;
-    for (int64_t pos = from; pos < from + stream->fill[level].rows; pos++) {
+    for (int64_t at = 0; at < stream->fill[level].rows; at++) {
         for (int head = 0; head < shape->n_head_kv; head++) {
-            if (!read_row(full, shape, head, pos, ref) || !read_row(stream, shape, head, pos, x)) continue;
+            if (!read_exact(full, shape, head, lk_cache_position(stream, level, at, head), ref)) continue;
+            lk_read_head(stream, level, at, head, shape->d_head, lk_kern_choose(NULL), x);
             sum.n += head == 0;
             for (int c = 0; c < shape->d_head; c++) {
                 double d = (double)x[c] - ref[c];

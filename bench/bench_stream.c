@@ -1,0 +1,72 @@
+/* A text without end through a cache that lets rows go: is memory flat, and time per token?
+ *
+ *   bench_stream MODEL RECIPE [tokens [every [threads]]]      defaults: 100000, 10000, 1
+ *
+ * The tokens are drawn at random, so that no text limits their number: what rows cost does not depend on
+ * what they say. Per line, after so many tokens: tokens per second since the last line, bytes of the cache
+ * as the ledger has them, and how much resident memory grew since the first line. Ends with status 1 where
+ * the cache grew behind the second line. */
+#define _DEFAULT_SOURCE /* clock_gettime */
+#include "lowkey.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double resident(void) {
+    long whole = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    if (fscanf(f, "%ld %ld", &whole, &pages) != 2) pages = 0;
+    fclose(f);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+static int fail(const lk_err *err) {
+    fprintf(stderr, "bench_stream: %s\n", err->msg);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) {
+        fprintf(stderr, "usage: bench_stream MODEL RECIPE [tokens [every [threads]]]\n");
+        return 2;
+    }
+    long n = argc > 3 ? atol(argv[3]) : 100000, every = argc > 4 ? atol(argv[4]) : 10000;
+    lk_model_opts model_opts = {.n_threads = argc > 5 ? atoi(argv[5]) : 1};
+    lk_session_opts opts = {.n_ctx = (int32_t)n};
+    lk_err err = {0};
+    lk_model *model = NULL;
+    lk_recipe *recipe = NULL;
+    lk_session *session = NULL;
+    if (lk_model_open(&model, argv[1], &model_opts, &err) || lk_recipe_parse(&recipe, argv[2], &err) ||
+        lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
+    int32_t n_vocab = lk_model_get_info(model).n_vocab;
+    uint64_t random = 1, most = 0, bytes = 0;
+    double last = now(), base = 0;
+    printf("%s\n| tokens | tokens/s | cache KiB | resident KiB grown |\n|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
+    for (long i = 1; i <= n; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        int32_t tok = (int32_t)((random >> 33) % (uint64_t)n_vocab);
+        if (lk_session_eval(session, &tok, 1, false, &err)) return fail(&err);
+        if (i % every) continue;
+        double t = now();
+        bytes = lk_session_get_stats(session).cache_bytes;
+        if (i == every) base = resident();
+        if (i <= 2 * every && most < bytes) most = bytes;
+        printf("| %ld | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last), (double)bytes / 1024, (resident() - base) / 1024);
+        fflush(stdout);
+        last = t;
+    }
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+    return bytes > most;
+}

@@ -1,0 +1,130 @@
+/* lowkey train: networks for LESS, as a sidecar. */
+#include "common.h"
+#include "progress.h"
+#include "say.h"
+#include "text.h"
+#include "verbs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct train_args {
+    struct model_args model;
+    struct texts      file;
+    const char       *output, *policy;
+    int64_t           budget, ctx, sequences, features, hidden, share, epochs, queries, seed;
+    double            rate, dropout, valid;
+    bool              plain;
+};
+
+static enum args_result read_args(const struct verb *verb, int argc, char **argv, struct train_args *a, int *first) {
+    enum { MOST = 1 << 20 };
+    const struct opt_group groups[] = {
+        {"What to train",
+         {
+             {'f', "file", "FILE", "a text; may be repeated ('-': standard input)", OPT_TEXTS, &a->file, 0, 0},
+             {'o', "output", "FILE", "the sidecar; files beside it keep what an interrupted run has done", OPT_TEXT, &a->output, 0, 0},
+             {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0},
+             {0, "budget", "N", "rows that the policy keeps for each KV head", OPT_INT, &a->budget, 1, MOST},
+             {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16, 1 << 16},
+             {0, "sequences", "N", "sequences, from all over the texts (default 64, or what they have)", OPT_INT, &a->sequences, 2, MOST},
+             {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64},
+             {0, "hidden", "N", "hidden values of a network, R' (default 512)", OPT_INT, &a->hidden, 1, 4096},
+             {0, "share", "N", "0: networks for each head (default), 1: for each group, 2: for all", OPT_INT, &a->share, 0, 2},
+             {0, "plain", NULL, "features without levels, as in the paper", OPT_FLAG, &a->plain, 0, 0},
+         }},
+        {"How to train",
+         {
+             {0, "epochs", "N", "passes; the rate is halved after each quarter (default 40)", OPT_INT, &a->epochs, 1, MOST},
+             {0, "queries", "N", "positions of a sequence that a step looks at (default 256)", OPT_INT, &a->queries, 1, 1 << 16},
+             {0, "rate", "X", "of Adam (default 0.001)", OPT_REAL, &a->rate, 1e-7, 1},
+             {0, "dropout", "X", "share of hidden values left out while learning (default 0.3)", OPT_REAL, &a->dropout, 0, 0.95},
+             {0, "valid", "X", "share of sequences kept back to choose the best epoch (default 0.1)", OPT_REAL, &a->valid, 0.001, 0.9},
+             {0, "seed", "N", "of all random choices (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
+         }},
+        model_options(&a->model),
+    };
+    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, first);
+}
+
+/* Whole sequences of the texts, `*n` tokens in all. */
+static int read_sequences(const struct train_args *a, const lk_model *model, int32_t **tok, size_t *n) {
+    lk_err err = {0};
+    size_t ctx = (size_t)a->ctx;
+    for (size_t i = 0; i < a->file.n; i++) {
+        struct text text = {0};
+        int32_t    *piece = NULL;
+        size_t      n_piece = 0;
+        if (!read_text(a->file.item[i], "text", PROMPT_BYTES_MOST, &text)) return interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
+        lk_status status = lk_tokenize(model, text.at ? text.at : "", text.len, false, &piece, &n_piece, &err);
+        free(text.at);
+        if (status) return complain_of(&err);
+        n_piece -= n_piece % ctx;
+        *tok = must_grow(*tok, (*n + n_piece + 1) * sizeof **tok);
+        memcpy(*tok + *n, piece, n_piece * sizeof **tok);
+        *n += n_piece;
+        lk_tokens_free(piece);
+    }
+    return STATUS_OK;
+}
+
+/* Of all sequences those asked for, spread evenly, each with the model's begin token in its first place. */
+static int choose_sequences(const struct train_args *a, const lk_model *model, int32_t *tok, size_t *n) {
+    lk_err   err = {0};
+    int32_t *begin = NULL;
+    size_t   n_begin = 0, ctx = (size_t)a->ctx, have = *n / ctx, want = a->sequences ? (size_t)a->sequences : 64;
+    if (want > have && a->sequences) return complain("the texts have %zu sequences of %zu tokens, fewer than the %zu of --sequences", have, ctx, want);
+    if (want > have) want = have;
+    if (want < 2) return complain("the texts have %zu sequences of %zu tokens; at least 2 are needed", have, ctx);
+    if (lk_tokenize(model, "", 0, true, &begin, &n_begin, &err)) return complain_of(&err);
+    for (size_t i = 0; i < want; i++) {
+        memmove(tok + i * ctx, tok + i * have / want * ctx, ctx * sizeof *tok);
+        if (n_begin) tok[i * ctx] = begin[0];
+    }
+    lk_tokens_free(begin);
+    *n = want * ctx;
+    return STATUS_OK;
+}
+
+static bool step(void *progress, uint64_t done, uint64_t total) { return progress_step(progress, done, total); }
+
+static void layer_done(void *progress, const lk_less_layer *l) {
+    progress_end(progress);
+    printf("layer %2d  loss %.4f of the policy's, epoch %d of %d, %.0f s\n", l->layer, l->loss, l->best_epoch, l->n_epoch, l->seconds);
+    fflush(stdout);
+}
+
+static int train(const struct train_args *a, lk_model *model, const int32_t *tok, size_t n_tok) {
+    lk_err          err = {0};
+    struct progress progress = progress_begin("training");
+    lk_less_opts    opts = {.policy = a->policy, .budget = (int32_t)a->budget, .n_ctx = (int32_t)a->ctx, .n_feature = (int32_t)a->features,
+                            .n_hidden = (int32_t)a->hidden, .share = (int32_t)a->share, .n_epoch = (int32_t)a->epochs, .n_query = (int32_t)a->queries,
+                            .rate = (float)a->rate, .dropout = (float)a->dropout, .valid = (float)a->valid, .plain = a->plain,
+                            .seed = (uint64_t)a->seed, .progress = step, .layer_done = layer_done, .user = &progress};
+    lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
+    progress_end(&progress);
+    if (status == LK_E_CANCELLED) return complain_of(&err), STATUS_INTERRUPTED;
+    return status ? complain_of(&err) : STATUS_OK;
+}
+
+int train_verb(const struct verb *verb, int argc, char **argv) {
+    struct train_args a     = {.policy = "h2o", .ctx = 1024, .features = 8, .hidden = 512, .epochs = 40, .queries = 256, .rate = 1e-3, .dropout = 0.3, .valid = 0.1};
+    lk_model         *model = NULL;
+    int32_t          *tok   = NULL;
+    size_t            n_tok = 0;
+    int               first;
+    enum args_result  read = read_args(verb, argc, argv, &a, &first);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    if (first + 1 != argc || strcmp(argv[first], "less") != 0) return complain("say what to train: 'lowkey train less'");
+    if (!a.file.n) return complain("no text: give -f FILE");
+    if (!a.output) return complain("no sidecar to write: give -o FILE");
+    if (!a.budget) return complain("no budget: give --budget N, the rows that the policy keeps");
+    interrupt_catch();
+    int status = model_open(&a.model, false, &model);
+    if (!status) status = read_sequences(&a, model, &tok, &n_tok);
+    if (!status) status = choose_sequences(&a, model, tok, &n_tok);
+    if (!status) status = train(&a, model, tok, n_tok);
+    free(tok);
+    lk_model_free(model);
+    return status;
+}

@@ -1,0 +1,392 @@
+#include "offline/less_net.h"
+
+#include "codec/half.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_SET = 256, NODES_PER_HEAD = 640, NODES_AROUND = 512 };
+
+static const float twice = 1.5957691216057308f; /* 2 sqrt(2/pi) */
+
+/* The tensors of a KV head's part of a step. */
+struct head_inputs {
+    struct ggml_tensor *q;        /* [group][n_query][d_head]               */
+    struct ggml_tensor *sparse, *residual; /* the same                      */
+    struct ggml_tensor *c;        /* [group][n_query][1] e^(level - log_sum) */
+    struct ggml_tensor *k;        /* [n_row][d_head], n_row >= n_gone: what is left over is 0 */
+    struct ggml_tensor *v;        /* [d_head + 1][n_row], the last row 1    */
+    struct ggml_tensor *mask;     /* [n_query][n_row] 1 where the row is gone */
+    struct ggml_tensor *drop_phi; /* [group][n_query][n_hidden] 0 or 1 / (1 - dropout) */
+    struct ggml_tensor *drop_psi; /* [n_row][n_hidden]                      */
+    struct ggml_tensor *wo;       /* [n_embd][group * d_head]               */
+};
+
+struct lk_less_nodes {
+    struct ggml_tensor *param[LK_N_LESS_PARAM][MAX_SET]; /* one for each KV head, or one for all */
+    struct head_inputs  head[MAX_SET];
+    struct ggml_tensor *loss, *judged, *base; /* scalars, not divided by norm */
+    struct ggml_tensor *adam;                 /* 7 numbers                    */
+};
+
+uint64_t lk_less_random(uint64_t seed, uint64_t nth) { /* splitmix64 */
+    uint64_t z = seed + (nth + 1) * 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* ---- parameters and inputs ------------------------------------------------------------------------ */
+
+static int group_of(const struct lk_less_shape *s) { return s->n_head / s->n_head_kv; }
+
+/* Tensors that a parameter consists of, and the shape of each: networks, outputs, inputs. */
+static int sets_of(const struct lk_less_shape *s, enum lk_less_param param, int64_t ne[3]) {
+    bool phi = param <= LK_PHI_W2;
+    int n_net = phi ? s->n_phi : s->n_psi, n_set = n_net == 1 ? 1 : s->n_head_kv;
+    const int64_t in[] = {s->d_head, s->n_hidden, s->d_head, s->n_hidden, s->n_feature, s->n_feature, s->n_feature};
+    const int64_t out[] = {s->n_hidden, s->n_feature, s->n_hidden, s->n_feature, s->n_feature, 1, 1};
+    ne[0] = in[param];
+    ne[1] = out[param];
+    ne[2] = n_net / n_set;
+    return n_set;
+}
+
+/* A tensor of the net's own memory: laid at *at, which moves on; counts only where `at` is NULL. */
+static struct ggml_tensor *lay(struct lk_less_net *net, float **at, size_t *n, int64_t ne0, int64_t ne1, int64_t ne2) {
+    *n += (size_t)(ne0 * ne1 * ne2 + 15) / 16 * 16;
+    if (!at) return NULL;
+    struct ggml_tensor *t = ggml_new_tensor_3d(net->ctx, GGML_TYPE_F32, ne0, ne1, ne2);
+    t->data = *at;
+    *at += (ne0 * ne1 * ne2 + 15) / 16 * 16;
+    return t;
+}
+
+static size_t lay_params(struct lk_less_net *net, bool count) {
+    size_t n = 0;
+    float *at = net->weight;
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        int n_set = sets_of(&net->size.shape, p, ne);
+        for (int set = 0; set < n_set; set++) {
+            struct ggml_tensor *t = lay(net, count ? NULL : &at, &n, ne[0], ne[1], ne[2]);
+            if (!count) ggml_set_param(net->node->param[p][set] = t);
+        }
+    }
+    return n;
+}
+
+/* Rows of sums that ggml multiplies fast: a multiple of 16. */
+static int rows_of(const struct lk_less_net *net) { return (net->size.n_gone + 15) / 16 * 16; }
+
+static size_t lay_inputs(struct lk_less_net *net, bool count) {
+    const struct lk_less_shape *s = &net->size.shape;
+    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query, ng = rows_of(net);
+    size_t n = 0;
+    float *at = net->input, **to = count ? NULL : &at;
+    for (int head = 0; head < s->n_head_kv; head++) {
+        struct head_inputs in = {.q = lay(net, to, &n, d, nq, group)};
+        in.sparse = lay(net, to, &n, d, nq, group);
+        in.residual = lay(net, to, &n, d, nq, group);
+        in.c = lay(net, to, &n, 1, nq, group);
+        in.k = lay(net, to, &n, d, ng, 1);
+        in.v = lay(net, to, &n, ng, d + 1, 1);
+        in.mask = lay(net, to, &n, ng, nq, 1);
+        in.drop_phi = lay(net, to, &n, s->n_hidden, nq, group);
+        in.drop_psi = lay(net, to, &n, s->n_hidden, ng, 1);
+        in.wo = lay(net, to, &n, d * group, net->size.n_embd, 1);
+        if (!count) net->node->head[head] = in;
+    }
+    struct ggml_tensor *adam = lay(net, to, &n, 7, 1, 1);
+    if (!count) net->node->adam = adam;
+    return n;
+}
+
+/* ---- the graph ------------------------------------------------------------------------------------ */
+
+static struct ggml_tensor *gelu(struct ggml_context *ctx, struct ggml_tensor *x) {
+    struct ggml_tensor *p = ggml_scale_bias(ctx, ggml_sqr(ctx, x), 0.044715f * twice, twice);
+    return ggml_div(ctx, ggml_silu(ctx, ggml_mul(ctx, x, p)), p);
+}
+
+static struct ggml_tensor *two_layers(struct ggml_context *ctx, struct ggml_tensor *w1, struct ggml_tensor *w2, struct ggml_tensor *x,
+                                      struct ggml_tensor *drop) {
+    struct ggml_tensor *h = ggml_mul_mat(ctx, w1, x);
+    if (drop) h = ggml_mul(ctx, h, drop);
+    return gelu(ctx, ggml_mul_mat(ctx, w2, gelu(ctx, h)));
+}
+
+/* The part of W_O (a' - a) that one KV head's queries make: [n_query][n_embd]. */
+static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml_context *ctx, int head, bool learn) {
+    const struct lk_less_shape *s = &net->size.shape;
+    const struct head_inputs *in = &net->node->head[head];
+    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query;
+    struct ggml_tensor *w[LK_N_LESS_PARAM];
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        w[p] = net->node->param[p][sets_of(s, p, ne) == 1 ? 0 : head];
+    }
+    struct ggml_tensor *phi = ggml_abs(ctx, two_layers(ctx, w[LK_PHI_W1], w[LK_PHI_W2], in->q, learn ? in->drop_phi : NULL));
+    struct ggml_tensor *u = two_layers(ctx, w[LK_PSI_W1], w[LK_PSI_W2], in->k, learn ? in->drop_psi : NULL);
+    u = ggml_mul(ctx, u, ggml_abs(ctx, w[LK_PSI_S1]));
+    struct ggml_tensor *psi = ggml_abs(ctx, ggml_add(ctx, u, ggml_mul(ctx, ggml_mul_mat(ctx, w[LK_PSI_W3], u), w[LK_PSI_S2])));
+
+    struct ggml_tensor *weight = ggml_mul(ctx, ggml_mul_mat(ctx, psi, phi), in->mask);   /* [group][n_query][n_row]  */
+    struct ggml_tensor *sum = ggml_mul_mat(ctx, in->v, weight);                          /* [group][n_query][d + 1]  */
+    struct ggml_tensor *h = ggml_view_3d(ctx, sum, d, nq, group, sum->nb[1], sum->nb[2], 0);
+    struct ggml_tensor *z = ggml_cont(ctx, ggml_view_3d(ctx, sum, 1, nq, group, sum->nb[1], sum->nb[2], d * sizeof(float)));
+    struct ggml_tensor *top = ggml_mul(ctx, ggml_sub(ctx, h, ggml_mul(ctx, in->sparse, z)), in->c);
+    struct ggml_tensor *bottom = ggml_repeat(ctx, ggml_scale_bias(ctx, ggml_mul(ctx, z, in->c), 1, 1), top);
+    struct ggml_tensor *error = ggml_add(ctx, ggml_div(ctx, top, bottom), in->residual); /* [group][n_query][d]      */
+    error = ggml_reshape_2d(ctx, ggml_cont(ctx, ggml_permute(ctx, error, 0, 2, 1, 3)), d * group, nq);
+    return ggml_mul_mat(ctx, in->wo, error);
+}
+
+/* The same of the policy alone. */
+static struct ggml_tensor *head_base(const struct lk_less_net *net, struct ggml_context *ctx, int head) {
+    const struct head_inputs *in = &net->node->head[head];
+    struct ggml_tensor *error = ggml_cont(ctx, ggml_permute(ctx, in->residual, 0, 2, 1, 3));
+    return ggml_mul_mat(ctx, in->wo, ggml_reshape_2d(ctx, error, in->wo->ne[0], net->size.n_query));
+}
+
+/* Mean over queries of the squared sum of all heads' parts. */
+static struct ggml_tensor *loss_of(const struct lk_less_net *net, struct ggml_context *ctx, bool learn, bool base) {
+    struct ggml_tensor *sum = NULL;
+    for (int head = 0; head < net->size.shape.n_head_kv; head++) {
+        struct ggml_tensor *part = base ? head_base(net, ctx, head) : head_error(net, ctx, head, learn);
+        sum = sum ? ggml_add(ctx, sum, part) : part;
+    }
+    return ggml_scale(ctx, ggml_sum(ctx, ggml_sqr(ctx, sum)), 1.0f / net->size.n_query);
+}
+
+static lk_status build_learn(struct lk_less_net *net, lk_err *err) {
+    struct lk_graph *g = &net->learn;
+    struct lk_less_nodes *node = net->node;
+    g->grads = true;
+    lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND, net->ledger, err);
+    if (status != LK_OK) return status;
+    node->loss = loss_of(net, g->ctx, true, false);
+    ggml_set_loss(node->loss);
+    ggml_set_output(node->loss);
+    ggml_build_forward_expand(g->graph, node->loss);
+    ggml_build_backward_expand(g->ctx, g->graph, NULL);
+    struct ggml_tensor *one = ggml_graph_get_grad_acc(g->graph, node->loss);
+    ggml_set_input(one);
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        for (int set = 0, n = sets_of(&net->size.shape, p, ne); set < n; set++) {
+            struct ggml_tensor *w = node->param[p][set], *moment[2];
+            for (int i = 0; i < 2; i++) {
+                moment[i] = ggml_dup_tensor(g->ctx, w);
+                moment[i]->data = (i ? net->square : net->mean) + ((float *)w->data - net->weight);
+            }
+            ggml_build_forward_expand(g->graph, ggml_opt_step_adamw(g->ctx, w, ggml_graph_get_grad(g->graph, w), moment[0], moment[1], node->adam));
+        }
+    }
+    status = lk_graph_finish(g, net->ledger, err);
+    return status;
+}
+
+static lk_status build_judge(struct lk_less_net *net, lk_err *err) {
+    struct lk_graph *g = &net->judge;
+    lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND, net->ledger, err);
+    if (status != LK_OK) return status;
+    net->node->judged = loss_of(net, g->ctx, false, false);
+    net->node->base = loss_of(net, g->ctx, false, true);
+    ggml_set_output(net->node->judged);
+    ggml_set_output(net->node->base);
+    ggml_build_forward_expand(g->graph, net->node->judged);
+    ggml_build_forward_expand(g->graph, net->node->base);
+    return lk_graph_finish(g, net->ledger, err);
+}
+
+/* ---- a net ---------------------------------------------------------------------------------------- */
+
+static lk_status take(struct lk_less_net *net, lk_err *err) {
+    struct lk_ledger *ledger = net->ledger;
+    const struct lk_less_shape *s = &net->size.shape;
+    net->node = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *net->node);
+    net->n_weight = lay_params(net, true);
+    net->n_input = lay_inputs(net, true);
+    net->weight = lk_alloc(ledger, LK_FOR_SCRATCH, 3 * net->n_weight * sizeof(float));
+    net->input = lk_alloc(ledger, LK_FOR_SCRATCH, net->n_input * sizeof(float));
+    net->level = lk_alloc(ledger, LK_FOR_SCRATCH, s->n_head * sizeof(float));
+    net->mem_size = ggml_tensor_overhead() * (size_t)(s->n_head_kv * (LK_N_LESS_PARAM + 10) + 2);
+    net->mem = lk_alloc(ledger, LK_FOR_SCRATCH, net->mem_size);
+    if (!net->node || !net->weight || !net->input || !net->level || !net->mem)
+        return lk_fail(err, LK_E_NOMEM, "no memory to train (%.0f MiB)", (double)(3 * net->n_weight + net->n_input) * 4 / (1 << 20));
+    net->mean = net->weight + net->n_weight;
+    net->square = net->mean + net->n_weight;
+    net->ctx = ggml_init((struct ggml_init_params){.mem_size = net->mem_size, .mem_buffer = net->mem, .no_alloc = true});
+    if (!net->ctx) return lk_fail(err, LK_E_NOMEM, "no memory to train");
+    lay_params(net, false);
+    lay_inputs(net, false);
+    return LK_OK;
+}
+
+lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *size, uint64_t seed, const float *wo,
+                          struct lk_model *model, struct lk_ledger *ledger, lk_err *err) {
+    const struct lk_less_shape *s = &size->shape;
+    if (s->n_head_kv > MAX_SET) return lk_fail(err, LK_E_UNSUPPORTED, "%d KV heads are too many to train; at most %d are possible", s->n_head_kv, MAX_SET);
+    struct lk_less_net *net = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *net);
+    if (!net) return lk_fail(err, LK_E_NOMEM, "no memory to train");
+    *net = (struct lk_less_net){.size = *size, .model = model, .ledger = ledger, .norm = 1};
+    lk_status status = take(net, err);
+    if (status == LK_OK) {
+        lk_less_net_reset(net, seed);
+        lk_less_net_set_wo(net, wo);
+        status = build_learn(net, err);
+    }
+    if (status == LK_OK) status = build_judge(net, err);
+    if (status != LK_OK) lk_less_net_free(net);
+    else *out = net;
+    return status;
+}
+
+void lk_less_net_free(struct lk_less_net *net) {
+    if (!net) return;
+    struct lk_ledger *ledger = net->ledger;
+    lk_graph_free(&net->learn, ledger);
+    lk_graph_free(&net->judge, ledger);
+    if (net->ctx) ggml_free(net->ctx);
+    lk_release(ledger, LK_FOR_SCRATCH, net->mem, net->mem_size);
+    lk_release(ledger, LK_FOR_SCRATCH, net->level, net->size.shape.n_head * sizeof(float));
+    lk_release(ledger, LK_FOR_SCRATCH, net->input, net->n_input * sizeof(float));
+    lk_release(ledger, LK_FOR_SCRATCH, net->weight, 3 * net->n_weight * sizeof(float));
+    lk_release(ledger, LK_FOR_SCRATCH, net->node, sizeof *net->node);
+    lk_release(ledger, LK_FOR_SCRATCH, net, sizeof *net);
+}
+
+/* The nth number of a seed in [0, 1). */
+static float uniform(uint64_t seed, uint64_t nth) { return (float)(lk_less_random(seed, nth) >> 40) / (float)(1 << 24); }
+
+void lk_less_net_reset(struct lk_less_net *net, uint64_t seed) {
+    memset(net->weight, 0, 3 * net->n_weight * sizeof(float));
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        int n_set = sets_of(&net->size.shape, p, ne);
+        float a = sqrtf(6.0f / (float)(ne[0] + ne[1]));
+        for (int set = 0; set < n_set; set++) {
+            float *w = net->node->param[p][set]->data;
+            uint64_t of = lk_less_random(seed, (uint64_t)p * MAX_SET + (uint64_t)set);
+            for (int64_t i = 0; i < ne[0] * ne[1] * ne[2]; i++) w[i] = p >= LK_PSI_S1 ? 1e-4f : a * (2 * uniform(of, (uint64_t)i) - 1);
+        }
+    }
+}
+
+void lk_less_net_set_wo(struct lk_less_net *net, const float *wo) {
+    const struct lk_less_shape *s = &net->size.shape;
+    size_t all = (size_t)s->n_head * s->d_head, part = (size_t)group_of(s) * s->d_head;
+    for (int head = 0; head < s->n_head_kv; head++)
+        for (int row = 0; row < net->size.n_embd; row++)
+            memcpy((float *)net->node->head[head].wo->data + row * part, wo + row * all + head * part, part * sizeof *wo);
+}
+
+static void take_halves(float *to, const uint16_t *from, int n) {
+    for (int i = 0; i < n; i++) to[i] = lk_unhalf(from[i]);
+}
+
+static void show_rows(struct lk_less_net *net, const struct lk_less_example *ex, const int32_t *query, int head) {
+    const struct head_inputs *in = &net->node->head[head];
+    int d = net->size.shape.d_head, nq = net->size.n_query, n = net->size.n_gone, room = rows_of(net);
+    const uint16_t *k = ex->k + (size_t)head * n * d, *v = ex->v + (size_t)head * n * d;
+    const int32_t *gone = ex->gone + (size_t)head * n;
+    float *values = in->v->data, *mask = in->mask->data;
+    take_halves(in->k->data, k, n * d);
+    for (int row = 0; row < n; row++) {
+        for (int c = 0; c < d; c++) values[(size_t)c * room + row] = lk_unhalf(v[(size_t)row * d + c]);
+        values[(size_t)d * room + row] = 1;
+    }
+    for (int i = 0; i < nq; i++)
+        for (int row = 0; row < n; row++) mask[(size_t)i * room + row] = gone[row] <= query[i];
+}
+
+void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *ex, const int32_t *query) {
+    const struct lk_less_shape *s = &net->size.shape;
+    int d = s->d_head, group = group_of(s), nq = net->size.n_query;
+    for (int head = 0; head < s->n_head_kv; head++) {
+        const struct head_inputs *in = &net->node->head[head];
+        show_rows(net, ex, query, head);
+        for (int h = 0; h < group; h++) {
+            int of = head * group + h;
+            for (int i = 0; i < nq; i++) {
+                size_t from = (size_t)of * ex->n_query + query[i], to = (size_t)h * nq + i;
+                take_halves((float *)in->q->data + to * d, ex->q + from * d, d);
+                take_halves((float *)in->sparse->data + to * d, ex->sparse + from * d, d);
+                take_halves((float *)in->residual->data + to * d, ex->residual + from * d, d);
+                ((float *)in->c->data)[to] = expf(fminf(net->level[of] - ex->log_sum[from], 60)); /* a product with it stays finite */
+            }
+        }
+    }
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------- */
+
+/* Eight values from each random number. */
+static void fill_drop(struct ggml_tensor *t, float dropout, uint64_t seed) {
+    float *x = t->data;
+    int64_t n = ggml_nelements(t);
+    unsigned least = (unsigned)lrintf(dropout * 256);
+    float kept = 256.0f / (float)(256 - least);
+    for (int64_t i = 0; i < n; i += 8) {
+        uint64_t bits = lk_less_random(seed, (uint64_t)i);
+        for (int64_t j = i; j < n && j < i + 8; j++, bits >>= 8) x[j] = (bits & 255) < least ? 0 : kept;
+    }
+}
+
+lk_status lk_less_net_learn(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed, float *loss, lk_err *err) {
+    const float beta1 = 0.9f, beta2 = 0.999f;
+    float *adam = net->node->adam->data;
+    for (int head = 0; head < net->size.shape.n_head_kv; head++) {
+        fill_drop(net->node->head[head].drop_phi, net->size.dropout, lk_less_random(seed, 2 * (uint64_t)head));
+        fill_drop(net->node->head[head].drop_psi, net->size.dropout, lk_less_random(seed, 2 * (uint64_t)head + 1));
+    }
+    adam[0] = rate, adam[1] = beta1, adam[2] = beta2, adam[3] = 1e-8f, adam[4] = 0;
+    adam[5] = (float)(1 / (1 - pow(beta1, (double)nth)));
+    adam[6] = (float)(1 / (1 - pow(beta2, (double)nth)));
+    *(float *)ggml_graph_get_grad_acc(net->learn.graph, net->node->loss)->data = 1 / net->norm;
+    lk_status status = lk_graph_run(&net->learn, net->model, err);
+    if (status == LK_OK) *loss = *(float *)net->node->loss->data / net->norm;
+    return status;
+}
+
+lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, lk_err *err) {
+    lk_status status = lk_graph_run(&net->judge, net->model, err);
+    if (status != LK_OK) return status;
+    *loss = *(float *)net->node->judged->data / net->norm;
+    *base = *(float *)net->node->base->data / net->norm;
+    return LK_OK;
+}
+
+/* ---- export --------------------------------------------------------------------------------------- */
+
+void lk_less_kernels_at(const struct lk_less_shape *s, const float *at, struct lk_less_kernels *kernels) {
+    size_t w1 = (size_t)s->d_head * s->n_hidden, w2 = (size_t)s->n_hidden * s->n_feature, n = (size_t)s->n_feature;
+    kernels->phi_w1 = at, at += s->n_phi * w1;
+    kernels->phi_w2 = at, at += s->n_phi * w2;
+    kernels->phi_level = at, at += s->n_head;
+    kernels->psi_w1 = at, at += s->n_psi * w1;
+    kernels->psi_w2 = at, at += s->n_psi * w2;
+    kernels->psi_w3 = at, at += s->n_psi * n * n;
+    kernels->psi_s1 = at, at += s->n_psi * n;
+    kernels->psi_s2 = at;
+}
+
+void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels) {
+    const struct lk_less_shape *s = &net->size.shape;
+    lk_less_kernels_at(s, out, kernels);
+    const float *const part[LK_N_LESS_PARAM] = {kernels->phi_w1, kernels->phi_w2, kernels->psi_w1, kernels->psi_w2,
+                                                kernels->psi_w3, kernels->psi_s1, kernels->psi_s2};
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        int n_set = sets_of(s, p, ne);
+        float *to = out + (part[p] - out);
+        for (int set = 0; set < n_set; set++) {
+            const float *from = weight + ((float *)net->node->param[p][set]->data - net->weight);
+            for (int64_t i = 0; i < ne[2]; i++, from += ne[0] * ne[1], to += ne[0] * ne[1])
+                for (int64_t in = 0; in < ne[0]; in++)
+                    for (int64_t o = 0; o < ne[1]; o++) to[in * ne[1] + o] = from[o * ne[0] + in];
+        }
+    }
+    memcpy(out + (kernels->phi_level - out), net->level, s->n_head * sizeof(float));
+}

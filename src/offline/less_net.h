@@ -1,0 +1,79 @@
+/* LESS's networks of one layer as a ggml graph that can be differentiated and stepped by Adam.
+ *
+ * For queries at positions where rows are gone, the error that dropping them makes in the residual stream is
+ *
+ *   a' - a = c (phi H - (phi z) sparse) / (1 + c (phi z)) + residual,    c = e^(level - log_sum)
+ *   loss   = mean |W_O (a' - a)|^2 / mean |W_O residual|^2
+ *
+ * which is Eq. 3 minus full attention, divided by e^log_sum (see absorb/less.h and offline/less_data.h):
+ * 1 is what the policy alone gives, 0 full attention. H and z are not made: where row j is gone, psi(k_j)
+ * phi(q_i) is its weight, as in LESS, section 3.2.
+ *
+ * gelu, which ggml does not differentiate, is silu(u) / p with p = 2 sqrt(2/pi) (1 + 0.044715 x^2), u = x p. */
+#ifndef LK_OFFLINE_LESS_NET_H
+#define LK_OFFLINE_LESS_NET_H
+
+#include "absorb/less.h"
+#include "offline/less_data.h"
+
+/* What one step sees. */
+struct lk_less_size {
+    struct lk_less_shape shape;
+    int                  n_embd;
+    int                  n_query;  /* queries of a sequence that a step looks at */
+    int                  n_gone;   /* rows of a sequence that go                 */
+    float                dropout;  /* share of hidden values that a step of learning does without */
+};
+
+enum lk_less_param { LK_PHI_W1, LK_PHI_W2, LK_PSI_W1, LK_PSI_W2, LK_PSI_W3, LK_PSI_S1, LK_PSI_S2, LK_N_LESS_PARAM };
+
+struct lk_less_net {
+    struct lk_less_size size;
+    struct lk_model    *model;    /* whose threads compute */
+    struct lk_ledger   *ledger;
+    size_t              n_weight; /* floats of all parameters                                           */
+    float              *weight, *mean, *square; /* [n_weight] in ggml's order, and Adam's two moments   */
+    float              *level;    /* [n_head]                                                           */
+    size_t              n_input;
+    float              *input;    /* [n_input] what a step sees                                         */
+    void               *mem;      /* of ctx                                                             */
+    size_t              mem_size;
+    struct ggml_context *ctx;     /* headers of parameters and inputs                                   */
+    struct lk_less_nodes *node;   /* these                                                              */
+    struct lk_graph     learn, judge;
+    float               norm;     /* mean |W_O residual|^2, by which losses are divided                 */
+};
+
+/* A net with `size` and random weights of `seed`; W_O [n_embd][n_head * d_head]. The paper's: uniform in
+ * +-sqrt(6 / (inputs + outputs)), s1 and s2 1e-4, which makes the state's share small at first.
+ * *out is owned. */
+lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *size, uint64_t seed, const float *wo,
+                          struct lk_model *model, struct lk_ledger *ledger, lk_err *err);
+void      lk_less_net_free(struct lk_less_net *net);
+
+/* Random weights again, moments zero. */
+void lk_less_net_reset(struct lk_less_net *net, uint64_t seed);
+
+/* Another layer's W_O. */
+void lk_less_net_set_wo(struct lk_less_net *net, const float *wo);
+
+/* Let the next step see the queries query [n_query] of an example, which has size.n_gone rows. */
+void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *example, const int32_t *query);
+
+/* One step of Adam (without weight decay), the nth from 1; *loss is from before it. Hidden values are
+ * dropped by `seed`. */
+lk_status lk_less_net_learn(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed, float *loss, lk_err *err);
+
+/* The loss without dropout, and *base = mean |W_O residual|^2 / norm. */
+lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, lk_err *err);
+
+/* Weights as absorb/less.h wants them; out [lk_less_kernel_bytes()], *kernels points into it. */
+void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels);
+
+/* Where the parts of such a block of weights lie. */
+void lk_less_kernels_at(const struct lk_less_shape *shape, const float *block, struct lk_less_kernels *kernels);
+
+/* Repeatable random numbers: the nth number of `seed`. */
+uint64_t lk_less_random(uint64_t seed, uint64_t nth);
+
+#endif

@@ -1,0 +1,213 @@
+/* LESS inside a session: states hold what was let go, attention gets it, and training brings the model nearer. */
+#include "support.h"
+#include "tiny_gguf.h"
+
+#include "engine/engine.h"
+#include "offline/compare.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char path[] = "/tmp/lowkey-absorb-XXXXXX";
+static char less_path[sizeof path + 8];
+
+enum { N_TRAIN = 6, N_CTX = 128, BUDGET = 20 };
+
+static lk_model *model;
+static struct lk_sidecar *sidecar;
+static struct lk_ledger ledger;
+static int32_t text[(N_TRAIN + 1) * N_CTX];
+
+static struct lk_sidecar_model made_for(void) {
+    const struct lk_hparams *hp = &model->net->hp;
+    return (struct lk_sidecar_model){model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+}
+
+static int set_up(void **unused) {
+    (void)unused;
+    struct tiny_spec spec = *tiny_preset("llama");
+    lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32};
+    struct random r = {8};
+    lk_err err = {0};
+    snprintf(less_path, sizeof less_path, "%s.less", path);
+    if (!tiny_gguf_write(path, &spec) || lk_model_open(&model, path, &opts, &err)) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) text[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    lk_less_opts train = {.policy = "lambda", .budget = BUDGET, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 12, .n_query = 64, .rate = 3e-3f, .valid = 0.2f};
+    if (lk_train_less(model, text, N_TRAIN * N_CTX, &train, less_path, &err)) fail_msg("%s", err.msg);
+    struct lk_sidecar_model of = made_for();
+    if (lk_sidecar_open(&sidecar, less_path, &of, &ledger, &err)) fail_msg("%s", err.msg);
+    return 0;
+}
+
+static int tear_down(void **unused) {
+    (void)unused;
+    lk_sidecar_close(sidecar);
+    lk_model_free(model);
+    unlink(less_path);
+    return 0;
+}
+
+struct reader {
+    lk_recipe  *recipe;
+    lk_session *session;
+};
+
+static struct reader open_reader(const char *recipe) {
+    struct reader r = {0};
+    lk_err err = {0};
+    lk_session_opts opts = {.n_ctx = 2 * N_CTX};
+    if (lk_recipe_parse(&r.recipe, recipe, &err) || lk_session_new(&r.session, model, r.recipe, &opts, &err)) fail_msg("%s: %s", recipe, err.msg);
+    if (r.recipe->absorbs && lk_session_absorb(r.session, sidecar, &err)) fail_msg("%s", err.msg);
+    return r;
+}
+
+static void close_reader(struct reader *r) {
+    lk_session_free(r->session);
+    lk_recipe_free(r->recipe);
+}
+
+static void read_all(struct reader *r, const int32_t *tok, int n, int step) {
+    lk_err err = {0};
+    for (int at = 0; at < n; at += step)
+        if (lk_session_eval(r->session, tok + at, (size_t)(n - at < step ? n - at : step), false, &err)) fail_msg("%s", err.msg);
+}
+
+/* Rows of one head of an f16 stream that keeps everything: x [n_tok][d_head]. */
+static void read_rows(const struct lk_stream *stream, int head, int d, float *x) {
+    for (int level = 0; level < stream->n_level; level++) {
+        int64_t n;
+        for (int64_t at = 0; at < stream->fill[level].rows; at += n, x += n * d) {
+            int row;
+            const char *block = lk_cache_locate(stream, level, at, &row, &n);
+            lk_codec_decode(&stream->rule[level].codec, stream->side, d, stream->rule[level].block_rows, NULL,
+                            block + head * stream->level[level].head_bytes, row, (int)n, x, d);
+        }
+    }
+}
+
+/* In the first layer, whose rows do not depend on attention, the states are sums over the rows that are gone. */
+static void check_states(struct reader *less, struct reader *full, int sinks, int window, int n_tok) {
+    const struct lk_absorb *a = less->session->absorb;
+    const struct lk_less_shape *s = &a->shape;
+    int d = s->d_head;
+    float *k = malloc((size_t)n_tok * d * sizeof *k), *v = malloc((size_t)n_tok * d * sizeof *v);
+    float *want = malloc(lk_less_state_floats(s) * sizeof *want), psi[LK_LESS_MAX_FEATURE], work[LK_LESS_MAX_HIDDEN];
+    for (int head = 0; head < s->n_head_kv; head++) {
+        read_rows(&full->session->cache->stream[0][LK_K], head, d, k);
+        read_rows(&full->session->cache->stream[0][LK_V], head, d, v);
+        memset(want, 0, lk_less_state_floats(s) * sizeof *want);
+        for (int i = sinks; i < n_tok - window; i++) {
+            lk_less_psi(s, &a->kernels[0], head, k + (size_t)i * d, psi, work);
+            lk_less_absorb(s, want, psi, v + (size_t)i * d);
+        }
+        assert_true(nmse(a->state + (size_t)head * lk_less_state_floats(s), want, lk_less_state_floats(s)) < 1e-6);
+    }
+    free(k), free(v), free(want);
+}
+
+static void test_states(void **unused) {
+    (void)unused;
+    struct reader full = open_reader("f16"), less = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
+    read_all(&full, text, 100, 1), read_all(&less, text, 100, 1);
+    check_states(&less, &full, 4, 16, 100);
+    lk_session_stats stats = lk_session_get_stats(less.session);
+    assert_true(stats.state_bytes > 0 && stats.cache_bytes == lk_ledger_bytes(&less.session->ledger, LK_FOR_CACHE));
+
+    /* The same tokens as a prompt: what it does not keep is absorbed, and what follows attends to it. */
+    struct reader prompt = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
+    assert_int_equal(lk_session_sync(prompt.session, text, 100, NULL, NULL), LK_OK);
+    check_states(&prompt, &full, 4, 16, 100);
+
+    /* An empty session has forgotten. */
+    assert_int_equal(lk_session_sync(prompt.session, text + 50, 30, NULL, NULL), LK_OK);
+    struct reader other = open_reader("f16");
+    read_all(&other, text + 50, 30, 1);
+    check_states(&prompt, &other, 4, 16, 30);
+
+    /* A copy goes on as the original does. */
+    struct reader copy = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
+    assert_int_equal(lk_session_copy(copy.session, less.session, NULL), LK_OK);
+    read_all(&copy, text + 100, 20, 1), read_all(&less, text + 100, 20, 1);
+    size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
+    assert_memory_equal(lk_session_logits(copy.session, -1), lk_session_logits(less.session, -1), n_vocab * sizeof(float));
+    close_reader(&full), close_reader(&less), close_reader(&prompt), close_reader(&other), close_reader(&copy);
+}
+
+/* Squared distance of a recipe's logits from the full cache's, step by step after `from` tokens of a text. */
+static double distance(const char *recipe, int from) {
+    struct reader full = open_reader("f16"), r = open_reader(recipe);
+    const int32_t *tok = text + N_TRAIN * N_CTX; /* not learned from */
+    size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
+    double sum = 0;
+    for (int i = 0; i < N_CTX; i++) {
+        read_all(&full, tok + i, 1, 1), read_all(&r, tok + i, 1, 1);
+        const float *a = lk_session_logits(full.session, -1), *b = lk_session_logits(r.session, -1);
+        for (size_t c = 0; i >= from && c < n_vocab; c++) sum += (a[c] - b[c]) * (a[c] - b[c]);
+    }
+    close_reader(&full), close_reader(&r);
+    return sum;
+}
+
+static void test_quality(void **unused) {
+    (void)unused;
+    double policy = distance("sink 4: f16; body: none; window 16: f16", 40);
+    double less = distance("sink 4: f16; body: none; window 16: f16; absorb less", 40);
+    double longer = distance("sink 4: f16; body: none; window 24: f16", 40);
+    double all = distance("sink 4: f16; body: none; window 128: f16; absorb less", 0);
+    print_message("distance from the full cache: %.3g by the policy, %.3g with the state, %.3g with 8 more rows\n", policy, less, longer);
+    assert_true(less < 0.8 * policy);
+    assert_true(all <= 1e-6 * policy); /* nothing went, nothing changes */
+}
+
+static void test_mistakes(void **unused) {
+    (void)unused;
+    lk_err err = {0};
+    lk_recipe *recipe = NULL;
+    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot4; absorb less", &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "nothing is let go"));
+    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb more", &err), LK_E_FORMAT);
+    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb less", &err), LK_OK);
+    lk_session *session = NULL;
+    assert_int_equal(lk_session_new(&session, model, recipe, NULL, &err), LK_OK);
+    assert_int_equal(lk_session_eval(session, text, 4, false, &err), LK_E_ARG); /* no sidecar */
+    assert_non_null(strstr(err.msg, "train less"));
+
+    /* A layer without networks, and another method's sidecar. */
+    struct lk_sidecar broken = *sidecar;
+    broken.tensor = malloc(sidecar->n_tensor * sizeof *broken.tensor);
+    memcpy(broken.tensor, sidecar->tensor, sidecar->n_tensor * sizeof *broken.tensor);
+    for (size_t i = 0; i < broken.n_tensor; i++)
+        if (strcmp(broken.tensor[i].name, "blk.1.less.psi.w3") == 0) broken.tensor[i].name[0] = 'x';
+    assert_int_equal(lk_session_absorb(session, &broken, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "lacks blk.1.less.psi.w3"));
+    broken.n_tensor = 0;
+    assert_int_equal(lk_session_absorb(session, &broken, &err), LK_E_ARG);
+    free(broken.tensor);
+    for (int nth = 1; nth < 5; nth++) { /* no memory for the states */
+        atomic_store(&session->ledger.fail_at, nth);
+        lk_status status = lk_session_absorb(session, sidecar, &err);
+        atomic_store(&session->ledger.fail_at, 0);
+        assert_int_equal(status, LK_E_NOMEM);
+        assert_null(session->absorb);
+    }
+    assert_int_equal(lk_session_absorb(session, sidecar, &err), LK_OK);
+    assert_int_equal(lk_session_eval(session, text, 4, false, &err), LK_OK);
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+}
+
+int main(void) {
+    int fd = mkstemp(path);
+    if (fd < 0) return 1;
+    close(fd);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_mistakes)};
+    int failed = cmocka_run_group_tests(tests, set_up, tear_down);
+    unlink(path);
+    return failed;
+}

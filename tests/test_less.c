@@ -1,0 +1,458 @@
+/* LESS: its state against Eq. 3 written out, its graph against the state, and gradients against differences. */
+#include "support.h"
+#include "tiny_gguf.h"
+
+#include "codec/half.h"
+#include "offline/less_net.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char path[] = "/tmp/lowkey-less-XXXXXX";
+
+static float *gauss(struct random *r, size_t n, float scale) {
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = scale * random_gauss(r);
+    return x;
+}
+
+/* ---- the state ------------------------------------------------------------------------------------ */
+
+static void random_kernels(struct random *r, const struct lk_less_shape *s, float **block, struct lk_less_kernels *kernels) {
+    size_t n = lk_less_kernel_bytes(s) / sizeof(float);
+    *block = gauss(r, n, 0.3f);
+    lk_less_kernels_at(s, *block, kernels);
+    assert_ptr_equal(kernels->psi_s2 + (size_t)s->n_psi * s->n_feature, *block + n);
+}
+
+static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))); }
+
+/* gelu(gelu(x W1) W2) by the definition. */
+static void reference_layers(const struct lk_less_shape *s, const float *w1, const float *w2, const float *x, double *out) {
+    for (int r = 0; r < s->n_feature; r++) out[r] = 0;
+    for (int j = 0; j < s->n_hidden; j++) {
+        double h = 0;
+        for (int c = 0; c < s->d_head; c++) h += (double)x[c] * w1[c * s->n_hidden + j];
+        for (int r = 0; r < s->n_feature; r++) out[r] += gelu(h) * w2[j * s->n_feature + r];
+    }
+    for (int r = 0; r < s->n_feature; r++) out[r] = gelu(out[r]);
+}
+
+static void reference_psi(const struct lk_less_shape *s, const struct lk_less_kernels *kernels, int which, const float *k, double *out) {
+    int n = s->n_feature;
+    double u[LK_LESS_MAX_FEATURE];
+    reference_layers(s, kernels->psi_w1 + (size_t)which * s->d_head * s->n_hidden, kernels->psi_w2 + (size_t)which * s->n_hidden * n, k, u);
+    for (int r = 0; r < n; r++) u[r] *= fabs(kernels->psi_s1[which * n + r]);
+    for (int r = 0; r < n; r++) {
+        out[r] = 0;
+        for (int i = 0; i < n; i++) out[r] += u[i] * kernels->psi_w3[(which * n + i) * n + r];
+        out[r] = fabs(u[r] + out[r] * kernels->psi_s2[which * n + r]);
+    }
+}
+
+/* Eq. 3 for one query: `n` rows, of which the first n_gone are gone. */
+static void reference_attention(const struct lk_less_shape *s, const struct lk_less_kernels *kernels, int head, float scale, const float *q,
+                                const float *k, const float *v, int n, int n_gone, double *out) {
+    int d = s->d_head, kv = head * s->n_head_kv / s->n_head, phi_of = head * s->n_phi / s->n_head;
+    double phi[LK_LESS_MAX_FEATURE], psi[LK_LESS_MAX_FEATURE], sum = 0, max = -INFINITY;
+    reference_layers(s, kernels->phi_w1 + (size_t)phi_of * d * s->n_hidden, kernels->phi_w2 + (size_t)phi_of * s->n_hidden * s->n_feature, q, phi);
+    double *log_weight = malloc((size_t)n * sizeof *log_weight);
+    for (int i = 0; i < n; i++) {
+        double dot = 0;
+        reference_psi(s, kernels, kv * s->n_psi / s->n_head_kv, k + (size_t)i * d, psi);
+        if (i < n_gone) for (int r = 0; r < s->n_feature; r++) dot += fabs(phi[r]) * psi[r];
+        else for (int c = 0; c < d; c++) dot += (double)q[c] * k[(size_t)i * d + c];
+        log_weight[i] = i < n_gone ? log(dot) + kernels->phi_level[head] : dot * scale;
+        max = fmax(max, log_weight[i]);
+    }
+    for (int c = 0; c < d; c++) out[c] = 0;
+    for (int i = 0; i < n; i++) {
+        double w = exp(log_weight[i] - max);
+        sum += w;
+        for (int c = 0; c < d; c++) out[c] += w * v[(size_t)i * d + c];
+    }
+    for (int c = 0; c < d; c++) out[c] /= sum;
+    free(log_weight);
+}
+
+static void check_state(struct random *r, struct lk_less_shape s, int n, int n_gone, float level, float size) {
+    struct lk_less_kernels kernels;
+    float *block, scale = 1 / sqrtf((float)s.d_head);
+    random_kernels(r, &s, &block, &kernels);
+    for (int h = 0; h < s.n_head; h++) block[kernels.phi_level - block + h] = level + random_gauss(r);
+    int d = s.d_head, group = s.n_head / s.n_head_kv;
+    float *work = malloc((size_t)s.n_hidden * sizeof *work), *mean = malloc((size_t)d * sizeof *mean), *part = malloc((size_t)d * sizeof *part);
+    double *want = malloc((size_t)d * sizeof *want);
+    float feature[LK_LESS_MAX_FEATURE];
+    for (int head = 0; head < s.n_head_kv; head++) {
+        float *k = gauss(r, (size_t)n * d, 1), *v = gauss(r, (size_t)n * d, 1), *state = calloc(lk_less_state_floats(&s), sizeof *state);
+        for (int i = 0; i < n_gone; i++) {
+            lk_less_psi(&s, &kernels, head, k + (size_t)i * d, feature, work);
+            lk_less_absorb(&s, state, feature, v + (size_t)i * d);
+        }
+        for (int h = head * group; h < (head + 1) * group; h++) {
+            float *q = gauss(r, (size_t)d, size), log_sum = -INFINITY, state_sum;
+            memset(mean, 0, (size_t)d * sizeof *mean);
+            for (int i = n_gone; i < n; i++) { /* attention over what is left, row by row, by the same mix */
+                float dot = 0;
+                for (int c = 0; c < d; c++) dot += q[c] * k[(size_t)i * d + c];
+                lk_less_mix(d, mean, &log_sum, v + (size_t)i * d, dot * scale);
+            }
+            lk_less_phi(&s, &kernels, h, q, feature, work);
+            lk_less_read(&s, state, feature, kernels.phi_level[h], part, &state_sum);
+            lk_less_mix(d, mean, &log_sum, part, state_sum);
+            reference_attention(&s, &kernels, h, scale, q, k, v, n, n_gone, want);
+            double error = 0, power = 0;
+            for (int c = 0; c < d; c++) error += (mean[c] - want[c]) * (mean[c] - want[c]), power += want[c] * want[c];
+            assert_true(error <= 1e-9 * power);
+            free(q);
+        }
+        free(k), free(v), free(state);
+    }
+    free(block), free(work), free(mean), free(part), free(want);
+}
+
+static void test_state(void **unused) {
+    (void)unused;
+    struct random r = {1};
+    check_state(&r, (struct lk_less_shape){1, 1, 8, 16, 8, 1, 1}, 20, 10, 0, 1);
+    check_state(&r, (struct lk_less_shape){6, 2, 24, 33, 8, 6, 2}, 50, 49, 0, 1);
+    check_state(&r, (struct lk_less_shape){6, 2, 24, 33, 3, 2, 2}, 50, 20, 0, 1);
+    check_state(&r, (struct lk_less_shape){6, 2, 64, 64, 8, 1, 1}, 50, 20, 0, 1);
+    check_state(&r, (struct lk_less_shape){4, 4, 80, 7, 64, 4, 1}, 9, 0, 0, 1);
+    check_state(&r, (struct lk_less_shape){4, 4, 16, 7, 8, 4, 4}, 9, 9, 0, 1);    /* nothing is left           */
+    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 120, 1);  /* sums beyond e^88         */
+    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, -120, 1);
+    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 0, 100); /* scores beyond 88          */
+}
+
+static void test_empty_state(void **unused) {
+    (void)unused;
+    struct lk_less_shape s = {1, 1, 4, 8, 2, 1, 1};
+    float state[10] = {0}, phi[2] = {1, 2}, out[4], log_sum, mean[4] = {1, 2, 3, 4}, before = 5;
+    lk_less_read(&s, state, phi, 0, out, &log_sum);
+    assert_true(log_sum == -INFINITY);
+    lk_less_mix(4, mean, &before, out, log_sum);
+    assert_true(before == 5 && mean[0] == 1 && mean[3] == 4);
+    assert_int_equal(lk_less_state_bytes(&s), 40);
+    assert_int_equal(lk_less_kernel_bytes(&s), 4 * (4 * 8 + 8 * 2 + 1 + 4 * 8 + 8 * 2 + 2 * 2 + 2 + 2));
+}
+
+/* ---- policies ------------------------------------------------------------------------------------- */
+
+static void test_policies(void **unused) {
+    (void)unused;
+    enum { N = 60, D = 8, GROUP = 2, BUDGET = 12 };
+    struct random r = {3};
+    float *q = gauss(&r, GROUP * N * D, 2), *k = gauss(&r, N * D, 1), *v = gauss(&r, N * D, 1);
+    float sparse[GROUP * N * D], log_sum[GROUP * N], score[N];
+    int32_t gone[N], held[N];
+    struct lk_less_head head = {.n_tok = N, .group = GROUP, .d_head = D, .scale = 0.35f, .q = q, .k = k, .v = v};
+    struct lk_less_policy policy;
+    const char *names[] = {"lambda", "h2o", "tova"};
+    for (int p = 0; p < 3; p++) {
+        assert_int_equal(lk_less_policy_named(&policy, names[p], BUDGET, NULL), LK_OK);
+        lk_less_simulate(&policy, &head, gone, sparse, log_sum, score, held);
+        for (int pos = 0; pos < N; pos++) { /* budget rows between steps, and the newest ones among them */
+            int n = 0;
+            for (int row = 0; row < pos; row++) n += gone[row] > pos;
+            assert_int_equal(n, pos < BUDGET ? pos : BUDGET);
+            if (pos > 0) assert_true(gone[pos - 1] > pos);
+            if (p == 0) for (int row = 0; row < pos; row++) assert_int_equal(gone[row] > pos, row < 4 || row >= pos - (BUDGET - 4));
+            for (int h = 0; h < GROUP; h++) { /* attention over exactly these */
+                double sum = 0, out[D] = {0};
+                for (int row = 0; row <= pos; row++) {
+                    double dot = 0;
+                    for (int c = 0; c < D; c++) dot += (double)q[(h * N + pos) * D + c] * k[row * D + c];
+                    if (gone[row] <= pos) continue;
+                    sum += exp(dot * head.scale);
+                    for (int c = 0; c < D; c++) out[c] += exp(dot * head.scale) * v[row * D + c];
+                }
+                assert_float_equal(log_sum[h * N + pos], log(sum), 1e-4);
+                for (int c = 0; c < D; c++) assert_float_equal(sparse[(h * N + pos) * D + c], out[c] / sum, 1e-4);
+            }
+        }
+    }
+    lk_err err;
+    assert_int_equal(lk_less_policy_named(&policy, "lambda", 4, &err), LK_E_ARG);
+    assert_int_equal(lk_less_policy_named(&policy, "oracle", 40, &err), LK_E_ARG);
+    free(q), free(k), free(v);
+}
+
+/* ---- the graph ------------------------------------------------------------------------------------ */
+
+static lk_model *open_tiny(void) {
+    struct tiny_spec spec = *tiny_preset("llama");
+    lk_model *model = NULL;
+    lk_model_opts opts = {.n_threads = 1};
+    lk_err err = {0};
+    assert_true(tiny_gguf_write(path, &spec));
+    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    return model;
+}
+
+struct made {
+    struct lk_less_example ex;
+    uint16_t *q, *sparse, *residual, *k, *v;
+    float    *log_sum, *wo;
+    int32_t  *gone;
+};
+
+static uint16_t *halves(struct random *r, size_t n, float scale) {
+    uint16_t *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = lk_half(scale * random_gauss(r));
+    return x;
+}
+
+static struct made make_example(struct random *r, const struct lk_less_size *size, int n_query) {
+    const struct lk_less_shape *s = &size->shape;
+    size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * size->n_gone, d = (size_t)s->d_head;
+    struct made m = {.q = halves(r, nq * d, 1), .sparse = halves(r, nq * d, 1), .residual = halves(r, nq * d, 0.5f), .k = halves(r, nk * d, 1),
+                     .v = halves(r, nk * d, 1), .log_sum = gauss(r, nq, 1), .gone = malloc(nk * sizeof *m.gone),
+                     .wo = gauss(r, (size_t)size->n_embd * s->n_head * d, 0.2f)};
+    for (size_t i = 0; i < nk; i++) m.gone[i] = (int32_t)(i % (size_t)size->n_gone) * n_query / size->n_gone;
+    m.ex = (struct lk_less_example){n_query, size->n_gone, m.q, m.sparse, m.residual, m.k, m.v, m.log_sum, m.gone};
+    return m;
+}
+
+static void free_made(struct made *m) {
+    free(m->q), free(m->sparse), free(m->residual), free(m->k), free(m->v), free(m->log_sum), free(m->gone), free(m->wo);
+}
+
+/* The loss by absorb/less.h: states as decoding makes them, mixed into the sparse attention. */
+static double plain_loss(const struct lk_less_net *net, const struct made *m, const int32_t *query, double *base) {
+    const struct lk_less_size *z = &net->size;
+    const struct lk_less_shape *s = &z->shape;
+    int d = s->d_head, group = s->n_head / s->n_head_kv, all = s->n_head * d;
+    struct lk_less_kernels kernels;
+    float *block = malloc(lk_less_kernel_bytes(s)), *work = malloc((size_t)s->n_hidden * sizeof *work), feature[LK_LESS_MAX_FEATURE];
+    float *state = malloc(lk_less_state_floats(s) * sizeof *state), *error = malloc((size_t)all * sizeof *error), *residual = malloc((size_t)all * sizeof *residual);
+    float x[64], part[64];
+    lk_less_net_export(net, net->weight, block, &kernels);
+    double loss = 0;
+    *base = 0;
+    for (int i = 0; i < z->n_query; i++) {
+        for (int head = 0; head < s->n_head; head++) {
+            int kv = head / group;
+            size_t row = (size_t)head * m->ex.n_query + query[i];
+            memset(state, 0, lk_less_state_floats(s) * sizeof *state);
+            for (int j = 0; j < z->n_gone; j++) {
+                size_t at = (size_t)kv * z->n_gone + j;
+                if (m->gone[at] > query[i]) continue;
+                for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->k[at * d + c]);
+                lk_less_psi(s, &kernels, kv, x, feature, work);
+                for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->v[at * d + c]);
+                lk_less_absorb(s, state, feature, x);
+            }
+            float log_sum = m->log_sum[row], state_sum;
+            for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->q[row * d + c]);
+            lk_less_phi(s, &kernels, head, x, feature, work);
+            lk_less_read(s, state, feature, kernels.phi_level[head], part, &state_sum);
+            for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->sparse[row * d + c]);
+            lk_less_mix(d, x, &log_sum, part, state_sum);
+            for (int c = 0; c < d; c++) {
+                residual[head * d + c] = lk_unhalf(m->residual[row * d + c]);
+                error[head * d + c] = x[c] - lk_unhalf(m->sparse[row * d + c]) + residual[head * d + c];
+            }
+        }
+        for (int o = 0; o < z->n_embd; o++) {
+            double a = 0, b = 0;
+            for (int c = 0; c < all; c++) a += (double)m->wo[(size_t)o * all + c] * error[c], b += (double)m->wo[(size_t)o * all + c] * residual[c];
+            loss += a * a / z->n_query;
+            *base += b * b / z->n_query;
+        }
+    }
+    free(block), free(work), free(state), free(error), free(residual);
+    return loss;
+}
+
+static double judge(struct lk_less_net *net) {
+    float loss, base;
+    assert_int_equal(lk_less_net_judge(net, &loss, &base, NULL), LK_OK);
+    return loss;
+}
+
+static void check_net(lk_model *model, struct lk_less_shape shape, uint64_t seed) {
+    struct random r = {seed};
+    struct lk_less_size size = {.shape = shape, .n_embd = 40, .n_query = 13, .n_gone = 21};
+    struct made m = make_example(&r, &size, 30);
+    struct lk_less_net *net;
+    struct lk_ledger ledger = {0};
+    lk_err err = {0};
+    if (lk_less_net_new(&net, &size, 7, m.wo, model, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < net->n_weight; i++) net->weight[i] += 0.3f * random_gauss(&r); /* s1, s2 of a size that matters */
+    for (int h = 0; h < shape.n_head; h++) net->level[h] = 0.5f * random_gauss(&r);
+    int32_t query[13];
+    for (int i = 0; i < 13; i++) query[i] = i * 30 / 13;
+    lk_less_net_show(net, &m.ex, query);
+    float loss, base, learned;
+    double plain_base, plain = plain_loss(net, &m, query, &plain_base);
+    assert_int_equal(lk_less_net_judge(net, &loss, &base, NULL), LK_OK);
+    assert_float_equal(loss / plain, 1, 1e-4);
+    assert_float_equal(base / plain_base, 1, 1e-4);
+
+    /* A step of rate 0 leaves the gradient in Adam's first moment. */
+    float *weight = malloc(net->n_weight * sizeof *weight);
+    memcpy(weight, net->weight, net->n_weight * sizeof *weight);
+    assert_int_equal(lk_less_net_learn(net, 0, 1, 3, &learned, NULL), LK_OK);
+    assert_float_equal(learned / loss, 1, 1e-4); /* nothing is dropped at a dropout of 0 */
+    assert_memory_equal(weight, net->weight, net->n_weight * sizeof *weight);
+    double worst = 0;
+    for (int trial = 0; trial < 12; trial++) {
+        float *way = gauss(&r, net->n_weight, 1);
+        const float step[] = {3e-4f, 1e-4f}; /* a longer one may cross a kink of the absolute values, a shorter one is less exact */
+        double slope = 0, side[2], error = INFINITY;
+        for (size_t i = 0; i < net->n_weight; i++) {
+            if (trial > 0 && i * 11 / net->n_weight != (size_t)trial - 1) way[i] = 0; /* a part of the weights each */
+            slope += 10.0 * net->mean[i] * way[i];
+        }
+        for (int t = 0; t < 2; t++) {
+            for (int s = 0; s < 2; s++) {
+                for (size_t i = 0; i < net->n_weight; i++) net->weight[i] = weight[i] + (s ? step[t] : -step[t]) * way[i];
+                side[s] = judge(net);
+            }
+            error = fmin(error, fabs((side[1] - side[0]) / (2 * step[t]) - slope) / (fabs(slope) + 0.05 * loss));
+        }
+        if (error > worst) worst = error;
+        free(way);
+    }
+    print_message("gradient: worst relative difference %.2g\n", worst);
+    assert_true(worst < 0.01);
+    memcpy(net->weight, weight, net->n_weight * sizeof *weight);
+    memset(net->mean, 0, 2 * net->n_weight * sizeof *net->mean);
+    for (int i = 1; i <= 60; i++) assert_int_equal(lk_less_net_learn(net, 3e-3f, i, 3, &learned, NULL), LK_OK);
+    double after = judge(net);
+    print_message("loss %.4g, after 60 steps %.4g\n", loss, after);
+    assert_true(after < 0.5 * loss);
+    free(weight);
+    lk_less_net_free(net);
+    free_made(&m);
+    for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
+}
+
+static void test_net(void **unused) {
+    (void)unused;
+    lk_model *model = open_tiny();
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 11);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 12);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 5, 1, 1}, 13);
+    check_net(model, (struct lk_less_shape){3, 3, 20, 17, 8, 3, 3}, 14);
+    lk_model_free(model);
+}
+
+/* ---- training ------------------------------------------------------------------------------------- */
+
+struct stop {
+    uint64_t after; /* steps; 0: never */
+    uint64_t n;
+    int      layers;
+    double   loss;  /* sum of the layers' */
+};
+
+static bool stop_after(void *user, uint64_t done, uint64_t total) {
+    struct stop *stop = user;
+    assert_true(done <= total);
+    return stop->after == 0 || ++stop->n < stop->after;
+}
+
+static void note_layer(void *user, const lk_less_layer *layer) {
+    struct stop *stop = user;
+    assert_int_equal(layer->layer, stop->layers++);
+    assert_true(layer->best_epoch >= 1 && layer->best_epoch <= layer->n_epoch);
+    stop->loss += layer->loss;
+}
+
+static char *read_file(const char *name, long *size) {
+    FILE *file = fopen(name, "rb");
+    if (!file) return NULL;
+    fseek(file, 0, SEEK_END);
+    *size = ftell(file);
+    rewind(file);
+    char *bytes = malloc((size_t)*size);
+    assert_int_equal(fread(bytes, 1, (size_t)*size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+enum { N_CTX = 96, N_SEQ = 5 };
+
+static void test_training(void **unused) {
+    (void)unused;
+    lk_model *model = open_tiny();
+    lk_model_info info = lk_model_get_info(model);
+    struct random r = {21};
+    int32_t tok[N_SEQ * N_CTX];
+    for (int i = 0; i < N_SEQ * N_CTX; i++) tok[i] = random_int(&r, 0, info.n_vocab - 1);
+    char name[2][100], beside[120];
+    for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s-%d", path, i);
+    struct stop stop = {0};
+    lk_err err = {0};
+    lk_less_opts opts = {.policy = "h2o", .budget = 16, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .dropout = 0.3f,
+                         .valid = 0.2f, .seed = 5, .progress = stop_after, .layer_done = note_layer, .user = &stop};
+    if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[0], &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(stop.layers, info.n_layer);
+    print_message("mean loss after training: %.4f of the policy's\n", stop.loss / info.n_layer);
+    assert_true(stop.loss < 0.97 * info.n_layer);
+    snprintf(beside, sizeof beside, "%s.examples", name[0]);
+    assert_int_equal(access(beside, F_OK), -1);
+
+    /* Killed again and again, continued each time: the same file. */
+    lk_status status = LK_E_CANCELLED;
+    int runs = 0;
+    for (; status == LK_E_CANCELLED; runs++) {
+        stop = (struct stop){.after = 11};
+        status = lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[1], &err);
+        assert_true(runs < 100);
+        if (status == LK_E_CANCELLED) assert_int_equal(access(name[1], F_OK), -1);
+    }
+    if (status != LK_OK) fail_msg("%s", err.msg);
+    assert_true(runs > 3);
+    long size[2];
+    char *bytes[2] = {read_file(name[0], &size[0]), read_file(name[1], &size[1])};
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
+    free(bytes[0]), free(bytes[1]);
+
+    /* What is not possible. */
+    stop = (struct stop){0};
+    lk_less_opts bad = opts;
+    bad.budget = 90;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts, bad.n_seq = 6;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts, bad.policy = "best";
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, "/nowhere/at/all", &err), LK_E_IO);
+
+    /* A rate that explodes: said where, the last good state kept, nothing under the final name. */
+    unlink(name[1]);
+    bad = opts, bad.rate = 1e30f;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "layer 0, epoch"));
+    assert_int_equal(access(name[1], F_OK), -1);
+    for (int i = 0; i < info.n_layer; i++) {
+        snprintf(beside, sizeof beside, "%s.layer-%d", name[1], i);
+        unlink(beside);
+    }
+    snprintf(beside, sizeof beside, "%s.examples", name[1]);
+    assert_int_equal(unlink(beside), 0);
+    unlink(name[0]);
+    lk_model_free(model);
+}
+
+int main(void) {
+    int fd = mkstemp(path);
+    if (fd < 0) return 1;
+    close(fd);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_policies),
+                                       cmocka_unit_test(test_net), cmocka_unit_test(test_training)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}
