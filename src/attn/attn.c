@@ -1,79 +1,11 @@
 #include "attn/attn.h"
 
+#include "attn/cut.h"
 #include "attn/latent.h"
 #include "attn/pre.h"
 
 #include <math.h>
 #include <string.h>
-
-/* How the work of one call is cut. */
-struct cut {
-    int     n_query;   /* queries of one KV head: n_tok * group, ordered [token][head of group] */
-    int     n_span, n_qtile, n_range; /* spans of KV heads, tiles of a head's queries, ranges   */
-    int     span, qtile; /* KV heads of an item and, at most, queries of each                   */
-    int64_t first, rows_per_range; /* ranges of positions from `first` on, multiples of the chunk */
-    int64_t grid;      /* tiles of K's largest level begin at grid, grid + LK_TILE, ...         */
-};
-
-static int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
-static int most_ranges(int n_span, int n_qtile, int n_thread) {
-    int n = ceil_div(4 * n_thread, n_span * n_qtile);
-    return n_thread == 1 ? 1 : n;
-}
-
-/* Spans of `span` KV heads, with n_query queries each. */
-static void cut_queries(struct cut *cut, int n_head_kv, int span) {
-    cut->span = span < LK_ATTN_QUERIES ? span : LK_ATTN_QUERIES;
-    cut->n_span = ceil_div(n_head_kv, cut->span);
-    cut->qtile = LK_ATTN_QUERIES / cut->span;
-    cut->n_qtile = ceil_div(cut->n_query, cut->qtile);
-}
-
-/* Where the largest level's first block begins: chunks that end on its tiles cut few of them. */
-static int64_t grid_of(const struct lk_stream *stream) {
-    int64_t level_first = stream->first, most = -1, grid = 0;
-    for (int i = 0; i < stream->n_level; level_first += stream->fill[i].rows, i++)
-        if (stream->fill[i].rows > most) {
-            most = stream->fill[i].rows;
-            grid = level_first - stream->fill[i].skip;
-        }
-    return grid;
-}
-
-/* The last position of the grid that is not after pos, or `least` where that is later. */
-static int64_t on_grid(const struct cut *cut, int64_t pos, int64_t least) {
-    int64_t beyond = (pos - cut->grid) % LK_TILE;
-    pos -= beyond < 0 ? beyond + LK_TILE : beyond;
-    return pos < least ? least : pos;
-}
-
-static struct cut cut_work(const struct lk_attn *attn) {
-    struct cut cut = {.n_query = attn->n_tok * (attn->n_head / attn->n_head_kv)};
-    cut_queries(&cut, attn->n_head_kv, lk_attn_span(attn));
-    cut.grid = grid_of(attn->k);
-    int64_t n_tok = attn->k->n_tok, oldest = n_tok - attn->n_tok - attn->k->n_swa + 1;
-    cut.first = attn->k->n_swa > 0 ? on_grid(&cut, oldest, attn->k->first) : attn->k->first;
-    int64_t n_chunk = (n_tok - cut.first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK;
-    int n_range = most_ranges(cut.n_span, cut.n_qtile, attn->n_thread);
-    if (n_range > n_chunk) n_range = (int)n_chunk;
-    int64_t chunks = (n_chunk + n_range - 1) / n_range;
-    cut.rows_per_range = chunks * LK_ATTN_CHUNK;
-    cut.n_range = (int)((n_chunk + chunks - 1) / chunks);
-    return cut;
-}
-
-size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
-    size_t most = 0;
-    for (int t = 1; t <= n_tok; t++)
-        for (int span = 1; span <= n_head_kv && span <= LK_ATTN_QUERIES; span++) {
-            struct cut cut = {.n_query = t * (n_head / n_head_kv)};
-            cut_queries(&cut, n_head_kv, span);
-            size_t n = (size_t)most_ranges(cut.n_span, cut.n_qtile, n_thread) * t;
-            if (most < n) most = n;
-        }
-    return most * n_head * (d_head + 2);
-}
 
 enum { PAD = LK_TILE }; /* room for what kernels write past a tile's rows */
 
@@ -421,7 +353,7 @@ static void finish_item(struct item *item, int range) {
 }
 
 /* Give the item its heads, its queries and the part of a range that they see. */
-static void set_item(struct item *item, const struct cut *cut, int span, int range, int qtile) {
+static void set_item(struct item *item, const struct lk_cut *cut, int span, int range, int qtile) {
     const struct lk_attn *attn = item->attn;
     const struct lk_stream *k = attn->k;
     int group = attn->n_head / attn->n_head_kv, left = attn->n_head_kv - span * cut->span;
@@ -432,10 +364,10 @@ static void set_item(struct item *item, const struct cut *cut, int span, int ran
     item->n_q = item->n_span * item->n_each;
     int64_t pos = k->n_tok - attn->n_tok, end = pos + (item->q0 + item->n_each - 1) / group + 1;
     int64_t from = cut->first + range * cut->rows_per_range, oldest = pos + item->q0 / group - k->n_swa + 1;
-    item->from = range > 0 ? on_grid(cut, from, cut->first) : from;
-    item->to = range + 1 < cut->n_range ? on_grid(cut, from + cut->rows_per_range, cut->first) : k->n_tok;
+    item->from = range > 0 ? lk_cut_on_grid(cut, from, cut->first) : from;
+    item->to = range + 1 < cut->n_range ? lk_cut_on_grid(cut, from + cut->rows_per_range, cut->first) : k->n_tok;
     if (item->to > end) item->to = end;
-    if (k->n_swa > 0) item->from = on_grid(cut, oldest, item->from);
+    if (k->n_swa > 0) item->from = lk_cut_on_grid(cut, oldest, item->from);
     item->k_level = -1;
     memset(item->used, 0, sizeof item->used);
     for (int q = 0; q < item->n_q; q++) {
@@ -445,14 +377,14 @@ static void set_item(struct item *item, const struct cut *cut, int span, int ran
 }
 
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
-    struct cut cut = cut_work(attn);
+    struct lk_cut cut = lk_cut_work(attn);
     int n_item = cut.n_span * cut.n_qtile * cut.n_range, d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
     for (int i = ith; i < n_item; i += nth) {
         int range = i / cut.n_span % cut.n_range;
         set_item(&item, &cut, i % cut.n_span, range, i / cut.n_span / cut.n_range);
         for (int64_t a = item.from, b; a < item.to; a = b) {
-            b = a + LK_ATTN_CHUNK < item.to ? on_grid(&cut, a + LK_ATTN_CHUNK, a + 1) : item.to;
+            b = a + LK_ATTN_CHUNK < item.to ? lk_cut_on_grid(&cut, a + LK_ATTN_CHUNK, a + 1) : item.to;
             score_chunk(&item, a, b);
             for (int q = 0; q < item.n_q; q++) softmax_chunk(&item, q, a, b);
             accumulate_chunk(&item, a, b);
@@ -465,7 +397,7 @@ int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const 
     struct lk_attn call = *attn;
     call.k = k;
     call.v = v;
-    return cut_work(&call).n_range;
+    return lk_cut_work(&call).n_range;
 }
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
@@ -594,7 +526,7 @@ static void place(const struct lk_stream *k, int head, int64_t at, const float *
 
 void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
     int group = attn->n_head / attn->n_head_kv;
-    int64_t n_pos = attn->k->n_tok, seen = cut_work(attn).first;
+    int64_t n_pos = attn->k->n_tok, seen = lk_cut_work(attn).first;
     int d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .n_span = 1, .d = d, .mem = divide(attn->scratch, d)};
     memset(weight, 0, attn->n_head * n_pos * sizeof *weight);

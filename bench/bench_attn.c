@@ -1,0 +1,180 @@
+/* Attention alone over a whole cache, as a decoder does it: every layer once per token.
+ *
+ *   bench_attn [recipe [depth [threads [layers [heads [kv_heads [d_head [weights_mb]]]]]]]]
+ *   defaults:   best-3   8192  2        30      9      3         64     85
+ *
+ * Between two layers the threads read their share of `weights_mb`, as a model's weights are read between
+ * two layers' attention; this time does not count. Rows are noise. Prints, for each of three runs, the time
+ * of a token, of a token's row of one KV head, and the packed bytes read per second. */
+#define _DEFAULT_SOURCE /* clock_gettime */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "attn/attn.h"
+#include "base/ledger.h"
+
+enum { MAX_THREADS = 64, RUNS = 3 };
+
+static const double RUN_SECONDS = 0.7;
+
+struct world {
+    struct lk_cache *cache;
+    struct lk_attn   attn;
+    int              n_layer, n_thread;
+    const uint64_t  *weights;
+    size_t           n_weight; /* words a layer */
+    _Atomic int      waiting, round;
+    int              n_token;
+    double           seconds; /* of attention, on the first thread */
+};
+
+struct job {
+    struct world *world;
+    int           ith;
+    uint64_t      sum;
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All threads meet; they spin, as ggml's do. */
+static void meet(struct world *w) {
+    int round = atomic_load(&w->round);
+    if (atomic_fetch_add(&w->waiting, 1) == w->n_thread - 1) {
+        atomic_store(&w->waiting, 0);
+        atomic_fetch_add(&w->round, 1);
+        return;
+    }
+    while (atomic_load(&w->round) == round) __builtin_ia32_pause();
+}
+
+static void *decode(void *arg) {
+    struct job *job = arg;
+    struct world *w = job->world;
+    for (int token = 0; token < w->n_token; token++)
+        for (int layer = 0; layer < w->n_layer; layer++) {
+            size_t share = w->n_weight / w->n_thread;
+            const uint64_t *at = w->weights + layer * w->n_weight + job->ith * share;
+            for (size_t i = 0; i < share; i++) job->sum += at[i];
+            struct lk_attn attn = w->attn;
+            attn.k = &w->cache->stream[layer][LK_K];
+            attn.v = &w->cache->stream[layer][LK_V];
+            meet(w);
+            double start = now();
+            lk_attn_items(&attn, job->ith, w->n_thread);
+            meet(w);
+            lk_attn_combine(&attn, lk_attn_ranges(&attn, attn.k, attn.v), job->ith, w->n_thread);
+            meet(w);
+            if (job->ith == 0) w->seconds += now() - start;
+        }
+    return NULL;
+}
+
+static double noise(unsigned *state) {
+    double sum = 0;
+    for (int i = 0; i < 4; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        sum += (double)(*state >> 8) / 8388608.0 - 1;
+    }
+    return sum;
+}
+
+static int fail(const char *what) {
+    fprintf(stderr, "bench_attn: %s\n", what);
+    return 1;
+}
+
+/* `depth` rows of noise, the same in every layer, in steps of one tile. */
+static bool fill(struct world *w, int64_t depth, lk_err *err) {
+    const struct lk_cache_shape *shape = &w->cache->shape;
+    size_t n = (size_t)LK_TILE * shape->n_head_kv * shape->d_head, n_q = (size_t)LK_TILE * w->attn.n_head * shape->d_head;
+    float *rows = malloc(n * sizeof *rows), *q = malloc(n_q * sizeof *q);
+    unsigned seed = 1;
+    bool ok = rows && q;
+    for (size_t i = 0; ok && i < n_q; i++) q[i] = (float)noise(&seed);
+    for (int64_t at = 0; ok && at < depth; at += LK_TILE) {
+        for (size_t i = 0; i < n; i++) rows[i] = (float)noise(&seed);
+        ok = lk_cache_prepare(w->cache, 0, shape->n_layer, LK_TILE, LK_TILE, err) == LK_OK;
+        for (int layer = 0; ok && layer < shape->n_layer; layer++) {
+            lk_cache_observe(w->cache, layer, q, LK_TILE, w->attn.n_head);
+            for (int side = 0; ok && side < 2; side++)
+                ok = lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) == LK_OK && lk_cache_settle(w->cache, layer, side, err) == LK_OK;
+        }
+    }
+    free(rows);
+    free(q);
+    return ok;
+}
+
+static bool run_tokens(struct world *w, uint64_t *sum) {
+    pthread_t thread[MAX_THREADS];
+    struct job job[MAX_THREADS];
+    w->seconds = 0;
+    for (int i = 0; i < w->n_thread; i++) {
+        job[i] = (struct job){.world = w, .ith = i};
+        if (pthread_create(&thread[i], NULL, decode, &job[i])) return false;
+    }
+    for (int i = 0; i < w->n_thread; i++) {
+        pthread_join(thread[i], NULL);
+        *sum += job[i].sum;
+    }
+    return true;
+}
+
+int main(int argc, char **argv) {
+    const char *text = argc > 1 ? argv[1] : "best-3";
+    int number[] = {8192, 2, 30, 9, 3, 64, 85};
+    for (int i = 2; i < argc && i < 9; i++) number[i - 2] = atoi(argv[i]);
+    int depth = number[0], n_layer = number[2], n_head = number[3], n_head_kv = number[4], d = number[5];
+    struct lk_ledger ledger = {0};
+    lk_err err = {0};
+    lk_recipe *recipe;
+    struct world w = {.n_layer = n_layer, .n_thread = number[1]};
+    if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv || depth < 1) return fail("a number is out of range");
+    if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
+    struct lk_cache_shape shape = {.n_layer = n_layer, .n_head_kv = n_head_kv, .d_head = d};
+    if (lk_cache_new(&w.cache, recipe, &shape, &ledger, &err) != LK_OK) return fail(err.msg);
+    w.attn = (struct lk_attn){.kern = lk_kern_choose(NULL), .n_head = n_head, .n_head_kv = n_head_kv, .d_head = d, .n_tok = 1, .n_thread = w.n_thread, .scale = 0.125f};
+    w.cache->kern = w.attn.kern;
+    if (!fill(&w, depth, &err)) return fail(err.msg);
+    w.n_weight = ((size_t)number[6] << 20) / sizeof(uint64_t) / n_layer;
+    uint64_t *weights = malloc((w.n_weight * n_layer + 1) * sizeof(uint64_t));
+    float *q = malloc((size_t)n_head * d * sizeof *q), *out = malloc((size_t)n_head * d * sizeof *out);
+    w.attn.partial = aligned_alloc(64, (lk_attn_partial_floats(n_head, n_head_kv, d, 1, w.n_thread) * sizeof(float) + 63) / 64 * 64);
+    w.attn.scratch = aligned_alloc(64, (lk_attn_scratch_floats(d) * w.n_thread * sizeof(float) + 63) / 64 * 64);
+    if (!weights || !q || !out || !w.attn.partial || !w.attn.scratch) return fail("no memory");
+    memset(weights, 1, w.n_weight * n_layer * sizeof(uint64_t));
+    unsigned seed = 7;
+    for (int i = 0; i < n_head * d; i++) q[i] = (float)noise(&seed);
+    w.attn.q = q;
+    w.attn.out = out;
+    w.weights = weights;
+    struct lk_cache_bytes bytes = lk_cache_count(w.cache);
+    double total = (double)(bytes.code + bytes.scale + bytes.exact);
+    printf("%s at %d: %.1f MB, %d threads, %s kernels\n", text, depth, total * 1e-6, w.n_thread, w.attn.kern->name);
+    uint64_t sum = 0;
+    w.n_token = 4;
+    if (!run_tokens(&w, &sum)) return fail("no thread");
+    w.n_token = 1 + (int)(4 * RUN_SECONDS / w.seconds);
+    for (int run = 0; run < RUNS; run++) {
+        if (!run_tokens(&w, &sum)) return fail("no thread");
+        double token = w.seconds / w.n_token;
+        printf("%8.3f ms a token %8.2f ns a row and KV head %8.1f GB/s\n", 1e3 * token, 1e9 * token / ((double)depth * n_layer * n_head_kv), total / token * 1e-9);
+    }
+    lk_cache_free(w.cache);
+    lk_recipe_free(recipe);
+    free(weights);
+    free(q);
+    free(out);
+    free(w.attn.partial);
+    free(w.attn.scratch);
+    return sum == 1; /* the weights were read */
+}

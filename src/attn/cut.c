@@ -1,0 +1,69 @@
+#include "attn/cut.h"
+
+#include "attn/latent.h"
+
+static int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+static int most_ranges(int n_span, int n_qtile, int n_thread) {
+    int n = ceil_div(2 * n_thread, n_span * n_qtile);
+    return n_thread == 1 ? 1 : n;
+}
+
+/* Spans of `span` KV heads, with n_query queries each. */
+static void cut_queries(struct lk_cut *cut, int n_head_kv, int span) {
+    cut->span = span < LK_ATTN_QUERIES ? span : LK_ATTN_QUERIES;
+    cut->n_span = ceil_div(n_head_kv, cut->span);
+    cut->qtile = LK_ATTN_QUERIES / cut->span;
+    cut->n_qtile = ceil_div(cut->n_query, cut->qtile);
+}
+
+/* Where the largest level's first block begins: chunks that end on its tiles cut few of them. */
+static int64_t grid_of(const struct lk_stream *stream) {
+    int64_t level_first = stream->first, most = -1, grid = 0;
+    for (int i = 0; i < stream->n_level; level_first += stream->fill[i].rows, i++)
+        if (stream->fill[i].rows > most) {
+            most = stream->fill[i].rows;
+            grid = level_first - stream->fill[i].skip;
+        }
+    return grid;
+}
+
+int64_t lk_cut_on_grid(const struct lk_cut *cut, int64_t pos, int64_t least) {
+    int64_t beyond = (pos - cut->grid) % LK_TILE;
+    pos -= beyond < 0 ? beyond + LK_TILE : beyond;
+    return pos < least ? least : pos;
+}
+
+/* KV heads of an item: as many as there is room for, whole groups of latents. */
+static int span_of(const struct lk_attn *attn, int n_query) {
+    int unit = lk_attn_span(attn), fit = LK_ATTN_QUERIES / n_query / unit * unit;
+    if (fit > attn->n_head_kv) fit = attn->n_head_kv;
+    return fit > unit ? fit : unit;
+}
+
+struct lk_cut lk_cut_work(const struct lk_attn *attn) {
+    struct lk_cut cut = {.n_query = attn->n_tok * (attn->n_head / attn->n_head_kv)};
+    cut_queries(&cut, attn->n_head_kv, span_of(attn, cut.n_query));
+    cut.grid = grid_of(attn->k);
+    int64_t n_tok = attn->k->n_tok, oldest = n_tok - attn->n_tok - attn->k->n_swa + 1;
+    cut.first = attn->k->n_swa > 0 ? lk_cut_on_grid(&cut, oldest, attn->k->first) : attn->k->first;
+    int64_t n_chunk = (n_tok - cut.first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK;
+    int n_range = most_ranges(cut.n_span, cut.n_qtile, attn->n_thread);
+    if (n_range > n_chunk) n_range = (int)n_chunk;
+    int64_t chunks = (n_chunk + n_range - 1) / n_range;
+    cut.rows_per_range = chunks * LK_ATTN_CHUNK;
+    cut.n_range = (int)((n_chunk + chunks - 1) / chunks);
+    return cut;
+}
+
+size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
+    size_t most = 0;
+    for (int t = 1; t <= n_tok; t++)
+        for (int span = 1; span <= n_head_kv && span <= LK_ATTN_QUERIES; span++) {
+            struct lk_cut cut = {.n_query = t * (n_head / n_head_kv)};
+            cut_queries(&cut, n_head_kv, span);
+            size_t n = (size_t)most_ranges(cut.n_span, cut.n_qtile, n_thread) * t;
+            if (most < n) most = n;
+        }
+    return most * n_head * (d_head + 2);
+}

@@ -1,0 +1,24 @@
+/* How the work of one call of attention is cut into items.
+ *
+ * An item takes several KV heads where all their queries fit into one tile of queries, as when tokens come
+ * one by one: rows of all heads lie side by side in a block, so memory is then read from end to end. Ranges
+ * of positions give every thread the same number of items. */
+#ifndef LK_ATTN_CUT_H
+#define LK_ATTN_CUT_H
+
+#include "attn/attn.h"
+
+struct lk_cut {
+    int     n_query;   /* queries of one KV head: n_tok * group, ordered [token][head of group] */
+    int     n_span, n_qtile, n_range; /* spans of KV heads, tiles of a head's queries, ranges   */
+    int     span, qtile; /* KV heads of an item and, at most, queries of each                   */
+    int64_t first, rows_per_range; /* ranges of positions from `first` on, multiples of the chunk */
+    int64_t grid;      /* tiles of K's largest level begin at grid, grid + LK_TILE, ...         */
+};
+
+struct lk_cut lk_cut_work(const struct lk_attn *attn);
+
+/* The last position of the grid that is not after pos, or `least` where that is later. */
+int64_t lk_cut_on_grid(const struct lk_cut *cut, int64_t pos, int64_t least);
+
+#endif
