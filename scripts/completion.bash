@@ -24,7 +24,7 @@ _lowkey() {
   fi
   case $previous in
     -m | --model) _lowkey_files "$current" .gguf; return ;;
-    -f | --file | --text | -o | --output) _lowkey_files "$current" ''; return ;;
+    -f | --file | --text | -o | --output | --export) _lowkey_files "$current" ''; return ;;
     --bench) _lowkey_files "$current" .json; return ;;
     --method) mapfile -t COMPREPLY < <(compgen -W 'palu tale kvheads' -- "$current"); return ;;
     --svd) mapfile -t COMPREPLY < <(compgen -W 'whitened output plain mean-pool' -- "$current"); return ;;
@@ -72,7 +72,7 @@ _lowkey() {
         return
       fi
       ;;
-    compress) options="--method --text -o --output --rank --rank-search --group --svd --quantum --mean --truncate --tokens -c --ctx --skip --seed --keep --fisher-tokens --fisher-ctx --palu-code $model --json" ;;
+    compress) options="--method --text -o --output --rank --rank-search --group --svd --quantum --mean --truncate --tokens -c --ctx --skip --seed --keep --fisher-tokens --fisher-ctx --palu-code --export $model --json" ;;
     info) options="$model --json" ;;
     recipes)
       options=--json

@@ -1,6 +1,7 @@
 /* lowkey compress: a sidecar with bases of low rank. */
 #define _DEFAULT_SOURCE /* getrusage */
 #include "common.h"
+#include "model_find.h"
 #include "new_file.h"
 #include "progress.h"
 #include "report.h"
@@ -10,6 +11,7 @@
 #include "verbs.h"
 
 #include "lowrank/compress.h"
+#include "lowrank/export.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +20,7 @@
 
 struct compress_args {
     struct model_args model;
-    const char       *method, *text, *out, *group, *rank, *search, *svd;
+    const char       *method, *text, *out, *group, *rank, *search, *svd, *export;
     int64_t           ctx, tokens, quantum, skip, seed;
     int64_t           fisher_tokens, fisher_ctx;
     bool              mean, truncate, keep, json, palu_code;
@@ -38,6 +40,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {0, "quantum", "N", "ranks are multiples of this (default 8)", OPT_INT, &a->quantum, 1, 1024},
              {0, "mean", NULL, "take the rows' mean out first", OPT_FLAG, &a->mean, 0, 0},
              {0, "truncate", NULL, "leave components out that the ranks do not need", OPT_FLAG, &a->truncate, 0, 0},
+             {0, "export", "FILE", "a GGUF model with merged KV heads (kvheads, models without RoPE)", OPT_TEXT, &a->export, 0, 0},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         {"How the text is read",
@@ -239,6 +242,18 @@ static int print_json(const struct compress_args *a, const struct lk_compress *c
     return done;
 }
 
+/* The model with fewer heads, under its name when it is whole. */
+static int export_model(const struct compress_args *a, const struct lk_compress *c) {
+    lk_err          err  = {0};
+    char           *path = NULL;
+    struct new_file file;
+    int             status = model_find(a->model.model, false, &path);
+    if (!status) status = new_file_open(&file, a->export);
+    if (!status) status = new_file_close(&file, lk_export_kv_heads(c, path, file.file, &err) ? complain_of(&err) : STATUS_OK);
+    free(path);
+    return status;
+}
+
 static int compress(const struct compress_args *a, struct lk_compress_opts *opts, lk_model *model, const struct tokens *tokens) {
     lk_err              err      = {0};
     struct lk_compress *c        = NULL;
@@ -257,6 +272,7 @@ static int compress(const struct compress_args *a, struct lk_compress_opts *opts
         result = lk_compress_write(c, file.file, &err) ? complain_of(&err) : STATUS_OK;
         result = new_file_close(&file, result);
     }
+    if (!result && a->export) result = export_model(a, c);
     if (!result && !a->keep) unlink(stats);
     if (!result && a->json) result = print_json(a, c, model, tokens, seconds_now() - began);
     else if (!result) print_result(a, c, model, tokens, seconds_now() - began);
@@ -273,7 +289,7 @@ int compress_verb(const struct verb *verb, int argc, char **argv) {
     enum args_result        read   = read_args(verb, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
     int status        = read_opts(&a, &opts);
-    a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT; /* the weights themselves are looked at */
+    a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT || a.export; /* the weights themselves are looked at */
     if (opts.search >= LK_RANK_FISHER) a.model.weights = "f32"; /* what gradients are taken of */
     if (!status) status = model_open(&a.model, false, &model);
     if (!status && a.text) status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens) : read_file(&a, model, &tokens);

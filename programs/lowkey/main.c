@@ -57,7 +57,7 @@ static const struct verb verbs[] = {
      report_verb},
     {"compress", "Make a sidecar with bases of low rank for a model's keys and values.", "",
      "  lowkey compress --method palu --text book.txt -o model.lk.gguf\n"
-     "  lowkey compress -m model.gguf --method tale --text book.txt --group all --rank 50% -o model.lk.gguf\n"
+     "  lowkey compress -m model.gguf --method tale --text book.txt --rank 50% -o model.lk.gguf\n"
      "  lowkey compress --method kvheads --text self --tokens 16k -o model.lk.gguf\n",
      compress_verb},
     {"info", "Show facts about a model and this machine.", "",

@@ -369,6 +369,8 @@ const struct lk_basis *lk_compress_basis(const struct lk_compress *c, int layer,
     return c->made[side] ? &c->made[side][layer].basis : &none;
 }
 
+const lk_model *lk_compress_model(const struct lk_compress *c) { return c->model; }
+
 double lk_compress_error(const struct lk_compress *c, int layer, enum lk_basis_side side) {
     const struct made *m = &c->made[side][layer];
     double lost = 0, power = 0;

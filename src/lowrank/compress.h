@@ -81,6 +81,9 @@ lk_status lk_compress_write(const struct lk_compress *c, FILE *file, lk_err *err
 /* The bases of a layer after lk_compress_fit; n_group == 0 where that side is not made. Borrowed. */
 const struct lk_basis *lk_compress_basis(const struct lk_compress *c, int layer, enum lk_basis_side side);
 
+/* The model it was made for. */
+const lk_model *lk_compress_model(const struct lk_compress *c);
+
 /* Share of the power of a layer's rows that is lost at its ranks. */
 double lk_compress_error(const struct lk_compress *c, int layer, enum lk_basis_side side);
 

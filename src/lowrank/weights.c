@@ -13,10 +13,15 @@ struct room {
     struct lk_ledger *ledger;
 };
 
+static bool readable(const struct ggml_tensor *w) { return ggml_backend_buffer_is_host(w->buffer); }
+
+static lk_status unreadable(lk_err *err) {
+    return lk_fail(err, LK_E_UNSUPPORTED, "the weights were repacked for this CPU and cannot be read; open the model with no_repack");
+}
+
 static lk_status room_take(struct room *room, const struct ggml_tensor *w, size_t n_x, struct lk_ledger *ledger, lk_err *err) {
     *room = (struct room){.ledger = ledger, .row_bytes = (size_t)w->ne[0] * sizeof *room->row, .x_bytes = n_x * sizeof *room->x};
-    if (!ggml_backend_buffer_is_host(w->buffer))
-        return lk_fail(err, LK_E_UNSUPPORTED, "the weights were repacked for this CPU and cannot be read; open the model with no_repack");
+    if (!readable(w)) return unreadable(err);
     room->row = lk_alloc(ledger, LK_FOR_SCRATCH, room->row_bytes);
     room->x = lk_alloc(ledger, LK_FOR_SCRATCH, room->x_bytes);
     return room->row && room->x ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for weights");
@@ -27,12 +32,18 @@ static void room_give(struct room *room) {
     lk_release(room->ledger, LK_FOR_SCRATCH, room->x, room->x_bytes);
 }
 
-/* Row i of a matrix as floats; valid until the next. */
-static const float *row_of(const struct room *room, const struct ggml_tensor *w, int64_t i) {
+/* Row i of a matrix as floats, of one that is readable. */
+static const float *row_of(const struct ggml_tensor *w, int64_t i, float *room) {
     const void *row = (const char *)w->data + (size_t)i * w->nb[1];
     if (w->type == GGML_TYPE_F32) return row;
-    ggml_get_type_traits(w->type)->to_float(row, room->row, w->ne[0]);
-    return room->row;
+    ggml_get_type_traits(w->type)->to_float(row, room, w->ne[0]);
+    return room;
+}
+
+lk_status lk_weight_row(const struct ggml_tensor *w, int64_t i, float *room, const float **row, lk_err *err) {
+    if (!readable(w)) return unreadable(err);
+    *row = row_of(w, i, room);
+    return LK_OK;
 }
 
 lk_status lk_weight_moments(struct lk_moments *m, const struct lk_net *net, int layer, enum lk_basis_side side, struct lk_ledger *ledger, lk_err *err) {
@@ -47,7 +58,7 @@ lk_status lk_weight_moments(struct lk_moments *m, const struct lk_net *net, int 
     lk_status status = room_take(&room, w, (size_t)n_row * (size_t)w->ne[0], ledger, err);
     if (status == LK_OK) {
         for (int64_t i = 0; i < n_row; i++) { /* transposed: a row of moments is a column of W */
-            const float *row = row_of(&room, w, first + i);
+            const float *row = row_of(w, first + i, room.row);
             for (int64_t c = 0; c < w->ne[0]; c++) room.x[c * n_row + i] = row[c];
         }
         for (int g = 0; g < m->n_group; g++) lk_moments_add(m, g, room.x + (int64_t)g * m->width, w->ne[0], n_row);
@@ -66,7 +77,7 @@ lk_status lk_output_moments(struct lk_moments *m, const struct lk_net *net, int 
     for (int64_t at = 0; status == LK_OK && at < w->ne[1]; at += PORTION) {
         int64_t n = w->ne[1] - at < PORTION ? w->ne[1] - at : PORTION;
         for (int64_t i = 0; i < n; i++) {
-            const float *row = row_of(&room, w, at + i);
+            const float *row = row_of(w, at + i, room.row);
             for (int64_t c = 0; c < w->ne[0]; c++) room.x[i * w->ne[0] + c] = row[c];
         }
         for (int head = 0; head < hp->n_head; head++) lk_moments_add(m, head / share, room.x + (int64_t)head * hp->d_head, n, w->ne[0]);

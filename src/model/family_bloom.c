@@ -1,13 +1,11 @@
-/* BLOOM: ALiBi instead of rotations, normed embeddings, multi-head attention. */
+/* BLOOM: ALiBi instead of rotations, normed embeddings. Multi-head attention as it was trained; with fewer KV heads
+ * where they were merged. */
 #include "model/blocks.h"
 #include "model/family.h"
 
 static lk_status load(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     int64_t n_embd = net->hp.n_embd;
     net->hp.alibi_max_bias = 8.0f; /* of the architecture; files do not carry it */
-    if (net->hp.n_head_kv != net->hp.n_head) {
-        return lk_fail(err, LK_E_FORMAT, "bloom models have as many key-value heads as heads; this one has %d of %d", net->hp.n_head_kv, net->hp.n_head);
-    }
     lk_status status = lk_read_ln_eps(net, ld, err);
     if (status == LK_OK) status = lk_bind_ends(net, ld, true, err);
     if (status == LK_OK) status = lk_bind(ld, &net->tok_norm, "token_embd_norm.weight", -1, LK_USE_VECTOR, LK_REQUIRED, n_embd, 1, err);
