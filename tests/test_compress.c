@@ -1,12 +1,10 @@
 /* Statistics and sidecars of tiny random models: rows as the model's own graph makes them, interruptions that
  * change nothing, files that say what is in them, options and texts that make no sense. */
 #include "support.h"
-#include "support_oracle.h"
 #include "tiny_gguf.h"
 
 #include "engine/rotation.h"
 #include "lowrank/compress.h"
-#include "lowrank/export.h"
 #include "lowrank/statistics.h"
 #include "lowrank/weights.h"
 #include "model/blocks.h"
@@ -458,96 +456,6 @@ static void test_output_metric(void **state) {
     assert_empty(&ledger);
 }
 
-/* ---- models with fewer heads --------------------------------------------------------------------------- */
-
-/* Rows [at, at + width) of a matrix with n columns: up^T down of the first d components, applied in place. */
-static void project_rows(float *w, int64_t at, int64_t n, const struct lk_basis *b, int g, int d) {
-    float *old = malloc((size_t)b->width * n * sizeof *old), *row = w + at * n;
-    memcpy(old, row, (size_t)b->width * n * sizeof *old);
-    memset(row, 0, (size_t)b->width * n * sizeof *row);
-    for (int a = 0; a < b->width; a++)
-        for (int c = 0; c < b->width; c++) {
-            double p = 0;
-            for (int j = 0; j < d; j++) p += (double)b->up[((size_t)g * b->n_comp + j) * b->width + a] * b->down[((size_t)g * b->n_comp + j) * b->width + c];
-            for (int64_t i = 0; i < n; i++) row[a * n + i] += (float)p * old[c * n + i];
-        }
-    free(old);
-}
-
-/* The exported model run by libllama against the original whose K and V are projected in place. */
-static void check_export(const char *preset, int group) {
-    enum { N = 40 };
-    lk_model_free(open_model(preset));
-    lk_model *model = NULL, *small = NULL;
-    lk_err err = {0};
-    lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
-    assert_int_equal(lk_model_open(&model, model_path, &opts, &err), LK_OK);
-    struct lk_compress_opts want = {.method = LK_KVHEADS, .group = group};
-    struct lk_compress *c = make(model, &want);
-    const struct lk_hparams *hp = &model->net->hp;
-    FILE *f = fopen(sidecar_path, "wb");
-    if (lk_export_kv_heads(c, model_path, f, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    fclose(f);
-    int n_q = hp->n_head * hp->d_head, n_kv = hp->n_head_kv * hp->d_head;
-    for (int layer = 0; layer < hp->n_layer; layer++)
-        for (int side = 0; side < 2; side++) {
-            const struct lk_basis *b = lk_compress_basis(c, layer, side ? LK_BASIS_V : LK_BASIS_K);
-            for (int g = 0; g < b->n_group; g++) {
-                int64_t at = n_q + (side ? n_kv : 0) + (int64_t)g * b->width;
-                project_rows(model->net->layer[layer].wqkv->data, at, hp->n_embd, b, g, hp->d_head);
-                project_rows(model->net->layer[layer].bqkv->data, at, 1, b, g, hp->d_head);
-            }
-        }
-    lk_recipe *recipe;
-    lk_session *session, *fewer;
-    struct oracle oracle;
-    assert_int_equal(lk_model_open(&small, sidecar_path, &opts, &err), LK_OK);
-    assert_int_equal(lk_model_get_info(small).n_head_kv, hp->n_head_kv / group);
-    assert_int_equal(lk_recipe_parse(&recipe, "f16", &err), LK_OK);
-    assert_int_equal(lk_session_new(&session, model, recipe, NULL, &err), LK_OK);
-    assert_int_equal(lk_session_new(&fewer, small, recipe, NULL, &err), LK_OK);
-    assert_int_equal(lk_session_eval(session, text, N, true, &err), LK_OK);
-    assert_int_equal(lk_session_eval(fewer, text, N, true, &err), LK_OK);
-    assert_true(oracle_open(&oracle, sidecar_path, NULL, 64, GGML_TYPE_F32, GGML_TYPE_F32, false, 1));
-    const float *other = oracle_eval(&oracle, text, N, 0);
-    for (int i = 0; i < N; i++) {
-        const float *logits = lk_session_logits(session, i);
-        double by_llama = nmse(other + (size_t)i * hp->n_vocab, logits, hp->n_vocab), by_us = nmse(lk_session_logits(fewer, i), logits, hp->n_vocab);
-        if (!(by_llama < 1e-4 && by_us < 1e-4)) fail_msg("%s, token %d: %g by libllama, %g by lowkey", preset, i, by_llama, by_us);
-    }
-    oracle_close(&oracle, true);
-    lk_session_free(session);
-    lk_session_free(fewer);
-    lk_recipe_free(recipe);
-    lk_compress_free(c);
-    lk_model_free(model);
-    lk_model_free(small);
-}
-
-static void test_export(void **state) {
-    (void)state;
-    check_export("bloom", 1);
-    check_export("bloom", 3);
-    check_export("gpt2", 2);
-    check_export("gpt2-80", 4);
-    lk_model *model = open_model("llama");
-    struct lk_compress_opts opts = {.method = LK_KVHEADS};
-    struct lk_compress *c = make(model, &opts);
-    lk_err err = {0};
-    assert_int_equal(lk_export_kv_heads(c, model_path, stdout, &err), LK_E_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "rotate their keys"));
-    lk_compress_free(c);
-    lk_model_free(model);
-    model = open_model("bloom");
-    opts.rank = 0.5;
-    opts.group = 3;
-    c = make(model, &opts);
-    assert_int_equal(lk_export_kv_heads(c, model_path, stdout, &err), LK_E_ARG);
-    assert_non_null(strstr(err.msg, "one head's width"));
-    lk_compress_free(c);
-    lk_model_free(model);
-}
-
 /* ---- ranks by Fisher information ------------------------------------------------------------------------ */
 
 static int sum_of_ranks(const struct lk_compress *c, const lk_model *model, enum lk_basis_side side) {
@@ -635,7 +543,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rotation), cmocka_unit_test(test_first_layer),        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_methods),  cmocka_unit_test(test_plain_without_text), cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fisher_ranks), cmocka_unit_test(test_export),
+        cmocka_unit_test(test_fisher_ranks),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);

@@ -72,7 +72,8 @@ static lk_status choose(struct lk_compress *c, lk_err *err) {
     if (c->opts.quantum < 0) return lk_fail(err, LK_E_ARG, "ranks cannot be multiples of %d", c->opts.quantum);
     lk_status status = choose_group(c, &group, err);
     if (status != LK_OK) return status;
-    if (c->opts.method == LK_KVHEADS && c->opts.rank == 0) c->opts.rank = 1.0 / group;
+    bool one_head = c->opts.svd == LK_SVD_MEAN_POOL || (c->opts.method == LK_KVHEADS && c->opts.rank == 0);
+    if (one_head) c->opts.rank = 1.0 / group; /* of each group */
     if (c->opts.rank == 0) c->opts.rank = 0.5;
     if (c->opts.quantum == 0) c->opts.quantum = 8;
     if (c->opts.n_ctx == 0) c->opts.n_ctx = c->hp->n_ctx_train < 2048 ? c->hp->n_ctx_train : 2048;
