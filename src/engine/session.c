@@ -68,8 +68,10 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     for (int layer = 0; layer < shape.n_layer; layer++)
         s->job[layer] = (struct lk_layer_job){.session = s, .layer = layer,
                                               .read = {&s->cache->stream[layer][LK_K], &s->cache->stream[layer][LK_V]}};
-    *out = s;
-    return LK_OK;
+    if (recipe->absorbs && model->sidecar) status = lk_session_absorb(s, model->sidecar, err);
+    if (status == LK_OK) *out = s;
+    else lk_session_free(s);
+    return status;
 }
 
 void lk_session_free(lk_session *s) {
