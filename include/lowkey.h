@@ -5,6 +5,7 @@
  *   lk_model    weights and vocabulary, immutable; shared by any number of sessions and threads.
  *   lk_recipe   one line of text that says how a cache keeps what it has seen; immutable.
  *   lk_session  one token timeline: its cache, its scratch, its last logits. One thread at a time.
+ *   lk_batch    evaluates several sessions together; has no tokens of its own. One thread at a time.
  *   lk_sampler  turns a session's logits into tokens. One thread at a time.
  *
  * True of every function here and not repeated below:
@@ -184,6 +185,34 @@ const float *lk_session_logits(const lk_session *session, int32_t i);
 
 /* Number of tokens the session has seen. */
 size_t lk_session_n_tok(const lk_session *session);
+
+/* ---- several sessions in one pass over the weights ------------------------------------------ */
+
+typedef struct lk_batch lk_batch;
+
+enum { LK_BATCH_MAX = 1024 }; /* most tokens of one lk_batch_eval, all sessions together */
+
+typedef struct {
+    lk_session    *session;
+    const int32_t *tok;   /* [n_tok] to append, as in lk_session_eval                                    */
+    size_t         n_tok;
+    bool           all;
+    lk_err         err;   /* what came of it; code LK_OK: the session has its tokens, and their logits   */
+} lk_batch_item;
+
+/* A batch for sessions of `model`, which must outlive it. It owns what passes compute in, so that one batch
+ * serves any sessions, in any number and company. *out is owned: lk_batch_free. */
+lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err);
+void      lk_batch_free(lk_batch *batch);
+
+/* lk_session_eval of n different sessions of the batch's model, whatever their recipes and lengths, in one
+ * pass over the weights. An item that cannot be done says so in its err and is left out; the others are
+ * evaluated. The status is of the pass itself: where it is not LK_OK, no item was evaluated, and each says
+ * why. LK_E_ARG for other models' sessions, for one session twice and for too many tokens. */
+lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err);
+
+/* Bytes that the batch holds for activations and graphs. */
+uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
 
 /* What a session's memory holds, measured by its ledger, in bytes. */
 typedef struct {

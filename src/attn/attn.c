@@ -331,7 +331,7 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     int n_item = attn->n_head_kv * cut.n_qtile * cut.n_range;
     struct item item = {.attn = attn};
     item.mem = divide(attn->scratch + ith * lk_attn_scratch_floats(attn->d_head), attn->d_head);
-    for (int i = ith; i < n_item; i += nth) {
+    for (int i = (ith + nth - attn->turn % nth) % nth; i < n_item; i += nth) {
         int range = i / attn->n_head_kv % cut.n_range;
         set_item(&item, &cut, i % attn->n_head_kv, range, i / attn->n_head_kv / cut.n_range);
         for (int64_t a = item.from, b; a < item.to; a = b) {
@@ -352,7 +352,7 @@ int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k) {
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
     int d = attn->d_head, group = attn->n_head / attn->n_head_kv;
-    for (int row = ith; row < attn->n_tok * attn->n_head; row += nth) {
+    for (int row = (ith + nth - attn->turn % nth) % nth; row < attn->n_tok * attn->n_head; row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int q = tok * group + head % group;
         float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;

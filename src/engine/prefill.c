@@ -49,7 +49,6 @@ static lk_status take(struct prefill *p, lk_err *err) {
         exact->stream = (struct lk_stream){.side = side, .n_level = 1};
         exact->stream.rule[0] = (struct lk_level_rule){.codec = exact_codec, .block_rows = (int)p->n_tok};
         exact->stream.level[0] = (struct lk_level){.block = &exact->block, .n_block = 1, .head_bytes = head_bytes, .block_bytes = p->exact_size};
-        p->job.read[side] = &exact->stream;
     }
     if (p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory to read %zu tokens exactly (%.1f MiB); read them as a stream instead",
@@ -134,17 +133,26 @@ static lk_status build(struct prefill *p, int layer, size_t at, size_t n, lk_err
     return lk_graph_finish(g, &p->s->ledger, err);
 }
 
+/* n rows of the layer's newest, alone in the session's pass. */
+static void seat(struct prefill *p, int n) {
+    struct lk_pass *pass = &p->s->pass;
+    pass->n_seq = 0;
+    struct lk_seq *seq = lk_pass_add(pass, p->s, n);
+    for (int side = 0; side < 2; side++) seq->read[side] = &p->exact[side].stream;
+    struct lk_attn attn = pass->attn;
+    attn.n_tok = n;
+    seq->n_range = lk_attn_ranges(&attn, seq->read[LK_K]);
+}
+
 static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     lk_status status = build(p, layer, at, n, err);
     if (status != LK_OK) return status;
     struct lk_graph *g = &p->graph;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
-    lk_graph_set_positions(g, at, n);
+    lk_graph_set_positions(g, 0, at, n);
     count_exact(p, layer, at + n);
-    p->s->attn.n_tok = (int)n;
-    p->job.n_range = lk_attn_ranges(&p->s->attn, p->job.read[LK_K]);
-    p->s->failed = LK_OK;
+    seat(p, (int)n);
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK && g->x_out) memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
     return status;
@@ -164,7 +172,7 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
     status = lk_graph_finish(g, &p->s->ledger, err);
     if (status != LK_OK) return status;
     memcpy(g->tok->data, tok + at, n * sizeof *tok);
-    lk_graph_set_positions(g, at, n);
+    lk_graph_set_positions(g, 0, at, n);
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK) memcpy(p->x + at * p->net->hp.n_embd, g->x_out->data, ggml_nbytes(g->x_out));
     return status;
@@ -187,7 +195,11 @@ static lk_status check_limit(const struct prefill *p, lk_err *err) {
 static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
-    lk_status status = check_limit(p, err);
+    lk_status status = lk_pass_begin(&s->pass, 1, err);
+    if (status != LK_OK) return status;
+    lk_pass_add(&s->pass, s, p->n_tok < CHUNK ? (int)p->n_tok : CHUNK);
+    status = lk_pass_want(&s->pass, err);
+    if (status == LK_OK) status = check_limit(p, err);
     if (status == LK_OK) status = take(p, err);
     for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
         status = embed(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
@@ -206,7 +218,7 @@ static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
 }
 
 lk_status lk_prefill(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
-    struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.session = s}};
+    struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.pass = &s->pass}};
     s->n_logits = 0;
     lk_status status = lk_session_want_logits(s, 1, err);
     if (status == LK_OK) status = read_all(&p, tok, err);

@@ -24,17 +24,9 @@ static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
 }
 
 static lk_status take_memory(struct lk_session *s, lk_err *err) {
-    const struct lk_hparams *hp = &s->model->net->hp;
-    s->attn = (struct lk_attn){.kern = s->model->kern, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
-                               .n_thread = s->model->n_thread, .scale = hp->attn_scale, .alibi_max_bias = hp->alibi_max_bias};
-    s->n_partial = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head, LK_EVAL_MAX, s->model->n_thread);
-    s->n_scratch = lk_attn_scratch_floats(hp->d_head) * s->model->n_thread;
-    s->job = lk_alloc(&s->ledger, LK_FOR_OTHER, hp->n_layer * sizeof *s->job);
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
-    s->attn.partial = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_partial * sizeof(float));
-    s->attn.scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_scratch * sizeof(float));
-    if (!s->job || !s->tok || !s->attn.partial || !s->attn.scratch) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
-    return LK_OK;
+    if (!s->tok) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+    return lk_pass_open(&s->pass, s->model, &s->ledger, err);
 }
 
 lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts, lk_err *err) {
@@ -52,22 +44,16 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
         lk_session_free(s);
         return status;
     }
-    for (int layer = 0; layer < shape.n_layer; layer++)
-        s->job[layer] = (struct lk_layer_job){.session = s, .layer = layer,
-                                              .read = {&s->cache->stream[layer][LK_K], &s->cache->stream[layer][LK_V]}};
     *out = s;
     return LK_OK;
 }
 
 void lk_session_free(lk_session *s) {
     if (!s) return;
-    lk_graph_free(&s->step, &s->ledger);
+    lk_pass_close(&s->pass);
     lk_cache_free(s->cache);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
-    lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.scratch, s->n_scratch * sizeof(float));
-    lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.partial, s->n_partial * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
-    lk_release(&s->ledger, LK_FOR_OTHER, s->job, s->model->net->hp.n_layer * sizeof *s->job);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
 }
 
@@ -95,12 +81,18 @@ static lk_status check_tokens(const struct lk_session *s, const int32_t *tok, si
     return LK_OK;
 }
 
-lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+lk_status lk_session_check(const struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
     if (n_tok < 1 || n_tok > LK_EVAL_MAX) return lk_fail(err, LK_E_ARG, "%zu tokens at once; give 1 to %d", n_tok, LK_EVAL_MAX);
     if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "the context of %d tokens is full; use a larger one", s->opts.n_ctx);
-    lk_status status = check_tokens(s, tok, n_tok, err);
-    return status == LK_OK ? lk_step(s, tok, (int)n_tok, all, err) : status;
+    return check_tokens(s, tok, n_tok, err);
+}
+
+lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+    lk_batch_item item = {.session = s, .tok = tok, .n_tok = n_tok, .all = all};
+    lk_status status = lk_pass_eval(&s->pass, &item, 1, err);
+    if (status != LK_OK || item.err.code == LK_OK) return status;
+    return lk_fail(err, item.err.code, "%s", item.err.msg);
 }
 
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
@@ -126,9 +118,9 @@ static lk_status extend(struct lk_session *s, const int32_t *tok, size_t n_tok, 
     const size_t least = 32;
     for (size_t portion = LK_EVAL_MAX; s->n_tok < n_tok;) {
         size_t at = s->n_tok, n = n_tok - at < portion ? n_tok - at : portion;
-        lk_status status = lk_step(s, tok + at, (int)n, false, err);
+        lk_status status = lk_session_eval(s, tok + at, n, false, err);
         if (status == LK_E_NOMEM && n > least && s->n_tok == at) {
-            lk_graph_free(&s->step, &s->ledger); /* its memory would not shrink */
+            lk_graph_free(&s->pass.graph, &s->ledger); /* its memory would not shrink */
             portion = n / 2;
             continue;
         }

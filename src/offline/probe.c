@@ -34,7 +34,7 @@ lk_status lk_probe_new(struct lk_probe **out, struct lk_session *session, lk_err
     struct lk_ledger *ledger = &session->ledger;
     struct lk_probe *probe = lk_alloc(ledger, LK_FOR_OTHER, sizeof *probe);
     if (!probe) return lk_fail(err, LK_E_NOMEM, "no memory for a probe");
-    *probe = (struct lk_probe){.session = session, .n_layer = session->cache->shape.n_layer, .n_head = session->attn.n_head};
+    *probe = (struct lk_probe){.session = session, .n_layer = session->cache->shape.n_layer, .n_head = session->model->net->hp.n_head};
     probe->mass = lk_alloc(ledger, LK_FOR_OTHER, probe->n_layer * sizeof *probe->mass);
     probe->weight = lk_alloc(ledger, LK_FOR_OTHER, weight_bytes(probe));
     if (!probe->mass || !probe->weight) {
