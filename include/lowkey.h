@@ -277,6 +277,24 @@ void      lk_sampler_free(lk_sampler *sampler);
 /* Choose a token from the session's last logits and remember it (penalties, grammar). */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok, lk_err *err);
 
+/* ---- sessions on disk ----------------------------------------------------------------------- */
+
+/* Write all that `session` holds to `path`, and, where it is not NULL, how `sampler` stands. The file takes the
+ * place of an older one at once when it is whole and on disk; until then, and after a failure, the older one
+ * is there. It holds what the session has read: only its owner may read it. Errors: LK_E_IO. */
+lk_status lk_session_save(const lk_session *session, const lk_sampler *sampler, const char *path, lk_err *err);
+
+/* Make `session` stand where the saved one stood, with the same logits from there on, to the bit. It has the
+ * same model and recipe (see lk_session_file_recipe), and room for as many tokens. `sampler` (may be NULL)
+ * goes on where the saved one stood if it was made with the same options, and is left alone otherwise.
+ * Everything is checked first: a file that is damaged, cut short, or of another model or recipe is refused
+ * with the reason. Errors: LK_E_IO, LK_E_FORMAT, LK_E_FULL, LK_E_NOMEM; the session is as it was, but after
+ * LK_E_NOMEM empty. */
+lk_status lk_session_load(lk_session *session, lk_sampler *sampler, const char *path, lk_err *err);
+
+/* The recipe of a saved session. *out is owned: lk_recipe_free. */
+lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err);
+
 /* ---- comparing recipes on a text ------------------------------------------------------------ */
 
 typedef struct {

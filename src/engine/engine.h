@@ -96,6 +96,10 @@ struct lk_batch {
     struct lk_pass   pass;
 };
 
+struct lk_sampler {
+    struct lk_sampling *sampling; /* token/sampling.h */
+};
+
 /* graph.c: memory and running of ggml graphs. Node counts include the graph's own. */
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger, lk_err *err);
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err);
