@@ -183,8 +183,9 @@ lk_status lk_session_reserve(lk_session *session, size_t n_tok, lk_err *err);
  * NULL where there are none. Borrowed until the session's next call. */
 const float *lk_session_logits(const lk_session *session, int32_t i);
 
-/* Number of tokens the session has seen. */
-size_t lk_session_n_tok(const lk_session *session);
+/* The tokens the session has seen. Borrowed until the session's next call. */
+size_t         lk_session_n_tok(const lk_session *session);
+const int32_t *lk_session_tokens(const lk_session *session);
 
 /* ---- several sessions in one pass over the weights ------------------------------------------ */
 

@@ -151,6 +151,8 @@ const float *lk_session_logits(const lk_session *s, int32_t i) {
 
 size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
+const int32_t *lk_session_tokens(const lk_session *s) { return s->tok; }
+
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count(s->cache);
     lk_session_stats stats = {.n_tok = s->n_tok, .code_bytes = b.code, .scale_bytes = b.scale, .exact_bytes = b.exact,
