@@ -173,6 +173,10 @@ void      lk_session_free(lk_session *session);
  * On LK_E_CANCELLED or failure the session is empty or stands at a valid prefix. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused, lk_err *err);
 
+/* Make `session` stand where `from` stands, with the last token's logits: what copying its cache costs, and no
+ * evaluation. Both have the same model and recipe (LK_E_ARG). After LK_E_NOMEM it is empty. */
+lk_status lk_session_copy(lk_session *session, const lk_session *from, lk_err *err);
+
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep logits of each, not of the last alone. */
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all, lk_err *err);
 

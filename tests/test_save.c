@@ -97,14 +97,20 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     assert_int_equal(n_first, n_second);
     assert_memory_equal(first, second, n_first);
     free(first), free(second);
+    struct holder c = open_session(model, text); /* a copy is worth a file */
+    if (lk_session_copy(c.session, a.session, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    same_logits(a.session, c.session, text, 0);
     int32_t tok[CTX];
     random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, n_more);
     for (int i = 0; i < n_more && lk_session_n_tok(a.session) < CTX; i++) {
         assert_int_equal(lk_session_eval(a.session, tok + i, 1, false, NULL), LK_OK);
         assert_int_equal(lk_session_eval(b.session, tok + i, 1, false, NULL), LK_OK);
         same_logits(a.session, b.session, text, i + 1);
+        if (i > 3) continue;
+        assert_int_equal(lk_session_eval(c.session, tok + i, 1, false, NULL), LK_OK);
+        same_logits(a.session, c.session, text, i + 1);
     }
-    close_session(b);
+    close_session(b), close_session(c);
 }
 
 static const char *const recipes[] = {"f16", "selective", "kivi-2", "kivi-4", "best-4", "best-3", "best-2", "int8",
@@ -306,6 +312,7 @@ static void test_strangers_are_refused(void **state) {
     lk_err err = {0};
     assert_int_equal(lk_session_load(other.session, NULL, path, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "another recipe"));
+    assert_int_equal(lk_session_copy(other.session, v.saved.session, &err), LK_E_ARG);
     v.standing.session->opts.n_ctx = 299;
     is_refused(&v, LK_E_FULL, "a small context");
     v.standing.session->opts.n_ctx = CTX;

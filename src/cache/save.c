@@ -62,6 +62,20 @@ static bool same_level(const struct lk_saved_level *a, const struct lk_saved_lev
            a->batch == b->batch && a->keep == b->keep && a->percent == b->percent;
 }
 
+bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b) {
+    if (a->shape.n_layer != b->shape.n_layer) return false;
+    for (int layer = 0; layer < a->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *x = &a->stream[layer][side], *y = &b->stream[layer][side];
+            if (x->n_level != y->n_level) return false;
+            for (int i = 0; i < x->n_level; i++) {
+                struct lk_saved_level one = describe(x, i), other = describe(y, i);
+                if (!same_level(&one, &other)) return false;
+            }
+        }
+    return true;
+}
+
 /* Rows that lie as appending and settling could have left them. */
 static bool is_possible(const struct lk_stream *stream, int i, const struct lk_saved_level *saved, int64_t n_tok, bool calibrated) {
     const struct lk_level_rule *rule = &stream->rule[i];

@@ -29,6 +29,9 @@ struct lk_saved_level {
 bool lk_cache_put_counts(const struct lk_cache *cache, const struct lk_sink *sink);
 bool lk_cache_put_rows(const struct lk_cache *cache, const struct lk_sink *sink);
 
+/* Do two caches of one shape keep rows in the same levels, so that one can hold what the other does? */
+bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);
+
 /* May these counts be those of this cache after n_tok tokens, with so many bytes of rows? Reads nothing but
  * counts[0 .. n_count). LK_E_FORMAT where they contradict themselves or were made by another recipe. */
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count, uint64_t n_row, int64_t n_tok, lk_err *err);

@@ -1,4 +1,5 @@
 /* Sessions: memory, the state they stand at, and what they report. */
+#include "cache/save.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -72,6 +73,25 @@ void lk_session_clear(struct lk_session *s) {
     lk_cache_clear(s->cache);
     s->n_tok = 0;
     s->n_logits = 0;
+}
+
+lk_status lk_session_copy(lk_session *s, const lk_session *from, lk_err *err) {
+    if (s == from) return LK_OK;
+    if (s->model != from->model || !lk_cache_same_levels(s->cache, from->cache))
+        return lk_fail(err, LK_E_ARG, "a session can be made like another only with the same model and recipe");
+    if (from->n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d", from->n_tok, s->opts.n_ctx);
+    const float *logits = lk_session_logits(from, -1);
+    lk_session_clear(s);
+    lk_status status = logits ? lk_session_want_logits(s, 1, err) : LK_OK;
+    if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
+    if (status != LK_OK) return status;
+    memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
+    s->n_tok = from->n_tok;
+    if (!logits) return LK_OK;
+    memcpy(s->logits, logits, s->model->net->hp.n_vocab * sizeof *logits);
+    s->n_logits = 1;
+    return LK_OK;
 }
 
 static lk_status check_tokens(const struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
