@@ -27,7 +27,8 @@ lk_status lk_whole_file_open(struct lk_whole_file *f, const char *path, lk_err *
         return lk_fail(err, LK_E_IO, "cannot write %s: another process is writing it", path);
     }
     f->path = path;
-    f->file = ftruncate(fd, 0) == 0 ? fdopen(fd, "w") : NULL;
+    bool mine = fchmod(fd, S_IRUSR | S_IWUSR) == 0 && ftruncate(fd, 0) == 0; /* one that was left may have been anybody's */
+    f->file = mine ? fdopen(fd, "w") : NULL;
     if (f->file) return LK_OK;
     lk_status status = lk_fail(err, LK_E_IO, "cannot write %s: %s", f->temporary, strerror(errno));
     unlink(f->temporary);

@@ -42,7 +42,6 @@ static lk_status prepare(lk_batch_item *item) {
     struct lk_session *s = item->session;
     lk_status status = lk_session_check(s, item->tok, item->n_tok, &item->err);
     if (status != LK_OK) return status;
-    s->n_logits = 0;
     status = lk_session_want_logits(s, n_out_of(item), &item->err);
     if (status != LK_OK) return status;
     if (item->n_tok == 1 && s->cache->reserved > 0) {

@@ -182,7 +182,7 @@ lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err)
     lk_status status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
     size_t len = saved.header.section[LK_SECTION_RECIPE].size;
-    char text[1 << 14];
+    char text[(1 << 14) + 1];
     lk_err why;
     if (!is_whole(&saved, LK_SECTION_RECIPE)) {
         status = refuse(path, "it is damaged: a section's checksum is wrong", err);

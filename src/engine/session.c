@@ -63,6 +63,7 @@ lk_status lk_session_want_logits(struct lk_session *s, size_t n, lk_err *err) {
     size_t row = s->model->net->hp.n_vocab * sizeof(float);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * row);
     s->logits_cap = 0;
+    s->n_logits = 0;
     s->logits = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n * row);
     if (!s->logits) return lk_fail(err, LK_E_NOMEM, "no memory for %zu rows of logits", n);
     s->logits_cap = n;

@@ -50,9 +50,10 @@ static size_t partial_floats(const struct lk_pass *pass, const struct lk_seq *se
 }
 
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok) {
-    struct lk_seq *seq = &pass->seq[pass->n_seq], *before = seq - 1;
+    struct lk_seq *seq = &pass->seq[pass->n_seq];
     *seq = (struct lk_seq){.session = session, .n_tok = n_tok};
     if (pass->n_seq > 0) {
+        const struct lk_seq *before = seq - 1;
         seq->row = before->row + before->n_tok;
         seq->partial = before->partial + partial_floats(pass, before);
     }
