@@ -5,6 +5,7 @@
  *   lk_model    weights and vocabulary, immutable; shared by any number of sessions and threads.
  *   lk_recipe   one line of text that says how a cache keeps what it has seen; immutable.
  *   lk_session  one token timeline: its cache, its scratch, its last logits. One thread at a time.
+ *   lk_batch    evaluates several sessions together; has no tokens of its own. One thread at a time.
  *   lk_sampler  turns a session's logits into tokens. One thread at a time.
  *
  * True of every function here and not repeated below:
@@ -176,6 +177,10 @@ void      lk_session_free(lk_session *session);
  * On LK_E_CANCELLED or failure the session is empty or stands at a valid prefix. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused, lk_err *err);
 
+/* Make `session` stand where `from` stands, with the last token's logits: what copying its cache costs, and no
+ * evaluation. Both have the same model and recipe (LK_E_ARG). After LK_E_NOMEM it is empty. */
+lk_status lk_session_copy(lk_session *session, const lk_session *from, lk_err *err);
+
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep logits of each, not of the last alone. */
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all, lk_err *err);
 
@@ -186,8 +191,37 @@ lk_status lk_session_reserve(lk_session *session, size_t n_tok, lk_err *err);
  * NULL where there are none. Borrowed until the session's next call. */
 const float *lk_session_logits(const lk_session *session, int32_t i);
 
-/* Number of tokens the session has seen. */
-size_t lk_session_n_tok(const lk_session *session);
+/* The tokens the session has seen. Borrowed until the session's next call. */
+size_t         lk_session_n_tok(const lk_session *session);
+const int32_t *lk_session_tokens(const lk_session *session);
+
+/* ---- several sessions in one pass over the weights ------------------------------------------ */
+
+typedef struct lk_batch lk_batch;
+
+enum { LK_BATCH_MAX = 1024 }; /* most tokens of one lk_batch_eval, all sessions together */
+
+typedef struct {
+    lk_session    *session;
+    const int32_t *tok;   /* [n_tok] to append, as in lk_session_eval                                    */
+    size_t         n_tok;
+    bool           all;
+    lk_err         err;   /* what came of it; code LK_OK: the session has its tokens, and their logits   */
+} lk_batch_item;
+
+/* A batch for sessions of `model`, which must outlive it. It owns what passes compute in, so that one batch
+ * serves any sessions, in any number and company. *out is owned: lk_batch_free. */
+lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err);
+void      lk_batch_free(lk_batch *batch);
+
+/* lk_session_eval of n different sessions of the batch's model, whatever their recipes and lengths, in one
+ * pass over the weights. An item that cannot be done says so in its err and is left out; the others are
+ * evaluated. The status is of the pass itself: where it is not LK_OK, no item was evaluated, and each says
+ * why. LK_E_ARG for other models' sessions, for one session twice and for too many tokens. */
+lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err);
+
+/* Bytes that the batch holds for activations and graphs. */
+uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
 
 /* What a session's memory holds, measured by its ledger, in bytes. */
 typedef struct {
@@ -252,6 +286,24 @@ void      lk_sampler_free(lk_sampler *sampler);
 
 /* Choose a token from the session's last logits and remember it (penalties, grammar). */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok, lk_err *err);
+
+/* ---- sessions on disk ----------------------------------------------------------------------- */
+
+/* Write all that `session` holds to `path`, and, where it is not NULL, how `sampler` stands. The file takes the
+ * place of an older one at once when it is whole and on disk; until then, and after a failure, the older one
+ * is there. It holds what the session has read: only its owner may read it. Errors: LK_E_IO. */
+lk_status lk_session_save(const lk_session *session, const lk_sampler *sampler, const char *path, lk_err *err);
+
+/* Make `session` stand where the saved one stood, with the same logits from there on, to the bit. It has the
+ * same model and recipe (see lk_session_file_recipe), and room for as many tokens. `sampler` (may be NULL)
+ * goes on where the saved one stood if it was made with the same options, and is left alone otherwise.
+ * Everything is checked first: a file that is damaged, cut short, or of another model or recipe is refused
+ * with the reason. Errors: LK_E_IO, LK_E_FORMAT, LK_E_FULL, LK_E_NOMEM; the session is as it was, but after
+ * LK_E_NOMEM empty. */
+lk_status lk_session_load(lk_session *session, lk_sampler *sampler, const char *path, lk_err *err);
+
+/* The recipe of a saved session. *out is owned: lk_recipe_free. */
+lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err);
 
 /* ---- comparing recipes on a text ------------------------------------------------------------ */
 

@@ -48,7 +48,7 @@ _lowkey() {
   local sampling='--temp --greedy --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --grammar-file'
   local options
   case $verb in
-    run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --stats --json" ;;
+    run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --session --stats --json" ;;
     chat) options="--system -n --tokens $model $session $sampling --json" ;;
     plan) options="-k --kv -c --ctx --fit --stream $model --json" ;;
     perplexity) options="-f --file -k --kv -c --ctx --chunks $model --json" ;;

@@ -267,6 +267,22 @@ timeout 300 "$bin" run -p Hello -n 4 --stats >out 2>err || fail "run --stats: st
 for row in prompt answer cache 'in f16' scratch; do
   grep -q "$row" err || fail "run --stats says nothing of '$row': $(cat err)"
 done
+
+# A kept session: two halves of an answer are the answer.
+good run -p "The capital of France is" -n 12 --greedy --kv best-3
+tr -d '\n' <out >whole
+good run -p "The capital of France is" -n 6 --greedy --kv best-3 --session kept
+tr -d '\n' <out >halves
+good run --session kept -n 6 --greedy
+tr -d '\n' <out >>halves
+cmp -s whole halves || fail "a kept session answers '$(cat halves)', in one go it is '$(cat whole)'"
+good run --session kept --chat -p "And of Italy?" -n 4 --json
+json 'd["kv"] == "best-3" and d["cache"]["n_tok"] > 16'
+bad "another recipe" run --session kept --kv f16 -p x
+head -c 3000 kept >cut
+bad "cut short" run --session cut -p x
+bad "too short for a saved session" run --session my.recipe -p x
+bad "not a regular file" run --session . -p x
 printf 'root ::= (\n' >bad.gbnf
 bad "bad.gbnf: " run -p x --grammar-file bad.gbnf
 bad "is empty" run -p x --grammar-file empty

@@ -67,7 +67,7 @@ static void check_rotation(lk_model *model, const char *preset, int layer) {
     ggml_build_forward_expand(g.graph, g.x_out);
     assert_int_equal(lk_graph_finish(&g, &ledger, &err), LK_OK);
     memcpy(g.x_in->data, x, n * sizeof *x);
-    lk_graph_set_positions(&g, 3, N);
+    lk_graph_set_positions(&g, 0, 3, N);
     assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
     float *turned = g.x_out->data;
     assert_true(nmse(turned, x, n) > 0.1);
@@ -146,7 +146,7 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     int32_t begin = lk_vocab_begin(model->vocab);
     memcpy(g.tok->data, text, N * sizeof *text);
     if (begin >= 0) ((int32_t *)g.tok->data)[0] = begin;
-    lk_graph_set_positions(&g, 0, N);
+    lk_graph_set_positions(&g, 0, 0, N);
     assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
     int kv = hp->n_head_kv * hp->d_head, q = hp->n_head * hp->d_head, n = N - opts.skip;
     check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.skip * kv, n, hp->n_head_kv / group, 1);

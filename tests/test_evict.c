@@ -211,7 +211,7 @@ static void test_real_attention_decides(void **state) {
         lk_recipe *f16, *recipe;
         struct account a = {.full = open_session(model, "f16", N, &f16), .n_ctx = N, .keep = KEEP, .window = WINDOW, .last = i == 1};
         lk_session *s = open_session(model, recipes[i], N, &recipe);
-        a.n_head = s->attn.n_head, a.n_head_kv = s->attn.n_head_kv, a.d = s->attn.d_head;
+        a.n_head = s->pass.attn.n_head, a.n_head_kv = s->pass.attn.n_head_kv, a.d = s->pass.attn.d_head;
         a.score = calloc((size_t)a.n_head_kv * N, sizeof *a.score);
         a.held = calloc((size_t)a.n_head_kv * N, sizeof *a.held);
         a.q = malloc((size_t)512 * a.n_head * a.d * sizeof *a.q);
@@ -223,7 +223,7 @@ static void test_real_attention_decides(void **state) {
             assert_int_equal(lk_session_eval(a.full, tok + a.n_tok, n, false, NULL), LK_OK);
             for (int j = 0; j < n * a.n_head_kv; j++) a.held[j / n * N + a.n_tok + j % n] = true;
             a.n_tok += n;
-            attend(&a, n, s->attn.scale);
+            attend(&a, n, s->pass.attn.scale);
             reduce(&a);
             compare(&a, s, recipes[i]);
         }
@@ -272,7 +272,7 @@ static void test_turning_back(void **state) {
             ggml_build_forward_expand(g.graph, g.x_out);
             assert_int_equal(lk_graph_finish(&g, &ledger, NULL), LK_OK);
             memcpy(x->data, q, ggml_nbytes(x));
-            lk_graph_set_positions(&g, (size_t)pos[i], 1);
+            lk_graph_set_positions(&g, 0, (size_t)pos[i], 1);
             assert_int_equal(lk_graph_run(&g, model, NULL), LK_OK);
             memcpy(out[i], g.x_out->data, ggml_nbytes(g.x_out));
             lk_graph_free(&g, &ledger);

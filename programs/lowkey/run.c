@@ -1,6 +1,7 @@
 /* lowkey run: continue a prompt. */
 #include "common.h"
 #include "generate.h"
+#include "kept.h"
 #include "progress.h"
 #include "report.h"
 #include "say.h"
@@ -17,6 +18,7 @@ struct run_args {
     struct model_args   model;
     struct session_args session;
     struct sampler_args sampler;
+    struct kept         kept;
     const char         *prompt, *file, *system;
     int64_t             n;
     bool                chat, stats, json;
@@ -47,6 +49,10 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
         model_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
+        {"Keeping",
+         {
+             {0, "session", "FILE", "go on from FILE if it is there, and keep the session in it", OPT_TEXT, &a->kept.path, 0, 0},
+         }},
         {"Output",
          {
              {0, "stats", NULL, "a table of speed and memory at the end (on stderr)", OPT_FLAG, &a->stats, 0, 0},
@@ -63,6 +69,8 @@ static int read_prompt(const struct run_args *a, struct text *prompt) {
     if (a->prompt) {
         if (!check_text(a->prompt, strlen(a->prompt), "--prompt")) return STATUS_BAD;
         text_add(prompt, a->prompt, strlen(a->prompt));
+    } else if (a->kept.found && !a->file && isatty(STDIN_FILENO)) {
+        return STATUS_OK; /* go on without a word */
     } else {
         if (!a->file && isatty(STDIN_FILENO)) return complain("no prompt: give -p TEXT or -f FILE, or pipe a text in");
         if (!read_text(a->file ? a->file : "-", "prompt", PROMPT_BYTES_MOST, prompt))
@@ -71,14 +79,30 @@ static int read_prompt(const struct run_args *a, struct text *prompt) {
         if (prompt->len && prompt->at[prompt->len - 1] == '\r') prompt->len--;
         prompt->at[prompt->len] = 0;
     }
-    return prompt->len ? STATUS_OK : complain("the prompt is empty");
+    return prompt->len || a->kept.found ? STATUS_OK : complain("the prompt is empty");
+}
+
+/* A text that continues another has no begin token. */
+static void drop_begin(struct run *r) {
+    int32_t *begin   = NULL;
+    size_t   n_begin = 0;
+    if (lk_tokenize(r->model, "", 0, true, &begin, &n_begin, NULL) == LK_OK && n_begin && r->n_tok >= n_begin &&
+        memcmp(r->tok, begin, n_begin * sizeof *begin) == 0) {
+        r->n_tok -= n_begin;
+        memmove(r->tok, r->tok + n_begin, r->n_tok * sizeof *r->tok);
+    }
+    lk_tokens_free(begin);
 }
 
 /* The prompt's tokens, in the chat template if asked. */
 static int tokenize(const struct run_args *a, struct run *r) {
     lk_err err  = {0};
     char  *text = NULL;
-    if (a->chat) {
+    if (r->prompt.len == 0) return STATUS_OK;
+    if (a->chat && a->kept.found) {
+        int status = a->system ? complain("--system is for the first prompt of a session") : kept_turn(r->model, r->prompt.at, &text);
+        if (status) return status;
+    } else if (a->chat) {
         lk_message msg[2] = {{"system", a->system}, {"user", r->prompt.at}};
         size_t     skip   = a->system ? 0 : 1;
         if (lk_chat_format(r->model, msg + skip, 2 - skip, true, &text, &err)) return complain_of(&err);
@@ -87,7 +111,21 @@ static int tokenize(const struct run_args *a, struct run *r) {
                                    &r->tok, &r->n_tok, &err);
     lk_text_free(text);
     if (status) return complain_of(&err);
+    if (!status && a->kept.found) drop_begin(r);
     return r->n_tok ? STATUS_OK : complain("the prompt has no tokens");
+}
+
+/* Read the prompt behind what the session holds. */
+static lk_status read_on(struct run *r, lk_err *err) {
+    size_t   n_kept = lk_session_n_tok(r->session), n_all = n_kept + r->n_tok;
+    if (n_kept == 0) return lk_session_sync(r->session, r->tok, r->n_tok, NULL, err);
+    if (r->n_tok == 0 && lk_session_logits(r->session, -1)) return LK_OK;
+    int32_t *all = must_grow(NULL, n_all * sizeof *all);
+    memcpy(all, lk_session_tokens(r->session), n_kept * sizeof *all);
+    if (r->n_tok) memcpy(all + n_kept, r->tok, r->n_tok * sizeof *all);
+    lk_status status = lk_session_sync(r->session, all, n_all, NULL, err);
+    free(all);
+    return status;
 }
 
 static int evaluate(const struct run_args *a, struct run *r) {
@@ -100,9 +138,10 @@ static int evaluate(const struct run_args *a, struct run *r) {
                         say_count(have, r->n_tok), say_count(most, (uint64_t)n_ctx));
     int status = session_open(&a->session, r->model, r->recipe, progress_step, &progress, &r->session);
     if (!status) status = sampler_open(&a->sampler, r->model, &r->sampler);
+    if (!status) status = kept_load(&a->kept, r->session, r->sampler);
     if (status) return status;
     double    began  = seconds_now();
-    lk_status synced = lk_session_sync(r->session, r->tok, r->n_tok, NULL, &err);
+    lk_status synced = read_on(r, &err);
     progress_end(&progress);
     r->prefill_seconds = seconds_now() - began;
     return synced ? complain_of(&err) : STATUS_OK;
@@ -146,7 +185,8 @@ static int answer(const struct run_args *a, struct run *r) {
     if (r->answer.why == STOP_FAILED) return complain_of(&r->answer.err);
     if (r->answer.why == STOP_FULL && !a->json)
         fprintf(stderr, "lowkey: stopped: the context of %zu tokens is full\n", lk_session_n_tok(r->session));
-    if (a->json) status = print_json(r);
+    status = kept_save(&a->kept, r->session, r->sampler, &r->answer);
+    if (a->json && !status) status = print_json(r);
     if (a->stats) print_stats(r);
     return r->answer.why == STOP_INTERRUPTED && !status ? STATUS_INTERRUPTED : status;
 }
@@ -156,7 +196,7 @@ int run_verb(const struct verb *verb, int argc, char **argv) {
     struct run       r    = {0};
     enum args_result read = read_args(verb, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    int status = recipe_only(verb, &a.session.kv, &r.recipe);
+    int status = kept_find(verb, &a.kept, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
     if (!status) status = model_open(&a.model, false, &r.model);
     if (!status) status = tokenize(&a, &r);

@@ -380,7 +380,7 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     struct lk_cut cut = lk_cut_work(attn);
     int n_item = cut.n_span * cut.n_qtile * cut.n_range, d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
-    for (int i = ith; i < n_item; i += nth) {
+    for (int i = (ith + nth - attn->turn % nth) % nth; i < n_item; i += nth) {
         int range = i / cut.n_span % cut.n_range;
         set_item(&item, &cut, i % cut.n_span, range, i / cut.n_span / cut.n_range);
         for (int64_t a = item.from, b; a < item.to; a = b) {
@@ -403,7 +403,7 @@ int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
     const struct lk_level *latents = lk_attn_latents(attn->v); /* of a level only what never changes is looked at */
     int n_latent = latents ? latents->d_part : 0, d = attn->d_head, n = d + n_latent, group = attn->n_head / attn->n_head_kv;
-    for (int row = ith; row < attn->n_tok * attn->n_head; row += nth) {
+    for (int row = (ith + nth - attn->turn % nth) % nth; row < attn->n_tok * attn->n_head; row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int q = tok * group + head % group;
         float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0, latent[LK_MAX_D_HEAD];

@@ -25,6 +25,7 @@ struct lk_attn {
     int          n_head, n_head_kv, d_head;
     int          n_tok;      /* queries' tokens, the newest n_tok positions of the streams */
     int          n_thread;
+    int          turn;       /* the first item is this thread's, counted round; spreads many small calls */
     float        scale;      /* of q.k                                                     */
     float        alibi_max_bias;
     const struct lk_rope *rope; /* for sinks that shift; may be NULL where none do         */

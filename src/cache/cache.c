@@ -338,18 +338,12 @@ lk_status lk_cache_settle(struct lk_cache *cache, int layer, enum lk_side side, 
 
 /* ---- whole prompts ------------------------------------------------------------------------------ */
 
-lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err) {
+lk_status lk_cache_take_blocks(struct lk_cache *cache, int layer, lk_err *err) {
     lk_pool_want_none(&cache->pool);
     cache->reserved = 0;
     int ok = 1;
     for (int side = 0; side < 2; side++) {
         struct lk_stream *stream = &cache->stream[layer][side];
-        lk_level_advance(stream->rule, stream->fill, stream->n_level, 0, n_tok, stream->n_swa, &stream->first, NULL);
-        stream->n_tok = n_tok;
-        if (stream->slots && side == LK_K) {
-            ok = lk_slots_room(&cache->slots[layer], cache->ledger, n_tok - stream->first);
-            if (ok) lk_slots_append(&cache->slots[layer], n_tok - stream->first, stream->first); /* until they are chosen */
-        }
         for (int i = 0; ok && i < stream->n_level; i++) {
             int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
             ok = lk_cache_has_room(cache, &stream->level[i], n_block) && (!n_block || lk_pool_want(&cache->pool, stream->level[i].block_bytes, n_block));
@@ -364,6 +358,18 @@ lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err 
         }
     if (ok) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d; use a smaller recipe or context", layer);
+}
+
+lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err) {
+    for (int side = 0; side < 2; side++) {
+        struct lk_stream *stream = &cache->stream[layer][side];
+        lk_level_advance(stream->rule, stream->fill, stream->n_level, 0, n_tok, stream->n_swa, &stream->first, NULL);
+        stream->n_tok = n_tok;
+        if (!stream->slots || side != LK_K) continue;
+        if (!lk_slots_room(&cache->slots[layer], cache->ledger, n_tok - stream->first)) return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+        lk_slots_append(&cache->slots[layer], n_tok - stream->first, stream->first); /* until they are chosen */
+    }
+    return lk_cache_take_blocks(cache, layer, err);
 }
 
 /* Statistics of what a head's thread fills, from a prompt's rows, where any level needs them. */

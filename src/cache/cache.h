@@ -119,6 +119,10 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err);
 void      lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int head, const struct lk_stream *exact);
 
+/* Take the blocks that the counts of a layer's streams, which have none yet, say they hold. When it fails,
+ * the cache has to be cleared. */
+lk_status lk_cache_take_blocks(struct lk_cache *cache, int layer, lk_err *err);
+
 /* Give spare blocks back. */
 void lk_cache_trim(struct lk_cache *cache);
 

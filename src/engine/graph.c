@@ -14,8 +14,8 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
     graph->ctx = ggml_init((struct ggml_init_params){.mem_size = graph->mem_size, .mem_buffer = graph->mem, .no_alloc = true});
     if (!graph->ctx) return lk_fail(err, LK_E_NOMEM, "no memory for a graph");
     graph->graph = ggml_new_graph_custom(graph->ctx, n_node, graph->grads);
-    graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = NULL;
-    graph->n_tok = 0;
+    graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = graph->out = NULL;
+    graph->n_tok = graph->n_out = 0;
     return LK_OK;
 }
 
@@ -55,9 +55,9 @@ lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *e
     return lk_fail(err, LK_E_NOMEM, "the graph could not be computed: %s", ggml_status_to_string(status));
 }
 
-void lk_graph_set_positions(struct lk_graph *graph, size_t first, size_t n) {
+void lk_graph_set_positions(struct lk_graph *graph, size_t row, size_t first, size_t n) {
     int32_t *pos = graph->pos->data; /* NULL where no node reads it */
-    for (size_t i = 0; pos && i < n; i++) pos[i] = (int32_t)(first + i);
+    for (size_t i = 0; pos && i < n; i++) pos[row + i] = (int32_t)(first + i);
 }
 
 void lk_graph_free(struct lk_graph *graph, struct lk_ledger *ledger) {

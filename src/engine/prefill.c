@@ -71,7 +71,6 @@ static lk_status take(struct prefill *p, lk_err *err) {
         exact->stream.rule[0] = (struct lk_level_rule){.codec = exact_codec, .block_rows = (int)p->n_tok};
         exact->stream.level[0] = (struct lk_level){.block = &exact->block, .n_block = 1, .head_bytes = head_bytes, .block_bytes = p->exact_size,
                                                     .n_part = hp->n_head_kv, .d_part = hp->d_head, .n_head = 1};
-        p->job.read[side] = &exact->stream;
     }
     bool chooses = take_choice(p);
     if (chooses && p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
@@ -103,8 +102,9 @@ static void choose(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     (void)dst;
     struct prefill *p = userdata;
     const struct lk_stream *const exact[] = {&p->exact[LK_K].stream, &p->exact[LK_V].stream};
+    const struct lk_slots *slots = lk_seq_slots(&p->s->pass.seq[0], p->job.layer);
     for (int head = ith; head < p->net->hp.n_head_kv; head += nth)
-        lk_slots_choose(p->s->cache, p->job.layer, head, p->job.heard, exact, p->order + (size_t)head * p->n_tok);
+        lk_slots_choose(p->s->cache, p->job.layer, head, slots->hears ? p->heard : NULL, exact, p->order + (size_t)head * p->n_tok);
 }
 
 /* Custom node: the layer's exact rows, all there, into the cache. */
@@ -120,7 +120,7 @@ static struct ggml_tensor *attend(struct prefill *p, const struct lk_pre *pre, b
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
     struct ggml_tensor *kept = ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 3, keep_exact, GGML_N_TASKS_MAX, p);
     ggml_build_forward_expand(p->graph.graph, kept);
-    bool chooses = lk_layer_slots(&p->job);
+    bool chooses = lk_seq_slots(&p->s->pass.seq[0], p->job.layer);
     struct ggml_tensor *ready = kept, *attn = NULL;
     if (last_chunk && chooses) { /* the prompt attends fully, and what it attended to decides */
         attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, kept, lk_combine_node);
@@ -172,17 +172,27 @@ static lk_status build(struct prefill *p, int layer, size_t at, size_t n, lk_err
     return lk_graph_finish(g, &p->s->ledger, err);
 }
 
+/* n rows of the layer's newest, alone in the session's pass. */
+static void seat(struct prefill *p, int n) {
+    struct lk_pass *pass = &p->s->pass;
+    pass->n_seq = 0;
+    struct lk_seq *seq = lk_pass_add(pass, p->s, n);
+    for (int side = 0; side < 2; side++) seq->read[side] = &p->exact[side].stream;
+    struct lk_attn attn = pass->attn;
+    attn.n_tok = n;
+    seq->n_range = lk_attn_ranges(&attn, seq->read[LK_K], seq->read[LK_V]);
+    seq->heard = p->heard;
+}
+
 static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     lk_status status = build(p, layer, at, n, err);
     if (status != LK_OK) return status;
     struct lk_graph *g = &p->graph;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
-    lk_graph_set_positions(g, at, n);
+    lk_graph_set_positions(g, 0, at, n);
     count_exact(p, layer, at + n);
-    p->s->attn.n_tok = (int)n;
-    p->job.n_range = lk_attn_ranges(&p->s->attn, p->job.read[LK_K], p->job.read[LK_V]);
-    p->s->failed = LK_OK;
+    seat(p, (int)n);
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK && g->x_out) memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
     return status;
@@ -202,7 +212,7 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
     status = lk_graph_finish(g, &p->s->ledger, err);
     if (status != LK_OK) return status;
     memcpy(g->tok->data, tok + at, n * sizeof *tok);
-    lk_graph_set_positions(g, at, n);
+    lk_graph_set_positions(g, 0, at, n);
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK) memcpy(p->x + at * p->net->hp.n_embd, g->x_out->data, ggml_nbytes(g->x_out));
     return status;
@@ -225,15 +235,17 @@ static lk_status check_limit(const struct prefill *p, lk_err *err) {
 static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
-    lk_status status = check_limit(p, err);
+    lk_status status = lk_pass_begin(&s->pass, 1, err);
+    if (status != LK_OK) return status;
+    lk_pass_add(&s->pass, s, p->n_tok < CHUNK ? (int)p->n_tok : CHUNK);
+    status = lk_pass_want(&s->pass, err);
+    if (status == LK_OK) status = check_limit(p, err);
     if (status == LK_OK) status = take(p, err);
     for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
         status = embed(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         p->job.layer = layer;
-        const struct lk_slots *slots = lk_layer_slots(&p->job);
-        p->job.heard = slots && slots->hears ? p->heard : NULL;
-        if (p->job.heard) memset(p->heard, 0, p->heard_size);
+        if (p->heard) memset(p->heard, 0, p->heard_size);
         status = lk_cache_lay(s->cache, layer, (int64_t)p->n_tok, err);
         for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK) {
             size_t n = p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK;
@@ -247,7 +259,7 @@ static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
 }
 
 lk_status lk_prefill(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
-    struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.session = s}};
+    struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.pass = &s->pass}};
     s->n_logits = 0;
     lk_status status = lk_session_want_logits(s, 1, err);
     if (status == LK_OK) status = lk_session_want_absorb(s, 1, err);

@@ -118,16 +118,3 @@ lk_status lk_session_repeat(struct lk_session *s, const struct lk_session *sourc
     s->n_logits = 0;
     return LK_OK;
 }
-
-lk_status lk_session_copy(struct lk_session *s, const struct lk_session *from, lk_err *err) {
-    if (from->n_tok > (size_t)s->opts.n_ctx)
-        return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d", from->n_tok, s->opts.n_ctx);
-    lk_session_clear(s);
-    lk_status status = lk_cache_copy(s->cache, from->cache, err);
-    if (status == LK_OK && s->recipe->absorbs) status = lk_session_want_absorb(s, 1, err);
-    if (status != LK_OK) return status;
-    if (s->absorb && from->absorb) lk_absorb_copy(s->absorb, from->absorb);
-    memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
-    s->n_tok = from->n_tok;
-    return LK_OK;
-}

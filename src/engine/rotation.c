@@ -27,7 +27,7 @@ static lk_status rotate_marks(struct lk_graph *g, const struct lk_rotation *r, s
     float *x = memset(g->x_in->data, 0, ggml_nbytes(g->x_in));
     for (size_t pos = 0; pos < r->n_pos; pos++)
         for (int pair = 0; pair < r->n_rot / 2; pair++) x[pos * r->n_rot + first_of(r, pair)] = 1;
-    lk_graph_set_positions(g, 0, r->n_pos);
+    lk_graph_set_positions(g, 0, 0, r->n_pos);
     return lk_graph_run(g, model, err);
 }
 

@@ -4,10 +4,6 @@
 
 #include <stdlib.h>
 
-struct lk_sampler {
-    struct lk_sampling *sampling;
-};
-
 lk_sampler_opts lk_sampler_defaults(void) {
     return (lk_sampler_opts){.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f,
                              .repeat_penalty = 1.0f, .repeat_last_n = 64};

@@ -1,4 +1,5 @@
 /* Sessions: memory, the state they stand at, and what they report. */
+#include "cache/save.h"
 #include "engine/engine.h"
 #include "model/blocks.h"
 
@@ -27,19 +28,10 @@ static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
 }
 
 static lk_status take_memory(struct lk_session *s, lk_err *err) {
-    const struct lk_hparams *hp = &s->model->net->hp;
-    struct lk_cache_widths width = lk_cache_measure(s->cache);
-    s->attn = (struct lk_attn){.kern = s->model->kern, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
-                               .n_thread = s->model->n_thread, .scale = hp->attn_scale, .alibi_max_bias = hp->alibi_max_bias,
-                               .rope = s->model->rope};
-    s->n_partial = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + width.latent, LK_EVAL_MAX, s->model->n_thread);
-    s->n_scratch = lk_attn_scratch_floats(width.part) * s->model->n_thread;
-    s->job = lk_alloc(&s->ledger, LK_FOR_OTHER, hp->n_layer * sizeof *s->job);
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
-    s->attn.partial = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_partial * sizeof(float));
-    s->attn.scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, s->n_scratch * sizeof(float));
-    if (!s->job || !s->tok || !s->attn.partial || !s->attn.scratch) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
-    return LK_OK;
+    if (!s->tok) return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+    s->width = lk_cache_measure(s->cache);
+    return lk_pass_open(&s->pass, s->model, &s->ledger, err);
 }
 
 /* Sinks that shift need positions that can be taken back. */
@@ -65,9 +57,6 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
         lk_session_free(s);
         return status;
     }
-    for (int layer = 0; layer < shape.n_layer; layer++)
-        s->job[layer] = (struct lk_layer_job){.session = s, .layer = layer,
-                                              .read = {&s->cache->stream[layer][LK_K], &s->cache->stream[layer][LK_V]}};
     if (recipe->absorbs && model->sidecar) status = lk_session_absorb(s, model->sidecar, err);
     if (status == LK_OK) *out = s;
     else lk_session_free(s);
@@ -76,14 +65,11 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
 
 void lk_session_free(lk_session *s) {
     if (!s) return;
-    lk_graph_free(&s->step, &s->ledger);
+    lk_pass_close(&s->pass);
     lk_cache_free(s->cache);
     lk_absorb_free(s->absorb);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
-    lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.scratch, s->n_scratch * sizeof(float));
-    lk_release(&s->ledger, LK_FOR_SCRATCH, s->attn.partial, s->n_partial * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
-    lk_release(&s->ledger, LK_FOR_OTHER, s->job, s->model->net->hp.n_layer * sizeof *s->job);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
 }
 
@@ -109,6 +95,7 @@ lk_status lk_session_want_logits(struct lk_session *s, size_t n, lk_err *err) {
     size_t row = s->model->net->hp.n_vocab * sizeof(float);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * row);
     s->logits_cap = 0;
+    s->n_logits = 0;
     s->logits = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n * row);
     if (!s->logits) return lk_fail(err, LK_E_NOMEM, "no memory for %zu rows of logits", n);
     s->logits_cap = n;
@@ -121,6 +108,27 @@ void lk_session_clear(struct lk_session *s) {
     s->n_logits = 0;
 }
 
+lk_status lk_session_copy(lk_session *s, const lk_session *from, lk_err *err) {
+    if (s == from) return LK_OK;
+    if (s->model != from->model || !lk_cache_same_levels(s->cache, from->cache))
+        return lk_fail(err, LK_E_ARG, "a session can be made like another only with the same model and recipe");
+    if (from->n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d", from->n_tok, s->opts.n_ctx);
+    const float *logits = lk_session_logits(from, -1);
+    lk_session_clear(s);
+    lk_status status = logits ? lk_session_want_logits(s, 1, err) : LK_OK;
+    if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
+    if (status == LK_OK && s->recipe->absorbs) status = lk_session_want_absorb(s, 1, err);
+    if (status != LK_OK) return status;
+    if (s->absorb && from->absorb) lk_absorb_copy(s->absorb, from->absorb);
+    memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
+    s->n_tok = from->n_tok;
+    if (!logits) return LK_OK;
+    memcpy(s->logits, logits, s->model->net->hp.n_vocab * sizeof *logits);
+    s->n_logits = 1;
+    return LK_OK;
+}
+
 static lk_status check_tokens(const struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
     int32_t n_vocab = s->model->net->hp.n_vocab;
     for (size_t i = 0; i < n_tok; i++)
@@ -128,12 +136,18 @@ static lk_status check_tokens(const struct lk_session *s, const int32_t *tok, si
     return LK_OK;
 }
 
-lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+lk_status lk_session_check(const struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
     if (n_tok < 1 || n_tok > LK_EVAL_MAX) return lk_fail(err, LK_E_ARG, "%zu tokens at once; give 1 to %d", n_tok, LK_EVAL_MAX);
     if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "the context of %d tokens is full; use a larger one", s->opts.n_ctx);
-    lk_status status = check_tokens(s, tok, n_tok, err);
-    return status == LK_OK ? lk_step(s, tok, (int)n_tok, all, err) : status;
+    return check_tokens(s, tok, n_tok, err);
+}
+
+lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+    lk_batch_item item = {.session = s, .tok = tok, .n_tok = n_tok, .all = all};
+    lk_status status = lk_pass_eval(&s->pass, &item, 1, err);
+    if (status != LK_OK || item.err.code == LK_OK) return status;
+    return lk_fail(err, item.err.code, "%s", item.err.msg);
 }
 
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
@@ -159,9 +173,9 @@ static lk_status extend(struct lk_session *s, const int32_t *tok, size_t n_tok, 
     const size_t least = 32;
     for (size_t portion = LK_EVAL_MAX; s->n_tok < n_tok;) {
         size_t at = s->n_tok, n = n_tok - at < portion ? n_tok - at : portion;
-        lk_status status = lk_step(s, tok + at, (int)n, false, err);
+        lk_status status = lk_session_eval(s, tok + at, n, false, err);
         if (status == LK_E_NOMEM && n > least && s->n_tok == at) {
-            lk_graph_free(&s->step, &s->ledger); /* its memory would not shrink */
+            lk_graph_free(&s->pass.graph, &s->ledger); /* its memory would not shrink */
             portion = n / 2;
             continue;
         }
@@ -191,6 +205,8 @@ const float *lk_session_logits(const lk_session *s, int32_t i) {
 }
 
 size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
+
+const int32_t *lk_session_tokens(const lk_session *s) { return s->tok; }
 
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count(s->cache);

@@ -118,7 +118,7 @@ static void fill(struct pass *p, const struct lk_model *model, const int32_t *to
     float *label = memset(p->labels->data, 0, ggml_nbytes(p->labels)), *mask = p->mask->data;
     memcpy(p->g.tok->data, tok, n * sizeof *tok);
     lk_compare_begin(model, p->g.tok->data);
-    lk_graph_set_positions(&p->g, 0, n);
+    lk_graph_set_positions(&p->g, 0, 0, n);
     for (int i = 0; i < n; i++) {
         label[i * n_vocab + tok[i + shift]] = 1;
         for (int j = 0; j < n; j++) mask[(size_t)i * n + j] = j <= i ? 0 : -INFINITY;

@@ -19,7 +19,7 @@ lk_status lk_mapping_open(struct lk_mapping *out, const char *path, lk_err *err)
     } else if (!S_ISREG(info.st_mode)) {
         status = lk_fail(err, LK_E_IO, "%s is not a regular file", path);
     } else if (info.st_size == 0) {
-        status = lk_fail(err, LK_E_FORMAT, "%s is empty, not a GGUF file", path);
+        status = lk_fail(err, LK_E_FORMAT, "%s is empty", path);
     } else {
         data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) status = lk_fail(err, LK_E_IO, "cannot map %s: %s", path, strerror(errno));

@@ -14,7 +14,7 @@ static const float *weights_of(const struct lk_probe *probe, int layer) {
 
 /* Share of attention, mean over heads, by level of a stream. */
 static void share_out(const struct lk_probe *probe, const float *weight, const struct lk_stream *stream, double *mass) {
-    int group = probe->n_head / probe->session->attn.n_head_kv;
+    int group = probe->n_head / probe->session->cache->shape.n_head_kv;
     for (int level = 0; level < stream->n_level; level++) {
         double sum = 0;
         for (int head = 0; head < probe->n_head; head++)
@@ -37,7 +37,7 @@ lk_status lk_probe_new(struct lk_probe **out, struct lk_session *session, lk_err
     struct lk_ledger *ledger = &session->ledger;
     struct lk_probe *probe = lk_alloc(ledger, LK_FOR_OTHER, sizeof *probe);
     if (!probe) return lk_fail(err, LK_E_NOMEM, "no memory for a probe");
-    *probe = (struct lk_probe){.session = session, .n_layer = session->cache->shape.n_layer, .n_head = session->attn.n_head};
+    *probe = (struct lk_probe){.session = session, .n_layer = session->cache->shape.n_layer, .n_head = session->model->net->hp.n_head};
     probe->mass = lk_alloc(ledger, LK_FOR_OTHER, probe->n_layer * sizeof *probe->mass);
     probe->weight = lk_alloc(ledger, LK_FOR_OTHER, weight_bytes(probe));
     if (!probe->mass || !probe->weight) {

@@ -5,6 +5,7 @@
 #include "llama.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,19 @@ struct lk_sampling {
     lk_sampler_opts       opts;    /* its grammar is not read after lk_sampling_new */
     int32_t               n_vocab; /* of the chain, or of the grammar's tokenizer; 0: not known yet */
     llama_token_data     *candidate; /* [n_vocab] */
+    char                  options[LK_SAMPLING_OPTIONS]; /* opts as text */
+    uint64_t              n_draw;  /* times the chain has chosen            */
+    llama_token          *tok;     /* [n_tok] accepted so far, room for cap */
+    uint32_t              n_tok, cap;
 };
+
+/* Options as text: two samplers with the same text choose alike. The grammar stands in it as a hash (FNV-1a). */
+static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char *g = o->grammar; g && *g; g++) hash = (hash ^ (unsigned char)*g) * 0x100000001b3u;
+    snprintf(buf, cap, "temperature %a top-k %d top-p %a min-p %a penalty %a over %d seed %u grammar %llx", o->temperature, o->top_k,
+             o->top_p, o->min_p, o->repeat_penalty, o->repeat_last_n, o->seed, (unsigned long long)hash);
+}
 
 static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
     if (!isfinite(o->temperature)) return lk_fail(err, LK_E_ARG, "the temperature is not a number");
@@ -60,6 +73,7 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
     struct lk_sampling *s = calloc(1, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for a sampler");
     s->opts = *opts;
+    print_options(s->options, sizeof s->options, opts);
     s->opts.grammar = NULL;
     if (opts->grammar && *opts->grammar) status = make_grammar(s, vocab, opts->grammar, err);
     if (status != LK_OK) {
@@ -75,6 +89,7 @@ void lk_sampling_free(struct lk_sampling *s) {
     if (s->chain) llama_sampler_free(s->chain);
     if (s->grammar) llama_sampler_free(s->grammar);
     free(s->candidate);
+    free(s->tok);
     free(s);
 }
 
@@ -118,6 +133,7 @@ static const llama_token_data *choose(struct lk_sampling *s, const float *logits
         list.size = kept;
     }
     llama_sampler_apply(s->chain, &list);
+    s->n_draw++;
     if (list.selected < 0 || (size_t)list.selected >= list.size) return NULL;
     const llama_token_data *chosen = &list.data[list.selected];
     return chosen->logit > -INFINITY ? chosen : NULL;
@@ -130,24 +146,93 @@ static bool fits_grammar(struct lk_sampling *s, llama_token tok) {
     return one.logit > -INFINITY;
 }
 
+/* Room for n accepted tokens. */
+static lk_status want_tokens(struct lk_sampling *s, uint32_t n, lk_err *err) {
+    if (n <= s->cap) return LK_OK;
+    uint32_t cap = n + n / 2 + 64;
+    llama_token *tok = realloc(s->tok, cap * sizeof *tok);
+    if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory to remember %u tokens", n);
+    s->tok = tok;
+    s->cap = cap;
+    return LK_OK;
+}
+
+static void accept(struct lk_sampling *s, llama_token tok) {
+    llama_sampler_accept(s->chain, tok);
+    if (s->grammar) llama_sampler_accept(s->grammar, tok);
+    s->tok[s->n_tok++] = tok;
+}
+
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab, int32_t *tok, lk_err *err) {
     if (n_vocab < 1 || (s->n_vocab && s->n_vocab != n_vocab)) return lk_fail(err, LK_E_ARG, "logits of %d tokens, expected %d", n_vocab, s->n_vocab);
     for (int32_t i = 0; i < n_vocab; i++) {
         if (isnan(logits[i]) || logits[i] == INFINITY) return lk_fail(err, LK_E_FORMAT, "the logit of token %d is not finite", i);
     }
-    if (!s->chain) {
-        lk_status status = make_chain(s, n_vocab, err);
-        if (status != LK_OK) return status;
-    }
+    lk_status status = s->chain ? LK_OK : make_chain(s, n_vocab, err);
+    if (status == LK_OK) status = want_tokens(s, s->n_tok + 1, err);
+    if (status != LK_OK) return status;
     /* Testing the whole vocabulary against a grammar is slow, and most choices fit: choose first. */
     const llama_token_data *chosen = choose(s, logits, false);
     if (s->grammar && (!chosen || !fits_grammar(s, chosen->id))) chosen = choose(s, logits, true);
     if (!chosen) {
         return lk_fail(err, LK_E_FORMAT, s->grammar ? "no token fits the grammar here" : "no token has a chance: all logits are minus infinity");
     }
-    llama_token id = chosen->id;
-    llama_sampler_accept(s->chain, id);
-    if (s->grammar) llama_sampler_accept(s->grammar, id);
-    *tok = id;
+    *tok = chosen->id;
+    accept(s, *tok);
     return LK_OK;
+}
+
+bool lk_sampling_put(const struct lk_sampling *s, const struct lk_sink *sink) {
+    struct lk_saved_sampling saved = {.n_draw = s->n_draw, .n_tok = s->n_tok, .seed = s->opts.seed};
+    memcpy(saved.options, s->options, sizeof saved.options);
+    if (s->chain && s->opts.temperature > 0) saved.seed = llama_sampler_get_seed(s->chain); /* one that libllama chose, perhaps */
+    return sink->put(sink->user, &saved, sizeof saved) && (s->n_tok == 0 || sink->put(sink->user, s->tok, s->n_tok * sizeof *s->tok));
+}
+
+/* As it was made, but for the seed. */
+static void start_again(struct lk_sampling *s, uint32_t seed) {
+    if (s->chain) llama_sampler_free(s->chain);
+    if (s->grammar) llama_sampler_reset(s->grammar);
+    free(s->candidate);
+    s->chain = NULL;
+    s->candidate = NULL;
+    s->n_draw = s->n_tok = 0;
+    s->opts.seed = seed;
+}
+
+/* Draw and accept as the saved sampler did. */
+static lk_status repeat(struct lk_sampling *s, const struct lk_saved_sampling *saved, const llama_token *tok, int32_t n_vocab, lk_err *err) {
+    lk_status status = make_chain(s, n_vocab, err);
+    if (status == LK_OK) status = want_tokens(s, saved->n_tok, err);
+    if (status != LK_OK) return status;
+    struct llama_sampler *last = llama_sampler_chain_get(s->chain, llama_sampler_chain_n(s->chain) - 1);
+    for (; s->n_draw < saved->n_draw; s->n_draw++) { /* one draw, however many the candidates are */
+        llama_token_data one = {0, 1.0f, 0};
+        llama_token_data_array list = {&one, 1, -1, false};
+        llama_sampler_apply(last, &list);
+    }
+    for (uint32_t i = 0; i < saved->n_tok; i++) {
+        llama_token t;
+        memcpy(&t, tok + i, sizeof t);
+        if (t < 0 || t >= n_vocab || (s->grammar && !fits_grammar(s, t))) return lk_fail(err, LK_E_FORMAT, "its sampler has chosen a token that it could not choose");
+        accept(s, t);
+    }
+    return LK_OK;
+}
+
+lk_status lk_sampling_restore(struct lk_sampling *s, const void *data, size_t n, int32_t n_vocab, bool *restored, lk_err *err) {
+    struct lk_saved_sampling saved;
+    const uint64_t most_draws_per_token = 2, failed = 1000; /* of a sampler that was asked again where it had no choice */
+    if (n < sizeof saved) return lk_fail(err, LK_E_FORMAT, "its sampler's state is cut short");
+    memcpy(&saved, data, sizeof saved);
+    if ((n - sizeof saved) / sizeof(llama_token) != saved.n_tok || (n - sizeof saved) % sizeof(llama_token) != 0 ||
+        saved.n_draw > most_draws_per_token * saved.n_tok + failed)
+        return lk_fail(err, LK_E_FORMAT, "its sampler's state contradicts itself");
+    *restored = memcmp(saved.options, s->options, sizeof s->options) == 0 && (s->n_vocab == 0 || s->n_vocab == n_vocab);
+    if (!*restored) return LK_OK;
+    uint32_t own_seed = s->opts.seed;
+    start_again(s, saved.seed);
+    lk_status status = repeat(s, &saved, (const llama_token *)((const char *)data + sizeof saved), n_vocab, err);
+    if (status != LK_OK) start_again(s, own_seed);
+    return status;
 }

@@ -1,0 +1,28 @@
+/* A file that appears under its name when it is whole, and not at all where something fails before.
+ *
+ * It is written as NAME.new, synced, and renamed; a process that dies on the way leaves the old file, and
+ * NAME.new, which the next one writes over. Two that write the same name at once do not meet: the later one
+ * is refused. */
+#ifndef LK_BASE_WHOLE_FILE_H
+#define LK_BASE_WHOLE_FILE_H
+
+#include "base/err.h"
+
+#include <stdio.h>
+
+enum { LK_PATH_ROOM = 4096 };
+
+struct lk_whole_file {
+    const char *path; /* borrowed */
+    char        temporary[LK_PATH_ROOM];
+    FILE       *file; /* to be written; only its owner may read it */
+};
+
+/* LK_E_IO where it cannot be written; then there is nothing to close. */
+lk_status lk_whole_file_open(struct lk_whole_file *f, const char *path, lk_err *err);
+
+/* Keep the file where `status` is LK_OK and all was written, else leave what there was. Returns `status`,
+ * or LK_E_IO. */
+lk_status lk_whole_file_close(struct lk_whole_file *f, lk_status status, lk_err *err);
+
+#endif

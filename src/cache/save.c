@@ -1,0 +1,193 @@
+#include "cache/save.h"
+
+#include <string.h>
+
+/* Floats of one array of channel statistics. */
+static size_t statistics_bytes(const struct lk_equaliser *equaliser) { return (size_t)equaliser->n_part * equaliser->stride * sizeof(float); }
+
+static size_t statistics_of(const struct lk_stream *stream) {
+    size_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct lk_equaliser *e = &stream->equaliser[i];
+        bytes += statistics_bytes(e) * ((e->sigma != NULL) + (e->query != NULL));
+    }
+    return bytes;
+}
+
+/* One bit for rows, one for latents. */
+static int calibrated(const struct lk_stream *stream) { return stream->equaliser[0].calibrated | stream->equaliser[1].calibrated << 1; }
+
+/* Can the stream let rows go? */
+static bool drops(const struct lk_stream *stream) {
+    bool limited = stream->n_swa > 0;
+    for (int i = 0; i < stream->n_level; i++) limited |= stream->rule[i].limit.policy.keep != LK_KEEP_ALL;
+    return limited;
+}
+
+/* A level as it is written. */
+static struct lk_saved_level describe(const struct lk_stream *stream, int i) {
+    const struct lk_level_rule *rule = &stream->rule[i];
+    struct lk_saved_level saved = {.block_bytes = (int64_t)stream->level[i].block_bytes, .n_block = stream->level[i].n_block,
+                                   .rows = stream->fill[i].rows, .skip = stream->fill[i].skip, .block_rows = rule->block_rows,
+                                   .batch = rule->batch, .keep = rule->keep, .percent = rule->percent};
+    lk_codec_print(&rule->codec, stream->side, saved.codec, sizeof saved.codec);
+    return saved;
+}
+
+bool lk_cache_put_counts(const struct lk_cache *cache, const struct lk_sink *sink) {
+    bool ok = true;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &cache->stream[layer][side];
+            struct lk_saved_stream saved = {stream->first, stream->n_tok, stream->n_level, calibrated(stream)};
+            ok = ok && sink->put(sink->user, &saved, sizeof saved);
+            for (int i = 0; ok && i < stream->n_level; i++) {
+                struct lk_saved_level level = describe(stream, i);
+                ok = sink->put(sink->user, &level, sizeof level);
+            }
+        }
+    return ok;
+}
+
+bool lk_cache_put_rows(const struct lk_cache *cache, const struct lk_sink *sink) {
+    bool ok = true;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &cache->stream[layer][side];
+            for (int i = 0; i < 2; i++) {
+                const struct lk_equaliser *e = &stream->equaliser[i];
+                if (e->sigma) ok = ok && sink->put(sink->user, e->sigma, statistics_bytes(e));
+                if (e->query) ok = ok && sink->put(sink->user, e->query, statistics_bytes(e));
+            }
+            for (int i = 0; i < stream->n_level; i++)
+                for (int64_t b = 0; ok && b < stream->level[i].n_block; b++)
+                    ok = sink->put(sink->user, stream->level[i].block[b], stream->level[i].block_bytes);
+        }
+    return ok;
+}
+
+/* ---- checking ------------------------------------------------------------------------------------ */
+
+/* The next n bytes of what is left, or NULL. */
+static const void *next(const char **at, size_t *left, size_t n) {
+    if (*left < n) return NULL;
+    const char *here = *at;
+    *at += n;
+    *left -= n;
+    return here;
+}
+
+static bool same_level(const struct lk_saved_level *a, const struct lk_saved_level *b) {
+    return memcmp(a->codec, b->codec, sizeof a->codec) == 0 && a->block_bytes == b->block_bytes && a->block_rows == b->block_rows &&
+           a->batch == b->batch && a->keep == b->keep && a->percent == b->percent;
+}
+
+bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b) {
+    if (a->shape.n_layer != b->shape.n_layer) return false;
+    for (int layer = 0; layer < a->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *x = &a->stream[layer][side], *y = &b->stream[layer][side];
+            if (x->n_level != y->n_level) return false;
+            for (int i = 0; i < x->n_level; i++) {
+                struct lk_saved_level one = describe(x, i), other = describe(y, i);
+                if (!same_level(&one, &other)) return false;
+            }
+        }
+    return true;
+}
+
+/* Rows that lie as appending and settling could have left them. */
+static bool is_possible(const struct lk_stream *stream, int i, const struct lk_saved_level *saved, int64_t n_tok, int calibrated) {
+    const struct lk_level_rule *rule = &stream->rule[i];
+    if (saved->rows < 0 || saved->rows > n_tok || saved->skip < 0 || saved->skip >= rule->block_rows) return false;
+    if (saved->rows == 0 && saved->skip != 0) return false;
+    struct lk_fill fill = {saved->rows, saved->skip};
+    if (saved->n_block != lk_level_blocks(rule, &fill)) return false;
+    if (!lk_codec_row_wise(&rule->codec, stream->side) && (saved->skip + saved->rows) % rule->block_rows != 0) return false;
+    if (rule->codec.sigma && saved->rows > 0 && !(calibrated >> (stream->level[i].basis != NULL) & 1)) return false;
+    int64_t sinks = i == 0 ? lk_level_sinks(stream->rule, stream->n_level) : 0;
+    return sinks == 0 || (saved->skip == 0 && saved->rows == (n_tok < sinks ? n_tok : sinks));
+}
+
+static const char *check_stream(const struct lk_stream *stream, const char **at, size_t *left, int64_t n_tok, uint64_t *bytes) {
+    static const char *const cut = "its counts are cut short", *const wrong = "its counts contradict themselves",
+                      *const other = "its cache was kept by another recipe than this session's, or for another shape of model";
+    struct lk_saved_stream saved;
+    const void *from = next(at, left, sizeof saved);
+    if (!from) return cut;
+    memcpy(&saved, from, sizeof saved);
+    if (saved.n_level != stream->n_level) return other;
+    if (saved.n_tok != n_tok || saved.first < 0 || saved.first > n_tok || (saved.first > 0 && !drops(stream))) return wrong;
+    if (saved.calibrated < 0 || saved.calibrated > 3) return wrong;
+    int64_t rows = 0;
+    for (int i = 0; i < stream->n_level; i++) {
+        struct lk_saved_level level, own = describe(stream, i);
+        from = next(at, left, sizeof level);
+        if (!from) return cut;
+        memcpy(&level, from, sizeof level);
+        if (!same_level(&level, &own)) return other;
+        if (!is_possible(stream, i, &level, n_tok, saved.calibrated)) return wrong;
+        rows += level.rows;
+        *bytes += (uint64_t)level.n_block * stream->level[i].block_bytes;
+    }
+    *bytes += statistics_of(stream);
+    return rows == n_tok - saved.first ? NULL : wrong;
+}
+
+lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count, uint64_t n_row, int64_t n_tok, lk_err *err) {
+    const char *at = counts, *reason = NULL;
+    uint64_t bytes = 0;
+    for (int layer = 0; !reason && layer < cache->shape.n_layer; layer++)
+        for (int side = 0; !reason && side < 2; side++)
+            reason = check_stream(&cache->stream[layer][side], &at, &n_count, n_tok, &bytes);
+    if (!reason && (n_count != 0 || bytes != n_row)) reason = "its rows are not as many as its counts say";
+    return reason ? lk_fail(err, LK_E_FORMAT, "%s", reason) : LK_OK;
+}
+
+/* ---- restoring ----------------------------------------------------------------------------------- */
+
+static void restore_counts(struct lk_stream *stream, const char **at) {
+    struct lk_saved_stream saved;
+    memcpy(&saved, *at, sizeof saved);
+    *at += sizeof saved;
+    stream->first = saved.first;
+    stream->n_tok = saved.n_tok;
+    for (int i = 0; i < 2; i++) stream->equaliser[i].calibrated = saved.calibrated >> i & 1;
+    for (int i = 0; i < stream->n_level; i++) {
+        struct lk_saved_level level;
+        memcpy(&level, *at, sizeof level);
+        *at += sizeof level;
+        stream->fill[i] = (struct lk_fill){level.rows, level.skip};
+    }
+}
+
+static void take(void *to, const char **at, size_t n) {
+    memcpy(to, *at, n);
+    *at += n;
+}
+
+static void restore_rows(struct lk_stream *stream, const char **at) {
+    for (int i = 0; i < 2; i++) {
+        struct lk_equaliser *e = &stream->equaliser[i];
+        if (e->sigma) take(e->sigma, at, statistics_bytes(e));
+        if (e->query) take(e->query, at, statistics_bytes(e));
+    }
+    for (int i = 0; i < stream->n_level; i++)
+        for (int64_t b = 0; b < stream->level[i].n_block; b++) take(stream->level[i].block[b], at, stream->level[i].block_bytes);
+}
+
+lk_status lk_cache_restore(struct lk_cache *cache, const void *counts, const void *rows, lk_err *err) {
+    const char *count_at = counts, *row_at = rows;
+    lk_cache_clear(cache);
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+        for (int side = 0; side < 2; side++) restore_counts(&cache->stream[layer][side], &count_at);
+        lk_status status = lk_cache_take_blocks(cache, layer, err);
+        if (status != LK_OK) {
+            lk_cache_clear(cache);
+            return status;
+        }
+        for (int side = 0; side < 2; side++) restore_rows(&cache->stream[layer][side], &row_at);
+    }
+    lk_cache_trim(cache);
+    return LK_OK;
+}

@@ -1,0 +1,47 @@
+#include "support_session.h"
+
+#include "engine/session_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+uint8_t *read_file(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return NULL;
+    uint8_t *data = NULL;
+    long end = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    if (end >= 0 && fseek(file, 0, SEEK_SET) == 0) data = malloc((size_t)end + 1);
+    if (data && fread(data, 1, (size_t)end, file) != (size_t)end) {
+        free(data);
+        data = NULL;
+    }
+    fclose(file);
+    *size = data ? (size_t)end : 0;
+    return data;
+}
+
+int write_file(const char *path, const uint8_t *data, size_t size) {
+    FILE *file = fopen(path, "wb");
+    if (!file) return 0;
+    int ok = fwrite(data, 1, size, file) == size;
+    return fclose(file) == 0 && ok;
+}
+
+void seal_session(uint8_t *data, size_t size) {
+    struct lk_session_header header;
+    if (size < sizeof header) return;
+    memcpy(&header, data, sizeof header);
+    size_t at = sizeof header;
+    for (int i = 0; i < LK_N_SECTION; i++) {
+        if (header.section[i].size > size - at) break;
+        header.section[i].hash = XXH3_64bits(data + at, header.section[i].size);
+        at += header.section[i].size;
+    }
+    header.size = size;
+    header.hash = XXH3_64bits(&header, offsetof(struct lk_session_header, hash));
+    memcpy(data, &header, sizeof header);
+}

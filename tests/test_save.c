@@ -1,0 +1,446 @@
+/* Sessions on disk: what is loaded goes on as what was saved, to the bit; nothing damaged gets in; and a
+ * save that is killed leaves a whole file. */
+#define _DEFAULT_SOURCE /* usleep */
+#include "support.h"
+#include "support_session.h"
+#include "tiny_gguf.h"
+
+#include "base/whole_file.h"
+#include "engine/engine.h"
+#include "engine/session_file.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { CTX = 700, MOST_VOCAB = 4096 };
+
+static char model_path[] = "/tmp/lowkey-save-XXXXXX", path[64], temporary[80];
+
+static lk_model *open_model(const char *preset) {
+    lk_err err = {0};
+    lk_model *model = NULL;
+    struct tiny_spec spec = *tiny_preset(preset);
+    if (spec.n_ctx < CTX) spec.n_ctx = CTX;
+    assert_true(tiny_gguf_write(model_path, &spec));
+    lk_model_opts opts = {.n_threads = 1};
+    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    assert_true(lk_model_get_info(model).n_vocab <= MOST_VOCAB);
+    return model;
+}
+
+/* A session with its recipe. */
+struct holder {
+    lk_recipe  *recipe;
+    lk_session *session;
+};
+
+static struct holder open_session(lk_model *model, const char *text) {
+    struct holder h = {0};
+    lk_err err = {0};
+    lk_session_opts opts = {.n_ctx = CTX};
+    if (lk_recipe_parse(&h.recipe, text, &err) != LK_OK || lk_session_new(&h.session, model, h.recipe, &opts, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    return h;
+}
+
+static void close_session(struct holder h) {
+    lk_session_free(h.session);
+    lk_recipe_free(h.recipe);
+}
+
+static void random_tokens(int32_t *tok, int n, int n_vocab, uint64_t seed) {
+    struct random r = {seed};
+    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, n_vocab - 1);
+}
+
+static void save(const lk_session *session, const lk_sampler *sampler) {
+    lk_err err = {0};
+    if (lk_session_save(session, sampler, path, &err) != LK_OK) fail_msg("%s", err.msg);
+}
+
+static void load(lk_session *session, lk_sampler *sampler) {
+    lk_err err = {0};
+    if (lk_session_load(session, sampler, path, &err) != LK_OK) fail_msg("%s", err.msg);
+}
+
+static void same_logits(const lk_session *a, const lk_session *b, const char *where, int step) {
+    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
+    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
+    if (!x != !y || (x && memcmp(x, y, n) != 0)) fail_msg("%s: logits differ %d tokens after loading", where, step);
+}
+
+/* Save a, load it into a new session, compare their files, and go on with both. */
+static void round_trip(lk_model *model, struct holder a, const char *text, int n_more) {
+    struct holder b = {0};
+    lk_err err = {0};
+    save(a.session, NULL);
+    size_t n_first, n_second;
+    uint8_t *first = read_file(path, &n_first);
+    if (lk_session_file_recipe(&b.recipe, path, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    assert_string_equal(lk_recipe_text(b.recipe), text);
+    assert_int_equal(lk_session_new(&b.session, model, b.recipe, &a.session->opts, NULL), LK_OK);
+    load(b.session, NULL);
+    assert_int_equal(lk_session_n_tok(b.session), lk_session_n_tok(a.session));
+    same_logits(a.session, b.session, text, 0);
+    assert_int_equal(lk_session_get_stats(b.session).cache_bytes, lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE));
+    save(b.session, NULL);
+    uint8_t *second = read_file(path, &n_second);
+    assert_int_equal(n_first, n_second);
+    assert_memory_equal(first, second, n_first);
+    free(first), free(second);
+    struct holder c = open_session(model, text); /* a copy is worth a file */
+    if (lk_session_copy(c.session, a.session, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    same_logits(a.session, c.session, text, 0);
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, n_more);
+    for (int i = 0; i < n_more && lk_session_n_tok(a.session) < CTX; i++) {
+        assert_int_equal(lk_session_eval(a.session, tok + i, 1, false, NULL), LK_OK);
+        assert_int_equal(lk_session_eval(b.session, tok + i, 1, false, NULL), LK_OK);
+        same_logits(a.session, b.session, text, i + 1);
+        if (i > 3) continue;
+        assert_int_equal(lk_session_eval(c.session, tok + i, 1, false, NULL), LK_OK);
+        same_logits(a.session, c.session, text, i + 1);
+    }
+    close_session(b), close_session(c);
+}
+
+static const char *const recipes[] = {"f16", "selective", "kivi-2", "kivi-4", "best-4", "best-3", "best-2", "int8",
+                                      "sink 4: f16; body: k=rot4 v=rot4; recent 10%: k=rot6 v=int8; window 32: f16",
+                                      "body: k=rot2(nomean,nosigma) v=rot1(mean); layers first 1: k=f16 v=f16; window 64: f16"};
+
+static void test_round_trips(void **state) {
+    (void)state;
+    static const char *const presets[] = {"llama", "gemma3", "qwen2", NULL};
+    static const int lengths[] = {0, 1, 3, 31, 32, 33, 64, 255, 257, 300, 512};
+    for (int p = 0; presets[p]; p++) {
+        lk_model *model = open_model(presets[p]);
+        int32_t tok[CTX];
+        random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, 1);
+        for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+            for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+                struct holder h = open_session(model, recipes[i]);
+                if (lengths[n] && n % 2) assert_int_equal(lk_session_sync(h.session, tok, lengths[n], NULL, NULL), LK_OK);
+                for (int at = 0, turn = 0; n % 2 == 0 && at < lengths[n]; turn++) { /* the other way to read: in portions */
+                    int portion = turn % 3 == 1 ? 45 : 7;
+                    if (portion > lengths[n] - at) portion = lengths[n] - at;
+                    assert_int_equal(lk_session_eval(h.session, tok + at, portion, false, NULL), LK_OK);
+                    at += portion;
+                }
+                round_trip(model, h, recipes[i], n % 4 == 3 ? 70 : 2);
+                close_session(h);
+            }
+        }
+        lk_model_free(model);
+    }
+}
+
+/* A session that has been cut back is saved and loaded too. */
+static void test_after_truncation(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, 2);
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        struct holder h = open_session(model, recipes[i]);
+        assert_int_equal(lk_session_sync(h.session, tok, 330, NULL, NULL), LK_OK);
+        tok[325]++;
+        assert_int_equal(lk_session_sync(h.session, tok, 328, NULL, NULL), LK_OK);
+        round_trip(model, h, recipes[i], 40);
+        close_session(h);
+    }
+    lk_model_free(model);
+}
+
+static void test_sampler_goes_on(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama-spm");
+    lk_sampler_opts opts[3] = {lk_sampler_defaults(), lk_sampler_defaults(), lk_sampler_defaults()};
+    opts[0].temperature = 1.5f, opts[0].repeat_penalty = 1.3f, opts[0].seed = 7;
+    opts[1].temperature = 0;
+    opts[2].seed = UINT32_MAX; /* libllama chooses one */
+    opts[2].grammar = "root ::= [a-z ]*";
+    for (int i = 0; i < 3; i++) {
+        struct holder a = open_session(model, "best-3"), b = open_session(model, "best-3");
+        lk_sampler *sampler, *again, *other;
+        lk_err err = {0};
+        int32_t tok = 5, same, third;
+        assert_int_equal(lk_sampler_new(&sampler, model, &opts[i], NULL), LK_OK);
+        assert_int_equal(lk_sampler_new(&again, model, &opts[i], NULL), LK_OK);
+        assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
+        for (int t = 0; t < 50; t++) {
+            if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
+            assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
+        }
+        save(a.session, sampler);
+        load(b.session, again);
+        opts[i].top_k++;
+        assert_int_equal(lk_sampler_new(&other, model, &opts[i], NULL), LK_OK);
+        load(b.session, other); /* made otherwise: left alone */
+        if (lk_sampler_next(other, b.session, &third, &err) != LK_OK) fail_msg("%s", err.msg);
+        for (int t = 0; t < 100; t++) {
+            if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK || lk_sampler_next(again, b.session, &same, &err) != LK_OK) fail_msg("%s", err.msg);
+            if (tok != same) fail_msg("options %d: token %d of %d differs", i, t, tok);
+            assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
+            assert_int_equal(lk_session_eval(b.session, &tok, 1, false, NULL), LK_OK);
+        }
+        lk_sampler_free(sampler), lk_sampler_free(again), lk_sampler_free(other);
+        close_session(a), close_session(b);
+    }
+    lk_model_free(model);
+}
+
+/* ---- what is refused ----------------------------------------------------------------------------- */
+
+/* A session of 300 tokens on disk, and one of 40 that shall not be changed by what cannot be loaded. */
+struct victim {
+    lk_model     *model;
+    struct holder saved, standing;
+    uint8_t      *file;
+    size_t        size;
+};
+
+static struct victim open_victim(void) {
+    struct victim v = {.model = open_model("llama")};
+    int32_t tok[300];
+    random_tokens(tok, 300, lk_model_get_info(v.model).n_vocab, 3);
+    v.saved = open_session(v.model, "best-3");
+    v.standing = open_session(v.model, "best-3");
+    assert_int_equal(lk_session_sync(v.saved.session, tok, 300, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(v.standing.session, tok + 100, 40, NULL, NULL), LK_OK);
+    save(v.saved.session, NULL);
+    v.file = read_file(path, &v.size);
+    return v;
+}
+
+static void close_victim(struct victim *v) {
+    free(v->file);
+    close_session(v->saved);
+    close_session(v->standing);
+    lk_model_free(v->model);
+}
+
+/* The file as it is now is refused, and nothing has changed. */
+static void is_refused(struct victim *v, lk_status status, const char *what) {
+    lk_err err = {0};
+    float before[MOST_VOCAB];
+    size_t n = (size_t)lk_model_get_info(v->model).n_vocab * sizeof(float);
+    memcpy(before, lk_session_logits(v->standing.session, -1), n);
+    lk_status got = lk_session_load(v->standing.session, NULL, path, &err);
+    if (got != status || !err.msg[0]) fail_msg("%s: status %d, \"%s\"", what, got, err.msg);
+    assert_int_equal(lk_session_n_tok(v->standing.session), 40);
+    assert_memory_equal(before, lk_session_logits(v->standing.session, -1), n);
+}
+
+static void test_damage_is_refused(void **state) {
+    (void)state;
+    struct victim v = open_victim();
+    struct random r = {5};
+    char what[64];
+    for (size_t i = 0; i < 600; i++) {
+        size_t at = i < sizeof(struct lk_session_header) ? i : (size_t)random_int(&r, 0, (int)v.size - 1);
+        uint8_t bit = (uint8_t)(1 << random_int(&r, 0, 7));
+        v.file[at] ^= bit;
+        assert_true(write_file(path, v.file, v.size));
+        v.file[at] ^= bit;
+        snprintf(what, sizeof what, "byte %zu", at);
+        is_refused(&v, LK_E_FORMAT, what);
+    }
+    for (int i = 0; i < 100; i++) {
+        size_t size = i < 10 ? (size_t)i * 30 : (size_t)random_int(&r, 0, (int)v.size - 1);
+        assert_true(write_file(path, v.file, size));
+        snprintf(what, sizeof what, "cut to %zu", size);
+        is_refused(&v, LK_E_FORMAT, what);
+    }
+    uint8_t *longer = calloc(1, v.size + 1);
+    memcpy(longer, v.file, v.size);
+    assert_true(write_file(path, longer, v.size + 1));
+    is_refused(&v, LK_E_FORMAT, "one byte more");
+    free(longer);
+    close_victim(&v);
+}
+
+/* Files whose checksums are right and whose counts are not: each is refused, or it is a state that a session
+ * can go on from. */
+static void test_lies_do_no_harm(void **state) {
+    (void)state;
+    struct victim v = open_victim();
+    struct lk_session_header header;
+    struct random r = {6};
+    memcpy(&header, v.file, sizeof header);
+    size_t counts = v.size - header.section[LK_SECTION_ROWS].size - header.section[LK_SECTION_COUNTS].size;
+    int n_refused = 0;
+    uint8_t *file = malloc(v.size);
+    struct holder h = open_session(v.model, "best-3");
+    for (int i = 0; i < 3000; i++) {
+        static const int64_t values[] = {0, 1, -1, 31, 32, 33, 300, 1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
+        memcpy(file, v.file, v.size);
+        size_t at = counts + (size_t)random_int(&r, 0, (int)header.section[LK_SECTION_COUNTS].size / 4 - 2) * 4;
+        int64_t value = values[random_int(&r, 0, 11)];
+        memcpy(file + at, &value, random_int(&r, 0, 1) ? 4 : 8);
+        seal_session(file, v.size);
+        assert_true(write_file(path, file, v.size));
+        lk_err err = {0};
+        lk_status status = lk_session_load(h.session, NULL, path, &err);
+        if (status == LK_E_FORMAT) {
+            n_refused++;
+            continue;
+        }
+        assert_int_equal(status, LK_OK);
+        int32_t tok[80] = {0};
+        assert_int_equal(lk_session_eval(h.session, tok, 80, false, NULL), LK_OK);
+    }
+    print_message("%d of 3000 refused\n", n_refused);
+    assert_in_range(n_refused, 2000, 3000);
+    free(file);
+    close_session(h);
+    close_victim(&v);
+}
+
+static void test_strangers_are_refused(void **state) {
+    (void)state;
+    struct victim v = open_victim();
+    struct holder other = open_session(v.model, "best-2");
+    lk_err err = {0};
+    assert_int_equal(lk_session_load(other.session, NULL, path, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "another recipe"));
+    assert_int_equal(lk_session_copy(other.session, v.saved.session, &err), LK_E_ARG);
+    v.standing.session->opts.n_ctx = 299;
+    is_refused(&v, LK_E_FULL, "a small context");
+    v.standing.session->opts.n_ctx = CTX;
+    v.model->net->fingerprint++;
+    is_refused(&v, LK_E_FORMAT, "another model");
+    v.model->net->fingerprint--;
+    assert_int_equal(lk_session_load(v.standing.session, NULL, "/nonexistent/file", &err), LK_E_IO);
+    assert_int_equal(lk_session_load(v.standing.session, NULL, "/tmp", &err), LK_E_IO);
+    load(v.standing.session, NULL);
+    assert_int_equal(lk_session_n_tok(v.standing.session), 300);
+    close_session(other);
+    close_victim(&v);
+}
+
+static void test_load_without_memory(void **state) {
+    (void)state;
+    struct victim v = open_victim();
+    int n_failed = 0;
+    for (int nth = 1;; nth++) {
+        struct holder h = open_session(v.model, "best-3");
+        lk_err err = {0};
+        int32_t tok[2] = {1, 2};
+        atomic_store(&h.session->ledger.fail_at, nth);
+        lk_status status = lk_session_load(h.session, NULL, path, &err);
+        bool reached = atomic_load(&h.session->ledger.fail_at) <= 0;
+        atomic_store(&h.session->ledger.fail_at, 0);
+        if (reached) {
+            n_failed++;
+            assert_int_equal(status, LK_E_NOMEM);
+            assert_int_equal(lk_session_n_tok(h.session), 0);
+            assert_int_equal(lk_session_eval(h.session, tok, 2, false, &err), LK_OK);
+        }
+        close_session(h);
+        if (!reached) break;
+    }
+    assert_true(n_failed > 5);
+    close_victim(&v);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+static void still_there(struct victim *v) {
+    size_t size;
+    uint8_t *file = read_file(path, &size);
+    assert_int_equal(size, v->size);
+    assert_memory_equal(file, v->file, size);
+    free(file);
+}
+
+static void test_failed_saves_change_nothing(void **state) {
+    (void)state;
+    struct victim v = open_victim();
+    lk_err err = {0};
+    struct rlimit limit, small;
+    assert_int_equal(lk_session_save(v.standing.session, NULL, "/nonexistent/file", &err), LK_E_IO);
+    assert_int_equal(lk_session_save(v.standing.session, NULL, "/tmp", &err), LK_E_IO);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t size = 0; size < v.size; size += v.size / 5) { /* as on a full disk */
+        small = (struct rlimit){size, limit.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+        lk_status status = lk_session_save(v.saved.session, NULL, path, &err);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        assert_int_equal(status, LK_E_IO);
+        assert_true(access(temporary, F_OK) != 0);
+        still_there(&v);
+    }
+    struct lk_whole_file f; /* another writer of the same file */
+    assert_int_equal(lk_whole_file_open(&f, path, &err), LK_OK);
+    assert_int_equal(lk_session_save(v.saved.session, NULL, path, &err), LK_E_IO);
+    assert_int_equal(lk_whole_file_close(&f, LK_E_CANCELLED, &err), LK_E_CANCELLED);
+    still_there(&v);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 077, 0); /* what was said stays private */
+    close_victim(&v);
+}
+
+/* kill -9 while two states are saved in turns: what is found is one of the two. */
+static void test_killed_saves(void **state) {
+    (void)state;
+    enum { TIMES = 200 };
+    struct victim v = open_victim();
+    struct random r = {8};
+    int n_each[2] = {0};
+    for (int i = 0; i < TIMES; i++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            for (;;) {
+                lk_session_save(v.standing.session, NULL, path, NULL);
+                lk_session_save(v.saved.session, NULL, path, NULL);
+            }
+        }
+        usleep((useconds_t)random_int(&r, 0, 4000));
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        struct holder h = open_session(v.model, "best-3");
+        load(h.session, NULL);
+        bool first = lk_session_n_tok(h.session) == 40;
+        if (!first) assert_int_equal(lk_session_n_tok(h.session), 300);
+        same_logits(h.session, first ? v.standing.session : v.saved.session, "a killed save", 0);
+        n_each[first]++;
+        close_session(h);
+    }
+    print_message("of %d killed processes %d left the one state and %d the other\n", TIMES, n_each[0], n_each[1]);
+    assert_true(n_each[0] > 0 && n_each[1] > 0);
+    save(v.saved.session, NULL); /* what the last one left behind is in nobody's way */
+    assert_true(access(temporary, F_OK) != 0);
+    close_victim(&v);
+}
+
+int main(void) {
+    int fd = mkstemp(model_path);
+    if (fd < 0) return 1;
+    close(fd);
+    snprintf(path, sizeof path, "%s.session", model_path);
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trips),         cmocka_unit_test(test_after_truncation),
+        cmocka_unit_test(test_sampler_goes_on),     cmocka_unit_test(test_damage_is_refused),
+        cmocka_unit_test(test_lies_do_no_harm),     cmocka_unit_test(test_strangers_are_refused),
+        cmocka_unit_test(test_load_without_memory), cmocka_unit_test(test_failed_saves_change_nothing),
+        cmocka_unit_test(test_killed_saves),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(model_path);
+    unlink(path);
+    unlink(temporary);
+    return failed;
+}
