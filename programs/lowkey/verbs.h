@@ -12,6 +12,7 @@ int bench_verb(const struct verb *verb, int argc, char **argv);
 int eval_verb(const struct verb *verb, int argc, char **argv);
 int recipes_verb(const struct verb *verb, int argc, char **argv);
 int inspect_verb(const struct verb *verb, int argc, char **argv);
+int serve_verb(const struct verb *verb, int argc, char **argv);
 int report_verb(const struct verb *verb, int argc, char **argv);
 int info_verb(const struct verb *verb, int argc, char **argv);
 
