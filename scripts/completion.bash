@@ -49,7 +49,7 @@ _lowkey() {
   case $verb in
     run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --session --stats --json" ;;
     chat) options="--system -n --tokens $model $session $sampling --json" ;;
-    serve) options="$model -k --kv --allow-kv -c --ctx -n --tokens --parallel --queue --cache-limit --host --port --api-key-file --allow-origin --connections --max-body --queue-time --time-limit --slice --log" ;;
+    serve) options="$model -k --kv --allow-kv -c --ctx -n --tokens --parallel --queue --cache-limit --host --port --api-key-file --allow-origin --connections --max-body --queue-time --time-limit --slice --name --log" ;;
     plan) options="-k --kv -c --ctx --fit --stream $model --json" ;;
     perplexity) options="-f --file -k --kv -c --ctx --chunks $model --json" ;;
     bench) options="-k --kv -d --depth -p --prefill -n --tokens -r --repeat -f --file $model --json --csv" ;;

@@ -17,7 +17,7 @@ enum { KEY_MOST = 256 };
 struct serve_args {
     struct model_args model;
     struct texts      kv, allow_kv;
-    const char       *host, *key_file, *origin;
+    const char       *host, *key_file, *origin, *name;
     int64_t           port, ctx, n, parallel, queue, connections, cache_limit, max_body;
     double            queue_s, time_s, slice_ms;
     bool              log;
@@ -42,6 +42,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {0, "allow-origin", "ORIGIN", "web origin whose pages may use the server (default: none but its own)", OPT_TEXT, &a->origin, 0, 0},
              {0, "connections", "N", "most connections (default 256)", OPT_INT, &a->connections, 1, 4096},
              {0, "max-body", "MIB", "largest request (default 8)", OPT_INT, &a->max_body, 1, 1024},
+             {0, "name", "NAME", "what clients call the model (default: its own name)", OPT_TEXT, &a->name, 0, 0},
              {0, "log", NULL, "a line for each request, on stderr", OPT_FLAG, &a->log, 0, 0},
          }},
         model_options(&a->model),
@@ -103,9 +104,9 @@ static int read_keys(const char *path, struct serve *s) {
     return s->n_key ? STATUS_OK : complain("%s has no keys: write one on each line", path);
 }
 
-/* What clients call the model: its name without what a path would make of it. */
-static char *model_id(const lk_model *model) {
-    char *id = model_name(model);
+/* What clients call the model, without what a path would make something else of. */
+static char *model_id(const char *given, const lk_model *model) {
+    char *id = given ? text_clean(given) : model_name(model);
     for (char *c = id; *c; c++)
         if (*c == ' ' || *c == '/' || *c == '?' || *c == '#' || *c == '%') *c = '-';
     if (*id) return id;
@@ -185,7 +186,7 @@ int serve_verb(const struct verb *verb, int argc, char **argv) {
     if (!status) status = read_keys(a.key_file, &s);
     if (!status) status = model_open(&a.model, false, &s.model);
     if (!status) {
-        s.id                   = model_id(s.model);
+        s.id                   = model_id(a.name, s.model);
         struct lk_serve_opts o = options(&a, &s);
         status                 = serve_until_signal(&o);
     }

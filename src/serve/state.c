@@ -1,10 +1,20 @@
 #include "serve/state.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* What may be asked for: each with the text it stands for, and words about it where it is a preset. */
+static json_t *recipe_json(const char *name) {
+    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
+        lk_preset preset = lk_recipe_preset(i);
+        if (strcmp(preset.name, name) == 0) return json_pack("{s:s, s:s, s:s}", "name", name, "text", preset.text, "note", preset.note);
+    }
+    return json_pack("{s:s, s:s, s:s}", "name", name, "text", name, "note", "");
+}
 
 static json_t *recipes(const struct lk_serve_opts *o) {
     json_t *list = json_array();
-    for (size_t i = 0; i < o->n_recipe; i++) json_array_append_new(list, json_string(lk_recipe_text(o->recipe[i])));
+    for (size_t i = 0; i < o->n_recipe; i++) json_array_append_new(list, recipe_json(lk_recipe_text(o->recipe[i])));
     return list;
 }
 
@@ -42,6 +52,6 @@ json_t *lk_state_slots(struct lk_server *server) {
         json_array_append_new(list, slot_json(&view[i], o));
     }
     free(view);
-    return json_pack("{s:s, s:i, s:o, s:I, s:I, s:I, s:I, s:o}", "model", o->id, "n_ctx", o->n_ctx, "kv", recipes(o), "waiting", (json_int_t)waiting,
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:o}", "model", o->id, "n_ctx", o->n_ctx, "waiting", (json_int_t)waiting,
                      "parallel", (json_int_t)o->n_parallel, "bytes", (json_int_t)bytes, "max_bytes", (json_int_t)o->max_bytes, "slots", list);
 }
