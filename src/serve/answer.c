@@ -1,5 +1,7 @@
 #include "serve/answer.h"
 
+#include "serve/tools.h"
+
 #include "token/utf8.h"
 
 #include <inttypes.h>
@@ -155,10 +157,26 @@ static const char *prompt_text(const struct lk_answer *a, size_t i) {
     return a->call->ask.echo && text ? text : "";
 }
 
+/* An answer that may be calls of tools: then the text before them is all its content. */
+static json_t *choice_of_calls(const struct lk_answer *a, size_t i, json_t *logprobs) {
+    const struct lk_choice *c = &a->choice[i];
+    const char *text = c->text.at ? c->text.at : "";
+    size_t shown = c->text.len;
+    json_t *calls = lk_tools_parse(text, a->id, &shown), *message = json_object();
+    json_object_set_new(message, "role", json_string("assistant"));
+    json_object_set_new(message, "content", calls && shown == 0 ? json_null() : json_stringn(text, shown));
+    if (calls) json_object_set(message, "tool_calls", calls);
+    json_t *out = json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)i, "message", message, "logprobs", logprobs, "finish_reason",
+                            calls ? "tool_calls" : c->outcome.finish);
+    json_decref(calls);
+    return out;
+}
+
 static json_t *whole_choice(const struct lk_answer *a, size_t i) {
     const struct lk_choice *c = &a->choice[i];
     json_t *logprobs = logprobs_field(a, c->tokens ? json_incref(c->tokens) : json_array(), 0);
     const char *text = c->text.at ? c->text.at : "";
+    if (a->call->ask.tools) return choice_of_calls(a, i, logprobs);
     if (a->call->ask.chat)
         return json_pack("{s:I, s:{s:s, s:s%}, s:o, s:s}", "index", (json_int_t)i, "message", "role", "assistant", "content", text, c->text.len,
                          "logprobs", logprobs, "finish_reason", c->outcome.finish);
@@ -214,16 +232,35 @@ static json_t *progress_chunk(const struct lk_answer *a, const struct lk_event *
     return out;
 }
 
+/* A chat with tools: text is shown as far as it is certainly no call, and at the end come the calls. */
+static json_t *chunk_of_calls(struct lk_answer *a, const struct lk_event *event, json_t *logprobs) {
+    struct lk_choice *c = &a->choice[event->job];
+    bool done = event->kind == LK_EVENT_DONE;
+    const char *finish = done ? event->outcome.finish : NULL;
+    lk_buf_add(&c->text, event->piece.text ? event->piece.text : "", event->piece.len);
+    const char *text = c->text.at ? c->text.at : "";
+    size_t shown = c->text.len;
+    json_t *calls = done ? lk_tools_parse(text, a->id, &shown) : NULL;
+    if (!done) shown = lk_tools_certain(text, c->text.len);
+    if (calls) finish = "tool_calls";
+    size_t from = c->n_byte < shown ? c->n_byte : shown;
+    json_t *one = chunk_choice(a, event->job, text + from, shown - from, logprobs, finish);
+    if (calls) json_object_set_new(json_object_get(one, "delta"), "tool_calls", calls);
+    c->n_byte = shown;
+    return one;
+}
+
 json_t *lk_answer_chunk(struct lk_answer *a, struct lk_event *event) {
     struct lk_choice *choice = &a->choice[event->job];
     if (event->kind == LK_EVENT_PROGRESS) return progress_chunk(a, event);
     bool done = event->kind == LK_EVENT_DONE;
     json_t *logprobs = event->piece.n_lp ? logprobs_field(a, logprobs_of(a, &event->piece), choice->n_byte) : json_null();
-    json_t *one = chunk_choice(a, event->job, event->piece.text ? event->piece.text : "", event->piece.len, logprobs, done ? event->outcome.finish : NULL);
+    json_t *one = a->call->ask.tools ? chunk_of_calls(a, event, logprobs)
+                                     : chunk_choice(a, event->job, event->piece.text ? event->piece.text : "", event->piece.len, logprobs, done ? event->outcome.finish : NULL);
     json_t *out = frame(a, chunk_object(a), json_pack("[o]", one));
     if (done) note_done(a, event);
     if (done) add_timings(out, a, &event->outcome);
-    choice->n_byte += event->piece.len;
+    if (!a->call->ask.tools) choice->n_byte += event->piece.len;
     lk_piece_free(&event->piece);
     return out;
 }

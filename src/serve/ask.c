@@ -2,6 +2,7 @@
 
 #include "serve/field.h"
 #include "serve/schema.h"
+#include "serve/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -198,6 +199,8 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_ask *ask, const 
 
 static bool format_chat(struct lk_ask *ask, const struct lk_serve_opts *opts, struct lk_fault *fault) {
     lk_err err = {0};
+    if (ask->tools && !lk_tools_known(opts->model))
+        return lk_fault_set(fault, 400, "unsupported", "tools", "the chat template of this model has no tools that this server knows");
     ask->prompt = calloc(1, sizeof *ask->prompt);
     if (!ask->prompt) return lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory for the prompt");
     ask->n_prompt = 1;

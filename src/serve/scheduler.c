@@ -264,6 +264,8 @@ static struct lk_job *find_leader(const struct lk_scheduler *s, const struct lk_
 
 /* Find or make a session for the job. *later: there is no room now. */
 static lk_status find_slot(struct lk_scheduler *s, struct lk_job *job, struct lk_slot **out, bool *later, lk_err *err) {
+    free(job->tok); /* of an earlier try */
+    job->tok = NULL;
     struct lk_job *leader = find_leader(s, job);
     struct lk_slot *slot = leader ? NULL : lk_slots_match(&s->slots, job);
     lk_status status = LK_OK;
@@ -315,6 +317,14 @@ static bool admit(struct lk_scheduler *s) {
     slot->used = job->begun;
     read_prompt(s, job);
     return true;
+}
+
+/* Is the next one to be begun an answer to a prompt that was just read? Then the others wait a little more. */
+static bool next_follows(struct lk_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const struct lk_job *job = s->n_active < s->opts->n_parallel ? s->waiting : NULL;
+    pthread_mutex_unlock(&s->lock);
+    return job && find_leader(s, job);
 }
 
 static void refuse(struct lk_scheduler *s, struct lk_job *job) {
@@ -387,7 +397,7 @@ static void *run(void *user) {
         bool worked = false;
         while (admit(s)) {
             worked = true;
-            if (lk_now() - s->stepped >= s->opts->slice_s) decode(s);
+            if (lk_now() - s->stepped >= s->opts->slice_s && !next_follows(s)) decode(s);
         }
         worked |= decode(s);
         if (worked) continue;
