@@ -155,11 +155,11 @@ static bool read_format(struct lk_ask *ask, struct lk_fault *fault) {
 
 bool lk_ask_common(struct lk_ask *ask, const struct lk_serve_opts *opts, const char *body, size_t len, struct lk_fault *fault) {
     int64_t n = 1;
-    *ask = (struct lk_ask){.n_top = -1};
+    *ask = (struct lk_ask){.n_top = -1, .reuse = true};
     ask->body = lk_body_parse(body, len, fault);
     if (!ask->body || !refuse_unsupported(ask->body, fault) || !read_model(ask->body, opts, fault) || !read_recipe(ask, opts, fault) ||
         !read_stop(ask, fault) || !read_sampling(ask, fault) || !read_most(ask, fault) || !read_stream(ask, fault) ||
-        !lk_field_int(ask->body, "n", 1, LK_N_MOST, &n, fault) || !read_format(ask, fault))
+        !lk_field_bool(ask->body, "cache_prompt", &ask->reuse, fault) || !lk_field_int(ask->body, "n", 1, LK_N_MOST, &n, fault) || !read_format(ask, fault))
         return false;
     ask->n = (size_t)n;
     return true;

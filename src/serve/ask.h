@@ -34,6 +34,7 @@ struct lk_ask {
     size_t            n_stop;
     int               n_top;  /* rivals whose logarithms are wanted; -1: none at all */
     bool              stream, usage, progress, echo;
+    bool              reuse;  /* go on with a session that holds the beginning */
     size_t            recipe; /* of the server's                   */
 };
 

@@ -267,7 +267,7 @@ static lk_status find_slot(struct lk_scheduler *s, struct lk_job *job, struct lk
     free(job->tok); /* of an earlier try */
     job->tok = NULL;
     struct lk_job *leader = find_leader(s, job);
-    struct lk_slot *slot = leader ? NULL : lk_slots_match(&s->slots, job);
+    struct lk_slot *slot = leader || !job->call->ask.reuse ? NULL : lk_slots_match(&s->slots, job);
     lk_status status = LK_OK;
     *later = !lk_slots_make_room(&s->slots, slot, job->prompt->n_bytes);
     if (*later && slot) { /* perhaps what the slot itself holds is what lacks */
