@@ -28,7 +28,7 @@ struct lk_exchange {
     char                   method[12], path[128]; /* cut where longer: no route is */
     struct lk_buf          body;
     size_t                 received; /* bytes of the body, kept or not */
-    double                 began;
+    double                 began, looked; /* moments: of its first line; of the last look whether the client is there */
     int                    status;   /* of the reply; 0: none yet */
 };
 

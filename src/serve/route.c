@@ -10,12 +10,17 @@
 
 /* ---- completions -------------------------------------------------------------------------------- */
 
-/* The next event of a call; false when the client hung up. */
+/* The next event of a call; false when the client hung up, which is looked for also while events come. */
 static bool next_event(struct lk_exchange *x, struct lk_call *call, struct lk_event *event) {
     const double look_s = 0.25;
-    while (!lk_call_pop(call, look_s, event))
-        if (!lk_exchange_alive(x)) return false;
-    return true;
+    for (;;) {
+        double now = lk_now();
+        if (now - x->looked >= look_s) {
+            x->looked = now;
+            if (!lk_exchange_alive(x)) return false;
+        }
+        if (lk_call_pop(call, look_s, event)) return true;
+    }
 }
 
 static void reply_whole(struct lk_exchange *x, struct lk_call *call, struct lk_event *event) {
