@@ -207,6 +207,12 @@ static void copies_give_the_same_answer(void **state) {
     const json_t *choices = json_object_get(json, "choices");
     for (size_t i = 1; i < 4; i++)
         assert_string_equal(json_string_value(json_object_get(json_array_get(choices, i), "text")), json_string_value(json_object_get(json_array_get(choices, 0), "text")));
+    /* They were made together: a step for all, not one for each. */
+    struct http_reply reply = http_ask(lk_server_port(server), "GET", "/metrics", "", "");
+    const char *steps = strstr(reply.body, "\nlowkey_decode_steps_total ");
+    assert_non_null(steps);
+    assert_in_range(atoi(steps + strlen("\nlowkey_decode_steps_total ")), 1, 20);
+    http_free(&reply);
     json_decref(json);
     lk_server_stop(server);
 }

@@ -37,6 +37,7 @@ struct lk_job {
     const struct lk_prompt *prompt;
     int32_t                *tok;  /* [n_tok] what is read: the prompt's tokens, or others of the same text; owned */
     size_t                  n_tok;
+    bool                    copied; /* its session is a copy of one that just read the same prompt */
     lk_sampler             *sampler;
     struct lk_emit          emit;
     struct lk_slot         *slot;

@@ -1,7 +1,5 @@
 #include "serve/scheduler.h"
 
-#include "engine/engine.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +17,7 @@ struct lk_scheduler {
     struct lk_slot_view view[LK_SLOT_MOST];
     /* The thread's own. */
     struct lk_slots    slots;
+    lk_batch          *batch;
     struct lk_job     *active[LK_PARALLEL_MOST];
     size_t             n_active;
     double             stepped, looked; /* moments */
@@ -144,21 +143,24 @@ static bool choose(struct lk_scheduler *s, struct lk_job *job, int32_t *out) {
     return true;
 }
 
-static void evaluate(struct lk_scheduler *s, struct step *step) {
-    for (size_t i = 0; i < step->n; i++) {
-        struct lk_job *job = step->job[i];
-        lk_err err = {0};
-        char text[512];
-        lk_status status = lk_session_eval(job->slot->session, &step->tok[i], 1, false, &err);
-        if (status == LK_E_FULL) {
-            end_job(s, job, "length", true);
-        } else if (status != LK_OK) {
-            fail_by(s, job, &err);
-        } else {
-            size_t len = lk_token_text(s->opts->model, step->tok[i], text, sizeof text);
-            lk_slot_extend(job->slot, step->tok[i], text, len < sizeof text ? len : sizeof text - 1);
-        }
+/* What came of a token that was to be evaluated. */
+static void note(struct lk_scheduler *s, struct lk_job *job, int32_t tok, const lk_err *err) {
+    char text[512];
+    if (err->code == LK_E_FULL) {
+        end_job(s, job, "length", true);
+    } else if (err->code != LK_OK) {
+        fail_by(s, job, err);
+    } else {
+        size_t len = lk_token_text(s->opts->model, tok, text, sizeof text);
+        lk_slot_extend(job->slot, tok, text, len < sizeof text ? len : sizeof text - 1);
     }
+}
+
+static void evaluate(struct lk_scheduler *s, struct step *step) {
+    lk_batch_item item[LK_PARALLEL_MOST];
+    for (size_t i = 0; i < step->n; i++) item[i] = (lk_batch_item){.session = step->job[i]->slot->session, .tok = &step->tok[i], .n_tok = 1};
+    lk_batch_eval(s->batch, item, step->n, NULL); /* each item says what came of it */
+    for (size_t i = 0; i < step->n; i++) note(s, step->job[i], step->tok[i], &item[i].err);
 }
 
 /* Take every answer that has room one token further. False where nothing could go on. */
@@ -219,7 +221,8 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     lk_err err = {0};
     slot->progress = on_progress;
     slot->user = &reading;
-    lk_status status = lk_session_sync(slot->session, job->tok, job->n_tok, &job->outcome.n_reused, &err);
+    job->outcome.n_reused = lk_session_n_tok(slot->session);
+    lk_status status = job->copied ? LK_OK : lk_session_sync(slot->session, job->tok, job->n_tok, &job->outcome.n_reused, &err);
     slot->progress = NULL;
     job->read = lk_now();
     job->outcome.prompt_s = job->read - job->begun;
@@ -279,7 +282,8 @@ static lk_status find_slot(struct lk_scheduler *s, struct lk_job *job, struct lk
         free(job->tok); /* chosen for another slot */
         job->tok = NULL;
         status = lk_slots_add(&s->slots, job->call->ask.recipe, &slot, err);
-        if (status == LK_OK && leader) lk_session_copy(slot->session, leader->slot->session, NULL); /* without it, the prompt is read */
+        /* Where there is no memory for a copy there is none for the prompt either, which says so. */
+        job->copied = status == LK_OK && leader && lk_session_copy(slot->session, leader->slot->session, NULL) == LK_OK;
     }
     if (status == LK_OK && !use_tokens(job, leader ? leader->tok : job->prompt->tok, leader ? leader->n_tok : job->prompt->n_tok)) status = lk_fail(err, LK_E_NOMEM, "no memory for a prompt");
     *out = slot;
@@ -440,27 +444,36 @@ size_t lk_scheduler_look(struct lk_scheduler *s, struct lk_slot_view *view, size
     return n;
 }
 
-lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_serve_opts *opts, struct lk_metrics *metrics, lk_err *err) {
-    struct lk_scheduler *s = calloc(1, sizeof *s);
+static void init_locks(struct lk_scheduler *s) {
     pthread_condattr_t attr;
-    if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for the scheduler");
-    s->opts = s->slots.opts = opts;
-    s->metrics = metrics;
-    s->last = &s->waiting;
-    metrics->max_bytes = opts->max_bytes;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->changed, &attr);
     pthread_condattr_destroy(&attr);
-    if (pthread_create(&s->thread, NULL, run, s)) {
-        pthread_cond_destroy(&s->changed);
-        pthread_mutex_destroy(&s->lock);
-        free(s);
-        return lk_fail(err, LK_E_NOMEM, "the system refuses a thread");
-    }
-    *out = s;
-    return LK_OK;
+}
+
+static void free_scheduler(struct lk_scheduler *s) {
+    lk_slots_free(&s->slots);
+    lk_batch_free(s->batch);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_serve_opts *opts, struct lk_metrics *metrics, lk_err *err) {
+    struct lk_scheduler *s = calloc(1, sizeof *s);
+    if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for the scheduler");
+    s->opts = s->slots.opts = opts;
+    s->metrics = metrics;
+    s->last = &s->waiting;
+    metrics->max_bytes = opts->max_bytes;
+    init_locks(s);
+    lk_status status = lk_batch_new(&s->batch, opts->model, err);
+    if (status == LK_OK && pthread_create(&s->thread, NULL, run, s)) status = lk_fail(err, LK_E_NOMEM, "the system refuses a thread");
+    if (status != LK_OK) free_scheduler(s);
+    else *out = s;
+    return status;
 }
 
 static void tell(struct lk_scheduler *s, bool ending) {
@@ -477,8 +490,5 @@ void lk_scheduler_stop(struct lk_scheduler *s) {
     if (!s) return;
     tell(s, true);
     pthread_join(s->thread, NULL);
-    lk_slots_free(&s->slots);
-    pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->lock);
-    free(s);
+    free_scheduler(s);
 }
