@@ -272,7 +272,8 @@ typedef struct {
     int32_t     top_k;          /* <= 0: off              */
     float       top_p, min_p;   /* 1 and 0: off           */
     float       repeat_penalty; /* 1: off                 */
-    int32_t     repeat_last_n;
+    float       frequency_penalty, presence_penalty; /* taken from repeated tokens' logits; 0: off */
+    int32_t     repeat_last_n;  /* tokens that count as repeated */
     uint32_t    seed;
     const char *grammar;        /* GBNF text, or NULL     */
 } lk_sampler_opts;

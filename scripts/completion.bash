@@ -16,7 +16,7 @@ _lowkey_files() {
 
 _lowkey() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]-}
-  local verbs='run chat plan perplexity bench eval train recipes inspect report compress info help'
+  local verbs='run chat serve plan perplexity bench eval train recipes inspect report compress info help'
   COMPREPLY=()
   if [ "$COMP_CWORD" = 1 ]; then
     mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
@@ -34,12 +34,14 @@ _lowkey() {
     --data) mapfile -t COMPREPLY < <(compgen -d -- "$current"); return ;;
     --weights) mapfile -t COMPREPLY < <(compgen -W 'shipped f32' -- "$current"); return ;;
     --kernels) mapfile -t COMPREPLY < <(compgen -W 'reference avx2 avxvnni avx512 avx512vbmi neon' -- "$current"); return ;;
-    -k | --kv)
+    -k | --kv | --allow-kv)
       mapfile -t COMPREPLY < <(compgen -W "$(_lowkey_presets)" -- "$current")
       [ ${#COMPREPLY[@]} -gt 0 ] || _lowkey_files "$current" ''
       return
       ;;
     -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory | -d | --depth | --prefill | -r | --repeat | --limit | --shots | --rank | --group | --quantum | --skip | --fisher-tokens | --fisher-ctx) return ;;
+    --parallel | --queue | --cache-limit | --host | --port | --allow-origin | --connections | --max-body | --queue-time | --time-limit | --slice) return ;;
+    --api-key-file) _lowkey_files "$current" ''; return ;;
     --temp | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n | --seed) return ;;
   esac
 
@@ -50,6 +52,7 @@ _lowkey() {
   case $verb in
     run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --session --stats --json" ;;
     chat) options="--system -n --tokens $model $session $sampling --json" ;;
+    serve) options="$model -k --kv --allow-kv -c --ctx -n --tokens --parallel --queue --cache-limit --host --port --api-key-file --allow-origin --connections --max-body --queue-time --time-limit --slice --name --log" ;;
     plan) options="-k --kv -c --ctx --fit --stream $model --json" ;;
     perplexity) options="-f --file -k --kv -c --ctx --chunks $model --json" ;;
     bench) options="-k --kv -d --depth -p --prefill -n --tokens -r --repeat -f --file $model --json --csv" ;;

@@ -70,7 +70,7 @@ good
 says 'usage: lowkey VERB'
 good --version
 says 'lowkey '
-for verb in run chat plan perplexity bench eval train recipes inspect report compress info; do
+for verb in run chat serve plan perplexity bench eval train recipes inspect report compress info; do
   good help $verb
   says "usage: lowkey $verb"
   says 'Examples'

@@ -19,6 +19,11 @@ static const struct verb verbs[] = {
      "  lowkey chat -m model.gguf --kv best-3 --system \"Answer in one sentence.\"\n"
      "  echo \"What is a cache?\" | lowkey chat --greedy\n",
      chat_verb},
+    {"serve", "Serve the model over HTTP, in OpenAI's form, with a page to chat.", "",
+     "  lowkey serve\n"
+     "  lowkey serve -m model.gguf --kv best-3 --allow-kv presets -c 32k --cache-limit 2048\n"
+     "  lowkey serve --host 0.0.0.0 --api-key-file keys.txt --parallel 16\n",
+     serve_verb},
     {"plan", "Say what memory contexts will need under recipes, without running anything.", "",
      "  lowkey plan -c 4k,32k\n"
      "  lowkey plan --kv f16 --kv best-3 -c 131072\n"

@@ -13,6 +13,7 @@ int eval_verb(const struct verb *verb, int argc, char **argv);
 int train_verb(const struct verb *verb, int argc, char **argv);
 int recipes_verb(const struct verb *verb, int argc, char **argv);
 int inspect_verb(const struct verb *verb, int argc, char **argv);
+int serve_verb(const struct verb *verb, int argc, char **argv);
 int report_verb(const struct verb *verb, int argc, char **argv);
 int compress_verb(const struct verb *verb, int argc, char **argv);
 int info_verb(const struct verb *verb, int argc, char **argv);

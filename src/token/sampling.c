@@ -38,6 +38,9 @@ static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
     if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 100)) {
         return lk_fail(err, LK_E_ARG, "the repetition penalty is %g, expected more than 0, at most 100", o->repeat_penalty);
     }
+    if (!(fabsf(o->frequency_penalty) <= 100 && fabsf(o->presence_penalty) <= 100)) {
+        return lk_fail(err, LK_E_ARG, "the frequency or presence penalty is not a number from -100 to 100");
+    }
     if (o->repeat_last_n < 0 || o->repeat_last_n > MAX_LAST_N) {
         return lk_fail(err, LK_E_ARG, "the repetition penalty's length is %d, expected 0 to %d", o->repeat_last_n, MAX_LAST_N);
     }
@@ -105,7 +108,7 @@ static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err)
         return lk_fail(err, LK_E_NOMEM, "no memory to sample among %d tokens", n_vocab);
     }
     s->n_vocab = n_vocab;
-    llama_sampler_chain_add(s->chain, llama_sampler_init_penalties(n_vocab, o->repeat_last_n, o->repeat_penalty, 0, 0));
+    llama_sampler_chain_add(s->chain, llama_sampler_init_penalties(n_vocab, o->repeat_last_n, o->repeat_penalty, o->frequency_penalty, o->presence_penalty));
     if (o->temperature <= 0) {
         llama_sampler_chain_add(s->chain, llama_sampler_init_greedy());
         return LK_OK;

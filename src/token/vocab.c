@@ -175,8 +175,10 @@ static lk_status apply_template(const char *template, const struct llama_chat_me
     return LK_OK;
 }
 
+const char *lk_vocab_template(const struct lk_vocab *vocab) { return vocab->model ? llama_model_chat_template(vocab->model, NULL) : NULL; }
+
 lk_status lk_vocab_chat(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg, bool reply, char **text, lk_err *err) {
-    const char *template = vocab->model ? llama_model_chat_template(vocab->model, NULL) : NULL;
+    const char *template = lk_vocab_template(vocab);
     if (!template) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no chat template");
     if (n_msg == 0) return lk_fail(err, LK_E_ARG, "a conversation needs at least one message");
     struct llama_chat_message *chat = malloc(n_msg * sizeof *chat);

@@ -24,6 +24,8 @@ size_t    lk_vocab_text(const struct lk_vocab *vocab, int32_t tok, char *buf, si
 /* The begin token that the model wants before a text, or -1. */
 int32_t   lk_vocab_begin(const struct lk_vocab *vocab);
 bool      lk_vocab_ends(const struct lk_vocab *vocab, int32_t tok);
+/* The model's chat template, borrowed; NULL where it has none. */
+const char *lk_vocab_template(const struct lk_vocab *vocab);
 /* As lk_chat_format. *text is owned: free(). */
 lk_status lk_vocab_chat(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg, bool reply,
                         char **text, lk_err *err);

@@ -1,0 +1,198 @@
+#include "serve/slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t held(const struct lk_serve_slot *slot) {
+    lk_session_stats s = lk_session_get_stats(slot->session);
+    uint64_t bytes = s.cache_bytes + s.scratch_bytes;
+    return slot->job && slot->need > bytes ? slot->need : bytes;
+}
+
+uint64_t lk_serve_slots_bytes(const struct lk_serve_slots *slots, const struct lk_serve_slot *other) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < slots->n; i++)
+        if (slots->slot[i] != other) sum += held(slots->slot[i]);
+    return sum;
+}
+
+uint64_t lk_serve_slots_idle_bytes(const struct lk_serve_slots *slots, const struct lk_serve_slot *other) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < slots->n; i++)
+        if (slots->slot[i] != other && !slots->slot[i]->job) sum += held(slots->slot[i]);
+    return sum;
+}
+
+/* ---- which one to go on with -------------------------------------------------------------------- */
+
+static size_t common(const struct lk_serve_slot *slot, const int32_t *tok, size_t n_tok) {
+    size_t n = 0;
+    while (n < slot->n_tok && n < n_tok && slot->tok[n] == tok[n]) n++;
+    return n;
+}
+
+/* Tokens of a text that goes on where another ended: without the token that begins texts. */
+static int32_t *tokenize_rest(const lk_model *model, const char *text, size_t *n_tok) {
+    int32_t *begin = NULL, *tok = NULL;
+    size_t n_begin = 0, n = 0;
+    if (lk_tokenize(model, "", 0, true, &begin, &n_begin, NULL) == LK_OK && lk_tokenize(model, text, strlen(text), true, &tok, &n, NULL) == LK_OK) {
+        if (n >= n_begin && memcmp(tok, begin, n_begin * sizeof *tok) == 0) {
+            n -= n_begin;
+            memmove(tok, tok + n_begin, n * sizeof *tok);
+        }
+        *n_tok = n;
+    }
+    lk_tokens_free(begin);
+    return tok;
+}
+
+static bool set_tokens(struct lk_job *job, const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
+    int32_t *tok = malloc((n_a + n_b + 1) * sizeof *tok);
+    if (!tok) return false;
+    if (n_a) memcpy(tok, a, n_a * sizeof *tok);
+    if (n_b) memcpy(tok + n_a, b, n_b * sizeof *tok);
+    free(job->tok);
+    job->tok = tok;
+    job->n_tok = n_a + n_b;
+    return true;
+}
+
+/* A chat goes on: its text begins with all the text of a slot. An answer written out and read again may
+ * split into other tokens than those it was made of, so the slot's own tokens are kept. */
+static struct lk_serve_slot *match_text(struct lk_serve_slots *slots, struct lk_job *job) {
+    const char *text = job->prompt->text;
+    struct lk_serve_slot *best = NULL;
+    for (size_t i = 0; i < slots->n; i++) {
+        struct lk_serve_slot *s = slots->slot[i];
+        if (s->job || s->recipe != job->call->ask.recipe || s->text.len == 0 || s->text.failed || (best && s->text.len <= best->text.len)) continue;
+        if (strncmp(text, s->text.at, s->text.len) == 0 && text[s->text.len]) best = s;
+    }
+    if (!best) return NULL;
+    size_t n = 0;
+    int32_t *rest = tokenize_rest(slots->opts->model, text + best->text.len, &n);
+    bool good = rest && n > 0 && best->n_tok + n < (size_t)slots->opts->n_ctx && set_tokens(job, best->tok, best->n_tok, rest, n);
+    lk_tokens_free(rest);
+    return good ? best : NULL;
+}
+
+struct lk_serve_slot *lk_serve_slots_match(struct lk_serve_slots *slots, struct lk_job *job) {
+    const struct lk_prompt *p = job->prompt;
+    struct lk_serve_slot *best = job->call->ask.chat ? match_text(slots, job) : NULL;
+    size_t most = 0;
+    if (best) return best;
+    for (size_t i = 0; i < slots->n; i++) {
+        struct lk_serve_slot *s = slots->slot[i];
+        if (s->job || s->recipe != job->call->ask.recipe) continue;
+        size_t n = common(s, p->tok, p->n_tok);
+        /* A cache that must be cut back may have to be built anew, and another's conversation would be
+         * lost: only where most of both is the same. */
+        bool extends = n == s->n_tok && n > 0, mostly = 2 * n >= s->n_tok && 2 * n >= p->n_tok;
+        if (n > most && (extends || mostly)) {
+            best = s;
+            most = n;
+        }
+    }
+    return best;
+}
+
+/* ---- their lives ------------------------------------------------------------------------------------ */
+
+static void free_slot(struct lk_serve_slot *slot) {
+    lk_session_free(slot->session);
+    lk_buf_free(&slot->text);
+    free(slot->tok);
+    free(slot);
+}
+
+static void drop_slot(struct lk_serve_slots *slots, struct lk_serve_slot *slot) {
+    for (size_t i = 0; i < slots->n; i++)
+        if (slots->slot[i] == slot) {
+            slots->slot[i] = slots->slot[--slots->n];
+            break;
+        }
+    free_slot(slot);
+}
+
+static struct lk_serve_slot *longest_idle(const struct lk_serve_slots *slots, const struct lk_serve_slot *keep) {
+    struct lk_serve_slot *oldest = NULL;
+    for (size_t i = 0; i < slots->n; i++) {
+        struct lk_serve_slot *s = slots->slot[i];
+        if (!s->job && s != keep && (!oldest || s->used < oldest->used)) oldest = s;
+    }
+    return oldest;
+}
+
+bool lk_serve_slots_make_room(struct lk_serve_slots *slots, const struct lk_serve_slot *keep, uint64_t need) {
+    uint64_t all = lk_serve_slots_bytes(slots, keep), most = slots->opts->max_bytes;
+    if (all - lk_serve_slots_idle_bytes(slots, keep) + need > most) return false;
+    while (all + need > most || (!keep && slots->n == LK_SLOT_MOST)) {
+        struct lk_serve_slot *oldest = longest_idle(slots, keep);
+        if (!oldest) return false;
+        drop_slot(slots, oldest);
+        all = lk_serve_slots_bytes(slots, keep);
+    }
+    return true;
+}
+
+static bool pass_on(void *user, uint64_t done, uint64_t total) {
+    struct lk_serve_slot *slot = user;
+    return !slot->progress || slot->progress(slot->user, done, total);
+}
+
+lk_status lk_serve_slots_add(struct lk_serve_slots *slots, size_t recipe, struct lk_serve_slot **out, lk_err *err) {
+    struct lk_serve_slot *slot = calloc(1, sizeof *slot);
+    int32_t *tok = calloc((size_t)slots->opts->n_ctx, sizeof *tok);
+    if (!slot || !tok || slots->n == LK_SLOT_MOST) {
+        free(slot);
+        free(tok);
+        return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+    }
+    lk_session_opts opts = {.n_ctx = slots->opts->n_ctx, .progress = pass_on, .user = slot};
+    lk_status status = lk_session_new(&slot->session, slots->opts->model, slots->opts->recipe[recipe], &opts, err);
+    slot->tok = tok;
+    slot->recipe = recipe;
+    slot->id = ++slots->last_id;
+    if (status != LK_OK) {
+        free_slot(slot);
+        return status;
+    }
+    slots->slot[slots->n++] = slot;
+    *out = slot;
+    return LK_OK;
+}
+
+void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job) {
+    lk_buf_free(&slot->text);
+    slot->n_tok = 0;
+    if (!job) return;
+    memcpy(slot->tok, job->tok, job->n_tok * sizeof *slot->tok);
+    slot->n_tok = job->n_tok;
+    if (job->call->ask.chat) lk_buf_text(&slot->text, job->prompt->text);
+}
+
+void lk_slot_extend(struct lk_serve_slot *slot, int32_t tok, const char *piece, size_t len) {
+    slot->tok[slot->n_tok++] = tok;
+    if (slot->text.len) lk_buf_add(&slot->text, piece, len);
+}
+
+struct lk_slot_view lk_slot_look(const struct lk_serve_slot *slot, double now) {
+    struct lk_slot_view v = {.id = slot->id, .busy = slot->job != NULL, .recipe = slot->recipe, .stats = lk_session_get_stats(slot->session)};
+    while (v.n_level < LK_VIEW_LEVELS && lk_session_get_level(slot->session, v.n_level, &v.level[v.n_level])) v.n_level++;
+    if (!slot->job) {
+        v.idle_s = now - slot->used;
+        return v;
+    }
+    const struct lk_job *job = slot->job;
+    double decoding = now - job->read;
+    v.reading = job->state == LK_JOB_READING;
+    v.n_prompt = job->n_tok;
+    v.n_reused = job->outcome.n_reused;
+    v.n_made = job->outcome.n_made;
+    if (!v.reading && decoding > 0) v.tokens_per_second = (double)v.n_made / decoding;
+    return v;
+}
+
+void lk_serve_slots_free(struct lk_serve_slots *slots) {
+    for (size_t i = 0; i < slots->n; i++) free_slot(slots->slot[i]);
+    slots->n = 0;
+}

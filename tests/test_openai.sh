@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The openai package as a client of `lowkey serve`. Skipped (77) without the default model, and where
+# ${LOWKEY_PYTHON:-python3} cannot import openai.
+set -u
+
+bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
+python=${LOWKEY_PYTHON:-python3}
+model=${LOWKEY_MODEL:-${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
+here=$(cd "$(dirname "$0")" && pwd)
+"$python" -c 'import openai' 2>/dev/null || { echo "$python has no openai package; name another with LOWKEY_PYTHON"; exit 77; }
+[ -f "$model" ] || { echo "no model at $model"; exit 77; }
+work=$(mktemp -d)
+trap 'kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+
+echo secret-key >"$work/keys"
+"$bin" serve -m "$model" --port 0 -c 2k --allow-kv presets --queue 8 --api-key-file "$work/keys" >"$work/out" 2>"$work/err" &
+server=$!
+for _ in $(seq 100); do
+  port=$(sed -n 's/.*:\([0-9]*\), cache.*/\1/p' "$work/out")
+  [ -n "$port" ] && break
+  sleep 0.1
+done
+[ -n "$port" ] || { echo "FAILED: the server did not start: $(cat "$work/err")"; exit 1; }
+timeout 200 "$python" "$here/openai_check.py" "$port" || { echo "FAILED"; cat "$work/err"; exit 1; }
+
+# It ends when asked to, with nothing to complain of.
+kill -TERM "$server"
+wait "$server" || { echo "FAILED: status $? after SIGTERM"; exit 1; }
+[ ! -s "$work/err" ] || { echo "FAILED: stderr: $(cat "$work/err")"; exit 1; }

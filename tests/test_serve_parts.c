@@ -1,0 +1,254 @@
+/* The server's parts that need no model: text from tokens, schemas, requests, queues of events. */
+#include "serve/answer.h"
+#include "serve/ask.h"
+#include "serve/emit.h"
+#include "serve/metrics.h"
+#include "serve/route.h"
+#include "serve/schema.h"
+#include "token/sampling.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- text from tokens ---------------------------------------------------------------------------- */
+
+/* Push pieces of bytes; what comes out, joined, with "|" where a stop string ended it. */
+static void emitted(const char *const *piece, const char *const *stop, char *out) {
+    struct lk_emit emit = {.stop = stop};
+    struct lk_piece given;
+    out[0] = 0;
+    while (stop[emit.n_stop]) emit.n_stop++;
+    for (; *piece; piece++) {
+        bool stopped = lk_emit_push(&emit, *piece, strlen(*piece), NULL, &given);
+        if (given.text) strcat(out, given.text);
+        lk_piece_free(&given);
+        if (!stopped) continue;
+        strcat(out, "|");
+        lk_emit_free(&emit);
+        return;
+    }
+    lk_emit_finish(&emit, &given);
+    if (given.text) strcat(out, given.text);
+    lk_piece_free(&given);
+    lk_emit_free(&emit);
+}
+
+static void text_is_whole_characters_without_stops(void **state) {
+    (void)state;
+    static const struct {
+        const char *piece[6], *stop[3], *want;
+    } cases[] = {
+        {{"hello", " ", "world"}, {NULL}, "hello world"},
+        {{"na\xc3", "\xaf", "ve"}, {NULL}, "na\xc3\xafve"},
+        {{"\xf0", "\x9f", "\x98", "\x80"}, {NULL}, "\xf0\x9f\x98\x80"},
+        {{"a\xff", "b"}, {NULL}, "a\xef\xbf\xbd" "b"},
+        {{"a\xe2\x82"}, {NULL}, "a\xef\xbf\xbd"},
+        {{"\xc3", "x"}, {NULL}, "\xef\xbf\xbdx"},
+        {{"one STO", "P two"}, {"STOP"}, "one |"},
+        {{"one ST", "ART"}, {"STOP"}, "one START"},
+        {{"aab"}, {"ab"}, "a|"},
+        {{"aa", "a", "b"}, {"ab"}, "aa|"},
+        {{"x12", "3"}, {"123", "23"}, "x|"},
+        {{"ab", "c"}, {"abcd", "bc"}, "a|"},
+        {{"abc"}, {"abcd"}, "abc"},
+        {{"\xe6\x97", "\xa5!"}, {"\xe6\x97\xa5"}, "|"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char out[200];
+        emitted(cases[i].piece, cases[i].stop, out);
+        assert_string_equal(out, cases[i].want);
+    }
+}
+
+static void logarithms_come_with_their_text(void **state) {
+    (void)state;
+    static const char *const stop[] = {"xyz"};
+    struct lk_emit emit = {.stop = stop, .n_stop = 1};
+    struct lk_piece piece;
+    struct lk_logprob lp = {.tok = 1};
+    assert_false(lk_emit_push(&emit, "ab", 2, &lp, &piece));
+    assert_int_equal(piece.n_lp, 1);
+    lk_piece_free(&piece);
+    lp.tok = 2;
+    assert_false(lk_emit_push(&emit, "cx", 2, &lp, &piece)); /* "x" may begin the stop string */
+    assert_int_equal(piece.len, 1);
+    assert_int_equal(piece.n_lp, 0);
+    lk_piece_free(&piece);
+    lp.tok = 3;
+    assert_false(lk_emit_push(&emit, "q", 1, &lp, &piece));
+    assert_int_equal(piece.n_lp, 2);
+    assert_int_equal(piece.lp[0].tok, 2);
+    lk_piece_free(&piece);
+    lp.tok = 4;
+    assert_true(lk_emit_push(&emit, "xyz", 3, &lp, &piece)); /* nothing of this token is shown */
+    assert_int_equal(piece.len, 0);
+    assert_int_equal(piece.n_lp, 0);
+    lk_piece_free(&piece);
+    lk_emit_free(&emit);
+}
+
+static void logarithms_are_of_the_softmax(void **state) {
+    (void)state;
+    float logits[40];
+    double sum = 0;
+    for (int i = 0; i < 40; i++) logits[i] = sinf(3.0f * (float)i) * 4;
+    for (int i = 0; i < 40; i++) sum += exp((double)logits[i]);
+    for (int top = 0; top <= LK_TOP_MOST; top++) {
+        struct lk_logprob lp = lk_logprob_of(logits, 40, 7, top);
+        assert_true(fabs((double)lp.logprob - log(exp((double)logits[7]) / sum)) < 1e-5);
+        assert_int_equal(lp.n_top, top);
+        for (int i = 0; i < top; i++) {
+            int better = 0;
+            for (int k = 0; k < 40; k++) better += logits[k] > logits[lp.top[i].tok];
+            assert_int_equal(better, i);
+        }
+    }
+}
+
+/* ---- schemas ------------------------------------------------------------------------------------------ */
+
+static char *grammar_of(const char *schema, struct lk_fault *fault) {
+    json_t *json = json_loads(schema, 0, NULL);
+    assert_non_null(json);
+    char *text = lk_schema_grammar(json, fault);
+    json_decref(json);
+    return text;
+}
+
+static void schemas_become_grammars_or_are_refused_by_name(void **state) {
+    (void)state;
+    static const char *const good[] = {
+        "{}", "{\"type\": \"object\"}", "{\"type\": \"string\", \"minLength\": 1, \"maxLength\": 5}", "{\"enum\": [\"a\\\"b\", 5, null, [1]]}",
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": \"string\"}}, \"required\": [\"b\"]}",
+        "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"number\"}}", "{\"type\": \"object\", \"additionalProperties\": false}",
+        "{\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"minItems\": 2, \"maxItems\": 4}", "{\"type\": \"array\", \"maxItems\": 1}", "{\"type\": \"array\", \"maxItems\": 0}",
+        "{\"$ref\": \"#/$defs/n\", \"$defs\": {\"n\": {\"type\": \"object\", \"properties\": {\"next\": {\"anyOf\": [{\"$ref\": \"#/$defs/n\"}, {\"type\": \"null\"}]}}, \"required\": [\"next\"]}}}",
+        "{\"title\": \"T\", \"description\": \"d\", \"type\": [\"string\", \"null\"], \"maxLength\": 3}", "{\"allOf\": [{\"type\": \"null\"}]}",
+    };
+    static const struct {
+        const char *schema, *named;
+    } bad[] = {
+        {"{\"type\": \"string\", \"pattern\": \"a+\"}", "pattern"},       {"{\"type\": \"integer\", \"minimum\": 3}", "minimum"},
+        {"{\"type\": \"object\", \"patternProperties\": {}}", "patternProperties"}, {"{\"type\": \"colour\"}", "colour"},
+        {"{\"$ref\": \"#/nowhere\"}", "#/nowhere"}, {"{\"$ref\": \"http://x.example/s\"}", "http://x.example/s"},
+        {"{\"type\": \"array\", \"minItems\": 3, \"maxItems\": 2}", "minItems"}, {"{\"not\": {}}", "not"},
+        {"{\"type\": \"object\", \"properties\": {\"a\": {}}, \"required\": [\"b\"]}", "required"},
+        {"{\"$ref\": \"#\"}", "nesting"}, {"{\"anyOf\": []}", "alternatives"},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        struct lk_fault fault = {0};
+        char *text = grammar_of(good[i], &fault);
+        if (!text) fail_msg("%s: %s", good[i], fault.msg);
+        free(text);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct lk_fault fault = {0};
+        assert_null(grammar_of(bad[i].schema, &fault));
+        assert_int_equal(fault.status, 400);
+        if (!strstr(fault.msg, bad[i].named)) fail_msg("%s: %s", bad[i].schema, fault.msg);
+    }
+}
+
+/* ---- queues of events ---------------------------------------------------------------------------------- */
+
+static struct lk_call *make_call(size_t n_job) {
+    struct lk_call *call = calloc(1, sizeof *call);
+    call->job = calloc(n_job, sizeof *call->job);
+    call->n_job = n_job;
+    call->refs = 1;
+    pthread_mutex_init(&call->lock, NULL);
+    pthread_cond_init(&call->changed, NULL);
+    return call;
+}
+
+static void queues_are_bounded_and_end(void **state) {
+    (void)state;
+    struct lk_call *call = make_call(2);
+    struct lk_event event;
+    size_t n = 0;
+    while (lk_call_has_room(call)) {
+        event = (struct lk_event){.kind = LK_EVENT_PIECE, .piece = {.text = strdup("x"), .len = 1}};
+        lk_call_push(call, &event);
+        n++;
+    }
+    assert_true(n > 2 && n <= LK_FEED);
+    for (int i = 0; i < 2 * LK_FEED; i++) { /* pushed without asking: dropped, not grown */
+        event = (struct lk_event){.kind = LK_EVENT_PIECE, .piece = {.text = strdup("y"), .len = 1}};
+        lk_call_push(call, &event);
+    }
+    call->job[1].outcome.finish = "stop";
+    lk_call_done(call, &call->job[1]);
+    struct lk_fault fault;
+    lk_fault_set(&fault, 503, "x", NULL, "first");
+    lk_call_fail(call, &fault);
+    lk_fault_set(&fault, 500, "y", NULL, "second");
+    lk_call_fail(call, &fault);
+    size_t pieces = 0;
+    while (lk_call_pop(call, 0, &event) && event.kind == LK_EVENT_PIECE) {
+        pieces++;
+        lk_piece_free(&event.piece);
+    }
+    assert_int_equal(pieces, LK_FEED);
+    assert_int_equal(event.kind, LK_EVENT_DONE);
+    assert_int_equal(event.job, 1);
+    assert_true(lk_call_pop(call, 0, &event));
+    assert_int_equal(event.kind, LK_EVENT_FAULT);
+    assert_int_equal(call->fault.status, 503);
+    assert_false(lk_call_pop(call, 0.01, &event));
+    lk_call_release(call);
+}
+
+/* ---- and the rest ---------------------------------------------------------------------------------------- */
+
+static void secrets_are_compared_whole(void **state) {
+    (void)state;
+    assert_true(lk_same_secret("abc", "abc"));
+    assert_false(lk_same_secret("abd", "abc"));
+    assert_false(lk_same_secret("ab", "abc"));
+    assert_false(lk_same_secret("abcabc", "abc"));
+    assert_false(lk_same_secret("", "abc"));
+    assert_false(lk_same_secret("abc", ""));
+}
+
+static void faults_are_one_line_of_text(void **state) {
+    (void)state;
+    struct lk_fault fault;
+    lk_fault_set(&fault, 400, "c", "p", "bad\nline \x01 %s", "\xff tail");
+    assert_string_equal(fault.msg, "bad line   ");
+    char *text;
+    json_t *json = lk_fault_json(&fault);
+    text = json_dumps(json, JSON_SORT_KEYS);
+    assert_string_equal(text, "{\"error\": {\"code\": \"c\", \"message\": \"bad line   \", \"param\": \"p\", \"type\": \"invalid_request_error\"}}");
+    free(text);
+    json_decref(json);
+}
+
+static void times_fall_into_buckets(void **state) {
+    (void)state;
+    static struct lk_metrics metrics;
+    struct lk_buf out = {0};
+    lk_times_add(&metrics.prompt, 0.02);
+    lk_times_add(&metrics.prompt, 1e9);
+    lk_metrics_print(&metrics, &out);
+    assert_false(out.failed);
+    assert_non_null(strstr(out.at, "lowkey_prompt_seconds_bucket{le=\"0.01\"} 0\n"));
+    assert_non_null(strstr(out.at, "lowkey_prompt_seconds_bucket{le=\"0.03\"} 1\n"));
+    assert_non_null(strstr(out.at, "lowkey_prompt_seconds_bucket{le=\"+Inf\"} 2\n"));
+    lk_buf_free(&out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_whole_characters_without_stops), cmocka_unit_test(logarithms_come_with_their_text),
+        cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
+        cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),
+        cmocka_unit_test(faults_are_one_line_of_text),            cmocka_unit_test(times_fall_into_buckets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
