@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { KEY_ROOM = 256 };
 
@@ -109,6 +110,12 @@ static void describe(json_t *record, const struct lk_subject *subject) {
     json_object_set_new(record, "bytes_per_token", json_real(stats.bytes_per_token));
 }
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static lk_status keep(struct run *run, const struct job *job, const char *kv, size_t i, json_t *record, lk_err *err) {
     char key[KEY_ROOM];
     job->task->key(job->set.state, i, key, sizeof key);
@@ -129,8 +136,10 @@ static lk_status run_item(struct run *run, const struct job *job, struct lk_subj
     if (!record) return lk_fail(err, LK_E_NOMEM, "no memory for an item");
     const json_t *full = is_full(subject->kv) ? NULL : record_of(run, job, lk_subject_full(subject->kv), i);
     item_begin(run, job->task->name, subject->kv, job->task->cost(job->set.state, i));
+    double start = now();
     lk_status status = job->task->run(job->set.state, i, subject, full, record, err);
     if (status == LK_OK) {
+        json_object_set_new(record, "seconds", json_real(now() - start));
         describe(record, subject);
         status = keep(run, job, subject->kv, i, record, err);
     }

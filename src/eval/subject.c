@@ -158,7 +158,7 @@ lk_status lk_subject_nll(struct lk_subject *s, const int32_t *tok, size_t n_give
 
 static void predictor_clear(void *self) { lk_subject_clear(self); }
 
-static lk_status predictor_read(void *self, const int32_t *tok, size_t n, lk_err *err) { return lk_subject_read(self, tok, n, true, err); }
+static lk_status predictor_read(void *self, const int32_t *tok, size_t n, bool all, lk_err *err) { return lk_subject_read(self, tok, n, all, err); }
 
 static const float *predictor_logits(void *self, int32_t row) { return lk_subject_logits(self, row); }
 
