@@ -5,6 +5,7 @@
 # without a model the good paths are skipped (status 77).
 set -u
 
+# shellcheck source=program.sh
 . "$(dirname "$0")/program.sh" || exit 1
 default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf
 model=${LOWKEY_MODEL:-$default}

@@ -5,6 +5,7 @@
 # LOWKEY_BIN: the program.
 set -u
 
+# shellcheck source=program.sh
 . "$(dirname "$0")/program.sh" || exit 1
 source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the source directory}
 
