@@ -87,6 +87,11 @@ lk_status lk_step(struct lk_session *session, const int32_t *tok, int n_tok, boo
 /* prefill.c: read a prompt into an empty session, exactly and layer by layer. */
 lk_status lk_prefill(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
 
+/* prefill.c: read one prompt into n > 0 sessions of one model, whatever their recipes, as lk_session_sync would
+ * read it into each of them when empty. What they held is forgotten; tok: of the vocabulary. Its exact rows are computed once; the first
+ * session's progress is called. After a failure all are empty. */
+lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok, size_t n_tok, lk_err *err);
+
 /* step.c: nodes that attend with pre's queries to job->read once `ready` is computed, and with it
  * job->n_range; the result is [n_tok][n_head * d_head]. last: lk_combine_node, or what calls it. */
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job, const struct lk_pre *pre,
@@ -103,8 +108,8 @@ lk_status lk_session_want_logits(struct lk_session *session, size_t n, lk_err *e
  * is called. After a failure the session is empty. */
 lk_status lk_session_repeat(struct lk_session *session, const struct lk_session *source, size_t n_tok, lk_err *err);
 
-/* repeat.c: make a session stand where `from` stands; both have the same model and recipe. After a
- * failure it is empty. */
+/* repeat.c: make a session stand where `from` stands, with its last logits; both have the same model and
+ * recipe. After a failure it is empty. */
 lk_status lk_session_copy(struct lk_session *session, const struct lk_session *from, lk_err *err);
 
 /* The cache's shape for a model. */

@@ -109,6 +109,16 @@ lk_status lk_session_copy(struct lk_session *s, const struct lk_session *from, l
     lk_session_clear(s);
     lk_status status = lk_cache_copy(s->cache, from->cache, err);
     if (status != LK_OK) return status;
+    if (from->n_logits > 0) {
+        size_t n_vocab = s->model->net->hp.n_vocab;
+        status = lk_session_want_logits(s, 1, err);
+        if (status != LK_OK) {
+            lk_session_clear(s);
+            return status;
+        }
+        memcpy(s->logits, from->logits + (from->n_logits - 1) * n_vocab, n_vocab * sizeof *s->logits);
+        s->n_logits = 1;
+    }
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
     s->n_tok = from->n_tok;
     return LK_OK;

@@ -57,6 +57,16 @@ double lk_question_cost(const void *state, size_t i) {
 
 /* ---- running an item ------------------------------------------------------------------------------ */
 
+lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err) {
+    const struct questions *q = state;
+    struct lk_item_tokens t;
+    lk_status status = lk_item_tokenize(&q->reader, &q->items.item[i], &t, err);
+    if (status != LK_OK) return status;
+    *tok = t.tok;
+    *n = t.n_head;
+    return LK_OK;
+}
+
 /* Stand after the item's head and tail, the tail read through the cache. */
 static lk_status ask(struct lk_subject *subject, const struct lk_item_tokens *t, lk_err *err) {
     lk_status status = lk_subject_prompt(subject, t->tok, t->n_head, err);
@@ -100,13 +110,12 @@ static void make_ascii(char *text) {
         if (*c >= 0x80) *c = '?';
 }
 
-/* A greedy answer as text. Owned: free(). */
+/* After ask: a greedy answer as text. Owned: free(). */
 static lk_status generate(struct lk_subject *subject, const struct lk_item *item, const struct lk_item_tokens *t, char **text, lk_err *err) {
     size_t room = (size_t)subject->n_ctx - t->n_head - t->n_tail, most = item->n_generate < room ? item->n_generate : room, n = 0;
     int32_t *tok = calloc(most + 1, sizeof *tok);
     if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    lk_status status = ask(subject, t, err);
-    if (status == LK_OK) status = lk_subject_generate(subject, most, item->stop, tok, &n, err);
+    lk_status status = lk_subject_generate(subject, most, item->stop, tok, &n, err);
     if (status == LK_OK && !(*text = lk_task_detokenize(subject->model, tok, n))) status = lk_fail(err, LK_E_NOMEM, "no memory for an answer");
     free(tok);
     json_t *json = *text ? json_string(*text) : NULL; /* jansson takes UTF-8 only */
@@ -153,9 +162,11 @@ lk_status lk_question_run(void *state, size_t i, struct lk_subject *subject, con
     lk_status status = lk_item_tokenize(&q->reader, item, &t, err);
     if (status != LK_OK) return status;
     if (t.n_head + t.n_tail >= (size_t)subject->n_ctx) status = lk_fail(err, LK_E_FULL, "%zu tokens leave no room for an answer; give a larger -c", t.n_head + t.n_tail);
-    if (status == LK_OK && t.n_answer) status = ask(subject, &t, err);
+    if (status == LK_OK) status = ask(subject, &t, err);
+    if (status == LK_OK && t.n_answer) status = lk_subject_save(subject, err);
     if (status == LK_OK && t.n_answer) status = score_answer(subject, &t, &nll, &greedy, err);
     bool settled = is_settled(item, greedy);
+    if (status == LK_OK && t.n_answer && !settled) status = lk_subject_restore(subject, err);
     if (status == LK_OK && !settled) status = generate(subject, item, &t, &text, err);
     if (status == LK_OK) status = describe(q, item, &t, record, err);
     if (status == LK_OK) status = record_scores(item, settled ? item->answer : text, nll, record, err);
