@@ -1,6 +1,7 @@
 #include "eval/question.h"
 
 #include "base/ledger.h"
+#include "eval/rouge.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -145,6 +146,17 @@ static lk_status record_scores(const struct lk_item *item, const char *text, dou
     return failed ? lk_fail(err, LK_E_NOMEM, "no memory for a record") : LK_OK;
 }
 
+/* Of a summary, how much of its words the full cache's shares: how far the cache changed it, not how good it is. */
+static lk_status compare_summary(const struct lk_item *item, const char *text, const json_t *full, json_t *record, lk_err *err) {
+    const char *other = json_string_value(json_object_get(full, "answer"));
+    struct lk_rouge rouge;
+    if (item->match != LK_MATCH_ROUGE || !other) return LK_OK;
+    lk_status status = lk_rouge(other, text, &rouge, err);
+    if (status != LK_OK) return status;
+    if (json_object_set_new(record, "rougeL_full", json_real(rouge.l.f))) return lk_fail(err, LK_E_NOMEM, "no memory for a record");
+    return LK_OK;
+}
+
 /* Where greedy decoding would begin with the right answer, that is the answer of a task that looks for
  * it in the text, and nothing needs to be generated. */
 static bool is_settled(const struct lk_item *item, bool greedy) {
@@ -152,7 +164,6 @@ static bool is_settled(const struct lk_item *item, bool greedy) {
 }
 
 lk_status lk_question_run(void *state, size_t i, struct lk_subject *subject, const json_t *full, json_t *record, lk_err *err) {
-    (void)full;
     const struct questions *q = state;
     const struct lk_item *item = &q->items.item[i];
     struct lk_item_tokens t;
@@ -170,6 +181,7 @@ lk_status lk_question_run(void *state, size_t i, struct lk_subject *subject, con
     if (status == LK_OK && !settled) status = generate(subject, item, &t, &text, err);
     if (status == LK_OK) status = describe(q, item, &t, record, err);
     if (status == LK_OK) status = record_scores(item, settled ? item->answer : text, nll, record, err);
+    if (status == LK_OK && !settled) status = compare_summary(item, text, full, record, err);
     free(text);
     lk_item_tokens_free(&t);
     return status;
@@ -217,13 +229,13 @@ static void summarise_field(struct lk_result *result, const json_t *records, con
     snprintf(change, sizeof change, "%s_change", name);
     snprintf(series, sizeof series, "%s_by_length", name);
     lk_metric_mean(result, name, records, field);
-    if (full) add_change(result, change, records, full, field);
+    if (full && any_has(full, field)) add_change(result, change, records, full, field);
     if (any_has(records, "length")) lk_series_mean(result, series, "length (tokens)", field, records, "length", field);
     if (any_has(records, "depth")) lk_heat_mean(result, name, "length (tokens)", "depth (%)", records, "length", "depth", field);
 }
 
 static void summarise_part(struct lk_result *result, const json_t *records, const json_t *full, const char *part) {
-    static const char *const field[] = {"score", "exact_match", "rouge1", "rouge2", "rougeL", "nll"};
+    static const char *const field[] = {"score", "exact_match", "rouge1", "rouge2", "rougeL", "rougeL_full", "nll"};
     json_t *some = records_of_part(records, part), *some_full = full ? records_of_part(full, part) : NULL;
     if (!some || (full && !some_full)) result->failed = true;
     for (size_t f = 0; !result->failed && f < sizeof field / sizeof field[0]; f++) summarise_field(result, some, some_full, part, field[f]);

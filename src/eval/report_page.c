@@ -46,7 +46,7 @@ const char *lk_page_name(char *buf, size_t cap, const char *name) {
     } known[] = {{"ppl", "perplexity"}, {"kl_mean", "KL"}, {"kl_p99", "KL p99"}, {"kl_p999", "KL p99.9"}, {"top1", "same top token"},
                  {"kl_by_depth", "KL by depth in the context"}, {"hellinger_by_layer", "Distance of attention (Hellinger) by layer"},
                  {"acc_norm", "accuracy (normalised)"}, {"acc", "accuracy"}, {"bits_per_value", "bits/value"}, {"bytes_per_token", "bytes/token"},
-                 {"rouge1", "ROUGE-1"}, {"rouge2", "ROUGE-2"}, {"rougeL", "ROUGE-L"}, {"rougeLsum", "ROUGE-Lsum"}, {"rouge_l", "ROUGE-L"},
+                 {"rouge1", "ROUGE-1"}, {"rouge2", "ROUGE-2"}, {"rougeL", "ROUGE-L"}, {"rougeL_full", "ROUGE-L to full"}, {"rougeLsum", "ROUGE-Lsum"}, {"rouge_l", "ROUGE-L"},
                  {"rouge_1", "ROUGE-1"}, {"rouge_2", "ROUGE-2"}, {"decode_tps", "decode tokens/s"}, {"prefill_tps", "prefill tokens/s"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].name, name) == 0) return known[i].words;
