@@ -314,6 +314,8 @@ static void test_sync_keeps_what_it_can(void **state) {
     assert_int_equal(lk_session_sync(s, tok, 150, &kept, NULL), LK_OK);
     assert_int_equal(kept, 120);
     assert_int_equal(lk_session_n_tok(s), 150);
+    assert_int_equal(lk_session_sync(s, tok, 150, &kept, NULL), LK_OK);
+    assert_int_equal(kept, 150);
     float *again = malloc(n_vocab * sizeof *again);
     memcpy(again, lk_session_logits(s, -1), n_vocab * sizeof *again);
     lk_session_clear(s);

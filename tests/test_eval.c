@@ -1,4 +1,4 @@
-/* Evaluation on tiny models: subjects, items, and results that survive interruptions. */
+/* Evaluation on tiny models: tasks, figures, and results that survive interruptions. */
 #include "support.h"
 #include "tiny_gguf.h"
 
@@ -55,140 +55,8 @@ static size_t count(const char *text_of, const char *what) {
     return n;
 }
 
-/* ---- subjects ------------------------------------------------------------------------------------- */
-
 static struct lk_models models_of(lk_weights weights) {
     return (struct lk_models){.path = model_path, .opts = {.n_threads = 1, .weights = weights}};
-}
-
-static struct lk_subject *open_subject(struct lk_models *models, const char *kv) {
-    struct lk_subject *subject = NULL;
-    lk_err err = {0};
-    if (lk_subject_open(&subject, models, kv, CTX, &err) != LK_OK) fail_msg("%s: %s", kv, err.msg);
-    return subject;
-}
-
-static void random_tokens(int32_t *tok, size_t n, size_t n_vocab, uint64_t seed) {
-    struct random r = {seed};
-    for (size_t i = 0; i < n; i++) tok[i] = random_int(&r, 0, (int)n_vocab - 1);
-}
-
-/* A session with the recipe f16 and libllama's context predict the same: both stand for the full cache. */
-static void test_both_kinds_agree(void **state) {
-    (void)state;
-    enum { STEP = 32 };
-    struct lk_models models = models_of(LK_WEIGHTS_AS_SHIPPED);
-    struct lk_subject *subject[] = {open_subject(&models, "f16"), open_subject(&models, "llama.cpp:f16"), open_subject(&models, "llama.cpp:q4_0")};
-    struct lk_predictor predictor[3];
-    struct lk_prediction *score[3];
-    size_t n = lk_compare_scored(CTX), n_vocab = subject[0]->n_vocab;
-    int32_t tok[CTX];
-    lk_err err = {0};
-    float *work = malloc((STEP + 1) * n_vocab * sizeof *work);
-    random_tokens(tok, CTX, n_vocab, 1);
-    for (int i = 0; i < 3; i++) {
-        predictor[i] = lk_subject_predictor(subject[i]);
-        score[i] = malloc(n * sizeof *score[i]);
-    }
-    if (lk_compare_chunk(predictor, 3, n_vocab, tok, CTX, STEP, work, score, NULL, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
-    lk_compare_result same = lk_compare_summarise(score[1], n), worse = lk_compare_summarise(score[2], n);
-    print_message("llama.cpp:f16 against f16: KL %.3g; q4_0: %.3g\n", same.kl_mean, worse.kl_mean);
-    assert_true(same.kl_mean < 1e-5 && same.top1 > 0.95);
-    assert_true(worse.kl_mean > 10 * same.kl_mean);
-    assert_true(fabs(lk_subject_stats(subject[2]).bits_per_value - 4.5) < 1e-9);
-    assert_int_equal(lk_subject_stats(subject[1]).cache_bytes, lk_subject_stats(subject[1]).f16_bytes);
-    for (int i = 0; i < 3; i++) {
-        free(score[i]);
-        lk_subject_close(subject[i]);
-    }
-    free(work);
-    lk_models_close(&models);
-}
-
-/* With f32 weights libllama reads a temporary copy, which is gone afterwards. */
-static void test_f32_weights(void **state) {
-    (void)state;
-    struct lk_models models = models_of(LK_WEIGHTS_F32);
-    struct lk_subject *ours = open_subject(&models, "f16"), *theirs = open_subject(&models, "llama.cpp:plain");
-    int32_t tok[64];
-    double a, b;
-    random_tokens(tok, 64, ours->n_vocab, 2);
-    assert_int_equal(lk_subject_nll(ours, tok, 10, 64, &a, NULL, NULL), LK_OK);
-    assert_int_equal(lk_subject_nll(theirs, tok, 10, 64, &b, NULL, NULL), LK_OK);
-    assert_true(fabs(a - b) < 1e-3 * a);
-    lk_subject_close(ours);
-    lk_subject_close(theirs);
-    lk_models_close(&models);
-}
-
-/* The likelihood of a continuation is the sum over its tokens, whatever was read before. */
-static void test_likelihoods_add_up(void **state) {
-    (void)state;
-    static const char *const kv[] = {"f16", "selective", "llama.cpp:f16"};
-    enum { N = 200, GIVEN = 37 };
-    struct lk_models models = models_of(LK_WEIGHTS_AS_SHIPPED);
-    for (int i = 0; i < 3; i++) {
-        struct lk_subject *s = open_subject(&models, kv[i]);
-        int32_t tok[N], other[N];
-        float each[N];
-        double whole, again, part;
-        random_tokens(tok, N, s->n_vocab, 3);
-        random_tokens(other, N, s->n_vocab, 4);
-        assert_int_equal(lk_subject_nll(s, tok, GIVEN, N, &whole, each, NULL), LK_OK);
-        double sum = 0;
-        for (int t = 0; t < N - GIVEN; t++) sum += each[t];
-        assert_true(fabs(sum - whole) < 1e-3 * whole);
-        memcpy(other, tok, GIVEN * sizeof *tok);
-        assert_int_equal(lk_subject_nll(s, other, GIVEN, N, &part, NULL, NULL), LK_OK);
-        assert_int_equal(lk_subject_nll(s, tok, GIVEN, N, &again, NULL, NULL), LK_OK);
-        assert_true(fabs(again - whole) < 1e-3 * whole);
-        assert_true(fabs(part - whole) > 1e-3 * whole);
-        assert_int_equal(lk_subject_nll(s, tok, N, N, &part, NULL, NULL), LK_E_ARG);
-        assert_int_equal(lk_subject_nll(s, tok, 0, N, &part, NULL, NULL), LK_E_ARG);
-        lk_subject_close(s);
-    }
-    lk_models_close(&models);
-}
-
-/* Generation is greedy and ends where it was told to. */
-static void test_generation(void **state) {
-    (void)state;
-    enum { N = 24 };
-    struct lk_models models = models_of(LK_WEIGHTS_AS_SHIPPED);
-    struct lk_subject *s = open_subject(&models, "f16"), *t = open_subject(&models, "llama.cpp:f16");
-    int32_t tok[40], a[N], b[N], c[N];
-    size_t n_a, n_b, n_c;
-    random_tokens(tok, 40, s->n_vocab, 5);
-    assert_int_equal(lk_subject_generate(s, N, NULL, a, &n_a, NULL), LK_E_ARG);
-    assert_int_equal(lk_subject_prompt(s, tok, 40, NULL), LK_OK);
-    assert_int_equal(lk_subject_generate(s, N, NULL, a, &n_a, NULL), LK_OK);
-    assert_int_equal(lk_subject_prompt(t, tok, 40, NULL), LK_OK);
-    assert_int_equal(lk_subject_generate(t, N, NULL, b, &n_b, NULL), LK_OK);
-    assert_true(n_a == N || n_a == n_b);
-    assert_true(n_a > 0 && a[0] == b[0]);
-    /* The stop text is found where it appears first. */
-    char piece[64];
-    size_t first = 0;
-    while (first < n_a && !lk_token_text(models.lowkey, a[first], piece, sizeof piece)) first++;
-    if (first < n_a) {
-        assert_int_equal(lk_subject_prompt(s, tok, 40, NULL), LK_OK);
-        assert_int_equal(lk_subject_generate(s, N, piece, c, &n_c, NULL), LK_OK);
-        assert_true(n_c <= first + 1 && memcmp(a, c, n_c * sizeof *a) == 0);
-    }
-    lk_subject_close(s);
-    lk_subject_close(t);
-    lk_models_close(&models);
-}
-
-static void test_names_of_subjects(void **state) {
-    (void)state;
-    lk_err err = {0};
-    assert_int_equal(lk_subject_check("llama.cpp:q8_0", &err), LK_OK);
-    assert_int_equal(lk_subject_check("llama.cpp:q9", &err), LK_E_ARG);
-    assert_non_null(strstr(err.msg, "iq4_nl"));
-    assert_int_equal(lk_subject_check("nonsense", &err), LK_E_FORMAT);
-    assert_string_equal(lk_subject_full("llama.cpp:q8_0"), "llama.cpp:f16");
-    assert_string_equal(lk_subject_full("best-3"), "f16");
 }
 
 /* ---- figures ----------------------------------------------------------------------------------------- */
@@ -583,11 +451,9 @@ int main(void) {
     struct random r = {7};
     for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = (char)(random_int(&r, 0, 4) ? random_int(&r, 'a', 'z') : ' ');
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_of_subjects),  cmocka_unit_test(test_means),
-        cmocka_unit_test(test_results_survive),    cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_what_is_scored),     cmocka_unit_test(test_bytes_are_the_ledgers), /* forks: before threads */
-        cmocka_unit_test(test_both_kinds_agree),   cmocka_unit_test(test_f32_weights),
-        cmocka_unit_test(test_likelihoods_add_up), cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_means),              cmocka_unit_test(test_results_survive),
+        cmocka_unit_test(test_choices),            cmocka_unit_test(test_what_is_scored),
+        cmocka_unit_test(test_bytes_are_the_ledgers), /* forks: before threads */
         cmocka_unit_test(test_figures_of_text),    cmocka_unit_test(test_interrupted_runs_go_on),
         cmocka_unit_test(test_bad_input),          cmocka_unit_test(test_choice_task), /* makes data, of which there was none */
     };

@@ -5,28 +5,15 @@
 # LOWKEY_BIN: the program.
 set -u
 
-bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
+# shellcheck source=program.sh
+. "$(dirname "$0")/program.sh" || exit 1
 source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the source directory}
-[ -x "$bin" ] || { echo "FAILED: no program at $bin"; exit 1; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
 
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
-
-# bad WORDS ARGUMENT...: status 1, one line on stderr that holds WORDS, no page and nothing half-written.
-bad() {
-  local words=$1 status
+# refused WORDS ARGUMENT...: `lowkey report` says so, and there is no page and nothing half-written.
+refused() {
+  local words=$1
   shift
-  timeout 60 "$bin" report "$@" >out 2>err
-  status=$?
-  [ $status = 1 ] || fail "report $*: status $status, expected 1"
-  [ "$(wc -l <err)" = 1 ] || fail "report $*: stderr is: $(head -c 400 err)"
-  grep -qF -- "$words" err || fail "report $*: expected '$words' in: $(head -c 400 err)"
+  bad "$words" report "$@"
   [ ! -e bad.html ] || fail "report $*: left a page"
   compgen -G '*.html.*' && fail "report $*: left a temporary file"
 }
@@ -37,10 +24,9 @@ sed 's/"Sample-135M"/"Other-1B"/' good.jsonl >other.jsonl
 
 # ---- pages --------------------------------------------------------------------------------------
 
-"$bin" report good.jsonl other.jsonl --bench bench.json -o page.html >out 2>err || fail "report: $(cat err)"
-[ ! -s err ] || fail "report says: $(cat err)"
-"$bin" report hostile.jsonl --bench hostile.json -o hostile.html 2>err || fail "hostile names: $(cat err)"
-"$bin" report --bench bench.json -o speed.html 2>err || fail "speed alone: $(cat err)"
+good report good.jsonl other.jsonl --bench bench.json -o page.html
+good report hostile.jsonl --bench hostile.json -o hostile.html
+good report --bench bench.json -o speed.html
 
 python3 - <<'END' || failures=$((failures + 1))
 import re
@@ -140,26 +126,26 @@ printf '{"results":[]}' >empty.json
 printf '[' >cut.json
 printf '{"results":[{"kv":"f16","depth":0,"decode_tps":"fast"}]}' >fast.json
 
-bad "no results: give files" -o bad.html
-bad "no output: give -o" good.jsonl
-bad "cannot open results missing.jsonl: No such file" missing.jsonl -o bad.html
-bad "text.jsonl, line 1: not JSON" text.jsonl -o bad.html
-bad "headless.jsonl, line 1: no results of lowkey eval" headless.jsonl -o bad.html
-bad "empty.jsonl has no results yet" empty.jsonl -o bad.html
-bad "nothing.jsonl has no results yet" nothing.jsonl -o bad.html
-bad 'riddle.jsonl, line 4: a line of type "riddle"' riddle.jsonl -o bad.html
-bad "torn.jsonl, line 4: not JSON" torn.jsonl -o bad.html
-bad "word.jsonl, line 2: a metric" word.jsonl -o bad.html
-bad "uneven.jsonl, line 2: a series" uneven.jsonl -o bad.html
-bad "hole.jsonl, line 2: a heat map" hole.jsonl -o bad.html
-bad 'nameless.jsonl, line 2: a result without "task" or "kv"' nameless.jsonl -o bad.html
-bad "array.jsonl, line 2: a line of type" array.jsonl -o bad.html
-bad "good.jsonl and again.jsonl both have results of text under f16" good.jsonl again.jsonl -o bad.html
-bad 'empty.json: no "results"' --bench empty.json -o bad.html
-bad "cut.json, line 1: not JSON" --bench cut.json -o bad.html
-bad "fast.json: a speed or a size" --bench fast.json -o bad.html
-bad "cannot write missing/bad.html: No such file" good.jsonl -o missing/bad.html
-bad "cannot write $work: it is no ordinary file" good.jsonl -o "$work"
+refused "no results: give files" -o bad.html
+refused "no output: give -o" good.jsonl
+refused "cannot open results missing.jsonl: No such file" missing.jsonl -o bad.html
+refused "text.jsonl, line 1: not JSON" text.jsonl -o bad.html
+refused "headless.jsonl, line 1: no results of lowkey eval" headless.jsonl -o bad.html
+refused "empty.jsonl has no results yet" empty.jsonl -o bad.html
+refused "nothing.jsonl has no results yet" nothing.jsonl -o bad.html
+refused 'riddle.jsonl, line 4: a line of type "riddle"' riddle.jsonl -o bad.html
+refused "torn.jsonl, line 4: not JSON" torn.jsonl -o bad.html
+refused "word.jsonl, line 2: a metric" word.jsonl -o bad.html
+refused "uneven.jsonl, line 2: a series" uneven.jsonl -o bad.html
+refused "hole.jsonl, line 2: a heat map" hole.jsonl -o bad.html
+refused 'nameless.jsonl, line 2: a result without "task" or "kv"' nameless.jsonl -o bad.html
+refused "array.jsonl, line 2: a line of type" array.jsonl -o bad.html
+refused "good.jsonl and again.jsonl both have results of text under f16" good.jsonl again.jsonl -o bad.html
+refused 'empty.json: no "results"' --bench empty.json -o bad.html
+refused "cut.json, line 1: not JSON" --bench cut.json -o bad.html
+refused "fast.json: a speed or a size" --bench fast.json -o bad.html
+refused "cannot write missing/bad.html: No such file" good.jsonl -o missing/bad.html
+refused "cannot write $work: it is no ordinary file" good.jsonl -o "$work"
 
 # A page that is there stays as it was when the new one fails.
 echo old >old.html

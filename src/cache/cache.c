@@ -355,6 +355,8 @@ lk_status lk_cache_take_blocks(struct lk_cache *cache, int layer, lk_err *err) {
             struct lk_stream *stream = &cache->stream[layer][side];
             int64_t n_block = lk_level_blocks(&stream->rule[i], &stream->fill[i]);
             while (ok && stream->level[i].n_block < n_block) ok = add_block(cache, &stream->level[i]);
+            /* Kernels multiply a tile's rows before the level's first by zero, which must not be 0 x NaN. */
+            if (ok && n_block && stream->fill[i].skip) memset(stream->level[i].block[0], 0, stream->level[i].block_bytes);
         }
     if (ok) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d; use a smaller recipe or context", layer);

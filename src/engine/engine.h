@@ -138,6 +138,12 @@ lk_status lk_pass_eval(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_e
 /* prefill.c: read a prompt into an empty session, exactly and layer by layer. */
 lk_status lk_prefill(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
 
+/* prefill.c: read one prompt into n > 0 sessions of one model, whatever their recipes, as lk_session_sync would
+ * read it into each of them when empty. What they held is forgotten; tok: of the vocabulary. Exact rows are
+ * computed once for all sessions but those whose policies choose rows; the first session's progress is called.
+ * After a failure all are empty. */
+lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok, size_t n_tok, lk_err *err);
+
 /* step.c: the slots of a sequence's layer, or NULL. */
 const struct lk_slots *lk_seq_slots(const struct lk_seq *seq, int layer);
 

@@ -16,7 +16,9 @@ struct exact {
 };
 
 struct prefill {
-    struct lk_session    *s;
+    struct lk_session    *s;      /* computes: the first of all */
+    struct lk_session *const *all; /* [n_all] get the rows       */
+    size_t                n_all;
     const struct lk_net  *net;
     size_t                n_tok;
     float                *x;      /* [n_tok][n_embd] hidden states */
@@ -93,8 +95,8 @@ static void keep_exact(struct ggml_tensor *dst, int ith, int nth, void *userdata
                                   (char *)p->exact[side].block + head * stream->level[0].head_bytes, (int)stream->n_tok - n, n,
                                   (const float *)dst->src[side]->data + (size_t)head * d, (size_t)n_head * d);
     }
-    if (ith == nth - 1 && p->exact[LK_K].stream.n_tok == n)
-        lk_cache_observe(p->s->cache, p->job.layer, dst->src[2]->data, n, p->net->hp.n_head);
+    if (ith != nth - 1 || p->exact[LK_K].stream.n_tok != n) return;
+    for (size_t i = 0; i < p->n_all; i++) lk_cache_observe(p->all[i]->cache, p->job.layer, dst->src[2]->data, n, p->net->hp.n_head);
 }
 
 /* Custom node: which of the layer's rows stay, in a layer with slots. */
@@ -107,13 +109,14 @@ static void choose(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
         lk_slots_choose(p->s->cache, p->job.layer, head, slots->hears ? p->heard : NULL, exact, p->order + (size_t)head * p->n_tok);
 }
 
-/* Custom node: the layer's exact rows, all there, into the cache. */
+/* Custom node: the layer's exact rows, all there, into the caches. */
 static void compress(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     (void)dst;
     struct prefill *p = userdata;
     int n_head = p->net->hp.n_head_kv;
-    for (int i = ith; i < 2 * n_head; i += nth)
-        lk_cache_fill(p->s->cache, p->job.layer, i / n_head, i % n_head, &p->exact[i / n_head].stream);
+    for (size_t k = 0; k < p->n_all; k++)
+        for (int i = ith; i < 2 * n_head; i += nth)
+            lk_cache_fill(p->all[k]->cache, p->job.layer, i / n_head, i % n_head, &p->exact[i / n_head].stream);
 }
 
 static struct ggml_tensor *attend(struct prefill *p, const struct lk_pre *pre, bool last_chunk) {
@@ -219,8 +222,7 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
 }
 
 /* With a limit, whether the whole prompt will fit is known before its first token is read. */
-static lk_status check_limit(const struct prefill *p, lk_err *err) {
-    struct lk_session *s = p->s;
+static lk_status check_limit(const struct prefill *p, const struct lk_session *s, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     if (!s->ledger.limit) return LK_OK;
     uint64_t cache, held = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
@@ -239,14 +241,14 @@ static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
     if (status != LK_OK) return status;
     lk_pass_add(&s->pass, s, p->n_tok < CHUNK ? (int)p->n_tok : CHUNK);
     status = lk_pass_want(&s->pass, err);
-    if (status == LK_OK) status = check_limit(p, err);
+    for (size_t i = 0; status == LK_OK && i < p->n_all; i++) status = check_limit(p, p->all[i], err);
     if (status == LK_OK) status = take(p, err);
     for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
         status = embed(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         p->job.layer = layer;
         if (p->heard) memset(p->heard, 0, p->heard_size);
-        status = lk_cache_lay(s->cache, layer, (int64_t)p->n_tok, err);
+        for (size_t i = 0; status == LK_OK && i < p->n_all; i++) status = lk_cache_lay(p->all[i]->cache, layer, (int64_t)p->n_tok, err);
         for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK) {
             size_t n = p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK;
             status = run_chunk(p, layer, at, n, err);
@@ -258,22 +260,59 @@ static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
     return status;
 }
 
-lk_status lk_prefill(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
-    struct prefill p = {.s = s, .net = s->model->net, .n_tok = n_tok, .job = {.pass = &s->pass}};
-    s->n_logits = 0;
-    lk_status status = lk_session_want_logits(s, 1, err);
-    if (status == LK_OK) status = lk_session_want_absorb(s, 1, err);
-    if (status == LK_OK) status = read_all(&p, tok, err);
-    if (status == LK_OK) {
-        memcpy(s->logits, p.graph.logits->data, ggml_nbytes(p.graph.logits));
-        memcpy(s->tok, tok, n_tok * sizeof *tok);
-        s->n_logits = 1;
-        s->n_tok = n_tok;
-    } else {
-        lk_cache_clear(s->cache);
-        s->n_tok = 0;
-    }
-    lk_cache_trim(s->cache);
+/* Logits and tokens of a prompt that was read. */
+static void conclude(const struct prefill *p, struct lk_session *s, const int32_t *tok) {
+    memcpy(s->logits, p->graph.logits->data, ggml_nbytes(p->graph.logits));
+    memcpy(s->tok, tok, p->n_tok * sizeof *tok);
+    s->n_logits = 1;
+    s->n_tok = p->n_tok;
+}
+
+/* Sessions whose policies choose rows come alone. */
+static lk_status read_together(struct lk_session *const *session, size_t n, const int32_t *tok, size_t n_tok, lk_err *err) {
+    struct prefill p = {.s = session[0], .all = session, .n_all = n, .net = session[0]->model->net, .n_tok = n_tok, .job = {.pass = &session[0]->pass}};
+    lk_status status = read_all(&p, tok, err);
+    for (size_t i = 0; status == LK_OK && i < n; i++) conclude(&p, session[i], tok);
     release(&p);
     return status;
 }
+
+static bool chooses(const struct lk_session *s) {
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
+        if (s->cache->stream[layer][LK_K].slots) return true;
+    return false;
+}
+
+/* First those that can be read together, `group`, room for n; then the others. */
+static lk_status read_groups(struct lk_session *const *session, size_t n, struct lk_session **group, const int32_t *tok, size_t n_tok, lk_err *err) {
+    size_t n_group = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!chooses(session[i])) group[n_group++] = session[i];
+    lk_status status = n_group ? read_together(group, n_group, tok, n_tok, err) : LK_OK;
+    for (size_t i = 0; status == LK_OK && i < n; i++)
+        if (chooses(session[i])) status = read_together(&session[i], 1, tok, n_tok, err);
+    return status;
+}
+
+lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok, size_t n_tok, lk_err *err) {
+    struct lk_ledger *ledger = &session[0]->ledger;
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < n; i++) lk_session_clear(session[i]);
+    for (size_t i = 0; status == LK_OK && i < n; i++) {
+        if (n_tok > (size_t)session[i]->opts.n_ctx)
+            status = lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d; use a larger one", n_tok, session[i]->opts.n_ctx);
+        if (status == LK_OK) status = lk_session_want_logits(session[i], 1, err);
+        if (status == LK_OK) status = lk_session_want_absorb(session[i], 1, err);
+    }
+    struct lk_session **group = lk_alloc(ledger, LK_FOR_OTHER, n * sizeof *group);
+    if (status == LK_OK && !group) status = lk_fail(err, LK_E_NOMEM, "no memory for %zu sessions", n);
+    if (status == LK_OK) status = read_groups(session, n, group, tok, n_tok, err);
+    lk_release(ledger, LK_FOR_OTHER, group, n * sizeof *group);
+    for (size_t i = 0; i < n; i++) {
+        if (status != LK_OK) lk_session_clear(session[i]);
+        lk_cache_trim(session[i]->cache);
+    }
+    return status;
+}
+
+lk_status lk_prefill(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) { return lk_prefill_all(&s, 1, tok, n_tok, err); }

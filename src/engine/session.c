@@ -193,6 +193,10 @@ lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d; use a larger one", n_tok, s->opts.n_ctx);
     lk_status status = check_tokens(s, tok, n_tok, err);
     if (status != LK_OK) return status;
+    if (s->n_tok == n_tok && s->n_logits > 0 && memcmp(s->tok, tok, n_tok * sizeof *tok) == 0) {
+        if (n_reused) *n_reused = n_tok;
+        return LK_OK;
+    }
     s->n_tok = reusable(s, tok, n_tok);
     if (n_reused) *n_reused = s->n_tok;
     if (s->n_tok == 0 && !s->opts.stream) return lk_prefill(s, tok, n_tok, err);

@@ -16,11 +16,11 @@ static bool is_query(const struct lk_distance *d, size_t end) {
     return end > half && (d->at <= half || (end - half) / apart > (d->at - half) / apart);
 }
 
-static lk_status read(void *self, const int32_t *tok, size_t n, lk_err *err) {
+static lk_status read(void *self, const int32_t *tok, size_t n, bool all, lk_err *err) {
     struct lk_distance *d = self;
     bool query = is_query(d, d->at + n);
     lk_probe_watch(d->probe, query);
-    lk_status status = d->inner.read(d->inner.self, tok, n, err);
+    lk_status status = d->inner.read(d->inner.self, tok, n, all, err);
     d->at += n;
     if (status != LK_OK || !query || !d->full) return status;
     json_t *row = json_array();

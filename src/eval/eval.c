@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { KEY_ROOM = 256 };
 
@@ -83,12 +84,6 @@ static const json_t *record_of(const struct run *run, const struct job *job, con
     return lk_results_item(run->eval->results, job->task->name, kv, key);
 }
 
-static size_t n_pending(const struct run *run, const struct job *job, const char *kv) {
-    size_t n = 0;
-    for (size_t i = 0; i < job->set.n_item; i++) n += record_of(run, job, kv, i) == NULL;
-    return n;
-}
-
 static lk_status open_subject(struct run *run, const struct job *job, const char *kv, struct lk_subject **out, lk_err *err) {
     lk_status status = lk_subject_open(out, &run->eval->models, kv, job->set.n_ctx, err);
     if (status == LK_OK) {
@@ -109,6 +104,12 @@ static void describe(json_t *record, const struct lk_subject *subject) {
     json_object_set_new(record, "bytes_per_token", json_real(stats.bytes_per_token));
 }
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static lk_status keep(struct run *run, const struct job *job, const char *kv, size_t i, json_t *record, lk_err *err) {
     char key[KEY_ROOM];
     job->task->key(job->set.state, i, key, sizeof key);
@@ -124,29 +125,56 @@ static lk_status blame(const struct job *job, const char *kv, size_t i, lk_statu
     return lk_fail(err, status, "%s %s, --kv %.80s: %.300s", job->task->name, key, kv, what);
 }
 
-static lk_status run_item(struct run *run, const struct job *job, struct lk_subject *subject, size_t i, lk_err *err) {
+static lk_status run_item(struct run *run, const struct job *job, struct lk_subject *subject, size_t i, double seconds, lk_err *err) {
     json_t *record = json_object();
     if (!record) return lk_fail(err, LK_E_NOMEM, "no memory for an item");
     const json_t *full = is_full(subject->kv) ? NULL : record_of(run, job, lk_subject_full(subject->kv), i);
-    item_begin(run, job->task->name, subject->kv, job->task->cost(job->set.state, i));
+    double start = now();
+    run->kv = subject->kv;
     lk_status status = job->task->run(job->set.state, i, subject, full, record, err);
     if (status == LK_OK) {
+        json_object_set_new(record, "seconds", json_real(seconds + now() - start));
         describe(record, subject);
         status = keep(run, job, subject->kv, i, record, err);
     }
-    item_end(run);
     json_decref(record);
     return blame(job, subject->kv, i, status, err);
 }
 
-static lk_status run_subject(struct run *run, const struct job *job, const char *kv, lk_err *err) {
-    struct lk_subject *subject;
-    if (n_pending(run, job, kv) == 0) return LK_OK;
-    lk_status status = open_subject(run, job, kv, &subject, err);
-    if (status != LK_OK) return status;
-    for (size_t i = 0; status == LK_OK && i < job->set.n_item; i++)
-        if (!record_of(run, job, kv, i)) status = run_item(run, job, subject, i, err);
-    lk_subject_close(subject);
+/* Item i on n > 0 subjects of one kind, which are behind its prompt then. Each item counts an equal part of
+ * the prompt's time and cost. */
+static lk_status run_items(struct run *run, const struct job *job, struct lk_subject *const *subject, size_t n, size_t i, lk_err *err) {
+    int32_t *tok = NULL;
+    size_t n_tok = 0;
+    double start = now();
+    lk_status status = LK_OK;
+    item_begin(run, job->task->name, n > 1 ? NULL : subject[0]->kv, (double)n * job->task->cost(job->set.state, i));
+    if (job->task->prompt) {
+        status = job->task->prompt(job->set.state, i, &tok, &n_tok, err);
+        if (status == LK_OK) status = lk_subjects_prompt(subject, n, tok, n_tok, err);
+        free(tok);
+    }
+    double seconds = (now() - start) / (double)n;
+    if (status != LK_OK) return blame(job, subject[0]->kv, i, status, err);
+    for (size_t j = 0; status == LK_OK && j < n; j++) status = run_item(run, job, subject[j], i, seconds, err);
+    item_end(run);
+    return status;
+}
+
+/* Subjects of one kind one item after the other. `n` subjects at once hold more memory and read prompts once. */
+static lk_status run_subjects(struct run *run, const struct job *job, const char *const *kv, size_t n, lk_err *err) {
+    struct lk_subject *subject[LK_EVAL_KV_MOST] = {NULL}, *pending[LK_EVAL_KV_MOST];
+    lk_status status = LK_OK;
+    for (size_t i = 0; status == LK_OK && i < job->set.n_item; i++) {
+        size_t n_pending = 0;
+        for (size_t j = 0; status == LK_OK && j < n; j++) {
+            if (record_of(run, job, kv[j], i)) continue;
+            if (!subject[j]) status = open_subject(run, job, kv[j], &subject[j], err);
+            pending[n_pending++] = subject[j];
+        }
+        if (status == LK_OK && n_pending) status = run_items(run, job, pending, n_pending, i, err);
+    }
+    for (size_t j = 0; j < n; j++) lk_subject_close(subject[j]);
     return status;
 }
 
@@ -311,11 +339,14 @@ static lk_status run_job(struct run *run, const struct job *job, lk_err *err) {
         for (size_t j = 0; status == LK_OK && j < job->n_kv; j++)
             if (is_full(job->kv[j])) status = run_group(run, job, job->kv[j], err);
     }
+    bool one_by_one = !job->task->own_process && !job->task->run_group;
+    size_t n_recipe = 0;
+    while (n_recipe < job->n_kv && !lk_subject_is_llama(job->kv[n_recipe])) n_recipe++;
+    if (one_by_one && job->task->prompt) status = run_subjects(run, job, job->kv, n_recipe, err);
     for (size_t j = 0; status == LK_OK && j < job->n_kv; j++) {
-        const char *kv = job->kv[j];
-        if (job->task->own_process) status = run_isolated(run, job, kv, err);
-        else if (!job->task->run_group) status = run_subject(run, job, kv, err);
-        if (status == LK_OK) status = summarise(run, job, kv, err);
+        if (job->task->own_process) status = run_isolated(run, job, job->kv[j], err);
+        else if (one_by_one) status = run_subjects(run, job, &job->kv[j], 1, err);
+        if (status == LK_OK) status = summarise(run, job, job->kv[j], err);
     }
     return status;
 }

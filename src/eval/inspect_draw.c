@@ -63,7 +63,7 @@ lk_status lk_inspection_draw(const struct lk_inspection *in, const char *title, 
     if (!mem) return lk_fail(err, LK_E_NOMEM, "no memory for a picture");
     struct sheet sheet = divide(in, mem);
     struct lk_heat heat = {.title = "", .x_label = "", .y_label = "layer", .x = sheet.column, .y = sheet.row, .n_x = in->n_level,
-                           .n_y = in->n_layer, .z = sheet.z, .numbers = true, .width = PANEL};
+                           .n_y = in->n_layer, .z = sheet.z, .numbers = true, .scale = true, .width = PANEL};
     int panel = CAPTION + lk_svg_heat_height(&heat) + GAP, width = 2 * PANEL + 3 * GAP, height = TOP + 2 * panel + CAPTION + 240 + 2 * GAP;
     fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" class=\"plot\" role=\"img\"><style>%s</style>"
                  "<rect width=\"%d\" height=\"%d\" fill=\"var(--page)\"/><text x=\"%d\" y=\"28\" font-size=\"16\" font-weight=\"600\">",

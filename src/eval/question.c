@@ -1,6 +1,7 @@
 #include "eval/question.h"
 
 #include "base/ledger.h"
+#include "eval/rouge.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -57,6 +58,16 @@ double lk_question_cost(const void *state, size_t i) {
 
 /* ---- running an item ------------------------------------------------------------------------------ */
 
+lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err) {
+    const struct questions *q = state;
+    struct lk_item_tokens t;
+    lk_status status = lk_item_tokenize(&q->reader, &q->items.item[i], &t, err);
+    if (status != LK_OK) return status;
+    *tok = t.tok;
+    *n = t.n_head;
+    return LK_OK;
+}
+
 /* Stand after the item's head and tail, the tail read through the cache. */
 static lk_status ask(struct lk_subject *subject, const struct lk_item_tokens *t, lk_err *err) {
     lk_status status = lk_subject_prompt(subject, t->tok, t->n_head, err);
@@ -100,13 +111,12 @@ static void make_ascii(char *text) {
         if (*c >= 0x80) *c = '?';
 }
 
-/* A greedy answer as text. Owned: free(). */
+/* After ask: a greedy answer as text. Owned: free(). */
 static lk_status generate(struct lk_subject *subject, const struct lk_item *item, const struct lk_item_tokens *t, char **text, lk_err *err) {
     size_t room = (size_t)subject->n_ctx - t->n_head - t->n_tail, most = item->n_generate < room ? item->n_generate : room, n = 0;
     int32_t *tok = calloc(most + 1, sizeof *tok);
     if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    lk_status status = ask(subject, t, err);
-    if (status == LK_OK) status = lk_subject_generate(subject, most, item->stop, tok, &n, err);
+    lk_status status = lk_subject_generate(subject, most, item->stop, tok, &n, err);
     if (status == LK_OK && !(*text = lk_task_detokenize(subject->model, tok, n))) status = lk_fail(err, LK_E_NOMEM, "no memory for an answer");
     free(tok);
     json_t *json = *text ? json_string(*text) : NULL; /* jansson takes UTF-8 only */
@@ -136,6 +146,17 @@ static lk_status record_scores(const struct lk_item *item, const char *text, dou
     return failed ? lk_fail(err, LK_E_NOMEM, "no memory for a record") : LK_OK;
 }
 
+/* Of a summary, how much of its words the full cache's shares: how far the cache changed it, not how good it is. */
+static lk_status compare_summary(const struct lk_item *item, const char *text, const json_t *full, json_t *record, lk_err *err) {
+    const char *other = json_string_value(json_object_get(full, "answer"));
+    struct lk_rouge rouge;
+    if (item->match != LK_MATCH_ROUGE || !other) return LK_OK;
+    lk_status status = lk_rouge(other, text, &rouge, err);
+    if (status != LK_OK) return status;
+    if (json_object_set_new(record, "rougeL_full", json_real(rouge.l.f))) return lk_fail(err, LK_E_NOMEM, "no memory for a record");
+    return LK_OK;
+}
+
 /* Where greedy decoding would begin with the right answer, that is the answer of a task that looks for
  * it in the text, and nothing needs to be generated. */
 static bool is_settled(const struct lk_item *item, bool greedy) {
@@ -143,7 +164,6 @@ static bool is_settled(const struct lk_item *item, bool greedy) {
 }
 
 lk_status lk_question_run(void *state, size_t i, struct lk_subject *subject, const json_t *full, json_t *record, lk_err *err) {
-    (void)full;
     const struct questions *q = state;
     const struct lk_item *item = &q->items.item[i];
     struct lk_item_tokens t;
@@ -153,12 +173,15 @@ lk_status lk_question_run(void *state, size_t i, struct lk_subject *subject, con
     lk_status status = lk_item_tokenize(&q->reader, item, &t, err);
     if (status != LK_OK) return status;
     if (t.n_head + t.n_tail >= (size_t)subject->n_ctx) status = lk_fail(err, LK_E_FULL, "%zu tokens leave no room for an answer; give a larger -c", t.n_head + t.n_tail);
-    if (status == LK_OK && t.n_answer) status = ask(subject, &t, err);
+    if (status == LK_OK) status = ask(subject, &t, err);
+    if (status == LK_OK && t.n_answer) status = lk_subject_save(subject, err);
     if (status == LK_OK && t.n_answer) status = score_answer(subject, &t, &nll, &greedy, err);
     bool settled = is_settled(item, greedy);
+    if (status == LK_OK && t.n_answer && !settled) status = lk_subject_restore(subject, err);
     if (status == LK_OK && !settled) status = generate(subject, item, &t, &text, err);
     if (status == LK_OK) status = describe(q, item, &t, record, err);
     if (status == LK_OK) status = record_scores(item, settled ? item->answer : text, nll, record, err);
+    if (status == LK_OK && !settled) status = compare_summary(item, text, full, record, err);
     free(text);
     lk_item_tokens_free(&t);
     return status;
@@ -206,13 +229,13 @@ static void summarise_field(struct lk_result *result, const json_t *records, con
     snprintf(change, sizeof change, "%s_change", name);
     snprintf(series, sizeof series, "%s_by_length", name);
     lk_metric_mean(result, name, records, field);
-    if (full) add_change(result, change, records, full, field);
+    if (full && any_has(full, field)) add_change(result, change, records, full, field);
     if (any_has(records, "length")) lk_series_mean(result, series, "length (tokens)", field, records, "length", field);
     if (any_has(records, "depth")) lk_heat_mean(result, name, "length (tokens)", "depth (%)", records, "length", "depth", field);
 }
 
 static void summarise_part(struct lk_result *result, const json_t *records, const json_t *full, const char *part) {
-    static const char *const field[] = {"score", "exact_match", "rouge1", "rouge2", "rougeL", "nll"};
+    static const char *const field[] = {"score", "exact_match", "rouge1", "rouge2", "rougeL", "rougeL_full", "nll"};
     json_t *some = records_of_part(records, part), *some_full = full ? records_of_part(full, part) : NULL;
     if (!some || (full && !some_full)) result->failed = true;
     for (size_t f = 0; !result->failed && f < sizeof field / sizeof field[0]; f++) summarise_field(result, some, some_full, part, field[f]);

@@ -21,6 +21,7 @@ lk_status lk_question_open(const struct lk_task_env *env, struct lk_task_set *se
 void      lk_question_close(void *state);
 void      lk_question_key(const void *state, size_t i, char *key, size_t cap);
 double    lk_question_cost(const void *state, size_t i);
+lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err);
 lk_status lk_question_run(void *state, size_t i, struct lk_subject *subject, const json_t *full, json_t *record, lk_err *err);
 lk_status lk_question_summarise(const void *state, const json_t *records, const json_t *full, struct lk_result *result, lk_err *err);
 

@@ -9,11 +9,11 @@ static const char style[] =
     "*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,\"Segoe UI\",sans-serif}"
     "main{max-width:1232px;margin:0 auto;padding:24px 16px 64px}h1{font-size:26px;margin:8px 0 4px}h2{font-size:20px;margin:44px 0 6px;padding-top:18px;border-top:1px solid var(--edge)}"
     "h3{font-size:16px;margin:30px 0 8px}p{margin:6px 0;max-width:76ch}.soft{color:var(--soft)}small,.small{font-size:13px}"
-    ".plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,580px),1fr));margin:14px 0}"
+    ".plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,380px),1fr));margin:14px 0}.plots svg{width:100%;height:auto;max-width:520px}"
     ".heats{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,286px),1fr));margin:14px 0}"
     "figure{margin:0;padding:10px 8px 8px;border:1px solid var(--edge);border-radius:8px;overflow-x:auto;min-width:0}"
     "figcaption{font-weight:600;margin:0 4px 6px}figure p{font-size:13px;color:var(--soft);margin:6px 4px 0}"
-    ".narrow{display:none}@media(max-width:660px){.wide{display:none}.narrow{display:block}main{padding:12px 12px 48px}h1{font-size:22px}}"
+    ".key{display:flex;flex-wrap:wrap;align-items:center;gap:4px 16px}@media(max-width:660px){main{padding:12px 12px 48px}h1{font-size:22px}}"
     ".box{overflow-x:auto;border:1px solid var(--edge);border-radius:8px;margin:10px 0}table{border-collapse:collapse;font-size:13.5px;width:100%;font-variant-numeric:tabular-nums}"
     "th,td{padding:5px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}thead th{background:var(--box);font-weight:600;vertical-align:bottom}"
     "tr:last-child td,tr:last-child th{border-bottom:0}th:first-child{text-align:left;position:sticky;left:0;background:var(--page);font-weight:500;max-width:230px;overflow:hidden;text-overflow:ellipsis}"
@@ -46,7 +46,7 @@ const char *lk_page_name(char *buf, size_t cap, const char *name) {
     } known[] = {{"ppl", "perplexity"}, {"kl_mean", "KL"}, {"kl_p99", "KL p99"}, {"kl_p999", "KL p99.9"}, {"top1", "same top token"},
                  {"kl_by_depth", "KL by depth in the context"}, {"hellinger_by_layer", "Distance of attention (Hellinger) by layer"},
                  {"acc_norm", "accuracy (normalised)"}, {"acc", "accuracy"}, {"bits_per_value", "bits/value"}, {"bytes_per_token", "bytes/token"},
-                 {"rouge1", "ROUGE-1"}, {"rouge2", "ROUGE-2"}, {"rougeL", "ROUGE-L"}, {"rougeLsum", "ROUGE-Lsum"}, {"rouge_l", "ROUGE-L"},
+                 {"rouge1", "ROUGE-1"}, {"rouge2", "ROUGE-2"}, {"rougeL", "ROUGE-L"}, {"rougeL_full", "ROUGE-L to full"}, {"rougeLsum", "ROUGE-Lsum"}, {"rouge_l", "ROUGE-L"},
                  {"rouge_1", "ROUGE-1"}, {"rouge_2", "ROUGE-2"}, {"decode_tps", "decode tokens/s"}, {"prefill_tps", "prefill tokens/s"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].name, name) == 0) return known[i].words;
@@ -106,16 +106,11 @@ const char *lk_page_chief(const json_t *by_kv) {
 void lk_page_plot(struct lk_page *page, const char *caption, const char *note, struct lk_plot plot) {
     lk_page_put(page, "<figure><figcaption>");
     lk_page_say(page, caption);
-    lk_page_put(page, "</figcaption><div class=\"wide\">");
+    lk_page_put(page, "</figcaption>");
     plot.title = caption;
-    plot.width = 560;
-    plot.height = 380;
+    plot.width = 380; /* about what a phone has, and each of three columns on a desk */
+    plot.height = 320;
     lk_svg_plot(page->out, &plot);
-    lk_page_put(page, "</div><div class=\"narrow\">");
-    plot.width = 344;
-    plot.height = 330;
-    lk_svg_plot(page->out, &plot);
-    lk_page_put(page, "</div>");
     if (note && *note) {
         lk_page_put(page, "<p>");
         lk_page_say(page, note);

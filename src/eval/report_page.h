@@ -36,7 +36,7 @@ double lk_page_metric(const json_t *result, const char *name, double *error);
 /* A task's metric that stands for it in overviews, or NULL. */
 const char *lk_page_chief(const json_t *by_kv);
 
-/* A plot in both widths, in its own figure. Its width and height are set here. */
+/* A plot in its own figure. Its width and height are set here. */
 void lk_page_plot(struct lk_page *page, const char *caption, const char *note, struct lk_plot plot);
 
 /* report_plots.c: all plots of a group; of a file of speeds. report_tables.c: the same as tables. */

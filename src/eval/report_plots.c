@@ -214,16 +214,27 @@ static void one_heat(struct lk_page *page, const char *kv, const json_t *map, do
     lk_page_put(page, "<figure><figcaption>");
     lk_page_say(page, kv);
     lk_page_put(page, "</figcaption>");
-    lk_svg_heat(page->out, &(struct lk_heat){.title = kv, .x_label = lk_page_text(map, "x_label"), .y_label = lk_page_text(map, "y_label"),
-                                             .x = at, .y = at + n_x, .n_x = n_x, .n_y = n_y, .z = z, .least = least, .most = most, .numbers = true, .width = 268});
+    lk_svg_heat(page->out, &(struct lk_heat){.title = kv, .x_label = "", .y_label = "", .x = at, .y = at + n_x, .n_x = n_x, .n_y = n_y, .z = z, .least = least, .most = most, .numbers = true, .width = 268});
     lk_page_put(page, "</figure>\n");
     lk_release(&page->ledger, LK_FOR_OTHER, z, size);
+}
+
+/* What maps of one name share: their axes and colours. */
+static void heat_key(struct lk_page *page, const json_t *map, double least, double most) {
+    lk_page_put(page, "<div class=\"key soft small\"><span>");
+    lk_page_say(page, lk_page_text(map, "y_label"));
+    lk_page_put(page, " by ");
+    lk_page_say(page, lk_page_text(map, "x_label"));
+    lk_page_put(page, "</span>");
+    lk_svg_scale(page->out, least, most);
+    lk_page_put(page, "</div>\n<div class=\"heats\">\n");
 }
 
 static void heat_plots(struct lk_page *page, const json_t *group, const char *task, const json_t *by_kv, const char *name) {
     char buf[80];
     double least, most;
     size_t i;
+    bool first = true;
     json_t *kv;
     shared_range(by_kv, name, &least, &most);
     if (!(least <= most)) return;
@@ -231,9 +242,11 @@ static void heat_plots(struct lk_page *page, const json_t *group, const char *ta
     lk_page_say(page, task);
     lk_page_put(page, ": ");
     lk_page_say(page, lk_page_name(buf, sizeof buf, name));
-    lk_page_put(page, "</h3>\n<div class=\"heats\">\n");
+    lk_page_put(page, "</h3>\n");
     json_array_foreach(json_object_get(group, "kv"), i, kv) {
         const json_t *map = json_object_get(json_object_get(json_object_get(by_kv, json_string_value(kv)), "heat"), name);
+        if (map && first) heat_key(page, map, least, most);
+        first &= !map;
         if (map) one_heat(page, json_string_value(kv), map, least, most);
     }
     lk_page_put(page, "</div>\n");

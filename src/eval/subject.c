@@ -74,6 +74,23 @@ lk_status lk_subject_prompt(struct lk_subject *s, const int32_t *tok, size_t n, 
     return status == LK_OK ? lk_subject_tick(s, (double)n - s->ticked, err) : status;
 }
 
+lk_status lk_subjects_prompt(struct lk_subject *const *s, size_t n, const int32_t *tok, size_t n_tok, lk_err *err) {
+    bool together = n > 1 && s[0]->kind->prompt_all;
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < n; i++) lk_subject_clear(s[i]);
+    if (together) {
+        s[0]->ticked = 0;
+        status = s[0]->kind->prompt_all(s, n, tok, n_tok, err);
+        if (status == LK_OK) status = lk_subject_tick(s[0], (double)(n * n_tok) - s[0]->ticked, err);
+    }
+    for (size_t i = 0; status == LK_OK && !together && i < n; i++) status = lk_subject_prompt(s[i], tok, n_tok, err);
+    return status;
+}
+
+lk_status lk_subject_save(struct lk_subject *s, lk_err *err) { return s->kind->save(s, err); }
+
+lk_status lk_subject_restore(struct lk_subject *s, lk_err *err) { return s->kind->restore(s, err); }
+
 lk_status lk_subject_read(struct lk_subject *s, const int32_t *tok, size_t n, bool all, lk_err *err) {
     if (n == 0 || (all && n > LK_EVAL_MAX)) return lk_fail(err, LK_E_ARG, "%zu tokens at once; give 1 to %d", n, LK_EVAL_MAX);
     for (size_t at = 0; at < n;) {
@@ -158,7 +175,7 @@ lk_status lk_subject_nll(struct lk_subject *s, const int32_t *tok, size_t n_give
 
 static void predictor_clear(void *self) { lk_subject_clear(self); }
 
-static lk_status predictor_read(void *self, const int32_t *tok, size_t n, lk_err *err) { return lk_subject_read(self, tok, n, true, err); }
+static lk_status predictor_read(void *self, const int32_t *tok, size_t n, bool all, lk_err *err) { return lk_subject_read(self, tok, n, all, err); }
 
 static const float *predictor_logits(void *self, int32_t row) { return lk_subject_logits(self, row); }
 

@@ -62,6 +62,14 @@ void lk_subject_clear(struct lk_subject *subject);
  * token's logits are there. */
 lk_status lk_subject_prompt(struct lk_subject *subject, const int32_t *tok, size_t n, lk_err *err);
 
+/* The same for n > 0 subjects of one kind, which forget what they held before. Sessions read the prompt once for
+ * all of them (lk_prefill_all). */
+lk_status lk_subjects_prompt(struct lk_subject *const *subject, size_t n, const int32_t *tok, size_t n_tok, lk_err *err);
+
+/* Take note of where the subject stands, and come back to it, its last logits included. */
+lk_status lk_subject_save(struct lk_subject *subject, lk_err *err);
+lk_status lk_subject_restore(struct lk_subject *subject, lk_err *err);
+
 /* Append n tokens, 1 to LK_EVAL_MAX where `all`, through the cache itself. `all`: logits of each of them. */
 lk_status lk_subject_read(struct lk_subject *subject, const int32_t *tok, size_t n, bool all, lk_err *err);
 
@@ -95,6 +103,9 @@ struct lk_subject_kind {
     void (*close)(struct lk_subject *subject);
     void (*clear)(struct lk_subject *subject);
     lk_status (*prompt)(struct lk_subject *subject, const int32_t *tok, size_t n, lk_err *err);
+    lk_status (*prompt_all)(struct lk_subject *const *subject, size_t n_subject, const int32_t *tok, size_t n, lk_err *err); /* or NULL */
+    lk_status (*save)(struct lk_subject *subject, lk_err *err);
+    lk_status (*restore)(struct lk_subject *subject, lk_err *err);
     lk_status (*read)(struct lk_subject *subject, const int32_t *tok, size_t n, bool all, lk_err *err); /* n <= LK_EVAL_MAX */
     const float *(*logits)(const struct lk_subject *subject, int32_t i);
     lk_session_stats (*stats)(const struct lk_subject *subject);

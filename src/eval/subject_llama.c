@@ -18,7 +18,9 @@ struct llama_subject {
     struct llama_context *ctx;
     enum ggml_type        type;
     int32_t              *tok; /* [n_ctx] what the context has seen */
-    size_t                n_tok, n_logits;
+    size_t                n_tok, n_logits, n_saved;
+    float                *saved;  /* [n_vocab] logits behind n_saved tokens; NULL until wanted */
+    const float          *logits; /* [n_logits][n_vocab] libllama's, or saved                   */
 };
 
 static struct llama_model *load(const char *path) {
@@ -74,6 +76,7 @@ static enum ggml_type type_of(const char *name) {
 static void close_llama(struct lk_subject *s) {
     struct llama_subject *self = s->self;
     if (self->ctx) llama_free(self->ctx);
+    free(self->saved);
     free(self->tok);
     free(self);
 }
@@ -131,17 +134,24 @@ static lk_status decode(struct lk_subject *s, const int32_t *tok, size_t n, bool
     memcpy(self->tok + self->n_tok, tok, n * sizeof *tok);
     self->n_tok += n;
     self->n_logits = all ? n : 1;
+    self->logits = llama_get_logits(self->ctx);
     return LK_OK;
+}
+
+/* Forget all but the first n tokens; false where the cache cannot, which then is as it was. */
+static bool cut(struct llama_subject *self, size_t n) {
+    if (n == 0 || !llama_memory_seq_rm(llama_get_memory(self->ctx), 0, (int32_t)n, -1)) return false;
+    self->n_tok = n;
+    self->n_logits = 0;
+    return true;
 }
 
 static lk_status prompt_llama(struct lk_subject *s, const int32_t *tok, size_t n, lk_err *err) {
     struct llama_subject *self = s->self;
     size_t same = 0;
+    if (self->n_tok == n && self->n_logits > 0 && memcmp(self->tok, tok, n * sizeof *tok) == 0) return LK_OK;
     while (same < self->n_tok && same + 1 < n && self->tok[same] == tok[same]) same++;
-    if (same < self->n_tok) {
-        if (same > 0 && llama_memory_seq_rm(llama_get_memory(self->ctx), 0, (int32_t)same, -1)) self->n_tok = same;
-        else clear_llama(s);
-    }
+    if (same < self->n_tok && !cut(self, same)) clear_llama(s);
     while (self->n_tok < n) {
         size_t part = n - self->n_tok < BATCH ? n - self->n_tok : BATCH;
         lk_status status = decode(s, tok + self->n_tok, part, false, err);
@@ -156,7 +166,35 @@ static const float *logits_llama(const struct lk_subject *s, int32_t i) {
     const struct llama_subject *self = s->self;
     if (i < 0) i += (int32_t)self->n_logits;
     if (i < 0 || (size_t)i >= self->n_logits) return NULL;
-    return llama_get_logits(self->ctx) + (size_t)i * s->n_vocab;
+    return self->logits + (size_t)i * s->n_vocab;
+}
+
+static lk_status save_llama(struct lk_subject *s, lk_err *err) {
+    struct llama_subject *self = s->self;
+    const float *logits = logits_llama(s, -1);
+    if (!self->saved) self->saved = malloc(s->n_vocab * sizeof *self->saved);
+    if (!self->saved) return lk_fail(err, LK_E_NOMEM, "no memory for logits");
+    if (!logits) return lk_fail(err, LK_E_ARG, "nothing was read that could be returned to");
+    if (logits != self->saved) memcpy(self->saved, logits, s->n_vocab * sizeof *logits);
+    self->n_saved = self->n_tok;
+    return LK_OK;
+}
+
+static lk_status restore_llama(struct lk_subject *s, lk_err *err) {
+    struct llama_subject *self = s->self;
+    size_t n = self->n_saved;
+    if (cut(self, n)) {
+        self->logits = self->saved;
+        self->n_logits = 1;
+        return LK_OK;
+    }
+    int32_t *tok = malloc((n + 1) * sizeof *tok);
+    if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory for %zu tokens", n);
+    memcpy(tok, self->tok, n * sizeof *tok);
+    clear_llama(s);
+    lk_status status = prompt_llama(s, tok, n, err);
+    free(tok);
+    return status;
 }
 
 static lk_session_stats stats_llama(const struct lk_subject *s) {
@@ -170,4 +208,7 @@ static lk_session_stats stats_llama(const struct lk_subject *s) {
     return stats;
 }
 
-const struct lk_subject_kind lk_subject_llama = {open_llama, close_llama, clear_llama, prompt_llama, decode, logits_llama, stats_llama};
+const struct lk_subject_kind lk_subject_llama = {
+    .open = open_llama, .close = close_llama, .clear = clear_llama, .prompt = prompt_llama, .save = save_llama,
+    .restore = restore_llama, .read = decode, .logits = logits_llama, .stats = stats_llama,
+};

@@ -1,11 +1,13 @@
 /* A lowkey session as a subject. */
 #include "eval/subject.h"
 
+#include "engine/engine.h"
+
 #include <stdlib.h>
 
 struct lowkey_subject {
     lk_recipe  *recipe;
-    lk_session *session;
+    lk_session *session, *saved; /* saved: NULL until wanted */
     size_t      n_prompt;
 };
 
@@ -19,6 +21,7 @@ static bool prompt_progress(void *user, uint64_t done, uint64_t total) {
 
 static void close_lowkey(struct lk_subject *s) {
     struct lowkey_subject *self = s->self;
+    lk_session_free(self->saved);
     lk_session_free(self->session);
     lk_recipe_free(self->recipe);
     free(self);
@@ -46,6 +49,28 @@ static lk_status prompt_lowkey(struct lk_subject *s, const int32_t *tok, size_t 
     return lk_session_sync(self->session, tok, n, NULL, err);
 }
 
+static lk_status prompt_all_lowkey(struct lk_subject *const *s, size_t n_subject, const int32_t *tok, size_t n, lk_err *err) {
+    lk_session **session = malloc(n_subject * sizeof *session);
+    if (!session) return lk_fail(err, LK_E_NOMEM, "no memory for %zu subjects", n_subject);
+    for (size_t i = 0; i < n_subject; i++) session[i] = lk_subject_session(s[i]);
+    ((struct lowkey_subject *)s[0]->self)->n_prompt = n;
+    lk_status status = lk_prefill_all(session, n_subject, tok, n, err);
+    free(session);
+    return status;
+}
+
+static lk_status save_lowkey(struct lk_subject *s, lk_err *err) {
+    struct lowkey_subject *self = s->self;
+    lk_session_opts opts = {.n_ctx = s->n_ctx};
+    lk_status status = self->saved ? LK_OK : lk_session_new(&self->saved, s->model, self->recipe, &opts, err);
+    return status == LK_OK ? lk_session_copy(self->saved, self->session, err) : status;
+}
+
+static lk_status restore_lowkey(struct lk_subject *s, lk_err *err) {
+    struct lowkey_subject *self = s->self;
+    return lk_session_copy(self->session, self->saved, err);
+}
+
 static lk_status read_lowkey(struct lk_subject *s, const int32_t *tok, size_t n, bool all, lk_err *err) {
     return lk_session_eval(((struct lowkey_subject *)s->self)->session, tok, n, all, err);
 }
@@ -58,7 +83,10 @@ static lk_session_stats stats_lowkey(const struct lk_subject *s) {
     return lk_session_get_stats(((struct lowkey_subject *)s->self)->session);
 }
 
-const struct lk_subject_kind lk_subject_lowkey = {open_lowkey, close_lowkey, clear_lowkey, prompt_lowkey, read_lowkey, logits_lowkey, stats_lowkey};
+const struct lk_subject_kind lk_subject_lowkey = {
+    .open = open_lowkey, .close = close_lowkey, .clear = clear_lowkey, .prompt = prompt_lowkey, .prompt_all = prompt_all_lowkey,
+    .save = save_lowkey, .restore = restore_lowkey, .read = read_lowkey, .logits = logits_lowkey, .stats = stats_lowkey,
+};
 
 lk_session *lk_subject_session(const struct lk_subject *s) {
     return s->kind == &lk_subject_lowkey ? ((struct lowkey_subject *)s->self)->session : NULL;

@@ -13,6 +13,7 @@ const char lk_svg_style[] =
     ".plot .lead{stroke:var(--soft);stroke-width:.7;opacity:.6;fill:none}.plot .line{fill:none;stroke-width:1.7;stroke-linejoin:round}"
     ".plot .bar{stroke-width:1.2;opacity:.4}.plot .hollow{fill:var(--page);stroke-width:1.8}.plot .dash{stroke-dasharray:5 3}"
     ".plot .wide{stroke:transparent;fill:none;stroke-width:9}.plot .none{fill:var(--box)}"
+    ".plot .n{pointer-events:none;text-anchor:middle;font-size:11px;fill:#fff}.plot .n.b{fill:#101418}.plot .t{text-anchor:end}.plot .m{text-anchor:middle}"
     ".plot g.c0{--c:var(--c0)}.plot g.c1{--c:var(--c1)}.plot g.c2{--c:var(--c2)}.plot g.c3{--c:var(--c3)}"
     ".plot g.c4{--c:var(--c4)}.plot g.c5{--c:var(--c5)}.plot g.c6{--c:var(--c6)}.plot g.c7{--c:var(--c7)}.plot g.cg{--c:var(--grey)}"
     ".plot .s{stroke:var(--c)}.plot .f{fill:var(--c)}";
@@ -184,8 +185,10 @@ static void occupy(struct drawing *d, struct box b) {
 static bool drawable(const struct lk_curve *c, size_t i) { return isfinite(c->x[i]) && isfinite(c->y[i]); }
 
 static void open_group(FILE *out, const struct lk_curve *c) {
-    if (c->colour < 0) fputs("<g class=\"cg\">", out);
-    else fprintf(out, "<g class=\"c%d\">", c->colour % LK_SVG_COLOURS);
+    if (c->colour < 0) fputs("<g class=\"cg\"><title>", out);
+    else fprintf(out, "<g class=\"c%d\"><title>", c->colour % LK_SVG_COLOURS);
+    lk_svg_escape(out, c->name);
+    fputs("</title>", out);
 }
 
 /* The name of a point, as near to it as there is room; not at all where there is none. */
@@ -219,7 +222,7 @@ static void draw_axes(struct drawing *d, const struct lk_plot *plot) {
     int want = (int)((bottom - top) / 42), n = d->y.log ? log_ticks(&d->y, want, tick) : linear_ticks(&d->y, want, tick);
     for (int i = 0; i < n; i++) {
         double y = place(&d->y, tick[i]);
-        fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/><text class=\"soft\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">", left, y, right, left - 6, y + 4);
+        fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/><text class=\"soft t\" x=\"%.1f\" y=\"%.1f\">", left, y, right, left - 6, y + 4);
         tick_text(out, tick[i], d->y.log);
         fputs("</text>", out);
     }
@@ -231,20 +234,21 @@ static void draw_axes(struct drawing *d, const struct lk_plot *plot) {
         fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x, top, bottom);
         if (x - last < 26) continue;
         last = x;
-        fprintf(out, "<text class=\"soft\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">", x, bottom + 17);
+        fprintf(out, "<text class=\"soft m\" x=\"%.1f\" y=\"%.1f\">", x, bottom + 17);
         tick_text(out, tick[i], d->x.log);
         fputs("</text>", out);
     }
     fprintf(out, "<path class=\"edge\" d=\"M%.1f %.1fV%.1fH%.1f\"/>", left, top, bottom, right);
-    fprintf(out, "<text class=\"soft\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">", right, bottom + 34);
+    fprintf(out, "<text class=\"soft t\" x=\"%.1f\" y=\"%.1f\">", right, bottom + 34);
     lk_svg_escape(out, plot->x.label);
     fprintf(out, "</text><text class=\"soft\" x=\"2\" y=\"12\">");
     lk_svg_escape(out, plot->y.label);
     fputs("</text>", out);
 }
 
+/* A curve's title shows where its line or its name is pointed at. */
 static void draw_line(struct drawing *d, const struct lk_curve *c) {
-    for (int wide = 0; wide < 2; wide++) { /* the second, which cannot be seen, is easier to point at */
+    for (int wide = 0; wide < 1 + !c->mark; wide++) { /* the second, which cannot be seen, is easier to point at */
         bool begun = false;
         fprintf(d->out, "<path class=\"%s%s\" d=\"", wide ? "wide" : "line s", c->colour >= LK_SVG_COLOURS || c->colour < 0 ? " dash" : "");
         for (size_t i = 0; i < c->n; i++) {
@@ -252,29 +256,37 @@ static void draw_line(struct drawing *d, const struct lk_curve *c) {
             fprintf(d->out, "%s%.1f %.1f", begun ? "L" : "M", place(&d->x, c->x[i]), place(&d->y, c->y[i]));
             begun = true;
         }
-        if (!begun) fputs("M0 0", d->out);
-        fputs("\"><title>", d->out);
-        lk_svg_escape(d->out, c->name);
-        fputs("</title></path>", d->out);
+        fputs(begun ? "\"/>" : "M0 0\"/>", d->out);
     }
+}
+
+static double error_of(const struct lk_curve *c, size_t i) {
+    double error = c->error && isfinite(c->error[i]) ? c->error[i] : 0;
+    return error > 0 ? error : 0;
+}
+
+/* Intervals, all of a curve as one path. */
+static void draw_errors(struct drawing *d, const struct lk_curve *c) {
+    bool begun = false;
+    for (size_t i = 0; i < c->n; i++) {
+        double error = error_of(c, i);
+        if (error == 0 || !drawable(c, i)) continue;
+        fprintf(d->out, "%sM%.1f %.1fV%.1f", begun ? "" : "<path class=\"bar s\" d=\"", place(&d->x, c->x[i]), place(&d->y, c->y[i] - error), place(&d->y, c->y[i] + error));
+        begun = true;
+    }
+    if (begun) fputs("\"/>", d->out);
 }
 
 static void draw_mark(struct drawing *d, const struct lk_plot *plot, const struct lk_curve *c, size_t i) {
     FILE *out = d->out;
     char a[LK_SVG_NUMBER], b[LK_SVG_NUMBER], e[LK_SVG_NUMBER];
-    double x = place(&d->x, c->x[i]), y = place(&d->y, c->y[i]), error = c->error && isfinite(c->error[i]) ? c->error[i] : 0;
-    if (error > 0)
-        fprintf(out, "<path class=\"bar s\" d=\"M%.1f %.1fV%.1f\"/>", x, place(&d->y, c->y[i] - error), place(&d->y, c->y[i] + error));
+    double x = place(&d->x, c->x[i]), y = place(&d->y, c->y[i]), error = error_of(c, i);
     double size = !c->line ? 4.5 : c->n * 14 > (size_t)plot->width ? 1.7 : 2.6;
     if (c->mark == LK_MARK_SQUARE) fprintf(out, "<rect class=\"s hollow\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">", x - size, y - size, 2 * size, 2 * size);
     else fprintf(out, "<circle class=\"f\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\">", x, y, size);
     fputs("<title>", out);
     lk_svg_escape(out, c->name);
-    fputs("\n", out);
-    lk_svg_escape(out, plot->x.label);
-    fprintf(out, ": %s\n", lk_svg_number(a, c->x[i]));
-    lk_svg_escape(out, plot->y.label);
-    fprintf(out, ": %s", lk_svg_number(b, c->y[i]));
+    fprintf(out, " at %s: %s", lk_svg_number(a, c->x[i]), lk_svg_number(b, c->y[i]));
     if (error > 0) fprintf(out, " \xc2\xb1 %s", lk_svg_number(e, error));
     fprintf(out, "</title></%s>", c->mark == LK_MARK_SQUARE ? "rect" : "circle");
     occupy(d, (struct box){x - size - 1, y - size - 1, 2 * size + 2, 2 * size + 2});
@@ -315,9 +327,7 @@ static void name_ends(struct drawing *d, const struct lk_plot *plot) {
         open_group(d->out, c);
         fprintf(d->out, "<path class=\"lead s\" d=\"M%.1f %.1fL%.1f %.1f\"/><text class=\"f\" x=\"%.1f\" y=\"%.1f\">", from, end[i].y, to, end[i].place, to + 3, end[i].place + 4);
         lk_svg_escape(d->out, lk_svg_cut(cut, sizeof cut, c->name, plot->width < 480 ? 11 : 18));
-        fputs("<title>", d->out);
-        lk_svg_escape(d->out, c->name);
-        fputs("</title></text></g>", d->out);
+        fputs("</text></g>", d->out);
     }
 }
 
@@ -347,6 +357,7 @@ void lk_svg_plot(FILE *out, const struct lk_plot *plot) {
         const struct lk_curve *c = &plot->curve[k];
         open_group(out, c);
         if (c->line) draw_line(&d, c);
+        if (c->mark) draw_errors(&d, c);
         for (size_t i = 0; c->mark && i < c->n; i++)
             if (drawable(c, i)) draw_mark(&d, plot, c, i);
         fputs("</g>", out);
@@ -365,7 +376,7 @@ void lk_svg_plot(FILE *out, const struct lk_plot *plot) {
 
 /* ---- heat maps ---------------------------------------------------------------------------------- */
 
-enum { HEAT_TOP = 8, HEAT_BELOW = 40, CELL_MOST = 44, CELL_LEAST = 12 };
+enum { HEAT_TOP = 8, HEAT_BELOW = 20, HEAT_SCALE = 20, CELL_MOST = 44, CELL_LEAST = 12 };
 
 struct rgb {
     double r, g, b;
@@ -398,7 +409,7 @@ static double cell_height(const struct lk_heat *heat) {
     return h > 26 ? 26 : h < CELL_LEAST ? CELL_LEAST : h;
 }
 
-int lk_svg_heat_height(const struct lk_heat *heat) { return (int)(HEAT_TOP + cell_height(heat) * heat->n_y + HEAT_BELOW); }
+int lk_svg_heat_height(const struct lk_heat *heat) { return (int)(HEAT_TOP + cell_height(heat) * heat->n_y + HEAT_BELOW + heat->scale * HEAT_SCALE); }
 
 static void heat_range(const struct lk_heat *heat, struct place *p) {
     *p = (struct place){heat->least, heat->most, 0, 1, heat->log};
@@ -421,15 +432,22 @@ static void heat_range(const struct lk_heat *heat, struct place *p) {
 static void heat_cell(FILE *out, const struct lk_heat *heat, const struct place *range, size_t col, size_t row, struct box b) {
     char number[LK_SVG_NUMBER];
     double v = heat->z[row * heat->n_x + col];
+    lk_svg_number(number, v);
+    bool written = heat->numbers && isfinite(v) && lk_svg_columns(number) * COLUMN <= b.w && b.h >= LINE;
     if (isfinite(v)) {
         struct rgb c = colour_of(place(range, v));
         fprintf(out, "<rect fill=\"#%02x%02x%02x\" ", (int)c.r, (int)c.g, (int)c.b);
     } else {
         fputs("<rect class=\"none\" ", out);
     }
-    fprintf(out, "x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>", b.x, b.y, b.w - 1, b.h - 1);
-    lk_svg_escape(out, heat->title);
-    fputc('\n', out);
+    fprintf(out, "x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"", b.x, b.y, b.w - 1, b.h - 1);
+    if (written) {
+        struct rgb c = colour_of(place(range, v));
+        bool bright = 0.3 * c.r + 0.6 * c.g + 0.1 * c.b > 120;
+        fprintf(out, "/><text class=\"n%s\" x=\"%.1f\" y=\"%.1f\">%s</text>", bright ? " b" : "", b.x + b.w / 2 - 0.5, b.y + b.h / 2 + 3.5, number);
+        return;
+    }
+    fputs("><title>", out);
     lk_svg_escape(out, heat->x_label);
     fputc(' ', out);
     lk_svg_escape(out, heat->x[col]);
@@ -437,12 +455,7 @@ static void heat_cell(FILE *out, const struct lk_heat *heat, const struct place 
     lk_svg_escape(out, heat->y_label);
     fputc(' ', out);
     lk_svg_escape(out, heat->y[row]);
-    fprintf(out, ": %s</title></rect>", lk_svg_number(number, v));
-    if (!heat->numbers || !isfinite(v) || lk_svg_columns(number) * COLUMN > b.w || b.h < LINE) return;
-    struct rgb c = colour_of(place(range, v));
-    bool bright = 0.3 * c.r + 0.6 * c.g + 0.1 * c.b > 120;
-    fprintf(out, "<text pointer-events=\"none\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\" x=\"%.1f\" y=\"%.1f\">%s</text>",
-            bright ? "#101418" : "#ffffff", b.x + b.w / 2 - 0.5, b.y + b.h / 2 + 3.5, number);
+    fprintf(out, ": %s</title></rect>", number);
 }
 
 /* The colours' meaning: a strip with its two ends. */
@@ -457,6 +470,13 @@ static void heat_scale(FILE *out, const struct place *range, double x, double y,
     fprintf(out, "<text class=\"soft\" font-size=\"10\" x=\"%.1f\" y=\"%.1f\">%s</text>", x + strip + 4, y + 8, lk_svg_number(b, range->most));
 }
 
+void lk_svg_scale(FILE *out, double least, double most) {
+    enum { WIDTH = 190, EDGE = 50 };
+    open_svg(out, WIDTH, 12, "scale of colours");
+    heat_scale(out, &(struct place){.least = least, .most = most}, EDGE, 1, WIDTH - 2 * EDGE);
+    fputs("</svg>\n", out);
+}
+
 void lk_svg_heat(FILE *out, const struct lk_heat *heat) {
     struct place range;
     char cut[80];
@@ -467,7 +487,7 @@ void lk_svg_heat(FILE *out, const struct lk_heat *heat) {
     open_svg(out, heat->width, lk_svg_heat_height(heat), heat->title);
     for (size_t row = 0; row < heat->n_y; row++) {
         double y = HEAT_TOP + h * row;
-        fprintf(out, "<text class=\"soft\" font-size=\"%d\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">", h < LINE ? 9 : 11, left - 5, y + h / 2 + 3.5);
+        fprintf(out, "<text class=\"soft t\" font-size=\"%d\" x=\"%.1f\" y=\"%.1f\">", h < LINE ? 9 : 11, left - 5, y + h / 2 + 3.5);
         lk_svg_escape(out, lk_svg_cut(cut, sizeof cut, heat->y[row], 14));
         fputs("</text>", out);
         for (size_t col = 0; col < heat->n_x; col++) heat_cell(out, heat, &range, col, row, (struct box){left + w * col, y, w, h});
@@ -477,7 +497,7 @@ void lk_svg_heat(FILE *out, const struct lk_heat *heat) {
         double x = left + w * (col + 0.5), half = lk_svg_columns(name) * 3.2 + 2;
         if (x - half < shown || x + half > heat->width + 6) continue;
         shown = x + half;
-        fprintf(out, "<text class=\"soft\" font-size=\"11\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">", x, bottom + 14);
+        fprintf(out, "<text class=\"soft m\" font-size=\"11\" x=\"%.1f\" y=\"%.1f\">", x, bottom + 14);
         lk_svg_escape(out, name);
         fputs("</text>", out);
     }
@@ -486,6 +506,10 @@ void lk_svg_heat(FILE *out, const struct lk_heat *heat) {
         fprintf(out, "<text class=\"soft\" font-size=\"11\" text-anchor=\"middle\" transform=\"translate(11 %.1f) rotate(-90)\">", y);
         lk_svg_escape(out, heat->y_label);
         fputs("</text>", out);
+    }
+    if (!heat->scale) {
+        fputs("</svg>\n", out);
+        return;
     }
     char least[LK_SVG_NUMBER];
     heat_scale(out, &range, left + 6 + 6 * lk_svg_columns(lk_svg_number(least, range.least)), bottom + 24, heat->width < 300 ? 56 : 90);

@@ -1,10 +1,10 @@
 /* SVG: plots written to a file as they are made.
  *
  *   lk_svg_plot   curves and points over two axes, linear or logarithmic
- *   lk_svg_heat   a heat map with a scale of colours
+ *   lk_svg_heat   a heat map
+ *   lk_svg_scale  what a heat map's colours mean
  *
- * A plot has a fixed width in pixels, so that its letters have their size; a page shows one of several
- * widths. Colours come from lk_svg_style, which a page or a picture contains once; they follow the
+ * Letters have their size at a plot's own width in pixels. A page may scale it a little. Colours come from lk_svg_style, which a page or a picture contains once; they follow the
  * reader's choice of a light or dark page. What a mark stands for shows when the pointer rests on it. */
 #ifndef LK_EVAL_SVG_H
 #define LK_EVAL_SVG_H
@@ -60,6 +60,7 @@ struct lk_heat {
     double             least, most;  /* of the colours; equal: from the data              */
     bool               log;          /* of the colours                                    */
     bool               numbers;      /* write the values into cells, where there is room  */
+    bool               scale;        /* draw what the colours mean, and x_label, below    */
     int                width;
 };
 
@@ -67,6 +68,9 @@ void lk_svg_heat(FILE *out, const struct lk_heat *heat);
 
 /* Height that lk_svg_heat takes. */
 int lk_svg_heat_height(const struct lk_heat *heat);
+
+/* The scale of maps that share one range of colours, as a small picture. */
+void lk_svg_scale(FILE *out, double least, double most);
 
 /* A number in few characters: "0.012", "3.4e-05", "12k". buf: [LK_SVG_NUMBER]. */
 enum { LK_SVG_NUMBER = 32 };

@@ -58,7 +58,11 @@ struct lk_task {
     /* About how many tokens an item takes, for the time left. A generated token counts as eight. */
     double (*cost)(const void *state, size_t i);
 
-    /* One item on one subject, which may stand anywhere. `full`: the record of the same item on the full
+    /* What item i has every subject read as a prompt, before run: it is then read once for all recipes. *tok is
+     * owned: free(). NULL: run reads everything itself. */
+    lk_status (*prompt)(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err);
+
+    /* One item on one subject, which stands behind the item's prompt, or anywhere where it has none. `full`: the record of the same item on the full
      * cache, or NULL where the subject is it. Add fields to `record`; bits_per_value, bytes_per_token and
      * n_tok, as the subject stands afterwards, are added where it has none. */
     lk_status (*run)(void *state, size_t i, struct lk_subject *subject, const json_t *full, json_t *record, lk_err *err);

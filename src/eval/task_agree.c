@@ -12,13 +12,11 @@ enum { CTX = 2048, CTX_QUICK = 1024, GENERATE = 128, GENERATE_QUICK = 64, ITEMS 
 
 struct agree {
     int32_t *tok; /* whole text; its begin token, if it has one, begins every prompt */
-    int32_t *prompt;
     size_t   n_tok, n_begin, n_prompt, n_generate, n_item;
 };
 
 static void close_agree(void *state) {
     struct agree *a = state;
-    free(a->prompt);
     free(a->tok);
     free(a);
 }
@@ -33,8 +31,6 @@ static lk_status fill(const struct lk_task_env *env, struct agree *a, size_t n_c
     if (a->n_tok < n_ctx)
         return lk_fail(err, LK_E_ARG, "agree: %s has %zu tokens, fewer than the context of %zu; give a longer text or a smaller -c",
                        env->opts->text_path, a->n_tok, n_ctx);
-    a->prompt = malloc(n_ctx * sizeof *a->prompt);
-    if (!a->prompt) return lk_fail(err, LK_E_NOMEM, "no memory for a prompt");
     a->n_prompt = n_ctx - a->n_generate;
     a->n_item = lk_task_limit(env, a->n_tok / n_ctx, ITEMS, ITEMS_QUICK);
     return LK_OK;
@@ -104,16 +100,23 @@ static json_t *json_text(const char *text) {
     return string;
 }
 
+static lk_status prompt_agree(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err) {
+    const struct agree *a = state;
+    *tok = malloc(a->n_prompt * sizeof **tok);
+    if (!*tok) return lk_fail(err, LK_E_NOMEM, "no memory for a prompt");
+    memcpy(*tok, a->tok, a->n_begin * sizeof **tok);
+    memcpy(*tok + a->n_begin, a->tok + start_of(a, i), (a->n_prompt - a->n_begin) * sizeof **tok);
+    *n = a->n_prompt;
+    return LK_OK;
+}
+
 static lk_status run_agree(void *state, size_t i, struct lk_subject *subject, const json_t *full, json_t *record, lk_err *err) {
     struct agree *a = state;
     int32_t *out = malloc(a->n_generate * sizeof *out);
-    size_t n = 0, body = a->n_prompt - a->n_begin;
+    size_t n = 0;
+    (void)i;
     if (!out) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    memcpy(a->prompt, a->tok, a->n_begin * sizeof *out);
-    memcpy(a->prompt + a->n_begin, a->tok + start_of(a, i), body * sizeof *out);
-    lk_subject_clear(subject);
-    lk_status status = lk_subject_prompt(subject, a->prompt, a->n_prompt, err);
-    if (status == LK_OK) status = lk_subject_generate(subject, a->n_generate, NULL, out, &n, err);
+    lk_status status = lk_subject_generate(subject, a->n_generate, NULL, out, &n, err);
     json_t *tokens = json_array();
     for (size_t t = 0; status == LK_OK && t < n; t++) json_array_append_new(tokens, json_integer(out[t]));
     char *text = status == LK_OK ? lk_task_detokenize(subject->model, out, n) : NULL;
@@ -142,5 +145,5 @@ static lk_status summarise_agree(const void *state, const json_t *records, const
 
 const struct lk_task lk_task_agree = {
     .name = "agree", .summary = "greedy continuations of --text against the full cache's", .wants_floor = true,
-    .open = open_agree, .close = close_agree, .key = key_agree, .cost = cost_agree, .run = run_agree, .summarise = summarise_agree,
+    .open = open_agree, .close = close_agree, .key = key_agree, .cost = cost_agree, .prompt = prompt_agree, .run = run_agree, .summarise = summarise_agree,
 };

@@ -134,13 +134,26 @@ static double cost_choice(const void *state, size_t i) {
     return cost;
 }
 
+/* What the choices begin with, as far as the first is not scored. */
+static lk_status prompt_choice(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err) {
+    const struct question *q = &((const struct choice *)state)->item[i];
+    *tok = malloc(q->from[0] * sizeof **tok);
+    if (!*tok) return lk_fail(err, LK_E_NOMEM, "no memory for a question");
+    memcpy(*tok, q->tok[0], q->from[0] * sizeof **tok);
+    *n = q->from[0];
+    return LK_OK;
+}
+
 static lk_status run_choice(void *state, size_t i, struct lk_subject *subject, const json_t *full, json_t *record, lk_err *err) {
     const struct question *q = &((const struct choice *)state)->item[i];
     double nll[LK_CHOICES_MOST], norm[LK_CHOICES_MOST];
     size_t best = 0, best_norm = 0;
-    lk_subject_clear(subject);
+    lk_status status = lk_subject_prompt(subject, q->tok[0], q->from[0], err);
+    if (status == LK_OK) status = lk_subject_save(subject, err);
     for (size_t j = 0; j < q->n; j++) {
-        lk_status status = lk_subject_nll(subject, q->tok[j], q->from[j], q->n_tok[j], &nll[j], NULL, err);
+        bool same = q->from[j] == q->from[0] && memcmp(q->tok[j], q->tok[0], q->from[0] * sizeof **q->tok) == 0;
+        if (status == LK_OK && j && same) status = lk_subject_restore(subject, err);
+        if (status == LK_OK) status = lk_subject_nll(subject, q->tok[j], q->from[j], q->n_tok[j], &nll[j], NULL, err);
         if (status != LK_OK) return status;
         norm[j] = nll[j] / (double)(q->n_tok[j] - q->from[j]);
         if (nll[j] < nll[best]) best = j;
@@ -177,17 +190,17 @@ static const struct set hellaswag = {NULL, LK_CHOICE_ENDING};
 
 const struct lk_task lk_task_choice[LK_CHOICE_TASKS] = {
     {.name = "arc_easy", .summary = "grade-school science (ARC easy), from --data", .arg = &arc_easy, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
     {.name = "arc_challenge", .summary = "grade-school science (ARC challenge), from --data", .arg = &arc_challenge, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
     {.name = "openbookqa", .summary = "elementary science (OpenBookQA), from --data", .arg = &openbookqa, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
     {.name = "piqa", .summary = "everyday physics (PIQA), from --data", .arg = &piqa, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
     {.name = "social_i_qa", .summary = "social situations (SIQA), from --data", .arg = &social_i_qa, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
     {.name = "winogrande", .summary = "what a gap stands for (WinoGrande), from --data", .arg = &winogrande, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
     {.name = "hellaswag", .summary = "what happens next (HellaSwag), from --data", .arg = &hellaswag, .open = open_choice, .close = close_choice,
-     .key = key_choice, .cost = cost_choice, .run = run_choice, .summarise = summarise_choice},
+     .key = key_choice, .cost = cost_choice, .prompt = prompt_choice, .run = run_choice, .summarise = summarise_choice},
 };

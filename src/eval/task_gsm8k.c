@@ -131,10 +131,10 @@ static const struct lk_question_kind kind = {make_items, 2048, 2048};
 
 const struct lk_task lk_task_gsm8k = {
     .name = "gsm8k", .summary = "arithmetic in words, few-shot, exact match (--data)", .arg = &kind, .open = lk_question_open, .close = lk_question_close,
-    .key = lk_question_key, .cost = lk_question_cost, .run = lk_question_run, .summarise = lk_question_summarise,
+    .key = lk_question_key, .cost = lk_question_cost, .prompt = lk_question_prompt, .run = lk_question_run, .summarise = lk_question_summarise,
 };
 
 const struct lk_task lk_task_mgsm = {
     .name = "mgsm", .summary = "the same in other languages (--data)", .arg = &kind, .open = lk_question_open, .close = lk_question_close,
-    .key = lk_question_key, .cost = lk_question_cost, .run = lk_question_run, .summarise = lk_question_summarise,
+    .key = lk_question_key, .cost = lk_question_cost, .prompt = lk_question_prompt, .run = lk_question_run, .summarise = lk_question_summarise,
 };

@@ -86,5 +86,5 @@ static const struct lk_question_kind kind = {make_items, 4096, 1024};
 
 const struct lk_task lk_task_needle = {
     .name = "needle", .summary = "numbers hidden in --text, by length and depth", .arg = &kind, .open = lk_question_open, .close = lk_question_close,
-    .key = lk_question_key, .cost = lk_question_cost, .run = lk_question_run, .summarise = lk_question_summarise,
+    .key = lk_question_key, .cost = lk_question_cost, .prompt = lk_question_prompt, .run = lk_question_run, .summarise = lk_question_summarise,
 };

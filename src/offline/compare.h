@@ -12,8 +12,8 @@
 struct lk_predictor {
     void *self;
     void (*clear)(void *self);
-    /* Append n tokens, keeping the logits of each: row i, [n_vocab], borrowed until the next read. */
-    lk_status (*read)(void *self, const int32_t *tok, size_t n, lk_err *err);
+    /* Append n tokens. `all`: keep the logits of each: row i, [n_vocab], borrowed until the next read. */
+    lk_status (*read)(void *self, const int32_t *tok, size_t n, bool all, lk_err *err);
     const float *(*logits)(void *self, int32_t row);
     double seconds; /* spent in read; summed by lk_compare_chunk */
 };
