@@ -101,7 +101,7 @@ bad "--method: 'svd' is not palu, tale or kvheads" compress --method svd -o x.lk
 bad "--svd: 'qr' is not whitened, plain, output or mean-pool" compress --method palu --svd qr -o x.lk.gguf
 bad "--rank: '150%' is not a share such as 50%" compress --method palu --rank 150% --text empty -o x.lk.gguf
 bad "--group: 'none' is neither a number of heads nor 'all'" compress --method palu --group none --text empty -o x.lk.gguf
-bad "not a GGUF file" compress --method palu --text empty -o x.lk.gguf -m not.gguf
+bad "cut off or damaged" compress --method palu --text empty -o x.lk.gguf -m not.gguf
 bad "is empty" perplexity -f empty -m not.gguf
 bad "--ctx: '1' is not" perplexity -f empty -c 1
 bad "--ctx: '1' is not a number from 2" inspect -c 1

@@ -31,6 +31,8 @@ static lk_status loader_open(struct lk_loader *ld, const char *path, lk_err *err
 static lk_status identify(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     const char *arch = "", *name = "", *kind = "model";
     char text[64];
+    if (gguf_find_key(ld->reader.gguf, "lowkey.sidecar.version") >= 0)
+        return lk_fail(err, LK_E_FORMAT, "the file holds a sidecar, not a model; give the model with -m and this file with --sidecar");
     lk_status status = lk_read_text(&ld->reader, "general.architecture", LK_REQUIRED, &arch, err);
     if (status == LK_OK) status = lk_read_text(&ld->reader, "general.name", LK_OPTIONAL, &name, err);
     if (status == LK_OK) status = lk_read_text(&ld->reader, "general.type", LK_OPTIONAL, &kind, err);
