@@ -296,7 +296,7 @@ static void test_fill_is_append_and_settle(void **state) {
         struct bases b;
         make_bases(&b, &r, 2, 2 * D_HEAD, 40, i % 2, i % 2);
         struct lk_ledger ledger = {0};
-        lk_recipe *recipe, *again;
+        lk_recipe *recipe, *again, *third;
         struct lk_cache *filled = new_cache(&recipe, recipes[i / 4], &b, &ledger), *settled = new_cache(&again, recipes[i / 4], &b, &ledger);
         float *x = gaussians(&r, (size_t)n * WIDTH);
         assert_int_equal(lk_cache_prepare(settled, 0, N_LAYER, n, n, NULL), LK_OK);
@@ -322,13 +322,13 @@ static void test_fill_is_append_and_settle(void **state) {
                 free(y), free(z);
             }
         }
-        struct lk_cache *copy = new_cache(&recipe, recipes[i / 4], &b, &ledger);
+        struct lk_cache *copy = new_cache(&third, recipes[i / 4], &b, &ledger);
         assert_int_equal(lk_cache_copy(copy, settled, NULL), LK_OK);
         float *y = read_back(&copy->stream[1][LK_K]), *z = read_back(&settled->stream[1][LK_K]);
         assert_memory_equal(y, z, (size_t)n * WIDTH * sizeof *y);
         free(x), free(y), free(z);
         lk_cache_free(filled), lk_cache_free(settled), lk_cache_free(copy);
-        lk_recipe_free(recipe), lk_recipe_free(again);
+        lk_recipe_free(recipe), lk_recipe_free(again), lk_recipe_free(third);
         free_bases(&b);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
     }
