@@ -173,6 +173,9 @@ lk_status lk_session_want_logits(struct lk_session *session, size_t n, lk_err *e
  * is called. After a failure the session is empty. */
 lk_status lk_session_repeat(struct lk_session *session, const struct lk_session *source, size_t n_tok, lk_err *err);
 
+/* rope.c: give a model whose keys are rotated its ropes. */
+lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err);
+
 /* The cache's shape for a model. */
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model);
 

@@ -1,6 +1,5 @@
 /* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
 #include "engine/engine.h"
-#include "engine/rotation.h"
 
 
 #include <stdlib.h>

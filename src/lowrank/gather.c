@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "lowrank/statistics.h"
 
-#include "engine/rotation.h"
 #include "offline/compare.h"
 
 #include <string.h>
@@ -11,7 +10,6 @@
 struct gather {
     struct lk_statistics *s;
     struct lk_session    *session;
-    struct lk_rotation    rotation[2]; /* of layers that do not slide, and that do */
     const struct lk_hparams *hp;
     float                *row;  /* [LK_EVAL_MAX][n_head_kv][d_head] as read from the cache */
     double               *x;    /* [LK_EVAL_MAX][n_head][d_head] */
@@ -63,9 +61,9 @@ static void see(void *user, int layer, const struct lk_attn *attn) {
     int64_t n = read_rows(g, attn->k, from);
     if (s->side[LK_BASIS_K]) add_rows(g, &s->side[LK_BASIS_K][layer], g->row, n, n_head, s->opts.group[LK_BASIS_K]);
     if (s->side[LK_BASIS_KPRE]) {
-        const struct lk_rotation *rotation = &g->rotation[g->hp->is_swa[layer] != 0];
-        for (int64_t i = 0; i < n; i++)
-            for (int head = 0; head < n_head; head++) lk_rotation_undo(rotation, (size_t)(from + i), g->row + (i * n_head + head) * d);
+        const struct lk_rope *rope = g->session->model->rope;
+        if (rope) rope += g->hp->n_swa > 0 && g->hp->is_swa[layer];
+        for (int head = 0; rope && head < n_head; head++) lk_rope_undo(rope, from, n, g->row + (size_t)head * d, (size_t)n_head * d);
         add_rows(g, &s->side[LK_BASIS_KPRE][layer], g->row, n, n_head, s->opts.group[LK_BASIS_KPRE]);
     }
     if (s->query) add_queries(g, &s->query[layer], attn->q + (from - first) * g->hp->n_head * d, n);
@@ -74,7 +72,7 @@ static void see(void *user, int layer, const struct lk_attn *attn) {
     add_rows(g, &s->side[LK_BASIS_V][layer], g->row, n, n_head, s->opts.group[LK_BASIS_V]);
 }
 
-static lk_status take(struct gather *g, struct lk_model *model, lk_err *err) {
+static lk_status take(struct gather *g, lk_err *err) {
     struct lk_ledger *ledger = g->s->ledger;
     const struct lk_hparams *hp = g->hp;
     g->row_bytes = (size_t)LK_EVAL_MAX * hp->n_head_kv * hp->d_head * sizeof *g->row;
@@ -84,12 +82,6 @@ static lk_status take(struct gather *g, struct lk_model *model, lk_err *err) {
     g->x = lk_alloc(ledger, LK_FOR_SCRATCH, g->x_bytes);
     g->tok = lk_alloc(ledger, LK_FOR_SCRATCH, g->tok_bytes);
     if (!g->row || !g->x || !g->tok) return lk_fail(err, LK_E_NOMEM, "no memory to gather rows");
-    if (!g->s->side[LK_BASIS_KPRE]) return LK_OK;
-    for (int layer = 0; layer < hp->n_layer; layer++) {
-        struct lk_rotation *rotation = &g->rotation[hp->is_swa[layer] != 0];
-        lk_status status = rotation->turn ? LK_OK : lk_rotation_new(rotation, model, layer, (size_t)g->s->opts.n_ctx, ledger, err);
-        if (status != LK_OK) return status;
-    }
     return LK_OK;
 }
 
@@ -137,12 +129,11 @@ lk_status lk_statistics_read(struct lk_statistics *s, struct lk_model *model, co
     lk_session_opts opts = {.n_ctx = s->opts.n_ctx};
     lk_status status = lk_recipe_parse(&recipe, "f16", err);
     if (status == LK_OK) status = lk_session_new(&g.session, model, recipe, &opts, err);
-    if (status == LK_OK) status = take(&g, model, err);
+    if (status == LK_OK) status = take(&g, err);
     if (status == LK_OK) {
         g.session->watch = (struct lk_watch){see, &g};
         status = read_all(&g, tok, n_tok, path, progress, user, err);
     }
-    for (int i = 0; i < 2; i++) lk_rotation_free(&g.rotation[i]);
     lk_release(s->ledger, LK_FOR_SCRATCH, g.row, g.row_bytes);
     lk_release(s->ledger, LK_FOR_SCRATCH, g.x, g.x_bytes);
     lk_release(s->ledger, LK_FOR_SCRATCH, g.tok, g.tok_bytes);

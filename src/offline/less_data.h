@@ -19,22 +19,18 @@
 #define LK_OFFLINE_LESS_DATA_H
 
 #include "engine/engine.h"
-
-enum lk_less_by {
-    LK_LESS_OLDEST, /* the oldest row between sinks and window goes: with keep 0, the Lambda mask */
-    LK_LESS_H2O,    /* the one with the smallest sum of weights so far                            */
-    LK_LESS_TOVA,   /* the one with the smallest weight of the last query                         */
-};
+#include "policy/policy.h"
 
 enum { LK_LESS_MAX_BUDGET = 4096 };
 
+/* A cache of `sink` oldest rows, `window` newest, and `keep` between them by a rule. */
 struct lk_less_policy {
-    enum lk_less_by by;
-    int             sink, keep, window;
+    struct lk_policy rule;
+    int              sink, keep, window;
 };
 
 /* The policy called `name` as the papers have it with `budget` rows: "h2o" (half heavy, half recent), "lambda"
- * (4 sinks) or "tova". LK_E_ARG for another name or a budget that is too small. */
+ * (4 sinks) or "tova" (each KV head by itself). LK_E_ARG for another name or a budget that is too small. */
 lk_status lk_less_policy_named(struct lk_less_policy *out, const char *name, int budget, lk_err *err);
 
 /* One KV head's rows and the queries of its group, over n_tok positions. */

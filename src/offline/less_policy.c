@@ -8,9 +8,9 @@ enum { LAMBDA_SINKS = 4 };
 
 lk_status lk_less_policy_named(struct lk_less_policy *out, const char *name, int budget, lk_err *err) {
     struct lk_less_policy policy;
-    if (strcmp(name, "h2o") == 0) policy = (struct lk_less_policy){LK_LESS_H2O, 0, budget / 2, budget - budget / 2};
-    else if (strcmp(name, "lambda") == 0) policy = (struct lk_less_policy){LK_LESS_OLDEST, LAMBDA_SINKS, 0, budget - LAMBDA_SINKS};
-    else if (strcmp(name, "tova") == 0) policy = (struct lk_less_policy){LK_LESS_TOVA, 0, budget - 1, 1};
+    if (strcmp(name, "h2o") == 0) policy = (struct lk_less_policy){{.keep = LK_KEEP_H2O}, 0, budget / 2, budget - budget / 2};
+    else if (strcmp(name, "lambda") == 0) policy = (struct lk_less_policy){{.keep = LK_KEEP_NEWEST}, LAMBDA_SINKS, 0, budget - LAMBDA_SINKS};
+    else if (strcmp(name, "tova") == 0) policy = (struct lk_less_policy){{.keep = LK_KEEP_TOVA, .apart = true}, 0, budget - 1, 1};
     else return lk_fail(err, LK_E_ARG, "there is no policy '%.20s'; there are h2o, lambda and tova", name);
     if (budget > LK_LESS_MAX_BUDGET) return lk_fail(err, LK_E_ARG, "a budget of %d rows is too large; at most %d are possible", budget, LK_LESS_MAX_BUDGET);
     if (policy.window < 1) return lk_fail(err, LK_E_ARG, "a budget of %d rows is too small for %s; give at least %d", budget, name, policy.sink + 1);
@@ -47,10 +47,12 @@ static float attend(const struct lk_less_head *head, const float *q, const int32
 
 /* Index in held [n] (positions in order) of the row that goes after the query at position pos. */
 static int choose(const struct lk_less_policy *policy, const int32_t *held, int n, int pos, const float *score) {
-    int best = -1;
-    for (int i = policy->sink; i < n && held[i] <= pos - policy->window; i++)
-        if (best < 0 || (policy->by != LK_LESS_OLDEST && score[held[i]] < score[held[best]])) best = i;
-    return best;
+    float heard[LK_LESS_MAX_BUDGET + 1];
+    int old = policy->sink;
+    for (; old < n && held[old] <= pos - policy->window; old++) heard[old - policy->sink] = score[held[old]];
+    struct lk_rows_known known = {.score = heard, .pos = held + policy->sink, .n_head = 1, .n_tok = pos + 1};
+    int last = old - policy->sink - 1;
+    return policy->sink + (int)lk_policy_least(&policy->rule, &known, last, last, 0);
 }
 
 void lk_less_simulate(const struct lk_less_policy *policy, const struct lk_less_head *head, int32_t *gone, float *sparse, float *log_sum,
@@ -61,7 +63,7 @@ void lk_less_simulate(const struct lk_less_policy *policy, const struct lk_less_
     for (int pos = 0; pos < n_tok; pos++) {
         held[n++] = pos;
         gone[pos] = n_tok;
-        if (policy->by == LK_LESS_TOVA)
+        if (lk_policy_hears(&policy->rule) == LK_HEARS_LAST)
             for (int i = 0; i < n; i++) score[held[i]] = 0;
         for (int h = 0; h < head->group; h++) {
             size_t row = (size_t)h * n_tok + pos;
