@@ -16,6 +16,10 @@
 
 enum { IDLE_S = 60 }; /* a connection on which nothing passes that long is closed */
 
+/* A reply to a client that still sends may be lost with the connection, so a body that is too large is read
+ * and dropped, up to so many times what is accepted. */
+enum { DROPPED_MOST = 16 };
+
 /* ---- replies ------------------------------------------------------------------------------------ */
 
 const char *lk_exchange_header(const struct lk_exchange *x, const char *name) {
@@ -138,18 +142,20 @@ static void refuse_body(struct lk_exchange *x) {
     lk_reply_fault(x, &fault);
 }
 
-/* Does the client announce more than is accepted? It need not send it then. */
+/* Does the client announce more than is accepted, and wait to be asked for it or mean to send far too much?
+ * Then it is told at once. */
 static bool announces_too_much(const struct lk_exchange *x) {
     const char *length = lk_exchange_header(x, "Content-Length");
-    return length && strtoull(length, NULL, 10) > x->server->opts.max_body;
+    unsigned long long most = x->server->opts.max_body, n = length ? strtoull(length, NULL, 10) : 0;
+    return n / DROPPED_MOST > most || (n > most && lk_exchange_header(x, "Expect"));
 }
 
 static enum MHD_Result take_body(struct lk_exchange *x, const char *data, size_t *len) {
     x->received += *len;
-    lk_buf_add(&x->body, data, *len); /* what does not fit is passed over, up to twice as much as is accepted */
+    lk_buf_add(&x->body, data, *len); /* what does not fit is dropped */
     *len = 0;
     bool slow = lk_now() - x->began > x->server->opts.time_s;
-    return slow || x->received / 2 > x->server->opts.max_body ? MHD_NO : MHD_YES;
+    return slow || x->received / DROPPED_MOST > x->server->opts.max_body ? MHD_NO : MHD_YES;
 }
 
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *path, const char *method, const char *version,

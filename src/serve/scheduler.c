@@ -111,11 +111,11 @@ static bool choose(struct lk_scheduler *s, struct lk_job *job, int32_t *out) {
         fail_job(s, job, NULL);
         return false;
     }
-    if (!lk_call_has_room(job->call)) return false;
-    if (lk_now() - job->begun > s->opts->time_s) {
+    if (lk_now() - job->begun > s->opts->time_s) { /* also of a client that does not read */
         end_job(s, job, "length", true);
         return false;
     }
+    if (!lk_call_has_room(job->call)) return false;
     if (lk_sampler_next(job->sampler, session, &tok, &err)) {
         fail_by(s, job, &err);
         return false;
