@@ -112,6 +112,10 @@ struct lk_sampler {
 
 /* graph.c: memory and running of ggml graphs. Node counts include the graph's own. */
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger, lk_err *err);
+/* n 32-bit integers that are set before each run. */
+struct ggml_tensor *lk_graph_input(struct lk_graph *graph, size_t n);
+/* A node that is computed, after `after` [n_after], for what it does; its value is nothing. */
+struct ggml_tensor *lk_graph_effect(struct ggml_context *ctx, ggml_custom_op_t op, struct ggml_tensor **after, int n_after, void *user);
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err);
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err);
 /* Positions first, first + 1, ... of rows [row, row + n) into graph->pos, where the family reads them at all. */

@@ -121,16 +121,16 @@ static void compress(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
 
 static struct ggml_tensor *attend(struct prefill *p, const struct lk_pre *pre, bool last_chunk) {
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
-    struct ggml_tensor *kept = ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 3, keep_exact, GGML_N_TASKS_MAX, p);
+    struct ggml_tensor *kept = lk_graph_effect(p->graph.ctx, keep_exact, rows, 3, p);
     ggml_build_forward_expand(p->graph.graph, kept);
     bool chooses = lk_seq_slots(&p->s->pass.seq[0], p->job.layer);
     struct ggml_tensor *ready = kept, *attn = NULL;
     if (last_chunk && chooses) { /* the prompt attends fully, and what it attended to decides */
         attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, kept, lk_combine_node);
-        ready = ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, &attn, 1, choose, GGML_N_TASKS_MAX, p);
+        ready = lk_graph_effect(p->graph.ctx, choose, &attn, 1, p);
     }
     if (last_chunk)
-        ggml_build_forward_expand(p->graph.graph, ggml_custom_4d(p->graph.ctx, GGML_TYPE_F32, 1, 1, 1, 1, &ready, 1, compress, GGML_N_TASKS_MAX, p));
+        ggml_build_forward_expand(p->graph.graph, lk_graph_effect(p->graph.ctx, compress, &ready, 1, p));
     return attn ? attn : lk_attention_nodes(p->graph.ctx, &p->job, pre, kept, lk_combine_node);
 }
 
@@ -154,9 +154,8 @@ static lk_status build(struct prefill *p, int layer, size_t at, size_t n, lk_err
     lk_status status = lk_graph_begin(g, NODES, &p->s->ledger, err);
     if (status != LK_OK) return status;
     g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, hp->n_embd, n);
-    g->pos = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
+    g->pos = lk_graph_input(g, n);
     ggml_set_input(g->x_in);
-    ggml_set_input(g->pos);
     struct lk_pre pre = p->net->family->pre(p->net, g->ctx, layer, g->x_in, g->pos);
     struct ggml_tensor *attn = attend(p, &pre, last_chunk);
     if (!last_layer || last_chunk) {
@@ -205,10 +204,8 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
     struct lk_graph *g = &p->graph;
     lk_status status = lk_graph_begin(g, NODES, &p->s->ledger, err);
     if (status != LK_OK) return status;
-    g->tok = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
-    g->pos = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
-    ggml_set_input(g->tok);
-    ggml_set_input(g->pos);
+    g->tok = lk_graph_input(g, n);
+    g->pos = lk_graph_input(g, n);
     g->x_out = p->net->family->embed(p->net, g->ctx, g->tok, g->pos);
     ggml_set_output(g->x_out);
     ggml_build_forward_expand(g->graph, g->x_out);

@@ -203,25 +203,19 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
                                        struct ggml_tensor *ready, ggml_custom_op_t last) {
     int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
-    struct ggml_tensor *items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, queries, 2, attend, GGML_N_TASKS_MAX, job);
+    struct ggml_tensor *items = lk_graph_effect(ctx, attend, queries, 2, job);
     struct ggml_tensor *weighed[] = {items, pre->q};
-    if (pass_hears(job->pass)) items = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, weighed, 2, listen, GGML_N_TASKS_MAX, job);
+    if (pass_hears(job->pass)) items = lk_graph_effect(ctx, listen, weighed, 2, job);
     return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &items, 1, last, GGML_N_TASKS_MAX, job);
 }
 
 static struct ggml_tensor *attention(struct ggml_context *ctx, struct lk_layer_job *job, const struct lk_pre *pre) {
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
-    struct ggml_tensor *stored = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, rows, 3, store, GGML_N_TASKS_MAX, job);
+    struct ggml_tensor *stored = lk_graph_effect(ctx, store, rows, 3, job);
     return lk_attention_nodes(ctx, job, pre, stored, combine_and_settle);
 }
 
 /* ---- the graph ----------------------------------------------------------------------------------- */
-
-static struct ggml_tensor *input(struct lk_graph *g, int n) {
-    struct ggml_tensor *t = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
-    ggml_set_input(t);
-    return t;
-}
 
 lk_status lk_pass_build(struct lk_pass *pass, int n_row, int n_out, lk_err *err) {
     struct lk_graph *g = &pass->graph;
@@ -231,8 +225,8 @@ lk_status lk_pass_build(struct lk_pass *pass, int n_row, int n_out, lk_err *err)
     int n_layer = net->hp.n_layer;
     lk_status status = lk_graph_begin(g, n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
     if (status != LK_OK) return status;
-    g->tok = input(g, n_row);
-    g->pos = input(g, n_row);
+    g->tok = lk_graph_input(g, (size_t)n_row);
+    g->pos = lk_graph_input(g, (size_t)n_row);
     struct ggml_tensor *x = net->family->embed(net, g->ctx, g->tok, g->pos);
     for (int layer = 0; layer < n_layer; layer++) {
         struct lk_pre pre = net->family->pre(net, g->ctx, layer, x, g->pos);
@@ -240,7 +234,7 @@ lk_status lk_pass_build(struct lk_pass *pass, int n_row, int n_out, lk_err *err)
         x = net->family->post(net, g->ctx, layer, &pre, attn);
     }
     if (n_out < n_row) {
-        g->out = input(g, n_out);
+        g->out = lk_graph_input(g, (size_t)n_out);
         x = ggml_get_rows(g->ctx, x, g->out);
     }
     g->logits = net->family->head(net, g->ctx, x);
