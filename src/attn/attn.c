@@ -3,6 +3,7 @@
 #include "attn/cut.h"
 #include "attn/latent.h"
 #include "attn/pre.h"
+#include "attn/tiles.h"
 
 #include <math.h>
 #include <string.h>
@@ -96,36 +97,6 @@ static int queries_of_part(const struct item *item, const struct lk_level *level
     return (to - from) * item->n_each;
 }
 
-/* How many blocks after a tile the one lies that is asked for while it is worked on (docs/performance.md). */
-enum { AHEAD = 3 };
-
-/* A tile of a level's part that overlaps positions [from, to): *at is the position of its first row.
- * `pos` is a position of the level inside [from, to). Returns the position after the tile's last row. */
-static int64_t tile_at(const struct lk_stream *stream, int level, int part, int64_t level_first,
-                       int64_t pos, struct lk_tile *tile, int64_t *at) {
-    int row;
-    int64_t n;
-    const char *block = lk_cache_locate(stream, level, pos - level_first, &row, &n);
-    int row0 = row / LK_TILE * LK_TILE;
-    int64_t rows = row - row0 + n;
-    *tile = (struct lk_tile){.codec = &stream->rule[level].codec,
-                             .head = block + part * stream->level[level].head_bytes,
-                             .sigma = lk_sigma_of(stream, level, part),
-                             .d_head = stream->level[level].d_part,
-                             .block_rows = stream->rule[level].block_rows,
-                             .row0 = row0,
-                             .n = (int)(rows < LK_TILE ? rows : LK_TILE)};
-    int64_t later = pos - level_first + n + (int64_t)(AHEAD - 1) * tile->block_rows;
-    if (row0 + tile->n == tile->block_rows && later < stream->fill[level].rows) {
-        int first_row;
-        int64_t rest;
-        const char *after = lk_cache_locate(stream, level, later, &first_row, &rest);
-        tile->next = after + part * stream->level[level].head_bytes;
-    }
-    *at = pos - (row - row0);
-    return *at + tile->n;
-}
-
 /* Add to scores of n_row rows what their mean adds, where latents have one: q.mean, for queries [first, first + n). */
 static void add_mean(const struct item *item, const struct lk_level *level, int first, int n, float *score, int64_t n_row) {
     for (int i = first; level->basis && level->basis->mean && i < first + n; i++, score += SCORE_STRIDE) {
@@ -152,29 +123,50 @@ static void score_tile(const struct item *item, const struct lk_level *level, co
     }
 }
 
-/* Scores of positions [pos, end) of one part of a level, for the queries that it serves. */
-static void score_part(struct item *item, int level, int part, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
-    const struct lk_attn *attn = item->attn;
-    int first, n = queries_of_part(item, &attn->k->level[level], part, &first);
-    const struct lk_level *of = &attn->k->level[level];
+/* Parts of a level that the item's KV heads are in: [*first, returned). */
+static int parts_of(const struct item *item, const struct lk_level *level, int *first) {
+    *first = item->head / level->n_head;
+    return (item->head + item->n_span - 1) / level->n_head + 1;
+}
+
+/* Scores of a tile's rows from position pos to `next`, for the queries that the part serves. `ahead`: what
+ * true positions are behind those of the stream, by what was let go. */
+static void score_rows(const struct item *item, const struct lk_level *level, const struct lk_tiles *tiles, int part, struct lk_rope_view *view,
+                       int64_t pos, int64_t next, int64_t ahead, float *chunk) {
+    int first, n = queries_of_part(item, level, part, &first);
     struct lk_queries queries = lk_queries_some(&item->queries, first, n);
-    struct lk_rope_view view = {.set = false};
-    float *score = item->mem.score + (size_t)first * SCORE_STRIDE + PAD;
-    int64_t from = pos, ahead = level_first - lk_cache_position(attn->k, level, 0, 0); /* of positions, by what was let go */
-    while (pos < end) {
-        struct lk_tile tile;
-        int64_t at, next = tile_at(attn->k, level, part, level_first, pos, &tile, &at);
-        if (next > end) next = end;
-        if (at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
-            score_tile(item, of, &tile, &queries, &view, at - ahead, first, score + (pos - a), SCORE_STRIDE);
-        } else {
-            score_tile(item, of, &tile, &queries, &view, at - ahead, first, item->mem.tile, LK_TILE);
-            for (int i = 0; i < n; i++)
-                memcpy(score + (size_t)i * SCORE_STRIDE + (pos - a), item->mem.tile + i * LK_TILE + (pos - at), (next - pos) * sizeof(float));
-        }
-        pos = next;
+    struct lk_tile tile = lk_tiles_part(tiles, part);
+    float *score = chunk + (size_t)first * SCORE_STRIDE;
+    if (tiles->at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
+        score_tile(item, level, &tile, &queries, view, tiles->at - ahead, first, score, SCORE_STRIDE);
+        return;
     }
-    if (!of->unfold) add_mean(item, of, first, n, score + (from - a), end - from);
+    score_tile(item, level, &tile, &queries, view, tiles->at - ahead, first, item->mem.tile, LK_TILE);
+    for (int i = 0; i < n; i++)
+        memcpy(score + (size_t)i * SCORE_STRIDE, item->mem.tile + i * LK_TILE + (pos - tiles->at), (next - pos) * sizeof(float));
+}
+
+/* Scores of positions [pos, end) of a level. */
+static void score_level(struct item *item, int level, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
+    const struct lk_stream *k = item->attn->k;
+    const struct lk_level *of = &k->level[level];
+    int first_part, end_part = parts_of(item, of, &first_part);
+    struct lk_rope_view view = {.set = false};
+    int64_t from = pos, next, ahead = level_first - lk_cache_position(k, level, 0, 0);
+    float *score = item->mem.score + PAD;
+    struct lk_tiles tiles;
+    lk_tiles_begin(&tiles, k, level, level_first, pos, first_part, end_part);
+    for (;;) {
+        next = tiles.at + tiles.tile.n;
+        if (next > end) next = end;
+        for (int part = first_part; part < end_part; part++) score_rows(item, of, &tiles, part, &view, pos, next, ahead, score + (pos - a));
+        if ((pos = next) == end) break;
+        lk_tiles_next(&tiles);
+    }
+    for (int part = first_part; !of->unfold && part < end_part; part++) {
+        int first, n = queries_of_part(item, of, part, &first);
+        add_mean(item, of, first, n, score + (size_t)first * SCORE_STRIDE + (from - a), end - from);
+    }
 }
 
 /* Scores of positions [a, b): mem.score[i][PAD + (pos - a)]. */
@@ -186,8 +178,7 @@ static void score_chunk(struct item *item, int64_t a, int64_t b) {
         if (end > b) end = b;
         if (pos >= end) continue;
         if (!k->level[level].unfold) prepare_queries(item, level);
-        int n_head = k->level[level].n_head, last = (item->head + item->n_span - 1) / n_head;
-        for (int part = item->head / n_head; part <= last; part++) score_part(item, level, part, level_first, pos, end, a);
+        score_level(item, level, level_first, pos, end, a);
     }
 }
 
@@ -258,29 +249,44 @@ static void softmax_chunk(struct item *item, int i, int64_t a, int64_t b) {
     memset(s + hi, 0, (n - hi) * sizeof *s);
 }
 
-/* Add the weighted values of positions [pos, end) of one part of a level, for the queries that it serves. */
-static void accumulate_part(struct item *item, int level, int part, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
+/* Add the weighted values of a tile's rows from position pos to `next`, for the queries that the part serves. */
+static void accumulate_rows(const struct item *item, int level, const struct lk_tiles *tiles, int part, int64_t pos, int64_t next, const float *chunk) {
     const struct lk_attn *attn = item->attn;
-    const struct lk_level *of = &attn->v->level[level];
-    int first, n = queries_of_part(item, of, part, &first);
-    const float *weight = item->mem.score + (size_t)first * SCORE_STRIDE + PAD;
+    int first, n = queries_of_part(item, &attn->v->level[level], part, &first);
+    struct lk_tile tile = lk_tiles_part(tiles, part);
+    const float *weight = chunk + (size_t)first * SCORE_STRIDE;
     float *acc = sum_of(item, level, first);
-    for (int i = 0; of->basis && of->basis->mean && i < n; i++)
-        for (int64_t at = pos; at < end; at++) item->mem.mean[first + i] += weight[(size_t)i * SCORE_STRIDE + (at - a)];
-    while (pos < end) {
-        struct lk_tile tile;
-        int64_t at, next = tile_at(attn->v, level, part, level_first, pos, &tile, &at);
-        bool whole = at == pos && next <= end && tile.n == LK_TILE;
+    if (next - pos == LK_TILE) {
+        attn->kern->accumulate(&tile, weight, SCORE_STRIDE, n, acc);
+        return;
+    }
+    memset(item->mem.tile, 0, n * LK_TILE * sizeof(float));
+    for (int i = 0; i < n; i++)
+        memcpy(item->mem.tile + i * LK_TILE + (pos - tiles->at), weight + (size_t)i * SCORE_STRIDE, (next - pos) * sizeof(float));
+    attn->kern->accumulate(&tile, item->mem.tile, LK_TILE, n, acc);
+}
+
+/* What the rows of [pos, end) weigh together, for queries whose part of the level has a mean. */
+static void sum_weights(struct item *item, const struct lk_level *level, const float *chunk, int64_t n_row) {
+    if (!level->basis || !level->basis->mean) return;
+    for (int i = 0; i < item->n_q; i++, chunk += SCORE_STRIDE)
+        for (int64_t t = 0; t < n_row; t++) item->mem.mean[i] += chunk[t];
+}
+
+/* Add the weighted values of positions [pos, end) of a level. */
+static void accumulate_level(struct item *item, int level, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
+    const struct lk_stream *v = item->attn->v;
+    int first_part, end_part = parts_of(item, &v->level[level], &first_part);
+    const float *weight = item->mem.score + PAD;
+    struct lk_tiles tiles;
+    sum_weights(item, &v->level[level], weight + (pos - a), end - pos);
+    lk_tiles_begin(&tiles, v, level, level_first, pos, first_part, end_part);
+    for (;;) {
+        int64_t next = tiles.at + tiles.tile.n;
         if (next > end) next = end;
-        if (whole) {
-            attn->kern->accumulate(&tile, weight + (pos - a), SCORE_STRIDE, n, acc);
-        } else {
-            memset(item->mem.tile, 0, n * LK_TILE * sizeof(float));
-            for (int i = 0; i < n; i++)
-                memcpy(item->mem.tile + i * LK_TILE + (pos - at), weight + (size_t)i * SCORE_STRIDE + (pos - a), (next - pos) * sizeof(float));
-            attn->kern->accumulate(&tile, item->mem.tile, LK_TILE, n, acc);
-        }
-        pos = next;
+        for (int part = first_part; part < end_part; part++) accumulate_rows(item, level, &tiles, part, pos, next, weight + (pos - a));
+        if ((pos = next) == end) break;
+        lk_tiles_next(&tiles);
     }
 }
 
@@ -295,8 +301,7 @@ static void accumulate_chunk(struct item *item, int64_t a, int64_t b) {
         if (pos >= end) continue;
         if (!item->used[level]) memset(sum_of(item, level, 0), 0, (size_t)item->n_q * of->d_part * sizeof(float));
         item->used[level] = true;
-        int last = (item->head + item->n_span - 1) / of->n_head;
-        for (int part = item->head / of->n_head; part <= last; part++) accumulate_part(item, level, part, level_first, pos, end, a);
+        accumulate_level(item, level, level_first, pos, end, a);
     }
 }
 
@@ -363,9 +368,9 @@ static void set_item(struct item *item, const struct lk_cut *cut, int span, int 
     item->n_each = cut->n_query - item->q0 < cut->qtile ? cut->n_query - item->q0 : cut->qtile;
     item->n_q = item->n_span * item->n_each;
     int64_t pos = k->n_tok - attn->n_tok, end = pos + (item->q0 + item->n_each - 1) / group + 1;
-    int64_t from = cut->first + range * cut->rows_per_range, oldest = pos + item->q0 / group - k->n_swa + 1;
-    item->from = range > 0 ? lk_cut_on_grid(cut, from, cut->first) : from;
-    item->to = range + 1 < cut->n_range ? lk_cut_on_grid(cut, from + cut->rows_per_range, cut->first) : k->n_tok;
+    int64_t oldest = pos + item->q0 / group - k->n_swa + 1;
+    item->from = lk_cut_range(cut, range);
+    item->to = lk_cut_range(cut, range + 1);
     if (item->to > end) item->to = end;
     if (k->n_swa > 0) item->from = lk_cut_on_grid(cut, oldest, item->from);
     item->k_level = -1;

@@ -4,9 +4,15 @@
 
 static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-static int most_ranges(int n_span, int n_qtile, int n_thread) {
-    int n = ceil_div(2 * n_thread, n_span * n_qtile);
-    return n_thread == 1 ? 1 : n;
+/* Ranges of n_other items each: as few as keep n_thread threads busy for 95 % of the turns that the items
+ * take, because every item has work of its own besides its rows. */
+static int most_ranges(int n_other, int n_thread) {
+    int n = 1;
+    for (; n < 2 * n_thread; n++) {
+        int turns = n_thread * ceil_div(n * n_other, n_thread);
+        if (20 * n * n_other >= 19 * turns) break;
+    }
+    return n;
 }
 
 /* Spans of `span` KV heads, with n_query queries each. */
@@ -34,6 +40,12 @@ int64_t lk_cut_on_grid(const struct lk_cut *cut, int64_t pos, int64_t least) {
     return pos < least ? least : pos;
 }
 
+int64_t lk_cut_range(const struct lk_cut *cut, int range) {
+    if (range == 0) return cut->first;
+    if (range == cut->n_range) return cut->end;
+    return lk_cut_on_grid(cut, cut->first + (cut->end - cut->first) * range / cut->n_range, cut->first);
+}
+
 /* KV heads of an item: as many as there is room for, whole groups of latents. */
 static int span_of(const struct lk_attn *attn, int n_query) {
     int unit = lk_attn_span(attn), fit = LK_ATTN_QUERIES / n_query / unit * unit;
@@ -47,12 +59,10 @@ struct lk_cut lk_cut_work(const struct lk_attn *attn) {
     cut.grid = grid_of(attn->k);
     int64_t n_tok = attn->k->n_tok, oldest = n_tok - attn->n_tok - attn->k->n_swa + 1;
     cut.first = attn->k->n_swa > 0 ? lk_cut_on_grid(&cut, oldest, attn->k->first) : attn->k->first;
+    cut.end = n_tok;
     int64_t n_chunk = (n_tok - cut.first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK;
-    int n_range = most_ranges(cut.n_span, cut.n_qtile, attn->n_thread);
-    if (n_range > n_chunk) n_range = (int)n_chunk;
-    int64_t chunks = (n_chunk + n_range - 1) / n_range;
-    cut.rows_per_range = chunks * LK_ATTN_CHUNK;
-    cut.n_range = (int)((n_chunk + chunks - 1) / chunks);
+    cut.n_range = most_ranges(cut.n_span * cut.n_qtile, attn->n_thread);
+    if (cut.n_range > n_chunk) cut.n_range = (int)n_chunk;
     return cut;
 }
 
@@ -62,7 +72,7 @@ size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, 
         for (int span = 1; span <= n_head_kv && span <= LK_ATTN_QUERIES; span++) {
             struct lk_cut cut = {.n_query = t * (n_head / n_head_kv)};
             cut_queries(&cut, n_head_kv, span);
-            size_t n = (size_t)most_ranges(cut.n_span, cut.n_qtile, n_thread) * t;
+            size_t n = (size_t)most_ranges(cut.n_span * cut.n_qtile, n_thread) * t;
             if (most < n) most = n;
         }
     return most * n_head * (d_head + 2);

@@ -12,11 +12,14 @@ struct lk_cut {
     int     n_query;   /* queries of one KV head: n_tok * group, ordered [token][head of group] */
     int     n_span, n_qtile, n_range; /* spans of KV heads, tiles of a head's queries, ranges   */
     int     span, qtile; /* KV heads of an item and, at most, queries of each                   */
-    int64_t first, rows_per_range; /* ranges of positions from `first` on, multiples of the chunk */
+    int64_t first, end; /* positions that are looked at                                         */
     int64_t grid;      /* tiles of K's largest level begin at grid, grid + LK_TILE, ...         */
 };
 
 struct lk_cut lk_cut_work(const struct lk_attn *attn);
+
+/* Where range `range` begins, and the one before it ends. Ranges are alike but for what the grid takes or gives. */
+int64_t lk_cut_range(const struct lk_cut *cut, int range);
 
 /* The last position of the grid that is not after pos, or `least` where that is later. */
 int64_t lk_cut_on_grid(const struct lk_cut *cut, int64_t pos, int64_t least);

@@ -46,6 +46,7 @@ void lk_rope_redo(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, 
 
 void lk_rope_look(const struct lk_rope *rope, struct lk_rope_view *view, int64_t pos) {
     bool next = view->set && pos == view->pos + LK_TILE;
+    if (view->set && pos == view->pos) return;
     for (int j = 0; j < rope->n_pair; j++) {
         double c = next ? view->c[j] : 0, s = next ? view->s[j] : 0, angle = rope->speed[j] * (double)pos;
         view->c[j] = next ? c * rope->tile[j][0] - s * rope->tile[j][1] : cos(angle);

@@ -14,36 +14,32 @@ float lk_avx512_max(const float *s, int n) {
     return _mm512_reduce_max_ps(most);
 }
 
-/* exp(x) for x <= 88: 2^k * exp(r), |r| <= ln 2 / 2, by the polynomial of Cephes' expf. Results below
- * the least normal float become 0. */
-static inline __m512 exp16(__m512 x) {
-    const __m512 least = _mm512_set1_ps(-87.3f), most = _mm512_set1_ps(88.0f);
-    __mmask16 counts = _mm512_cmp_ps_mask(x, least, _CMP_GT_OQ);
-    x = _mm512_min_ps(_mm512_max_ps(x, least), most);
-    __m512 k = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(k, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(k, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 y = _mm512_set1_ps(1.9875691500e-4f);
-    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.3981999507e-3f));
-    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(8.3334519073e-3f));
-    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(4.1665795894e-2f));
-    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.6666665459e-1f));
-    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.5f));
-    y = _mm512_fmadd_ps(y, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+/* 2^x: 2^k * 2^r with k whole and |r| <= 1/2, and 2^r by the polynomial of degree 5 whose largest relative
+ * error there is 5e-7. Results below the least normal float become 0. */
+static inline __m512 exp2_16(__m512 x) {
+    __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
+    __m512 k = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, k);
+    __m512 y = _mm512_set1_ps(1.112550768e-03f);
+    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(9.666282525e-03f));
+    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(5.557400473e-02f));
+    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(2.402235065e-01f));
+    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(6.931428306e-01f));
+    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0f));
     return _mm512_maskz_scalef_ps(counts, y, k);
 }
 
 float lk_avx512_exp_sum(float *s, int n, float scale, float max) {
-    const __m512 factor = _mm512_set1_ps(scale), most = _mm512_set1_ps(max);
+    const float log2e = 1.44269504f;
+    const __m512 factor = _mm512_set1_ps(scale * log2e), most = _mm512_set1_ps(max * log2e);
     __m512 sum = _mm512_setzero_ps();
     int t = 0;
     for (; t + 16 <= n; t += 16) {
-        __m512 y = exp16(_mm512_fmsub_ps(_mm512_loadu_ps(s + t), factor, most));
+        __m512 y = exp2_16(_mm512_fmsub_ps(_mm512_loadu_ps(s + t), factor, most));
         _mm512_storeu_ps(s + t, y);
         sum = _mm512_add_ps(sum, y);
     }
     __mmask16 rest = first_lanes(n - t);
-    __m512 y = exp16(_mm512_fmsub_ps(_mm512_maskz_loadu_ps(rest, s + t), factor, most));
+    __m512 y = exp2_16(_mm512_fmsub_ps(_mm512_maskz_loadu_ps(rest, s + t), factor, most));
     _mm512_mask_storeu_ps(s + t, rest, y);
     return _mm512_reduce_add_ps(_mm512_mask_add_ps(sum, rest, sum, y));
 }
