@@ -24,6 +24,10 @@ void lk_tiles_begin(struct lk_tiles *t, const struct lk_stream *stream, int leve
     t->level = level;
     t->first_part = first_part;
     t->end_part = end_part;
+    size_t head_bytes = stream->level[level].head_bytes;
+    int step = (int)((AHEAD + head_bytes - 1) / head_bytes);
+    t->step_block = step / (end_part - first_part);
+    t->step_part = step % (end_part - first_part);
     t->block = slot / block_rows;
     t->n_slot = fill->skip + fill->rows;
     t->at = pos - row % LK_TILE;
@@ -44,11 +48,14 @@ void lk_tiles_next(struct lk_tiles *t) {
 /* Where the bytes begin that are read AHEAD bytes after a part's, or NULL. */
 static const char *later(const struct lk_tiles *t, int part) {
     const struct lk_level *level = &t->stream->level[t->level];
-    int n_part = t->end_part - t->first_part, step = (int)((AHEAD + level->head_bytes - 1) / level->head_bytes);
-    int place = part - t->first_part + step;
-    int64_t block = t->block + place / n_part;
+    int64_t block = t->block + t->step_block;
+    part += t->step_part;
+    if (part >= t->end_part) {
+        part -= t->end_part - t->first_part;
+        block++;
+    }
     if (t->tile.row0 + t->tile.n < t->tile.block_rows || block * t->tile.block_rows >= t->n_slot) return NULL;
-    return (const char *)level->block[block] + (t->first_part + place % n_part) * level->head_bytes;
+    return (const char *)level->block[block] + part * level->head_bytes;
 }
 
 struct lk_tile lk_tiles_part(const struct lk_tiles *t, int part) {

@@ -11,7 +11,8 @@ struct lk_tiles {
     int            level;
     int64_t        block, n_slot; /* the tile's block; rows of the level's blocks up to the last one held */
     int64_t        at;            /* position of the tile's first row                                     */
-    int            first_part, end_part; /* those that are read                                            */
+    int            first_part, end_part;   /* those that are read                                          */
+    int            step_block, step_part;  /* from a part to the one that is asked for meanwhile           */
     struct lk_tile tile;          /* of part 0, without `next`                                            */
 };
 
