@@ -40,9 +40,15 @@ lk_status lk_bind(struct lk_loader *ld, struct ggml_tensor **slot, const char *n
                        use == LK_USE_VECTOR ? "a norm or a bias" : "a weight matrix");
     }
     if (ld->n_bind == ld->cap_bind) return lk_fail(err, LK_E_UNSUPPORTED, "the model has more tensors than its architecture knows");
-    ld->bind[ld->n_bind++] = (struct lk_bind){slot, id, use};
+    ld->bind[ld->n_bind++] = (struct lk_bind){.slot = slot, .id = id, .use = use};
     ld->used[id] = 1;
     return LK_OK;
+}
+
+void lk_bind_join(struct lk_loader *ld, struct ggml_tensor **matrix, struct ggml_tensor **bias, size_t first, size_t n) {
+    size_t n_bound = ld->n_bind - first;
+    if (ld->n_join == ld->cap_join || (n_bound != n && n_bound != 2 * n)) return;
+    ld->join[ld->n_join++] = (struct lk_join){.matrix = matrix, .bias = bias, .first = first, .n = n, .with_bias = n_bound == 2 * n};
 }
 
 lk_status lk_bind_complete(const struct lk_loader *ld, lk_err *err) {

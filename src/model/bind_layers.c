@@ -55,7 +55,11 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     lk_status status = bind_all(ld, together, 1, layer, err);
     bool has_fused = ld->n_bind > before;
     if (status == LK_OK) status = bind_all(ld, together + (has_fused ? 1 : 2), has_fused ? 3 : 2, layer, err);
-    return status == LK_OK && !has_fused ? bind_all(ld, apart, 6, layer, err) : status;
+    if (status != LK_OK || has_fused) return status;
+    before = ld->n_bind;
+    status = bind_all(ld, apart, 6, layer, err);
+    lk_bind_join(ld, &l->wqkv, &l->bqkv, before, 3);
+    return status;
 }
 
 lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
@@ -65,14 +69,19 @@ lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
         const struct want want[] = {
             {&l->attn_norm, "blk.%d.attn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
             {&l->ffn_norm, "blk.%d.ffn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
-            {&l->ffn_gate, "blk.%d.ffn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
-            {&l->ffn_up, "blk.%d.ffn_up.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
             {&l->ffn_down, "blk.%d.ffn_down.weight", LK_USE_MATRIX, LK_REQUIRED, n_ff, n_embd},
-            {&l->ffn_gate_b, "blk.%d.ffn_gate.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
-            {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
             {&l->ffn_down_b, "blk.%d.ffn_down.bias", LK_USE_VECTOR, LK_OPTIONAL, n_embd, 1},
         };
-        lk_status status = bind_all(ld, want, sizeof want / sizeof want[0], i, err);
+        const struct want gated[] = {
+            {&l->ffn_gate, "blk.%d.ffn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
+            {&l->ffn_up, "blk.%d.ffn_up.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
+            {&l->ffn_gate_b, "blk.%d.ffn_gate.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
+            {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
+        };
+        size_t before = ld->n_bind;
+        lk_status status = bind_all(ld, gated, sizeof gated / sizeof gated[0], i, err);
+        lk_bind_join(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
+        if (status == LK_OK) status = bind_all(ld, want, sizeof want / sizeof want[0], i, err);
         if (status == LK_OK) status = lk_bind_attention(net, ld, i, false, LK_OPTIONAL, err);
         if (status != LK_OK) return status;
     }

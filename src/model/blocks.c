@@ -21,7 +21,7 @@ uint64_t lk_widened_bytes(const struct lk_net *net, int64_t n_tok) {
     uint64_t most = 0;
     for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
-        const struct ggml_tensor *matrix[] = {l->wq, l->wk, l->wv, l->wqkv, l->wo, l->ffn_gate, l->ffn_up, l->ffn_down};
+        const struct ggml_tensor *matrix[] = {l->wq, l->wk, l->wv, l->wqkv, l->wo, l->ffn_gate, l->ffn_up, l->ffn_gate_up, l->ffn_down};
         for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++) {
             if (!matrix[m] || !better_wide(matrix[m], n_tok)) continue;
             uint64_t bytes = (uint64_t)ggml_nelements(matrix[m]) * sizeof(float);
@@ -78,14 +78,22 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer, 
     out->v = ggml_is_contiguous(v) ? v : ggml_cont(ctx, v);
 }
 
+static struct ggml_tensor *gated(struct ggml_context *ctx, const struct lk_layer *l, enum ggml_glu_op op, struct ggml_tensor *x) {
+    if (l->ffn_gate_up) {
+        x = ggml_glu(ctx, lk_linear(ctx, l->ffn_gate_up, l->ffn_gate_up_b, x), op, false);
+    } else {
+        struct ggml_tensor *gate = lk_linear(ctx, l->ffn_gate, l->ffn_gate_b, x);
+        x = ggml_glu_split(ctx, gate, lk_linear(ctx, l->ffn_up, l->ffn_up_b, x), op);
+    }
+    return lk_linear(ctx, l->ffn_down, l->ffn_down_b, x);
+}
+
 struct ggml_tensor *lk_ffn_silu_gated(struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
-    struct ggml_tensor *gate = lk_linear(ctx, l->ffn_gate, l->ffn_gate_b, x), *up = lk_linear(ctx, l->ffn_up, l->ffn_up_b, x);
-    return lk_linear(ctx, l->ffn_down, l->ffn_down_b, ggml_swiglu_split(ctx, gate, up));
+    return gated(ctx, l, GGML_GLU_OP_SWIGLU, x);
 }
 
 struct ggml_tensor *lk_ffn_gelu_gated(struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
-    struct ggml_tensor *gate = lk_linear(ctx, l->ffn_gate, l->ffn_gate_b, x), *up = lk_linear(ctx, l->ffn_up, l->ffn_up_b, x);
-    return lk_linear(ctx, l->ffn_down, l->ffn_down_b, ggml_geglu_split(ctx, gate, up));
+    return gated(ctx, l, GGML_GLU_OP_GEGLU, x);
 }
 
 struct ggml_tensor *lk_ffn_gelu(struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {

@@ -40,6 +40,7 @@ struct lk_layer {  /* NULL where the family has none */
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b, *ffn_post_norm;
+    struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b; /* gate's rows and then up's, in place of the two */
 };
 
 struct lk_pre {

@@ -12,6 +12,7 @@ static void loader_close(struct lk_loader *ld) {
     size_t n_tensors = ld->reader.gguf ? (size_t)gguf_get_n_tensors(ld->reader.gguf) : 0;
     lk_release(ld->ledger, LK_FOR_OTHER, ld->used, n_tensors + 1);
     lk_release(ld->ledger, LK_FOR_OTHER, ld->bind, ld->cap_bind * sizeof *ld->bind);
+    lk_release(ld->ledger, LK_FOR_OTHER, ld->join, ld->cap_join * sizeof *ld->join);
     if (ld->reader.gguf) gguf_free(ld->reader.gguf);
     lk_mapping_close(&ld->file);
 }
@@ -87,8 +88,10 @@ static lk_status load(struct lk_net *net, struct lk_loader *ld, const char *path
     size_t n_layer = (size_t)net->hp.n_layer;
     ld->cap_bind = n_layer * LK_LAYER_BINDS + LK_MODEL_BINDS;
     ld->bind = lk_alloc(ld->ledger, LK_FOR_OTHER, ld->cap_bind * sizeof *ld->bind);
+    ld->cap_join = n_layer * LK_LAYER_JOINS;
+    ld->join = lk_alloc(ld->ledger, LK_FOR_OTHER, ld->cap_join * sizeof *ld->join);
     net->layer = lk_alloc(ld->ledger, LK_FOR_OTHER, n_layer * sizeof *net->layer);
-    if (!ld->bind || !net->layer) return lk_fail(err, LK_E_NOMEM, "no memory for %zu layers", n_layer);
+    if (!ld->bind || !ld->join || !net->layer) return lk_fail(err, LK_E_NOMEM, "no memory for %zu layers", n_layer);
     status = net->family->load(net, ld, err);
     if (status == LK_OK) status = lk_bind_complete(ld, err);
     if (status != LK_OK) return status;

@@ -79,6 +79,45 @@ static int choose_group(const struct lk_weights_map *map, const struct lk_loader
     return FROM_FILE;
 }
 
+static int64_t rows_of(const struct lk_loader *ld, const struct lk_bind *b) { return gguf_get_tensor_ne(ld->reader.gguf, b->id)[1]; }
+
+/* The group that all matrices of a join may lie in together; -1: they stay apart. */
+static int choose_joint(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_join *join, ggml_backend_dev_t dev) {
+    const struct lk_bind *b = &ld->bind[join->first];
+    int group = choose_group(map, ld, b, dev);
+    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    int64_t ne[2] = {gguf_get_tensor_ne(ld->reader.gguf, b->id)[0], 0};
+    for (size_t i = 0; i < join->n; i++) {
+        if (gguf_get_tensor_type(ld->reader.gguf, b[i].id) != type || choose_group(map, ld, &b[i], dev) != group) return -1;
+        ne[1] += rows_of(ld, &b[i]);
+    }
+    return group >= REPACKED && matmul_supported(dev, map->group[group].buft, type, ne) ? group : -1;
+}
+
+/* A tensor with the rows of n bound ones, or with as many numbers as they have together. */
+static void create_joint(struct lk_weights_map *map, struct lk_loader *ld, int group, size_t first, size_t n, struct ggml_tensor **slot) {
+    struct lk_bind *b = &ld->bind[first];
+    const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
+    bool vector = b->use == LK_USE_VECTOR;
+    int64_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        most += vector ? gguf_get_tensor_ne(ld->reader.gguf, b[i].id)[0] : rows_of(ld, &b[i]);
+        b[i].joined = true;
+    }
+    enum ggml_type type = vector ? GGML_TYPE_F32 : gguf_get_tensor_type(ld->reader.gguf, b->id);
+    *slot = ggml_new_tensor_2d(map->group[group].ctx, type, vector ? most : ne[0], vector ? 1 : most);
+}
+
+static void create_joints(struct lk_weights_map *map, struct lk_loader *ld, ggml_backend_dev_t dev) {
+    for (size_t i = 0; i < ld->n_join; i++) {
+        const struct lk_join *join = &ld->join[i];
+        int group = choose_joint(map, ld, join, dev);
+        if (group < 0) continue;
+        create_joint(map, ld, group, join->first, join->n, join->matrix);
+        if (join->with_bias) create_joint(map, ld, AS_F32, join->first + join->n, join->n, join->bias);
+    }
+}
+
 /* Create every bound tensor in its group's context, without memory yet. A matrix that is also a table
  * (tied embeddings) is shared unless it is repacked. */
 static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld, ggml_backend_dev_t dev, lk_err *err) {
@@ -87,8 +126,10 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         map->group[g].ctx = ggml_init((struct ggml_init_params){.mem_size = overhead, .no_alloc = true});
         if (!map->group[g].ctx) return lk_fail(err, LK_E_NOMEM, "no memory for the tensor table");
     }
+    create_joints(map, ld, dev);
     for (size_t i = 0; i < ld->n_bind; i++) {
         const struct lk_bind *b = &ld->bind[i];
+        if (b->joined) continue;
         const char *name = gguf_get_tensor_name(ld->reader.gguf, b->id);
         enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
         const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
@@ -143,6 +184,42 @@ static bool bound_as_mapped(const struct lk_weights_map *map, const char *name) 
     return ggml_get_tensor(map->group[FROM_FILE].ctx, name) != NULL;
 }
 
+/* Set a joint tensor to its parts' rows, one part's after the other's. */
+static lk_status set_joint(struct lk_loader *ld, struct ggml_tensor *t, size_t first, size_t n, lk_err *err) {
+    size_t size = ggml_nbytes(t), at = 0;
+    bool vector = ld->bind[first].use == LK_USE_VECTOR;
+    char *rows = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
+    if (!rows) return lk_fail(err, LK_E_NOMEM, "no memory for %zu MiB of weights", size >> 20);
+    for (size_t i = first; i < first + n; i++) {
+        int64_t id = ld->bind[i].id;
+        enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, id);
+        size_t bytes = gguf_get_tensor_size(ld->reader.gguf, id);
+        if (vector && type != GGML_TYPE_F32) {
+            int64_t count = gguf_get_tensor_ne(ld->reader.gguf, id)[0];
+            ggml_get_type_traits(type)->to_float(file_data(ld, id), (float *)(rows + at), count);
+            at += (size_t)count * sizeof(float);
+        } else {
+            memcpy(rows + at, file_data(ld, id), bytes);
+            at += bytes;
+        }
+        lk_mapping_forget(&ld->file, file_data(ld, id), bytes);
+    }
+    ggml_backend_tensor_set(t, rows, 0, size);
+    lk_release(ld->ledger, LK_FOR_OTHER, rows, size);
+    return LK_OK;
+}
+
+static lk_status fill_joints(struct lk_loader *ld, lk_err *err) {
+    lk_status status = LK_OK;
+    for (size_t i = 0; status == LK_OK && i < ld->n_join; i++) {
+        const struct lk_join *join = &ld->join[i];
+        if (!ld->bind[join->first].joined) continue;
+        status = set_joint(ld, *join->matrix, join->first, join->n, err);
+        if (status == LK_OK && join->with_bias) status = set_joint(ld, *join->bias, join->first + join->n, join->n, err);
+    }
+    return status;
+}
+
 /* Copy what is not mapped, telling the caller how far we are. */
 static lk_status fill(struct lk_weights_map *map, struct lk_loader *ld, lk_err *err) {
     uint64_t done = 0, total = 0;
@@ -158,8 +235,8 @@ static lk_status fill(struct lk_weights_map *map, struct lk_loader *ld, lk_err *
                 return lk_fail(err, LK_E_CANCELLED, "loading the model was cancelled");
             }
             done += ggml_nbytes(t);
-            if (mapped) continue;
             int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
+            if (mapped || id < 0) continue; /* joint ones have no name */
             const void *data = file_data(ld, id);
             if (g == AS_F32) {
                 dequantise(t, gguf_get_tensor_type(ld->reader.gguf, id), data);
@@ -186,7 +263,8 @@ static lk_status load(struct lk_weights_map *map, struct lk_loader *ld, lk_err *
     if (!ld->opts.no_repack) find_repack_types(map, dev);
     lk_status status = create_tensors(map, ld, dev, err);
     for (int g = 0; status == LK_OK && g < map->n_group; g++) status = allocate_group(map, ld, &map->group[g], err);
-    return status == LK_OK ? fill(map, ld, err) : status;
+    if (status == LK_OK) status = fill(map, ld, err);
+    return status == LK_OK ? fill_joints(ld, err) : status;
 }
 
 lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param, uint64_t *weight_bytes, lk_err *err) {
