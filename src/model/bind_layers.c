@@ -66,22 +66,25 @@ lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
     int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff;
     for (int i = 0; i < net->hp.n_layer; i++) {
         struct lk_layer *l = &net->layer[i];
-        const struct want want[] = {
+        const struct want norm[] = {
             {&l->attn_norm, "blk.%d.attn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
             {&l->ffn_norm, "blk.%d.ffn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
+        };
+        const struct want down[] = {
             {&l->ffn_down, "blk.%d.ffn_down.weight", LK_USE_MATRIX, LK_REQUIRED, n_ff, n_embd},
             {&l->ffn_down_b, "blk.%d.ffn_down.bias", LK_USE_VECTOR, LK_OPTIONAL, n_embd, 1},
         };
-        const struct want gated[] = {
+        const struct want gate[] = {
             {&l->ffn_gate, "blk.%d.ffn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
             {&l->ffn_up, "blk.%d.ffn_up.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
             {&l->ffn_gate_b, "blk.%d.ffn_gate.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
             {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
         };
+        lk_status status = bind_all(ld, norm, 2, i, err);
         size_t before = ld->n_bind;
-        lk_status status = bind_all(ld, gated, sizeof gated / sizeof gated[0], i, err);
+        if (status == LK_OK) status = bind_all(ld, gate, 4, i, err);
         lk_bind_join(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
-        if (status == LK_OK) status = bind_all(ld, want, sizeof want / sizeof want[0], i, err);
+        if (status == LK_OK) status = bind_all(ld, down, 2, i, err);
         if (status == LK_OK) status = lk_bind_attention(net, ld, i, false, LK_OPTIONAL, err);
         if (status != LK_OK) return status;
     }
