@@ -140,9 +140,10 @@ void lk_pool_trim(struct lk_pool *pool) {
 }
 
 void lk_pool_destroy(struct lk_pool *pool) {
-    lk_pool_want_none(pool);
-    lk_pool_trim(pool);
-    for (int i = 0; i < pool->n_class; i++)
-        lk_release(pool->ledger, LK_FOR_CACHE, pool->class[i].slab, pool->class[i].cap * sizeof *pool->class[i].slab);
+    for (int i = 0; i < pool->n_class; i++) {
+        struct lk_pool_class *class = &pool->class[i];
+        for (size_t k = 0; k < class->n_slab; k++) lk_release(pool->ledger, LK_FOR_CACHE, class->slab[k].mem, class->n_block * class->size);
+        lk_release(pool->ledger, LK_FOR_CACHE, class->slab, class->cap * sizeof *class->slab);
+    }
     pthread_mutex_destroy(&pool->lock);
 }
