@@ -96,6 +96,7 @@ static lk_status fill(const struct lk_task_env *env, struct lk_choices *choices,
     size_t n_shot = env->opts->shots;
     lk_status status = read_set(env, choices, err);
     if (status != LK_OK) return status;
+    if (choices->n == 0) return lk_fail(err, LK_E_ARG, "%s: the data has no questions", env->task->name);
     if (choices->n <= n_shot) return lk_fail(err, LK_E_ARG, "%s: the data has %zu questions, of which %zu are wanted as examples", env->task->name, choices->n, n_shot);
     size_t n = lk_task_limit(env, choices->n - n_shot, 0, QUICK);
     const char *before = solved(choices, n_shot);

@@ -114,8 +114,8 @@ static lk_status write_item(const struct lk_items_opts *opts, const struct probl
 static lk_status make_items(const struct lk_items_opts *opts, struct lk_items *out, lk_err *err) {
     static const char *const test_file[] = {"test.jsonl", NULL}, *const train_file[] = {"train-200.jsonl", "train.jsonl", NULL};
     struct problems test = {.arena = &out->arena}, train = {.arena = &out->arena};
-    lk_status status = read_problems(opts, test_file, "problems {\"question\", \"answer\"}, one a line,", &test, err);
-    if (status == LK_OK) status = read_problems(opts, train_file, "problems with solutions, for its examples,", &train, err);
+    lk_status status = read_problems(opts, test_file, "problems {\"question\", \"answer\"}, one a line", &test, err);
+    if (status == LK_OK) status = read_problems(opts, train_file, "problems with solutions, for its examples", &train, err);
     if (status != LK_OK) return status;
     size_t n_shot, n = lk_task_limit(opts->env, test.n, USUAL, QUICK);
     struct lk_shot *shot = choose_shots(opts, &train, &n_shot, &out->arena);
