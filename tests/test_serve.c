@@ -382,6 +382,13 @@ static void holds_its_limits(void **state) {
     large[sizeof large - 1] = 0;
     refused(server, 413, "/v1/completions", large, "body_too_large");
     refused(server, 413, "/v1/completions", "{\"prompt\": \"x\"}", "cache_limit_exceeded");
+    int fd = http_connect(lk_server_port(server)); /* who asks before sending need not send */
+    static const char announced[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n";
+    http_send(fd, announced, strlen(announced));
+    struct http_reply reply = http_read(fd);
+    assert_int_equal(reply.status, 413);
+    http_free(&reply);
+    close(fd);
     lk_server_stop(server);
     opts.max_bytes = 1 << 30;
     server = start(&opts);

@@ -35,8 +35,8 @@ lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_e
     return lk_fail(err, LK_E_NOMEM, "no memory for %.1f MiB of activations", (double)size / (1 << 20));
 }
 
-/* ggml's allocator places tensors 32 bytes apart, and its products are a third slower where the rows they write
- * begin in the middle of a cache line. Tensors of whole lines keep all that follow at the beginning of one. */
+/* ggml's allocator places tensors 32 bytes apart, and its products take up to 1.4 times as long where the rows
+ * they write begin in the middle of a cache line (docs/performance.md). Tensors of whole lines keep all that follow at the beginning of one. */
 enum { LINE = 64 / sizeof(float) };
 
 struct ggml_tensor *lk_graph_input(struct lk_graph *graph, size_t n) {
