@@ -44,7 +44,12 @@ static int32_t *random_tokens(const lk_model *model, int n, uint64_t seed) {
     return tok;
 }
 
-static const char *families[] = {"llama", "qwen2", "gemma3", "bloom", NULL};
+/* limit: ggml reads gelu from a table at a half's precision, where another order of sums moves an activation
+ * by as much as 2^-11 of itself. */
+static const struct {
+    const char *name;
+    double      limit;
+} families[] = {{"llama", 1e-8}, {"qwen2", 1e-8}, {"gemma3", 0x1p-22}, {"bloom", 0x1p-22}};
 
 /* While a recipe has room for all, it is the full cache but for the order of sums, over a prompt and steps. */
 static void test_everything_kept(void **state) {
@@ -52,8 +57,8 @@ static void test_everything_kept(void **state) {
     enum { N = 300, PROMPT = 200 };
     static const char *recipes[] = {"sink 4: f16; body: none; window 600: f16", "body: none; window 300: f16",
                                     "sink 4: f16; keep 600 by h2o; window 20: f16", "keep 100% by tova", "keep 300 by random", NULL};
-    for (int f = 0; families[f]; f++) {
-        lk_model *model = open_model(families[f], 1024);
+    for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
+        lk_model *model = open_model(families[f].name, 1024);
         int n_vocab = lk_model_get_info(model).n_vocab;
         int32_t *tok = random_tokens(model, N, 3);
         for (int i = 0; recipes[i]; i++) {
@@ -65,7 +70,7 @@ static void test_everything_kept(void **state) {
                 assert_int_equal(lk_session_eval(a, tok + at, 4, false, NULL), LK_OK);
                 assert_int_equal(lk_session_eval(b, tok + at, 4, false, NULL), LK_OK);
                 double e = nmse(lk_session_logits(b, -1), lk_session_logits(a, -1), n_vocab);
-                if (!(e < 1e-8)) fail_msg("%s, %s: token %d: nmse %g", families[f], recipes[i], at, e);
+                if (!(e < families[f].limit)) fail_msg("%s, %s: token %d: nmse %g", families[f].name, recipes[i], at, e);
             }
             lk_session_free(a), lk_session_free(b);
             lk_recipe_free(f16), lk_recipe_free(kept);

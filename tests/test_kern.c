@@ -334,6 +334,32 @@ static void zero_and_tiny_inputs(void **state) {
         }
 }
 
+/* A query that is not finite is no code: all its scores are NaN, and those of the query beside it are as ever. */
+static void queries_not_finite(void **state) {
+    (void)state;
+    static struct packed packed;
+    enum { D = 80 };
+    float q[2 * D], s[2 * LK_TILE], expect[LK_TILE];
+    _Alignas(64) unsigned char mem[12 * LK_MAX_D_HEAD];
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int bits = 1; bits <= 8; bits++)
+        for (int k = 0; k < 3 * N_TABLE; k++) {
+            const struct lk_kern *kern = lk_kern_choose(tables[k / 3]);
+            if (!kern || kern == &lk_kern_reference) continue;
+            struct lk_codec codec = {.coding = LK_ROT, .bits = bits};
+            struct lk_queries queries;
+            pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
+            packed.tile.n = LK_TILE;
+            for (int c = 0; c < 2 * D; c++) q[c] = gaussian();
+            lk_queries_prepare(&queries, q + D, 1, D, mem);
+            kern->score(&packed.tile, &queries, expect, LK_TILE);
+            q[bits] = bad[k % 3];
+            lk_queries_prepare(&queries, q, 2, D, mem);
+            kern->score(&packed.tile, &queries, s, LK_TILE);
+            for (int t = 0; t < LK_TILE; t++) assert_true(isnan(s[t]) && s[LK_TILE + t] == expect[t]);
+        }
+}
+
 static void softmax_parts(void **state) {
     (void)state;
     for (int k = 0; k < N_TABLE; k++) {
@@ -383,6 +409,7 @@ int main(void) {
         cmocka_unit_test(reference_scores_decoded_rows),
         cmocka_unit_test(small_weights_count),
         cmocka_unit_test(zero_and_tiny_inputs),
+        cmocka_unit_test(queries_not_finite),
         cmocka_unit_test(softmax_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

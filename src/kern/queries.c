@@ -16,11 +16,12 @@ static void prepare_row(const struct lk_queries *out, int i) {
     int16_t *q16 = out->q16 + (size_t)i * pad;
     int8_t *q8 = out->q8 + (size_t)i * pad, *high = out->planes + (size_t)i * 2 * pad, *low = high + pad;
     float most = 0, most16 = lk_most_x16(d);
-    for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(q[c]));
+    bool finite = true;
+    for (int c = 0; c < d; c++) most = fmaxf(most, fabsf(q[c])), finite &= isfinite(q[c]) != 0;
     float to8 = most > 0 ? 127 / most : 0, to16 = most > 0 ? most16 / most : 0;
     if (!(to16 <= 3e38f)) to8 = to16 = 0; /* so small that it is zero in effect */
     int32_t sum8 = 0, sum16 = 0;
-    for (int c = 0; c < d; c++) {
+    for (int c = 0; finite && c < d; c++) {
         q8[c] = (int8_t)nearest(q[c] * to8);
         q16[c] = (int16_t)nearest(q[c] * to16);
         high[c] = lk_high_byte(q16[c]);
@@ -28,6 +29,7 @@ static void prepare_row(const struct lk_queries *out, int i) {
         sum8 += q8[c];
         sum16 += q16[c];
     }
+    if (!finite) d = 0, most = NAN; /* every code is 0 and every score NaN */
     memset(q8 + d, 0, (pad - d) * sizeof *q8);
     memset(q16 + d, 0, (pad - d) * sizeof *q16);
     memset(high + d, 0, pad - d);
