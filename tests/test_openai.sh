@@ -1,19 +1,31 @@
 #!/usr/bin/env bash
-# The openai package as a client of `lowkey serve`. Skipped (77) without the default model, and where
-# ${LOWKEY_PYTHON:-python3} cannot import openai.
+# The openai package as a client of `lowkey serve`. It is installed beside the other caches the first time, unless
+# $LOWKEY_PYTHON names a Python that has it. Skipped (77) without the default model, and where the package cannot be had.
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
 python=${LOWKEY_PYTHON:-python3}
 model=${LOWKEY_MODEL:-${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
+version=3.54.0
+packages=${LOWKEY_CACHE:-$HOME/.cache/lowkey}/openai-$version
 here=$(cd "$(dirname "$0")" && pwd)
-"$python" -c 'import openai' 2>/dev/null || { echo "$python has no openai package; name another with LOWKEY_PYTHON"; exit 77; }
 [ -f "$model" ] || { echo "no model at $model"; exit 77; }
 work=$(mktemp -d)
-trap 'kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+
+have() { "$python" -c 'import openai' 2>/dev/null; }
+if ! have; then
+  export PYTHONPATH=$packages
+  if ! have; then
+    "$python" -m pip install -q --disable-pip-version-check --target "$work/packages" "openai==$version" >"$work/log" 2>&1 &&
+      mkdir -p "$(dirname "$packages")" && mv -T "$work/packages" "$packages" 2>>"$work/log"
+    have || { echo "openai $version cannot be installed: $(tail -n 1 "$work/log")"; exit 77; }
+  fi
+fi
 
 echo secret-key >"$work/keys"
-"$bin" serve -m "$model" --port 0 -c 2k --allow-kv presets --queue 8 --api-key-file "$work/keys" >"$work/out" 2>"$work/err" &
+"$bin" serve -m "$model" -t 1 --port 0 -c 2k --allow-kv presets --queue 8 --api-key-file "$work/keys" >"$work/out" 2>"$work/err" &
 server=$!
 for _ in $(seq 100); do
   port=$(sed -n 's/.*:\([0-9]*\), cache.*/\1/p' "$work/out")
