@@ -48,6 +48,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     s->recipe = recipe;
     if (opts) s->opts = *opts;
     s->ledger.limit = s->opts.max_bytes;
+    s->ledger.common = &model->ledger;
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     lk_status status = choose_n_ctx(s, err);
     if (status == LK_OK) status = check_shift(s, err);
@@ -108,7 +109,7 @@ void lk_session_clear(struct lk_session *s) {
     s->n_logits = 0;
 }
 
-lk_status lk_session_copy(lk_session *s, const lk_session *from, lk_err *err) {
+lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     if (s == from) return LK_OK;
     if (s->model != from->model || !lk_cache_same_levels(s->cache, from->cache))
         return lk_fail(err, LK_E_ARG, "a session can be made like another only with the same model and recipe");
@@ -217,6 +218,7 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
     uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* the cache takes it for padding */
     lk_session_stats stats = {.n_tok = s->n_tok, .code_bytes = b.code, .scale_bytes = b.scale, .exact_bytes = b.exact,
                               .padding_bytes = b.padding - state, .state_bytes = state, .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .shared_bytes = atomic_load(&s->ledger.borrowed),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
     if (s->n_tok == 0) return stats;
