@@ -429,7 +429,7 @@ void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int hea
     }
 }
 
-bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
+bool lk_cache_cuts_back(const struct lk_cache *cache, int64_t n_tok) {
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
@@ -439,6 +439,11 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
             if (stream->slots && stream->slots->hears && n_tok < stream->n_tok) return false;
             if (stream->n_swa > 0 && stream->first > 0 && n_tok - stream->n_swa + 1 < stream->first) return false;
         }
+    return true;
+}
+
+bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
+    if (!lk_cache_cuts_back(cache, n_tok)) return false;
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             struct lk_stream *stream = &cache->stream[layer][side];

@@ -127,7 +127,8 @@ lk_status lk_cache_take_blocks(struct lk_cache *cache, int layer, lk_err *err);
 void lk_cache_trim(struct lk_cache *cache);
 
 /* Forget the newest tokens until n_tok remain: true if they all lie where rows can be taken back
- * singly; false leaves the cache as it is. */
+ * singly; false leaves the cache as it is. The first one only says which. */
+bool lk_cache_cuts_back(const struct lk_cache *cache, int64_t n_tok);
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok);
 
 /* Make `to` hold what `from` does; both have the same recipe and shape, and ledgers with the same `common`.
@@ -154,6 +155,9 @@ struct lk_cache_bytes {
     uint64_t code, scale, exact, padding;
 };
 struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache);
+
+/* Bytes of full blocks that rows neither leave nor are replaced in: what caches go on sharing, whatever comes. */
+uint64_t lk_cache_settled_bytes(const struct lk_cache *cache);
 
 /* What an f16 cache would hold for n_tok tokens: no blocks, no padding. */
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok);

@@ -42,6 +42,20 @@ lk_status lk_cache_copy(struct lk_cache *to, struct lk_cache *from, lk_err *err)
     return lk_fail(err, LK_E_NOMEM, "no memory for a copy of a cache of %lld tokens", (long long)from->stream[0][LK_K].n_tok);
 }
 
+uint64_t lk_cache_settled_bytes(const struct lk_cache *cache) {
+    uint64_t sum = 0;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &cache->stream[layer][side];
+            for (int i = 0; i < stream->n_level && !stream->n_swa; i++) {
+                const struct lk_level_rule *rule = &stream->rule[i];
+                if (rule->batch || rule->limit.policy.keep != LK_KEEP_ALL) continue;
+                sum += (stream->fill[i].skip + stream->fill[i].rows) / rule->block_rows * stream->level[i].block_bytes;
+            }
+        }
+    return sum;
+}
+
 /* ---- memory for what is to come -------------------------------------------------------------- */
 
 /* Blocks that a level needs besides those more that it will hold, because some that it holds are shared: what is

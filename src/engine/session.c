@@ -157,15 +157,14 @@ lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
     return lk_cache_reserve(s->cache, n_tok, err);
 }
 
-/* Tokens the session keeps of tok: the common prefix, one less than n_tok at most, so that there is
- * a token to give logits; 0 where the cache cannot be cut back to it. */
-static size_t reusable(struct lk_session *s, const int32_t *tok, size_t n_tok) {
+/* The common prefix; less than all of tok where the last one's logits are not there. 0 where the cache cannot be
+ * cut back to it. */
+size_t lk_session_reusable(const struct lk_session *s, const int32_t *tok, size_t n_tok) {
     size_t n = 0;
     while (n < s->n_tok && n < n_tok && s->tok[n] == tok[n]) n++;
+    if (n == n_tok && n == s->n_tok && s->n_logits > 0) return n;
     if (n == n_tok) n--;
-    if (n == s->n_tok || (n > 0 && lk_cache_truncate(s->cache, n))) return n;
-    lk_cache_clear(s->cache);
-    return 0;
+    return n == s->n_tok || (n > 0 && lk_cache_cuts_back(s->cache, n)) ? n : 0;
 }
 
 /* Append tok[s->n_tok .. n_tok) in portions, the large ones first: they are read faster, and small ones
@@ -194,12 +193,12 @@ lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d; use a larger one", n_tok, s->opts.n_ctx);
     lk_status status = check_tokens(s, tok, n_tok, err);
     if (status != LK_OK) return status;
-    if (s->n_tok == n_tok && s->n_logits > 0 && memcmp(s->tok, tok, n_tok * sizeof *tok) == 0) {
-        if (n_reused) *n_reused = n_tok;
-        return LK_OK;
-    }
-    s->n_tok = reusable(s, tok, n_tok);
-    if (n_reused) *n_reused = s->n_tok;
+    size_t n = lk_session_reusable(s, tok, n_tok);
+    if (n_reused) *n_reused = n;
+    if (n == n_tok) return LK_OK;
+    if (n == 0) lk_cache_clear(s->cache);
+    else if (n < s->n_tok) lk_cache_truncate(s->cache, n);
+    s->n_tok = n;
     if (s->n_tok == 0 && !s->opts.stream) return lk_prefill(s, tok, n_tok, err);
     return extend(s, tok, n_tok, err);
 }
@@ -208,6 +207,8 @@ const float *lk_session_logits(const lk_session *s, int32_t i) {
     if (i < 0) i += s->n_logits;
     return i >= 0 && i < s->n_logits ? s->logits + (size_t)i * s->model->net->hp.n_vocab : NULL;
 }
+
+uint64_t lk_session_settled_bytes(const lk_session *s) { return lk_cache_settled_bytes(s->cache); }
 
 size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
