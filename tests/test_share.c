@@ -5,6 +5,7 @@
 
 #include "cache/calibrate.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -98,7 +99,7 @@ static void hear(struct lk_cache *cache, int layer, uint64_t seed) {
 
 /* n rows of noise to all streams. prepared: nothing may be allocated for them. */
 static void add_rows(struct family *f, struct lk_cache *cache, struct deed deed, bool prepared) {
-    static float x[PORTION * N_CHANNEL];
+    float x[PORTION * N_CHANNEL];
     uint64_t n_alloc = cache->ledger->n_alloc + f->common.n_alloc;
     struct random r = {deed.seed};
     for (int layer = 0; layer < N_LAYER; layer++) {
@@ -286,6 +287,42 @@ static void test_without_memory(void **state) {
     }
 }
 
+static void *live_on(void *user) {
+    struct node *node = user;
+    static struct family f; /* nothing of it is used: what is allocated is not counted */
+    for (int i = 0; i < node->n_deed; i++) {
+        assert_int_equal(lk_cache_prepare(node->cache, 0, N_LAYER, node->deed[i].n, node->deed[i].n, NULL), LK_OK);
+        add_rows(&f, node->cache, node->deed[i], false);
+    }
+    return NULL;
+}
+
+/* Caches that share go on in threads of their own, all at once, and each lets go of what it shared when it will. */
+static void test_threads_share(void **state) {
+    (void)state;
+    static struct family f;
+    static const char *const some[] = {"best-3", "h2o", "selective"};
+    for (int i = 0; i < 3; i++) {
+        struct random r = {i};
+        pthread_t thread[MOST];
+        open_family(&f, some[i], i);
+        open_node(&f, &f.node[0]);
+        for (int n = 0; n < 300; n += 50) go_on(&f, &f.node[0], (struct deed){50, random_u32(&r)});
+        for (int n = 1; n < MOST; n++) copy_node(&f, &f.node[n], &f.node[0]);
+        for (int n = 0; n < MOST; n++) {
+            for (f.node[n].n_deed = 0; f.node[n].n_deed < 60; f.node[n].n_deed++) f.node[n].deed[f.node[n].n_deed] = (struct deed){random_int(&r, 1, 8), random_u32(&r)};
+            assert_int_equal(pthread_create(&thread[n], NULL, live_on, &f.node[n]), 0);
+        }
+        for (int n = 0; n < MOST; n++) pthread_join(thread[n], NULL);
+        for (int n = 0; n < MOST; n++) {
+            for (int k = 0; k < f.node[n].n_deed; k++) grow(&f, f.node[n].twin, f.node[n].deed[k]);
+            same_rows(&f, f.node[n].cache, f.node[n].twin);
+        }
+        family_bytes(&f);
+        close_family(&f);
+    }
+}
+
 /* A limit holds for what is borrowed as well; without a common ledger nothing is shared. */
 static void test_limits(void **state) {
     (void)state;
@@ -313,7 +350,7 @@ static void test_limits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sharing_is_not_seen), cmocka_unit_test(test_reserved_rows_take_nothing),
-        cmocka_unit_test(test_without_memory),      cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_without_memory),      cmocka_unit_test(test_threads_share), cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
