@@ -99,7 +99,7 @@ static void forks_go_on(lk_model *model, const char *text, int order) {
     uint64_t all = all_bytes(model, fork);
     if (all > one + MOST * f16 / 10) fail_msg("%s: %d sessions hold %d bytes, one %d", text, MOST, (int)all, (int)one);
     for (int i = 0; i < MOST; i++) {
-        go_on(fork[i], alone[i], i, 20 + 30 * i, text);
+        go_on(fork[i], alone[i], i, 10 + 20 * i, text);
         all_bytes(model, fork);
     }
     /* Of one what it holds is cut back where that can be, or forgotten; the others do not see it. */
@@ -113,14 +113,14 @@ static void forks_go_on(lk_model *model, const char *text, int order) {
     free(back);
     assert_int_equal(lk_session_sync(fork[2], other, PROMPT, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(alone[2], other, PROMPT, NULL, NULL), LK_OK);
-    for (int i = 0; i < MOST; i++) go_on(fork[i], alone[i], 10 + i, 40, text);
+    for (int i = 0; i < MOST; i++) go_on(fork[i], alone[i], 10 + i, 15, text);
     for (int i = 0; i < MOST; i++) {
         int k = (i * order + 1) % MOST;
         lk_session_free(fork[k]), lk_session_free(alone[k]);
         fork[k] = NULL;
         all_bytes(model, fork);
         for (int j = 0; j < MOST; j++)
-            if (fork[j]) go_on(fork[j], alone[j], 20 + 4 * i + j, 8, text);
+            if (fork[j]) go_on(fork[j], alone[j], 20 + 4 * i + j, 4, text);
     }
     assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
     lk_recipe_free(recipe);
@@ -131,7 +131,7 @@ static void test_forks_go_on_as_if_alone(void **state) {
     static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_model(models[m]);
-        for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1) forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
+        for (int i = m; lk_recipe_preset(i).name; i += m ? 4 : 1) forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
         forks_go_on(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
         lk_model_free(model);
     }
@@ -141,7 +141,7 @@ static void test_forks_go_on_as_if_alone(void **state) {
 static void test_in_one_batch(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
-    for (int p = 0; lk_recipe_preset(p).name; p += 2) {
+    for (int p = 0; lk_recipe_preset(p).name; p += 3) {
         lk_recipe *recipe;
         lk_batch *batch;
         lk_session *fork[MOST], *alone[MOST];
