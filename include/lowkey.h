@@ -84,6 +84,8 @@ typedef struct {
     const char *sidecar;      /* method of the sidecar, for example "palu"; NULL: there is none */
     uint64_t    n_param, file_bytes, weight_bytes; /* weight_bytes: resident copies, repacked or dequantised */
     uint64_t    sidecar_bytes; /* resident */
+    uint64_t    shared_bytes;  /* of caches, which several sessions hold together (lk_session_copy), counted once. All
+                               sessions' cache_bytes without their own shared_bytes, and this, are what all caches hold */
     int32_t     n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab, n_ctx_train, n_swa, n_threads;
 } lk_model_info;
 
@@ -177,9 +179,12 @@ void      lk_session_free(lk_session *session);
  * On LK_E_CANCELLED or failure the session is empty or stands at a valid prefix. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused, lk_err *err);
 
-/* Make `session` stand where `from` stands, with the last token's logits: what copying its cache costs, and no
- * evaluation. Both have the same model and recipe (LK_E_ARG). After LK_E_NOMEM it is empty. */
-lk_status lk_session_copy(lk_session *session, const lk_session *from, lk_err *err);
+/* Make `session` stand where `from` stands, with the last token's logits, and no evaluation. Both hold the same
+ * blocks of cache from then on, and one that writes to a block copies this block first: a long beginning that
+ * many sessions have in common takes its bytes once. Each goes on, is cut back and is freed as if it were
+ * alone, and different threads may use them; only this call uses both, and ends what lk_session_reserve
+ * prepared in either. Both have the same model and recipe (LK_E_ARG). After LK_E_NOMEM `session` is empty. */
+lk_status lk_session_copy(lk_session *session, lk_session *from, lk_err *err);
 
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep logits of each, not of the last alone. */
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all, lk_err *err);
@@ -232,6 +237,8 @@ typedef struct {
     uint64_t padding_bytes; /* room in blocks not filled yet, reserved blocks, tables      */
     uint64_t state_bytes;   /* what dropped tokens were summed up in (absorb)               */
     uint64_t cache_bytes;   /* all of the above: everything the cache holds                */
+    uint64_t shared_bytes;  /* of these, in blocks that other sessions may hold as well: see
+                               lk_model_info.shared_bytes                                  */
     uint64_t f16_bytes;     /* what an f16 cache would hold for the same tokens            */
     uint64_t scratch_bytes; /* activations, logits, graphs: not cache                      */
     double   bits_per_value;  /* 16 x cache_bytes / f16_bytes                              */

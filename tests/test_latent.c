@@ -295,7 +295,7 @@ static void test_fill_is_append_and_settle(void **state) {
         struct random r = {i};
         struct bases b;
         make_bases(&b, &r, 2, 2 * D_HEAD, 40, i % 2, i % 2);
-        struct lk_ledger ledger = {0};
+        struct lk_ledger common = {0}, ledger = {.common = &common};
         lk_recipe *recipe, *again, *third;
         struct lk_cache *filled = new_cache(&recipe, recipes[i / 4], &b, &ledger), *settled = new_cache(&again, recipes[i / 4], &b, &ledger);
         float *x = gaussians(&r, (size_t)n * WIDTH);

@@ -87,7 +87,7 @@ static bool holds(const struct plain *p, int head, int pos) {
 /* ---- the cache ------------------------------------------------------------------------------------ */
 
 struct subject {
-    struct lk_ledger ledger;
+    struct lk_ledger ledger, common;
     lk_recipe       *recipe;
     struct lk_cache *cache;
     float           *x[2]; /* [MOST][N_CHANNEL] every row that came */
@@ -105,7 +105,7 @@ static void open_subject(struct subject *s, const char *text, uint64_t seed) {
     struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD, .d_head = D_HEAD, .n_ctx = 1000};
     struct random r = {seed};
     lk_err err = {0};
-    *s = (struct subject){0};
+    *s = (struct subject){.ledger = {.common = &s->common}};
     if (lk_recipe_parse(&s->recipe, text, &err) != LK_OK || lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, &err) != LK_OK)
         fail_msg("%s: %s", text, err.msg);
     s->cache->leave = (struct lk_leave){leave, s};
@@ -119,7 +119,7 @@ static void close_subject(struct subject *s) {
     free(s->x[0]), free(s->x[1]);
     lk_cache_free(s->cache);
     lk_recipe_free(s->recipe);
-    for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&s->ledger, p), 0);
+    for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&s->ledger, p) + lk_ledger_bytes(&s->common, p), 0);
 }
 
 /* Every row that the cache says it holds is one that the account holds, once, and decodes to what came. */

@@ -14,19 +14,25 @@ enum {
 static size_t rounded(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
 
 static uint64_t whole(const struct lk_ledger *ledger) {
-    uint64_t sum = 0;
+    uint64_t sum = atomic_load(&ledger->borrowed);
     for (int i = 0; i < LK_N_PURPOSE; i++) sum += atomic_load(&ledger->bytes[i]);
     return sum;
 }
 
-int lk_ledger_enter(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+/* Add to a counter of the ledger, unless that is too much. */
+static int add(struct lk_ledger *ledger, atomic_uint_fast64_t *counter, size_t size) {
     if (atomic_load(&ledger->fail_at) > 0 && atomic_fetch_sub(&ledger->fail_at, 1) == 1) return 0;
-    atomic_fetch_add(&ledger->bytes[purpose], size);
+    atomic_fetch_add(counter, size);
     /* Entered first and looked at then, so that two threads cannot pass the limit together. */
     if (ledger->limit && (size > ledger->limit || whole(ledger) > ledger->limit)) {
-        atomic_fetch_sub(&ledger->bytes[purpose], size);
+        atomic_fetch_sub(counter, size);
         return 0;
     }
+    return 1;
+}
+
+int lk_ledger_enter(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    if (!add(ledger, &ledger->bytes[purpose], size)) return 0;
     atomic_fetch_add(&ledger->n_alloc, 1);
     return 1;
 }
@@ -80,6 +86,18 @@ int lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_
     *ptr = bigger;
     return 1;
 }
+
+int lk_ledger_share(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    size_t bytes = rounded(size);
+    if (!ledger->common || !add(ledger->common, &ledger->common->bytes[purpose], bytes)) return 0;
+    atomic_fetch_sub(&ledger->bytes[purpose], bytes);
+    atomic_fetch_add(&ledger->borrowed, bytes);
+    return 1;
+}
+
+int lk_ledger_borrow(struct lk_ledger *ledger, size_t size) { return add(ledger, &ledger->borrowed, rounded(size)); }
+
+void lk_ledger_give_up(struct lk_ledger *ledger, size_t size) { atomic_fetch_sub(&ledger->borrowed, rounded(size)); }
 
 uint64_t lk_ledger_bytes(const struct lk_ledger *ledger, enum lk_purpose purpose) {
     return atomic_load(&ledger->bytes[purpose]);

@@ -1,6 +1,7 @@
 #include "cache/cache.h"
 
 #include "cache/calibrate.h"
+#include "cache/copy.h"
 #include "cache/move.h"
 #include "cache/project.h"
 #include "cache/unfold.h"
@@ -148,7 +149,7 @@ static int want_for_stream(struct lk_cache *cache, struct lk_stream *stream, str
         int64_t more = most[i] - level->n_block;
         if (more > 0 && !lk_pool_want(&cache->pool, level->block_bytes, more)) return 0;
     }
-    return 1;
+    return lk_cache_want_shared(cache, stream, fill, n_new, first);
 }
 
 lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new, int64_t portion, lk_err *err) {
@@ -221,6 +222,12 @@ static int add_block(struct lk_cache *cache, struct lk_level *level) {
     return block != NULL;
 }
 
+void *lk_cache_own_block(struct lk_cache *cache, struct lk_level *level, int64_t b) {
+    void *block = lk_pool_own(&cache->pool, level->block_bytes, level->block[b]);
+    if (block) level->block[b] = block;
+    return block;
+}
+
 bool lk_move_put(struct lk_cache *cache, struct lk_stream *stream, int i, const float *x, int64_t n) {
     const struct lk_level_rule *rule = &stream->rule[i];
     struct lk_level *level = &stream->level[i];
@@ -231,8 +238,10 @@ bool lk_move_put(struct lk_cache *cache, struct lk_stream *stream, int i, const 
         if (slot / rule->block_rows >= level->n_block && !add_block(cache, level)) return false;
         int row = (int)(slot % rule->block_rows);
         int64_t take = rule->block_rows - row < n ? rule->block_rows - row : n;
+        void *block = lk_cache_own_block(cache, level, level->n_block - 1);
+        if (!block) return false;
         for (int part = 0; part < level->n_part; part++)
-            put_part(cache, stream, i, level->block[level->n_block - 1], row, take, part, x + place_of(cache, level, part));
+            put_part(cache, stream, i, block, row, take, part, x + place_of(cache, level, part));
         lk_level_put(fill, take);
         x += take * stride;
         n -= take;
@@ -420,7 +429,7 @@ void lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int hea
     }
 }
 
-bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
+bool lk_cache_cuts_back(const struct lk_cache *cache, int64_t n_tok) {
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &cache->stream[layer][side];
@@ -430,6 +439,11 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
             if (stream->slots && stream->slots->hears && n_tok < stream->n_tok) return false;
             if (stream->n_swa > 0 && stream->first > 0 && n_tok - stream->n_swa + 1 < stream->first) return false;
         }
+    return true;
+}
+
+bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
+    if (!lk_cache_cuts_back(cache, n_tok)) return false;
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             struct lk_stream *stream = &cache->stream[layer][side];
@@ -465,7 +479,7 @@ struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache) {
                 sum.scale += scales;
             }
         }
-    sum.padding = lk_ledger_bytes(cache->ledger, LK_FOR_CACHE) - sum.code - sum.scale - sum.exact;
+    sum.padding = lk_ledger_bytes(cache->ledger, LK_FOR_CACHE) + atomic_load(&cache->ledger->borrowed) - sum.code - sum.scale - sum.exact;
     return sum;
 }
 

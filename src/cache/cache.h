@@ -127,14 +127,20 @@ lk_status lk_cache_take_blocks(struct lk_cache *cache, int layer, lk_err *err);
 void lk_cache_trim(struct lk_cache *cache);
 
 /* Forget the newest tokens until n_tok remain: true if they all lie where rows can be taken back
- * singly; false leaves the cache as it is. */
+ * singly; false leaves the cache as it is. The first one only says which. */
+bool lk_cache_cuts_back(const struct lk_cache *cache, int64_t n_tok);
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok);
 
-/* Make `to` hold what `from` does; both have the same recipe and shape. After a failure `to` is empty. */
-lk_status lk_cache_copy(struct lk_cache *to, const struct lk_cache *from, lk_err *err);
+/* Make `to` hold what `from` does; both have the same recipe and shape, and ledgers with the same `common`.
+ * They hold the same blocks from then on, and either writes to a copy of a block where it writes to one at all.
+ * What was reserved for `from` is not any more. After a failure `to` is empty. */
+lk_status lk_cache_copy(struct lk_cache *to, struct lk_cache *from, lk_err *err);
 
 /* Room for n_block blocks in a level's table; false where there is no memory. */
 bool lk_cache_has_room(struct lk_cache *cache, struct lk_level *level, int64_t n_block);
+
+/* A level's block to write to: a copy in its place where other caches hold it, too. NULL without memory. */
+void *lk_cache_own_block(struct lk_cache *cache, struct lk_level *level, int64_t block);
 
 /* The block that holds row `at` of a level (at counts from the level's oldest row); *row: its index
  * in the block; *n: rows of the level that follow in this block, the row itself included. */
@@ -144,11 +150,14 @@ const void *lk_cache_locate(const struct lk_stream *stream, int level, int64_t a
  * for all heads. */
 int64_t lk_cache_position(const struct lk_stream *stream, int level, int64_t at, int head);
 
-/* Bytes by what they hold; their sum is what the ledger says. */
+/* Bytes by what they hold; their sum is what the ledger says, borrowed bytes included. */
 struct lk_cache_bytes {
     uint64_t code, scale, exact, padding;
 };
 struct lk_cache_bytes lk_cache_count(const struct lk_cache *cache);
+
+/* Bytes of full blocks that rows neither leave nor are replaced in: what caches go on sharing, whatever comes. */
+uint64_t lk_cache_settled_bytes(const struct lk_cache *cache);
 
 /* What an f16 cache would hold for n_tok tokens: no blocks, no padding. */
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok);

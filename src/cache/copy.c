@@ -1,19 +1,16 @@
-/* One cache made like another. */
+#include "cache/copy.h"
+
 #include "cache/calibrate.h"
 #include "cache/unfold.h"
 
 #include <string.h>
 
-/* Copy `from` into the empty stream `to`, for which the pool holds enough blocks. */
-static int copy_stream(struct lk_cache *cache, struct lk_stream *to, const struct lk_stream *from) {
+/* Make the empty stream `to`, whose tables have room, hold the blocks of `from`. */
+static void copy_stream(const struct lk_cache *cache, struct lk_stream *to, const struct lk_stream *from) {
     for (int i = 0; i < from->n_level; i++) {
         struct lk_level *level = &to->level[i];
-        for (int64_t b = 0; b < from->level[i].n_block; b++) {
-            void *block = lk_pool_take(&cache->pool, level->block_bytes);
-            if (!block) return 0;
-            memcpy(block, from->level[i].block[b], level->block_bytes);
-            level->block[level->n_block++] = block;
-        }
+        level->n_block = from->level[i].n_block;
+        if (level->n_block) memcpy(level->block, from->level[i].block, level->n_block * sizeof *level->block);
         to->fill[i] = from->fill[i];
     }
     to->first = from->first;
@@ -22,27 +19,73 @@ static int copy_stream(struct lk_cache *cache, struct lk_stream *to, const struc
     for (int i = 0; i < to->n_level; i++)
         for (int part = 0; lk_equaliser_of(to, i)->calibrated && part < to->level[i].n_part; part++)
             lk_unfold_prepare(to, i, part, cache->shape.d_head);
-    return 1;
 }
 
-lk_status lk_cache_copy(struct lk_cache *to, const struct lk_cache *from, lk_err *err) {
+lk_status lk_cache_copy(struct lk_cache *to, struct lk_cache *from, lk_err *err) {
     lk_cache_clear(to);
-    int ok = 1, n_layer = from->shape.n_layer;
+    lk_cache_trim(from);
+    bool ok = true;
+    int  n_layer = from->shape.n_layer;
     for (int layer = 0; ok && layer < n_layer; layer++)
         for (int side = 0; ok && side < 2; side++)
-            for (int i = 0; ok && i < from->stream[layer][side].n_level; i++) {
-                struct lk_level *level = &to->stream[layer][side].level[i];
-                int64_t n_block = from->stream[layer][side].level[i].n_block;
-                ok = lk_cache_has_room(to, level, n_block) && lk_pool_want(&to->pool, level->block_bytes, n_block);
-            }
+            for (int i = 0; ok && i < from->stream[layer][side].n_level; i++)
+                ok = lk_cache_has_room(to, &to->stream[layer][side].level[i], from->stream[layer][side].level[i].n_block);
     for (int layer = 0; ok && layer < n_layer; layer++) {
         ok = lk_slots_room(&to->slots[layer], to->ledger, from->slots[layer].n);
         if (ok) lk_slots_copy(&to->slots[layer], &from->slots[layer]);
     }
-    ok = ok && lk_pool_fill(&to->pool);
+    ok = ok && lk_pool_borrow(&to->pool, &from->pool);
     for (int layer = 0; ok && layer < n_layer; layer++)
-        for (int side = 0; ok && side < 2; side++) ok = copy_stream(to, &to->stream[layer][side], &from->stream[layer][side]);
-    if (!ok) lk_cache_clear(to);
-    lk_cache_trim(to);
-    return ok ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for a copy of a cache of %lld tokens", (long long)from->stream[0][LK_K].n_tok);
+        for (int side = 0; side < 2; side++) copy_stream(to, &to->stream[layer][side], &from->stream[layer][side]);
+    if (ok) return LK_OK;
+    lk_cache_clear(to);
+    return lk_fail(err, LK_E_NOMEM, "no memory for a copy of a cache of %lld tokens", (long long)from->stream[0][LK_K].n_tok);
+}
+
+uint64_t lk_cache_settled_bytes(const struct lk_cache *cache) {
+    uint64_t sum = 0;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_stream *stream = &cache->stream[layer][side];
+            for (int i = 0; i < stream->n_level && !stream->n_swa; i++) {
+                const struct lk_level_rule *rule = &stream->rule[i];
+                if (rule->batch || rule->limit.policy.keep != LK_KEEP_ALL) continue;
+                sum += (stream->fill[i].skip + stream->fill[i].rows) / rule->block_rows * stream->level[i].block_bytes;
+            }
+        }
+    return sum;
+}
+
+/* ---- memory for what is to come -------------------------------------------------------------- */
+
+/* Blocks that a level needs besides those more that it will hold, because some that it holds are shared: what is
+ * written to gives way to a copy, and what leaves is not free for rows that come. come, leave, replaced: the
+ * most rows that do. */
+static int64_t want_for_shared(struct lk_cache *cache, const struct lk_stream *stream, int i, int64_t come, int64_t leave, int64_t replaced) {
+    const struct lk_level *level = &stream->level[i];
+    const struct lk_fill *fill = &stream->fill[i];
+    int block_rows = stream->rule[i].block_rows;
+    int64_t n = 0, gone = leave ? (fill->skip + leave + block_rows - 1) / block_rows : 0, writes = replaced * cache->shape.n_head_kv;
+    if (come && (fill->skip + fill->rows) % block_rows) writes++;
+    for (int64_t b = level->n_block - 1; b >= gone && writes > 0; b--) { /* the last one first: it is the one that is filled */
+        bool shared = lk_pool_is_shared(&cache->pool, level->block_bytes, level->block[b]);
+        n += shared;
+        writes -= shared || replaced == 0;
+    }
+    for (int64_t b = 0; b < gone && b < level->n_block; b++) n += !lk_pool_gets_back(&cache->pool, level->block_bytes, level->block[b]);
+    return n;
+}
+
+bool lk_cache_want_shared(struct lk_cache *cache, const struct lk_stream *stream, const struct lk_fill *after, int64_t n_new, int64_t first) {
+    int64_t n_sink = lk_level_sinks(stream->rule, stream->n_level), come = n_new, replaced = stream->slots ? first - stream->first : 0;
+    if (cache->pool.n_shared == 0) return true;
+    for (int i = stream->n_level - 1; i >= 0; i--) {
+        int64_t leave = come + stream->fill[i].rows - after[i].rows;
+        if (leave < 0) leave = 0;
+        bool limited = stream->rule[i].limit.policy.keep != LK_KEEP_ALL;
+        int64_t n = want_for_shared(cache, stream, i, come, leave, limited ? replaced : 0);
+        if (n && !lk_pool_want(&cache->pool, stream->level[i].block_bytes, n)) return false;
+        come = i == 1 && n_sink ? (stream->n_tok < n_sink ? n_new : 0) : leave;
+    }
+    return true;
 }

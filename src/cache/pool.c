@@ -40,18 +40,19 @@ static struct lk_slab *slab_of(struct lk_pool_class *class, const void *block) {
     return &class->slab[slabs_up_to(class, block) - 1];
 }
 
+static size_t slab_bytes(const struct lk_pool_class *class) { return class->n_block * class->size; }
+
 static void push(struct lk_pool_class *class, void *block) {
     set_next(block, class->free);
     class->free = block;
     class->n_free++;
-    slab_of(class, block)->n_free++;
 }
 
 static void *pop(struct lk_pool_class *class) {
     void *block = class->free;
     class->free = next_of(block);
     class->n_free--;
-    slab_of(class, block)->n_free--;
+    slab_of(class, block)->n_held++;
     return block;
 }
 
@@ -61,7 +62,7 @@ static int add_slab(struct lk_pool *pool, struct lk_pool_class *class) {
         if (!lk_grow(pool->ledger, LK_FOR_CACHE, (void **)&class->slab, class->cap * unit, cap * unit)) return 0;
         class->cap = cap;
     }
-    char *mem = lk_alloc(pool->ledger, LK_FOR_CACHE, class->n_block * class->size);
+    char *mem = lk_alloc(pool->ledger, LK_FOR_CACHE, slab_bytes(class));
     if (!mem) return 0;
     size_t at = slabs_up_to(class, mem);
     memmove(class->slab + at + 1, class->slab + at, (class->n_slab - at) * sizeof *class->slab);
@@ -71,9 +72,17 @@ static int add_slab(struct lk_pool *pool, struct lk_pool_class *class) {
     return 1;
 }
 
-static void drop_slab(struct lk_pool *pool, struct lk_pool_class *class, struct lk_slab *slab) {
-    char *mem = slab->mem, *end = mem + class->n_block * class->size;
+static void remove_slab(struct lk_pool_class *class, struct lk_slab *slab) {
+    size_t at = slab - class->slab;
+    class->n_slab--;
+    memmove(slab, slab + 1, (class->n_slab - at) * sizeof *slab);
+}
+
+/* The slab's free blocks are not to be taken. */
+static void forget_free(struct lk_pool_class *class, const struct lk_slab *slab) {
+    char *mem = slab->mem, *end = mem + slab_bytes(class);
     void *kept = NULL;
+    if (slab->n_held == class->n_block) return;
     for (void *block = class->free, *next; block; block = next) {
         next = next_of(block);
         if ((char *)block >= mem && (char *)block < end) continue;
@@ -81,15 +90,28 @@ static void drop_slab(struct lk_pool *pool, struct lk_pool_class *class, struct 
         kept = block;
     }
     class->free = kept;
-    class->n_free -= class->n_block;
-    lk_release(pool->ledger, LK_FOR_CACHE, mem, class->n_block * class->size);
-    size_t at = slab - class->slab;
-    class->n_slab--;
-    memmove(slab, slab + 1, (class->n_slab - at) * sizeof *slab);
+    class->n_free -= class->n_block - slab->n_held;
+}
+
+static void drop_slab(struct lk_pool *pool, struct lk_pool_class *class, struct lk_slab *slab) {
+    forget_free(class, slab);
+    lk_release(pool->ledger, LK_FOR_CACHE, slab->mem, slab_bytes(class));
+    remove_slab(class, slab);
 }
 
 static bool can_spare(const struct lk_pool_class *class, const struct lk_slab *slab) {
-    return slab->n_free == class->n_block && class->n_free >= class->n_wanted + class->n_block;
+    return slab->n_held == 0 && class->n_free >= class->n_wanted + class->n_block;
+}
+
+/* The pool holds no block of a shared slab any more. */
+static void leave_slab(struct lk_pool *pool, struct lk_pool_class *class, struct lk_slab *slab) {
+    lk_ledger_give_up(pool->ledger, slab_bytes(class));
+    if (atomic_fetch_sub(&slab->shared->n_pool, 1) == 1) {
+        lk_release(pool->ledger->common, LK_FOR_CACHE, slab->mem, slab_bytes(class));
+        lk_release(pool->ledger->common, LK_FOR_CACHE, slab->shared, sizeof *slab->shared);
+    }
+    remove_slab(class, slab);
+    pool->n_shared--;
 }
 
 void lk_pool_want_none(struct lk_pool *pool) {
@@ -112,22 +134,36 @@ int lk_pool_fill(struct lk_pool *pool) {
     return 1;
 }
 
-void *lk_pool_take(struct lk_pool *pool, size_t size) {
-    pthread_mutex_lock(&pool->lock);
+static void *take(struct lk_pool *pool, size_t size) {
     struct lk_pool_class *class = class_of(pool, size);
     void *block = NULL;
     if (class && (class->free || add_slab(pool, class))) block = pop(class);
     if (block && class->n_wanted) class->n_wanted--;
+    return block;
+}
+
+static void give(struct lk_pool *pool, size_t size, void *block) {
+    struct lk_pool_class *class = class_of(pool, size);
+    struct lk_slab *slab = slab_of(class, block);
+    slab->n_held--;
+    if (slab->shared) {
+        if (slab->n_held == 0) leave_slab(pool, class, slab);
+        return;
+    }
+    push(class, block);
+    if (!pool->hold && can_spare(class, slab)) drop_slab(pool, class, slab);
+}
+
+void *lk_pool_take(struct lk_pool *pool, size_t size) {
+    pthread_mutex_lock(&pool->lock);
+    void *block = take(pool, size);
     pthread_mutex_unlock(&pool->lock);
     return block;
 }
 
 void lk_pool_give(struct lk_pool *pool, size_t size, void *block) {
     pthread_mutex_lock(&pool->lock);
-    struct lk_pool_class *class = class_of(pool, size);
-    struct lk_slab *slab = slab_of(class, block);
-    push(class, block);
-    if (!pool->hold && can_spare(class, slab)) drop_slab(pool, class, slab);
+    give(pool, size, block);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -142,8 +178,98 @@ void lk_pool_trim(struct lk_pool *pool) {
 void lk_pool_destroy(struct lk_pool *pool) {
     for (int i = 0; i < pool->n_class; i++) {
         struct lk_pool_class *class = &pool->class[i];
-        for (size_t k = 0; k < class->n_slab; k++) lk_release(pool->ledger, LK_FOR_CACHE, class->slab[k].mem, class->n_block * class->size);
+        while (class->n_slab) {
+            struct lk_slab *last = &class->slab[class->n_slab - 1];
+            if (last->shared) leave_slab(pool, class, last);
+            else drop_slab(pool, class, last);
+        }
         lk_release(pool->ledger, LK_FOR_CACHE, class->slab, class->cap * sizeof *class->slab);
     }
     pthread_mutex_destroy(&pool->lock);
+}
+
+/* ---- slabs of several pools ----------------------------------------------------------------------- */
+
+static int share_slab(struct lk_pool *pool, struct lk_pool_class *class, struct lk_slab *slab) {
+    struct lk_ledger *common = pool->ledger->common;
+    struct lk_shared *shared = common ? lk_alloc(common, LK_FOR_CACHE, sizeof *shared) : NULL;
+    if (!shared) return 0;
+    if (!lk_ledger_share(pool->ledger, LK_FOR_CACHE, slab_bytes(class))) {
+        lk_release(common, LK_FOR_CACHE, shared, sizeof *shared);
+        return 0;
+    }
+    forget_free(class, slab);
+    shared->n_pool = 1;
+    slab->shared = shared;
+    pool->n_shared++;
+    return 1;
+}
+
+/* Everything that can fail of `to` taking part in the slabs of a class: room for them, and their bytes. */
+static int prepare_class(struct lk_pool *to, const struct lk_pool_class *from) {
+    struct lk_pool_class *class = class_of(to, from->size);
+    if (!class) return 0;
+    if (class->cap < from->n_slab) {
+        size_t unit = sizeof *class->slab;
+        if (!lk_grow(to->ledger, LK_FOR_CACHE, (void **)&class->slab, class->cap * unit, from->n_slab * unit)) return 0;
+        class->cap = from->n_slab;
+    }
+    for (size_t k = 0; k < from->n_slab; k++) {
+        if (!lk_ledger_borrow(to->ledger, slab_bytes(class))) return 0;
+        class->slab[class->n_slab++] = from->slab[k];
+        atomic_fetch_add(&from->slab[k].shared->n_pool, 1);
+        to->n_shared++;
+    }
+    return 1;
+}
+
+static void leave_all(struct lk_pool *pool) {
+    for (int i = 0; i < pool->n_class; i++)
+        while (pool->class[i].n_slab) leave_slab(pool, &pool->class[i], &pool->class[i].slab[pool->class[i].n_slab - 1]);
+}
+
+int lk_pool_borrow(struct lk_pool *to, struct lk_pool *from) {
+    int ok = from->ledger->common == to->ledger->common;
+    lk_pool_want_none(from);
+    lk_pool_trim(from);
+    for (int i = 0; i < from->n_class; i++) {
+        struct lk_pool_class *class = &from->class[i];
+        for (size_t k = 0; ok && k < class->n_slab; k++)
+            if (!class->slab[k].shared) ok = share_slab(from, class, &class->slab[k]);
+    }
+    for (int i = 0; ok && i < from->n_class; i++) ok = prepare_class(to, &from->class[i]);
+    if (!ok) leave_all(to);
+    return ok;
+}
+
+/* A slab whose other pools have all gone is this one's to change: nobody can join but by way of this pool. */
+static bool is_shared(struct lk_pool *pool, size_t size, const void *block) {
+    if (pool->n_shared == 0) return false;
+    const struct lk_slab *slab = slab_of(class_of(pool, size), block);
+    return slab->shared && atomic_load(&slab->shared->n_pool) > 1;
+}
+
+bool lk_pool_is_shared(struct lk_pool *pool, size_t size, const void *block) {
+    pthread_mutex_lock(&pool->lock);
+    bool shared = is_shared(pool, size, block);
+    pthread_mutex_unlock(&pool->lock);
+    return shared;
+}
+
+bool lk_pool_gets_back(struct lk_pool *pool, size_t size, const void *block) {
+    pthread_mutex_lock(&pool->lock);
+    bool back = !slab_of(class_of(pool, size), block)->shared;
+    pthread_mutex_unlock(&pool->lock);
+    return back;
+}
+
+void *lk_pool_own(struct lk_pool *pool, size_t size, void *block) {
+    pthread_mutex_lock(&pool->lock);
+    void *own = is_shared(pool, size, block) ? take(pool, size) : block;
+    if (own && own != block) {
+        memcpy(own, block, size);
+        give(pool, size, block);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return own;
 }

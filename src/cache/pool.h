@@ -2,7 +2,12 @@
  *
  * Blocks of one size come from slabs of some 16 KiB, for all streams of a cache together: what the
  * allocator adds to each piece of memory stays small, and what the ledger says is what the process
- * holds. A slab whose blocks are all free, and not wanted, goes back to the system. */
+ * holds. A slab whose blocks are all free, and not wanted, goes back to the system.
+ *
+ * Pools of caches that were made like one another share slabs. What such a slab holds nobody changes any
+ * more: who wants to write to a block of it has lk_pool_own put a copy in its place. Every pool counts the
+ * blocks that it holds itself, and only the number of pools is common, so that pools that share may be used
+ * by different threads. The last one that holds a block of the slab frees it. */
 #ifndef LK_CACHE_POOL_H
 #define LK_CACHE_POOL_H
 
@@ -13,9 +18,15 @@
 
 enum { LK_POOL_CLASSES = 256, LK_SLAB_BYTES = 1 << 14 };
 
+struct lk_shared {
+    atomic_size_t n_pool; /* that hold blocks of the slab */
+};
+
 struct lk_slab {
-    char  *mem;    /* [n_block] blocks */
-    size_t n_free;
+    char             *mem;    /* [n_block] blocks                                                   */
+    size_t            n_held; /* blocks that this pool's cache has; the others are free, or, where the
+                                 slab is shared, of no use to this pool                              */
+    struct lk_shared *shared; /* NULL: the slab is this pool's alone                                 */
 };
 
 struct lk_pool_class {
@@ -27,11 +38,12 @@ struct lk_pool_class {
     size_t          n_free, n_wanted;
 };
 
-/* Safe from several threads, but for want and fill. */
+/* Safe from several threads, but for want, fill, trim and borrow. */
 struct lk_pool {
     struct lk_ledger    *ledger;
     pthread_mutex_t      lock;
     bool                 hold; /* keep every block that is given back */
+    size_t               n_shared; /* slabs shared with other pools   */
     int                  n_class;
     struct lk_pool_class class[LK_POOL_CLASSES];
 };
@@ -49,6 +61,19 @@ int  lk_pool_fill(struct lk_pool *pool);
  * are arbitrary. */
 void *lk_pool_take(struct lk_pool *pool, size_t size);
 void  lk_pool_give(struct lk_pool *pool, size_t size, void *block);
+
+/* Let the empty pool `to` hold every block that `from` holds, free blocks of which are given back. 0 when there
+ * is no memory: `to` is empty then, and `from` holds what it held. */
+int lk_pool_borrow(struct lk_pool *to, struct lk_pool *from);
+
+/* Is the block another pool's, too, so that writing takes a copy? Is it free to be taken again when it is given
+ * back? Not where its slab was ever shared. */
+bool lk_pool_is_shared(struct lk_pool *pool, size_t size, const void *block);
+bool lk_pool_gets_back(struct lk_pool *pool, size_t size, const void *block);
+
+/* The block, to be written to: itself, or a copy where it is shared, which is given back then. NULL when there
+ * is no memory. */
+void *lk_pool_own(struct lk_pool *pool, size_t size, void *block);
 
 /* Give every slab of free blocks that is not wanted back to the system. */
 void lk_pool_trim(struct lk_pool *pool);

@@ -54,11 +54,14 @@ struct coming {
     int64_t          base, stay, n;
 };
 
+/* A head's part of the block of a slot, to write to; NULL without memory. */
 static void *slot_of(const struct coming *c, enum lk_side side, int head, int64_t slot, int *row) {
-    const struct lk_stream *stream = &c->cache->stream[c->layer][side];
-    int64_t n;
-    char *block = (char *)lk_cache_locate(stream, c->to, slot, row, &n);
-    return block + head * stream->level[c->to].head_bytes;
+    struct lk_stream *stream = &c->cache->stream[c->layer][side];
+    int block_rows = stream->rule[c->to].block_rows;
+    slot += stream->fill[c->to].skip;
+    *row = (int)(slot % block_rows);
+    char *block = lk_cache_own_block(c->cache, &stream->level[c->to], slot / block_rows);
+    return block ? block + head * stream->level[c->to].head_bytes : NULL;
 }
 
 static const float *sigma_of(const struct coming *c, enum lk_side side, int head) {
@@ -74,29 +77,32 @@ static void tell(const struct coming *c, int head, int64_t slot) {
     c->cache->leave.row(c->cache->leave.user, c->layer, head, x[LK_K], x[LK_V]);
 }
 
-/* Row r of the batch, of one head, takes a slot; or it goes itself, where that is `last`. */
-static void place(const struct coming *c, int64_t r, int head, int64_t slot, int64_t last) {
+/* Row r of the batch, of one head, takes a slot; or it goes itself, where that is `last`. False without memory,
+ * as place_all. */
+static bool place(const struct coming *c, int64_t r, int head, int64_t slot, int64_t last) {
     struct lk_cache *cache = c->cache;
     struct lk_slots *slots = &cache->slots[c->layer];
     int n_head = slots->n_head, d = cache->shape.d_head;
     const float *x[2] = {cache->rows[LK_K] + (r * n_head + head) * d, cache->rows[LK_V] + (r * n_head + head) * d};
     if (slot == last) {
         if (cache->leave.row) cache->leave.row(cache->leave.user, c->layer, head, x[LK_K], x[LK_V]);
-        return;
+        return true;
     }
     if (cache->leave.row) tell(c, head, slot);
     for (int side = 0; side < 2; side++) {
         const struct lk_level_rule *rule = &cache->stream[c->layer][side].rule[c->to];
         int row;
         void *part = slot_of(c, side, head, slot, &row);
+        if (!part) return false;
         lk_codec_replace(&rule->codec, side, d, rule->block_rows, sigma_of(c, side, head), part, row, x[side]);
     }
     int64_t to = (c->base + slot) * n_head + head, from = (c->base + last) * n_head + head;
     slots->pos[to] = slots->pos[from];
     if (slots->hears) slots->score[to] = slots->score[from];
+    return true;
 }
 
-static void place_all(const struct coming *c) {
+static bool place_all(const struct coming *c) {
     struct lk_slots *slots = &c->cache->slots[c->layer];
     int n_head = slots->n_head;
     const struct lk_stream *stream = &c->cache->stream[c->layer][LK_K];
@@ -107,13 +113,14 @@ static void place_all(const struct coming *c) {
         for (int h = 0; h < n_head; h++) {
             int64_t last = kept + r - c->stay;
             if (h == 0 || !lk_policy_joint(&slots->policy)) slot = lk_policy_least(&slots->policy, &known, kept, last, h);
-            place(c, r, h, slot, last);
+            if (!place(c, r, h, slot, last)) return false;
         }
     int64_t gone = c->n - c->stay, at = c->base + c->cache->stream[c->layer][LK_K].fill[c->to].rows;
     size_t rest = (slots->n - at - gone) * n_head;
     memmove(slots->pos + at * n_head, slots->pos + (at + gone) * n_head, rest * sizeof *slots->pos);
     if (slots->hears) memmove(slots->score + at * n_head, slots->score + (at + gone) * n_head, rest * sizeof *slots->score);
     slots->n -= gone;
+    return true;
 }
 
 lk_status lk_slots_settle(struct lk_cache *cache, int layer, lk_err *err) {
@@ -131,7 +138,7 @@ lk_status lk_slots_settle(struct lk_cache *cache, int layer, lk_err *err) {
             if (!lk_move_put(cache, stream, c.to, stream->rows, c.stay))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         }
-        if (c.stay < n) place_all(&c);
+        if (c.stay < n && !place_all(&c)) return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         for (int side = 0; side < 2; side++) {
             lk_move_drop(cache, &cache->stream[layer][side], from, n);
             cache->stream[layer][side].first += n - c.stay;

@@ -166,6 +166,12 @@ lk_status lk_session_absorb(struct lk_session *session, const struct lk_sidecar 
 /* session.c: memory for a step of n tokens, and nothing absorbed where the session is empty. */
 lk_status lk_session_want_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
+/* session.c: how many of these tokens lk_session_sync would not evaluate. */
+size_t lk_session_reusable(const struct lk_session *session, const int32_t *tok, size_t n_tok);
+
+/* session.c: of the cache's bytes those that a session and its copies go on sharing, whatever they read. */
+uint64_t lk_session_settled_bytes(const struct lk_session *session);
+
 /* session.c: may these tokens be appended? Forget every token; room for n rows of logits. */
 lk_status lk_session_check(const struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
 void      lk_session_clear(struct lk_session *session);

@@ -73,7 +73,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .sidecar = model->sidecar ? model->sidecar->info.method : NULL, .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
                            .n_param = net->n_param, .file_bytes = net->file_bytes, .weight_bytes = net->weight_bytes,
                            .n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_head = hp->n_head, .n_head_kv = hp->n_head_kv,
-                           .d_head = hp->d_head, .n_vocab = hp->n_vocab, .n_ctx_train = hp->n_ctx_train, .n_swa = hp->n_swa,
+                           .d_head = hp->d_head, .shared_bytes = lk_ledger_bytes(&model->ledger, LK_FOR_CACHE), .n_vocab = hp->n_vocab, .n_ctx_train = hp->n_ctx_train, .n_swa = hp->n_swa,
                            .n_threads = model->n_thread};
 }
 

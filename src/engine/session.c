@@ -48,6 +48,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     s->recipe = recipe;
     if (opts) s->opts = *opts;
     s->ledger.limit = s->opts.max_bytes;
+    s->ledger.common = &model->ledger;
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     lk_status status = choose_n_ctx(s, err);
     if (status == LK_OK) status = check_shift(s, err);
@@ -108,7 +109,7 @@ void lk_session_clear(struct lk_session *s) {
     s->n_logits = 0;
 }
 
-lk_status lk_session_copy(lk_session *s, const lk_session *from, lk_err *err) {
+lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     if (s == from) return LK_OK;
     if (s->model != from->model || !lk_cache_same_levels(s->cache, from->cache))
         return lk_fail(err, LK_E_ARG, "a session can be made like another only with the same model and recipe");
@@ -156,15 +157,14 @@ lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
     return lk_cache_reserve(s->cache, n_tok, err);
 }
 
-/* Tokens the session keeps of tok: the common prefix, one less than n_tok at most, so that there is
- * a token to give logits; 0 where the cache cannot be cut back to it. */
-static size_t reusable(struct lk_session *s, const int32_t *tok, size_t n_tok) {
+/* The common prefix; less than all of tok where the last one's logits are not there. 0 where the cache cannot be
+ * cut back to it. */
+size_t lk_session_reusable(const struct lk_session *s, const int32_t *tok, size_t n_tok) {
     size_t n = 0;
     while (n < s->n_tok && n < n_tok && s->tok[n] == tok[n]) n++;
+    if (n == n_tok && n == s->n_tok && s->n_logits > 0) return n;
     if (n == n_tok) n--;
-    if (n == s->n_tok || (n > 0 && lk_cache_truncate(s->cache, n))) return n;
-    lk_cache_clear(s->cache);
-    return 0;
+    return n == s->n_tok || (n > 0 && lk_cache_cuts_back(s->cache, n)) ? n : 0;
 }
 
 /* Append tok[s->n_tok .. n_tok) in portions, the large ones first: they are read faster, and small ones
@@ -193,12 +193,12 @@ lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d; use a larger one", n_tok, s->opts.n_ctx);
     lk_status status = check_tokens(s, tok, n_tok, err);
     if (status != LK_OK) return status;
-    if (s->n_tok == n_tok && s->n_logits > 0 && memcmp(s->tok, tok, n_tok * sizeof *tok) == 0) {
-        if (n_reused) *n_reused = n_tok;
-        return LK_OK;
-    }
-    s->n_tok = reusable(s, tok, n_tok);
-    if (n_reused) *n_reused = s->n_tok;
+    size_t n = lk_session_reusable(s, tok, n_tok);
+    if (n_reused) *n_reused = n;
+    if (n == n_tok) return LK_OK;
+    if (n == 0) lk_cache_clear(s->cache);
+    else if (n < s->n_tok) lk_cache_truncate(s->cache, n);
+    s->n_tok = n;
     if (s->n_tok == 0 && !s->opts.stream) return lk_prefill(s, tok, n_tok, err);
     return extend(s, tok, n_tok, err);
 }
@@ -207,6 +207,8 @@ const float *lk_session_logits(const lk_session *s, int32_t i) {
     if (i < 0) i += s->n_logits;
     return i >= 0 && i < s->n_logits ? s->logits + (size_t)i * s->model->net->hp.n_vocab : NULL;
 }
+
+uint64_t lk_session_settled_bytes(const lk_session *s) { return lk_cache_settled_bytes(s->cache); }
 
 size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
@@ -217,6 +219,7 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
     uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* the cache takes it for padding */
     lk_session_stats stats = {.n_tok = s->n_tok, .code_bytes = b.code, .scale_bytes = b.scale, .exact_bytes = b.exact,
                               .padding_bytes = b.padding - state, .state_bytes = state, .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .shared_bytes = atomic_load(&s->ledger.borrowed),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
     if (s->n_tok == 0) return stats;

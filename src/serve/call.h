@@ -37,7 +37,8 @@ struct lk_job {
     const struct lk_prompt *prompt;
     int32_t                *tok;  /* [n_tok] what is read: the prompt's tokens, or others of the same text; owned */
     size_t                  n_tok;
-    bool                    copied; /* its session is a copy of one that just read the same prompt */
+    size_t                  n_copied; /* tokens that its session had as a copy of another; all: nothing is read */
+    size_t                  n_keep; /* tokens after which a copy of its session is kept; 0: none */
     lk_sampler             *sampler;
     struct lk_emit          emit;
     struct lk_serve_slot         *slot;

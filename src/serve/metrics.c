@@ -34,12 +34,14 @@ void lk_metrics_print(const struct lk_metrics *m, struct lk_buf *out) {
     print_one(out, "clients_gone_total", "counter", "Clients that left before their answer was whole.", atomic_load(&m->gone));
     print_one(out, "prompt_tokens_total", "counter", "Tokens of prompts, those reused included.", atomic_load(&m->prompt_tokens));
     print_one(out, "reused_tokens_total", "counter", "Tokens of prompts that a session still held.", atomic_load(&m->reused_tokens));
+    print_one(out, "copied_tokens_total", "counter", "Of the reused ones, those that came with a copy of another session.", atomic_load(&m->copied_tokens));
     print_one(out, "answer_tokens_total", "counter", "Tokens of answers.", atomic_load(&m->answer_tokens));
     print_one(out, "decode_steps_total", "counter", "Decoding steps; answer tokens over steps is the mean batch.", atomic_load(&m->decode_steps));
     print_one(out, "answers_waiting", "gauge", "Answers not begun yet.", atomic_load(&m->waiting));
     print_one(out, "answers_active", "gauge", "Answers being made.", atomic_load(&m->active));
     print_one(out, "sessions", "gauge", "Sessions kept, idle ones included.", atomic_load(&m->sessions));
     print_one(out, "cache_bytes", "gauge", "Bytes that all sessions hold, by their ledgers.", atomic_load(&m->cache_bytes));
+    print_one(out, "shared_bytes", "gauge", "Of these, bytes that sessions hold together, counted once.", atomic_load(&m->shared_bytes));
     print_one(out, "cache_limit_bytes", "gauge", "Bytes that all sessions may hold.", atomic_load(&m->max_bytes));
     print_times(out, "queue", "Time from the request to the beginning of work on an answer.", &m->queue);
     print_times(out, "prompt", "Time to read a prompt.", &m->prompt);

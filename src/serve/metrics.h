@@ -19,9 +19,9 @@ struct lk_metrics {
     atomic_uint_fast64_t answered[6]; /* responses by the hundreds of their status */
     atomic_uint_fast64_t refused;     /* requests turned away for want of room     */
     atomic_uint_fast64_t gone;        /* clients that left before their answer was whole */
-    atomic_uint_fast64_t prompt_tokens, reused_tokens, answer_tokens;
+    atomic_uint_fast64_t prompt_tokens, reused_tokens, copied_tokens, answer_tokens;
     atomic_uint_fast64_t decode_steps; /* passes over the weights that made tokens */
-    atomic_uint_fast64_t waiting, active, sessions, cache_bytes, max_bytes; /* now */
+    atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes, max_bytes; /* now */
     struct lk_times      queue, prompt, decode;
 };
 

@@ -1,5 +1,7 @@
 #include "serve/scheduler.h"
 
+#include "serve/prefix.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,10 +87,11 @@ static void look(struct lk_scheduler *s, bool now_please) {
     s->metrics->waiting = s->n_waiting;
     pthread_mutex_unlock(&s->lock);
     uint64_t bytes = 0;
-    for (size_t i = 0; i < s->n_view; i++) bytes += s->view[i].stats.cache_bytes + s->view[i].stats.scratch_bytes;
+    for (size_t i = 0; i < s->n_view; i++) bytes += s->view[i].stats.cache_bytes - s->view[i].stats.shared_bytes + s->view[i].stats.scratch_bytes;
+    s->metrics->shared_bytes = lk_model_get_info(s->opts->model).shared_bytes;
     s->metrics->active = s->n_active;
     s->metrics->sessions = s->slots.n;
-    s->metrics->cache_bytes = bytes;
+    s->metrics->cache_bytes = bytes + s->metrics->shared_bytes;
 }
 
 /* ---- decoding ----------------------------------------------------------------------------------------- */
@@ -186,6 +189,7 @@ static bool decode(struct lk_scheduler *s) {
 struct reading {
     struct lk_scheduler *scheduler;
     struct lk_job       *job;
+    size_t               n_tok; /* of the part under way and those before */
     double               told;
     bool                 late; /* the time is over */
 };
@@ -198,7 +202,7 @@ static void tell_progress(struct reading *r, uint64_t done, uint64_t total) {
     r->told = now;
     struct lk_event event = {.kind = LK_EVENT_PROGRESS, .job = job->index, .outcome = job->outcome};
     event.outcome.prompt_s = now - job->begun;
-    event.n_read = total ? (size_t)((double)job->n_tok * ((double)done / (double)total)) : 0;
+    event.n_read = total ? (size_t)((double)r->n_tok * ((double)done / (double)total)) : 0;
     lk_call_push(job->call, &event);
 }
 
@@ -215,6 +219,21 @@ static bool on_progress(void *user, uint64_t done, uint64_t total) {
     return !stopping && !r->late && !lk_call_is_over(r->job->call);
 }
 
+static lk_status read_to(struct reading *r, size_t n_tok, size_t *n_reused, lk_err *err) {
+    r->n_tok = n_tok;
+    return lk_session_sync(r->job->slot->session, r->job->tok, n_tok, n_reused, err);
+}
+
+/* Read all of the prompt, in two parts where a copy is kept in between. */
+static lk_status read_parts(struct reading *r, size_t *n_reused, lk_err *err) {
+    struct lk_job *job = r->job;
+    if (!job->n_keep) return read_to(r, job->n_tok, n_reused, err);
+    lk_status status = read_to(r, job->n_keep, n_reused, err);
+    if (status != LK_OK) return status;
+    lk_prefix_keep(&r->scheduler->slots, job->slot, job->tok, job->n_keep);
+    return read_to(r, job->n_tok, NULL, err);
+}
+
 static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_serve_slot *slot = job->slot;
     struct reading reading = {.scheduler = s, .job = job};
@@ -222,7 +241,7 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     slot->progress = on_progress;
     slot->user = &reading;
     job->outcome.n_reused = lk_session_n_tok(slot->session);
-    lk_status status = job->copied ? LK_OK : lk_session_sync(slot->session, job->tok, job->n_tok, &job->outcome.n_reused, &err);
+    lk_status status = read_parts(&reading, &job->outcome.n_reused, &err);
     slot->progress = NULL;
     job->read = lk_now();
     job->outcome.prompt_s = job->read - job->begun;
@@ -241,6 +260,7 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     job->state = LK_JOB_DECODING;
     s->metrics->prompt_tokens += job->n_tok;
     s->metrics->reused_tokens += job->outcome.n_reused;
+    if (job->n_copied) s->metrics->copied_tokens += job->outcome.n_reused;
     lk_times_add(&s->metrics->prompt, job->outcome.prompt_s);
 }
 
@@ -270,20 +290,24 @@ static lk_status find_slot(struct lk_scheduler *s, struct lk_job *job, struct lk
     free(job->tok); /* of an earlier try */
     job->tok = NULL;
     struct lk_job *leader = find_leader(s, job);
-    struct lk_serve_slot *slot = leader || !job->call->ask.reuse ? NULL : lk_serve_slots_match(&s->slots, job);
+    struct lk_start start = {.copy = leader ? leader->slot : NULL, .whole = true};
+    if (!leader && job->call->ask.reuse) start = lk_prefix_start(&s->slots, job);
     lk_status status = LK_OK;
-    *later = !lk_serve_slots_make_room(&s->slots, slot, job->prompt->n_bytes);
-    if (*later && slot) { /* perhaps what the slot itself holds is what lacks */
-        slot = NULL;
-        *later = !lk_serve_slots_make_room(&s->slots, NULL, job->prompt->n_bytes);
+    *later = !lk_prefix_make_room(&s->slots, &start, job->prompt->n_bytes);
+    if (*later && (start.take || start.copy) && !leader) { /* perhaps what the slot itself holds is what lacks */
+        start = (struct lk_start){0};
+        *later = !lk_prefix_make_room(&s->slots, &start, job->prompt->n_bytes);
     }
     if (*later) return LK_OK;
+    struct lk_serve_slot *slot = start.take;
+    job->n_keep = start.n_keep;
+    job->n_copied = 0;
     if (!slot) {
         free(job->tok); /* chosen for another slot */
         job->tok = NULL;
         status = lk_serve_slots_add(&s->slots, job->call->ask.recipe, &slot, err);
         /* Where there is no memory for a copy there is none for the prompt either, which says so. */
-        job->copied = status == LK_OK && leader && lk_session_copy(slot->session, leader->slot->session, NULL) == LK_OK;
+        if (status == LK_OK && start.copy && lk_slot_copy(slot, start.copy, start.whole, NULL) == LK_OK) job->n_copied = lk_session_n_tok(slot->session);
     }
     if (status == LK_OK && !use_tokens(job, leader ? leader->tok : job->prompt->tok, leader ? leader->n_tok : job->prompt->n_tok)) status = lk_fail(err, LK_E_NOMEM, "no memory for a prompt");
     *out = slot;

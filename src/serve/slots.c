@@ -1,26 +1,41 @@
 #include "serve/slots.h"
 
+#include "engine/engine.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+static uint64_t lent(const struct lk_serve_slot *slot, const lk_session_stats *s) { return slot->lent < s->shared_bytes ? slot->lent : s->shared_bytes; }
+
+/* What a slot holds that is not counted with what all share; at work what it may come to hold, but for what it will
+ * share for good. */
 static uint64_t held(const struct lk_serve_slot *slot) {
     lk_session_stats s = lk_session_get_stats(slot->session);
     uint64_t bytes = s.cache_bytes + s.scratch_bytes;
-    return slot->job && slot->need > bytes ? slot->need : bytes;
+    if (!slot->job) return bytes - s.shared_bytes;
+    return (slot->need > bytes ? slot->need : bytes) - lent(slot, &s);
 }
 
+static uint64_t shared(const struct lk_serve_slots *slots) { return lk_model_get_info(slots->opts->model).shared_bytes; }
+
 uint64_t lk_serve_slots_bytes(const struct lk_serve_slots *slots, const struct lk_serve_slot *other) {
-    uint64_t sum = 0;
+    uint64_t sum = shared(slots);
     for (size_t i = 0; i < slots->n; i++)
         if (slots->slot[i] != other) sum += held(slots->slot[i]);
-    return sum;
+    if (!other) return sum;
+    lk_session_stats s = lk_session_get_stats(other->session);
+    return sum - lent(other, &s);
 }
 
 uint64_t lk_serve_slots_idle_bytes(const struct lk_serve_slots *slots, const struct lk_serve_slot *other) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < slots->n; i++)
-        if (slots->slot[i] != other && !slots->slot[i]->job) sum += held(slots->slot[i]);
-    return sum;
+    uint64_t sum = 0, all = shared(slots), used = 0; /* used: of what is shared, by those that stay */
+    for (size_t i = 0; i < slots->n; i++) {
+        const struct lk_serve_slot *slot = slots->slot[i];
+        bool stays = slot == other || slot->job || slot->pinned;
+        if (stays) used += lk_session_get_stats(slot->session).shared_bytes;
+        else sum += held(slot);
+    }
+    return sum + all - (used < all ? used : all);
 }
 
 /* ---- which one to go on with -------------------------------------------------------------------- */
@@ -82,7 +97,7 @@ struct lk_serve_slot *lk_serve_slots_match(struct lk_serve_slots *slots, struct 
     if (best) return best;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_serve_slot *s = slots->slot[i];
-        if (s->job || s->recipe != job->call->ask.recipe) continue;
+        if (s->job || s->prefix || s->recipe != job->call->ask.recipe) continue;
         size_t n = common(s, p->tok, p->n_tok);
         /* A cache that must be cut back may have to be built anew, and another's conversation would be
          * lost: only where most of both is the same. */
@@ -104,7 +119,7 @@ static void free_slot(struct lk_serve_slot *slot) {
     free(slot);
 }
 
-static void drop_slot(struct lk_serve_slots *slots, struct lk_serve_slot *slot) {
+void lk_serve_slots_drop(struct lk_serve_slots *slots, struct lk_serve_slot *slot) {
     for (size_t i = 0; i < slots->n; i++)
         if (slots->slot[i] == slot) {
             slots->slot[i] = slots->slot[--slots->n];
@@ -117,7 +132,7 @@ static struct lk_serve_slot *longest_idle(const struct lk_serve_slots *slots, co
     struct lk_serve_slot *oldest = NULL;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_serve_slot *s = slots->slot[i];
-        if (!s->job && s != keep && (!oldest || s->used < oldest->used)) oldest = s;
+        if (!s->job && !s->pinned && s != keep && (!oldest || s->used < oldest->used)) oldest = s;
     }
     return oldest;
 }
@@ -128,7 +143,7 @@ bool lk_serve_slots_make_room(struct lk_serve_slots *slots, const struct lk_serv
     while (all + need > most || (!keep && slots->n == LK_SLOT_MOST)) {
         struct lk_serve_slot *oldest = longest_idle(slots, keep);
         if (!oldest) return false;
-        drop_slot(slots, oldest);
+        lk_serve_slots_drop(slots, oldest);
         all = lk_serve_slots_bytes(slots, keep);
     }
     return true;
@@ -161,6 +176,14 @@ lk_status lk_serve_slots_add(struct lk_serve_slots *slots, size_t recipe, struct
     return LK_OK;
 }
 
+lk_status lk_slot_copy(struct lk_serve_slot *slot, struct lk_serve_slot *from, bool whole, lk_err *err) {
+    lk_status status = lk_session_copy(slot->session, from->session, err);
+    if (status == LK_OK) from->lent = lk_session_settled_bytes(from->session);
+    if (status == LK_OK && whole) slot->lent = from->lent;
+    from->used = lk_now();
+    return status;
+}
+
 void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job) {
     lk_buf_free(&slot->text);
     slot->n_tok = 0;
@@ -176,7 +199,7 @@ void lk_slot_extend(struct lk_serve_slot *slot, int32_t tok, const char *piece, 
 }
 
 struct lk_slot_view lk_slot_look(const struct lk_serve_slot *slot, double now) {
-    struct lk_slot_view v = {.id = slot->id, .busy = slot->job != NULL, .recipe = slot->recipe, .stats = lk_session_get_stats(slot->session)};
+    struct lk_slot_view v = {.id = slot->id, .busy = slot->job != NULL, .prefix = slot->prefix, .recipe = slot->recipe, .stats = lk_session_get_stats(slot->session)};
     while (v.n_level < LK_VIEW_LEVELS && lk_session_get_level(slot->session, v.n_level, &v.level[v.n_level])) v.n_level++;
     if (!slot->job) {
         v.idle_s = now - slot->used;

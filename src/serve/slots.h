@@ -17,6 +17,9 @@ struct lk_serve_slot {
     struct lk_buf text; /* of a chat: the text those tokens stand for; empty: not known */
     uint64_t    need;   /* bytes set aside while at work */
     double      used;   /* moment of the last use */
+    uint64_t    lent;   /* of its session's shared bytes those that it will share for good */
+    bool        prefix; /* kept for others to begin with a copy of it (serve/prefix.h) */
+    bool        pinned; /* not to be freed now */
     lk_progress progress; /* of reading prompts; NULL: nobody asks */
     void       *user;
 };
@@ -31,7 +34,7 @@ struct lk_serve_slots {
 /* What others may know of a slot, copied for them. */
 struct lk_slot_view {
     int              id;
-    bool             busy, reading;
+    bool             busy, reading, prefix;
     size_t           recipe, n_prompt, n_reused, n_made;
     double           tokens_per_second, idle_s;
     lk_session_stats stats;
@@ -39,7 +42,8 @@ struct lk_slot_view {
     lk_level_stats   level[LK_VIEW_LEVELS];
 };
 
-/* Bytes that all slots but `other` hold (idle) or may come to hold (at work). */
+/* Bytes that all slots but `other` hold (idle) or may come to hold (at work), what several hold counted once. What
+ * `other` shares for good is not counted. */
 uint64_t lk_serve_slots_bytes(const struct lk_serve_slots *slots, const struct lk_serve_slot *other);
 uint64_t lk_serve_slots_idle_bytes(const struct lk_serve_slots *slots, const struct lk_serve_slot *other);
 
@@ -53,6 +57,12 @@ bool lk_serve_slots_make_room(struct lk_serve_slots *slots, const struct lk_serv
 
 /* A new slot with an empty session. LK_E_NOMEM. */
 lk_status lk_serve_slots_add(struct lk_serve_slots *slots, size_t recipe, struct lk_serve_slot **out, lk_err *err);
+
+/* Free an idle slot. */
+void lk_serve_slots_drop(struct lk_serve_slots *slots, struct lk_serve_slot *slot);
+
+/* Make the slot's session, a new one, a copy of another's; whole: it will not be cut back. LK_E_NOMEM: it is empty. */
+lk_status lk_slot_copy(struct lk_serve_slot *slot, struct lk_serve_slot *from, bool whole, lk_err *err);
 
 /* A slot's session was made to stand after the job's tokens; or it stands nowhere (job NULL). */
 void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job);

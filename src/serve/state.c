@@ -34,10 +34,10 @@ static json_t *level_json(const lk_level_stats *level) {
 static json_t *slot_json(const struct lk_slot_view *v, const struct lk_serve_opts *o) {
     json_t *levels = json_array();
     for (size_t i = 0; i < v->n_level; i++) json_array_append_new(levels, level_json(&v->level[i]));
-    return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:f, s:o}", "id", v->id, "state",
-                     !v->busy ? "idle" : v->reading ? "reading" : "decoding", "kv", lk_recipe_text(o->recipe[v->recipe]), "n_tok", (json_int_t)v->stats.n_tok,
+    return json_pack("{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:o}", "id", v->id, "state",
+                     !v->busy ? "idle" : v->reading ? "reading" : "decoding", "prefix", v->prefix, "kv", lk_recipe_text(o->recipe[v->recipe]), "n_tok", (json_int_t)v->stats.n_tok,
                      "n_prompt", (json_int_t)v->n_prompt, "n_reused", (json_int_t)v->n_reused, "n_predicted", (json_int_t)v->n_made, "tokens_per_second",
-                     v->tokens_per_second, "idle_seconds", v->idle_s, "cache_bytes", (json_int_t)v->stats.cache_bytes, "f16_bytes",
+                     v->tokens_per_second, "idle_seconds", v->idle_s, "cache_bytes", (json_int_t)v->stats.cache_bytes, "shared_bytes", (json_int_t)v->stats.shared_bytes, "f16_bytes",
                      (json_int_t)v->stats.f16_bytes, "scratch_bytes", (json_int_t)v->stats.scratch_bytes, "bits_per_value", v->stats.bits_per_value, "levels", levels);
 }
 
@@ -45,13 +45,13 @@ json_t *lk_state_slots(struct lk_server *server) {
     const struct lk_serve_opts *o = &server->opts;
     struct lk_slot_view *view = calloc(LK_SLOT_MOST, sizeof *view);
     size_t waiting = 0, n = view ? lk_scheduler_look(server->scheduler, view, LK_SLOT_MOST, &waiting) : 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = lk_model_get_info(o->model).shared_bytes, shared = bytes;
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
-        bytes += view[i].stats.cache_bytes + view[i].stats.scratch_bytes;
+        bytes += view[i].stats.cache_bytes - view[i].stats.shared_bytes + view[i].stats.scratch_bytes;
         json_array_append_new(list, slot_json(&view[i], o));
     }
     free(view);
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:o}", "model", o->id, "n_ctx", o->n_ctx, "waiting", (json_int_t)waiting,
-                     "parallel", (json_int_t)o->n_parallel, "bytes", (json_int_t)bytes, "max_bytes", (json_int_t)o->max_bytes, "slots", list);
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id, "n_ctx", o->n_ctx, "waiting", (json_int_t)waiting,
+                     "parallel", (json_int_t)o->n_parallel, "bytes", (json_int_t)bytes, "shared_bytes", (json_int_t)shared, "max_bytes", (json_int_t)o->max_bytes, "slots", list);
 }

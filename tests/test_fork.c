@@ -1,0 +1,258 @@
+/* Sessions that were copied from one another: they share blocks of cache, and go on as if each had read its
+ * tokens alone, to the bit. What they hold together is counted once, and is gone with the last of them. */
+#include "support.h"
+#include "tiny_gguf.h"
+
+#include "engine/engine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { CTX = 700, MOST = 4, PROMPT = 331 };
+
+static char model_path[] = "/tmp/lowkey-fork-XXXXXX", saved_path[64];
+
+static lk_model *open_model(const char *preset) {
+    lk_err err = {0};
+    lk_model *model = NULL;
+    struct tiny_spec spec = *tiny_preset(preset);
+    if (spec.n_ctx < CTX) spec.n_ctx = CTX;
+    assert_true(tiny_gguf_write(model_path, &spec));
+    lk_model_opts opts = {.n_threads = 1};
+    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    return model;
+}
+
+static lk_session *open_session(lk_model *model, const lk_recipe *recipe) {
+    lk_session_opts opts = {.n_ctx = CTX};
+    lk_session *session = NULL;
+    lk_err err = {0};
+    if (lk_session_new(&session, model, recipe, &opts, &err) != LK_OK) fail_msg("%s: %s", lk_recipe_text(recipe), err.msg);
+    return session;
+}
+
+static void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed) {
+    struct random r = {seed};
+    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+}
+
+static void same_logits(const lk_session *a, const lk_session *b, const char *where) {
+    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
+    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
+    assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
+    if (!x || !y || memcmp(x, y, n) != 0) fail_msg("%s: logits differ at token %zu", where, lk_session_n_tok(a));
+}
+
+/* The same next tokens for both, now many at once, now one by one. */
+static void go_on(lk_session *a, lk_session *b, uint64_t seed, int n, const char *where) {
+    int32_t tok[CTX];
+    struct random r = {seed};
+    random_tokens(tok, n, a->model, seed + 100);
+    for (int at = 0; at < n;) {
+        int now = random_int(&r, 0, 9) ? 1 : random_int(&r, 1, 40);
+        if (now > n - at) now = n - at;
+        assert_int_equal(lk_session_eval(a, tok + at, now, false, NULL), LK_OK);
+        assert_int_equal(lk_session_eval(b, tok + at, now, false, NULL), LK_OK);
+        same_logits(a, b, where);
+        at += now;
+    }
+}
+
+/* What all hold is what the ledgers say, shared bytes once. */
+static uint64_t all_bytes(const lk_model *model, lk_session *const *session) {
+    uint64_t sum = lk_model_get_info(model).shared_bytes;
+    assert_int_equal(sum, lk_ledger_bytes(&model->ledger, LK_FOR_CACHE));
+    for (int i = 0; i < MOST; i++) {
+        if (!session[i]) continue;
+        lk_session_stats s = lk_session_get_stats(session[i]);
+        assert_int_equal(s.cache_bytes, s.code_bytes + s.scale_bytes + s.exact_bytes + s.padding_bytes + s.state_bytes);
+        assert_int_equal(s.cache_bytes - s.shared_bytes, lk_ledger_bytes(&session[i]->ledger, LK_FOR_CACHE));
+        sum += s.cache_bytes - s.shared_bytes;
+    }
+    return sum;
+}
+
+static void forks_go_on(lk_model *model, const char *text, int order) {
+    lk_session *fork[MOST] = {0}, *alone[MOST] = {0};
+    lk_recipe *recipe;
+    int32_t tok[PROMPT], other[PROMPT];
+    random_tokens(tok, PROMPT, model, 1);
+    random_tokens(other, PROMPT, model, 2);
+    assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+    for (int i = 0; i < MOST; i++) {
+        fork[i] = open_session(model, recipe), alone[i] = open_session(model, recipe);
+        assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
+    }
+    assert_int_equal(lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
+    uint64_t one = lk_session_get_stats(fork[0]).cache_bytes, f16 = lk_session_get_stats(fork[0]).f16_bytes;
+    for (int i = 1; i < MOST; i++) {
+        assert_int_equal(lk_session_copy(fork[i], fork[i / 2], NULL), LK_OK); /* of a copy, too */
+        same_logits(fork[i], alone[i], text);
+        assert_true(lk_session_get_stats(fork[i]).cache_bytes <= one + one / 8);
+    }
+    uint64_t all = all_bytes(model, fork);
+    if (all > one + MOST * f16 / 10) fail_msg("%s: %d sessions hold %d bytes, one %d", text, MOST, (int)all, (int)one);
+    for (int i = 0; i < MOST; i++) {
+        go_on(fork[i], alone[i], i, 10 + 20 * i, text);
+        all_bytes(model, fork);
+    }
+    /* Of one what it holds is cut back where that can be, or forgotten; the others do not see it. */
+    size_t n = lk_session_n_tok(fork[1]) - 5, reused[2];
+    int32_t *back = malloc(CTX * sizeof *back);
+    memcpy(back, lk_session_tokens(fork[1]), n * sizeof *back);
+    assert_int_equal(lk_session_sync(fork[1], back, n, &reused[0], NULL), LK_OK);
+    assert_int_equal(lk_session_sync(alone[1], back, n, &reused[1], NULL), LK_OK);
+    assert_int_equal(reused[0], reused[1]);
+    same_logits(fork[1], alone[1], text);
+    free(back);
+    assert_int_equal(lk_session_sync(fork[2], other, PROMPT, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(alone[2], other, PROMPT, NULL, NULL), LK_OK);
+    for (int i = 0; i < MOST; i++) go_on(fork[i], alone[i], 10 + i, 15, text);
+    for (int i = 0; i < MOST; i++) {
+        int k = (i * order + 1) % MOST;
+        lk_session_free(fork[k]), lk_session_free(alone[k]);
+        fork[k] = NULL;
+        all_bytes(model, fork);
+        for (int j = 0; j < MOST; j++)
+            if (fork[j]) go_on(fork[j], alone[j], 20 + 4 * i + j, 4, text);
+    }
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+    lk_recipe_free(recipe);
+}
+
+static void test_forks_go_on_as_if_alone(void **state) {
+    (void)state;
+    static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
+    for (int m = 0; models[m]; m++) {
+        lk_model *model = open_model(models[m]);
+        for (int i = m; lk_recipe_preset(i).name; i += m ? 4 : 1) forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
+        forks_go_on(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
+        lk_model_free(model);
+    }
+}
+
+/* A pass over several sessions of one family gives what each gets alone in a pass of as many rows. */
+static void test_in_one_batch(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    for (int p = 0; lk_recipe_preset(p).name; p += 3) {
+        lk_recipe *recipe;
+        lk_batch *batch;
+        lk_session *fork[MOST], *alone[MOST];
+        int32_t tok[PROMPT], next[2][MOST];
+        random_tokens(tok, PROMPT, model, 3);
+        assert_int_equal(lk_recipe_parse(&recipe, lk_recipe_preset(p).name, NULL), LK_OK);
+        assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
+        for (int i = 0; i < MOST; i++) {
+            fork[i] = open_session(model, recipe), alone[i] = open_session(model, recipe);
+            assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
+            assert_int_equal(i ? lk_session_copy(fork[i], fork[0], NULL) : lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
+        }
+        uint64_t n_alloc = 0;
+        for (int step = 0; step < 80; step++) {
+            lk_batch_item item[2][MOST];
+            random_tokens(next[0], MOST, model, 50 + step);
+            for (int i = 0; i < MOST; i++) {
+                item[0][i] = (lk_batch_item){.session = fork[i], .tok = &next[0][i], .n_tok = 1};
+                item[1][i] = (lk_batch_item){.session = alone[i], .tok = &next[0][i], .n_tok = 1};
+                if (step == 1) assert_int_equal(lk_session_reserve(fork[i], 79, NULL), LK_OK);
+            }
+            for (int k = 0; k < 2; k++) assert_int_equal(lk_batch_eval(batch, item[k], MOST, NULL), LK_OK);
+            uint64_t n = atomic_load(&batch->ledger.n_alloc) + atomic_load(&model->ledger.n_alloc);
+            for (int i = 0; i < MOST; i++) {
+                assert_int_equal(item[0][i].err.code, LK_OK);
+                same_logits(fork[i], alone[i], lk_recipe_preset(p).name);
+                n += atomic_load(&fork[i]->ledger.n_alloc);
+            }
+            if (step == 1) n_alloc = n;
+            if (step > 1) assert_int_equal(n, n_alloc);
+        }
+        for (int i = 0; i < MOST; i++) lk_session_free(fork[i]), lk_session_free(alone[i]);
+        assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+        lk_batch_free(batch);
+        lk_recipe_free(recipe);
+    }
+    lk_model_free(model);
+}
+
+/* What is saved of a session that shares is what is saved of one that does not. */
+static void test_saved_and_loaded(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    static const char *const recipes[] = {"f16", "best-3", "kivi-2", "selective"};
+    for (int p = 0; p < 4; p++) {
+        lk_recipe *recipe;
+        int32_t tok[PROMPT];
+        lk_err err = {0};
+        random_tokens(tok, PROMPT, model, 4);
+        assert_int_equal(lk_recipe_parse(&recipe, recipes[p], NULL), LK_OK);
+        lk_session *a = open_session(model, recipe), *b = open_session(model, recipe), *c = open_session(model, recipe), *d = open_session(model, recipe);
+        assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
+        assert_int_equal(lk_session_sync(d, tok, PROMPT, NULL, NULL), LK_OK);
+        assert_int_equal(lk_session_copy(b, a, NULL), LK_OK);
+        go_on(b, d, 5, 50, recipes[p]);
+        if (lk_session_save(b, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_session_load(c, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_session_load(a, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg); /* over what it shares */
+        same_logits(a, c, recipes[p]);
+        go_on(c, a, 6, 30, recipes[p]);
+        lk_session_free(a), lk_session_free(c);
+        go_on(b, d, 6, 30, recipes[p]);
+        lk_session_free(b), lk_session_free(d);
+        assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+        unlink(saved_path);
+        lk_recipe_free(recipe);
+    }
+    lk_model_free(model);
+}
+
+/* A session that meets its end of memory while it writes to shared blocks is a session with an error. */
+static void test_without_memory(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    for (int p = 0; lk_recipe_preset(p).name; p++) {
+        const char *text = lk_recipe_preset(p).name;
+        lk_recipe *recipe;
+        int32_t tok[PROMPT], next = 7;
+        random_tokens(tok, PROMPT, model, 8);
+        assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+        lk_session *a = open_session(model, recipe), *b = open_session(model, recipe), *alone = open_session(model, recipe);
+        assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
+        assert_int_equal(lk_session_sync(alone, tok, PROMPT, NULL, NULL), LK_OK);
+        for (int nth = 1, failed = 1; failed; nth++) {
+            assert_int_equal(lk_session_copy(b, a, NULL), LK_OK);
+            atomic_store(&b->ledger.fail_at, nth);
+            lk_status status = lk_session_eval(b, &next, 1, false, NULL);
+            failed = atomic_load(&b->ledger.fail_at) <= 0;
+            atomic_store(&b->ledger.fail_at, 0);
+            if (failed && status != LK_E_NOMEM) fail_msg("%s: status %d at allocation %d", text, status, nth);
+            if (failed && lk_session_n_tok(b) == PROMPT) assert_int_equal(lk_session_eval(b, &next, 1, false, NULL), LK_OK);
+            else assert_int_equal(status, failed ? LK_E_NOMEM : LK_OK);
+        }
+        go_on(a, alone, 9, 40, text);
+        lk_session_free(a), lk_session_free(b), lk_session_free(alone);
+        assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+        lk_recipe_free(recipe);
+    }
+    lk_model_free(model);
+}
+
+int main(void) {
+    int fd = mkstemp(model_path);
+    if (fd < 0) return 1;
+    close(fd);
+    snprintf(saved_path, sizeof saved_path, "%s.saved", model_path);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forks_go_on_as_if_alone), cmocka_unit_test(test_in_one_batch),
+        cmocka_unit_test(test_saved_and_loaded),        cmocka_unit_test(test_without_memory),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(model_path);
+    return failed;
+}
