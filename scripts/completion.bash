@@ -31,7 +31,7 @@ _lowkey() {
     --rank-search) mapfile -t COMPREPLY < <(compgen -W 'uniform energy fisher fisher-uniform' -- "$current"); return ;;
     --svg) _lowkey_files "$current" .svg; return ;;
     --grammar-file) _lowkey_files "$current" .gbnf; return ;;
-    --data) mapfile -t COMPREPLY < <(compgen -d -- "$current"); return ;;
+    --data | --session-dir) mapfile -t COMPREPLY < <(compgen -d -- "$current"); return ;;
     --weights) mapfile -t COMPREPLY < <(compgen -W 'shipped f32' -- "$current"); return ;;
     --kernels) mapfile -t COMPREPLY < <(compgen -W 'reference avx2 avxvnni avx512 avx512vbmi neon' -- "$current"); return ;;
     -k | --kv | --allow-kv)
@@ -40,7 +40,7 @@ _lowkey() {
       return
       ;;
     -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory | -d | --depth | --prefill | -r | --repeat | --limit | --shots | --rank | --group | --quantum | --skip | --fisher-tokens | --fisher-ctx) return ;;
-    --parallel | --queue | --cache-limit | --host | --port | --allow-origin | --connections | --max-body | --queue-time | --time-limit | --slice) return ;;
+    --parallel | --queue | --cache-limit | --host | --port | --allow-origin | --connections | --max-body | --queue-time | --time-limit | --slice | --store-limit) return ;;
     --api-key-file) _lowkey_files "$current" ''; return ;;
     --temp | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n | --seed) return ;;
   esac
@@ -52,7 +52,7 @@ _lowkey() {
   case $verb in
     run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --session --stats --json" ;;
     chat) options="--system -n --tokens $model $session $sampling --json" ;;
-    serve) options="$model -k --kv --allow-kv -c --ctx -n --tokens --parallel --queue --cache-limit --host --port --api-key-file --allow-origin --connections --max-body --queue-time --time-limit --slice --name --log" ;;
+    serve) options="$model -k --kv --allow-kv -c --ctx -n --tokens --parallel --queue --cache-limit --session-dir --store-limit --host --port --api-key-file --allow-origin --connections --max-body --queue-time --time-limit --slice --name --log" ;;
     plan) options="-k --kv -c --ctx --fit --stream $model --json" ;;
     perplexity) options="-f --file -k --kv -c --ctx --chunks $model --json" ;;
     bench) options="-k --kv -d --depth -p --prefill -n --tokens -r --repeat -f --file $model --json --csv" ;;

@@ -407,7 +407,7 @@ static void test_killed_saves(void **state) {
                 lk_session_save(v.saved.session, NULL, path, NULL);
             }
         }
-        usleep((useconds_t)random_int(&r, 0, 4000));
+        usleep((useconds_t)random_int(&r, 0, 4000 * (1 + i / 40))); /* longer and longer: a save may take long here */
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         struct holder h = open_session(v.model, "best-3");

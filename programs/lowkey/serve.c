@@ -17,8 +17,8 @@ enum { KEY_MOST = 256 };
 struct serve_args {
     struct model_args model;
     struct texts      kv, allow_kv;
-    const char       *host, *key_file, *origin, *name;
-    int64_t           port, ctx, n, parallel, queue, connections, cache_limit, max_body;
+    const char       *host, *key_file, *origin, *name, *session_dir;
+    int64_t           port, ctx, n, parallel, queue, connections, cache_limit, store_limit, max_body;
     double            queue_s, time_s, slice_ms;
     bool              log;
 };
@@ -52,6 +52,11 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {0, "allow-kv", "RECIPE", "what requests may ask for besides, or 'presets' for all of these", OPT_TEXTS, &a->allow_kv, 0, 0},
              {'c', "ctx", "N", "most tokens of a session (default: the model's trained length)", OPT_INT, &a->ctx, 2, 1 << 24},
              {0, "cache-limit", "MIB", "of all sessions together (default: half of what the system has free)", OPT_INT, &a->cache_limit, 1, 1 << 24},
+         }},
+        {"Disk",
+         {
+             {0, "session-dir", "DIR", "folder of saved sessions; without it no file is read or written", OPT_TEXT, &a->session_dir, 0, 0},
+             {0, "store-limit", "MIB", "of sessions kept there for prompts that go on with them (default 4096); 0: none", OPT_INT, &a->store_limit, 0, 1 << 24},
          }},
         {"Work",
          {
@@ -140,7 +145,10 @@ static struct lk_serve_opts options(const struct serve_args *a, const struct ser
     o.queue_s      = a->queue_s;
     o.time_s       = a->time_s;
     o.slice_s      = 1e-3 * a->slice_ms;
+    o.session_dir  = a->session_dir;
+    o.store_bytes  = (uint64_t)a->store_limit << 20;
     o.log          = a->log ? print_line : NULL;
+    o.note         = print_line;
     return o;
 }
 
@@ -178,7 +186,7 @@ static int serve_until_signal(const struct lk_serve_opts *o) {
 }
 
 int serve_verb(const struct verb *verb, int argc, char **argv) {
-    struct serve_args a = {.port = 8080, .parallel = 8, .queue = 64, .connections = 256, .max_body = 8, .queue_s = 60, .time_s = 600, .slice_ms = 50};
+    struct serve_args a = {.port = 8080, .parallel = 8, .queue = 64, .connections = 256, .max_body = 8, .store_limit = 4096, .queue_s = 60, .time_s = 600, .slice_ms = 50};
     struct serve      s = {0};
     enum args_result  read = read_args(verb, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;

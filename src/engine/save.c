@@ -126,21 +126,27 @@ static lk_status open_saved(struct saved *saved, const char *path, lk_err *err) 
     return refuse(path, reason, err);
 }
 
-/* Tokens and logits that this session can have. */
-static lk_status check_numbers(const struct saved *saved, const struct lk_session *s, const char *path, lk_err *err) {
-    uint64_t n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof(int32_t), n_vocab = s->model->net->hp.n_vocab;
-    uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
-    if (saved->header.section[LK_SECTION_TOKENS].size % sizeof(int32_t) || (logits != 0 && logits != n_vocab * sizeof(float)))
-        return refuse(path, "it has half a token, or logits of another vocabulary", err);
-    if (n_tok > (uint64_t)s->opts.n_ctx)
-        return lk_fail(err, LK_E_FULL, "cannot load %s: it has %llu tokens, and the context holds %d; use a larger one", path,
-                       (unsigned long long)n_tok, s->opts.n_ctx);
-    for (uint64_t i = 0; i < n_tok; i++) {
+/* Whole tokens, all of the vocabulary. */
+static lk_status check_tokens(const struct saved *saved, uint64_t n_vocab, const char *path, lk_err *err) {
+    uint64_t size = saved->header.section[LK_SECTION_TOKENS].size;
+    if (size % sizeof(int32_t)) return refuse(path, "it has half a token", err);
+    for (uint64_t i = 0; i < size / sizeof(int32_t); i++) {
         int32_t tok;
         memcpy(&tok, saved->section[LK_SECTION_TOKENS] + i * sizeof tok, sizeof tok);
         if (tok < 0 || (uint64_t)tok >= n_vocab) return refuse(path, "it has a token that the vocabulary has not", err);
     }
     return LK_OK;
+}
+
+/* Tokens and logits that this session can have. */
+static lk_status check_numbers(const struct saved *saved, const struct lk_session *s, const char *path, lk_err *err) {
+    uint64_t n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof(int32_t), n_vocab = s->model->net->hp.n_vocab;
+    uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
+    if (logits != 0 && logits != n_vocab * sizeof(float)) return refuse(path, "it has logits of another vocabulary", err);
+    if (n_tok > (uint64_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL, "cannot load %s: it has %llu tokens, and the context holds %d; use a larger one", path,
+                       (unsigned long long)n_tok, s->opts.n_ctx);
+    return check_tokens(saved, n_vocab, path, err);
 }
 
 /* Everything that can be known before anything is changed. */
@@ -209,6 +215,19 @@ lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err)
         status = lk_recipe_parse(out, text, &why);
         if (status != LK_OK) lk_fail(err, status, "cannot load %s: its recipe: %s", path, why.msg);
     }
+    lk_mapping_close(&saved.map);
+    return status;
+}
+
+lk_status lk_session_file_tokens(const lk_model *model, const char *path, const struct lk_sink *sink, lk_err *err) {
+    struct saved saved = {0};
+    lk_status status = open_saved(&saved, path, err);
+    if (status != LK_OK) return status;
+    if (saved.header.model != model->net->fingerprint) status = refuse(path, "it was saved with another model", err);
+    else if (!is_whole(&saved, LK_SECTION_TOKENS)) status = refuse(path, "it is damaged: a section's checksum is wrong", err);
+    else status = check_tokens(&saved, model->net->hp.n_vocab, path, err);
+    if (status == LK_OK && !sink->put(sink->user, saved.section[LK_SECTION_TOKENS], saved.header.section[LK_SECTION_TOKENS].size))
+        status = lk_fail(err, LK_E_NOMEM, "no memory for the tokens of %s", path);
     lk_mapping_close(&saved.map);
     return status;
 }

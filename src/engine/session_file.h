@@ -13,6 +13,9 @@
 #ifndef LK_ENGINE_SESSION_FILE_H
 #define LK_ENGINE_SESSION_FILE_H
 
+#include "base/err.h"
+#include "base/sink.h"
+
 #include <stdint.h>
 
 enum lk_section { LK_SECTION_RECIPE, LK_SECTION_TOKENS, LK_SECTION_LOGITS, LK_SECTION_SAMPLER, LK_SECTION_COUNTS, LK_SECTION_ROWS, LK_N_SECTION };
@@ -32,5 +35,9 @@ struct lk_session_header {
     } section[LK_N_SECTION];
     uint64_t hash;           /* of the header up to here                           */
 };
+
+/* save.c: the tokens of a saved session of `model`, i32 [n], as one piece into `sink`. Its header and they are
+ * checked, and nothing else of it is read. LK_E_IO; LK_E_FORMAT with the reason; LK_E_NOMEM where the sink refuses. */
+lk_status lk_session_file_tokens(const lk_model *model, const char *path, const struct lk_sink *sink, lk_err *err);
 
 #endif

@@ -123,8 +123,9 @@ static void add_timings(json_t *to, const struct lk_answer *a, const struct lk_o
                         json_pack("{s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)o->n_reused, "prompt_n", (json_int_t)n_read, "prompt_ms",
                                   1e3 * o->prompt_s, "prompt_per_second", per_second(n_read, o->prompt_s), "predicted_n", (json_int_t)o->n_made,
                                   "predicted_ms", 1e3 * o->decode_s, "predicted_per_second", per_second(o->n_made, o->decode_s)));
+    static const char *const sources[] = {[LK_FROM_NOTHING] = "nothing", [LK_FROM_MEMORY] = "memory", [LK_FROM_STORE] = "store"};
     json_object_set_new(to, "cache",
-                        json_pack("{s:s, s:I, s:I, s:f}", "kv", lk_recipe_text(a->opts->recipe[a->call->ask.recipe]), "cache_bytes",
+                        json_pack("{s:s, s:s, s:I, s:I, s:f}", "kv", lk_recipe_text(a->opts->recipe[a->call->ask.recipe]), "prefix", sources[o->source], "cache_bytes",
                                   (json_int_t)o->cache_bytes, "f16_bytes", (json_int_t)o->f16_bytes, "bits_per_value",
                                   o->f16_bytes ? 16.0 * (double)o->cache_bytes / (double)o->f16_bytes : 0.0));
 }

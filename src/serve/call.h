@@ -11,10 +11,14 @@
 
 enum lk_event_kind { LK_EVENT_PROGRESS, LK_EVENT_PIECE, LK_EVENT_DONE, LK_EVENT_FAULT };
 
+/* Where the tokens came from that were not read again. */
+enum lk_source { LK_FROM_NOTHING, LK_FROM_MEMORY, LK_FROM_STORE };
+
 /* What an answer took. */
 struct lk_outcome {
     const char *finish; /* "stop" or "length"; static */
     size_t      n_prompt, n_reused, n_made;
+    enum lk_source source; /* of the n_reused tokens */
     double      wait_s, prompt_s, decode_s;
     uint64_t    cache_bytes, f16_bytes;
 };
@@ -27,7 +31,10 @@ struct lk_event {
     size_t             n_read;  /* LK_EVENT_PROGRESS: tokens of the prompt read */
 };
 
-enum lk_job_state { LK_JOB_WAITING, LK_JOB_READING, LK_JOB_DECODING };
+/* Loading: its session comes from the disk; loaded: it did, or could not. */
+enum lk_job_state { LK_JOB_WAITING, LK_JOB_LOADING, LK_JOB_LOADED, LK_JOB_READING, LK_JOB_DECODING };
+
+enum { LK_STORED_NAME = 32 }; /* room for the name of a stored session (serve/store.h) */
 
 /* One answer to one prompt. The scheduler's, but for call, index and prompt. */
 struct lk_job {
@@ -37,6 +44,7 @@ struct lk_job {
     const struct lk_prompt *prompt;
     int32_t                *tok;  /* [n_tok] what is read: the prompt's tokens, or others of the same text; owned */
     size_t                  n_tok;
+    char                    stored[LK_STORED_NAME]; /* the stored session that is loaded for it; empty: none */
     size_t                  n_copied; /* tokens that its session had as a copy of another; all: nothing is read */
     size_t                  n_keep; /* tokens after which a copy of its session is kept; 0: none */
     lk_sampler             *sampler;

@@ -26,6 +26,10 @@ const char *lk_exchange_header(const struct lk_exchange *x, const char *name) {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
+const char *lk_exchange_argument(const struct lk_exchange *x, const char *name) {
+    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
 bool lk_exchange_alive(const struct lk_exchange *x) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct pollfd at = {.fd = info ? info->connect_fd : -1, .events = POLLRDHUP};

@@ -35,6 +35,9 @@ struct lk_exchange {
 /* A header's value, borrowed; NULL where it is absent. */
 const char *lk_exchange_header(const struct lk_exchange *x, const char *name);
 
+/* An argument behind the path's question mark, likewise. */
+const char *lk_exchange_argument(const struct lk_exchange *x, const char *name);
+
 /* Is the client still there? It hung up when its side is closed. */
 bool lk_exchange_alive(const struct lk_exchange *x);
 

@@ -43,6 +43,18 @@ void lk_metrics_print(const struct lk_metrics *m, struct lk_buf *out) {
     print_one(out, "cache_bytes", "gauge", "Bytes that all sessions hold, by their ledgers.", atomic_load(&m->cache_bytes));
     print_one(out, "shared_bytes", "gauge", "Of these, bytes that sessions hold together, counted once.", atomic_load(&m->shared_bytes));
     print_one(out, "cache_limit_bytes", "gauge", "Bytes that all sessions may hold.", atomic_load(&m->max_bytes));
+    print_one(out, "store_hits_total", "counter", "Prompts whose beginning was loaded from the store.", atomic_load(&m->store_hits));
+    print_one(out, "store_misses_total", "counter", "Prompts of which neither memory nor the store held a beginning.", atomic_load(&m->store_misses));
+    print_one(out, "session_loads_total", "counter", "Sessions loaded from disk.", atomic_load(&m->loads));
+    print_one(out, "session_saves_total", "counter", "Sessions saved to disk.", atomic_load(&m->saves));
+    print_one(out, "session_loaded_bytes_total", "counter", "Bytes of the files loaded.", atomic_load(&m->loaded_bytes));
+    print_one(out, "session_saved_bytes_total", "counter", "Bytes of the files saved.", atomic_load(&m->saved_bytes));
+    print_one(out, "session_disk_failures_total", "counter", "Loads and saves that did not work.", atomic_load(&m->disk_failures));
+    print_one(out, "store_removed_total", "counter", "Stored sessions removed to hold the limit.", atomic_load(&m->stored_removed));
+    print_one(out, "store_sessions", "gauge", "Files in the store.", atomic_load(&m->stored));
+    print_one(out, "store_bytes", "gauge", "Bytes of the files in the store.", atomic_load(&m->stored_bytes));
+    print_times(out, "session_load", "Time to load a session from disk.", &m->load);
+    print_times(out, "session_save", "Time to save a session to disk.", &m->save);
     print_times(out, "queue", "Time from the request to the beginning of work on an answer.", &m->queue);
     print_times(out, "prompt", "Time to read a prompt.", &m->prompt);
     print_times(out, "decode", "Time from the prompt read to the end of the answer.", &m->decode);

@@ -22,7 +22,10 @@ struct lk_metrics {
     atomic_uint_fast64_t prompt_tokens, reused_tokens, copied_tokens, answer_tokens;
     atomic_uint_fast64_t decode_steps; /* passes over the weights that made tokens */
     atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes, max_bytes; /* now */
-    struct lk_times      queue, prompt, decode;
+    atomic_uint_fast64_t store_hits, store_misses;        /* prompts that no session in memory helped with */
+    atomic_uint_fast64_t loads, saves, loaded_bytes, saved_bytes, disk_failures, stored_removed; /* sessions, all kinds */
+    atomic_uint_fast64_t stored, stored_bytes;            /* now, in the store */
+    struct lk_times      queue, prompt, decode, load, save;
 };
 
 void lk_times_add(struct lk_times *times, double seconds);

@@ -1,17 +1,12 @@
 #include "serve/prefix.h"
 
 #include "engine/engine.h"
+#include "serve/store.h"
 
 #include <string.h>
 
-static size_t common(const struct lk_serve_slot *slot, const struct lk_prompt *p) {
-    size_t n = 0;
-    while (n < slot->n_tok && n < p->n_tok && slot->tok[n] == p->tok[n]) n++;
-    return n;
-}
-
 /* Does the session stand after the slot's tokens, and may it be copied? */
-static bool is_steady(const struct lk_serve_slot *slot) { return !slot->job || slot->job->state == LK_JOB_DECODING; }
+static bool is_steady(const struct lk_serve_slot *slot) { return slot->n_tok > 0 && (!slot->job || slot->job->state == LK_JOB_DECODING); }
 
 struct lk_start lk_prefix_start(struct lk_serve_slots *slots, struct lk_job *job) {
     const struct lk_prompt *p = job->prompt;
@@ -25,7 +20,7 @@ struct lk_start lk_prefix_start(struct lk_serve_slots *slots, struct lk_job *job
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_serve_slot *s = slots->slot[i];
         if (s->recipe != recipe || !is_steady(s)) continue;
-        size_t n = lk_session_reusable(s->session, p->tok, p->n_tok), alike = common(s, p);
+        size_t n = lk_session_reusable(s->session, p->tok, p->n_tok), alike = lk_tokens_common(s->tok, s->n_tok, p->tok, p->n_tok);
         if (alike > most) most = alike;
         if (n < LK_PREFIX_LEAST || n < n_start || (n == n_take && takes)) continue;
         n_start = n;
@@ -37,10 +32,10 @@ struct lk_start lk_prefix_start(struct lk_serve_slots *slots, struct lk_job *job
     return start;
 }
 
-bool lk_prefix_make_room(struct lk_serve_slots *slots, const struct lk_start *start, uint64_t need) {
+enum lk_room lk_prefix_make_room(struct lk_serve_slots *slots, const struct lk_start *start, uint64_t need) {
     uint64_t lent = start->copy && start->whole ? lk_session_settled_bytes(start->copy->session) : 0;
     if (start->copy) start->copy->pinned = true;
-    bool room = lk_serve_slots_make_room(slots, start->take, need > lent ? need - lent : 0);
+    enum lk_room room = lk_serve_slots_make_room(slots, start->take, need > lent ? need - lent : 0);
     if (start->copy) start->copy->pinned = false;
     return room;
 }
@@ -49,7 +44,7 @@ void lk_prefix_keep(struct lk_serve_slots *slots, struct lk_serve_slot *slot, co
     lk_session_stats stats = lk_session_get_stats(slot->session);
     struct lk_serve_slot *kept = NULL;
     /* Room for all that it holds: the other will let go of some of it and go on. */
-    if (!lk_serve_slots_make_room(slots, NULL, stats.cache_bytes + stats.scratch_bytes)) return;
+    if (lk_serve_slots_make_room(slots, NULL, stats.cache_bytes + stats.scratch_bytes) != LK_ROOM_NOW) return;
     if (lk_serve_slots_add(slots, slot->recipe, &kept, NULL) != LK_OK) return;
     if (lk_slot_copy(kept, slot, true, NULL) != LK_OK) {
         lk_serve_slots_drop(slots, kept);

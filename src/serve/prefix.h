@@ -28,7 +28,7 @@ struct lk_start lk_prefix_start(struct lk_serve_slots *slots, struct lk_job *job
 
 /* lk_serve_slots_make_room for a job that begins so. What it begins as a copy of stays, and what it will share with
  * that for good is there already. */
-bool lk_prefix_make_room(struct lk_serve_slots *slots, const struct lk_start *start, uint64_t need);
+enum lk_room lk_prefix_make_room(struct lk_serve_slots *slots, const struct lk_start *start, uint64_t need);
 
 /* The slot's session, at work, stands after tok[0..n_tok): keep a copy, if there is room for one. */
 void lk_prefix_keep(struct lk_serve_slots *slots, struct lk_serve_slot *slot, const int32_t *tok, size_t n_tok);

@@ -205,5 +205,5 @@ void lk_route(struct lk_exchange *x) {
     if (strcmp(x->method, "OPTIONS") == 0 && x->server->opts.origin) lk_reply_text(x, 204, "", "", 0);
     else if (!(found && found->open) && !lk_guard(x, &fault)) lk_reply_fault(x, &fault);
     else if (found) found->handle(x);
-    else if (!one_model(x)) not_found(x, path_known);
+    else if (!one_model(x) && !lk_route_slot(x)) not_found(x, path_known);
 }

@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include "serve/prefix.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,10 +16,11 @@ struct lk_scheduler {
     pthread_cond_t     changed;
     struct lk_job     *waiting, **last;
     size_t             n_waiting, n_view;
-    bool               stopping, ending;
+    bool               stopping, ending, woken; /* woken: there is something to do */
     struct lk_slot_view view[LK_SLOT_MOST];
     /* The thread's own. */
     struct lk_serve_slots    slots;
+    struct lk_disk    *disk; /* or NULL */
     lk_batch          *batch;
     struct lk_job     *active[LK_PARALLEL_MOST];
     size_t             n_active;
@@ -210,6 +212,7 @@ static bool on_progress(void *user, uint64_t done, uint64_t total) {
     struct reading *r = user;
     struct lk_scheduler *s = r->scheduler;
     tell_progress(r, done, total);
+    if (s->disk) lk_disk_tend(s->disk);
     if (lk_now() - s->stepped >= s->opts->slice_s && s->n_active > 1) decode(s);
     look(s, false);
     pthread_mutex_lock(&s->lock);
@@ -234,12 +237,22 @@ static lk_status read_parts(struct reading *r, size_t *n_reused, lk_err *err) {
     return read_to(r, job->n_tok, NULL, err);
 }
 
+/* Where the reused tokens came from, and how often that was which. */
+static void note_source(struct lk_scheduler *s, struct lk_job *job) {
+    struct lk_outcome *o = &job->outcome;
+    o->source = o->n_reused == 0 ? LK_FROM_NOTHING : job->stored[0] ? LK_FROM_STORE : LK_FROM_MEMORY;
+    if (!s->disk || !s->opts->store_bytes || !job->call->ask.reuse) return;
+    if (o->source == LK_FROM_STORE) s->metrics->store_hits++;
+    if (o->source == LK_FROM_NOTHING) s->metrics->store_misses++;
+}
+
 static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_serve_slot *slot = job->slot;
     struct reading reading = {.scheduler = s, .job = job};
     lk_err err = {0};
     slot->progress = on_progress;
     slot->user = &reading;
+    job->state = LK_JOB_READING;
     job->outcome.n_reused = lk_session_n_tok(slot->session);
     lk_status status = read_parts(&reading, &job->outcome.n_reused, &err);
     slot->progress = NULL;
@@ -256,6 +269,7 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
         return;
     }
     lk_slot_set(slot, job);
+    note_source(s, job);
     job->outcome.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;
     s->metrics->prompt_tokens += job->n_tok;
@@ -285,19 +299,34 @@ static struct lk_job *find_leader(const struct lk_scheduler *s, const struct lk_
     return NULL;
 }
 
+/* How to begin by what memory holds; nothing where the store has more of the prompt, which job->stored says then.
+ * *later: the slot to begin with is being written to disk. */
+static struct lk_start find_beginning(struct lk_scheduler *s, struct lk_job *job, bool *later) {
+    const struct lk_prompt *p = job->prompt;
+    struct lk_start start = lk_prefix_start(&s->slots, job);
+    const struct lk_serve_slot *from = start.take ? start.take : start.copy;
+    size_t n_reused = !from ? 0 : job->tok ? from->n_tok : lk_session_reusable(from->session, p->tok, p->n_tok);
+    *later = from && from->order.kind != LK_ORDER_NONE;
+    if (*later || !s->disk || !lk_store_find(lk_disk_files(s->disk), job, n_reused, job->stored)) return start;
+    return (struct lk_start){0};
+}
+
 /* Find or make a session for the job. *later: there is no room now. */
 static lk_status find_slot(struct lk_scheduler *s, struct lk_job *job, struct lk_serve_slot **out, bool *later, lk_err *err) {
     free(job->tok); /* of an earlier try */
     job->tok = NULL;
+    job->stored[0] = 0;
     struct lk_job *leader = find_leader(s, job);
     struct lk_start start = {.copy = leader ? leader->slot : NULL, .whole = true};
-    if (!leader && job->call->ask.reuse) start = lk_prefix_start(&s->slots, job);
+    if (!leader && job->call->ask.reuse) start = find_beginning(s, job, later);
     lk_status status = LK_OK;
-    *later = !lk_prefix_make_room(&s->slots, &start, job->prompt->n_bytes);
-    if (*later && (start.take || start.copy) && !leader) { /* perhaps what the slot itself holds is what lacks */
+    if (*later) return LK_OK;
+    enum lk_room room = lk_prefix_make_room(&s->slots, &start, job->prompt->n_bytes);
+    if (room == LK_ROOM_NOT && (start.take || start.copy) && !leader) { /* perhaps what the slot itself holds is what lacks */
         start = (struct lk_start){0};
-        *later = !lk_prefix_make_room(&s->slots, &start, job->prompt->n_bytes);
+        room = lk_prefix_make_room(&s->slots, &start, job->prompt->n_bytes);
     }
+    *later = room != LK_ROOM_NOW;
     if (*later) return LK_OK;
     struct lk_serve_slot *slot = start.take;
     job->n_keep = start.n_keep;
@@ -339,12 +368,23 @@ static bool admit(struct lk_scheduler *s) {
         return true;
     }
     job->slot = slot;
-    job->state = LK_JOB_READING;
     slot->job = job;
     slot->need = job->prompt->n_bytes;
     slot->used = job->begun;
-    read_prompt(s, job);
+    slot->hidden = !job->call->ask.reuse;
+    if (job->stored[0]) lk_disk_fetch(s->disk, job);
+    else read_prompt(s, job);
     return true;
+}
+
+/* Go on with a job whose session came from disk. */
+static bool resume(struct lk_scheduler *s) {
+    for (size_t i = 0; i < s->n_active; i++) {
+        if (s->active[i]->state != LK_JOB_LOADED) continue;
+        read_prompt(s, s->active[i]);
+        return true;
+    }
+    return false;
 }
 
 /* Is the next one to be begun an answer to a prompt that was just read? Then the others wait a little more. */
@@ -397,6 +437,7 @@ static void sweep(struct lk_scheduler *s) {
 static void fail_all(struct lk_scheduler *s) {
     struct lk_fault fault;
     set_stopping(&fault);
+    if (s->disk) lk_disk_close(s->disk), lk_disk_drain(s->disk);
     while (s->n_active) fail_job(s, s->active[0], &fault);
     pthread_mutex_lock(&s->lock);
     for (struct lk_job *job = s->waiting; job; job = job->next) lk_call_fail(job->call, &fault);
@@ -423,7 +464,8 @@ static void *run(void *user) {
         if (ending) break;
         sweep(s);
         bool worked = false;
-        while (admit(s)) {
+        if (s->disk) lk_disk_tend(s->disk);
+        while (resume(s) || admit(s)) {
             worked = true;
             if (lk_now() - s->stepped >= s->opts->slice_s && !next_follows(s)) decode(s);
         }
@@ -431,11 +473,25 @@ static void *run(void *user) {
         if (worked) continue;
         look(s, true);
         pthread_mutex_lock(&s->lock);
-        if (!s->ending && (s->n_active || s->waiting || !s->stopping)) wait_for_work(s, s->n_active || s->waiting ? blocked_s : idle_s);
+        if (!s->woken && !s->ending && (s->n_active || s->waiting || !s->stopping)) wait_for_work(s, s->n_active || s->waiting ? blocked_s : idle_s);
+        s->woken = false;
         pthread_mutex_unlock(&s->lock);
     }
+    lk_disk_stop(s->disk);
     return NULL;
 }
+
+static void wake(void *user) {
+    struct lk_scheduler *s = user;
+    pthread_mutex_lock(&s->lock);
+    s->woken = true;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void look_now(void *user) { look(user, true); }
+
+struct lk_disk *lk_scheduler_disk(struct lk_scheduler *s) { return s->disk; }
 
 bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_call *call, struct lk_fault *fault) {
     bool good = true;
@@ -494,9 +550,11 @@ lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_serve_op
     metrics->max_bytes = opts->max_bytes;
     init_locks(s);
     lk_status status = lk_batch_new(&s->batch, opts->model, err);
+    if (status == LK_OK && opts->session_dir) status = lk_disk_start(&s->disk, opts, metrics, &s->slots, &(struct lk_disk_user){wake, look_now, s}, err);
+    s->slots.disk = s->disk;
     if (status == LK_OK && pthread_create(&s->thread, NULL, run, s)) status = lk_fail(err, LK_E_NOMEM, "the system refuses a thread");
-    if (status != LK_OK) free_scheduler(s);
-    else *out = s;
+    if (status == LK_OK) *out = s;
+    else lk_disk_stop(s->disk), free_scheduler(s);
     return status;
 }
 

@@ -7,8 +7,7 @@
 #ifndef LK_SERVE_SCHEDULER_H
 #define LK_SERVE_SCHEDULER_H
 
-#include "serve/metrics.h"
-#include "serve/slots.h"
+#include "serve/disk.h"
 
 struct lk_scheduler;
 
@@ -21,7 +20,10 @@ bool lk_scheduler_submit(struct lk_scheduler *scheduler, struct lk_call *call, s
 /* Copies of the views of all slots, at most `most`, as they were within the last tenth of a second of work. */
 size_t lk_scheduler_look(struct lk_scheduler *scheduler, struct lk_slot_view *view, size_t most, size_t *n_waiting);
 
-/* Fail every call with 503 and take no more; sessions live on until lk_scheduler_stop. */
+/* The sessions on disk; NULL where the server has no folder for them. */
+struct lk_disk *lk_scheduler_disk(struct lk_scheduler *scheduler);
+
+/* Fail every call with 503 and take no more; sessions live on until lk_scheduler_stop, which stores those that are to be kept. */
 void lk_scheduler_close(struct lk_scheduler *scheduler);
 void lk_scheduler_stop(struct lk_scheduler *scheduler);
 

@@ -31,7 +31,10 @@ struct lk_serve_opts {
     double                  queue_s;      /* longest wait to be begun           */
     double                  time_s;       /* longest time to work on an answer  */
     double                  slice_s;      /* while a prompt is read, others decode at least this often */
-    void                  (*log)(void *user, const char *line); /* NULL: nothing is told; from several threads */
+    const char             *session_dir; /* folder of saved sessions; NULL: no file is read or written */
+    uint64_t                store_bytes; /* most that the server keeps there by itself; 0: nothing */
+    void                  (*log)(void *user, const char *line);  /* a line for each request; NULL: none; from several threads */
+    void                  (*note)(void *user, const char *line); /* what the operator should know; likewise */
     void                   *user;
 };
 

@@ -1,15 +1,19 @@
-#include "serve/slots.h"
+#include "serve/disk.h"
 
 #include "engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* The disk's thread changes the session. */
+static bool is_loading(const struct lk_serve_slot *slot) { return slot->order.kind == LK_ORDER_FETCH || slot->order.kind == LK_ORDER_RESTORE; }
+
 static uint64_t lent(const struct lk_serve_slot *slot, const lk_session_stats *s) { return slot->lent < s->shared_bytes ? slot->lent : s->shared_bytes; }
 
 /* What a slot holds that is not counted with what all share; at work what it may come to hold, but for what it will
  * share for good. */
 static uint64_t held(const struct lk_serve_slot *slot) {
+    if (is_loading(slot)) return slot->need;
     lk_session_stats s = lk_session_get_stats(slot->session);
     uint64_t bytes = s.cache_bytes + s.scratch_bytes;
     if (!slot->job) return bytes - s.shared_bytes;
@@ -32,19 +36,13 @@ uint64_t lk_serve_slots_idle_bytes(const struct lk_serve_slots *slots, const str
     for (size_t i = 0; i < slots->n; i++) {
         const struct lk_serve_slot *slot = slots->slot[i];
         bool stays = slot == other || slot->job || slot->pinned;
-        if (stays) used += lk_session_get_stats(slot->session).shared_bytes;
-        else sum += held(slot);
+        if (!stays) sum += held(slot);
+        else if (!is_loading(slot)) used += lk_session_get_stats(slot->session).shared_bytes;
     }
     return sum + all - (used < all ? used : all);
 }
 
 /* ---- which one to go on with -------------------------------------------------------------------- */
-
-static size_t common(const struct lk_serve_slot *slot, const int32_t *tok, size_t n_tok) {
-    size_t n = 0;
-    while (n < slot->n_tok && n < n_tok && slot->tok[n] == tok[n]) n++;
-    return n;
-}
 
 /* Tokens of a text that goes on where another ended: without the token that begins texts. */
 static int32_t *tokenize_rest(const lk_model *model, const char *text, size_t *n_tok) {
@@ -74,31 +72,38 @@ static bool set_tokens(struct lk_job *job, const int32_t *a, size_t n_a, const i
 
 /* A chat goes on: its text begins with all the text of a slot. An answer written out and read again may
  * split into other tokens than those it was made of, so the slot's own tokens are kept. */
-static struct lk_serve_slot *match_text(struct lk_serve_slots *slots, struct lk_job *job) {
+static bool goes_on(const struct lk_serve_slot *slot, const struct lk_job *job) {
     const char *text = job->prompt->text;
+    return job->call->ask.chat && slot->text.len > 0 && !slot->text.failed && strncmp(text, slot->text.at, slot->text.len) == 0 && text[slot->text.len];
+}
+
+static bool go_on(const struct lk_serve_slots *slots, const struct lk_serve_slot *slot, struct lk_job *job) {
+    size_t n = 0;
+    int32_t *rest = tokenize_rest(slots->opts->model, job->prompt->text + slot->text.len, &n);
+    bool good = rest && n > 0 && slot->n_tok + n < (size_t)slots->opts->n_ctx && set_tokens(job, slot->tok, slot->n_tok, rest, n);
+    lk_tokens_free(rest);
+    return good;
+}
+
+static struct lk_serve_slot *match_text(struct lk_serve_slots *slots, struct lk_job *job) {
     struct lk_serve_slot *best = NULL;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_serve_slot *s = slots->slot[i];
-        if (s->job || s->recipe != job->call->ask.recipe || s->text.len == 0 || s->text.failed || (best && s->text.len <= best->text.len)) continue;
-        if (strncmp(text, s->text.at, s->text.len) == 0 && text[s->text.len]) best = s;
+        if (s->job || s->recipe != job->call->ask.recipe || (best && s->text.len <= best->text.len)) continue;
+        if (goes_on(s, job)) best = s;
     }
-    if (!best) return NULL;
-    size_t n = 0;
-    int32_t *rest = tokenize_rest(slots->opts->model, text + best->text.len, &n);
-    bool good = rest && n > 0 && best->n_tok + n < (size_t)slots->opts->n_ctx && set_tokens(job, best->tok, best->n_tok, rest, n);
-    lk_tokens_free(rest);
-    return good ? best : NULL;
+    return best && go_on(slots, best, job) ? best : NULL;
 }
 
 struct lk_serve_slot *lk_serve_slots_match(struct lk_serve_slots *slots, struct lk_job *job) {
     const struct lk_prompt *p = job->prompt;
-    struct lk_serve_slot *best = job->call->ask.chat ? match_text(slots, job) : NULL;
+    struct lk_serve_slot *best = match_text(slots, job);
     size_t most = 0;
     if (best) return best;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_serve_slot *s = slots->slot[i];
         if (s->job || s->prefix || s->recipe != job->call->ask.recipe) continue;
-        size_t n = common(s, p->tok, p->n_tok);
+        size_t n = lk_tokens_common(s->tok, s->n_tok, p->tok, p->n_tok);
         /* A cache that must be cut back may have to be built anew, and another's conversation would be
          * lost: only where most of both is the same. */
         bool extends = n == s->n_tok && n > 0, mostly = 2 * n >= s->n_tok && 2 * n >= p->n_tok;
@@ -108,6 +113,14 @@ struct lk_serve_slot *lk_serve_slots_match(struct lk_serve_slots *slots, struct 
         }
     }
     return best;
+}
+
+void lk_serve_slots_loaded(struct lk_serve_slots *slots, struct lk_serve_slot *slot, struct lk_job *job) {
+    lk_buf_free(&slot->text);
+    slot->n_tok = lk_session_n_tok(slot->session);
+    memcpy(slot->tok, lk_session_tokens(slot->session), slot->n_tok * sizeof *slot->tok);
+    lk_tokens_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
+    if (job && goes_on(slot, job)) go_on(slots, slot, job);
 }
 
 /* ---- their lives ------------------------------------------------------------------------------------ */
@@ -132,21 +145,30 @@ static struct lk_serve_slot *longest_idle(const struct lk_serve_slots *slots, co
     struct lk_serve_slot *oldest = NULL;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_serve_slot *s = slots->slot[i];
-        if (!s->job && !s->pinned && s != keep && (!oldest || s->used < oldest->used)) oldest = s;
+        if (!s->job && !s->pinned && s != keep && s->order.kind == LK_ORDER_NONE && (!oldest || s->used < oldest->used)) oldest = s;
     }
     return oldest;
 }
 
-bool lk_serve_slots_make_room(struct lk_serve_slots *slots, const struct lk_serve_slot *keep, uint64_t need) {
-    uint64_t all = lk_serve_slots_bytes(slots, keep), most = slots->opts->max_bytes;
-    if (all - lk_serve_slots_idle_bytes(slots, keep) + need > most) return false;
-    while (all + need > most || (!keep && slots->n == LK_SLOT_MOST)) {
+enum lk_room lk_serve_slots_make_room(struct lk_serve_slots *slots, const struct lk_serve_slot *keep, uint64_t need) {
+    uint64_t all = lk_serve_slots_bytes(slots, keep), most = slots->opts->max_bytes, leaving = 0;
+    size_t n_leaving = 0;
+    if (all - lk_serve_slots_idle_bytes(slots, keep) + need > most) return LK_ROOM_NOT;
+    for (size_t i = 0; i < slots->n; i++)
+        if (slots->slot[i]->leaving) leaving += held(slots->slot[i]), n_leaving++;
+    while (all - leaving + need > most || (!keep && slots->n - n_leaving == LK_SLOT_MOST)) {
         struct lk_serve_slot *oldest = longest_idle(slots, keep);
-        if (!oldest) return false;
+        if (!oldest) return LK_ROOM_SOON; /* the others are at the disk */
+        if (slots->disk && lk_disk_store(slots->disk, oldest)) {
+            oldest->leaving = true;
+            leaving += held(oldest);
+            n_leaving++;
+            continue;
+        }
         lk_serve_slots_drop(slots, oldest);
         all = lk_serve_slots_bytes(slots, keep);
     }
-    return true;
+    return all + need <= most && (keep || slots->n < LK_SLOT_MOST) ? LK_ROOM_NOW : LK_ROOM_SOON;
 }
 
 static bool pass_on(void *user, uint64_t done, uint64_t total) {
@@ -199,7 +221,10 @@ void lk_slot_extend(struct lk_serve_slot *slot, int32_t tok, const char *piece, 
 }
 
 struct lk_slot_view lk_slot_look(const struct lk_serve_slot *slot, double now) {
-    struct lk_slot_view v = {.id = slot->id, .busy = slot->job != NULL, .prefix = slot->prefix, .recipe = slot->recipe, .stats = lk_session_get_stats(slot->session)};
+    struct lk_slot_view v = {.id = slot->id, .busy = slot->job != NULL, .prefix = slot->prefix, .recipe = slot->recipe, .loading = is_loading(slot)};
+    v.saving = slot->order.kind == LK_ORDER_SAVE || slot->order.kind == LK_ORDER_STORE;
+    if (v.loading) return v;
+    v.stats = lk_session_get_stats(slot->session);
     while (v.n_level < LK_VIEW_LEVELS && lk_session_get_level(slot->session, v.n_level, &v.level[v.n_level])) v.n_level++;
     if (!slot->job) {
         v.idle_s = now - slot->used;
@@ -207,7 +232,7 @@ struct lk_slot_view lk_slot_look(const struct lk_serve_slot *slot, double now) {
     }
     const struct lk_job *job = slot->job;
     double decoding = now - job->read;
-    v.reading = job->state == LK_JOB_READING;
+    v.reading = job->state != LK_JOB_DECODING;
     v.n_prompt = job->n_tok;
     v.n_reused = job->outcome.n_reused;
     v.n_made = job->outcome.n_made;

@@ -31,11 +31,16 @@ static json_t *level_json(const lk_level_stats *level) {
                      (json_int_t)level->k_rows, "v_rows", (json_int_t)level->v_rows, "k_bytes", (json_int_t)level->k_bytes, "v_bytes", (json_int_t)level->v_bytes);
 }
 
+static const char *state_of(const struct lk_slot_view *v) {
+    if (v->loading || v->saving) return v->loading ? "loading" : "saving";
+    return !v->busy ? "idle" : v->reading ? "reading" : "decoding";
+}
+
 static json_t *slot_json(const struct lk_slot_view *v, const struct lk_serve_opts *o) {
     json_t *levels = json_array();
     for (size_t i = 0; i < v->n_level; i++) json_array_append_new(levels, level_json(&v->level[i]));
-    return json_pack("{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:o}", "id", v->id, "state",
-                     !v->busy ? "idle" : v->reading ? "reading" : "decoding", "prefix", v->prefix, "kv", lk_recipe_text(o->recipe[v->recipe]), "n_tok", (json_int_t)v->stats.n_tok,
+    return json_pack("{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:o}", "id", v->id, "state", state_of(v), "prefix",
+                     v->prefix, "kv", lk_recipe_text(o->recipe[v->recipe]), "n_tok", (json_int_t)v->stats.n_tok,
                      "n_prompt", (json_int_t)v->n_prompt, "n_reused", (json_int_t)v->n_reused, "n_predicted", (json_int_t)v->n_made, "tokens_per_second",
                      v->tokens_per_second, "idle_seconds", v->idle_s, "cache_bytes", (json_int_t)v->stats.cache_bytes, "shared_bytes", (json_int_t)v->stats.shared_bytes, "f16_bytes",
                      (json_int_t)v->stats.f16_bytes, "scratch_bytes", (json_int_t)v->stats.scratch_bytes, "bits_per_value", v->stats.bits_per_value, "levels", levels);

@@ -1,0 +1,228 @@
+#define _DEFAULT_SOURCE /* mkdtemp, usleep */
+#include "support_serve.h"
+
+#include "support_http.h"
+#include "tiny_gguf.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+lk_model *model, *other_model;
+lk_recipe *recipes[3];
+char dir[ROOM], store[ROOM + 16], last_note[1024];
+_Atomic int n_notes;
+
+/* ---- a folder and a server for a test ------------------------------------------------------------ */
+
+void take_note(void *user, const char *line) {
+    (void)user;
+    snprintf(last_note, sizeof last_note, "%s", line);
+    n_notes++;
+}
+
+struct lk_serve_opts serve_options(void) {
+    struct lk_serve_opts o = lk_serve_defaults();
+    o.model = model;
+    o.id = "tiny";
+    o.recipe = (const lk_recipe *const *)recipes;
+    o.n_recipe = 2;
+    o.port = 0;
+    o.n_ctx = CTX;
+    o.session_dir = dir;
+    o.store_bytes = 64u << 20;
+    o.note = take_note;
+    return o;
+}
+
+struct lk_server *serve_start(const struct lk_serve_opts *opts) {
+    struct lk_server *server = NULL;
+    lk_err err = {0};
+    if (lk_server_start(&server, opts, &err)) fail_msg("%s", err.msg);
+    return server;
+}
+
+void in_folder(char *out, const char *folder, const char *name) { snprintf(out, 2 * ROOM, "%.500s/%.300s", folder, name); }
+
+int new_folder(void **state) {
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%.200s/lowkey-disk-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) return -1;
+    in_folder(store, dir, "store");
+    n_notes = 0;
+    return 0;
+}
+
+static void remove_all(const char *folder) {
+    DIR *d = opendir(folder);
+    for (struct dirent *file; d && (file = readdir(d));) {
+        char path[2 * ROOM];
+        in_folder(path, folder, file->d_name);
+        if (strcmp(file->d_name, ".") != 0 && strcmp(file->d_name, "..") != 0 && unlink(path) != 0) rmdir(path);
+    }
+    if (d) closedir(d);
+    rmdir(folder);
+}
+
+int remove_folder(void **state) {
+    (void)state;
+    remove_all(store);
+    remove_all(dir);
+    return 0;
+}
+
+struct listing stored_files(void) {
+    struct listing l = {0};
+    DIR *d = opendir(store);
+    for (struct dirent *file; d && (file = readdir(d));) {
+        char path[2 * ROOM];
+        struct stat info;
+        size_t len = strlen(file->d_name);
+        in_folder(path, store, file->d_name);
+        if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) continue;
+        assert_int_equal(info.st_mode & 0777, 0600);
+        if (len > 4 && strcmp(file->d_name + len - 4, ".new") == 0) {
+            l.n_part++;
+            continue;
+        }
+        assert_true(l.n < 64);
+        snprintf(l.name[l.n++], sizeof l.name[0], "%s", file->d_name);
+        l.bytes += (uint64_t)info.st_size;
+    }
+    if (d) closedir(d);
+    return l;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------- */
+
+json_t *ask_json(const struct lk_server *server, int status, const char *method, const char *path, const char *body) {
+    struct http_reply reply = http_ask(lk_server_port(server), method, path, "", body);
+    if (reply.status != status) fail_msg("%s %s %.300s: status %d, expected %d: %.300s", method, path, body, reply.status, status, reply.body);
+    json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
+    assert_non_null(json);
+    http_free(&reply);
+    return json;
+}
+
+void refused(const struct lk_server *server, int status, const char *path, const char *body, const char *code) {
+    json_t *json = ask_json(server, status, "POST", path, body), *error = json_object_get(json, "error");
+    const char *message = json_string_value(json_object_get(error, "message")), *got = json_string_value(json_object_get(error, "code"));
+    assert_true(message && *message);
+    if (strstr(message, dir)) fail_msg("the folder is told: %s", message);
+    if (!got || strcmp(got, code) != 0) fail_msg("%s %.200s: code %s (%s), expected %s", path, body, got, message, code);
+    json_decref(json);
+}
+
+json_int_t number_at(const json_t *json, const char *object, const char *field) {
+    return json_integer_value(json_object_get(json_object_get(json, object), field));
+}
+
+json_int_t reused_tokens(const json_t *answer) { return number_at(json_object_get(answer, "usage"), "prompt_tokens_details", "cached_tokens"); }
+
+const char *prefix_source(const json_t *answer) { return json_string_value(json_object_get(json_object_get(answer, "cache"), "prefix")); }
+
+uint64_t metric(const struct lk_server *server, const char *name) {
+    struct http_reply reply = http_ask(lk_server_port(server), "GET", "/metrics", "", "");
+    char line[200];
+    snprintf(line, sizeof line, "\nlowkey_%s ", name);
+    const char *at = strstr(reply.body, line);
+    if (!at) fail_msg("no metric %s", name);
+    uint64_t value = strtoull(at + strlen(line), NULL, 10);
+    http_free(&reply);
+    return value;
+}
+
+/* The sessions there are, once none is at work: what is told is a tenth of a second old. */
+json_t *idle_slots(const struct lk_server *server, size_t n) {
+    for (int i = 0; i < 100; i++) {
+        json_t *slots = ask_json(server, 200, "GET", "/slots", ""), *slot;
+        size_t k, n_idle = 0;
+        json_array_foreach(json_object_get(slots, "slots"), k, slot) n_idle += strcmp(json_string_value(json_object_get(slot, "state")), "idle") == 0;
+        if (n_idle == n && json_array_size(json_object_get(slots, "slots")) == n) return slots;
+        json_decref(slots);
+        usleep(20000);
+    }
+    fail_msg("there are not %zu idle sessions", n);
+    return NULL;
+}
+
+/* A chat's request: what was said, and 24 tokens of answer with logarithms, greedily. */
+static char *chat_body(const char *first, const json_t *answer, const char *second, const char *more) {
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", first);
+    if (answer) {
+        json_array_append(messages, json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message"));
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", second));
+    }
+    json_t *body = json_pack("{s:o, s:i, s:i, s:b, s:i}", "messages", messages, "max_tokens", 24, "temperature", 0, "logprobs", 1, "top_logprobs", 3);
+    json_t *extra = json_loads(more, 0, NULL);
+    assert_non_null(extra);
+    json_object_update(body, extra);
+    char *text = json_dumps(body, 0);
+    json_decref(extra);
+    json_decref(body);
+    return text;
+}
+
+json_t *chat(const struct lk_server *server, const char *first, const json_t *answer, const char *second, const char *more) {
+    char *body = chat_body(first, answer, second, more);
+    json_t *json = ask_json(server, 200, "POST", "/v1/chat/completions", body);
+    free(body);
+    return json;
+}
+
+/* Different prompts, each long enough to be stored. */
+json_t *complete(const struct lk_server *server, int i, const char *more) {
+    char body[400];
+    snprintf(body, sizeof body, "{\"prompt\": \"%c%c number %d of many prompts that are all different from each other\", \"max_tokens\": 4, \"temperature\": 0%s}", 'a' + i % 26,
+             'z' - i % 26, i, more);
+    return ask_json(server, 200, "POST", "/v1/completions", body);
+}
+
+/* The choices of two answers: the same text, and the same logarithms to the bit. */
+void same_answer(const json_t *a, const json_t *b) {
+    char *x = json_dumps(json_object_get(a, "choices"), JSON_SORT_KEYS), *y = json_dumps(json_object_get(b, "choices"), JSON_SORT_KEYS);
+    if (strcmp(x, y) != 0) fail_msg("answers differ:\n%.600s\n%.600s", x, y);
+    free(x), free(y);
+}
+
+/* ---- models --------------------------------------------------------------------------------------- */
+
+static lk_model *open_tiny(uint64_t seed) {
+    char path[256];
+    struct tiny_spec spec = *tiny_preset("qwen2-bpe");
+    const char *tmp = getenv("TMPDIR");
+    lk_model *out = NULL;
+    lk_model_opts opts = {.n_threads = 1};
+    snprintf(path, sizeof path, "%.200s/lowkey-disk-%d.gguf", tmp ? tmp : "/tmp", (int)getpid());
+    spec.seed = seed;
+    if (!tiny_gguf_write(path, &spec) || lk_model_open(&out, path, &opts, NULL) != LK_OK) out = NULL;
+    unlink(path);
+    return out;
+}
+
+int open_models(void **state) {
+    static const char *const names[] = {"best-4", "f16", "best-2"};
+    (void)state;
+    model = open_tiny(21);
+    other_model = open_tiny(22);
+    for (int i = 0; i < 3; i++)
+        if (lk_recipe_parse(&recipes[i], names[i], NULL) != LK_OK) return -1;
+    return model && other_model ? 0 : -1;
+}
+
+int close_models(void **state) {
+    (void)state;
+    lk_model_free(model);
+    lk_model_free(other_model);
+    for (int i = 0; i < 3; i++) lk_recipe_free(recipes[i]);
+    return 0;
+}

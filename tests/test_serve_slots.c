@@ -1,0 +1,221 @@
+/* Sessions that clients save, restore and erase by name: what comes back goes on as before, what is not the
+ * server's own is refused, and names lead nowhere else. */
+#define _DEFAULT_SOURCE
+#include "support_serve.h"
+
+#include "support.h"
+#include "support_http.h"
+#include "support_session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char question[] = "tell me all there is to know about the lives of foxes and of dogs, please";
+
+/* ---- named by clients --------------------------------------------------------------------------------- */
+
+static void sessions_are_saved_restored_and_erased(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    opts.store_bytes = 0;
+    struct lk_server *server = serve_start(&opts);
+    json_t *first = chat(server, question, NULL, NULL, "{}"), *json;
+    json_t *slots = idle_slots(server, 1), *slot = json_array_get(json_object_get(slots, "slots"), 0);
+    char path[100], file[2 * ROOM];
+    struct stat info;
+    int id = (int)json_integer_value(json_object_get(slot, "id"));
+    snprintf(path, sizeof path, "/slots/%d?action=save", id);
+    json = ask_json(server, 200, "POST", path, "{\"filename\": \"my-chat.1\"}");
+    in_folder(file, dir, "my-chat.1");
+    assert_int_equal(stat(file, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(json_integer_value(json_object_get(json, "n_written")), info.st_size);
+    json_int_t n_saved = json_integer_value(json_object_get(json, "n_saved"));
+    assert_int_equal(n_saved, json_integer_value(json_object_get(slot, "n_tok")));
+    json_decref(json), json_decref(slots);
+    json_t *kept = chat(server, question, first, "and cats", "{}");
+    lk_server_stop(server);
+
+    server = serve_start(&opts);
+    json = ask_json(server, 200, "POST", "/slots/7?action=restore", "{\"filename\": \"my-chat.1\"}");
+    assert_int_equal(json_integer_value(json_object_get(json, "n_restored")), n_saved);
+    assert_int_equal(json_integer_value(json_object_get(json, "id_slot")), 7);
+    assert_int_equal(json_integer_value(json_object_get(json, "n_read")), info.st_size);
+    json_decref(json);
+    json_t *after = chat(server, question, first, "and cats", "{}");
+    assert_string_equal(prefix_source(after), "memory");
+    same_answer(after, kept);
+    json_decref(ask_json(server, 200, "POST", "/slots/7?action=restore", "{\"filename\": \"my-chat.1\"}")); /* back again, in its place */
+    slots = idle_slots(server, 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(slots, "slots"), 0), "n_tok")), n_saved);
+    json_decref(slots);
+    json = ask_json(server, 200, "POST", "/slots/7?action=erase", "");
+    assert_int_equal(json_integer_value(json_object_get(json, "n_erased")), n_saved);
+    json_decref(json);
+    refused(server, 404, "/slots/7?action=erase", "", "slot_not_found");
+    refused(server, 404, "/slots/7?action=save", "{\"filename\": \"x\"}", "slot_not_found");
+    lk_server_stop(server);
+    assert_int_equal(stored_files().n, 0);
+    json_decref(first), json_decref(kept), json_decref(after);
+}
+
+/* Erasing a session also removes what the server stored of it. */
+static void erased_is_erased(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    struct lk_server *server = serve_start(&opts);
+    json_decref(complete(server, 1, ""));
+    lk_server_stop(server);
+    assert_int_equal(stored_files().n, 1);
+    server = serve_start(&opts);
+    json_t *json = complete(server, 1, "");
+    assert_string_equal(prefix_source(json), "store");
+    json_decref(json);
+    json_decref(ask_json(server, 200, "POST", "/slots/1?action=erase", "{}"));
+    lk_server_stop(server);
+    assert_int_equal(stored_files().n, 0);
+}
+
+static void put_named(const char *name, const uint8_t *data, size_t size) {
+    char path[2 * ROOM];
+    in_folder(path, dir, name);
+    assert_int_equal(write_file(path, data, size), 1);
+}
+
+/* Save a session of a model and recipe under a name. */
+static void save_named(lk_model *with, const lk_recipe *recipe, const char *name, size_t n_tok) {
+    char path[2 * ROOM];
+    lk_session *session;
+    int32_t tok[CTX];
+    struct random r = {n_tok};
+    lk_session_opts opts = {.n_ctx = 2 * CTX};
+    for (size_t i = 0; i < CTX; i++) tok[i] = random_int(&r, 0, lk_model_get_info(with).n_vocab - 1);
+    in_folder(path, dir, name);
+    assert_int_equal(lk_session_new(&session, with, recipe, &opts, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(session, tok, n_tok < CTX ? n_tok : CTX, NULL, NULL), LK_OK);
+    if (n_tok > CTX) assert_int_equal(lk_session_eval(session, tok, n_tok - CTX, false, NULL), LK_OK);
+    assert_int_equal(lk_session_save(session, NULL, path, NULL), LK_OK);
+    lk_session_free(session);
+}
+
+static void names_lead_nowhere_else(void **state) {
+    (void)state;
+    static const char *const bad[] = {"../x", "..", ".", "", "/etc/passwd", "a/b", "./a", ".hidden", "-x", "x.new", "a b", "\\u00e4", "a\\\\b", "a\\nb", "~", "%2e%2e", "store/x", "a:b"};
+    struct lk_serve_opts opts = serve_options();
+    struct lk_server *server = serve_start(&opts);
+    json_decref(complete(server, 1, ""));
+    static const char *const actions[] = {"/slots/1?action=save", "/slots/1?action=restore"};
+    char body[ROOM], name[130];
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        for (int k = 0; k < 2; k++) {
+            snprintf(body, sizeof body, "{\"filename\": \"%s\"}", bad[i]);
+            refused(server, 400, actions[k], body, "invalid_value");
+        }
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    for (int k = 0; k < 2; k++) {
+        snprintf(body, sizeof body, "{\"filename\": \"%s\"}", name);
+        refused(server, 400, actions[k], body, "invalid_value");
+        refused(server, 400, actions[k], "{\"filename\": \"a\\u0000b\"}", "invalid_json");
+        refused(server, 400, actions[k], "{\"filename\": \"\xff\"}", "invalid_json");
+        refused(server, 400, actions[k], "{\"filename\": 5}", "invalid_type");
+        refused(server, 400, actions[k], "{}", "missing_field");
+        refused(server, 400, actions[k], "", "missing_field");
+    }
+    name[128] = 0; /* the longest there is */
+    snprintf(body, sizeof body, "{\"filename\": \"%s\"}", name);
+    json_decref(ask_json(server, 200, "POST", actions[0], body));
+    refused(server, 400, "/slots/1?action=load", "{\"filename\": \"x\"}", "invalid_value");
+    refused(server, 400, "/slots/1", "{\"filename\": \"x\"}", "invalid_value");
+    refused(server, 404, "/slots/99?action=save", "{\"filename\": \"x\"}", "slot_not_found");
+    refused(server, 404, "/slots/1x?action=save", "{\"filename\": \"x\"}", "not_found");
+    refused(server, 404, "/slots/99999999999?action=save", "{\"filename\": \"x\"}", "not_found");
+    refused(server, 404, "/slots/-1?action=save", "{\"filename\": \"x\"}", "not_found");
+    json_decref(ask_json(server, 405, "GET", "/slots/1?action=save", ""));
+    lk_server_stop(server);
+    opts.session_dir = NULL;
+    server = serve_start(&opts);
+    refused(server, 501, "/slots/1?action=save", "{\"filename\": \"x\"}", "not_enabled");
+    lk_server_stop(server);
+}
+
+static void what_is_not_its_own_is_not_restored(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    struct lk_server *server = serve_start(&opts);
+    static const char restore[] = "/slots/1?action=restore";
+    save_named(model, recipes[0], "good", 100);
+    save_named(model, recipes[2], "recipe", 100);
+    save_named(other_model, recipes[0], "model", 100);
+    save_named(model, recipes[0], "long", CTX + 1);
+    char path[2 * ROOM];
+    size_t size;
+    in_folder(path, dir, "good");
+    uint8_t *data = read_file(path, &size);
+    put_named("half", data, size / 2);
+    put_named("empty", data, 0);
+    data[size - 50] ^= 1;
+    put_named("damaged", data, size);
+    free(data);
+    refused(server, 404, restore, "{\"filename\": \"absent\"}", "session_not_found");
+    refused(server, 400, restore, "{\"filename\": \"recipe\"}", "unsupported");
+    refused(server, 400, restore, "{\"filename\": \"model\"}", "invalid_value");
+    refused(server, 400, restore, "{\"filename\": \"long\"}", "context_length_exceeded");
+    refused(server, 400, restore, "{\"filename\": \"half\"}", "invalid_value");
+    refused(server, 400, restore, "{\"filename\": \"empty\"}", "invalid_value");
+    refused(server, 400, restore, "{\"filename\": \"damaged\"}", "invalid_value");
+    json_t *slots = ask_json(server, 200, "GET", "/slots", "");
+    assert_int_equal(json_array_size(json_object_get(slots, "slots")), 0);
+    json_decref(slots);
+    json_decref(ask_json(server, 200, "POST", restore, "{\"filename\": \"good\"}"));
+    lk_server_stop(server);
+    opts.max_bytes = 1 << 12;
+    server = serve_start(&opts);
+    refused(server, 503, restore, "{\"filename\": \"good\"}", "overloaded");
+    lk_server_stop(server);
+}
+
+/* Saving and restoring while answers are made: these go on, and a session that is used says so. */
+static void busy_sessions_say_so(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    struct lk_server *server = serve_start(&opts);
+    json_decref(complete(server, 1, ""));
+    int fd = http_connect(lk_server_port(server)), n_busy = 0;
+    static const char body[] = "{\"prompt\": \"another prompt\", \"max_tokens\": 450, \"stream\": true}";
+    char text[600];
+    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    http_send(fd, text, strlen(text));
+    for (int i = 0; i < 20; i++) {
+        struct http_reply reply = http_ask(lk_server_port(server), "POST", "/slots/2?action=save", "", "{\"filename\": \"b\"}");
+        n_busy += reply.status == 409;
+        assert_true(reply.status == 409 || reply.status == 404 || reply.status == 200);
+        http_free(&reply);
+        json_decref(ask_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"a\"}"));
+        json_decref(ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"a\"}"));
+    }
+    close(fd);
+    assert_true(n_busy > 0);
+    lk_server_stop(server);
+}
+
+#define in_new_folder(test) cmocka_unit_test_setup_teardown(test, new_folder, remove_folder)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        in_new_folder(sessions_are_saved_restored_and_erased),
+        in_new_folder(erased_is_erased),
+        in_new_folder(names_lead_nowhere_else),
+        in_new_folder(what_is_not_its_own_is_not_restored),
+        in_new_folder(busy_sessions_say_so),
+    };
+    return cmocka_run_group_tests(tests, open_models, close_models);
+}
