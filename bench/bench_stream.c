@@ -2,15 +2,17 @@
  *
  *   bench_stream MODEL RECIPE [tokens [every [threads]]]      defaults: 100000, 10000, 1
  *
- * The tokens are drawn at random, so that no text limits their number: what rows cost does not depend on
+ * MODEL may be "tiny": a random model of two layers, made for the purpose. The tokens are drawn at random, so that no text limits their number: what rows cost does not depend on
  * what they say. Per line, after so many tokens: tokens per second since the last line, bytes of the cache
  * as the ledger has them, and how much resident memory grew since the first line. Ends with status 1 where
  * the cache grew behind the second line. */
 #define _DEFAULT_SOURCE /* clock_gettime */
 #include "lowkey.h"
+#include "tiny_gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,6 +48,14 @@ int main(int argc, char **argv) {
     lk_model *model = NULL;
     lk_recipe *recipe = NULL;
     lk_session *session = NULL;
+    char tiny[] = "/tmp/lowkey-stream-XXXXXX";
+    if (strcmp(argv[1], "tiny") == 0) {
+        int fd = mkstemp(tiny);
+        struct tiny_spec spec = *tiny_preset("llama");
+        spec.n_ctx = 4096;
+        if (fd < 0 || close(fd) || !tiny_gguf_write(tiny, &spec)) return 2;
+        argv[1] = tiny;
+    }
     if (lk_model_open(&model, argv[1], &model_opts, &err) || lk_recipe_parse(&recipe, argv[2], &err) ||
         lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
@@ -68,5 +78,6 @@ int main(int argc, char **argv) {
     lk_session_free(session);
     lk_recipe_free(recipe);
     lk_model_free(model);
+    if (argv[1] == tiny) unlink(tiny);
     return bytes > most;
 }
