@@ -1,9 +1,13 @@
-/* Recipes with LESS's states on a text, against the full cache and against the same without states:
+/* Recipes that let rows go, on a text, token by token as a decoder reads it, against the full cache:
  *
- *   less [--f32] [-t N] [-s STEP] MODEL TEXT SIDECAR N_CTX N_CHUNK RECIPE...
+ *   less [--f32] [-t N] [-c CTX] [-n CHUNKS] MODEL TEXT RECIPE... [--sidecar FILE RECIPE...]...
  *
- * Chunks come from all over the text. The second half of each is scored, as `lowkey perplexity` does.
- * Recipes that say 'absorb less' use the sidecar. Prints a line for each recipe. */
+ * Recipes that say 'absorb less' use the sidecar named before them. All sessions read the same token in one
+ * pass over the weights, so many recipes cost little more than one. Chunks of CTX tokens (default 4096) come
+ * from all over the text; the second half of each is scored, as `lowkey perplexity` does.
+ *
+ * Prints a line for each recipe: perplexity, its standard error, KL and its standard error, the share of
+ * predictions that agree, bytes of the cache, of the states in it, and of the networks; tab-separated. */
 #include "engine/engine.h"
 #include "offline/compare.h"
 
@@ -11,17 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16 };
+enum { MOST = 64, MOST_SIDECARS = 8 };
 
 struct run {
-    lk_model          *model;
-    struct lk_sidecar *sidecar;
-    lk_recipe         *recipe[1 + MOST];
-    lk_session        *session[1 + MOST];
-    struct lk_predictor predictor[1 + MOST];
-    struct lk_prediction *score[1 + MOST], *at[1 + MOST];
-    struct lk_ledger   ledger;
-    size_t             n, n_ctx, n_chunk, n_step;
+    lk_model             *model;
+    lk_batch             *batch;
+    struct lk_sidecar    *sidecar[MOST_SIDECARS];
+    lk_recipe            *recipe[MOST];
+    lk_session           *session[MOST];  /* the full cache first                      */
+    struct lk_prediction *score[MOST];    /* [n_chunk][lk_compare_scored(n_ctx)]       */
+    struct lk_ledger      ledger;
+    size_t                n, n_sidecar, n_vocab, n_ctx, n_chunk;
 };
 
 static int complain(const lk_err *err) {
@@ -41,71 +45,103 @@ static char *read_text(const char *path, size_t *len) {
     return text;
 }
 
-static lk_status open_session(struct run *r, size_t i, const char *recipe, lk_err *err) {
-    lk_session_opts opts = {.n_ctx = (int32_t)r->n_ctx};
-    lk_status status = lk_recipe_parse(&r->recipe[i], recipe, err);
-    if (!status) status = lk_session_new(&r->session[i], r->model, r->recipe[i], &opts, err);
-    if (!status && r->recipe[i]->absorbs) status = lk_session_absorb(r->session[i], r->sidecar, err);
-    if (!status) r->predictor[i] = lk_session_predictor(r->session[i]);
-    r->score[i] = malloc(r->n_chunk * lk_compare_scored(r->n_ctx) * sizeof *r->score[i]);
+static lk_status open_sidecar(struct run *r, const char *path, lk_err *err) {
+    const struct lk_hparams *hp = &r->model->net->hp;
+    struct lk_sidecar_model of = {r->model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+    if (r->n_sidecar == MOST_SIDECARS) return lk_fail(err, LK_E_ARG, "at most %d sidecars are possible", MOST_SIDECARS);
+    lk_status status = lk_sidecar_open(&r->sidecar[r->n_sidecar], path, &of, &r->ledger, err);
+    if (status == LK_OK) r->n_sidecar++;
     return status;
 }
 
+static lk_status open_session(struct run *r, const char *recipe, lk_err *err) {
+    lk_session_opts opts = {.n_ctx = (int32_t)r->n_ctx};
+    if (r->n == MOST) return lk_fail(err, LK_E_ARG, "at most %d recipes are possible", MOST - 1);
+    lk_status status = lk_recipe_parse(&r->recipe[r->n], recipe, err);
+    if (status == LK_OK) status = lk_session_new(&r->session[r->n], r->model, r->recipe[r->n], &opts, err);
+    if (status == LK_OK && r->recipe[r->n]->absorbs && r->n_sidecar) status = lk_session_absorb(r->session[r->n], r->sidecar[r->n_sidecar - 1], err);
+    r->score[r->n] = malloc(r->n_chunk * lk_compare_scored(r->n_ctx) * sizeof *r->score[r->n]);
+    r->n++;
+    return status;
+}
+
+static lk_status read_chunk(struct run *r, size_t chunk, const int32_t *tok, float *work, lk_err *err) {
+    lk_batch_item item[MOST];
+    size_t half = r->n_ctx / 2, from = chunk * lk_compare_scored(r->n_ctx);
+    for (size_t i = 0; i < r->n; i++) lk_session_clear(r->session[i]);
+    for (size_t pos = 0; pos + 1 < r->n_ctx; pos++) {
+        for (size_t i = 0; i < r->n; i++) item[i] = (lk_batch_item){.session = r->session[i], .tok = tok + pos, .n_tok = 1};
+        lk_status status = lk_batch_eval(r->batch, item, r->n, err);
+        for (size_t i = 0; i < r->n; i++) {
+            if (status == LK_OK && item[i].err.code != LK_OK) *err = item[i].err, status = err->code;
+            if (status != LK_OK) return status;
+            float *mine = i ? work + r->n_vocab : work;
+            if (pos >= half) r->score[i][from + pos - half] = lk_compare_score(lk_session_logits(r->session[i], -1), r->n_vocab, tok[pos + 1], work, mine);
+        }
+    }
+    return LK_OK;
+}
+
 static lk_status compare(struct run *r, const int32_t *tok, size_t n_tok, lk_err *err) {
-    size_t n_vocab = (size_t)lk_model_get_info(r->model).n_vocab, have = n_tok / r->n_ctx;
-    float *work = malloc((r->n_step + 1) * n_vocab * sizeof *work);
+    size_t have = n_tok / r->n_ctx;
+    float *work = malloc(2 * r->n_vocab * sizeof *work);
     int32_t *chunk = malloc(r->n_ctx * sizeof *chunk);
-    lk_status status = LK_OK;
-    for (size_t c = 0; !status && c < r->n_chunk; c++) {
+    lk_status status = lk_batch_new(&r->batch, r->model, err);
+    for (size_t c = 0; status == LK_OK && c < r->n_chunk; c++) {
         memcpy(chunk, tok + c * have / r->n_chunk * r->n_ctx, r->n_ctx * sizeof *chunk);
         lk_compare_begin(r->model, chunk);
-        for (size_t i = 0; i < r->n; i++) r->at[i] = r->score[i] + c * lk_compare_scored(r->n_ctx);
-        status = lk_compare_chunk(r->predictor, r->n, n_vocab, chunk, r->n_ctx, r->n_step, work, r->at, NULL, NULL, err);
+        status = read_chunk(r, c, chunk, work, err);
     }
+    lk_batch_free(r->batch);
     free(work), free(chunk);
     return status;
 }
 
 static void print(struct run *r) {
-    size_t n = r->n_chunk * lk_compare_scored(r->n_ctx);
     for (size_t i = 0; i < r->n; i++) {
-        lk_compare_result c = lk_compare_summarise(r->score[i], n);
+        lk_compare_result c = lk_compare_summarise(r->score[i], r->n_chunk * lk_compare_scored(r->n_ctx));
         lk_session_stats s = lk_session_get_stats(r->session[i]);
-        printf("ppl %8.4f  KL %.5f +- %.5f  top %5.2f%%  cache %8llu  state %7llu  networks %9zu  tok/s %6.1f  %s\n", c.ppl, c.kl_mean, c.kl_stderr,
-               100 * c.top1, (unsigned long long)s.cache_bytes, (unsigned long long)s.state_bytes,
-               r->session[i]->absorb ? lk_absorb_kernel_bytes(r->session[i]->absorb) : 0, (double)(r->n_chunk * r->n_ctx) / r->predictor[i].seconds,
-               lk_recipe_text(r->recipe[i]));
+        printf("%.4f\t%.4f\t%.5f\t%.5f\t%.4f\t%llu\t%llu\t%zu\t%s\n", c.ppl, c.ppl_stderr, c.kl_mean, c.kl_stderr, c.top1,
+               (unsigned long long)s.cache_bytes, (unsigned long long)s.state_bytes,
+               r->session[i]->absorb ? lk_absorb_kernel_bytes(r->session[i]->absorb) : 0, lk_recipe_text(r->recipe[i]));
     }
 }
 
+static int usage(void) {
+    fprintf(stderr, "usage: less [--f32] [-t N] [-c CTX] [-n CHUNKS] MODEL TEXT RECIPE... [--sidecar FILE RECIPE...]...\n");
+    return 2;
+}
+
 int main(int argc, char **argv) {
-    struct run r = {.n = 1, .n_step = 32};
-    lk_model_opts opts = {.n_threads = 2};
+    struct run r = {.n_ctx = 4096, .n_chunk = 1};
+    lk_model_opts opts = {.n_threads = 1};
     int a = 1;
     for (; a < argc && argv[a][0] == '-'; a++) {
         if (!strcmp(argv[a], "--f32")) opts.weights = LK_WEIGHTS_F32;
-        else if (!strcmp(argv[a], "-t") && a + 1 < argc) opts.n_threads = atoi(argv[++a]);
-        else if (!strcmp(argv[a], "-s") && a + 1 < argc) r.n_step = (size_t)atoi(argv[++a]);
+        else if (a + 1 == argc) return usage();
+        else if (!strcmp(argv[a], "-t")) opts.n_threads = atoi(argv[++a]);
+        else if (!strcmp(argv[a], "-c")) r.n_ctx = (size_t)atoi(argv[++a]);
+        else if (!strcmp(argv[a], "-n")) r.n_chunk = (size_t)atoi(argv[++a]);
+        else return usage();
     }
-    if (argc - a < 6 || argc - a > 5 + MOST) return fprintf(stderr, "usage: less [--f32] [-t N] [-s STEP] MODEL TEXT SIDECAR N_CTX N_CHUNK RECIPE...\n"), 2;
+    if (argc - a < 3) return usage();
     lk_err err = {0};
     size_t len, n_tok;
     int32_t *tok;
     char *text = read_text(argv[a + 1], &len);
-    r.n_ctx = (size_t)atoi(argv[a + 3]), r.n_chunk = (size_t)atoi(argv[a + 4]);
     if (!text) return fprintf(stderr, "cannot read %s\n", argv[a + 1]), 1;
     if (lk_model_open(&r.model, argv[a], &opts, &err) || lk_tokenize(r.model, text, len, false, &tok, &n_tok, &err)) return complain(&err);
-    if (n_tok / r.n_ctx < r.n_chunk || r.n_chunk < 1) return fprintf(stderr, "the text has %zu chunks\n", n_tok / r.n_ctx), 1;
-    const struct lk_hparams *hp = &r.model->net->hp;
-    struct lk_sidecar_model of = {r.model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
-    if (lk_sidecar_open(&r.sidecar, argv[a + 2], &of, &r.ledger, &err) || open_session(&r, 0, "f16", &err)) return complain(&err);
-    for (; a + 5 < argc; a++, r.n++)
-        if (open_session(&r, r.n, argv[a + 5], &err)) return complain(&err);
-    printf("%s\n", r.sidecar->info.options);
+    if (r.n_ctx < 4 || r.n_chunk < 1 || n_tok / r.n_ctx < r.n_chunk) return fprintf(stderr, "the text has %zu tokens\n", n_tok), 1;
+    r.n_vocab = (size_t)lk_model_get_info(r.model).n_vocab;
+    if (open_session(&r, "f16", &err)) return complain(&err);
+    for (a += 2; a < argc; a++) {
+        bool sidecar = !strcmp(argv[a], "--sidecar") && a + 1 < argc;
+        if (sidecar ? open_sidecar(&r, argv[++a], &err) : open_session(&r, argv[a], &err)) return complain(&err);
+    }
     if (compare(&r, tok, n_tok, &err)) return complain(&err);
     print(&r);
     for (size_t i = 0; i < r.n; i++) lk_session_free(r.session[i]), lk_recipe_free(r.recipe[i]), free(r.score[i]);
-    lk_sidecar_close(r.sidecar);
+    for (size_t i = 0; i < r.n_sidecar; i++) lk_sidecar_close(r.sidecar[i]);
     lk_tokens_free(tok);
     lk_model_free(r.model);
     free(text);
