@@ -1,16 +1,19 @@
 /* A text without end through a cache that lets rows go: is memory flat, and time per token?
  *
- *   bench_stream MODEL RECIPE [tokens [every [threads]]]      defaults: 100000, 10000, 1
+ *   bench_stream MODEL RECIPE [tokens [every [threads [SIDECAR]]]]      defaults: 100000, 10000, 1
  *
- * The tokens are drawn at random, so that no text limits their number: what rows cost does not depend on
- * what they say. Per line, after so many tokens: tokens per second since the last line, bytes of the cache
- * as the ledger has them, and how much resident memory grew since the first line. Ends with status 1 where
- * the cache grew behind the second line. */
+ * MODEL may be "tiny": a random model of two layers, made for the purpose. The tokens are drawn at random, so
+ * that no text limits their number: what rows cost does not depend on what they say. Per line, after so many
+ * tokens: tokens per second since the last line; bytes that the ledger has for the cache, and for all of the
+ * session; resident memory since just before the session was opened, when the model had been used already. Ends
+ * with status 1 where the cache grew behind the second line. */
 #define _DEFAULT_SOURCE /* clock_gettime */
 #include "lowkey.h"
+#include "tiny_gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,39 +37,62 @@ static int fail(const lk_err *err) {
     return 2;
 }
 
+/* Make weights and libraries resident. */
+static lk_status warm(lk_model *model, const lk_recipe *recipe, lk_err *err) {
+    lk_session *session;
+    lk_session_opts opts = {.n_ctx = 16};
+    lk_status status = lk_session_new(&session, model, recipe, &opts, err);
+    if (status != LK_OK) return status;
+    for (int32_t tok = 0; status == LK_OK && tok < 4; tok++) status = lk_session_eval(session, &tok, 1, false, err);
+    lk_session_free(session);
+    return status;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_stream MODEL RECIPE [tokens [every [threads]]]\n");
+        fprintf(stderr, "usage: bench_stream MODEL RECIPE [tokens [every [threads [SIDECAR]]]]\n");
         return 2;
     }
     long n = argc > 3 ? atol(argv[3]) : 100000, every = argc > 4 ? atol(argv[4]) : 10000;
-    lk_model_opts model_opts = {.n_threads = argc > 5 ? atoi(argv[5]) : 1};
+    lk_model_opts model_opts = {.n_threads = argc > 5 ? atoi(argv[5]) : 1, .sidecar = argc > 6 ? argv[6] : NULL};
     lk_session_opts opts = {.n_ctx = (int32_t)n};
     lk_err err = {0};
     lk_model *model = NULL;
     lk_recipe *recipe = NULL;
     lk_session *session = NULL;
+    char tiny[] = "/tmp/lowkey-stream-XXXXXX";
+    if (strcmp(argv[1], "tiny") == 0) {
+        int fd = mkstemp(tiny);
+        struct tiny_spec spec = *tiny_preset("llama");
+        spec.n_ctx = 4096;
+        if (fd < 0 || close(fd) || !tiny_gguf_write(tiny, &spec)) return 2;
+        argv[1] = tiny;
+    }
     if (lk_model_open(&model, argv[1], &model_opts, &err) || lk_recipe_parse(&recipe, argv[2], &err) ||
-        lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
+        warm(model, recipe, &err)) return fail(&err);
+    double base = resident();
+    if (lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
     uint64_t random = 1, most = 0, bytes = 0;
-    double last = now(), base = 0;
-    printf("%s\n| tokens | tokens/s | cache KiB | resident KiB grown |\n|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
+    double last = now();
+    printf("%s\n| tokens | tokens/s | cache KiB | session KiB | resident KiB |\n|---:|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
     for (long i = 1; i <= n; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         int32_t tok = (int32_t)((random >> 33) % (uint64_t)n_vocab);
         if (lk_session_eval(session, &tok, 1, false, &err)) return fail(&err);
         if (i % every) continue;
         double t = now();
-        bytes = lk_session_get_stats(session).cache_bytes;
-        if (i == every) base = resident();
+        lk_session_stats stats = lk_session_get_stats(session);
+        bytes = stats.cache_bytes;
         if (i <= 2 * every && most < bytes) most = bytes;
-        printf("| %ld | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last), (double)bytes / 1024, (resident() - base) / 1024);
+        printf("| %ld | %.1f | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last), (double)bytes / 1024,
+               (double)(bytes + stats.scratch_bytes) / 1024 + (double)n * sizeof(int32_t) / 1024, (resident() - base) / 1024);
         fflush(stdout);
         last = t;
     }
     lk_session_free(session);
     lk_recipe_free(recipe);
     lk_model_free(model);
+    if (argv[1] == tiny) unlink(tiny);
     return bytes > most;
 }

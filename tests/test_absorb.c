@@ -165,6 +165,49 @@ static void test_quality(void **unused) {
     assert_true(all <= 1e-6 * policy); /* nothing went, nothing changes */
 }
 
+/* A plan knows of the states; it needs the sidecar for it, as a session does. */
+static void test_plan(void **unused) {
+    (void)unused;
+    enum { N_TOK = 100 };
+    lk_err err = {0};
+    lk_plan with, without;
+    lk_model *other;
+    lk_recipe *less, *policy;
+    lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32, .sidecar = less_path};
+    assert_int_equal(lk_recipe_parse(&less, "sink 4: f16; body: none; window 16: f16; absorb less", &err), LK_OK);
+    assert_int_equal(lk_recipe_parse(&policy, "sink 4: f16; body: none; window 16: f16", &err), LK_OK);
+    assert_int_equal(lk_plan_make(model, less, N_TOK, true, &with, &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "train less"));
+    if (lk_model_open(&other, path, &opts, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(lk_plan_make(other, less, N_TOK, true, &with, &err), LK_OK);
+    assert_int_equal(lk_plan_make(other, policy, N_TOK, true, &without, &err), LK_OK);
+    lk_session *session;
+    assert_int_equal(lk_session_new(&session, other, less, NULL, &err), LK_OK);
+    for (int i = 0; i < N_TOK; i++) assert_int_equal(lk_session_eval(session, text + i, 1, false, &err), LK_OK);
+    lk_session_stats stats = lk_session_get_stats(session);
+    assert_true(stats.state_bytes > 0);
+    assert_true(with.cache_bytes <= stats.cache_bytes); /* without what is known of rows, 4 bytes or 8 each */
+    assert_true(with.cache_bytes >= without.cache_bytes + stats.state_bytes);
+    lk_session_free(session);
+    lk_recipe_free(less), lk_recipe_free(policy);
+    lk_model_free(other);
+}
+
+/* Steps and what they absorb ask the ledger for nothing. */
+static void test_steps_allocate_nothing(void **unused) {
+    (void)unused;
+    static const char *recipes[] = {"sink 4: f16; body: none; window 16: f16; absorb less", "keep 16 by h2o: rot4; window 32: f16; absorb less", NULL};
+    for (int i = 0; recipes[i]; i++) {
+        struct reader r = open_reader(recipes[i]);
+        read_all(&r, text, 60, 1);
+        assert_int_equal(lk_session_reserve(r.session, 60, NULL), LK_OK);
+        uint64_t n_alloc = r.session->ledger.n_alloc;
+        read_all(&r, text + 60, 60, 1);
+        assert_int_equal(r.session->ledger.n_alloc, n_alloc);
+        close_reader(&r);
+    }
+}
+
 static void test_mistakes(void **unused) {
     (void)unused;
     lk_err err = {0};
@@ -206,7 +249,7 @@ int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_mistakes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_plan), cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_mistakes)};
     int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     unlink(path);
     return failed;

@@ -12,7 +12,7 @@ model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
 
 plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes"]'
-cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token"]'
+cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated"]'
@@ -210,7 +210,7 @@ good run -p "The capital of France is" -n 6 --greedy --kv best-3 --json
 json "list(d) == $run_keys"
 json "list(d['cache']) == $cache_keys"
 json 'd["kv"] == "best-3" and 0 < d["answer_tokens"] <= 6 and d["stop"] in ("length", "end")'
-json 'd["cache"]["cache_bytes"] == sum(d["cache"][k] for k in ("code_bytes", "scale_bytes", "exact_bytes", "padding_bytes"))'
+json 'd["cache"]["cache_bytes"] == sum(d["cache"][k] for k in ("code_bytes", "scale_bytes", "exact_bytes", "padding_bytes", "state_bytes"))'
 json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "recent 20%", "window 64", "newest"]'
 good run --chat --system "Be brief." -p "Name a river." -n 8 --seed 7 --temp 1.2 --top-k 20 --json --kv my.recipe
 json 'd["kv"] == "sink 4: f16; body: rot3; window 64: f16"'

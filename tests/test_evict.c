@@ -112,6 +112,29 @@ static void test_memory_is_flat(void **state) {
     lk_model_free(model);
 }
 
+/* Once memory is reserved, steps ask the ledger for nothing. */
+static void test_steps_allocate_nothing(void **state) {
+    (void)state;
+    enum { PROMPT = 300, N = 500 };
+    static const char *recipes[] = {"h2o", "tova", "streaming", "keep 20% by h2o: rot4; window 32: f16", NULL};
+    lk_model *model = open_model("llama", 1024);
+    int32_t *tok = random_tokens(model, N, 6);
+    for (int i = 0; recipes[i]; i++) {
+        lk_recipe *recipe;
+        lk_session *s = open_session(model, recipes[i], N, &recipe);
+        assert_int_equal(lk_session_sync(s, tok, PROMPT, NULL, NULL), LK_OK);
+        assert_int_equal(lk_session_eval(s, tok + PROMPT, 1, false, NULL), LK_OK); /* builds the graph */
+        assert_int_equal(lk_session_reserve(s, N - PROMPT - 1, NULL), LK_OK);
+        uint64_t n_alloc = s->ledger.n_alloc;
+        for (int at = PROMPT + 1; at < N; at++) assert_int_equal(lk_session_eval(s, tok + at, 1, false, NULL), LK_OK);
+        if (s->ledger.n_alloc != n_alloc) fail_msg("%s: %d allocations", recipes[i], (int)(s->ledger.n_alloc - n_alloc));
+        lk_session_free(s);
+        lk_recipe_free(recipe);
+    }
+    free(tok);
+    lk_model_free(model);
+}
+
 /* ---- which rows stay, from real attention --------------------------------------------------------- */
 
 /* In a model of one layer rows do not depend on what the cache kept, so a full cache beside it has them all,
@@ -343,6 +366,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything_kept),
         cmocka_unit_test(test_memory_is_flat),
+        cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_real_attention_decides),
         cmocka_unit_test(test_turning_back),
         cmocka_unit_test(test_shifted_sinks),

@@ -426,6 +426,9 @@ static void test_training(void **unused) {
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     bad = opts, bad.n_seq = 6;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts, bad.policy = "lambda", bad.budget = 4; /* its sinks alone */
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "at least 5"));
     bad = opts, bad.policy = "best";
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, "/nowhere/at/all", &err), LK_E_IO);

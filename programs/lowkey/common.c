@@ -23,7 +23,7 @@ struct opt_group model_options(struct model_args *args) {
             {'t', "threads", "N", "threads (default: the machine's cores, at most 16)", OPT_INT, &args->threads, 1, 512},
             {0, "weights", "KIND", "shipped (default), or f32: dequantised, slow, free of rounding", OPT_TEXT, &args->weights, 0, 0},
             {0, "kernels", "NAME", "attention kernels (default: the fastest that this CPU has)", OPT_TEXT, &args->kernels, 0, 0},
-            {0, "sidecar", "FILE", "what 'lowkey compress' made for this model, for recipes of latents", OPT_TEXT, &args->sidecar, 0, 0},
+            {0, "sidecar", "FILE", "what 'lowkey compress' or 'lowkey train' made for this model", OPT_TEXT, &args->sidecar, 0, 0},
             {0, "no-mmap", NULL, "read the file instead of mapping it", OPT_FLAG, &args->no_mmap, 0, 0},
         },
     };

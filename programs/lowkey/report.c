@@ -28,7 +28,7 @@ void report_cache(const lk_session *session, struct table *table) {
     const struct {
         const char *name;
         uint64_t    bytes;
-    } part[] = {{"  codes", s.code_bytes}, {"  scales", s.scale_bytes}, {"  exact rows", s.exact_bytes}, {"  padding", s.padding_bytes}};
+    } part[] = {{"  codes", s.code_bytes}, {"  scales", s.scale_bytes}, {"  exact rows", s.exact_bytes}, {"  states", s.state_bytes}, {"  padding", s.padding_bytes}};
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
         table_cell(table, "%s", part[i].name);
         table_cell(table, "%s", say_bytes(a, part[i].bytes));
@@ -87,9 +87,9 @@ json_t *json_number(double value) { return isfinite(value) ? json_real(value) : 
 
 json_t *json_cache(const lk_session *session) {
     lk_session_stats s = lk_session_get_stats(session);
-    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o}", "n_tok", (json_int_t)s.n_tok, "code_bytes",
+    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o}", "n_tok", (json_int_t)s.n_tok, "code_bytes",
                      (json_int_t)s.code_bytes, "scale_bytes", (json_int_t)s.scale_bytes, "exact_bytes",
-                     (json_int_t)s.exact_bytes, "padding_bytes", (json_int_t)s.padding_bytes, "cache_bytes",
+                     (json_int_t)s.exact_bytes, "padding_bytes", (json_int_t)s.padding_bytes, "state_bytes", (json_int_t)s.state_bytes, "cache_bytes",
                      (json_int_t)s.cache_bytes, "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
                      (json_int_t)s.scratch_bytes, "resident_bytes", (json_int_t)resident_bytes(), "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
                      json_number(s.bytes_per_token));

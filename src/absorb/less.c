@@ -8,11 +8,21 @@ float lk_less_gelu(float x) {
     return x / (1.0f + expf(-twice * (x + 0.044715f * x * x * x)));
 }
 
-/* y = x W, for x [n_in] and W [n_in][n_out]. */
-static void multiply(const float *x, const float *w, int n_in, int n_out, float *y) {
-    memset(y, 0, (size_t)n_out * sizeof *y);
+/* n columns of y = x W, for x [n_in] and W [n_in][n_out]; n is a constant where this is inlined, so that the sums
+ * stay in registers. */
+static inline void some_columns(const float *x, const float *w, int n_in, int n_out, float *y, int n) {
+    float sum[32] = {0};
     for (int i = 0; i < n_in; i++, w += n_out)
-        for (int o = 0; o < n_out; o++) y[o] += x[i] * w[o];
+        for (int o = 0; o < n; o++) sum[o] += x[i] * w[o];
+    memcpy(y, sum, (size_t)n * sizeof *y);
+}
+
+/* y = x W. */
+static void multiply(const float *x, const float *w, int n_in, int n_out, float *y) {
+    int o = 0;
+    for (; o + 32 <= n_out; o += 32) some_columns(x, w + o, n_in, n_out, y + o, 32);
+    for (; o + 8 <= n_out; o += 8) some_columns(x, w + o, n_in, n_out, y + o, 8);
+    for (; o < n_out; o++) some_columns(x, w + o, n_in, n_out, y + o, 1);
 }
 
 static void gelu_row(float *x, int n) {

@@ -495,7 +495,8 @@ static void hear_chunk(struct item *item, int n_range, int64_t a, int64_t b, flo
         join_ranges(attn, n_range, item->head, item->q0 + i, &max, &sum);
         attn->kern->exp_sum(s, n, attn->scale, max);
         float *row = heard + (a + lo - attn->k->first) * attn->n_head_kv + item->head;
-        for (int t = 0; t < n; t++) row[(size_t)t * attn->n_head_kv] += s[t] / sum;
+        scale_row(s, n, 1 / sum);
+        for (int t = 0; t < n; t++) row[(size_t)t * attn->n_head_kv] += s[t];
     }
 }
 

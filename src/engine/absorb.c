@@ -50,9 +50,11 @@ static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar, int
 }
 
 /* Whole lines of the CPU's cache, so that the ledger has no other number. */
-static size_t state_floats(const struct lk_absorb *a) {
-    return ((size_t)a->n_layer * a->shape.n_head_kv * lk_less_state_floats(&a->shape) + 15) / 16 * 16;
+static size_t floats_of_states(const struct lk_less_shape *shape, int n_layer) {
+    return ((size_t)n_layer * shape->n_head_kv * lk_less_state_floats(shape) + 15) / 16 * 16;
 }
+
+static size_t state_floats(const struct lk_absorb *a) { return floats_of_states(&a->shape, a->n_layer); }
 
 static size_t more_bytes(const struct lk_absorb *a, int n_tok) {
     return (size_t)n_tok * a->shape.n_head * (a->shape.d_head + 2) * sizeof(float);
@@ -72,6 +74,13 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     if (status == LK_OK) status = lk_absorb_want(a, 1, err); /* single steps allocate nothing */
     if (status != LK_OK) lk_absorb_free(a);
     else *out = a;
+    return status;
+}
+
+lk_status lk_absorb_foresee(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes, lk_err *err) {
+    struct lk_less_shape shape;
+    lk_status status = read_shape(&shape, sidecar, n_head, err);
+    if (status == LK_OK) *bytes = floats_of_states(&shape, sidecar->info.model.n_layer) * sizeof(float);
     return status;
 }
 

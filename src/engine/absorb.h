@@ -23,6 +23,10 @@ struct lk_absorb {
 lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, struct lk_ledger *ledger, lk_err *err);
 void      lk_absorb_free(struct lk_absorb *absorb);
 
+/* Bytes that such states take, without making them; errors as lk_absorb_new where the sidecar has no networks
+ * or others. */
+lk_status lk_absorb_foresee(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes, lk_err *err);
+
 /* Forget everything; make `to` hold what `from` does (of the same model and sidecar). */
 void lk_absorb_clear(struct lk_absorb *absorb);
 void lk_absorb_copy(struct lk_absorb *to, const struct lk_absorb *from);

@@ -1,14 +1,24 @@
 /* What a context will need, by the cache's own arithmetic, without running. */
 #include "engine/engine.h"
 
+/* Bytes of the states that a recipe sums dropped rows up in. */
+static lk_status foresee_states(const lk_model *model, const lk_recipe *recipe, uint64_t *bytes, lk_err *err) {
+    *bytes = 0;
+    if (!recipe->absorbs) return LK_OK;
+    if (!model->sidecar) return lk_fail(err, LK_E_ARG, "'absorb less' needs a sidecar with networks for this model; `lowkey train less` makes one");
+    return lk_absorb_foresee(model->sidecar, model->net->hp.n_head, bytes, err);
+}
+
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, size_t n_tok, bool stream, lk_plan *out, lk_err *err) {
     if (n_tok == 0) return lk_fail(err, LK_E_ARG, "a plan needs at least one token");
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_cache_shape shape = lk_model_cache_shape(model);
-    uint64_t cache;
+    uint64_t cache, states;
     struct lk_cache_widths width_of;
     lk_status status = lk_cache_foresee(recipe, &shape, n_tok, &cache, &width_of, err);
+    if (status == LK_OK) status = foresee_states(model, recipe, &states, err);
     if (status != LK_OK) return status;
+    cache += states;
 
     uint64_t logits = (uint64_t)hp->n_vocab * sizeof(float);
     uint64_t attn = sizeof(float) * (lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + width_of.latent, LK_EVAL_MAX, model->n_thread) +

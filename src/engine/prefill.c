@@ -74,8 +74,8 @@ static lk_status take(struct prefill *p, lk_err *err) {
         exact->stream.level[0] = (struct lk_level){.block = &exact->block, .n_block = 1, .head_bytes = head_bytes, .block_bytes = p->exact_size,
                                                     .n_part = hp->n_head_kv, .d_part = hp->d_head, .n_head = 1};
     }
-    bool chooses = take_choice(p);
-    if (chooses && p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
+    bool choice = take_choice(p);
+    if (choice && p->x && p->exact[LK_K].block && p->exact[LK_V].block) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory to read %zu tokens exactly (%.1f MiB); read them as a stream instead",
                    p->n_tok, (double)(p->x_size + 2 * p->exact_size) / (1 << 20));
 }

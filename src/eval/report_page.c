@@ -206,7 +206,7 @@ static void write_head(struct lk_page *page, const struct lk_report *report) {
     lk_page_put(page, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
                       "<title>lowkey: quality, memory and speed of KV caches</title>\n<style>%s%s</style></head>\n<body><main>\n", lk_svg_style, style);
     lk_page_put(page, "<h1>Quality, memory and speed of key-value caches</h1>\n<p>Every recipe is compared with the full f16 cache on the same tokens. "
-                      "<b>Bits/value</b> counts every byte that a cache holds: codes, scales, means, exact rows, padding. <b>KL</b> is KL(full &#8214; recipe) of "
+                      "<b>Bits/value</b> counts every byte that a cache holds: codes, scales, means, exact rows, padding, states. <b>KL</b> is KL(full &#8214; recipe) of "
                       "next-token distributions, in nats. Intervals are 95&nbsp;%%: value &plusmn; 1.96 standard errors.</p>\n"
                       "<p class=\"small soft\"><span class=\"mark\"></span> lowkey&#8195;<span class=\"mark sq\"></span> llama.cpp&#8217;s cache types and full caches, for reference</p>\n<nav>");
     json_array_foreach(report->groups, i, group) {

@@ -68,6 +68,7 @@ static lk_status run_bytes(void *state, size_t i, struct lk_subject *subject, co
         json_object_set_new(record, "scale_bytes", json_integer((json_int_t)s.scale_bytes));
         json_object_set_new(record, "exact_bytes", json_integer((json_int_t)s.exact_bytes));
         json_object_set_new(record, "padding_bytes", json_integer((json_int_t)s.padding_bytes));
+        json_object_set_new(record, "state_bytes", json_integer((json_int_t)s.state_bytes));
         json_object_set_new(record, "scratch_bytes", json_integer((json_int_t)s.scratch_bytes));
     }
     if (peak_resident()) json_object_set_new(record, "peak_resident_bytes", json_integer((json_int_t)peak_resident()));
@@ -75,7 +76,7 @@ static lk_status run_bytes(void *state, size_t i, struct lk_subject *subject, co
 }
 
 static lk_status summarise_bytes(const void *state, const json_t *records, const json_t *full, struct lk_result *result, lk_err *err) {
-    static const char *const field[] = {"code_bytes", "scale_bytes", "exact_bytes", "padding_bytes", "cache_bytes", "f16_bytes",
+    static const char *const field[] = {"code_bytes", "scale_bytes", "exact_bytes", "padding_bytes", "state_bytes", "cache_bytes", "f16_bytes",
                                         "scratch_bytes", "peak_resident_bytes"};
     (void)state;
     const json_t *record = json_array_get(records, 0), *first = json_array_get(full, 0);

@@ -41,6 +41,12 @@ static double divergence(const float *p, const float *q, size_t n) {
     return sum > 0 ? sum : 0;
 }
 
+struct lk_prediction lk_compare_score(const float *logits, size_t n_vocab, int32_t next, const float *first, float *mine) {
+    log_softmax(logits, n_vocab, mine);
+    return (struct lk_prediction){.nll = -mine[next], .kl = mine == first ? 0 : (float)divergence(first, mine, n_vocab),
+                                  .same = mine == first || argmax(first, n_vocab) == argmax(mine, n_vocab)};
+}
+
 lk_status lk_compare_chunk(struct lk_predictor *predictor, size_t n, size_t n_vocab, const int32_t *tok, size_t n_ctx,
                            size_t n_step, float *work, struct lk_prediction *const *score, lk_progress progress, void *user,
                            lk_err *err) {
@@ -59,10 +65,7 @@ lk_status lk_compare_chunk(struct lk_predictor *predictor, size_t n, size_t n_vo
                 size_t pos = at + row;
                 if (pos < n_ctx / 2 || pos + 1 >= n_ctx) continue;
                 float *first = work + row * n_vocab, *mine = i ? log_p : first;
-                log_softmax(predictor[i].logits(predictor[i].self, (int32_t)row), n_vocab, mine);
-                score[i][pos - n_ctx / 2] = (struct lk_prediction){
-                    .nll = -mine[tok[pos + 1]], .kl = i ? (float)divergence(first, mine, n_vocab) : 0,
-                    .same = i == 0 || argmax(first, n_vocab) == argmax(mine, n_vocab)};
+                score[i][pos - n_ctx / 2] = lk_compare_score(predictor[i].logits(predictor[i].self, (int32_t)row), n_vocab, tok[pos + 1], first, mine);
             }
             done += n_tok;
             if (progress && !progress(user, done, total))

@@ -28,6 +28,11 @@ struct lk_prediction {
 /* Scored predictions of a chunk; 0 for chunks of less than 4 tokens. */
 size_t lk_compare_scored(size_t n_ctx);
 
+/* What logits [n_vocab] say of the token `next` that followed, and how far they are from the first predictor's
+ * log-probabilities `first` [n_vocab]. mine: [n_vocab], gets the log-probabilities; the same memory as `first`
+ * for the first predictor itself. */
+struct lk_prediction lk_compare_score(const float *logits, size_t n_vocab, int32_t next, const float *first, float *mine);
+
 /* Read one chunk tok[0..n_ctx) through n predictors in steps of n_step tokens. score[i]:
  * [lk_compare_scored(n_ctx)] of predictor i, in order of position. `work`: [(n_step + 1)][n_vocab]. `progress` (may
  * be NULL) counts tokens x predictors of this chunk. */

@@ -15,7 +15,7 @@ struct head_inputs {
     struct ggml_tensor *sparse, *residual; /* the same                      */
     struct ggml_tensor *c;        /* [group][n_query][1] e^(level - log_sum) */
     struct ggml_tensor *k;        /* [n_row][d_head], n_row >= n_gone: what is left over is 0 */
-    struct ggml_tensor *v;        /* [d_head + 1][n_row], the last row 1    */
+    struct ggml_tensor *v;        /* [n_sum][n_row]: d_head rows, one of 1, and 0 */
     struct ggml_tensor *mask;     /* [n_query][n_row] 1 where the row is gone */
     struct ggml_tensor *drop_phi; /* [group][n_query][n_hidden] 0 or 1 / (1 - dropout) */
     struct ggml_tensor *drop_psi; /* [n_row][n_hidden]                      */
@@ -76,8 +76,9 @@ static size_t lay_params(struct lk_less_net *net, bool count) {
     return n;
 }
 
-/* Rows of sums that ggml multiplies fast: a multiple of 16. */
+/* Terms of sums, and sums, that ggml multiplies fast: multiples of 16 and of 4. */
 static int rows_of(const struct lk_less_net *net) { return (net->size.n_gone + 15) / 16 * 16; }
+static int sums_of(const struct lk_less_net *net) { return (net->size.shape.d_head + 1 + 3) / 4 * 4; }
 
 static size_t lay_inputs(struct lk_less_net *net, bool count) {
     const struct lk_less_shape *s = &net->size.shape;
@@ -90,7 +91,7 @@ static size_t lay_inputs(struct lk_less_net *net, bool count) {
         in.residual = lay(net, to, &n, d, nq, group);
         in.c = lay(net, to, &n, 1, nq, group);
         in.k = lay(net, to, &n, d, ng, 1);
-        in.v = lay(net, to, &n, ng, d + 1, 1);
+        in.v = lay(net, to, &n, ng, sums_of(net), 1);
         in.mask = lay(net, to, &n, ng, nq, 1);
         in.drop_phi = lay(net, to, &n, s->n_hidden, nq, group);
         in.drop_psi = lay(net, to, &n, s->n_hidden, ng, 1);
@@ -132,7 +133,7 @@ static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml
     struct ggml_tensor *psi = ggml_abs(ctx, ggml_add(ctx, u, ggml_mul(ctx, ggml_mul_mat(ctx, w[LK_PSI_W3], u), w[LK_PSI_S2])));
 
     struct ggml_tensor *weight = ggml_mul(ctx, ggml_mul_mat(ctx, psi, phi), in->mask);   /* [group][n_query][n_row]  */
-    struct ggml_tensor *sum = ggml_mul_mat(ctx, in->v, weight);                          /* [group][n_query][d + 1]  */
+    struct ggml_tensor *sum = ggml_mul_mat(ctx, in->v, weight);                          /* [group][n_query][n_sum]  */
     struct ggml_tensor *h = ggml_view_3d(ctx, sum, d, nq, group, sum->nb[1], sum->nb[2], 0);
     struct ggml_tensor *z = ggml_cont(ctx, ggml_view_3d(ctx, sum, 1, nq, group, sum->nb[1], sum->nb[2], d * sizeof(float)));
     struct ggml_tensor *top = ggml_mul(ctx, ggml_sub(ctx, h, ggml_mul(ctx, in->sparse, z)), in->c);
