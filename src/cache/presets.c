@@ -26,7 +26,7 @@ static const lk_preset presets[] = {
     {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
      "2 bits, rotated: for the longest contexts; answers differ now and then", NULL},
     {"best-1.9", "sink 4: f16; body: k=latent46%(pre)+rot3(nomean) v=latent100%+rot2; window 64: rot8",
-     "K in half its components, V in the directions that it uses: fewest bytes; K is slow to read far back", "--method palu --mean"},
+     "K in half its components, V in the directions that it uses: fewest bytes; K is slow to read far back", "--method palu --mean --svd output"},
     {"palu", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
      "Palu: half of the components in 3 bits, K from before RoPE; no row stays exact", "--method palu"},
     {"tale", "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4",
