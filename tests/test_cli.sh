@@ -147,7 +147,7 @@ fi
 good recipes
 says 'best-3'
 good recipes --json
-json 'all(list(p) == ["name","text","note","levels"] for p in d["presets"])'
+json 'all(list(p) == ["name","text","note","sidecar","levels"] for p in d["presets"])'
 json 'all(list(l) == ["name","k","v"] for p in d["presets"] for l in p["levels"])'
 printf '# mine\nsink 4: f16\nbody: rot3\nwindow 64: f16\n' >my.recipe
 good recipes --json my.recipe best-3 "body: rot2; layers first 2: rot4"
