@@ -138,6 +138,7 @@ const char *lk_recipe_text(const lk_recipe *recipe);
 
 typedef struct {
     const char *name, *text, *note; /* static; note is one line of plain words */
+    const char *sidecar;            /* options of `lowkey compress` that make the sidecar it needs; NULL: none */
 } lk_preset;
 
 /* The i-th preset, or one whose name is NULL past the last. */

@@ -100,6 +100,7 @@ bad "no text: give --text FILE, or --text self" compress --method palu -o x.lk.g
 bad "--method: 'svd' is not palu, tale or kvheads" compress --method svd -o x.lk.gguf
 bad "--svd: 'qr' is not whitened, plain, output or mean-pool" compress --method palu --svd qr -o x.lk.gguf
 bad "--rank: '150%' is not a share such as 50%" compress --method palu --rank 150% --text empty -o x.lk.gguf
+bad "cannot write nowhere/x.lk.gguf: No such file" compress --method palu --text empty -o nowhere/x.lk.gguf
 bad "--group: 'none' is neither a number of heads nor 'all'" compress --method palu --group none --text empty -o x.lk.gguf
 bad "cut off or damaged" compress --method palu --text empty -o x.lk.gguf -m not.gguf
 bad "is empty" perplexity -f empty -m not.gguf
@@ -146,7 +147,7 @@ fi
 good recipes
 says 'best-3'
 good recipes --json
-json 'all(list(p) == ["name","text","note","levels"] for p in d["presets"])'
+json 'all(list(p) == ["name","text","note","sidecar","levels"] for p in d["presets"])'
 json 'all(list(l) == ["name","k","v"] for p in d["presets"] for l in p["levels"])'
 printf '# mine\nsink 4: f16\nbody: rot3\nwindow 64: f16\n' >my.recipe
 good recipes --json my.recipe best-3 "body: rot2; layers first 2: rot4"
@@ -273,6 +274,13 @@ good compress --method tale --text text --tokens 1k -c 512 -o x.lk.gguf --json
 json 'list(d) == ["model","method","output","n_tok","seconds","peak_bytes","layers"] and d["n_tok"] == 1024 and len(d["layers"]) == 30'
 json 'all(list(l) == ["v"] and l["v"]["rank"] == [96] and 0 < l["v"]["lost"] < 0.3 for l in d["layers"])'
 [ -s x.lk.gguf ] && [ ! -e x.lk.gguf.stats ] || fail "compress: $(ls)"
+bad "run 'lowkey compress --method palu --text BOOK -o FILE' once for this model" run --kv tale -p a
+good plan -c 512
+says 'Presets that need a sidecar are left out'
+! grep -q '^tale' out || fail "plan shows a preset without the sidecar it needs"
+good plan -c 512 --sidecar x.lk.gguf
+says '^tale'
+! grep -q '^palu' out || fail "plan shows a preset that this sidecar is not for"
 good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
 says 'K before RoPE'
 bad "holds a sidecar, not a model" info -m y.lk.gguf

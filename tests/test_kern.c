@@ -384,6 +384,36 @@ static void softmax_parts(void **state) {
     }
 }
 
+/* Any width, any number of pairs and queries; NULL turns nothing. Nothing is written behind a query's LK_TILE scores. */
+static void turned_rows(void **state) {
+    (void)state;
+    enum { D = 96, Q = 9 };
+    static float k[D * LK_TILE], q[Q * D], turn[D / 2][2][LK_TILE], got[Q * STRIDE], expect[Q * STRIDE];
+    for (int i = 0; i < D * LK_TILE; i++) k[i] = gaussian();
+    for (int i = 0; i < Q * D; i++) q[i] = gaussian();
+    for (int j = 0; j < D / 2; j++)
+        for (int t = 0; t < LK_TILE; t++) turn[j][0][t] = 1.2f * cosf(0.1f * j * t), turn[j][1][t] = 1.2f * sinf(0.1f * j * t);
+    for (int table = 0; table < N_TABLE; table++) {
+        const struct lk_kern *kern = lk_kern_choose(tables[table]);
+        for (int d = 8; kern && d <= D; d += 11)
+            for (int n_pair = -1; n_pair <= d / 2; n_pair += 3)
+                for (int n_q = 1; n_q <= Q; n_q++) {
+                    struct lk_turns turns = {.n_pair = n_pair, .halves = n_q % 2, .turn = turn};
+                    for (int i = 0; i < Q * STRIDE; i++) got[i] = expect[i] = 1e30f;
+                    kern->score_turned(k, d, n_pair < 0 ? NULL : &turns, q, n_q, got, STRIDE);
+                    lk_kern_reference.score_turned(k, d, n_pair < 0 ? NULL : &turns, q, n_q, expect, STRIDE);
+                    struct difference difference = compare(got, expect, n_q, STRIDE, LK_TILE);
+                    if (!(difference.error <= 1e-12 * difference.all)) fail_msg("%s, %d channels, %d pairs, %d queries", kern->name, d, n_pair, n_q);
+                    for (int i = 0; i < Q * STRIDE; i++)
+                        if (i >= n_q * STRIDE || i % STRIDE >= LK_TILE) assert_true(got[i] == 1e30f);
+                }
+    }
+    struct lk_turns whole = {.n_pair = 4, .halves = true, .turn = turn}; /* one pair by hand: channels 1 and 5, row 3 */
+    float one[8] = {0, 2, 0, 0, 0, -1, 0, 0}, x = k[LK_TILE + 3], y = k[5 * LK_TILE + 3], c = turn[1][0][3], s = turn[1][1][3];
+    lk_kern_reference.score_turned(k, 8, &whole, one, 1, expect, STRIDE);
+    assert_true(fabsf(expect[3] - (2 * (c * x - s * y) - (s * x + c * y))) < 1e-5f);
+}
+
 static void tables_are_chosen_by_name(void **state) {
     (void)state;
     assert_non_null(lk_kern_choose(NULL));
@@ -411,6 +441,7 @@ int main(void) {
         cmocka_unit_test(zero_and_tiny_inputs),
         cmocka_unit_test(queries_not_finite),
         cmocka_unit_test(softmax_parts),
+        cmocka_unit_test(turned_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
         {"How the text is read",
          {
              {0, "tokens", "N", "at most so many (default 64k; of 'self' 16k)", OPT_INT, &a->tokens, 1, 1 << 30},
-             {'c', "ctx", "N", "tokens read as one context (default: 2048 or the trained length)", OPT_INT, &a->ctx, 2, 1 << 24},
+             {'c', "ctx", "N", "tokens read as one context; for K behind RoPE as many as will be (default: 2048 or the trained length)", OPT_INT, &a->ctx, 2, 1 << 24},
              {0, "skip", "N", "rows left out at the begin of each (default: tale 4, others 0)", OPT_INT, &a->skip, 0, 1 << 20},
              {0, "fisher-tokens", "N", "that gradients are taken of for --rank-search fisher (default 8k)", OPT_INT, &a->fisher_tokens, 2, 1 << 30},
              {0, "fisher-ctx", "N", "in windows of so many (default 512)", OPT_INT, &a->fisher_ctx, 2, 1 << 16},
@@ -80,7 +80,7 @@ static int read_share(const char *text, double *out) {
     double value = strtod(text, &end);
     if (end != text && strcmp(end, "%") == 0) value /= 100;
     else if (end == text || *end) value = -1;
-    if (!(value > 0 && value <= 1)) return complain("--rank: '%s' is not a share such as 50%%", text);
+    if (!(value > 0 && value <= 1)) return complain("--rank: '%s' is not a share such as 50%% (more than 0%%, at most 100%%)", text);
     *out = value;
     return STATUS_OK;
 }
@@ -281,6 +281,14 @@ static int compress(const struct compress_args *a, struct lk_compress_opts *opts
     return result;
 }
 
+/* Can the output be written? Asked before a long text is read. */
+static int try_output(const char *path) {
+    struct new_file file;
+    if (new_file_open(&file, path)) return STATUS_BAD;
+    new_file_close(&file, STATUS_BAD);
+    return STATUS_OK;
+}
+
 int compress_verb(const struct verb *verb, int argc, char **argv) {
     struct compress_args    a      = {.skip = -1};
     struct lk_compress_opts opts   = {0};
@@ -291,6 +299,8 @@ int compress_verb(const struct verb *verb, int argc, char **argv) {
     int status        = read_opts(&a, &opts);
     a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT || a.export; /* the weights themselves are looked at */
     if (opts.search >= LK_RANK_FISHER) a.model.weights = "f32"; /* what gradients are taken of */
+    if (!status) status = try_output(a.out);
+    if (!status && a.export) status = try_output(a.export);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status && a.text) status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens) : read_file(&a, model, &tokens);
     if (!status) status = compress(&a, &opts, model, &tokens);

@@ -12,7 +12,7 @@ struct plan_args {
     struct texts      kv;
     struct numbers    ctx;
     int64_t           fit; /* MiB; 0: not asked */
-    bool              stream, json;
+    bool              stream, json, left_out; /* left_out: presets that need a sidecar */
 };
 
 enum { TOKENS_MOST = 1 << 24 };
@@ -106,6 +106,7 @@ static void print_table(const struct row *row, size_t n, const struct plan_args 
     table_print(&table, stdout, 1);
     char b[NUMBER_ROOM];
     if (!a->model.no_mmap) printf("\nThe mapped model file, %s, is not counted.\n", say_bytes(b, info.file_bytes));
+    if (a->left_out) printf("Presets that need a sidecar are left out; --sidecar brings them in ('lowkey recipes' says how to make one).\n");
     if (beyond && info.n_ctx_train > 0)
         printf("The model was trained for %s tokens; beyond that its answers decay.\n",
                say_count(b, (uint64_t)info.n_ctx_train));
@@ -121,8 +122,17 @@ static lk_status make_plan(const lk_model *model, const lk_recipe *recipe, const
     return lk_plan_make(model, recipe, 1, a->stream, &one, err);
 }
 
+/* Every preset, but for those that need a sidecar where there is none. */
+static void take_presets(struct plan_args *a) {
+    for (size_t i = 0; a->kv.n < LIST_MOST && lk_recipe_preset(i).name; i++) {
+        lk_preset preset = lk_recipe_preset(i);
+        if (a->model.sidecar || !preset.sidecar) a->kv.item[a->kv.n++] = preset.name;
+        else a->left_out = true;
+    }
+}
+
 /* Fill rows for every recipe and context. `given`: the recipes were asked for, so each must do; else
- * a preset that the model cannot use is left out. */
+ * a preset that the model, or its sidecar, is not made for is left out. */
 static int make_rows(const lk_model *model, const struct recipes *recipes, const struct plan_args *a, bool given,
                      struct row *row, size_t *n) {
     *n = 0;
@@ -132,7 +142,7 @@ static int make_rows(const lk_model *model, const struct recipes *recipes, const
             lk_status status = make_plan(model, recipes->item[i], a, a->ctx.item[j], &row[*n].plan, &err);
             row[*n].kv       = lk_recipe_text(recipes->item[i]);
             if (!status) (*n)++;
-            else if (given || status != LK_E_UNSUPPORTED) return complain_of(&err);
+            else if (given || (status != LK_E_UNSUPPORTED && !(a->model.sidecar && status == LK_E_ARG))) return complain_of(&err);
         }
     }
     return STATUS_OK;
@@ -147,7 +157,7 @@ int plan_verb(const struct verb *verb, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
     if (a.fit && a.ctx.n) return complain("--fit finds a context; leave --ctx away");
     bool given = a.kv.n > 0;
-    for (size_t i = 0; !given && i < LIST_MOST && lk_recipe_preset(i).name; i++) a.kv.item[a.kv.n++] = lk_recipe_preset(i).name;
+    if (!given) take_presets(&a);
     int status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) {

@@ -27,8 +27,8 @@ static int list_presets_json(void) {
             json_decref(list);
             return status;
         }
-        json_array_append_new(list, json_pack("{s:s s:s s:s s:o}", "name", p.name, "text", p.text, "note", p.note,
-                                              "levels", levels_json(recipe)));
+        json_array_append_new(list, json_pack("{s:s s:s s:s s:s? s:o}", "name", p.name, "text", p.text, "note", p.note,
+                                              "sidecar", p.sidecar, "levels", levels_json(recipe)));
         lk_recipe_free(recipe);
     }
     return json_print(json_pack("{s:o}", "presets", list), false);
@@ -39,13 +39,15 @@ static int list_presets(void) {
     for (size_t i = 0; lk_recipe_preset(i).name; i++) {
         lk_preset p = lk_recipe_preset(i);
         printf("%s%s%s%*s %s\n%*s %s\n", bold, p.name, plain, (int)(12 - strlen(p.name)), "", p.text, 12, "", p.note);
+        if (p.sidecar) printf("%*s needs a sidecar: lowkey compress %s --text BOOK -o FILE, then --sidecar FILE\n", 12, "", p.sidecar);
     }
     printf("\nA recipe lists levels from the oldest tokens to the newest, for example\n"
            "  sink 4: f16; body: k=rot3 v=rot2; recent 10%%: rot4; window 128: f16\n"
            "  levels: sink N, body (or all, alone), recent N|N%%, window N|N%%, residual N; layers LIST: body of some layers\n"
            "  body: none drops what is older than the windows; keep N|N%%|N%% of context by h2o|tova|random|newest\n"
            "  in its place keeps so many of these tokens; sink N(shift) counts positions among the held ones\n"
-           "  codecs: f16, int8, kivi2, kivi4 (g32, g64, g128), rot1 .. rot8 (mean, nomean, sigma, nosigma, lloyd, uniform)\n");
+           "  codecs: f16, int8, kivi2, kivi4 (g32, g64, g128), rot1 .. rot8 (mean, nomean, sigma, nosigma, lloyd, uniform);\n"
+           "  with a sidecar latent, latent50%%, latent50%%+CODEC; of K also latent50%%(pre)\n");
     return STATUS_OK;
 }
 

@@ -89,8 +89,9 @@ static int open_recipes(const struct serve_args *a, struct recipes *out) {
             continue;
         }
         for (size_t k = 0; !status && lk_recipe_preset(k).name; k++) {
-            bool there = strcmp(lk_recipe_text(out->item[0]), lk_recipe_preset(k).name) == 0;
-            if (!there) status = add_recipe(out, lk_recipe_preset(k).name);
+            lk_preset preset = lk_recipe_preset(k);
+            bool there = strcmp(lk_recipe_text(out->item[0]), preset.name) == 0, can = !preset.sidecar || a->model.sidecar;
+            if (can && !there) status = add_recipe(out, preset.name);
         }
     }
     return status;

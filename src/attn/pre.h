@@ -6,8 +6,9 @@
  *
  *   1. KT [d_head][LK_TILE] = up z: the rows of up are queries to the tile's codes (kern.h), in whatever the
  *      codec is, so no code is unpacked to floats
- *   2. + mean, and pairs of channels turned by t * speed for t < LK_TILE, from a table that all tiles share
- *   3. scores: q turned back by the tile's first position, times KT
+ *   2. + mean
+ *   3. scores: q turned back by the tile's first position, times KT whose pairs of channels are turned by t * speed
+ *      for t < LK_TILE, from a table that all tiles share (kern.h: score_turned)
  *
  * Per head and position this costs rank x d_head multiply-adds, where latents of rotated keys cost rank per
  * query. */

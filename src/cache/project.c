@@ -89,9 +89,11 @@ static lk_status shape_latents(struct lk_level *level, const struct lk_codec *co
     const struct lk_basis *basis = lk_basis_for(shape, layer, side, codec);
     const char *name = side == LK_V ? "V" : codec->projection == LK_LATENTS_PRE ? "K before RoPE" : "K";
     if (!basis && !shape->basis)
-        return lk_fail(err, LK_E_ARG, "the recipe keeps latents, which need a sidecar: make one for this model with "
-                                      "'lowkey compress', and open the model with it ('--sidecar FILE')");
-    if (!basis) return lk_fail(err, LK_E_ARG, "the sidecar has no basis for %s in layer %d, which the recipe asks for", name, layer);
+        return lk_fail(err, LK_E_ARG, "the recipe keeps %s as latents, which need a sidecar: run 'lowkey compress --method palu --text BOOK -o FILE' "
+                                      "once for this model, then give '--sidecar FILE'", name);
+    if (!basis)
+        return lk_fail(err, LK_E_ARG, "the sidecar has no basis for %s in layer %d, which the recipe asks for; 'lowkey compress --method palu' makes "
+                                      "those of all sides", name, layer);
     int width = basis->width, n_all = shape->n_head_kv * shape->d_head;
     if (width % shape->d_head || basis->n_group * width != n_all)
         return lk_fail(err, LK_E_FORMAT, "the sidecar's groups of %d channels do not divide the %d of layer %d", width, n_all, layer);

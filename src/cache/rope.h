@@ -5,7 +5,7 @@
 #ifndef LK_CACHE_ROPE_H
 #define LK_CACHE_ROPE_H
 
-#include "codec/codec.h"
+#include "kern/kern.h"
 
 enum { LK_MAX_PAIR = 128 }; /* of a head */
 
@@ -24,6 +24,9 @@ void lk_rope_init(struct lk_rope *rope, int n_pair, bool halves, float magnitude
 /* Channels of a pair. */
 static inline int lk_rope_first(const struct lk_rope *rope, int pair) { return rope->halves ? pair : 2 * pair; }
 static inline int lk_rope_second(const struct lk_rope *rope, int pair) { return rope->halves ? pair + rope->n_pair : 2 * pair + 1; }
+
+/* The rotation within a tile, as kernels take it. Borrowed. */
+static inline struct lk_turns lk_rope_turns(const struct lk_rope *rope) { return (struct lk_turns){rope->n_pair, rope->halves, rope->turn}; }
 
 /* Undo, or do, the rotation of n rows x of one head at positions pos, pos + 1, ..., `stride` floats apart. */
 void lk_rope_undo(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);

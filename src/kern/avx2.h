@@ -82,6 +82,9 @@ void lk_avx2_row_score(const struct lk_avx2_dots *dots, const struct lk_tile *ti
 void lk_avx2_row_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const float *p, size_t stride,
                              int n_q, float *acc);
 
+/* avx2_turned.c */
+void lk_avx2_score_turned(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride);
+
 /* avx2_softmax.c */
 float lk_avx2_max(const float *s, int n);
 float lk_avx2_exp_sum(float *s, int n, float scale, float max);

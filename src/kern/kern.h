@@ -70,6 +70,17 @@ static inline struct lk_queries lk_queries_some(const struct lk_queries *q, int 
 /* Fill *out for q [n_q][d_head] (codec's domain) using mem (lk_queries_bytes, 64-byte aligned). */
 void lk_queries_prepare(struct lk_queries *out, const float *q, int n_q, int d_head, void *mem);
 
+/* A rotation of pairs of channels by an angle that grows from row to row of a tile (cache/rope.h makes it). */
+struct lk_turns {
+    int    n_pair;               /* channels from 2 n_pair on are not rotated        */
+    bool   halves;               /* pairs are (j, j + n_pair), not (2 j, 2 j + 1)    */
+    const float (*turn)[2][LK_TILE]; /* [n_pair] cos and sin for each row, times the rotation's magnitude */
+};
+
+/* Channels of a pair. */
+static inline int lk_turns_first(const struct lk_turns *turns, int pair) { return turns->halves ? pair : 2 * pair; }
+static inline int lk_turns_second(const struct lk_turns *turns, int pair) { return turns->halves ? pair + turns->n_pair : 2 * pair + 1; }
+
 struct lk_kern {
     const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "neon" */
 
@@ -80,6 +91,11 @@ struct lk_kern {
     /* acc[i * d_head + c] += sum over t < n of p[i * stride + t] * x_(row0 + t)[c], in the codec's
      * domain, for i < n_q. p >= 0 and <= 1, entries past n up to LK_TILE are zero. */
     void (*accumulate)(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+
+    /* Scores of rows that lie there as floats, channel by channel, k [d][LK_TILE], and have to be turned first:
+     * s[i * stride + t] = <q_i, k_t turned> for t < LK_TILE and q [n_q][d]. turns: NULL where nothing is turned.
+     * (attn/pre.h, Palu section 3.3) */
+    void (*score_turned)(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride);
 
     /* Rows in and out: lk_codec_encode and lk_codec_decode, and the same bits as theirs. */
     void (*encode)(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows, const float *sigma,

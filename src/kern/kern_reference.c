@@ -50,6 +50,21 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return (float)sum;
 }
 
+static void score_turned(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride) {
+    for (int i = 0; i < n_q; i++, q += d)
+        for (int t = 0; t < LK_TILE; t++) {
+            double sum = 0;
+            int n_pair = turns ? turns->n_pair : 0;
+            for (int j = 0; j < n_pair; j++) {
+                int a = lk_turns_first(turns, j), b = lk_turns_second(turns, j);
+                double c = turns->turn[j][0][t], e = turns->turn[j][1][t], x = k[a * LK_TILE + t], y = k[b * LK_TILE + t];
+                sum += q[a] * (c * x - e * y) + q[b] * (e * x + c * y);
+            }
+            for (int c = 2 * n_pair; c < d; c++) sum += (double)q[c] * k[c * LK_TILE + t];
+            s[i * stride + t] = (float)sum;
+        }
+}
+
 const struct lk_kern lk_kern_reference = {
-    .name = "reference", .score = score, .accumulate = accumulate,
+    .name = "reference", .score = score, .accumulate = accumulate, .score_turned = score_turned,
     .encode = lk_codec_encode, .decode = lk_codec_decode, .max = max, .exp_sum = exp_sum};

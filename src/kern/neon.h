@@ -96,6 +96,9 @@ void lk_neon_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t 
 void lk_neon_row_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
 void lk_neon_row_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
 
+/* neon_turned.c */
+void lk_neon_score_turned(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride);
+
 /* neon_softmax.c */
 float lk_neon_max(const float *s, int n);
 float lk_neon_exp_sum(float *s, int n, float scale, float max);

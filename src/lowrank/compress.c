@@ -54,7 +54,7 @@ static lk_status choose_group(const struct lk_compress *c, int *group, lk_err *e
     int n = c->hp->n_head_kv;
     *group = c->opts.group;
     if (*group < 0) *group = n;
-    if (*group > 0) return n % *group == 0 ? LK_OK : lk_fail(err, LK_E_ARG, "groups of %d heads do not divide the model's %d KV heads", *group, n);
+    if (*group > 0) return n % *group == 0 ? LK_OK : lk_fail(err, LK_E_ARG, "groups of %d heads do not divide the model's %d KV heads; give a divisor, or 'all'", *group, n);
     if (c->opts.method != LK_KVHEADS) {
         *group = divisor(n, 4);
         return LK_OK;
