@@ -398,7 +398,7 @@ typedef struct {
     double   prefill_tps, decode_tps;           /* tokens per second, median of the repeats; 0: not measured */
     double   prefill_tps_best, decode_tps_best; /* of the fastest repeat                                     */
     uint64_t n_repeated;     /* of the depth, tokens whose rows were repeated instead of computed             */
-    uint64_t n_tok;          /* tokens held when the bytes were counted: after decoding (or reading)          */
+    uint64_t n_tok;          /* tokens held when the bytes were counted: the depth; from none on, what was read or decoded */
     uint64_t cache_bytes;
     double   bits_per_value;
 } lk_bench_result;

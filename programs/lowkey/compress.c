@@ -46,7 +46,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
         {"How the text is read",
          {
              {0, "tokens", "N", "at most so many (default 64k; of 'self' 16k)", OPT_INT, &a->tokens, 1, 1 << 30},
-             {'c', "ctx", "N", "tokens read as one context; for K behind RoPE as many as will be (default: 2048 or the trained length)", OPT_INT, &a->ctx, 2, 1 << 24},
+             {'c', "ctx", "N", "tokens of a context: as many as will be (default: 2048 or as trained)", OPT_INT, &a->ctx, 2, 1 << 24},
              {0, "skip", "N", "rows left out at the begin of each (default: tale 4, others 0)", OPT_INT, &a->skip, 0, 1 << 20},
              {0, "fisher-tokens", "N", "that gradients are taken of for --rank-search fisher (default 8k)", OPT_INT, &a->fisher_tokens, 2, 1 << 30},
              {0, "fisher-ctx", "N", "in windows of so many (default 512)", OPT_INT, &a->fisher_ctx, 2, 1 << 16},

@@ -56,7 +56,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
         {"Disk",
          {
              {0, "session-dir", "DIR", "folder of saved sessions; without it no file is read or written", OPT_TEXT, &a->session_dir, 0, 0},
-             {0, "store-limit", "MIB", "of sessions kept there for prompts that go on with them (default 4096); 0: none", OPT_INT, &a->store_limit, 0, 1 << 24},
+             {0, "store-limit", "MIB", "of sessions kept there to go on with (default 4096); 0: none", OPT_INT, &a->store_limit, 0, 1 << 24},
          }},
         {"Work",
          {

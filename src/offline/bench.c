@@ -159,7 +159,8 @@ static lk_status at_depth(struct bench *b, size_t depth, lk_bench_result *out, l
     lk_status status = deepen(b, depth, err);
     if (status == LK_OK) status = measure(b, b->opts->n_prefill, time_prefill, &out->prefill_tps, &out->prefill_tps_best, err);
     if (status == LK_OK) status = measure(b, b->opts->n_decode, time_decode, &out->decode_tps, &out->decode_tps_best, err);
-    lk_session_stats stats = lk_session_get_stats(b->work);
+    /* Of the session that stands at the depth: one that goes on from a copy also holds copies of what it wrote to. */
+    lk_session_stats stats = lk_session_get_stats(depth > 0 ? b->deep : b->work);
     out->n_tok = stats.n_tok;
     out->cache_bytes = stats.cache_bytes;
     out->bits_per_value = stats.bits_per_value;
