@@ -5,7 +5,6 @@
 #include "verbs.h"
 
 #include <locale.h>
-#include <malloc.h>
 #include <string.h>
 
 static const struct verb verbs[] = {
@@ -101,14 +100,7 @@ static int help(int argc, char **argv) {
     return verb->run(verb, 2, again);
 }
 
-/* Caches lie in huge pages (base/ledger.c) where the C library takes memory from one place and ahead of need. */
-static void prepare_heap(void) {
-    mallopt(M_ARENA_MAX, 1);
-    mallopt(M_TOP_PAD, 16 << 20);
-}
-
 int main(int argc, char **argv) {
-    prepare_heap();
     /* Only how characters are read: numbers are written and read with a point everywhere. */
     setlocale(LC_CTYPE, "");
     if (!speaks_utf8()) setlocale(LC_CTYPE, "C.UTF-8");

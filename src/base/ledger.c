@@ -6,10 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-    ALIGN = 64,
-    SLAB = 1 << 14, /* what rows of a cache lie in is at least as large */
-};
+enum { ALIGN = 64 };
 
 static size_t rounded(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
 
@@ -41,14 +38,6 @@ void lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, size_t 
     atomic_fetch_sub(&ledger->bytes[purpose], size);
 }
 
-/* Ask for pages of 2 MiB: attention reads a whole cache for every token, and with small pages waits for their
- * addresses. Also behind the memory, before the C library touches what it gives next. A wish, not more. */
-static void want_huge_pages(const void *ptr, size_t size) {
-    enum { HUGE = 1 << 21 };
-    uintptr_t first = (uintptr_t)ptr / HUGE * HUGE, last = ((uintptr_t)ptr + size) / HUGE * HUGE + HUGE;
-    madvise((void *)first, last + HUGE - first, MADV_HUGEPAGE);
-}
-
 void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     if (size == 0 || size > SIZE_MAX - ALIGN) return NULL;
     size_t bytes = rounded(size);
@@ -58,7 +47,6 @@ void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
         lk_ledger_remove(ledger, purpose, bytes);
         return NULL;
     }
-    if (purpose == LK_FOR_CACHE && bytes >= SLAB) want_huge_pages(ptr, bytes);
     return memset(ptr, 0, bytes);
 }
 
