@@ -3,7 +3,7 @@
  *   bench_kern [threads [d_head [queries [megabytes [table]]]]]      defaults: 1 64 3 800, the fastest
  *
  * `table`: a name of kern.c, or "all". Every thread works through its share of `megabytes` of packed rows
- * of one KV head, tile after tile, as attention does: many, so that the last cache cannot hold them, as
+ * of one KV head, in runs of CHUNK, as attention does: many, so that the last cache cannot hold them, as
  * it cannot hold a long context. Columns:
  *
  *   bits       per value, scales and means included
@@ -26,7 +26,7 @@
 #include "cache/recipe.h"
 #include "kern/kern.h"
 
-enum { MAX_THREADS = 64, DISTINCT = 64, ROUNDS = 5 };
+enum { MAX_THREADS = 64, DISTINCT = 64, ROUNDS = 5, CHUNK = 256 };
 
 struct job {
     const struct lk_kern  *kern;
@@ -35,6 +35,7 @@ struct job {
     int                    d_head, n_q, rows;
     size_t                 bytes, n_block; /* of a block; blocks to read */
     const char            *mem;
+    void                 **block; /* [n_block] of a kernel's memory */
     void (*work)(struct job *job);
     pthread_barrier_t     *start;
     double                 seconds, sum; /* sum keeps the work from being optimised away */
@@ -116,22 +117,27 @@ static void read_memory(struct job *job) {
 
 static void run_kernel(struct job *job) {
     int d = job->d_head, n_q = job->n_q;
-    float *q = malloc(sizeof(float) * n_q * d), *s = malloc(sizeof(float) * n_q * LK_TILE), *acc = calloc(n_q * d, sizeof(float));
+    float *q = malloc(sizeof(float) * n_q * d), *s = malloc(sizeof(float) * n_q * CHUNK), *acc = calloc(n_q * d, sizeof(float));
     void *form = aligned_alloc(64, (lk_queries_bytes(n_q, d) + 63) / 64 * 64);
     if (!q || !s || !acc || !form) abort();
     unsigned state = 1;
     for (int i = 0; i < n_q * d; i++) q[i] = noise(&state);
-    for (int i = 0; i < n_q * LK_TILE; i++) s[i] = fabsf(noise(&state)) / 4;
+    for (int i = 0; i < n_q * CHUNK; i++) s[i] = fabsf(noise(&state)) / 4;
     struct lk_queries queries;
     lk_queries_prepare(&queries, q, n_q, d, form);
-    for (size_t b = 0; b < job->n_block; b++)
-        for (int row = 0; row < job->rows; row += LK_TILE) {
-            struct lk_tile tile = {.codec = job->codec, .head = job->mem + b * job->bytes, .d_head = d,
-                                   .block_rows = job->rows, .row0 = row, .n = LK_TILE};
-            tile.next = (const char *)tile.head + job->bytes;
-            if (job->side == LK_K) job->kern->score(&tile, &queries, s, LK_TILE);
-            else job->kern->accumulate(&tile, s, LK_TILE, n_q, acc);
-        }
+    struct lk_kern_state before;
+    int n_each = CHUNK / job->rows > 1 ? CHUNK / job->rows : 1;
+    lk_kern_enter(job->kern, &before);
+    for (size_t b = 0; b < job->n_block; b += n_each) {
+        int n_block = job->n_block - b < (size_t)n_each ? (int)(job->n_block - b) : n_each;
+        struct lk_rows rows = {.codec = job->codec, .block = job->block + b, .d_head = d, .block_rows = job->rows, .n = n_block * job->rows};
+        rows.next = rows.block + n_block;
+        rows.next_pieces = 1;
+        rows.n_next = b + 2 * n_each <= job->n_block ? n_each : 0;
+        if (job->side == LK_K) job->kern->score(&rows, &queries, s, CHUNK);
+        else job->kern->accumulate(&rows, s, CHUNK, n_q, acc);
+    }
+    lk_kern_leave(job->kern, &before);
     job->sum += s[0] + acc[0];
     free(q), free(s), free(acc), free(form);
 }
@@ -160,6 +166,7 @@ static double timed(const struct job *whole, int n_thread, void (*work)(struct j
             job[i].start = &start;
             job[i].n_block = whole->n_block / n_thread;
             job[i].mem = whole->mem + i * job[i].n_block * whole->bytes;
+            if (whole->block) job[i].block = whole->block + i * job[i].n_block;
             if (pthread_create(&thread[i], NULL, run, &job[i])) abort();
         }
         for (int i = 0; i < n_thread; i++) {
@@ -222,7 +229,11 @@ static bool measure(const struct setup *s, const struct lk_codec *codec, enum lk
     job.bytes = lk_codec_head_bytes(codec, side, s->d_head, job.rows);
     job.n_block = s->bytes / job.bytes / s->n_thread * s->n_thread;
     out->encode = fill(&job, s->mem);
+    job.block = malloc(job.n_block * sizeof *job.block);
+    if (!job.block) abort();
+    for (size_t b = 0; b < job.n_block; b++) job.block[b] = s->mem + b * job.bytes;
     double seconds = timed(&job, s->n_thread, run_kernel), n_row = (double)job.n_block * job.rows;
+    free(job.block);
     out->bytes_per_row = (double)job.bytes / job.rows;
     out->bits = 8 * out->bytes_per_row / s->d_head;
     out->ns = 1e9 * seconds / n_row;
@@ -307,7 +318,7 @@ static void bench_table(struct setup *s) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const tables[] = {"avx512vbmi", "avx512", "avxvnni", "avx2", "neon", "reference"};
+    static const char *const tables[] = {"amx", "avx512vbmi", "avx512", "avxvnni", "avx2", "neon", "reference"};
     struct setup s = {.n_thread = argc > 1 ? atoi(argv[1]) : 1, .d_head = argc > 2 ? atoi(argv[2]) : 64, .n_q = argc > 3 ? atoi(argv[3]) : 3,
                       .bytes = (size_t)(argc > 4 ? atoi(argv[4]) : 800) << 20};
     bool all = argc > 5 && strcmp(argv[5], "all") == 0;

@@ -16,7 +16,7 @@
 
 #include "attn/attn.h"
 #include "attn/pre.h"
-#include "attn/tiles.h"
+#include "attn/rows.h"
 #include "cache/unfold.h"
 #include "support_basis.h"
 
@@ -100,42 +100,45 @@ static void attend(struct world *w) {
 /* ---- keys alone ----------------------------------------------------------------------------------- */
 
 /* Calls on every whole tile of the layers' latents of K, head by head. room: where the tile's keys may lie. */
-typedef void on_tile(struct world *w, const struct lk_level *level, int head, const struct lk_tile *tile, struct lk_rope_view *view, float *room, float *s);
+typedef void on_tile(struct world *w, const struct lk_level *level, int head, const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s);
 
 static void each_tile(struct world *w, on_tile *call, float *room, float *s) {
+    struct lk_kern_state before;
+    lk_kern_enter(w->attn.kern, &before);
     size_t key = (size_t)w->shape.d_head * LK_TILE;
     for (int layer = 0; layer < w->shape.n_layer; layer++) {
         struct lk_stream *k = &w->cache->stream[layer][LK_K];
         struct lk_rope_view view = {.set = false};
-        struct lk_tiles tiles;
         int i = 0;
         while (i + 1 < k->n_level && !k->level[i].unfold) i++;
-        lk_tiles_begin(&tiles, k, i, 0, 0, 0, k->level[i].n_part);
-        for (float *at = room; tiles.at + LK_TILE <= k->fill[i].rows;) {
-            lk_rope_look(k->level[i].rope, &view, tiles.at);
-            for (int head = 0; head < w->shape.n_head_kv; head++, at += key) {
-                struct lk_tile tile = lk_tiles_part(&tiles, head / k->level[i].n_head);
-                call(w, &k->level[i], head, &tile, &view, at, s);
+        struct lk_run run = {.most = LK_TILE};
+        lk_run_begin(&run, k, i, 0, k->level[i].n_part);
+        float *to = room;
+        for (int64_t at = 0; at + LK_TILE <= k->fill[i].rows; at += LK_TILE) {
+            lk_run_find(&run, at, k->fill[i].rows);
+            lk_rope_look(k->level[i].rope, &view, at);
+            for (int head = 0; head < w->shape.n_head_kv; head++, to += key) {
+                struct lk_rows rows = lk_run_rows(&run, head / k->level[i].n_head);
+                call(w, &k->level[i], head, &rows, &view, to, s);
             }
-            if (tiles.at + 2 * LK_TILE > k->fill[i].rows) break;
-            lk_tiles_next(&tiles);
         }
     }
+    lk_kern_leave(w->attn.kern, &before);
 }
 
-static void fused(struct world *w, const struct lk_level *level, int head, const struct lk_tile *tile, struct lk_rope_view *view, float *room, float *s) {
+static void fused(struct world *w, const struct lk_level *level, int head, const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s) {
     const float *q[LK_ATTN_QUERIES];
     int group = w->attn.n_head / w->attn.n_head_kv;
     (void)room;
     for (int i = 0; i < group; i++) q[i] = w->attn.q + (size_t)(head * group + i) * w->shape.d_head;
-    lk_attn_score_pre(&w->attn, level, head, tile, q, group, view, s, LK_TILE);
+    lk_attn_score_pre(&w->attn, level, head, rows, q, group, view, s, LK_TILE);
 }
 
-static void bring_back(struct world *w, const struct lk_level *level, int head, const struct lk_tile *tile, struct lk_rope_view *view, float *room, float *s) {
+static void bring_back(struct world *w, const struct lk_level *level, int head, const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s) {
     const struct lk_rope *rope = level->rope;
     (void)view;
     (void)s;
-    w->attn.kern->score(tile, &level->unfold[head].up, room, LK_TILE);
+    w->attn.kern->score(rows, &level->unfold[head].up, room, LK_TILE);
     for (int j = 0; j < rope->n_pair; j++) {
         float *a = room + lk_rope_first(rope, j) * LK_TILE, *b = room + lk_rope_second(rope, j) * LK_TILE;
         for (int t = 0; t < LK_TILE; t++) {
@@ -146,9 +149,9 @@ static void bring_back(struct world *w, const struct lk_level *level, int head, 
     }
 }
 
-static void read_back(struct world *w, const struct lk_level *level, int head, const struct lk_tile *tile, struct lk_rope_view *view, float *room, float *s) {
+static void read_back(struct world *w, const struct lk_level *level, int head, const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s) {
     int group = w->attn.n_head / w->attn.n_head_kv, d = w->shape.d_head;
-    (void)tile;
+    (void)rows;
     for (int i = 0; i < group; i++) {
         float seen[2 * LK_MAX_PAIR], sum[LK_TILE] = {0};
         lk_rope_see(level->rope, view, w->attn.q + (size_t)(head * group + i) * d, d, seen);

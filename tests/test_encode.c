@@ -13,7 +13,7 @@
 
 enum { MAX_ROWS = 128, STRIDE = LK_MAX_D_HEAD + 5, BYTES = 2 * MAX_ROWS * LK_MAX_D_HEAD, GUARD = 64 };
 
-static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "neon"};
+static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};
 
 static uint64_t random_state = 1;
 

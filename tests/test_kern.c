@@ -22,7 +22,7 @@ static double uniform(void) {
 
 static float gaussian(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
 
-static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "neon"};
+static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};
 enum { N_TABLE = sizeof tables / sizeof tables[0] };
 
 static const int d_heads[] = {8, 16, 40, 64, 80, 96, 120, 128, 200, 256, 584, 1024}, rows_in[] = {1, 7, 8, 31, 32}, queries[] = {1, 2, 3, 7, 16, 33};
@@ -44,11 +44,12 @@ static double limit_of(const struct lk_codec *codec, enum lk_side side) {
     return side == LK_K && codec->coding == LK_ROT && codec->bits <= 4 ? 8e-5 : 2e-9;
 }
 
-/* One head's part of a block with rows packed, and what a tile needs of it. */
+/* One head's part of a block with rows packed, and what kernels need of it. */
 struct packed {
     _Alignas(32) unsigned char head[HEAD_BYTES];
     float          x[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
-    struct lk_tile tile;
+    void          *block[1];
+    struct lk_rows rows;
 };
 
 /* `filled` rows of the block are packed, the others hold bytes that would be NaN as halves. */
@@ -63,8 +64,23 @@ static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side 
     const float *sigma = codec->sigma ? out->sigma : NULL;
     if (!lk_codec_row_wise(codec, side)) filled = block_rows;
     lk_codec_encode(codec, side, d, block_rows, sigma, out->head, 0, filled, out->x, d);
-    out->tile = (struct lk_tile){.codec = codec, .head = out->head, .sigma = sigma, .d_head = d, .block_rows = block_rows,
-                                  .next = out->head};
+    out->block[0] = out->head;
+    out->rows = (struct lk_rows){.codec = codec, .block = out->block, .sigma = sigma, .d_head = d, .block_rows = block_rows,
+                                .next = out->block, .n_next = 1, .next_pieces = 1};
+}
+
+static void score(const struct lk_kern *kern, const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
+    struct lk_kern_state before;
+    lk_kern_enter(kern, &before);
+    kern->score(rows, q, s, stride);
+    lk_kern_leave(kern, &before);
+}
+
+static void accumulate(const struct lk_kern *kern, const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
+    struct lk_kern_state before;
+    lk_kern_enter(kern, &before);
+    kern->accumulate(rows, p, stride, n_q, acc);
+    lk_kern_leave(kern, &before);
 }
 
 /* Squared error and squared result. */
@@ -86,12 +102,12 @@ static struct difference compare(const float *got, const float *expect, int n_ro
 
 /* Sum over queries and rows of |q|^2 |x|^2 / d_head, in the codec's domain (a rotation keeps lengths). */
 static double usual_scores(const struct packed *packed, const float *q, int n_q) {
-    const struct lk_tile *tile = &packed->tile;
-    int d = tile->d_head;
+    const struct lk_rows *rows = &packed->rows;
+    int d = rows->d_head;
     double qq = 0, xx = 0;
     for (int i = 0; i < n_q * d; i++) qq += (double)q[i] * q[i];
-    for (int i = 0; i < tile->n * d; i++) {
-        double x = packed->x[tile->row0 * d + i] / (tile->sigma ? tile->sigma[i % d] : 1);
+    for (int i = 0; i < rows->n * d; i++) {
+        double x = packed->x[rows->row0 * d + i] / (rows->sigma ? rows->sigma[i % d] : 1);
         xx += x * x;
     }
     return qq * xx / d;
@@ -100,38 +116,38 @@ static double usual_scores(const struct packed *packed, const float *q, int n_q)
 static void check_scores(const struct lk_kern *kern, const struct packed *packed, int n_q, double limit, double *sum) {
     static float q[MAX_Q * LK_MAX_D_HEAD], got[MAX_Q * STRIDE], expect[MAX_Q * STRIDE];
     static _Alignas(64) unsigned char mem[MAX_Q * LK_MAX_D_HEAD * 6];
-    const struct lk_tile *tile = &packed->tile;
-    for (int i = 0; i < n_q * tile->d_head; i++) q[i] = gaussian();
+    const struct lk_rows *rows = &packed->rows;
+    for (int i = 0; i < n_q * rows->d_head; i++) q[i] = gaussian();
     struct lk_queries queries;
-    assert_true(lk_queries_bytes(n_q, tile->d_head) <= sizeof mem);
-    lk_queries_prepare(&queries, q, n_q, tile->d_head, mem);
+    assert_true(lk_queries_bytes(n_q, rows->d_head) <= sizeof mem);
+    lk_queries_prepare(&queries, q, n_q, rows->d_head, mem);
     for (int i = 0; i < n_q * STRIDE; i++) got[i] = expect[i] = 1e30f;
-    kern->score(tile, &queries, got, STRIDE);
-    lk_kern_reference.score(tile, &queries, expect, STRIDE);
+    score(kern, rows, &queries, got, STRIDE);
+    lk_kern_reference.score(rows, &queries, expect, STRIDE);
     for (int i = 0; i < n_q; i++)
         for (int t = LK_TILE; t < STRIDE; t++) assert_true(got[i * STRIDE + t] == 1e30f);
-    double coarser = LK_MAX_X16 / (double)lk_most_x16(tile->d_head); /* queries of so many channels */
-    double nmse = compare(got, expect, n_q, STRIDE, tile->n).error / usual_scores(packed, q, n_q) / (coarser * coarser);
-    if (nmse > LUCK * limit) print_error("score: coding %d bits %d d_head %d n %d n_q %d: %g\n", tile->codec->coding,
-                                  tile->codec->bits, tile->d_head, tile->n, n_q, nmse);
+    double coarser = LK_MAX_X16 / (double)lk_most_x16(rows->d_head); /* queries of so many channels */
+    double nmse = compare(got, expect, n_q, STRIDE, rows->n).error / usual_scores(packed, q, n_q) / (coarser * coarser);
+    if (nmse > LUCK * limit) print_error("score: coding %d bits %d d_head %d n %d n_q %d: %g\n", rows->codec->coding,
+                                  rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
     assert_true(nmse <= LUCK * limit);
     *sum += nmse;
 }
 
 static void check_sums(const struct lk_kern *kern, const struct packed *packed, int n_q, double limit, double *sum) {
     static float p[MAX_Q * STRIDE], got[(MAX_Q + 1) * LK_MAX_D_HEAD], expect[(MAX_Q + 1) * LK_MAX_D_HEAD];
-    const struct lk_tile *tile = &packed->tile;
-    int d = tile->d_head;
+    const struct lk_rows *rows = &packed->rows;
+    int d = rows->d_head;
     for (int i = 0; i < n_q; i++)
-        for (int t = 0; t < STRIDE; t++) p[i * STRIDE + t] = t < tile->n ? expf(-8 * (float)uniform()) : 0;
+        for (int t = 0; t < STRIDE; t++) p[i * STRIDE + t] = t < rows->n ? expf(-8 * (float)uniform()) : 0;
     for (int i = 0; i < (n_q + 1) * d; i++) got[i] = expect[i] = gaussian();
-    kern->accumulate(tile, p, STRIDE, n_q, got);
-    lk_kern_reference.accumulate(tile, p, STRIDE, n_q, expect);
+    accumulate(kern, rows, p, STRIDE, n_q, got);
+    lk_kern_reference.accumulate(rows, p, STRIDE, n_q, expect);
     assert_memory_equal(got + n_q * d, expect + n_q * d, d * sizeof(float));
     struct difference difference = compare(got, expect, n_q, d, d);
     double nmse = difference.error / difference.all;
-    if (nmse > LUCK * limit) print_error("accumulate: coding %d bits %d d_head %d n %d n_q %d: %g\n", tile->codec->coding,
-                                  tile->codec->bits, d, tile->n, n_q, nmse);
+    if (nmse > LUCK * limit) print_error("accumulate: coding %d bits %d d_head %d n %d n_q %d: %g\n", rows->codec->coding,
+                                  rows->codec->bits, d, rows->n, n_q, nmse);
     assert_true(nmse <= LUCK * limit);
     *sum += nmse;
 }
@@ -152,8 +168,8 @@ static void check_codec(const struct lk_codec *codec, enum lk_side side, int blo
                 for (int c = 0; c < N_QUERIES; c++) {
                     if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2)) continue; /* they take long */
                     n_case++;
-                    packed.tile.row0 = codec->coding == LK_KIVI ? c * LK_TILE % (last + LK_TILE) : 0;
-                    packed.tile.n = n;
+                    packed.rows.row0 = codec->coding == LK_KIVI ? c * LK_TILE % (last + LK_TILE) : 0;
+                    packed.rows.n = n;
                     if (side == LK_K) check_scores(kern, &packed, queries[c], limit, &sum);
                     else check_sums(kern, &packed, queries[c], limit, &sum);
                 }
@@ -199,6 +215,47 @@ static void rot_agrees(void **state) {
             }
 }
 
+/* Runs of tiles in blocks that lie apart, longer than what shares a step of weights, for few queries and many. */
+static void runs_of_blocks(void **state) {
+    (void)state;
+    enum { BLOCKS = 11, ROWS = BLOCKS * LK_TILE };
+    static struct packed packed[BLOCKS];
+    static float q[17 * LK_MAX_D_HEAD], s[2][17 * ROWS], p[17 * ROWS], acc[2][17 * LK_MAX_D_HEAD];
+    static _Alignas(64) unsigned char mem[17 * LK_MAX_D_HEAD * 6];
+    static const struct lk_codec codecs[] = {{.coding = LK_F16, .bits = 16}, {.coding = LK_INT8, .bits = 8}, {.coding = LK_ROT, .bits = 2, .lloyd = true, .mean = true},
+                                             {.coding = LK_ROT, .bits = 3, .lloyd = true}, {.coding = LK_ROT, .bits = 6, .mean = true}, {.coding = LK_ROT, .bits = 8}};
+    static const int widths[] = {40, 64, 96, 128, 200}, numbers[] = {1, 3, 5, 9, 17};
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0] * 5; c++) {
+        const struct lk_codec *codec = &codecs[c / 5];
+        int d = widths[c % 5];
+        void *block[BLOCKS];
+        if (lk_codec_refuses(codec, LK_K, d)) continue;
+        for (int side = LK_K; side <= LK_V; side++) {
+            for (int b = 0; b < BLOCKS; b++) pack(&packed[b], codec, side, d, LK_TILE, LK_TILE), block[b] = packed[b].head;
+            for (int i = 0; i < 5; i++) {
+                int n_q = numbers[i], n = i == 0 ? LK_TILE + 1 : i == 1 ? 3 * LK_TILE : ROWS - 5 * i;
+                struct lk_rows rows = {.codec = codec, .block = block, .d_head = d, .block_rows = LK_TILE, .n = n, .next = block, .n_next = BLOCKS, .next_pieces = 1};
+                struct lk_queries queries;
+                for (int k = 0; k < n_q * d; k++) q[k] = gaussian();
+                for (int k = 0; k < n_q * ROWS; k++) p[k] = k % ROWS < n ? expf(-8 * (float)uniform()) : 0;
+                lk_queries_prepare(&queries, q, n_q, d, mem);
+                for (int k = -1; k < N_TABLE; k++) {
+                    const struct lk_kern *kern = k < 0 ? &lk_kern_reference : lk_kern_choose(tables[k]);
+                    int at = k >= 0;
+                    if (!kern) continue;
+                    memset(acc[at], 0, sizeof acc[at]);
+                    if (side == LK_K) score(kern, &rows, &queries, s[at], ROWS);
+                    else accumulate(kern, &rows, p, ROWS, n_q, acc[at]);
+                    if (k < 0) continue;
+                    struct difference found = side == LK_K ? compare(s[1], s[0], n_q, ROWS, n) : compare(acc[1], acc[0], n_q, d, d);
+                    if (!(found.error <= 4 * limit_of(codec, side) * found.all)) /* a mean makes scores small beside |q| |x| */
+                        fail_msg("%s: coding %d, %d bits, %d channels, %d queries, %d rows: %g", kern->name, codec->coding, codec->bits, d, n_q, n, found.error / found.all);
+                }
+            }
+        }
+    }
+}
+
 /* Every number of queries, beyond any that kernels handle at once. */
 static void any_number_of_queries(void **state) {
     (void)state;
@@ -216,7 +273,7 @@ static void any_number_of_queries(void **state) {
                 const struct lk_kern *kern = lk_kern_choose(tables[k]);
                 if (!kern) continue;
                 pack(&packed, &codec, side, 96, LK_TILE, LK_TILE);
-                packed.tile.n = LK_TILE;
+                packed.rows.n = LK_TILE;
                 for (int n_q = 1; n_q <= MAX_Q; n_q++, n_case++) {
                     if (side == LK_K) check_scores(kern, &packed, n_q, limit, &sum);
                     else check_sums(kern, &packed, n_q, limit, &sum);
@@ -237,8 +294,8 @@ static void f16_tiles_of_a_long_block(void **state) {
         if (!kern) continue;
         pack(&packed, &codec, LK_K, 64, 70, 70);
         for (int row0 = 0; row0 < 70; row0 += LK_TILE) {
-            packed.tile.row0 = row0;
-            packed.tile.n = 70 - row0 < LK_TILE ? 70 - row0 : LK_TILE;
+            packed.rows.row0 = row0;
+            packed.rows.n = 70 - row0 < LK_TILE ? 70 - row0 : LK_TILE;
             check_scores(kern, &packed, 3, 1e-12, &sum);
             check_sums(kern, &packed, 3, 1e-12, &sum);
         }
@@ -252,7 +309,7 @@ static void reference_scores_decoded_rows(void **state) {
     struct lk_codec codec = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
     enum { D = 96 };
     pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
-    packed.tile.n = LK_TILE;
+    packed.rows.n = LK_TILE;
     static float x[LK_TILE * D];
     float q[D], in_domain[D], s[LK_TILE], acc[D] = {0}, p[LK_TILE], out[D], expect[D] = {0};
     _Alignas(64) unsigned char mem[6 * LK_MAX_D_HEAD];
@@ -261,7 +318,7 @@ static void reference_scores_decoded_rows(void **state) {
     lk_codec_query(&codec, D, packed.sigma, q, in_domain);
     struct lk_queries queries;
     lk_queries_prepare(&queries, in_domain, 1, D, mem);
-    lk_kern_reference.score(&packed.tile, &queries, s, LK_TILE);
+    lk_kern_reference.score(&packed.rows, &queries, s, LK_TILE);
     for (int t = 0; t < LK_TILE; t++) {
         double sum = 0;
         for (int c = 0; c < D; c++) sum += (double)q[c] * x[t * D + c];
@@ -269,9 +326,9 @@ static void reference_scores_decoded_rows(void **state) {
         p[t] = (float)uniform();
     }
     pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
-    packed.tile.n = LK_TILE;
+    packed.rows.n = LK_TILE;
     lk_codec_decode(&codec, LK_V, D, LK_TILE, packed.sigma, packed.head, 0, LK_TILE, x, D);
-    lk_kern_reference.accumulate(&packed.tile, p, LK_TILE, 1, acc);
+    lk_kern_reference.accumulate(&packed.rows, p, LK_TILE, 1, acc);
     lk_codec_output(&codec, D, packed.sigma, acc, out);
     for (int c = 0; c < D; c++) {
         for (int t = 0; t < LK_TILE; t++) expect[c] += p[t] * x[t * D + c];
@@ -289,14 +346,14 @@ static void small_weights_count(void **state) {
         const struct lk_kern *kern = lk_kern_choose(tables[k]);
         if (!kern) continue;
         pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
-        packed.tile.n = LK_TILE;
+        packed.rows.n = LK_TILE;
         float p[LK_TILE], one[LK_TILE] = {0}, with[D] = {0}, without[D] = {0}, expect[D] = {0};
         for (int t = 0; t < LK_TILE; t++) p[t] = t == 5 ? 1.0f : 0.001f;
         one[5] = 1;
-        kern->accumulate(&packed.tile, p, LK_TILE, 1, with);
-        kern->accumulate(&packed.tile, one, LK_TILE, 1, without);
+        accumulate(kern, &packed.rows, p, LK_TILE, 1, with);
+        accumulate(kern, &packed.rows, one, LK_TILE, 1, without);
         p[5] = 0;
-        lk_kern_reference.accumulate(&packed.tile, p, LK_TILE, 1, expect);
+        lk_kern_reference.accumulate(&packed.rows, p, LK_TILE, 1, expect);
         for (int c = 0; c < D; c++) with[c] -= without[c];
         struct difference difference = compare(with, expect, 1, D, D);
         assert_true(difference.error < 1e-2 * difference.all);
@@ -317,7 +374,7 @@ static void zero_and_tiny_inputs(void **state) {
             float size = sizes[k % 4];
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .mean = bits & 1};
             pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
-            packed.tile.n = LK_TILE;
+            packed.rows.n = LK_TILE;
             for (int c = 0; c < 2 * D; c++) {
                 q[c] = size * gaussian();
                 acc[c] = 0;
@@ -325,11 +382,11 @@ static void zero_and_tiny_inputs(void **state) {
             for (int t = 0; t < 2 * LK_TILE; t++) p[t] = size;
             struct lk_queries queries;
             lk_queries_prepare(&queries, q, 2, D, mem);
-            kern->score(&packed.tile, &queries, s, LK_TILE);
+            score(kern, &packed.rows, &queries, s, LK_TILE);
             for (int t = 0; t < 2 * LK_TILE; t++) assert_true(fabsf(s[t]) <= 1e3f * size);
             pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
-            packed.tile.n = LK_TILE;
-            kern->accumulate(&packed.tile, p, LK_TILE, 2, acc);
+            packed.rows.n = LK_TILE;
+            accumulate(kern, &packed.rows, p, LK_TILE, 2, acc);
             for (int c = 0; c < 2 * D; c++) assert_true(fabsf(acc[c]) <= 1e3f * size);
         }
 }
@@ -349,13 +406,13 @@ static void queries_not_finite(void **state) {
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits};
             struct lk_queries queries;
             pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
-            packed.tile.n = LK_TILE;
+            packed.rows.n = LK_TILE;
             for (int c = 0; c < 2 * D; c++) q[c] = gaussian();
             lk_queries_prepare(&queries, q + D, 1, D, mem);
-            kern->score(&packed.tile, &queries, expect, LK_TILE);
+            score(kern, &packed.rows, &queries, expect, LK_TILE);
             q[bits] = bad[k % 3];
             lk_queries_prepare(&queries, q, 2, D, mem);
-            kern->score(&packed.tile, &queries, s, LK_TILE);
+            score(kern, &packed.rows, &queries, s, LK_TILE);
             for (int t = 0; t < LK_TILE; t++) assert_true(isnan(s[t]) && s[LK_TILE + t] == expect[t]);
         }
 }
@@ -434,6 +491,7 @@ int main(void) {
         cmocka_unit_test(int8_agrees),
         cmocka_unit_test(kivi_agrees),
         cmocka_unit_test(rot_agrees),
+        cmocka_unit_test(runs_of_blocks),
         cmocka_unit_test(any_number_of_queries),
         cmocka_unit_test(f16_tiles_of_a_long_block),
         cmocka_unit_test(reference_scores_decoded_rows),

@@ -3,7 +3,7 @@
 #include "attn/cut.h"
 #include "attn/latent.h"
 #include "attn/pre.h"
-#include "attn/tiles.h"
+#include "attn/rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -108,18 +108,18 @@ static void add_mean(const struct item *item, const struct lk_level *level, int 
     }
 }
 
-/* Scores of a tile for those queries of a part, [first, first + n), by whatever the part is. */
-static void score_tile(const struct item *item, const struct lk_level *level, const struct lk_tile *tile, const struct lk_queries *queries,
+/* Scores of rows for those queries of a part, from query `first` on, by whatever the part is. at: the first row's position. */
+static void score_part(const struct item *item, const struct lk_level *level, const struct lk_rows *rows, const struct lk_queries *queries,
                        struct lk_rope_view *view, int64_t at, int first, float *score, size_t stride) {
     if (!level->unfold) {
-        item->attn->kern->score(tile, queries, score, stride);
+        item->attn->kern->score(rows, queries, score, stride);
         return;
     }
     if (level->rope) lk_rope_look(level->rope, view, at);
     for (int i = first; i < first + queries->n_q; i += item->n_each) {
         const float *q[LK_ATTN_QUERIES];
         for (int j = 0; j < item->n_each; j++) q[j] = query_of(item, i + j);
-        lk_attn_score_pre(item->attn, level, head_of(item, i), tile, q, item->n_each, view, score + (i - first) * stride, stride);
+        lk_attn_score_pre(item->attn, level, head_of(item, i), rows, q, item->n_each, view, score + (i - first) * stride, stride);
     }
 }
 
@@ -129,39 +129,42 @@ static int parts_of(const struct item *item, const struct lk_level *level, int *
     return (item->head + item->n_span - 1) / level->n_head + 1;
 }
 
-/* Scores of a tile's rows from position pos to `next`, for the queries that the part serves. `ahead`: what
- * true positions are behind those of the stream, by what was let go. */
-static void score_rows(const struct item *item, const struct lk_level *level, const struct lk_tiles *tiles, int part, struct lk_rope_view *view,
-                       int64_t pos, int64_t next, int64_t ahead, float *chunk) {
-    int first, n = queries_of_part(item, level, part, &first);
-    struct lk_queries queries = lk_queries_some(&item->queries, first, n);
-    struct lk_tile tile = lk_tiles_part(tiles, part);
+/* Rows of a run: where queries are few, the order in which memory is read counts for more than what a kernel does once
+ * for all rows. */
+static int rows_at_once(const struct item *item, const struct lk_level *level) {
+    enum { FEW = 4 };
+    return item->n_each * level->n_head > FEW ? LK_ATTN_CHUNK : 2 * LK_TILE;
+}
+
+/* Scores of the rows in slots [slot, slot + n) for the queries that the part serves: of a run that begins with a tile, or of
+ * rows within one. at: the first row's true position. */
+static void score_rows(const struct item *item, int level, const struct lk_run *run, int part, struct lk_rope_view *view, int64_t at, float *chunk) {
+    const struct lk_level *of = &item->attn->k->level[level];
+    int first, n_q = queries_of_part(item, of, part, &first), inside = run->inside;
+    struct lk_queries queries = lk_queries_some(&item->queries, first, n_q);
+    struct lk_rows rows = lk_run_rows(run, part);
     float *score = chunk + (size_t)first * SCORE_STRIDE;
-    if (tiles->at == pos) { /* what is written past the tile's rows is overwritten by the next one, or padding */
-        score_tile(item, level, &tile, &queries, view, tiles->at - ahead, first, score, SCORE_STRIDE);
+    if (!inside) { /* what is written past the rows is overwritten by the next ones, or padding */
+        score_part(item, of, &rows, &queries, view, at, first, score, SCORE_STRIDE);
         return;
     }
-    score_tile(item, level, &tile, &queries, view, tiles->at - ahead, first, item->mem.tile, LK_TILE);
-    for (int i = 0; i < n; i++)
-        memcpy(score + (size_t)i * SCORE_STRIDE, item->mem.tile + i * LK_TILE + (pos - tiles->at), (next - pos) * sizeof(float));
+    score_part(item, of, &rows, &queries, view, at - inside, first, item->mem.tile, LK_TILE);
+    for (int i = 0; i < n_q; i++) memcpy(score + (size_t)i * SCORE_STRIDE, item->mem.tile + i * LK_TILE + inside, run->n * sizeof(float));
 }
 
 /* Scores of positions [pos, end) of a level. */
 static void score_level(struct item *item, int level, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
     const struct lk_stream *k = item->attn->k;
     const struct lk_level *of = &k->level[level];
-    int first_part, end_part = parts_of(item, of, &first_part);
     struct lk_rope_view view = {.set = false};
-    int64_t from = pos, next, ahead = level_first - lk_cache_position(k, level, 0, 0);
+    int64_t from = pos, ahead = level_first - lk_cache_position(k, level, 0, 0); /* of positions of the stream, by what was let go */
     float *score = item->mem.score + PAD;
-    struct lk_tiles tiles;
-    lk_tiles_begin(&tiles, k, level, level_first, pos, first_part, end_part);
-    for (;;) {
-        next = tiles.at + tiles.tile.n;
-        if (next > end) next = end;
-        for (int part = first_part; part < end_part; part++) score_rows(item, of, &tiles, part, &view, pos, next, ahead, score + (pos - a));
-        if ((pos = next) == end) break;
-        lk_tiles_next(&tiles);
+    struct lk_run run = {.most = of->unfold ? LK_TILE : rows_at_once(item, of)}; /* keys are brought back tile by tile */
+    int first_part, end_part = parts_of(item, of, &first_part);
+    lk_run_begin(&run, k, level, first_part, end_part);
+    for (; pos < end; pos += run.n) {
+        lk_run_find(&run, pos - level_first, end - level_first);
+        for (int part = first_part; part < end_part; part++) score_rows(item, level, &run, part, &view, pos - ahead, score + (pos - a));
     }
     for (int part = first_part; !of->unfold && part < end_part; part++) {
         int first, n = queries_of_part(item, of, part, &first);
@@ -249,21 +252,20 @@ static void softmax_chunk(struct item *item, int i, int64_t a, int64_t b) {
     memset(s + hi, 0, (n - hi) * sizeof *s);
 }
 
-/* Add the weighted values of a tile's rows from position pos to `next`, for the queries that the part serves. */
-static void accumulate_rows(const struct item *item, int level, const struct lk_tiles *tiles, int part, int64_t pos, int64_t next, const float *chunk) {
+/* Add the weighted values of a run's rows for the queries that the part serves. */
+static void accumulate_rows(const struct item *item, int level, const struct lk_run *run, int part, const float *chunk) {
     const struct lk_attn *attn = item->attn;
-    int first, n = queries_of_part(item, &attn->v->level[level], part, &first);
-    struct lk_tile tile = lk_tiles_part(tiles, part);
+    int first, n_q = queries_of_part(item, &attn->v->level[level], part, &first);
+    struct lk_rows rows = lk_run_rows(run, part);
     const float *weight = chunk + (size_t)first * SCORE_STRIDE;
     float *acc = sum_of(item, level, first);
-    if (next - pos == LK_TILE) {
-        attn->kern->accumulate(&tile, weight, SCORE_STRIDE, n, acc);
+    if (run->n % LK_TILE == 0) {
+        attn->kern->accumulate(&rows, weight, SCORE_STRIDE, n_q, acc);
         return;
     }
-    memset(item->mem.tile, 0, n * LK_TILE * sizeof(float));
-    for (int i = 0; i < n; i++)
-        memcpy(item->mem.tile + i * LK_TILE + (pos - tiles->at), weight + (size_t)i * SCORE_STRIDE, (next - pos) * sizeof(float));
-    attn->kern->accumulate(&tile, item->mem.tile, LK_TILE, n, acc);
+    memset(item->mem.tile, 0, n_q * LK_TILE * sizeof(float)); /* within a tile: nothing of what is beside */
+    for (int i = 0; i < n_q; i++) memcpy(item->mem.tile + i * LK_TILE + run->inside, weight + (size_t)i * SCORE_STRIDE, run->n * sizeof(float));
+    attn->kern->accumulate(&rows, item->mem.tile, LK_TILE, n_q, acc);
 }
 
 /* What the rows of [pos, end) weigh together, for queries whose part of the level has a mean. */
@@ -276,17 +278,14 @@ static void sum_weights(struct item *item, const struct lk_level *level, const f
 /* Add the weighted values of positions [pos, end) of a level. */
 static void accumulate_level(struct item *item, int level, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
     const struct lk_stream *v = item->attn->v;
-    int first_part, end_part = parts_of(item, &v->level[level], &first_part);
     const float *weight = item->mem.score + PAD;
-    struct lk_tiles tiles;
+    struct lk_run run = {.most = rows_at_once(item, &v->level[level]), .whole = true};
+    int first_part, end_part = parts_of(item, &v->level[level], &first_part);
+    lk_run_begin(&run, v, level, first_part, end_part);
     sum_weights(item, &v->level[level], weight + (pos - a), end - pos);
-    lk_tiles_begin(&tiles, v, level, level_first, pos, first_part, end_part);
-    for (;;) {
-        int64_t next = tiles.at + tiles.tile.n;
-        if (next > end) next = end;
-        for (int part = first_part; part < end_part; part++) accumulate_rows(item, level, &tiles, part, pos, next, weight + (pos - a));
-        if ((pos = next) == end) break;
-        lk_tiles_next(&tiles);
+    for (; pos < end; pos += run.n) {
+        lk_run_find(&run, pos - level_first, end - level_first);
+        for (int part = first_part; part < end_part; part++) accumulate_rows(item, level, &run, part, weight + (pos - a));
     }
 }
 
@@ -385,6 +384,8 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     struct lk_cut cut = lk_cut_work(attn);
     int n_item = cut.n_span * cut.n_qtile * cut.n_range, d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
+    struct lk_kern_state before;
+    lk_kern_enter(attn->kern, &before);
     for (int i = (ith + nth - attn->turn % nth) % nth; i < n_item; i += nth) {
         int range = i / cut.n_span % cut.n_range;
         set_item(&item, &cut, i % cut.n_span, range, i / cut.n_span / cut.n_range);
@@ -396,6 +397,7 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
         }
         finish_item(&item, range);
     }
+    lk_kern_leave(attn->kern, &before);
 }
 
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const struct lk_stream *v) {
@@ -506,6 +508,8 @@ void lk_attn_listen(const struct lk_attn *attn, int n_range, bool last, float *h
     int n_chunk = (int)((k->n_tok - k->first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK);
     int d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .n_span = 1, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
+    struct lk_kern_state before;
+    lk_kern_enter(attn->kern, &before);
     for (int i = ith; i < attn->n_head_kv * n_chunk; i += nth) {
         int64_t a = k->first + (int64_t)(i / attn->n_head_kv) * LK_ATTN_CHUNK, b = a + LK_ATTN_CHUNK < k->n_tok ? a + LK_ATTN_CHUNK : k->n_tok;
         item.head = i % attn->n_head_kv;
@@ -517,6 +521,7 @@ void lk_attn_listen(const struct lk_attn *attn, int n_range, bool last, float *h
             hear_chunk(&item, n_range, a, b, heard);
         }
     }
+    lk_kern_leave(attn->kern, &before);
 }
 
 /* Weights s [n] of a head's rows from index `at` on, to where their positions are in weight [n_tok]. */
@@ -535,7 +540,9 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
     int64_t n_pos = attn->k->n_tok, seen = lk_cut_work(attn).first;
     int d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .n_span = 1, .d = d, .mem = divide(attn->scratch, d)};
+    struct lk_kern_state before;
     memset(weight, 0, attn->n_head * n_pos * sizeof *weight);
+    lk_kern_enter(attn->kern, &before);
     for (item.head = 0; item.head < attn->n_head_kv; item.head++) {
         for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q, weight += item.n_q * n_pos) {
             int left = (tok + 1) * group - item.q0;
@@ -556,6 +563,7 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
             }
         }
     }
+    lk_kern_leave(attn->kern, &before);
 }
 
 float lk_alibi_slope(int head, int n_head, float max_bias) {

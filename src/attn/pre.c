@@ -7,12 +7,12 @@
 
 enum { D_MOST = 2 * LK_MAX_PAIR, QUERIES = 8 };
 
-void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_level *level, int head_kv, const struct lk_tile *tile,
+void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_level *level, int head_kv, const struct lk_rows *rows,
                        const float *const *q, int n_q, const struct lk_rope_view *view, float *s, size_t stride) {
     _Alignas(64) float k[D_MOST][LK_TILE];
     float seen[QUERIES * D_MOST];
     int d = attn->d_head;
-    attn->kern->score(tile, &level->unfold[head_kv].up, k[0], LK_TILE);
+    attn->kern->score(rows, &level->unfold[head_kv].up, k[0], LK_TILE);
     const float *mean = lk_basis_mean(level->basis, head_kv / level->n_head, head_kv % level->n_head, d);
     for (int c = 0; mean && c < d; c++)
         for (int t = 0; t < LK_TILE; t++) k[c][t] += mean[c];

@@ -18,9 +18,9 @@
 #include "attn/attn.h"
 #include "cache/rope.h"
 
-/* s[i * stride + t] = <q_i, rotated key of row t> for t < tile->n and queries q [n_q], each [d_head], of one
- * KV head; view: looks from the tile's first row. */
-void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_level *level, int head_kv, const struct lk_tile *tile,
+/* s[i * stride + t] = <q_i, rotated key of row t> for t < rows->n, within a tile, and queries q [n_q], each [d_head], of one
+ * KV head; view: looks from the first row. */
+void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_level *level, int head_kv, const struct lk_rows *rows,
                        const float *const *q, int n_q, const struct lk_rope_view *view, float *s, size_t stride);
 
 #endif

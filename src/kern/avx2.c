@@ -14,20 +14,36 @@ static inline void accumulate(const struct lk_avx2_dots *dots, const struct lk_t
     else lk_avx2_row_accumulate(dots, tile, p, stride, n_q, acc);
 }
 
-static void score_avx2(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+static void score_tile_avx2(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
     score(&lk_avx2_dots, tile, q, s, stride);
 }
 
-static void accumulate_avx2(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+static void accumulate_tile_avx2(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
     accumulate(&lk_avx2_dots, tile, p, stride, n_q, acc);
 }
 
-static void score_avxvnni(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+static void score_tile_avxvnni(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
     score(&lk_avxvnni_dots, tile, q, s, stride);
 }
 
-static void accumulate_avxvnni(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+static void accumulate_tile_avxvnni(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
     accumulate(&lk_avxvnni_dots, tile, p, stride, n_q, acc);
+}
+
+static void score_avx2(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
+    lk_score_tiles(rows, q, s, stride, score_tile_avx2);
+}
+
+static void accumulate_avx2(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
+    lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_tile_avx2);
+}
+
+static void score_avxvnni(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
+    lk_score_tiles(rows, q, s, stride, score_tile_avxvnni);
+}
+
+static void accumulate_avxvnni(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
+    lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_tile_avxvnni);
 }
 
 const struct lk_kern lk_kern_avx2 = {.name = "avx2",

@@ -3,7 +3,7 @@
 #ifndef LK_KERN_AVX2_H
 #define LK_KERN_AVX2_H
 
-#include "kern/kern.h"
+#include "kern/tile.h"
 
 /* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
  * and arrays of vectors become registers. */
@@ -51,7 +51,7 @@ extern const struct lk_avx2_dots lk_avx2_dots, lk_avxvnni_dots;
 void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]);
 
 /* Ask for `bytes` bytes at p, NULL for none. */
-static inline void lk_avx2_fetch(const void *p, size_t bytes) {
+LK_INLINE void lk_avx2_fetch(const void *p, size_t bytes) {
     for (size_t i = 0; p && i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
 }
 

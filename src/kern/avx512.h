@@ -15,7 +15,7 @@
 
 #include "kern/avx2.h"
 
-extern const struct lk_kern lk_kern_avx512, lk_kern_avx512vbmi;
+extern const struct lk_kern lk_kern_avx512, lk_kern_avx512vbmi, lk_kern_amx;
 
 enum {
     LK_AVX512_QUERIES = 4,  /* queries that share what is loaded                                  */
@@ -30,15 +30,26 @@ enum lk_avx512_order {
     LK_OCTETS_02_13, /* group 0: tokens 0..7 and 16..23       group 1: tokens 8..15, 24..31  */
 };
 
-/* Unpacking; cells: [LK_AVX512_CELLS], 64-byte aligned. table: 16 bytes that replace codes of up to 4 bits;
- * with fewer than 4, only the first of them count. (avx512_unpack.c) */
+/* Bytes that codes stand for. */
+struct lk_avx512_levels {
+    bool    given;
+    __m512i a, b; /* plain: four times the table; VBMI: levels by where the fields of a and b are */
+};
+
+/* Unpacking. (avx512_unpack.c) */
 struct lk_avx512_unpack {
-    /* Returns the bytes, which are the tile's own for 8 bits. table may be NULL. */
-    const uint8_t *(*k)(int bits, int d_head, const void *tile, const __m128i *table, uint8_t *cells,
+    /* table: 16 bytes that replace codes of up to 4 bits; with fewer than 4, only the first of them count. NULL: the
+     * codes themselves. */
+    void (*levels)(int bits, const __m128i *table, struct lk_avx512_levels *out);
+
+    /* Returns the bytes, which are the tile's own for 8 bits. cells: [LK_AVX512_CELLS], 64-byte aligned */
+    const uint8_t *(*k)(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, uint8_t *cells,
                         enum lk_avx512_order *order);
 
-    /* Codes of 5 to 7 bits become 2 * code - (2^bits - 1), those of 8 bits code - 128. */
-    void (*v)(int bits, int d_head, const void *tile, const __m128i *table, uint8_t *cells);
+    /* Channels [c0, c1), c0 a multiple of 16; their groups `stride` bytes apart, 64-byte aligned. Codes of 5 to 7 bits
+     * become 2 * code - (2^bits - 1), those of 8 bits code - 128. */
+    void (*v)(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, int c0, int c1, uint8_t *cells,
+              size_t stride);
 };
 
 extern const struct lk_avx512_unpack lk_avx512_unpack, lk_avx512vbmi_unpack;
@@ -70,9 +81,9 @@ __m128i lk_avx512_totals(const __m512i v[4]);
 /* ---- one file per codec ---------------------------------------------------------------------- */
 
 /* rot and int8: one scale per token, levels symmetric around zero. */
-void lk_avx512_row_score(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile, const struct lk_queries *q,
+void lk_avx512_row_score(const struct lk_avx512_unpack *unpack, const struct lk_rows *run, const struct lk_queries *q,
                          float *s, size_t stride);
-void lk_avx512_row_accumulate(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile, const float *p,
+void lk_avx512_row_accumulate(const struct lk_avx512_unpack *unpack, const struct lk_rows *run, const float *p,
                               size_t stride, int n_q, float *acc);
 
 void lk_avx512_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);

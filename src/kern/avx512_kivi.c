@@ -57,7 +57,9 @@ void lk_avx512_kivi_score(const struct lk_avx512_unpack *unpack, const struct lk
     int d = tile->d_head, bits = tile->codec->bits;
     lk_avx2_fetch(tile->next, lk_cells_bytes(bits, d));
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_K, tile->head, d);
-    const uint8_t *cells = unpack->k(bits, d, lk_kivi_tile(tile->codec, tile->head, d, tile->row0), NULL, room, &order);
+    struct lk_avx512_levels levels;
+    unpack->levels(bits, NULL, &levels);
+    const uint8_t *cells = unpack->k(bits, d, lk_kivi_tile(tile->codec, tile->head, d, tile->row0), &levels, room, &order);
     for (int i = 0; i < q->n_q; i += LK_AVX512_QUERIES, s += LK_AVX512_QUERIES * stride) {
         int n = q->n_q - i < LK_AVX512_QUERIES ? q->n_q - i : LK_AVX512_QUERIES;
         for (int j = 0; j < n; j++) fold(q->q + (size_t)(i + j) * d, half, d, j, &folded);
@@ -96,7 +98,9 @@ void lk_avx512_kivi_accumulate(const struct lk_avx512_unpack *unpack, const stru
     _Alignas(64) uint8_t cells[LK_AVX512_CELLS];
     int d = tile->d_head;
     lk_avx2_fetch(tile->next, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
-    unpack->v(tile->codec->bits, d, tile->head, NULL, cells);
+    struct lk_avx512_levels levels;
+    unpack->levels(tile->codec->bits, NULL, &levels);
+    unpack->v(tile->codec->bits, d, tile->head, &levels, 0, d, cells, LK_AVX512_ROWS * LK_TILE);
     for (int i = 0; i < n_q; i += LK_AVX512_BATCH) {
         int n = n_q - i < LK_AVX512_BATCH ? n_q - i : LK_AVX512_BATCH;
         for (int g = 0; g < d / tile->codec->group; g++)

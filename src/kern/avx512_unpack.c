@@ -18,12 +18,6 @@ struct pair {
     __m512i a, b;
 };
 
-/* Bytes that codes stand for. */
-struct levels {
-    bool    given;
-    __m512i a, b; /* plain: four times the table; VBMI: levels by where the fields of a and b are */
-};
-
 LK_INLINE __m512i all(int byte) { return _mm512_set1_epi8((char)byte); }
 
 /* Bits of each byte n places to the right; negative n: to the left. */
@@ -44,7 +38,7 @@ LK_INLINE __m512i merge(__m512i base, __m512i v, int mask) { return _mm512_terna
 /* Codes put together from their fields, then looked up. */
 LK_INLINE struct at plain_at(int bits) { return (struct at){bits & 4, bits & 6}; }
 
-LK_INLINE struct pair plain_pair(int bits, struct fields f, const struct levels *levels) {
+LK_INLINE struct pair plain_pair(int bits, struct fields f, const struct lk_avx512_levels *levels) {
     struct pair code;
     if (bits & 4) code = (struct pair){f.four, turn(f.four, 4)};
     else if (bits & 2) code = (struct pair){f.two, turn(f.two, 2)};
@@ -64,7 +58,7 @@ LK_INLINE struct pair plain_pair(int bits, struct fields f, const struct levels 
     return code;
 }
 
-static void plain_levels(int bits, const __m128i *table, struct levels *out) {
+static void plain_levels(int bits, const __m128i *table, struct lk_avx512_levels *out) {
     out->given = table && bits <= 4;
     if (out->given) out->a = out->b = _mm512_broadcast_i32x4(*table);
 }
@@ -75,7 +69,7 @@ static void plain_levels(int bits, const __m128i *table, struct levels *out) {
 
 LK_INLINE struct at vbmi_at(int bits) { return bits > 4 ? plain_at(bits) : (struct at){0, bits == 3 ? 4 : 0}; }
 
-VBMI LK_INLINE struct pair vbmi_pair(int bits, struct fields f, const struct levels *levels) {
+VBMI LK_INLINE struct pair vbmi_pair(int bits, struct fields f, const struct lk_avx512_levels *levels) {
     if (bits > 4) return plain_pair(bits, f, levels);
     __m512i a = bits == 4 ? f.four : bits == 3 ? merge(f.two, f.one, 0x30) : bits == 2 ? f.two : f.one;
     __m512i b = bits == 4 ? turn(f.four, 4) : a;
@@ -89,7 +83,7 @@ static __m512i code_in(int bits, __m512i index, bool b) {
     return merge(only(low, 3), turn(index, b ? 3 : 2), 4);
 }
 
-static void vbmi_levels(int bits, const __m128i *table, struct levels *out) {
+static void vbmi_levels(int bits, const __m128i *table, struct lk_avx512_levels *out) {
     const __m128i same = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     plain_levels(bits, table ? table : &same, out);
     if (bits > 4) return;
@@ -102,7 +96,7 @@ static void vbmi_levels(int bits, const __m128i *table, struct levels *out) {
 
 /* ---- tiles ------------------------------------------------------------------------------------ */
 
-typedef struct pair make_pair(int bits, struct fields f, const struct levels *levels);
+typedef struct pair make_pair(int bits, struct fields f, const struct lk_avx512_levels *levels);
 
 LK_INLINE __m512i load_both(const uint8_t *p, const uint8_t *upper) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)p)),
@@ -121,7 +115,7 @@ LK_INLINE struct planes planes_of(int bits, int d_head, const uint8_t *tile) {
 }
 
 /* Cells 4 quad .. 4 quad + 3 are the octets of tokens; a: octets 0 and 2, b: 1 and 3. */
-LK_INLINE void unpack_k(int bits, int d_head, const void *tile, struct at at, const struct levels *levels, make_pair *make,
+LK_INLINE void unpack_k(int bits, int d_head, const void *tile, struct at at, const struct lk_avx512_levels *levels, make_pair *make,
                         uint8_t *cells) {
     struct planes p = planes_of(bits, d_head, tile);
     for (int quad = 0; quad < d_head / 4; quad += 2) {
@@ -145,10 +139,10 @@ LK_INLINE __m512i around_zero(int bits, __m512i code) {
 
 /* Cells 8 octet .. 8 octet + 7 are the quads of tokens; two octets of channels side by side. An odd last
  * one stands beside itself. */
-LK_INLINE void unpack_v(int bits, int d_head, const void *tile, struct at at, const struct levels *levels, make_pair *make,
-                        uint8_t *cells) {
+LK_INLINE void unpack_v(int bits, int d_head, const void *tile, struct at at, const struct lk_avx512_levels *levels, make_pair *make,
+                        int c0, int c1, uint8_t *cells, size_t stride) {
     struct planes p = planes_of(bits, d_head, tile);
-    for (int octet = 0; octet < d_head / 8; octet += 2) {
+    for (int octet = c0 / 8; octet < c1 / 8; octet += 2, cells += stride) {
         int next = octet + (octet + 1 < d_head / 8);
         LK_UNROLL
         for (int i = 0; i < 4; i++) {
@@ -157,79 +151,71 @@ LK_INLINE void unpack_v(int bits, int d_head, const void *tile, struct at at, co
             if (bits & 2) f.two = turn(load_both(p.two + octet * 64 + i / 2 * 32, p.two + next * 64 + i / 2 * 32), i % 2 * 4 - at.two);
             if (bits & 1) f.one = turn(load_both(p.one + octet * 32, p.one + next * 32), 2 * i - at.one);
             struct pair out = make(bits, f, levels);
-            _mm512_store_si512(cells + octet * 256 + i * 128, around_zero(bits, out.a));
-            _mm512_store_si512(cells + octet * 256 + i * 128 + 64, around_zero(bits, out.b));
+            _mm512_store_si512(cells + i * 128, around_zero(bits, out.a));
+            _mm512_store_si512(cells + i * 128 + 64, around_zero(bits, out.b));
         }
     }
 }
 
-static void whole_bytes_v(int d_head, const uint8_t *tile, uint8_t *cells) {
-    for (int octet = 0; octet < d_head / 8; octet += 2) {
+static void whole_bytes_v(int d_head, const uint8_t *tile, int c0, int c1, uint8_t *cells, size_t stride) {
+    for (int octet = c0 / 8; octet < c1 / 8; octet += 2, cells += stride) {
         int next = octet + (octet + 1 < d_head / 8);
         for (int quad = 0; quad < 8; quad++) {
             __m512i x = load_both(tile + (octet * 8 + quad) * 32, tile + (next * 8 + quad) * 32);
-            _mm512_store_si512(cells + octet * 256 + quad * 64, _mm512_xor_si512(x, all(128)));
+            _mm512_store_si512(cells + quad * 64, _mm512_xor_si512(x, all(128)));
         }
     }
 }
 
-static const uint8_t *plain_k(int bits, int d_head, const void *tile, const __m128i *table, uint8_t *cells,
+static const uint8_t *plain_k(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, uint8_t *cells,
                               enum lk_avx512_order *order) {
-    struct levels levels;
     *order = bits == 8 ? LK_OCTETS_01_23 : LK_OCTETS_02_13;
-    plain_levels(bits, table, &levels);
     switch (bits) {
-    case 1: unpack_k(1, d_head, tile, plain_at(1), &levels, plain_pair, cells); return cells;
-    case 2: unpack_k(2, d_head, tile, plain_at(2), &levels, plain_pair, cells); return cells;
-    case 3: unpack_k(3, d_head, tile, plain_at(3), &levels, plain_pair, cells); return cells;
-    case 4: unpack_k(4, d_head, tile, plain_at(4), &levels, plain_pair, cells); return cells;
-    case 5: unpack_k(5, d_head, tile, plain_at(5), &levels, plain_pair, cells); return cells;
-    case 6: unpack_k(6, d_head, tile, plain_at(6), &levels, plain_pair, cells); return cells;
-    case 7: unpack_k(7, d_head, tile, plain_at(7), &levels, plain_pair, cells); return cells;
+    case 1: unpack_k(1, d_head, tile, plain_at(1), levels, plain_pair, cells); return cells;
+    case 2: unpack_k(2, d_head, tile, plain_at(2), levels, plain_pair, cells); return cells;
+    case 3: unpack_k(3, d_head, tile, plain_at(3), levels, plain_pair, cells); return cells;
+    case 4: unpack_k(4, d_head, tile, plain_at(4), levels, plain_pair, cells); return cells;
+    case 5: unpack_k(5, d_head, tile, plain_at(5), levels, plain_pair, cells); return cells;
+    case 6: unpack_k(6, d_head, tile, plain_at(6), levels, plain_pair, cells); return cells;
+    case 7: unpack_k(7, d_head, tile, plain_at(7), levels, plain_pair, cells); return cells;
     default: return tile;
     }
 }
 
-static void plain_v(int bits, int d_head, const void *tile, const __m128i *table, uint8_t *cells) {
-    struct levels levels;
-    plain_levels(bits, table, &levels);
+static void plain_v(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, int c0, int c1, uint8_t *cells, size_t stride) {
     switch (bits) {
-    case 1: unpack_v(1, d_head, tile, plain_at(1), &levels, plain_pair, cells); return;
-    case 2: unpack_v(2, d_head, tile, plain_at(2), &levels, plain_pair, cells); return;
-    case 3: unpack_v(3, d_head, tile, plain_at(3), &levels, plain_pair, cells); return;
-    case 4: unpack_v(4, d_head, tile, plain_at(4), &levels, plain_pair, cells); return;
-    case 5: unpack_v(5, d_head, tile, plain_at(5), &levels, plain_pair, cells); return;
-    case 6: unpack_v(6, d_head, tile, plain_at(6), &levels, plain_pair, cells); return;
-    case 7: unpack_v(7, d_head, tile, plain_at(7), &levels, plain_pair, cells); return;
-    default: whole_bytes_v(d_head, tile, cells);
+    case 1: unpack_v(1, d_head, tile, plain_at(1), levels, plain_pair, c0, c1, cells, stride); return;
+    case 2: unpack_v(2, d_head, tile, plain_at(2), levels, plain_pair, c0, c1, cells, stride); return;
+    case 3: unpack_v(3, d_head, tile, plain_at(3), levels, plain_pair, c0, c1, cells, stride); return;
+    case 4: unpack_v(4, d_head, tile, plain_at(4), levels, plain_pair, c0, c1, cells, stride); return;
+    case 5: unpack_v(5, d_head, tile, plain_at(5), levels, plain_pair, c0, c1, cells, stride); return;
+    case 6: unpack_v(6, d_head, tile, plain_at(6), levels, plain_pair, c0, c1, cells, stride); return;
+    case 7: unpack_v(7, d_head, tile, plain_at(7), levels, plain_pair, c0, c1, cells, stride); return;
+    default: whole_bytes_v(d_head, tile, c0, c1, cells, stride);
     }
 }
 
-VBMI static const uint8_t *vbmi_k(int bits, int d_head, const void *tile, const __m128i *table, uint8_t *cells,
+VBMI static const uint8_t *vbmi_k(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, uint8_t *cells,
                                   enum lk_avx512_order *order) {
-    struct levels levels;
-    vbmi_levels(bits, table, &levels);
     *order = LK_OCTETS_02_13;
     switch (bits) {
-    case 1: unpack_k(1, d_head, tile, vbmi_at(1), &levels, vbmi_pair, cells); return cells;
-    case 2: unpack_k(2, d_head, tile, vbmi_at(2), &levels, vbmi_pair, cells); return cells;
-    case 3: unpack_k(3, d_head, tile, vbmi_at(3), &levels, vbmi_pair, cells); return cells;
-    case 4: unpack_k(4, d_head, tile, vbmi_at(4), &levels, vbmi_pair, cells); return cells;
-    default: return plain_k(bits, d_head, tile, table, cells, order);
+    case 1: unpack_k(1, d_head, tile, vbmi_at(1), levels, vbmi_pair, cells); return cells;
+    case 2: unpack_k(2, d_head, tile, vbmi_at(2), levels, vbmi_pair, cells); return cells;
+    case 3: unpack_k(3, d_head, tile, vbmi_at(3), levels, vbmi_pair, cells); return cells;
+    case 4: unpack_k(4, d_head, tile, vbmi_at(4), levels, vbmi_pair, cells); return cells;
+    default: return plain_k(bits, d_head, tile, levels, cells, order);
     }
 }
 
-VBMI static void vbmi_v(int bits, int d_head, const void *tile, const __m128i *table, uint8_t *cells) {
-    struct levels levels;
-    vbmi_levels(bits, table, &levels);
+VBMI static void vbmi_v(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, int c0, int c1, uint8_t *cells, size_t stride) {
     switch (bits) {
-    case 1: unpack_v(1, d_head, tile, vbmi_at(1), &levels, vbmi_pair, cells); return;
-    case 2: unpack_v(2, d_head, tile, vbmi_at(2), &levels, vbmi_pair, cells); return;
-    case 3: unpack_v(3, d_head, tile, vbmi_at(3), &levels, vbmi_pair, cells); return;
-    case 4: unpack_v(4, d_head, tile, vbmi_at(4), &levels, vbmi_pair, cells); return;
-    default: plain_v(bits, d_head, tile, table, cells);
+    case 1: unpack_v(1, d_head, tile, vbmi_at(1), levels, vbmi_pair, c0, c1, cells, stride); return;
+    case 2: unpack_v(2, d_head, tile, vbmi_at(2), levels, vbmi_pair, c0, c1, cells, stride); return;
+    case 3: unpack_v(3, d_head, tile, vbmi_at(3), levels, vbmi_pair, c0, c1, cells, stride); return;
+    case 4: unpack_v(4, d_head, tile, vbmi_at(4), levels, vbmi_pair, c0, c1, cells, stride); return;
+    default: plain_v(bits, d_head, tile, levels, c0, c1, cells, stride);
     }
 }
 
-const struct lk_avx512_unpack lk_avx512_unpack = {.k = plain_k, .v = plain_v};
-const struct lk_avx512_unpack lk_avx512vbmi_unpack = {.k = vbmi_k, .v = vbmi_v};
+const struct lk_avx512_unpack lk_avx512_unpack = {.levels = plain_levels, .k = plain_k, .v = plain_v};
+const struct lk_avx512_unpack lk_avx512vbmi_unpack = {.levels = vbmi_levels, .k = vbmi_k, .v = vbmi_v};

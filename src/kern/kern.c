@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* syscall */
 #include "kern/kern.h"
 
 #include <stdio.h>
@@ -5,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kern/avx2.h"
 #include "kern/avx512.h"
@@ -26,6 +29,17 @@ static bool has_avx512(void) {
 }
 
 static bool has_avx512vbmi(void) { return has_avx512() && __builtin_cpu_supports("avx512vbmi"); }
+
+/* The registers are large, so Linux wants a process to ask before it uses them. */
+static bool has_amx(void) {
+#if defined(__linux__)
+    enum { REQUEST = 0x1023 /* ARCH_REQ_XCOMP_PERM */, TILE_DATA = 18, BOTH = 1 << 24 | 1 << 25 /* AMX-TILE, AMX-INT8 */ };
+    unsigned a, b, c, d;
+    return has_avx512vbmi() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BOTH) == BOTH && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
 #endif
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -37,12 +51,13 @@ static bool has_avx512vbmi(void) { return has_avx512() && __builtin_cpu_supports
 static bool has_dot_products(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 #endif
 
-enum { MOST_TABLES = 5 };
+enum { MOST_TABLES = 6 };
 
 /* Tables that this CPU can run, the fastest first; returns how many. */
 static int find_tables(const struct lk_kern *table[MOST_TABLES]) {
     int n = 0;
 #if defined(__x86_64__)
+    if (has_amx()) table[n++] = &lk_kern_amx;
     if (has_avx512vbmi()) table[n++] = &lk_kern_avx512vbmi;
     if (has_avx512()) table[n++] = &lk_kern_avx512;
     if (has_avxvnni()) table[n++] = &lk_kern_avxvnni;

@@ -2,22 +2,33 @@
  *
  * One table per instruction set, chosen once when a model is opened. The reference table, in plain
  * C over the codecs' own decode, is always there and judges the others in the tests.
- * A kernel works on one tile: LK_TILE consecutive rows (or fewer) of one head's part of a block. */
+ * A kernel works on a run of rows of one head's part of the blocks, tile after tile: LK_TILE consecutive
+ * rows, or fewer at the end. */
 #ifndef LK_KERN_KERN_H
 #define LK_KERN_KERN_H
 
 #include "codec/codec.h"
 
-/* Where a tile lies. */
-struct lk_tile {
+/* Where a run of rows lies. */
+struct lk_rows {
     const struct lk_codec *codec;
-    const void            *head;       /* the head's part of the block                    */
-    const float           *sigma;      /* [d_head] or NULL; only the reference reads it   */
-    int                    d_head, block_rows;
-    int                    row0, n;    /* rows [row0, row0 + n) of the block; row0 a multiple of
-                                          LK_TILE, 1 <= n <= LK_TILE                      */
-    const void            *next;       /* where a later tile's bytes begin, or NULL: a hint to
-                                          fetch them while this one is worked on          */
+    void *const *block;      /* the blocks that the rows are in, the first row's first       */
+    size_t       offset;     /* bytes from a block's beginning to the head's part            */
+    const float *sigma;      /* [d_head] or NULL; only the reference reads it                */
+    int          d_head, block_rows;
+    int          row0, n;    /* n >= 1 rows from row0 of block[0] on; row0 a multiple of LK_TILE and
+                                below block_rows                                             */
+    void *const *next;       /* [n_next] blocks to be fetched from while those are worked on, a piece with the last tile
+                                of each: of the first one piece next_first < next_pieces, and so on. Pieces are
+                                next_bytes long and begin at next_offset.                                            */
+    int64_t      n_next;
+    int          next_first, next_pieces;
+    size_t       next_offset, next_bytes;
+};
+
+/* What the CPU held before a thread called `enter`. */
+struct lk_kern_state {
+    _Alignas(64) unsigned char tiles[64]; /* shapes of AMX tiles, which ggml uses as well */
 };
 
 /* Queries of one KV head in the form a kernel wants: n_q rows in the codec's domain.
@@ -82,15 +93,19 @@ static inline int lk_turns_first(const struct lk_turns *turns, int pair) { retur
 static inline int lk_turns_second(const struct lk_turns *turns, int pair) { return turns->halves ? pair + turns->n_pair : 2 * pair + 1; }
 
 struct lk_kern {
-    const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "neon" */
+    const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon" */
+
+    /* A thread calls score and accumulate between these two; NULL where there is nothing to do (lk_kern_enter). */
+    void (*enter)(struct lk_kern_state *before);
+    void (*leave)(const struct lk_kern_state *before);
 
     /* s[i * stride + t] = <q_i, x_(row0 + t)> for t < n; other entries of s stay untouched or are
-     * written within [0, LK_TILE) of each row of s (the caller leaves room and ignores them). */
-    void (*score)(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
+     * written up to a multiple of LK_TILE in each row of s (the caller leaves room and ignores them). */
+    void (*score)(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride);
 
     /* acc[i * d_head + c] += sum over t < n of p[i * stride + t] * x_(row0 + t)[c], in the codec's
-     * domain, for i < n_q. p >= 0 and <= 1, entries past n up to LK_TILE are zero. */
-    void (*accumulate)(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+     * domain, for i < n_q. p >= 0 and <= 1, entries past n up to a multiple of LK_TILE are zero. */
+    void (*accumulate)(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc);
 
     /* Scores of rows that lie there as floats, channel by channel, k [d][LK_TILE], and have to be turned first:
      * s[i * stride + t] = <q_i, k_t turned> for t < LK_TILE and q [n_q][d]. turns: NULL where nothing is turned.
@@ -109,6 +124,13 @@ struct lk_kern {
     /* s[i] = exp(scale * s[i] - max) for i < n; returns their sum. */
     float (*exp_sum)(float *s, int n, float scale, float max);
 };
+
+static inline void lk_kern_enter(const struct lk_kern *kern, struct lk_kern_state *before) {
+    if (kern->enter) kern->enter(before);
+}
+static inline void lk_kern_leave(const struct lk_kern *kern, const struct lk_kern_state *before) {
+    if (kern->leave) kern->leave(before);
+}
 
 extern const struct lk_kern lk_kern_reference;
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kern/kern.h"
+#include "kern/tile.h"
 
 /* Row row0 + t of a tile in the codec's domain: T x, where lk_codec_query is T^-T, that is
  * H (x / sigma) for rot. x: [d_head] */
@@ -14,7 +14,7 @@ static void row_in_domain(const struct lk_tile *tile, enum lk_side side, int t, 
     lk_codec_query(tile->codec, tile->d_head, tile->sigma ? inverse : NULL, x, x);
 }
 
-static void score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
     float x[LK_MAX_D_HEAD];
     for (int t = 0; t < tile->n; t++) {
         row_in_domain(tile, LK_K, t, x);
@@ -26,13 +26,19 @@ static void score(const struct lk_tile *tile, const struct lk_queries *q, float 
     }
 }
 
-static void accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
+static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
     float x[LK_MAX_D_HEAD];
     for (int t = 0; t < tile->n; t++) {
         row_in_domain(tile, LK_V, t, x);
         for (int i = 0; i < n_q; i++)
             for (int c = 0; c < tile->d_head; c++) acc[(size_t)i * tile->d_head + c] += p[i * stride + t] * x[c];
     }
+}
+
+static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) { lk_score_tiles(rows, q, s, stride, score_tile); }
+
+static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
+    lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_tile);
 }
 
 static float max(const float *s, int n) {

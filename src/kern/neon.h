@@ -12,7 +12,7 @@
 
 #include <arm_neon.h>
 
-#include "kern/kern.h"
+#include "kern/tile.h"
 
 /* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
  * and arrays of vectors become registers. */

@@ -1,0 +1,32 @@
+/* Rows of a level as kernels take them (kern.h): runs that begin with a tile and end where is wanted, and what lies
+ * before or behind whole tiles, within one tile.
+ *
+ * A run's blocks hold the rows of all parts side by side. While they are worked on, part after part, what
+ * follows is fetched in the order of memory. */
+#ifndef LK_ATTN_ROWS_H
+#define LK_ATTN_ROWS_H
+
+#include "cache/cache.h"
+#include "kern/kern.h"
+
+struct lk_run {
+    const struct lk_stream *stream;
+    int     level, first_part, end_part; /* parts that will be read, in this order                         */
+    int     ahead;                       /* pieces between what is worked on and what is fetched           */
+    int     most;                        /* rows of a run; set by the caller, as is whole                  */
+    bool    whole;                       /* runs end with a tile, unless they lie within one               */
+    int64_t block;                       /* of the tile that has the first row                             */
+    int     n_block, row0;               /* blocks that the run is in; the tile's first row in its block   */
+    int     inside, n;                   /* the first row's place in the tile, and rows; inside + n <= LK_TILE
+                                            where inside > 0                                               */
+};
+
+void lk_run_begin(struct lk_run *run, const struct lk_stream *stream, int level, int first_part, int end_part);
+
+/* Find a run of the level's rows [at, end), counted from its first one, that begins at `at`. */
+void lk_run_find(struct lk_run *run, int64_t at, int64_t end);
+
+/* The run's rows of one part, and those before it in its first tile. */
+struct lk_rows lk_run_rows(const struct lk_run *run, int part);
+
+#endif

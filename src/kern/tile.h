@@ -1,0 +1,53 @@
+/* A run of rows, tile by tile: what kernels work on. */
+#ifndef LK_KERN_TILE_H
+#define LK_KERN_TILE_H
+
+#include "kern/kern.h"
+
+struct lk_tile {
+    const struct lk_codec *codec;
+    const void            *head;       /* the head's part of the block                    */
+    const float           *sigma;      /* [d_head] or NULL                                */
+    int                    d_head, block_rows;
+    int                    row0, n;    /* rows [row0, row0 + n) of the block; row0 a multiple of
+                                          LK_TILE, 1 <= n <= LK_TILE                      */
+    const void            *next;       /* where a later tile's bytes begin, or NULL: a hint to
+                                          fetch them while this one is worked on          */
+};
+
+static inline int lk_rows_tiles(const struct lk_rows *rows) { return (rows->n + LK_TILE - 1) / LK_TILE; }
+
+/* Tile i < lk_rows_tiles() of them. */
+static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
+    int row = rows->row0 + i * LK_TILE, b = i, left = rows->n - i * LK_TILE, piece;
+    if (rows->block_rows == LK_TILE) row = 0;
+    else b = row / rows->block_rows, row %= rows->block_rows;
+    struct lk_tile tile = {.codec = rows->codec, .sigma = rows->sigma, .d_head = rows->d_head, .block_rows = rows->block_rows, .row0 = row};
+    tile.head = (const char *)rows->block[b] + rows->offset;
+    tile.n = left < LK_TILE ? left : LK_TILE;
+    if (row + LK_TILE < rows->block_rows) return tile;
+    int64_t later = 0;
+    for (piece = rows->next_first + b; piece >= rows->next_pieces && later < rows->n_next; piece -= rows->next_pieces) later++;
+    if (later < rows->n_next) tile.next = (const char *)rows->next[later] + rows->next_offset + piece * rows->next_bytes;
+    return tile;
+}
+
+/* kern.h's score and accumulate, by what does one tile. */
+typedef void lk_score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride);
+typedef void lk_accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc);
+
+static inline void lk_score_tiles(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride, lk_score_tile *score) {
+    for (int i = 0; i < lk_rows_tiles(rows); i++) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score(&tile, q, s + i * LK_TILE, stride);
+    }
+}
+
+static inline void lk_accumulate_tiles(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc, lk_accumulate_tile *accumulate) {
+    for (int i = 0; i < lk_rows_tiles(rows); i++) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate(&tile, p + i * LK_TILE, stride, n_q, acc);
+    }
+}
+
+#endif
