@@ -45,6 +45,7 @@ static const struct setup setups[] = {
     {"sink 4: f16; body: k=latent(pre)+rot3 v=latent50%+rot3; window 64: f16", 9, 3, 64, 0, 0, {3, 3}, false, false},
     {"body: k=latent70%(pre) v=f16; window 20: f16", 8, 4, 32, 75, 0, {2, 0}, true, true},
     {"body: k=latent50%(pre)+kivi4 v=rot2; recent 40: k=latent100%(pre)+int8 v=rot4", 6, 2, 64, 0, 8, {1, 0}, false, true},
+    {"body: k=latent45%(pre)+rot2(nomean) v=f16; recent 90: k=latent80%(pre)+rot6 v=f16; window 20: f16", 6, 3, 40, 0, 0, {3, 0}, false, true},
     {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 8, 0, 0, {2, 35}, false, false},
     {"sink 4: f16; body: none; window 100: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
     {"sink 40: f16; body: none; recent 200: rot5; window 33: f16", 4, 2, 80, 0, 8, {0, 0}, false, false},
@@ -187,7 +188,7 @@ static double error_of_more(struct lk_attn *a, int n_thread, const float *out) {
 static void check(const struct setup *setup, const struct lk_kern *kern, int n_rows, int n_tok, int n_thread, double limit) {
     struct random r = {(uint64_t)n_rows * 31 + n_tok};
     uint8_t is_swa = setup->n_swa > 0;
-    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_swa = setup->n_swa, .is_swa = &is_swa};
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_swa = setup->n_swa, .is_swa = &is_swa, .kern = kern};
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
     struct lk_basis basis[2] = {{0}, {0}};

@@ -213,6 +213,9 @@ static void test_resume(void **state) {
     assert_int_equal(again->n_tok, 600);
     assert_int_equal(lk_statistics_read(again, model, text, TOKENS, stats_path, NULL, NULL, &err), LK_OK);
     assert_true(same_moments(whole, again));
+    assert_int_equal(lk_statistics_resume(part, stats_path, &err), LK_OK); /* it was saved at its end, too */
+    assert_int_equal(part->n_tok, TOKENS);
+    assert_true(same_moments(whole, part));
 
     /* A text that differs in its last token, and other windows. */
     struct lk_statistics *other;
@@ -382,6 +385,35 @@ static void test_methods(void **state) {
     check_method("llama-mha", (struct lk_compress_opts){.method = LK_KVHEADS, .group = 4, .svd = LK_SVD_PLAIN}, 0, 1, 1, 80);
 }
 
+static bool nothing_to_read(void *user, uint64_t done, uint64_t total) {
+    (void)user, (void)total;
+    return done > TOKENS; /* the units of fitting come behind the text's */
+}
+
+/* What was gathered for one basis makes every other one of the same groups. */
+static void test_kept_statistics(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    struct lk_compress_opts opts = {.method = LK_PALU, .n_ctx = 200}, other = {.method = LK_PALU, .svd = LK_SVD_OUTPUT, .n_ctx = 200, .mean = true, .progress = nothing_to_read};
+    struct lk_compress *first, *kept, *fresh;
+    lk_err err = {0};
+    assert_int_equal(lk_compress_new(&first, model, &opts, text, TOKENS, &err), LK_OK);
+    assert_int_equal(lk_compress_read(first, text, TOKENS, stats_path, &err), LK_OK);
+    lk_compress_free(first);
+    assert_int_equal(lk_compress_new(&kept, model, &other, text, TOKENS, &err), LK_OK);
+    if (lk_compress_read(kept, text, TOKENS, stats_path, &err) != LK_OK || lk_compress_fit(kept, &err) != LK_OK) fail_msg("%s", err.msg);
+    unlink(stats_path);
+    other.progress = NULL;
+    fresh = make(model, &other);
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        const struct lk_basis *a = lk_compress_basis(kept, 1, side), *b = lk_compress_basis(fresh, 1, side);
+        assert_memory_equal(a->down, b->down, (size_t)a->n_group * a->n_comp * a->width * sizeof *a->down);
+    }
+    lk_compress_free(kept);
+    lk_compress_free(fresh);
+    lk_model_free(model);
+}
+
 /* Weights alone make a basis, the same as with a text. */
 static void test_plain_without_text(void **state) {
     (void)state;
@@ -543,7 +575,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rotation), cmocka_unit_test(test_first_layer),        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_methods),  cmocka_unit_test(test_plain_without_text), cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fisher_ranks),
+        cmocka_unit_test(test_fisher_ranks), cmocka_unit_test(test_kept_statistics),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);

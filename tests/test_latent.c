@@ -363,6 +363,40 @@ static void test_bytes_are_the_ledgers(void **state) {
     }
 }
 
+/* Of what brings keys before RoPE back, a cache for given kernels keeps what these read of its codes; one for any
+ * kernels keeps floats besides, which the reference reads. */
+static void test_unfolded_bases_are_small(void **state) {
+    (void)state;
+    static const struct {
+        const char *recipe;
+        int code_bytes; /* of a number */
+    } row[] = {{"k=latent50%(pre)+rot3(nomean) v=f16", 1}, {"k=latent50%(pre)+rot3 v=f16", 5}, {"k=latent50%(pre)+rot6(nomean) v=f16", 4}, {"k=latent50%(pre) v=f16", 0}};
+    const struct lk_kern *kern[] = {NULL, lk_kern_choose("reference"), lk_kern_choose(NULL)};
+    struct random r = {5};
+    struct bases b;
+    make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 3; k++) {
+            struct lk_ledger ledger = {0}, plain = {0};
+            struct lk_cache_shape shape = shape_of(&b);
+            struct lk_cache *cache, *rows;
+            lk_recipe *recipe, *f16;
+            shape.kern = kern[k];
+            assert_int_equal(lk_recipe_parse(&recipe, row[i].recipe, NULL), LK_OK);
+            assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
+            rows = new_cache(&f16, "f16", &b, &plain);
+            size_t numbers = (size_t)N_LAYER * N_HEAD_KV * D_HEAD * D_HEAD; /* half of two heads' channels */
+            bool floats = kern[k] != kern[2] || kern[2] == kern[1] || row[i].code_bytes == 0;
+            size_t least = numbers * ((floats ? sizeof(float) : 0) + row[i].code_bytes), most = least + least / 4 + N_LAYER * 4096;
+            uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
+            if (bytes < least || bytes > most) fail_msg("%s, kernels %d: %lu bytes, not %zu to %zu", row[i].recipe, k, (unsigned long)bytes, least, most);
+            lk_cache_free(cache), lk_cache_free(rows);
+            lk_recipe_free(recipe), lk_recipe_free(f16);
+            assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_SCRATCH), 0);
+        }
+    free_bases(&b);
+}
+
 static void test_mistakes_are_told(void **state) {
     (void)state;
     static const struct {
@@ -426,6 +460,7 @@ int main(void) {
         cmocka_unit_test(test_rows_are_projected),        cmocka_unit_test(test_truncation_is_recomputation),
         cmocka_unit_test(test_full_rank_is_exact),        cmocka_unit_test(test_fused_output_is_the_same),
         cmocka_unit_test(test_fill_is_append_and_settle), cmocka_unit_test(test_bytes_are_the_ledgers),
+        cmocka_unit_test(test_unfolded_bases_are_small),
         cmocka_unit_test(test_mistakes_are_told),         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

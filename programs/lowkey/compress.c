@@ -52,7 +52,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {0, "fisher-ctx", "N", "in windows of so many (default 512)", OPT_INT, &a->fisher_ctx, 2, 1 << 16},
              {0, "palu-code", NULL, "Fisher information as Palu's code takes it, not as its paper says", OPT_FLAG, &a->palu_code, 0, 0},
              {0, "seed", "N", "of the text 'self' (default 0)", OPT_INT, &a->seed, 0, UINT32_MAX},
-             {0, "keep", NULL, "keep the statistics (OUTPUT.stats), for other ranks of the same groups", OPT_FLAG, &a->keep, 0, 0},
+             {0, "keep", NULL, "keep the statistics (OUTPUT.stats), for other bases of the same groups", OPT_FLAG, &a->keep, 0, 0},
          }},
         model_options(&a->model),
     };

@@ -56,7 +56,7 @@ static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *rec
         lk_status status = lk_level_shape(&stream->level[i], rule, shape, layer, side, err);
         if (status == LK_OK && i > 0) status = check_rank(stream, i - 1, layer, err);
         if (status == LK_OK && rule->codec.sigma) status = lk_equaliser_add(stream, i, cache->ledger, err);
-        if (status == LK_OK) status = lk_unfold_new(stream, i, shape->n_head_kv, shape->d_head, cache->ledger, err);
+        if (status == LK_OK) status = lk_unfold_new(stream, i, shape, cache->ledger, err);
         if (status != LK_OK) return status;
     }
     return check_slots(stream, err);
@@ -110,8 +110,7 @@ void lk_cache_free(struct lk_cache *cache) {
             for (int side = 0; side < 2; side++) {
                 struct lk_stream *stream = &cache->stream[layer][side];
                 for (int i = 0; i < 2; i++) lk_equaliser_free(&stream->equaliser[i], cache->ledger);
-                for (int i = 0; i < stream->n_level; i++)
-                    lk_unfold_free(&stream->level[i], cache->shape.n_head_kv, cache->shape.d_head, cache->ledger);
+                for (int i = 0; i < stream->n_level; i++) lk_unfold_free(&stream->level[i], cache->shape.n_head_kv, cache->ledger);
             }
         lk_release(cache->ledger, LK_FOR_OTHER, cache->stream, cache->shape.n_layer * sizeof *cache->stream);
     }

@@ -25,6 +25,7 @@ struct lk_cache_shape {
     const struct lk_basis *const *basis; /* [LK_N_BASIS] of [n_layer] or NULL, or NULL: no sidecar; borrowed */
     const struct lk_rope *rope; /* [2] of layers with full attention, of sliding ones; NULL: K is not rotated; borrowed */
     int64_t        n_ctx;  /* longest context that the model was trained for   */
+    const struct lk_kern *kern; /* what will score keys; NULL: any             */
 };
 
 struct lk_level {

@@ -13,7 +13,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     return (struct lk_cache_shape){.n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
                                    .n_swa = hp->n_swa, .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL,
                                    .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
-                                   .rope = model->rope, .n_ctx = hp->n_ctx_train};
+                                   .rope = model->rope, .n_ctx = hp->n_ctx_train, .kern = model->kern};
 }
 
 static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {

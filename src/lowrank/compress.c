@@ -108,7 +108,8 @@ lk_status lk_compress_new(struct lk_compress **out, struct lk_model *model, cons
     c->n_tok = n_tok;
     c->text_hash = lk_hash(LK_HASH_BEGIN, tok, n_tok * sizeof *tok);
     lk_status status = choose(c, err);
-    struct lk_statistics_opts want = {.queries = c->opts.svd == LK_SVD_OUTPUT && c->group[LK_BASIS_K] > 0, .n_ctx = c->opts.n_ctx, .skip = c->opts.skip};
+    /* Queries whether they are wanted or not: so what is kept serves every kind of basis. */
+    struct lk_statistics_opts want = {.queries = c->group[LK_BASIS_K] > 0, .n_ctx = c->opts.n_ctx, .skip = c->opts.skip};
     memcpy(want.group, c->group, sizeof want.group);
     if (status == LK_OK && (n_tok > 0 || c->opts.svd != LK_SVD_PLAIN)) status = lk_statistics_new(&c->statistics, model, &want, tok, n_tok, &c->ledger, err);
     if (status == LK_OK && by_fisher(c)) status = choose_fisher(c, err);

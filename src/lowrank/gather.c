@@ -107,6 +107,7 @@ static lk_status read_window(struct gather *g, size_t n, size_t n_tok, lk_progre
 static lk_status read_all(struct gather *g, const int32_t *tok, size_t n_tok, const char *path, lk_progress progress, void *user, lk_err *err) {
     const double save_every = 10;
     struct lk_statistics *s = g->s;
+    size_t begun = s->n_tok;
     double saved = now();
     while (s->n_tok < n_tok) {
         size_t left = n_tok - s->n_tok, n = left < (size_t)s->opts.n_ctx ? left : (size_t)s->opts.n_ctx;
@@ -114,12 +115,12 @@ static lk_status read_all(struct gather *g, const int32_t *tok, size_t n_tok, co
         lk_status status = read_window(g, n, n_tok, progress, user, err);
         if (status != LK_OK) return status;
         s->n_tok += n;
-        if (!path || now() - saved < save_every) continue;
+        if (!path || s->n_tok == n_tok || now() - saved < save_every) continue;
         status = lk_statistics_save(s, path, err);
         if (status != LK_OK) return status;
         saved = now();
     }
-    return LK_OK;
+    return path && n_tok > begun ? lk_statistics_save(s, path, err) : LK_OK;
 }
 
 lk_status lk_statistics_read(struct lk_statistics *s, struct lk_model *model, const int32_t *tok, size_t n_tok, const char *path,

@@ -35,8 +35,8 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
                             const int32_t *tok, size_t n_tok, struct lk_ledger *ledger, lk_err *err);
 void      lk_statistics_free(struct lk_statistics *s);
 
-/* Read the text on from where the statistics stand. Every ten seconds, at a window's end, they are saved to
- * `path` (NULL: they are not). `progress` counts tokens of the text. After a failure, statistics must
+/* Read the text on from where the statistics stand. Every ten seconds, at a window's end, and at the text's end they
+ * are saved to `path` (NULL: they are not). `progress` counts tokens of the text. After a failure, statistics must
  * not be used; the file holds those of an earlier moment. */
 lk_status lk_statistics_read(struct lk_statistics *s, struct lk_model *model, const int32_t *tok, size_t n_tok, const char *path,
                              lk_progress progress, void *user, lk_err *err);
