@@ -94,7 +94,7 @@ static lk_status open_trials(struct run *r, lk_err *err) {
             struct trial *trial = &r->trial[t][i];
             trial->score = malloc(lk_compare_scored(r->n_ctx) * sizeof *trial->score);
             status = lk_session_new(&trial->session, r->model, r->recipe[i], &opts, err);
-            if (status == LK_OK && r->recipe[i]->absorbs && r->of[i]) status = lk_session_absorb(trial->session, r->of[i], err);
+            if (status == LK_OK && r->recipe[i]->absorbs == LK_ABSORB_LESS && r->of[i]) status = lk_session_absorb(trial->session, r->of[i], err);
         }
     return status;
 }
