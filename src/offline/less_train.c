@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { PATH_CAP = 4096, NORM_SEQUENCES = 8, LEVEL_QUERIES = 16, QUARTERS = 4 };
-static const double SHARE = 0.2; /* of a state before anything is learned */
+static const double untrained_share = 0.2; /* of a state before anything is learned */
 
 /* What a layer's training has come to, as its file holds it before 4 n_weight + n_head floats: weights,
  * Adam's moments, the best weights, levels. */
@@ -179,8 +179,8 @@ static lk_status show(struct training *t, int seq, uint64_t seed, lk_err *err) {
     return LK_OK;
 }
 
-/* Raise the levels by what makes the states of networks that have learned nothing weigh SHARE of the rows that are
- * left: by 1/n of the mean logarithm over some queries of this example, which is one of n. */
+/* Raise the levels by what makes the states of networks that have learned nothing weigh untrained_share of the rows that
+ * are left: by 1/n of the mean logarithm over some queries of this example, which is one of n. */
 static void raise_levels(struct training *t, const struct lk_less_example *ex, const struct lk_less_kernels *kernels, int n) {
     const struct lk_less_shape *s = &t->size.shape;
     int d = s->d_head, group = s->n_head / s->n_head_kv;
@@ -202,7 +202,7 @@ static void raise_levels(struct training *t, const struct lk_less_example *ex, c
                 for (int c = 0; c < d; c++) x[c] = lk_unhalf(ex->q[at * d + c]);
                 lk_less_phi(s, kernels, h, x, phi, work);
                 for (int r = 0; r < s->n_feature; r++) sum += phi[r] * z[r];
-                t->net->level[h] += (float)(log(SHARE / sum) + ex->log_sum[at]) / (float)(n * LEVEL_QUERIES);
+                t->net->level[h] += (float)(log(untrained_share / sum) + ex->log_sum[at]) / (float)(n * LEVEL_QUERIES);
             }
         }
     }
