@@ -7,13 +7,14 @@
  * two layers' attention; this time does not count. Rows are noise. Prints, for each of three runs, the time
  * of a token, of a token's row of one KV head, and the packed bytes read per second. */
 #define _DEFAULT_SOURCE /* clock_gettime */
+#include "bench.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "attn/attn.h"
 #include "base/ledger.h"
@@ -39,12 +40,6 @@ struct job {
     uint64_t      sum;
 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* All threads meet; they spin, as ggml's do. */
 static void meet(struct world *w) {
     int round = atomic_load(&w->round);
@@ -68,12 +63,12 @@ static void *decode(void *arg) {
             attn.k = &w->cache->stream[layer][LK_K];
             attn.v = &w->cache->stream[layer][LK_V];
             meet(w);
-            double start = now();
+            double start = bench_now();
             lk_attn_items(&attn, job->ith, w->n_thread);
             meet(w);
             lk_attn_combine(&attn, lk_attn_ranges(&attn, attn.k, attn.v), job->ith, w->n_thread);
             meet(w);
-            if (job->ith == 0) w->seconds += now() - start;
+            if (job->ith == 0) w->seconds += bench_now() - start;
         }
     return NULL;
 }

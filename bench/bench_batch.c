@@ -11,29 +11,14 @@
  *   cache MiB  of all sessions, from their ledgers
  *
  * The depth's rows are those of 256 random tokens, over and over: their cost is that of a text's. */
-#define _DEFAULT_SOURCE /* clock_gettime */
+#include "bench.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MOST = 64, SOURCE = 256, MOST_STEPS = 4096 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void check(lk_status status, const lk_err *err) {
-    if (status == LK_OK) return;
-    fprintf(stderr, "bench_batch: %s\n", err->msg);
-    exit(1);
-}
-
-static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
 struct setup {
     lk_model   *model;
@@ -53,12 +38,12 @@ static lk_session *open_deep(const struct setup *s) {
     int32_t tok[SOURCE], n_vocab = lk_model_get_info(s->model).n_vocab;
     for (int i = 0; i < SOURCE; i++) tok[i] = (int32_t)((i * 2654435761u >> 7) % (uint32_t)n_vocab);
     lk_session_opts opts = {.n_ctx = (int32_t)(s->depth + MOST_STEPS)};
-    check(lk_recipe_parse(&f16, "f16", &err), &err);
-    check(lk_session_new(&source, s->model, f16, &opts, &err), &err);
-    check(lk_session_sync(source, tok, SOURCE, NULL, &err), &err);
-    check(lk_session_new(&deep, s->model, s->recipe, &opts, &err), &err);
-    check(lk_session_sync(deep, tok, s->depth < SOURCE ? s->depth : SOURCE, NULL, &err), &err);
-    if (s->depth > SOURCE) check(lk_session_repeat(deep, source, s->depth - SOURCE, &err), &err);
+    bench_check(lk_recipe_parse(&f16, "f16", &err), &err);
+    bench_check(lk_session_new(&source, s->model, f16, &opts, &err), &err);
+    bench_check(lk_session_sync(source, tok, SOURCE, NULL, &err), &err);
+    bench_check(lk_session_new(&deep, s->model, s->recipe, &opts, &err), &err);
+    bench_check(lk_session_sync(deep, tok, s->depth < SOURCE ? s->depth : SOURCE, NULL, &err), &err);
+    if (s->depth > SOURCE) bench_check(lk_session_repeat(deep, source, s->depth - SOURCE, &err), &err);
     lk_session_free(source);
     lk_recipe_free(f16);
     return deep;
@@ -68,8 +53,8 @@ static lk_session *open_copy(const struct setup *s) {
     lk_err err = {0};
     lk_session *copy;
     lk_session_opts opts = {.n_ctx = (int32_t)(s->depth + MOST_STEPS)};
-    check(lk_session_new(&copy, s->model, s->recipe, &opts, &err), &err);
-    check(lk_session_copy(copy, s->session[0], &err), &err);
+    bench_check(lk_session_new(&copy, s->model, s->recipe, &opts, &err), &err);
+    bench_check(lk_session_copy(copy, s->session[0], &err), &err);
     return copy;
 }
 
@@ -78,12 +63,12 @@ static double median_build(struct setup *s, int n) {
     lk_err err = {0};
     struct lk_graph *g = &s->batch->pass.graph;
     for (int i = 0; i < 9; i++) {
-        double began = now();
+        double began = bench_now();
         g->n_tok = 0; /* forget the shape */
-        check(lk_pass_build(&s->batch->pass, n, n, &err), &err);
-        seconds[i] = now() - began;
+        bench_check(lk_pass_build(&s->batch->pass, n, n, &err), &err);
+        seconds[i] = bench_now() - began;
     }
-    qsort(seconds, 9, sizeof *seconds, by_size);
+    qsort(seconds, 9, sizeof *seconds, bench_by_size);
     return seconds[4];
 }
 
@@ -95,14 +80,14 @@ static void measure(struct setup *s, int n) {
     double cache = 0;
     for (int step = -1; step < s->steps; step++) { /* the first is not timed */
         for (int i = 0; i < n; i++) item[i] = (lk_batch_item){.session = s->session[i], .tok = &tok, .n_tok = 1};
-        double began = now();
-        check(lk_batch_eval(s->batch, item, n, &err), &err);
-        if (step >= 0) seconds[step] = now() - began;
-        for (int i = 0; i < n; i++) check(item[i].err.code, &item[i].err);
+        double began = bench_now();
+        bench_check(lk_batch_eval(s->batch, item, n, &err), &err);
+        if (step >= 0) seconds[step] = bench_now() - began;
+        for (int i = 0; i < n; i++) bench_check(item[i].err.code, &item[i].err);
         tok = (tok * 7 + 1) % 1000;
     }
     for (int i = 0; i < n; i++) cache += (double)lk_session_get_stats(s->session[i]).cache_bytes / (1 << 20);
-    qsort(seconds, s->steps, sizeof *seconds, by_size);
+    qsort(seconds, s->steps, sizeof *seconds, bench_by_size);
     double pass = seconds[s->steps / 2];
     if (s->single == 0) s->single = 1 / pass;
     printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass, 1e3 * median_build(s, n), cache);
@@ -116,9 +101,9 @@ int main(int argc, char **argv) {
     if (s.depth < 1 || s.steps < 1 || s.steps > MOST_STEPS / 16) return fprintf(stderr, "bench_batch: depth at least 1, steps 1 to %d\n", MOST_STEPS / 16), 2;
     int n[16] = {1, 4, 16}, n_n = 3;
     for (int i = 5; i < argc && i < 21; i++, n_n = i - 5) n[i - 5] = (int)strtol(argv[i], NULL, 10);
-    check(lk_model_open(&s.model, argv[1], NULL, &err), &err);
-    check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
-    check(lk_batch_new(&s.batch, s.model, &err), &err);
+    bench_check(lk_model_open(&s.model, argv[1], NULL, &err), &err);
+    bench_check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
+    bench_check(lk_batch_new(&s.batch, s.model, &err), &err);
     printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  cache MiB\n", lk_recipe_text(s.recipe), s.depth,
            lk_model_get_info(s.model).n_threads, lk_model_get_info(s.model).kernels);
     s.session[0] = open_deep(&s);

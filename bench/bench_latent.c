@@ -7,12 +7,12 @@
  * token's attention in all layers, and how many times faster that is than with whole half floats (rank 50 % at Palu's
  * 64k: 1.89 with K before RoPE, 2.91 with codes). Then keys before RoPE alone: the fused way (attn/pre.h) beside
  * bringing all of them back to memory before they are read. */
-#define _DEFAULT_SOURCE /* clock_gettime */
+#include "bench.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "attn/attn.h"
 #include "attn/pre.h"
@@ -38,12 +38,6 @@ struct world {
     const struct lk_basis *bases[LK_N_BASIS];
     struct lk_rope         rope[2];
 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int fail(const char *what) {
     fprintf(stderr, "bench_latent: %s\n", what);
@@ -170,22 +164,22 @@ static void score_apart(struct world *w, float *room, float *s) {
 
 /* Seconds of one call, the least of several. */
 static double time_keys(struct world *w, void (*score)(struct world *, float *, float *), float *room, float *s) {
-    double least = INFINITY, until = now() + RUN_SECONDS;
+    double least = INFINITY, until = bench_now() + RUN_SECONDS;
     do {
-        double start = now();
+        double start = bench_now();
         score(w, room, s);
-        if (now() - start < least) least = now() - start;
-    } while (now() < until);
+        if (bench_now() - start < least) least = bench_now() - start;
+    } while (bench_now() < until);
     return least;
 }
 
 static double time_attention(struct world *w) {
-    double least = INFINITY, until = now() + RUN_SECONDS;
+    double least = INFINITY, until = bench_now() + RUN_SECONDS;
     do {
-        double start = now();
+        double start = bench_now();
         attend(w);
-        if (now() - start < least) least = now() - start;
-    } while (now() < until);
+        if (bench_now() - start < least) least = bench_now() - start;
+    } while (bench_now() < until);
     return least;
 }
 

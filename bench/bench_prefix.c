@@ -7,55 +7,24 @@
  * 50 more tokens: the time until there are logits when all is read at once, and when a session that stands after
  * the beginning is copied and reads the rest. What that changes: both predict the text's next 256 tokens, and so
  * does a full cache that read all at once; KL from the full cache's distributions, and between the two. */
-#define _DEFAULT_SOURCE /* clock_gettime */
+#include "bench.h"
 #include "lowkey.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ANSWERS = 16, ANSWER = 64, REST = 50, SCORED = 256, COPIES = 9 };
 
 static lk_model *model;
 static int32_t n_vocab;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void check(lk_status status, const lk_err *err) {
-    if (status == LK_OK) return;
-    fprintf(stderr, "bench_prefix: %s\n", err->msg);
-    exit(1);
-}
-
-static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
-
-static int32_t *read_tokens(const char *path, size_t *n) {
-    enum { MOST = 1 << 17 };
-    lk_err err = {0};
-    int32_t *tok;
-    char *text = malloc(MOST);
-    FILE *file = fopen(path, "rb");
-    if (!text || !file) return fprintf(stderr, "bench_prefix: cannot read %s\n", path), NULL;
-    size_t len = fread(text, 1, MOST, file);
-    while (len > 0 && len == MOST && (text[len - 1] & 0xC0) == 0x80) len--; /* not inside a character */
-    if (len == MOST) len--;
-    fclose(file);
-    check(lk_tokenize(model, text, len, true, &tok, n, &err), &err);
-    free(text);
-    return tok;
-}
-
 static lk_session *open_session(const lk_recipe *recipe, size_t n_ctx) {
     lk_session *session;
     lk_err err = {0};
     lk_session_opts opts = {.n_ctx = (int32_t)n_ctx};
-    check(lk_session_new(&session, model, recipe, &opts, &err), &err);
+    bench_check(lk_session_new(&session, model, recipe, &opts, &err), &err);
     return session;
 }
 
@@ -77,15 +46,15 @@ static void answers(const lk_recipe *recipe, const int32_t *tok, size_t n_tok) {
     lk_err err = {0};
     double took[ANSWERS - 1];
     for (int i = 0; i < ANSWERS; i++) session[i] = open_session(recipe, n_tok + ANSWER);
-    check(lk_batch_new(&batch, model, &err), &err);
-    check(lk_session_sync(session[0], tok, n_tok, NULL, &err), &err);
+    bench_check(lk_batch_new(&batch, model, &err), &err);
+    bench_check(lk_session_sync(session[0], tok, n_tok, NULL, &err), &err);
     uint64_t one = lk_session_get_stats(session[0]).cache_bytes;
     for (int i = 1; i < ANSWERS; i++) {
-        double began = now();
-        check(lk_session_copy(session[i], session[0], &err), &err);
-        took[i - 1] = now() - began;
+        double began = bench_now();
+        bench_check(lk_session_copy(session[i], session[0], &err), &err);
+        took[i - 1] = bench_now() - began;
     }
-    qsort(took, ANSWERS - 1, sizeof *took, by_size);
+    qsort(took, ANSWERS - 1, sizeof *took, bench_by_size);
     uint64_t begun = all_bytes(session, ANSWERS), alone = 0;
     for (int t = 0; t < ANSWER; t++) {
         lk_batch_item item[ANSWERS];
@@ -94,7 +63,7 @@ static void answers(const lk_recipe *recipe, const int32_t *tok, size_t n_tok) {
             next[i] = tok[(size_t)(i * 97 + t) % n_tok];
             item[i] = (lk_batch_item){.session = session[i], .tok = &next[i], .n_tok = 1};
         }
-        check(lk_batch_eval(batch, item, ANSWERS, &err), &err);
+        bench_check(lk_batch_eval(batch, item, ANSWERS, &err), &err);
     }
     for (int i = 0; i < ANSWERS; i++) alone += lk_session_get_stats(session[i]).cache_bytes;
     printf("%s, %d sessions after %zu tokens: one holds %.2f MiB, all %.2f (alone %.2f); %d tokens later all %.2f (alone %.2f)\n", lk_recipe_text(recipe),
@@ -124,23 +93,23 @@ static void beginning(const lk_recipe *recipe, const lk_recipe *full, const int3
     lk_session *kept = open_session(recipe, n + SCORED), *whole = open_session(recipe, n + SCORED), *parts = open_session(recipe, n + SCORED),
                *exact = open_session(full, n + SCORED);
     lk_err err = {0};
-    double took[COPIES], began = now(), kl[3] = {0};
-    check(lk_session_sync(whole, tok, n, NULL, &err), &err);
-    double at_once = now() - began;
-    check(lk_session_sync(exact, tok, n, NULL, &err), &err);
-    check(lk_session_sync(kept, tok, n_begin, NULL, &err), &err);
+    double took[COPIES], began = bench_now(), kl[3] = {0};
+    bench_check(lk_session_sync(whole, tok, n, NULL, &err), &err);
+    double at_once = bench_now() - began;
+    bench_check(lk_session_sync(exact, tok, n, NULL, &err), &err);
+    bench_check(lk_session_sync(kept, tok, n_begin, NULL, &err), &err);
     for (int i = 0; i < COPIES; i++) {
-        began = now();
-        check(lk_session_copy(parts, kept, &err), &err);
-        check(lk_session_sync(parts, tok, n, NULL, &err), &err);
-        took[i] = now() - began;
+        began = bench_now();
+        bench_check(lk_session_copy(parts, kept, &err), &err);
+        bench_check(lk_session_sync(parts, tok, n, NULL, &err), &err);
+        took[i] = bench_now() - began;
     }
-    qsort(took, COPIES, sizeof *took, by_size);
+    qsort(took, COPIES, sizeof *took, bench_by_size);
     for (int i = 0; i < SCORED; i++) {
         const float *e = lk_session_logits(exact, -1), *w = lk_session_logits(whole, -1), *p = lk_session_logits(parts, -1);
         kl[0] += divergence(e, w) / SCORED, kl[1] += divergence(e, p) / SCORED, kl[2] += divergence(w, p) / SCORED;
         lk_session *all[] = {exact, whole, parts};
-        for (int k = 0; k < 3; k++) check(lk_session_eval(all[k], tok + n + i, 1, false, &err), &err);
+        for (int k = 0; k < 3; k++) bench_check(lk_session_eval(all[k], tok + n + i, 1, false, &err), &err);
     }
     printf("%zu + %d tokens: read at once in %.2f s, the rest after a copy in %.3f s (median of %d), %.0f times as fast\n", n_begin, REST, at_once,
            took[COPIES / 2], COPIES, at_once / took[COPIES / 2]);
@@ -153,11 +122,11 @@ int main(int argc, char **argv) {
     lk_recipe *recipe, *full;
     if (argc < 3) return fprintf(stderr, "usage: bench_prefix MODEL TEXT [recipe [tokens [beginning]]]\n"), 2;
     size_t n_tok = argc > 4 ? strtoul(argv[4], NULL, 10) : 4096, n_begin = argc > 5 ? strtoul(argv[5], NULL, 10) : 2000, n_text;
-    check(lk_model_open(&model, argv[1], NULL, &err), &err);
+    bench_check(lk_model_open(&model, argv[1], NULL, &err), &err);
     n_vocab = lk_model_get_info(model).n_vocab;
-    check(lk_recipe_parse(&recipe, argc > 3 ? argv[3] : "best-3", &err), &err);
-    check(lk_recipe_parse(&full, "f16", &err), &err);
-    int32_t *tok = read_tokens(argv[2], &n_text);
+    bench_check(lk_recipe_parse(&recipe, argc > 3 ? argv[3] : "best-3", &err), &err);
+    bench_check(lk_recipe_parse(&full, "f16", &err), &err);
+    int32_t *tok = bench_read_tokens(model, argv[2], 1 << 17, &n_text);
     if (!tok || n_text < n_tok || n_text < n_begin + REST + SCORED) return fprintf(stderr, "bench_prefix: the text is too short\n"), 1;
     if (n_tok) answers(recipe, tok, n_tok);
     if (n_begin) beginning(recipe, full, tok, n_begin);

@@ -5,47 +5,16 @@
  * Reads the first tokens of TEXT, saves the session, loads it into another one, and lets both go on with 64
  * greedy tokens, which must be the same, with the same logits to the bit. Times are of one run, loading's the
  * median of nine. */
-#define _DEFAULT_SOURCE /* clock_gettime */
+#include "bench.h"
 #include "lowkey.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { GREEDY = 64, LOADS = 9 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void check(lk_status status, const lk_err *err) {
-    if (status == LK_OK) return;
-    fprintf(stderr, "bench_session: %s\n", err->msg);
-    exit(1);
-}
-
-static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
-
-static int32_t *read_tokens(const lk_model *model, const char *path, size_t *n) {
-    enum { MOST = 1 << 20 };
-    lk_err err = {0};
-    int32_t *tok;
-    char *text = malloc(MOST);
-    FILE *file = fopen(path, "rb");
-    if (!text || !file) return fprintf(stderr, "bench_session: cannot read %s\n", path), NULL;
-    size_t len = fread(text, 1, MOST, file);
-    while (len > 0 && len == MOST && (text[len - 1] & 0xC0) == 0x80) len--; /* not inside a character */
-    if (len == MOST) len--;
-    fclose(file);
-    check(lk_tokenize(model, text, len, true, &tok, n, &err), &err);
-    free(text);
-    return tok;
-}
 
 static int32_t best(const float *logits, int32_t n) {
     int32_t most = 0;
@@ -61,8 +30,8 @@ static int agree(lk_session *a, lk_session *b, int32_t n_vocab) {
         const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
         if (memcmp(x, y, (size_t)n_vocab * sizeof *x) != 0 || i == GREEDY) return i;
         int32_t tok = best(x, n_vocab);
-        check(lk_session_eval(a, &tok, 1, false, &err), &err);
-        check(lk_session_eval(b, &tok, 1, false, &err), &err);
+        bench_check(lk_session_eval(a, &tok, 1, false, &err), &err);
+        bench_check(lk_session_eval(b, &tok, 1, false, &err), &err);
     }
 }
 
@@ -74,25 +43,25 @@ int main(int argc, char **argv) {
     if (argc < 3) return fprintf(stderr, "usage: bench_session MODEL TEXT [recipe [tokens [file]]]\n"), 2;
     size_t n_tok = argc > 4 ? strtoul(argv[4], NULL, 10) : 8192, n_text;
     const char *path = argc > 5 ? argv[5] : "bench.session";
-    check(lk_model_open(&model, argv[1], NULL, &err), &err);
-    check(lk_recipe_parse(&recipe, argc > 3 ? argv[3] : "best-3", &err), &err);
-    int32_t *tok = read_tokens(model, argv[2], &n_text);
+    bench_check(lk_model_open(&model, argv[1], NULL, &err), &err);
+    bench_check(lk_recipe_parse(&recipe, argc > 3 ? argv[3] : "best-3", &err), &err);
+    int32_t *tok = bench_read_tokens(model, argv[2], 1 << 20, &n_text);
     if (!tok || n_text < n_tok) return fprintf(stderr, "bench_session: the text is too short\n"), 1;
     lk_session_opts opts = {.n_ctx = (int32_t)n_tok + GREEDY};
-    check(lk_session_new(&session, model, recipe, &opts, &err), &err);
-    check(lk_session_new(&again, model, recipe, &opts, &err), &err);
-    double began = now();
-    check(lk_session_sync(session, tok, n_tok, NULL, &err), &err);
-    double prefill = now() - began;
-    began = now();
-    check(lk_session_save(session, NULL, path, &err), &err);
-    double save = now() - began, load[LOADS];
+    bench_check(lk_session_new(&session, model, recipe, &opts, &err), &err);
+    bench_check(lk_session_new(&again, model, recipe, &opts, &err), &err);
+    double began = bench_now();
+    bench_check(lk_session_sync(session, tok, n_tok, NULL, &err), &err);
+    double prefill = bench_now() - began;
+    began = bench_now();
+    bench_check(lk_session_save(session, NULL, path, &err), &err);
+    double save = bench_now() - began, load[LOADS];
     for (int i = 0; i < LOADS; i++) {
-        began = now();
-        check(lk_session_load(again, NULL, path, &err), &err);
-        load[i] = now() - began;
+        began = bench_now();
+        bench_check(lk_session_load(again, NULL, path, &err), &err);
+        load[i] = bench_now() - began;
     }
-    qsort(load, LOADS, sizeof *load, by_size);
+    qsort(load, LOADS, sizeof *load, bench_by_size);
     struct stat info;
     double cache = (double)lk_session_get_stats(session).cache_bytes;
     if (stat(path, &info) != 0) return 1;

@@ -7,21 +7,14 @@
  * tokens: tokens per second since the last line; bytes that the ledger has for the cache, and for all of the
  * session; resident memory since just before the session was opened, when the model had been used already. Ends
  * with status 1 where the cache grew behind the second line. */
-#define _DEFAULT_SOURCE /* clock_gettime */
+#include "bench.h"
 #include "lowkey.h"
 #include "tiny_gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double resident(void) {
     long whole = 0, pages = 0;
@@ -74,14 +67,14 @@ int main(int argc, char **argv) {
     if (lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
     uint64_t random = 1, most = 0, bytes = 0;
-    double last = now();
+    double last = bench_now();
     printf("%s\n| tokens | tokens/s | cache KiB | session KiB | resident KiB |\n|---:|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
     for (long i = 1; i <= n; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         int32_t tok = (int32_t)((random >> 33) % (uint64_t)n_vocab);
         if (lk_session_eval(session, &tok, 1, false, &err)) return fail(&err);
         if (i % every) continue;
-        double t = now();
+        double t = bench_now();
         lk_session_stats stats = lk_session_get_stats(session);
         bytes = stats.cache_bytes;
         if (i <= 2 * every && most < bytes) most = bytes;

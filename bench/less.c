@@ -8,6 +8,7 @@
  *
  * Prints a line for each text and recipe, tab-separated: text, perplexity, its standard error, KL, its standard
  * error, share of predictions that agree, bytes of the cache, of the states in it, of the networks, recipe. */
+#include "bench.h"
 #include "engine/engine.h"
 #include "offline/compare.h"
 
@@ -39,23 +40,11 @@ static int complain(const lk_err *err) {
     return 1;
 }
 
-static char *read_file(const char *path, size_t *len) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    fseek(f, 0, SEEK_END);
-    *len = (size_t)ftell(f);
-    rewind(f);
-    char *text = malloc(*len + 1);
-    if (fread(text, 1, *len, f) != *len) *len = 0;
-    fclose(f);
-    return text;
-}
-
 /* The tokens in the middle of a text. */
 static lk_status read_tokens(struct run *r, size_t i, lk_err *err) {
     size_t len, n = 0;
     int32_t *tok = NULL;
-    char *text = read_file(r->path[i], &len);
+    char *text = bench_read_file(r->path[i], &len);
     if (!text) return lk_fail(err, LK_E_IO, "cannot read %s", r->path[i]);
     lk_status status = lk_tokenize(r->model, text, len, false, &tok, &n, err);
     free(text);
@@ -94,7 +83,7 @@ static lk_status open_trials(struct run *r, lk_err *err) {
             struct trial *trial = &r->trial[t][i];
             trial->score = malloc(lk_compare_scored(r->n_ctx) * sizeof *trial->score);
             status = lk_session_new(&trial->session, r->model, r->recipe[i], &opts, err);
-            if (status == LK_OK && r->recipe[i]->absorbs && r->of[i]) status = lk_session_absorb(trial->session, r->of[i], err);
+            if (status == LK_OK && r->recipe[i]->absorbs == LK_ABSORB_LESS && r->of[i]) status = lk_session_absorb(trial->session, r->of[i], err);
         }
     return status;
 }

@@ -5,6 +5,7 @@
  *
  * --f32: on a temporary copy of the model with every matrix in f32 (in TMPDIR), without the noise of
  * rounded activations. "plain" is the f16 cache without flash attention: the noise floor of reordered sums. */
+#include "bench.h"
 #include "support_oracle.h"
 
 #include <math.h>
@@ -43,18 +44,6 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static char *read_text(const char *path, size_t *len) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    fseek(f, 0, SEEK_END);
-    *len = ftell(f);
-    rewind(f);
-    char *text = malloc(*len + 1);
-    if (fread(text, 1, *len, f) != *len) *len = 0;
-    fclose(f);
-    return text;
-}
-
 /* An f32 copy of the model; its path, or NULL. */
 static const char *make_copy(const char *model) {
     static char path[512];
@@ -78,7 +67,7 @@ int main(int argc, char **argv) {
 static int compare(int argc, char **argv) {
     int n_type = argc - 5, n_ctx = argc > 4 ? atoi(argv[3]) : 0, n_chunk = argc > 4 ? atoi(argv[4]) : 0;
     size_t len = 0;
-    char *text = argc > 4 ? read_text(argv[2], &len) : NULL;
+    char *text = argc > 4 ? bench_read_file(argv[2], &len) : NULL;
     if (n_type < 1 || n_type > MAX_TYPES || !text || n_ctx < 4) return fputs("usage: llama_cache MODEL TEXT N_CTX N_CHUNK TYPE...\n", stderr), 1;
     struct oracle full, other[MAX_TYPES];
     if (!oracle_open(&full, argv[1], NULL, n_ctx, GGML_TYPE_F16, GGML_TYPE_F16, true, THREADS)) return fputs("cannot open the model\n", stderr), 1;

@@ -6,6 +6,7 @@
  * outputs behind the budget, one row for each query, and the residual what the policy makes of them less A. Prints, for
  * each layer, mean over heads: the share of the squared singular values that the first 1, 4, 8 and 16 of d_head
  * have, of A and of the residual; and the residual's size, of A's. */
+#include "bench.h"
 #include "codec/half.h"
 #include "lowrank/linalg.h"
 #include "offline/less_data.h"
@@ -83,18 +84,6 @@ static lk_status print_layers(struct lk_less_data *data, lk_err *err) {
     return status;
 }
 
-static char *read_file(const char *path, size_t *len) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    fseek(f, 0, SEEK_END);
-    *len = (size_t)ftell(f);
-    rewind(f);
-    char *text = malloc(*len + 1);
-    if (fread(text, 1, *len, f) != *len) *len = 0;
-    fclose(f);
-    return text;
-}
-
 int main(int argc, char **argv) {
     lk_model_opts opts = {.n_threads = 1};
     const char *name = "h2o";
@@ -114,7 +103,7 @@ int main(int argc, char **argv) {
     lk_err err = {0};
     int32_t *tok = NULL;
     size_t len, n_tok;
-    char *text = read_file(argv[a + 1], &len), path[] = "/tmp/lowkey-residual-XXXXXX";
+    char *text = bench_read_file(argv[a + 1], &len), path[] = "/tmp/lowkey-residual-XXXXXX";
     if (!text) return fprintf(stderr, "residual: cannot read %s\n", argv[a + 1]), 1;
     if (lk_less_policy_named(&policy, name, budget, &err) || lk_model_open(&model, argv[a], &opts, &err) ||
         lk_tokenize(model, text, len, false, &tok, &n_tok, &err)) return complain(&err);

@@ -63,7 +63,7 @@ static struct reader open_reader(const char *recipe) {
     lk_err err = {0};
     lk_session_opts opts = {.n_ctx = 2 * N_CTX};
     if (lk_recipe_parse(&r.recipe, recipe, &err) || lk_session_new(&r.session, model, r.recipe, &opts, &err)) fail_msg("%s: %s", recipe, err.msg);
-    if (r.recipe->absorbs && lk_session_absorb(r.session, sidecar, &err)) fail_msg("%s", err.msg);
+    if (r.recipe->absorbs == LK_ABSORB_LESS && lk_session_absorb(r.session, sidecar, &err)) fail_msg("%s", err.msg);
     return r;
 }
 
@@ -165,6 +165,32 @@ static void test_quality(void **unused) {
     assert_true(all <= 1e-6 * policy); /* nothing went, nothing changes */
 }
 
+/* Random features need no sidecar, and their states are the same sums. */
+static void test_performer(void **unused) {
+    (void)unused;
+    static const char *text_of = "sink 4: f16; body: none; window 16: f16; absorb performer";
+    struct reader full = open_reader("f16"), random = open_reader(text_of);
+    read_all(&full, text, 100, 1), read_all(&random, text, 100, 1);
+    check_states(&random, &full, 4, 16, 100);
+    lk_plan plan;
+    lk_err err = {0};
+    assert_int_equal(lk_plan_make(model, random.recipe, 100, true, &plan, &err), LK_OK);
+    lk_session_stats stats = lk_session_get_stats(random.session);
+    assert_true(stats.state_bytes > 0 && stats.cache_bytes == lk_ledger_bytes(&random.session->ledger, LK_FOR_CACHE));
+    assert_true(plan.cache_bytes <= stats.cache_bytes && plan.cache_bytes > stats.cache_bytes * 9 / 10);
+    lk_session *session = random.session;
+    lk_absorb_free(session->absorb);
+    session->absorb = NULL;
+    for (int nth = 1; nth < 6; nth++) {
+        atomic_store(&session->ledger.fail_at, nth);
+        lk_status status = lk_session_absorb(session, NULL, &err);
+        atomic_store(&session->ledger.fail_at, 0);
+        assert_int_equal(status, LK_E_NOMEM);
+    }
+    session->cache->leave = (struct lk_leave){0};
+    close_reader(&full), close_reader(&random);
+}
+
 /* A plan knows of the states; it needs the sidecar for it, as a session does. */
 static void test_plan(void **unused) {
     (void)unused;
@@ -215,6 +241,7 @@ static void test_mistakes(void **unused) {
     assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot4; absorb less", &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "nothing is let go"));
     assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb more", &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "expected 'less' or 'performer'"));
     assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb less", &err), LK_OK);
     lk_session *session = NULL;
     assert_int_equal(lk_session_new(&session, model, recipe, NULL, &err), LK_OK);
@@ -249,7 +276,7 @@ int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_plan), cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_mistakes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_performer), cmocka_unit_test(test_plan), cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_mistakes)};
     int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     unlink(path);
     return failed;

@@ -2,6 +2,7 @@
 #include "support.h"
 #include "tiny_gguf.h"
 
+#include "absorb/performer.h"
 #include "codec/half.h"
 #include "offline/less_net.h"
 
@@ -29,6 +30,42 @@ static void random_kernels(struct random *r, const struct lk_less_shape *s, floa
     *block = gauss(r, n, 0.3f);
     lk_less_kernels_at(s, *block, kernels);
     assert_ptr_equal(kernels->psi_s2 + (size_t)s->n_psi * s->n_feature, *block + n);
+}
+
+/* Features that nobody trained: orthogonal directions as long as normal ones, and products that are the softmax's weights
+ * on average over the draws. */
+static void test_random_features(void **unused) {
+    (void)unused;
+    enum { D = 24, N = 8, PAIRS = 6, DRAWS = 20000 };
+    const float scale = 0.2f;
+    struct random r = {31};
+    float w[N * D], phi[N], psi[N], *q = gauss(&r, PAIRS * D, 0.6f), *k = gauss(&r, PAIRS * D, 0.6f);
+    double sum[PAIRS] = {0}, length = 0;
+    for (int draw = 0; draw < DRAWS; draw++) {
+        lk_performer_draw((uint64_t)draw * 7919, N, D, w);
+        for (int a = 0; a < N; a++)
+            for (int b = 0; b <= a; b++) {
+                double dot = 0;
+                for (int c = 0; c < D; c++) dot += (double)w[a * D + c] * w[b * D + c];
+                if (a == b) length += dot / (DRAWS * N);
+                else assert_true(fabs(dot) < 1e-3);
+            }
+        for (int i = 0; i < PAIRS; i++) {
+            lk_performer_features(w, N, D, scale, q + i * D, phi);
+            lk_performer_features(w, N, D, scale, k + i * D, psi);
+            for (int f = 0; f < N; f++) sum[i] += (double)phi[f] * psi[f] / DRAWS;
+        }
+    }
+    assert_float_equal(length, D, 0.01 * D);
+    for (int i = 0; i < PAIRS; i++) {
+        double dot = 0;
+        for (int c = 0; c < D; c++) dot += (double)q[i * D + c] * k[i * D + c] * scale;
+        assert_float_equal(sum[i] / exp(dot), 1, 0.05);
+    }
+    for (int c = 0; c < D; c++) q[c] = 1000 * w[c];
+    lk_performer_features(w, N, D, scale, q, phi);
+    for (int f = 0; f < N; f++) assert_true(isfinite(phi[f] * phi[f]));
+    free(q), free(k);
 }
 
 static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))); }
@@ -453,7 +490,7 @@ int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_policies),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_random_features), cmocka_unit_test(test_policies),
                                        cmocka_unit_test(test_net), cmocka_unit_test(test_training)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

@@ -27,7 +27,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0},
              {0, "budget", "N", "rows that the policy keeps for each KV head", OPT_INT, &a->budget, 1, MOST},
              {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16, 1 << 16},
-             {0, "sequences", "N", "sequences, from all over the texts (default 64, or what they have)", OPT_INT, &a->sequences, 2, MOST},
+             {0, "sequences", "N", "sequences, in equal shares of the texts (default: 64, or all)", OPT_INT, &a->sequences, 2, MOST},
              {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64},
              {0, "hidden", "N", "hidden values of a network, R' (default 512)", OPT_INT, &a->hidden, 1, 4096},
              {0, "share", "N", "0: networks for each head (default), 1: for each group, 2: for all", OPT_INT, &a->share, 0, 2},
@@ -47,42 +47,40 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
     return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }
 
-/* Whole sequences of the texts, `*n` tokens in all. */
-static int read_sequences(const struct train_args *a, const lk_model *model, int32_t **tok, size_t *n) {
-    lk_err err = {0};
-    size_t ctx = (size_t)a->ctx;
-    for (size_t i = 0; i < a->file.n; i++) {
-        struct text text = {0};
-        int32_t    *piece = NULL;
-        size_t      n_piece = 0;
-        if (!read_text(a->file.item[i], "text", PROMPT_BYTES_MOST, &text)) return interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
-        lk_status status = lk_tokenize(model, text.at ? text.at : "", text.len, false, &piece, &n_piece, &err);
-        free(text.at);
-        if (status) return complain_of(&err);
-        n_piece -= n_piece % ctx;
-        *tok = must_grow(*tok, (*n + n_piece + 1) * sizeof **tok);
-        memcpy(*tok + *n, piece, n_piece * sizeof **tok);
-        *n += n_piece;
-        lk_tokens_free(piece);
+/* Of a text's tokens `want` sequences from all over it, or all that it has, behind the *n of tok; each with the
+ * model's begin token in its first place. */
+static void choose_sequences(const int32_t *piece, size_t n_piece, const int32_t *begin, size_t ctx, size_t want, int32_t **tok, size_t *n) {
+    size_t have = n_piece / ctx;
+    if (want > have) want = have;
+    *tok = must_grow(*tok, (*n + want * ctx + 1) * sizeof **tok);
+    for (size_t i = 0; i < want; i++, *n += ctx) {
+        memcpy(*tok + *n, piece + i * have / want * ctx, ctx * sizeof **tok);
+        if (begin) (*tok)[*n] = *begin;
     }
-    return STATUS_OK;
 }
 
-/* Of all sequences those asked for, spread evenly, each with the model's begin token in its first place. */
-static int choose_sequences(const struct train_args *a, const lk_model *model, int32_t *tok, size_t *n) {
+/* Sequences in equal shares of all texts, `*n` tokens in all. */
+static int read_sequences(const struct train_args *a, const lk_model *model, int32_t **tok, size_t *n) {
     lk_err   err = {0};
     int32_t *begin = NULL;
-    size_t   n_begin = 0, ctx = (size_t)a->ctx, have = *n / ctx, want = a->sequences ? (size_t)a->sequences : 64;
-    if (want > have && a->sequences) return complain("the texts have %zu sequences of %zu tokens, fewer than the %zu of --sequences", have, ctx, want);
-    if (want > have) want = have;
-    if (want < 2) return complain("the texts have %zu sequences of %zu tokens; at least 2 are needed", have, ctx);
+    size_t   n_begin = 0, ctx = (size_t)a->ctx, want = a->sequences ? (size_t)a->sequences : 64;
     if (lk_tokenize(model, "", 0, true, &begin, &n_begin, &err)) return complain_of(&err);
-    for (size_t i = 0; i < want; i++) {
-        memmove(tok + i * ctx, tok + i * have / want * ctx, ctx * sizeof *tok);
-        if (n_begin) tok[i * ctx] = begin[0];
+    int status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < a->file.n; i++) {
+        struct text text = {0};
+        int32_t    *piece = NULL;
+        size_t      n_piece = 0, share = want * (i + 1) / a->file.n - want * i / a->file.n;
+        if (!read_text(a->file.item[i], "text", PROMPT_BYTES_MOST, &text)) status = interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
+        else if (lk_tokenize(model, text.at ? text.at : "", text.len, false, &piece, &n_piece, &err)) status = complain_of(&err);
+        else choose_sequences(piece, n_piece, n_begin ? begin : NULL, ctx, share, tok, n);
+        free(text.at);
+        lk_tokens_free(piece);
     }
     lk_tokens_free(begin);
-    *n = want * ctx;
+    if (status != STATUS_OK) return status;
+    size_t have = *n / ctx;
+    if (a->sequences && have < want) return complain("in equal shares the texts have %zu sequences of %zu tokens, fewer than the %zu of --sequences", have, ctx, want);
+    if (have < 2) return complain("the texts have %zu sequences of %zu tokens; at least 2 are needed", have, ctx);
     return STATUS_OK;
 }
 
@@ -122,7 +120,6 @@ int train_verb(const struct verb *verb, int argc, char **argv) {
     interrupt_catch();
     int status = model_open(&a.model, false, &model);
     if (!status) status = read_sequences(&a, model, &tok, &n_tok);
-    if (!status) status = choose_sequences(&a, model, tok, &n_tok);
     if (!status) status = train(&a, model, tok, n_tok);
     free(tok);
     lk_model_free(model);

@@ -1,5 +1,7 @@
 #include "absorb/less.h"
 
+#include "absorb/performer.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -39,11 +41,19 @@ static void two_layers(const struct lk_less_shape *shape, const float *w1, const
 }
 
 void lk_less_phi(const struct lk_less_shape *shape, const struct lk_less_kernels *kernels, int head, const float *x, float *out, float *work) {
+    if (kernels->random) {
+        lk_performer_features(kernels->random, shape->n_feature, shape->d_head, kernels->scale, x, out);
+        return;
+    }
     two_layers(shape, kernels->phi_w1, kernels->phi_w2, head * shape->n_phi / shape->n_head, x, out, work);
     for (int r = 0; r < shape->n_feature; r++) out[r] = fabsf(out[r]);
 }
 
 void lk_less_psi(const struct lk_less_shape *shape, const struct lk_less_kernels *kernels, int head, const float *x, float *out, float *work) {
+    if (kernels->random) {
+        lk_performer_features(kernels->random, shape->n_feature, shape->d_head, kernels->scale, x, out);
+        return;
+    }
     int n = shape->n_feature, which = head * shape->n_psi / shape->n_head_kv;
     const float *s1 = kernels->psi_s1 + (size_t)which * n, *s2 = kernels->psi_s2 + (size_t)which * n;
     float u[LK_LESS_MAX_FEATURE];

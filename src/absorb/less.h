@@ -44,6 +44,9 @@ struct lk_less_kernels {
     const float *psi_w2;    /* [n_psi][n_hidden][n_feature]   */
     const float *psi_w3;    /* [n_psi][n_feature][n_feature], inputs by outputs */
     const float *psi_s1, *psi_s2; /* [n_psi][n_feature]       */
+    const float *random;    /* directions [n_feature][d_head] of features that nobody trained, in place of all networks
+                               (performer.h); or NULL         */
+    float        scale;     /* with them: the softmax's       */
 };
 
 /* gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as models are trained with it. */

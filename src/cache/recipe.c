@@ -198,13 +198,14 @@ static lk_status read_body_codecs(struct parse *p, struct lk_level_spec *level, 
     return LK_OK;
 }
 
-/* 'less', after 'absorb' */
+/* 'less' or 'performer', after 'absorb' */
 static lk_status read_absorb(struct parse *p, size_t at) {
     char word[LK_WORD_MAX];
     lk_scan_peek(&p->scan, word);
-    if (strcmp(word, "less") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less'");
+    bool less = strcmp(word, "less") == 0;
+    if (!less && strcmp(word, "performer") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less' or 'performer'");
     lk_scan_word(&p->scan, word);
-    p->recipe->absorbs = true;
+    p->recipe->absorbs = less ? LK_ABSORB_LESS : LK_ABSORB_PERFORMER;
     p->absorb_at = at;
     return LK_OK;
 }

@@ -12,8 +12,8 @@
  *             | 'recent' SPAN     a window of the newest tokens not in a newer level
  *             | 'window' SPAN     the same; by custom the newest one
  *             | 'residual' N      KIVI's buffer: K fills up to N and empties at once, V slides
- *             | 'absorb' 'less'               (no codecs) what the body lets go is summed up in a state, by
- *                                 networks of the sidecar
+ *             | 'absorb' FEATURES (no codecs) what the body lets go is summed up in a state: 'less', by
+ *                                 networks of the sidecar, or 'performer', by features that nobody trained
  *             | 'layers' LIST     other codecs for the body in some layers; LIST is comma-separated
  *                                 from: 'first' N, 'last' N, I, I '-' J (layers count from 0);
  *                                 'keep' SPAN 'by' POLICY ':' before the codecs: another size too
@@ -74,13 +74,15 @@ struct lk_override {
     struct lk_limit limit; /* the body's own where the policy is LK_KEEP_ALL */
 };
 
+enum lk_absorbing { LK_ABSORB_NOTHING, LK_ABSORB_LESS, LK_ABSORB_PERFORMER };
+
 struct lk_recipe {
     char                *text;
     int                  n_level;
     struct lk_level_spec level[LK_MAX_LEVEL]; /* oldest first; exactly one body */
     int                  n_override;
     struct lk_override   override[LK_MAX_OVERRIDE];
-    bool                 absorbs; /* rows that go are told of (slots.h: lk_leave) even where none is kept */
+    enum lk_absorbing    absorbs; /* rows that go are told of (slots.h: lk_leave) even where none is kept */
 };
 
 /* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied; where two

@@ -1,5 +1,7 @@
 #include "engine/absorb.h"
 
+#include "absorb/performer.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -31,6 +33,7 @@ static lk_status read_shape(struct lk_less_shape *out, const struct lk_sidecar *
 static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar, int layer, lk_err *err) {
     const struct lk_less_shape *s = &a->shape;
     struct lk_less_kernels *k = &a->kernels[layer];
+    *k = (struct lk_less_kernels){0};
     const struct {
         const char   *part;
         const float **to;
@@ -56,25 +59,60 @@ static size_t floats_of_states(const struct lk_less_shape *shape, int n_layer) {
 
 static size_t state_floats(const struct lk_absorb *a) { return floats_of_states(&a->shape, a->n_layer); }
 
+static size_t random_bytes(const struct lk_less_shape *shape) { return (size_t)shape->n_feature * shape->d_head * sizeof(float); }
+
 static size_t more_bytes(const struct lk_absorb *a, int n_tok) {
     return (size_t)n_tok * a->shape.n_head * (a->shape.d_head + 2) * sizeof(float);
 }
+
+/* Empty states and room for kernels. */
+static struct lk_absorb *take(const struct lk_less_shape *shape, int n_layer, struct lk_ledger *ledger) {
+    struct lk_absorb *a = lk_alloc(ledger, LK_FOR_OTHER, sizeof *a);
+    if (!a) return NULL;
+    *a = (struct lk_absorb){.ledger = ledger, .n_layer = n_layer, .shape = *shape};
+    a->kernels = lk_alloc(ledger, LK_FOR_OTHER, a->n_layer * sizeof *a->kernels);
+    a->state = lk_alloc(ledger, LK_FOR_CACHE, state_floats(a) * sizeof(float));
+    if (a->kernels && a->state) return a;
+    lk_absorb_free(a);
+    return NULL;
+}
+
+static lk_status no_memory(lk_err *err) { return lk_fail(err, LK_E_NOMEM, "no memory for the states of what is absorbed"); }
 
 lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, struct lk_ledger *ledger, lk_err *err) {
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
     if (status != LK_OK) return status;
-    struct lk_absorb *a = lk_alloc(ledger, LK_FOR_OTHER, sizeof *a);
-    if (!a) return lk_fail(err, LK_E_NOMEM, "no memory for LESS's states");
-    *a = (struct lk_absorb){.ledger = ledger, .n_layer = sidecar->info.model.n_layer, .shape = shape};
-    a->kernels = lk_alloc(ledger, LK_FOR_OTHER, a->n_layer * sizeof *a->kernels);
-    a->state = lk_alloc(ledger, LK_FOR_CACHE, state_floats(a) * sizeof(float));
-    if (!a->kernels || !a->state) status = lk_fail(err, LK_E_NOMEM, "no memory for LESS's states (%.1f MiB)", (double)state_floats(a) * 4 / (1 << 20));
+    struct lk_absorb *a = take(&shape, sidecar->info.model.n_layer, ledger);
+    if (!a) return no_memory(err);
     for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++) status = bind(a, sidecar, layer, err);
     if (status == LK_OK) status = lk_absorb_want(a, 1, err); /* single steps allocate nothing */
     if (status != LK_OK) lk_absorb_free(a);
     else *out = a;
     return status;
+}
+
+static struct lk_less_shape random_shape(const struct lk_less_shape *heads) {
+    enum { PAPER = 8 }; /* R of LESS */
+    struct lk_less_shape shape = *heads;
+    shape.n_feature = shape.d_head < PAPER ? shape.d_head : PAPER;
+    return shape;
+}
+
+lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads, float scale, int n_layer, struct lk_ledger *ledger, lk_err *err) {
+    struct lk_less_shape shape = random_shape(heads);
+    struct lk_absorb *a = take(&shape, n_layer, ledger);
+    if (!a) return no_memory(err);
+    a->random = lk_alloc(ledger, LK_FOR_OTHER, random_bytes(&shape));
+    lk_status status = a->random ? lk_absorb_want(a, 1, err) : no_memory(err);
+    if (status != LK_OK) {
+        lk_absorb_free(a);
+        return status;
+    }
+    lk_performer_draw(1, shape.n_feature, shape.d_head, a->random);
+    for (int layer = 0; layer < n_layer; layer++) a->kernels[layer] = (struct lk_less_kernels){.random = a->random, .scale = scale};
+    *out = a;
+    return LK_OK;
 }
 
 lk_status lk_absorb_foresee(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes, lk_err *err) {
@@ -84,8 +122,14 @@ lk_status lk_absorb_foresee(const struct lk_sidecar *sidecar, int n_head, uint64
     return status;
 }
 
+uint64_t lk_absorb_foresee_random(const struct lk_less_shape *heads, int n_layer) {
+    struct lk_less_shape shape = random_shape(heads);
+    return floats_of_states(&shape, n_layer) * sizeof(float);
+}
+
 void lk_absorb_free(struct lk_absorb *a) {
     if (!a) return;
+    lk_release(a->ledger, LK_FOR_OTHER, a->random, random_bytes(&a->shape));
     lk_release(a->ledger, LK_FOR_SCRATCH, a->more, more_bytes(a, a->cap));
     lk_release(a->ledger, LK_FOR_CACHE, a->state, state_floats(a) * sizeof(float));
     lk_release(a->ledger, LK_FOR_OTHER, a->kernels, a->n_layer * sizeof *a->kernels);
@@ -125,11 +169,11 @@ void lk_absorb_read(struct lk_absorb *a, int layer, const float *q, int n_tok, i
         int head = row % s->n_head;
         float *part = a->more + (size_t)row * (s->d_head + 2), *log_sum = part + s->d_head;
         lk_less_phi(s, kernels, head, q + (size_t)row * s->d_head, phi, work);
-        lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi, kernels->phi_level[head], part, log_sum);
+        lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi, kernels->random ? 0 : kernels->phi_level[head], part, log_sum);
         log_sum[1] = *log_sum == -INFINITY ? 0 : 1;
     }
 }
 
 size_t lk_absorb_state_bytes(const struct lk_absorb *a) { return state_floats(a) * sizeof(float); }
 
-size_t lk_absorb_kernel_bytes(const struct lk_absorb *a) { return (size_t)a->n_layer * lk_less_kernel_bytes(&a->shape); }
+size_t lk_absorb_kernel_bytes(const struct lk_absorb *a) { return a->random ? random_bytes(&a->shape) : (size_t)a->n_layer * lk_less_kernel_bytes(&a->shape); }

@@ -1,4 +1,4 @@
-/* The states of a session whose recipe says `absorb less`: what its policy lets go is summed up in them, and
+/* The states of a session whose recipe says `absorb`: what its policy lets go is summed up in them, and
  * every query attends to them besides the rows that are left (absorb/less.h). */
 #ifndef LK_ENGINE_ABSORB_H
 #define LK_ENGINE_ABSORB_H
@@ -11,7 +11,8 @@ struct lk_absorb {
     struct lk_ledger       *ledger;
     int                     n_layer;
     struct lk_less_shape    shape;
-    struct lk_less_kernels *kernels; /* [n_layer], of the sidecar                                    */
+    struct lk_less_kernels *kernels; /* [n_layer], of the sidecar or with `random`                   */
+    float                  *random;  /* [n_feature][d_head] where the recipe says `absorb performer`, or NULL */
     float                  *state;   /* [n_layer][n_head_kv] of lk_less_state_floats()               */
     float                  *more;    /* [cap][n_head][d_head + 2] for lk_attn, of the layer at hand  */
     int                     cap;     /* tokens                                                       */
@@ -21,11 +22,16 @@ struct lk_absorb {
  * of `sidecar`, which is borrowed as long as they are. LK_E_ARG where it has none, LK_E_FORMAT where those
  * of a layer are missing or do not fit, LK_E_NOMEM. *out is owned. */
 lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, struct lk_ledger *ledger, lk_err *err);
+
+/* The same by random features (absorb/performer.h), as many as LESS's networks have in the paper, of attention with
+ * `scale`. Of the shape the numbers of heads and d_head are read. LK_E_NOMEM. */
+lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads, float scale, int n_layer, struct lk_ledger *ledger, lk_err *err);
 void      lk_absorb_free(struct lk_absorb *absorb);
 
 /* Bytes that such states take, without making them; errors as lk_absorb_new where the sidecar has no networks
  * or others. */
 lk_status lk_absorb_foresee(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes, lk_err *err);
+uint64_t  lk_absorb_foresee_random(const struct lk_less_shape *heads, int n_layer);
 
 /* Forget everything; make `to` hold what `from` does (of the same model and sidecar). */
 void lk_absorb_clear(struct lk_absorb *absorb);

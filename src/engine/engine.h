@@ -158,8 +158,8 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
                                        struct ggml_tensor *ready, ggml_custom_op_t last);
 void lk_combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 
-/* session.c: let a session whose recipe says `absorb less` do so by the networks of `sidecar`, which must
- * outlive it. The session is empty. Errors as lk_absorb_new, and LK_E_UNSUPPORTED for models with sliding
+/* session.c: let a session whose recipe says `absorb` do so, `less` by the networks of `sidecar`, which must
+ * outlive it. lk_session_new does so where it can. The session is empty. Errors as lk_absorb_new, and LK_E_UNSUPPORTED for models with sliding
  * windows or ALiBi. */
 lk_status lk_session_absorb(struct lk_session *session, const struct lk_sidecar *sidecar, lk_err *err);
 

@@ -5,8 +5,14 @@
 static lk_status foresee_states(const lk_model *model, const lk_recipe *recipe, uint64_t *bytes, lk_err *err) {
     *bytes = 0;
     if (!recipe->absorbs) return LK_OK;
+    const struct lk_hparams *hp = &model->net->hp;
+    if (recipe->absorbs == LK_ABSORB_PERFORMER) {
+        struct lk_less_shape heads = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
+        *bytes = lk_absorb_foresee_random(&heads, hp->n_layer);
+        return LK_OK;
+    }
     if (!model->sidecar) return lk_fail(err, LK_E_ARG, "'absorb less' needs a sidecar with networks for this model; `lowkey train less` makes one");
-    return lk_absorb_foresee(model->sidecar, model->net->hp.n_head, bytes, err);
+    return lk_absorb_foresee(model->sidecar, hp->n_head, bytes, err);
 }
 
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, size_t n_tok, bool stream, lk_plan *out, lk_err *err) {

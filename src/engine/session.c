@@ -58,7 +58,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
         lk_session_free(s);
         return status;
     }
-    if (recipe->absorbs && model->sidecar) status = lk_session_absorb(s, model->sidecar, err);
+    if (recipe->absorbs == LK_ABSORB_PERFORMER || (recipe->absorbs && model->sidecar)) status = lk_session_absorb(s, model->sidecar, err);
     if (status == LK_OK) *out = s;
     else lk_session_free(s);
     return status;
@@ -76,10 +76,12 @@ void lk_session_free(lk_session *s) {
 
 lk_status lk_session_absorb(struct lk_session *s, const struct lk_sidecar *sidecar, lk_err *err) {
     const struct lk_hparams *hp = &s->model->net->hp;
-    if (!s->recipe->absorbs) return lk_fail(err, LK_E_ARG, "the recipe does not say 'absorb less'");
+    if (!s->recipe->absorbs) return lk_fail(err, LK_E_ARG, "the recipe does not say 'absorb'");
     if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
-        return lk_fail(err, LK_E_UNSUPPORTED, "LESS is not possible with %s", hp->n_swa > 0 ? "sliding windows" : "ALiBi");
-    lk_status status = lk_absorb_new(&s->absorb, sidecar, hp->n_head, &s->ledger, err);
+        return lk_fail(err, LK_E_UNSUPPORTED, "to absorb rows is not possible with %s", hp->n_swa > 0 ? "sliding windows" : "ALiBi");
+    struct lk_less_shape heads = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
+    lk_status status = s->recipe->absorbs == LK_ABSORB_LESS ? lk_absorb_new(&s->absorb, sidecar, hp->n_head, &s->ledger, err)
+                                                            : lk_absorb_new_random(&s->absorb, &heads, hp->attn_scale, hp->n_layer, &s->ledger, err);
     if (status == LK_OK) s->cache->leave = (struct lk_leave){lk_absorb_row, s->absorb};
     return status;
 }

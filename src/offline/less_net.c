@@ -234,7 +234,7 @@ lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *s
     *net = (struct lk_less_net){.size = *size, .model = model, .ledger = ledger, .norm = 1};
     lk_status status = take(net, err);
     if (status == LK_OK) {
-        lk_less_net_reset(net, seed);
+        lk_less_net_reset(net, 1e-4f, seed);
         lk_less_net_set_wo(net, wo);
         status = build_learn(net, err);
     }
@@ -261,7 +261,7 @@ void lk_less_net_free(struct lk_less_net *net) {
 /* The nth number of a seed in [0, 1). */
 static float uniform(uint64_t seed, uint64_t nth) { return (float)(lk_less_random(seed, nth) >> 40) / (float)(1 << 24); }
 
-void lk_less_net_reset(struct lk_less_net *net, uint64_t seed) {
+void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed) {
     memset(net->weight, 0, 3 * net->n_weight * sizeof(float));
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
@@ -270,7 +270,7 @@ void lk_less_net_reset(struct lk_less_net *net, uint64_t seed) {
         for (int set = 0; set < n_set; set++) {
             float *w = net->node->param[p][set]->data;
             uint64_t of = lk_less_random(seed, (uint64_t)p * MAX_SET + (uint64_t)set);
-            for (int64_t i = 0; i < ne[0] * ne[1] * ne[2]; i++) w[i] = p >= LK_PSI_S1 ? 1e-4f : a * (2 * uniform(of, (uint64_t)i) - 1);
+            for (int64_t i = 0; i < ne[0] * ne[1] * ne[2]; i++) w[i] = p == LK_PSI_S1 ? s1 : p == LK_PSI_S2 ? 1e-4f : a * (2 * uniform(of, (uint64_t)i) - 1);
         }
     }
 }
@@ -363,6 +363,7 @@ lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, l
 
 void lk_less_kernels_at(const struct lk_less_shape *s, const float *at, struct lk_less_kernels *kernels) {
     size_t w1 = (size_t)s->d_head * s->n_hidden, w2 = (size_t)s->n_hidden * s->n_feature, n = (size_t)s->n_feature;
+    *kernels = (struct lk_less_kernels){0};
     kernels->phi_w1 = at, at += s->n_phi * w1;
     kernels->phi_w2 = at, at += s->n_phi * w2;
     kernels->phi_level = at, at += s->n_head;

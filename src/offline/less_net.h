@@ -44,15 +44,15 @@ struct lk_less_net {
     float               norm;     /* mean |W_O residual|^2, by which losses are divided                 */
 };
 
-/* A net with `size` and random weights of `seed`; W_O [n_embd][n_head * d_head]. The paper's: uniform in
- * +-sqrt(6 / (inputs + outputs)), s1 and s2 1e-4, which makes the state's share small at first.
- * *out is owned. */
+/* A net with `size` and random weights of `seed`, s1 as in the paper; W_O [n_embd][n_head * d_head]. *out is owned. */
 lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *size, uint64_t seed, const float *wo,
                           struct lk_model *model, struct lk_ledger *ledger, lk_err *err);
 void      lk_less_net_free(struct lk_less_net *net);
 
-/* Random weights again, moments zero. */
-void lk_less_net_reset(struct lk_less_net *net, uint64_t seed);
+/* Random weights again, moments zero: uniform in +-sqrt(6 / (inputs + outputs)), s2 1e-4. s1 is 1e-4 in the paper, which
+ * makes the state's share small at first. A step of Adam moves it by the rate, which is many times that: with levels that
+ * see to the share, s1 is better 1. */
+void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed);
 
 /* Another layer's W_O. */
 void lk_less_net_set_wo(struct lk_less_net *net, const float *wo);

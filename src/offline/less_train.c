@@ -1,4 +1,5 @@
 /* Training LESS: examples are collected once, then each layer learns by itself (LESS, section 3.2). */
+#include "codec/half.h"
 #include "offline/less_net.h"
 #include "sidecar/sidecar.h"
 
@@ -10,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_CAP = 4096, NORM_SEQUENCES = 8, QUARTERS = 4 };
+enum { PATH_CAP = 4096, NORM_SEQUENCES = 8, LEVEL_QUERIES = 16, QUARTERS = 4 };
+static const double untrained_share = 0.2; /* of a state before anything is learned */
 
 /* What a layer's training has come to, as its file holds it before 4 n_weight + n_head floats: weights,
  * Adam's moments, the best weights, levels. */
@@ -82,7 +84,7 @@ static uint64_t seed_of(const struct training *t, int layer, int epoch, int step
 
 /* ---- files ---------------------------------------------------------------------------------------- */
 
-static const uint64_t state_magic = 0x3130657461746b6cull;
+static const uint64_t state_magic = 0x3230657461746b6cull;
 
 static lk_status name_file(char out[PATH_CAP], const char *path, const char *format, int n, lk_err *err) {
     size_t len = strlen(path);
@@ -177,36 +179,62 @@ static lk_status show(struct training *t, int seq, uint64_t seed, lk_err *err) {
     return LK_OK;
 }
 
-/* Levels for which c = e^(level - log_sum) is 1 on average over the queries of n + 1 examples, of which
- * this one is the last: then the state's share is small before anything is learned, as in the paper. */
-static void lower_levels(struct training *t, const struct lk_less_example *ex, int n) {
-    for (int h = 0; h < t->size.shape.n_head; h++) {
-        const float *log_sum = ex->log_sum + (size_t)h * ex->n_query;
-        float least = log_sum[0];
-        double sum = 0;
-        for (int q = 1; q < ex->n_query; q++) least = fminf(least, log_sum[q]);
-        for (int q = 0; q < ex->n_query; q++) sum += exp(least - log_sum[q]);
-        double level = least - log(sum / ex->n_query), before = t->net->level[h];
-        t->net->level[h] = n ? (float)(before - log((n + exp(before - level)) / (n + 1))) : (float)level;
+/* Raise the levels by what makes the states of networks that have learned nothing weigh untrained_share of the rows that
+ * are left: by 1/n of the mean logarithm over some queries of this example, which is one of n. */
+static void raise_levels(struct training *t, const struct lk_less_example *ex, const struct lk_less_kernels *kernels, int n) {
+    const struct lk_less_shape *s = &t->size.shape;
+    int d = s->d_head, group = s->n_head / s->n_head_kv;
+    float x[LK_LESS_MAX_HIDDEN], work[LK_LESS_MAX_HIDDEN], psi[LK_LESS_MAX_FEATURE], phi[LK_LESS_MAX_FEATURE];
+    for (int head = 0; head < s->n_head_kv; head++) {
+        const int32_t *gone = ex->gone + (size_t)head * ex->n_gone;
+        double z[LK_LESS_MAX_FEATURE] = {0};
+        int row = 0;
+        for (int i = 0; i < LEVEL_QUERIES; i++) {
+            int query = (int)((int64_t)(i + 1) * ex->n_query / LEVEL_QUERIES) - 1;
+            for (; row < ex->n_gone && gone[row] <= query; row++) {
+                for (int c = 0; c < d; c++) x[c] = lk_unhalf(ex->k[((size_t)head * ex->n_gone + row) * d + c]);
+                lk_less_psi(s, kernels, head, x, psi, work);
+                for (int r = 0; r < s->n_feature; r++) z[r] += psi[r];
+            }
+            for (int h = head * group; h < (head + 1) * group; h++) {
+                size_t at = (size_t)h * ex->n_query + query;
+                double sum = 1e-30;
+                for (int c = 0; c < d; c++) x[c] = lk_unhalf(ex->q[at * d + c]);
+                lk_less_phi(s, kernels, h, x, phi, work);
+                for (int r = 0; r < s->n_feature; r++) sum += phi[r] * z[r];
+                t->net->level[h] += (float)(log(untrained_share / sum) + ex->log_sum[at]) / (float)(n * LEVEL_QUERIES);
+            }
+        }
     }
+}
+
+static lk_status choose_levels(struct training *t, int n, lk_err *err) {
+    size_t bytes = lk_less_kernel_bytes(&t->size.shape);
+    float *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
+    if (!block) return lk_fail(err, LK_E_NOMEM, "no memory to train");
+    struct lk_less_kernels kernels;
+    lk_less_net_export(t->net, t->net->weight, block, &kernels);
+    lk_status status = LK_OK;
+    for (int i = 0; status == LK_OK && i < n; i++) {
+        struct lk_less_example ex;
+        status = lk_less_data_read(&t->data, t->state.layer, t->order[i], &ex, err);
+        if (status == LK_OK) raise_levels(t, &ex, &kernels, n);
+    }
+    lk_release(&t->ledger, LK_FOR_SCRATCH, block, bytes);
+    return status;
 }
 
 /* A fresh state: levels and norm come from the sequences to learn from. */
 static lk_status begin_layer(struct training *t, int layer, lk_err *err) {
     int n_train = t->opts.n_seq - t->n_valid, n_head = t->size.shape.n_head;
     t->state = (struct state){.magic = state_magic, .identity = t->identity, .layer = layer, .best = INFINITY};
-    lk_less_net_reset(t->net, seed_of(t, layer, 0, 0));
+    lk_less_net_reset(t->net, t->opts.plain ? 1e-4f : 1, seed_of(t, layer, 0, 0));
     memset(t->net->level, 0, (size_t)n_head * sizeof(float));
     memcpy(t->best, t->net->weight, t->net->n_weight * sizeof(float));
     t->net->norm = 1;
     int n = n_train < NORM_SEQUENCES ? n_train : NORM_SEQUENCES;
     double sum = 0;
-    lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && !t->opts.plain && i < n; i++) {
-        struct lk_less_example ex;
-        status = lk_less_data_read(&t->data, layer, t->order[i], &ex, err);
-        if (status == LK_OK) lower_levels(t, &ex, i);
-    }
+    lk_status status = t->opts.plain ? LK_OK : choose_levels(t, n, err);
     for (int i = 0; status == LK_OK && i < n; i++) {
         float loss = 0, base = 0;
         status = show(t, t->order[i], 0, err);
