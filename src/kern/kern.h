@@ -63,21 +63,21 @@ static inline int lk_queries_pad(int d_head) { return (d_head + 31) / 32 * 32; }
 /* Memory that lk_queries_prepare needs behind n_q queries of d_head. */
 size_t lk_queries_bytes(int n_q, int d_head);
 
-/* Queries [i, i + n) of prepared ones, of which not every form has to be there. */
+/* Queries [i, i + n) of prepared ones, in those forms that are there. */
 static inline struct lk_queries lk_queries_some(const struct lk_queries *q, int i, int n) {
     size_t pad = (size_t)lk_queries_pad(q->d_head) * i;
     struct lk_queries some = {.n_q = n, .d_head = q->d_head};
     if (q->q) some.q = q->q + (size_t)q->d_head * i;
     if (q->q8) {
+        some.q8 = q->q8 + pad;
         some.scale8 = q->scale8 + i;
         some.sum8 = q->sum8 + i;
-        some.q8 = q->q8 + pad;
     }
     if (q->q16) {
-        some.scale16 = q->scale16 + i;
-        some.sum16 = q->sum16 + i;
         some.q16 = q->q16 + pad;
         some.planes = q->planes + 2 * pad;
+        some.scale16 = q->scale16 + i;
+        some.sum16 = q->sum16 + i;
     }
     return some;
 }
