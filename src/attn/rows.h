@@ -21,6 +21,7 @@ struct lk_run {
                                             where inside > 0                                               */
 };
 
+/* Runs of a level of which parts [first_part, end_part) will be read. */
 void lk_run_begin(struct lk_run *run, const struct lk_stream *stream, int level, int first_part, int end_part);
 
 /* Find a run of the level's rows [at, end), counted from its first one, that begins at `at`. */

@@ -20,13 +20,12 @@ enum {
 
 /* ---- registers: 0 to 3 sums, 4 the left operand, 5 and 6 the right one ------------------------- */
 
-#define TILE static inline __attribute__((always_inline)) void
-TILE load_left(const void *p, size_t stride) { __asm__ volatile("tileloadd (%0,%1,1), %%tmm4" : : "r"(p), "r"(stride) : "memory"); }
-TILE load_right(const void *p, size_t stride) { __asm__ volatile("tileloadd (%0,%1,1), %%tmm5" : : "r"(p), "r"(stride) : "memory"); }
-TILE load_other(const void *p, size_t stride) { __asm__ volatile("tileloadd (%0,%1,1), %%tmm6" : : "r"(p), "r"(stride) : "memory"); }
-TILE clear_two(void) { __asm__ volatile("tilezero %%tmm0\n\ttilezero %%tmm1" : : : "memory"); }
-TILE clear_four(void) { __asm__ volatile("tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" : : : "memory"); }
-TILE store_sums(int32_t *sum, int n) {
+LK_INLINE void load_left(const void *p, size_t stride) { __asm__ volatile("tileloadd (%0,%1,1), %%tmm4" : : "r"(p), "r"(stride) : "memory"); }
+LK_INLINE void load_right(const void *p, size_t stride) { __asm__ volatile("tileloadd (%0,%1,1), %%tmm5" : : "r"(p), "r"(stride) : "memory"); }
+LK_INLINE void load_other(const void *p, size_t stride) { __asm__ volatile("tileloadd (%0,%1,1), %%tmm6" : : "r"(p), "r"(stride) : "memory"); }
+LK_INLINE void clear_two(void) { __asm__ volatile("tilezero %%tmm0\n\ttilezero %%tmm1" : : : "memory"); }
+LK_INLINE void clear_four(void) { __asm__ volatile("tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" : : : "memory"); }
+LK_INLINE void store_sums(int32_t *sum, int n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilestored %%tmm1, (%2,%1,1)" : : "r"(sum), "r"((size_t)WIDE), "r"(sum + SIDE * SIDE) : "memory");
     if (n == 4)
         __asm__ volatile("tilestored %%tmm2, (%0,%1,1)\n\ttilestored %%tmm3, (%2,%1,1)"
@@ -108,11 +107,6 @@ LK_INLINE __m512i sums_of(const int32_t *sum, int row) { return _mm512_load_si51
 /* 256 * high + low */
 LK_INLINE __m512i join_planes(const int32_t *sum, int i) {
     return _mm512_add_epi32(_mm512_slli_epi32(sums_of(sum, 2 * i), 8), sums_of(sum, 2 * i + 1));
-}
-
-LK_INLINE struct tokens order_tokens(__m512i a, __m512i b, enum lk_avx512_order order) {
-    if (order == LK_OCTETS_01_23) return (struct tokens){a, b};
-    return (struct tokens){_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee)};
 }
 
 static void finish_k(const struct product *p, const struct row_form *form, const struct lk_queries *q, const float *middle, size_t stride) {

@@ -72,10 +72,14 @@ struct tokens {
     __m512i first, last; /* 0..15 and 16..31 */
 };
 
-LK_INLINE struct tokens in_order(const __m512i sum[4], enum lk_avx512_order order) {
-    __m512i a = _mm512_add_epi32(sum[0], sum[2]), b = _mm512_add_epi32(sum[1], sum[3]);
+/* Sums of groups 0 and 1. */
+LK_INLINE struct tokens order_tokens(__m512i a, __m512i b, enum lk_avx512_order order) {
     if (order == LK_OCTETS_01_23) return (struct tokens){a, b};
     return (struct tokens){_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee)};
+}
+
+LK_INLINE struct tokens in_order(const __m512i sum[4], enum lk_avx512_order order) {
+    return order_tokens(_mm512_add_epi32(sum[0], sum[2]), _mm512_add_epi32(sum[1], sum[3]), order);
 }
 
 /* One plane of weights over the tile's tokens, for `groups` groups of 16 channels that begin at cells.

@@ -91,7 +91,7 @@ LK_INLINE void dot_mean(const struct rows *rows, const struct lk_queries *q, int
     _mm_storeu_ps(offset, _mm_mul_ps(factor, _mm_cvtepi32_ps(lk_avx512_totals(part))));
 }
 
-/* offset of queries [i0, i0 + n), with room for four more. */
+/* offset of queries [i0, i0 + n), with room up to a multiple of 16. */
 static inline void find_offset(const struct rows *rows, const struct lk_queries *q, int i0, int n, float *offset) {
     int i = 0;
     if (!rows->mean) {
