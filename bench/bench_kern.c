@@ -131,9 +131,9 @@ static void run_kernel(struct job *job) {
     for (size_t b = 0; b < job->n_block; b += n_each) {
         int n_block = job->n_block - b < (size_t)n_each ? (int)(job->n_block - b) : n_each;
         struct lk_rows rows = {.codec = job->codec, .block = job->block + b, .d_head = d, .block_rows = job->rows, .n = n_block * job->rows};
-        rows.next = rows.block + n_block;
-        rows.next_pieces = 1;
-        rows.n_next = b + 2 * n_each <= job->n_block ? n_each : 0;
+        rows.later = rows.block + n_block;
+        rows.later_pieces = 1;
+        rows.n_later = b + 2 * n_each <= job->n_block ? n_each : 0;
         if (job->side == LK_K) job->kern->score(&rows, &queries, s, CHUNK);
         else job->kern->accumulate(&rows, s, CHUNK, n_q, acc);
     }

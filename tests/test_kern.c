@@ -66,7 +66,7 @@ static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side 
     lk_codec_encode(codec, side, d, block_rows, sigma, out->head, 0, filled, out->x, d);
     out->block[0] = out->head;
     out->rows = (struct lk_rows){.codec = codec, .block = out->block, .sigma = sigma, .d_head = d, .block_rows = block_rows,
-                                .next = out->block, .n_next = 1, .next_pieces = 1};
+                                .later = out->block, .n_later = 1, .later_pieces = 1};
 }
 
 static void score(const struct lk_kern *kern, const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
@@ -234,7 +234,7 @@ static void runs_of_blocks(void **state) {
             for (int b = 0; b < BLOCKS; b++) pack(&packed[b], codec, side, d, LK_TILE, LK_TILE), block[b] = packed[b].head;
             for (int i = 0; i < 5; i++) {
                 int n_q = numbers[i], n = i == 0 ? LK_TILE + 1 : i == 1 ? 3 * LK_TILE : ROWS - 5 * i;
-                struct lk_rows rows = {.codec = codec, .block = block, .d_head = d, .block_rows = LK_TILE, .n = n, .next = block, .n_next = BLOCKS, .next_pieces = 1};
+                struct lk_rows rows = {.codec = codec, .block = block, .d_head = d, .block_rows = LK_TILE, .n = n, .later = block, .n_later = BLOCKS, .later_pieces = 1};
                 struct lk_queries queries;
                 for (int k = 0; k < n_q * d; k++) q[k] = gaussian();
                 for (int k = 0; k < n_q * ROWS; k++) p[k] = k % ROWS < n ? expf(-8 * (float)uniform()) : 0;

@@ -129,13 +129,6 @@ static int parts_of(const struct item *item, const struct lk_level *level, int *
     return (item->head + item->n_span - 1) / level->n_head + 1;
 }
 
-/* Rows of a run: where queries are few, the order in which memory is read counts for more than what a kernel does once
- * for all rows. */
-static int rows_at_once(const struct item *item, const struct lk_level *level) {
-    enum { FEW = 4 };
-    return item->n_each * level->n_head > FEW ? LK_ATTN_CHUNK : 2 * LK_TILE;
-}
-
 /* Scores of the rows in slots [slot, slot + n) for the queries that the part serves: of a run that begins with a tile, or of
  * rows within one. at: the first row's true position. */
 static void score_rows(const struct item *item, int level, const struct lk_run *run, int part, struct lk_rope_view *view, int64_t at, float *chunk) {
@@ -159,7 +152,7 @@ static void score_level(struct item *item, int level, int64_t level_first, int64
     struct lk_rope_view view = {.set = false};
     int64_t from = pos, ahead = level_first - lk_cache_position(k, level, 0, 0); /* of positions of the stream, by what was let go */
     float *score = item->mem.score + PAD;
-    struct lk_run run = {.most = of->unfold ? LK_TILE : rows_at_once(item, of)}; /* keys are brought back tile by tile */
+    struct lk_run run = {.most = of->unfold ? LK_TILE : LK_ATTN_CHUNK}; /* keys are brought back tile by tile */
     int first_part, end_part = parts_of(item, of, &first_part);
     lk_run_begin(&run, k, level, first_part, end_part);
     for (; pos < end; pos += run.n) {
@@ -279,7 +272,7 @@ static void sum_weights(struct item *item, const struct lk_level *level, const f
 static void accumulate_level(struct item *item, int level, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
     const struct lk_stream *v = item->attn->v;
     const float *weight = item->mem.score + PAD;
-    struct lk_run run = {.most = rows_at_once(item, &v->level[level]), .whole = true};
+    struct lk_run run = {.most = LK_ATTN_CHUNK, .whole = true};
     int first_part, end_part = parts_of(item, &v->level[level], &first_part);
     lk_run_begin(&run, v, level, first_part, end_part);
     sum_weights(item, &v->level[level], weight + (pos - a), end - pos);

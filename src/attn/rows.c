@@ -1,15 +1,12 @@
 #include "attn/rows.h"
 
-/* Bytes between what is worked on and what is asked for meanwhile, at least (docs/performance.md). */
-enum { AHEAD = 3 << 10 };
+#include "attn/attn.h"
 
 void lk_run_begin(struct lk_run *run, const struct lk_stream *stream, int level, int first_part, int end_part) {
-    size_t head_bytes = stream->level[level].head_bytes;
     run->stream = stream;
     run->level = level;
     run->first_part = first_part;
     run->end_part = end_part;
-    run->ahead = (int)((AHEAD + head_bytes - 1) / head_bytes);
 }
 
 void lk_run_find(struct lk_run *run, int64_t at, int64_t end) {
@@ -30,19 +27,20 @@ void lk_run_find(struct lk_run *run, int64_t at, int64_t end) {
 struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     const struct lk_stream *stream = run->stream;
     const struct lk_level *level = &stream->level[run->level];
-    int n_part = run->end_part - run->first_part;
     struct lk_rows rows = {.codec = &stream->rule[run->level].codec, .sigma = lk_sigma_of(stream, run->level, part),
                            .d_head = level->d_part, .block_rows = stream->rule[run->level].block_rows};
     rows.block = level->block + run->block;
     rows.offset = part * level->head_bytes;
     rows.row0 = run->row0;
     rows.n = run->inside + run->n;
-    rows.next = rows.block;
-    rows.n_next = level->n_block - run->block;
-    rows.next_pieces = n_part;
-    rows.next_first = (part - run->first_part) * run->n_block + (run->n_block - 1) * (n_part - 1) + run->ahead;
-    rows.next_offset = run->first_part * level->head_bytes;
-    rows.next_bytes = level->head_bytes;
-    for (; rows.next_first >= n_part && rows.n_next > 0; rows.next_first -= n_part) rows.next++, rows.n_next--;
+    int ahead = LK_ATTN_CHUNK / rows.block_rows; /* blocks, in whole: what follows a chunk is fetched while that is worked on */
+    if (ahead == 0) ahead = 1;
+    rows.n_later = level->n_block - run->block - ahead;
+    if (rows.n_later < 0) rows.n_later = 0;
+    if (rows.n_later) rows.later = rows.block + ahead;
+    rows.later_pieces = run->end_part - run->first_part;
+    rows.later_first = (part - run->first_part) * run->n_block;
+    rows.later_offset = run->first_part * level->head_bytes;
+    rows.later_bytes = level->head_bytes;
     return rows;
 }

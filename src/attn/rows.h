@@ -1,8 +1,8 @@
 /* Rows of a level as kernels take them (kern.h): runs that begin with a tile and end where is wanted, and what lies
  * before or behind whole tiles, within one tile.
  *
- * A run's blocks hold the rows of all parts side by side. While they are worked on, part after part, what
- * follows is fetched in the order of memory. */
+ * A run's blocks hold the rows of all parts side by side. While they are worked on, part after part, the blocks that
+ * lie a chunk (attn.h) behind them are fetched in the order of memory. */
 #ifndef LK_ATTN_ROWS_H
 #define LK_ATTN_ROWS_H
 
@@ -12,7 +12,6 @@
 struct lk_run {
     const struct lk_stream *stream;
     int     level, first_part, end_part; /* parts that will be read, in this order                         */
-    int     ahead;                       /* pieces between what is worked on and what is fetched           */
     int     most;                        /* rows of a run; set by the caller, as is whole                  */
     bool    whole;                       /* runs end with a tile, unless they lie within one               */
     int64_t block;                       /* of the tile that has the first row                             */

@@ -5,9 +5,6 @@
 
 #include "kern/tile.h"
 
-/* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
- * and arrays of vectors become registers. */
-#define LK_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define LK_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -49,12 +46,6 @@ extern const struct lk_avx2_dots lk_avx2_dots, lk_avxvnni_dots;
 
 /* sum[i] = sum over channels of q16[i * pad + c] * code[c], i < n <= LK_AVX2_QUERIES; sum: all of it is written. */
 void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]);
-
-/* Ask for `bytes` bytes at p, NULL for none. Always inline, as is whoever does nothing else: gcc takes a function that only
- * asks for one without effects, and drops its calls. */
-LK_INLINE void lk_avx2_fetch(const void *p, size_t bytes) {
-    for (size_t i = 0; p && i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
-}
 
 /* ---- weights of values (avx2_weights.c) ------------------------------------------------------ */
 

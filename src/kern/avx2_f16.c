@@ -35,7 +35,7 @@ LK_INLINE void score4(const uint16_t *const row[ROWS], const float *q, int d, in
 void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s, size_t stride) {
     int d = tile->d_head;
     for (int t = 0; t < tile->n; t += ROWS) {
-        if (tile->next) lk_avx2_fetch(lk_f16_row(tile->next, d, t), ROWS * d * sizeof(uint16_t));
+        lk_tile_fetch(tile, t * d * sizeof(uint16_t), (t + ROWS) * d * sizeof(uint16_t));
         const uint16_t *row[ROWS];
         for (int r = 0; r < ROWS; r++) /* past the last row, the last row again: its scores are ignored */
             row[r] = lk_f16_row(tile->head, d, tile->row0 + (t + r < tile->n ? t + r : tile->n - 1));
@@ -81,7 +81,7 @@ LK_INLINE void add_queries(const struct lk_tile *tile, const float *p, size_t st
 }
 
 void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
-    lk_avx2_fetch(tile->next, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
+    lk_tile_fetch(tile, 0, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
     for (int i = 0; i < n_q; i += QUERIES) {
         const float *weight = p + i * stride;
         float *out = acc + (size_t)i * tile->d_head;

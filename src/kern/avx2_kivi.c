@@ -41,7 +41,7 @@ void lk_avx2_kivi_score(const struct lk_avx2_dots *dots, const struct lk_tile *t
     int32_t dot[LK_AVX2_QUERIES][LK_TILE];
     float scale[LK_MAX_D_HEAD], min[LK_MAX_D_HEAD], step[LK_AVX2_QUERIES], offset[LK_AVX2_QUERIES];
     int d = tile->d_head;
-    lk_avx2_fetch(tile->next, lk_cells_bytes(tile->codec->bits, d));
+    lk_tile_fetch(tile, 0, lk_cells_bytes(tile->codec->bits, d));
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_K, tile->head, d);
     to_float(half, d, scale);
     to_float(half + d, d, min);
@@ -94,7 +94,7 @@ void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_ti
                              int n_q, float *acc) {
     _Alignas(32) uint8_t room[LK_TILE * LK_MAX_D_HEAD];
     int d = tile->d_head;
-    lk_avx2_fetch(tile->next, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
+    lk_tile_fetch(tile, 0, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
     const uint8_t *cells = lk_avx2_unpack(tile->codec->bits, d, tile->head, NULL, room);
     for (int i0 = 0; i0 < n_q; i0 += LK_AVX2_QUERIES) {
         int n = n_q - i0 < LK_AVX2_QUERIES ? n_q - i0 : LK_AVX2_QUERIES;

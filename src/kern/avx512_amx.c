@@ -126,7 +126,7 @@ static void take_tile(struct passing *to, const struct lk_rows *run, int t, cons
     struct lk_tile tile = lk_rows_tile(run, t);
     int d = run->d_head, bits = run->codec->bits;
     read_rows(&to->rows, &tile);
-    fetch_next(&tile);
+    fetch(&tile);
     to->cells = lk_avx512vbmi_unpack.k(bits, d, tile.head, &form->levels, to->room, &to->order);
     if (bits == 8 && d % WIDE) to->cells = memcpy(to->room, to->cells, d * LK_TILE); /* behind its own are scales */
     find_offset(&to->rows, q, 0, q->n_q, to->offset);
@@ -265,7 +265,7 @@ static void accumulate_run(const struct lk_rows *run, const struct row_form *for
         int c1 = d - c0 < WIDE ? d : c0 + WIDE;
         clear_four();
         for (int t = 0; t < n_tile; t++) { /* the first queries' products while later tiles are unpacked */
-            if (c0 == 0) fetch_next(&tile[t]);
+            if (c0 == 0) fetch(&tile[t]);
             lk_avx512vbmi_unpack.v(bits, d, tile[t].head, &form->levels, c0, c1, cells[t / 2 % held][0] + t % 2 * (SIDE / 2) * WIDE, SIDE * WIDE);
             if (t % 2 && t > 1) multiply_v(weights.byte[0][t / 2 - 1], cells[(t / 2 - 1) % held]);
         }

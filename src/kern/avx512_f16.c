@@ -98,7 +98,7 @@ void lk_avx512_f16_score(const struct lk_tile *tile, const struct lk_queries *q,
         return;
     }
     _Alignas(64) float column[LK_MAX_D_HEAD * LK_TILE];
-    lk_avx2_fetch(tile->next, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
+    lk_tile_fetch(tile, 0, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
     widen_transposed(tile, column);
     struct product m = {.a = q->q, .lda = tile->d_head, .b = column, .n_k = tile->d_head, .n_col = LK_TILE, .c = s, .ldc = stride};
     multiply(&m, q->n_q);
@@ -111,7 +111,7 @@ void lk_avx512_f16_accumulate(const struct lk_tile *tile, const float *p, size_t
     }
     int d = tile->d_head;
     _Alignas(64) float row[LK_TILE * 2 * LANES];
-    lk_avx2_fetch(tile->next, (size_t)tile->n * d * sizeof(uint16_t));
+    lk_tile_fetch(tile, 0, (size_t)tile->n * d * sizeof(uint16_t));
     for (int c = 0; c < d; c += 2 * LANES) {
         const __mmask16 lo = lanes(d - c), hi = lanes(d - c - LANES);
         for (int t = 0; t < tile->n; t++) {

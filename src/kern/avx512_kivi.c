@@ -55,7 +55,7 @@ void lk_avx512_kivi_score(const struct lk_avx512_unpack *unpack, const struct lk
     struct folded folded;
     enum lk_avx512_order order;
     int d = tile->d_head, bits = tile->codec->bits;
-    lk_avx2_fetch(tile->next, lk_cells_bytes(bits, d));
+    lk_tile_fetch(tile, 0, lk_cells_bytes(bits, d));
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_K, tile->head, d);
     struct lk_avx512_levels levels;
     unpack->levels(bits, NULL, &levels);
@@ -97,7 +97,7 @@ void lk_avx512_kivi_accumulate(const struct lk_avx512_unpack *unpack, const stru
                                size_t stride, int n_q, float *acc) {
     _Alignas(64) uint8_t cells[LK_AVX512_CELLS];
     int d = tile->d_head;
-    lk_avx2_fetch(tile->next, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
+    lk_tile_fetch(tile, 0, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
     struct lk_avx512_levels levels;
     unpack->levels(tile->codec->bits, NULL, &levels);
     unpack->v(tile->codec->bits, d, tile->head, &levels, 0, d, cells, LK_AVX512_ROWS * LK_TILE);

@@ -25,7 +25,7 @@ static void score_batch(const struct lk_avx512_unpack *unpack, const struct row_
         struct rows rows;
         int n = q->n_q, i = 0;
         read_rows(&rows, &tile);
-        fetch_next(&tile);
+        fetch(&tile);
         const uint8_t *cells = unpack->k(tile.codec->bits, tile.d_head, tile.head, &form->levels, room, &order);
         find_offset(&rows, q, 0, n, offset);
         for (; i + 4 <= n; i += 4) score(form, &rows, cells, order, q, middle + i, offset + i, i, 4, s, stride);
@@ -52,7 +52,7 @@ static void accumulate_tile(const struct lk_avx512_unpack *unpack, const struct 
     struct lk_avx512_weights weights;
     int d = tile->d_head, bits = tile->codec->bits;
     read_rows(&rows, tile);
-    fetch_next(tile);
+    fetch(tile);
     unpack->v(bits, d, tile->head, &form->levels, 0, d, cells, LK_AVX512_ROWS * LK_TILE);
     float unit = bits == 8 ? 1 : 0.5f; /* levels of fewer bits are doubled */
     bool off = form->top == 255;       /* 128 was taken off cells whose middle is 127.5 */

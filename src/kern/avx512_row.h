@@ -43,9 +43,9 @@ static inline void find_form(struct row_form *form, const struct lk_avx512_unpac
     unpack->levels(codec->bits, form->fine || (side == LK_K && !levels.table) ? NULL : &table, &form->levels);
 }
 
-/* Ask for the tile that is read later. */
-LK_INLINE void fetch_next(const struct lk_tile *tile) {
-    lk_avx2_fetch(tile->next, lk_cells_bytes(tile->codec->bits, tile->d_head) + sizeof(uint16_t) * LK_TILE + (tile->codec->mean ? tile->d_head : 0));
+/* As many bytes as the tile has. */
+LK_INLINE void fetch(const struct lk_tile *tile) {
+    lk_tile_fetch(tile, 0, lk_cells_bytes(tile->codec->bits, tile->d_head) + sizeof(uint16_t) * LK_TILE + (tile->codec->mean ? tile->d_head : 0));
 }
 
 static inline void read_rows(struct rows *rows, const struct lk_tile *tile) {

@@ -18,12 +18,12 @@ struct lk_rows {
     int          d_head, block_rows;
     int          row0, n;    /* n >= 1 rows from row0 of block[0] on; row0 a multiple of LK_TILE and
                                 below block_rows                                             */
-    void *const *next;       /* [n_next] blocks to be fetched from while those are worked on, a piece with the last tile
-                                of each: of the first one piece next_first < next_pieces, and so on. Pieces are
-                                next_bytes long and begin at next_offset.                                            */
-    int64_t      n_next;
-    int          next_first, next_pieces;
-    size_t       next_offset, next_bytes;
+    void *const *later;      /* [n_later] blocks to be fetched from while those are worked on, a piece with the last tile
+                                of each: piece later_first, counted from the first block's, and so on. A block has
+                                later_pieces of them, later_bytes long, from later_offset on.                        */
+    int64_t      n_later;
+    int          later_first, later_pieces;
+    size_t       later_offset, later_bytes;
 };
 
 /* What the CPU held before a thread called `enter`. */

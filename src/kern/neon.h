@@ -14,9 +14,6 @@
 
 #include "kern/tile.h"
 
-/* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
- * and arrays of vectors become registers. */
-#define LK_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define LK_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -60,11 +57,6 @@ void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct 
 /* sum[i] = sum over channels of code[c] * row i [c]. 16-bit rows only. Both are read up to a multiple of 16
  * channels; the row has zeros there. */
 void lk_neon_dot_mean(const int8_t *code, int d_head, const struct lk_neon_rows *x, int32_t sum[LK_NEON_QUERIES]);
-
-/* Ask for `bytes` bytes at p, NULL for none. */
-static inline void lk_neon_fetch(const void *p, size_t bytes) {
-    for (size_t i = 0; p && i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
-}
 
 /* ---- weights of values, and other rows made on the way (neon_weights.c) ------------------------ */
 

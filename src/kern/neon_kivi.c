@@ -9,7 +9,7 @@ void lk_neon_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, 
     int32_t dot[LK_NEON_QUERIES][LK_TILE];
     float scale[LK_MAX_D_HEAD], min[LK_MAX_D_HEAD], step[LK_NEON_QUERIES], offset[LK_NEON_QUERIES];
     int d = tile->d_head;
-    lk_neon_fetch(tile->next, lk_cells_bytes(tile->codec->bits, d));
+    lk_tile_fetch(tile, 0, lk_cells_bytes(tile->codec->bits, d));
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_K, tile->head, d);
     lk_neon_to_float(half, d, scale);
     lk_neon_to_float(half + d, d, min);
@@ -64,7 +64,7 @@ static void add_group(const struct lk_tile *tile, const uint8_t *cells, int g, c
 void lk_neon_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
     _Alignas(32) uint8_t room[LK_TILE * LK_MAX_D_HEAD];
     int d = tile->d_head;
-    lk_neon_fetch(tile->next, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
+    lk_tile_fetch(tile, 0, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
     const uint8_t *cells = lk_neon_unpack(tile->codec->bits, d, tile->head, NULL, room);
     for (int i0 = 0; i0 < n_q; i0 += LK_NEON_QUERIES) {
         int n = n_q - i0 < LK_NEON_QUERIES ? n_q - i0 : LK_NEON_QUERIES;

@@ -32,7 +32,7 @@ static float read_mean_scale(const uint16_t *scale) {
 /* room: [LK_TILE * d_head] */
 static void read_rows(struct rows *rows, const struct lk_tile *tile, enum lk_side side, uint8_t *room) {
     const struct lk_codec *codec = tile->codec;
-    lk_neon_fetch(tile->next, lk_codec_head_bytes(codec, side, tile->d_head, LK_TILE));
+    lk_tile_fetch(tile, 0, lk_codec_head_bytes(codec, side, tile->d_head, LK_TILE));
     rows->mean = NULL;
     rows->fine = codec->bits > 4;
     rows->flip = codec->bits == 8;

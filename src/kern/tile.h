@@ -4,6 +4,10 @@
 
 #include "kern/kern.h"
 
+/* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
+ * and arrays of vectors become registers. */
+#define LK_INLINE static inline __attribute__((always_inline))
+
 struct lk_tile {
     const struct lk_codec *codec;
     const void            *head;       /* the head's part of the block                    */
@@ -11,25 +15,33 @@ struct lk_tile {
     int                    d_head, block_rows;
     int                    row0, n;    /* rows [row0, row0 + n) of the block; row0 a multiple of
                                           LK_TILE, 1 <= n <= LK_TILE                      */
-    const void            *next;       /* where a later tile's bytes begin, or NULL: a hint to
-                                          fetch them while this one is worked on          */
+    const void            *next;       /* where the next tile's bytes begin, or NULL      */
+    const void            *later;      /* where bytes begin that are read much later      */
 };
 
 static inline int lk_rows_tiles(const struct lk_rows *rows) { return (rows->n + LK_TILE - 1) / LK_TILE; }
 
 /* Tile i < lk_rows_tiles() of them. */
 static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
-    int row = rows->row0 + i * LK_TILE, b = i, left = rows->n - i * LK_TILE, piece;
+    int row = rows->row0 + i * LK_TILE, b = i, left = rows->n - i * LK_TILE;
     if (rows->block_rows == LK_TILE) row = 0;
     else b = row / rows->block_rows, row %= rows->block_rows;
     struct lk_tile tile = {.codec = rows->codec, .sigma = rows->sigma, .d_head = rows->d_head, .block_rows = rows->block_rows, .row0 = row};
     tile.head = (const char *)rows->block[b] + rows->offset;
     tile.n = left < LK_TILE ? left : LK_TILE;
     if (row + LK_TILE < rows->block_rows) return tile;
-    int64_t later = 0;
-    for (piece = rows->next_first + b; piece >= rows->next_pieces && later < rows->n_next; piece -= rows->next_pieces) later++;
-    if (later < rows->n_next) tile.next = (const char *)rows->next[later] + rows->next_offset + piece * rows->next_bytes;
+    if (left > LK_TILE) tile.next = (const char *)rows->block[b + 1] + rows->offset;
+    int piece = rows->later_first + b, later = rows->n_later ? piece / rows->later_pieces : 0;
+    if (later < rows->n_later) tile.later = (const char *)rows->later[later] + rows->later_offset + piece % rows->later_pieces * rows->later_bytes;
     return tile;
+}
+
+/* Fetch bytes [from, to) of the next tile into the first-level cache, where its rows have come as far as the second,
+ * and as many of what is read later into the second. Inlined, because gcc drops calls of functions that only fetch. */
+LK_INLINE void lk_tile_fetch(const struct lk_tile *tile, size_t from, size_t to) {
+    const char *next = tile->next, *later = tile->later;
+    for (size_t i = from; next && i < to; i += 64) __builtin_prefetch(next + i, 0, 3);
+    for (size_t i = from; later && i < to; i += 64) __builtin_prefetch(later + i, 0, 2);
 }
 
 /* kern.h's score and accumulate, by what does one tile. */
