@@ -1,7 +1,10 @@
 /* Attention alone over a whole cache, as a decoder does it: every layer once per token.
  *
- *   bench_attn [recipe [depth [threads [layers [heads [kv_heads [d_head [weights_mb]]]]]]]]
- *   defaults:   best-3   8192  2        30      9      3         64     85
+ *   bench_attn [recipe [depth [threads [layers [heads [kv_heads [d_head [weights_mb [portion]]]]]]]]]
+ *   defaults:   best-3   8192  2        30      9      3         64     85          depth
+ *
+ * A layer gets `portion` rows before the next one does: all of them, as from a prompt; 32, a tile, is how a cache
+ * grows that a decoder fills, and leaves the rows of all layers mixed in memory.
  *
  * Between two layers the threads read their share of `weights_mb`, as a model's weights are read between
  * two layers' attention; this time does not count. Rows are noise. Prints, for each of three runs, the time
@@ -87,23 +90,32 @@ static int fail(const char *what) {
     return 1;
 }
 
-/* `depth` rows of noise, the same in every layer, in steps of one tile. */
-static bool fill(struct world *w, int64_t depth, lk_err *err) {
+/* Rows of noise for [at, end) of one layer, in steps of one tile. rows, q: of a tile. */
+static bool fill_layer(struct world *w, int layer, int64_t at, int64_t end, float *rows, const float *q, unsigned *seed, lk_err *err) {
+    const struct lk_cache_shape *shape = &w->cache->shape;
+    bool ok = lk_cache_prepare(w->cache, layer, layer + 1, end - at, LK_TILE, err) == LK_OK;
+    for (; ok && at < end; at += LK_TILE) {
+        for (int i = 0; i < LK_TILE * shape->n_head_kv * shape->d_head; i++) rows[i] = (float)noise(seed);
+        lk_cache_observe(w->cache, layer, q, LK_TILE, w->attn.n_head);
+        for (int side = 0; ok && side < 2; side++)
+            ok = lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) == LK_OK && lk_cache_settle(w->cache, layer, side, err) == LK_OK;
+    }
+    return ok;
+}
+
+/* `depth` rows in every layer, in portions, both in whole tiles. */
+static bool fill(struct world *w, int64_t depth, int64_t portion, lk_err *err) {
     const struct lk_cache_shape *shape = &w->cache->shape;
     size_t n = (size_t)LK_TILE * shape->n_head_kv * shape->d_head, n_q = (size_t)LK_TILE * w->attn.n_head * shape->d_head;
     float *rows = malloc(n * sizeof *rows), *q = malloc(n_q * sizeof *q);
     unsigned seed = 1;
     bool ok = rows && q;
     for (size_t i = 0; ok && i < n_q; i++) q[i] = (float)noise(&seed);
-    for (int64_t at = 0; ok && at < depth; at += LK_TILE) {
-        for (size_t i = 0; i < n; i++) rows[i] = (float)noise(&seed);
-        ok = lk_cache_prepare(w->cache, 0, shape->n_layer, LK_TILE, LK_TILE, err) == LK_OK;
-        for (int layer = 0; ok && layer < shape->n_layer; layer++) {
-            lk_cache_observe(w->cache, layer, q, LK_TILE, w->attn.n_head);
-            for (int side = 0; ok && side < 2; side++)
-                ok = lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) == LK_OK && lk_cache_settle(w->cache, layer, side, err) == LK_OK;
-        }
-    }
+    depth = (depth + LK_TILE - 1) / LK_TILE * LK_TILE;
+    portion = (portion + LK_TILE - 1) / LK_TILE * LK_TILE;
+    for (int64_t at = 0; ok && at < depth; at += portion)
+        for (int layer = 0; ok && layer < shape->n_layer; layer++)
+            ok = fill_layer(w, layer, at, at + portion < depth ? at + portion : depth, rows, q, &seed, err);
     free(rows);
     free(q);
     return ok;
@@ -126,20 +138,21 @@ static bool run_tokens(struct world *w, uint64_t *sum) {
 
 int main(int argc, char **argv) {
     const char *text = argc > 1 ? argv[1] : "best-3";
-    int number[] = {8192, 2, 30, 9, 3, 64, 85};
-    for (int i = 2; i < argc && i < 9; i++) number[i - 2] = atoi(argv[i]);
+    int number[] = {8192, 2, 30, 9, 3, 64, 85, 0};
+    for (int i = 2; i < argc && i < 10; i++) number[i - 2] = atoi(argv[i]);
+    if (number[7] == 0) number[7] = number[0];
     int depth = number[0], n_layer = number[2], n_head = number[3], n_head_kv = number[4], d = number[5];
     struct lk_ledger ledger = {0};
     lk_err err = {0};
     lk_recipe *recipe;
     struct world w = {.n_layer = n_layer, .n_thread = number[1]};
-    if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv || depth < 1) return fail("a number is out of range");
+    if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv || depth < 1 || number[7] < 1) return fail("a number is out of range");
     if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
     struct lk_cache_shape shape = {.n_layer = n_layer, .n_head_kv = n_head_kv, .d_head = d};
     if (lk_cache_new(&w.cache, recipe, &shape, &ledger, &err) != LK_OK) return fail(err.msg);
     w.attn = (struct lk_attn){.kern = lk_kern_choose(NULL), .n_head = n_head, .n_head_kv = n_head_kv, .d_head = d, .n_tok = 1, .n_thread = w.n_thread, .scale = 0.125f};
     w.cache->kern = w.attn.kern;
-    if (!fill(&w, depth, &err)) return fail(err.msg);
+    if (!fill(&w, depth, number[7], &err)) return fail(err.msg);
     w.n_weight = ((size_t)number[6] << 20) / sizeof(uint64_t) / n_layer;
     uint64_t *weights = malloc((w.n_weight * n_layer + 1) * sizeof(uint64_t));
     float *q = malloc((size_t)n_head * d * sizeof *q), *out = malloc((size_t)n_head * d * sizeof *out);
