@@ -359,6 +359,7 @@ typedef struct {
     int32_t     n_budget;
     int32_t     n_ctx;     /* tokens of a sequence; 0: 1024                                      */
     int32_t     n_seq;     /* sequences; 0: as many as the text has                              */
+    const char *from;      /* a sidecar whose networks, R, R' and sharing are trained further; NULL: new ones */
     int32_t     n_feature; /* R; 0: 8                                                            */
     int32_t     n_hidden;  /* R'; 0: 512                                                         */
     int32_t     share;     /* 0: networks for every head; 1: the query heads of a KV head share

@@ -438,6 +438,7 @@ static void test_training(void **unused) {
     assert_int_equal(stop.layers, info.n_layer);
     print_message("mean loss after training: %.4f of the policy's\n", stop.loss / info.n_layer);
     assert_true(stop.loss < 0.97 * info.n_layer);
+    struct stop first = stop;
     snprintf(beside, sizeof beside, "%s.examples", name[0]);
     assert_int_equal(access(beside, F_OK), -1);
 
@@ -472,6 +473,17 @@ static void test_training(void **unused) {
     assert_int_equal(size[0], size[1]);
     assert_memory_equal(bytes[0], bytes[1], size[0]);
     free(bytes[0]), free(bytes[1]);
+
+    /* Trained further, whatever sizes are asked for: not worse, and what it began with after no steps that count. */
+    double before = first.loss;
+    lk_less_opts more = opts;
+    stop = (struct stop){0};
+    more.from = name[0], more.n_hidden = 0, more.n_epoch = 1, more.rate = 1e-7f, more.dropout = 0;
+    more.layer_done = note_layer;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
+    assert_float_equal(stop.loss, before, 1e-3 * before);
+    more.from = path; /* a model */
+    assert_int_not_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
 
     /* What is not possible. */
     stop = (struct stop){0};

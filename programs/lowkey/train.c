@@ -11,7 +11,7 @@
 struct train_args {
     struct model_args model;
     struct texts      file;
-    const char       *output, *policy;
+    const char       *output, *policy, *from;
     struct numbers    budget, layers;
     int64_t           ctx, sequences, features, hidden, share, epochs, queries, seed;
     double            rate, dropout, valid;
@@ -27,6 +27,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {'o', "output", "FILE", "the sidecar; files beside it keep what an interrupted run has done", OPT_TEXT, &a->output, 0, 0},
              {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0},
              {0, "budget", "N[,N...]", "rows that the policy keeps for each KV head; of several, networks for all", OPT_NUMBERS, &a->budget, 1, MOST},
+             {0, "from", "SIDECAR", "train its networks further, of the size that they have", OPT_TEXT, &a->from, 0, 0},
              {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16, 1 << 16},
              {0, "sequences", "N", "sequences, in equal shares of the texts (default: 64, or all)", OPT_INT, &a->sequences, 2, MOST},
              {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64},
@@ -99,7 +100,7 @@ static int train(const struct train_args *a, lk_model *model, const int32_t *tok
     struct progress progress = progress_begin("training");
     int32_t         budget[LIST_MOST];
     for (size_t i = 0; i < a->budget.n; i++) budget[i] = (int32_t)a->budget.item[i];
-    lk_less_opts    opts = {.policy = a->policy, .budget = budget, .n_budget = (int32_t)a->budget.n, .n_ctx = (int32_t)a->ctx, .n_feature = (int32_t)a->features,
+    lk_less_opts    opts = {.policy = a->policy, .from = a->from, .budget = budget, .n_budget = (int32_t)a->budget.n, .n_ctx = (int32_t)a->ctx, .n_feature = (int32_t)a->features,
                             .n_hidden = (int32_t)a->hidden, .share = (int32_t)a->share, .n_epoch = (int32_t)a->epochs, .n_query = (int32_t)a->queries,
                             .rate = (float)a->rate, .dropout = (float)a->dropout, .valid = (float)a->valid, .plain = a->plain,
                             .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0), .n_layer = (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),

@@ -384,21 +384,41 @@ void lk_less_kernels_at(const struct lk_less_shape *s, const float *at, struct l
     kernels->psi_s2 = at;
 }
 
+/* n matrices [rows][columns] turned into [columns][rows]. */
+static void turn(const float *from, float *to, int64_t rows, int64_t columns, int64_t n) {
+    for (; n > 0; n--, from += rows * columns, to += rows * columns)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) to[c * rows + r] = from[r * columns + c];
+}
+
+static void list_parts(const struct lk_less_kernels *k, const float *part[LK_N_LESS_PARAM]) {
+    const float *const all[LK_N_LESS_PARAM] = {k->phi_w1, k->phi_w2, k->psi_w1, k->psi_w2, k->psi_w3, k->psi_s1, k->psi_s2};
+    memcpy(part, all, sizeof all);
+}
+
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels) {
     const struct lk_less_shape *s = &net->size.shape;
+    const float *part[LK_N_LESS_PARAM];
     lk_less_kernels_at(s, out, kernels);
-    const float *const part[LK_N_LESS_PARAM] = {kernels->phi_w1, kernels->phi_w2, kernels->psi_w1, kernels->psi_w2,
-                                                kernels->psi_w3, kernels->psi_s1, kernels->psi_s2};
+    list_parts(kernels, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        int n_set = sets_of(s, p, ne);
         float *to = out + (part[p] - out);
-        for (int set = 0; set < n_set; set++) {
-            const float *from = weight + ((float *)net->node->param[p][set]->data - net->weight);
-            for (int64_t i = 0; i < ne[2]; i++, from += ne[0] * ne[1], to += ne[0] * ne[1])
-                for (int64_t in = 0; in < ne[0]; in++)
-                    for (int64_t o = 0; o < ne[1]; o++) to[in * ne[1] + o] = from[o * ne[0] + in];
-        }
+        for (int set = 0, n_set = sets_of(s, p, ne); set < n_set; set++, to += ne[0] * ne[1] * ne[2])
+            turn(weight + ((float *)net->node->param[p][set]->data - net->weight), to, ne[1], ne[0], ne[2]);
     }
     memcpy(out + (kernels->phi_level - out), net->level, s->n_head * sizeof(float));
+}
+
+void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *kernels) {
+    const struct lk_less_shape *s = &net->size.shape;
+    const float *part[LK_N_LESS_PARAM];
+    list_parts(kernels, part);
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        const float *from = part[p];
+        for (int set = 0, n_set = sets_of(s, p, ne); set < n_set; set++, from += ne[0] * ne[1] * ne[2])
+            turn(from, net->node->param[p][set]->data, ne[0], ne[1], ne[2]);
+    }
+    memcpy(net->level, kernels->phi_level, s->n_head * sizeof(float));
 }

@@ -70,6 +70,9 @@ lk_status lk_less_net_learn(struct lk_less_net *net, float rate, int64_t nth, ui
 /* The loss without dropout, and *base = mean |W_O residual|^2 / norm. */
 lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, lk_err *err);
 
+/* Weights and levels of networks as absorb/less.h has them, of the net's shape, in place of random ones. */
+void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *kernels);
+
 /* Weights as absorb/less.h wants them; out [lk_less_kernel_bytes()], *kernels points into it. */
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels);
 

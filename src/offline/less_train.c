@@ -1,5 +1,6 @@
 /* Training LESS: examples are collected once, then each layer learns by itself (LESS, section 3.2). */
 #include "codec/half.h"
+#include "engine/absorb.h"
 #include "offline/less_net.h"
 #include "sidecar/sidecar.h"
 
@@ -32,6 +33,8 @@ struct training {
     struct lk_less_data  data;
     struct lk_less_size  size;
     struct lk_less_net  *net;
+    struct lk_sidecar   *from;     /* whose networks are trained further, or NULL */
+    struct lk_absorb    *known;    /* these, checked                              */
     struct state         state;    /* of the layer at hand */
     float               *wo, *best; /* [n_embd][n_head * d_head], [n_weight]                              */
     float               *norm;      /* [n_seq] mean |W_O residual|^2 of each sequence, of the layer at hand */
@@ -244,8 +247,9 @@ static lk_status begin_layer(struct training *t, int layer, lk_err *err) {
     t->state = (struct state){.magic = state_magic, .identity = t->identity, .layer = layer, .best = INFINITY};
     lk_less_net_reset(t->net, t->opts.plain ? 1e-4f : 1, seed_of(t, layer, 0, 0));
     memset(t->net->level, 0, (size_t)n_head * sizeof(float));
+    if (t->known) lk_less_net_import(t->net, &t->known->kernels[layer]);
     memcpy(t->best, t->net->weight, t->net->n_weight * sizeof(float));
-    return t->opts.plain ? LK_OK : choose_levels(t, n_train < LEVEL_SEQUENCES ? n_train : LEVEL_SEQUENCES, err);
+    return t->opts.plain || t->known ? LK_OK : choose_levels(t, n_train < LEVEL_SEQUENCES ? n_train : LEVEL_SEQUENCES, err);
 }
 
 /* Of Adam: halved again and again in the second half of the epochs. */
@@ -347,9 +351,9 @@ static lk_status write_sidecar(struct training *t, lk_err *err) {
                                    .calibration_hash = source->hash, .calibration_tokens = (uint64_t)o->n_seq * o->n_ctx};
     char budgets[LK_LESS_MAX_POLICIES * 12] = "";
     for (int i = 0, at = 0; i < o->n_budget; i++) at += snprintf(budgets + at, sizeof budgets - at, "%s%d", i ? "," : "", o->budget[i]);
-    snprintf(info.options, sizeof info.options, "policy %s, budget %s, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, %d queries, rate %g, dropout %g, seed %" PRIu64 "%s",
+    snprintf(info.options, sizeof info.options, "policy %s, budget %s, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, %d queries, rate %g, dropout %g, seed %" PRIu64 "%s%s",
              o->policy, budgets, o->n_seq, o->n_ctx, s->n_feature, s->n_hidden, o->share, o->n_epoch, t->size.n_query, (double)o->rate,
-             (double)o->dropout, o->seed, o->plain ? ", without levels" : "");
+             (double)o->dropout, o->seed, o->plain ? ", without levels" : "", o->from ? ", trained further" : "");
     size_t floats = lk_less_kernel_bytes(s) / sizeof(float), bytes = floats * (size_t)source->n_layer * sizeof(float);
     float *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
     if (!block) return lk_fail(err, LK_E_NOMEM, "no memory to write the networks (%.0f MiB)", (double)bytes / (1 << 20));
@@ -394,20 +398,45 @@ static lk_status check_opts(struct training *t, size_t n_tok, lk_err *err) {
     return LK_OK;
 }
 
+/* The networks that are trained further, and their sizes for those of the options. */
+static lk_status open_known(struct training *t, lk_err *err) {
+    const struct lk_hparams *hp = &t->model->net->hp;
+    struct lk_sidecar_model of = {t->model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+    if (!t->opts.from) return LK_OK;
+    lk_status status = lk_sidecar_open(&t->from, t->opts.from, &of, &t->ledger, err);
+    if (status == LK_OK) status = lk_absorb_new(&t->known, t->from, hp->n_head, &t->ledger, err);
+    if (status != LK_OK) return status;
+    const struct lk_less_shape *s = &t->known->shape;
+    t->opts.n_feature = s->n_feature;
+    t->opts.n_hidden = s->n_hidden;
+    t->opts.share = s->n_psi < s->n_head_kv ? 2 : s->n_phi < s->n_head ? 1 : 0;
+    if (s->n_phi != (t->opts.share == 0 ? hp->n_head : t->opts.share == 1 ? hp->n_head_kv : 1))
+        return lk_fail(err, LK_E_UNSUPPORTED, "networks for each head cannot be trained further beside ones for all");
+    return LK_OK;
+}
+
 /* FNV-1a of what decides the weights besides the examples' source, which is part of it. */
+static uint64_t hash_more(uint64_t hash, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3ull;
+    return hash;
+}
+
 static uint64_t identify(const struct training *t) {
     const lk_less_opts *o = &t->opts;
     struct lk_less_source source;
     memcpy(&source, &t->data.source, sizeof source);
     const int32_t numbers[] = {o->n_feature, o->n_hidden, o->share, o->n_epoch, t->size.n_query, t->n_valid, o->plain};
     const float reals[] = {o->rate, o->dropout};
-    const struct {
+    const struct part {
         const void *at;
         size_t      n;
     } part[] = {{&source, sizeof source}, {numbers, sizeof numbers}, {reals, sizeof reals}, {&o->seed, sizeof o->seed}};
     uint64_t hash = 0xcbf29ce484222325ull;
-    for (size_t p = 0; p < sizeof part / sizeof *part; p++)
-        for (size_t i = 0; i < part[p].n; i++) hash = (hash ^ ((const uint8_t *)part[p].at)[i]) * 0x100000001b3ull;
+    for (size_t p = 0; p < sizeof part / sizeof *part; p++) hash = hash_more(hash, part[p].at, part[p].n);
+    for (size_t i = 0; t->from && i < t->from->n_tensor; i++) {
+        const struct lk_sidecar_tensor *tensor = &t->from->tensor[i];
+        hash = hash_more(hash, tensor->data, (size_t)tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * sizeof(float));
+    }
     return hash;
 }
 
@@ -443,6 +472,8 @@ static void release(struct training *t) {
     lk_release(&t->ledger, LK_FOR_SCRATCH, t->order, 2 * (size_t)t->opts.n_seq * sizeof *t->order);
     lk_release(&t->ledger, LK_FOR_SCRATCH, t->norm, (size_t)t->opts.n_seq * sizeof *t->norm);
     lk_release(&t->ledger, LK_FOR_SCRATCH, t->wo, (size_t)hp->n_embd * hp->n_head * hp->d_head * sizeof *t->wo);
+    lk_absorb_free(t->known);
+    lk_sidecar_close(t->from);
     if (t->data.ledger) lk_less_data_close(&t->data);
 }
 
@@ -465,9 +496,10 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
     if (status == LK_OK) status = name_file(examples, path, ".examples", 0, err);
     if (status != LK_OK) return status;
     t.total = (uint64_t)t.opts.n_seq * n_layer + (uint64_t)(t.opts.n_seq - t.n_valid) * (last - first + 1) * t.opts.n_epoch;
-    status = lk_less_data_open(&t.data, examples, model, policy, opts->n_budget, tok, t.opts.n_seq, t.opts.n_ctx, report, &t, &t.ledger, err);
-    if (status != LK_OK) return status;
-    status = make_net(&t, err);
+    status = open_known(&t, err);
+    if (status == LK_OK)
+        status = lk_less_data_open(&t.data, examples, model, policy, opts->n_budget, tok, t.opts.n_seq, t.opts.n_ctx, report, &t, &t.ledger, err);
+    if (status == LK_OK) status = make_net(&t, err);
     if (status == LK_OK) {
         t.total = steps_left(&t, first, last);
         for (int layer = first; status == LK_OK && layer <= last; layer++) status = train_layer(&t, layer, err);
