@@ -415,12 +415,13 @@ static lk_status open_known(struct training *t, lk_err *err) {
     return LK_OK;
 }
 
-/* FNV-1a of what decides the weights besides the examples' source, which is part of it. */
+/* FNV-1a, further. */
 static uint64_t hash_more(uint64_t hash, const void *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3ull;
     return hash;
 }
 
+/* Of all that decides the weights. */
 static uint64_t identify(const struct training *t) {
     const lk_less_opts *o = &t->opts;
     struct lk_less_source source;
