@@ -4,7 +4,8 @@
  *
  * MODEL may be "tiny": a random model of two layers, made for the purpose. The tokens are drawn at random, so
  * that no text limits their number: what rows cost does not depend on what they say. Per line, after so many
- * tokens: tokens per second since the last line; bytes that the ledger has for the cache, and for all of the
+ * tokens: tokens per second and the process's CPU time per token since the last line, the latter also where others use
+ * the machine; bytes that the ledger has for the cache, and for all of the
  * session; resident memory since just before the session was opened, when the model had been used already. Ends
  * with status 1 where the cache grew behind the second line. */
 #include "bench.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static double resident(void) {
@@ -23,6 +25,12 @@ static double resident(void) {
     if (fscanf(f, "%ld %ld", &whole, &pages) != 2) pages = 0;
     fclose(f);
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static int fail(const lk_err *err) {
@@ -67,21 +75,21 @@ int main(int argc, char **argv) {
     if (lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
     uint64_t random = 1, most = 0, bytes = 0;
-    double last = bench_now();
-    printf("%s\n| tokens | tokens/s | cache KiB | session KiB | resident KiB |\n|---:|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
+    double last = bench_now(), cpu = cpu_seconds();
+    printf("%s\n| tokens | tokens/s | CPU ms/token | cache KiB | session KiB | resident KiB |\n|---:|---:|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
     for (long i = 1; i <= n; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         int32_t tok = (int32_t)((random >> 33) % (uint64_t)n_vocab);
         if (lk_session_eval(session, &tok, 1, false, &err)) return fail(&err);
         if (i % every) continue;
-        double t = bench_now();
+        double t = bench_now(), c = cpu_seconds();
         lk_session_stats stats = lk_session_get_stats(session);
         bytes = stats.cache_bytes;
         if (i <= 2 * every && most < bytes) most = bytes;
-        printf("| %ld | %.1f | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last), (double)bytes / 1024,
+        printf("| %ld | %.1f | %.2f | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last), 1e3 * (c - cpu) / (double)every, (double)bytes / 1024,
                (double)(bytes + stats.scratch_bytes) / 1024 + (double)n * sizeof(int32_t) / 1024, (resident() - base) / 1024);
         fflush(stdout);
-        last = t;
+        last = t, cpu = c;
     }
     lk_session_free(session);
     lk_recipe_free(recipe);

@@ -68,7 +68,7 @@ static void print(int layer, const struct shares *s) {
 
 static lk_status print_layers(struct lk_less_data *data, lk_err *err) {
     const struct lk_less_source *s = &data->source;
-    double *work = malloc(((size_t)data->n_query * s->d_head + (size_t)s->d_head * (s->d_head + 1)) * sizeof *work);
+    double *work = malloc(((size_t)data->n_most * s->d_head + (size_t)s->d_head * (s->d_head + 1)) * sizeof *work);
     lk_status status = LK_OK;
     printf("| layer | A: 1 | 4 | 8 | 16 | residual: 1 | 4 | 8 | 16 | size |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (int layer = 0; status == LK_OK && layer < s->n_layer; layer++) {
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     int file = mkstemp(path);
     if (file < 0) return fprintf(stderr, "residual: no file in /tmp\n"), 1;
     close(file);
-    lk_status status = lk_less_data_open(&data, path, model, &policy, tok, N_SEQ, n_ctx, NULL, NULL, &ledger, &err);
+    lk_status status = lk_less_data_open(&data, path, model, &policy, 1, tok, N_SEQ, n_ctx, NULL, NULL, &ledger, &err);
     if (status == LK_OK) status = print_layers(&data, &err);
     if (status == LK_OK) lk_less_data_close(&data);
     unlink(path);

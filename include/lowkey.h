@@ -354,19 +354,24 @@ typedef struct {
 
 typedef struct {
     const char *policy;    /* "h2o", "lambda" or "tova"                                          */
-    int32_t     budget;    /* rows of a KV head that the policy holds between steps              */
+    const int32_t *budget; /* [n_budget] rows of a KV head that the policy holds between steps; if
+                              several, sequences take turns, and the networks serve all of them   */
+    int32_t     n_budget;
     int32_t     n_ctx;     /* tokens of a sequence; 0: 1024                                      */
     int32_t     n_seq;     /* sequences; 0: as many as the text has                              */
+    const char *from;      /* a sidecar whose networks, R, R' and sharing are trained further; NULL: new ones */
     int32_t     n_feature; /* R; 0: 8                                                            */
     int32_t     n_hidden;  /* R'; 0: 512                                                         */
     int32_t     share;     /* 0: networks for every head; 1: the query heads of a KV head share
                               theirs; 2: all heads of a layer share theirs                       */
-    int32_t     n_epoch;   /* 0: 40; the rate is halved after each quarter                       */
+    int32_t     n_epoch;   /* 0: 40; in the second half of them the rate is halved six times     */
     int32_t     n_query;   /* positions of a sequence that a step looks at, others each time; 0: 256 */
     float       rate;      /* of Adam; 0: 0.001                                                  */
     float       dropout;   /* of hidden values, below 1; 0: none                                 */
     float       valid;     /* share of sequences kept back; 0: 0.1                               */
     bool        plain;     /* features without levels, as the paper has them                     */
+    int32_t     first_layer, n_layer; /* train these alone (0: all that follow), and write no sidecar
+                              unless they are all: several calls may share the layers             */
     uint64_t    seed;
     lk_progress progress;  /* may be NULL; units are sequences read or learned from              */
     void      (*layer_done)(void *user, const lk_less_layer *layer); /* may be NULL            */

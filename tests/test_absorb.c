@@ -38,7 +38,8 @@ static int set_up(void **unused) {
     snprintf(less_path, sizeof less_path, "%s.less", path);
     if (!tiny_gguf_write(path, &spec) || lk_model_open(&model, path, &opts, &err)) fail_msg("%s", err.msg);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) text[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
-    lk_less_opts train = {.policy = "lambda", .budget = BUDGET, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 12, .n_query = 64, .rate = 3e-3f, .valid = 0.2f};
+    const int32_t budget = BUDGET;
+    lk_less_opts train = {.policy = "lambda", .budget = &budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 12, .n_query = 64, .rate = 3e-3f, .valid = 0.2f};
     if (lk_train_less(model, text, N_TRAIN * N_CTX, &train, less_path, &err)) fail_msg("%s", err.msg);
     struct lk_sidecar_model of = made_for();
     if (lk_sidecar_open(&sidecar, less_path, &of, &ledger, &err)) fail_msg("%s", err.msg);

@@ -115,6 +115,7 @@ bad "say what to train" train more
 bad "no text: give -f FILE" train less
 bad "no sidecar to write" train less -f prompt
 bad "no budget" train less -f prompt -o x
+bad "--layers: give the first and the last" train less -f prompt -o x --layers 3
 bad "--share: '3' is not a number from 0 to 2" train less --share 3
 bad "--ctx: 'x' is not" plan -c 4k,x
 bad "leave --ctx away" plan --fit 100 -c 4k

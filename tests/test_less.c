@@ -247,14 +247,14 @@ static uint16_t *halves(struct random *r, size_t n, float scale) {
     return x;
 }
 
-static struct made make_example(struct random *r, const struct lk_less_size *size, int n_query) {
+static struct made make_example(struct random *r, const struct lk_less_size *size, int n_query, int n_gone) {
     const struct lk_less_shape *s = &size->shape;
-    size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * size->n_gone, d = (size_t)s->d_head;
+    size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * n_gone, d = (size_t)s->d_head;
     struct made m = {.q = halves(r, nq * d, 1), .sparse = halves(r, nq * d, 1), .residual = halves(r, nq * d, 0.5f), .k = halves(r, nk * d, 1),
                      .v = halves(r, nk * d, 1), .log_sum = gauss(r, nq, 1), .gone = malloc(nk * sizeof *m.gone),
                      .wo = gauss(r, (size_t)size->n_embd * s->n_head * d, 0.2f)};
-    for (size_t i = 0; i < nk; i++) m.gone[i] = (int32_t)(i % (size_t)size->n_gone) * n_query / size->n_gone;
-    m.ex = (struct lk_less_example){n_query, size->n_gone, m.q, m.sparse, m.residual, m.k, m.v, m.log_sum, m.gone};
+    for (size_t i = 0; i < nk; i++) m.gone[i] = (int32_t)(i % (size_t)n_gone) * n_query / n_gone;
+    m.ex = (struct lk_less_example){n_query, n_gone, m.q, m.sparse, m.residual, m.k, m.v, m.log_sum, m.gone};
     return m;
 }
 
@@ -279,8 +279,8 @@ static double plain_loss(const struct lk_less_net *net, const struct made *m, co
             int kv = head / group;
             size_t row = (size_t)head * m->ex.n_query + query[i];
             memset(state, 0, lk_less_state_floats(s) * sizeof *state);
-            for (int j = 0; j < z->n_gone; j++) {
-                size_t at = (size_t)kv * z->n_gone + j;
+            for (int j = 0; j < m->ex.n_gone; j++) {
+                size_t at = (size_t)kv * m->ex.n_gone + j;
                 if (m->gone[at] > query[i]) continue;
                 for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->k[at * d + c]);
                 lk_less_psi(s, &kernels, kv, x, feature, work);
@@ -315,10 +315,11 @@ static double judge(struct lk_less_net *net) {
     return loss;
 }
 
-static void check_net(lk_model *model, struct lk_less_shape shape, uint64_t seed) {
+/* n_gone rows go until the last of 30 queries, of which 13 are looked at. */
+static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, uint64_t seed) {
     struct random r = {seed};
-    struct lk_less_size size = {.shape = shape, .n_embd = 40, .n_query = 13, .n_gone = 21};
-    struct made m = make_example(&r, &size, 30);
+    struct lk_less_size size = {.shape = shape, .n_embd = 40, .n_query = 13, .n_between = n_gone / 10 + 1};
+    struct made m = make_example(&r, &size, 30, n_gone);
     struct lk_less_net *net;
     struct lk_ledger ledger = {0};
     lk_err err = {0};
@@ -376,10 +377,10 @@ static void check_net(lk_model *model, struct lk_less_shape shape, uint64_t seed
 static void test_net(void **unused) {
     (void)unused;
     lk_model *model = open_tiny();
-    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 11);
-    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 12);
-    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 5, 1, 1}, 13);
-    check_net(model, (struct lk_less_shape){3, 3, 20, 17, 8, 3, 3}, 14);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 21, 11);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 250, 12);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 5, 1, 1}, 7, 13);
+    check_net(model, (struct lk_less_shape){3, 3, 20, 17, 8, 3, 3}, 21, 14);
     lk_model_free(model);
 }
 
@@ -430,12 +431,14 @@ static void test_training(void **unused) {
     for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s-%d", path, i);
     struct stop stop = {0};
     lk_err err = {0};
-    lk_less_opts opts = {.policy = "h2o", .budget = 16, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .dropout = 0.3f,
+    const int32_t budget[] = {16, 24};
+    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 2, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .dropout = 0.3f,
                          .valid = 0.2f, .seed = 5, .progress = stop_after, .layer_done = note_layer, .user = &stop};
     if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[0], &err) != LK_OK) fail_msg("%s", err.msg);
     assert_int_equal(stop.layers, info.n_layer);
     print_message("mean loss after training: %.4f of the policy's\n", stop.loss / info.n_layer);
     assert_true(stop.loss < 0.97 * info.n_layer);
+    struct stop first = stop;
     snprintf(beside, sizeof beside, "%s.examples", name[0]);
     assert_int_equal(access(beside, F_OK), -1);
 
@@ -454,16 +457,45 @@ static void test_training(void **unused) {
     char *bytes[2] = {read_file(name[0], &size[0]), read_file(name[1], &size[1])};
     assert_int_equal(size[0], size[1]);
     assert_memory_equal(bytes[0], bytes[1], size[0]);
+    free(bytes[1]);
+
+    /* Layer by layer in calls of their own, the last first: the same file. */
+    unlink(name[1]);
+    opts.progress = NULL, opts.layer_done = NULL;
+    lk_less_opts one = opts;
+    one.n_layer = 1;
+    for (one.first_layer = info.n_layer - 1; one.first_layer >= 0; one.first_layer--) {
+        assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &one, name[1], &err), LK_OK);
+        assert_int_equal(access(name[1], F_OK), -1);
+    }
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[1], &err), LK_OK);
+    bytes[1] = read_file(name[1], &size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
     free(bytes[0]), free(bytes[1]);
+
+    /* Trained further, whatever sizes are asked for: not worse, and what it began with after no steps that count. */
+    double before = first.loss;
+    lk_less_opts more = opts;
+    stop = (struct stop){0};
+    more.from = name[0], more.n_hidden = 0, more.n_epoch = 1, more.rate = 1e-7f, more.dropout = 0;
+    more.layer_done = note_layer;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
+    assert_float_equal(stop.loss, before, 1e-3 * before);
+    more.from = path; /* a model */
+    assert_int_not_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
 
     /* What is not possible. */
     stop = (struct stop){0};
     lk_less_opts bad = opts;
-    bad.budget = 90;
+    bad.first_layer = info.n_layer;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts;
+    bad.budget = (int32_t[]){16, 90};
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     bad = opts, bad.n_seq = 6;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
-    bad = opts, bad.policy = "lambda", bad.budget = 4; /* its sinks alone */
+    bad = opts, bad.policy = "lambda", bad.budget = (int32_t[]){8, 4}; /* its sinks alone */
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "at least 5"));
     bad = opts, bad.policy = "best";

@@ -11,8 +11,9 @@
 struct train_args {
     struct model_args model;
     struct texts      file;
-    const char       *output, *policy;
-    int64_t           budget, ctx, sequences, features, hidden, share, epochs, queries, seed;
+    const char       *output, *policy, *from;
+    struct numbers    budget, layers;
+    int64_t           ctx, sequences, features, hidden, share, epochs, queries, seed;
     double            rate, dropout, valid;
     bool              plain;
 };
@@ -25,17 +26,19 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {'f', "file", "FILE", "a text; may be repeated ('-': standard input)", OPT_TEXTS, &a->file, 0, 0},
              {'o', "output", "FILE", "the sidecar; files beside it keep what an interrupted run has done", OPT_TEXT, &a->output, 0, 0},
              {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0},
-             {0, "budget", "N", "rows that the policy keeps for each KV head", OPT_INT, &a->budget, 1, MOST},
+             {0, "budget", "N[,N...]", "rows that the policy keeps for each KV head; of several, networks for all", OPT_NUMBERS, &a->budget, 1, MOST},
+             {0, "from", "SIDECAR", "train its networks further, of the size that they have", OPT_TEXT, &a->from, 0, 0},
              {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16, 1 << 16},
              {0, "sequences", "N", "sequences, in equal shares of the texts (default: 64, or all)", OPT_INT, &a->sequences, 2, MOST},
              {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64},
              {0, "hidden", "N", "hidden values of a network, R' (default 512)", OPT_INT, &a->hidden, 1, 4096},
              {0, "share", "N", "0: networks for each head (default), 1: for each group, 2: for all", OPT_INT, &a->share, 0, 2},
+             {0, "layers", "N,N", "only from the first to the last of these; without it what they came to is joined", OPT_NUMBERS, &a->layers, 0, MOST},
              {0, "plain", NULL, "features without levels, as in the paper", OPT_FLAG, &a->plain, 0, 0},
          }},
         {"How to train",
          {
-             {0, "epochs", "N", "passes; the rate is halved after each quarter (default 40)", OPT_INT, &a->epochs, 1, MOST},
+             {0, "epochs", "N", "passes; in the second half the rate is halved six times (default 40)", OPT_INT, &a->epochs, 1, MOST},
              {0, "queries", "N", "positions of a sequence that a step looks at (default 256)", OPT_INT, &a->queries, 1, 1 << 16},
              {0, "rate", "X", "of Adam (default 0.001)", OPT_REAL, &a->rate, 1e-7, 1},
              {0, "dropout", "X", "share of hidden values left out while learning (default 0.3)", OPT_REAL, &a->dropout, 0, 0.95},
@@ -95,9 +98,12 @@ static void layer_done(void *progress, const lk_less_layer *l) {
 static int train(const struct train_args *a, lk_model *model, const int32_t *tok, size_t n_tok) {
     lk_err          err = {0};
     struct progress progress = progress_begin("training");
-    lk_less_opts    opts = {.policy = a->policy, .budget = (int32_t)a->budget, .n_ctx = (int32_t)a->ctx, .n_feature = (int32_t)a->features,
+    int32_t         budget[LIST_MOST];
+    for (size_t i = 0; i < a->budget.n; i++) budget[i] = (int32_t)a->budget.item[i];
+    lk_less_opts    opts = {.policy = a->policy, .from = a->from, .budget = budget, .n_budget = (int32_t)a->budget.n, .n_ctx = (int32_t)a->ctx, .n_feature = (int32_t)a->features,
                             .n_hidden = (int32_t)a->hidden, .share = (int32_t)a->share, .n_epoch = (int32_t)a->epochs, .n_query = (int32_t)a->queries,
                             .rate = (float)a->rate, .dropout = (float)a->dropout, .valid = (float)a->valid, .plain = a->plain,
+                            .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0), .n_layer = (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
                             .seed = (uint64_t)a->seed, .progress = step, .layer_done = layer_done, .user = &progress};
     lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
     progress_end(&progress);
@@ -116,7 +122,8 @@ int train_verb(const struct verb *verb, int argc, char **argv) {
     if (first + 1 != argc || strcmp(argv[first], "less") != 0) return complain("say what to train: 'lowkey train less'");
     if (!a.file.n) return complain("no text: give -f FILE");
     if (!a.output) return complain("no sidecar to write: give -o FILE");
-    if (!a.budget) return complain("no budget: give --budget N, the rows that the policy keeps");
+    if (a.layers.n && (a.layers.n != 2 || a.layers.item[1] < a.layers.item[0])) return complain("--layers: give the first and the last");
+    if (!a.budget.n) return complain("no budget: give --budget N, the rows that the policy keeps");
     interrupt_catch();
     int status = model_open(&a.model, false, &model);
     if (!status) status = read_sequences(&a, model, &tok, &n_tok);

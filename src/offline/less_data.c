@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t magic = 0x3130737365746b6cull; /* "lktess01" */
+static const uint64_t magic = 0x3230737365746b6cull; /* "lktess02" */
 
 enum { HEADER = 4096, ALIGN = 64 };
 
@@ -16,10 +16,10 @@ enum { HEADER = 4096, ALIGN = 64 };
 
 enum part { PART_Q, PART_SPARSE, PART_RESIDUAL, PART_K, PART_V, PART_LOG_SUM, PART_GONE, N_PART };
 
-/* Offset of a part in a record; of N_PART, the record's size. */
-static size_t offset_of(const struct lk_less_data *data, enum part part) {
+/* Offset of a part in a record with n queries and rows; of N_PART, the record's size. */
+static size_t offset_of(const struct lk_less_data *data, int n, enum part part) {
     const struct lk_less_source *s = &data->source;
-    size_t queries = (size_t)s->n_head * data->n_query, rows = (size_t)s->n_head_kv * data->n_gone, d = (size_t)s->d_head;
+    size_t queries = (size_t)s->n_head * n, rows = (size_t)s->n_head_kv * n, d = (size_t)s->d_head;
     const size_t bytes[N_PART] = {[PART_Q] = queries * d * 2, [PART_SPARSE] = queries * d * 2, [PART_RESIDUAL] = queries * d * 2,
                                   [PART_K] = rows * d * 2, [PART_V] = rows * d * 2, [PART_LOG_SUM] = queries * 4, [PART_GONE] = rows * 4};
     size_t at = 0;
@@ -27,7 +27,14 @@ static size_t offset_of(const struct lk_less_data *data, enum part part) {
     return at;
 }
 
-static void *part_of(const struct lk_less_data *data, enum part part) { return (char *)data->record + offset_of(data, part); }
+static void *part_of(const struct lk_less_data *data, int n, enum part part) { return (char *)data->record + offset_of(data, n, part); }
+
+static const struct lk_less_policy *policy_of(const struct lk_less_source *s, int seq) { return &s->policy[seq % s->n_policy]; }
+
+static int budget_of(const struct lk_less_policy *policy) { return policy->sink + policy->keep + policy->window; }
+
+/* Queries, and rows that go, of a sequence. */
+static int queries_of(const struct lk_less_source *s, const struct lk_less_policy *policy) { return s->n_ctx - 1 - budget_of(policy); }
 
 static bool transfer(int file, void *at, size_t size, uint64_t offset, bool write) {
     while (size > 0) {
@@ -48,10 +55,11 @@ static uint64_t record_at(const struct lk_less_data *data, int layer, int seq) {
 lk_status lk_less_data_read(struct lk_less_data *data, int layer, int seq, struct lk_less_example *out, lk_err *err) {
     if (!transfer(data->file, data->record, data->record_bytes, record_at(data, layer, seq), false))
         return lk_fail(err, LK_E_IO, "the file of examples ends early; remove it and begin again");
-    *out = (struct lk_less_example){.n_query = data->n_query, .n_gone = data->n_gone, .q = part_of(data, PART_Q),
-                                    .sparse = part_of(data, PART_SPARSE), .residual = part_of(data, PART_RESIDUAL),
-                                    .k = part_of(data, PART_K), .v = part_of(data, PART_V),
-                                    .log_sum = part_of(data, PART_LOG_SUM), .gone = part_of(data, PART_GONE)};
+    int n = queries_of(&data->source, policy_of(&data->source, seq));
+    *out = (struct lk_less_example){.n_query = n, .n_gone = n, .q = part_of(data, n, PART_Q),
+                                    .sparse = part_of(data, n, PART_SPARSE), .residual = part_of(data, n, PART_RESIDUAL),
+                                    .k = part_of(data, n, PART_K), .v = part_of(data, n, PART_V),
+                                    .log_sum = part_of(data, n, PART_LOG_SUM), .gone = part_of(data, n, PART_GONE)};
     return LK_OK;
 }
 
@@ -153,32 +161,32 @@ static void put_halves(uint16_t *to, const float *from, int n) {
 }
 
 /* The simulated head's part of the record. */
-static void record_head(const struct pass *p, int layer, int head, int group) {
+static void record_head(const struct pass *p, int layer, int head, int group, int n_query) {
     const struct lk_less_data *data = p->data;
     const struct lk_less_source *s = &data->source;
-    int d = s->d_head, n_query = data->n_query, first = s->n_ctx - n_query;
+    int d = s->d_head, first = s->n_ctx - n_query;
     for (int h = 0; h < group; h++) {
         size_t to = (size_t)(head * group + h) * n_query;
         for (int i = 0; i < n_query; i++) {
             const float *query = p->query + ((size_t)h * s->n_ctx + first + i) * d, *sparse = p->sparse + ((size_t)h * s->n_ctx + first + i) * d;
             const uint16_t *full = p->full + (((size_t)layer * s->n_ctx + first + i) * s->n_head + head * group + h) * d;
-            uint16_t *residual = (uint16_t *)part_of(data, PART_RESIDUAL) + (to + i) * d;
-            put_halves((uint16_t *)part_of(data, PART_Q) + (to + i) * d, query, d);
-            put_halves((uint16_t *)part_of(data, PART_SPARSE) + (to + i) * d, sparse, d);
+            uint16_t *residual = (uint16_t *)part_of(data, n_query, PART_RESIDUAL) + (to + i) * d;
+            put_halves((uint16_t *)part_of(data, n_query, PART_Q) + (to + i) * d, query, d);
+            put_halves((uint16_t *)part_of(data, n_query, PART_SPARSE) + (to + i) * d, sparse, d);
             for (int c = 0; c < d; c++) residual[c] = lk_half(sparse[c] - lk_unhalf(full[c]));
         }
-        memcpy((float *)part_of(data, PART_LOG_SUM) + to, p->log_sum + (size_t)h * s->n_ctx + first, (size_t)n_query * sizeof(float));
+        memcpy((float *)part_of(data, n_query, PART_LOG_SUM) + to, p->log_sum + (size_t)h * s->n_ctx + first, (size_t)n_query * sizeof(float));
     }
     for (int row = 0; row < s->n_ctx; row++) { /* one row goes after each step */
         if (p->gone[row] == s->n_ctx) continue;
-        size_t to = (size_t)head * data->n_gone + (p->gone[row] - first);
-        put_halves((uint16_t *)part_of(data, PART_K) + to * d, p->k + (size_t)row * d, d);
-        put_halves((uint16_t *)part_of(data, PART_V) + to * d, p->v + (size_t)row * d, d);
-        ((int32_t *)part_of(data, PART_GONE))[to] = p->gone[row] - first;
+        size_t to = (size_t)head * n_query + (p->gone[row] - first);
+        put_halves((uint16_t *)part_of(data, n_query, PART_K) + to * d, p->k + (size_t)row * d, d);
+        put_halves((uint16_t *)part_of(data, n_query, PART_V) + to * d, p->v + (size_t)row * d, d);
+        ((int32_t *)part_of(data, n_query, PART_GONE))[to] = p->gone[row] - first;
     }
 }
 
-static void record_layer(struct pass *p, int layer) {
+static void record_layer(struct pass *p, int layer, const struct lk_less_policy *policy) {
     const struct lk_less_source *s = &p->data->source;
     int d = s->d_head, group = s->n_head / s->n_head_kv, n = s->n_ctx;
     const struct lk_stream *stream = p->session->cache->stream[layer];
@@ -190,8 +198,8 @@ static void record_layer(struct pass *p, int layer) {
                 for (int c = 0; c < d; c++)
                     p->query[((size_t)h * n + pos) * d + c] = lk_unhalf(p->q[(((size_t)layer * n + pos) * s->n_head + head * group + h) * d + c]);
         struct lk_less_head of = {.n_tok = n, .group = group, .d_head = d, .scale = p->model->net->hp.attn_scale, .q = p->query, .k = p->k, .v = p->v};
-        lk_less_simulate(&s->policy, &of, p->gone, p->sparse, p->log_sum, p->score, p->held);
-        record_head(p, layer, head, group);
+        lk_less_simulate(policy, &of, p->gone, p->sparse, p->log_sum, p->score, p->held);
+        record_head(p, layer, head, group, queries_of(s, policy));
     }
 }
 
@@ -212,7 +220,7 @@ static lk_status collect(struct lk_less_data *data, struct lk_model *model, cons
     for (int seq = 0; status == LK_OK && seq < s->n_seq; seq++) {
         status = read_sequence(&p, tok + (size_t)seq * s->n_ctx, err);
         for (int layer = 0; status == LK_OK && layer < s->n_layer; layer++) {
-            record_layer(&p, layer);
+            record_layer(&p, layer, policy_of(s, seq));
             if (!transfer(data->file, data->record, data->record_bytes, record_at(data, layer, seq), true))
                 status = lk_fail(err, LK_E_IO, "cannot write the file of examples: %s", strerror(errno));
             else if (progress && !progress(user, (uint64_t)seq * s->n_layer + layer + 1, (uint64_t)s->n_seq * s->n_layer))
@@ -234,7 +242,8 @@ static uint64_t hash_of(const void *bytes, size_t n) {
 }
 
 static lk_status check(const struct lk_less_source *s, const struct lk_hparams *hp, lk_err *err) {
-    int budget = s->policy.sink + s->policy.keep + s->policy.window;
+    int budget = 0;
+    for (int i = 0; i < s->n_policy; i++) budget = budget_of(&s->policy[i]) > budget ? budget_of(&s->policy[i]) : budget;
     if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
         return lk_fail(err, LK_E_UNSUPPORTED, "LESS is not possible with %s: what a dropped row weighs would depend on its distance",
                        hp->n_swa > 0 ? "sliding windows" : "ALiBi");
@@ -244,7 +253,8 @@ static lk_status check(const struct lk_less_source *s, const struct lk_hparams *
 }
 
 lk_status lk_less_data_open(struct lk_less_data *data, const char *path, struct lk_model *model, const struct lk_less_policy *policy,
-                            const int32_t *tok, int n_seq, int n_ctx, lk_progress progress, void *user, struct lk_ledger *ledger, lk_err *err) {
+                            int n_policy, const int32_t *tok, int n_seq, int n_ctx, lk_progress progress, void *user, struct lk_ledger *ledger,
+                            lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     *data = (struct lk_less_data){.ledger = ledger, .file = -1};
     memset(&data->source, 0, sizeof data->source); /* padding too: sources are compared as bytes */
@@ -254,11 +264,17 @@ lk_status lk_less_data_open(struct lk_less_data *data, const char *path, struct 
     s->hash = hash_of(tok, (size_t)n_seq * n_ctx * sizeof *tok);
     s->n_layer = hp->n_layer, s->n_head = hp->n_head, s->n_head_kv = hp->n_head_kv, s->d_head = hp->d_head;
     s->n_ctx = n_ctx, s->n_seq = n_seq;
-    s->policy = *policy;
+    s->n_policy = n_policy;
+    memcpy(s->policy, policy, n_policy * sizeof *policy);
     lk_status status = check(s, hp, err);
     if (status != LK_OK) return status;
-    data->n_query = data->n_gone = n_ctx - 1 - (policy->sink + policy->keep + policy->window);
-    data->record_bytes = offset_of(data, N_PART);
+    data->n_least = n_ctx;
+    for (int i = 0; i < n_policy; i++) {
+        int n = queries_of(s, &policy[i]);
+        if (n < data->n_least) data->n_least = n;
+        if (n > data->n_most) data->n_most = n;
+    }
+    data->record_bytes = offset_of(data, data->n_most, N_PART);
     data->record = lk_alloc(ledger, LK_FOR_SCRATCH, data->record_bytes);
     if (!data->record) return lk_fail(err, LK_E_NOMEM, "no memory for an example of %zu bytes", data->record_bytes);
     data->file = open(path, O_RDWR | O_CREAT, 0644);

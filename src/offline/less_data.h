@@ -3,7 +3,8 @@
  *
  * Every KV head has its own order of eviction, which is simulated on exact scores. A policy holds `budget`
  * rows between steps: the first `sink`, the newest `window`, and `keep` of those between. Query `at` of an
- * example is at position budget + 1 + at: the first for which a row is gone.
+ * example is at position budget + 1 + at: the first for which a row is gone. Where there are several policies,
+ * as of several budgets, sequences take turns.
  *
  * An example is one record of a file that is too large for memory; half floats unless said otherwise:
  *
@@ -12,16 +13,16 @@
  *   residual [n_head][n_query][d_head]    sparse minus full attention
  *   k, v     [n_head_kv][n_gone][d_head]  rows that go, the first first
  *   log_sum  [n_head][n_query]            float: log sum exp(q.k scale) over the rows that are left
- *   gone     [n_head_kv][n_gone]          int32: the first query that does not see the row any more
+ *   gone     [n_head_kv][n_gone]          int32: the first query that does not see the row any more, in order
  *
- * The file is a header and the records, layer by layer and sequence by sequence. */
+ * The file is a header and the records, layer by layer and sequence by sequence, each with room for the longest. */
 #ifndef LK_OFFLINE_LESS_DATA_H
 #define LK_OFFLINE_LESS_DATA_H
 
 #include "engine/engine.h"
 #include "policy/policy.h"
 
-enum { LK_LESS_MAX_BUDGET = 4096 };
+enum { LK_LESS_MAX_BUDGET = 4096, LK_LESS_MAX_POLICIES = 8 };
 
 /* A cache of `sink` oldest rows, `window` newest, and `keep` between them by a rule. */
 struct lk_less_policy {
@@ -59,7 +60,8 @@ struct lk_less_source {
     uint64_t              magic, fingerprint, hash; /* of the model, of the tokens */
     int32_t               n_layer, n_head, n_head_kv, d_head;
     int32_t               n_ctx, n_seq;             /* tokens of a sequence, sequences */
-    struct lk_less_policy policy;
+    int32_t               n_policy;
+    struct lk_less_policy policy[LK_LESS_MAX_POLICIES]; /* sequence i is simulated with policy i % n_policy; 0 behind */
 };
 
 struct lk_less_data {
@@ -68,15 +70,15 @@ struct lk_less_data {
     int                   file;   /* descriptor */
     size_t                record_bytes;
     void                 *record; /* of the example at hand */
-    int                   n_query, n_gone;
+    int                   n_least, n_most; /* queries of an example, which are as many as rows go */
 };
 
 /* Open `path` if it holds these examples already, or make it from tok [n_seq][n_ctx], which takes one pass
- * of `model` over them. Memory: q and attention of one sequence in all layers. The progress counts
+ * of `model` over them, with policies [n_policy] in turn. Memory: q and attention of one sequence in all layers. The progress counts
  * sequences times layers. LK_E_UNSUPPORTED where the model has sliding windows or ALiBi.
  * `data` is owned afterwards: lk_less_data_close. */
 lk_status lk_less_data_open(struct lk_less_data *data, const char *path, struct lk_model *model, const struct lk_less_policy *policy,
-                            const int32_t *tok, int n_seq, int n_ctx, lk_progress progress, void *user, struct lk_ledger *ledger, lk_err *err);
+                            int n_policy, const int32_t *tok, int n_seq, int n_ctx, lk_progress progress, void *user, struct lk_ledger *ledger, lk_err *err);
 void      lk_less_data_close(struct lk_less_data *data);
 
 /* Read an example; it holds until the next call. */

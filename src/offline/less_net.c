@@ -1,30 +1,29 @@
 #include "offline/less_net.h"
 
-#include "codec/half.h"
-
+#include <ggml-cpu.h>
 #include <math.h>
 #include <string.h>
 
-enum { MAX_SET = 256, NODES_PER_HEAD = 640, NODES_AROUND = 512 };
+enum { MAX_SET = 256, MAX_HEAD = 1024, NODES_PER_HEAD = 640, NODES_AROUND = 512 };
 
 static const float twice = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 
 /* The tensors of a KV head's part of a step. */
 struct head_inputs {
-    struct ggml_tensor *q;        /* [group][n_query][d_head]               */
-    struct ggml_tensor *sparse, *residual; /* the same                      */
-    struct ggml_tensor *c;        /* [group][n_query][1] e^(level - log_sum) */
-    struct ggml_tensor *k;        /* [n_row][d_head], n_row >= n_gone: what is left over is 0 */
-    struct ggml_tensor *v;        /* [n_sum][n_row]: d_head rows, one of 1, and 0 */
-    struct ggml_tensor *mask;     /* [n_query][n_row] 1 where the row is gone */
+    struct ggml_tensor *q;        /* [group][n_query][d_head]                    */
+    struct ggml_tensor *sparse, *residual; /* [n_query][group][d_head]           */
+    struct ggml_tensor *c;        /* [n_query][group][1] e^(level - log_sum)     */
+    struct ggml_tensor *k;        /* [n_query][n_row][d_head]: rows that go up to a query and after the one before; 0 behind */
+    struct ggml_tensor *v;        /* [n_query][n_sum][n_row] of the same rows: d_head values, a one, and 0 */
     struct ggml_tensor *drop_phi; /* [group][n_query][n_hidden] 0 or 1 / (1 - dropout) */
-    struct ggml_tensor *drop_psi; /* [n_row][n_hidden]                      */
-    struct ggml_tensor *wo;       /* [n_embd][group * d_head]               */
+    struct ggml_tensor *drop_psi; /* [n_query][n_row][n_hidden]                  */
+    struct ggml_tensor *wo;       /* [n_embd][group * d_head]                    */
 };
 
 struct lk_less_nodes {
     struct ggml_tensor *param[LK_N_LESS_PARAM][MAX_SET]; /* one for each KV head, or one for all */
     struct head_inputs  head[MAX_SET];
+    struct ggml_tensor *triangle;             /* [n_query][n_query] 1 at [i][j] for j <= i */
     struct ggml_tensor *loss, *judged, *base; /* scalars, not divided by norm */
     struct ggml_tensor *adam;                 /* 7 numbers                    */
 };
@@ -77,29 +76,33 @@ static size_t lay_params(struct lk_less_net *net, bool count) {
 }
 
 /* Terms of sums, and sums, that ggml multiplies fast: multiples of 16 and of 4. */
-static int rows_of(const struct lk_less_net *net) { return (net->size.n_gone + 15) / 16 * 16; }
+static int rows_of(const struct lk_less_net *net) { return (net->size.n_between + 15) / 16 * 16; }
 static int sums_of(const struct lk_less_net *net) { return (net->size.shape.d_head + 1 + 3) / 4 * 4; }
 
 static size_t lay_inputs(struct lk_less_net *net, bool count) {
     const struct lk_less_shape *s = &net->size.shape;
-    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query, ng = rows_of(net);
+    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query, n_row = rows_of(net);
+    bool drops = net->size.dropout > 0;
     size_t n = 0;
     float *at = net->input, **to = count ? NULL : &at;
     for (int head = 0; head < s->n_head_kv; head++) {
         struct head_inputs in = {.q = lay(net, to, &n, d, nq, group)};
-        in.sparse = lay(net, to, &n, d, nq, group);
-        in.residual = lay(net, to, &n, d, nq, group);
-        in.c = lay(net, to, &n, 1, nq, group);
-        in.k = lay(net, to, &n, d, ng, 1);
-        in.v = lay(net, to, &n, ng, sums_of(net), 1);
-        in.mask = lay(net, to, &n, ng, nq, 1);
-        in.drop_phi = lay(net, to, &n, s->n_hidden, nq, group);
-        in.drop_psi = lay(net, to, &n, s->n_hidden, ng, 1);
+        in.sparse = lay(net, to, &n, d, group, nq);
+        in.residual = lay(net, to, &n, d, group, nq);
+        in.c = lay(net, to, &n, 1, group, nq);
+        in.k = lay(net, to, &n, d, n_row * nq, 1);
+        in.v = lay(net, to, &n, n_row, sums_of(net), nq);
+        if (drops) in.drop_phi = lay(net, to, &n, s->n_hidden, nq, group);
+        if (drops) in.drop_psi = lay(net, to, &n, s->n_hidden, n_row * nq, 1);
         in.wo = lay(net, to, &n, d * group, net->size.n_embd, 1);
         if (!count) net->node->head[head] = in;
     }
-    struct ggml_tensor *adam = lay(net, to, &n, 7, 1, 1);
-    if (!count) net->node->adam = adam;
+    struct ggml_tensor *triangle = lay(net, to, &n, nq, nq, 1), *adam = lay(net, to, &n, 7, 1, 1);
+    if (count) return n;
+    net->node->triangle = triangle;
+    net->node->adam = adam;
+    for (int64_t i = 0; i < nq; i++)
+        for (int64_t j = 0; j < nq; j++) ((float *)triangle->data)[i * nq + j] = j <= i;
     return n;
 }
 
@@ -117,6 +120,14 @@ static struct ggml_tensor *two_layers(struct ggml_context *ctx, struct ggml_tens
     return gelu(ctx, ggml_mul_mat(ctx, w2, gelu(ctx, h)));
 }
 
+/* The states [n_query][n_sum][n_feature] that queries see, of psi [n_query * n_row][n_feature]. */
+static struct ggml_tensor *states(const struct lk_less_net *net, struct ggml_context *ctx, const struct head_inputs *in, struct ggml_tensor *psi) {
+    int64_t r = net->size.shape.n_feature, n_sum = sums_of(net), nq = net->size.n_query;
+    psi = ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, psi, r, rows_of(net), nq), 1, 0, 2, 3));
+    struct ggml_tensor *more = ggml_reshape_2d(ctx, ggml_mul_mat(ctx, psi, in->v), r * n_sum, nq); /* since the query before */
+    return ggml_reshape_3d(ctx, ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, more)), net->node->triangle), r, n_sum, nq);
+}
+
 /* The part of W_O (a' - a) that one KV head's queries make: [n_query][n_embd]. */
 static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml_context *ctx, int head, bool learn) {
     const struct lk_less_shape *s = &net->size.shape;
@@ -132,22 +143,20 @@ static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml
     u = ggml_mul(ctx, u, ggml_abs(ctx, w[LK_PSI_S1]));
     struct ggml_tensor *psi = ggml_abs(ctx, ggml_add(ctx, u, ggml_mul(ctx, ggml_mul_mat(ctx, w[LK_PSI_W3], u), w[LK_PSI_S2])));
 
-    struct ggml_tensor *weight = ggml_mul(ctx, ggml_mul_mat(ctx, psi, phi), in->mask);   /* [group][n_query][n_row]  */
-    struct ggml_tensor *sum = ggml_mul_mat(ctx, in->v, weight);                          /* [group][n_query][n_sum]  */
-    struct ggml_tensor *h = ggml_view_3d(ctx, sum, d, nq, group, sum->nb[1], sum->nb[2], 0);
-    struct ggml_tensor *z = ggml_cont(ctx, ggml_view_3d(ctx, sum, 1, nq, group, sum->nb[1], sum->nb[2], d * sizeof(float)));
+    phi = ggml_cont(ctx, ggml_permute(ctx, phi, 0, 2, 1, 3));
+    struct ggml_tensor *sum = ggml_mul_mat(ctx, states(net, ctx, in, psi), phi);         /* [n_query][group][n_sum]  */
+    struct ggml_tensor *h = ggml_view_3d(ctx, sum, d, group, nq, sum->nb[1], sum->nb[2], 0);
+    struct ggml_tensor *z = ggml_cont(ctx, ggml_view_3d(ctx, sum, 1, group, nq, sum->nb[1], sum->nb[2], d * sizeof(float)));
     struct ggml_tensor *top = ggml_mul(ctx, ggml_sub(ctx, h, ggml_mul(ctx, in->sparse, z)), in->c);
     struct ggml_tensor *bottom = ggml_repeat(ctx, ggml_scale_bias(ctx, ggml_mul(ctx, z, in->c), 1, 1), top);
-    struct ggml_tensor *error = ggml_add(ctx, ggml_div(ctx, top, bottom), in->residual); /* [group][n_query][d]      */
-    error = ggml_reshape_2d(ctx, ggml_cont(ctx, ggml_permute(ctx, error, 0, 2, 1, 3)), d * group, nq);
-    return ggml_mul_mat(ctx, in->wo, error);
+    struct ggml_tensor *error = ggml_add(ctx, ggml_div(ctx, top, bottom), in->residual); /* [n_query][group][d]      */
+    return ggml_mul_mat(ctx, in->wo, ggml_reshape_2d(ctx, error, d * group, nq));
 }
 
 /* The same of the policy alone. */
 static struct ggml_tensor *head_base(const struct lk_less_net *net, struct ggml_context *ctx, int head) {
     const struct head_inputs *in = &net->node->head[head];
-    struct ggml_tensor *error = ggml_cont(ctx, ggml_permute(ctx, in->residual, 0, 2, 1, 3));
-    return ggml_mul_mat(ctx, in->wo, ggml_reshape_2d(ctx, error, in->wo->ne[0], net->size.n_query));
+    return ggml_mul_mat(ctx, in->wo, ggml_reshape_2d(ctx, in->residual, in->wo->ne[0], net->size.n_query));
 }
 
 /* Mean over queries of the squared sum of all heads' parts. */
@@ -212,7 +221,7 @@ static lk_status take(struct lk_less_net *net, lk_err *err) {
     net->weight = lk_alloc(ledger, LK_FOR_SCRATCH, 3 * net->n_weight * sizeof(float));
     net->input = lk_alloc(ledger, LK_FOR_SCRATCH, net->n_input * sizeof(float));
     net->level = lk_alloc(ledger, LK_FOR_SCRATCH, s->n_head * sizeof(float));
-    net->mem_size = ggml_tensor_overhead() * (size_t)(s->n_head_kv * (LK_N_LESS_PARAM + 10) + 2);
+    net->mem_size = ggml_tensor_overhead() * (size_t)(s->n_head_kv * (LK_N_LESS_PARAM + 9) + 2);
     net->mem = lk_alloc(ledger, LK_FOR_SCRATCH, net->mem_size);
     if (!net->node || !net->weight || !net->input || !net->level || !net->mem)
         return lk_fail(err, LK_E_NOMEM, "no memory to train (%.0f MiB)", (double)(3 * net->n_weight + net->n_input) * 4 / (1 << 20));
@@ -283,23 +292,24 @@ void lk_less_net_set_wo(struct lk_less_net *net, const float *wo) {
             memcpy((float *)net->node->head[head].wo->data + row * part, wo + row * all + head * part, part * sizeof *wo);
 }
 
-static void take_halves(float *to, const uint16_t *from, int n) {
-    for (int i = 0; i < n; i++) to[i] = lk_unhalf(from[i]);
-}
+static void take_halves(float *to, const uint16_t *from, int n) { ggml_cpu_fp16_to_fp32(from, to, n); }
 
 static void show_rows(struct lk_less_net *net, const struct lk_less_example *ex, const int32_t *query, int head) {
     const struct head_inputs *in = &net->node->head[head];
-    int d = net->size.shape.d_head, nq = net->size.n_query, n = net->size.n_gone, room = rows_of(net);
+    int d = net->size.shape.d_head, n = ex->n_gone, room = rows_of(net), n_sum = sums_of(net), row = 0;
     const uint16_t *k = ex->k + (size_t)head * n * d, *v = ex->v + (size_t)head * n * d;
     const int32_t *gone = ex->gone + (size_t)head * n;
-    float *values = in->v->data, *mask = in->mask->data;
-    take_halves(in->k->data, k, n * d);
-    for (int row = 0; row < n; row++) {
-        for (int c = 0; c < d; c++) values[(size_t)c * room + row] = lk_unhalf(v[(size_t)row * d + c]);
-        values[(size_t)d * room + row] = 1;
-    }
-    for (int i = 0; i < nq; i++)
-        for (int row = 0; row < n; row++) mask[(size_t)i * room + row] = gone[row] <= query[i];
+    float *key = in->k->data, *values = in->v->data, value[MAX_HEAD];
+    memset(key, 0, ggml_nbytes(in->k));
+    memset(values, 0, ggml_nbytes(in->v));
+    for (int i = 0; i < net->size.n_query; i++, key += (size_t)room * d, values += (size_t)room * n_sum)
+        for (int at = 0; row < n && gone[row] <= query[i]; row++, at++) {
+            if (at >= room) continue;
+            take_halves(key + (size_t)at * d, k + (size_t)row * d, d);
+            take_halves(value, v + (size_t)row * d, d);
+            for (int c = 0; c < d; c++) values[(size_t)c * room + at] = value[c];
+            values[(size_t)d * room + at] = 1;
+        }
 }
 
 void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *ex, const int32_t *query) {
@@ -311,8 +321,8 @@ void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *ex,
         for (int h = 0; h < group; h++) {
             int of = head * group + h;
             for (int i = 0; i < nq; i++) {
-                size_t from = (size_t)of * ex->n_query + query[i], to = (size_t)h * nq + i;
-                take_halves((float *)in->q->data + to * d, ex->q + from * d, d);
+                size_t from = (size_t)of * ex->n_query + query[i], to = (size_t)i * group + h;
+                take_halves((float *)in->q->data + ((size_t)h * nq + i) * d, ex->q + from * d, d);
                 take_halves((float *)in->sparse->data + to * d, ex->sparse + from * d, d);
                 take_halves((float *)in->residual->data + to * d, ex->residual + from * d, d);
                 ((float *)in->c->data)[to] = expf(fminf(net->level[of] - ex->log_sum[from], 60)); /* a product with it stays finite */
@@ -338,7 +348,7 @@ static void fill_drop(struct ggml_tensor *t, float dropout, uint64_t seed) {
 lk_status lk_less_net_learn(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed, float *loss, lk_err *err) {
     const float beta1 = 0.9f, beta2 = 0.999f;
     float *adam = net->node->adam->data;
-    for (int head = 0; head < net->size.shape.n_head_kv; head++) {
+    for (int head = 0; net->size.dropout > 0 && head < net->size.shape.n_head_kv; head++) {
         fill_drop(net->node->head[head].drop_phi, net->size.dropout, lk_less_random(seed, 2 * (uint64_t)head));
         fill_drop(net->node->head[head].drop_psi, net->size.dropout, lk_less_random(seed, 2 * (uint64_t)head + 1));
     }
@@ -374,21 +384,41 @@ void lk_less_kernels_at(const struct lk_less_shape *s, const float *at, struct l
     kernels->psi_s2 = at;
 }
 
+/* n matrices [rows][columns] turned into [columns][rows]. */
+static void turn(const float *from, float *to, int64_t rows, int64_t columns, int64_t n) {
+    for (; n > 0; n--, from += rows * columns, to += rows * columns)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) to[c * rows + r] = from[r * columns + c];
+}
+
+static void list_parts(const struct lk_less_kernels *k, const float *part[LK_N_LESS_PARAM]) {
+    const float *const all[LK_N_LESS_PARAM] = {k->phi_w1, k->phi_w2, k->psi_w1, k->psi_w2, k->psi_w3, k->psi_s1, k->psi_s2};
+    memcpy(part, all, sizeof all);
+}
+
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels) {
     const struct lk_less_shape *s = &net->size.shape;
+    const float *part[LK_N_LESS_PARAM];
     lk_less_kernels_at(s, out, kernels);
-    const float *const part[LK_N_LESS_PARAM] = {kernels->phi_w1, kernels->phi_w2, kernels->psi_w1, kernels->psi_w2,
-                                                kernels->psi_w3, kernels->psi_s1, kernels->psi_s2};
+    list_parts(kernels, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        int n_set = sets_of(s, p, ne);
         float *to = out + (part[p] - out);
-        for (int set = 0; set < n_set; set++) {
-            const float *from = weight + ((float *)net->node->param[p][set]->data - net->weight);
-            for (int64_t i = 0; i < ne[2]; i++, from += ne[0] * ne[1], to += ne[0] * ne[1])
-                for (int64_t in = 0; in < ne[0]; in++)
-                    for (int64_t o = 0; o < ne[1]; o++) to[in * ne[1] + o] = from[o * ne[0] + in];
-        }
+        for (int set = 0, n_set = sets_of(s, p, ne); set < n_set; set++, to += ne[0] * ne[1] * ne[2])
+            turn(weight + ((float *)net->node->param[p][set]->data - net->weight), to, ne[1], ne[0], ne[2]);
     }
     memcpy(out + (kernels->phi_level - out), net->level, s->n_head * sizeof(float));
+}
+
+void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *kernels) {
+    const struct lk_less_shape *s = &net->size.shape;
+    const float *part[LK_N_LESS_PARAM];
+    list_parts(kernels, part);
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        const float *from = part[p];
+        for (int set = 0, n_set = sets_of(s, p, ne); set < n_set; set++, from += ne[0] * ne[1] * ne[2])
+            turn(from, net->node->param[p][set]->data, ne[0], ne[1], ne[2]);
+    }
+    memcpy(net->level, kernels->phi_level, s->n_head * sizeof(float));
 }

@@ -6,8 +6,10 @@
  *   loss   = mean |W_O (a' - a)|^2 / mean |W_O residual|^2
  *
  * which is Eq. 3 minus full attention, divided by e^log_sum (see absorb/less.h and offline/less_data.h):
- * 1 is what the policy alone gives, 0 full attention. H and z are not made: where row j is gone, psi(k_j)
- * phi(q_i) is its weight, as in LESS, section 3.2.
+ * 1 is what the policy alone gives, 0 full attention. H and z of all queries at once: what the rows that go
+ * between a query and the next one add to a state, and of that the sum up to each query, which is a product
+ * with a triangle of ones. The paper masks the product of all psi with all phi (section 3.2), which is the
+ * same and more work.
  *
  * gelu, which ggml does not differentiate, is silu(u) / p with p = 2 sqrt(2/pi) (1 + 0.044715 x^2), u = x p. */
 #ifndef LK_OFFLINE_LESS_NET_H
@@ -20,8 +22,8 @@
 struct lk_less_size {
     struct lk_less_shape shape;
     int                  n_embd;
-    int                  n_query;  /* queries of a sequence that a step looks at */
-    int                  n_gone;   /* rows of a sequence that go                 */
+    int                  n_query;  /* queries of a sequence that a step looks at          */
+    int                  n_between; /* rows that go up to the first, and between two of them, at most */
     float                dropout;  /* share of hidden values that a step of learning does without */
 };
 
@@ -41,7 +43,7 @@ struct lk_less_net {
     struct ggml_context *ctx;     /* headers of parameters and inputs                                   */
     struct lk_less_nodes *node;   /* these                                                              */
     struct lk_graph     learn, judge;
-    float               norm;     /* mean |W_O residual|^2, by which losses are divided                 */
+    float               norm;     /* mean |W_O residual|^2 of the sequence, by which losses are divided */
 };
 
 /* A net with `size` and random weights of `seed`, s1 as in the paper; W_O [n_embd][n_head * d_head]. *out is owned. */
@@ -57,7 +59,8 @@ void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed);
 /* Another layer's W_O. */
 void lk_less_net_set_wo(struct lk_less_net *net, const float *wo);
 
-/* Let the next step see the queries query [n_query] of an example, which has size.n_gone rows. */
+/* Let the next step see the queries query [n_query], in order, of an example. Rows of which there are more than
+ * n_between between two queries are left out. */
 void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *example, const int32_t *query);
 
 /* One step of Adam (without weight decay), the nth from 1; *loss is from before it. Hidden values are
@@ -66,6 +69,9 @@ lk_status lk_less_net_learn(struct lk_less_net *net, float rate, int64_t nth, ui
 
 /* The loss without dropout, and *base = mean |W_O residual|^2 / norm. */
 lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, lk_err *err);
+
+/* Weights and levels of networks as absorb/less.h has them, of the net's shape, in place of random ones. */
+void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *kernels);
 
 /* Weights as absorb/less.h wants them; out [lk_less_kernel_bytes()], *kernels points into it. */
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels);

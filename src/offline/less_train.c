@@ -1,5 +1,6 @@
 /* Training LESS: examples are collected once, then each layer learns by itself (LESS, section 3.2). */
 #include "codec/half.h"
+#include "engine/absorb.h"
 #include "offline/less_net.h"
 #include "sidecar/sidecar.h"
 
@@ -11,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_CAP = 4096, NORM_SEQUENCES = 8, LEVEL_QUERIES = 16, QUARTERS = 4 };
+enum { PATH_CAP = 4096, LEVEL_SEQUENCES = 8, LEVEL_QUERIES = 16, HALVINGS = 6 };
 static const double untrained_share = 0.2; /* of a state before anything is learned */
 
 /* What a layer's training has come to, as its file holds it before 4 n_weight + n_head floats: weights,
@@ -21,7 +22,7 @@ struct state {
     int32_t  layer, n_epoch;  /* epochs done                    */
     int64_t  n_step;
     int32_t  best_epoch;      /* from 1; 0: as initialised      */
-    float    best, norm;
+    float    best;
 };
 
 struct training {
@@ -32,8 +33,11 @@ struct training {
     struct lk_less_data  data;
     struct lk_less_size  size;
     struct lk_less_net  *net;
+    struct lk_sidecar   *from;     /* whose networks are trained further, or NULL */
+    struct lk_absorb    *known;    /* these, checked                              */
     struct state         state;    /* of the layer at hand */
-    float               *wo, *best; /* [n_embd][n_head * d_head], [n_weight] */
+    float               *wo, *best; /* [n_embd][n_head * d_head], [n_weight]                              */
+    float               *norm;      /* [n_seq] mean |W_O residual|^2 of each sequence, of the layer at hand */
     int32_t             *order, *query; /* [2][n_seq] sequences, those kept back last, and an epoch's; [n_query] */
     int                  n_valid;
     uint64_t             identity, done, total;
@@ -68,13 +72,13 @@ static void shuffle(int32_t *order, int n, uint64_t seed) {
     }
 }
 
-/* One query of each of n_query equal parts of a sequence: a random one, or without a seed the middle one. */
-static void choose_queries(const struct training *t, uint64_t seed) {
-    int n = t->size.n_query, all = t->data.n_query;
-    for (int i = 0; i < n; i++) {
-        int from = (int)((int64_t)i * all / n), to = (int)((int64_t)(i + 1) * all / n);
-        t->query[i] = seed ? from + (int)(lk_less_random(seed, (uint64_t)i) % (uint64_t)(to - from)) : (from + to) / 2;
-    }
+/* One of so many queries is looked at, always as far from the next one; of a sequence with `all`. */
+static int part_of(const struct training *t, int all) { return all / t->size.n_query; }
+
+/* The first is a random one of its part, or without a seed the middle one. */
+static void choose_queries(const struct training *t, int all, uint64_t seed) {
+    int part = part_of(t, all), first = seed ? (int)(lk_less_random(seed, 0) % (uint64_t)part) : part / 2;
+    for (int i = 0; i < t->size.n_query; i++) t->query[i] = i * part + first;
 }
 
 static uint64_t seed_of(const struct training *t, int layer, int epoch, int step) {
@@ -84,7 +88,7 @@ static uint64_t seed_of(const struct training *t, int layer, int epoch, int step
 
 /* ---- files ---------------------------------------------------------------------------------------- */
 
-static const uint64_t state_magic = 0x3230657461746b6cull;
+static const uint64_t state_magic = 0x3330657461746b6cull;
 
 static lk_status name_file(char out[PATH_CAP], const char *path, const char *format, int n, lk_err *err) {
     size_t len = strlen(path);
@@ -130,7 +134,6 @@ static bool load_layer(struct training *t, int layer) {
     bool ok = fread(&t->state, sizeof t->state, 1, file) == 1 && t->state.magic == state_magic && t->state.identity == t->identity && t->state.layer == layer;
     for (int i = 0, n = list_spans(t, span); ok && i < n; i++) ok = fread(span[i].at, sizeof(float), span[i].n, file) == span[i].n;
     fclose(file);
-    if (ok) t->net->norm = t->state.norm;
     return ok;
 }
 
@@ -174,9 +177,23 @@ static lk_status show(struct training *t, int seq, uint64_t seed, lk_err *err) {
     struct lk_less_example example;
     lk_status status = lk_less_data_read(&t->data, t->state.layer, seq, &example, err);
     if (status != LK_OK) return status;
-    choose_queries(t, seed);
+    choose_queries(t, example.n_query, seed);
+    t->net->norm = t->norm[seq];
     lk_less_net_show(t->net, &example, t->query);
     return LK_OK;
+}
+
+/* What each sequence's losses are divided by, so that all count alike, whatever their budget leaves. */
+static lk_status measure_norms(struct training *t, lk_err *err) {
+    lk_status status = LK_OK;
+    for (int seq = 0; status == LK_OK && seq < t->opts.n_seq; seq++) {
+        float loss, base = 0;
+        t->norm[seq] = 1;
+        status = show(t, seq, 0, err);
+        if (status == LK_OK) status = lk_less_net_judge(t->net, &loss, &base, err);
+        if (base > 0) t->norm[seq] = base;
+    }
+    return status;
 }
 
 /* Raise the levels by what makes the states of networks that have learned nothing weigh untrained_share of the rows that
@@ -224,25 +241,21 @@ static lk_status choose_levels(struct training *t, int n, lk_err *err) {
     return status;
 }
 
-/* A fresh state: levels and norm come from the sequences to learn from. */
+/* A fresh state: levels come from the sequences to learn from. */
 static lk_status begin_layer(struct training *t, int layer, lk_err *err) {
     int n_train = t->opts.n_seq - t->n_valid, n_head = t->size.shape.n_head;
     t->state = (struct state){.magic = state_magic, .identity = t->identity, .layer = layer, .best = INFINITY};
     lk_less_net_reset(t->net, t->opts.plain ? 1e-4f : 1, seed_of(t, layer, 0, 0));
     memset(t->net->level, 0, (size_t)n_head * sizeof(float));
+    if (t->known) lk_less_net_import(t->net, &t->known->kernels[layer]);
     memcpy(t->best, t->net->weight, t->net->n_weight * sizeof(float));
-    t->net->norm = 1;
-    int n = n_train < NORM_SEQUENCES ? n_train : NORM_SEQUENCES;
-    double sum = 0;
-    lk_status status = t->opts.plain ? LK_OK : choose_levels(t, n, err);
-    for (int i = 0; status == LK_OK && i < n; i++) {
-        float loss = 0, base = 0;
-        status = show(t, t->order[i], 0, err);
-        if (status == LK_OK) status = lk_less_net_judge(t->net, &loss, &base, err);
-        sum += base / n;
-    }
-    t->net->norm = t->state.norm = sum > 0 ? (float)sum : 1;
-    return status;
+    return t->opts.plain || t->known ? LK_OK : choose_levels(t, n_train < LEVEL_SEQUENCES ? n_train : LEVEL_SEQUENCES, err);
+}
+
+/* Of Adam: halved again and again in the second half of the epochs. */
+static float rate_of(const struct training *t, int epoch) {
+    int n = t->opts.n_epoch, late = 2 * epoch - n;
+    return late < 0 ? t->opts.rate : ldexpf(t->opts.rate, -(1 + (int)((int64_t)late * HALVINGS / n)));
 }
 
 static lk_status not_finite(const struct training *t, int seq, lk_err *err) {
@@ -252,8 +265,8 @@ static lk_status not_finite(const struct training *t, int seq, lk_err *err) {
 
 static lk_status run_epoch(struct training *t, lk_err *err) {
     int n_seq = t->opts.n_seq, n_train = n_seq - t->n_valid, epoch = t->state.n_epoch, layer = t->state.layer;
-    float rate = t->opts.rate * ldexpf(1, -(epoch * QUARTERS / t->opts.n_epoch)), loss, base;
-    double sum = 0, policy = 0;
+    float rate = rate_of(t, epoch), loss, base;
+    double sum = 0;
     int32_t *order = t->order + n_seq; /* this epoch's */
     memcpy(order, t->order, (size_t)n_train * sizeof *order);
     shuffle(order, n_train, seed_of(t, layer, epoch + 1, n_seq));
@@ -269,10 +282,10 @@ static lk_status run_epoch(struct training *t, lk_err *err) {
         status = show(t, t->order[i], 0, err);
         if (status == LK_OK) status = lk_less_net_judge(t->net, &loss, &base, err);
         if (status == LK_OK && !isfinite(loss)) status = not_finite(t, t->order[i], err);
-        sum += loss, policy += base;
+        sum += loss;
     }
     if (status != LK_OK) return status;
-    float valid = policy > 0 ? (float)(sum / policy) : 0;
+    float valid = (float)(sum / t->n_valid);
     t->state.n_epoch = epoch + 1;
     if (valid < t->state.best) {
         t->state.best = valid;
@@ -286,6 +299,7 @@ static lk_status train_layer(struct training *t, int layer, lk_err *err) {
     double began = now();
     lk_status status = read_wo(t, layer, err);
     if (status == LK_OK && !load_layer(t, layer)) status = begin_layer(t, layer, err);
+    if (status == LK_OK && t->state.n_epoch < t->opts.n_epoch) status = measure_norms(t, err);
     while (status == LK_OK && t->state.n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
     lk_less_layer done = {.layer = layer, .best_epoch = t->state.best_epoch, .n_epoch = t->state.n_epoch, .loss = t->state.best, .seconds = now() - began};
     if (status == LK_OK && t->opts.layer_done) t->opts.layer_done(t->opts.user, &done);
@@ -335,9 +349,11 @@ static lk_status write_sidecar(struct training *t, lk_err *err) {
     const lk_less_opts *o = &t->opts;
     struct lk_sidecar_info info = {.method = "less", .model = {source->fingerprint, source->n_layer, source->n_head_kv, source->d_head},
                                    .calibration_hash = source->hash, .calibration_tokens = (uint64_t)o->n_seq * o->n_ctx};
-    snprintf(info.options, sizeof info.options, "policy %s, budget %d, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, %d queries, rate %g, dropout %g, seed %" PRIu64 "%s",
-             o->policy, o->budget, o->n_seq, o->n_ctx, s->n_feature, s->n_hidden, o->share, o->n_epoch, t->size.n_query, (double)o->rate,
-             (double)o->dropout, o->seed, o->plain ? ", without levels" : "");
+    char budgets[LK_LESS_MAX_POLICIES * 12] = "";
+    for (int i = 0, at = 0; i < o->n_budget; i++) at += snprintf(budgets + at, sizeof budgets - at, "%s%d", i ? "," : "", o->budget[i]);
+    snprintf(info.options, sizeof info.options, "policy %s, budget %s, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, %d queries, rate %g, dropout %g, seed %" PRIu64 "%s%s",
+             o->policy, budgets, o->n_seq, o->n_ctx, s->n_feature, s->n_hidden, o->share, o->n_epoch, t->size.n_query, (double)o->rate,
+             (double)o->dropout, o->seed, o->plain ? ", without levels" : "", o->from ? ", trained further" : "");
     size_t floats = lk_less_kernel_bytes(s) / sizeof(float), bytes = floats * (size_t)source->n_layer * sizeof(float);
     float *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
     if (!block) return lk_fail(err, LK_E_NOMEM, "no memory to write the networks (%.0f MiB)", (double)bytes / (1 << 20));
@@ -371,6 +387,7 @@ static lk_status check_opts(struct training *t, size_t n_tok, lk_err *err) {
     if (o->n_hidden < 1 || o->n_hidden > LK_LESS_MAX_HIDDEN) return lk_fail(err, LK_E_ARG, "%d hidden values are not possible; give 1 to %d", o->n_hidden, LK_LESS_MAX_HIDDEN);
     if (o->n_epoch < 1 || o->n_query < 1 || !(o->dropout >= 0 && o->dropout < 0.99f) || !(o->valid < 1) || o->share < 0 || o->share > 2)
         return lk_fail(err, LK_E_ARG, "epochs and queries are positive, dropout and the share kept back below 1, sharing 0 to 2");
+    if (o->n_budget < 1 || o->n_budget > LK_LESS_MAX_POLICIES) return lk_fail(err, LK_E_ARG, "%d budgets are not possible; give 1 to %d", o->n_budget, LK_LESS_MAX_POLICIES);
     size_t have = n_tok / (size_t)o->n_ctx;
     if (o->n_seq == 0) o->n_seq = have < 1 << 20 ? (int32_t)have : 1 << 20;
     if (o->n_seq < 2 || (size_t)o->n_seq > have)
@@ -381,20 +398,46 @@ static lk_status check_opts(struct training *t, size_t n_tok, lk_err *err) {
     return LK_OK;
 }
 
-/* FNV-1a of what decides the weights besides the examples' source, which is part of it. */
+/* The networks that are trained further, and their sizes for those of the options. */
+static lk_status open_known(struct training *t, lk_err *err) {
+    const struct lk_hparams *hp = &t->model->net->hp;
+    struct lk_sidecar_model of = {t->model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+    if (!t->opts.from) return LK_OK;
+    lk_status status = lk_sidecar_open(&t->from, t->opts.from, &of, &t->ledger, err);
+    if (status == LK_OK) status = lk_absorb_new(&t->known, t->from, hp->n_head, &t->ledger, err);
+    if (status != LK_OK) return status;
+    const struct lk_less_shape *s = &t->known->shape;
+    t->opts.n_feature = s->n_feature;
+    t->opts.n_hidden = s->n_hidden;
+    t->opts.share = s->n_psi < s->n_head_kv ? 2 : s->n_phi < s->n_head ? 1 : 0;
+    if (s->n_phi != (t->opts.share == 0 ? hp->n_head : t->opts.share == 1 ? hp->n_head_kv : 1))
+        return lk_fail(err, LK_E_UNSUPPORTED, "networks for each head cannot be trained further beside ones for all");
+    return LK_OK;
+}
+
+/* FNV-1a, further. */
+static uint64_t hash_more(uint64_t hash, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3ull;
+    return hash;
+}
+
+/* Of all that decides the weights. */
 static uint64_t identify(const struct training *t) {
     const lk_less_opts *o = &t->opts;
     struct lk_less_source source;
     memcpy(&source, &t->data.source, sizeof source);
     const int32_t numbers[] = {o->n_feature, o->n_hidden, o->share, o->n_epoch, t->size.n_query, t->n_valid, o->plain};
     const float reals[] = {o->rate, o->dropout};
-    const struct {
+    const struct part {
         const void *at;
         size_t      n;
     } part[] = {{&source, sizeof source}, {numbers, sizeof numbers}, {reals, sizeof reals}, {&o->seed, sizeof o->seed}};
     uint64_t hash = 0xcbf29ce484222325ull;
-    for (size_t p = 0; p < sizeof part / sizeof *part; p++)
-        for (size_t i = 0; i < part[p].n; i++) hash = (hash ^ ((const uint8_t *)part[p].at)[i]) * 0x100000001b3ull;
+    for (size_t p = 0; p < sizeof part / sizeof *part; p++) hash = hash_more(hash, part[p].at, part[p].n);
+    for (size_t i = 0; t->from && i < t->from->n_tensor; i++) {
+        const struct lk_sidecar_tensor *tensor = &t->from->tensor[i];
+        hash = hash_more(hash, tensor->data, (size_t)tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * sizeof(float));
+    }
     return hash;
 }
 
@@ -405,12 +448,14 @@ static lk_status make_net(struct training *t, lk_err *err) {
     struct lk_less_shape shape = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head, .n_hidden = o->n_hidden,
                                   .n_feature = o->n_feature, .n_phi = o->share == 0 ? hp->n_head : o->share == 1 ? hp->n_head_kv : 1,
                                   .n_psi = o->share == 2 ? 1 : hp->n_head_kv};
-    t->size = (struct lk_less_size){.shape = shape, .n_embd = hp->n_embd, .n_gone = t->data.n_gone, .dropout = o->dropout,
-                                    .n_query = o->n_query < t->data.n_query ? o->n_query : t->data.n_query};
+    t->size = (struct lk_less_size){.shape = shape, .n_embd = hp->n_embd, .dropout = o->dropout,
+                                    .n_query = o->n_query < t->data.n_least ? o->n_query : t->data.n_least};
+    t->size.n_between = part_of(t, t->data.n_most);
     t->wo = lk_alloc(&t->ledger, LK_FOR_SCRATCH, wo_floats * sizeof *t->wo);
+    t->norm = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)o->n_seq * sizeof *t->norm);
     t->order = lk_alloc(&t->ledger, LK_FOR_SCRATCH, 2 * (size_t)o->n_seq * sizeof *t->order);
     t->query = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)t->size.n_query * sizeof *t->query);
-    if (!t->wo || !t->order || !t->query) return lk_fail(err, LK_E_NOMEM, "no memory to train");
+    if (!t->wo || !t->norm || !t->order || !t->query) return lk_fail(err, LK_E_NOMEM, "no memory to train");
     for (int i = 0; i < o->n_seq; i++) t->order[i] = i;
     shuffle(t->order, o->n_seq, lk_less_random(o->seed, 0));
     lk_status status = lk_less_net_new(&t->net, &t->size, o->seed, t->wo, t->model, &t->ledger, err);
@@ -426,37 +471,44 @@ static void release(struct training *t) {
     lk_less_net_free(t->net);
     lk_release(&t->ledger, LK_FOR_SCRATCH, t->query, (size_t)t->size.n_query * sizeof *t->query);
     lk_release(&t->ledger, LK_FOR_SCRATCH, t->order, 2 * (size_t)t->opts.n_seq * sizeof *t->order);
+    lk_release(&t->ledger, LK_FOR_SCRATCH, t->norm, (size_t)t->opts.n_seq * sizeof *t->norm);
     lk_release(&t->ledger, LK_FOR_SCRATCH, t->wo, (size_t)hp->n_embd * hp->n_head * hp->d_head * sizeof *t->wo);
+    lk_absorb_free(t->known);
+    lk_sidecar_close(t->from);
     if (t->data.ledger) lk_less_data_close(&t->data);
 }
 
 /* Steps that are left, so that the time left can be told from those done. */
-static uint64_t steps_left(struct training *t) {
+static uint64_t steps_left(struct training *t, int first, int last) {
     uint64_t left = 0, steps = (uint64_t)(t->opts.n_seq - t->n_valid);
-    for (int layer = 0; layer < t->data.source.n_layer; layer++)
+    for (int layer = first; layer <= last; layer++)
         left += steps * (uint64_t)(t->opts.n_epoch - (load_layer(t, layer) ? t->state.n_epoch : 0));
     return left;
 }
 
 lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts, const char *path, lk_err *err) {
     struct training t = {.model = model, .opts = *opts, .path = path};
-    struct lk_less_policy policy;
+    struct lk_less_policy policy[LK_LESS_MAX_POLICIES];
     char examples[PATH_CAP];
-    int n_layer = model->net->hp.n_layer;
+    int n_layer = model->net->hp.n_layer, first = opts->first_layer, last = opts->n_layer ? first + opts->n_layer - 1 : n_layer - 1;
+    if (first < 0 || last < first || last >= n_layer) return lk_fail(err, LK_E_ARG, "the model has layers 0 to %d", n_layer - 1);
     lk_status status = check_opts(&t, n_tok, err);
-    if (status == LK_OK) status = lk_less_policy_named(&policy, opts->policy, opts->budget, err);
+    for (int i = 0; status == LK_OK && i < opts->n_budget; i++) status = lk_less_policy_named(&policy[i], opts->policy, opts->budget[i], err);
     if (status == LK_OK) status = name_file(examples, path, ".examples", 0, err);
     if (status != LK_OK) return status;
-    t.total = (uint64_t)t.opts.n_seq * n_layer + (uint64_t)(t.opts.n_seq - t.n_valid) * n_layer * t.opts.n_epoch;
-    status = lk_less_data_open(&t.data, examples, model, &policy, tok, t.opts.n_seq, t.opts.n_ctx, report, &t, &t.ledger, err);
-    if (status != LK_OK) return status;
-    status = make_net(&t, err);
+    t.total = (uint64_t)t.opts.n_seq * n_layer + (uint64_t)(t.opts.n_seq - t.n_valid) * (last - first + 1) * t.opts.n_epoch;
+    status = open_known(&t, err);
+    if (status == LK_OK)
+        status = lk_less_data_open(&t.data, examples, model, policy, opts->n_budget, tok, t.opts.n_seq, t.opts.n_ctx, report, &t, &t.ledger, err);
+    if (status == LK_OK) status = make_net(&t, err);
     if (status == LK_OK) {
-        t.total = steps_left(&t);
-        for (int layer = 0; status == LK_OK && layer < n_layer; layer++) status = train_layer(&t, layer, err);
+        t.total = steps_left(&t, first, last);
+        for (int layer = first; status == LK_OK && layer <= last; layer++) status = train_layer(&t, layer, err);
     }
-    if (status == LK_OK) status = write_sidecar(&t, err);
-    if (status == LK_OK) remove_files(&t);
+    if (status == LK_OK && first == 0 && last == n_layer - 1) {
+        status = write_sidecar(&t, err);
+        if (status == LK_OK) remove_files(&t);
+    }
     release(&t);
     return status;
 }
