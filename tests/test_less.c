@@ -420,6 +420,35 @@ static char *read_file(const char *name, long *size) {
 
 enum { N_CTX = 96, N_SEQ = 5 };
 
+static bool never(void *user, uint64_t done, uint64_t total) {
+    (void)user, (void)done, (void)total;
+    fail_msg("examples that are there were collected again");
+    return false;
+}
+
+/* A file of examples serves whoever wants the same, whatever lies between the fields of a policy. */
+static void test_examples_kept(void **unused) {
+    (void)unused;
+    lk_model *model = open_tiny();
+    int32_t tok[2 * N_CTX];
+    for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
+    char name[100];
+    snprintf(name, sizeof name, "%s.kept", path);
+    struct lk_ledger ledger = {0};
+    lk_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        struct lk_less_policy policy;
+        struct lk_less_data data;
+        memset(&policy, i ? 0xff : 0, sizeof policy);
+        policy.rule.keep = LK_KEEP_H2O, policy.rule.mean = false, policy.rule.apart = false, policy.rule.salt = 0;
+        policy.sink = 0, policy.keep = 8, policy.window = 8;
+        if (lk_less_data_open(&data, name, model, &policy, 1, tok, 2, N_CTX, i ? never : NULL, NULL, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
+        lk_less_data_close(&data);
+    }
+    unlink(name);
+    lk_model_free(model);
+}
+
 static void test_training(void **unused) {
     (void)unused;
     lk_model *model = open_tiny();
@@ -523,7 +552,7 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_random_features), cmocka_unit_test(test_policies),
-                                       cmocka_unit_test(test_net), cmocka_unit_test(test_training)};
+                                       cmocka_unit_test(test_net), cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_training)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return failed;

@@ -257,7 +257,7 @@ lk_status lk_less_data_open(struct lk_less_data *data, const char *path, struct 
                             lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     *data = (struct lk_less_data){.ledger = ledger, .file = -1};
-    memset(&data->source, 0, sizeof data->source); /* padding too: sources are compared as bytes */
+    memset(&data->source, 0, sizeof data->source); /* padding too, and fields by themselves below: sources are compared as bytes */
     struct lk_less_source *s = &data->source;
     s->magic = magic;
     s->fingerprint = model->net->fingerprint;
@@ -265,7 +265,11 @@ lk_status lk_less_data_open(struct lk_less_data *data, const char *path, struct 
     s->n_layer = hp->n_layer, s->n_head = hp->n_head, s->n_head_kv = hp->n_head_kv, s->d_head = hp->d_head;
     s->n_ctx = n_ctx, s->n_seq = n_seq;
     s->n_policy = n_policy;
-    memcpy(s->policy, policy, n_policy * sizeof *policy);
+    for (int i = 0; i < n_policy; i++) {
+        const struct lk_policy *rule = &policy[i].rule;
+        s->policy[i].rule.keep = rule->keep, s->policy[i].rule.mean = rule->mean, s->policy[i].rule.apart = rule->apart, s->policy[i].rule.salt = rule->salt;
+        s->policy[i].sink = policy[i].sink, s->policy[i].keep = policy[i].keep, s->policy[i].window = policy[i].window;
+    }
     lk_status status = check(s, hp, err);
     if (status != LK_OK) return status;
     data->n_least = n_ctx;
