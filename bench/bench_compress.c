@@ -6,13 +6,14 @@
  * A random model of SmolLM2-135M's shape but for its vocabulary, in Q4_1, one thread, all bases that 'palu' makes, over
  * all heads. Prints a table's row: layers; CPU seconds of reading and of fitting; the process's peak; what it was when
  * the model was open; twice a layer in f32 and the statistics; all in MiB. A process for each model: peaks do not fall. */
-#define _DEFAULT_SOURCE /* clock_gettime, getrusage, mkstemp */
+#define _DEFAULT_SOURCE /* clock_gettime, getrusage */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "lowkey.h"
 #include "lowrank/compress.h"
 #include "support.h"
@@ -60,15 +61,15 @@ int main(int argc, char **argv) {
     }
     struct tiny_spec spec = {.name = "bench", .arch = "llama", .n_layer = layers, .n_head = 9, .n_head_kv = 3, .d_head = 64, .n_ff = 1536,
                              .n_vocab = 320, .n_ctx = 2048, .type = GGML_TYPE_Q4_1, .seed = 1};
-    char path[] = "/tmp/lowkey-bench-XXXXXX";
-    int file = mkstemp(path);
+    char path[BENCH_PATH];
+    bench_temporary(path);
     lk_model *model = NULL;
     lk_model_opts opts = {.n_threads = 1};
     lk_err err = {0};
     double seconds[2] = {0, 0};
     int32_t *tok = malloc((size_t)n_tok * sizeof *tok);
     struct random r = {1};
-    bool ok = file >= 0 && tok && tiny_gguf_write(path, &spec);
+    bool ok = tok && tiny_gguf_write(path, &spec);
     for (int i = 0; ok && i < n_tok; i++) tok[i] = random_int(&r, 0, spec.n_vocab - 1);
     ok = ok && lk_model_open(&model, path, &opts, &err) == LK_OK;
     double open = peak();
@@ -77,9 +78,6 @@ int main(int argc, char **argv) {
     else fprintf(stderr, "bench_compress: %s\n", err.msg[0] ? err.msg : "the model could not be written");
     lk_model_free(model);
     free(tok);
-    if (file >= 0) {
-        close(file);
-        remove(path);
-    }
+    remove(path);
     return ok ? 0 : 1;
 }

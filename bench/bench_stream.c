@@ -61,12 +61,12 @@ int main(int argc, char **argv) {
     lk_model *model = NULL;
     lk_recipe *recipe = NULL;
     lk_session *session = NULL;
-    char tiny[] = "/tmp/lowkey-stream-XXXXXX";
+    char tiny[BENCH_PATH];
     if (strcmp(argv[1], "tiny") == 0) {
-        int fd = mkstemp(tiny);
+        bench_temporary(tiny);
         struct tiny_spec spec = *tiny_preset("llama");
         spec.n_ctx = 4096;
-        if (fd < 0 || close(fd) || !tiny_gguf_write(tiny, &spec)) return 2;
+        if (!tiny_gguf_write(tiny, &spec)) return 2;
         argv[1] = tiny;
     }
     if (lk_model_open(&model, argv[1], &model_opts, &err) || lk_recipe_parse(&recipe, argv[2], &err) ||

@@ -103,14 +103,12 @@ int main(int argc, char **argv) {
     lk_err err = {0};
     int32_t *tok = NULL;
     size_t len, n_tok;
-    char *text = bench_read_file(argv[a + 1], &len), path[] = "/tmp/lowkey-residual-XXXXXX";
+    char *text = bench_read_file(argv[a + 1], &len), path[BENCH_PATH];
     if (!text) return fprintf(stderr, "residual: cannot read %s\n", argv[a + 1]), 1;
     if (lk_less_policy_named(&policy, name, budget, &err) || lk_model_open(&model, argv[a], &opts, &err) ||
         lk_tokenize(model, text, len, false, &tok, &n_tok, &err)) return complain(&err);
     if (n_tok < (size_t)N_SEQ * (size_t)n_ctx) return fprintf(stderr, "residual: the text has %zu tokens\n", n_tok), 1;
-    int file = mkstemp(path);
-    if (file < 0) return fprintf(stderr, "residual: no file in /tmp\n"), 1;
-    close(file);
+    bench_temporary(path);
     lk_status status = lk_less_data_open(&data, path, model, &policy, 1, tok, N_SEQ, n_ctx, NULL, NULL, &ledger, &err);
     if (status == LK_OK) status = print_layers(&data, &err);
     if (status == LK_OK) lk_less_data_close(&data);

@@ -22,11 +22,14 @@ static struct {
     uint8_t    *file;
     size_t      size;
     int         fd;
-    char        path[64];
+    char        path[1024];
 } fuzz;
 
 static void start(void) {
-    char model[] = "/tmp/lowkey-fuzz-XXXXXX";
+    const char *dir = getenv("TMPDIR");
+    char model[1024];
+    if (!dir || !*dir) dir = "/tmp";
+    snprintf(model, sizeof model, "%s/lowkey-fuzz-XXXXXX", dir);
     int32_t tok[PROMPT];
     struct tiny_spec spec = *tiny_preset("llama");
     lk_model_opts opts = {.n_threads = 1};
@@ -40,7 +43,7 @@ static void start(void) {
     if (lk_recipe_parse(&fuzz.recipe, "best-3", NULL) != LK_OK || lk_session_new(&fuzz.session, fuzz.model, fuzz.recipe, &session, NULL) != LK_OK ||
         lk_sampler_new(&sampler, fuzz.model, NULL, NULL) != LK_OK || lk_session_sync(fuzz.session, tok, PROMPT, NULL, NULL) != LK_OK ||
         lk_sampler_next(sampler, fuzz.session, tok, NULL) != LK_OK) abort();
-    snprintf(fuzz.path, sizeof fuzz.path, "/tmp/lowkey-fuzz-session-%d", (int)getpid());
+    snprintf(fuzz.path, sizeof fuzz.path, "%s/lowkey-fuzz-session-%d", dir, (int)getpid());
     if (lk_session_save(fuzz.session, sampler, fuzz.path, NULL) != LK_OK) abort();
     fuzz.file = read_file(fuzz.path, &fuzz.size);
     unlink(fuzz.path);

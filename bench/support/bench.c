@@ -1,9 +1,10 @@
-#define _DEFAULT_SOURCE /* clock_gettime */
+#define _DEFAULT_SOURCE /* clock_gettime, mkstemp */
 #include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 double bench_now(void) {
     struct timespec t;
@@ -48,4 +49,13 @@ int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t most,
     bench_check(lk_tokenize(model, text, len, true, &tok, n, &err), &err);
     free(text);
     return tok;
+}
+
+void bench_temporary(char path[BENCH_PATH]) {
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, BENCH_PATH, "%s/lowkey-bench-XXXXXX", dir && *dir ? dir : "/tmp");
+    int file = mkstemp(path);
+    if (file >= 0 && close(file) == 0) return;
+    fprintf(stderr, "no temporary file %s: set TMPDIR\n", path);
+    exit(1);
 }
