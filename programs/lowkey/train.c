@@ -15,7 +15,7 @@ struct train_args {
     struct numbers    budget, layers;
     int64_t           ctx, sequences, features, hidden, share, epochs, queries, seed;
     double            rate, dropout, valid;
-    bool              plain;
+    bool              plain, markup;
 };
 
 static enum args_result read_args(const struct verb *verb, int argc, char **argv, struct train_args *a, int *first) {
@@ -24,6 +24,7 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
         {"What to train",
          {
              {'f', "file", "FILE", "a text; may be repeated ('-': standard input)", OPT_TEXTS, &a->file, 0, 0},
+             {0, "markup", NULL, "read <|...|> and the like in the texts as the model's special tokens", OPT_FLAG, &a->markup, 0, 0},
              {'o', "output", "FILE", "the sidecar; files beside it keep what an interrupted run has done", OPT_TEXT, &a->output, 0, 0},
              {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0},
              {0, "budget", "N[,N...]", "rows that the policy keeps for each KV head; several: networks for all", OPT_NUMBERS, &a->budget, 1, MOST},
@@ -74,7 +75,7 @@ static int read_sequences(const struct train_args *a, const lk_model *model, int
         int32_t    *piece = NULL;
         size_t      n_piece = 0, share = want * (i + 1) / a->file.n - want * i / a->file.n;
         if (!read_text(a->file.item[i], "text", PROMPT_BYTES_MOST, &text)) status = interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
-        else if (lk_tokenize(model, text.at ? text.at : "", text.len, false, &piece, &n_piece, &err)) status = complain_of(&err);
+        else if (lk_tokenize(model, text.at ? text.at : "", text.len, a->markup, &piece, &n_piece, &err)) status = complain_of(&err);
         else choose_sequences(piece, n_piece, n_begin ? begin : NULL, ctx, share, tok, n);
         free(text.at);
         lk_tokens_free(piece);
