@@ -361,8 +361,8 @@ static void set_item(struct item *item, const struct lk_cut *cut, int span, int 
     item->n_q = item->n_span * item->n_each;
     int64_t pos = k->n_tok - attn->n_tok, end = pos + (item->q0 + item->n_each - 1) / group + 1;
     int64_t oldest = pos + item->q0 / group - k->n_swa + 1;
-    item->from = lk_cut_range(cut, range);
-    item->to = lk_cut_range(cut, range + 1);
+    item->from = lk_cut_range(attn, cut, range);
+    item->to = lk_cut_range(attn, cut, range + 1);
     if (item->to > end) item->to = end;
     if (k->n_swa > 0) item->from = lk_cut_on_grid(cut, oldest, item->from);
     item->k_level = -1;

@@ -40,10 +40,32 @@ int64_t lk_cut_on_grid(const struct lk_cut *cut, int64_t pos, int64_t least) {
     return pos < least ? least : pos;
 }
 
-int64_t lk_cut_range(const struct lk_cut *cut, int range) {
+/* What a stream's rows before `pos` cost, in bytes read: their own, and `each` more for a row. */
+static double cost_before(const struct lk_stream *stream, int64_t pos, double each) {
+    int64_t level_first = stream->first;
+    double cost = 0;
+    for (int i = 0; i < stream->n_level && level_first < pos; level_first += stream->fill[i].rows, i++) {
+        const struct lk_level *level = &stream->level[i];
+        int64_t rows = stream->fill[i].rows < pos - level_first ? stream->fill[i].rows : pos - level_first;
+        cost += (double)rows * ((double)level->head_bytes / (stream->rule[i].block_rows * level->n_head) + each);
+    }
+    return cost;
+}
+
+int64_t lk_cut_range(const struct lk_attn *attn, const struct lk_cut *cut, int range) {
+    enum { QUERY = 5 }; /* bytes of K, or of V, that are read while a row is multiplied with a query */
     if (range == 0) return cut->first;
     if (range == cut->n_range) return cut->end;
-    return lk_cut_on_grid(cut, cut->first + (cut->end - cut->first) * range / cut->n_range, cut->first);
+    double each = QUERY * cut->n_query, share = (double)range / cut->n_range;
+    double wanted = (1 - share) * (cost_before(attn->k, cut->first, each) + cost_before(attn->v, cut->first, each)) +
+                    share * (cost_before(attn->k, cut->end, each) + cost_before(attn->v, cut->end, each));
+    int64_t from = cut->first, to = cut->end;
+    while (to - from >= LK_TILE) {
+        int64_t pos = from + (to - from) / 2;
+        if (cost_before(attn->k, pos, each) + cost_before(attn->v, pos, each) < wanted) from = pos;
+        else to = pos;
+    }
+    return lk_cut_on_grid(cut, to, cut->first);
 }
 
 /* KV heads of an item: as many as there is room for, whole groups of latents. */

@@ -18,8 +18,9 @@ struct lk_cut {
 
 struct lk_cut lk_cut_work(const struct lk_attn *attn);
 
-/* Where range `range` begins, and the one before it ends. Ranges are alike but for what the grid takes or gives. */
-int64_t lk_cut_range(const struct lk_cut *cut, int range);
+/* Where range `range` begins, and the one before it ends. Ranges cost alike, but for what the grid takes or gives: few
+ * queries by the bytes of their rows, many by their number. */
+int64_t lk_cut_range(const struct lk_attn *attn, const struct lk_cut *cut, int range);
 
 /* The last position of the grid that is not after pos, or `least` where that is later. */
 int64_t lk_cut_on_grid(const struct lk_cut *cut, int64_t pos, int64_t least);

@@ -1,5 +1,6 @@
 #include "kern/avx512.h"
 #include "kern/avx512_amx.h"
+#include "kern/avx512_few.h"
 
 static bool is_row_codec(const struct lk_rows *rows) { return rows->codec->coding == LK_ROT || rows->codec->coding == LK_INT8; }
 
@@ -32,22 +33,26 @@ static void accumulate_vbmi(const struct lk_tile *tile, const float *p, size_t s
 }
 
 static void score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
-    if (is_row_codec(rows)) lk_avx512_row_score(&lk_avx512_unpack, rows, q, s, stride);
+    if (lk_avx512_is_few(rows->codec, q->n_q)) lk_avx512_few_score(rows, q, s, stride);
+    else if (is_row_codec(rows)) lk_avx512_row_score(&lk_avx512_unpack, rows, q, s, stride);
     else lk_score_tiles(rows, q, s, stride, score_plain);
 }
 
 static void accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
-    if (is_row_codec(rows)) lk_avx512_row_accumulate(&lk_avx512_unpack, rows, p, stride, n_q, acc);
+    if (lk_avx512_is_few(rows->codec, n_q)) lk_avx512_few_accumulate(rows, p, stride, n_q, acc);
+    else if (is_row_codec(rows)) lk_avx512_row_accumulate(&lk_avx512_unpack, rows, p, stride, n_q, acc);
     else lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_plain);
 }
 
 static void score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
-    if (is_row_codec(rows)) lk_avx512_row_score(&lk_avx512vbmi_unpack, rows, q, s, stride);
+    if (lk_avx512_is_few(rows->codec, q->n_q)) lk_avx512vbmi_few_score(rows, q, s, stride);
+    else if (is_row_codec(rows)) lk_avx512_row_score(&lk_avx512vbmi_unpack, rows, q, s, stride);
     else lk_score_tiles(rows, q, s, stride, score_vbmi);
 }
 
 static void accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
-    if (is_row_codec(rows)) lk_avx512_row_accumulate(&lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
+    if (lk_avx512_is_few(rows->codec, n_q)) lk_avx512vbmi_few_accumulate(rows, p, stride, n_q, acc);
+    else if (is_row_codec(rows)) lk_avx512_row_accumulate(&lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
     else lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_vbmi);
 }
 

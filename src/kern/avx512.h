@@ -56,27 +56,26 @@ extern const struct lk_avx512_unpack lk_avx512_unpack, lk_avx512vbmi_unpack;
 
 /* ---- weights of values (avx512_weights.c) ---------------------------------------------------- */
 
-/* p[t] * scale[t] ~ step * (256 high + low), a row of bytes and a step for each query. Sixteen bits, because
- * with eight the many small weights of a tile would all be rounded to nothing. Bytes in fours:
+/* Weights of a tile's tokens, p[t] * scale[t], as a row of bytes and a step for each query. Bytes in fours, h2 those
+ * of tokens 8..11:
  *
- *   | h0 h4 l0 l4 | h1 h5 l1 l5 | h2 h6 l2 l6 | h3 h7 l3 l7 |      h2: high bytes of tokens 8..11
- */
+ *   fine:    step * (256 h + l)    | h0 h4 l0 l4 | h1 h5 l1 l5 | h2 h6 l2 l6 | h3 h7 l3 l7 |
+ *   coarse:  step * h              | h0 h4  -  - | h1 h5  -  - | h2 h6  -  - | h3 h7  -  - |
+ *
+ * Coarse ones are enough where codes have four bits or fewer, whose own error is greater by far. The many small weights of a
+ * tile would all be rounded to nothing, so they are dithered: up or down by where in the tile a token is, right on average. */
 struct lk_avx512_weights {
     _Alignas(64) uint8_t byte[LK_AVX512_BATCH][2 * LK_TILE];
-    float step[LK_AVX512_BATCH];
+    float step[LK_AVX512_BATCH + LK_AVX512_QUERIES];
 };
 
 /* Where the four bytes of tokens 4 quad .. 4 quad + 3 are; high: 1 or 0. */
 static inline int lk_avx512_quad(int quad, int high) { return 4 * (quad % 4 * 4 + quad / 4 + (high ? 0 : 2)); }
 
+static inline bool lk_avx512_fine(int bits) { return bits > 4; }
+
 /* n <= LK_AVX512_BATCH rows p, `stride` apart; scale: of tokens 0..15 and 16..31. */
-void lk_avx512_weigh(const float *p, size_t stride, int n, const __m512 scale[2], struct lk_avx512_weights *out);
-
-/* Half floats without their signs as floats; those from n on become 0. Returns the signs. */
-__mmask32 lk_avx512_scales(const uint16_t *half, int n, __m512 out[2]);
-
-/* Sums of four vectors. */
-__m128i lk_avx512_totals(const __m512i v[4]);
+void lk_avx512_weigh(const float *p, size_t stride, int n, const __m512 scale[2], bool fine, struct lk_avx512_weights *out);
 
 /* ---- one file per codec ---------------------------------------------------------------------- */
 

@@ -103,10 +103,10 @@ LK_INLINE struct sums dot_v(struct sums sum, const uint8_t *cells, const uint8_t
 }
 
 /* acc [][d] += offset + step times sums, for channels from c on of queries [i0, i0 + n). */
-LK_INLINE void add_groups(const uint8_t *cells, const struct lk_avx512_weights *p, const float *offset, int i0, int n, int groups,
+LK_INLINE void add_groups(const uint8_t *cells, const struct lk_avx512_weights *p, bool fine, const float *offset, int i0, int n, int groups,
                           int c, int d, float *acc) {
     struct sums sum = dot_v(no_sums(), cells + c * LK_TILE, p->byte[i0], 1, n, groups);
-    sum = dot_v(as_high(sum), cells + c * LK_TILE, p->byte[i0], 0, n, groups);
+    if (fine) sum = dot_v(as_high(sum), cells + c * LK_TILE, p->byte[i0], 0, n, groups);
     __mmask16 last = d - c >= groups * LK_AVX512_ROWS ? 0xffff : 0x00ff;
     LK_UNROLL
     for (int g = 0; g < groups; g++)
@@ -122,21 +122,21 @@ LK_INLINE void add_groups(const uint8_t *cells, const struct lk_avx512_weights *
 }
 
 /* The same for channels [c, end). */
-LK_INLINE void add_channels(const uint8_t *cells, const struct lk_avx512_weights *p, const float *offset, int i0, int n, int c,
+LK_INLINE void add_channels(const uint8_t *cells, const struct lk_avx512_weights *p, bool fine, const float *offset, int i0, int n, int c,
                             int end, int d, float *acc) {
-    for (; c + 64 <= end; c += 64) add_groups(cells, p, offset, i0, n, 4, c, d, acc);
-    for (; c + 32 <= end; c += 32) add_groups(cells, p, offset, i0, n, 2, c, d, acc);
-    for (; c < end; c += 16) add_groups(cells, p, offset, i0, n, 1, c, d, acc);
+    for (; c + 64 <= end; c += 64) add_groups(cells, p, fine, offset, i0, n, 4, c, d, acc);
+    for (; c + 32 <= end; c += 32) add_groups(cells, p, fine, offset, i0, n, 2, c, d, acc);
+    for (; c < end; c += 16) add_groups(cells, p, fine, offset, i0, n, 1, c, d, acc);
 }
 
 /* The same for all of n queries. */
-LK_INLINE void add_queries(const uint8_t *cells, const struct lk_avx512_weights *p, const float *offset, int n, int c, int end,
+LK_INLINE void add_queries(const uint8_t *cells, const struct lk_avx512_weights *p, bool fine, const float *offset, int n, int c, int end,
                            int d, float *acc) {
     int i = 0;
-    for (; i + 4 <= n; i += 4) add_channels(cells, p, offset, i, 4, c, end, d, acc);
-    if (n - i == 3) add_channels(cells, p, offset, i, 3, c, end, d, acc);
-    if (n - i == 2) add_channels(cells, p, offset, i, 2, c, end, d, acc);
-    if (n - i == 1) add_channels(cells, p, offset, i, 1, c, end, d, acc);
+    for (; i + 4 <= n; i += 4) add_channels(cells, p, fine, offset, i, 4, c, end, d, acc);
+    if (n - i == 3) add_channels(cells, p, fine, offset, i, 3, c, end, d, acc);
+    if (n - i == 2) add_channels(cells, p, fine, offset, i, 2, c, end, d, acc);
+    if (n - i == 1) add_channels(cells, p, fine, offset, i, 1, c, end, d, acc);
 }
 
 #endif

@@ -2,6 +2,7 @@
  * a token (V) into its weight, so that the codes themselves meet integers alone. */
 #include "codec/kivi.h"
 #include "kern/avx512_dot.h"
+#include "kern/avx512_weights.h"
 
 static inline __mmask16 inside(int c, int d) { return d - c >= 16 ? 0xffff : 0x00ff; }
 
@@ -80,7 +81,7 @@ static void add_group(const struct lk_tile *tile, const uint8_t *cells, int g, c
     int d = tile->d_head, c = g * tile->codec->group;
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_V, tile->head, d) + g * LK_TILE;
     lk_avx512_scales(half, tile->n, scale);
-    lk_avx512_weigh(p, stride, n, scale, &weights);
+    lk_avx512_weigh(p, stride, n, scale, true, &weights);
     half += lk_kivi_groups(tile->codec, LK_V, d);
     __mmask32 first = (__mmask32)(((uint64_t)1 << tile->n) - 1);
     min[0] = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)first, half));
@@ -90,7 +91,7 @@ static void add_group(const struct lk_tile *tile, const uint8_t *cells, int g, c
         sum = _mm512_fmadd_ps(min[1], _mm512_loadu_ps(p + i * stride + LK_AVX512_ROWS), sum);
         offset[i] = _mm512_reduce_add_ps(sum);
     }
-    add_queries(cells, &weights, offset, n, c, c + tile->codec->group, d, acc);
+    add_queries(cells, &weights, true, offset, n, c, c + tile->codec->group, d, acc);
 }
 
 void lk_avx512_kivi_accumulate(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile, const float *p,

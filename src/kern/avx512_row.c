@@ -55,18 +55,19 @@ static void accumulate_tile(const struct lk_avx512_unpack *unpack, const struct 
     fetch(tile);
     unpack->v(bits, d, tile->head, &form->levels, 0, d, cells, LK_AVX512_ROWS * LK_TILE);
     float unit = bits == 8 ? 1 : 0.5f; /* levels of fewer bits are doubled */
-    bool off = form->top == 255;       /* 128 was taken off cells whose middle is 127.5 */
+    bool fine = lk_avx512_fine(bits), off = form->top == 255; /* 128 was taken off cells whose middle is 127.5 */
     for (int i = 0; i < n_q; i += LK_AVX512_BATCH, p += LK_AVX512_BATCH * stride, acc += (size_t)LK_AVX512_BATCH * d) {
         int n = n_q - i < LK_AVX512_BATCH ? n_q - i : LK_AVX512_BATCH;
         float offset[LK_AVX512_BATCH];
-        lk_avx512_weigh(p, stride, n, rows.scale, &weights);
+        lk_avx512_weigh(p, stride, n, rows.scale, fine, &weights);
         for (int j = 0; j < n; j++) {
             weights.step[j] *= unit;
             if (off) offset[j] = 0.5f * sum_of(p + j * stride, rows.scale);
             if (rows.mean) add_mean(&rows, d, sum_of(p + j * stride, NULL), acc + (size_t)j * d);
         }
-        if (off) add_queries(cells, &weights, offset, n, 0, d, d, acc);
-        else add_queries(cells, &weights, NULL, n, 0, d, d, acc);
+        if (!fine) add_queries(cells, &weights, false, NULL, n, 0, d, d, acc);
+        else if (off) add_queries(cells, &weights, true, offset, n, 0, d, d, acc);
+        else add_queries(cells, &weights, true, NULL, n, 0, d, d, acc);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "codec/int8.h"
 #include "codec/rot.h"
 #include "kern/avx512_dot.h"
+#include "kern/avx512_weights.h"
 
 /* What all tiles of a codec have in common. */
 struct row_form {

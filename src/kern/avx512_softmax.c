@@ -7,8 +7,12 @@
 static inline __mmask16 first_lanes(int n) { return (__mmask16)((1u << n) - 1); }
 
 float lk_avx512_max(const float *s, int n) {
-    __m512 most = _mm512_set1_ps(-INFINITY);
+    __m512 most = _mm512_set1_ps(-INFINITY), other[4] = {most, most, most, most}; /* one alone would wait for itself */
     int t = 0;
+    for (; t + 64 <= n; t += 64)
+        LK_UNROLL
+        for (int i = 0; i < 4; i++) other[i] = _mm512_max_ps(other[i], _mm512_loadu_ps(s + t + 16 * i));
+    most = _mm512_max_ps(_mm512_max_ps(other[0], other[1]), _mm512_max_ps(other[2], other[3]));
     for (; t + 16 <= n; t += 16) most = _mm512_max_ps(most, _mm512_loadu_ps(s + t));
     __mmask16 rest = first_lanes(n - t);
     most = _mm512_mask_max_ps(most, rest, most, _mm512_maskz_loadu_ps(rest, s + t));
