@@ -333,7 +333,7 @@ static void reference_scores_decoded_rows(void **state) {
     }
     pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
     packed.rows.n = LK_TILE;
-    lk_codec_decode(&codec, LK_V, D, LK_TILE, NULL, packed.head, 0, LK_TILE, x, D);
+    lk_codec_decode(&codec, LK_V, D, LK_TILE, packed.sigma, packed.head, 0, LK_TILE, x, D);
     lk_kern_reference.accumulate(&packed.rows, p, LK_TILE, 1, acc);
     lk_codec_output(&codec, D, packed.sigma, acc, out);
     for (int c = 0; c < D; c++) {
