@@ -3,6 +3,7 @@
 #include "support_basis.h"
 
 #include "attn/attn.h"
+#include "attn/cut.h"
 #include "cache/project.h"
 
 #include <math.h>
@@ -290,6 +291,52 @@ static void test_prompts(void **state) {
     }
 }
 
+/* Bytes of a head's rows in positions [from, to). */
+static double bytes_between(const struct lk_stream *s, int64_t from, int64_t to) {
+    int64_t first = s->first;
+    double bytes = 0;
+    for (int i = 0; i < s->n_level; first += s->fill[i].rows, i++)
+        for (int64_t pos = first; pos < first + s->fill[i].rows; pos++)
+            if (pos >= from && pos < to) bytes += (double)s->level[i].head_bytes / s->rule[i].block_rows;
+    return bytes;
+}
+
+/* Ranges are all positions, in order. The last of few queries has fewer rows where these take more bytes, and still more
+ * bytes, because a row has a cost besides them; ranges of many queries have as many rows. */
+static void test_ranges(void **state) {
+    (void)state;
+    enum { ROWS = 4096, HEADS = 2, D = 64 };
+    struct random r = {7};
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = HEADS, .d_head = D, .kern = &lk_kern_reference};
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    lk_recipe *recipe;
+    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot2; recent 50%: f16", NULL), LK_OK);
+    assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
+    float *x = malloc(sizeof(float) * ROWS * HEADS * D);
+    for (int i = 0; i < ROWS * HEADS * D; i++) x[i] = random_gauss(&r);
+    for (int side = 0; side < 2; side++) {
+        assert_int_equal(lk_cache_append(cache, 0, side, x, ROWS, NULL), LK_OK);
+        assert_int_equal(lk_cache_settle(cache, 0, side, NULL), LK_OK);
+    }
+    for (int n_tok = 1; n_tok <= 500; n_tok += 499) {
+        struct lk_attn a = {.k = &cache->stream[0][LK_K], .v = &cache->stream[0][LK_V], .kern = &lk_kern_reference, .n_head = HEADS,
+                            .n_head_kv = HEADS, .d_head = D, .n_tok = n_tok, .n_thread = 5, .scale = 1};
+        struct lk_cut cut = lk_cut_work(&a);
+        assert_true(cut.n_range > 1);
+        assert_int_equal(lk_cut_range(&a, &cut, 0), 0);
+        assert_int_equal(lk_cut_range(&a, &cut, cut.n_range), ROWS);
+        for (int i = 0; i < cut.n_range; i++) assert_true(lk_cut_range(&a, &cut, i) <= lk_cut_range(&a, &cut, i + 1));
+        int64_t second = lk_cut_range(&a, &cut, 1), last = lk_cut_range(&a, &cut, cut.n_range - 1);
+        double most = bytes_between(a.k, last, ROWS), least = bytes_between(a.k, 0, second);
+        if (n_tok == 1) assert_true(ROWS - last < 0.7 * second && most > least && most < 2 * least);
+        else assert_true(ROWS - last > 0.9 * second);
+    }
+    free(x);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
 static void test_alibi_slopes(void **state) {
     (void)state;
     assert_float_equal(lk_alibi_slope(0, 8, 8), 0.5, 1e-7);
@@ -301,7 +348,7 @@ static void test_alibi_slopes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference_kernels), cmocka_unit_test(test_fastest_kernels), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_alibi_slopes),
+        cmocka_unit_test(test_alibi_slopes), cmocka_unit_test(test_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

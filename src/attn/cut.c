@@ -47,7 +47,7 @@ static double cost_before(const struct lk_stream *stream, int64_t pos, double ea
     for (int i = 0; i < stream->n_level && level_first < pos; level_first += stream->fill[i].rows, i++) {
         const struct lk_level *level = &stream->level[i];
         int64_t rows = stream->fill[i].rows < pos - level_first ? stream->fill[i].rows : pos - level_first;
-        cost += (double)rows * ((double)level->head_bytes / (stream->rule[i].block_rows * level->n_head) + each);
+        if (rows > 0) cost += (double)rows * ((double)level->head_bytes / (stream->rule[i].block_rows * level->n_head) + each);
     }
     return cost;
 }

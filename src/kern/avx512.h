@@ -66,7 +66,7 @@ extern const struct lk_avx512_unpack lk_avx512_unpack, lk_avx512vbmi_unpack;
  * tile would all be rounded to nothing, so they are dithered: up or down by where in the tile a token is, right on average. */
 struct lk_avx512_weights {
     _Alignas(64) uint8_t byte[LK_AVX512_BATCH][2 * LK_TILE];
-    float step[LK_AVX512_BATCH + LK_AVX512_QUERIES];
+    float step[LK_AVX512_BATCH + LK_AVX512_QUERIES]; /* written in fours */
 };
 
 /* Where the four bytes of tokens 4 quad .. 4 quad + 3 are; high: 1 or 0. */
