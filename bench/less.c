@@ -1,6 +1,6 @@
 /* Recipes that let rows go, on texts, token by token as a decoder reads them, against the full cache:
  *
- *   less [--f32] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE... [--sidecar FILE RECIPE...]...
+ *   less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE... [--sidecar FILE RECIPE...]...
  *
  * Recipes that say 'absorb less' use the sidecar named before them. Of each text the CTX tokens in its middle are
  * read (default 4096), and their second half is scored, as `lowkey perplexity` does. All sessions, of all texts,
@@ -160,13 +160,14 @@ int main(int argc, char **argv) {
     int a = 1;
     for (; a < argc && argv[a][0] == '-'; a++) {
         if (!strcmp(argv[a], "--f32")) opts.weights = LK_WEIGHTS_F32;
+        else if (!strcmp(argv[a], "--kernels") && a + 1 < argc) opts.kernels = argv[++a];
         else if (!strcmp(argv[a], "-t") && a + 1 < argc) opts.n_threads = atoi(argv[++a]);
         else if (!strcmp(argv[a], "-c") && a + 1 < argc) r.n_ctx = (size_t)atoi(argv[++a]);
         else if (!strcmp(argv[a], "-f") && a + 1 < argc && r.n_text < MOST_FILES) r.path[r.n_text++] = argv[++a];
         else break;
     }
     if (argc - a < 2 || argv[a][0] == '-' || r.n_text == 0 || r.n_ctx < 4)
-        return fprintf(stderr, "usage: less [--f32] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE... [--sidecar FILE RECIPE...]...\n"), 2;
+        return fprintf(stderr, "usage: less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE... [--sidecar FILE RECIPE...]...\n"), 2;
     lk_status status = run(&r, argv[a], &opts, argv + a + 1, argc - a - 1, &err);
     if (status == LK_OK) print(&r);
     release(&r);
