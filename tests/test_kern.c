@@ -493,6 +493,38 @@ static void turned_rows(void **state) {
     assert_true(fabsf(expect[3] - (2 * (c * x - s * y) - (s * x + c * y))) < 1e-5f);
 }
 
+/* A small network's layer of any width, values of any size; nothing is written behind it. */
+static void gelu_layers(void **state) {
+    (void)state;
+    enum { MOST = 131 };
+    static float w[MOST * MOST], x[MOST], got[MOST + 1], expect[MOST + 1];
+    for (int i = 0; i < MOST * MOST; i++) w[i] = gaussian();
+    for (int table = 0; table < N_TABLE; table++) {
+        const struct lk_kern *kern = lk_kern_choose(tables[table]);
+        for (int n_in = 1; kern && n_in <= MOST; n_in += 1 + n_in / 2)
+            for (int n_out = 1; n_out <= MOST; n_out++) {
+                for (int i = 0; i < n_in; i++) x[i] = gaussian() / sqrtf((float)n_in);
+                got[n_out] = 7;
+                kern->gelu_layer(x, w, n_in, n_out, got);
+                lk_kern_reference.gelu_layer(x, w, n_in, n_out, expect);
+                struct difference difference = compare(got, expect, 1, MOST, n_out);
+                if (!(difference.error <= 1e-13 * n_out)) fail_msg("%s, %d to %d", kern->name, n_in, n_out); /* sums are of size 1 */
+                assert_true(got[n_out] == 7);
+            }
+        for (int n = 1; kern && n <= 9; n += 8) { /* one weight for each of n outputs */
+            const float one = 1, size[] = {0, 1, -1, 3, -3, 30, -30, 1e4f, -1e4f, 1e15f, -1e15f}, gelu[] = {0, 0.841192f, -0.158808f, 2.996363f, -0.003637f, 30, 0, 1e4f, 0, 1e15f, 0};
+            for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+                for (int o = 0; o < n; o++) w[o] = size[i];
+                kern->gelu_layer(&one, w, 1, n, got);
+                for (int o = 0; o < n; o++) assert_true(fabsf(got[o] - gelu[i]) <= 1e-6f * fmaxf(1, fabsf(gelu[i])));
+            }
+        }
+        float nan = NAN;
+        if (kern) kern->gelu_layer(&nan, w, 1, 9, got);
+        if (kern) assert_true(isnan(got[0]) && isnan(got[8]));
+    }
+}
+
 static void tables_are_chosen_by_name(void **state) {
     (void)state;
     assert_non_null(lk_kern_choose(NULL));
@@ -522,6 +554,7 @@ int main(void) {
         cmocka_unit_test(queries_not_finite),
         cmocka_unit_test(softmax_parts),
         cmocka_unit_test(turned_rows),
+        cmocka_unit_test(gelu_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

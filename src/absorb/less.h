@@ -24,6 +24,8 @@
 #ifndef LK_ABSORB_LESS_H
 #define LK_ABSORB_LESS_H
 
+#include "kern/kern.h"
+
 #include <stddef.h>
 
 struct lk_less_shape {
@@ -47,10 +49,8 @@ struct lk_less_kernels {
     const float *random;    /* directions [n_feature][d_head] of features that nobody trained, in place of all networks
                                (performer.h); or NULL         */
     float        scale;     /* with them: the softmax's       */
+    const struct lk_kern *kern; /* what computes              */
 };
-
-/* gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as models are trained with it. */
-float lk_less_gelu(float x);
 
 /* Features of a query of head `head`, without e^level, and of a key of KV head `head`. x [d_head],
  * out [n_feature], work [n_hidden]. */

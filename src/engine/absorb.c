@@ -30,10 +30,10 @@ static lk_status read_shape(struct lk_less_shape *out, const struct lk_sidecar *
     return LK_OK;
 }
 
-static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar, int layer, lk_err *err) {
+static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar, const struct lk_kern *kern, int layer, lk_err *err) {
     const struct lk_less_shape *s = &a->shape;
     struct lk_less_kernels *k = &a->kernels[layer];
-    *k = (struct lk_less_kernels){0};
+    *k = (struct lk_less_kernels){.kern = kern};
     const struct {
         const char   *part;
         const float **to;
@@ -79,13 +79,14 @@ static struct lk_absorb *take(const struct lk_less_shape *shape, int n_layer, st
 
 static lk_status no_memory(lk_err *err) { return lk_fail(err, LK_E_NOMEM, "no memory for the states of what is absorbed"); }
 
-lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, struct lk_ledger *ledger, lk_err *err) {
+lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, const struct lk_kern *kern, struct lk_ledger *ledger,
+                        lk_err *err) {
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
     if (status != LK_OK) return status;
     struct lk_absorb *a = take(&shape, sidecar->info.model.n_layer, ledger);
     if (!a) return no_memory(err);
-    for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++) status = bind(a, sidecar, layer, err);
+    for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++) status = bind(a, sidecar, kern, layer, err);
     if (status == LK_OK) status = lk_absorb_want(a, 1, err); /* single steps allocate nothing */
     if (status != LK_OK) lk_absorb_free(a);
     else *out = a;

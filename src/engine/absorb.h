@@ -19,9 +19,10 @@ struct lk_absorb {
 };
 
 /* States for a model with n_layer layers, n_head query heads and `shape`'s other heads, empty, by the networks
- * of `sidecar`, which is borrowed as long as they are. LK_E_ARG where it has none, LK_E_FORMAT where those
+ * of `sidecar`, borrowed as `kern` is as long as they are. LK_E_ARG where it has none, LK_E_FORMAT where those
  * of a layer are missing or do not fit, LK_E_NOMEM. *out is owned. */
-lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, struct lk_ledger *ledger, lk_err *err);
+lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head, const struct lk_kern *kern, struct lk_ledger *ledger,
+                        lk_err *err);
 
 /* The same by random features (absorb/performer.h), as many as LESS's networks have in the paper, of attention with
  * `scale`. Of the shape the numbers of heads and d_head are read. LK_E_NOMEM. */

@@ -80,7 +80,7 @@ lk_status lk_session_absorb(struct lk_session *s, const struct lk_sidecar *sidec
     if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
         return lk_fail(err, LK_E_UNSUPPORTED, "to absorb rows is not possible with %s", hp->n_swa > 0 ? "sliding windows" : "ALiBi");
     struct lk_less_shape heads = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
-    lk_status status = s->recipe->absorbs == LK_ABSORB_LESS ? lk_absorb_new(&s->absorb, sidecar, hp->n_head, &s->ledger, err)
+    lk_status status = s->recipe->absorbs == LK_ABSORB_LESS ? lk_absorb_new(&s->absorb, sidecar, hp->n_head, s->model->kern, &s->ledger, err)
                                                             : lk_absorb_new_random(&s->absorb, &heads, hp->attn_scale, hp->n_layer, &s->ledger, err);
     if (status == LK_OK) s->cache->leave = (struct lk_leave){lk_absorb_row, s->absorb};
     return status;

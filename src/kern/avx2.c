@@ -53,7 +53,8 @@ const struct lk_kern lk_kern_avx2 = {.name = "avx2",
                                      .encode = lk_avx2_encode,
                                      .decode = lk_avx2_decode,
                                      .max = lk_avx2_max,
-                                     .exp_sum = lk_avx2_exp_sum};
+                                     .exp_sum = lk_avx2_exp_sum,
+                                     .gelu_layer = lk_avx2_gelu_layer};
 
 const struct lk_kern lk_kern_avxvnni = {.name = "avxvnni",
                                         .score = score_avxvnni,
@@ -62,4 +63,5 @@ const struct lk_kern lk_kern_avxvnni = {.name = "avxvnni",
                                         .encode = lk_avx2_encode,
                                         .decode = lk_avx2_decode,
                                         .max = lk_avx2_max,
-                                        .exp_sum = lk_avx2_exp_sum};
+                                        .exp_sum = lk_avx2_exp_sum,
+                                        .gelu_layer = lk_avx2_gelu_layer};

@@ -74,7 +74,8 @@ const struct lk_kern lk_kern_avx512 = {.name = "avx512",
                                        .encode = lk_avx2_encode,
                                        .decode = lk_avx2_decode,
                                        .max = lk_avx512_max,
-                                       .exp_sum = lk_avx512_exp_sum};
+                                       .exp_sum = lk_avx512_exp_sum,
+                                       .gelu_layer = lk_avx2_gelu_layer};
 
 const struct lk_kern lk_kern_avx512vbmi = {.name = "avx512vbmi",
                                            .score = score_avx512vbmi,
@@ -83,7 +84,8 @@ const struct lk_kern lk_kern_avx512vbmi = {.name = "avx512vbmi",
                                            .encode = lk_avx2_encode,
                                            .decode = lk_avx2_decode,
                                            .max = lk_avx512_max,
-                                           .exp_sum = lk_avx512_exp_sum};
+                                           .exp_sum = lk_avx512_exp_sum,
+                                           .gelu_layer = lk_avx2_gelu_layer};
 
 const struct lk_kern lk_kern_amx = {.name = "amx",
                                     .enter = lk_avx512_amx_enter,
@@ -94,4 +96,5 @@ const struct lk_kern lk_kern_amx = {.name = "amx",
                                     .encode = lk_avx2_encode,
                                     .decode = lk_avx2_decode,
                                     .max = lk_avx512_max,
-                                    .exp_sum = lk_avx512_exp_sum};
+                                    .exp_sum = lk_avx512_exp_sum,
+                                    .gelu_layer = lk_avx2_gelu_layer};

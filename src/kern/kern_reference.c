@@ -71,6 +71,15 @@ static void score_turned(const float *k, int d, const struct lk_turns *turns, co
         }
 }
 
+static void gelu_layer(const float *x, const float *w, int n_in, int n_out, float *y) {
+    const double root = 0.7978845608028654; /* sqrt(2/pi) */
+    for (int o = 0; o < n_out; o++) {
+        double sum = 0;
+        for (int i = 0; i < n_in; i++) sum += (double)x[i] * w[(size_t)i * n_out + o];
+        y[o] = (float)(sum / 2 * (1 + tanh(root * (sum + 0.044715 * sum * sum * sum))));
+    }
+}
+
 const struct lk_kern lk_kern_reference = {
     .name = "reference", .score = score, .accumulate = accumulate, .score_turned = score_turned,
-    .encode = lk_codec_encode, .decode = lk_codec_decode, .max = max, .exp_sum = exp_sum};
+    .encode = lk_codec_encode, .decode = lk_codec_decode, .max = max, .exp_sum = exp_sum, .gelu_layer = gelu_layer};

@@ -373,7 +373,7 @@ lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, l
 
 void lk_less_kernels_at(const struct lk_less_shape *s, const float *at, struct lk_less_kernels *kernels) {
     size_t w1 = (size_t)s->d_head * s->n_hidden, w2 = (size_t)s->n_hidden * s->n_feature, n = (size_t)s->n_feature;
-    *kernels = (struct lk_less_kernels){0};
+    *kernels = (struct lk_less_kernels){.kern = &lk_kern_reference};
     kernels->phi_w1 = at, at += s->n_phi * w1;
     kernels->phi_w2 = at, at += s->n_phi * w2;
     kernels->phi_level = at, at += s->n_head;
@@ -400,6 +400,7 @@ void lk_less_net_export(const struct lk_less_net *net, const float *weight, floa
     const struct lk_less_shape *s = &net->size.shape;
     const float *part[LK_N_LESS_PARAM];
     lk_less_kernels_at(s, out, kernels);
+    kernels->kern = net->model->kern;
     list_parts(kernels, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];

@@ -76,7 +76,7 @@ void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *k
 /* Weights as absorb/less.h wants them; out [lk_less_kernel_bytes()], *kernels points into it. */
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels);
 
-/* Where the parts of such a block of weights lie. */
+/* Where the parts of such a block of weights lie; the reference computes with them. */
 void lk_less_kernels_at(const struct lk_less_shape *shape, const float *block, struct lk_less_kernels *kernels);
 
 /* Repeatable random numbers: the nth number of `seed`. */

@@ -404,7 +404,7 @@ static lk_status open_known(struct training *t, lk_err *err) {
     struct lk_sidecar_model of = {t->model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
     if (!t->opts.from) return LK_OK;
     lk_status status = lk_sidecar_open(&t->from, t->opts.from, &of, &t->ledger, err);
-    if (status == LK_OK) status = lk_absorb_new(&t->known, t->from, hp->n_head, &t->ledger, err);
+    if (status == LK_OK) status = lk_absorb_new(&t->known, t->from, hp->n_head, t->model->kern, &t->ledger, err);
     if (status != LK_OK) return status;
     const struct lk_less_shape *s = &t->known->shape;
     t->opts.n_feature = s->n_feature;
