@@ -26,10 +26,11 @@ static float *gauss(struct random *r, size_t n, float scale) {
 /* ---- the state ------------------------------------------------------------------------------------ */
 
 static void random_kernels(struct random *r, const struct lk_less_shape *s, float **block, struct lk_less_kernels *kernels) {
-    size_t n = lk_less_kernel_bytes(s) / sizeof(float);
-    *block = gauss(r, n, 0.3f);
+    size_t bytes = lk_less_kernel_bytes(s);
+    *block = gauss(r, bytes / sizeof(float) + 1, 0.3f);
     lk_less_kernels_at(s, *block, kernels);
-    assert_ptr_equal(kernels->psi_s2 + (size_t)s->n_psi * s->n_feature, *block + n);
+    assert_ptr_equal(kernels->psi_w2 + (size_t)s->n_psi * s->n_hidden * s->n_feature, (char *)*block + bytes);
+    for (uint16_t *w = (uint16_t *)kernels->phi_w1; (char *)w < (char *)*block + bytes; w++) *w = lk_half(0.3f * random_gauss(r));
 }
 
 /* Features that nobody trained: orthogonal directions as long as normal ones, and products that are the softmax's weights
@@ -71,12 +72,12 @@ static void test_random_features(void **unused) {
 static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))); }
 
 /* gelu(gelu(x W1) W2) by the definition. */
-static void reference_layers(const struct lk_less_shape *s, const float *w1, const float *w2, const float *x, double *out) {
+static void reference_layers(const struct lk_less_shape *s, const uint16_t *w1, const uint16_t *w2, const float *x, double *out) {
     for (int r = 0; r < s->n_feature; r++) out[r] = 0;
     for (int j = 0; j < s->n_hidden; j++) {
         double h = 0;
-        for (int c = 0; c < s->d_head; c++) h += (double)x[c] * w1[c * s->n_hidden + j];
-        for (int r = 0; r < s->n_feature; r++) out[r] += gelu(h) * w2[j * s->n_feature + r];
+        for (int c = 0; c < s->d_head; c++) h += (double)x[c] * lk_unhalf(w1[c * s->n_hidden + j]);
+        for (int r = 0; r < s->n_feature; r++) out[r] += gelu(h) * lk_unhalf(w2[j * s->n_feature + r]);
     }
     for (int r = 0; r < s->n_feature; r++) out[r] = gelu(out[r]);
 }
@@ -178,7 +179,7 @@ static void test_empty_state(void **unused) {
     lk_less_mix(4, mean, &before, out, log_sum);
     assert_true(before == 5 && mean[0] == 1 && mean[3] == 4);
     assert_int_equal(lk_less_state_bytes(&s), 40);
-    assert_int_equal(lk_less_kernel_bytes(&s), 4 * (4 * 8 + 8 * 2 + 1 + 4 * 8 + 8 * 2 + 2 * 2 + 2 + 2));
+    assert_int_equal(lk_less_kernel_bytes(&s), 2 * (4 * 8 + 8 * 2 + 4 * 8 + 8 * 2) + 4 * (1 + 2 * 2 + 2 + 2));
 }
 
 /* ---- policies ------------------------------------------------------------------------------------- */
@@ -268,7 +269,8 @@ static double plain_loss(const struct lk_less_net *net, const struct made *m, co
     const struct lk_less_shape *s = &z->shape;
     int d = s->d_head, group = s->n_head / s->n_head_kv, all = s->n_head * d;
     struct lk_less_kernels kernels;
-    float *block = malloc(lk_less_kernel_bytes(s)), *work = malloc((size_t)s->n_hidden * sizeof *work), feature[LK_LESS_MAX_FEATURE];
+    void *block = malloc(lk_less_kernel_bytes(s));
+    float *work = malloc((size_t)s->n_hidden * sizeof *work), feature[LK_LESS_MAX_FEATURE];
     float *state = malloc(lk_less_state_floats(s) * sizeof *state), *error = malloc((size_t)all * sizeof *error), *residual = malloc((size_t)all * sizeof *residual);
     float x[64], part[64];
     lk_less_net_export(net, net->weight, block, &kernels);
@@ -324,7 +326,7 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
     struct lk_ledger ledger = {0};
     lk_err err = {0};
     if (lk_less_net_new(&net, &size, 7, m.wo, model, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < net->n_weight; i++) net->weight[i] += 0.3f * random_gauss(&r); /* s1, s2 of a size that matters */
+    for (size_t i = 0; i < net->n_weight; i++) net->weight[i] = lk_unhalf(lk_half(net->weight[i] + 0.3f * random_gauss(&r))); /* s1, s2 of a size that matters */
     for (int h = 0; h < shape.n_head; h++) net->level[h] = 0.5f * random_gauss(&r);
     int32_t query[13];
     for (int i = 0; i < 13; i++) query[i] = i * 30 / 13;

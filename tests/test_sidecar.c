@@ -43,6 +43,7 @@ static struct lk_basis random_basis(struct numbers *n, struct random *r, bool ap
 
 static struct numbers kept[2];
 static float kernel[3 * 5 * 7];
+static const uint16_t halves[3 * 1 * 1] = {0x3c00, 0x7bff, 0x8001}; /* an odd number of bytes to pad */
 
 /* K of layer 0 with all parts, V of layer 2 with the fewest, and a tensor of another method. */
 static void write_sidecar(void) {
@@ -58,6 +59,8 @@ static void write_sidecar(void) {
     assert_int_equal(lk_draft_add_basis(draft, 2, LK_BASIS_V, &v, &err), LK_OK);
     assert_int_equal(lk_draft_add(draft, &other, &err), LK_OK);
     assert_int_equal(lk_draft_add(draft, &other, &err), LK_E_ARG);
+    struct lk_sidecar_tensor small = {.name = "blk.1.less.w1", .ne = {3, 1, 1}, .type = LK_SIDECAR_F16, .data = (void *)halves};
+    assert_int_equal(lk_draft_add(draft, &small, &err), LK_OK);
     assert_non_null(strstr(err.msg, "already"));
     assert_int_equal(lk_draft_add_basis(draft, LAYERS, LK_BASIS_V, &v, &err), LK_E_ARG);
     FILE *f = fopen(path, "wb");
@@ -103,7 +106,7 @@ static void test_read_back(void **state) {
     struct lk_ledger ledger = {0};
     struct lk_sidecar *s = NULL;
     lk_err err = {0};
-    const float *found;
+    const void *found;
     write_sidecar();
     if (lk_sidecar_open(&s, path, &info.model, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
     assert_memory_equal(&s->info, &info, sizeof info);
@@ -113,12 +116,16 @@ static void test_read_back(void **state) {
     for (int side = 0; side < LK_N_BASIS; side++)
         for (int layer = 0; layer < LAYERS; layer++)
             assert_int_equal(s->basis[side][layer].n_group != 0, (side == LK_BASIS_K && layer == 0) || (side == LK_BASIS_V && layer == 2));
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", 7, 5, 3, &found, &err), LK_OK);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", LK_SIDECAR_F32, 7, 5, 3, &found, &err), LK_OK);
     assert_memory_equal(found, kernel, sizeof kernel);
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.psi", 7, 5, 3, &found, &err), LK_OK);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.psi", LK_SIDECAR_F32, 7, 5, 3, &found, &err), LK_OK);
     assert_null(found);
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", 7, 3, 5, &found, &err), LK_E_FORMAT);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", LK_SIDECAR_F32, 7, 3, 5, &found, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "blk.1.less.phi"));
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F16, 3, 1, 1, &found, &err), LK_OK);
+    assert_memory_equal(found, halves, sizeof halves);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F32, 3, 1, 1, &found, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "of f16, expected [3, 1, 1] of f32"));
     assert_true(s->bytes >= sizeof kept[0] + sizeof kept[1].down && lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS) == s->bytes);
     lk_sidecar_close(s);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
@@ -261,8 +268,8 @@ static void test_wrong_files(void **state) {
     expect(LK_E_UNSUPPORTED, "version 2");
     write_gguf("sidecar", 1, NULL, GGML_TYPE_F32, 1);
     expect(LK_E_FORMAT, "no tensors");
-    write_gguf("sidecar", 1, "x", GGML_TYPE_F16, 1);
-    expect(LK_E_FORMAT, "type f16");
+    write_gguf("sidecar", 1, "x", GGML_TYPE_I16, 1);
+    expect(LK_E_FORMAT, "type i16");
     write_gguf("sidecar", 1, "x", GGML_TYPE_F32, 2);
     expect(LK_E_FORMAT, "three dimensions");
     write_gguf("sidecar", 1, "blk.1.v.down", GGML_TYPE_F32, 1);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* gelu(gelu(x W1) W2) of the network `which`. */
-static void two_layers(const struct lk_less_shape *shape, const struct lk_kern *kern, const float *w1, const float *w2, int which, const float *x, float *out,
-                       float *work) {
+static void two_layers(const struct lk_less_shape *shape, const struct lk_kern *kern, const uint16_t *w1, const uint16_t *w2, int which, const float *x,
+                       float *out, float *work) {
     int d = shape->d_head, hidden = shape->n_hidden, n = shape->n_feature;
     kern->gelu_layer(x, w1 + (size_t)which * d * hidden, d, hidden, work);
     kern->gelu_layer(work, w2 + (size_t)which * hidden * n, hidden, n, out);
@@ -70,7 +70,7 @@ void lk_less_mix(int d_head, float *mean, float *log_sum, const float *state_mea
 
 size_t lk_less_kernel_bytes(const struct lk_less_shape *shape) {
     size_t two = (size_t)shape->n_hidden * (shape->d_head + shape->n_feature), n = (size_t)shape->n_feature;
-    return (shape->n_phi * two + shape->n_head + shape->n_psi * (two + n * (n + 2))) * sizeof(float);
+    return (shape->n_phi + shape->n_psi) * two * sizeof(uint16_t) + (shape->n_head + shape->n_psi * n * (n + 2)) * sizeof(float);
 }
 
 size_t lk_less_state_bytes(const struct lk_less_shape *shape) {

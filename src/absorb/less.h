@@ -39,11 +39,11 @@ enum { LK_LESS_MAX_FEATURE = 64, LK_LESS_MAX_HIDDEN = 4096 };
 
 /* The networks of one layer; borrowed. */
 struct lk_less_kernels {
-    const float *phi_w1;    /* [n_phi][d_head][n_hidden]      */
-    const float *phi_w2;    /* [n_phi][n_hidden][n_feature]   */
+    const uint16_t *phi_w1; /* [n_phi][d_head][n_hidden] half floats, of which a step reads them all */
+    const uint16_t *phi_w2; /* [n_phi][n_hidden][n_feature]   */
     const float *phi_level; /* [n_head]                       */
-    const float *psi_w1;    /* [n_psi][d_head][n_hidden]      */
-    const float *psi_w2;    /* [n_psi][n_hidden][n_feature]   */
+    const uint16_t *psi_w1; /* [n_psi][d_head][n_hidden]      */
+    const uint16_t *psi_w2; /* [n_psi][n_hidden][n_feature]   */
     const float *psi_w3;    /* [n_psi][n_feature][n_feature], inputs by outputs */
     const float *psi_s1, *psi_s2; /* [n_psi][n_feature]       */
     const float *random;    /* directions [n_feature][d_head] of features that nobody trained, in place of all networks

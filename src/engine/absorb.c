@@ -35,19 +35,24 @@ static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar, con
     struct lk_less_kernels *k = &a->kernels[layer];
     *k = (struct lk_less_kernels){.kern = kern};
     const struct {
-        const char   *part;
-        const float **to;
-        int           ne[3];
-    } all[] = {{"phi.w1", &k->phi_w1, {s->n_hidden, s->d_head, s->n_phi}},    {"phi.w2", &k->phi_w2, {s->n_feature, s->n_hidden, s->n_phi}},
-               {"phi.level", &k->phi_level, {s->n_head, 1, 1}},               {"psi.w1", &k->psi_w1, {s->n_hidden, s->d_head, s->n_psi}},
-               {"psi.w2", &k->psi_w2, {s->n_feature, s->n_hidden, s->n_psi}}, {"psi.w3", &k->psi_w3, {s->n_feature, s->n_feature, s->n_psi}},
-               {"psi.s1", &k->psi_s1, {s->n_feature, s->n_psi, 1}},           {"psi.s2", &k->psi_s2, {s->n_feature, s->n_psi, 1}}};
+        const char      *part;
+        const uint16_t **halves;
+        const float    **floats;
+        int              ne[3];
+    } all[] = {{"phi.w1", &k->phi_w1, NULL, {s->n_hidden, s->d_head, s->n_phi}},    {"phi.w2", &k->phi_w2, NULL, {s->n_feature, s->n_hidden, s->n_phi}},
+               {"psi.w1", &k->psi_w1, NULL, {s->n_hidden, s->d_head, s->n_psi}},    {"psi.w2", &k->psi_w2, NULL, {s->n_feature, s->n_hidden, s->n_psi}},
+               {"phi.level", NULL, &k->phi_level, {s->n_head, 1, 1}},               {"psi.w3", NULL, &k->psi_w3, {s->n_feature, s->n_feature, s->n_psi}},
+               {"psi.s1", NULL, &k->psi_s1, {s->n_feature, s->n_psi, 1}},           {"psi.s2", NULL, &k->psi_s2, {s->n_feature, s->n_psi, 1}}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.less.%s", layer, all[i].part);
-        lk_status status = lk_sidecar_find(sidecar, name, all[i].ne[0], all[i].ne[1], all[i].ne[2], all[i].to, err);
+        enum lk_sidecar_type type = all[i].halves ? LK_SIDECAR_F16 : LK_SIDECAR_F32;
+        const void *data;
+        lk_status status = lk_sidecar_find(sidecar, name, type, all[i].ne[0], all[i].ne[1], all[i].ne[2], &data, err);
         if (status != LK_OK) return status;
-        if (!*all[i].to) return lk_fail(err, LK_E_FORMAT, "the sidecar lacks %s; make it again with `lowkey train less`", name);
+        if (all[i].halves) *all[i].halves = data;
+        else *all[i].floats = data;
+        if (!data) return lk_fail(err, LK_E_FORMAT, "the sidecar lacks %s; make it again with `lowkey train less`", name);
     }
     return LK_OK;
 }

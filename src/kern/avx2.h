@@ -78,7 +78,7 @@ void lk_avx2_row_accumulate(const struct lk_avx2_dots *dots, const struct lk_til
 void lk_avx2_score_turned(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride);
 
 /* avx2_gelu.c */
-void lk_avx2_gelu_layer(const float *x, const float *w, int n_in, int n_out, float *y);
+void lk_avx2_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 
 /* avx2_softmax.c */
 float lk_avx2_max(const float *s, int n);

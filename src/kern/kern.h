@@ -128,9 +128,9 @@ struct lk_kern {
     /* s[i] = exp(scale * s[i] - max) for i < n; returns their sum. */
     float (*exp_sum)(float *s, int n, float scale, float max);
 
-    /* A layer of a small network: y[o] = gelu(sum over i < n_in of x[i] w[i][o]) for w [n_in][n_out], y [n_out], which is not
-     * x. gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as models are trained with it. (absorb/less.h) */
-    void (*gelu_layer)(const float *x, const float *w, int n_in, int n_out, float *y);
+    /* A layer of a small network: y[o] = gelu(sum over i < n_in of x[i] w[i][o]) for w [n_in][n_out] of half floats, y [n_out],
+     * which is not x. gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as models are trained with it. (absorb/less.h) */
+    void (*gelu_layer)(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 };
 
 static inline void lk_kern_enter(const struct lk_kern *kern, struct lk_kern_state *before) {

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "codec/half.h"
 #include "kern/tile.h"
 
 /* Row row0 + t of a tile in the codec's domain: T x, where lk_codec_query is T^-T, that is
@@ -71,11 +72,11 @@ static void score_turned(const float *k, int d, const struct lk_turns *turns, co
         }
 }
 
-static void gelu_layer(const float *x, const float *w, int n_in, int n_out, float *y) {
+static void gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y) {
     const double root = 0.7978845608028654; /* sqrt(2/pi) */
     for (int o = 0; o < n_out; o++) {
         double sum = 0;
-        for (int i = 0; i < n_in; i++) sum += (double)x[i] * w[(size_t)i * n_out + o];
+        for (int i = 0; i < n_in; i++) sum += (double)x[i] * lk_unhalf(w[(size_t)i * n_out + o]);
         y[o] = (float)(sum / 2 * (1 + tanh(root * (sum + 0.044715 * sum * sum * sum))));
     }
 }

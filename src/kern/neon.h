@@ -92,7 +92,7 @@ void lk_neon_row_accumulate(const struct lk_tile *tile, const float *p, size_t s
 void lk_neon_score_turned(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride);
 
 /* neon_gelu.c */
-void lk_neon_gelu_layer(const float *x, const float *w, int n_in, int n_out, float *y);
+void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 
 /* neon_softmax.c */
 float lk_neon_max(const float *s, int n);

@@ -30,6 +30,18 @@ LK_WIDE lk_float8 lk_load8(const float *x) {
     return v;
 }
 
+/* Half floats as floats. */
+LK_WIDE lk_float8 lk_load_halves8(const uint16_t *x) {
+#if defined(__AVX2__)
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x));
+#else
+    typedef __fp16 half8 __attribute__((vector_size(16)));
+    half8 v;
+    memcpy(&v, x, sizeof v);
+    return __builtin_convertvector(v, lk_float8);
+#endif
+}
+
 LK_WIDE void lk_store8(float *x, lk_float8 v) { memcpy(x, &v, sizeof v); }
 
 LK_WIDE lk_float8 lk_all8(float x) { return (lk_float8){x, x, x, x, x, x, x, x}; }

@@ -20,28 +20,29 @@ LK_WIDE lk_float8 lk_gelu8(lk_float8 x) {
 }
 
 /* 8 n outputs, n constant where this is inlined. */
-LK_WIDE void lk_gelu_columns(const float *x, const float *w, int n_in, int n_out, float *y, int n) {
+LK_WIDE void lk_gelu_columns(const float *x, const uint16_t *w, int n_in, int n_out, float *y, int n) {
     lk_float8 sum[LK_GELU_COLUMNS] = {{0}};
     for (int i = 0; i < n_in; i++, w += n_out) {
         LK_WIDE_LOOP
-        for (int v = 0; v < n; v++) sum[v] += x[i] * lk_load8(w + LK_LANES * v);
+        for (int v = 0; v < n; v++) sum[v] += x[i] * lk_load_halves8(w + LK_LANES * v);
     }
     LK_WIDE_LOOP
     for (int v = 0; v < n; v++) lk_store8(y + LK_LANES * v, lk_gelu8(sum[v]));
 }
 
 /* The same for n < LK_LANES outputs. */
-LK_WIDE void lk_gelu_rest(const float *x, const float *w, int n_in, int n_out, float *y, int n) {
-    lk_float8 sum = {0}, row = {0};
+LK_WIDE void lk_gelu_rest(const float *x, const uint16_t *w, int n_in, int n_out, float *y, int n) {
+    lk_float8 sum = {0};
+    uint16_t row[LK_LANES] = {0};
     for (int i = 0; i < n_in; i++, w += n_out) {
-        memcpy(&row, w, (size_t)n * sizeof *w);
-        sum += x[i] * row;
+        memcpy(row, w, (size_t)n * sizeof *w);
+        sum += x[i] * lk_load_halves8(row);
     }
     sum = lk_gelu8(sum);
     memcpy(y, &sum, (size_t)n * sizeof *y);
 }
 
-LK_WIDE void lk_wide_gelu_layer(const float *x, const float *w, int n_in, int n_out, float *y) {
+LK_WIDE void lk_wide_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y) {
     int o = 0;
     for (; o + LK_GELU_COLUMNS * LK_LANES <= n_out; o += LK_GELU_COLUMNS * LK_LANES) lk_gelu_columns(x, w + o, n_in, n_out, y + o, LK_GELU_COLUMNS);
     for (; o + LK_LANES <= n_out; o += LK_LANES) lk_gelu_columns(x, w + o, n_in, n_out, y + o, 1);

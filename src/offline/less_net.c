@@ -1,5 +1,7 @@
 #include "offline/less_net.h"
 
+#include "codec/half.h"
+
 #include <ggml-cpu.h>
 #include <math.h>
 #include <string.h>
@@ -371,55 +373,68 @@ lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, l
 
 /* ---- export --------------------------------------------------------------------------------------- */
 
-void lk_less_kernels_at(const struct lk_less_shape *s, const float *at, struct lk_less_kernels *kernels) {
+void lk_less_kernels_at(const struct lk_less_shape *s, const void *block, struct lk_less_kernels *kernels) {
     size_t w1 = (size_t)s->d_head * s->n_hidden, w2 = (size_t)s->n_hidden * s->n_feature, n = (size_t)s->n_feature;
+    const float *at = block;
     *kernels = (struct lk_less_kernels){.kern = &lk_kern_reference};
-    kernels->phi_w1 = at, at += s->n_phi * w1;
-    kernels->phi_w2 = at, at += s->n_phi * w2;
     kernels->phi_level = at, at += s->n_head;
-    kernels->psi_w1 = at, at += s->n_psi * w1;
-    kernels->psi_w2 = at, at += s->n_psi * w2;
     kernels->psi_w3 = at, at += s->n_psi * n * n;
     kernels->psi_s1 = at, at += s->n_psi * n;
-    kernels->psi_s2 = at;
+    kernels->psi_s2 = at, at += s->n_psi * n;
+    kernels->phi_w1 = (const uint16_t *)at;
+    kernels->phi_w2 = kernels->phi_w1 + s->n_phi * w1;
+    kernels->psi_w1 = kernels->phi_w2 + s->n_phi * w2;
+    kernels->psi_w2 = kernels->psi_w1 + s->n_psi * w1;
 }
 
-/* n matrices [rows][columns] turned into [columns][rows]. */
-static void turn(const float *from, float *to, int64_t rows, int64_t columns, int64_t n) {
-    for (; n > 0; n--, from += rows * columns, to += rows * columns)
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < columns; c++) to[c * rows + r] = from[r * columns + c];
-}
+/* Parameters as kernels have them: halves, or floats. */
+struct part {
+    const uint16_t *halves;
+    const float    *floats;
+};
 
-static void list_parts(const struct lk_less_kernels *k, const float *part[LK_N_LESS_PARAM]) {
-    const float *const all[LK_N_LESS_PARAM] = {k->phi_w1, k->phi_w2, k->psi_w1, k->psi_w2, k->psi_w3, k->psi_s1, k->psi_s2};
+static void list_parts(const struct lk_less_kernels *k, struct part part[LK_N_LESS_PARAM]) {
+    const struct part all[LK_N_LESS_PARAM] = {[LK_PHI_W1] = {.halves = k->phi_w1}, [LK_PHI_W2] = {.halves = k->phi_w2}, [LK_PSI_W1] = {.halves = k->psi_w1},
+                                              [LK_PSI_W2] = {.halves = k->psi_w2}, [LK_PSI_W3] = {.floats = k->psi_w3}, [LK_PSI_S1] = {.floats = k->psi_s1},
+                                              [LK_PSI_S2] = {.floats = k->psi_s2}};
     memcpy(part, all, sizeof all);
 }
 
-void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels) {
+/* Where number i of n matrices [inputs][outputs] lies in a tensor, whose rows are outputs. */
+static size_t turned(size_t i, const int64_t ne[3]) {
+    size_t in = (size_t)ne[0], out = (size_t)ne[1], matrix = i / (in * out);
+    return matrix * in * out + i % out * in + i / out % in;
+}
+
+void lk_less_net_export(const struct lk_less_net *net, const float *weight, void *out, struct lk_less_kernels *kernels) {
     const struct lk_less_shape *s = &net->size.shape;
-    const float *part[LK_N_LESS_PARAM];
+    struct part part[LK_N_LESS_PARAM];
     lk_less_kernels_at(s, out, kernels);
     kernels->kern = net->model->kern;
     list_parts(kernels, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        float *to = out + (part[p] - out);
-        for (int set = 0, n_set = sets_of(s, p, ne); set < n_set; set++, to += ne[0] * ne[1] * ne[2])
-            turn(weight + ((float *)net->node->param[p][set]->data - net->weight), to, ne[1], ne[0], ne[2]);
+        int n_set = sets_of(s, p, ne);
+        size_t n = (size_t)(ne[0] * ne[1] * ne[2]);
+        for (size_t i = 0; i < n * n_set; i++) {
+            float x = weight[(float *)net->node->param[p][i / n]->data - net->weight + turned(i % n, ne)];
+            if (part[p].halves) ((uint16_t *)part[p].halves)[i] = lk_half(x);
+            else ((float *)part[p].floats)[i] = x;
+        }
     }
-    memcpy(out + (kernels->phi_level - out), net->level, s->n_head * sizeof(float));
+    memcpy((float *)kernels->phi_level, net->level, s->n_head * sizeof(float));
 }
 
 void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *kernels) {
     const struct lk_less_shape *s = &net->size.shape;
-    const float *part[LK_N_LESS_PARAM];
+    struct part part[LK_N_LESS_PARAM];
     list_parts(kernels, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        const float *from = part[p];
-        for (int set = 0, n_set = sets_of(s, p, ne); set < n_set; set++, from += ne[0] * ne[1] * ne[2])
-            turn(from, net->node->param[p][set]->data, ne[0], ne[1], ne[2]);
+        int n_set = sets_of(s, p, ne);
+        size_t n = (size_t)(ne[0] * ne[1] * ne[2]);
+        for (size_t i = 0; i < n * n_set; i++)
+            ((float *)net->node->param[p][i / n]->data)[turned(i % n, ne)] = part[p].halves ? lk_unhalf(part[p].halves[i]) : part[p].floats[i];
     }
     memcpy(net->level, kernels->phi_level, s->n_head * sizeof(float));
 }

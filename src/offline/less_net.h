@@ -73,11 +73,11 @@ lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, l
 /* Weights and levels of networks as absorb/less.h has them, of the net's shape, in place of random ones. */
 void lk_less_net_import(struct lk_less_net *net, const struct lk_less_kernels *kernels);
 
-/* Weights as absorb/less.h wants them; out [lk_less_kernel_bytes()], *kernels points into it. */
-void lk_less_net_export(const struct lk_less_net *net, const float *weight, float *out, struct lk_less_kernels *kernels);
+/* Weights as absorb/less.h wants them, rounded to halves where it does; out [lk_less_kernel_bytes()], *kernels points into it. */
+void lk_less_net_export(const struct lk_less_net *net, const float *weight, void *out, struct lk_less_kernels *kernels);
 
 /* Where the parts of such a block of weights lie; the reference computes with them. */
-void lk_less_kernels_at(const struct lk_less_shape *shape, const float *block, struct lk_less_kernels *kernels);
+void lk_less_kernels_at(const struct lk_less_shape *shape, const void *block, struct lk_less_kernels *kernels);
 
 /* Repeatable random numbers: the nth number of `seed`. */
 uint64_t lk_less_random(uint64_t seed, uint64_t nth);

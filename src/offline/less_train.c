@@ -227,7 +227,7 @@ static void raise_levels(struct training *t, const struct lk_less_example *ex, c
 
 static lk_status choose_levels(struct training *t, int n, lk_err *err) {
     size_t bytes = lk_less_kernel_bytes(&t->size.shape);
-    float *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
+    void *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
     if (!block) return lk_fail(err, LK_E_NOMEM, "no memory to train");
     struct lk_less_kernels kernels;
     lk_less_net_export(t->net, t->net->weight, block, &kernels);
@@ -308,24 +308,26 @@ static lk_status train_layer(struct training *t, int layer, lk_err *err) {
 
 /* ---- the sidecar ---------------------------------------------------------------------------------- */
 
-static lk_status add_tensor(struct lk_draft *draft, int layer, const char *part, const float *data, int ne0, int ne1, int ne2, lk_err *err) {
-    struct lk_sidecar_tensor tensor = {.ne = {ne0, ne1, ne2}, .data = (void *)data};
+static lk_status add_tensor(struct lk_draft *draft, int layer, const char *part, enum lk_sidecar_type type, const void *data, int ne0, int ne1, int ne2,
+                            lk_err *err) {
+    struct lk_sidecar_tensor tensor = {.ne = {ne0, ne1, ne2}, .type = type, .data = (void *)data};
     snprintf(tensor.name, sizeof tensor.name, "blk.%d.less.%s", layer, part);
     return lk_draft_add(draft, &tensor, err);
 }
 
 static lk_status add_layer(struct lk_draft *draft, const struct lk_less_shape *s, int layer, const struct lk_less_kernels *k, lk_err *err) {
     const struct {
-        const char  *part;
-        const float *data;
-        int          ne0, ne1, ne2;
-    } all[] = {{"phi.w1", k->phi_w1, s->n_hidden, s->d_head, s->n_phi},     {"phi.w2", k->phi_w2, s->n_feature, s->n_hidden, s->n_phi},
-               {"phi.level", k->phi_level, s->n_head, 1, 1},                {"psi.w1", k->psi_w1, s->n_hidden, s->d_head, s->n_psi},
-               {"psi.w2", k->psi_w2, s->n_feature, s->n_hidden, s->n_psi},  {"psi.w3", k->psi_w3, s->n_feature, s->n_feature, s->n_psi},
-               {"psi.s1", k->psi_s1, s->n_feature, s->n_psi, 1},            {"psi.s2", k->psi_s2, s->n_feature, s->n_psi, 1}};
+        const char          *part;
+        enum lk_sidecar_type type;
+        const void          *data;
+        int                  ne0, ne1, ne2;
+    } all[] = {{"phi.w1", LK_SIDECAR_F16, k->phi_w1, s->n_hidden, s->d_head, s->n_phi},  {"phi.w2", LK_SIDECAR_F16, k->phi_w2, s->n_feature, s->n_hidden, s->n_phi},
+               {"psi.w1", LK_SIDECAR_F16, k->psi_w1, s->n_hidden, s->d_head, s->n_psi},  {"psi.w2", LK_SIDECAR_F16, k->psi_w2, s->n_feature, s->n_hidden, s->n_psi},
+               {"phi.level", LK_SIDECAR_F32, k->phi_level, s->n_head, 1, 1},             {"psi.w3", LK_SIDECAR_F32, k->psi_w3, s->n_feature, s->n_feature, s->n_psi},
+               {"psi.s1", LK_SIDECAR_F32, k->psi_s1, s->n_feature, s->n_psi, 1},         {"psi.s2", LK_SIDECAR_F32, k->psi_s2, s->n_feature, s->n_psi, 1}};
     lk_status status = LK_OK;
     for (size_t i = 0; status == LK_OK && i < sizeof all / sizeof *all; i++)
-        status = add_tensor(draft, layer, all[i].part, all[i].data, all[i].ne0, all[i].ne1, all[i].ne2, err);
+        status = add_tensor(draft, layer, all[i].part, all[i].type, all[i].data, all[i].ne0, all[i].ne1, all[i].ne2, err);
     return status;
 }
 
@@ -354,15 +356,15 @@ static lk_status write_sidecar(struct training *t, lk_err *err) {
     snprintf(info.options, sizeof info.options, "policy %s, budget %s, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, %d queries, rate %g, dropout %g, seed %" PRIu64 "%s%s",
              o->policy, budgets, o->n_seq, o->n_ctx, s->n_feature, s->n_hidden, o->share, o->n_epoch, t->size.n_query, (double)o->rate,
              (double)o->dropout, o->seed, o->plain ? ", without levels" : "", o->from ? ", trained further" : "");
-    size_t floats = lk_less_kernel_bytes(s) / sizeof(float), bytes = floats * (size_t)source->n_layer * sizeof(float);
-    float *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
+    size_t each = (lk_less_kernel_bytes(s) + 3) / 4 * 4, bytes = each * (size_t)source->n_layer; /* floats stay aligned */
+    char *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
     if (!block) return lk_fail(err, LK_E_NOMEM, "no memory to write the networks (%.0f MiB)", (double)bytes / (1 << 20));
     struct lk_draft *draft = NULL;
     lk_status status = lk_draft_new(&draft, &info, &t->ledger, err);
     for (int layer = 0; status == LK_OK && layer < source->n_layer; layer++) {
         struct lk_less_kernels kernels;
         if (!load_layer(t, layer)) status = lk_fail(err, LK_E_IO, "%s.layer-%d has gone; run the command again", t->path, layer);
-        if (status == LK_OK) lk_less_net_export(t->net, t->best, block + layer * floats, &kernels);
+        if (status == LK_OK) lk_less_net_export(t->net, t->best, block + layer * each, &kernels);
         if (status == LK_OK) status = add_layer(draft, s, layer, &kernels, err);
     }
     if (status == LK_OK) status = write_draft(t, draft, err);
@@ -436,7 +438,7 @@ static uint64_t identify(const struct training *t) {
     for (size_t p = 0; p < sizeof part / sizeof *part; p++) hash = hash_more(hash, part[p].at, part[p].n);
     for (size_t i = 0; t->from && i < t->from->n_tensor; i++) {
         const struct lk_sidecar_tensor *tensor = &t->from->tensor[i];
-        hash = hash_more(hash, tensor->data, (size_t)tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * sizeof(float));
+        hash = hash_more(hash, tensor->data, lk_sidecar_bytes(tensor));
     }
     return hash;
 }

@@ -71,7 +71,11 @@ static lk_status check_model(const struct lk_sidecar_model *made_for, const stru
 
 /* ---- tensors -------------------------------------------------------------------------------------- */
 
+static const enum ggml_type type_of[LK_N_SIDECAR_TYPE] = {[LK_SIDECAR_F32] = GGML_TYPE_F32, [LK_SIDECAR_I32] = GGML_TYPE_I32, [LK_SIDECAR_F16] = GGML_TYPE_F16};
+
 static size_t n_values(const struct lk_sidecar_tensor *t) { return (size_t)t->ne[0] * t->ne[1] * t->ne[2]; }
+
+size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *t) { return n_values(t) * ggml_type_size(type_of[t->type]); }
 
 static size_t padded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
@@ -82,9 +86,9 @@ static lk_status describe(const struct gguf_context *gguf, size_t i, struct lk_s
     lk_printable(name, t->name, strlen(t->name));
     const int64_t *ne = gguf_get_tensor_ne(gguf, (int64_t)i);
     enum ggml_type type = gguf_get_tensor_type(gguf, (int64_t)i);
-    if (type != GGML_TYPE_F32 && type != GGML_TYPE_I32)
-        return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar has type %s, expected f32 or i32", name, ggml_type_name(type));
-    t->integer = type == GGML_TYPE_I32;
+    while (t->type < LK_N_SIDECAR_TYPE && type_of[t->type] != type) t->type++;
+    if (t->type == LK_N_SIDECAR_TYPE)
+        return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar has type %s, expected f32, i32 or f16", name, ggml_type_name(type));
     if (ne[3] != 1) return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar has more than three dimensions", name);
     for (int d = 0; d < 3; d++) {
         if (ne[d] > INT32_MAX) return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar is too large", name);
@@ -95,8 +99,10 @@ static lk_status describe(const struct gguf_context *gguf, size_t i, struct lk_s
 
 static lk_status check_finite(const struct lk_sidecar_tensor *t, lk_err *err) {
     const float *x = t->data;
-    for (size_t i = 0, n = t->integer ? 0 : n_values(t); i < n; i++) {
-        if (!isfinite(x[i])) return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar holds a value that is not finite", t->name);
+    const uint16_t *half = t->data;
+    for (size_t i = 0, n = t->type == LK_SIDECAR_I32 ? 0 : n_values(t); i < n; i++) {
+        bool finite = t->type == LK_SIDECAR_F16 ? (half[i] & 0x7c00) != 0x7c00 : isfinite(x[i]);
+        if (!finite) return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar holds a value that is not finite", t->name);
     }
     return LK_OK;
 }
@@ -109,7 +115,7 @@ static lk_status read_tensors(struct lk_sidecar *s, const struct file *f, lk_err
     lk_status status = LK_OK;
     for (size_t i = 0; status == LK_OK && i < s->n_tensor; i++) {
         status = describe(f->reader.gguf, i, &s->tensor[i], err);
-        if (status == LK_OK) s->bytes += padded(n_values(&s->tensor[i]) * sizeof(float));
+        if (status == LK_OK) s->bytes += padded(lk_sidecar_bytes(&s->tensor[i]));
     }
     if (status != LK_OK) {
         s->bytes = 0;
@@ -120,7 +126,7 @@ static lk_status read_tensors(struct lk_sidecar *s, const struct file *f, lk_err
     char *at = s->data;
     for (size_t i = 0; status == LK_OK && i < s->n_tensor; i++) {
         struct lk_sidecar_tensor *t = &s->tensor[i];
-        size_t bytes = n_values(t) * sizeof(float);
+        size_t bytes = lk_sidecar_bytes(t);
         t->data = at;
         memcpy(at, f->map.data + f->start + gguf_get_tensor_offset(f->reader.gguf, (int64_t)i), bytes);
         at += padded(bytes);
@@ -129,13 +135,14 @@ static lk_status read_tensors(struct lk_sidecar *s, const struct file *f, lk_err
     return status;
 }
 
-lk_status lk_sidecar_find(const struct lk_sidecar *s, const char *name, int64_t ne0, int64_t ne1, int64_t ne2, const float **out, lk_err *err) {
+lk_status lk_sidecar_find(const struct lk_sidecar *s, const char *name, enum lk_sidecar_type type, int64_t ne0, int64_t ne1, int64_t ne2, const void **out,
+                          lk_err *err) {
     const struct lk_sidecar_tensor *t = NULL;
     for (size_t i = 0; !t && i < s->n_tensor; i++)
         if (strcmp(s->tensor[i].name, name) == 0) t = &s->tensor[i];
-    if (t && (t->integer || t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != ne2)) {
-        return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar is [%d, %d, %d] of %s, expected [%lld, %lld, %lld] of f32", name, t->ne[0], t->ne[1],
-                       t->ne[2], t->integer ? "i32" : "f32", (long long)ne0, (long long)ne1, (long long)ne2);
+    if (t && (t->type != type || t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != ne2)) {
+        return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar is [%d, %d, %d] of %s, expected [%lld, %lld, %lld] of %s", name, t->ne[0], t->ne[1],
+                       t->ne[2], ggml_type_name(type_of[t->type]), (long long)ne0, (long long)ne1, (long long)ne2, ggml_type_name(type_of[type]));
     }
     *out = t ? t->data : NULL;
     return LK_OK;
@@ -173,8 +180,8 @@ static void sort_in(const struct lk_sidecar_tensor *t, int n_layer, struct found
     if (side >= 0 && part >= 0) found[(size_t)side * n_layer + layer].part[part] = t;
 }
 
-static bool has_shape(const struct lk_sidecar_tensor *t, bool integer, int64_t ne0, int64_t ne1, int64_t ne2) {
-    return t->integer == integer && t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == ne2;
+static bool has_shape(const struct lk_sidecar_tensor *t, enum lk_sidecar_type type, int64_t ne0, int64_t ne1, int64_t ne2) {
+    return t->type == type && t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == ne2;
 }
 
 static lk_status bind(const struct lk_sidecar *s, const struct found *f, int layer, int side, struct lk_basis *basis, lk_err *err) {
@@ -185,12 +192,12 @@ static lk_status bind(const struct lk_sidecar *s, const struct found *f, int lay
     }
     int64_t width = p[DOWN]->ne[0], n_comp = p[DOWN]->ne[1], n_group = p[DOWN]->ne[2];
     int64_t d_head = s->info.model.d_head, n_row = d_head * s->info.model.n_head_kv;
-    if (p[DOWN]->integer || width % d_head != 0 || width > n_row || n_group * width != n_row || n_comp > width) {
+    if (p[DOWN]->type != LK_SIDECAR_F32 || width % d_head != 0 || width > n_row || n_group * width != n_row || n_comp > width) {
         return lk_fail(err, LK_E_FORMAT, "blk.%d.%s.down is [%lld, %lld, %lld]; groups of whole heads, together %lld wide, are expected",
                        layer, side_name[side], (long long)width, (long long)n_comp, (long long)n_group, (long long)n_row);
     }
-    bool right = has_shape(p[RANK], true, n_group, 1, 1) && has_shape(p[ERROR], false, n_comp, n_group, 1) &&
-                 (!p[UP] || has_shape(p[UP], false, width, n_comp, n_group)) && (!p[MEAN] || has_shape(p[MEAN], false, width, n_group, 1));
+    bool right = has_shape(p[RANK], LK_SIDECAR_I32, n_group, 1, 1) && has_shape(p[ERROR], LK_SIDECAR_F32, n_comp, n_group, 1) &&
+                 (!p[UP] || has_shape(p[UP], LK_SIDECAR_F32, width, n_comp, n_group)) && (!p[MEAN] || has_shape(p[MEAN], LK_SIDECAR_F32, width, n_group, 1));
     if (!right) return lk_fail(err, LK_E_FORMAT, "the shapes of blk.%d.%s do not agree with each other", layer, side_name[side]);
     const int32_t *rank = p[RANK]->data;
     for (int64_t g = 0; g < n_group; g++) {

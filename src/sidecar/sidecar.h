@@ -8,7 +8,7 @@
  *   lowkey.sidecar.n_layer, .n_head_kv, .d_head          u32
  *   lowkey.sidecar.calibration_hash, .calibration_tokens u64, of the tokens that were read
  *
- * Tensors are f32 or i32 with up to three dimensions. Those of bases, SIDE being k, kpre or v, in ggml's
+ * Tensors are f32, i32 or f16 with up to three dimensions. Those of bases, SIDE being k, kpre or v, in ggml's
  * order of dimensions (fastest first):
  *
  *   blk.N.SIDE.down    f32 [width, n_comp, n_group]
@@ -41,11 +41,13 @@ struct lk_sidecar_info {
     uint64_t                calibration_hash, calibration_tokens;
 };
 
+enum lk_sidecar_type { LK_SIDECAR_F32, LK_SIDECAR_I32, LK_SIDECAR_F16, LK_N_SIDECAR_TYPE };
+
 struct lk_sidecar_tensor {
     char    name[64];
-    int32_t ne[3];    /* fastest dimension first, 1 where there is none */
-    bool    integer;  /* i32 instead of f32                             */
-    void   *data;     /* float or int32_t [ne[2]][ne[1]][ne[0]]         */
+    int32_t ne[3];    /* fastest dimension first, 1 where there is none         */
+    enum lk_sidecar_type type;
+    void   *data;     /* float, int32_t or uint16_t [ne[2]][ne[1]][ne[0]]       */
 };
 
 struct lk_sidecar {
@@ -58,6 +60,9 @@ struct lk_sidecar {
     uint64_t                  bytes;  /* of data, as entered in the ledger under weights       */
 };
 
+/* Bytes of a tensor's data. */
+size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *tensor);
+
 /* Read a sidecar whole into memory of `ledger`. All values are finite, all shapes and ranks agree with each
  * other. `model` (may be NULL: any) refuses one that was made for another model with LK_E_ARG.
  * Other errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. *out is owned: lk_sidecar_close. */
@@ -65,9 +70,9 @@ lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path, const struc
                           struct lk_ledger *ledger, lk_err *err);
 void      lk_sidecar_close(struct lk_sidecar *sidecar);
 
-/* The f32 tensor `name`, which must have this shape; *out is NULL where there is none. Borrowed. */
-lk_status lk_sidecar_find(const struct lk_sidecar *sidecar, const char *name, int64_t ne0, int64_t ne1, int64_t ne2,
-                          const float **out, lk_err *err);
+/* The data of the tensor `name`, which must have this type and shape; *out is NULL where there is none. Borrowed. */
+lk_status lk_sidecar_find(const struct lk_sidecar *sidecar, const char *name, enum lk_sidecar_type type, int64_t ne0, int64_t ne1, int64_t ne2,
+                          const void **out, lk_err *err);
 
 /* ---- writing ------------------------------------------------------------------------------------ */
 

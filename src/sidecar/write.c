@@ -45,28 +45,28 @@ lk_status lk_draft_add(struct lk_draft *draft, const struct lk_sidecar_tensor *t
     if (gguf_find_tensor(draft->gguf, t->name) >= 0) return lk_fail(err, LK_E_ARG, "the sidecar has a tensor %s already", t->name);
     if (t->ne[0] < 1 || t->ne[1] < 1 || t->ne[2] < 1) return lk_fail(err, LK_E_ARG, "tensor %s has no values", t->name);
     /* gguf keeps a copy of what describes a tensor; `data` is read when the file is written. */
-    struct ggml_tensor tensor = {.type = t->integer ? GGML_TYPE_I32 : GGML_TYPE_F32, .ne = {t->ne[0], t->ne[1], t->ne[2], 1}, .data = t->data};
-    tensor.nb[0] = sizeof(float);
+    struct ggml_tensor tensor = {.type = t->type == LK_SIDECAR_F32 ? GGML_TYPE_F32 : t->type == LK_SIDECAR_I32 ? GGML_TYPE_I32 : GGML_TYPE_F16, .ne = {t->ne[0], t->ne[1], t->ne[2], 1}, .data = t->data};
+    tensor.nb[0] = ggml_type_size(tensor.type);
     for (int d = 1; d < GGML_MAX_DIMS; d++) tensor.nb[d] = tensor.nb[d - 1] * (size_t)tensor.ne[d - 1];
     memcpy(tensor.name, t->name, len + 1);
     gguf_add_tensor(draft->gguf, &tensor);
     return LK_OK;
 }
 
-static lk_status add_part(struct lk_draft *draft, int layer, enum lk_basis_side side, const char *part, bool integer, const void *data,
+static lk_status add_part(struct lk_draft *draft, int layer, enum lk_basis_side side, const char *part, enum lk_sidecar_type type, const void *data,
                           int32_t ne0, int32_t ne1, int32_t ne2, lk_err *err) {
-    struct lk_sidecar_tensor t = {.ne = {ne0, ne1, ne2}, .integer = integer, .data = (void *)data};
+    struct lk_sidecar_tensor t = {.ne = {ne0, ne1, ne2}, .type = type, .data = (void *)data};
     snprintf(t.name, sizeof t.name, "blk.%d.%s.%s", layer, lk_basis_side_name(side), part);
     return lk_draft_add(draft, &t, err);
 }
 
 lk_status lk_draft_add_basis(struct lk_draft *draft, int layer, enum lk_basis_side side, const struct lk_basis *b, lk_err *err) {
     if (layer < 0 || layer >= draft->n_layer) return lk_fail(err, LK_E_ARG, "layer %d of %d", layer, draft->n_layer);
-    lk_status status = add_part(draft, layer, side, "down", false, b->down, b->width, b->n_comp, b->n_group, err);
-    if (status == LK_OK && b->up != b->down) status = add_part(draft, layer, side, "up", false, b->up, b->width, b->n_comp, b->n_group, err);
-    if (status == LK_OK && b->mean) status = add_part(draft, layer, side, "mean", false, b->mean, b->width, b->n_group, 1, err);
-    if (status == LK_OK) status = add_part(draft, layer, side, "rank", true, b->rank, b->n_group, 1, 1, err);
-    if (status == LK_OK) status = add_part(draft, layer, side, "error", false, b->error, b->n_comp, b->n_group, 1, err);
+    lk_status status = add_part(draft, layer, side, "down", LK_SIDECAR_F32, b->down, b->width, b->n_comp, b->n_group, err);
+    if (status == LK_OK && b->up != b->down) status = add_part(draft, layer, side, "up", LK_SIDECAR_F32, b->up, b->width, b->n_comp, b->n_group, err);
+    if (status == LK_OK && b->mean) status = add_part(draft, layer, side, "mean", LK_SIDECAR_F32, b->mean, b->width, b->n_group, 1, err);
+    if (status == LK_OK) status = add_part(draft, layer, side, "rank", LK_SIDECAR_I32, b->rank, b->n_group, 1, 1, err);
+    if (status == LK_OK) status = add_part(draft, layer, side, "error", LK_SIDECAR_F32, b->error, b->n_comp, b->n_group, 1, err);
     return status;
 }
 
