@@ -451,6 +451,45 @@ static void test_examples_kept(void **unused) {
     lk_model_free(model);
 }
 
+/* A weight in a layer's file that became huge, by a disk or by steps too long, makes the loss no number: training stops,
+ * says where, makes no sidecar, and leaves the state of the last good epoch as it was. */
+static void test_not_finite(void **unused) {
+    (void)unused;
+    enum { HEAD = 40, WEIGHT = 7 }; /* bytes before the weights; one of phi's */
+    lk_model *model = open_tiny();
+    struct random r = {22};
+    int32_t tok[N_SEQ * N_CTX];
+    for (int i = 0; i < N_SEQ * N_CTX; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    char name[100], layer[120], examples[120];
+    snprintf(name, sizeof name, "%s-thrown", path);
+    snprintf(layer, sizeof layer, "%s.layer-0", name);
+    snprintf(examples, sizeof examples, "%s.examples", name);
+    struct stop stop = {.after = (uint64_t)N_SEQ * lk_model_get_info(model).n_layer + 2 * (N_SEQ - 1) + 2}; /* in the third epoch */
+    lk_err err = {0};
+    const int32_t budget[] = {16};
+    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .valid = 0.2f,
+                         .progress = stop_after, .user = &stop};
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_CANCELLED);
+    long size[2];
+    char *bytes[2] = {read_file(layer, &size[0])};
+    const float huge = 1e38f;
+    memcpy(bytes[0] + HEAD + WEIGHT * sizeof huge, &huge, sizeof huge);
+    FILE *file = fopen(layer, "wb");
+    assert_int_equal(fwrite(bytes[0], 1, (size_t)size[0], file), size[0]);
+    fclose(file);
+    stop = (struct stop){0};
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "layer 0, epoch 3, sequence "));
+    assert_non_null(strstr(err.msg, "the state after epoch 2 is kept in "));
+    assert_int_equal(access(name, F_OK), -1);
+    bytes[1] = read_file(layer, &size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
+    free(bytes[0]), free(bytes[1]);
+    unlink(layer), unlink(examples);
+    lk_model_free(model);
+}
+
 static void test_training(void **unused) {
     (void)unused;
     lk_model *model = open_tiny();
@@ -554,7 +593,7 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_random_features), cmocka_unit_test(test_policies),
-                                       cmocka_unit_test(test_net), cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_training)};
+                                       cmocka_unit_test(test_net), cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_not_finite), cmocka_unit_test(test_training)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return failed;

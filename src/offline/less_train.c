@@ -259,8 +259,10 @@ static float rate_of(const struct training *t, int epoch) {
 }
 
 static lk_status not_finite(const struct training *t, int seq, lk_err *err) {
+    int layer = t->state.layer, done = t->state.n_epoch;
+    if (!done) return lk_fail(err, LK_E_FORMAT, "layer %d, epoch 1, sequence %d: the loss is not finite; use a smaller rate", layer, seq);
     return lk_fail(err, LK_E_FORMAT, "layer %d, epoch %d, sequence %d: the loss is not finite; use a smaller rate (the state after epoch %d is kept in %s.layer-%d)",
-                   t->state.layer, t->state.n_epoch + 1, seq, t->state.n_epoch, t->path, t->state.layer);
+                   layer, done + 1, seq, done, t->path, layer);
 }
 
 static lk_status run_epoch(struct training *t, lk_err *err) {

@@ -240,6 +240,13 @@ static lk_status open_file(struct file *f, const char *path, struct lk_ledger *l
     return LK_OK;
 }
 
+/* What is wrong in a file says in which. */
+static lk_status name_file(const char *path, lk_status status, lk_err *err) {
+    if (!err || strstr(err->msg, path)) return status;
+    lk_err what = *err;
+    return lk_fail(err, status, "sidecar %s: %s", path, what.msg);
+}
+
 lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path, const struct lk_sidecar_model *model,
                           struct lk_ledger *ledger, lk_err *err) {
     lk_quiet();
@@ -256,7 +263,7 @@ lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path, const struc
     lk_mapping_close(&f.map);
     if (status != LK_OK) {
         lk_sidecar_close(s);
-        return status;
+        return name_file(path, status, err);
     }
     *out = s;
     return LK_OK;
