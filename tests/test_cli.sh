@@ -5,6 +5,7 @@
 # without a model the good paths are skipped (status 77).
 set -u
 
+scripts=$(cd "$(dirname "$0")/../scripts" && pwd)
 # shellcheck source=program.sh
 . "$(dirname "$0")/program.sh" || exit 1
 default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -285,6 +286,17 @@ grep -q '^tale' out || fail "plan leaves a preset out that the sidecar is for"
 good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
 says 'K before RoPE'
 bad "holds a sidecar, not a model" info -m y.lk.gguf
+bad "sidecar text: not a GGUF file" info --sidecar text
+
+# Texts to train on: special tokens are one token each where they are asked for. A model's own text has them.
+for i in $(seq 1 20); do printf '<|im_end|>'; done >marked
+bad "the texts have 1 sequences of 16 tokens" train less -f marked --markup -c 16 --budget 8 --sequences 99 -o z
+bad "fewer than the 99 of --sequences" train less -f marked -c 16 --budget 8 --sequences 99 -o z
+grep -q 'have 1 seq' err && fail "special tokens were parsed without --markup"
+LOWKEY_BIN=$bin "$scripts/own-text" "$model" --tokens 24 --longest 8 --parallel 2 -t 1 --port $((20000 + RANDOM % 10000)) >own 2>err || fail "own-text: $(head -c 400 err)"
+head -c 13 own | grep -q '^<|endoftext|>$' || fail "own-text: $(head -c 200 own)"
+grep -q '<|im_start|>assistant' own || fail "own-text wrote no conversation"
+count=$((count + 1))
 bad "cannot write" compress --method palu --svd plain -o directory
 
 # 700 tokens are more than are computed for a depth; 9000 more than the model was trained for.
