@@ -118,7 +118,7 @@ static void print(const struct run *r) {
             const struct lk_session *session = r->trial[t][i].session;
             lk_compare_result c = lk_compare_summarise(r->trial[t][i].score, lk_compare_scored(r->n_ctx));
             lk_session_stats s = lk_session_get_stats(session);
-            printf("%s\t%.4f\t%.4f\t%.5f\t%.5f\t%.4f\t%llu\t%llu\t%zu\t%s\n", r->path[t], c.ppl, c.ppl_stderr, c.kl_mean, c.kl_stderr, c.top1,
+            printf("%s\t%.4f\t%.4f\t%.4g\t%.4g\t%.4f\t%llu\t%llu\t%zu\t%s\n", r->path[t], c.ppl, c.ppl_stderr, c.kl_mean, c.kl_stderr, c.top1,
                    (unsigned long long)s.cache_bytes, (unsigned long long)s.state_bytes, session->absorb ? lk_absorb_kernel_bytes(session->absorb) : 0,
                    lk_recipe_text(r->recipe[i]));
         }
