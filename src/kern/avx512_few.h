@@ -1,5 +1,5 @@
 /* rot of up to 4 bits for the few queries of a decoder, which unpacking would keep waiting: a cell goes from its codes to
- * the products without being stored, and weights of the next tile of V are made while this one's are used. */
+ * the products without being stored, and weights of several tiles of V are made side by side. */
 #ifndef LK_KERN_AVX512_FEW_H
 #define LK_KERN_AVX512_FEW_H
 
