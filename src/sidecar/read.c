@@ -73,6 +73,8 @@ static lk_status check_model(const struct lk_sidecar_model *made_for, const stru
 
 static const enum ggml_type type_of[LK_N_SIDECAR_TYPE] = {[LK_SIDECAR_F32] = GGML_TYPE_F32, [LK_SIDECAR_I32] = GGML_TYPE_I32, [LK_SIDECAR_F16] = GGML_TYPE_F16};
 
+int lk_sidecar_ggml_type(enum lk_sidecar_type type) { return type_of[type]; }
+
 static size_t n_values(const struct lk_sidecar_tensor *t) { return (size_t)t->ne[0] * t->ne[1] * t->ne[2]; }
 
 size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *t) { return n_values(t) * ggml_type_size(type_of[t->type]); }

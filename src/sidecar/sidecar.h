@@ -60,7 +60,8 @@ struct lk_sidecar {
     uint64_t                  bytes;  /* of data, as entered in the ledger under weights       */
 };
 
-/* Bytes of a tensor's data. */
+/* The enum ggml_type of a type, and bytes of a tensor's data. */
+int    lk_sidecar_ggml_type(enum lk_sidecar_type type);
 size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *tensor);
 
 /* Read a sidecar whole into memory of `ledger`. All values are finite, all shapes and ranks agree with each

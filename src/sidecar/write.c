@@ -45,7 +45,7 @@ lk_status lk_draft_add(struct lk_draft *draft, const struct lk_sidecar_tensor *t
     if (gguf_find_tensor(draft->gguf, t->name) >= 0) return lk_fail(err, LK_E_ARG, "the sidecar has a tensor %s already", t->name);
     if (t->ne[0] < 1 || t->ne[1] < 1 || t->ne[2] < 1) return lk_fail(err, LK_E_ARG, "tensor %s has no values", t->name);
     /* gguf keeps a copy of what describes a tensor; `data` is read when the file is written. */
-    struct ggml_tensor tensor = {.type = t->type == LK_SIDECAR_F32 ? GGML_TYPE_F32 : t->type == LK_SIDECAR_I32 ? GGML_TYPE_I32 : GGML_TYPE_F16, .ne = {t->ne[0], t->ne[1], t->ne[2], 1}, .data = t->data};
+    struct ggml_tensor tensor = {.type = (enum ggml_type)lk_sidecar_ggml_type(t->type), .ne = {t->ne[0], t->ne[1], t->ne[2], 1}, .data = t->data};
     tensor.nb[0] = ggml_type_size(tensor.type);
     for (int d = 1; d < GGML_MAX_DIMS; d++) tensor.nb[d] = tensor.nb[d - 1] * (size_t)tensor.ne[d - 1];
     memcpy(tensor.name, t->name, len + 1);
