@@ -36,19 +36,23 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  * bits): within max |q| / 254, uniformly, so (max / rms)^2 / (254^2 * 3) = 5e-5 for a largest value of
  * 3 rms. The finest code that meets 8-bit queries, 4 bits, has itself an error of 1e-2.
  * AVX-512 dithers weights of values of such codes to 1/255 of the largest of a tile: a squared error of (1/255)^2 / 6 beside
- * weights spread evenly, whose square is 1/3, is 8e-6.
+ * weights spread evenly, whose square is 1/3, is 8e-6. AVX2 dithers those of few queries to 1/127 of the largest, four
+ * times that, and makes queries smaller, down to half of the 8 bits, where their products with codes of 3 and 4 bits
+ * would not fit into 16 bits.
  * This is the limit for the mean over shapes; one case may have no more than one score in it, and
  * LUCK times the limit. */
 enum { LUCK = 16 };
 
-static bool dithers(const struct lk_kern *kern) { return strncmp(kern->name, "avx512", 6) == 0 || strcmp(kern->name, "amx") == 0; }
+static bool is_avx512(const struct lk_kern *kern) { return strncmp(kern->name, "avx512", 6) == 0 || strcmp(kern->name, "amx") == 0; }
+static bool is_avx2(const struct lk_kern *kern) { return strcmp(kern->name, "avx2") == 0; }
+static bool dithers(const struct lk_kern *kern) { return is_avx512(kern) || is_avx2(kern); }
 
 static double limit_of(const struct lk_kern *kern, const struct lk_codec *codec, enum lk_side side) {
     bool coarse = codec->coding == LK_ROT && codec->bits <= 4;
     if (codec->coding == LK_F16) return 1e-12;
     if (codec->coding == LK_KIVI) return 1e-8;
     if (coarse && side == LK_K) return 8e-5;
-    return coarse && dithers(kern) ? 1.2e-5 : 2e-9;
+    return !coarse ? 2e-9 : is_avx512(kern) ? 1.2e-5 : is_avx2(kern) ? 2.5e-5 : 2e-9;
 }
 
 /* One head's part of a block with rows packed, and what kernels need of it. */

@@ -44,17 +44,11 @@ struct lk_avx2_dots {
 
 extern const struct lk_avx2_dots lk_avx2_dots, lk_avxvnni_dots;
 
-/* sum[i] = sum over channels of q16[i * pad + c] * code[c], i < n <= LK_AVX2_QUERIES; sum: all of it is written. */
-void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]);
-
 /* ---- weights of values (avx2_weights.c) ------------------------------------------------------ */
 
 /* p[t] * scale[t] ~ step * p16[t] for t < LK_TILE; *sum is the sum of p16. Returns step. Sixteen bits,
  * because with eight the many small weights of a tile would all be rounded to nothing. */
 float lk_avx2_weigh(const float *p, const float *scale, int16_t *p16, int32_t *sum);
-
-/* Half floats without their signs, as floats; those from n on become 0. out: [LK_TILE] */
-void lk_avx2_scales(const uint16_t *half, int n, float *out);
 
 /* <a, b> over n numbers, n a multiple of 8. */
 float lk_avx2_dot(const float *a, const float *b, int n);

@@ -56,29 +56,6 @@ static void k16(const uint8_t *cells, int d_head, const int16_t *q16, int pad, i
     if (n == 4) dot_k16_all(cells, d_head, q16, pad, 4, 1, dot, mac);
 }
 
-LK_INLINE void dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t out[LK_AVX2_QUERIES]) {
-    __m128i sum[LK_AVX2_QUERIES];
-    LK_UNROLL
-    for (int i = 0; i < LK_AVX2_QUERIES; i++) sum[i] = _mm_setzero_si128();
-    for (int c = 0; c < d_head; c += 8) {
-        __m128i mean = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(code + c)));
-        LK_UNROLL
-        for (int i = 0; i < n; i++) {
-            __m128i q = _mm_loadu_si128((const __m128i *)(q16 + i * pad + c));
-            sum[i] = _mm_add_epi32(sum[i], _mm_madd_epi16(mean, q));
-        }
-    }
-    __m128i four = _mm_hadd_epi32(_mm_hadd_epi32(sum[0], sum[1]), _mm_hadd_epi32(sum[2], sum[3]));
-    _mm_storeu_si128((__m128i *)out, four);
-}
-
-void lk_avx2_dot_mean(const int8_t *code, int d_head, const int16_t *q16, int pad, int n, int32_t sum[LK_AVX2_QUERIES]) {
-    if (n == 1) dot_mean(code, d_head, q16, pad, 1, sum);
-    if (n == 2) dot_mean(code, d_head, q16, pad, 2, sum);
-    if (n == 3) dot_mean(code, d_head, q16, pad, 3, sum);
-    if (n == 4) dot_mean(code, d_head, q16, pad, 4, sum);
-}
-
 /* ---- V -------------------------------------------------------------------------------------- */
 
 static void v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n, int32_t dot[][LK_MAX_D_HEAD]) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "codec/kivi.h"
-#include "kern/avx2.h"
+#include "kern/avx2_weights.h"
 
 static void to_float(const uint16_t *half, int n, float *out) {
     for (int c = 0; c < n; c += 8)
@@ -72,7 +72,7 @@ static void add_group(const struct lk_avx2_dots *dots, const struct lk_tile *til
     float step[LK_AVX2_QUERIES], offset[LK_AVX2_QUERIES], scale[LK_TILE], min[LK_TILE];
     int d = tile->d_head, group = tile->codec->group;
     const uint16_t *half = lk_kivi_scales(tile->codec, LK_V, tile->head, d);
-    lk_avx2_scales(half + g * LK_TILE, tile->n, scale);
+    to_scales(half + g * LK_TILE, tile->n, scale);
     to_float(half + lk_kivi_groups(tile->codec, LK_V, d) + g * LK_TILE, LK_TILE, min);
     for (int t = tile->n; t < LK_TILE; t++) min[t] = 0;
     for (int j = 0; j < n; j++) {

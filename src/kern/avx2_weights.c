@@ -1,17 +1,9 @@
-#include <immintrin.h>
-
-#include "kern/avx2.h"
+#include "kern/avx2_weights.h"
 
 static float largest(__m256 v) {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-
-static float total(__m256 v) {
-    __m128 m = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    m = _mm_add_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_add_ss(m, _mm_movehdup_ps(m)));
 }
 
 float lk_avx2_weigh(const float *p, const float *scale, int16_t *p16, int32_t *sum) {
@@ -35,16 +27,6 @@ float lk_avx2_weigh(const float *p, const float *scale, int16_t *p16, int32_t *s
     four = _mm_hadd_epi32(four, four);
     *sum = _mm_cvtsi128_si32(_mm_hadd_epi32(four, four));
     return step;
-}
-
-void lk_avx2_scales(const uint16_t *half, int n, float *out) {
-    const __m128i no_sign = _mm_set1_epi16(0x7fff);
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    for (int t = 0; t < LK_TILE; t += 8) {
-        __m256 x = _mm256_cvtph_ps(_mm_and_si128(_mm_loadu_si128((const __m128i *)(half + t)), no_sign));
-        __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32(n - t), lane);
-        _mm256_storeu_ps(out + t, _mm256_and_ps(x, _mm256_castsi256_ps(inside)));
-    }
 }
 
 float lk_avx2_dot(const float *a, const float *b, int n) {
