@@ -111,23 +111,32 @@ static int largest(__m256i v) {
     return 65535 - _mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1))), 0);
 }
 
-/* Groups of channels, 1, 2, 4 or 8, whose products with levels up to top fit into 16 bits. That is asked of the queries:
- * by what could be in them it would be one. q8 [n][pad] */
+/* Sums of x over every other pair of channels, in 16-bit lanes of 2 and of 4 groups. x: 32 bytes, none negative */
+LK_INLINE __m256i sum_groups(__m256i x, __m256i *two) {
+    x = _mm256_maddubs_epi16(x, _mm256_set1_epi8(1));
+    x = _mm256_add_epi16(x, _mm256_shuffle_epi32(x, 0xb1));
+    *two = _mm256_add_epi16(x, _mm256_shuffle_epi32(x, 0x4e));
+    return _mm256_add_epi16(*two, _mm256_permute4x64_epi64(*two, 0x4e));
+}
+
+/* Groups of channels, 1, 2, 4 or 8, whose products with levels up to top fit into 16 bits. That is asked of the queries: by
+ * what could be in them it would be one. Levels are not negative, so that positive numbers and negative ones count apart.
+ * q8 [n][pad] */
 static int groups_beside(const int8_t *q8, int pad, int n, int top) {
-    __m256i two = _mm256_setzero_si256(), four = two, eight = two;
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i two = zero, four = zero, eight = zero;
     for (int i = 0; i < n; i++, q8 += pad)
         for (int c = 0; c < pad; c += 64) {
-            __m256i half[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-            for (int k = 0; k < 2 && c + 32 * k < pad; k++) {
-                __m256i x = _mm256_abs_epi8(_mm256_loadu_si256((const __m256i *)(q8 + c + 32 * k)));
-                x = _mm256_maddubs_epi16(x, _mm256_set1_epi8(1)); /* pairs; a lane of sums meets every other one */
-                x = _mm256_add_epi16(x, _mm256_shuffle_epi32(x, 0xb1));
-                x = _mm256_add_epi16(x, _mm256_shuffle_epi32(x, 0x4e));
-                two = _mm256_max_epi16(two, x);
-                half[k] = _mm256_add_epi16(x, _mm256_permute4x64_epi64(x, 0x4e));
-                four = _mm256_max_epi16(four, half[k]);
+            __m256i plus = zero, minus = zero;
+            for (int k = c; k < pad && k < c + 64; k += 32) {
+                __m256i x = _mm256_loadu_si256((const __m256i *)(q8 + k)), two_plus, two_minus;
+                __m256i four_plus = sum_groups(_mm256_max_epi8(x, zero), &two_plus);
+                __m256i four_minus = sum_groups(_mm256_max_epi8(_mm256_sub_epi8(zero, x), zero), &two_minus);
+                two = _mm256_max_epi16(two, _mm256_max_epi16(two_plus, two_minus));
+                four = _mm256_max_epi16(four, _mm256_max_epi16(four_plus, four_minus));
+                plus = _mm256_add_epi16(plus, four_plus), minus = _mm256_add_epi16(minus, four_minus);
             }
-            eight = _mm256_max_epi16(eight, _mm256_add_epi16(half[0], half[1]));
+            eight = _mm256_max_epi16(eight, _mm256_max_epi16(plus, minus));
         }
     int most = INT16_MAX / top;
     return largest(eight) <= most ? 8 : largest(four) <= most ? 4 : largest(two) <= most ? 2 : 1;

@@ -42,12 +42,12 @@ static inline void read_rows(struct rows *rows, const struct lk_tile *tile) {
     rows->mean_scale = read_mean_scale(scale);
 }
 
-/* As find_offset, n a constant. The mean is readable and q16 zero up to a multiple of 16 channels. */
+/* As find_offset, n a constant; offset has room for LK_AVX2_QUERIES. The mean is readable and q16 zero up to a multiple of 16 channels. */
 LK_INLINE void dot_mean(const struct rows *rows, const struct lk_queries *q, int i0, int n, float *offset) {
     int pad = lk_queries_pad(q->d_head);
     const int16_t *q16 = q->q16 + (size_t)i0 * pad;
     __m256i part[LK_AVX2_QUERIES];
-    int32_t sum[LK_AVX2_QUERIES];
+    float factor[LK_AVX2_QUERIES] = {0};
     LK_UNROLL
     for (int i = 0; i < LK_AVX2_QUERIES; i++) part[i] = _mm256_setzero_si256();
     for (int c = 0; c < q->d_head; c += 16) {
@@ -57,9 +57,10 @@ LK_INLINE void dot_mean(const struct rows *rows, const struct lk_queries *q, int
             part[i] = _mm256_add_epi32(part[i], _mm256_madd_epi16(code, _mm256_loadu_si256((const __m256i *)(q16 + i * pad + c))));
     }
     __m256i four = _mm256_hadd_epi32(_mm256_hadd_epi32(part[0], part[1]), _mm256_hadd_epi32(part[2], part[3]));
-    _mm_storeu_si128((__m128i *)sum, _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1)));
+    __m128 sum = _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1)));
     LK_UNROLL
-    for (int i = 0; i < n; i++) offset[i] = rows->mean_scale * q->scale16[i0 + i] * (float)sum[i];
+    for (int i = 0; i < n; i++) factor[i] = q->scale16[i0 + i];
+    _mm_storeu_ps(offset, _mm_mul_ps(sum, _mm_mul_ps(_mm_loadu_ps(factor), _mm_set1_ps(rows->mean_scale))));
 }
 
 /* offset = <mean, q> of queries [i0, i0 + n), n <= LK_AVX2_QUERIES. */
