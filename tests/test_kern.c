@@ -418,6 +418,43 @@ static void zero_and_tiny_inputs(void **state) {
         }
 }
 
+/* Codes all the largest or all the smallest, and numbers of one magnitude: sums that a kernel keeps in 16 bits have never more in
+ * them. */
+static void largest_sums(void **state) {
+    (void)state;
+    static struct packed packed;
+    enum { D = 128, N = 3 };
+    static float q[N * D], p[N * LK_TILE], got[N * D], expect[N * D];
+    static _Alignas(64) unsigned char mem[N * LK_MAX_D_HEAD * 6];
+    for (int bits = 1; bits <= 8; bits++)
+        for (int k = 0; k < 4 * N_TABLE; k++) {
+            const struct lk_kern *kern = lk_kern_choose(tables[k / 4]);
+            if (!kern) continue;
+            struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .lloyd = lk_codec_lloyd(bits)};
+            int code = k % 2 ? 0xff : 0, d = k % 4 < 2 ? D : 80;
+            struct lk_queries queries;
+            pack(&packed, &codec, LK_K, d, LK_TILE, LK_TILE);
+            memset(packed.head, code, LK_TILE * d * bits / 8);
+            packed.rows.n = LK_TILE;
+            for (int c = 0; c < N * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 4 < 2 ? 1 : -1;
+            lk_queries_prepare(&queries, q, N, d, mem);
+            score(kern, &packed.rows, &queries, got, LK_TILE);
+            lk_kern_reference.score(&packed.rows, &queries, expect, LK_TILE);
+            struct difference found = compare(got, expect, N, LK_TILE, LK_TILE);
+            assert_true(found.error <= 1e-8 * found.all);
+            pack(&packed, &codec, LK_V, d, LK_TILE, LK_TILE);
+            memset(packed.head, code, LK_TILE * d * bits / 8);
+            packed.rows.n = LK_TILE;
+            for (int t = 0; t < N * LK_TILE; t++) p[t] = t < LK_TILE ? 1 : t < 2 * LK_TILE ? t % 2 : t % 4 < 2;
+            memset(got, 0, sizeof got);
+            memset(expect, 0, sizeof expect);
+            accumulate(kern, &packed.rows, p, LK_TILE, N, got);
+            lk_kern_reference.accumulate(&packed.rows, p, LK_TILE, N, expect);
+            found = compare(got, expect, N, d, d);
+            assert_true(found.error <= 1e-4 * found.all);
+        }
+}
+
 /* A query that is not finite is no code: all its scores are NaN, and those of the query beside it are as ever. */
 static void queries_not_finite(void **state) {
     (void)state;
@@ -557,6 +594,7 @@ int main(void) {
         cmocka_unit_test(reference_scores_decoded_rows),
         cmocka_unit_test(small_weights_count),
         cmocka_unit_test(zero_and_tiny_inputs),
+        cmocka_unit_test(largest_sums),
         cmocka_unit_test(queries_not_finite),
         cmocka_unit_test(softmax_parts),
         cmocka_unit_test(turned_rows),
