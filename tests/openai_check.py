@@ -47,9 +47,10 @@ expect("streamed text", text == plain.choices[0].message.content)
 expect("streamed usage", usage is not None and usage.completion_tokens == plain.usage.completion_tokens)
 expect("streamed ends", role == "assistant" and finish == plain.choices[0].finish_reason)
 
-# The stream helper, which puts chunks together by itself.
-with client.chat.completions.stream(model=model, messages=asked, max_tokens=40, temperature=0) as stream:
-    expect("stream helper", stream.get_final_completion().choices[0].message.content)
+# The stream helper, which puts chunks together by itself, and refuses answers that end at the limit.
+with client.chat.completions.stream(model=model, messages=asked, max_tokens=16, temperature=0, stop=[plain.choices[0].message.content[4:7]],
+                                    extra_body=ANEW) as stream:
+    expect("stream helper", stream.get_final_completion().choices[0].message.content == plain.choices[0].message.content[:4])
 
 # Logarithms.
 logs = client.chat.completions.create(model=model, messages=asked, max_tokens=5, temperature=0, logprobs=True, top_logprobs=3)

@@ -274,7 +274,8 @@ bad "the text empty is empty" compress --method tale --text empty -o x.lk.gguf
 [ ! -e x.lk.gguf ] || fail "a failed compress left a file"
 good compress --method tale --text text --tokens 1k -c 512 -o x.lk.gguf --json
 json 'list(d) == ["model","method","output","n_tok","seconds","peak_bytes","layers"] and d["n_tok"] == 1024 and len(d["layers"]) == 30'
-json 'all(list(l) == ["v"] and l["v"]["rank"] == [96] and 0 < l["v"]["lost"] < 0.3 for l in d["layers"])'
+# The first layers' values depend on little but the token, and nothing at all may be lost of those.
+json 'all(list(l) == ["v"] and l["v"]["rank"] == [96] and 0 <= l["v"]["lost"] < 0.3 for l in d["layers"]) and d["layers"][-1]["v"]["lost"] > 0'
 [ -s x.lk.gguf ] && [ ! -e x.lk.gguf.stats ] || fail "compress: $(ls)"
 bad "run 'lowkey compress --method palu --text BOOK -o FILE' once for this model" run --kv tale -p a
 good plan -c 512
