@@ -359,7 +359,7 @@ LK_INLINE void add_some(int bits, int n, const struct levels *levels, const stru
     for (int c = 0; c < d; c += 8, p.four += 128, p.two += 64, p.one += 32) add_octet(bits, n, p, levels, w, d, acc + c);
 }
 
-/* acc [n][d] += weights times levels of a tile; the same as multiply_tile. */
+/* acc [n][d] += weights times levels of a tile; functions of their own as above. */
 typedef void add_tile(int n, const struct levels *levels, const struct weighed *w, int d, float *acc);
 
 LK_INLINE void add_any(int bits, int n, const struct levels *levels, const struct weighed *w, int d, float *acc) {

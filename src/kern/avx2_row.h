@@ -84,11 +84,7 @@ static inline float sum_of(const float *p) {
 
 /* acc [d] += weight * mean */
 static inline void add_mean(const struct rows *rows, int d, float weight, float *acc) {
-    __m256 step = _mm256_set1_ps(weight * rows->mean_scale);
-    for (int c = 0; c < d; c += 8) {
-        __m256i code = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(rows->mean + c)));
-        _mm256_storeu_ps(acc + c, _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, _mm256_loadu_ps(acc + c)));
-    }
+    add_codes(rows->mean, d, weight * rows->mean_scale, acc);
 }
 
 #endif

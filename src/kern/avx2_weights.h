@@ -24,4 +24,13 @@ LK_INLINE void to_scales(const uint16_t *half, int n, float *out) {
     }
 }
 
+/* acc [d] += step * code [d], d a multiple of 8. */
+LK_INLINE void add_codes(const int8_t *code, int d, float step, float *acc) {
+    __m256 by = _mm256_set1_ps(step);
+    for (int c = 0; c < d; c += 8) {
+        __m256 x = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(code + c))));
+        _mm256_storeu_ps(acc + c, _mm256_fmadd_ps(x, by, _mm256_loadu_ps(acc + c)));
+    }
+}
+
 #endif

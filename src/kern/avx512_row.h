@@ -4,6 +4,7 @@
 
 #include "codec/int8.h"
 #include "codec/rot.h"
+#include "kern/avx2_weights.h"
 #include "kern/avx512_dot.h"
 #include "kern/avx512_weights.h"
 
@@ -125,11 +126,7 @@ static inline float sum_of(const float *p, const __m512 *scale) {
 
 /* acc [d] += weight * mean */
 static inline void add_mean(const struct rows *rows, int d, float weight, float *acc) {
-    __m256 step = _mm256_set1_ps(weight * rows->mean_scale);
-    for (int c = 0; c < d; c += 8) {
-        __m256i code = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(rows->mean + c)));
-        _mm256_storeu_ps(acc + c, _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, _mm256_loadu_ps(acc + c)));
-    }
+    add_codes(rows->mean, d, weight * rows->mean_scale, acc);
 }
 
 #endif
