@@ -319,7 +319,8 @@ good bench --kv f16 --depth 0 -p 0 -n 2 --repeat 1 -f text
 says 'decode/s'
 bad "give at least" bench --depth 600 -f prompt -n 1
 
-timeout --preserve-status --signal INT 3 "$bin" bench --kv f16 --depth 0 -p 0 -n 8000 --repeat 1 >out 2>err
+# --foreground: timeout otherwise signals the program and then its group, and a second Ctrl-C ends it at once.
+timeout --foreground --preserve-status --signal INT 3 "$bin" bench --kv f16 --depth 0 -p 0 -n 8000 --repeat 1 >out 2>err
 status=$?
 [ $status = 130 ] || fail "interrupted bench: status $status, expected 130: $(head -c 300 err)"
 [ ! -s out ] || fail "interrupted bench: stdout is: $(head -c 400 out)"
@@ -356,7 +357,7 @@ bad "another kind of weights" eval arc_easy --data data --kv best-3 -o results.j
 good eval text --text text -c 256 --limit 1 --kv best-3
 says 'noise floor'
 for i in $(seq 1 60); do cat text; done >long
-timeout --preserve-status --signal INT 10 "$bin" eval text -t 1 --text long -c 128 --limit 400 --kv best-3 -o stopped.jsonl >out 2>err
+timeout --foreground --preserve-status --signal INT 10 "$bin" eval text -t 1 --text long -c 128 --limit 400 --kv best-3 -o stopped.jsonl >out 2>err
 status=$?
 [ $status = 130 ] || fail "interrupted eval: status $status, expected 130: $(head -c 300 err)"
 grep -q '^lowkey: interrupted; the same command goes on' err || fail "interrupted eval says: $(cat err)"
@@ -377,7 +378,7 @@ bad "fewer than the 5,000 of --ctx" inspect -f prompt -c 5000
 bad "is empty" inspect -f empty
 bad "cannot write missing/cache.svg" inspect -f text -c 100 --svg missing/cache.svg
 
-timeout --preserve-status --signal INT 3 "$bin" run -f text -n 3000 >out 2>err
+timeout --foreground --preserve-status --signal INT 3 "$bin" run -f text -n 3000 >out 2>err
 status=$?
 [ $status = 130 ] || fail "interrupted run: status $status, expected 130: $(head -c 300 err)"
 
