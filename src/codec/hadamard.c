@@ -110,23 +110,31 @@ static inline float4 load4(const float *x) {
 
 static inline void store4(float *x, float4 v) { memcpy(x, &v, sizeof v); }
 
+/* The matrix of order 4. The second term's signs turn a sum into a difference, which rounds as one does. */
+static inline float4 sylvester4(float4 v) {
+    const int4 odd = {0, INT32_MIN, 0, INT32_MIN}, upper = {0, 0, INT32_MIN, INT32_MIN};
+    v = (float4){v[0], v[0], v[2], v[2]} + (float4)((int4)(float4){v[1], v[1], v[3], v[3]} ^ odd);
+    return (float4){v[0], v[1], v[0], v[1]} + (float4)((int4)(float4){v[2], v[3], v[2], v[3]} ^ upper);
+}
+
 /* Sylvester's matrix, times `scale`, on each of the rows of x [n / width][width]. Symmetric. */
 static void sylvester(float *x, int n, int width, float scale) {
-    for (int half = 1; half < width; half *= 2)
-        for (int i = 0; i < n; i += 2 * half) {
-            int j = i;
-            for (; j + 4 <= i + half; j += 4) {
+    for (int i = 0; width == 2 && i < n; i += 2) {
+        float a = x[i], b = x[i + 1];
+        x[i] = a + b;
+        x[i + 1] = a - b;
+    }
+    for (int i = 0; width > 2 && i < n; i += 4) store4(x + i, sylvester4(load4(x + i)));
+    for (int half = 4; half < width; half *= 2)
+        for (int i = 0; i < n; i += 2 * half)
+            for (int j = i; j < i + half; j += 4) {
                 float4 a = load4(x + j), b = load4(x + j + half);
                 store4(x + j, a + b);
                 store4(x + j + half, a - b);
             }
-            for (; j < i + half; j++) {
-                float a = x[j], b = x[j + half];
-                x[j] = a + b;
-                x[j + half] = a - b;
-            }
-        }
-    for (int i = 0; i < n; i++) x[i] *= scale;
+    int i = 0;
+    for (; i + 4 <= n; i += 4) store4(x + i, load4(x + i) * (float4){scale, scale, scale, scale});
+    for (; i < n; i++) x[i] *= scale;
 }
 
 /* Random but fixed signs: bits of splitmix64 (Steele et al. 2014) seeded with n. */

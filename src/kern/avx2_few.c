@@ -11,10 +11,13 @@ enum {
 /* ---- codes to levels ------------------------------------------------------------------------- */
 
 /* Bytes of codec/rot.h's levels, by a nibble of packed codes: with 2 bits a nibble has two codes, the lower one's levels
- * are in `low`, the upper one's in `high`; with 3 bits it has one code in its lowest bits. */
+ * are in `low`, the upper one's in `high`; with 3 bits it has one code in its lowest bits.
+ *
+ * Products are summed in 16 bits, modulo 2^16, and what `middle` would add to a sum is taken off. What is left has to fit,
+ * and does where `middle` times the sum of the factors' magnitudes does: levels are at most that far from it. */
 struct levels {
     __m256i low, high;
-    int     top;
+    int     top, middle; /* middle: top / 2, rounded up */
 };
 
 static struct levels find_levels(const struct lk_codec *codec) {
@@ -27,7 +30,7 @@ static struct levels find_levels(const struct lk_codec *codec) {
     if (of.table && bits == 4) table = _mm_loadu_si128((const __m128i *)of.table);
     __m128i low = _mm_shuffle_epi8(table, _mm_and_si128(nibble, mask));
     __m128i high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(nibble, 2), mask));
-    return (struct levels){_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high), of.top};
+    return (struct levels){_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high), of.top, (of.top + 1) / 2};
 }
 
 /* Where the planes of codec/cells.h are. */
@@ -75,7 +78,7 @@ LK_INLINE struct pair cells_of(int bits, struct planes p, int j, const struct le
     return (struct pair){_mm256_shuffle_epi8(levels->low, both), _mm256_shuffle_epi8(levels->low, down(both, 4))};
 }
 
-/* Sums of pairs of products in 16 bits; cell: levels up to 63, x: from -127 to 127. Left to itself, gcc makes many products
+/* Sums of pairs of products, modulo 2^16; cell: levels up to 63, x: from -127 to 127. Left to itself, gcc makes many products
  * before it adds them, and has no registers for them. */
 LK_INLINE __m256i multiply(__m256i sum, __m256i cell, const __m256i *x) {
     __m256i product;
@@ -83,8 +86,12 @@ LK_INLINE __m256i multiply(__m256i sum, __m256i cell, const __m256i *x) {
     return sum;
 }
 
-/* The first of such sums. */
-LK_INLINE __m256i first_product(__m256i cell, const __m256i *x) { return _mm256_maddubs_epi16(cell, _mm256_load_si256(x)); }
+/* Sums of every other pair of 16-bit lanes, in all of them. */
+LK_INLINE __m256i add_pairs(__m256i v) {
+    v = _mm256_add_epi16(v, _mm256_permute4x64_epi64(v, 0x4e));
+    v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0x4e));
+    return _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0xb1));
+}
 
 /* 32-bit sums of the pairs of 16-bit ones. */
 LK_INLINE __m256i widened(__m256i sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
@@ -100,9 +107,13 @@ LK_INLINE __m256i four_bytes(const void *p) {
 
 /* n <= LK_AVX2_QUERIES queries as products want them. */
 struct few {
-    __m256i quad[QUADS][LK_AVX2_QUERIES]; /* four channels of q8 in all lanes                 */
-    __m256  middle[LK_AVX2_QUERIES];      /* what levels around zero would take off a product */
-    int     beside;                       /* groups whose products are summed in 16 bits      */
+    __m256i quad[QUADS][LK_AVX2_QUERIES];      /* four channels of q8 in all lanes                        */
+    __m256i begin[QUADS / 4][LK_AVX2_QUERIES]; /* by a window's first channel / 16: where its sums begin  */
+    __m256  middle[LK_AVX2_QUERIES];           /* what levels around zero would still take off            */
+    __m256  scale8[LK_AVX2_QUERIES];           /* in all lanes                                            */
+    const int16_t *q16;                        /* [n][lk_queries_pad(d_head)]                             */
+    __m128  scale16;                           /* of the queries, 0 behind them                           */
+    int     beside;                            /* groups of a window, whose products are summed in 16 bits */
 };
 
 /* Largest of 16 numbers that are not negative. */
@@ -111,61 +122,64 @@ static int largest(__m256i v) {
     return 65535 - _mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1))), 0);
 }
 
-/* Sums of x over every other pair of channels, in 16-bit lanes of 2 and of 4 groups. x: 32 bytes, none negative */
-LK_INLINE __m256i sum_groups(__m256i x, __m256i *two) {
-    x = _mm256_maddubs_epi16(x, _mm256_set1_epi8(1));
-    x = _mm256_add_epi16(x, _mm256_shuffle_epi32(x, 0xb1));
-    *two = _mm256_add_epi16(x, _mm256_shuffle_epi32(x, 0x4e));
-    return _mm256_add_epi16(*two, _mm256_permute4x64_epi64(*two, 0x4e));
-}
-
-/* Groups of channels, 1, 2, 4 or 8, whose products with levels up to top fit into 16 bits. That is asked of the queries: by
- * what could be in them it would be one. Levels are not negative, so that positive numbers and negative ones count apart.
- * q8 [n][pad] */
-static int groups_beside(const int8_t *q8, int pad, int n, int top) {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i two = zero, four = zero, eight = zero;
+/* Groups of channels whose products fit into 16 bits: 2 always do, 4 or 8 depend on the queries. q8 [n][pad], between -127
+ * and 127 */
+static int groups_beside(const int8_t *q8, int pad, int n, int middle) {
+    __m256i four = _mm256_setzero_si256(), eight = four;
     for (int i = 0; i < n; i++, q8 += pad)
         for (int c = 0; c < pad; c += 64) {
-            __m256i plus = zero, minus = zero;
+            __m256i all = _mm256_setzero_si256();
             for (int k = c; k < pad && k < c + 64; k += 32) {
-                __m256i x = _mm256_loadu_si256((const __m256i *)(q8 + k)), two_plus, two_minus;
-                __m256i four_plus = sum_groups(_mm256_max_epi8(x, zero), &two_plus);
-                __m256i four_minus = sum_groups(_mm256_max_epi8(_mm256_sub_epi8(zero, x), zero), &two_minus);
-                two = _mm256_max_epi16(two, _mm256_max_epi16(two_plus, two_minus));
-                four = _mm256_max_epi16(four, _mm256_max_epi16(four_plus, four_minus));
-                plus = _mm256_add_epi16(plus, four_plus), minus = _mm256_add_epi16(minus, four_minus);
+                __m256i magnitude = _mm256_abs_epi8(load((const uint8_t *)q8 + k));
+                __m256i sum = add_pairs(_mm256_maddubs_epi16(magnitude, _mm256_set1_epi8(1)));
+                four = _mm256_max_epi16(four, sum);
+                all = _mm256_add_epi16(all, sum);
             }
-            eight = _mm256_max_epi16(eight, _mm256_max_epi16(plus, minus));
+            eight = _mm256_max_epi16(eight, all);
         }
-    int most = INT16_MAX / top;
-    return largest(eight) <= most ? 8 : largest(four) <= most ? 4 : largest(two) <= most ? 2 : 1;
+    int most = INT16_MAX / middle;
+    return largest(eight) <= most ? 8 : largest(four) <= most ? 4 : 2;
+}
+
+/* Where sums over channels [c, end) begin: what `middle` adds to them, taken off. q8: zero behind the last channel */
+static __m256i begin_of(const int8_t *q8, int c, int end, int middle) {
+    const __m256i level = _mm256_set1_epi8((char)middle);
+    __m256i sum = _mm256_setzero_si256();
+    for (; c + 32 <= end; c += 32) sum = _mm256_sub_epi16(sum, _mm256_maddubs_epi16(level, load((const uint8_t *)q8 + c)));
+    for (; c < end; c += 8) sum = _mm256_sub_epi16(sum, _mm256_maddubs_epi16(level, _mm256_zextsi128_si256(_mm_loadl_epi64((const __m128i *)(q8 + c)))));
+    return add_pairs(sum);
 }
 
 /* Queries [i0, i0 + n) */
-static void spread(const struct lk_queries *q, int i0, int n, int top, struct few *few) {
-    int pad = lk_queries_pad(q->d_head);
+static void spread(const struct lk_queries *q, int i0, int n, const struct levels *levels, struct few *few) {
+    int d = q->d_head, pad = lk_queries_pad(d);
     const int8_t *q8 = q->q8 + (size_t)i0 * pad;
-    for (int i = 0; i < n; i++) {
-        for (int quad = 0; quad < q->d_head / 4; quad++) few->quad[quad][i] = four_bytes(q8 + i * pad + quad * 4);
-        few->middle[i] = _mm256_set1_ps(0.5f * (float)top * (float)q->sum8[i0 + i]);
+    int beside = few->beside = groups_beside(q8, pad, n, levels->middle);
+    for (int i = 0; i < n; i++, q8 += pad) {
+        for (int quad = 0; quad < pad / 4; quad += 8)
+            LK_UNROLL
+            for (int k = 0; k < 8; k++) few->quad[quad + k][i] = four_bytes(q8 + 4 * (quad + k));
+        for (int c = 0; c < d; c += 8 * beside) few->begin[c / 16][i] = begin_of(q8, c, c + 8 * beside < d ? c + 8 * beside : d, levels->middle);
+        few->middle[i] = _mm256_set1_ps((0.5f * (float)levels->top - (float)levels->middle) * (float)q->sum8[i0 + i]);
+        few->scale8[i] = _mm256_set1_ps(q->scale8[i0 + i]);
     }
-    few->beside = groups_beside(q8, pad, n, top);
+    few->q16 = q->q16 + (size_t)i0 * pad;
+    few->scale16 = scales16(q, i0, n);
 }
 
-/* Products of a tile: of[i][o][j] those of query i and token 8 o + j. */
+/* Products of a tile with n queries: of[i][k] are those of query i and octet 2 half + k. */
 struct sums {
-    __m256i of[LK_AVX2_QUERIES][LK_TILE / 8];
+    __m256i of[LK_AVX2_QUERIES][2];
 };
 
-/* Those of octets 2 half and 2 half + 1 over n_group <= beside groups from where p and x are on, or added to what
- * there is. bits, n and half are constants. */
-LK_INLINE void multiply_window(int bits, int n, int half, struct planes p, const __m256i (*x)[LK_AVX2_QUERIES], const struct levels *levels, int n_group,
-                               bool add, struct sums *out) {
+/* Those over n_group groups from where p and x are on, at most `beside`; sums in 16 bits begin at `begin`. bits, n and half are
+ * constants. */
+LK_INLINE void multiply_window(int bits, int n, int half, struct planes p, const __m256i (*x)[LK_AVX2_QUERIES], const __m256i *begin,
+                               const struct levels *levels, int n_group, struct sums *out) {
     const __m256i (*end)[LK_AVX2_QUERIES] = x + 2 * n_group;
     __m256i sum[LK_AVX2_QUERIES][2];
     LK_UNROLL
-    for (int i = 0; i < n; i++) sum[i][0] = sum[i][1] = _mm256_setzero_si256();
+    for (int i = 0; i < n; i++) sum[i][0] = sum[i][1] = begin[i];
     for (; x < end; x += 2, p.four += 128, p.two += 64, p.one += 32)
         LK_UNROLL
         for (int k = 0; k < 2; k++) {
@@ -176,115 +190,123 @@ LK_INLINE void multiply_window(int bits, int n, int half, struct planes p, const
     LK_UNROLL
     for (int i = 0; i < n; i++)
         LK_UNROLL
-        for (int k = 0; k < 2; k++) {
-            __m256i *to = &out->of[i][2 * half + k], wide = widened(sum[i][k]);
-            *to = add ? _mm256_add_epi32(*to, wide) : wide;
-        }
+        for (int k = 0; k < 2; k++) out->of[i][k] = widened(sum[i][k]);
 }
 
-LK_INLINE void multiply_some(int bits, int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out) {
-    for (int g = 0; g < d / 8; g += few->beside) {
-        struct planes p = planes_of(bits, d, tile);
-        p.four += g * 128, p.two += g * 64, p.one += g * 32;
-        int n_group = d / 8 - g < few->beside ? d / 8 - g : few->beside;
-        multiply_window(bits, n, 0, p, few->quad + 2 * g, levels, n_group, g > 0, out);
-        multiply_window(bits, n, 1, p, few->quad + 2 * g, levels, n_group, g > 0, out);
+/* Products of half a tile. */
+LK_INLINE void multiply_half(int bits, int n, int half, const struct lk_tile *tile, const struct levels *levels, const struct few *few, struct sums *sums) {
+    int n_group = tile->d_head / 8, g = few->beside;
+    struct planes p = planes_of(bits, tile->d_head, tile->head);
+    multiply_window(bits, n, half, p, few->quad, few->begin[0], levels, n_group < g ? n_group : g, sums);
+    for (; g < n_group; g += few->beside) {
+        struct sums more;
+        p.four += few->beside * 128, p.two += few->beside * 64, p.one += few->beside * 32;
+        multiply_window(bits, n, half, p, few->quad + 2 * g, few->begin[g / 2], levels, n_group - g < few->beside ? n_group - g : few->beside, &more);
+        LK_UNROLL
+        for (int i = 0; i < n; i++)
+            LK_UNROLL
+            for (int k = 0; k < 2; k++) sums->of[i][k] = _mm256_add_epi32(sums->of[i][k], more.of[i][k]);
     }
 }
 
-/* Products of a tile with n queries. Functions of their own, in which gcc finds registers for all that the loops want. */
-typedef void multiply_tile(int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out);
-
-LK_INLINE void multiply_any(int bits, int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out) {
-    if (n == 1) multiply_some(bits, 1, tile, levels, few, d, out);
-    if (n == 2) multiply_some(bits, 2, tile, levels, few, d, out);
-    if (n == 3) multiply_some(bits, 3, tile, levels, few, d, out);
-    if (n == 4) multiply_some(bits, 4, tile, levels, few, d, out);
+/* Scores of half a tile: rows 16 half to 16 half + 15. scale: all of the tile's; bits, n and half are constants */
+LK_INLINE void score_half(int bits, int n, int half, const struct lk_tile *tile, const uint16_t *scale, const struct levels *levels,
+                          const struct few *few, const float *offset, float *s, size_t stride) {
+    struct sums sums;
+    multiply_half(bits, n, half, tile, levels, few, &sums);
+    LK_UNROLL
+    for (int k = 0; k < 2; k++) {
+        int row = 16 * half + 8 * k;
+        __m256 by = to_scales8(scale + row);
+        LK_UNROLL
+        for (int i = 0; i < n; i++) {
+            __m256 level = _mm256_sub_ps(_mm256_cvtepi32_ps(sums.of[i][k]), few->middle[i]);
+            __m256 times = _mm256_mul_ps(few->scale8[i], by);
+            _mm256_storeu_ps(s + i * stride + row, _mm256_fmadd_ps(level, times, _mm256_set1_ps(offset[i])));
+        }
+    }
 }
 
-static void multiply1(int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out) {
-    multiply_any(1, n, tile, levels, few, d, out);
-}
-
-static void multiply2(int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out) {
-    multiply_any(2, n, tile, levels, few, d, out);
-}
-
-static void multiply3(int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out) {
-    multiply_any(3, n, tile, levels, few, d, out);
-}
-
-static void multiply4(int n, const uint8_t *tile, const struct levels *levels, const struct few *few, int d, struct sums *out) {
-    multiply_any(4, n, tile, levels, few, d, out);
-}
-
-static multiply_tile *const multiply_of[] = {NULL, multiply1, multiply2, multiply3, multiply4};
-
-/* Queries [i0, i0 + n), n <= LK_AVX2_QUERIES. */
-static void score(const struct levels *levels, const struct lk_rows *run, const struct lk_queries *q, int i0, int n, float *s, size_t stride) {
-    int d = run->d_head, bits = run->codec->bits;
-    struct few few;
-    spread(q, i0, n, levels->top, &few);
+LK_INLINE void score_some(int bits, int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride) {
     for (int t = 0; t < lk_rows_tiles(run); t++, s += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(run, t);
-        struct rows rows;
-        struct sums sums;
+        const uint16_t *scale = lk_rot_scales(run->codec, tile.head, run->d_head);
+        struct mean mean = read_mean(&tile, scale);
         float offset[LK_AVX2_QUERIES] = {0};
-        read_rows(&rows, &tile);
         fetch(&tile);
-        if (rows.mean) find_offset(&rows, q, i0, n, offset);
-        multiply_of[bits](n, tile.head, levels, &few, d, &sums);
-        for (int i = 0; i < n; i++) {
-            __m256 middle = few.middle[i], factor = _mm256_set1_ps(q->scale8[i0 + i]), plus = _mm256_set1_ps(offset[i]);
-            LK_UNROLL
-            for (int o = 0; o < LK_TILE / 8; o++) {
-                __m256 level = _mm256_sub_ps(_mm256_cvtepi32_ps(sums.of[i][o]), middle);
-                __m256 times = _mm256_mul_ps(factor, _mm256_loadu_ps(rows.scale + 8 * o));
-                _mm256_storeu_ps(s + i * stride + 8 * o, _mm256_fmadd_ps(level, times, plus));
-            }
-        }
+        if (mean.code) dot_mean(n, &mean, run->d_head, few->q16, few->scale16, offset);
+        score_half(bits, n, 0, &tile, scale, levels, few, offset, s, stride);
+        score_half(bits, n, 1, &tile, scale, levels, few, offset, s, stride);
     }
 }
+
+/* Scores of n queries; functions of their own, in which gcc finds registers for all that the loops want. */
+typedef void score_run(int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride);
+
+LK_INLINE void score_any(int bits, int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride) {
+    if (n == 1) score_some(bits, 1, levels, run, few, s, stride);
+    if (n == 2) score_some(bits, 2, levels, run, few, s, stride);
+    if (n == 3) score_some(bits, 3, levels, run, few, s, stride);
+    if (n == 4) score_some(bits, 4, levels, run, few, s, stride);
+}
+
+static void score1(int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride) {
+    score_any(1, n, levels, run, few, s, stride);
+}
+
+static void score2(int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride) {
+    score_any(2, n, levels, run, few, s, stride);
+}
+
+static void score3(int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride) {
+    score_any(3, n, levels, run, few, s, stride);
+}
+
+static void score4(int n, const struct levels *levels, const struct lk_rows *run, const struct few *few, float *s, size_t stride) {
+    score_any(4, n, levels, run, few, s, stride);
+}
+
+static score_run *const score_of[] = {NULL, score1, score2, score3, score4};
 
 void lk_avx2_few_score(const struct lk_rows *run, const struct lk_queries *q, float *s, size_t stride) {
     struct levels levels = find_levels(run->codec);
-    for (int i = 0; i < q->n_q; i += LK_AVX2_QUERIES)
-        score(&levels, run, q, i, q->n_q - i < LK_AVX2_QUERIES ? q->n_q - i : LK_AVX2_QUERIES, s + i * stride, stride);
+    for (int i = 0; i < q->n_q; i += LK_AVX2_QUERIES) {
+        int n = q->n_q - i < LK_AVX2_QUERIES ? q->n_q - i : LK_AVX2_QUERIES;
+        struct few few;
+        spread(q, i, n, &levels, &few);
+        score_of[run->codec->bits](n, &levels, run, &few, s + i * stride, stride);
+    }
 }
 
 /* ---- V --------------------------------------------------------------------------------------- */
 
 /* A tile and the weights of its tokens, p[t] * scale[t] ~ step * w[t], 0 <= w <= MOST_WEIGHT. */
 struct weighed {
-    __m256i        quad[LK_TILE / 4][LK_AVX2_QUERIES]; /* w of four tokens in all lanes */
-    __m256         step[LK_AVX2_QUERIES];              /* in all lanes                  */
-    struct rows    rows;
+    __m256i        quad[LK_TILE / 4][LK_AVX2_QUERIES]; /* w of four tokens in all lanes            */
+    __m256i        middle[LK_AVX2_QUERIES];            /* what levels' middle adds to sums         */
+    __m256         step[LK_AVX2_QUERIES];              /* in all lanes                             */
+    __m256         product[LK_AVX2_QUERIES][4];        /* p * scale                                */
+    struct mean    mean;
     struct lk_tile tile;
 };
-
-/* Halves of the tile whose sums are kept apart. */
-static inline int halves_of(int bits) { return bits == 4 ? 2 : 1; }
-
-LK_INLINE __m256 weight(const float *p, const float *scale, int j) { return _mm256_mul_ps(_mm256_loadu_ps(p + 8 * j), _mm256_loadu_ps(scale + 8 * j)); }
 
 /* Lanes of v exchanged: by halves, by pairs in halves, by lanes in pairs. */
 LK_INLINE __m256 swap4(__m256 v) { return _mm256_permute2f128_ps(v, v, 1); }
 LK_INLINE __m256 swap2(__m256 v) { return _mm256_permute_ps(v, 0x4e); }
 LK_INLINE __m256 swap1(__m256 v) { return _mm256_permute_ps(v, 0xb1); }
 
-/* A step, in all lanes, with which weights are at most MOST_WEIGHT and their products with levels fit into 16 bits: sums take
- * every other pair of tokens, of the tile or of each half. fit: the largest sum of such weights */
-LK_INLINE __m256 step_of(int halves, const float *p, const float *scale, float fit) {
-    __m256 w0 = weight(p, scale, 0), w1 = weight(p, scale, 1), w2 = weight(p, scale, 2), w3 = weight(p, scale, 3);
-    __m256 a = _mm256_add_ps(w0, w1), b = _mm256_add_ps(w2, w3), sum, most;
-    if (halves == 1) sum = _mm256_add_ps(a, b), sum = _mm256_add_ps(sum, swap4(sum));
-    else a = _mm256_add_ps(a, swap4(a)), b = _mm256_add_ps(b, swap4(b)), sum = _mm256_max_ps(_mm256_add_ps(a, swap1(a)), _mm256_add_ps(b, swap1(b)));
-    if (halves == 1) sum = _mm256_add_ps(sum, swap1(sum));
-    most = _mm256_max_ps(_mm256_max_ps(w0, w1), _mm256_max_ps(w2, w3));
+/* A step, in all lanes, with which weights are at most MOST_WEIGHT and their products with levels fit into 16 bits. Sums take
+ * every other pair of tokens. fit: the largest sum of such weights */
+LK_INLINE __m256 step_of(const __m256 *product, float fit) {
+    __m256 sum = _mm256_add_ps(_mm256_add_ps(product[0], product[1]), _mm256_add_ps(product[2], product[3]));
+    __m256 most = _mm256_max_ps(_mm256_max_ps(product[0], product[1]), _mm256_max_ps(product[2], product[3]));
+    sum = _mm256_add_ps(sum, swap4(sum));
     most = _mm256_mul_ps(_mm256_max_ps(most, swap4(most)), _mm256_set1_ps(1.0f / MOST_WEIGHT));
+    sum = _mm256_add_ps(sum, swap1(sum));
     most = _mm256_max_ps(most, _mm256_mul_ps(sum, _mm256_set1_ps(1 / fit)));
     most = _mm256_max_ps(most, swap2(most));
-    return _mm256_max_ps(most, swap1(most));
+    most = _mm256_max_ps(most, swap1(most));
+    return _mm256_max_ps(most, _mm256_set1_ps(1e-30f)); /* below it there is nothing to add, and its inverse would overflow */
 }
 
 /* What is added to weights [8 j, 8 j + 8) before they are cut to integers: token t's is its number with the bits in
@@ -294,85 +316,95 @@ LK_INLINE __m256 dither(int j) {
     return _mm256_mul_ps(_mm256_add_ps(eighth, _mm256_set1_ps((float)(j / 2 + j % 2 * 2) + 0.5f)), _mm256_set1_ps(1.0f / LK_TILE));
 }
 
-/* Weights as bytes. */
-LK_INLINE __m256i round_weights(const float *p, const float *scale, __m256 step) {
-    const __m256 least = _mm256_set1_ps(1e-30f); /* below it there is nothing to add, and its inverse would overflow */
-    __m256 counts = _mm256_cmp_ps(step, least, _CMP_GT_OQ), inverse = _mm256_and_ps(counts, _mm256_div_ps(_mm256_set1_ps(1), step));
+/* Weights as bytes: four by four, tokens 0, 8, 16, 24, then 4, 12, 20, 28. */
+LK_INLINE __m256i round_weights(const __m256 *product, __m256 step) {
+    __m256 inverse = _mm256_div_ps(_mm256_set1_ps(1), step);
     __m256i x[4];
     LK_UNROLL
-    for (int j = 0; j < 4; j++) x[j] = _mm256_cvttps_epi32(_mm256_fmadd_ps(weight(p, scale, j), inverse, dither(j)));
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])); /* in halves */
-    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    for (int j = 0; j < 4; j++) x[j] = _mm256_cvttps_epi32(_mm256_fmadd_ps(product[j], inverse, dither(j)));
+    return _mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])); /* in halves */
 }
 
-/* Weights of n queries for tiles [t, t + beside) of a run, in turns: each step takes long for few instructions. The lanes of
- * middle[i] add up to what levels around zero would take off the sums of query i, in units of top / 2. */
-static void weigh(int top, const struct lk_rows *run, int t, int beside, const float *p, size_t stride, int n, float *acc, __m256 *middle,
-                  struct weighed *out) {
-    int halves = halves_of(run->codec->bits), d = run->d_head;
-    float fit = (float)(INT16_MAX / top - 16 / halves); /* dithering adds less than one to each of a lane's weights */
+/* Weights of n queries for tiles [t, t + beside) of a run, in turns: each step takes long for few instructions. middle[i]: all
+ * that is taken off the sums of query i, in all lanes. */
+static void weigh(const struct levels *levels, const struct lk_rows *run, int t, int beside, const float *p, size_t stride, int n, float *acc,
+                  __m256 *middle, struct weighed *out) {
+    int d = run->d_head;
+    float fit = (float)(INT16_MAX / levels->middle - 16); /* dithering adds less than one to each of a lane's weights */
+    const __m256i level = _mm256_set1_epi8((char)levels->middle);
     for (int k = 0; k < beside; k++) {
+        struct rows rows;
         out[k].tile = lk_rows_tile(run, t + k);
-        read_rows(&out[k].rows, &out[k].tile);
-        for (int i = 0; i < n; i++) out[k].step[i] = step_of(halves, p + i * stride + (t + k) * LK_TILE, out[k].rows.scale, fit);
+        read_rows(&rows, &out[k].tile);
+        out[k].mean = rows.mean;
+        for (int i = 0; i < n; i++) {
+            LK_UNROLL
+            for (int j = 0; j < 4; j++)
+                out[k].product[i][j] = _mm256_mul_ps(_mm256_loadu_ps(p + i * stride + (t + k) * LK_TILE + 8 * j), _mm256_loadu_ps(rows.scale + 8 * j));
+            out[k].step[i] = step_of(out[k].product[i], fit);
+        }
     }
     for (int k = 0; k < beside; k++)
         for (int i = 0; i < n; i++) {
-            const float *row = p + i * stride + (t + k) * LK_TILE;
             _Alignas(32) uint8_t w[LK_TILE];
-            __m256i bytes = round_weights(row, out[k].rows.scale, out[k].step[i]);
-            __m256 sum = _mm256_cvtepi32_ps(_mm256_sad_epu8(bytes, _mm256_setzero_si256()));
-            middle[i] = _mm256_fmadd_ps(sum, out[k].step[i], middle[i]);
+            __m256i bytes = round_weights(out[k].product[i], out[k].step[i]);
             _mm256_store_si256((__m256i *)w, bytes);
+            __asm__("" : "+m"(w)); /* to be loaded again: that takes fewer instructions than gcc's shuffles */
             LK_UNROLL
-            for (int quad = 0; quad < LK_TILE / 4; quad++) out[k].quad[quad][i] = four_bytes(w + quad * 4);
-            if (out[k].rows.mean) add_mean(&out[k].rows, d, sum_of(row), acc + (size_t)i * d);
+            for (int quad = 0; quad < LK_TILE / 4; quad++) out[k].quad[quad][i] = four_bytes(w + quad / 2 * 4 + quad % 2 * 16);
+            out[k].middle[i] = add_pairs(_mm256_maddubs_epi16(level, bytes));
+            middle[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(out[k].middle[i])), out[k].step[i], middle[i]);
+            if (out[k].mean.code) add_mean(&out[k].mean, d, sum_of(p + i * stride + (t + k) * LK_TILE), acc + (size_t)i * d);
         }
 }
 
-/* acc += weights times levels, for one octet of the channels of n queries; acc's rows are d apart. bits and n are constants. */
-LK_INLINE void add_octet(int bits, int n, struct planes p, const struct levels *levels, const struct weighed *w, int d, float *acc) {
-    __m256i first[LK_AVX2_QUERIES], last[LK_AVX2_QUERIES];
-    const __m256i (*x)[LK_AVX2_QUERIES] = w->quad;
-    __asm__("" : "+r"(x)); /* else gcc keeps an address for each weight */
+/* acc += weights times levels of `beside` tiles, for an octet of the channels of n queries, `at` octets from the first; acc's rows are
+ * d apart. bits and n are constants. */
+LK_INLINE void add_octet(int bits, int n, int at, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) {
+    __m256 all[LK_AVX2_QUERIES];
     LK_UNROLL
-    for (int j = 0; j < 4; j++) {
-        struct pair cell = cells_of(bits, p, j, levels);
+    for (int i = 0; i < n; i++) all[i] = _mm256_loadu_ps(acc + (size_t)i * d);
+    for (const struct weighed *end = w + beside; w < end; w++) {
+        __m256i sum[LK_AVX2_QUERIES];
+        struct planes p = planes_of(bits, d, w->tile.head);
+        p.four += at * 128, p.two += at * 64, p.one += at * 32;
         LK_UNROLL
-        for (int i = 0; i < n; i++) {
-            first[i] = j ? multiply(first[i], cell.a, &x[j][i]) : first_product(cell.a, &x[0][i]);
-            if (halves_of(bits) == 1) first[i] = multiply(first[i], cell.b, &x[j + 4][i]);
-            else last[i] = j ? multiply(last[i], cell.b, &x[j + 4][i]) : first_product(cell.b, &x[4][i]);
+        for (int j = 0; j < 4; j++) {
+            struct pair cell = cells_of(bits, p, j, levels);
+            LK_UNROLL
+            for (int i = 0; i < n; i++) {
+                sum[i] = j ? multiply(sum[i], cell.a, &w->quad[j][i]) : _mm256_sub_epi16(_mm256_maddubs_epi16(cell.a, w->quad[0][i]), w->middle[i]);
+                sum[i] = multiply(sum[i], cell.b, &w->quad[j + 4][i]);
+            }
         }
+        LK_UNROLL
+        for (int i = 0; i < n; i++) all[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(sum[i])), w->step[i], all[i]);
     }
     LK_UNROLL
-    for (int i = 0; i < n; i++) {
-        __m256i sum = widened(first[i]);
-        if (halves_of(bits) == 2) sum = _mm256_add_epi32(sum, widened(last[i]));
-        float *out = acc + (size_t)i * d;
-        _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), w->step[i], _mm256_loadu_ps(out)));
+    for (int i = 0; i < n; i++) _mm256_storeu_ps(acc + (size_t)i * d, all[i]);
+}
+
+LK_INLINE void add_some(int bits, int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) {
+    for (int at = 0, k = 0; at < d / 8; at++) {
+        for (; k < beside && k * d <= at * 8 * beside; k++) fetch(&w[k].tile); /* evenly: cores wait where they have asked for too many lines */
+        add_octet(bits, n, at, levels, w, beside, d, acc + 8 * at);
     }
 }
 
-LK_INLINE void add_some(int bits, int n, const struct levels *levels, const struct weighed *w, int d, float *acc) {
-    struct planes p = planes_of(bits, d, w->tile.head);
-    for (int c = 0; c < d; c += 8, p.four += 128, p.two += 64, p.one += 32) add_octet(bits, n, p, levels, w, d, acc + c);
+/* acc [n][d] += weights times levels of `beside` tiles; functions of their own as above. */
+typedef void add_tile(int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc);
+
+LK_INLINE void add_any(int bits, int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) {
+    if (n == 1) add_some(bits, 1, levels, w, beside, d, acc);
+    if (n == 2) add_some(bits, 2, levels, w, beside, d, acc);
+    if (n == 3) add_some(bits, 3, levels, w, beside, d, acc);
+    if (n == 4) add_some(bits, 4, levels, w, beside, d, acc);
 }
 
-/* acc [n][d] += weights times levels of a tile; functions of their own as above. */
-typedef void add_tile(int n, const struct levels *levels, const struct weighed *w, int d, float *acc);
-
-LK_INLINE void add_any(int bits, int n, const struct levels *levels, const struct weighed *w, int d, float *acc) {
-    if (n == 1) add_some(bits, 1, levels, w, d, acc);
-    if (n == 2) add_some(bits, 2, levels, w, d, acc);
-    if (n == 3) add_some(bits, 3, levels, w, d, acc);
-    if (n == 4) add_some(bits, 4, levels, w, d, acc);
-}
-
-static void add1(int n, const struct levels *levels, const struct weighed *w, int d, float *acc) { add_any(1, n, levels, w, d, acc); }
-static void add2(int n, const struct levels *levels, const struct weighed *w, int d, float *acc) { add_any(2, n, levels, w, d, acc); }
-static void add3(int n, const struct levels *levels, const struct weighed *w, int d, float *acc) { add_any(3, n, levels, w, d, acc); }
-static void add4(int n, const struct levels *levels, const struct weighed *w, int d, float *acc) { add_any(4, n, levels, w, d, acc); }
+static void add1(int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) { add_any(1, n, levels, w, beside, d, acc); }
+static void add2(int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) { add_any(2, n, levels, w, beside, d, acc); }
+static void add3(int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) { add_any(3, n, levels, w, beside, d, acc); }
+static void add4(int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) { add_any(4, n, levels, w, beside, d, acc); }
 
 static add_tile *const add_of[] = {NULL, add1, add2, add3, add4};
 
@@ -384,14 +416,11 @@ static void accumulate(const struct levels *levels, const struct lk_rows *run, c
     for (int i = 0; i < n; i++) middle[i] = _mm256_setzero_ps();
     for (int t = 0; t < n_tile; t += BESIDE) {
         int beside = n_tile - t < BESIDE ? n_tile - t : BESIDE;
-        weigh(levels->top, run, t, beside, p, stride, n, acc, middle, weighed);
-        for (int k = 0; k < beside; k++) {
-            fetch(&weighed[k].tile);
-            add_of[run->codec->bits](n, levels, &weighed[k], d, acc);
-        }
+        weigh(levels, run, t, beside, p, stride, n, acc, middle, weighed);
+        add_of[run->codec->bits](n, levels, weighed, beside, d, acc);
     }
     for (int i = 0; i < n; i++, acc += d) {
-        __m256 less = _mm256_set1_ps(0.5f * (float)levels->top * total(middle[i]));
+        __m256 less = _mm256_mul_ps(middle[i], _mm256_set1_ps(0.5f * (float)levels->top / (float)levels->middle - 1));
         for (int c = 0; c < d; c += 8) _mm256_storeu_ps(acc + c, _mm256_sub_ps(_mm256_loadu_ps(acc + c), less));
     }
 }

@@ -44,7 +44,7 @@ void lk_avx2_row_score(const struct lk_avx2_dots *dots, const struct lk_tile *ti
         int n = q->n_q - i0 < LK_AVX2_QUERIES ? q->n_q - i0 : LK_AVX2_QUERIES;
         if (cells.fine) dots->k16(cells.byte, d, q->q16 + (size_t)i0 * pad, pad, n, dot);
         else dots->k8(cells.byte, d, cells.top, q->q8 + (size_t)i0 * pad, pad, n, dot);
-        if (cells.rows.mean) find_offset(&cells.rows, q, i0, n, offset);
+        if (cells.rows.mean.code) find_offset(&cells.rows.mean, q, i0, n, offset);
         for (int j = 0; j < n; j++) {
             int i = i0 + j;
             __m256 half = _mm256_set1_ps(0.5f * (cells.fine ? q->scale16 : q->scale8)[i]);
@@ -80,7 +80,7 @@ void lk_avx2_row_accumulate(const struct lk_avx2_dots *dots, const struct lk_til
                 __m256 level = _mm256_cvtepi32_ps(twice(dot[j] + c, top_sum));
                 _mm256_storeu_ps(out + c, _mm256_fmadd_ps(level, half, _mm256_loadu_ps(out + c)));
             }
-            if (cells.rows.mean) add_mean(&cells.rows, d, sum_of(p + (i0 + j) * stride), out);
+            if (cells.rows.mean.code) add_mean(&cells.rows.mean, d, sum_of(p + (i0 + j) * stride), out);
         }
     }
 }

@@ -8,11 +8,16 @@
 #include "codec/rot.h"
 #include "kern/avx2_weights.h"
 
+/* A tile's mean: scale * code. */
+struct mean {
+    const int8_t *code; /* [d_head], NULL without */
+    float         scale;
+};
+
 /* What of a tile is not in its codes. */
 struct rows {
-    const int8_t *mean;       /* [d_head], NULL without */
-    float         mean_scale;
-    float         scale[LK_TILE]; /* 0 from the tile's last row on */
+    struct mean mean;
+    float       scale[LK_TILE]; /* 0 from the tile's last row on */
 };
 
 static inline float read_mean_scale(const uint16_t *scale) {
@@ -27,48 +32,57 @@ static inline float read_mean_scale(const uint16_t *scale) {
     return x;
 }
 
-static inline void read_rows(struct rows *rows, const struct lk_tile *tile) {
-    const struct lk_codec *codec = tile->codec;
-    int d = tile->d_head;
-    rows->mean = NULL;
-    if (codec->coding == LK_INT8) {
-        to_scales(lk_int8_scales(tile->head, d), tile->n, rows->scale);
-        return;
-    }
-    const uint16_t *scale = lk_rot_scales(codec, tile->head, d);
-    to_scales(scale, tile->n, rows->scale);
-    if (!codec->mean) return;
-    rows->mean = lk_rot_mean(codec, tile->head, d);
-    rows->mean_scale = read_mean_scale(scale);
+/* That of a tile of rot whose scales are `scale`. */
+static inline struct mean read_mean(const struct lk_tile *tile, const uint16_t *scale) {
+    if (!tile->codec->mean) return (struct mean){NULL, 0};
+    return (struct mean){lk_rot_mean(tile->codec, tile->head, tile->d_head), read_mean_scale(scale)};
 }
 
-/* As find_offset, n a constant; offset has room for LK_AVX2_QUERIES. The mean is readable and q16 zero up to a multiple of 16 channels. */
-LK_INLINE void dot_mean(const struct rows *rows, const struct lk_queries *q, int i0, int n, float *offset) {
-    int pad = lk_queries_pad(q->d_head);
-    const int16_t *q16 = q->q16 + (size_t)i0 * pad;
+static inline void read_rows(struct rows *rows, const struct lk_tile *tile) {
+    bool int8 = tile->codec->coding == LK_INT8;
+    const uint16_t *scale = int8 ? lk_int8_scales(tile->head, tile->d_head) : lk_rot_scales(tile->codec, tile->head, tile->d_head);
+    to_scales(scale, tile->n, rows->scale);
+    rows->mean = int8 ? (struct mean){NULL, 0} : read_mean(tile, scale);
+}
+
+/* Scales of queries [i0, i0 + n), 0 behind them. */
+static inline __m128 scales16(const struct lk_queries *q, int i0, int n) {
+    float scale[LK_AVX2_QUERIES] = {0};
+    for (int i = 0; i < n; i++) scale[i] = q->scale16[i0 + i];
+    return _mm_loadu_ps(scale);
+}
+
+/* part[i] += products of the mean's codes and those of queries in 16 channels. */
+LK_INLINE void dot_16(const int8_t *mean, const int16_t *q16, int pad, int n, __m256i *part) {
+    __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)mean));
+    LK_UNROLL
+    for (int i = 0; i < n; i++) part[i] = _mm256_add_epi32(part[i], _mm256_madd_epi16(code, _mm256_loadu_si256((const __m256i *)(q16 + i * pad))));
+}
+
+/* offset = <mean, q> of n <= LK_AVX2_QUERIES queries, a constant; it has room for LK_AVX2_QUERIES. The mean is readable and q16
+ * [n][lk_queries_pad(d)] zero up to a multiple of 16 channels. scale16: as scales16 has them */
+LK_INLINE void dot_mean(int n, const struct mean *mean, int d, const int16_t *q16, __m128 scale16, float *offset) {
+    int pad = lk_queries_pad(d), c = 0;
     __m256i part[LK_AVX2_QUERIES];
-    float factor[LK_AVX2_QUERIES] = {0};
     LK_UNROLL
     for (int i = 0; i < LK_AVX2_QUERIES; i++) part[i] = _mm256_setzero_si256();
-    for (int c = 0; c < q->d_head; c += 16) {
-        __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(rows->mean + c)));
+    for (; c + 64 <= d; c += 64)
         LK_UNROLL
-        for (int i = 0; i < n; i++)
-            part[i] = _mm256_add_epi32(part[i], _mm256_madd_epi16(code, _mm256_loadu_si256((const __m256i *)(q16 + i * pad + c))));
-    }
+        for (int k = 0; k < 64; k += 16) dot_16(mean->code + c + k, q16 + c + k, pad, n, part);
+    for (; c < d; c += 16) dot_16(mean->code + c, q16 + c, pad, n, part);
     __m256i four = _mm256_hadd_epi32(_mm256_hadd_epi32(part[0], part[1]), _mm256_hadd_epi32(part[2], part[3]));
     __m128 sum = _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1)));
-    LK_UNROLL
-    for (int i = 0; i < n; i++) factor[i] = q->scale16[i0 + i];
-    _mm_storeu_ps(offset, _mm_mul_ps(sum, _mm_mul_ps(_mm_loadu_ps(factor), _mm_set1_ps(rows->mean_scale))));
+    _mm_storeu_ps(offset, _mm_mul_ps(sum, _mm_mul_ps(scale16, _mm_set1_ps(mean->scale))));
 }
 
-/* offset = <mean, q> of queries [i0, i0 + n), n <= LK_AVX2_QUERIES. */
-static inline void find_offset(const struct rows *rows, const struct lk_queries *q, int i0, int n, float *offset) {
-    if (n == 1) dot_mean(rows, q, i0, 1, offset);
-    if (n == 2) dot_mean(rows, q, i0, 2, offset);
-    if (n == 3) dot_mean(rows, q, i0, 3, offset);
-    if (n == 4) dot_mean(rows, q, i0, 4, offset);
+/* The same for queries [i0, i0 + n), n no constant. */
+static inline void find_offset(const struct mean *mean, const struct lk_queries *q, int i0, int n, float *offset) {
+    const int16_t *q16 = q->q16 + (size_t)i0 * lk_queries_pad(q->d_head);
+    __m128 scale16 = scales16(q, i0, n);
+    if (n == 1) dot_mean(1, mean, q->d_head, q16, scale16, offset);
+    if (n == 2) dot_mean(2, mean, q->d_head, q16, scale16, offset);
+    if (n == 3) dot_mean(3, mean, q->d_head, q16, scale16, offset);
+    if (n == 4) dot_mean(4, mean, q->d_head, q16, scale16, offset);
 }
 
 /* As many bytes as the tile has. */
@@ -83,8 +97,8 @@ static inline float sum_of(const float *p) {
 }
 
 /* acc [d] += weight * mean */
-static inline void add_mean(const struct rows *rows, int d, float weight, float *acc) {
-    add_codes(rows->mean, d, weight * rows->mean_scale, acc);
+static inline void add_mean(const struct mean *mean, int d, float weight, float *acc) {
+    add_codes(mean->code, d, weight * mean->scale, acc);
 }
 
 #endif

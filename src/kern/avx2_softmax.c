@@ -21,15 +21,16 @@ float lk_avx2_max(const float *s, int n) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-/* 2^x for x up to 127. */
+/* 2^x for x up to 127. Added to `whole`, x is rounded to an integer k, and k + 127 are the lowest bits of the sum: as a
+ * float's exponent they are 2^k, and 0 where k is -127. */
 static inline __m256 exp2_8(__m256 x) {
-    __m256 counts = _mm256_cmp_ps(x, _mm256_set1_ps(lk_exp2_least), _CMP_GT_OQ);
-    __m256 k = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm256_sub_ps(x, k);
+    const __m256 whole = _mm256_set1_ps(0x1.8p23f + 127);
+    x = _mm256_max_ps(x, _mm256_set1_ps(lk_exp2_least - 1));
+    __m256 sum = _mm256_add_ps(x, whole), r = _mm256_sub_ps(x, _mm256_sub_ps(sum, whole));
     __m256 y = _mm256_set1_ps(lk_exp2[5]);
     LK_UNROLL
     for (int i = 4; i >= 0; i--) y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(lk_exp2[i]));
-    __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(k), _mm256_set1_epi32(127)), 23);
-    return _mm256_and_ps(_mm256_mul_ps(y, _mm256_castsi256_ps(power)), counts);
+    return _mm256_mul_ps(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 23)));
 }
 
 float lk_avx2_exp_sum(float *s, int n, float scale, float max) {

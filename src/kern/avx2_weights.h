@@ -12,16 +12,16 @@ LK_INLINE float total(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(m, _mm_movehdup_ps(m)));
 }
 
-/* Half floats without their signs, as floats; those from n on become 0. out: [LK_TILE] */
+/* Eight half floats without their signs, as floats. */
+LK_INLINE __m256 to_scales8(const uint16_t *half) {
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_loadu_si128((const __m128i *)half), _mm_set1_epi16(0x7fff)));
+}
+
+/* The same of a tile; those from n on become 0. out: [LK_TILE] */
 LK_INLINE void to_scales(const uint16_t *half, int n, float *out) {
-    const __m128i no_sign = _mm_set1_epi16(0x7fff);
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     LK_UNROLL
-    for (int t = 0; t < LK_TILE; t += 8) {
-        __m256 x = _mm256_cvtph_ps(_mm_and_si128(_mm_loadu_si128((const __m128i *)(half + t)), no_sign));
-        __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32(n - t), lane);
-        _mm256_storeu_ps(out + t, _mm256_and_ps(x, _mm256_castsi256_ps(inside)));
-    }
+    for (int t = 0; t < LK_TILE; t += 8) _mm256_storeu_ps(out + t, to_scales8(half + t));
+    for (int t = n; t < LK_TILE; t++) out[t] = 0;
 }
 
 /* acc [d] += step * code [d], d a multiple of 8. */

@@ -45,12 +45,19 @@ static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
 LK_INLINE void lk_tile_fetch(const struct lk_tile *tile, size_t from, size_t to) {
     enum { LINE = 64, PAGE = 4096, FIRST = 3 };
     const char *next = tile->next ? tile->next : tile->head, *later = tile->later ? tile->later : tile->head;
-    for (size_t i = from; i < to; i += LINE) {
+    size_t i = from;
+    for (; i + LINE < to; i += 2 * LINE) {
+        __builtin_prefetch(next + i, 0, 3);
+        __builtin_prefetch(later + i, 0, 2);
+        __builtin_prefetch(next + i + LINE, 0, 3);
+        __builtin_prefetch(later + i + LINE, 0, 2);
+    }
+    if (i < to) {
         __builtin_prefetch(next + i, 0, 3);
         __builtin_prefetch(later + i, 0, 2);
     }
     size_t page = from + (-((uintptr_t)later + from) & (PAGE - 1)); /* of later, where one begins */
-    for (int i = 0; page < to && i < FIRST; i++) __builtin_prefetch(later + page + PAGE + LINE * i, 0, 2);
+    for (int k = 0; page < to && k < FIRST; k++) __builtin_prefetch(later + page + PAGE + LINE * k, 0, 2);
 }
 
 /* kern.h's score and accumulate, by what does one tile. */
