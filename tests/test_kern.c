@@ -36,7 +36,7 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  * bits): within max |q| / 254, uniformly, so (max / rms)^2 / (254^2 * 3) = 5e-5 for a largest value of
  * 3 rms. The finest code that meets 8-bit queries, 4 bits, has itself an error of 1e-2.
  * AVX-512 dithers weights of values of such codes to 1/255 of the largest of a tile: a squared error of (1/255)^2 / 6 beside
- * weights spread evenly, whose square is 1/3, is 8e-6. AVX2 dithers those of few queries to 1/127: four times that.
+ * weights spread evenly, whose square is 1/3, is 8e-6. AVX2 dithers them to 1/127: four times that.
  * This is the limit for the mean over shapes; one case may have no more than one score in it, and
  * LUCK times the limit. */
 enum { LUCK = 16 };

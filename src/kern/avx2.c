@@ -1,5 +1,5 @@
 #include "kern/avx2.h"
-#include "kern/avx2_few.h"
+#include "kern/avx2_low.h"
 
 static inline void score(const struct lk_avx2_dots *dots, const struct lk_tile *tile, const struct lk_queries *q, float *s,
                          size_t stride) {
@@ -32,12 +32,12 @@ static void accumulate_tile_avxvnni(const struct lk_tile *tile, const float *p, 
 }
 
 static void score_avx2(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
-    if (lk_avx2_is_few(rows->codec, q->n_q)) lk_avx2_few_score(rows, q, s, stride);
+    if (lk_avx2_is_low(rows->codec)) lk_avx2_low_score(rows, q, s, stride);
     else lk_score_tiles(rows, q, s, stride, score_tile_avx2);
 }
 
 static void accumulate_avx2(const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
-    if (lk_avx2_is_few(rows->codec, n_q)) lk_avx2_few_accumulate(rows, p, stride, n_q, acc);
+    if (lk_avx2_is_low(rows->codec)) lk_avx2_low_accumulate(rows, p, stride, n_q, acc);
     else lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_tile_avx2);
 }
 

@@ -31,10 +31,10 @@ enum { LK_AVX2_QUERIES = 4 }; /* most queries of one dot product below */
 
 /* Dot products of n <= LK_AVX2_QUERIES queries with a tile's bytes. */
 struct lk_avx2_dots {
-    /* dot[i][t] = sum over channels of q8[i * pad + c] * cell(t, c). top: the largest byte, at most 127. */
-    void (*k8)(const uint8_t *cells, int d_head, int top, const int8_t *q8, int pad, int n, int32_t dot[][LK_TILE]);
+    /* dot[i][t] = sum over channels of q8[i * pad + c] * cell(t, c). NULL where avx2_low.h's kernels do without. */
+    void (*k8)(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n, int32_t dot[][LK_TILE]);
 
-    /* The same for 16-bit queries and any bytes. */
+    /* The same for 16-bit queries. */
     void (*k16)(const uint8_t *cells, int d_head, const int16_t *q16, int pad, int n, int32_t dot[][LK_TILE]);
 
     /* dot[i][c] = sum over tokens of p16[i][t] * cell(t, c) for the n_channel (a multiple of 8)

@@ -43,7 +43,7 @@ void lk_avx2_row_score(const struct lk_avx2_dots *dots, const struct lk_tile *ti
     for (int i0 = 0; i0 < q->n_q; i0 += LK_AVX2_QUERIES) {
         int n = q->n_q - i0 < LK_AVX2_QUERIES ? q->n_q - i0 : LK_AVX2_QUERIES;
         if (cells.fine) dots->k16(cells.byte, d, q->q16 + (size_t)i0 * pad, pad, n, dot);
-        else dots->k8(cells.byte, d, cells.top, q->q8 + (size_t)i0 * pad, pad, n, dot);
+        else dots->k8(cells.byte, d, q->q8 + (size_t)i0 * pad, pad, n, dot);
         if (cells.rows.mean.code) find_offset(&cells.rows.mean, q, i0, n, offset);
         for (int j = 0; j < n; j++) {
             int i = i0 + j;

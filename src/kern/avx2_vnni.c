@@ -88,8 +88,7 @@ VNNI static void dot_k_any(const uint8_t *cells, int d_head, const struct operan
     if (n == 4) dot_k(cells, d_head, x, 4, out);
 }
 
-VNNI static void k8(const uint8_t *cells, int d_head, int top, const int8_t *q8, int pad, int n, int32_t out[][LK_TILE]) {
-    (void)top;
+VNNI static void k8(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n, int32_t out[][LK_TILE]) {
     struct operand x = {NULL, q8, pad};
     dot_k_any(cells, d_head, &x, n, out);
 }

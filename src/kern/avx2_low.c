@@ -1,4 +1,4 @@
-#include "kern/avx2_few.h"
+#include "kern/avx2_low.h"
 
 #include "kern/avx2_row.h"
 
@@ -268,7 +268,7 @@ static void score4(int n, const struct levels *levels, const struct lk_rows *run
 
 static score_run *const score_of[] = {NULL, score1, score2, score3, score4};
 
-void lk_avx2_few_score(const struct lk_rows *run, const struct lk_queries *q, float *s, size_t stride) {
+void lk_avx2_low_score(const struct lk_rows *run, const struct lk_queries *q, float *s, size_t stride) {
     struct levels levels = find_levels(run->codec);
     for (int i = 0; i < q->n_q; i += LK_AVX2_QUERIES) {
         int n = q->n_q - i < LK_AVX2_QUERIES ? q->n_q - i : LK_AVX2_QUERIES;
@@ -425,7 +425,7 @@ static void accumulate(const struct levels *levels, const struct lk_rows *run, c
     }
 }
 
-void lk_avx2_few_accumulate(const struct lk_rows *run, const float *p, size_t stride, int n_q, float *acc) {
+void lk_avx2_low_accumulate(const struct lk_rows *run, const float *p, size_t stride, int n_q, float *acc) {
     struct levels levels = find_levels(run->codec);
     for (int i = 0; i < n_q; i += LK_AVX2_QUERIES)
         accumulate(&levels, run, p + i * stride, stride, n_q - i < LK_AVX2_QUERIES ? n_q - i : LK_AVX2_QUERIES, acc + (size_t)i * run->d_head);
