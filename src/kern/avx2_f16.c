@@ -49,44 +49,53 @@ void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, f
     }
 }
 
-/* `octets` (1 or 2) times 8 channels of n queries over all of the tile's rows. */
+/* `octets` (1 or 2) times 8 channels of n queries over all of the tile's rows. Even rows and odd ones have sums of their own:
+ * a sum waits for the one before it longer than the others take. */
 LK_INLINE void add_channels(const uint16_t *x, int d, int rows, const float *p, size_t stride, int n, int octets, float *acc) {
-    __m256 sum[QUERIES][2];
+    __m256 sum[2][QUERIES][2];
     LK_UNROLL
-    for (int i = 0; i < n; i++) {
-        sum[i][0] = _mm256_loadu_ps(acc + (size_t)i * d);
-        sum[i][1] = octets == 2 ? _mm256_loadu_ps(acc + (size_t)i * d + 8) : sum[i][0];
-    }
-    for (int t = 0; t < rows; t++) {
-        __m256 a = load8(x + (size_t)t * d), b = octets == 2 ? load8(x + (size_t)t * d + 8) : a;
+    for (int i = 0; i < n; i++)
         LK_UNROLL
-        for (int i = 0; i < n; i++) {
-            __m256 weight = _mm256_broadcast_ss(p + i * stride + t);
-            sum[i][0] = _mm256_fmadd_ps(a, weight, sum[i][0]);
-            if (octets == 2) sum[i][1] = _mm256_fmadd_ps(b, weight, sum[i][1]);
+        for (int k = 0; k < octets; k++) sum[0][i][k] = _mm256_loadu_ps(acc + (size_t)i * d + 8 * k), sum[1][i][k] = _mm256_setzero_ps();
+    for (int t = 0; t < rows; t += 2) { /* behind the last row there is none, but its weight is 0 */
+        LK_UNROLL
+        for (int odd = 0; odd < 2; odd++) {
+            __m256 cell[2];
+            LK_UNROLL
+            for (int k = 0; k < octets; k++) cell[k] = load8(x + (size_t)(t + odd < rows ? t + odd : t) * d + 8 * k);
+            LK_UNROLL
+            for (int i = 0; i < n; i++) {
+                __m256 weight = _mm256_broadcast_ss(p + i * stride + t + odd);
+                LK_UNROLL
+                for (int k = 0; k < octets; k++) sum[odd][i][k] = _mm256_fmadd_ps(cell[k], weight, sum[odd][i][k]);
+            }
         }
     }
     LK_UNROLL
-    for (int i = 0; i < n; i++) {
-        _mm256_storeu_ps(acc + (size_t)i * d, sum[i][0]);
-        if (octets == 2) _mm256_storeu_ps(acc + (size_t)i * d + 8, sum[i][1]);
+    for (int i = 0; i < n; i++)
+        LK_UNROLL
+        for (int k = 0; k < octets; k++) _mm256_storeu_ps(acc + (size_t)i * d + 8 * k, _mm256_add_ps(sum[0][i][k], sum[1][i][k]));
+}
+
+/* first: of those queries that the tile is read for, so that others need not fetch again what comes after it. */
+LK_INLINE void add_queries(const struct lk_tile *tile, const float *p, size_t stride, int n, bool first, float *acc) {
+    enum { PIECE = 16 };
+    int d = tile->d_head;
+    const uint16_t *x = lk_f16_row(tile->head, d, tile->row0);
+    for (int c = 0; c < d; c += PIECE) {
+        size_t from = (size_t)c * tile->n * sizeof *x; /* evenly: cores wait where they have asked for too many lines */
+        if (first) lk_tile_fetch(tile, from, from + PIECE * tile->n * sizeof *x);
+        if (c + PIECE <= d) add_channels(x + c, d, tile->n, p, stride, n, 2, acc + c);
+        else add_channels(x + c, d, tile->n, p, stride, n, 1, acc + c);
     }
 }
 
-LK_INLINE void add_queries(const struct lk_tile *tile, const float *p, size_t stride, int n, float *acc) {
-    int d = tile->d_head, c = 0;
-    const uint16_t *x = lk_f16_row(tile->head, d, tile->row0);
-    for (; c + 16 <= d; c += 16) add_channels(x + c, d, tile->n, p, stride, n, 2, acc + c);
-    if (c < d) add_channels(x + c, d, tile->n, p, stride, n, 1, acc + c);
-}
-
 void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q, float *acc) {
-    lk_tile_fetch(tile, 0, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
     for (int i = 0; i < n_q; i += QUERIES) {
         const float *weight = p + i * stride;
         float *out = acc + (size_t)i * tile->d_head;
-        if (n_q - i == 1) add_queries(tile, weight, stride, 1, out);
-        else if (n_q - i == 2) add_queries(tile, weight, stride, 2, out);
-        else add_queries(tile, weight, stride, 3, out);
+        if (n_q - i == 1) add_queries(tile, weight, stride, 1, i == 0, out);
+        else if (n_q - i == 2) add_queries(tile, weight, stride, 2, i == 0, out);
+        else add_queries(tile, weight, stride, 3, i == 0, out);
     }
 }
