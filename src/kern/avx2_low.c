@@ -111,8 +111,8 @@ struct few {
     __m256i begin[QUADS / 4][LK_AVX2_QUERIES]; /* by a window's first channel / 16: where its sums begin  */
     __m256  middle[LK_AVX2_QUERIES];           /* what levels around zero would still take off            */
     __m256  scale8[LK_AVX2_QUERIES];           /* in all lanes                                            */
-    const int16_t *q16;                        /* [n][lk_queries_pad(d_head)]                             */
-    __m128  scale16;                           /* of the queries, 0 behind them                           */
+    const int16_t *q16;                        /* [n][lk_queries_pad(d_head)], set where tiles have means */
+    __m128  scale16;                           /* of the queries, 0 behind them; as q16                   */
     int     beside;                            /* groups of a window, whose products are summed in 16 bits */
 };
 
@@ -163,6 +163,7 @@ static void spread(const struct lk_queries *q, int i0, int n, const struct level
         few->middle[i] = _mm256_set1_ps((0.5f * (float)levels->top - (float)levels->middle) * (float)q->sum8[i0 + i]);
         few->scale8[i] = _mm256_set1_ps(q->scale8[i0 + i]);
     }
+    if (!q->q16) return; /* of a codec without means */
     few->q16 = q->q16 + (size_t)i0 * pad;
     few->scale16 = scales16(q, i0, n);
 }
