@@ -1,5 +1,6 @@
 /* Every family's graph against libllama's forward pass on the same file. */
 #include "model/model.h"
+#include "model/split.h"
 
 #include "base/quiet.h"
 #include "tiny_gguf.h"
@@ -216,6 +217,38 @@ static void check_quantised(const char *path, const char *name, int n, double re
     unlink(oracle);
 }
 
+/* Matrices in two parts (model/split.h) hold the same weights, so they come as near to exact products as the file's own layout;
+ * both round what they multiply to 8 bits. */
+static void two_parts_are_as_exact(void **state) {
+    (void)state;
+    char path[256], oracle[256];
+    temp_path(path, "parts");
+    temp_path(oracle, "oracle");
+    assert_true(tiny_gguf_write(path, tiny_preset("qwen2-q4_1")) && write_f32_copy(path, oracle));
+    double whole = compare(path, &(struct lk_net_opts){.no_repack = true}, oracle, N_TOK, "Q4_1 and f32"), parts = compare(path, NULL, oracle, N_TOK, "in two parts and f32");
+    unlink(path), unlink(oracle);
+    assert_true(parts <= 1.5 * whole);
+}
+
+static void parts_have_the_weights_of_the_whole(void **state) {
+    (void)state;
+    enum { N_IN = 3 * LK_OFFSET_BLOCK, N_OUT = 37 };
+    static float w[N_OUT * N_IN], whole[N_OUT][N_IN], part[N_OUT][N_IN];
+    uint8_t rows[N_OUT * N_IN], q4_0[N_OUT * N_IN];
+    uint16_t offset[2 * LK_OFFSET_TILE * 3];
+    assert_true(lk_offset_count(N_IN, N_OUT) == sizeof offset / sizeof *offset);
+    for (int i = 0; i < N_OUT * N_IN; i++) w[i] = sinf((float)(i * i)) * expf((float)(i % 7) - 3) + (float)(i % 5);
+    ggml_quantize_chunk(GGML_TYPE_Q4_1, w, rows, 0, N_OUT, N_IN, NULL);
+    lk_split_rows(rows, N_IN, N_OUT, q4_0, offset);
+    ggml_get_type_traits(GGML_TYPE_Q4_1)->to_float(rows, whole[0], N_OUT * N_IN);
+    ggml_get_type_traits(GGML_TYPE_Q4_0)->to_float(q4_0, part[0], N_OUT * N_IN);
+    for (int o = 0; o < N_OUT; o++)
+        for (int i = 0; i < N_IN; i++) {
+            float more = ggml_fp16_to_fp32(offset[lk_offset_index(N_IN, i / LK_OFFSET_BLOCK, o)]);
+            assert_true(fabsf(part[o][i] + more - whole[o][i]) <= fabsf(more) / 2048 + 1e-6f);
+        }
+}
+
 static void families_agree_with_libllama(void **state) {
     (void)state;
     for (const struct tiny_spec *s = tiny_presets; s->name; s++) {
@@ -267,6 +300,8 @@ int main(void) {
     lk_quiet();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_agree_with_libllama),
+        cmocka_unit_test(parts_have_the_weights_of_the_whole),
+        cmocka_unit_test(two_parts_are_as_exact),
         cmocka_unit_test(smollm2_agrees),
         cmocka_unit_test(qwen25_agrees),
         cmocka_unit_test(gemma3_agrees),

@@ -28,6 +28,7 @@ const struct tiny_spec tiny_presets[] = {
     {.name = "gpt2-80", .arch = "gpt2", .n_layer = 2, .n_head = 4, .n_head_kv = 4, .d_head = 80, .n_ff = 512, .n_vocab = 320, .n_ctx = 128, .untied = true, .seed = 19},
     {.name = "llama-spm", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_ctx = 256, .tokenizer = TINY_SPM, .seed = 20},
     {.name = "qwen2-bpe", .arch = "qwen2", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_ctx = 256, .biases = true, .tokenizer = TINY_BPE, .seed = 21},
+    {.name = "qwen2-q4_1", .arch = "qwen2", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 2112, .n_vocab = 328, .n_ctx = 256, .untied = true, .biases = true, .type = GGML_TYPE_Q4_1, .seed = 22},
     {0},
 };
 

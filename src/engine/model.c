@@ -40,7 +40,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     pthread_mutex_init(&model->lock, NULL);
     model->n_thread = choose_threads(opts->n_threads);
     model->kern = kern;
-    struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32, .no_mmap = opts->no_mmap, .no_repack = opts->no_repack,
+    struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32, .no_mmap = opts->no_mmap, .no_repack = opts->no_repack, .kern = kern,
                               .progress = opts->progress, .user = opts->user};
     lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);

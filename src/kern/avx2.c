@@ -57,7 +57,8 @@ const struct lk_kern lk_kern_avx2 = {.name = "avx2",
                                      .decode = lk_avx2_decode,
                                      .max = lk_avx2_max,
                                      .exp_sum = lk_avx2_exp_sum,
-                                     .gelu_layer = lk_avx2_gelu_layer};
+                                     .gelu_layer = lk_avx2_gelu_layer,
+                                     .add_offsets = lk_avx2_add_offsets};
 
 const struct lk_kern lk_kern_avxvnni = {.name = "avxvnni",
                                         .score = score_avxvnni,
@@ -67,4 +68,5 @@ const struct lk_kern lk_kern_avxvnni = {.name = "avxvnni",
                                         .decode = lk_avx2_decode,
                                         .max = lk_avx2_max,
                                         .exp_sum = lk_avx2_exp_sum,
-                                        .gelu_layer = lk_avx2_gelu_layer};
+                                        .gelu_layer = lk_avx2_gelu_layer,
+                                        .add_offsets = lk_avx2_add_offsets};

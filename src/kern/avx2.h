@@ -73,6 +73,7 @@ void lk_avx2_score_turned(const float *k, int d, const struct lk_turns *turns, c
 
 /* avx2_gelu.c */
 void lk_avx2_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
+void lk_avx2_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out, int first, int n, float *y);
 
 /* avx2_softmax.c */
 float lk_avx2_max(const float *s, int n);

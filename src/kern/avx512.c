@@ -75,7 +75,8 @@ const struct lk_kern lk_kern_avx512 = {.name = "avx512",
                                        .decode = lk_avx2_decode,
                                        .max = lk_avx512_max,
                                        .exp_sum = lk_avx512_exp_sum,
-                                       .gelu_layer = lk_avx2_gelu_layer};
+                                       .gelu_layer = lk_avx2_gelu_layer,
+                                       .add_offsets = lk_avx2_add_offsets};
 
 const struct lk_kern lk_kern_avx512vbmi = {.name = "avx512vbmi",
                                            .score = score_avx512vbmi,
@@ -85,7 +86,8 @@ const struct lk_kern lk_kern_avx512vbmi = {.name = "avx512vbmi",
                                            .decode = lk_avx2_decode,
                                            .max = lk_avx512_max,
                                            .exp_sum = lk_avx512_exp_sum,
-                                           .gelu_layer = lk_avx2_gelu_layer};
+                                           .gelu_layer = lk_avx2_gelu_layer,
+                                           .add_offsets = lk_avx2_add_offsets};
 
 const struct lk_kern lk_kern_amx = {.name = "amx",
                                     .enter = lk_avx512_amx_enter,
@@ -97,4 +99,5 @@ const struct lk_kern lk_kern_amx = {.name = "amx",
                                     .decode = lk_avx2_decode,
                                     .max = lk_avx512_max,
                                     .exp_sum = lk_avx512_exp_sum,
-                                    .gelu_layer = lk_avx2_gelu_layer};
+                                    .gelu_layer = lk_avx2_gelu_layer,
+                                    .add_offsets = lk_avx2_add_offsets};

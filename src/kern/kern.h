@@ -96,6 +96,18 @@ struct lk_turns {
 static inline int lk_turns_first(const struct lk_turns *turns, int pair) { return turns->halves ? pair : 2 * pair; }
 static inline int lk_turns_second(const struct lk_turns *turns, int pair) { return turns->halves ? pair + turns->n_pair : 2 * pair + 1; }
 
+enum { LK_OFFSET_BLOCK = 32, LK_OFFSET_TILE = 32 };
+
+/* Offsets are read tile after tile of outputs, so they lie like that: [tile][n_in / LK_OFFSET_BLOCK][LK_OFFSET_TILE], a cache line
+ * for a block. */
+static inline size_t lk_offset_index(int64_t n_in, int64_t block, int64_t output) {
+    int64_t tile = output / LK_OFFSET_TILE;
+    return (size_t)((tile * (n_in / LK_OFFSET_BLOCK) + block) * LK_OFFSET_TILE + output % LK_OFFSET_TILE);
+}
+
+/* Half floats that n_out outputs take; those behind the last output are not read. */
+static inline size_t lk_offset_count(int64_t n_in, int64_t n_out) { return lk_offset_index(n_in, 0, (n_out + LK_OFFSET_TILE - 1) / LK_OFFSET_TILE * LK_OFFSET_TILE); }
+
 struct lk_kern {
     const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon" */
 
@@ -131,6 +143,11 @@ struct lk_kern {
     /* A layer of a small network: y[o] = gelu(sum over i < n_in of x[i] w[i][o]) for w [n_in][n_out] of half floats, y [n_out],
      * which is not x. gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as models are trained with it. (absorb/less.h) */
     void (*gelu_layer)(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
+
+    /* A product with weights that are one half float for LK_OFFSET_BLOCK inputs (model/split.h), added to outputs [first, first + n):
+     * y[t][o] += sum over blocks b of offset(b, o) (sum of x[t][i] over the block's inputs) for x [n_tok][n_in], y [n_tok][n_out];
+     * offset (b, o) lies at lk_offset_index, first is a multiple of LK_OFFSET_TILE. */
+    void (*add_offsets)(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out, int first, int n, float *y);
 };
 
 static inline void lk_kern_enter(const struct lk_kern *kern, struct lk_kern_state *before) {

@@ -81,6 +81,16 @@ static void gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, f
     }
 }
 
+static void add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out, int first, int n, float *y) {
+    for (int t = 0; t < n_tok; t++, x += n_in, y += n_out)
+        for (int b = 0; b < n_in / LK_OFFSET_BLOCK; b++) {
+            double sum = 0;
+            for (int i = 0; i < LK_OFFSET_BLOCK; i++) sum += x[b * LK_OFFSET_BLOCK + i];
+            for (int o = first; o < first + n; o++) y[o] += (float)(sum * lk_unhalf(offset[lk_offset_index(n_in, b, o)]));
+        }
+}
+
 const struct lk_kern lk_kern_reference = {
     .name = "reference", .score = score, .accumulate = accumulate, .score_turned = score_turned,
-    .encode = lk_codec_encode, .decode = lk_codec_decode, .max = max, .exp_sum = exp_sum, .gelu_layer = gelu_layer};
+    .encode = lk_codec_encode, .decode = lk_codec_decode, .max = max, .exp_sum = exp_sum, .gelu_layer = gelu_layer,
+    .add_offsets = add_offsets};

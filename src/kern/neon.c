@@ -20,4 +20,5 @@ static void accumulate(const struct lk_rows *rows, const float *p, size_t stride
 
 const struct lk_kern lk_kern_neon = {
     .name = "neon", .score = score, .accumulate = accumulate, .score_turned = lk_neon_score_turned, .encode = lk_neon_encode, .decode = lk_neon_decode,
-    .max = lk_neon_max, .exp_sum = lk_neon_exp_sum, .gelu_layer = lk_neon_gelu_layer};
+    .max = lk_neon_max, .exp_sum = lk_neon_exp_sum, .gelu_layer = lk_neon_gelu_layer,
+    .add_offsets = lk_neon_add_offsets};

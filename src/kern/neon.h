@@ -93,6 +93,7 @@ void lk_neon_score_turned(const float *k, int d, const struct lk_turns *turns, c
 
 /* neon_gelu.c */
 void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
+void lk_neon_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out, int first, int n, float *y);
 
 /* neon_softmax.c */
 float lk_neon_max(const float *s, int n);

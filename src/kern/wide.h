@@ -42,6 +42,16 @@ LK_WIDE lk_float8 lk_load_halves8(const uint16_t *x) {
 #endif
 }
 
+LK_WIDE float lk_load_half(const uint16_t *x) {
+#if defined(__AVX2__)
+    return _cvtsh_ss(*x);
+#else
+    __fp16 v;
+    memcpy(&v, x, sizeof v);
+    return (float)v;
+#endif
+}
+
 LK_WIDE void lk_store8(float *x, lk_float8 v) { memcpy(x, &v, sizeof v); }
 
 LK_WIDE lk_float8 lk_all8(float x) { return (lk_float8){x, x, x, x, x, x, x, x}; }

@@ -51,6 +51,7 @@ struct lk_pre {
     struct ggml_tensor *aux; /* what a parallel block needs in post (falcon's normed input), or NULL */
 };
 
+struct lk_kern;        /* kernels of this CPU (kern/kern.h) */
 struct lk_loader;      /* an open file during lk_net_open (loader.h) */
 struct lk_weights_map; /* where the tensors live: mapping, repack buffers, contexts (weights.c) */
 
@@ -65,6 +66,7 @@ struct lk_net {
     struct ggml_tensor     *rope_factors; /* [n_rot / 2] divisors of the rotation frequencies, or NULL */
     struct lk_layer        *layer; /* [n_layer] */
     struct lk_weights_map  *map;
+    const struct lk_kern   *kern; /* for what ggml has no operator for */
     uint64_t                n_param, file_bytes, weight_bytes;
     uint64_t                fingerprint; /* of header, tensor table and sampled data */
 };
@@ -89,6 +91,7 @@ enum { LK_LAYER_NODES = 64 };
 struct lk_net_opts {
     bool        f32;       /* dequantise matrices at load */
     bool        no_mmap, no_repack;
+    const struct lk_kern *kern; /* NULL: the fastest */
     lk_progress progress;
     void       *user;
 };

@@ -2,6 +2,7 @@
 #include "model/loader.h"
 
 #include "base/quiet.h"
+#include "kern/kern.h"
 #include "model/gguf_check.h"
 
 #include "gguf.h"
@@ -106,6 +107,7 @@ lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net
     if (opts) ld.opts = *opts;
     struct lk_net *net = lk_alloc(ledger, LK_FOR_OTHER, sizeof *net);
     if (!net) return lk_fail(err, LK_E_NOMEM, "no memory for the model");
+    net->kern = ld.opts.kern ? ld.opts.kern : lk_kern_choose(NULL);
     lk_status status = load(net, &ld, path, err);
     loader_close(&ld);
     if (status != LK_OK) {

@@ -1,4 +1,5 @@
 #include "model/loader.h"
+#include "model/split.h"
 
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
@@ -9,7 +10,7 @@
 
 enum {
     FROM_FILE = 0,  /* group of tensors kept as the file has them: mapped, or read with no_mmap */
-    AS_F32    = 1,  /* group of dequantised copies */
+    AS_F32    = 1,  /* group of dequantised copies, and of offsets (split.h) */
     REPACKED  = 2,  /* first group of layouts that only ggml's CPU matmuls understand */
     MAX_GROUP = 10,
 };
@@ -67,61 +68,94 @@ static void find_repack_types(struct lk_weights_map *map, ggml_backend_dev_t dev
     for (; list && *list && map->n_group < MAX_GROUP; list++) map->group[map->n_group++].buft = *list;
 }
 
-static int choose_group(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_bind *b, ggml_backend_dev_t dev) {
-    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
-    if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32)) return AS_F32;
-    if (b->use == LK_USE_MATRIX) {
-        const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
-        for (int g = REPACKED; g < map->n_group; g++) {
-            if (matmul_supported(dev, map->group[g].buft, type, ne)) return g;
-        }
+/* Where a tensor lies, and as what. A matrix that is not of its file's type there is kept in two parts (split.h). */
+struct place {
+    int            group;
+    enum ggml_type type;
+};
+
+static int find_repacked(const struct lk_weights_map *map, ggml_backend_dev_t dev, enum ggml_type type, const int64_t *ne) {
+    for (int g = REPACKED; g < map->n_group; g++) {
+        if (matmul_supported(dev, map->group[g].buft, type, ne)) return g;
     }
-    return FROM_FILE;
+    return -1;
 }
 
-static int64_t rows_of(const struct lk_loader *ld, const struct lk_bind *b) { return gguf_get_tensor_ne(ld->reader.gguf, b->id)[1]; }
+/* For a bound tensor, or for a matrix of ne as if it were one. */
+static struct place choose_place(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_bind *b, const int64_t *ne, ggml_backend_dev_t dev) {
+    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32)) return (struct place){AS_F32, GGML_TYPE_F32};
+    if (b->use != LK_USE_MATRIX) return (struct place){FROM_FILE, type};
+    int g = find_repacked(map, dev, type, ne);
+    if (g < 0 && type == GGML_TYPE_Q4_1) {
+        g = find_repacked(map, dev, GGML_TYPE_Q4_0, ne);
+        if (g >= 0) type = GGML_TYPE_Q4_0;
+    }
+    return (struct place){g < 0 ? FROM_FILE : g, type};
+}
 
-/* The group that all matrices of a join may lie in together; -1: they stay apart. */
-static int choose_joint(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_join *join, ggml_backend_dev_t dev) {
+static const int64_t *shape_of(const struct lk_loader *ld, const struct lk_bind *b) { return gguf_get_tensor_ne(ld->reader.gguf, b->id); }
+
+/* A tensor in its place, with its offsets where it is in two parts. */
+static struct ggml_tensor *create(struct lk_weights_map *map, struct place place, enum ggml_type file_type, int64_t ne0, int64_t ne1) {
+    struct ggml_tensor *t = ggml_new_tensor_2d(map->group[place.group].ctx, place.type, ne0, ne1);
+    if (place.group >= REPACKED && place.type != file_type) {
+        lk_split_pair(t, ggml_new_tensor_1d(map->group[AS_F32].ctx, GGML_TYPE_F16, (int64_t)lk_offset_count(ne0, ne1)));
+    }
+    return t;
+}
+
+/* The place that all matrices of a join may have together; its group is -1 where they stay apart. */
+static struct place choose_joint(const struct lk_weights_map *map, const struct lk_loader *ld, const struct lk_join *join, ggml_backend_dev_t dev) {
     const struct lk_bind *b = &ld->bind[join->first];
-    int group = choose_group(map, ld, b, dev);
-    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
-    int64_t ne[2] = {gguf_get_tensor_ne(ld->reader.gguf, b->id)[0], 0};
+    struct place first = choose_place(map, ld, b, shape_of(ld, b), dev);
+    int64_t ne[2] = {shape_of(ld, b)[0], 0};
     for (size_t i = 0; i < join->n; i++) {
-        if (gguf_get_tensor_type(ld->reader.gguf, b[i].id) != type || choose_group(map, ld, &b[i], dev) != group) return -1;
-        ne[1] += rows_of(ld, &b[i]);
+        struct place place = choose_place(map, ld, &b[i], shape_of(ld, &b[i]), dev);
+        bool alike = gguf_get_tensor_type(ld->reader.gguf, b[i].id) == gguf_get_tensor_type(ld->reader.gguf, b->id);
+        if (!alike || place.group != first.group || place.type != first.type) return (struct place){-1, first.type};
+        ne[1] += shape_of(ld, &b[i])[1];
     }
-    return group >= REPACKED && matmul_supported(dev, map->group[group].buft, type, ne) ? group : -1;
+    struct place joint = choose_place(map, ld, b, ne, dev);
+    return joint.group >= REPACKED ? joint : (struct place){-1, first.type};
 }
 
-/* A tensor with the rows of n bound ones, or with as many numbers as they have together. */
-static void create_joint(struct lk_weights_map *map, struct lk_loader *ld, int group, size_t first, size_t n, struct ggml_tensor **slot) {
-    struct lk_bind *b = &ld->bind[first];
-    const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
-    bool vector = b->use == LK_USE_VECTOR;
-    int64_t most = 0;
-    for (size_t i = 0; i < n; i++) {
-        most += vector ? gguf_get_tensor_ne(ld->reader.gguf, b[i].id)[0] : rows_of(ld, &b[i]);
+/* The matrix with the rows of n bound ones. */
+static void create_joint(struct lk_weights_map *map, struct lk_loader *ld, struct place place, const struct lk_join *join) {
+    struct lk_bind *b = &ld->bind[join->first];
+    int64_t rows = 0;
+    for (size_t i = 0; i < join->n; i++) {
+        rows += shape_of(ld, &b[i])[1];
         b[i].joined = true;
     }
-    enum ggml_type type = vector ? GGML_TYPE_F32 : gguf_get_tensor_type(ld->reader.gguf, b->id);
-    *slot = ggml_new_tensor_2d(map->group[group].ctx, type, vector ? most : ne[0], vector ? 1 : most);
+    *join->matrix = create(map, place, gguf_get_tensor_type(ld->reader.gguf, b->id), shape_of(ld, b)[0], rows);
+}
+
+/* The vector with as many numbers as the biases of n bound matrices have together. */
+static void create_joint_bias(struct lk_weights_map *map, struct lk_loader *ld, const struct lk_join *join) {
+    struct lk_bind *b = &ld->bind[join->first + join->n];
+    int64_t n = 0;
+    for (size_t i = 0; i < join->n; i++) {
+        n += shape_of(ld, &b[i])[0];
+        b[i].joined = true;
+    }
+    *join->bias = ggml_new_tensor_2d(map->group[AS_F32].ctx, GGML_TYPE_F32, n, 1);
 }
 
 static void create_joints(struct lk_weights_map *map, struct lk_loader *ld, ggml_backend_dev_t dev) {
     for (size_t i = 0; i < ld->n_join; i++) {
         const struct lk_join *join = &ld->join[i];
-        int group = choose_joint(map, ld, join, dev);
-        if (group < 0) continue;
-        create_joint(map, ld, group, join->first, join->n, join->matrix);
-        if (join->with_bias) create_joint(map, ld, AS_F32, join->first + join->n, join->n, join->bias);
+        struct place place = choose_joint(map, ld, join, dev);
+        if (place.group < 0) continue;
+        create_joint(map, ld, place, join);
+        if (join->with_bias) create_joint_bias(map, ld, join);
     }
 }
 
 /* Create every bound tensor in its group's context, without memory yet. A matrix that is also a table
  * (tied embeddings) is shared unless it is repacked. */
 static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld, ggml_backend_dev_t dev, lk_err *err) {
-    size_t overhead = (ld->n_bind + 1) * ggml_tensor_overhead();
+    size_t overhead = (2 * ld->n_bind + 1) * ggml_tensor_overhead(); /* tensors and offsets */
     for (int g = 0; g < map->n_group; g++) {
         map->group[g].ctx = ggml_init((struct ggml_init_params){.mem_size = overhead, .no_alloc = true});
         if (!map->group[g].ctx) return lk_fail(err, LK_E_NOMEM, "no memory for the tensor table");
@@ -131,15 +165,15 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         const struct lk_bind *b = &ld->bind[i];
         if (b->joined) continue;
         const char *name = gguf_get_tensor_name(ld->reader.gguf, b->id);
+        const int64_t *ne = shape_of(ld, b);
         enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
-        const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
-        int g = choose_group(map, ld, b, dev);
-        if (b->use == LK_USE_MATRIX && g < REPACKED && !matmul_supported(dev, ggml_backend_dev_buffer_type(dev), g == AS_F32 ? GGML_TYPE_F32 : type, ne)) {
+        struct place place = choose_place(map, ld, b, ne, dev);
+        if (b->use == LK_USE_MATRIX && place.group < REPACKED && !matmul_supported(dev, ggml_backend_dev_buffer_type(dev), place.type, ne)) {
             return lk_fail(err, LK_E_UNSUPPORTED, "tensor %s has type %s, which ggml's CPU backend cannot multiply by", name, ggml_type_name(type));
         }
-        struct ggml_tensor *t = ggml_get_tensor(map->group[g].ctx, name);
+        struct ggml_tensor *t = ggml_get_tensor(map->group[place.group].ctx, name);
         if (!t) {
-            t = ggml_new_tensor_2d(map->group[g].ctx, g == AS_F32 ? GGML_TYPE_F32 : type, ne[0], ne[1]);
+            t = create(map, place, type, ne[0], ne[1]);
             ggml_set_name(t, name);
         }
         *b->slot = t;
@@ -184,29 +218,52 @@ static bool bound_as_mapped(const struct lk_weights_map *map, const char *name) 
     return ggml_get_tensor(map->group[FROM_FILE].ctx, name) != NULL;
 }
 
-/* Set a joint tensor to its parts' rows, one part's after the other's. */
-static lk_status set_joint(struct lk_loader *ld, struct ggml_tensor *t, size_t first, size_t n, lk_err *err) {
-    size_t size = ggml_nbytes(t), at = 0;
-    bool vector = ld->bind[first].use == LK_USE_VECTOR;
+/* Copy a matrix that lies in the file's type `from` into its place. */
+static lk_status set_matrix(struct lk_loader *ld, struct ggml_tensor *t, enum ggml_type from, const void *rows, lk_err *err) {
+    size_t size = ggml_nbytes(t);
+    if (t->type == from) {
+        ggml_backend_tensor_set(t, rows, 0, size);
+        return LK_OK;
+    }
+    void *part = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
+    if (!part) return lk_fail(err, LK_E_NOMEM, "no memory for %zu MiB of weights", size >> 20);
+    lk_split_rows(rows, t->ne[0], t->ne[1], part, lk_split_offset(t)->data);
+    ggml_backend_tensor_set(t, part, 0, size);
+    lk_release(ld->ledger, LK_FOR_OTHER, part, size);
+    return LK_OK;
+}
+
+/* Set a joint matrix to its parts' rows, one part's after the other's. */
+static lk_status set_joint(struct lk_loader *ld, const struct lk_join *join, lk_err *err) {
+    const struct lk_bind *b = &ld->bind[join->first];
+    struct ggml_tensor *t = *join->matrix;
+    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    size_t size = ggml_row_size(type, t->ne[0]) * (size_t)t->ne[1], at = 0;
     char *rows = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
     if (!rows) return lk_fail(err, LK_E_NOMEM, "no memory for %zu MiB of weights", size >> 20);
-    for (size_t i = first; i < first + n; i++) {
-        int64_t id = ld->bind[i].id;
-        enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, id);
-        size_t bytes = gguf_get_tensor_size(ld->reader.gguf, id);
-        if (vector && type != GGML_TYPE_F32) {
-            int64_t count = gguf_get_tensor_ne(ld->reader.gguf, id)[0];
-            ggml_get_type_traits(type)->to_float(file_data(ld, id), (float *)(rows + at), count);
-            at += (size_t)count * sizeof(float);
-        } else {
-            memcpy(rows + at, file_data(ld, id), bytes);
-            at += bytes;
-        }
-        lk_mapping_forget(&ld->file, file_data(ld, id), bytes);
+    for (size_t i = 0; i < join->n; i++) {
+        size_t bytes = gguf_get_tensor_size(ld->reader.gguf, b[i].id);
+        memcpy(rows + at, file_data(ld, b[i].id), bytes);
+        at += bytes;
+        lk_mapping_forget(&ld->file, file_data(ld, b[i].id), bytes);
     }
-    ggml_backend_tensor_set(t, rows, 0, size);
+    lk_status status = set_matrix(ld, t, type, rows, err);
     lk_release(ld->ledger, LK_FOR_OTHER, rows, size);
-    return LK_OK;
+    return status;
+}
+
+static void set_joint_bias(struct lk_loader *ld, const struct lk_join *join) {
+    const struct lk_bind *b = &ld->bind[join->first + join->n];
+    float *to = (*join->bias)->data;
+    for (size_t i = 0; i < join->n; i++) {
+        int64_t n = shape_of(ld, &b[i])[0];
+        enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b[i].id);
+        const void *from = file_data(ld, b[i].id);
+        if (type == GGML_TYPE_F32) memcpy(to, from, (size_t)n * sizeof *to);
+        else ggml_get_type_traits(type)->to_float(from, to, n);
+        lk_mapping_forget(&ld->file, from, gguf_get_tensor_size(ld->reader.gguf, b[i].id));
+        to += n;
+    }
 }
 
 static lk_status fill_joints(struct lk_loader *ld, lk_err *err) {
@@ -214,8 +271,8 @@ static lk_status fill_joints(struct lk_loader *ld, lk_err *err) {
     for (size_t i = 0; status == LK_OK && i < ld->n_join; i++) {
         const struct lk_join *join = &ld->join[i];
         if (!ld->bind[join->first].joined) continue;
-        status = set_joint(ld, *join->matrix, join->first, join->n, err);
-        if (status == LK_OK && join->with_bias) status = set_joint(ld, *join->bias, join->first + join->n, join->n, err);
+        status = set_joint(ld, join, err);
+        if (join->with_bias) set_joint_bias(ld, join);
     }
     return status;
 }
@@ -236,12 +293,14 @@ static lk_status fill(struct lk_weights_map *map, struct lk_loader *ld, lk_err *
             }
             done += ggml_nbytes(t);
             int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
-            if (mapped || id < 0) continue; /* joint ones have no name */
+            if (mapped || id < 0) continue; /* joint ones and offsets have no name */
             const void *data = file_data(ld, id);
+            enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, id);
             if (g == AS_F32) {
-                dequantise(t, gguf_get_tensor_type(ld->reader.gguf, id), data);
+                dequantise(t, type, data);
             } else {
-                ggml_backend_tensor_set(t, data, 0, ggml_nbytes(t));
+                lk_status status = set_matrix(ld, t, type, data, err);
+                if (status != LK_OK) return status;
             }
             if (map->group[FROM_FILE].buft || !bound_as_mapped(map, t->name)) {
                 lk_mapping_forget(&map->file, data, gguf_get_tensor_size(ld->reader.gguf, id));

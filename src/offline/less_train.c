@@ -1,6 +1,7 @@
 /* Training LESS: examples are collected once, then each layer learns by itself (LESS, section 3.2). */
 #include "codec/half.h"
 #include "engine/absorb.h"
+#include "model/blocks.h"
 #include "offline/less_net.h"
 #include "sidecar/sidecar.h"
 
@@ -155,7 +156,7 @@ static lk_status read_wo(struct training *t, int layer, lk_err *err) {
     if (status == LK_OK) {
         g.x_in = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, n_in, n_in);
         ggml_set_input(g.x_in);
-        g.x_out = ggml_mul_mat(g.ctx, l->wo, g.x_in);
+        g.x_out = lk_linear(t->model->net, g.ctx, l->wo, NULL, g.x_in);
         ggml_set_output(g.x_out);
         ggml_build_forward_expand(g.graph, g.x_out);
         status = lk_graph_finish(&g, &t->ledger, err);
