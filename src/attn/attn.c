@@ -11,7 +11,7 @@
 enum { PAD = LK_TILE }; /* room for what kernels write past a tile's rows */
 
 struct scratch {
-    float *score;   /* [LK_ATTN_QUERIES][PAD + LK_ATTN_CHUNK + PAD] */
+    float *score;   /* [queries][PAD + chunk + PAD]: LK_ATTN_QUERIES with the least chunk, half as many with longer ones */
     float *tile;    /* [LK_ATTN_QUERIES][LK_TILE] */
     float *query;   /* [LK_ATTN_QUERIES][d_head] in a level's domain */
     float *form;    /* memory of struct lk_queries */
@@ -22,10 +22,12 @@ struct scratch {
 
 static size_t form_floats(int d_head) { return (lk_queries_bytes(LK_ATTN_QUERIES, d_head) + 63) / 64 * 16; }
 
-enum { SCORE_STRIDE = PAD + LK_ATTN_CHUNK + PAD };
+enum { SCORES = LK_ATTN_QUERIES * (PAD + LK_ATTN_CHUNK + PAD) };
+
+_Static_assert(LK_ATTN_QUERIES / 2 * (PAD + LK_KERN_MOST_CHUNK + PAD) <= SCORES, "the longest chunk has room");
 
 size_t lk_attn_scratch_floats(int d_head) {
-    size_t n = LK_ATTN_QUERIES * (SCORE_STRIDE + LK_TILE + 3) + form_floats(d_head) +
+    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + form_floats(d_head) +
                (size_t)LK_ATTN_QUERIES * d_head * (1 + LK_MAX_STREAM_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -34,7 +36,7 @@ static struct scratch divide(float *mem, int d_head) {
     struct scratch s;
     s.form = mem;
     s.score = s.form + form_floats(d_head);
-    s.tile = s.score + LK_ATTN_QUERIES * SCORE_STRIDE;
+    s.tile = s.score + SCORES;
     s.query = s.tile + LK_ATTN_QUERIES * LK_TILE;
     s.acc = s.query + (size_t)LK_ATTN_QUERIES * d_head;
     s.max = s.acc + (size_t)LK_ATTN_QUERIES * d_head * LK_MAX_STREAM_LEVEL;
@@ -50,12 +52,20 @@ struct item {
     const struct lk_attn *attn;
     struct scratch        mem;
     int                   head, n_span, q0, n_each, n_q;
+    int                   chunk;       /* positions of a chunk             */
+    size_t                stride;      /* of a query's scores              */
     int                   d;           /* room for a query or sum in mem: the widest part */
     int64_t               from, to;
     int                   k_level;     /* level whose form of the queries is in mem.form; -1: none */
     struct lk_queries     queries;
     bool                  used[LK_MAX_STREAM_LEVEL]; /* V levels that mem.acc has something of */
 };
+
+static void set_queries(struct item *item, int n, int chunk) {
+    item->n_q = n;
+    item->chunk = chunk;
+    item->stride = PAD + (size_t)chunk + PAD;
+}
 
 static int head_of(const struct item *item, int i) { return item->head + i / item->n_each; }
 static int query_in_head(const struct item *item, int i) { return item->q0 + i % item->n_each; }
@@ -99,7 +109,7 @@ static int queries_of_part(const struct item *item, const struct lk_level *level
 
 /* Add to scores of n_row rows what their mean adds, where latents have one: q.mean, for queries [first, first + n). */
 static void add_mean(const struct item *item, const struct lk_level *level, int first, int n, float *score, int64_t n_row) {
-    for (int i = first; level->basis && level->basis->mean && i < first + n; i++, score += SCORE_STRIDE) {
+    for (int i = first; level->basis && level->basis->mean && i < first + n; i++, score += item->stride) {
         int head = head_of(item, i), d = item->attn->d_head;
         const float *mean = lk_basis_mean(level->basis, head / level->n_head, head % level->n_head, d), *q = query_of(item, i);
         float more = 0;
@@ -136,13 +146,13 @@ static void score_rows(const struct item *item, int level, const struct lk_run *
     int first, n_q = queries_of_part(item, of, part, &first), inside = run->inside;
     struct lk_queries queries = lk_queries_some(&item->queries, first, n_q);
     struct lk_rows rows = lk_run_rows(run, part);
-    float *score = chunk + (size_t)first * SCORE_STRIDE;
+    float *score = chunk + (size_t)first * item->stride;
     if (!inside) { /* what is written past the rows is overwritten by the next ones, or padding */
-        score_part(item, of, &rows, &queries, view, at, first, score, SCORE_STRIDE);
+        score_part(item, of, &rows, &queries, view, at, first, score, item->stride);
         return;
     }
     score_part(item, of, &rows, &queries, view, at - inside, first, item->mem.tile, LK_TILE);
-    for (int i = 0; i < n_q; i++) memcpy(score + (size_t)i * SCORE_STRIDE, item->mem.tile + i * LK_TILE + inside, run->n * sizeof(float));
+    for (int i = 0; i < n_q; i++) memcpy(score + (size_t)i * item->stride, item->mem.tile + i * LK_TILE + inside, run->n * sizeof(float));
 }
 
 /* Scores of positions [pos, end) of a level. */
@@ -152,7 +162,7 @@ static void score_level(struct item *item, int level, int64_t level_first, int64
     struct lk_rope_view view = {.set = false};
     int64_t from = pos, ahead = level_first - lk_cache_position(k, level, 0, 0); /* of positions of the stream, by what was let go */
     float *score = item->mem.score + PAD;
-    struct lk_run run = {.most = of->unfold ? LK_TILE : LK_ATTN_CHUNK}; /* keys are brought back tile by tile */
+    struct lk_run run = {.most = of->unfold ? LK_TILE : item->chunk, .chunk = item->chunk}; /* keys are brought back tile by tile */
     int first_part, end_part = parts_of(item, of, &first_part);
     lk_run_begin(&run, k, level, first_part, end_part);
     for (; pos < end; pos += run.n) {
@@ -161,7 +171,7 @@ static void score_level(struct item *item, int level, int64_t level_first, int64
     }
     for (int part = first_part; !of->unfold && part < end_part; part++) {
         int first, n = queries_of_part(item, of, part, &first);
-        add_mean(item, of, first, n, score + (size_t)first * SCORE_STRIDE + (from - a), end - from);
+        add_mean(item, of, first, n, score + (size_t)first * item->stride + (from - a), end - from);
     }
 }
 
@@ -224,7 +234,7 @@ static void softmax_chunk(struct item *item, int i, int64_t a, int64_t b) {
     visible(item, i, &first, &last);
     if (first < a) first = a;
     if (last > b) last = b;
-    float *s = item->mem.score + (size_t)i * SCORE_STRIDE + PAD;
+    float *s = item->mem.score + (size_t)i * item->stride + PAD;
     int n = (int)(b - a), lo = (int)(first - a), hi = (int)(last - a);
     if (lo >= hi) {
         memset(s, 0, n * sizeof *s);
@@ -250,21 +260,21 @@ static void accumulate_rows(const struct item *item, int level, const struct lk_
     const struct lk_attn *attn = item->attn;
     int first, n_q = queries_of_part(item, &attn->v->level[level], part, &first);
     struct lk_rows rows = lk_run_rows(run, part);
-    const float *weight = chunk + (size_t)first * SCORE_STRIDE;
+    const float *weight = chunk + (size_t)first * item->stride;
     float *acc = sum_of(item, level, first);
     if (run->n % LK_TILE == 0) {
-        attn->kern->accumulate(&rows, weight, SCORE_STRIDE, n_q, acc);
+        attn->kern->accumulate(&rows, weight, item->stride, n_q, acc);
         return;
     }
     memset(item->mem.tile, 0, n_q * LK_TILE * sizeof(float)); /* within a tile: nothing of what is beside */
-    for (int i = 0; i < n_q; i++) memcpy(item->mem.tile + i * LK_TILE + run->inside, weight + (size_t)i * SCORE_STRIDE, run->n * sizeof(float));
+    for (int i = 0; i < n_q; i++) memcpy(item->mem.tile + i * LK_TILE + run->inside, weight + (size_t)i * item->stride, run->n * sizeof(float));
     attn->kern->accumulate(&rows, item->mem.tile, LK_TILE, n_q, acc);
 }
 
 /* What the rows of [pos, end) weigh together, for queries whose part of the level has a mean. */
 static void sum_weights(struct item *item, const struct lk_level *level, const float *chunk, int64_t n_row) {
     if (!level->basis || !level->basis->mean) return;
-    for (int i = 0; i < item->n_q; i++, chunk += SCORE_STRIDE)
+    for (int i = 0; i < item->n_q; i++, chunk += item->stride)
         for (int64_t t = 0; t < n_row; t++) item->mem.mean[i] += chunk[t];
 }
 
@@ -272,7 +282,7 @@ static void sum_weights(struct item *item, const struct lk_level *level, const f
 static void accumulate_level(struct item *item, int level, int64_t level_first, int64_t pos, int64_t end, int64_t a) {
     const struct lk_stream *v = item->attn->v;
     const float *weight = item->mem.score + PAD;
-    struct lk_run run = {.most = LK_ATTN_CHUNK, .whole = true};
+    struct lk_run run = {.most = item->chunk, .whole = true, .chunk = item->chunk};
     int first_part, end_part = parts_of(item, &v->level[level], &first_part);
     lk_run_begin(&run, v, level, first_part, end_part);
     sum_weights(item, &v->level[level], weight + (pos - a), end - pos);
@@ -350,7 +360,7 @@ static void finish_item(struct item *item, int range) {
 }
 
 /* Give the item its heads, its queries and the part of a range that they see. */
-static void set_item(struct item *item, const struct lk_cut *cut, int span, int range, int qtile) {
+static void set_item(struct item *item, const struct lk_cut *cut, int chunk, int span, int range, int qtile) {
     const struct lk_attn *attn = item->attn;
     const struct lk_stream *k = attn->k;
     int group = attn->n_head / attn->n_head_kv, left = attn->n_head_kv - span * cut->span;
@@ -358,7 +368,7 @@ static void set_item(struct item *item, const struct lk_cut *cut, int span, int 
     item->n_span = left < cut->span ? left : cut->span;
     item->q0 = qtile * cut->qtile;
     item->n_each = cut->n_query - item->q0 < cut->qtile ? cut->n_query - item->q0 : cut->qtile;
-    item->n_q = item->n_span * item->n_each;
+    set_queries(item, item->n_span * item->n_each, chunk);
     int64_t pos = k->n_tok - attn->n_tok, end = pos + (item->q0 + item->n_each - 1) / group + 1;
     int64_t oldest = pos + item->q0 / group - k->n_swa + 1;
     item->from = lk_cut_range(attn, cut, range);
@@ -373,17 +383,30 @@ static void set_item(struct item *item, const struct lk_cut *cut, int span, int 
     }
 }
 
+/* Few queries have the longer chunks that a table of kernels may want, unless the second-level cache would be full of what is fetched
+ * while a chunk is worked on. */
+static int choose_chunk(const struct lk_attn *attn, const struct lk_cut *cut) {
+    enum { MOST_AHEAD = 64 << 10 };
+    const struct lk_stream *k = attn->k;
+    int wanted = attn->kern->chunk, most = 0;
+    for (int level = 1; level < k->n_level; level++)
+        if (k->fill[level].rows > k->fill[most].rows) most = level;
+    size_t bytes = k->level[most].head_bytes * cut->span * wanted / k->rule[most].block_rows;
+    return wanted == 0 || cut->span * cut->n_query > LK_ATTN_QUERIES / 2 || bytes > MOST_AHEAD ? LK_ATTN_CHUNK : wanted;
+}
+
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     struct lk_cut cut = lk_cut_work(attn);
+    int chunk = choose_chunk(attn, &cut);
     int n_item = cut.n_span * cut.n_qtile * cut.n_range, d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
     struct lk_kern_state before;
     lk_kern_enter(attn->kern, &before);
     for (int i = (ith + nth - attn->turn % nth) % nth; i < n_item; i += nth) {
         int range = i / cut.n_span % cut.n_range;
-        set_item(&item, &cut, i % cut.n_span, range, i / cut.n_span / cut.n_range);
+        set_item(&item, &cut, chunk, i % cut.n_span, range, i / cut.n_span / cut.n_range);
         for (int64_t a = item.from, b; a < item.to; a = b) {
-            b = a + LK_ATTN_CHUNK < item.to ? lk_cut_on_grid(&cut, a + LK_ATTN_CHUNK, a + 1) : item.to;
+            b = a + chunk < item.to ? lk_cut_on_grid(&cut, a + chunk, a + 1) : item.to;
             score_chunk(&item, a, b);
             for (int q = 0; q < item.n_q; q++) softmax_chunk(&item, q, a, b);
             accumulate_chunk(&item, a, b);
@@ -437,7 +460,7 @@ static float *seen_scores(const struct item *item, int i, int64_t a, int64_t b, 
     if (last > b) last = b;
     *lo = (int)(first - a);
     *n = last > first ? (int)(last - first) : 0;
-    float *s = item->mem.score + (size_t)i * SCORE_STRIDE + PAD + *lo;
+    float *s = item->mem.score + (size_t)i * item->stride + PAD + *lo;
     if (*n) add_bias(item, i, s, first, *n);
     return s;
 }
@@ -450,7 +473,7 @@ static void sum_queries(struct item *item, int64_t first) {
         item->mem.sum[i] = 0;
     }
     for (int64_t a = first, b; a < attn->k->n_tok; a = b) {
-        b = a + LK_ATTN_CHUNK < attn->k->n_tok ? a + LK_ATTN_CHUNK : attn->k->n_tok;
+        b = a + item->chunk < attn->k->n_tok ? a + item->chunk : attn->k->n_tok;
         score_chunk(item, a, b);
         for (int i = 0; i < item->n_q; i++) {
             int lo, n;
@@ -510,7 +533,8 @@ void lk_attn_listen(const struct lk_attn *attn, int n_range, bool last, float *h
         int64_t tok = a - (k->n_tok - attn->n_tok); /* the first that sees a row of the chunk */
         if (last) tok = attn->n_tok - 1;
         for (item.q0 = tok > 0 ? (int)tok * group : 0; item.q0 < n_query; item.q0 += item.n_q) {
-            item.n_q = item.n_each = n_query - item.q0 < LK_ATTN_QUERIES ? n_query - item.q0 : LK_ATTN_QUERIES;
+            item.n_each = n_query - item.q0 < LK_ATTN_QUERIES ? n_query - item.q0 : LK_ATTN_QUERIES;
+            set_queries(&item, item.n_each, LK_ATTN_CHUNK);
             hear_chunk(&item, n_range, a, b, heard);
         }
     }
@@ -539,11 +563,12 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
     for (item.head = 0; item.head < attn->n_head_kv; item.head++) {
         for (item.q0 = tok * group; item.q0 < (tok + 1) * group; item.q0 += item.n_q, weight += item.n_q * n_pos) {
             int left = (tok + 1) * group - item.q0;
-            item.n_q = item.n_each = left < LK_ATTN_QUERIES ? left : LK_ATTN_QUERIES;
+            item.n_each = left < LK_ATTN_QUERIES ? left : LK_ATTN_QUERIES;
+            set_queries(&item, item.n_each, LK_ATTN_CHUNK);
             item.k_level = -1;
             sum_queries(&item, seen);
             for (int64_t a = seen, b; a < n_pos; a = b) {
-                b = a + LK_ATTN_CHUNK < n_pos ? a + LK_ATTN_CHUNK : n_pos;
+                b = a + item.chunk < n_pos ? a + item.chunk : n_pos;
                 score_chunk(&item, a, b);
                 for (int i = 0; i < item.n_q; i++) {
                     int lo, n;

@@ -17,6 +17,7 @@
 #include "cache/cache.h"
 #include "kern/kern.h"
 
+/* Queries of an item, at most; positions of a chunk, where kernels do not want more. */
 enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256 };
 
 struct lk_attn {

@@ -33,7 +33,7 @@ struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     rows.offset = part * level->head_bytes;
     rows.row0 = run->row0;
     rows.n = run->inside + run->n;
-    int ahead = LK_ATTN_CHUNK / rows.block_rows; /* blocks, in whole: what follows a chunk is fetched while that is worked on */
+    int ahead = run->chunk / rows.block_rows; /* blocks, in whole: what follows a chunk is fetched while that is worked on */
     if (ahead == 0) ahead = 1;
     rows.n_later = level->n_block - run->block - ahead;
     if (rows.n_later < 0) rows.n_later = 0;

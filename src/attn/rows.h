@@ -12,7 +12,8 @@
 struct lk_run {
     const struct lk_stream *stream;
     int     level, first_part, end_part; /* parts that will be read, in this order                         */
-    int     most;                        /* rows of a run; set by the caller, as is whole                  */
+    int     most;                        /* rows of a run; set by the caller, as are the next two          */
+    int     chunk;                       /* rows of a chunk                                                */
     bool    whole;                       /* runs end with a tile, unless they lie within one               */
     int64_t block;                       /* of the tile that has the first row                             */
     int     n_block, row0;               /* blocks that the run is in; the tile's first row in its block   */

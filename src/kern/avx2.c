@@ -50,6 +50,7 @@ static void accumulate_avxvnni(const struct lk_rows *rows, const float *p, size_
 }
 
 const struct lk_kern lk_kern_avx2 = {.name = "avx2",
+                                     .chunk = 512,
                                      .score = score_avx2,
                                      .accumulate = accumulate_avx2,
                                      .score_turned = lk_avx2_score_turned,

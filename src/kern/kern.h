@@ -108,7 +108,11 @@ static inline size_t lk_offset_index(int64_t n_in, int64_t block, int64_t output
 /* Half floats that n_out outputs take; those behind the last output are not read. */
 static inline size_t lk_offset_count(int64_t n_in, int64_t n_out) { return lk_offset_index(n_in, 0, (n_out + LK_OFFSET_TILE - 1) / LK_OFFSET_TILE * LK_OFFSET_TILE); }
 
+enum { LK_KERN_MOST_CHUNK = 512 };
+
 struct lk_kern {
+    int chunk; /* positions whose scores of few queries (attn/attn.h) are best found before their values are summed, a multiple of
+                  LK_TILE, at most LK_KERN_MOST_CHUNK; 0: whatever attention takes */
     const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon" */
 
     /* A thread calls score and accumulate between these two; NULL where there is nothing to do (lk_kern_enter). */

@@ -33,11 +33,13 @@ uint64_t lk_widened_bytes(const struct lk_net *net, int64_t n_tok) {
     return most;
 }
 
-struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *weight, struct ggml_tensor *bias, struct ggml_tensor *x) {
+struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *weight, struct ggml_tensor *bias,
+                              struct ggml_tensor *more, struct ggml_tensor *x) {
     if (better_wide(weight, x->ne[1])) weight = ggml_cast(ctx, weight, GGML_TYPE_F32);
     struct ggml_tensor *offset = lk_split_offset(weight), *y = ggml_mul_mat(ctx, weight, x);
-    if (offset) y = lk_split_add(ctx, net->kern, offset, x, y);
-    return bias ? ggml_add(ctx, y, bias) : y;
+    if (offset) y = lk_split_add(ctx, net->kern, offset, x, more, y);
+    if (bias) y = ggml_add(ctx, y, bias);
+    return more && !offset ? ggml_add(ctx, y, more) : y;
 }
 
 /* Heads [first, first + n) of a row of heads, x: [n_tok][heads * d_head] -> [n_tok][n][d_head]. */
@@ -67,40 +69,48 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer, 
     const struct lk_layer *l = &net->layer[layer];
     struct ggml_tensor *q, *k, *v;
     if (l->wqkv) {
-        struct ggml_tensor *all = lk_linear(net, ctx, l->wqkv, l->bqkv, x);
+        struct ggml_tensor *all = lk_linear(net, ctx, l->wqkv, l->bqkv, NULL, x);
+        v = heads_of(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
+        if (x->ne[1] == 1 && !l->q_norm && !l->k_norm) { /* one node instead of two; a single token's heads lie together before and after */
+            all = finish(net, ctx, layer, heads_of(ctx, all, 0, hp->n_head + hp->n_head_kv, hp->d_head), NULL, pos);
+            all = ggml_reshape_2d(ctx, all, (int64_t)hp->d_head * (hp->n_head + hp->n_head_kv), 1);
+            out->q = heads_of(ctx, all, 0, hp->n_head, hp->d_head);
+            out->k = heads_of(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
+            out->v = v;
+            return;
+        }
         q = heads_of(ctx, all, 0, hp->n_head, hp->d_head);
         k = heads_of(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
-        v = heads_of(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
     } else {
-        q = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wq, l->bq, x), hp->d_head, hp->n_head, x->ne[1]);
-        k = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wk, l->bk, x), hp->d_head, hp->n_head_kv, x->ne[1]);
-        v = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wv, l->bv, x), hp->d_head, hp->n_head_kv, x->ne[1]);
+        q = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wq, l->bq, NULL, x), hp->d_head, hp->n_head, x->ne[1]);
+        k = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wk, l->bk, NULL, x), hp->d_head, hp->n_head_kv, x->ne[1]);
+        v = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wv, l->bv, NULL, x), hp->d_head, hp->n_head_kv, x->ne[1]);
     }
     out->q = finish(net, ctx, layer, q, l->q_norm, pos);
     out->k = finish(net, ctx, layer, k, l->k_norm, pos);
     out->v = ggml_is_contiguous(v) ? v : ggml_cont(ctx, v);
 }
 
-static struct ggml_tensor *gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, enum ggml_glu_op op, struct ggml_tensor *x) {
+static struct ggml_tensor *gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, enum ggml_glu_op op, struct ggml_tensor *more, struct ggml_tensor *x) {
     if (l->ffn_gate_up) {
-        x = ggml_glu(ctx, lk_linear(net, ctx, l->ffn_gate_up, l->ffn_gate_up_b, x), op, false);
+        x = ggml_glu(ctx, lk_linear(net, ctx, l->ffn_gate_up, l->ffn_gate_up_b, NULL, x), op, false);
     } else {
-        struct ggml_tensor *gate = lk_linear(net, ctx, l->ffn_gate, l->ffn_gate_b, x);
-        x = ggml_glu_split(ctx, gate, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, x), op);
+        struct ggml_tensor *gate = lk_linear(net, ctx, l->ffn_gate, l->ffn_gate_b, NULL, x);
+        x = ggml_glu_split(ctx, gate, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, NULL, x), op);
     }
-    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, x);
+    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, more, x);
 }
 
-struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
-    return gated(net, ctx, l, GGML_GLU_OP_SWIGLU, x);
+struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *more, struct ggml_tensor *x) {
+    return gated(net, ctx, l, GGML_GLU_OP_SWIGLU, more, x);
 }
 
-struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
-    return gated(net, ctx, l, GGML_GLU_OP_GEGLU, x);
+struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *more, struct ggml_tensor *x) {
+    return gated(net, ctx, l, GGML_GLU_OP_GEGLU, more, x);
 }
 
-struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x) {
-    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, ggml_gelu(ctx, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, x)));
+struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *more, struct ggml_tensor *x) {
+    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, more, ggml_gelu(ctx, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, NULL, x)));
 }
 
 struct ggml_tensor *lk_embed_tokens(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *tok, struct ggml_tensor *pos) {
@@ -117,12 +127,12 @@ struct lk_pre lk_pre_rms(const struct lk_net *net, struct ggml_context *ctx, int
 
 struct ggml_tensor *lk_post_silu(const struct lk_net *net, struct ggml_context *ctx, int layer, const struct lk_pre *pre, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = ggml_add(ctx, lk_linear(net, ctx, l->wo, l->bo, attn), pre->x);
-    return ggml_add(ctx, lk_ffn_silu_gated(net, ctx, l, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps)), x);
+    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, pre->x, attn);
+    return lk_ffn_silu_gated(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
 }
 
 struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *x) {
-    x = lk_linear(net, ctx, net->output, net->output_b, lk_rms_norm(ctx, x, net->output_norm, net->hp.norm_eps));
+    x = lk_linear(net, ctx, net->output, net->output_b, NULL, lk_rms_norm(ctx, x, net->output_norm, net->hp.norm_eps));
     float cap = net->hp.logit_softcap;
     return cap == 0 ? x : ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0f / cap)), cap);
 }
@@ -136,10 +146,10 @@ struct lk_pre lk_pre_ln(const struct lk_net *net, struct ggml_context *ctx, int 
 
 struct ggml_tensor *lk_post_gelu(const struct lk_net *net, struct ggml_context *ctx, int layer, const struct lk_pre *pre, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = ggml_add(ctx, lk_linear(net, ctx, l->wo, l->bo, attn), pre->x);
-    return ggml_add(ctx, lk_ffn_gelu(net, ctx, l, lk_layer_norm(ctx, x, l->ffn_norm, l->ffn_norm_b, net->hp.norm_eps)), x);
+    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, pre->x, attn);
+    return lk_ffn_gelu(net, ctx, l, x, lk_layer_norm(ctx, x, l->ffn_norm, l->ffn_norm_b, net->hp.norm_eps));
 }
 
 struct ggml_tensor *lk_head_ln(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *x) {
-    return lk_linear(net, ctx, net->output, net->output_b, lk_layer_norm(ctx, x, net->output_norm, net->output_norm_b, net->hp.norm_eps));
+    return lk_linear(net, ctx, net->output, net->output_b, NULL, lk_layer_norm(ctx, x, net->output_norm, net->output_norm_b, net->hp.norm_eps));
 }

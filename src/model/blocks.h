@@ -9,9 +9,10 @@
 struct ggml_tensor *lk_rms_norm(struct ggml_context *ctx, struct ggml_tensor *x, struct ggml_tensor *weight, float eps);
 struct ggml_tensor *lk_layer_norm(struct ggml_context *ctx, struct ggml_tensor *x, struct ggml_tensor *weight, struct ggml_tensor *bias, float eps);
 
-/* weight x + bias; bias may be NULL. For many tokens, matrices of types that ggml multiplies slowly are
- * first widened to f32, in the graph's memory. */
-struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *weight, struct ggml_tensor *bias, struct ggml_tensor *x);
+/* weight x + bias + more; bias and more, which has the product's shape, may be NULL. For many tokens, matrices of types that ggml
+ * multiplies slowly are first widened to f32, in the graph's memory. */
+struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx, struct ggml_tensor *weight, struct ggml_tensor *bias,
+                              struct ggml_tensor *more, struct ggml_tensor *x);
 
 /* Rotate the heads of x [n_tok][n_head][d_head] to their positions as `layer` does; rope_mode is not -1. */
 struct ggml_tensor *lk_rope(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos);
@@ -19,11 +20,11 @@ struct ggml_tensor *lk_rope(const struct lk_net *net, struct ggml_context *ctx, 
 /* Fill q, k, v from the normed x; rotated where the family rotates, contiguous. */
 void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer, struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_pre *out);
 
-/* down(act(gate x) * up x) */
-struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x);
-struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x);
-/* down(gelu(up x)) */
-struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *x);
+/* down(act(gate x) * up x) + more, which may be NULL */
+struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *more, struct ggml_tensor *x);
+struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *more, struct ggml_tensor *x);
+/* down(gelu(up x)) + more, which may be NULL */
+struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx, const struct lk_layer *l, struct ggml_tensor *more, struct ggml_tensor *x);
 
 /* ---- whole pieces, as struct lk_family wants them ------------------------------------------- */
 

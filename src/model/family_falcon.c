@@ -35,8 +35,7 @@ static struct lk_pre pre(const struct lk_net *net, struct ggml_context *ctx, int
 
 static struct ggml_tensor *post(const struct lk_net *net, struct ggml_context *ctx, int layer, const struct lk_pre *pre, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = ggml_add(ctx, lk_ffn_gelu(net, ctx, l, pre->aux), lk_linear(net, ctx, l->wo, l->bo, attn));
-    return ggml_add(ctx, x, pre->x);
+    return lk_ffn_gelu(net, ctx, l, lk_linear(net, ctx, l->wo, l->bo, pre->x, attn), pre->aux);
 }
 
 const struct lk_family lk_family_falcon = {"falcon", load, lk_embed_tokens, pre, post, lk_head_ln};

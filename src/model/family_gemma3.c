@@ -66,8 +66,8 @@ static lk_status load(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
 static struct ggml_tensor *post(const struct lk_net *net, struct ggml_context *ctx, int layer, const struct lk_pre *pre, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
     float eps = net->hp.norm_eps;
-    struct ggml_tensor *x = ggml_add(ctx, lk_rms_norm(ctx, lk_linear(net, ctx, l->wo, l->bo, attn), l->attn_post_norm, eps), pre->x);
-    struct ggml_tensor *ffn = lk_ffn_gelu_gated(net, ctx, l, lk_rms_norm(ctx, x, l->ffn_norm, eps));
+    struct ggml_tensor *x = ggml_add(ctx, lk_rms_norm(ctx, lk_linear(net, ctx, l->wo, l->bo, NULL, attn), l->attn_post_norm, eps), pre->x);
+    struct ggml_tensor *ffn = lk_ffn_gelu_gated(net, ctx, l, NULL, lk_rms_norm(ctx, x, l->ffn_norm, eps));
     return ggml_add(ctx, lk_rms_norm(ctx, ffn, l->ffn_post_norm, eps), x);
 }
 

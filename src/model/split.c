@@ -22,10 +22,10 @@ void lk_split_pair(struct ggml_tensor *q4_0, struct ggml_tensor *offset) { q4_0-
 
 struct ggml_tensor *lk_split_offset(const struct ggml_tensor *matrix) { return matrix->op == GGML_OP_NONE ? matrix->src[0] : NULL; }
 
-/* A thread has some of the tokens, or where they are few, some tiles of the outputs. */
-static void add(struct ggml_tensor *sum, const struct ggml_tensor *y, const struct ggml_tensor *x, const struct ggml_tensor *offset, int thread, int n_thread, void *user) {
-    (void)y; /* the same memory */
+/* sum: y's place; src: y, x, offset, and perhaps more. A thread has some of the tokens, or where they are few, some tiles of the outputs. */
+static void add(struct ggml_tensor *sum, int thread, int n_thread, void *user) {
     const struct lk_kern *kern = user;
+    const struct ggml_tensor *x = sum->src[1], *offset = sum->src[2], *more = sum->src[3];
     int64_t n_tok = sum->ne[1], n_out = sum->ne[0], n_in = x->ne[0], n_tile = (n_out + LK_OFFSET_TILE - 1) / LK_OFFSET_TILE;
     bool by_token = n_tok >= 4 * n_thread;
     int64_t n = by_token ? n_tok : n_tile, first = n * thread / n_thread, last = n * (thread + 1) / n_thread;
@@ -34,9 +34,17 @@ static void add(struct ggml_tensor *sum, const struct ggml_tensor *y, const stru
     if (tok == tok_end || out == out_end) return;
     kern->add_offsets((const float *)x->data + tok * n_in, (int)(tok_end - tok), (int)n_in, offset->data, (int)n_out, (int)out, (int)(out_end - out),
                       (float *)sum->data + tok * n_out);
+    for (; more && tok < tok_end; tok++) {
+        float *y = (float *)sum->data + tok * n_out;
+        const float *m = (const float *)more->data + tok * n_out;
+        for (int64_t o = out; o < out_end; o++) y[o] += m[o];
+    }
 }
 
-struct ggml_tensor *lk_split_add(struct ggml_context *ctx, const struct lk_kern *kern, struct ggml_tensor *offset, struct ggml_tensor *x, struct ggml_tensor *y) {
+struct ggml_tensor *lk_split_add(struct ggml_context *ctx, const struct lk_kern *kern, struct ggml_tensor *offset, struct ggml_tensor *x,
+                                 struct ggml_tensor *more, struct ggml_tensor *y) {
     if (!ggml_is_contiguous(x)) x = ggml_cont(ctx, x);
-    return ggml_map_custom3_inplace(ctx, y, x, offset, add, GGML_N_TASKS_MAX, (void *)(uintptr_t)kern);
+    if (more && !ggml_is_contiguous(more)) more = ggml_cont(ctx, more);
+    struct ggml_tensor *parts[] = {x, offset, more};
+    return ggml_custom_inplace(ctx, y, parts, more ? 3 : 2, add, GGML_N_TASKS_MAX, (void *)(uintptr_t)kern);
 }

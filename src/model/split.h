@@ -25,7 +25,8 @@ void lk_split_rows(const void *rows, int64_t n_in, int64_t n_out, void *q4_0, ui
 void                lk_split_pair(struct ggml_tensor *q4_0, struct ggml_tensor *offset);
 struct ggml_tensor *lk_split_offset(const struct ggml_tensor *matrix);
 
-/* y, the product of the Q4_0 part with x, plus the other part, in y's place. */
-struct ggml_tensor *lk_split_add(struct ggml_context *ctx, const struct lk_kern *kern, struct ggml_tensor *offset, struct ggml_tensor *x, struct ggml_tensor *y);
+/* y, the product of the Q4_0 part with x, plus the other part, and plus `more` of y's shape unless it is NULL; in y's place. */
+struct ggml_tensor *lk_split_add(struct ggml_context *ctx, const struct lk_kern *kern, struct ggml_tensor *offset, struct ggml_tensor *x,
+                                 struct ggml_tensor *more, struct ggml_tensor *y);
 
 #endif

@@ -96,11 +96,11 @@ static lk_status go_back(struct bench *b, lk_err *err) {
 
 /* ---- measuring ---------------------------------------------------------------------------------------- */
 
-static int32_t most_probable(const float *logits, int32_t n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
-    return best;
+static int32_t most_probable(const struct lk_kern *kern, const float *logits, int32_t n) {
+    float most = kern->max(logits, n);
+    for (int32_t i = 0; i < n; i++)
+        if (logits[i] == most) return i;
+    return 0;
 }
 
 static lk_status time_prefill(struct bench *b, double *seconds, lk_err *err) {
@@ -119,7 +119,7 @@ static lk_status time_decode(struct bench *b, double *seconds, lk_err *err) {
     if (status == LK_OK) status = lk_session_eval(b->work, &tok, 1, false, err);
     double start = now();
     for (size_t i = 0; status == LK_OK && i < n; i++) {
-        tok = most_probable(lk_session_logits(b->work, -1), n_vocab);
+        tok = most_probable(b->model->kern, lk_session_logits(b->work, -1), n_vocab);
         status = lk_session_eval(b->work, &tok, 1, false, err);
         if (status == LK_OK && !step_on(b, cost_decode(depth, 1))) return cancelled(err);
     }

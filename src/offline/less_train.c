@@ -156,7 +156,7 @@ static lk_status read_wo(struct training *t, int layer, lk_err *err) {
     if (status == LK_OK) {
         g.x_in = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, n_in, n_in);
         ggml_set_input(g.x_in);
-        g.x_out = lk_linear(t->model->net, g.ctx, l->wo, NULL, g.x_in);
+        g.x_out = lk_linear(t->model->net, g.ctx, l->wo, NULL, NULL, g.x_in);
         ggml_set_output(g.x_out);
         ggml_build_forward_expand(g.graph, g.x_out);
         status = lk_graph_finish(&g, &t->ledger, err);
