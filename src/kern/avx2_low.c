@@ -103,6 +103,23 @@ LK_INLINE __m256i four_bytes(const void *p) {
     return _mm256_set1_epi32(x);
 }
 
+/* Where cells lie that are asked for meanwhile, line by line: cores wait where they have asked for too many at once. */
+struct ahead {
+    const char *next, *later;
+};
+
+/* Ask for what else a tile has, at once. */
+LK_INLINE struct ahead fetch_rest(const struct lk_tile *tile) {
+    lk_tile_fetch_lines(tile, lk_cells_bytes(tile->codec->bits, tile->d_head), fetched_bytes(tile));
+    lk_tile_fetch_page(tile, 0, fetched_bytes(tile));
+    return (struct ahead){lk_tile_next(tile), lk_tile_later(tile)};
+}
+
+LK_INLINE void fetch_line(const struct ahead *ahead, int at) {
+    __builtin_prefetch(ahead->next + at, 0, 3);
+    __builtin_prefetch(ahead->later + at, 0, 2);
+}
+
 /* ---- K --------------------------------------------------------------------------------------- */
 
 /* n <= LK_AVX2_QUERIES queries as products want them. */
@@ -173,21 +190,31 @@ struct sums {
     __m256i of[LK_AVX2_QUERIES][2];
 };
 
+/* As many bytes as a half's cells of a group have; with few bits, both halves' with the first one. */
+LK_INLINE void fetch_on(int bits, int half, struct ahead *ahead) {
+    if (bits < 3 && half) return;
+    int n = bits < 3 ? 32 * bits : 16 * bits;
+    fetch_line(ahead, 0);
+    ahead->next += n, ahead->later += n;
+}
+
 /* Those over n_group groups from where p and x are on, at most `beside`; sums in 16 bits begin at `begin`. bits, n and half are
  * constants. */
-LK_INLINE void multiply_window(int bits, int n, int half, struct planes p, const __m256i (*x)[LK_AVX2_QUERIES], const __m256i *begin,
+LK_INLINE void multiply_window(int bits, int n, int half, struct ahead *ahead, struct planes p, const __m256i (*x)[LK_AVX2_QUERIES], const __m256i *begin,
                                const struct levels *levels, int n_group, struct sums *out) {
     const __m256i (*end)[LK_AVX2_QUERIES] = x + 2 * n_group;
     __m256i sum[LK_AVX2_QUERIES][2];
     LK_UNROLL
     for (int i = 0; i < n; i++) sum[i][0] = sum[i][1] = begin[i];
-    for (; x < end; x += 2, p.four += 128, p.two += 64, p.one += 32)
+    for (; x < end; x += 2, p.four += 128, p.two += 64, p.one += 32) {
+        fetch_on(bits, half, ahead);
         LK_UNROLL
         for (int k = 0; k < 2; k++) {
             struct pair cell = cells_of(bits, p, 2 * half + k, levels);
             LK_UNROLL
             for (int i = 0; i < n; i++) sum[i][k] = multiply(multiply(sum[i][k], cell.a, &x[0][i]), cell.b, &x[1][i]);
         }
+    }
     LK_UNROLL
     for (int i = 0; i < n; i++)
         LK_UNROLL
@@ -195,14 +222,14 @@ LK_INLINE void multiply_window(int bits, int n, int half, struct planes p, const
 }
 
 /* Products of half a tile. */
-LK_INLINE void multiply_half(int bits, int n, int half, const struct lk_tile *tile, const struct levels *levels, const struct few *few, struct sums *sums) {
+LK_INLINE void multiply_half(int bits, int n, int half, const struct lk_tile *tile, const struct levels *levels, const struct few *few, struct ahead *ahead, struct sums *sums) {
     int n_group = tile->d_head / 8, g = few->beside;
     struct planes p = planes_of(bits, tile->d_head, tile->head);
-    multiply_window(bits, n, half, p, few->quad, few->begin[0], levels, n_group < g ? n_group : g, sums);
+    multiply_window(bits, n, half, ahead, p, few->quad, few->begin[0], levels, n_group < g ? n_group : g, sums);
     for (; g < n_group; g += few->beside) {
         struct sums more;
         p.four += few->beside * 128, p.two += few->beside * 64, p.one += few->beside * 32;
-        multiply_window(bits, n, half, p, few->quad + 2 * g, few->begin[g / 2], levels, n_group - g < few->beside ? n_group - g : few->beside, &more);
+        multiply_window(bits, n, half, ahead, p, few->quad + 2 * g, few->begin[g / 2], levels, n_group - g < few->beside ? n_group - g : few->beside, &more);
         LK_UNROLL
         for (int i = 0; i < n; i++)
             LK_UNROLL
@@ -212,9 +239,9 @@ LK_INLINE void multiply_half(int bits, int n, int half, const struct lk_tile *ti
 
 /* Scores of half a tile: rows 16 half to 16 half + 15. scale: all of the tile's; bits, n and half are constants */
 LK_INLINE void score_half(int bits, int n, int half, const struct lk_tile *tile, const uint16_t *scale, const struct levels *levels,
-                          const struct few *few, const float *offset, float *s, size_t stride) {
+                          const struct few *few, const float *offset, struct ahead *ahead, float *s, size_t stride) {
     struct sums sums;
-    multiply_half(bits, n, half, tile, levels, few, &sums);
+    multiply_half(bits, n, half, tile, levels, few, ahead, &sums);
     LK_UNROLL
     for (int k = 0; k < 2; k++) {
         int row = 16 * half + 8 * k;
@@ -234,10 +261,10 @@ LK_INLINE void score_some(int bits, int n, const struct levels *levels, const st
         const uint16_t *scale = lk_rot_scales(run->codec, tile.head, run->d_head);
         struct mean mean = read_mean(&tile, scale);
         float offset[LK_AVX2_QUERIES] = {0};
-        fetch(&tile);
+        struct ahead ahead = fetch_rest(&tile);
         if (mean.code) dot_mean(n, &mean, run->d_head, few->q16, few->scale16, offset);
-        score_half(bits, n, 0, &tile, scale, levels, few, offset, s, stride);
-        score_half(bits, n, 1, &tile, scale, levels, few, offset, s, stride);
+        score_half(bits, n, 0, &tile, scale, levels, few, offset, &ahead, s, stride);
+        score_half(bits, n, 1, &tile, scale, levels, few, offset, &ahead, s, stride);
     }
 }
 
@@ -289,6 +316,7 @@ struct weighed {
     __m256         product[LK_AVX2_QUERIES][4];        /* p * scale                                */
     struct mean    mean;
     struct lk_tile tile;
+    struct ahead   ahead;
 };
 
 /* Lanes of v exchanged: by halves, by pairs in halves, by lanes in pairs. */
@@ -338,6 +366,7 @@ static void weigh(const struct levels *levels, const struct lk_rows *run, int t,
         out[k].tile = lk_rows_tile(run, t + k);
         read_rows(&rows, &out[k].tile);
         out[k].mean = rows.mean;
+        out[k].ahead = fetch_rest(&out[k].tile);
         for (int i = 0; i < n; i++) {
             LK_UNROLL
             for (int j = 0; j < 4; j++)
@@ -370,6 +399,8 @@ LK_INLINE void add_octet(int bits, int n, int at, const struct levels *levels, c
         struct planes p = planes_of(bits, d, w->tile.head);
         p.four += at * 128, p.two += at * 64, p.one += at * 32;
         LK_UNROLL
+        for (int line = 0; line < 32 * bits; line += 64) fetch_line(&w->ahead, 32 * bits * at + line);
+        LK_UNROLL
         for (int j = 0; j < 4; j++) {
             struct pair cell = cells_of(bits, p, j, levels);
             LK_UNROLL
@@ -386,10 +417,7 @@ LK_INLINE void add_octet(int bits, int n, int at, const struct levels *levels, c
 }
 
 LK_INLINE void add_some(int bits, int n, const struct levels *levels, const struct weighed *w, int beside, int d, float *acc) {
-    for (int at = 0, k = 0; at < d / 8; at++) {
-        for (; k < beside && k * d <= at * 8 * beside; k++) fetch(&w[k].tile); /* evenly: cores wait where they have asked for too many lines */
-        add_octet(bits, n, at, levels, w, beside, d, acc + 8 * at);
-    }
+    for (int at = 0; at < d / 8; at++) add_octet(bits, n, at, levels, w, beside, d, acc + 8 * at);
 }
 
 /* acc [n][d] += weights times levels of `beside` tiles; functions of their own as above. */

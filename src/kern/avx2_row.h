@@ -85,10 +85,12 @@ static inline void find_offset(const struct mean *mean, const struct lk_queries 
     if (n == 4) dot_mean(4, mean, q->d_head, q16, scale16, offset);
 }
 
-/* As many bytes as the tile has. */
-LK_INLINE void fetch(const struct lk_tile *tile) {
-    lk_tile_fetch(tile, 0, lk_cells_bytes(tile->codec->bits, tile->d_head) + sizeof(uint16_t) * LK_TILE + (tile->codec->mean ? tile->d_head : 0));
+/* Bytes that the tile has: cells, scales and mean. */
+LK_INLINE size_t fetched_bytes(const struct lk_tile *tile) {
+    return lk_cells_bytes(tile->codec->bits, tile->d_head) + sizeof(uint16_t) * LK_TILE + (tile->codec->mean ? tile->d_head : 0);
 }
+
+LK_INLINE void fetch(const struct lk_tile *tile) { lk_tile_fetch(tile, 0, fetched_bytes(tile)); }
 
 /* Sum of p [LK_TILE]. */
 static inline float sum_of(const float *p) {

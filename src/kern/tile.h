@@ -38,13 +38,15 @@ static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
     return tile;
 }
 
+/* Where bytes are that the next tile's kernel will read, and one much later; the tile's own where there are none. */
+static inline const char *lk_tile_next(const struct lk_tile *tile) { return tile->next ? tile->next : tile->head; }
+static inline const char *lk_tile_later(const struct lk_tile *tile) { return tile->later ? tile->later : tile->head; }
+
 /* Fetch bytes [from, to) of the next tile into the first-level cache, where its rows have come as far as the second,
- * and as many of what is read later into the second. Where these begin a page, the first lines of the page that follows come too:
- * the hardware runs ahead of lines that were asked for, but not into another page, so that each page would begin with a
- * wait. Inlined, because gcc drops calls of functions that only fetch. */
-LK_INLINE void lk_tile_fetch(const struct lk_tile *tile, size_t from, size_t to) {
-    enum { LINE = 64, PAGE = 4096, FIRST = 3 };
-    const char *next = tile->next ? tile->next : tile->head, *later = tile->later ? tile->later : tile->head;
+ * and as many of what is read later into the second. Inlined, because gcc drops calls of functions that only fetch. */
+LK_INLINE void lk_tile_fetch_lines(const struct lk_tile *tile, size_t from, size_t to) {
+    enum { LINE = 64 };
+    const char *next = lk_tile_next(tile), *later = lk_tile_later(tile);
     size_t i = from;
     for (; i + LINE < to; i += 2 * LINE) {
         __builtin_prefetch(next + i, 0, 3);
@@ -56,8 +58,21 @@ LK_INLINE void lk_tile_fetch(const struct lk_tile *tile, size_t from, size_t to)
         __builtin_prefetch(next + i, 0, 3);
         __builtin_prefetch(later + i, 0, 2);
     }
-    size_t page = from + (-((uintptr_t)later + from) & (PAGE - 1)); /* of later, where one begins */
+}
+
+/* Where bytes [from, to) of what is read later begin a page, fetch the first lines of the page that follows: the hardware runs
+ * ahead of lines that were asked for, but not into another page, so that each page would begin with a wait. */
+LK_INLINE void lk_tile_fetch_page(const struct lk_tile *tile, size_t from, size_t to) {
+    enum { LINE = 64, PAGE = 4096, FIRST = 3 };
+    const char *later = lk_tile_later(tile);
+    size_t page = from + (-((uintptr_t)later + from) & (PAGE - 1));
     for (int k = 0; page < to && k < FIRST; k++) __builtin_prefetch(later + page + PAGE + LINE * k, 0, 2);
+}
+
+/* Both. */
+LK_INLINE void lk_tile_fetch(const struct lk_tile *tile, size_t from, size_t to) {
+    lk_tile_fetch_lines(tile, from, to);
+    lk_tile_fetch_page(tile, from, to);
 }
 
 /* kern.h's score and accumulate, by what does one tile. */
