@@ -61,6 +61,7 @@ struct item {
     bool                  used[LK_MAX_STREAM_LEVEL]; /* V levels that mem.acc has something of */
 };
 
+/* Let the item have n queries, and chunks for which there is room with as many. */
 static void set_queries(struct item *item, int n, int chunk) {
     item->n_q = n;
     item->chunk = chunk;

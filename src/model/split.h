@@ -9,7 +9,7 @@
  *   Q4_0, 18 bytes   | d, half |           16 bytes: the same                     |
  *   offset, 2 bytes  | m + 8 d, half |
  *
- * Weights are the same numbers but for the rounding of the sum to a half float, at most 2^-12 of it; m has such a rounding itself. */
+ * Weights are the same numbers but for the rounding of the sum to a half float, at most 2^-11 of it; m has such a rounding itself. */
 #ifndef LK_MODEL_SPLIT_H
 #define LK_MODEL_SPLIT_H
 
