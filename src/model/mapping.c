@@ -44,3 +44,13 @@ void lk_mapping_forget(const struct lk_mapping *map, const void *data, size_t si
     begin = (begin + page - 1) / page * page;
     if (begin < end) madvise(map->data + begin, end - begin, MADV_DONTNEED);
 }
+
+void lk_mapping_enlarge(void *data, size_t size) {
+#ifdef MADV_HUGEPAGE
+    enum { LARGE = 2 << 20 }; /* of most systems; less than two cannot be sure to hold one */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (page - (uintptr_t)data % page) % page;
+    if (size >= 2 * LARGE) madvise((uint8_t *)data + before, (size - before) / page * page, MADV_HUGEPAGE);
+#else
+    (void)data, (void)size;
+#endif
+}

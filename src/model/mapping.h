@@ -15,4 +15,7 @@ void      lk_mapping_close(struct lk_mapping *map);
 /* Let the system forget the whole pages inside [data, data + size): they were copied elsewhere. */
 void lk_mapping_forget(const struct lk_mapping *map, const void *data, size_t size);
 
+/* Ask for large pages under memory that nothing was written to yet; where there are none, nothing happens. */
+void lk_mapping_enlarge(void *data, size_t size);
+
 #endif

@@ -205,6 +205,7 @@ static lk_status allocate_group(struct lk_weights_map *map, struct lk_loader *ld
     g->buffer = ggml_backend_alloc_ctx_tensors_from_buft(g->ctx, g->buft);
     if (!g->buffer) return lk_fail(err, LK_E_NOMEM, "no memory for %zu MiB of weights", bytes >> 20);
     ggml_backend_buffer_set_usage(g->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    lk_mapping_enlarge(ggml_backend_buffer_get_base(g->buffer), bytes);
     return LK_OK;
 }
 
