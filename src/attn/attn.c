@@ -176,14 +176,21 @@ static void score_level(struct item *item, int level, int64_t level_first, int64
     }
 }
 
+/* Positions [*pos, *end) of [a, b) that are in a level whose first row is at level_first; are there any? */
+static bool find_in_level(const struct lk_stream *stream, int level, int64_t level_first, int64_t a, int64_t b, int64_t *pos, int64_t *end) {
+    *pos = level_first > a ? level_first : a;
+    *end = level_first + stream->fill[level].rows;
+    if (*end > b) *end = b;
+    return *pos < *end;
+}
+
 /* Scores of positions [a, b): mem.score[i][PAD + (pos - a)]. */
 static void score_chunk(struct item *item, int64_t a, int64_t b) {
     const struct lk_stream *k = item->attn->k;
     int64_t level_first = k->first;
     for (int level = 0; level < k->n_level; level_first += k->fill[level].rows, level++) {
-        int64_t end = level_first + k->fill[level].rows, pos = level_first > a ? level_first : a;
-        if (end > b) end = b;
-        if (pos >= end) continue;
+        int64_t pos, end;
+        if (!find_in_level(k, level, level_first, a, b, &pos, &end)) continue;
         if (!k->level[level].unfold) prepare_queries(item, level);
         score_level(item, level, level_first, pos, end, a);
     }
@@ -299,9 +306,8 @@ static void accumulate_chunk(struct item *item, int64_t a, int64_t b) {
     int64_t level_first = v->first;
     for (int level = 0; level < v->n_level; level_first += v->fill[level].rows, level++) {
         const struct lk_level *of = &v->level[level];
-        int64_t end = level_first + v->fill[level].rows, pos = level_first > a ? level_first : a;
-        if (end > b) end = b;
-        if (pos >= end) continue;
+        int64_t pos, end;
+        if (!find_in_level(v, level, level_first, a, b, &pos, &end)) continue;
         if (!item->used[level]) memset(sum_of(item, level, 0), 0, (size_t)item->n_q * of->d_part * sizeof(float));
         item->used[level] = true;
         accumulate_level(item, level, level_first, pos, end, a);
@@ -384,21 +390,9 @@ static void set_item(struct item *item, const struct lk_cut *cut, int chunk, int
     }
 }
 
-/* Few queries have the longer chunks that a table of kernels may want, unless the second-level cache would be full of what is fetched
- * while a chunk is worked on. */
-static int choose_chunk(const struct lk_attn *attn, const struct lk_cut *cut) {
-    enum { MOST_AHEAD = 64 << 10 };
-    const struct lk_stream *k = attn->k;
-    int wanted = attn->kern->chunk, most = 0;
-    for (int level = 1; level < k->n_level; level++)
-        if (k->fill[level].rows > k->fill[most].rows) most = level;
-    size_t bytes = k->level[most].head_bytes * cut->span * wanted / k->rule[most].block_rows;
-    return wanted == 0 || cut->span * cut->n_query > LK_ATTN_QUERIES / 2 || bytes > MOST_AHEAD ? LK_ATTN_CHUNK : wanted;
-}
-
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     struct lk_cut cut = lk_cut_work(attn);
-    int chunk = choose_chunk(attn, &cut);
+    int chunk = lk_cut_chunk(attn, &cut);
     int n_item = cut.n_span * cut.n_qtile * cut.n_range, d = lk_attn_widest(attn);
     struct item item = {.attn = attn, .d = d, .mem = divide(attn->scratch + ith * lk_attn_scratch_floats(d), d)};
     struct lk_kern_state before;
@@ -415,13 +409,6 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
         finish_item(&item, range);
     }
     lk_kern_leave(attn->kern, &before);
-}
-
-int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const struct lk_stream *v) {
-    struct lk_attn call = *attn;
-    call.k = k;
-    call.v = v;
-    return lk_cut_work(&call).n_range;
 }
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {

@@ -88,6 +88,23 @@ struct lk_cut lk_cut_work(const struct lk_attn *attn) {
     return cut;
 }
 
+int lk_attn_ranges(const struct lk_attn *attn, const struct lk_stream *k, const struct lk_stream *v) {
+    struct lk_attn call = *attn;
+    call.k = k;
+    call.v = v;
+    return lk_cut_work(&call).n_range;
+}
+
+int lk_cut_chunk(const struct lk_attn *attn, const struct lk_cut *cut) {
+    enum { MOST_AHEAD = 64 << 10 };
+    const struct lk_stream *k = attn->k;
+    int wanted = attn->kern->chunk, most = 0;
+    for (int level = 1; level < k->n_level; level++)
+        if (k->fill[level].rows > k->fill[most].rows) most = level;
+    size_t bytes = k->level[most].head_bytes * cut->span * wanted / k->rule[most].block_rows;
+    return wanted == 0 || cut->span * cut->n_query > LK_ATTN_QUERIES / 2 || bytes > MOST_AHEAD ? LK_ATTN_CHUNK : wanted;
+}
+
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
     size_t most = 0;
     for (int t = 1; t <= n_tok; t++)

@@ -18,6 +18,10 @@ struct lk_cut {
 
 struct lk_cut lk_cut_work(const struct lk_attn *attn);
 
+/* Positions of a chunk: few queries have the longer ones that a table of kernels may want, unless the second-level cache would be full
+ * of what is fetched while a chunk is worked on. */
+int lk_cut_chunk(const struct lk_attn *attn, const struct lk_cut *cut);
+
 /* Where range `range` begins, and the one before it ends. Ranges cost alike, but for what the grid takes or gives: few
  * queries by the bytes of their rows, many by their number. */
 int64_t lk_cut_range(const struct lk_attn *attn, const struct lk_cut *cut, int range);
