@@ -130,11 +130,12 @@ static void fused(struct world *w, const struct lk_level *level, int head, const
 
 static void bring_back(struct world *w, const struct lk_level *level, int head, const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s) {
     const struct lk_rope *rope = level->rope;
+    struct lk_turns pairs = lk_rope_turns(rope);
     (void)view;
     (void)s;
     w->attn.kern->score(rows, &level->unfold[head].up, room, LK_TILE);
     for (int j = 0; j < rope->n_pair; j++) {
-        float *a = room + lk_rope_first(rope, j) * LK_TILE, *b = room + lk_rope_second(rope, j) * LK_TILE;
+        float *a = room + lk_turns_first(&pairs, j) * LK_TILE, *b = room + lk_turns_second(&pairs, j) * LK_TILE;
         for (int t = 0; t < LK_TILE; t++) {
             float y = a[t], z = b[t];
             a[t] = rope->turn[j][0][t] * y - rope->turn[j][1][t] * z;

@@ -1,14 +1,11 @@
 #include "absorb/performer.h"
 
+#include "base/mix.h"
+
 #include <math.h>
 #include <string.h>
 
-static uint64_t draw(uint64_t *state) { /* splitmix64 */
-    uint64_t z = *state += 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
+static uint64_t draw(uint64_t *state) { return lk_mix(*state += lk_mix_step); }
 
 static double draw_normal(uint64_t *state) { /* Box and Muller */
     double u = (double)((draw(state) >> 11) + 1) / 9007199254740993.0, v = (double)(draw(state) >> 11) / 9007199254740992.0;

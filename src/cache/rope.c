@@ -21,10 +21,11 @@ void lk_rope_init(struct lk_rope *rope, int n_pair, bool halves, float magnitude
 /* Turn pairs of n rows by sign * speed, and multiply by `length`. Angles go on from row to row by addition
  * theorems, in double. */
 static void turn_rows(const struct lk_rope *rope, int64_t pos, int64_t n, double sign, double length, float *x, size_t stride) {
+    struct lk_turns pairs = lk_rope_turns(rope);
     for (int j = 0; j < rope->n_pair; j++) {
         double step = sign * rope->speed[j], angle = step * (double)pos, dc = cos(step), ds = sin(step);
         double c = length * cos(angle), s = length * sin(angle);
-        float *a = x + lk_rope_first(rope, j), *b = x + lk_rope_second(rope, j);
+        float *a = x + lk_turns_first(&pairs, j), *b = x + lk_turns_second(&pairs, j);
         for (int64_t t = 0; t < n; t++, a += stride, b += stride) {
             float y = *a, z = *b;
             *a = (float)c * y - (float)s * z;
@@ -57,10 +58,11 @@ void lk_rope_look(const struct lk_rope *rope, struct lk_rope_view *view, int64_t
 }
 
 void lk_rope_see(const struct lk_rope *rope, const struct lk_rope_view *view, const float *q, int d, float *out) {
+    struct lk_turns pairs = lk_rope_turns(rope);
     memcpy(out, q, d * sizeof *out);
     for (int j = 0; j < rope->n_pair; j++) {
         float c = (float)view->c[j], s = (float)view->s[j];
-        int a = lk_rope_first(rope, j), b = lk_rope_second(rope, j);
+        int a = lk_turns_first(&pairs, j), b = lk_turns_second(&pairs, j);
         out[a] = c * q[a] + s * q[b];
         out[b] = c * q[b] - s * q[a];
     }

@@ -21,10 +21,6 @@ struct lk_rope {
 /* Make a rope of its speeds. */
 void lk_rope_init(struct lk_rope *rope, int n_pair, bool halves, float magnitude, const double *speed);
 
-/* Channels of a pair. */
-static inline int lk_rope_first(const struct lk_rope *rope, int pair) { return rope->halves ? pair : 2 * pair; }
-static inline int lk_rope_second(const struct lk_rope *rope, int pair) { return rope->halves ? pair + rope->n_pair : 2 * pair + 1; }
-
 /* The rotation within a tile, as kernels take it. Borrowed. */
 static inline struct lk_turns lk_rope_turns(const struct lk_rope *rope) { return (struct lk_turns){rope->n_pair, rope->halves, rope->turn}; }
 

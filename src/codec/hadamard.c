@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/mix.h"
 #include "codec/codec.h"
 
 /* H_n = S (x) W: a small orthogonal matrix S of order `small`, and Sylvester's Hadamard matrix W. */
@@ -137,15 +138,11 @@ static void sylvester(float *x, int n, int width, float scale) {
     for (; i < n; i++) x[i] *= scale;
 }
 
-/* Random but fixed signs: bits of splitmix64 (Steele et al. 2014) seeded with n. */
+/* Random but fixed signs, of n. */
 static void flip_signs(float *x, int n) {
     const int4 bit = {1, 2, 4, 8};
     for (int i = 0; i < n; i += 64) {
-        uint64_t z = (uint64_t)n * 0x100 + (uint64_t)i / 64 + 1;
-        z *= 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
+        uint64_t z = lk_mix(((uint64_t)n * 0x100 + (uint64_t)i / 64 + 1) * lk_mix_step);
         int j = i;
         for (; j < i + 64 && j + 4 <= n; j += 4, z >>= 4) {
             int32_t low = (int32_t)(z & 15);

@@ -1,12 +1,8 @@
 #include "eval/random.h"
 
-/* splitmix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014), figure 17. */
-uint64_t lk_random_next(struct lk_random *random) {
-    uint64_t z = (random->state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+#include "base/mix.h"
+
+uint64_t lk_random_next(struct lk_random *random) { return lk_mix(random->state += lk_mix_step); }
 
 struct lk_random lk_random_seed(uint64_t seed, const char *name, uint64_t index) {
     struct lk_random random = {seed};

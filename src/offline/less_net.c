@@ -1,5 +1,6 @@
 #include "offline/less_net.h"
 
+#include "base/mix.h"
 #include "codec/half.h"
 
 #include <ggml-cpu.h>
@@ -30,12 +31,7 @@ struct lk_less_nodes {
     struct ggml_tensor *adam;                 /* 7 numbers                    */
 };
 
-uint64_t lk_less_random(uint64_t seed, uint64_t nth) { /* splitmix64 */
-    uint64_t z = seed + (nth + 1) * 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
+uint64_t lk_less_random(uint64_t seed, uint64_t nth) { return lk_mix(seed + (nth + 1) * lk_mix_step); }
 
 /* ---- parameters and inputs ------------------------------------------------------------------------ */
 

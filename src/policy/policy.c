@@ -1,5 +1,7 @@
 #include "policy/policy.h"
 
+#include "base/mix.h"
+
 #include <stdlib.h>
 
 enum lk_hears lk_policy_hears(const struct lk_policy *policy) {
@@ -9,13 +11,10 @@ enum lk_hears lk_policy_hears(const struct lk_policy *policy) {
 
 bool lk_policy_joint(const struct lk_policy *policy) { return policy->keep == LK_KEEP_TOVA && !policy->apart; }
 
-/* A number in [0, 1) for each (salt, head, position): the finaliser of splitmix64 (Steele et al. 2014). */
+/* A number in [0, 1) for each (salt, head, position). */
 static float drawn(uint32_t salt, int head, int32_t pos) {
-    uint64_t z = ((uint64_t)salt << 40) + ((uint64_t)head << 32) + (uint32_t)pos + 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    return (float)(z >> 40) * 0x1p-24f;
+    uint64_t z = ((uint64_t)salt << 40) + ((uint64_t)head << 32) + (uint32_t)pos + lk_mix_step;
+    return (float)(lk_mix(z) >> 40) * 0x1p-24f;
 }
 
 static int32_t position(const struct lk_rows_known *rows, int64_t i, int head) {
