@@ -101,7 +101,7 @@ static void a_body_may_have_a_size(void **state) {
     assert_true(r->level[0].limit.of_context && r->level[0].limit.percent == 12.5F);
     assert_true(r->level[0].limit.policy.mean);
     assert_true(lk_recipe_get_level(r, 0, &level));
-    assert_string_equal(level.name, "keep 12.5% by h2o");
+    assert_string_equal(level.name, "keep 12.5% of context by h2o");
     lk_recipe_levels(r, 1, 9, spec);
     assert_int_equal(spec[0].limit.policy.keep, LK_KEEP_TOVA);
     assert_true(spec[0].limit.percent == 100 && spec[0].k.bits == 3);
@@ -310,6 +310,8 @@ static void mistakes_of_sizes_are_shown(void **state) {
         {"sink 4: rot8; body: rot3", "column 1:", "arrive one by one"},
         {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one by one"},
         {"sink 4(shift): f16; body: rot3", "column 1:", "where the body is none"},
+        {"sink 4(shift): k=latent50%(pre) v=f16; body: none; window 64: f16", "column 1:", "sinks that shift keep K whole"},
+        {"sink 4(shift): latent; body: none; window 64: f16", "column 1:", "sinks that shift keep K whole"},
         {"sink 4(move): f16; body: none; window 9: f16", "column 8:", "expected 'shift'"},
         {"keep 0 by h2o: f16", "column 6:", "from 1 to"},
         {"keep many by h2o: f16", "column 6:", "keep 512, keep 5%"},

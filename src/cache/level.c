@@ -59,7 +59,7 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
     const struct lk_level_rule *newest = &out[n - 1];
     bool limited = newest->limit.policy.keep != LK_KEEP_ALL;
     if (newest->codec.coding != LK_F16 || newest->codec.projection || limited) { /* coding whole tiles is cheaper by far, and the newest rows stay exact */
-        out[n] = (struct lk_level_rule){.codec = {.coding = LK_F16, .bits = 16}, .spec = recipe->n_level,
+        out[n] = (struct lk_level_rule){.codec = lk_exact, .spec = recipe->n_level,
                                         .block_rows = LK_TILE, .batch = newest->coming};
         n++;
     }

@@ -140,8 +140,6 @@ static lk_status read_colon(struct parse *p) {
     return lk_scan_fail(&p->scan, p->scan.at, true, "expected ':'");
 }
 
-static const struct lk_codec exact = {.coding = LK_F16, .bits = 16};
-
 /* Does a part end with a body's size? Its rows are f16 then. */
 static bool ends_keep(const struct parse *p, const struct lk_limit *limit) {
     struct lk_scan look = p->scan;
@@ -150,13 +148,13 @@ static bool ends_keep(const struct parse *p, const struct lk_limit *limit) {
 
 /* [ 'keep' ... ':' ] codecs, of some layers */
 static lk_status read_override(struct parse *p, struct lk_limit *limit, struct lk_codec side[2]) {
-    char word[LK_WORD_MAX], name[32];
+    char word[LK_WORD_MAX], name[48];
     lk_scan_peek(&p->scan, word);
     if (strcmp(word, "keep") != 0) return lk_recipe_read_codecs(&p->scan, side);
     lk_scan_word(&p->scan, word);
     lk_status status = lk_recipe_read_keep(&p->scan, limit, name, sizeof name);
     if (status) return status;
-    side[LK_K] = side[LK_V] = exact;
+    side[LK_K] = side[LK_V] = lk_exact;
     return lk_scan_sign(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
 }
 
@@ -243,7 +241,7 @@ static lk_status read_part(struct parse *p) {
         sized = !status && ends_keep(p, &level->limit);
         if (!status && !sized) status = read_colon(p);
     }
-    side[LK_K] = side[LK_V] = exact;
+    side[LK_K] = side[LK_V] = lk_exact;
     if (!status && !sized) status = read_body_codecs(p, level, side);
     if (status) return status;
     level->k                = side[LK_K];
@@ -363,13 +361,23 @@ bool lk_recipe_evicts(const struct lk_recipe *recipe) {
     return false;
 }
 
+static bool covers(const struct lk_override *o, int layer, int n_layer) {
+    int first = o->first < 0 ? o->first + n_layer : o->first;
+    int last  = o->last < 0 ? o->last + n_layer : o->last;
+    return layer >= first && layer <= last;
+}
+
+bool lk_recipe_names_layer(const struct lk_recipe *recipe, int layer, int n_layer) {
+    for (int i = 0; i < recipe->n_override; i++)
+        if (covers(&recipe->override[i], layer, n_layer)) return true;
+    return false;
+}
+
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out) {
     memcpy(out, recipe->level, (size_t)recipe->n_level * sizeof *out);
     for (int i = 0; i < recipe->n_override; i++) {
-        const struct lk_override *o     = &recipe->override[i];
-        int                       first = o->first < 0 ? o->first + n_layer : o->first;
-        int                       last  = o->last < 0 ? o->last + n_layer : o->last;
-        if (layer < first || layer > last) continue;
+        const struct lk_override *o = &recipe->override[i];
+        if (!covers(o, layer, n_layer)) continue;
         for (int j = 0; j < recipe->n_level; j++) {
             if (out[j].range != LK_BODY) continue;
             out[j].k = o->k;

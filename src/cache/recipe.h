@@ -59,7 +59,7 @@ struct lk_limit {
 
 struct lk_level_spec {
     enum lk_range   range;
-    char            name[32];  /* as printed: "sink 4", "body", "recent 10%"            */
+    char            name[48];  /* as printed: "sink 4", "body", "recent 10%"            */
     uint32_t        n_tok;     /* sink, recent, residual: tokens; 0 where per cent is used */
     float           percent;   /* recent: of the tokens seen; 0 where tokens are used   */
     struct lk_limit limit;     /* body                                                  */
@@ -88,6 +88,9 @@ struct lk_recipe {
 /* The levels as they hold in layer `layer` of `n_layer`: out[n_level], overrides applied; where two
  * overrides name a layer, the later one holds. */
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer, struct lk_level_spec *out);
+
+/* Does an override name this layer? */
+bool lk_recipe_names_layer(const struct lk_recipe *recipe, int layer, int n_layer);
 
 /* Has the body a limited size, in some layer at least? */
 bool lk_recipe_evicts(const struct lk_recipe *recipe);

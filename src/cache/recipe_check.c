@@ -83,9 +83,13 @@ static lk_status check_slots(const struct lk_scan *scan, const struct lk_limit *
 static lk_status check_evicting(const struct lk_recipe *recipe, const struct lk_scan *scan, const size_t *at, const size_t *override_at,
                                 int body) {
     const struct lk_level_spec *level = &recipe->level[body];
-    for (int i = 0; i < recipe->n_level; i++)
-        if (recipe->level[i].shift && (!lk_limit_none(&level->limit) || recipe->n_override > 0))
+    for (int i = 0; i < recipe->n_level; i++) {
+        if (!recipe->level[i].shift) continue;
+        if (!lk_limit_none(&level->limit) || recipe->n_override > 0)
             return lk_scan_fail(scan, at[i], false, "sinks shift where the body is none: other rows would lose their distances");
+        if (recipe->level[i].k.projection)
+            return lk_scan_fail(scan, at[i], false, "sinks that shift keep K whole: say 'f16' or 'int8' instead of latents");
+    }
     if (!lk_recipe_evicts(recipe)) return LK_OK;
     for (int i = body + 1; i < recipe->n_level; i++)
         if (recipe->level[i].range == LK_RESIDUAL)

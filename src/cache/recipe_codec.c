@@ -123,7 +123,7 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
 static lk_status read_codec(struct lk_scan *scan, const char *expected, struct written *w) {
     char word[LK_WORD_MAX];
     lk_scan_peek(scan, word);
-    *w = (struct written){.mean = -1, .sigma = -1, .lloyd = -1, .codec = {.coding = LK_F16, .bits = 16}};
+    *w = (struct written){.mean = -1, .sigma = -1, .lloyd = -1, .codec = lk_exact};
     if (strncmp(word, latent, sizeof latent - 1) == 0) {
         bool      more   = false;
         lk_status status = read_projection(scan, w, &more);

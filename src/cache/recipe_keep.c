@@ -64,6 +64,6 @@ lk_status lk_recipe_read_keep(struct lk_scan *scan, struct lk_limit *limit, char
     lk_status status = expect_word(scan, "by");
     if (!status) status = read_policy(scan, &limit->policy, word);
     if (status) return status;
-    snprintf(name, cap, "keep %s%s by %.6s", span, percent ? "%" : "", word);
+    snprintf(name, cap, "keep %s%s%s by %.6s", span, percent ? "%" : "", limit->of_context ? " of context" : "", word);
     return LK_OK;
 }

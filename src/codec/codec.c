@@ -38,6 +38,8 @@ size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side
     return ops_of(codec)->scale_bytes(&part);
 }
 
+const struct lk_codec lk_exact = {.coding = LK_F16, .bits = 16};
+
 bool lk_codec_lloyd(int bits) { return bits >= 2 && bits <= 4; }
 
 /* "latent", "latent62.5%(pre)": without floats, whose point depends on the locale. Returns the length. */

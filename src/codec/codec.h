@@ -35,7 +35,7 @@ enum lk_coding {
     LK_ROT,  /* lowkey: centred, equalised, rotated, unbiased scale per token          */
 };
 
-/* What is coded: a head's rows, or their latents in a basis that a sidecar holds (cache/basis.h). The
+/* What is coded: a head's rows, or their latents in a basis that a sidecar holds (sidecar/basis.h). The
  * functions below see no difference: to them a group of heads with a latent of rank r is a head of
  * r channels. */
 enum lk_projection {
@@ -58,6 +58,9 @@ struct lk_codec {
     uint32_t share;  /* latents: the rank, in thousandths of a per cent of the
                         rows' width; 0: as the sidecar recommends               */
 };
+
+/* Half floats. */
+extern const struct lk_codec lk_exact;
 
 /* Rows a block of this codec holds: the unit in which it can encode. Row-wise codecs hold LK_TILE
  * and accept rows one at a time; the others must be given a whole block at once. */

@@ -102,7 +102,7 @@ static bool row_wise(const struct lk_codec *codec, enum lk_side side) {
 static const char *refuses(const struct lk_codec *codec, enum lk_side side, int d_head) {
     (void)side, (void)d_head;
     if (codec->bits < 1 || codec->bits > 8) return "rot has 1 to 8 bits";
-    if (codec->lloyd && codec->bits > 4) return "Lloyd-Max levels are for 1 to 4 bits";
+    if (codec->lloyd && !lk_codec_lloyd(codec->bits)) return "Lloyd-Max levels are for 2 to 4 bits";
     return NULL;
 }
 
