@@ -327,6 +327,33 @@ static void test_strangers_are_refused(void **state) {
     close_victim(&v);
 }
 
+/* Recipes that differ only in which rows they let go, or how they attend to them. */
+static void test_near_strangers_are_refused(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"keep 128 by h2o: f16; window 128: f16", "keep 128 by random: f16; window 128: f16"},
+        {"keep 128 by h2o: f16; window 128: f16", "keep 128 by h2o(mean): f16; window 128: f16"},
+        {"keep 128 by h2o: f16; window 128: f16", "keep 64 by h2o: f16; window 128: f16"},
+        {"keep 10% by h2o: f16; window 128: f16", "keep 10% of context by h2o: f16; window 128: f16"},
+        {"body: none; window 128: f16", "keep 128 by newest: f16; window 128: f16"},
+        {"sink 4(shift): f16; body: none; window 124: f16", "sink 4: f16; body: none; window 124: f16"},
+        {"body: none; window 128: f16; absorb performer", "body: none; window 128: f16"},
+    };
+    lk_model *model = open_model("llama");
+    int32_t tok[300];
+    random_tokens(tok, 300, lk_model_get_info(model).n_vocab, 9);
+    for (size_t i = 0; i < 2 * sizeof pairs / sizeof *pairs; i++) {
+        lk_err err = {0};
+        struct holder from = open_session(model, pairs[i / 2][i % 2]), to = open_session(model, pairs[i / 2][1 - i % 2]);
+        if (lk_session_sync(from.session, tok, 300, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_session_copy(to.session, from.session, &err) != LK_E_ARG) fail_msg("%s was copied into its like", pairs[i / 2][i % 2]);
+        if (lk_session_save(from.session, NULL, path, NULL) == LK_OK) assert_int_not_equal(lk_session_load(to.session, NULL, path, &err), LK_OK);
+        assert_int_equal(lk_session_n_tok(to.session), 0);
+        close_session(from), close_session(to);
+    }
+    lk_model_free(model);
+}
+
 static void test_load_without_memory(void **state) {
     (void)state;
     struct victim v = open_victim();
@@ -435,6 +462,7 @@ int main(void) {
         cmocka_unit_test(test_round_trips),         cmocka_unit_test(test_after_truncation),
         cmocka_unit_test(test_sampler_goes_on),     cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_lies_do_no_harm),     cmocka_unit_test(test_strangers_are_refused),
+        cmocka_unit_test(test_near_strangers_are_refused),
         cmocka_unit_test(test_load_without_memory), cmocka_unit_test(test_failed_saves_change_nothing),
         cmocka_unit_test(test_killed_saves),
     };

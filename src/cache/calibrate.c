@@ -68,10 +68,10 @@ static void observe_latents(struct lk_equaliser *equaliser, const struct lk_leve
     for (int c = 0; c < equaliser->stride; c++) sum[c] += z[c] * z[c];
 }
 
-/* Some level of latents: all have the same basis. */
+/* Some level of latents that are equalised: all of these have the same basis, which sinks need not have. */
 static const struct lk_level *latent_level(const struct lk_stream *stream) {
     for (int i = 0; i < stream->n_level; i++)
-        if (stream->level[i].basis) return &stream->level[i];
+        if (stream->level[i].basis && stream->rule[i].codec.sigma) return &stream->level[i];
     return NULL;
 }
 

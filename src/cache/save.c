@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 /* Floats of one array of channel statistics. */
 static size_t statistics_bytes(const struct lk_equaliser *equaliser) { return (size_t)equaliser->n_part * equaliser->stride * sizeof(float); }
 
@@ -24,12 +27,21 @@ static bool drops(const struct lk_stream *stream) {
     return limited;
 }
 
+/* What decides, beside codecs and sizes, which rows a level has and how they are attended to. */
+static uint32_t others_of(const struct lk_level_rule *rule) {
+    const struct lk_limit *limit = &rule->limit;
+    if (limit->policy.keep == LK_KEEP_ALL && !rule->shift) return 0;
+    uint32_t all[] = {limit->policy.keep, limit->policy.mean, limit->policy.apart, limit->of_context, rule->shift, limit->n_tok, 0};
+    memcpy(&all[6], &limit->percent, sizeof all[6]);
+    return (uint32_t)XXH3_64bits(all, sizeof all) | 1;
+}
+
 /* A level as it is written. */
 static struct lk_saved_level describe(const struct lk_stream *stream, int i) {
     const struct lk_level_rule *rule = &stream->rule[i];
     struct lk_saved_level saved = {.block_bytes = (int64_t)stream->level[i].block_bytes, .n_block = stream->level[i].n_block,
                                    .rows = stream->fill[i].rows, .skip = stream->fill[i].skip, .block_rows = rule->block_rows,
-                                   .batch = rule->batch, .keep = rule->keep, .percent = rule->percent};
+                                   .batch = rule->batch, .keep = rule->keep, .percent = rule->percent, .others = others_of(rule)};
     lk_codec_print(&rule->codec, stream->side, saved.codec, sizeof saved.codec);
     return saved;
 }
@@ -79,7 +91,7 @@ static const void *next(const char **at, size_t *left, size_t n) {
 
 static bool same_level(const struct lk_saved_level *a, const struct lk_saved_level *b) {
     return memcmp(a->codec, b->codec, sizeof a->codec) == 0 && a->block_bytes == b->block_bytes && a->block_rows == b->block_rows &&
-           a->batch == b->batch && a->keep == b->keep && a->percent == b->percent;
+           a->batch == b->batch && a->keep == b->keep && a->percent == b->percent && a->others == b->others;
 }
 
 bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b) {

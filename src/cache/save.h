@@ -22,7 +22,7 @@ struct lk_saved_level {
     int32_t  skip, block_rows, batch;
     uint32_t keep;
     float    percent;
-    int32_t  zero;
+    uint32_t others; /* a hash of which rows it lets go, and of whether its distances shift; 0: neither */
 };
 
 /* False when the sink refuses. */
