@@ -167,12 +167,39 @@ void lk_pool_give(struct lk_pool *pool, size_t size, void *block) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-void lk_pool_trim(struct lk_pool *pool) {
-    for (int i = 0; i < pool->n_class; i++) {
-        struct lk_pool_class *class = &pool->class[i];
-        for (size_t s = class->n_slab; s-- > 0;)
-            if (can_spare(class, &class->slab[s])) drop_slab(pool, class, &class->slab[s]);
+/* Keep free blocks of those slabs only that are not to be dropped. */
+static void forget_spare(struct lk_pool_class *class) {
+    void *kept = NULL;
+    for (void *block = class->free, *next; block; block = next) {
+        next = next_of(block);
+        if (slab_of(class, block)->spare) continue;
+        set_next(block, kept);
+        kept = block;
     }
+    class->free = kept;
+}
+
+/* Drop the slabs that are all free and not wanted, in one walk over the free blocks. */
+static void trim_class(struct lk_pool *pool, struct lk_pool_class *class) {
+    size_t n_kept = 0, n_slab = class->n_slab;
+    for (size_t s = n_slab; s-- > 0;) {
+        struct lk_slab *slab = &class->slab[s];
+        slab->spare = can_spare(class, slab);
+        if (slab->spare) class->n_free -= class->n_block;
+        n_kept += !slab->spare;
+    }
+    if (n_kept == n_slab) return;
+    forget_spare(class);
+    class->n_slab = 0;
+    for (size_t s = 0; s < n_slab; s++) {
+        struct lk_slab slab = class->slab[s];
+        if (slab.spare) lk_release(pool->ledger, LK_FOR_CACHE, slab.mem, slab_bytes(class));
+        else class->slab[class->n_slab++] = slab;
+    }
+}
+
+void lk_pool_trim(struct lk_pool *pool) {
+    for (int i = 0; i < pool->n_class; i++) trim_class(pool, &pool->class[i]);
 }
 
 void lk_pool_destroy(struct lk_pool *pool) {

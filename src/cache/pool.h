@@ -27,6 +27,7 @@ struct lk_slab {
     size_t            n_held; /* blocks that this pool's cache has; the others are free, or, where the
                                  slab is shared, of no use to this pool                              */
     struct lk_shared *shared; /* NULL: the slab is this pool's alone                                 */
+    bool              spare;  /* about to be dropped                                                 */
 };
 
 struct lk_pool_class {
