@@ -146,7 +146,7 @@ lk_preset lk_recipe_preset(size_t i);
 
 /* What a recipe says of one level; codecs as printed text. */
 typedef struct {
-    char name[32], k_codec[64], v_codec[64];
+    char name[48], k_codec[64], v_codec[64];
 } lk_recipe_level;
 
 /* The i-th level from the oldest to the newest, then the layers whose body differs ("layers 0-1");
@@ -187,10 +187,13 @@ lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok,
  * prepared in either. Both have the same model and recipe (LK_E_ARG). After LK_E_NOMEM `session` is empty. */
 lk_status lk_session_copy(lk_session *session, lk_session *from, lk_err *err);
 
-/* Append 1..LK_EVAL_MAX tokens. `all`: keep logits of each, not of the last alone. */
+/* Append 1..LK_EVAL_MAX tokens. `all`: keep logits of each, not of the last alone. Errors: LK_E_ARG, LK_E_FULL and
+ * LK_E_NOMEM, after which the session is as it was; where memory runs out among the layers, it is empty
+ * (lk_session_n_tok). */
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all, lk_err *err);
 
-/* Prepare memory for n_tok more tokens so that evaluating them allocates nothing. */
+/* Prepare the cache for n_tok more tokens: evaluating them one by one allocates nothing, but that the first step
+ * of a session takes what every step computes in. LK_E_NOMEM. */
 lk_status lk_session_reserve(lk_session *session, size_t n_tok, lk_err *err);
 
 /* Logits [n_vocab] after the i-th token of the last evaluation; i < 0 counts from its end.
@@ -233,7 +236,8 @@ uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
 typedef struct {
     uint64_t n_tok;
     uint64_t code_bytes;    /* packed codes of the compressed levels                       */
-    uint64_t scale_bytes;   /* scales, zero points, means, channel statistics              */
+    uint64_t scale_bytes;   /* scales, zero points, means, channel statistics, and of rows that a
+                               policy keeps their positions and scores                      */
     uint64_t exact_bytes;   /* f16 rows: sinks, windows, rows not yet coded                */
     uint64_t padding_bytes; /* room in blocks not filled yet, reserved blocks, tables      */
     uint64_t state_bytes;   /* what dropped tokens were summed up in (absorb)               */
@@ -251,7 +255,7 @@ lk_session_stats lk_session_get_stats(const lk_session *session);
 /* One level of the cache, summed over layers. Rows counts tokens of one layer (the first that has
  * this level in full attention). `name` as in the recipe; codecs as printed text. */
 typedef struct {
-    char     name[32], k_codec[64], v_codec[64];
+    char     name[48], k_codec[64], v_codec[64];
     uint64_t k_rows, v_rows, k_bytes, v_bytes;
 } lk_level_stats;
 
@@ -289,7 +293,7 @@ typedef struct {
 /* temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, no penalty over 64 tokens, seed 0, no grammar. */
 lk_sampler_opts lk_sampler_defaults(void);
 
-/* *out is owned: lk_sampler_free. LK_E_FORMAT for a grammar that does not parse. */
+/* `opts` may be NULL for defaults. *out is owned: lk_sampler_free. LK_E_FORMAT for a grammar that does not parse. */
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts, lk_err *err);
 void      lk_sampler_free(lk_sampler *sampler);
 
@@ -300,15 +304,16 @@ lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_
 
 /* Write all that `session` holds to `path`, and, where it is not NULL, how `sampler` stands. The file takes the
  * place of an older one at once when it is whole and on disk; until then, and after a failure, the older one
- * is there. It holds what the session has read: only its owner may read it. Errors: LK_E_IO. */
+ * is there. It holds what the session has read: only its owner may read it. Errors: LK_E_IO, and
+ * LK_E_UNSUPPORTED for recipes whose rows are latents, chosen by a policy or absorbed. */
 lk_status lk_session_save(const lk_session *session, const lk_sampler *sampler, const char *path, lk_err *err);
 
 /* Make `session` stand where the saved one stood, with the same logits from there on, to the bit. It has the
  * same model and recipe (see lk_session_file_recipe), and room for as many tokens. `sampler` (may be NULL)
  * goes on where the saved one stood if it was made with the same options, and is left alone otherwise.
  * Everything is checked first: a file that is damaged, cut short, or of another model or recipe is refused
- * with the reason. Errors: LK_E_IO, LK_E_FORMAT, LK_E_FULL, LK_E_NOMEM; the session is as it was, but after
- * LK_E_NOMEM empty. */
+ * with the reason. Errors: LK_E_IO, LK_E_FORMAT, LK_E_FULL, LK_E_NOMEM, LK_E_UNSUPPORTED as lk_session_save; the
+ * session is as it was, but after LK_E_NOMEM empty, and the sampler may then have moved. */
 lk_status lk_session_load(lk_session *session, lk_sampler *sampler, const char *path, lk_err *err);
 
 /* The recipe of a saved session. *out is owned: lk_recipe_free. */

@@ -327,6 +327,78 @@ static void test_sync_keeps_what_it_can(void **state) {
     lk_model_free(model);
 }
 
+/* Logits are those of the tokens that the session stands at, or there are none. */
+static void test_failures_leave_no_wrong_logits(void **state) {
+    (void)state;
+    enum { BEFORE = 100, N = 190 };
+    lk_model *model = open_model(tiny_preset("llama"), 1);
+    int n_vocab = vocab_of(model);
+    size_t row = n_vocab * sizeof(float), kept = 77;
+    int32_t tok[N], other[N];
+    random_tokens(tok, N, n_vocab, 12);
+    random_tokens(other, N, n_vocab, 13);
+    memcpy(other, tok, BEFORE * sizeof *tok);
+    lk_recipe *recipe, *again;
+    lk_session *s = open_session(model, "f16", N, &recipe), *plain = open_session(model, "f16", N, &again);
+    assert_int_equal(lk_session_sync(plain, tok, BEFORE, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(s, tok, 150, NULL, NULL), LK_OK);
+    s->ledger.limit = 1;
+    assert_int_equal(lk_session_sync(s, other, N, &kept, NULL), LK_E_NOMEM);
+    s->ledger.limit = 0;
+    assert_int_equal(kept, 77);
+    assert_int_equal(lk_session_n_tok(s), BEFORE);
+    assert_null(lk_session_logits(s, -1));
+    assert_int_equal(lk_session_sync(s, tok, BEFORE, &kept, NULL), LK_OK);
+    assert_int_equal(kept, BEFORE - 1);
+    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-5);
+
+    float *here = malloc(row); /* what could not begin changes nothing */
+    memcpy(here, lk_session_logits(s, -1), row);
+    s->ledger.limit = 1;
+    assert_int_equal(lk_session_eval(s, tok + BEFORE, 60, true, NULL), LK_E_NOMEM);
+    s->ledger.limit = 0;
+    assert_int_equal(lk_session_n_tok(s), BEFORE);
+    assert_memory_equal(lk_session_logits(s, -1), here, row);
+    lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
+    model->work = NULL;
+    model->work_size = 0;
+    model->ledger.limit = 1;
+    assert_int_equal(lk_session_eval(s, tok + BEFORE, 60, true, NULL), LK_E_NOMEM);
+    model->ledger.limit = 0;
+    assert_int_equal(lk_session_n_tok(s), BEFORE);
+    assert_memory_equal(lk_session_logits(s, -1), here, row);
+    assert_int_equal(lk_session_eval(s, tok + BEFORE, 60, true, NULL), LK_OK);
+    assert_non_null(lk_session_logits(s, 0));
+    free(here);
+    lk_session_free(s), lk_session_free(plain);
+    lk_recipe_free(recipe), lk_recipe_free(again);
+    lk_model_free(model);
+}
+
+/* What is said of a level is said of a layer that has it. */
+static void test_levels_of_some_layers(void **state) {
+    (void)state;
+    lk_model *model = open_model(tiny_preset("llama"), 1);
+    int32_t tok[90];
+    random_tokens(tok, 90, vocab_of(model), 14);
+    lk_recipe *recipe;
+    lk_session *s = open_session(model, "body: rot3(nosigma); layers first 1: f16", 90, &recipe);
+    assert_true(lk_model_get_info(model).n_layer > 1);
+    assert_int_equal(lk_session_sync(s, tok, 90, NULL, NULL), LK_OK);
+    lk_level_stats body, newest, none;
+    lk_plan plan;
+    assert_true(lk_session_get_level(s, 0, &body) && lk_session_get_level(s, 1, &newest) && !lk_session_get_level(s, 2, &none));
+    assert_string_equal(body.k_codec, "rot3(nosigma)");
+    assert_string_equal(newest.v_codec, "f16");
+    assert_int_equal(body.k_rows + newest.k_rows, 90);
+    assert_true(newest.k_rows > 0);
+    assert_int_equal(lk_plan_make(model, recipe, SIZE_MAX, false, &plan, NULL), LK_E_ARG);
+    assert_int_equal(lk_plan_make(model, recipe, 0, false, &plan, NULL), LK_E_ARG);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
     (void)user;
     return done * 2 < total;
@@ -404,6 +476,7 @@ int main(void) {
         cmocka_unit_test(test_f16_is_libllamas),        cmocka_unit_test(test_prompt_then_steps),
         cmocka_unit_test(test_decode_allocates_nothing), cmocka_unit_test(test_failed_allocations), cmocka_unit_test(test_small_portions),
         cmocka_unit_test(test_sessions_do_not_disturb_each_other), cmocka_unit_test(test_sync_keeps_what_it_can),
+        cmocka_unit_test(test_failures_leave_no_wrong_logits), cmocka_unit_test(test_levels_of_some_layers),
         cmocka_unit_test(test_misuse),                  cmocka_unit_test(test_compare),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

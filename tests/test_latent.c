@@ -334,6 +334,54 @@ static void test_fill_is_append_and_settle(void **state) {
     }
 }
 
+/* Sinks kept as latents before RoPE, as any portions bring them; and their basis is not the one whose queries count. */
+static void test_sinks_before_rope(void **state) {
+    (void)state;
+    enum { N = 40 };
+    double speed[D_HEAD / 2];
+    struct lk_rope rope[2];
+    for (int j = 0; j < D_HEAD / 2; j++) speed[j] = pow(100, -2.0 * j / D_HEAD);
+    for (int i = 0; i < 2; i++) lk_rope_init(&rope[i], D_HEAD / 2, true, 1.1f, speed);
+    struct random r = {21};
+    struct bases b;
+    make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
+    struct lk_cache_shape shape = shape_of(&b);
+    shape.rope = rope;
+    float *x = gaussians(&r, (size_t)N * WIDTH), *q = gaussians(&r, WIDTH);
+    for (int portion = 1; portion <= N; portion += 13) {
+        struct lk_ledger ledger = {0};
+        struct lk_cache *cache;
+        lk_recipe *recipe;
+        assert_int_equal(lk_recipe_parse(&recipe, "sink 6: k=latent100%(pre) v=latent100%; body: f16", NULL), LK_OK);
+        assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
+        add(cache, x, N, portion);
+        for (int side = 0; side < 2; side++) {
+            float *y = read_back(&cache->stream[1][side]);
+            assert_true(nmse(y, x, (size_t)6 * WIDTH) < 1e-5);
+            free(y);
+        }
+        lk_cache_free(cache);
+        lk_recipe_free(recipe);
+    }
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    lk_recipe *recipe;
+    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: latent25%; body: k=latent50%(pre)+rot3 v=latent50%+rot3; window 64: f16", NULL), LK_OK);
+    assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
+    lk_cache_observe(cache, 1, q, 1, N_HEAD_KV);
+    const struct lk_equaliser *e = &cache->stream[1][LK_K].equaliser[1];
+    float z[2 * D_HEAD], sum[2 * D_HEAD] = {0};
+    for (int head = 0; head < 2; head++) {
+        lk_project_query(&b.basis[LK_BASIS_KPRE][1], 0, head, D_HEAD, e->stride, q + head * D_HEAD, z);
+        for (int c = 0; c < e->stride; c++) sum[c] += z[c] * z[c];
+    }
+    assert_true(e->stride > 0 && nmse(e->query, sum, e->stride) < 1e-10);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+    free(x), free(q);
+    free_bases(&b);
+}
+
 static void test_bytes_are_the_ledgers(void **state) {
     (void)state;
     for (int i = 0; i < N_RECIPE; i++) {
@@ -352,10 +400,12 @@ static void test_bytes_are_the_ledgers(void **state) {
             assert_int_equal(bytes.code + bytes.scale + bytes.exact + bytes.padding, lk_ledger_bytes(&ledger, LK_FOR_CACHE));
         }
         lk_cache_trim(cache);
-        uint64_t foreseen = 0, real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
-        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &foreseen, NULL, NULL), LK_OK);
-        double apart = fabs((double)foreseen - (double)real), slabs = (double)cache->pool.n_class * LK_SLAB_BYTES; /* in part free */
-        if (apart > 0.02 * real + slabs) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)foreseen, (double)real);
+        struct lk_cache_needs needs;
+        uint64_t real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
+        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &needs, NULL), LK_OK);
+        assert_int_equal(needs.scratch, lk_ledger_bytes(&ledger, LK_FOR_SCRATCH));
+        double apart = fabs((double)needs.cache - (double)real), slabs = (double)cache->pool.n_class * LK_SLAB_BYTES; /* in part free */
+        if (apart > 0.02 * real + slabs) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
         free(x);
         lk_cache_free(cache);
         lk_recipe_free(recipe);
@@ -460,7 +510,7 @@ int main(void) {
         cmocka_unit_test(test_rows_are_projected),        cmocka_unit_test(test_truncation_is_recomputation),
         cmocka_unit_test(test_full_rank_is_exact),        cmocka_unit_test(test_fused_output_is_the_same),
         cmocka_unit_test(test_fill_is_append_and_settle), cmocka_unit_test(test_bytes_are_the_ledgers),
-        cmocka_unit_test(test_unfolded_bases_are_small),
+        cmocka_unit_test(test_unfolded_bases_are_small),  cmocka_unit_test(test_sinks_before_rope),
         cmocka_unit_test(test_mistakes_are_told),         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

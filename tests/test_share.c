@@ -246,6 +246,23 @@ static void test_reserved_rows_take_nothing(void **state) {
         }
 }
 
+/* What was reserved is not counted on after a cut, which may make another block one that has to be copied. */
+static void test_a_cut_ends_what_was_reserved(void **state) {
+    (void)state;
+    static struct family f;
+    open_family(&f, "body: f16", 3);
+    for (int n = 0; n < 2; n++) open_node(&f, &f.node[n]);
+    for (int n = 0; n < 2 * LK_TILE; n += LK_TILE) go_on(&f, &f.node[0], (struct deed){LK_TILE, (uint64_t)n});
+    copy_node(&f, &f.node[1], &f.node[0]);
+    struct lk_cache *cache = f.node[1].cache;
+    assert_int_equal(lk_cache_reserve(cache, 100, NULL), LK_OK);
+    assert_int_equal(cache->reserved, 100);
+    assert_true(lk_cache_truncate(cache, 2 * LK_TILE - 1));
+    assert_int_equal(cache->reserved, 0);
+    assert_false(cache->pool.hold);
+    close_family(&f);
+}
+
 /* Whatever allocation fails while a cache is copied, or while a step is prepared that copies blocks: the one it
  * was made of holds what it held, and in the end everything was freed. */
 static void test_without_memory(void **state) {
@@ -349,7 +366,7 @@ static void test_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sharing_is_not_seen), cmocka_unit_test(test_reserved_rows_take_nothing),
+        cmocka_unit_test(test_sharing_is_not_seen), cmocka_unit_test(test_reserved_rows_take_nothing), cmocka_unit_test(test_a_cut_ends_what_was_reserved),
         cmocka_unit_test(test_without_memory),      cmocka_unit_test(test_threads_share), cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,8 +62,9 @@ static lk_status init_stream(struct lk_cache *cache, const struct lk_recipe *rec
     return check_slots(stream, err);
 }
 
-lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
-                       struct lk_ledger *ledger, lk_err *err) {
+/* lk_cache_new, but that latents of K cannot be brought back. */
+static lk_status make(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
+                      struct lk_ledger *ledger, lk_err *err) {
     struct lk_cache *cache = lk_alloc(ledger, LK_FOR_OTHER, sizeof *cache);
     if (!cache) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
     cache->ledger = ledger;
@@ -83,7 +84,20 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, co
     return status;
 }
 
+lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
+                       struct lk_ledger *ledger, lk_err *err) {
+    lk_status status = make(out, recipe, shape, ledger, err);
+    if (status != LK_OK) return status;
+    for (int layer = 0; layer < shape->n_layer; layer++) {
+        struct lk_stream *stream = &(*out)->stream[layer][LK_K];
+        for (int i = 0; i < stream->n_level; i++) /* others when their channels are known */
+            for (int part = 0; !stream->rule[i].codec.sigma && part < stream->level[i].n_part; part++) lk_unfold_prepare(stream, i, part, shape->d_head);
+    }
+    return LK_OK;
+}
+
 void lk_cache_clear(struct lk_cache *cache) {
+    cache->pool.hold = true; /* slabs go together, at the end */
     for (int layer = 0; cache->slots && layer < cache->shape.n_layer; layer++) lk_slots_release(&cache->slots[layer], cache->ledger);
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
@@ -274,17 +288,20 @@ void lk_move_drop(struct lk_cache *cache, struct lk_stream *stream, int i, int64
     memmove(level->block, level->block + gone, level->n_block * sizeof *level->block);
 }
 
-/* The first rows of all, which may be kept as latents. */
-static int put_sinks(struct lk_cache *cache, struct lk_stream *stream, const float *x, int64_t n) {
+/* The first rows of all, which may be kept as latents; pos: the first one's position. */
+static int put_sinks(struct lk_cache *cache, struct lk_stream *stream, const float *x, int64_t pos, int64_t n) {
     const struct lk_level *level = &stream->level[0];
     size_t stride = channels(&cache->shape);
     if (!level->basis) return lk_move_put(cache, stream, 0, x, n);
-    for (int64_t done = 0; done < n; done++) {
+    int d = cache->shape.d_head;
+    for (int64_t done = 0; done < n; done++, x += stride) {
         memset(stream->latents, 0, stride * sizeof *x);
         for (int head = 0; head < cache->shape.n_head_kv; head++) {
             int part = head / level->n_head;
-            lk_project_add(level->basis, part, head % level->n_head, cache->shape.d_head, level->d_part,
-                           x + done * stride + (size_t)head * cache->shape.d_head, stride, 1, stream->latents + place_of(cache, level, part), stride);
+            float *row = memcpy(stream->rows, x + (size_t)head * d, d * sizeof *x);
+            if (level->rope) lk_rope_undo(level->rope, pos + done, 1, row, stride);
+            lk_project_add(level->basis, part, head % level->n_head, d, level->d_part, row, stride, 1,
+                           stream->latents + place_of(cache, level, part), stride);
         }
         if (!lk_move_put(cache, stream, 0, stream->latents, 1)) return 0;
     }
@@ -302,7 +319,7 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
         lk_slots_append(slots, n, stream->n_tok);
     }
     stream->n_tok += n;
-    if (put_sinks(cache, stream, x, sinks) &&
+    if (put_sinks(cache, stream, x, stream->n_tok - n, sinks) &&
         lk_move_put(cache, stream, stream->n_level - 1, x + sinks * channels(&cache->shape), n - sinks)) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
 }
@@ -455,6 +472,7 @@ bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
             while (level->n_block > keep) lk_pool_give(&cache->pool, level->block_bytes, level->block[--level->n_block]);
             if (stream->fill[newest].rows == 0) stream->fill[newest].skip = 0;
         }
+    if (cache->pool.n_shared) lk_cache_trim(cache); /* a block that is written to again may want a copy that nobody reserved */
     return true;
 }
 
@@ -521,11 +539,22 @@ static int foresee_stream(struct lk_cache *cache, struct lk_stream *stream, int6
     return ok;
 }
 
+struct lk_cache_choice lk_cache_choice(const struct lk_cache *cache, int64_t n_tok) {
+    bool chooses = false, hears = false;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+        const struct lk_slots *slots = cache->stream[layer][LK_K].slots;
+        chooses |= slots != NULL;
+        hears |= slots && slots->hears;
+    }
+    size_t n = (size_t)n_tok * cache->shape.n_head_kv;
+    return (struct lk_cache_choice){.heard = hears * n * sizeof(float), .order = chooses * n * sizeof(struct lk_ranked)};
+}
+
 lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
-                           uint64_t *bytes, struct lk_cache_widths *widths, lk_err *err) {
+                           struct lk_cache_needs *out, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
-    lk_status status = lk_cache_new(&cache, recipe, shape, &ledger, err);
+    lk_status status = make(&cache, recipe, shape, &ledger, err);
     if (status != LK_OK) return status;
     uint64_t sum = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
     int ok = 1;
@@ -536,9 +565,10 @@ lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache
         uint64_t n_slab = (class->n_wanted + class->n_block - 1) / class->n_block;
         sum += n_slab * class->n_block * class->size;
     }
-    if (widths) *widths = lk_cache_measure(cache);
+    struct lk_cache_needs needs = {.cache = sum, .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH), .choice = lk_cache_choice(cache, n_tok),
+                                   .width = lk_cache_measure(cache)};
     lk_cache_free(cache);
     if (!ok) return lk_fail(err, LK_E_UNSUPPORTED, "the recipe has more kinds of blocks than a cache can hold");
-    *bytes = sum;
+    *out = needs;
     return LK_OK;
 }

@@ -115,7 +115,7 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
  * counts to what appending and settling them at once would leave; then fill codes the rows of one head of
  * one side (with a group's first head its latents), in any order and by any threads. exact: one level of f16 rows, of positions 0 to n_tok - 1.
  * Channel statistics are taken from the first LK_OBSERVE_ROWS rows behind the sinks and from queries
- * observed before lay.
+ * observed before fill.
  * When lay fails, the cache has to be cleared. */
 lk_status lk_cache_lay(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err);
 void      lk_cache_fill(struct lk_cache *cache, int layer, enum lk_side side, int head, const struct lk_stream *exact);
@@ -169,9 +169,20 @@ struct lk_cache_widths {
 };
 struct lk_cache_widths lk_cache_measure(const struct lk_cache *cache);
 
-/* What this shape and recipe will hold after n_tok tokens, by the same arithmetic, without rows.
- * widths may be NULL. */
+/* Bytes of scratch while policies choose among a prompt's n_tok rows: weights that rows get, and ranks. 0 where none does. */
+struct lk_cache_choice {
+    size_t heard, order;
+};
+struct lk_cache_choice lk_cache_choice(const struct lk_cache *cache, int64_t n_tok);
+
+/* What this shape and recipe will need for n_tok tokens, by the same arithmetic, without rows. */
+struct lk_cache_needs {
+    uint64_t               cache;   /* bytes held then                                      */
+    uint64_t               scratch; /* of the cache's own                                   */
+    struct lk_cache_choice choice;  /* while a prompt of so many is read                    */
+    struct lk_cache_widths width;
+};
 lk_status lk_cache_foresee(const struct lk_recipe *recipe, const struct lk_cache_shape *shape, int64_t n_tok,
-                           uint64_t *bytes, struct lk_cache_widths *widths, lk_err *err);
+                           struct lk_cache_needs *out, lk_err *err);
 
 #endif

@@ -12,7 +12,7 @@ struct forms {
 
 static struct forms forms_of(const struct lk_codec *codec, const struct lk_kern *kern) {
     bool codes = codec->coding == LK_ROT || codec->coding == LK_INT8, fine = codec->bits > 4;
-    return (struct forms){.floats = !codes || !kern || kern == lk_kern_choose("reference"), .eights = codes && !fine, .sixteens = codes && (fine || codec->mean)};
+    return (struct forms){.floats = !codes || !kern || kern == &lk_kern_reference, .eights = codes && !fine, .sixteens = codes && (fine || codec->mean)};
 }
 
 static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -56,7 +56,6 @@ lk_status lk_unfold_new(struct lk_stream *stream, int i, const struct lk_cache_s
         level->unfold[head] = (struct lk_unfold){.mem = mem + head * bytes, .bytes = bytes};
         lay_out(&level->unfold[head].up, forms, shape->d_head, level->d_part, level->unfold[head].mem);
     }
-    for (int part = 0; !codec->sigma && part < level->n_part; part++) lk_unfold_prepare(stream, i, part, shape->d_head);
     return LK_OK;
 }
 

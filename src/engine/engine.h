@@ -14,6 +14,8 @@
 
 #include <pthread.h>
 
+enum { LK_CTX_MOST = 1 << 24 }; /* tokens of a session */
+
 struct lk_model {
     struct lk_ledger       ledger; /* weights and handles */
     struct lk_net         *net;
@@ -117,6 +119,9 @@ struct ggml_tensor *lk_graph_input(struct lk_graph *graph, size_t n);
 /* A node that is computed, after `after` [n_after], for what it does; its value is nothing. */
 struct ggml_tensor *lk_graph_effect(struct ggml_context *ctx, ggml_custom_op_t op, struct ggml_tensor **after, int n_after, void *user);
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err);
+/* Take the memory that running the finished graph wants. */
+lk_status lk_graph_ready(struct lk_graph *graph, struct lk_model *model, lk_err *err);
+/* Compute it. A failure may come after nodes have done their work, but not for memory where lk_graph_ready took it. */
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err);
 /* Positions first, first + 1, ... of rows [row, row + n) into graph->pos, where the family reads them at all. */
 void      lk_graph_set_positions(struct lk_graph *graph, size_t row, size_t first, size_t n);
@@ -172,9 +177,11 @@ size_t lk_session_reusable(const struct lk_session *session, const int32_t *tok,
 /* session.c: of the cache's bytes those that a session and its copies go on sharing, whatever they read. */
 uint64_t lk_session_settled_bytes(const struct lk_session *session);
 
-/* session.c: may these tokens be appended? Forget every token; room for n rows of logits. */
+/* session.c: may these tokens be appended? */
 lk_status lk_session_check(const struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
+/* session.c: forget every token. */
 void      lk_session_clear(struct lk_session *session);
+/* session.c: room for n rows of logits; those that are there stay. */
 lk_status lk_session_want_logits(struct lk_session *session, size_t n, lk_err *err);
 
 /* repeat.c: reach a depth without computing it. Append n_tok tokens whose K and V rows are those that

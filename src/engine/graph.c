@@ -50,20 +50,30 @@ struct ggml_tensor *lk_graph_effect(struct ggml_context *ctx, ggml_custom_op_t o
 }
 
 /* Memory that ggml's operators want for themselves, kept from graph to graph. */
-static uint8_t *work_memory(struct lk_model *model, size_t size) {
-    if (size <= model->work_size) return model->work;
+static bool has_work(struct lk_model *model, size_t size) {
+    if (size <= model->work_size) return true;
+    uint8_t *work = lk_alloc(&model->ledger, LK_FOR_SCRATCH, size);
+    if (!work) return false;
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
-    model->work_size = 0;
-    model->work = lk_alloc(&model->ledger, LK_FOR_SCRATCH, size);
-    if (model->work) model->work_size = size;
-    return model->work;
+    model->work = work;
+    model->work_size = size;
+    return true;
+}
+
+lk_status lk_graph_ready(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
+    pthread_mutex_lock(&model->lock);
+    size_t size = ggml_graph_plan(graph->graph, model->n_thread, model->pool).work_size;
+    bool ready = has_work(model, size);
+    pthread_mutex_unlock(&model->lock);
+    return ready ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for %.1f MiB that a graph computes in", (double)size / (1 << 20));
 }
 
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
     pthread_mutex_lock(&model->lock);
     struct ggml_cplan plan = ggml_graph_plan(graph->graph, model->n_thread, model->pool);
-    plan.work_data = work_memory(model, plan.work_size);
-    enum ggml_status status = plan.work_data || plan.work_size == 0 ? ggml_graph_compute(graph->graph, &plan) : GGML_STATUS_ALLOC_FAILED;
+    bool ready = has_work(model, plan.work_size);
+    plan.work_data = model->work;
+    enum ggml_status status = ready ? ggml_graph_compute(graph->graph, &plan) : GGML_STATUS_ALLOC_FAILED;
     pthread_mutex_unlock(&model->lock);
     if (status == GGML_STATUS_SUCCESS) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "the graph could not be computed: %s", ggml_status_to_string(status));

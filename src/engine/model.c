@@ -1,7 +1,6 @@
 /* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
 #include "engine/engine.h"
 
-
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -61,9 +60,7 @@ void lk_model_free(lk_model *model) {
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
-    struct lk_ledger last = {0};
-    lk_ledger_enter(&last, LK_FOR_OTHER, sizeof *model);
-    lk_release(&last, LK_FOR_OTHER, model, sizeof *model);
+    free(model); /* its ledger was its own */
 }
 
 lk_model_info lk_model_get_info(const lk_model *model) {

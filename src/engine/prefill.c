@@ -28,41 +28,31 @@ struct prefill {
     struct lk_layer_job   job;        /* attends to them           */
     float                *heard;      /* [n_tok][n_head_kv] weights of rows, where a policy listens */
     struct lk_ranked     *order;      /* [n_head_kv][n_tok] scratch of choosing, where a level has a limit */
-    size_t                heard_size, order_size;
+    struct lk_cache_choice choice;    /* bytes of both */
     struct lk_graph       graph;
 };
-
-static const struct lk_codec exact_codec = {.coding = LK_F16, .bits = 16};
 
 static void release(struct prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
     lk_graph_free(&p->graph, ledger);
     for (int side = 0; side < 2; side++) lk_release(ledger, LK_FOR_SCRATCH, p->exact[side].block, p->exact_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
-    lk_release(ledger, LK_FOR_SCRATCH, p->heard, p->heard_size);
-    lk_release(ledger, LK_FOR_SCRATCH, p->order, p->order_size);
+    lk_release(ledger, LK_FOR_SCRATCH, p->heard, p->choice.heard);
+    lk_release(ledger, LK_FOR_SCRATCH, p->order, p->choice.order);
 }
 
 /* What choosing rows needs, where a layer chooses. */
 static bool take_choice(struct prefill *p) {
-    bool chooses = false, hears = false;
-    for (int layer = 0; layer < p->net->hp.n_layer; layer++) {
-        const struct lk_slots *slots = p->s->cache->stream[layer][LK_K].slots;
-        chooses |= slots != NULL;
-        hears |= slots && slots->hears;
-    }
-    size_t n = p->n_tok * p->net->hp.n_head_kv;
-    p->heard_size = hears ? n * sizeof *p->heard : 0;
-    p->order_size = chooses ? n * sizeof *p->order : 0;
-    if (hears) p->heard = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->heard_size);
-    if (chooses) p->order = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->order_size);
-    return (!hears || p->heard) && (!chooses || p->order);
+    p->choice = lk_cache_choice(p->s->cache, (int64_t)p->n_tok);
+    if (p->choice.heard) p->heard = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->choice.heard);
+    if (p->choice.order) p->order = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->choice.order);
+    return (!p->choice.heard || p->heard) && (!p->choice.order || p->order);
 }
 
 static lk_status take(struct prefill *p, lk_err *err) {
     struct lk_ledger *ledger = &p->s->ledger;
     const struct lk_hparams *hp = &p->net->hp;
-    size_t head_bytes = lk_codec_head_bytes(&exact_codec, LK_K, hp->d_head, (int)p->n_tok);
+    size_t head_bytes = lk_codec_head_bytes(&lk_exact, LK_K, hp->d_head, (int)p->n_tok);
     p->x_size = p->n_tok * hp->n_embd * sizeof(float);
     p->exact_size = head_bytes * hp->n_head_kv;
     p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
@@ -70,7 +60,7 @@ static lk_status take(struct prefill *p, lk_err *err) {
         struct exact *exact = &p->exact[side];
         exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, p->exact_size);
         exact->stream = (struct lk_stream){.side = side, .n_level = 1};
-        exact->stream.rule[0] = (struct lk_level_rule){.codec = exact_codec, .block_rows = (int)p->n_tok};
+        exact->stream.rule[0] = (struct lk_level_rule){.codec = lk_exact, .block_rows = (int)p->n_tok};
         exact->stream.level[0] = (struct lk_level){.block = &exact->block, .n_block = 1, .head_bytes = head_bytes, .block_bytes = p->exact_size,
                                                     .n_part = hp->n_head_kv, .d_part = hp->d_head, .n_head = 1};
     }
@@ -91,7 +81,7 @@ static void keep_exact(struct ggml_tensor *dst, int ith, int nth, void *userdata
     for (int i = ith; i < 2 * n_head; i += nth) {
         int side = i / n_head, head = i % n_head;
         const struct lk_stream *stream = &p->exact[side].stream;
-        p->s->model->kern->encode(&exact_codec, side, d, stream->rule[0].block_rows, NULL,
+        p->s->model->kern->encode(&lk_exact, side, d, stream->rule[0].block_rows, NULL,
                                   (char *)p->exact[side].block + head * stream->level[0].head_bytes, (int)stream->n_tok - n, n,
                                   (const float *)dst->src[side]->data + (size_t)head * d, (size_t)n_head * d);
     }
@@ -222,10 +212,12 @@ static lk_status embed(struct prefill *p, const int32_t *tok, size_t at, size_t 
 static lk_status check_limit(const struct prefill *p, const struct lk_session *s, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     if (!s->ledger.limit) return LK_OK;
-    uint64_t cache, held = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
-    lk_status status = lk_cache_foresee(s->recipe, &s->cache->shape, p->n_tok, &cache, NULL, err);
+    struct lk_cache_needs needs;
+    uint64_t held = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
+    lk_status status = lk_cache_foresee(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
     if (status != LK_OK) return status;
-    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t));
+    uint64_t cache = needs.cache;
+    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t)) + needs.choice.heard + needs.choice.order;
     if (held + cache + exact <= s->ledger.limit) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "%zu tokens need %.0f MiB (%.0f of them cache), and %.0f are allowed; use a smaller recipe or read them as a stream",
                    p->n_tok, (double)(held + cache + exact) / (1 << 20), (double)cache / (1 << 20), (double)s->ledger.limit / (1 << 20));
@@ -244,7 +236,7 @@ static lk_status read_all(struct prefill *p, const int32_t *tok, lk_err *err) {
         status = embed(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         p->job.layer = layer;
-        if (p->heard) memset(p->heard, 0, p->heard_size);
+        if (p->heard) memset(p->heard, 0, p->choice.heard);
         for (size_t i = 0; status == LK_OK && i < p->n_all; i++) status = lk_cache_lay(p->all[i]->cache, layer, (int64_t)p->n_tok, err);
         for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK) {
             size_t n = p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK;

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CTX = 1 << 24 };
-
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){.n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head,
@@ -20,8 +18,8 @@ static lk_status choose_n_ctx(struct lk_session *s, lk_err *err) {
     const struct lk_net *net = s->model->net;
     int32_t trained = net->hp.n_ctx_train;
     if (s->opts.n_ctx == 0) s->opts.n_ctx = trained;
-    if (s->opts.n_ctx < 1 || s->opts.n_ctx > MAX_CTX)
-        return lk_fail(err, LK_E_ARG, "a context of %d tokens is not possible; give 1 to %d", s->opts.n_ctx, MAX_CTX);
+    if (s->opts.n_ctx < 1 || s->opts.n_ctx > LK_CTX_MOST)
+        return lk_fail(err, LK_E_ARG, "a context of %d tokens is not possible; give 1 to %d", s->opts.n_ctx, LK_CTX_MOST);
     if (net->pos_embd && s->opts.n_ctx > trained)
         return lk_fail(err, LK_E_ARG, "this model has learned positions for %d tokens; a context of %d is not possible", trained, s->opts.n_ctx);
     return LK_OK;
@@ -80,10 +78,14 @@ lk_status lk_session_absorb(struct lk_session *s, const struct lk_sidecar *sidec
     if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
         return lk_fail(err, LK_E_UNSUPPORTED, "to absorb rows is not possible with %s", hp->n_swa > 0 ? "sliding windows" : "ALiBi");
     struct lk_less_shape heads = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
-    lk_status status = s->recipe->absorbs == LK_ABSORB_LESS ? lk_absorb_new(&s->absorb, sidecar, hp->n_head, s->model->kern, &s->ledger, err)
-                                                            : lk_absorb_new_random(&s->absorb, &heads, hp->attn_scale, hp->n_layer, &s->ledger, err);
-    if (status == LK_OK) s->cache->leave = (struct lk_leave){lk_absorb_row, s->absorb};
-    return status;
+    struct lk_absorb *absorb = NULL;
+    lk_status status = s->recipe->absorbs == LK_ABSORB_LESS ? lk_absorb_new(&absorb, sidecar, hp->n_head, s->model->kern, &s->ledger, err)
+                                                            : lk_absorb_new_random(&absorb, &heads, hp->attn_scale, hp->n_layer, &s->ledger, err);
+    if (status != LK_OK) return status;
+    lk_absorb_free(s->absorb); /* another sidecar's, which nothing was absorbed by */
+    s->absorb = absorb;
+    s->cache->leave = (struct lk_leave){lk_absorb_row, absorb};
+    return LK_OK;
 }
 
 lk_status lk_session_want_absorb(struct lk_session *s, int n_tok, lk_err *err) {
@@ -96,11 +98,11 @@ lk_status lk_session_want_absorb(struct lk_session *s, int n_tok, lk_err *err) {
 lk_status lk_session_want_logits(struct lk_session *s, size_t n, lk_err *err) {
     if (n <= s->logits_cap) return LK_OK;
     size_t row = s->model->net->hp.n_vocab * sizeof(float);
+    float *logits = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n * row);
+    if (!logits) return lk_fail(err, LK_E_NOMEM, "no memory for %zu rows of logits", n);
+    if (s->n_logits) memcpy(logits, s->logits, s->n_logits * row); /* of use where what follows fails */
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits, s->logits_cap * row);
-    s->logits_cap = 0;
-    s->n_logits = 0;
-    s->logits = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n * row);
-    if (!s->logits) return lk_fail(err, LK_E_NOMEM, "no memory for %zu rows of logits", n);
+    s->logits = logits;
     s->logits_cap = n;
     return LK_OK;
 }
@@ -113,7 +115,7 @@ void lk_session_clear(struct lk_session *s) {
 
 lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     if (s == from) return LK_OK;
-    if (s->model != from->model || !lk_cache_same_levels(s->cache, from->cache))
+    if (s->model != from->model || s->recipe->absorbs != from->recipe->absorbs || !lk_cache_same_levels(s->cache, from->cache))
         return lk_fail(err, LK_E_ARG, "a session can be made like another only with the same model and recipe");
     if (from->n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d", from->n_tok, s->opts.n_ctx);
@@ -189,6 +191,13 @@ static lk_status extend(struct lk_session *s, const int32_t *tok, size_t n_tok, 
     return LK_OK;
 }
 
+/* To the first n > 0 tokens, whose logits are not there. */
+static void cut_back(struct lk_session *s, size_t n) {
+    lk_cache_truncate(s->cache, n);
+    s->n_tok = n;
+    s->n_logits = 0;
+}
+
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused, lk_err *err) {
     if (n_tok == 0) return lk_fail(err, LK_E_ARG, "there are no tokens to read");
     if (n_tok > (size_t)s->opts.n_ctx)
@@ -196,13 +205,11 @@ lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_
     lk_status status = check_tokens(s, tok, n_tok, err);
     if (status != LK_OK) return status;
     size_t n = lk_session_reusable(s, tok, n_tok);
-    if (n_reused) *n_reused = n;
-    if (n == n_tok) return LK_OK;
-    if (n == 0) lk_cache_clear(s->cache);
-    else if (n < s->n_tok) lk_cache_truncate(s->cache, n);
-    s->n_tok = n;
-    if (s->n_tok == 0 && !s->opts.stream) return lk_prefill(s, tok, n_tok, err);
-    return extend(s, tok, n_tok, err);
+    if (n == 0) lk_session_clear(s);
+    else if (n < s->n_tok) cut_back(s, n);
+    if (n < n_tok) status = n == 0 && !s->opts.stream ? lk_prefill(s, tok, n_tok, err) : extend(s, tok, n_tok, err);
+    if (status == LK_OK && n_reused) *n_reused = n;
+    return status;
 }
 
 const float *lk_session_logits(const lk_session *s, int32_t i) {
@@ -237,32 +244,37 @@ static int find_level(const struct lk_stream *stream, int spec) {
     return -1;
 }
 
-/* A layer whose levels speak for all: the first with full attention. */
-static int typical_layer(const struct lk_cache_shape *shape) {
-    for (int layer = 0; layer < shape->n_layer; layer++)
-        if (!shape->is_swa || !shape->is_swa[layer]) return layer;
-    return 0;
+/* A layer whose levels speak for all: the first that has this one, with full attention if any has, and as the recipe says
+ * of layers that it does not name. -1: none has it. */
+static int typical_layer(const struct lk_session *s, int spec) {
+    const struct lk_cache_shape *shape = &s->cache->shape;
+    int typical = -1, most = -1;
+    for (int layer = 0; layer < shape->n_layer; layer++) {
+        if (find_level(&s->cache->stream[layer][LK_K], spec) < 0 && find_level(&s->cache->stream[layer][LK_V], spec) < 0) continue;
+        bool full = !shape->is_swa || !shape->is_swa[layer];
+        int speaks = 2 * full + !lk_recipe_names_layer(s->recipe, layer, shape->n_layer);
+        if (speaks > most) typical = layer, most = speaks;
+    }
+    return typical;
 }
 
 bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
     const struct lk_recipe *recipe = s->recipe;
     if (i > (size_t)recipe->n_level) return false;
     lk_level_stats sum = {0};
-    int typical = typical_layer(&s->cache->shape);
-    bool found = false;
+    int typical = typical_layer(s, (int)i);
     for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_stream *stream = &s->cache->stream[layer][side];
             int level = find_level(stream, (int)i);
             if (level < 0) continue;
-            found = true;
             *(side == LK_K ? &sum.k_bytes : &sum.v_bytes) += stream->level[level].n_block * stream->level[level].block_bytes;
             if (layer != typical) continue;
             *(side == LK_K ? &sum.k_rows : &sum.v_rows) = stream->fill[level].rows;
             lk_codec_print(&stream->rule[level].codec, side, side == LK_K ? sum.k_codec : sum.v_codec, sizeof sum.k_codec);
         }
     bool staging = i == (size_t)recipe->n_level;
-    if (staging && !found) return false;
+    if (staging && typical < 0) return false;
     snprintf(sum.name, sizeof sum.name, "%s", staging ? "newest" : recipe->level[i].name);
     *out = sum;
     return true;

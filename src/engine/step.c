@@ -241,6 +241,7 @@ lk_status lk_pass_build(struct lk_pass *pass, int n_row, int n_out, lk_err *err)
     ggml_set_output(g->logits);
     ggml_build_forward_expand(g->graph, g->logits);
     status = lk_graph_finish(g, pass->ledger, err);
+    if (status == LK_OK) status = lk_graph_ready(g, pass->model, err);
     if (status != LK_OK) return status;
     g->n_tok = n_row;
     g->n_out = n_out;
