@@ -1,15 +1,25 @@
-/* The ledger counts what is held, refuses past its limit and at a chosen allocation; errors are one line. */
+/* The ledger counts what is held, refuses past its limit and at a chosen allocation; errors are one line; files
+ * appear whole or not at all. */
+#define _DEFAULT_SOURCE /* syscall */
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "base/whole_file.h"
 
 static uint64_t held(const struct lk_ledger *ledger) {
     uint64_t sum = 0;
@@ -167,6 +177,125 @@ static void every_status_has_its_own_name(void **state) {
     assert_string_equal(lk_status_name((lk_status)-99), "unknown status");
 }
 
+/* ---- whole files ---------------------------------------------------------------------------------- */
+
+static char folder[] = "/tmp/lowkey-base-XXXXXX", name[64];
+static int folder_errno; /* of syncing folders; 0: as the system does it */
+
+/* In the place of the C library's. */
+int fsync(int fd) {
+    struct stat info;
+    if (folder_errno && fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+        errno = folder_errno;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static int open_folder(void **state) {
+    (void)state;
+    if (!mkdtemp(folder)) return -1;
+    snprintf(name, sizeof name, "%s/file", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    unlink(name);
+    return rmdir(folder); /* fails where anything was left */
+}
+
+static void remove_file(void) { assert_true(unlink(name) == 0 || errno == ENOENT); }
+
+static lk_status write_file(const char *text) {
+    struct lk_whole_file f;
+    lk_status status = lk_whole_file_open_public(&f, name, NULL);
+    if (status != LK_OK) return status;
+    fputs(text, f.file);
+    return lk_whole_file_close(&f, LK_OK, NULL);
+}
+
+static void assert_file_is(const char *text) {
+    char found[16] = "";
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    assert_int_equal(fread(found, 1, sizeof found - 1, file), strlen(text));
+    fclose(file);
+    assert_string_equal(found, text);
+}
+
+/* With so many descriptors left, something after the first of them fails. */
+static void a_failed_file_leaves_the_older(void **state) {
+    (void)state;
+    struct rlimit limit;
+    assert_int_equal(write_file("old"), LK_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    int next = open("/dev/null", O_RDONLY), n_failed = 0;
+    close(next);
+    for (int left = 0; left < 4; left++) {
+        struct rlimit few = {(rlim_t)(next + left), limit.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        lk_status status = write_file("new");
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        n_failed += status != LK_OK;
+        assert_file_is(status == LK_OK ? "new" : "old");
+        assert_int_equal(write_file("old"), LK_OK);
+    }
+    assert_in_range(n_failed, 1, 3);
+    remove_file();
+}
+
+static void a_folder_that_cannot_be_read_is_refused_first(void **state) {
+    (void)state;
+    enum { NOBODY = 65534 }; /* nothing stops root */
+    bool root = geteuid() == 0;
+    if (root && (chown(folder, NOBODY, (gid_t)-1) || seteuid(NOBODY))) skip();
+    assert_int_equal(write_file("old"), LK_OK);
+    assert_int_equal(chmod(folder, 0300), 0);
+    lk_status status = write_file("new");
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_file_is("old");
+    remove_file();
+    if (root) assert_int_equal(seteuid(0), 0);
+    assert_int_equal(status, LK_E_IO);
+}
+
+static void folders_that_cannot_be_synced_are_no_failure(void **state) {
+    (void)state;
+    const int unable[] = {EINVAL, ENOTSUP};
+    for (int i = 0; i < 2; i++) {
+        folder_errno = unable[i];
+        lk_status status = write_file(i ? "two" : "one");
+        folder_errno = 0;
+        assert_int_equal(status, LK_OK);
+        assert_file_is(i ? "two" : "one");
+    }
+    folder_errno = EIO; /* this one is */
+    lk_status status = write_file("three");
+    folder_errno = 0;
+    assert_int_equal(status, LK_E_IO);
+    remove_file();
+}
+
+static mode_t mode_of_file(void) {
+    struct stat info;
+    assert_int_equal(stat(name, &info), 0);
+    return info.st_mode & 0777;
+}
+
+static void files_are_private_or_as_the_umask_says(void **state) {
+    (void)state;
+    struct lk_whole_file f;
+    mode_t before = umask(027);
+    assert_int_equal(lk_whole_file_open(&f, name, NULL), LK_OK);
+    assert_int_equal(lk_whole_file_close(&f, LK_OK, NULL), LK_OK);
+    assert_int_equal(mode_of_file(), 0600);
+    assert_int_equal(write_file("text"), LK_OK);
+    assert_int_equal(mode_of_file(), 0640);
+    umask(before);
+    remove_file();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_aligned_and_zero),
@@ -181,6 +310,10 @@ int main(void) {
         cmocka_unit_test(an_error_is_a_status_and_a_line),
         cmocka_unit_test(a_long_error_is_cut),
         cmocka_unit_test(every_status_has_its_own_name),
+        cmocka_unit_test(a_failed_file_leaves_the_older),
+        cmocka_unit_test(a_folder_that_cannot_be_read_is_refused_first),
+        cmocka_unit_test(folders_that_cannot_be_synced_are_no_failure),
+        cmocka_unit_test(files_are_private_or_as_the_umask_says),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_folder, remove_folder);
 }

@@ -15,11 +15,15 @@ enum { LK_PATH_ROOM = 4096 };
 struct lk_whole_file {
     const char *path; /* borrowed */
     char        temporary[LK_PATH_ROOM];
-    FILE       *file; /* to be written; only its owner may read it */
+    FILE       *file;   /* to be written */
+    int         folder; /* that holds it, to be synced */
 };
 
-/* LK_E_IO where it cannot be written; then there is nothing to close. */
+/* Only its owner may read it. LK_E_IO where it cannot be written; then there is nothing to close. */
 lk_status lk_whole_file_open(struct lk_whole_file *f, const char *path, lk_err *err);
+
+/* The same for a file that others may read, as the umask says. */
+lk_status lk_whole_file_open_public(struct lk_whole_file *f, const char *path, lk_err *err);
 
 /* Keep the file where `status` is LK_OK and all was written, else leave what there was. Returns `status`,
  * or LK_E_IO. */
