@@ -1,5 +1,7 @@
 #include "lowrank/statistics.h"
 
+#include "base/whole_file.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,16 +88,11 @@ static bool write_all(const struct lk_statistics *s, FILE *file) {
 }
 
 lk_status lk_statistics_save(const struct lk_statistics *s, const char *path, lk_err *err) {
-    char temporary[4096];
-    int len = snprintf(temporary, sizeof temporary, "%s.part", path);
-    if (len < 0 || (size_t)len >= sizeof temporary) return lk_fail(err, LK_E_ARG, "the path of the statistics is too long");
-    FILE *file = fopen(temporary, "wb");
-    if (!file) return lk_fail(err, LK_E_IO, "cannot write %s", temporary);
-    bool whole = write_all(s, file);
-    whole = fclose(file) == 0 && whole && rename(temporary, path) == 0;
-    if (whole) return LK_OK;
-    remove(temporary);
-    return lk_fail(err, LK_E_IO, "cannot write the statistics to %s; is the disk full?", path);
+    struct lk_whole_file f;
+    lk_status status = lk_whole_file_open_public(&f, path, err);
+    if (status != LK_OK) return status;
+    if (!write_all(s, f.file)) status = lk_fail(err, LK_E_IO, "cannot write the statistics to %s; is the disk full?", path);
+    return lk_whole_file_close(&f, status, err);
 }
 
 lk_status lk_statistics_resume(struct lk_statistics *s, const char *path, lk_err *err) {

@@ -1,4 +1,5 @@
 /* Training LESS: examples are collected once, then each layer learns by itself (LESS, section 3.2). */
+#include "base/whole_file.h"
 #include "codec/half.h"
 #include "engine/absorb.h"
 #include "model/blocks.h"
@@ -112,17 +113,16 @@ static int list_spans(const struct training *t, struct span span[3]) {
 }
 
 static lk_status save_layer(struct training *t, lk_err *err) {
-    char path[PATH_CAP], draft[PATH_CAP];
+    char path[PATH_CAP];
     struct span span[3];
+    struct lk_whole_file f;
     lk_status status = name_file(path, t->path, ".layer-%d", t->state.layer, err);
-    if (status == LK_OK) status = name_file(draft, path, ".new", 0, err);
+    if (status == LK_OK) status = lk_whole_file_open_public(&f, path, err);
     if (status != LK_OK) return status;
-    FILE *file = fopen(draft, "wb");
-    bool ok = file && fwrite(&t->state, sizeof t->state, 1, file) == 1;
-    for (int i = 0, n = list_spans(t, span); ok && i < n; i++) ok = fwrite(span[i].at, sizeof(float), span[i].n, file) == span[i].n;
-    if (file && fclose(file) != 0) ok = false;
-    if (ok && rename(draft, path) == 0) return LK_OK;
-    return lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
+    bool ok = fwrite(&t->state, sizeof t->state, 1, f.file) == 1;
+    for (int i = 0, n = list_spans(t, span); ok && i < n; i++) ok = fwrite(span[i].at, sizeof(float), span[i].n, f.file) == span[i].n;
+    if (!ok) status = lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
+    return lk_whole_file_close(&f, status, err);
 }
 
 /* True where the layer's file holds a state of this training, which is then in the net. */
@@ -335,16 +335,10 @@ static lk_status add_layer(struct lk_draft *draft, const struct lk_less_shape *s
 }
 
 static lk_status write_draft(const struct training *t, const struct lk_draft *draft, lk_err *err) {
-    char path[PATH_CAP];
-    lk_status status = name_file(path, t->path, ".new", 0, err);
+    struct lk_whole_file f;
+    lk_status status = lk_whole_file_open_public(&f, t->path, err);
     if (status != LK_OK) return status;
-    FILE *file = fopen(path, "wb");
-    if (!file) return lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
-    status = lk_draft_write(draft, file, err);
-    if (fclose(file) != 0 && status == LK_OK) status = lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
-    if (status == LK_OK && rename(path, t->path) != 0) status = lk_fail(err, LK_E_IO, "cannot rename %s: %s", path, strerror(errno));
-    if (status != LK_OK) unlink(path);
-    return status;
+    return lk_whole_file_close(&f, lk_draft_write(draft, f.file, err), err);
 }
 
 /* All layers' files into one sidecar. */

@@ -1,0 +1,259 @@
+/* Training LESS: ended at any moment and continued, what is refused, and what is left in files. */
+#include "support.h"
+#include "tiny_gguf.h"
+
+#include "offline/less_net.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char path[] = "/tmp/lowkey-less-train-XXXXXX";
+
+static lk_model *open_tiny(void) {
+    struct tiny_spec spec = *tiny_preset("llama");
+    lk_model *model = NULL;
+    lk_model_opts opts = {.n_threads = 1};
+    lk_err err = {0};
+    assert_true(tiny_gguf_write(path, &spec));
+    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    return model;
+}
+
+struct stop {
+    uint64_t after; /* steps; 0: never */
+    uint64_t n;
+    int      layers;
+    double   loss;  /* sum of the layers' */
+};
+
+static bool stop_after(void *user, uint64_t done, uint64_t total) {
+    struct stop *stop = user;
+    assert_true(done <= total);
+    return stop->after == 0 || ++stop->n < stop->after;
+}
+
+static void note_layer(void *user, const lk_less_layer *layer) {
+    struct stop *stop = user;
+    assert_int_equal(layer->layer, stop->layers++);
+    assert_true(layer->best_epoch >= 1 && layer->best_epoch <= layer->n_epoch);
+    stop->loss += layer->loss;
+}
+
+static char *read_file(const char *name, long *size) {
+    FILE *file = fopen(name, "rb");
+    if (!file) return NULL;
+    fseek(file, 0, SEEK_END);
+    *size = ftell(file);
+    rewind(file);
+    char *bytes = malloc((size_t)*size);
+    assert_int_equal(fread(bytes, 1, (size_t)*size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+enum { N_CTX = 96, N_SEQ = 5 };
+
+static bool never(void *user, uint64_t done, uint64_t total) {
+    (void)user, (void)done, (void)total;
+    fail_msg("examples that are there were collected again");
+    return false;
+}
+
+/* A file of examples serves whoever wants the same, whatever lies between the fields of a policy. */
+static void test_examples_kept(void **unused) {
+    (void)unused;
+    lk_model *model = open_tiny();
+    int32_t tok[2 * N_CTX];
+    for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
+    char name[100];
+    snprintf(name, sizeof name, "%s.kept", path);
+    struct lk_ledger ledger = {0};
+    lk_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        struct lk_less_policy policy;
+        struct lk_less_data data;
+        memset(&policy, i ? 0xff : 0, sizeof policy);
+        policy.rule.keep = LK_KEEP_H2O, policy.rule.mean = false, policy.rule.apart = false, policy.rule.salt = 0;
+        policy.sink = 0, policy.keep = 8, policy.window = 8;
+        if (lk_less_data_open(&data, name, model, &policy, 1, tok, 2, N_CTX, i ? never : NULL, NULL, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
+        lk_less_data_close(&data);
+    }
+    unlink(name);
+    lk_model_free(model);
+}
+
+/* A weight in a layer's file that became huge, by a disk or by steps too long, makes the loss no number: training stops,
+ * says where, makes no sidecar, and leaves the state of the last good epoch as it was. */
+static void test_not_finite(void **unused) {
+    (void)unused;
+    enum { HEAD = 40, WEIGHT = 7 }; /* bytes before the weights; one of phi's */
+    lk_model *model = open_tiny();
+    struct random r = {22};
+    int32_t tok[N_SEQ * N_CTX];
+    for (int i = 0; i < N_SEQ * N_CTX; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    char name[100], layer[120], examples[120];
+    snprintf(name, sizeof name, "%s-thrown", path);
+    snprintf(layer, sizeof layer, "%s.layer-0", name);
+    snprintf(examples, sizeof examples, "%s.examples", name);
+    struct stop stop = {.after = (uint64_t)N_SEQ * lk_model_get_info(model).n_layer + 2 * (N_SEQ - 1) + 2}; /* in the third epoch */
+    lk_err err = {0};
+    const int32_t budget[] = {16};
+    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .valid = 0.2f,
+                         .progress = stop_after, .user = &stop};
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_CANCELLED);
+    long size[2];
+    char *bytes[2] = {read_file(layer, &size[0])};
+    const float huge = 1e38f;
+    memcpy(bytes[0] + HEAD + WEIGHT * sizeof huge, &huge, sizeof huge);
+    FILE *file = fopen(layer, "wb");
+    assert_int_equal(fwrite(bytes[0], 1, (size_t)size[0], file), size[0]);
+    fclose(file);
+    stop = (struct stop){0};
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "layer 0, epoch 3, sequence "));
+    assert_non_null(strstr(err.msg, "the state after epoch 2 is kept in "));
+    assert_int_equal(access(name, F_OK), -1);
+    bytes[1] = read_file(layer, &size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
+    free(bytes[0]), free(bytes[1]);
+    unlink(layer), unlink(examples);
+    lk_model_free(model);
+}
+
+/* A layer's file that cannot take its name: training stops, and nothing half made is left beside. */
+static void test_layer_not_kept(void **unused) {
+    (void)unused;
+    lk_model *model = open_tiny();
+    int32_t tok[2 * N_CTX];
+    for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
+    char name[100], layer[120], draft[140], examples[120];
+    snprintf(name, sizeof name, "%s-held", path);
+    snprintf(layer, sizeof layer, "%s.layer-0", name);
+    snprintf(draft, sizeof draft, "%s.new", layer);
+    snprintf(examples, sizeof examples, "%s.examples", name);
+    lk_err err = {0};
+    const int32_t budget[] = {16};
+    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 1, .n_query = 40, .n_layer = 1};
+    assert_int_equal(mkdir(layer, 0700), 0);
+    assert_int_equal(lk_train_less(model, tok, 2 * N_CTX, &opts, name, &err), LK_E_IO);
+    assert_int_equal(access(draft, F_OK), -1);
+    assert_int_equal(rmdir(layer), 0);
+    unlink(examples);
+    lk_model_free(model);
+}
+
+static void test_training(void **unused) {
+    (void)unused;
+    lk_model *model = open_tiny();
+    lk_model_info info = lk_model_get_info(model);
+    struct random r = {21};
+    int32_t tok[N_SEQ * N_CTX];
+    for (int i = 0; i < N_SEQ * N_CTX; i++) tok[i] = random_int(&r, 0, info.n_vocab - 1);
+    char name[2][100], beside[120];
+    for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s-%d", path, i);
+    struct stop stop = {0};
+    lk_err err = {0};
+    const int32_t budget[] = {16, 24};
+    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 2, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .dropout = 0.3f,
+                         .valid = 0.2f, .seed = 5, .progress = stop_after, .layer_done = note_layer, .user = &stop};
+    if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[0], &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(stop.layers, info.n_layer);
+    print_message("mean loss after training: %.4f of the policy's\n", stop.loss / info.n_layer);
+    assert_true(stop.loss < 0.97 * info.n_layer);
+    struct stop first = stop;
+    snprintf(beside, sizeof beside, "%s.examples", name[0]);
+    assert_int_equal(access(beside, F_OK), -1);
+
+    /* Killed again and again, continued each time: the same file. */
+    lk_status status = LK_E_CANCELLED;
+    int runs = 0;
+    for (; status == LK_E_CANCELLED; runs++) {
+        stop = (struct stop){.after = 11};
+        status = lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[1], &err);
+        assert_true(runs < 100);
+        if (status == LK_E_CANCELLED) assert_int_equal(access(name[1], F_OK), -1);
+    }
+    if (status != LK_OK) fail_msg("%s", err.msg);
+    assert_true(runs > 3);
+    long size[2];
+    char *bytes[2] = {read_file(name[0], &size[0]), read_file(name[1], &size[1])};
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
+    free(bytes[1]);
+
+    /* Layer by layer in calls of their own, the last first: the same file. */
+    unlink(name[1]);
+    opts.progress = NULL, opts.layer_done = NULL;
+    lk_less_opts one = opts;
+    one.n_layer = 1;
+    for (one.first_layer = info.n_layer - 1; one.first_layer >= 0; one.first_layer--) {
+        assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &one, name[1], &err), LK_OK);
+        assert_int_equal(access(name[1], F_OK), -1);
+    }
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[1], &err), LK_OK);
+    bytes[1] = read_file(name[1], &size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
+    free(bytes[0]), free(bytes[1]);
+
+    /* Trained further, whatever sizes are asked for: not worse, and what it began with after no steps that count. */
+    double before = first.loss;
+    lk_less_opts more = opts;
+    stop = (struct stop){0};
+    more.from = name[0], more.n_hidden = 0, more.n_epoch = 1, more.rate = 1e-7f, more.dropout = 0;
+    more.layer_done = note_layer;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
+    assert_float_equal(stop.loss, before, 1e-3 * before);
+    more.from = path; /* a model */
+    assert_int_not_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
+
+    /* What is not possible. */
+    stop = (struct stop){0};
+    lk_less_opts bad = opts;
+    bad.first_layer = info.n_layer;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts;
+    bad.budget = (int32_t[]){16, 90};
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts, bad.n_seq = 6;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts, bad.policy = "lambda", bad.budget = (int32_t[]){8, 4}; /* its sinks alone */
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "at least 5"));
+    bad = opts, bad.policy = "best";
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, "/nowhere/at/all", &err), LK_E_IO);
+
+    /* A rate that explodes: said where, the last good state kept, nothing under the final name. */
+    unlink(name[1]);
+    bad = opts, bad.rate = 1e30f;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "layer 0, epoch"));
+    assert_int_equal(access(name[1], F_OK), -1);
+    for (int i = 0; i < info.n_layer; i++) {
+        snprintf(beside, sizeof beside, "%s.layer-%d", name[1], i);
+        unlink(beside);
+    }
+    snprintf(beside, sizeof beside, "%s.examples", name[1]);
+    assert_int_equal(unlink(beside), 0);
+    unlink(name[0]);
+    lk_model_free(model);
+}
+
+int main(void) {
+    int fd = mkstemp(path);
+    if (fd < 0) return 1;
+    close(fd);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_not_finite), cmocka_unit_test(test_layer_not_kept),
+                                       cmocka_unit_test(test_training)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}
