@@ -116,6 +116,7 @@ bad "say what to train" train more
 bad "no text: give -f FILE" train less
 bad "no sidecar to write" train less -f prompt
 bad "no budget" train less -f prompt -o x
+bad "cannot write directory: it is no ordinary file" train less -f prompt -o directory --budget 8
 bad "--layers: give the first and the last" train less -f prompt -o x --layers 3
 bad "--share: '3' is not a number from 0 to 2" train less --share 3
 bad "--ctx: 'x' is not" plan -c 4k,x
@@ -294,6 +295,10 @@ for i in $(seq 1 20); do printf '<|im_end|>'; done >marked
 bad "the texts have 1 sequences of 16 tokens" train less -f marked --markup -c 16 --budget 8 --sequences 99 -o z
 bad "fewer than the 99 of --sequences" train less -f marked -c 16 --budget 8 --sequences 99 -o z
 grep -q 'have 1 seq' err && fail "special tokens were parsed without --markup"
+timeout --foreground --preserve-status --signal INT 5 "$bin" train less -f text -c 256 --budget 32 -o z >out 2>err
+status=$?
+[ $status = 130 ] || fail "interrupted train: status $status, expected 130: $(head -c 300 err)"
+grep -q '^lowkey: cancelled.*the same command' err || fail "interrupted train says: $(cat err)"
 LOWKEY_BIN=$bin "$scripts/own-text" "$model" --tokens 24 --longest 8 --parallel 2 -t 1 --port $((20000 + RANDOM % 10000)) >own 2>err || fail "own-text: $(head -c 400 err)"
 head -c 13 own | grep -q '^<|endoftext|>$' || fail "own-text: $(head -c 200 own)"
 grep -q '<|im_start|>assistant' own || fail "own-text wrote no conversation"

@@ -281,14 +281,6 @@ static int compress(const struct compress_args *a, struct lk_compress_opts *opts
     return result;
 }
 
-/* Can the output be written? Asked before a long text is read. */
-static int try_output(const char *path) {
-    struct new_file file;
-    if (new_file_open(&file, path)) return STATUS_BAD;
-    new_file_close(&file, STATUS_BAD);
-    return STATUS_OK;
-}
-
 int compress_verb(const struct verb *verb, int argc, char **argv) {
     struct compress_args    a      = {.skip = -1};
     struct lk_compress_opts opts   = {0};
@@ -299,8 +291,8 @@ int compress_verb(const struct verb *verb, int argc, char **argv) {
     int status        = read_opts(&a, &opts);
     a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT || a.export; /* the weights themselves are looked at */
     if (opts.search >= LK_RANK_FISHER) a.model.weights = "f32"; /* what gradients are taken of */
-    if (!status) status = try_output(a.out);
-    if (!status && a.export) status = try_output(a.export);
+    if (!status) status = new_file_try(a.out);
+    if (!status && a.export) status = new_file_try(a.export);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status && a.text) status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens) : read_file(&a, model, &tokens);
     if (!status) status = compress(&a, &opts, model, &tokens);

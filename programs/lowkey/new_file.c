@@ -29,10 +29,17 @@ int new_file_close(struct new_file *f, int status) {
     enum { FOR_ALL = 0666 };
     mode_t mask = umask(0); /* mkstemp leaves the file to its owner alone */
     umask(mask);
-    bool whole = fchmod(fileno(f->file), FOR_ALL & ~mask) == 0;
+    bool whole = status || (fchmod(fileno(f->file), FOR_ALL & ~mask) == 0 && fflush(f->file) == 0 && fsync(fileno(f->file)) == 0);
     whole      = fclose(f->file) == 0 && whole;
     if (!status && (!whole || rename(f->temporary, f->path))) status = complain("cannot write %s: %s", f->path, strerror(errno));
     if (status) unlink(f->temporary);
     free(f->temporary);
     return status;
+}
+
+int new_file_try(const char *path) {
+    struct new_file file;
+    if (new_file_open(&file, path)) return STATUS_BAD;
+    new_file_close(&file, STATUS_BAD);
+    return STATUS_OK;
 }

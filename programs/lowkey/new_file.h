@@ -13,7 +13,10 @@ struct new_file {
 /* STATUS_OK, or STATUS_BAD after a message. */
 int new_file_open(struct new_file *f, const char *path);
 
-/* Keep it where status is STATUS_OK; returns the status to end with. */
+/* Keep it, on disk, where status is STATUS_OK; returns the status to end with. */
 int new_file_close(struct new_file *f, int status);
+
+/* Could it be written? Asked before long work. */
+int new_file_try(const char *path);
 
 #endif

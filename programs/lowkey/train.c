@@ -1,5 +1,6 @@
 /* lowkey train: networks for LESS, as a sidecar. */
 #include "common.h"
+#include "new_file.h"
 #include "progress.h"
 #include "say.h"
 #include "text.h"
@@ -108,7 +109,7 @@ static int train(const struct train_args *a, lk_model *model, const int32_t *tok
                             .seed = (uint64_t)a->seed, .progress = step, .layer_done = layer_done, .user = &progress};
     lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
     progress_end(&progress);
-    if (status == LK_E_CANCELLED) return complain_of(&err), STATUS_INTERRUPTED;
+    if (status == LK_E_CANCELLED) return complain("%s", err.msg), STATUS_INTERRUPTED;
     return status ? complain_of(&err) : STATUS_OK;
 }
 
@@ -126,7 +127,8 @@ int train_verb(const struct verb *verb, int argc, char **argv) {
     if (a.layers.n && (a.layers.n != 2 || a.layers.item[1] < a.layers.item[0])) return complain("--layers: give the first and the last");
     if (!a.budget.n) return complain("no budget: give --budget N, the rows that the policy keeps");
     interrupt_catch();
-    int status = model_open(&a.model, false, &model);
+    int status = new_file_try(a.output);
+    if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = read_sequences(&a, model, &tok, &n_tok);
     if (!status) status = train(&a, model, tok, n_tok);
     free(tok);

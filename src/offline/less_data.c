@@ -224,7 +224,7 @@ static lk_status collect(struct lk_less_data *data, struct lk_model *model, cons
             if (!transfer(data->file, data->record, data->record_bytes, record_at(data, layer, seq), true))
                 status = lk_fail(err, LK_E_IO, "cannot write the file of examples: %s", strerror(errno));
             else if (progress && !progress(user, (uint64_t)seq * s->n_layer + layer + 1, (uint64_t)s->n_seq * s->n_layer))
-                status = lk_fail(err, LK_E_CANCELLED, "cancelled after %d of %d sequences", seq, s->n_seq);
+                status = lk_fail(err, LK_E_CANCELLED, "cancelled after %d of %d sequences; the same command begins again", seq, s->n_seq);
         }
     }
     pass_end(&p);
