@@ -147,8 +147,60 @@ static void test_results_survive(void **state) {
     char *kept = read_file("bad");
     assert_string_equal(kept, "a letter without an end");
     free(kept);
+    write_file("bad", "\n{\"type\":\"run\",\"model_fingerprint\":\"other\",\"weights\":\"shipped\",\"options\":{\"--seed\":1}}\n");
+    assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_ARG); /* its first line is the second */
+    assert_non_null(strstr(err.msg, "another model"));
+    write_file("bad", "\na letter without an end");
+    assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_FORMAT);
     assert_int_equal(open_results(&results, "no/such/folder", "m", &err), LK_E_IO);
     json_decref(record);
+}
+
+static lk_status open_with_sidecar(const char *name, const char *sidecar, lk_err *err) {
+    struct lk_results *results;
+    struct lk_eval eval = {.models = {.path = model_path, .opts = {.sidecar = sidecar}}};
+    json_t *header = lk_eval_header(&eval, "a test", err);
+    if (!header) return err->code;
+    lk_status status = lk_results_open(&results, in_folder(name), header, err);
+    json_decref(header);
+    if (status == LK_OK) lk_results_close(results);
+    return status;
+}
+
+/* Results belong to what the sidecar holds, whatever it is called. */
+static void test_results_of_a_sidecar(void **state) {
+    (void)state;
+    char one[100], other[100], again[100];
+    lk_err err = {0};
+    write_file("one", "a sidecar");
+    write_file("other", "b sidecar");
+    write_file("again", "a sidecar");
+    snprintf(one, sizeof one, "%s", in_folder("one"));
+    snprintf(other, sizeof other, "%s", in_folder("other"));
+    snprintf(again, sizeof again, "%s", in_folder("again"));
+    unlink(in_folder("of-one"));
+    assert_int_equal(open_with_sidecar("of-one", one, &err), LK_OK);
+    assert_int_equal(open_with_sidecar("of-one", again, &err), LK_OK);
+    const char *const wrong[] = {other, NULL};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(open_with_sidecar("of-one", wrong[i], &err), LK_E_ARG);
+        assert_non_null(strstr(err.msg, "another --sidecar"));
+    }
+    assert_int_equal(open_with_sidecar("of-one", "/nowhere", &err), LK_E_IO);
+
+    /* A file from before sidecars were noted is one without. */
+    struct lk_eval eval = {.models = {.path = model_path}};
+    json_t *header = lk_eval_header(&eval, "a test", &err);
+    json_object_del(json_object_get(header, "options"), "--sidecar");
+    char *line = json_dumps(header, JSON_COMPACT), *file = calloc(1, strlen(line) + 2);
+    strcat(strcat(file, line), "\n");
+    write_file("older", file);
+    assert_int_equal(open_with_sidecar("older", NULL, &err), LK_OK);
+    write_file("older", file);
+    assert_int_equal(open_with_sidecar("older", one, &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "which sidecar"));
+    free(line), free(file);
+    json_decref(header);
 }
 
 /* ---- whole runs -------------------------------------------------------------------------------------------- */
@@ -290,6 +342,10 @@ static void test_bytes_are_the_ledgers(void **state) {
     assert_true(fabs(16 * sum / metric("bytes", "bytes", "best-3", "f16_bytes") / metric("bytes", "bytes", "best-3", "bits_per_value") - 1) < 1e-6);
     assert_true(metric("bytes", "bytes", "llama.cpp:q8_0", "cache_bytes") / metric("bytes", "bytes", "llama.cpp:q8_0", "f16_bytes") == 8.5 / 16);
     assert_true(metric("bytes", "bytes", "f16", "peak_resident_bytes") > sum);
+    char *whole = read_file("bytes");
+    assert_int_equal(count(whole, "\"type\":\"item\""), 4);
+    assert_int_equal(count(whole, "\"seconds\":"), 4);
+    free(whole);
 }
 
 static void test_bad_input(void **state) {
@@ -451,7 +507,7 @@ int main(void) {
     struct random r = {7};
     for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = (char)(random_int(&r, 0, 4) ? random_int(&r, 'a', 'z') : ' ');
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_means),              cmocka_unit_test(test_results_survive),
+        cmocka_unit_test(test_means),              cmocka_unit_test(test_results_survive), cmocka_unit_test(test_results_of_a_sidecar),
         cmocka_unit_test(test_choices),            cmocka_unit_test(test_what_is_scored),
         cmocka_unit_test(test_bytes_are_the_ledgers), /* forks: before threads */
         cmocka_unit_test(test_figures_of_text),    cmocka_unit_test(test_interrupted_runs_go_on),

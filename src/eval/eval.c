@@ -203,8 +203,10 @@ static lk_status run_isolated(struct run *run, const struct job *job, const char
         json_t *record = json_object();
         struct isolated x = {run, job, kv, i};
         item_begin(run, job->task->name, kv, job->task->cost(job->set.state, i));
+        double start = now();
         if (!tick(run, 0)) status = lk_fail(err, LK_E_CANCELLED, "cancelled");
         if (status == LK_OK) status = lk_isolated_run(work_isolated, &x, record, err);
+        if (status == LK_OK) json_object_set_new(record, "seconds", json_real(now() - start));
         if (status == LK_OK) status = keep(run, job, kv, i, record, err);
         item_end(run);
         json_decref(record);

@@ -56,19 +56,20 @@ static void cpu_name(char *name, size_t cap) {
     if (file) fclose(file);
 }
 
-static json_t *options(const struct lk_eval *eval) {
+static json_t *options(const struct lk_eval *eval, const char *sidecar) {
     const struct lk_eval_opts *opts = &eval->opts;
     char text[40] = "none", *data = opts->data ? realpath(opts->data, NULL) : NULL;
     if (opts->text) snprintf(text, sizeof text, "%zu-%016" PRIx64, opts->text_len, hash(HASH_BEGIN, opts->text, opts->text_len));
-    json_t *made = json_pack("{s:I s:I s:I s:b s:s s:s?}", "--seed", (json_int_t)opts->seed, "--ctx", (json_int_t)opts->n_ctx, "--shots",
-                             (json_int_t)opts->shots, "--quick", opts->quick, "--text", text, "--data", data);
+    json_t *made = json_pack("{s:I s:I s:I s:b s:s s:s? s:s}", "--seed", (json_int_t)opts->seed, "--ctx", (json_int_t)opts->n_ctx, "--shots",
+                             (json_int_t)opts->shots, "--quick", opts->quick, "--text", text, "--data", data, "--sidecar", sidecar);
     free(data);
     return made;
 }
 
 json_t *lk_eval_header(const struct lk_eval *eval, const char *command, lk_err *err) {
-    char fingerprint[40], cpu[200], date[40];
+    char fingerprint[40], sidecar[40] = "none", cpu[200], date[40];
     if (lk_eval_fingerprint(eval->models.path, fingerprint, err)) return NULL;
+    if (eval->models.opts.sidecar && lk_eval_fingerprint(eval->models.opts.sidecar, sidecar, err)) return NULL;
     const char *name = strrchr(eval->models.path, '/');
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int n_threads = eval->models.opts.n_threads > 0 ? eval->models.opts.n_threads : cores > 16 ? 16 : (int)cores;
@@ -79,7 +80,7 @@ json_t *lk_eval_header(const struct lk_eval *eval, const char *command, lk_err *
     json_t *header = json_pack("{s:s s:s s:s s:s s:s s:i s:s s:s s:s s:o}", "type", "run", "version", lk_version(), "model",
                                name ? name + 1 : eval->models.path, "model_fingerprint", fingerprint, "weights",
                                eval->models.opts.weights == LK_WEIGHTS_F32 ? "f32" : "shipped", "n_threads", n_threads, "cpu",
-                               cpu, "command", command, "date", date, "options", options(eval));
+                               cpu, "command", command, "date", date, "options", options(eval, sidecar));
     if (!header) lk_fail(err, LK_E_NOMEM, "no memory for a results file's first line, or a name that is not UTF-8");
     return header;
 }

@@ -122,16 +122,21 @@ static lk_status check_header(const struct lk_results *r, const json_t *was, con
         if (!same(json_object_get(was, field[i]), json_object_get(is, field[i])))
             return lk_fail(err, LK_E_ARG, "%s holds results of another %s; give another -o", r->path, i ? "kind of weights" : "model");
     json_object_foreach((json_t *)new, key, option) {
-        if (!same(json_object_get(old, key), option))
+        const json_t *before = json_object_get(old, key);
+        if (!before && strcmp(key, "--sidecar") == 0) { /* older files do not name it */
+            if (strcmp(json_string_value(option), "none") == 0) continue;
+            return lk_fail(err, LK_E_ARG, "%s does not say which sidecar its results were made with; give another -o", r->path);
+        }
+        if (!same(before, option))
             return lk_fail(err, LK_E_ARG, "%s holds results with another %s; give the same options or another -o", r->path, key);
     }
     return LK_OK;
 }
 
-static lk_status read_line(struct lk_results *r, const char *text, size_t len, size_t number, const json_t *header, lk_err *err) {
+static lk_status read_line(struct lk_results *r, const char *text, size_t len, size_t number, bool first, const json_t *header, lk_err *err) {
     json_error_t why;
     json_t *line = json_loadb(text, len, JSON_ALLOW_NUL, &why);
-    if (number == 1 && !json_is_object(line)) {
+    if (first && !json_is_object(line)) {
         json_decref(line);
         return lk_fail(err, LK_E_FORMAT, "%s is not a results file; give another -o", r->path);
     }
@@ -139,7 +144,7 @@ static lk_status read_line(struct lk_results *r, const char *text, size_t len, s
         json_decref(line);
         return lk_fail(err, LK_E_FORMAT, "%s:%zu: %s; remove the line to go on", r->path, number, line ? "not a JSON object" : why.text);
     }
-    lk_status status = number == 1 ? check_header(r, line, header, err) : LK_OK;
+    lk_status status = first ? check_header(r, line, header, err) : LK_OK;
     if (status != LK_OK) json_decref(line);
     else if (!enter(r, line)) status = lk_fail(err, LK_E_NOMEM, "no memory for the results in %s", r->path);
     return status;
@@ -147,13 +152,15 @@ static lk_status read_line(struct lk_results *r, const char *text, size_t len, s
 
 static lk_status read_all(struct lk_results *r, const char *text, size_t len, const json_t *header, lk_err *err) {
     size_t at = 0, number = 0;
+    bool first = true;
     for (const char *end; at < len && (end = memchr(text + at, '\n', len - at)); at = (size_t)(end - text) + 1) {
         number++;
         if (end == text + at) continue;
-        lk_status status = read_line(r, text + at, (size_t)(end - text) - at, number, header, err);
+        lk_status status = read_line(r, text + at, (size_t)(end - text) - at, number, first, header, err);
         if (status != LK_OK) return status;
+        first = false;
     }
-    if (number == 0 && len > 0 && text[0] != '{') return lk_fail(err, LK_E_FORMAT, "%s is not a results file; give another -o", r->path);
+    if (first && at < len && text[at] != '{') return lk_fail(err, LK_E_FORMAT, "%s is not a results file; give another -o", r->path);
     r->end = (off_t)at; /* what follows is a line that was cut off */
     return LK_OK;
 }

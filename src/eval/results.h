@@ -15,7 +15,7 @@ struct lk_results;
 
 /* Open or make the file `path` for one writer; NULL: keep everything in memory. `header` (borrowed): the
  * run's line. LK_E_ARG where the file belongs to a run whose "model_fingerprint", "weights" or "options"
- * differ, LK_E_FORMAT where it is no results file. A last line that was cut off is removed. *out is owned:
+ * differ (one that names no sidecar had none), LK_E_FORMAT where it is no results file. A last line that was cut off is removed. *out is owned:
  * lk_results_close. */
 lk_status lk_results_open(struct lk_results **out, const char *path, const json_t *header, lk_err *err);
 void      lk_results_close(struct lk_results *results);
