@@ -166,7 +166,7 @@ static void test_sampler_goes_on(void **state) {
     lk_sampler_opts opts[3] = {lk_sampler_defaults(), lk_sampler_defaults(), lk_sampler_defaults()};
     opts[0].temperature = 1.5f, opts[0].repeat_penalty = 1.3f, opts[0].seed = 7;
     opts[1].temperature = 0;
-    opts[2].seed = UINT32_MAX; /* libllama chooses one */
+    opts[2].seed = UINT32_MAX; /* for which libllama would draw one */
     opts[2].grammar = "root ::= [a-z ]*";
     for (int i = 0; i < 3; i++) {
         struct holder a = open_session(model, "best-3"), b = open_session(model, "best-3");

@@ -243,6 +243,65 @@ static void samples_follow_the_distribution(void **state) {
     }
 }
 
+/* Two samplers that are made alike choose alike, whatever the seed. */
+static void every_seed_is_one(void **state) {
+    (void)state;
+    float logits[100] = {0};
+    const uint32_t seed[] = {0, UINT32_MAX, UINT32_MAX - 1};
+    for (int i = 0; i < 3; i++) {
+        lk_sampler_opts o = plain;
+        o.seed = seed[i];
+        struct lk_sampling *s = sampler(&o), *again = sampler(&o);
+        for (int t = 0; t < 20; t++) assert_int_equal(next(s, logits, 100), next(again, logits, 100));
+        lk_sampling_free(s);
+        lk_sampling_free(again);
+    }
+}
+
+struct saved {
+    char   at[1024];
+    size_t n;
+};
+
+static bool put_saved(void *user, const void *data, size_t n) {
+    struct saved *saved = user;
+    assert_true(n <= sizeof saved->at - saved->n);
+    memcpy(saved->at + saved->n, data, n);
+    saved->n += n;
+    return true;
+}
+
+static bool restores(const struct saved *saved, const lk_sampler_opts *opts) {
+    struct lk_sampling *s = sampler(opts);
+    bool restored;
+    assert_int_equal(lk_sampling_restore(s, saved->at, saved->n, 4, &restored, NULL), LK_OK);
+    lk_sampling_free(s);
+    return restored;
+}
+
+/* A saved state is taken by samplers with all the same options, and by no others. */
+static void states_belong_to_options(void **state) {
+    (void)state;
+    const float logits[] = {0, 1, 2, 3};
+    struct lk_sampling *s = sampler(&plain);
+    for (int i = 0; i < 10; i++) next(s, logits, 4);
+    struct saved saved = {.n = 0};
+    assert_true(lk_sampling_put(s, &(struct lk_sink){put_saved, &saved}));
+    lk_sampling_free(s);
+    assert_true(restores(&saved, &plain));
+    lk_sampler_opts other[9];
+    for (int i = 0; i < 9; i++) other[i] = plain;
+    other[0].temperature = 0.5f, other[1].top_k = 2, other[2].top_p = 0.5f, other[3].min_p = 0.1f, other[4].repeat_penalty = 2;
+    other[5].repeat_last_n = 7, other[6].seed = 3, other[7].frequency_penalty = 1, other[8].presence_penalty = 1;
+    for (int i = 0; i < 9; i++)
+        if (restores(&saved, &other[i])) fail_msg("options %d: another sampler's state is taken", i);
+    struct lk_saved_sampling older; /* whose options say less */
+    memcpy(&older, saved.at, sizeof older);
+    snprintf(older.options, sizeof older.options, "temperature 0x1p+0 top-k 0");
+    memcpy(saved.at, &older, sizeof older);
+    assert_false(restores(&saved, &plain));
+}
+
 static void bad_logits_and_options(void **state) {
     (void)state;
     struct lk_sampling *s = sampler(&plain);
@@ -328,6 +387,8 @@ int main(void) {
         cmocka_unit_test(chat_template),
         cmocka_unit_test(greedy_and_penalty),
         cmocka_unit_test(samples_follow_the_distribution),
+        cmocka_unit_test(every_seed_is_one),
+        cmocka_unit_test(states_belong_to_options),
         cmocka_unit_test(bad_logits_and_options),
         cmocka_unit_test(grammar_constrains),
     };

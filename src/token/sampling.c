@@ -27,8 +27,9 @@ struct lk_sampling {
 static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (const char *g = o->grammar; g && *g; g++) hash = (hash ^ (unsigned char)*g) * 0x100000001b3u;
-    snprintf(buf, cap, "temperature %a top-k %d top-p %a min-p %a penalty %a over %d seed %u grammar %llx", o->temperature, o->top_k,
-             o->top_p, o->min_p, o->repeat_penalty, o->repeat_last_n, o->seed, (unsigned long long)hash);
+    snprintf(buf, cap, "temperature %a top-k %d top-p %a min-p %a penalty %a frequency %a presence %a over %d seed %u grammar %llx",
+             o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->frequency_penalty, o->presence_penalty, o->repeat_last_n, o->seed,
+             (unsigned long long)hash);
 }
 
 static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
@@ -96,6 +97,9 @@ void lk_sampling_free(struct lk_sampling *s) {
     free(s);
 }
 
+/* libllama draws a seed of its own for one value, and the same seed shall give the same choices. */
+static uint32_t seed_of(const lk_sampler_opts *o) { return o->seed == LLAMA_DEFAULT_SEED ? LLAMA_DEFAULT_SEED - 1 : o->seed; }
+
 static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
     const lk_sampler_opts *o = &s->opts;
     s->candidate = malloc((size_t)n_vocab * sizeof *s->candidate);
@@ -117,7 +121,7 @@ static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err)
     llama_sampler_chain_add(s->chain, llama_sampler_init_top_p(o->top_p, 1));
     llama_sampler_chain_add(s->chain, llama_sampler_init_min_p(o->min_p, 1));
     llama_sampler_chain_add(s->chain, llama_sampler_init_temp(o->temperature));
-    llama_sampler_chain_add(s->chain, llama_sampler_init_dist(o->seed));
+    llama_sampler_chain_add(s->chain, llama_sampler_init_dist(seed_of(o)));
     return LK_OK;
 }
 
@@ -188,7 +192,6 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
 bool lk_sampling_put(const struct lk_sampling *s, const struct lk_sink *sink) {
     struct lk_saved_sampling saved = {.n_draw = s->n_draw, .n_tok = s->n_tok, .seed = s->opts.seed};
     memcpy(saved.options, s->options, sizeof saved.options);
-    if (s->chain && s->opts.temperature > 0) saved.seed = llama_sampler_get_seed(s->chain); /* one that libllama chose, perhaps */
     return sink->put(sink->user, &saved, sizeof saved) && (s->n_tok == 0 || sink->put(sink->user, s->tok, s->n_tok * sizeof *s->tok));
 }
 
