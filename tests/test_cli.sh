@@ -62,6 +62,7 @@ bad "--threads: '0' is not" run -p x -t 0
 bad "--temp: 'nan' is not" run -p x --temp nan
 bad "--temp: '1e999' is not" run -p x --temp 1e999
 bad "--top-p: '1.5' is not a number from 0 to 1" run -p x --top-p 1.5
+bad "--repeat-last-n: '1048577' is not" run -p x --repeat-last-n 1048577
 bad "--seed: '-1' is not" run -p x --seed -1
 bad "--max-memory: '0' is not" run -p x --max-memory 0
 bad "--weights: 'int3' is neither" run -m not.gguf -p x --weights int3

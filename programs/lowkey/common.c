@@ -163,7 +163,7 @@ struct opt_group sampler_options(struct sampler_args *args) {
             {0, "top-p", "P", "only the most probable of sum P (default 0.95); 1: off", OPT_REAL, &args->top_p, 0, 1},
             {0, "min-p", "P", "at least P times the best (default 0.05); 0: off", OPT_REAL, &args->min_p, 0, 1},
             {0, "repeat-penalty", "X", "divide repeated tokens' logits by X (default 1: off)", OPT_REAL, &args->repeat_penalty, 0.01, 100},
-            {0, "repeat-last-n", "N", "tokens that count as repeated (default 64)", OPT_INT, &args->repeat_last_n, 0, 1 << 24},
+            {0, "repeat-last-n", "N", "tokens that count as repeated (default 64)", OPT_INT, &args->repeat_last_n, 0, 1 << 20},
             {0, "seed", "N", "of the random choice (default 0)", OPT_INT, &args->seed, 0, 4294967295.0},
             {0, "grammar-file", "FILE", "GBNF grammar the answer must follow", OPT_TEXT, &args->grammar_file, 0, 0},
         },
