@@ -1,4 +1,5 @@
 /* lowkey bench: the speed of recipes at chosen depths. */
+#include "available.h"
 #include "common.h"
 #include "progress.h"
 #include "report.h"
@@ -108,7 +109,7 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
         char           *what     = must_print("measuring %s (%zu of %zu)", lk_recipe_text(recipes->item[k]), k + 1, recipes->n);
         struct progress progress = progress_begin(what);
         lk_bench_opts   opts     = {.depth = depth, .n_depth = a->depth.n, .n_prefill = (int32_t)a->prefill, .n_decode = (int32_t)a->decode,
-                                    .n_repeat = (int32_t)a->repeat, .max_bytes = available_bytes(), .progress = progress_step, .user = &progress};
+                                    .n_repeat = (int32_t)a->repeat, .max_bytes = available_bytes(""), .progress = progress_step, .user = &progress};
         lk_status       status   = lk_bench(model, recipes->item[k], tok, n_tok, &opts, result, &err);
         progress_end(&progress);
         free(what);

@@ -1,5 +1,6 @@
 #include "common.h"
 
+#include "available.h"
 #include "capture.h"
 #include "model_find.h"
 #include "progress.h"
@@ -116,24 +117,14 @@ struct opt_group session_options(struct session_args *args) {
     };
 }
 
-/* As a limit: without one a prompt that is too long would be ended by the kernel instead of by an error. */
-uint64_t available_bytes(void) {
-    char               line[128];
-    unsigned long long kib  = 0;
-    FILE              *file = fopen("/proc/meminfo", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    if (file) fclose(file);
-    return (uint64_t)kib << 10;
-}
-
 int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe, lk_progress progress,
                  void *user, lk_session **out) {
     lk_err          err  = {0};
     lk_session_opts opts = {
         .n_ctx     = (int32_t)args->ctx,
         .stream    = args->stream,
-        .max_bytes = args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes(),
+        /* Without a limit a prompt that is too long would be ended by the kernel instead of by an error. */
+        .max_bytes = args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes(""),
         .progress  = progress,
         .user      = user,
     };

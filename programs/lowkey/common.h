@@ -41,9 +41,6 @@ struct session_args {
     bool         stream;
 };
 
-/* Memory that the system can still give without swapping; 0 where it does not say. */
-uint64_t available_bytes(void);
-
 struct opt_group session_options(struct session_args *args);
 
 /* The progress is of reading prompts. */

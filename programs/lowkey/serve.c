@@ -1,4 +1,5 @@
 /* lowkey serve: the model over HTTP. */
+#include "available.h"
 #include "common.h"
 #include "say.h"
 #include "text.h"
@@ -142,7 +143,7 @@ static struct lk_serve_opts options(const struct serve_args *a, const struct ser
     o.n_queue      = (size_t)a->queue;
     o.n_connection = (size_t)a->connections;
     o.max_body     = (size_t)a->max_body << 20;
-    o.max_bytes    = a->cache_limit ? (uint64_t)a->cache_limit << 20 : available_bytes() / 2;
+    o.max_bytes    = a->cache_limit ? (uint64_t)a->cache_limit << 20 : available_bytes("") / 2;
     o.queue_s      = a->queue_s;
     o.time_s       = a->time_s;
     o.slice_s      = 1e-3 * a->slice_ms;
@@ -197,7 +198,7 @@ int serve_verb(const struct verb *verb, int argc, char **argv) {
     if (!status) {
         s.id                   = model_id(a.name, s.model);
         struct lk_serve_opts o = options(&a, &s);
-        status                 = serve_until_signal(&o);
+        status                 = o.max_bytes ? serve_until_signal(&o) : complain("the system does not say that it has any memory free: give --cache-limit MIB");
     }
     free(s.id);
     free(s.keys.at);
