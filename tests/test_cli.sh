@@ -272,6 +272,10 @@ says 'same top'
 # A sidecar: whole under its name or not there.
 bad "the text has" compress --method tale --text prompt -o x.lk.gguf
 bad "groups of 2 heads do not divide" compress --method tale --group 2 --text text -o x.lk.gguf
+bad "windows of 100000 tokens are not possible" compress --method tale --text self -c 100000 -o x.lk.gguf
+bad "the text has 100 tokens" compress --method tale --text self --tokens 100 -o x.lk.gguf
+bad "rotate their keys" compress --method kvheads --text text -o x.lk.gguf --export y.gguf
+bad "leave --rank away" compress --method kvheads --svd mean-pool --rank 25% --text text -o x.lk.gguf
 bad "the text empty is empty" compress --method tale --text empty -o x.lk.gguf
 [ ! -e x.lk.gguf ] || fail "a failed compress left a file"
 good compress --method tale --text text --tokens 1k -c 512 -o x.lk.gguf --json

@@ -537,6 +537,7 @@ static void test_refused(void **state) {
         {"llama", {.method = LK_PALU, .group = 3}, TOKENS, LK_E_ARG, "groups of 3 heads do not divide the model's 2 KV heads"},
         {"llama", {.method = LK_PALU, .rank = 1.5}, TOKENS, LK_E_ARG, "a rank of 150%"},
         {"llama", {.method = LK_PALU, .n_ctx = 257}, TOKENS, LK_E_ARG, "give 2 to 256"},
+        {"llama", {.method = LK_PALU, .svd = LK_SVD_MEAN_POOL, .rank = 0.25}, TOKENS, LK_E_ARG, "leave --rank away"},
         {"llama", {.method = LK_TALE, .n_ctx = 64, .skip = 64}, TOKENS, LK_E_ARG, "64 cannot be left out"},
         {"falcon", {.method = LK_KVHEADS}, TOKENS, LK_E_ARG, "one KV head"},
         {"llama", {.method = LK_TALE, .svd = LK_SVD_PLAIN, .mean = true}, 0, LK_E_ARG, "a mean needs a text"},
@@ -548,6 +549,7 @@ static void test_refused(void **state) {
         lk_status status = lk_compress_new(&c, model, &cases[i].opts, text, cases[i].n_tok, &err);
         if (status != cases[i].status || !strstr(err.msg, cases[i].words)) fail_msg("%zu: %s \"%s\"", i, lk_status_name(status), err.msg);
         assert_null(c);
+        assert_int_equal(lk_compress_check(model, &cases[i].opts, cases[i].n_tok, &err), cases[i].status);
         lk_model_free(model);
     }
     /* Keys that a norm follows are no product with a matrix; that is found when their turn comes. */

@@ -131,12 +131,35 @@ static void test_refused(void **state) {
     lk_model_free(model);
 }
 
+/* What cannot be exported is refused before anything is read. */
+static void test_refused_before(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    struct lk_compress_opts opts = {.method = LK_KVHEADS, .export = true};
+    lk_err err = {0};
+    assert_int_equal(lk_compress_check(model, &opts, SIZE_MAX, &err), LK_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "rotate their keys"));
+    lk_model_free(model);
+    model = open_model("bloom");
+    opts.group = 3;
+    if (lk_compress_check(model, &opts, SIZE_MAX, &err) != LK_OK) fail_msg("%s", err.msg);
+    struct lk_compress_opts bad[3] = {opts, opts, opts};
+    bad[0].rank = 0.5, bad[1].mean = true, bad[2].method = LK_TALE;
+    for (int i = 0; i < 3; i++) {
+        struct lk_compress *c = NULL;
+        assert_int_equal(lk_compress_check(model, &bad[i], SIZE_MAX, &err), LK_E_ARG);
+        assert_non_null(strstr(err.msg, i ? "use --method kvheads" : "one head's width"));
+        assert_int_equal(lk_compress_new(&c, model, &bad[i], text, TOKENS, &err), LK_E_ARG);
+    }
+    lk_model_free(model);
+}
+
 int main(void) {
     int a = mkstemp(model_path), b = mkstemp(small_path);
     if (a < 0 || b < 0) return 1;
     close(a);
     close(b);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_export), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_export), cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_before)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);
     unlink(small_path);

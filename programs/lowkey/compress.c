@@ -94,7 +94,7 @@ static int read_opts(const struct compress_args *a, struct lk_compress_opts *out
     if (search < 0) return STATUS_BAD;
     if (!a->text && svd != LK_SVD_PLAIN) return complain("no text: give --text FILE, or --text self");
     *out = (struct lk_compress_opts){.method = method, .svd = svd, .search = search, .quantum = (int32_t)a->quantum, .n_ctx = (int32_t)a->ctx,
-                                     .skip = (int32_t)a->skip, .mean = a->mean, .truncate = a->truncate, .as_code = a->palu_code,
+                                     .skip = (int32_t)a->skip, .mean = a->mean, .truncate = a->truncate, .as_code = a->palu_code, .export = a->export != NULL,
                                      .fisher_tokens = (int32_t)a->fisher_tokens, .fisher_ctx = (int32_t)a->fisher_ctx};
     if (a->group && strcmp(a->group, "all") == 0) out->group = -1;
     else if (a->group) {
@@ -112,6 +112,9 @@ struct tokens {
     int32_t *at;
     size_t   n;
 };
+
+/* How many tokens the model makes where the text is its own. */
+static size_t own_tokens(const struct compress_args *a) { return a->tokens ? (size_t)a->tokens : 16 * 1024; }
 
 static int read_file(const struct compress_args *a, const lk_model *model, struct tokens *out) {
     struct text text = {0};
@@ -147,6 +150,13 @@ static lk_status sample_window(lk_session *session, lk_sampler *sampler, int32_t
     return status;
 }
 
+/* Whatever would be refused later, before a text is made or read. */
+static int check_opts(const struct compress_args *a, const struct lk_compress_opts *opts, lk_model *model) {
+    lk_err err   = {0};
+    size_t n_tok = !a->text ? 0 : strcmp(a->text, "self") == 0 ? own_tokens(a) : SIZE_MAX;
+    return lk_compress_check(model, opts, n_tok, &err) ? complain_of(&err) : STATUS_OK;
+}
+
 /* Text that the model makes at temperature 1 without any cut: its own distribution. */
 static int sample_text(const struct compress_args *a, lk_model *model, struct tokens *out) {
     lk_err          err     = {0};
@@ -163,7 +173,7 @@ static int sample_text(const struct compress_args *a, lk_model *model, struct to
     if (!status) status = lk_recipe_parse(&recipe, "f16", &err);
     if (!status) status = lk_session_new(&session, model, recipe, &opts, &err);
     if (!status) status = lk_sampler_new(&sampler, model, &free_run, &err);
-    out->n  = a->tokens ? (size_t)a->tokens : 16 * 1024;
+    out->n  = own_tokens(a);
     out->at = must_alloc(out->n * sizeof *out->at);
     for (size_t at = 0; !status && at < out->n; at += n_ctx) {
         size_t n    = out->n - at < n_ctx ? out->n - at : n_ctx;
@@ -294,6 +304,7 @@ int compress_verb(const struct verb *verb, int argc, char **argv) {
     if (!status) status = new_file_try(a.out);
     if (!status && a.export) status = new_file_try(a.export);
     if (!status) status = model_open(&a.model, false, &model);
+    if (!status) status = check_opts(&a, &opts, model);
     if (!status && a.text) status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens) : read_file(&a, model, &tokens);
     if (!status) status = compress(&a, &opts, model, &tokens);
     free(tokens.at);

@@ -1,4 +1,4 @@
-#include "lowrank/compress.h"
+#include "lowrank/export.h"
 
 #include "lowrank/fisher.h"
 #include "lowrank/fit.h"
@@ -64,6 +64,17 @@ static lk_status choose_group(const struct lk_compress *c, int *group, lk_err *e
     return LK_OK;
 }
 
+static lk_status check_export(const struct lk_compress *c, lk_err *err) {
+    int32_t group = c->group[LK_BASIS_V], d = c->hp->d_head;
+    lk_status status = lk_export_check(c->model->net, err);
+    if (status != LK_OK) return status;
+    if (c->group[LK_BASIS_K] != group || c->opts.mean)
+        return lk_fail(err, LK_E_ARG, "export needs bases of keys and values in the same groups, without a mean; use --method kvheads");
+    if (lk_rank_round(group * d, c->opts.rank, c->opts.quantum) != d)
+        return lk_fail(err, LK_E_ARG, "export needs ranks of one head's width, %d; use --method kvheads and leave --rank and --quantum away", d);
+    return LK_OK;
+}
+
 static lk_status choose(struct lk_compress *c, lk_err *err) {
     bool rotates = c->hp->rope_mode >= 0, plain = c->opts.svd == LK_SVD_PLAIN;
     int group = 0;
@@ -72,6 +83,7 @@ static lk_status choose(struct lk_compress *c, lk_err *err) {
     if (c->opts.quantum < 0) return lk_fail(err, LK_E_ARG, "ranks cannot be multiples of %d", c->opts.quantum);
     lk_status status = choose_group(c, &group, err);
     if (status != LK_OK) return status;
+    if (c->opts.svd == LK_SVD_MEAN_POOL && c->opts.rank > 0) return lk_fail(err, LK_E_ARG, "mean-pool keeps one head's width of each group; leave --rank away");
     bool one_head = c->opts.svd == LK_SVD_MEAN_POOL || (c->opts.method == LK_KVHEADS && c->opts.rank == 0);
     if (one_head) c->opts.rank = 1.0 / group; /* of each group */
     if (c->opts.rank == 0) c->opts.rank = 0.5;
@@ -80,13 +92,22 @@ static lk_status choose(struct lk_compress *c, lk_err *err) {
     if (c->opts.skip < 0) c->opts.skip = c->opts.method == LK_TALE ? 4 : 0;
     c->balance = c->opts.method != LK_KVHEADS && c->opts.svd != LK_SVD_MEAN_POOL;
     c->group[LK_BASIS_V] = group;
-    if (c->opts.method == LK_TALE) return LK_OK;
     /* Keys behind RoPE cannot be fused into fewer heads anyway, and are better approximated jointly (KV heads, section 3.4). */
     int keys = c->opts.method == LK_KVHEADS && rotates && c->opts.svd != LK_SVD_MEAN_POOL ? c->hp->n_head_kv : group;
-    if (!(rotates && plain)) c->group[LK_BASIS_K] = keys;
-    if (rotates && (c->opts.method == LK_PALU || plain)) c->group[LK_BASIS_KPRE] = keys;
-    return LK_OK;
+    bool any = c->opts.method != LK_TALE;
+    if (any && !(rotates && plain)) c->group[LK_BASIS_K] = keys;
+    if (any && rotates && (c->opts.method == LK_PALU || plain)) c->group[LK_BASIS_KPRE] = keys;
+    return c->opts.export ? check_export(c, err) : LK_OK;
 }
+
+/* Of the text; queries whether they are wanted or not: so what is kept serves every kind of basis. */
+static struct lk_statistics_opts wanted(const struct lk_compress *c) {
+    struct lk_statistics_opts want = {.queries = c->group[LK_BASIS_K] > 0, .n_ctx = c->opts.n_ctx, .skip = c->opts.skip};
+    memcpy(want.group, c->group, sizeof want.group);
+    return want;
+}
+
+static bool wants_text(const struct lk_compress *c) { return c->n_tok > 0 || c->opts.svd != LK_SVD_PLAIN; }
 
 static bool by_fisher(const struct lk_compress *c) { return c->opts.search == LK_RANK_FISHER || c->opts.search == LK_RANK_FISHER_UNIFORM; }
 
@@ -96,6 +117,15 @@ static lk_status choose_fisher(struct lk_compress *c, lk_err *err) {
     c->fisher_tokens = c->opts.fisher_tokens == 0 ? 8192 : (size_t)c->opts.fisher_tokens;
     if (c->fisher_tokens > c->n_tok) c->fisher_tokens = c->n_tok;
     return lk_fisher_new(&c->fisher, c->model, &c->ledger, err);
+}
+
+lk_status lk_compress_check(struct lk_model *model, const struct lk_compress_opts *opts, size_t n_tok, lk_err *err) {
+    struct lk_compress c = {.model = model, .hp = &model->net->hp, .opts = *opts, .n_tok = n_tok};
+    lk_status status = choose(&c, err);
+    struct lk_statistics_opts want = wanted(&c);
+    if (status == LK_OK && wants_text(&c)) status = lk_statistics_check(c.hp, &want, n_tok, err);
+    if (status == LK_OK && by_fisher(&c)) status = lk_fisher_check(model->net, err);
+    return status;
 }
 
 lk_status lk_compress_new(struct lk_compress **out, struct lk_model *model, const struct lk_compress_opts *opts, const int32_t *tok, size_t n_tok, lk_err *err) {
@@ -108,10 +138,8 @@ lk_status lk_compress_new(struct lk_compress **out, struct lk_model *model, cons
     c->n_tok = n_tok;
     c->text_hash = lk_hash(LK_HASH_BEGIN, tok, n_tok * sizeof *tok);
     lk_status status = choose(c, err);
-    /* Queries whether they are wanted or not: so what is kept serves every kind of basis. */
-    struct lk_statistics_opts want = {.queries = c->group[LK_BASIS_K] > 0, .n_ctx = c->opts.n_ctx, .skip = c->opts.skip};
-    memcpy(want.group, c->group, sizeof want.group);
-    if (status == LK_OK && (n_tok > 0 || c->opts.svd != LK_SVD_PLAIN)) status = lk_statistics_new(&c->statistics, model, &want, tok, n_tok, &c->ledger, err);
+    struct lk_statistics_opts want = wanted(c);
+    if (status == LK_OK && wants_text(c)) status = lk_statistics_new(&c->statistics, model, &want, tok, n_tok, &c->ledger, err);
     if (status == LK_OK && by_fisher(c)) status = choose_fisher(c, err);
     if (status != LK_OK) lk_compress_free(c);
     else *out = c;

@@ -47,7 +47,7 @@ struct lk_compress_opts {
     enum lk_method      method;
     enum lk_svd         svd;
     enum lk_rank_search search;
-    double              rank;     /* share of the width, 0 to 1; 0: the method's                             */
+    double              rank;     /* share of the width, 0 to 1; 0: the method's, and LK_SVD_MEAN_POOL's only */
     int32_t             quantum;  /* ranks are multiples of this; 0: 8                                       */
     int32_t             group;    /* KV heads of a group; 0: the method's; -1: all                           */
     int32_t             n_ctx;    /* tokens of a window; 0: 2048, or what the model was trained for          */
@@ -58,14 +58,20 @@ struct lk_compress_opts {
     int32_t             fisher_ctx;    /* in windows of; 0: 512, or n_ctx where that is less                 */
     bool                mean;     /* bases around the mean                                                   */
     bool                truncate; /* keep no more components than the ranks need                             */
+    bool                export;   /* refuse what lk_export_kv_heads could not make a model of                */
     lk_progress         progress; /* units are tokens, then tokens' worth of fitting                         */
     void               *user;
 };
 
 struct lk_compress;
 
-/* `tok` may be NULL with n_tok 0 where weights alone are looked at: LK_SVD_PLAIN. Memory comes from a ledger of its own. *out is owned: lk_compress_free. `model` must outlive it. LK_E_ARG says which
- * option does not fit the model. */
+/* Do the options fit the model, for a text of n_tok tokens (SIZE_MAX: not known yet)? LK_E_ARG says which one does
+ * not, LK_E_UNSUPPORTED what the model does not allow. For who makes or reads a long text before lk_compress_new,
+ * which asks the same. */
+lk_status lk_compress_check(lk_model *model, const struct lk_compress_opts *opts, size_t n_tok, lk_err *err);
+
+/* `tok` may be NULL with n_tok 0 where weights alone are looked at: LK_SVD_PLAIN. Memory comes from a ledger of its
+ * own. *out is owned: lk_compress_free. `model` must outlive it. */
 lk_status lk_compress_new(struct lk_compress **out, lk_model *model, const struct lk_compress_opts *opts,
                           const int32_t *tok, size_t n_tok, lk_err *err);
 void      lk_compress_free(struct lk_compress *c);

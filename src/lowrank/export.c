@@ -31,18 +31,24 @@ static enum kind kind_of(const char *name, int *layer) {
     return strcmp(name + end, "attn_output.weight") == 0 ? OUTPUT_WEIGHT : AS_IT_IS;
 }
 
-static lk_status check(const struct lk_compress *c, const struct lk_net *net, lk_err *err) {
+lk_status lk_export_check(const struct lk_net *net, lk_err *err) {
     if (net->hp.rope_mode >= 0) return lk_fail(err, LK_E_UNSUPPORTED, "%s models rotate their keys: projections cannot be fused into the weights", net->arch);
-    for (int layer = 0; layer < net->hp.n_layer; layer++) {
+    for (int layer = 0; layer < net->hp.n_layer; layer++)
+        if (!net->layer[layer].wqkv) return lk_fail(err, LK_E_UNSUPPORTED, "export knows models with q, k and v in one matrix only");
+    return LK_OK;
+}
+
+static lk_status check(const struct lk_compress *c, const struct lk_net *net, lk_err *err) {
+    lk_status status = lk_export_check(net, err);
+    for (int layer = 0; status == LK_OK && layer < net->hp.n_layer; layer++) {
         const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K), *v = lk_compress_basis(c, layer, LK_BASIS_V);
         if (k->n_group == 0 || k->n_group != v->n_group || k->mean || v->mean)
             return lk_fail(err, LK_E_ARG, "export needs bases of keys and values in the same groups, without a mean; use --method kvheads");
         for (int g = 0; g < k->n_group; g++)
             if (k->rank[g] != net->hp.d_head || v->rank[g] != net->hp.d_head)
                 return lk_fail(err, LK_E_ARG, "export needs ranks of one head's width, %d; leave --rank away", net->hp.d_head);
-        if (!net->layer[layer].wqkv) return lk_fail(err, LK_E_UNSUPPORTED, "export knows models with q, k and v in one matrix only");
     }
-    return LK_OK;
+    return status;
 }
 
 /* ---- fusing ----------------------------------------------------------------------------------------- */

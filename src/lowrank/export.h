@@ -8,6 +8,11 @@
 
 #include "lowrank/compress.h"
 
+struct lk_net;
+
+/* Can a model's projections be fused at all? LK_E_UNSUPPORTED where it rotates its keys, for one. */
+lk_status lk_export_check(const struct lk_net *net, lk_err *err);
+
 /* Write the model of `path`, which is the one that `c` was made for and fitted with LK_KVHEADS, to `file`. Fused weights
  * become f32, all others stay as they are. Memory: one layer's attention weights.
  * LK_E_UNSUPPORTED for a model that rotates its keys, LK_E_ARG for bases that are not of one head's width. */

@@ -10,7 +10,7 @@ static size_t square_bytes(const struct lk_fisher *f) { return (size_t)f->n_laye
 static float *square_of(const struct lk_fisher *f, int layer, enum lk_side side) { return f->square + ((size_t)layer * 2 + side) * f->n_row * f->n_in; }
 
 /* What ggml_build_backward_expand would abort on. */
-static lk_status check(const struct lk_net *net, lk_err *err) {
+lk_status lk_fisher_check(const struct lk_net *net, lk_err *err) {
     static const char *const known[] = {"llama", "qwen2", "qwen3"};
     bool found = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= strcmp(net->arch, known[i]) == 0;
@@ -27,7 +27,7 @@ static lk_status check(const struct lk_net *net, lk_err *err) {
 
 lk_status lk_fisher_new(struct lk_fisher *f, struct lk_model *model, struct lk_ledger *ledger, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
-    lk_status status = check(model->net, err);
+    lk_status status = lk_fisher_check(model->net, err);
     if (status != LK_OK) return status;
     *f = (struct lk_fisher){.ledger = ledger, .n_layer = hp->n_layer, .n_head_kv = hp->n_head_kv, .n_row = hp->n_head_kv * hp->d_head, .n_in = hp->n_embd};
     f->square = lk_alloc(ledger, LK_FOR_SCRATCH, square_bytes(f));

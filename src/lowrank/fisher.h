@@ -27,6 +27,9 @@ struct lk_fisher {
 };
 
 /* LK_E_UNSUPPORTED for a model that cannot be differentiated. */
+lk_status lk_fisher_check(const struct lk_net *net, lk_err *err);
+
+/* For a model that can be; asked again. */
 lk_status lk_fisher_new(struct lk_fisher *f, struct lk_model *model, struct lk_ledger *ledger, lk_err *err);
 void      lk_fisher_free(struct lk_fisher *f);
 

@@ -18,7 +18,7 @@ static void side_free(struct lk_statistics *s, struct lk_moments *side) {
     lk_release(s->ledger, LK_FOR_SCRATCH, side, s->n_layer * sizeof *side);
 }
 
-static lk_status check(const struct lk_hparams *hp, const struct lk_statistics_opts *opts, size_t n_tok, lk_err *err) {
+lk_status lk_statistics_check(const struct lk_hparams *hp, const struct lk_statistics_opts *opts, size_t n_tok, lk_err *err) {
     for (int side = 0; side < LK_N_BASIS; side++) {
         int group = opts->group[side];
         if (group < 0 || (group > 0 && hp->n_head_kv % group != 0))
@@ -37,7 +37,7 @@ static lk_status check(const struct lk_hparams *hp, const struct lk_statistics_o
 lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *model, const struct lk_statistics_opts *opts,
                             const int32_t *tok, size_t n_tok, struct lk_ledger *ledger, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
-    lk_status status = check(hp, opts, n_tok, err);
+    lk_status status = lk_statistics_check(hp, opts, n_tok, err);
     if (status != LK_OK) return status;
     struct lk_statistics *s = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for statistics");

@@ -29,8 +29,11 @@ struct lk_statistics {
     struct lk_moments        *query;            /* [n_layer], by KV head: all its query heads; or NULL     */
 };
 
-/* Empty statistics for a text tok[0..n_tok). LK_E_ARG for a group size that does not divide the number of KV
- * heads, or windows that make no sense. *out is owned: lk_statistics_free. */
+/* Are statistics of a text of n_tok tokens possible? LK_E_ARG for a group size that does not divide the number of KV
+ * heads, windows that make no sense, and a text that is too short. */
+lk_status lk_statistics_check(const struct lk_hparams *hp, const struct lk_statistics_opts *opts, size_t n_tok, lk_err *err);
+
+/* Empty statistics for a text tok[0..n_tok); checked as above. *out is owned: lk_statistics_free. */
 lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *model, const struct lk_statistics_opts *opts,
                             const int32_t *tok, size_t n_tok, struct lk_ledger *ledger, lk_err *err);
 void      lk_statistics_free(struct lk_statistics *s);
