@@ -74,19 +74,6 @@ static lk_status ask(struct lk_subject *subject, const struct lk_item_tokens *t,
     return status == LK_OK ? lk_subject_read(subject, t->tok + t->n_head, t->n_tail, false, err) : status;
 }
 
-/* -log p of `tok` by logits [n]; *first: is it the most probable one? */
-static double nll_of(const float *logits, size_t n, int32_t tok, bool *first) {
-    float max = logits[0];
-    for (size_t i = 1; i < n; i++) max = fmaxf(max, logits[i]);
-    double sum = 0;
-    *first = true;
-    for (size_t i = 0; i < n; i++) {
-        sum += expf(logits[i] - max);
-        if (i < (size_t)tok ? logits[i] >= logits[tok] : logits[i] > logits[tok]) *first = false; /* of equal ones, the first */
-    }
-    return max + log(sum) - logits[tok];
-}
-
 /* After ask: nats for each token of the right answer, read one by one as a decoder does. *greedy: would
  * a greedy answer begin with it? */
 static lk_status score_answer(struct lk_subject *subject, const struct lk_item_tokens *t, double *nll, bool *greedy, lk_err *err) {
@@ -95,9 +82,9 @@ static lk_status score_answer(struct lk_subject *subject, const struct lk_item_t
     double sum = 0;
     *greedy = n == t->n_answer;
     for (size_t i = 0; i < n; i++) {
-        bool first;
-        sum += nll_of(lk_subject_logits(subject, -1), subject->n_vocab, answer[i], &first);
-        *greedy &= first;
+        const float *logits = lk_subject_logits(subject, -1);
+        sum += lk_nll(logits, subject->n_vocab, answer[i]);
+        *greedy &= lk_most_probable(logits, subject->n_vocab) == answer[i];
         lk_status status = i + 1 < n ? lk_subject_read(subject, answer + i, 1, false, err) : LK_OK;
         if (status != LK_OK) return status;
     }

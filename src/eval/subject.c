@@ -107,7 +107,7 @@ const float *lk_subject_logits(const struct lk_subject *s, int32_t i) { return s
 
 lk_session_stats lk_subject_stats(const struct lk_subject *s) { return s->kind->stats(s); }
 
-static int32_t most_probable(const float *logits, size_t n) {
+int32_t lk_most_probable(const float *logits, size_t n) {
     size_t best = 0;
     for (size_t i = 1; i < n; i++)
         if (logits[i] > logits[best]) best = i;
@@ -132,7 +132,7 @@ lk_status lk_subject_generate(struct lk_subject *s, size_t n_most, const char *s
     while (kept < n_most) {
         const float *logits = lk_subject_logits(s, -1);
         if (!logits) return lk_fail(err, LK_E_ARG, "nothing was read that could be continued");
-        int32_t tok = most_probable(logits, s->n_vocab);
+        int32_t tok = lk_most_probable(logits, s->n_vocab);
         if (lk_token_ends(s->model, tok)) break;
         out[kept++] = tok;
         if (kept == n_most || (stop && contains(s, out, kept, stop))) break;
@@ -143,8 +143,7 @@ lk_status lk_subject_generate(struct lk_subject *s, size_t n_most, const char *s
     return LK_OK;
 }
 
-/* -log p of `tok` by logits [n]. */
-static double nll_of(const float *logits, size_t n, int32_t tok) {
+double lk_nll(const float *logits, size_t n, int32_t tok) {
     float max = logits[0];
     for (size_t i = 1; i < n; i++) max = fmaxf(max, logits[i]);
     double sum = 0;
@@ -156,14 +155,14 @@ lk_status lk_subject_nll(struct lk_subject *s, const int32_t *tok, size_t n_give
     if (n_given == 0 || n_given >= n) return lk_fail(err, LK_E_ARG, "nothing to score after %zu of %zu tokens", n_given, n);
     lk_status status = lk_subject_prompt(s, tok, n_given, err);
     if (status != LK_OK) return status;
-    double total = nll_of(lk_subject_logits(s, -1), s->n_vocab, tok[n_given]);
+    double total = lk_nll(lk_subject_logits(s, -1), s->n_vocab, tok[n_given]);
     if (each) each[0] = (float)total;
     for (size_t at = n_given; at + 1 < n;) { /* the last token is predicted, not read */
         size_t part = n - 1 - at < LK_EVAL_MAX ? n - 1 - at : LK_EVAL_MAX;
         status = lk_subject_read(s, tok + at, part, true, err);
         if (status != LK_OK) return status;
         for (size_t i = 0; i < part; i++) {
-            double nll = nll_of(lk_subject_logits(s, (int32_t)i), s->n_vocab, tok[at + i + 1]);
+            double nll = lk_nll(lk_subject_logits(s, (int32_t)i), s->n_vocab, tok[at + i + 1]);
             if (each) each[at + i + 1 - n_given] = (float)nll;
             total += nll;
         }

@@ -77,6 +77,10 @@ lk_status lk_subject_read(struct lk_subject *subject, const int32_t *tok, size_t
  * none. Borrowed until the next call. */
 const float *lk_subject_logits(const struct lk_subject *subject, int32_t i);
 
+/* The most probable token by logits [n], of equal ones the first; -log p of `tok` by them, in nats. */
+int32_t lk_most_probable(const float *logits, size_t n);
+double  lk_nll(const float *logits, size_t n, int32_t tok);
+
 /* Greedy generation from where the subject stands: at most n_most tokens into out, ended by a token that
  * ends a generation (not kept), and where `stop` is not NULL, after the token with which the text so far
  * contains it. *n: tokens kept. */
