@@ -67,6 +67,30 @@ static void sessions_are_saved_restored_and_erased(void **state) {
     json_decref(first), json_decref(kept), json_decref(after);
 }
 
+/* The number that a client gives may be the one that the session would have got anyway. */
+static void the_first_session_may_be_a_restored_one(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    struct lk_server *server = serve_start(&opts);
+    json_decref(complete(server, 1, ""));
+    json_decref(ask_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}"));
+    lk_server_stop(server);
+    server = serve_start(&opts);
+    for (int i = 0; i < 2; i++) {
+        json_t *json = ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"trip\"}");
+        assert_int_equal(json_integer_value(json_object_get(json, "id_slot")), 1);
+        assert_true(json_integer_value(json_object_get(json, "n_restored")) > 0);
+        json_decref(json);
+        json_t *slots = idle_slots(server, 1);
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(slots, "slots"), 0), "id")), 1);
+        json_decref(slots);
+    }
+    json_t *again = complete(server, 1, "");
+    assert_string_equal(prefix_source(again), "memory");
+    json_decref(again);
+    lk_server_stop(server);
+}
+
 /* Erasing a session also removes what the server stored of it. */
 static void erased_is_erased(void **state) {
     (void)state;
@@ -212,6 +236,7 @@ static void busy_sessions_say_so(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         in_new_folder(sessions_are_saved_restored_and_erased),
+        in_new_folder(the_first_session_may_be_a_restored_one),
         in_new_folder(erased_is_erased),
         in_new_folder(names_lead_nowhere_else),
         in_new_folder(what_is_not_its_own_is_not_restored),

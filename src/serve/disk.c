@@ -129,6 +129,7 @@ void lk_disk_blame(struct lk_fault *fault, const lk_err *err, const char *path) 
 /* The session takes the number that the client gave, and the place of what had it. */
 static void put_in_place(struct lk_disk *disk, struct lk_serve_slot *slot, struct lk_errand *e) {
     struct lk_serve_slot *old = find_slot(disk, e->id);
+    if (old == slot) old = NULL; /* the number it was made with */
     bool in_use = old && (old->job || old->order.kind != LK_ORDER_NONE);
     if (old && !in_use) lk_serve_slots_drop(disk->slots, old);
     if (in_use) e->id = slot->id;
