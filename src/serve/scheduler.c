@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include "serve/prefix.h"
+#include "serve/store.h"
 #include "engine/engine.h"
 
 #include <math.h>
@@ -246,6 +247,25 @@ static void note_source(struct lk_scheduler *s, struct lk_job *job) {
     if (o->source == LK_FROM_NOTHING) s->metrics->store_misses++;
 }
 
+/* A reading that ended early: what the session stands after, an earlier conversation perhaps, need not be read again. */
+static void keep_read(struct lk_scheduler *s, const struct lk_job *job) {
+    struct lk_serve_slot *slot = job->slot;
+    const int32_t *tok = lk_session_tokens(slot->session);
+    size_t n = lk_session_n_tok(slot->session);
+    if (n == slot->n_tok && lk_tokens_common(tok, n, slot->tok, n) == n) return;
+    lk_serve_slots_loaded(&s->slots, slot, NULL);
+    /* Where its tokens are the prompt's they are met again, and their text may end within a word. */
+    if (lk_tokens_common(tok, n, job->prompt->tok, job->prompt->n_tok) == n) lk_buf_free(&slot->text);
+}
+
+static void end_reading(struct lk_scheduler *s, struct lk_job *job, const struct lk_fault *fault) {
+    struct lk_serve_slot *slot = job->slot;
+    bool empty = lk_session_n_tok(slot->session) == 0;
+    if (!empty) keep_read(s, job);
+    fail_job(s, job, fault);
+    if (empty) lk_serve_slots_drop(&s->slots, slot);
+}
+
 static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_serve_slot *slot = job->slot;
     struct reading reading = {.scheduler = s, .job = job};
@@ -259,13 +279,11 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
     job->read = lk_now();
     job->outcome.prompt_s = job->read - job->begun;
     if (status != LK_OK) {
-        /* What the session holds now is some beginning of the prompt, or nothing. */
         struct lk_fault fault;
-        lk_slot_set(slot, NULL);
         if (reading.late) lk_fault_set(&fault, 503, "time_limit", NULL, "the prompt was not read within %.0f seconds", s->opts->time_s);
         else if (status == LK_E_CANCELLED) set_stopping(&fault); /* or nobody listens, and it does not matter */
         else lk_fault_of(&fault, &err, NULL);
-        fail_job(s, job, &fault);
+        end_reading(s, job, &fault);
         return;
     }
     lk_slot_set(slot, job);

@@ -208,8 +208,6 @@ lk_status lk_slot_copy(struct lk_serve_slot *slot, struct lk_serve_slot *from, b
 
 void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job) {
     lk_buf_free(&slot->text);
-    slot->n_tok = 0;
-    if (!job) return;
     memcpy(slot->tok, job->tok, job->n_tok * sizeof *slot->tok);
     slot->n_tok = job->n_tok;
     if (job->call->ask.chat) lk_buf_text(&slot->text, job->prompt->text);

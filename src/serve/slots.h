@@ -87,7 +87,7 @@ void lk_serve_slots_drop(struct lk_serve_slots *slots, struct lk_serve_slot *slo
 /* Make the slot's session, a new one, a copy of another's; whole: it will not be cut back. LK_E_NOMEM: it is empty. */
 lk_status lk_slot_copy(struct lk_serve_slot *slot, struct lk_serve_slot *from, bool whole, lk_err *err);
 
-/* A slot's session was made to stand after the job's tokens; or it stands nowhere (job NULL). */
+/* A slot's session was made to stand after the job's tokens. */
 void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job);
 
 /* One more token was evaluated. */
