@@ -187,6 +187,33 @@ json_t *complete(const struct lk_server *server, int i, const char *more) {
     return ask_json(server, 200, "POST", "/v1/completions", body);
 }
 
+char *tokens_body(int n, const char *more) {
+    json_t *prompt = json_array(), *body = json_pack("{s:o, s:i}", "prompt", prompt, "max_tokens", 1), *extra = json_loads(more, 0, NULL);
+    int n_vocab = lk_model_get_info(model).n_vocab;
+    for (int i = 0; i < n; i++) json_array_append_new(prompt, json_integer(10 + i * 7 % (n_vocab - 20)));
+    json_object_update(body, extra);
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(extra);
+    json_decref(body);
+    return text;
+}
+
+int begin_reading(const struct lk_server *server, int n_tok) {
+    char *body = tokens_body(n_tok, "{\"stream\": true, \"return_progress\": true}"), head[200], got[8192];
+    int fd = http_connect(lk_server_port(server));
+    size_t len = 0;
+    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", strlen(body));
+    http_send(fd, head, strlen(head));
+    http_send(fd, body, strlen(body));
+    free(body);
+    for (got[0] = 0; !strstr(got, "prompt_progress"); got[len] = 0) {
+        ssize_t n = read(fd, got + len, sizeof got - 1 - len);
+        assert_true(n > 0);
+        len += (size_t)n;
+    }
+    return fd;
+}
+
 /* The choices of two answers: the same text, and the same logarithms to the bit. */
 void same_answer(const json_t *a, const json_t *b) {
     char *x = json_dumps(json_object_get(a, "choices"), JSON_SORT_KEYS), *y = json_dumps(json_object_get(b, "choices"), JSON_SORT_KEYS);

@@ -57,6 +57,12 @@ json_t *chat(const struct lk_server *server, const char *first, const json_t *an
 /* The i-th of prompts that differ from the beginning, each long enough to be stored. `more`: ", \"field\": value". */
 json_t *complete(const struct lk_server *server, int i, const char *more);
 
+/* The body of a request with a prompt of n tokens and one of answer; owned. `more`: an object of further fields. */
+char *tokens_body(int n, const char *more);
+
+/* Ask for that, and wait until some of the prompt was read: the socket. */
+int begin_reading(const struct lk_server *server, int n_tok);
+
 /* The choices of two answers: the same text, and the same logarithms to the bit. */
 void same_answer(const json_t *a, const json_t *b);
 

@@ -73,40 +73,12 @@ static void what_several_go_on_from_stays(void **state) {
     json_decref(first), json_decref(one), json_decref(other);
 }
 
-/* A prompt of n tokens, and one of answer. */
-static char *body_of_tokens(int n, const char *more) {
-    json_t *prompt = json_array(), *body = json_pack("{s:o, s:i}", "prompt", prompt, "max_tokens", 1), *extra = json_loads(more, 0, NULL);
-    int n_vocab = lk_model_get_info(model).n_vocab;
-    for (int i = 0; i < n; i++) json_array_append_new(prompt, json_integer(10 + i * 7 % (n_vocab - 20)));
-    json_object_update(body, extra);
-    char *text = json_dumps(body, JSON_COMPACT);
-    json_decref(extra);
-    json_decref(body);
-    return text;
-}
-
+/* The answer to a prompt of n tokens. */
 static json_t *complete_tokens(const struct lk_server *server, int n) {
-    char *body = body_of_tokens(n, "{}");
+    char *body = tokens_body(n, "{}");
     json_t *json = ask_json(server, 200, "POST", "/v1/completions", body);
     free(body);
     return json;
-}
-
-/* Begin to read a prompt, and wait until some of it was read. */
-static int begin_reading(const struct lk_server *server, int n_tok) {
-    char *body = body_of_tokens(n_tok, "{\"stream\": true, \"return_progress\": true}"), head[200], got[8192];
-    int fd = http_connect(lk_server_port(server));
-    size_t len = 0;
-    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", strlen(body));
-    http_send(fd, head, strlen(head));
-    http_send(fd, body, strlen(body));
-    free(body);
-    for (got[0] = 0; !strstr(got, "prompt_progress"); got[len] = 0) {
-        ssize_t n = read(fd, got + len, sizeof got - 1 - len);
-        assert_true(n > 0);
-        len += (size_t)n;
-    }
-    return fd;
 }
 
 /* A server that is ended while a prompt is read keeps the conversation, and what it has read since. */
@@ -130,7 +102,7 @@ static void a_reading_that_ends_early_keeps_what_was_read(void **state) {
     opts.time_s = 0.1; /* nothing is left of a session that had nothing before */
     opts.store_bytes = 0;
     server = serve_start(&opts);
-    char *body = body_of_tokens(ALL, "{}");
+    char *body = tokens_body(ALL, "{}");
     refused(server, 503, "/v1/completions", body, "time_limit");
     json_decref(idle_slots(server, 0));
     free(body);

@@ -71,6 +71,7 @@ static void sessions_are_saved_restored_and_erased(void **state) {
 static void the_first_session_may_be_a_restored_one(void **state) {
     (void)state;
     struct lk_serve_opts opts = serve_options();
+    opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
     json_decref(ask_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}"));

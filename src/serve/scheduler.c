@@ -513,11 +513,14 @@ struct lk_disk *lk_scheduler_disk(struct lk_scheduler *s) { return s->disk; }
 
 bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_call *call, struct lk_fault *fault) {
     bool good = true;
+    size_t most = s->opts->n_queue;
+    if (call->n_job > most) /* however long one waits */
+        return lk_fault_set(fault, 400, "invalid_value", "n", "the request asks for %zu answers; at most %zu can wait", call->n_job, most);
     pthread_mutex_lock(&s->lock);
     if (s->stopping) {
         good = set_stopping(fault);
-    } else if (s->n_waiting + call->n_job > s->opts->n_queue) {
-        good = lk_fault_set(fault, 429, "queue_full", NULL, "%zu answers wait already; at most %zu may", s->n_waiting, s->opts->n_queue);
+    } else if (s->n_waiting + call->n_job > most) {
+        good = lk_fault_set(fault, 429, "queue_full", NULL, "%zu answers wait already; at most %zu may", s->n_waiting, most);
         fault->retry_s = 2;
         s->metrics->refused++;
     } else {
