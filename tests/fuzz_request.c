@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
     json_t *schema = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_ANY, NULL);
     if (schema) {
-        char *grammar = lk_schema_grammar(schema, &fault);
+        char *grammar = lk_schema_grammar(schema, &(struct lk_schema_use){.field = "response_format"}, &fault);
         if (!grammar) check_fault(&fault);
         free(grammar);
     }

@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,7 +117,7 @@ static void logarithms_are_of_the_softmax(void **state) {
 static char *grammar_of(const char *schema, struct lk_fault *fault) {
     json_t *json = json_loads(schema, 0, NULL);
     assert_non_null(json);
-    char *text = lk_schema_grammar(json, fault);
+    char *text = lk_schema_grammar(json, &(struct lk_schema_use){.field = "response_format"}, fault);
     json_decref(json);
     return text;
 }
@@ -153,6 +154,39 @@ static void schemas_become_grammars_or_are_refused_by_name(void **state) {
         assert_int_equal(fault.status, 400);
         if (!strstr(fault.msg, bad[i].named)) fail_msg("%s: %s", bad[i].schema, fault.msg);
     }
+}
+
+/* Read a chat whose answer must be a call of one of the tools. */
+static bool ask_with_tools(struct lk_ask *ask, const char *tools, struct lk_fault *fault) {
+    struct lk_serve_opts opts = lk_serve_defaults();
+    char body[2000];
+    opts.id = "m";
+    snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\", \"tools\": [%s]}", tools);
+    return lk_ask_chat(ask, &opts, body, strlen(body), fault);
+}
+
+/* References of a tool's parameters are to these, whatever other tools have of the same name. */
+static void tools_are_documents_of_their_own(void **state) {
+    (void)state;
+    static const char tools[] =
+        "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"$defs\": {\"City\": {\"enum\": [\"Oslo\"]}}, \"type\": \"object\", "
+        "\"properties\": {\"city\": {\"$ref\": \"#/$defs/City\"}}, \"required\": [\"city\"]}}},"
+        "{\"type\": \"function\", \"function\": {\"name\": \"root ::= x\", \"parameters\": {\"$defs\": {\"City\": {\"const\": \"Rome\"}}, \"type\": \"object\", "
+        "\"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"bare\"}}";
+    struct lk_ask ask;
+    struct lk_fault fault = {0};
+    if (!ask_with_tools(&ask, tools, &fault)) fail_msg("%s", fault.msg);
+    assert_non_null(strstr(ask.grammar, " ::= \"\\\"Oslo\\\"\"\n"));
+    assert_non_null(strstr(ask.grammar, " ::= \"\\\"Rome\\\"\"\n"));
+    const char *root = strstr(ask.grammar, "\nroot ::= \"<tool_call>\\n\" r");
+    assert_non_null(root);
+    assert_null(strstr(root + 1, "\nroot ::= "));
+    assert_non_null(strstr(root, " \"\\n</tool_call>\"\n"));
+    assert_string_equal(ask.held_by, "tools");
+    lk_ask_free(&ask);
+    assert_false(ask_with_tools(&ask, "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"string\", \"pattern\": \"a\"}}}", &fault));
+    assert_string_equal(fault.param, "tools");
+    lk_ask_free(&ask);
 }
 
 /* ---- queues of events ---------------------------------------------------------------------------------- */
@@ -247,6 +281,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_whole_characters_without_stops), cmocka_unit_test(logarithms_come_with_their_text),
         cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
+        cmocka_unit_test(tools_are_documents_of_their_own),
         cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),
         cmocka_unit_test(faults_are_one_line_of_text),            cmocka_unit_test(times_fall_into_buckets),
     };

@@ -131,6 +131,7 @@ static bool read_stream(struct lk_ask *ask, struct lk_fault *fault) {
 }
 
 static bool read_format(struct lk_ask *ask, struct lk_fault *fault) {
+    static const struct lk_schema_use use = {.field = "response_format"};
     const json_t *format = json_object_get(ask->body, "response_format");
     const char *type = NULL;
     if (!format || json_is_null(format)) return true;
@@ -139,17 +140,18 @@ static bool read_format(struct lk_ask *ask, struct lk_fault *fault) {
     if (type && strcmp(type, "text") == 0) return true;
     if (type && strcmp(type, "json_object") == 0) {
         json_t *any = json_pack("{s:s}", "type", "object");
-        ask->grammar = lk_schema_grammar(any, fault);
+        ask->grammar = lk_schema_grammar(any, &use, fault);
         json_decref(any);
     } else if (type && strcmp(type, "json_schema") == 0) {
         const json_t *inner = json_object_get(format, "json_schema"), *schema = json_object_get(inner ? inner : format, "schema");
         if (!json_is_object(schema))
             return lk_fault_set(fault, 400, "missing_field", "response_format", "'response_format.json_schema.schema' must be an object");
-        ask->grammar = lk_schema_grammar(schema, fault);
+        ask->grammar = lk_schema_grammar(schema, &use, fault);
     } else {
         return lk_fault_set(fault, 400, "invalid_value", "response_format", "'response_format.type' must be text, json_object or json_schema");
     }
     ask->sampling.grammar = ask->grammar;
+    ask->held_by = use.field;
     return ask->grammar != NULL;
 }
 

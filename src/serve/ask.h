@@ -30,6 +30,7 @@ struct lk_ask {
     size_t            n_most; /* tokens asked for; 0: as many as may be */
     lk_sampler_opts   sampling;
     char             *grammar; /* owned; sampling.grammar is this  */
+    const char       *held_by; /* the field that it comes from; static */
     const char       *stop[LK_STOP_MOST]; /* borrowed from body    */
     size_t            n_stop;
     int               n_top;  /* rivals whose logarithms are wanted; -1: none at all */

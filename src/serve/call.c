@@ -46,7 +46,7 @@ static bool make_job(struct lk_call *call, const struct lk_ask *ask, size_t i, c
     job->asked = lk_now();
     job->outcome.n_prompt = job->prompt->n_tok;
     call->n_job = i + 1;
-    if (lk_sampler_new(&job->sampler, model, &sampling, &err)) return lk_fault_of(fault, &err, sampling.grammar ? "response_format" : NULL);
+    if (lk_sampler_new(&job->sampler, model, &sampling, &err)) return lk_fault_of(fault, &err, sampling.grammar ? ask->held_by : NULL);
     return true;
 }
 

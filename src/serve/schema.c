@@ -12,7 +12,8 @@ enum { MAX_DEPTH = 64, MAX_REPEAT = 1000, MAX_GRAMMAR = 1 << 17, MAX_REF = 1024 
  * and its text follows as a whole line when it is known, so that rules may use each other. */
 struct grammar {
     struct lk_buf    out;
-    const json_t    *root;
+    const struct lk_schema_use *use;
+    const json_t    *root; /* of the document at hand */
     int              n_rule, depth;
     struct {
         const json_t *schema;
@@ -34,7 +35,7 @@ static bool is_annotation(const char *key) {
 }
 
 static bool refuse(struct grammar *g, const char *what) {
-    return lk_fault_set(g->fault, 400, "unsupported_schema", "response_format", "the JSON schema uses '%.60s', which this server cannot hold an answer to", what);
+    return lk_fault_set(g->fault, 400, "unsupported_schema", g->use->field, "the JSON schema uses '%.60s', which this server cannot hold an answer to", what);
 }
 
 /* No keyword but annotations and those listed. */
@@ -77,7 +78,7 @@ static bool read_count(struct grammar *g, const json_t *schema, const char *key,
     if (!value) return true;
     *out = json_integer_value(value);
     if (json_is_integer(value) && *out >= 0 && *out <= MAX_REPEAT) return true;
-    return lk_fault_set(g->fault, 400, "unsupported_schema", "response_format", "the JSON schema's '%s' must be a whole number from 0 to %d", key, MAX_REPEAT);
+    return lk_fault_set(g->fault, 400, "unsupported_schema", g->use->field, "the JSON schema's '%s' must be a whole number from 0 to %d", key, MAX_REPEAT);
 }
 
 /* The item "{2,5}", "{2,}" or "*" times; most < 0: without end. */
@@ -319,19 +320,28 @@ static int new_rule(struct grammar *g, const json_t *schema) {
     return good && add_rule(g, rule, &body) ? rule : -1;
 }
 
+static bool is_document(const struct lk_schema_use *use, const json_t *schema) {
+    for (size_t i = 0; i < use->n_document; i++)
+        if (use->document[i] == schema) return true;
+    return false;
+}
+
 /* The number of a rule for `schema`; -1 after a fault. */
 static int rule_of(struct grammar *g, const json_t *schema) {
     if (g->depth >= MAX_DEPTH || g->n_ref >= MAX_REF || g->out.len > MAX_GRAMMAR) {
         refuse(g, "more nesting, or more parts, than there is room for");
         return -1;
     }
+    const json_t *outer = g->root;
+    if (is_document(g->use, schema)) g->root = schema;
     g->depth++;
     int rule = json_object_get(schema, "$ref") ? rule_of_ref(g, schema) : new_rule(g, schema);
     g->depth--;
+    g->root = outer;
     return rule;
 }
 
-char *lk_schema_grammar(const json_t *schema, struct lk_fault *fault) {
+char *lk_schema_grammar(const json_t *schema, const struct lk_schema_use *use, struct lk_fault *fault) {
     static const char basics[] =
         "ws ::= (\" \" | \"\\n\" [ ]{0,16})?\n"
         "char ::= [^\"\\\\\\x00-\\x1F\\x7F] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" [0-9a-fA-F]{4})\n"
@@ -348,15 +358,16 @@ char *lk_schema_grammar(const json_t *schema, struct lk_fault *fault) {
         lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory for a grammar");
         return NULL;
     }
+    g->use = use;
     g->root = schema;
     g->fault = fault;
     int root = rule_of(g, schema);
-    lk_buf_print(&g->out, "root ::= r%d\n", root);
+    lk_buf_print(&g->out, "root ::= \"%s\" r%d \"%s\"\n", use->before ? use->before : "", root, use->after ? use->after : "");
     lk_buf_text(&g->out, basics);
     char *text = g->out.at;
     bool good = root >= 0;
     if (good && (g->out.failed || g->out.len > MAX_GRAMMAR))
-        good = lk_fault_set(fault, 400, "unsupported_schema", "response_format", "the JSON schema is too large");
+        good = lk_fault_set(fault, 400, "unsupported_schema", use->field, "the JSON schema is too large");
     if (!good) lk_buf_free(&g->out);
     free(g);
     return good ? text : NULL;

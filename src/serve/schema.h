@@ -8,8 +8,16 @@
 
 #include "serve/fault.h"
 
+/* What a schema is wanted for. */
+struct lk_schema_use {
+    const char          *field;    /* of the request, for faults; static */
+    const char          *before, *after; /* around the JSON, as GBNF writes them between quotes; NULL: nothing */
+    const json_t *const *document; /* [n_document] schemas within the schema that are documents of their own to $ref */
+    size_t               n_document;
+};
+
 /* The grammar's text, owned: free(). Objects get the listed properties in the schema's order, and others
  * only where additionalProperties says of what kind. NULL after a fault. */
-char *lk_schema_grammar(const json_t *schema, struct lk_fault *fault);
+char *lk_schema_grammar(const json_t *schema, const struct lk_schema_use *use, struct lk_fault *fault);
 
 #endif

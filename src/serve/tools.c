@@ -8,17 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TOOLS_MOST = 128 };
+
 static const char opening[] = "<tool_call>", closing[] = "</tool_call>";
 
 static const json_t *function_of(const json_t *tool) { return json_object_get(tool, "function"); }
 static const char *name_of(const json_t *tool) { return json_string_value(json_object_get(function_of(tool), "name")); }
 
 static bool check_tools(const json_t *tools, struct lk_fault *fault) {
-    enum { MOST = 128 };
     const json_t *tool;
     size_t i;
-    if (!json_is_array(tools) || json_array_size(tools) > MOST)
-        return lk_fault_set(fault, 400, "invalid_type", "tools", "'tools' must be an array of at most %d tools", MOST);
+    if (!json_is_array(tools) || json_array_size(tools) > TOOLS_MOST)
+        return lk_fault_set(fault, 400, "invalid_type", "tools", "'tools' must be an array of at most %d tools", TOOLS_MOST);
     json_array_foreach(tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
         if (!type || strcmp(type, "function") != 0 || !name_of(tool))
@@ -47,27 +48,21 @@ static json_t *call_schema(const json_t *tools, const char *only) {
     return any;
 }
 
-/* The answer must be a call: its grammar is that of the JSON between the tags. */
+/* The answer must be a call: JSON between the tags. */
 static bool demand_call(struct lk_ask *ask, const json_t *tools, const char *only, struct lk_fault *fault) {
     if (ask->grammar) return lk_fault_set(fault, 400, "invalid_value", "tool_choice", "a demanded call and 'response_format' exclude each other");
-    json_t *any = call_schema(tools, only);
-    struct lk_buf out = {0};
+    const json_t *document[TOOLS_MOST], *tool;
+    struct lk_schema_use use = {.field = "tools", .before = "<tool_call>\\n", .after = "\\n</tool_call>", .document = document};
+    size_t i;
+    json_array_foreach(tools, i, tool) document[use.n_document++] = json_object_get(function_of(tool), "parameters");
+    json_t *any = call_schema(tools, only), *schema = json_pack("{s:O}", "anyOf", any);
     bool good = json_array_size(any) > 0 || lk_fault_set(fault, 400, "invalid_value", "tool_choice", "'tool_choice' names no tool of 'tools'");
-    json_t *schema = json_pack("{s:O}", "anyOf", any);
-    char *inner = good ? lk_schema_grammar(schema, fault) : NULL;
+    if (good) ask->grammar = lk_schema_grammar(schema, &use, fault);
     json_decref(schema);
     json_decref(any);
-    if (!inner) return false;
-    /* "root" becomes what stands between the tags. */
-    char *root = strstr(inner, "root ::= ");
-    lk_buf_add(&out, inner, (size_t)(root - inner));
-    lk_buf_print(&out, "root ::= \"%s\\n\" call \"\\n%s\"\ncall", opening, closing);
-    lk_buf_text(&out, root + 4);
-    free(inner);
-    if (out.failed) lk_buf_free(&out);
-    ask->grammar = out.at;
     ask->sampling.grammar = ask->grammar;
-    return ask->grammar || lk_fault_set(fault, 503, "out_of_memory", NULL, "no memory for a grammar");
+    ask->held_by = use.field;
+    return ask->grammar != NULL;
 }
 
 bool lk_tools_read(struct lk_ask *ask, struct lk_fault *fault) {
