@@ -292,6 +292,7 @@ grep -q '^tale' out || fail "plan leaves a preset out that the sidecar is for"
 ! grep -q '^palu' out || fail "plan shows a preset that this sidecar is not for"
 good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
 says 'K before RoPE'
+bad "need a sidecar" serve --port 0 --kv best-1.9
 bad "holds a sidecar, not a model" info -m y.lk.gguf
 bad "sidecar text: not a GGUF file" info --sidecar text
 

@@ -5,6 +5,7 @@
 
 #include "support.h"
 #include "support_http.h"
+#include "tiny_gguf.h"
 
 #include "serve/scheduler.h"
 
@@ -59,9 +60,45 @@ static void a_full_queue_is_told(void **state) {
     lk_server_stop(server);
 }
 
+/* ---- the start ------------------------------------------------------------------------------------ */
+
+static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
+    struct lk_server *server = NULL;
+    lk_err err = {0};
+    assert_int_not_equal(lk_server_start(&server, opts, &err), LK_OK);
+    assert_null(server);
+    if (!strstr(err.msg, why)) fail_msg("%s: %s", why, err.msg);
+}
+
+/* What every request would fail with is told at the start. */
+static void recipes_are_tried_at_the_start(void **state) {
+    (void)state;
+    static const char *const lacking[] = {"best-1.9", "sink 4: f16; body: none; window 16: f16; absorb less"};
+    struct lk_serve_opts opts = options();
+    for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++) {
+        lk_recipe *recipe = NULL;
+        assert_int_equal(lk_recipe_parse(&recipe, lacking[i], NULL), LK_OK);
+        const lk_recipe *const both[] = {recipes[0], recipe};
+        opts.recipe = both;
+        fails_to_start(&opts, "sidecar");
+        lk_recipe_free(recipe);
+    }
+    char path[256];
+    const char *tmp = getenv("TMPDIR");
+    lk_model_opts model_opts = {.n_threads = 1};
+    snprintf(path, sizeof path, "%.200s/lowkey-client-%d.gguf", tmp ? tmp : "/tmp", (int)getpid());
+    opts = options();
+    assert_true(tiny_gguf_write(path, tiny_preset("gpt2")));
+    assert_int_equal(lk_model_open(&opts.model, path, &model_opts, NULL), LK_OK);
+    unlink(path);
+    fails_to_start(&opts, "learned positions");
+    lk_model_free(opts.model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_queue_is_told),
+        cmocka_unit_test(recipes_are_tried_at_the_start),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }

@@ -27,6 +27,7 @@ struct serve_args {
 struct serve {
     lk_model       *model;
     struct recipes  recipes;
+    bool            preset[LIST_MOST]; /* of the recipes: nobody named it, so it may be left out */
     struct text     keys;
     const char     *key[KEY_MOST];
     size_t          n_key;
@@ -81,7 +82,8 @@ static int add_recipe(struct recipes *to, const char *kv) {
 }
 
 /* The default first, then what is allowed besides, each once. */
-static int open_recipes(const struct serve_args *a, struct recipes *out) {
+static int open_recipes(const struct serve_args *a, struct serve *s) {
+    struct recipes *out = &s->recipes;
     if (a->kv.n > 1) return complain("'serve' takes one --kv; others are allowed with --allow-kv");
     int status = add_recipe(out, a->kv.n ? a->kv.item[0] : DEFAULT_RECIPE);
     for (size_t i = 0; !status && i < a->allow_kv.n; i++) {
@@ -92,10 +94,22 @@ static int open_recipes(const struct serve_args *a, struct recipes *out) {
         for (size_t k = 0; !status && lk_recipe_preset(k).name; k++) {
             lk_preset preset = lk_recipe_preset(k);
             bool there = strcmp(lk_recipe_text(out->item[0]), preset.name) == 0, can = !preset.sidecar || a->model.sidecar;
-            if (can && !there) status = add_recipe(out, preset.name);
+            if (!can || there) continue;
+            status = add_recipe(out, preset.name);
+            if (!status) s->preset[out->n - 1] = true;
         }
     }
     return status;
+}
+
+/* Presets that this model cannot have are not among 'presets'. */
+static void leave_out_presets(struct lk_serve_opts *o, struct serve *s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->recipes.n; i++) {
+        if (s->preset[i] && lk_serve_try(o, s->recipes.item[i], NULL) != LK_OK) lk_recipe_free(s->recipes.item[i]);
+        else s->recipes.item[n++] = s->recipes.item[i];
+    }
+    o->n_recipe = s->recipes.n = n;
 }
 
 /* The lines of the file that are not empty. */
@@ -192,13 +206,14 @@ int serve_verb(const struct verb *verb, int argc, char **argv) {
     struct serve      s = {0};
     enum args_result  read = read_args(verb, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    int status = open_recipes(&a, &s.recipes);
+    int status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     if (!status) status = model_open(&a.model, false, &s.model);
     if (!status) {
-        s.id                   = model_id(a.name, s.model);
+        s.id = model_id(a.name, s.model);
         struct lk_serve_opts o = options(&a, &s);
-        status                 = o.max_bytes ? serve_until_signal(&o) : complain("the system does not say that it has any memory free: give --cache-limit MIB");
+        leave_out_presets(&o, &s);
+        status = o.max_bytes ? serve_until_signal(&o) : complain("the system does not say that it has any memory free: give --cache-limit MIB");
     }
     free(s.id);
     free(s.keys.at);

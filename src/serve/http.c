@@ -267,8 +267,20 @@ static lk_status check_opts(const struct lk_serve_opts *o, lk_err *err) {
     return LK_OK;
 }
 
+lk_status lk_serve_try(const struct lk_serve_opts *o, const lk_recipe *recipe, lk_err *err) {
+    lk_session_opts session_opts = {.n_ctx = o->n_ctx};
+    lk_session *session = NULL;
+    lk_plan plan;
+    lk_err why = {0};
+    lk_status status = lk_session_new(&session, o->model, recipe, &session_opts, &why);
+    lk_session_free(session);
+    if (status == LK_OK) status = lk_plan_make(o->model, recipe, (size_t)o->n_ctx, false, &plan, &why);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "'%.100s' with a context of %d: %s", lk_recipe_text(recipe), o->n_ctx, why.msg);
+}
+
 lk_status lk_server_start(struct lk_server **out, const struct lk_serve_opts *opts, lk_err *err) {
     lk_status status = check_opts(opts, err);
+    for (size_t i = 0; status == LK_OK && i < opts->n_recipe; i++) status = lk_serve_try(opts, opts->recipe[i], err);
     if (status != LK_OK) return status;
     struct lk_server *s = calloc(1, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for a server");

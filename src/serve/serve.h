@@ -41,10 +41,13 @@ struct lk_serve_opts {
 /* Defaults for everything but the model, its name and the recipes. */
 struct lk_serve_opts lk_serve_defaults(void);
 
+/* Can the model have sessions of this recipe and opts->n_ctx tokens? Errors as lk_session_new and lk_plan_make. */
+lk_status lk_serve_try(const struct lk_serve_opts *opts, const lk_recipe *recipe, lk_err *err);
+
 struct lk_server;
 
 /* Listen and serve on threads of its own. *out is owned: lk_server_stop. LK_E_ARG for an address that is
- * none, LK_E_IO where it cannot be listened on. */
+ * none, LK_E_IO where it cannot be listened on; for a recipe what lk_serve_try says. */
 lk_status lk_server_start(struct lk_server **out, const struct lk_serve_opts *opts, lk_err *err);
 
 /* The port it listens on. */
