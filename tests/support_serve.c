@@ -117,7 +117,7 @@ void refused(const struct lk_server *server, int status, const char *path, const
     json_t *json = ask_json(server, status, "POST", path, body), *error = json_object_get(json, "error");
     const char *message = json_string_value(json_object_get(error, "message")), *got = json_string_value(json_object_get(error, "code"));
     assert_true(message && *message);
-    if (strstr(message, dir)) fail_msg("the folder is told: %s", message);
+    if (*dir && strstr(message, dir)) fail_msg("the folder is told: %s", message);
     if (!got || strcmp(got, code) != 0) fail_msg("%s %.200s: code %s (%s), expected %s", path, body, got, message, code);
     json_decref(json);
 }

@@ -60,6 +60,35 @@ static void a_full_queue_is_told(void **state) {
     lk_server_stop(server);
 }
 
+/* Without time to wait an answer is begun at once or refused. */
+static void what_begins_at_once_need_not_wait(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = options();
+    opts.n_parallel = 1;
+    opts.queue_s = 0;
+    struct lk_server *server = serve_start(&opts);
+    for (int i = 0; i < 20; i++) json_decref(complete(server, i, ""));
+    refused(server, 503, "/v1/completions", "{\"prompt\": \"x\", \"n\": 2}", "overloaded");
+    json_decref(complete(server, 20, ""));
+    lk_server_stop(server);
+}
+
+/* Between the last answer and the end there is nothing to do. */
+static void a_closed_scheduler_rests(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = options();
+    static struct lk_metrics metrics;
+    struct lk_scheduler *scheduler = NULL;
+    struct timespec before, after;
+    assert_int_equal(lk_scheduler_start(&scheduler, &opts, &metrics, NULL), LK_OK);
+    lk_scheduler_close(scheduler);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    usleep(300000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    lk_scheduler_stop(scheduler);
+    assert_in_range((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000, 0, 100);
+}
+
 /* ---- the start ------------------------------------------------------------------------------------ */
 
 static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
@@ -98,6 +127,8 @@ static void recipes_are_tried_at_the_start(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_queue_is_told),
+        cmocka_unit_test(what_begins_at_once_need_not_wait),
+        cmocka_unit_test(a_closed_scheduler_rests),
         cmocka_unit_test(recipes_are_tried_at_the_start),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);

@@ -43,7 +43,6 @@ static bool make_job(struct lk_call *call, const struct lk_ask *ask, size_t i, c
     job->call = call;
     job->index = i;
     job->prompt = &ask->prompt[i / ask->n];
-    job->asked = lk_now();
     job->outcome.n_prompt = job->prompt->n_tok;
     call->n_job = i + 1;
     if (lk_sampler_new(&job->sampler, model, &sampling, &err)) return lk_fault_of(fault, &err, sampling.grammar ? ask->held_by : NULL);

@@ -423,9 +423,8 @@ static void refuse(struct lk_scheduler *s, struct lk_job *job) {
     lk_call_fail(job->call, &fault);
 }
 
-/* Take those that nobody waits for, and those that waited too long, out of the queue. */
-static void sweep(struct lk_scheduler *s) {
-    double now = lk_now();
+/* Take those that nobody waits for, and those that at the moment `now` had waited too long, out of the queue. */
+static void sweep(struct lk_scheduler *s, double now) {
     struct lk_job *dropped = NULL;
     pthread_mutex_lock(&s->lock);
     for (struct lk_job **at = &s->waiting; *at;) {
@@ -460,7 +459,7 @@ static void fail_all(struct lk_scheduler *s) {
     pthread_mutex_lock(&s->lock);
     for (struct lk_job *job = s->waiting; job; job = job->next) lk_call_fail(job->call, &fault);
     pthread_mutex_unlock(&s->lock);
-    sweep(s);
+    sweep(s, lk_now());
 }
 
 static void wait_for_work(struct lk_scheduler *s, double seconds) {
@@ -480,18 +479,20 @@ static void *run(void *user) {
         pthread_mutex_unlock(&s->lock);
         if (stopping) fail_all(s);
         if (ending) break;
-        sweep(s);
+        double began = lk_now();
         bool worked = false;
+        sweep(s, 0); /* nobody waited too long then */
         if (s->disk) lk_disk_tend(s->disk);
         while (resume(s) || admit(s)) {
             worked = true;
             if (lk_now() - s->stepped >= s->opts->slice_s && !next_follows(s)) decode(s);
         }
+        sweep(s, began); /* what may not wait at all was tried; what came since will be */
         worked |= decode(s);
         if (worked) continue;
         look(s, true);
         pthread_mutex_lock(&s->lock);
-        if (!s->woken && !s->ending && (s->n_active || s->waiting || !s->stopping)) wait_for_work(s, s->n_active || s->waiting ? blocked_s : idle_s);
+        if (!s->woken && !s->ending) wait_for_work(s, s->n_active || s->waiting ? blocked_s : idle_s);
         s->woken = false;
         pthread_mutex_unlock(&s->lock);
     }
@@ -526,6 +527,7 @@ bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_call *call, struct lk
     } else {
         atomic_fetch_add(&call->refs, (int)call->n_job);
         for (size_t i = 0; i < call->n_job; i++) {
+            call->job[i].asked = lk_now();
             *s->last = &call->job[i];
             s->last = &call->job[i].next;
         }
@@ -583,6 +585,7 @@ static void tell(struct lk_scheduler *s, bool ending) {
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
     s->ending = ending;
+    s->woken = true;
     pthread_cond_signal(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
