@@ -89,6 +89,69 @@ static void a_closed_scheduler_rests(void **state) {
     assert_in_range((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000, 0, 100);
 }
 
+/* ---- who may ask ---------------------------------------------------------------------------------- */
+
+static int status_for_host(const struct lk_server *server, const char *host) {
+    char text[300];
+    int fd = http_connect(lk_server_port(server));
+    snprintf(text, sizeof text, "GET /slots HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host);
+    http_send(fd, text, strlen(text));
+    struct http_reply reply = http_read(fd);
+    int status = reply.status;
+    http_free(&reply);
+    close(fd);
+    return status;
+}
+
+/* Without keys no name that somebody else may have made to lead here. */
+static void names_of_other_hosts_are_refused(void **state) {
+    (void)state;
+    static const char *const good[] = {"localhost", "LocalHost:80", "127.0.0.1:8080", "192.168.7.9:8080", "[::1]", "[fe80::1]:8080"};
+    static const char *const bad[] = {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "1.2.3.4.5", "[evil.example]", "[::1", "[", ":8080",
+                                      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+    static const char *const keys[] = {"key"}, *const hosts[] = {"127.0.0.1", "0.0.0.0"};
+    struct lk_serve_opts opts = options();
+    for (int i = 0; i < 2; i++) {
+        opts.host = hosts[i];
+        struct lk_server *server = serve_start(&opts);
+        for (size_t k = 0; k < sizeof good / sizeof good[0]; k++)
+            if (status_for_host(server, good[k]) != 200) fail_msg("%s is refused at %s", good[k], hosts[i]);
+        for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++)
+            if (status_for_host(server, bad[k]) != 403) fail_msg("%s is let in at %s", bad[k], hosts[i]);
+        lk_server_stop(server);
+    }
+    opts.key = keys;
+    opts.n_key = 1;
+    struct lk_server *server = serve_start(&opts);
+    assert_int_equal(status_for_host(server, "evil.example"), 401);
+    lk_server_stop(server);
+}
+
+static void expect_preflight(const struct lk_server *server, const char *headers, const char *allowed) {
+    char line[200];
+    struct http_reply reply = http_ask(lk_server_port(server), "OPTIONS", "/v1/chat/completions", headers, "");
+    assert_int_equal(reply.status, 204);
+    snprintf(line, sizeof line, "\r\nAccess-Control-Allow-Headers: %s\r\n", allowed);
+    if (!strstr(reply.head, line)) fail_msg("%s: %s", headers, reply.head);
+    assert_non_null(strstr(reply.head, "\r\nAccess-Control-Allow-Origin: https://app.example\r\n"));
+    assert_non_null(strstr(reply.head, "\r\nAccess-Control-Expose-Headers: Retry-After\r\n"));
+    http_free(&reply);
+}
+
+/* Clients in a browser send headers of their own. */
+static void pages_may_send_the_headers_they_ask_for(void **state) {
+    (void)state;
+    static const char usual[] = "Authorization, Content-Type";
+    struct lk_serve_opts opts = options();
+    opts.origin = "https://app.example";
+    struct lk_server *server = serve_start(&opts);
+    expect_preflight(server, "Origin: https://app.example\r\n", usual);
+    expect_preflight(server, "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n", "authorization,content-type,x-stainless-os");
+    expect_preflight(server, "Access-Control-Request-Headers: a\"b\r\n", usual);
+    expect_preflight(server, "Access-Control-Request-Headers: x: y\r\n", usual);
+    lk_server_stop(server);
+}
+
 /* ---- the start ------------------------------------------------------------------------------------ */
 
 static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
@@ -129,6 +192,8 @@ int main(void) {
         cmocka_unit_test(a_full_queue_is_told),
         cmocka_unit_test(what_begins_at_once_need_not_wait),
         cmocka_unit_test(a_closed_scheduler_rests),
+        cmocka_unit_test(names_of_other_hosts_are_refused),
+        cmocka_unit_test(pages_may_send_the_headers_they_ask_for),
         cmocka_unit_test(recipes_are_tried_at_the_start),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);

@@ -1,6 +1,7 @@
 /* Who may use the server. */
 #include "serve/route.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 #include <strings.h>
 
@@ -21,14 +22,18 @@ static bool has_key(const struct lk_exchange *x, struct lk_fault *fault) {
     return good || lk_fault_set(fault, 401, "invalid_api_key", NULL, "the API key is not one of this server's");
 }
 
-/* The name in a Host header is this machine's own. A page elsewhere whose name was made to lead here
- * (DNS rebinding) sends its own name. */
-static bool is_local_name(const struct lk_exchange *x, const char *host) {
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-    size_t len = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strlen(names[i]) == len && strncasecmp(host, names[i], len) == 0) return true;
-    return strlen(x->server->opts.host) == len && strncasecmp(host, x->server->opts.host, len) == 0;
+/* A page elsewhere whose name was made to lead here (DNS rebinding) sends its own name. What names no page's host is
+ * an address, which leads nowhere else, and what names this machine. */
+static bool is_own_name(const struct lk_exchange *x, const char *host) {
+    char name[64];
+    struct in6_addr address;
+    bool v6 = *host == '[';
+    size_t len = v6 ? strcspn(++host, "]") : strcspn(host, ":");
+    if (len >= sizeof name) return false;
+    memcpy(name, host, len);
+    name[len] = 0;
+    if (v6) return host[len] == ']' && inet_pton(AF_INET6, name, &address) == 1;
+    return inet_pton(AF_INET, name, &address) == 1 || strcasecmp(name, "localhost") == 0 || strcasecmp(name, x->server->opts.host) == 0;
 }
 
 /* Pages of other origins do not get to use a server that asks for no key. */
@@ -41,8 +46,8 @@ static bool is_own_origin(const struct lk_exchange *x, const char *origin, const
 bool lk_guard(const struct lk_exchange *x, struct lk_fault *fault) {
     const char *host = lk_exchange_header(x, "Host"), *origin = lk_exchange_header(x, "Origin");
     if (x->server->opts.n_key) return has_key(x, fault);
-    if (x->server->loopback && host && !is_local_name(x, host))
-        return lk_fault_set(fault, 403, "wrong_host", NULL, "this server listens to its own machine; ask it as localhost");
+    if (host && !is_own_name(x, host))
+        return lk_fault_set(fault, 403, "wrong_host", NULL, "without keys this server is asked as localhost or by its address, not as '%.60s'", host);
     if (origin && !is_own_origin(x, origin, host))
         return lk_fault_set(fault, 403, "wrong_origin", NULL, "pages of %.100s may not use this server", origin);
     return true;

@@ -41,13 +41,23 @@ void lk_exchange_working(const struct lk_exchange *x, bool working) {
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, working ? 0u : (unsigned)IDLE_S);
 }
 
+/* Which headers a page may send: those that it asks for, if that is a plain list of names. */
+static const char *allowed_headers(const struct lk_exchange *x) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+.^_`|~-, ";
+    enum { LONGEST = 2000 };
+    const char *wanted = lk_exchange_header(x, "Access-Control-Request-Headers");
+    size_t len = wanted ? strlen(wanted) : 0;
+    return len > 0 && len <= LONGEST && strspn(wanted, plain) == len ? wanted : "Authorization, Content-Type";
+}
+
 static void add_cors(const struct lk_exchange *x, struct MHD_Response *response) {
     if (!x->server->opts.origin) return;
     MHD_add_response_header(response, "Access-Control-Allow-Origin", x->server->opts.origin);
-    MHD_add_response_header(response, "Vary", "Origin");
+    MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
+    MHD_add_response_header(response, "Vary", "Origin, Access-Control-Request-Headers");
     if (strcmp(x->method, "OPTIONS") != 0) return;
     MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-    MHD_add_response_header(response, "Access-Control-Allow-Headers", "Authorization, Content-Type");
+    MHD_add_response_header(response, "Access-Control-Allow-Headers", allowed_headers(x));
     MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
 }
 
@@ -219,14 +229,11 @@ static lk_status read_address(struct lk_server *s, union address *out, bool *v6,
     if (inet_pton(AF_INET, host, &out->v4.sin_addr) == 1) {
         out->v4.sin_family = AF_INET;
         out->v4.sin_port = htons((uint16_t)s->opts.port);
-        s->loopback = ntohl(out->v4.sin_addr.s_addr) >> 24 == 127;
-
         return LK_OK;
     }
     if (inet_pton(AF_INET6, host, &out->v6.sin6_addr) == 1) {
         out->v6.sin6_family = AF_INET6;
         out->v6.sin6_port = htons((uint16_t)s->opts.port);
-        s->loopback = IN6_IS_ADDR_LOOPBACK(&out->v6.sin6_addr);
         *v6 = true;
         return LK_OK;
     }

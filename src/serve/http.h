@@ -16,7 +16,6 @@ struct lk_server {
     struct lk_scheduler *scheduler;
     struct MHD_Daemon   *daemon;
     int                  port;
-    bool                 loopback; /* it listens to this machine only */
     int64_t              started;  /* seconds since 1970 */
     _Atomic uint64_t     n_call;
 };
