@@ -152,6 +152,27 @@ static void pages_may_send_the_headers_they_ask_for(void **state) {
     lk_server_stop(server);
 }
 
+/* ---- what answers say ------------------------------------------------------------------------------ */
+
+static const char *text_of(const json_t *answer, size_t i) { return json_string_value(json_object_get(json_array_get(json_object_get(answer, "choices"), i), "text")); }
+
+/* Also with the seeds that a sampler takes for none, and for the neighbours of these. */
+static void seeds_repeat_answers(void **state) {
+    (void)state;
+    static const char *const seeds[] = {"-1", "4294967295", "4294967294", "9223372036854775807"};
+    struct lk_serve_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        char body[300];
+        snprintf(body, sizeof body, "{\"prompt\": \"x\", \"n\": 3, \"max_tokens\": 20, \"temperature\": 2, \"top_k\": 0, \"min_p\": 0, \"frequency_penalty\": 2, \"cache_prompt\": false, \"seed\": %s}", seeds[i]);
+        json_t *first = ask_json(server, 200, "POST", "/v1/completions", body), *again = ask_json(server, 200, "POST", "/v1/completions", body);
+        same_answer(first, again);
+        assert_string_not_equal(text_of(first, 0), text_of(first, 1));
+        json_decref(first), json_decref(again);
+    }
+    lk_server_stop(server);
+}
+
 /* ---- the start ------------------------------------------------------------------------------------ */
 
 static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
@@ -194,6 +215,7 @@ int main(void) {
         cmocka_unit_test(a_closed_scheduler_rests),
         cmocka_unit_test(names_of_other_hosts_are_refused),
         cmocka_unit_test(pages_may_send_the_headers_they_ask_for),
+        cmocka_unit_test(seeds_repeat_answers),
         cmocka_unit_test(recipes_are_tried_at_the_start),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);

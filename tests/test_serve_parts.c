@@ -189,6 +189,87 @@ static void tools_are_documents_of_their_own(void **state) {
     lk_ask_free(&ask);
 }
 
+/* ---- fields of requests -------------------------------------------------------------------------------- */
+
+static bool ask_for(struct lk_ask *ask, bool chat, const char *fields, struct lk_fault *fault) {
+    struct lk_serve_opts opts = lk_serve_defaults();
+    char body[600];
+    opts.id = "m";
+    snprintf(body, sizeof body, "{%s, %s}", chat ? "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]" : "\"prompt\": \"x\"", fields);
+    return chat ? lk_ask_chat(ask, &opts, body, strlen(body), fault) : lk_ask_completion(ask, &opts, body, strlen(body), fault);
+}
+
+#define TOOL "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
+
+static void what_is_not_supported_is_refused_by_name(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields, *named; /* in chats, and, but for tools, in completions */
+    } bad[] = {
+        {"\"grammar\": \"root ::= x\"", "grammar"}, {"\"json_schema\": {\"type\": \"object\"}", "json_schema"}, {"\"ignore_eos\": true", "ignore_eos"},
+        {"\"typical_p\": 0.9", "typical_p"}, {"\"mirostat\": 2", "mirostat"}, {"\"logit_bias\": [[1, 2]]", "logit_bias"}, {"\"suffix\": \"x\"", "suffix"},
+        {"\"xtc_probability\": 0.1", "xtc_probability"}, {"\"response_format\": {\"type\": \"json_object\", \"schema\": {\"not\": {}}}", "response_format"},
+        {TOOL ", \"parallel_tool_calls\": false", "parallel_tool_calls"}, {"\"tool_choice\": \"required\"", "tool_choice"},
+        {"\"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"tools\": []", "tool_choice"}, {"\"tools\": {}", "tools"}, {"\"tools\": {\"a\": 1}", "tools"},
+    };
+    static const char *const harmless[] = {
+        "\"grammar\": \"\", \"json_schema\": {}, \"ignore_eos\": false, \"typical_p\": 1.0, \"mirostat\": 0, \"logit_bias\": null, \"suffix\": null, \"tools\": null",
+        "\"tools\": [], \"tool_choice\": \"auto\", \"parallel_tool_calls\": false, \"dry_multiplier\": 0, \"top_n_sigma\": -1", "\"tool_choice\": \"none\", \"functions\": []",
+    };
+    struct lk_ask ask;
+    struct lk_fault fault;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        for (int chat = 0; chat < 2; chat++) {
+            if (!chat && strstr(bad[i].fields, "tool")) continue;
+            if (ask_for(&ask, chat, bad[i].fields, &fault)) fail_msg("passed over: %s", bad[i].fields);
+            assert_int_equal(fault.status, 400);
+            assert_string_equal(fault.param, bad[i].named);
+            lk_ask_free(&ask);
+        }
+    assert_false(ask_for(&ask, false, TOOL, &fault));
+    assert_string_equal(fault.param, "tools");
+    lk_ask_free(&ask);
+    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
+        for (int chat = 0; chat < 2; chat++) {
+            if (!ask_for(&ask, chat, harmless[i], &fault)) fail_msg("%s: %s", harmless[i], fault.msg);
+            lk_ask_free(&ask);
+        }
+    if (!ask_for(&ask, true, TOOL ", \"tool_choice\": \"required\", \"parallel_tool_calls\": false", &fault)) fail_msg("%s", fault.msg);
+    lk_ask_free(&ask);
+    assert_true(ask_for(&ask, true, "\"response_format\": {\"type\": \"json_object\", \"schema\": {\"enum\": [\"Oslo\"]}}", &fault));
+    assert_non_null(strstr(ask.grammar, "Oslo"));
+    lk_ask_free(&ask);
+}
+
+static uint32_t seed_of(const char *given) {
+    struct lk_ask ask;
+    struct lk_fault fault;
+    char fields[100];
+    snprintf(fields, sizeof fields, "\"seed\": %s", given);
+    if (!ask_for(&ask, false, fields, &fault)) fail_msg("%s: %s", given, fault.msg);
+    uint32_t seed = ask.sampling.seed;
+    lk_ask_free(&ask);
+    return seed;
+}
+
+static void seeds_are_whole_numbers_of_64_bits(void **state) {
+    (void)state;
+    static const char *const seeds[] = {"0", "7", "4294967295", "4294967296", "9007199254740993", "9007199254740992", "9223372036854775807", "-1", "-9223372036854775808"};
+    assert_int_equal(seed_of("7"), 7);
+    assert_int_equal(seed_of("7.0"), 7);
+    assert_int_equal(seed_of("4294967290"), 4294967290u);
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        assert_int_equal(seed_of(seeds[i]), seed_of(seeds[i]));
+        for (size_t k = 0; k < i; k++) assert_int_not_equal(seed_of(seeds[i]), seed_of(seeds[k]));
+    }
+    struct lk_ask ask;
+    struct lk_fault fault;
+    assert_false(ask_for(&ask, false, "\"seed\": 1.5", &fault));
+    lk_ask_free(&ask);
+    assert_false(ask_for(&ask, false, "\"seed\": \"x\"", &fault));
+    lk_ask_free(&ask);
+}
+
 /* ---- queues of events ---------------------------------------------------------------------------------- */
 
 static struct lk_call *make_call(size_t n_job) {
@@ -281,7 +362,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_whole_characters_without_stops), cmocka_unit_test(logarithms_come_with_their_text),
         cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
-        cmocka_unit_test(tools_are_documents_of_their_own),
+        cmocka_unit_test(tools_are_documents_of_their_own), cmocka_unit_test(what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(seeds_are_whole_numbers_of_64_bits),
         cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),
         cmocka_unit_test(faults_are_one_line_of_text),            cmocka_unit_test(times_fall_into_buckets),
     };

@@ -18,11 +18,26 @@ json_t *lk_body_parse(const char *body, size_t len, struct lk_fault *fault) {
     return NULL;
 }
 
-/* What OpenAI defines and this server does not have: refused, so that nothing is lost silently. */
+/* Does the value ask for anything, other than the number that changes nothing? */
+static bool asks(const json_t *v, double neutral) {
+    if (json_is_number(v)) return json_number_value(v) != neutral;
+    if (json_is_string(v)) return json_string_length(v) > 0;
+    if (json_is_array(v) || json_is_object(v)) return json_array_size(v) + json_object_size(v) > 0;
+    return json_is_true(v);
+}
+
+/* What OpenAI's server or llama.cpp's has and this one does not: refused, so that nothing is lost silently. Clients
+ * that send every field with the value that changes nothing are served. */
 static bool refuse_unsupported(const json_t *body, struct lk_fault *fault) {
-    static const char *const names[] = {"logit_bias", "suffix", "functions", "function_call", "audio", "prediction", "web_search_options", NULL};
-    for (const char *const *name = names; *name; name++)
-        if (lk_field_given(body, *name)) return lk_fault_set(fault, 400, "unsupported", *name, "'%s' is not supported by this server", *name);
+    static const struct {
+        const char *name;
+        double      neutral;
+    } fields[] = {{"logit_bias", 0}, {"suffix", 0}, {"functions", 0}, {"function_call", 0}, {"audio", 0}, {"prediction", 0}, {"web_search_options", 0},
+                  {"grammar", 0}, {"json_schema", 0}, {"ignore_eos", 0}, {"typical_p", 1}, {"mirostat", 0}, {"tfs_z", 1}, {"top_n_sigma", -1},
+                  {"dynatemp_range", 0}, {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (asks(json_object_get(body, fields[i].name), fields[i].neutral))
+            return lk_fault_set(fault, 400, "unsupported", fields[i].name, "'%s' is not supported by this server", fields[i].name);
     const json_t *modality;
     size_t i;
     json_array_foreach(json_object_get(body, "modalities"), i, modality)
@@ -76,11 +91,19 @@ static bool read_stop(struct lk_ask *ask, struct lk_fault *fault) {
     return true;
 }
 
-/* A seed nobody gave: answers to the same request shall differ. */
-static uint32_t some_seed(void) {
-    uint32_t seed = 0;
-    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = 1;
-    return seed;
+/* Any whole number of 64 bits; those from 0 to 2^32 - 1 are themselves. Where nobody gave one, answers to the same
+ * request shall differ. */
+static bool read_seed(struct lk_ask *ask, struct lk_fault *fault) {
+    const int64_t exact = INT64_C(1) << 53; /* what a number with a point can say */
+    const json_t *given = json_object_get(ask->body, "seed");
+    uint32_t drawn = 0;
+    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) drawn = 1;
+    int64_t seed = drawn;
+    if (json_is_integer(given)) seed = json_integer_value(given);
+    else if (!lk_field_int(ask->body, "seed", -exact, exact, &seed, fault)) return false;
+    uint64_t bits = (uint64_t)seed;
+    ask->sampling.seed = (uint32_t)bits + (uint32_t)(bits >> 32) * 0x9E3779B9u;
+    return true;
 }
 
 static bool read_sampling(struct lk_ask *ask, struct lk_fault *fault) {
@@ -88,13 +111,12 @@ static bool read_sampling(struct lk_ask *ask, struct lk_fault *fault) {
     lk_sampler_opts *s = &ask->sampling;
     *s = lk_sampler_defaults();
     double temperature = (double)s->temperature, top_p = (double)s->top_p, min_p = (double)s->min_p, repeat = 1, frequency = 0, presence = 0;
-    int64_t top_k = s->top_k, last_n = s->repeat_last_n, seed = some_seed();
+    int64_t top_k = s->top_k, last_n = s->repeat_last_n;
     bool good = lk_field_real(b, "temperature", 0, 2, &temperature, fault) && lk_field_real(b, "top_p", 0, 1, &top_p, fault) &&
                 lk_field_real(b, "min_p", 0, 1, &min_p, fault) && lk_field_int(b, "top_k", 0, 10000000, &top_k, fault) &&
                 lk_field_real(b, "repeat_penalty", 0.01, 100, &repeat, fault) && lk_field_int(b, "repeat_last_n", 0, 1 << 20, &last_n, fault) &&
                 lk_field_real(b, "frequency_penalty", -2, 2, &frequency, fault) &&
-                lk_field_real(b, "presence_penalty", -2, 2, &presence, fault) &&
-                lk_field_int(b, "seed", INT32_MIN, UINT32_MAX, &seed, fault);
+                lk_field_real(b, "presence_penalty", -2, 2, &presence, fault) && read_seed(ask, fault);
     if (!good) return false;
     s->temperature = (float)temperature;
     s->top_p = (float)top_p;
@@ -104,7 +126,6 @@ static bool read_sampling(struct lk_ask *ask, struct lk_fault *fault) {
     s->frequency_penalty = (float)frequency;
     s->presence_penalty = (float)presence;
     s->repeat_last_n = (int32_t)last_n;
-    s->seed = (uint32_t)seed;
     return true;
 }
 
@@ -138,9 +159,10 @@ static bool read_format(struct lk_ask *ask, struct lk_fault *fault) {
     if (!json_is_object(format)) return lk_fault_set(fault, 400, "invalid_type", "response_format", "'response_format' must be an object");
     if (!lk_field_text(format, "type", &type, fault)) return false;
     if (type && strcmp(type, "text") == 0) return true;
-    if (type && strcmp(type, "json_object") == 0) {
+    if (type && strcmp(type, "json_object") == 0) { /* llama.cpp's server takes a schema here too */
+        const json_t *schema = json_object_get(format, "schema");
         json_t *any = json_pack("{s:s}", "type", "object");
-        ask->grammar = lk_schema_grammar(any, &use, fault);
+        ask->grammar = lk_schema_grammar(schema && !json_is_null(schema) ? schema : any, &use, fault);
         json_decref(any);
     } else if (type && strcmp(type, "json_schema") == 0) {
         const json_t *inner = json_object_get(format, "json_schema"), *schema = json_object_get(inner ? inner : format, "schema");

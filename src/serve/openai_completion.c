@@ -50,6 +50,7 @@ bool lk_ask_completion(struct lk_ask *ask, const struct lk_serve_opts *opts, con
         !lk_field_int(ask->body, "logprobs", 0, 20, &top, fault) || !lk_field_int(ask->body, "best_of", 1, LK_N_MOST, &best_of, fault))
         return false;
     ask->n_top = (int)top;
+    if (lk_field_given(ask->body, "tools")) return lk_fault_set(fault, 400, "unsupported", "tools", "'tools' are for /v1/chat/completions");
     if (best_of && (size_t)best_of != ask->n) return lk_fault_set(fault, 400, "unsupported", "best_of", "'best_of' other than 'n' is not supported");
     if (ask->echo && ask->n_top >= 0) return lk_fault_set(fault, 400, "unsupported", "echo", "'echo' together with 'logprobs' is not supported");
     return true;

@@ -1,5 +1,6 @@
 #include "serve/tools.h"
 
+#include "serve/field.h"
 #include "serve/schema.h"
 
 #include "engine/engine.h"
@@ -68,13 +69,17 @@ static bool demand_call(struct lk_ask *ask, const json_t *tools, const char *onl
 bool lk_tools_read(struct lk_ask *ask, struct lk_fault *fault) {
     const json_t *tools = json_object_get(ask->body, "tools"), *choice = json_object_get(ask->body, "tool_choice");
     const char *word = json_string_value(choice), *only = name_of(choice);
-    if (!tools || json_is_null(tools) || json_array_size(tools) == 0) return true;
+    bool chooses = choice && !json_is_null(choice) && !(word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)), parallel = true;
+    if (!lk_field_bool(ask->body, "parallel_tool_calls", &parallel, fault)) return false;
+    if (!tools || json_is_null(tools) || (json_is_array(tools) && json_array_size(tools) == 0))
+        return !chooses || lk_fault_set(fault, 400, "invalid_value", "tool_choice", "'tool_choice' needs 'tools'");
     if (!check_tools(tools, fault)) return false;
     if (word && strcmp(word, "none") == 0) return true;
     ask->tools = true;
     if (only || (word && strcmp(word, "required") == 0)) return demand_call(ask, tools, only, fault);
-    if (!choice || json_is_null(choice) || (word && strcmp(word, "auto") == 0)) return true;
-    return lk_fault_set(fault, 400, "invalid_value", "tool_choice", "'tool_choice' must be none, auto, required or a function's name in OpenAI's form");
+    if (!chooses && !parallel)
+        return lk_fault_set(fault, 400, "unsupported", "parallel_tool_calls", "'parallel_tool_calls': false is supported where 'tool_choice' demands a call, which then is one");
+    return !chooses || lk_fault_set(fault, 400, "invalid_value", "tool_choice", "'tool_choice' must be none, auto, required or a function's name in OpenAI's form");
 }
 
 bool lk_tools_known(const lk_model *model) {
