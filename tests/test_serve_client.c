@@ -173,6 +173,71 @@ static void seeds_repeat_answers(void **state) {
     lk_server_stop(server);
 }
 
+static json_t *logprobs_of(const json_t *answer) { return json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "logprobs"); }
+
+/* The offsets of a stream's tokens, and its text. */
+static json_t *streamed_offsets(char *body, char *text, size_t cap) {
+    json_t *all = json_array();
+    size_t len = 0;
+    char *rest = NULL;
+    for (char *line = strtok_r(body, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        json_t *chunk = json_loads(line + strlen("data: "), 0, NULL);
+        if (!chunk) continue;
+        len += (size_t)snprintf(text + len, cap - len, "%s", text_of(chunk, 0));
+        json_array_extend(all, json_object_get(logprobs_of(chunk), "text_offset"));
+        json_decref(chunk);
+    }
+    return all;
+}
+
+/* The token itself is always among those told, and where it begins is told in characters, also in streams. */
+static void logarithms_tell_the_token_and_its_place(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    static const char fields[] = "\"prompt\": \"x\", \"max_tokens\": 40, \"temperature\": 2, \"top_k\": 0, \"min_p\": 0, \"frequency_penalty\": 2, \"seed\": 3, \"cache_prompt\": false, \"logprobs\": 1";
+    char body[400], text[4096] = "";
+    snprintf(body, sizeof body, "{%s}", fields);
+    json_t *whole = ask_json(server, 200, "POST", "/v1/completions", body), *lists = logprobs_of(whole);
+    json_t *tokens = json_object_get(lists, "tokens"), *tops = json_object_get(lists, "top_logprobs"), *offsets = json_object_get(lists, "text_offset");
+    size_t n = json_array_size(tokens), n_other = 0, n_char = 0;
+    assert_true(n > 0 && json_array_size(offsets) == n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *top = json_array_get(tops, i);
+        assert_true(json_is_number(json_object_get(top, json_string_value(json_array_get(tokens, i)))));
+        n_other += json_object_size(top) == 2;
+    }
+    assert_true(n_other > 0);
+    for (const char *c = text_of(whole, 0); *c; c++) n_char += ((unsigned char)*c & 0xC0) != 0x80;
+    assert_true(json_integer_value(json_array_get(offsets, n - 1)) <= (json_int_t)n_char);
+    assert_true(strlen(text_of(whole, 0)) > n_char); /* there are characters of several bytes */
+    snprintf(body, sizeof body, "{%s, \"stream\": true}", fields);
+    struct http_reply reply = http_ask(lk_server_port(server), "POST", "/v1/completions", "", body);
+    json_t *streamed = streamed_offsets(reply.body, text, sizeof text);
+    assert_string_equal(text, text_of(whole, 0));
+    assert_true(json_equal(streamed, offsets));
+    http_free(&reply);
+    json_decref(streamed), json_decref(whole);
+    lk_server_stop(server);
+}
+
+/* A prompt given as tokens is echoed as the text that these stand for. */
+static void prompts_of_tokens_are_echoed(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    json_t *tokens = ask_json(server, 200, "POST", "/tokenize", "{\"content\": \"hello world\"}");
+    json_t *body = json_pack("{s:[O, s], s:i, s:b}", "prompt", json_object_get(tokens, "tokens"), "bye", "max_tokens", 2, "echo", 1);
+    char *text = json_dumps(body, 0);
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", text);
+    assert_memory_equal(text_of(json, 0), "hello world", 11);
+    assert_memory_equal(text_of(json, 1), "bye", 3);
+    free(text);
+    json_decref(body), json_decref(json), json_decref(tokens);
+    json_decref(ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": [5, 200, 6, 255], \"max_tokens\": 1, \"echo\": true}")); /* perhaps no text at all */
+    lk_server_stop(server);
+}
+
 /* ---- the start ------------------------------------------------------------------------------------ */
 
 static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
@@ -216,6 +281,8 @@ int main(void) {
         cmocka_unit_test(names_of_other_hosts_are_refused),
         cmocka_unit_test(pages_may_send_the_headers_they_ask_for),
         cmocka_unit_test(seeds_repeat_answers),
+        cmocka_unit_test(logarithms_tell_the_token_and_its_place),
+        cmocka_unit_test(prompts_of_tokens_are_echoed),
         cmocka_unit_test(recipes_are_tried_at_the_start),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);

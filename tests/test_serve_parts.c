@@ -94,6 +94,25 @@ static void logarithms_come_with_their_text(void **state) {
     lk_emit_free(&emit);
 }
 
+/* Tokens that divide characters, and bytes that are none. */
+static void tokens_are_placed_by_characters(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t      at;
+    } tokens[] = {{"na\xc3", 0}, {"\xaf", 2}, {"ve", 3}, {"\xff", 5}, {"\xe6\x97\xa5!", 6}, {"x", 8}};
+    struct lk_emit emit = {0};
+    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
+        struct lk_logprob lp = {.tok = (int32_t)i};
+        struct lk_piece piece;
+        assert_false(lk_emit_push(&emit, tokens[i].bytes, strlen(tokens[i].bytes), &lp, &piece));
+        assert_int_equal(piece.n_lp, 1);
+        assert_int_equal(piece.lp[0].at, tokens[i].at);
+        lk_piece_free(&piece);
+    }
+    lk_emit_free(&emit);
+}
+
 static void logarithms_are_of_the_softmax(void **state) {
     (void)state;
     float logits[40];
@@ -361,7 +380,7 @@ static void times_fall_into_buckets(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_whole_characters_without_stops), cmocka_unit_test(logarithms_come_with_their_text),
-        cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
+        cmocka_unit_test(tokens_are_placed_by_characters), cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
         cmocka_unit_test(tools_are_documents_of_their_own), cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(seeds_are_whole_numbers_of_64_bits),
         cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),

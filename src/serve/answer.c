@@ -1,5 +1,6 @@
 #include "serve/answer.h"
 
+#include "serve/store.h"
 #include "serve/tools.h"
 
 #include "token/utf8.h"
@@ -10,18 +11,22 @@
 #include <stdlib.h>
 #include <time.h>
 
-json_t *lk_json_text(const char *bytes, size_t len) {
-    struct lk_buf clean = {0};
-    size_t at = 0;
-    lk_buf_text(&clean, "");
-    while (at < len) {
+/* A byte that belongs to no character becomes U+FFFD. */
+static void add_clean(struct lk_buf *out, const char *bytes, size_t len) {
+    for (size_t at = 0; at < len;) {
         size_t n = lk_utf8_valid(bytes + at, len - at);
-        lk_buf_add(&clean, bytes + at, n);
+        lk_buf_add(out, bytes + at, n);
         at += n;
         if (at == len) break;
-        lk_buf_text(&clean, "\xef\xbf\xbd");
+        lk_buf_text(out, "\xef\xbf\xbd");
         at++;
     }
+}
+
+json_t *lk_json_text(const char *bytes, size_t len) {
+    struct lk_buf clean = {0};
+    lk_buf_text(&clean, "");
+    add_clean(&clean, bytes, len);
     json_t *json = clean.failed ? NULL : json_stringn(clean.at, clean.len);
     lk_buf_free(&clean);
     return json;
@@ -62,6 +67,7 @@ static json_t *logprob_of(const struct lk_answer *a, const struct lk_logprob *lp
     json_t *one = token_of(a, lp->tok, lp->logprob), *top = json_array();
     for (int i = 0; i < lp->n_top; i++) json_array_append_new(top, token_of(a, lp->top[i].tok, lp->top[i].logprob));
     json_object_set_new(one, "top_logprobs", top);
+    if (!a->call->ask.chat) json_object_set_new(one, "at", json_integer((json_int_t)lp->at));
     return one;
 }
 
@@ -71,8 +77,8 @@ static json_t *logprobs_of(const struct lk_answer *a, const struct lk_piece *pie
     return list;
 }
 
-/* Parallel lists, for completions. `at`: bytes of text before the first token. */
-static json_t *as_lists(const json_t *tokens, size_t at) {
+/* Parallel lists, for completions. The token itself is always among the most probable ones told. */
+static json_t *as_lists(const json_t *tokens) {
     json_t *texts = json_array(), *values = json_array(), *tops = json_array(), *offsets = json_array();
     const json_t *token, *rival;
     size_t i, k;
@@ -80,23 +86,23 @@ static json_t *as_lists(const json_t *tokens, size_t at) {
         json_t *top = json_object();
         json_array_foreach(json_object_get(token, "top_logprobs"), k, rival)
             json_object_set(top, json_string_value(json_object_get(rival, "token")), json_object_get(rival, "logprob"));
+        json_object_set(top, json_string_value(json_object_get(token, "token")), json_object_get(token, "logprob"));
         json_array_append(texts, json_object_get(token, "token"));
         json_array_append(values, json_object_get(token, "logprob"));
         json_array_append_new(tops, top);
-        json_array_append_new(offsets, json_integer((json_int_t)at));
-        at += json_array_size(json_object_get(token, "bytes"));
+        json_array_append(offsets, json_object_get(token, "at"));
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "tokens", texts, "token_logprobs", values, "top_logprobs", tops, "text_offset", offsets);
 }
 
 /* The "logprobs" of a choice; takes `tokens`. */
-static json_t *logprobs_field(const struct lk_answer *a, json_t *tokens, size_t at) {
+static json_t *logprobs_field(const struct lk_answer *a, json_t *tokens) {
     if (a->call->ask.n_top < 0) {
         json_decref(tokens);
         return json_null();
     }
     if (a->call->ask.chat) return json_pack("{s:o}", "content", tokens);
-    json_t *lists = as_lists(tokens, at);
+    json_t *lists = as_lists(tokens);
     json_decref(tokens);
     return lists;
 }
@@ -153,9 +159,19 @@ bool lk_answer_take(struct lk_answer *a, struct lk_event *event) {
     return !choice->text.failed;
 }
 
-static const char *prompt_text(const struct lk_answer *a, size_t i) {
-    const char *text = a->call->job[i].prompt->text;
-    return a->call->ask.echo && text ? text : "";
+/* The prompt before a completion that shall echo it. */
+static void add_prompt(const struct lk_answer *a, size_t i, struct lk_buf *out) {
+    const struct lk_prompt *p = a->call->job[i].prompt;
+    struct lk_buf raw = {0};
+    if (!a->call->ask.echo) return;
+    if (p->text) {
+        lk_buf_text(out, p->text);
+        return;
+    }
+    lk_tokens_text(a->opts->model, p->tok, p->n_tok, &raw);
+    if (raw.failed) out->failed = true;
+    else if (raw.len) add_clean(out, raw.at, raw.len);
+    lk_buf_free(&raw);
 }
 
 /* An answer that may be calls of tools: then the text before them is all its content. */
@@ -175,14 +191,14 @@ static json_t *choice_of_calls(const struct lk_answer *a, size_t i, json_t *logp
 
 static json_t *whole_choice(const struct lk_answer *a, size_t i) {
     const struct lk_choice *c = &a->choice[i];
-    json_t *logprobs = logprobs_field(a, c->tokens ? json_incref(c->tokens) : json_array(), 0);
+    json_t *logprobs = logprobs_field(a, c->tokens ? json_incref(c->tokens) : json_array());
     const char *text = c->text.at ? c->text.at : "";
     if (a->call->ask.tools) return choice_of_calls(a, i, logprobs);
     if (a->call->ask.chat)
         return json_pack("{s:I, s:{s:s, s:s%}, s:o, s:s}", "index", (json_int_t)i, "message", "role", "assistant", "content", text, c->text.len,
                          "logprobs", logprobs, "finish_reason", c->outcome.finish);
     struct lk_buf all = {0};
-    lk_buf_text(&all, prompt_text(a, i));
+    add_prompt(a, i, &all);
     lk_buf_add(&all, text, c->text.len);
     json_t *out = all.failed ? NULL : json_pack("{s:I, s:s%, s:o, s:s}", "index", (json_int_t)i, "text", all.at, all.len, "logprobs", logprobs,
                                                 "finish_reason", c->outcome.finish);
@@ -216,7 +232,7 @@ static json_t *chunk_choice(struct lk_answer *a, size_t i, const char *text, siz
         return json_pack("{s:I, s:o, s:o, s:s?}", "index", (json_int_t)i, "delta", delta, "logprobs", logprobs, "finish_reason", finish);
     }
     struct lk_buf all = {0};
-    lk_buf_text(&all, first ? prompt_text(a, i) : "");
+    if (first) add_prompt(a, i, &all);
     lk_buf_add(&all, text, len);
     json_t *out = all.failed ? NULL : json_pack("{s:I, s:s%, s:o, s:s?}", "index", (json_int_t)i, "text", all.at, all.len, "logprobs", logprobs, "finish_reason", finish);
     lk_buf_free(&all);
@@ -252,16 +268,14 @@ static json_t *chunk_of_calls(struct lk_answer *a, const struct lk_event *event,
 }
 
 json_t *lk_answer_chunk(struct lk_answer *a, struct lk_event *event) {
-    struct lk_choice *choice = &a->choice[event->job];
     if (event->kind == LK_EVENT_PROGRESS) return progress_chunk(a, event);
     bool done = event->kind == LK_EVENT_DONE;
-    json_t *logprobs = event->piece.n_lp ? logprobs_field(a, logprobs_of(a, &event->piece), choice->n_byte) : json_null();
+    json_t *logprobs = event->piece.n_lp ? logprobs_field(a, logprobs_of(a, &event->piece)) : json_null();
     json_t *one = a->call->ask.tools ? chunk_of_calls(a, event, logprobs)
                                      : chunk_choice(a, event->job, event->piece.text ? event->piece.text : "", event->piece.len, logprobs, done ? event->outcome.finish : NULL);
     json_t *out = frame(a, chunk_object(a), json_pack("[o]", one));
     if (done) note_done(a, event);
     if (done) add_timings(out, a, &event->outcome);
-    if (!a->call->ask.tools) choice->n_byte += event->piece.len;
     lk_piece_free(&event->piece);
     return out;
 }

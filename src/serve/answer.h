@@ -7,7 +7,7 @@
 struct lk_choice {
     struct lk_buf     text;    /* of an answer that is not streamed */
     json_t           *tokens;  /* [] of logarithms, likewise        */
-    size_t            n_byte;  /* text given out so far             */
+    size_t            n_byte;  /* text given out so far, with tools */
     bool              begun, done;
     struct lk_outcome outcome;
 };

@@ -47,10 +47,16 @@ static bool may_become_whole(const char *s, size_t len) {
     return false;
 }
 
+static size_t count_characters(const struct lk_buf *text, size_t from) {
+    size_t n = 0;
+    for (size_t i = from; i < text->len; i++) n += ((unsigned char)text->at[i] & 0xC0) != 0x80;
+    return n;
+}
+
 /* Bytes to whole characters at the end of `held`; a byte that belongs to none becomes U+FFFD. */
 static void add_text(struct lk_emit *emit, const char *bytes, size_t len) {
     struct lk_buf all = {0};
-    size_t at = 0;
+    size_t at = 0, before = emit->held.len;
     lk_buf_add(&all, emit->cut, emit->n_cut);
     lk_buf_add(&all, bytes, len);
     emit->n_cut = 0;
@@ -67,11 +73,12 @@ static void add_text(struct lk_emit *emit, const char *bytes, size_t len) {
         lk_buf_text(&emit->held, "\xef\xbf\xbd");
         at++;
     }
+    emit->n_char += count_characters(&emit->held, before);
     emit->failed |= all.failed || emit->held.failed;
     lk_buf_free(&all);
 }
 
-static void add_logprob(struct lk_emit *emit, const struct lk_logprob *lp) {
+static void add_logprob(struct lk_emit *emit, const struct lk_logprob *lp, size_t at) {
     if (emit->n_wait == emit->cap_wait) {
         size_t cap = emit->cap_wait ? 2 * emit->cap_wait : 16;
         void *bigger = realloc(emit->wait, cap * sizeof *emit->wait);
@@ -83,6 +90,7 @@ static void add_logprob(struct lk_emit *emit, const struct lk_logprob *lp) {
         emit->cap_wait = cap;
     }
     emit->wait[emit->n_wait].lp = *lp;
+    emit->wait[emit->n_wait].lp.at = at;
     emit->wait[emit->n_wait++].end = emit->shown + emit->held.len;
 }
 
@@ -138,8 +146,9 @@ static size_t maybe_stop(const struct lk_emit *emit) {
 }
 
 bool lk_emit_push(struct lk_emit *emit, const char *bytes, size_t len, const struct lk_logprob *lp, struct lk_piece *piece) {
+    size_t at = emit->n_char;
     add_text(emit, bytes, len);
-    if (lp) add_logprob(emit, lp);
+    if (lp) add_logprob(emit, lp, at);
     size_t stop = find_stop(emit);
     bool found = stop < emit->held.len;
     give(emit, found ? stop : emit->held.len - maybe_stop(emit), piece);

@@ -16,6 +16,7 @@ enum { LK_TOP_MOST = 20 };
 struct lk_logprob {
     int32_t tok;
     float   logprob;
+    size_t  at; /* characters of text before it; set when it is emitted */
     int     n_top;
     struct {
         int32_t tok;
@@ -42,6 +43,7 @@ struct lk_emit {
     size_t             n_cut;
     struct lk_buf      held;   /* text that may begin a stop string */
     size_t             shown;  /* bytes of text given out */
+    size_t             n_char; /* characters of text, given out or held */
     struct {
         struct lk_logprob lp;
         size_t            end; /* bytes of text up to this token's end */
