@@ -109,6 +109,37 @@ static void erased_is_erased(void **state) {
     assert_int_equal(stored_files().n, 0);
 }
 
+/* The client is told why, the operator where as well. */
+static void files_that_cannot_be_written_say_why(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    struct lk_server *server = serve_start(&opts);
+    char part[2 * ROOM];
+    json_decref(complete(server, 1, ""));
+    in_folder(part, dir, "trip.new");
+    assert_int_equal(mkdir(part, 0700), 0);
+    n_notes = 0;
+    refused(server, 500, "/slots/1?action=save", "{\"filename\": \"trip\"}", "internal_error");
+    json_t *json = ask_json(server, 500, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}");
+    assert_non_null(strstr(json_string_value(json_object_get(json_object_get(json, "error"), "message")), "irectory"));
+    json_decref(json);
+    assert_int_equal(n_notes, 2);
+    assert_non_null(strstr(last_note, part));
+    lk_server_stop(server);
+}
+
+static void the_name_of_the_store_is_taken(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = serve_options();
+    opts.store_bytes = 0;
+    struct lk_server *server = serve_start(&opts);
+    json_decref(complete(server, 1, ""));
+    refused(server, 400, "/slots/1?action=save", "{\"filename\": \"store\"}", "invalid_value");
+    lk_server_stop(server);
+    opts.store_bytes = 1 << 20;
+    lk_server_stop(serve_start(&opts));
+}
+
 static void put_named(const char *name, const uint8_t *data, size_t size) {
     char path[2 * ROOM];
     in_folder(path, dir, name);
@@ -239,6 +270,8 @@ int main(void) {
         in_new_folder(sessions_are_saved_restored_and_erased),
         in_new_folder(the_first_session_may_be_a_restored_one),
         in_new_folder(erased_is_erased),
+        in_new_folder(files_that_cannot_be_written_say_why),
+        in_new_folder(the_name_of_the_store_is_taken),
         in_new_folder(names_lead_nowhere_else),
         in_new_folder(what_is_not_its_own_is_not_restored),
         in_new_folder(busy_sessions_say_so),

@@ -116,7 +116,9 @@ static struct lk_serve_slot *find_slot(const struct lk_disk *disk, int id) {
 
 /* The reason without the folder's path, which is nobody's business. */
 static const char *reason_of(const lk_err *err, const char *path) {
+    static const char part[] = ".new"; /* of a file that is being written */
     const char *at = strstr(err->msg, path), *after = at ? at + strlen(path) : NULL;
+    if (after && strncmp(after, part, sizeof part - 1) == 0) after += sizeof part - 1;
     return after && strncmp(after, ": ", 2) == 0 ? after + 2 : at ? lk_status_name(err->code) : err->msg;
 }
 
@@ -146,6 +148,7 @@ static void settle_errand(struct lk_disk *disk, struct lk_serve_slot *slot) {
     e->bytes = o->bytes;
     e->seconds = o->seconds;
     if (!good) lk_disk_blame(&e->fault, &o->err, e->path);
+    if (!good && disk->opts->note) disk->opts->note(disk->opts->user, o->err.msg);
     if (good && restored) put_in_place(disk, slot, e);
     if (good) e->n_tok = slot->n_tok;
     else if (restored) lk_serve_slots_drop(disk->slots, slot);

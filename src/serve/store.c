@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum { HEX = 16 };
+static const char        own_folder[] = "store"; /* within the folder of sessions */
 static const char *const suffixes[] = {".session", ".prefix"};
 
 struct entry {
@@ -269,7 +270,7 @@ static lk_status open_folders(struct lk_store *store, lk_err *err) {
         status = lk_fail(err, LK_E_IO, "cannot use %.200s: %s", given, real ? "its path is too long" : strerror(errno));
     } else {
         snprintf(store->dir, sizeof store->dir, "%s", real);
-        snprintf(store->auto_dir, sizeof store->auto_dir, "%.3600s/store", real);
+        snprintf(store->auto_dir, sizeof store->auto_dir, "%.3600s/%s", real, own_folder);
     }
     free(real);
     if (status == LK_OK && store->opts->store_bytes) status = check_folder(store->auto_dir, err);
@@ -313,6 +314,7 @@ bool lk_store_path(const struct lk_store *store, const char *name, bool must_exi
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t len = strlen(name);
     struct stat info;
+    if (strcmp(name, own_folder) == 0) return lk_fault_set(fault, 400, "invalid_value", "filename", "'%s' is no name for a session: it is the folder of the server's own", name);
     if (len == 0 || len > LK_SESSION_NAME_MOST || strspn(name, plain) != len || *name == '.' || *name == '-' || (len > 4 && strcmp(name + len - 4, ".new") == 0))
         return lk_fault_set(fault, 400, "invalid_value", "filename",
                             "'%.60s' is no name for a session: 1 to %d of A-Z a-z 0-9 . _ -, the first one a letter, a digit or _, and no '.new' at the end", name,
