@@ -363,6 +363,25 @@ static void faults_are_one_line_of_text(void **state) {
     json_decref(json);
 }
 
+/* What fails while an answer is made is not the client's fault, unless its grammar is at an end. */
+static void work_that_fails_is_the_servers_fault(void **state) {
+    (void)state;
+    static const struct {
+        lk_err      err;
+        int         status;
+        const char *code;
+    } cases[] = {{{LK_E_FORMAT, "the logit of token 5 is not finite"}, 500, "internal_error"}, {{LK_E_ARG, "logits of 3 tokens, expected 4"}, 500, "internal_error"},
+                 {{LK_E_ARG, ""}, 500, "internal_error"}, {{LK_E_FORMAT, "no token fits the grammar here"}, 400, "invalid_value"},
+                 {{LK_E_FULL, "full"}, 400, "context_length_exceeded"}, {{LK_E_NOMEM, "no memory"}, 503, "out_of_memory"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct lk_fault fault;
+        assert_false(lk_fault_of_work(&fault, &cases[i].err));
+        assert_int_equal(fault.status, cases[i].status);
+        assert_string_equal(fault.code, cases[i].code);
+        assert_true(fault.msg[0] != 0);
+    }
+}
+
 static void times_fall_into_buckets(void **state) {
     (void)state;
     static struct lk_metrics metrics;
@@ -384,6 +403,7 @@ int main(void) {
         cmocka_unit_test(tools_are_documents_of_their_own), cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(seeds_are_whole_numbers_of_64_bits),
         cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),
+        cmocka_unit_test(work_that_fails_is_the_servers_fault),
         cmocka_unit_test(faults_are_one_line_of_text),            cmocka_unit_test(times_fall_into_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,7 +73,7 @@ static bool set_stopping(struct lk_fault *fault) { return lk_fault_set(fault, 50
 
 static void fail_by(struct lk_scheduler *s, struct lk_job *job, const lk_err *err) {
     struct lk_fault fault;
-    lk_fault_of(&fault, err, NULL);
+    lk_fault_of_work(&fault, err);
     fail_job(s, job, &fault);
 }
 
@@ -282,7 +282,7 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
         struct lk_fault fault;
         if (reading.late) lk_fault_set(&fault, 503, "time_limit", NULL, "the prompt was not read within %.0f seconds", s->opts->time_s);
         else if (status == LK_E_CANCELLED) set_stopping(&fault); /* or nobody listens, and it does not matter */
-        else lk_fault_of(&fault, &err, NULL);
+        else lk_fault_of_work(&fault, &err);
         end_reading(s, job, &fault);
         return;
     }
