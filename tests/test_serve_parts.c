@@ -1,6 +1,7 @@
 /* The server's parts that need no model: text from tokens, schemas, requests, queues of events. */
 #include "serve/answer.h"
 #include "serve/ask.h"
+#include "serve/tools.h"
 #include "serve/emit.h"
 #include "serve/metrics.h"
 #include "serve/route.h"
@@ -220,6 +221,18 @@ static bool ask_for(struct lk_ask *ask, bool chat, const char *fields, struct lk
 
 #define TOOL "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
 
+static void one_call_where_one_is_asked_for(void **state) {
+    (void)state;
+    static const char text[] = "Both.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+    for (int one = 0; one < 2; one++) {
+        size_t shown = 0;
+        json_t *calls = lk_tools_parse(text, "id", one, &shown);
+        assert_int_equal(json_array_size(calls), 2 - one);
+        assert_int_equal(shown, 5);
+        json_decref(calls);
+    }
+}
+
 static void what_is_not_supported_is_refused_by_name(void **state) {
     (void)state;
     static const struct {
@@ -228,7 +241,7 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
         {"\"grammar\": \"root ::= x\"", "grammar"}, {"\"json_schema\": {\"type\": \"object\"}", "json_schema"}, {"\"ignore_eos\": true", "ignore_eos"},
         {"\"typical_p\": 0.9", "typical_p"}, {"\"mirostat\": 2", "mirostat"}, {"\"logit_bias\": [[1, 2]]", "logit_bias"}, {"\"suffix\": \"x\"", "suffix"},
         {"\"xtc_probability\": 0.1", "xtc_probability"}, {"\"response_format\": {\"type\": \"json_object\", \"schema\": {\"not\": {}}}", "response_format"},
-        {TOOL ", \"parallel_tool_calls\": false", "parallel_tool_calls"}, {"\"tool_choice\": \"required\"", "tool_choice"},
+        {"\"tool_choice\": \"required\"", "tool_choice"},
         {"\"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"tools\": []", "tool_choice"}, {"\"tools\": {}", "tools"}, {"\"tools\": {\"a\": 1}", "tools"},
     };
     static const char *const harmless[] = {
@@ -253,7 +266,8 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
             if (!ask_for(&ask, chat, harmless[i], &fault)) fail_msg("%s: %s", harmless[i], fault.msg);
             lk_ask_free(&ask);
         }
-    if (!ask_for(&ask, true, TOOL ", \"tool_choice\": \"required\", \"parallel_tool_calls\": false", &fault)) fail_msg("%s", fault.msg);
+    if (!ask_for(&ask, true, TOOL ", \"parallel_tool_calls\": false", &fault)) fail_msg("%s", fault.msg);
+    assert_true(ask.tools && ask.one_call);
     lk_ask_free(&ask);
     assert_true(ask_for(&ask, true, "\"response_format\": {\"type\": \"json_object\", \"schema\": {\"enum\": [\"Oslo\"]}}", &fault));
     assert_non_null(strstr(ask.grammar, "Oslo"));
@@ -400,7 +414,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_whole_characters_without_stops), cmocka_unit_test(logarithms_come_with_their_text),
         cmocka_unit_test(tokens_are_placed_by_characters), cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
-        cmocka_unit_test(tools_are_documents_of_their_own), cmocka_unit_test(what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(tools_are_documents_of_their_own), cmocka_unit_test(one_call_where_one_is_asked_for), cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(seeds_are_whole_numbers_of_64_bits),
         cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),
         cmocka_unit_test(work_that_fails_is_the_servers_fault),

@@ -179,7 +179,7 @@ static json_t *choice_of_calls(const struct lk_answer *a, size_t i, json_t *logp
     const struct lk_choice *c = &a->choice[i];
     const char *text = c->text.at ? c->text.at : "";
     size_t shown = c->text.len;
-    json_t *calls = lk_tools_parse(text, a->id, &shown), *message = json_object();
+    json_t *calls = lk_tools_parse(text, a->id, a->call->ask.one_call, &shown), *message = json_object();
     json_object_set_new(message, "role", json_string("assistant"));
     json_object_set_new(message, "content", calls && shown == 0 ? json_null() : json_stringn(text, shown));
     if (calls) json_object_set(message, "tool_calls", calls);
@@ -257,7 +257,7 @@ static json_t *chunk_of_calls(struct lk_answer *a, const struct lk_event *event,
     lk_buf_add(&c->text, event->piece.text ? event->piece.text : "", event->piece.len);
     const char *text = c->text.at ? c->text.at : "";
     size_t shown = c->text.len;
-    json_t *calls = done ? lk_tools_parse(text, a->id, &shown) : NULL;
+    json_t *calls = done ? lk_tools_parse(text, a->id, a->call->ask.one_call, &shown) : NULL;
     if (!done) shown = lk_tools_certain(text, c->text.len);
     if (calls) finish = "tool_calls";
     size_t from = c->n_byte < shown ? c->n_byte : shown;

@@ -24,6 +24,7 @@ struct lk_ask {
     lk_message       *msg;    /* [n_msg] of a chat; contents owned */
     size_t            n_msg;
     bool              tools;  /* the answer may be calls of tools  */
+    bool              one_call; /* of which the first alone counts */
     struct lk_prompt *prompt; /* [n_prompt]; of a chat one, once prepared */
     size_t            n_prompt;
     size_t            n;      /* answers to each prompt            */

@@ -76,9 +76,8 @@ bool lk_tools_read(struct lk_ask *ask, struct lk_fault *fault) {
     if (!check_tools(tools, fault)) return false;
     if (word && strcmp(word, "none") == 0) return true;
     ask->tools = true;
+    ask->one_call = !parallel;
     if (only || (word && strcmp(word, "required") == 0)) return demand_call(ask, tools, only, fault);
-    if (!chooses && !parallel)
-        return lk_fault_set(fault, 400, "unsupported", "parallel_tool_calls", "'parallel_tool_calls': false is supported where 'tool_choice' demands a call, which then is one");
     return !chooses || lk_fault_set(fault, 400, "invalid_value", "tool_choice", "'tool_choice' must be none, auto, required or a function's name in OpenAI's form");
 }
 
@@ -142,7 +141,7 @@ static json_t *parse_call(const char *text, size_t len, const char *id, size_t n
     return out;
 }
 
-json_t *lk_tools_parse(const char *text, const char *id, size_t *shown) {
+json_t *lk_tools_parse(const char *text, const char *id, bool one, size_t *shown) {
     json_t *calls = json_array();
     const char *first = NULL, *at = text;
     while ((at = strstr(at, opening))) {
@@ -153,6 +152,7 @@ json_t *lk_tools_parse(const char *text, const char *id, size_t *shown) {
         if (!first) first = at;
         json_array_append_new(calls, call);
         at = begin + len;
+        if (one) break;
     }
     if (!first) {
         json_decref(calls);

@@ -23,9 +23,9 @@ void lk_tools_describe(const struct lk_ask *ask, struct lk_buf *out);
 bool lk_tools_tell_calls(const json_t *calls, struct lk_buf *out, struct lk_fault *fault);
 void lk_tools_tell_result(const char *content, struct lk_buf *out);
 
-/* The calls in an answer in OpenAI's form, a new reference; NULL where there are none. *shown: bytes of the
- * text before them. `id` begins the calls' names. */
-json_t *lk_tools_parse(const char *text, const char *id, size_t *shown);
+/* The calls in an answer in OpenAI's form, or the first of them if `one`, a new reference; NULL where there are none.
+ * *shown: bytes of the text before them. `id` begins the calls' names. */
+json_t *lk_tools_parse(const char *text, const char *id, bool one, size_t *shown);
 
 /* Bytes at the beginning of a text not yet whole that are certainly before any call. */
 size_t lk_tools_certain(const char *text, size_t len);
