@@ -43,6 +43,14 @@ struct job {
     uint64_t      sum;
 };
 
+static void rest(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
 /* All threads meet; they spin, as ggml's do. */
 static void meet(struct world *w) {
     int round = atomic_load(&w->round);
@@ -51,7 +59,7 @@ static void meet(struct world *w) {
         atomic_fetch_add(&w->round, 1);
         return;
     }
-    while (atomic_load(&w->round) == round) __builtin_ia32_pause();
+    while (atomic_load(&w->round) == round) rest();
 }
 
 static void *decode(void *arg) {

@@ -299,7 +299,7 @@ static void bench_presets(const struct setup *s) {
             const struct lk_level_spec *level = &recipe->level[j];
             char name[80];
             if (level->range != LK_BODY && !(level->percent > 0)) continue;
-            if (level->k.projection || level->v.projection) continue; /* bench_attn --latent times these */
+            if (level->k.projection || level->v.projection) continue; /* bench_latent times these */
             snprintf(name, sizeof name, "%s %s", lk_recipe_preset(i).name, level->name);
             bench_pair(s, name, &level->k, &level->v, false);
         }

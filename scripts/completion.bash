@@ -23,7 +23,7 @@ _lowkey() {
     return
   fi
   case $previous in
-    -m | --model) _lowkey_files "$current" .gguf; return ;;
+    -m | --model | --sidecar | --from) _lowkey_files "$current" .gguf; return ;;
     -f | --file | --text | -o | --output | --export) _lowkey_files "$current" ''; return ;;
     --bench) _lowkey_files "$current" .json; return ;;
     --method) mapfile -t COMPREPLY < <(compgen -W 'palu tale kvheads' -- "$current"); return ;;
@@ -33,19 +33,19 @@ _lowkey() {
     --grammar-file) _lowkey_files "$current" .gbnf; return ;;
     --data | --session-dir) mapfile -t COMPREPLY < <(compgen -d -- "$current"); return ;;
     --weights) mapfile -t COMPREPLY < <(compgen -W 'shipped f32' -- "$current"); return ;;
-    --kernels) mapfile -t COMPREPLY < <(compgen -W 'reference avx2 avxvnni avx512 avx512vbmi neon' -- "$current"); return ;;
+    --kernels) mapfile -t COMPREPLY < <(compgen -W 'reference avx2 avxvnni avx512 avx512vbmi amx neon' -- "$current"); return ;;
     -k | --kv | --allow-kv)
       mapfile -t COMPREPLY < <(compgen -W "$(_lowkey_presets)" -- "$current")
       [ ${#COMPREPLY[@]} -gt 0 ] || _lowkey_files "$current" ''
       return
       ;;
-    -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory | -d | --depth | --prefill | -r | --repeat | --limit | --shots | --rank | --group | --quantum | --skip | --fisher-tokens | --fisher-ctx) return ;;
+    -p | --prompt | --system | -n | --tokens | -c | --ctx | -t | --threads | --fit | --chunks | --max-memory | -d | --depth | --prefill | -r | --repeat | --limit | --shots | --step | --layers | --rank | --group | --quantum | --skip | --fisher-tokens | --fisher-ctx) return ;;
     --parallel | --queue | --cache-limit | --host | --port | --allow-origin | --connections | --max-body | --queue-time | --time-limit | --slice | --store-limit) return ;;
     --api-key-file) _lowkey_files "$current" ''; return ;;
     --temp | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n | --seed) return ;;
   esac
 
-  local model='-m --model -t --threads --weights --kernels --no-mmap'
+  local model='-m --model -t --threads --weights --kernels --sidecar --no-mmap'
   local session='-k --kv -c --ctx --stream --max-memory'
   local sampling='--temp --greedy --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --grammar-file'
   local options
@@ -54,7 +54,7 @@ _lowkey() {
     chat) options="--system -n --tokens $model $session $sampling --json" ;;
     serve) options="$model -k --kv --allow-kv -c --ctx -n --tokens --parallel --queue --cache-limit --session-dir --store-limit --host --port --api-key-file --allow-origin --connections --max-body --queue-time --time-limit --slice --name --log" ;;
     plan) options="-k --kv -c --ctx --fit --stream $model --json" ;;
-    perplexity) options="-f --file -k --kv -c --ctx --chunks $model --json" ;;
+    perplexity) options="-f --file -k --kv -c --ctx --chunks --step $model --json" ;;
     bench) options="-k --kv -d --depth -p --prefill -n --tokens -r --repeat -f --file $model --json --csv" ;;
     eval)
       options="-k --kv --text --data --limit --seed -c --ctx --shots --quick -o --output $model --json"
@@ -63,7 +63,13 @@ _lowkey() {
         return
       fi
       ;;
-    train) options="-f --file -o --output --policy --budget -c --ctx --sequences --features --hidden --share --plain --epochs --queries --rate --dropout --valid --seed $model" ;;
+    train)
+      options="-f --file -o --output --from --markup --layers --policy --budget -c --ctx --sequences --features --hidden --share --plain --epochs --queries --rate --dropout --valid --seed $model"
+      if [ "$COMP_CWORD" = 2 ] && [[ $current != -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W less -- "$current")
+        return
+      fi
+      ;;
     inspect) options="-f --file -k --kv -c --ctx --layers --svg $model --json" ;;
     report)
       options='-o --output --bench'

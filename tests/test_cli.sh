@@ -33,6 +33,13 @@ for verb in run chat serve plan perplexity bench eval train recipes inspect repo
   good $verb --help
   cmp -s out help || fail "'help $verb' and '$verb --help' differ"
   awk 'length > 100' out | grep . && fail "$verb --help has lines of more than 100 characters"
+  # The manual and the completion have every option that the help has.
+  grep -q "^\.B $verb\$" "$scripts/../docs/lowkey.1" || fail "docs/lowkey.1 does not list $verb"
+  offered=$(sed -n -e "/^    $verb)/,/;;/p" -e '/^  local \(model\|session\|sampling\)=/p' "$scripts/completion.bash" | tr "'\"" '  ')
+  for option in $(grep -oE '^ *(-[a-zA-Z], )? *--[a-z][a-z-]*' out | grep -oE -e '--[a-z-]*'); do
+    sed 's/\\-/-/g' "$scripts/../docs/lowkey.1" | grep -qE -e "$option( |\"|$|,)" || fail "docs/lowkey.1 lacks $option of $verb"
+    grep -qE -e "$option( |$)" <<<"$offered" || fail "scripts/completion.bash lacks $option of $verb"
+  done
 done
 
 # ---- bad input that needs no model ----------------------------------------------------------------
