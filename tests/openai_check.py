@@ -104,7 +104,7 @@ expect_error(openai.BadRequestError, "too long", messages=[{"role": "user", "con
 client.api_key = "wrong-key"
 expect_error(openai.AuthenticationError, "wrong key")
 client.api_key = "secret-key"
-expect_error(openai.RateLimitError, "queue", n=16)
+expect_error(openai.BadRequestError, "more than the queue", n=16)
 
 print(f"openai {openai.__version__}: {failures} failures")
 sys.exit(1 if failures else 0)
