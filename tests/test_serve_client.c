@@ -152,6 +152,23 @@ static void pages_may_send_the_headers_they_ask_for(void **state) {
     lk_server_stop(server);
 }
 
+/* What holds a demanded call is a grammar that samplers take. */
+static void demanded_calls_can_be_held_to(void **state) {
+    (void)state;
+    static const char body[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a \\\"root ::= \", "
+        "\"parameters\": {\"$defs\": {\"City\": {\"type\": \"string\"}}, \"type\": \"object\", \"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}]}";
+    struct lk_serve_opts opts = options();
+    struct lk_ask ask;
+    struct lk_fault fault;
+    lk_sampler *sampler = NULL;
+    lk_err err = {0};
+    if (!lk_ask_chat(&ask, &opts, body, strlen(body), &fault)) fail_msg("%s", fault.msg);
+    if (lk_sampler_new(&sampler, model, &ask.sampling, &err)) fail_msg("%s: %s", err.msg, ask.grammar);
+    lk_sampler_free(sampler);
+    lk_ask_free(&ask);
+}
+
 /* ---- what answers say ------------------------------------------------------------------------------ */
 
 static const char *text_of(const json_t *answer, size_t i) { return json_string_value(json_object_get(json_array_get(json_object_get(answer, "choices"), i), "text")); }
@@ -280,6 +297,7 @@ int main(void) {
         cmocka_unit_test(a_closed_scheduler_rests),
         cmocka_unit_test(names_of_other_hosts_are_refused),
         cmocka_unit_test(pages_may_send_the_headers_they_ask_for),
+        cmocka_unit_test(demanded_calls_can_be_held_to),
         cmocka_unit_test(seeds_repeat_answers),
         cmocka_unit_test(logarithms_tell_the_token_and_its_place),
         cmocka_unit_test(prompts_of_tokens_are_echoed),
