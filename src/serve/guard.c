@@ -47,7 +47,7 @@ bool lk_guard(const struct lk_exchange *x, struct lk_fault *fault) {
     const char *host = lk_exchange_header(x, "Host"), *origin = lk_exchange_header(x, "Origin");
     if (x->server->opts.n_key) return has_key(x, fault);
     if (host && !is_own_name(x, host))
-        return lk_fault_set(fault, 403, "wrong_host", NULL, "without keys this server is asked as localhost or by its address, not as '%.60s'", host);
+        return lk_fault_set(fault, 403, "wrong_host", NULL, "without keys this server is asked as localhost or by its address, not as '%.60s'; --api-key-file gives it keys", host);
     if (origin && !is_own_origin(x, origin, host))
         return lk_fault_set(fault, 403, "wrong_origin", NULL, "pages of %.100s may not use this server", origin);
     return true;
