@@ -297,7 +297,8 @@ lk_sampler_opts lk_sampler_defaults(void);
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts, lk_err *err);
 void      lk_sampler_free(lk_sampler *sampler);
 
-/* Choose a token from the session's last logits and remember it (penalties, grammar). */
+/* Choose a token from the session's last logits and remember it (penalties, grammar). LK_E_ARG where it has none or they are
+ * no numbers, LK_E_FORMAT where no token fits the grammar. */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok, lk_err *err);
 
 /* ---- sessions on disk ----------------------------------------------------------------------- */

@@ -384,7 +384,7 @@ static void work_that_fails_is_the_servers_fault(void **state) {
         lk_err      err;
         int         status;
         const char *code;
-    } cases[] = {{{LK_E_FORMAT, "the logit of token 5 is not finite"}, 500, "internal_error"}, {{LK_E_ARG, "logits of 3 tokens, expected 4"}, 500, "internal_error"},
+    } cases[] = {{{LK_E_ARG, "the logit of token 5 is not finite"}, 500, "internal_error"}, {{LK_E_ARG, "logits of 3 tokens, expected 4"}, 500, "internal_error"},
                  {{LK_E_ARG, ""}, 500, "internal_error"}, {{LK_E_FORMAT, "no token fits the grammar here"}, 400, "invalid_value"},
                  {{LK_E_FULL, "full"}, 400, "context_length_exceeded"}, {{LK_E_NOMEM, "no memory"}, 503, "out_of_memory"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

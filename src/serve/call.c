@@ -40,7 +40,6 @@ static bool make_job(struct lk_call *call, const struct lk_ask *ask, size_t i, c
     lk_sampler_opts sampling = ask->sampling;
     lk_err err = {0};
     sampling.seed += (uint32_t)(i % ask->n);
-    if (sampling.seed == UINT32_MAX) sampling.seed = 0x9E3779B9u; /* for this one libllama would draw another each time */
     job->call = call;
     job->index = i;
     job->prompt = &ask->prompt[i / ask->n];

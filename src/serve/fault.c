@@ -36,8 +36,7 @@ bool lk_fault_of(struct lk_fault *fault, const lk_err *err, const char *param) {
 }
 
 bool lk_fault_of_work(struct lk_fault *fault, const lk_err *err) {
-    bool wrong = err->code == LK_E_ARG || err->code == LK_E_FORMAT;
-    if (!wrong || strstr(err->msg, "the grammar")) return lk_fault_of(fault, err, NULL);
+    if (err->code != LK_E_ARG) return lk_fault_of(fault, err, NULL);
     return lk_fault_set(fault, 500, "internal_error", NULL, "%s", err->msg[0] ? err->msg : lk_status_name(err->code));
 }
 

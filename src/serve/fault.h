@@ -21,8 +21,8 @@ bool lk_fault_set(struct lk_fault *fault, int status, const char *code, const ch
 /* The same from a library's error: what was wrong with the request is 400, what lacks here 503 or 500. */
 bool lk_fault_of(struct lk_fault *fault, const lk_err *err, const char *param);
 
-/* The same for work on a request that was accepted: what is wrong then is this server's, but for a grammar that no
- * token fits. */
+/* The same for work on a request that was accepted: an argument that is wrong then is this server's. (LK_E_FORMAT is the
+ * client's, a grammar that no token fits.) */
 bool lk_fault_of_work(struct lk_fault *fault, const lk_err *err);
 
 /* {"error": {"message", "type", "param", "code"}}; NULL without memory. */

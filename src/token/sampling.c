@@ -1,5 +1,6 @@
 #include "token/sampling.h"
 
+#include "base/mix.h"
 #include "base/quiet.h"
 
 #include "llama.h"
@@ -97,8 +98,8 @@ void lk_sampling_free(struct lk_sampling *s) {
     free(s);
 }
 
-/* libllama draws a seed of its own for one value, and the same seed shall give the same choices. */
-static uint32_t seed_of(const lk_sampler_opts *o) { return o->seed == LLAMA_DEFAULT_SEED ? LLAMA_DEFAULT_SEED - 1 : o->seed; }
+/* libllama draws a seed of its own for one value, and the same seed shall give the same choices, others than its neighbours'. */
+static uint32_t seed_of(const lk_sampler_opts *o) { return o->seed == LLAMA_DEFAULT_SEED ? (uint32_t)lk_mix_step : o->seed; }
 
 static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
     const lk_sampler_opts *o = &s->opts;
@@ -173,7 +174,7 @@ static void accept(struct lk_sampling *s, llama_token tok) {
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab, int32_t *tok, lk_err *err) {
     if (n_vocab < 1 || (s->n_vocab && s->n_vocab != n_vocab)) return lk_fail(err, LK_E_ARG, "logits of %d tokens, expected %d", n_vocab, s->n_vocab);
     for (int32_t i = 0; i < n_vocab; i++) {
-        if (isnan(logits[i]) || logits[i] == INFINITY) return lk_fail(err, LK_E_FORMAT, "the logit of token %d is not finite", i);
+        if (isnan(logits[i]) || logits[i] == INFINITY) return lk_fail(err, LK_E_ARG, "the logit of token %d is not finite", i);
     }
     lk_status status = s->chain ? LK_OK : make_chain(s, n_vocab, err);
     if (status == LK_OK) status = want_tokens(s, s->n_tok + 1, err);
@@ -182,7 +183,7 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
     const llama_token_data *chosen = choose(s, logits, false);
     if (s->grammar && (!chosen || !fits_grammar(s, chosen->id))) chosen = choose(s, logits, true);
     if (!chosen) {
-        return lk_fail(err, LK_E_FORMAT, s->grammar ? "no token fits the grammar here" : "no token has a chance: all logits are minus infinity");
+        return s->grammar ? lk_fail(err, LK_E_FORMAT, "no token fits the grammar here") : lk_fail(err, LK_E_ARG, "no token has a chance: all logits are minus infinity");
     }
     *tok = chosen->id;
     accept(s, *tok);

@@ -14,8 +14,8 @@ struct lk_sampling;
 lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab, const lk_sampler_opts *opts, lk_err *err);
 void      lk_sampling_free(struct lk_sampling *s);
 
-/* Choose a token from logits [n_vocab] and remember it. LK_E_FORMAT for NaN or +infinity among the logits,
- * and where no token fits the grammar. */
+/* Choose a token from logits [n_vocab] and remember it. LK_E_ARG for NaN or +infinity among the logits,
+ * and where all are -infinity; LK_E_FORMAT where no token fits the grammar. */
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab, int32_t *tok, lk_err *err);
 
 /* How a sampler came to stand where it does: its options as text, and what it has drawn and chosen, which
