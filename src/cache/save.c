@@ -1,9 +1,8 @@
 #include "cache/save.h"
 
-#include <string.h>
+#include "base/mix.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include <string.h>
 
 /* Floats of one array of channel statistics. */
 static size_t statistics_bytes(const struct lk_equaliser *equaliser) { return (size_t)equaliser->n_part * equaliser->stride * sizeof(float); }
@@ -33,7 +32,9 @@ static uint32_t others_of(const struct lk_level_rule *rule) {
     if (limit->policy.keep == LK_KEEP_ALL && !rule->shift) return 0;
     uint32_t all[] = {limit->policy.keep, limit->policy.mean, limit->policy.apart, limit->of_context, rule->shift, limit->n_tok, 0};
     memcpy(&all[6], &limit->percent, sizeof all[6]);
-    return (uint32_t)XXH3_64bits(all, sizeof all) | 1;
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) hash = lk_mix(hash + lk_mix_step + all[i]);
+    return (uint32_t)hash | 1;
 }
 
 /* A level as it is written. */
