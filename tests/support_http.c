@@ -11,7 +11,7 @@
 
 int http_connect(int port) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((unsigned short)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval patience = {.tv_sec = 60};
+    struct timeval patience = {.tv_sec = 300};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
