@@ -279,6 +279,12 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, size_t n_
 
 typedef struct lk_sampler lk_sampler;
 
+/* What is added to a token's logit, -1e6 to 1e6; -INFINITY: it is never chosen. */
+typedef struct {
+    int32_t tok;
+    float   bias;
+} lk_logit_bias;
+
 typedef struct {
     float       temperature;    /* <= 0: greedy           */
     int32_t     top_k;          /* <= 0: off              */
@@ -288,17 +294,21 @@ typedef struct {
     int32_t     repeat_last_n;  /* tokens that count as repeated */
     uint32_t    seed;
     const char *grammar;        /* GBNF text, or NULL     */
+    const lk_logit_bias *bias;  /* [n_bias]; like the grammar read by lk_sampler_new alone */
+    size_t      n_bias;
+    bool        ignore_eos;     /* tokens that end an answer are never chosen */
 } lk_sampler_opts;
 
-/* temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, no penalty over 64 tokens, seed 0, no grammar. */
+/* temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, no penalty over 64 tokens, seed 0, no grammar, no bias. */
 lk_sampler_opts lk_sampler_defaults(void);
 
-/* `opts` may be NULL for defaults. *out is owned: lk_sampler_free. LK_E_FORMAT for a grammar that does not parse. */
+/* `opts` may be NULL for defaults. *out is owned: lk_sampler_free. LK_E_ARG for options out of range, LK_E_FORMAT for a
+ * grammar that does not parse. */
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts, lk_err *err);
 void      lk_sampler_free(lk_sampler *sampler);
 
 /* Choose a token from the session's last logits and remember it (penalties, grammar). LK_E_ARG where it has none or they are
- * no numbers, LK_E_FORMAT where no token fits the grammar. */
+ * no numbers, or a bias is of a token that there is not; LK_E_FORMAT where no token fits the grammar, or the biases leave none. */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok, lk_err *err);
 
 /* ---- sessions on disk ----------------------------------------------------------------------- */

@@ -47,7 +47,7 @@ _lowkey() {
 
   local model='-m --model -t --threads --weights --kernels --sidecar --no-mmap'
   local session='-k --kv -c --ctx --stream --max-memory'
-  local sampling='--temp --greedy --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --grammar-file'
+  local sampling='--temp --greedy --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --ignore-eos --grammar-file'
   local options
   case $verb in
     run) options="-p --prompt -f --file --chat --system -n --tokens $model $session $sampling --session --stats --json" ;;

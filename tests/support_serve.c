@@ -116,7 +116,7 @@ json_t *ask_json(const struct lk_server *server, int status, const char *method,
 void refused(const struct lk_server *server, int status, const char *path, const char *body, const char *code) {
     json_t *json = ask_json(server, status, "POST", path, body), *error = json_object_get(json, "error");
     const char *message = json_string_value(json_object_get(error, "message")), *got = json_string_value(json_object_get(error, "code"));
-    assert_true(message && *message);
+    assert_true(message && *message && json_is_string(json_object_get(error, "type")));
     if (*dir && strstr(message, dir)) fail_msg("the folder is told: %s", message);
     if (!got || strcmp(got, code) != 0) fail_msg("%s %.200s: code %s (%s), expected %s", path, body, got, message, code);
     json_decref(json);

@@ -168,6 +168,7 @@ static void test_sampler_goes_on(void **state) {
     opts[1].temperature = 0;
     opts[2].seed = UINT32_MAX; /* for which libllama would draw one */
     opts[2].grammar = "root ::= [a-z ]*";
+    opts[0].bias = &(lk_logit_bias){7, -100}, opts[0].n_bias = 1, opts[0].ignore_eos = true;
     for (int i = 0; i < 3; i++) {
         struct holder a = open_session(model, "best-3"), b = open_session(model, "best-3");
         lk_sampler *sampler, *again, *other;

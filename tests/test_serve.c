@@ -1,10 +1,7 @@
 /* The server over loopback, with a tiny model: what it answers, what it refuses, and what it outlives. */
-#include "serve/serve.h"
+#include "support_serve.h"
 
 #include "support_http.h"
-#include "tiny_gguf.h"
-
-#include <jansson.h>
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,60 +15,18 @@
 
 #include <cmocka.h>
 
-static lk_model *model;
-static lk_recipe *recipes[2];
-
-/* ---- a server for a test ---------------------------------------------------------------------- */
-
+/* A server that stores no sessions. */
 static struct lk_serve_opts options(void) {
-    struct lk_serve_opts o = lk_serve_defaults();
-    o.model = model;
-    o.id = "tiny";
-    o.recipe = (const lk_recipe *const *)recipes;
-    o.n_recipe = 2;
-    o.port = 0;
+    struct lk_serve_opts o = serve_options();
     o.n_ctx = 256;
+    o.session_dir = NULL;
     return o;
-}
-
-static struct lk_server *start(const struct lk_serve_opts *opts) {
-    struct lk_server *server = NULL;
-    lk_err err = {0};
-    if (lk_server_start(&server, opts, &err)) fail_msg("%s", err.msg);
-    return server;
 }
 
 static void pause_ms(long ms) { nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL); }
 
-static json_t *parse(const struct http_reply *reply) {
-    json_error_t why;
-    json_t *json = json_loadb(reply->body, reply->len, 0, &why);
-    if (!json) fail_msg("not JSON: %s: %.300s", why.text, reply->body);
-    return json;
-}
-
-/* Ask, expect the status, and give the JSON (to be released). */
-static json_t *ask(const struct lk_server *server, int status, const char *method, const char *path, const char *body) {
-    struct http_reply reply = http_ask(lk_server_port(server), method, path, "", body);
-    if (reply.status != status) fail_msg("%s %s %.200s: status %d, expected %d: %.300s", method, path, body, reply.status, status, reply.body);
-    json_t *json = parse(&reply);
-    http_free(&reply);
-    return json;
-}
-
 static const char *text_at(const json_t *json, const char *list, const char *field) {
     return json_string_value(json_object_get(json_array_get(json_object_get(json, list), 0), field));
-}
-
-static json_int_t number_at(const json_t *json, const char *object, const char *field) {
-    return json_integer_value(json_object_get(json_object_get(json, object), field));
-}
-
-static void refused(const struct lk_server *server, int status, const char *path, const char *body, const char *code) {
-    json_t *json = ask(server, status, "POST", path, body), *error = json_object_get(json, "error");
-    assert_true(json_is_string(json_object_get(error, "message")) && json_is_string(json_object_get(error, "type")));
-    if (strcmp(json_string_value(json_object_get(error, "code")), code) != 0) fail_msg("%s: code %s, expected %s", body, json_string_value(json_object_get(error, "code")), code);
-    json_decref(json);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------ */
@@ -104,10 +59,10 @@ static void expected_text(const char *prompt, size_t n, char *out, size_t cap) {
 static void completes_as_the_library_does(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     char want[1024];
     expected_text("hello world", 12, want, sizeof want);
-    json_t *json = ask(server, 200, "POST", "/v1/completions", "{\"prompt\": \"hello world\", \"max_tokens\": 12, \"temperature\": 0}");
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"hello world\", \"max_tokens\": 12, \"temperature\": 0}");
     /* Bytes that are no character come as U+FFFD; the beginning shows that it is the same text. */
     const char *got = text_at(json, "choices", "text");
     size_t same = 0;
@@ -150,9 +105,9 @@ static int join_stream(char *body, char *out, size_t cap, const char *object) {
 static void streams_the_same_text(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     char text[4096];
-    json_t *whole = ask(server, 200, "POST", "/v1/completions", "{\"prompt\": \"one two\", \"max_tokens\": 20, \"temperature\": 0}");
+    json_t *whole = ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"one two\", \"max_tokens\": 20, \"temperature\": 0}");
     struct http_reply reply = http_ask(lk_server_port(server), "POST", "/v1/completions", "", "{\"prompt\": \"one two\", \"max_tokens\": 20, \"temperature\": 0, \"stream\": true}");
     assert_int_equal(reply.status, 200);
     assert_non_null(strstr(reply.head, "text/event-stream"));
@@ -174,8 +129,8 @@ static void streams_the_same_text(void **state) {
 static void several_answers_and_logarithms(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
-    json_t *json = ask(server, 200, "POST", "/v1/completions", "{\"prompt\": [\"a\", [5, 6, 7]], \"n\": 3, \"max_tokens\": 5, \"logprobs\": 4, \"seed\": 1}");
+    struct lk_server *server = serve_start(&opts);
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": [\"a\", [5, 6, 7]], \"n\": 3, \"max_tokens\": 5, \"logprobs\": 4, \"seed\": 1}");
     const json_t *choices = json_object_get(json, "choices"), *choice;
     size_t i;
     assert_int_equal(json_array_size(choices), 6);
@@ -186,7 +141,7 @@ static void several_answers_and_logarithms(void **state) {
         for (size_t k = 0; k < json_array_size(values); k++) assert_true(json_real_value(json_array_get(values, k)) <= 1e-4);
     }
     json_decref(json);
-    json = ask(server, 200, "POST", "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"x\"}]}], \"max_tokens\": 3, \"logprobs\": true, \"top_logprobs\": 2, \"temperature\": 0}");
+    json = ask_json(server, 200, "POST", "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"x\"}]}], \"max_tokens\": 3, \"logprobs\": true, \"top_logprobs\": 2, \"temperature\": 0}");
     const json_t *content = json_object_get(json_object_get(json_array_get(json_object_get(json, "choices"), 0), "logprobs"), "content");
     json_array_foreach(content, i, choice) {
         const json_t *top = json_object_get(choice, "top_logprobs");
@@ -202,8 +157,8 @@ static void several_answers_and_logarithms(void **state) {
 static void copies_give_the_same_answer(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
-    json_t *json = ask(server, 200, "POST", "/v1/completions", "{\"prompt\": \"the quick brown fox jumps over the lazy dog\", \"n\": 4, \"max_tokens\": 16, \"temperature\": 0}");
+    struct lk_server *server = serve_start(&opts);
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"the quick brown fox jumps over the lazy dog\", \"n\": 4, \"max_tokens\": 16, \"temperature\": 0}");
     const json_t *choices = json_object_get(json, "choices");
     for (size_t i = 1; i < 4; i++)
         assert_string_equal(json_string_value(json_object_get(json_array_get(choices, i), "text")), json_string_value(json_object_get(json_array_get(choices, 0), "text")));
@@ -220,8 +175,8 @@ static void copies_give_the_same_answer(void **state) {
 static void stop_strings_are_cut(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
-    json_t *json = ask(server, 200, "POST", "/v1/completions", "{\"prompt\": \"abc\", \"max_tokens\": 30, \"temperature\": 0}");
+    struct lk_server *server = serve_start(&opts);
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"abc\", \"max_tokens\": 30, \"temperature\": 0}");
     const char *whole = text_at(json, "choices", "text");
     assert_true(strlen(whole) > 4);
     /* Two bytes from the middle as a stop string: of whole characters, so that they can be said in JSON. */
@@ -230,7 +185,7 @@ static void stop_strings_are_cut(void **state) {
     char stop[3] = {whole[at - 1], whole[at], 0};
     json_t *body = json_pack("{s:s, s:i, s:i, s:[s]}", "prompt", "abc", "max_tokens", 30, "temperature", 0, "stop", stop);
     char *text = json_dumps(body, 0);
-    json_t *cut = ask(server, 200, "POST", "/v1/completions", text);
+    json_t *cut = ask_json(server, 200, "POST", "/v1/completions", text);
     size_t first = (size_t)(strstr(whole, stop) - whole);
     assert_int_equal(strlen(text_at(cut, "choices", "text")), first);
     assert_memory_equal(text_at(cut, "choices", "text"), whole, first);
@@ -245,9 +200,9 @@ static void stop_strings_are_cut(void **state) {
 static void schemas_hold(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     /* A random model says anything, so only what is bounded ends. */
-    json_t *json = ask(server, 200, "POST", "/v1/chat/completions",
+    json_t *json = ask_json(server, 200, "POST", "/v1/chat/completions",
                        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 200, \"seed\": 5, \"response_format\": {\"type\": \"json_schema\", "
                        "\"json_schema\": {\"name\": \"a\", \"schema\": {\"type\": \"object\", \"properties\": {\"kind\": {\"enum\": [\"cat\", \"dog\"]}, \"good\": {\"type\": \"boolean\"}, "
                        "\"name\": {\"type\": \"string\", \"maxLength\": 4}}, \"required\": [\"kind\", \"good\", \"name\"], \"additionalProperties\": false}}}}");
@@ -262,23 +217,60 @@ static void schemas_hold(void **state) {
     lk_server_stop(server);
 }
 
+/* The answer to a prompt with every token that ends an answer made likely. */
+static json_t *likely_to_end(const struct lk_server *server, bool ignore) {
+    json_t *bias = json_object();
+    for (int i = 0, n = lk_model_get_info(model).n_vocab; i < n; i++) {
+        char key[20];
+        snprintf(key, sizeof key, "%d", i);
+        if (lk_token_ends(model, i)) json_object_set_new(bias, key, json_integer(100));
+    }
+    assert_true(json_object_size(bias) > 0);
+    json_t *body = json_pack("{s:s, s:i, s:o, s:b}", "prompt", "a b", "max_tokens", 7, "logit_bias", bias, "ignore_eos", ignore);
+    char *text = json_dumps(body, 0);
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", text);
+    free(text);
+    json_decref(body);
+    return json;
+}
+
+static void biases_choose_tokens_and_ends(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    json_t *json = ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"a b\", \"max_tokens\": 3, \"logit_bias\": [[40, 100]], \"logprobs\": 0}"), *tokens;
+    char text[64];
+    lk_token_text(model, 40, text, sizeof text);
+    tokens = json_object_get(json_object_get(json_array_get(json_object_get(json, "choices"), 0), "logprobs"), "tokens");
+    assert_int_equal(json_array_size(tokens), 3);
+    for (size_t i = 0; i < 3; i++) assert_string_equal(json_string_value(json_array_get(tokens, i)), text);
+    json_decref(json);
+    for (int ignore = 0; ignore < 2; ignore++) {
+        json = likely_to_end(server, ignore);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(json, "choices"), 0), "finish_reason")), ignore ? "length" : "stop");
+        assert_int_equal(number_at(json, "usage", "completion_tokens"), ignore ? 7 : 0);
+        json_decref(json);
+    }
+    lk_server_stop(server);
+}
+
 /* ---- reuse ------------------------------------------------------------------------------------------ */
 
 static void a_chat_goes_on_without_reading_again(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
-    json_t *first = ask(server, 200, "POST", "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello there\"}], \"max_tokens\": 10, \"temperature\": 0}");
+    struct lk_server *server = serve_start(&opts);
+    json_t *first = ask_json(server, 200, "POST", "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello there\"}], \"max_tokens\": 10, \"temperature\": 0}");
     assert_int_equal(number_at(json_object_get(first, "usage"), "prompt_tokens_details", "cached_tokens"), 0);
     json_t *message = json_object_get(json_array_get(json_object_get(first, "choices"), 0), "message");
     json_t *body = json_pack("{s:[{s:s,s:s}, O, {s:s,s:s}], s:i, s:i}", "messages", "role", "user", "content", "hello there", message, "role", "user", "content", "and then",
                              "max_tokens", 5, "temperature", 0);
     char *text = json_dumps(body, 0);
-    json_t *second = ask(server, 200, "POST", "/v1/chat/completions", text);
+    json_t *second = ask_json(server, 200, "POST", "/v1/chat/completions", text);
     json_int_t reused = number_at(json_object_get(second, "usage"), "prompt_tokens_details", "cached_tokens");
     json_int_t before = number_at(first, "usage", "prompt_tokens");
     if (reused < before) fail_msg("%d tokens reused of %d", (int)reused, (int)before);
-    json_t *slots = ask(server, 200, "GET", "/slots", "");
+    json_t *slots = ask_json(server, 200, "GET", "/slots", "");
     assert_int_equal(json_array_size(json_object_get(slots, "slots")), 1);
     json_decref(slots);
     free(text);
@@ -295,12 +287,12 @@ static void idle_sessions_make_room(void **state) {
     lk_plan plan;
     assert_int_equal(lk_plan_make(model, recipes[0], 200, false, &plan, NULL), LK_OK);
     opts.max_bytes = 3 * (plan.peak_bytes - plan.weight_bytes);
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     for (int i = 0; i < 12; i++) {
         char body[200];
         snprintf(body, sizeof body, "{\"prompt\": \"%c%c%c%c%c%c%c%c prompt\", \"max_tokens\": 4}", 'a' + i, 'b' + i, 'c' + i, 'd' + i, 'a' + i, 'a' + i, 'a' + i, 'a' + i);
-        json_decref(ask(server, 200, "POST", "/v1/completions", body));
-        json_t *slots = ask(server, 200, "GET", "/slots", "");
+        json_decref(ask_json(server, 200, "POST", "/v1/completions", body));
+        json_t *slots = ask_json(server, 200, "GET", "/slots", "");
         assert_true(json_integer_value(json_object_get(slots, "bytes")) <= json_integer_value(json_object_get(slots, "max_bytes")));
         json_decref(slots);
     }
@@ -336,7 +328,8 @@ static void refuses_what_it_cannot_do(void **state) {
         {400, "/v1/completions", "{\"prompt\": \"x\", \"temperature\": \"hot\"}", "invalid_type"},
         {400, "/v1/completions", "{\"prompt\": \"x\", \"stream\": 1}", "invalid_type"},
         {400, "/v1/completions", "{\"prompt\": \"x\", \"stop\": [\"\"]}", "invalid_type"},
-        {400, "/v1/completions", "{\"prompt\": \"x\", \"logit_bias\": {\"1\": 5}}", "unsupported"},
+        {400, "/v1/completions", "{\"prompt\": \"x\", \"logit_bias\": {\"99999\": 5}}", "invalid_value"},
+        {400, "/v1/completions", "{\"prompt\": \"x\", \"suffix\": \"y\"}", "unsupported"},
         {400, "/v1/completions", "{\"prompt\": \"x\", \"kv\": \"f32\"}", "invalid_value"},
         {400, "/v1/completions", "{\"prompt\": \"x\", \"echo\": true, \"logprobs\": 1}", "unsupported"},
         {404, "/v1/completions", "{\"prompt\": \"x\", \"model\": \"gpt\"}", "model_not_found"},
@@ -356,7 +349,7 @@ static void refuses_what_it_cannot_do(void **state) {
         {400, "/tokenize", "{\"content\": 4}", "invalid_type"},
     };
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) refused(server, cases[i].status, cases[i].path, cases[i].body, cases[i].code);
     char *large = malloc(4000);
     memset(large, 'a', 3999);
@@ -376,7 +369,7 @@ static void holds_its_limits(void **state) {
     opts.max_body = 1000;
     opts.max_bytes = 1 << 16;
     opts.n_queue = 2;
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     char large[3000];
     memset(large, ' ', sizeof large);
     large[sizeof large - 1] = 0;
@@ -391,7 +384,7 @@ static void holds_its_limits(void **state) {
     close(fd);
     lk_server_stop(server);
     opts.max_bytes = 1 << 30;
-    server = start(&opts);
+    server = serve_start(&opts);
     refused(server, 400, "/v1/completions", "{\"prompt\": \"x\", \"n\": 3}", "invalid_value"); /* it would never fit */
     lk_server_stop(server);
 }
@@ -400,7 +393,7 @@ static void guards_its_door(void **state) {
     (void)state;
     static const char *const keys[] = {"first-key", "second"};
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     int port = lk_server_port(server);
     static const struct {
         const char *headers;
@@ -422,7 +415,7 @@ static void guards_its_door(void **state) {
 
     opts.key = keys;
     opts.n_key = 2;
-    server = start(&opts);
+    server = serve_start(&opts);
     static const struct {
         const char *path, *headers;
         int         status;
@@ -440,7 +433,7 @@ static void guards_its_door(void **state) {
 /* ---- bad clients ------------------------------------------------------------------------------------- */
 
 static bool all_idle(const struct lk_server *server) {
-    json_t *json = ask(server, 200, "GET", "/slots", "");
+    json_t *json = ask_json(server, 200, "GET", "/slots", "");
     const json_t *slot;
     size_t i;
     bool idle = json_integer_value(json_object_get(json, "waiting")) == 0;
@@ -468,7 +461,7 @@ static void begin_request(int fd, const char *body) {
 static void clients_that_leave_end_their_work(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     static const char *const bodies[] = {"{\"prompt\": \"x\", \"n\": 16, \"max_tokens\": 200, \"stream\": true}", "{\"prompt\": \"x\", \"n\": 16, \"max_tokens\": 200}"};
     for (int i = 0; i < 6; i++) {
         int fd = http_connect(lk_server_port(server));
@@ -485,14 +478,14 @@ static void slow_clients_hold_up_nobody(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
     opts.time_s = 2;
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     int fd[8];
     for (int i = 0; i < 8; i++) {
         fd[i] = http_connect(lk_server_port(server));
         if (i < 6) begin_request(fd[i], "{\"prompt\": \"x\", \"max_tokens\": 200, \"stream\": true}");
         else http_send(fd[i], "POST /v1/completions HTTP/1.1\r\nContent-Le", 42);
     }
-    json_decref(ask(server, 200, "POST", "/v1/completions", "{\"prompt\": \"y\", \"max_tokens\": 20}"));
+    json_decref(ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"y\", \"max_tokens\": 20}"));
     expect_idle(server);
     for (int i = 0; i < 8; i++) close(fd[i]);
     lk_server_stop(server);
@@ -506,13 +499,13 @@ static void garbage_is_outlived(void **state) {
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         "GET /%00%ff%zz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "\xff\xfe\xfd HTTP/1.1\r\n\r\n"};
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         int fd = http_connect(lk_server_port(server));
         http_send(fd, texts[i], strlen(texts[i]));
         pause_ms(20);
         close(fd);
-        json_decref(ask(server, 200, "GET", "/health", ""));
+        json_decref(ask_json(server, 200, "GET", "/health", ""));
     }
     expect_idle(server);
     lk_server_stop(server);
@@ -528,7 +521,7 @@ static void *ask_long(void *port) {
 static void ends_in_the_middle_of_work(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
+    struct lk_server *server = serve_start(&opts);
     int port = lk_server_port(server);
     pthread_t thread;
     void *result;
@@ -545,55 +538,37 @@ static void ends_in_the_middle_of_work(void **state) {
 static void tells_what_it_is(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
-    struct lk_server *server = start(&opts);
-    json_t *json = ask(server, 200, "GET", "/v1/models", "");
+    struct lk_server *server = serve_start(&opts);
+    json_t *json = ask_json(server, 200, "GET", "/v1/models", "");
     assert_string_equal(text_at(json, "data", "id"), "tiny");
     json_decref(json);
-    json_decref(ask(server, 200, "GET", "/v1/models/tiny", ""));
-    json_decref(ask(server, 404, "GET", "/v1/models/other", ""));
-    json = ask(server, 200, "POST", "/tokenize", "{\"content\": \"hello\"}");
+    json_decref(ask_json(server, 200, "GET", "/v1/models/tiny", ""));
+    json_decref(ask_json(server, 404, "GET", "/v1/models/other", ""));
+    json = ask_json(server, 200, "POST", "/tokenize", "{\"content\": \"hello\"}");
     json_t *body = json_pack("{s:O}", "tokens", json_object_get(json, "tokens"));
     char *text = json_dumps(body, 0);
-    json_t *back = ask(server, 200, "POST", "/detokenize", text);
+    json_t *back = ask_json(server, 200, "POST", "/detokenize", text);
     assert_string_equal(json_string_value(json_object_get(back, "content")), "hello");
     free(text);
     json_decref(back);
     json_decref(body);
     json_decref(json);
-    json_decref(ask(server, 200, "POST", "/v1/completions", "{\"prompt\": \"x\", \"max_tokens\": 3, \"kv\": \"f16\"}"));
+    json_decref(ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": \"x\", \"max_tokens\": 3, \"kv\": \"f16\"}"));
     struct http_reply reply = http_ask(lk_server_port(server), "GET", "/metrics", "", "");
     assert_non_null(strstr(reply.body, "lowkey_answer_tokens_total 3\n"));
     http_free(&reply);
     lk_server_stop(server);
 }
 
-static int open_model(void **state) {
-    (void)state;
-    char path[256];
-    const char *dir = getenv("TMPDIR");
-    lk_model_opts opts = {.n_threads = 1};
-    snprintf(path, sizeof path, "%s/lowkey-serve-%d.gguf", dir ? dir : "/tmp", (int)getpid());
-    bool good = tiny_gguf_write(path, tiny_preset("qwen2-bpe")) && lk_model_open(&model, path, &opts, NULL) == LK_OK;
-    unlink(path);
-    return good && lk_recipe_parse(&recipes[0], "best-4", NULL) == LK_OK && lk_recipe_parse(&recipes[1], "f16", NULL) == LK_OK ? 0 : -1;
-}
-
-static int close_model(void **state) {
-    (void)state;
-    lk_model_free(model);
-    lk_recipe_free(recipes[0]);
-    lk_recipe_free(recipes[1]);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completes_as_the_library_does), cmocka_unit_test(streams_the_same_text), cmocka_unit_test(several_answers_and_logarithms),
         cmocka_unit_test(copies_give_the_same_answer),   cmocka_unit_test(stop_strings_are_cut),  cmocka_unit_test(schemas_hold),
+        cmocka_unit_test(biases_choose_tokens_and_ends),
         cmocka_unit_test(a_chat_goes_on_without_reading_again), cmocka_unit_test(idle_sessions_make_room), cmocka_unit_test(refuses_what_it_cannot_do),
         cmocka_unit_test(holds_its_limits), cmocka_unit_test(guards_its_door), cmocka_unit_test(clients_that_leave_end_their_work),
         cmocka_unit_test(slow_clients_hold_up_nobody), cmocka_unit_test(garbage_is_outlived), cmocka_unit_test(ends_in_the_middle_of_work),
         cmocka_unit_test(tells_what_it_is),
     };
-    return cmocka_run_group_tests(tests, open_model, close_model);
+    return cmocka_run_group_tests(tests, open_models, close_models);
 }

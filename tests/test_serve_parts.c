@@ -238,8 +238,13 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     static const struct {
         const char *fields, *named; /* in chats, and, but for tools, in completions */
     } bad[] = {
-        {"\"grammar\": \"root ::= x\"", "grammar"}, {"\"json_schema\": {\"type\": \"object\"}", "json_schema"}, {"\"ignore_eos\": true", "ignore_eos"},
-        {"\"typical_p\": 0.9", "typical_p"}, {"\"mirostat\": 2", "mirostat"}, {"\"logit_bias\": [[1, 2]]", "logit_bias"}, {"\"suffix\": \"x\"", "suffix"},
+        {"\"grammar\": \"root ::= x\"", "grammar"}, {"\"typical_p\": 0.9", "typical_p"}, {"\"mirostat\": 2", "mirostat"},
+        {"\"json_schema\": {\"not\": {}}", "json_schema"}, {"\"json_schema\": 1", "json_schema"}, {"\"ignore_eos\": 1", "ignore_eos"}, {"\"logit_bias\": 1", "logit_bias"},
+        {"\"logit_bias\": {\"x\": 1}", "logit_bias"}, {"\"logit_bias\": {\" 1\": 1}", "logit_bias"}, {"\"logit_bias\": {\"-1\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": 101}", "logit_bias"}, {"\"logit_bias\": {\"1\": true}", "logit_bias"}, {"\"logit_bias\": {\"99999999999999999999\": 1}", "logit_bias"},
+        {"\"logit_bias\": [1]", "logit_bias"}, {"\"logit_bias\": [[1]]", "logit_bias"}, {"\"logit_bias\": [[-1, 1]]", "logit_bias"}, {"\"logit_bias\": [[1, \"x\"]]", "logit_bias"},
+        {"\"json_schema\": {\"type\": \"object\"}, \"response_format\": {\"type\": \"json_object\"}", "json_schema"},
+        {"\"suffix\": \"x\"", "suffix"},
         {"\"xtc_probability\": 0.1", "xtc_probability"}, {"\"response_format\": {\"type\": \"json_object\", \"schema\": {\"not\": {}}}", "response_format"},
         {"\"tool_choice\": \"required\"", "tool_choice"},
         {"\"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"tools\": []", "tool_choice"}, {"\"tools\": {}", "tools"}, {"\"tools\": {\"a\": 1}", "tools"},
@@ -266,6 +271,20 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
             if (!ask_for(&ask, chat, harmless[i], &fault)) fail_msg("%s: %s", harmless[i], fault.msg);
             lk_ask_free(&ask);
         }
+    assert_true(ask_for(&ask, true, "\"json_schema\": {\"enum\": [\"Oslo\"]}", &fault));
+    assert_true(ask.sampling.grammar && strstr(ask.sampling.grammar, "Oslo"));
+    lk_ask_free(&ask);
+    static const char *const biased[] = {"\"logit_bias\": {\"7\": -100, \"8\": 1.5}, \"ignore_eos\": true", "\"logit_bias\": [[7, false], [8, 1.5]]"};
+    for (int i = 0; i < 2; i++) {
+        assert_true(ask_for(&ask, i, biased[i], &fault));
+        assert_int_equal(ask.sampling.n_bias, 2);
+        for (int k = 0; k < 2; k++) {
+            const lk_logit_bias *bias = &ask.sampling.bias[k];
+            assert_true(bias->tok == 8 ? bias->bias == 1.5f : bias->tok == 7 && bias->bias == (i ? -INFINITY : -100));
+        }
+        assert_int_equal(ask.sampling.ignore_eos, i == 0);
+        lk_ask_free(&ask);
+    }
     if (!ask_for(&ask, true, TOOL ", \"parallel_tool_calls\": false", &fault)) fail_msg("%s", fault.msg);
     assert_true(ask.tools && ask.one_call);
     lk_ask_free(&ask);

@@ -210,6 +210,63 @@ static void greedy_and_penalty(void **state) {
     lk_sampling_free(s);
 }
 
+/* Biases come before everything else. */
+static void biases_are_added(void **state) {
+    (void)state;
+    const float logits[] = {0, 2, 5, 4.9f, -INFINITY};
+    const lk_logit_bias bias[] = {{2, -INFINITY}, {1, 2}, {1, 0.95f}, {4, 100}};
+    lk_sampler_opts o = plain;
+    o.temperature = 0;
+    o.bias = bias;
+    for (o.n_bias = 0; o.n_bias <= 4; o.n_bias++) {
+        static const int32_t best[] = {2, 3, 3, 1, 1};
+        struct lk_sampling *s = sampler(&o);
+        assert_int_equal(next(s, logits, 5), best[o.n_bias]);
+        lk_sampling_free(s);
+    }
+    const lk_logit_bias all[] = {{0, -INFINITY}, {1, -INFINITY}, {2, -INFINITY}, {3, -INFINITY}};
+    struct lk_sampling *s;
+    int32_t tok;
+    o.n_bias = 4;
+    o.bias = all;
+    for (o.temperature = 0; o.temperature <= 1; o.temperature++) {
+        s = sampler(&o);
+        assert_int_equal(lk_sampling_next(s, logits, 5, &tok, NULL), LK_E_FORMAT);
+        assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL), LK_E_ARG); /* there is no token 3 */
+        lk_sampling_free(s);
+    }
+    o.n_bias = 1;
+    for (int i = 0; i < 3; i++) {
+        o.bias = &(lk_logit_bias){0, (float[]){NAN, INFINITY, -1e7f}[i]};
+        assert_int_equal(lk_sampling_new(&s, NULL, &o, NULL), LK_E_ARG);
+    }
+}
+
+static void ends_are_ignored(void **state) {
+    (void)state;
+    struct lk_vocab *v = open_vocab("llama-spm");
+    int n = 3 + 256 + 13 + 2, n_end = 0;
+    float *logits = calloc((size_t)n, sizeof *logits);
+    lk_sampler_opts o = plain;
+    struct lk_sampling *s = NULL;
+    for (int i = 0; i < n; i++) {
+        logits[i] = lk_vocab_ends(v, i) ? 9 : 0;
+        n_end += lk_vocab_ends(v, i);
+    }
+    assert_true(n_end > 0);
+    for (int ignore = 0; ignore < 2; ignore++) {
+        int ended = 0;
+        o.ignore_eos = ignore;
+        assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+        for (int i = 0; i < 100; i++) ended += lk_vocab_ends(v, next(s, logits, n));
+        if (ignore) assert_int_equal(ended, 0);
+        else assert_true(ended > 50);
+        lk_sampling_free(s);
+    }
+    free(logits);
+    lk_vocab_free(v);
+}
+
 static void samples_follow_the_distribution(void **state) {
     (void)state;
     enum { N = 20000 };
@@ -289,11 +346,12 @@ static void states_belong_to_options(void **state) {
     assert_true(lk_sampling_put(s, &(struct lk_sink){put_saved, &saved}));
     lk_sampling_free(s);
     assert_true(restores(&saved, &plain));
-    lk_sampler_opts other[9];
-    for (int i = 0; i < 9; i++) other[i] = plain;
+    lk_sampler_opts other[11];
+    for (int i = 0; i < 11; i++) other[i] = plain;
     other[0].temperature = 0.5f, other[1].top_k = 2, other[2].top_p = 0.5f, other[3].min_p = 0.1f, other[4].repeat_penalty = 2;
     other[5].repeat_last_n = 7, other[6].seed = 3, other[7].frequency_penalty = 1, other[8].presence_penalty = 1;
-    for (int i = 0; i < 9; i++)
+    other[9].bias = &(lk_logit_bias){0, 1}, other[9].n_bias = 1, other[10].ignore_eos = true;
+    for (int i = 0; i < 11; i++)
         if (restores(&saved, &other[i])) fail_msg("options %d: another sampler's state is taken", i);
     struct lk_saved_sampling older; /* whose options say less */
     memcpy(&older, saved.at, sizeof older);
@@ -386,6 +444,8 @@ int main(void) {
         cmocka_unit_test(smollm2_tokens),
         cmocka_unit_test(chat_template),
         cmocka_unit_test(greedy_and_penalty),
+        cmocka_unit_test(biases_are_added),
+        cmocka_unit_test(ends_are_ignored),
         cmocka_unit_test(samples_follow_the_distribution),
         cmocka_unit_test(every_seed_is_one),
         cmocka_unit_test(states_belong_to_options),

@@ -156,6 +156,7 @@ struct opt_group sampler_options(struct sampler_args *args) {
             {0, "repeat-penalty", "X", "divide repeated tokens' logits by X (default 1: off)", OPT_REAL, &args->repeat_penalty, 0.01, 100},
             {0, "repeat-last-n", "N", "tokens that count as repeated (default 64)", OPT_INT, &args->repeat_last_n, 0, 1 << 20},
             {0, "seed", "N", "of the random choice (default 0)", OPT_INT, &args->seed, 0, 4294967295.0},
+            {0, "ignore-eos", NULL, "never choose a token that ends the answer", OPT_FLAG, &args->ignore_eos, 0, 0},
             {0, "grammar-file", "FILE", "GBNF grammar the answer must follow", OPT_TEXT, &args->grammar_file, 0, 0},
         },
     };
@@ -173,6 +174,7 @@ int sampler_open(const struct sampler_args *args, const lk_model *model, lk_samp
            .repeat_penalty = (float)args->repeat_penalty,
            .repeat_last_n  = (int32_t)args->repeat_last_n,
            .seed           = (uint32_t)args->seed,
+           .ignore_eos     = args->ignore_eos,
     };
     if (args->grammar_file) {
         if (!read_text(args->grammar_file, "grammar", GRAMMAR_MOST, &grammar)) return STATUS_BAD;

@@ -50,7 +50,7 @@ int session_open(const struct session_args *args, lk_model *model, const lk_reci
 struct sampler_args {
     double      temperature, top_p, min_p, repeat_penalty;
     int64_t     top_k, repeat_last_n, seed;
-    bool        greedy;
+    bool        greedy, ignore_eos;
     const char *grammar_file;
 };
 

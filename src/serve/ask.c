@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 json_t *lk_body_parse(const char *body, size_t len, struct lk_fault *fault) {
     json_error_t why;
@@ -32,8 +31,7 @@ static bool refuse_unsupported(const json_t *body, struct lk_fault *fault) {
     static const struct {
         const char *name;
         double      neutral;
-    } fields[] = {{"logit_bias", 0}, {"suffix", 0}, {"functions", 0}, {"function_call", 0}, {"audio", 0}, {"prediction", 0}, {"web_search_options", 0},
-                  {"grammar", 0}, {"json_schema", 0}, {"ignore_eos", 0}, {"typical_p", 1}, {"mirostat", 0}, {"tfs_z", 1}, {"top_n_sigma", -1},
+    } fields[] = {{"suffix", 0}, {"functions", 0}, {"function_call", 0}, {"audio", 0}, {"prediction", 0}, {"web_search_options", 0}, {"grammar", 0}, {"typical_p", 1}, {"mirostat", 0}, {"tfs_z", 1}, {"top_n_sigma", -1},
                   {"dynatemp_range", 0}, {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (asks(json_object_get(body, fields[i].name), fields[i].neutral))
@@ -91,44 +89,6 @@ static bool read_stop(struct lk_ask *ask, struct lk_fault *fault) {
     return true;
 }
 
-/* Any whole number of 64 bits; those from 0 to 2^32 - 1 are themselves. Where nobody gave one, answers to the same
- * request shall differ. */
-static bool read_seed(struct lk_ask *ask, struct lk_fault *fault) {
-    const int64_t exact = INT64_C(1) << 53; /* what a number with a point can say */
-    const json_t *given = json_object_get(ask->body, "seed");
-    uint32_t drawn = 0;
-    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) drawn = 1;
-    int64_t seed = drawn;
-    if (json_is_integer(given)) seed = json_integer_value(given);
-    else if (!lk_field_int(ask->body, "seed", -exact, exact, &seed, fault)) return false;
-    uint64_t bits = (uint64_t)seed;
-    ask->sampling.seed = (uint32_t)bits + (uint32_t)(bits >> 32) * 0x9E3779B9u;
-    return true;
-}
-
-static bool read_sampling(struct lk_ask *ask, struct lk_fault *fault) {
-    const json_t *b = ask->body;
-    lk_sampler_opts *s = &ask->sampling;
-    *s = lk_sampler_defaults();
-    double temperature = (double)s->temperature, top_p = (double)s->top_p, min_p = (double)s->min_p, repeat = 1, frequency = 0, presence = 0;
-    int64_t top_k = s->top_k, last_n = s->repeat_last_n;
-    bool good = lk_field_real(b, "temperature", 0, 2, &temperature, fault) && lk_field_real(b, "top_p", 0, 1, &top_p, fault) &&
-                lk_field_real(b, "min_p", 0, 1, &min_p, fault) && lk_field_int(b, "top_k", 0, 10000000, &top_k, fault) &&
-                lk_field_real(b, "repeat_penalty", 0.01, 100, &repeat, fault) && lk_field_int(b, "repeat_last_n", 0, 1 << 20, &last_n, fault) &&
-                lk_field_real(b, "frequency_penalty", -2, 2, &frequency, fault) &&
-                lk_field_real(b, "presence_penalty", -2, 2, &presence, fault) && read_seed(ask, fault);
-    if (!good) return false;
-    s->temperature = (float)temperature;
-    s->top_p = (float)top_p;
-    s->min_p = (float)min_p;
-    s->top_k = (int32_t)top_k;
-    s->repeat_penalty = (float)repeat;
-    s->frequency_penalty = (float)frequency;
-    s->presence_penalty = (float)presence;
-    s->repeat_last_n = (int32_t)last_n;
-    return true;
-}
-
 /* How many tokens, under any of the names clients use. */
 static bool read_most(struct lk_ask *ask, struct lk_fault *fault) {
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
@@ -149,6 +109,16 @@ static bool read_stream(struct lk_ask *ask, struct lk_fault *fault) {
     if (!json_is_object(options)) return lk_fault_set(fault, 400, "invalid_type", "stream_options", "'stream_options' must be an object");
     if (!ask->stream) return lk_fault_set(fault, 400, "invalid_value", "stream_options", "'stream_options' needs 'stream': true");
     return lk_field_bool(options, "include_usage", &ask->usage, fault);
+}
+
+/* llama.cpp's own field for a schema. */
+static bool read_schema(struct lk_ask *ask, struct lk_fault *fault) {
+    static const struct lk_schema_use use = {.field = "json_schema"};
+    if (!lk_field_given(ask->body, use.field)) return true;
+    if (ask->grammar) return lk_fault_set(fault, 400, "invalid_value", use.field, "'json_schema' and 'response_format' are two ways to ask for the same; give one");
+    ask->sampling.grammar = ask->grammar = lk_schema_grammar(json_object_get(ask->body, use.field), &use, fault);
+    ask->held_by = use.field;
+    return ask->grammar != NULL;
 }
 
 static bool read_format(struct lk_ask *ask, struct lk_fault *fault) {
@@ -182,8 +152,9 @@ bool lk_ask_common(struct lk_ask *ask, const struct lk_serve_opts *opts, const c
     *ask = (struct lk_ask){.n_top = -1, .reuse = true};
     ask->body = lk_body_parse(body, len, fault);
     if (!ask->body || !refuse_unsupported(ask->body, fault) || !read_model(ask->body, opts, fault) || !read_recipe(ask, opts, fault) ||
-        !read_stop(ask, fault) || !read_sampling(ask, fault) || !read_most(ask, fault) || !read_stream(ask, fault) ||
-        !lk_field_bool(ask->body, "cache_prompt", &ask->reuse, fault) || !lk_field_int(ask->body, "n", 1, LK_N_MOST, &n, fault) || !read_format(ask, fault))
+        !read_stop(ask, fault) || !lk_ask_sampling(ask, fault) || !read_most(ask, fault) || !read_stream(ask, fault) ||
+        !lk_field_bool(ask->body, "cache_prompt", &ask->reuse, fault) || !lk_field_int(ask->body, "n", 1, LK_N_MOST, &n, fault) || !read_format(ask, fault) ||
+        !read_schema(ask, fault))
         return false;
     ask->n = (size_t)n;
     return true;
@@ -232,7 +203,16 @@ static bool format_chat(struct lk_ask *ask, const struct lk_serve_opts *opts, st
     return true;
 }
 
+static bool check_bias(const struct lk_ask *ask, const struct lk_serve_opts *opts, struct lk_fault *fault) {
+    int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
+    for (size_t i = 0; i < ask->sampling.n_bias; i++)
+        if (ask->bias[i].tok >= n_vocab)
+            return lk_fault_set(fault, 400, "invalid_value", "logit_bias", "'logit_bias' names token %d; the vocabulary has 0 to %d", ask->bias[i].tok, n_vocab - 1);
+    return true;
+}
+
 bool lk_ask_prepare(struct lk_ask *ask, const struct lk_serve_opts *opts, struct lk_fault *fault) {
+    if (!check_bias(ask, opts, fault)) return false;
     if (ask->chat && !format_chat(ask, opts, fault)) return false;
     for (size_t i = 0; i < ask->n_prompt; i++) {
         struct lk_prompt *p = &ask->prompt[i];
@@ -254,6 +234,7 @@ void lk_ask_free(struct lk_ask *ask) {
     free(ask->msg);
     free(ask->prompt);
     free(ask->grammar);
+    free(ask->bias);
     json_decref(ask->body);
     *ask = (struct lk_ask){0};
 }

@@ -8,7 +8,7 @@
 #include "serve/fault.h"
 #include "serve/serve.h"
 
-enum { LK_STOP_MOST = 16, LK_N_MOST = 16, LK_PROMPT_MOST = 64, LK_MESSAGE_MOST = 4096 };
+enum { LK_STOP_MOST = 16, LK_N_MOST = 16, LK_PROMPT_MOST = 64, LK_MESSAGE_MOST = 4096, LK_BIAS_MOST = 4096 };
 
 struct lk_prompt {
     char    *text; /* as the model reads it; NULL where tokens were given */
@@ -31,6 +31,7 @@ struct lk_ask {
     size_t            n_most; /* tokens asked for; 0: as many as may be */
     lk_sampler_opts   sampling;
     char             *grammar; /* owned; sampling.grammar is this  */
+    lk_logit_bias    *bias;    /* owned; sampling.bias is this     */
     const char       *held_by; /* the field that it comes from; static */
     const char       *stop[LK_STOP_MOST]; /* borrowed from body    */
     size_t            n_stop;
@@ -46,6 +47,9 @@ bool lk_ask_completion(struct lk_ask *ask, const struct lk_serve_opts *opts, con
 
 /* What both have in common: everything but messages and prompts. */
 bool lk_ask_common(struct lk_ask *ask, const struct lk_serve_opts *opts, const char *body, size_t len, struct lk_fault *fault);
+
+/* Of that: how tokens are chosen. */
+bool lk_ask_sampling(struct lk_ask *ask, struct lk_fault *fault);
 
 /* Tokenize, and find out what the answers will need. */
 bool lk_ask_prepare(struct lk_ask *ask, const struct lk_serve_opts *opts, struct lk_fault *fault);

@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include "serve/prefix.h"
+#include "serve/reading.h"
 #include "serve/store.h"
 #include "engine/engine.h"
 
@@ -188,54 +189,16 @@ static bool decode(struct lk_scheduler *s) {
 
 /* ---- prompts ------------------------------------------------------------------------------------------ */
 
-/* What the reading of a prompt calls between its portions. */
-struct reading {
-    struct lk_scheduler *scheduler;
-    struct lk_job       *job;
-    size_t               n_tok; /* of the part under way and those before */
-    double               told;
-    bool                 late; /* the time is over */
-};
-
-static void tell_progress(struct reading *r, uint64_t done, uint64_t total) {
-    const double every = 0.1;
-    struct lk_job *job = r->job;
-    double now = lk_now();
-    if (!job->call->ask.progress || (now - r->told < every && done < total)) return;
-    r->told = now;
-    struct lk_event event = {.kind = LK_EVENT_PROGRESS, .job = job->index, .outcome = job->outcome};
-    event.outcome.prompt_s = now - job->begun;
-    event.n_read = total ? (size_t)((double)r->n_tok * ((double)done / (double)total)) : 0;
-    lk_call_push(job->call, &event);
-}
-
-static bool on_progress(void *user, uint64_t done, uint64_t total) {
-    struct reading *r = user;
-    struct lk_scheduler *s = r->scheduler;
-    tell_progress(r, done, total);
+/* Between the portions of a prompt. False where its reading shall end. */
+static bool between(void *user) {
+    struct lk_scheduler *s = user;
     if (s->disk) lk_disk_tend(s->disk);
     if (lk_now() - s->stepped >= s->opts->slice_s && s->n_active > 1) decode(s);
     look(s, false);
     pthread_mutex_lock(&s->lock);
     bool stopping = s->stopping;
     pthread_mutex_unlock(&s->lock);
-    r->late = lk_now() - r->job->begun > s->opts->time_s;
-    return !stopping && !r->late && !lk_call_is_over(r->job->call);
-}
-
-static lk_status read_to(struct reading *r, size_t n_tok, size_t *n_reused, lk_err *err) {
-    r->n_tok = n_tok;
-    return lk_session_sync(r->job->slot->session, r->job->tok, n_tok, n_reused, err);
-}
-
-/* Read all of the prompt, in two parts where a copy is kept in between. */
-static lk_status read_parts(struct reading *r, size_t *n_reused, lk_err *err) {
-    struct lk_job *job = r->job;
-    if (!job->n_keep) return read_to(r, job->n_tok, n_reused, err);
-    lk_status status = read_to(r, job->n_keep, n_reused, err);
-    if (status != LK_OK) return status;
-    lk_prefix_keep(&r->scheduler->slots, job->slot, job->tok, job->n_keep);
-    return read_to(r, job->n_tok, NULL, err);
+    return !stopping;
 }
 
 /* Where the reused tokens came from, and how often that was which. */
@@ -247,37 +210,18 @@ static void note_source(struct lk_scheduler *s, struct lk_job *job) {
     if (o->source == LK_FROM_NOTHING) s->metrics->store_misses++;
 }
 
-/* A reading that ended early: what the session stands after, an earlier conversation perhaps, need not be read again. */
-static void keep_read(struct lk_scheduler *s, const struct lk_job *job) {
-    struct lk_serve_slot *slot = job->slot;
-    const int32_t *tok = lk_session_tokens(slot->session);
-    size_t n = lk_session_n_tok(slot->session);
-    if (n == slot->n_tok && lk_tokens_common(tok, n, slot->tok, n) == n) return;
-    lk_serve_slots_loaded(&s->slots, slot, NULL);
-    /* Where its tokens are the prompt's they are met again, and their text may end within a word. */
-    if (lk_tokens_common(tok, n, job->prompt->tok, job->prompt->n_tok) == n) lk_buf_free(&slot->text);
-}
-
 static void end_reading(struct lk_scheduler *s, struct lk_job *job, const struct lk_fault *fault) {
     struct lk_serve_slot *slot = job->slot;
     bool empty = lk_session_n_tok(slot->session) == 0;
-    if (!empty) keep_read(s, job);
+    if (!empty) lk_reading_keep(&s->slots, job);
     fail_job(s, job, fault);
     if (empty) lk_serve_slots_drop(&s->slots, slot);
 }
 
 static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
-    struct lk_serve_slot *slot = job->slot;
-    struct reading reading = {.scheduler = s, .job = job};
+    struct lk_reading reading = {.slots = &s->slots, .job = job, .between = between, .user = s};
     lk_err err = {0};
-    slot->progress = on_progress;
-    slot->user = &reading;
-    job->state = LK_JOB_READING;
-    job->outcome.n_reused = lk_session_n_tok(slot->session);
-    lk_status status = read_parts(&reading, &job->outcome.n_reused, &err);
-    slot->progress = NULL;
-    job->read = lk_now();
-    job->outcome.prompt_s = job->read - job->begun;
+    lk_status status = lk_reading_run(&reading, &err);
     if (status != LK_OK) {
         struct lk_fault fault;
         if (reading.late) lk_fault_set(&fault, 503, "time_limit", NULL, "the prompt was not read within %.0f seconds", s->opts->time_s);
@@ -286,7 +230,7 @@ static void read_prompt(struct lk_scheduler *s, struct lk_job *job) {
         end_reading(s, job, &fault);
         return;
     }
-    lk_slot_set(slot, job);
+    lk_slot_set(job->slot, job);
     note_source(s, job);
     job->outcome.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;

@@ -51,7 +51,7 @@ static json_t *call_schema(const json_t *tools, const char *only) {
 
 /* The answer must be a call: JSON between the tags. */
 static bool demand_call(struct lk_ask *ask, const json_t *tools, const char *only, struct lk_fault *fault) {
-    if (ask->grammar) return lk_fault_set(fault, 400, "invalid_value", "tool_choice", "a demanded call and 'response_format' exclude each other");
+    if (ask->grammar) return lk_fault_set(fault, 400, "invalid_value", "tool_choice", "a demanded call and '%s' exclude each other", ask->held_by);
     const json_t *document[TOOLS_MOST], *tool;
     struct lk_schema_use use = {.field = "tools", .before = "<tool_call>\\n", .after = "\\n</tool_call>", .document = document};
     size_t i;

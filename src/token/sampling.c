@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAST_N = 1 << 20, MAX_GRAMMAR = 1 << 17, MAX_NESTING = 200 };
+enum { MAX_LAST_N = 1 << 20, MAX_GRAMMAR = 1 << 17, MAX_NESTING = 200, MAX_BIAS = 1000000 };
 
 struct lk_sampling {
     struct llama_sampler *chain;   /* penalties ... choice; made when n_vocab is known */
     struct llama_sampler *grammar; /* or NULL */
-    lk_sampler_opts       opts;    /* its grammar is not read after lk_sampling_new */
+    lk_sampler_opts       opts;    /* without its grammar and its biases, which are the caller's */
+    lk_logit_bias        *bias;    /* [n_bias] the caller's, and one for each token that ends an answer where none is to */
+    size_t                n_bias;
     int32_t               n_vocab; /* of the chain, or of the grammar's tokenizer; 0: not known yet */
     llama_token_data     *candidate; /* [n_vocab] */
     char                  options[LK_SAMPLING_OPTIONS]; /* opts as text */
@@ -24,13 +26,21 @@ struct lk_sampling {
     uint32_t              n_tok, cap;
 };
 
-/* Options as text: two samplers with the same text choose alike. The grammar stands in it as a hash (FNV-1a). */
-static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
+/* FNV-1a. */
+static uint64_t hash_of(const void *data, size_t n) {
+    const unsigned char *byte = data;
     uint64_t hash = 0xcbf29ce484222325u;
-    for (const char *g = o->grammar; g && *g; g++) hash = (hash ^ (unsigned char)*g) * 0x100000001b3u;
-    snprintf(buf, cap, "temperature %a top-k %d top-p %a min-p %a penalty %a frequency %a presence %a over %d seed %u grammar %llx",
+    for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Options as text: two samplers with the same text choose alike. Grammar and biases stand in it as hashes. */
+static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
+    int len = snprintf(buf, cap, "temperature %a top-k %d top-p %a min-p %a penalty %a frequency %a presence %a over %d seed %u grammar %llx",
              o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->frequency_penalty, o->presence_penalty, o->repeat_last_n, o->seed,
-             (unsigned long long)hash);
+             (unsigned long long)hash_of(o->grammar, o->grammar ? strlen(o->grammar) : 0));
+    if (o->n_bias || o->ignore_eos)
+        snprintf(buf + len, cap - (size_t)len, " %s %llx", o->ignore_eos ? "endless" : "bias", (unsigned long long)hash_of(o->bias, o->n_bias * sizeof *o->bias));
 }
 
 static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
@@ -46,6 +56,9 @@ static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
     if (o->repeat_last_n < 0 || o->repeat_last_n > MAX_LAST_N) {
         return lk_fail(err, LK_E_ARG, "the repetition penalty's length is %d, expected 0 to %d", o->repeat_last_n, MAX_LAST_N);
     }
+    for (size_t i = 0; i < o->n_bias; i++)
+        if (o->bias[i].bias != -INFINITY && !(fabsf(o->bias[i].bias) <= MAX_BIAS))
+            return lk_fail(err, LK_E_ARG, "the bias of token %d is %g, expected -%d to %d", o->bias[i].tok, o->bias[i].bias, MAX_BIAS, MAX_BIAS);
     return LK_OK;
 }
 
@@ -71,6 +84,21 @@ static lk_status make_grammar(struct lk_sampling *s, const struct lk_vocab *voca
     return s->grammar ? LK_OK : lk_fail(err, LK_E_FORMAT, "the grammar does not parse, recurses on its left, or has no rule named root");
 }
 
+static lk_status make_bias(struct lk_sampling *s, const struct lk_vocab *vocab, const lk_sampler_opts *o, lk_err *err) {
+    const struct llama_vocab *v = o->ignore_eos && vocab ? lk_vocab_llama(vocab) : NULL;
+    int32_t n_tok = v ? llama_vocab_n_tokens(v) : 0;
+    size_t n_end = 0;
+    for (int32_t i = 0; i < n_tok; i++) n_end += lk_vocab_ends(vocab, i);
+    if (o->n_bias + n_end == 0) return LK_OK;
+    s->bias = malloc((o->n_bias + n_end) * sizeof *s->bias);
+    if (!s->bias) return lk_fail(err, LK_E_NOMEM, "no memory for a sampler");
+    if (o->n_bias) memcpy(s->bias, o->bias, o->n_bias * sizeof *s->bias);
+    s->n_bias = o->n_bias;
+    for (int32_t i = 0; i < n_tok; i++)
+        if (lk_vocab_ends(vocab, i)) s->bias[s->n_bias++] = (lk_logit_bias){i, -INFINITY};
+    return LK_OK;
+}
+
 lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab, const lk_sampler_opts *opts, lk_err *err) {
     lk_quiet();
     lk_status status = check_opts(opts, err);
@@ -80,7 +108,9 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
     s->opts = *opts;
     print_options(s->options, sizeof s->options, opts);
     s->opts.grammar = NULL;
-    if (opts->grammar && *opts->grammar) status = make_grammar(s, vocab, opts->grammar, err);
+    s->opts.bias = NULL;
+    status = make_bias(s, vocab, opts, err);
+    if (status == LK_OK && opts->grammar && *opts->grammar) status = make_grammar(s, vocab, opts->grammar, err);
     if (status != LK_OK) {
         lk_sampling_free(s);
         return status;
@@ -94,6 +124,7 @@ void lk_sampling_free(struct lk_sampling *s) {
     if (s->chain) llama_sampler_free(s->chain);
     if (s->grammar) llama_sampler_free(s->grammar);
     free(s->candidate);
+    free(s->bias);
     free(s->tok);
     free(s);
 }
@@ -103,6 +134,8 @@ static uint32_t seed_of(const lk_sampler_opts *o) { return o->seed == LLAMA_DEFA
 
 static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
     const lk_sampler_opts *o = &s->opts;
+    for (size_t i = 0; i < s->n_bias; i++)
+        if (s->bias[i].tok < 0 || s->bias[i].tok >= n_vocab) return lk_fail(err, LK_E_ARG, "a bias is for token %d; the vocabulary has 0 to %d", s->bias[i].tok, n_vocab - 1);
     s->candidate = malloc((size_t)n_vocab * sizeof *s->candidate);
     s->chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     if (!s->candidate || !s->chain) {
@@ -126,10 +159,11 @@ static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err)
     return LK_OK;
 }
 
-/* Fill candidates from the logits and let the chain choose, after the grammar if `constrained`.
+/* Fill candidates from the logits and their biases and let the chain choose, after the grammar if `constrained`.
  * Returns the chosen entry, NULL if there is none with a chance. */
 static const llama_token_data *choose(struct lk_sampling *s, const float *logits, bool constrained) {
     for (int32_t i = 0; i < s->n_vocab; i++) s->candidate[i] = (llama_token_data){i, logits[i], 0};
+    for (size_t i = 0; i < s->n_bias; i++) s->candidate[s->bias[i].tok].logit += s->bias[i].bias;
     llama_token_data_array list = {s->candidate, (size_t)s->n_vocab, -1, false};
     if (constrained) {
         llama_sampler_apply(s->grammar, &list);
@@ -183,7 +217,9 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
     const llama_token_data *chosen = choose(s, logits, false);
     if (s->grammar && (!chosen || !fits_grammar(s, chosen->id))) chosen = choose(s, logits, true);
     if (!chosen) {
-        return s->grammar ? lk_fail(err, LK_E_FORMAT, "no token fits the grammar here") : lk_fail(err, LK_E_ARG, "no token has a chance: all logits are minus infinity");
+        if (s->grammar) return lk_fail(err, LK_E_FORMAT, "no token fits the grammar here");
+        if (s->n_bias) return lk_fail(err, LK_E_FORMAT, "the biases leave no token");
+        return lk_fail(err, LK_E_ARG, "no token has a chance: all logits are minus infinity");
     }
     *tok = chosen->id;
     accept(s, *tok);

@@ -7,7 +7,7 @@
 
 struct lk_sampling;
 
-/* `vocab` is borrowed until lk_sampling_free; it needs a tokenizer only for a grammar.
+/* `vocab` is borrowed until lk_sampling_free; it needs a tokenizer only for a grammar, and to know ends.
  * LK_E_ARG for options out of range, LK_E_FORMAT for a grammar that does not parse (libllama's parser
  * then writes its reason to stderr, past every log callback).
  * *out is owned: lk_sampling_free. */
@@ -15,7 +15,7 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
 void      lk_sampling_free(struct lk_sampling *s);
 
 /* Choose a token from logits [n_vocab] and remember it. LK_E_ARG for NaN or +infinity among the logits,
- * and where all are -infinity; LK_E_FORMAT where no token fits the grammar. */
+ * and where all are -infinity; LK_E_FORMAT where no token fits the grammar, or the biases leave none. */
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab, int32_t *tok, lk_err *err);
 
 /* How a sampler came to stand where it does: its options as text, and what it has drawn and chosen, which
