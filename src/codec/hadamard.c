@@ -38,22 +38,74 @@ static struct order find_order(int n) {
     return (struct order){COSINE, odd, width, 0};
 }
 
+/* Four lanes, as gcc and clang have them on every machine. */
+typedef float   float4 __attribute__((vector_size(16)));
+typedef int32_t int4 __attribute__((vector_size(16)));
+
+static inline float4 load4(const float *x) {
+    float4 v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+static inline void store4(float *x, float4 v) { memcpy(x, &v, sizeof v); }
+
+/* How often an entry of a matrix stands that weighs rows of `width` numbers: as often as the row has numbers where that
+ * is less than four, so that four lanes read entries and numbers alike. */
+static int repeats(int width) { return width < 4 ? width : 1; }
+
+/* sum[w] = sum over j of entry[j] x[j][w], for 4 * n_part of the `width` numbers in a row: four sums side by side,
+ * of 4 / n_part rows. */
+static inline void weigh_part(const float *entry, const float *x, int n, int width, int n_part, float *out) {
+    float4 sum[4] = {{0}, {0}, {0}, {0}};
+    int j = 0, n_row = 4 / n_part;
+    for (; j + n_row <= n; j += n_row)
+        for (int k = 0; k < 4; k++) sum[k] += entry[j + k / n_part] * load4(x + (j + k / n_part) * width + 4 * (k % n_part));
+    for (; j < n; j++)
+        for (int k = 0; k < n_part; k++) sum[k] += entry[j] * load4(x + j * width + 4 * k);
+    for (int k = n_part; k < 4; k++) sum[k % n_part] += sum[k];
+    for (int k = 0; k < n_part; k++) store4(out + 4 * k, sum[k]);
+}
+
+/* The same for rows of one number or two, with their entries repeated. */
+static void weigh_narrow(const float *entry, const float *x, int n, int width, float *out) {
+    float4 sum[4] = {{0}, {0}, {0}, {0}};
+    int i = 0, size = n * width;
+    for (; i + 16 <= size; i += 16)
+        for (int k = 0; k < 4; k++) sum[k] += load4(entry + i + 4 * k) * load4(x + i + 4 * k);
+    for (; i + 4 <= size; i += 4) sum[0] += load4(entry + i) * load4(x + i);
+    float4 all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    float total[2] = {all[0] + all[2], all[1] + all[3]};
+    for (; i < size; i++) total[i % 2] += entry[i] * x[i];
+    out[0] = width == 1 ? total[0] + total[1] : total[0];
+    if (width == 2) out[1] = total[1];
+}
+
+/* out[w] = sum over j of entry[j] x[j][w]. x: [n][width], width a power of two; out: [width]. */
+static void weigh(const float *entry, const float *x, int n, int width, float *out) {
+    if (width < 4) weigh_narrow(entry, x, n, width, out);
+    else if (width == 4) weigh_part(entry, x, n, width, 1, out);
+    else if (width == 8) weigh_part(entry, x, n, width, 2, out);
+    else
+        for (int w = 0; w < width; w += 16) weigh_part(entry, x + w, n, width, 4, out + w);
+}
+
 /* y = [0 1; border Q] x by rows; x, y: [q + 1][width]. */
 static void conference(const float *x, float *y, int q, int width, float border) {
-    int8_t legendre[2 * LK_MAX_D_HEAD]; /* [2 q], twice over, so that j - i needs no reduction */
-    memset(legendre, -1, sizeof legendre);
-    legendre[0] = legendre[q] = 0;
-    for (int i = 1; i < q; i++) legendre[i * i % q] = legendre[i * i % q + q] = 1;
-    memset(y, 0, (size_t)width * sizeof *y);
-    for (int j = 1; j <= q; j++)
-        for (int w = 0; w < width; w++) y[w] += x[j * width + w];
+    float entry[3 * LK_MAX_D_HEAD]; /* Legendre's symbols [2 q], twice over, so that j - i needs no reduction; and ones [q] */
+    int n_repeat = repeats(width), n = q * n_repeat;
+    for (int i = 0; i < 2 * n; i++) entry[i] = -1;
+    for (int i = 2 * n; i < 3 * n; i++) entry[i] = 1;
+    for (int k = 0; k < n_repeat; k++) entry[k] = entry[n + k] = 0;
+    for (int i = 1, square = 1; i <= q / 2; i++) {
+        for (int k = square * n_repeat; k < (square + 1) * n_repeat; k++) entry[k] = entry[n + k] = 1;
+        for (square += 2 * i + 1; square >= q;) square -= q;
+    }
+    weigh(entry + 2 * n, x + width, q, width, y);
     for (int i = 0; i < q; i++) {
         float *row = y + (i + 1) * width;
-        for (int w = 0; w < width; w++) row[w] = border * x[w];
-        for (int j = 0; j < q; j++) {
-            float sign = legendre[j - i + q];
-            for (int w = 0; w < width; w++) row[w] += sign * x[(j + 1) * width + w];
-        }
+        weigh(entry + n - i * n_repeat, x + width, q, width, row);
+        for (int w = 0; w < width; w++) row[w] += border * x[w];
     }
 }
 
@@ -85,31 +137,27 @@ static void paley_2(float *x, int q, int width) {
 
 /* D[i][j] = sqrt((i ? 2 : 1) / n) cos(pi (2 j + 1) i / (2 n)). x: [n][width]. */
 static void cosine(float *x, int n, int width, bool transpose) {
-    float table[4 * LK_MAX_D_HEAD], y[LK_MAX_D_HEAD] = {0};
-    for (int k = 0; k < 4 * n; k++) table[k] = (float)cos(3.14159265358979323846 * k / (2 * n));
-    for (int i = 0; i < n; i++) {
-        float norm = sqrtf((i ? 2.0f : 1.0f) / (float)n);
-        for (int j = 0; j < n; j++) {
-            float entry = norm * table[(2 * j + 1) * i % (4 * n)];
-            const float *from = x + (transpose ? i : j) * width;
-            float *to = y + (transpose ? j : i) * width;
-            for (int w = 0; w < width; w++) to[w] += entry * from[w];
+    float table[4 * LK_MAX_D_HEAD], entry[LK_MAX_D_HEAD], y[LK_MAX_D_HEAD];
+    const float first = sqrtf(1.0f / (float)n), scale = sqrtf(2.0f / (float)n);
+    int n_repeat = repeats(width);
+    for (int k = 0; k <= n; k++) {
+        float c = scale * (float)cos(3.14159265358979323846 * k / (2 * n));
+        table[k] = c;
+        table[2 * n - k] = -c;
+        if (k > 0) table[4 * n - k] = c, table[2 * n + k] = -c;
+    }
+    for (int to = 0; to < n; to++) {
+        int at = transpose ? 0 : to, step = transpose ? 2 * to + 1 : 2 * to; /* of (2 j + 1) i, by less than 4 n */
+        for (int k = 0; k < n * n_repeat;) {
+            float value = table[at];
+            if ((at += step) >= 4 * n) at -= 4 * n;
+            for (int end = k + n_repeat; k < end; k++) entry[k] = value;
         }
+        for (int k = 0; k < (transpose ? 1 : to == 0 ? n : 0) * n_repeat; k++) entry[k] = first; /* i = 0 */
+        weigh(entry, x, n, width, y + to * width);
     }
     memcpy(x, y, (size_t)n * width * sizeof *x);
 }
-
-/* Four lanes, as gcc and clang have them on every machine. */
-typedef float   float4 __attribute__((vector_size(16)));
-typedef int32_t int4 __attribute__((vector_size(16)));
-
-static inline float4 load4(const float *x) {
-    float4 v;
-    memcpy(&v, x, sizeof v);
-    return v;
-}
-
-static inline void store4(float *x, float4 v) { memcpy(x, &v, sizeof v); }
 
 /* The matrix of order 4. The second term's signs turn a sum into a difference, which rounds as one does. */
 static inline float4 sylvester4(float4 v) {
