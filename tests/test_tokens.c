@@ -112,7 +112,7 @@ static void broken_utf8_is_refused(void **state) {
 /* Splitters that are regular expressions recurse once per character of a word. */
 static void long_words(void **state) {
     (void)state;
-    enum { N = 150000 };
+    enum { N = 60000 };
     char bloom[] = "bloom", standard[] = "default";
     struct lk_vocab *vocab[] = {open_split_vocab("qwen2-bpe", bloom), open_split_vocab("qwen2-bpe", standard), open_vocab("llama-spm")};
     static const char runs[] = "a1! ";
