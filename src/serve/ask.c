@@ -31,8 +31,9 @@ static bool refuse_unsupported(const json_t *body, struct lk_fault *fault) {
     static const struct {
         const char *name;
         double      neutral;
-    } fields[] = {{"suffix", 0}, {"functions", 0}, {"function_call", 0}, {"audio", 0}, {"prediction", 0}, {"web_search_options", 0}, {"grammar", 0}, {"typical_p", 1}, {"mirostat", 0}, {"tfs_z", 1}, {"top_n_sigma", -1},
-                  {"dynatemp_range", 0}, {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
+    } fields[] = {{"suffix", 0}, {"functions", 0}, {"function_call", 0}, {"audio", 0}, {"prediction", 0}, {"web_search_options", 0},
+                  {"grammar", 0}, {"typical_p", 1}, {"mirostat", 0}, {"tfs_z", 1}, {"top_n_sigma", -1}, {"dynatemp_range", 0},
+                  {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (asks(json_object_get(body, fields[i].name), fields[i].neutral))
             return lk_fault_set(fault, 400, "unsupported", fields[i].name, "'%s' is not supported by this server", fields[i].name);
