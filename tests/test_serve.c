@@ -217,6 +217,21 @@ static void schemas_hold(void **state) {
     lk_server_stop(server);
 }
 
+/* One of two objects that begin alike, and hold such objects: the ways to go on double with every level. */
+static void schemas_that_double_end(void **state) {
+    (void)state;
+    struct lk_serve_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    refused(server, 400, "/v1/completions",
+            "{\"prompt\": \"x\", \"json_schema\": {\"$ref\": \"#/$defs/s\", \"$defs\": {\"s\": {\"anyOf\": ["
+            "{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/s\"}}, \"required\": [\"a\"], \"additionalProperties\": false},"
+            "{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/s\"}, \"b\": {\"type\": \"null\"}}, \"required\": [\"a\", \"b\"], \"additionalProperties\": false}"
+            "]}}}}",
+            "invalid_value");
+    json_decref(complete(server, 1, ""));
+    lk_server_stop(server);
+}
+
 /* The answer to a prompt with every token that ends an answer made likely. */
 static json_t *likely_to_end(const struct lk_server *server, bool ignore) {
     json_t *bias = json_object();
@@ -564,6 +579,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completes_as_the_library_does), cmocka_unit_test(streams_the_same_text), cmocka_unit_test(several_answers_and_logarithms),
         cmocka_unit_test(copies_give_the_same_answer),   cmocka_unit_test(stop_strings_are_cut),  cmocka_unit_test(schemas_hold),
+        cmocka_unit_test(schemas_that_double_end),
         cmocka_unit_test(biases_choose_tokens_and_ends),
         cmocka_unit_test(a_chat_goes_on_without_reading_again), cmocka_unit_test(idle_sessions_make_room), cmocka_unit_test(refuses_what_it_cannot_do),
         cmocka_unit_test(holds_its_limits), cmocka_unit_test(guards_its_door), cmocka_unit_test(clients_that_leave_end_their_work),
