@@ -1,6 +1,6 @@
 /* LESS inside a session: states hold what was let go, attention gets it, and training brings the model nearer. */
 #include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "engine/engine.h"
 #include "offline/compare.h"
@@ -14,8 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static char path[] = "/tmp/lowkey-absorb-XXXXXX";
-static char less_path[sizeof path + 8];
+static char less_path[] = "/tmp/lowkey-absorb-XXXXXX";
 
 enum { N_TRAIN = 6, N_CTX = 128, BUDGET = 20 };
 
@@ -31,13 +30,10 @@ static struct lk_sidecar_model made_for(void) {
 
 static int set_up(void **unused) {
     (void)unused;
-    struct tiny_spec spec = *tiny_preset("llama");
     lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32};
-    struct random r = {8};
     lk_err err = {0};
-    snprintf(less_path, sizeof less_path, "%s.less", path);
-    if (!tiny_gguf_write(path, &spec) || lk_model_open(&model, path, &opts, &err)) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < sizeof text / sizeof *text; i++) text[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    model = open_tiny(tiny_preset("llama"), &opts);
+    random_tokens(text, sizeof text / sizeof *text, model, 8);
     const int32_t budget = BUDGET;
     lk_less_opts train = {.policy = "lambda", .budget = &budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 12, .n_query = 64, .rate = 3e-3f, .valid = 0.2f};
     if (lk_train_less(model, text, N_TRAIN * N_CTX, &train, less_path, &err)) fail_msg("%s", err.msg);
@@ -60,10 +56,9 @@ struct reader {
 };
 
 static struct reader open_reader(const char *recipe) {
-    struct reader r = {0};
+    struct reader r;
     lk_err err = {0};
-    lk_session_opts opts = {.n_ctx = 2 * N_CTX};
-    if (lk_recipe_parse(&r.recipe, recipe, &err) || lk_session_new(&r.session, model, r.recipe, &opts, &err)) fail_msg("%s: %s", recipe, err.msg);
+    r.session = open_session(model, recipe, 2 * N_CTX, &r.recipe);
     if (r.recipe->absorbs == LK_ABSORB_LESS && lk_session_absorb(r.session, sidecar, &err)) fail_msg("%s", err.msg);
     return r;
 }
@@ -198,14 +193,13 @@ static void test_plan(void **unused) {
     enum { N_TOK = 100 };
     lk_err err = {0};
     lk_plan with, without;
-    lk_model *other;
     lk_recipe *less, *policy;
     lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32, .sidecar = less_path};
     assert_int_equal(lk_recipe_parse(&less, "sink 4: f16; body: none; window 16: f16; absorb less", &err), LK_OK);
     assert_int_equal(lk_recipe_parse(&policy, "sink 4: f16; body: none; window 16: f16", &err), LK_OK);
     assert_int_equal(lk_plan_make(model, less, N_TOK, true, &with, &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "train less"));
-    if (lk_model_open(&other, path, &opts, &err)) fail_msg("%s", err.msg);
+    lk_model *other = open_tiny(tiny_preset("llama"), &opts);
     assert_int_equal(lk_plan_make(other, less, N_TOK, true, &with, &err), LK_OK);
     assert_int_equal(lk_plan_make(other, policy, N_TOK, true, &without, &err), LK_OK);
     lk_session *session;
@@ -274,11 +268,9 @@ static void test_mistakes(void **unused) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
+    int fd = mkstemp(less_path);
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_performer), cmocka_unit_test(test_plan), cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_mistakes)};
-    int failed = cmocka_run_group_tests(tests, set_up, tear_down);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

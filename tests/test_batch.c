@@ -1,6 +1,6 @@
 /* Sessions evaluated together are as if each were alone, and what happens to one does not reach another. */
 #include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "engine/engine.h"
 
@@ -10,12 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 enum { MOST = 8, CTX = 600 };
-
-static char path[] = "/tmp/lowkey-batch-XXXXXX";
 
 /* Sessions of different recipes, and the tokens that each reads. */
 struct group {
@@ -29,30 +26,13 @@ struct group {
 static const char *const recipes[MOST] = {"f16", "best-3", "selective", "kivi-4", "best-2", "int8", "best-4",
                                           "sink 4: f16; body: k=rot4 v=rot4; window 32: f16"};
 
-static lk_model *open_model(const char *preset, int n_threads) {
-    lk_err err = {0};
-    lk_model *model = NULL;
-    struct tiny_spec spec = *tiny_preset(preset);
-    if (spec.n_ctx < CTX) spec.n_ctx = CTX;
-    assert_true(tiny_gguf_write(path, &spec));
-    lk_model_opts opts = {.n_threads = n_threads};
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    return model;
-}
-
 static struct group *open_group(lk_model *model, int n, uint64_t seed) {
     struct group *g = calloc(1, sizeof *g);
-    struct random r = {seed};
     g->model = model;
     g->n = n;
     g->n_vocab = lk_model_get_info(model).n_vocab;
-    for (int i = 0; i < n; i++) {
-        lk_err err = {0};
-        lk_session_opts opts = {.n_ctx = CTX};
-        if (lk_recipe_parse(&g->recipe[i], recipes[i], &err) != LK_OK ||
-            lk_session_new(&g->session[i], model, g->recipe[i], &opts, &err) != LK_OK) fail_msg("%s: %s", recipes[i], err.msg);
-        for (int t = 0; t < CTX; t++) g->tok[i][t] = random_int(&r, 0, g->n_vocab - 1);
-    }
+    for (int i = 0; i < n; i++) g->session[i] = open_session(model, recipes[i], CTX, &g->recipe[i]);
+    random_tokens(&g->tok[0][0], n * CTX, model, seed);
     return g;
 }
 
@@ -83,7 +63,7 @@ static void test_together_as_alone(void **state) {
     (void)state;
     static const char *const presets[] = {"llama", "qwen2", "gpt2", "gemma3", "bloom", NULL};
     for (int p = 0; presets[p]; p++) {
-        lk_model *model = open_model(presets[p], 2);
+        lk_model *model = open_preset(presets[p], CTX, 2);
         struct group *a = open_group(model, MOST, 20), *b = open_group(model, MOST, 20);
         lk_batch *batch;
         assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
@@ -122,7 +102,7 @@ static void test_together_as_alone(void **state) {
 /* With as many rows, the same bits come out whoever the others are. */
 static void test_company_does_not_matter(void **state) {
     (void)state;
-    lk_model *model = open_model("llama", 2);
+    lk_model *model = open_preset("llama", CTX, 2);
     struct group *a = open_group(model, MOST, 30), *b = open_group(model, MOST, 30), *others = open_group(model, MOST, 31);
     lk_batch *batch;
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
@@ -152,7 +132,7 @@ static void test_company_does_not_matter(void **state) {
 static void test_one_fails(void **state) {
     (void)state;
     enum { FULL = 1, POOR = 3, WRONG = 5, LONG = 6 };
-    lk_model *model = open_model("llama", 2);
+    lk_model *model = open_preset("llama", CTX, 2);
     struct group *a = open_group(model, MOST, 40), *b = open_group(model, MOST, 40);
     lk_batch *batch;
     lk_err err = {0};
@@ -190,7 +170,7 @@ static void test_one_fails(void **state) {
 /* Whatever allocation of the batch fails: no item is evaluated, each says why, and all can go on. */
 static void test_batch_without_memory(void **state) {
     (void)state;
-    lk_model *model = open_model("llama", 1);
+    lk_model *model = open_preset("llama", CTX, 1);
     struct group *g = open_group(model, 3, 50);
     int n_failed = 0;
     for (int nth = 1;; nth++) {
@@ -228,7 +208,7 @@ static void test_batch_without_memory(void **state) {
 /* Once memory is reserved and the graph is built, steps of the same sessions take nothing. */
 static void test_steps_allocate_nothing(void **state) {
     (void)state;
-    lk_model *model = open_model("llama", 2);
+    lk_model *model = open_preset("llama", CTX, 2);
     struct group *g = open_group(model, MOST, 60);
     lk_batch *batch;
     lk_batch_item item[MOST];
@@ -251,7 +231,7 @@ static void test_steps_allocate_nothing(void **state) {
 
 static void test_misuse(void **state) {
     (void)state;
-    lk_model *model = open_model("llama", 1), *other = open_model("llama", 1);
+    lk_model *model = open_preset("llama", CTX, 1), *other = open_preset("llama", CTX, 1);
     struct group *g = open_group(model, 3, 70);
     lk_batch *batch, *stranger;
     lk_err err = {0};
@@ -277,15 +257,10 @@ static void test_misuse(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
-    if (fd < 0) return 1;
-    close(fd);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_together_as_alone),      cmocka_unit_test(test_company_does_not_matter),
         cmocka_unit_test(test_one_fails),              cmocka_unit_test(test_batch_without_memory),
         cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_misuse),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,49 +1,17 @@
 /* Measuring speed: copies of sessions, repeated rows, and what lk_bench promises. */
-#include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "engine/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
-
-static char path[] = "/tmp/lowkey-bench-XXXXXX";
 
 static const char *const models[] = {"llama", "gemma3"};
 static const char *const recipes[] = {"f16", "best-3", "kivi-2", "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16"};
 enum { N_MODEL = sizeof models / sizeof models[0], N_RECIPE = sizeof recipes / sizeof recipes[0], N_CTX = 2048 };
-
-static lk_model *open_model(const char *name) {
-    lk_err err = {0};
-    lk_model *model = NULL;
-    const struct tiny_spec *spec = tiny_preset(name);
-    assert_non_null(spec);
-    assert_true(tiny_gguf_write(path, spec));
-    lk_model_opts opts = {.n_threads = 2};
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s: %s", name, err.msg);
-    return model;
-}
-
-/* NULL where the recipe does not suit the model's heads. */
-static lk_session *open_session(lk_model *model, const char *text, lk_recipe **recipe) {
-    lk_err err = {0};
-    lk_session *session = NULL;
-    lk_session_opts opts = {.n_ctx = N_CTX};
-    if (lk_recipe_parse(recipe, text, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
-    lk_status status = lk_session_new(&session, model, *recipe, &opts, &err);
-    if (status != LK_OK && status != LK_E_UNSUPPORTED) fail_msg("%s: %s", text, err.msg);
-    return session;
-}
-
-static void random_tokens(const lk_model *model, int32_t *tok, int n) {
-    struct random r = {11};
-    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
-}
 
 static void eval(lk_session *session, const int32_t *tok, size_t n, size_t step) {
     lk_err err = {0};
@@ -64,24 +32,22 @@ static void same_rows(const lk_session *a, const lk_session *b) {
 static void copies_answer_alike(lk_model *model, const char *text) {
     enum { N = 420, MORE = 150 };
     int32_t tok[N + MORE];
-    random_tokens(model, tok, N + MORE);
+    random_tokens(tok, N + MORE, model, 11);
     lk_recipe *recipe[3];
-    lk_session *s[3] = {open_session(model, text, &recipe[0]), open_session(model, text, &recipe[1]), open_session(model, text, &recipe[2])};
-    if (s[0]) {
-        size_t n_vocab = lk_model_get_info(model).n_vocab;
-        assert_int_equal(lk_session_sync(s[0], tok, N, NULL, NULL), LK_OK);
-        eval(s[1], tok, 77, 7); /* what it held before must not matter */
-        for (int i = 1; i < 3; i++) assert_int_equal(lk_session_copy(s[i], s[0], NULL), LK_OK);
-        same_rows(s[1], s[0]);
-        assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
-        eval(s[0], tok + N, MORE, 1);
-        eval(s[1], tok + N, MORE, 1);
-        same_rows(s[1], s[0]);
-        assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
-        assert_int_equal(lk_session_copy(s[1], s[2], NULL), LK_OK);
-        eval(s[1], tok + N, MORE, 1);
-        assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
-    }
+    lk_session *s[3] = {open_session(model, text, N_CTX, &recipe[0]), open_session(model, text, N_CTX, &recipe[1]), open_session(model, text, N_CTX, &recipe[2])};
+    size_t n_vocab = lk_model_get_info(model).n_vocab;
+    assert_int_equal(lk_session_sync(s[0], tok, N, NULL, NULL), LK_OK);
+    eval(s[1], tok, 77, 7); /* what it held before must not matter */
+    for (int i = 1; i < 3; i++) assert_int_equal(lk_session_copy(s[i], s[0], NULL), LK_OK);
+    same_rows(s[1], s[0]);
+    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
+    eval(s[0], tok + N, MORE, 1);
+    eval(s[1], tok + N, MORE, 1);
+    same_rows(s[1], s[0]);
+    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
+    assert_int_equal(lk_session_copy(s[1], s[2], NULL), LK_OK);
+    eval(s[1], tok + N, MORE, 1);
+    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
     for (int i = 0; i < 3; i++) {
         lk_session_free(s[i]);
         lk_recipe_free(recipe[i]);
@@ -92,22 +58,21 @@ static void copies_answer_alike(lk_model *model, const char *text) {
 static void repeated_rows_age(lk_model *model, const char *text) {
     enum { N = 640, N_SOURCE = 256 };
     int32_t tok[N];
-    random_tokens(model, tok, N);
+    random_tokens(tok, N, model, 11);
     lk_recipe *recipe[3];
-    lk_session *source = open_session(model, "f16", &recipe[0]), *read = open_session(model, text, &recipe[1]), *s = open_session(model, text, &recipe[2]);
-    if (s) {
-        assert_int_equal(lk_session_repeat(s, source, 1, NULL), LK_E_ARG);
-        assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
-        eval(read, tok, N, LK_MAX_MOVE);
-        for (int n = 0; n < N; n += 2 * LK_MAX_MOVE) {
-            int more = N - n < 2 * LK_MAX_MOVE ? N - n : 2 * LK_MAX_MOVE;
-            assert_int_equal(lk_session_repeat(s, source, more, NULL), LK_OK);
-        }
-        same_rows(s, read);
-        assert_int_equal(lk_session_repeat(s, source, N_CTX, NULL), LK_E_FULL);
-        assert_int_equal(lk_session_n_tok(s), N);
-        eval(s, tok, 3, 1);
+    lk_session *source = open_session(model, "f16", N_CTX, &recipe[0]);
+    lk_session *read = open_session(model, text, N_CTX, &recipe[1]), *s = open_session(model, text, N_CTX, &recipe[2]);
+    assert_int_equal(lk_session_repeat(s, source, 1, NULL), LK_E_ARG);
+    assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
+    eval(read, tok, N, LK_MAX_MOVE);
+    for (int n = 0; n < N; n += 2 * LK_MAX_MOVE) {
+        int more = N - n < 2 * LK_MAX_MOVE ? N - n : 2 * LK_MAX_MOVE;
+        assert_int_equal(lk_session_repeat(s, source, more, NULL), LK_OK);
     }
+    same_rows(s, read);
+    assert_int_equal(lk_session_repeat(s, source, N_CTX, NULL), LK_E_FULL);
+    assert_int_equal(lk_session_n_tok(s), N);
+    eval(s, tok, 3, 1);
     lk_session_free(s);
     lk_session_free(read);
     lk_session_free(source);
@@ -117,7 +82,7 @@ static void repeated_rows_age(lk_model *model, const char *text) {
 static void test_sessions(void **state) {
     (void)state;
     for (int m = 0; m < N_MODEL; m++) {
-        lk_model *model = open_model(models[m]);
+        lk_model *model = open_preset(models[m], 0, 2);
         for (int r = 0; r < N_RECIPE; r++) {
             copies_answer_alike(model, recipes[r]);
             repeated_rows_age(model, recipes[r]);
@@ -130,11 +95,11 @@ static void test_sessions(void **state) {
 static void test_repeat_is_cyclic(void **state) {
     (void)state;
     enum { N = 300, N_SOURCE = 70 };
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", 0, 2);
     int32_t tok[N_SOURCE];
-    random_tokens(model, tok, N_SOURCE);
+    random_tokens(tok, N_SOURCE, model, 11);
     lk_recipe *recipe[2];
-    lk_session *source = open_session(model, "f16", &recipe[0]), *s = open_session(model, "f16", &recipe[1]);
+    lk_session *source = open_session(model, "f16", N_CTX, &recipe[0]), *s = open_session(model, "f16", N_CTX, &recipe[1]);
     assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
     eval(s, tok, 33, 33);
     assert_int_equal(lk_session_repeat(s, source, N - 33, NULL), LK_OK);
@@ -174,9 +139,9 @@ static bool never_back(void *user, uint64_t done, uint64_t total) {
 static void test_bench(void **state) {
     (void)state;
     enum { N_TEXT = 600 };
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", 0, 2);
     int32_t tok[N_TEXT];
-    random_tokens(model, tok, N_TEXT);
+    random_tokens(tok, N_TEXT, model, 11);
     lk_recipe *recipe;
     lk_err err = {0};
     assert_int_equal(lk_recipe_parse(&recipe, "best-3", &err), LK_OK);
@@ -221,11 +186,6 @@ static void test_bench(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
-    if (fd < 0) return 1;
-    close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sessions), cmocka_unit_test(test_repeat_is_cyclic), cmocka_unit_test(test_bench)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

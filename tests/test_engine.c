@@ -1,7 +1,7 @@
 /* The engine against libllama on tiny random models, and the promises of sessions. */
 #include "support.h"
+#include "support_model.h"
 #include "support_oracle.h"
-#include "tiny_gguf.h"
 
 #include "engine/engine.h"
 
@@ -39,30 +39,8 @@ int posix_memalign(void **ptr, size_t align, size_t size) { n_malloc++; *ptr = _
 
 /* ---- models and sessions ------------------------------------------------------------------------ */
 
+/* Of the file that libllama reads. */
 static char path[] = "/tmp/lowkey-engine-XXXXXX";
-
-static lk_model *open_model(const struct tiny_spec *spec, int n_threads) {
-    lk_err err = {0};
-    lk_model *model = NULL;
-    assert_true(tiny_gguf_write(path, spec));
-    lk_model_opts opts = {.n_threads = n_threads};
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s: %s", spec->name, err.msg);
-    return model;
-}
-
-static lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe) {
-    lk_err err = {0};
-    lk_session *session = NULL;
-    lk_session_opts opts = {.n_ctx = n_ctx};
-    if (lk_recipe_parse(recipe, text, &err) != LK_OK || lk_session_new(&session, model, *recipe, &opts, &err) != LK_OK)
-        fail_msg("%s: %s", text, err.msg);
-    return session;
-}
-
-static void random_tokens(int32_t *tok, int n, int n_vocab, uint64_t seed) {
-    struct random r = {seed};
-    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, n_vocab - 1);
-}
 
 static int vocab_of(const lk_model *model) { return lk_model_get_info(model).n_vocab; }
 
@@ -85,12 +63,13 @@ static void test_f16_is_libllamas(void **state) {
     enum { N = 90 };
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
         if (spec->type != GGML_TYPE_F32) continue;
-        lk_model *model = open_model(spec, 2);
+        lk_model_opts opts = {.n_threads = 2};
+        lk_model *model = open_tiny(spec, &opts);
         int n_vocab = vocab_of(model), n = spec->n_ctx > 0 && spec->n_ctx < N ? spec->n_ctx : N;
         int32_t tok[N];
-        random_tokens(tok, n, n_vocab, 3);
+        random_tokens(tok, n, model, 3);
         struct oracle oracle;
-        assert_true(oracle_open(&oracle, path, NULL, 256, GGML_TYPE_F16, GGML_TYPE_F16, false, 1));
+        assert_true(tiny_gguf_write(path, spec) && oracle_open(&oracle, path, NULL, 256, GGML_TYPE_F16, GGML_TYPE_F16, false, 1));
         const float *ref = oracle_eval(&oracle, tok, n, 0);
         assert_non_null(ref);
         float *ours = malloc((size_t)n * n_vocab * sizeof *ours);
@@ -118,12 +97,10 @@ static const char *mixed = "sink 4: f16; body: k=rot4 v=rot4; window 32: f16";
 static void test_prompt_then_steps(void **state) {
     (void)state;
     enum { N = 700 };
-    struct tiny_spec spec = *tiny_preset("llama");
-    spec.n_ctx = 1024;
-    lk_model *model = open_model(&spec, 2);
+    lk_model *model = open_preset("llama", 1024, 2);
     int n_vocab = vocab_of(model);
     int32_t tok[N];
-    random_tokens(tok, N, n_vocab, 4);
+    random_tokens(tok, N, model, 4);
     lk_recipe *recipe, *f16;
     lk_session *a = open_session(model, mixed, N, &recipe), *b = open_session(model, "f16", N, &f16);
     assert_int_equal(lk_session_sync(a, tok, 600, NULL, NULL), LK_OK);
@@ -162,11 +139,9 @@ static void test_decode_allocates_nothing(void **state) {
     (void)state;
     if (!CAN_COUNT) skip();
     enum { PROMPT = 300, STEPS = 200 };
-    struct tiny_spec spec = *tiny_preset("llama");
-    spec.n_ctx = 1024;
-    lk_model *model = open_model(&spec, 2);
+    lk_model *model = open_preset("llama", 1024, 2);
     int32_t tok[PROMPT + STEPS];
-    random_tokens(tok, PROMPT + STEPS, vocab_of(model), 5);
+    random_tokens(tok, PROMPT + STEPS, model, 5);
     long by_ggml = ggml_allocations(model);
     assert_true(by_ggml <= 2);
     static const char *recipes[] = {"f16", "selective", "kivi-2", "kivi-4", "best-4", "best-3", "best-2", "lambda", NULL};
@@ -193,11 +168,9 @@ static void test_decode_allocates_nothing(void **state) {
 static void test_failed_allocations(void **state) {
     (void)state;
     enum { N = 260 };
-    struct tiny_spec spec = *tiny_preset("llama");
-    spec.n_ctx = 512;
-    lk_model *model = open_model(&spec, 1);
+    lk_model *model = open_preset("llama", 512, 1);
     int32_t tok[N];
-    random_tokens(tok, N, vocab_of(model), 6);
+    random_tokens(tok, N, model, 6);
     lk_recipe *recipe;
     lk_session *session = open_session(model, mixed, N, &recipe);
     int n_failed = 0;
@@ -233,11 +206,9 @@ static void test_failed_allocations(void **state) {
 static void test_small_portions(void **state) {
     (void)state;
     enum { N = 700 };
-    struct tiny_spec spec = *tiny_preset("llama");
-    spec.n_ctx = 1024;
-    lk_model *model = open_model(&spec, 1);
+    lk_model *model = open_preset("llama", 1024, 1);
     int32_t tok[N];
-    random_tokens(tok, N, vocab_of(model), 7);
+    random_tokens(tok, N, model, 7);
     lk_recipe *recipe;
     assert_int_equal(lk_recipe_parse(&recipe, "f16", NULL), LK_OK);
     float *logits = malloc(vocab_of(model) * sizeof *logits);
@@ -266,7 +237,7 @@ static void test_small_portions(void **state) {
 static void test_sessions_do_not_disturb_each_other(void **state) {
     (void)state;
     enum { N = 150, SESSIONS = 3 };
-    lk_model *model = open_model(tiny_preset("qwen2"), 2);
+    lk_model *model = open_preset("qwen2", 0, 2);
     int n_vocab = vocab_of(model);
     static const char *recipes[SESSIONS] = {"f16", "best-3", "selective"};
     int32_t tok[SESSIONS][N];
@@ -274,7 +245,7 @@ static void test_sessions_do_not_disturb_each_other(void **state) {
     lk_session *session[SESSIONS];
     float *alone[SESSIONS];
     for (int i = 0; i < SESSIONS; i++) {
-        random_tokens(tok[i], N, n_vocab, 10 + i);
+        random_tokens(tok[i], N, model, 10 + i);
         session[i] = open_session(model, recipes[i], N, &recipe[i]);
         alone[i] = malloc((size_t)N * n_vocab * sizeof(float));
         for (int t = 0; t < N; t++) {
@@ -299,11 +270,11 @@ static void test_sessions_do_not_disturb_each_other(void **state) {
 static void test_sync_keeps_what_it_can(void **state) {
     (void)state;
     enum { N = 200 };
-    lk_model *model = open_model(tiny_preset("llama"), 1);
+    lk_model *model = open_preset("llama", 0, 1);
     int n_vocab = vocab_of(model);
     int32_t tok[N];
     size_t kept;
-    random_tokens(tok, N, n_vocab, 8);
+    random_tokens(tok, N, model, 8);
     lk_recipe *recipe;
     lk_session *s = open_session(model, "f16", N, &recipe);
     assert_int_equal(lk_session_sync(s, tok, 100, &kept, NULL), LK_OK);
@@ -331,12 +302,12 @@ static void test_sync_keeps_what_it_can(void **state) {
 static void test_failures_leave_no_wrong_logits(void **state) {
     (void)state;
     enum { BEFORE = 100, N = 190 };
-    lk_model *model = open_model(tiny_preset("llama"), 1);
+    lk_model *model = open_preset("llama", 0, 1);
     int n_vocab = vocab_of(model);
     size_t row = n_vocab * sizeof(float), kept = 77;
     int32_t tok[N], other[N];
-    random_tokens(tok, N, n_vocab, 12);
-    random_tokens(other, N, n_vocab, 13);
+    random_tokens(tok, N, model, 12);
+    random_tokens(other, N, model, 13);
     memcpy(other, tok, BEFORE * sizeof *tok);
     lk_recipe *recipe, *again;
     lk_session *s = open_session(model, "f16", N, &recipe), *plain = open_session(model, "f16", N, &again);
@@ -378,9 +349,9 @@ static void test_failures_leave_no_wrong_logits(void **state) {
 /* What is said of a level is said of a layer that has it. */
 static void test_levels_of_some_layers(void **state) {
     (void)state;
-    lk_model *model = open_model(tiny_preset("llama"), 1);
+    lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[90];
-    random_tokens(tok, 90, vocab_of(model), 14);
+    random_tokens(tok, 90, model, 14);
     lk_recipe *recipe;
     lk_session *s = open_session(model, "body: rot3(nosigma); layers first 1: f16", 90, &recipe);
     assert_true(lk_model_get_info(model).n_layer > 1);
@@ -406,7 +377,7 @@ static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
 
 static void test_misuse(void **state) {
     (void)state;
-    lk_model *model = open_model(tiny_preset("gpt2"), 1);
+    lk_model *model = open_preset("gpt2", 0, 1);
     int n_vocab = vocab_of(model), trained = lk_model_get_info(model).n_ctx_train;
     int32_t tok[64] = {0};
     lk_recipe *recipe;
@@ -445,11 +416,9 @@ static void test_misuse(void **state) {
 static void test_compare(void **state) {
     (void)state;
     enum { N = 1300 };
-    struct tiny_spec spec = *tiny_preset("llama");
-    spec.n_ctx = 1024;
-    lk_model *model = open_model(&spec, 2);
+    lk_model *model = open_preset("llama", 1024, 2);
     int32_t tok[N];
-    random_tokens(tok, N, vocab_of(model), 11);
+    random_tokens(tok, N, model, 11);
     const char *texts[] = {"f16", "selective", "best-4", "best-2"};
     lk_recipe *recipe[4];
     lk_compare_result result[4];

@@ -1,6 +1,6 @@
 /* Sessions that let rows go: equal to the full cache while nothing went, and flat in memory after. */
 #include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "engine/engine.h"
 #include "model/blocks.h"
@@ -12,37 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
-
-static char path[] = "/tmp/lowkey-evict-XXXXXX";
-
-static lk_model *open_model(const char *preset, int n_ctx) {
-    struct tiny_spec spec = *tiny_preset(preset);
-    lk_err err = {0};
-    lk_model *model = NULL;
-    spec.n_ctx = n_ctx;
-    assert_true(tiny_gguf_write(path, &spec));
-    lk_model_opts opts = {.n_threads = 1};
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    return model;
-}
-
-static lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe) {
-    lk_err err = {0};
-    lk_session *session = NULL;
-    lk_session_opts opts = {.n_ctx = n_ctx};
-    if (lk_recipe_parse(recipe, text, &err) != LK_OK || lk_session_new(&session, model, *recipe, &opts, &err) != LK_OK)
-        fail_msg("%s: %s", text, err.msg);
-    return session;
-}
-
-static int32_t *random_tokens(const lk_model *model, int n, uint64_t seed) {
-    struct random r = {seed};
-    int32_t *tok = malloc(n * sizeof *tok);
-    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
-    return tok;
-}
 
 /* limit: ggml reads gelu from a table at a half's precision, where another order of sums moves an activation
  * by as much as 2^-11 of itself. */
@@ -58,9 +28,10 @@ static void test_everything_kept(void **state) {
     static const char *recipes[] = {"sink 4: f16; body: none; window 600: f16", "body: none; window 300: f16",
                                     "sink 4: f16; keep 600 by h2o; window 20: f16", "keep 100% by tova", "keep 300 by random", NULL};
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
-        lk_model *model = open_model(families[f].name, 1024);
+        lk_model *model = open_preset(families[f].name, 1024, 1);
         int n_vocab = lk_model_get_info(model).n_vocab;
-        int32_t *tok = random_tokens(model, N, 3);
+        int32_t tok[N];
+        random_tokens(tok, N, model, 3);
         for (int i = 0; recipes[i]; i++) {
             lk_recipe *f16, *kept;
             lk_session *a = open_session(model, "f16", N, &f16), *b = open_session(model, recipes[i], N, &kept);
@@ -75,7 +46,6 @@ static void test_everything_kept(void **state) {
             lk_session_free(a), lk_session_free(b);
             lk_recipe_free(f16), lk_recipe_free(kept);
         }
-        free(tok);
         lk_model_free(model);
     }
 }
@@ -86,8 +56,9 @@ static void test_memory_is_flat(void **state) {
     enum { N = 4000, SETTLED = 700 };
     static const char *recipes[] = {"lambda", "sink 4: f16; body: none; recent 128: rot4; window 64: f16",
                                     "sink 4: f16; keep 128 by h2o: rot4; window 64: f16", "keep 100 by tova", NULL};
-    lk_model *model = open_model("llama", 1024);
-    int32_t *tok = random_tokens(model, N, 4);
+    lk_model *model = open_preset("llama", 1024, 1);
+    int32_t tok[N];
+    random_tokens(tok, N, model, 4);
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *recipe;
         lk_session *s = open_session(model, recipes[i], N, &recipe);
@@ -108,7 +79,6 @@ static void test_memory_is_flat(void **state) {
         lk_session_free(s);
         lk_recipe_free(recipe);
     }
-    free(tok);
     lk_model_free(model);
 }
 
@@ -117,8 +87,9 @@ static void test_steps_allocate_nothing(void **state) {
     (void)state;
     enum { PROMPT = 300, N = 500 };
     static const char *recipes[] = {"h2o", "tova", "streaming", "keep 20% by h2o: rot4; window 32: f16", NULL};
-    lk_model *model = open_model("llama", 1024);
-    int32_t *tok = random_tokens(model, N, 6);
+    lk_model *model = open_preset("llama", 1024, 1);
+    int32_t tok[N];
+    random_tokens(tok, N, model, 6);
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *recipe;
         lk_session *s = open_session(model, recipes[i], N, &recipe);
@@ -131,7 +102,6 @@ static void test_steps_allocate_nothing(void **state) {
         lk_session_free(s);
         lk_recipe_free(recipe);
     }
-    free(tok);
     lk_model_free(model);
 }
 
@@ -228,13 +198,12 @@ static void test_real_attention_decides(void **state) {
     enum { PROMPT = 90, N = 260, KEEP = 30, WINDOW = 12 };
     static const char *recipes[] = {"keep 30 by h2o; window 12: f16", "keep 30 by tova; window 12: f16", NULL};
     struct tiny_spec spec = *tiny_preset("llama");
-    lk_model *model = NULL;
+    lk_model_opts opts = {.n_threads = 1};
     spec.n_layer = 1;
     spec.n_ctx = 512;
-    assert_true(tiny_gguf_write(path, &spec));
-    lk_model_opts opts = {.n_threads = 1};
-    assert_int_equal(lk_model_open(&model, path, &opts, NULL), LK_OK);
-    int32_t *tok = random_tokens(model, N, 9);
+    lk_model *model = open_tiny(&spec, &opts);
+    int32_t tok[N];
+    random_tokens(tok, N, model, 9);
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *f16, *recipe;
         struct account a = {.full = open_session(model, "f16", N, &f16), .n_ctx = N, .keep = KEEP, .window = WINDOW, .last = i == 1};
@@ -259,7 +228,6 @@ static void test_real_attention_decides(void **state) {
         lk_session_free(s), lk_session_free(a.full);
         lk_recipe_free(f16), lk_recipe_free(recipe);
     }
-    free(tok);
     lk_model_free(model);
 }
 
@@ -272,9 +240,7 @@ static void test_turning_back(void **state) {
     struct random r = {12};
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
         if (spec->type != GGML_TYPE_F32) continue;
-        assert_true(tiny_gguf_write(path, spec));
-        lk_model *model = NULL;
-        assert_int_equal(lk_model_open(&model, path, NULL, NULL), LK_OK);
+        lk_model *model = open_tiny(spec, NULL);
         const struct lk_hparams *hp = &model->net->hp;
         if (hp->rope_mode < 0) {
             lk_model_free(model);
@@ -320,14 +286,13 @@ static void test_shifted_sinks(void **state) {
     static const char *kinds[] = {"llama", "qwen2", "bloom", NULL};
     for (int i = 0; kinds[i]; i++) {
         struct tiny_spec spec = *tiny_preset(kinds[i]);
+        lk_model_opts opts = {.n_threads = 1};
         spec.n_layer = 1;
         spec.n_ctx = 512;
-        assert_true(tiny_gguf_write(path, &spec));
-        lk_model *model = NULL;
-        lk_model_opts opts = {.n_threads = 1};
-        assert_int_equal(lk_model_open(&model, path, &opts, NULL), LK_OK);
+        lk_model *model = open_tiny(&spec, &opts);
         int n_vocab = lk_model_get_info(model).n_vocab;
-        int32_t *tok = random_tokens(model, N, 9), alone[SINKS + WINDOW + 1];
+        int32_t tok[N], alone[SINKS + WINDOW + 1];
+        random_tokens(tok, N, model, 9);
         lk_recipe *shifted, *fixed, *f16;
         lk_session *s = open_session(model, "sink 4(shift): f16; body: none; window 60: f16", N, &shifted);
         lk_session *t = open_session(model, "sink 4: f16; body: none; window 60: f16", N, &fixed);
@@ -345,13 +310,12 @@ static void test_shifted_sinks(void **state) {
         if (!(e < 1e-6 && e * 100 < other)) fail_msg("%s: nmse %g, without the shift %g", kinds[i], e, other);
         lk_session_free(s), lk_session_free(t), lk_session_free(full);
         lk_recipe_free(shifted), lk_recipe_free(fixed), lk_recipe_free(f16);
-        free(tok);
         lk_model_free(model);
     }
     lk_err err = {0};
     lk_recipe *recipe;
     lk_session *s;
-    lk_model *model = open_model("gpt2", 64);
+    lk_model *model = open_preset("gpt2", 0, 1);
     assert_int_equal(lk_recipe_parse(&recipe, "streaming", NULL), LK_OK);
     assert_int_equal(lk_session_new(&s, model, recipe, NULL, &err), LK_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "learned positions"));
@@ -360,9 +324,6 @@ static void test_shifted_sinks(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
-    if (fd < 0) return 1;
-    close(fd);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything_kept),
         cmocka_unit_test(test_memory_is_flat),
@@ -371,7 +332,5 @@ int main(void) {
         cmocka_unit_test(test_turning_back),
         cmocka_unit_test(test_shifted_sinks),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Models with fewer KV heads, run by libllama, against the originals whose keys and values are projected. */
 #include "support.h"
+#include "support_model.h"
 #include "support_oracle.h"
-#include "tiny_gguf.h"
 
 #include "engine/engine.h"
 #include "lowrank/export.h"
@@ -27,8 +27,7 @@ static lk_model *open_model(const char *preset) {
     lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
     assert_true(tiny_gguf_write(model_path, tiny_preset(preset)));
     if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    struct random r = {99};
-    for (int i = 0; i < TOKENS; i++) text[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    random_tokens(text, TOKENS, model, 99);
     return model;
 }
 

@@ -1,6 +1,6 @@
 /* Gradients of tiny random models by ggml against differences of losses, and losses against a session's logits. */
 #include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "lowrank/fisher.h"
 
@@ -8,26 +8,18 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
-
-static char path[] = "/tmp/lowkey-fisher-XXXXXX";
 
 enum { TOKENS = 100 };
 static int32_t text[TOKENS];
 
 /* Weights are read into memory, so that they can be changed. */
 static lk_model *open_model(const char *preset) {
-    lk_model *model = NULL;
-    lk_err err = {0};
     lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
-    assert_true(tiny_gguf_write(path, tiny_preset(preset)));
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    struct random r = {99};
-    for (int i = 0; i < TOKENS; i++) text[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    lk_model *model = open_tiny(tiny_preset(preset), &opts);
+    random_tokens(text, TOKENS, model, 99);
     return model;
 }
 
@@ -73,13 +65,10 @@ static void check_gradients(lk_model *model, const struct lk_fisher *f, int n) {
 /* The mean loss of a window from a session's logits. */
 static double session_loss(lk_model *model, int n, int shift) {
     lk_recipe *recipe;
-    lk_session *session;
-    lk_err err = {0};
+    lk_session *session = open_session(model, "f16", 0, &recipe);
     double sum = 0;
     int n_vocab = lk_model_get_info(model).n_vocab;
-    assert_int_equal(lk_recipe_parse(&recipe, "f16", &err), LK_OK);
-    assert_int_equal(lk_session_new(&session, model, recipe, NULL, &err), LK_OK);
-    assert_int_equal(lk_session_eval(session, text, (size_t)n, true, &err), LK_OK);
+    assert_int_equal(lk_session_eval(session, text, (size_t)n, true, NULL), LK_OK);
     for (int i = 0; i < n; i++) {
         const float *logit = lk_session_logits(session, i);
         double whole = 0;
@@ -145,11 +134,6 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
-    if (fd < 0) return 1;
-    close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fisher), cmocka_unit_test(test_refused)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,13 @@
 /* Sessions that were copied from one another: they share blocks of cache, and go on as if each had read its
  * tokens alone, to the bit. What they hold together is counted once, and is gone with the last of them. */
 #include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "engine/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,30 +15,14 @@
 
 enum { CTX = 700, MOST = 4, PROMPT = 331 };
 
-static char model_path[] = "/tmp/lowkey-fork-XXXXXX", saved_path[64];
+static char saved_path[] = "/tmp/lowkey-fork-XXXXXX";
 
-static lk_model *open_model(const char *preset) {
-    lk_err err = {0};
-    lk_model *model = NULL;
-    struct tiny_spec spec = *tiny_preset(preset);
-    if (spec.n_ctx < CTX) spec.n_ctx = CTX;
-    assert_true(tiny_gguf_write(model_path, &spec));
-    lk_model_opts opts = {.n_threads = 1};
-    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    return model;
-}
-
-static lk_session *open_session(lk_model *model, const lk_recipe *recipe) {
+static lk_session *new_session(lk_model *model, const lk_recipe *recipe) {
     lk_session_opts opts = {.n_ctx = CTX};
     lk_session *session = NULL;
     lk_err err = {0};
     if (lk_session_new(&session, model, recipe, &opts, &err) != LK_OK) fail_msg("%s: %s", lk_recipe_text(recipe), err.msg);
     return session;
-}
-
-static void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed) {
-    struct random r = {seed};
-    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
 }
 
 static void same_logits(const lk_session *a, const lk_session *b, const char *where) {
@@ -86,7 +69,7 @@ static void forks_go_on(lk_model *model, const char *text, int order) {
     random_tokens(other, PROMPT, model, 2);
     assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
     for (int i = 0; i < MOST; i++) {
-        fork[i] = open_session(model, recipe), alone[i] = open_session(model, recipe);
+        fork[i] = new_session(model, recipe), alone[i] = new_session(model, recipe);
         assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
     }
     assert_int_equal(lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
@@ -136,7 +119,7 @@ static void test_forks_go_on_as_if_alone(void **state) {
     (void)state;
     static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
     for (int m = 0; models[m]; m++) {
-        lk_model *model = open_model(models[m]);
+        lk_model *model = open_preset(models[m], CTX, 1);
         for (int i = plain_preset(m); lk_recipe_preset(i).name; i = plain_preset(i + (m ? 4 : 1))) forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
         forks_go_on(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
         lk_model_free(model);
@@ -146,7 +129,7 @@ static void test_forks_go_on_as_if_alone(void **state) {
 /* A pass over several sessions of one family gives what each gets alone in a pass of as many rows. */
 static void test_in_one_batch(void **state) {
     (void)state;
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", CTX, 1);
     for (int p = plain_preset(0); lk_recipe_preset(p).name; p = plain_preset(p + 3)) {
         lk_recipe *recipe;
         lk_batch *batch;
@@ -156,7 +139,7 @@ static void test_in_one_batch(void **state) {
         assert_int_equal(lk_recipe_parse(&recipe, lk_recipe_preset(p).name, NULL), LK_OK);
         assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
         for (int i = 0; i < MOST; i++) {
-            fork[i] = open_session(model, recipe), alone[i] = open_session(model, recipe);
+            fork[i] = new_session(model, recipe), alone[i] = new_session(model, recipe);
             assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
             assert_int_equal(i ? lk_session_copy(fork[i], fork[0], NULL) : lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
         }
@@ -190,7 +173,7 @@ static void test_in_one_batch(void **state) {
 /* What is saved of a session that shares is what is saved of one that does not. */
 static void test_saved_and_loaded(void **state) {
     (void)state;
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", CTX, 1);
     static const char *const recipes[] = {"f16", "best-3", "kivi-2", "selective"};
     for (int p = 0; p < 4; p++) {
         lk_recipe *recipe;
@@ -198,7 +181,7 @@ static void test_saved_and_loaded(void **state) {
         lk_err err = {0};
         random_tokens(tok, PROMPT, model, 4);
         assert_int_equal(lk_recipe_parse(&recipe, recipes[p], NULL), LK_OK);
-        lk_session *a = open_session(model, recipe), *b = open_session(model, recipe), *c = open_session(model, recipe), *d = open_session(model, recipe);
+        lk_session *a = new_session(model, recipe), *b = new_session(model, recipe), *c = new_session(model, recipe), *d = new_session(model, recipe);
         assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_sync(d, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_copy(b, a, NULL), LK_OK);
@@ -212,7 +195,6 @@ static void test_saved_and_loaded(void **state) {
         go_on(b, d, 6, 30, recipes[p]);
         lk_session_free(b), lk_session_free(d);
         assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
-        unlink(saved_path);
         lk_recipe_free(recipe);
     }
     lk_model_free(model);
@@ -221,14 +203,14 @@ static void test_saved_and_loaded(void **state) {
 /* A session that meets its end of memory while it writes to shared blocks is a session with an error. */
 static void test_without_memory(void **state) {
     (void)state;
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", CTX, 1);
     for (int p = plain_preset(0); lk_recipe_preset(p).name; p = plain_preset(p + 1)) {
         const char *text = lk_recipe_preset(p).name;
         lk_recipe *recipe;
         int32_t tok[PROMPT], next = 7;
         random_tokens(tok, PROMPT, model, 8);
         assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
-        lk_session *a = open_session(model, recipe), *b = open_session(model, recipe), *alone = open_session(model, recipe);
+        lk_session *a = new_session(model, recipe), *b = new_session(model, recipe), *alone = new_session(model, recipe);
         assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_sync(alone, tok, PROMPT, NULL, NULL), LK_OK);
         for (int nth = 1, failed = 1; failed; nth++) {
@@ -250,15 +232,14 @@ static void test_without_memory(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(model_path);
+    int fd = mkstemp(saved_path);
     if (fd < 0) return 1;
     close(fd);
-    snprintf(saved_path, sizeof saved_path, "%s.saved", model_path);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forks_go_on_as_if_alone), cmocka_unit_test(test_in_one_batch),
         cmocka_unit_test(test_saved_and_loaded),        cmocka_unit_test(test_without_memory),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(model_path);
+    unlink(saved_path);
     return failed;
 }

@@ -1,6 +1,6 @@
 /* LESS: its state against Eq. 3 written out, its graph against the state, and gradients against differences. */
 #include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "absorb/performer.h"
 #include "codec/half.h"
@@ -12,10 +12,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
-
-static char path[] = "/tmp/lowkey-less-XXXXXX";
 
 static float *gauss(struct random *r, size_t n, float scale) {
     float *x = malloc(n * sizeof *x);
@@ -225,16 +222,6 @@ static void test_policies(void **unused) {
 
 /* ---- the graph ------------------------------------------------------------------------------------ */
 
-static lk_model *open_tiny(void) {
-    struct tiny_spec spec = *tiny_preset("llama");
-    lk_model *model = NULL;
-    lk_model_opts opts = {.n_threads = 1};
-    lk_err err = {0};
-    assert_true(tiny_gguf_write(path, &spec));
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
-    return model;
-}
-
 struct made {
     struct lk_less_example ex;
     uint16_t *q, *sparse, *residual, *k, *v;
@@ -378,7 +365,7 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
 
 static void test_net(void **unused) {
     (void)unused;
-    lk_model *model = open_tiny();
+    lk_model *model = open_preset("llama", 0, 1);
     check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 21, 11);
     check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 250, 12);
     check_net(model, (struct lk_less_shape){6, 2, 16, 24, 5, 1, 1}, 7, 13);
@@ -387,12 +374,7 @@ static void test_net(void **unused) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
-    if (fd < 0) return 1;
-    close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_random_features), cmocka_unit_test(test_policies),
                                        cmocka_unit_test(test_net)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* Training LESS: ended at any moment and continued, what is refused, and what is left in files. */
-#include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "offline/less_net.h"
 
@@ -14,16 +13,6 @@
 #include <cmocka.h>
 
 static char path[] = "/tmp/lowkey-less-train-XXXXXX";
-
-static lk_model *open_tiny(void) {
-    struct tiny_spec spec = *tiny_preset("llama");
-    lk_model *model = NULL;
-    lk_model_opts opts = {.n_threads = 1};
-    lk_err err = {0};
-    assert_true(tiny_gguf_write(path, &spec));
-    if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
-    return model;
-}
 
 struct stop {
     uint64_t after; /* steps; 0: never */
@@ -68,7 +57,7 @@ static bool never(void *user, uint64_t done, uint64_t total) {
 /* A file of examples serves whoever wants the same, whatever lies between the fields of a policy. */
 static void test_examples_kept(void **unused) {
     (void)unused;
-    lk_model *model = open_tiny();
+    lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[2 * N_CTX];
     for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
     char name[100];
@@ -93,10 +82,9 @@ static void test_examples_kept(void **unused) {
 static void test_not_finite(void **unused) {
     (void)unused;
     enum { HEAD = 40, WEIGHT = 7 }; /* bytes before the weights; one of phi's */
-    lk_model *model = open_tiny();
-    struct random r = {22};
+    lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[N_SEQ * N_CTX];
-    for (int i = 0; i < N_SEQ * N_CTX; i++) tok[i] = random_int(&r, 0, lk_model_get_info(model).n_vocab - 1);
+    random_tokens(tok, N_SEQ * N_CTX, model, 22);
     char name[100], layer[120], examples[120];
     snprintf(name, sizeof name, "%s-thrown", path);
     snprintf(layer, sizeof layer, "%s.layer-0", name);
@@ -130,7 +118,7 @@ static void test_not_finite(void **unused) {
 /* A layer's file that cannot take its name: training stops, and nothing half made is left beside. */
 static void test_layer_not_kept(void **unused) {
     (void)unused;
-    lk_model *model = open_tiny();
+    lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[2 * N_CTX];
     for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
     char name[100], layer[120], draft[140], examples[120];
@@ -151,11 +139,10 @@ static void test_layer_not_kept(void **unused) {
 
 static void test_training(void **unused) {
     (void)unused;
-    lk_model *model = open_tiny();
+    lk_model *model = open_preset("llama", 0, 1);
     lk_model_info info = lk_model_get_info(model);
-    struct random r = {21};
     int32_t tok[N_SEQ * N_CTX];
-    for (int i = 0; i < N_SEQ * N_CTX; i++) tok[i] = random_int(&r, 0, info.n_vocab - 1);
+    random_tokens(tok, N_SEQ * N_CTX, model, 21);
     char name[2][100], beside[120];
     for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s-%d", path, i);
     struct stop stop = {0};
@@ -211,6 +198,7 @@ static void test_training(void **unused) {
     more.layer_done = note_layer;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
     assert_float_equal(stop.loss, before, 1e-3 * before);
+    assert_true(tiny_gguf_write(path, tiny_preset("llama")));
     more.from = path; /* a model */
     assert_int_not_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
 

@@ -1,6 +1,5 @@
 /* Probes on tiny random models: laws of the distance, shares that add up, errors that follow the bits. */
-#include "support.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "offline/probe.h"
 
@@ -8,11 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <unistd.h>
 #include <cmocka.h>
-
-static char path[] = "/tmp/lowkey-probe-XXXXXX";
 
 enum { PROMPT = 700, STEPS = 20 };
 
@@ -23,12 +18,10 @@ struct reader {
 };
 
 static struct reader open_reader(lk_model *model, const char *text) {
-    struct reader r = {0};
+    struct reader r;
     lk_err err = {0};
-    lk_session_opts opts = {.n_ctx = PROMPT + STEPS};
-    if (lk_recipe_parse(&r.recipe, text, &err) != LK_OK || lk_session_new(&r.session, model, r.recipe, &opts, &err) != LK_OK ||
-        lk_probe_new(&r.probe, r.session, &err) != LK_OK)
-        fail_msg("%s: %s", text, err.msg);
+    r.session = open_session(model, text, PROMPT + STEPS, &r.recipe);
+    if (lk_probe_new(&r.probe, r.session, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
     return r;
 }
 
@@ -72,15 +65,9 @@ static double body_error(const struct reader *exact, const struct reader *r, int
 
 static void test_probes(void **state) {
     (void)state;
-    struct tiny_spec spec = *tiny_preset("llama");
-    spec.n_ctx = 1024;
-    assert_true(tiny_gguf_write(path, &spec));
-    lk_model *model = NULL;
-    lk_model_opts opts = {.n_threads = 2};
-    assert_int_equal(lk_model_open(&model, path, &opts, NULL), LK_OK);
-    struct random random = {5};
+    lk_model *model = open_preset("llama", 1024, 2);
     int32_t tok[PROMPT + STEPS];
-    for (int i = 0; i < PROMPT + STEPS; i++) tok[i] = random_int(&random, 0, lk_model_get_info(model).n_vocab - 1);
+    random_tokens(tok, PROMPT + STEPS, model, 5);
     struct reader full = open_reader(model, "f16"), same = open_reader(model, "f16");
     struct reader fine = open_reader(model, "sink 4: f16; body: rot8; window 64: f16");
     struct reader coarse = open_reader(model, "sink 4: f16; body: rot2; window 64: f16");
@@ -116,11 +103,6 @@ static void test_probes(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(path);
-    if (fd < 0) return 1;
-    close(fd);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_probes)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(path);
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

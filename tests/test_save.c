@@ -2,8 +2,8 @@
  * save that is killed leaves a whole file. */
 #define _DEFAULT_SOURCE /* usleep */
 #include "support.h"
+#include "support_model.h"
 #include "support_session.h"
-#include "tiny_gguf.h"
 
 #include "base/whole_file.h"
 #include "engine/engine.h"
@@ -24,19 +24,7 @@
 
 enum { CTX = 700, MOST_VOCAB = 4096 };
 
-static char model_path[] = "/tmp/lowkey-save-XXXXXX", path[64], temporary[80];
-
-static lk_model *open_model(const char *preset) {
-    lk_err err = {0};
-    lk_model *model = NULL;
-    struct tiny_spec spec = *tiny_preset(preset);
-    if (spec.n_ctx < CTX) spec.n_ctx = CTX;
-    assert_true(tiny_gguf_write(model_path, &spec));
-    lk_model_opts opts = {.n_threads = 1};
-    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    assert_true(lk_model_get_info(model).n_vocab <= MOST_VOCAB);
-    return model;
-}
+static char path[] = "/tmp/lowkey-save-XXXXXX", temporary[sizeof path + 4];
 
 /* A session with its recipe. */
 struct holder {
@@ -44,22 +32,15 @@ struct holder {
     lk_session *session;
 };
 
-static struct holder open_session(lk_model *model, const char *text) {
-    struct holder h = {0};
-    lk_err err = {0};
-    lk_session_opts opts = {.n_ctx = CTX};
-    if (lk_recipe_parse(&h.recipe, text, &err) != LK_OK || lk_session_new(&h.session, model, h.recipe, &opts, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+static struct holder open_holder(lk_model *model, const char *text) {
+    struct holder h;
+    h.session = open_session(model, text, CTX, &h.recipe);
     return h;
 }
 
-static void close_session(struct holder h) {
+static void close_holder(struct holder h) {
     lk_session_free(h.session);
     lk_recipe_free(h.recipe);
-}
-
-static void random_tokens(int32_t *tok, int n, int n_vocab, uint64_t seed) {
-    struct random r = {seed};
-    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, n_vocab - 1);
 }
 
 static void save(const lk_session *session, const lk_sampler *sampler) {
@@ -97,11 +78,11 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     assert_int_equal(n_first, n_second);
     assert_memory_equal(first, second, n_first);
     free(first), free(second);
-    struct holder c = open_session(model, text); /* a copy is worth a file */
+    struct holder c = open_holder(model, text); /* a copy is worth a file */
     if (lk_session_copy(c.session, a.session, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
     same_logits(a.session, c.session, text, 0);
     int32_t tok[CTX];
-    random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, n_more);
+    random_tokens(tok, CTX, model, n_more);
     for (int i = 0; i < n_more && lk_session_n_tok(a.session) < CTX; i++) {
         assert_int_equal(lk_session_eval(a.session, tok + i, 1, false, NULL), LK_OK);
         assert_int_equal(lk_session_eval(b.session, tok + i, 1, false, NULL), LK_OK);
@@ -110,7 +91,7 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
         assert_int_equal(lk_session_eval(c.session, tok + i, 1, false, NULL), LK_OK);
         same_logits(a.session, c.session, text, i + 1);
     }
-    close_session(b), close_session(c);
+    close_holder(b), close_holder(c);
 }
 
 static const char *const recipes[] = {"f16", "selective", "kivi-2", "kivi-4", "best-4", "best-3", "best-2", "int8",
@@ -122,12 +103,12 @@ static void test_round_trips(void **state) {
     static const char *const presets[] = {"llama", "gemma3", "qwen2", NULL};
     static const int lengths[] = {0, 1, 3, 31, 32, 33, 64, 255, 257, 300, 512};
     for (int p = 0; presets[p]; p++) {
-        lk_model *model = open_model(presets[p]);
+        lk_model *model = open_preset(presets[p], CTX, 1);
         int32_t tok[CTX];
-        random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, 1);
+        random_tokens(tok, CTX, model, 1);
         for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
             for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
-                struct holder h = open_session(model, recipes[i]);
+                struct holder h = open_holder(model, recipes[i]);
                 if (lengths[n] && n % 2) assert_int_equal(lk_session_sync(h.session, tok, lengths[n], NULL, NULL), LK_OK);
                 for (int at = 0, turn = 0; n % 2 == 0 && at < lengths[n]; turn++) { /* the other way to read: in portions */
                     int portion = turn % 3 == 1 ? 45 : 7;
@@ -136,7 +117,7 @@ static void test_round_trips(void **state) {
                     at += portion;
                 }
                 round_trip(model, h, recipes[i], n % 4 == 3 ? 70 : 2);
-                close_session(h);
+                close_holder(h);
             }
         }
         lk_model_free(model);
@@ -146,23 +127,23 @@ static void test_round_trips(void **state) {
 /* A session that has been cut back is saved and loaded too. */
 static void test_after_truncation(void **state) {
     (void)state;
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", CTX, 1);
     int32_t tok[CTX];
-    random_tokens(tok, CTX, lk_model_get_info(model).n_vocab, 2);
+    random_tokens(tok, CTX, model, 2);
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
-        struct holder h = open_session(model, recipes[i]);
+        struct holder h = open_holder(model, recipes[i]);
         assert_int_equal(lk_session_sync(h.session, tok, 330, NULL, NULL), LK_OK);
         tok[325]++;
         assert_int_equal(lk_session_sync(h.session, tok, 328, NULL, NULL), LK_OK);
         round_trip(model, h, recipes[i], 40);
-        close_session(h);
+        close_holder(h);
     }
     lk_model_free(model);
 }
 
 static void test_sampler_goes_on(void **state) {
     (void)state;
-    lk_model *model = open_model("llama-spm");
+    lk_model *model = open_preset("llama-spm", CTX, 1);
     lk_sampler_opts opts[3] = {lk_sampler_defaults(), lk_sampler_defaults(), lk_sampler_defaults()};
     opts[0].temperature = 1.5f, opts[0].repeat_penalty = 1.3f, opts[0].seed = 7;
     opts[1].temperature = 0;
@@ -170,7 +151,7 @@ static void test_sampler_goes_on(void **state) {
     opts[2].grammar = "root ::= [a-z ]*";
     opts[0].bias = &(lk_logit_bias){7, -100}, opts[0].n_bias = 1, opts[0].ignore_eos = true;
     for (int i = 0; i < 3; i++) {
-        struct holder a = open_session(model, "best-3"), b = open_session(model, "best-3");
+        struct holder a = open_holder(model, "best-3"), b = open_holder(model, "best-3");
         lk_sampler *sampler, *again, *other;
         lk_err err = {0};
         int32_t tok = 5, same, third;
@@ -194,7 +175,7 @@ static void test_sampler_goes_on(void **state) {
             assert_int_equal(lk_session_eval(b.session, &tok, 1, false, NULL), LK_OK);
         }
         lk_sampler_free(sampler), lk_sampler_free(again), lk_sampler_free(other);
-        close_session(a), close_session(b);
+        close_holder(a), close_holder(b);
     }
     lk_model_free(model);
 }
@@ -210,11 +191,11 @@ struct victim {
 };
 
 static struct victim open_victim(void) {
-    struct victim v = {.model = open_model("llama")};
+    struct victim v = {.model = open_preset("llama", CTX, 1)};
     int32_t tok[300];
-    random_tokens(tok, 300, lk_model_get_info(v.model).n_vocab, 3);
-    v.saved = open_session(v.model, "best-3");
-    v.standing = open_session(v.model, "best-3");
+    random_tokens(tok, 300, v.model, 3);
+    v.saved = open_holder(v.model, "best-3");
+    v.standing = open_holder(v.model, "best-3");
     assert_int_equal(lk_session_sync(v.saved.session, tok, 300, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(v.standing.session, tok + 100, 40, NULL, NULL), LK_OK);
     save(v.saved.session, NULL);
@@ -224,8 +205,8 @@ static struct victim open_victim(void) {
 
 static void close_victim(struct victim *v) {
     free(v->file);
-    close_session(v->saved);
-    close_session(v->standing);
+    close_holder(v->saved);
+    close_holder(v->standing);
     lk_model_free(v->model);
 }
 
@@ -234,6 +215,7 @@ static void is_refused(struct victim *v, lk_status status, const char *what) {
     lk_err err = {0};
     float before[MOST_VOCAB];
     size_t n = (size_t)lk_model_get_info(v->model).n_vocab * sizeof(float);
+    assert_true(n <= sizeof before);
     memcpy(before, lk_session_logits(v->standing.session, -1), n);
     lk_status got = lk_session_load(v->standing.session, NULL, path, &err);
     if (got != status || !err.msg[0]) fail_msg("%s: status %d, \"%s\"", what, got, err.msg);
@@ -280,7 +262,7 @@ static void test_lies_do_no_harm(void **state) {
     size_t counts = v.size - header.section[LK_SECTION_ROWS].size - header.section[LK_SECTION_COUNTS].size;
     int n_refused = 0;
     uint8_t *file = malloc(v.size);
-    struct holder h = open_session(v.model, "best-3");
+    struct holder h = open_holder(v.model, "best-3");
     for (int i = 0; i < 3000; i++) {
         static const int64_t values[] = {0, 1, -1, 31, 32, 33, 300, 1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
         memcpy(file, v.file, v.size);
@@ -302,14 +284,14 @@ static void test_lies_do_no_harm(void **state) {
     print_message("%d of 3000 refused\n", n_refused);
     assert_in_range(n_refused, 2000, 3000);
     free(file);
-    close_session(h);
+    close_holder(h);
     close_victim(&v);
 }
 
 static void test_strangers_are_refused(void **state) {
     (void)state;
     struct victim v = open_victim();
-    struct holder other = open_session(v.model, "best-2");
+    struct holder other = open_holder(v.model, "best-2");
     lk_err err = {0};
     assert_int_equal(lk_session_load(other.session, NULL, path, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "another recipe"));
@@ -324,7 +306,7 @@ static void test_strangers_are_refused(void **state) {
     assert_int_equal(lk_session_load(v.standing.session, NULL, "/tmp", &err), LK_E_IO);
     load(v.standing.session, NULL);
     assert_int_equal(lk_session_n_tok(v.standing.session), 300);
-    close_session(other);
+    close_holder(other);
     close_victim(&v);
 }
 
@@ -340,17 +322,17 @@ static void test_near_strangers_are_refused(void **state) {
         {"sink 4(shift): f16; body: none; window 124: f16", "sink 4: f16; body: none; window 124: f16"},
         {"body: none; window 128: f16; absorb performer", "body: none; window 128: f16"},
     };
-    lk_model *model = open_model("llama");
+    lk_model *model = open_preset("llama", CTX, 1);
     int32_t tok[300];
-    random_tokens(tok, 300, lk_model_get_info(model).n_vocab, 9);
+    random_tokens(tok, 300, model, 9);
     for (size_t i = 0; i < 2 * sizeof pairs / sizeof *pairs; i++) {
         lk_err err = {0};
-        struct holder from = open_session(model, pairs[i / 2][i % 2]), to = open_session(model, pairs[i / 2][1 - i % 2]);
+        struct holder from = open_holder(model, pairs[i / 2][i % 2]), to = open_holder(model, pairs[i / 2][1 - i % 2]);
         if (lk_session_sync(from.session, tok, 300, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
         if (lk_session_copy(to.session, from.session, &err) != LK_E_ARG) fail_msg("%s was copied into its like", pairs[i / 2][i % 2]);
         if (lk_session_save(from.session, NULL, path, NULL) == LK_OK) assert_int_not_equal(lk_session_load(to.session, NULL, path, &err), LK_OK);
         assert_int_equal(lk_session_n_tok(to.session), 0);
-        close_session(from), close_session(to);
+        close_holder(from), close_holder(to);
     }
     lk_model_free(model);
 }
@@ -360,7 +342,7 @@ static void test_load_without_memory(void **state) {
     struct victim v = open_victim();
     int n_failed = 0;
     for (int nth = 1;; nth++) {
-        struct holder h = open_session(v.model, "best-3");
+        struct holder h = open_holder(v.model, "best-3");
         lk_err err = {0};
         int32_t tok[2] = {1, 2};
         atomic_store(&h.session->ledger.fail_at, nth);
@@ -373,7 +355,7 @@ static void test_load_without_memory(void **state) {
             assert_int_equal(lk_session_n_tok(h.session), 0);
             assert_int_equal(lk_session_eval(h.session, tok, 2, false, &err), LK_OK);
         }
-        close_session(h);
+        close_holder(h);
         if (!reached) break;
     }
     assert_true(n_failed > 5);
@@ -438,13 +420,13 @@ static void test_killed_saves(void **state) {
         usleep((useconds_t)random_int(&r, 0, 4000 * (1 + i / 40))); /* longer and longer: a save may take long here */
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
-        struct holder h = open_session(v.model, "best-3");
+        struct holder h = open_holder(v.model, "best-3");
         load(h.session, NULL);
         bool first = lk_session_n_tok(h.session) == 40;
         if (!first) assert_int_equal(lk_session_n_tok(h.session), 300);
         same_logits(h.session, first ? v.standing.session : v.saved.session, "a killed save", 0);
         n_each[first]++;
-        close_session(h);
+        close_holder(h);
     }
     print_message("of %d killed processes %d left the one state and %d the other\n", TIMES, n_each[0], n_each[1]);
     assert_true(n_each[0] > 0 && n_each[1] > 0);
@@ -454,10 +436,10 @@ static void test_killed_saves(void **state) {
 }
 
 int main(void) {
-    int fd = mkstemp(model_path);
+    int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    snprintf(path, sizeof path, "%s.session", model_path);
+    unlink(path); /* the first save makes it */
     snprintf(temporary, sizeof temporary, "%s.new", path);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips),         cmocka_unit_test(test_after_truncation),
@@ -468,7 +450,6 @@ int main(void) {
         cmocka_unit_test(test_killed_saves),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(model_path);
     unlink(path);
     unlink(temporary);
     return failed;

@@ -5,7 +5,7 @@
 
 #include "support.h"
 #include "support_http.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include "serve/scheduler.h"
 
@@ -278,14 +278,8 @@ static void recipes_are_tried_at_the_start(void **state) {
         fails_to_start(&opts, "sidecar");
         lk_recipe_free(recipe);
     }
-    char path[256];
-    const char *tmp = getenv("TMPDIR");
-    lk_model_opts model_opts = {.n_threads = 1};
-    snprintf(path, sizeof path, "%.200s/lowkey-client-%d.gguf", tmp ? tmp : "/tmp", (int)getpid());
     opts = options();
-    assert_true(tiny_gguf_write(path, tiny_preset("gpt2")));
-    assert_int_equal(lk_model_open(&opts.model, path, &model_opts, NULL), LK_OK);
-    unlink(path);
+    opts.model = open_preset("gpt2", 0, 1);
     fails_to_start(&opts, "learned positions");
     lk_model_free(opts.model);
 }

@@ -4,7 +4,7 @@
 #include "serve/serve.h"
 
 #include "support_http.h"
-#include "tiny_gguf.h"
+#include "support_model.h"
 
 #include <jansson.h>
 
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -217,17 +216,11 @@ static void the_limit_holds(void **state) {
 
 static int open_model(void **state) {
     (void)state;
-    char path[256];
-    const char *dir = getenv("TMPDIR");
-    lk_model_opts opts = {.n_threads = 1};
-    struct tiny_spec spec = *tiny_preset("qwen2-bpe");
-    spec.n_ctx = CTX;
-    snprintf(path, sizeof path, "%s/lowkey-prefix-%d.gguf", dir ? dir : "/tmp", (int)getpid());
-    bool good = tiny_gguf_write(path, &spec) && lk_model_open(&model, path, &opts, NULL) == LK_OK;
-    unlink(path);
     static const char *const texts[] = {"best-3", "best-2", "f16"};
-    for (int i = 0; good && i < 3; i++) good = lk_recipe_parse(&recipes[i], texts[i], NULL) == LK_OK;
-    return good ? 0 : -1;
+    model = open_preset("qwen2-bpe", CTX, 1);
+    for (int i = 0; i < 3; i++)
+        if (lk_recipe_parse(&recipes[i], texts[i], NULL) != LK_OK) return -1;
+    return 0;
 }
 
 static int close_model(void **state) {

@@ -1,0 +1,54 @@
+#include "support_model.h"
+
+#include "support.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts) {
+    char path[512];
+    const char *folder = getenv("TMPDIR");
+    lk_model *model = NULL;
+    lk_err err = {0};
+    snprintf(path, sizeof path, "%.400s/lowkey-tiny-XXXXXX", folder ? folder : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0) fail_msg("%s: %s", path, strerror(errno));
+    close(fd);
+    bool written = tiny_gguf_write(path, spec);
+    lk_status status = written ? lk_model_open(&model, path, opts, &err) : LK_E_IO;
+    unlink(path);
+    if (status != LK_OK) fail_msg("%s: %s", spec->name, written ? err.msg : "cannot be written");
+    return model;
+}
+
+lk_model *open_preset(const char *preset, int n_ctx, int n_threads) {
+    const struct tiny_spec *found = tiny_preset(preset);
+    if (!found) fail_msg("there is no preset %s", preset);
+    struct tiny_spec spec = *found;
+    lk_model_opts opts = {.n_threads = n_threads};
+    if (spec.n_ctx < n_ctx) spec.n_ctx = n_ctx;
+    return open_tiny(&spec, &opts);
+}
+
+lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe) {
+    lk_err err = {0};
+    lk_session *session = NULL;
+    lk_session_opts opts = {.n_ctx = n_ctx};
+    if (lk_recipe_parse(recipe, text, &err) != LK_OK || lk_session_new(&session, model, *recipe, &opts, &err) != LK_OK)
+        fail_msg("%s: %s", text, err.msg);
+    return session;
+}
+
+void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed) {
+    struct random r = {seed};
+    int n_vocab = lk_model_get_info(model).n_vocab;
+    for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, n_vocab - 1);
+}
