@@ -10,7 +10,9 @@
  * two layers' attention; this time does not count. Rows are noise. Prints, for each of three runs, the time
  * of a token, of a token's row of one KV head, and the packed bytes read per second. */
 #define _DEFAULT_SOURCE /* clock_gettime */
-#include "bench.h"
+#include "attention/attention.h"
+#include "base/ledger.h"
+#include "bench_support.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -19,28 +21,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attn/attn.h"
-#include "base/ledger.h"
-
 enum { MAX_THREADS = 64, RUNS = 3 };
 
 static const double RUN_SECONDS = 0.7;
 
 struct world {
     struct lk_cache *cache;
-    struct lk_attn   attn;
-    int              n_layer, n_thread;
-    const uint64_t  *weights;
-    size_t           n_weight; /* words a layer */
-    _Atomic int      waiting, round;
-    int              n_token;
-    double           seconds; /* of attention, on the first thread */
+    struct lk_attn attn;
+    int n_layer, n_thread;
+    const uint64_t *weights;
+    size_t n_weight; /* words a layer */
+    _Atomic int waiting, round;
+    int n_token;
+    double seconds; /* of attention, on the first thread */
 };
 
 struct job {
     struct world *world;
-    int           ith;
-    uint64_t      sum;
+    int ith;
+    uint64_t sum;
 };
 
 static void rest(void) {
@@ -71,8 +70,8 @@ static void *decode(void *arg) {
             const uint64_t *at = w->weights + layer * w->n_weight + job->ith * share;
             for (size_t i = 0; i < share; i++) job->sum += at[i];
             struct lk_attn attn = w->attn;
-            attn.k = &w->cache->stream[layer][LK_K];
-            attn.v = &w->cache->stream[layer][LK_V];
+            attn.k = &w->cache->kv[layer][LK_K];
+            attn.v = &w->cache->kv[layer][LK_V];
             meet(w);
             double start = bench_now();
             lk_attn_items(&attn, job->ith, w->n_thread);
@@ -99,14 +98,17 @@ static int fail(const char *what) {
 }
 
 /* Rows of noise for [at, end) of one layer, in steps of one tile. rows, q: of a tile. */
-static bool fill_layer(struct world *w, int layer, int64_t at, int64_t end, float *rows, const float *q, unsigned *seed, lk_err *err) {
+static bool fill_layer(struct world *w, int layer, int64_t at, int64_t end, float *rows,
+                       const float *q, unsigned *seed, lk_err *err) {
     const struct lk_cache_shape *shape = &w->cache->shape;
     bool ok = lk_cache_prepare(w->cache, layer, layer + 1, end - at, LK_TILE, err) == LK_OK;
     for (; ok && at < end; at += LK_TILE) {
-        for (int i = 0; i < LK_TILE * shape->n_head_kv * shape->d_head; i++) rows[i] = (float)noise(seed);
+        for (int i = 0; i < LK_TILE * shape->n_head_kv * shape->d_head; i++)
+            rows[i] = (float)noise(seed);
         lk_cache_observe(w->cache, layer, q, LK_TILE, w->attn.n_head);
         for (int side = 0; ok && side < 2; side++)
-            ok = lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) == LK_OK && lk_cache_settle(w->cache, layer, side, err) == LK_OK;
+            ok = lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) == LK_OK &&
+                 lk_cache_age(w->cache, layer, side, err) == LK_OK;
     }
     return ok;
 }
@@ -114,7 +116,8 @@ static bool fill_layer(struct world *w, int layer, int64_t at, int64_t end, floa
 /* `depth` rows in every layer, in portions, both in whole tiles. */
 static bool fill(struct world *w, int64_t depth, int64_t portion, lk_err *err) {
     const struct lk_cache_shape *shape = &w->cache->shape;
-    size_t n = (size_t)LK_TILE * shape->n_head_kv * shape->d_head, n_q = (size_t)LK_TILE * w->attn.n_head * shape->d_head;
+    size_t n = (size_t)LK_TILE * shape->n_head_kv * shape->d_head,
+           n_q = (size_t)LK_TILE * w->attn.n_head * shape->d_head;
     float *rows = malloc(n * sizeof *rows), *q = malloc(n_q * sizeof *q);
     unsigned seed = 1;
     bool ok = rows && q;
@@ -123,7 +126,8 @@ static bool fill(struct world *w, int64_t depth, int64_t portion, lk_err *err) {
     portion = (portion + LK_TILE - 1) / LK_TILE * LK_TILE;
     for (int64_t at = 0; ok && at < depth; at += portion)
         for (int layer = 0; ok && layer < shape->n_layer; layer++)
-            ok = fill_layer(w, layer, at, at + portion < depth ? at + portion : depth, rows, q, &seed, err);
+            ok = fill_layer(w, layer, at, at + portion < depth ? at + portion : depth, rows, q,
+                            &seed, err);
     free(rows);
     free(q);
     return ok;
@@ -149,23 +153,36 @@ int main(int argc, char **argv) {
     int number[] = {8192, 2, 30, 9, 3, 64, 85, 0};
     for (int i = 2; i < argc && i < 10; i++) number[i - 2] = atoi(argv[i]);
     if (number[7] == 0) number[7] = number[0];
-    int depth = number[0], n_layer = number[2], n_head = number[3], n_head_kv = number[4], d = number[5];
+    int depth = number[0], n_layer = number[2], n_head = number[3], n_head_kv = number[4],
+        d = number[5];
     struct lk_ledger ledger = {0};
     lk_err err = {0};
     lk_recipe *recipe;
     struct world w = {.n_layer = n_layer, .n_thread = number[1]};
-    if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv || depth < 1 || number[7] < 1) return fail("a number is out of range");
+    if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv ||
+        depth < 1 || number[7] < 1)
+        return fail("a number is out of range");
     if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
     struct lk_cache_shape shape = {.n_layer = n_layer, .n_head_kv = n_head_kv, .d_head = d};
     if (lk_cache_new(&w.cache, recipe, &shape, &ledger, &err) != LK_OK) return fail(err.msg);
-    w.attn = (struct lk_attn){.kern = lk_kern_choose(NULL), .n_head = n_head, .n_head_kv = n_head_kv, .d_head = d, .n_tok = 1, .n_thread = w.n_thread, .scale = 0.125f};
-    w.cache->kern = w.attn.kern;
+    w.attn = (struct lk_attn){.kernels = lk_kernels_choose(NULL),
+                              .n_head = n_head,
+                              .n_head_kv = n_head_kv,
+                              .d_head = d,
+                              .n_tok = 1,
+                              .n_thread = w.n_thread,
+                              .scale = 0.125f};
+    w.cache->kernels = w.attn.kernels;
     if (!fill(&w, depth, number[7], &err)) return fail(err.msg);
     w.n_weight = ((size_t)number[6] << 20) / sizeof(uint64_t) / n_layer;
     uint64_t *weights = malloc((w.n_weight * n_layer + 1) * sizeof(uint64_t));
-    float *q = malloc((size_t)n_head * d * sizeof *q), *out = malloc((size_t)n_head * d * sizeof *out);
-    w.attn.partial = aligned_alloc(64, (lk_attn_partial_floats(n_head, n_head_kv, d, 1, w.n_thread) * sizeof(float) + 63) / 64 * 64);
-    w.attn.scratch = aligned_alloc(64, (lk_attn_scratch_floats(d) * w.n_thread * sizeof(float) + 63) / 64 * 64);
+    float *q = malloc((size_t)n_head * d * sizeof *q),
+          *out = malloc((size_t)n_head * d * sizeof *out);
+    w.attn.partial = aligned_alloc(
+        64, (lk_attn_partial_floats(n_head, n_head_kv, d, 1, w.n_thread) * sizeof(float) + 63) /
+                64 * 64);
+    w.attn.scratch =
+        aligned_alloc(64, (lk_attn_scratch_floats(d) * w.n_thread * sizeof(float) + 63) / 64 * 64);
     if (!weights || !q || !out || !w.attn.partial || !w.attn.scratch) return fail("no memory");
     memset(weights, 1, w.n_weight * n_layer * sizeof(uint64_t));
     unsigned seed = 7;
@@ -175,7 +192,8 @@ int main(int argc, char **argv) {
     w.weights = weights;
     struct lk_cache_bytes bytes = lk_cache_count(w.cache);
     double total = (double)(bytes.code + bytes.scale + bytes.exact);
-    printf("%s at %d: %.1f MB, %d threads, %s kernels\n", text, depth, total * 1e-6, w.n_thread, w.attn.kern->name);
+    printf("%s at %d: %.1f MB, %d threads, %s kernels\n", text, depth, total * 1e-6, w.n_thread,
+           w.attn.kernels->name);
     uint64_t sum = 0;
     w.n_token = 4;
     if (!run_tokens(&w, &sum)) return fail("no thread");
@@ -183,7 +201,8 @@ int main(int argc, char **argv) {
     for (int run = 0; run < RUNS; run++) {
         if (!run_tokens(&w, &sum)) return fail("no thread");
         double token = w.seconds / w.n_token;
-        printf("%8.3f ms a token %8.2f ns a row and KV head %8.1f GB/s\n", 1e3 * token, 1e9 * token / ((double)depth * n_layer * n_head_kv), total / token * 1e-9);
+        printf("%8.3f ms a token %8.2f ns a row and KV head %8.1f GB/s\n", 1e3 * token,
+               1e9 * token / ((double)depth * n_layer * n_head_kv), total / token * 1e-9);
     }
     lk_cache_free(w.cache);
     lk_recipe_free(recipe);

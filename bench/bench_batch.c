@@ -11,7 +11,7 @@
  *   cache MiB  of all sessions, from their ledgers
  *
  * The depth's rows are those of 256 random tokens, over and over: their cost is that of a text's. */
-#include "bench.h"
+#include "bench_support.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -21,13 +21,13 @@
 enum { MOST = 64, SOURCE = 256, MOST_STEPS = 4096 };
 
 struct setup {
-    lk_model   *model;
-    lk_recipe  *recipe;
+    lk_model *model;
+    lk_recipe *recipe;
     lk_session *session[MOST];
-    lk_batch   *batch;
-    size_t      depth;
-    int         steps;
-    double      single; /* tokens per second and session of the first measurement */
+    lk_batch *batch;
+    size_t depth;
+    int steps;
+    double single; /* tokens per second and session of the first measurement */
 };
 
 /* A session of `depth` tokens. */
@@ -42,8 +42,10 @@ static lk_session *open_deep(const struct setup *s) {
     bench_check(lk_session_new(&source, s->model, f16, &opts, &err), &err);
     bench_check(lk_session_sync(source, tok, SOURCE, NULL, &err), &err);
     bench_check(lk_session_new(&deep, s->model, s->recipe, &opts, &err), &err);
-    bench_check(lk_session_sync(deep, tok, s->depth < SOURCE ? s->depth : SOURCE, NULL, &err), &err);
-    if (s->depth > SOURCE) bench_check(lk_session_repeat(deep, source, s->depth - SOURCE, &err), &err);
+    bench_check(lk_session_sync(deep, tok, s->depth < SOURCE ? s->depth : SOURCE, NULL, &err),
+                &err);
+    if (s->depth > SOURCE)
+        bench_check(lk_session_repeat(deep, source, s->depth - SOURCE, &err), &err);
     lk_session_free(source);
     lk_recipe_free(f16);
     return deep;
@@ -79,36 +81,46 @@ static void measure(struct setup *s, int n) {
     int32_t tok = 1;
     double cache = 0;
     for (int step = -1; step < s->steps; step++) { /* the first is not timed */
-        for (int i = 0; i < n; i++) item[i] = (lk_batch_item){.session = s->session[i], .tok = &tok, .n_tok = 1};
+        for (int i = 0; i < n; i++)
+            item[i] = (lk_batch_item){.session = s->session[i], .tok = &tok, .n_tok = 1};
         double began = bench_now();
         bench_check(lk_batch_eval(s->batch, item, n, &err), &err);
         if (step >= 0) seconds[step] = bench_now() - began;
         for (int i = 0; i < n; i++) bench_check(item[i].err.code, &item[i].err);
         tok = (tok * 7 + 1) % 1000;
     }
-    for (int i = 0; i < n; i++) cache += (double)lk_session_get_stats(s->session[i]).cache_bytes / (1 << 20);
+    for (int i = 0; i < n; i++)
+        cache += (double)lk_session_get_stats(s->session[i]).cache_bytes / (1 << 20);
     qsort(seconds, s->steps, sizeof *seconds, bench_by_size);
     double pass = seconds[s->steps / 2];
     if (s->single == 0) s->single = 1 / pass;
-    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass, 1e3 * median_build(s, n), cache);
+    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass,
+           1e3 * median_build(s, n), cache);
     fflush(stdout);
 }
 
 int main(int argc, char **argv) {
     lk_err err = {0};
-    if (argc < 2) return fprintf(stderr, "usage: bench_batch MODEL [recipe [depth [steps [n...]]]]\n"), 2;
-    struct setup s = {.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096, .steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32};
-    if (s.depth < 1 || s.steps < 1 || s.steps > MOST_STEPS / 16) return fprintf(stderr, "bench_batch: depth at least 1, steps 1 to %d\n", MOST_STEPS / 16), 2;
+    if (argc < 2)
+        return fprintf(stderr, "usage: bench_batch MODEL [recipe [depth [steps [n...]]]]\n"), 2;
+    struct setup s = {.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096,
+                      .steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32};
+    if (s.depth < 1 || s.steps < 1 || s.steps > MOST_STEPS / 16)
+        return fprintf(stderr, "bench_batch: depth at least 1, steps 1 to %d\n", MOST_STEPS / 16),
+               2;
     int n[16] = {1, 4, 16}, n_n = 3;
     for (int i = 5; i < argc && i < 21; i++, n_n = i - 5) n[i - 5] = (int)strtol(argv[i], NULL, 10);
     bench_check(lk_model_open(&s.model, argv[1], NULL, &err), &err);
     bench_check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
     bench_check(lk_batch_new(&s.batch, s.model, &err), &err);
-    printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  cache MiB\n", lk_recipe_text(s.recipe), s.depth,
-           lk_model_get_info(s.model).n_threads, lk_model_get_info(s.model).kernels);
+    printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  "
+           "cache MiB\n",
+           lk_recipe_text(s.recipe), s.depth, lk_model_get_info(s.model).n_threads,
+           lk_model_get_info(s.model).kernels);
     s.session[0] = open_deep(&s);
     for (int i = 0; i < n_n; i++) {
-        if (n[i] < 1 || n[i] > MOST) return fprintf(stderr, "bench_batch: 1 to %d sessions\n", MOST), 2;
+        if (n[i] < 1 || n[i] > MOST)
+            return fprintf(stderr, "bench_batch: 1 to %d sessions\n", MOST), 2;
         for (int k = 1; k < n[i]; k++) {
             if (!s.session[k]) s.session[k] = open_copy(&s);
         }

@@ -7,17 +7,17 @@
  * all heads. Prints a table's row: layers; CPU seconds of reading and of fitting; the process's peak; what it was when
  * the model was open; twice a layer in f32 and the statistics; all in MiB. A process for each model: peaks do not fall. */
 #define _DEFAULT_SOURCE /* clock_gettime, getrusage */
+#include "bench_support.h"
+#include "lowkey.h"
+#include "lowrank/compress.h"
+#include "support.h"
+#include "tiny_gguf.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "bench.h"
-#include "lowkey.h"
-#include "lowrank/compress.h"
-#include "support.h"
-#include "tiny_gguf.h"
 
 static double now(void) {
     struct timespec t;
@@ -33,7 +33,8 @@ static double peak(void) {
     return 1024.0 * (double)use.ru_maxrss;
 }
 
-static lk_status compress(lk_model *model, int n_ctx, const int32_t *tok, size_t n_tok, double seconds[2], lk_err *err) {
+static lk_status compress(lk_model *model, int n_ctx, const int32_t *tok, size_t n_tok,
+                          double seconds[2], lk_err *err) {
     struct lk_compress *c = NULL;
     struct lk_compress_opts opts = {.method = LK_PALU, .group = -1, .n_ctx = n_ctx};
     double begun = now();
@@ -48,19 +49,34 @@ static lk_status compress(lk_model *model, int n_ctx, const int32_t *tok, size_t
 
 static void print_row(const lk_model *model, const double seconds[2], double open) {
     lk_model_info info = lk_model_get_info(model);
-    double embedding = ((double)info.n_vocab + 1) * info.n_embd, layer = ((double)info.n_param - embedding) / info.n_layer * sizeof(float);
-    double rows = (double)info.n_head_kv * info.d_head, statistics = 8.0 * info.n_layer * (3 * rows * (rows + 1) + rows * (info.d_head + 1));
-    printf("| %d | %.1f | %.2f | %.0f | %.0f | %.0f |\n", info.n_layer, seconds[0], seconds[1], mib(peak()), mib(open), mib(2 * layer + statistics));
+    double embedding = ((double)info.n_vocab + 1) * info.n_embd,
+           layer = ((double)info.n_param - embedding) / info.n_layer * sizeof(float);
+    double rows = (double)info.n_head_kv * info.d_head,
+           statistics = 8.0 * info.n_layer * (3 * rows * (rows + 1) + rows * (info.d_head + 1));
+    printf("| %d | %.1f | %.2f | %.0f | %.0f | %.0f |\n", info.n_layer, seconds[0], seconds[1],
+           mib(peak()), mib(open), mib(2 * layer + statistics));
 }
 
 int main(int argc, char **argv) {
-    int layers = argc > 1 ? atoi(argv[1]) : 0, n_tok = argc > 2 ? atoi(argv[2]) : 4096, n_ctx = argc > 3 ? atoi(argv[3]) : 2048;
-    if (layers < 1 || layers > 1000 || n_tok < 768 || n_tok > 1 << 24 || n_ctx < 2 || n_ctx > 2048) {
-        fprintf(stderr, "usage: bench_compress LAYERS [tokens, at least 768 [window, at most 2048]]\n");
+    int layers = argc > 1 ? atoi(argv[1]) : 0, n_tok = argc > 2 ? atoi(argv[2]) : 4096,
+        n_ctx = argc > 3 ? atoi(argv[3]) : 2048;
+    if (layers < 1 || layers > 1000 || n_tok < 768 || n_tok > 1 << 24 || n_ctx < 2 ||
+        n_ctx > 2048) {
+        fprintf(stderr,
+                "usage: bench_compress LAYERS [tokens, at least 768 [window, at most 2048]]\n");
         return 1;
     }
-    struct tiny_spec spec = {.name = "bench", .arch = "llama", .n_layer = layers, .n_head = 9, .n_head_kv = 3, .d_head = 64, .n_ff = 1536,
-                             .n_vocab = 320, .n_ctx = 2048, .type = GGML_TYPE_Q4_1, .seed = 1};
+    struct tiny_spec spec = {.name = "bench",
+                             .arch = "llama",
+                             .n_layer = layers,
+                             .n_head = 9,
+                             .n_head_kv = 3,
+                             .d_head = 64,
+                             .n_ff = 1536,
+                             .n_vocab = 320,
+                             .n_ctx = 2048,
+                             .type = GGML_TYPE_Q4_1,
+                             .seed = 1};
     char path[BENCH_PATH];
     bench_temporary(path);
     lk_model *model = NULL;
@@ -74,8 +90,11 @@ int main(int argc, char **argv) {
     ok = ok && lk_model_open(&model, path, &opts, &err) == LK_OK;
     double open = peak();
     ok = ok && compress(model, n_ctx, tok, (size_t)n_tok, seconds, &err) == LK_OK;
-    if (ok) print_row(model, seconds, open);
-    else fprintf(stderr, "bench_compress: %s\n", err.msg[0] ? err.msg : "the model could not be written");
+    if (ok)
+        print_row(model, seconds, open);
+    else
+        fprintf(stderr, "bench_compress: %s\n",
+                err.msg[0] ? err.msg : "the model could not be written");
     lk_model_free(model);
     free(tok);
     remove(path);

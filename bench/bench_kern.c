@@ -15,6 +15,9 @@
  *
  * K+V is one token's score and weighted sum, one after the other. The presets' levels follow. */
 #define _DEFAULT_SOURCE /* clock_gettime, barriers, madvise */
+#include "kernels/kernels.h"
+#include "recipe/recipe.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,31 +26,28 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "cache/recipe.h"
-#include "kern/kern.h"
-
 enum { MAX_THREADS = 64, DISTINCT = 64, ROUNDS = 5, CHUNK = 256 };
 
 struct job {
-    const struct lk_kern  *kern;
+    const struct lk_kernels *kernels;
     const struct lk_codec *codec;
-    enum lk_side           side;
-    int                    d_head, n_q, rows;
-    size_t                 bytes, n_block; /* of a block; blocks to read */
-    const char            *mem;
-    void                 **block; /* [n_block] of a kernel's memory */
+    enum lk_side side;
+    int d_head, n_q, rows;
+    size_t bytes, n_block; /* of a block; blocks to read */
+    const char *mem;
+    void **block; /* [n_block] of a kernel's memory */
     void (*work)(struct job *job);
-    pthread_barrier_t     *start;
-    double                 seconds, sum; /* sum keeps the work from being optimised away */
+    pthread_barrier_t *start;
+    double seconds, sum; /* sum keeps the work from being optimised away */
 };
 
 /* What is the same for a whole run. */
 struct setup {
-    const struct lk_kern *kern;
-    int                   n_thread, d_head, n_q;
-    size_t                bytes;
-    char                 *mem;
-    double                read; /* GB/s of a plain read */
+    const struct lk_kernels *kernels;
+    int n_thread, d_head, n_q;
+    size_t bytes;
+    char *mem;
+    double read; /* GB/s of a plain read */
 };
 
 /* One side of a codec. */
@@ -100,8 +100,12 @@ static inline __attribute__((always_inline)) double add_up(const char *mem, size
 
 static double add_plain(const char *mem, size_t bytes) { return add_up(mem, bytes); }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static double add_avx2(const char *mem, size_t bytes) { return add_up(mem, bytes); }
-__attribute__((target("avx512f"))) static double add_avx512(const char *mem, size_t bytes) { return add_up(mem, bytes); }
+__attribute__((target("avx2"))) static double add_avx2(const char *mem, size_t bytes) {
+    return add_up(mem, bytes);
+}
+__attribute__((target("avx512f"))) static double add_avx512(const char *mem, size_t bytes) {
+    return add_up(mem, bytes);
+}
 #endif
 
 static void read_memory(struct job *job) {
@@ -113,11 +117,12 @@ static void read_memory(struct job *job) {
     job->sum += add(job->mem, job->bytes * job->n_block);
 }
 
-/* ---- the kernels --------------------------------------------------------------------------------------- */
+/* ---- the kernels ---- */
 
 static void run_kernel(struct job *job) {
     int d = job->d_head, n_q = job->n_q;
-    float *q = malloc(sizeof(float) * n_q * d), *s = malloc(sizeof(float) * n_q * CHUNK), *acc = calloc(n_q * d, sizeof(float));
+    float *q = malloc(sizeof(float) * n_q * d), *s = malloc(sizeof(float) * n_q * CHUNK),
+          *acc = calloc(n_q * d, sizeof(float));
     void *form = aligned_alloc(64, (lk_queries_bytes(n_q, d) + 63) / 64 * 64);
     if (!q || !s || !acc || !form) abort();
     unsigned state = 1;
@@ -125,19 +130,25 @@ static void run_kernel(struct job *job) {
     for (int i = 0; i < n_q * CHUNK; i++) s[i] = fabsf(noise(&state)) / 4;
     struct lk_queries queries;
     lk_queries_prepare(&queries, q, n_q, d, form);
-    struct lk_kern_state before;
+    struct lk_kernels_state before;
     int n_each = CHUNK / job->rows > 1 ? CHUNK / job->rows : 1;
-    lk_kern_enter(job->kern, &before);
+    lk_kernels_enter(job->kernels, &before);
     for (size_t b = 0; b < job->n_block; b += n_each) {
         int n_block = job->n_block - b < (size_t)n_each ? (int)(job->n_block - b) : n_each;
-        struct lk_rows rows = {.codec = job->codec, .block = job->block + b, .d_head = d, .block_rows = job->rows, .n = n_block * job->rows};
+        struct lk_rows rows = {.codec = job->codec,
+                               .block = job->block + b,
+                               .d_head = d,
+                               .block_rows = job->rows,
+                               .n = n_block * job->rows};
         rows.later = rows.block + n_block;
         rows.later_pieces = 1;
         rows.n_later = b + 2 * n_each <= job->n_block ? n_each : 0;
-        if (job->side == LK_K) job->kern->score(&rows, &queries, s, CHUNK);
-        else job->kern->accumulate(&rows, s, CHUNK, n_q, acc);
+        if (job->side == LK_K)
+            job->kernels->score(&rows, &queries, s, CHUNK);
+        else
+            job->kernels->accumulate(&rows, s, CHUNK, n_q, acc);
     }
-    lk_kern_leave(job->kern, &before);
+    lk_kernels_leave(job->kernels, &before);
     job->sum += s[0] + acc[0];
     free(q), free(s), free(acc), free(form);
 }
@@ -190,7 +201,8 @@ static double fill(struct job *job, char *mem) {
     for (size_t b = 0; b < distinct; b++) {
         for (size_t i = 0; i < n_float; i++) x[i] = noise(&state);
         double start = now();
-        job->kern->encode(job->codec, job->side, job->d_head, job->rows, NULL, mem + b * job->bytes, 0, job->rows, x, job->d_head);
+        job->kernels->encode(job->codec, job->side, job->d_head, job->rows, NULL,
+                             mem + b * job->bytes, 0, job->rows, x, job->d_head);
         spent += now() - start;
     }
     for (size_t b = distinct; b < job->n_block; b++)
@@ -222,8 +234,14 @@ static double huge_bandwidth(const struct setup *s) {
 }
 
 /* False where the codec cannot hold such heads. */
-static bool measure(const struct setup *s, const struct lk_codec *codec, enum lk_side side, struct figures *out) {
-    struct job job = {.kern = s->kern, .codec = codec, .side = side, .d_head = s->d_head, .n_q = s->n_q, .mem = s->mem};
+static bool measure(const struct setup *s, const struct lk_codec *codec, enum lk_side side,
+                    struct figures *out) {
+    struct job job = {.kernels = s->kernels,
+                      .codec = codec,
+                      .side = side,
+                      .d_head = s->d_head,
+                      .n_q = s->n_q,
+                      .mem = s->mem};
     if (lk_codec_refuses(codec, side, s->d_head)) return false;
     job.rows = lk_codec_block_rows(codec, side);
     job.bytes = lk_codec_head_bytes(codec, side, s->d_head, job.rows);
@@ -242,21 +260,27 @@ static bool measure(const struct setup *s, const struct lk_codec *codec, enum lk
     return true;
 }
 
-static void print_line(const struct setup *s, const char *name, const char *side, const struct figures *f) {
-    printf("%-26s %-4s %6.2f %9.2f %9.1f %8.1f %7.0f %%", name, side, f->bits, f->ns, f->gmacs, f->gbs, 100 * f->gbs / s->read);
+static void print_line(const struct setup *s, const char *name, const char *side,
+                       const struct figures *f) {
+    printf("%-26s %-4s %6.2f %9.2f %9.1f %8.1f %7.0f %%", name, side, f->bits, f->ns, f->gmacs,
+           f->gbs, 100 * f->gbs / s->read);
     if (f->encode > 0) printf(" %8.0f", f->encode);
     printf("\n");
 }
 
 /* Lines for K, V and both, or for both alone. */
-static void bench_pair(const struct setup *s, const char *name, const struct lk_codec *k, const struct lk_codec *v, bool sides) {
+static void bench_pair(const struct setup *s, const char *name, const struct lk_codec *k,
+                       const struct lk_codec *v, bool sides) {
     struct figures f[2];
     if (!measure(s, k, LK_K, &f[0]) || !measure(s, v, LK_V, &f[1])) {
         printf("%-26s does not suit heads of %d channels\n", name, s->d_head);
         return;
     }
     double bytes = f[0].bytes_per_row + f[1].bytes_per_row, ns = f[0].ns + f[1].ns;
-    struct figures both = {.bits = (f[0].bits + f[1].bits) / 2, .ns = ns, .gmacs = 2.0 * s->d_head * s->n_q / ns, .gbs = bytes / ns};
+    struct figures both = {.bits = (f[0].bits + f[1].bits) / 2,
+                           .ns = ns,
+                           .gmacs = 2.0 * s->d_head * s->n_q / ns,
+                           .gbs = bytes / ns};
     if (sides) {
         print_line(s, name, "K", &f[0]);
         print_line(s, "", "V", &f[1]);
@@ -309,22 +333,28 @@ static void bench_presets(const struct setup *s) {
 
 static void bench_table(struct setup *s) {
     s->read = read_bandwidth(s, s->mem);
-    printf("%s, %d thread(s), d_head %d, %d queries, %zu MB; a plain read reaches %.1f GB/s (with huge pages %.1f)\n", s->kern->name,
-           s->n_thread, s->d_head, s->n_q, s->bytes >> 20, s->read, huge_bandwidth(s));
-    printf("%-26s %-4s %6s %9s %9s %8s %9s %8s\n", "codec", "side", "bits", "ns/token", "Gmac/s", "GB/s", "of read", "encode");
+    printf("%s, %d thread(s), d_head %d, %d queries, %zu MB; a plain read reaches %.1f GB/s (with "
+           "huge pages %.1f)\n",
+           s->kernels->name, s->n_thread, s->d_head, s->n_q, s->bytes >> 20, s->read,
+           huge_bandwidth(s));
+    printf("%-26s %-4s %6s %9s %9s %8s %9s %8s\n", "codec", "side", "bits", "ns/token", "Gmac/s",
+           "GB/s", "of read", "encode");
     bench_codecs(s);
     bench_presets(s);
     printf("a plain read now reaches %.1f GB/s\n\n", read_bandwidth(s, s->mem));
 }
 
 int main(int argc, char **argv) {
-    static const char *const tables[] = {"amx", "avx512vbmi", "avx512", "avxvnni", "avx2", "neon", "reference"};
-    struct setup s = {.n_thread = argc > 1 ? atoi(argv[1]) : 1, .d_head = argc > 2 ? atoi(argv[2]) : 64, .n_q = argc > 3 ? atoi(argv[3]) : 3,
+    static const char *const tables[] = {"amx",  "avx512vbmi", "avx512",   "avxvnni",
+                                         "avx2", "neon",       "reference"};
+    struct setup s = {.n_thread = argc > 1 ? atoi(argv[1]) : 1,
+                      .d_head = argc > 2 ? atoi(argv[2]) : 64,
+                      .n_q = argc > 3 ? atoi(argv[3]) : 3,
                       .bytes = (size_t)(argc > 4 ? atoi(argv[4]) : 800) << 20};
     bool all = argc > 5 && strcmp(argv[5], "all") == 0;
-    s.kern = lk_kern_choose(argc > 5 && !all ? argv[5] : NULL);
-    if (s.n_thread < 1 || s.n_thread > MAX_THREADS || s.d_head < 8 || s.d_head % 8 || s.d_head > LK_MAX_D_HEAD || s.n_q < 1 ||
-        s.bytes == 0 || !s.kern) {
+    s.kernels = lk_kernels_choose(argc > 5 && !all ? argv[5] : NULL);
+    if (s.n_thread < 1 || s.n_thread > MAX_THREADS || s.d_head < 8 || s.d_head % 8 ||
+        s.d_head > LK_MAX_D_HEAD || s.n_q < 1 || s.bytes == 0 || !s.kernels) {
         fprintf(stderr, "usage: bench_kern [threads [d_head [queries [megabytes [table]]]]]\n");
         return 2;
     }
@@ -332,8 +362,8 @@ int main(int argc, char **argv) {
     if (!s.mem) return 1;
     memset(s.mem, 1, s.bytes);
     for (size_t i = 0; all && i < sizeof tables / sizeof tables[0]; i++) {
-        s.kern = lk_kern_choose(tables[i]);
-        if (s.kern) bench_table(&s);
+        s.kernels = lk_kernels_choose(tables[i]);
+        if (s.kernels) bench_table(&s);
     }
     if (!all) bench_table(&s);
     free(s.mem);

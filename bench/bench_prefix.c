@@ -7,7 +7,7 @@
  * 50 more tokens: the time until there are logits when all is read at once, and when a session that stands after
  * the beginning is copied and reads the rest. What that changes: both predict the text's next 256 tokens, and so
  * does a full cache that read all at once; KL from the full cache's distributions, and between the two. */
-#include "bench.h"
+#include "bench_support.h"
 #include "lowkey.h"
 
 #include <math.h>
@@ -66,9 +66,12 @@ static void answers(const lk_recipe *recipe, const int32_t *tok, size_t n_tok) {
         bench_check(lk_batch_eval(batch, item, ANSWERS, &err), &err);
     }
     for (int i = 0; i < ANSWERS; i++) alone += lk_session_get_stats(session[i]).cache_bytes;
-    printf("%s, %d sessions after %zu tokens: one holds %.2f MiB, all %.2f (alone %.2f); %d tokens later all %.2f (alone %.2f)\n", lk_recipe_text(recipe),
-           ANSWERS, n_tok, mib(one), mib(begun), ANSWERS * mib(one), ANSWER, mib(all_bytes(session, ANSWERS)), mib(alone));
-    printf("a copy takes %.3f ms (median of %d, slowest %.3f)\n", 1e3 * took[(ANSWERS - 1) / 2], ANSWERS - 1, 1e3 * took[ANSWERS - 2]);
+    printf("%s, %d sessions after %zu tokens: one holds %.2f MiB, all %.2f (alone %.2f); %d tokens "
+           "later all %.2f (alone %.2f)\n",
+           lk_recipe_text(recipe), ANSWERS, n_tok, mib(one), mib(begun), ANSWERS * mib(one), ANSWER,
+           mib(all_bytes(session, ANSWERS)), mib(alone));
+    printf("a copy takes %.3f ms (median of %d, slowest %.3f)\n", 1e3 * took[(ANSWERS - 1) / 2],
+           ANSWERS - 1, 1e3 * took[ANSWERS - 2]);
     for (int i = 0; i < ANSWERS; i++) lk_session_free(session[i]);
     lk_batch_free(batch);
 }
@@ -80,7 +83,8 @@ static double divergence(const float *a, const float *b) {
         if (a[i] > most[0]) most[0] = a[i];
         if (b[i] > most[1]) most[1] = b[i];
     }
-    for (int32_t i = 0; i < n_vocab; i++) sum[0] += exp(a[i] - most[0]), sum[1] += exp(b[i] - most[1]);
+    for (int32_t i = 0; i < n_vocab; i++)
+        sum[0] += exp(a[i] - most[0]), sum[1] += exp(b[i] - most[1]);
     for (int32_t i = 0; i < n_vocab; i++) {
         double p = a[i] - most[0] - log(sum[0]), q = b[i] - most[1] - log(sum[1]);
         kl += exp(p) * (p - q);
@@ -88,10 +92,11 @@ static double divergence(const float *a, const float *b) {
     return kl;
 }
 
-static void beginning(const lk_recipe *recipe, const lk_recipe *full, const int32_t *tok, size_t n_begin) {
+static void beginning(const lk_recipe *recipe, const lk_recipe *full, const int32_t *tok,
+                      size_t n_begin) {
     size_t n = n_begin + REST;
-    lk_session *kept = open_session(recipe, n + SCORED), *whole = open_session(recipe, n + SCORED), *parts = open_session(recipe, n + SCORED),
-               *exact = open_session(full, n + SCORED);
+    lk_session *kept = open_session(recipe, n + SCORED), *whole = open_session(recipe, n + SCORED),
+               *parts = open_session(recipe, n + SCORED), *exact = open_session(full, n + SCORED);
     lk_err err = {0};
     double took[COPIES], began = bench_now(), kl[3] = {0};
     bench_check(lk_session_sync(whole, tok, n, NULL, &err), &err);
@@ -106,28 +111,37 @@ static void beginning(const lk_recipe *recipe, const lk_recipe *full, const int3
     }
     qsort(took, COPIES, sizeof *took, bench_by_size);
     for (int i = 0; i < SCORED; i++) {
-        const float *e = lk_session_logits(exact, -1), *w = lk_session_logits(whole, -1), *p = lk_session_logits(parts, -1);
-        kl[0] += divergence(e, w) / SCORED, kl[1] += divergence(e, p) / SCORED, kl[2] += divergence(w, p) / SCORED;
+        const float *e = lk_session_logits(exact, -1), *w = lk_session_logits(whole, -1),
+                    *p = lk_session_logits(parts, -1);
+        kl[0] += divergence(e, w) / SCORED, kl[1] += divergence(e, p) / SCORED,
+            kl[2] += divergence(w, p) / SCORED;
         lk_session *all[] = {exact, whole, parts};
-        for (int k = 0; k < 3; k++) bench_check(lk_session_eval(all[k], tok + n + i, 1, false, &err), &err);
+        for (int k = 0; k < 3; k++)
+            bench_check(lk_session_eval(all[k], tok + n + i, 1, false, &err), &err);
     }
-    printf("%zu + %d tokens: read at once in %.2f s, the rest after a copy in %.3f s (median of %d), %.0f times as fast\n", n_begin, REST, at_once,
-           took[COPIES / 2], COPIES, at_once / took[COPIES / 2]);
-    printf("KL from a full cache over %d tokens: read at once %.5f, in two parts %.5f; of one from the other %.5f\n", SCORED, kl[0], kl[1], kl[2]);
+    printf("%zu + %d tokens: read at once in %.2f s, the rest after a copy in %.3f s (median of "
+           "%d), %.0f times as fast\n",
+           n_begin, REST, at_once, took[COPIES / 2], COPIES, at_once / took[COPIES / 2]);
+    printf("KL from a full cache over %d tokens: read at once %.5f, in two parts %.5f; of one from "
+           "the other %.5f\n",
+           SCORED, kl[0], kl[1], kl[2]);
     lk_session_free(kept), lk_session_free(whole), lk_session_free(parts), lk_session_free(exact);
 }
 
 int main(int argc, char **argv) {
     lk_err err = {0};
     lk_recipe *recipe, *full;
-    if (argc < 3) return fprintf(stderr, "usage: bench_prefix MODEL TEXT [recipe [tokens [beginning]]]\n"), 2;
-    size_t n_tok = argc > 4 ? strtoul(argv[4], NULL, 10) : 4096, n_begin = argc > 5 ? strtoul(argv[5], NULL, 10) : 2000, n_text;
+    if (argc < 3)
+        return fprintf(stderr, "usage: bench_prefix MODEL TEXT [recipe [tokens [beginning]]]\n"), 2;
+    size_t n_tok = argc > 4 ? strtoul(argv[4], NULL, 10) : 4096,
+           n_begin = argc > 5 ? strtoul(argv[5], NULL, 10) : 2000, n_text;
     bench_check(lk_model_open(&model, argv[1], NULL, &err), &err);
     n_vocab = lk_model_get_info(model).n_vocab;
     bench_check(lk_recipe_parse(&recipe, argc > 3 ? argv[3] : "best-3", &err), &err);
     bench_check(lk_recipe_parse(&full, "f16", &err), &err);
     int32_t *tok = bench_read_tokens(model, argv[2], 1 << 17, &n_text);
-    if (!tok || n_text < n_tok || n_text < n_begin + REST + SCORED) return fprintf(stderr, "bench_prefix: the text is too short\n"), 1;
+    if (!tok || n_text < n_tok || n_text < n_begin + REST + SCORED)
+        return fprintf(stderr, "bench_prefix: the text is too short\n"), 1;
     if (n_tok) answers(recipe, tok, n_tok);
     if (n_begin) beginning(recipe, full, tok, n_begin);
     lk_tokens_free(tok);

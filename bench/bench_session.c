@@ -5,7 +5,7 @@
  * Reads the first tokens of TEXT, saves the session, loads it into another one, and lets both go on with 64
  * greedy tokens, which must be the same, with the same logits to the bit. Times are of one run, loading's the
  * median of nine. */
-#include "bench.h"
+#include "bench_support.h"
 #include "lowkey.h"
 
 #include <stdio.h>
@@ -40,7 +40,8 @@ int main(int argc, char **argv) {
     lk_model *model;
     lk_recipe *recipe;
     lk_session *session, *again;
-    if (argc < 3) return fprintf(stderr, "usage: bench_session MODEL TEXT [recipe [tokens [file]]]\n"), 2;
+    if (argc < 3)
+        return fprintf(stderr, "usage: bench_session MODEL TEXT [recipe [tokens [file]]]\n"), 2;
     size_t n_tok = argc > 4 ? strtoul(argv[4], NULL, 10) : 8192, n_text;
     const char *path = argc > 5 ? argv[5] : "bench.session";
     bench_check(lk_model_open(&model, argv[1], NULL, &err), &err);
@@ -66,9 +67,12 @@ int main(int argc, char **argv) {
     double cache = (double)lk_session_get_stats(session).cache_bytes;
     if (stat(path, &info) != 0) return 1;
     unlink(path);
-    printf("%s, %zu tokens: read in %.2f s, saved in %.3f s, loaded in %.4f s (%.0f times faster than read; slowest %.4f s)\n",
-           lk_recipe_text(recipe), n_tok, prefill, save, load[LOADS / 2], prefill / load[LOADS / 2], load[LOADS - 1]);
-    printf("file %.3f MiB, cache %.3f MiB: %+.2f %%\n", (double)info.st_size / (1 << 20), cache / (1 << 20), 100 * ((double)info.st_size / cache - 1));
+    printf("%s, %zu tokens: read in %.2f s, saved in %.3f s, loaded in %.4f s (%.0f times faster "
+           "than read; slowest %.4f s)\n",
+           lk_recipe_text(recipe), n_tok, prefill, save, load[LOADS / 2], prefill / load[LOADS / 2],
+           load[LOADS - 1]);
+    printf("file %.3f MiB, cache %.3f MiB: %+.2f %%\n", (double)info.st_size / (1 << 20),
+           cache / (1 << 20), 100 * ((double)info.st_size / cache - 1));
     int same = agree(session, again, lk_model_get_info(model).n_vocab);
     printf("%d of %d greedy tokens with the same logits to the bit\n", same, GREEDY);
     lk_session_free(session);

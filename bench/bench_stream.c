@@ -8,7 +8,7 @@
  * the machine; bytes that the ledger has for the cache, and for all of the
  * session; resident memory since just before the session was opened, when the model had been used already. Ends
  * with status 1 where the cache grew behind the second line. */
-#include "bench.h"
+#include "bench_support.h"
 #include "lowkey.h"
 #include "tiny_gguf.h"
 
@@ -44,7 +44,8 @@ static lk_status warm(lk_model *model, const lk_recipe *recipe, lk_err *err) {
     lk_session_opts opts = {.n_ctx = 16};
     lk_status status = lk_session_new(&session, model, recipe, &opts, err);
     if (status != LK_OK) return status;
-    for (int32_t tok = 0; status == LK_OK && tok < 4; tok++) status = lk_session_eval(session, &tok, 1, false, err);
+    for (int32_t tok = 0; status == LK_OK && tok < 4; tok++)
+        status = lk_session_eval(session, &tok, 1, false, err);
     lk_session_free(session);
     return status;
 }
@@ -55,7 +56,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     long n = argc > 3 ? atol(argv[3]) : 100000, every = argc > 4 ? atol(argv[4]) : 10000;
-    lk_model_opts model_opts = {.n_threads = argc > 5 ? atoi(argv[5]) : 1, .sidecar = argc > 6 ? argv[6] : NULL};
+    lk_model_opts model_opts = {.n_threads = argc > 5 ? atoi(argv[5]) : 1,
+                                .sidecar = argc > 6 ? argv[6] : NULL};
     lk_session_opts opts = {.n_ctx = (int32_t)n};
     lk_err err = {0};
     lk_model *model = NULL;
@@ -69,14 +71,17 @@ int main(int argc, char **argv) {
         if (!tiny_gguf_write(tiny, &spec)) return 2;
         argv[1] = tiny;
     }
-    if (lk_model_open(&model, argv[1], &model_opts, &err) || lk_recipe_parse(&recipe, argv[2], &err) ||
-        warm(model, recipe, &err)) return fail(&err);
+    if (lk_model_open(&model, argv[1], &model_opts, &err) ||
+        lk_recipe_parse(&recipe, argv[2], &err) || warm(model, recipe, &err))
+        return fail(&err);
     double base = resident();
     if (lk_session_new(&session, model, recipe, &opts, &err)) return fail(&err);
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
     uint64_t random = 1, most = 0, bytes = 0;
     double last = bench_now(), cpu = cpu_seconds();
-    printf("%s\n| tokens | tokens/s | CPU ms/token | cache KiB | session KiB | resident KiB |\n|---:|---:|---:|---:|---:|---:|\n", lk_recipe_text(recipe));
+    printf("%s\n| tokens | tokens/s | CPU ms/token | cache KiB | session KiB | resident KiB "
+           "|\n|---:|---:|---:|---:|---:|---:|\n",
+           lk_recipe_text(recipe));
     for (long i = 1; i <= n; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         int32_t tok = (int32_t)((random >> 33) % (uint64_t)n_vocab);
@@ -86,8 +91,10 @@ int main(int argc, char **argv) {
         lk_session_stats stats = lk_session_get_stats(session);
         bytes = stats.cache_bytes;
         if (i <= 2 * every && most < bytes) most = bytes;
-        printf("| %ld | %.1f | %.2f | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last), 1e3 * (c - cpu) / (double)every, (double)bytes / 1024,
-               (double)(bytes + stats.scratch_bytes) / 1024 + (double)n * sizeof(int32_t) / 1024, (resident() - base) / 1024);
+        printf("| %ld | %.1f | %.2f | %.1f | %.1f | %.0f |\n", i, (double)every / (t - last),
+               1e3 * (c - cpu) / (double)every, (double)bytes / 1024,
+               (double)(bytes + stats.scratch_bytes) / 1024 + (double)n * sizeof(int32_t) / 1024,
+               (resident() - base) / 1024);
         fflush(stdout);
         last = t, cpu = c;
     }

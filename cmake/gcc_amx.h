@@ -9,17 +9,23 @@
 #include <immintrin.h>
 
 static inline void lk_tile_loadconfig(const void *config) {
-    __asm__ volatile("ldtilecfg\t%0" : : "m"(*(const char (*)[64])config));
+    __asm__ volatile("ldtilecfg\t%0" : : "m"(*(const char(*)[64])config));
 }
 #define _tile_loadconfig(config) lk_tile_loadconfig(config)
 
 #undef _tile_loadd_internal
-#define _tile_loadd_internal(dst, base, stride) \
-    __asm__ volatile("tileloadd\t(%0,%1,1), %%tmm" #dst : : "r"((const void *)(base)), "r"((long)(stride)) : "memory")
+#define _tile_loadd_internal(dst, base, stride)                                                    \
+    __asm__ volatile("tileloadd\t(%0,%1,1), %%tmm" #dst                                            \
+                     :                                                                             \
+                     : "r"((const void *)(base)), "r"((long)(stride))                              \
+                     : "memory")
 
 #undef _tile_stream_loadd_internal
-#define _tile_stream_loadd_internal(dst, base, stride) \
-    __asm__ volatile("tileloaddt1\t(%0,%1,1), %%tmm" #dst : : "r"((const void *)(base)), "r"((long)(stride)) : "memory")
+#define _tile_stream_loadd_internal(dst, base, stride)                                             \
+    __asm__ volatile("tileloaddt1\t(%0,%1,1), %%tmm" #dst                                          \
+                     :                                                                             \
+                     : "r"((const void *)(base)), "r"((long)(stride))                              \
+                     : "memory")
 #endif
 
 #endif

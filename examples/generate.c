@@ -11,11 +11,11 @@
 
 /* Everything that must be given back, in the order it is made. */
 struct run {
-    lk_model   *model;
-    lk_recipe  *recipe;
+    lk_model *model;
+    lk_recipe *recipe;
     lk_session *session;
     lk_sampler *sampler;
-    int32_t    *tok;
+    int32_t *tok;
 };
 
 static lk_status prepare(struct run *run, const char *path, const char *recipe, lk_err *err) {
@@ -30,9 +30,10 @@ static lk_status prepare(struct run *run, const char *path, const char *recipe, 
 }
 
 static lk_status generate(struct run *run, const char *text, long n_new, lk_err *err) {
-    size_t    n_tok;
+    size_t n_tok;
     lk_status status;
-    if ((status = lk_tokenize(run->model, text, strlen(text), true, &run->tok, &n_tok, err))) return status;
+    if ((status = lk_tokenize(run->model, text, strlen(text), true, &run->tok, &n_tok, err)))
+        return status;
     if ((status = lk_session_sync(run->session, run->tok, n_tok, NULL, err))) return status;
 
     for (long i = 0; i < n_new; i++) {
@@ -51,19 +52,21 @@ static lk_status generate(struct run *run, const char *text, long n_new, lk_err 
 
 int main(int argc, char **argv) {
     if (argc != 5) {
-        fprintf(stderr, "usage: generate MODEL.gguf RECIPE N_TOKENS TEXT    (lowkey %s)\n", lk_version());
+        fprintf(stderr, "usage: generate MODEL.gguf RECIPE N_TOKENS TEXT    (lowkey %s)\n",
+                lk_version());
         return 2;
     }
     struct run run = {0};
-    lk_err     err = {0};
-    lk_status  status = prepare(&run, argv[1], argv[2], &err);
+    lk_err err = {0};
+    lk_status status = prepare(&run, argv[1], argv[2], &err);
     if (!status) status = generate(&run, argv[4], strtol(argv[3], NULL, 10), &err);
     if (status) {
         fprintf(stderr, "generate: %s\n", err.msg);
     } else {
         lk_session_stats stats = lk_session_get_stats(run.session);
-        fprintf(stderr, "%llu tokens in %llu bytes of cache, %.2f bits per value\n", (unsigned long long)stats.n_tok,
-                (unsigned long long)stats.cache_bytes, stats.bits_per_value);
+        fprintf(stderr, "%llu tokens in %llu bytes of cache, %.2f bits per value\n",
+                (unsigned long long)stats.n_tok, (unsigned long long)stats.cache_bytes,
+                stats.bits_per_value);
     }
     lk_tokens_free(run.tok);
     lk_sampler_free(run.sampler);

@@ -3,7 +3,7 @@
  *   score MODEL.gguf TEXT_FILE RECIPE RECIPE
  *   score MODEL.gguf book.txt best-4 best-3
  */
-#include <lowkey.h>
+#include <lowkey_lab.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,42 +25,46 @@ static char *read_file(const char *path, size_t *len) {
     return text;
 }
 
-static lk_status score(lk_model *model, lk_recipe *const *recipe, const char *text, size_t len, lk_err *err) {
-    int32_t  *tok;
-    size_t    n_tok;
+static lk_status score(lk_model *model, lk_recipe *const *recipe, const char *text, size_t len,
+                       lk_err *err) {
+    int32_t *tok;
+    size_t n_tok;
     lk_status status = lk_tokenize(model, text, len, true, &tok, &n_tok, err);
     if (status) return status;
 
-    lk_compare_opts   opts = {.n_ctx = N_CTX, .n_chunk = N_CHUNK};
+    lk_compare_opts opts = {.n_ctx = N_CTX, .n_chunk = N_CHUNK};
     lk_compare_result result[N_RECIPE];
-    status = lk_compare(model, (const lk_recipe *const *)recipe, N_RECIPE, tok, n_tok, &opts, result, err);
+    status = lk_compare(model, (const lk_recipe *const *)recipe, N_RECIPE, tok, n_tok, &opts,
+                        result, err);
     lk_tokens_free(tok);
     if (status) return status;
 
     printf("%-24s %10s %10s %8s %10s\n", "recipe", "KL", "perplexity", "top-1", "bits/value");
     for (int i = 0; i < N_RECIPE; i++) {
-        printf("%-24s %10.5f %10.3f %7.1f%% %10.2f\n", lk_recipe_text(recipe[i]), result[i].kl_mean, result[i].ppl,
-               100 * result[i].top1, result[i].bits_per_value);
+        printf("%-24s %10.5f %10.3f %7.1f%% %10.2f\n", lk_recipe_text(recipe[i]), result[i].kl_mean,
+               result[i].ppl, 100 * result[i].top1, result[i].bits_per_value);
     }
     return LK_OK;
 }
 
 int main(int argc, char **argv) {
     if (argc != 3 + N_RECIPE) {
-        fprintf(stderr, "usage: score MODEL.gguf TEXT_FILE RECIPE RECIPE    (lowkey %s)\n", lk_version());
+        fprintf(stderr, "usage: score MODEL.gguf TEXT_FILE RECIPE RECIPE    (lowkey %s)\n",
+                lk_version());
         return 2;
     }
     size_t len;
-    char  *text = read_file(argv[2], &len);
+    char *text = read_file(argv[2], &len);
     if (!text) {
         fprintf(stderr, "score: cannot read %s\n", argv[2]);
         return 1;
     }
-    lk_err     err = {0};
-    lk_model  *model = NULL;
+    lk_err err = {0};
+    lk_model *model = NULL;
     lk_recipe *recipe[N_RECIPE] = {NULL};
-    lk_status  status = LK_OK;
-    for (int i = 0; i < N_RECIPE && !status; i++) status = lk_recipe_parse(&recipe[i], argv[3 + i], &err);
+    lk_status status = LK_OK;
+    for (int i = 0; i < N_RECIPE && !status; i++)
+        status = lk_recipe_parse(&recipe[i], argv[3 + i], &err);
     if (!status) status = lk_model_open(&model, argv[1], NULL, &err);
     if (!status) status = score(model, recipe, text, len, &err);
     if (status) fprintf(stderr, "score: %s\n", err.msg);

@@ -5,7 +5,7 @@
  *
  * Start it with a few files that tests/tiny_gguf.c wrote, of under a megabyte each. */
 #include "model/gguf_check.h"
-#include "model/model.h"
+#include "model/net.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +25,10 @@ static void open_as_file(const uint8_t *data, size_t size, const struct lk_net_o
     struct lk_ledger ledger = {.limit = (uint64_t)256 << 20};
     struct lk_net *net = NULL;
     lk_err err = {0};
-    if (lk_net_open(&net, path, opts, &ledger, &err) == LK_OK) lk_net_free(net, &ledger);
-    else if (!err.msg[0]) abort(); /* an error must say what is wrong */
+    if (lk_net_open(&net, path, opts, &ledger, &err) == LK_OK)
+        lk_net_free(net, &ledger);
+    else if (!err.msg[0])
+        abort(); /* an error must say what is wrong */
     for (int i = 0; i < LK_N_PURPOSE; i++) {
         if (lk_ledger_bytes(&ledger, i) != 0) abort();
     }

@@ -1,6 +1,6 @@
 /* Fuzz target: any text either parses, and then its kept text parses again to the same levels, or
  * gives one line of error. */
-#include "cache/recipe.h"
+#include "recipe/recipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size) memcpy(text, data, size);
     text[size] = 0;
 
-    lk_err     err    = {0};
+    lk_err err = {0};
     lk_recipe *recipe = NULL, *again = NULL;
     if (lk_recipe_parse(&recipe, text, &err)) {
         if (err.code == LK_OK || !err.msg[0] || strchr(err.msg, '\n')) abort();
@@ -21,7 +21,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct lk_level_spec level[LK_MAX_LEVEL];
         lk_recipe_levels(recipe, (int)(size % 40), 40, level);
         if (lk_recipe_parse(&again, lk_recipe_text(recipe), &err)) abort();
-        if (again->n_level != recipe->n_level || memcmp(again->level, recipe->level, sizeof again->level) != 0) abort();
+        if (again->n_level != recipe->n_level ||
+            memcmp(again->level, recipe->level, sizeof again->level) != 0)
+            abort();
         if (strcmp(lk_recipe_text(again), lk_recipe_text(recipe)) != 0) abort();
     }
     lk_recipe_free(recipe);

@@ -9,14 +9,17 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_fault(const struct lk_fault *fault) {
-    if (fault->status < 400 || fault->status > 499 || !fault->msg[0] || strchr(fault->msg, '\n')) abort();
+    if (fault->status < 400 || fault->status > 499 || !fault->msg[0] || strchr(fault->msg, '\n'))
+        abort();
     json_t *json = lk_fault_json(fault);
     if (!json) abort();
     json_decref(json);
 }
 
 static void check_ask(const struct lk_ask *ask) {
-    if (ask->n < 1 || ask->n > LK_N_MOST || ask->n_stop > LK_STOP_MOST || ask->n_prompt > LK_PROMPT_MOST || ask->recipe > 1) abort();
+    if (ask->n < 1 || ask->n > LK_MAX_N || ask->n_stop > LK_MAX_STOP ||
+        ask->n_prompt > LK_MAX_PROMPT || ask->recipe > 1)
+        abort();
     for (size_t i = 0; i < ask->n_msg; i++)
         if (!ask->msg[i].role || !ask->msg[i].content) abort();
     for (size_t i = 0; i < ask->n_stop; i++)
@@ -29,19 +32,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct lk_fault fault = {0};
     struct lk_ask ask;
     if (size == 0) return 0;
-    if (!recipes[0] && (lk_recipe_parse(&recipes[0], "best-4", NULL) || lk_recipe_parse(&recipes[1], "f16", NULL))) return 0;
+    if (!recipes[0] &&
+        (lk_recipe_parse(&recipes[0], "best-4", NULL) || lk_recipe_parse(&recipes[1], "f16", NULL)))
+        return 0;
     opts.id = "m";
     opts.recipe = (const lk_recipe *const *)recipes;
     opts.n_recipe = 2;
     bool chat = data[0] % 2;
-    bool good = chat ? lk_ask_chat(&ask, &opts, (const char *)data + 1, size - 1, &fault) : lk_ask_completion(&ask, &opts, (const char *)data + 1, size - 1, &fault);
-    if (good) check_ask(&ask);
-    else check_fault(&fault);
+    bool good = chat ? lk_ask_chat(&ask, &opts, (const char *)data + 1, size - 1, &fault)
+                     : lk_ask_completion(&ask, &opts, (const char *)data + 1, size - 1, &fault);
+    if (good)
+        check_ask(&ask);
+    else
+        check_fault(&fault);
     lk_ask_free(&ask);
 
     json_t *schema = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_ANY, NULL);
     if (schema) {
-        char *grammar = lk_schema_grammar(schema, &(struct lk_schema_use){.field = "response_format"}, &fault);
+        char *grammar =
+            lk_schema_grammar(schema, &(struct lk_schema_use){.field = "response_format"}, &fault);
         if (!grammar) check_fault(&fault);
         free(grammar);
     }

@@ -2,10 +2,9 @@
  * of a good file, | at u32 | value i32 | each, whose checksums are then made right. What can be loaded must
  * be fit to go on from. */
 #define _GNU_SOURCE /* memfd_create */
+#include "lowkey.h"
 #include "support_session.h"
 #include "tiny_gguf.h"
-
-#include "lowkey.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +15,13 @@
 enum { PROMPT = 300, MORE = 40, CTX = 512 };
 
 static struct {
-    lk_model   *model;
-    lk_recipe  *recipe;
+    lk_model *model;
+    lk_recipe *recipe;
     lk_session *session;
-    uint8_t    *file;
-    size_t      size;
-    int         fd;
-    char        path[1024];
+    uint8_t *file;
+    size_t size;
+    int fd;
+    char path[1024];
 } fuzz;
 
 static void start(void) {
@@ -36,13 +35,18 @@ static void start(void) {
     lk_session_opts session = {.n_ctx = CTX};
     lk_sampler *sampler = NULL;
     int fd = mkstemp(model);
-    if (fd < 0 || !tiny_gguf_write(model, &spec) || lk_model_open(&fuzz.model, model, &opts, NULL) != LK_OK) abort();
+    if (fd < 0 || !tiny_gguf_write(model, &spec) ||
+        lk_model_open(&fuzz.model, model, &opts, NULL) != LK_OK)
+        abort();
     close(fd);
     unlink(model);
     for (int i = 0; i < PROMPT; i++) tok[i] = i % 300;
-    if (lk_recipe_parse(&fuzz.recipe, "best-3", NULL) != LK_OK || lk_session_new(&fuzz.session, fuzz.model, fuzz.recipe, &session, NULL) != LK_OK ||
-        lk_sampler_new(&sampler, fuzz.model, NULL, NULL) != LK_OK || lk_session_sync(fuzz.session, tok, PROMPT, NULL, NULL) != LK_OK ||
-        lk_sampler_next(sampler, fuzz.session, tok, NULL) != LK_OK) abort();
+    if (lk_recipe_parse(&fuzz.recipe, "best-3", NULL) != LK_OK ||
+        lk_session_new(&fuzz.session, fuzz.model, fuzz.recipe, &session, NULL) != LK_OK ||
+        lk_sampler_new(&sampler, fuzz.model, NULL, NULL) != LK_OK ||
+        lk_session_sync(fuzz.session, tok, PROMPT, NULL, NULL) != LK_OK ||
+        lk_sampler_next(sampler, fuzz.session, tok, NULL) != LK_OK)
+        abort();
     snprintf(fuzz.path, sizeof fuzz.path, "%s/lowkey-fuzz-session-%d", dir, (int)getpid());
     if (lk_session_save(fuzz.session, sampler, fuzz.path, NULL) != LK_OK) abort();
     fuzz.file = read_file(fuzz.path, &fuzz.size);

@@ -16,7 +16,9 @@ float random_gauss(struct random *r) {
     return sqrtf(-2 * logf(u)) * cosf(6.2831853f * v);
 }
 
-int random_int(struct random *r, int low, int high) { return low + (int)(random_u32(r) % (uint32_t)(high - low + 1)); }
+int random_int(struct random *r, int low, int high) {
+    return low + (int)(random_u32(r) % (uint32_t)(high - low + 1));
+}
 
 double nmse(const float *x, const float *ref, size_t n) {
     double error = 0, power = 0;

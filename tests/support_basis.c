@@ -19,7 +19,8 @@ static void orthonormal(float *q, int n_row, int n) {
     }
 }
 
-struct lk_basis random_basis(struct random *r, int n_group, int width, int n_comp, int rank, int skew, int mean) {
+struct lk_basis random_basis(struct random *r, int n_group, int width, int n_comp, int rank,
+                             int skew, int mean) {
     size_t n = (size_t)n_comp * width, all = n * n_group;
     float *down = malloc(all * sizeof *down), *up = skew ? malloc(all * sizeof *up) : down;
     float *middle = mean ? malloc((size_t)n_group * width * sizeof *middle) : NULL;
@@ -38,7 +39,13 @@ struct lk_basis random_basis(struct random *r, int n_group, int width, int n_com
         ranks[g] = rank;
     }
     for (int i = 0; mean && i < n_group * width; i++) middle[i] = random_gauss(r);
-    return (struct lk_basis){.n_group = n_group, .width = width, .n_comp = n_comp, .down = down, .up = up, .mean = middle, .rank = ranks};
+    return (struct lk_basis){.n_group = n_group,
+                             .width = width,
+                             .n_comp = n_comp,
+                             .down = down,
+                             .up = up,
+                             .mean = middle,
+                             .rank = ranks};
 }
 
 void free_basis(struct lk_basis *basis) {

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 int http_connect(int port) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((unsigned short)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((unsigned short)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval patience = {.tv_sec = 300};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return -1;
@@ -78,12 +80,15 @@ void http_free(struct http_reply *reply) {
     *reply = (struct http_reply){0};
 }
 
-struct http_reply http_ask(int port, const char *method, const char *path, const char *headers, const char *body) {
+struct http_reply http_ask(int port, const char *method, const char *path, const char *headers,
+                           const char *body) {
     size_t len = strlen(method) + strlen(path) + strlen(headers) + strlen(body) + 200;
     char *text = malloc(len);
     int fd = http_connect(port);
-    snprintf(text, len, "%s %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, port, headers,
-             strlen(body), body);
+    snprintf(text, len,
+             "%s %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\n%sContent-Length: "
+             "%zu\r\n\r\n%s",
+             method, path, port, headers, strlen(body), body);
     http_send(fd, text, strlen(text));
     free(text);
     struct http_reply reply = http_read(fd);

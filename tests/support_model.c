@@ -42,7 +42,8 @@ lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe
     lk_err err = {0};
     lk_session *session = NULL;
     lk_session_opts opts = {.n_ctx = n_ctx};
-    if (lk_recipe_parse(recipe, text, &err) != LK_OK || lk_session_new(&session, model, *recipe, &opts, &err) != LK_OK)
+    if (lk_recipe_parse(recipe, text, &err) != LK_OK ||
+        lk_session_new(&session, model, *recipe, &opts, &err) != LK_OK)
         fail_msg("%s: %s", text, err.msg);
     return session;
 }

@@ -2,9 +2,8 @@
 #ifndef LK_TESTS_SUPPORT_MODEL_H
 #define LK_TESTS_SUPPORT_MODEL_H
 
-#include "tiny_gguf.h"
-
 #include "lowkey.h"
+#include "tiny_gguf.h"
 
 #include <stdint.h>
 

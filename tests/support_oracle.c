@@ -7,8 +7,8 @@ static void quiet(enum ggml_log_level level, const char *text, void *user) {
     if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
 }
 
-bool oracle_open(struct oracle *oracle, const char *path, struct llama_model *model, int n_ctx, enum ggml_type k,
-                 enum ggml_type v, bool flash, int n_threads) {
+bool oracle_open(struct oracle *oracle, const char *path, struct llama_model *model, int n_ctx,
+                 enum ggml_type k, enum ggml_type v, bool flash, int n_threads) {
     llama_log_set(quiet, NULL);
     *oracle = (struct oracle){.model = model};
     if (!model) oracle->model = llama_model_load_from_file(path, llama_model_default_params());
@@ -46,7 +46,9 @@ const float *oracle_eval(struct oracle *oracle, const int32_t *tok, int n, int p
     return status == 0 ? llama_get_logits(oracle->ctx) : NULL;
 }
 
-void oracle_clear(struct oracle *oracle) { llama_memory_clear(llama_get_memory(oracle->ctx), true); }
+void oracle_clear(struct oracle *oracle) {
+    llama_memory_clear(llama_get_memory(oracle->ctx), true);
+}
 
 bool oracle_write_f32(const char *from, const char *to) {
     llama_log_set(quiet, NULL);

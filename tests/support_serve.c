@@ -21,7 +21,7 @@ lk_recipe *recipes[3];
 char dir[ROOM], store[ROOM + 16], last_note[1024];
 _Atomic int n_notes;
 
-/* ---- a folder and a server for a test ------------------------------------------------------------ */
+/* ---- a folder and a server for a test ---- */
 
 void take_note(void *user, const char *line) {
     (void)user;
@@ -50,7 +50,9 @@ struct lk_server *serve_start(const struct lk_serve_opts *opts) {
     return server;
 }
 
-void in_folder(char *out, const char *folder, const char *name) { snprintf(out, 2 * ROOM, "%.500s/%.300s", folder, name); }
+void in_folder(char *out, const char *folder, const char *name) {
+    snprintf(out, 2 * ROOM, "%.500s/%.300s", folder, name);
+}
 
 int new_folder(void **state) {
     (void)state;
@@ -67,7 +69,8 @@ static void remove_all(const char *folder) {
     for (struct dirent *file; d && (file = readdir(d));) {
         char path[2 * ROOM];
         in_folder(path, folder, file->d_name);
-        if (strcmp(file->d_name, ".") != 0 && strcmp(file->d_name, "..") != 0 && unlink(path) != 0) rmdir(path);
+        if (strcmp(file->d_name, ".") != 0 && strcmp(file->d_name, "..") != 0 && unlink(path) != 0)
+            rmdir(path);
     }
     if (d) closedir(d);
     rmdir(folder);
@@ -102,23 +105,30 @@ struct listing stored_files(void) {
     return l;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------- */
+/* ---- asking ---- */
 
-json_t *ask_json(const struct lk_server *server, int status, const char *method, const char *path, const char *body) {
+json_t *ask_json(const struct lk_server *server, int status, const char *method, const char *path,
+                 const char *body) {
     struct http_reply reply = http_ask(lk_server_port(server), method, path, "", body);
-    if (reply.status != status) fail_msg("%s %s %.300s: status %d, expected %d: %.300s", method, path, body, reply.status, status, reply.body);
+    if (reply.status != status)
+        fail_msg("%s %s %.300s: status %d, expected %d: %.300s", method, path, body, reply.status,
+                 status, reply.body);
     json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
     assert_non_null(json);
     http_free(&reply);
     return json;
 }
 
-void refused(const struct lk_server *server, int status, const char *path, const char *body, const char *code) {
-    json_t *json = ask_json(server, status, "POST", path, body), *error = json_object_get(json, "error");
-    const char *message = json_string_value(json_object_get(error, "message")), *got = json_string_value(json_object_get(error, "code"));
+void refused(const struct lk_server *server, int status, const char *path, const char *body,
+             const char *code) {
+    json_t *json = ask_json(server, status, "POST", path, body),
+           *error = json_object_get(json, "error");
+    const char *message = json_string_value(json_object_get(error, "message")),
+               *got = json_string_value(json_object_get(error, "code"));
     assert_true(message && *message && json_is_string(json_object_get(error, "type")));
     if (*dir && strstr(message, dir)) fail_msg("the folder is told: %s", message);
-    if (!got || strcmp(got, code) != 0) fail_msg("%s %.200s: code %s (%s), expected %s", path, body, got, message, code);
+    if (!got || strcmp(got, code) != 0)
+        fail_msg("%s %.200s: code %s (%s), expected %s", path, body, got, message, code);
     json_decref(json);
 }
 
@@ -126,9 +136,13 @@ json_int_t number_at(const json_t *json, const char *object, const char *field) 
     return json_integer_value(json_object_get(json_object_get(json, object), field));
 }
 
-json_int_t reused_tokens(const json_t *answer) { return number_at(json_object_get(answer, "usage"), "prompt_tokens_details", "cached_tokens"); }
+json_int_t reused_tokens(const json_t *answer) {
+    return number_at(json_object_get(answer, "usage"), "prompt_tokens_details", "cached_tokens");
+}
 
-const char *prefix_source(const json_t *answer) { return json_string_value(json_object_get(json_object_get(answer, "cache"), "prefix")); }
+const char *prefix_source(const json_t *answer) {
+    return json_string_value(json_object_get(json_object_get(answer, "cache"), "prefix"));
+}
 
 uint64_t metric(const struct lk_server *server, const char *name) {
     struct http_reply reply = http_ask(lk_server_port(server), "GET", "/metrics", "", "");
@@ -144,11 +158,12 @@ uint64_t metric(const struct lk_server *server, const char *name) {
 /* The sessions there are, once none is at work: what is told is a tenth of a second old. */
 json_t *idle_slots(const struct lk_server *server, size_t n) {
     for (int i = 0; i < 100; i++) {
-        json_t *slots = ask_json(server, 200, "GET", "/slots", ""), *slot;
+        json_t *evict = ask_json(server, 200, "GET", "/slots", ""), *slot;
         size_t k, n_idle = 0;
-        json_array_foreach(json_object_get(slots, "slots"), k, slot) n_idle += strcmp(json_string_value(json_object_get(slot, "state")), "idle") == 0;
-        if (n_idle == n && json_array_size(json_object_get(slots, "slots")) == n) return slots;
-        json_decref(slots);
+        json_array_foreach(json_object_get(evict, "slots"), k, slot) n_idle +=
+            strcmp(json_string_value(json_object_get(slot, "state")), "idle") == 0;
+        if (n_idle == n && json_array_size(json_object_get(evict, "slots")) == n) return evict;
+        json_decref(evict);
         usleep(20000);
     }
     fail_msg("there are not %zu idle sessions", n);
@@ -156,13 +171,17 @@ json_t *idle_slots(const struct lk_server *server, size_t n) {
 }
 
 /* A chat's request: what was said, and 24 tokens of answer with logarithms, greedily. */
-static char *chat_body(const char *first, const json_t *answer, const char *second, const char *more) {
+static char *chat_body(const char *first, const json_t *answer, const char *second,
+                       const char *more) {
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", first);
     if (answer) {
-        json_array_append(messages, json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message"));
+        json_array_append(
+            messages,
+            json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message"));
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", second));
     }
-    json_t *body = json_pack("{s:o, s:i, s:i, s:b, s:i}", "messages", messages, "max_tokens", 24, "temperature", 0, "logprobs", 1, "top_logprobs", 3);
+    json_t *body = json_pack("{s:o, s:i, s:i, s:b, s:i}", "messages", messages, "max_tokens", 24,
+                             "temperature", 0, "logprobs", 1, "top_logprobs", 3);
     json_t *extra = json_loads(more, 0, NULL);
     assert_non_null(extra);
     json_object_update(body, extra);
@@ -172,7 +191,8 @@ static char *chat_body(const char *first, const json_t *answer, const char *seco
     return text;
 }
 
-json_t *chat(const struct lk_server *server, const char *first, const json_t *answer, const char *second, const char *more) {
+json_t *chat(const struct lk_server *server, const char *first, const json_t *answer,
+             const char *second, const char *more) {
     char *body = chat_body(first, answer, second, more);
     json_t *json = ask_json(server, 200, "POST", "/v1/chat/completions", body);
     free(body);
@@ -182,15 +202,20 @@ json_t *chat(const struct lk_server *server, const char *first, const json_t *an
 /* Different prompts, each long enough to be stored. */
 json_t *complete(const struct lk_server *server, int i, const char *more) {
     char body[400];
-    snprintf(body, sizeof body, "{\"prompt\": \"%c%c number %d of many prompts that are all different from each other\", \"max_tokens\": 4, \"temperature\": 0%s}", 'a' + i % 26,
-             'z' - i % 26, i, more);
+    snprintf(body, sizeof body,
+             "{\"prompt\": \"%c%c number %d of many prompts that are all different from each "
+             "other\", \"max_tokens\": 4, \"temperature\": 0%s}",
+             'a' + i % 26, 'z' - i % 26, i, more);
     return ask_json(server, 200, "POST", "/v1/completions", body);
 }
 
 char *tokens_body(int n, const char *more) {
-    json_t *prompt = json_array(), *body = json_pack("{s:o, s:i}", "prompt", prompt, "max_tokens", 1), *extra = json_loads(more, 0, NULL);
+    json_t *prompt = json_array(),
+           *body = json_pack("{s:o, s:i}", "prompt", prompt, "max_tokens", 1),
+           *extra = json_loads(more, 0, NULL);
     int n_vocab = lk_model_get_info(model).n_vocab;
-    for (int i = 0; i < n; i++) json_array_append_new(prompt, json_integer(10 + i * 7 % (n_vocab - 20)));
+    for (int i = 0; i < n; i++)
+        json_array_append_new(prompt, json_integer(10 + i * 7 % (n_vocab - 20)));
     json_object_update(body, extra);
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(extra);
@@ -199,10 +224,13 @@ char *tokens_body(int n, const char *more) {
 }
 
 int begin_reading(const struct lk_server *server, int n_tok) {
-    char *body = tokens_body(n_tok, "{\"stream\": true, \"return_progress\": true}"), head[200], got[8192];
+    char *body = tokens_body(n_tok, "{\"stream\": true, \"return_progress\": true}"), head[200],
+         got[8192];
     int fd = http_connect(lk_server_port(server));
     size_t len = 0;
-    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", strlen(body));
+    snprintf(head, sizeof head,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+             strlen(body));
     http_send(fd, head, strlen(head));
     http_send(fd, body, strlen(body));
     free(body);
@@ -216,12 +244,13 @@ int begin_reading(const struct lk_server *server, int n_tok) {
 
 /* The choices of two answers: the same text, and the same logarithms to the bit. */
 void same_answer(const json_t *a, const json_t *b) {
-    char *x = json_dumps(json_object_get(a, "choices"), JSON_SORT_KEYS), *y = json_dumps(json_object_get(b, "choices"), JSON_SORT_KEYS);
+    char *x = json_dumps(json_object_get(a, "choices"), JSON_SORT_KEYS),
+         *y = json_dumps(json_object_get(b, "choices"), JSON_SORT_KEYS);
     if (strcmp(x, y) != 0) fail_msg("answers differ:\n%.600s\n%.600s", x, y);
     free(x), free(y);
 }
 
-/* ---- models --------------------------------------------------------------------------------------- */
+/* ---- models ---- */
 
 int open_models(void **state) {
     static const char *const names[] = {"best-4", "f16", "best-2"};

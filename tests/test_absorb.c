@@ -1,9 +1,9 @@
 /* LESS inside a session: states hold what was let go, attention gets it, and training brings the model nearer. */
+#include "engine/engine.h"
+#include "lowkey_lab.h"
+#include "measure/compare.h"
 #include "support.h"
 #include "support_model.h"
-
-#include "engine/engine.h"
-#include "offline/compare.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 static char less_path[] = "/tmp/lowkey-absorb-XXXXXX";
@@ -25,7 +26,8 @@ static int32_t text[(N_TRAIN + 1) * N_CTX];
 
 static struct lk_sidecar_model made_for(void) {
     const struct lk_hparams *hp = &model->net->hp;
-    return (struct lk_sidecar_model){model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+    return (struct lk_sidecar_model){model->net->fingerprint, hp->n_layer, hp->n_head_kv,
+                                     hp->d_head};
 }
 
 static int set_up(void **unused) {
@@ -35,8 +37,17 @@ static int set_up(void **unused) {
     model = open_tiny(tiny_preset("llama"), &opts);
     random_tokens(text, sizeof text / sizeof *text, model, 8);
     const int32_t budget = BUDGET;
-    lk_less_opts train = {.policy = "lambda", .budget = &budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 12, .n_query = 64, .rate = 3e-3f, .valid = 0.2f};
-    if (lk_train_less(model, text, N_TRAIN * N_CTX, &train, less_path, &err)) fail_msg("%s", err.msg);
+    lk_less_opts train = {.policy = "lambda",
+                          .budget = &budget,
+                          .n_budget = 1,
+                          .n_ctx = N_CTX,
+                          .n_hidden = 16,
+                          .n_epoch = 12,
+                          .n_query = 64,
+                          .rate = 3e-3f,
+                          .valid = 0.2f};
+    if (lk_train_less(model, text, N_TRAIN * N_CTX, &train, less_path, &err))
+        fail_msg("%s", err.msg);
     struct lk_sidecar_model of = made_for();
     if (lk_sidecar_open(&sidecar, less_path, &of, &ledger, &err)) fail_msg("%s", err.msg);
     return 0;
@@ -51,7 +62,7 @@ static int tear_down(void **unused) {
 }
 
 struct reader {
-    lk_recipe  *recipe;
+    lk_recipe *recipe;
     lk_session *session;
 };
 
@@ -59,7 +70,8 @@ static struct reader open_reader(const char *recipe) {
     struct reader r;
     lk_err err = {0};
     r.session = open_session(model, recipe, 2 * N_CTX, &r.recipe);
-    if (r.recipe->absorbs == LK_ABSORB_LESS && lk_session_absorb(r.session, sidecar, &err)) fail_msg("%s", err.msg);
+    if (r.recipe->absorbs == LK_ABSORB_LESS && lk_session_absorb(r.session, sidecar, &err))
+        fail_msg("%s", err.msg);
     return r;
 }
 
@@ -71,49 +83,56 @@ static void close_reader(struct reader *r) {
 static void read_all(struct reader *r, const int32_t *tok, int n, int step) {
     lk_err err = {0};
     for (int at = 0; at < n; at += step)
-        if (lk_session_eval(r->session, tok + at, (size_t)(n - at < step ? n - at : step), false, &err)) fail_msg("%s", err.msg);
+        if (lk_session_eval(r->session, tok + at, (size_t)(n - at < step ? n - at : step), false,
+                            &err))
+            fail_msg("%s", err.msg);
 }
 
 /* Rows of one head of an f16 stream that keeps everything: x [n_tok][d_head]. */
-static void read_rows(const struct lk_stream *stream, int head, int d, float *x) {
-    for (int level = 0; level < stream->n_level; level++) {
+static void read_rows(const struct lk_kv *kv, int head, int d, float *x) {
+    for (int level = 0; level < kv->n_level; level++) {
         int64_t n;
-        for (int64_t at = 0; at < stream->fill[level].rows; at += n, x += n * d) {
+        for (int64_t at = 0; at < kv->fill[level].rows; at += n, x += n * d) {
             int row;
-            const char *block = lk_cache_locate(stream, level, at, &row, &n);
-            lk_codec_decode(&stream->rule[level].codec, stream->side, d, stream->rule[level].block_rows, NULL,
-                            block + head * stream->level[level].head_bytes, row, (int)n, x, d);
+            const char *block = lk_cache_locate(kv, level, at, &row, &n);
+            lk_codec_decode(&kv->rule[level].codec, kv->side, d, kv->rule[level].block_rows, NULL,
+                            block + head * kv->level[level].head_bytes, row, (int)n, x, d);
         }
     }
 }
 
 /* In the first layer, whose rows do not depend on attention, the states are sums over the rows that are gone. */
-static void check_states(struct reader *less, struct reader *full, int sinks, int window, int n_tok) {
+static void check_states(struct reader *less, struct reader *full, int sinks, int window,
+                         int n_tok) {
     const struct lk_absorb *a = less->session->absorb;
     const struct lk_less_shape *s = &a->shape;
     int d = s->d_head;
     float *k = malloc((size_t)n_tok * d * sizeof *k), *v = malloc((size_t)n_tok * d * sizeof *v);
-    float *want = malloc(lk_less_state_floats(s) * sizeof *want), psi[LK_LESS_MAX_FEATURE], work[LK_LESS_MAX_HIDDEN];
+    float *want = malloc(lk_less_state_floats(s) * sizeof *want), psi[LK_LESS_MAX_FEATURE],
+          work[LK_LESS_MAX_HIDDEN];
     for (int head = 0; head < s->n_head_kv; head++) {
-        read_rows(&full->session->cache->stream[0][LK_K], head, d, k);
-        read_rows(&full->session->cache->stream[0][LK_V], head, d, v);
+        read_rows(&full->session->cache->kv[0][LK_K], head, d, k);
+        read_rows(&full->session->cache->kv[0][LK_V], head, d, v);
         memset(want, 0, lk_less_state_floats(s) * sizeof *want);
         for (int i = sinks; i < n_tok - window; i++) {
-            lk_less_psi(s, &a->kernels[0], head, k + (size_t)i * d, psi, work);
+            lk_less_psi(s, &a->maps[0], head, k + (size_t)i * d, psi, work);
             lk_less_absorb(s, want, psi, v + (size_t)i * d);
         }
-        assert_true(nmse(a->state + (size_t)head * lk_less_state_floats(s), want, lk_less_state_floats(s)) < 1e-6);
+        assert_true(nmse(a->state + (size_t)head * lk_less_state_floats(s), want,
+                         lk_less_state_floats(s)) < 1e-6);
     }
     free(k), free(v), free(want);
 }
 
 static void test_states(void **unused) {
     (void)unused;
-    struct reader full = open_reader("f16"), less = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
+    struct reader full = open_reader("f16"),
+                  less = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
     read_all(&full, text, 100, 1), read_all(&less, text, 100, 1);
     check_states(&less, &full, 4, 16, 100);
     lk_session_stats stats = lk_session_get_stats(less.session);
-    assert_true(stats.state_bytes > 0 && stats.cache_bytes == lk_ledger_bytes(&less.session->ledger, LK_FOR_CACHE));
+    assert_true(stats.state_bytes > 0 &&
+                stats.cache_bytes == lk_ledger_bytes(&less.session->ledger, LK_FOR_CACHE));
 
     /* The same tokens as a prompt: what it does not keep is absorbed, and what follows attends to it. */
     struct reader prompt = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
@@ -131,8 +150,10 @@ static void test_states(void **unused) {
     assert_int_equal(lk_session_copy(copy.session, less.session, NULL), LK_OK);
     read_all(&copy, text + 100, 20, 1), read_all(&less, text + 100, 20, 1);
     size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
-    assert_memory_equal(lk_session_logits(copy.session, -1), lk_session_logits(less.session, -1), n_vocab * sizeof(float));
-    close_reader(&full), close_reader(&less), close_reader(&prompt), close_reader(&other), close_reader(&copy);
+    assert_memory_equal(lk_session_logits(copy.session, -1), lk_session_logits(less.session, -1),
+                        n_vocab * sizeof(float));
+    close_reader(&full), close_reader(&less), close_reader(&prompt), close_reader(&other),
+        close_reader(&copy);
 }
 
 /* Squared distance of a recipe's logits from the full cache's, step by step after `from` tokens of a text. */
@@ -156,7 +177,9 @@ static void test_quality(void **unused) {
     double less = distance("sink 4: f16; body: none; window 16: f16; absorb less", 40);
     double longer = distance("sink 4: f16; body: none; window 24: f16", 40);
     double all = distance("sink 4: f16; body: none; window 128: f16; absorb less", 0);
-    print_message("distance from the full cache: %.3g by the policy, %.3g with the state, %.3g with 8 more rows\n", policy, less, longer);
+    print_message("distance from the full cache: %.3g by the policy, %.3g with the state, %.3g "
+                  "with 8 more rows\n",
+                  policy, less, longer);
     assert_true(less < 0.8 * policy);
     assert_true(all <= 1e-6 * policy); /* nothing went, nothing changes */
 }
@@ -172,8 +195,10 @@ static void test_performer(void **unused) {
     lk_err err = {0};
     assert_int_equal(lk_plan_make(model, random.recipe, 100, true, &plan, &err), LK_OK);
     lk_session_stats stats = lk_session_get_stats(random.session);
-    assert_true(stats.state_bytes > 0 && stats.cache_bytes == lk_ledger_bytes(&random.session->ledger, LK_FOR_CACHE));
-    assert_true(plan.cache_bytes <= stats.cache_bytes && plan.cache_bytes > stats.cache_bytes * 9 / 10);
+    assert_true(stats.state_bytes > 0 &&
+                stats.cache_bytes == lk_ledger_bytes(&random.session->ledger, LK_FOR_CACHE));
+    assert_true(plan.cache_bytes <= stats.cache_bytes &&
+                plan.cache_bytes > stats.cache_bytes * 9 / 10);
     lk_session *session = random.session;
     lk_absorb_free(session->absorb);
     session->absorb = NULL;
@@ -183,7 +208,7 @@ static void test_performer(void **unused) {
         atomic_store(&session->ledger.fail_at, 0);
         assert_int_equal(status, LK_E_NOMEM);
     }
-    session->cache->leave = (struct lk_leave){0};
+    session->cache->leave = (struct lk_evict_hook){0};
     close_reader(&full), close_reader(&random);
 }
 
@@ -195,8 +220,11 @@ static void test_plan(void **unused) {
     lk_plan with, without;
     lk_recipe *less, *policy;
     lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32, .sidecar = less_path};
-    assert_int_equal(lk_recipe_parse(&less, "sink 4: f16; body: none; window 16: f16; absorb less", &err), LK_OK);
-    assert_int_equal(lk_recipe_parse(&policy, "sink 4: f16; body: none; window 16: f16", &err), LK_OK);
+    assert_int_equal(
+        lk_recipe_parse(&less, "sink 4: f16; body: none; window 16: f16; absorb less", &err),
+        LK_OK);
+    assert_int_equal(lk_recipe_parse(&policy, "sink 4: f16; body: none; window 16: f16", &err),
+                     LK_OK);
     assert_int_equal(lk_plan_make(model, less, N_TOK, true, &with, &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "train less"));
     lk_model *other = open_tiny(tiny_preset("llama"), &opts);
@@ -204,10 +232,12 @@ static void test_plan(void **unused) {
     assert_int_equal(lk_plan_make(other, policy, N_TOK, true, &without, &err), LK_OK);
     lk_session *session;
     assert_int_equal(lk_session_new(&session, other, less, NULL, &err), LK_OK);
-    for (int i = 0; i < N_TOK; i++) assert_int_equal(lk_session_eval(session, text + i, 1, false, &err), LK_OK);
+    for (int i = 0; i < N_TOK; i++)
+        assert_int_equal(lk_session_eval(session, text + i, 1, false, &err), LK_OK);
     lk_session_stats stats = lk_session_get_stats(session);
     assert_true(stats.state_bytes > 0);
-    assert_true(with.cache_bytes <= stats.cache_bytes); /* without what is known of rows, 4 bytes or 8 each */
+    assert_true(with.cache_bytes <=
+                stats.cache_bytes); /* without what is known of rows, 4 bytes or 8 each */
     assert_true(with.cache_bytes >= without.cache_bytes + stats.state_bytes);
     lk_session_free(session);
     lk_recipe_free(less), lk_recipe_free(policy);
@@ -217,7 +247,8 @@ static void test_plan(void **unused) {
 /* Steps and what they absorb ask the ledger for nothing. */
 static void test_steps_allocate_nothing(void **unused) {
     (void)unused;
-    static const char *recipes[] = {"sink 4: f16; body: none; window 16: f16; absorb less", "keep 16 by h2o: rot4; window 32: f16; absorb less", NULL};
+    static const char *recipes[] = {"sink 4: f16; body: none; window 16: f16; absorb less",
+                                    "keep 16 by h2o: rot4; window 32: f16; absorb less", NULL};
     for (int i = 0; recipes[i]; i++) {
         struct reader r = open_reader(recipes[i]);
         read_all(&r, text, 60, 1);
@@ -233,11 +264,14 @@ static void test_mistakes(void **unused) {
     (void)unused;
     lk_err err = {0};
     lk_recipe *recipe = NULL;
-    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot4; absorb less", &err), LK_E_FORMAT);
+    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot4; absorb less", &err),
+                     LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "nothing is let go"));
-    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb more", &err), LK_E_FORMAT);
+    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb more", &err),
+                     LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "expected 'less' or 'performer'"));
-    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb less", &err), LK_OK);
+    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb less", &err),
+                     LK_OK);
     lk_session *session = NULL;
     assert_int_equal(lk_session_new(&session, model, recipe, NULL, &err), LK_OK);
     assert_int_equal(lk_session_eval(session, text, 4, false, &err), LK_E_ARG); /* no sidecar */
@@ -271,6 +305,11 @@ int main(void) {
     int fd = mkstemp(less_path);
     if (fd < 0) return 1;
     close(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_performer), cmocka_unit_test(test_plan), cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_mistakes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states),
+                                       cmocka_unit_test(test_quality),
+                                       cmocka_unit_test(test_performer),
+                                       cmocka_unit_test(test_plan),
+                                       cmocka_unit_test(test_steps_allocate_nothing),
+                                       cmocka_unit_test(test_mistakes)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

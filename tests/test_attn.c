@@ -1,10 +1,9 @@
 /* Attention over levels and blocks against a plain softmax over the rows that the cache holds. */
+#include "attention/attention.h"
+#include "attention/partition.h"
+#include "cache/project.h"
 #include "support.h"
 #include "support_basis.h"
-
-#include "attn/attn.h"
-#include "attn/cut.h"
-#include "cache/project.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -13,14 +12,15 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 struct setup {
     const char *recipe;
-    int         n_head, n_head_kv, d_head, n_swa;
-    float       alibi;
-    int         together[2]; /* KV heads of K's and of V's latents; 0: no basis */
-    bool        skew, mean;  /* of the bases                                    */
+    int n_head, n_head_kv, d_head, n_swa;
+    float alibi;
+    int together[2]; /* KV heads of K's and of V's latents; 0: no basis */
+    bool skew, mean; /* of the bases */
 };
 
 static const struct setup setups[] = {
@@ -30,7 +30,15 @@ static const struct setup setups[] = {
     {"sink 4: f16; body: k=rot3 v=rot2; window 64: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
     {"sink 16: f16; body: int8; window 100: f16", 8, 1, 128, 0, 0, {0, 0}, false, false},
     {"body: kivi2; residual 128: f16", 6, 2, 64, 0, 0, {0, 0}, false, false},
-    {"sink 5: f16; body: kivi4(g64); recent 10%: rot8; window 33: f16", 4, 4, 128, 0, 8, {0, 0}, false, false},
+    {"sink 5: f16; body: kivi4(g64); recent 10%: rot8; window 33: f16",
+     4,
+     4,
+     128,
+     0,
+     8,
+     {0, 0},
+     false,
+     false},
     {"body: k=rot4 v=rot1; window 20: int8", 71, 1, 64, 0, 0, {0, 0}, false, false},
     {"sink 4: f16; body: rot4; window 40: f16", 4, 1, 256, 75, 0, {0, 0}, false, false},
     {"body: rot5; window 5%: rot6", 5, 5, 80, 0, 0, {0, 0}, false, false},
@@ -38,44 +46,119 @@ static const struct setup setups[] = {
     {"all: f16", 7, 1, 40, 0, 0, {0, 0}, false, false},
     {"all: f16", 4, 1, 256, 33, 8, {0, 0}, false, false},
     {"latent100%", 9, 3, 64, 0, 0, {3, 3}, true, true},
-    {"sink 4: f16; body: k=latent60%+rot3 v=latent50%+rot3; window 64: f16", 9, 3, 64, 0, 0, {3, 1}, false, false},
-    {"sink 3: latent; body: k=rot4 v=latent40%+rot2; recent 10%: k=rot4 v=latent80%+rot4; window 33: f16", 8, 4, 32, 0, 8, {1, 2}, true, true},
-    {"body: k=latent50%+kivi2 v=latent50%+kivi2; residual 128: f16", 6, 2, 64, 0, 0, {2, 2}, false, true},
-    {"body: k=latent30%+int8 v=rot4; window 40: k=latent70%+rot8 v=f16", 14, 2, 64, 75, 0, {2, 0}, false, true},
+    {"sink 4: f16; body: k=latent60%+rot3 v=latent50%+rot3; window 64: f16",
+     9,
+     3,
+     64,
+     0,
+     0,
+     {3, 1},
+     false,
+     false},
+    {"sink 3: latent; body: k=rot4 v=latent40%+rot2; recent 10%: k=rot4 v=latent80%+rot4; window "
+     "33: f16",
+     8,
+     4,
+     32,
+     0,
+     8,
+     {1, 2},
+     true,
+     true},
+    {"body: k=latent50%+kivi2 v=latent50%+kivi2; residual 128: f16",
+     6,
+     2,
+     64,
+     0,
+     0,
+     {2, 2},
+     false,
+     true},
+    {"body: k=latent30%+int8 v=rot4; window 40: k=latent70%+rot8 v=f16",
+     14,
+     2,
+     64,
+     75,
+     0,
+     {2, 0},
+     false,
+     true},
     {"body: latent+rot5(sigma); window 5%: latent+rot6", 12, 6, 48, 0, 0, {2, 3}, false, false},
-    {"sink 4: f16; body: k=latent(pre)+rot3 v=latent50%+rot3; window 64: f16", 9, 3, 64, 0, 0, {3, 3}, false, false},
+    {"sink 4: f16; body: k=latent(pre)+rot3 v=latent50%+rot3; window 64: f16",
+     9,
+     3,
+     64,
+     0,
+     0,
+     {3, 3},
+     false,
+     false},
     {"body: k=latent70%(pre) v=f16; window 20: f16", 8, 4, 32, 75, 0, {2, 0}, true, true},
-    {"body: k=latent50%(pre)+kivi4 v=rot2; recent 40: k=latent100%(pre)+int8 v=rot4", 6, 2, 64, 0, 8, {1, 0}, false, true},
-    {"body: k=latent45%(pre)+rot2(nomean) v=f16; recent 90: k=latent80%(pre)+rot6 v=f16; window 20: f16", 6, 3, 40, 0, 0, {3, 0}, false, true},
+    {"body: k=latent50%(pre)+kivi4 v=rot2; recent 40: k=latent100%(pre)+int8 v=rot4",
+     6,
+     2,
+     64,
+     0,
+     8,
+     {1, 0},
+     false,
+     true},
+    {"body: k=latent45%(pre)+rot2(nomean) v=f16; recent 90: k=latent80%(pre)+rot6 v=f16; window "
+     "20: f16",
+     6,
+     3,
+     40,
+     0,
+     0,
+     {3, 0},
+     false,
+     true},
     {"body: latent55%+rot2(mean); window 20: int8", 70, 70, 8, 0, 0, {2, 35}, false, false},
     {"sink 4: f16; body: none; window 100: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
-    {"sink 40: f16; body: none; recent 200: rot5; window 33: f16", 4, 2, 80, 0, 8, {0, 0}, false, false},
+    {"sink 40: f16; body: none; recent 200: rot5; window 33: f16",
+     4,
+     2,
+     80,
+     0,
+     8,
+     {0, 0},
+     false,
+     false},
     {"sink 7: int8; body: none; window 150: k=rot6 v=int8", 6, 1, 64, 0, 0, {0, 0}, false, false},
     {"body: none; window 20: f16", 6, 2, 128, 75, 0, {0, 0}, false, false},
     {"sink 4: f16; keep 64 by random: rot4; window 100: f16", 9, 3, 64, 0, 0, {0, 0}, false, false},
-    {"keep 90 by h2o: k=rot5 v=rot4; recent 50: rot6; window 33: f16", 4, 2, 80, 0, 8, {0, 0}, false, false},
+    {"keep 90 by h2o: k=rot5 v=rot4; recent 50: rot6; window 33: f16",
+     4,
+     2,
+     80,
+     0,
+     8,
+     {0, 0},
+     false,
+     false},
     {"sink 2: f16; keep 300 by random", 5, 1, 40, 0, 8, {0, 0}, false, false},
 };
 
-static void row_of(const struct lk_stream *s, int64_t pos, int head, int d, float *out) {
+static void row_of(const struct lk_kv *s, int64_t pos, int head, int d, float *out) {
     int64_t at = pos - s->first;
     int level = 0;
     while (at >= s->fill[level].rows) at -= s->fill[level++].rows;
-    lk_read_head(s, level, at, head, d, &lk_kern_reference, out);
+    lk_read_head(s, level, at, head, d, &lk_kernels_reference, out);
 }
 
 /* Position of a head's row of index `at`. */
-static int64_t position_of(const struct lk_stream *s, int64_t at, int head) {
-    if (s->slots) return s->slots->pos[(at - s->first) * s->slots->n_head + head];
+static int64_t position_of(const struct lk_kv *s, int64_t at, int head) {
+    if (s->evict) return s->evict->pos[(at - s->first) * s->evict->n_head + head];
     int64_t sinks = lk_level_sinks(s->rule, s->n_level);
     return at - s->first < sinks ? at - s->first : at;
 }
 
 /* Every row that the stream holds, by index: [n_head_kv][n_tok][d]; free it. */
-static float *rows_of(const struct lk_stream *s, int n_head_kv, int d) {
+static float *rows_of(const struct lk_kv *s, int n_head_kv, int d) {
     float *rows = calloc((size_t)n_head_kv * s->n_tok * d, sizeof *rows);
     for (int head = 0; head < n_head_kv; head++)
-        for (int64_t pos = s->first; pos < s->n_tok; pos++) row_of(s, pos, head, d, rows + ((size_t)head * s->n_tok + pos) * d);
+        for (int64_t pos = s->first; pos < s->n_tok; pos++)
+            row_of(s, pos, head, d, rows + ((size_t)head * s->n_tok + pos) * d);
     return rows;
 }
 
@@ -96,7 +179,9 @@ static void plain(const struct lk_attn *a, float *out) {
                 s[j] = 0;
                 for (int c = 0; c < d; c++) s[j] += (double)q[c] * row[c];
                 s[j] *= a->scale;
-                if (a->alibi_max_bias > 0) s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) * (double)(position_of(a->k, j, h / group) - pos);
+                if (a->alibi_max_bias > 0)
+                    s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) *
+                            (double)(position_of(a->k, j, h / group) - pos);
                 if (s[j] > max) max = s[j];
             }
             memset(sum, 0, d * sizeof *sum);
@@ -106,7 +191,8 @@ static void plain(const struct lk_attn *a, float *out) {
                 const float *row = v + ((size_t)(h / group) * n + j) * d;
                 for (int c = 0; c < d; c++) sum[c] += p * row[c];
             }
-            for (int c = 0; c < d; c++) out[((size_t)t * a->n_head + h) * d + c] = (float)(sum[c] / total);
+            for (int c = 0; c < d; c++)
+                out[((size_t)t * a->n_head + h) * d + c] = (float)(sum[c] / total);
         }
     free(s), free(sum), free(k), free(v);
 }
@@ -138,34 +224,40 @@ static void from_weights(const struct lk_attn *a, float *out) {
 
 static void run(struct lk_attn *a, int n_thread) {
     for (int i = 0; i < n_thread; i++) lk_attn_items(a, i, n_thread);
-    for (int i = 0; i < n_thread; i++) lk_attn_combine(a, lk_attn_ranges(a, a->k, a->v), i, n_thread);
+    for (int i = 0; i < n_thread; i++)
+        lk_attn_combine(a, lk_attn_ranges(a, a->k, a->v), i, n_thread);
 }
 
 /* What rows are heard to get is the sum of the weights that queries give; of the last one's, when asked. */
 static double error_of_hearing(struct lk_attn *a, int n_thread, bool last) {
     int64_t n = a->k->n_tok, n_row = n - a->k->first;
     int group = a->n_head / a->n_head_kv;
-    float *heard = malloc(n_row * a->n_head_kv * sizeof *heard), *sum = malloc(n_row * a->n_head_kv * sizeof *sum);
+    float *attn_scores = malloc(n_row * a->n_head_kv * sizeof *attn_scores),
+          *sum = malloc(n_row * a->n_head_kv * sizeof *sum);
     float *weight = malloc(n * a->n_head * sizeof *weight);
-    for (int64_t i = 0; i < n_row * a->n_head_kv; i++) heard[i] = sum[i] = 2; /* there was something before */
+    for (int64_t i = 0; i < n_row * a->n_head_kv; i++)
+        attn_scores[i] = sum[i] = 2; /* there was something before */
     for (int i = 0; i < n_thread; i++) lk_attn_items(a, i, n_thread);
-    for (int i = 0; i < n_thread; i++) lk_attn_listen(a, lk_attn_ranges(a, a->k, a->v), last, heard, i, n_thread);
+    for (int i = 0; i < n_thread; i++)
+        lk_attn_accumulate_scores(a, lk_attn_ranges(a, a->k, a->v), last, attn_scores, i, n_thread);
     if (last) memset(sum, 0, n_row * a->n_head_kv * sizeof *sum);
     for (int t = last ? a->n_tok - 1 : 0; t < a->n_tok; t++) {
         lk_attn_weights(a, t, weight);
         for (int64_t i = 0; i < n_row; i++)
             for (int h = 0; h < a->n_head; h++)
-                sum[i * a->n_head_kv + h / group] += weight[h * n + position_of(a->k, a->k->first + i, h / group)];
+                sum[i * a->n_head_kv + h / group] +=
+                    weight[h * n + position_of(a->k, a->k->first + i, h / group)];
     }
-    double e = nmse(heard, sum, n_row * a->n_head_kv);
-    free(heard), free(sum), free(weight);
+    double e = nmse(attn_scores, sum, n_row * a->n_head_kv);
+    free(attn_scores), free(sum), free(weight);
     return e;
 }
 
 /* More to attend to, as a partial softmax: for every second query far above all rows, for the others none. */
 static double error_of_more(struct lk_attn *a, int n_thread, const float *out) {
     int d = a->d_head, n = a->n_tok * a->n_head;
-    float *more = malloc((size_t)n * (d + 2) * sizeof *more), *mixed = malloc((size_t)n * d * sizeof *mixed);
+    float *more = malloc((size_t)n * (d + 2) * sizeof *more),
+          *mixed = malloc((size_t)n * d * sizeof *mixed);
     float *ref = malloc((size_t)n * d * sizeof *ref), *before = a->out;
     for (int i = 0; i < n; i++) {
         bool above = i % 2;
@@ -186,31 +278,43 @@ static double error_of_more(struct lk_attn *a, int n_thread, const float *out) {
     return e;
 }
 
-static void check(const struct setup *setup, const struct lk_kern *kern, int n_rows, int n_tok, int n_thread, double limit) {
+static void check(const struct setup *setup, const struct lk_kernels *kernels, int n_rows,
+                  int n_tok, int n_thread, double limit) {
     struct random r = {(uint64_t)n_rows * 31 + n_tok};
     uint8_t is_swa = setup->n_swa > 0;
-    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_swa = setup->n_swa, .is_swa = &is_swa, .kern = kern};
+    struct lk_cache_shape shape = {.n_layer = 1,
+                                   .n_head_kv = setup->n_head_kv,
+                                   .d_head = setup->d_head,
+                                   .n_swa = setup->n_swa,
+                                   .is_swa = &is_swa,
+                                   .kernels = kernels};
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
     struct lk_basis basis[2] = {{0}, {0}};
     for (int side = 0; side < 2; side++) {
         int n = setup->together[side], wide = n * setup->d_head;
-        if (n) basis[side] = random_basis(&r, setup->n_head_kv / n, wide, wide, wide / 2, setup->skew, setup->mean);
+        if (n)
+            basis[side] = random_basis(&r, setup->n_head_kv / n, wide, wide, wide / 2, setup->skew,
+                                       setup->mean);
     }
-    const struct lk_basis *bases[LK_N_BASIS] = {[LK_BASIS_K] = &basis[LK_K], [LK_BASIS_V] = &basis[LK_V]};
+    const struct lk_basis *bases[LK_N_BASIS] = {
+        [LK_BASIS_K] = &basis[LK_K], [LK_BASIS_V] = &basis[LK_V]};
     if (setup->together[LK_K] || setup->together[LK_V]) shape.basis = bases;
     static struct lk_rope rope[2];
     if (strstr(setup->recipe, "(pre)")) {
         double speed[LK_MAX_PAIR];
-        int n_pair = setup->d_head / 2 - (setup->skew ? 4 : 0); /* then some channels are not rotated */
+        int n_pair =
+            setup->d_head / 2 - (setup->skew ? 4 : 0); /* then some channels are not rotated */
         for (int i = 0; i < n_pair; i++) speed[i] = pow(10000, -(double)i / n_pair);
-        for (int i = 0; i < 2; i++) lk_rope_init(&rope[i], n_pair, setup->mean, i ? 1 : 1.2f, speed);
+        for (int i = 0; i < 2; i++)
+            lk_rope_init(&rope[i], n_pair, setup->mean, i ? 1 : 1.2f, speed);
         bases[LK_BASIS_KPRE] = &basis[LK_K];
         shape.rope = rope;
     }
     lk_recipe *recipe;
     lk_err err = {0};
-    if (lk_recipe_parse(&recipe, setup->recipe, &err) != LK_OK || lk_cache_new(&cache, recipe, &shape, &ledger, &err) != LK_OK)
+    if (lk_recipe_parse(&recipe, setup->recipe, &err) != LK_OK ||
+        lk_cache_new(&cache, recipe, &shape, &ledger, &err) != LK_OK)
         fail_msg("%s: %s", setup->recipe, err.msg);
     int width = setup->n_head_kv * setup->d_head;
     float *x = malloc((size_t)(n_tok > 60 ? n_tok : 60) * width * sizeof *x);
@@ -219,36 +323,58 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
         if (at < n_rows - n_tok && n > n_rows - n_tok - at) n = n_rows - n_tok - at;
         at += n;
         for (int side = 0; side < 2; side++) {
-            for (int i = 0; i < n * width; i++) x[i] = random_gauss(&r) + (side == LK_K && i % 13 == 0 ? 3 : 0);
+            for (int i = 0; i < n * width; i++)
+                x[i] = random_gauss(&r) + (side == LK_K && i % 13 == 0 ? 3 : 0);
             assert_int_equal(lk_cache_append(cache, 0, side, x, n, NULL), LK_OK);
-            if (at < n_rows) assert_int_equal(lk_cache_settle(cache, 0, side, NULL), LK_OK);
+            if (at < n_rows) assert_int_equal(lk_cache_age(cache, 0, side, NULL), LK_OK);
         }
-        const struct lk_slots *slots = &cache->slots[0]; /* something to choose by */
-        for (int64_t i = 0; slots->hears && i < slots->n * slots->n_head; i++) slots->score[i] += random_uniform(&r);
+        const struct lk_evict *evict = &cache->evict[0]; /* something to choose by */
+        for (int64_t i = 0; evict->needs_scores && i < evict->n * evict->n_head; i++)
+            evict->score[i] += random_uniform(&r);
     }
     size_t n_out = (size_t)n_tok * setup->n_head * setup->d_head;
-    float *q = malloc(n_out * sizeof *q), *out = malloc(n_out * sizeof *out), *ref = malloc(n_out * sizeof *ref);
+    float *q = malloc(n_out * sizeof *q), *out = malloc(n_out * sizeof *out),
+          *ref = malloc(n_out * sizeof *ref);
     for (size_t i = 0; i < n_out; i++) q[i] = random_gauss(&r);
-    struct lk_attn a = {.k = &cache->stream[0][LK_K], .v = &cache->stream[0][LK_V], .kern = kern, .n_head = setup->n_head,
-                        .n_head_kv = setup->n_head_kv, .d_head = setup->d_head, .n_tok = n_tok, .n_thread = n_thread,
-                        .scale = 1 / sqrtf((float)setup->d_head), .alibi_max_bias = setup->alibi, .q = q, .out = out};
+    struct lk_attn a = {.k = &cache->kv[0][LK_K],
+                        .v = &cache->kv[0][LK_V],
+                        .kernels = kernels,
+                        .n_head = setup->n_head,
+                        .n_head_kv = setup->n_head_kv,
+                        .d_head = setup->d_head,
+                        .n_tok = n_tok,
+                        .n_thread = n_thread,
+                        .scale = 1 / sqrtf((float)setup->d_head),
+                        .alibi_max_bias = setup->alibi,
+                        .q = q,
+                        .out = out};
     struct lk_cache_widths room = lk_cache_measure(cache);
-    a.partial = malloc(lk_attn_partial_floats(setup->n_head, setup->n_head_kv, setup->d_head + room.latent, n_tok, n_thread) * sizeof(float));
+    a.partial = malloc(lk_attn_partial_floats(setup->n_head, setup->n_head_kv,
+                                              setup->d_head + room.latent, n_tok, n_thread) *
+                       sizeof(float));
     a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(room.part) * sizeof(float));
     run(&a, n_thread);
     plain(&a, ref);
     double e = nmse(out, ref, n_out);
-    if (!(e <= limit)) fail_msg("%s, %s, %d rows, %d tokens, %d threads: nmse %g", setup->recipe, kern->name, n_rows, n_tok, n_thread, e);
+    if (!(e <= limit))
+        fail_msg("%s, %s, %d rows, %d tokens, %d threads: nmse %g", setup->recipe, kernels->name,
+                 n_rows, n_tok, n_thread, e);
     from_weights(&a, out);
     e = nmse(out, ref, n_out);
-    if (!(e <= limit)) fail_msg("%s, %s, %d rows, %d tokens: weights: nmse %g", setup->recipe, kern->name, n_rows, n_tok, e);
+    if (!(e <= limit))
+        fail_msg("%s, %s, %d rows, %d tokens: weights: nmse %g", setup->recipe, kernels->name,
+                 n_rows, n_tok, e);
     for (int last = 0; setup->n_swa == 0 && last < 2; last++) {
         e = error_of_hearing(&a, n_thread, last);
-        if (!(e <= 1e-9)) fail_msg("%s, %s, %d rows, %d tokens: heard: nmse %g", setup->recipe, kern->name, n_rows, n_tok, e);
+        if (!(e <= 1e-9))
+            fail_msg("%s, %s, %d rows, %d tokens: heard: nmse %g", setup->recipe, kernels->name,
+                     n_rows, n_tok, e);
     }
     run(&a, n_thread);
     e = error_of_more(&a, n_thread, out);
-    if (!(e <= 1e-9)) fail_msg("%s, %s, %d rows, %d tokens: more: nmse %g", setup->recipe, kern->name, n_rows, n_tok, e);
+    if (!(e <= 1e-9))
+        fail_msg("%s, %s, %d rows, %d tokens: more: nmse %g", setup->recipe, kernels->name, n_rows,
+                 n_tok, e);
     free(a.partial), free(a.scratch), free(q), free(out), free(ref), free(x);
     lk_cache_free(cache);
     lk_recipe_free(recipe);
@@ -256,50 +382,52 @@ static void check(const struct setup *setup, const struct lk_kern *kern, int n_r
 }
 
 /* n_many: tokens of the case with many. */
-static void over_all(const struct lk_kern *kern, int n_many, double limit) {
+static void over_all(const struct lk_kernels *kernels, int n_many, double limit) {
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
-        check(&setups[i], kern, 1, 1, 1, limit);
-        check(&setups[i], kern, 37, 37, 2, limit);
-        check(&setups[i], kern, 333, 1, 3, limit);
-        check(&setups[i], kern, 700, n_many, 2, limit);
-        check(&setups[i], kern, 1301, 5, 4, limit);
+        check(&setups[i], kernels, 1, 1, 1, limit);
+        check(&setups[i], kernels, 37, 37, 2, limit);
+        check(&setups[i], kernels, 333, 1, 3, limit);
+        check(&setups[i], kernels, 700, n_many, 2, limit);
+        check(&setups[i], kernels, 1301, 5, 4, limit);
     }
 }
 
 static void test_reference_kernels(void **state) {
     (void)state;
-    over_all(&lk_kern_reference, 7, 1e-10); /* slow */
+    over_all(&lk_kernels_reference, 7, 1e-10); /* slow */
 }
 
 /* The kernels that this machine would use: integer queries and weights cost a little. */
 static void test_fastest_kernels(void **state) {
     (void)state;
-    over_all(lk_kern_choose(NULL), 32, 3e-4);
+    over_all(lk_kernels_choose(NULL), 32, 3e-4);
 }
 
 /* Prompts: many queries, of which the first see few of the rows. In f16 every kernel is exact but for
  * the rounding of floats. */
 static void test_prompts(void **state) {
     (void)state;
-    const struct lk_kern *best = lk_kern_choose(NULL), *avx2 = lk_kern_choose("avx2"), *kern[] = {&lk_kern_reference, best, avx2 == best ? NULL : avx2};
+    const struct lk_kernels *best = lk_kernels_choose(NULL), *avx2 = lk_kernels_choose("avx2"),
+                            *kernels[] = {&lk_kernels_reference, best, avx2 == best ? NULL : avx2};
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         if (strcmp(setups[i].recipe, "all: f16") != 0) continue;
-        for (size_t k = 0; k < sizeof kern / sizeof *kern; k++) {
-            if (!kern[k]) continue;
-            bool slow = kern[k] == &lk_kern_reference;
-            check(&setups[i], kern[k], slow ? 139 : 290, slow ? 139 : 290, 2, 1e-11);
-            check(&setups[i], kern[k], 601, slow ? 67 : 257, 3, 1e-11);
+        for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
+            if (!kernels[k]) continue;
+            bool slow = kernels[k] == &lk_kernels_reference;
+            check(&setups[i], kernels[k], slow ? 139 : 290, slow ? 139 : 290, 2, 1e-11);
+            check(&setups[i], kernels[k], 601, slow ? 67 : 257, 3, 1e-11);
         }
     }
 }
 
 /* Bytes of a head's rows in positions [from, to). */
-static double bytes_between(const struct lk_stream *s, int64_t from, int64_t to) {
+static double bytes_between(const struct lk_kv *s, int64_t from, int64_t to) {
     int64_t first = s->first;
     double bytes = 0;
     for (int i = 0; i < s->n_level; first += s->fill[i].rows, i++)
         for (int64_t pos = first; pos < first + s->fill[i].rows; pos++)
-            if (pos >= from && pos < to) bytes += (double)s->level[i].head_bytes / s->rule[i].block_rows;
+            if (pos >= from && pos < to)
+                bytes += (double)s->level[i].head_bytes / s->rule[i].block_rows;
     return bytes;
 }
 
@@ -309,30 +437,43 @@ static void test_ranges(void **state) {
     (void)state;
     enum { ROWS = 4096, HEADS = 2, D = 64 };
     struct random r = {7};
-    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = HEADS, .d_head = D, .kern = &lk_kern_reference};
+    struct lk_cache_shape shape = {
+        .n_layer = 1, .n_head_kv = HEADS, .d_head = D, .kernels = &lk_kernels_reference};
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
     lk_recipe *recipe;
-    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot2; recent 50%: f16", NULL), LK_OK);
+    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot2; recent 50%: f16", NULL),
+                     LK_OK);
     assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
     float *x = malloc(sizeof(float) * ROWS * HEADS * D);
     for (int i = 0; i < ROWS * HEADS * D; i++) x[i] = random_gauss(&r);
     for (int side = 0; side < 2; side++) {
         assert_int_equal(lk_cache_append(cache, 0, side, x, ROWS, NULL), LK_OK);
-        assert_int_equal(lk_cache_settle(cache, 0, side, NULL), LK_OK);
+        assert_int_equal(lk_cache_age(cache, 0, side, NULL), LK_OK);
     }
     for (int n_tok = 1; n_tok <= 500; n_tok += 499) {
-        struct lk_attn a = {.k = &cache->stream[0][LK_K], .v = &cache->stream[0][LK_V], .kern = &lk_kern_reference, .n_head = HEADS,
-                            .n_head_kv = HEADS, .d_head = D, .n_tok = n_tok, .n_thread = 5, .scale = 1};
-        struct lk_cut cut = lk_cut_work(&a);
+        struct lk_attn a = {.k = &cache->kv[0][LK_K],
+                            .v = &cache->kv[0][LK_V],
+                            .kernels = &lk_kernels_reference,
+                            .n_head = HEADS,
+                            .n_head_kv = HEADS,
+                            .d_head = D,
+                            .n_tok = n_tok,
+                            .n_thread = 5,
+                            .scale = 1};
+        struct lk_partition cut = lk_partition_work(&a);
         assert_true(cut.n_range > 1);
-        assert_int_equal(lk_cut_range(&a, &cut, 0), 0);
-        assert_int_equal(lk_cut_range(&a, &cut, cut.n_range), ROWS);
-        for (int i = 0; i < cut.n_range; i++) assert_true(lk_cut_range(&a, &cut, i) <= lk_cut_range(&a, &cut, i + 1));
-        int64_t second = lk_cut_range(&a, &cut, 1), last = lk_cut_range(&a, &cut, cut.n_range - 1);
+        assert_int_equal(lk_partition_range(&a, &cut, 0), 0);
+        assert_int_equal(lk_partition_range(&a, &cut, cut.n_range), ROWS);
+        for (int i = 0; i < cut.n_range; i++)
+            assert_true(lk_partition_range(&a, &cut, i) <= lk_partition_range(&a, &cut, i + 1));
+        int64_t second = lk_partition_range(&a, &cut, 1),
+                last = lk_partition_range(&a, &cut, cut.n_range - 1);
         double most = bytes_between(a.k, last, ROWS), least = bytes_between(a.k, 0, second);
-        if (n_tok == 1) assert_true(ROWS - last < 0.7 * second && most > least && most < 2 * least);
-        else assert_true(ROWS - last > 0.9 * second);
+        if (n_tok == 1)
+            assert_true(ROWS - last < 0.7 * second && most > least && most < 2 * least);
+        else
+            assert_true(ROWS - last > 0.9 * second);
     }
     free(x);
     lk_cache_free(cache);
@@ -349,8 +490,11 @@ static void test_alibi_slopes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference_kernels), cmocka_unit_test(test_fastest_kernels), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_alibi_slopes), cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_reference_kernels),
+        cmocka_unit_test(test_fastest_kernels),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_alibi_slopes),
+        cmocka_unit_test(test_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,8 @@ static void take_away(void) {
     assert_int_equal(system(command), 0);
 }
 
-static const char meminfo[] = "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   33554432 kB\n";
+static const char meminfo[] =
+    "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   33554432 kB\n";
 
 static void nothing_is_known(void **state) {
     (void)state;
@@ -64,7 +65,8 @@ static void groups_limit(void **state) {
     put("/sys/fs/cgroup/user/one/memory.max", "8589934592\n");
     put("/sys/fs/cgroup/user/one/memory.current", "3221225472\n");
     assert_true(available_bytes(root) == 5 * GIB);
-    put("/sys/fs/cgroup/user/one/memory.stat", "anon 1\nfile 3221225471\nactive_file 2\ninactive_file 1073741824\n");
+    put("/sys/fs/cgroup/user/one/memory.stat",
+        "anon 1\nfile 3221225471\nactive_file 2\ninactive_file 1073741824\n");
     assert_true(available_bytes(root) == 6 * GIB);
     put("/sys/fs/cgroup/user/memory.max", "4294967296\n"); /* of a group that holds this one */
     put("/sys/fs/cgroup/user/memory.current", "3221225472\n");
@@ -102,8 +104,9 @@ static void groups_of_version_1_limit(void **state) {
 
 int main(void) {
     if (!mkdtemp(root)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_known), cmocka_unit_test(the_system_says), cmocka_unit_test(groups_limit),
-                                       cmocka_unit_test(groups_of_version_1_limit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_known), cmocka_unit_test(the_system_says),
+        cmocka_unit_test(groups_limit), cmocka_unit_test(groups_of_version_1_limit)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     take_away();
     remove(root);

@@ -1,10 +1,9 @@
 /* Damaged, absurd and unsupported model files: each gives an error that says what is wrong, none crashes. */
+#include "base/log.h"
 #include "model/gguf_check.h"
-#include "model/model.h"
-#include "token/vocab.h"
-
-#include "base/quiet.h"
+#include "model/net.h"
 #include "tiny_gguf.h"
+#include "token/vocab.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,9 +16,36 @@
 
 #include <cmocka.h>
 
-static const struct tiny_spec small = {.name = "small", .arch = "llama", .n_layer = 2, .n_head = 2, .n_head_kv = 1, .d_head = 16, .n_ff = 32, .n_vocab = 64, .n_ctx = 64, .seed = 1};
-static const struct tiny_spec small_spm = {.name = "small", .arch = "llama", .n_layer = 1, .n_head = 2, .n_head_kv = 1, .d_head = 16, .n_ff = 32, .n_ctx = 64, .tokenizer = TINY_SPM, .seed = 2};
-static const struct tiny_spec small_bpe = {.name = "small", .arch = "qwen2", .n_layer = 1, .n_head = 2, .n_head_kv = 1, .d_head = 16, .n_ff = 32, .n_ctx = 64, .tokenizer = TINY_BPE, .seed = 3};
+static const struct tiny_spec small = {.name = "small",
+                                       .arch = "llama",
+                                       .n_layer = 2,
+                                       .n_head = 2,
+                                       .n_head_kv = 1,
+                                       .d_head = 16,
+                                       .n_ff = 32,
+                                       .n_vocab = 64,
+                                       .n_ctx = 64,
+                                       .seed = 1};
+static const struct tiny_spec small_spm = {.name = "small",
+                                           .arch = "llama",
+                                           .n_layer = 1,
+                                           .n_head = 2,
+                                           .n_head_kv = 1,
+                                           .d_head = 16,
+                                           .n_ff = 32,
+                                           .n_ctx = 64,
+                                           .tokenizer = TINY_SPM,
+                                           .seed = 2};
+static const struct tiny_spec small_bpe = {.name = "small",
+                                           .arch = "qwen2",
+                                           .n_layer = 1,
+                                           .n_head = 2,
+                                           .n_head_kv = 1,
+                                           .d_head = 16,
+                                           .n_ff = 32,
+                                           .n_ctx = 64,
+                                           .tokenizer = TINY_BPE,
+                                           .seed = 3};
 
 static char scratch[256]; /* one file for all tests */
 
@@ -32,8 +58,10 @@ static lk_status try_open(const char *path, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_net *net = NULL;
     lk_status status = lk_net_open(&net, path, NULL, &ledger, err);
-    if (status == LK_OK) lk_net_free(net, &ledger);
-    else assert_null(net);
+    if (status == LK_OK)
+        lk_net_free(net, &ledger);
+    else
+        assert_null(net);
     assert_ledger_empty(&ledger);
     return status;
 }
@@ -61,30 +89,33 @@ static void expect(lk_status expected, const char *words, const char *what) {
     lk_err err = {0};
     lk_status status = try_open(scratch, &err);
     if (status != expected || !strstr(err.msg, words)) {
-        fail_msg("%s: %s \"%s\", expected %s with \"%s\"", what, lk_status_name(status), err.msg, lk_status_name(expected), words);
+        fail_msg("%s: %s \"%s\", expected %s with \"%s\"", what, lk_status_name(status), err.msg,
+                 lk_status_name(expected), words);
     }
     assert_null(strchr(err.msg, '\n'));
 }
 
-/* ---- wrong keys -------------------------------------------------------------------------------------- */
+/* ---- wrong keys ---- */
 
 enum kind { U32, F32, STR, BOOL, REMOVE, ARRAY };
 
 struct edit {
     const struct tiny_spec *spec;
     const char *key;
-    enum kind   kind;
-    double      number;
+    enum kind kind;
+    double number;
     const char *text;
-    lk_status   expected;
+    lk_status expected;
     const char *words; /* in the message */
 };
 
 static const struct edit edits[] = {
-    {&small, "general.architecture", STR, 0, "mamba", LK_E_UNSUPPORTED, "architecture \"mamba\"; supported are llama"},
+    {&small, "general.architecture", STR, 0, "mamba", LK_E_UNSUPPORTED,
+     "architecture \"mamba\"; supported are llama"},
     {&small, "general.architecture", STR, 0, "", LK_E_UNSUPPORTED, "architecture"},
     {&small, "general.architecture", U32, 3, 0, LK_E_FORMAT, "expected text"},
-    {&small, "general.architecture", REMOVE, 0, 0, LK_E_FORMAT, "lacks the key general.architecture"},
+    {&small, "general.architecture", REMOVE, 0, 0, LK_E_FORMAT,
+     "lacks the key general.architecture"},
     {&small, "general.type", STR, 0, "adapter", LK_E_UNSUPPORTED, "adapter"},
     {&small, "general.name", U32, 3, 0, LK_E_FORMAT, "general.name"},
     {&small, "split.count", U32, 3, 0, LK_E_UNSUPPORTED, "split into 3"},
@@ -93,11 +124,13 @@ static const struct edit edits[] = {
     {&small, "llama.block_count", REMOVE, 0, 0, LK_E_FORMAT, "lacks the key llama.block_count"},
     {&small, "llama.block_count", U32, 0, 0, LK_E_FORMAT, "llama.block_count is 0"},
     {&small, "llama.block_count", U32, 1e6, 0, LK_E_FORMAT, "expected 1 to 512"},
-    {&small, "llama.block_count", U32, 3, 0, LK_E_FORMAT, "lacks the tensor blk.2.attn_norm.weight"},
+    {&small, "llama.block_count", U32, 3, 0, LK_E_FORMAT,
+     "lacks the tensor blk.2.attn_norm.weight"},
     {&small, "llama.block_count", U32, 1, 0, LK_E_UNSUPPORTED, "blk.1."},
     {&small, "llama.block_count", STR, 0, "two", LK_E_FORMAT, "expected an integer"},
     {&small, "llama.block_count", F32, 2, 0, LK_E_FORMAT, "expected an integer"},
-    {&small, "llama.embedding_length", U32, 64, 0, LK_E_FORMAT, "token_embd.weight has shape [32, 64, 1, 1], expected [64, 64]"},
+    {&small, "llama.embedding_length", U32, 64, 0, LK_E_FORMAT,
+     "token_embd.weight has shape [32, 64, 1, 1], expected [64, 64]"},
     {&small, "llama.embedding_length", U32, 4e9, 0, LK_E_FORMAT, "llama.embedding_length"},
     {&small, "llama.feed_forward_length", U32, 48, 0, LK_E_FORMAT, "expected [32, 48]"},
     {&small, "llama.context_length", U32, 0, 0, LK_E_FORMAT, "llama.context_length"},
@@ -111,7 +144,8 @@ static const struct edit edits[] = {
     {&small, "llama.attention.value_length", U32, 32, 0, LK_E_UNSUPPORTED, "value heads 32"},
     {&small, "llama.attention.layer_norm_rms_epsilon", REMOVE, 0, 0, LK_E_FORMAT, "lacks the key"},
     {&small, "llama.attention.layer_norm_rms_epsilon", F32, -1, 0, LK_E_FORMAT, "negative"},
-    {&small, "llama.attention.layer_norm_rms_epsilon", F32, NAN, 0, LK_E_FORMAT, "not a finite number"},
+    {&small, "llama.attention.layer_norm_rms_epsilon", F32, NAN, 0, LK_E_FORMAT,
+     "not a finite number"},
     {&small, "llama.attention.layer_norm_rms_epsilon", U32, 1, 0, LK_E_FORMAT, "floating-point"},
     {&small, "llama.rope.dimension_count", U32, 15, 0, LK_E_FORMAT, "15 of 16 channels"},
     {&small, "llama.rope.dimension_count", U32, 64, 0, LK_E_FORMAT, "64 of 16 channels"},
@@ -119,10 +153,12 @@ static const struct edit edits[] = {
     {&small, "llama.rope.freq_base", F32, INFINITY, 0, LK_E_FORMAT, "finite"},
     {&small, "llama.rope.scaling.type", STR, 0, "longrope", LK_E_UNSUPPORTED, "longrope"},
     {&small, "llama.rope.scaling.factor", F32, -2, 0, LK_E_FORMAT, "factor is -2"},
-    {&small, "llama.vocab_size", U32, 100, 0, LK_E_FORMAT, "token_embd.weight has shape [32, 64, 1, 1], expected [32, 100]"},
+    {&small, "llama.vocab_size", U32, 100, 0, LK_E_FORMAT,
+     "token_embd.weight has shape [32, 64, 1, 1], expected [32, 100]"},
     {&small, "llama.vocab_size", U32, 0, 0, LK_E_FORMAT, "vocab_size"},
     {&small, "tokenizer.ggml.model", U32, 0, 0, LK_E_FORMAT, "tokenizer.ggml.model"},
-    {&small, "tokenizer.ggml.model", STR, 0, "llama", LK_E_FORMAT, "lacks the key tokenizer.ggml.tokens"},
+    {&small, "tokenizer.ggml.model", STR, 0, "llama", LK_E_FORMAT,
+     "lacks the key tokenizer.ggml.tokens"},
     {&small_spm, "tokenizer.ggml.model", STR, 0, "bert", LK_E_UNSUPPORTED, "tokenizer \"bert\""},
     {&small_spm, "tokenizer.ggml.bos_token_id", U32, 5000, 0, LK_E_FORMAT, "bos_token_id is 5000"},
     {&small_spm, "tokenizer.ggml.bos_token_id", STR, 0, "<s>", LK_E_FORMAT, "bos_token_id"},
@@ -131,9 +167,11 @@ static const struct edit edits[] = {
     {&small_spm, "tokenizer.ggml.scores", ARRAY, 0, 0, LK_E_FORMAT, "expected f32"},
     {&small_spm, "tokenizer.ggml.token_type", ARRAY, 0, 0, LK_E_FORMAT, "expected i32"},
     {&small_spm, "tokenizer.ggml.token_type", STR, 0, "x", LK_E_FORMAT, "not an array"},
-    {&small_bpe, "tokenizer.ggml.merges", REMOVE, 0, 0, LK_E_FORMAT, "lacks the key tokenizer.ggml.merges"},
+    {&small_bpe, "tokenizer.ggml.merges", REMOVE, 0, 0, LK_E_FORMAT,
+     "lacks the key tokenizer.ggml.merges"},
     {&small_bpe, "tokenizer.ggml.merges", U32, 1, 0, LK_E_FORMAT, "not an array of text"},
-    {&small_bpe, "tokenizer.ggml.model", STR, 0, "llama", LK_E_UNSUPPORTED, "no token for the byte"},
+    {&small_bpe, "tokenizer.ggml.model", STR, 0, "llama", LK_E_UNSUPPORTED,
+     "no token for the byte"},
 };
 
 static void apply_edit(struct gguf_context *g, void *user) {
@@ -161,7 +199,7 @@ static void set_tokens(struct gguf_context *g, const char *replaced, const char 
     int64_t id = gguf_find_key(g, "tokenizer.ggml.tokens");
     size_t n = gguf_get_arr_n(g, id);
     if (keep && keep < n) n = keep;
-    char (*store)[16] = calloc(n, sizeof *store);
+    char(*store)[16] = calloc(n, sizeof *store);
     const char **text = calloc(n, sizeof *text);
     for (size_t i = 0; i < n; i++) {
         const char *old = gguf_get_arr_str(g, id, i);
@@ -173,10 +211,22 @@ static void set_tokens(struct gguf_context *g, const char *replaced, const char 
     free(store);
 }
 
-static void twin(struct gguf_context *g, void *user) { (void)user; set_tokens(g, "he", "hell", 0); }
-static void byteless(struct gguf_context *g, void *user) { (void)user; set_tokens(g, "<0x80>", "eighty", 0); }
-static void fewer(struct gguf_context *g, void *user) { (void)user; set_tokens(g, "", "", 200); }
-static void empty(struct gguf_context *g, void *user) { (void)user; set_tokens(g, "or", "", 0); }
+static void twin(struct gguf_context *g, void *user) {
+    (void)user;
+    set_tokens(g, "he", "hell", 0);
+}
+static void byteless(struct gguf_context *g, void *user) {
+    (void)user;
+    set_tokens(g, "<0x80>", "eighty", 0);
+}
+static void fewer(struct gguf_context *g, void *user) {
+    (void)user;
+    set_tokens(g, "", "", 200);
+}
+static void empty(struct gguf_context *g, void *user) {
+    (void)user;
+    set_tokens(g, "or", "", 0);
+}
 
 static void wrong_vocabularies(void **state) {
     (void)state;
@@ -193,7 +243,7 @@ static void wrong_vocabularies(void **state) {
     lk_vocab_free(v);
 }
 
-/* ---- files that are no models --------------------------------------------------------------------------- */
+/* ---- files that are no models ---- */
 
 static void not_files(void **state) {
     (void)state;
@@ -231,7 +281,8 @@ static void flip_bits(const struct tiny_spec *spec, size_t n_flips) {
     size_t size, n_ok = 0, n_vocab = 0;
     assert_true(tiny_gguf_write(scratch, spec));
     uint8_t *data = read_bytes(&size);
-    struct gguf_context *g = gguf_init_from_buffer(data, size, (struct gguf_init_params){.no_alloc = true});
+    struct gguf_context *g =
+        gguf_init_from_buffer(data, size, (struct gguf_init_params){.no_alloc = true});
     size_t header = gguf_get_data_offset(g);
     gguf_free(g);
     uint32_t rng = 99;
@@ -248,13 +299,15 @@ static void flip_bits(const struct tiny_spec *spec, size_t n_flips) {
         size_t n_tok;
         if (lk_vocab_open(&v, scratch, NULL) != LK_OK) continue;
         n_vocab++;
-        if (lk_vocab_tokenize(v, "<s>hello w\xc3\xb6rld\n", 15, true, &tok, &n_tok, NULL) == LK_OK) {
+        if (lk_vocab_tokenize(v, "<s>hello w\xc3\xb6rld\n", 15, true, &tok, &n_tok, NULL) ==
+            LK_OK) {
             for (size_t t = 0; t < n_tok; t++) lk_vocab_text(v, tok[t], (char[32]){0}, 32);
             free(tok);
         }
         lk_vocab_free(v);
     }
-    print_message("%s, %zu flips in %zu bytes: %zu open, %zu with a tokenizer\n", spec->arch, n_flips, header, n_ok, n_vocab);
+    print_message("%s, %zu flips in %zu bytes: %zu open, %zu with a tokenizer\n", spec->arch,
+                  n_flips, header, n_ok, n_vocab);
     free(data);
 }
 
@@ -265,11 +318,11 @@ static void flipped_bits(void **state) {
     flip_bits(&small_bpe, 400);
 }
 
-/* ---- headers byte by byte --------------------------------------------------------------------------------- */
+/* ---- headers byte by byte ---- */
 
 struct bytes {
     uint8_t data[4096];
-    size_t  n;
+    size_t n;
 };
 
 static void put(struct bytes *b, const void *data, size_t n) {
@@ -279,7 +332,10 @@ static void put(struct bytes *b, const void *data, size_t n) {
 }
 static void u32(struct bytes *b, uint32_t x) { put(b, &x, 4); }
 static void u64(struct bytes *b, uint64_t x) { put(b, &x, 8); }
-static void str(struct bytes *b, const char *s) { u64(b, strlen(s)); put(b, s, strlen(s)); }
+static void str(struct bytes *b, const char *s) {
+    u64(b, strlen(s));
+    put(b, s, strlen(s));
+}
 static void header(struct bytes *b, uint32_t version, uint64_t n_tensors, uint64_t n_keys) {
     b->n = 0;
     put(b, "GGUF", 4);
@@ -296,7 +352,8 @@ static void refuse(const struct bytes *b, lk_status expected, const char *words)
     lk_status status = lk_gguf_check(copy, b->n, &ledger, &err);
     free(copy);
     assert_ledger_empty(&ledger);
-    if (status != expected || !strstr(err.msg, words)) fail_msg("%s \"%s\", expected \"%s\"", lk_status_name(status), err.msg, words);
+    if (status != expected || !strstr(err.msg, words))
+        fail_msg("%s \"%s\", expected \"%s\"", lk_status_name(status), err.msg, words);
 }
 
 static void bad_headers(void **state) {
@@ -326,40 +383,59 @@ static void bad_keys(void **state) {
         refuse(&b, LK_E_FORMAT, "key 0");
     }
     header(&b, 3, 0, 2);
-    for (int i = 0; i < 2; i++) { str(&b, "twice"); u32(&b, GGUF_TYPE_UINT8); put(&b, "x", 1); }
+    for (int i = 0; i < 2; i++) {
+        str(&b, "twice");
+        u32(&b, GGUF_TYPE_UINT8);
+        put(&b, "x", 1);
+    }
     refuse(&b, LK_E_FORMAT, "twice occurs twice");
     const uint32_t types[] = {13, 1000, UINT32_MAX};
     for (int i = 0; i < 3; i++) {
         header(&b, 3, 0, 1);
-        str(&b, "k"); u32(&b, types[i]); u64(&b, 0);
+        str(&b, "k");
+        u32(&b, types[i]);
+        u64(&b, 0);
         refuse(&b, LK_E_FORMAT, "unknown value type");
     }
     header(&b, 3, 0, 1);
-    str(&b, "nested"); u32(&b, GGUF_TYPE_ARRAY); u32(&b, GGUF_TYPE_ARRAY); u64(&b, 1);
+    str(&b, "nested");
+    u32(&b, GGUF_TYPE_ARRAY);
+    u32(&b, GGUF_TYPE_ARRAY);
+    u64(&b, 1);
     refuse(&b, LK_E_FORMAT, "unknown value type 9");
     const uint64_t counts[] = {UINT64_MAX, 1ull << 61, 1000};
     for (int i = 0; i < 3; i++) {
         for (uint32_t type = GGUF_TYPE_STRING; type <= GGUF_TYPE_FLOAT64; type += 2) {
             header(&b, 3, 0, 1);
-            str(&b, "array"); u32(&b, GGUF_TYPE_ARRAY); u32(&b, type); u64(&b, counts[i]);
+            str(&b, "array");
+            u32(&b, GGUF_TYPE_ARRAY);
+            u32(&b, type);
+            u64(&b, counts[i]);
             refuse(&b, LK_E_FORMAT, "inside array");
         }
     }
     header(&b, 3, 0, 1);
-    str(&b, "flag"); u32(&b, GGUF_TYPE_BOOL); put(&b, "\x02", 1);
+    str(&b, "flag");
+    u32(&b, GGUF_TYPE_BOOL);
+    put(&b, "\x02", 1);
     refuse(&b, LK_E_FORMAT, "true or false");
     const uint32_t alignments[] = {0, 3, 8, 1u << 31};
     for (int i = 0; i < 4; i++) {
         header(&b, 3, 0, 1);
-        str(&b, "general.alignment"); u32(&b, GGUF_TYPE_UINT32); u32(&b, alignments[i]);
+        str(&b, "general.alignment");
+        u32(&b, GGUF_TYPE_UINT32);
+        u32(&b, alignments[i]);
         refuse(&b, i < 2 ? LK_E_FORMAT : LK_E_UNSUPPORTED, "general.alignment");
     }
     header(&b, 3, 0, 1);
-    str(&b, "general.alignment"); u32(&b, GGUF_TYPE_UINT8); put(&b, "\x20", 1);
+    str(&b, "general.alignment");
+    u32(&b, GGUF_TYPE_UINT8);
+    put(&b, "\x20", 1);
     refuse(&b, LK_E_FORMAT, "general.alignment");
 }
 
-static void tensor(struct bytes *b, const char *name, uint32_t n_dims, uint64_t ne0, uint64_t ne1, uint32_t type, uint64_t offset) {
+static void tensor(struct bytes *b, const char *name, uint32_t n_dims, uint64_t ne0, uint64_t ne1,
+                   uint32_t type, uint64_t offset) {
     const uint64_t ne[] = {ne0, ne1, 1, 1, 1, 1};
     str(b, name);
     u32(b, n_dims);
@@ -371,7 +447,13 @@ static void tensor(struct bytes *b, const char *name, uint32_t n_dims, uint64_t 
 static void bad_tensors(void **state) {
     (void)state;
     struct bytes b;
-    const struct { uint32_t n_dims; uint64_t ne0, ne1; uint32_t type; uint64_t offset; const char *words; } bad[] = {
+    const struct {
+        uint32_t n_dims;
+        uint64_t ne0, ne1;
+        uint32_t type;
+        uint64_t offset;
+        const char *words;
+    } bad[] = {
         {0, 8, 1, GGML_TYPE_F32, 0, "0 dimensions"},
         {5, 8, 1, GGML_TYPE_F32, 0, "5 dimensions"},
         {UINT32_MAX, 8, 1, GGML_TYPE_F32, 0, "dimensions"},
@@ -403,7 +485,8 @@ static void bad_tensors(void **state) {
     tensor(&b, "overlapping", 1, 8, 1, GGML_TYPE_F32, 32);
     refuse(&b, LK_E_FORMAT, "overlapping starts at offset 32, expected 64");
     header(&b, 3, 1, 0);
-    tensor(&b, "a name that is far too long for any tensor that ggml could ever hold", 1, 8, 1, GGML_TYPE_F32, 0);
+    tensor(&b, "a name that is far too long for any tensor that ggml could ever hold", 1, 8, 1,
+           GGML_TYPE_F32, 0);
     refuse(&b, LK_E_FORMAT, "impossible name");
     header(&b, 3, 1, 0);
     tensor(&b, "", 1, 8, 1, GGML_TYPE_F32, 0);
@@ -429,7 +512,7 @@ static void unusable_types(void **state) {
     free(data);
 }
 
-/* ---- refusals of memory and by the caller ------------------------------------------------------------------ */
+/* ---- refusals of memory and by the caller ---- */
 
 static void memory_refused(void **state) {
     (void)state;
@@ -474,20 +557,15 @@ static void cancelled(void **state) {
 }
 
 int main(void) {
-    lk_quiet();
+    lk_silence_logs();
     const char *dir = getenv("TMPDIR");
     snprintf(scratch, sizeof scratch, "%s/lowkey-bad-%d.gguf", dir ? dir : "/tmp", (int)getpid());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_keys),
-        cmocka_unit_test(wrong_vocabularies),
-        cmocka_unit_test(not_files),
-        cmocka_unit_test(cut_off),
-        cmocka_unit_test(flipped_bits),
-        cmocka_unit_test(bad_headers),
-        cmocka_unit_test(bad_keys),
-        cmocka_unit_test(bad_tensors),
-        cmocka_unit_test(unusable_types),
-        cmocka_unit_test(memory_refused),
+        cmocka_unit_test(wrong_keys),     cmocka_unit_test(wrong_vocabularies),
+        cmocka_unit_test(not_files),      cmocka_unit_test(cut_off),
+        cmocka_unit_test(flipped_bits),   cmocka_unit_test(bad_headers),
+        cmocka_unit_test(bad_keys),       cmocka_unit_test(bad_tensors),
+        cmocka_unit_test(unusable_types), cmocka_unit_test(memory_refused),
         cmocka_unit_test(cancelled),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

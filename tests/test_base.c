@@ -1,6 +1,10 @@
 /* The ledger counts what is held, refuses past its limit and at a chosen allocation; errors are one line; files
  * appear whole or not at all. */
 #define _DEFAULT_SOURCE /* syscall */
+#include "base/atomic_file.h"
+#include "base/err.h"
+#include "base/ledger.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -16,10 +20,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#include "base/err.h"
-#include "base/ledger.h"
-#include "base/whole_file.h"
 
 static uint64_t held(const struct lk_ledger *ledger) {
     uint64_t sum = 0;
@@ -101,8 +101,10 @@ static void the_nth_allocation_fails_once(void **state) {
         void *p[5];
         for (int i = 0; i < 5; i++) {
             p[i] = lk_alloc(&ledger, LK_FOR_CACHE, 64);
-            if (i + 1 == n) assert_null(p[i]);
-            else assert_non_null(p[i]);
+            if (i + 1 == n)
+                assert_null(p[i]);
+            else
+                assert_non_null(p[i]);
         }
         for (int i = 0; i < 5; i++) lk_release(&ledger, LK_FOR_CACHE, p[i], 64);
         assert_int_equal(held(&ledger), 0);
@@ -177,7 +179,7 @@ static void every_status_has_its_own_name(void **state) {
     assert_string_equal(lk_status_name((lk_status)-99), "unknown status");
 }
 
-/* ---- whole files ---------------------------------------------------------------------------------- */
+/* ---- whole files ---- */
 
 static char folder[] = "/tmp/lowkey-base-XXXXXX", name[64];
 static int folder_errno; /* of syncing folders; 0: as the system does it */
@@ -208,11 +210,11 @@ static int remove_folder(void **state) {
 static void remove_file(void) { assert_true(unlink(name) == 0 || errno == ENOENT); }
 
 static lk_status write_file(const char *text) {
-    struct lk_whole_file f;
-    lk_status status = lk_whole_file_open_public(&f, name, NULL);
+    struct lk_atomic_file f;
+    lk_status status = lk_atomic_file_open_public(&f, name, NULL);
     if (status != LK_OK) return status;
     fputs(text, f.file);
-    return lk_whole_file_close(&f, LK_OK, NULL);
+    return lk_atomic_file_close(&f, LK_OK, NULL);
 }
 
 static void assert_file_is(const char *text) {
@@ -285,10 +287,10 @@ static mode_t mode_of_file(void) {
 
 static void files_are_private_or_as_the_umask_says(void **state) {
     (void)state;
-    struct lk_whole_file f;
+    struct lk_atomic_file f;
     mode_t before = umask(027);
-    assert_int_equal(lk_whole_file_open(&f, name, NULL), LK_OK);
-    assert_int_equal(lk_whole_file_close(&f, LK_OK, NULL), LK_OK);
+    assert_int_equal(lk_atomic_file_open(&f, name, NULL), LK_OK);
+    assert_int_equal(lk_atomic_file_close(&f, LK_OK, NULL), LK_OK);
     assert_int_equal(mode_of_file(), 0600);
     assert_int_equal(write_file("text"), LK_OK);
     assert_int_equal(mode_of_file(), 0640);

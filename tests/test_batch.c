@@ -1,8 +1,7 @@
 /* Sessions evaluated together are as if each were alone, and what happens to one does not reach another. */
+#include "engine/engine.h"
 #include "support.h"
 #include "support_model.h"
-
-#include "engine/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,21 +9,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 enum { MOST = 8, CTX = 600 };
 
 /* Sessions of different recipes, and the tokens that each reads. */
 struct group {
-    lk_model   *model;
-    int         n, n_vocab;
-    lk_recipe  *recipe[MOST];
+    lk_model *model;
+    int n, n_vocab;
+    lk_recipe *recipe[MOST];
     lk_session *session[MOST];
-    int32_t     tok[MOST][CTX];
+    int32_t tok[MOST][CTX];
 };
 
-static const char *const recipes[MOST] = {"f16", "best-3", "selective", "kivi-4", "best-2", "int8", "best-4",
-                                          "sink 4: f16; body: k=rot4 v=rot4; window 32: f16"};
+static const char *const recipes[MOST] = {
+    "f16",    "best-3", "selective", "kivi-4",
+    "best-2", "int8",   "best-4",    "sink 4: f16; body: k=rot4 v=rot4; window 32: f16"};
 
 static struct group *open_group(lk_model *model, int n, uint64_t seed) {
     struct group *g = calloc(1, sizeof *g);
@@ -46,7 +47,10 @@ static void close_group(struct group *g) {
 
 /* The next n_tok tokens of session i. */
 static lk_batch_item next_of(const struct group *g, int i, size_t n_tok, bool all) {
-    return (lk_batch_item){.session = g->session[i], .tok = g->tok[i] + lk_session_n_tok(g->session[i]), .n_tok = n_tok, .all = all};
+    return (lk_batch_item){.session = g->session[i],
+                           .tok = g->tok[i] + lk_session_n_tok(g->session[i]),
+                           .n_tok = n_tok,
+                           .all = all};
 }
 
 static void eval(lk_batch *batch, lk_batch_item *item, size_t n) {
@@ -74,7 +78,8 @@ static void test_together_as_alone(void **state) {
             int who[MOST], n = 0;
             for (int i = 0; i < MOST; i++) {
                 int n_tok = random_int(&r, 0, 5) ? 1 : random_int(&r, 2, 70);
-                if (random_int(&r, 0, 3) == 0 || lk_session_n_tok(a->session[i]) + n_tok > CTX) continue;
+                if (random_int(&r, 0, 3) == 0 || lk_session_n_tok(a->session[i]) + n_tok > CTX)
+                    continue;
                 item[n] = next_of(a, i, n_tok, random_int(&r, 0, 4) == 0);
                 who[n++] = i;
             }
@@ -82,17 +87,20 @@ static void test_together_as_alone(void **state) {
             eval(batch, item, n);
             for (int k = 0; k < n; k++) {
                 lk_session *twin = b->session[who[k]];
-                assert_int_equal(lk_session_eval(twin, item[k].tok, item[k].n_tok, item[k].all, NULL), LK_OK);
+                assert_int_equal(
+                    lk_session_eval(twin, item[k].tok, item[k].n_tok, item[k].all, NULL), LK_OK);
                 assert_int_equal(lk_session_n_tok(twin), lk_session_n_tok(item[k].session));
                 int rows = item[k].all ? (int)item[k].n_tok : 1;
                 assert_null(lk_session_logits(item[k].session, rows));
-                double e = nmse(lk_session_logits(item[k].session, 0), lk_session_logits(twin, 0), (size_t)rows * a->n_vocab);
+                double e = nmse(lk_session_logits(item[k].session, 0), lk_session_logits(twin, 0),
+                                (size_t)rows * a->n_vocab);
                 double *most = who[k] == 0 ? &worst_exact : &worst;
                 if (e > *most) *most = e;
             }
         }
         print_message("%-8s nmse %.2g f16, %.2g coded\n", presets[p], worst_exact, worst);
-        if (!(worst_exact <= 1e-6 && worst <= 1e-2)) fail_msg("%s: nmse %g f16, %g coded", presets[p], worst_exact, worst);
+        if (!(worst_exact <= 1e-6 && worst <= 1e-2))
+            fail_msg("%s: nmse %g f16, %g coded", presets[p], worst_exact, worst);
         lk_batch_free(batch);
         close_group(a), close_group(b);
         lk_model_free(model);
@@ -103,7 +111,8 @@ static void test_together_as_alone(void **state) {
 static void test_company_does_not_matter(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CTX, 2);
-    struct group *a = open_group(model, MOST, 30), *b = open_group(model, MOST, 30), *others = open_group(model, MOST, 31);
+    struct group *a = open_group(model, MOST, 30), *b = open_group(model, MOST, 30),
+                 *others = open_group(model, MOST, 31);
     lk_batch *batch;
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
     for (int round = 0; round < 300; round++) {
@@ -112,15 +121,18 @@ static void test_company_does_not_matter(void **state) {
         for (int i = 0; i < MOST; i++) together[i] = next_of(a, i, n_tok, false);
         eval(batch, together, MOST);
         for (int half = 0; half < 2; half++) {
-            for (int i = 0; i < MOST; i++) apart[i] = next_of(i % 2 == half ? b : others, i, i % 2 == half ? n_tok : 1, false);
+            for (int i = 0; i < MOST; i++)
+                apart[i] = next_of(i % 2 == half ? b : others, i, i % 2 == half ? n_tok : 1, false);
             if (n_tok == 1) eval(batch, apart, MOST);
         }
         for (int i = 0; n_tok > 1 && i < MOST; i++) { /* one's portion beside another's rows */
-            lk_batch_item item[] = {next_of(others, (i + 1) % MOST, 2, false), next_of(b, i, n_tok, false)};
+            lk_batch_item item[] = {next_of(others, (i + 1) % MOST, 2, false),
+                                    next_of(b, i, n_tok, false)};
             eval(batch, item, 2);
         }
         for (int i = 0; i < MOST; i++)
-            if (memcmp(lk_session_logits(a->session[i], -1), lk_session_logits(b->session[i], -1), a->n_vocab * sizeof(float)) != 0)
+            if (memcmp(lk_session_logits(a->session[i], -1), lk_session_logits(b->session[i], -1),
+                       a->n_vocab * sizeof(float)) != 0)
                 fail_msg("%s differs at token %zu", recipes[i], lk_session_n_tok(a->session[i]));
     }
     lk_batch_free(batch);
@@ -152,16 +164,21 @@ static void test_one_fails(void **state) {
         assert_int_equal(item[LONG].err.code, LK_E_ARG);
         assert_int_equal(item[POOR].err.code, LK_E_NOMEM);
         for (int i = 0; i < MOST; i++)
-            if (item[i].err.code == LK_OK) fine[n++] = next_of(b, i, 1, false);
-            else assert_true(item[i].err.msg[0]);
+            if (item[i].err.code == LK_OK)
+                fine[n++] = next_of(b, i, 1, false);
+            else
+                assert_true(item[i].err.msg[0]);
         eval(batch, fine, n);
         for (int i = 0; i < MOST; i++)
             if (item[i].err.code == LK_OK)
-                assert_memory_equal(lk_session_logits(a->session[i], -1), lk_session_logits(b->session[i], -1), a->n_vocab * sizeof(float));
+                assert_memory_equal(lk_session_logits(a->session[i], -1),
+                                    lk_session_logits(b->session[i], -1),
+                                    a->n_vocab * sizeof(float));
     }
     a->session[FULL]->opts.n_ctx = CTX;
     a->session[POOR]->ledger.limit = 0;
-    for (int i = 0; i < MOST; i++) assert_int_equal(lk_session_sync(a->session[i], a->tok[i], 100, NULL, &err), LK_OK);
+    for (int i = 0; i < MOST; i++)
+        assert_int_equal(lk_session_sync(a->session[i], a->tok[i], 100, NULL, &err), LK_OK);
     lk_batch_free(batch);
     close_group(a), close_group(b);
     lk_model_free(model);
@@ -217,7 +234,8 @@ static void test_steps_allocate_nothing(void **state) {
     for (int round = 0; round < 400; round++) {
         for (int i = 0; i < MOST; i++) item[i] = next_of(g, i, round ? 1 : 100, false);
         eval(batch, item, MOST);
-        for (int i = 0; round == 1 && i < MOST; i++) assert_int_equal(lk_session_reserve(g->session[i], 399, NULL), LK_OK);
+        for (int i = 0; round == 1 && i < MOST; i++)
+            assert_int_equal(lk_session_reserve(g->session[i], 399, NULL), LK_OK);
         uint64_t n = atomic_load(&batch->ledger.n_alloc);
         for (int i = 0; i < MOST; i++) n += atomic_load(&g->session[i]->ledger.n_alloc);
         if (round == 1) before = n;
@@ -237,7 +255,8 @@ static void test_misuse(void **state) {
     lk_err err = {0};
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
     assert_int_equal(lk_batch_new(&stranger, other, NULL), LK_OK);
-    lk_batch_item item[3] = {next_of(g, 0, 2, false), next_of(g, 1, 2, false), next_of(g, 0, 2, false)};
+    lk_batch_item item[3] = {next_of(g, 0, 2, false), next_of(g, 1, 2, false),
+                             next_of(g, 0, 2, false)};
     assert_int_equal(lk_batch_eval(batch, item, 0, &err), LK_E_ARG);
     assert_int_equal(lk_batch_eval(batch, item, 3, &err), LK_E_ARG); /* one session twice */
     assert_int_equal(item[1].err.code, LK_E_ARG);
@@ -258,9 +277,12 @@ static void test_misuse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_together_as_alone),      cmocka_unit_test(test_company_does_not_matter),
-        cmocka_unit_test(test_one_fails),              cmocka_unit_test(test_batch_without_memory),
-        cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_together_as_alone),
+        cmocka_unit_test(test_company_does_not_matter),
+        cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_batch_without_memory),
+        cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

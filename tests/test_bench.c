@@ -1,22 +1,29 @@
 /* Measuring speed: copies of sessions, repeated rows, and what lk_bench promises. */
-#include "support_model.h"
-
 #include "engine/engine.h"
+#include "lowkey_lab.h"
+#include "support_model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 static const char *const models[] = {"llama", "gemma3"};
-static const char *const recipes[] = {"f16", "best-3", "kivi-2", "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16"};
-enum { N_MODEL = sizeof models / sizeof models[0], N_RECIPE = sizeof recipes / sizeof recipes[0], N_CTX = 2048 };
+static const char *const recipes[] = {"f16", "best-3", "kivi-2",
+                                      "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16"};
+enum {
+    N_MODEL = sizeof models / sizeof models[0],
+    N_RECIPE = sizeof recipes / sizeof recipes[0],
+    N_CTX = 2048
+};
 
 static void eval(lk_session *session, const int32_t *tok, size_t n, size_t step) {
     lk_err err = {0};
     for (size_t at = 0; at < n; at += step)
-        if (lk_session_eval(session, tok + at, n - at < step ? n - at : step, false, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_session_eval(session, tok + at, n - at < step ? n - at : step, false, &err) != LK_OK)
+            fail_msg("%s", err.msg);
 }
 
 static void same_rows(const lk_session *a, const lk_session *b) {
@@ -34,20 +41,25 @@ static void copies_answer_alike(lk_model *model, const char *text) {
     int32_t tok[N + MORE];
     random_tokens(tok, N + MORE, model, 11);
     lk_recipe *recipe[3];
-    lk_session *s[3] = {open_session(model, text, N_CTX, &recipe[0]), open_session(model, text, N_CTX, &recipe[1]), open_session(model, text, N_CTX, &recipe[2])};
+    lk_session *s[3] = {open_session(model, text, N_CTX, &recipe[0]),
+                        open_session(model, text, N_CTX, &recipe[1]),
+                        open_session(model, text, N_CTX, &recipe[2])};
     size_t n_vocab = lk_model_get_info(model).n_vocab;
     assert_int_equal(lk_session_sync(s[0], tok, N, NULL, NULL), LK_OK);
     eval(s[1], tok, 77, 7); /* what it held before must not matter */
     for (int i = 1; i < 3; i++) assert_int_equal(lk_session_copy(s[i], s[0], NULL), LK_OK);
     same_rows(s[1], s[0]);
-    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
+    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1),
+                        n_vocab * sizeof(float));
     eval(s[0], tok + N, MORE, 1);
     eval(s[1], tok + N, MORE, 1);
     same_rows(s[1], s[0]);
-    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
+    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1),
+                        n_vocab * sizeof(float));
     assert_int_equal(lk_session_copy(s[1], s[2], NULL), LK_OK);
     eval(s[1], tok + N, MORE, 1);
-    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab * sizeof(float));
+    assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1),
+                        n_vocab * sizeof(float));
     for (int i = 0; i < 3; i++) {
         lk_session_free(s[i]);
         lk_recipe_free(recipe[i]);
@@ -61,7 +73,8 @@ static void repeated_rows_age(lk_model *model, const char *text) {
     random_tokens(tok, N, model, 11);
     lk_recipe *recipe[3];
     lk_session *source = open_session(model, "f16", N_CTX, &recipe[0]);
-    lk_session *read = open_session(model, text, N_CTX, &recipe[1]), *s = open_session(model, text, N_CTX, &recipe[2]);
+    lk_session *read = open_session(model, text, N_CTX, &recipe[1]),
+               *s = open_session(model, text, N_CTX, &recipe[2]);
     assert_int_equal(lk_session_repeat(s, source, 1, NULL), LK_E_ARG);
     assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
     eval(read, tok, N, LK_MAX_MOVE);
@@ -99,21 +112,24 @@ static void test_repeat_is_cyclic(void **state) {
     int32_t tok[N_SOURCE];
     random_tokens(tok, N_SOURCE, model, 11);
     lk_recipe *recipe[2];
-    lk_session *source = open_session(model, "f16", N_CTX, &recipe[0]), *s = open_session(model, "f16", N_CTX, &recipe[1]);
+    lk_session *source = open_session(model, "f16", N_CTX, &recipe[0]),
+               *s = open_session(model, "f16", N_CTX, &recipe[1]);
     assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
     eval(s, tok, 33, 33);
     assert_int_equal(lk_session_repeat(s, source, N - 33, NULL), LK_OK);
     const struct lk_cache_shape *shape = &s->cache->shape;
     for (int p = 33; p < N; p++)
         for (int side = 0; side < 2; side++) {
-            const struct lk_stream *a = &s->cache->stream[1][side], *b = &source->cache->stream[1][side];
+            const struct lk_kv *a = &s->cache->kv[1][side], *b = &source->cache->kv[1][side];
             float x[LK_MAX_D_HEAD], y[LK_MAX_D_HEAD];
             int row;
             int64_t n;
             const void *block = lk_cache_locate(a, 0, p, &row, &n);
-            lk_codec_decode(&a->rule[0].codec, side, shape->d_head, a->rule[0].block_rows, NULL, block, row, 1, x, shape->d_head);
+            lk_codec_decode(&a->rule[0].codec, side, shape->d_head, a->rule[0].block_rows, NULL,
+                            block, row, 1, x, shape->d_head);
             block = lk_cache_locate(b, 0, p % N_SOURCE, &row, &n);
-            lk_codec_decode(&b->rule[0].codec, side, shape->d_head, b->rule[0].block_rows, NULL, block, row, 1, y, shape->d_head);
+            lk_codec_decode(&b->rule[0].codec, side, shape->d_head, b->rule[0].block_rows, NULL,
+                            block, row, 1, y, shape->d_head);
             assert_memory_equal(x, y, shape->d_head * sizeof *x);
         }
     lk_session_free(s);
@@ -148,7 +164,13 @@ static void test_bench(void **state) {
     const size_t depth[] = {0, 100, 1300}, wrong[] = {5, 5};
     lk_bench_result r[3] = {{0}};
     uint64_t last = 0;
-    lk_bench_opts opts = {.depth = depth, .n_depth = 3, .n_prefill = 20, .n_decode = 3, .n_repeat = 2, .progress = never_back, .user = &last};
+    lk_bench_opts opts = {.depth = depth,
+                          .n_depth = 3,
+                          .n_prefill = 20,
+                          .n_decode = 3,
+                          .n_repeat = 2,
+                          .progress = never_back,
+                          .user = &last};
     if (lk_bench(model, recipe, tok, N_TEXT, &opts, r, &err) != LK_OK) fail_msg("%s", err.msg);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(r[i].depth, depth[i]);
@@ -186,6 +208,8 @@ static void test_bench(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sessions), cmocka_unit_test(test_repeat_is_cyclic), cmocka_unit_test(test_bench)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sessions),
+                                       cmocka_unit_test(test_repeat_is_cyclic),
+                                       cmocka_unit_test(test_bench)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
 /* The cache's own promises: rows keep their order, counts foretell what happens, memory is counted,
  * nothing is allocated where nothing should be, and a failed allocation is an error and no more. */
-#include "support.h"
-
 #include "cache/cache.h"
+#include "support.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,23 +9,34 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 enum { N_LAYER = 2, N_HEAD_KV = 2, D_HEAD = 128, N_CHANNEL = N_HEAD_KV * D_HEAD };
 
 static const char *recipes[] = {
-    "all: f16", "all: int8", "all: rot4", "all: kivi2", "sink 4: f16; body: k=rot3 v=rot2; window 64: f16",
-    "sink 5: int8; body: kivi4(g64); window 40: int8", "body: kivi2; residual 128: f16", "body: kivi4(g64); residual 64: f16",
-    "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16", "body: k=rot3(nosigma) v=rot3(mean); recent 20%: kivi4",
-    "sink 4: f16; body: none; window 100: f16", "body: none; recent 5%: rot4; window 40: f16",
+    "all: f16",
+    "all: int8",
+    "all: rot4",
+    "all: kivi2",
+    "sink 4: f16; body: k=rot3 v=rot2; window 64: f16",
+    "sink 5: int8; body: kivi4(g64); window 40: int8",
+    "body: kivi2; residual 128: f16",
+    "body: kivi4(g64); residual 64: f16",
+    "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16",
+    "body: k=rot3(nosigma) v=rot3(mean); recent 20%: kivi4",
+    "sink 4: f16; body: none; window 100: f16",
+    "body: none; recent 5%: rot4; window 40: f16",
     "sink 3: int8; body: none; recent 96: k=kivi4(g64) v=rot2; window 40: rot8",
 };
 
-static struct lk_cache *new_cache(const char *text, const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_recipe **recipe) {
+static struct lk_cache *new_cache(const char *text, const struct lk_cache_shape *shape,
+                                  struct lk_ledger *ledger, lk_recipe **recipe) {
     lk_err err = {0};
     if (lk_recipe_parse(recipe, text, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
     struct lk_cache *cache = NULL;
-    if (lk_cache_new(&cache, *recipe, shape, ledger, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    if (lk_cache_new(&cache, *recipe, shape, ledger, &err) != LK_OK)
+        fail_msg("%s: %s", text, err.msg);
     return cache;
 }
 
@@ -34,28 +44,30 @@ static void add(struct lk_cache *cache, const float *x, int64_t n) {
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             assert_int_equal(lk_cache_append(cache, layer, side, x, n, NULL), LK_OK);
-            assert_int_equal(lk_cache_settle(cache, layer, side, NULL), LK_OK);
+            assert_int_equal(lk_cache_age(cache, layer, side, NULL), LK_OK);
         }
 }
 
 /* Rows of a stream, as the cache would give them, into out [n_tok][N_CHANNEL], those that it holds. */
-static void read_back(const struct lk_stream *s, float *out) {
+static void read_back(const struct lk_kv *s, float *out) {
     for (int level = 0; level < s->n_level; level++)
         for (int64_t at = 0; at < s->fill[level].rows;) {
             int row;
             int64_t n;
             const char *block = lk_cache_locate(s, level, at, &row, &n);
             for (int h = 0; h < N_HEAD_KV; h++)
-                lk_codec_decode(&s->rule[level].codec, s->side, D_HEAD, s->rule[level].block_rows,
-                                lk_sigma_of(s, level, h), block + h * s->level[level].head_bytes,
-                                row, (int)n, out + lk_cache_position(s, level, at, h) * N_CHANNEL + h * D_HEAD, N_CHANNEL);
+                lk_codec_decode(
+                    &s->rule[level].codec, s->side, D_HEAD, s->rule[level].block_rows,
+                    lk_sigma_of(s, level, h), block + h * s->level[level].head_bytes, row, (int)n,
+                    out + lk_cache_position(s, level, at, h) * N_CHANNEL + h * D_HEAD, N_CHANNEL);
             at += n;
         }
 }
 
 static float *rows(struct random *r, int64_t n) {
     float *x = malloc(n * N_CHANNEL * sizeof *x);
-    for (int64_t i = 0; i < n * N_CHANNEL; i++) x[i] = random_gauss(r) + (i % N_CHANNEL == 7 ? 8 : 0);
+    for (int64_t i = 0; i < n * N_CHANNEL; i++)
+        x[i] = random_gauss(r) + (i % N_CHANNEL == 7 ? 8 : 0);
     return x;
 }
 
@@ -83,18 +95,19 @@ static void test_rows_keep_their_order(void **state) {
             at += n;
         }
         for (int side = 0; side < 2; side++) {
-            const struct lk_stream *s = &cache->stream[0][side];
+            const struct lk_kv *s = &cache->kv[0][side];
             assert_int_equal(s->n_tok, N);
             memcpy(y, x, N * N_CHANNEL * sizeof *y); /* what was let go is not judged */
             read_back(s, y);
             assert_int_equal(s->first > 0, strstr(recipes[i], "none") != NULL);
-            assert_int_equal(s->first, cache->stream[0][LK_K].first);
+            assert_int_equal(s->first, cache->kv[0][LK_K].first);
             double worst = 0;
             for (int t = 0; t < N; t += 50) {
                 double e = nmse(y + t * N_CHANNEL, x + t * N_CHANNEL, 50 * N_CHANNEL);
                 if (e > worst) worst = e;
             }
-            if (!(worst < limit_of(recipes[i]))) fail_msg("%s, %c: nmse %g", recipes[i], "kv"[side], worst);
+            if (!(worst < limit_of(recipes[i])))
+                fail_msg("%s, %c: nmse %g", recipes[i], "kv"[side], worst);
         }
         free(x), free(y);
         lk_cache_free(cache);
@@ -107,29 +120,35 @@ static void test_rows_keep_their_order(void **state) {
 static void test_counts_foretell(void **state) {
     (void)state;
     uint8_t is_swa[N_LAYER] = {0, 1};
-    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_swa = 70, .is_swa = is_swa};
+    struct lk_cache_shape shape = {.n_layer = N_LAYER,
+                                   .n_head_kv = N_HEAD_KV,
+                                   .d_head = D_HEAD,
+                                   .n_swa = 70,
+                                   .is_swa = is_swa};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct random r = {77 + i};
         struct lk_ledger ledger = {0};
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
-        struct lk_fill fill[LK_MAX_STREAM_LEVEL];
+        struct lk_fill fill[LK_MAX_KV_LEVEL];
         float *x = rows(&r, 128);
         for (int turn = 0; turn < 40; turn++) {
             int64_t n = random_int(&r, 1, turn % 3 ? 5 : 128);
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, n, n, NULL), LK_OK);
-            struct lk_stream *s = &cache->stream[turn % 2][turn / 2 % 2];
+            struct lk_kv *s = &cache->kv[turn % 2][turn / 2 % 2];
             int64_t first = s->first;
             memcpy(fill, s->fill, sizeof fill);
             lk_level_advance(s->rule, fill, s->n_level, s->n_tok, n, s->n_swa, &first, NULL);
             uint64_t n_alloc = ledger.n_alloc;
             add(cache, x, n);
-            if (ledger.n_alloc != n_alloc) fail_msg("%s: allocated %d times", recipes[i], (int)(ledger.n_alloc - n_alloc));
+            if (ledger.n_alloc != n_alloc)
+                fail_msg("%s: allocated %d times", recipes[i], (int)(ledger.n_alloc - n_alloc));
             assert_int_equal(first, s->first);
             for (int level = 0; level < s->n_level; level++) {
                 assert_int_equal(fill[level].rows, s->fill[level].rows);
                 assert_int_equal(fill[level].skip, s->fill[level].skip);
-                assert_int_equal(s->level[level].n_block, lk_level_blocks(&s->rule[level], &fill[level]));
+                assert_int_equal(s->level[level].n_block,
+                                 lk_level_blocks(&s->rule[level], &fill[level]));
             }
         }
         free(x);
@@ -151,16 +170,19 @@ static void test_bytes_are_the_ledgers(void **state) {
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, 100, 100, NULL), LK_OK);
             add(cache, x, 100);
             struct lk_cache_bytes b = lk_cache_count(cache);
-            assert_int_equal(b.code + b.scale + b.exact + b.padding, lk_ledger_bytes(&ledger, LK_FOR_CACHE));
+            assert_int_equal(b.code + b.scale + b.exact + b.padding,
+                             lk_ledger_bytes(&ledger, LK_FOR_CACHE));
         }
         lk_cache_trim(cache);
         struct lk_cache_needs needs;
         uint64_t real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
-        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &needs, NULL), LK_OK);
+        assert_int_equal(lk_cache_estimate(recipe, &shape, 2500, &needs, NULL), LK_OK);
         assert_int_equal(needs.scratch, lk_ledger_bytes(&ledger, LK_FOR_SCRATCH));
-        double apart = fabs((double)needs.cache - (double)real), slabs = cache->pool.n_class > 4 ? cache->pool.n_class : 4;
+        double apart = fabs((double)needs.cache - (double)real),
+               slabs = cache->pool.n_class > 4 ? cache->pool.n_class : 4;
         /* tables grown ahead of need, and slabs in part free: one for each size of blocks */
-        if (apart > 0.02 * real + slabs * LK_SLAB_BYTES) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
+        if (apart > 0.02 * real + slabs * LK_SLAB_BYTES)
+            fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
         free(x);
         lk_cache_free(cache);
         lk_recipe_free(recipe);
@@ -203,17 +225,18 @@ static void test_truncate(void **state) {
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;
-    struct lk_cache *cache = new_cache("sink 4: f16; body: rot4; window 64: f16", &shape, &ledger, &recipe);
+    struct lk_cache *cache =
+        new_cache("sink 4: f16; body: rot4; window 64: f16", &shape, &ledger, &recipe);
     struct random r = {9};
     float *x = rows(&r, 600), *y = malloc(600 * N_CHANNEL * sizeof *y);
     for (int at = 0; at < 600; at += 60) add(cache, x + at * N_CHANNEL, 60);
     assert_false(lk_cache_truncate(cache, 3));
     assert_false(lk_cache_truncate(cache, 500));
-    assert_int_equal(cache->stream[0][LK_K].n_tok, 600);
+    assert_int_equal(cache->kv[0][LK_K].n_tok, 600);
     assert_true(lk_cache_truncate(cache, 550));
-    assert_int_equal(cache->stream[1][LK_V].n_tok, 550);
+    assert_int_equal(cache->kv[1][LK_V].n_tok, 550);
     add(cache, x + 100 * N_CHANNEL, 30);
-    read_back(&cache->stream[0][LK_K], y);
+    read_back(&cache->kv[0][LK_K], y);
     assert_true(nmse(y + 550 * N_CHANNEL, x + 100 * N_CHANNEL, 30 * N_CHANNEL) < 1e-6);
     assert_true(nmse(y + 545 * N_CHANNEL, x + 545 * N_CHANNEL, 5 * N_CHANNEL) < 1e-6);
     free(x), free(y);
@@ -241,7 +264,8 @@ static void test_nothing_between(void **state) {
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;
-    struct lk_cache *cache = new_cache("sink 4: f16; body: none; window 100: f16", &shape, &ledger, &recipe);
+    struct lk_cache *cache =
+        new_cache("sink 4: f16; body: none; window 100: f16", &shape, &ledger, &recipe);
     struct random r = {21};
     float *x = rows(&r, 1);
     uint64_t most = 0;
@@ -251,9 +275,10 @@ static void test_nothing_between(void **state) {
         lk_cache_trim(cache);
         uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
         if (n <= 300 && most < bytes) most = bytes; /* windows lie over four or five blocks */
-        if (n > 300 && bytes > most) fail_msg("%d tokens: %d bytes, not %d", n, (int)bytes, (int)most);
+        if (n > 300 && bytes > most)
+            fail_msg("%d tokens: %d bytes, not %d", n, (int)bytes, (int)most);
         for (int side = 0; side < 2; side++) {
-            const struct lk_stream *s = &cache->stream[1][side];
+            const struct lk_kv *s = &cache->kv[1][side];
             assert_int_equal(s->first, n > 104 ? n - 104 : 0);
             assert_int_equal(s->fill[0].rows, n < 4 ? n : 4);
             assert_int_equal(s->fill[1].rows, 0);
@@ -271,16 +296,21 @@ static void test_nothing_between(void **state) {
 }
 
 /* A stream of one block of halves that holds x [n][N_CHANNEL]; block: its memory. */
-static struct lk_stream exact_rows(enum lk_side side, const float *x, int n, void **block) {
+static struct lk_kv exact_rows(enum lk_side side, const float *x, int n, void **block) {
     static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
-    struct lk_stream s = {.side = side, .n_level = 1, .n_tok = n};
+    struct lk_kv s = {.side = side, .n_level = 1, .n_tok = n};
     s.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
     s.fill[0].rows = n;
-    s.level[0] = (struct lk_level){.block = block, .n_block = 1, .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
-                                    .n_part = N_HEAD_KV, .d_part = D_HEAD, .n_head = 1};
+    s.level[0] = (struct lk_level){.block = block,
+                                   .n_block = 1,
+                                   .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
+                                   .n_part = N_HEAD_KV,
+                                   .d_part = D_HEAD,
+                                   .n_head = 1};
     *block = malloc(N_HEAD_KV * s.level[0].head_bytes);
     for (int h = 0; h < N_HEAD_KV; h++)
-        lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0, n, x + h * D_HEAD, N_CHANNEL);
+        lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0,
+                        n, x + h * D_HEAD, N_CHANNEL);
     return s;
 }
 
@@ -289,7 +319,11 @@ static struct lk_stream exact_rows(enum lk_side side, const float *x, int n, voi
 static void test_fill_is_append_and_settle(void **state) {
     (void)state;
     uint8_t is_swa[N_LAYER] = {0, 1};
-    struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_swa = 70, .is_swa = is_swa};
+    struct lk_cache_shape shape = {.n_layer = N_LAYER,
+                                   .n_head_kv = N_HEAD_KV,
+                                   .d_head = D_HEAD,
+                                   .n_swa = 70,
+                                   .is_swa = is_swa};
     static const int sizes[] = {2, 70, 300, 511};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes * 4; i++) {
         const char *text = recipes[i / 4];
@@ -297,21 +331,27 @@ static void test_fill_is_append_and_settle(void **state) {
         struct random r = {i};
         struct lk_ledger ledger = {0};
         lk_recipe *recipe, *again;
-        struct lk_cache *filled = new_cache(text, &shape, &ledger, &recipe), *settled = new_cache(text, &shape, &ledger, &again);
-        float *x = rows(&r, n), *y = malloc(n * N_CHANNEL * sizeof *y), *z = malloc(n * N_CHANNEL * sizeof *z);
-        assert_int_equal(lk_cache_prepare(settled, 0, N_LAYER, n, n, NULL), LK_OK);
-        add(settled, x, n);
+        struct lk_cache *filled = new_cache(text, &shape, &ledger, &recipe),
+                        *aged = new_cache(text, &shape, &ledger, &again);
+        float *x = rows(&r, n), *y = malloc(n * N_CHANNEL * sizeof *y),
+              *z = malloc(n * N_CHANNEL * sizeof *z);
+        assert_int_equal(lk_cache_prepare(aged, 0, N_LAYER, n, n, NULL), LK_OK);
+        add(aged, x, n);
         for (int layer = 0; layer < N_LAYER; layer++) {
-            assert_int_equal(lk_cache_lay(filled, layer, n, NULL), LK_OK);
+            assert_int_equal(lk_cache_alloc_prompt(filled, layer, n, NULL), LK_OK);
             for (int side = 0; side < 2; side++) {
                 void *block;
-                struct lk_stream exact = exact_rows(side, x, n, &block);
-                for (int head = N_HEAD_KV - 1; head >= 0; head--) lk_cache_fill(filled, layer, side, head, &exact);
+                struct lk_kv exact = exact_rows(side, x, n, &block);
+                for (int head = N_HEAD_KV - 1; head >= 0; head--)
+                    lk_cache_encode_prompt(filled, layer, side, head, &exact);
                 free(block);
-                const struct lk_stream *a = &filled->stream[layer][side], *b = &settled->stream[layer][side];
+                const struct lk_kv *a = &filled->kv[layer][side], *b = &aged->kv[layer][side];
                 assert_int_equal(a->n_tok, b->n_tok);
                 assert_int_equal(a->first, b->first);
-                if (a->n_swa == 0) assert_int_equal(a->equaliser[0].calibrated, b->equaliser[0].calibrated); /* a window may drop all that was coded */
+                if (a->n_swa == 0)
+                    assert_int_equal(
+                        a->equalizer[0].calibrated,
+                        b->equalizer[0].calibrated); /* a window may drop all that was coded */
                 for (int level = 0; level < a->n_level; level++) {
                     assert_int_equal(a->fill[level].rows, b->fill[level].rows);
                     assert_int_equal(a->fill[level].skip, b->fill[level].skip);
@@ -321,13 +361,16 @@ static void test_fill_is_append_and_settle(void **state) {
                 memcpy(z, x, n * N_CHANNEL * sizeof *z);
                 read_back(a, y);
                 read_back(b, z);
-                if (strncmp(text, "all:", 4) == 0 && memcmp(y, z, n * N_CHANNEL * sizeof *y)) fail_msg("%s: not the same rows", text);
-                double filled_error = nmse(y, x, n * N_CHANNEL), settled_error = nmse(z, x, n * N_CHANNEL);
-                if (!(filled_error <= 1.02 * settled_error)) fail_msg("%s: nmse %g, settled %g", text, filled_error, settled_error);
+                if (strncmp(text, "all:", 4) == 0 && memcmp(y, z, n * N_CHANNEL * sizeof *y))
+                    fail_msg("%s: not the same rows", text);
+                double filled_error = nmse(y, x, n * N_CHANNEL),
+                       settled_error = nmse(z, x, n * N_CHANNEL);
+                if (!(filled_error <= 1.02 * settled_error))
+                    fail_msg("%s: nmse %g, settled %g", text, filled_error, settled_error);
             }
         }
         free(x), free(y), free(z);
-        lk_cache_free(filled), lk_cache_free(settled);
+        lk_cache_free(filled), lk_cache_free(aged);
         lk_recipe_free(recipe), lk_recipe_free(again);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
     }
@@ -343,13 +386,13 @@ static void test_fill_without_memory(void **state) {
         lk_err err = {0};
         struct lk_cache *cache = new_cache(recipes[4], &shape, &ledger, &recipe);
         ledger.fail_at = (int64_t)nth;
-        lk_status status = lk_cache_lay(cache, 0, 700, &err);
+        lk_status status = lk_cache_alloc_prompt(cache, 0, 700, &err);
         ledger.fail_at = 0;
         if (status != LK_OK) {
             assert_int_equal(status, LK_E_NOMEM);
             assert_true(err.msg[0]);
             lk_cache_clear(cache);
-            assert_int_equal(lk_cache_lay(cache, 0, 700, NULL), LK_OK);
+            assert_int_equal(lk_cache_alloc_prompt(cache, 0, 700, NULL), LK_OK);
         }
         lk_cache_free(cache);
         lk_recipe_free(recipe);
@@ -364,11 +407,15 @@ static void test_fill_without_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_keep_their_order), cmocka_unit_test(test_counts_foretell),
-        cmocka_unit_test(test_bytes_are_the_ledgers), cmocka_unit_test(test_every_allocation_may_fail),
-        cmocka_unit_test(test_truncate),              cmocka_unit_test(test_refused_heads),
+        cmocka_unit_test(test_rows_keep_their_order),
+        cmocka_unit_test(test_counts_foretell),
+        cmocka_unit_test(test_bytes_are_the_ledgers),
+        cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_refused_heads),
         cmocka_unit_test(test_nothing_between),
-        cmocka_unit_test(test_fill_is_append_and_settle), cmocka_unit_test(test_fill_without_memory),
+        cmocka_unit_test(test_fill_is_append_and_settle),
+        cmocka_unit_test(test_fill_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,12 @@
 /* Codecs: formulas, packing, bias, error, edges. */
+#include "codec/cells.h"
+#include "codec/codec.h"
+#include "codec/hadamard.h"
+#include "codec/half.h"
+#include "codec/int8.h"
+#include "codec/kivi.h"
+#include "codec/rot.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,14 +17,6 @@
 
 #include <cmocka.h>
 
-#include "codec/cells.h"
-#include "codec/codec.h"
-#include "codec/hadamard.h"
-#include "codec/half.h"
-#include "codec/int8.h"
-#include "codec/kivi.h"
-#include "codec/rot.h"
-
 enum { MAX_ROWS = 128, GUARD = 64 };
 
 static uint64_t random_state;
@@ -26,9 +26,13 @@ static double uniform(void) {
     return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
 }
 
-static float gaussian(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
+static float gaussian(void) {
+    return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()));
+}
 
-static float laplace(void) { return (float)((uniform() < 0.5 ? -1 : 1) * log(uniform()) * sqrt(0.5)); }
+static float laplace(void) {
+    return (float)((uniform() < 0.5 ? -1 : 1) * log(uniform()) * sqrt(0.5));
+}
 
 static int setup(void **state) {
     (void)state;
@@ -42,8 +46,8 @@ enum { N_D_HEAD = sizeof d_heads / sizeof d_heads[0] };
 /* Every codec that a recipe can name; f16 also in blocks of 4 rows. */
 struct variant {
     struct lk_codec codec;
-    enum lk_side    side;
-    int             rows; /* of a block */
+    enum lk_side side;
+    int rows; /* of a block */
 };
 
 static size_t all_variants(struct variant *out) {
@@ -60,8 +64,13 @@ static size_t all_variants(struct variant *out) {
             }
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++) {
-                struct lk_codec rot = {.coding = LK_ROT, .bits = bits, .mean = flags & 1, .sigma = flags & 2, .lloyd = flags & 4};
-                if (!lk_codec_refuses(&rot, side, 64)) out[n++] = (struct variant){rot, side, LK_TILE};
+                struct lk_codec rot = {.coding = LK_ROT,
+                                       .bits = bits,
+                                       .mean = flags & 1,
+                                       .sigma = flags & 2,
+                                       .lloyd = flags & 4};
+                if (!lk_codec_refuses(&rot, side, 64))
+                    out[n++] = (struct variant){rot, side, LK_TILE};
             }
     }
     return n;
@@ -85,7 +94,7 @@ static double dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-/* ---- rotation ------------------------------------------------------------------------------- */
+/* ---- rotation ---- */
 
 static void rotation_is_orthonormal_and_inverted(void **state) {
     (void)state;
@@ -112,7 +121,8 @@ static void rotation_is_orthonormal_and_inverted(void **state) {
 static void rotation_spreads_one_channel_evenly(void **state) {
     (void)state;
     /* A Hadamard matrix exists for these, so each entry is +-1/sqrt(n). */
-    static const int orders[] = {8, 16, 24, 40, 56, 64, 72, 80, 88, 96, 112, 120, 128, 160, 192, 224, 240, 248, 256};
+    static const int orders[] = {8,   16,  24,  40,  56,  64,  72,  80,  88, 96,
+                                 112, 120, 128, 160, 192, 224, 240, 248, 256};
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
         int n = orders[i];
         for (int c = 0; c < n; c++) {
@@ -124,7 +134,7 @@ static void rotation_spreads_one_channel_evenly(void **state) {
     }
 }
 
-/* ---- packing -------------------------------------------------------------------------------- */
+/* ---- packing ---- */
 
 static void codes_survive_packing(void **state) {
     (void)state;
@@ -144,7 +154,8 @@ static void codes_survive_packing(void **state) {
                     lk_cells_get(side, bits, d, tile, t, got);
                     assert_memory_equal(got, code[t], d);
                 }
-                for (size_t i = bytes; i < bytes + GUARD && i < sizeof tile; i++) assert_int_equal(tile[i], 0xa5);
+                for (size_t i = bytes; i < bytes + GUARD && i < sizeof tile; i++)
+                    assert_int_equal(tile[i], 0xa5);
             }
 }
 
@@ -170,10 +181,12 @@ static void bytes_are_exact_and_respected(void **state) {
             if (v->codec.coding == LK_F16) assert_int_equal(scales, 0);
             if (v->codec.coding == LK_INT8) assert_int_equal(scales, 64);
             if (v->codec.coding == LK_KIVI)
-                assert_int_equal(scales, v->side == LK_K ? 4 * d : 4 * LK_TILE * d / v->codec.group);
+                assert_int_equal(scales,
+                                 v->side == LK_K ? 4 * d : 4 * LK_TILE * d / v->codec.group);
             if (v->codec.coding == LK_ROT) assert_int_equal(scales, 64 + (v->codec.mean ? d : 0));
             memset(mem, 0xa5, sizeof mem);
-            lk_codec_encode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, mem + GUARD, 0, v->rows, x, d);
+            lk_codec_encode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL,
+                            mem + GUARD, 0, v->rows, x, d);
             for (int g = 0; g < GUARD; g++) {
                 assert_int_equal(mem[g], 0xa5);
                 assert_int_equal(mem[GUARD + bytes + g], 0xa5);
@@ -191,14 +204,17 @@ static void row_by_row_equals_at_once(void **state) {
         for (int k = 0; k < N_D_HEAD; k++) {
             const struct variant *v = &variant[i];
             int d = d_heads[k], stride = d + 3;
-            if (lk_codec_refuses(&v->codec, v->side, d) || !lk_codec_row_wise(&v->codec, v->side) || stride > 2 * d) continue;
+            if (lk_codec_refuses(&v->codec, v->side, d) || !lk_codec_row_wise(&v->codec, v->side) ||
+                stride > 2 * d)
+                continue;
             fill(x, v->rows * stride, gaussian);
             size_t bytes = lk_codec_head_bytes(&v->codec, v->side, d, v->rows);
             memset(once, 0, bytes);
             memset(rows, 0, bytes);
             lk_codec_encode(&v->codec, v->side, d, v->rows, NULL, once, 0, v->rows, x, stride);
             for (int t = 0; t < v->rows; t++)
-                lk_codec_encode(&v->codec, v->side, d, v->rows, NULL, rows, t, 1, x + t * stride, stride);
+                lk_codec_encode(&v->codec, v->side, d, v->rows, NULL, rows, t, 1, x + t * stride,
+                                stride);
             assert_memory_equal(once, rows, bytes);
             static float all[MAX_ROWS * LK_MAX_D_HEAD], one[LK_MAX_D_HEAD];
             lk_codec_decode(&v->codec, v->side, d, v->rows, NULL, once, 0, v->rows, all, d);
@@ -211,7 +227,8 @@ static void row_by_row_equals_at_once(void **state) {
 
 static void blocks_and_refusals(void **state) {
     (void)state;
-    struct lk_codec f16 = {.coding = LK_F16, .bits = 16}, kivi = {.coding = LK_KIVI, .bits = 2, .group = 64};
+    struct lk_codec f16 = {.coding = LK_F16, .bits = 16},
+                    kivi = {.coding = LK_KIVI, .bits = 2, .group = 64};
     struct lk_codec rot = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
     assert_null(lk_codec_refuses(&f16, LK_K, 40));
     assert_non_null(lk_codec_refuses(&f16, LK_K, 36));
@@ -243,7 +260,7 @@ static void blocks_and_refusals(void **state) {
     assert_string_equal(text, "rot4");
 }
 
-/* ---- formulas ------------------------------------------------------------------------------- */
+/* ---- formulas ---- */
 
 static void int8_formula(void **state) {
     (void)state;
@@ -274,7 +291,8 @@ static float kivi_expect(const float *x, int n, int step, int at, int bits) {
         lo = fminf(lo, x[i * step]);
         hi = fmaxf(hi, x[i * step]);
     }
-    float scale = lk_unhalf(lk_half((hi - lo) / top)), min = lk_unhalf(lk_half(lo)), inverse = 1 / scale;
+    float scale = lk_unhalf(lk_half((hi - lo) / top)), min = lk_unhalf(lk_half(lo)),
+          inverse = 1 / scale;
     return scale * fminf(fmaxf(roundf((x[at * step] - min) * inverse), 0), top) + min;
 }
 
@@ -292,25 +310,30 @@ static void kivi_formula(void **state) {
                 lk_codec_decode(&codec, LK_K, d, group, NULL, head, 0, group, got, d);
                 for (int t = 0; t < group; t++)
                     for (int c = 0; c < d; c++)
-                        assert_float_equal(got[t * d + c], kivi_expect(x + c, group, d, t, bits), 1e-6);
+                        assert_float_equal(got[t * d + c], kivi_expect(x + c, group, d, t, bits),
+                                           1e-6);
                 if (lk_codec_refuses(&codec, LK_V, d)) continue;
                 lk_codec_encode(&codec, LK_V, d, LK_TILE, NULL, head, 0, LK_TILE, x, d);
                 lk_codec_decode(&codec, LK_V, d, LK_TILE, NULL, head, 0, LK_TILE, got, d);
                 for (int t = 0; t < LK_TILE; t++)
                     for (int c = 0; c < d; c++)
-                        assert_float_equal(got[t * d + c], kivi_expect(x + t * d + c / group * group, group, 1, c % group, bits), 1e-6);
+                        assert_float_equal(
+                            got[t * d + c],
+                            kivi_expect(x + t * d + c / group * group, group, 1, c % group, bits),
+                            1e-6);
             }
 }
 
-/* ---- rot: error and bias -------------------------------------------------------------------- */
+/* ---- rot: error and bias ---- */
 
 struct quality {
-    double nmse; /* squared error / energy, scales as chosen (unbiased)                 */
+    double nmse; /* squared error / energy, scales as chosen (unbiased) */
     double mse;  /* what is left of it at the best scale: comparable to published tables */
-    double bias; /* mean of <x^, x> / <x, x> - 1                                        */
+    double bias; /* mean of <x^, x> / <x, x> - 1 */
 };
 
-static struct quality measure(const struct lk_codec *codec, int d, float (*draw)(void), int n_tile) {
+static struct quality measure(const struct lk_codec *codec, int d, float (*draw)(void),
+                              int n_tile) {
     struct quality q = {0};
     float x[LK_TILE * LK_MAX_D_HEAD], got[LK_TILE * LK_MAX_D_HEAD];
     unsigned char head[LK_TILE * (LK_MAX_D_HEAD + 4)];
@@ -336,18 +359,21 @@ static struct quality measure(const struct lk_codec *codec, int d, float (*draw)
 static void rot_error_is_below_published_quantisers(void **state) {
     (void)state;
     /* Max 1960, Lloyd 1982: mean squared error on a unit Gaussian. */
-    static const double uniform_mse[9] = {0, 0.3634, 0.1188, 0.03744, 0.01154, 0.003495, 0.001040, 0.000304, 0.0000877};
+    static const double uniform_mse[9] = {0,        0.3634,   0.1188,   0.03744,  0.01154,
+                                          0.003495, 0.001040, 0.000304, 0.0000877};
     static const double lloyd_mse[5] = {0, 0.3634, 0.1175, 0.03454, 0.009501};
     for (int bits = 1; bits <= 8; bits++)
         for (int lloyd = 0; lloyd <= (bits <= 4); lloyd++) {
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .lloyd = lloyd};
             struct quality q = measure(&codec, 128, gaussian, 100);
             double expect = lloyd ? lloyd_mse[bits] : uniform_mse[bits];
-            print_message("rot%d%s d_head 128: mse %.6f (published %.6f), unbiased nmse %.6f, bias %+.1e\n", bits,
-                          lloyd ? " lloyd" : "", q.mse, expect, q.nmse, q.bias);
+            print_message(
+                "rot%d%s d_head 128: mse %.6f (published %.6f), unbiased nmse %.6f, bias %+.1e\n",
+                bits, lloyd ? " lloyd" : "", q.mse, expect, q.nmse, q.bias);
             /* Rows know their own rms, and steps are searched for each: better than one step for all
              * Gaussian rows, the more so the more bits, but not by more than a bit is worth. */
-            assert_true(q.mse < expect * (bits == 1 ? 1.01 : 1) && q.mse > expect * (bits < 4 ? 0.9 : 0.4));
+            assert_true(q.mse < expect * (bits == 1 ? 1.01 : 1) &&
+                        q.mse > expect * (bits < 4 ? 0.9 : 0.4));
             /* Unbiased costs mse / (1 - mse). */
             assert_true(fabs(q.nmse - q.mse / (1 - q.mse)) < 0.03 * q.nmse);
             assert_true(fabs(q.bias) < 1e-3);
@@ -366,9 +392,11 @@ static void rot_is_unbiased_on_heavy_tails(void **state) {
 static void rot_mean_removes_an_offset(void **state) {
     (void)state;
     enum { D = 64 };
-    float x[LK_TILE * D], centred[LK_TILE * D], got[LK_TILE * D], plain[LK_TILE * D], offset[D], sigma[D];
+    float x[LK_TILE * D], centred[LK_TILE * D], got[LK_TILE * D], plain[LK_TILE * D], offset[D],
+        sigma[D];
     unsigned char head[LK_TILE * (D + 4)];
-    struct lk_codec codec = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true}, without = {.coding = LK_ROT, .bits = 3};
+    struct lk_codec codec = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true},
+                    without = {.coding = LK_ROT, .bits = 3};
     for (int c = 0; c < D; c++) {
         offset[c] = 20 * gaussian();
         sigma[c] = expf(gaussian());
@@ -380,10 +408,12 @@ static void rot_mean_removes_an_offset(void **state) {
     lk_codec_encode(&codec, LK_K, D, LK_TILE, sigma, head, 0, LK_TILE, x, D);
     lk_codec_decode(&codec, LK_K, D, LK_TILE, sigma, head, 0, LK_TILE, got, D);
     double error = 0, error_plain = 0;
-    for (int i = 0; i < LK_TILE * D; i++) error += pow((got[i] - x[i]) / sigma[i % D], 2) / (LK_TILE * D);
+    for (int i = 0; i < LK_TILE * D; i++)
+        error += pow((got[i] - x[i]) / sigma[i % D], 2) / (LK_TILE * D);
     lk_codec_encode(&without, LK_K, D, LK_TILE, NULL, head, 0, LK_TILE, x, D);
     lk_codec_decode(&without, LK_K, D, LK_TILE, NULL, head, 0, LK_TILE, plain, D);
-    for (int i = 0; i < LK_TILE * D; i++) error_plain += pow((plain[i] - x[i]) / sigma[i % D], 2) / (LK_TILE * D);
+    for (int i = 0; i < LK_TILE * D; i++)
+        error_plain += pow((plain[i] - x[i]) / sigma[i % D], 2) / (LK_TILE * D);
     /* As if there were no offset: the rounding of an offset of 20 deviations leaves 0.2 deviations in the rows. */
     assert_true(error < 0.045);
     assert_true(error_plain > 5);
@@ -393,7 +423,8 @@ static void query_and_output_undo_the_domain(void **state) {
     (void)state;
     static struct variant variant[MAX_VARIANT];
     size_t n_variant = all_variants(variant);
-    float sigma[LK_MAX_D_HEAD], q[LK_MAX_D_HEAD], x[LK_MAX_D_HEAD], a[LK_MAX_D_HEAD], b[LK_MAX_D_HEAD];
+    float sigma[LK_MAX_D_HEAD], q[LK_MAX_D_HEAD], x[LK_MAX_D_HEAD], a[LK_MAX_D_HEAD],
+        b[LK_MAX_D_HEAD];
     for (int c = 0; c < LK_MAX_D_HEAD; c++) sigma[c] = 0.1f + (float)uniform();
     for (size_t i = 0; i < n_variant; i++) {
         const struct lk_codec *codec = &variant[i].codec;
@@ -412,7 +443,7 @@ static void query_and_output_undo_the_domain(void **state) {
     }
 }
 
-/* ---- edges ---------------------------------------------------------------------------------- */
+/* ---- edges ---- */
 
 static void nothing_becomes_nan_or_inf(void **state) {
     (void)state;
@@ -427,9 +458,13 @@ static void nothing_becomes_nan_or_inf(void **state) {
             const struct variant *v = &variant[i];
             int d = 128;
             for (int j = 0; j < v->rows * d; j++)
-                x[j] = k < sizeof kinds / sizeof kinds[0] ? kinds[k] : kinds[j % (sizeof kinds / sizeof kinds[0])];
-            lk_codec_encode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, head, 0, v->rows, x, d);
-            lk_codec_decode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, head, 0, v->rows, got, d);
+                x[j] = k < sizeof kinds / sizeof kinds[0]
+                           ? kinds[k]
+                           : kinds[j % (sizeof kinds / sizeof kinds[0])];
+            lk_codec_encode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, head, 0,
+                            v->rows, x, d);
+            lk_codec_decode(&v->codec, v->side, d, v->rows, v->codec.sigma ? sigma : NULL, head, 0,
+                            v->rows, got, d);
             for (int j = 0; j < v->rows * d; j++) assert_true(isfinite(got[j]));
             if (k == 0)
                 for (int j = 0; j < v->rows * d; j++) assert_true(got[j] == 0);
@@ -439,7 +474,8 @@ static void nothing_becomes_nan_or_inf(void **state) {
 static void equal_rows_stay_equal(void **state) {
     (void)state;
     /* A constant kivi group is exact up to the half; a constant row under rot with mean is the mean. */
-    struct lk_codec kivi = {.coding = LK_KIVI, .bits = 2, .group = 32}, rot = {.coding = LK_ROT, .bits = 2, .mean = true};
+    struct lk_codec kivi = {.coding = LK_KIVI, .bits = 2, .group = 32},
+                    rot = {.coding = LK_ROT, .bits = 2, .mean = true};
     float x[LK_TILE * 64], got[LK_TILE * 64];
     unsigned char head[LK_TILE * 64 * 2];
     for (int i = 0; i < LK_TILE * 64; i++) x[i] = 1.5f;

@@ -1,13 +1,12 @@
 /* Statistics and sidecars of tiny random models: rows as the model's own graph makes them, interruptions that
  * change nothing, files that say what is in them, options and texts that make no sense. */
-#include "support.h"
-#include "tiny_gguf.h"
-
 #include "lowrank/compress.h"
 #include "lowrank/statistics.h"
-#include "lowrank/weights.h"
+#include "lowrank/weight_moments.h"
 #include "model/blocks.h"
 #include "sidecar/sidecar.h"
+#include "support.h"
+#include "tiny_gguf.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -32,7 +31,8 @@ static lk_model *open_model(const char *preset) {
     lk_model *model = NULL;
     lk_err err = {0};
     lk_model_opts opts = {.n_threads = 1, .no_repack = true};
-    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK)
+        fail_msg("%s: %s", preset, err.msg);
     struct random r = {99};
     int n_vocab = lk_model_get_info(model).n_vocab;
     for (int i = 0; i < TOKENS; i++) text[i] = random_int(&r, 0, n_vocab - 1);
@@ -43,10 +43,11 @@ static void assert_empty(const struct lk_ledger *ledger) {
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
 }
 
-/* ---- RoPE undone ------------------------------------------------------------------------------------- */
+/* ---- RoPE undone ---- */
 
 /* ggml's angles are floats: at position 1000 they lie some 6e-5 apart, near the beginning hardly. */
-static void check_rotation(lk_model *model, const char *preset, int layer, int first, double limit) {
+static void check_rotation(lk_model *model, const char *preset, int layer, int first,
+                           double limit) {
     enum { N = 40, HEADS = 2 };
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_ledger ledger = {0};
@@ -71,7 +72,9 @@ static void check_rotation(lk_model *model, const char *preset, int layer, int f
     float *turned = g.x_out->data;
     assert_true(nmse(turned, x, n) > 0.1);
     const struct lk_rope *rope = &model->rope[hp->n_swa > 0 && hp->is_swa[layer]];
-    for (int head = 0; head < HEADS; head++) lk_rope_undo(rope, first, N, turned + (size_t)head * hp->d_head, (size_t)HEADS * hp->d_head);
+    for (int head = 0; head < HEADS; head++)
+        lk_rope_undo(rope, first, N, turned + (size_t)head * hp->d_head,
+                     (size_t)HEADS * hp->d_head);
     double error = nmse(turned, x, n);
     if (!(error < limit)) fail_msg("%s, layer %d, position %d: %g", preset, layer, first, error);
     lk_graph_free(&g, &ledger);
@@ -81,7 +84,8 @@ static void check_rotation(lk_model *model, const char *preset, int layer, int f
 
 static void test_rotation(void **state) {
     (void)state;
-    const char *const preset[] = {"llama", "llama3", "llama-96", "llama-yarn", "qwen2", "gemma3-cap", "falcon"};
+    const char *const preset[] = {"llama", "llama3",     "llama-96", "llama-yarn",
+                                  "qwen2", "gemma3-cap", "falcon"};
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++) {
         lk_model *model = open_model(preset[i]);
         for (int layer = 0; layer < model->net->hp.n_layer; layer += 5) {
@@ -92,10 +96,11 @@ static void test_rotation(void **state) {
     }
 }
 
-/* ---- statistics -------------------------------------------------------------------------------------- */
+/* ---- statistics ---- */
 
 /* Moments of rows x [n][n_group * width] by three loops against m, whose rows went through f16. */
-static void check_moments(const char *what, const struct lk_moments *m, const float *x, int n, int stride_parts, int share) {
+static void check_moments(const char *what, const struct lk_moments *m, const float *x, int n,
+                          int stride_parts, int share) {
     int w = m->width, n_part = m->n_group * share;
     double error = 0, power = 0;
     assert_int_equal(n_part, stride_parts);
@@ -124,9 +129,11 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     struct lk_ledger ledger = {0};
     struct lk_graph g = {0};
     lk_err err = {0};
-    struct lk_statistics_opts opts = {.group = {group, pre ? group : 0, group}, .queries = true, .n_ctx = N, .skip = 5};
+    struct lk_statistics_opts opts = {
+        .group = {group, pre ? group : 0, group}, .queries = true, .n_ctx = N, .skip = 5};
     struct lk_statistics *s = NULL;
-    if (lk_statistics_new(&s, model, &opts, text, TOKENS, &ledger, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    if (lk_statistics_new(&s, model, &opts, text, TOKENS, &ledger, &err) != LK_OK)
+        fail_msg("%s: %s", preset, err.msg);
     assert_int_equal(lk_statistics_read(s, model, text, N, NULL, NULL, NULL, &err), LK_OK);
     assert_int_equal(s->n_tok, N);
 
@@ -135,7 +142,8 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
     ggml_set_input(g.tok);
     ggml_set_input(g.pos);
-    struct lk_pre p = net->family->pre(net, g.ctx, 0, net->family->embed(net, g.ctx, g.tok, g.pos), g.pos);
+    struct lk_pre p =
+        net->family->pre(net, g.ctx, 0, net->family->embed(net, g.ctx, g.tok, g.pos), g.pos);
     struct ggml_tensor *before = p.k->op == GGML_OP_ROPE ? p.k->src[0] : p.k;
     struct ggml_tensor *out[] = {p.q, p.k, p.v, before};
     for (int i = 0; i < 4; i++) {
@@ -149,16 +157,22 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     lk_graph_set_positions(&g, 0, 0, N);
     assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
     int kv = hp->n_head_kv * hp->d_head, q = hp->n_head * hp->d_head, n = N - opts.skip;
-    check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.skip * kv, n, hp->n_head_kv / group, 1);
-    check_moments("V", &s->side[LK_BASIS_V][0], (float *)p.v->data + opts.skip * kv, n, hp->n_head_kv / group, 1);
-    check_moments("Q", &s->query[0], (float *)p.q->data + opts.skip * q, n, hp->n_head, hp->n_head / hp->n_head_kv);
+    check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.skip * kv, n,
+                  hp->n_head_kv / group, 1);
+    check_moments("V", &s->side[LK_BASIS_V][0], (float *)p.v->data + opts.skip * kv, n,
+                  hp->n_head_kv / group, 1);
+    check_moments("Q", &s->query[0], (float *)p.q->data + opts.skip * q, n, hp->n_head,
+                  hp->n_head / hp->n_head_kv);
     if (pre) {
         float *row = malloc((size_t)n * kv * sizeof *row);
         for (int t = 0; t < n; t++)
             for (int head = 0; head < hp->n_head_kv; head++)
                 memcpy(row + ((size_t)t * hp->n_head_kv + head) * hp->d_head,
-                       (char *)before->data + (t + opts.skip) * before->nb[2] + head * before->nb[1], hp->d_head * sizeof *row);
-        check_moments("K before RoPE", &s->side[LK_BASIS_KPRE][0], row, n, hp->n_head_kv / group, 1);
+                       (char *)before->data + (t + opts.skip) * before->nb[2] +
+                           head * before->nb[1],
+                       hp->d_head * sizeof *row);
+        check_moments("K before RoPE", &s->side[LK_BASIS_KPRE][0], row, n, hp->n_head_kv / group,
+                      1);
         free(row);
     }
     lk_graph_free(&g, &ledger);
@@ -186,8 +200,12 @@ static bool cancel_late(void *user, uint64_t done, uint64_t total) {
 static bool same_moments(const struct lk_statistics *a, const struct lk_statistics *b) {
     for (int layer = 0; layer < a->n_layer; layer++)
         for (int side = 0; side < LK_N_BASIS; side++) {
-            const struct lk_moments *x = a->side[side] ? &a->side[side][layer] : NULL, *y = x ? &b->side[side][layer] : NULL;
-            if (x && (x->n != y->n || memcmp(x->sum, y->sum, (size_t)x->n_group * x->width * (x->width + 1) * sizeof(double)) != 0)) return false;
+            const struct lk_moments *x = a->side[side] ? &a->side[side][layer] : NULL,
+                                    *y = x ? &b->side[side][layer] : NULL;
+            if (x && (x->n != y->n ||
+                      memcmp(x->sum, y->sum,
+                             (size_t)x->n_group * x->width * (x->width + 1) * sizeof(double)) != 0))
+                return false;
         }
     return a->n_tok == b->n_tok;
 }
@@ -208,12 +226,16 @@ static void test_resume(void **state) {
     assert_int_equal(whole->side[LK_BASIS_V][1].n, TOKENS);
     assert_int_equal(lk_statistics_read(part, model, text, 600, NULL, NULL, NULL, &err), LK_OK);
     assert_int_equal(lk_statistics_save(part, stats_path, &err), LK_OK);
-    assert_int_equal(lk_statistics_read(part, model, text, TOKENS, stats_path, cancel_late, &stop, &err), LK_E_CANCELLED);
+    assert_int_equal(
+        lk_statistics_read(part, model, text, TOKENS, stats_path, cancel_late, &stop, &err),
+        LK_E_CANCELLED);
     assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_OK);
     assert_int_equal(again->n_tok, 600);
-    assert_int_equal(lk_statistics_read(again, model, text, TOKENS, stats_path, NULL, NULL, &err), LK_OK);
+    assert_int_equal(lk_statistics_read(again, model, text, TOKENS, stats_path, NULL, NULL, &err),
+                     LK_OK);
     assert_true(same_moments(whole, again));
-    assert_int_equal(lk_statistics_resume(part, stats_path, &err), LK_OK); /* it was saved at its end, too */
+    assert_int_equal(lk_statistics_resume(part, stats_path, &err),
+                     LK_OK); /* it was saved at its end, too */
     assert_int_equal(part->n_tok, TOKENS);
     assert_true(same_moments(whole, part));
 
@@ -249,15 +271,17 @@ static void test_resume(void **state) {
     assert_empty(&ledger);
 }
 
-/* ---- weights ----------------------------------------------------------------------------------------- */
+/* ---- weights ---- */
 
 /* Rows of a matrix by ggml's own conversion. */
 static float *matrix(const struct ggml_tensor *w) {
     float *x = malloc(ggml_nelements(w) * sizeof *x);
     for (int64_t i = 0; i < w->ne[1]; i++) {
         const char *row = (const char *)w->data + i * w->nb[1];
-        if (w->type == GGML_TYPE_F32) memcpy(x + i * w->ne[0], row, w->ne[0] * sizeof *x);
-        else ggml_get_type_traits(w->type)->to_float(row, x + i * w->ne[0], w->ne[0]);
+        if (w->type == GGML_TYPE_F32)
+            memcpy(x + i * w->ne[0], row, w->ne[0] * sizeof *x);
+        else
+            ggml_get_type_traits(w->type)->to_float(row, x + i * w->ne[0], w->ne[0]);
     }
     return x;
 }
@@ -269,14 +293,19 @@ static void check_weights(const char *preset, int group) {
     struct lk_ledger ledger = {0};
     struct lk_moments m, o;
     lk_err err = {0};
-    int w = group * hp->d_head, n_kv = hp->n_head_kv * hp->d_head, share = hp->n_head / hp->n_head_kv;
+    int w = group * hp->d_head, n_kv = hp->n_head_kv * hp->d_head,
+        share = hp->n_head / hp->n_head_kv;
     assert_int_equal(lk_moments_new(&m, hp->n_head_kv / group, w, &ledger, &err), LK_OK);
     assert_int_equal(lk_weight_moments(&m, model->net, 1, LK_BASIS_V, &ledger, &err), LK_OK);
-    float *v = matrix(l->wqkv ? l->wqkv : l->wv), *first = l->wqkv ? v + (size_t)(hp->n_head * hp->d_head + n_kv) * hp->n_embd : v, *wo = matrix(l->wo);
+    float *v = matrix(l->wqkv ? l->wqkv : l->wv),
+          *first = l->wqkv ? v + (size_t)(hp->n_head * hp->d_head + n_kv) * hp->n_embd : v,
+          *wo = matrix(l->wo);
     for (int i = 0; i < n_kv; i += 7)
         for (int j = i / w * w; j <= i; j += 5) {
             double sum = 0, is = m.second[((size_t)(i / w) * w + i % w) * w + j % w];
-            for (int c = 0; c < hp->n_embd; c++) sum += (double)first[(size_t)i * hp->n_embd + c] * first[(size_t)j * hp->n_embd + c];
+            for (int c = 0; c < hp->n_embd; c++)
+                sum +=
+                    (double)first[(size_t)i * hp->n_embd + c] * first[(size_t)j * hp->n_embd + c];
             assert_true(fabs(is - sum) <= 1e-9 * (1 + fabs(sum)));
         }
     assert_int_equal(lk_moments_new(&o, hp->n_head_kv, hp->d_head, &ledger, &err), LK_OK);
@@ -287,7 +316,8 @@ static void check_weights(const char *preset, int group) {
                 double sum = 0, is = o.second[((size_t)head * hp->d_head + i) * hp->d_head + j];
                 for (int row = 0; row < hp->n_embd; row++)
                     for (int s = 0; s < share; s++) {
-                        const float *x = wo + (size_t)row * hp->n_head * hp->d_head + (head * share + s) * hp->d_head;
+                        const float *x = wo + (size_t)row * hp->n_head * hp->d_head +
+                                         (head * share + s) * hp->d_head;
                         sum += (double)x[i] * x[j];
                     }
                 assert_true(fabs(is - sum) <= 1e-9 * (1 + fabs(sum)));
@@ -308,13 +338,13 @@ static void test_weights(void **state) {
     check_weights("bloom", 3);
 }
 
-/* ---- sidecars ---------------------------------------------------------------------------------------- */
+/* ---- sidecars ---- */
 
 static struct lk_compress *make(lk_model *model, const struct lk_compress_opts *opts) {
     struct lk_compress *c = NULL;
     lk_err err = {0};
-    if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK || lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK ||
-        lk_compress_fit(c, &err) != LK_OK)
+    if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK ||
+        lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK || lk_compress_fit(c, &err) != LK_OK)
         fail_msg("%s", err.msg);
     return c;
 }
@@ -322,19 +352,23 @@ static struct lk_compress *make(lk_model *model, const struct lk_compress_opts *
 /* up^T down of all components is the identity; errors never rise and end at nothing. */
 static void check_basis(const struct lk_basis *b, bool whole) {
     for (int g = 0; g < b->n_group; g++) {
-        const float *down = b->down + (size_t)g * b->n_comp * b->width, *up = b->up + (size_t)g * b->n_comp * b->width, *error = b->error + (size_t)g * b->n_comp;
+        const float *down = b->down + (size_t)g * b->n_comp * b->width,
+                    *up = b->up + (size_t)g * b->n_comp * b->width,
+                    *error = b->error + (size_t)g * b->n_comp;
         for (int j = 1; j < b->n_comp; j++) assert_true(error[j] <= error[j - 1] + 1e-6f);
         assert_true(error[0] <= 1 && (!whole || error[b->n_comp - 1] < 1e-5f));
         for (int i = 0; whole && i < b->width; i += 9)
             for (int c = 0; c < b->width; c++) {
                 double sum = 0;
-                for (int j = 0; j < b->n_comp; j++) sum += (double)up[j * b->width + i] * down[j * b->width + c];
+                for (int j = 0; j < b->n_comp; j++)
+                    sum += (double)up[j * b->width + i] * down[j * b->width + c];
                 assert_true(fabs(sum - (i == c)) < 1e-3);
             }
     }
 }
 
-static struct lk_sidecar *write_and_open(const struct lk_compress *c, const lk_model *model, struct lk_ledger *ledger) {
+static struct lk_sidecar *write_and_open(const struct lk_compress *c, const lk_model *model,
+                                         struct lk_ledger *ledger) {
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_sidecar_model of = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
     struct lk_sidecar *s = NULL;
@@ -347,7 +381,8 @@ static struct lk_sidecar *write_and_open(const struct lk_compress *c, const lk_m
     return s;
 }
 
-static void check_method(const char *preset, struct lk_compress_opts opts, int k_groups, int pre_groups, int v_groups, int v_rank) {
+static void check_method(const char *preset, struct lk_compress_opts opts, int k_groups,
+                         int pre_groups, int v_groups, int v_rank) {
     lk_model *model = open_model(preset);
     struct lk_ledger ledger = {0};
     struct lk_compress *c = make(model, &opts);
@@ -374,15 +409,31 @@ static void check_method(const char *preset, struct lk_compress_opts opts, int k
 static void test_methods(void **state) {
     (void)state;
     check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .skip = -1}, 1, 1, 1, 64);
-    check_method("llama-mha", (struct lk_compress_opts){.method = LK_PALU, .group = 2, .rank = 0.3}, 2, 2, 2, 48);
-    check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .group = 1, .rank = 0.25, .svd = LK_SVD_OUTPUT, .truncate = true}, 2, 2, 2, 16);
-    check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .svd = LK_SVD_PLAIN, .n_ctx = 256}, 0, 1, 1, 64);
-    check_method("bloom", (struct lk_compress_opts){.method = LK_PALU, .group = -1, .search = LK_RANK_ENERGY}, 1, 0, 1, 0);
-    check_method("gpt2", (struct lk_compress_opts){.method = LK_TALE, .skip = -1, .mean = true}, 0, 0, 1, 128);
+    check_method("llama-mha", (struct lk_compress_opts){.method = LK_PALU, .group = 2, .rank = 0.3},
+                 2, 2, 2, 48);
+    check_method(
+        "llama",
+        (struct lk_compress_opts){
+            .method = LK_PALU, .group = 1, .rank = 0.25, .svd = LK_SVD_OUTPUT, .truncate = true},
+        2, 2, 2, 16);
+    check_method("llama",
+                 (struct lk_compress_opts){.method = LK_PALU, .svd = LK_SVD_PLAIN, .n_ctx = 256}, 0,
+                 1, 1, 64);
+    check_method(
+        "bloom",
+        (struct lk_compress_opts){.method = LK_PALU, .group = -1, .search = LK_RANK_ENERGY}, 1, 0,
+        1, 0);
+    check_method("gpt2", (struct lk_compress_opts){.method = LK_TALE, .skip = -1, .mean = true}, 0,
+                 0, 1, 128);
     check_method("qwen3", (struct lk_compress_opts){.method = LK_KVHEADS}, 1, 0, 1, 128);
-    check_method("bloom", (struct lk_compress_opts){.method = LK_KVHEADS, .truncate = true}, 3, 0, 3, 64);
-    check_method("llama-mha", (struct lk_compress_opts){.method = LK_KVHEADS, .svd = LK_SVD_MEAN_POOL}, 2, 0, 2, 80);
-    check_method("llama-mha", (struct lk_compress_opts){.method = LK_KVHEADS, .group = 4, .svd = LK_SVD_PLAIN}, 0, 1, 1, 80);
+    check_method("bloom", (struct lk_compress_opts){.method = LK_KVHEADS, .truncate = true}, 3, 0,
+                 3, 64);
+    check_method("llama-mha",
+                 (struct lk_compress_opts){.method = LK_KVHEADS, .svd = LK_SVD_MEAN_POOL}, 2, 0, 2,
+                 80);
+    check_method("llama-mha",
+                 (struct lk_compress_opts){.method = LK_KVHEADS, .group = 4, .svd = LK_SVD_PLAIN},
+                 0, 1, 1, 80);
 }
 
 static bool nothing_to_read(void *user, uint64_t done, uint64_t total) {
@@ -394,20 +445,29 @@ static bool nothing_to_read(void *user, uint64_t done, uint64_t total) {
 static void test_kept_statistics(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
-    struct lk_compress_opts opts = {.method = LK_PALU, .n_ctx = 200}, other = {.method = LK_PALU, .svd = LK_SVD_OUTPUT, .n_ctx = 200, .mean = true, .progress = nothing_to_read};
+    struct lk_compress_opts opts = {.method = LK_PALU, .n_ctx = 200},
+                            other = {.method = LK_PALU,
+                                     .svd = LK_SVD_OUTPUT,
+                                     .n_ctx = 200,
+                                     .mean = true,
+                                     .progress = nothing_to_read};
     struct lk_compress *first, *kept, *fresh;
     lk_err err = {0};
     assert_int_equal(lk_compress_new(&first, model, &opts, text, TOKENS, &err), LK_OK);
     assert_int_equal(lk_compress_read(first, text, TOKENS, stats_path, &err), LK_OK);
     lk_compress_free(first);
     assert_int_equal(lk_compress_new(&kept, model, &other, text, TOKENS, &err), LK_OK);
-    if (lk_compress_read(kept, text, TOKENS, stats_path, &err) != LK_OK || lk_compress_fit(kept, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_compress_read(kept, text, TOKENS, stats_path, &err) != LK_OK ||
+        lk_compress_fit(kept, &err) != LK_OK)
+        fail_msg("%s", err.msg);
     unlink(stats_path);
     other.progress = NULL;
     fresh = make(model, &other);
     for (int side = 0; side < LK_N_BASIS; side++) {
-        const struct lk_basis *a = lk_compress_basis(kept, 1, side), *b = lk_compress_basis(fresh, 1, side);
-        assert_memory_equal(a->down, b->down, (size_t)a->n_group * a->n_comp * a->width * sizeof *a->down);
+        const struct lk_basis *a = lk_compress_basis(kept, 1, side),
+                              *b = lk_compress_basis(fresh, 1, side);
+        assert_memory_equal(a->down, b->down,
+                            (size_t)a->n_group * a->n_comp * a->width * sizeof *a->down);
     }
     lk_compress_free(kept);
     lk_compress_free(fresh);
@@ -424,7 +484,8 @@ static void test_plain_without_text(void **state) {
     assert_int_equal(lk_compress_new(&without, model, &opts, NULL, 0, &err), LK_OK);
     assert_int_equal(lk_compress_read(without, NULL, 0, NULL, &err), LK_OK);
     assert_int_equal(lk_compress_fit(without, &err), LK_OK);
-    const struct lk_basis *a = lk_compress_basis(with, 1, LK_BASIS_V), *b = lk_compress_basis(without, 1, LK_BASIS_V);
+    const struct lk_basis *a = lk_compress_basis(with, 1, LK_BASIS_V),
+                          *b = lk_compress_basis(without, 1, LK_BASIS_V);
     for (int j = 0; j < 20; j++) { /* scaled by other latents */
         double aa = 0, bb = 0, ab = 0;
         for (int c = 0; c < a->width; c++) {
@@ -466,7 +527,8 @@ static void test_output_metric(void **state) {
         for (int i = 0; i < d; i++)
             for (int c = 0; c < d; c++) {
                 p[i * d + c] = i == c;
-                for (int j = 0; j < b->rank[0]; j++) p[i * d + c] -= (double)b->up[j * d + i] * b->down[j * d + c];
+                for (int j = 0; j < b->rank[0]; j++)
+                    p[i * d + c] -= (double)b->up[j * d + i] * b->down[j * d + c];
             }
         for (int i = 0; i < d; i++)
             for (int k = 0; k < d; k++) {
@@ -488,9 +550,10 @@ static void test_output_metric(void **state) {
     assert_empty(&ledger);
 }
 
-/* ---- ranks by Fisher information ------------------------------------------------------------------------ */
+/* ---- ranks by Fisher information ---- */
 
-static int sum_of_ranks(const struct lk_compress *c, const lk_model *model, enum lk_basis_side side) {
+static int sum_of_ranks(const struct lk_compress *c, const lk_model *model,
+                        enum lk_basis_side side) {
     int sum = 0;
     for (int layer = 0; layer < model->net->hp.n_layer; layer++) {
         const struct lk_basis *b = lk_compress_basis(c, layer, side);
@@ -506,11 +569,17 @@ static void test_fisher_ranks(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
     for (int search = LK_RANK_FISHER; search <= LK_RANK_FISHER_UNIFORM; search++) {
-        struct lk_compress_opts opts = {.method = LK_PALU, .group = 1, .search = search, .fisher_tokens = 200, .fisher_ctx = 32};
+        struct lk_compress_opts opts = {.method = LK_PALU,
+                                        .group = 1,
+                                        .search = search,
+                                        .fisher_tokens = 200,
+                                        .fisher_ctx = 32};
         struct lk_compress *c = make(model, &opts);
-        assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V), 2 * 2 * 2 * 32);
+        assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V),
+                         2 * 2 * 2 * 32);
         for (int layer = 0; layer < 2; layer++) {
-            const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K), *pre = lk_compress_basis(c, layer, LK_BASIS_KPRE);
+            const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K),
+                                  *pre = lk_compress_basis(c, layer, LK_BASIS_KPRE);
             assert_memory_equal(k->rank, pre->rank, 2 * sizeof *k->rank);
         }
         lk_compress_free(c);
@@ -534,22 +603,40 @@ static void test_refused(void **state) {
     } cases[] = {
         {"llama", {.method = LK_PALU}, 300, LK_E_ARG, "the text has 300 tokens; at least 512"},
         {"llama", {.method = LK_PALU}, 0, LK_E_ARG, "the text has 0 tokens"},
-        {"llama", {.method = LK_PALU, .group = 3}, TOKENS, LK_E_ARG, "groups of 3 heads do not divide the model's 2 KV heads"},
+        {"llama",
+         {.method = LK_PALU, .group = 3},
+         TOKENS,
+         LK_E_ARG,
+         "groups of 3 heads do not divide the model's 2 KV heads"},
         {"llama", {.method = LK_PALU, .rank = 1.5}, TOKENS, LK_E_ARG, "a rank of 150%"},
         {"llama", {.method = LK_PALU, .n_ctx = 257}, TOKENS, LK_E_ARG, "give 2 to 256"},
-        {"llama", {.method = LK_PALU, .svd = LK_SVD_MEAN_POOL, .rank = 0.25}, TOKENS, LK_E_ARG, "leave --rank away"},
-        {"llama", {.method = LK_TALE, .n_ctx = 64, .skip = 64}, TOKENS, LK_E_ARG, "64 cannot be left out"},
+        {"llama",
+         {.method = LK_PALU, .svd = LK_SVD_MEAN_POOL, .rank = 0.25},
+         TOKENS,
+         LK_E_ARG,
+         "leave --rank away"},
+        {"llama",
+         {.method = LK_TALE, .n_ctx = 64, .skip = 64},
+         TOKENS,
+         LK_E_ARG,
+         "64 cannot be left out"},
         {"falcon", {.method = LK_KVHEADS}, TOKENS, LK_E_ARG, "one KV head"},
-        {"llama", {.method = LK_TALE, .svd = LK_SVD_PLAIN, .mean = true}, 0, LK_E_ARG, "a mean needs a text"},
+        {"llama",
+         {.method = LK_TALE, .svd = LK_SVD_PLAIN, .mean = true},
+         0,
+         LK_E_ARG,
+         "a mean needs a text"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lk_model *model = open_model(cases[i].preset);
         struct lk_compress *c = NULL;
         lk_err err = {0};
         lk_status status = lk_compress_new(&c, model, &cases[i].opts, text, cases[i].n_tok, &err);
-        if (status != cases[i].status || !strstr(err.msg, cases[i].words)) fail_msg("%zu: %s \"%s\"", i, lk_status_name(status), err.msg);
+        if (status != cases[i].status || !strstr(err.msg, cases[i].words))
+            fail_msg("%zu: %s \"%s\"", i, lk_status_name(status), err.msg);
         assert_null(c);
-        assert_int_equal(lk_compress_check(model, &cases[i].opts, cases[i].n_tok, &err), cases[i].status);
+        assert_int_equal(lk_compress_check(model, &cases[i].opts, cases[i].n_tok, &err),
+                         cases[i].status);
         lk_model_free(model);
     }
     /* Keys that a norm follows are no product with a matrix; that is found when their turn comes. */
@@ -575,9 +662,11 @@ int main(void) {
     snprintf(sidecar_path, sizeof sidecar_path, "%s/model.lk.gguf", folder);
     snprintf(stats_path, sizeof stats_path, "%s/stats", folder);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rotation), cmocka_unit_test(test_first_layer),        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_methods),  cmocka_unit_test(test_plain_without_text), cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fisher_ranks), cmocka_unit_test(test_kept_statistics),
+        cmocka_unit_test(test_rotation),      cmocka_unit_test(test_first_layer),
+        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_methods),       cmocka_unit_test(test_plain_without_text),
+        cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fisher_ranks),  cmocka_unit_test(test_kept_statistics),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);

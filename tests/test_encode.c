@@ -1,4 +1,7 @@
 /* Rows in and out of blocks: every table of kernels writes and reads the reference's bits. */
+#include "codec/cells.h"
+#include "kernels/kernels.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,10 +11,12 @@
 
 #include <cmocka.h>
 
-#include "codec/cells.h"
-#include "kern/kern.h"
-
-enum { MAX_ROWS = 128, STRIDE = LK_MAX_D_HEAD + 5, BYTES = 2 * MAX_ROWS * LK_MAX_D_HEAD, GUARD = 64 };
+enum {
+    MAX_ROWS = 128,
+    STRIDE = LK_MAX_D_HEAD + 5,
+    BYTES = 2 * MAX_ROWS * LK_MAX_D_HEAD,
+    GUARD = 64
+};
 
 static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};
 
@@ -22,13 +27,16 @@ static double uniform(void) {
     return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
 }
 
-static float gaussian(void) { return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform())); }
+static float gaussian(void) {
+    return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()));
+}
 
 static float x[MAX_ROWS * STRIDE], sigma[LK_MAX_D_HEAD];
 
 /* Rows with an offset per channel and a length of their own; some of zeros. */
 static void draw_rows(int d, bool wild) {
-    static const float odd[] = {0, -0.0f, 1e-40f, -1e-30f, 7e-8f, 65504, 1e6f, -1e30f, 3e38f, INFINITY, -INFINITY, NAN};
+    static const float odd[] = {0,    -0.0f,  1e-40f, -1e-30f,  7e-8f,     65504,
+                                1e6f, -1e30f, 3e38f,  INFINITY, -INFINITY, NAN};
     float offset[LK_MAX_D_HEAD];
     for (int c = 0; c < d; c++) {
         offset[c] = gaussian();
@@ -43,7 +51,8 @@ static void draw_rows(int d, bool wild) {
     }
 }
 
-static void check(const struct lk_kern *kern, const struct lk_codec *codec, enum lk_side side, int d, int row0, int n, bool wild) {
+static void check(const struct lk_kernels *kernels, const struct lk_codec *codec, enum lk_side side,
+                  int d, int row0, int n, bool wild) {
     static _Alignas(32) unsigned char expect[BYTES + GUARD], got[BYTES + GUARD];
     static float back[MAX_ROWS * STRIDE], wide[MAX_ROWS * STRIDE];
     int rows = lk_codec_block_rows(codec, side);
@@ -53,24 +62,26 @@ static void check(const struct lk_kern *kern, const struct lk_codec *codec, enum
     memset(expect, 0xa5, sizeof expect);
     memset(got, 0xa5, sizeof got);
     lk_codec_encode(codec, side, d, rows, s, expect, row0, n, x, STRIDE);
-    kern->encode(codec, side, d, rows, s, got, row0, n, x, STRIDE);
+    kernels->encode(codec, side, d, rows, s, got, row0, n, x, STRIDE);
     char name[32];
     lk_codec_print(codec, side, name, sizeof name);
     for (size_t i = 0; i < sizeof got; i++)
         if (got[i] != expect[i])
-            fail_msg("%s %s %c d_head %d rows %d+%d: byte %zu of %zu is %02x, not %02x", kern->name, name, side == LK_K ? 'K' : 'V', d, row0, n,
-                     i, bytes, got[i], expect[i]);
+            fail_msg("%s %s %c d_head %d rows %d+%d: byte %zu of %zu is %02x, not %02x",
+                     kernels->name, name, side == LK_K ? 'K' : 'V', d, row0, n, i, bytes, got[i],
+                     expect[i]);
     if (wild) return; /* NaN in f16 is not equal to itself */
     for (int i = 0; i < MAX_ROWS * STRIDE; i++) back[i] = wide[i] = 77;
     lk_codec_decode(codec, side, d, rows, s, expect, row0, n, back, STRIDE);
-    kern->decode(codec, side, d, rows, s, expect, row0, n, wide, STRIDE);
+    kernels->decode(codec, side, d, rows, s, expect, row0, n, wide, STRIDE);
     for (int i = 0; i < MAX_ROWS * STRIDE; i++)
         if (back[i] != wide[i])
-            fail_msg("%s %s %c d_head %d rows %d+%d: row %d channel %d is %g, not %g", kern->name, name, side == LK_K ? 'K' : 'V', d, row0, n,
-                     i / STRIDE, i % STRIDE, wide[i], back[i]);
+            fail_msg("%s %s %c d_head %d rows %d+%d: row %d channel %d is %g, not %g",
+                     kernels->name, name, side == LK_K ? 'K' : 'V', d, row0, n, i / STRIDE,
+                     i % STRIDE, wide[i], back[i]);
 }
 
-static void check_codec(const struct lk_kern *kern, struct lk_codec codec) {
+static void check_codec(const struct lk_kernels *kernels, struct lk_codec codec) {
     static const int d_heads[] = {8, 16, 40, 64, 80, 96, 128, 256};
     static const int parts[][2] = {{0, 1}, {7, 1}, {5, 9}, {31, 1}, {0, 31}, {8, 24}};
     for (int side = LK_K; side <= LK_V; side++)
@@ -78,8 +89,9 @@ static void check_codec(const struct lk_kern *kern, struct lk_codec codec) {
             int d = d_heads[k];
             if (lk_codec_refuses(&codec, side, d)) continue;
             draw_rows(d, k % 2);
-            check(kern, &codec, side, d, 0, lk_codec_block_rows(&codec, side), k % 2);
-            for (int i = 0; i < 6 && lk_codec_row_wise(&codec, side); i++) check(kern, &codec, side, d, parts[i][0], parts[i][1], k % 2);
+            check(kernels, &codec, side, d, 0, lk_codec_block_rows(&codec, side), k % 2);
+            for (int i = 0; i < 6 && lk_codec_row_wise(&codec, side); i++)
+                check(kernels, &codec, side, d, parts[i][0], parts[i][1], k % 2);
         }
 }
 
@@ -87,17 +99,22 @@ static void tables_write_the_reference_s_bits(void **state) {
     (void)state;
     int n_table = 0;
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[i]);
-        if (!kern) continue;
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[i]);
+        if (!kernels) continue;
         n_table++;
-        check_codec(kern, (struct lk_codec){.coding = LK_F16, .bits = 16});
-        check_codec(kern, (struct lk_codec){.coding = LK_INT8, .bits = 8});
+        check_codec(kernels, (struct lk_codec){.coding = LK_F16, .bits = 16});
+        check_codec(kernels, (struct lk_codec){.coding = LK_INT8, .bits = 8});
         for (int bits = 2; bits <= 4; bits += 2)
-            for (int group = 32; group <= 128; group *= 2) check_codec(kern, (struct lk_codec){.coding = LK_KIVI, .bits = bits, .group = group});
+            for (int group = 32; group <= 128; group *= 2)
+                check_codec(kernels,
+                            (struct lk_codec){.coding = LK_KIVI, .bits = bits, .group = group});
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++)
-                check_codec(kern, (struct lk_codec){.coding = LK_ROT, .bits = bits, .mean = flags & 1, .sigma = flags & 2,
-                                                    .lloyd = flags & 4 && bits <= 4});
+                check_codec(kernels, (struct lk_codec){.coding = LK_ROT,
+                                                       .bits = bits,
+                                                       .mean = flags & 1,
+                                                       .sigma = flags & 2,
+                                                       .lloyd = flags & 4 && bits <= 4});
     }
     if (n_table == 0) skip();
 }

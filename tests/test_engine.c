@@ -1,9 +1,9 @@
 /* The engine against libllama on tiny random models, and the promises of sessions. */
+#include "engine/engine.h"
+#include "lowkey_lab.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_oracle.h"
-
-#include "engine/engine.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -13,9 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
-/* ---- counting every allocation of the process ------------------------------------------------- */
+/* ---- counting every allocation of the process ---- */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { CAN_COUNT = 0 };
@@ -30,14 +31,30 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *ptr, size_t size);
 extern void *__libc_memalign(size_t align, size_t size);
-void *malloc(size_t size) { n_malloc++; return __libc_malloc(size); }
-void *calloc(size_t n, size_t size) { n_malloc++; return __libc_calloc(n, size); }
-void *realloc(void *ptr, size_t size) { n_malloc++; return __libc_realloc(ptr, size); }
-void *aligned_alloc(size_t align, size_t size) { n_malloc++; return __libc_memalign(align, size); }
-int posix_memalign(void **ptr, size_t align, size_t size) { n_malloc++; *ptr = __libc_memalign(align, size); return *ptr ? 0 : 12; }
+void *malloc(size_t size) {
+    n_malloc++;
+    return __libc_malloc(size);
+}
+void *calloc(size_t n, size_t size) {
+    n_malloc++;
+    return __libc_calloc(n, size);
+}
+void *realloc(void *ptr, size_t size) {
+    n_malloc++;
+    return __libc_realloc(ptr, size);
+}
+void *aligned_alloc(size_t align, size_t size) {
+    n_malloc++;
+    return __libc_memalign(align, size);
+}
+int posix_memalign(void **ptr, size_t align, size_t size) {
+    n_malloc++;
+    *ptr = __libc_memalign(align, size);
+    return *ptr ? 0 : 12;
+}
 #endif
 
-/* ---- models and sessions ------------------------------------------------------------------------ */
+/* ---- models and sessions ---- */
 
 /* Of the file that libllama reads. */
 static char path[] = "/tmp/lowkey-engine-XXXXXX";
@@ -51,12 +68,14 @@ static void eval_all(lk_session *session, const int32_t *tok, int n, int n_vocab
     for (int at = 0, turn = 0; at < n; turn++) {
         int step = sizes[turn % 8] < n - at ? sizes[turn % 8] : n - at;
         if (lk_session_eval(session, tok + at, step, true, &err) != LK_OK) fail_msg("%s", err.msg);
-        for (int i = 0; i < step; i++) memcpy(out + (size_t)(at + i) * n_vocab, lk_session_logits(session, i), n_vocab * sizeof *out);
+        for (int i = 0; i < step; i++)
+            memcpy(out + (size_t)(at + i) * n_vocab, lk_session_logits(session, i),
+                   n_vocab * sizeof *out);
         at += step;
     }
 }
 
-/* ---- tests ------------------------------------------------------------------------------------- */
+/* ---- tests ---- */
 
 static void test_f16_is_libllamas(void **state) {
     (void)state;
@@ -69,7 +88,8 @@ static void test_f16_is_libllamas(void **state) {
         int32_t tok[N];
         random_tokens(tok, n, model, 3);
         struct oracle oracle;
-        assert_true(tiny_gguf_write(path, spec) && oracle_open(&oracle, path, NULL, 256, GGML_TYPE_F16, GGML_TYPE_F16, false, 1));
+        assert_true(tiny_gguf_write(path, spec) &&
+                    oracle_open(&oracle, path, NULL, 256, GGML_TYPE_F16, GGML_TYPE_F16, false, 1));
         const float *ref = oracle_eval(&oracle, tok, n, 0);
         assert_non_null(ref);
         float *ours = malloc((size_t)n * n_vocab * sizeof *ours);
@@ -81,9 +101,11 @@ static void test_f16_is_libllamas(void **state) {
         lk_recipe_free(recipe);
         session = open_session(model, "f16", n, &recipe);
         assert_int_equal(lk_session_sync(session, tok, n, NULL, NULL), LK_OK);
-        double prefilled = nmse(lk_session_logits(session, -1), ref + (size_t)(n - 1) * n_vocab, n_vocab);
+        double prefilled =
+            nmse(lk_session_logits(session, -1), ref + (size_t)(n - 1) * n_vocab, n_vocab);
         print_message("%-24s nmse %.2g stepped, %.2g prefilled\n", spec->name, stepped, prefilled);
-        if (!(stepped <= 1e-5 && prefilled <= 1e-5)) fail_msg("%s: nmse %g stepped, %g prefilled", spec->name, stepped, prefilled);
+        if (!(stepped <= 1e-5 && prefilled <= 1e-5))
+            fail_msg("%s: nmse %g stepped, %g prefilled", spec->name, stepped, prefilled);
         free(ours);
         lk_session_free(session);
         lk_recipe_free(recipe);
@@ -102,7 +124,8 @@ static void test_prompt_then_steps(void **state) {
     int32_t tok[N];
     random_tokens(tok, N, model, 4);
     lk_recipe *recipe, *f16;
-    lk_session *a = open_session(model, mixed, N, &recipe), *b = open_session(model, "f16", N, &f16);
+    lk_session *a = open_session(model, mixed, N, &recipe),
+               *b = open_session(model, "f16", N, &f16);
     assert_int_equal(lk_session_sync(a, tok, 600, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(b, tok, 600, NULL, NULL), LK_OK);
     /* A prompt is read exactly: compression shows from the next token on. */
@@ -144,20 +167,23 @@ static void test_decode_allocates_nothing(void **state) {
     random_tokens(tok, PROMPT + STEPS, model, 5);
     long by_ggml = ggml_allocations(model);
     assert_true(by_ggml <= 2);
-    static const char *recipes[] = {"f16", "selective", "kivi-2", "kivi-4", "best-4", "best-3", "best-2", "lambda", NULL};
+    static const char *recipes[] = {"f16",    "selective", "kivi-2", "kivi-4", "best-4",
+                                    "best-3", "best-2",    "lambda", NULL};
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *recipe;
         lk_session *session = open_session(model, recipes[i], PROMPT + STEPS, &recipe);
         assert_int_equal(lk_session_sync(session, tok, PROMPT, NULL, NULL), LK_OK);
-        assert_int_equal(lk_session_eval(session, tok + PROMPT, 1, false, NULL), LK_OK); /* builds the graph */
+        assert_int_equal(lk_session_eval(session, tok + PROMPT, 1, false, NULL),
+                         LK_OK); /* builds the graph */
         assert_int_equal(lk_session_reserve(session, STEPS, NULL), LK_OK);
         long before = n_malloc;
         uint64_t entered = session->ledger.n_alloc;
-        for (int t = 1; t < STEPS; t++) assert_int_equal(lk_session_eval(session, tok + PROMPT + t, 1, false, NULL), LK_OK);
+        for (int t = 1; t < STEPS; t++)
+            assert_int_equal(lk_session_eval(session, tok + PROMPT + t, 1, false, NULL), LK_OK);
         before += by_ggml * (STEPS - 1);
         if (n_malloc != before || session->ledger.n_alloc != entered)
-            fail_msg("%s: %ld allocations in %d steps, %d of them the ledger's", recipes[i], n_malloc - before, STEPS - 1,
-                     (int)(session->ledger.n_alloc - entered));
+            fail_msg("%s: %ld allocations in %d steps, %d of them the ledger's", recipes[i],
+                     n_malloc - before, STEPS - 1, (int)(session->ledger.n_alloc - entered));
         lk_session_free(session);
         lk_recipe_free(recipe);
     }
@@ -178,13 +204,16 @@ static void test_failed_allocations(void **state) {
         lk_err err = {0};
         atomic_store(&session->ledger.fail_at, nth);
         lk_status status = lk_session_sync(session, tok, N - 40, NULL, &err);
-        for (int i = N - 40; status == LK_OK && i < N; i++) status = lk_session_eval(session, tok + i, 1, false, &err);
+        for (int i = N - 40; status == LK_OK && i < N; i++)
+            status = lk_session_eval(session, tok + i, 1, false, &err);
         bool reached = atomic_load(&session->ledger.fail_at) <= 0;
         atomic_store(&session->ledger.fail_at, 0);
         if (!reached) break;
         n_failed++;
-        if (status != LK_E_NOMEM || !err.msg[0]) fail_msg("allocation %d: status %d, \"%s\"", nth, status, err.msg);
-        if (lk_session_sync(session, tok, 20, NULL, &err) != LK_OK) fail_msg("after allocation %d: %s", nth, err.msg);
+        if (status != LK_E_NOMEM || !err.msg[0])
+            fail_msg("allocation %d: status %d, \"%s\"", nth, status, err.msg);
+        if (lk_session_sync(session, tok, 20, NULL, &err) != LK_OK)
+            fail_msg("after allocation %d: %s", nth, err.msg);
         lk_session_clear(session);
     }
     assert_true(n_failed > 15);
@@ -215,7 +244,8 @@ static void test_small_portions(void **state) {
     uint64_t free_size = 0;
     for (int limited = 0; limited < 2; limited++) {
         lk_session *session;
-        lk_session_opts opts = {.n_ctx = N, .stream = true, .max_bytes = limited ? free_size * 2 / 3 : 0};
+        lk_session_opts opts = {
+            .n_ctx = N, .chunked_prefill = true, .max_bytes = limited ? free_size * 2 / 3 : 0};
         lk_err err = {0};
         assert_int_equal(lk_session_new(&session, model, recipe, &opts, NULL), LK_OK);
         if (lk_session_sync(session, tok, N, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
@@ -250,14 +280,16 @@ static void test_sessions_do_not_disturb_each_other(void **state) {
         alone[i] = malloc((size_t)N * n_vocab * sizeof(float));
         for (int t = 0; t < N; t++) {
             assert_int_equal(lk_session_eval(session[i], tok[i] + t, 1, false, NULL), LK_OK);
-            memcpy(alone[i] + (size_t)t * n_vocab, lk_session_logits(session[i], -1), n_vocab * sizeof(float));
+            memcpy(alone[i] + (size_t)t * n_vocab, lk_session_logits(session[i], -1),
+                   n_vocab * sizeof(float));
         }
         lk_session_clear(session[i]);
     }
     for (int t = 0; t < N; t++)
         for (int i = 0; i < SESSIONS; i++) {
             assert_int_equal(lk_session_eval(session[i], tok[i] + t, 1, false, NULL), LK_OK);
-            assert_memory_equal(alone[i] + (size_t)t * n_vocab, lk_session_logits(session[i], -1), n_vocab * sizeof(float));
+            assert_memory_equal(alone[i] + (size_t)t * n_vocab, lk_session_logits(session[i], -1),
+                                n_vocab * sizeof(float));
         }
     for (int i = 0; i < SESSIONS; i++) {
         lk_session_free(session[i]);
@@ -310,7 +342,8 @@ static void test_failures_leave_no_wrong_logits(void **state) {
     random_tokens(other, N, model, 13);
     memcpy(other, tok, BEFORE * sizeof *tok);
     lk_recipe *recipe, *again;
-    lk_session *s = open_session(model, "f16", N, &recipe), *plain = open_session(model, "f16", N, &again);
+    lk_session *s = open_session(model, "f16", N, &recipe),
+               *plain = open_session(model, "f16", N, &again);
     assert_int_equal(lk_session_sync(plain, tok, BEFORE, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(s, tok, 150, NULL, NULL), LK_OK);
     s->ledger.limit = 1;
@@ -358,7 +391,8 @@ static void test_levels_of_some_layers(void **state) {
     assert_int_equal(lk_session_sync(s, tok, 90, NULL, NULL), LK_OK);
     lk_level_stats body, newest, none;
     lk_plan plan;
-    assert_true(lk_session_get_level(s, 0, &body) && lk_session_get_level(s, 1, &newest) && !lk_session_get_level(s, 2, &none));
+    assert_true(lk_session_get_level(s, 0, &body) && lk_session_get_level(s, 1, &newest) &&
+                !lk_session_get_level(s, 2, &none));
     assert_string_equal(body.k_codec, "rot3(nosigma)");
     assert_string_equal(newest.v_codec, "f16");
     assert_int_equal(body.k_rows + newest.k_rows, 90);
@@ -385,7 +419,8 @@ static void test_misuse(void **state) {
     lk_session *s = NULL;
     assert_int_equal(lk_recipe_parse(&recipe, "f16", NULL), LK_OK);
     lk_session_opts opts = {.n_ctx = trained + 1};
-    assert_int_equal(lk_session_new(&s, model, recipe, &opts, &err), LK_E_ARG); /* learned positions end there */
+    assert_int_equal(lk_session_new(&s, model, recipe, &opts, &err),
+                     LK_E_ARG); /* learned positions end there */
     opts.n_ctx = -1;
     assert_int_equal(lk_session_new(&s, model, recipe, &opts, &err), LK_E_ARG);
     opts.n_ctx = 40;
@@ -423,16 +458,23 @@ static void test_compare(void **state) {
     lk_recipe *recipe[4];
     lk_compare_result result[4];
     lk_err err = {0};
-    for (int i = 0; i < 4; i++) assert_int_equal(lk_recipe_parse(&recipe[i], texts[i], NULL), LK_OK);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(lk_recipe_parse(&recipe[i], texts[i], NULL), LK_OK);
     lk_compare_opts opts = {.n_ctx = 640};
-    if (lk_compare(model, (const lk_recipe *const *)recipe, 4, tok, N, &opts, result, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_compare(model, (const lk_recipe *const *)recipe, 4, tok, N, &opts, result, &err) !=
+        LK_OK)
+        fail_msg("%s", err.msg);
     assert_true(result[0].kl_mean == 0 && result[0].top1 == 1);
-    for (int i = 0; i < 4; i++) print_message("%-10s KL %.3g, bits %.2f\n", texts[i], result[i].kl_mean, result[i].bits_per_value);
+    for (int i = 0; i < 4; i++)
+        print_message("%-10s KL %.3g, bits %.2f\n", texts[i], result[i].kl_mean,
+                      result[i].bits_per_value);
     assert_true(result[1].kl_mean < result[3].kl_mean && result[2].kl_mean < result[3].kl_mean);
     assert_true(result[3].bits_per_value < result[2].bits_per_value);
     assert_int_equal(result[0].n_scored, 2 * 319);
     opts.n_ctx = N + 1;
-    assert_int_equal(lk_compare(model, (const lk_recipe *const *)recipe, 4, tok, N, &opts, result, &err), LK_E_ARG);
+    assert_int_equal(
+        lk_compare(model, (const lk_recipe *const *)recipe, 4, tok, N, &opts, result, &err),
+        LK_E_ARG);
     for (int i = 0; i < 4; i++) lk_recipe_free(recipe[i]);
     lk_model_free(model);
 }
@@ -442,11 +484,17 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f16_is_libllamas),        cmocka_unit_test(test_prompt_then_steps),
-        cmocka_unit_test(test_decode_allocates_nothing), cmocka_unit_test(test_failed_allocations), cmocka_unit_test(test_small_portions),
-        cmocka_unit_test(test_sessions_do_not_disturb_each_other), cmocka_unit_test(test_sync_keeps_what_it_can),
-        cmocka_unit_test(test_failures_leave_no_wrong_logits), cmocka_unit_test(test_levels_of_some_layers),
-        cmocka_unit_test(test_misuse),                  cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_f16_is_libllamas),
+        cmocka_unit_test(test_prompt_then_steps),
+        cmocka_unit_test(test_decode_allocates_nothing),
+        cmocka_unit_test(test_failed_allocations),
+        cmocka_unit_test(test_small_portions),
+        cmocka_unit_test(test_sessions_do_not_disturb_each_other),
+        cmocka_unit_test(test_sync_keeps_what_it_can),
+        cmocka_unit_test(test_failures_leave_no_wrong_logits),
+        cmocka_unit_test(test_levels_of_some_layers),
+        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_compare),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

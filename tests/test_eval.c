@@ -1,11 +1,11 @@
 /* Evaluation on tiny models: tasks, figures, and results that survive interruptions. */
-#include "support.h"
-#include "tiny_gguf.h"
-
 #include "base/ledger.h"
 #include "eval/choice.h"
 #include "eval/eval.h"
 #include "eval/tasks.h"
+#include "lowkey_lab.h"
+#include "support.h"
+#include "tiny_gguf.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 enum { CTX = 512 };
@@ -59,12 +60,14 @@ static struct lk_models models_of(lk_weights weights) {
     return (struct lk_models){.path = model_path, .opts = {.n_threads = 1, .weights = weights}};
 }
 
-/* ---- figures ----------------------------------------------------------------------------------------- */
+/* ---- figures ---- */
 
 static void test_means(void **state) {
     (void)state;
     struct lk_result result;
-    json_t *records = json_loads("[{\"v\":1,\"x\":10,\"y\":0},{\"v\":3,\"x\":10,\"y\":1},{\"v\":true,\"x\":20,\"y\":0},{\"w\":5}]", 0, NULL);
+    json_t *records = json_loads("[{\"v\":1,\"x\":10,\"y\":0},{\"v\":3,\"x\":10,\"y\":1},{\"v\":"
+                                 "true,\"x\":20,\"y\":0},{\"w\":5}]",
+                                 0, NULL);
     assert_int_equal(lk_result_begin(&result, NULL), LK_OK);
     lk_metric_mean(&result, "mean", records, "v");
     lk_metric_mean(&result, "none", records, "absent");
@@ -72,26 +75,33 @@ static void test_means(void **state) {
     lk_heat_mean(&result, "heat", "x", "y", records, "x", "y", "v");
     const json_t *mean = json_object_get(result.metrics, "mean");
     assert_true(fabs(lk_record_number(mean, "value") - 5.0 / 3) < 1e-12);
-    assert_true(fabs(lk_record_number(mean, "stderr") - sqrt(8.0 / 9 / 2)) < 1e-12); /* sd / sqrt(n - 1) */
+    assert_true(fabs(lk_record_number(mean, "stderr") - sqrt(8.0 / 9 / 2)) <
+                1e-12); /* sd / sqrt(n - 1) */
     assert_true(lk_record_number(mean, "n") == 3);
     assert_null(json_object_get(result.metrics, "none"));
-    char *series = json_dumps(json_object_get(result.series, "series"), JSON_COMPACT | JSON_REAL_PRECISION(6));
-    char *heat = json_dumps(json_object_get(result.heat, "heat"), JSON_COMPACT | JSON_REAL_PRECISION(6));
-    assert_string_equal(series, "{\"x\":[10.0,20.0],\"y\":[2.0,1.0],\"stderr\":[1.0,0.0],\"x_label\":\"x\",\"y_label\":\"y\"}");
-    assert_string_equal(heat, "{\"x\":[10.0,20.0],\"y\":[0.0,1.0],\"z\":[[1.0,1.0],[3.0,null]],\"x_label\":\"x\",\"y_label\":\"y\"}");
+    char *series =
+        json_dumps(json_object_get(result.series, "series"), JSON_COMPACT | JSON_REAL_PRECISION(6));
+    char *heat =
+        json_dumps(json_object_get(result.heat, "heat"), JSON_COMPACT | JSON_REAL_PRECISION(6));
+    assert_string_equal(series, "{\"x\":[10.0,20.0],\"y\":[2.0,1.0],\"stderr\":[1.0,0.0],\"x_"
+                                "label\":\"x\",\"y_label\":\"y\"}");
+    assert_string_equal(heat, "{\"x\":[10.0,20.0],\"y\":[0.0,1.0],\"z\":[[1.0,1.0],[3.0,null]],\"x_"
+                              "label\":\"x\",\"y_label\":\"y\"}");
     free(series);
     free(heat);
     lk_result_free(&result);
     json_decref(records);
 }
 
-/* ---- the results file ----------------------------------------------------------------------------------- */
+/* ---- the results file ---- */
 
 static json_t *header_of(const char *model) {
-    return json_pack("{s:s s:s s:s s:{s:i}}", "type", "run", "model_fingerprint", model, "weights", "shipped", "options", "--seed", 1);
+    return json_pack("{s:s s:s s:s s:{s:i}}", "type", "run", "model_fingerprint", model, "weights",
+                     "shipped", "options", "--seed", 1);
 }
 
-static lk_status open_results(struct lk_results **out, const char *name, const char *model, lk_err *err) {
+static lk_status open_results(struct lk_results **out, const char *name, const char *model,
+                              lk_err *err) {
     json_t *header = header_of(model);
     lk_status status = lk_results_open(out, in_folder(name), header, err);
     json_decref(header);
@@ -122,22 +132,26 @@ static void test_results_survive(void **state) {
     struct lk_result result;
     assert_int_equal(lk_result_begin(&result, &err), LK_OK);
     lk_metric(&result, "m", 1.0 / 3, -1, 2);
-    for (int i = 0; i < 2; i++) assert_int_equal(lk_results_add_result(results, "task", "kv", &result, &err), LK_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(lk_results_add_result(results, "task", "kv", &result, &err), LK_OK);
     lk_result_free(&result);
     lk_results_close(results);
     free(whole);
     whole = read_file("results");
     assert_int_equal(count(whole, "\"type\":\"item\""), 2);
-    assert_int_equal(count(whole, "\"type\":\"result\""), 1); /* the same again is not written again */
+    assert_int_equal(count(whole, "\"type\":\"result\""),
+                     1); /* the same again is not written again */
     assert_int_equal(count(whole, "\"ta\n"), 0);
     free(whole);
 
     assert_int_equal(open_results(&results, "results", "other", &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "another model"));
-    write_file("bad", "{\"type\":\"run\",\"model_fingerprint\":\"m\",\"weights\":\"shipped\",\"options\":{\"--seed\":1}}\n{\"type\":\n");
+    write_file("bad", "{\"type\":\"run\",\"model_fingerprint\":\"m\",\"weights\":\"shipped\","
+                      "\"options\":{\"--seed\":1}}\n{\"type\":\n");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "bad:2: "));
-    write_file("bad", "{\"type\":\"run\",\"model_fingerprint\":\"m\",\"weights\":\"shipped\",\"options\":{\"--seed\":2}}\n");
+    write_file("bad", "{\"type\":\"run\",\"model_fingerprint\":\"m\",\"weights\":\"shipped\","
+                      "\"options\":{\"--seed\":2}}\n");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "--seed"));
     write_file("bad", "a letter to somebody\n");
@@ -147,8 +161,10 @@ static void test_results_survive(void **state) {
     char *kept = read_file("bad");
     assert_string_equal(kept, "a letter without an end");
     free(kept);
-    write_file("bad", "\n{\"type\":\"run\",\"model_fingerprint\":\"other\",\"weights\":\"shipped\",\"options\":{\"--seed\":1}}\n");
-    assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_ARG); /* its first line is the second */
+    write_file("bad", "\n{\"type\":\"run\",\"model_fingerprint\":\"other\",\"weights\":\"shipped\","
+                      "\"options\":{\"--seed\":1}}\n");
+    assert_int_equal(open_results(&results, "bad", "m", &err),
+                     LK_E_ARG); /* its first line is the second */
     assert_non_null(strstr(err.msg, "another model"));
     write_file("bad", "\na letter without an end");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_FORMAT);
@@ -203,7 +219,7 @@ static void test_results_of_a_sidecar(void **state) {
     json_decref(header);
 }
 
-/* ---- whole runs -------------------------------------------------------------------------------------------- */
+/* ---- whole runs ---- */
 
 struct budget {
     int left; /* calls until it cancels; negative: never */
@@ -217,8 +233,8 @@ static bool spend(void *user, const char *task, const char *kv, double done, dou
     return budget->left < 0 || budget->left-- > 0;
 }
 
-static lk_status run(const char *const *task, const char *const *kv, size_t n_kv, const struct lk_eval_opts *opts,
-                     const char *output, int budget, lk_err *err) {
+static lk_status run(const char *const *task, const char *const *kv, size_t n_kv,
+                     const struct lk_eval_opts *opts, const char *output, int budget, lk_err *err) {
     const struct lk_task *chosen[8];
     size_t n_task = 0;
     for (; task[n_task]; n_task++) {
@@ -226,8 +242,15 @@ static lk_status run(const char *const *task, const char *const *kv, size_t n_kv
         assert_non_null(chosen[n_task]);
     }
     struct budget left = {budget};
-    struct lk_eval eval = {.task = chosen, .kv = kv, .n_task = n_task, .n_kv = n_kv, .opts = *opts,
-                           .models = {.path = model_path, .opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32}}, .progress = spend, .user = &left};
+    struct lk_eval eval = {
+        .task = chosen,
+        .kv = kv,
+        .n_task = n_task,
+        .n_kv = n_kv,
+        .opts = *opts,
+        .models = {.path = model_path, .opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32}},
+        .progress = spend,
+        .user = &left};
     json_t *header = lk_eval_header(&eval, "a test", err);
     assert_non_null(header);
     lk_status status = lk_results_open(&eval.results, in_folder(output), header, err);
@@ -249,12 +272,18 @@ static char *results_of(const char *name) {
     return out;
 }
 
-static const struct lk_eval_opts text_opts = {.text_path = "the text", .text = text, .text_len = sizeof text - 1, .n_ctx = CTX, .limit = 2, .seed = 1};
+static const struct lk_eval_opts text_opts = {.text_path = "the text",
+                                              .text = text,
+                                              .text_len = sizeof text - 1,
+                                              .n_ctx = CTX,
+                                              .limit = 2,
+                                              .seed = 1};
 
 /* A run that is cancelled again and again says in the end what an undisturbed one says. */
 static void test_interrupted_runs_go_on(void **state) {
     (void)state;
-    static const char *const task[] = {"text", "agree", NULL}, *const kv[] = {"best-2", "llama.cpp:q4_0"};
+    static const char *const task[] = {"text", "agree", NULL}, *const kv[] = {"best-2",
+                                                                              "llama.cpp:q4_0"};
     lk_err err = {0};
     unlink(in_folder("whole"));
     unlink(in_folder("pieces"));
@@ -308,9 +337,11 @@ static void test_figures_of_text(void **state) {
     lk_err err = {0};
     unlink(in_folder("text"));
     if (run(task, kv, 2, &text_opts, "text", -1, &err) != LK_OK) fail_msg("%s", err.msg);
-    assert_true(metric("text", "text", "all: f16", "kl_mean") == 0 && metric("text", "text", "all: f16", "top1") == 1);
+    assert_true(metric("text", "text", "all: f16", "kl_mean") == 0 &&
+                metric("text", "text", "all: f16", "top1") == 1);
     assert_true(metric("text", "text", "best-2", "kl_mean") > 0);
-    assert_true(metric("text", "text", "best-2", "bits_per_value") < metric("text", "text", "f16", "bits_per_value"));
+    assert_true(metric("text", "text", "best-2", "bits_per_value") <
+                metric("text", "text", "f16", "bits_per_value"));
     /* lk_compare finds the same. */
     struct lk_models models = models_of(LK_WEIGHTS_F32);
     int32_t *tok;
@@ -319,12 +350,16 @@ static void test_figures_of_text(void **state) {
     lk_compare_result result;
     lk_compare_opts opts = {.n_ctx = CTX, .n_chunk = 2};
     assert_int_equal(lk_models_open(&models, &err), LK_OK);
-    assert_int_equal(lk_task_tokenize(models.lowkey, text, sizeof text - 1, &tok, &n_tok, &err), LK_OK);
+    assert_int_equal(lk_task_tokenize(models.lowkey, text, sizeof text - 1, &tok, &n_tok, &err),
+                     LK_OK);
     assert_int_equal(lk_recipe_parse(&recipe, "best-2", &err), LK_OK);
-    assert_int_equal(lk_compare(models.lowkey, (const lk_recipe *const *)&recipe, 1, tok, n_tok, &opts, &result, &err), LK_OK);
+    assert_int_equal(lk_compare(models.lowkey, (const lk_recipe *const *)&recipe, 1, tok, n_tok,
+                                &opts, &result, &err),
+                     LK_OK);
     assert_true(fabs(metric("text", "text", "best-2", "kl_mean") / result.kl_mean - 1) < 1e-6);
     assert_true(fabs(metric("text", "text", "best-2", "ppl") / result.ppl - 1) < 1e-6);
-    assert_true(fabs(metric("text", "text", "best-2", "bits_per_value") / result.bits_per_value - 1) < 1e-6);
+    assert_true(fabs(metric("text", "text", "best-2", "bits_per_value") / result.bits_per_value -
+                     1) < 1e-6);
     lk_recipe_free(recipe);
     free(tok);
     lk_models_close(&models);
@@ -336,11 +371,17 @@ static void test_bytes_are_the_ledgers(void **state) {
     lk_err err = {0};
     unlink(in_folder("bytes"));
     if (run(task, kv, 2, &text_opts, "bytes", -1, &err) != LK_OK) fail_msg("%s", err.msg);
-    double sum = metric("bytes", "bytes", "best-3", "code_bytes") + metric("bytes", "bytes", "best-3", "scale_bytes") +
-                 metric("bytes", "bytes", "best-3", "exact_bytes") + metric("bytes", "bytes", "best-3", "padding_bytes");
+    double sum = metric("bytes", "bytes", "best-3", "code_bytes") +
+                 metric("bytes", "bytes", "best-3", "scale_bytes") +
+                 metric("bytes", "bytes", "best-3", "exact_bytes") +
+                 metric("bytes", "bytes", "best-3", "padding_bytes");
     assert_true(sum == metric("bytes", "bytes", "best-3", "cache_bytes"));
-    assert_true(fabs(16 * sum / metric("bytes", "bytes", "best-3", "f16_bytes") / metric("bytes", "bytes", "best-3", "bits_per_value") - 1) < 1e-6);
-    assert_true(metric("bytes", "bytes", "llama.cpp:q8_0", "cache_bytes") / metric("bytes", "bytes", "llama.cpp:q8_0", "f16_bytes") == 8.5 / 16);
+    assert_true(fabs(16 * sum / metric("bytes", "bytes", "best-3", "f16_bytes") /
+                         metric("bytes", "bytes", "best-3", "bits_per_value") -
+                     1) < 1e-6);
+    assert_true(metric("bytes", "bytes", "llama.cpp:q8_0", "cache_bytes") /
+                    metric("bytes", "bytes", "llama.cpp:q8_0", "f16_bytes") ==
+                8.5 / 16);
     assert_true(metric("bytes", "bytes", "f16", "peak_resident_bytes") > sum);
     char *whole = read_file("bytes");
     assert_int_equal(count(whole, "\"type\":\"item\""), 4);
@@ -350,8 +391,10 @@ static void test_bytes_are_the_ledgers(void **state) {
 
 static void test_bad_input(void **state) {
     (void)state;
-    static const char *const text_task[] = {"text", NULL}, *const agree_task[] = {"agree", NULL}, *const bytes_task[] = {"bytes", NULL};
-    static const char *const arc[] = {"arc_easy", NULL}, *const hella[] = {"hellaswag", NULL}, *const kv[] = {"best-3"};
+    static const char *const text_task[] = {"text", NULL}, *const agree_task[] = {"agree", NULL},
+                             *const bytes_task[] = {"bytes", NULL};
+    static const char *const arc[] = {"arc_easy", NULL}, *const hella[] = {"hellaswag", NULL},
+                             *const kv[] = {"best-3"};
     const char *const *const of_text[] = {text_task, agree_task, bytes_task};
     lk_err err = {0};
     for (int i = 0; i < 3; i++) {
@@ -384,16 +427,18 @@ static void test_bad_input(void **state) {
     unlink(in_folder("none"));
 }
 
-/* ---- questions with choices --------------------------------------------------------------------------------- */
+/* ---- questions with choices ---- */
 
 static void test_choices(void **state) {
     (void)state;
     struct lk_ledger ledger = {0};
     struct lk_choices choices = {.arena = {.ledger = &ledger}};
     lk_err err = {0};
-    write_file("q.jsonl", "{\"q\": \"Why?\", \"choices\": [\"Because.\", \"Never.\"], \"answer\": 1}\n\n"
-                          "{\"q\": \"How?\", \"choices\": [\"a\", \"b\", \"c\"], \"answer\": 0}\n");
-    assert_int_equal(lk_choices_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err), LK_OK);
+    write_file("q.jsonl",
+               "{\"q\": \"Why?\", \"choices\": [\"Because.\", \"Never.\"], \"answer\": 1}\n\n"
+               "{\"q\": \"How?\", \"choices\": [\"a\", \"b\", \"c\"], \"answer\": 0}\n");
+    assert_int_equal(
+        lk_choices_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err), LK_OK);
     assert_int_equal(choices.n, 2);
     assert_string_equal(choices.item[0].text[1], "Question: Why?\nAnswer: Never.");
     assert_int_equal(choices.item[0].answer, 1);
@@ -415,10 +460,14 @@ static void test_choices(void **state) {
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char file[300];
-        snprintf(file, sizeof file, "{\"q\": \"Why?\", \"choices\": [\"a\", \"b\"], \"answer\": 1}\n%s\n", bad[i].line);
+        snprintf(file, sizeof file,
+                 "{\"q\": \"Why?\", \"choices\": [\"a\", \"b\"], \"answer\": 1}\n%s\n",
+                 bad[i].line);
         write_file("q.jsonl", file);
         choices.arena.ledger = &ledger;
-        assert_int_equal(lk_choices_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err), LK_E_FORMAT);
+        assert_int_equal(
+            lk_choices_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err),
+            LK_E_FORMAT);
         if (!strstr(err.msg, bad[i].says)) fail_msg("'%s' does not say '%s'", err.msg, bad[i].says);
         lk_choices_free(&choices);
     }
@@ -430,29 +479,40 @@ static void test_choices(void **state) {
     assert_int_equal(choices.item[0].answer, 2);
     lk_choices_free(&choices);
     choices.arena.ledger = &ledger;
-    write_file("hellaswag.txt", "She runs\n2\nup.\ndown.\nhome.\naway.\nHe runs\n7\nup.\ndown.\nhome.\naway.\n");
-    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err), LK_E_FORMAT);
+    write_file("hellaswag.txt",
+               "She runs\n2\nup.\ndown.\nhome.\naway.\nHe runs\n7\nup.\ndown.\nhome.\naway.\n");
+    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
+                     LK_E_FORMAT);
     assert_non_null(strstr(err.msg, ":8: "));
     lk_choices_free(&choices);
     choices.arena.ledger = &ledger;
     write_file("hellaswag.txt", "She runs\n2\nup.\ndown.\n");
-    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err), LK_E_FORMAT);
+    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
+                     LK_E_FORMAT);
     lk_choices_free(&choices);
     choices.arena.ledger = &ledger;
     const char *option[] = {"the cup", "the box"};
-    assert_int_equal(lk_choice_make(&choices, LK_CHOICE_BLANK, "It fits, as _ is big.", option, 2, 1, &err), LK_OK);
+    assert_int_equal(
+        lk_choice_make(&choices, LK_CHOICE_BLANK, "It fits, as _ is big.", option, 2, 1, &err),
+        LK_OK);
     assert_string_equal(choices.item[0].text[1], "It fits, as the box is big.");
-    assert_int_equal(lk_choice_make(&choices, LK_CHOICE_BLANK, "There is no gap.", option, 2, 1, &err), LK_E_FORMAT);
+    assert_int_equal(
+        lk_choice_make(&choices, LK_CHOICE_BLANK, "There is no gap.", option, 2, 1, &err),
+        LK_E_FORMAT);
     lk_choices_free(&choices);
 }
 
 static void test_what_is_scored(void **state) {
     (void)state;
-    int32_t a[] = {1, 2, 3, 9, 7, 8}, b[] = {1, 2, 4, 7, 8}, c[] = {1, 2}, *two[] = {a, b}, *begins[] = {a, c}, *same[] = {a, a};
+    int32_t a[] = {1, 2, 3, 9, 7, 8}, b[] = {1, 2, 4, 7, 8}, c[] = {1, 2}, *two[] = {a, b},
+            *begins[] = {a, c}, *same[] = {a, a};
     size_t n_two[] = {6, 5}, n_begins[] = {6, 2}, n_same[] = {6, 6}, from[2];
-    assert_true(lk_choice_scored(LK_CHOICE_QUESTION, two, n_two, 2, from) && from[0] == 2 && from[1] == 2);
-    assert_true(lk_choice_scored(LK_CHOICE_BLANK, two, n_two, 2, from) && from[0] == 4 && from[1] == 3);
-    assert_true(lk_choice_scored(LK_CHOICE_QUESTION, begins, n_begins, 2, from) && from[0] == 1 && from[1] == 1);
+    assert_true(lk_choice_scored(LK_CHOICE_QUESTION, two, n_two, 2, from) && from[0] == 2 &&
+                from[1] == 2);
+    assert_true(lk_choice_scored(LK_CHOICE_BLANK, two, n_two, 2, from) && from[0] == 4 &&
+                from[1] == 3);
+    assert_true(lk_choice_scored(LK_CHOICE_QUESTION, begins, n_begins, 2, from) && from[0] == 1 &&
+                from[1] == 1);
     assert_false(lk_choice_scored(LK_CHOICE_BLANK, begins, n_begins, 2, from));
     assert_false(lk_choice_scored(LK_CHOICE_BLANK, same, n_same, 2, from));
 }
@@ -466,17 +526,25 @@ static void test_choice_task(void **state) {
     char name[160];
     snprintf(name, sizeof name, "mkdir -p %s/hellaswag", folder);
     assert_int_equal(system(name), 0);
-    write_file("hellaswag/hellaswag_val.txt", "She runs\n2\nup.\ndown the hill.\nhome.\naway from it.\n"
-                                              "He sings\n0\nloud.\nin the rain, in the wind.\nwell.\nonce.\n");
+    write_file("hellaswag/hellaswag_val.txt",
+               "She runs\n2\nup.\ndown the hill.\nhome.\naway from it.\n"
+               "He sings\n0\nloud.\nin the rain, in the wind.\nwell.\nonce.\n");
     unlink(in_folder("choice"));
     if (run(task, kv, 1, &opts, "choice", -1, &err) != LK_OK) fail_msg("%s", err.msg);
     char *whole = read_file("choice");
     double acc = 0, norm = 0;
     for (char *line = strtok(whole, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *json = json_loads(line, 0, NULL), *nll = json_object_get(json, "nll");
-        size_t best = 0, answer = strcmp(json_string_value(json_object_get(json, "key") ? json_object_get(json, "key") : json_object_get(json, "type")), "1") ? 0 : 2;
+        size_t best = 0, answer = strcmp(json_string_value(json_object_get(json, "key")
+                                                               ? json_object_get(json, "key")
+                                                               : json_object_get(json, "type")),
+                                         "1")
+                                      ? 0
+                                      : 2;
         for (size_t i = 1; i < json_array_size(nll); i++)
-            if (json_number_value(json_array_get(nll, i)) < json_number_value(json_array_get(nll, best))) best = i;
+            if (json_number_value(json_array_get(nll, i)) <
+                json_number_value(json_array_get(nll, best)))
+                best = i;
         const char *of = json_string_value(json_object_get(json, "kv"));
         if (nll && strcmp(of, "selective") == 0) {
             assert_int_equal(json_array_size(nll), 4);
@@ -488,7 +556,8 @@ static void test_choice_task(void **state) {
     free(whole);
     assert_true(metric("choice", "hellaswag", "selective", "acc") == acc);
     assert_true(metric("choice", "hellaswag", "selective", "acc_norm") == norm);
-    assert_true(metric("choice", "hellaswag", "selective", "same_choice") == 1); /* nothing is coded yet */
+    assert_true(metric("choice", "hellaswag", "selective", "same_choice") ==
+                1); /* nothing is coded yet */
     opts.shots = 2;
     unlink(in_folder("choice"));
     assert_int_equal(run(task, kv, 1, &opts, "choice", -1, &err), LK_E_ARG);
@@ -505,13 +574,19 @@ int main(void) {
     spec.n_ctx = 2 * CTX;
     if (!tiny_gguf_write(model_path, &spec)) return 1;
     struct random r = {7};
-    for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = (char)(random_int(&r, 0, 4) ? random_int(&r, 'a', 'z') : ' ');
+    for (size_t i = 0; i + 1 < sizeof text; i++)
+        text[i] = (char)(random_int(&r, 0, 4) ? random_int(&r, 'a', 'z') : ' ');
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_means),              cmocka_unit_test(test_results_survive), cmocka_unit_test(test_results_of_a_sidecar),
-        cmocka_unit_test(test_choices),            cmocka_unit_test(test_what_is_scored),
+        cmocka_unit_test(test_means),
+        cmocka_unit_test(test_results_survive),
+        cmocka_unit_test(test_results_of_a_sidecar),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_what_is_scored),
         cmocka_unit_test(test_bytes_are_the_ledgers), /* forks: before threads */
-        cmocka_unit_test(test_figures_of_text),    cmocka_unit_test(test_interrupted_runs_go_on),
-        cmocka_unit_test(test_bad_input),          cmocka_unit_test(test_choice_task), /* makes data, of which there was none */
+        cmocka_unit_test(test_figures_of_text),
+        cmocka_unit_test(test_interrupted_runs_go_on),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_choice_task), /* makes data, of which there was none */
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char clean[160];

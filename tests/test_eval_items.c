@@ -4,7 +4,6 @@
 #include "eval/jsonl.h"
 #include "eval/question.h"
 #include "eval/tasks.h"
-
 #include "support.h"
 #include "tiny_gguf.h"
 
@@ -48,13 +47,16 @@ static int set_up(void **state) {
     assert_non_null(mkdtemp(folder));
     assert_true(tiny_gguf_write(path_of("tiny.gguf"), tiny_preset("qwen2-bpe")));
     lk_err err = {0};
-    if (lk_model_open(&model, path_of("tiny.gguf"), &(lk_model_opts){.n_threads = 1}, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_model_open(&model, path_of("tiny.gguf"), &(lk_model_opts){.n_threads = 1}, &err) !=
+        LK_OK)
+        fail_msg("%s", err.msg);
     text = calloc(TEXT_SENTENCES, 64);
     struct random r = {1};
     for (int i = 0; i < TEXT_SENTENCES; i++) {
         char line[64] = "";
         int n = random_int(&r, 2, 8);
-        for (int w = 0; w < n; w++) sprintf(line + strlen(line), "%sw%d", w ? " " : "", random_int(&r, 0, 999));
+        for (int w = 0; w < n; w++)
+            sprintf(line + strlen(line), "%sw%d", w ? " " : "", random_int(&r, 0, 999));
         sprintf(text + strlen(text), "%s.%s", line, i % 10 == 9 ? "\n\n" : i % 3 ? " " : "\n");
     }
     return 0;
@@ -69,7 +71,7 @@ static int tear_down(void **state) {
     return system(command);
 }
 
-/* ---- the smaller parts ----------------------------------------------------------------------------- */
+/* ---- the smaller parts ---- */
 
 static void arenas_remember_failures(void **state) {
     (void)state;
@@ -93,7 +95,8 @@ static void arenas_remember_failures(void **state) {
 
 static void random_orders(void **state) {
     (void)state;
-    struct lk_random a = lk_random_seed(1, "needle", 0), b = lk_random_seed(1, "needle", 1), c = lk_random_seed(1, "needle", 0);
+    struct lk_random a = lk_random_seed(1, "needle", 0), b = lk_random_seed(1, "needle", 1),
+                     c = lk_random_seed(1, "needle", 0);
     assert_true(lk_random_next(&a) != lk_random_next(&b));
     (void)lk_random_next(&c);
     assert_true(a.state == c.state);
@@ -123,8 +126,12 @@ static void names_differ(void **state) {
 
 static void texts_are_cut_into_sentences(void **state) {
     (void)state;
-    static const char *const want[] = {"One two, three.", "\"Four!\"", "Five \xe2\x80\x9csix?\xe2\x80\x9d", "A title", "Version 1.5 is out.", "no end"};
-    static const char given[] = "  One two,\n three.  \"Four!\" Five \xe2\x80\x9csix?\xe2\x80\x9d\nA title\n \nVersion 1.5 is out.\n\n\nno end";
+    static const char *const want[] = {
+        "One two, three.", "\"Four!\"",           "Five \xe2\x80\x9csix?\xe2\x80\x9d",
+        "A title",         "Version 1.5 is out.", "no end"};
+    static const char given[] =
+        "  One two,\n three.  \"Four!\" Five \xe2\x80\x9csix?\xe2\x80\x9d\nA title\n \nVersion 1.5 "
+        "is out.\n\n\nno end";
     struct lk_ledger ledger = {0};
     struct lk_arena arena = {.ledger = &ledger};
     struct lk_haystack haystack;
@@ -164,9 +171,12 @@ static void rows_are_named_by_line(void **state) {
     (void)state;
     static const struct {
         const char *content, *words;
-        int         n;
-    } bad[] = {{"{\"a\":\"x\"}\n\n{\"a\":\n", ":3: not JSON", 1}, {"[1]\n", ":1: not a JSON object", 0}, {"{\"a\":\"x\"}\n{\"b\":\"x\"}", ":2: \"a\" is missing", 2},
-               {"{\"a\":1}", ":1: \"a\" is missing or not a text", 1}, {"{\"a\":\"x\",\"a\":\"y\"}", ":1: not JSON", 0}};
+        int n;
+    } bad[] = {{"{\"a\":\"x\"}\n\n{\"a\":\n", ":3: not JSON", 1},
+               {"[1]\n", ":1: not a JSON object", 0},
+               {"{\"a\":\"x\"}\n{\"b\":\"x\"}", ":2: \"a\" is missing", 2},
+               {"{\"a\":1}", ":1: \"a\" is missing or not a text", 1},
+               {"{\"a\":\"x\",\"a\":\"y\"}", ":1: not JSON", 0}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         lk_err err = {0};
         int n = 0;
@@ -182,10 +192,10 @@ static void rows_are_named_by_line(void **state) {
     assert_int_equal(lk_jsonl_read(path_of("absent.jsonl"), count_row, &n, NULL), LK_E_IO);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------- */
+/* ---- scores ---- */
 
 static double score_of(const struct lk_item *item, const char *answer) {
-    struct lk_score score[LK_SCORES_MOST];
+    struct lk_score score[LK_MAX_SCORES];
     size_t n;
     assert_int_equal(lk_item_score(item, answer, score, &n, NULL), LK_OK);
     return score[0].value;
@@ -195,8 +205,14 @@ static void numbers_are_found(void **state) {
     (void)state;
     static const struct {
         const char *answer;
-        double      value;
-    } good[] = {{"The 3 of them have $1,234.50.", 1234.5}, {"12 + 3 = 15\n#### 15\nand 99", 15}, {"-7", -7}, {"#### -1,000,000", -1e6}, {"It is 5.", 5}, {"10, 20", 20}, {"3-4", -4}};
+        double value;
+    } good[] = {{"The 3 of them have $1,234.50.", 1234.5},
+                {"12 + 3 = 15\n#### 15\nand 99", 15},
+                {"-7", -7},
+                {"#### -1,000,000", -1e6},
+                {"It is 5.", 5},
+                {"10, 20", 20},
+                {"3-4", -4}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         double value = 0;
         assert_true(lk_answer_number(good[i].answer, &value));
@@ -208,7 +224,8 @@ static void numbers_are_found(void **state) {
 
 static void answers_are_scored(void **state) {
     (void)state;
-    const char *three[] = {"Abc", "DEF", "ghi"}, *number[] = {"72"}, *summary[] = {"the cat sat on the mat"};
+    const char *three[] = {"Abc", "DEF", "ghi"}, *number[] = {"72"},
+               *summary[] = {"the cat sat on the mat"};
     struct lk_item all = {.expect = three, .n_expect = 3, .match = LK_MATCH_ALL}, any = all;
     any.match = LK_MATCH_ANY;
     assert_true(score_of(&all, "GHI, abc and def") == 1);
@@ -218,7 +235,8 @@ static void answers_are_scored(void **state) {
     assert_true(score_of(&any, "nothing") == 0);
     all.stop = "\n";
     assert_true(fabs(score_of(&all, "abc\ndef ghi") - 1.0 / 3) < 1e-12);
-    struct lk_item sum = {.expect = number, .n_expect = 1, .match = LK_MATCH_NUMBER, .stop = "\nQuestion:"};
+    struct lk_item sum = {
+        .expect = number, .n_expect = 1, .match = LK_MATCH_NUMBER, .stop = "\nQuestion:"};
     assert_true(score_of(&sum, " 48 + 24 = 72\n#### 72\nQuestion: 5") == 1);
     assert_true(score_of(&sum, " It is 72.0") == 1);
     assert_true(score_of(&sum, " It is 7.2") == 0);
@@ -228,15 +246,16 @@ static void answers_are_scored(void **state) {
     assert_true(score_of(&rouge, "A dog ran.") == 0);
 }
 
-/* ---- the items of tasks ------------------------------------------------------------------------------- */
+/* ---- the items of tasks ---- */
 
 struct made {
     struct lk_ledger ledger;
-    struct lk_items  items;
-    lk_err           err;
+    struct lk_items items;
+    lk_err err;
 };
 
-static lk_status make_with(struct made *m, const char *name, const struct lk_eval_opts *opts, size_t n_ctx) {
+static lk_status make_with(struct made *m, const char *name, const struct lk_eval_opts *opts,
+                           size_t n_ctx) {
     const struct lk_task *task = lk_task_find(name);
     assert_non_null(task);
     struct lk_task_env env = {.task = task, .opts = opts, .model = model};
@@ -252,7 +271,8 @@ static void free_made(struct made *m) {
 }
 
 static struct lk_eval_opts options(size_t limit, uint64_t seed) {
-    return (struct lk_eval_opts){.text_path = "text", .text = text, .text_len = strlen(text), .limit = limit, .seed = seed};
+    return (struct lk_eval_opts){
+        .text_path = "text", .text = text, .text_len = strlen(text), .limit = limit, .seed = seed};
 }
 
 static void make(struct made *m, const char *name, size_t limit, uint64_t seed) {
@@ -272,7 +292,8 @@ static void items_repeat(void **state) {
         make(&c, generated[t], 6, 8);
         int differ = 0;
         for (size_t i = 0; i < 6; i++) {
-            for (size_t j = 0; j < i; j++) assert_string_not_equal(a.items.item[i].key, a.items.item[j].key);
+            for (size_t j = 0; j < i; j++)
+                assert_string_not_equal(a.items.item[i].key, a.items.item[j].key);
             if (i < 3) {
                 assert_string_equal(a.items.item[i].key, b.items.item[i].key);
                 assert_string_equal(a.items.item[i].context, b.items.item[i].context);
@@ -301,12 +322,15 @@ static void items_are_sound(void **state) {
             assert_int_equal(lk_item_length(&reader, item, &n, NULL), LK_OK);
             assert_int_equal(lk_item_tokenize(&reader, item, &tokens, NULL), LK_OK);
             assert_true(n + item->n_generate <= (size_t)item->length);
-            assert_true((double)(n + item->n_generate) > 0.92 * item->length); /* two units of 130 tokens, as this model counts */
-            assert_true(tokens.n_head + tokens.n_tail <= n && tokens.n_head + tokens.n_tail + 2 >= n);
+            assert_true((double)(n + item->n_generate) >
+                        0.92 * item->length); /* two units of 130 tokens, as this model counts */
+            assert_true(tokens.n_head + tokens.n_tail <= n &&
+                        tokens.n_head + tokens.n_tail + 2 >= n);
             assert_true(tokens.n_answer > 0 && tokens.n_tail > 0 && tokens.n_tail < 300);
             assert_true(score_of(item, item->answer) == 1);
             assert_true(score_of(item, "00000 zzzzzz") == 0);
-            for (size_t e = 0; e < item->n_expect; e++) assert_non_null(strstr(item->context, item->expect[e]));
+            for (size_t e = 0; e < item->n_expect; e++)
+                assert_non_null(strstr(item->context, item->expect[e]));
             lk_item_tokens_free(&tokens);
         }
         free_made(&m);
@@ -376,7 +400,8 @@ static void fwe_words_are_the_most_frequent(void **state) {
         const struct lk_item *item = &m.items.item[i];
         char word[512][8];
         int count[512] = {0}, n = 0, n_dots = 0, used;
-        for (const char *s = strstr(item->context, "\n\n") + 2; sscanf(s, "%7s%n", word[n], &used) == 1; s += used) {
+        for (const char *s = strstr(item->context, "\n\n") + 2;
+             sscanf(s, "%7s%n", word[n], &used) == 1; s += used) {
             if (strcmp(word[n], "...") == 0) {
                 n_dots++;
                 continue;
@@ -393,7 +418,8 @@ static void fwe_words_are_the_most_frequent(void **state) {
             assert_string_equal(word[best], item->expect[e]);
             assert_true(n_dots > count[best]);
             count[best] = 0;
-            for (int j = 0; e == 2 && j < n; j++) assert_true(count[j] > 0 || j == best || score_of(item, word[j]) > 0);
+            for (int j = 0; e == 2 && j < n; j++)
+                assert_true(count[j] > 0 || j == best || score_of(item, word[j]) > 0);
         }
     }
     free_made(&m);
@@ -408,11 +434,13 @@ static void qa_documents_hold_the_answer(void **state) {
         const struct lk_item *item = &m.items.item[i];
         bool two = strcmp(item->part, "two_hop") == 0;
         char name[64] = "", pattern[128], town[64], river[64];
-        const char *was = strstr(item->question, two ? "in which " : "town was "), *born = strstr(item->question, " born?");
+        const char *was = strstr(item->question, two ? "in which " : "town was "),
+                   *born = strstr(item->question, " born?");
         n_two += two;
         assert_true(was && born);
         was += two ? strlen("in which ") : strlen("town was ");
-        snprintf(name, sizeof name, "%.*s", (int)(born - was - (two ? 4 : 0)), was); /* "NAME was" */
+        snprintf(name, sizeof name, "%.*s", (int)(born - was - (two ? 4 : 0)),
+                 was); /* "NAME was" */
         snprintf(pattern, sizeof pattern, "%s was born in ", name);
         const char *at = strstr(item->context, pattern);
         assert_non_null(at);
@@ -422,14 +450,16 @@ static void qa_documents_hold_the_answer(void **state) {
         at = strstr(item->context, pattern);
         assert_non_null(at);
         assert_null(strstr(at + 1, pattern));
-        assert_int_equal(sscanf(at + strlen(pattern), "%*d people on the river %63[A-Za-z]", river), 1);
+        assert_int_equal(sscanf(at + strlen(pattern), "%*d people on the river %63[A-Za-z]", river),
+                         1);
         assert_string_equal(item->expect[0], two ? river : town);
     }
     assert_int_equal(n_two, 8);
     free_made(&m);
 }
 
-static void assert_fails(const char *name, const struct lk_eval_opts *opts, size_t n_ctx, lk_status status, const char *words) {
+static void assert_fails(const char *name, const struct lk_eval_opts *opts, size_t n_ctx,
+                         lk_status status, const char *words) {
     struct made m;
     assert_int_equal(make_with(&m, name, opts, n_ctx), status);
     if (!strstr(m.err.msg, words)) fail_msg("'%s' is not in: %s", words, m.err.msg);
@@ -454,16 +484,19 @@ static void bad_options(void **state) {
     assert_fails("summary", &opts, N_CTX, LK_E_IO, "summary/test.jsonl");
 }
 
-/* ---- items from data ----------------------------------------------------------------------------------- */
+/* ---- items from data ---- */
 
 static void arithmetic_from_data(void **state) {
     (void)state;
     struct made m;
     struct lk_eval_opts opts = {.data = folder};
     mkdir(path_of("gsm8k"), 0700);
-    write_file("gsm8k/test.jsonl", "{\"question\":\"2 and 3?\",\"answer\":\"2+3=<<2+3=5>>5\\n#### 5\"}\n{\"question\":\"Half of 2,000?\",\"answer\":\"#### 1,000\"}\n");
+    write_file("gsm8k/test.jsonl",
+               "{\"question\":\"2 and 3?\",\"answer\":\"2+3=<<2+3=5>>5\\n#### "
+               "5\"}\n{\"question\":\"Half of 2,000?\",\"answer\":\"#### 1,000\"}\n");
     assert_fails("gsm8k", &opts, N_CTX, LK_E_IO, "gsm8k/train.jsonl");
-    write_file("gsm8k/train.jsonl", "{\"question\":\"1 and 1?\",\"answer\":\"1+1=<<1+1=2>>2\\n#### 2\"}\n");
+    write_file("gsm8k/train.jsonl",
+               "{\"question\":\"1 and 1?\",\"answer\":\"1+1=<<1+1=2>>2\\n#### 2\"}\n");
     if (make_with(&m, "gsm8k", &opts, N_CTX) != LK_OK) fail_msg("%s", m.err.msg);
     assert_int_equal(m.items.n, 2);
     size_t two = strstr(m.items.item[1].question, "2 and 3") != NULL;
@@ -476,13 +509,16 @@ static void arithmetic_from_data(void **state) {
     assert_true(score_of(&m.items.item[!two], "#### 1000") == 1);
     free_made(&m);
     assert_fails("gsm8k", &opts, 300, LK_E_ARG, "larger -c");
-    write_file("gsm8k/test.jsonl", "{\"question\":\"2?\",\"answer\":\"#### 2\"}\n{\"question\":\"3?\",\"answer\":\"three\"}\n");
+    write_file("gsm8k/test.jsonl", "{\"question\":\"2?\",\"answer\":\"#### "
+                                   "2\"}\n{\"question\":\"3?\",\"answer\":\"three\"}\n");
     assert_fails("gsm8k", &opts, N_CTX, LK_E_FORMAT, "test.jsonl:2: \"answer\" has no number");
     write_file("gsm8k/test.jsonl", "\n");
     assert_fails("gsm8k", &opts, N_CTX, LK_E_FORMAT, "no problems");
 
     mkdir(path_of("mgsm"), 0700);
-    write_file("mgsm/test.jsonl", "{\"question\":\"Zwei?\",\"answer\":null,\"answer_number\":2,\"lang\":\"de\"}\n{\"question\":\"Trois?\",\"answer\":3,\"lang\":\"fr\"}\n");
+    write_file("mgsm/test.jsonl",
+               "{\"question\":\"Zwei?\",\"answer\":null,\"answer_number\":2,\"lang\":\"de\"}\n{"
+               "\"question\":\"Trois?\",\"answer\":3,\"lang\":\"fr\"}\n");
     write_file("mgsm/train.jsonl", "{\"question\":\"Eins?\",\"answer\":\"Es ist 1. #### 1\"}\n");
     if (make_with(&m, "mgsm", &opts, N_CTX) != LK_OK) fail_msg("%s", m.err.msg);
     assert_int_equal(m.items.n, 2);
@@ -499,16 +535,22 @@ static void summaries_from_data(void **state) {
     struct lk_eval_opts opts = {.data = folder};
     struct lk_reader reader = lk_reader_of(model);
     mkdir(path_of("qmsum"), 0700);
-    write_file("qmsum/test.jsonl", "{\"meeting_transcripts\":[{\"speaker\":\"A\",\"content\":\"We start.\"},{\"speaker\":\"B\",\"content\":\"We end.\"}],"
-                                   "\"general_query_list\":[{\"query\":\"All?\",\"answer\":\"They met.\"}],\"specific_query_list\":[{\"query\":\"Who?\",\"answer\":\"A and B.\"}]}\n");
+    write_file(
+        "qmsum/test.jsonl",
+        "{\"meeting_transcripts\":[{\"speaker\":\"A\",\"content\":\"We "
+        "start.\"},{\"speaker\":\"B\",\"content\":\"We end.\"}],"
+        "\"general_query_list\":[{\"query\":\"All?\",\"answer\":\"They "
+        "met.\"}],\"specific_query_list\":[{\"query\":\"Who?\",\"answer\":\"A and B.\"}]}\n");
     if (make_with(&m, "summary", &opts, N_CTX) != LK_OK) fail_msg("%s", m.err.msg);
     assert_int_equal(m.items.n, 2);
     size_t who = strstr(m.items.item[1].question, "Who?") != NULL;
     assert_string_equal(m.items.item[who].key, "line 1/1");
     assert_non_null(strstr(m.items.item[who].context, "A: We start.\nB: We end."));
-    assert_true(score_of(&m.items.item[who], "a and b") == 1 && score_of(&m.items.item[who], "they met") == 0);
+    assert_true(score_of(&m.items.item[who], "a and b") == 1 &&
+                score_of(&m.items.item[who], "they met") == 0);
     free_made(&m);
-    write_file("qmsum/test.jsonl", "{\"meeting_transcripts\":[{\"speaker\":\"A\"}],\"general_query_list\":[],\"specific_query_list\":[]}\n");
+    write_file("qmsum/test.jsonl", "{\"meeting_transcripts\":[{\"speaker\":\"A\"}],\"general_query_"
+                                   "list\":[],\"specific_query_list\":[]}\n");
     assert_fails("summary", &opts, N_CTX, LK_E_FORMAT, "test.jsonl:1: \"content\"");
 
     mkdir(path_of("summary"), 0700);
@@ -522,7 +564,8 @@ static void summaries_from_data(void **state) {
     size_t n;
     assert_int_equal(lk_item_length(&reader, item, &n, NULL), LK_OK);
     assert_true(n + item->n_generate <= 1000 && n + item->n_generate > 960);
-    assert_true(strstr(item->context, "word0 ") && strstr(item->context, "[...]") && strstr(item->context, "word1999"));
+    assert_true(strstr(item->context, "word0 ") && strstr(item->context, "[...]") &&
+                strstr(item->context, "word1999"));
     free_made(&m);
 }
 
@@ -533,7 +576,10 @@ static void questions_from_data(void **state) {
     mkdir(path_of("qa"), 0700);
     FILE *file = fopen(path_of("qa/test.jsonl"), "w");
     for (int i = 0; i < 60; i++)
-        fprintf(file, "{\"question\":\"Who is n%d?\",\"context\":\"Here is what can be said of n%d, which is not much: it is k%d of them all.\",\"answers\":[\"k%d of\",\"none\"]}\n", i, i, i, i);
+        fprintf(file,
+                "{\"question\":\"Who is n%d?\",\"context\":\"Here is what can be said of n%d, "
+                "which is not much: it is k%d of them all.\",\"answers\":[\"k%d of\",\"none\"]}\n",
+                i, i, i, i);
     fclose(file);
     if (make_with(&m, "qa", &opts, 1200) != LK_OK) fail_msg("%s", m.err.msg);
     for (size_t i = 0; i < m.items.n; i++) {
@@ -551,12 +597,23 @@ static void questions_from_data(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arenas_remember_failures), cmocka_unit_test(random_orders), cmocka_unit_test(names_differ),
-        cmocka_unit_test(texts_are_cut_into_sentences), cmocka_unit_test(needles_stand_where_they_should),
-        cmocka_unit_test(rows_are_named_by_line), cmocka_unit_test(numbers_are_found), cmocka_unit_test(answers_are_scored),
-        cmocka_unit_test(items_repeat), cmocka_unit_test(items_are_sound), cmocka_unit_test(needle_depths),
-        cmocka_unit_test(vt_chains_hold), cmocka_unit_test(fwe_words_are_the_most_frequent), cmocka_unit_test(qa_documents_hold_the_answer),
-        cmocka_unit_test(bad_options), cmocka_unit_test(arithmetic_from_data), cmocka_unit_test(summaries_from_data),
+        cmocka_unit_test(arenas_remember_failures),
+        cmocka_unit_test(random_orders),
+        cmocka_unit_test(names_differ),
+        cmocka_unit_test(texts_are_cut_into_sentences),
+        cmocka_unit_test(needles_stand_where_they_should),
+        cmocka_unit_test(rows_are_named_by_line),
+        cmocka_unit_test(numbers_are_found),
+        cmocka_unit_test(answers_are_scored),
+        cmocka_unit_test(items_repeat),
+        cmocka_unit_test(items_are_sound),
+        cmocka_unit_test(needle_depths),
+        cmocka_unit_test(vt_chains_hold),
+        cmocka_unit_test(fwe_words_are_the_most_frequent),
+        cmocka_unit_test(qa_documents_hold_the_answer),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(arithmetic_from_data),
+        cmocka_unit_test(summaries_from_data),
         cmocka_unit_test(questions_from_data),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

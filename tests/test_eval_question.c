@@ -3,7 +3,6 @@
 #include "base/ledger.h"
 #include "eval/question.h"
 #include "eval/tasks.h"
-
 #include "tiny_gguf.h"
 
 #include <math.h>
@@ -19,8 +18,8 @@
 
 enum { N_CTX = 3000, N_ITEM = 4 };
 
-static char              path[256];
-static struct lk_models  models;
+static char path[256];
+static struct lk_models models;
 static struct lk_task_set set;
 
 static int set_up(void **state) {
@@ -52,14 +51,17 @@ static json_t *run(const char *kv) {
     if (lk_subject_open(&subject, &models, kv, set.n_ctx, &err) != LK_OK) fail_msg("%s", err.msg);
     for (size_t i = 0; i < set.n_item; i++) {
         json_t *record = json_object();
-        if (lk_task_passkey.run(set.state, i, subject, NULL, record, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_task_passkey.run(set.state, i, subject, NULL, record, &err) != LK_OK)
+            fail_msg("%s", err.msg);
         json_array_append_new(records, record);
     }
     lk_subject_close(subject);
     return records;
 }
 
-static double number(const json_t *records, size_t i, const char *field) { return lk_record_number(json_array_get(records, i), field); }
+static double number(const json_t *records, size_t i, const char *field) {
+    return lk_record_number(json_array_get(records, i), field);
+}
 
 static void records_agree_with_libllama(void **state) {
     (void)state;
@@ -68,12 +70,16 @@ static void records_agree_with_libllama(void **state) {
     assert_true(json_equal(ours, again));
     for (size_t i = 0; i < N_ITEM; i++) {
         const json_t *record = json_array_get(ours, i);
-        assert_true(number(ours, i, "length") <= N_CTX && number(ours, i, "n_head") + number(ours, i, "n_tail") < number(ours, i, "length"));
+        assert_true(number(ours, i, "length") <= N_CTX &&
+                    number(ours, i, "n_head") + number(ours, i, "n_tail") <
+                        number(ours, i, "length"));
         assert_true(number(ours, i, "score") == 0 || number(ours, i, "score") == 1);
-        assert_true(json_is_string(json_object_get(record, "answer")) && json_is_string(json_object_get(record, "prompt")));
+        assert_true(json_is_string(json_object_get(record, "answer")) &&
+                    json_is_string(json_object_get(record, "prompt")));
         assert_true(number(ours, i, "nll") > 0);
         /* This random model gives 40 to 50 nats a token, so rounding shows; items differ by 10 % and more. */
-        assert_true(fabs(number(ours, i, "nll") - number(theirs, i, "nll")) < 0.02 * number(ours, i, "nll"));
+        assert_true(fabs(number(ours, i, "nll") - number(theirs, i, "nll")) <
+                    0.02 * number(ours, i, "nll"));
         char key[256];
         lk_task_passkey.key(set.state, i, key, sizeof key);
         double length, depth;
@@ -91,7 +97,8 @@ static void likelihood_is_that_of_the_answer(void **state) {
     (void)state;
     static const struct lk_eval_opts opts = {.limit = N_ITEM, .seed = 3, .n_ctx = N_CTX};
     struct lk_task_env env = {.task = &lk_task_passkey, .opts = &opts, .model = models.lowkey};
-    struct lk_items_opts items_opts = {.env = &env, .reader = lk_reader_of(models.lowkey), .n_ctx = N_CTX};
+    struct lk_items_opts items_opts = {
+        .env = &env, .reader = lk_reader_of(models.lowkey), .n_ctx = N_CTX};
     struct lk_ledger ledger = {0};
     struct lk_items items = {.arena = {.ledger = &ledger}};
     const struct lk_question_kind *kind = lk_task_passkey.arg;
@@ -104,8 +111,10 @@ static void likelihood_is_that_of_the_answer(void **state) {
         double sum;
         assert_int_equal(lk_item_tokenize(&items_opts.reader, &items.item[i], &t, NULL), LK_OK);
         size_t n_given = t.n_head + t.n_tail;
-        assert_int_equal(lk_subject_nll(subject, t.tok, n_given, n_given + t.n_answer, &sum, NULL, NULL), LK_OK);
-        assert_true(fabs(sum / (double)t.n_answer - number(records, i, "nll")) < 1e-3 * number(records, i, "nll"));
+        assert_int_equal(
+            lk_subject_nll(subject, t.tok, n_given, n_given + t.n_answer, &sum, NULL, NULL), LK_OK);
+        assert_true(fabs(sum / (double)t.n_answer - number(records, i, "nll")) <
+                    1e-3 * number(records, i, "nll"));
         lk_item_tokens_free(&t);
     }
     json_decref(records);
@@ -118,13 +127,14 @@ static void compressed_caches_answer(void **state) {
     (void)state;
     json_t *records = run("best-2"), *full = run("f16");
     double change = 0;
-    for (size_t i = 0; i < N_ITEM; i++) change += fabs(number(records, i, "nll") - number(full, i, "nll"));
+    for (size_t i = 0; i < N_ITEM; i++)
+        change += fabs(number(records, i, "nll") - number(full, i, "nll"));
     assert_true(change > 1e-6 && change < 2 * N_ITEM);
     json_decref(records);
     json_decref(full);
 }
 
-/* ---- results -------------------------------------------------------------------------------------------- */
+/* ---- results ---- */
 
 static double metric(const struct lk_result *result, const char *name, const char *field) {
     const json_t *value = json_object_get(json_object_get(result->metrics, name), field);
@@ -135,20 +145,26 @@ static double metric(const struct lk_result *result, const char *name, const cha
 static void records_become_results(void **state) {
     (void)state;
     /* Scores 1 0 1 1 against 1 1 1 0: changes 0 -1 0 1, whose mean is 0 and standard error sqrt(0.5 / 3). */
-    json_t *records = json_pack("[{s:f s:i s:i s:f} {s:f s:i s:i s:f} {s:f s:i s:i s:f} {s:f s:i s:i s:f}]",
-                                "score", 1.0, "length", 10, "depth", 0, "nll", 1.0, "score", 0.0, "length", 20, "depth", 0, "nll", 2.0,
-                                "score", 1.0, "length", 10, "depth", 50, "nll", 3.0, "score", 1.0, "length", 10, "depth", 0, "nll", 6.0);
-    json_t *full = json_pack("[{s:f s:f} {s:f s:f} {s:f s:f} {s:f s:f}]", "score", 1.0, "nll", 1.0, "score", 1.0, "nll", 1.0,
-                             "score", 1.0, "nll", 1.0, "score", 0.0, "nll", 1.0);
+    json_t *records =
+        json_pack("[{s:f s:i s:i s:f} {s:f s:i s:i s:f} {s:f s:i s:i s:f} {s:f s:i s:i s:f}]",
+                  "score", 1.0, "length", 10, "depth", 0, "nll", 1.0, "score", 0.0, "length", 20,
+                  "depth", 0, "nll", 2.0, "score", 1.0, "length", 10, "depth", 50, "nll", 3.0,
+                  "score", 1.0, "length", 10, "depth", 0, "nll", 6.0);
+    json_t *full =
+        json_pack("[{s:f s:f} {s:f s:f} {s:f s:f} {s:f s:f}]", "score", 1.0, "nll", 1.0, "score",
+                  1.0, "nll", 1.0, "score", 1.0, "nll", 1.0, "score", 0.0, "nll", 1.0);
     struct lk_result result;
     assert_non_null(records);
     assert_int_equal(lk_result_begin(&result, NULL), LK_OK);
     assert_int_equal(lk_task_passkey.summarise(set.state, records, full, &result, NULL), LK_OK);
     assert_true(metric(&result, "score", "value") == 0.75 && metric(&result, "nll", "value") == 3);
     assert_true(fabs(metric(&result, "score", "stderr") - 0.25) < 1e-12);
-    assert_true(metric(&result, "score_change", "value") == 0 && fabs(metric(&result, "score_change", "stderr") - sqrt(0.5 / 3)) < 1e-12);
-    assert_true(metric(&result, "nll_change", "value") == 2 && metric(&result, "nll_change", "n") == 4);
-    const json_t *series = json_object_get(result.series, "score_by_length"), *heat = json_object_get(result.heat, "nll");
+    assert_true(metric(&result, "score_change", "value") == 0 &&
+                fabs(metric(&result, "score_change", "stderr") - sqrt(0.5 / 3)) < 1e-12);
+    assert_true(metric(&result, "nll_change", "value") == 2 &&
+                metric(&result, "nll_change", "n") == 4);
+    const json_t *series = json_object_get(result.series, "score_by_length"),
+                 *heat = json_object_get(result.heat, "nll");
     assert_int_equal(json_array_size(json_object_get(series, "x")), 2);
     assert_true(json_number_value(json_array_get(json_object_get(series, "y"), 1)) == 0);
     const json_t *z = json_object_get(heat, "z");

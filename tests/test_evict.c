@@ -1,9 +1,8 @@
 /* Sessions that let rows go: equal to the full cache while nothing went, and flat in memory after. */
-#include "support.h"
-#include "support_model.h"
-
 #include "engine/engine.h"
 #include "model/blocks.h"
+#include "support.h"
+#include "support_model.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,21 +11,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 /* limit: ggml reads gelu from a table at a half's precision, where another order of sums moves an activation
  * by as much as 2^-11 of itself. */
 static const struct {
     const char *name;
-    double      limit;
+    double limit;
 } families[] = {{"llama", 1e-8}, {"qwen2", 1e-8}, {"gemma3", 0x1p-22}, {"bloom", 0x1p-22}};
 
 /* While a recipe has room for all, it is the full cache but for the order of sums, over a prompt and steps. */
 static void test_everything_kept(void **state) {
     (void)state;
     enum { N = 300, PROMPT = 200 };
-    static const char *recipes[] = {"sink 4: f16; body: none; window 600: f16", "body: none; window 300: f16",
-                                    "sink 4: f16; keep 600 by h2o; window 20: f16", "keep 100% by tova", "keep 300 by random", NULL};
+    static const char *recipes[] = {"sink 4: f16; body: none; window 600: f16",
+                                    "body: none; window 300: f16",
+                                    "sink 4: f16; keep 600 by h2o; window 20: f16",
+                                    "keep 100% by tova",
+                                    "keep 300 by random",
+                                    NULL};
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
         lk_model *model = open_preset(families[f].name, 1024, 1);
         int n_vocab = lk_model_get_info(model).n_vocab;
@@ -34,14 +38,16 @@ static void test_everything_kept(void **state) {
         random_tokens(tok, N, model, 3);
         for (int i = 0; recipes[i]; i++) {
             lk_recipe *f16, *kept;
-            lk_session *a = open_session(model, "f16", N, &f16), *b = open_session(model, recipes[i], N, &kept);
+            lk_session *a = open_session(model, "f16", N, &f16),
+                       *b = open_session(model, recipes[i], N, &kept);
             assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
             assert_int_equal(lk_session_sync(b, tok, PROMPT, NULL, NULL), LK_OK);
             for (int at = PROMPT; at < N; at += 4) {
                 assert_int_equal(lk_session_eval(a, tok + at, 4, false, NULL), LK_OK);
                 assert_int_equal(lk_session_eval(b, tok + at, 4, false, NULL), LK_OK);
                 double e = nmse(lk_session_logits(b, -1), lk_session_logits(a, -1), n_vocab);
-                if (!(e < families[f].limit)) fail_msg("%s, %s: token %d: nmse %g", families[f].name, recipes[i], at, e);
+                if (!(e < families[f].limit))
+                    fail_msg("%s, %s: token %d: nmse %g", families[f].name, recipes[i], at, e);
             }
             lk_session_free(a), lk_session_free(b);
             lk_recipe_free(f16), lk_recipe_free(kept);
@@ -54,8 +60,9 @@ static void test_everything_kept(void **state) {
 static void test_memory_is_flat(void **state) {
     (void)state;
     enum { N = 4000, SETTLED = 700 };
-    static const char *recipes[] = {"lambda", "sink 4: f16; body: none; recent 128: rot4; window 64: f16",
-                                    "sink 4: f16; keep 128 by h2o: rot4; window 64: f16", "keep 100 by tova", NULL};
+    static const char *recipes[] = {
+        "lambda", "sink 4: f16; body: none; recent 128: rot4; window 64: f16",
+        "sink 4: f16; keep 128 by h2o: rot4; window 64: f16", "keep 100 by tova", NULL};
     lk_model *model = open_preset("llama", 1024, 1);
     int32_t tok[N];
     random_tokens(tok, N, model, 4);
@@ -69,7 +76,8 @@ static void test_memory_is_flat(void **state) {
             uint64_t bytes = lk_session_get_stats(s).cache_bytes;
             assert_int_equal(bytes, lk_ledger_bytes(&s->ledger, LK_FOR_CACHE));
             if (at < SETTLED && most < bytes) most = bytes;
-            if (at >= SETTLED && bytes > most) fail_msg("%s: %d tokens: %d bytes, not %d", recipes[i], at, (int)bytes, (int)most);
+            if (at >= SETTLED && bytes > most)
+                fail_msg("%s: %d tokens: %d bytes, not %d", recipes[i], at, (int)bytes, (int)most);
         }
         assert_int_equal(lk_session_n_tok(s), N);
         /* What was let go cannot be had back: another text is read anew. */
@@ -86,7 +94,8 @@ static void test_memory_is_flat(void **state) {
 static void test_steps_allocate_nothing(void **state) {
     (void)state;
     enum { PROMPT = 300, N = 500 };
-    static const char *recipes[] = {"h2o", "tova", "streaming", "keep 20% by h2o: rot4; window 32: f16", NULL};
+    static const char *recipes[] = {"h2o", "tova", "streaming",
+                                    "keep 20% by h2o: rot4; window 32: f16", NULL};
     lk_model *model = open_preset("llama", 1024, 1);
     int32_t tok[N];
     random_tokens(tok, N, model, 6);
@@ -94,29 +103,32 @@ static void test_steps_allocate_nothing(void **state) {
         lk_recipe *recipe;
         lk_session *s = open_session(model, recipes[i], N, &recipe);
         assert_int_equal(lk_session_sync(s, tok, PROMPT, NULL, NULL), LK_OK);
-        assert_int_equal(lk_session_eval(s, tok + PROMPT, 1, false, NULL), LK_OK); /* builds the graph */
+        assert_int_equal(lk_session_eval(s, tok + PROMPT, 1, false, NULL),
+                         LK_OK); /* builds the graph */
         assert_int_equal(lk_session_reserve(s, N - PROMPT - 1, NULL), LK_OK);
         uint64_t n_alloc = s->ledger.n_alloc;
-        for (int at = PROMPT + 1; at < N; at++) assert_int_equal(lk_session_eval(s, tok + at, 1, false, NULL), LK_OK);
-        if (s->ledger.n_alloc != n_alloc) fail_msg("%s: %d allocations", recipes[i], (int)(s->ledger.n_alloc - n_alloc));
+        for (int at = PROMPT + 1; at < N; at++)
+            assert_int_equal(lk_session_eval(s, tok + at, 1, false, NULL), LK_OK);
+        if (s->ledger.n_alloc != n_alloc)
+            fail_msg("%s: %d allocations", recipes[i], (int)(s->ledger.n_alloc - n_alloc));
         lk_session_free(s);
         lk_recipe_free(recipe);
     }
     lk_model_free(model);
 }
 
-/* ---- which rows stay, from real attention --------------------------------------------------------- */
+/* ---- which rows stay, from real attention ---- */
 
 /* In a model of one layer rows do not depend on what the cache kept, so a full cache beside it has them all,
  * and each policy can be followed over exact softmaxes of what should be held. */
 struct account {
     lk_session *full;
-    int         n_head, n_head_kv, d, n_tok, keep, window;
-    double     *score; /* [n_head_kv][n_ctx] */
-    bool       *held;  /* [n_head_kv][n_ctx] */
-    int         n_ctx;
-    float      *q;     /* [512][n_head][d] of the call under way */
-    bool        last;  /* tova: the last query decides, for all heads together */
+    int n_head, n_head_kv, d, n_tok, keep, window;
+    double *score; /* [n_head_kv][n_ctx] */
+    bool *held;    /* [n_head_kv][n_ctx] */
+    int n_ctx;
+    float *q;  /* [512][n_head][d] of the call under way */
+    bool last; /* tova: the last query decides, for all heads together */
 };
 
 static void see(void *user, int layer, const struct lk_attn *attn) {
@@ -127,11 +139,12 @@ static void see(void *user, int layer, const struct lk_attn *attn) {
 
 /* K row of the full cache. */
 static void key(const struct account *a, int head, int pos, float *x) {
-    const struct lk_stream *k = &a->full->cache->stream[0][LK_K];
+    const struct lk_kv *k = &a->full->cache->kv[0][LK_K];
     int row;
     int64_t n;
     const char *block = lk_cache_locate(k, 0, pos, &row, &n);
-    lk_codec_decode(&k->rule[0].codec, LK_K, a->d, k->rule[0].block_rows, NULL, block + head * k->level[0].head_bytes, row, 1, x, a->d);
+    lk_codec_decode(&k->rule[0].codec, LK_K, a->d, k->rule[0].block_rows, NULL,
+                    block + head * k->level[0].head_bytes, row, 1, x, a->d);
 }
 
 /* The newest n tokens attend, the prompt's each to all before it and later ones to what is held. */
@@ -149,7 +162,8 @@ static void attend(struct account *a, int n, float scale) {
                 if (!held[pos]) continue;
                 key(a, head, pos, x);
                 w[pos] = 0;
-                for (int c = 0; c < a->d; c++) w[pos] += (double)a->q[((size_t)t * a->n_head + h) * a->d + c] * x[c];
+                for (int c = 0; c < a->d; c++)
+                    w[pos] += (double)a->q[((size_t)t * a->n_head + h) * a->d + c] * x[c];
                 w[pos] *= scale;
                 if (w[pos] > max) max = w[pos];
             }
@@ -186,17 +200,19 @@ static void reduce(struct account *a) {
 }
 
 static void compare(const struct account *a, const lk_session *s, const char *text) {
-    const struct lk_slots *slots = &s->cache->slots[0];
-    assert_int_equal(slots->n, a->n_tok < a->keep + a->window ? a->n_tok : a->keep + a->window);
-    for (int64_t i = 0; i < slots->n * slots->n_head; i++)
-        if (!a->held[i % slots->n_head * a->n_ctx + slots->pos[i]])
-            fail_msg("%s: %d tokens: head %d holds %d", text, a->n_tok, (int)(i % slots->n_head), slots->pos[i]);
+    const struct lk_evict *evict = &s->cache->evict[0];
+    assert_int_equal(evict->n, a->n_tok < a->keep + a->window ? a->n_tok : a->keep + a->window);
+    for (int64_t i = 0; i < evict->n * evict->n_head; i++)
+        if (!a->held[i % evict->n_head * a->n_ctx + evict->pos[i]])
+            fail_msg("%s: %d tokens: head %d holds %d", text, a->n_tok, (int)(i % evict->n_head),
+                     evict->pos[i]);
 }
 
 static void test_real_attention_decides(void **state) {
     (void)state;
     enum { PROMPT = 90, N = 260, KEEP = 30, WINDOW = 12 };
-    static const char *recipes[] = {"keep 30 by h2o; window 12: f16", "keep 30 by tova; window 12: f16", NULL};
+    static const char *recipes[] = {"keep 30 by h2o; window 12: f16",
+                                    "keep 30 by tova; window 12: f16", NULL};
     struct tiny_spec spec = *tiny_preset("llama");
     lk_model_opts opts = {.n_threads = 1};
     spec.n_layer = 1;
@@ -206,17 +222,24 @@ static void test_real_attention_decides(void **state) {
     random_tokens(tok, N, model, 9);
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *f16, *recipe;
-        struct account a = {.full = open_session(model, "f16", N, &f16), .n_ctx = N, .keep = KEEP, .window = WINDOW, .last = i == 1};
+        struct account a = {.full = open_session(model, "f16", N, &f16),
+                            .n_ctx = N,
+                            .keep = KEEP,
+                            .window = WINDOW,
+                            .last = i == 1};
         lk_session *s = open_session(model, recipes[i], N, &recipe);
-        a.n_head = s->pass.attn.n_head, a.n_head_kv = s->pass.attn.n_head_kv, a.d = s->pass.attn.d_head;
+        a.n_head = s->pass.attn.n_head, a.n_head_kv = s->pass.attn.n_head_kv,
+        a.d = s->pass.attn.d_head;
         a.score = calloc((size_t)a.n_head_kv * N, sizeof *a.score);
         a.held = calloc((size_t)a.n_head_kv * N, sizeof *a.held);
         a.q = malloc((size_t)512 * a.n_head * a.d * sizeof *a.q);
         s->watch = (struct lk_watch){see, &a};
         while (a.n_tok < N) {
             int n = a.n_tok ? 1 : PROMPT;
-            if (a.n_tok) assert_int_equal(lk_session_eval(s, tok + a.n_tok, 1, false, NULL), LK_OK);
-            else assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
+            if (a.n_tok)
+                assert_int_equal(lk_session_eval(s, tok + a.n_tok, 1, false, NULL), LK_OK);
+            else
+                assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
             assert_int_equal(lk_session_eval(a.full, tok + a.n_tok, n, false, NULL), LK_OK);
             for (int j = 0; j < n * a.n_head_kv; j++) a.held[j / n * N + a.n_tok + j % n] = true;
             a.n_tok += n;
@@ -231,7 +254,7 @@ static void test_real_attention_decides(void **state) {
     lk_model_free(model);
 }
 
-/* ---- positions counted within the cache ------------------------------------------------------------ */
+/* ---- positions counted within the cache ---- */
 
 /* A query that ggml turned for one position, turned back, is what ggml makes for the earlier one. */
 static void test_turning_back(void **state) {
@@ -247,7 +270,7 @@ static void test_turning_back(void **state) {
             continue;
         }
         struct lk_rope_view view = {.set = false};
-        lk_rope_look(&model->rope[0], &view, 900 - 313);
+        lk_rope_view_move(&model->rope[0], &view, 900 - 313);
         float q[HEADS * LK_MAX_D_HEAD];
         for (int i = 0; i < HEADS * hp->d_head; i++) q[i] = random_gauss(&r);
         static const int32_t pos[2] = {900, 313};
@@ -260,8 +283,10 @@ static void test_turning_back(void **state) {
             g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, 1);
             ggml_set_input(x);
             ggml_set_input(g.pos);
-            g.x_out = ggml_rope_ext(g.ctx, x, g.pos, model->net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig, hp->rope_base,
-                                    hp->rope_scale, hp->yarn_ext_factor, hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
+            g.x_out =
+                ggml_rope_ext(g.ctx, x, g.pos, model->net->rope_factors, hp->n_rot, hp->rope_mode,
+                              hp->n_ctx_orig, hp->rope_base, hp->rope_scale, hp->yarn_ext_factor,
+                              hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
             ggml_set_output(g.x_out);
             ggml_build_forward_expand(g.graph, g.x_out);
             assert_int_equal(lk_graph_finish(&g, &ledger, NULL), LK_OK);
@@ -272,7 +297,9 @@ static void test_turning_back(void **state) {
             lk_graph_free(&g, &ledger);
         }
         float back[HEADS * LK_MAX_D_HEAD];
-        for (int h = 0; h < HEADS; h++) lk_rope_see(&model->rope[0], &view, out[0] + h * hp->d_head, hp->d_head, back + h * hp->d_head);
+        for (int h = 0; h < HEADS; h++)
+            lk_rope_view_apply(&model->rope[0], &view, out[0] + h * hp->d_head, hp->d_head,
+                               back + h * hp->d_head);
         double e = nmse(back, out[1], (size_t)HEADS * hp->d_head);
         if (!(e < 1e-8)) fail_msg("%s: nmse %g", spec->name, e);
         lk_model_free(model);
@@ -294,7 +321,8 @@ static void test_shifted_sinks(void **state) {
         int32_t tok[N], alone[SINKS + WINDOW + 1];
         random_tokens(tok, N, model, 9);
         lk_recipe *shifted, *fixed, *f16;
-        lk_session *s = open_session(model, "sink 4(shift): f16; body: none; window 60: f16", N, &shifted);
+        lk_session *s =
+            open_session(model, "sink 4(shift): f16; body: none; window 60: f16", N, &shifted);
         lk_session *t = open_session(model, "sink 4: f16; body: none; window 60: f16", N, &fixed);
         lk_session *full = open_session(model, "f16", N, &f16);
         for (int at = 0; at < N; at++) {
@@ -307,7 +335,8 @@ static void test_shifted_sinks(void **state) {
         double e = nmse(lk_session_logits(s, -1), lk_session_logits(full, -1), n_vocab);
         double other = nmse(lk_session_logits(t, -1), lk_session_logits(full, -1), n_vocab);
         print_message("%s: nmse %.2g shifted, %.2g not\n", kinds[i], e, other);
-        if (!(e < 1e-6 && e * 100 < other)) fail_msg("%s: nmse %g, without the shift %g", kinds[i], e, other);
+        if (!(e < 1e-6 && e * 100 < other))
+            fail_msg("%s: nmse %g, without the shift %g", kinds[i], e, other);
         lk_session_free(s), lk_session_free(t), lk_session_free(full);
         lk_recipe_free(shifted), lk_recipe_free(fixed), lk_recipe_free(f16);
         lk_model_free(model);

@@ -1,10 +1,9 @@
 /* Models with fewer KV heads, run by libllama, against the originals whose keys and values are projected. */
+#include "engine/engine.h"
+#include "lowrank/export.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_oracle.h"
-
-#include "engine/engine.h"
-#include "lowrank/export.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +25,8 @@ static lk_model *open_model(const char *preset) {
     lk_err err = {0};
     lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
     assert_true(tiny_gguf_write(model_path, tiny_preset(preset)));
-    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK)
+        fail_msg("%s: %s", preset, err.msg);
     random_tokens(text, TOKENS, model, 99);
     return model;
 }
@@ -34,8 +34,8 @@ static lk_model *open_model(const char *preset) {
 static struct lk_compress *make(lk_model *model, const struct lk_compress_opts *opts) {
     struct lk_compress *c = NULL;
     lk_err err = {0};
-    if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK || lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK ||
-        lk_compress_fit(c, &err) != LK_OK)
+    if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK ||
+        lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK || lk_compress_fit(c, &err) != LK_OK)
         fail_msg("%s", err.msg);
     return c;
 }
@@ -48,7 +48,9 @@ static void project_rows(float *w, int64_t at, int64_t n, const struct lk_basis 
     for (int a = 0; a < b->width; a++)
         for (int c = 0; c < b->width; c++) {
             double p = 0;
-            for (int j = 0; j < d; j++) p += (double)b->up[((size_t)g * b->n_comp + j) * b->width + a] * b->down[((size_t)g * b->n_comp + j) * b->width + c];
+            for (int j = 0; j < d; j++)
+                p += (double)b->up[((size_t)g * b->n_comp + j) * b->width + a] *
+                     b->down[((size_t)g * b->n_comp + j) * b->width + c];
             for (int64_t i = 0; i < n; i++) row[a * n + i] += (float)p * old[c * n + i];
         }
     free(old);
@@ -90,8 +92,10 @@ static void check_export(const char *preset, int group) {
     const float *other = oracle_eval(&oracle, text, N, 0);
     for (int i = 0; i < N; i++) {
         const float *logits = lk_session_logits(session, i);
-        double by_llama = nmse(other + (size_t)i * hp->n_vocab, logits, hp->n_vocab), by_us = nmse(lk_session_logits(fewer, i), logits, hp->n_vocab);
-        if (!(by_llama < 1e-4 && by_us < 1e-4)) fail_msg("%s, token %d: %g by libllama, %g by lowkey", preset, i, by_llama, by_us);
+        double by_llama = nmse(other + (size_t)i * hp->n_vocab, logits, hp->n_vocab),
+               by_us = nmse(lk_session_logits(fewer, i), logits, hp->n_vocab);
+        if (!(by_llama < 1e-4 && by_us < 1e-4))
+            fail_msg("%s, token %d: %g by libllama, %g by lowkey", preset, i, by_llama, by_us);
     }
     oracle_close(&oracle, true);
     lk_session_free(session);
@@ -158,7 +162,9 @@ int main(void) {
     if (a < 0 || b < 0) return 1;
     close(a);
     close(b);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_export), cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_before)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_export),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_refused_before)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);
     unlink(small_path);

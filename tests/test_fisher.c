@@ -1,8 +1,7 @@
 /* Gradients of tiny random models by ggml against differences of losses, and losses against a session's logits. */
+#include "lowrank/fisher.h"
 #include "support.h"
 #include "support_model.h"
-
-#include "lowrank/fisher.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -33,7 +32,9 @@ static double loss_of(lk_model *model, const int32_t *tok, int n, int shift) {
     lk_err err = {0};
     double loss = 0;
     assert_int_equal(lk_fisher_new(&f, model, &ledger, &err), LK_OK);
-    if (lk_fisher_read(&f, model, tok, (size_t)n + shift, n, shift, NULL, NULL, &loss, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_fisher_read(&f, model, tok, (size_t)n + shift, n, shift, NULL, NULL, &loss, &err) !=
+        LK_OK)
+        fail_msg("%s", err.msg);
     lk_fisher_free(&f);
     assert_empty(&ledger);
     return loss;
@@ -45,11 +46,13 @@ static void check_gradients(lk_model *model, const struct lk_fisher *f, int n) {
     size_t each = (size_t)hp->d_head * hp->n_embd;
     for (int layer = 0; layer < hp->n_layer; layer++)
         for (int side = 0; side < 2; side++) {
-            float *w = (side == LK_K ? model->net->layer[layer].wk : model->net->layer[layer].wv)->data;
+            float *w =
+                (side == LK_K ? model->net->layer[layer].wk : model->net->layer[layer].wv)->data;
             for (int head = 0; head < hp->n_head_kv; head++) {
                 const float *square = f->square + ((size_t)layer * 2 + side) * hp->n_head_kv * each;
                 size_t at = head * each;
-                for (size_t i = head * each; i < (head + 1) * each; i++) at = square[i] > square[at] ? i : at;
+                for (size_t i = head * each; i < (head + 1) * each; i++)
+                    at = square[i] > square[at] ? i : at;
                 const float was = w[at], h = 0.02f;
                 w[at] = was + h;
                 double up = loss_of(model, text, n, 1);
@@ -57,7 +60,8 @@ static void check_gradients(lk_model *model, const struct lk_fisher *f, int n) {
                 double down = loss_of(model, text, n, 1), slope = (up - down) / (2 * h);
                 w[at] = was;
                 if (!(fabs(fabs(slope) - sqrt(square[at])) < 0.03 * sqrt(square[at])))
-                    fail_msg("layer %d side %d head %d: %g by differences, %g by ggml", layer, side, head, fabs(slope), sqrt(square[at]));
+                    fail_msg("layer %d side %d head %d: %g by differences, %g by ggml", layer, side,
+                             head, fabs(slope), sqrt(square[at]));
             }
         }
 }
@@ -92,13 +96,16 @@ static void test_fisher(void **state) {
         double loss = 0;
         assert_int_equal(lk_fisher_new(&one, model, &ledger, &err), LK_OK);
         assert_int_equal(lk_fisher_new(&two, model, &ledger, &err), LK_OK);
-        assert_int_equal(lk_fisher_read(&one, model, text, N + 1, N, 1, NULL, NULL, &loss, &err), LK_OK);
+        assert_int_equal(lk_fisher_read(&one, model, text, N + 1, N, 1, NULL, NULL, &loss, &err),
+                         LK_OK);
         assert_true(fabs(loss - session_loss(model, N, 1)) < 1e-3 * loss);
         assert_true(fabs(loss_of(model, text, N, 2) - session_loss(model, N, 2)) < 1e-3 * loss);
         check_gradients(model, &one, N);
         /* Two windows are the sum of each; scores are means. */
-        assert_int_equal(lk_fisher_read(&two, model, text, 2 * N + 1, N, 1, NULL, NULL, NULL, &err), LK_OK);
-        assert_int_equal(lk_fisher_read(&one, model, text + N, N + 1, N, 1, NULL, NULL, NULL, &err), LK_OK);
+        assert_int_equal(lk_fisher_read(&two, model, text, 2 * N + 1, N, 1, NULL, NULL, NULL, &err),
+                         LK_OK);
+        assert_int_equal(lk_fisher_read(&one, model, text + N, N + 1, N, 1, NULL, NULL, NULL, &err),
+                         LK_OK);
         assert_int_equal(one.n, 2);
         assert_int_equal(two.n, 2);
         size_t each = (size_t)one.n_row * one.n_in, head = each / one.n_head_kv;
@@ -109,9 +116,12 @@ static void test_fisher(void **state) {
             paper += v[k] / 2;
             code += sqrt(v[k] / 2) / head;
         }
-        assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_PAPER) - paper) < 1e-9 * paper);
-        assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_CODE) - code) < 1e-9 * code);
-        assert_int_equal(lk_fisher_read(&one, model, text, N, N, 1, NULL, NULL, NULL, &err), LK_E_ARG);
+        assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_PAPER) - paper) <
+                    1e-9 * paper);
+        assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_CODE) - code) <
+                    1e-9 * code);
+        assert_int_equal(lk_fisher_read(&one, model, text, N, N, 1, NULL, NULL, NULL, &err),
+                         LK_E_ARG);
         lk_fisher_free(&one);
         lk_fisher_free(&two);
         lk_model_free(model);
@@ -121,7 +131,11 @@ static void test_fisher(void **state) {
 
 static void test_refused(void **state) {
     (void)state;
-    const struct { const char *preset, *words; } refused[] = {{"bloom", "cannot be differentiated"}, {"gemma3", "cannot be differentiated"}, {"llama-q4_0", "weights in f32"}};
+    const struct {
+        const char *preset, *words;
+    } refused[] = {{"bloom", "cannot be differentiated"},
+                   {"gemma3", "cannot be differentiated"},
+                   {"llama-q4_0", "weights in f32"}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         lk_model *model = open_model(refused[i].preset);
         struct lk_ledger ledger = {0};
@@ -134,6 +148,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fisher), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fisher),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,8 @@
 /* Sessions that were copied from one another: they share blocks of cache, and go on as if each had read its
  * tokens alone, to the bit. What they hold together is counted once, and is gone with the last of them. */
+#include "engine/engine.h"
 #include "support.h"
 #include "support_model.h"
-
-#include "engine/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 enum { CTX = 700, MOST = 4, PROMPT = 331 };
@@ -21,7 +21,8 @@ static lk_session *new_session(lk_model *model, const lk_recipe *recipe) {
     lk_session_opts opts = {.n_ctx = CTX};
     lk_session *session = NULL;
     lk_err err = {0};
-    if (lk_session_new(&session, model, recipe, &opts, &err) != LK_OK) fail_msg("%s: %s", lk_recipe_text(recipe), err.msg);
+    if (lk_session_new(&session, model, recipe, &opts, &err) != LK_OK)
+        fail_msg("%s: %s", lk_recipe_text(recipe), err.msg);
     return session;
 }
 
@@ -29,7 +30,8 @@ static void same_logits(const lk_session *a, const lk_session *b, const char *wh
     size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
     const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
     assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
-    if (!x || !y || memcmp(x, y, n) != 0) fail_msg("%s: logits differ at token %zu", where, lk_session_n_tok(a));
+    if (!x || !y || memcmp(x, y, n) != 0)
+        fail_msg("%s: logits differ at token %zu", where, lk_session_n_tok(a));
 }
 
 /* The same next tokens for both, now many at once, now one by one. */
@@ -54,8 +56,10 @@ static uint64_t all_bytes(const lk_model *model, lk_session *const *session) {
     for (int i = 0; i < MOST; i++) {
         if (!session[i]) continue;
         lk_session_stats s = lk_session_get_stats(session[i]);
-        assert_int_equal(s.cache_bytes, s.code_bytes + s.scale_bytes + s.exact_bytes + s.padding_bytes + s.state_bytes);
-        assert_int_equal(s.cache_bytes - s.shared_bytes, lk_ledger_bytes(&session[i]->ledger, LK_FOR_CACHE));
+        assert_int_equal(s.cache_bytes, s.code_bytes + s.scale_bytes + s.exact_bytes +
+                                            s.padding_bytes + s.state_bytes);
+        assert_int_equal(s.cache_bytes - s.shared_bytes,
+                         lk_ledger_bytes(&session[i]->ledger, LK_FOR_CACHE));
         sum += s.cache_bytes - s.shared_bytes;
     }
     return sum;
@@ -73,14 +77,16 @@ static void forks_go_on(lk_model *model, const char *text, int order) {
         assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
     }
     assert_int_equal(lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
-    uint64_t one = lk_session_get_stats(fork[0]).cache_bytes, f16 = lk_session_get_stats(fork[0]).f16_bytes;
+    uint64_t one = lk_session_get_stats(fork[0]).cache_bytes,
+             f16 = lk_session_get_stats(fork[0]).f16_bytes;
     for (int i = 1; i < MOST; i++) {
         assert_int_equal(lk_session_copy(fork[i], fork[i / 2], NULL), LK_OK); /* of a copy, too */
         same_logits(fork[i], alone[i], text);
         assert_true(lk_session_get_stats(fork[i]).cache_bytes <= one + one / 8);
     }
     uint64_t all = all_bytes(model, fork);
-    if (all > one + MOST * f16 / 10) fail_msg("%s: %d sessions hold %d bytes, one %d", text, MOST, (int)all, (int)one);
+    if (all > one + MOST * f16 / 10)
+        fail_msg("%s: %d sessions hold %d bytes, one %d", text, MOST, (int)all, (int)one);
     for (int i = 0; i < MOST; i++) {
         go_on(fork[i], alone[i], i, 10 + 20 * i, text);
         all_bytes(model, fork);
@@ -120,7 +126,8 @@ static void test_forks_go_on_as_if_alone(void **state) {
     static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_preset(models[m], CTX, 1);
-        for (int i = plain_preset(m); lk_recipe_preset(i).name; i = plain_preset(i + (m ? 4 : 1))) forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
+        for (int i = plain_preset(m); lk_recipe_preset(i).name; i = plain_preset(i + (m ? 4 : 1)))
+            forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
         forks_go_on(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
         lk_model_free(model);
     }
@@ -141,7 +148,9 @@ static void test_in_one_batch(void **state) {
         for (int i = 0; i < MOST; i++) {
             fork[i] = new_session(model, recipe), alone[i] = new_session(model, recipe);
             assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
-            assert_int_equal(i ? lk_session_copy(fork[i], fork[0], NULL) : lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
+            assert_int_equal(i ? lk_session_copy(fork[i], fork[0], NULL)
+                               : lk_session_sync(fork[0], tok, PROMPT, NULL, NULL),
+                             LK_OK);
         }
         uint64_t n_alloc = 0;
         for (int step = 0; step < 80; step++) {
@@ -152,7 +161,8 @@ static void test_in_one_batch(void **state) {
                 item[1][i] = (lk_batch_item){.session = alone[i], .tok = &next[0][i], .n_tok = 1};
                 if (step == 1) assert_int_equal(lk_session_reserve(fork[i], 79, NULL), LK_OK);
             }
-            for (int k = 0; k < 2; k++) assert_int_equal(lk_batch_eval(batch, item[k], MOST, NULL), LK_OK);
+            for (int k = 0; k < 2; k++)
+                assert_int_equal(lk_batch_eval(batch, item[k], MOST, NULL), LK_OK);
             uint64_t n = atomic_load(&batch->ledger.n_alloc) + atomic_load(&model->ledger.n_alloc);
             for (int i = 0; i < MOST; i++) {
                 assert_int_equal(item[0][i].err.code, LK_OK);
@@ -181,14 +191,16 @@ static void test_saved_and_loaded(void **state) {
         lk_err err = {0};
         random_tokens(tok, PROMPT, model, 4);
         assert_int_equal(lk_recipe_parse(&recipe, recipes[p], NULL), LK_OK);
-        lk_session *a = new_session(model, recipe), *b = new_session(model, recipe), *c = new_session(model, recipe), *d = new_session(model, recipe);
+        lk_session *a = new_session(model, recipe), *b = new_session(model, recipe),
+                   *c = new_session(model, recipe), *d = new_session(model, recipe);
         assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_sync(d, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_copy(b, a, NULL), LK_OK);
         go_on(b, d, 5, 50, recipes[p]);
         if (lk_session_save(b, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg);
         if (lk_session_load(c, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg);
-        if (lk_session_load(a, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg); /* over what it shares */
+        if (lk_session_load(a, NULL, saved_path, &err) != LK_OK)
+            fail_msg("%s", err.msg); /* over what it shares */
         same_logits(a, c, recipes[p]);
         go_on(c, a, 6, 30, recipes[p]);
         lk_session_free(a), lk_session_free(c);
@@ -210,7 +222,8 @@ static void test_without_memory(void **state) {
         int32_t tok[PROMPT], next = 7;
         random_tokens(tok, PROMPT, model, 8);
         assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
-        lk_session *a = new_session(model, recipe), *b = new_session(model, recipe), *alone = new_session(model, recipe);
+        lk_session *a = new_session(model, recipe), *b = new_session(model, recipe),
+                   *alone = new_session(model, recipe);
         assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_sync(alone, tok, PROMPT, NULL, NULL), LK_OK);
         for (int nth = 1, failed = 1; failed; nth++) {
@@ -219,9 +232,12 @@ static void test_without_memory(void **state) {
             lk_status status = lk_session_eval(b, &next, 1, false, NULL);
             failed = atomic_load(&b->ledger.fail_at) <= 0;
             atomic_store(&b->ledger.fail_at, 0);
-            if (failed && status != LK_E_NOMEM) fail_msg("%s: status %d at allocation %d", text, status, nth);
-            if (failed && lk_session_n_tok(b) == PROMPT) assert_int_equal(lk_session_eval(b, &next, 1, false, NULL), LK_OK);
-            else assert_int_equal(status, failed ? LK_E_NOMEM : LK_OK);
+            if (failed && status != LK_E_NOMEM)
+                fail_msg("%s: status %d at allocation %d", text, status, nth);
+            if (failed && lk_session_n_tok(b) == PROMPT)
+                assert_int_equal(lk_session_eval(b, &next, 1, false, NULL), LK_OK);
+            else
+                assert_int_equal(status, failed ? LK_E_NOMEM : LK_OK);
         }
         go_on(a, alone, 9, 40, text);
         lk_session_free(a), lk_session_free(b), lk_session_free(alone);
@@ -236,8 +252,10 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forks_go_on_as_if_alone), cmocka_unit_test(test_in_one_batch),
-        cmocka_unit_test(test_saved_and_loaded),        cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_forks_go_on_as_if_alone),
+        cmocka_unit_test(test_in_one_batch),
+        cmocka_unit_test(test_saved_and_loaded),
+        cmocka_unit_test(test_without_memory),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(saved_path);

@@ -1,4 +1,7 @@
 /* Kernels: every table against the reference, over all codecs, sides and shapes. */
+#include "codec/half.h"
+#include "kernels/kernels.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,12 +9,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
-#include "codec/half.h"
-#include "kern/kern.h"
-
-enum { MAX_ROWS = 128, MAX_Q = 70, STRIDE = LK_TILE + 5, HEAD_BYTES = 2 * MAX_ROWS * LK_MAX_D_HEAD };
+enum {
+    MAX_ROWS = 128,
+    MAX_Q = 70,
+    STRIDE = LK_TILE + 5,
+    HEAD_BYTES = 2 * MAX_ROWS * LK_MAX_D_HEAD
+};
 
 static uint64_t random_state = 1;
 
@@ -20,12 +26,15 @@ static double uniform(void) {
     return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
 }
 
-static float gaussian(void) { return (float)((uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508); } /* nearly: quick where a CPU is emulated */
+static float gaussian(void) {
+    return (float)((uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508);
+} /* nearly: quick where a CPU is emulated */
 
 static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};
 enum { N_TABLE = sizeof tables / sizeof tables[0] };
 
-static const int d_heads[] = {8, 16, 40, 64, 80, 96, 120, 128, 200, 256, 584, 1024}, rows_in[] = {1, 7, 8, 31, 32}, queries[] = {1, 2, 3, 7, 16, 33};
+static const int d_heads[] = {8, 16, 40, 64, 80, 96, 120, 128, 200, 256, 584, 1024},
+                 rows_in[] = {1, 7, 8, 31, 32}, queries[] = {1, 2, 3, 7, 16, 33};
 enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
 
 /* Largest squared error, of scores relative to |q|^2 |x|^2 / d_head, which is what unrelated rows have
@@ -40,27 +49,32 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  * LUCK times the limit. */
 enum { LUCK = 16 };
 
-static bool is_avx2(const struct lk_kern *kern) { return strcmp(kern->name, "avx2") == 0; }
-static bool dithers(const struct lk_kern *kern) { return is_avx2(kern) || strncmp(kern->name, "avx512", 6) == 0 || strcmp(kern->name, "amx") == 0; }
+static bool is_avx2(const struct lk_kernels *kernels) { return strcmp(kernels->name, "avx2") == 0; }
+static bool dithers(const struct lk_kernels *kernels) {
+    return is_avx2(kernels) || strncmp(kernels->name, "avx512", 6) == 0 ||
+           strcmp(kernels->name, "amx") == 0;
+}
 
-static double limit_of(const struct lk_kern *kern, const struct lk_codec *codec, enum lk_side side) {
+static double limit_of(const struct lk_kernels *kernels, const struct lk_codec *codec,
+                       enum lk_side side) {
     bool coarse = codec->coding == LK_ROT && codec->bits <= 4;
     if (codec->coding == LK_F16) return 1e-12;
     if (codec->coding == LK_KIVI) return 1e-8;
     if (coarse && side == LK_K) return 8e-5;
-    return !coarse || !dithers(kern) ? 2e-9 : is_avx2(kern) ? 2.5e-5 : 1.2e-5;
+    return !coarse || !dithers(kernels) ? 2e-9 : is_avx2(kernels) ? 2.5e-5 : 1.2e-5;
 }
 
 /* One head's part of a block with rows packed, and what kernels need of it. */
 struct packed {
     _Alignas(32) unsigned char head[HEAD_BYTES];
-    float          x[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
-    void          *block[1];
+    float x[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
+    void *block[1];
     struct lk_rows rows;
 };
 
 /* `filled` rows of the block are packed, the others hold bytes that would be NaN as halves. */
-static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side side, int d, int block_rows, int filled) {
+static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side side, int d,
+                 int block_rows, int filled) {
     for (int c = 0; c < d; c++) out->sigma[c] = expf(0.5f * gaussian());
     float offset[LK_MAX_D_HEAD];
     for (int c = 0; c < d; c++) offset[c] = gaussian();
@@ -72,22 +86,30 @@ static void pack(struct packed *out, const struct lk_codec *codec, enum lk_side 
     if (!lk_codec_row_wise(codec, side)) filled = block_rows;
     lk_codec_encode(codec, side, d, block_rows, sigma, out->head, 0, filled, out->x, d);
     out->block[0] = out->head;
-    out->rows = (struct lk_rows){.codec = codec, .block = out->block, .sigma = sigma, .d_head = d, .block_rows = block_rows,
-                                .later = out->block, .n_later = 1, .later_pieces = 1};
+    out->rows = (struct lk_rows){.codec = codec,
+                                 .block = out->block,
+                                 .sigma = sigma,
+                                 .d_head = d,
+                                 .block_rows = block_rows,
+                                 .later = out->block,
+                                 .n_later = 1,
+                                 .later_pieces = 1};
 }
 
-static void score(const struct lk_kern *kern, const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
-    struct lk_kern_state before;
-    lk_kern_enter(kern, &before);
-    kern->score(rows, q, s, stride);
-    lk_kern_leave(kern, &before);
+static void score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                  const struct lk_queries *q, float *s, size_t stride) {
+    struct lk_kernels_state before;
+    lk_kernels_enter(kernels, &before);
+    kernels->score(rows, q, s, stride);
+    lk_kernels_leave(kernels, &before);
 }
 
-static void accumulate(const struct lk_kern *kern, const struct lk_rows *rows, const float *p, size_t stride, int n_q, float *acc) {
-    struct lk_kern_state before;
-    lk_kern_enter(kern, &before);
-    kern->accumulate(rows, p, stride, n_q, acc);
-    lk_kern_leave(kern, &before);
+static void accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows, const float *p,
+                       size_t stride, int n_q, float *acc) {
+    struct lk_kernels_state before;
+    lk_kernels_enter(kernels, &before);
+    kernels->accumulate(rows, p, stride, n_q, acc);
+    lk_kernels_leave(kernels, &before);
 }
 
 /* Squared error and squared result. */
@@ -95,7 +117,8 @@ struct difference {
     double error, all;
 };
 
-static struct difference compare(const float *got, const float *expect, int n_row, size_t stride, int n) {
+static struct difference compare(const float *got, const float *expect, int n_row, size_t stride,
+                                 int n) {
     double error = 0, all = 0;
     for (int i = 0; i < n_row; i++)
         for (int j = 0; j < n; j++) {
@@ -120,7 +143,8 @@ static double usual_scores(const struct packed *packed, const float *q, int n_q)
     return qq * xx / d;
 }
 
-static void check_scores(const struct lk_kern *kern, const struct packed *packed, int n_q, double limit, double *share) {
+static void check_scores(const struct lk_kernels *kernels, const struct packed *packed, int n_q,
+                         double limit, double *share) {
     static float q[MAX_Q * LK_MAX_D_HEAD], got[MAX_Q * STRIDE], expect[MAX_Q * STRIDE];
     static _Alignas(64) unsigned char mem[MAX_Q * LK_MAX_D_HEAD * 6];
     const struct lk_rows *rows = &packed->rows;
@@ -129,31 +153,38 @@ static void check_scores(const struct lk_kern *kern, const struct packed *packed
     assert_true(lk_queries_bytes(n_q, rows->d_head) <= sizeof mem);
     lk_queries_prepare(&queries, q, n_q, rows->d_head, mem);
     for (int i = 0; i < n_q * STRIDE; i++) got[i] = expect[i] = 1e30f;
-    score(kern, rows, &queries, got, STRIDE);
-    lk_kern_reference.score(rows, &queries, expect, STRIDE);
+    score(kernels, rows, &queries, got, STRIDE);
+    lk_kernels_reference.score(rows, &queries, expect, STRIDE);
     for (int i = 0; i < n_q; i++)
         for (int t = LK_TILE; t < STRIDE; t++) assert_true(got[i * STRIDE + t] == 1e30f);
-    double coarser = LK_MAX_X16 / (double)lk_most_x16(rows->d_head); /* queries of so many channels */
-    double nmse = compare(got, expect, n_q, STRIDE, rows->n).error / usual_scores(packed, q, n_q) / (coarser * coarser);
+    double coarser =
+        LK_MAX_X16 / (double)lk_max_x16(rows->d_head); /* queries of so many channels */
+    double nmse = compare(got, expect, n_q, STRIDE, rows->n).error / usual_scores(packed, q, n_q) /
+                  (coarser * coarser);
     if (!(nmse <= LUCK * limit))
-        fail_msg("score: coding %d, %d bits, %d channels, %d rows, %d queries: %g", rows->codec->coding, rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
+        fail_msg("score: coding %d, %d bits, %d channels, %d rows, %d queries: %g",
+                 rows->codec->coding, rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
     *share += nmse / limit;
 }
 
-static void check_sums(const struct lk_kern *kern, const struct packed *packed, int n_q, double limit, double *share) {
-    static float p[MAX_Q * STRIDE], got[(MAX_Q + 1) * LK_MAX_D_HEAD], expect[(MAX_Q + 1) * LK_MAX_D_HEAD];
+static void check_sums(const struct lk_kernels *kernels, const struct packed *packed, int n_q,
+                       double limit, double *share) {
+    static float p[MAX_Q * STRIDE], got[(MAX_Q + 1) * LK_MAX_D_HEAD],
+        expect[(MAX_Q + 1) * LK_MAX_D_HEAD];
     const struct lk_rows *rows = &packed->rows;
     int d = rows->d_head;
     for (int i = 0; i < n_q; i++)
-        for (int t = 0; t < STRIDE; t++) p[i * STRIDE + t] = t < rows->n ? expf(-8 * (float)uniform()) : 0;
+        for (int t = 0; t < STRIDE; t++)
+            p[i * STRIDE + t] = t < rows->n ? expf(-8 * (float)uniform()) : 0;
     for (int i = 0; i < (n_q + 1) * d; i++) got[i] = expect[i] = gaussian();
-    accumulate(kern, rows, p, STRIDE, n_q, got);
-    lk_kern_reference.accumulate(rows, p, STRIDE, n_q, expect);
+    accumulate(kernels, rows, p, STRIDE, n_q, got);
+    lk_kernels_reference.accumulate(rows, p, STRIDE, n_q, expect);
     assert_memory_equal(got + n_q * d, expect + n_q * d, d * sizeof(float));
     struct difference difference = compare(got, expect, n_q, d, d);
     double nmse = difference.error / difference.all;
     if (!(nmse <= LUCK * limit))
-        fail_msg("accumulate: coding %d, %d bits, %d channels, %d rows, %d queries: %g", rows->codec->coding, rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
+        fail_msg("accumulate: coding %d, %d bits, %d channels, %d rows, %d queries: %g",
+                 rows->codec->coding, rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
     *share += nmse / limit;
 }
 
@@ -162,8 +193,8 @@ static void check_codec(const struct lk_codec *codec, enum lk_side side, int blo
     double share = 0; /* of the limits, summed up */
     int n_case = 0;
     for (int k = 0; k < N_TABLE; k++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[k]);
-        if (!kern) continue;
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        if (!kernels) continue;
         for (int a = 0; a < N_D_HEAD; a++) {
             if (lk_codec_refuses(codec, side, d_heads[a])) continue;
             for (int b = 0; b < N_ROWS_IN; b++) {
@@ -171,19 +202,26 @@ static void check_codec(const struct lk_codec *codec, enum lk_side side, int blo
                 pack(&packed, codec, side, d_heads[a], block_rows, n);
                 int last = (block_rows - 1) / LK_TILE * LK_TILE; /* every tile of a block in turn */
                 for (int c = 0; c < N_QUERIES; c++) {
-                    if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2)) continue; /* they take long */
+                    if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2))
+                        continue; /* they take long */
                     n_case++;
-                    packed.rows.row0 = codec->coding == LK_KIVI ? c * LK_TILE % (last + LK_TILE) : 0;
+                    packed.rows.row0 =
+                        codec->coding == LK_KIVI ? c * LK_TILE % (last + LK_TILE) : 0;
                     packed.rows.n = n;
-                    if (side == LK_K) check_scores(kern, &packed, queries[c], limit_of(kern, codec, side), &share);
-                    else check_sums(kern, &packed, queries[c], limit_of(kern, codec, side), &share);
+                    if (side == LK_K)
+                        check_scores(kernels, &packed, queries[c], limit_of(kernels, codec, side),
+                                     &share);
+                    else
+                        check_sums(kernels, &packed, queries[c], limit_of(kernels, codec, side),
+                                   &share);
                 }
             }
         }
     }
     char name[64];
     lk_codec_print(codec, side, name, sizeof name);
-    print_message("%c %-24s squared error %2.0f %% of its limit\n", side == LK_K ? 'K' : 'V', name, n_case ? 100 * share / n_case : 0);
+    print_message("%c %-24s squared error %2.0f %% of its limit\n", side == LK_K ? 'K' : 'V', name,
+                  n_case ? 100 * share / n_case : 0);
     assert_true(share <= n_case);
 }
 
@@ -191,7 +229,8 @@ static void f16_agrees(void **state) {
     (void)state;
     struct lk_codec codec = {.coding = LK_F16, .bits = 16};
     for (int side = LK_K; side <= LK_V; side++)
-        for (int rows = 1; rows <= LK_TILE; rows += rows == 1 ? 3 : rows == 4 ? 28 : 1) check_codec(&codec, side, rows);
+        for (int rows = 1; rows <= LK_TILE; rows += rows == 1 ? 3 : rows == 4 ? 28 : 1)
+            check_codec(&codec, side, rows);
 }
 
 static void int8_agrees(void **state) {
@@ -215,7 +254,11 @@ static void rot_agrees(void **state) {
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++) {
-                struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .mean = flags & 1, .sigma = flags & 2, .lloyd = flags & 4};
+                struct lk_codec codec = {.coding = LK_ROT,
+                                         .bits = bits,
+                                         .mean = flags & 1,
+                                         .sigma = flags & 2,
+                                         .lloyd = flags & 4};
                 if (!lk_codec_refuses(&codec, side, 64)) check_codec(&codec, side, LK_TILE);
             }
 }
@@ -227,8 +270,13 @@ static void runs_of_blocks(void **state) {
     static struct packed packed[BLOCKS];
     static float q[17 * LK_MAX_D_HEAD], s[2][17 * ROWS], p[17 * ROWS], acc[2][17 * LK_MAX_D_HEAD];
     static _Alignas(64) unsigned char mem[17 * LK_MAX_D_HEAD * 6];
-    static const struct lk_codec codecs[] = {{.coding = LK_F16, .bits = 16}, {.coding = LK_INT8, .bits = 8}, {.coding = LK_ROT, .bits = 2, .lloyd = true, .mean = true},
-                                             {.coding = LK_ROT, .bits = 3, .lloyd = true}, {.coding = LK_ROT, .bits = 6, .mean = true}, {.coding = LK_ROT, .bits = 8}};
+    static const struct lk_codec codecs[] = {
+        {.coding = LK_F16, .bits = 16},
+        {.coding = LK_INT8, .bits = 8},
+        {.coding = LK_ROT, .bits = 2, .lloyd = true, .mean = true},
+        {.coding = LK_ROT, .bits = 3, .lloyd = true},
+        {.coding = LK_ROT, .bits = 6, .mean = true},
+        {.coding = LK_ROT, .bits = 8}};
     static const int widths[] = {40, 64, 96, 128, 200}, numbers[] = {1, 3, 5, 9, 17};
     double share[2] = {0, 0}; /* of a codec's limits */
     int n_case = 0;
@@ -239,29 +287,48 @@ static void runs_of_blocks(void **state) {
         if (c % 5 == 0) share[LK_K] = share[LK_V] = n_case = 0;
         assert_null(lk_codec_refuses(codec, LK_K, d));
         for (int side = LK_K; side <= LK_V; side++) {
-            for (int b = 0; b < BLOCKS; b++) pack(&packed[b], codec, side, d, LK_TILE, LK_TILE), block[b] = packed[b].head;
+            for (int b = 0; b < BLOCKS; b++)
+                pack(&packed[b], codec, side, d, LK_TILE, LK_TILE), block[b] = packed[b].head;
             for (int i = 0; i < 5; i++) {
-                int n_q = numbers[i], n = i == 0 ? LK_TILE + 1 : i == 1 ? 3 * LK_TILE : ROWS - 5 * i;
-                struct lk_rows rows = {.codec = codec, .block = block, .d_head = d, .block_rows = LK_TILE, .n = n, .later = block, .n_later = BLOCKS, .later_pieces = 1};
+                int n_q = numbers[i], n = i == 0   ? LK_TILE + 1
+                                          : i == 1 ? 3 * LK_TILE
+                                                   : ROWS - 5 * i;
+                struct lk_rows rows = {.codec = codec,
+                                       .block = block,
+                                       .d_head = d,
+                                       .block_rows = LK_TILE,
+                                       .n = n,
+                                       .later = block,
+                                       .n_later = BLOCKS,
+                                       .later_pieces = 1};
                 struct lk_queries queries;
                 for (int k = 0; k < n_q * d; k++) q[k] = gaussian();
-                for (int k = 0; k < n_q * ROWS; k++) p[k] = k % ROWS < n ? expf(-8 * (float)uniform()) : 0;
+                for (int k = 0; k < n_q * ROWS; k++)
+                    p[k] = k % ROWS < n ? expf(-8 * (float)uniform()) : 0;
                 lk_queries_prepare(&queries, q, n_q, d, mem);
                 for (int k = -1; k < N_TABLE; k++) {
-                    const struct lk_kern *kern = k < 0 ? &lk_kern_reference : lk_kern_choose(tables[k]);
-                    if (!kern) continue;
+                    const struct lk_kernels *kernels =
+                        k < 0 ? &lk_kernels_reference : lk_kernels_choose(tables[k]);
+                    if (!kernels) continue;
                     memset(acc[k >= 0], 0, sizeof acc[0]);
-                    if (side == LK_K) score(kern, &rows, &queries, s[k >= 0], ROWS);
-                    else accumulate(kern, &rows, p, ROWS, n_q, acc[k >= 0]);
+                    if (side == LK_K)
+                        score(kernels, &rows, &queries, s[k >= 0], ROWS);
+                    else
+                        accumulate(kernels, &rows, p, ROWS, n_q, acc[k >= 0]);
                     if (k < 0) continue;
-                    struct difference found = side == LK_K ? compare(s[1], s[0], n_q, ROWS, n) : compare(acc[1], acc[0], n_q, d, d);
-                    double nmse = found.error / found.all, limit = limit_of(kern, codec, side);
-                    if (!(nmse <= LUCK * limit)) fail_msg("%s: coding %d, %d bits, %d channels, %d queries, %d rows: %g", kern->name, codec->coding, codec->bits, d, n_q, n, nmse);
+                    struct difference found = side == LK_K ? compare(s[1], s[0], n_q, ROWS, n)
+                                                           : compare(acc[1], acc[0], n_q, d, d);
+                    double nmse = found.error / found.all, limit = limit_of(kernels, codec, side);
+                    if (!(nmse <= LUCK * limit))
+                        fail_msg("%s: coding %d, %d bits, %d channels, %d queries, %d rows: %g",
+                                 kernels->name, codec->coding, codec->bits, d, n_q, n, nmse);
                     share[side] += nmse / limit, n_case += side;
                 }
             }
         }
-        assert_true(c % 5 < 4 || (share[LK_K] <= 4 * n_case && share[LK_V] <= n_case)); /* a mean makes scores small beside |q| |x| */
+        assert_true(c % 5 < 4 ||
+                    (share[LK_K] <= 4 * n_case &&
+                     share[LK_V] <= n_case)); /* a mean makes scores small beside |q| |x| */
     }
 }
 
@@ -269,9 +336,11 @@ static void runs_of_blocks(void **state) {
 static void any_number_of_queries(void **state) {
     (void)state;
     static struct packed packed;
-    static const struct lk_codec codecs[] = {
-        {.coding = LK_F16, .bits = 16}, {.coding = LK_INT8, .bits = 8}, {.coding = LK_KIVI, .bits = 2, .group = 32},
-        {.coding = LK_ROT, .bits = 3, .lloyd = true}, {.coding = LK_ROT, .bits = 7}};
+    static const struct lk_codec codecs[] = {{.coding = LK_F16, .bits = 16},
+                                             {.coding = LK_INT8, .bits = 8},
+                                             {.coding = LK_KIVI, .bits = 2, .group = 32},
+                                             {.coding = LK_ROT, .bits = 3, .lloyd = true},
+                                             {.coding = LK_ROT, .bits = 7}};
     for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++)
         for (int side = LK_K; side <= LK_V; side++) {
             struct lk_codec codec = codecs[c];
@@ -279,13 +348,16 @@ static void any_number_of_queries(void **state) {
             double share = 0;
             int n_case = 0;
             for (int k = 0; k < N_TABLE; k++) {
-                const struct lk_kern *kern = lk_kern_choose(tables[k]);
-                if (!kern) continue;
+                const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+                if (!kernels) continue;
                 pack(&packed, &codec, side, 96, LK_TILE, LK_TILE);
                 packed.rows.n = LK_TILE;
                 for (int n_q = 1; n_q <= MAX_Q; n_q++, n_case++) {
-                    if (side == LK_K) check_scores(kern, &packed, n_q, limit_of(kern, &codec, side), &share);
-                    else check_sums(kern, &packed, n_q, limit_of(kern, &codec, side), &share);
+                    if (side == LK_K)
+                        check_scores(kernels, &packed, n_q, limit_of(kernels, &codec, side),
+                                     &share);
+                    else
+                        check_sums(kernels, &packed, n_q, limit_of(kernels, &codec, side), &share);
                 }
             }
             assert_true(share <= n_case);
@@ -299,14 +371,14 @@ static void f16_tiles_of_a_long_block(void **state) {
     struct lk_codec codec = {.coding = LK_F16, .bits = 16};
     double sum = 0;
     for (int k = 0; k < N_TABLE; k++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[k]);
-        if (!kern) continue;
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        if (!kernels) continue;
         pack(&packed, &codec, LK_K, 64, 70, 70);
         for (int row0 = 0; row0 < 70; row0 += LK_TILE) {
             packed.rows.row0 = row0;
             packed.rows.n = 70 - row0 < LK_TILE ? 70 - row0 : LK_TILE;
-            check_scores(kern, &packed, 3, 1e-12, &sum);
-            check_sums(kern, &packed, 3, 1e-12, &sum);
+            check_scores(kernels, &packed, 3, 1e-12, &sum);
+            check_sums(kernels, &packed, 3, 1e-12, &sum);
         }
     }
 }
@@ -327,7 +399,7 @@ static void reference_scores_decoded_rows(void **state) {
     lk_codec_query(&codec, D, packed.sigma, q, in_domain);
     struct lk_queries queries;
     lk_queries_prepare(&queries, in_domain, 1, D, mem);
-    lk_kern_reference.score(&packed.rows, &queries, s, LK_TILE);
+    lk_kernels_reference.score(&packed.rows, &queries, s, LK_TILE);
     for (int t = 0; t < LK_TILE; t++) {
         double sum = 0;
         for (int c = 0; c < D; c++) sum += (double)q[c] * x[t * D + c];
@@ -337,7 +409,7 @@ static void reference_scores_decoded_rows(void **state) {
     pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
     packed.rows.n = LK_TILE;
     lk_codec_decode(&codec, LK_V, D, LK_TILE, packed.sigma, packed.head, 0, LK_TILE, x, D);
-    lk_kern_reference.accumulate(&packed.rows, p, LK_TILE, 1, acc);
+    lk_kernels_reference.accumulate(&packed.rows, p, LK_TILE, 1, acc);
     lk_codec_output(&codec, D, packed.sigma, acc, out);
     for (int c = 0; c < D; c++) {
         for (int t = 0; t < LK_TILE; t++) expect[c] += p[t] * x[t * D + c];
@@ -346,16 +418,17 @@ static void reference_scores_decoded_rows(void **state) {
 }
 
 /* What a kernel adds for all tokens but token 5 beside that one, whose weight is far larger. */
-static void small_sums(const struct lk_kern *kern, const struct packed *packed, int d, float *difference, float *expect) {
+static void small_sums(const struct lk_kernels *kernels, const struct packed *packed, int d,
+                       float *difference, float *expect) {
     float p[LK_TILE], one[LK_TILE] = {0}, without[LK_MAX_D_HEAD] = {0};
     for (int t = 0; t < LK_TILE; t++) p[t] = t == 5 ? 1.0f : 0.001f;
     one[5] = 1;
     memset(difference, 0, d * sizeof *difference);
     memset(expect, 0, d * sizeof *expect);
-    accumulate(kern, &packed->rows, p, LK_TILE, 1, difference);
-    accumulate(kern, &packed->rows, one, LK_TILE, 1, without);
+    accumulate(kernels, &packed->rows, p, LK_TILE, 1, difference);
+    accumulate(kernels, &packed->rows, one, LK_TILE, 1, without);
     p[5] = 0;
-    lk_kern_reference.accumulate(&packed->rows, p, LK_TILE, 1, expect);
+    lk_kernels_reference.accumulate(&packed->rows, p, LK_TILE, 1, expect);
     for (int c = 0; c < d; c++) difference[c] -= without[c];
 }
 
@@ -366,20 +439,20 @@ static void small_weights_count(void **state) {
     static struct packed packed;
     enum { D = 64 };
     for (int k = 0; k < 2 * N_TABLE; k++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[k / 2]);
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k / 2]);
         struct lk_codec codec = {.coding = LK_ROT, .bits = k % 2 ? 5 : 4};
         float sum[D], expect[D], decoded[D];
-        if (!kern) continue;
+        if (!kernels) continue;
         pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
         packed.rows.n = LK_TILE;
-        small_sums(kern, &packed, D, sum, expect);
+        small_sums(kernels, &packed, D, sum, expect);
         struct difference small = compare(sum, expect, 1, D, D);
-        if (codec.bits > 4 || !dithers(kern)) assert_true(small.error < 1e-2 * small.all);
+        if (codec.bits > 4 || !dithers(kernels)) assert_true(small.error < 1e-2 * small.all);
         lk_codec_decode(&codec, LK_V, D, LK_TILE, NULL, packed.head, 5, 1, decoded, D);
         assert_true(small.error < 0.1 * compare(decoded, packed.x + 5 * D, 1, D, D).error);
         for (int t = 1; t < LK_TILE; t++) memcpy(packed.x + t * D, packed.x, D * sizeof(float));
         lk_codec_encode(&codec, LK_V, D, LK_TILE, NULL, packed.head, 0, LK_TILE, packed.x, D);
-        small_sums(kern, &packed, D, sum, expect);
+        small_sums(kernels, &packed, D, sum, expect);
         struct difference together = compare(sum, expect, 1, D, D);
         assert_true(together.error < 1e-2 * together.all);
     }
@@ -394,8 +467,8 @@ static void zero_and_tiny_inputs(void **state) {
     static const float sizes[] = {0, 1e-44f, 1e-38f, 1e-20f};
     for (int bits = 1; bits <= 8; bits++)
         for (int k = 0; k < 4 * N_TABLE; k++) {
-            const struct lk_kern *kern = lk_kern_choose(tables[k / 4]);
-            if (!kern) continue;
+            const struct lk_kernels *kernels = lk_kernels_choose(tables[k / 4]);
+            if (!kernels) continue;
             float size = sizes[k % 4];
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .mean = bits & 1};
             pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
@@ -407,11 +480,11 @@ static void zero_and_tiny_inputs(void **state) {
             for (int t = 0; t < 2 * LK_TILE; t++) p[t] = size;
             struct lk_queries queries;
             lk_queries_prepare(&queries, q, 2, D, mem);
-            score(kern, &packed.rows, &queries, s, LK_TILE);
+            score(kernels, &packed.rows, &queries, s, LK_TILE);
             for (int t = 0; t < 2 * LK_TILE; t++) assert_true(fabsf(s[t]) <= 1e3f * size);
             pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);
             packed.rows.n = LK_TILE;
-            accumulate(kern, &packed.rows, p, LK_TILE, 2, acc);
+            accumulate(kernels, &packed.rows, p, LK_TILE, 2, acc);
             for (int c = 0; c < 2 * D; c++) assert_true(fabsf(acc[c]) <= 1e3f * size);
         }
 }
@@ -425,9 +498,9 @@ static void largest_sums(void **state) {
     static _Alignas(64) unsigned char mem[N * LK_MAX_D_HEAD * 6];
     for (int bits = 1; bits <= 8; bits++)
         for (int k = 0; k < 4 * N_TABLE; k++) {
-            const struct lk_kern *kern = lk_kern_choose(tables[k / 4]);
+            const struct lk_kernels *kernels = lk_kernels_choose(tables[k / 4]);
             struct lk_queries queries;
-            if (!kern) continue;
+            if (!kernels) continue;
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .lloyd = lk_codec_lloyd(bits)};
             int code = k % 2 ? 0xff : 0, d = k % 4 < 2 ? D : 80;
             pack(&packed, &codec, LK_K, d, LK_TILE, LK_TILE);
@@ -435,17 +508,18 @@ static void largest_sums(void **state) {
             memset(packed.head, code, LK_TILE * d * bits / 8);
             for (int c = 0; c < N * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 4 < 2 ? 1 : -1;
             lk_queries_prepare(&queries, q, N, d, mem);
-            score(kern, &packed.rows, &queries, got, LK_TILE);
-            lk_kern_reference.score(&packed.rows, &queries, expect, LK_TILE);
+            score(kernels, &packed.rows, &queries, got, LK_TILE);
+            lk_kernels_reference.score(&packed.rows, &queries, expect, LK_TILE);
             struct difference scores = compare(got, expect, N, LK_TILE, LK_TILE);
             assert_true(scores.error <= 1e-8 * scores.all);
             pack(&packed, &codec, LK_V, d, LK_TILE, LK_TILE);
             packed.rows.n = LK_TILE;
             memset(packed.head, code, LK_TILE * d * bits / 8);
-            for (int t = 0; t < N * LK_TILE; t++) p[t] = t < LK_TILE ? 1 : t < 2 * LK_TILE ? t % 2 : t % 4 < 2;
+            for (int t = 0; t < N * LK_TILE; t++)
+                p[t] = t < LK_TILE ? 1 : t < 2 * LK_TILE ? t % 2 : t % 4 < 2;
             for (int c = 0; c < N * d; c++) got[c] = expect[c] = 0;
-            accumulate(kern, &packed.rows, p, LK_TILE, N, got);
-            lk_kern_reference.accumulate(&packed.rows, p, LK_TILE, N, expect);
+            accumulate(kernels, &packed.rows, p, LK_TILE, N, got);
+            lk_kernels_reference.accumulate(&packed.rows, p, LK_TILE, N, expect);
             struct difference sums = compare(got, expect, N, d, d);
             assert_true(sums.error <= 1e-4 * sums.all);
         }
@@ -461,42 +535,44 @@ static void queries_not_finite(void **state) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int bits = 1; bits <= 8; bits++)
         for (int k = 0; k < 3 * N_TABLE; k++) {
-            const struct lk_kern *kern = lk_kern_choose(tables[k / 3]);
-            if (!kern || kern == &lk_kern_reference) continue;
+            const struct lk_kernels *kernels = lk_kernels_choose(tables[k / 3]);
+            if (!kernels || kernels == &lk_kernels_reference) continue;
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits};
             struct lk_queries queries;
             pack(&packed, &codec, LK_K, D, LK_TILE, LK_TILE);
             packed.rows.n = LK_TILE;
             for (int c = 0; c < 2 * D; c++) q[c] = gaussian();
             lk_queries_prepare(&queries, q + D, 1, D, mem);
-            score(kern, &packed.rows, &queries, expect, LK_TILE);
+            score(kernels, &packed.rows, &queries, expect, LK_TILE);
             q[bits] = bad[k % 3];
             lk_queries_prepare(&queries, q, 2, D, mem);
-            score(kern, &packed.rows, &queries, s, LK_TILE);
-            for (int t = 0; t < LK_TILE; t++) assert_true(isnan(s[t]) && s[LK_TILE + t] == expect[t]);
+            score(kernels, &packed.rows, &queries, s, LK_TILE);
+            for (int t = 0; t < LK_TILE; t++)
+                assert_true(isnan(s[t]) && s[LK_TILE + t] == expect[t]);
         }
 }
 
 static void softmax_parts(void **state) {
     (void)state;
     for (int k = 0; k < N_TABLE; k++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[k]);
-        if (!kern) continue;
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        if (!kernels) continue;
         for (int n = 1; n < 70; n++) {
             float s[80], a[80], b[80];
             for (int i = 0; i < 80; i++) s[i] = 30 * gaussian();
-            assert_true(kern->max(s, n) == lk_kern_reference.max(s, n));
+            assert_true(kernels->max(s, n) == lk_kernels_reference.max(s, n));
             memcpy(a, s, sizeof a);
             memcpy(b, s, sizeof b);
-            float max = 0.3f * kern->max(s, n);
-            float sum = kern->exp_sum(a, n, 0.3f, max), expect = lk_kern_reference.exp_sum(b, n, 0.3f, max);
+            float max = 0.3f * kernels->max(s, n);
+            float sum = kernels->exp_sum(a, n, 0.3f, max),
+                  expect = lk_kernels_reference.exp_sum(b, n, 0.3f, max);
             assert_true(fabsf(sum - expect) <= 1e-5f * expect);
             /* The exponent itself is rounded: |x| 2^-24 and a few ulp. */
             for (int i = 0; i < n; i++) assert_true(fabsf(a[i] - b[i]) <= 1e-5f * b[i] + 2e-38f);
             assert_memory_equal(a + n, s + n, (80 - n) * sizeof(float));
         }
         float far[9] = {0, -1e3f, -1e30f, -INFINITY, -87, -88, -100, -200, 0};
-        assert_true(fabsf(kern->exp_sum(far, 9, 1, 0) - 2) < 1e-6f);
+        assert_true(fabsf(kernels->exp_sum(far, 9, 1, 0) - 2) < 1e-6f);
         assert_true(far[0] == 1 && far[1] == 0 && far[2] == 0 && far[3] == 0 && far[8] == 1);
     }
 }
@@ -505,29 +581,38 @@ static void softmax_parts(void **state) {
 static void turned_rows(void **state) {
     (void)state;
     enum { D = 96, Q = 9 };
-    static float k[D * LK_TILE], q[Q * D], turn[D / 2][2][LK_TILE], got[Q * STRIDE], expect[Q * STRIDE];
+    static float k[D * LK_TILE], q[Q * D], turn[D / 2][2][LK_TILE], got[Q * STRIDE],
+        expect[Q * STRIDE];
     for (int i = 0; i < D * LK_TILE; i++) k[i] = gaussian();
     for (int i = 0; i < Q * D; i++) q[i] = gaussian();
     for (int j = 0; j < D / 2; j++)
-        for (int t = 0; t < LK_TILE; t++) turn[j][0][t] = 1.2f * cosf(0.1f * j * t), turn[j][1][t] = 1.2f * sinf(0.1f * j * t);
+        for (int t = 0; t < LK_TILE; t++)
+            turn[j][0][t] = 1.2f * cosf(0.1f * j * t), turn[j][1][t] = 1.2f * sinf(0.1f * j * t);
     for (int table = 0; table < N_TABLE; table++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[table]);
-        for (int d = 8; kern && d <= D; d += 11)
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
+        for (int d = 8; kernels && d <= D; d += 11)
             for (int n_pair = -1; n_pair <= d / 2; n_pair += 3)
                 for (int n_q = 1; n_q <= Q; n_q++) {
-                    struct lk_turns turns = {.n_pair = n_pair, .halves = n_q % 2, .turn = turn};
+                    struct lk_rope_table turns = {
+                        .n_pair = n_pair, .halves = n_q % 2, .turn = turn};
                     for (int i = 0; i < Q * STRIDE; i++) got[i] = expect[i] = 1e30f;
-                    kern->score_turned(k, d, n_pair < 0 ? NULL : &turns, q, n_q, got, STRIDE);
-                    lk_kern_reference.score_turned(k, d, n_pair < 0 ? NULL : &turns, q, n_q, expect, STRIDE);
+                    kernels->score_turned(k, d, n_pair < 0 ? NULL : &turns, q, n_q, got, STRIDE);
+                    lk_kernels_reference.score_turned(k, d, n_pair < 0 ? NULL : &turns, q, n_q,
+                                                      expect, STRIDE);
                     struct difference difference = compare(got, expect, n_q, STRIDE, LK_TILE);
-                    if (!(difference.error <= 1e-12 * difference.all)) fail_msg("%s, %d channels, %d pairs, %d queries", kern->name, d, n_pair, n_q);
+                    if (!(difference.error <= 1e-12 * difference.all))
+                        fail_msg("%s, %d channels, %d pairs, %d queries", kernels->name, d, n_pair,
+                                 n_q);
                     for (int i = 0; i < Q * STRIDE; i++)
-                        if (i >= n_q * STRIDE || i % STRIDE >= LK_TILE) assert_true(got[i] == 1e30f);
+                        if (i >= n_q * STRIDE || i % STRIDE >= LK_TILE)
+                            assert_true(got[i] == 1e30f);
                 }
     }
-    struct lk_turns whole = {.n_pair = 4, .halves = true, .turn = turn}; /* one pair by hand: channels 1 and 5, row 3 */
-    float one[8] = {0, 2, 0, 0, 0, -1, 0, 0}, x = k[LK_TILE + 3], y = k[5 * LK_TILE + 3], c = turn[1][0][3], s = turn[1][1][3];
-    lk_kern_reference.score_turned(k, 8, &whole, one, 1, expect, STRIDE);
+    struct lk_rope_table whole = {
+        .n_pair = 4, .halves = true, .turn = turn}; /* one pair by hand: channels 1 and 5, row 3 */
+    float one[8] = {0, 2, 0, 0, 0, -1, 0, 0}, x = k[LK_TILE + 3], y = k[5 * LK_TILE + 3],
+          c = turn[1][0][3], s = turn[1][1][3];
+    lk_kernels_reference.score_turned(k, 8, &whole, one, 1, expect, STRIDE);
     assert_true(fabsf(expect[3] - (2 * (c * x - s * y) - (s * x + c * y))) < 1e-5f);
 }
 
@@ -539,41 +624,46 @@ static void gelu_layers(void **state) {
     static float x[MOST], got[MOST + 1], expect[MOST + 1];
     for (int i = 0; i < MOST * MOST; i++) w[i] = lk_half(gaussian());
     for (int table = 0; table < N_TABLE; table++) {
-        const struct lk_kern *kern = lk_kern_choose(tables[table]);
-        for (int n_in = 1; kern && n_in <= MOST; n_in += 1 + n_in / 2)
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
+        for (int n_in = 1; kernels && n_in <= MOST; n_in += 1 + n_in / 2)
             for (int n_out = 1; n_out <= MOST; n_out++) {
                 for (int i = 0; i < n_in; i++) x[i] = gaussian() / sqrtf((float)n_in);
                 got[n_out] = 7;
-                kern->gelu_layer(x, w, n_in, n_out, got);
-                lk_kern_reference.gelu_layer(x, w, n_in, n_out, expect);
+                kernels->gelu_layer(x, w, n_in, n_out, got);
+                lk_kernels_reference.gelu_layer(x, w, n_in, n_out, expect);
                 struct difference difference = compare(got, expect, 1, MOST, n_out);
-                if (!(difference.error <= 1e-12 * n_out)) fail_msg("%s, %d to %d", kern->name, n_in, n_out); /* sums are of size 1 */
+                if (!(difference.error <= 1e-12 * n_out))
+                    fail_msg("%s, %d to %d", kernels->name, n_in, n_out); /* sums are of size 1 */
                 assert_true(got[n_out] == 7);
             }
-        for (int n = 1; kern && n <= 9; n += 8) { /* one weight for each of n outputs */
-            const float size[] = {0, 1, -1, 3, -3, 30, -30, 1e4f, -1e4f, 1e15f, -1e15f}, gelu[] = {0, 0.841192f, -0.158808f, 2.996363f, -0.003637f, 30, 0, 1e4f, 0, 1e15f, 0};
+        for (int n = 1; kernels && n <= 9; n += 8) { /* one weight for each of n outputs */
+            const float size[] = {0, 1, -1, 3, -3, 30, -30, 1e4f, -1e4f, 1e15f, -1e15f},
+                        gelu[] = {0, 0.841192f, -0.158808f, 2.996363f, -0.003637f, 30,
+                                  0, 1e4f,      0,          1e15f,     0};
             for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
                 for (int o = 0; o < n; o++) w[o] = lk_half(1);
-                kern->gelu_layer(&size[i], w, 1, n, got);
-                for (int o = 0; o < n; o++) assert_true(fabsf(got[o] - gelu[i]) <= 1e-6f * fmaxf(1, fabsf(gelu[i])));
+                kernels->gelu_layer(&size[i], w, 1, n, got);
+                for (int o = 0; o < n; o++)
+                    assert_true(fabsf(got[o] - gelu[i]) <= 1e-6f * fmaxf(1, fabsf(gelu[i])));
             }
         }
         float nan = NAN;
-        if (kern) kern->gelu_layer(&nan, w, 1, 9, got);
-        if (kern) assert_true(isnan(got[0]) && isnan(got[8]));
+        if (kernels) kernels->gelu_layer(&nan, w, 1, 9, got);
+        if (kernels) assert_true(isnan(got[0]) && isnan(got[8]));
     }
 }
 
 static void tables_are_chosen_by_name(void **state) {
     (void)state;
-    assert_non_null(lk_kern_choose(NULL));
-    assert_ptr_equal(lk_kern_choose("reference"), &lk_kern_reference);
-    assert_ptr_equal(lk_kern_choose(lk_kern_choose(NULL)->name), lk_kern_choose(NULL));
-    assert_null(lk_kern_choose("abacus"));
-    assert_true((lk_kern_lacks() == NULL) == (lk_kern_choose(NULL) != &lk_kern_reference));
+    assert_non_null(lk_kernels_choose(NULL));
+    assert_ptr_equal(lk_kernels_choose("reference"), &lk_kernels_reference);
+    assert_ptr_equal(lk_kernels_choose(lk_kernels_choose(NULL)->name), lk_kernels_choose(NULL));
+    assert_null(lk_kernels_choose("abacus"));
+    assert_true((lk_kernels_lack() == NULL) == (lk_kernels_choose(NULL) != &lk_kernels_reference));
     char names[100];
-    lk_kern_names(names, sizeof names);
-    assert_int_equal(strncmp(names, lk_kern_choose(NULL)->name, strlen(lk_kern_choose(NULL)->name)), 0);
+    lk_kernels_names(names, sizeof names);
+    assert_int_equal(
+        strncmp(names, lk_kernels_choose(NULL)->name, strlen(lk_kernels_choose(NULL)->name)), 0);
     assert_non_null(strstr(names, "reference"));
 }
 

@@ -1,10 +1,9 @@
 /* Levels of latents: what they keep is what projecting gives, at any rank and by any way into the cache. */
-#include "support.h"
-#include "support_basis.h"
-
-#include "attn/attn.h"
+#include "attention/attention.h"
 #include "cache/calibrate.h"
 #include "cache/project.h"
+#include "support.h"
+#include "support_basis.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,21 +12,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
-enum { N_LAYER = 2, N_HEAD = 8, N_HEAD_KV = 4, D_HEAD = 32, WIDTH = N_HEAD_KV * D_HEAD, N_EMBD = 96 };
+enum {
+    N_LAYER = 2,
+    N_HEAD = 8,
+    N_HEAD_KV = 4,
+    D_HEAD = 32,
+    WIDTH = N_HEAD_KV * D_HEAD,
+    N_EMBD = 96
+};
 
 /* Both layers' bases, and what a cache's shape wants of them. */
 struct bases {
-    struct lk_basis        basis[LK_N_BASIS][N_LAYER];
+    struct lk_basis basis[LK_N_BASIS][N_LAYER];
     const struct lk_basis *table[LK_N_BASIS];
 };
 
 /* Groups of `together` heads with n_comp components of which `rank` are recommended. */
-static void make_bases(struct bases *b, struct random *r, int together, int n_comp, int rank, int skew, int mean) {
+static void make_bases(struct bases *b, struct random *r, int together, int n_comp, int rank,
+                       int skew, int mean) {
     for (int which = 0; which < LK_N_BASIS; which++) {
         for (int layer = 0; layer < N_LAYER; layer++)
-            b->basis[which][layer] = random_basis(r, N_HEAD_KV / together, together * D_HEAD, n_comp, rank, skew, mean);
+            b->basis[which][layer] =
+                random_basis(r, N_HEAD_KV / together, together * D_HEAD, n_comp, rank, skew, mean);
         b->table[which] = b->basis[which];
     }
 }
@@ -38,11 +47,12 @@ static void free_bases(struct bases *b) {
 }
 
 static struct lk_cache_shape shape_of(const struct bases *b) {
-    return (struct lk_cache_shape){.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .basis = b ? b->table : NULL};
+    return (struct lk_cache_shape){
+        .n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .basis = b ? b->table : NULL};
 }
 
-static lk_status open_cache(struct lk_cache **cache, lk_recipe **recipe, const char *text, const struct bases *b,
-                            struct lk_ledger *ledger, lk_err *err) {
+static lk_status open_cache(struct lk_cache **cache, lk_recipe **recipe, const char *text,
+                            const struct bases *b, struct lk_ledger *ledger, lk_err *err) {
     struct lk_cache_shape shape = shape_of(b);
     if (lk_recipe_parse(recipe, text, err) != LK_OK) fail_msg("%s: %s", text, err->msg);
     lk_status status = lk_cache_new(cache, *recipe, &shape, ledger, err);
@@ -50,10 +60,12 @@ static lk_status open_cache(struct lk_cache **cache, lk_recipe **recipe, const c
     return status;
 }
 
-static struct lk_cache *new_cache(lk_recipe **recipe, const char *text, const struct bases *b, struct lk_ledger *ledger) {
+static struct lk_cache *new_cache(lk_recipe **recipe, const char *text, const struct bases *b,
+                                  struct lk_ledger *ledger) {
     struct lk_cache *cache = NULL;
     lk_err err = {0};
-    if (open_cache(&cache, recipe, text, b, ledger, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
+    if (open_cache(&cache, recipe, text, b, ledger, &err) != LK_OK)
+        fail_msg("%s: %s", text, err.msg);
     return cache;
 }
 
@@ -69,32 +81,37 @@ static void add(struct lk_cache *cache, const float *x, int n, int portion) {
         for (int layer = 0; layer < N_LAYER; layer++)
             for (int side = 0; side < 2; side++) {
                 int here = n - at < portion ? n - at : portion;
-                assert_int_equal(lk_cache_append(cache, layer, side, x + (size_t)at * WIDTH, here, NULL), LK_OK);
-                assert_int_equal(lk_cache_settle(cache, layer, side, NULL), LK_OK);
+                assert_int_equal(
+                    lk_cache_append(cache, layer, side, x + (size_t)at * WIDTH, here, NULL), LK_OK);
+                assert_int_equal(lk_cache_age(cache, layer, side, NULL), LK_OK);
             }
 }
 
 /* Every row that a stream holds, in the original domain: [n_tok][WIDTH]. */
-static float *read_back(const struct lk_stream *s) {
+static float *read_back(const struct lk_kv *s) {
     float *out = malloc((size_t)s->n_tok * WIDTH * sizeof *out), *x = out;
     for (int level = 0; level < s->n_level; level++)
         for (int64_t at = 0; at < s->fill[level].rows; at++, x += WIDTH)
-            for (int h = 0; h < N_HEAD_KV; h++) lk_read_head(s, level, at, h, D_HEAD, &lk_kern_reference, x + h * D_HEAD);
+            for (int h = 0; h < N_HEAD_KV; h++)
+                lk_read_head(s, level, at, h, D_HEAD, &lk_kernels_reference, x + h * D_HEAD);
     return out;
 }
 
 /* What projecting a row [WIDTH] to a rank and back leaves of it, by the definition. */
 static void approximate(const struct lk_basis *basis, int rank, const float *x, float *out) {
     for (int g = 0; g < basis->n_group; g++) {
-        const float *down = basis->down + (size_t)g * basis->n_comp * basis->width, *up = basis->up + (size_t)g * basis->n_comp * basis->width;
-        for (int c = 0; c < basis->width; c++) out[g * basis->width + c] = basis->mean ? basis->mean[g * basis->width + c] : 0;
+        const float *down = basis->down + (size_t)g * basis->n_comp * basis->width,
+                    *up = basis->up + (size_t)g * basis->n_comp * basis->width;
+        for (int c = 0; c < basis->width; c++)
+            out[g * basis->width + c] = basis->mean ? basis->mean[g * basis->width + c] : 0;
         for (int j = 0; j < rank; j++) {
             double z = 0;
             for (int c = 0; c < basis->width; c++) {
                 double mean = basis->mean ? basis->mean[g * basis->width + c] : 0;
                 z += down[(size_t)j * basis->width + c] * (x[g * basis->width + c] - mean);
             }
-            for (int c = 0; c < basis->width; c++) out[g * basis->width + c] += (float)z * up[(size_t)j * basis->width + c];
+            for (int c = 0; c < basis->width; c++)
+                out[g * basis->width + c] += (float)z * up[(size_t)j * basis->width + c];
         }
     }
 }
@@ -103,28 +120,34 @@ static void test_rows_are_projected(void **state) {
     (void)state;
     static const struct {
         int together, share, rank; /* rank of a group */
-    } row[] = {{1, 25, 8}, {1, 50, 16}, {2, 50, 32}, {2, 60, 40}, {4, 10, 16}, {4, 63, 80}, {4, 100, 128}};
+    } row[] = {{1, 25, 8},  {1, 50, 16}, {2, 50, 32},  {2, 60, 40},
+               {4, 10, 16}, {4, 63, 80}, {4, 100, 128}};
     for (size_t i = 0; i < 2 * sizeof row / sizeof *row; i++) {
         int together = row[i / 2].together, odd = i % 2, n = 200;
         struct random r = {i};
         struct bases b;
         make_bases(&b, &r, together, together * D_HEAD, 8, odd, odd);
         char text[64];
-        snprintf(text, sizeof text, "sink 3: latent%d%%; body: latent%d%%; window 20: f16", row[i / 2].share, row[i / 2].share);
+        snprintf(text, sizeof text, "sink 3: latent%d%%; body: latent%d%%; window 20: f16",
+                 row[i / 2].share, row[i / 2].share);
         struct lk_ledger ledger = {0};
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(&recipe, text, &b, &ledger);
-        float *x = gaussians(&r, (size_t)n * WIDTH), *expect = malloc((size_t)n * WIDTH * sizeof *expect);
+        float *x = gaussians(&r, (size_t)n * WIDTH),
+              *expect = malloc((size_t)n * WIDTH * sizeof *expect);
         add(cache, x, n, 7);
         for (int side = 0; side < 2; side++) {
-            struct lk_stream *s = &cache->stream[1][side];
+            struct lk_kv *s = &cache->kv[1][side];
             assert_int_equal(s->level[1].d_part, row[i / 2].rank);
             assert_int_equal(s->level[1].n_part * together, N_HEAD_KV);
             int64_t projected = s->fill[0].rows + s->fill[1].rows;
             assert_true(projected > 130);
             for (int t = 0; t < n; t++) {
-                if (t < projected) approximate(&b.basis[side == LK_K ? LK_BASIS_K : LK_BASIS_V][1], row[i / 2].rank, x + t * WIDTH, expect + t * WIDTH);
-                else memcpy(expect + t * WIDTH, x + t * WIDTH, WIDTH * sizeof *x);
+                if (t < projected)
+                    approximate(&b.basis[side == LK_K ? LK_BASIS_K : LK_BASIS_V][1],
+                                row[i / 2].rank, x + t * WIDTH, expect + t * WIDTH);
+                else
+                    memcpy(expect + t * WIDTH, x + t * WIDTH, WIDTH * sizeof *x);
             }
             float *got = read_back(s);
             double e = nmse(got, expect, (size_t)n * WIDTH);
@@ -147,17 +170,19 @@ static void test_truncation_is_recomputation(void **state) {
     make_bases(&b, &r, 2, 2 * D_HEAD, 8, 1, 1);
     struct lk_ledger ledger = {0};
     lk_recipe *recipe[2];
-    struct lk_cache *twice = new_cache(&recipe[0], "body: latent40%; window 64: latent90%; window 16: f16", &b, &ledger);
+    struct lk_cache *twice =
+        new_cache(&recipe[0], "body: latent40%; window 64: latent90%; window 16: f16", &b, &ledger);
     struct lk_cache *once = new_cache(&recipe[1], "body: latent40%; window 80: f16", &b, &ledger);
     float *x = gaussians(&r, 500 * WIDTH);
     add(twice, x, 500, 1), add(once, x, 500, 1);
     for (int side = 0; side < 2; side++) {
-        const struct lk_stream *a = &twice->stream[0][side], *c = &once->stream[0][side];
+        const struct lk_kv *a = &twice->kv[0][side], *c = &once->kv[0][side];
         assert_true(a->fill[1].rows >= 64);
         int64_t n = a->fill[0].rows < c->fill[0].rows ? a->fill[0].rows : c->fill[0].rows;
         assert_true(n > 300);
         for (int64_t block = 0; block < n / LK_TILE; block++)
-            assert_memory_equal(a->level[0].block[block], c->level[0].block[block], a->level[0].block_bytes);
+            assert_memory_equal(a->level[0].block[block], c->level[0].block[block],
+                                a->level[0].block_bytes);
     }
     free(x);
     for (int i = 0; i < 2; i++) lk_recipe_free(recipe[i]);
@@ -165,29 +190,44 @@ static void test_truncation_is_recomputation(void **state) {
     free_bases(&b);
 }
 
-/* ---- attention ---------------------------------------------------------------------------------- */
+/* ---- attention ---- */
 
 struct call {
     struct lk_attn attn;
-    float         *q, *out;
+    float *q, *out;
 };
 
-static struct call make_call(const struct lk_cache *cache, struct random *r, int n_tok, const struct lk_kern *kern) {
+static struct call make_call(const struct lk_cache *cache, struct random *r, int n_tok,
+                             const struct lk_kernels *kernels) {
     struct lk_cache_widths width = lk_cache_measure(cache);
-    struct call call = {.q = gaussians(r, (size_t)n_tok * N_HEAD * D_HEAD), .out = malloc((size_t)n_tok * N_HEAD * D_HEAD * sizeof(float))};
-    call.attn = (struct lk_attn){.k = &cache->stream[0][LK_K], .v = &cache->stream[0][LK_V], .kern = kern, .n_head = N_HEAD,
-                                 .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_tok = n_tok, .n_thread = 2, .scale = 0.2f, .q = call.q, .out = call.out};
-    call.attn.partial = malloc(lk_attn_partial_floats(N_HEAD, N_HEAD_KV, D_HEAD + width.latent, n_tok, 2) * sizeof(float));
+    struct call call = {.q = gaussians(r, (size_t)n_tok * N_HEAD * D_HEAD),
+                        .out = malloc((size_t)n_tok * N_HEAD * D_HEAD * sizeof(float))};
+    call.attn = (struct lk_attn){.k = &cache->kv[0][LK_K],
+                                 .v = &cache->kv[0][LK_V],
+                                 .kernels = kernels,
+                                 .n_head = N_HEAD,
+                                 .n_head_kv = N_HEAD_KV,
+                                 .d_head = D_HEAD,
+                                 .n_tok = n_tok,
+                                 .n_thread = 2,
+                                 .scale = 0.2f,
+                                 .q = call.q,
+                                 .out = call.out};
+    call.attn.partial = malloc(
+        lk_attn_partial_floats(N_HEAD, N_HEAD_KV, D_HEAD + width.latent, n_tok, 2) * sizeof(float));
     call.attn.scratch = aligned_alloc(64, 2 * lk_attn_scratch_floats(width.part) * sizeof(float));
     return call;
 }
 
 static void run(struct call *call) {
     for (int i = 0; i < 2; i++) lk_attn_items(&call->attn, i, 2);
-    for (int i = 0; i < 2; i++) lk_attn_combine(&call->attn, lk_attn_ranges(&call->attn, call->attn.k, call->attn.v), i, 2);
+    for (int i = 0; i < 2; i++)
+        lk_attn_combine(&call->attn, lk_attn_ranges(&call->attn, call->attn.k, call->attn.v), i, 2);
 }
 
-static void free_call(struct call *call) { free(call->q), free(call->out), free(call->attn.partial), free(call->attn.scratch); }
+static void free_call(struct call *call) {
+    free(call->q), free(call->out), free(call->attn.partial), free(call->attn.scratch);
+}
 
 /* A rotation into a full basis loses nothing but halves' rounding. */
 static void test_full_rank_is_exact(void **state) {
@@ -199,13 +239,14 @@ static void test_full_rank_is_exact(void **state) {
             make_bases(&b, &r, together, together * D_HEAD, 8, odd, odd);
             struct lk_ledger ledger = {0};
             lk_recipe *recipe[2];
-            struct lk_cache *latent = new_cache(&recipe[0], "latent100%", &b, &ledger), *rows = new_cache(&recipe[1], "f16", NULL, &ledger);
+            struct lk_cache *latent = new_cache(&recipe[0], "latent100%", &b, &ledger),
+                            *rows = new_cache(&recipe[1], "f16", NULL, &ledger);
             float *x = gaussians(&r, 700 * WIDTH);
             add(latent, x, 700, 50), add(rows, x, 700, 50);
             struct random again = {9};
-            struct call a = make_call(latent, &again, 3, lk_kern_choose(NULL));
+            struct call a = make_call(latent, &again, 3, lk_kernels_choose(NULL));
             again.state = 9;
-            struct call c = make_call(rows, &again, 3, lk_kern_choose(NULL));
+            struct call c = make_call(rows, &again, 3, lk_kernels_choose(NULL));
             run(&a), run(&c);
             double e = nmse(a.out, c.out, 3 * N_HEAD * D_HEAD);
             if (!(e < 1e-6)) fail_msg("groups of %d: nmse %g", together, e);
@@ -229,9 +270,9 @@ static void test_fused_output_is_the_same(void **state) {
     enum { N = 320, RANK = D_HEAD }; /* whole tiles: all of V is latents */
     float *x = gaussians(&r, N * WIDTH), *w_o = gaussians(&r, N_EMBD * N_HEAD * D_HEAD);
     add(cache, x, N, 32);
-    const struct lk_stream *v = &cache->stream[0][LK_V];
+    const struct lk_kv *v = &cache->kv[0][LK_V];
     assert_int_equal(v->fill[0].rows, N);
-    struct call call = make_call(cache, &r, 1, &lk_kern_reference);
+    struct call call = make_call(cache, &r, 1, &lk_kernels_reference);
     run(&call);
     float *weight = malloc(N_HEAD * N * sizeof *weight), unfused[N_EMBD] = {0}, fused[N_EMBD] = {0};
     lk_attn_weights(&call.attn, 0, weight);
@@ -241,14 +282,16 @@ static void test_fused_output_is_the_same(void **state) {
         double z[RANK] = {0};
         for (int t = 0; t < N; t++) {
             float row[2 * D_HEAD];
-            lk_read_rows(v, 0, t, 1, group, &lk_kern_reference, row, 2 * D_HEAD);
+            lk_read_rows(v, 0, t, 1, group, &lk_kernels_reference, row, 2 * D_HEAD);
             for (int j = 0; j < RANK; j++) z[j] += weight[h * N + t] * row[j];
         }
         for (int e = 0; e < N_EMBD; e++) {
             const float *w = w_o + (size_t)e * N_HEAD * D_HEAD + h * D_HEAD;
             for (int c = 0; c < D_HEAD; c++) unfused[e] += w[c] * call.out[h * D_HEAD + c];
-            for (int j = 0; j < RANK; j++) { /* an entry of the fused matrix [N_EMBD][N_HEAD][RANK] */
-                const float *up = basis->up + ((size_t)group * basis->n_comp + j) * basis->width + (head_kv % 2) * D_HEAD;
+            for (int j = 0; j < RANK;
+                 j++) { /* an entry of the fused matrix [N_EMBD][N_HEAD][RANK] */
+                const float *up = basis->up + ((size_t)group * basis->n_comp + j) * basis->width +
+                                  (head_kv % 2) * D_HEAD;
                 float entry = 0;
                 for (int c = 0; c < D_HEAD; c++) entry += w[c] * up[c];
                 fused[e] += entry * (float)z[j];
@@ -263,26 +306,35 @@ static void test_fused_output_is_the_same(void **state) {
     free_bases(&b);
 }
 
-/* ---- the cache's promises, with latents ---------------------------------------------------------- */
+/* ---- the cache's promises, with latents ---- */
 
 static const char *recipes[] = {
-    "latent", "latent30%+rot3", "sink 4: f16; body: k=latent60%+rot3 v=latent50%+rot3; window 64: f16",
-    "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4; window 32: f16",
-    "body: latent25%+int8; recent 20%: latent50%+rot8; window 40: rot8", "body: k=latent+rot4(nomean,nosigma) v=latent+rot2(sigma); layers 1: rot2",
+    "latent",
+    "latent30%+rot3",
+    "sink 4: f16; body: k=latent60%+rot3 v=latent50%+rot3; window 64: f16",
+    "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4; window "
+    "32: f16",
+    "body: latent25%+int8; recent 20%: latent50%+rot8; window 40: rot8",
+    "body: k=latent+rot4(nomean,nosigma) v=latent+rot2(sigma); layers 1: rot2",
 };
 enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 
 /* A stream of one block of halves that holds x [n][WIDTH]; block: its memory. */
-static struct lk_stream exact_rows(enum lk_side side, const float *x, int n, void **block) {
+static struct lk_kv exact_rows(enum lk_side side, const float *x, int n, void **block) {
     static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
-    struct lk_stream s = {.side = side, .n_level = 1, .n_tok = n};
+    struct lk_kv s = {.side = side, .n_level = 1, .n_tok = n};
     s.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
     s.fill[0].rows = n;
-    s.level[0] = (struct lk_level){.block = block, .n_block = 1, .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
-                                   .n_part = N_HEAD_KV, .d_part = D_HEAD, .n_head = 1};
+    s.level[0] = (struct lk_level){.block = block,
+                                   .n_block = 1,
+                                   .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
+                                   .n_part = N_HEAD_KV,
+                                   .d_part = D_HEAD,
+                                   .n_head = 1};
     *block = malloc(N_HEAD_KV * s.level[0].head_bytes);
     for (int h = 0; h < N_HEAD_KV; h++)
-        lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0, n, x + h * D_HEAD, WIDTH);
+        lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0,
+                        n, x + h * D_HEAD, WIDTH);
     return s;
 }
 
@@ -297,37 +349,43 @@ static void test_fill_is_append_and_settle(void **state) {
         make_bases(&b, &r, 2, 2 * D_HEAD, 40, i % 2, i % 2);
         struct lk_ledger common = {0}, ledger = {.common = &common};
         lk_recipe *recipe, *again, *third;
-        struct lk_cache *filled = new_cache(&recipe, recipes[i / 4], &b, &ledger), *settled = new_cache(&again, recipes[i / 4], &b, &ledger);
+        struct lk_cache *filled = new_cache(&recipe, recipes[i / 4], &b, &ledger),
+                        *aged = new_cache(&again, recipes[i / 4], &b, &ledger);
         float *x = gaussians(&r, (size_t)n * WIDTH);
-        assert_int_equal(lk_cache_prepare(settled, 0, N_LAYER, n, n, NULL), LK_OK);
+        assert_int_equal(lk_cache_prepare(aged, 0, N_LAYER, n, n, NULL), LK_OK);
         uint64_t n_alloc = ledger.n_alloc;
-        add(settled, x, n, n);
+        add(aged, x, n, n);
         assert_int_equal(ledger.n_alloc, n_alloc);
         for (int layer = 0; layer < N_LAYER; layer++) {
-            assert_int_equal(lk_cache_lay(filled, layer, n, NULL), LK_OK);
+            assert_int_equal(lk_cache_alloc_prompt(filled, layer, n, NULL), LK_OK);
             for (int side = 0; side < 2; side++) {
                 void *block;
-                struct lk_stream exact = exact_rows(side, x, n, &block);
-                for (int head = N_HEAD_KV - 1; head >= 0; head--) lk_cache_fill(filled, layer, side, head, &exact);
+                struct lk_kv exact = exact_rows(side, x, n, &block);
+                for (int head = N_HEAD_KV - 1; head >= 0; head--)
+                    lk_cache_encode_prompt(filled, layer, side, head, &exact);
                 free(block);
-                const struct lk_stream *a = &filled->stream[layer][side], *c = &settled->stream[layer][side];
-                for (int e = 0; e < 2; e++) assert_int_equal(a->equaliser[e].calibrated, c->equaliser[e].calibrated);
+                const struct lk_kv *a = &filled->kv[layer][side], *c = &aged->kv[layer][side];
+                for (int e = 0; e < 2; e++)
+                    assert_int_equal(a->equalizer[e].calibrated, c->equalizer[e].calibrated);
                 for (int level = 0; level < a->n_level; level++) {
                     assert_int_equal(a->fill[level].rows, c->fill[level].rows);
                     assert_int_equal(a->level[level].n_block, c->level[level].n_block);
                 }
                 float *y = read_back(a), *z = read_back(c);
-                double filled_error = nmse(y, x, (size_t)n * WIDTH), settled_error = nmse(z, x, (size_t)n * WIDTH);
-                if (!(filled_error <= 1.02 * settled_error + 1e-6)) fail_msg("%s: nmse %g, settled %g", recipes[i / 4], filled_error, settled_error);
+                double filled_error = nmse(y, x, (size_t)n * WIDTH),
+                       settled_error = nmse(z, x, (size_t)n * WIDTH);
+                if (!(filled_error <= 1.02 * settled_error + 1e-6))
+                    fail_msg("%s: nmse %g, settled %g", recipes[i / 4], filled_error,
+                             settled_error);
                 free(y), free(z);
             }
         }
         struct lk_cache *copy = new_cache(&third, recipes[i / 4], &b, &ledger);
-        assert_int_equal(lk_cache_copy(copy, settled, NULL), LK_OK);
-        float *y = read_back(&copy->stream[1][LK_K]), *z = read_back(&settled->stream[1][LK_K]);
+        assert_int_equal(lk_cache_copy(copy, aged, NULL), LK_OK);
+        float *y = read_back(&copy->kv[1][LK_K]), *z = read_back(&aged->kv[1][LK_K]);
         assert_memory_equal(y, z, (size_t)n * WIDTH * sizeof *y);
         free(x), free(y), free(z);
-        lk_cache_free(filled), lk_cache_free(settled), lk_cache_free(copy);
+        lk_cache_free(filled), lk_cache_free(aged), lk_cache_free(copy);
         lk_recipe_free(recipe), lk_recipe_free(again), lk_recipe_free(third);
         free_bases(&b);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
@@ -352,11 +410,13 @@ static void test_sinks_before_rope(void **state) {
         struct lk_ledger ledger = {0};
         struct lk_cache *cache;
         lk_recipe *recipe;
-        assert_int_equal(lk_recipe_parse(&recipe, "sink 6: k=latent100%(pre) v=latent100%; body: f16", NULL), LK_OK);
+        assert_int_equal(
+            lk_recipe_parse(&recipe, "sink 6: k=latent100%(pre) v=latent100%; body: f16", NULL),
+            LK_OK);
         assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
         add(cache, x, N, portion);
         for (int side = 0; side < 2; side++) {
-            float *y = read_back(&cache->stream[1][side]);
+            float *y = read_back(&cache->kv[1][side]);
             assert_true(nmse(y, x, (size_t)6 * WIDTH) < 1e-5);
             free(y);
         }
@@ -366,13 +426,19 @@ static void test_sinks_before_rope(void **state) {
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
     lk_recipe *recipe;
-    assert_int_equal(lk_recipe_parse(&recipe, "sink 4: latent25%; body: k=latent50%(pre)+rot3 v=latent50%+rot3; window 64: f16", NULL), LK_OK);
+    assert_int_equal(
+        lk_recipe_parse(
+            &recipe,
+            "sink 4: latent25%; body: k=latent50%(pre)+rot3 v=latent50%+rot3; window 64: f16",
+            NULL),
+        LK_OK);
     assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
     lk_cache_observe(cache, 1, q, 1, N_HEAD_KV);
-    const struct lk_equaliser *e = &cache->stream[1][LK_K].equaliser[1];
+    const struct lk_equalizer *e = &cache->kv[1][LK_K].equalizer[1];
     float z[2 * D_HEAD], sum[2 * D_HEAD] = {0};
     for (int head = 0; head < 2; head++) {
-        lk_project_query(&b.basis[LK_BASIS_KPRE][1], 0, head, D_HEAD, e->stride, q + head * D_HEAD, z);
+        lk_project_query(&b.basis[LK_BASIS_KPRE][1], 0, head, D_HEAD, e->stride, q + head * D_HEAD,
+                         z);
         for (int c = 0; c < e->stride; c++) sum[c] += z[c] * z[c];
     }
     assert_true(e->stride > 0 && nmse(e->query, sum, e->stride) < 1e-10);
@@ -397,15 +463,18 @@ static void test_bytes_are_the_ledgers(void **state) {
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, 100, 100, NULL), LK_OK);
             add(cache, x, 100, 100);
             struct lk_cache_bytes bytes = lk_cache_count(cache);
-            assert_int_equal(bytes.code + bytes.scale + bytes.exact + bytes.padding, lk_ledger_bytes(&ledger, LK_FOR_CACHE));
+            assert_int_equal(bytes.code + bytes.scale + bytes.exact + bytes.padding,
+                             lk_ledger_bytes(&ledger, LK_FOR_CACHE));
         }
         lk_cache_trim(cache);
         struct lk_cache_needs needs;
         uint64_t real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
-        assert_int_equal(lk_cache_foresee(recipe, &shape, 2500, &needs, NULL), LK_OK);
+        assert_int_equal(lk_cache_estimate(recipe, &shape, 2500, &needs, NULL), LK_OK);
         assert_int_equal(needs.scratch, lk_ledger_bytes(&ledger, LK_FOR_SCRATCH));
-        double apart = fabs((double)needs.cache - (double)real), slabs = (double)cache->pool.n_class * LK_SLAB_BYTES; /* in part free */
-        if (apart > 0.02 * real + slabs) fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
+        double apart = fabs((double)needs.cache - (double)real),
+               slabs = (double)cache->pool.n_class * LK_SLAB_BYTES; /* in part free */
+        if (apart > 0.02 * real + slabs)
+            fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
         free(x);
         lk_cache_free(cache);
         lk_recipe_free(recipe);
@@ -420,8 +489,12 @@ static void test_unfolded_bases_are_small(void **state) {
     static const struct {
         const char *recipe;
         int code_bytes; /* of a number */
-    } row[] = {{"k=latent50%(pre)+rot3(nomean) v=f16", 1}, {"k=latent50%(pre)+rot3 v=f16", 5}, {"k=latent50%(pre)+rot6(nomean) v=f16", 4}, {"k=latent50%(pre) v=f16", 0}};
-    const struct lk_kern *kern[] = {NULL, lk_kern_choose("reference"), lk_kern_choose(NULL)};
+    } row[] = {{"k=latent50%(pre)+rot3(nomean) v=f16", 1},
+               {"k=latent50%(pre)+rot3 v=f16", 5},
+               {"k=latent50%(pre)+rot6(nomean) v=f16", 4},
+               {"k=latent50%(pre) v=f16", 0}};
+    const struct lk_kernels *kernels[] = {NULL, lk_kernels_choose("reference"),
+                                          lk_kernels_choose(NULL)};
     struct random r = {5};
     struct bases b;
     make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
@@ -431,15 +504,21 @@ static void test_unfolded_bases_are_small(void **state) {
             struct lk_cache_shape shape = shape_of(&b);
             struct lk_cache *cache, *rows;
             lk_recipe *recipe, *f16;
-            shape.kern = kern[k];
+            shape.kernels = kernels[k];
             assert_int_equal(lk_recipe_parse(&recipe, row[i].recipe, NULL), LK_OK);
             assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
             rows = new_cache(&f16, "f16", &b, &plain);
-            size_t numbers = (size_t)N_LAYER * N_HEAD_KV * D_HEAD * D_HEAD; /* half of two heads' channels */
-            bool floats = kern[k] != kern[2] || kern[2] == kern[1] || row[i].code_bytes == 0;
-            size_t least = numbers * ((floats ? sizeof(float) : 0) + row[i].code_bytes), most = least + least / 4 + N_LAYER * 4096;
-            uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
-            if (bytes < least || bytes > most) fail_msg("%s, kernels %d: %lu bytes, not %zu to %zu", row[i].recipe, k, (unsigned long)bytes, least, most);
+            size_t numbers =
+                (size_t)N_LAYER * N_HEAD_KV * D_HEAD * D_HEAD; /* half of two heads' channels */
+            bool floats =
+                kernels[k] != kernels[2] || kernels[2] == kernels[1] || row[i].code_bytes == 0;
+            size_t least = numbers * ((floats ? sizeof(float) : 0) + row[i].code_bytes),
+                   most = least + least / 4 + N_LAYER * 4096;
+            uint64_t bytes =
+                lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
+            if (bytes < least || bytes > most)
+                fail_msg("%s, kernels %d: %lu bytes, not %zu to %zu", row[i].recipe, k,
+                         (unsigned long)bytes, least, most);
             lk_cache_free(cache), lk_cache_free(rows);
             lk_recipe_free(recipe), lk_recipe_free(f16);
             assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_SCRATCH), 0);
@@ -451,12 +530,14 @@ static void test_mistakes_are_told(void **state) {
     (void)state;
     static const struct {
         const char *recipe, *says;
-        int         n_comp, rank;
-        lk_status   status;
+        int n_comp, rank;
+        lk_status status;
     } row[] = {
         {"latent", "lowkey compress", 0, 0, LK_E_ARG},
-        {"k=f16 v=latent80%+rot3", "a rank of 48 in V, and the sidecar holds 40 of 64", 40, 8, LK_E_ARG},
-        {"body: latent+rot3; recent 10%: latent20%+rot3", "at a rank of 40, but these rows come from a newer level of rank 16", 40, 40, LK_E_ARG},
+        {"k=f16 v=latent80%+rot3", "a rank of 48 in V, and the sidecar holds 40 of 64", 40, 8,
+         LK_E_ARG},
+        {"body: latent+rot3; recent 10%: latent20%+rot3",
+         "at a rank of 40, but these rows come from a newer level of rank 16", 40, 40, LK_E_ARG},
         {"v=latent+kivi2(g128) k=f16", "multiple of 128", 64, 64, LK_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -467,8 +548,10 @@ static void test_mistakes_are_told(void **state) {
         struct lk_cache *cache = NULL;
         lk_recipe *recipe;
         lk_err err = {0};
-        lk_status status = open_cache(&cache, &recipe, row[i].recipe, row[i].n_comp ? &b : NULL, &ledger, &err);
-        if (status != row[i].status || !strstr(err.msg, row[i].says)) fail_msg("%s: %d, %s", row[i].recipe, status, err.msg);
+        lk_status status =
+            open_cache(&cache, &recipe, row[i].recipe, row[i].n_comp ? &b : NULL, &ledger, &err);
+        if (status != row[i].status || !strstr(err.msg, row[i].says))
+            fail_msg("%s: %d, %s", row[i].recipe, status, err.msg);
         assert_null(cache);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
         if (row[i].n_comp) free_bases(&b);
@@ -507,11 +590,16 @@ static void test_every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_are_projected),        cmocka_unit_test(test_truncation_is_recomputation),
-        cmocka_unit_test(test_full_rank_is_exact),        cmocka_unit_test(test_fused_output_is_the_same),
-        cmocka_unit_test(test_fill_is_append_and_settle), cmocka_unit_test(test_bytes_are_the_ledgers),
-        cmocka_unit_test(test_unfolded_bases_are_small),  cmocka_unit_test(test_sinks_before_rope),
-        cmocka_unit_test(test_mistakes_are_told),         cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_rows_are_projected),
+        cmocka_unit_test(test_truncation_is_recomputation),
+        cmocka_unit_test(test_full_rank_is_exact),
+        cmocka_unit_test(test_fused_output_is_the_same),
+        cmocka_unit_test(test_fill_is_append_and_settle),
+        cmocka_unit_test(test_bytes_are_the_ledgers),
+        cmocka_unit_test(test_unfolded_bases_are_small),
+        cmocka_unit_test(test_sinks_before_rope),
+        cmocka_unit_test(test_mistakes_are_told),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

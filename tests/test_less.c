@@ -1,10 +1,9 @@
 /* LESS: its state against Eq. 3 written out, its graph against the state, and gradients against differences. */
-#include "support.h"
-#include "support_model.h"
-
 #include "absorb/performer.h"
 #include "codec/half.h"
-#include "offline/less_net.h"
+#include "support.h"
+#include "support_model.h"
+#include "training/less_net.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 static float *gauss(struct random *r, size_t n, float scale) {
@@ -20,14 +20,17 @@ static float *gauss(struct random *r, size_t n, float scale) {
     return x;
 }
 
-/* ---- the state ------------------------------------------------------------------------------------ */
+/* ---- the state ---- */
 
-static void random_kernels(struct random *r, const struct lk_less_shape *s, float **block, struct lk_less_kernels *kernels) {
-    size_t bytes = lk_less_kernel_bytes(s);
+static void random_kernels(struct random *r, const struct lk_less_shape *s, float **block,
+                           struct lk_less_maps *maps) {
+    size_t bytes = lk_less_map_bytes(s);
     *block = gauss(r, bytes / sizeof(float) + 1, 0.3f);
-    lk_less_kernels_at(s, *block, kernels);
-    assert_ptr_equal(kernels->psi_w2 + (size_t)s->n_psi * s->n_hidden * s->n_feature, (char *)*block + bytes);
-    for (uint16_t *w = (uint16_t *)kernels->phi_w1; (char *)w < (char *)*block + bytes; w++) *w = lk_half(0.3f * random_gauss(r));
+    lk_less_maps_at(s, *block, maps);
+    assert_ptr_equal(maps->psi_w2 + (size_t)s->n_psi * s->n_hidden * s->n_feature,
+                     (char *)*block + bytes);
+    for (uint16_t *w = (uint16_t *)maps->phi_w1; (char *)w < (char *)*block + bytes; w++)
+        *w = lk_half(0.3f * random_gauss(r));
 }
 
 /* Features that nobody trained: orthogonal directions as long as normal ones, and products that are the softmax's weights
@@ -37,7 +40,8 @@ static void test_random_features(void **unused) {
     enum { D = 24, N = 8, PAIRS = 6, DRAWS = 20000 };
     const float scale = 0.2f;
     struct random r = {31};
-    float w[N * D], phi[N], psi[N], *q = gauss(&r, PAIRS * D, 0.6f), *k = gauss(&r, PAIRS * D, 0.6f);
+    float w[N * D], phi[N], psi[N], *q = gauss(&r, PAIRS * D, 0.6f),
+                                    *k = gauss(&r, PAIRS * D, 0.6f);
     double sum[PAIRS] = {0}, length = 0;
     for (int draw = 0; draw < DRAWS; draw++) {
         lk_performer_draw((uint64_t)draw * 7919, N, D, w);
@@ -45,8 +49,10 @@ static void test_random_features(void **unused) {
             for (int b = 0; b <= a; b++) {
                 double dot = 0;
                 for (int c = 0; c < D; c++) dot += (double)w[a * D + c] * w[b * D + c];
-                if (a == b) length += dot / (DRAWS * N);
-                else assert_true(fabs(dot) < 1e-3);
+                if (a == b)
+                    length += dot / (DRAWS * N);
+                else
+                    assert_true(fabs(dot) < 1e-3);
             }
         for (int i = 0; i < PAIRS; i++) {
             lk_performer_features(w, N, D, scale, q + i * D, phi);
@@ -66,44 +72,54 @@ static void test_random_features(void **unused) {
     free(q), free(k);
 }
 
-static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))); }
+static double gelu(double x) {
+    return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
 
 /* gelu(gelu(x W1) W2) by the definition. */
-static void reference_layers(const struct lk_less_shape *s, const uint16_t *w1, const uint16_t *w2, const float *x, double *out) {
+static void reference_layers(const struct lk_less_shape *s, const uint16_t *w1, const uint16_t *w2,
+                             const float *x, double *out) {
     for (int r = 0; r < s->n_feature; r++) out[r] = 0;
     for (int j = 0; j < s->n_hidden; j++) {
         double h = 0;
         for (int c = 0; c < s->d_head; c++) h += (double)x[c] * lk_unhalf(w1[c * s->n_hidden + j]);
-        for (int r = 0; r < s->n_feature; r++) out[r] += gelu(h) * lk_unhalf(w2[j * s->n_feature + r]);
+        for (int r = 0; r < s->n_feature; r++)
+            out[r] += gelu(h) * lk_unhalf(w2[j * s->n_feature + r]);
     }
     for (int r = 0; r < s->n_feature; r++) out[r] = gelu(out[r]);
 }
 
-static void reference_psi(const struct lk_less_shape *s, const struct lk_less_kernels *kernels, int which, const float *k, double *out) {
+static void reference_psi(const struct lk_less_shape *s, const struct lk_less_maps *maps, int which,
+                          const float *k, double *out) {
     int n = s->n_feature;
     double u[LK_LESS_MAX_FEATURE];
-    reference_layers(s, kernels->psi_w1 + (size_t)which * s->d_head * s->n_hidden, kernels->psi_w2 + (size_t)which * s->n_hidden * n, k, u);
-    for (int r = 0; r < n; r++) u[r] *= fabs(kernels->psi_s1[which * n + r]);
+    reference_layers(s, maps->psi_w1 + (size_t)which * s->d_head * s->n_hidden,
+                     maps->psi_w2 + (size_t)which * s->n_hidden * n, k, u);
+    for (int r = 0; r < n; r++) u[r] *= fabs(maps->psi_s1[which * n + r]);
     for (int r = 0; r < n; r++) {
         out[r] = 0;
-        for (int i = 0; i < n; i++) out[r] += u[i] * kernels->psi_w3[(which * n + i) * n + r];
-        out[r] = fabs(u[r] + out[r] * kernels->psi_s2[which * n + r]);
+        for (int i = 0; i < n; i++) out[r] += u[i] * maps->psi_w3[(which * n + i) * n + r];
+        out[r] = fabs(u[r] + out[r] * maps->psi_s2[which * n + r]);
     }
 }
 
 /* Eq. 3 for one query: `n` rows, of which the first n_gone are gone. */
-static void reference_attention(const struct lk_less_shape *s, const struct lk_less_kernels *kernels, int head, float scale, const float *q,
-                                const float *k, const float *v, int n, int n_gone, double *out) {
+static void reference_attention(const struct lk_less_shape *s, const struct lk_less_maps *maps,
+                                int head, float scale, const float *q, const float *k,
+                                const float *v, int n, int n_gone, double *out) {
     int d = s->d_head, kv = head * s->n_head_kv / s->n_head, phi_of = head * s->n_phi / s->n_head;
     double phi[LK_LESS_MAX_FEATURE], psi[LK_LESS_MAX_FEATURE], sum = 0, max = -INFINITY;
-    reference_layers(s, kernels->phi_w1 + (size_t)phi_of * d * s->n_hidden, kernels->phi_w2 + (size_t)phi_of * s->n_hidden * s->n_feature, q, phi);
+    reference_layers(s, maps->phi_w1 + (size_t)phi_of * d * s->n_hidden,
+                     maps->phi_w2 + (size_t)phi_of * s->n_hidden * s->n_feature, q, phi);
     double *log_weight = malloc((size_t)n * sizeof *log_weight);
     for (int i = 0; i < n; i++) {
         double dot = 0;
-        reference_psi(s, kernels, kv * s->n_psi / s->n_head_kv, k + (size_t)i * d, psi);
-        if (i < n_gone) for (int r = 0; r < s->n_feature; r++) dot += fabs(phi[r]) * psi[r];
-        else for (int c = 0; c < d; c++) dot += (double)q[c] * k[(size_t)i * d + c];
-        log_weight[i] = i < n_gone ? log(dot) + kernels->phi_level[head] : dot * scale;
+        reference_psi(s, maps, kv * s->n_psi / s->n_head_kv, k + (size_t)i * d, psi);
+        if (i < n_gone)
+            for (int r = 0; r < s->n_feature; r++) dot += fabs(phi[r]) * psi[r];
+        else
+            for (int c = 0; c < d; c++) dot += (double)q[c] * k[(size_t)i * d + c];
+        log_weight[i] = i < n_gone ? log(dot) + maps->phi_level[head] : dot * scale;
         max = fmax(max, log_weight[i]);
     }
     for (int c = 0; c < d; c++) out[c] = 0;
@@ -116,35 +132,40 @@ static void reference_attention(const struct lk_less_shape *s, const struct lk_l
     free(log_weight);
 }
 
-static void check_state(struct random *r, struct lk_less_shape s, int n, int n_gone, float level, float size) {
-    struct lk_less_kernels kernels;
+static void check_state(struct random *r, struct lk_less_shape s, int n, int n_gone, float level,
+                        float size) {
+    struct lk_less_maps maps;
     float *block, scale = 1 / sqrtf((float)s.d_head);
-    random_kernels(r, &s, &block, &kernels);
-    for (int h = 0; h < s.n_head; h++) block[kernels.phi_level - block + h] = level + random_gauss(r);
+    random_kernels(r, &s, &block, &maps);
+    for (int h = 0; h < s.n_head; h++) block[maps.phi_level - block + h] = level + random_gauss(r);
     int d = s.d_head, group = s.n_head / s.n_head_kv;
-    float *work = malloc((size_t)s.n_hidden * sizeof *work), *mean = malloc((size_t)d * sizeof *mean), *part = malloc((size_t)d * sizeof *part);
+    float *work = malloc((size_t)s.n_hidden * sizeof *work),
+          *mean = malloc((size_t)d * sizeof *mean), *part = malloc((size_t)d * sizeof *part);
     double *want = malloc((size_t)d * sizeof *want);
     float feature[LK_LESS_MAX_FEATURE];
     for (int head = 0; head < s.n_head_kv; head++) {
-        float *k = gauss(r, (size_t)n * d, 1), *v = gauss(r, (size_t)n * d, 1), *state = calloc(lk_less_state_floats(&s), sizeof *state);
+        float *k = gauss(r, (size_t)n * d, 1), *v = gauss(r, (size_t)n * d, 1),
+              *state = calloc(lk_less_state_floats(&s), sizeof *state);
         for (int i = 0; i < n_gone; i++) {
-            lk_less_psi(&s, &kernels, head, k + (size_t)i * d, feature, work);
+            lk_less_psi(&s, &maps, head, k + (size_t)i * d, feature, work);
             lk_less_absorb(&s, state, feature, v + (size_t)i * d);
         }
         for (int h = head * group; h < (head + 1) * group; h++) {
             float *q = gauss(r, (size_t)d, size), log_sum = -INFINITY, state_sum;
             memset(mean, 0, (size_t)d * sizeof *mean);
-            for (int i = n_gone; i < n; i++) { /* attention over what is left, row by row, by the same mix */
+            for (int i = n_gone; i < n;
+                 i++) { /* attention over what is left, row by row, by the same mix */
                 float dot = 0;
                 for (int c = 0; c < d; c++) dot += q[c] * k[(size_t)i * d + c];
                 lk_less_mix(d, mean, &log_sum, v + (size_t)i * d, dot * scale);
             }
-            lk_less_phi(&s, &kernels, h, q, feature, work);
-            lk_less_read(&s, state, feature, kernels.phi_level[h], part, &state_sum);
+            lk_less_phi(&s, &maps, h, q, feature, work);
+            lk_less_read(&s, state, feature, maps.phi_level[h], part, &state_sum);
             lk_less_mix(d, mean, &log_sum, part, state_sum);
-            reference_attention(&s, &kernels, h, scale, q, k, v, n, n_gone, want);
+            reference_attention(&s, &maps, h, scale, q, k, v, n, n_gone, want);
             double error = 0, power = 0;
-            for (int c = 0; c < d; c++) error += (mean[c] - want[c]) * (mean[c] - want[c]), power += want[c] * want[c];
+            for (int c = 0; c < d; c++)
+                error += (mean[c] - want[c]) * (mean[c] - want[c]), power += want[c] * want[c];
             assert_true(error <= 1e-9 * power);
             free(q);
         }
@@ -161,10 +182,12 @@ static void test_state(void **unused) {
     check_state(&r, (struct lk_less_shape){6, 2, 24, 33, 3, 2, 2}, 50, 20, 0, 1);
     check_state(&r, (struct lk_less_shape){6, 2, 64, 64, 8, 1, 1}, 50, 20, 0, 1);
     check_state(&r, (struct lk_less_shape){4, 4, 80, 7, 64, 4, 1}, 9, 0, 0, 1);
-    check_state(&r, (struct lk_less_shape){4, 4, 16, 7, 8, 4, 4}, 9, 9, 0, 1);    /* nothing is left           */
-    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 120, 1);  /* sums beyond e^88         */
+    check_state(&r, (struct lk_less_shape){4, 4, 16, 7, 8, 4, 4}, 9, 9, 0, 1); /* nothing is left */
+    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 120,
+                1); /* sums beyond e^88 */
     check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, -120, 1);
-    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 0, 100); /* scores beyond 88          */
+    check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 0,
+                100); /* scores beyond 88 */
 }
 
 static void test_empty_state(void **unused) {
@@ -176,10 +199,11 @@ static void test_empty_state(void **unused) {
     lk_less_mix(4, mean, &before, out, log_sum);
     assert_true(before == 5 && mean[0] == 1 && mean[3] == 4);
     assert_int_equal(lk_less_state_bytes(&s), 40);
-    assert_int_equal(lk_less_kernel_bytes(&s), 2 * (4 * 8 + 8 * 2 + 4 * 8 + 8 * 2) + 4 * (1 + 2 * 2 + 2 + 2));
+    assert_int_equal(lk_less_map_bytes(&s),
+                     2 * (4 * 8 + 8 * 2 + 4 * 8 + 8 * 2) + 4 * (1 + 2 * 2 + 2 + 2));
 }
 
-/* ---- policies ------------------------------------------------------------------------------------- */
+/* ---- policies ---- */
 
 static void test_policies(void **unused) {
     (void)unused;
@@ -188,29 +212,35 @@ static void test_policies(void **unused) {
     float *q = gauss(&r, GROUP * N * D, 2), *k = gauss(&r, N * D, 1), *v = gauss(&r, N * D, 1);
     float sparse[GROUP * N * D], log_sum[GROUP * N], score[N];
     int32_t gone[N], held[N];
-    struct lk_less_head head = {.n_tok = N, .group = GROUP, .d_head = D, .scale = 0.35f, .q = q, .k = k, .v = v};
+    struct lk_less_head head = {
+        .n_tok = N, .group = GROUP, .d_head = D, .scale = 0.35f, .q = q, .k = k, .v = v};
     struct lk_less_policy policy;
     const char *names[] = {"lambda", "h2o", "tova"};
     for (int p = 0; p < 3; p++) {
         assert_int_equal(lk_less_policy_named(&policy, names[p], BUDGET, NULL), LK_OK);
         lk_less_simulate(&policy, &head, gone, sparse, log_sum, score, held);
-        for (int pos = 0; pos < N; pos++) { /* budget rows between steps, and the newest ones among them */
+        for (int pos = 0; pos < N;
+             pos++) { /* budget rows between steps, and the newest ones among them */
             int n = 0;
             for (int row = 0; row < pos; row++) n += gone[row] > pos;
             assert_int_equal(n, pos < BUDGET ? pos : BUDGET);
             if (pos > 0) assert_true(gone[pos - 1] > pos);
-            if (p == 0) for (int row = 0; row < pos; row++) assert_int_equal(gone[row] > pos, row < 4 || row >= pos - (BUDGET - 4));
+            if (p == 0)
+                for (int row = 0; row < pos; row++)
+                    assert_int_equal(gone[row] > pos, row < 4 || row >= pos - (BUDGET - 4));
             for (int h = 0; h < GROUP; h++) { /* attention over exactly these */
                 double sum = 0, out[D] = {0};
                 for (int row = 0; row <= pos; row++) {
                     double dot = 0;
-                    for (int c = 0; c < D; c++) dot += (double)q[(h * N + pos) * D + c] * k[row * D + c];
+                    for (int c = 0; c < D; c++)
+                        dot += (double)q[(h * N + pos) * D + c] * k[row * D + c];
                     if (gone[row] <= pos) continue;
                     sum += exp(dot * head.scale);
                     for (int c = 0; c < D; c++) out[c] += exp(dot * head.scale) * v[row * D + c];
                 }
                 assert_float_equal(log_sum[h * N + pos], log(sum), 1e-4);
-                for (int c = 0; c < D; c++) assert_float_equal(sparse[(h * N + pos) * D + c], out[c] / sum, 1e-4);
+                for (int c = 0; c < D; c++)
+                    assert_float_equal(sparse[(h * N + pos) * D + c], out[c] / sum, 1e-4);
             }
         }
     }
@@ -220,13 +250,13 @@ static void test_policies(void **unused) {
     free(q), free(k), free(v);
 }
 
-/* ---- the graph ------------------------------------------------------------------------------------ */
+/* ---- the graph ---- */
 
 struct made {
     struct lk_less_example ex;
     uint16_t *q, *sparse, *residual, *k, *v;
-    float    *log_sum, *wo;
-    int32_t  *gone;
+    float *log_sum, *wo;
+    int32_t *gone;
 };
 
 static uint16_t *halves(struct random *r, size_t n, float scale) {
@@ -235,32 +265,44 @@ static uint16_t *halves(struct random *r, size_t n, float scale) {
     return x;
 }
 
-static struct made make_example(struct random *r, const struct lk_less_size *size, int n_query, int n_gone) {
+static struct made make_example(struct random *r, const struct lk_less_size *size, int n_query,
+                                int n_gone) {
     const struct lk_less_shape *s = &size->shape;
-    size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * n_gone, d = (size_t)s->d_head;
-    struct made m = {.q = halves(r, nq * d, 1), .sparse = halves(r, nq * d, 1), .residual = halves(r, nq * d, 0.5f), .k = halves(r, nk * d, 1),
-                     .v = halves(r, nk * d, 1), .log_sum = gauss(r, nq, 1), .gone = malloc(nk * sizeof *m.gone),
+    size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * n_gone,
+           d = (size_t)s->d_head;
+    struct made m = {.q = halves(r, nq * d, 1),
+                     .sparse = halves(r, nq * d, 1),
+                     .residual = halves(r, nq * d, 0.5f),
+                     .k = halves(r, nk * d, 1),
+                     .v = halves(r, nk * d, 1),
+                     .log_sum = gauss(r, nq, 1),
+                     .gone = malloc(nk * sizeof *m.gone),
                      .wo = gauss(r, (size_t)size->n_embd * s->n_head * d, 0.2f)};
     for (size_t i = 0; i < nk; i++) m.gone[i] = (int32_t)(i % (size_t)n_gone) * n_query / n_gone;
-    m.ex = (struct lk_less_example){n_query, n_gone, m.q, m.sparse, m.residual, m.k, m.v, m.log_sum, m.gone};
+    m.ex = (struct lk_less_example){n_query, n_gone, m.q,       m.sparse, m.residual,
+                                    m.k,     m.v,    m.log_sum, m.gone};
     return m;
 }
 
 static void free_made(struct made *m) {
-    free(m->q), free(m->sparse), free(m->residual), free(m->k), free(m->v), free(m->log_sum), free(m->gone), free(m->wo);
+    free(m->q), free(m->sparse), free(m->residual), free(m->k), free(m->v), free(m->log_sum),
+        free(m->gone), free(m->wo);
 }
 
 /* The loss by absorb/less.h: states as decoding makes them, mixed into the sparse attention. */
-static double plain_loss(const struct lk_less_net *net, const struct made *m, const int32_t *query, double *base) {
+static double plain_loss(const struct lk_less_net *net, const struct made *m, const int32_t *query,
+                         double *base) {
     const struct lk_less_size *z = &net->size;
     const struct lk_less_shape *s = &z->shape;
     int d = s->d_head, group = s->n_head / s->n_head_kv, all = s->n_head * d;
-    struct lk_less_kernels kernels;
-    void *block = malloc(lk_less_kernel_bytes(s));
+    struct lk_less_maps maps;
+    void *block = malloc(lk_less_map_bytes(s));
     float *work = malloc((size_t)s->n_hidden * sizeof *work), feature[LK_LESS_MAX_FEATURE];
-    float *state = malloc(lk_less_state_floats(s) * sizeof *state), *error = malloc((size_t)all * sizeof *error), *residual = malloc((size_t)all * sizeof *residual);
+    float *state = malloc(lk_less_state_floats(s) * sizeof *state),
+          *error = malloc((size_t)all * sizeof *error),
+          *residual = malloc((size_t)all * sizeof *residual);
     float x[64], part[64];
-    lk_less_net_export(net, net->weight, block, &kernels);
+    lk_less_net_export(net, net->weight, block, &maps);
     double loss = 0;
     *base = 0;
     for (int i = 0; i < z->n_query; i++) {
@@ -272,24 +314,27 @@ static double plain_loss(const struct lk_less_net *net, const struct made *m, co
                 size_t at = (size_t)kv * m->ex.n_gone + j;
                 if (m->gone[at] > query[i]) continue;
                 for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->k[at * d + c]);
-                lk_less_psi(s, &kernels, kv, x, feature, work);
+                lk_less_psi(s, &maps, kv, x, feature, work);
                 for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->v[at * d + c]);
                 lk_less_absorb(s, state, feature, x);
             }
             float log_sum = m->log_sum[row], state_sum;
             for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->q[row * d + c]);
-            lk_less_phi(s, &kernels, head, x, feature, work);
-            lk_less_read(s, state, feature, kernels.phi_level[head], part, &state_sum);
+            lk_less_phi(s, &maps, head, x, feature, work);
+            lk_less_read(s, state, feature, maps.phi_level[head], part, &state_sum);
             for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->sparse[row * d + c]);
             lk_less_mix(d, x, &log_sum, part, state_sum);
             for (int c = 0; c < d; c++) {
                 residual[head * d + c] = lk_unhalf(m->residual[row * d + c]);
-                error[head * d + c] = x[c] - lk_unhalf(m->sparse[row * d + c]) + residual[head * d + c];
+                error[head * d + c] =
+                    x[c] - lk_unhalf(m->sparse[row * d + c]) + residual[head * d + c];
             }
         }
         for (int o = 0; o < z->n_embd; o++) {
             double a = 0, b = 0;
-            for (int c = 0; c < all; c++) a += (double)m->wo[(size_t)o * all + c] * error[c], b += (double)m->wo[(size_t)o * all + c] * residual[c];
+            for (int c = 0; c < all; c++)
+                a += (double)m->wo[(size_t)o * all + c] * error[c],
+                    b += (double)m->wo[(size_t)o * all + c] * residual[c];
             loss += a * a / z->n_query;
             *base += b * b / z->n_query;
         }
@@ -307,13 +352,17 @@ static double judge(struct lk_less_net *net) {
 /* n_gone rows go until the last of 30 queries, of which 13 are looked at. */
 static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, uint64_t seed) {
     struct random r = {seed};
-    struct lk_less_size size = {.shape = shape, .n_embd = 40, .n_query = 13, .n_between = n_gone / 10 + 1};
+    struct lk_less_size size = {
+        .shape = shape, .n_embd = 40, .n_query = 13, .n_between = n_gone / 10 + 1};
     struct made m = make_example(&r, &size, 30, n_gone);
     struct lk_less_net *net;
     struct lk_ledger ledger = {0};
     lk_err err = {0};
-    if (lk_less_net_new(&net, &size, 7, m.wo, model, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < net->n_weight; i++) net->weight[i] = lk_unhalf(lk_half(net->weight[i] + 0.3f * random_gauss(&r))); /* s1, s2 of a size that matters */
+    if (lk_less_net_new(&net, &size, 7, m.wo, model, &ledger, &err) != LK_OK)
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < net->n_weight; i++)
+        net->weight[i] = lk_unhalf(
+            lk_half(net->weight[i] + 0.3f * random_gauss(&r))); /* s1, s2 of a size that matters */
     for (int h = 0; h < shape.n_head; h++) net->level[h] = 0.5f * random_gauss(&r);
     int32_t query[13];
     for (int i = 0; i < 13; i++) query[i] = i * 30 / 13;
@@ -333,18 +382,23 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
     double worst = 0;
     for (int trial = 0; trial < 12; trial++) {
         float *way = gauss(&r, net->n_weight, 1);
-        const float step[] = {3e-4f, 1e-4f}; /* a longer one may cross a kink of the absolute values, a shorter one is less exact */
+        const float step[] = {
+            /* a longer one may cross a kink of the absolute values, a shorter one is less exact */
+            3e-4f, 1e-4f};
         double slope = 0, side[2], error = INFINITY;
         for (size_t i = 0; i < net->n_weight; i++) {
-            if (trial > 0 && i * 11 / net->n_weight != (size_t)trial - 1) way[i] = 0; /* a part of the weights each */
+            if (trial > 0 && i * 11 / net->n_weight != (size_t)trial - 1)
+                way[i] = 0; /* a part of the weights each */
             slope += 10.0 * net->mean[i] * way[i];
         }
         for (int t = 0; t < 2; t++) {
             for (int s = 0; s < 2; s++) {
-                for (size_t i = 0; i < net->n_weight; i++) net->weight[i] = weight[i] + (s ? step[t] : -step[t]) * way[i];
+                for (size_t i = 0; i < net->n_weight; i++)
+                    net->weight[i] = weight[i] + (s ? step[t] : -step[t]) * way[i];
                 side[s] = judge(net);
             }
-            error = fmin(error, fabs((side[1] - side[0]) / (2 * step[t]) - slope) / (fabs(slope) + 0.05 * loss));
+            error = fmin(error, fabs((side[1] - side[0]) / (2 * step[t]) - slope) /
+                                    (fabs(slope) + 0.05 * loss));
         }
         if (error > worst) worst = error;
         free(way);
@@ -353,7 +407,8 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
     assert_true(worst < 0.01);
     memcpy(net->weight, weight, net->n_weight * sizeof *weight);
     memset(net->mean, 0, 2 * net->n_weight * sizeof *net->mean);
-    for (int i = 1; i <= 60; i++) assert_int_equal(lk_less_net_learn(net, 3e-3f, i, 3, &learned, NULL), LK_OK);
+    for (int i = 1; i <= 60; i++)
+        assert_int_equal(lk_less_net_learn(net, 3e-3f, i, 3, &learned, NULL), LK_OK);
     double after = judge(net);
     print_message("loss %.4g, after 60 steps %.4g\n", loss, after);
     assert_true(after < 0.5 * loss);
@@ -374,7 +429,9 @@ static void test_net(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_state), cmocka_unit_test(test_empty_state), cmocka_unit_test(test_random_features), cmocka_unit_test(test_policies),
-                                       cmocka_unit_test(test_net)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_state),
+                                       cmocka_unit_test(test_empty_state),
+                                       cmocka_unit_test(test_random_features),
+                                       cmocka_unit_test(test_policies), cmocka_unit_test(test_net)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Training LESS: ended at any moment and continued, what is refused, and what is left in files. */
+#include "lowkey_lab.h"
 #include "support_model.h"
-
-#include "offline/less_net.h"
+#include "training/less_net.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 static char path[] = "/tmp/lowkey-less-train-XXXXXX";
@@ -17,8 +18,8 @@ static char path[] = "/tmp/lowkey-less-train-XXXXXX";
 struct stop {
     uint64_t after; /* steps; 0: never */
     uint64_t n;
-    int      layers;
-    double   loss;  /* sum of the layers' */
+    int layers;
+    double loss; /* sum of the layers' */
 };
 
 static bool stop_after(void *user, uint64_t done, uint64_t total) {
@@ -68,9 +69,12 @@ static void test_examples_kept(void **unused) {
         struct lk_less_policy policy;
         struct lk_less_data data;
         memset(&policy, i ? 0xff : 0, sizeof policy);
-        policy.rule.keep = LK_KEEP_H2O, policy.rule.mean = false, policy.rule.apart = false, policy.rule.salt = 0;
+        policy.rule.keep = LK_POLICY_H2O, policy.rule.mean = false, policy.rule.apart = false,
+        policy.rule.salt = 0;
         policy.sink = 0, policy.keep = 8, policy.window = 8;
-        if (lk_less_data_open(&data, name, model, &policy, 1, tok, 2, N_CTX, i ? never : NULL, NULL, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_less_data_open(&data, name, model, &policy, 1, tok, 2, N_CTX, i ? never : NULL, NULL,
+                              &ledger, &err) != LK_OK)
+            fail_msg("%s", err.msg);
         lk_less_data_close(&data);
     }
     unlink(name);
@@ -89,11 +93,21 @@ static void test_not_finite(void **unused) {
     snprintf(name, sizeof name, "%s-thrown", path);
     snprintf(layer, sizeof layer, "%s.layer-0", name);
     snprintf(examples, sizeof examples, "%s.examples", name);
-    struct stop stop = {.after = (uint64_t)N_SEQ * lk_model_get_info(model).n_layer + 2 * (N_SEQ - 1) + 2}; /* in the third epoch */
+    struct stop stop = {.after = (uint64_t)N_SEQ * lk_model_get_info(model).n_layer +
+                                 2 * (N_SEQ - 1) + 2}; /* in the third epoch */
     lk_err err = {0};
     const int32_t budget[] = {16};
-    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .valid = 0.2f,
-                         .progress = stop_after, .user = &stop};
+    lk_less_opts opts = {.policy = "h2o",
+                         .budget = budget,
+                         .n_budget = 1,
+                         .n_ctx = N_CTX,
+                         .n_hidden = 16,
+                         .n_epoch = 6,
+                         .n_query = 40,
+                         .rate = 3e-3f,
+                         .valid = 0.2f,
+                         .progress = stop_after,
+                         .user = &stop};
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_CANCELLED);
     long size[2];
     char *bytes[2] = {read_file(layer, &size[0])};
@@ -128,7 +142,14 @@ static void test_layer_not_kept(void **unused) {
     snprintf(examples, sizeof examples, "%s.examples", name);
     lk_err err = {0};
     const int32_t budget[] = {16};
-    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 1, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 1, .n_query = 40, .n_layer = 1};
+    lk_less_opts opts = {.policy = "h2o",
+                         .budget = budget,
+                         .n_budget = 1,
+                         .n_ctx = N_CTX,
+                         .n_hidden = 16,
+                         .n_epoch = 1,
+                         .n_query = 40,
+                         .n_layer = 1};
     assert_int_equal(mkdir(layer, 0700), 0);
     assert_int_equal(lk_train_less(model, tok, 2 * N_CTX, &opts, name, &err), LK_E_IO);
     assert_int_equal(access(draft, F_OK), -1);
@@ -148,9 +169,22 @@ static void test_training(void **unused) {
     struct stop stop = {0};
     lk_err err = {0};
     const int32_t budget[] = {16, 24};
-    lk_less_opts opts = {.policy = "h2o", .budget = budget, .n_budget = 2, .n_ctx = N_CTX, .n_hidden = 16, .n_epoch = 6, .n_query = 40, .rate = 3e-3f, .dropout = 0.3f,
-                         .valid = 0.2f, .seed = 5, .progress = stop_after, .layer_done = note_layer, .user = &stop};
-    if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[0], &err) != LK_OK) fail_msg("%s", err.msg);
+    lk_less_opts opts = {.policy = "h2o",
+                         .budget = budget,
+                         .n_budget = 2,
+                         .n_ctx = N_CTX,
+                         .n_hidden = 16,
+                         .n_epoch = 6,
+                         .n_query = 40,
+                         .rate = 3e-3f,
+                         .dropout = 0.3f,
+                         .valid = 0.2f,
+                         .seed = 5,
+                         .progress = stop_after,
+                         .layer_done = note_layer,
+                         .user = &stop};
+    if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[0], &err) != LK_OK)
+        fail_msg("%s", err.msg);
     assert_int_equal(stop.layers, info.n_layer);
     print_message("mean loss after training: %.4f of the policy's\n", stop.loss / info.n_layer);
     assert_true(stop.loss < 0.97 * info.n_layer);
@@ -217,7 +251,8 @@ static void test_training(void **unused) {
     assert_non_null(strstr(err.msg, "at least 5"));
     bad = opts, bad.policy = "best";
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
-    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, "/nowhere/at/all", &err), LK_E_IO);
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, "/nowhere/at/all", &err),
+                     LK_E_IO);
 
     /* A rate that explodes: said where, the last good state kept, nothing under the final name. */
     unlink(name[1]);
@@ -239,8 +274,9 @@ int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_not_finite), cmocka_unit_test(test_layer_not_kept),
-                                       cmocka_unit_test(test_training)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_layer_not_kept), cmocka_unit_test(test_training)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return failed;

@@ -26,7 +26,8 @@ static double *gauss(struct random *r, size_t n) {
 
 /* Rows whose channels lean on each other and differ in size, around a mean: [rows][n]. */
 static double *uneven_rows(struct random *r, int rows, int n) {
-    double *mix = gauss(r, (size_t)n * n), *plain = gauss(r, (size_t)rows * n), *x = malloc((size_t)rows * n * sizeof *x);
+    double *mix = gauss(r, (size_t)n * n), *plain = gauss(r, (size_t)rows * n),
+           *x = malloc((size_t)rows * n * sizeof *x);
     assert_non_null(x);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) mix[i * n + j] *= pow(0.8, i);
@@ -47,7 +48,8 @@ static double *second_of(const double *x, int rows, int n) {
 }
 
 /* sum |x - x'|^2 in the metric g (NULL: the identity), r components kept, each row by itself. */
-static double lost_by_rows(const struct lk_fit *fit, const double *x, int rows, int r, const double *g) {
+static double lost_by_rows(const struct lk_fit *fit, const double *x, int rows, int r,
+                           const double *g) {
     int n = fit->width;
     double sum = 0, e[128];
     for (int i = 0; i < rows; i++) {
@@ -59,7 +61,8 @@ static double lost_by_rows(const struct lk_fit *fit, const double *x, int rows, 
             for (int c = 0; c < n; c++) e[c] -= z * fit->up[j * n + c];
         }
         for (int a = 0; a < n; a++)
-            for (int b = 0; g ? b < n : b == 0; b++) sum += g ? e[a] * g[a * n + b] * e[b] : e[a] * e[a];
+            for (int b = 0; g ? b < n : b == 0; b++)
+                sum += g ? e[a] * g[a * n + b] * e[b] : e[a] * e[a];
     }
     return sum;
 }
@@ -78,10 +81,11 @@ static double lost_by_gain(const struct lk_fit *fit, const double *second, int r
 }
 
 static void assert_near(double a, double b, double relative, double scale) {
-    if (!(fabs(a - b) <= relative * fabs(scale))) fail_msg("%.12g against %.12g, of %.12g", a, b, scale);
+    if (!(fabs(a - b) <= relative * fabs(scale)))
+        fail_msg("%.12g against %.12g, of %.12g", a, b, scale);
 }
 
-/* ---- linear algebra ---------------------------------------------------------------------------------- */
+/* ---- linear algebra ---- */
 
 static void test_eigen(void **state) {
     (void)state;
@@ -89,7 +93,8 @@ static void test_eigen(void **state) {
     struct random r = {1};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         int n = sizes[s];
-        double *x = gauss(&r, (size_t)n * n), *a = second_of(x, n, n), *v = malloc((size_t)n * n * sizeof *v), value[100];
+        double *x = gauss(&r, (size_t)n * n), *a = second_of(x, n, n),
+               *v = malloc((size_t)n * n * sizeof *v), value[100];
         memcpy(v, a, (size_t)n * n * sizeof *v);
         assert_int_equal(lk_eigen(v, n, value, &ledger, NULL), LK_OK);
         for (int i = 0; i < n; i++) {
@@ -115,7 +120,8 @@ static void test_cholesky(void **state) {
     (void)state;
     enum { N = 23 };
     struct random r = {2};
-    double *x = gauss(&r, 3 * N * N), *a = second_of(x, 3 * N, N), *l = malloc(N * N * sizeof *l), *b = malloc(N * N * sizeof *b);
+    double *x = gauss(&r, 3 * N * N), *a = second_of(x, 3 * N, N), *l = malloc(N * N * sizeof *l),
+           *b = malloc(N * N * sizeof *b);
     memcpy(l, a, N * N * sizeof *l);
     assert_int_equal(lk_cholesky(l, N, NULL), LK_OK);
     for (int i = 0; i < N; i++)
@@ -126,7 +132,8 @@ static void test_cholesky(void **state) {
             if (j > i) assert_true(l[i * N + j] == 0);
         }
     /* Each product against three loops; the inverse must undo one. */
-    void (*const product[])(double *, const double *, int) = {lk_from_left_transposed, lk_from_right, lk_from_right_transposed};
+    void (*const product[])(double *, const double *, int) = {
+        lk_from_left_transposed, lk_from_right, lk_from_right_transposed};
     for (int p = 0; p < 3; p++) {
         memcpy(b, x, N * N * sizeof *b);
         product[p](b, l, N);
@@ -134,7 +141,8 @@ static void test_cholesky(void **state) {
             for (int j = 0; j < N; j++) {
                 double sum = 0;
                 for (int k = 0; k < N; k++)
-                    sum += p == 0 ? l[k * N + i] * x[k * N + j] : x[i * N + k] * (p == 1 ? l[k * N + j] : l[j * N + k]);
+                    sum += p == 0 ? l[k * N + i] * x[k * N + j]
+                                  : x[i * N + k] * (p == 1 ? l[k * N + j] : l[j * N + k]);
                 assert_near(b[i * N + j], sum, 1e-12, 100);
             }
     }
@@ -152,18 +160,21 @@ static void test_cholesky(void **state) {
     free(b);
 }
 
-/* ---- bases ------------------------------------------------------------------------------------------- */
+/* ---- bases ---- */
 
 /* Palu's way, literally: S S^T = X^T X, W S = U Sigma V^T, W' = U_r Sigma_r V_r^T S^-1. Fills sigma [min(n_out, n_in)]
  * and w_r. x: [rows][n_in], w: [n_out][n_in]; ridge: added to X^T X. */
-static void palu(const double *x, int rows, const double *w, int n_out, int n_in, double ridge, int rank, double *sigma, double *w_r) {
+static void palu(const double *x, int rows, const double *w, int n_out, int n_in, double ridge,
+                 int rank, double *sigma, double *w_r) {
     int n = n_out < n_in ? n_out : n_in;
-    double *s = second_of(x, rows, n_in), *ws = malloc((size_t)n_out * n_in * sizeof *ws), *u = malloc((size_t)n_out * n * sizeof *u),
+    double *s = second_of(x, rows, n_in), *ws = malloc((size_t)n_out * n_in * sizeof *ws),
+           *u = malloc((size_t)n_out * n * sizeof *u),
            *vt = calloc((size_t)n_in * n_in, sizeof *vt);
     for (int i = 0; i < n_in; i++) s[i * n_in + i] += ridge;
     assert_int_equal(lk_cholesky(s, n_in, NULL), LK_OK);
     lk_multiply(ws, w, s, n_out, n_in, n_in);
-    assert_int_equal(LAPACKE_dgesdd(LAPACK_ROW_MAJOR, 'S', n_out, n_in, ws, n_in, sigma, u, n, vt, n_in), 0);
+    assert_int_equal(
+        LAPACKE_dgesdd(LAPACK_ROW_MAJOR, 'S', n_out, n_in, ws, n_in, sigma, u, n, vt, n_in), 0);
     lk_from_right_inverse(vt, s, n_in); /* rows below n are zero */
     for (int i = 0; i < n_out; i++)
         for (int j = 0; j < n_in; j++) {
@@ -178,12 +189,14 @@ static void palu(const double *x, int rows, const double *w, int n_out, int n_in
 }
 
 /* sum |y - y'|^2 for y = W x, y' = W' x. */
-static double output_error(const double *x, int rows, const double *w, const double *w_r, int n_out, int n_in) {
+static double output_error(const double *x, int rows, const double *w, const double *w_r, int n_out,
+                           int n_in) {
     double sum = 0;
     for (int i = 0; i < rows; i++)
         for (int o = 0; o < n_out; o++) {
             double e = 0;
-            for (int c = 0; c < n_in; c++) e += (w[o * n_in + c] - w_r[o * n_in + c]) * x[i * n_in + c];
+            for (int c = 0; c < n_in; c++)
+                e += (w[o * n_in + c] - w_r[o * n_in + c]) * x[i * n_in + c];
             sum += e * e;
         }
     return sum;
@@ -197,12 +210,17 @@ static double tail(const double *sigma, int from, int n) {
 
 static void test_whitened(void **state) {
     (void)state;
-    const struct { int rows, n_out, n_in; } cases[] = {{300, 24, 40}, {500, 48, 48}, {200, 64, 32}, {64, 8, 17}};
+    const struct {
+        int rows, n_out, n_in;
+    } cases[] = {{300, 24, 40}, {500, 48, 48}, {200, 64, 32}, {64, 8, 17}};
     struct random r = {3};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        int rows = cases[k].rows, n_out = cases[k].n_out, n_in = cases[k].n_in, n = n_out < n_in ? n_out : n_in;
-        double *x = uneven_rows(&r, rows, n_in), *w = gauss(&r, (size_t)n_out * n_in), *w_r = malloc((size_t)n_out * n_in * sizeof *w_r),
-               *y = malloc((size_t)rows * n_out * sizeof *y), *projected = malloc((size_t)n_out * n_in * sizeof *projected), sigma[64];
+        int rows = cases[k].rows, n_out = cases[k].n_out, n_in = cases[k].n_in,
+            n = n_out < n_in ? n_out : n_in;
+        double *x = uneven_rows(&r, rows, n_in), *w = gauss(&r, (size_t)n_out * n_in),
+               *w_r = malloc((size_t)n_out * n_in * sizeof *w_r),
+               *y = malloc((size_t)rows * n_out * sizeof *y),
+               *projected = malloc((size_t)n_out * n_in * sizeof *projected), sigma[64];
         lk_multiply_transposed(y, x, w, rows, n_out, n_in);
         double *second = second_of(y, rows, n_out), *p = malloc((size_t)n_out * n_out * sizeof *p);
         struct lk_fit fit;
@@ -214,15 +232,18 @@ static void test_whitened(void **state) {
             assert_near(output_error(x, rows, w, w_r, n_out, n_in), expected, 1e-9, whole);
             assert_near(lost_by_gain(&fit, second, rank), expected, 1e-9, whole);
             assert_near(lost_by_rows(&fit, y, rows, rank, NULL), expected, 1e-9, whole);
-            if (expected > 1e-6 * whole) assert_near(lost_by_gain(&fit, second, rank), expected, 1e-3, expected);
+            if (expected > 1e-6 * whole)
+                assert_near(lost_by_gain(&fit, second, rank), expected, 1e-3, expected);
             /* up^T down W is Palu's W'. */
             for (int i = 0; i < n_out * n_out; i++) {
                 p[i] = 0;
-                for (int j = 0; j < rank; j++) p[i] += fit.up[j * n_out + i / n_out] * fit.down[j * n_out + i % n_out];
+                for (int j = 0; j < rank; j++)
+                    p[i] += fit.up[j * n_out + i / n_out] * fit.down[j * n_out + i % n_out];
             }
             lk_multiply(projected, p, w, n_out, n_in, n_out);
             if (sigma[rank - 1] - sigma[rank] > 1e-3 * sigma[0])
-                for (int i = 0; i < n_out * n_in; i++) assert_near(projected[i], w_r[i], 1e-6, sqrt(n_in));
+                for (int i = 0; i < n_out * n_in; i++)
+                    assert_near(projected[i], w_r[i], 1e-6, sqrt(n_in));
         }
         lk_fit_free(&fit);
         free(x);
@@ -243,7 +264,8 @@ static void test_bound(void **state) {
     struct random r = {4};
     double *w_r = malloc(N * M * sizeof *w_r), *y = malloc(B * N * sizeof *y), sigma[N], values[M];
     for (int trial = 0; trial < 3; trial++) {
-        double *x = gauss(&r, B * M), *w = gauss(&r, N * M), *xx = second_of(x, B, M), *ww = calloc(N * N, sizeof *ww);
+        double *x = gauss(&r, B * M), *w = gauss(&r, N * M), *xx = second_of(x, B, M),
+               *ww = calloc(N * N, sizeof *ww);
         lk_multiply_transposed(ww, w, w, N, N, M);
         assert_int_equal(lk_eigen(xx, M, values, &ledger, NULL), LK_OK);
         double lambda = 1e-3 - values[M - 1], largest = values[0];
@@ -256,7 +278,8 @@ static void test_bound(void **state) {
         assert_int_equal(lk_fit_eigen(&fit, second, NULL, NULL), LK_OK);
         for (int s = 1; s < N; s += 13) {
             palu(x, B, w, N, M, lambda, N - s, sigma, w_r);
-            double error = output_error(x, B, w, w_r, N, M), bound = s * (largest + lambda) * norm * norm;
+            double error = output_error(x, B, w, w_r, N, M),
+                   bound = s * (largest + lambda) * norm * norm;
             assert_true(error <= bound);
             assert_near(error, tail(sigma, N - s, N), 1e-3, trace(second, N));
             /* From the rows themselves, which lambda does not disturb: the best there is. */
@@ -282,7 +305,8 @@ static void test_metric(void **state) {
     (void)state;
     enum { N = 24, ROWS = 400 };
     struct random r = {5};
-    double *x = uneven_rows(&r, ROWS, N), *q = uneven_rows(&r, 100, N), *second = second_of(x, ROWS, N), *metric = second_of(q, 100, N);
+    double *x = uneven_rows(&r, ROWS, N), *q = uneven_rows(&r, 100, N),
+           *second = second_of(x, ROWS, N), *metric = second_of(q, 100, N);
     struct lk_fit own, plain;
     assert_int_equal(lk_fit_new(&own, N, &ledger, NULL), LK_OK);
     assert_int_equal(lk_fit_new(&plain, N, &ledger, NULL), LK_OK);
@@ -290,10 +314,13 @@ static void test_metric(void **state) {
     assert_int_equal(lk_fit_eigen(&plain, second, NULL, NULL), LK_OK);
     double whole = trace(second, N), whole_metric = lost_by_rows(&own, x, ROWS, 0, metric);
     for (int rank = 1; rank <= N; rank++) {
-        double in_metric = lost_by_rows(&own, x, ROWS, rank, metric), other = lost_by_rows(&plain, x, ROWS, rank, metric);
+        double in_metric = lost_by_rows(&own, x, ROWS, rank, metric),
+               other = lost_by_rows(&plain, x, ROWS, rank, metric);
         assert_true(in_metric <= other + 1e-5 * whole_metric);
-        assert_near(lost_by_gain(&own, second, rank), lost_by_rows(&own, x, ROWS, rank, NULL), 1e-6, whole);
-        assert_true(lost_by_rows(&plain, x, ROWS, rank, NULL) <= lost_by_rows(&own, x, ROWS, rank, NULL) + 1e-9 * whole);
+        assert_near(lost_by_gain(&own, second, rank), lost_by_rows(&own, x, ROWS, rank, NULL), 1e-6,
+                    whole);
+        assert_true(lost_by_rows(&plain, x, ROWS, rank, NULL) <=
+                    lost_by_rows(&own, x, ROWS, rank, NULL) + 1e-9 * whole);
         if (rank == 8) assert_true(in_metric < 0.8 * other);
     }
     assert_near(lost_by_rows(&own, x, ROWS, N, NULL), 0, 1e-6, whole);
@@ -361,7 +388,7 @@ static void test_mean_pool(void **state) {
     free(second);
 }
 
-/* ---- moments ----------------------------------------------------------------------------------------- */
+/* ---- moments ---- */
 
 static void test_moments(void **state) {
     (void)state;
@@ -404,7 +431,7 @@ static void test_moments(void **state) {
     free(x);
 }
 
-/* ---- ranks ------------------------------------------------------------------------------------------- */
+/* ---- ranks ---- */
 
 static void test_rank_round(void **state) {
     (void)state;
@@ -434,22 +461,27 @@ static void test_rank_by_error(void **state) {
         struct lk_rank_item item[ITEMS], other[ITEMS];
         for (int i = 0; i < ITEMS; i++) {
             float saving = 0.3f;
-            for (int j = 0; j < WIDTH; j++) error[i][j] = (j ? error[i][j - 1] : 1) - (saving *= 0.4f + 0.5f * random_uniform(&r));
+            for (int j = 0; j < WIDTH; j++)
+                error[i][j] =
+                    (j ? error[i][j - 1] : 1) - (saving *= 0.4f + 0.5f * random_uniform(&r));
             item[i] = other[i] = (struct lk_rank_item){.width = WIDTH, .error = error[i]};
         }
         lk_rank_uniform(other, ITEMS, 0.5, QUANTUM);
         lk_rank_by_error(item, ITEMS, 0.5, QUANTUM);
         int sum = 0;
         for (int i = 0; i < ITEMS; i++) {
-            assert_true(item[i].rank >= QUANTUM && item[i].rank <= WIDTH && item[i].rank % QUANTUM == 0);
+            assert_true(item[i].rank >= QUANTUM && item[i].rank <= WIDTH &&
+                        item[i].rank % QUANTUM == 0);
             sum += item[i].rank;
         }
         assert_int_equal(sum, ITEMS * WIDTH / 2);
         assert_true(sum_of_errors(item, ITEMS) <= sum_of_errors(other, ITEMS) + 1e-6);
         for (int code = 0; code < 256; code++) {
             int total = 0;
-            for (int i = 0; i < ITEMS; i++) total += other[i].rank = QUANTUM * (1 + (code >> 2 * i) % 4);
-            if (total == sum) assert_true(sum_of_errors(item, ITEMS) <= sum_of_errors(other, ITEMS) + 1e-6);
+            for (int i = 0; i < ITEMS; i++)
+                total += other[i].rank = QUANTUM * (1 + (code >> 2 * i) % 4);
+            if (total == sum)
+                assert_true(sum_of_errors(item, ITEMS) <= sum_of_errors(other, ITEMS) + 1e-6);
         }
     }
 }
@@ -457,7 +489,8 @@ static void test_rank_by_error(void **state) {
 /* In proportion; what does not fit goes to the others; the sum of ranks is that of uniform ones. */
 static void test_rank_by_score(void **state) {
     (void)state;
-    struct lk_rank_item item[3] = {{.width = 64, .score = 1}, {.width = 64, .score = 2}, {.width = 64, .score = 3}};
+    struct lk_rank_item item[3] = {
+        {.width = 64, .score = 1}, {.width = 64, .score = 2}, {.width = 64, .score = 3}};
     lk_rank_by_score(item, 3, 0.5, 8);
     assert_int_equal(item[0].rank, 16);
     assert_int_equal(item[1].rank, 32);
@@ -472,13 +505,15 @@ static void test_rank_by_score(void **state) {
         struct lk_rank_item many[20];
         int sum = 0, expected = 0;
         double share = 0.1 + 0.9 * random_uniform(&r);
-        for (int i = 0; i < 20; i++) many[i] = (struct lk_rank_item){.width = 48, .score = exp(2 * random_gauss(&r))};
+        for (int i = 0; i < 20; i++)
+            many[i] = (struct lk_rank_item){.width = 48, .score = exp(2 * random_gauss(&r))};
         lk_rank_by_score(many, 20, share, 8);
         for (int i = 0; i < 20; i++) {
             sum += many[i].rank;
             expected += lk_rank_round(48, share, 8);
             assert_true(many[i].rank >= 8 && many[i].rank <= 48 && many[i].rank % 8 == 0);
-            for (int j = 0; j < i; j++) assert_true(many[i].score < many[j].score || many[i].rank >= many[j].rank - 8);
+            for (int j = 0; j < i; j++)
+                assert_true(many[i].score < many[j].score || many[i].rank >= many[j].rank - 8);
         }
         assert_int_equal(sum, expected);
     }
@@ -495,27 +530,36 @@ static void test_rank_as_code(void **state) {
     } cases[] = {
         {0.5, 100, 1, {1, 2, 3}, {25, 50, 75}},
         {0.5, 100, 8, {1, 2, 3}, {24, 48, 72}},
-        {0.55, 10, 1, {1, 1, 1}, {6, 6, 6}},  /* 16.5 asked, 18 given */
+        {0.55, 10, 1, {1, 1, 1}, {6, 6, 6}}, /* 16.5 asked, 18 given */
         {0.55, 10, 1, {10, 1, 1}, {10, 4, 4}},
-        {0.5, 10, 1, {5, 5.2, 4.8}, {6, 5, 4}}, /* the one left over goes to the smallest remainder */
+        {0.5,
+         10,
+         1,
+         {5, 5.2, 4.8},
+         {6, 5, 4}}, /* the one left over goes to the smallest remainder */
         {0.5, 64, 32, {1, 1, 1}, {32, 32, 32}},
         {0.75, 64, 32, {1, 1, 1}, {64, 64, 64}}, /* 48 is one and a half: to the even two */
         {0.25, 64, 32, {1, 1, 1}, {32, 32, 32}}, /* 16 is a half: to none, and at least one */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lk_rank_item item[3];
-        for (int k = 0; k < 3; k++) item[k] = (struct lk_rank_item){.width = cases[i].width, .score = cases[i].score[k]};
+        for (int k = 0; k < 3; k++)
+            item[k] = (struct lk_rank_item){.width = cases[i].width, .score = cases[i].score[k]};
         lk_rank_by_score_as_code(item, 3, cases[i].share, cases[i].quantum);
         for (int k = 0; k < 3; k++)
-            if (item[k].rank != cases[i].rank[k]) fail_msg("case %zu: item %d has %d, expected %d", i, k, item[k].rank, cases[i].rank[k]);
+            if (item[k].rank != cases[i].rank[k])
+                fail_msg("case %zu: item %d has %d, expected %d", i, k, item[k].rank,
+                         cases[i].rank[k]);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_eigen),   cmocka_unit_test(test_cholesky),  cmocka_unit_test(test_whitened), cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_metric),  cmocka_unit_test(test_balance),   cmocka_unit_test(test_mean_pool), cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_rank_round), cmocka_unit_test(test_rank_by_error),
+        cmocka_unit_test(test_eigen),         cmocka_unit_test(test_cholesky),
+        cmocka_unit_test(test_whitened),      cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_metric),        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_mean_pool),     cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_rank_round),    cmocka_unit_test(test_rank_by_error),
         cmocka_unit_test(test_rank_by_score), cmocka_unit_test(test_rank_as_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

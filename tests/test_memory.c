@@ -1,7 +1,6 @@
 /* What the ledger says is what the process holds: resident memory of caches of 32,768 tokens. */
-#include "support.h"
-
 #include "cache/cache.h"
+#include "support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +9,17 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
-enum { N_TOK = 32768, PORTION = 128, N_LAYER = 12, N_HEAD_KV = 3, D_HEAD = 64, N_CHANNEL = N_HEAD_KV * D_HEAD };
+enum {
+    N_TOK = 32768,
+    PORTION = 128,
+    N_LAYER = 12,
+    N_HEAD_KV = 3,
+    D_HEAD = 64,
+    N_CHANNEL = N_HEAD_KV * D_HEAD
+};
 
 static double resident(void) {
     long whole = 0, pages = 0;
@@ -33,11 +40,13 @@ static double fill(const char *text, double *grown) {
     static float x[PORTION * N_CHANNEL];
     for (int i = 0; i < PORTION * N_CHANNEL; i++) x[i] = random_gauss(&r);
     double before = resident();
-    bool ok = lk_recipe_parse(&recipe, text, NULL) == LK_OK && lk_cache_new(&cache, recipe, &shape, &ledger, NULL) == LK_OK;
+    bool ok = lk_recipe_parse(&recipe, text, NULL) == LK_OK &&
+              lk_cache_new(&cache, recipe, &shape, &ledger, NULL) == LK_OK;
     for (int at = 0; ok && at < N_TOK; at += PORTION) {
         ok = lk_cache_prepare(cache, 0, N_LAYER, PORTION, PORTION, NULL) == LK_OK;
         for (int i = 0; ok && i < 2 * N_LAYER; i++)
-            ok = lk_cache_append(cache, i / 2, i % 2, x, PORTION, NULL) == LK_OK && lk_cache_settle(cache, i / 2, i % 2, NULL) == LK_OK;
+            ok = lk_cache_append(cache, i / 2, i % 2, x, PORTION, NULL) == LK_OK &&
+                 lk_cache_age(cache, i / 2, i % 2, NULL) == LK_OK;
     }
     *grown = resident() - before;
     return ok ? (double)lk_ledger_bytes(&ledger, LK_FOR_CACHE) : 0;
@@ -66,9 +75,11 @@ static void test_resident_memory_follows_the_ledger(void **state) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip(); /* red zones and shadow memory are not the cache's */
 #endif
-    double best3, f16, best3_ledger = fill_apart("best-3", &best3), f16_ledger = fill_apart("f16", &f16);
-    print_message("best-3: ledger %.1f MiB, resident %.1f; f16: ledger %.1f MiB, resident %.1f\n", best3_ledger / (1 << 20),
-                  best3 / (1 << 20), f16_ledger / (1 << 20), f16 / (1 << 20));
+    double best3, f16, best3_ledger = fill_apart("best-3", &best3),
+                       f16_ledger = fill_apart("f16", &f16);
+    print_message("best-3: ledger %.1f MiB, resident %.1f; f16: ledger %.1f MiB, resident %.1f\n",
+                  best3_ledger / (1 << 20), best3 / (1 << 20), f16_ledger / (1 << 20),
+                  f16 / (1 << 20));
     double saved = (f16 - best3) / (f16_ledger - best3_ledger);
     assert_true(saved > 0.95 && saved < 1.05);
 }

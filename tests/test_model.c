@@ -1,8 +1,7 @@
 /* Every family's graph against libllama's forward pass on the same file. */
-#include "model/model.h"
+#include "base/log.h"
+#include "model/net.h"
 #include "model/split.h"
-
-#include "base/quiet.h"
 #include "tiny_gguf.h"
 
 #include "ggml-alloc.h"
@@ -22,7 +21,7 @@
 
 enum { N_TOK = 48 };
 
-/* ---- a plain forward pass over the family's pieces -------------------------------------------- */
+/* ---- a plain forward pass over the family's pieces ---- */
 
 /* Causal masks [n][n] as soft_max_ext wants them: 0 where a query may look, or minus the distance for ALiBi. */
 static void fill_mask(float *mask, int n, int window, bool alibi) {
@@ -34,10 +33,13 @@ static void fill_mask(float *mask, int n, int window, bool alibi) {
     }
 }
 
-static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context *ctx, const struct lk_pre *p, struct ggml_tensor *mask) {
-    struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3), *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
+static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context *ctx,
+                                  const struct lk_pre *p, struct ggml_tensor *mask) {
+    struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3),
+                       *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
     struct ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, p->v, 1, 2, 0, 3));
-    struct ggml_tensor *s = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, net->hp.attn_scale, net->hp.alibi_max_bias);
+    struct ggml_tensor *s = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask,
+                                              net->hp.attn_scale, net->hp.alibi_max_bias);
     struct ggml_tensor *out = ggml_permute(ctx, ggml_mul_mat(ctx, v, s), 0, 2, 1, 3);
     return ggml_cont_2d(ctx, out, (int64_t)net->hp.n_head * net->hp.d_head, p->q->ne[2]);
 }
@@ -57,9 +59,12 @@ static void check_pre(const struct lk_net *net, const struct lk_pre *p, int n) {
 static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
     size_t n_nodes = (size_t)net->hp.n_layer * (LK_LAYER_NODES + 16) + 64;
     size_t mem = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
-    struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = mem, .no_alloc = true});
-    struct ggml_tensor *t = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n), *pos = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
-    struct ggml_tensor *full = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n), *near = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n);
+    struct ggml_context *ctx =
+        ggml_init((struct ggml_init_params){.mem_size = mem, .no_alloc = true});
+    struct ggml_tensor *t = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n),
+                       *pos = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
+    struct ggml_tensor *full = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n),
+                       *near = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n);
     struct ggml_tensor *inputs[] = {t, pos, full, near};
     for (int i = 0; i < 4; i++) ggml_set_input(inputs[i]);
     struct ggml_cgraph *graph = ggml_new_graph_custom(ctx, n_nodes, false);
@@ -67,7 +72,8 @@ static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
     for (int i = 0; i < net->hp.n_layer; i++) {
         struct lk_pre p = net->family->pre(net, ctx, i, x, pos);
         check_pre(net, &p, n);
-        x = net->family->post(net, ctx, i, &p, attend(net, ctx, &p, net->hp.is_swa[i] ? near : full));
+        x = net->family->post(net, ctx, i, &p,
+                              attend(net, ctx, &p, net->hp.is_swa[i] ? near : full));
     }
     x = net->family->head(net, ctx, x);
     ggml_set_output(x);
@@ -91,7 +97,7 @@ static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
     return logits;
 }
 
-/* ---- libllama's ----------------------------------------------------------------------------------- */
+/* ---- libllama's ---- */
 
 static float *llama_forward(const char *path, bool repack, const int32_t *tok, int n, int n_vocab) {
     struct llama_model_params mp = llama_model_default_params();
@@ -118,14 +124,16 @@ static float *llama_forward(const char *path, bool repack, const int32_t *tok, i
     batch.n_tokens = n;
     assert_int_equal(llama_decode(ctx, batch), 0);
     float *logits = malloc((size_t)n * (size_t)n_vocab * sizeof *logits);
-    for (int i = 0; i < n; i++) memcpy(logits + (size_t)i * (size_t)n_vocab, llama_get_logits_ith(ctx, i), (size_t)n_vocab * sizeof *logits);
+    for (int i = 0; i < n; i++)
+        memcpy(logits + (size_t)i * (size_t)n_vocab, llama_get_logits_ith(ctx, i),
+               (size_t)n_vocab * sizeof *logits);
     llama_batch_free(batch);
     llama_free(ctx);
     llama_model_free(model);
     return logits;
 }
 
-/* ---- comparison -------------------------------------------------------------------------------------- */
+/* ---- comparison ---- */
 
 /* sum (a - b)^2 / sum (b - mean b)^2 */
 static double nmse(const float *a, const float *b, size_t n) {
@@ -144,7 +152,8 @@ static void temp_path(char out[256], const char *name) {
     snprintf(out, 256, "%s/lowkey-%s-%d.gguf", dir ? dir : "/tmp", name, (int)getpid());
 }
 
-static struct lk_net *open_ok(const char *path, const struct lk_net_opts *opts, struct lk_ledger *ledger) {
+static struct lk_net *open_ok(const char *path, const struct lk_net_opts *opts,
+                              struct lk_ledger *ledger) {
     struct lk_net *net = NULL;
     lk_err err = {0};
     lk_status status = lk_net_open(&net, path, opts, ledger, &err);
@@ -157,15 +166,19 @@ static void assert_ledger_empty(const struct lk_ledger *ledger) {
 }
 
 /* Compare our pass over `path` with libllama's over `oracle`. Returns the NMSE. */
-static double compare(const char *path, const struct lk_net_opts *opts, const char *oracle, int n, const char *label) {
+static double compare(const char *path, const struct lk_net_opts *opts, const char *oracle, int n,
+                      const char *label) {
     struct lk_ledger ledger = {0};
     struct lk_net *net = open_ok(path, opts, &ledger);
     int32_t tok[256];
     uint32_t state = 12345;
-    for (int i = 0; i < n; i++) tok[i] = (int32_t)((state = state * 1664525 + 1013904223) >> 8) % net->hp.n_vocab;
-    float *ours = forward(net, tok, n), *theirs = llama_forward(oracle, !opts || !opts->no_repack, tok, n, net->hp.n_vocab);
+    for (int i = 0; i < n; i++)
+        tok[i] = (int32_t)((state = state * 1664525 + 1013904223) >> 8) % net->hp.n_vocab;
+    float *ours = forward(net, tok, n),
+          *theirs = llama_forward(oracle, !opts || !opts->no_repack, tok, n, net->hp.n_vocab);
     double error = nmse(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
-    print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error, (unsigned long long)net->weight_bytes);
+    print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error,
+                  (unsigned long long)net->weight_bytes);
     assert_int_equal(net->weight_bytes, lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS));
     free(ours);
     free(theirs);
@@ -189,8 +202,10 @@ static bool write_f32_copy(const char *from, const char *to) {
     for (int64_t i = 0; i < gguf_get_n_tensors(src); i++) {
         struct ggml_tensor *t = ggml_get_tensor(in, gguf_get_tensor_name(src, i));
         struct ggml_tensor *f = ggml_new_tensor(out, GGML_TYPE_F32, ggml_n_dims(t), t->ne);
-        if (t->type == GGML_TYPE_F32) memcpy(f->data, t->data, ggml_nbytes(t));
-        else ggml_get_type_traits(t->type)->to_float(t->data, f->data, ggml_nelements(t));
+        if (t->type == GGML_TYPE_F32)
+            memcpy(f->data, t->data, ggml_nbytes(t));
+        else
+            ggml_get_type_traits(t->type)->to_float(t->data, f->data, ggml_nelements(t));
         ggml_set_name(f, t->name);
         gguf_add_tensor(dst, f);
     }
@@ -212,8 +227,10 @@ static void check_quantised(const char *path, const char *name, int n, double re
     assert_true(compare(path, &as_is, path, n, label) <= 1e-5);
     snprintf(label, sizeof label, "%s, f32", name);
     temp_path(oracle, "oracle");
-    if (write_f32_copy(path, oracle)) assert_true(compare(path, &f32, oracle, n, label) <= 1e-5);
-    else fail_msg("cannot write %s", oracle);
+    if (write_f32_copy(path, oracle))
+        assert_true(compare(path, &f32, oracle, n, label) <= 1e-5);
+    else
+        fail_msg("cannot write %s", oracle);
     unlink(oracle);
 }
 
@@ -230,7 +247,9 @@ static void two_parts_are_as_exact(void **state) {
         spec.type = GGML_TYPE_Q4_1;
         assert_true(tiny_gguf_write(path, &spec) && write_f32_copy(path, oracle));
         snprintf(label, sizeof label, "%s, Q4_1 and f32", s->name);
-        double whole = compare(path, &(struct lk_net_opts){.no_repack = true}, oracle, N_TOK, label), parts = compare(path, NULL, oracle, N_TOK, "  in two parts");
+        double whole =
+                   compare(path, &(struct lk_net_opts){.no_repack = true}, oracle, N_TOK, label),
+               parts = compare(path, NULL, oracle, N_TOK, "  in two parts");
         unlink(path), unlink(oracle);
         assert_true(parts <= 1.5 * whole);
     }
@@ -243,7 +262,8 @@ static void parts_have_the_weights_of_the_whole(void **state) {
     uint8_t rows[N_OUT * N_IN], q4_0[N_OUT * N_IN];
     uint16_t offset[2 * LK_OFFSET_TILE * 3];
     assert_true(lk_offset_count(N_IN, N_OUT) == sizeof offset / sizeof *offset);
-    for (int i = 0; i < N_OUT * N_IN; i++) w[i] = sinf((float)(i * i)) * expf((float)(i % 7) - 3) + (float)(i % 5);
+    for (int i = 0; i < N_OUT * N_IN; i++)
+        w[i] = sinf((float)(i * i)) * expf((float)(i % 7) - 3) + (float)(i % 5);
     ggml_quantize_chunk(GGML_TYPE_Q4_1, w, rows, 0, N_OUT, N_IN, NULL);
     lk_split_rows(rows, N_IN, N_OUT, q4_0, offset);
     ggml_get_type_traits(GGML_TYPE_Q4_1)->to_float(rows, whole[0], N_OUT * N_IN);
@@ -261,18 +281,22 @@ static void families_agree_with_libllama(void **state) {
         char path[256];
         temp_path(path, s->name);
         assert_true(tiny_gguf_write(path, s));
-        if (s->type == GGML_TYPE_F32) assert_true(compare(path, NULL, path, N_TOK, s->name) <= 1e-9);
-        else check_quantised(path, s->name, N_TOK, 1e-3);
+        if (s->type == GGML_TYPE_F32)
+            assert_true(compare(path, NULL, path, N_TOK, s->name) <= 1e-9);
+        else
+            check_quantised(path, s->name, N_TOK, 1e-3);
         unlink(path);
     }
 }
 
-/* ---- real models, where they are --------------------------------------------------------------------- */
+/* ---- real models, where they are ---- */
 
 static bool model_path(char out[512], const char *file) {
     const char *dir = getenv("LOWKEY_MODELS"), *home = getenv("HOME");
-    if (dir) snprintf(out, 512, "%s/%s", dir, file);
-    else snprintf(out, 512, "%s/.cache/lowkey/models/%s", home ? home : "", file);
+    if (dir)
+        snprintf(out, 512, "%s/%s", dir, file);
+    else
+        snprintf(out, 512, "%s/.cache/lowkey/models/%s", home ? home : "", file);
     return access(out, R_OK) == 0;
 }
 
@@ -283,7 +307,8 @@ static void check_real(const char *file, const char *name, bool big) {
     if (!big || getenv("LOWKEY_SLOW_TESTS")) {
         check_quantised(path, name, N_TOK, 5e-2);
     } else {
-        assert_true(compare(path, &(struct lk_net_opts){.no_repack = true}, path, N_TOK, name) <= 1e-5);
+        assert_true(compare(path, &(struct lk_net_opts){.no_repack = true}, path, N_TOK, name) <=
+                    1e-5);
     }
 }
 
@@ -303,7 +328,7 @@ static void gemma3_agrees(void **state) {
 }
 
 int main(void) {
-    lk_quiet();
+    lk_silence_logs();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_agree_with_libllama),
         cmocka_unit_test(parts_have_the_weights_of_the_whole),

@@ -1,8 +1,7 @@
 /* Which rows stay, at every step and over random scores, against a plain account of each policy; and that
  * what lies in a slot is the row it is said to be. */
-#include "support.h"
-
 #include "cache/calibrate.h"
+#include "support.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,21 +9,23 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 enum { N_HEAD = 3, D_HEAD = 64, N_CHANNEL = N_HEAD * D_HEAD, MOST = 1200 };
 
 struct setup {
     const char *recipe;
-    int         sinks, keep, percent, window, batch, wait;
-    double      limit; /* nmse of rows */
+    int sinks, keep, percent, window, batch, wait;
+    double limit; /* nmse of rows */
 };
 
 static const struct setup setups[] = {
     {"sink 4: f16; keep 40 by h2o; window 30: f16", 4, 40, 0, 30, 1, 0, 1e-6},
     {"keep 40 by h2o(mean): f16; window 1: f16", 0, 40, 0, 1, 1, 0, 1e-6},
     {"keep 33 by tova", 0, 33, 0, 0, 1, 0, 1e-6},
-    {"sink 2: f16; keep 50 by tova(apart): k=int8 v=rot4; window 20: f16", 2, 50, 0, 20, 1, 0, 0.02},
+    {"sink 2: f16; keep 50 by tova(apart): k=int8 v=rot4; window 20: f16", 2, 50, 0, 20, 1, 0,
+     0.02},
     {"keep 64 by random: f16; window 16: f16", 0, 64, 0, 16, 1, 0, 1e-6},
     {"sink 1: f16; keep 25 by newest; window 16: f16", 1, 25, 0, 16, 1, 0, 1e-6},
     {"sink 4: f16; keep 96 by h2o: rot4; window 30: f16", 4, 96, 0, 30, 32, 256, 0.03},
@@ -33,20 +34,21 @@ static const struct setup setups[] = {
     {"keep 20% by tova: rot3(nosigma)", 0, 0, 20, 0, 32, 0, 0.08},
 };
 
-/* ---- the plain account: lists of tokens, and the rules as the papers say them -------------------- */
+/* ---- the plain account: lists of tokens, and the rules as the papers say them ---- */
 
 struct plain {
     const struct setup *setup;
-    struct lk_policy    policy;
-    int   n_tok, n_kept[N_HEAD], kept[N_HEAD][MOST], newer; /* newer tokens: [newer, n_tok) */
-    float score[N_HEAD][MOST]; /* by position */
+    struct lk_policy policy;
+    int n_tok, n_kept[N_HEAD], kept[N_HEAD][MOST], newer; /* newer tokens: [newer, n_tok) */
+    float score[N_HEAD][MOST];                            /* by position */
 };
 
 static float worth(const struct plain *p, int head, int pos) {
     float sum = 0;
     switch (p->policy.keep) {
-    case LK_KEEP_H2O: return p->policy.mean ? p->score[head][pos] / (float)(p->n_tok - pos) : p->score[head][pos];
-    case LK_KEEP_TOVA:
+    case LK_POLICY_H2O:
+        return p->policy.mean ? p->score[head][pos] / (float)(p->n_tok - pos) : p->score[head][pos];
+    case LK_POLICY_TOVA:
         if (p->policy.apart) return p->score[head][pos];
         for (int h = 0; h < N_HEAD; h++) sum += p->score[h][pos];
         return sum;
@@ -59,7 +61,7 @@ static int room(const struct plain *p) {
     return (most + p->setup->batch - 1) / p->setup->batch * p->setup->batch;
 }
 
-static void settle(struct plain *p) {
+static void age(struct plain *p) {
     while (p->n_tok - p->newer >= p->setup->window + p->setup->batch) {
         if (p->n_kept[0] == 0 && p->n_tok - p->newer < p->setup->wait) return;
         for (int i = 0; i < p->setup->batch; i++, p->newer++)
@@ -84,14 +86,14 @@ static bool holds(const struct plain *p, int head, int pos) {
     return false;
 }
 
-/* ---- the cache ------------------------------------------------------------------------------------ */
+/* ---- the cache ---- */
 
 struct subject {
     struct lk_ledger ledger, common;
-    lk_recipe       *recipe;
+    lk_recipe *recipe;
     struct lk_cache *cache;
-    float           *x[2]; /* [MOST][N_CHANNEL] every row that came */
-    int              n_left; /* rows of a head that were told to leave */
+    float *x[2]; /* [MOST][N_CHANNEL] every row that came */
+    int n_left;  /* rows of a head that were told to leave */
 };
 
 static void leave(void *user, int layer, int head, const float *k, const float *v) {
@@ -102,13 +104,15 @@ static void leave(void *user, int layer, int head, const float *k, const float *
 }
 
 static void open_subject(struct subject *s, const char *text, uint64_t seed) {
-    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD, .d_head = D_HEAD, .n_ctx = 1000};
+    struct lk_cache_shape shape = {
+        .n_layer = 1, .n_head_kv = N_HEAD, .d_head = D_HEAD, .n_ctx = 1000};
     struct random r = {seed};
     lk_err err = {0};
     *s = (struct subject){.ledger = {.common = &s->common}};
-    if (lk_recipe_parse(&s->recipe, text, &err) != LK_OK || lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, &err) != LK_OK)
+    if (lk_recipe_parse(&s->recipe, text, &err) != LK_OK ||
+        lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, &err) != LK_OK)
         fail_msg("%s: %s", text, err.msg);
-    s->cache->leave = (struct lk_leave){leave, s};
+    s->cache->leave = (struct lk_evict_hook){leave, s};
     for (int side = 0; side < 2; side++) {
         s->x[side] = malloc(MOST * N_CHANNEL * sizeof(float));
         for (int i = 0; i < MOST * N_CHANNEL; i++) s->x[side][i] = random_gauss(&r);
@@ -119,36 +123,40 @@ static void close_subject(struct subject *s) {
     free(s->x[0]), free(s->x[1]);
     lk_cache_free(s->cache);
     lk_recipe_free(s->recipe);
-    for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&s->ledger, p) + lk_ledger_bytes(&s->common, p), 0);
+    for (int p = 0; p < LK_N_PURPOSE; p++)
+        assert_int_equal(lk_ledger_bytes(&s->ledger, p) + lk_ledger_bytes(&s->common, p), 0);
 }
 
 /* Every row that the cache says it holds is one that the account holds, once, and decodes to what came. */
 static void compare(const struct subject *s, const struct plain *p, const char *text) {
     for (int side = 0; side < 2; side++) {
-        const struct lk_stream *stream = &s->cache->stream[0][side];
+        const struct lk_kv *kv = &s->cache->kv[0][side];
         for (int h = 0; h < N_HEAD; h++) {
             static bool seen[MOST];
             int n = 0;
             double error = 0, power = 0;
             memset(seen, 0, sizeof seen);
-            for (int level = 0; level < stream->n_level; level++)
-                for (int64_t at = 0; at < stream->fill[level].rows; at++, n++) {
-                    int64_t pos = lk_cache_position(stream, level, at, h);
+            for (int level = 0; level < kv->n_level; level++)
+                for (int64_t at = 0; at < kv->fill[level].rows; at++, n++) {
+                    int64_t pos = lk_cache_position(kv, level, at, h);
                     if (pos < 0 || pos >= p->n_tok || seen[pos] || !holds(p, h, (int)pos))
-                        fail_msg("%s, %d tokens, head %d: holds position %d", text, p->n_tok, h, (int)pos);
+                        fail_msg("%s, %d tokens, head %d: holds position %d", text, p->n_tok, h,
+                                 (int)pos);
                     seen[pos] = true;
                     if (p->n_tok % 50) continue; /* decoding is slow */
                     float x[D_HEAD], *came = s->x[side] + pos * N_CHANNEL + h * D_HEAD;
-                    lk_read_rows(stream, level, at, 1, h, s->cache->kern, x, D_HEAD);
+                    lk_read_rows(kv, level, at, 1, h, s->cache->kernels, x, D_HEAD);
                     for (int c = 0; c < D_HEAD; c++) {
                         error += (x[c] - came[c]) * (x[c] - came[c]);
                         power += came[c] * came[c];
                     }
                 }
             int sinks = p->n_tok < p->setup->sinks ? p->n_tok : p->setup->sinks;
-            assert_int_equal(n, sinks + p->n_kept[h] + (p->n_tok > sinks ? p->n_tok - p->newer : 0));
-            assert_int_equal(stream->first, p->n_tok - n);
-            if (power > 0 && !(error <= p->setup->limit * power)) fail_msg("%s: nmse %g", text, error / power);
+            assert_int_equal(n,
+                             sinks + p->n_kept[h] + (p->n_tok > sinks ? p->n_tok - p->newer : 0));
+            assert_int_equal(kv->first, p->n_tok - n);
+            if (power > 0 && !(error <= p->setup->limit * power))
+                fail_msg("%s: nmse %g", text, error / power);
         }
     }
 }
@@ -161,36 +169,40 @@ static void test_every_step(void **state) {
         static struct subject s;
         struct random r = {i};
         open_subject(&s, setup->recipe, i);
-        p = (struct plain){.setup = setup, .policy = s.cache->slots[0].policy, .newer = setup->sinks};
-        if (p.policy.keep == LK_KEEP_RANDOM) { /* tested by itself */
+        p = (struct plain){
+            .setup = setup, .policy = s.cache->evict[0].policy, .newer = setup->sinks};
+        if (p.policy.keep == LK_POLICY_RANDOM) { /* tested by itself */
             close_subject(&s);
             continue;
         }
-        struct lk_slots *slots = &s.cache->slots[0];
+        struct lk_evict *evict = &s.cache->evict[0];
         while (p.n_tok < MOST) {
             int n = random_int(&r, 1, p.n_tok % 7 ? 3 : 40);
             if (n > MOST - p.n_tok) n = MOST - p.n_tok;
             assert_int_equal(lk_cache_prepare(s.cache, 0, 1, n, n, NULL), LK_OK);
             uint64_t n_alloc = s.ledger.n_alloc;
             for (int side = 0; side < 2; side++)
-                assert_int_equal(lk_cache_append(s.cache, 0, side, s.x[side] + p.n_tok * N_CHANNEL, n, NULL), LK_OK);
+                assert_int_equal(
+                    lk_cache_append(s.cache, 0, side, s.x[side] + p.n_tok * N_CHANNEL, n, NULL),
+                    LK_OK);
             p.n_tok += n;
-            bool last = lk_policy_hears(&p.policy) == LK_HEARS_LAST;
-            for (int64_t j = 0; slots->hears && j < slots->n; j++)
+            bool last = lk_policy_needs(&p.policy) == LK_SCORES_LAST;
+            for (int64_t j = 0; evict->needs_scores && j < evict->n; j++)
                 for (int h = 0; h < N_HEAD; h++) {
-                    float w = random_uniform(&r), *mine = &p.score[h][slots->pos[j * N_HEAD + h]];
+                    float w = random_uniform(&r), *mine = &p.score[h][evict->pos[j * N_HEAD + h]];
                     if (random_int(&r, 0, 9) == 0) w = 0; /* so that some are equal */
                     *mine = last ? w : *mine + w;
-                    slots->score[j * N_HEAD + h] = *mine;
+                    evict->score[j * N_HEAD + h] = *mine;
                 }
-            assert_int_equal(lk_cache_settle(s.cache, 0, LK_K, NULL), LK_OK);
+            assert_int_equal(lk_cache_age(s.cache, 0, LK_K, NULL), LK_OK);
             if (s.ledger.n_alloc != n_alloc) fail_msg("%s: allocated", setup->recipe);
-            settle(&p);
+            age(&p);
             compare(&s, &p, setup->recipe);
             struct lk_cache_bytes b = lk_cache_count(s.cache);
-            assert_int_equal(b.code + b.scale + b.exact + b.padding, lk_ledger_bytes(&s.ledger, LK_FOR_CACHE));
+            assert_int_equal(b.code + b.scale + b.exact + b.padding,
+                             lk_ledger_bytes(&s.ledger, LK_FOR_CACHE));
         }
-        assert_int_equal(s.n_left, N_HEAD * s.cache->stream[0][LK_V].first);
+        assert_int_equal(s.n_left, N_HEAD * s.cache->kv[0][LK_V].first);
         assert_false(lk_cache_truncate(s.cache, MOST - 1));
         struct lk_cache *copy = NULL;
         assert_int_equal(lk_cache_new(&copy, s.recipe, &s.cache->shape, &s.ledger, NULL), LK_OK);
@@ -210,43 +222,54 @@ static void test_prompts(void **state) {
         const struct setup *setup = &setups[i];
         static struct plain p;
         static struct subject s;
-        static float heard[MOST * N_HEAD];
+        static float attn_scores[MOST * N_HEAD];
         static struct lk_ranked order[MOST];
         struct random r = {40 + i};
         const int n = i % 2 ? 700 : 90;
         open_subject(&s, setup->recipe, i);
-        p = (struct plain){.setup = setup, .policy = s.cache->slots[0].policy, .newer = setup->sinks, .n_tok = n};
-        if (p.policy.keep == LK_KEEP_RANDOM) {
+        p = (struct plain){
+            .setup = setup, .policy = s.cache->evict[0].policy, .newer = setup->sinks, .n_tok = n};
+        if (p.policy.keep == LK_POLICY_RANDOM) {
             close_subject(&s);
             continue;
         }
-        for (int j = 0; j < n * N_HEAD; j++) heard[j] = p.score[j % N_HEAD][j / N_HEAD] = random_uniform(&r);
-        settle(&p); /* over scores that do not change, one by one is all at once */
+        for (int j = 0; j < n * N_HEAD; j++)
+            attn_scores[j] = p.score[j % N_HEAD][j / N_HEAD] = random_uniform(&r);
+        age(&p); /* over scores that do not change, one by one is all at once */
         static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
-        struct lk_stream exact[2];
-        const struct lk_stream *const both[] = {&exact[0], &exact[1]};
+        struct lk_kv exact[2];
+        const struct lk_kv *const both[] = {&exact[0], &exact[1]};
         void *block[2];
         for (int side = 0; side < 2; side++) {
-            exact[side] = (struct lk_stream){.side = side, .n_level = 1, .n_tok = n};
+            exact[side] = (struct lk_kv){.side = side, .n_level = 1, .n_tok = n};
             exact[side].rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
             exact[side].fill[0].rows = n;
-            exact[side].level[0] = (struct lk_level){.block = &block[side], .n_block = 1, .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
-                                                    .n_part = N_HEAD, .d_part = D_HEAD, .n_head = 1};
+            exact[side].level[0] =
+                (struct lk_level){.block = &block[side],
+                                  .n_block = 1,
+                                  .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
+                                  .n_part = N_HEAD,
+                                  .d_part = D_HEAD,
+                                  .n_head = 1};
             block[side] = malloc(N_HEAD * exact[side].level[0].head_bytes);
             for (int h = 0; h < N_HEAD; h++)
-                lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)block[side] + h * exact[side].level[0].head_bytes, 0, n,
+                lk_codec_encode(&f16, side, D_HEAD, n, NULL,
+                                (char *)block[side] + h * exact[side].level[0].head_bytes, 0, n,
                                 s.x[side] + h * D_HEAD, N_CHANNEL);
         }
-        assert_int_equal(lk_cache_lay(s.cache, 0, n, NULL), LK_OK);
-        for (int h = 0; h < N_HEAD; h++) lk_slots_choose(s.cache, 0, h, s.cache->slots[0].hears ? heard : NULL, both, order);
+        assert_int_equal(lk_cache_alloc_prompt(s.cache, 0, n, NULL), LK_OK);
         for (int h = 0; h < N_HEAD; h++)
-            for (int side = 0; side < 2; side++) lk_cache_fill(s.cache, 0, side, h, &exact[side]);
+            lk_evict_select(s.cache, 0, h, s.cache->evict[0].needs_scores ? attn_scores : NULL,
+                            both, order);
+        for (int h = 0; h < N_HEAD; h++)
+            for (int side = 0; side < 2; side++)
+                lk_cache_encode_prompt(s.cache, 0, side, h, &exact[side]);
         p.n_tok = n;
         compare(&s, &p, setup->recipe);
-        assert_int_equal(s.n_left, N_HEAD * s.cache->stream[0][LK_K].first);
-        const struct lk_slots *slots = &s.cache->slots[0];
-        for (int64_t j = 0; slots->hears && j < slots->n * N_HEAD; j++)
-            assert_true(slots->score[j] == p.score[j % N_HEAD][slots->pos[j]]);
+        assert_int_equal(s.n_left, N_HEAD * s.cache->kv[0][LK_K].first);
+        const struct lk_evict *evict = &s.cache->evict[0];
+        for (int64_t j = 0; evict->needs_scores && j < evict->n * N_HEAD; j++)
+            assert_true(evict->score[j] == p.score[j % N_HEAD][evict->pos[j]]);
         free(block[0]), free(block[1]);
         close_subject(&s);
     }
@@ -259,12 +282,13 @@ static void test_random_is_a_sample(void **state) {
     open_subject(&s, "keep 64 by random: f16; window 16: f16", 3);
     for (int at = 0; at < MOST; at += 8) {
         for (int side = 0; side < 2; side++)
-            assert_int_equal(lk_cache_append(s.cache, 0, side, s.x[side] + at * N_CHANNEL, 8, NULL), LK_OK);
-        assert_int_equal(lk_cache_settle(s.cache, 0, LK_V, NULL), LK_OK);
+            assert_int_equal(lk_cache_append(s.cache, 0, side, s.x[side] + at * N_CHANNEL, 8, NULL),
+                             LK_OK);
+        assert_int_equal(lk_cache_age(s.cache, 0, LK_V, NULL), LK_OK);
     }
     double mean[N_HEAD] = {0};
     int same = 0;
-    const int32_t *pos = s.cache->slots[0].pos;
+    const int32_t *pos = s.cache->evict[0].pos;
     for (int i = 0; i < 64; i++)
         for (int h = 0; h < N_HEAD; h++) {
             mean[h] += pos[i * N_HEAD + h] / 64.0;
@@ -282,9 +306,14 @@ static void test_replaced_rows(void **state) {
     struct random r = {8};
     float x[LK_TILE * D_HEAD], y[D_HEAD], back[LK_TILE * D_HEAD], sigma[D_HEAD];
     for (int i = 0; i < LK_TILE * D_HEAD; i++) x[i] = random_gauss(&r) + (i % D_HEAD == 5 ? 9 : 0);
-    for (int c = 0; c < D_HEAD; c++) y[c] = random_gauss(&r) + (c == 5 ? 9 : 0), sigma[c] = 0.5f + (float)(c % 3);
+    for (int c = 0; c < D_HEAD; c++)
+        y[c] = random_gauss(&r) + (c == 5 ? 9 : 0), sigma[c] = 0.5f + (float)(c % 3);
     for (int bits = 2; bits <= 8; bits++) {
-        struct lk_codec codec = {.coding = LK_ROT, .bits = bits, .mean = true, .sigma = true, .lloyd = lk_codec_lloyd(bits)};
+        struct lk_codec codec = {.coding = LK_ROT,
+                                 .bits = bits,
+                                 .mean = true,
+                                 .sigma = true,
+                                 .lloyd = lk_codec_lloyd(bits)};
         assert_true(lk_codec_replaces(&codec, LK_K));
         size_t size = lk_codec_head_bytes(&codec, LK_K, D_HEAD, LK_TILE);
         char *head = malloc(size), *before = malloc(size);
@@ -298,13 +327,16 @@ static void test_replaced_rows(void **state) {
         float now[LK_TILE * D_HEAD];
         lk_codec_decode(&codec, LK_K, D_HEAD, LK_TILE, sigma, head, 0, LK_TILE, now, D_HEAD);
         double replaced = nmse(now + 17 * D_HEAD, y, D_HEAD);
-        if (!(replaced < 2 * coded)) fail_msg("%d bits: nmse %g, coded together %g", bits, replaced, coded);
+        if (!(replaced < 2 * coded))
+            fail_msg("%d bits: nmse %g, coded together %g", bits, replaced, coded);
         memcpy(now + 17 * D_HEAD, back + 17 * D_HEAD, D_HEAD * sizeof *now);
         assert_memory_equal(now, back, sizeof now); /* no other row has changed */
         free(head), free(before);
     }
-    assert_false(lk_codec_replaces(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_K));
-    assert_true(lk_codec_replaces(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_V));
+    assert_false(
+        lk_codec_replaces(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_K));
+    assert_true(
+        lk_codec_replaces(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_V));
 }
 
 /* Whatever allocation fails, the cache stays at what it had. */
@@ -319,13 +351,15 @@ static void test_failed_allocations(void **state) {
         for (; status == LK_OK && at < 800; at += status == LK_OK ? 16 : 0) {
             status = lk_cache_prepare(s.cache, 0, 1, 16, 16, NULL);
             for (int side = 0; status == LK_OK && side < 2; side++)
-                assert_int_equal(lk_cache_append(s.cache, 0, side, s.x[side] + at * N_CHANNEL, 16, NULL), LK_OK);
-            if (status == LK_OK) assert_int_equal(lk_cache_settle(s.cache, 0, LK_K, NULL), LK_OK);
+                assert_int_equal(
+                    lk_cache_append(s.cache, 0, side, s.x[side] + at * N_CHANNEL, 16, NULL), LK_OK);
+            if (status == LK_OK) assert_int_equal(lk_cache_age(s.cache, 0, LK_K, NULL), LK_OK);
         }
         s.ledger.fail_at = 0;
-        const struct lk_slots *slots = &s.cache->slots[0];
-        assert_int_equal(slots->n, at < 74 ? at : 74);
-        for (int h = 0; h < N_HEAD && slots->n; h++) assert_int_equal(slots->pos[(slots->n - 1) * N_HEAD + h], at - 1);
+        const struct lk_evict *evict = &s.cache->evict[0];
+        assert_int_equal(evict->n, at < 74 ? at : 74);
+        for (int h = 0; h < N_HEAD && evict->n; h++)
+            assert_int_equal(evict->pos[(evict->n - 1) * N_HEAD + h], at - 1);
         close_subject(&s);
         if (status == LK_OK) {
             assert_true(nth > 5);

@@ -1,19 +1,19 @@
 /* Probes on tiny random models: laws of the distance, shares that add up, errors that follow the bits. */
+#include "measure/probe.h"
 #include "support_model.h"
-
-#include "offline/probe.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
 #include <cmocka.h>
 
 enum { PROMPT = 700, STEPS = 20 };
 
 struct reader {
-    lk_recipe       *recipe;
-    lk_session      *session;
+    lk_recipe *recipe;
+    lk_session *session;
     struct lk_probe *probe;
 };
 
@@ -35,7 +35,8 @@ static void close_reader(struct reader *r) {
 /* A prompt, then single steps, the last of which the probe has seen. */
 static void read_tokens(struct reader *r, const int32_t *tok) {
     assert_int_equal(lk_session_sync(r->session, tok, PROMPT, NULL, NULL), LK_OK);
-    for (int i = 0; i < STEPS; i++) assert_int_equal(lk_session_eval(r->session, tok + PROMPT + i, 1, false, NULL), LK_OK);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(lk_session_eval(r->session, tok + PROMPT + i, 1, false, NULL), LK_OK);
     assert_int_equal(r->probe->n_pos, PROMPT + STEPS);
 }
 
@@ -56,8 +57,9 @@ static double body_error(const struct reader *exact, const struct reader *r, int
     int n_layer = r->probe->n_layer;
     for (int layer = 0; layer < n_layer; layer++)
         for (int side = 0; side < 2; side++) {
-            struct lk_row_error e = lk_probe_row_error(exact->session, r->session, layer, side, level);
-            assert_int_equal(e.n, r->session->cache->stream[layer][side].fill[level].rows);
+            struct lk_row_error e =
+                lk_probe_row_error(exact->session, r->session, layer, side, level);
+            assert_int_equal(e.n, r->session->cache->kv[layer][side].fill[level].rows);
             sum += e.error / e.power;
         }
     return sum / n_layer / 2;
@@ -72,20 +74,25 @@ static void test_probes(void **state) {
     struct reader fine = open_reader(model, "sink 4: f16; body: rot8; window 64: f16");
     struct reader coarse = open_reader(model, "sink 4: f16; body: rot2; window 64: f16");
     struct reader none = open_reader(model, "sink 4: f16; body: none; window 64: f16");
-    read_tokens(&full, tok), read_tokens(&same, tok), read_tokens(&fine, tok), read_tokens(&coarse, tok), read_tokens(&none, tok);
+    read_tokens(&full, tok), read_tokens(&same, tok), read_tokens(&fine, tok),
+        read_tokens(&coarse, tok), read_tokens(&none, tok);
 
     assert_true(mean_distance(&full, &same) == 0);
     double near = mean_distance(&full, &fine), far = mean_distance(&full, &coarse);
     double small = body_error(&full, &fine, 1), large = body_error(&full, &coarse, 1);
-    print_message("distance %.4f with 8 bits, %.4f with 2; error %.2g and %.2g\n", near, far, small, large);
+    print_message("distance %.4f with 8 bits, %.4f with 2; error %.2g and %.2g\n", near, far, small,
+                  large);
     assert_true(near > 0 && near < far && far < 0.5);
-    assert_true(small < 1e-3 && large > 0.02 && large < 0.3); /* 2 bits: 0.12 of a normal variable's power */
-    assert_true(body_error(&full, &fine, 0) < 1e-3);          /* sinks are exact but for what the past changed */
+    assert_true(small < 1e-3 && large > 0.02 &&
+                large < 0.3); /* 2 bits: 0.12 of a normal variable's power */
+    assert_true(body_error(&full, &fine, 0) <
+                1e-3); /* sinks are exact but for what the past changed */
 
     for (int layer = 0; layer < full.probe->n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             double sum = 0;
-            for (int level = 0; level < coarse.session->cache->stream[layer][side].n_level; level++) sum += coarse.probe->mass[layer][side][level];
+            for (int level = 0; level < coarse.session->cache->kv[layer][side].n_level; level++)
+                sum += coarse.probe->mass[layer][side][level];
             assert_float_equal(sum, 1, 1e-4);
             const double *mass = none.probe->mass[layer][side];
             assert_float_equal(mass[0] + mass[2], 1, 1e-4);
@@ -98,7 +105,8 @@ static void test_probes(void **state) {
     assert_int_equal(lk_session_sync(full.session, tok, 10, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_eval(full.session, tok, 1, false, NULL), LK_OK);
     assert_int_equal(full.probe->n_pos, PROMPT + STEPS); /* as it was */
-    close_reader(&full), close_reader(&same), close_reader(&fine), close_reader(&coarse), close_reader(&none);
+    close_reader(&full), close_reader(&same), close_reader(&fine), close_reader(&coarse),
+        close_reader(&none);
     lk_model_free(model);
 }
 

@@ -4,9 +4,8 @@
  * 1.3 times the distance of libllama's flash from its own plain attention, measured here. With f32
  * weights there is no such noise and the limits are absolute; the judge is then its plain attention,
  * because its flash attention adds values up in half floats. A model that is absent is skipped. */
-#include "support_oracle.h"
-
 #include "lowkey.h"
+#include "support_oracle.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,17 +15,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 enum { N_CTX = 1024, STEP = 32, N_THREAD = 2 };
 
-static const char *models[] = {"SmolLM2-135M-Instruct.Q4_1.gguf", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf", "gemma-3-270m.Q4_K_M.gguf"};
+static const char *models[] = {"SmolLM2-135M-Instruct.Q4_1.gguf",
+                               "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
+                               "gemma-3-270m.Q4_K_M.gguf"};
 
 static void model_path(const char *name, char *out, size_t cap) {
-    const char *dir = getenv("LOWKEY_MODELS"), *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
-    if (dir) snprintf(out, cap, "%s/%s", dir, name);
-    else if (cache) snprintf(out, cap, "%s/models/%s", cache, name);
-    else snprintf(out, cap, "%s/.cache/lowkey/models/%s", home ? home : ".", name);
+    const char *dir = getenv("LOWKEY_MODELS"), *cache = getenv("LOWKEY_CACHE"),
+               *home = getenv("HOME");
+    if (dir)
+        snprintf(out, cap, "%s/%s", dir, name);
+    else if (cache)
+        snprintf(out, cap, "%s/models/%s", cache, name);
+    else
+        snprintf(out, cap, "%s/.cache/lowkey/models/%s", home ? home : ".", name);
     if (access(out, R_OK) == 0) return;
     print_message("skipped: %s is not there; scripts/fetch-model brings it\n", name);
     skip();
@@ -34,7 +40,8 @@ static void model_path(const char *name, char *out, size_t cap) {
 
 /* Tokens of this project's own documents. */
 static void read_tokens(const lk_model *model, int32_t *tok) {
-    static const char *files[] = {LOWKEY_SOURCE "/README.md", LOWKEY_SOURCE "/ARCHITECTURE.md", LOWKEY_SOURCE "/CONTRIBUTING.md",
+    static const char *files[] = {LOWKEY_SOURCE "/README.md", LOWKEY_SOURCE "/ARCHITECTURE.md",
+                                  LOWKEY_SOURCE "/CONTRIBUTING.md",
                                   LOWKEY_SOURCE "/include/lowkey.h"};
     size_t n = 0;
     for (size_t i = 0; i < sizeof files / sizeof *files && n < N_CTX; i++) {
@@ -45,7 +52,8 @@ static void read_tokens(const lk_model *model, int32_t *tok) {
         fclose(f);
         int32_t *more;
         lk_err err = {0};
-        if (lk_tokenize(model, text, len, n == 0, &more, &n_new, &err) != LK_OK) fail_msg("%s: %s", files[i], err.msg);
+        if (lk_tokenize(model, text, len, n == 0, &more, &n_new, &err) != LK_OK)
+            fail_msg("%s: %s", files[i], err.msg);
         if (n_new > N_CTX - n) n_new = N_CTX - n;
         memcpy(tok + n, more, n_new * sizeof *tok);
         n += n_new;
@@ -68,16 +76,20 @@ static void compare_rows(const float *p, const float *q, size_t n_vocab, struct 
     }
     for (size_t v = 0; v < n_vocab; v++) sum_p += exp(p[v] - max_p), sum_q += exp(q[v] - max_q);
     double log_p = max_p + log(sum_p), log_q = max_q + log(sum_q);
-    for (size_t v = 0; v < n_vocab; v++) kl += exp(p[v] - log_p) * ((p[v] - log_p) - (q[v] - log_q));
+    for (size_t v = 0; v < n_vocab; v++)
+        kl += exp(p[v] - log_p) * ((p[v] - log_p) - (q[v] - log_q));
     sum->kl += kl > 0 ? kl : 0;
     sum->top1 += best_p == best_q;
 }
 
-static struct distance mean(struct distance sum) { return (struct distance){sum.kl / N_CTX, sum.top1 / N_CTX}; }
+static struct distance mean(struct distance sum) {
+    return (struct distance){sum.kl / N_CTX, sum.top1 / N_CTX};
+}
 
 /* libllama's attention against ours: flash and, where `floor` is asked for, its own plain one against
  * it; or plain alone. */
-static void measure(const char *path, const char *oracle_path, lk_weights weights, struct distance *ours, struct distance *floor) {
+static void measure(const char *path, const char *oracle_path, lk_weights weights,
+                    struct distance *ours, struct distance *floor) {
     lk_err err = {0};
     lk_model *model;
     lk_model_opts opts = {.n_threads = N_THREAD, .weights = weights};
@@ -85,21 +97,28 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
     int32_t tok[N_CTX];
     read_tokens(model, tok);
     struct oracle judge, plain = {0};
-    assert_true(oracle_open(&judge, oracle_path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, floor != NULL, N_THREAD));
-    if (floor) assert_true(oracle_open(&plain, NULL, judge.model, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, false, N_THREAD));
+    assert_true(oracle_open(&judge, oracle_path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16,
+                            floor != NULL, N_THREAD));
+    if (floor)
+        assert_true(oracle_open(&plain, NULL, judge.model, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16,
+                                false, N_THREAD));
     lk_recipe *recipe;
     lk_session *session;
     assert_int_equal(lk_recipe_parse(&recipe, "f16", NULL), LK_OK);
     lk_session_opts session_opts = {.n_ctx = N_CTX};
-    if (lk_session_new(&session, model, recipe, &session_opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_session_new(&session, model, recipe, &session_opts, &err) != LK_OK)
+        fail_msg("%s", err.msg);
     struct distance sum = {0}, sum_floor = {0};
     for (int at = 0; at < N_CTX; at += STEP) {
         const float *ref = oracle_eval(&judge, tok + at, STEP, at);
         const float *other = floor ? oracle_eval(&plain, tok + at, STEP, at) : NULL;
         if (lk_session_eval(session, tok + at, STEP, true, &err) != LK_OK) fail_msg("%s", err.msg);
         for (int i = 0; i < STEP; i++) {
-            compare_rows(ref + (size_t)i * judge.n_vocab, lk_session_logits(session, i), judge.n_vocab, &sum);
-            if (other) compare_rows(ref + (size_t)i * judge.n_vocab, other + (size_t)i * judge.n_vocab, judge.n_vocab, &sum_floor);
+            compare_rows(ref + (size_t)i * judge.n_vocab, lk_session_logits(session, i),
+                         judge.n_vocab, &sum);
+            if (other)
+                compare_rows(ref + (size_t)i * judge.n_vocab, other + (size_t)i * judge.n_vocab,
+                             judge.n_vocab, &sum_floor);
         }
     }
     *ours = mean(sum);
@@ -116,7 +135,8 @@ static void as_shipped(const char *name) {
     model_path(name, path, sizeof path);
     struct distance ours, floor;
     measure(path, path, LK_WEIGHTS_AS_SHIPPED, &ours, &floor);
-    print_message("%s: KL %.6f, top-1 %.4f; llama.cpp plain against flash: KL %.6f, top-1 %.4f\n", name, ours.kl, ours.top1, floor.kl, floor.top1);
+    print_message("%s: KL %.6f, top-1 %.4f; llama.cpp plain against flash: KL %.6f, top-1 %.4f\n",
+                  name, ours.kl, ours.top1, floor.kl, floor.top1);
     assert_true(ours.kl <= 1.3 * floor.kl);
     assert_true(ours.top1 >= floor.top1 - 0.02);
 }
@@ -146,8 +166,9 @@ static void test_gemma3_f32(void **state) { (void)state, in_f32(models[2]); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smollm2_as_shipped), cmocka_unit_test(test_qwen2_as_shipped), cmocka_unit_test(test_gemma3_as_shipped),
-        cmocka_unit_test(test_smollm2_f32),        cmocka_unit_test(test_gemma3_f32),
+        cmocka_unit_test(test_smollm2_as_shipped), cmocka_unit_test(test_qwen2_as_shipped),
+        cmocka_unit_test(test_gemma3_as_shipped),  cmocka_unit_test(test_smollm2_f32),
+        cmocka_unit_test(test_gemma3_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,13 +9,14 @@
 #include <cmocka.h>
 
 static lk_recipe *parsed(const char *text) {
-    lk_err     err    = {0};
+    lk_err err = {0};
     lk_recipe *recipe = NULL;
     if (lk_recipe_parse(&recipe, text, &err)) fail_msg("\"%s\": %s", text, err.msg);
     return recipe;
 }
 
-static void assert_codec(struct lk_codec codec, enum lk_coding coding, int bits, bool mean, bool sigma) {
+static void assert_codec(struct lk_codec codec, enum lk_coding coding, int bits, bool mean,
+                         bool sigma) {
     assert_int_equal(codec.coding, coding);
     assert_int_equal(codec.bits, bits);
     assert_int_equal(codec.mean, mean);
@@ -24,7 +25,8 @@ static void assert_codec(struct lk_codec codec, enum lk_coding coding, int bits,
 
 static void levels_are_read(void **state) {
     (void)state;
-    lk_recipe *r = parsed("sink 4: f16; body: k=rot3 v=rot2(uniform); recent 12.5%: kivi4(g64); window 128: f16");
+    lk_recipe *r = parsed(
+        "sink 4: f16; body: k=rot3 v=rot2(uniform); recent 12.5%: kivi4(g64); window 128: f16");
     assert_int_equal(r->n_level, 4);
     assert_int_equal(r->level[0].range, LK_SINK);
     assert_int_equal(r->level[0].n_tok, 4);
@@ -63,7 +65,8 @@ static void options_override_the_side(void **state) {
 static void layers_override_the_body(void **state) {
     (void)state;
     struct lk_level_spec level[LK_MAX_LEVEL];
-    lk_recipe *r = parsed("sink 4: f16; body: rot2; layers first 2, last 2, 10, 12-14: k=rot4 v=rot3; window 64: f16");
+    lk_recipe *r = parsed("sink 4: f16; body: rot2; layers first 2, last 2, 10, 12-14: k=rot4 "
+                          "v=rot3; window 64: f16");
     assert_int_equal(r->n_level, 3);
     assert_int_equal(r->n_override, 4);
     for (int layer = 0; layer < 30; layer++) {
@@ -97,22 +100,24 @@ static void a_body_may_have_a_size(void **state) {
     assert_int_equal(r->level[0].limit.n_tok, 512);
     assert_codec(r->level[0].v, LK_F16, 16, false, false);
     lk_recipe_free(r);
-    r = parsed("keep 12.5% of context by h2o(mean): k=rot4 v=kivi2; layers first 2: keep 100% by tova: rot3; window 64: rot8");
+    r = parsed("keep 12.5% of context by h2o(mean): k=rot4 v=kivi2; layers first 2: keep 100% by "
+               "tova: rot3; window 64: rot8");
     assert_true(r->level[0].limit.of_context && r->level[0].limit.percent == 12.5F);
     assert_true(r->level[0].limit.policy.mean);
     assert_true(lk_recipe_get_level(r, 0, &level));
     assert_string_equal(level.name, "keep 12.5% of context by h2o");
     lk_recipe_levels(r, 1, 9, spec);
-    assert_int_equal(spec[0].limit.policy.keep, LK_KEEP_TOVA);
+    assert_int_equal(spec[0].limit.policy.keep, LK_POLICY_TOVA);
     assert_true(spec[0].limit.percent == 100 && spec[0].k.bits == 3);
     lk_recipe_levels(r, 2, 9, spec);
-    assert_int_equal(spec[0].limit.policy.keep, LK_KEEP_H2O);
-    struct lk_level_rule rule[LK_MAX_STREAM_LEVEL];
+    assert_int_equal(spec[0].limit.policy.keep, LK_POLICY_H2O);
+    struct lk_level_rule rule[LK_MAX_KV_LEVEL];
     assert_int_equal(lk_level_rules(r, 2, 9, LK_V, false, 1000, rule), 3);
     assert_int_equal(rule[0].limit.n_tok, 128); /* 125, in whole tiles */
     assert_int_equal(rule[1].batch, 32);
     assert_int_equal(lk_level_rules(r, 2, 9, LK_V, true, 1000, rule), 3);
-    assert_int_equal(rule[0].limit.policy.keep, LK_KEEP_ALL); /* the sliding window is the limit */
+    assert_int_equal(rule[0].limit.policy.keep,
+                     LK_POLICY_NONE); /* the sliding window is the limit */
     lk_recipe_free(r);
 }
 
@@ -121,7 +126,7 @@ static void a_body_may_be_none(void **state) {
     lk_recipe_level level;
     lk_recipe *r = parsed("sink 4: f16; body: none; recent 100: rot4; window 28: f16");
     assert_true(lk_recipe_evicts(r));
-    assert_int_equal(r->level[1].limit.policy.keep, LK_KEEP_NEWEST);
+    assert_int_equal(r->level[1].limit.policy.keep, LK_POLICY_NEWEST);
     assert_int_equal(r->level[1].limit.n_tok, 0);
     assert_true(lk_recipe_get_level(r, 1, &level));
     assert_string_equal(level.name, "body");
@@ -142,20 +147,26 @@ static void writing_is_free(void **state) {
         {"f16", "f16", "all: f16"},
         {" F16\n", "f16", "all:f16"},
         {"Best-3", "best-3", "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8"},
-        {"# mine\nselective # as published\n", "selective", "sink 16: f16; body: int8; window 256: f16"},
+        {"# mine\nselective # as published\n", "selective",
+         "sink 16: f16; body: int8; window 256: f16"},
         {"rot4", "rot4", "all: k=rot4 v=rot4"},
         {"int8 ;", "int8", "all: int8"},
         {"k=rot4 v=rot2", "k=rot4 v=rot2", "all: v=rot2 k=rot4"},
         {"V = ROT2\tK = Rot4", "V = ROT2 K = Rot4", "all: k=rot4 v=rot2"},
-        {"SINK 4:F16;BODY:K=ROT3 V=ROT2;WINDOW 128:F16;", "SINK 4:F16; BODY:K=ROT3 V=ROT2; WINDOW 128:F16",
+        {"SINK 4:F16;BODY:K=ROT3 V=ROT2;WINDOW 128:F16;",
+         "SINK 4:F16; BODY:K=ROT3 V=ROT2; WINDOW 128:F16",
          "sink 4: f16; body: k=rot3 v=rot2; window 128: f16"},
-        {"  sink   4 :  f16  ;\n\n body :\n  k = rot3   # keys\n  v = rot2 ;\r\n window 128 : f16 ;  ",
-         "sink 4 : f16; body : k = rot3 v = rot2; window 128 : f16", "sink 4: f16; body: k=rot3 v=rot2; window 128: f16"},
+        {"  sink   4 :  f16  ;\n\n body :\n  k = rot3   # keys\n  v = rot2 ;\r\n window 128 : f16 "
+         ";  ",
+         "sink 4 : f16; body : k = rot3 v = rot2; window 128 : f16",
+         "sink 4: f16; body: k=rot3 v=rot2; window 128: f16"},
         {"sink 4: f16\nbody: rot3\nwindow 64: f16\n", "sink 4: f16; body: rot3; window 64: f16",
          "sink 4: f16; body: rot3(lloyd); window 64: f16"},
         {"body: kivi2 ( g128 )", "body: kivi2 ( g128 )", "body: k=kivi2(g128) v=kivi2(g128)"},
-        {"body: f16; layers first 1 : f16", "body: f16; layers first 1 : f16", "layers first 1: f16; body: f16"},
-        {"body: rot3; recent 10 %: rot4", "body: rot3; recent 10 %: rot4", "body: rot3; recent 10.0%: rot4"},
+        {"body: f16; layers first 1 : f16", "body: f16; layers first 1 : f16",
+         "layers first 1: f16; body: f16"},
+        {"body: rot3; recent 10 %: rot4", "body: rot3; recent 10 %: rot4",
+         "body: rot3; recent 10.0%: rot4"},
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         lk_recipe *a = parsed(row[i].text), *b = parsed(row[i].same);
@@ -182,7 +193,7 @@ static void presets_are_recipes(void **state) {
     (void)state;
     size_t n = 0;
     for (; lk_recipe_preset(n).name; n++) {
-        lk_preset  preset = lk_recipe_preset(n);
+        lk_preset preset = lk_recipe_preset(n);
         lk_recipe *named = parsed(preset.name), *written = parsed(preset.text);
         assert_string_equal(lk_recipe_text(named), preset.name);
         assert_string_equal(lk_recipe_text(written), preset.text);
@@ -203,14 +214,16 @@ struct mistake {
 
 static void assert_mistakes(const struct mistake *row, size_t n_row) {
     for (size_t i = 0; i < n_row; i++) {
-        lk_err     err    = {0};
+        lk_err err = {0};
         lk_recipe *recipe = NULL;
-        lk_status  status = lk_recipe_parse(&recipe, row[i].text, &err);
+        lk_status status = lk_recipe_parse(&recipe, row[i].text, &err);
         if (status != LK_E_FORMAT) fail_msg("\"%s\": accepted", row[i].text);
         assert_int_equal(err.code, LK_E_FORMAT);
         assert_null(recipe);
-        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].says) || strchr(err.msg, '\n'))
-            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place, row[i].says, err.msg);
+        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].says) ||
+            strchr(err.msg, '\n'))
+            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place, row[i].says,
+                     err.msg);
         assert_int_equal(lk_recipe_parse(&recipe, row[i].text, NULL), LK_E_FORMAT);
     }
 }
@@ -225,7 +238,8 @@ static void mistakes_are_shown(void **state) {
         {"rot9", "column 1:", "f16, int8, kivi2, kivi4, rot1 to rot8, or latent"},
         {"rot0", "column 1:", "neither"},
         {"sink 4: x=rot3", "column 9:",
-         "expected 'k=', 'v=' or a codec (f16, int8, kivi2, kivi4, rot1 to rot8, or latent), found 'x': \"sink 4: >>x=rot3\""},
+         "expected 'k=', 'v=' or a codec (f16, int8, kivi2, kivi4, rot1 to rot8, or latent), found "
+         "'x': \"sink 4: >>x=rot3\""},
         {"body: k=rot3", "column 13:", "expected 'v=', found the end"},
         {"body: k=rot3 k=rot2", "column 14:", "expected 'v=', found 'k'"},
         {"body: k rot3", "column 9:", "expected '=' after 'k', found 'rot3'"},
@@ -244,7 +258,8 @@ static void mistakes_are_shown(void **state) {
         {"body: rot3; recent 0%: f16", "column 20:", "at most 100%"},
         {"body: rot3; recent 100.5%: f16", "column 20:", "at most 100%"},
         {"body: rot3; recent 60%: rot4; recent 50%: f16", "column 31:", "more than 100%"},
-        {"body: rot3; window 600000: rot4; window 600000: f16", "column 34:", "more than 1000000 tokens"},
+        {"body: rot3; window 600000: rot4; window 600000: f16",
+         "column 34:", "more than 1000000 tokens"},
         {"body: rot3; residual 100: f16", "column 13:", "multiple of 32"},
         {"body: kivi2(g128); residual 64: f16", "column 20:", "not a multiple of the group of 128"},
         {"body: rot3; residual 64: f16; window 32: f16", "column 31:", "no level can follow"},
@@ -259,14 +274,17 @@ static void mistakes_are_shown(void **state) {
         {"all: rot3; window 64: f16", "column 12:", "leaves nothing for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves nothing"},
         {"sink 4: f16; rot3", "column 14:",
-         "expected sink, body, keep, all, recent, window, residual, layers or absorb, found 'rot3'"},
-        {"body: int8; window 64: rot4", "column 1:",
-         "'body' keeps K in 8 bits, but its rows come from 'window 64' with 4 bits"},
+         "expected sink, body, keep, all, recent, window, residual, layers or absorb, found "
+         "'rot3'"},
+        {"body: int8; window 64: rot4",
+         "column 1:", "'body' keeps K in 8 bits, but its rows come from 'window 64' with 4 bits"},
         {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "keeps V in 4 bits"},
-        {"body: rot3; window 64: rot4; layers first 2: f16", "column 37:", "'layers' keeps K in 16 bits"},
+        {"body: rot3; window 64: rot4; layers first 2: f16",
+         "column 37:", "'layers' keeps K in 16 bits"},
         {"body: f16(mean)", "column 10:", "f16 has no options"},
         {"body: rot3(", "column 12:",
-         "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform), found the end"},
+         "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform), found the "
+         "end"},
         {"body: rot3(mean nosigma)", "column 17:", "expected ',' or ')'"},
         {"body: rot3(mean, nomean)", "column 18:", "mean or nomean is given twice"},
         {"body: rot3(g64)", "column 12:", "expected an option of rot"},
@@ -279,10 +297,14 @@ static void mistakes_are_shown(void **state) {
         {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer's number"},
         {"body: rot2; layers 5-3: rot3", "column 20:", "layers 5-3 go backwards"},
         {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
-        {"body: rot2; layers 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16: rot3", "column 58:", "more than 16 groups"},
-        {"body: rot1; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; "
-         "window 1: f16; window 1: f16", "column 118:", "more than 8 levels"},
-        {"sink 4: f16\nbody: rot3 v=rot2\n", "line 2, column 12:", "expected ';' or the end, found 'v'"},
+        {"body: rot2; layers 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16: rot3",
+         "column 58:", "more than 16 groups"},
+        {"body: rot1; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; "
+         "window 1: f16; "
+         "window 1: f16; window 1: f16",
+         "column 118:", "more than 8 levels"},
+        {"sink 4: f16\nbody: rot3 v=rot2\n",
+         "line 2, column 12:", "expected ';' or the end, found 'v'"},
         {"body: rot3 \xc3\xa9\xc3\xa9 x", "column 12:", "found byte 0xc3: \"body: rot3 >>???? x\""},
         {"body: rot3 # \xc3\xa9\xc3\xa9\n \xc3\xa9", "line 2, column 2:", "found byte 0xc3"},
         {"body: rot3 \x01", "column 12:", "found byte 0x01"},
@@ -295,10 +317,14 @@ static void mistakes_are_shown(void **state) {
         {"body: latent(post)", "column 14:", "expected an option of latent (pre), found 'post'"},
         {"body: latent(pre", "column 17:", "expected ')'"},
         {"body: k=f16 v=latent50%(pre)", "column 25:", "'pre' is for K"},
-        {"body: rot3; recent 10%: latent50%+rot3", "column 1:", "keeps K whole, but its rows come from 'recent 10%', which keeps latents"},
-        {"body: latent+rot2; recent 10%: latent(pre)+rot3", "column 1:", "keeps K as other latents"},
-        {"body: latent60%+rot2; recent 10%: latent50%+rot3", "column 1:", "higher rank than 'recent 10%'"},
-        {"body: latent+rot2; window 64: latent+rot2; layers 3: k=rot2 v=latent+rot2", "column 51:", "keeps K whole"},
+        {"body: rot3; recent 10%: latent50%+rot3",
+         "column 1:", "keeps K whole, but its rows come from 'recent 10%', which keeps latents"},
+        {"body: latent+rot2; recent 10%: latent(pre)+rot3",
+         "column 1:", "keeps K as other latents"},
+        {"body: latent60%+rot2; recent 10%: latent50%+rot3",
+         "column 1:", "higher rank than 'recent 10%'"},
+        {"body: latent+rot2; window 64: latent+rot2; layers 3: k=rot2 v=latent+rot2",
+         "column 51:", "keeps K whole"},
     };
     assert_mistakes(row, sizeof row / sizeof row[0]);
 }
@@ -310,8 +336,10 @@ static void mistakes_of_sizes_are_shown(void **state) {
         {"sink 4: rot8; body: rot3", "column 1:", "arrive one by one"},
         {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one by one"},
         {"sink 4(shift): f16; body: rot3", "column 1:", "where the body is none"},
-        {"sink 4(shift): k=latent50%(pre) v=f16; body: none; window 64: f16", "column 1:", "sinks that shift keep K whole"},
-        {"sink 4(shift): latent; body: none; window 64: f16", "column 1:", "sinks that shift keep K whole"},
+        {"sink 4(shift): k=latent50%(pre) v=f16; body: none; window 64: f16",
+         "column 1:", "sinks that shift keep K whole"},
+        {"sink 4(shift): latent; body: none; window 64: f16",
+         "column 1:", "sinks that shift keep K whole"},
         {"sink 4(move): f16; body: none; window 9: f16", "column 8:", "expected 'shift'"},
         {"keep 0 by h2o: f16", "column 6:", "from 1 to"},
         {"keep many by h2o: f16", "column 6:", "keep 512, keep 5%"},
@@ -324,7 +352,8 @@ static void mistakes_of_sizes_are_shown(void **state) {
         {"keep 50 by h2o; body: rot3", "column 17:", "a body already"},
         {"keep 50 by h2o: kivi4; window 64: f16", "column 1:", "none can be replaced"},
         {"keep 50 by h2o: rot4; residual 64: f16", "column 23:", "say 'window'"},
-        {"keep 50 by h2o: rot4; layers 0: kivi4; window 64: f16", "column 30:", "none can be replaced"},
+        {"keep 50 by h2o: rot4; layers 0: kivi4; window 64: f16",
+         "column 30:", "none can be replaced"},
         {"all: none", "column 1:", "needs a window"},
         {"body: f16; window 64: none", "column 23:", "expected 'k=', 'v=' or a codec"},
         {"body: none; layers 3: rot2; window 64: f16", "column 20:", "of which none is kept"},
@@ -336,8 +365,8 @@ static void mistakes_of_sizes_are_shown(void **state) {
 static void limits_hold(void **state) {
     (void)state;
     static char text[20000];
-    lk_err      err    = {0};
-    lk_recipe  *recipe = NULL;
+    lk_err err = {0};
+    lk_recipe *recipe = NULL;
     assert_int_equal(lk_recipe_parse(&recipe, NULL, &err), LK_E_ARG);
     assert_int_equal(lk_recipe_parse(NULL, "f16", &err), LK_E_ARG);
     memset(text, ' ', sizeof text - 1);
@@ -352,10 +381,15 @@ static void limits_hold(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_are_read),          cmocka_unit_test(options_override_the_side),
-        cmocka_unit_test(layers_override_the_body), cmocka_unit_test(writing_is_free),
-        cmocka_unit_test(presets_are_recipes),      cmocka_unit_test(mistakes_are_shown),
-        cmocka_unit_test(limits_hold),              cmocka_unit_test(mistakes_of_sizes_are_shown), cmocka_unit_test(a_body_may_be_none),
+        cmocka_unit_test(levels_are_read),
+        cmocka_unit_test(options_override_the_side),
+        cmocka_unit_test(layers_override_the_body),
+        cmocka_unit_test(writing_is_free),
+        cmocka_unit_test(presets_are_recipes),
+        cmocka_unit_test(mistakes_are_shown),
+        cmocka_unit_test(limits_hold),
+        cmocka_unit_test(mistakes_of_sizes_are_shown),
+        cmocka_unit_test(a_body_may_be_none),
         cmocka_unit_test(a_body_may_have_a_size),
     };
     return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);

@@ -1,13 +1,12 @@
 /* Sessions on disk: what is loaded goes on as what was saved, to the bit; nothing damaged gets in; and a
  * save that is killed leaves a whole file. */
 #define _DEFAULT_SOURCE /* usleep */
+#include "base/atomic_file.h"
+#include "engine/engine.h"
+#include "engine/session_file.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"
-
-#include "base/whole_file.h"
-#include "engine/engine.h"
-#include "engine/session_file.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -20,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 enum { CTX = 700, MOST_VOCAB = 4096 };
@@ -28,7 +28,7 @@ static char path[] = "/tmp/lowkey-save-XXXXXX", temporary[sizeof path + 4];
 
 /* A session with its recipe. */
 struct holder {
-    lk_recipe  *recipe;
+    lk_recipe *recipe;
     lk_session *session;
 };
 
@@ -56,7 +56,8 @@ static void load(lk_session *session, lk_sampler *sampler) {
 static void same_logits(const lk_session *a, const lk_session *b, const char *where, int step) {
     size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
     const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
-    if (!x != !y || (x && memcmp(x, y, n) != 0)) fail_msg("%s: logits differ %d tokens after loading", where, step);
+    if (!x != !y || (x && memcmp(x, y, n) != 0))
+        fail_msg("%s: logits differ %d tokens after loading", where, step);
 }
 
 /* Save a, load it into a new session, compare their files, and go on with both. */
@@ -72,7 +73,8 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     load(b.session, NULL);
     assert_int_equal(lk_session_n_tok(b.session), lk_session_n_tok(a.session));
     same_logits(a.session, b.session, text, 0);
-    assert_int_equal(lk_session_get_stats(b.session).cache_bytes, lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE));
+    assert_int_equal(lk_session_get_stats(b.session).cache_bytes,
+                     lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE));
     save(b.session, NULL);
     uint8_t *second = read_file(path, &n_second);
     assert_int_equal(n_first, n_second);
@@ -94,9 +96,17 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     close_holder(b), close_holder(c);
 }
 
-static const char *const recipes[] = {"f16", "selective", "kivi-2", "kivi-4", "best-4", "best-3", "best-2", "int8",
-                                      "sink 4: f16; body: k=rot4 v=rot4; recent 10%: k=rot6 v=int8; window 32: f16",
-                                      "body: k=rot2(nomean,nosigma) v=rot1(mean); layers first 1: k=f16 v=f16; window 64: f16"};
+static const char *const recipes[] = {
+    "f16",
+    "selective",
+    "kivi-2",
+    "kivi-4",
+    "best-4",
+    "best-3",
+    "best-2",
+    "int8",
+    "sink 4: f16; body: k=rot4 v=rot4; recent 10%: k=rot6 v=int8; window 32: f16",
+    "body: k=rot2(nomean,nosigma) v=rot1(mean); layers first 1: k=f16 v=f16; window 64: f16"};
 
 static void test_round_trips(void **state) {
     (void)state;
@@ -109,11 +119,15 @@ static void test_round_trips(void **state) {
         for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
             for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
                 struct holder h = open_holder(model, recipes[i]);
-                if (lengths[n] && n % 2) assert_int_equal(lk_session_sync(h.session, tok, lengths[n], NULL, NULL), LK_OK);
-                for (int at = 0, turn = 0; n % 2 == 0 && at < lengths[n]; turn++) { /* the other way to read: in portions */
+                if (lengths[n] && n % 2)
+                    assert_int_equal(lk_session_sync(h.session, tok, lengths[n], NULL, NULL),
+                                     LK_OK);
+                for (int at = 0, turn = 0; n % 2 == 0 && at < lengths[n];
+                     turn++) { /* the other way to read: in portions */
                     int portion = turn % 3 == 1 ? 45 : 7;
                     if (portion > lengths[n] - at) portion = lengths[n] - at;
-                    assert_int_equal(lk_session_eval(h.session, tok + at, portion, false, NULL), LK_OK);
+                    assert_int_equal(lk_session_eval(h.session, tok + at, portion, false, NULL),
+                                     LK_OK);
                     at += portion;
                 }
                 round_trip(model, h, recipes[i], n % 4 == 3 ? 70 : 2);
@@ -169,7 +183,9 @@ static void test_sampler_goes_on(void **state) {
         load(b.session, other); /* made otherwise: left alone */
         if (lk_sampler_next(other, b.session, &third, &err) != LK_OK) fail_msg("%s", err.msg);
         for (int t = 0; t < 100; t++) {
-            if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK || lk_sampler_next(again, b.session, &same, &err) != LK_OK) fail_msg("%s", err.msg);
+            if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK ||
+                lk_sampler_next(again, b.session, &same, &err) != LK_OK)
+                fail_msg("%s", err.msg);
             if (tok != same) fail_msg("options %d: token %d of %d differs", i, t, tok);
             assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
             assert_int_equal(lk_session_eval(b.session, &tok, 1, false, NULL), LK_OK);
@@ -180,14 +196,14 @@ static void test_sampler_goes_on(void **state) {
     lk_model_free(model);
 }
 
-/* ---- what is refused ----------------------------------------------------------------------------- */
+/* ---- what is refused ---- */
 
 /* A session of 300 tokens on disk, and one of 40 that shall not be changed by what cannot be loaded. */
 struct victim {
-    lk_model     *model;
+    lk_model *model;
     struct holder saved, standing;
-    uint8_t      *file;
-    size_t        size;
+    uint8_t *file;
+    size_t size;
 };
 
 static struct victim open_victim(void) {
@@ -229,7 +245,8 @@ static void test_damage_is_refused(void **state) {
     struct random r = {5};
     char what[64];
     for (size_t i = 0; i < 600; i++) {
-        size_t at = i < sizeof(struct lk_session_header) ? i : (size_t)random_int(&r, 0, (int)v.size - 1);
+        size_t at =
+            i < sizeof(struct lk_session_header) ? i : (size_t)random_int(&r, 0, (int)v.size - 1);
         uint8_t bit = (uint8_t)(1 << random_int(&r, 0, 7));
         v.file[at] ^= bit;
         assert_true(write_file(path, v.file, v.size));
@@ -259,14 +276,18 @@ static void test_lies_do_no_harm(void **state) {
     struct lk_session_header header;
     struct random r = {6};
     memcpy(&header, v.file, sizeof header);
-    size_t counts = v.size - header.section[LK_SECTION_ROWS].size - header.section[LK_SECTION_COUNTS].size;
+    size_t counts =
+        v.size - header.section[LK_SECTION_ROWS].size - header.section[LK_SECTION_COUNTS].size;
     int n_refused = 0;
     uint8_t *file = malloc(v.size);
     struct holder h = open_holder(v.model, "best-3");
     for (int i = 0; i < 3000; i++) {
-        static const int64_t values[] = {0, 1, -1, 31, 32, 33, 300, 1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
+        static const int64_t values[] = {0,   1,       -1,        31,        32,        33,
+                                         300, 1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
         memcpy(file, v.file, v.size);
-        size_t at = counts + (size_t)random_int(&r, 0, (int)header.section[LK_SECTION_COUNTS].size / 4 - 2) * 4;
+        size_t at =
+            counts +
+            (size_t)random_int(&r, 0, (int)header.section[LK_SECTION_COUNTS].size / 4 - 2) * 4;
         int64_t value = values[random_int(&r, 0, 11)];
         memcpy(file + at, &value, random_int(&r, 0, 1) ? 4 : 8);
         seal_session(file, v.size);
@@ -317,9 +338,11 @@ static void test_near_strangers_are_refused(void **state) {
         {"keep 128 by h2o: f16; window 128: f16", "keep 128 by random: f16; window 128: f16"},
         {"keep 128 by h2o: f16; window 128: f16", "keep 128 by h2o(mean): f16; window 128: f16"},
         {"keep 128 by h2o: f16; window 128: f16", "keep 64 by h2o: f16; window 128: f16"},
-        {"keep 10% by h2o: f16; window 128: f16", "keep 10% of context by h2o: f16; window 128: f16"},
+        {"keep 10% by h2o: f16; window 128: f16",
+         "keep 10% of context by h2o: f16; window 128: f16"},
         {"body: none; window 128: f16", "keep 128 by newest: f16; window 128: f16"},
-        {"sink 4(shift): f16; body: none; window 124: f16", "sink 4: f16; body: none; window 124: f16"},
+        {"sink 4(shift): f16; body: none; window 124: f16",
+         "sink 4: f16; body: none; window 124: f16"},
         {"body: none; window 128: f16; absorb performer", "body: none; window 128: f16"},
     };
     lk_model *model = open_preset("llama", CTX, 1);
@@ -327,10 +350,13 @@ static void test_near_strangers_are_refused(void **state) {
     random_tokens(tok, 300, model, 9);
     for (size_t i = 0; i < 2 * sizeof pairs / sizeof *pairs; i++) {
         lk_err err = {0};
-        struct holder from = open_holder(model, pairs[i / 2][i % 2]), to = open_holder(model, pairs[i / 2][1 - i % 2]);
+        struct holder from = open_holder(model, pairs[i / 2][i % 2]),
+                      to = open_holder(model, pairs[i / 2][1 - i % 2]);
         if (lk_session_sync(from.session, tok, 300, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
-        if (lk_session_copy(to.session, from.session, &err) != LK_E_ARG) fail_msg("%s was copied into its like", pairs[i / 2][i % 2]);
-        if (lk_session_save(from.session, NULL, path, NULL) == LK_OK) assert_int_not_equal(lk_session_load(to.session, NULL, path, &err), LK_OK);
+        if (lk_session_copy(to.session, from.session, &err) != LK_E_ARG)
+            fail_msg("%s was copied into its like", pairs[i / 2][i % 2]);
+        if (lk_session_save(from.session, NULL, path, NULL) == LK_OK)
+            assert_int_not_equal(lk_session_load(to.session, NULL, path, &err), LK_OK);
         assert_int_equal(lk_session_n_tok(to.session), 0);
         close_holder(from), close_holder(to);
     }
@@ -362,7 +388,7 @@ static void test_load_without_memory(void **state) {
     close_victim(&v);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 static void still_there(struct victim *v) {
     size_t size;
@@ -390,10 +416,10 @@ static void test_failed_saves_change_nothing(void **state) {
         assert_true(access(temporary, F_OK) != 0);
         still_there(&v);
     }
-    struct lk_whole_file f; /* another writer of the same file */
-    assert_int_equal(lk_whole_file_open(&f, path, &err), LK_OK);
+    struct lk_atomic_file f; /* another writer of the same file */
+    assert_int_equal(lk_atomic_file_open(&f, path, &err), LK_OK);
     assert_int_equal(lk_session_save(v.saved.session, NULL, path, &err), LK_E_IO);
-    assert_int_equal(lk_whole_file_close(&f, LK_E_CANCELLED, &err), LK_E_CANCELLED);
+    assert_int_equal(lk_atomic_file_close(&f, LK_E_CANCELLED, &err), LK_E_CANCELLED);
     still_there(&v);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
@@ -417,7 +443,8 @@ static void test_killed_saves(void **state) {
                 lk_session_save(v.saved.session, NULL, path, NULL);
             }
         }
-        usleep((useconds_t)random_int(&r, 0, 4000 * (1 + i / 40))); /* longer and longer: a save may take long here */
+        usleep((useconds_t)random_int(
+            &r, 0, 4000 * (1 + i / 40))); /* longer and longer: a save may take long here */
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         struct holder h = open_holder(v.model, "best-3");
@@ -428,7 +455,8 @@ static void test_killed_saves(void **state) {
         n_each[first]++;
         close_holder(h);
     }
-    print_message("of %d killed processes %d left the one state and %d the other\n", TIMES, n_each[0], n_each[1]);
+    print_message("of %d killed processes %d left the one state and %d the other\n", TIMES,
+                  n_each[0], n_each[1]);
     assert_true(n_each[0] > 0 && n_each[1] > 0);
     save(v.saved.session, NULL); /* what the last one left behind is in nobody's way */
     assert_true(access(temporary, F_OK) != 0);
@@ -442,11 +470,15 @@ int main(void) {
     unlink(path); /* the first save makes it */
     snprintf(temporary, sizeof temporary, "%s.new", path);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),         cmocka_unit_test(test_after_truncation),
-        cmocka_unit_test(test_sampler_goes_on),     cmocka_unit_test(test_damage_is_refused),
-        cmocka_unit_test(test_lies_do_no_harm),     cmocka_unit_test(test_strangers_are_refused),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_after_truncation),
+        cmocka_unit_test(test_sampler_goes_on),
+        cmocka_unit_test(test_damage_is_refused),
+        cmocka_unit_test(test_lies_do_no_harm),
+        cmocka_unit_test(test_strangers_are_refused),
         cmocka_unit_test(test_near_strangers_are_refused),
-        cmocka_unit_test(test_load_without_memory), cmocka_unit_test(test_failed_saves_change_nothing),
+        cmocka_unit_test(test_load_without_memory),
+        cmocka_unit_test(test_failed_saves_change_nothing),
         cmocka_unit_test(test_killed_saves),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

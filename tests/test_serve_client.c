@@ -1,13 +1,11 @@
 /* What clients are promised: who waits and who is refused, which pages may ask, fields that are honoured or refused by
  * name, and what answers say of their tokens. */
 #define _DEFAULT_SOURCE /* usleep */
-#include "support_serve.h"
-
+#include "serve/scheduler.h"
 #include "support.h"
 #include "support_http.h"
 #include "support_model.h"
-
-#include "serve/scheduler.h"
+#include "support_serve.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +26,7 @@ static struct lk_serve_opts options(void) {
     return o;
 }
 
-/* ---- waiting -------------------------------------------------------------------------------------- */
+/* ---- waiting ---- */
 
 static void a_full_queue_is_told(void **state) {
     (void)state;
@@ -37,22 +35,27 @@ static void a_full_queue_is_told(void **state) {
     opts.n_parallel = 1;
     opts.n_queue = 2;
     struct lk_server *server = serve_start(&opts);
-    int reading = begin_reading(server, LONG_PROMPT), waiting = http_connect(lk_server_port(server));
+    int reading = begin_reading(server, LONG_PROMPT),
+        waiting = http_connect(lk_server_port(server));
     static const char two[] = "{\"prompt\": \"x\", \"n\": 2}";
     char text[300];
-    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(two), two);
+    snprintf(text, sizeof text,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(two), two);
     http_send(waiting, text, strlen(text));
     for (json_int_t n = 0; n < 2; usleep(1000)) {
         json_t *slots = ask_json(server, 200, "GET", "/slots", "");
         n = json_integer_value(json_object_get(slots, "waiting"));
         json_decref(slots);
     }
-    struct http_reply reply = http_ask(lk_server_port(server), "POST", "/v1/completions", "", "{\"prompt\": \"x\"}");
+    struct http_reply reply =
+        http_ask(lk_server_port(server), "POST", "/v1/completions", "", "{\"prompt\": \"x\"}");
     assert_int_equal(reply.status, 429);
     assert_non_null(strstr(reply.head, "Retry-After"));
     http_free(&reply);
     /* What can never wait is not told to come again. */
-    reply = http_ask(lk_server_port(server), "POST", "/v1/completions", "", "{\"prompt\": \"x\", \"n\": 3}");
+    reply = http_ask(lk_server_port(server), "POST", "/v1/completions", "",
+                     "{\"prompt\": \"x\", \"n\": 3}");
     assert_int_equal(reply.status, 400);
     assert_null(strstr(reply.head, "Retry-After"));
     http_free(&reply);
@@ -86,15 +89,17 @@ static void a_closed_scheduler_rests(void **state) {
     usleep(300000);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
     lk_scheduler_stop(scheduler);
-    assert_in_range((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000, 0, 100);
+    assert_in_range(
+        (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000, 0, 100);
 }
 
-/* ---- who may ask ---------------------------------------------------------------------------------- */
+/* ---- who may ask ---- */
 
 static int status_for_host(const struct lk_server *server, const char *host) {
     char text[300];
     int fd = http_connect(lk_server_port(server));
-    snprintf(text, sizeof text, "GET /slots HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host);
+    snprintf(text, sizeof text, "GET /slots HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+             host);
     http_send(fd, text, strlen(text));
     struct http_reply reply = http_read(fd);
     int status = reply.status;
@@ -106,18 +111,31 @@ static int status_for_host(const struct lk_server *server, const char *host) {
 /* Without keys no name that somebody else may have made to lead here. */
 static void names_of_other_hosts_are_refused(void **state) {
     (void)state;
-    static const char *const good[] = {"localhost", "LocalHost:80", "127.0.0.1:8080", "192.168.7.9:8080", "[::1]", "[fe80::1]:8080"};
-    static const char *const bad[] = {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "1.2.3.4.5", "[evil.example]", "[::1", "[", ":8080",
-                                      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+    static const char *const good[] = {"localhost",        "LocalHost:80", "127.0.0.1:8080",
+                                       "192.168.7.9:8080", "[::1]",        "[fe80::1]:8080"};
+    static const char *const bad[] = {
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "1.2.3.4.5",
+        "[evil.example]",
+        "[::1",
+        "[",
+        ":8080",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     static const char *const keys[] = {"key"}, *const hosts[] = {"127.0.0.1", "0.0.0.0"};
     struct lk_serve_opts opts = options();
     for (int i = 0; i < 2; i++) {
         opts.host = hosts[i];
         struct lk_server *server = serve_start(&opts);
         for (size_t k = 0; k < sizeof good / sizeof good[0]; k++)
-            if (status_for_host(server, good[k]) != 200) fail_msg("%s is refused at %s", good[k], hosts[i]);
+            if (status_for_host(server, good[k]) != 200)
+                fail_msg("%s is refused at %s", good[k], hosts[i]);
         for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++)
-            if (status_for_host(server, bad[k]) != 403) fail_msg("%s is let in at %s", bad[k], hosts[i]);
+            if (status_for_host(server, bad[k]) != 403)
+                fail_msg("%s is let in at %s", bad[k], hosts[i]);
         lk_server_stop(server);
     }
     opts.key = keys;
@@ -127,9 +145,11 @@ static void names_of_other_hosts_are_refused(void **state) {
     lk_server_stop(server);
 }
 
-static void expect_preflight(const struct lk_server *server, const char *headers, const char *allowed) {
+static void expect_preflight(const struct lk_server *server, const char *headers,
+                             const char *allowed) {
     char line[200];
-    struct http_reply reply = http_ask(lk_server_port(server), "OPTIONS", "/v1/chat/completions", headers, "");
+    struct http_reply reply =
+        http_ask(lk_server_port(server), "OPTIONS", "/v1/chat/completions", headers, "");
     assert_int_equal(reply.status, 204);
     snprintf(line, sizeof line, "\r\nAccess-Control-Allow-Headers: %s\r\n", allowed);
     if (!strstr(reply.head, line)) fail_msg("%s: %s", headers, reply.head);
@@ -146,7 +166,9 @@ static void pages_may_send_the_headers_they_ask_for(void **state) {
     opts.origin = "https://app.example";
     struct lk_server *server = serve_start(&opts);
     expect_preflight(server, "Origin: https://app.example\r\n", usual);
-    expect_preflight(server, "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n", "authorization,content-type,x-stainless-os");
+    expect_preflight(
+        server, "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n",
+        "authorization,content-type,x-stainless-os");
     expect_preflight(server, "Access-Control-Request-Headers: a\"b\r\n", usual);
     expect_preflight(server, "Access-Control-Request-Headers: x: y\r\n", usual);
     lk_server_stop(server);
@@ -156,22 +178,28 @@ static void pages_may_send_the_headers_they_ask_for(void **state) {
 static void demanded_calls_can_be_held_to(void **state) {
     (void)state;
     static const char body[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a \\\"root ::= \", "
-        "\"parameters\": {\"$defs\": {\"City\": {\"type\": \"string\"}}, \"type\": \"object\", \"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}]}";
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\", "
+        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a \\\"root ::= \", "
+        "\"parameters\": {\"$defs\": {\"City\": {\"type\": \"string\"}}, \"type\": \"object\", "
+        "\"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}]}";
     struct lk_serve_opts opts = options();
     struct lk_ask ask;
     struct lk_fault fault;
     lk_sampler *sampler = NULL;
     lk_err err = {0};
     if (!lk_ask_chat(&ask, &opts, body, strlen(body), &fault)) fail_msg("%s", fault.msg);
-    if (lk_sampler_new(&sampler, model, &ask.sampling, &err)) fail_msg("%s: %s", err.msg, ask.grammar);
+    if (lk_sampler_new(&sampler, model, &ask.sampling, &err))
+        fail_msg("%s: %s", err.msg, ask.grammar);
     lk_sampler_free(sampler);
     lk_ask_free(&ask);
 }
 
-/* ---- what answers say ------------------------------------------------------------------------------ */
+/* ---- what answers say ---- */
 
-static const char *text_of(const json_t *answer, size_t i) { return json_string_value(json_object_get(json_array_get(json_object_get(answer, "choices"), i), "text")); }
+static const char *text_of(const json_t *answer, size_t i) {
+    return json_string_value(
+        json_object_get(json_array_get(json_object_get(answer, "choices"), i), "text"));
+}
 
 /* Also with the seeds that a sampler takes for none, and for the neighbours of these. */
 static void seeds_repeat_answers(void **state) {
@@ -181,8 +209,13 @@ static void seeds_repeat_answers(void **state) {
     struct lk_server *server = serve_start(&opts);
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         char body[300];
-        snprintf(body, sizeof body, "{\"prompt\": \"x\", \"n\": 3, \"max_tokens\": 20, \"temperature\": 2, \"top_k\": 0, \"min_p\": 0, \"frequency_penalty\": 2, \"cache_prompt\": false, \"seed\": %s}", seeds[i]);
-        json_t *first = ask_json(server, 200, "POST", "/v1/completions", body), *again = ask_json(server, 200, "POST", "/v1/completions", body);
+        snprintf(
+            body, sizeof body,
+            "{\"prompt\": \"x\", \"n\": 3, \"max_tokens\": 20, \"temperature\": 2, \"top_k\": 0, "
+            "\"min_p\": 0, \"frequency_penalty\": 2, \"cache_prompt\": false, \"seed\": %s}",
+            seeds[i]);
+        json_t *first = ask_json(server, 200, "POST", "/v1/completions", body),
+               *again = ask_json(server, 200, "POST", "/v1/completions", body);
         same_answer(first, again);
         assert_string_not_equal(text_of(first, 0), text_of(first, 1));
         json_decref(first), json_decref(again);
@@ -190,7 +223,9 @@ static void seeds_repeat_answers(void **state) {
     lk_server_stop(server);
 }
 
-static json_t *logprobs_of(const json_t *answer) { return json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "logprobs"); }
+static json_t *logprobs_of(const json_t *answer) {
+    return json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "logprobs");
+}
 
 /* The offsets of a stream's tokens, and its text. */
 static json_t *streamed_offsets(char *body, char *text, size_t cap) {
@@ -212,16 +247,22 @@ static void logarithms_tell_the_token_and_its_place(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
     struct lk_server *server = serve_start(&opts);
-    static const char fields[] = "\"prompt\": \"x\", \"max_tokens\": 40, \"temperature\": 2, \"top_k\": 0, \"min_p\": 0, \"frequency_penalty\": 2, \"seed\": 3, \"cache_prompt\": false, \"logprobs\": 1";
+    static const char fields[] =
+        "\"prompt\": \"x\", \"max_tokens\": 40, \"temperature\": 2, \"top_k\": 0, \"min_p\": 0, "
+        "\"frequency_penalty\": 2, \"seed\": 3, \"cache_prompt\": false, \"logprobs\": 1";
     char body[400], text[4096] = "";
     snprintf(body, sizeof body, "{%s}", fields);
-    json_t *whole = ask_json(server, 200, "POST", "/v1/completions", body), *lists = logprobs_of(whole);
-    json_t *tokens = json_object_get(lists, "tokens"), *tops = json_object_get(lists, "top_logprobs"), *offsets = json_object_get(lists, "text_offset");
+    json_t *whole = ask_json(server, 200, "POST", "/v1/completions", body),
+           *lists = logprobs_of(whole);
+    json_t *tokens = json_object_get(lists, "tokens"),
+           *tops = json_object_get(lists, "top_logprobs"),
+           *offsets = json_object_get(lists, "text_offset");
     size_t n = json_array_size(tokens), n_other = 0, n_char = 0;
     assert_true(n > 0 && json_array_size(offsets) == n);
     for (size_t i = 0; i < n; i++) {
         const json_t *top = json_array_get(tops, i);
-        assert_true(json_is_number(json_object_get(top, json_string_value(json_array_get(tokens, i)))));
+        assert_true(
+            json_is_number(json_object_get(top, json_string_value(json_array_get(tokens, i)))));
         n_other += json_object_size(top) == 2;
     }
     assert_true(n_other > 0);
@@ -244,18 +285,21 @@ static void prompts_of_tokens_are_echoed(void **state) {
     struct lk_serve_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *tokens = ask_json(server, 200, "POST", "/tokenize", "{\"content\": \"hello world\"}");
-    json_t *body = json_pack("{s:[O, s], s:i, s:b}", "prompt", json_object_get(tokens, "tokens"), "bye", "max_tokens", 2, "echo", 1);
+    json_t *body = json_pack("{s:[O, s], s:i, s:b}", "prompt", json_object_get(tokens, "tokens"),
+                             "bye", "max_tokens", 2, "echo", 1);
     char *text = json_dumps(body, 0);
     json_t *json = ask_json(server, 200, "POST", "/v1/completions", text);
     assert_memory_equal(text_of(json, 0), "hello world", 11);
     assert_memory_equal(text_of(json, 1), "bye", 3);
     free(text);
     json_decref(body), json_decref(json), json_decref(tokens);
-    json_decref(ask_json(server, 200, "POST", "/v1/completions", "{\"prompt\": [5, 200, 6, 255], \"max_tokens\": 1, \"echo\": true}")); /* perhaps no text at all */
+    /* perhaps no text at all */
+    json_decref(ask_json(server, 200, "POST", "/v1/completions",
+                         "{\"prompt\": [5, 200, 6, 255], \"max_tokens\": 1, \"echo\": true}"));
     lk_server_stop(server);
 }
 
-/* ---- the start ------------------------------------------------------------------------------------ */
+/* ---- the start ---- */
 
 static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
     struct lk_server *server = NULL;
@@ -268,7 +312,8 @@ static void fails_to_start(const struct lk_serve_opts *opts, const char *why) {
 /* What every request would fail with is told at the start. */
 static void recipes_are_tried_at_the_start(void **state) {
     (void)state;
-    static const char *const lacking[] = {"best-1.9", "sink 4: f16; body: none; window 16: f16; absorb less"};
+    static const char *const lacking[] = {"best-1.9",
+                                          "sink 4: f16; body: none; window 16: f16; absorb less"};
     struct lk_serve_opts opts = options();
     for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++) {
         lk_recipe *recipe = NULL;

@@ -1,17 +1,16 @@
 /* Sessions that the server stores by itself: what is stored goes on as what stayed in memory, what is damaged or
  * foreign is passed over, limits hold, and killed servers leave whole files. */
 #define _DEFAULT_SOURCE /* usleep, utimensat */
-#include "support_serve.h"
-
 #include "support.h"
 #include "support_http.h"
+#include "support_serve.h"
 #include "support_session.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +23,10 @@
 
 enum { LONG_CTX = 12100 };
 
-static const char question[] = "tell me all there is to know about the lives of foxes and of dogs, please";
+static const char question[] =
+    "tell me all there is to know about the lives of foxes and of dogs, please";
 
-/* ---- stored by the server --------------------------------------------------------------------------- */
+/* ---- stored by the server ---- */
 
 static void a_chat_goes_on_after_a_restart(void **state) {
     (void)state;
@@ -46,11 +46,13 @@ static void a_chat_goes_on_after_a_restart(void **state) {
     assert_int_equal(metric(server, "session_loads_total"), 1);
     assert_true(metric(server, "session_loaded_bytes_total") == metric(server, "store_bytes"));
     lk_server_stop(server);
-    assert_int_equal(stored_files().n, 1); /* the longer conversation took the place of the shorter */
+    assert_int_equal(stored_files().n,
+                     1); /* the longer conversation took the place of the shorter */
 
     opts.session_dir = NULL;
     server = serve_start(&opts);
-    json_t *again = chat(server, question, NULL, NULL, "{}"), *kept = chat(server, question, again, "and cats", "{}");
+    json_t *again = chat(server, question, NULL, NULL, "{}"),
+           *kept = chat(server, question, again, "and cats", "{}");
     assert_string_equal(prefix_source(kept), "memory");
     same_answer(first, again);
     same_answer(after, kept);
@@ -67,7 +69,8 @@ static void what_several_go_on_from_stays(void **state) {
     json_t *first = chat(server, question, NULL, NULL, "{}");
     lk_server_stop(server);
     server = serve_start(&opts);
-    json_t *one = chat(server, question, first, "and cats", "{\"max_tokens\": 100}"), *other = chat(server, question, first, "what of the wolves", "{}");
+    json_t *one = chat(server, question, first, "and cats", "{\"max_tokens\": 100}"),
+           *other = chat(server, question, first, "what of the wolves", "{}");
     assert_string_equal(prefix_source(one), "store");
     assert_string_equal(prefix_source(other), "store");
     lk_server_stop(server);
@@ -100,7 +103,12 @@ static int stored_tokens(const char *name) {
 /* A server that is ended while a prompt is read keeps the conversation, and what it has read since. */
 static void a_reading_that_ends_early_keeps_what_was_read(void **state) {
     (void)state;
-    enum { FIRST = 100, PORTION = 512, ALL = 12000, MORE = 20 }; /* nobody waits until all is read */
+    enum {
+        FIRST = 100,
+        PORTION = 512,
+        ALL = 12000,
+        MORE = 20
+    }; /* nobody waits until all is read */
     struct lk_serve_opts opts = serve_options();
     opts.n_ctx = LONG_CTX;
     struct lk_server *server = serve_start(&opts);
@@ -132,9 +140,12 @@ static void a_reading_that_ends_early_keeps_what_was_read(void **state) {
 static json_t *complete_alike(const struct lk_server *server, int which) {
     json_t *prompt = json_array();
     int n_vocab = lk_model_get_info(model).n_vocab;
-    for (int i = 0; i < 300; i++) json_array_append_new(prompt, json_integer(10 + i * 7 % (n_vocab - 20)));
-    for (int i = 0; i < 12; i++) json_array_append_new(prompt, json_integer(10 + (which * 31 + i * 3) % (n_vocab - 20)));
-    json_t *body = json_pack("{s:o, s:i, s:i}", "prompt", prompt, "max_tokens", 4, "temperature", 0);
+    for (int i = 0; i < 300; i++)
+        json_array_append_new(prompt, json_integer(10 + i * 7 % (n_vocab - 20)));
+    for (int i = 0; i < 12; i++)
+        json_array_append_new(prompt, json_integer(10 + (which * 31 + i * 3) % (n_vocab - 20)));
+    json_t *body =
+        json_pack("{s:o, s:i, s:i}", "prompt", prompt, "max_tokens", 4, "temperature", 0);
     char *text = json_dumps(body, 0);
     json_t *json = ask_json(server, 200, "POST", "/v1/completions", text);
     free(text);
@@ -185,13 +196,16 @@ static void what_leaves_memory_is_found_again(void **state) {
     struct lk_server *server = serve_start(&opts);
     for (int i = 0; i < 12; i++) json_decref(complete(server, i, ""));
     json_t *slots = ask_json(server, 200, "GET", "/slots", "");
-    for (int i = 0; i < 1000 && 12 - (int)json_array_size(json_object_get(slots, "slots")) != stored_files().n; i++) { /* what is told may be of before */
+    for (int i = 0;
+         i < 1000 && 12 - (int)json_array_size(json_object_get(slots, "slots")) != stored_files().n;
+         i++) { /* what is told may be of before */
         json_decref(slots);
         usleep(20000);
         slots = ask_json(server, 200, "GET", "/slots", "");
     }
     assert_true(json_array_size(json_object_get(slots, "slots")) < 12);
-    assert_true(json_integer_value(json_object_get(slots, "bytes")) <= json_integer_value(json_object_get(slots, "max_bytes")));
+    assert_true(json_integer_value(json_object_get(slots, "bytes")) <=
+                json_integer_value(json_object_get(slots, "max_bytes")));
     int n_left = 12 - (int)json_array_size(json_object_get(slots, "slots"));
     assert_int_equal(stored_files().n, n_left);
     assert_int_equal(metric(server, "session_saves_total"), n_left);
@@ -214,7 +228,8 @@ static void the_limit_is_kept(void **state) {
     lk_server_stop(server);
     uint64_t one = stored_files().bytes;
     assert_true(one > 0);
-    opts.store_bytes = 3 * one + (1 << 18) + (1 << 16); /* a file is planned a little larger than it becomes */
+    opts.store_bytes =
+        3 * one + (1 << 18) + (1 << 16); /* a file is planned a little larger than it becomes */
     char path[2 * ROOM];
     in_folder(path, store, "0123456789abcdef.txt"); /* others' files are not touched, nor counted */
     assert_int_equal(write_file(path, (const uint8_t *)"x", 1), 1);
@@ -232,7 +247,8 @@ static void the_limit_is_kept(void **state) {
     assert_string_equal(prefix_source(oldest), "nothing");
     json_decref(newest), json_decref(oldest);
     lk_server_stop(server);
-    opts.store_bytes = one / 2; /* what is there already is held to it too; one that is too large is told */
+    opts.store_bytes =
+        one / 2; /* what is there already is held to it too; one that is too large is told */
     n_notes = 0;
     server = serve_start(&opts);
     assert_int_equal(stored_files().n, 1);
@@ -270,14 +286,16 @@ static void private_requests_leave_no_trace(void **state) {
 }
 
 /* Change a file, and see that its prompt is answered as if there were none. */
-static void expect_passed_over(const char *path, const uint8_t *data, size_t size, const json_t *right, const char *what, bool at_start) {
+static void expect_passed_over(const char *path, const uint8_t *data, size_t size,
+                               const json_t *right, const char *what, bool at_start) {
     struct lk_serve_opts opts = serve_options();
     assert_int_equal(write_file(path, data, size), 1);
     n_notes = 0;
     struct lk_server *server = serve_start(&opts);
     if (n_notes != at_start) fail_msg("%s: %d notes at the start: %s", what, n_notes, last_note);
     json_t *json = complete(server, 1, ", \"logprobs\": 3");
-    if (strcmp(prefix_source(json), "nothing") != 0) fail_msg("%s: the prefix came from %s", what, prefix_source(json));
+    if (strcmp(prefix_source(json), "nothing") != 0)
+        fail_msg("%s: the prefix came from %s", what, prefix_source(json));
     same_answer(json, right);
     if (n_notes != 1) fail_msg("%s: %d notes: %s", what, n_notes, last_note);
     json_decref(json);
@@ -316,7 +334,8 @@ static void damaged_and_foreign_files_are_passed_over(void **state) {
     expect_passed_over(path, data, size / 2, right, "half a file", true);
     expect_passed_over(path, data, 0, right, "an empty file", true);
     expect_passed_over(path, (const uint8_t *)"no session", 10, right, "a text", true);
-    struct lk_serve_opts foreign = serve_options(); /* another model's server stores in the same folder */
+    struct lk_serve_opts foreign =
+        serve_options(); /* another model's server stores in the same folder */
     unlink(path);
     foreign.model = other_model;
     server = serve_start(&foreign);
@@ -356,7 +375,8 @@ static void links_are_not_followed(void **state) {
     assert_int_equal(symlink(to, from), 0);
     refused(server, 400, "/slots/1?action=restore", "{\"filename\": \"link\"}", "invalid_value");
     refused(server, 400, "/slots/1?action=save", "{\"filename\": \"link\"}", "invalid_value");
-    json_decref(ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"elsewhere\"}"));
+    json_decref(
+        ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"elsewhere\"}"));
     lk_server_stop(server);
 }
 
@@ -364,7 +384,8 @@ static void servers_share_a_folder(void **state) {
     (void)state;
     struct lk_serve_opts opts = serve_options();
     struct lk_server *a = serve_start(&opts), *b = serve_start(&opts);
-    for (int i = 0; i < 3; i++) json_decref(complete(a, i, "")), json_decref(complete(b, i + 2, ""));
+    for (int i = 0; i < 3; i++)
+        json_decref(complete(a, i, "")), json_decref(complete(b, i + 2, ""));
     lk_server_stop(a);
     lk_server_stop(b);
     assert_int_equal(stored_files().n, 5); /* what both had read is there once */
@@ -401,7 +422,7 @@ static void folders_are_checked(void **state) {
     assert_int_equal(lk_server_start(&server, &opts, &err), LK_E_IO);
 }
 
-/* ---- killed ------------------------------------------------------------------------------------------- */
+/* ---- killed ---- */
 
 /* A server in a process of its own, which stores a session for every request. */
 static pid_t start_apart(int *port) {
@@ -413,10 +434,13 @@ static pid_t start_apart(int *port) {
         struct lk_server *server = NULL;
         lk_plan plan;
         bool good = lk_plan_make(model, recipes[0], 100, false, &plan, NULL) == LK_OK;
-        opts.max_bytes = plan.peak_bytes - plan.weight_bytes + (plan.peak_bytes - plan.weight_bytes) / 2;
+        opts.max_bytes =
+            plan.peak_bytes - plan.weight_bytes + (plan.peak_bytes - plan.weight_bytes) / 2;
         opts.note = NULL;
-        if (good && lk_server_start(&server, &opts, NULL) == LK_OK) *port = lk_server_port(server);
-        else *port = 0;
+        if (good && lk_server_start(&server, &opts, NULL) == LK_OK)
+            *port = lk_server_port(server);
+        else
+            *port = 0;
         if (write(pipes[1], port, sizeof *port) != sizeof *port) _exit(1);
         for (;;) pause();
     }
@@ -444,7 +468,10 @@ static void killed_servers_leave_whole_files(void **state) {
         }
         for (int i = 0; i < 200; i++) {
             char body[200];
-            snprintf(body, sizeof body, "{\"prompt\": \"run %d prompt %d, which is long enough to be stored on the disk\", \"max_tokens\": 2}", k, i);
+            snprintf(body, sizeof body,
+                     "{\"prompt\": \"run %d prompt %d, which is long enough to be stored on the "
+                     "disk\", \"max_tokens\": 2}",
+                     k, i);
             struct http_reply reply = http_ask(port, "POST", "/v1/completions", "", body);
             bool gone = reply.status == 0;
             http_free(&reply);
@@ -454,7 +481,7 @@ static void killed_servers_leave_whole_files(void **state) {
         assert_int_equal(waitpid(killer, NULL, 0), killer);
         random_u32(&r);
         struct listing l = stored_files();
-        n_part = l.n_part; /* of all runs: nobody removes them yet */
+        n_part = l.n_part;              /* of all runs: nobody removes them yet */
         for (int i = 0; i < l.n; i++) { /* every file that has its name can be loaded */
             char path[2 * ROOM];
             assert_true(stored_tokens(l.name[i]) > 0);
@@ -480,7 +507,8 @@ static void killed_servers_leave_whole_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        in_new_folder(killed_servers_leave_whole_files), /* forks: before there were other threads */
+        in_new_folder(
+            killed_servers_leave_whole_files), /* forks: before there were other threads */
         in_new_folder(a_chat_goes_on_after_a_restart),
         in_new_folder(what_several_go_on_from_stays),
         in_new_folder(a_reading_that_ends_early_keeps_what_was_read),

@@ -1,11 +1,11 @@
 /* The server's parts that need no model: text from tokens, schemas, requests, queues of events. */
 #include "serve/answer.h"
 #include "serve/ask.h"
-#include "serve/tools.h"
 #include "serve/emit.h"
 #include "serve/metrics.h"
 #include "serve/route.h"
 #include "serve/schema.h"
+#include "serve/tools.h"
 #include "token/sampling.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* ---- text from tokens ---------------------------------------------------------------------------- */
+/* ---- text from tokens ---- */
 
 /* Push pieces of bytes; what comes out, joined, with "|" where a stop string ended it. */
 static void emitted(const char *const *piece, const char *const *stop, char *out) {
@@ -49,7 +49,10 @@ static void text_is_whole_characters_without_stops(void **state) {
         {{"hello", " ", "world"}, {NULL}, "hello world"},
         {{"na\xc3", "\xaf", "ve"}, {NULL}, "na\xc3\xafve"},
         {{"\xf0", "\x9f", "\x98", "\x80"}, {NULL}, "\xf0\x9f\x98\x80"},
-        {{"a\xff", "b"}, {NULL}, "a\xef\xbf\xbd" "b"},
+        {{"a\xff", "b"},
+         {NULL},
+         "a\xef\xbf\xbd"
+         "b"},
         {{"a\xe2\x82"}, {NULL}, "a\xef\xbf\xbd"},
         {{"\xc3", "x"}, {NULL}, "\xef\xbf\xbdx"},
         {{"one STO", "P two"}, {"STOP"}, "one |"},
@@ -100,8 +103,9 @@ static void tokens_are_placed_by_characters(void **state) {
     (void)state;
     static const struct {
         const char *bytes;
-        size_t      at;
-    } tokens[] = {{"na\xc3", 0}, {"\xaf", 2}, {"ve", 3}, {"\xff", 5}, {"\xe6\x97\xa5!", 6}, {"x", 8}};
+        size_t at;
+    } tokens[] = {{"na\xc3", 0}, {"\xaf", 2},          {"ve", 3},
+                  {"\xff", 5},   {"\xe6\x97\xa5!", 6}, {"x", 8}};
     struct lk_emit emit = {0};
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
         struct lk_logprob lp = {.tok = (int32_t)i};
@@ -120,7 +124,7 @@ static void logarithms_are_of_the_softmax(void **state) {
     double sum = 0;
     for (int i = 0; i < 40; i++) logits[i] = sinf(3.0f * (float)i) * 4;
     for (int i = 0; i < 40; i++) sum += exp((double)logits[i]);
-    for (int top = 0; top <= LK_TOP_MOST; top++) {
+    for (int top = 0; top <= LK_MAX_TOP; top++) {
         struct lk_logprob lp = lk_logprob_of(logits, 40, 7, top);
         assert_true(fabs((double)lp.logprob - log(exp((double)logits[7]) / sum)) < 1e-5);
         assert_int_equal(lp.n_top, top);
@@ -132,12 +136,13 @@ static void logarithms_are_of_the_softmax(void **state) {
     }
 }
 
-/* ---- schemas ------------------------------------------------------------------------------------------ */
+/* ---- schemas ---- */
 
 static char *grammar_of(const char *schema, struct lk_fault *fault) {
     json_t *json = json_loads(schema, 0, NULL);
     assert_non_null(json);
-    char *text = lk_schema_grammar(json, &(struct lk_schema_use){.field = "response_format"}, fault);
+    char *text =
+        lk_schema_grammar(json, &(struct lk_schema_use){.field = "response_format"}, fault);
     json_decref(json);
     return text;
 }
@@ -145,22 +150,39 @@ static char *grammar_of(const char *schema, struct lk_fault *fault) {
 static void schemas_become_grammars_or_are_refused_by_name(void **state) {
     (void)state;
     static const char *const good[] = {
-        "{}", "{\"type\": \"object\"}", "{\"type\": \"string\", \"minLength\": 1, \"maxLength\": 5}", "{\"enum\": [\"a\\\"b\", 5, null, [1]]}",
-        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": \"string\"}}, \"required\": [\"b\"]}",
-        "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"number\"}}", "{\"type\": \"object\", \"additionalProperties\": false}",
-        "{\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"minItems\": 2, \"maxItems\": 4}", "{\"type\": \"array\", \"maxItems\": 1}", "{\"type\": \"array\", \"maxItems\": 0}",
-        "{\"$ref\": \"#/$defs/n\", \"$defs\": {\"n\": {\"type\": \"object\", \"properties\": {\"next\": {\"anyOf\": [{\"$ref\": \"#/$defs/n\"}, {\"type\": \"null\"}]}}, \"required\": [\"next\"]}}}",
-        "{\"title\": \"T\", \"description\": \"d\", \"type\": [\"string\", \"null\"], \"maxLength\": 3}", "{\"allOf\": [{\"type\": \"null\"}]}",
+        "{}",
+        "{\"type\": \"object\"}",
+        "{\"type\": \"string\", \"minLength\": 1, \"maxLength\": 5}",
+        "{\"enum\": [\"a\\\"b\", 5, null, [1]]}",
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+        "\"string\"}}, \"required\": [\"b\"]}",
+        "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"number\"}}",
+        "{\"type\": \"object\", \"additionalProperties\": false}",
+        "{\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"minItems\": 2, \"maxItems\": "
+        "4}",
+        "{\"type\": \"array\", \"maxItems\": 1}",
+        "{\"type\": \"array\", \"maxItems\": 0}",
+        "{\"$ref\": \"#/$defs/n\", \"$defs\": {\"n\": {\"type\": \"object\", \"properties\": "
+        "{\"next\": {\"anyOf\": [{\"$ref\": \"#/$defs/n\"}, {\"type\": \"null\"}]}}, \"required\": "
+        "[\"next\"]}}}",
+        "{\"title\": \"T\", \"description\": \"d\", \"type\": [\"string\", \"null\"], "
+        "\"maxLength\": 3}",
+        "{\"allOf\": [{\"type\": \"null\"}]}",
     };
     static const struct {
         const char *schema, *named;
     } bad[] = {
-        {"{\"type\": \"string\", \"pattern\": \"a+\"}", "pattern"},       {"{\"type\": \"integer\", \"minimum\": 3}", "minimum"},
-        {"{\"type\": \"object\", \"patternProperties\": {}}", "patternProperties"}, {"{\"type\": \"colour\"}", "colour"},
-        {"{\"$ref\": \"#/nowhere\"}", "#/nowhere"}, {"{\"$ref\": \"http://x.example/s\"}", "http://x.example/s"},
-        {"{\"type\": \"array\", \"minItems\": 3, \"maxItems\": 2}", "minItems"}, {"{\"not\": {}}", "not"},
+        {"{\"type\": \"string\", \"pattern\": \"a+\"}", "pattern"},
+        {"{\"type\": \"integer\", \"minimum\": 3}", "minimum"},
+        {"{\"type\": \"object\", \"patternProperties\": {}}", "patternProperties"},
+        {"{\"type\": \"colour\"}", "colour"},
+        {"{\"$ref\": \"#/nowhere\"}", "#/nowhere"},
+        {"{\"$ref\": \"http://x.example/s\"}", "http://x.example/s"},
+        {"{\"type\": \"array\", \"minItems\": 3, \"maxItems\": 2}", "minItems"},
+        {"{\"not\": {}}", "not"},
         {"{\"type\": \"object\", \"properties\": {\"a\": {}}, \"required\": [\"b\"]}", "required"},
-        {"{\"$ref\": \"#\"}", "nesting"}, {"{\"anyOf\": []}", "alternatives"},
+        {"{\"$ref\": \"#\"}", "nesting"},
+        {"{\"anyOf\": []}", "alternatives"},
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         struct lk_fault fault = {0};
@@ -181,7 +203,10 @@ static bool ask_with_tools(struct lk_ask *ask, const char *tools, struct lk_faul
     struct lk_serve_opts opts = lk_serve_defaults();
     char body[2000];
     opts.id = "m";
-    snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\", \"tools\": [%s]}", tools);
+    snprintf(body, sizeof body,
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": "
+             "\"required\", \"tools\": [%s]}",
+             tools);
     return lk_ask_chat(ask, &opts, body, strlen(body), fault);
 }
 
@@ -189,10 +214,13 @@ static bool ask_with_tools(struct lk_ask *ask, const char *tools, struct lk_faul
 static void tools_are_documents_of_their_own(void **state) {
     (void)state;
     static const char tools[] =
-        "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"$defs\": {\"City\": {\"enum\": [\"Oslo\"]}}, \"type\": \"object\", "
+        "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
+        "{\"$defs\": {\"City\": {\"enum\": [\"Oslo\"]}}, \"type\": \"object\", "
         "\"properties\": {\"city\": {\"$ref\": \"#/$defs/City\"}}, \"required\": [\"city\"]}}},"
-        "{\"type\": \"function\", \"function\": {\"name\": \"root ::= x\", \"parameters\": {\"$defs\": {\"City\": {\"const\": \"Rome\"}}, \"type\": \"object\", "
-        "\"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"bare\"}}";
+        "{\"type\": \"function\", \"function\": {\"name\": \"root ::= x\", \"parameters\": "
+        "{\"$defs\": {\"City\": {\"const\": \"Rome\"}}, \"type\": \"object\", "
+        "\"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}, {\"type\": "
+        "\"function\", \"function\": {\"name\": \"bare\"}}";
     struct lk_ask ask;
     struct lk_fault fault = {0};
     if (!ask_with_tools(&ask, tools, &fault)) fail_msg("%s", fault.msg);
@@ -204,26 +232,35 @@ static void tools_are_documents_of_their_own(void **state) {
     assert_non_null(strstr(root, " \"\\n</tool_call>\"\n"));
     assert_string_equal(ask.held_by, "tools");
     lk_ask_free(&ask);
-    assert_false(ask_with_tools(&ask, "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"string\", \"pattern\": \"a\"}}}", &fault));
+    assert_false(ask_with_tools(&ask,
+                                "{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+                                "\"parameters\": {\"type\": \"string\", \"pattern\": \"a\"}}}",
+                                &fault));
     assert_string_equal(fault.param, "tools");
     lk_ask_free(&ask);
 }
 
-/* ---- fields of requests -------------------------------------------------------------------------------- */
+/* ---- fields of requests ---- */
 
 static bool ask_for(struct lk_ask *ask, bool chat, const char *fields, struct lk_fault *fault) {
     struct lk_serve_opts opts = lk_serve_defaults();
     char body[600];
     opts.id = "m";
-    snprintf(body, sizeof body, "{%s, %s}", chat ? "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]" : "\"prompt\": \"x\"", fields);
-    return chat ? lk_ask_chat(ask, &opts, body, strlen(body), fault) : lk_ask_completion(ask, &opts, body, strlen(body), fault);
+    snprintf(body, sizeof body, "{%s, %s}",
+             chat ? "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]"
+                  : "\"prompt\": \"x\"",
+             fields);
+    return chat ? lk_ask_chat(ask, &opts, body, strlen(body), fault)
+                : lk_ask_completion(ask, &opts, body, strlen(body), fault);
 }
 
 #define TOOL "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
 
 static void one_call_where_one_is_asked_for(void **state) {
     (void)state;
-    static const char text[] = "Both.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+    static const char text[] =
+        "Both.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+        "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     for (int one = 0; one < 2; one++) {
         size_t shown = 0;
         json_t *calls = lk_tools_parse(text, "id", one, &shown);
@@ -238,27 +275,51 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     static const struct {
         const char *fields, *named; /* in chats, and, but for tools, in completions */
     } bad[] = {
-        {"\"grammar\": \"root ::= x\"", "grammar"}, {"\"typical_p\": 0.9", "typical_p"}, {"\"mirostat\": 2", "mirostat"},
-        {"\"json_schema\": {\"not\": {}}", "json_schema"}, {"\"json_schema\": 1", "json_schema"}, {"\"ignore_eos\": 1", "ignore_eos"}, {"\"logit_bias\": 1", "logit_bias"},
-        {"\"logit_bias\": {\"x\": 1}", "logit_bias"}, {"\"logit_bias\": {\" 1\": 1}", "logit_bias"}, {"\"logit_bias\": {\"-1\": 1}", "logit_bias"},
-        {"\"logit_bias\": {\"1\": 101}", "logit_bias"}, {"\"logit_bias\": {\"1\": true}", "logit_bias"}, {"\"logit_bias\": {\"99999999999999999999\": 1}", "logit_bias"},
-        {"\"logit_bias\": [1]", "logit_bias"}, {"\"logit_bias\": [[1]]", "logit_bias"}, {"\"logit_bias\": [[-1, 1]]", "logit_bias"}, {"\"logit_bias\": [[1, \"x\"]]", "logit_bias"},
-        {"\"json_schema\": {\"type\": \"object\"}, \"response_format\": {\"type\": \"json_object\"}", "json_schema"},
+        {"\"grammar\": \"root ::= x\"", "grammar"},
+        {"\"typical_p\": 0.9", "typical_p"},
+        {"\"mirostat\": 2", "mirostat"},
+        {"\"json_schema\": {\"not\": {}}", "json_schema"},
+        {"\"json_schema\": 1", "json_schema"},
+        {"\"ignore_eos\": 1", "ignore_eos"},
+        {"\"logit_bias\": 1", "logit_bias"},
+        {"\"logit_bias\": {\"x\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\" 1\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"-1\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": 101}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": true}", "logit_bias"},
+        {"\"logit_bias\": {\"99999999999999999999\": 1}", "logit_bias"},
+        {"\"logit_bias\": [1]", "logit_bias"},
+        {"\"logit_bias\": [[1]]", "logit_bias"},
+        {"\"logit_bias\": [[-1, 1]]", "logit_bias"},
+        {"\"logit_bias\": [[1, \"x\"]]", "logit_bias"},
+        {"\"json_schema\": {\"type\": \"object\"}, \"response_format\": {\"type\": "
+         "\"json_object\"}",
+         "json_schema"},
         {"\"suffix\": \"x\"", "suffix"},
-        {"\"xtc_probability\": 0.1", "xtc_probability"}, {"\"response_format\": {\"type\": \"json_object\", \"schema\": {\"not\": {}}}", "response_format"},
+        {"\"xtc_probability\": 0.1", "xtc_probability"},
+        {"\"response_format\": {\"type\": \"json_object\", \"schema\": {\"not\": {}}}",
+         "response_format"},
         {"\"tool_choice\": \"required\"", "tool_choice"},
-        {"\"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"tools\": []", "tool_choice"}, {"\"tools\": {}", "tools"}, {"\"tools\": {\"a\": 1}", "tools"},
+        {"\"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}, \"tools\": "
+         "[]",
+         "tool_choice"},
+        {"\"tools\": {}", "tools"},
+        {"\"tools\": {\"a\": 1}", "tools"},
     };
     static const char *const harmless[] = {
-        "\"grammar\": \"\", \"json_schema\": {}, \"ignore_eos\": false, \"typical_p\": 1.0, \"mirostat\": 0, \"logit_bias\": null, \"suffix\": null, \"tools\": null",
-        "\"tools\": [], \"tool_choice\": \"auto\", \"parallel_tool_calls\": false, \"dry_multiplier\": 0, \"top_n_sigma\": -1", "\"tool_choice\": \"none\", \"functions\": []",
+        "\"grammar\": \"\", \"json_schema\": {}, \"ignore_eos\": false, \"typical_p\": 1.0, "
+        "\"mirostat\": 0, \"logit_bias\": null, \"suffix\": null, \"tools\": null",
+        "\"tools\": [], \"tool_choice\": \"auto\", \"parallel_tool_calls\": false, "
+        "\"dry_multiplier\": 0, \"top_n_sigma\": -1",
+        "\"tool_choice\": \"none\", \"functions\": []",
     };
     struct lk_ask ask;
     struct lk_fault fault;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         for (int chat = 0; chat < 2; chat++) {
             if (!chat && strstr(bad[i].fields, "tool")) continue;
-            if (ask_for(&ask, chat, bad[i].fields, &fault)) fail_msg("passed over: %s", bad[i].fields);
+            if (ask_for(&ask, chat, bad[i].fields, &fault))
+                fail_msg("passed over: %s", bad[i].fields);
             assert_int_equal(fault.status, 400);
             assert_string_equal(fault.param, bad[i].named);
             lk_ask_free(&ask);
@@ -268,27 +329,35 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     lk_ask_free(&ask);
     for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
         for (int chat = 0; chat < 2; chat++) {
-            if (!ask_for(&ask, chat, harmless[i], &fault)) fail_msg("%s: %s", harmless[i], fault.msg);
+            if (!ask_for(&ask, chat, harmless[i], &fault))
+                fail_msg("%s: %s", harmless[i], fault.msg);
             lk_ask_free(&ask);
         }
     assert_true(ask_for(&ask, true, "\"json_schema\": {\"enum\": [\"Oslo\"]}", &fault));
     assert_true(ask.sampling.grammar && strstr(ask.sampling.grammar, "Oslo"));
     lk_ask_free(&ask);
-    static const char *const biased[] = {"\"logit_bias\": {\"7\": -100, \"8\": 1.5}, \"ignore_eos\": true", "\"logit_bias\": [[7, false], [8, 1.5]]"};
+    static const char *const biased[] = {
+        "\"logit_bias\": {\"7\": -100, \"8\": 1.5}, \"ignore_eos\": true",
+        "\"logit_bias\": [[7, false], [8, 1.5]]"};
     for (int i = 0; i < 2; i++) {
         assert_true(ask_for(&ask, i, biased[i], &fault));
         assert_int_equal(ask.sampling.n_bias, 2);
         for (int k = 0; k < 2; k++) {
             const lk_logit_bias *bias = &ask.sampling.bias[k];
-            assert_true(bias->tok == 8 ? bias->bias == 1.5f : bias->tok == 7 && bias->bias == (i ? -INFINITY : -100));
+            assert_true(bias->tok == 8 ? bias->bias == 1.5f
+                                       : bias->tok == 7 && bias->bias == (i ? -INFINITY : -100));
         }
         assert_int_equal(ask.sampling.ignore_eos, i == 0);
         lk_ask_free(&ask);
     }
-    if (!ask_for(&ask, true, TOOL ", \"parallel_tool_calls\": false", &fault)) fail_msg("%s", fault.msg);
+    if (!ask_for(&ask, true, TOOL ", \"parallel_tool_calls\": false", &fault))
+        fail_msg("%s", fault.msg);
     assert_true(ask.tools && ask.one_call);
     lk_ask_free(&ask);
-    assert_true(ask_for(&ask, true, "\"response_format\": {\"type\": \"json_object\", \"schema\": {\"enum\": [\"Oslo\"]}}", &fault));
+    assert_true(ask_for(
+        &ask, true,
+        "\"response_format\": {\"type\": \"json_object\", \"schema\": {\"enum\": [\"Oslo\"]}}",
+        &fault));
     assert_non_null(strstr(ask.grammar, "Oslo"));
     lk_ask_free(&ask);
 }
@@ -306,7 +375,15 @@ static uint32_t seed_of(const char *given) {
 
 static void seeds_are_whole_numbers_of_64_bits(void **state) {
     (void)state;
-    static const char *const seeds[] = {"0", "7", "4294967295", "4294967296", "9007199254740993", "9007199254740992", "9223372036854775807", "-1", "-9223372036854775808"};
+    static const char *const seeds[] = {"0",
+                                        "7",
+                                        "4294967295",
+                                        "4294967296",
+                                        "9007199254740993",
+                                        "9007199254740992",
+                                        "9223372036854775807",
+                                        "-1",
+                                        "-9223372036854775808"};
     assert_int_equal(seed_of("7"), 7);
     assert_int_equal(seed_of("7.0"), 7);
     assert_int_equal(seed_of("4294967290"), 4294967290u);
@@ -322,7 +399,7 @@ static void seeds_are_whole_numbers_of_64_bits(void **state) {
     lk_ask_free(&ask);
 }
 
-/* ---- queues of events ---------------------------------------------------------------------------------- */
+/* ---- queues of events ---- */
 
 static struct lk_call *make_call(size_t n_job) {
     struct lk_call *call = calloc(1, sizeof *call);
@@ -371,7 +448,7 @@ static void queues_are_bounded_and_end(void **state) {
     lk_call_release(call);
 }
 
-/* ---- and the rest ---------------------------------------------------------------------------------------- */
+/* ---- and the rest ---- */
 
 static void secrets_are_compared_whole(void **state) {
     (void)state;
@@ -391,7 +468,8 @@ static void faults_are_one_line_of_text(void **state) {
     char *text;
     json_t *json = lk_fault_json(&fault);
     text = json_dumps(json, JSON_SORT_KEYS);
-    assert_string_equal(text, "{\"error\": {\"code\": \"c\", \"message\": \"bad line   \", \"param\": \"p\", \"type\": \"invalid_request_error\"}}");
+    assert_string_equal(text, "{\"error\": {\"code\": \"c\", \"message\": \"bad line   \", "
+                              "\"param\": \"p\", \"type\": \"invalid_request_error\"}}");
     free(text);
     json_decref(json);
 }
@@ -400,12 +478,15 @@ static void faults_are_one_line_of_text(void **state) {
 static void work_that_fails_is_the_servers_fault(void **state) {
     (void)state;
     static const struct {
-        lk_err      err;
-        int         status;
+        lk_err err;
+        int status;
         const char *code;
-    } cases[] = {{{LK_E_ARG, "the logit of token 5 is not finite"}, 500, "internal_error"}, {{LK_E_ARG, "logits of 3 tokens, expected 4"}, 500, "internal_error"},
-                 {{LK_E_ARG, ""}, 500, "internal_error"}, {{LK_E_FORMAT, "no token fits the grammar here"}, 400, "invalid_value"},
-                 {{LK_E_FULL, "full"}, 400, "context_length_exceeded"}, {{LK_E_NOMEM, "no memory"}, 503, "out_of_memory"}};
+    } cases[] = {{{LK_E_ARG, "the logit of token 5 is not finite"}, 500, "internal_error"},
+                 {{LK_E_ARG, "logits of 3 tokens, expected 4"}, 500, "internal_error"},
+                 {{LK_E_ARG, ""}, 500, "internal_error"},
+                 {{LK_E_FORMAT, "no token fits the grammar here"}, 400, "invalid_value"},
+                 {{LK_E_FULL, "full"}, 400, "context_length_exceeded"},
+                 {{LK_E_NOMEM, "no memory"}, 503, "out_of_memory"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct lk_fault fault;
         assert_false(lk_fault_of_work(&fault, &cases[i].err));
@@ -431,13 +512,20 @@ static void times_fall_into_buckets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_whole_characters_without_stops), cmocka_unit_test(logarithms_come_with_their_text),
-        cmocka_unit_test(tokens_are_placed_by_characters), cmocka_unit_test(logarithms_are_of_the_softmax),          cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
-        cmocka_unit_test(tools_are_documents_of_their_own), cmocka_unit_test(one_call_where_one_is_asked_for), cmocka_unit_test(what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(text_is_whole_characters_without_stops),
+        cmocka_unit_test(logarithms_come_with_their_text),
+        cmocka_unit_test(tokens_are_placed_by_characters),
+        cmocka_unit_test(logarithms_are_of_the_softmax),
+        cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
+        cmocka_unit_test(tools_are_documents_of_their_own),
+        cmocka_unit_test(one_call_where_one_is_asked_for),
+        cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(seeds_are_whole_numbers_of_64_bits),
-        cmocka_unit_test(queues_are_bounded_and_end),             cmocka_unit_test(secrets_are_compared_whole),
+        cmocka_unit_test(queues_are_bounded_and_end),
+        cmocka_unit_test(secrets_are_compared_whole),
         cmocka_unit_test(work_that_fails_is_the_servers_fault),
-        cmocka_unit_test(faults_are_one_line_of_text),            cmocka_unit_test(times_fall_into_buckets),
+        cmocka_unit_test(faults_are_one_line_of_text),
+        cmocka_unit_test(times_fall_into_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,10 @@
  * copy it came from, and what is counted is what is held. */
 #include "serve/prefix.h"
 #include "serve/serve.h"
-
 #include "support_http.h"
 #include "support_model.h"
 
 #include <jansson.h>
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,21 +39,29 @@ static struct lk_server *start(const struct lk_serve_opts *opts) {
 }
 
 /* The token at a place of a text; texts with the same `begin` have BEGIN tokens in common, at most. */
-static int32_t token_at(int begin, int rest, int i) { return i < BEGIN ? 20 + (i * 7 + begin * 13 + i / 50) % 200 : 20 + (i * 11 + rest * 17) % 200; }
+static int32_t token_at(int begin, int rest, int i) {
+    return i < BEGIN ? 20 + (i * 7 + begin * 13 + i / 50) % 200 : 20 + (i * 11 + rest * 17) % 200;
+}
 
 /* Ask for an answer to BEGIN + n_rest tokens; *cached: those that were not read. The answer's text, to be freed. */
-static char *answer(const struct lk_server *server, const char *kv, int begin, int rest, int n_rest, const char *more, long long *cached) {
+static char *answer(const struct lk_server *server, const char *kv, int begin, int rest, int n_rest,
+                    const char *more, long long *cached) {
     json_t *list = json_array();
-    for (int i = 0; i < BEGIN + n_rest; i++) json_array_append_new(list, json_integer(token_at(begin, rest, i)));
+    for (int i = 0; i < BEGIN + n_rest; i++)
+        json_array_append_new(list, json_integer(token_at(begin, rest, i)));
     char *tokens = json_dumps(list, JSON_COMPACT);
     size_t cap = strlen(tokens) + 300;
     char *body = malloc(cap);
-    snprintf(body, cap, "{\"prompt\": %s, \"max_tokens\": %d, \"temperature\": 0, \"kv\": \"%s\"%s}", tokens, N_MADE, kv, more);
+    snprintf(body, cap,
+             "{\"prompt\": %s, \"max_tokens\": %d, \"temperature\": 0, \"kv\": \"%s\"%s}", tokens,
+             N_MADE, kv, more);
     struct http_reply reply = http_ask(lk_server_port(server), "POST", "/v1/completions", "", body);
     if (reply.status != 200) fail_msg("%d: %s", reply.status, reply.body);
     json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
-    *cached = json_integer_value(json_object_get(json_object_get(json_object_get(json, "usage"), "prompt_tokens_details"), "cached_tokens"));
-    char *text = strdup(json_string_value(json_object_get(json_array_get(json_object_get(json, "choices"), 0), "text")));
+    *cached = json_integer_value(json_object_get(
+        json_object_get(json_object_get(json, "usage"), "prompt_tokens_details"), "cached_tokens"));
+    char *text = strdup(json_string_value(
+        json_object_get(json_array_get(json_object_get(json, "choices"), 0), "text")));
     json_decref(json);
     json_decref(list);
     http_free(&reply);
@@ -63,14 +69,18 @@ static char *answer(const struct lk_server *server, const char *kv, int begin, i
     return text;
 }
 
-static void asks(const struct lk_server *server, const char *kv, int begin, int rest, int n_rest, const char *more, long long expected) {
+static void asks(const struct lk_server *server, const char *kv, int begin, int rest, int n_rest,
+                 const char *more, long long expected) {
     long long cached;
     free(answer(server, kv, begin, rest, n_rest, more, &cached));
-    if (cached != expected) fail_msg("%s, text %d.%d: %lld tokens were not read again, not %lld", kv, begin, rest, cached, expected);
+    if (cached != expected)
+        fail_msg("%s, text %d.%d: %lld tokens were not read again, not %lld", kv, begin, rest,
+                 cached, expected);
 }
 
 /* What the library makes of the text, read in one part (n_first 0) or two. To be freed. */
-static char *expected_text(const lk_recipe *recipe, int begin, int rest, int n_rest, size_t n_first) {
+static char *expected_text(const lk_recipe *recipe, int begin, int rest, int n_rest,
+                           size_t n_first) {
     lk_session *session;
     lk_sampler *sampler;
     lk_sampler_opts greedy = lk_sampler_defaults();
@@ -113,7 +123,8 @@ static int count_kept(const json_t *slots) {
     size_t i;
     int n = 0;
     const json_t *slot;
-    json_array_foreach(json_object_get(slots, "slots"), i, slot) n += json_is_true(json_object_get(slot, "prefix"));
+    json_array_foreach(json_object_get(slots, "slots"), i, slot) n +=
+        json_is_true(json_object_get(slot, "prefix"));
     return n;
 }
 
@@ -127,7 +138,8 @@ static void beginnings_are_read_once(void **state) {
         long long cached;
         asks(server, kv, 1, 1, REST, "", 0);
         asks(server, kv, 1, 2, REST, "", 0);
-        char *want = expected_text(recipes[k], 1, 3, REST, BEGIN), *got = answer(server, kv, 1, 3, REST, "", &cached);
+        char *want = expected_text(recipes[k], 1, 3, REST, BEGIN),
+             *got = answer(server, kv, 1, 3, REST, "", &cached);
         assert_int_equal(cached, BEGIN);
         same_text(got, want);
         free(got), free(want);
@@ -180,7 +192,8 @@ static void a_full_cache_is_cut_back_in_a_copy(void **state) {
     struct lk_server *server = start(&opts);
     long long cached;
     asks(server, "f16", 4, 1, 400, "", 0);
-    char *want = expected_text(recipes[2], 4, 2, REST, 0), *got = answer(server, "f16", 4, 2, REST, "", &cached);
+    char *want = expected_text(recipes[2], 4, 2, REST, 0),
+         *got = answer(server, "f16", 4, 2, REST, "", &cached);
     assert_int_equal(cached, BEGIN);
     same_text(got, want);
     free(got), free(want);
@@ -197,16 +210,20 @@ static void the_limit_holds(void **state) {
     (void)state;
     struct lk_serve_opts opts = options();
     lk_plan plan;
-    assert_int_equal(lk_plan_make(model, recipes[0], BEGIN + REST + N_MADE, false, &plan, NULL), LK_OK);
+    assert_int_equal(lk_plan_make(model, recipes[0], BEGIN + REST + N_MADE, false, &plan, NULL),
+                     LK_OK);
     for (int times = 1; times < 6; times++) {
         opts.max_bytes = (plan.peak_bytes - plan.weight_bytes) * (uint64_t)(4 + times) / 4;
         struct lk_server *server = start(&opts);
         for (int i = 0; i < 14; i++) {
             long long cached;
-            free(answer(server, lk_recipe_text(recipes[0]), i / 5, i, REST, i % 3 ? "" : ", \"n\": 3", &cached));
+            free(answer(server, lk_recipe_text(recipes[0]), i / 5, i, REST,
+                        i % 3 ? "" : ", \"n\": 3", &cached));
             json_t *slots = slots_of(server);
             uint64_t bytes = (uint64_t)json_integer_value(json_object_get(slots, "bytes"));
-            if (bytes > opts.max_bytes) fail_msg("%llu bytes are held, %llu allowed", (unsigned long long)bytes, (unsigned long long)opts.max_bytes);
+            if (bytes > opts.max_bytes)
+                fail_msg("%llu bytes are held, %llu allowed", (unsigned long long)bytes,
+                         (unsigned long long)opts.max_bytes);
             json_decref(slots);
         }
         lk_server_stop(server);
@@ -232,8 +249,10 @@ static int close_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beginnings_are_read_once), cmocka_unit_test(the_same_prompt_is_not_read_again),
-        cmocka_unit_test(a_full_cache_is_cut_back_in_a_copy), cmocka_unit_test(the_limit_holds),
+        cmocka_unit_test(beginnings_are_read_once),
+        cmocka_unit_test(the_same_prompt_is_not_read_again),
+        cmocka_unit_test(a_full_cache_is_cut_back_in_a_copy),
+        cmocka_unit_test(the_limit_holds),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

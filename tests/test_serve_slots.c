@@ -1,10 +1,9 @@
 /* Sessions that clients save, restore and erase by name: what comes back goes on as before, what is not the
  * server's own is refused, and names lead nowhere else. */
 #define _DEFAULT_SOURCE
-#include "support_serve.h"
-
 #include "support.h"
 #include "support_http.h"
+#include "support_serve.h"
 #include "support_session.h"
 
 #include <setjmp.h>
@@ -18,9 +17,10 @@
 
 #include <cmocka.h>
 
-static const char question[] = "tell me all there is to know about the lives of foxes and of dogs, please";
+static const char question[] =
+    "tell me all there is to know about the lives of foxes and of dogs, please";
 
-/* ---- named by clients --------------------------------------------------------------------------------- */
+/* ---- named by clients ---- */
 
 static void sessions_are_saved_restored_and_erased(void **state) {
     (void)state;
@@ -28,7 +28,8 @@ static void sessions_are_saved_restored_and_erased(void **state) {
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
     json_t *first = chat(server, question, NULL, NULL, "{}"), *json;
-    json_t *slots = idle_slots(server, 1), *slot = json_array_get(json_object_get(slots, "slots"), 0);
+    json_t *slots = idle_slots(server, 1),
+           *slot = json_array_get(json_object_get(slots, "slots"), 0);
     char path[100], file[2 * ROOM];
     struct stat info;
     int id = (int)json_integer_value(json_object_get(slot, "id"));
@@ -45,7 +46,8 @@ static void sessions_are_saved_restored_and_erased(void **state) {
     lk_server_stop(server);
 
     server = serve_start(&opts);
-    json = ask_json(server, 200, "POST", "/slots/7?action=restore", "{\"filename\": \"my-chat.1\"}");
+    json =
+        ask_json(server, 200, "POST", "/slots/7?action=restore", "{\"filename\": \"my-chat.1\"}");
     assert_int_equal(json_integer_value(json_object_get(json, "n_restored")), n_saved);
     assert_int_equal(json_integer_value(json_object_get(json, "id_slot")), 7);
     assert_int_equal(json_integer_value(json_object_get(json, "n_read")), info.st_size);
@@ -53,9 +55,12 @@ static void sessions_are_saved_restored_and_erased(void **state) {
     json_t *after = chat(server, question, first, "and cats", "{}");
     assert_string_equal(prefix_source(after), "memory");
     same_answer(after, kept);
-    json_decref(ask_json(server, 200, "POST", "/slots/7?action=restore", "{\"filename\": \"my-chat.1\"}")); /* back again, in its place */
+    json_decref(ask_json(server, 200, "POST", "/slots/7?action=restore",
+                         "{\"filename\": \"my-chat.1\"}")); /* back again, in its place */
     slots = idle_slots(server, 1);
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(slots, "slots"), 0), "n_tok")), n_saved);
+    assert_int_equal(json_integer_value(json_object_get(
+                         json_array_get(json_object_get(slots, "slots"), 0), "n_tok")),
+                     n_saved);
     json_decref(slots);
     json = ask_json(server, 200, "POST", "/slots/7?action=erase", "");
     assert_int_equal(json_integer_value(json_object_get(json, "n_erased")), n_saved);
@@ -78,12 +83,15 @@ static void the_first_session_may_be_a_restored_one(void **state) {
     lk_server_stop(server);
     server = serve_start(&opts);
     for (int i = 0; i < 2; i++) {
-        json_t *json = ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"trip\"}");
+        json_t *json =
+            ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"trip\"}");
         assert_int_equal(json_integer_value(json_object_get(json, "id_slot")), 1);
         assert_true(json_integer_value(json_object_get(json, "n_restored")) > 0);
         json_decref(json);
         json_t *slots = idle_slots(server, 1);
-        assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(slots, "slots"), 0), "id")), 1);
+        assert_int_equal(json_integer_value(json_object_get(
+                             json_array_get(json_object_get(slots, "slots"), 0), "id")),
+                         1);
         json_decref(slots);
     }
     json_t *again = complete(server, 1, "");
@@ -120,8 +128,10 @@ static void files_that_cannot_be_written_say_why(void **state) {
     assert_int_equal(mkdir(part, 0700), 0);
     n_notes = 0;
     refused(server, 500, "/slots/1?action=save", "{\"filename\": \"trip\"}", "internal_error");
-    json_t *json = ask_json(server, 500, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}");
-    assert_non_null(strstr(json_string_value(json_object_get(json_object_get(json, "error"), "message")), "irectory"));
+    json_t *json =
+        ask_json(server, 500, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}");
+    assert_non_null(strstr(
+        json_string_value(json_object_get(json_object_get(json, "error"), "message")), "irectory"));
     json_decref(json);
     assert_int_equal(n_notes, 2);
     assert_non_null(strstr(last_note, part));
@@ -153,18 +163,22 @@ static void save_named(lk_model *with, const lk_recipe *recipe, const char *name
     int32_t tok[CTX];
     struct random r = {n_tok};
     lk_session_opts opts = {.n_ctx = 2 * CTX};
-    for (size_t i = 0; i < CTX; i++) tok[i] = random_int(&r, 0, lk_model_get_info(with).n_vocab - 1);
+    for (size_t i = 0; i < CTX; i++)
+        tok[i] = random_int(&r, 0, lk_model_get_info(with).n_vocab - 1);
     in_folder(path, dir, name);
     assert_int_equal(lk_session_new(&session, with, recipe, &opts, NULL), LK_OK);
     assert_int_equal(lk_session_sync(session, tok, n_tok < CTX ? n_tok : CTX, NULL, NULL), LK_OK);
-    if (n_tok > CTX) assert_int_equal(lk_session_eval(session, tok, n_tok - CTX, false, NULL), LK_OK);
+    if (n_tok > CTX)
+        assert_int_equal(lk_session_eval(session, tok, n_tok - CTX, false, NULL), LK_OK);
     assert_int_equal(lk_session_save(session, NULL, path, NULL), LK_OK);
     lk_session_free(session);
 }
 
 static void names_lead_nowhere_else(void **state) {
     (void)state;
-    static const char *const bad[] = {"../x", "..", ".", "", "/etc/passwd", "a/b", "./a", ".hidden", "-x", "x.new", "a b", "\\u00e4", "a\\\\b", "a\\nb", "~", "%2e%2e", "store/x", "a:b"};
+    static const char *const bad[] = {"../x",   "..",      ".",  "",       "/etc/passwd", "a/b",
+                                      "./a",    ".hidden", "-x", "x.new",  "a b",         "\\u00e4",
+                                      "a\\\\b", "a\\nb",   "~",  "%2e%2e", "store/x",     "a:b"};
     struct lk_serve_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
@@ -246,17 +260,22 @@ static void busy_sessions_say_so(void **state) {
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
     int fd = http_connect(lk_server_port(server)), n_busy = 0;
-    static const char body[] = "{\"prompt\": \"another prompt\", \"max_tokens\": 450, \"stream\": true}";
+    static const char body[] =
+        "{\"prompt\": \"another prompt\", \"max_tokens\": 450, \"stream\": true}";
     char text[600];
-    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    snprintf(text, sizeof text,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
     http_send(fd, text, strlen(text));
     for (int i = 0; i < 20; i++) {
-        struct http_reply reply = http_ask(lk_server_port(server), "POST", "/slots/2?action=save", "", "{\"filename\": \"b\"}");
+        struct http_reply reply = http_ask(lk_server_port(server), "POST", "/slots/2?action=save",
+                                           "", "{\"filename\": \"b\"}");
         n_busy += reply.status == 409;
         assert_true(reply.status == 409 || reply.status == 404 || reply.status == 200);
         http_free(&reply);
         json_decref(ask_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"a\"}"));
-        json_decref(ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"a\"}"));
+        json_decref(
+            ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"a\"}"));
     }
     close(fd);
     assert_true(n_busy > 0);

@@ -1,9 +1,8 @@
 /* Caches that were made like one another hold the same blocks, and nothing else of each other: whatever they do
  * then, they hold what caches hold that were always alone. Bytes are counted once, and the last one frees. */
+#include "cache/calibrate.h"
 #include "support.h"
 #include "support_basis.h"
-
-#include "cache/calibrate.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -11,20 +10,44 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
-enum { N_LAYER = 2, N_HEAD_KV = 2, D_HEAD = 64, N_CHANNEL = N_HEAD_KV * D_HEAD, MOST = 5, MOST_DEEDS = 160, PORTION = 70, MOST_TOK = 900 };
+enum {
+    N_LAYER = 2,
+    N_HEAD_KV = 2,
+    D_HEAD = 64,
+    N_CHANNEL = N_HEAD_KV * D_HEAD,
+    MOST = 5,
+    MOST_DEEDS = 160,
+    PORTION = 70,
+    MOST_TOK = 900
+};
 
 static const char *const recipes[] = {
-    "f16", "selective", "kivi-4", "kivi-2", "compressed", "lambda", "streaming", "h2o", "tova", "best-4", "best-3", "best-2", "int8",
-    "sink 5: int8; body: kivi4(g64); window 40: int8", "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16",
-    "sink 2: f16; keep 10% by h2o: rot4(nomean); recent 50: int8; window 20: f16", "keep 48 by tova: int8; window 16: f16",
+    "f16",
+    "selective",
+    "kivi-4",
+    "kivi-2",
+    "compressed",
+    "lambda",
+    "streaming",
+    "h2o",
+    "tova",
+    "best-4",
+    "best-3",
+    "best-2",
+    "int8",
+    "sink 5: int8; body: kivi4(g64); window 40: int8",
+    "sink 3: f16; body: rot2; recent 10%: rot4; window 33: f16",
+    "sink 2: f16; keep 10% by h2o: rot4(nomean); recent 50: int8; window 20: f16",
+    "keep 48 by tova: int8; window 16: f16",
     "sink 4: f16; body: latent50%+rot3; window 40: latent75%+rot8",
 };
 
 /* One portion of rows, or rows taken back. */
 struct deed {
-    int64_t  n; /* < 0: cut back to -n - 1 tokens */
+    int64_t n; /* < 0: cut back to -n - 1 tokens */
     uint64_t seed;
 };
 
@@ -32,19 +55,19 @@ struct deed {
 struct node {
     struct lk_ledger ledger, twin_ledger;
     struct lk_cache *cache, *twin;
-    struct deed      deed[MOST_DEEDS];
-    int              n_deed;
+    struct deed deed[MOST_DEEDS];
+    int n_deed;
 };
 
 struct family {
     struct lk_cache_shape shape;
-    struct lk_basis       basis[LK_N_BASIS][N_LAYER];
+    struct lk_basis basis[LK_N_BASIS][N_LAYER];
     const struct lk_basis *table[LK_N_BASIS];
-    struct lk_ledger      common;
-    const char           *text;
-    lk_recipe            *recipe;
-    struct node           node[MOST];
-    uint64_t              seed;
+    struct lk_ledger common;
+    const char *text;
+    lk_recipe *recipe;
+    struct node node[MOST];
+    uint64_t seed;
 };
 
 static uint64_t held(const struct lk_ledger *ledger) {
@@ -56,9 +79,13 @@ static uint64_t held(const struct lk_ledger *ledger) {
 static void open_family(struct family *f, const char *text, uint64_t seed) {
     struct random r = {seed};
     lk_err err = {0};
-    *f = (struct family){.shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_ctx = MOST_TOK}, .text = text, .seed = seed};
+    *f = (struct family){
+        .shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_ctx = MOST_TOK},
+        .text = text,
+        .seed = seed};
     for (int which = 0; which < LK_N_BASIS; which++) {
-        for (int layer = 0; layer < N_LAYER; layer++) f->basis[which][layer] = random_basis(&r, 1, N_CHANNEL, N_CHANNEL, 32, 0, 1);
+        for (int layer = 0; layer < N_LAYER; layer++)
+            f->basis[which][layer] = random_basis(&r, 1, N_CHANNEL, N_CHANNEL, 32, 0, 1);
         f->table[which] = f->basis[which];
     }
     f->shape.basis = f->table;
@@ -68,8 +95,10 @@ static void open_family(struct family *f, const char *text, uint64_t seed) {
 static void open_node(struct family *f, struct node *node) {
     lk_err err = {0};
     *node = (struct node){.ledger = {.common = &f->common}};
-    if (lk_cache_new(&node->cache, f->recipe, &f->shape, &node->ledger, &err) != LK_OK) fail_msg("%s: %s", f->text, err.msg);
-    assert_int_equal(lk_cache_new(&node->twin, f->recipe, &f->shape, &node->twin_ledger, NULL), LK_OK);
+    if (lk_cache_new(&node->cache, f->recipe, &f->shape, &node->ledger, &err) != LK_OK)
+        fail_msg("%s: %s", f->text, err.msg);
+    assert_int_equal(lk_cache_new(&node->twin, f->recipe, &f->shape, &node->twin_ledger, NULL),
+                     LK_OK);
 }
 
 static void close_node(struct node *node) {
@@ -92,9 +121,10 @@ static void close_family(struct family *f) {
 
 /* What a policy hears of the rows of a layer; the same for a cache and its twin. */
 static void hear(struct lk_cache *cache, int layer, uint64_t seed) {
-    struct lk_slots *slots = &cache->slots[layer];
+    struct lk_evict *evict = &cache->evict[layer];
     struct random r = {seed + layer};
-    for (int64_t i = 0; slots->hears && i < slots->n * slots->n_head; i++) slots->score[i] += random_uniform(&r);
+    for (int64_t i = 0; evict->needs_scores && i < evict->n * evict->n_head; i++)
+        evict->score[i] += random_uniform(&r);
 }
 
 /* n rows of noise to all streams. prepared: nothing may be allocated for them. */
@@ -109,10 +139,12 @@ static void add_rows(struct family *f, struct lk_cache *cache, struct deed deed,
             assert_int_equal(lk_cache_append(cache, layer, side, x, deed.n, NULL), LK_OK);
         }
         hear(cache, layer, deed.seed);
-        for (int side = 0; side < 2; side++) assert_int_equal(lk_cache_settle(cache, layer, side, NULL), LK_OK);
+        for (int side = 0; side < 2; side++)
+            assert_int_equal(lk_cache_age(cache, layer, side, NULL), LK_OK);
     }
     if (prepared && cache->ledger->n_alloc + f->common.n_alloc != n_alloc)
-        fail_msg("%s: %d allocations in a step", f->text, (int)(cache->ledger->n_alloc + f->common.n_alloc - n_alloc));
+        fail_msg("%s: %d allocations in a step", f->text,
+                 (int)(cache->ledger->n_alloc + f->common.n_alloc - n_alloc));
 }
 
 static void grow(struct family *f, struct lk_cache *cache, struct deed deed) {
@@ -124,23 +156,26 @@ static void grow(struct family *f, struct lk_cache *cache, struct deed deed) {
 static void same_rows(const struct family *f, const struct lk_cache *a, const struct lk_cache *b) {
     static float x[MOST_TOK * N_CHANNEL], y[MOST_TOK * N_CHANNEL];
     for (int layer = 0; layer < N_LAYER; layer++) {
-        const struct lk_slots *p = &a->slots[layer], *q = &b->slots[layer];
+        const struct lk_evict *p = &a->evict[layer], *q = &b->evict[layer];
         assert_int_equal(p->n, q->n);
         if (p->n) assert_memory_equal(p->pos, q->pos, p->n * p->n_head * sizeof *p->pos);
-        if (p->n && p->hears) assert_memory_equal(p->score, q->score, p->n * p->n_head * sizeof *p->score);
+        if (p->n && p->needs_scores)
+            assert_memory_equal(p->score, q->score, p->n * p->n_head * sizeof *p->score);
         for (int side = 0; side < 2; side++) {
-            const struct lk_stream *s = &a->stream[layer][side], *t = &b->stream[layer][side];
+            const struct lk_kv *s = &a->kv[layer][side], *t = &b->kv[layer][side];
             assert_int_equal(s->n_tok, t->n_tok);
             assert_int_equal(s->first, t->first);
             for (int i = 0; i < s->n_level; i++) {
                 assert_int_equal(s->fill[i].rows, t->fill[i].rows);
                 assert_int_equal(s->fill[i].skip, t->fill[i].skip);
                 for (int part = 0; s->fill[i].rows && part < s->level[i].n_part; part++) {
-                    lk_read_rows(s, i, 0, s->fill[i].rows, part, a->kern, x, N_CHANNEL);
-                    lk_read_rows(t, i, 0, s->fill[i].rows, part, b->kern, y, N_CHANNEL);
+                    lk_read_rows(s, i, 0, s->fill[i].rows, part, a->kernels, x, N_CHANNEL);
+                    lk_read_rows(t, i, 0, s->fill[i].rows, part, b->kernels, y, N_CHANNEL);
                     for (int64_t row = 0; row < s->fill[i].rows; row++)
-                        if (memcmp(x + row * N_CHANNEL, y + row * N_CHANNEL, s->level[i].d_part * sizeof *x) != 0)
-                            fail_msg("%s: row %d of level %d of layer %d differs", f->text, (int)row, i, layer);
+                        if (memcmp(x + row * N_CHANNEL, y + row * N_CHANNEL,
+                                   s->level[i].d_part * sizeof *x) != 0)
+                            fail_msg("%s: row %d of level %d of layer %d differs", f->text,
+                                     (int)row, i, layer);
                 }
             }
         }
@@ -155,7 +190,8 @@ static uint64_t family_bytes(const struct family *f) {
         if (!node->cache) continue;
         struct lk_cache_bytes b = lk_cache_count(node->cache);
         uint64_t own = lk_ledger_bytes(&node->ledger, LK_FOR_CACHE);
-        assert_int_equal(b.code + b.scale + b.exact + b.padding, own + atomic_load(&node->ledger.borrowed));
+        assert_int_equal(b.code + b.scale + b.exact + b.padding,
+                         own + atomic_load(&node->ledger.borrowed));
         assert_true(b.padding < UINT64_MAX / 2);
         sum += own;
     }
@@ -166,31 +202,37 @@ static void copy_node(struct family *f, struct node *to, struct node *from) {
     if (!to->cache) open_node(f, to);
     uint64_t before = family_bytes(f) - lk_ledger_bytes(&to->ledger, LK_FOR_CACHE), small = 0;
     for (int i = 0; i < 2 * N_LAYER; i++) {
-        const struct lk_stream *s = &from->cache->stream[i / 2][i % 2];
-        for (int level = 0; level < s->n_level; level++) small += (s->level[level].n_block + 4) * 12 + 2 * sizeof(struct lk_slab) + 64;
-        for (int e = 0; e < 2; e++) small += lk_equaliser_bytes(&s->equaliser[e]);
-        small += 2 * lk_slots_bytes(&from->cache->slots[i / 2], from->cache->slots[i / 2].n + LK_TILE);
+        const struct lk_kv *s = &from->cache->kv[i / 2][i % 2];
+        for (int level = 0; level < s->n_level; level++)
+            small += (s->level[level].n_block + 4) * 12 + 2 * sizeof(struct lk_slab) + 64;
+        for (int e = 0; e < 2; e++) small += lk_equalizer_bytes(&s->equalizer[e]);
+        small +=
+            2 * lk_evict_bytes(&from->cache->evict[i / 2], from->cache->evict[i / 2].n + LK_TILE);
     }
     assert_int_equal(lk_cache_copy(to->cache, from->cache, NULL), LK_OK);
-    int64_t more = (int64_t)(family_bytes(f) - before), whole = (int64_t) lk_ledger_bytes(&from->twin_ledger, LK_FOR_CACHE);
-    if (more > (int64_t)small + whole / 50) fail_msg("%s: a copy took %d bytes, of %d", f->text, (int)more, (int)whole);
+    int64_t more = (int64_t)(family_bytes(f) - before),
+            whole = (int64_t)lk_ledger_bytes(&from->twin_ledger, LK_FOR_CACHE);
+    if (more > (int64_t)small + whole / 50)
+        fail_msg("%s: a copy took %d bytes, of %d", f->text, (int)more, (int)whole);
     lk_cache_clear(to->twin);
     to->n_deed = from->n_deed;
     memcpy(to->deed, from->deed, sizeof to->deed);
     for (int i = 0; i < to->n_deed; i++)
-        if (to->deed[i].n >= 0) grow(f, to->twin, to->deed[i]);
-        else assert_true(lk_cache_truncate(to->twin, -to->deed[i].n - 1));
+        if (to->deed[i].n >= 0)
+            grow(f, to->twin, to->deed[i]);
+        else
+            assert_true(lk_cache_truncate(to->twin, -to->deed[i].n - 1));
 }
 
 static void go_on(struct family *f, struct node *node, struct deed deed) {
-    if (node->n_deed == MOST_DEEDS || node->cache->stream[0][LK_K].n_tok + deed.n > MOST_TOK) return;
+    if (node->n_deed == MOST_DEEDS || node->cache->kv[0][LK_K].n_tok + deed.n > MOST_TOK) return;
     grow(f, node->cache, deed);
     grow(f, node->twin, deed);
     node->deed[node->n_deed++] = deed;
 }
 
 static void cut_back(struct family *f, struct node *node, int64_t n) {
-    int64_t left = node->cache->stream[0][LK_K].n_tok - n;
+    int64_t left = node->cache->kv[0][LK_K].n_tok - n;
     (void)f;
     if (left < 0 || node->n_deed == MOST_DEEDS) return;
     bool can = lk_cache_truncate(node->twin, left);
@@ -206,15 +248,20 @@ static void test_sharing_is_not_seen(void **state) {
         open_family(&f, recipes[i], i);
         open_node(&f, &f.node[0]);
         for (int round = 0; round < 90; round++) {
-            struct node *node = &f.node[random_int(&r, 0, MOST - 1)], *other = &f.node[random_int(&r, 0, MOST - 1)];
+            struct node *node = &f.node[random_int(&r, 0, MOST - 1)],
+                        *other = &f.node[random_int(&r, 0, MOST - 1)];
             if (!node->cache) continue;
             struct deed deed = {random_int(&r, 1, round % 3 ? 4 : PORTION), random_u32(&r)};
             int what = random_int(&r, 0, 19);
             if (round == 0) deed.n = PORTION;
-            if (what < 4 && other != node) copy_node(&f, other, node);
-            else if (what == 4 && node != &f.node[0]) close_node(node);
-            else if (what < 7) cut_back(&f, node, random_int(&r, 0, 9));
-            else go_on(&f, node, deed);
+            if (what < 4 && other != node)
+                copy_node(&f, other, node);
+            else if (what == 4 && node != &f.node[0])
+                close_node(node);
+            else if (what < 7)
+                cut_back(&f, node, random_int(&r, 0, 9));
+            else
+                go_on(&f, node, deed);
             family_bytes(&f);
             if (node->cache) same_rows(&f, node->cache, node->twin);
         }
@@ -233,13 +280,16 @@ static void test_reserved_rows_take_nothing(void **state) {
             struct random r = {i};
             open_family(&f, recipes[i], i);
             for (int n = 0; n < 2; n++) open_node(&f, &f.node[n]);
-            for (int n = 0; n < n_first; n += 30) go_on(&f, &f.node[0], (struct deed){30, random_u32(&r)});
+            for (int n = 0; n < n_first; n += 30)
+                go_on(&f, &f.node[0], (struct deed){30, random_u32(&r)});
             copy_node(&f, &f.node[1], &f.node[0]);
             for (int n = 1; n >= 0; n--) {
                 struct node *node = &f.node[n];
                 assert_int_equal(lk_cache_reserve(node->cache, 150, NULL), LK_OK);
-                for (int k = 0; k < 150; k++) add_rows(&f, node->cache, (struct deed){1, (uint64_t)k + n}, true);
-                for (int k = 0; k < 150; k++) grow(&f, node->twin, (struct deed){1, (uint64_t)k + n});
+                for (int k = 0; k < 150; k++)
+                    add_rows(&f, node->cache, (struct deed){1, (uint64_t)k + n}, true);
+                for (int k = 0; k < 150; k++)
+                    grow(&f, node->twin, (struct deed){1, (uint64_t)k + n});
                 same_rows(&f, node->cache, node->twin);
             }
             close_family(&f);
@@ -252,7 +302,8 @@ static void test_a_cut_ends_what_was_reserved(void **state) {
     static struct family f;
     open_family(&f, "body: f16", 3);
     for (int n = 0; n < 2; n++) open_node(&f, &f.node[n]);
-    for (int n = 0; n < 2 * LK_TILE; n += LK_TILE) go_on(&f, &f.node[0], (struct deed){LK_TILE, (uint64_t)n});
+    for (int n = 0; n < 2 * LK_TILE; n += LK_TILE)
+        go_on(&f, &f.node[0], (struct deed){LK_TILE, (uint64_t)n});
     copy_node(&f, &f.node[1], &f.node[0]);
     struct lk_cache *cache = f.node[1].cache;
     assert_int_equal(lk_cache_reserve(cache, 100, NULL), LK_OK);
@@ -273,7 +324,8 @@ static void test_without_memory(void **state) {
         open_family(&f, recipes[i], i);
         open_node(&f, &f.node[0]);
         for (int n = 0; n < 300; n += 50) go_on(&f, &f.node[0], (struct deed){50, random_u32(&r)});
-        for (int which = 0; which < 3; which++) { /* the new one's ledger, the old one's, the common one */
+        for (int which = 0; which < 3;
+             which++) { /* the new one's ledger, the old one's, the common one */
             bool failed = true;
             for (int nth = 1; failed; nth = nth < 40 ? nth + 1 : nth * 3 / 2) {
                 struct node *from = &f.node[0], *to = &f.node[1];
@@ -281,20 +333,26 @@ static void test_without_memory(void **state) {
                     go_on(&f, from, (struct deed){1, random_u32(&r)});
                 }
                 open_node(&f, to);
-                struct lk_ledger *ledger = which == 0 ? &to->ledger : which == 1 ? &from->ledger : &f.common;
+                struct lk_ledger *ledger = which == 0   ? &to->ledger
+                                           : which == 1 ? &from->ledger
+                                                        : &f.common;
                 atomic_store(&ledger->fail_at, nth);
                 lk_status status = lk_cache_copy(to->cache, from->cache, NULL);
                 failed = atomic_load(&ledger->fail_at) <= 0;
                 atomic_store(&ledger->fail_at, 0);
                 assert_int_equal(status, failed ? LK_E_NOMEM : LK_OK);
-                assert_int_equal(to->cache->stream[1][LK_V].n_tok, failed ? 0 : from->cache->stream[1][LK_V].n_tok);
+                assert_int_equal(to->cache->kv[1][LK_V].n_tok,
+                                 failed ? 0 : from->cache->kv[1][LK_V].n_tok);
                 same_rows(&f, from->cache, from->twin);
                 if (!failed) {
                     atomic_store(&to->ledger.fail_at, 1);
-                    assert_int_equal(lk_cache_prepare(to->cache, 0, N_LAYER, PORTION, PORTION, NULL), LK_E_NOMEM);
+                    assert_int_equal(
+                        lk_cache_prepare(to->cache, 0, N_LAYER, PORTION, PORTION, NULL),
+                        LK_E_NOMEM);
                     atomic_store(&to->ledger.fail_at, 0);
                     same_rows(&f, to->cache, from->twin);
-                    assert_int_equal(lk_cache_prepare(to->cache, 0, N_LAYER, PORTION, PORTION, NULL), LK_OK);
+                    assert_int_equal(
+                        lk_cache_prepare(to->cache, 0, N_LAYER, PORTION, PORTION, NULL), LK_OK);
                 }
                 close_node(to);
             }
@@ -308,7 +366,9 @@ static void *live_on(void *user) {
     struct node *node = user;
     static struct family f; /* nothing of it is used: what is allocated is not counted */
     for (int i = 0; i < node->n_deed; i++) {
-        assert_int_equal(lk_cache_prepare(node->cache, 0, N_LAYER, node->deed[i].n, node->deed[i].n, NULL), LK_OK);
+        assert_int_equal(
+            lk_cache_prepare(node->cache, 0, N_LAYER, node->deed[i].n, node->deed[i].n, NULL),
+            LK_OK);
         add_rows(&f, node->cache, node->deed[i], false);
     }
     return NULL;
@@ -327,7 +387,9 @@ static void test_threads_share(void **state) {
         for (int n = 0; n < 300; n += 50) go_on(&f, &f.node[0], (struct deed){50, random_u32(&r)});
         for (int n = 1; n < MOST; n++) copy_node(&f, &f.node[n], &f.node[0]);
         for (int n = 0; n < MOST; n++) {
-            for (f.node[n].n_deed = 0; f.node[n].n_deed < 60; f.node[n].n_deed++) f.node[n].deed[f.node[n].n_deed] = (struct deed){random_int(&r, 1, 8), random_u32(&r)};
+            for (f.node[n].n_deed = 0; f.node[n].n_deed < 60; f.node[n].n_deed++)
+                f.node[n].deed[f.node[n].n_deed] =
+                    (struct deed){random_int(&r, 1, 8), random_u32(&r)};
             assert_int_equal(pthread_create(&thread[n], NULL, live_on, &f.node[n]), 0);
         }
         for (int n = 0; n < MOST; n++) pthread_join(thread[n], NULL);
@@ -366,8 +428,12 @@ static void test_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sharing_is_not_seen), cmocka_unit_test(test_reserved_rows_take_nothing), cmocka_unit_test(test_a_cut_ends_what_was_reserved),
-        cmocka_unit_test(test_without_memory),      cmocka_unit_test(test_threads_share), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_sharing_is_not_seen),
+        cmocka_unit_test(test_reserved_rows_take_nothing),
+        cmocka_unit_test(test_a_cut_ends_what_was_reserved),
+        cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_threads_share),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,12 +20,16 @@ static char path[] = "/tmp/lowkey-sidecar-XXXXXX";
 
 enum { LAYERS = 3, HEADS = 4, D = 8, GROUPS = 2, WIDTH = HEADS / GROUPS * D, COMP = 12 };
 
-static const struct lk_sidecar_info info = {
-    .method = "palu", .options = "group 2, whitened", .model = {0x123456789abcdef0u, LAYERS, HEADS, D}, .calibration_hash = 77, .calibration_tokens = 4096};
+static const struct lk_sidecar_info info = {.method = "palu",
+                                            .options = "group 2, whitened",
+                                            .model = {0x123456789abcdef0u, LAYERS, HEADS, D},
+                                            .calibration_hash = 77,
+                                            .calibration_tokens = 4096};
 
 /* Numbers of one basis. */
 struct numbers {
-    float   down[GROUPS * COMP * WIDTH], up[GROUPS * COMP * WIDTH], mean[GROUPS * WIDTH], error[GROUPS * COMP];
+    float down[GROUPS * COMP * WIDTH], up[GROUPS * COMP * WIDTH], mean[GROUPS * WIDTH],
+        error[GROUPS * COMP];
     int32_t rank[GROUPS];
 };
 
@@ -37,13 +41,20 @@ static struct lk_basis random_basis(struct numbers *n, struct random *r, bool ap
     for (size_t i = 0; i < sizeof n->mean / sizeof(float); i++) n->mean[i] = random_gauss(r);
     for (size_t i = 0; i < sizeof n->error / sizeof(float); i++) n->error[i] = random_uniform(r);
     for (int g = 0; g < GROUPS; g++) n->rank[g] = random_int(r, 1, COMP);
-    return (struct lk_basis){.n_group = GROUPS, .width = WIDTH, .n_comp = COMP, .down = n->down, .up = apart ? n->up : n->down,
-                             .mean = apart ? n->mean : NULL, .rank = n->rank, .error = n->error};
+    return (struct lk_basis){.n_group = GROUPS,
+                             .width = WIDTH,
+                             .n_comp = COMP,
+                             .down = n->down,
+                             .up = apart ? n->up : n->down,
+                             .mean = apart ? n->mean : NULL,
+                             .rank = n->rank,
+                             .error = n->error};
 }
 
 static struct numbers kept[2];
 static float kernel[3 * 5 * 7];
-static const uint16_t halves[3 * 1 * 1] = {0x3c00, 0x7bff, 0x8001}; /* an odd number of bytes to pad */
+static const uint16_t halves[3 * 1 * 1] = {0x3c00, 0x7bff,
+                                           0x8001}; /* an odd number of bytes to pad */
 
 /* K of layer 0 with all parts, V of layer 2 with the fewest, and a tensor of another method. */
 static void write_sidecar(void) {
@@ -59,7 +70,8 @@ static void write_sidecar(void) {
     assert_int_equal(lk_draft_add_basis(draft, 2, LK_BASIS_V, &v, &err), LK_OK);
     assert_int_equal(lk_draft_add(draft, &other, &err), LK_OK);
     assert_int_equal(lk_draft_add(draft, &other, &err), LK_E_ARG);
-    struct lk_sidecar_tensor small = {.name = "blk.1.less.w1", .ne = {3, 1, 1}, .type = LK_SIDECAR_F16, .data = (void *)halves};
+    struct lk_sidecar_tensor small = {
+        .name = "blk.1.less.w1", .ne = {3, 1, 1}, .type = LK_SIDECAR_F16, .data = (void *)halves};
     assert_int_equal(lk_draft_add(draft, &small, &err), LK_OK);
     assert_non_null(strstr(err.msg, "already"));
     assert_int_equal(lk_draft_add_basis(draft, LAYERS, LK_BASIS_V, &v, &err), LK_E_ARG);
@@ -75,8 +87,10 @@ static lk_status try_open(const struct lk_sidecar_model *model, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_sidecar *s = NULL;
     lk_status status = lk_sidecar_open(&s, path, model, &ledger, err);
-    if (status == LK_OK) lk_sidecar_close(s);
-    else assert_null(s);
+    if (status == LK_OK)
+        lk_sidecar_close(s);
+    else
+        assert_null(s);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
     return status;
 }
@@ -85,7 +99,8 @@ static void expect(lk_status expected, const char *words) {
     lk_err err = {0};
     lk_status status = try_open(NULL, &err);
     if (status != expected || !strstr(err.msg, words))
-        fail_msg("%s \"%s\", expected %s with \"%s\"", lk_status_name(status), err.msg, lk_status_name(expected), words);
+        fail_msg("%s \"%s\", expected %s with \"%s\"", lk_status_name(status), err.msg,
+                 lk_status_name(expected), words);
     assert_null(strchr(err.msg, '\n'));
 }
 
@@ -97,8 +112,10 @@ static void assert_same(const struct lk_basis *b, const struct numbers *n, bool 
     assert_memory_equal(b->up, apart ? n->up : n->down, sizeof n->up);
     assert_memory_equal(b->rank, n->rank, sizeof n->rank);
     assert_memory_equal(b->error, n->error, sizeof n->error);
-    if (apart) assert_memory_equal(b->mean, n->mean, sizeof n->mean);
-    else assert_null(b->mean);
+    if (apart)
+        assert_memory_equal(b->mean, n->mean, sizeof n->mean);
+    else
+        assert_null(b->mean);
 }
 
 static void test_read_back(void **state) {
@@ -115,18 +132,26 @@ static void test_read_back(void **state) {
     assert_ptr_equal(s->basis[LK_BASIS_V][2].up, s->basis[LK_BASIS_V][2].down);
     for (int side = 0; side < LK_N_BASIS; side++)
         for (int layer = 0; layer < LAYERS; layer++)
-            assert_int_equal(s->basis[side][layer].n_group != 0, (side == LK_BASIS_K && layer == 0) || (side == LK_BASIS_V && layer == 2));
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", LK_SIDECAR_F32, 7, 5, 3, &found, &err), LK_OK);
+            assert_int_equal(s->basis[side][layer].n_group != 0,
+                             (side == LK_BASIS_K && layer == 0) ||
+                                 (side == LK_BASIS_V && layer == 2));
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", LK_SIDECAR_F32, 7, 5, 3, &found, &err),
+                     LK_OK);
     assert_memory_equal(found, kernel, sizeof kernel);
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.psi", LK_SIDECAR_F32, 7, 5, 3, &found, &err), LK_OK);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.psi", LK_SIDECAR_F32, 7, 5, 3, &found, &err),
+                     LK_OK);
     assert_null(found);
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", LK_SIDECAR_F32, 7, 3, 5, &found, &err), LK_E_FORMAT);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.phi", LK_SIDECAR_F32, 7, 3, 5, &found, &err),
+                     LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "blk.1.less.phi"));
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F16, 3, 1, 1, &found, &err), LK_OK);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F16, 3, 1, 1, &found, &err),
+                     LK_OK);
     assert_memory_equal(found, halves, sizeof halves);
-    assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F32, 3, 1, 1, &found, &err), LK_E_FORMAT);
+    assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F32, 3, 1, 1, &found, &err),
+                     LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "of f16, expected [3, 1, 1] of f32"));
-    assert_true(s->bytes >= sizeof kept[0] + sizeof kept[1].down && lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS) == s->bytes);
+    assert_true(s->bytes >= sizeof kept[0] + sizeof kept[1].down &&
+                lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS) == s->bytes);
     lk_sidecar_close(s);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
 }
@@ -157,7 +182,8 @@ static void test_truncated(void **state) {
         lk_err err = {0};
         assert_int_equal(truncate(path, at), 0);
         lk_status status = try_open(NULL, &err);
-        if (status != LK_E_FORMAT) fail_msg("cut at %ld of %ld: %s \"%s\"", at, size, lk_status_name(status), err.msg);
+        if (status != LK_E_FORMAT)
+            fail_msg("cut at %ld of %ld: %s \"%s\"", at, size, lk_status_name(status), err.msg);
     }
 }
 
@@ -172,30 +198,50 @@ static void test_no_memory(void **state) {
         lk_err err = {0};
         lk_status status = lk_sidecar_open(&s, path, NULL, &ledger, &err);
         done = status == LK_OK;
-        if (!done) assert_int_equal(status, LK_E_NOMEM);
-        else assert_true(n > 5);
+        if (!done)
+            assert_int_equal(status, LK_E_NOMEM);
+        else
+            assert_true(n > 5);
         lk_sidecar_close(s);
         for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
     }
 }
 
-/* ---- wrong contents --------------------------------------------------------------------------------- */
+/* ---- wrong contents ---- */
 
 struct damage {
     const char *words;
-    lk_status   status;
-    void      (*edit)(struct lk_basis *basis, struct numbers *n, struct lk_sidecar_info *info);
+    lk_status status;
+    void (*edit)(struct lk_basis *basis, struct numbers *n, struct lk_sidecar_info *info);
 };
 
-static void rank_zero(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)b, (void)i, n->rank[1] = 0; }
-static void rank_above(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)b, (void)i, n->rank[0] = COMP + 1; }
-static void not_finite(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)b, (void)i, n->up[9] = NAN; }
-static void infinite(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)b, (void)i, n->down[0] = -INFINITY; }
-static void negative(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)b, (void)i, n->error[3] = -1; }
-static void half_heads(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)n, (void)i, b->width = WIDTH - 4, b->n_comp = 4; }
-static void more_comp(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)n, (void)i, b->width = D, b->n_comp = COMP; }
-static void one_group(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)n, (void)i, b->n_group = 1; }
-static void no_layers(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) { (void)b, (void)n, i->model.n_head_kv = 0; }
+static void rank_zero(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)b, (void)i, n->rank[1] = 0;
+}
+static void rank_above(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)b, (void)i, n->rank[0] = COMP + 1;
+}
+static void not_finite(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)b, (void)i, n->up[9] = NAN;
+}
+static void infinite(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)b, (void)i, n->down[0] = -INFINITY;
+}
+static void negative(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)b, (void)i, n->error[3] = -1;
+}
+static void half_heads(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)n, (void)i, b->width = WIDTH - 4, b->n_comp = 4;
+}
+static void more_comp(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)n, (void)i, b->width = D, b->n_comp = COMP;
+}
+static void one_group(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)n, (void)i, b->n_group = 1;
+}
+static void no_layers(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+    (void)b, (void)n, i->model.n_head_kv = 0;
+}
 
 static const struct damage damages[] = {
     {"blk.1.k.rank holds 0", LK_E_FORMAT, rank_zero},
@@ -231,7 +277,8 @@ static void test_wrong_contents(void **state) {
 }
 
 /* Keys and tensors through gguf itself. */
-static void write_gguf(const char *type, uint32_t version, const char *tensor, enum ggml_type kind, int64_t ne3) {
+static void write_gguf(const char *type, uint32_t version, const char *tensor, enum ggml_type kind,
+                       int64_t ne3) {
     struct gguf_context *gguf = gguf_init_empty();
     static float zero[256];
     if (type) gguf_set_val_str(gguf, "general.type", type);
@@ -245,7 +292,8 @@ static void write_gguf(const char *type, uint32_t version, const char *tensor, e
     gguf_set_val_u64(gguf, "lowkey.sidecar.calibration_hash", 1);
     gguf_set_val_u64(gguf, "lowkey.sidecar.calibration_tokens", 1);
     if (tensor) {
-        struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = 4096, .no_alloc = true});
+        struct ggml_context *ctx =
+            ggml_init((struct ggml_init_params){.mem_size = 4096, .no_alloc = true});
         struct ggml_tensor *t = ggml_new_tensor_4d(ctx, kind, 4, 4, 1, ne3);
         t->data = zero;
         ggml_set_name(t, tensor);
@@ -277,7 +325,8 @@ static void test_wrong_files(void **state) {
     write_gguf("sidecar", 1, "blk.0.k.error", GGML_TYPE_F32, 1);
     expect(LK_E_FORMAT, "lacks blk.0.k.down");
     /* Names of no basis are left alone. */
-    const char *const foreign[] = {"blk.2.v.down", "blk.99999999999.v.down", "blk..v.down", "blk.0", "blk.0.q.down", "blk.0.v.down2"};
+    const char *const foreign[] = {"blk.2.v.down", "blk.99999999999.v.down", "blk..v.down",
+                                   "blk.0",        "blk.0.q.down",           "blk.0.v.down2"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         write_gguf("sidecar", 1, foreign[i], GGML_TYPE_F32, 1);
         lk_err err = {0};
@@ -292,8 +341,9 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_other_model), cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_wrong_contents), cmocka_unit_test(test_wrong_files),
+        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_truncated),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_wrong_contents), cmocka_unit_test(test_wrong_files),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

@@ -1,8 +1,8 @@
 /* Subjects on a tiny model: two programs that predict alike, and sessions that share their prompts. */
+#include "eval/subject.h"
+#include "lowkey_lab.h"
 #include "support.h"
 #include "tiny_gguf.h"
-
-#include "eval/subject.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 enum { CTX = 512 };
@@ -39,7 +40,9 @@ static void test_both_kinds_agree(void **state) {
     (void)state;
     enum { STEP = 32 };
     struct lk_models models = models_of(LK_WEIGHTS_AS_SHIPPED);
-    struct lk_subject *subject[] = {open_subject(&models, "f16"), open_subject(&models, "llama.cpp:f16"), open_subject(&models, "llama.cpp:q4_0")};
+    struct lk_subject *subject[] = {open_subject(&models, "f16"),
+                                    open_subject(&models, "llama.cpp:f16"),
+                                    open_subject(&models, "llama.cpp:q4_0")};
     struct lk_predictor predictor[3];
     struct lk_prediction *score[3];
     size_t n = lk_compare_scored(CTX), n_vocab = subject[0]->n_vocab;
@@ -51,13 +54,17 @@ static void test_both_kinds_agree(void **state) {
         predictor[i] = lk_subject_predictor(subject[i]);
         score[i] = malloc(n * sizeof *score[i]);
     }
-    if (lk_compare_chunk(predictor, 3, n_vocab, tok, CTX, STEP, work, score, NULL, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
-    lk_compare_result same = lk_compare_summarise(score[1], n), worse = lk_compare_summarise(score[2], n);
+    if (lk_compare_chunk(predictor, 3, n_vocab, tok, CTX, STEP, work, score, NULL, NULL, &err) !=
+        LK_OK)
+        fail_msg("%s", err.msg);
+    lk_compare_result same = lk_compare_summarise(score[1], n),
+                      worse = lk_compare_summarise(score[2], n);
     print_message("llama.cpp:f16 against f16: KL %.3g; q4_0: %.3g\n", same.kl_mean, worse.kl_mean);
     assert_true(same.kl_mean < 1e-5 && same.top1 > 0.95);
     assert_true(worse.kl_mean > 10 * same.kl_mean);
     assert_true(fabs(lk_subject_stats(subject[2]).bits_per_value - 4.5) < 1e-9);
-    assert_int_equal(lk_subject_stats(subject[1]).cache_bytes, lk_subject_stats(subject[1]).f16_bytes);
+    assert_int_equal(lk_subject_stats(subject[1]).cache_bytes,
+                     lk_subject_stats(subject[1]).f16_bytes);
     for (int i = 0; i < 3; i++) {
         free(score[i]);
         lk_subject_close(subject[i]);
@@ -70,7 +77,8 @@ static void test_both_kinds_agree(void **state) {
 static void test_f32_weights(void **state) {
     (void)state;
     struct lk_models models = models_of(LK_WEIGHTS_F32);
-    struct lk_subject *ours = open_subject(&models, "f16"), *theirs = open_subject(&models, "llama.cpp:plain");
+    struct lk_subject *ours = open_subject(&models, "f16"),
+                      *theirs = open_subject(&models, "llama.cpp:plain");
     int32_t tok[64];
     double a, b;
     random_tokens(tok, 64, ours->n_vocab, 2);
@@ -112,7 +120,8 @@ static void test_likelihoods_add_up(void **state) {
 }
 
 static bool same_logits(const struct lk_subject *a, const struct lk_subject *b) {
-    return memcmp(lk_subject_logits(a, -1), lk_subject_logits(b, -1), a->n_vocab * sizeof(float)) == 0;
+    return memcmp(lk_subject_logits(a, -1), lk_subject_logits(b, -1), a->n_vocab * sizeof(float)) ==
+           0;
 }
 
 /* A prompt that several sessions read at once leaves each as if it had read it alone, whatever they held. */
@@ -124,7 +133,8 @@ static void test_prompts_read_together(void **state) {
     struct lk_subject *together[N_KV], *alone[N_KV];
     int32_t tok[CTX + 1];
     lk_err err = {0};
-    for (int i = 0; i < N_KV; i++) together[i] = open_subject(&models, kv[i]), alone[i] = open_subject(&models, kv[i]);
+    for (int i = 0; i < N_KV; i++)
+        together[i] = open_subject(&models, kv[i]), alone[i] = open_subject(&models, kv[i]);
     random_tokens(tok, CTX + 1, alone[0]->n_vocab, 6);
     assert_int_equal(lk_subject_prompt(together[2], tok + 7, 90, NULL), LK_OK);
     assert_int_equal(lk_subjects_prompt(together, N_KV, tok, CTX + 1, &err), LK_E_FULL);
@@ -134,7 +144,8 @@ static void test_prompts_read_together(void **state) {
             lk_subject_clear(alone[i]);
             assert_int_equal(lk_subject_prompt(alone[i], tok, N, NULL), LK_OK);
             assert_true(same_logits(together[i], alone[i]));
-            assert_int_equal(lk_subject_stats(together[i]).cache_bytes, lk_subject_stats(alone[i]).cache_bytes);
+            assert_int_equal(lk_subject_stats(together[i]).cache_bytes,
+                             lk_subject_stats(alone[i]).cache_bytes);
             assert_int_equal(lk_subject_read(together[i], tok + N, MORE, false, NULL), LK_OK);
             assert_int_equal(lk_subject_read(alone[i], tok + N, MORE, false, NULL), LK_OK);
             assert_true(same_logits(together[i], alone[i]));
@@ -183,7 +194,8 @@ static void test_generation(void **state) {
     (void)state;
     enum { N = 24 };
     struct lk_models models = models_of(LK_WEIGHTS_AS_SHIPPED);
-    struct lk_subject *s = open_subject(&models, "f16"), *t = open_subject(&models, "llama.cpp:f16");
+    struct lk_subject *s = open_subject(&models, "f16"),
+                      *t = open_subject(&models, "llama.cpp:f16");
     int32_t tok[40], a[N], b[N], c[N];
     size_t n_a, n_b, n_c;
     random_tokens(tok, 40, s->n_vocab, 5);
@@ -225,9 +237,12 @@ int main(void) {
     spec.n_ctx = 2 * CTX;
     if (file < 0 || close(file) || !tiny_gguf_write(model_path, &spec)) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_of_subjects),     cmocka_unit_test(test_both_kinds_agree),
-        cmocka_unit_test(test_f32_weights),           cmocka_unit_test(test_likelihoods_add_up),
-        cmocka_unit_test(test_prompts_read_together), cmocka_unit_test(test_save_and_restore),
+        cmocka_unit_test(test_names_of_subjects),
+        cmocka_unit_test(test_both_kinds_agree),
+        cmocka_unit_test(test_f32_weights),
+        cmocka_unit_test(test_likelihoods_add_up),
+        cmocka_unit_test(test_prompts_read_together),
+        cmocka_unit_test(test_save_and_restore),
         cmocka_unit_test(test_generation),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

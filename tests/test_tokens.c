@@ -1,11 +1,10 @@
 /* Text to tokens and back, chat templates, and sampling. */
-#include "model/model.h"
-#include "token/sampling.h"
-#include "token/utf8.h"
-#include "token/vocab.h"
-
-#include "base/quiet.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "model/net.h"
 #include "tiny_gguf.h"
+#include "token/sampling.h"
+#include "token/vocab.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -27,11 +26,14 @@ static struct lk_vocab *open_split_vocab(const char *preset, char *splitter) {
     const char *dir = getenv("TMPDIR");
     struct lk_vocab *v = NULL;
     lk_err err = {0};
-    snprintf(path, sizeof path, "%s/lowkey-tokens-%s-%d.gguf", dir ? dir : "/tmp", preset, (int)getpid());
+    snprintf(path, sizeof path, "%s/lowkey-tokens-%s-%d.gguf", dir ? dir : "/tmp", preset,
+             (int)getpid());
     assert_true(tiny_gguf_write_edited(path, tiny_preset(preset), set_splitter, splitter));
     struct lk_ledger ledger = {0};
     struct lk_net *net = NULL; /* the order every caller keeps: check, then load the vocabulary */
-    if (lk_net_open(&net, path, NULL, &ledger, &err) != LK_OK || lk_vocab_open(&v, path, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
+    if (lk_net_open(&net, path, NULL, &ledger, &err) != LK_OK ||
+        lk_vocab_open(&v, path, &err) != LK_OK)
+        fail_msg("%s: %s", preset, err.msg);
     lk_net_free(net, &ledger);
     unlink(path);
     return v;
@@ -44,7 +46,8 @@ static void assert_round_trip(const struct lk_vocab *v, const char *text, bool l
     size_t n = 0, len = 0;
     char back[1024] = "";
     lk_err err = {0};
-    if (lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, &err) != LK_OK)
+        fail_msg("%s", err.msg);
     for (size_t i = 0; i < n; i++) len += lk_vocab_text(v, tok[i], back + len, sizeof back - len);
     free(tok);
     assert_string_equal(back + (leading_space ? 1 : 0), text);
@@ -53,7 +56,12 @@ static void assert_round_trip(const struct lk_vocab *v, const char *text, bool l
 static void round_trips(void **state) {
     (void)state;
     struct lk_vocab *spm = open_vocab("llama-spm"), *bpe = open_vocab("qwen2-bpe");
-    static const char *const texts[] = {"hello world", "a\nb\tc", "na\xc3\xafve caf\xc3\xa9", "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e", "\xf0\x9f\x98\x80!", "  two  spaces "};
+    static const char *const texts[] = {"hello world",
+                                        "a\nb\tc",
+                                        "na\xc3\xafve caf\xc3\xa9",
+                                        "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e",
+                                        "\xf0\x9f\x98\x80!",
+                                        "  two  spaces "};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         assert_round_trip(spm, texts[i], true); /* SentencePiece puts a space before a text */
         assert_round_trip(bpe, texts[i], false);
@@ -92,8 +100,12 @@ static void special_tokens(void **state) {
 
 static void broken_utf8_is_refused(void **state) {
     (void)state;
-    static const struct { const char *text; size_t at; } bad[] = {
-        {"ab\x80", 2}, {"\xc0\xaf", 0}, {"\xe0\x80\xaf", 0}, {"x\xed\xa0\x80", 1}, {"\xf4\x90\x80\x80", 0}, {"\xf8", 0}, {"abc\xe6\x97", 3}, {"\xff", 0},
+    static const struct {
+        const char *text;
+        size_t at;
+    } bad[] = {
+        {"ab\x80", 2},           {"\xc0\xaf", 0}, {"\xe0\x80\xaf", 0}, {"x\xed\xa0\x80", 1},
+        {"\xf4\x90\x80\x80", 0}, {"\xf8", 0},     {"abc\xe6\x97", 3},  {"\xff", 0},
     };
     struct lk_vocab *v = open_vocab("qwen2-bpe");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -102,7 +114,9 @@ static void broken_utf8_is_refused(void **state) {
         lk_err err = {0};
         char position[32];
         assert_int_equal(lk_utf8_valid(bad[i].text, strlen(bad[i].text)), bad[i].at);
-        assert_int_equal(lk_vocab_tokenize(v, bad[i].text, strlen(bad[i].text), true, &tok, &n, &err), LK_E_FORMAT);
+        assert_int_equal(
+            lk_vocab_tokenize(v, bad[i].text, strlen(bad[i].text), true, &tok, &n, &err),
+            LK_E_FORMAT);
         snprintf(position, sizeof position, "byte %zu ", bad[i].at);
         assert_non_null(strstr(err.msg, position));
     }
@@ -114,7 +128,8 @@ static void long_words(void **state) {
     (void)state;
     enum { N = 60000 };
     char bloom[] = "bloom", standard[] = "default";
-    struct lk_vocab *vocab[] = {open_split_vocab("qwen2-bpe", bloom), open_split_vocab("qwen2-bpe", standard), open_vocab("llama-spm")};
+    struct lk_vocab *vocab[] = {open_split_vocab("qwen2-bpe", bloom),
+                                open_split_vocab("qwen2-bpe", standard), open_vocab("llama-spm")};
     static const char runs[] = "a1! ";
     char *text = malloc(5 << 20);
     int32_t *tok = NULL;
@@ -127,7 +142,8 @@ static void long_words(void **state) {
             free(tok);
         }
         memset(text, 'a', 5 << 20);
-        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, false, &tok, &n, NULL), LK_E_UNSUPPORTED);
+        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, false, &tok, &n, NULL),
+                         LK_E_UNSUPPORTED);
         lk_vocab_free(vocab[v]);
     }
     free(text);
@@ -138,15 +154,22 @@ static void smollm2_tokens(void **state) {
     (void)state;
     char path[512];
     const char *dir = getenv("LOWKEY_MODELS"), *home = getenv("HOME");
-    snprintf(path, sizeof path, "%s%s/SmolLM2-135M-Instruct.Q4_1.gguf", dir ? dir : home ? home : "", dir ? "" : "/.cache/lowkey/models");
+    snprintf(path, sizeof path, "%s%s/SmolLM2-135M-Instruct.Q4_1.gguf",
+             dir    ? dir
+             : home ? home
+                    : "",
+             dir ? "" : "/.cache/lowkey/models");
     if (access(path, R_OK) != 0) skip();
     struct lk_vocab *v = NULL;
     assert_int_equal(lk_vocab_open(&v, path, NULL), LK_OK);
-    assert_round_trip(v, "The capital of France is Paris; 3.14159 \xe2\x82\xac.\n\n\tint main(void)", false);
+    assert_round_trip(
+        v, "The capital of France is Paris; 3.14159 \xe2\x82\xac.\n\n\tint main(void)", false);
     char *text = NULL;
     const lk_message msg[] = {{"system", "Be brief."}, {"user", "Hello"}};
     assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
-    assert_string_equal(text, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    assert_string_equal(
+        text, "<|im_start|>system\nBe "
+              "brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
     int32_t *tok = NULL;
     size_t n = 0;
     assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
@@ -162,7 +185,9 @@ static void chat_template(void **state) {
     const lk_message msg[] = {{"system", "be brief"}, {"user", "hello"}};
     char *text = NULL;
     assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
-    assert_string_equal(text, "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
+    assert_string_equal(
+        text, "<|im_start|>system\nbe "
+              "brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
     free(text);
     assert_int_equal(lk_vocab_chat(v, msg, 0, true, &text, NULL), LK_E_ARG);
     assert_int_equal(lk_vocab_chat(v, &(lk_message){"user", NULL}, 1, true, &text, NULL), LK_E_ARG);
@@ -175,7 +200,7 @@ static void chat_template(void **state) {
     lk_vocab_free(none);
 }
 
-/* ---- sampling -------------------------------------------------------------------------------------- */
+/* ---- sampling ---- */
 
 static const lk_sampler_opts plain = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
 
@@ -232,7 +257,8 @@ static void biases_are_added(void **state) {
     for (o.temperature = 0; o.temperature <= 1; o.temperature++) {
         s = sampler(&o);
         assert_int_equal(lk_sampling_next(s, logits, 5, &tok, NULL), LK_E_FORMAT);
-        assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL), LK_E_ARG); /* there is no token 3 */
+        assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL),
+                         LK_E_ARG); /* there is no token 3 */
         lk_sampling_free(s);
     }
     o.n_bias = 1;
@@ -259,8 +285,10 @@ static void ends_are_ignored(void **state) {
         o.ignore_eos = ignore;
         assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
         for (int i = 0; i < 100; i++) ended += lk_vocab_ends(v, next(s, logits, n));
-        if (ignore) assert_int_equal(ended, 0);
-        else assert_true(ended > 50);
+        if (ignore)
+            assert_int_equal(ended, 0);
+        else
+            assert_true(ended > 50);
         lk_sampling_free(s);
     }
     free(logits);
@@ -284,7 +312,11 @@ static void samples_follow_the_distribution(void **state) {
     for (int i = 0; i < 4; i++) assert_true(fabs((double)count[i] / N - expected[i]) < 0.02);
     lk_sampling_free(s);
     lk_sampling_free(again);
-    const struct { int top_k; float top_p, min_p; int allowed; } cut[] = {{2, 1, 0, 2}, {0, 0.7f, 0, 2}, {0, 1, 0.25f, 3}, {1, 1, 0, 1}};
+    const struct {
+        int top_k;
+        float top_p, min_p;
+        int allowed;
+    } cut[] = {{2, 1, 0, 2}, {0, 0.7f, 0, 2}, {0, 1, 0.25f, 3}, {1, 1, 0, 1}};
     for (size_t c = 0; c < sizeof cut / sizeof cut[0]; c++) {
         o.top_k = cut[c].top_k;
         o.top_p = cut[c].top_p;
@@ -309,14 +341,15 @@ static void every_seed_is_one(void **state) {
         lk_sampler_opts o = plain;
         o.seed = seed[i];
         struct lk_sampling *s = sampler(&o), *again = sampler(&o);
-        for (int t = 0; t < 20; t++) assert_int_equal(next(s, logits, 100), next(again, logits, 100));
+        for (int t = 0; t < 20; t++)
+            assert_int_equal(next(s, logits, 100), next(again, logits, 100));
         lk_sampling_free(s);
         lk_sampling_free(again);
     }
 }
 
 struct saved {
-    char   at[1024];
+    char at[1024];
     size_t n;
 };
 
@@ -343,16 +376,19 @@ static void states_belong_to_options(void **state) {
     struct lk_sampling *s = sampler(&plain);
     for (int i = 0; i < 10; i++) next(s, logits, 4);
     struct saved saved = {.n = 0};
-    assert_true(lk_sampling_put(s, &(struct lk_sink){put_saved, &saved}));
+    assert_true(lk_sampling_put(s, &(struct lk_writer){put_saved, &saved}));
     lk_sampling_free(s);
     assert_true(restores(&saved, &plain));
     lk_sampler_opts other[11];
     for (int i = 0; i < 11; i++) other[i] = plain;
-    other[0].temperature = 0.5f, other[1].top_k = 2, other[2].top_p = 0.5f, other[3].min_p = 0.1f, other[4].repeat_penalty = 2;
-    other[5].repeat_last_n = 7, other[6].seed = 3, other[7].frequency_penalty = 1, other[8].presence_penalty = 1;
+    other[0].temperature = 0.5f, other[1].top_k = 2, other[2].top_p = 0.5f, other[3].min_p = 0.1f,
+    other[4].repeat_penalty = 2;
+    other[5].repeat_last_n = 7, other[6].seed = 3, other[7].frequency_penalty = 1,
+    other[8].presence_penalty = 1;
     other[9].bias = &(lk_logit_bias){0, 1}, other[9].n_bias = 1, other[10].ignore_eos = true;
     for (int i = 0; i < 11; i++)
-        if (restores(&saved, &other[i])) fail_msg("options %d: another sampler's state is taken", i);
+        if (restores(&saved, &other[i]))
+            fail_msg("options %d: another sampler's state is taken", i);
     struct lk_saved_sampling older; /* whose options say less */
     memcpy(&older, saved.at, sizeof older);
     snprintf(older.options, sizeof older.options, "temperature 0x1p+0 top-k 0");
@@ -383,7 +419,8 @@ static void bad_logits_and_options(void **state) {
     bad[4].repeat_penalty = 0;
     bad[5].repeat_last_n = -1;
     bad[6].repeat_last_n = INT32_MAX;
-    for (int i = 0; i < 7; i++) assert_int_equal(lk_sampling_new(&s, NULL, &bad[i], NULL), LK_E_ARG);
+    for (int i = 0; i < 7; i++)
+        assert_int_equal(lk_sampling_new(&s, NULL, &bad[i], NULL), LK_E_ARG);
 }
 
 static void grammar_constrains(void **state) {
@@ -421,7 +458,17 @@ static void grammar_constrains(void **state) {
     memset(deep, '(', 4999);
     memcpy(deep, "root ::= ", 9);
     deep[4999] = 0;
-    const char *const bad[] = {"root ::= \"a", "root ::= missing", "other ::= \"a\"", "root ::= root \"a\"", "root ::= [a-", "root", "root ::= \"a\"{99999999}", "root ::= (\"a\"", "root ::= *", "\x01\x02", deep};
+    const char *const bad[] = {"root ::= \"a",
+                               "root ::= missing",
+                               "other ::= \"a\"",
+                               "root ::= root \"a\"",
+                               "root ::= [a-",
+                               "root",
+                               "root ::= \"a\"{99999999}",
+                               "root ::= (\"a\"",
+                               "root ::= *",
+                               "\x01\x02",
+                               deep};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         o.grammar = bad[i];
         if (lk_sampling_new(&s, v, &o, NULL) != LK_E_FORMAT) fail_msg("accepted: %.40s", bad[i]);
@@ -435,7 +482,7 @@ static void grammar_constrains(void **state) {
 }
 
 int main(void) {
-    lk_quiet();
+    lk_silence_logs();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips),
         cmocka_unit_test(special_tokens),

@@ -7,28 +7,255 @@
 #include <string.h>
 
 const struct tiny_spec tiny_presets[] = {
-    {.name = "llama", .arch = "llama", .n_layer = 2, .n_head = 6, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .seed = 1},
-    {.name = "llama-mha", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 4, .d_head = 80, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .untied = true, .biases = true, .seed = 2},
-    {.name = "llama3", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 1, .d_head = 128, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .rope_factors = true, .seed = 3},
-    {.name = "llama-96", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 96, .n_embd = 256, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .rope_scaling = "linear", .rope_factor = 4, .fused = true, .seed = 4},
-    {.name = "llama-yarn", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .rope_scaling = "yarn", .rope_factor = 4, .seed = 5},
-    {.name = "llama-q4_0", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .type = GGML_TYPE_Q4_0, .seed = 6},
-    {.name = "llama-q8_0", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .type = GGML_TYPE_Q8_0, .seed = 7},
-    {.name = "llama-q4_K", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .type = GGML_TYPE_Q4_K, .seed = 8},
-    {.name = "llama-f16", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .type = GGML_TYPE_F16, .seed = 9},
-    {.name = "qwen2", .arch = "qwen2", .n_layer = 3, .n_head = 6, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .biases = true, .seed = 10},
-    {.name = "qwen3", .arch = "qwen3", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 128, .n_embd = 256, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .seed = 11},
-    {.name = "gemma3", .arch = "gemma3", .n_layer = 7, .n_head = 4, .n_head_kv = 1, .d_head = 256, .n_embd = 320, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .n_swa = 16, .seed = 12},
-    {.name = "gemma3-cap", .arch = "gemma3", .n_layer = 7, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_embd = 256, .n_ff = 256, .n_vocab = 320, .n_ctx = 256, .n_swa = 16, .softcap = 5, .rope_scaling = "linear", .rope_factor = 8, .seed = 13},
-    {.name = "falcon", .arch = "falcon", .n_layer = 2, .n_head = 5, .n_head_kv = 1, .d_head = 64, .n_ff = 512, .n_vocab = 320, .n_ctx = 256, .seed = 14},
-    {.name = "falcon-40b", .arch = "falcon", .n_layer = 2, .n_head = 8, .n_head_kv = 2, .d_head = 64, .n_ff = 512, .n_vocab = 320, .n_ctx = 256, .norm_2 = true, .untied = true, .seed = 15},
-    {.name = "bloom", .arch = "bloom", .n_layer = 2, .n_head = 6, .n_head_kv = 6, .d_head = 64, .n_ff = 512, .n_vocab = 320, .n_ctx = 256, .seed = 16},
-    {.name = "bloom-96", .arch = "bloom", .n_layer = 2, .n_head = 4, .n_head_kv = 4, .d_head = 96, .n_ff = 512, .n_vocab = 320, .n_ctx = 256, .seed = 17},
-    {.name = "gpt2", .arch = "gpt2", .n_layer = 2, .n_head = 4, .n_head_kv = 4, .d_head = 64, .n_ff = 512, .n_vocab = 320, .n_ctx = 128, .seed = 18},
-    {.name = "gpt2-80", .arch = "gpt2", .n_layer = 2, .n_head = 4, .n_head_kv = 4, .d_head = 80, .n_ff = 512, .n_vocab = 320, .n_ctx = 128, .untied = true, .seed = 19},
-    {.name = "llama-spm", .arch = "llama", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_ctx = 256, .tokenizer = TINY_SPM, .seed = 20},
-    {.name = "qwen2-bpe", .arch = "qwen2", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 256, .n_ctx = 256, .biases = true, .tokenizer = TINY_BPE, .seed = 21},
-    {.name = "qwen2-q4_1", .arch = "qwen2", .n_layer = 2, .n_head = 4, .n_head_kv = 2, .d_head = 64, .n_ff = 2112, .n_vocab = 328, .n_ctx = 256, .untied = true, .biases = true, .type = GGML_TYPE_Q4_1, .seed = 22},
+    {.name = "llama",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 6,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .seed = 1},
+    {.name = "llama-mha",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 4,
+     .d_head = 80,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .untied = true,
+     .biases = true,
+     .seed = 2},
+    {.name = "llama3",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 1,
+     .d_head = 128,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .rope_factors = true,
+     .seed = 3},
+    {.name = "llama-96",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 96,
+     .n_embd = 256,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .rope_scaling = "linear",
+     .rope_factor = 4,
+     .fused = true,
+     .seed = 4},
+    {.name = "llama-yarn",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .rope_scaling = "yarn",
+     .rope_factor = 4,
+     .seed = 5},
+    {.name = "llama-q4_0",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .type = GGML_TYPE_Q4_0,
+     .seed = 6},
+    {.name = "llama-q8_0",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .type = GGML_TYPE_Q8_0,
+     .seed = 7},
+    {.name = "llama-q4_K",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .type = GGML_TYPE_Q4_K,
+     .seed = 8},
+    {.name = "llama-f16",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .type = GGML_TYPE_F16,
+     .seed = 9},
+    {.name = "qwen2",
+     .arch = "qwen2",
+     .n_layer = 3,
+     .n_head = 6,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .biases = true,
+     .seed = 10},
+    {.name = "qwen3",
+     .arch = "qwen3",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 128,
+     .n_embd = 256,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .seed = 11},
+    {.name = "gemma3",
+     .arch = "gemma3",
+     .n_layer = 7,
+     .n_head = 4,
+     .n_head_kv = 1,
+     .d_head = 256,
+     .n_embd = 320,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .n_swa = 16,
+     .seed = 12},
+    {.name = "gemma3-cap",
+     .arch = "gemma3",
+     .n_layer = 7,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_embd = 256,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .n_swa = 16,
+     .softcap = 5,
+     .rope_scaling = "linear",
+     .rope_factor = 8,
+     .seed = 13},
+    {.name = "falcon",
+     .arch = "falcon",
+     .n_layer = 2,
+     .n_head = 5,
+     .n_head_kv = 1,
+     .d_head = 64,
+     .n_ff = 512,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .seed = 14},
+    {.name = "falcon-40b",
+     .arch = "falcon",
+     .n_layer = 2,
+     .n_head = 8,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 512,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .norm_2 = true,
+     .untied = true,
+     .seed = 15},
+    {.name = "bloom",
+     .arch = "bloom",
+     .n_layer = 2,
+     .n_head = 6,
+     .n_head_kv = 6,
+     .d_head = 64,
+     .n_ff = 512,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .seed = 16},
+    {.name = "bloom-96",
+     .arch = "bloom",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 4,
+     .d_head = 96,
+     .n_ff = 512,
+     .n_vocab = 320,
+     .n_ctx = 256,
+     .seed = 17},
+    {.name = "gpt2",
+     .arch = "gpt2",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 4,
+     .d_head = 64,
+     .n_ff = 512,
+     .n_vocab = 320,
+     .n_ctx = 128,
+     .seed = 18},
+    {.name = "gpt2-80",
+     .arch = "gpt2",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 4,
+     .d_head = 80,
+     .n_ff = 512,
+     .n_vocab = 320,
+     .n_ctx = 128,
+     .untied = true,
+     .seed = 19},
+    {.name = "llama-spm",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_ctx = 256,
+     .tokenizer = TINY_SPM,
+     .seed = 20},
+    {.name = "qwen2-bpe",
+     .arch = "qwen2",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 256,
+     .n_ctx = 256,
+     .biases = true,
+     .tokenizer = TINY_BPE,
+     .seed = 21},
+    {.name = "qwen2-q4_1",
+     .arch = "qwen2",
+     .n_layer = 2,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .d_head = 64,
+     .n_ff = 2112,
+     .n_vocab = 328,
+     .n_ctx = 256,
+     .untied = true,
+     .biases = true,
+     .type = GGML_TYPE_Q4_1,
+     .seed = 22},
     {0},
 };
 
@@ -39,7 +266,7 @@ const struct tiny_spec *tiny_preset(const char *name) {
     return NULL;
 }
 
-/* ---- random numbers ---------------------------------------------------------------------------- */
+/* ---- random numbers ---- */
 
 static double uniform(uint64_t *state) { /* splitmix64 */
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -53,18 +280,20 @@ static double normal(uint64_t *state) {
     return radius * cos(6.283185307179586 * uniform(state));
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------- */
+/* ---- tensors ---- */
 
 struct writer {
     const struct tiny_spec *spec;
-    struct gguf_context    *gguf;
-    struct ggml_context    *ctx;
-    uint64_t                rng;
-    int                     n_embd, n_vocab;
+    struct gguf_context *gguf;
+    struct ggml_context *ctx;
+    uint64_t rng;
+    int n_embd, n_vocab;
 };
 
-static void add(struct writer *w, enum ggml_type type, int64_t ne0, int64_t ne1, double mean, double sd, const char *name) {
-    struct ggml_tensor *t = ne1 > 0 ? ggml_new_tensor_2d(w->ctx, type, ne0, ne1) : ggml_new_tensor_1d(w->ctx, type, ne0);
+static void add(struct writer *w, enum ggml_type type, int64_t ne0, int64_t ne1, double mean,
+                double sd, const char *name) {
+    struct ggml_tensor *t = ne1 > 0 ? ggml_new_tensor_2d(w->ctx, type, ne0, ne1)
+                                    : ggml_new_tensor_1d(w->ctx, type, ne0);
     int64_t n = ggml_nelements(t);
     float *x = malloc((size_t)n * sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i] = (float)(mean + sd * normal(&w->rng));
@@ -84,7 +313,8 @@ static const char *layer_name(char buf[64], int layer, const char *rest) {
 }
 
 /* A matrix whose products with unit-variance rows have variance about gain squared. */
-static void matrix(struct writer *w, int layer, const char *rest, int64_t ne0, int64_t ne1, double gain) {
+static void matrix(struct writer *w, int layer, const char *rest, int64_t ne0, int64_t ne1,
+                   double gain) {
     char name[64];
     add(w, w->spec->type, ne0, ne1, 0, gain / sqrt((double)ne0), layer_name(name, layer, rest));
 }
@@ -99,9 +329,13 @@ static void bias(struct writer *w, int layer, const char *rest, int64_t n) {
     add(w, GGML_TYPE_F32, n, 0, 0, 0.2, layer_name(name, layer, rest));
 }
 
-static bool is_arch(const struct writer *w, const char *arch) { return strcmp(w->spec->arch, arch) == 0; }
+static bool is_arch(const struct writer *w, const char *arch) {
+    return strcmp(w->spec->arch, arch) == 0;
+}
 
-static bool has_layer_norms(const struct writer *w) { return is_arch(w, "falcon") || is_arch(w, "bloom") || is_arch(w, "gpt2"); }
+static bool has_layer_norms(const struct writer *w) {
+    return is_arch(w, "falcon") || is_arch(w, "bloom") || is_arch(w, "gpt2");
+}
 
 static void add_attention(struct writer *w, int i) {
     const struct tiny_spec *s = w->spec;
@@ -157,7 +391,8 @@ static void add_tensors(struct writer *w) {
     const struct tiny_spec *s = w->spec;
     double embd_sd = is_arch(w, "gemma3") ? 1 / sqrt(w->n_embd) : 0.5;
     add(w, s->type, w->n_embd, w->n_vocab, 0, embd_sd, "token_embd.weight");
-    if (is_arch(w, "gpt2")) add(w, GGML_TYPE_F32, w->n_embd, s->n_ctx, 0, 0.3, "position_embd.weight");
+    if (is_arch(w, "gpt2"))
+        add(w, GGML_TYPE_F32, w->n_embd, s->n_ctx, 0, 0.3, "position_embd.weight");
     if (is_arch(w, "bloom")) {
         add(w, GGML_TYPE_F32, w->n_embd, 0, 1, 0.2, "token_embd_norm.weight");
         add(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "token_embd_norm.bias");
@@ -169,7 +404,7 @@ static void add_tensors(struct writer *w) {
     for (int i = 0; i < s->n_layer; i++) add_layer(w, i);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------- */
+/* ---- keys ---- */
 
 static const char *arch_key(char buf[96], const struct writer *w, const char *rest) {
     snprintf(buf, 96, "%s.%s", w->spec->arch, rest);
@@ -200,7 +435,9 @@ static void add_keys(struct writer *w) {
     key_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
     key_u32(w, "attention.key_length", (uint32_t)s->d_head);
     key_u32(w, "attention.value_length", (uint32_t)s->d_head);
-    key_f32(w, has_layer_norms(w) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f);
+    key_f32(
+        w, has_layer_norms(w) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+        1e-5f);
     if (!is_arch(w, "bloom") && !is_arch(w, "gpt2")) {
         key_u32(w, "rope.dimension_count", (uint32_t)s->d_head);
         key_f32(w, "rope.freq_base", 50000.0f);
@@ -214,19 +451,20 @@ static void add_keys(struct writer *w) {
     }
 }
 
-/* ---- tokenizers ---------------------------------------------------------------------------------------- */
+/* ---- tokenizers ---- */
 
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6, MAX_TOKENS = 512 };
 
 struct tokens {
-    char        store[MAX_TOKENS][16];
+    char store[MAX_TOKENS][16];
     const char *text[MAX_TOKENS];
-    float       score[MAX_TOKENS];
-    int32_t     type[MAX_TOKENS];
-    int         n;
+    float score[MAX_TOKENS];
+    int32_t type[MAX_TOKENS];
+    int n;
 };
 
-static void push(struct tokens *t, int type, float score, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void push(struct tokens *t, int type, float score, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 static void push(struct tokens *t, int type, float score, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -237,16 +475,19 @@ static void push(struct tokens *t, int type, float score, const char *format, ..
     t->type[t->n++] = type;
 }
 
-static const char chatml[] =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}";
+static const char chatml[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
+                             "'\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}";
 
 static void spm_tokens(struct tokens *t) {
-    static const char *const words[] = {"\xe2\x96\x81", "e", "h", "l", "o", "w", "r", "d", "he", "ll", "\xe2\x96\x81he", "\xe2\x96\x81hell", "or"};
+    static const char *const words[] = {
+        "\xe2\x96\x81",     "e", "h", "l", "o", "w", "r", "d", "he", "ll", "\xe2\x96\x81he",
+        "\xe2\x96\x81hell", "or"};
     push(t, UNKNOWN, 0, "<unk>");
     push(t, CONTROL, 0, "<s>");
     push(t, CONTROL, 0, "</s>");
     for (int i = 0; i < 256; i++) push(t, BYTE, 0, "<0x%02X>", (unsigned)i);
-    for (int i = 0; i < (int)(sizeof words / sizeof words[0]); i++) push(t, NORMAL, (float)-i, "%s", words[i]);
+    for (int i = 0; i < (int)(sizeof words / sizeof words[0]); i++)
+        push(t, NORMAL, (float)-i, "%s", words[i]);
     push(t, CONTROL, 0, "<|im_start|>");
     push(t, CONTROL, 0, "<|im_end|>");
 }
@@ -257,8 +498,10 @@ static void bpe_tokens(struct tokens *t) {
     for (int b = 0; b < 256; b++) {
         bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
         int cp = printable ? b : next++;
-        if (cp < 128) push(t, NORMAL, 0, "%c", cp);
-        else push(t, NORMAL, 0, "%c%c", 0xC0 | cp >> 6, 0x80 | (cp & 63));
+        if (cp < 128)
+            push(t, NORMAL, 0, "%c", cp);
+        else
+            push(t, NORMAL, 0, "%c%c", 0xC0 | cp >> 6, 0x80 | (cp & 63));
     }
     push(t, NORMAL, 0, "he");
     push(t, NORMAL, 0, "ll");
@@ -288,9 +531,10 @@ static void write_tokenizer(struct writer *w, const struct tokens *t) {
     gguf_set_val_str(g, "tokenizer.chat_template", chatml);
 }
 
-/* ---- files -------------------------------------------------------------------------------------------------- */
+/* ---- files ---- */
 
-int tiny_gguf_write_edited(const char *path, const struct tiny_spec *spec, void (*edit)(struct gguf_context *, void *), void *user) {
+int tiny_gguf_write_edited(const char *path, const struct tiny_spec *spec,
+                           void (*edit)(struct gguf_context *, void *), void *user) {
     struct writer w = {.spec = spec, .rng = spec->seed * 7919 + 1};
     struct tokens *tokens = calloc(1, sizeof *tokens);
     if (spec->tokenizer == TINY_SPM) spm_tokens(tokens);
@@ -300,8 +544,10 @@ int tiny_gguf_write_edited(const char *path, const struct tiny_spec *spec, void 
     w.gguf = gguf_init_empty();
     w.ctx = ggml_init((struct ggml_init_params){.mem_size = (size_t)128 << 20});
     add_keys(&w);
-    if (tokens->n) write_tokenizer(&w, tokens);
-    else gguf_set_val_str(w.gguf, "tokenizer.ggml.model", "no_vocab");
+    if (tokens->n)
+        write_tokenizer(&w, tokens);
+    else
+        gguf_set_val_str(w.gguf, "tokenizer.ggml.model", "no_vocab");
     add_tensors(&w);
     if (edit) edit(w.gguf, user);
     int ok = gguf_write_to_file(w.gguf, path, false);
@@ -311,4 +557,6 @@ int tiny_gguf_write_edited(const char *path, const struct tiny_spec *spec, void 
     return ok;
 }
 
-int tiny_gguf_write(const char *path, const struct tiny_spec *spec) { return tiny_gguf_write_edited(path, spec, NULL, NULL); }
+int tiny_gguf_write(const char *path, const struct tiny_spec *spec) {
+    return tiny_gguf_write_edited(path, spec, NULL, NULL);
+}

@@ -13,9 +13,9 @@ enum { ALL_MOST = 64, FIRST_LONG = 256 }; /* long options are numbered beyond an
 /* getopt's view of the groups. */
 struct all {
     const struct opt *opt[ALL_MOST];
-    struct option     longs[ALL_MOST + 2];
-    char              letters[2 * ALL_MOST + 4];
-    size_t            n;
+    struct option longs[ALL_MOST + 2];
+    char letters[2 * ALL_MOST + 4];
+    size_t n;
 };
 
 static void collect(const struct opt_group *group, size_t n_group, struct all *all) {
@@ -25,9 +25,9 @@ static void collect(const struct opt_group *group, size_t n_group, struct all *a
     all->letters[k++] = 'h';
     for (size_t g = 0; g < n_group; g++) {
         for (const struct opt *opt = group[g].opt; opt->name && all->n < ALL_MOST; opt++) {
-            int takes            = opt->kind != OPT_FLAG;
-            all->longs[all->n]   = (struct option){opt->name, takes, NULL, FIRST_LONG + (int)all->n};
-            all->opt[all->n++]   = opt;
+            int takes = opt->kind != OPT_FLAG;
+            all->longs[all->n] = (struct option){opt->name, takes, NULL, FIRST_LONG + (int)all->n};
+            all->opt[all->n++] = opt;
             if (!opt->letter) continue;
             all->letters[k++] = opt->letter;
             if (takes) all->letters[k++] = ':';
@@ -45,14 +45,16 @@ static const struct opt *find(const struct all *all, int c) {
 }
 
 static bool out_of_range(const struct opt *opt, const char *text) {
-    complain("--%s: '%s' is not a number from %.10g to %.10g", opt->name, text, opt->least, opt->most);
+    complain("--%s: '%s' is not a number from %.10g to %.10g", opt->name, text, opt->least,
+             opt->most);
     return false;
 }
 
 /* A whole number that ends at `end` or at the text's end. */
-static bool read_int(const struct opt *opt, const char *text, char end, const char **rest, int64_t *out) {
+static bool read_int(const struct opt *opt, const char *text, char end, const char **rest,
+                     int64_t *out) {
     char *stop;
-    errno           = 0;
+    errno = 0;
     long long value = strtoll(text, &stop, 10);
     if (stop == text || errno == ERANGE) return out_of_range(opt, text);
     if (*stop == 'k' || *stop == 'K') {
@@ -63,7 +65,7 @@ static bool read_int(const struct opt *opt, const char *text, char end, const ch
     if (*stop && *stop != end) return out_of_range(opt, text);
     if ((double)value < opt->least || (double)value > opt->most) return out_of_range(opt, text);
     *rest = stop;
-    *out  = value;
+    *out = value;
     return true;
 }
 
@@ -82,9 +84,10 @@ static bool read_numbers(const struct opt *opt, const char *text, struct numbers
 
 static bool read_real(const struct opt *opt, const char *text, double *out) {
     char *stop;
-    errno        = 0;
+    errno = 0;
     double value = strtod(text, &stop);
-    if (stop == text || *stop || errno == ERANGE || !isfinite(value) || value < opt->least || value > opt->most)
+    if (stop == text || *stop || errno == ERANGE || !isfinite(value) || value < opt->least ||
+        value > opt->most)
         return out_of_range(opt, text);
     *out = value;
     return true;
@@ -93,12 +96,12 @@ static bool read_real(const struct opt *opt, const char *text, double *out) {
 static bool read_value(const struct opt *opt, const char *text) {
     const char *rest;
     switch (opt->kind) {
-        case OPT_FLAG: *(bool *)opt->to = true; return true;
-        case OPT_TEXT: *(const char **)opt->to = text; return true;
-        case OPT_INT: return read_int(opt, text, 0, &rest, opt->to);
-        case OPT_NUMBERS: return read_numbers(opt, text, opt->to);
-        case OPT_REAL: return read_real(opt, text, opt->to);
-        case OPT_TEXTS: break;
+    case OPT_FLAG: *(bool *)opt->to = true; return true;
+    case OPT_TEXT: *(const char **)opt->to = text; return true;
+    case OPT_INT: return read_int(opt, text, 0, &rest, opt->to);
+    case OPT_NUMBERS: return read_numbers(opt, text, opt->to);
+    case OPT_REAL: return read_real(opt, text, opt->to);
+    case OPT_TEXTS: break;
     }
     struct texts *texts = opt->to;
     if (texts->n == LIST_MOST) {
@@ -111,8 +114,8 @@ static bool read_value(const struct opt *opt, const char *text) {
 
 static void print_help(const struct verb *verb, const struct opt_group *group, size_t n_group) {
     enum { NAME_COLUMN = 28 };
-    printf("usage: lowkey %s [options]%s%s\n\n%s\n", verb->name, *verb->operands ? " " : "", verb->operands,
-           verb->summary);
+    printf("usage: lowkey %s [options]%s%s\n\n%s\n", verb->name, *verb->operands ? " " : "",
+           verb->operands, verb->summary);
     for (size_t g = 0; g < n_group; g++) {
         printf("\n%s\n", group[g].title);
         for (const struct opt *opt = group[g].opt; opt->name; opt++) {
@@ -126,10 +129,12 @@ static void print_help(const struct verb *verb, const struct opt_group *group, s
     printf("\nExamples\n%s", verb->examples);
 }
 
-static enum args_result refuse(const struct verb *verb, const struct all *all, int c, int at, char **argv) {
+static enum args_result refuse(const struct verb *verb, const struct all *all, int c, int at,
+                               char **argv) {
     const struct opt *opt = optopt ? find(all, optopt) : NULL;
     if (c == ':' && opt)
-        complain("--%s needs a value: %s; see 'lowkey %s --help'", opt->name, opt->value, verb->name);
+        complain("--%s needs a value: %s; see 'lowkey %s --help'", opt->name, opt->value,
+                 verb->name);
     else if (opt && optopt >= FIRST_LONG)
         complain("--%s takes no value; see 'lowkey %s --help'", opt->name, verb->name);
     else if (optopt && optopt < FIRST_LONG && optopt != 'h')
@@ -139,10 +144,10 @@ static enum args_result refuse(const struct verb *verb, const struct all *all, i
     return ARGS_BAD;
 }
 
-enum args_result args_read(const struct verb *verb, const struct opt_group *group, size_t n_group, int argc,
-                           char **argv, int *first) {
+enum args_result args_read(const struct verb *verb, const struct opt_group *group, size_t n_group,
+                           int argc, char **argv, int *first) {
     struct all all;
-    int        c;
+    int c;
     collect(group, n_group, &all);
     opterr = 0;
     optind = 1;

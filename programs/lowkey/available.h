@@ -1,6 +1,6 @@
 /* How much memory the system can still give. */
-#ifndef LOWKEY_AVAILABLE_H
-#define LOWKEY_AVAILABLE_H
+#ifndef LK_LOWKEY_AVAILABLE_H
+#define LK_LOWKEY_AVAILABLE_H
 
 #include <stdint.h>
 

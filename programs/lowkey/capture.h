@@ -1,13 +1,13 @@
 /* libllama's grammar parser prints to stderr and cannot be told not to; a program may catch that. */
-#ifndef LOWKEY_CAPTURE_H
-#define LOWKEY_CAPTURE_H
+#ifndef LK_LOWKEY_CAPTURE_H
+#define LK_LOWKEY_CAPTURE_H
 
 #include <stddef.h>
 #include <stdio.h>
 
 struct capture {
     FILE *file; /* NULL: could not be set up, nothing is caught */
-    int   saved;
+    int saved;
 };
 
 /* Between these, what is written to stderr goes aside. No other thread may write there meanwhile. */

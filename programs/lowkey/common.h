@@ -1,14 +1,14 @@
 /* What several verbs share: the options for model, session and sampling, and what is made of them. */
-#ifndef LOWKEY_COMMON_H
-#define LOWKEY_COMMON_H
+#ifndef LK_LOWKEY_COMMON_H
+#define LK_LOWKEY_COMMON_H
 
 #include "args.h"
 #include "lowkey.h"
 
 struct model_args {
     const char *model, *weights, *kernels, *sidecar;
-    int64_t     threads;
-    bool        no_mmap, no_repack; /* no_repack: no option, for verbs that read weights */
+    int64_t threads;
+    bool no_mmap, no_repack; /* no_repack: no option, for verbs that read weights */
 };
 
 struct opt_group model_options(struct model_args *args);
@@ -27,9 +27,9 @@ int recipe_open(const char *kv, lk_recipe **out);
 /* Recipes of all --kv, or of `fallback` where none is given. Free with recipes_free. */
 struct recipes {
     lk_recipe *item[LIST_MOST];
-    size_t     n;
+    size_t n;
 };
-int  recipes_open(const struct texts *kv, const char *fallback, struct recipes *out);
+int recipes_open(const struct texts *kv, const char *fallback, struct recipes *out);
 void recipes_free(struct recipes *recipes);
 
 /* The only --kv of a verb that takes one. */
@@ -37,26 +37,26 @@ int recipe_only(const struct verb *verb, const struct texts *kv, lk_recipe **out
 
 struct session_args {
     struct texts kv;
-    int64_t      ctx, max_memory;
-    bool         stream;
+    int64_t ctx, max_memory;
+    bool stream;
 };
 
 struct opt_group session_options(struct session_args *args);
 
 /* The progress is of reading prompts. */
-int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe, lk_progress progress,
-                 void *user, lk_session **out);
+int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe,
+                 lk_progress progress, void *user, lk_session **out);
 
 struct sampler_args {
-    double      temperature, top_p, min_p, repeat_penalty;
-    int64_t     top_k, repeat_last_n, seed;
-    bool        greedy, ignore_eos;
+    double temperature, top_p, min_p, repeat_penalty;
+    int64_t top_k, repeat_last_n, seed;
+    bool greedy, ignore_eos;
     const char *grammar_file;
 };
 
 struct sampler_args sampler_args_default(void);
-struct opt_group    sampler_options(struct sampler_args *args);
-int                 sampler_open(const struct sampler_args *args, const lk_model *model, lk_sampler **out);
+struct opt_group sampler_options(struct sampler_args *args);
+int sampler_open(const struct sampler_args *args, const lk_model *model, lk_sampler **out);
 
 /* The model's name from its file, fit to print. To be freed. */
 char *model_name(const lk_model *model);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 void conversation_add(struct conversation *c, const char *role, const char *content) {
-    c->msg             = must_grow(c->msg, (c->n_msg + 1) * sizeof *c->msg);
+    c->msg = must_grow(c->msg, (c->n_msg + 1) * sizeof *c->msg);
     c->msg[c->n_msg++] = (lk_message){role, must_print("%s", content)};
 }
 
@@ -15,9 +15,9 @@ static void drop_last(struct conversation *c) { free((char *)c->msg[--c->n_msg].
 static void drop_tokens(struct conversation *c) {
     free(c->tok);
     free(c->done.at);
-    c->tok   = NULL;
+    c->tok = NULL;
     c->n_tok = 0;
-    c->done  = (struct text){0};
+    c->done = (struct text){0};
 }
 
 void conversation_reset(struct conversation *c) {
@@ -41,12 +41,13 @@ static void add_tokens(struct conversation *c, const int32_t *tok, size_t n) {
 
 /* Tokens of `text`; `more`: it continues a text, so it has no begin token. */
 static lk_status tokenize(struct conversation *c, const char *text, bool more, lk_err *err) {
-    int32_t  *tok = NULL, *begin = NULL;
-    size_t    n = 0, n_begin = 0;
+    int32_t *tok = NULL, *begin = NULL;
+    size_t n = 0, n_begin = 0;
     lk_status status = more ? lk_tokenize(c->model, "", 0, true, &begin, &n_begin, err) : LK_OK;
     if (!status) status = lk_tokenize(c->model, text, strlen(text), true, &tok, &n, err);
     if (!status) {
-        size_t skip = n_begin && n >= n_begin && memcmp(tok, begin, n_begin * sizeof *tok) == 0 ? n_begin : 0;
+        size_t skip =
+            n_begin && n >= n_begin && memcmp(tok, begin, n_begin * sizeof *tok) == 0 ? n_begin : 0;
         if (!more) drop_tokens(c);
         add_tokens(c, tok + skip, n - skip);
     }
@@ -61,7 +62,7 @@ lk_status conversation_ask(struct conversation *c, const char *content, lk_err *
     lk_status status = lk_chat_format(c->model, c->msg, c->n_msg, true, &text, err);
     if (!status) {
         bool more = c->done.len && strncmp(text, c->done.at, c->done.len) == 0;
-        status    = tokenize(c, text + (more ? c->done.len : 0), more, err);
+        status = tokenize(c, text + (more ? c->done.len : 0), more, err);
     }
     if (status) {
         drop_last(c);

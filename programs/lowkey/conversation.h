@@ -1,17 +1,17 @@
 /* A conversation as messages and, in step with them, as the tokens a session stands after. */
-#ifndef LOWKEY_CONVERSATION_H
-#define LOWKEY_CONVERSATION_H
+#ifndef LK_LOWKEY_CONVERSATION_H
+#define LK_LOWKEY_CONVERSATION_H
 
 #include "generate.h"
 #include "lowkey.h"
 
 struct conversation {
     const lk_model *model;
-    lk_message     *msg; /* contents owned */
-    size_t          n_msg;
-    struct text     done; /* formatted text that `tok` stands for */
-    int32_t        *tok;
-    size_t          n_tok;
+    lk_message *msg; /* contents owned */
+    size_t n_msg;
+    struct text done; /* formatted text that `tok` stands for */
+    int32_t *tok;
+    size_t n_tok;
 };
 
 void conversation_add(struct conversation *c, const char *role, const char *content);

@@ -1,13 +1,13 @@
 /* A session that is kept in a file between runs of the program. */
-#ifndef LOWKEY_KEPT_H
-#define LOWKEY_KEPT_H
+#ifndef LK_LOWKEY_KEPT_H
+#define LK_LOWKEY_KEPT_H
 
 #include "common.h"
 #include "generate.h"
 
 struct kept {
     const char *path; /* NULL: none is kept */
-    bool        found;
+    bool found;
 };
 
 /* Each of these returns a program status, STATUS_OK or what to end with after a message. */
@@ -23,6 +23,7 @@ int kept_load(const struct kept *kept, lk_session *session, lk_sampler *sampler)
 int kept_turn(const lk_model *model, const char *content, char **text);
 
 /* Save the session behind the answer's last token. */
-int kept_save(const struct kept *kept, lk_session *session, const lk_sampler *sampler, const struct answer *answer);
+int kept_save(const struct kept *kept, lk_session *session, const lk_sampler *sampler,
+              const struct answer *answer);
 
 #endif

@@ -1,6 +1,6 @@
 /* Lines from a person, with editing and history, or from a pipe. */
-#ifndef LOWKEY_LINE_READER_H
-#define LOWKEY_LINE_READER_H
+#ifndef LK_LOWKEY_LINE_READER_H
+#define LK_LOWKEY_LINE_READER_H
 
 #include <stdbool.h>
 
@@ -8,7 +8,7 @@ struct line_reader;
 
 /* `terminal`: standard input and output are one; editing and history where libedit was built in. */
 struct line_reader *line_reader_open(bool terminal);
-void                line_reader_close(struct line_reader *reader); /* restores the terminal */
+void line_reader_close(struct line_reader *reader); /* restores the terminal */
 
 /* The next line without its end; NULL at the end of the input or after Ctrl-C. To be freed. */
 char *line_reader_next(struct line_reader *reader);

@@ -1,8 +1,8 @@
 /* lowkey: LLM inference whose key-value cache stays compressed. One verb, one file. */
+#include "commands.h"
 #include "lowkey.h"
 #include "progress.h"
 #include "say.h"
-#include "verbs.h"
 
 #include <locale.h>
 #include <string.h>
@@ -14,7 +14,8 @@ static const struct verb verbs[] = {
      "  echo \"Name three rivers.\" | lowkey run --chat --greedy\n"
      "  lowkey run --kv \"sink 4: f16; body: k=rot3 v=rot2; window 128: f16\" --json -p Hello\n",
      run_verb},
-    {"chat", "Talk with a model. Without -m it uses the default model, and fetches it the first time.", "",
+    {"chat",
+     "Talk with a model. Without -m it uses the default model, and fetches it the first time.", "",
      "  lowkey chat\n"
      "  lowkey chat -m model.gguf --kv best-3 --system \"Answer in one sentence.\"\n"
      "  echo \"What is a cache?\" | lowkey chat --greedy\n",
@@ -39,24 +40,28 @@ static const struct verb verbs[] = {
      "  lowkey bench --kv best-4 --depth 128k -p 0 -n 16 --repeat 5 --json\n",
      bench_verb},
     {"eval", "Evaluate recipes with tasks, each against the full cache.", "TASK...",
-     "  lowkey eval text --text book.txt --kv best-4 --kv best-3 --kv llama.cpp:q8_0 --weights f32\n"
+     "  lowkey eval text --text book.txt --kv best-4 --kv best-3 --kv llama.cpp:q8_0 --weights "
+     "f32\n"
      "  lowkey eval text choice --text book.txt --data DIR --kv best-3 --quick -o results.jsonl\n",
      eval_verb},
     {"train", "Train what a recipe needs for one model: networks for LESS.", "less",
      "  lowkey train less -f book.txt --budget 256 -o less.gguf\n"
-     "  lowkey train less -m model.gguf -f one.txt -f two.txt --budget 82 --hidden 64 -o less.gguf\n",
+     "  lowkey train less -m model.gguf -f one.txt -f two.txt --budget 82 --hidden 64 -o "
+     "less.gguf\n",
      train_verb},
     {"recipes", "List the presets, or check recipes and show what they mean.", "[RECIPE...]",
      "  lowkey recipes\n"
      "  lowkey recipes best-3 \"body: k=kivi4 v=kivi2; residual 128: f16\"\n"
      "  lowkey recipes my.recipe\n",
      recipes_verb},
-    {"inspect", "Show what a cache holds by layer and level, its errors, and what is attended to.", "",
+    {"inspect", "Show what a cache holds by layer and level, its errors, and what is attended to.",
+     "",
      "  lowkey inspect --kv best-3 -f book.txt\n"
      "  lowkey inspect --kv best-3 -f book.txt -c 4k --svg cache.svg\n"
      "  lowkey inspect -m model.gguf --kv kivi-2 --layers\n",
      inspect_verb},
-    {"report", "Make one HTML page of results: quality against memory, speed, tables.", "RESULTS.jsonl...",
+    {"report", "Make one HTML page of results: quality against memory, speed, tables.",
+     "RESULTS.jsonl...",
      "  lowkey report results.jsonl -o report.html\n"
      "  lowkey report smollm2.jsonl qwen.jsonl --bench bench.json -o report.html\n",
      report_verb},
@@ -81,7 +86,9 @@ static const struct verb *find_verb(const char *name) {
 }
 
 static int overview(void) {
-    printf("lowkey %s: LLM inference whose key-value cache stays compressed\n\nusage: lowkey VERB [options]\n\n", lk_version());
+    printf("lowkey %s: LLM inference whose key-value cache stays compressed\n\nusage: lowkey VERB "
+           "[options]\n\n",
+           lk_version());
     for (size_t i = 0; i < N_VERB; i++) printf("  %-12s %s\n", verbs[i].name, verbs[i].summary);
     printf("  %-12s %s\n", "help", "Show the options of a verb, with examples.");
     printf("\nExamples\n"
@@ -95,7 +102,7 @@ static int help(int argc, char **argv) {
     if (argc < 3) return overview();
     const struct verb *verb = find_verb(argv[2]);
     if (!verb) return complain("unknown verb '%s'; 'lowkey help' lists them", argv[2]);
-    char  flag[]  = "--help";
+    char flag[] = "--help";
     char *again[] = {argv[2], flag, NULL};
     return verb->run(verb, 2, again);
 }
@@ -106,13 +113,15 @@ int main(int argc, char **argv) {
     if (!speaks_utf8()) setlocale(LC_CTYPE, "C.UTF-8");
     interrupt_catch();
     const char *name = argc > 1 ? argv[1] : "help";
-    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return help(argc, argv);
+    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        return help(argc, argv);
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         printf("lowkey %s\n", lk_version());
         return finish_output(STATUS_OK);
     }
     const struct verb *verb = find_verb(name);
-    if (!verb && name[0] == '-') return complain("unknown option '%s'; expected a verb first: see 'lowkey help'", name);
+    if (!verb && name[0] == '-')
+        return complain("unknown option '%s'; expected a verb first: see 'lowkey help'", name);
     if (!verb) return complain("unknown verb '%s'; 'lowkey help' lists them", name);
     return finish_output(verb->run(verb, argc - 1, argv + 1));
 }

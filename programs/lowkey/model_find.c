@@ -31,10 +31,10 @@ static char *default_path(void) {
 /* The script that downloads the default model: beside a build or in an installation. */
 static char *fetch_script(void) {
     static const char *const beside[] = {"../scripts", "../../scripts", "../share/lowkey"};
-    char                     self[4096];
-    ssize_t                  n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n > 0) {
-        self[n]     = 0;
+        self[n] = 0;
         char *slash = strrchr(self, '/');
         if (slash) *slash = 0;
         for (size_t i = 0; slash && i < sizeof beside / sizeof beside[0]; i++) {
@@ -52,9 +52,9 @@ static char *fetch_script(void) {
 /* Run the script with its output on stderr: stdout belongs to the answers. */
 static int run_script(char *script) {
     posix_spawn_file_actions_t actions;
-    char                      *argv[] = {script, NULL};
-    pid_t                      child;
-    int                        status = 0, failed;
+    char *argv[] = {script, NULL};
+    pid_t child;
+    int status = 0, failed;
     if (posix_spawn_file_actions_init(&actions)) return complain("cannot run %s", script);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
@@ -63,15 +63,18 @@ static int run_script(char *script) {
     if (failed) return complain("cannot run %s: %s", script, strerror(failed));
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     if (interrupted()) return STATUS_INTERRUPTED;
-    if (!WIFEXITED(status) || WEXITSTATUS(status)) return complain("the model could not be fetched; give another with -m FILE.gguf");
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        return complain("the model could not be fetched; give another with -m FILE.gguf");
     return STATUS_OK;
 }
 
 static int fetch_default(const char *path) {
     char *script = fetch_script();
     if (!script)
-        return complain("no model: give one with -m FILE.gguf, or run the fetch-model script that comes with lowkey "
-                        "(it puts one at %s)", path);
+        return complain("no model: give one with -m FILE.gguf, or run the fetch-model script that "
+                        "comes with lowkey "
+                        "(it puts one at %s)",
+                        path);
     fprintf(stderr, "lowkey: no model yet; fetching the default one (98 MB) with %s\n", script);
     int status = run_script(script);
     free(script);
@@ -87,17 +90,20 @@ static int check_file(const char *path) {
 }
 
 int model_find(const char *given, bool fetch, char **path) {
-    const char *named  = given ? given : getenv("LOWKEY_MODEL");
-    int         status = STATUS_OK;
+    const char *named = given ? given : getenv("LOWKEY_MODEL");
+    int status = STATUS_OK;
     if (named && (*named || given)) {
-        *path  = must_print("%s", named);
+        *path = must_print("%s", named);
         status = check_file(*path);
     } else {
         *path = default_path();
         if (!*path) return complain("no model: give one with -m FILE.gguf");
         if (access(*path, R_OK)) {
-            if (fetch) status = fetch_default(*path);
-            else status = complain("no model: give one with -m FILE.gguf, or fetch the default one with 'lowkey chat'");
+            if (fetch)
+                status = fetch_default(*path);
+            else
+                status = complain("no model: give one with -m FILE.gguf, or fetch the default one "
+                                  "with 'lowkey chat'");
         }
     }
     if (status) {

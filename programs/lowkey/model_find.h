@@ -1,6 +1,6 @@
 /* Where the model is when nobody says. */
-#ifndef LOWKEY_MODEL_FIND_H
-#define LOWKEY_MODEL_FIND_H
+#ifndef LK_LOWKEY_MODEL_FIND_H
+#define LK_LOWKEY_MODEL_FIND_H
 
 #include <stdbool.h>
 

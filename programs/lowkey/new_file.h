@@ -1,13 +1,13 @@
 /* A file that appears under its name when it is whole, and not at all where something fails before. */
-#ifndef LOWKEY_NEW_FILE_H
-#define LOWKEY_NEW_FILE_H
+#ifndef LK_LOWKEY_NEW_FILE_H
+#define LK_LOWKEY_NEW_FILE_H
 
 #include <stdio.h>
 
 struct new_file {
     const char *path; /* borrowed */
-    char       *temporary;
-    FILE       *file;
+    char *temporary;
+    FILE *file;
 };
 
 /* STATUS_OK, or STATUS_BAD after a message. */

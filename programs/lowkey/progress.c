@@ -18,7 +18,7 @@ static void catch_next(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
-    action.sa_flags   = (int)SA_RESETHAND; /* no SA_RESTART: a waiting read must return */
+    action.sa_flags = (int)SA_RESETHAND; /* no SA_RESTART: a waiting read must return */
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
 }
@@ -47,8 +47,10 @@ static void draw(const struct progress *p, double now, uint64_t done, uint64_t t
     fprintf(stderr, "\r%s  %3.0f%%", p->what, 100.0 * share);
     if (share > 0.0) {
         long left = (long)((now - p->began) * (1.0 - share) / share + 0.5);
-        if (left >= 3600) fprintf(stderr, "  %ld:%02ld:%02ld left", left / 3600, left / 60 % 60, left % 60);
-        else fprintf(stderr, "  %ld:%02ld left", left / 60, left % 60);
+        if (left >= 3600)
+            fprintf(stderr, "  %ld:%02ld:%02ld left", left / 3600, left / 60 % 60, left % 60);
+        else
+            fprintf(stderr, "  %ld:%02ld left", left / 60, left % 60);
     }
     fputs("\x1b[K", stderr);
     fflush(stderr);
@@ -56,11 +58,11 @@ static void draw(const struct progress *p, double now, uint64_t done, uint64_t t
 
 bool progress_step(void *user, uint64_t done, uint64_t total) {
     enum { PER_SECOND = 10 };
-    struct progress *p   = user;
-    double           now = seconds_now();
+    struct progress *p = user;
+    double now = seconds_now();
     if (now - p->drawn >= 1.0 / PER_SECOND && isatty(STDERR_FILENO)) {
         draw(p, now, done, total);
-        p->drawn   = now;
+        p->drawn = now;
         p->visible = true;
     }
     return !interrupted();

@@ -1,6 +1,6 @@
 /* Progress with the time left, on stderr and only where that is a terminal; and Ctrl-C. */
-#ifndef LOWKEY_PROGRESS_H
-#define LOWKEY_PROGRESS_H
+#ifndef LK_LOWKEY_PROGRESS_H
+#define LK_LOWKEY_PROGRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,8 +12,8 @@ void interrupt_clear(void);
 
 struct progress {
     const char *what; /* "reading the prompt" */
-    double      began, drawn;
-    bool        visible;
+    double began, drawn;
+    bool visible;
 };
 
 struct progress progress_begin(const char *what);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 int complain(const char *format, ...) {
-    char    line[1024];
+    char line[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
@@ -56,8 +56,8 @@ int finish_output(int status) {
 
 char *say_bytes(char buf[NUMBER_ROOM], uint64_t bytes) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double                   value  = (double)bytes;
-    size_t                   i      = 0;
+    double value = (double)bytes;
+    size_t i = 0;
     while (value >= 1023.95 && i + 1 < sizeof unit / sizeof unit[0]) {
         value /= 1024.0;
         i++;
@@ -68,8 +68,8 @@ char *say_bytes(char buf[NUMBER_ROOM], uint64_t bytes) {
 }
 
 char *say_count(char buf[NUMBER_ROOM], uint64_t count) {
-    char   digits[NUMBER_ROOM];
-    int    n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)count);
+    char digits[NUMBER_ROOM];
+    int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)count);
     size_t k = 0;
     for (int i = 0; i < n; i++) {
         if (i > 0 && (n - i) % 3 == 0) buf[k++] = ',';

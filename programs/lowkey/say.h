@@ -1,6 +1,6 @@
 /* What a person sees: messages, numbers, colour, the width of the terminal. */
-#ifndef LOWKEY_SAY_H
-#define LOWKEY_SAY_H
+#ifndef LK_LOWKEY_SAY_H
+#define LK_LOWKEY_SAY_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ char *say_bytes(char buf[NUMBER_ROOM], uint64_t bytes);
 char *say_count(char buf[NUMBER_ROOM], uint64_t count);
 
 /* Columns of the terminal behind `file`; 0 where it is none. */
-int  terminal_width(FILE *file);
+int terminal_width(FILE *file);
 bool wants_colour(FILE *file); /* a terminal, and NO_COLOR is unset */
 bool speaks_utf8(void);
 

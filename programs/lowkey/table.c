@@ -14,12 +14,12 @@ struct table table_new(const char *align) {
 }
 
 void table_cell(struct table *table, const char *format, ...) {
-    char    text[1024];
+    char text[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    table->cell                  = must_grow(table->cell, (table->n_cell + 1) * sizeof *table->cell);
+    table->cell = must_grow(table->cell, (table->n_cell + 1) * sizeof *table->cell);
     table->cell[table->n_cell++] = must_print("%s", text);
 }
 
@@ -53,17 +53,20 @@ void table_print(struct table *table, FILE *file, int header) {
     for (size_t i = 0; i < table->n_column; i++) whole += width[i] + (i ? GAP : 0);
     if (room && whole > room) {
         size_t excess = whole - room;
-        if (width[0] > FIRST_LEAST) width[0] = width[0] > FIRST_LEAST + excess ? width[0] - excess : FIRST_LEAST;
+        if (width[0] > FIRST_LEAST)
+            width[0] = width[0] > FIRST_LEAST + excess ? width[0] - excess : FIRST_LEAST;
     }
     int bold = header && wants_colour(file);
     for (size_t i = 0; i < table->n_cell; i++) {
         size_t column = i % table->n_column;
-        int    last   = column + 1 == table->n_column;
+        int last = column + 1 == table->n_column;
         if (bold && i == 0) fputs("\x1b[1m", file);
         print_cell(file, table->cell[i], width[column], table->align[column], last);
         if (bold && i + 1 == table->n_column) fputs("\x1b[0m", file);
-        if (last) fputc('\n', file);
-        else print_padding(file, GAP);
+        if (last)
+            fputc('\n', file);
+        else
+            print_padding(file, GAP);
         free(table->cell[i]);
     }
     free(table->cell);

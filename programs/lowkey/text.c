@@ -13,7 +13,7 @@
 void text_add(struct text *text, const char *bytes, size_t len) {
     if (text->cap - text->len < len + 1) {
         text->cap = (text->len + len + 1) * 2;
-        text->at  = must_grow(text->at, text->cap);
+        text->at = must_grow(text->at, text->cap);
     }
     if (len) memcpy(text->at + text->len, bytes, len);
     text->len += len;
@@ -22,13 +22,17 @@ void text_add(struct text *text, const char *bytes, size_t len) {
 
 int utf8_sequence(const char *s, size_t len) {
     const unsigned char *b = (const unsigned char *)s;
-    unsigned             least, code;
-    int                  n;
+    unsigned least, code;
+    int n;
     if (b[0] < 0x80) return 1;
-    if ((b[0] & 0xe0) == 0xc0) n = 2, least = 0x80, code = b[0] & 0x1f;
-    else if ((b[0] & 0xf0) == 0xe0) n = 3, least = 0x800, code = b[0] & 0x0f;
-    else if ((b[0] & 0xf8) == 0xf0) n = 4, least = 0x10000, code = b[0] & 0x07;
-    else return 0;
+    if ((b[0] & 0xe0) == 0xc0)
+        n = 2, least = 0x80, code = b[0] & 0x1f;
+    else if ((b[0] & 0xf0) == 0xe0)
+        n = 3, least = 0x800, code = b[0] & 0x0f;
+    else if ((b[0] & 0xf8) == 0xf0)
+        n = 4, least = 0x10000, code = b[0] & 0x07;
+    else
+        return 0;
     for (int i = 1; i < n; i++) {
         if ((size_t)i >= len) return -1;
         if ((b[i] & 0xc0) != 0x80) return 0;
@@ -66,8 +70,10 @@ static size_t move_whole(const char *s, size_t len, bool plain, struct text *out
     while (i < len) {
         int n = utf8_sequence(s + i, len - i);
         if (n < 0) break;
-        if (n == 0 || (plain && is_control(s + i, n))) text_add(out, "\xef\xbf\xbd", 3);
-        else text_add(out, s + i, (size_t)n);
+        if (n == 0 || (plain && is_control(s + i, n)))
+            text_add(out, "\xef\xbf\xbd", 3);
+        else
+            text_add(out, s + i, (size_t)n);
         i += n ? (size_t)n : 1;
     }
     return len - i;
@@ -78,7 +84,8 @@ void utf8_push(struct utf8_stream *stream, const char *bytes, size_t len, struct
     text_add(&whole, stream->held, stream->n_held);
     text_add(&whole, bytes, len);
     stream->n_held = move_whole(whole.at, whole.len, stream->plain, out);
-    memcpy(stream->held, whole.at + whole.len - stream->n_held, stream->n_held); /* at most 3 bytes are cut */
+    memcpy(stream->held, whole.at + whole.len - stream->n_held,
+           stream->n_held); /* at most 3 bytes are cut */
     free(whole.at);
 }
 
@@ -121,10 +128,10 @@ static bool read_all(int fd, const char *name, const char *what, size_t most, st
 }
 
 bool read_text(const char *path, const char *what, size_t most, struct text *text) {
-    bool        standard = strcmp(path, "-") == 0;
-    const char *name     = standard ? "standard input" : path;
+    bool standard = strcmp(path, "-") == 0;
+    const char *name = standard ? "standard input" : path;
     struct stat info;
-    *text  = (struct text){0};
+    *text = (struct text){0};
     int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &info)) {
         complain("%s: cannot open %s: %s", what, name, strerror(errno));
@@ -135,7 +142,7 @@ bool read_text(const char *path, const char *what, size_t most, struct text *tex
     if (!good) complain("%s: %s is a directory", what, name);
     text_add(text, "", 0);
     char *where = must_print("%s: %s", what, name);
-    good        = good && read_all(fd, name, what, most, text) && check_text(text->at, text->len, where);
+    good = good && read_all(fd, name, what, most, text) && check_text(text->at, text->len, where);
     free(where);
     if (!standard) close(fd);
     if (!good) {

@@ -1,6 +1,6 @@
 /* Texts: reading them whole, checking and streaming UTF-8. */
-#ifndef LOWKEY_TEXT_H
-#define LOWKEY_TEXT_H
+#ifndef LK_LOWKEY_TEXT_H
+#define LK_LOWKEY_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 /* A growing text, zero terminated once something was added. Free `at` with free(). */
 struct text {
-    char  *at;
+    char *at;
     size_t len, cap;
 };
 
@@ -27,9 +27,9 @@ size_t utf8_columns(const char *s);
  * bytes that are none become U+FFFD, and so do control characters where `plain` is set: a model must
  * not steer the terminal. A character still cut at the end never comes out. */
 struct utf8_stream {
-    char   held[4];
+    char held[4];
     size_t n_held;
-    bool   plain;
+    bool plain;
 };
 
 void utf8_push(struct utf8_stream *stream, const char *bytes, size_t len, struct text *out);

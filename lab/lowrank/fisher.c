@@ -1,0 +1,206 @@
+#include "lowrank/fisher.h"
+
+#include "measure/compare.h"
+
+#include <math.h>
+#include <string.h>
+
+static size_t square_bytes(const struct lk_fisher *f) {
+    return (size_t)f->n_layer * 2 * f->n_row * f->n_in * sizeof(float);
+}
+
+static float *square_of(const struct lk_fisher *f, int layer, enum lk_side side) {
+    return f->square + ((size_t)layer * 2 + side) * f->n_row * f->n_in;
+}
+
+/* What ggml_build_backward_expand would abort on. */
+lk_status lk_fisher_check(const struct lk_net *net, lk_err *err) {
+    static const char *const known[] = {"llama", "qwen2", "qwen3"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        found |= strcmp(net->arch, known[i]) == 0;
+    if (!found || net->hp.logit_softcap != 0 || net->hp.alibi_max_bias != 0 || net->hp.n_swa != 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "%s models cannot be differentiated by ggml (llama, qwen2 and qwen3 can); "
+                       "use another --rank-search",
+                       net->arch);
+    for (int i = 0; i < net->hp.n_layer; i++) {
+        const struct lk_layer *l = &net->layer[i];
+        const struct ggml_tensor *matrix[] = {
+            l->wq, l->wk, l->wv, l->wqkv, l->wo, l->ffn_gate, l->ffn_up, l->ffn_down, net->output};
+        for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++)
+            if (matrix[m] && matrix[m]->type != GGML_TYPE_F32)
+                return lk_fail(err, LK_E_UNSUPPORTED,
+                               "gradients need weights in f32; open the model with --weights f32");
+    }
+    return LK_OK;
+}
+
+lk_status lk_fisher_new(struct lk_fisher *f, struct lk_model *model, struct lk_ledger *ledger,
+                        lk_err *err) {
+    const struct lk_hparams *hp = &model->net->hp;
+    lk_status status = lk_fisher_check(model->net, err);
+    if (status != LK_OK) return status;
+    *f = (struct lk_fisher){.ledger = ledger,
+                            .n_layer = hp->n_layer,
+                            .n_head_kv = hp->n_head_kv,
+                            .n_row = hp->n_head_kv * hp->d_head,
+                            .n_in = hp->n_embd};
+    f->square = lk_alloc(ledger, LK_FOR_SCRATCH, square_bytes(f));
+    return f->square
+               ? LK_OK
+               : lk_fail(err, LK_E_NOMEM, "no memory for the gradients of %d layers", hp->n_layer);
+}
+
+void lk_fisher_free(struct lk_fisher *f) {
+    lk_release(f->ledger, LK_FOR_SCRATCH, f->square, square_bytes(f));
+    f->square = NULL;
+}
+
+/* ---- the graph ---- */
+
+struct pass {
+    struct lk_graph g;
+    struct ggml_tensor *mask, *labels, *loss; /* labels: [n][n_vocab] one-hot */
+};
+
+/* Plain causal attention over the window: [n][n_head * d_head]. */
+static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context *ctx,
+                                  const struct lk_pre *p, struct ggml_tensor *mask) {
+    struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3),
+                       *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
+    struct ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, p->v, 1, 2, 0, 3));
+    struct ggml_tensor *weight =
+        ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, net->hp.attn_scale, 0);
+    struct ggml_tensor *out = ggml_permute(ctx, ggml_mul_mat(ctx, v, weight), 0, 2, 1, 3);
+    return ggml_cont_2d(ctx, out, (int64_t)net->hp.n_head * net->hp.d_head, p->q->ne[2]);
+}
+
+/* The tensor that holds a side's projection, and the first row of it there. */
+static struct ggml_tensor *weight_of(const struct lk_net *net, int layer, enum lk_side side,
+                                     int64_t *first) {
+    const struct lk_layer *l = &net->layer[layer];
+    *first = l->wqkv ? (int64_t)net->hp.d_head *
+                           (net->hp.n_head + (side == LK_V ? net->hp.n_head_kv : 0))
+                     : 0;
+    return l->wqkv ? l->wqkv : side == LK_K ? l->wk : l->wv;
+}
+
+/* Flags of the model's tensors, which ggml wants while a graph is made. */
+static void mark(const struct lk_net *net, bool on) {
+    for (int layer = 0; layer < net->hp.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            int64_t first;
+            struct ggml_tensor *w = weight_of(net, layer, side, &first);
+            if (on)
+                ggml_set_param(w);
+            else
+                w->flags &= ~GGML_TENSOR_FLAG_PARAM;
+        }
+}
+
+static void build_forward(struct pass *p, const struct lk_net *net, int n) {
+    struct lk_graph *g = &p->g;
+    g->tok = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
+    g->pos = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
+    p->mask = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, n, n);
+    p->labels = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, net->hp.n_vocab, n);
+    struct ggml_tensor *input[] = {g->tok, g->pos, p->mask, p->labels};
+    for (size_t i = 0; i < sizeof input / sizeof *input; i++) ggml_set_input(input[i]);
+    struct ggml_tensor *x = net->family->embed(net, g->ctx, g->tok, g->pos);
+    for (int layer = 0; layer < net->hp.n_layer; layer++) {
+        struct lk_pre pre = net->family->pre(net, g->ctx, layer, x, g->pos);
+        x = net->family->post(net, g->ctx, layer, &pre, attend(net, g->ctx, &pre, p->mask));
+    }
+    p->loss = ggml_cross_entropy_loss(g->ctx, net->family->head(net, g->ctx, x), p->labels);
+    ggml_set_loss(p->loss);
+    ggml_set_output(p->loss);
+    ggml_build_forward_expand(g->graph, p->loss);
+}
+
+static lk_status build(struct pass *p, const struct lk_net *net, int n, struct lk_ledger *ledger,
+                       lk_err *err) {
+    int nodes = 4 * (net->hp.n_layer * (LK_LAYER_NODES + 16) +
+                     64); /* forward, backward, sums of gradients */
+    lk_status status = lk_graph_begin(&p->g, 2 * nodes, ledger, err);
+    if (status != LK_OK) return status;
+    p->g.graph = ggml_new_graph_custom(p->g.ctx, (size_t)nodes, true);
+    mark(net, true);
+    build_forward(p, net, n);
+    ggml_build_backward_expand(p->g.ctx, p->g.graph, NULL);
+    for (int layer = 0; layer < net->hp.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            int64_t first;
+            ggml_set_output(ggml_graph_get_grad(p->g.graph, weight_of(net, layer, side, &first)));
+        }
+    /* 1 must still stand there when the backward part begins. */
+    ggml_set_input(ggml_graph_get_grad_acc(p->g.graph, p->loss));
+    return lk_graph_finish(&p->g, ledger, err);
+}
+
+/* ---- windows ---- */
+
+/* Window tok[0..n) with labels tok[shift..n + shift). The first token is the model's begin token where it has one. */
+static void fill(struct pass *p, const struct lk_model *model, const int32_t *tok, int n,
+                 int shift) {
+    int64_t n_vocab = p->labels->ne[0];
+    float *label = memset(p->labels->data, 0, ggml_nbytes(p->labels)), *mask = p->mask->data;
+    memcpy(p->g.tok->data, tok, n * sizeof *tok);
+    lk_compare_begin(model, p->g.tok->data);
+    lk_graph_set_positions(&p->g, 0, 0, n);
+    for (int i = 0; i < n; i++) {
+        label[i * n_vocab + tok[i + shift]] = 1;
+        for (int j = 0; j < n; j++) mask[(size_t)i * n + j] = j <= i ? 0 : -INFINITY;
+    }
+}
+
+static void add_squares(struct lk_fisher *f, const struct pass *p, const struct lk_net *net) {
+    for (int layer = 0; layer < f->n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            int64_t first;
+            struct ggml_tensor *grad =
+                ggml_graph_get_grad(p->g.graph, weight_of(net, layer, side, &first));
+            const float *g = (const float *)grad->data + first * f->n_in;
+            float *square = square_of(f, layer, side);
+            for (size_t i = 0; i < (size_t)f->n_row * f->n_in; i++) square[i] += g[i] * g[i];
+        }
+    f->n++;
+}
+
+lk_status lk_fisher_read(struct lk_fisher *f, struct lk_model *model, const int32_t *tok,
+                         size_t n_tok, int n_ctx, int shift, lk_progress progress, void *user,
+                         double *loss, lk_err *err) {
+    size_t n_window = n_tok > (size_t)shift ? (n_tok - shift) / n_ctx : 0;
+    double sum = 0;
+    if (n_ctx < 2 || n_ctx > model->net->hp.n_ctx_train)
+        return lk_fail(err, LK_E_ARG, "windows of %d tokens are not possible", n_ctx);
+    if (n_window == 0)
+        return lk_fail(err, LK_E_ARG, "the text has %zu tokens; gradients need at least %d", n_tok,
+                       n_ctx + shift);
+    struct pass p = {0};
+    lk_status status = build(&p, model->net, n_ctx, f->ledger, err);
+    for (size_t i = 0; status == LK_OK && i < n_window; i++) {
+        fill(&p, model, tok + i * n_ctx, n_ctx, shift);
+        ggml_graph_reset(p.g.graph);
+        status = lk_graph_run(&p.g, model, err);
+        if (status != LK_OK) break;
+        add_squares(f, &p, model->net);
+        sum += *(const float *)p.loss->data;
+        if (progress && !progress(user, (i + 1) * n_ctx, n_window * n_ctx))
+            status = lk_fail(err, LK_E_CANCELLED, "cancelled while taking gradients");
+    }
+    mark(model->net, false);
+    lk_graph_free(&p.g, f->ledger);
+    if (status == LK_OK && loss) *loss = sum / (double)n_window;
+    return status;
+}
+
+double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n,
+                       enum lk_fisher_as as) {
+    size_t each = (size_t)f->n_row / f->n_head_kv * f->n_in, count = n * each;
+    const float *square = square_of(f, layer, side) + first * each;
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += as == LK_FISHER_PAPER ? square[i] / (double)f->n : sqrt(square[i] / (double)f->n);
+    return as == LK_FISHER_PAPER ? sum : sum / (double)count;
+}

@@ -1,0 +1,28 @@
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...) {
+    if (!err) return status;
+    err->code = status;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->msg, sizeof err->msg, format, args);
+    va_end(args);
+    return status;
+}
+
+const char *lk_status_name(lk_status status) {
+    switch (status) {
+    case LK_OK: return "ok";
+    case LK_E_ARG: return "bad argument";
+    case LK_E_NOMEM: return "out of memory";
+    case LK_E_IO: return "input or output failed";
+    case LK_E_FORMAT: return "malformed input";
+    case LK_E_UNSUPPORTED: return "not supported";
+    case LK_E_FULL: return "context is full";
+    case LK_E_CANCELLED: return "cancelled";
+    }
+    return "unknown status";
+}

@@ -1,0 +1,124 @@
+/* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static int choose_threads(int asked) {
+    if (asked > 0) return asked;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > 16 ? 16 : (int)cores;
+}
+
+static lk_status start_threads(struct lk_model *model, lk_err *err) {
+    struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
+    model->pool = ggml_threadpool_new(&params);
+    return model->pool ? LK_OK
+                       : lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
+}
+
+static lk_status open_sidecar(struct lk_model *model, const char *path, lk_err *err) {
+    const struct lk_hparams *hp = &model->net->hp;
+    struct lk_sidecar_model of = {.fingerprint = model->net->fingerprint,
+                                  .n_layer = hp->n_layer,
+                                  .n_head_kv = hp->n_head_kv,
+                                  .d_head = hp->d_head};
+    return path ? lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err) : LK_OK;
+}
+
+lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
+    static const lk_model_opts defaults;
+    if (!opts) opts = &defaults;
+    if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
+        return lk_fail(err, LK_E_ARG, "%d threads are not possible; give 1 to %d", opts->n_threads,
+                       GGML_MAX_N_THREADS);
+    const struct lk_kernels *kernels = lk_kernels_choose(opts->kernels);
+    if (!kernels) {
+        char names[100];
+        lk_kernels_names(names, sizeof names);
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "there are no kernels '%.30s' for this CPU; there are %s", opts->kernels,
+                       names);
+    }
+    struct lk_ledger first = {0}; /* until the model holds its own */
+    struct lk_model *model = lk_alloc(&first, LK_FOR_OTHER, sizeof *model);
+    if (!model) return lk_fail(err, LK_E_NOMEM, "no memory for a model");
+    pthread_mutex_init(&model->lock, NULL);
+    model->n_thread = choose_threads(opts->n_threads);
+    model->kernels = kernels;
+    struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32,
+                              .no_mmap = opts->no_mmap,
+                              .no_repack = opts->no_repack,
+                              .kernels = kernels,
+                              .progress = opts->progress,
+                              .user = opts->user};
+    lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
+    if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
+    if (status == LK_OK) status = open_sidecar(model, opts->sidecar, err);
+    if (status == LK_OK) status = start_threads(model, err);
+    if (status == LK_OK) status = lk_model_add_ropes(model, err);
+    if (status != LK_OK)
+        lk_model_free(model);
+    else
+        *out = model;
+    return status;
+}
+
+void lk_model_free(lk_model *model) {
+    if (!model) return;
+    if (model->pool) ggml_threadpool_free(model->pool);
+    lk_vocab_free(model->vocab);
+    lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
+               model->rope ? 2 * sizeof *model->rope : 0);
+    lk_sidecar_close(model->sidecar);
+    lk_net_free(model->net, &model->ledger);
+    lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
+    pthread_mutex_destroy(&model->lock);
+    free(model); /* its ledger was its own */
+}
+
+lk_model_info lk_model_get_info(const lk_model *model) {
+    const struct lk_net *net = model->net;
+    const struct lk_hparams *hp = &net->hp;
+    return (lk_model_info){.arch = net->arch,
+                           .name = net->name,
+                           .kernels = model->kernels->name,
+                           .kernels_lack = lk_kernels_lack(),
+                           .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
+                           .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
+                           .n_param = net->n_param,
+                           .file_bytes = net->file_bytes,
+                           .weight_bytes = net->weight_bytes,
+                           .n_layer = hp->n_layer,
+                           .n_embd = hp->n_embd,
+                           .n_head = hp->n_head,
+                           .n_head_kv = hp->n_head_kv,
+                           .d_head = hp->d_head,
+                           .shared_bytes = lk_ledger_bytes(&model->ledger, LK_FOR_CACHE),
+                           .n_vocab = hp->n_vocab,
+                           .n_ctx_train = hp->n_ctx_train,
+                           .n_swa = hp->n_swa,
+                           .n_threads = model->n_thread};
+}
+
+const char *lk_version(void) { return LOWKEY_VERSION; }
+
+lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special,
+                      int32_t **tok, size_t *n_tok, lk_err *err) {
+    return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
+}
+
+void lk_tokens_free(int32_t *tok) { free(tok); }
+
+void lk_text_free(char *text) { free(text); }
+
+size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) {
+    return lk_vocab_text(model->vocab, tok, buf, cap);
+}
+
+bool lk_token_ends(const lk_model *model, int32_t tok) { return lk_vocab_ends(model->vocab, tok); }
+
+lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
+                         char **text, lk_err *err) {
+    return lk_vocab_chat(model->vocab, msg, n_msg, reply, text, err);
+}

@@ -1,0 +1,108 @@
+#define _DEFAULT_SOURCE /* syscall */
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include "kernels/avx2.h"
+#include "kernels/avx512.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static bool has_avx2(void) {
+    unsigned a, b, c, d;
+    __builtin_cpu_init(); /* also asks whether the system saves the wide registers */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static bool has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 4);
+}
+
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+static bool has_avx512vbmi(void) { return has_avx512() && __builtin_cpu_supports("avx512vbmi"); }
+
+/* The registers are large, so Linux wants a process to ask before it uses them. */
+static bool has_amx(void) {
+#if defined(__linux__)
+    enum {
+        REQUEST = 0x1023 /* ARCH_REQ_XCOMP_PERM */,
+        TILE_DATA = 18,
+        BOTH = 1 << 24 | 1 << 25 /* AMX-TILE, AMX-INT8 */
+    };
+    unsigned a, b, c, d;
+    return has_avx512vbmi() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BOTH) == BOTH &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
+#if defined(__aarch64__) && defined(__linux__)
+#include "kernels/neon.h"
+
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+static bool has_dot_products(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+#endif
+
+enum { MOST_TABLES = 6 };
+
+/* Tables that this CPU can run, the fastest first; returns how many. */
+static int find_tables(const struct lk_kernels *table[MOST_TABLES]) {
+    int n = 0;
+#if defined(__x86_64__)
+    if (has_amx()) table[n++] = &lk_kernels_amx;
+    if (has_avx512vbmi()) table[n++] = &lk_kernels_avx512vbmi;
+    if (has_avx512()) table[n++] = &lk_kernels_avx512;
+    if (has_avxvnni()) table[n++] = &lk_kernels_avxvnni;
+    if (has_avx2()) table[n++] = &lk_kernels_avx2;
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+    if (has_dot_products()) table[n++] = &lk_kernels_neon;
+#endif
+    table[n++] = &lk_kernels_reference;
+    return n;
+}
+
+const struct lk_kernels *lk_kernels_choose(const char *name) {
+    const struct lk_kernels *table[MOST_TABLES];
+    int n = find_tables(table);
+    for (int i = 0; i < n; i++)
+        if (!name || strcmp(name, table[i]->name) == 0) return table[i];
+    return NULL;
+}
+
+void lk_kernels_names(char *buf, size_t cap) {
+    const struct lk_kernels *table[MOST_TABLES];
+    int n = find_tables(table);
+    size_t len = 0;
+    for (int i = 0; i < n && len < cap; i++)
+        len += (size_t)snprintf(buf + len, cap - len, "%s%s", i ? ", " : "", table[i]->name);
+}
+
+const char *lk_kernels_lack(void) {
+    if (lk_kernels_choose(NULL) != &lk_kernels_reference) return NULL;
+#if defined(__x86_64__)
+    return "this CPU lacks AVX2, FMA or F16C: attention runs on the reference kernels, which are "
+           "many times slower";
+#elif defined(__aarch64__)
+    return "this CPU lacks the dot products of Armv8.2: attention runs on the reference kernels, "
+           "which are many times slower";
+#else
+    return "there are no fast kernels for this kind of CPU: attention runs on the reference "
+           "kernels, which are many times slower";
+#endif
+}

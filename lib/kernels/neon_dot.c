@@ -1,0 +1,121 @@
+#include "kernels/neon.h"
+
+/* Where cells lie: rows (tokens of K, channels of V) come in octets, columns in quads. */
+struct grid {
+    int octet,
+        quad; /* bytes from one to the next; constants, so that they become part of the loads */
+    int n_octet, n_quad;
+};
+
+/* sum[l] += the products of bytes 4 l .. 4 l + 3 of the cell with the lane's four bytes of x. The switch
+ * goes when the lane is constant. */
+LK_ALWAYS_INLINE int32x4_t dot_lane(int32x4_t sum, int8x16_t cell, int8x16_t x, int lane) {
+    switch (lane) {
+    case 0: return vdotq_laneq_s32(sum, cell, x, 0);
+    case 1: return vdotq_laneq_s32(sum, cell, x, 1);
+    case 2: return vdotq_laneq_s32(sum, cell, x, 2);
+    default: return vdotq_laneq_s32(sum, cell, x, 3);
+    }
+}
+
+enum {
+    MAX_VECTORS = 2 * LK_NEON_QUERIES,
+    MAX_HALVES = 8
+}; /* rows of x in all planes; halves of octets */
+
+/* `quads` (2 or 4) quads of `octets` octets of rows, times n_vec vectors x, pad bytes apart. */
+LK_ALWAYS_INLINE void add_quads(const uint8_t *cells, struct grid grid, const int8_t *x, int pad,
+                                int quads, int n_vec, int octets, bool flip,
+                                int32x4_t sum[][MAX_HALVES]) {
+    int8x16_t v[MAX_VECTORS];
+    LK_UNROLL
+    for (int i = 0; i < n_vec; i++)
+        v[i] = quads == 4 ? vld1q_s8(x + i * pad) : vcombine_s8(vld1_s8(x + i * pad), vdup_n_s8(0));
+    LK_UNROLL
+    for (int k = 0; k < quads; k++) {
+        LK_UNROLL
+        for (int h = 0; h < 2 * octets; h++) {
+            uint8x16_t half = vld1q_u8(cells + k * grid.quad + h / 2 * grid.octet + h % 2 * 16);
+            int8x16_t cell = vreinterpretq_s8_u8(flip ? veorq_u8(half, vdupq_n_u8(0x80)) : half);
+            LK_UNROLL
+            for (int i = 0; i < n_vec; i++) sum[i][h] = dot_lane(sum[i][h], cell, v[i], k);
+        }
+    }
+}
+
+/* `octets` octets of rows from cells on, times n rows x of one plane or two. */
+LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct grid grid, const int8_t *x, int pad,
+                                 int n, int planes, int octets, bool flip, int32_t *dot,
+                                 size_t stride) {
+    int32x4_t sum[MAX_VECTORS][MAX_HALVES];
+    LK_UNROLL
+    for (int i = 0; i < n * planes; i++) LK_UNROLL
+    for (int h = 0; h < 2 * octets; h++) sum[i][h] = vdupq_n_s32(0);
+    int k = 0;
+    for (; k + 4 <= grid.n_quad; k += 4)
+        add_quads(cells + k * grid.quad, grid, x + 4 * k, pad, 4, n * planes, octets, flip, sum);
+    if (k < grid.n_quad)
+        add_quads(cells + k * grid.quad, grid, x + 4 * k, pad, 2, n * planes, octets, flip, sum);
+    LK_UNROLL
+    for (int i = 0; i < n; i++) LK_UNROLL
+    for (int h = 0; h < 2 * octets; h++) {
+        int32x4_t all = sum[i * planes][h];
+        if (planes == 2) all = vaddq_s32(vshlq_n_s32(all, 8), sum[i * planes + 1][h]);
+        vst1q_s32(dot + i * stride + 4 * h, all);
+    }
+}
+
+/* As many octets at once as leave their sums, x and a cell in 32 registers. */
+LK_ALWAYS_INLINE void dot_rows(const uint8_t *cells, struct grid grid, const int8_t *x, int pad,
+                               int n, int planes, bool flip, int32_t *dot, size_t stride) {
+    int octets = n * planes <= 2 ? 4 : n * planes <= 4 ? 2 : 1, o = 0;
+    for (; o + octets <= grid.n_octet; o += octets)
+        dot_octets(cells + o * grid.octet, grid, x, pad, n, planes, octets, flip, dot + 8 * o,
+                   stride);
+    for (; o < grid.n_octet; o++)
+        dot_octets(cells + o * grid.octet, grid, x, pad, n, planes, 1, flip, dot + 8 * o, stride);
+}
+
+LK_ALWAYS_INLINE void dot_any(const uint8_t *cells, struct grid grid, const struct lk_neon_rows *x,
+                              int planes, bool flip, int32_t *dot, size_t stride) {
+    if (x->n == 1) dot_rows(cells, grid, x->x, x->pad, 1, planes, flip, dot, stride);
+    if (x->n == 2) dot_rows(cells, grid, x->x, x->pad, 2, planes, flip, dot, stride);
+    if (x->n == 3) dot_rows(cells, grid, x->x, x->pad, 3, planes, flip, dot, stride);
+    if (x->n == 4) dot_rows(cells, grid, x->x, x->pad, 4, planes, flip, dot, stride);
+}
+
+void lk_neon_dot_k(const uint8_t *cells, int d_head, bool flip, const struct lk_neon_rows *x,
+                   int32_t dot[][LK_TILE]) {
+    struct grid grid = {
+        .octet = 32, .quad = LK_TILE * 4, .n_octet = LK_TILE / 8, .n_quad = d_head / 4};
+    if (!x->fine)
+        dot_any(cells, grid, x, 1, false, dot[0], LK_TILE);
+    else if (flip)
+        dot_any(cells, grid, x, 2, true, dot[0], LK_TILE);
+    else
+        dot_any(cells, grid, x, 2, false, dot[0], LK_TILE);
+}
+
+void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct lk_neon_rows *x,
+                   int32_t dot[][LK_MAX_D_HEAD]) {
+    struct grid grid = {
+        .octet = LK_TILE * 8, .quad = 32, .n_octet = n_channel / 8, .n_quad = LK_TILE / 4};
+    if (flip)
+        dot_any(cells, grid, x, 2, true, dot[0], LK_MAX_D_HEAD);
+    else
+        dot_any(cells, grid, x, 2, false, dot[0], LK_MAX_D_HEAD);
+}
+
+void lk_neon_dot_mean(const int8_t *code, int d_head, const struct lk_neon_rows *x,
+                      int32_t sum[LK_NEON_QUERIES]) {
+    for (int i = 0; i < x->n; i++) {
+        const int8_t *row = x->x + i * 2 * x->pad;
+        int32x4_t high = vdupq_n_s32(0), low = high;
+        for (int c = 0; c < d_head; c += 16) {
+            int8x16_t mean = vld1q_s8(code + c);
+            high = vdotq_s32(high, mean, vld1q_s8(row + c));
+            low = vdotq_s32(low, mean, vld1q_s8(row + x->pad + c));
+        }
+        sum[i] = vaddvq_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
+    }
+}

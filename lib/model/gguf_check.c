@@ -1,0 +1,275 @@
+#include "model/gguf_check.h"
+
+#include "model/strset.h"
+
+#include "ggml.h"
+#include "gguf.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_TENSORS = 1 << 16, /* far above any model; keeps a damaged count from reserving memory */
+    MAX_KEYS = 1 << 16,
+    MAX_KEY_LEN = 1024,
+};
+
+struct cursor {
+    const uint8_t *data;
+    size_t size, at;
+    uint64_t alignment;
+    lk_err *err;
+};
+
+struct span {
+    const char *text;
+    size_t len;
+};
+
+const char *lk_printable(char out[64], const char *text, size_t len) {
+    size_t n = len < 60 ? len : 60;
+    for (size_t i = 0; i < n; i++) out[i] = text[i] >= 32 && text[i] < 127 ? text[i] : '?';
+    memcpy(out + n, n < len ? "..." : "", n < len ? 4 : 1);
+    return out;
+}
+
+/* The next n bytes, or NULL past the end. */
+static const uint8_t *take(struct cursor *c, uint64_t n) {
+    if (n > c->size - c->at) return NULL;
+    const uint8_t *here = c->data + c->at;
+    c->at += (size_t)n;
+    return here;
+}
+
+static bool take_u32(struct cursor *c, uint32_t *out) {
+    const uint8_t *p = take(c, 4);
+    if (p) memcpy(out, p, 4);
+    return p != NULL;
+}
+
+static bool take_u64(struct cursor *c, uint64_t *out) {
+    const uint8_t *p = take(c, 8);
+    if (p) memcpy(out, p, 8);
+    return p != NULL;
+}
+
+static bool take_string(struct cursor *c, struct span *out) {
+    uint64_t len;
+    if (!take_u64(c, &len)) return false;
+    out->text = (const char *)take(c, len);
+    out->len = (size_t)len;
+    return out->text != NULL;
+}
+
+static lk_status ends_early(const struct cursor *c, const char *where) {
+    return lk_fail(c->err, LK_E_FORMAT,
+                   "the file ends at byte %zu inside %s; it is cut off or damaged", c->size, where);
+}
+
+/* Bytes of a fixed-size value, 0 for strings, arrays and unknown types. */
+static size_t scalar_bytes(uint32_t type) {
+    switch (type) {
+    case GGUF_TYPE_UINT8:
+    case GGUF_TYPE_INT8:
+    case GGUF_TYPE_BOOL: return 1;
+    case GGUF_TYPE_UINT16:
+    case GGUF_TYPE_INT16: return 2;
+    case GGUF_TYPE_UINT32:
+    case GGUF_TYPE_INT32:
+    case GGUF_TYPE_FLOAT32: return 4;
+    case GGUF_TYPE_UINT64:
+    case GGUF_TYPE_INT64:
+    case GGUF_TYPE_FLOAT64: return 8;
+    default: return 0;
+    }
+}
+
+/* n values of one type, n = 1 for a plain value. */
+static lk_status check_values(struct cursor *c, struct span key, uint32_t type, uint64_t n) {
+    char name[64];
+    lk_printable(name, key.text, key.len);
+    if (type == GGUF_TYPE_STRING) {
+        for (uint64_t i = 0; i < n; i++) {
+            struct span text;
+            if (!take_string(c, &text)) return ends_early(c, name);
+        }
+        return LK_OK;
+    }
+    size_t each = scalar_bytes(type);
+    if (!each)
+        return lk_fail(c->err, LK_E_FORMAT, "key %s has the unknown value type %" PRIu32, name,
+                       type);
+    if (n > UINT64_MAX / each) return ends_early(c, name);
+    const uint8_t *values = take(c, n * each);
+    if (!values) return ends_early(c, name);
+    for (uint64_t i = 0; type == GGUF_TYPE_BOOL && i < n; i++) {
+        if (values[i] > 1)
+            return lk_fail(c->err, LK_E_FORMAT, "key %s holds %d where true or false belongs", name,
+                           values[i]);
+    }
+    return LK_OK;
+}
+
+/* Alignment moves every tensor, and mapped tensors are used where they lie. */
+static lk_status check_alignment(struct cursor *c, uint32_t type, const uint8_t *value) {
+    uint32_t alignment = 0;
+    if (type != GGUF_TYPE_UINT32)
+        return lk_fail(c->err, LK_E_FORMAT, "general.alignment is not an unsigned 32-bit number");
+    memcpy(&alignment, value, 4);
+    if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
+        return lk_fail(c->err, LK_E_FORMAT, "general.alignment is %" PRIu32 ", not a power of two",
+                       alignment);
+    }
+    if (alignment < 32 || alignment > 1 << 20) {
+        return lk_fail(c->err, LK_E_UNSUPPORTED,
+                       "general.alignment is %" PRIu32 "; 32 to 1048576 are supported", alignment);
+    }
+    c->alignment = alignment;
+    return LK_OK;
+}
+
+static lk_status check_key(struct cursor *c, uint64_t index, struct lk_strset *seen) {
+    struct span key;
+    uint32_t type;
+    char name[64], where[64];
+    snprintf(where, sizeof where, "key %" PRIu64, index);
+    if (!take_string(c, &key)) return ends_early(c, where);
+    lk_printable(name, key.text, key.len);
+    if (key.len == 0 || key.len > MAX_KEY_LEN || memchr(key.text, 0, key.len)) {
+        return lk_fail(c->err, LK_E_FORMAT, "key %" PRIu64 " has an impossible name of %zu bytes",
+                       index, key.len);
+    }
+    if (!lk_strset_add(seen, key.text, key.len))
+        return lk_fail(c->err, LK_E_FORMAT, "key %s occurs twice", name);
+    if (!take_u32(c, &type)) return ends_early(c, name);
+    if (type != GGUF_TYPE_ARRAY) {
+        size_t at = c->at;
+        lk_status status = check_values(c, key, type, 1);
+        bool is_alignment = key.len == strlen("general.alignment") &&
+                            memcmp(key.text, "general.alignment", key.len) == 0;
+        return status == LK_OK && is_alignment ? check_alignment(c, type, c->data + at) : status;
+    }
+    uint64_t n;
+    if (!take_u32(c, &type) || !take_u64(c, &n)) return ends_early(c, name);
+    return check_values(c, key, type, n);
+}
+
+/* Bytes of a tensor, 0 if its shape or type is impossible. */
+static uint64_t tensor_bytes(const uint64_t *ne, uint32_t n_dims, uint32_t type) {
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < n_dims; i++) {
+        if (ne[i] == 0 || ne[i] > (uint64_t)INT64_MAX / 64 / n) return 0;
+        n *= ne[i];
+    }
+    if (type >= GGML_TYPE_COUNT) return 0;
+    uint64_t block = (uint64_t)ggml_blck_size((enum ggml_type)type),
+             bytes = ggml_type_size((enum ggml_type)type);
+    if (block == 0 || bytes == 0 || ne[0] % block != 0 || n / block > (uint64_t)INT64_MAX / bytes)
+        return 0;
+    return n / block * bytes;
+}
+
+/* One line of the tensor table. Tensors must follow each other without gaps but padding, as gguf
+ * demands, so none can overlap; *end is where the data of those read so far ends. */
+static lk_status check_tensor(struct cursor *c, uint64_t index, struct lk_strset *seen,
+                              uint64_t *end) {
+    struct span span;
+    char name[64], where[64];
+    uint32_t n_dims, type;
+    uint64_t ne[GGML_MAX_DIMS] = {1, 1, 1, 1}, offset;
+    snprintf(where, sizeof where, "the description of tensor %" PRIu64, index);
+    if (!take_string(c, &span)) return ends_early(c, where);
+    lk_printable(name, span.text, span.len);
+    if (span.len == 0 || span.len >= GGML_MAX_NAME || memchr(span.text, 0, span.len)) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %" PRIu64 " has an impossible name of %zu bytes", index, span.len);
+    }
+    if (!lk_strset_add(seen, span.text, span.len))
+        return lk_fail(c->err, LK_E_FORMAT, "tensor %s occurs twice", name);
+    if (!take_u32(c, &n_dims)) return ends_early(c, where);
+    if (n_dims < 1 || n_dims > GGML_MAX_DIMS) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s has %" PRIu32 " dimensions; 1 to %d are possible", name, n_dims,
+                       GGML_MAX_DIMS);
+    }
+    for (uint32_t i = 0; i < n_dims; i++) {
+        if (!take_u64(c, &ne[i])) return ends_early(c, where);
+    }
+    if (!take_u32(c, &type) || !take_u64(c, &offset)) return ends_early(c, where);
+    uint64_t bytes = tensor_bytes(ne, n_dims, type);
+    if (!bytes) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s has the impossible shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64
+                       ", %" PRIu64 "] for type %" PRIu32,
+                       name, ne[0], ne[1], ne[2], ne[3], type);
+    }
+    uint64_t expected = (*end + c->alignment - 1) / c->alignment * c->alignment;
+    if (offset != expected) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s starts at offset %" PRIu64 ", expected %" PRIu64, name, offset,
+                       expected);
+    }
+    if (bytes > c->size || offset > c->size - bytes) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s needs %" PRIu64
+                       " bytes, more than the file of %zu bytes has; it is cut off or damaged",
+                       name, bytes, c->size);
+    }
+    *end = offset + bytes;
+    return LK_OK;
+}
+
+static lk_status check_header(struct cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
+    const uint8_t *magic = take(c, 4);
+    uint32_t version;
+    if (!magic || memcmp(magic, GGUF_MAGIC, 4) != 0)
+        return lk_fail(c->err, LK_E_FORMAT, "not a GGUF file: it does not begin with \"GGUF\"");
+    if (!take_u32(c, &version) || !take_u64(c, n_tensors) || !take_u64(c, n_keys))
+        return ends_early(c, "the header");
+    if (version < 2 || version > GGUF_VERSION) {
+        return lk_fail(c->err, LK_E_UNSUPPORTED,
+                       "GGUF version %" PRIu32 "; versions 2 and 3, little-endian, are supported",
+                       version);
+    }
+    if (*n_tensors > MAX_TENSORS || *n_keys > MAX_KEYS) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "the header claims %" PRIu64 " tensors and %" PRIu64 " keys; it is damaged",
+                       *n_tensors, *n_keys);
+    }
+    return LK_OK;
+}
+
+static lk_status check_body(struct cursor *c, struct lk_strset *keys, uint64_t n_keys,
+                            struct lk_strset *names, uint64_t n_tensors) {
+    uint64_t end = 0;
+    lk_status status = LK_OK;
+    for (uint64_t i = 0; status == LK_OK && i < n_keys; i++) status = check_key(c, i, keys);
+    for (uint64_t i = 0; status == LK_OK && i < n_tensors; i++)
+        status = check_tensor(c, i, names, &end);
+    if (status != LK_OK || n_tensors == 0) return status;
+    uint64_t start = (c->at + c->alignment - 1) / c->alignment * c->alignment;
+    if (start > c->size || end > c->size - start) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "the file has %zu bytes, its tensors need %" PRIu64 "; it is cut off",
+                       c->size, start + end);
+    }
+    return LK_OK;
+}
+
+lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledger, lk_err *err) {
+    struct cursor c = {.data = data, .size = size, .alignment = GGUF_DEFAULT_ALIGNMENT, .err = err};
+    uint64_t n_tensors = 0, n_keys = 0;
+    lk_status status = check_header(&c, &n_tensors, &n_keys);
+    if (status != LK_OK) return status;
+    struct lk_strset keys = {.ledger = ledger}, names = {.ledger = ledger};
+    if (!lk_strset_init(&keys, ledger, (size_t)n_keys) ||
+        !lk_strset_init(&names, ledger, (size_t)n_tensors)) {
+        status = lk_fail(err, LK_E_NOMEM, "no memory to check the model file");
+    } else {
+        status = check_body(&c, &keys, n_keys, &names, n_tensors);
+    }
+    lk_strset_free(&keys);
+    lk_strset_free(&names);
+    return status;
+}

@@ -1,0 +1,190 @@
+#include "recipe/recipe_codec.h"
+
+#include <string.h>
+
+const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, or latent";
+
+static const char latent[] = "latent";
+
+/* A codec as written: options not given take the default of the side it serves. */
+struct written {
+    struct lk_codec codec;
+    int mean, sigma, lloyd; /* -1: not given */
+    size_t pre_at;          /* where it says 'pre' */
+};
+
+static bool read_codec_name(const char *word, struct lk_codec *codec) {
+    *codec = (struct lk_codec){0};
+    if (strcmp(word, "f16") == 0) {
+        codec->coding = LK_F16;
+        codec->bits = 16;
+    } else if (strcmp(word, "int8") == 0) {
+        codec->coding = LK_INT8;
+        codec->bits = 8;
+    } else if (strcmp(word, "kivi2") == 0 || strcmp(word, "kivi4") == 0) {
+        codec->coding = LK_KIVI;
+        codec->bits = (uint8_t)(word[4] - '0');
+        codec->group = 32;
+    } else if (strncmp(word, "rot", 3) == 0 && word[3] >= '1' && word[3] <= '8' && word[4] == 0) {
+        codec->coding = LK_ROT;
+        codec->bits = (uint8_t)(word[3] - '0');
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool lk_recipe_names_codec(const char *word) {
+    struct lk_codec unused;
+    size_t n = sizeof latent - 1;
+    if (strncmp(word, latent, n) == 0) return word[n + strspn(word + n, "0123456789")] == 0;
+    return read_codec_name(word, &unused);
+}
+
+/* One option of a codec; `at` is where `word` stands. */
+static lk_status read_option(struct lk_scan *scan, const char *word, size_t at, struct written *w,
+                             bool *group_given) {
+    static const struct {
+        const char *yes, *no;
+    } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
+    int *const value[3] = {&w->mean, &w->sigma, &w->lloyd};
+
+    if (w->codec.coding == LK_KIVI) {
+        unsigned group = strcmp(word, "g32") == 0    ? 32
+                         : strcmp(word, "g64") == 0  ? 64
+                         : strcmp(word, "g128") == 0 ? 128
+                                                     : 0;
+        if (!group)
+            return lk_scan_fail(scan, at, true, "expected an option of kivi (g32, g64 or g128)");
+        if (*group_given) return lk_scan_fail(scan, at, false, "the group is given twice");
+        w->codec.group = (uint16_t)group;
+        *group_given = true;
+        return LK_OK;
+    }
+    for (int i = 0; i < 3; i++) {
+        bool yes = strcmp(word, pair[i].yes) == 0;
+        if (!yes && strcmp(word, pair[i].no) != 0) continue;
+        if (*value[i] >= 0)
+            return lk_scan_fail(scan, at, false, "%s or %s is given twice", pair[i].yes,
+                                pair[i].no);
+        *value[i] = yes;
+        return LK_OK;
+    }
+    return lk_scan_fail(
+        scan, at, true,
+        "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform)");
+}
+
+/* 'latent' [ N '%' ] [ '(' 'pre' ')' ] [ '+' ], of which the next word is the begin. Is there a '+'? */
+static lk_status read_projection(struct lk_scan *scan, struct written *w, bool *more) {
+    char word[LK_WORD_MAX];
+    int64_t share;
+    lk_scan_skip(scan);
+    size_t at = scan->at += sizeof latent - 1;
+    w->codec.projection = LK_LATENTS;
+    if (lk_scan_number(scan, &share)) {
+        if (!lk_scan_sign(scan, '%'))
+            return lk_scan_fail(scan, scan->at, true, "expected '%%' after the share of the rank");
+        if (share <= 0 || share > LK_WHOLE)
+            return lk_scan_fail(scan, at, false, "expected more than 0%% and at most 100%%");
+        w->codec.share = (uint32_t)share;
+    }
+    if (lk_scan_sign(scan, '(')) {
+        lk_scan_skip(scan);
+        at = scan->at;
+        lk_scan_word(scan, word);
+        if (strcmp(word, "pre") != 0)
+            return lk_scan_fail(scan, at, true, "expected an option of latent (pre)");
+        w->codec.projection = LK_LATENTS_PRE;
+        w->pre_at = at;
+        if (!lk_scan_sign(scan, ')')) return lk_scan_fail(scan, scan->at, true, "expected ')'");
+    }
+    *more = lk_scan_sign(scan, '+');
+    return LK_OK;
+}
+
+/* NAME [ '(' OPTION { ',' OPTION } ')' ] */
+static lk_status read_coding(struct lk_scan *scan, const char *expected, struct written *w) {
+    char word[LK_WORD_MAX];
+    struct lk_codec named;
+    lk_scan_skip(scan);
+    size_t at = scan->at;
+    lk_scan_word(scan, word);
+    if (!read_codec_name(word, &named))
+        return lk_scan_fail(scan, at, true, "expected %s (%s)", expected, lk_recipe_codec_names);
+    named.projection = w->codec.projection;
+    named.share = w->codec.share;
+    w->codec = named;
+    if (!lk_scan_sign(scan, '(')) return LK_OK;
+    if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT)
+        return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
+    bool group_given = false;
+    do {
+        char option[LK_WORD_MAX];
+        lk_scan_skip(scan);
+        at = scan->at;
+        lk_scan_word(scan, option);
+        lk_status status = read_option(scan, option, at, w, &group_given);
+        if (status) return status;
+    } while (lk_scan_sign(scan, ','));
+    if (!lk_scan_sign(scan, ')')) return lk_scan_fail(scan, scan->at, true, "expected ',' or ')'");
+    return LK_OK;
+}
+
+/* CODEC := PROJECTION | [ PROJECTION '+' ] NAME ... */
+static lk_status read_codec(struct lk_scan *scan, const char *expected, struct written *w) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(scan, word);
+    *w = (struct written){.mean = -1, .sigma = -1, .lloyd = -1, .codec = lk_exact};
+    if (strncmp(word, latent, sizeof latent - 1) == 0) {
+        bool more = false;
+        lk_status status = read_projection(scan, w, &more);
+        if (status || !more) return status;
+        expected = "what latents are kept in";
+    }
+    return read_coding(scan, expected, w);
+}
+
+/* Only K has the offsets and outlier channels that mean and sigma are for. */
+static struct lk_codec for_side(const struct written *w, enum lk_side side) {
+    struct lk_codec codec = w->codec;
+    if (codec.coding == LK_ROT) {
+        codec.mean = w->mean < 0 ? side == LK_K : w->mean;
+        codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
+        codec.lloyd = w->lloyd < 0 ? lk_codec_lloyd(codec.bits) : w->lloyd;
+    }
+    if (side == LK_V && codec.projection) codec.projection = LK_LATENTS; /* V knows no RoPE */
+    return codec;
+}
+
+/* CODEC | 'k=' CODEC 'v=' CODEC, in either order */
+lk_status lk_recipe_read_codecs(struct lk_scan *scan, struct lk_codec side[2]) {
+    struct written w;
+    char word[LK_WORD_MAX];
+    lk_scan_peek(scan, word);
+    bool sided = strcmp(word, "k") == 0 || strcmp(word, "v") == 0;
+    if (!sided) {
+        lk_status status = read_codec(scan, "'k=', 'v=' or a codec", &w);
+        if (status) return status;
+        side[LK_K] = for_side(&w, LK_K);
+        side[LK_V] = for_side(&w, LK_V);
+        return LK_OK;
+    }
+    enum lk_side first = word[0] == 'k' ? LK_K : LK_V;
+    for (int i = 0; i < 2; i++) {
+        enum lk_side now = i == 0 ? first : first == LK_K ? LK_V : LK_K;
+        const char *name = now == LK_K ? "k" : "v";
+        lk_scan_skip(scan);
+        size_t at = scan->at;
+        lk_scan_word(scan, word);
+        if (strcmp(word, name) != 0) return lk_scan_fail(scan, at, true, "expected '%s='", name);
+        if (!lk_scan_sign(scan, '='))
+            return lk_scan_fail(scan, scan->at, true, "expected '=' after '%s'", name);
+        lk_status status = read_codec(scan, "a codec", &w);
+        if (status) return status;
+        if (now == LK_V && w.pre_at)
+            return lk_scan_fail(scan, w.pre_at, false, "'pre' is for K, which RoPE rotates");
+        side[now] = for_side(&w, now);
+    }
+    return LK_OK;
+}

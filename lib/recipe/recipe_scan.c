@@ -1,0 +1,161 @@
+#include "recipe/recipe_scan.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* <ctype.h> depends on the locale and on the sign of char; recipes are ASCII. */
+static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* White space or a comment at `at`: its end and whether a line ends in it; else `at` itself. */
+static size_t skip_blank(const char *text, size_t len, size_t at, bool *line_end) {
+    while (at < len) {
+        if (text[at] == '#') {
+            while (at < len && text[at] != '\n') at++;
+        } else if (is_space(text[at])) {
+            if (text[at] == '\n') *line_end = true;
+            at++;
+        } else {
+            break;
+        }
+    }
+    return at;
+}
+
+bool lk_scan_skip(struct lk_scan *scan) {
+    bool line_end = false;
+    scan->at = skip_blank(scan->text, scan->len, scan->at, &line_end);
+    return line_end;
+}
+
+bool lk_scan_done(struct lk_scan *scan) {
+    lk_scan_skip(scan);
+    return scan->at == scan->len;
+}
+
+void lk_scan_word(struct lk_scan *scan, char word[LK_WORD_MAX]) {
+    size_t n = 0;
+    lk_scan_skip(scan);
+    size_t first = scan->at;
+    for (; scan->at < scan->len; scan->at++) {
+        char c = scan->text[scan->at];
+        if (!is_letter(c) && !(is_digit(c) && scan->at > first)) break;
+        if (n < LK_WORD_MAX - 1) word[n++] = lower(c);
+    }
+    word[n] = 0;
+}
+
+void lk_scan_peek(struct lk_scan *scan, char word[LK_WORD_MAX]) {
+    lk_scan_skip(scan);
+    size_t at = scan->at;
+    lk_scan_word(scan, word);
+    scan->at = at;
+}
+
+bool lk_scan_sign(struct lk_scan *scan, char sign) {
+    bool line_end = false;
+    size_t at = skip_blank(scan->text, scan->len, scan->at, &line_end);
+    if (at == scan->len || scan->text[at] != sign) return false;
+    scan->at = at + 1;
+    return true;
+}
+
+bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths) {
+    const int64_t most = 1000000000000;
+    lk_scan_skip(scan);
+    size_t at = scan->at;
+    int64_t value = 0;
+    if (at == scan->len || !is_digit(scan->text[at])) return false;
+    for (; at < scan->len && is_digit(scan->text[at]); at++) {
+        value = value * 10 + (scan->text[at] - '0');
+        if (value > most) value = most;
+    }
+    value *= 1000;
+    if (at + 1 < scan->len && scan->text[at] == '.' && is_digit(scan->text[at + 1])) {
+        at++;
+        for (int64_t unit = 100; at < scan->len && is_digit(scan->text[at]) && unit;
+             at++, unit /= 10)
+            value += unit * (scan->text[at] - '0');
+    }
+    scan->at = at;
+    *thousandths = value > most ? most : value;
+    return true;
+}
+
+/* What stands at `at`, for ", found ...". */
+static void describe(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
+    if (at >= scan->len) {
+        snprintf(buf, cap, "the end");
+        return;
+    }
+    const char *c = scan->text + at;
+    size_t n = 0;
+    while (at + n < scan->len && n < 20 && (is_letter(c[n]) || is_digit(c[n]))) n++;
+    if (n > 0)
+        snprintf(buf, cap, "'%.*s%s'", (int)n, c, n == 20 ? "..." : "");
+    else if (*c > ' ' && *c < 127)
+        snprintf(buf, cap, "'%c'", *c);
+    else
+        snprintf(buf, cap, "byte 0x%02x", (unsigned char)*c);
+}
+
+/* The text around `at` as one printable line, with >> before that place. */
+static void excerpt(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
+    enum { BEFORE = 40, AFTER = 30 };
+    size_t from = at > BEFORE ? at - BEFORE : 0;
+    size_t to = scan->len - at > AFTER ? at + AFTER : scan->len;
+    size_t n = (size_t)snprintf(buf, cap, "%s", from ? "..." : "");
+    for (size_t i = from; i <= to && n + 8 < cap; i++) {
+        if (i == at) n += (size_t)snprintf(buf + n, cap - n, ">>");
+        if (i == to) break;
+        char c = scan->text[i];
+        buf[n++] = is_space(c) ? ' ' : c < ' ' || c > '~' ? '?' : c;
+    }
+    snprintf(buf + n, cap - n, "%s", to < scan->len ? "..." : "");
+}
+
+lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const char *format, ...) {
+    char what[300], thing[40] = "", place[100], where[48];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+
+    bool line_end = false;
+    if (found) at = skip_blank(scan->text, scan->len, at, &line_end);
+    size_t line = 1, column = 1;
+    for (size_t i = 0; i < at && i < scan->len; i++) {
+        if (scan->text[i] == '\n') {
+            line++;
+            column = 1;
+        } else if (((unsigned char)scan->text[i] & 0xc0) !=
+                   0x80) { /* a character, not each of its bytes */
+            column++;
+        }
+    }
+    if (memchr(scan->text, '\n', scan->len))
+        snprintf(where, sizeof where, "line %zu, column %zu", line, column);
+    else
+        snprintf(where, sizeof where, "column %zu", column);
+    if (found) describe(scan, at, thing, sizeof thing);
+    excerpt(scan, at, place, sizeof place);
+    return lk_fail(scan->err, LK_E_FORMAT, "recipe, %s: %s%s%s: \"%s\"", where, what,
+                   found ? ", found " : "", thing, place);
+}
+
+size_t lk_scan_squeeze(const char *text, size_t from, size_t to, char *out) {
+    size_t n = 0;
+    while (from < to) {
+        bool line_end = false;
+        size_t next = skip_blank(text, to, from, &line_end);
+        if (next == from)
+            out[n++] = text[from++];
+        else if (n > 0 && next < to)
+            out[n++] = ' ';
+        if (next > from) from = next;
+    }
+    return n;
+}

@@ -1,0 +1,91 @@
+/* lowkey info: facts about a model and this machine. */
+#include "commands.h"
+#include "common.h"
+#include "say.h"
+#include "stats_print.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static int print_json(const lk_model_info *m, const char *name) {
+    return json_print(
+        json_pack("{s:s s:s s:s? s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:s? s:i s:I s:s?}",
+                  "version", lk_version(), "model", name, "arch", m->arch, "n_param",
+                  (json_int_t)m->n_param, "file_bytes", (json_int_t)m->file_bytes, "weight_bytes",
+                  (json_int_t)m->weight_bytes, "n_layer", m->n_layer, "n_embd", m->n_embd, "n_head",
+                  m->n_head, "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
+                  "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels,
+                  "n_threads", m->n_threads, "n_cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN),
+                  "lacks", m->kernels_lack),
+        false);
+}
+
+static void print_table(const lk_model_info *m, const char *name) {
+    char a[NUMBER_ROOM], b[NUMBER_ROOM];
+    struct table table = table_new("ll");
+    table_cell(&table, "model");
+    table_cell(&table, "%s (%s)", name, m->arch);
+    table_cell(&table, "parameters");
+    table_cell(&table, "%s", say_count(a, m->n_param));
+    table_cell(&table, "file");
+    table_cell(&table, "%s", say_bytes(a, m->file_bytes));
+    table_cell(&table, "copies of weights");
+    table_cell(&table, "%s%s", say_bytes(a, m->weight_bytes),
+               m->weight_bytes ? " (repacked or dequantised)" : ": used as the file has them");
+    if (m->sidecar) {
+        table_cell(&table, "sidecar");
+        table_cell(&table, "%s, %s", m->sidecar, say_bytes(a, m->sidecar_bytes));
+    }
+    table_cell(&table, "layers");
+    table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);
+    table_cell(&table, "heads");
+    table_cell(&table, "%d query, %d key-value, of %d channels", m->n_head, m->n_head_kv,
+               m->d_head);
+    table_cell(&table, "vocabulary");
+    table_cell(&table, "%s tokens", say_count(a, (uint64_t)m->n_vocab));
+    table_cell(&table, "trained context");
+    table_cell(&table, "%s tokens", say_count(a, (uint64_t)m->n_ctx_train));
+    if (m->n_swa > 0) {
+        table_cell(&table, "sliding window");
+        table_cell(&table, "%s tokens in some layers", say_count(a, (uint64_t)m->n_swa));
+    }
+    /* Shown as if all layers saw everything, which sliding windows make smaller. */
+    uint64_t per_token =
+        2 * sizeof(uint16_t) * (uint64_t)m->n_layer * (uint64_t)m->n_head_kv * (uint64_t)m->d_head;
+    table_cell(&table, "f16 cache");
+    table_cell(&table, "%s a token%s", say_bytes(b, per_token), m->n_swa > 0 ? " at most" : "");
+    table_cell(&table, "kernels");
+    table_cell(&table, "%s%s%s", m->kernels, m->kernels_lack ? ": " : "",
+               m->kernels_lack ? m->kernels_lack : "");
+    table_cell(&table, "threads");
+    table_cell(&table, "%d of %ld cores", m->n_threads, sysconf(_SC_NPROCESSORS_ONLN));
+    table_cell(&table, "lowkey");
+    table_cell(&table, "%s", lk_version());
+    table_print(&table, stdout, 0);
+}
+
+int info_verb(const struct verb *verb, int argc, char **argv) {
+    struct model_args args = {0};
+    bool json = false;
+    lk_model *model = NULL;
+    int first;
+    const struct opt_group groups[] = {
+        model_options(&args),
+        {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json, 0, 0}}},
+    };
+    enum args_result read =
+        args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    int status = model_open(&args, false, &model);
+    if (status) return status;
+    lk_model_info info = lk_model_get_info(model);
+    char *name = model_name(model);
+    if (json)
+        status = print_json(&info, name);
+    else
+        print_table(&info, name);
+    free(name);
+    lk_model_free(model);
+    return status;
+}

@@ -1,0 +1,166 @@
+/* lowkey perplexity: recipes against the full cache on a text. */
+#include "commands.h"
+#include "common.h"
+#include "lowkey_lab.h"
+#include "progress.h"
+#include "say.h"
+#include "stats_print.h"
+#include "table.h"
+#include "text.h"
+
+#include <stdlib.h>
+
+struct perplexity_args {
+    struct model_args model;
+    struct texts kv;
+    const char *file;
+    int64_t ctx, chunks, step;
+    bool json;
+};
+
+static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+                                  struct perplexity_args *a) {
+    const struct opt_group groups[] = {
+        {"What to compare",
+         {
+             {'f', "file", "FILE", "the text ('-': standard input)", OPT_TEXT, &a->file, 0, 0},
+             {'k', "kv", "RECIPE", "preset, recipe or file; may be repeated (default best-3)",
+              OPT_TEXTS, &a->kv, 0, 0},
+             {'c', "ctx", "N", "tokens per chunk; its second half is scored (default 4096)",
+              OPT_INT, &a->ctx, 4, 1 << 24},
+             {0, "chunks", "N", "chunks to read (default: as many as the text has)", OPT_INT,
+              &a->chunks, 1, 1 << 24},
+             {0, "step", "N",
+              "tokens to read at once (default 32); 1 is a decoder's pace, and slow", OPT_INT,
+              &a->step, 1, LK_EVAL_MAX},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
+         }},
+        model_options(&a->model),
+    };
+    int first;
+    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+}
+
+/* Tokens of the text, after the model's begin token where it has one. Control tokens that a text
+ * happens to spell ("<unk>") stay text. */
+static int tokenize(const lk_model *model, const struct text *text, int32_t **tok, size_t *n_tok) {
+    lk_err err = {0};
+    int32_t *begin = NULL, *body = NULL;
+    size_t n_begin = 0, n_body = 0;
+    if (lk_tokenize(model, "", 0, true, &begin, &n_begin, &err)) return complain_of(&err);
+    if (lk_tokenize(model, text->at, text->len, false, &body, &n_body, &err)) {
+        lk_tokens_free(begin);
+        return complain_of(&err);
+    }
+    *tok = must_alloc((n_begin + n_body) * sizeof **tok);
+    *n_tok = n_begin + n_body;
+    for (size_t i = 0; i < *n_tok; i++) (*tok)[i] = i < n_begin ? begin[i] : body[i - n_begin];
+    lk_tokens_free(begin);
+    lk_tokens_free(body);
+    return STATUS_OK;
+}
+
+static int print_json(const struct recipes *recipes, const lk_compare_result *result,
+                      const lk_model *model, int64_t n_ctx, size_t n_tok) {
+    json_t *list = json_array();
+    char *name = model_name(model);
+    for (size_t i = 0; i < recipes->n; i++) {
+        const lk_compare_result *r = &result[i];
+        json_array_append_new(
+            list,
+            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I}", "kv",
+                      lk_recipe_text(recipes->item[i]), "ppl", json_number(r->ppl), "kl_mean",
+                      json_number(r->kl_mean), "kl_p99", json_number(r->kl_p99), "kl_p999",
+                      json_number(r->kl_p999), "top1", json_number(r->top1), "bytes_per_token",
+                      json_number(r->bytes_per_token), "bits_per_value",
+                      json_number(r->bits_per_value), "ppl_stderr", json_number(r->ppl_stderr),
+                      "kl_stderr", json_number(r->kl_stderr), "tokens_per_second",
+                      json_number(r->tokens_per_second), "n_scored", (json_int_t)r->n_scored));
+    }
+    int done = json_print(json_pack("{s:s s:I s:I s:o}", "model", name, "n_ctx", (json_int_t)n_ctx,
+                                    "n_tok", (json_int_t)n_tok, "results", list),
+                          false);
+    free(name);
+    return done;
+}
+
+static void print_table(const struct recipes *recipes, const lk_compare_result *result) {
+    enum { WIDE = 120 };
+    int width = terminal_width(stdout);
+    bool errors = width == 0 || width >= WIDE; /* standard errors, where there is room */
+    char b[NUMBER_ROOM];
+    struct table table = table_new(errors ? "lrrrrrrrrrr" : "lrrrrrrrr");
+    const char *plus = errors ? "+-" : NULL;
+    const char *title[] = {"recipe",   "ppl",      plus,      "KL mean", plus,      "KL p99",
+                           "KL p99.9", "same top", "B/token", "bits",    "tokens/s"};
+    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) {
+        if (title[i]) table_cell(&table, "%s", title[i]);
+    }
+    for (size_t i = 0; i < recipes->n; i++) {
+        const lk_compare_result *r = &result[i];
+        table_cell(&table, "%s", lk_recipe_text(recipes->item[i]));
+        table_cell(&table, "%.4f", r->ppl);
+        if (errors) table_cell(&table, "%.4f", r->ppl_stderr);
+        table_cell(&table, "%.6f", r->kl_mean);
+        if (errors) table_cell(&table, "%.6f", r->kl_stderr);
+        table_cell(&table, "%.5f", r->kl_p99);
+        table_cell(&table, "%.5f", r->kl_p999);
+        table_cell(&table, "%.2f%%", 100.0 * r->top1);
+        table_cell(&table, "%s", say_count(b, (uint64_t)(r->bytes_per_token + 0.5)));
+        table_cell(&table, "%.2f", r->bits_per_value);
+        table_cell(&table, "%.1f", r->tokens_per_second);
+    }
+    table_print(&table, stdout, 1);
+    if (recipes->n)
+        printf("\n%s predictions; KL(full cache || recipe) in nats; bits: per value, everything "
+               "the cache holds counted\n",
+               say_count(b, result[0].n_scored));
+}
+
+static int compare(const struct perplexity_args *a, lk_model *model, const struct recipes *recipes,
+                   const int32_t *tok, size_t n_tok) {
+    lk_err err = {0};
+    lk_compare_result result[LIST_MOST] = {{0}};
+    struct progress progress = progress_begin("comparing");
+    lk_compare_opts opts = {.n_ctx = (int32_t)a->ctx,
+                            .n_chunk = (int32_t)a->chunks,
+                            .n_step = (int32_t)a->step,
+                            .progress = progress_step,
+                            .user = &progress};
+    char have[NUMBER_ROOM], need[NUMBER_ROOM];
+    if (n_tok < (size_t)a->ctx)
+        return complain("the text has %s tokens, fewer than a chunk of %s; give a longer text or a "
+                        "smaller --ctx",
+                        say_count(have, n_tok), say_count(need, (uint64_t)a->ctx));
+    lk_status status = lk_compare(model, (const lk_recipe *const *)recipes->item, recipes->n, tok,
+                                  n_tok, &opts, result, &err);
+    progress_end(&progress);
+    if (status) return complain_of(&err);
+    if (a->json) return print_json(recipes, result, model, a->ctx, n_tok);
+    print_table(recipes, result);
+    return STATUS_OK;
+}
+
+int perplexity_verb(const struct verb *verb, int argc, char **argv) {
+    struct perplexity_args a = {.ctx = 4096};
+    struct recipes recipes = {0};
+    struct text text = {0};
+    lk_model *model = NULL;
+    int32_t *tok = NULL;
+    size_t n_tok = 0;
+    enum args_result read = read_args(verb, argc, argv, &a);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    if (!a.file) return complain("no text: give -f FILE");
+    int status = recipes_open(&a.kv, "best-3", &recipes);
+    if (!status && !read_text(a.file, "text", PROMPT_BYTES_MOST, &text))
+        status = interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
+    if (!status && !text.len) status = complain("the text %s is empty", a.file);
+    if (!status) status = model_open(&a.model, false, &model);
+    if (!status) status = tokenize(model, &text, &tok, &n_tok);
+    if (!status) status = compare(&a, model, &recipes, tok, n_tok);
+    free(tok);
+    free(text.at);
+    lk_model_free(model);
+    recipes_free(&recipes);
+    return status;
+}

@@ -1,0 +1,10 @@
+/* The web page, from page.html; the build makes it a text of the program (cmake/embed.cmake). */
+#ifndef LK_SERVE_PAGE_H
+#define LK_SERVE_PAGE_H
+
+#include <stddef.h>
+
+extern const char lk_page[];
+extern const size_t lk_page_len;
+
+#endif

@@ -1,8 +1,0 @@
-/* ggml and libllama print by default; a library must not. */
-#ifndef LK_BASE_QUIET_H
-#define LK_BASE_QUIET_H
-
-/* Silence both, once per process. Call before anything else of theirs. */
-void lk_quiet(void);
-
-#endif

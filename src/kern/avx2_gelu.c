@@ -1,4 +1,0 @@
-#include "kern/avx2.h"
-#include "kern/wide_gelu.h"
-
-void lk_avx2_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y) { lk_wide_gelu_layer(x, w, n_in, n_out, y); }

@@ -1,6 +1,0 @@
-#include "kern/avx2.h"
-#include "kern/wide_turned.h"
-
-void lk_avx2_score_turned(const float *k, int d, const struct lk_turns *turns, const float *q, int n_q, float *s, size_t stride) {
-    lk_wide_score_turned(k, d, turns, q, n_q, s, stride);
-}
