@@ -5,9 +5,9 @@
 # without a model the good paths are skipped (status 77).
 set -u
 
-scripts=$(cd "$(dirname "$0")/../scripts" && pwd)
-# shellcheck source=program.sh
-. "$(dirname "$0")/program.sh" || exit 1
+scripts=$(cd "$(dirname "$0")/../../scripts" && pwd)
+# shellcheck source=../support/program.sh
+. "$(dirname "$0")/../support/program.sh" || exit 1
 default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf
 model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
@@ -312,7 +312,7 @@ timeout --foreground --preserve-status --signal INT 5 "$bin" train less -f text 
 status=$?
 [ $status = 130 ] || fail "interrupted train: status $status, expected 130: $(head -c 300 err)"
 grep -q '^lowkey: cancelled.*the same command' err || fail "interrupted train says: $(cat err)"
-LOWKEY_BIN=$bin "$scripts/own-text" "$model" --tokens 24 --longest 8 --parallel 2 -t 1 --port $((20000 + RANDOM % 10000)) >own 2>err || fail "own-text: $(head -c 400 err)"
+LOWKEY_BIN=$bin "$experiments/own-text" "$model" --tokens 24 --longest 8 --parallel 2 -t 1 --port $((20000 + RANDOM % 10000)) >own 2>err || fail "own-text: $(head -c 400 err)"
 head -c 13 own | grep -q '^<|endoftext|>$' || fail "own-text: $(head -c 200 own)"
 grep -q '<|im_start|>assistant' own || fail "own-text wrote no conversation"
 count=$((count + 1))

@@ -5,8 +5,8 @@
 # LOWKEY_BIN: the program.
 set -u
 
-# shellcheck source=program.sh
-. "$(dirname "$0")/program.sh" || exit 1
+# shellcheck source=../support/program.sh
+. "$(dirname "$0")/../support/program.sh" || exit 1
 source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the source directory}
 
 # refused WORDS ARGUMENT...: `lowkey report` says so, and there is no page and nothing half-written.
@@ -18,8 +18,8 @@ refused() {
   compgen -G '*.html.*' && fail "report $*: left a temporary file"
 }
 
-python3 "$source/tests/sample_results.py" good.jsonl bench.json || fail "no samples"
-python3 "$source/tests/sample_results.py" hostile.jsonl hostile.json hostile || fail "no samples"
+python3 "$source/tests/eval/sample_results.py" good.jsonl bench.json || fail "no samples"
+python3 "$source/tests/eval/sample_results.py" hostile.jsonl hostile.json hostile || fail "no samples"
 sed 's/"Sample-135M"/"Other-1B"/' good.jsonl >other.jsonl
 
 # ---- pages --------------------------------------------------------------------------------------
