@@ -100,6 +100,9 @@ void lk_model_free(lk_model *model);
 /* Facts about an open model. Cannot fail. */
 lk_model_info lk_model_get_info(const lk_model *model);
 
+/* The model's chat template (Jinja text), borrowed until lk_model_free; NULL if it has none. */
+const char *lk_model_chat_template(const lk_model *model);
+
 /* ---- tokens ---- */
 
 /* Tokens of `text` (`len` bytes, valid UTF-8). `special`: add the model's begin token and read
@@ -147,6 +150,9 @@ typedef struct {
 
 /* The i-th preset, or one whose name is NULL past the last. */
 lk_preset lk_recipe_preset(size_t i);
+
+/* True if some layer's body has a limit: rows are evicted, so a session cannot be cut back to a prefix. */
+bool lk_recipe_evicts(const lk_recipe *recipe);
 
 /* What a recipe says of one level; codecs as printed text. */
 typedef struct {
@@ -197,6 +203,12 @@ lk_status lk_session_copy(lk_session *session, lk_session *from, lk_err *err);
  * (lk_session_n_tok). */
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
                           lk_err *err);
+
+/* Number of leading tokens of tok[0..n_tok) that lk_session_sync would keep instead of evaluating. */
+size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
+
+/* Forget every token; the session is as new. */
+void lk_session_clear(lk_session *session);
 
 /* Prepare the cache for n_tok more tokens: evaluating them one by one allocates nothing, but that the first step
  * of a session takes what every step computes in. LK_E_NOMEM. */
@@ -257,6 +269,10 @@ typedef struct {
 } lk_session_stats;
 
 lk_session_stats lk_session_get_stats(const lk_session *session);
+
+/* Bytes of the cache that a session and its copies (lk_session_copy) share for good: full blocks whose rows
+ * are neither evicted nor moved. */
+uint64_t lk_session_immutable_bytes(const lk_session *session);
 
 /* One level of the cache, summed over layers. Rows counts tokens of one layer (the first that has
  * this level in full attention). `name` as in the recipe; codecs as printed text. */
@@ -335,6 +351,11 @@ lk_status lk_session_save(const lk_session *session, const lk_sampler *sampler, 
  * with the reason. Errors: LK_E_IO, LK_E_FORMAT, LK_E_FULL, LK_E_NOMEM, LK_E_UNSUPPORTED as lk_session_save; the
  * session is as it was, but after LK_E_NOMEM empty, and the sampler may then have moved. */
 lk_status lk_session_load(lk_session *session, lk_sampler *sampler, const char *path, lk_err *err);
+
+/* The tokens of a saved session of `model`. Only the header and the tokens are checked.
+ * *tok is owned: lk_tokens_free. Errors: LK_E_IO, LK_E_FORMAT, LK_E_NOMEM. */
+lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_t **tok,
+                                 size_t *n_tok, lk_err *err);
 
 /* The recipe of a saved session. *out is owned: lk_recipe_free. */
 lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err);

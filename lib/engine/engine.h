@@ -179,17 +179,9 @@ lk_status lk_session_absorb(struct lk_session *session, const struct lk_sidecar 
 /* session.c: memory for a step of n tokens, and nothing absorbed where the session is empty. */
 lk_status lk_session_reserve_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
-/* session.c: how many of these tokens lk_session_sync would not evaluate. */
-size_t lk_session_reusable(const struct lk_session *session, const int32_t *tok, size_t n_tok);
-
-/* session.c: of the cache's bytes those that a session and its copies go on sharing, whatever they read. */
-uint64_t lk_session_immutable_bytes(const struct lk_session *session);
-
 /* session.c: may these tokens be appended? */
 lk_status lk_session_check(const struct lk_session *session, const int32_t *tok, size_t n_tok,
                            lk_err *err);
-/* session.c: forget every token. */
-void lk_session_clear(struct lk_session *session);
 /* session.c: room for n rows of logits; those that are there stay. */
 lk_status lk_session_reserve_logits(struct lk_session *session, size_t n, lk_err *err);
 

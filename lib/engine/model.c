@@ -108,6 +108,10 @@ lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool 
     return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
 }
 
+const char *lk_model_chat_template(const lk_model *model) {
+    return lk_vocab_template(model->vocab);
+}
+
 void lk_tokens_free(int32_t *tok) { free(tok); }
 
 void lk_text_free(char *text) { free(text); }

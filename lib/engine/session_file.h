@@ -44,9 +44,4 @@ struct lk_session_header {
     uint64_t hash; /* of the header up to here */
 };
 
-/* save.c: the tokens of a saved session of `model`, i32 [n], as one piece into `sink`. Its header and they are
- * checked, and nothing else of it is read. LK_E_IO; LK_E_FORMAT with the reason; LK_E_NOMEM where the sink refuses. */
-lk_status lk_session_file_tokens(const lk_model *model, const char *path,
-                                 const struct lk_writer *sink, lk_err *err);
-
 #endif

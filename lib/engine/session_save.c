@@ -254,8 +254,8 @@ lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err)
     return status;
 }
 
-lk_status lk_session_file_tokens(const lk_model *model, const char *path,
-                                 const struct lk_writer *sink, lk_err *err) {
+lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_t **tok,
+                                 size_t *n_tok, lk_err *err) {
     struct saved saved = {0};
     lk_status status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
@@ -265,9 +265,17 @@ lk_status lk_session_file_tokens(const lk_model *model, const char *path,
         status = refuse(path, "it is damaged: a section's checksum is wrong", err);
     else
         status = check_tokens(&saved, model->net->hp.n_vocab, path, err);
-    if (status == LK_OK && !sink->put(sink->user, saved.section[LK_SECTION_TOKENS],
-                                      saved.header.section[LK_SECTION_TOKENS].size))
-        status = lk_fail(err, LK_E_NOMEM, "no memory for the tokens of %s", path);
+    if (status == LK_OK) {
+        size_t size = saved.header.section[LK_SECTION_TOKENS].size;
+        int32_t *copy = malloc(size + 1);
+        if (copy) {
+            memcpy(copy, saved.section[LK_SECTION_TOKENS], size);
+            *tok = copy;
+            *n_tok = size / sizeof *copy;
+        } else {
+            status = lk_fail(err, LK_E_NOMEM, "no memory for the tokens of %s", path);
+        }
+    }
     lk_mapping_close(&saved.map);
     return status;
 }

@@ -94,9 +94,6 @@ void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
 /* Does an override name this layer? */
 bool lk_recipe_names_layer(const struct lk_recipe *recipe, int layer, int n_layer);
 
-/* Has the body a limited size, in some layer at least? */
-bool lk_recipe_evicts(const struct lk_recipe *recipe);
-
 /* Is this a limit of no rows at all? */
 static inline bool lk_limit_none(const struct lk_limit *limit) {
     return limit->policy.keep != LK_POLICY_NONE && limit->n_tok == 0 && limit->percent == 0;

@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-double lk_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static bool init_lock(struct lk_call *call) {
     pthread_condattr_t attr;
     pthread_mutex_init(&call->lock, NULL);

@@ -3,6 +3,7 @@
 #ifndef LK_SERVE_CALL_H
 #define LK_SERVE_CALL_H
 
+#include "base/clock.h"
 #include "serve/ask.h"
 #include "serve/emit.h"
 
@@ -104,8 +105,5 @@ bool lk_call_is_over(struct lk_call *call);
 
 /* The next event; false when none came within `seconds`. */
 bool lk_call_pop(struct lk_call *call, double seconds, struct lk_event *event);
-
-/* Seconds of a clock that only goes forward. */
-double lk_now(void);
 
 #endif

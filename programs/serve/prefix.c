@@ -1,6 +1,5 @@
 #include "serve/prefix.h"
 
-#include "engine/engine.h"
 #include "serve/store.h"
 
 #include <string.h>

@@ -36,12 +36,13 @@ static bool read_action(const struct lk_exchange *x, enum lk_errand_kind *kind,
 static bool inspect(struct lk_exchange *x, struct lk_disk *disk, struct lk_errand *e,
                     struct lk_fault *fault) {
     const struct lk_serve_opts *o = &x->server->opts;
-    struct lk_buf tokens = {0};
+    int32_t *tok = NULL;
+    size_t n_tok = 0;
     lk_err err = {0};
     lk_plan plan;
-    lk_status status = lk_store_inspect(lk_disk_files(disk), e->path, &e->recipe, &tokens, &err);
-    size_t n_tok = tokens.len / sizeof(int32_t);
-    lk_buf_free(&tokens);
+    lk_status status =
+        lk_store_inspect(lk_disk_files(disk), e->path, &e->recipe, &tok, &n_tok, &err);
+    lk_tokens_free(tok);
     if (status == LK_OK && n_tok > (size_t)o->n_ctx)
         return lk_fault_set(fault, 400, "context_length_exceeded", "filename",
                             "the session has %zu tokens, and the context of this server holds %d",

@@ -1,6 +1,5 @@
 #include "serve/scheduler.h"
 
-#include "engine/engine.h"
 #include "serve/prefix.h"
 #include "serve/reading.h"
 #include "serve/store.h"

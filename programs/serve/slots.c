@@ -1,4 +1,3 @@
-#include "engine/engine.h"
 #include "serve/disk.h"
 
 #include <stdlib.h>

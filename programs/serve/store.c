@@ -4,7 +4,6 @@
 #include "serve/store.h"
 
 #include "base/atomic_file.h"
-#include "engine/session_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -146,12 +145,6 @@ static struct entry *find_tokens(const struct lk_store *store, size_t recipe, co
 
 static int64_t nanoseconds(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
 
-static bool add_bytes(void *user, const void *data, size_t n) {
-    struct lk_buf *buf = user;
-    lk_buf_add(buf, data, n);
-    return !buf->failed;
-}
-
 /* Which of the server's recipes the file has; n_recipe where it is none of them. */
 static lk_status find_recipe(const struct lk_store *store, const char *path, size_t *out,
                              lk_err *err) {
@@ -172,25 +165,18 @@ static lk_status find_recipe(const struct lk_store *store, const char *path, siz
 }
 
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
-                           struct lk_buf *tokens, lk_err *err) {
+                           int32_t **tok, size_t *n_tok, lk_err *err) {
     lk_status status = find_recipe(store, path, recipe, err);
-    return status == LK_OK ? lk_session_file_tokens(store->opts->model, path,
-                                                    &(struct lk_writer){add_bytes, tokens}, err)
-                           : status;
+    if (status != LK_OK) return status;
+    return lk_session_file_tokens(store->opts->model, path, tok, n_tok, err);
 }
 
 /* What the file holds; it stays as it is where it is of no use here. */
 static lk_status read_entry(const struct lk_store *store, struct entry *e, lk_err *err) {
     char path[LK_MAX_PATH];
-    struct lk_buf tokens = {0};
     file_path(store, e->name, path);
-    lk_status status = lk_store_inspect(store, path, &e->recipe, &tokens, err);
-    if (status != LK_OK) {
-        lk_buf_free(&tokens);
-        return status;
-    }
-    e->tok = (int32_t *)(void *)tokens.at;
-    e->n_tok = tokens.len / sizeof *e->tok;
+    lk_status status = lk_store_inspect(store, path, &e->recipe, &e->tok, &e->n_tok, err);
+    if (status != LK_OK) return status;
     e->usable = e->n_tok > 0 && e->n_tok < (size_t)store->opts->n_ctx;
     lk_tokens_text(store->opts->model, e->tok, e->n_tok, &e->text);
     return LK_OK;

@@ -37,7 +37,7 @@ bool lk_store_path(const struct lk_store *store, const char *name, bool must_exi
 /* Which of the server's recipes a saved session has, and its tokens as bytes; reads no more of it. LK_E_IO,
  * LK_E_FORMAT, LK_E_UNSUPPORTED: a recipe that is not allowed here. */
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
-                           struct lk_buf *tokens, lk_err *err);
+                           int32_t **tok, size_t *n_tok, lk_err *err);
 
 /* The stored session that saves most of reading the job's prompt, if it saves more than `least` tokens: its name
  * into name[LK_STORED_NAME]. One that the prompt goes on from comes before one that would have to be cut back,

@@ -1,6 +1,5 @@
 #include "serve/tools.h"
 
-#include "engine/engine.h"
 #include "serve/field.h"
 #include "serve/schema.h"
 
@@ -105,7 +104,7 @@ bool lk_tools_read(struct lk_ask *ask, struct lk_fault *fault) {
 }
 
 bool lk_tools_known(const lk_model *model) {
-    const char *text = lk_vocab_template(model->vocab);
+    const char *text = lk_model_chat_template(model);
     return text && strstr(text, opening);
 }
 

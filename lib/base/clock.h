@@ -1,0 +1,12 @@
+/* Clocks. All return seconds as a double; only differences have a meaning. */
+#ifndef LK_BASE_CLOCK_H
+#define LK_BASE_CLOCK_H
+
+/* Monotonic wall clock: never goes backwards, not affected by changes of the system time. */
+double lk_now(void);
+
+/* CPU time used by the calling thread, and by the whole process. */
+double lk_thread_cpu_seconds(void);
+double lk_process_cpu_seconds(void);
+
+#endif
