@@ -1,0 +1,19 @@
+/* Write every tiny random model of the tests as DIR/NAME.gguf and print the paths.
+ *
+ * usage: write_tiny_models DIR */
+#include "tiny_gguf.h"
+
+#include <stdio.h>
+
+int main(int argc, char **argv) {
+    if (argc != 2) return fprintf(stderr, "usage: write_tiny_models DIR\n"), 2;
+    for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
+        struct tiny_spec longer = *spec;
+        if (longer.n_ctx < 512) longer.n_ctx = 512; /* room for full levels */
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s.gguf", argv[1], spec->name);
+        if (!tiny_gguf_write(path, &longer)) return fprintf(stderr, "cannot write %s\n", path), 1;
+        puts(path);
+    }
+    return 0;
+}
