@@ -1,14 +1,18 @@
-/* Attention alone over a whole cache, as a decoder does it: every layer once per token.
+/* Attention alone over a whole cache, as in decoding: every layer once per token.
  *
- *   bench_attn [recipe [depth [threads [layers [heads [kv_heads [d_head [weights_mb [portion]]]]]]]]]
- *   defaults:   best-3   8192  2        30      9      3         64     85          depth
+ *   build/bench/attn [recipe [depth [threads [layers [heads [kv_heads [d_head [weights_mb
+ *                    [portion]]]]]]]]]
  *
- * A layer gets `portion` rows before the next one does: all of them, as from a prompt; 32, a tile, is how a cache
- * grows that a decoder fills, and leaves the rows of all layers mixed in memory.
+ * Defaults: best-3 8192 2 30 9 3 64 85, and a portion of `depth` rows.
  *
- * Between two layers the threads read their share of `weights_mb`, as a model's weights are read between
- * two layers' attention; this time does not count. Rows are noise. Prints, for each of three runs, the time
- * of a token, of a token's row of one KV head, and the packed bytes read per second. */
+ * Layers are filled in turn with `portion` rows at a time. By default that is all rows, as after
+ * the prefill of a prompt. With 32, a tile, the cache grows as in decoding, and the rows of all
+ * layers are mixed in memory.
+ *
+ * Between two layers the threads read their share of `weights_mb`, because a model's weights are
+ * read between two layers' attention. This time does not count. Rows are noise. Prints for each of
+ * three runs the time per token, the time per token, row and KV head, and the packed bytes read per
+ * second. */
 #define _DEFAULT_SOURCE /* clock_gettime */
 #include "attention/attention.h"
 #include "base/ledger.h"
@@ -25,24 +29,24 @@ enum { MAX_THREADS = 64, RUNS = 3 };
 
 static const double RUN_SECONDS = 0.7;
 
-struct world {
+struct bench {
     struct lk_cache *cache;
     struct lk_attn attn;
     int n_layer, n_thread;
     const uint64_t *weights;
-    size_t n_weight; /* words a layer */
+    size_t n_weight; /* words per layer */
     _Atomic int waiting, round;
     int n_token;
     double seconds; /* of attention, on the first thread */
 };
 
 struct job {
-    struct world *world;
+    struct bench *bench;
     int ith;
     uint64_t sum;
 };
 
-static void rest(void) {
+static void pause_thread(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #else
@@ -50,20 +54,20 @@ static void rest(void) {
 #endif
 }
 
-/* All threads meet; they spin, as ggml's do. */
-static void meet(struct world *w) {
+/* A spinning barrier, like ggml's. */
+static void wait_for_all(struct bench *w) {
     int round = atomic_load(&w->round);
     if (atomic_fetch_add(&w->waiting, 1) == w->n_thread - 1) {
         atomic_store(&w->waiting, 0);
         atomic_fetch_add(&w->round, 1);
         return;
     }
-    while (atomic_load(&w->round) == round) rest();
+    while (atomic_load(&w->round) == round) pause_thread();
 }
 
 static void *decode(void *arg) {
     struct job *job = arg;
-    struct world *w = job->world;
+    struct bench *w = job->bench;
     for (int token = 0; token < w->n_token; token++)
         for (int layer = 0; layer < w->n_layer; layer++) {
             size_t share = w->n_weight / w->n_thread;
@@ -72,13 +76,13 @@ static void *decode(void *arg) {
             struct lk_attn attn = w->attn;
             attn.k = &w->cache->kv[layer][LK_K];
             attn.v = &w->cache->kv[layer][LK_V];
-            meet(w);
-            double start = bench_now();
+            wait_for_all(w);
+            double start = lk_now();
             lk_attn_items(&attn, job->ith, w->n_thread);
-            meet(w);
+            wait_for_all(w);
             lk_attn_combine(&attn, lk_attn_ranges(&attn, attn.k, attn.v), job->ith, w->n_thread);
-            meet(w);
-            if (job->ith == 0) w->seconds += bench_now() - start;
+            wait_for_all(w);
+            if (job->ith == 0) w->seconds += lk_now() - start;
         }
     return NULL;
 }
@@ -93,12 +97,13 @@ static double noise(unsigned *state) {
 }
 
 static int fail(const char *what) {
-    fprintf(stderr, "bench_attn: %s\n", what);
+    fprintf(stderr, "bench/attn: %s\n", what);
     return 1;
 }
 
-/* Rows of noise for [at, end) of one layer, in steps of one tile. rows, q: of a tile. */
-static bool fill_layer(struct world *w, int layer, int64_t at, int64_t end, float *rows,
+/* Append rows of noise [at, end) to one layer, tile by tile. rows, q: scratch and queries of a
+ * tile. */
+static bool fill_layer(struct bench *w, int layer, int64_t at, int64_t end, float *rows,
                        const float *q, unsigned *seed, lk_err *err) {
     const struct lk_cache_shape *shape = &w->cache->shape;
     bool ok = lk_cache_prepare(w->cache, layer, layer + 1, end - at, LK_TILE, err) == LK_OK;
@@ -113,8 +118,8 @@ static bool fill_layer(struct world *w, int layer, int64_t at, int64_t end, floa
     return ok;
 }
 
-/* `depth` rows in every layer, in portions, both in whole tiles. */
-static bool fill(struct world *w, int64_t depth, int64_t portion, lk_err *err) {
+/* Append `depth` rows to every layer, in portions. Both are rounded up to whole tiles. */
+static bool fill_cache(struct bench *w, int64_t depth, int64_t portion, lk_err *err) {
     const struct lk_cache_shape *shape = &w->cache->shape;
     size_t n = (size_t)LK_TILE * shape->n_head_kv * shape->d_head,
            n_q = (size_t)LK_TILE * w->attn.n_head * shape->d_head;
@@ -133,12 +138,12 @@ static bool fill(struct world *w, int64_t depth, int64_t portion, lk_err *err) {
     return ok;
 }
 
-static bool run_tokens(struct world *w, uint64_t *sum) {
+static bool run_tokens(struct bench *w, uint64_t *sum) {
     pthread_t thread[MAX_THREADS];
     struct job job[MAX_THREADS];
     w->seconds = 0;
     for (int i = 0; i < w->n_thread; i++) {
-        job[i] = (struct job){.world = w, .ith = i};
+        job[i] = (struct job){.bench = w, .ith = i};
         if (pthread_create(&thread[i], NULL, decode, &job[i])) return false;
     }
     for (int i = 0; i < w->n_thread; i++) {
@@ -158,10 +163,10 @@ int main(int argc, char **argv) {
     struct lk_ledger ledger = {0};
     lk_err err = {0};
     lk_recipe *recipe;
-    struct world w = {.n_layer = n_layer, .n_thread = number[1]};
+    struct bench w = {.n_layer = n_layer, .n_thread = number[1]};
     if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv ||
         depth < 1 || number[7] < 1)
-        return fail("a number is out of range");
+        return fail("a numeric argument is out of range");
     if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
     struct lk_cache_shape shape = {.n_layer = n_layer, .n_head_kv = n_head_kv, .d_head = d};
     if (lk_cache_new(&w.cache, recipe, &shape, &ledger, &err) != LK_OK) return fail(err.msg);
@@ -173,7 +178,7 @@ int main(int argc, char **argv) {
                               .n_thread = w.n_thread,
                               .scale = 0.125f};
     w.cache->kernels = w.attn.kernels;
-    if (!fill(&w, depth, number[7], &err)) return fail(err.msg);
+    if (!fill_cache(&w, depth, number[7], &err)) return fail(err.msg);
     w.n_weight = ((size_t)number[6] << 20) / sizeof(uint64_t) / n_layer;
     uint64_t *weights = malloc((w.n_weight * n_layer + 1) * sizeof(uint64_t));
     float *q = malloc((size_t)n_head * d * sizeof *q),
@@ -190,18 +195,18 @@ int main(int argc, char **argv) {
     w.attn.q = q;
     w.attn.out = out;
     w.weights = weights;
-    struct lk_cache_bytes bytes = lk_cache_count(w.cache);
+    struct lk_cache_bytes bytes = lk_cache_count_bytes(w.cache);
     double total = (double)(bytes.code + bytes.scale + bytes.exact);
     printf("%s at %d: %.1f MB, %d threads, %s kernels\n", text, depth, total * 1e-6, w.n_thread,
            w.attn.kernels->name);
     uint64_t sum = 0;
     w.n_token = 4;
-    if (!run_tokens(&w, &sum)) return fail("no thread");
+    if (!run_tokens(&w, &sum)) return fail("cannot create a thread");
     w.n_token = 1 + (int)(4 * RUN_SECONDS / w.seconds);
     for (int run = 0; run < RUNS; run++) {
-        if (!run_tokens(&w, &sum)) return fail("no thread");
+        if (!run_tokens(&w, &sum)) return fail("cannot create a thread");
         double token = w.seconds / w.n_token;
-        printf("%8.3f ms a token %8.2f ns a row and KV head %8.1f GB/s\n", 1e3 * token,
+        printf("%8.3f ms per token %8.2f ns per row and KV head %8.1f GB/s\n", 1e3 * token,
                1e9 * token / ((double)depth * n_layer * n_head_kv), total / token * 1e-9);
     }
     lk_cache_free(w.cache);
@@ -211,5 +216,5 @@ int main(int argc, char **argv) {
     free(out);
     free(w.attn.partial);
     free(w.attn.scratch);
-    return sum == 1; /* the weights were read */
+    return sum == 1; /* never; keeps the compiler from removing the reads */
 }

@@ -1,51 +1,54 @@
-/* Speed of sequences that decode together.
+/* Decoding speed of several sessions in one batch.
  *
- *   bench_batch MODEL [recipe [depth [steps [n...]]]]      defaults: best-3 4096 32 1 4 16
+ *   build/bench/batch MODEL [recipe [depth [steps [n...]]]]
+ *
+ * Defaults: best-3 4096 32 1 4 16.
  *
  * Each of n sessions holds `depth` tokens; then `steps` passes decode one token of each. Columns:
  *
  *   tokens/s   of all sessions together
- *   of one     tokens/s as a multiple of what the first n reached per session
+ *   of one     tokens/s divided by the tokens/s per session of the first n
  *   ms/pass    median
- *   build ms   making the graph anew, as happens when a session joins or leaves
+ *   build ms   rebuilding the graph, as needed when a session joins or leaves the batch
  *   cache MiB  of all sessions, from their ledgers
  *
- * The depth's rows are those of 256 random tokens, over and over: their cost is that of a text's. */
+ * The caches are filled with the rows of 256 random tokens, repeated. Their cost is that of a
+ * text. */
 #include "bench_support.h"
-#include "engine/engine.h"
+#include "engine/batch.h"
+#include "measure/repeat_rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 64, SOURCE = 256, MOST_STEPS = 4096 };
+enum { MAX_SESSIONS = 64, SOURCE = 256, MAX_STEPS = 4096 };
 
 struct setup {
     lk_model *model;
     lk_recipe *recipe;
-    lk_session *session[MOST];
+    lk_session *session[MAX_SESSIONS];
     lk_batch *batch;
     size_t depth;
     int steps;
     double single; /* tokens per second and session of the first measurement */
 };
 
-/* A session of `depth` tokens. */
+/* A session that holds `depth` tokens. */
 static lk_session *open_deep(const struct setup *s) {
     lk_err err = {0};
     lk_recipe *f16;
     lk_session *source, *deep;
     int32_t tok[SOURCE], n_vocab = lk_model_get_info(s->model).n_vocab;
     for (int i = 0; i < SOURCE; i++) tok[i] = (int32_t)((i * 2654435761u >> 7) % (uint32_t)n_vocab);
-    lk_session_opts opts = {.n_ctx = (int32_t)(s->depth + MOST_STEPS)};
+    lk_session_opts opts = {.n_ctx = (int32_t)(s->depth + MAX_STEPS)};
     bench_check(lk_recipe_parse(&f16, "f16", &err), &err);
     bench_check(lk_session_new(&source, s->model, f16, &opts, &err), &err);
     bench_check(lk_session_sync(source, tok, SOURCE, NULL, &err), &err);
     bench_check(lk_session_new(&deep, s->model, s->recipe, &opts, &err), &err);
     bench_check(lk_session_sync(deep, tok, s->depth < SOURCE ? s->depth : SOURCE, NULL, &err),
                 &err);
-    if (s->depth > SOURCE)
-        bench_check(lk_session_repeat(deep, source, s->depth - SOURCE, &err), &err);
+    if (s->depth > SOURCE) bench_check(lk_repeat_rows(deep, source, s->depth - SOURCE, &err), &err);
     lk_session_free(source);
     lk_recipe_free(f16);
     return deep;
@@ -54,59 +57,61 @@ static lk_session *open_deep(const struct setup *s) {
 static lk_session *open_copy(const struct setup *s) {
     lk_err err = {0};
     lk_session *copy;
-    lk_session_opts opts = {.n_ctx = (int32_t)(s->depth + MOST_STEPS)};
+    lk_session_opts opts = {.n_ctx = (int32_t)(s->depth + MAX_STEPS)};
     bench_check(lk_session_new(&copy, s->model, s->recipe, &opts, &err), &err);
     bench_check(lk_session_copy(copy, s->session[0], &err), &err);
     return copy;
 }
 
-static double median_build(struct setup *s, int n) {
+static double median_build(struct setup *s) {
     double seconds[9];
     lk_err err = {0};
     struct lk_graph *g = &s->batch->pass.graph;
     for (int i = 0; i < 9; i++) {
-        double began = bench_now();
+        double start = lk_now();
         g->n_tok = 0; /* forget the shape */
-        bench_check(lk_pass_build(&s->batch->pass, n, n, &err), &err);
-        seconds[i] = bench_now() - began;
+        bench_check(lk_pass_build(&s->batch->pass, &err), &err);
+        seconds[i] = lk_now() - start;
     }
-    qsort(seconds, 9, sizeof *seconds, bench_by_size);
+    qsort(seconds, 9, sizeof *seconds, bench_compare_doubles);
     return seconds[4];
 }
 
 static void measure(struct setup *s, int n) {
     lk_err err = {0};
-    lk_batch_item item[MOST];
-    static double seconds[MOST_STEPS];
+    lk_batch_item item[MAX_SESSIONS];
+    static double seconds[MAX_STEPS];
     int32_t tok = 1;
     double cache = 0;
     for (int step = -1; step < s->steps; step++) { /* the first is not timed */
         for (int i = 0; i < n; i++)
             item[i] = (lk_batch_item){.session = s->session[i], .tok = &tok, .n_tok = 1};
-        double began = bench_now();
+        double start = lk_now();
         bench_check(lk_batch_eval(s->batch, item, n, &err), &err);
-        if (step >= 0) seconds[step] = bench_now() - began;
+        if (step >= 0) seconds[step] = lk_now() - start;
         for (int i = 0; i < n; i++) bench_check(item[i].err.code, &item[i].err);
         tok = (tok * 7 + 1) % 1000;
     }
     for (int i = 0; i < n; i++)
         cache += (double)lk_session_get_stats(s->session[i]).cache_bytes / (1 << 20);
-    qsort(seconds, s->steps, sizeof *seconds, bench_by_size);
+    qsort(seconds, s->steps, sizeof *seconds, bench_compare_doubles);
     double pass = seconds[s->steps / 2];
     if (s->single == 0) s->single = 1 / pass;
     printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass,
-           1e3 * median_build(s, n), cache);
+           1e3 * median_build(s), cache);
     fflush(stdout);
 }
 
 int main(int argc, char **argv) {
     lk_err err = {0};
     if (argc < 2)
-        return fprintf(stderr, "usage: bench_batch MODEL [recipe [depth [steps [n...]]]]\n"), 2;
+        return fprintf(stderr, "usage: build/bench/batch MODEL [recipe [depth [steps [n...]]]]\n"),
+               2;
     struct setup s = {.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096,
                       .steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32};
-    if (s.depth < 1 || s.steps < 1 || s.steps > MOST_STEPS / 16)
-        return fprintf(stderr, "bench_batch: depth at least 1, steps 1 to %d\n", MOST_STEPS / 16),
+    if (s.depth < 1 || s.steps < 1 || s.steps > MAX_STEPS / 16)
+        return fprintf(stderr, "bench/batch: depth must be at least 1, steps 1 to %d\n",
+                       MAX_STEPS / 16),
                2;
     int n[16] = {1, 4, 16}, n_n = 3;
     for (int i = 5; i < argc && i < 21; i++, n_n = i - 5) n[i - 5] = (int)strtol(argv[i], NULL, 10);
@@ -119,15 +124,15 @@ int main(int argc, char **argv) {
            lk_model_get_info(s.model).kernels);
     s.session[0] = open_deep(&s);
     for (int i = 0; i < n_n; i++) {
-        if (n[i] < 1 || n[i] > MOST)
-            return fprintf(stderr, "bench_batch: 1 to %d sessions\n", MOST), 2;
+        if (n[i] < 1 || n[i] > MAX_SESSIONS)
+            return fprintf(stderr, "bench/batch: n must be 1 to %d\n", MAX_SESSIONS), 2;
         for (int k = 1; k < n[i]; k++) {
             if (!s.session[k]) s.session[k] = open_copy(&s);
         }
         measure(&s, n[i]);
     }
     lk_batch_free(s.batch);
-    for (int i = 0; i < MOST; i++) lk_session_free(s.session[i]);
+    for (int i = 0; i < MAX_SESSIONS; i++) lk_session_free(s.session[i]);
     lk_recipe_free(s.recipe);
     lk_model_free(s.model);
     return 0;

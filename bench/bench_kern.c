@@ -1,19 +1,21 @@
-/* Speed of the kernels, codec by codec, beside a plain read of the same memory.
+/* Speed of the kernels by codec, compared with a plain read of the same memory.
  *
- *   bench_kern [threads [d_head [queries [megabytes [table]]]]]      defaults: 1 64 3 800, the fastest
+ *   build/bench/kern [threads [d_head [queries [megabytes [table]]]]]
  *
- * `table`: a name of kern.c, or "all". Every thread works through its share of `megabytes` of packed rows
- * of one KV head, in runs of CHUNK, as attention does: many, so that the last cache cannot hold them, as
- * it cannot hold a long context. Columns:
+ * Defaults: 1 64 3 800, and the fastest table.
  *
- *   bits       per value, scales and means included
+ * `table`: a name of struct lk_kernels, or "all". Each thread works through its share of
+ * `megabytes` of packed rows of one KV head, in runs of CHUNK rows, as attention does. As in a long
+ * context, the rows do not fit into the last-level cache. Columns:
+ *
+ *   bits       per value, including scales and means
  *   ns/token   of one KV head and all its queries, all threads together
- *   Gmac/s     multiply-adds per second
+ *   Gmac/s     10^9 multiply-adds per second
  *   GB/s       packed bytes read per second
- *   of read    GB/s as a share of what a plain read reaches with the same threads on the same memory
+ *   of read    GB/s relative to a plain read of the same memory with the same threads
  *   encode     ns to pack one row, one thread
  *
- * K+V is one token's score and weighted sum, one after the other. The presets' levels follow. */
+ * K+V is the score and the weighted sum of one token. The levels of the presets follow. */
 #define _DEFAULT_SOURCE /* clock_gettime, barriers, madvise */
 #include "kernels/kernels.h"
 #include "recipe/recipe.h"
@@ -33,15 +35,15 @@ struct job {
     const struct lk_codec *codec;
     enum lk_side side;
     int d_head, n_q, rows;
-    size_t bytes, n_block; /* of a block; blocks to read */
+    size_t bytes, n_block; /* bytes of a block; number of blocks */
     const char *mem;
-    void **block; /* [n_block] of a kernel's memory */
+    void **block; /* [n_block], for kernels */
     void (*work)(struct job *job);
     pthread_barrier_t *start;
-    double seconds, sum; /* sum keeps the work from being optimised away */
+    double seconds, sum; /* sum keeps the work from being optimized away */
 };
 
-/* What is the same for a whole run. */
+/* Parameters of a whole run. */
 struct setup {
     const struct lk_kernels *kernels;
     int n_thread, d_head, n_q;
@@ -50,13 +52,13 @@ struct setup {
     double read; /* GB/s of a plain read */
 };
 
-/* One side of a codec. */
+/* Results for one side of a codec. */
 struct figures {
     double bits, ns, gmacs, gbs, encode, bytes_per_row;
 };
 
-/* The calling thread's own time: what else runs on the machine does not count. */
-static double now(void) {
+/* CPU time of the calling thread, so that other programs on the machine do not count. */
+static double thread_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -71,23 +73,24 @@ static float noise(unsigned *state) {
     return sum;
 }
 
-/* ---- a plain read: what no kernel can pass -------------------------------------------------------------
+/* ---- a plain read: the upper limit ----
  *
- * Wide loads into independent sums, from STREAMS places at once, lines asked for ahead of time: of the
- * ways tried (1, 2 and 4 streams; 0, 1 and 4 KiB ahead) the fastest in memory larger than the caches. */
+ * Vector loads into independent sums, from STREAMS places in turn, with prefetching. Of the
+ * variants tried (1, 2 and 4 streams; 0, 1 and 4 KiB ahead) the fastest in memory larger than the
+ * caches. */
 
-typedef uint64_t wide __attribute__((vector_size(64)));
+typedef uint64_t u64x8 __attribute__((vector_size(64)));
 
 enum { STREAMS = 4, AHEAD = 4096, LINES = 4 };
 
-static inline __attribute__((always_inline)) double add_up(const char *mem, size_t bytes) {
-    wide sum[2 * LINES] = {{0}};
+static inline __attribute__((always_inline)) double sum_bytes(const char *mem, size_t bytes) {
+    u64x8 sum[2 * LINES] = {{0}};
     size_t part = bytes / STREAMS / 64 * 64;
     for (size_t i = 0; i + LINES * 64 <= part; i += LINES * 64)
         for (int k = 0; k < STREAMS; k++)
             for (int j = 0; j < LINES; j++) {
                 const char *at = mem + k * part + i + 64 * j;
-                wide x;
+                u64x8 x;
                 __builtin_prefetch(at + AHEAD);
                 memcpy(&x, at, sizeof x);
                 sum[(k * LINES + j) % (2 * LINES)] += x;
@@ -98,21 +101,21 @@ static inline __attribute__((always_inline)) double add_up(const char *mem, size
     return (double)all;
 }
 
-static double add_plain(const char *mem, size_t bytes) { return add_up(mem, bytes); }
+static double sum_plain(const char *mem, size_t bytes) { return sum_bytes(mem, bytes); }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static double add_avx2(const char *mem, size_t bytes) {
-    return add_up(mem, bytes);
+__attribute__((target("avx2"))) static double sum_avx2(const char *mem, size_t bytes) {
+    return sum_bytes(mem, bytes);
 }
-__attribute__((target("avx512f"))) static double add_avx512(const char *mem, size_t bytes) {
-    return add_up(mem, bytes);
+__attribute__((target("avx512f"))) static double sum_avx512(const char *mem, size_t bytes) {
+    return sum_bytes(mem, bytes);
 }
 #endif
 
 static void read_memory(struct job *job) {
-    double (*add)(const char *, size_t) = add_plain;
+    double (*add)(const char *, size_t) = sum_plain;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) add = add_avx2;
-    if (__builtin_cpu_supports("avx512f")) add = add_avx512;
+    if (__builtin_cpu_supports("avx2")) add = sum_avx2;
+    if (__builtin_cpu_supports("avx512f")) add = sum_avx512;
 #endif
     job->sum += add(job->mem, job->bytes * job->n_block);
 }
@@ -140,9 +143,9 @@ static void run_kernel(struct job *job) {
                                .d_head = d,
                                .block_rows = job->rows,
                                .n = n_block * job->rows};
-        rows.later = rows.block + n_block;
-        rows.later_pieces = 1;
-        rows.n_later = b + 2 * n_each <= job->n_block ? n_each : 0;
+        rows.prefetch = (struct lk_prefetch){.block = rows.block + n_block,
+                                             .n_block = b + 2 * n_each <= job->n_block ? n_each : 0,
+                                             .n_piece = 1};
         if (job->side == LK_K)
             job->kernels->score(&rows, &queries, s, CHUNK);
         else
@@ -153,17 +156,18 @@ static void run_kernel(struct job *job) {
     free(q), free(s), free(acc), free(form);
 }
 
-static void *run(void *arg) {
+static void *run_job(void *arg) {
     struct job *job = arg;
     pthread_barrier_wait(job->start);
-    double start = now();
+    double start = thread_seconds();
     job->work(job);
-    job->seconds = now() - start;
+    job->seconds = thread_seconds() - start;
     return NULL;
 }
 
-/* Seconds of the slowest thread, each with its share of the blocks; the best of some rounds. */
-static double timed(const struct job *whole, int n_thread, void (*work)(struct job *job)) {
+/* Seconds of the slowest thread; each works on its share of the blocks. The minimum of several
+ * rounds. */
+static double time_job(const struct job *whole, int n_thread, void (*work)(struct job *job)) {
     double best = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         pthread_t thread[MAX_THREADS];
@@ -178,7 +182,7 @@ static double timed(const struct job *whole, int n_thread, void (*work)(struct j
             job[i].n_block = whole->n_block / n_thread;
             job[i].mem = whole->mem + i * job[i].n_block * whole->bytes;
             if (whole->block) job[i].block = whole->block + i * job[i].n_block;
-            if (pthread_create(&thread[i], NULL, run, &job[i])) abort();
+            if (pthread_create(&thread[i], NULL, run_job, &job[i])) abort();
         }
         for (int i = 0; i < n_thread; i++) {
             pthread_join(thread[i], NULL);
@@ -190,20 +194,20 @@ static double timed(const struct job *whole, int n_thread, void (*work)(struct j
     return best;
 }
 
-/* Fill mem with packed blocks; returns nanoseconds to encode one row. */
-static double fill(struct job *job, char *mem) {
+/* Fill mem with packed blocks. Returns the nanoseconds to encode one row. */
+static double fill_blocks(struct job *job, char *mem) {
     size_t n_float = (size_t)job->rows * job->d_head;
     float *x = malloc(n_float * sizeof *x);
     if (!x) abort();
+    struct lk_part part = {job->codec, job->side, job->d_head, job->rows, NULL};
     unsigned state = 2;
     double spent = 0;
     size_t distinct = job->n_block < DISTINCT ? job->n_block : DISTINCT;
     for (size_t b = 0; b < distinct; b++) {
         for (size_t i = 0; i < n_float; i++) x[i] = noise(&state);
-        double start = now();
-        job->kernels->encode(job->codec, job->side, job->d_head, job->rows, NULL,
-                             mem + b * job->bytes, 0, job->rows, x, job->d_head);
-        spent += now() - start;
+        double start = thread_seconds();
+        job->kernels->encode(&part, mem + b * job->bytes, 0, job->rows, x, job->d_head);
+        spent += thread_seconds() - start;
     }
     for (size_t b = distinct; b < job->n_block; b++)
         memcpy(mem + b * job->bytes, mem + b % distinct * job->bytes, job->bytes);
@@ -213,10 +217,10 @@ static double fill(struct job *job, char *mem) {
 
 static double read_bandwidth(const struct setup *s, const char *mem) {
     struct job all = {.bytes = 4096, .n_block = s->bytes / 4096, .mem = mem};
-    return (double)s->bytes / timed(&all, s->n_thread, read_memory) / 1e9;
+    return (double)s->bytes / time_job(&all, s->n_thread, read_memory) / 1e9;
 }
 
-/* The same where the system backs the memory with huge pages, for comparison: a cache has small ones. */
+/* Same as above with huge pages, for comparison: a KV cache has small ones. */
 static double huge_bandwidth(const struct setup *s) {
     double found = 0;
 #ifdef MADV_HUGEPAGE
@@ -233,7 +237,7 @@ static double huge_bandwidth(const struct setup *s) {
     return found;
 }
 
-/* False where the codec cannot hold such heads. */
+/* Returns false if the codec does not support this d_head. */
 static bool measure(const struct setup *s, const struct lk_codec *codec, enum lk_side side,
                     struct figures *out) {
     struct job job = {.kernels = s->kernels,
@@ -242,15 +246,16 @@ static bool measure(const struct setup *s, const struct lk_codec *codec, enum lk
                       .d_head = s->d_head,
                       .n_q = s->n_q,
                       .mem = s->mem};
-    if (lk_codec_refuses(codec, side, s->d_head)) return false;
+    if (lk_codec_reject_reason(codec, side, s->d_head)) return false;
     job.rows = lk_codec_block_rows(codec, side);
     job.bytes = lk_codec_head_bytes(codec, side, s->d_head, job.rows);
     job.n_block = s->bytes / job.bytes / s->n_thread * s->n_thread;
-    out->encode = fill(&job, s->mem);
+    out->encode = fill_blocks(&job, s->mem);
     job.block = malloc(job.n_block * sizeof *job.block);
     if (!job.block) abort();
     for (size_t b = 0; b < job.n_block; b++) job.block[b] = s->mem + b * job.bytes;
-    double seconds = timed(&job, s->n_thread, run_kernel), n_row = (double)job.n_block * job.rows;
+    double seconds = time_job(&job, s->n_thread, run_kernel),
+           n_row = (double)job.n_block * job.rows;
     free(job.block);
     out->bytes_per_row = (double)job.bytes / job.rows;
     out->bits = 8 * out->bytes_per_row / s->d_head;
@@ -268,12 +273,12 @@ static void print_line(const struct setup *s, const char *name, const char *side
     printf("\n");
 }
 
-/* Lines for K, V and both, or for both alone. */
+/* Lines for K, V and both; or only for both. */
 static void bench_pair(const struct setup *s, const char *name, const struct lk_codec *k,
                        const struct lk_codec *v, bool sides) {
     struct figures f[2];
     if (!measure(s, k, LK_K, &f[0]) || !measure(s, v, LK_V, &f[1])) {
-        printf("%-26s does not suit heads of %d channels\n", name, s->d_head);
+        printf("%-26s does not support heads of %d channels\n", name, s->d_head);
         return;
     }
     double bytes = f[0].bytes_per_row + f[1].bytes_per_row, ns = f[0].ns + f[1].ns;
@@ -307,7 +312,7 @@ static void bench_codecs(const struct setup *s) {
     for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
         char name[32];
         struct lk_codec k = codecs[i], v = codecs[i];
-        k.sigma = codecs[i].mean; /* as a recipe has it; sigma costs a kernel nothing */
+        k.sigma = codecs[i].mean; /* as in recipes; sigma costs a kernel nothing */
         v.mean = false;
         lk_codec_print(&k, LK_K, name, sizeof name);
         bench_pair(s, name, &k, &v, true);
@@ -323,7 +328,7 @@ static void bench_presets(const struct setup *s) {
             const struct lk_level_spec *level = &recipe->level[j];
             char name[80];
             if (level->range != LK_BODY && !(level->percent > 0)) continue;
-            if (level->k.projection || level->v.projection) continue; /* bench_latent times these */
+            if (level->k.projection || level->v.projection) continue; /* see bench_latent.c */
             snprintf(name, sizeof name, "%s %s", lk_recipe_preset(i).name, level->name);
             bench_pair(s, name, &level->k, &level->v, false);
         }
@@ -355,7 +360,8 @@ int main(int argc, char **argv) {
     s.kernels = lk_kernels_choose(argc > 5 && !all ? argv[5] : NULL);
     if (s.n_thread < 1 || s.n_thread > MAX_THREADS || s.d_head < 8 || s.d_head % 8 ||
         s.d_head > LK_MAX_D_HEAD || s.n_q < 1 || s.bytes == 0 || !s.kernels) {
-        fprintf(stderr, "usage: bench_kern [threads [d_head [queries [megabytes [table]]]]]\n");
+        fprintf(stderr,
+                "usage: build/bench/kern [threads [d_head [queries [megabytes [table]]]]]\n");
         return 2;
     }
     s.mem = aligned_alloc(64, s.bytes);

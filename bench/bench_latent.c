@@ -1,12 +1,15 @@
-/* Attention over latents beside attention over rows, at several depths, in one run on one thread.
+/* Attention over latents compared with attention over rows, at several depths, on one thread.
  *
- *   bench_latent [depth,... [heads [kv_heads [d_head [layers]]]]]
- *   defaults:     4096,16384,65536  9  3  64  4
+ *   build/bench/latent [depth,... [heads [kv_heads [d_head [layers]]]]]
  *
- * Bases are random, over groups of up to four KV heads; rows are noise. For each recipe: bits per value, the time of a
- * token's attention in all layers, and how many times faster that is than with whole half floats (rank 50 % at Palu's
- * 64k: 1.89 with K before RoPE, 2.91 with codes). Then keys before RoPE alone: the fused way (attn/pre.h) beside
- * bringing all of them back to memory before they are read. */
+ * Defaults: 4096,16384,65536 9 3 64 4.
+ *
+ * Bases are random, over groups of up to four KV heads. Rows are noise. For each recipe this prints
+ * bits per value, the time of one token's attention in all layers, and the speedup over f16 rows.
+ * (Palu, rank 50 % at 64k: 1.89 with K before RoPE, 2.91 with quantized latents.)
+ *
+ * Then K before RoPE alone: the fused kernel (attention/score_pre.h) compared with reconstructing
+ * all keys in memory before they are read. */
 #include "attention/attention.h"
 #include "attention/runs.h"
 #include "attention/score_pre.h"
@@ -19,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 8, PORTION = 128 };
+enum { MAX_LAYERS = 8, PORTION = 128 };
 
 static const double RUN_SECONDS = 0.4;
 
@@ -36,22 +39,22 @@ static const char *const recipes[] = {
     "k=latent50%(pre)+rot3(nomean) v=latent93%+rot2",
 };
 
-struct world {
+struct bench {
     struct lk_cache_shape shape;
     struct lk_cache *cache;
     struct lk_attn attn;
     struct lk_ledger ledger;
-    struct lk_basis basis[LK_N_BASIS][MOST];
+    struct lk_basis basis[LK_N_BASIS][MAX_LAYERS];
     const struct lk_basis *bases[LK_N_BASIS];
     struct lk_rope rope[2];
 };
 
 static int fail(const char *what) {
-    fprintf(stderr, "bench_latent: %s\n", what);
+    fprintf(stderr, "bench/latent: %s\n", what);
     return 1;
 }
 
-static void make_model(struct world *w) {
+static void make_bases(struct bench *w) {
     struct random r = {1};
     int heads = w->shape.n_head_kv < 4 ? w->shape.n_head_kv : 4, d = w->shape.d_head;
     double speed[LK_MAX_PAIR];
@@ -70,8 +73,8 @@ static void make_model(struct world *w) {
     w->shape.rope = w->rope;
 }
 
-/* `depth` rows of noise, the same in every layer. */
-static bool fill(struct world *w, int64_t depth, lk_err *err) {
+/* Append `depth` rows of noise, the same in every layer. */
+static bool fill_cache(struct bench *w, int64_t depth, lk_err *err) {
     size_t n = (size_t)PORTION * w->shape.n_head_kv * w->shape.d_head,
            n_q = (size_t)PORTION * w->attn.n_head * w->shape.d_head;
     float *rows = malloc(n * sizeof *rows), *q = malloc(n_q * sizeof *q);
@@ -93,7 +96,7 @@ static bool fill(struct world *w, int64_t depth, lk_err *err) {
     return ok;
 }
 
-static void attend(struct world *w) {
+static void attend(struct bench *w) {
     for (int layer = 0; layer < w->shape.n_layer; layer++) {
         w->attn.k = &w->cache->kv[layer][LK_K];
         w->attn.v = &w->cache->kv[layer][LK_V];
@@ -104,108 +107,122 @@ static void attend(struct world *w) {
 
 /* ---- keys alone ---- */
 
-/* Calls on every whole tile of the layers' latents of K, head by head. room: where the tile's keys may lie. */
-typedef void on_tile(struct world *w, const struct lk_level *level, int head,
-                     const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s);
+/* One tile of latents of K, for one KV head. */
+struct key_tile {
+    const struct lk_level *level;
+    const struct lk_rows *rows;
+    const struct lk_rope_phase *phase; /* at the tile's first position */
+    int head_kv;
+    float *keys;   /* [d_head][LK_TILE] room for the reconstructed keys */
+    float *scores; /* [query heads of a KV head][LK_TILE] */
+};
 
-static void each_tile(struct world *w, on_tile *call, float *room, float *s) {
+typedef void tile_fn(struct bench *w, const struct key_tile *tile);
+
+/* Call fn for every whole tile of the layers' latents of K, head by head. keys: room for the keys
+ * of one layer. */
+static void each_tile(struct bench *w, tile_fn *fn, float *keys, float *scores) {
     struct lk_kernels_state before;
     lk_kernels_enter(w->attn.kernels, &before);
-    size_t key = (size_t)w->shape.d_head * LK_TILE;
+    struct key_tile tile = {.keys = keys, .scores = scores};
     for (int layer = 0; layer < w->shape.n_layer; layer++) {
         struct lk_kv *k = &w->cache->kv[layer][LK_K];
-        struct lk_rope_view view = {.set = false};
+        struct lk_rope_phase phase = {.set = false};
         int i = 0;
         while (i + 1 < k->n_level && !k->level[i].k_up) i++;
-        struct lk_run run = {.most = LK_TILE};
-        lk_run_begin(&run, k, i, 0, k->level[i].n_part);
-        float *to = room;
-        for (int64_t at = 0; at + LK_TILE <= k->fill[i].rows; at += LK_TILE) {
-            lk_run_find(&run, at, k->fill[i].rows);
-            lk_rope_view_move(k->level[i].rope, &view, at);
-            for (int head = 0; head < w->shape.n_head_kv; head++, to += key) {
-                struct lk_rows rows = lk_run_rows(&run, head / k->level[i].n_head);
-                call(w, &k->level[i], head, &rows, &view, to, s);
+        struct lk_run run = {
+            .kv = k, .level = i, .end_part = k->level[i].n_part, .max_rows = LK_TILE};
+        tile.level = &k->level[i];
+        tile.phase = &phase;
+        tile.keys = keys;
+        for (int64_t at = 0; at + LK_TILE <= k->count[i].rows; at += LK_TILE) {
+            lk_run_find(&run, at, k->count[i].rows);
+            lk_rope_phase_set(tile.level->rope, &phase, at);
+            for (int head = 0; head < w->shape.n_head_kv; head++) {
+                struct lk_rows rows = lk_run_rows(&run, head / tile.level->n_head);
+                tile.rows = &rows;
+                tile.head_kv = head;
+                fn(w, &tile);
+                tile.keys += (size_t)w->shape.d_head * LK_TILE;
             }
         }
     }
     lk_kernels_leave(w->attn.kernels, &before);
 }
 
-static void fused(struct world *w, const struct lk_level *level, int head,
-                  const struct lk_rows *rows, struct lk_rope_view *view, float *room, float *s) {
-    const float *q[LK_ATTN_QUERIES];
+static void score_tile_fused(struct bench *w, const struct key_tile *tile) {
     int group = w->attn.n_head / w->attn.n_head_kv;
-    (void)room;
-    for (int i = 0; i < group; i++) q[i] = w->attn.q + (size_t)(head * group + i) * w->shape.d_head;
-    lk_attn_score_pre(&w->attn, level, head, rows, q, group, view, s, LK_TILE);
+    struct lk_head_queries queries = {.head_kv = tile->head_kv, .n_q = group};
+    for (int i = 0; i < group; i++)
+        queries.q[i] = w->attn.q + (size_t)(tile->head_kv * group + i) * w->shape.d_head;
+    lk_attn_score_pre(&w->attn, tile->level, tile->rows, tile->phase, &queries, tile->scores,
+                      LK_TILE);
 }
 
-static void bring_back(struct world *w, const struct lk_level *level, int head,
-                       const struct lk_rows *rows, struct lk_rope_view *view, float *room,
-                       float *s) {
-    const struct lk_rope *rope = level->rope;
+/* Reconstruct the tile's keys, rotated within the tile. */
+static void reconstruct_tile(struct bench *w, const struct key_tile *tile) {
+    const struct lk_rope *rope = tile->level->rope;
     struct lk_rope_table pairs = lk_rope_tile_table(rope);
-    (void)view;
-    (void)s;
-    w->attn.kernels->score(rows, &level->k_up[head].up, room, LK_TILE);
+    w->attn.kernels->score(tile->rows, &tile->level->k_up[tile->head_kv].up, tile->keys, LK_TILE);
     for (int j = 0; j < rope->n_pair; j++) {
-        float *a = room + lk_turns_first(&pairs, j) * LK_TILE,
-              *b = room + lk_turns_second(&pairs, j) * LK_TILE;
+        float *a = tile->keys + lk_rope_first_channel(&pairs, j) * LK_TILE,
+              *b = tile->keys + lk_rope_second_channel(&pairs, j) * LK_TILE;
         for (int t = 0; t < LK_TILE; t++) {
             float y = a[t], z = b[t];
-            a[t] = rope->turn[j][0][t] * y - rope->turn[j][1][t] * z;
-            b[t] = rope->turn[j][1][t] * y + rope->turn[j][0][t] * z;
+            a[t] = rope->table[j][0][t] * y - rope->table[j][1][t] * z;
+            b[t] = rope->table[j][1][t] * y + rope->table[j][0][t] * z;
         }
     }
 }
 
-static void read_back(struct world *w, const struct lk_level *level, int head,
-                      const struct lk_rows *rows, struct lk_rope_view *view, float *room,
-                      float *s) {
+/* Score the tile's reconstructed keys. */
+static void score_tile_keys(struct bench *w, const struct key_tile *tile) {
     int group = w->attn.n_head / w->attn.n_head_kv, d = w->shape.d_head;
-    (void)rows;
     for (int i = 0; i < group; i++) {
-        float seen[2 * LK_MAX_PAIR], sum[LK_TILE] = {0};
-        lk_rope_view_apply(level->rope, view, w->attn.q + (size_t)(head * group + i) * d, d, seen);
+        float q[2 * LK_MAX_PAIR], sum[LK_TILE] = {0};
+        lk_rope_unrotate_query(tile->level->rope, tile->phase,
+                               w->attn.q + (size_t)(tile->head_kv * group + i) * d, d, q);
         for (int c = 0; c < d; c++)
-            for (int t = 0; t < LK_TILE; t++) sum[t] += seen[c] * room[c * LK_TILE + t];
-        memcpy(s + i * LK_TILE, sum, sizeof sum);
+            for (int t = 0; t < LK_TILE; t++) sum[t] += q[c] * tile->keys[c * LK_TILE + t];
+        memcpy(tile->scores + i * LK_TILE, sum, sizeof sum);
     }
 }
 
-static void score_fused(struct world *w, float *room, float *s) { each_tile(w, fused, room, s); }
-
-static void score_apart(struct world *w, float *room, float *s) {
-    each_tile(w, bring_back, room, s);
-    each_tile(w, read_back, room, s);
+static void score_fused(struct bench *w, float *keys, float *scores) {
+    each_tile(w, score_tile_fused, keys, scores);
 }
 
-/* Seconds of one call, the least of several. */
-static double time_keys(struct world *w, void (*score)(struct world *, float *, float *),
-                        float *room, float *s) {
-    double least = INFINITY, until = bench_now() + RUN_SECONDS;
-    do {
-        double start = bench_now();
-        score(w, room, s);
-        if (bench_now() - start < least) least = bench_now() - start;
-    } while (bench_now() < until);
-    return least;
+static void score_unfused(struct bench *w, float *keys, float *scores) {
+    each_tile(w, reconstruct_tile, keys, scores);
+    each_tile(w, score_tile_keys, keys, scores);
 }
 
-static double time_attention(struct world *w) {
-    double least = INFINITY, until = bench_now() + RUN_SECONDS;
+/* Seconds of one call, the minimum of several. */
+static double time_keys(struct bench *w, void (*score)(struct bench *, float *, float *),
+                        float *keys, float *scores) {
+    double min = INFINITY, until = lk_now() + RUN_SECONDS;
     do {
-        double start = bench_now();
+        double start = lk_now();
+        score(w, keys, scores);
+        if (lk_now() - start < min) min = lk_now() - start;
+    } while (lk_now() < until);
+    return min;
+}
+
+static double time_attention(struct bench *w) {
+    double min = INFINITY, until = lk_now() + RUN_SECONDS;
+    do {
+        double start = lk_now();
         attend(w);
-        if (bench_now() - start < least) least = bench_now() - start;
-    } while (bench_now() < until);
-    return least;
+        if (lk_now() - start < min) min = lk_now() - start;
+    } while (lk_now() < until);
+    return min;
 }
 
 /* ---- one recipe ---- */
 
-static int measure(struct world *w, const char *text, int64_t depth, double *whole) {
+/* f16_seconds: of the first recipe, set by it. */
+static int measure_recipe(struct bench *w, const char *text, int64_t depth, double *f16_seconds) {
     lk_err err = {0};
     lk_recipe *recipe;
     if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
@@ -213,29 +230,28 @@ static int measure(struct world *w, const char *text, int64_t depth, double *who
     lk_recipe_free(recipe);
     if (status != LK_OK) return fail(err.msg);
     w->cache->kernels = w->attn.kernels;
-    if (!fill(w, depth, &err)) return fail(err.msg);
-    struct lk_cache_bytes bytes = lk_cache_count(w->cache);
+    if (!fill_cache(w, depth, &err)) return fail(err.msg);
+    struct lk_cache_bytes bytes = lk_cache_count_bytes(w->cache);
     double total = (double)(bytes.code + bytes.scale + bytes.exact + bytes.padding),
            seconds = time_attention(w);
-    if (*whole == 0) *whole = seconds;
+    if (*f16_seconds == 0) *f16_seconds = seconds;
     printf("%8lld  %-52s %6.2f %10.3f %8.2f\n", (long long)depth, text,
            8 * total /
                ((double)depth * 2 * w->shape.n_layer * w->shape.n_head_kv * w->shape.d_head),
-           1e3 * seconds, *whole / seconds);
+           1e3 * seconds, *f16_seconds / seconds);
     if (strstr(text, "(pre)") && strstr(text, "v=latent50%")) {
-        float *room = malloc((size_t)w->shape.n_layer * depth * w->shape.n_head_kv *
-                             w->shape.d_head * sizeof *room);
-        float *s = malloc((size_t)LK_ATTN_QUERIES * LK_TILE * sizeof *s);
-        if (!room || !s) return fail("no memory");
-        memset(room, 0,
-               (size_t)w->shape.n_layer * depth * w->shape.n_head_kv * w->shape.d_head *
-                   sizeof *room);
-        double one = time_keys(w, score_fused, room, s), two = time_keys(w, score_apart, room, s);
-        printf("%8s  %-52s %6s %10.3f\n%8s  %-52s %6s %10.3f %8.2f times the fused one's time\n",
-               "", "  its scores of K, fused", "", 1e3 * one, "",
-               "  its scores of K, all of it brought back first", "", 1e3 * two, two / one);
-        free(room);
-        free(s);
+        size_t n_key = (size_t)w->shape.n_layer * depth * w->shape.n_head_kv * w->shape.d_head;
+        float *keys = malloc(n_key * sizeof *keys);
+        float *scores = malloc((size_t)LK_ATTN_QUERIES * LK_TILE * sizeof *scores);
+        if (!keys || !scores) return fail("no memory");
+        memset(keys, 0, n_key * sizeof *keys);
+        double fused = time_keys(w, score_fused, keys, scores),
+               unfused = time_keys(w, score_unfused, keys, scores);
+        printf("%8s  %-52s %6s %10.3f\n", "", "  scores of K, fused", "", 1e3 * fused);
+        printf("%8s  %-52s %6s %10.3f %8.2f times the fused time\n", "",
+               "  scores of K, all keys reconstructed first", "", 1e3 * unfused, unfused / fused);
+        free(keys);
+        free(scores);
     }
     lk_cache_free(w->cache);
     fflush(stdout);
@@ -246,11 +262,12 @@ int main(int argc, char **argv) {
     int number[] = {9, 3, 64, 4};
     for (int i = 2; i < argc && i < 6; i++) number[i - 2] = atoi(argv[i]);
     int n_head = number[0], n_head_kv = number[1], d = number[2];
-    struct world w = {.shape = {.n_layer = number[3], .n_head_kv = n_head_kv, .d_head = d}};
+    struct bench w = {.shape = {.n_layer = number[3], .n_head_kv = n_head_kv, .d_head = d}};
     if (n_head_kv < 1 || n_head < 1 || n_head % n_head_kv || n_head / n_head_kv > LK_ATTN_QUERIES ||
-        d < 16 || d % 16 || d > LK_MAX_D_HEAD || w.shape.n_layer < 1 || w.shape.n_layer > MOST)
-        return fail("a number is out of range");
-    make_model(&w);
+        d < 16 || d % 16 || d > LK_MAX_D_HEAD || w.shape.n_layer < 1 ||
+        w.shape.n_layer > MAX_LAYERS)
+        return fail("a numeric argument is out of range");
+    make_bases(&w);
     int width = w.basis[0][0].width;
     struct random r = {3};
     float *q = malloc((size_t)n_head * d * sizeof *q),
@@ -274,15 +291,15 @@ int main(int argc, char **argv) {
     printf("%d query heads, %d KV heads of %d, %d layers, groups of %d heads, 1 thread, %s "
            "kernels\n%8s  %-52s %6s %10s %8s\n",
            n_head, n_head_kv, d, w.shape.n_layer, width / d, w.attn.kernels->name, "depth",
-           "recipe", "bits", "ms", "faster");
+           "recipe", "bits", "ms", "speedup");
     for (const char *at = argc > 1 ? argv[1] : "4096,16384,65536"; *at;) {
         char *end;
         long depth = strtol(at, &end, 10);
-        double whole = 0;
+        double f16_seconds = 0;
         if (depth < PORTION || depth > 1 << 20 || (*end && *end != ','))
-            return fail("depths are numbers with commas between them");
+            return fail("depth must be a comma-separated list of numbers between 128 and 1048576");
         for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-            if (measure(&w, recipes[i], depth, &whole)) return 1;
+            if (measure_recipe(&w, recipes[i], depth, &f16_seconds)) return 1;
         at = *end ? end + 1 : end;
     }
     for (int side = 0; side < LK_N_BASIS; side++) free_basis(&w.basis[side][0]);

@@ -1,47 +1,50 @@
-/* Recipes that let rows go, on texts, token by token as a decoder reads them, against the full cache:
+/* Quality of recipes with eviction compared with the full cache, on texts that are evaluated token
+ * by token as in decoding.
  *
- *   less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE... [--sidecar FILE RECIPE...]...
+ *   build/bench/less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE...
+ *              [--sidecar FILE RECIPE...]...
  *
- * Recipes that say 'absorb less' use the sidecar named before them. Of each text the CTX tokens in its middle are
- * read (default 4096), and their second half is scored, as `lowkey perplexity` does. All sessions, of all texts,
- * take a step in one pass over the weights, so many cost little more than one.
+ * Recipes with 'absorb less' use the sidecar given before them. The CTX tokens (default 4096) in
+ * the middle of each text are evaluated, and the second half is scored as in `lowkey perplexity`.
+ * All sessions of all texts make each step in one batch, so many cost little more than one.
  *
- * Prints a line for each text and recipe, tab-separated: text, perplexity, its standard error, KL, its standard
- * error, share of predictions that agree, bytes of the cache, of the states in it, of the networks, recipe. */
+ * Prints one tab-separated line for each text and recipe: text, perplexity, its standard error, KL,
+ * its standard error, top-1 agreement, bytes of the cache, of the states in it, of the networks,
+ * recipe. */
 #include "bench_support.h"
-#include "engine/engine.h"
+#include "engine/session_state.h"
 #include "lowkey_lab.h"
-#include "measure/compare.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 64, MOST_FILES = 8 };
+enum { MAX_RECIPES = 64, MAX_FILES = 8 };
 
 /* A recipe on a text. */
 struct trial {
     lk_session *session;
-    struct lk_prediction *score; /* [lk_compare_scored(n_ctx)] */
+    struct lk_prediction *score; /* [lk_compare_n_scored(n_ctx)] */
 };
 
 struct run {
     lk_model *model;
-    struct lk_sidecar *sidecar[MOST_FILES], *of[MOST]; /* of[i]: recipe i's */
-    const char *path[MOST_FILES];
-    int32_t *tok[MOST_FILES]; /* [n_ctx] of each text */
-    lk_recipe *recipe[MOST];  /* the full cache first */
-    struct trial trial[MOST_FILES][MOST];
+    struct lk_sidecar *sidecar[MAX_FILES];
+    struct lk_sidecar *recipe_sidecar[MAX_RECIPES]; /* of recipe i, or NULL */
+    const char *path[MAX_FILES];
+    int32_t *tok[MAX_FILES];        /* [n_ctx] of each text */
+    lk_recipe *recipe[MAX_RECIPES]; /* [0] is the full cache */
+    struct trial trial[MAX_FILES][MAX_RECIPES];
     struct lk_ledger ledger;
     size_t n_text, n_recipe, n_sidecar, n_vocab, n_ctx;
 };
 
-static int complain(const lk_err *err) {
+static int print_error(const lk_err *err) {
     fprintf(stderr, "%s\n", err->msg);
     return 1;
 }
 
-/* The tokens in the middle of a text. */
+/* Read the tokens in the middle of text i. */
 static lk_status read_tokens(struct run *r, size_t i, lk_err *err) {
     size_t len, n = 0;
     int32_t *tok = NULL;
@@ -50,11 +53,11 @@ static lk_status read_tokens(struct run *r, size_t i, lk_err *err) {
     lk_status status = lk_tokenize(r->model, text, len, false, &tok, &n, err);
     free(text);
     if (status == LK_OK && n < r->n_ctx)
-        status = lk_fail(err, LK_E_ARG, "%s has %zu tokens", r->path[i], n);
+        status = lk_fail(err, LK_E_ARG, "%s has only %zu tokens", r->path[i], n);
     if (status == LK_OK) {
         r->tok[i] = malloc(r->n_ctx * sizeof **r->tok);
         memcpy(r->tok[i], tok + (n - r->n_ctx) / 2, r->n_ctx * sizeof *tok);
-        lk_compare_begin(r->model, r->tok[i]);
+        lk_compare_set_bos(r->model, r->tok[i]);
     }
     lk_tokens_free(tok);
     return status;
@@ -64,17 +67,17 @@ static lk_status open_sidecar(struct run *r, const char *path, lk_err *err) {
     const struct lk_hparams *hp = &r->model->net->hp;
     struct lk_sidecar_model of = {r->model->net->fingerprint, hp->n_layer, hp->n_head_kv,
                                   hp->d_head};
-    if (r->n_sidecar == MOST_FILES)
-        return lk_fail(err, LK_E_ARG, "at most %d sidecars are possible", MOST_FILES);
+    if (r->n_sidecar == MAX_FILES)
+        return lk_fail(err, LK_E_ARG, "too many sidecars; at most %d are allowed", MAX_FILES);
     lk_status status = lk_sidecar_open(&r->sidecar[r->n_sidecar], path, &of, &r->ledger, err);
     if (status == LK_OK) r->n_sidecar++;
     return status;
 }
 
 static lk_status add_recipe(struct run *r, const char *text, lk_err *err) {
-    if (r->n_recipe == MOST)
-        return lk_fail(err, LK_E_ARG, "at most %d recipes are possible", MOST - 1);
-    r->of[r->n_recipe] = r->n_sidecar ? r->sidecar[r->n_sidecar - 1] : NULL;
+    if (r->n_recipe == MAX_RECIPES)
+        return lk_fail(err, LK_E_ARG, "too many recipes; at most %d are allowed", MAX_RECIPES - 1);
+    r->recipe_sidecar[r->n_recipe] = r->n_sidecar ? r->sidecar[r->n_sidecar - 1] : NULL;
     lk_status status = lk_recipe_parse(&r->recipe[r->n_recipe], text, err);
     if (status == LK_OK) r->n_recipe++;
     return status;
@@ -86,15 +89,15 @@ static lk_status open_trials(struct run *r, lk_err *err) {
     for (size_t t = 0; t < r->n_text; t++)
         for (size_t i = 0; status == LK_OK && i < r->n_recipe; i++) {
             struct trial *trial = &r->trial[t][i];
-            trial->score = malloc(lk_compare_scored(r->n_ctx) * sizeof *trial->score);
+            trial->score = malloc(lk_compare_n_scored(r->n_ctx) * sizeof *trial->score);
             status = lk_session_new(&trial->session, r->model, r->recipe[i], &opts, err);
-            if (status == LK_OK && r->recipe[i]->absorbs == LK_ABSORB_LESS && r->of[i])
-                status = lk_session_absorb(trial->session, r->of[i], err);
+            if (status == LK_OK && r->recipe[i]->absorbs == LK_ABSORB_LESS && r->recipe_sidecar[i])
+                status = lk_session_enable_absorb(trial->session, r->recipe_sidecar[i], err);
         }
     return status;
 }
 
-static void score(struct run *r, size_t pos, float *work) {
+static void score_step(struct run *r, size_t pos, float *work) {
     for (size_t t = 0; t < r->n_text; t++)
         for (size_t i = 0; i < r->n_recipe; i++)
             r->trial[t][i].score[pos - r->n_ctx / 2] =
@@ -102,7 +105,7 @@ static void score(struct run *r, size_t pos, float *work) {
                                  r->tok[t][pos + 1], work, i ? work + r->n_vocab : work);
 }
 
-static lk_status read_all(struct run *r, lk_batch *batch, float *work, lk_err *err) {
+static lk_status eval_texts(struct run *r, lk_batch *batch, float *work, lk_err *err) {
     lk_batch_item *item = malloc(r->n_text * r->n_recipe * sizeof *item);
     lk_status status = LK_OK;
     for (size_t pos = 0; status == LK_OK && pos + 1 < r->n_ctx; pos++) {
@@ -115,19 +118,19 @@ static lk_status read_all(struct run *r, lk_batch *batch, float *work, lk_err *e
         for (size_t k = 0; status == LK_OK && k < n; k++)
             if (item[k].err.code != LK_OK)
                 status = lk_fail(err, item[k].err.code, "%s", item[k].err.msg);
-        if (status == LK_OK && pos >= r->n_ctx / 2) score(r, pos, work);
+        if (status == LK_OK && pos >= r->n_ctx / 2) score_step(r, pos, work);
         if (pos % 256 == 0) fprintf(stderr, "%zu of %zu\n", pos, r->n_ctx);
     }
     free(item);
     return status;
 }
 
-static void print(const struct run *r) {
+static void print_results(const struct run *r) {
     for (size_t t = 0; t < r->n_text; t++)
         for (size_t i = 0; i < r->n_recipe; i++) {
             const struct lk_session *session = r->trial[t][i].session;
             lk_compare_result c =
-                lk_compare_summarise(r->trial[t][i].score, lk_compare_scored(r->n_ctx));
+                lk_compare_summarize(r->trial[t][i].score, lk_compare_n_scored(r->n_ctx));
             lk_session_stats s = lk_session_get_stats(session);
             printf("%s\t%.4f\t%.4f\t%.4g\t%.4g\t%.4f\t%llu\t%llu\t%zu\t%s\n", r->path[t], c.ppl,
                    c.ppl_stderr, c.kl_mean, c.kl_stderr, c.top1, (unsigned long long)s.cache_bytes,
@@ -137,7 +140,7 @@ static void print(const struct run *r) {
         }
 }
 
-static void release(struct run *r) {
+static void free_run(struct run *r) {
     for (size_t t = 0; t < r->n_text; t++) {
         for (size_t i = 0; i < r->n_recipe; i++)
             lk_session_free(r->trial[t][i].session), free(r->trial[t][i].score);
@@ -162,7 +165,7 @@ static lk_status run(struct run *r, const char *model, const lk_model_opts *opts
     lk_batch *batch = NULL;
     float *work = malloc(2 * r->n_vocab * sizeof *work);
     if (status == LK_OK) status = lk_batch_new(&batch, r->model, err);
-    if (status == LK_OK) status = read_all(r, batch, work, err);
+    if (status == LK_OK) status = eval_texts(r, batch, work, err);
     lk_batch_free(batch);
     free(work);
     return status;
@@ -182,17 +185,19 @@ int main(int argc, char **argv) {
             opts.n_threads = atoi(argv[++a]);
         else if (!strcmp(argv[a], "-c") && a + 1 < argc)
             r.n_ctx = (size_t)atoi(argv[++a]);
-        else if (!strcmp(argv[a], "-f") && a + 1 < argc && r.n_text < MOST_FILES)
+        else if (!strcmp(argv[a], "-f") && a + 1 < argc && r.n_text < MAX_FILES)
             r.path[r.n_text++] = argv[++a];
         else
             break;
     }
     if (argc - a < 2 || argv[a][0] == '-' || r.n_text == 0 || r.n_ctx < 4)
-        return fprintf(stderr, "usage: less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... "
-                               "MODEL RECIPE... [--sidecar FILE RECIPE...]...\n"),
+        return fprintf(
+                   stderr,
+                   "usage: build/bench/less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... "
+                   "MODEL RECIPE... [--sidecar FILE RECIPE...]...\n"),
                2;
     lk_status status = run(&r, argv[a], &opts, argv + a + 1, argc - a - 1, &err);
-    if (status == LK_OK) print(&r);
-    release(&r);
-    return status == LK_OK ? 0 : complain(&err);
+    if (status == LK_OK) print_results(&r);
+    free_run(&r);
+    return status == LK_OK ? 0 : print_error(&err);
 }

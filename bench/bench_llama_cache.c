@@ -1,20 +1,51 @@
-/* llama.cpp's own cache types on a text: KL against its own f16 cache, in the form of
- * `lowkey perplexity --json`, over the same tokens and the same scored positions.
+/* llama.cpp's own cache types on a text: KL against its own f16 cache, in the format of `lowkey
+ * perplexity --json`, on the same tokens and the same scored positions.
  *
- *   llama_cache [--f32] MODEL TEXT N_CTX N_CHUNK TYPE...   TYPE: f16 plain q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl
+ *   build/bench/llama_cache [--f32] MODEL TEXT N_CTX N_CHUNK TYPE...
  *
- * --f32: on a temporary copy of the model with every matrix in f32 (in TMPDIR), without the noise of
- * rounded activations. "plain" is the f16 cache without flash attention: the noise floor of reordered sums. */
+ * TYPE is f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl or plain. "plain" is the f16 cache without
+ * flash attention: the noise floor of reordered sums. --f32 uses a temporary copy of the model with
+ * every matrix in f32 (in TMPDIR), without the noise of rounded activations. */
 #include "bench_support.h"
+#include "lowkey_lab.h"
 #include "support_oracle.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { STEP = 256, MAX_TYPES = 16, THREADS = 2 };
+
+/* One cache of libllama as a predictor. */
+struct cache {
+    struct oracle oracle;
+    const char *name;
+    enum ggml_type type;
+    int n_tok;           /* evaluated in this chunk */
+    const float *logits; /* [n][n_vocab] of the last evaluation */
+};
+
+static void cache_clear(void *self) {
+    struct cache *c = self;
+    oracle_clear(&c->oracle);
+    c->n_tok = 0;
+}
+
+static lk_status cache_eval(void *self, const int32_t *tok, size_t n, bool all, lk_err *err) {
+    struct cache *c = self;
+    (void)all;
+    c->logits = oracle_eval(&c->oracle, tok, (int)n, c->n_tok);
+    c->n_tok += (int)n;
+    if (c->logits) return LK_OK;
+    *err = (lk_err){.code = LK_E_NOMEM, .msg = "libllama cannot decode"};
+    return err->code;
+}
+
+static const float *cache_logits(void *self, int32_t i) {
+    struct cache *c = self;
+    return c->logits + (size_t)i * c->oracle.n_vocab;
+}
 
 static enum ggml_type type_of(const char *name) {
     if (!strcmp(name, "plain")) return GGML_TYPE_F16;
@@ -23,115 +54,115 @@ static enum ggml_type type_of(const char *name) {
     return GGML_TYPE_COUNT;
 }
 
-static void log_softmax(const float *x, int n, float *out) {
-    float max = x[0];
-    for (int i = 1; i < n; i++) max = fmaxf(max, x[i]);
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += expf(x[i] - max);
-    float log_sum = max + (float)log(sum);
-    for (int i = 0; i < n; i++) out[i] = x[i] - log_sum;
-}
-
-static int argmax(const float *x, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return best;
-}
-
-static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 /* An f32 copy of the model; its path, or NULL. */
-static const char *make_copy(const char *model) {
+static const char *write_f32_copy(const char *model) {
     static char path[512];
     const char *dir = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/llama_cache-f32-%ld.gguf", dir ? dir : "/tmp", (long)getpid());
     return oracle_write_f32(model, path) ? path : NULL;
 }
 
-static int compare(int argc, char **argv);
+struct args {
+    const char *model, *text;
+    int n_ctx, n_chunk, n_type;
+    char **type; /* [n_type] */
+};
 
-int main(int argc, char **argv) {
-    if (argc < 3 || strcmp(argv[1], "--f32") != 0) return compare(argc, argv);
-    const char *copy = make_copy(argv[2]);
-    if (!copy) return fputs("cannot write an f32 copy of the model\n", stderr), 1;
-    argv[2] = (char *)copy;
-    int status = compare(argc - 1, argv + 1);
-    unlink(copy);
-    return status;
+/* Open the full cache, cache[0], and one for each type; false after a message. */
+static bool open_caches(const struct args *a, struct cache *cache) {
+    cache[0].name = "f16";
+    if (!oracle_open(&cache[0].oracle, a->model, NULL, a->n_ctx, GGML_TYPE_F16, GGML_TYPE_F16, true,
+                     THREADS))
+        return fputs("cannot open the model\n", stderr), false;
+    for (int i = 0; i < a->n_type; i++) {
+        struct cache *c = &cache[1 + i];
+        c->name = a->type[i];
+        c->type = type_of(c->name);
+        if (c->type == GGML_TYPE_COUNT ||
+            !oracle_open(&c->oracle, NULL, cache[0].oracle.model, a->n_ctx, c->type, c->type,
+                         strcmp(c->name, "plain") != 0, THREADS))
+            return fprintf(stderr, "cannot use the cache type %s\n", c->name), false;
+    }
+    return true;
 }
 
-static int compare(int argc, char **argv) {
-    int n_type = argc - 5, n_ctx = argc > 4 ? atoi(argv[3]) : 0,
-        n_chunk = argc > 4 ? atoi(argv[4]) : 0;
-    size_t len = 0;
-    char *text = argc > 4 ? bench_read_file(argv[2], &len) : NULL;
-    if (n_type < 1 || n_type > MAX_TYPES || !text || n_ctx < 4)
-        return fputs("usage: llama_cache MODEL TEXT N_CTX N_CHUNK TYPE...\n", stderr), 1;
-    struct oracle full, other[MAX_TYPES];
-    if (!oracle_open(&full, argv[1], NULL, n_ctx, GGML_TYPE_F16, GGML_TYPE_F16, true, THREADS))
-        return fputs("cannot open the model\n", stderr), 1;
-    for (int i = 0; i < n_type; i++) {
-        enum ggml_type type = type_of(argv[5 + i]);
-        if (type == GGML_TYPE_COUNT || !oracle_open(&other[i], NULL, full.model, n_ctx, type, type,
-                                                    strcmp(argv[5 + i], "plain") != 0, THREADS))
-            return fprintf(stderr, "cannot use the cache type %s\n", argv[5 + i]), 1;
-    }
-    const struct llama_vocab *vocab = llama_model_get_vocab(full.model);
-    int32_t *tok = malloc((len + 16) * sizeof *tok);
-    int n_tok = llama_tokenize(vocab, text, (int)len, tok, (int)len + 16, true, true);
-    if (n_chunk <= 0 || n_chunk > n_tok / n_ctx) n_chunk = n_tok / n_ctx;
-    size_t n_score = (size_t)n_chunk * (n_ctx - n_ctx / 2 - 1), n_vocab = full.n_vocab, n_done = 0;
-    float *p = malloc(STEP * n_vocab * sizeof *p), *q = malloc(n_vocab * sizeof *q),
-          *kl = malloc(n_type * n_score * sizeof *kl);
-    double nll[MAX_TYPES + 1] = {0}, sum[MAX_TYPES] = {0}, same[MAX_TYPES] = {0};
-    for (int chunk = 0; chunk < n_chunk; chunk++) {
-        int32_t *t = tok + (size_t)chunk * n_ctx;
-        if (llama_vocab_get_add_bos(vocab)) t[0] = llama_vocab_bos(vocab);
-        for (int i = -1; i < n_type; i++) oracle_clear(i < 0 ? &full : &other[i]);
-        for (int at = 0; at < n_ctx; at += STEP) {
-            int n = n_ctx - at < STEP ? n_ctx - at : STEP;
-            size_t scored = 0;
-            for (int i = -1; i < n_type; i++) {
-                const float *logits = oracle_eval(i < 0 ? &full : &other[i], t + at, n, at);
-                if (!logits) return fputs("decoding failed\n", stderr), 1;
-                scored = 0;
-                for (int r = 0; r < n; r++) {
-                    if (at + r < n_ctx / 2 || at + r + 1 >= n_ctx) continue;
-                    float *full_p = p + r * n_vocab, *log_p = i < 0 ? full_p : q;
-                    log_softmax(logits + r * n_vocab, (int)n_vocab, log_p);
-                    nll[i + 1] -= log_p[t[at + r + 1]];
-                    double d = 0;
-                    for (size_t v = 0; i >= 0 && v < n_vocab; v++)
-                        if (full_p[v] > -80) d += expf(full_p[v]) * (full_p[v] - q[v]);
-                    if (i >= 0) {
-                        kl[i * n_score + n_done + scored] = (float)(d > 0 ? d : 0);
-                        sum[i] += d > 0 ? d : 0;
-                        same[i] += argmax(full_p, (int)n_vocab) == argmax(q, (int)n_vocab);
-                    }
-                    scored++;
-                }
-            }
-            n_done += scored;
-            if (scored) fprintf(stderr, "\r%zu of %zu", n_done, n_score);
-        }
-    }
-    fprintf(stderr, "\n");
-    printf("{\"n_ctx\": %d, \"n_tok\": %zu, \"ppl_f16\": %.4f, \"results\": [", n_ctx, n_done,
-           exp(nll[0] / n_done));
-    for (int i = 0; i < n_type; i++) {
-        qsort(kl + i * n_score, n_done, sizeof *kl, by_value);
-        const float *k = kl + i * n_score;
-        enum ggml_type type = type_of(argv[5 + i]);
+static bool show_progress(void *user, uint64_t done, uint64_t total) {
+    fprintf(stderr, "\rchunk %d: %llu of %llu ", *(int *)user, (unsigned long long)done,
+            (unsigned long long)total);
+    return true;
+}
+
+static void print_results(const struct args *a, const struct cache *cache,
+                          const lk_compare_result *result) {
+    printf("{\"n_ctx\": %d, \"n_tok\": %llu, \"ppl_f16\": %.4f, \"results\": [", a->n_ctx,
+           (unsigned long long)result[0].n_scored, result[0].ppl);
+    for (int i = 1; i <= a->n_type; i++)
         printf("%s\n {\"kv\": \"%s\", \"ppl\": %.4f, \"kl_mean\": %.7f, \"kl_p99\": %.6f, "
                "\"kl_p999\": %.6f, \"top1\": %.5f, \"bits_per_value\": %.3f}",
-               i ? "," : "", argv[5 + i], exp(nll[i + 1] / n_done), sum[i] / n_done,
-               k[(size_t)(0.99 * (n_done - 1))], k[(size_t)(0.999 * (n_done - 1))],
-               same[i] / n_done, 8.0 * ggml_type_size(type) / ggml_blck_size(type));
-    }
+               i > 1 ? "," : "", cache[i].name, result[i].ppl, result[i].kl_mean, result[i].kl_p99,
+               result[i].kl_p999, result[i].top1,
+               8.0 * ggml_type_size(cache[i].type) / ggml_blck_size(cache[i].type));
     printf("]}\n");
+}
+
+static int compare(const struct args *a) {
+    static struct cache cache[1 + MAX_TYPES];
+    lk_predictor predictor[1 + MAX_TYPES];
+    lk_prediction *score[1 + MAX_TYPES], *chunk_score[1 + MAX_TYPES];
+    lk_compare_result result[1 + MAX_TYPES];
+    size_t len = 0, n = 1 + (size_t)a->n_type, n_scored = lk_compare_n_scored((size_t)a->n_ctx);
+    char *text = bench_read_file(a->text, &len);
+    if (!text) return fprintf(stderr, "cannot read %s\n", a->text), 1;
+    if (!open_caches(a, cache)) return 1;
+    const struct llama_vocab *vocab = llama_model_get_vocab(cache[0].oracle.model);
+    int32_t *tok = malloc((len + 16) * sizeof *tok);
+    int n_tok = llama_tokenize(vocab, text, (int)len, tok, (int)len + 16, true, true);
+    int n_chunk = n_tok / a->n_ctx;
+    if (a->n_chunk > 0 && a->n_chunk < n_chunk) n_chunk = a->n_chunk;
+    for (size_t i = 0; i < n; i++) {
+        score[i] = malloc((size_t)n_chunk * n_scored * sizeof *score[i]);
+        predictor[i] = (lk_predictor){
+            .self = &cache[i], .clear = cache_clear, .eval = cache_eval, .logits = cache_logits};
+    }
+    for (int chunk = 0; chunk < n_chunk; chunk++) {
+        lk_err err = {0};
+        lk_compare_text t = {.tok = tok + (size_t)chunk * a->n_ctx,
+                             .n_ctx = (size_t)a->n_ctx,
+                             .n_step = STEP,
+                             .n_vocab = (size_t)cache[0].oracle.n_vocab,
+                             .progress = show_progress,
+                             .user = &chunk};
+        if (llama_vocab_get_add_bos(vocab)) tok[(size_t)chunk * a->n_ctx] = llama_vocab_bos(vocab);
+        for (size_t i = 0; i < n; i++) chunk_score[i] = score[i] + (size_t)chunk * n_scored;
+        bench_check(lk_compare_chunk(predictor, n, &t, chunk_score, &err), &err);
+    }
+    fprintf(stderr, "\n");
+    for (size_t i = 0; i < n; i++)
+        result[i] = lk_compare_summarize(score[i], (size_t)n_chunk * n_scored);
+    print_results(a, cache, result);
     return 0;
+}
+
+int main(int argc, char **argv) {
+    bool f32 = argc > 1 && strcmp(argv[1], "--f32") == 0;
+    char **arg = argv + 1 + f32;
+    int n_arg = argc - 1 - f32;
+    struct args a = {0};
+    if (n_arg >= 5)
+        a = (struct args){.model = arg[0],
+                          .text = arg[1],
+                          .n_ctx = atoi(arg[2]),
+                          .n_chunk = atoi(arg[3]),
+                          .n_type = n_arg - 4,
+                          .type = arg + 4};
+    if (a.n_type < 1 || a.n_type > MAX_TYPES || a.n_ctx < 4) {
+        fputs("usage: build/bench/llama_cache [--f32] MODEL TEXT N_CTX N_CHUNK TYPE...\n", stderr);
+        return 1;
+    }
+    if (!f32) return compare(&a);
+    a.model = write_f32_copy(a.model);
+    if (!a.model) return fputs("cannot write an f32 copy of the model\n", stderr), 1;
+    int status = compare(&a);
+    unlink(a.model);
+    return status;
 }

@@ -1,11 +1,15 @@
-/* How much of attention, and of what a policy leaves out of it, lies in a few directions (LESS, figure 3):
+/* How much of the attention output, and of its error under an eviction policy, lies in a few
+ * directions (LESS, figure 3).
  *
- *   residual [-t N] [-c CTX] [-p POLICY] [-b BUDGET] MODEL TEXT        defaults: 1, 1024, h2o, 82
+ *   build/bench/residual [-t N] [-c CTX] [-p POLICY] [-b BUDGET] MODEL TEXT
  *
- * Two sequences of CTX tokens of the text are read with a full cache. Of each head, A holds the full attention's
- * outputs behind the budget, one row for each query, and the residual what the policy makes of them less A. Prints, for
- * each layer, mean over heads: the share of the squared singular values that the first 1, 4, 8 and 16 of d_head
- * have, of A and of the residual; and the residual's size, of A's. */
+ * Defaults: -t 1 -c 1024 -p h2o -b 82.
+ *
+ * Two sequences of CTX tokens of the text are evaluated with a full cache. For each head, the rows
+ * of A are the outputs of full attention, one for each query after the budget. The residual is the
+ * output under the policy minus A. Prints for each layer, as mean over heads: the share of the
+ * first 1, 4, 8 and 16 of d_head in the sum of squared singular values, of A and of the residual;
+ * and the norm of the residual relative to that of A. */
 #include "bench_support.h"
 #include "codec/half.h"
 #include "lowrank/linalg.h"
@@ -26,17 +30,17 @@ struct shares {
     double of[2][N_RANK], size[2], n;
 };
 
-static int complain(const lk_err *err) {
-    fprintf(stderr, "residual: %s\n", err->msg);
+static int print_error(const lk_err *err) {
+    fprintf(stderr, "bench/residual: %s\n", err->msg);
     return 1;
 }
 
-/* Squared singular values of x [n][d], falling, into value [d]. gram: [d][d]. */
+/* Squared singular values of x [n][d] in falling order, into value [d]. gram: scratch [d][d]. */
 static lk_status singular_values(const double *x, int n, int d, double *gram, double *value,
                                  struct lk_ledger *ledger, lk_err *err) {
     memset(gram, 0, (size_t)d * d * sizeof *gram);
     lk_gram_add(gram, d, x, n, d);
-    lk_mirror(gram, d);
+    lk_symmetrize(gram, d);
     return lk_eigen(gram, d, value, ledger, err);
 }
 
@@ -49,8 +53,8 @@ static lk_status add_head(struct shares *sum, const struct lk_less_example *ex, 
     lk_status status = LK_OK;
     for (int which = 0; status == LK_OK && which < 2; which++) {
         for (int i = 0; i < n * d; i++)
-            work[i] =
-                which ? lk_unhalf(residual[i]) : lk_unhalf(sparse[i]) - lk_unhalf(residual[i]);
+            work[i] = which ? lk_f16_to_f32(residual[i])
+                            : lk_f16_to_f32(sparse[i]) - lk_f16_to_f32(residual[i]);
         status = singular_values(work, n, d, gram, value, ledger, err);
         double all = 0, part = 0;
         for (int i = 0; i < d; i++) all += value[i];
@@ -64,7 +68,7 @@ static lk_status add_head(struct shares *sum, const struct lk_less_example *ex, 
     return status;
 }
 
-static void print(int layer, const struct shares *s) {
+static void print_layer(int layer, const struct shares *s) {
     printf("| %d |", layer);
     for (int which = 0; which < 2; which++)
         for (int r = 0; r < N_RANK; r++) printf(" %.3f |", s->of[which][r] / s->n);
@@ -73,8 +77,9 @@ static void print(int layer, const struct shares *s) {
 
 static lk_status print_layers(struct lk_less_data *data, lk_err *err) {
     const struct lk_less_source *s = &data->source;
-    double *work = malloc(((size_t)data->n_most * s->d_head + (size_t)s->d_head * (s->d_head + 1)) *
-                          sizeof *work);
+    double *work =
+        malloc(((size_t)data->max_queries * s->d_head + (size_t)s->d_head * (s->d_head + 1)) *
+               sizeof *work);
     lk_status status = LK_OK;
     printf("| layer | A: 1 | 4 | 8 | 16 | residual: 1 | 4 | 8 | 16 | size "
            "|\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
@@ -86,7 +91,7 @@ static lk_status print_layers(struct lk_less_data *data, lk_err *err) {
             for (int head = 0; status == LK_OK && head < s->n_head; head++)
                 status = add_head(&sum, &ex, head, s->d_head, work, data->ledger, err);
         }
-        if (status == LK_OK) print(layer, &sum);
+        if (status == LK_OK) print_layer(layer, &sum);
     }
     free(work);
     return status;
@@ -109,8 +114,8 @@ int main(int argc, char **argv) {
             break;
     }
     if (argc - a != 2 || n_ctx < 16)
-        return fprintf(stderr,
-                       "usage: residual [-t N] [-c CTX] [-p POLICY] [-b BUDGET] MODEL TEXT\n"),
+        return fprintf(stderr, "usage: build/bench/residual [-t N] [-c CTX] [-p POLICY] [-b "
+                               "BUDGET] MODEL TEXT\n"),
                2;
     struct lk_less_policy policy;
     struct lk_less_data data = {.file = -1};
@@ -120,21 +125,28 @@ int main(int argc, char **argv) {
     int32_t *tok = NULL;
     size_t len, n_tok;
     char *text = bench_read_file(argv[a + 1], &len), path[BENCH_PATH];
-    if (!text) return fprintf(stderr, "residual: cannot read %s\n", argv[a + 1]), 1;
+    if (!text) return fprintf(stderr, "bench/residual: cannot read %s\n", argv[a + 1]), 1;
     if (lk_less_policy_named(&policy, name, budget, &err) ||
         lk_model_open(&model, argv[a], &opts, &err) ||
         lk_tokenize(model, text, len, false, &tok, &n_tok, &err))
-        return complain(&err);
+        return print_error(&err);
     if (n_tok < (size_t)N_SEQ * (size_t)n_ctx)
-        return fprintf(stderr, "residual: the text has %zu tokens\n", n_tok), 1;
-    bench_temporary(path);
-    lk_status status = lk_less_data_open(&data, path, model, &policy, 1, tok, N_SEQ, n_ctx, NULL,
-                                         NULL, &ledger, &err);
+        return fprintf(stderr, "bench/residual: the text has only %zu tokens\n", n_tok), 1;
+    bench_temp_file(path);
+    struct lk_less_data_opts data_opts = {.path = path,
+                                          .model = model,
+                                          .policy = &policy,
+                                          .n_policy = 1,
+                                          .tok = tok,
+                                          .n_seq = N_SEQ,
+                                          .n_ctx = n_ctx,
+                                          .ledger = &ledger};
+    lk_status status = lk_less_data_open(&data, &data_opts, &err);
     if (status == LK_OK) status = print_layers(&data, &err);
     if (status == LK_OK) lk_less_data_close(&data);
     unlink(path);
     lk_tokens_free(tok);
     lk_model_free(model);
     free(text);
-    return status == LK_OK ? 0 : complain(&err);
+    return status == LK_OK ? 0 : print_error(&err);
 }

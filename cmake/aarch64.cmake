@@ -1,4 +1,4 @@
-# Cross compiling for AArch64 with Debian's gcc-aarch64-linux-gnu; tests run in qemu-user.
+# Toolchain file: cross-compile for AArch64 with Debian's gcc-aarch64-linux-gnu. Tests run in qemu-user.
 
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

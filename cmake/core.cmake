@@ -1,9 +1,6 @@
-# LOWKEY_CORE: what cmake/llama.cmake defines, without llama.cpp. On a CPU that has half floats of its own
-# (codec/half.h) the core needs no other library.
+# LOWKEY_CORE: used instead of cmake/llama.cmake. Builds only codecs, kernels, recipes, cache and attention, which
+# need neither llama.cpp nor C++.
 
-if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  message(FATAL_ERROR "LOWKEY_CORE is for AArch64: elsewhere half floats are ggml's")
-endif()
 find_package(Threads REQUIRED)
 set(LK_SYSTEM_LIBS m)
 set(LK_LLAMA_STATIC OFF)
@@ -13,3 +10,6 @@ target_link_libraries(lowkey_llama INTERFACE Threads::Threads ${LK_SYSTEM_LIBS})
 foreach(off LOWKEY_PROGRAM LOWKEY_EXAMPLES LOWKEY_BENCH LOWKEY_FUZZ)
   set(${off} OFF)
 endforeach()
+
+# Line numbers are enough: full debug information takes a third of the build time.
+add_compile_options(-g1)

@@ -1,7 +1,7 @@
-# lk_embed(target file name): compile a file's bytes into the target, as `const char NAME[]`, zero
-# terminated, and `const size_t NAME_len`.
+# lk_embed(target file name): compile the bytes of a file into the target, as a zero-terminated `const char NAME[]`
+# and `const size_t NAME_len`.
 #
-# Run as a script (cmake -DIN= -DOUT= -DNAME= -P embed.cmake) it writes the C source.
+# As a script (cmake -DIN= -DOUT= -DNAME= -P embed.cmake), this file writes the C source.
 
 if(CMAKE_SCRIPT_MODE_FILE)
   file(READ ${IN} hex HEX)

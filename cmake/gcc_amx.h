@@ -1,7 +1,7 @@
-/* Read before ggml's sources where GCC compiles them (scripts/deps). GCC 12's intrinsics for AMX do not say
- * which memory they read: of a tile configuration the first 8 of 64 bytes, of a tile nothing. Stores to
- * the rest count as dead and are dropped, and products end in an illegal instruction. The same
- * instructions, with their operands. */
+/* Included before ggml's sources if GCC compiles them (scripts/deps). GCC 12's intrinsics for AMX
+ * do not declare the memory they read: 8 of the 64 bytes of a tile configuration, nothing of a
+ * tile. Stores to the rest count as dead and are dropped, and products end in an illegal
+ * instruction. The same instructions, with their operands. */
 #ifndef LK_GCC_AMX_H
 #define LK_GCC_AMX_H
 

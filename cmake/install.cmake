@@ -1,10 +1,13 @@
-# What `cmake --install` puts where. The prefix can be moved afterwards.
+# Files that `cmake --install` installs. The installed tree can be moved afterwards.
 #
-#   lib/liblowkey.a            the library
-#   lib/lowkey/*.a             the llama.cpp and ggml archives it was built with
-#   lib/cmake/lowkey, lib/pkgconfig/lowkey.pc
-#   include/lowkey.h
+#   lib/liblowkey.a, include/lowkey.h          the library
+#   lib/liblowkey_lab.a, include/lowkey_lab.h  the laboratory
+#   lib/lowkey/*.a                             the llama.cpp and ggml archives that they were built with
+#   lib/cmake/lowkey, lib/pkgconfig/*.pc       lowkey::lowkey and lowkey::lab; lowkey and lowkey-lab
 #   bin/lowkey, share/man, share/bash-completion, share/lowkey/fetch-model
+#
+# With BUILD_SHARED_LIBS the laboratory is not installed: it needs internal symbols of the library, which
+# liblowkey.so does not export. Users of the laboratory build statically.
 
 include(CMakePackageConfigHelpers)
 
@@ -12,10 +15,21 @@ install(TARGETS lowkey EXPORT lowkeyTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/lowkey.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-# Static archives travel with a static library, so that the installed package needs nothing else.
+# The laboratory has an export file of its own, so that users of lowkey::lowkey do not need its dependencies (LAPACKE,
+# OpenBLAS).
+set(LK_INSTALL_LAB OFF)
+if(TARGET lowkey_lab AND NOT BUILD_SHARED_LIBS)
+  set(LK_INSTALL_LAB ON)
+  set_target_properties(lowkey_lab PROPERTIES EXCLUDE_FROM_ALL OFF EXPORT_NAME lab)
+  install(TARGETS lowkey_lab EXPORT lowkeyLabTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES include/lowkey_lab.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endif()
+
+# A static library is installed together with the static archives of llama.cpp, so the package is self-contained.
 set(LK_BUNDLE OFF)
 set(LK_PRIVATE_LIBS "")
 set(LK_PRIVATE_NAMES "")
+set(LK_PC_REQUIRES_PRIVATE "")
 if(LK_LLAMA_STATIC AND NOT BUILD_SHARED_LIBS)
   set(LK_BUNDLE ON)
   set(LK_PRIVATE_LIBS "-L\${libdir}/lowkey")
@@ -24,7 +38,8 @@ if(LK_LLAMA_STATIC AND NOT BUILD_SHARED_LIBS)
   endforeach()
 endif()
 if(NOT BUILD_SHARED_LIBS)
-  if(NOT LK_BUNDLE AND TARGET llama) # an installed llama.cpp, which need not be where linkers look
+  set(LK_PC_REQUIRES_PRIVATE "Requires.private: jansson\n")
+  if(NOT LK_BUNDLE AND TARGET llama) # an installed llama.cpp may be outside the linker's search path
     get_target_property(llama_file llama LOCATION)
     if(llama_file)
       get_filename_component(llama_folder ${llama_file} DIRECTORY)
@@ -42,6 +57,7 @@ if(NOT BUILD_SHARED_LIBS)
   endforeach()
 endif()
 
+# The CMake package.
 set(LK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lowkey)
 configure_package_config_file(cmake/lowkeyConfig.cmake.in ${PROJECT_BINARY_DIR}/lowkeyConfig.cmake
   INSTALL_DESTINATION ${LK_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_LIBDIR)
@@ -49,8 +65,11 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/lowkeyConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/lowkeyConfig.cmake ${PROJECT_BINARY_DIR}/lowkeyConfigVersion.cmake
   DESTINATION ${LK_PACKAGE_DIR})
 install(EXPORT lowkeyTargets NAMESPACE lowkey:: DESTINATION ${LK_PACKAGE_DIR})
+if(LK_INSTALL_LAB)
+  install(EXPORT lowkeyLabTargets NAMESPACE lowkey:: DESTINATION ${LK_PACKAGE_DIR})
+endif()
 
-# pkg-config: the prefix is written relative to the .pc file.
+# pkg-config. The prefix is relative to the .pc file.
 set(LK_PC_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH LK_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" LK_PC_PREFIX "${LK_PC_PREFIX}")
@@ -62,15 +81,18 @@ foreach(dir LIBDIR INCLUDEDIR)
 endforeach()
 configure_file(cmake/lowkey.pc.in ${PROJECT_BINARY_DIR}/lowkey.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lowkey.pc DESTINATION ${LK_PC_DIR})
+if(LK_INSTALL_LAB)
+  configure_file(cmake/lowkey-lab.pc.in ${PROJECT_BINARY_DIR}/lowkey-lab.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/lowkey-lab.pc DESTINATION ${LK_PC_DIR})
+endif()
 
+# The program, its documentation, and the script that it runs to fetch models.
 if(TARGET lowkey_program)
   install(TARGETS lowkey_program DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-if(EXISTS ${PROJECT_SOURCE_DIR}/docs/lowkey.1)
-  install(FILES docs/lowkey.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-endif()
-if(EXISTS ${PROJECT_SOURCE_DIR}/scripts/completion.bash)
-  install(FILES scripts/completion.bash
+if(TARGET lowkey_docs)
+  install(FILES ${PROJECT_BINARY_DIR}/lowkey.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_BINARY_DIR}/lowkey.bash
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lowkey)
 endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/scripts/fetch-model)

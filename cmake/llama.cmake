@@ -1,19 +1,20 @@
 # llama.cpp and ggml, from a source tree or from an installed CMake package, as one target:
 #
-#   lowkey_llama       link this; static archives follow each other in an order that resolves
-#   LK_LLAMA_STATIC    are they static archives?
-#   LK_LLAMA_TARGETS   the targets behind it, in link order
-#   LK_SYSTEM_LIBS     system libraries that must come after them
+#   lowkey_llama       the target to link with
+#   LK_LLAMA_STATIC    true if the libraries are static archives
+#   LK_LLAMA_TARGETS   the libraries, in link order
+#   LK_SYSTEM_LIBS     system libraries to link after them
 
-enable_language(CXX) # llama.cpp is C++; everything compiled here is C11
+enable_language(CXX) # llama.cpp is C++; all sources of lowkey are C11
 find_package(Threads REQUIRED)
 set(LK_SYSTEM_LIBS m ${CMAKE_DL_LIBS} stdc++)
 
 if(LOWKEY_LLAMA_DIR)
   if(NOT EXISTS ${LOWKEY_LLAMA_DIR}/include/llama.h)
-    message(FATAL_ERROR "LOWKEY_LLAMA_DIR=${LOWKEY_LLAMA_DIR} is not a llama.cpp source tree: no include/llama.h")
+    message(FATAL_ERROR "LOWKEY_LLAMA_DIR=${LOWKEY_LLAMA_DIR} is not a llama.cpp source tree: it has no include/llama.h")
   endif()
-  # lowkey has its own thread pool, and only the libraries are wanted.
+  # lowkey has its own thread pool and uses only the libraries. docs/dependencies.md explains why
+  # LLAMA_BUILD_COMMON is off.
   foreach(off GGML_OPENMP GGML_CCACHE LLAMA_OPENSSL LLAMA_BUILD_COMMON LLAMA_BUILD_TOOLS LLAMA_BUILD_TESTS
               LLAMA_BUILD_EXAMPLES LLAMA_BUILD_SERVER LLAMA_BUILD_APP)
     set(${off} OFF CACHE BOOL "" FORCE)
@@ -39,7 +40,7 @@ else()
   set(LK_LLAMA_TARGETS llama ggml::ggml ${lk_backends} ggml::ggml-base)
   get_target_property(lk_location llama IMPORTED_LOCATION)
   string(REGEX MATCH "\\.a$" LK_LLAMA_STATIC "${lk_location}")
-  # The package does not say what its archives need from the system.
+  # The package does not export the system libraries that its archives need.
   set_property(TARGET ggml::ggml-base APPEND PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads ${LK_SYSTEM_LIBS})
 endif()
 

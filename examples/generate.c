@@ -1,4 +1,4 @@
-/* Continue a text, with a cache of the kind a recipe describes.
+/* Continue a text with greedy sampling and a compressed cache.
  *
  *   generate MODEL.gguf RECIPE N_TOKENS "text"
  *   generate MODEL.gguf best-3 100 "The three things to know about tides are"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Everything that must be given back, in the order it is made. */
+/* Everything that has to be freed, in the order of creation. */
 struct run {
     lk_model *model;
     lk_recipe *recipe;
@@ -24,9 +24,7 @@ static lk_status prepare(struct run *run, const char *path, const char *recipe, 
     if ((status = lk_model_open(&run->model, path, NULL, err))) return status;
     if ((status = lk_session_new(&run->session, run->model, run->recipe, NULL, err))) return status;
 
-    lk_sampler_opts opts = lk_sampler_defaults();
-    opts.temperature = 0; /* greedy: the same text every time */
-    return lk_sampler_new(&run->sampler, run->model, &opts, err);
+    return lk_sampler_new(&run->sampler, run->model, NULL, err); /* the default is greedy */
 }
 
 static lk_status generate(struct run *run, const char *text, long n_new, lk_err *err) {
@@ -42,7 +40,8 @@ static lk_status generate(struct run *run, const char *text, long n_new, lk_err 
         if (lk_token_ends(run->model, next)) break;
 
         char piece[256];
-        fwrite(piece, 1, lk_token_text(run->model, next, piece, sizeof piece), stdout);
+        size_t len = lk_token_text(run->model, next, piece, sizeof piece);
+        fwrite(piece, 1, len, stdout);
         fflush(stdout);
         if ((status = lk_session_eval(run->session, &next, 1, false, err))) return status;
     }
@@ -64,7 +63,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "generate: %s\n", err.msg);
     } else {
         lk_session_stats stats = lk_session_get_stats(run.session);
-        fprintf(stderr, "%llu tokens in %llu bytes of cache, %.2f bits per value\n",
+        fprintf(stderr, "%llu tokens, %llu bytes of cache, %.2f bits per value\n",
                 (unsigned long long)stats.n_tok, (unsigned long long)stats.cache_bytes,
                 stats.bits_per_value);
     }

@@ -1,4 +1,4 @@
-/* How much does a text suffer from a compressed cache? Score it under two recipes.
+/* How much does a compressed cache change the predictions on a text? Compare two recipes.
  *
  *   score MODEL.gguf TEXT_FILE RECIPE RECIPE
  *   score MODEL.gguf book.txt best-4 best-3
@@ -8,16 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { N_CTX = 1024, N_CHUNK = 2, N_RECIPE = 2, TEXT_MOST = 64 * 1024 * 1024 };
+enum { N_CTX = 1024, N_CHUNK = 2, N_RECIPE = 2, MAX_TEXT = 64 * 1024 * 1024 };
 
-/* The whole file, or NULL. *len: its bytes. */
+/* The contents of a file, *len bytes, or NULL. To be freed. */
 static char *read_file(const char *path, size_t *len) {
     FILE *file = fopen(path, "rb");
     char *text = NULL;
     if (!file) return NULL;
     if (fseek(file, 0, SEEK_END) == 0) {
         long size = ftell(file);
-        if (size >= 0 && size <= TEXT_MOST) text = malloc((size_t)size + 1);
+        if (size >= 0 && size <= MAX_TEXT) text = malloc((size_t)size + 1);
         rewind(file);
         *len = text ? fread(text, 1, (size_t)size, file) : 0;
     }

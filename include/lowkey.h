@@ -1,21 +1,28 @@
-/* lowkey.h - LLM inference whose key-value cache stays compressed.
+/* lowkey.h - LLM inference with a key-value cache that stays compressed.
  *
- *   text -> tokens -> model (ggml) -> cache (levels of coded blocks) -> attention -> logits
+ *   text -> tokens -> model (ggml) -> cache (levels of quantized blocks) -> attention -> logits
  *
- *   lk_model    weights and vocabulary, immutable; shared by any number of sessions and threads.
- *   lk_recipe   one line of text that says how a cache keeps what it has seen; immutable.
- *   lk_session  one token timeline: its cache, its scratch, its last logits. One thread at a time.
- *   lk_batch    evaluates several sessions together; has no tokens of its own. One thread at a time.
- *   lk_sampler  turns a session's logits into tokens. One thread at a time.
+ *   lk_model    weights and vocabulary. Immutable; shared by any number of sessions and threads.
+ *   lk_recipe   one line of text that says how a cache stores its rows. Immutable.
+ *   lk_session  one sequence of tokens: its cache, scratch memory and last logits.
+ *   lk_batch    evaluates several sessions in one pass over the weights.
+ *   lk_sampler  chooses the next token from a session's logits.
  *
- * True of every function here and not repeated below:
- *   - A fallible call returns lk_status and, when `err` is not NULL, fills it with one clear line.
- *     Output parameters are written on LK_OK only. After a failure every handle is still valid.
- *   - "owned": free it with the named call. "borrowed until X": never free it, never read it after X.
- *     Arguments are copied unless said otherwise.
- *   - lk_*_free(NULL) does nothing. Nothing here prints, exits or aborts.
- *   - Shapes are written fastest dimension last: [n_tok][n_vocab] is n_tok rows of n_vocab numbers.
- */
+ * These rules hold for every function and are not repeated below:
+ *
+ *   Threads    One thread at a time may use a session, batch or sampler (but: lk_session_cancel).
+ *   Errors     A function that can fail returns lk_status. If `err` is not NULL, it also gets a
+ *              message of one line. Output parameters are written on LK_OK only. After a failure
+ *              every handle is still valid.
+ *   Options    NULL options, zeroed options and a field that is 0 mean the default.
+ *   Ownership  "owned": free it with the named function; lk_*_free(NULL) does nothing. "borrowed
+ *              until X": do not free it, and do not read it after X. Arguments are copied unless
+ *              stated otherwise.
+ *   Shapes     The last dimension is the fastest: [n_tok][n_vocab] is n_tok rows of n_vocab.
+ *   Output     The library never prints, exits or aborts.
+ *
+ * The ABI is not stable before version 1.0: structs may grow, so recompile for each release. Enum
+ * values are frozen; new ones are appended. */
 #ifndef LOWKEY_H
 #define LOWKEY_H
 
@@ -27,103 +34,114 @@
 extern "C" {
 #endif
 
-/* ---- errors ---- */
+/* ---- errors and messages ---- */
 
-/* Values are frozen; new ones are appended. */
 typedef enum {
     LK_OK = 0,
     LK_E_ARG = -1,         /* an argument is out of range */
-    LK_E_NOMEM = -2,       /* memory could not be had */
-    LK_E_IO = -3,          /* the system refused to read or write */
-    LK_E_FORMAT = -4,      /* a file or a text is damaged or is not what it claims */
-    LK_E_UNSUPPORTED = -5, /* valid, but this build cannot do it */
-    LK_E_FULL = -6,        /* the session's context length is reached */
-    LK_E_CANCELLED = -7,   /* a progress callback returned false */
+    LK_E_NOMEM = -2,       /* out of memory, or a limit is reached */
+    LK_E_IO = -3,          /* the system could not read or write */
+    LK_E_FORMAT = -4,      /* a file or a text is damaged or malformed */
+    LK_E_UNSUPPORTED = -5, /* valid, but not supported by this build */
+    LK_E_FULL = -6,        /* the context length is reached */
+    LK_E_CANCELLED = -7,   /* ended by lk_session_cancel or a progress callback */
 } lk_status;
 
 typedef struct {
     lk_status code;
-    char msg[500]; /* one line, no newline at its end */
+    char msg[500]; /* one line without a newline */
 } lk_err;
 
-/* Static name of a status, for example "out of memory". */
+/* Name of a status, for example "out of memory". Static. */
 const char *lk_status_name(lk_status status);
 
 /* Version of the library, for example "0.1.0". Static. */
 const char *lk_version(void);
 
-/* Progress of long work: `done` of `total` units. Return false to cancel (LK_E_CANCELLED). */
+/* Progress of a long operation: `done` of `total` units. Return false to cancel
+ * (LK_E_CANCELLED). */
 typedef bool (*lk_progress)(void *user, uint64_t done, uint64_t total);
+
+/* A message of ggml or libllama. It may be part of a line. Called from any thread. */
+typedef enum { LK_LOG_DEBUG = 1, LK_LOG_INFO = 2, LK_LOG_WARN = 3, LK_LOG_ERROR = 4 } lk_log_level;
+typedef void (*lk_log_callback)(void *user, lk_log_level level, const char *text);
+
+/* Receive these messages, for the whole process. NULL, the default, discards them. */
+void lk_set_log_callback(lk_log_callback callback, void *user);
 
 /* ---- model ---- */
 
 typedef struct lk_model lk_model;
 
 typedef enum {
-    LK_WEIGHTS_AS_SHIPPED = 0, /* the file's types, repacked for the CPU where ggml can */
-    LK_WEIGHTS_F32 = 1,        /* dequantised at load: slow, and free of activation rounding */
+    LK_WEIGHTS_AS_SHIPPED = 0, /* the file's types, repacked for the CPU if ggml can */
+    LK_WEIGHTS_F32 = 1,        /* dequantized at load: slow, but without activation rounding */
 } lk_weights;
 
 typedef struct {
-    int32_t n_threads; /* 0: the machine's cores, at most 16 */
+    int32_t n_threads; /* 0: the number of cores, at most 16 */
     lk_weights weights;
-    bool no_mmap;        /* read the file instead of mapping it */
-    bool no_repack;      /* keep the file's layout (less memory, slower matmuls) */
-    const char *kernels; /* attention kernels by name, for example "reference"; NULL: the fastest */
-    const char *sidecar; /* path of what was made offline for this model, which recipes of latents
-                              need; NULL: none */
+    bool no_mmap;         /* read the file instead of mapping it */
+    bool no_repack;       /* keep the file's layout: less memory, slower matrix products */
+    const char *kernels;  /* name of the attention kernels, e.g. "reference"; NULL: the fastest */
+    const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */
     lk_progress progress; /* may be NULL; units are bytes */
     void *user;
 } lk_model_opts;
 
 typedef struct {
-    const char *arch; /* borrowed until lk_model_free, as is name */
+    const char *arch; /* borrowed until lk_model_free, like name */
     const char *name;
-    const char *kernels; /* attention kernels in use, for example "avx2"; static */
-    const char
-        *kernels_lack;   /* why attention is slow on this machine, static; NULL where it is not */
-    const char *sidecar; /* method of the sidecar, for example "palu"; NULL: there is none */
-    uint64_t n_param, file_bytes,
-        weight_bytes;       /* weight_bytes: resident copies, repacked or dequantised */
+    const char *kernels;      /* attention kernels in use, for example "avx2"; static */
+    const char *kernels_lack; /* why attention is slow on this machine; static; NULL: it is not */
+    const char *sidecar;      /* the sidecar's method, for example "palu"; NULL: no sidecar */
+    uint64_t n_param;
+    uint64_t file_bytes;
+    uint64_t weight_bytes;  /* resident copies of weights, repacked or dequantized */
     uint64_t sidecar_bytes; /* resident */
-    uint64_t
-        shared_bytes; /* of caches, which several sessions hold together (lk_session_copy), counted once. All
-                               sessions' cache_bytes without their own shared_bytes, and this, are what all caches hold */
-    int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab, n_ctx_train, n_swa, n_threads;
+    uint64_t shared_bytes;  /* cache that several sessions share (lk_session_copy), counted once.
+                               All caches together hold this and each session's own part, which
+                               is cache_bytes - shared_bytes of its stats */
+    int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab;
+    int32_t n_ctx_train;   /* context length of the training */
+    int32_t n_swa;         /* window of sliding-window layers; 0: there are none */
+    int32_t n_threads;     /* in use */
+    int32_t bos, eos, eot; /* token ids: begin of text, end of text, end of turn; -1: none */
 } lk_model_info;
 
-/* Open a GGUF model. `opts` may be NULL for defaults. *out is owned: lk_model_free, after its last
- * session and sampler. Errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM, LK_E_CANCELLED. */
+/* Open a GGUF model. *out is owned: lk_model_free, after its last session, batch and sampler.
+ * LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM, LK_E_CANCELLED. */
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err);
 void lk_model_free(lk_model *model);
 
-/* Facts about an open model. Cannot fail. */
+/* Properties of a model. */
 lk_model_info lk_model_get_info(const lk_model *model);
 
-/* The model's chat template (Jinja text), borrowed until lk_model_free; NULL if it has none. */
+/* The model's chat template (Jinja), borrowed until lk_model_free; NULL if it has none. */
 const char *lk_model_chat_template(const lk_model *model);
 
 /* ---- tokens ---- */
 
-/* Tokens of `text` (`len` bytes, valid UTF-8). `special`: add the model's begin token and read
- * control tokens such as <|im_start|>. *tok is owned: lk_tokens_free. */
+/* Tokenize text[0..len), which must be valid UTF-8. `special`: prepend the model's begin token and
+ * parse control tokens such as <|im_start|>. *tok is owned: lk_tokens_free. */
 lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special,
                       int32_t **tok, size_t *n_tok, lk_err *err);
 void lk_tokens_free(int32_t *tok);
 
-/* Text of one token into buf, zero terminated, cut at `cap`. Returns its length in bytes.
- * A piece may be part of a UTF-8 sequence. */
+/* Write the text of a token to buf[0..cap), truncated if necessary and always zero-terminated.
+ * Returns the number of bytes written without the zero. With cap == 0, returns the number of bytes
+ * of the whole text. A token may be part of a UTF-8 sequence. */
 size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap);
 
-/* Does this token end a generation? */
+/* True if this token ends an answer: eos, eot and others of their kind. */
 bool lk_token_ends(const lk_model *model, int32_t tok);
 
 typedef struct {
     const char *role, *content; /* "system", "user" or "assistant" */
 } lk_message;
 
-/* The conversation in the model's own chat template. `reply`: open the assistant's turn.
- * *text is owned: lk_text_free. LK_E_UNSUPPORTED where the model has no template known to libllama. */
+/* Format a conversation with the model's chat template. `reply`: open the assistant's turn at the
+ * end. *text is owned: lk_text_free. LK_E_UNSUPPORTED if libllama does not know the template. */
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err);
 void lk_text_free(char *text);
@@ -132,228 +150,252 @@ void lk_text_free(char *text);
 
 typedef struct lk_recipe lk_recipe;
 
-/* Parse a preset's name or a recipe, for example
- *   "sink 4: f16; body: k=rot3 v=rot2; window 128: f16".
- * On LK_E_FORMAT the message marks the position and says what was expected.
- * *out is owned: lk_recipe_free. */
+/* Parse a recipe or the name of a preset, for example "sink 4: f16; body: k=rot3 v=rot2; window
+ * 128: f16". On LK_E_FORMAT the message shows the position and what was expected. *out is owned:
+ * lk_recipe_free, after its last session. */
 lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err);
 void lk_recipe_free(lk_recipe *recipe);
 
-/* The text it was made from (a preset keeps its name). Borrowed until lk_recipe_free. */
+/* The text that was parsed. Borrowed until lk_recipe_free. */
 const char *lk_recipe_text(const lk_recipe *recipe);
 
 typedef struct {
-    const char *name, *text, *note; /* static; note is one line of plain words */
-    const char
-        *sidecar; /* options of `lowkey compress` that make the sidecar it needs; NULL: none */
+    const char *name, *text, *note; /* static; note is a one-line description */
+    const char *sidecar; /* `lowkey compress` options that make its sidecar; NULL: it needs none */
 } lk_preset;
 
-/* The i-th preset, or one whose name is NULL past the last. */
+/* The i-th preset. Its name is NULL if there are fewer. */
 lk_preset lk_recipe_preset(size_t i);
 
-/* True if some layer's body has a limit: rows are evicted, so a session cannot be cut back to a prefix. */
+/* True if a level has a limit. Rows are then evicted, so a session cannot be cut back to a
+ * prefix. */
 bool lk_recipe_evicts(const lk_recipe *recipe);
 
-/* What a recipe says of one level; codecs as printed text. */
 typedef struct {
-    char name[48], k_codec[64], v_codec[64];
+    char name[48], k_codec[64], v_codec[64]; /* codecs as in a recipe */
 } lk_recipe_level;
 
-/* The i-th level from the oldest to the newest, then the layers whose body differs ("layers 0-1");
- * false past the last. */
+/* The i-th level from oldest to newest, then one entry for each override of layers ("layers 0-1").
+ * False if there are fewer. */
 bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out);
 
 /* ---- sessions ---- */
 
 typedef struct lk_session lk_session;
 
-enum { LK_EVAL_MAX = 512 }; /* most tokens of one lk_session_eval */
+enum { LK_EVAL_MAX = 512 }; /* maximum number of tokens of one lk_session_eval */
 
 typedef struct {
-    int32_t n_ctx;        /* most tokens the session may hold; 0: the model's trained length */
-    bool chunked_prefill; /* read prompts through the compressed cache instead of exactly:
-                              less memory for very long prompts, slightly less fidelity */
-    uint64_t max_bytes;   /* limit of cache and scratch together; 0: none */
+    int32_t n_ctx; /* maximum number of tokens; 0: the context length of the training */
+    bool
+        chunked_prefill; /* prefill through the compressed cache instead of exactly: less memory for
+                             very long prompts, slightly less fidelity */
+    uint64_t max_bytes;  /* limit for cache and scratch together; 0: none */
     lk_progress progress; /* of lk_session_sync; may be NULL; units are tokens x layers */
     void *user;
 } lk_session_opts;
 
-/* A session of `model` that keeps its cache by `recipe`. Both must outlive it. `opts` may be NULL.
- * *out is owned: lk_session_free. */
+/* Create an empty session. `model` and `recipe` must outlive it. *out is owned: lk_session_free. */
 lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
                          const lk_session_opts *opts, lk_err *err);
 void lk_session_free(lk_session *session);
 
-/* Make the session stand exactly after tok[0..n_tok): keeps the common prefix where the cache can
- * be cut back to it, evaluates the rest, and rebuilds from the first token otherwise.
- * *n_reused (may be NULL): tokens not evaluated again. Afterwards the last token's logits are there.
- * On LK_E_CANCELLED or failure the session is empty or stands at a valid prefix. */
+/* Make the session hold exactly tok[0..n_tok), with the logits of the last token. Tokens of the
+ * common prefix are kept if the cache can be cut back to it; the others are evaluated. *n_reused
+ * (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session unchanged;
+ * after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
 
-/* Make `session` stand where `from` stands, with the last token's logits, and no evaluation. Both hold the same
- * blocks of cache from then on, and one that writes to a block copies this block first: a long beginning that
- * many sessions have in common takes its bytes once. Each goes on, is cut back and is freed as if it were
- * alone, and different threads may use them; only this call uses both, and ends what lk_session_reserve
- * prepared in either. Both have the same model and recipe (LK_E_ARG). After LK_E_NOMEM `session` is empty. */
-lk_status lk_session_copy(lk_session *session, lk_session *from, lk_err *err);
+/* The number of tokens of tok[0..n_tok) that lk_session_sync would keep. */
+size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
-/* Append 1..LK_EVAL_MAX tokens. `all`: keep logits of each, not of the last alone. Errors: LK_E_ARG, LK_E_FULL and
- * LK_E_NOMEM, after which the session is as it was; where memory runs out among the layers, it is empty
- * (lk_session_n_tok). */
+/* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.
+ * LK_E_ARG, LK_E_FULL, LK_E_CANCELLED, LK_E_NOMEM. After a failure the session is unchanged, except
+ * that it is empty if memory ran out between two layers (see lk_session_n_tok). */
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
                           lk_err *err);
 
-/* Number of leading tokens of tok[0..n_tok) that lk_session_sync would keep instead of evaluating. */
-size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
+/* Cancel the evaluation that is running or, if none is, the next one: it returns LK_E_CANCELLED.
+ * May be called from any thread while the session exists. Checked before every chunk of up to
+ * LK_EVAL_MAX tokens; lk_session_sync checks in every layer if it starts from an empty session
+ * without chunked_prefill. The session is then in the state that lk_session_sync or lk_session_eval
+ * documents for a failure. */
+void lk_session_cancel(lk_session *session);
 
-/* Forget every token; the session is as new. */
+/* Drop all tokens and a cancellation that has not taken effect. */
 void lk_session_clear(lk_session *session);
 
-/* Prepare the cache for n_tok more tokens: evaluating them one by one allocates nothing, but that the first step
- * of a session takes what every step computes in. LK_E_NOMEM. */
+/* Allocate cache memory for n_tok more tokens. Evaluating them one by one then allocates nothing,
+ * except for scratch memory in the first step of a session. LK_E_NOMEM. */
 lk_status lk_session_reserve(lk_session *session, size_t n_tok, lk_err *err);
 
-/* Logits [n_vocab] after the i-th token of the last evaluation; i < 0 counts from its end.
- * NULL where there are none. Borrowed until the session's next call. */
-const float *lk_session_logits(const lk_session *session, int32_t i);
+/* Make `session` hold what `from` holds, including the last token's logits, without evaluating
+ * anything. Both then share their cache blocks, and either copies a block before it writes to it.
+ * Apart from memory they are independent; different threads may use them. Only this call uses both.
+ * It ends the effect of lk_session_reserve on either. LK_E_ARG if models or recipes differ;
+ * LK_E_FULL; LK_E_NOMEM, after which `session` is empty. */
+lk_status lk_session_copy(lk_session *session, lk_session *from, lk_err *err);
 
-/* The tokens the session has seen. Borrowed until the session's next call. */
+/* The tokens that the session holds. Borrowed until the session's next call. */
 size_t lk_session_n_tok(const lk_session *session);
 const int32_t *lk_session_tokens(const lk_session *session);
+
+/* Logits [n_vocab] after the i-th token of the last evaluation; i < 0 counts from its end. NULL if
+ * there are none. Borrowed until the session's next call. */
+const float *lk_session_logits(const lk_session *session, int32_t i);
+
+typedef struct {
+    int32_t tok;
+    float logprob; /* natural logarithm of the probability */
+} lk_token_logprob;
+
+/* Log-probabilities of the token that follows the i-th one (see lk_session_logits): of `tok` in
+ * *logprob (ignored if NULL), and of the n_top most probable tokens in top[0..n_top), most probable
+ * first. LK_E_ARG without logits at i, for a token that does not exist, and if n_top exceeds the
+ * vocabulary. */
+lk_status lk_session_logprobs(const lk_session *session, int32_t i, int32_t tok, float *logprob,
+                              lk_token_logprob *top, size_t n_top, lk_err *err);
 
 /* ---- several sessions in one pass over the weights ---- */
 
 typedef struct lk_batch lk_batch;
 
-enum { LK_BATCH_MAX = 1024 }; /* most tokens of one lk_batch_eval, all sessions together */
+enum { LK_BATCH_MAX = 1024 }; /* maximum number of tokens of one lk_batch_eval */
 
 typedef struct {
     lk_session *session;
-    const int32_t *tok; /* [n_tok] to append, as in lk_session_eval */
+    const int32_t *tok; /* [n_tok] as in lk_session_eval, like `all` */
     size_t n_tok;
     bool all;
-    lk_err err; /* what came of it; code LK_OK: the session has its tokens, and their logits */
+    lk_err err; /* result: LK_OK, or why the session was not evaluated */
 } lk_batch_item;
 
-/* A batch for sessions of `model`, which must outlive it. It owns what passes compute in, so that one batch
- * serves any sessions, in any number and company. *out is owned: lk_batch_free. */
+/* Scratch memory for evaluating any sessions of `model`, which must outlive it. *out is owned:
+ * lk_batch_free. */
 lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err);
 void lk_batch_free(lk_batch *batch);
 
-/* lk_session_eval of n different sessions of the batch's model, whatever their recipes and lengths, in one
- * pass over the weights. An item that cannot be done says so in its err and is left out; the others are
- * evaluated. The status is of the pass itself: where it is not LK_OK, no item was evaluated, and each says
- * why. LK_E_ARG for other models' sessions, for one session twice and for too many tokens. */
+/* lk_session_eval of n different sessions in one pass. Recipes and lengths may differ. An item that
+ * fails gets its err and is left out; the others are evaluated. If the status is not LK_OK, no item
+ * was evaluated. LK_E_ARG for sessions of other models, a session given twice, and too many
+ * tokens. */
 lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err);
 
-/* Bytes that the batch holds for activations and graphs. */
+/* Bytes of a batch's activations and graphs. */
 uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
 
-/* What a session's memory holds, measured by its ledger, in bytes. */
+/* ---- memory ---- */
+
 typedef struct {
     uint64_t n_tok;
-    uint64_t code_bytes;    /* packed codes of the compressed levels */
-    uint64_t scale_bytes;   /* scales, zero points, means, channel statistics, and of rows that a
-                               policy keeps their positions and scores */
-    uint64_t exact_bytes;   /* f16 rows: sinks, windows, rows not yet coded */
-    uint64_t padding_bytes; /* room in blocks not filled yet, reserved blocks, tables */
-    uint64_t state_bytes;   /* what dropped tokens were summed up in (absorb) */
-    uint64_t cache_bytes;   /* all of the above: everything the cache holds */
-    uint64_t shared_bytes;  /* of these, in blocks that other sessions may hold as well: see
-                               lk_model_info.shared_bytes */
-    uint64_t f16_bytes;     /* what an f16 cache would hold for the same tokens */
-    uint64_t scratch_bytes; /* activations, logits, graphs: not cache */
+    uint64_t code_bytes;  /* packed codes of quantized levels */
+    uint64_t scale_bytes; /* scales, zero points, means, channel statistics; positions and scores of
+                               rows under an eviction policy */
+    uint64_t exact_bytes; /* f16 rows: sinks, windows, rows that are not quantized yet */
+    uint64_t padding_bytes; /* unused parts of blocks, reserved blocks, tables */
+    uint64_t state_bytes;   /* sums of evicted rows (absorb) */
+    uint64_t cache_bytes;   /* all of the above */
+    uint64_t shared_bytes;  /* part of cache_bytes in blocks that other sessions may share */
+    uint64_t f16_bytes;     /* what an f16 cache would need for these tokens */
+    uint64_t scratch_bytes; /* activations, logits, graphs; not part of the cache */
     double bits_per_value;  /* 16 x cache_bytes / f16_bytes */
     double bytes_per_token; /* cache_bytes / n_tok */
 } lk_session_stats;
 
+/* Memory that a session holds, from the counters of its allocator. */
 lk_session_stats lk_session_get_stats(const lk_session *session);
 
-/* Bytes of the cache that a session and its copies (lk_session_copy) share for good: full blocks whose rows
- * are neither evicted nor moved. */
+/* Bytes of the cache that copies (lk_session_copy) share permanently: full blocks whose rows are
+ * never evicted or moved. */
 uint64_t lk_session_immutable_bytes(const lk_session *session);
 
-/* One level of the cache, summed over layers. Rows counts tokens of one layer (the first that has
- * this level in full attention). `name` as in the recipe; codecs as printed text. */
 typedef struct {
     char name[48], k_codec[64], v_codec[64];
-    uint64_t k_rows, v_rows, k_bytes, v_bytes;
+    uint64_t k_rows, v_rows; /* tokens, in the first layer with full attention that has the level */
+    uint64_t k_bytes, v_bytes; /* of all layers */
 } lk_level_stats;
 
-/* The i-th level from the oldest to the newest; false past the last. */
+/* The i-th level from oldest to newest. False if there are fewer. */
 bool lk_session_get_level(const lk_session *session, size_t i, lk_level_stats *out);
-
-/* ---- planning ---- */
 
 typedef struct {
     uint64_t n_tok, cache_bytes, f16_bytes, weight_bytes, scratch_bytes;
-    uint64_t peak_bytes; /* highest sum while a prompt of n_tok is read */
+    uint64_t peak_bytes; /* maximum of the sum during the prefill of n_tok tokens */
     double bits_per_value;
 } lk_plan;
 
-/* What n_tok tokens under `recipe` will need, without running: the same block arithmetic as the
- * cache itself. `chunked_prefill` as in lk_session_opts. */
-lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, size_t n_tok,
-                       bool chunked_prefill, lk_plan *out, lk_err *err);
+/* Memory that a session with these options will need when it is full (n_tok is opts->n_ctx),
+ * computed with the cache's own arithmetic. Only n_ctx and chunked_prefill are read. */
+lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
+                       lk_plan *out, lk_err *err);
 
 /* ---- sampling ---- */
 
 typedef struct lk_sampler lk_sampler;
 
-/* What is added to a token's logit, -1e6 to 1e6; -INFINITY: it is never chosen. */
 typedef struct {
     int32_t tok;
-    float bias;
+    float bias; /* added to the token's logit, -1e6 to 1e6; -INFINITY: never chosen */
 } lk_logit_bias;
 
 typedef struct {
-    float temperature;                         /* <= 0: greedy */
-    int32_t top_k;                             /* <= 0: off */
-    float top_p, min_p;                        /* 1 and 0: off */
-    float repeat_penalty;                      /* 1: off */
-    float frequency_penalty, presence_penalty; /* taken from repeated tokens' logits; 0: off */
-    int32_t repeat_last_n;                     /* tokens that count as repeated */
+    float temperature;       /* 0 or less: greedy, the most probable token */
+    int32_t top_k;           /* 0 or less: off */
+    float top_p;             /* 0 or 1: off */
+    float min_p;             /* 0: off */
+    float repeat_penalty;    /* divides repeated tokens' logits; 0 or 1: off */
+    float frequency_penalty; /* subtracted for each repetition; 0: off */
+    float presence_penalty;  /* subtracted once; 0: off */
+    int32_t repeat_last_n;   /* number of last tokens that count as repeated; 0: 64; -1: none */
     uint32_t seed;
-    const char *grammar;       /* GBNF text, or NULL */
-    const lk_logit_bias *bias; /* [n_bias]; like the grammar read by lk_sampler_new alone */
+    const char *grammar;       /* GBNF; NULL: none. Read by lk_sampler_new only, like bias */
+    const lk_logit_bias *bias; /* [n_bias] */
     size_t n_bias;
-    bool ignore_eos; /* tokens that end an answer are never chosen */
+    bool ignore_eos; /* never choose a token that ends an answer */
 } lk_sampler_opts;
 
-/* temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, no penalty over 64 tokens, seed 0, no grammar, no bias. */
-lk_sampler_opts lk_sampler_defaults(void);
+/* Options for conversation, as in llama.cpp: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. */
+lk_sampler_opts lk_sampler_chat(void);
 
-/* `opts` may be NULL for defaults. *out is owned: lk_sampler_free. LK_E_ARG for options out of range, LK_E_FORMAT for a
- * grammar that does not parse. */
+/* Create a sampler; the default is greedy. *out is owned: lk_sampler_free. LK_E_ARG for options out
+ * of range, LK_E_FORMAT for an invalid grammar, LK_E_NOMEM. */
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
                          lk_err *err);
 void lk_sampler_free(lk_sampler *sampler);
 
-/* Choose a token from the session's last logits and remember it (penalties, grammar). LK_E_ARG where it has none or they are
- * no numbers, or a bias is of a token that there is not; LK_E_FORMAT where no token fits the grammar, or the biases leave none. */
+/* Choose a token from the session's last logits and remember it for penalties and grammar. LK_E_ARG
+ * if the session has no logits, if they are not numbers, or if a bias names a token that does not
+ * exist. LK_E_FORMAT if the grammar or the biases allow no token. */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok,
                           lk_err *err);
 
+/* GBNF grammar for lk_sampler_opts that accepts only JSON texts that match the JSON schema `schema`
+ * (len bytes). Properties come in the schema's order. Supported keywords: type, properties,
+ * required, additionalProperties, items, minItems, maxItems, minLength, maxLength, enum, const,
+ * anyOf, oneOf (treated as anyOf), allOf of one schema, and $ref within the document. *grammar is
+ * owned: lk_text_free. Errors: LK_E_FORMAT (not JSON, or not a schema), LK_E_UNSUPPORTED (a keyword
+ * that cannot be expressed, named in err, or a schema that is too large), LK_E_NOMEM. */
+lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, lk_err *err);
+
 /* ---- sessions on disk ---- */
 
-/* Write all that `session` holds to `path`, and, where it is not NULL, how `sampler` stands. The file takes the
- * place of an older one at once when it is whole and on disk; until then, and after a failure, the older one
- * is there. It holds what the session has read: only its owner may read it. Errors: LK_E_IO, and
- * LK_E_UNSUPPORTED for recipes whose rows are latents, chosen by a policy or absorbed. */
+/* Save a session and, if not NULL, the state of a sampler. The file replaces an existing one
+ * atomically, once it is complete. Only its owner may read it. LK_E_IO; LK_E_UNSUPPORTED for
+ * recipes with latents, eviction policies or absorb. */
 lk_status lk_session_save(const lk_session *session, const lk_sampler *sampler, const char *path,
                           lk_err *err);
 
-/* Make `session` stand where the saved one stood, with the same logits from there on, to the bit. It has the
- * same model and recipe (see lk_session_file_recipe), and room for as many tokens. `sampler` (may be NULL)
- * goes on where the saved one stood if it was made with the same options, and is left alone otherwise.
- * Everything is checked first: a file that is damaged, cut short, or of another model or recipe is refused
- * with the reason. Errors: LK_E_IO, LK_E_FORMAT, LK_E_FULL, LK_E_NOMEM, LK_E_UNSUPPORTED as lk_session_save; the
- * session is as it was, but after LK_E_NOMEM empty, and the sampler may then have moved. */
+/* Load a saved session into one with the same model and recipe (see lk_session_file_recipe). It
+ * continues with bit-identical logits. `sampler` (may be NULL) continues too if it has the options
+ * of the saved one, and is unchanged otherwise. Everything is validated first. LK_E_IO, LK_E_FORMAT
+ * for a file that is damaged or does not match, LK_E_FULL, LK_E_UNSUPPORTED, LK_E_NOMEM. After a
+ * failure the session is unchanged, or empty after LK_E_NOMEM; the sampler may have changed
+ * then. */
 lk_status lk_session_load(lk_session *session, lk_sampler *sampler, const char *path, lk_err *err);
 
-/* The tokens of a saved session of `model`. Only the header and the tokens are checked.
- * *tok is owned: lk_tokens_free. Errors: LK_E_IO, LK_E_FORMAT, LK_E_NOMEM. */
+/* The tokens of a saved session of `model`. Only the header and the tokens are validated. *tok is
+ * owned: lk_tokens_free. LK_E_IO, LK_E_FORMAT, LK_E_NOMEM. */
 lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_t **tok,
                                  size_t *n_tok, lk_err *err);
 

@@ -1,6 +1,15 @@
-/* lowkey_lab.h - measuring, training and compressing, on top of lowkey.h.
+/* lowkey_lab.h - the laboratory: measure recipes, make sidecars.
  *
- * The rules at the top of lowkey.h hold here too. Link with lowkey_lab and lowkey.
+ *   compare    perplexity, KL divergence and agreement of recipes, or of any predictor, on a text
+ *   inspect    what a cache holds, the error of its rows, and how far attention moves
+ *   bench      speed of prefill and decode at chosen depths
+ *   compress   low-rank bases of K and V rows (Palu, TALE, merged KV heads), written as a sidecar
+ *   train      networks for LESS, written as a sidecar
+ *
+ * The rules at the top of lowkey.h hold here too. In options, 0 and NULL select the default.
+ * Link with lowkey_lab and lowkey. The laboratory exists as a static library only.
+ *
+ * "Full cache" means a session with the recipe "f16".
  */
 #ifndef LOWKEY_LAB_H
 #define LOWKEY_LAB_H
@@ -11,112 +20,348 @@
 extern "C" {
 #endif
 
-/* ---- comparing recipes on a text ------------------------------------------------------------ */
+/* ---- one prompt, several recipes ---- */
+
+/* Prefill one prompt into n > 0 sessions of one model, whatever their recipes. The result is the
+ * same as lk_session_sync on each of them when empty. Exact K and V rows are computed only once for
+ * all sessions whose recipes evict no rows. tok: token ids of the model's vocabulary, not checked.
+ * What the sessions held before is dropped. Only the first session's progress is called.
+ * After a failure all sessions are empty. */
+lk_status lk_prefill_all(lk_session *const *session, size_t n, const int32_t *tok, size_t n_tok,
+                         lk_err *err);
+
+/* ---- compare: recipes on a text ---- */
 
 typedef struct {
-    int32_t n_ctx;        /* tokens per chunk; predictions of its second half are scored */
-    int32_t n_chunk;      /* 0: as many as the text has                                  */
-    int32_t n_step;       /* tokens read at once, 1 to LK_EVAL_MAX; 0: 32. Rows are re-encoded
-                             after a step, so they stay exact up to n_step - 1 tokens longer
-                             than in a decoder, which steps by 1                        */
-    lk_progress progress; /* may be NULL; units are tokens x recipes                     */
+    int32_t n_ctx;        /* tokens per chunk, at least 4; the second half is scored */
+    int32_t n_chunk;      /* 0: as many as the text has */
+    int32_t n_step;       /* tokens per evaluation, 1 to LK_EVAL_MAX; 0: 32. Rows age after an
+                             evaluation, so they stay exact up to n_step - 1 tokens longer than in
+                             a decoder, whose n_step is 1 */
+    lk_progress progress; /* may be NULL; counts tokens x recipes */
     void *user;
 } lk_compare_opts;
 
 typedef struct {
-    double ppl, ppl_stderr;    /* perplexity                                              */
-    double kl_mean, kl_stderr; /* KL(full cache || recipe) of next-token distributions, nats */
-    double kl_p99, kl_p999;
-    double top1; /* share of positions whose most probable token agrees     */
-    double bytes_per_token, bits_per_value; /* at the end of a chunk, from the ledger            */
-    double tokens_per_second; /* through this cache, matmuls included                    */
+    double ppl, ppl_stderr;    /* perplexity */
+    double kl_mean, kl_stderr; /* KL(full cache || recipe) of next-token distributions, in nats */
+    double kl_p99, kl_p999;    /* percentiles 99 and 99.9 */
+    double top1;               /* share of positions with the same most probable token */
+    double bytes_per_token, bits_per_value; /* at the end of a chunk, mean over chunks */
+    double tokens_per_second;               /* whole evaluations, matrix products included */
     uint64_t n_scored;
 } lk_compare_result;
 
-/* Read tok[0..n_tok) in chunks of n_ctx through every recipe and through a full f16 cache, and
- * compare the distributions. results: [n_recipe]. LK_E_ARG where the text is shorter than a chunk. */
+/* Evaluate tok[0..n_tok) in chunks of n_ctx tokens with every recipe and with a full cache, and
+ * compare the next-token distributions. results: [n_recipe]. LK_E_ARG if the text is shorter than
+ * one chunk. */
 lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_recipe,
                      const int32_t *tok, size_t n_tok, const lk_compare_opts *opts,
                      lk_compare_result *results, lk_err *err);
 
-/* ---- training ------------------------------------------------------------------------------- */
+/* ---- compare: any predictors, position by position ----
+ *
+ * A chunk of n_ctx tokens is evaluated from an empty cache in small steps, so that a prediction
+ * sees what a decoder would have kept by then. Predictions at positions n_ctx / 2 to n_ctx - 2 are
+ * scored, as in llama-perplexity. */
 
-/* LESS's networks of one layer, trained. Losses are of the attention block's output against the full
- * cache's, on sequences kept back: 1 is what the policy alone gives, 0 the full cache. */
-typedef struct {
-    int32_t layer, best_epoch, n_epoch;
-    double loss;    /* of the best epoch, which is kept      */
-    double seconds; /* this run spent on the layer           */
-} lk_less_layer;
+/* A source of logits: a session, or another program's context. */
+typedef struct lk_predictor {
+    void *self;
+    void (*clear)(void *self); /* forget all tokens */
+    /* Append n tokens. `all`: keep the logits of every token, not only of the last one. */
+    lk_status (*eval)(void *self, const int32_t *tok, size_t n, bool all, lk_err *err);
+    /* Logits [n_vocab] of the i-th token of the last eval, borrowed until the next eval. */
+    const float *(*logits)(void *self, int32_t i);
+    double seconds; /* time spent in eval; lk_compare_chunk adds to it */
+} lk_predictor;
 
+/* One scored prediction. The first predictor is the reference: its own kl is 0, its `same` true. */
+typedef struct lk_prediction {
+    float nll; /* -log p of the text's next token, in nats */
+    float kl;  /* KL(reference || this predictor), in nats */
+    bool same; /* the most probable token is the reference's */
+} lk_prediction;
+
+/* A chunk of text and how to evaluate it. */
 typedef struct {
-    const char *policy;    /* "h2o", "lambda" or "tova"                                          */
-    const int32_t *budget; /* [n_budget] rows of a KV head that the policy holds between steps; if
-                              several, sequences take turns, and the networks serve all of them   */
-    int32_t n_budget;
-    int32_t n_ctx; /* tokens of a sequence; 0: 1024                                      */
-    int32_t n_seq; /* sequences; 0: as many as the text has                              */
-    const char
-        *from; /* a sidecar whose networks, R, R' and sharing are trained further; NULL: new ones */
-    int32_t n_feature; /* R; 0: 8                                                            */
-    int32_t n_hidden;  /* R'; 0: 512                                                         */
-    int32_t share;     /* 0: networks for every head; 1: the query heads of a KV head share
-                              theirs; 2: all heads of a layer share theirs                       */
-    int32_t n_epoch;   /* 0: 40; in the second half of them the rate is halved six times     */
-    int32_t n_query;   /* positions of a sequence that a step looks at, others each time; 0: 256 */
-    float rate;        /* of Adam; 0: 0.001                                                  */
-    float dropout;     /* of hidden values, below 1; 0: none                                 */
-    float valid;       /* share of sequences kept back; 0: 0.1                               */
-    bool plain;        /* features without levels, as the paper has them                     */
-    int32_t first_layer, n_layer; /* train these alone (0: all that follow), and write no sidecar
-                              unless they are all: several calls may share the layers             */
-    uint64_t seed;
-    lk_progress progress; /* may be NULL; units are sequences read or learned from              */
-    void (*layer_done)(void *user, const lk_less_layer *layer); /* may be NULL            */
+    const int32_t *tok; /* [n_ctx] */
+    size_t n_ctx;
+    size_t n_step; /* tokens per evaluation, 1 to LK_EVAL_MAX */
+    size_t n_vocab;
+    lk_progress progress; /* may be NULL; counts tokens x predictors */
     void *user;
-} lk_less_opts;
+} lk_compare_text;
 
-/* Train LESS's networks for every layer of `model` on tok[0..n_tok), and write them as a sidecar to
- * `path`. Files beside it, PATH.examples and PATH.layer-N, hold what a run that ends early has done;
- * the next run with the same arguments continues there, and the same seed gives the same sidecar.
- * LK_E_ARG, LK_E_UNSUPPORTED (sliding windows, ALiBi), LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED; LK_E_FORMAT
- * where a loss is not finite, with the last good state kept. */
-lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts,
-                        const char *path, lk_err *err);
+/* Number of scored predictions in a chunk; 0 if it has fewer than 4 tokens. */
+size_t lk_compare_n_scored(size_t n_ctx);
 
-/* ---- measuring speed ------------------------------------------------------------------------ */
+/* Replace tok[0] by the model's begin-of-sequence token if it has one, as llama-perplexity does. */
+void lk_compare_set_bos(const lk_model *model, int32_t *tok);
+
+/* Evaluate one chunk with n predictors. score[i]: [lk_compare_n_scored(n_ctx)] predictions of
+ * predictor i, in order of position. */
+lk_status lk_compare_chunk(lk_predictor *predictor, size_t n, const lk_compare_text *chunk,
+                           lk_prediction *const *score, lk_err *err);
+
+/* Score one prediction: logits [n_vocab], followed in the text by token `next`. `reference`
+ * [n_vocab]: the reference's log-probabilities. `log_p` [n_vocab] receives those of `logits`; for
+ * the reference itself it is the same memory as `reference`. */
+lk_prediction lk_compare_score(const float *logits, size_t n_vocab, int32_t next,
+                               const float *reference, float *log_p);
+
+/* Perplexity, KL and agreement of n predictions, which are sorted by KL. Other fields are 0. */
+lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n);
+
+/* ---- inspect: attention ---- */
+
+/* Records how the last token of each evaluation of one session spreads its attention. */
+typedef struct lk_probe lk_probe;
+
+/* Attach a probe to `session`, which must outlive it; a session has at most one. Evaluations are
+ * slower while it is on. Memory: 4 x n_layer x n_head x n_ctx bytes.
+ * *out is owned: lk_probe_free. */
+lk_status lk_probe_new(lk_probe **out, lk_session *session, lk_err *err);
+void lk_probe_free(lk_probe *probe);
+
+/* Turn recording on (the initial state) or off. */
+void lk_probe_set(lk_probe *probe, bool on);
+
+/* Hellinger distance |sqrt p - sqrt q| / sqrt 2, 0 to 1, between two attention distributions in one
+ * layer, mean over heads (LESS, Dong et al. 2024, section 4.4). Both sessions belong to the same
+ * model and evaluated the same tokens, each with its own queries and keys: the distance includes
+ * the errors of earlier layers and steps. */
+double lk_probe_hellinger(const lk_probe *a, const lk_probe *b, int32_t layer);
+
+/* ---- inspect: rows ---- */
+
+/* Rows of K or V in one level of one layer, or a sum of several. */
+typedef struct lk_holding {
+    char codec[64];         /* printed; "mixed" in a sum over different codecs */
+    int64_t rows;           /* tokens; in a sum, the maximum over layers */
+    uint64_t bytes, values; /* values: rows x n_head_kv x d_head */
+    double error, power;    /* sums over values of (x - exact)^2 and exact^2 */
+    double mass;            /* share of attention on these rows, mean over queries and heads */
+} lk_holding;
+
+/* Bits per value, and normalized mean squared error; NaN if there are no values. */
+double lk_holding_bits(const lk_holding *holding);
+double lk_holding_error(const lk_holding *holding);
 
 typedef struct {
-    const size_t *depth; /* [n_depth] tokens in the cache when measuring begins, increasing    */
+    size_t n_query;       /* last tokens, decoded one by one; 1 to n_tok - 1 */
+    lk_progress progress; /* may be NULL; counts tokens */
+    void *user;
+} lk_inspect_opts;
+
+/* Index 0 of every pair is K, index 1 is V. */
+typedef struct lk_inspection {
+    int n_layer, n_level; /* levels of the recipe, and one for the newest rows */
+    size_t n_tok, n_query;
+    char (*name)[32];       /* [n_level] */
+    lk_holding (*at)[2];    /* [n_layer][n_level] */
+    lk_holding (*level)[2]; /* [n_level] sums over layers */
+    double *hellinger; /* [n_layer] distance from the full cache's attention, mean of queries */
+    lk_session_stats stats;
+} lk_inspection;
+
+/* Read tok[0..n_tok) through `recipe` and through a full cache: all but the last n_query tokens as
+ * a prompt, the others one by one. Then compare the rows and the attention of both.
+ * *out is owned: lk_inspection_free. */
+lk_status lk_inspect(lk_inspection **out, lk_model *model, const lk_recipe *recipe,
+                     const int32_t *tok, size_t n_tok, const lk_inspect_opts *opts, lk_err *err);
+void lk_inspection_free(lk_inspection *inspection);
+
+/* ---- bench ---- */
+
+typedef struct {
+    const size_t *depth; /* [n_depth] tokens in the cache when a measurement starts, increasing */
     size_t n_depth;
-    int32_t n_prefill;    /* tokens read at once at each depth; 0: not measured                 */
-    int32_t n_decode;     /* tokens decoded one by one at each depth; 0: not measured           */
-    int32_t n_repeat;     /* times, from the same depth                                         */
-    uint64_t max_bytes;   /* limit of the caches and scratch; 0: none                           */
-    lk_progress progress; /* may be NULL; units are guessed shares of the time                  */
+    int32_t n_prefill;    /* tokens prefilled at each depth; 0: prefill is not measured */
+    int32_t n_decode;     /* tokens decoded one by one at each depth; 0: decode is not measured */
+    int32_t n_repeat;     /* measurements at each depth, at least 1 */
+    uint64_t max_bytes;   /* limit for caches and scratch; 0: none */
+    lk_progress progress; /* may be NULL; counts estimated shares of the time */
     void *user;
 } lk_bench_opts;
 
 typedef struct {
     size_t depth;
-    double prefill_tps, decode_tps; /* tokens per second, median of the repeats; 0: not measured */
-    double prefill_tps_best,
-        decode_tps_best; /* of the fastest repeat                                     */
-    uint64_t
-        n_repeated; /* of the depth, tokens whose rows were repeated instead of computed             */
-    uint64_t
-        n_tok; /* tokens held when the bytes were counted: the depth; from none on, what was read or decoded */
+    double prefill_tps, decode_tps;           /* tokens per second, median; 0: not measured */
+    double prefill_tps_best, decode_tps_best; /* of the fastest repeat */
+    uint64_t n_repeated; /* tokens of the depth whose rows were repeated instead of computed */
+    uint64_t n_tok;      /* tokens in the cache when bytes were counted; see lk_bench */
     uint64_t cache_bytes;
     double bits_per_value;
 } lk_bench_result;
 
-/* Measure the speed of `recipe` at each depth. The first 512 tokens of a depth are read from the text
- * tok[0..n_tok); the others get the K and V rows of the text, which is read once, over and over: what
- * they cost is the same, and what is predicted from them means nothing. Decoding chooses the most
- * probable token; one token before the first is not timed. The cache is kept twice, to return to the
- * depth. results: [n_depth]. */
+/* Measure the speed of `recipe` at each depth. The first 512 tokens of a depth are computed from
+ * the text tok[0..n_tok), which has at least 512 tokens. All others repeat the text's K and V rows:
+ * their cost is realistic, the predictions are not. Decode picks the most probable token; one token
+ * before the first is not timed. Two copies of the cache are held, to return to a depth.
+ * Bytes are counted at the depth; at depth 0, after the measurement. results: [n_depth]. */
 lk_status lk_bench(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                    const lk_bench_opts *opts, lk_bench_result *results, lk_err *err);
+
+/* ---- compress ----
+ *
+ *   lk_compress_new        check the options against the model
+ *   lk_compress_calibrate  collect statistics of a text; can be cancelled and resumed
+ *   lk_compress_fit        compute bases and ranks
+ *   lk_compress_write      write the sidecar
+ *
+ * Defaults of the methods:
+ *
+ *              keys                           values    factors              rank
+ *   palu       before and after RoPE          yes       sqrt(Sigma) in each  rank x width
+ *   tale       no                             yes       sqrt(Sigma) in each  rank x width
+ *   kvheads    after RoPE, all heads jointly  by group  orthonormal          d_head per group */
+
+/* The method whose defaults are used. */
+typedef enum { LK_METHOD_PALU, LK_METHOD_TALE, LK_METHOD_KVHEADS } lk_compress_method;
+
+/* What the decomposition minimizes. */
+typedef enum {
+    LK_SVD_WHITENED,  /* error of the rows themselves */
+    LK_SVD_PLAIN,     /* error of the weights; needs no text */
+    LK_SVD_OUTPUT,    /* error of scores (K) and of the residual stream (V); keys before RoPE are
+                         handled as whitened */
+    LK_SVD_MEAN_POOL, /* nothing: average the heads of a group */
+} lk_compress_svd;
+
+/* How ranks are distributed among layers. The mean rank is the same for all. */
+typedef enum {
+    LK_RANK_UNIFORM, /* the same everywhere */
+    LK_RANK_ENERGY,  /* minimize the sum of relative errors */
+    LK_RANK_FISHER,  /* proportional to a group's Fisher information; K and V compete (Palu) */
+    LK_RANK_FISHER_UNIFORM, /* the same, but one rank for all groups of a layer's K or V */
+} lk_compress_ranks;
+
+/* Names as `lowkey compress` spells them, for example "palu"; NULL past the last. Static. */
+const char *lk_compress_method_name(int method);
+const char *lk_compress_svd_name(int svd);
+const char *lk_compress_ranks_name(int ranks);
+
+typedef struct {
+    lk_compress_method method;
+    lk_compress_svd svd;
+    lk_compress_ranks ranks;
+    /* Share of the width, at most 1; 0: the method's default (palu and tale 0.5). Not with
+     * LK_SVD_MEAN_POOL. */
+    double rank;
+    int32_t quantum; /* ranks are multiples of this; 0: 8 */
+    int32_t group;   /* KV heads per group; 0: the method's default; -1: all */
+    int32_t n_ctx;   /* tokens of a window; 0: 2048, or the trained length if shorter */
+    int32_t n_skip;  /* first rows of a window to ignore; 0: 4 for tale, else none; -1: none */
+    int32_t fisher_tokens; /* tokens of the text to differentiate; 0: 8192 */
+    int32_t fisher_ctx;    /* tokens of their windows; 0: 512, or n_ctx if shorter */
+    /* Fisher information as Palu's code computes it: square roots, labels shifted twice, its own
+     * rounding of ranks. */
+    bool palu_code;
+    bool mean;            /* subtract the mean of the rows */
+    bool truncate;        /* store no more components than the ranks need */
+    bool for_export;      /* reject options whose result lk_compress_export could not write */
+    lk_progress progress; /* may be NULL; counts tokens, then fitting as so many tokens */
+    void *user;
+} lk_compress_opts;
+
+/* The statistics of a text and the bases computed from them. */
+typedef struct lk_compress lk_compress;
+
+/* Check the options without computing anything, for a text of n_tok tokens (SIZE_MAX: not known
+ * yet). LK_E_ARG names the option that is wrong, LK_E_UNSUPPORTED what the model does not allow. */
+lk_status lk_compress_check(lk_model *model, const lk_compress_opts *opts, size_t n_tok,
+                            lk_err *err);
+
+/* Also checks. tok[0..n_tok) is the calibration text; with LK_SVD_PLAIN it may be NULL, 0.
+ * LK_SVD_PLAIN, LK_SVD_OUTPUT and export need a model opened with no_repack, LK_RANK_FISHER* one
+ * with f32 weights. *out is owned: lk_compress_free. `model` must outlive it. */
+lk_status lk_compress_new(lk_compress **out, lk_model *model, const lk_compress_opts *opts,
+                          const int32_t *tok, size_t n_tok, lk_err *err);
+void lk_compress_free(lk_compress *c);
+
+/* Evaluate the text that was passed to lk_compress_new. `path`: file that holds the statistics
+ * meanwhile; if it exists, the call continues from it. NULL: none. */
+lk_status lk_compress_calibrate(lk_compress *c, const int32_t *tok, size_t n_tok, const char *path,
+                                lk_err *err);
+lk_status lk_compress_fit(lk_compress *c, lk_err *err);
+
+/* Write the sidecar to `path`, or leave what is there unchanged. */
+lk_status lk_compress_write(const lk_compress *c, const char *path, lk_err *err);
+
+/* Write the model of `model_path`, from which the bases were made, as a plain GGUF file with one KV
+ * head per group. Any program that knows the architecture can run it. Fused weights become f32.
+ * Only for models without RoPE and bases of rank d_head (LK_METHOD_KVHEADS). Memory: the attention
+ * weights of one layer. LK_E_UNSUPPORTED, LK_E_ARG, LK_E_IO. */
+lk_status lk_compress_export(const lk_compress *c, const char *model_path, const char *path,
+                             lk_err *err);
+
+/* Bases of one layer after lk_compress_fit. */
+typedef struct {
+    const char *name;    /* "k", "kpre" (before RoPE) or "v"; static */
+    int32_t n_group;     /* 0: no such basis */
+    int32_t width;       /* channels of a group */
+    const int32_t *rank; /* [n_group], borrowed until lk_compress_free */
+    double lost;         /* share of the rows' power that is lost at these ranks */
+} lk_compress_basis;
+
+/* The i-th kind of basis of a layer; false past the last kind. */
+bool lk_compress_get_basis(const lk_compress *c, int32_t layer, int32_t i, lk_compress_basis *out);
+
+/* ---- train ---- */
+
+/* Result of one layer. Losses are squared errors of the attention block's output, on validation
+ * sequences, relative to the policy without LESS: 1 is the policy alone, 0 the full cache. */
+typedef struct {
+    int32_t layer, best_epoch, n_epoch;
+    double loss;    /* of the best epoch, which is kept */
+    double seconds; /* of this run */
+} lk_less_layer;
+
+typedef struct {
+    /* The cache that the networks complement. */
+    const char *policy;    /* "h2o", "lambda" or "tova"; required */
+    const int32_t *budget; /* [n_budget] rows per KV head that the policy keeps between steps.
+                              With several budgets, sequences use them in turn; the resulting
+                              networks serve all of them */
+    int32_t n_budget;
+
+    /* The text. */
+    int32_t n_ctx; /* tokens per sequence; 0: 1024 */
+    int32_t n_seq; /* sequences; 0: as many as the text has */
+    float valid;   /* share of the sequences used for validation; 0: 0.1 */
+
+    /* The networks. */
+    const char *from;  /* sidecar to fine-tune, whose sizes replace the next three; NULL: none */
+    int32_t n_feature; /* features R; 0: 8 */
+    int32_t n_hidden;  /* hidden units R'; 0: 512 */
+    int32_t share;     /* 0: one network per head; 1: the query heads of a KV head share one;
+                          2: all heads of a layer share one */
+    bool plain;        /* as in the paper: no per-head scale estimated from the text */
+
+    /* The optimization: Adam, one sequence per step. */
+    int32_t n_epoch; /* 0: 40; in the second half the rate is halved six times */
+    int32_t n_query; /* query positions sampled from a sequence in each step; 0: 256 */
+    float rate;      /* learning rate; 0: 0.001 */
+    float dropout;   /* share of hidden units dropped, below 1; 0: none */
+    uint64_t seed;
+
+    /* Layers of this call. A sidecar is written only if they are all layers of the model. Several
+     * processes may train different layers; the last call then joins them. */
+    int32_t first_layer, n_layer; /* n_layer 0: all from first_layer on */
+
+    lk_progress progress; /* may be NULL; counts sequences, collected or trained on */
+    void (*layer_done)(void *user, const lk_less_layer *layer); /* may be NULL */
+    void *user;
+} lk_less_opts;
+
+/* Train LESS networks for the layers of `model` on tok[0..n_tok) and write them to `path`, a
+ * sidecar. PATH.examples and PATH.layer-N hold the state of an unfinished run: the next call with
+ * the same arguments continues from there. The same seed gives the same sidecar.
+ * LK_E_ARG, LK_E_UNSUPPORTED (sliding windows, ALiBi), LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED;
+ * LK_E_FORMAT if a loss is not finite: the last good state is kept. */
+lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts,
+                        const char *path, lk_err *err);
 
 #ifdef __cplusplus
 }

@@ -1,16 +1,10 @@
-#define _DEFAULT_SOURCE /* clock_gettime, mkstemp */
+/* Common code of the benchmarks. */
+#define _DEFAULT_SOURCE /* mkstemp */
 #include "bench_support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
-
-double bench_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void bench_check(lk_status status, const lk_err *err) {
     if (status == LK_OK) return;
@@ -18,8 +12,9 @@ void bench_check(lk_status status, const lk_err *err) {
     exit(1);
 }
 
-int bench_by_size(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+int bench_compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 char *bench_read_file(const char *path, size_t *len) {
@@ -37,7 +32,7 @@ char *bench_read_file(const char *path, size_t *len) {
     return text;
 }
 
-int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t most, size_t *n) {
+int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t max_bytes, size_t *n) {
     size_t len;
     lk_err err = {0};
     int32_t *tok;
@@ -46,19 +41,20 @@ int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t most,
         fprintf(stderr, "cannot read %s\n", path);
         exit(1);
     }
-    if (len > most)
-        for (len = most; len > 0 && (text[len] & 0xC0) == 0x80; len--) {
-        } /* not inside a character */
+    if (len > max_bytes) {
+        len = max_bytes;
+        while (len > 0 && (text[len] & 0xC0) == 0x80) len--; /* to the start of a character */
+    }
     bench_check(lk_tokenize(model, text, len, true, &tok, n, &err), &err);
     free(text);
     return tok;
 }
 
-void bench_temporary(char path[BENCH_PATH]) {
+void bench_temp_file(char path[BENCH_PATH]) {
     const char *dir = getenv("TMPDIR");
     snprintf(path, BENCH_PATH, "%s/lowkey-bench-XXXXXX", dir && *dir ? dir : "/tmp");
     int file = mkstemp(path);
     if (file >= 0 && close(file) == 0) return;
-    fprintf(stderr, "no temporary file %s: set TMPDIR\n", path);
+    fprintf(stderr, "cannot create the temporary file %s: set TMPDIR\n", path);
     exit(1);
 }

@@ -1,26 +1,25 @@
-/* What the benchmarks have in common. They are programs for us: what goes wrong ends them with a message. */
-#ifndef LK_BENCH_H
-#define LK_BENCH_H
+/* Common code of the benchmarks. Benchmarks are developer programs: an error ends the program with
+ * a message. */
+#ifndef LK_BENCH_SUPPORT_H
+#define LK_BENCH_SUPPORT_H
 
+#include "base/clock.h"
 #include "lowkey.h"
 
-/* Seconds of a clock that only goes forward. */
-double bench_now(void);
-
-/* End the program with the message where `status` is an error. */
+/* End the program with the message if `status` is an error. */
 void bench_check(lk_status status, const lk_err *err);
 
-/* For qsort: doubles, the smallest first. */
-int bench_by_size(const void *a, const void *b);
+/* qsort comparison of doubles, increasing. */
+int bench_compare_doubles(const void *a, const void *b);
 
-/* A file's bytes, *len of them, or NULL where it cannot be read; owned, to be freed. */
+/* The contents of a file, *len bytes; NULL if it cannot be read. Owned: free. */
 char *bench_read_file(const char *path, size_t *len);
 
-/* A new empty file in the folder for temporary ones (TMPDIR), its path in `path`. The program ends where there is none. */
+/* Create an empty file in the folder for temporary files (TMPDIR); `path` receives its name. */
 enum { BENCH_PATH = 1024 };
-void bench_temporary(char path[BENCH_PATH]);
+void bench_temp_file(char path[BENCH_PATH]);
 
-/* Tokens of the first `most` bytes of a text, *n of them; owned, lk_tokens_free. */
-int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t most, size_t *n);
+/* Tokens of the first max_bytes bytes of a text file, *n of them. Owned: lk_tokens_free. */
+int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t max_bytes, size_t *n);
 
 #endif

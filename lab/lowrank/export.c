@@ -1,35 +1,15 @@
+/* Fuses bases into attention weights, and copies everything else of a GGUF file. */
 #include "lowrank/export.h"
 
-#include "engine/engine.h"
 #include "lowrank/weight_moments.h"
 #include "model/gguf_check.h"
 #include "model/mapping.h"
 
 #include "gguf.h"
 
-#include <stdio.h>
 #include <string.h>
 
-struct export {
-    const struct lk_compress *c;
-    const struct lk_net *net;
-    struct lk_mapping map;
-    struct gguf_context *from, *to;
-    struct lk_ledger ledger;
-    float *row, *old, *new; /* one row; one layer's largest tensor before and after */
-    size_t row_bytes, tensor_bytes;
-    int32_t n_group, d, n_q, n_kv, n_new; /* channels of queries, of old and of new K or V */
-};
-
-enum kind { AS_IT_IS, QKV_WEIGHT, QKV_BIAS, OUTPUT_WEIGHT };
-
-static enum kind kind_of(const char *name, int *layer) {
-    int end = 0;
-    if (sscanf(name, "blk.%d.%n", layer, &end) != 1 || end == 0) return AS_IT_IS;
-    if (strcmp(name + end, "attn_qkv.weight") == 0) return QKV_WEIGHT;
-    if (strcmp(name + end, "attn_qkv.bias") == 0) return QKV_BIAS;
-    return strcmp(name + end, "attn_output.weight") == 0 ? OUTPUT_WEIGHT : AS_IT_IS;
-}
+/* ---- checks ---- */
 
 lk_status lk_export_check(const struct lk_net *net, lk_err *err) {
     if (net->hp.rope_mode >= 0)
@@ -39,23 +19,24 @@ lk_status lk_export_check(const struct lk_net *net, lk_err *err) {
     for (int layer = 0; layer < net->hp.n_layer; layer++)
         if (!net->layer[layer].wqkv)
             return lk_fail(err, LK_E_UNSUPPORTED,
-                           "export knows models with q, k and v in one matrix only");
+                           "export supports only models with q, k and v in one matrix");
     return LK_OK;
 }
 
-static lk_status check(const struct lk_compress *c, const struct lk_net *net, lk_err *err) {
+lk_status lk_export_check_bases(const struct lk_export *export, lk_err *err) {
+    const struct lk_net *net = export->net;
     lk_status status = lk_export_check(net, err);
     for (int layer = 0; status == LK_OK && layer < net->hp.n_layer; layer++) {
-        const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K),
-                              *v = lk_compress_basis(c, layer, LK_BASIS_V);
-        if (k->n_group == 0 || k->n_group != v->n_group || k->mean || v->mean)
+        const struct lk_basis *k = export->k ? &export->k[layer].basis : NULL,
+                              *v = export->v ? &export->v[layer].basis : NULL;
+        if (!k || !v || k->n_group != v->n_group || k->mean || v->mean)
             return lk_fail(err, LK_E_ARG,
-                           "export needs bases of keys and values in the same groups, without a "
-                           "mean; use --method kvheads");
+                           "export needs bases of K and V in the same groups, without a mean; use "
+                           "--method kvheads");
         for (int g = 0; g < k->n_group; g++)
             if (k->rank[g] != net->hp.d_head || v->rank[g] != net->hp.d_head)
                 return lk_fail(err, LK_E_ARG,
-                               "export needs ranks of one head's width, %d; leave --rank away",
+                               "export needs ranks of one head's width, %d; remove --rank",
                                net->hp.d_head);
     }
     return status;
@@ -63,9 +44,24 @@ static lk_status check(const struct lk_compress *c, const struct lk_net *net, lk
 
 /* ---- fusing ---- */
 
-/* out rows [d][n] = basis rows (`line`: width floats apart, from `part` on) x rows [n_part][n], of one group. */
-static void project(const float *basis, int width, int from, int n_part, int d, const float *x,
-                    int64_t n, float *out) {
+struct exporter {
+    const struct lk_export *export;
+    const struct lk_net *net;
+    struct lk_mapping map;
+    struct gguf_context *from, *to;
+    struct lk_ledger ledger;
+    float *row;       /* one row */
+    float *src, *dst; /* one layer's largest tensor, before and after */
+    size_t row_bytes, tensor_bytes;
+    int32_t n_group;          /* new KV heads */
+    int32_t d;                /* channels of a head */
+    int32_t n_q, n_kv, n_new; /* channels of the queries, of the old and of the new K or V */
+};
+
+/* out [d][n] = b x, with x [n_part][n] and b the columns [from, from + n_part) of the first d rows
+ * of a matrix `basis` of `width` columns. */
+static void project_rows(const float *basis, int width, int from, int n_part, int d, const float *x,
+                         int64_t n, float *out) {
     for (int j = 0; j < d; j++) {
         float *to = memset(out + j * n, 0, (size_t)n * sizeof *to);
         for (int c = 0; c < n_part; c++) {
@@ -75,92 +71,104 @@ static void project(const float *basis, int width, int from, int n_part, int d, 
     }
 }
 
-/* q, k and v of a layer, old [n_q + 2 n_kv][n] into new [n_q + 2 n_new][n]; n = 1 for biases. */
-static void fuse_qkv(const struct export *e, int layer, int64_t n) {
-    const struct lk_basis *k = lk_compress_basis(e->c, layer, LK_BASIS_K),
-                          *v = lk_compress_basis(e->c, layer, LK_BASIS_V);
+/* q, k and v of a layer: e->src [n_q + 2 n_kv][n] into e->dst [n_q + 2 n_new][n]; n = 1 for
+ * biases. */
+static void fuse_qkv(const struct exporter *e, int layer, int64_t n) {
+    const struct lk_basis *k = &e->export->k[layer].basis, *v = &e->export->v[layer].basis;
     int width = k->width, share = e->net->hp.n_head / e->net->hp.n_head_kv, heads = width / e->d;
-    const float *old_k = e->old + e->n_q * n, *old_v = old_k + e->n_kv * n;
-    float *new_k = e->new + e->n_q *n, *new_v = new_k + e->n_new *n;
+    const float *old_k = e->src + e->n_q * n, *old_v = old_k + e->n_kv * n;
+    float *new_k = e->dst + e->n_q * n, *new_v = new_k + e->n_new * n;
     for (int head = 0; head < e->net->hp.n_head; head++) {
         int kv = head / share, g = kv / heads;
-        project(k->up + (size_t)g * k->n_comp * width, width, kv % heads * e->d, e->d, e->d,
-                e->old + (int64_t)head * e->d * n, n, e->new + (int64_t)head * e->d *n);
+        project_rows(k->up + (size_t)g * k->n_comp * width, width, kv % heads * e->d, e->d, e->d,
+                     e->src + (int64_t)head * e->d * n, n, e->dst + (int64_t)head * e->d * n);
     }
     for (int g = 0; g < e->n_group; g++) {
-        project(k->down + (size_t)g * k->n_comp * width, width, 0, width, e->d,
-                old_k + (int64_t)g * width * n, n, new_k + (int64_t)g * e->d * n);
-        project(v->down + (size_t)g * v->n_comp * width, width, 0, width, e->d,
-                old_v + (int64_t)g * width * n, n, new_v + (int64_t)g * e->d * n);
+        project_rows(k->down + (size_t)g * k->n_comp * width, width, 0, width, e->d,
+                     old_k + (int64_t)g * width * n, n, new_k + (int64_t)g * e->d * n);
+        project_rows(v->down + (size_t)g * v->n_comp * width, width, 0, width, e->d,
+                     old_v + (int64_t)g * width * n, n, new_v + (int64_t)g * e->d * n);
     }
 }
 
 /* W_O [n_embd][n_q]: the columns of each head times its part of up^T. */
-static void fuse_output(const struct export *e, int layer, int64_t n_row) {
-    const struct lk_basis *v = lk_compress_basis(e->c, layer, LK_BASIS_V);
+static void fuse_output(const struct exporter *e, int layer, int64_t n_row) {
+    const struct lk_basis *v = &e->export->v[layer].basis;
     int share = e->net->hp.n_head / e->net->hp.n_head_kv, heads = v->width / e->d;
     for (int64_t i = 0; i < n_row; i++)
         for (int head = 0; head < e->net->hp.n_head; head++) {
             int kv = head / share;
             const float *up =
-                            v->up + (size_t)(kv / heads) * v->n_comp * v->width + kv % heads * e->d,
-                        *old = e->old + i * e->n_q + head * e->d;
+                v->up + (size_t)(kv / heads) * v->n_comp * v->width + kv % heads * e->d;
+            const float *old = e->src + i * e->n_q + head * e->d;
             for (int j = 0; j < e->d; j++) {
                 float sum = 0;
                 for (int c = 0; c < e->d; c++) sum += old[c] * up[(size_t)j * v->width + c];
-                e->new[i * e->n_q + head * e->d + j] = sum;
+                e->dst[i * e->n_q + head * e->d + j] = sum;
             }
         }
 }
 
 /* ---- the file ---- */
 
-static lk_status open_source(struct export *e, const char *path, lk_err *err) {
+enum tensor_kind { COPIED, QKV_WEIGHT, QKV_BIAS, OUTPUT_WEIGHT };
+
+static enum tensor_kind tensor_kind(const char *name, int *layer) {
+    int end = 0;
+    if (sscanf(name, "blk.%d.%n", layer, &end) != 1 || end == 0) return COPIED;
+    if (strcmp(name + end, "attn_qkv.weight") == 0) return QKV_WEIGHT;
+    if (strcmp(name + end, "attn_qkv.bias") == 0) return QKV_BIAS;
+    return strcmp(name + end, "attn_output.weight") == 0 ? OUTPUT_WEIGHT : COPIED;
+}
+
+static lk_status exporter_open(struct exporter *e, lk_err *err) {
+    const char *path = e->export->model_path;
+    const struct lk_hparams *hp = &e->net->hp;
+    e->d = hp->d_head;
+    e->n_q = hp->n_head * hp->d_head;
+    e->n_kv = hp->n_head_kv * hp->d_head;
+    e->n_group = e->export->k[0].basis.n_group;
+    e->n_new = e->n_group * e->d;
     lk_status status = lk_mapping_open(&e->map, path, err);
     if (status == LK_OK) status = lk_gguf_check(e->map.data, e->map.size, &e->ledger, err);
     if (status != LK_OK) return status;
     e->from = gguf_init_from_buffer(e->map.data, e->map.size,
                                     (struct gguf_init_params){.no_alloc = true});
-    return e->from ? LK_OK : lk_fail(err, LK_E_FORMAT, "ggml cannot read the GGUF file %s", path);
-}
-
-static lk_status take(struct export *e, lk_err *err) {
-    const struct lk_hparams *hp = &e->net->hp;
-    int64_t most = (int64_t)(e->n_q + 2 * e->n_kv) * hp->n_embd;
+    if (!e->from) return lk_fail(err, LK_E_FORMAT, "ggml cannot read the GGUF file %s", path);
     e->row_bytes = (size_t)(hp->n_embd > e->n_q ? hp->n_embd : e->n_q) * sizeof(float);
-    e->tensor_bytes = (size_t)most * sizeof(float);
+    e->tensor_bytes = (size_t)((int64_t)(e->n_q + 2 * e->n_kv) * hp->n_embd) * sizeof(float);
     e->row = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->row_bytes);
-    e->old = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->tensor_bytes);
-    e->new = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->tensor_bytes);
-    return e->row && e->old && e->new
+    e->src = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->tensor_bytes);
+    e->dst = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->tensor_bytes);
+    return e->row && e->src && e->dst
                ? LK_OK
                : lk_fail(err, LK_E_NOMEM, "no memory for a layer's attention weights");
 }
 
-static void release(struct export *e) {
+static void exporter_close(struct exporter *e) {
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->row, e->row_bytes);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->old, e->tensor_bytes);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->new, e->tensor_bytes);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->src, e->tensor_bytes);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->dst, e->tensor_bytes);
     if (e->from) gguf_free(e->from);
     if (e->to) gguf_free(e->to);
     lk_mapping_close(&e->map);
 }
 
-/* Keys as they are but for the number of KV heads; tensors' names and shapes. */
-static void describe(struct export *e) {
+/* Make e->to: all keys with the new number of KV heads, and the names and shapes of all tensors. */
+static void describe_tensors(struct exporter *e) {
     char key[64];
     e->to = gguf_init_empty();
     gguf_set_kv(e->to, e->from);
-    gguf_remove_key(e->to, "general.alignment"); /* the default is what is written */
+    gguf_remove_key(e->to, "general.alignment"); /* we write with the default alignment */
     snprintf(key, sizeof key, "%s.attention.head_count_kv", e->net->arch);
     gguf_set_val_u32(e->to, key, (uint32_t)e->n_group);
     for (int64_t i = 0; i < gguf_get_n_tensors(e->from); i++) {
         int layer;
         const char *name = gguf_get_tensor_name(e->from, i);
         const int64_t *ne = gguf_get_tensor_ne(e->from, i);
-        enum kind kind = kind_of(name, &layer);
-        struct ggml_tensor t = {.type = kind == AS_IT_IS ? gguf_get_tensor_type(e->from, i)
-                                                         : GGML_TYPE_F32,
+        enum tensor_kind kind = tensor_kind(name, &layer);
+        struct ggml_tensor t = {.type = kind == COPIED ? gguf_get_tensor_type(e->from, i)
+                                                       : GGML_TYPE_F32,
                                 .ne = {ne[0], ne[1], ne[2], ne[3]}};
         if (kind == QKV_WEIGHT) t.ne[1] = e->n_q + 2 * e->n_new;
         if (kind == QKV_BIAS) t.ne[0] = e->n_q + 2 * e->n_new;
@@ -173,63 +181,52 @@ static void describe(struct export *e) {
     }
 }
 
-/* The data of tensor i as it is to be written. */
-static lk_status make(struct export *e, int64_t i, const void **data, lk_err *err) {
+/* The new data of tensor i, borrowed until the next call. */
+static lk_status tensor_data(struct exporter *e, int64_t i, const void **data, lk_err *err) {
     int layer = 0;
-    enum kind kind = kind_of(gguf_get_tensor_name(e->from, i), &layer);
+    enum tensor_kind kind = tensor_kind(gguf_get_tensor_name(e->from, i), &layer);
     *data = e->map.data + gguf_get_data_offset(e->from) + gguf_get_tensor_offset(e->from, i);
-    if (kind == AS_IT_IS) return LK_OK;
+    if (kind == COPIED) return LK_OK;
     const struct lk_layer *l = &e->net->layer[layer];
     const struct ggml_tensor *w = kind == QKV_WEIGHT ? l->wqkv : kind == QKV_BIAS ? l->bqkv : l->wo;
     for (int64_t r = 0; r < w->ne[1]; r++) {
         const float *row = NULL;
         lk_status status = lk_weight_row(w, r, e->row, &row, err);
         if (status != LK_OK) return status;
-        memcpy(e->old + r * w->ne[0], row, (size_t)w->ne[0] * sizeof *row);
+        memcpy(e->src + r * w->ne[0], row, (size_t)w->ne[0] * sizeof *row);
     }
     if (kind == OUTPUT_WEIGHT)
         fuse_output(e, layer, w->ne[1]);
     else
         fuse_qkv(e, layer, kind == QKV_BIAS ? 1 : w->ne[0]);
-    *data = e->new;
+    *data = e->dst;
     return LK_OK;
 }
 
-static lk_status write_all(struct export *e, FILE *file, lk_err *err) {
+static lk_status write_gguf(struct exporter *e, FILE *file, lk_err *err) {
     static const char zero[64];
     size_t alignment = gguf_get_alignment(e->to);
-    bool whole = gguf_write_to_file_ptr(e->to, file, true);
-    for (int64_t i = 0; whole && i < gguf_get_n_tensors(e->to); i++) {
+    bool written = gguf_write_to_file_ptr(e->to, file, true);
+    for (int64_t i = 0; written && i < gguf_get_n_tensors(e->to); i++) {
         const void *data;
         size_t size = gguf_get_tensor_size(e->to, i),
                padding = (alignment - size % alignment) % alignment;
-        lk_status status = make(e, i, &data, err);
+        lk_status status = tensor_data(e, i, &data, err);
         if (status != LK_OK) return status;
-        whole = fwrite(data, 1, size, file) == size && fwrite(zero, 1, padding, file) == padding;
+        written = fwrite(data, 1, size, file) == size && fwrite(zero, 1, padding, file) == padding;
     }
-    return whole && fflush(file) == 0
+    return written && fflush(file) == 0
                ? LK_OK
-               : lk_fail(err, LK_E_IO, "cannot write the model; is the disk full?");
+               : lk_fail(err, LK_E_IO, "cannot write the model; check for free disk space");
 }
 
-lk_status lk_export_kv_heads(const struct lk_compress *c, const char *path, FILE *file,
-                             lk_err *err) {
-    const struct lk_net *net = lk_compress_model(c)->net;
-    lk_status status = check(c, net, err);
-    if (status != LK_OK) return status;
-    struct export e = {.c = c,
-                       .net = net,
-                       .d = net->hp.d_head,
-                       .n_q = net->hp.n_head * net->hp.d_head,
-                       .n_kv = net->hp.n_head_kv * net->hp.d_head};
-    e.n_group = lk_compress_basis(c, 0, LK_BASIS_K)->n_group;
-    e.n_new = e.n_group * e.d;
-    status = open_source(&e, path, err);
-    if (status == LK_OK) status = take(&e, err);
+lk_status lk_export_kv_heads(const struct lk_export *export, FILE *file, lk_err *err) {
+    struct exporter e = {.export = export, .net = export->net};
+    lk_status status = exporter_open(&e, err);
     if (status == LK_OK) {
-        describe(&e);
-        status = write_all(&e, file, err);
+        describe_tensors(&e);
+        status = write_gguf(&e, file, err);
     }
-    release(&e);
+    exporter_close(&e);
     return status;
 }

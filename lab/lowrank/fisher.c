@@ -1,24 +1,25 @@
+/* Gradients of the key and value projections by ggml. */
 #include "lowrank/fisher.h"
 
-#include "measure/compare.h"
+#include "lowkey_lab.h"
 
 #include <math.h>
 #include <string.h>
 
-static size_t square_bytes(const struct lk_fisher *f) {
+static size_t fisher_bytes(const struct lk_fisher *f) {
     return (size_t)f->n_layer * 2 * f->n_row * f->n_in * sizeof(float);
 }
 
-static float *square_of(const struct lk_fisher *f, int layer, enum lk_side side) {
+static float *squares_of(const struct lk_fisher *f, int layer, enum lk_side side) {
     return f->square + ((size_t)layer * 2 + side) * f->n_row * f->n_in;
 }
 
-/* What ggml_build_backward_expand would abort on. */
+/* ggml_build_backward_expand aborts on anything it does not know: reject that here. */
 lk_status lk_fisher_check(const struct lk_net *net, lk_err *err) {
-    static const char *const known[] = {"llama", "qwen2", "qwen3"};
+    static const char *const supported[] = {"llama", "qwen2", "qwen3"};
     bool found = false;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        found |= strcmp(net->arch, known[i]) == 0;
+    for (size_t i = 0; i < sizeof supported / sizeof *supported; i++)
+        found |= strcmp(net->arch, supported[i]) == 0;
     if (!found || net->hp.logit_softcap != 0 || net->hp.alibi_max_bias != 0 || net->hp.n_swa != 0)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "%s models cannot be differentiated by ggml (llama, qwen2 and qwen3 can); "
@@ -46,27 +47,27 @@ lk_status lk_fisher_new(struct lk_fisher *f, struct lk_model *model, struct lk_l
                             .n_head_kv = hp->n_head_kv,
                             .n_row = hp->n_head_kv * hp->d_head,
                             .n_in = hp->n_embd};
-    f->square = lk_alloc(ledger, LK_FOR_SCRATCH, square_bytes(f));
+    f->square = lk_alloc(ledger, LK_FOR_SCRATCH, fisher_bytes(f));
     return f->square
                ? LK_OK
                : lk_fail(err, LK_E_NOMEM, "no memory for the gradients of %d layers", hp->n_layer);
 }
 
 void lk_fisher_free(struct lk_fisher *f) {
-    lk_release(f->ledger, LK_FOR_SCRATCH, f->square, square_bytes(f));
+    lk_release(f->ledger, LK_FOR_SCRATCH, f->square, fisher_bytes(f));
     f->square = NULL;
 }
 
 /* ---- the graph ---- */
 
-struct pass {
+struct fisher_graph {
     struct lk_graph g;
     struct ggml_tensor *mask, *labels, *loss; /* labels: [n][n_vocab] one-hot */
 };
 
 /* Plain causal attention over the window: [n][n_head * d_head]. */
-static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context *ctx,
-                                  const struct lk_pre *p, struct ggml_tensor *mask) {
+static struct ggml_tensor *causal_attention(const struct lk_net *net, struct ggml_context *ctx,
+                                            const struct lk_qkv *p, struct ggml_tensor *mask) {
     struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3),
                        *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
     struct ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, p->v, 1, 2, 0, 3));
@@ -76,9 +77,9 @@ static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context 
     return ggml_cont_2d(ctx, out, (int64_t)net->hp.n_head * net->hp.d_head, p->q->ne[2]);
 }
 
-/* The tensor that holds a side's projection, and the first row of it there. */
-static struct ggml_tensor *weight_of(const struct lk_net *net, int layer, enum lk_side side,
-                                     int64_t *first) {
+/* The tensor that holds the projection of one side, and its first row there. */
+static struct ggml_tensor *projection_of(const struct lk_net *net, int layer, enum lk_side side,
+                                         int64_t *first) {
     const struct lk_layer *l = &net->layer[layer];
     *first = l->wqkv ? (int64_t)net->hp.d_head *
                            (net->hp.n_head + (side == LK_V ? net->hp.n_head_kv : 0))
@@ -86,12 +87,12 @@ static struct ggml_tensor *weight_of(const struct lk_net *net, int layer, enum l
     return l->wqkv ? l->wqkv : side == LK_K ? l->wk : l->wv;
 }
 
-/* Flags of the model's tensors, which ggml wants while a graph is made. */
-static void mark(const struct lk_net *net, bool on) {
+/* Set or clear the flag of the projections that makes ggml differentiate with respect to them. */
+static void set_param_flags(const struct lk_net *net, bool on) {
     for (int layer = 0; layer < net->hp.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             int64_t first;
-            struct ggml_tensor *w = weight_of(net, layer, side, &first);
+            struct ggml_tensor *w = projection_of(net, layer, side, &first);
             if (on)
                 ggml_set_param(w);
             else
@@ -99,7 +100,7 @@ static void mark(const struct lk_net *net, bool on) {
         }
 }
 
-static void build_forward(struct pass *p, const struct lk_net *net, int n) {
+static void build_forward(struct fisher_graph *p, const struct lk_net *net, int n) {
     struct lk_graph *g = &p->g;
     g->tok = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
     g->pos = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
@@ -109,8 +110,9 @@ static void build_forward(struct pass *p, const struct lk_net *net, int n) {
     for (size_t i = 0; i < sizeof input / sizeof *input; i++) ggml_set_input(input[i]);
     struct ggml_tensor *x = net->family->embed(net, g->ctx, g->tok, g->pos);
     for (int layer = 0; layer < net->hp.n_layer; layer++) {
-        struct lk_pre pre = net->family->pre(net, g->ctx, layer, x, g->pos);
-        x = net->family->post(net, g->ctx, layer, &pre, attend(net, g->ctx, &pre, p->mask));
+        struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
+        x = net->family->post(net, g->ctx, layer, &pre,
+                              causal_attention(net, g->ctx, &pre, p->mask));
     }
     p->loss = ggml_cross_entropy_loss(g->ctx, net->family->head(net, g->ctx, x), p->labels);
     ggml_set_loss(p->loss);
@@ -118,35 +120,37 @@ static void build_forward(struct pass *p, const struct lk_net *net, int n) {
     ggml_build_forward_expand(g->graph, p->loss);
 }
 
-static lk_status build(struct pass *p, const struct lk_net *net, int n, struct lk_ledger *ledger,
-                       lk_err *err) {
-    int nodes = 4 * (net->hp.n_layer * (LK_LAYER_NODES + 16) +
-                     64); /* forward, backward, sums of gradients */
+static lk_status build_graph(struct fisher_graph *p, const struct lk_net *net, int n,
+                             struct lk_ledger *ledger, lk_err *err) {
+    /* Forward, backward and sums of gradients. */
+    int nodes = 4 * (net->hp.n_layer * (LK_LAYER_NODES + 16) + 64);
     lk_status status = lk_graph_begin(&p->g, 2 * nodes, ledger, err);
     if (status != LK_OK) return status;
     p->g.graph = ggml_new_graph_custom(p->g.ctx, (size_t)nodes, true);
-    mark(net, true);
+    set_param_flags(net, true);
     build_forward(p, net, n);
     ggml_build_backward_expand(p->g.ctx, p->g.graph, NULL);
     for (int layer = 0; layer < net->hp.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             int64_t first;
-            ggml_set_output(ggml_graph_get_grad(p->g.graph, weight_of(net, layer, side, &first)));
+            ggml_set_output(
+                ggml_graph_get_grad(p->g.graph, projection_of(net, layer, side, &first)));
         }
-    /* 1 must still stand there when the backward part begins. */
+    /* An input, so that its value, 1, is not overwritten before the backward part. */
     ggml_set_input(ggml_graph_get_grad_acc(p->g.graph, p->loss));
     return lk_graph_finish(&p->g, ledger, err);
 }
 
 /* ---- windows ---- */
 
-/* Window tok[0..n) with labels tok[shift..n + shift). The first token is the model's begin token where it has one. */
-static void fill(struct pass *p, const struct lk_model *model, const int32_t *tok, int n,
-                 int shift) {
+/* Set the inputs: window tok[0..n) with labels tok[shift..n + shift). The first token becomes the
+ * begin-of-sequence token, if the model has one. */
+static void set_window(struct fisher_graph *p, const struct lk_model *model, const int32_t *tok,
+                       int n, int shift) {
     int64_t n_vocab = p->labels->ne[0];
     float *label = memset(p->labels->data, 0, ggml_nbytes(p->labels)), *mask = p->mask->data;
     memcpy(p->g.tok->data, tok, n * sizeof *tok);
-    lk_compare_begin(model, p->g.tok->data);
+    lk_compare_set_bos(model, p->g.tok->data);
     lk_graph_set_positions(&p->g, 0, 0, n);
     for (int i = 0; i < n; i++) {
         label[i * n_vocab + tok[i + shift]] = 1;
@@ -154,53 +158,58 @@ static void fill(struct pass *p, const struct lk_model *model, const int32_t *to
     }
 }
 
-static void add_squares(struct lk_fisher *f, const struct pass *p, const struct lk_net *net) {
+static void add_squares(struct lk_fisher *f, const struct fisher_graph *p,
+                        const struct lk_net *net) {
     for (int layer = 0; layer < f->n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             int64_t first;
             struct ggml_tensor *grad =
-                ggml_graph_get_grad(p->g.graph, weight_of(net, layer, side, &first));
+                ggml_graph_get_grad(p->g.graph, projection_of(net, layer, side, &first));
             const float *g = (const float *)grad->data + first * f->n_in;
-            float *square = square_of(f, layer, side);
+            float *square = squares_of(f, layer, side);
             for (size_t i = 0; i < (size_t)f->n_row * f->n_in; i++) square[i] += g[i] * g[i];
         }
     f->n++;
 }
 
-lk_status lk_fisher_read(struct lk_fisher *f, struct lk_model *model, const int32_t *tok,
-                         size_t n_tok, int n_ctx, int shift, lk_progress progress, void *user,
-                         double *loss, lk_err *err) {
+lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
+                        const struct lk_fisher_text *text, double *loss, lk_err *err) {
+    size_t n_tok = text->n_tok;
+    int n_ctx = text->n_ctx, shift = text->shift;
     size_t n_window = n_tok > (size_t)shift ? (n_tok - shift) / n_ctx : 0;
     double sum = 0;
     if (n_ctx < 2 || n_ctx > model->net->hp.n_ctx_train)
-        return lk_fail(err, LK_E_ARG, "windows of %d tokens are not possible", n_ctx);
+        return lk_fail(err, LK_E_ARG,
+                       "windows for gradients must have between 2 and %d tokens, not %d",
+                       model->net->hp.n_ctx_train, n_ctx);
     if (n_window == 0)
         return lk_fail(err, LK_E_ARG, "the text has %zu tokens; gradients need at least %d", n_tok,
                        n_ctx + shift);
-    struct pass p = {0};
-    lk_status status = build(&p, model->net, n_ctx, f->ledger, err);
+    struct fisher_graph p = {0};
+    lk_status status = build_graph(&p, model->net, n_ctx, f->ledger, err);
     for (size_t i = 0; status == LK_OK && i < n_window; i++) {
-        fill(&p, model, tok + i * n_ctx, n_ctx, shift);
+        set_window(&p, model, text->tok + i * n_ctx, n_ctx, shift);
         ggml_graph_reset(p.g.graph);
         status = lk_graph_run(&p.g, model, err);
         if (status != LK_OK) break;
         add_squares(f, &p, model->net);
         sum += *(const float *)p.loss->data;
-        if (progress && !progress(user, (i + 1) * n_ctx, n_window * n_ctx))
-            status = lk_fail(err, LK_E_CANCELLED, "cancelled while taking gradients");
+        if (text->progress && !text->progress(text->user, (i + 1) * n_ctx, n_window * n_ctx))
+            status = lk_fail(err, LK_E_CANCELLED, "cancelled while computing gradients");
     }
-    mark(model->net, false);
+    set_param_flags(model->net, false);
     lk_graph_free(&p.g, f->ledger);
     if (status == LK_OK && loss) *loss = sum / (double)n_window;
     return status;
 }
 
 double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n,
-                       enum lk_fisher_as as) {
+                       enum lk_fisher_formula formula) {
     size_t each = (size_t)f->n_row / f->n_head_kv * f->n_in, count = n * each;
-    const float *square = square_of(f, layer, side) + first * each;
+    const float *square = squares_of(f, layer, side) + first * each;
     double sum = 0;
     for (size_t i = 0; i < count; i++)
-        sum += as == LK_FISHER_PAPER ? square[i] / (double)f->n : sqrt(square[i] / (double)f->n);
-    return as == LK_FISHER_PAPER ? sum : sum / (double)count;
+        sum +=
+            formula == LK_FISHER_PAPER ? square[i] / (double)f->n : sqrt(square[i] / (double)f->n);
+    return formula == LK_FISHER_PAPER ? sum : sum / (double)count;
 }

@@ -1,23 +1,23 @@
-/* Fisher information of the key and value projections: how much the loss of predicting a text moves with them
+/* Fisher information of the key and value projections: how sensitive the loss on a text is to them
  * (Palu, section 3.3).
  *
- * The gradient of the mean cross-entropy of a window's next tokens is taken for each W_K and W_V by ggml's automatic
- * differentiation, on the family's own graph with plain causal attention; g is the gradient of one weight in
- * one window, n the number of windows. By KV head, whose rows of W these are:
+ * ggml differentiates the mean cross-entropy of a window's next tokens with respect to each W_K and
+ * W_V, on the family's own graph with plain causal attention. Let g be the gradient of one weight
+ * in one window, and n the number of windows. The score of a KV head, over its rows of W, is
  *
- *   as the paper says    sum over weights of  (sum of g^2 over windows) / n
- *   as its code does     sum over weights of  sqrt((sum of g^2 over windows) / n); divided by their number where
- *                        ranks are shared out
+ *   in Palu's paper    sum over weights of  (sum of g^2 over windows) / n
+ *   in Palu's code     sum over weights of  sqrt((sum of g^2 over windows) / n), divided by the
+ *                      number of weights
  *
- * The code also shifts the labels twice (it shifts them, and so does the library that it calls): it looks at
- * the prediction of the token after the next. `shift` says which is wanted.
+ * Palu's code also shifts the labels twice: once itself, once in the library it calls. It scores
+ * the prediction of the token after the next one. `shift` selects which.
  *
- * ggml can differentiate what the families llama, qwen2 and qwen3 are made of. It cannot: layer norm and GELU (falcon,
- * bloom, gpt2), GEGLU (gemma3), ALiBi (bloom). Weights must be f32. */
+ * ggml can differentiate the operations of llama, qwen2 and qwen3. It cannot differentiate layer
+ * norm and GELU (falcon, bloom, gpt2), GEGLU (gemma3) or ALiBi (bloom). Weights must be f32. */
 #ifndef LK_LOWRANK_FISHER_H
 #define LK_LOWRANK_FISHER_H
 
-#include "engine/engine.h"
+#include "engine/session_state.h"
 
 struct lk_fisher {
     struct lk_ledger *ledger;
@@ -26,24 +26,33 @@ struct lk_fisher {
     float *square;                           /* [n_layer][K, V][n_row][n_in] sum of g^2 */
 };
 
-/* LK_E_UNSUPPORTED for a model that cannot be differentiated. */
+/* LK_E_UNSUPPORTED if the model cannot be differentiated. */
 lk_status lk_fisher_check(const struct lk_net *net, lk_err *err);
 
-/* For a model that can be; asked again. */
+/* Empty sums; also checks. */
 lk_status lk_fisher_new(struct lk_fisher *f, struct lk_model *model, struct lk_ledger *ledger,
                         lk_err *err);
 void lk_fisher_free(struct lk_fisher *f);
 
-/* Add the gradients of windows of n_ctx tokens of tok[0..n_tok); what is left over is not read. shift: 1, or 2 as in
- * Palu's code. `progress` counts tokens. *loss (may be NULL): mean loss, in nats. */
-lk_status lk_fisher_read(struct lk_fisher *f, struct lk_model *model, const int32_t *tok,
-                         size_t n_tok, int n_ctx, int shift, lk_progress progress, void *user,
-                         double *loss, lk_err *err);
+/* A text and how to differentiate its loss. */
+struct lk_fisher_text {
+    const int32_t *tok; /* [n_tok] */
+    size_t n_tok;
+    int n_ctx;            /* tokens of a window; a shorter rest is ignored */
+    int shift;            /* 1: predict the next token; 2: the one after it, as Palu's code does */
+    lk_progress progress; /* may be NULL; counts tokens */
+    void *user;
+};
 
-enum lk_fisher_as { LK_FISHER_PAPER, LK_FISHER_CODE, LK_N_FISHER_AS };
+/* Add the gradients of a text. *loss (may be NULL): mean loss, in nats. */
+lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
+                        const struct lk_fisher_text *text, double *loss, lk_err *err);
 
-/* The score of heads [first, first + n) of a layer's side; its sum over weights, or its mean as in the code. */
+enum lk_fisher_formula { LK_FISHER_PAPER, LK_FISHER_CODE };
+
+/* The score of KV heads [first, first + n) of a layer's K or V: the sum over weights as in the
+ * paper, or their mean as in the code. */
 double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n,
-                       enum lk_fisher_as as);
+                       enum lk_fisher_formula formula);
 
 #endif

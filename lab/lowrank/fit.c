@@ -1,3 +1,4 @@
+/* Eigenvectors of second moments as bases. */
 #include "lowrank/fit.h"
 
 #include "lowrank/linalg.h"
@@ -5,19 +6,19 @@
 #include <math.h>
 #include <string.h>
 
-static size_t square(const struct lk_fit *fit) { return (size_t)fit->width * fit->width; }
+static size_t n_square(const struct lk_fit *fit) { return (size_t)fit->width * fit->width; }
 
 static size_t fit_bytes(const struct lk_fit *fit) {
-    return (3 * square(fit) + fit->width) * sizeof(double);
+    return (3 * n_square(fit) + fit->width) * sizeof(double);
 }
 
 lk_status lk_fit_new(struct lk_fit *fit, int width, struct lk_ledger *ledger, lk_err *err) {
     *fit = (struct lk_fit){.width = width, .ledger = ledger};
     fit->down = lk_alloc(ledger, LK_FOR_SCRATCH, fit_bytes(fit));
     if (!fit->down) return lk_fail(err, LK_E_NOMEM, "no memory for a basis of %d channels", width);
-    fit->up = fit->down + square(fit);
-    fit->work = fit->up + square(fit);
-    fit->gain = fit->work + square(fit);
+    fit->up = fit->down + n_square(fit);
+    fit->work = fit->up + n_square(fit);
+    fit->gain = fit->work + n_square(fit);
     return LK_OK;
 }
 
@@ -26,15 +27,16 @@ void lk_fit_free(struct lk_fit *fit) {
     *fit = (struct lk_fit){0};
 }
 
-/* L of metric + a little, scaled so that the mean of metric's diagonal is 1. */
+/* Cholesky factor l of the metric, scaled so that the mean of its diagonal is 1, plus a small
+ * multiple of the identity. */
 static lk_status factor_metric(double *l, const double *metric, int n, lk_err *err) {
-    const double little = 1e-6;
+    const double ridge = 1e-6;
     double trace = 0;
     for (int i = 0; i < n; i++) trace += metric[(size_t)i * n + i];
     if (!(trace > 0) || !isfinite(trace))
         return lk_fail(err, LK_E_ARG, "a metric of %d rows is zero or not finite", n);
     for (size_t i = 0; i < (size_t)n * n; i++) l[i] = metric[i] * n / trace;
-    for (int i = 0; i < n; i++) l[(size_t)i * n + i] += little;
+    for (int i = 0; i < n; i++) l[(size_t)i * n + i] += ridge;
     return lk_cholesky(l, n, err);
 }
 
@@ -42,19 +44,19 @@ lk_status lk_fit_eigen(struct lk_fit *fit, const double *second, const double *m
                        lk_err *err) {
     int n = fit->width;
     double *l = fit->work;
-    memcpy(fit->down, second, square(fit) * sizeof(double));
+    memcpy(fit->down, second, n_square(fit) * sizeof(double));
     if (metric) {
         lk_status status = factor_metric(l, metric, n, err);
         if (status != LK_OK) return status;
-        lk_from_right(fit->down, l, n);
-        lk_from_left_transposed(fit->down, l, n);
+        lk_tri_mul_right(fit->down, l, n);
+        lk_tri_mul_left_t(fit->down, l, n);
     }
     lk_status status = lk_eigen(fit->down, n, fit->gain, fit->ledger, err);
     if (status != LK_OK) return status;
-    memcpy(fit->up, fit->down, square(fit) * sizeof(double));
+    memcpy(fit->up, fit->down, n_square(fit) * sizeof(double));
     if (metric) {
-        lk_from_right_transposed(fit->down, l, n);
-        lk_from_right_inverse(fit->up, l, n);
+        lk_tri_mul_right_t(fit->down, l, n);
+        lk_tri_solve_right(fit->up, l, n);
     }
     lk_fit_measure(fit, second);
     return LK_OK;
@@ -62,18 +64,19 @@ lk_status lk_fit_eigen(struct lk_fit *fit, const double *second, const double *m
 
 void lk_fit_mean_pool(struct lk_fit *fit, int d_head) {
     int n = fit->width, n_head = n / d_head;
-    memset(fit->down, 0, square(fit) * sizeof(double));
+    memset(fit->down, 0, n_square(fit) * sizeof(double));
     for (int c = 0; c < d_head; c++)
         for (int head = 0; head < n_head; head++)
             fit->down[(size_t)c * n + head * d_head + c] = 1 / sqrt(n_head);
-    memcpy(fit->up, fit->down, square(fit) * sizeof(double));
+    memcpy(fit->up, fit->down, n_square(fit) * sizeof(double));
 }
 
-/* y - up^T down y is orthogonal, in the metric, to what is kept, and components are orthogonal to each other:
- * sum |y - x'|^2 = tr M - sum over j of down_j M up_j^T in each of the ways that make a basis here. */
+/* y - up^T down y is orthogonal, in the metric, to the kept part, and components are orthogonal to
+ * each other. So sum |y - x'|^2 = tr M - sum over j of down_j M up_j^T for every kind of basis
+ * here. */
 void lk_fit_measure(struct lk_fit *fit, const double *second) {
     int n = fit->width;
-    lk_multiply(fit->work, fit->down, second, n, n, n);
+    lk_matmul(fit->work, fit->down, second, n, n, n);
     for (int j = 0; j < n; j++) {
         double sum = 0;
         for (int c = 0; c < n; c++)
@@ -86,14 +89,15 @@ void lk_fit_balance(struct lk_fit *fit, const double *second) {
     int n = fit->width;
     double trace = 0;
     for (int i = 0; i < n; i++) trace += second[(size_t)i * n + i];
-    lk_multiply(fit->work, fit->down, second, n, n, n);
+    lk_matmul(fit->work, fit->down, second, n, n, n);
     for (int j = 0; j < n; j++) {
         double power = 0;
         for (int c = 0; c < n; c++)
             power += fit->work[(size_t)j * n + c] * fit->down[(size_t)j * n + c];
-        /* A direction that rows hardly use keeps a scale that f32 can hold. */
-        double share = trace > 0 ? power / trace * n : 1, least = 1e-8,
-               scale = pow(share > least ? share : least, 0.25);
+        /* The minimum keeps the scale of a direction that rows hardly use within the range of
+         * f32. */
+        double share = trace > 0 ? power / trace * n : 1, min_share = 1e-8,
+               scale = pow(share > min_share ? share : min_share, 0.25);
         for (int c = 0; c < n; c++) {
             fit->down[(size_t)j * n + c] /= scale;
             fit->up[(size_t)j * n + c] *= scale;

@@ -1,15 +1,18 @@
+/* Sums over rows, and their file format. */
 #include "lowrank/moments.h"
 
+#include "base/fnv1a.h"
 #include "lowrank/linalg.h"
 
-static size_t n_numbers(const struct lk_moments *m) {
-    return (size_t)m->n_group * m->width * (m->width + 1);
+/* Bytes of sum and second. */
+static size_t moments_bytes(const struct lk_moments *m) {
+    return (size_t)m->n_group * m->width * (m->width + 1) * sizeof(double);
 }
 
 lk_status lk_moments_new(struct lk_moments *m, int n_group, int width, struct lk_ledger *ledger,
                          lk_err *err) {
     *m = (struct lk_moments){.n_group = n_group, .width = width};
-    m->sum = lk_alloc(ledger, LK_FOR_SCRATCH, n_numbers(m) * sizeof(double));
+    m->sum = lk_alloc(ledger, LK_FOR_SCRATCH, moments_bytes(m));
     if (!m->sum)
         return lk_fail(err, LK_E_NOMEM,
                        "no memory for the second moments of %d x %d channels; use smaller groups",
@@ -19,7 +22,7 @@ lk_status lk_moments_new(struct lk_moments *m, int n_group, int width, struct lk
 }
 
 void lk_moments_free(struct lk_moments *m, struct lk_ledger *ledger) {
-    lk_release(ledger, LK_FOR_SCRATCH, m->sum, n_numbers(m) * sizeof(double));
+    lk_release(ledger, LK_FOR_SCRATCH, m->sum, moments_bytes(m));
     *m = (struct lk_moments){0};
 }
 
@@ -32,21 +35,15 @@ void lk_moments_add(struct lk_moments *m, int g, const double *x, int64_t rows, 
 
 void lk_moments_count(struct lk_moments *m, uint64_t rows) { m->n += rows; }
 
-uint64_t lk_hash(uint64_t hash, const void *data, size_t size) {
-    const uint8_t *byte = data;
-    for (size_t i = 0; i < size; i++) hash = (hash ^ byte[i]) * 1099511628211u;
-    return hash;
-}
-
 bool lk_moments_write(const struct lk_moments *m, FILE *file, uint64_t *hash) {
-    size_t size = n_numbers(m) * sizeof(double);
-    *hash = lk_hash(lk_hash(*hash, &m->n, sizeof m->n), m->sum, size);
+    size_t size = moments_bytes(m);
+    *hash = lk_fnv1a(lk_fnv1a(*hash, &m->n, sizeof m->n), m->sum, size);
     return fwrite(&m->n, sizeof m->n, 1, file) == 1 && fwrite(m->sum, size, 1, file) == 1;
 }
 
 bool lk_moments_read(struct lk_moments *m, FILE *file, uint64_t *hash) {
-    size_t size = n_numbers(m) * sizeof(double);
+    size_t size = moments_bytes(m);
     if (fread(&m->n, sizeof m->n, 1, file) != 1 || fread(m->sum, size, 1, file) != 1) return false;
-    *hash = lk_hash(lk_hash(*hash, &m->n, sizeof m->n), m->sum, size);
+    *hash = lk_fnv1a(lk_fnv1a(*hash, &m->n, sizeof m->n), m->sum, size);
     return true;
 }

@@ -1,5 +1,6 @@
-/* Sums over rows, from which bases are made: how many rows, their sum, and their second moments
- * sum x x^T. A row is n_group parts of `width` numbers; parts of different groups are not crossed. */
+/* Sums over rows, from which bases are computed: the number of rows, their sum, and their second
+ * moments sum x x^T. A row consists of n_group parts of `width` numbers. Parts of different groups
+ * are not multiplied with each other. */
 #ifndef LK_LOWRANK_MOMENTS_H
 #define LK_LOWRANK_MOMENTS_H
 
@@ -13,7 +14,7 @@ struct lk_moments {
     int32_t n_group, width;
     uint64_t n;     /* rows */
     double *sum;    /* [n_group][width] */
-    double *second; /* [n_group][width][width], the lower triangle; behind sum in one piece */
+    double *second; /* [n_group][width][width], only the lower triangle; follows `sum` in memory */
 };
 
 /* Memory of `ledger`, all zero. */
@@ -21,17 +22,14 @@ lk_status lk_moments_new(struct lk_moments *m, int n_group, int width, struct lk
                          lk_err *err);
 void lk_moments_free(struct lk_moments *m, struct lk_ledger *ledger);
 
-/* Add `rows` rows of group g alone: x [rows][width] with row stride `stride`. Call for every group with the
- * same number of rows, then count them. */
+/* Add `rows` rows to group g: x [rows][width] with row stride `stride`. Call it for every group
+ * with the same number of rows, then count them once. */
 void lk_moments_add(struct lk_moments *m, int g, const double *x, int64_t rows, int64_t stride);
 void lk_moments_count(struct lk_moments *m, uint64_t rows);
 
-/* Write and read everything but the shape, which must be set. false: the file ends or cannot be written. */
+/* Write and read everything except the shape, which must be set, and continue `hash` (FNV-1a) over
+ * it. False if the file ends early or cannot be written. */
 bool lk_moments_write(const struct lk_moments *m, FILE *file, uint64_t *hash);
 bool lk_moments_read(struct lk_moments *m, FILE *file, uint64_t *hash);
-
-/* FNV-1a, going on from `hash`; begin with LK_HASH_BEGIN. */
-#define LK_HASH_BEGIN 14695981039346656037u
-uint64_t lk_hash(uint64_t hash, const void *data, size_t size);
 
 #endif

@@ -1,3 +1,4 @@
+/* Distribution of ranks: uniform, by error, and by score. */
 #include "lowrank/rank.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ static int32_t next_rank(const struct lk_rank_item *item, int32_t quantum) {
     return item->width - item->rank < quantum ? item->width : item->rank + quantum;
 }
 
-/* What the next quantum of an item saves, by component; less than nothing where it is full. */
+/* Error saved per component by the item's next quantum; negative if the item is full. */
 static double next_saving(const struct lk_rank_item *item, int32_t quantum) {
     int32_t next = next_rank(item, quantum);
     return next == item->rank ? -1
@@ -34,45 +35,39 @@ void lk_rank_by_error(struct lk_rank_item *item, size_t n, double share, int32_t
     }
     while (left > 0) {
         size_t best = 0;
-        double most = -1;
+        double max = -1;
         for (size_t i = 0; i < n; i++) {
             double saving = next_rank(&item[i], quantum) - item[i].rank <= left
                                 ? next_saving(&item[i], quantum)
                                 : -1;
-            if (saving > most) {
-                most = saving;
+            if (saving > max) {
+                max = saving;
                 best = i;
             }
         }
-        if (most < 0) break;
+        if (max < 0) break;
         int32_t next = next_rank(&item[best], quantum);
         left -= next - item[best].rank;
         item[best].rank = next;
     }
 }
 
-static double sum_of_widths(const struct lk_rank_item *item, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += item[i].width;
-    return sum;
-}
-
-/* What an item gets by its score alone: between the least rank and its width. */
-static double exact_rank(const struct lk_rank_item *item, double factor, int32_t quantum) {
+/* The rank in proportion to the score, limited to one quantum and the width. */
+static double proportional_rank(const struct lk_rank_item *item, double factor, int32_t quantum) {
     double rank = factor * item->score;
     if (rank < quantum) rank = quantum;
     return rank < item->width ? rank : item->width;
 }
 
-/* The factor of scores that uses up `total`. */
+/* The factor for which proportional ranks add up to `total`, by bisection. */
 static double find_factor(const struct lk_rank_item *item, size_t n, double total,
                           int32_t quantum) {
-    enum { GROW = 200, HALVE = 100 };
+    enum { GROW_STEPS = 200, BISECT_STEPS = 100 };
     double low = 0, high = 1e-30;
-    for (int step = 0; step < GROW + HALVE; step++) {
-        double factor = step < GROW ? high : (low + high) / 2, sum = 0;
-        for (size_t i = 0; i < n; i++) sum += exact_rank(&item[i], factor, quantum);
-        if (step < GROW)
+    for (int step = 0; step < GROW_STEPS + BISECT_STEPS; step++) {
+        double factor = step < GROW_STEPS ? high : (low + high) / 2, sum = 0;
+        for (size_t i = 0; i < n; i++) sum += proportional_rank(&item[i], factor, quantum);
+        if (step < GROW_STEPS)
             high *= sum < total ? 4 : 1;
         else if (sum < total)
             low = factor;
@@ -82,10 +77,10 @@ static double find_factor(const struct lk_rank_item *item, size_t n, double tota
     return low;
 }
 
-/* What an item has by scores beyond its rank, in quanta; less than nothing where it is full. */
+/* The rank still missing to the proportional one, in quanta; -infinity if the item is full. */
 static double remainder_of(const struct lk_rank_item *item, double factor, int32_t quantum) {
     if (next_rank(item, quantum) == item->rank) return -INFINITY;
-    return (exact_rank(item, factor, quantum) - item->rank) / quantum;
+    return (proportional_rank(item, factor, quantum) - item->rank) / quantum;
 }
 
 void lk_rank_by_score(struct lk_rank_item *item, size_t n, double share, int32_t quantum) {
@@ -93,63 +88,68 @@ void lk_rank_by_score(struct lk_rank_item *item, size_t n, double share, int32_t
     for (size_t i = 0; i < n; i++) left += lk_rank_round(item[i].width, share, quantum);
     double factor = find_factor(item, n, (double)left, quantum);
     for (size_t i = 0; i < n; i++) {
-        item[i].rank = (int32_t)(exact_rank(&item[i], factor, quantum) / quantum) * quantum;
+        item[i].rank = (int32_t)(proportional_rank(&item[i], factor, quantum) / quantum) * quantum;
         if (item[i].rank == 0) item[i].rank = item[i].width; /* narrower than a quantum */
         left -= item[i].rank;
     }
     while (left >= quantum) {
         size_t best = 0;
-        double most = -INFINITY;
+        double max = -INFINITY;
         for (size_t i = 0; i < n; i++) {
-            double here = remainder_of(&item[i], factor, quantum);
-            if (here > most) {
-                most = here;
+            double remainder = remainder_of(&item[i], factor, quantum);
+            if (remainder > max) {
+                max = remainder;
                 best = i;
             }
         }
-        if (most == -INFINITY) break;
+        if (max == -INFINITY) break;
         int32_t next = next_rank(&item[best], quantum);
         left -= next - item[best].rank;
         item[best].rank = next;
     }
 }
 
-void lk_rank_by_score_as_code(struct lk_rank_item *item, size_t n, double share, int32_t quantum) {
-    double total = share * sum_of_widths(item, n), scores = 0, left = total;
-    for (size_t i = 0; i < n; i++) scores += item[i].score;
+void lk_rank_by_score_palu_code(struct lk_rank_item *item, size_t n, double share,
+                                int32_t quantum) {
+    double widths = 0, scores = 0;
+    for (size_t i = 0; i < n; i++) {
+        widths += item[i].width;
+        scores += item[i].score;
+    }
+    double total = share * widths, left = total;
     for (size_t i = 0; i < n; i++) {
         double exact = total * item[i].score / scores;
         item[i].rank = exact < item[i].width ? (int32_t)exact : item[i].width;
         left -= item[i].rank;
     }
     while (left > 0) {
-        double done = -INFINITY; /* the last remainder of this round */
-        bool given = false;
+        double done = -INFINITY; /* remainder of the item before, in this round */
+        bool assigned = false;
         size_t last = 0;
         for (size_t turn = 0; turn < n && left != 0; turn++) {
             size_t next = n;
-            double least = INFINITY;
+            double min = INFINITY;
             for (size_t i = 0; i < n; i++) {
                 double r = total * item[i].score / scores, rest = r - floor(r);
                 bool later = rest > done || (rest == done && i > last && turn > 0);
-                if (later && rest < least) {
-                    least = rest;
+                if (later && rest < min) {
+                    min = rest;
                     next = i;
                 }
             }
             if (next == n) break;
-            done = least;
+            done = min;
             last = next;
             if (item[next].rank >= item[next].width) continue;
             item[next].rank++;
             left--;
-            given = true;
+            assigned = true;
         }
-        if (!given) break;
+        if (!assigned) break;
     }
     for (size_t i = 0; i < n; i++) {
-        double quanta = nearbyint((double)item[i].rank /
-                                  quantum); /* halves to even, as the default rounding is */
+        /* The default rounding mode: halves to even. */
+        double quanta = nearbyint((double)item[i].rank / quantum);
         item[i].rank = (int32_t)(quanta < 1 ? 1 : quanta) * quantum;
         if (item[i].rank > item[i].width) item[i].rank = item[i].width;
     }

@@ -1,13 +1,15 @@
+/* Statistics of a text: memory, checks and the file. */
 #include "lowrank/statistics.h"
 
 #include "base/atomic_file.h"
+#include "base/fnv1a.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Shape of a side's moments. */
-static lk_status side_new(struct lk_statistics *s, struct lk_moments **out, int n_group, int width,
-                          lk_err *err) {
+/* Empty moments for every layer. */
+static lk_status moments_by_layer_new(struct lk_statistics *s, struct lk_moments **out, int n_group,
+                                      int width, lk_err *err) {
     *out = lk_alloc(s->ledger, LK_FOR_SCRATCH, s->n_layer * sizeof **out);
     lk_status status = *out ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for statistics");
     for (int layer = 0; status == LK_OK && layer < s->n_layer; layer++)
@@ -15,7 +17,7 @@ static lk_status side_new(struct lk_statistics *s, struct lk_moments **out, int 
     return status;
 }
 
-static void side_free(struct lk_statistics *s, struct lk_moments *side) {
+static void moments_by_layer_free(struct lk_statistics *s, struct lk_moments *side) {
     for (int layer = 0; side && layer < s->n_layer; layer++)
         lk_moments_free(&side[layer], s->ledger);
     lk_release(s->ledger, LK_FOR_SCRATCH, side, s->n_layer * sizeof *side);
@@ -32,21 +34,20 @@ lk_status lk_statistics_check(const struct lk_hparams *hp, const struct lk_stati
     }
     if (opts->group[LK_BASIS_KPRE] && hp->rope_mode < 0)
         return lk_fail(err, LK_E_ARG,
-                       "this model does not rotate its keys: there are none before RoPE");
+                       "this model does not rotate its keys: it has no keys before RoPE");
     if (opts->n_ctx < 2 || opts->n_ctx > hp->n_ctx_train)
         return lk_fail(err, LK_E_ARG,
-                       "windows of %d tokens are not possible; give 2 to %d, the length the model "
-                       "was trained for",
-                       opts->n_ctx, hp->n_ctx_train);
-    if (opts->skip < 0 || opts->skip >= opts->n_ctx)
-        return lk_fail(err, LK_E_ARG, "of windows of %d tokens, %d cannot be left out", opts->n_ctx,
-                       opts->skip);
+                       "windows must have between 2 and %d tokens, the trained length, not %d",
+                       hp->n_ctx_train, opts->n_ctx);
+    if (opts->n_skip < 0 || opts->n_skip >= opts->n_ctx)
+        return lk_fail(err, LK_E_ARG, "cannot skip %d tokens of windows of %d", opts->n_skip,
+                       opts->n_ctx);
     /* Fewer rows than channels span no space: every basis would look perfect. */
-    size_t least = 4 * (size_t)hp->n_head_kv * hp->d_head;
-    if (n_tok < least)
+    size_t n_min = 4 * (size_t)hp->n_head_kv * hp->d_head;
+    if (n_tok < n_min)
         return lk_fail(err, LK_E_ARG,
-                       "the text has %zu tokens; at least %zu are needed to calibrate this model",
-                       n_tok, least);
+                       "the text has %zu tokens; calibrating this model needs at least %zu", n_tok,
+                       n_min);
     return LK_OK;
 }
 
@@ -64,17 +65,18 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
                                 .n_head = hp->n_head,
                                 .n_head_kv = hp->n_head_kv,
                                 .d_head = hp->d_head};
-    s->key = lk_hash(LK_HASH_BEGIN, &model->net->fingerprint, sizeof model->net->fingerprint);
-    s->key = lk_hash(s->key, opts->group, sizeof opts->group);
-    const int32_t numbers[] = {opts->queries, opts->n_ctx, opts->skip};
-    s->key = lk_hash(lk_hash(s->key, numbers, sizeof numbers), tok, n_tok * sizeof *tok);
+    s->key = lk_fnv1a(LK_FNV1A_INIT, &model->net->fingerprint, sizeof model->net->fingerprint);
+    s->key = lk_fnv1a(s->key, opts->group, sizeof opts->group);
+    const int32_t numbers[] = {opts->queries, opts->n_ctx, opts->n_skip};
+    s->key = lk_fnv1a(lk_fnv1a(s->key, numbers, sizeof numbers), tok, n_tok * sizeof *tok);
     for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++) {
         int group = opts->group[side];
         if (group > 0)
-            status = side_new(s, &s->side[side], hp->n_head_kv / group, group * hp->d_head, err);
+            status = moments_by_layer_new(s, &s->side[side], hp->n_head_kv / group,
+                                          group * hp->d_head, err);
     }
     if (status == LK_OK && opts->queries)
-        status = side_new(s, &s->query, hp->n_head_kv, hp->d_head, err);
+        status = moments_by_layer_new(s, &s->query, hp->n_head_kv, hp->d_head, err);
     if (status != LK_OK)
         lk_statistics_free(s);
     else
@@ -84,68 +86,68 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
 
 void lk_statistics_free(struct lk_statistics *s) {
     if (!s) return;
-    for (int side = 0; side < LK_N_BASIS; side++) side_free(s, s->side[side]);
-    side_free(s, s->query);
+    for (int side = 0; side < LK_N_BASIS; side++) moments_by_layer_free(s, s->side[side]);
+    moments_by_layer_free(s, s->query);
     lk_release(s->ledger, LK_FOR_SCRATCH, s, sizeof *s);
 }
 
-/* ---- the file: magic, key, n_tok, moments of all sides and layers, hash of everything before ---- */
+/* ---- the file ----
+ *
+ * Magic, key, n_tok, the moments of all sides and layers, hash of everything after the magic. */
 
 static const char magic[8] = "LKSTAT1";
 
-typedef bool (*transfer)(struct lk_moments *m, FILE *file, uint64_t *hash);
-
-static bool write_one(struct lk_moments *m, FILE *file, uint64_t *hash) {
-    return lk_moments_write(m, file, hash);
-}
-
-static bool each_moments(const struct lk_statistics *s, FILE *file, uint64_t *hash, transfer go) {
+/* Read or write the moments of all sides and layers, and the queries' last. */
+static bool transfer_moments(const struct lk_statistics *s, FILE *file, bool write,
+                             uint64_t *hash) {
     for (int side = 0; side <= LK_N_BASIS; side++) {
         struct lk_moments *m = side < LK_N_BASIS ? s->side[side] : s->query;
         for (int layer = 0; m && layer < s->n_layer; layer++)
-            if (!go(&m[layer], file, hash)) return false;
+            if (!(write ? lk_moments_write(&m[layer], file, hash)
+                        : lk_moments_read(&m[layer], file, hash)))
+                return false;
     }
     return true;
 }
 
-static bool write_all(const struct lk_statistics *s, FILE *file) {
+static bool write_statistics(const struct lk_statistics *s, FILE *file) {
     const uint64_t head[] = {s->key, s->n_tok};
-    uint64_t hash = lk_hash(LK_HASH_BEGIN, head, sizeof head);
+    uint64_t hash = lk_fnv1a(LK_FNV1A_INIT, head, sizeof head);
     return fwrite(magic, sizeof magic, 1, file) == 1 && fwrite(head, sizeof head, 1, file) == 1 &&
-           each_moments(s, file, &hash, write_one) && fwrite(&hash, sizeof hash, 1, file) == 1;
+           transfer_moments(s, file, true, &hash) && fwrite(&hash, sizeof hash, 1, file) == 1;
 }
 
 lk_status lk_statistics_save(const struct lk_statistics *s, const char *path, lk_err *err) {
     struct lk_atomic_file f;
     lk_status status = lk_atomic_file_open_public(&f, path, err);
     if (status != LK_OK) return status;
-    if (!write_all(s, f.file))
+    if (!write_statistics(s, f.file))
         status =
             lk_fail(err, LK_E_IO, "cannot write the statistics to %s; is the disk full?", path);
     return lk_atomic_file_close(&f, status, err);
 }
 
-lk_status lk_statistics_resume(struct lk_statistics *s, const char *path, lk_err *err) {
-    char begin[sizeof magic];
+lk_status lk_statistics_load(struct lk_statistics *s, const char *path, lk_err *err) {
+    char start[sizeof magic];
     uint64_t head[2], hash, end;
     FILE *file = fopen(path, "rb");
     if (!file) return LK_OK;
-    bool whole = fread(begin, sizeof begin, 1, file) == 1 &&
-                 memcmp(begin, magic, sizeof magic) == 0 && fread(head, sizeof head, 1, file) == 1;
+    bool whole = fread(start, sizeof start, 1, file) == 1 &&
+                 memcmp(start, magic, sizeof magic) == 0 && fread(head, sizeof head, 1, file) == 1;
     if (whole && head[0] != s->key) {
         fclose(file);
         return lk_fail(err, LK_E_ARG,
-                       "%s holds statistics of another model, text or options; delete it or name "
+                       "%s holds statistics of another model, text or options; delete it or choose "
                        "another output",
                        path);
     }
-    hash = lk_hash(LK_HASH_BEGIN, head, sizeof head);
-    whole = whole && each_moments(s, file, &hash, lk_moments_read) &&
+    hash = lk_fnv1a(LK_FNV1A_INIT, head, sizeof head);
+    whole = whole && transfer_moments(s, file, false, &hash) &&
             fread(&end, sizeof end, 1, file) == 1 && end == hash && fgetc(file) == EOF;
     fclose(file);
     if (!whole)
         return lk_fail(err, LK_E_FORMAT,
-                       "the statistics in %s are damaged; delete the file and begin again", path);
+                       "the statistics in %s are damaged; delete the file and start again", path);
     s->n_tok = head[1];
     return LK_OK;
 }

@@ -1,20 +1,14 @@
-/* Predictors, and recipes, against the full cache on a text. */
-#include "measure/compare.h"
-
-#include "engine/engine.h"
+/* Perplexity, KL divergence and agreement on a text: of any predictors, and of recipes. */
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/session_state.h"
+#include "lowkey_lab.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-size_t lk_compare_scored(size_t n_ctx) { return n_ctx < 4 ? 0 : n_ctx - n_ctx / 2 - 1; }
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
+/* ---- scoring one prediction ---- */
 
 /* log softmax of logits [n] into out [n]. */
 static void log_softmax(const float *logits, size_t n, float *out) {
@@ -34,50 +28,61 @@ static size_t argmax(const float *x, size_t n) {
 }
 
 /* KL(p || q) in nats for log-probabilities p, q [n]. */
-static double divergence(const float *p, const float *q, size_t n) {
+static double kl_divergence(const float *p, const float *q, size_t n) {
     double sum = 0;
     for (size_t i = 0; i < n; i++)
         if (p[i] > -80.0f) sum += expf(p[i]) * (p[i] - q[i]);
     return sum > 0 ? sum : 0;
 }
 
-struct lk_prediction lk_compare_score(const float *logits, size_t n_vocab, int32_t next,
-                                      const float *first, float *mine) {
-    log_softmax(logits, n_vocab, mine);
-    return (struct lk_prediction){.nll = -mine[next],
-                                  .kl = mine == first ? 0 : (float)divergence(first, mine, n_vocab),
-                                  .same = mine == first ||
-                                          argmax(first, n_vocab) == argmax(mine, n_vocab)};
+lk_prediction lk_compare_score(const float *logits, size_t n_vocab, int32_t next,
+                               const float *reference, float *log_p) {
+    bool is_reference = log_p == reference;
+    log_softmax(logits, n_vocab, log_p);
+    return (lk_prediction){.nll = -log_p[next],
+                           .kl = is_reference ? 0 : (float)kl_divergence(reference, log_p, n_vocab),
+                           .same = is_reference ||
+                                   argmax(reference, n_vocab) == argmax(log_p, n_vocab)};
 }
 
-lk_status lk_compare_chunk(struct lk_predictor *predictor, size_t n, size_t n_vocab,
-                           const int32_t *tok, size_t n_ctx, size_t n_step, float *work,
-                           struct lk_prediction *const *score, lk_progress progress, void *user,
-                           lk_err *err) {
-    float *log_p =
-        work + n_step * n_vocab; /* of the predictor at hand; the first one's are kept before it */
+/* ---- a chunk ---- */
+
+size_t lk_compare_n_scored(size_t n_ctx) { return n_ctx < 4 ? 0 : n_ctx - n_ctx / 2 - 1; }
+
+void lk_compare_set_bos(const lk_model *model, int32_t *tok) {
+    int32_t bos = lk_vocab_bos(model->vocab);
+    if (bos >= 0) tok[0] = bos;
+}
+
+/* lk_compare_chunk with scratch log_p [n_step + 1][n_vocab]: the reference's log-probabilities of
+ * one step, then one row for the predictor being scored. */
+static lk_status score_chunk(lk_predictor *predictor, size_t n, const lk_compare_text *chunk,
+                             float *log_p, lk_prediction *const *score, lk_err *err) {
+    size_t n_ctx = chunk->n_ctx, n_vocab = chunk->n_vocab;
     uint64_t done = 0, total = (uint64_t)n_ctx * n;
     for (size_t i = 0; i < n; i++) predictor[i].clear(predictor[i].self);
-    for (size_t at = 0; at < n_ctx; at += n_step) {
-        size_t n_tok = n_ctx - at < n_step ? n_ctx - at : n_step;
-        bool scored =
-            at + n_tok >
-            n_ctx / 2; /* where the vocabulary is large, logits cost a quarter of the time */
+    for (size_t at = 0; at < n_ctx; at += chunk->n_step) {
+        const int32_t *tok = chunk->tok + at;
+        size_t n_tok = n_ctx - at < chunk->n_step ? n_ctx - at : chunk->n_step;
+        /* Logits are computed only if needed: with a large vocabulary they cost a quarter of the
+         * time. */
+        bool scored = at + n_tok > n_ctx / 2;
         for (size_t i = 0; i < n; i++) {
-            double start = now();
-            lk_status status = predictor[i].read(predictor[i].self, tok + at, n_tok, scored, err);
+            lk_predictor *p = &predictor[i];
+            double start = lk_now();
+            lk_status status = p->eval(p->self, tok, n_tok, scored, err);
             if (status != LK_OK) return status;
-            predictor[i].seconds += now() - start;
+            p->seconds += lk_now() - start;
             for (size_t row = 0; row < n_tok; row++) {
                 size_t pos = at + row;
                 if (pos < n_ctx / 2 || pos + 1 >= n_ctx) continue;
-                float *first = work + row * n_vocab, *mine = i ? log_p : first;
+                float *reference = log_p + row * n_vocab;
                 score[i][pos - n_ctx / 2] =
-                    lk_compare_score(predictor[i].logits(predictor[i].self, (int32_t)row), n_vocab,
-                                     tok[pos + 1], first, mine);
+                    lk_compare_score(p->logits(p->self, (int32_t)row), n_vocab, chunk->tok[pos + 1],
+                                     reference, i ? log_p + chunk->n_step * n_vocab : reference);
             }
             done += n_tok;
-            if (progress && !progress(user, done, total))
+            if (chunk->progress && !chunk->progress(chunk->user, done, total))
                 return lk_fail(err, LK_E_CANCELLED, "cancelled after %llu of %llu tokens",
                                (unsigned long long)done, (unsigned long long)total);
         }
@@ -85,17 +90,32 @@ lk_status lk_compare_chunk(struct lk_predictor *predictor, size_t n, size_t n_vo
     return LK_OK;
 }
 
+lk_status lk_compare_chunk(lk_predictor *predictor, size_t n, const lk_compare_text *chunk,
+                           lk_prediction *const *score, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    size_t bytes = (chunk->n_step + 1) * chunk->n_vocab * sizeof(float);
+    float *log_p = lk_alloc(&ledger, LK_FOR_SCRATCH, bytes);
+    if (!log_p)
+        return lk_fail(err, LK_E_NOMEM, "no memory for the logits of %zu tokens", chunk->n_step);
+    lk_status status = score_chunk(predictor, n, chunk, log_p, score, err);
+    lk_release(&ledger, LK_FOR_SCRATCH, log_p, bytes);
+    return status;
+}
+
+/* ---- summary ---- */
+
 static int by_kl(const void *a, const void *b) {
-    float x = ((const struct lk_prediction *)a)->kl, y = ((const struct lk_prediction *)b)->kl;
+    float x = ((const lk_prediction *)a)->kl, y = ((const lk_prediction *)b)->kl;
     return (x > y) - (x < y);
 }
 
-static double stderr_of(double sum, double sum2, double n) {
+/* Standard error of the mean of n values with this sum and sum of squares. */
+static double stderr_of_mean(double sum, double sum2, double n) {
     double mean = sum / n, variance = sum2 / n - mean * mean;
     return n > 1 && variance > 0 ? sqrt(variance / (n - 1)) : 0;
 }
 
-lk_compare_result lk_compare_summarise(struct lk_prediction *score, size_t n_score) {
+lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n_score) {
     double nll = 0, nll2 = 0, kl = 0, kl2 = 0, same = 0, n = (double)n_score;
     if (n_score == 0) return (lk_compare_result){0};
     for (size_t i = 0; i < n_score; i++) {
@@ -108,105 +128,99 @@ lk_compare_result lk_compare_summarise(struct lk_prediction *score, size_t n_sco
     qsort(score, n_score, sizeof *score, by_kl);
     double ppl = exp(nll / n);
     return (lk_compare_result){.ppl = ppl,
-                               .ppl_stderr = ppl * stderr_of(nll, nll2, n),
+                               .ppl_stderr = ppl * stderr_of_mean(nll, nll2, n),
                                .kl_mean = kl / n,
-                               .kl_stderr = stderr_of(kl, kl2, n),
+                               .kl_stderr = stderr_of_mean(kl, kl2, n),
                                .kl_p99 = score[(size_t)(0.99 * (n - 1))].kl,
                                .kl_p999 = score[(size_t)(0.999 * (n - 1))].kl,
                                .top1 = same / n,
                                .n_scored = n_score};
 }
 
-void lk_compare_begin(const lk_model *model, int32_t *tok) {
-    int32_t begin = lk_vocab_begin(model->vocab);
-    if (begin >= 0) tok[0] = begin;
-}
+/* ---- recipes ---- */
 
-static void clear_session(void *session) { lk_session_clear(session); }
+static void session_clear(void *session) { lk_session_clear(session); }
 
-static lk_status read_session(void *session, const int32_t *tok, size_t n, bool all, lk_err *err) {
+static lk_status session_eval(void *session, const int32_t *tok, size_t n, bool all, lk_err *err) {
     return lk_session_eval(session, tok, n, all, err);
 }
 
-static const float *session_logits(void *session, int32_t row) {
-    return lk_session_logits(session, row);
+static const float *session_logits(void *session, int32_t i) {
+    return lk_session_logits(session, i);
 }
 
-struct lk_predictor lk_session_predictor(lk_session *session) {
-    return (struct lk_predictor){
-        .self = session, .clear = clear_session, .read = read_session, .logits = session_logits};
-}
-
-/* ---- recipes ---- */
-
+/* One lk_compare. Predictor 0 is the full cache, predictor 1 + i is recipe i. */
 struct comparison {
     struct lk_ledger ledger;
     lk_model *model;
-    size_t n_vocab, n_recipe, n_ctx, n_chunk, n_step;
+    size_t n_vocab, n_predictor, n_ctx, n_chunk, n_step;
+    size_t n_score; /* predictions of one predictor, all chunks */
     lk_recipe *f16;
-    lk_session **session;           /* [1 + n_recipe]; the full cache first */
-    struct lk_predictor *predictor; /* [1 + n_recipe] */
-    struct lk_prediction *score;    /* [1 + n_recipe][n_chunk * lk_compare_scored(n_ctx)] */
-    struct lk_prediction **at;      /* [1 + n_recipe] where the chunk at hand is scored */
-    lk_session_stats *stats;        /* [1 + n_recipe] means over chunks */
-    float *work;
-    int32_t *tok; /* [n_ctx] the chunk at hand */
+    lk_session **session;        /* [n_predictor] */
+    lk_predictor *predictor;     /* [n_predictor] */
+    lk_prediction *score;        /* [n_predictor][n_score] */
+    lk_prediction **chunk_score; /* [n_predictor] into `score`: the current chunk */
+    lk_session_stats *stats;     /* [n_predictor] means over chunks */
+    int32_t *tok;                /* [n_ctx] the current chunk */
     const lk_compare_opts *opts;
     size_t chunk;
 };
 
-static size_t scores_of_one(const struct comparison *c) {
-    return c->n_chunk * lk_compare_scored(c->n_ctx);
-}
-
-static lk_status take(struct comparison *c, const lk_recipe *const *recipe, lk_err *err) {
-    size_t n = 1 + c->n_recipe;
+static lk_status comparison_open(struct comparison *c, const lk_recipe *const *recipe,
+                                 lk_err *err) {
+    size_t n = c->n_predictor;
     c->session = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->session);
     c->predictor = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->predictor);
-    c->score = lk_alloc(&c->ledger, LK_FOR_OTHER, n * scores_of_one(c) * sizeof *c->score);
-    c->at = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->at);
+    c->score = lk_alloc(&c->ledger, LK_FOR_OTHER, n * c->n_score * sizeof *c->score);
+    c->chunk_score = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->chunk_score);
     c->stats = lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *c->stats);
-    c->work = lk_alloc(&c->ledger, LK_FOR_OTHER, (c->n_step + 1) * c->n_vocab * sizeof *c->work);
     c->tok = lk_alloc(&c->ledger, LK_FOR_OTHER, c->n_ctx * sizeof *c->tok);
-    if (!c->session || !c->predictor || !c->score || !c->at || !c->stats || !c->work || !c->tok)
-        return lk_fail(err, LK_E_NOMEM, "no memory to compare %zu recipes", c->n_recipe);
+    if (!c->session || !c->predictor || !c->score || !c->chunk_score || !c->stats || !c->tok)
+        return lk_fail(err, LK_E_NOMEM, "no memory to compare %zu recipes", n - 1);
     lk_status status = lk_recipe_parse(&c->f16, "f16", err);
     lk_session_opts opts = {.n_ctx = (int32_t)c->n_ctx};
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         status = lk_session_new(&c->session[i], c->model, i ? recipe[i - 1] : c->f16, &opts, err);
-        if (status == LK_OK) c->predictor[i] = lk_session_predictor(c->session[i]);
+        c->predictor[i] = (lk_predictor){.self = c->session[i],
+                                         .clear = session_clear,
+                                         .eval = session_eval,
+                                         .logits = session_logits};
     }
     return status;
 }
 
-static void release(struct comparison *c) {
-    size_t n = 1 + c->n_recipe;
+static void comparison_close(struct comparison *c) {
+    size_t n = c->n_predictor;
     for (size_t i = 0; c->session && i < n; i++) lk_session_free(c->session[i]);
     lk_recipe_free(c->f16);
     lk_release(&c->ledger, LK_FOR_OTHER, c->tok, c->n_ctx * sizeof *c->tok);
-    lk_release(&c->ledger, LK_FOR_OTHER, c->work, (c->n_step + 1) * c->n_vocab * sizeof *c->work);
     lk_release(&c->ledger, LK_FOR_OTHER, c->stats, n * sizeof *c->stats);
-    lk_release(&c->ledger, LK_FOR_OTHER, c->at, n * sizeof *c->at);
-    lk_release(&c->ledger, LK_FOR_OTHER, c->score, n * scores_of_one(c) * sizeof *c->score);
+    lk_release(&c->ledger, LK_FOR_OTHER, c->chunk_score, n * sizeof *c->chunk_score);
+    lk_release(&c->ledger, LK_FOR_OTHER, c->score, n * c->n_score * sizeof *c->score);
     lk_release(&c->ledger, LK_FOR_OTHER, c->predictor, n * sizeof *c->predictor);
     lk_release(&c->ledger, LK_FOR_OTHER, c->session, n * sizeof *c->session);
 }
 
-static bool report(void *user, uint64_t done, uint64_t total) {
+/* Progress of one chunk as progress of all chunks. */
+static bool chunk_progress(void *user, uint64_t done, uint64_t total) {
     const struct comparison *c = user;
     return !c->opts->progress ||
            c->opts->progress(c->opts->user, c->chunk * total + done, c->n_chunk * total);
 }
 
-static lk_status read_chunk(struct comparison *c, const int32_t *tok, lk_err *err) {
-    size_t n = 1 + c->n_recipe;
+static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err *err) {
+    lk_compare_text chunk = {.tok = c->tok,
+                             .n_ctx = c->n_ctx,
+                             .n_step = c->n_step,
+                             .n_vocab = c->n_vocab,
+                             .progress = chunk_progress,
+                             .user = c};
     memcpy(c->tok, tok, c->n_ctx * sizeof *tok);
-    lk_compare_begin(c->model, c->tok);
-    for (size_t i = 0; i < n; i++)
-        c->at[i] = c->score + i * scores_of_one(c) + c->chunk * lk_compare_scored(c->n_ctx);
-    lk_status status = lk_compare_chunk(c->predictor, n, c->n_vocab, c->tok, c->n_ctx, c->n_step,
-                                        c->work, c->at, report, c, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    lk_compare_set_bos(c->model, c->tok);
+    for (size_t i = 0; i < c->n_predictor; i++)
+        c->chunk_score[i] = c->score + i * c->n_score + c->chunk * lk_compare_n_scored(c->n_ctx);
+    lk_status status = lk_compare_chunk(c->predictor, c->n_predictor, &chunk, c->chunk_score, err);
+    for (size_t i = 0; status == LK_OK && i < c->n_predictor; i++) {
         lk_session_stats stats = lk_session_get_stats(c->session[i]);
         c->stats[i].bytes_per_token += stats.bytes_per_token / c->n_chunk;
         c->stats[i].bits_per_value += stats.bits_per_value / c->n_chunk;
@@ -217,13 +231,14 @@ static lk_status read_chunk(struct comparison *c, const int32_t *tok, lk_err *er
 lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_recipe,
                      const int32_t *tok, size_t n_tok, const lk_compare_opts *opts,
                      lk_compare_result *results, lk_err *err) {
-    if (n_recipe == 0) return lk_fail(err, LK_E_ARG, "there is no recipe to compare");
+    enum { DEFAULT_STEP = 32 };
+    if (n_recipe == 0) return lk_fail(err, LK_E_ARG, "no recipe to compare; give at least one");
     if (opts->n_ctx < 4)
         return lk_fail(err, LK_E_ARG, "chunks of %d tokens cannot be scored; give at least 4",
                        opts->n_ctx);
     if (opts->n_step < 0 || opts->n_step > LK_EVAL_MAX)
-        return lk_fail(err, LK_E_ARG, "steps of %d tokens are not possible; give 1 to %d",
-                       opts->n_step, LK_EVAL_MAX);
+        return lk_fail(err, LK_E_ARG, "the step must be between 1 and %d tokens, not %d",
+                       LK_EVAL_MAX, opts->n_step);
     size_t n_ctx = opts->n_ctx, n_chunk = n_tok / n_ctx;
     if (n_chunk == 0)
         return lk_fail(err, LK_E_ARG,
@@ -232,20 +247,21 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
     if (opts->n_chunk > 0 && (size_t)opts->n_chunk < n_chunk) n_chunk = opts->n_chunk;
     struct comparison c = {.model = model,
                            .n_vocab = model->net->hp.n_vocab,
-                           .n_recipe = n_recipe,
+                           .n_predictor = 1 + n_recipe,
                            .n_ctx = n_ctx,
                            .n_chunk = n_chunk,
-                           .n_step = opts->n_step ? opts->n_step : LK_TILE,
+                           .n_step = opts->n_step ? opts->n_step : DEFAULT_STEP,
+                           .n_score = n_chunk * lk_compare_n_scored(n_ctx),
                            .opts = opts};
-    lk_status status = take(&c, recipe, err);
+    lk_status status = comparison_open(&c, recipe, err);
     for (; status == LK_OK && c.chunk < n_chunk; c.chunk++)
-        status = read_chunk(&c, tok + c.chunk * n_ctx, err);
+        status = compare_chunk(&c, tok + c.chunk * n_ctx, err);
     for (size_t i = 0; status == LK_OK && i < n_recipe; i++) {
-        results[i] = lk_compare_summarise(c.score + (i + 1) * scores_of_one(&c), scores_of_one(&c));
+        results[i] = lk_compare_summarize(c.score + (i + 1) * c.n_score, c.n_score);
         results[i].bytes_per_token = c.stats[i + 1].bytes_per_token;
         results[i].bits_per_value = c.stats[i + 1].bits_per_value;
         results[i].tokens_per_second = (double)n_chunk * n_ctx / c.predictor[i + 1].seconds;
     }
-    release(&c);
+    comparison_close(&c);
     return status;
 }

@@ -1,3 +1,4 @@
+/* The LESS networks as ggml graphs: forward, backward and Adam. */
 #include "training/less_net.h"
 
 #include "base/splitmix64.h"
@@ -10,28 +11,30 @@
 
 enum { MAX_SET = 256, MAX_HEAD = 1024, NODES_PER_HEAD = 640, NODES_AROUND = 512 };
 
-static const float twice = 1.5957691216057308f; /* 2 sqrt(2/pi) */
+static const float two_sqrt_2_pi = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 
-/* The tensors of a KV head's part of a step. */
+/* Inputs of one KV head. */
 struct head_inputs {
     struct ggml_tensor *q;                 /* [group][n_query][d_head] */
     struct ggml_tensor *sparse, *residual; /* [n_query][group][d_head] */
     struct ggml_tensor *c;                 /* [n_query][group][1] e^(level - log_sum) */
-    /* [n_query][n_row][d_head]: rows that go up to a query and after the one before; 0 behind */
+    /* [n_query][n_row][d_head] keys of the rows evicted after the query before, up to this query;
+     * zero after the last one */
     struct ggml_tensor *k;
-    struct ggml_tensor
-        *v; /* [n_query][n_sum][n_row] of the same rows: d_head values, a one, and 0 */
+    /* [n_query][n_sum][n_row] the same rows: d_head values, a one, and zeros */
+    struct ggml_tensor *v;
     struct ggml_tensor *drop_phi; /* [group][n_query][n_hidden] 0 or 1 / (1 - dropout) */
     struct ggml_tensor *drop_psi; /* [n_query][n_row][n_hidden] */
     struct ggml_tensor *wo;       /* [n_embd][group * d_head] */
 };
 
 struct lk_less_nodes {
-    struct ggml_tensor *param[LK_N_LESS_PARAM][MAX_SET]; /* one for each KV head, or one for all */
+    struct ggml_tensor *param[LK_N_LESS_PARAM][MAX_SET]; /* one per KV head, or one for all */
     struct head_inputs head[MAX_SET];
-    struct ggml_tensor *triangle;             /* [n_query][n_query] 1 at [i][j] for j <= i */
-    struct ggml_tensor *loss, *judged, *base; /* scalars, not divided by norm */
-    struct ggml_tensor *adam;                 /* 7 numbers */
+    struct ggml_tensor *triangle;         /* [n_query][n_query] 1 at [i][j] for j <= i */
+    struct ggml_tensor *loss;             /* of the train graph; scalar, not divided by norm */
+    struct ggml_tensor *eval_loss, *base; /* of the eval graph; like loss */
+    struct ggml_tensor *adam;             /* 7 numbers, see ggml_opt_step_adamw */
 };
 
 uint64_t lk_less_random(uint64_t seed, uint64_t nth) {
@@ -40,10 +43,10 @@ uint64_t lk_less_random(uint64_t seed, uint64_t nth) {
 
 /* ---- parameters and inputs ---- */
 
-static int group_of(const struct lk_less_shape *s) { return s->n_head / s->n_head_kv; }
+static int group_size(const struct lk_less_shape *s) { return s->n_head / s->n_head_kv; }
 
-/* Tensors that a parameter consists of, and the shape of each: networks, outputs, inputs. */
-static int sets_of(const struct lk_less_shape *s, enum lk_less_param param, int64_t ne[3]) {
+/* Number of tensors of a parameter, and the shape of each, ne: inputs, outputs, networks. */
+static int param_sets(const struct lk_less_shape *s, enum lk_less_param param, int64_t ne[3]) {
     bool phi = param <= LK_PHI_W2;
     int n_net = phi ? s->n_phi : s->n_psi, n_set = n_net == 1 ? 1 : s->n_head_kv;
     const int64_t in[] = {s->d_head,    s->n_hidden,  s->d_head,   s->n_hidden,
@@ -56,9 +59,10 @@ static int sets_of(const struct lk_less_shape *s, enum lk_less_param param, int6
     return n_set;
 }
 
-/* A tensor of the net's own memory: laid at *at, which moves on; counts only where `at` is NULL. */
-static struct ggml_tensor *lay(struct lk_less_net *net, float **at, size_t *n, int64_t ne0,
-                               int64_t ne1, int64_t ne2) {
+/* Make a tensor at *at, in the net's own memory, and advance *at and *n past it. If `at` is NULL,
+ * only count: advance *n. */
+static struct ggml_tensor *place_tensor(struct lk_less_net *net, float **at, size_t *n, int64_t ne0,
+                                        int64_t ne1, int64_t ne2) {
     *n += (size_t)(ne0 * ne1 * ne2 + 15) / 16 * 16;
     if (!at) return NULL;
     struct ggml_tensor *t = ggml_new_tensor_3d(net->ctx, GGML_TYPE_F32, ne0, ne1, ne2);
@@ -67,45 +71,48 @@ static struct ggml_tensor *lay(struct lk_less_net *net, float **at, size_t *n, i
     return t;
 }
 
-static size_t lay_params(struct lk_less_net *net, bool count) {
+/* Make the parameters, or only count their floats. */
+static size_t place_params(struct lk_less_net *net, bool count) {
     size_t n = 0;
     float *at = net->weight;
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        int n_set = sets_of(&net->size.shape, p, ne);
+        int n_set = param_sets(&net->size.shape, p, ne);
         for (int set = 0; set < n_set; set++) {
-            struct ggml_tensor *t = lay(net, count ? NULL : &at, &n, ne[0], ne[1], ne[2]);
+            struct ggml_tensor *t = place_tensor(net, count ? NULL : &at, &n, ne[0], ne[1], ne[2]);
             if (!count) ggml_set_param(net->node->param[p][set] = t);
         }
     }
     return n;
 }
 
-/* Terms of sums, and sums, that ggml multiplies fast: multiples of 16 and of 4. */
-static int rows_of(const struct lk_less_net *net) { return (net->size.n_between + 15) / 16 * 16; }
-static int sums_of(const struct lk_less_net *net) {
+/* n_row and n_sum of the inputs: sizes that ggml multiplies fast, multiples of 16 and of 4. */
+static int row_count(const struct lk_less_net *net) { return (net->size.n_between + 15) / 16 * 16; }
+static int sum_count(const struct lk_less_net *net) {
     return (net->size.shape.d_head + 1 + 3) / 4 * 4;
 }
 
-static size_t lay_inputs(struct lk_less_net *net, bool count) {
+/* Make the inputs, or only count their floats. */
+static size_t place_inputs(struct lk_less_net *net, bool count) {
     const struct lk_less_shape *s = &net->size.shape;
-    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query, n_row = rows_of(net);
+    int64_t d = s->d_head, group = group_size(s), nq = net->size.n_query, n_row = row_count(net);
     bool drops = net->size.dropout > 0;
     size_t n = 0;
     float *at = net->input, **to = count ? NULL : &at;
     for (int head = 0; head < s->n_head_kv; head++) {
-        struct head_inputs in = {.q = lay(net, to, &n, d, nq, group)};
-        in.sparse = lay(net, to, &n, d, group, nq);
-        in.residual = lay(net, to, &n, d, group, nq);
-        in.c = lay(net, to, &n, 1, group, nq);
-        in.k = lay(net, to, &n, d, n_row * nq, 1);
-        in.v = lay(net, to, &n, n_row, sums_of(net), nq);
-        if (drops) in.drop_phi = lay(net, to, &n, s->n_hidden, nq, group);
-        if (drops) in.drop_psi = lay(net, to, &n, s->n_hidden, n_row * nq, 1);
-        in.wo = lay(net, to, &n, d * group, net->size.n_embd, 1);
+        struct head_inputs in = {.q = place_tensor(net, to, &n, d, nq, group)};
+        in.sparse = place_tensor(net, to, &n, d, group, nq);
+        in.residual = place_tensor(net, to, &n, d, group, nq);
+        in.c = place_tensor(net, to, &n, 1, group, nq);
+        in.k = place_tensor(net, to, &n, d, n_row * nq, 1);
+        in.v = place_tensor(net, to, &n, n_row, sum_count(net), nq);
+        if (drops) in.drop_phi = place_tensor(net, to, &n, s->n_hidden, nq, group);
+        if (drops) in.drop_psi = place_tensor(net, to, &n, s->n_hidden, n_row * nq, 1);
+        in.wo = place_tensor(net, to, &n, d * group, net->size.n_embd, 1);
         if (!count) net->node->head[head] = in;
     }
-    struct ggml_tensor *triangle = lay(net, to, &n, nq, nq, 1), *adam = lay(net, to, &n, 7, 1, 1);
+    struct ggml_tensor *triangle = place_tensor(net, to, &n, nq, nq, 1),
+                       *adam = place_tensor(net, to, &n, 7, 1, 1);
     if (count) return n;
     net->node->triangle = triangle;
     net->node->adam = adam;
@@ -117,10 +124,12 @@ static size_t lay_inputs(struct lk_less_net *net, bool count) {
 /* ---- the graph ---- */
 
 static struct ggml_tensor *gelu(struct ggml_context *ctx, struct ggml_tensor *x) {
-    struct ggml_tensor *p = ggml_scale_bias(ctx, ggml_sqr(ctx, x), 0.044715f * twice, twice);
+    struct ggml_tensor *p =
+        ggml_scale_bias(ctx, ggml_sqr(ctx, x), 0.044715f * two_sqrt_2_pi, two_sqrt_2_pi);
     return ggml_div(ctx, ggml_silu(ctx, ggml_mul(ctx, x, p)), p);
 }
 
+/* gelu(w2 gelu(w1 x)), hidden units multiplied by `drop` if it is not NULL. */
 static struct ggml_tensor *two_layers(struct ggml_context *ctx, struct ggml_tensor *w1,
                                       struct ggml_tensor *w2, struct ggml_tensor *x,
                                       struct ggml_tensor *drop) {
@@ -129,41 +138,40 @@ static struct ggml_tensor *two_layers(struct ggml_context *ctx, struct ggml_tens
     return gelu(ctx, ggml_mul_mat(ctx, w2, gelu(ctx, h)));
 }
 
-/* The states [n_query][n_sum][n_feature] that queries see, of psi [n_query * n_row][n_feature]. */
-static struct ggml_tensor *states(const struct lk_less_net *net, struct ggml_context *ctx,
-                                  const struct head_inputs *in, struct ggml_tensor *psi) {
-    int64_t r = net->size.shape.n_feature, n_sum = sums_of(net), nq = net->size.n_query;
-    psi = ggml_cont(ctx,
-                    ggml_permute(ctx, ggml_reshape_3d(ctx, psi, r, rows_of(net), nq), 1, 0, 2, 3));
-    struct ggml_tensor *more = ggml_reshape_2d(ctx, ggml_mul_mat(ctx, psi, in->v), r * n_sum,
-                                               nq); /* since the query before */
-    return ggml_reshape_3d(
-        ctx, ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, more)), net->node->triangle), r,
-        n_sum, nq);
+/* The states [n_query][n_sum][n_feature] at each query, from psi [n_query * n_row][n_feature]. */
+static struct ggml_tensor *running_states(const struct lk_less_net *net, struct ggml_context *ctx,
+                                          const struct head_inputs *in, struct ggml_tensor *psi) {
+    int64_t r = net->size.shape.n_feature, n_sum = sum_count(net), nq = net->size.n_query;
+    psi = ggml_cont(
+        ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, psi, r, row_count(net), nq), 1, 0, 2, 3));
+    /* Contribution of the rows evicted since the query before, then its running sum. */
+    struct ggml_tensor *added = ggml_reshape_2d(ctx, ggml_mul_mat(ctx, psi, in->v), r * n_sum, nq);
+    struct ggml_tensor *added_t = ggml_cont(ctx, ggml_transpose(ctx, added));
+    return ggml_reshape_3d(ctx, ggml_mul_mat(ctx, added_t, net->node->triangle), r, n_sum, nq);
 }
 
-/* The part of W_O (a' - a) that one KV head's queries make: [n_query][n_embd]. */
+/* One KV head's contribution to W_O (a' - a): [n_query][n_embd]. */
 static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml_context *ctx,
-                                      int head, bool learn) {
+                                      int head, bool train) {
     const struct lk_less_shape *s = &net->size.shape;
     const struct head_inputs *in = &net->node->head[head];
-    int64_t d = s->d_head, group = group_of(s), nq = net->size.n_query;
+    int64_t d = s->d_head, group = group_size(s), nq = net->size.n_query;
     struct ggml_tensor *w[LK_N_LESS_PARAM];
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        w[p] = net->node->param[p][sets_of(s, p, ne) == 1 ? 0 : head];
+        w[p] = net->node->param[p][param_sets(s, p, ne) == 1 ? 0 : head];
     }
     struct ggml_tensor *phi = ggml_abs(
-        ctx, two_layers(ctx, w[LK_PHI_W1], w[LK_PHI_W2], in->q, learn ? in->drop_phi : NULL));
+        ctx, two_layers(ctx, w[LK_PHI_W1], w[LK_PHI_W2], in->q, train ? in->drop_phi : NULL));
     struct ggml_tensor *u =
-        two_layers(ctx, w[LK_PSI_W1], w[LK_PSI_W2], in->k, learn ? in->drop_psi : NULL);
+        two_layers(ctx, w[LK_PSI_W1], w[LK_PSI_W2], in->k, train ? in->drop_psi : NULL);
     u = ggml_mul(ctx, u, ggml_abs(ctx, w[LK_PSI_S1]));
     struct ggml_tensor *psi = ggml_abs(
         ctx, ggml_add(ctx, u, ggml_mul(ctx, ggml_mul_mat(ctx, w[LK_PSI_W3], u), w[LK_PSI_S2])));
 
     phi = ggml_cont(ctx, ggml_permute(ctx, phi, 0, 2, 1, 3));
     struct ggml_tensor *sum =
-        ggml_mul_mat(ctx, states(net, ctx, in, psi), phi); /* [n_query][group][n_sum] */
+        ggml_mul_mat(ctx, running_states(net, ctx, in, psi), phi); /* [n_query][group][n_sum] */
     struct ggml_tensor *h = ggml_view_3d(ctx, sum, d, group, nq, sum->nb[1], sum->nb[2], 0);
     struct ggml_tensor *z = ggml_cont(
         ctx, ggml_view_3d(ctx, sum, 1, group, nq, sum->nb[1], sum->nb[2], d * sizeof(float)));
@@ -175,7 +183,7 @@ static struct ggml_tensor *head_error(const struct lk_less_net *net, struct ggml
     return ggml_mul_mat(ctx, in->wo, ggml_reshape_2d(ctx, error, d * group, nq));
 }
 
-/* The same of the policy alone. */
+/* The same for the policy alone: W_O residual. */
 static struct ggml_tensor *head_base(const struct lk_less_net *net, struct ggml_context *ctx,
                                      int head) {
     const struct head_inputs *in = &net->node->head[head];
@@ -183,26 +191,26 @@ static struct ggml_tensor *head_base(const struct lk_less_net *net, struct ggml_
                         ggml_reshape_2d(ctx, in->residual, in->wo->ne[0], net->size.n_query));
 }
 
-/* Mean over queries of the squared sum of all heads' parts. */
-static struct ggml_tensor *loss_of(const struct lk_less_net *net, struct ggml_context *ctx,
-                                   bool learn, bool base) {
+/* Mean over queries of the squared sum of all heads' contributions. */
+static struct ggml_tensor *squared_error(const struct lk_less_net *net, struct ggml_context *ctx,
+                                         bool train, bool base) {
     struct ggml_tensor *sum = NULL;
     for (int head = 0; head < net->size.shape.n_head_kv; head++) {
         struct ggml_tensor *part =
-            base ? head_base(net, ctx, head) : head_error(net, ctx, head, learn);
+            base ? head_base(net, ctx, head) : head_error(net, ctx, head, train);
         sum = sum ? ggml_add(ctx, sum, part) : part;
     }
     return ggml_scale(ctx, ggml_sum(ctx, ggml_sqr(ctx, sum)), 1.0f / net->size.n_query);
 }
 
-static lk_status build_learn(struct lk_less_net *net, lk_err *err) {
-    struct lk_graph *g = &net->learn;
+static lk_status build_train_graph(struct lk_less_net *net, lk_err *err) {
+    struct lk_graph *g = &net->train_graph;
     struct lk_less_nodes *node = net->node;
     g->grads = true;
     lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
                                       net->ledger, err);
     if (status != LK_OK) return status;
-    node->loss = loss_of(net, g->ctx, true, false);
+    node->loss = squared_error(net, g->ctx, true, false);
     ggml_set_loss(node->loss);
     ggml_set_output(node->loss);
     ggml_build_forward_expand(g->graph, node->loss);
@@ -211,7 +219,7 @@ static lk_status build_learn(struct lk_less_net *net, lk_err *err) {
     ggml_set_input(one);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        for (int set = 0, n = sets_of(&net->size.shape, p, ne); set < n; set++) {
+        for (int set = 0, n = param_sets(&net->size.shape, p, ne); set < n; set++) {
             struct ggml_tensor *w = node->param[p][set], *moment[2];
             for (int i = 0; i < 2; i++) {
                 moment[i] = ggml_dup_tensor(g->ctx, w);
@@ -222,32 +230,31 @@ static lk_status build_learn(struct lk_less_net *net, lk_err *err) {
                                               moment[0], moment[1], node->adam));
         }
     }
-    status = lk_graph_finish(g, net->ledger, err);
-    return status;
+    return lk_graph_finish(g, net->ledger, err);
 }
 
-static lk_status build_judge(struct lk_less_net *net, lk_err *err) {
-    struct lk_graph *g = &net->judge;
+static lk_status build_eval_graph(struct lk_less_net *net, lk_err *err) {
+    struct lk_graph *g = &net->eval_graph;
     lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
                                       net->ledger, err);
     if (status != LK_OK) return status;
-    net->node->judged = loss_of(net, g->ctx, false, false);
-    net->node->base = loss_of(net, g->ctx, false, true);
-    ggml_set_output(net->node->judged);
+    net->node->eval_loss = squared_error(net, g->ctx, false, false);
+    net->node->base = squared_error(net, g->ctx, false, true);
+    ggml_set_output(net->node->eval_loss);
     ggml_set_output(net->node->base);
-    ggml_build_forward_expand(g->graph, net->node->judged);
+    ggml_build_forward_expand(g->graph, net->node->eval_loss);
     ggml_build_forward_expand(g->graph, net->node->base);
     return lk_graph_finish(g, net->ledger, err);
 }
 
 /* ---- a net ---- */
 
-static lk_status take(struct lk_less_net *net, lk_err *err) {
+static lk_status net_alloc(struct lk_less_net *net, lk_err *err) {
     struct lk_ledger *ledger = net->ledger;
     const struct lk_less_shape *s = &net->size.shape;
     net->node = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *net->node);
-    net->n_weight = lay_params(net, true);
-    net->n_input = lay_inputs(net, true);
+    net->n_weight = place_params(net, true);
+    net->n_input = place_inputs(net, true);
     net->weight = lk_alloc(ledger, LK_FOR_SCRATCH, 3 * net->n_weight * sizeof(float));
     net->input = lk_alloc(ledger, LK_FOR_SCRATCH, net->n_input * sizeof(float));
     net->level = lk_alloc(ledger, LK_FOR_SCRATCH, s->n_head * sizeof(float));
@@ -261,8 +268,8 @@ static lk_status take(struct lk_less_net *net, lk_err *err) {
     net->ctx = ggml_init((struct ggml_init_params){
         .mem_size = net->mem_size, .mem_buffer = net->mem, .no_alloc = true});
     if (!net->ctx) return lk_fail(err, LK_E_NOMEM, "no memory to train");
-    lay_params(net, false);
-    lay_inputs(net, false);
+    place_params(net, false);
+    place_inputs(net, false);
     return LK_OK;
 }
 
@@ -271,19 +278,18 @@ lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *s
                           lk_err *err) {
     const struct lk_less_shape *s = &size->shape;
     if (s->n_head_kv > MAX_SET)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "%d KV heads are too many to train; at most %d are possible", s->n_head_kv,
-                       MAX_SET);
+        return lk_fail(err, LK_E_UNSUPPORTED, "cannot train %d KV heads; the maximum is %d",
+                       s->n_head_kv, MAX_SET);
     struct lk_less_net *net = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *net);
     if (!net) return lk_fail(err, LK_E_NOMEM, "no memory to train");
     *net = (struct lk_less_net){.size = *size, .model = model, .ledger = ledger, .norm = 1};
-    lk_status status = take(net, err);
+    lk_status status = net_alloc(net, err);
     if (status == LK_OK) {
         lk_less_net_reset(net, 1e-4f, seed);
         lk_less_net_set_wo(net, wo);
-        status = build_learn(net, err);
+        status = build_train_graph(net, err);
     }
-    if (status == LK_OK) status = build_judge(net, err);
+    if (status == LK_OK) status = build_eval_graph(net, err);
     if (status != LK_OK)
         lk_less_net_free(net);
     else
@@ -294,8 +300,8 @@ lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *s
 void lk_less_net_free(struct lk_less_net *net) {
     if (!net) return;
     struct lk_ledger *ledger = net->ledger;
-    lk_graph_free(&net->learn, ledger);
-    lk_graph_free(&net->judge, ledger);
+    lk_graph_free(&net->train_graph, ledger);
+    lk_graph_free(&net->eval_graph, ledger);
     if (net->ctx) ggml_free(net->ctx);
     lk_release(ledger, LK_FOR_SCRATCH, net->mem, net->mem_size);
     lk_release(ledger, LK_FOR_SCRATCH, net->level, net->size.shape.n_head * sizeof(float));
@@ -305,7 +311,7 @@ void lk_less_net_free(struct lk_less_net *net) {
     lk_release(ledger, LK_FOR_SCRATCH, net, sizeof *net);
 }
 
-/* The nth number of a seed in [0, 1). */
+/* The nth random number of a seed, uniform in [0, 1). */
 static float uniform(uint64_t seed, uint64_t nth) {
     return (float)(lk_less_random(seed, nth) >> 40) / (float)(1 << 24);
 }
@@ -314,7 +320,7 @@ void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed) {
     memset(net->weight, 0, 3 * net->n_weight * sizeof(float));
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        int n_set = sets_of(&net->size.shape, p, ne);
+        int n_set = param_sets(&net->size.shape, p, ne);
         float a = sqrtf(6.0f / (float)(ne[0] + ne[1]));
         for (int set = 0; set < n_set; set++) {
             float *w = net->node->param[p][set]->data;
@@ -329,54 +335,56 @@ void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed) {
 
 void lk_less_net_set_wo(struct lk_less_net *net, const float *wo) {
     const struct lk_less_shape *s = &net->size.shape;
-    size_t all = (size_t)s->n_head * s->d_head, part = (size_t)group_of(s) * s->d_head;
+    size_t all = (size_t)s->n_head * s->d_head, part = (size_t)group_size(s) * s->d_head;
     for (int head = 0; head < s->n_head_kv; head++)
         for (int row = 0; row < net->size.n_embd; row++)
             memcpy((float *)net->node->head[head].wo->data + row * part,
                    wo + row * all + head * part, part * sizeof *wo);
 }
 
-static void take_halves(float *to, const uint16_t *from, int n) {
+static void read_halves(float *to, const uint16_t *from, int n) {
     ggml_cpu_fp16_to_fp32(from, to, n);
 }
 
-static void show_rows(struct lk_less_net *net, const struct lk_less_example *ex,
-                      const int32_t *query, int head) {
+/* Set in->k and in->v of one head. */
+static void set_evicted_rows(struct lk_less_net *net, const struct lk_less_example *ex,
+                             const int32_t *query, int head) {
     const struct head_inputs *in = &net->node->head[head];
-    int d = net->size.shape.d_head, n = ex->n_gone, room = rows_of(net), n_sum = sums_of(net),
-        row = 0;
+    int d = net->size.shape.d_head, n = ex->n_evicted, n_row = row_count(net),
+        n_sum = sum_count(net), row = 0;
     const uint16_t *k = ex->k + (size_t)head * n * d, *v = ex->v + (size_t)head * n * d;
-    const int32_t *gone = ex->gone + (size_t)head * n;
+    const int32_t *evicted_at = ex->evicted_at + (size_t)head * n;
     float *key = in->k->data, *values = in->v->data, value[MAX_HEAD];
     memset(key, 0, ggml_nbytes(in->k));
     memset(values, 0, ggml_nbytes(in->v));
     for (int i = 0; i < net->size.n_query;
-         i++, key += (size_t)room * d, values += (size_t)room * n_sum)
-        for (int at = 0; row < n && gone[row] <= query[i]; row++, at++) {
-            if (at >= room) continue;
-            take_halves(key + (size_t)at * d, k + (size_t)row * d, d);
-            take_halves(value, v + (size_t)row * d, d);
-            for (int c = 0; c < d; c++) values[(size_t)c * room + at] = value[c];
-            values[(size_t)d * room + at] = 1;
+         i++, key += (size_t)n_row * d, values += (size_t)n_row * n_sum)
+        for (int at = 0; row < n && evicted_at[row] <= query[i]; row++, at++) {
+            if (at >= n_row) continue;
+            read_halves(key + (size_t)at * d, k + (size_t)row * d, d);
+            read_halves(value, v + (size_t)row * d, d);
+            for (int c = 0; c < d; c++) values[(size_t)c * n_row + at] = value[c];
+            values[(size_t)d * n_row + at] = 1;
         }
 }
 
-void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *ex,
-                      const int32_t *query) {
+void lk_less_net_set_input(struct lk_less_net *net, const struct lk_less_example *ex,
+                           const int32_t *query) {
     const struct lk_less_shape *s = &net->size.shape;
-    int d = s->d_head, group = group_of(s), nq = net->size.n_query;
+    int d = s->d_head, group = group_size(s), nq = net->size.n_query;
     for (int head = 0; head < s->n_head_kv; head++) {
         const struct head_inputs *in = &net->node->head[head];
-        show_rows(net, ex, query, head);
+        set_evicted_rows(net, ex, query, head);
         for (int h = 0; h < group; h++) {
-            int of = head * group + h;
+            int q_head = head * group + h;
             for (int i = 0; i < nq; i++) {
-                size_t from = (size_t)of * ex->n_query + query[i], to = (size_t)i * group + h;
-                take_halves((float *)in->q->data + ((size_t)h * nq + i) * d, ex->q + from * d, d);
-                take_halves((float *)in->sparse->data + to * d, ex->sparse + from * d, d);
-                take_halves((float *)in->residual->data + to * d, ex->residual + from * d, d);
-                ((float *)in->c->data)[to] = expf(fminf(net->level[of] - ex->log_sum[from],
-                                                        60)); /* a product with it stays finite */
+                size_t from = (size_t)q_head * ex->n_query + query[i], to = (size_t)i * group + h;
+                read_halves((float *)in->q->data + ((size_t)h * nq + i) * d, ex->q + from * d, d);
+                read_halves((float *)in->sparse->data + to * d, ex->sparse + from * d, d);
+                read_halves((float *)in->residual->data + to * d, ex->residual + from * d, d);
+                /* The limit keeps products with it finite. */
+                ((float *)in->c->data)[to] =
+                    expf(fminf(net->level[q_head] - ex->log_sum[from], 60));
             }
         }
     }
@@ -384,54 +392,55 @@ void lk_less_net_show(struct lk_less_net *net, const struct lk_less_example *ex,
 
 /* ---- steps ---- */
 
-/* Eight values from each random number. */
-static void fill_drop(struct ggml_tensor *t, float dropout, uint64_t seed) {
+/* Fill a dropout mask, eight values from each random number. */
+static void fill_dropout_mask(struct ggml_tensor *t, float dropout, uint64_t seed) {
     float *x = t->data;
     int64_t n = ggml_nelements(t);
-    unsigned least = (unsigned)lrintf(dropout * 256);
-    float kept = 256.0f / (float)(256 - least);
+    unsigned n_drop = (unsigned)lrintf(dropout * 256);
+    float kept_scale = 256.0f / (float)(256 - n_drop);
     for (int64_t i = 0; i < n; i += 8) {
         uint64_t bits = lk_less_random(seed, (uint64_t)i);
         for (int64_t j = i; j < n && j < i + 8; j++, bits >>= 8)
-            x[j] = (bits & 255) < least ? 0 : kept;
+            x[j] = (bits & 255) < n_drop ? 0 : kept_scale;
     }
 }
 
-lk_status lk_less_net_learn(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed,
-                            float *loss, lk_err *err) {
+lk_status lk_less_net_train_step(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed,
+                                 float *loss, lk_err *err) {
     const float beta1 = 0.9f, beta2 = 0.999f;
     float *adam = net->node->adam->data;
     for (int head = 0; net->size.dropout > 0 && head < net->size.shape.n_head_kv; head++) {
-        fill_drop(net->node->head[head].drop_phi, net->size.dropout,
-                  lk_less_random(seed, 2 * (uint64_t)head));
-        fill_drop(net->node->head[head].drop_psi, net->size.dropout,
-                  lk_less_random(seed, 2 * (uint64_t)head + 1));
+        fill_dropout_mask(net->node->head[head].drop_phi, net->size.dropout,
+                          lk_less_random(seed, 2 * (uint64_t)head));
+        fill_dropout_mask(net->node->head[head].drop_psi, net->size.dropout,
+                          lk_less_random(seed, 2 * (uint64_t)head + 1));
     }
     adam[0] = rate, adam[1] = beta1, adam[2] = beta2, adam[3] = 1e-8f, adam[4] = 0;
     adam[5] = (float)(1 / (1 - pow(beta1, (double)nth)));
     adam[6] = (float)(1 / (1 - pow(beta2, (double)nth)));
-    *(float *)ggml_graph_get_grad_acc(net->learn.graph, net->node->loss)->data = 1 / net->norm;
-    lk_status status = lk_graph_run(&net->learn, net->model, err);
+    *(float *)ggml_graph_get_grad_acc(net->train_graph.graph, net->node->loss)->data =
+        1 / net->norm;
+    lk_status status = lk_graph_run(&net->train_graph, net->model, err);
     if (status == LK_OK) *loss = *(float *)net->node->loss->data / net->norm;
     return status;
 }
 
-lk_status lk_less_net_judge(struct lk_less_net *net, float *loss, float *base, lk_err *err) {
-    lk_status status = lk_graph_run(&net->judge, net->model, err);
+lk_status lk_less_net_eval(struct lk_less_net *net, float *loss, float *base, lk_err *err) {
+    lk_status status = lk_graph_run(&net->eval_graph, net->model, err);
     if (status != LK_OK) return status;
-    *loss = *(float *)net->node->judged->data / net->norm;
+    *loss = *(float *)net->node->eval_loss->data / net->norm;
     *base = *(float *)net->node->base->data / net->norm;
     return LK_OK;
 }
 
-/* ---- export ---- */
+/* ---- import and export ---- */
 
 void lk_less_maps_at(const struct lk_less_shape *s, const void *block, struct lk_less_maps *maps) {
     size_t w1 = (size_t)s->d_head * s->n_hidden, w2 = (size_t)s->n_hidden * s->n_feature,
            n = (size_t)s->n_feature;
     const float *at = block;
     *maps = (struct lk_less_maps){.kernels = &lk_kernels_reference};
-    maps->phi_level = at, at += s->n_head;
+    maps->phi_bias = at, at += s->n_head;
     maps->psi_w3 = at, at += s->n_psi * n * n;
     maps->psi_s1 = at, at += s->n_psi * n;
     maps->psi_s2 = at, at += s->n_psi * n;
@@ -441,14 +450,14 @@ void lk_less_maps_at(const struct lk_less_shape *s, const void *block, struct lk
     maps->psi_w2 = maps->psi_w1 + s->n_psi * w1;
 }
 
-/* Parameters as maps have them: halves, or floats. */
-struct part {
+/* One parameter in struct lk_less_maps: halves or floats. */
+struct map_part {
     const uint16_t *halves;
     const float *floats;
 };
 
-static void list_parts(const struct lk_less_maps *k, struct part part[LK_N_LESS_PARAM]) {
-    const struct part all[LK_N_LESS_PARAM] = {
+static void list_parts(const struct lk_less_maps *k, struct map_part part[LK_N_LESS_PARAM]) {
+    const struct map_part all[LK_N_LESS_PARAM] = {
         [LK_PHI_W1] = {.halves = k->phi_w1}, [LK_PHI_W2] = {.halves = k->phi_w2},
         [LK_PSI_W1] = {.halves = k->psi_w1}, [LK_PSI_W2] = {.halves = k->psi_w2},
         [LK_PSI_W3] = {.floats = k->psi_w3}, [LK_PSI_S1] = {.floats = k->psi_s1},
@@ -456,8 +465,8 @@ static void list_parts(const struct lk_less_maps *k, struct part part[LK_N_LESS_
     memcpy(part, all, sizeof all);
 }
 
-/* Where number i of n matrices [inputs][outputs] lies in a tensor, whose rows are outputs. */
-static size_t turned(size_t i, const int64_t ne[3]) {
+/* Index in a tensor, whose rows are outputs, of element i of matrices [inputs][outputs]. */
+static size_t transposed_index(size_t i, const int64_t ne[3]) {
     size_t in = (size_t)ne[0], out = (size_t)ne[1], matrix = i / (in * out);
     return matrix * in * out + i % out * in + i / out % in;
 }
@@ -465,37 +474,37 @@ static size_t turned(size_t i, const int64_t ne[3]) {
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, void *out,
                         struct lk_less_maps *maps) {
     const struct lk_less_shape *s = &net->size.shape;
-    struct part part[LK_N_LESS_PARAM];
+    struct map_part part[LK_N_LESS_PARAM];
     lk_less_maps_at(s, out, maps);
     maps->kernels = net->model->kernels;
     list_parts(maps, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        int n_set = sets_of(s, p, ne);
+        int n_set = param_sets(s, p, ne);
         size_t n = (size_t)(ne[0] * ne[1] * ne[2]);
         for (size_t i = 0; i < n * n_set; i++) {
-            float x =
-                weight[(float *)net->node->param[p][i / n]->data - net->weight + turned(i % n, ne)];
+            float x = weight[(float *)net->node->param[p][i / n]->data - net->weight +
+                             transposed_index(i % n, ne)];
             if (part[p].halves)
-                ((uint16_t *)part[p].halves)[i] = lk_half(x);
+                ((uint16_t *)part[p].halves)[i] = lk_f32_to_f16(x);
             else
                 ((float *)part[p].floats)[i] = x;
         }
     }
-    memcpy((float *)maps->phi_level, net->level, s->n_head * sizeof(float));
+    memcpy((float *)maps->phi_bias, net->level, s->n_head * sizeof(float));
 }
 
 void lk_less_net_import(struct lk_less_net *net, const struct lk_less_maps *maps) {
     const struct lk_less_shape *s = &net->size.shape;
-    struct part part[LK_N_LESS_PARAM];
+    struct map_part part[LK_N_LESS_PARAM];
     list_parts(maps, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        int n_set = sets_of(s, p, ne);
+        int n_set = param_sets(s, p, ne);
         size_t n = (size_t)(ne[0] * ne[1] * ne[2]);
         for (size_t i = 0; i < n * n_set; i++)
-            ((float *)net->node->param[p][i / n]->data)[turned(i % n, ne)] =
-                part[p].halves ? lk_unhalf(part[p].halves[i]) : part[p].floats[i];
+            ((float *)net->node->param[p][i / n]->data)[transposed_index(i % n, ne)] =
+                part[p].halves ? lk_f16_to_f32(part[p].halves[i]) : part[p].floats[i];
     }
-    memcpy(net->level, maps->phi_level, s->n_head * sizeof(float));
+    memcpy(net->level, maps->phi_bias, s->n_head * sizeof(float));
 }

@@ -1,69 +1,57 @@
-/* Training LESS: examples are collected once, then each layer learns by itself (LESS, section 3.2). */
-#include "base/atomic_file.h"
+/* Training LESS: examples are collected once, then each layer is trained on its own (LESS, section
+ * 3.2). */
+#include "base/clock.h"
+#include "base/fnv1a.h"
 #include "codec/half.h"
 #include "engine/absorb.h"
 #include "lowkey_lab.h"
 #include "model/blocks.h"
-#include "sidecar/sidecar.h"
-#include "training/less_net.h"
+#include "training/less_sidecar.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { PATH_CAP = 4096, LEVEL_SEQUENCES = 8, LEVEL_QUERIES = 16, HALVINGS = 6 };
-static const double untrained_share = 0.2; /* of a state before anything is learned */
-
-/* What a layer's training has come to, as its file holds it before 4 n_weight + n_head floats: weights,
- * Adam's moments, the best weights, levels. */
-struct state {
-    uint64_t magic, identity; /* of all that decides the result */
-    int32_t layer, n_epoch;   /* epochs done */
-    int64_t n_step;
-    int32_t best_epoch; /* from 1; 0: as initialised */
-    float best;
+enum {
+    LEVEL_SEQUENCES = 8, /* sequences to estimate the levels from, and queries of each */
+    LEVEL_QUERIES = 16,
+    RATE_HALVINGS = 6
 };
+static const double untrained_share = 0.2; /* of a state in attention, before training */
 
-struct training {
+struct trainer {
     struct lk_model *model;
     struct lk_ledger ledger;
     lk_less_opts opts; /* defaults filled in */
-    const char *path;
     struct lk_less_data data;
     struct lk_less_size size;
     struct lk_less_net *net;
-    struct lk_sidecar *from; /* whose networks are trained further, or NULL */
-    struct lk_absorb *known; /* these, checked */
-    struct state state;      /* of the layer at hand */
-    float *wo, *best;        /* [n_embd][n_head * d_head], [n_weight] */
-    float *norm; /* [n_seq] mean |W_O residual|^2 of each sequence, of the layer at hand */
-    int32_t *order,
-        *query; /* [2][n_seq] sequences, those kept back last, and an epoch's; [n_query] */
-    int n_valid;
-    uint64_t identity, done, total;
+    struct lk_less_checkpoint saved; /* of the current layer */
+    struct lk_sidecar *from;         /* the sidecar to fine-tune, or NULL */
+    struct lk_absorb *from_networks; /* its networks, checked */
+    float *wo;                       /* [n_embd][n_head * d_head] of the current layer */
+    float *best_weight;              /* [n_weight] */
+    float *norm;    /* [n_seq] mean |W_O residual|^2 of each sequence in the current layer */
+    int32_t *order; /* [2][n_seq] sequences, the validation ones last; then an epoch's order */
+    int32_t *query; /* [n_query] of the current step */
+    int n_valid;    /* validation sequences */
+    uint64_t done, total;
 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static bool report(void *user, uint64_t done, uint64_t total) {
-    struct training *t = user;
+/* lk_progress of the examples; `done` counts from the trainer's. */
+static bool report_progress(void *user, uint64_t done, uint64_t total) {
+    struct trainer *t = user;
     (void)total;
     return !t->opts.progress || t->opts.progress(t->opts.user, t->done + done, t->total);
 }
 
-static lk_status count(struct training *t, lk_err *err) {
+static lk_status count_step(struct trainer *t, lk_err *err) {
     t->done++;
-    return report(t, 0, 0)
+    return report_progress(t, 0, 0)
                ? LK_OK
-               : lk_fail(err, LK_E_CANCELLED, "cancelled; the same command continues where it was");
+               : lk_fail(err, LK_E_CANCELLED, "cancelled; run the same command to continue");
 }
 
 /* ---- random choices ---- */
@@ -78,88 +66,28 @@ static void shuffle(int32_t *order, int n, uint64_t seed) {
     }
 }
 
-/* One of so many queries is looked at, always as far from the next one; of a sequence with `all`. */
-static int part_of(const struct training *t, int all) { return all / t->size.n_query; }
+/* Distance between the queries of a step, in a sequence with n_all queries. */
+static int query_distance(const struct trainer *t, int n_all) { return n_all / t->size.n_query; }
 
-/* The first is a random one of its part, or without a seed the middle one. */
-static void choose_queries(const struct training *t, int all, uint64_t seed) {
-    int part = part_of(t, all),
-        first = seed ? (int)(lk_less_random(seed, 0) % (uint64_t)part) : part / 2;
-    for (int i = 0; i < t->size.n_query; i++) t->query[i] = i * part + first;
+/* Select t->query, evenly spaced. The first one is random in its interval, or, with seed 0, in the
+ * middle. */
+static void choose_queries(const struct trainer *t, int n_all, uint64_t seed) {
+    int distance = query_distance(t, n_all),
+        first = seed ? (int)(lk_less_random(seed, 0) % (uint64_t)distance) : distance / 2;
+    for (int i = 0; i < t->size.n_query; i++) t->query[i] = i * distance + first;
 }
 
-static uint64_t seed_of(const struct training *t, int layer, int epoch, int step) {
+/* Seed of a step, never 0. */
+static uint64_t step_seed(const struct trainer *t, int layer, int epoch, int step) {
     uint64_t seed = lk_less_random(t->opts.seed, 1000 + (uint64_t)layer);
     return lk_less_random(lk_less_random(seed, (uint64_t)epoch), (uint64_t)step) | 1;
 }
 
-/* ---- files ---- */
+/* ---- the start of a layer ---- */
 
-static const uint64_t state_magic = 0x3330657461746b6cull;
-
-static lk_status name_file(char out[PATH_CAP], const char *path, const char *format, int n,
-                           lk_err *err) {
-    size_t len = strlen(path);
-    if (len + 32 > PATH_CAP) return lk_fail(err, LK_E_ARG, "the path %.60s... is too long", path);
-    memcpy(out, path, len);
-    snprintf(out + len, PATH_CAP - len, format, n);
-    return LK_OK;
-}
-
-/* The parts of a layer's file behind its head. */
-struct span {
-    float *at;
-    size_t n;
-};
-
-static int list_spans(const struct training *t, struct span span[3]) {
-    const struct span all[] = {{t->net->weight, 3 * t->net->n_weight},
-                               {t->best, t->net->n_weight},
-                               {t->net->level, (size_t)t->size.shape.n_head}};
-    memcpy(span, all, sizeof all);
-    return 3;
-}
-
-static lk_status save_layer(struct training *t, lk_err *err) {
-    char path[PATH_CAP];
-    struct span span[3];
-    struct lk_atomic_file f;
-    lk_status status = name_file(path, t->path, ".layer-%d", t->state.layer, err);
-    if (status == LK_OK) status = lk_atomic_file_open_public(&f, path, err);
-    if (status != LK_OK) return status;
-    bool ok = fwrite(&t->state, sizeof t->state, 1, f.file) == 1;
-    for (int i = 0, n = list_spans(t, span); ok && i < n; i++)
-        ok = fwrite(span[i].at, sizeof(float), span[i].n, f.file) == span[i].n;
-    if (!ok) status = lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
-    return lk_atomic_file_close(&f, status, err);
-}
-
-/* True where the layer's file holds a state of this training, which is then in the net. */
-static bool load_layer(struct training *t, int layer) {
-    char path[PATH_CAP];
-    struct span span[3];
-    if (name_file(path, t->path, ".layer-%d", layer, NULL) != LK_OK) return false;
-    FILE *file = fopen(path, "rb");
-    if (!file) return false;
-    bool ok = fread(&t->state, sizeof t->state, 1, file) == 1 && t->state.magic == state_magic &&
-              t->state.identity == t->identity && t->state.layer == layer;
-    for (int i = 0, n = list_spans(t, span); ok && i < n; i++)
-        ok = fread(span[i].at, sizeof(float), span[i].n, file) == span[i].n;
-    fclose(file);
-    return ok;
-}
-
-static void remove_files(const struct training *t) {
-    char path[PATH_CAP];
-    for (int layer = 0; layer < t->data.source.n_layer; layer++)
-        if (name_file(path, t->path, ".layer-%d", layer, NULL) == LK_OK) unlink(path);
-    if (name_file(path, t->path, ".examples", 0, NULL) == LK_OK) unlink(path);
-}
-
-/* ---- a layer ---- */
-
-/* W_O as floats, whatever it is kept as: the product with unit vectors. */
-static lk_status read_wo(struct training *t, int layer, lk_err *err) {
+/* Set t->wo and the net's W_O as floats, whatever the format of the weights: the product with unit
+ * vectors. */
+static lk_status load_wo(struct trainer *t, int layer, lk_err *err) {
     const struct lk_layer *l = &t->model->net->layer[layer];
     int64_t n_in = l->wo->ne[0], n_out = l->wo->ne[1];
     struct lk_graph g = {0};
@@ -186,53 +114,55 @@ static lk_status read_wo(struct training *t, int layer, lk_err *err) {
     return status;
 }
 
-static lk_status show(struct training *t, int seq, uint64_t seed, lk_err *err) {
+/* Set the net's inputs to queries of a sequence. */
+static lk_status set_sequence(struct trainer *t, int seq, uint64_t seed, lk_err *err) {
     struct lk_less_example example;
-    lk_status status = lk_less_data_read(&t->data, t->state.layer, seq, &example, err);
+    lk_status status = lk_less_data_read(&t->data, t->saved.state.layer, seq, &example, err);
     if (status != LK_OK) return status;
     choose_queries(t, example.n_query, seed);
     t->net->norm = t->norm[seq];
-    lk_less_net_show(t->net, &example, t->query);
+    lk_less_net_set_input(t->net, &example, t->query);
     return LK_OK;
 }
 
-/* What each sequence's losses are divided by, so that all count alike, whatever their budget leaves. */
-static lk_status measure_norms(struct training *t, lk_err *err) {
+/* Set t->norm. Dividing losses by it gives every sequence the same weight, whatever its budget. */
+static lk_status measure_norms(struct trainer *t, lk_err *err) {
     lk_status status = LK_OK;
     for (int seq = 0; status == LK_OK && seq < t->opts.n_seq; seq++) {
         float loss, base = 0;
         t->norm[seq] = 1;
-        status = show(t, seq, 0, err);
-        if (status == LK_OK) status = lk_less_net_judge(t->net, &loss, &base, err);
+        status = set_sequence(t, seq, 0, err);
+        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, &base, err);
         if (base > 0) t->norm[seq] = base;
     }
     return status;
 }
 
-/* Raise the levels by what makes the states of networks that have learned nothing weigh untrained_share of the rows that
- * are left: by 1/n of the mean logarithm over some queries of this example, which is one of n. */
-static void raise_levels(struct training *t, const struct lk_less_example *ex,
-                         const struct lk_less_maps *maps, int n) {
+/* Add one of n examples to the estimate of the levels: 1/n of the mean logarithm, over some
+ * queries, of the factor with which the states of untrained networks weigh untrained_share of the
+ * rows left. */
+static void add_to_levels(struct trainer *t, const struct lk_less_example *ex,
+                          const struct lk_less_maps *maps, int n) {
     const struct lk_less_shape *s = &t->size.shape;
     int d = s->d_head, group = s->n_head / s->n_head_kv;
     float x[LK_LESS_MAX_HIDDEN], work[LK_LESS_MAX_HIDDEN], psi[LK_LESS_MAX_FEATURE],
         phi[LK_LESS_MAX_FEATURE];
     for (int head = 0; head < s->n_head_kv; head++) {
-        const int32_t *gone = ex->gone + (size_t)head * ex->n_gone;
+        const int32_t *evicted_at = ex->evicted_at + (size_t)head * ex->n_evicted;
         double z[LK_LESS_MAX_FEATURE] = {0};
         int row = 0;
         for (int i = 0; i < LEVEL_QUERIES; i++) {
             int query = (int)((int64_t)(i + 1) * ex->n_query / LEVEL_QUERIES) - 1;
-            for (; row < ex->n_gone && gone[row] <= query; row++) {
+            for (; row < ex->n_evicted && evicted_at[row] <= query; row++) {
                 for (int c = 0; c < d; c++)
-                    x[c] = lk_unhalf(ex->k[((size_t)head * ex->n_gone + row) * d + c]);
+                    x[c] = lk_f16_to_f32(ex->k[((size_t)head * ex->n_evicted + row) * d + c]);
                 lk_less_psi(s, maps, head, x, psi, work);
                 for (int r = 0; r < s->n_feature; r++) z[r] += psi[r];
             }
             for (int h = head * group; h < (head + 1) * group; h++) {
                 size_t at = (size_t)h * ex->n_query + query;
                 double sum = 1e-30;
-                for (int c = 0; c < d; c++) x[c] = lk_unhalf(ex->q[at * d + c]);
+                for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(ex->q[at * d + c]);
                 lk_less_phi(s, maps, h, x, phi, work);
                 for (int r = 0; r < s->n_feature; r++) sum += phi[r] * z[r];
                 t->net->level[h] += (float)(log(untrained_share / sum) + ex->log_sum[at]) /
@@ -242,7 +172,8 @@ static void raise_levels(struct training *t, const struct lk_less_example *ex,
     }
 }
 
-static lk_status choose_levels(struct training *t, int n, lk_err *err) {
+/* Estimate the levels from the first n training sequences. */
+static lk_status estimate_levels(struct trainer *t, int n, lk_err *err) {
     size_t bytes = lk_less_map_bytes(&t->size.shape);
     void *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
     if (!block) return lk_fail(err, LK_E_NOMEM, "no memory to train");
@@ -251,36 +182,37 @@ static lk_status choose_levels(struct training *t, int n, lk_err *err) {
     lk_status status = LK_OK;
     for (int i = 0; status == LK_OK && i < n; i++) {
         struct lk_less_example ex;
-        status = lk_less_data_read(&t->data, t->state.layer, t->order[i], &ex, err);
-        if (status == LK_OK) raise_levels(t, &ex, &maps, n);
+        status = lk_less_data_read(&t->data, t->saved.state.layer, t->order[i], &ex, err);
+        if (status == LK_OK) add_to_levels(t, &ex, &maps, n);
     }
     lk_release(&t->ledger, LK_FOR_SCRATCH, block, bytes);
     return status;
 }
 
-/* A fresh state: levels come from the sequences to learn from. */
-static lk_status begin_layer(struct training *t, int layer, lk_err *err) {
+/* Set the initial weights and levels of a layer. */
+static lk_status start_layer(struct trainer *t, int layer, lk_err *err) {
     int n_train = t->opts.n_seq - t->n_valid, n_head = t->size.shape.n_head;
-    t->state = (struct state){
-        .magic = state_magic, .identity = t->identity, .layer = layer, .best = INFINITY};
-    lk_less_net_reset(t->net, t->opts.plain ? 1e-4f : 1, seed_of(t, layer, 0, 0));
+    lk_less_checkpoint_start(&t->saved, layer);
+    lk_less_net_reset(t->net, t->opts.plain ? 1e-4f : 1, step_seed(t, layer, 0, 0));
     memset(t->net->level, 0, (size_t)n_head * sizeof(float));
-    if (t->known) lk_less_net_import(t->net, &t->known->maps[layer]);
-    memcpy(t->best, t->net->weight, t->net->n_weight * sizeof(float));
-    return t->opts.plain || t->known
-               ? LK_OK
-               : choose_levels(t, n_train < LEVEL_SEQUENCES ? n_train : LEVEL_SEQUENCES, err);
+    if (t->from_networks) lk_less_net_import(t->net, &t->from_networks->maps[layer]);
+    memcpy(t->best_weight, t->net->weight, t->net->n_weight * sizeof(float));
+    if (t->opts.plain || t->from_networks) return LK_OK;
+    return estimate_levels(t, n_train < LEVEL_SEQUENCES ? n_train : LEVEL_SEQUENCES, err);
 }
 
-/* Of Adam: halved again and again in the second half of the epochs. */
-static float rate_of(const struct training *t, int epoch) {
+/* ---- epochs ---- */
+
+/* Adam's learning rate: constant in the first half of the epochs, halved step by step in the
+ * second. */
+static float epoch_rate(const struct trainer *t, int epoch) {
     int n = t->opts.n_epoch, late = 2 * epoch - n;
     return late < 0 ? t->opts.rate
-                    : ldexpf(t->opts.rate, -(1 + (int)((int64_t)late * HALVINGS / n)));
+                    : ldexpf(t->opts.rate, -(1 + (int)((int64_t)late * RATE_HALVINGS / n)));
 }
 
-static lk_status not_finite(const struct training *t, int seq, lk_err *err) {
-    int layer = t->state.layer, done = t->state.n_epoch;
+static lk_status fail_not_finite(const struct trainer *t, int seq, lk_err *err) {
+    int layer = t->saved.state.layer, done = t->saved.state.n_epoch;
     if (!done)
         return lk_fail(err, LK_E_FORMAT,
                        "layer %d, epoch 1, sequence %d: the loss is not finite; use a smaller rate",
@@ -288,101 +220,225 @@ static lk_status not_finite(const struct training *t, int seq, lk_err *err) {
     return lk_fail(err, LK_E_FORMAT,
                    "layer %d, epoch %d, sequence %d: the loss is not finite; use a smaller rate "
                    "(the state after epoch %d is kept in %s.layer-%d)",
-                   layer, done + 1, seq, done, t->path, layer);
+                   layer, done + 1, seq, done, t->saved.path, layer);
 }
 
-static lk_status run_epoch(struct training *t, lk_err *err) {
-    int n_seq = t->opts.n_seq, n_train = n_seq - t->n_valid, epoch = t->state.n_epoch,
-        layer = t->state.layer;
-    float rate = rate_of(t, epoch), loss, base;
+static lk_status run_epoch(struct trainer *t, lk_err *err) {
+    struct lk_less_state *state = &t->saved.state;
+    int n_seq = t->opts.n_seq, n_train = n_seq - t->n_valid, epoch = state->n_epoch,
+        layer = state->layer;
+    float rate = epoch_rate(t, epoch), loss, base;
     double sum = 0;
-    int32_t *order = t->order + n_seq; /* this epoch's */
+    int32_t *order = t->order + n_seq; /* of this epoch */
     memcpy(order, t->order, (size_t)n_train * sizeof *order);
-    shuffle(order, n_train, seed_of(t, layer, epoch + 1, n_seq));
+    shuffle(order, n_train, step_seed(t, layer, epoch + 1, n_seq));
     lk_status status = LK_OK;
     for (int i = 0; status == LK_OK && i < n_train; i++) {
-        uint64_t seed = seed_of(t, layer, epoch + 1, i);
-        status = show(t, order[i], seed, err);
+        uint64_t seed = step_seed(t, layer, epoch + 1, i);
+        status = set_sequence(t, order[i], seed, err);
         if (status == LK_OK)
-            status = lk_less_net_learn(t->net, rate, ++t->state.n_step, seed, &loss, err);
-        if (status == LK_OK && !isfinite(loss)) status = not_finite(t, order[i], err);
-        if (status == LK_OK) status = count(t, err);
+            status = lk_less_net_train_step(t->net, rate, ++state->n_step, seed, &loss, err);
+        if (status == LK_OK && !isfinite(loss)) status = fail_not_finite(t, order[i], err);
+        if (status == LK_OK) status = count_step(t, err);
     }
     for (int i = n_train; status == LK_OK && i < n_seq; i++) {
-        status = show(t, t->order[i], 0, err);
-        if (status == LK_OK) status = lk_less_net_judge(t->net, &loss, &base, err);
-        if (status == LK_OK && !isfinite(loss)) status = not_finite(t, t->order[i], err);
+        status = set_sequence(t, t->order[i], 0, err);
+        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, &base, err);
+        if (status == LK_OK && !isfinite(loss)) status = fail_not_finite(t, t->order[i], err);
         sum += loss;
     }
     if (status != LK_OK) return status;
     float valid = (float)(sum / t->n_valid);
-    t->state.n_epoch = epoch + 1;
-    if (valid < t->state.best) {
-        t->state.best = valid;
-        t->state.best_epoch = epoch + 1;
-        memcpy(t->best, t->net->weight, t->net->n_weight * sizeof(float));
+    state->n_epoch = epoch + 1;
+    if (valid < state->best) {
+        state->best = valid;
+        state->best_epoch = epoch + 1;
+        memcpy(t->best_weight, t->net->weight, t->net->n_weight * sizeof(float));
     }
-    return save_layer(t, err);
+    return lk_less_checkpoint_save(&t->saved, err);
 }
 
-static lk_status train_layer(struct training *t, int layer, lk_err *err) {
-    double began = now();
-    lk_status status = read_wo(t, layer, err);
-    if (status == LK_OK && !load_layer(t, layer)) status = begin_layer(t, layer, err);
-    if (status == LK_OK && t->state.n_epoch < t->opts.n_epoch) status = measure_norms(t, err);
-    while (status == LK_OK && t->state.n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
+static lk_status train_layer(struct trainer *t, int layer, lk_err *err) {
+    const struct lk_less_state *state = &t->saved.state;
+    double start = lk_now();
+    lk_status status = load_wo(t, layer, err);
+    if (status == LK_OK && !lk_less_checkpoint_load(&t->saved, layer))
+        status = start_layer(t, layer, err);
+    if (status == LK_OK && state->n_epoch < t->opts.n_epoch) status = measure_norms(t, err);
+    while (status == LK_OK && state->n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
     lk_less_layer done = {.layer = layer,
-                          .best_epoch = t->state.best_epoch,
-                          .n_epoch = t->state.n_epoch,
-                          .loss = t->state.best,
-                          .seconds = now() - began};
+                          .best_epoch = state->best_epoch,
+                          .n_epoch = state->n_epoch,
+                          .loss = state->best,
+                          .seconds = lk_now() - start};
     if (status == LK_OK && t->opts.layer_done) t->opts.layer_done(t->opts.user, &done);
     return status;
 }
 
-/* ---- the sidecar ---- */
+/* ---- options ---- */
 
-static lk_status add_tensor(struct lk_draft *draft, int layer, const char *part,
-                            enum lk_sidecar_type type, const void *data, int ne0, int ne1, int ne2,
-                            lk_err *err) {
-    struct lk_sidecar_tensor tensor = {.ne = {ne0, ne1, ne2}, .type = type, .data = (void *)data};
-    snprintf(tensor.name, sizeof tensor.name, "blk.%d.less.%s", layer, part);
-    return lk_draft_add(draft, &tensor, err);
+static void fill_defaults(lk_less_opts *o) {
+    if (o->n_ctx == 0) o->n_ctx = 1024;
+    if (o->n_feature == 0) o->n_feature = 8;
+    if (o->n_hidden == 0) o->n_hidden = 512;
+    if (o->n_epoch == 0) o->n_epoch = 40;
+    if (o->n_query == 0) o->n_query = 256;
+    if (!(o->rate > 0)) o->rate = 1e-3f;
+    if (!(o->valid > 0)) o->valid = 0.1f;
 }
 
-static lk_status add_layer(struct lk_draft *draft, const struct lk_less_shape *s, int layer,
-                           const struct lk_less_maps *k, lk_err *err) {
-    const struct {
-        const char *part;
-        enum lk_sidecar_type type;
-        const void *data;
-        int ne0, ne1, ne2;
-    } all[] = {{"phi.w1", LK_SIDECAR_F16, k->phi_w1, s->n_hidden, s->d_head, s->n_phi},
-               {"phi.w2", LK_SIDECAR_F16, k->phi_w2, s->n_feature, s->n_hidden, s->n_phi},
-               {"psi.w1", LK_SIDECAR_F16, k->psi_w1, s->n_hidden, s->d_head, s->n_psi},
-               {"psi.w2", LK_SIDECAR_F16, k->psi_w2, s->n_feature, s->n_hidden, s->n_psi},
-               {"phi.level", LK_SIDECAR_F32, k->phi_level, s->n_head, 1, 1},
-               {"psi.w3", LK_SIDECAR_F32, k->psi_w3, s->n_feature, s->n_feature, s->n_psi},
-               {"psi.s1", LK_SIDECAR_F32, k->psi_s1, s->n_feature, s->n_psi, 1},
-               {"psi.s2", LK_SIDECAR_F32, k->psi_s2, s->n_feature, s->n_psi, 1}};
-    lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < sizeof all / sizeof *all; i++)
-        status = add_tensor(draft, layer, all[i].part, all[i].type, all[i].data, all[i].ne0,
-                            all[i].ne1, all[i].ne2, err);
-    return status;
+/* Fill defaults and the number of sequences. */
+static lk_status resolve_opts(struct trainer *t, size_t n_tok, lk_err *err) {
+    lk_less_opts *o = &t->opts;
+    fill_defaults(o);
+    if (o->n_ctx < 16 || o->n_ctx > 1 << 16)
+        return lk_fail(err, LK_E_ARG, "sequences must have between 16 and 65536 tokens, not %d",
+                       o->n_ctx);
+    if (o->n_feature < 1 || o->n_feature > LK_LESS_MAX_FEATURE)
+        return lk_fail(err, LK_E_ARG, "the number of features must be between 1 and %d, not %d",
+                       LK_LESS_MAX_FEATURE, o->n_feature);
+    if (o->n_hidden < 1 || o->n_hidden > LK_LESS_MAX_HIDDEN)
+        return lk_fail(err, LK_E_ARG, "the number of hidden units must be between 1 and %d, not %d",
+                       LK_LESS_MAX_HIDDEN, o->n_hidden);
+    if (o->n_epoch < 1 || o->n_query < 1)
+        return lk_fail(err, LK_E_ARG, "the numbers of epochs and queries must be positive");
+    if (!(o->dropout >= 0 && o->dropout < 0.99f) || !(o->valid < 1))
+        return lk_fail(err, LK_E_ARG,
+                       "dropout and the share of validation sequences must be less than 1");
+    if (o->share < 0 || o->share > 2)
+        return lk_fail(err, LK_E_ARG, "the sharing of networks must be 0, 1 or 2, not %d",
+                       o->share);
+    if (o->n_budget < 1 || o->n_budget > LK_LESS_MAX_POLICIES)
+        return lk_fail(err, LK_E_ARG, "the number of budgets must be between 1 and %d, not %d",
+                       LK_LESS_MAX_POLICIES, o->n_budget);
+    size_t n_have = n_tok / (size_t)o->n_ctx;
+    if (o->n_seq == 0) o->n_seq = n_have < 1 << 20 ? (int32_t)n_have : 1 << 20;
+    if (o->n_seq < 2 || (size_t)o->n_seq > n_have)
+        return lk_fail(err, LK_E_ARG,
+                       "the text has %zu sequences of %d tokens; training needs at least %d",
+                       n_have, o->n_ctx, o->n_seq < 2 ? 2 : o->n_seq);
+    t->n_valid = (int)lrintf(o->valid * (float)o->n_seq);
+    if (t->n_valid < 1) t->n_valid = 1;
+    if (t->n_valid >= o->n_seq) t->n_valid = o->n_seq - 1;
+    return LK_OK;
 }
 
-static lk_status write_draft(const struct training *t, const struct lk_draft *draft, lk_err *err) {
-    struct lk_atomic_file f;
-    lk_status status = lk_atomic_file_open_public(&f, t->path, err);
+/* Number of different phi networks: one per head, one per KV head, or one. */
+static int phi_count(const struct lk_hparams *hp, int share) {
+    return share == 0 ? hp->n_head : share == 1 ? hp->n_head_kv : 1;
+}
+
+/* Open the sidecar to fine-tune, if any. Its sizes replace those of the options. */
+static lk_status open_from(struct trainer *t, lk_err *err) {
+    const struct lk_hparams *hp = &t->model->net->hp;
+    struct lk_sidecar_model model = {t->model->net->fingerprint, hp->n_layer, hp->n_head_kv,
+                                     hp->d_head};
+    if (!t->opts.from) return LK_OK;
+    lk_status status = lk_sidecar_open(&t->from, t->opts.from, &model, &t->ledger, err);
+    if (status == LK_OK)
+        status = lk_absorb_new(&t->from_networks, t->from, hp->n_head, t->model->kernels,
+                               &t->ledger, err);
     if (status != LK_OK) return status;
-    return lk_atomic_file_close(&f, lk_draft_write(draft, f.file, err), err);
+    const struct lk_less_shape *s = &t->from_networks->shape;
+    t->opts.n_feature = s->n_feature;
+    t->opts.n_hidden = s->n_hidden;
+    t->opts.share = s->n_psi < s->n_head_kv ? 2 : s->n_phi < s->n_head ? 1 : 0;
+    if (s->n_phi != phi_count(hp, t->opts.share))
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "cannot fine-tune %s: its phi and psi networks are shared differently",
+                       t->opts.from);
+    return LK_OK;
 }
 
-/* All layers' files into one sidecar. */
-static lk_status write_sidecar(struct training *t, lk_err *err) {
+/* Hash of everything that determines the weights. */
+static uint64_t identify(const struct trainer *t) {
+    const lk_less_opts *o = &t->opts;
     const struct lk_less_source *source = &t->data.source;
-    const struct lk_less_shape *s = &t->size.shape;
+    const int32_t integers[] = {o->n_feature,    o->n_hidden, o->share, o->n_epoch,
+                                t->size.n_query, t->n_valid,  o->plain};
+    const float reals[] = {o->rate, o->dropout};
+    uint64_t hash = lk_fnv1a(LK_FNV1A_INIT, source, sizeof *source);
+    hash = lk_fnv1a(hash, integers, sizeof integers);
+    hash = lk_fnv1a(hash, reals, sizeof reals);
+    hash = lk_fnv1a(hash, &o->seed, sizeof o->seed);
+    for (size_t i = 0; t->from && i < t->from->n_tensor; i++) {
+        const struct lk_sidecar_tensor *tensor = &t->from->tensor[i];
+        hash = lk_fnv1a(hash, tensor->data, lk_sidecar_bytes(tensor));
+    }
+    return hash;
+}
+
+/* ---- memory ---- */
+
+static size_t wo_bytes(const struct lk_hparams *hp) {
+    return (size_t)hp->n_embd * hp->n_head * hp->d_head * sizeof(float);
+}
+
+/* The net and all memory for training, after t->data is open. */
+static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
+    const struct lk_hparams *hp = &t->model->net->hp;
+    const lk_less_opts *o = &t->opts;
+    struct lk_less_shape shape = {.n_head = hp->n_head,
+                                  .n_head_kv = hp->n_head_kv,
+                                  .d_head = hp->d_head,
+                                  .n_hidden = o->n_hidden,
+                                  .n_feature = o->n_feature,
+                                  .n_phi = phi_count(hp, o->share),
+                                  .n_psi = o->share == 2 ? 1 : hp->n_head_kv};
+    int n_query = o->n_query < t->data.min_queries ? o->n_query : t->data.min_queries;
+    t->size = (struct lk_less_size){
+        .shape = shape, .n_embd = hp->n_embd, .dropout = o->dropout, .n_query = n_query};
+    t->size.n_between = query_distance(t, t->data.max_queries);
+    t->wo = lk_alloc(&t->ledger, LK_FOR_SCRATCH, wo_bytes(hp));
+    t->norm = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)o->n_seq * sizeof *t->norm);
+    t->order = lk_alloc(&t->ledger, LK_FOR_SCRATCH, 2 * (size_t)o->n_seq * sizeof *t->order);
+    t->query = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)n_query * sizeof *t->query);
+    if (!t->wo || !t->norm || !t->order || !t->query)
+        return lk_fail(err, LK_E_NOMEM, "no memory to train");
+    for (int i = 0; i < o->n_seq; i++) t->order[i] = i;
+    shuffle(t->order, o->n_seq, lk_less_random(o->seed, 0));
+    lk_status status =
+        lk_less_net_new(&t->net, &t->size, o->seed, t->wo, t->model, &t->ledger, err);
+    if (status != LK_OK) return status;
+    t->best_weight =
+        lk_alloc(&t->ledger, LK_FOR_SCRATCH, t->net->n_weight * sizeof *t->best_weight);
+    if (!t->best_weight) return lk_fail(err, LK_E_NOMEM, "no memory to train");
+    t->saved.net = t->net;
+    t->saved.best_weight = t->best_weight;
+    t->saved.identity = identify(t);
+    return LK_OK;
+}
+
+static void trainer_free(struct trainer *t) {
+    struct lk_ledger *ledger = &t->ledger;
+    size_t n_seq = (size_t)t->opts.n_seq, n_query = (size_t)t->size.n_query;
+    if (t->net)
+        lk_release(ledger, LK_FOR_SCRATCH, t->best_weight,
+                   t->net->n_weight * sizeof *t->best_weight);
+    lk_less_net_free(t->net);
+    lk_release(ledger, LK_FOR_SCRATCH, t->query, n_query * sizeof *t->query);
+    lk_release(ledger, LK_FOR_SCRATCH, t->order, 2 * n_seq * sizeof *t->order);
+    lk_release(ledger, LK_FOR_SCRATCH, t->norm, n_seq * sizeof *t->norm);
+    lk_release(ledger, LK_FOR_SCRATCH, t->wo, wo_bytes(&t->model->net->hp));
+    lk_absorb_free(t->from_networks);
+    lk_sidecar_close(t->from);
+    if (t->data.ledger) lk_less_data_close(&t->data);
+}
+
+/* ---- all layers ---- */
+
+/* Training steps left, so that progress tells the time left. Loads the state of every layer. */
+static uint64_t steps_left(struct trainer *t, int first, int last) {
+    uint64_t left = 0, steps = (uint64_t)(t->opts.n_seq - t->n_valid);
+    for (int layer = first; layer <= last; layer++) {
+        int n_done = lk_less_checkpoint_load(&t->saved, layer) ? t->saved.state.n_epoch : 0;
+        left += steps * (uint64_t)(t->opts.n_epoch - n_done);
+    }
+    return left;
+}
+
+static struct lk_sidecar_info describe_training(const struct trainer *t) {
+    const struct lk_less_source *source = &t->data.source;
     const lk_less_opts *o = &t->opts;
     struct lk_sidecar_info info = {
         .method = "less",
@@ -395,209 +451,59 @@ static lk_status write_sidecar(struct training *t, lk_err *err) {
     snprintf(info.options, sizeof info.options,
              "policy %s, budget %s, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, "
              "%d queries, rate %g, dropout %g, seed %" PRIu64 "%s%s",
-             o->policy, budgets, o->n_seq, o->n_ctx, s->n_feature, s->n_hidden, o->share,
-             o->n_epoch, t->size.n_query, (double)o->rate, (double)o->dropout, o->seed,
-             o->plain ? ", without levels" : "", o->from ? ", trained further" : "");
-    size_t each = (lk_less_map_bytes(s) + 3) / 4 * 4,
-           bytes = each * (size_t)source->n_layer; /* floats stay aligned */
-    char *block = lk_alloc(&t->ledger, LK_FOR_SCRATCH, bytes);
-    if (!block)
-        return lk_fail(err, LK_E_NOMEM, "no memory to write the networks (%.0f MiB)",
-                       (double)bytes / (1 << 20));
-    struct lk_draft *draft = NULL;
-    lk_status status = lk_draft_new(&draft, &info, &t->ledger, err);
-    for (int layer = 0; status == LK_OK && layer < source->n_layer; layer++) {
-        struct lk_less_maps maps;
-        if (!load_layer(t, layer))
-            status = lk_fail(err, LK_E_IO, "%s.layer-%d has gone; run the command again", t->path,
-                             layer);
-        if (status == LK_OK) lk_less_net_export(t->net, t->best, block + layer * each, &maps);
-        if (status == LK_OK) status = add_layer(draft, s, layer, &maps, err);
-    }
-    if (status == LK_OK) status = write_draft(t, draft, err);
-    lk_draft_free(draft);
-    lk_release(&t->ledger, LK_FOR_SCRATCH, block, bytes);
-    return status;
+             o->policy, budgets, o->n_seq, o->n_ctx, t->size.shape.n_feature,
+             t->size.shape.n_hidden, o->share, o->n_epoch, t->size.n_query, (double)o->rate,
+             (double)o->dropout, o->seed, o->plain ? ", without levels" : "",
+             o->from ? ", trained further" : "");
+    return info;
 }
 
-/* ---- everything ---- */
-
-static lk_status check_opts(struct training *t, size_t n_tok, lk_err *err) {
-    lk_less_opts *o = &t->opts;
-    if (o->n_ctx == 0) o->n_ctx = 1024;
-    if (o->n_feature == 0) o->n_feature = 8;
-    if (o->n_hidden == 0) o->n_hidden = 512;
-    if (o->n_epoch == 0) o->n_epoch = 40;
-    if (o->n_query == 0) o->n_query = 256;
-    if (!(o->rate > 0)) o->rate = 1e-3f;
-    if (!(o->valid > 0)) o->valid = 0.1f;
-    if (o->n_ctx < 16 || o->n_ctx > 1 << 16)
-        return lk_fail(err, LK_E_ARG, "sequences of %d tokens are not possible; give 16 to 65536",
-                       o->n_ctx);
-    if (o->n_feature < 1 || o->n_feature > LK_LESS_MAX_FEATURE)
-        return lk_fail(err, LK_E_ARG, "%d features are not possible; give 1 to %d", o->n_feature,
-                       LK_LESS_MAX_FEATURE);
-    if (o->n_hidden < 1 || o->n_hidden > LK_LESS_MAX_HIDDEN)
-        return lk_fail(err, LK_E_ARG, "%d hidden values are not possible; give 1 to %d",
-                       o->n_hidden, LK_LESS_MAX_HIDDEN);
-    if (o->n_epoch < 1 || o->n_query < 1 || !(o->dropout >= 0 && o->dropout < 0.99f) ||
-        !(o->valid < 1) || o->share < 0 || o->share > 2)
-        return lk_fail(err, LK_E_ARG,
-                       "epochs and queries are positive, dropout and the share kept back below 1, "
-                       "sharing 0 to 2");
-    if (o->n_budget < 1 || o->n_budget > LK_LESS_MAX_POLICIES)
-        return lk_fail(err, LK_E_ARG, "%d budgets are not possible; give 1 to %d", o->n_budget,
-                       LK_LESS_MAX_POLICIES);
-    size_t have = n_tok / (size_t)o->n_ctx;
-    if (o->n_seq == 0) o->n_seq = have < 1 << 20 ? (int32_t)have : 1 << 20;
-    if (o->n_seq < 2 || (size_t)o->n_seq > have)
-        return lk_fail(err, LK_E_ARG,
-                       "the text has %zu sequences of %d tokens; at least %d are wanted", have,
-                       o->n_ctx, o->n_seq < 2 ? 2 : o->n_seq);
-    t->n_valid = (int)lrintf(o->valid * (float)o->n_seq);
-    if (t->n_valid < 1) t->n_valid = 1;
-    if (t->n_valid >= o->n_seq) t->n_valid = o->n_seq - 1;
-    return LK_OK;
-}
-
-/* The networks that are trained further, and their sizes for those of the options. */
-static lk_status open_known(struct training *t, lk_err *err) {
-    const struct lk_hparams *hp = &t->model->net->hp;
-    struct lk_sidecar_model of = {t->model->net->fingerprint, hp->n_layer, hp->n_head_kv,
-                                  hp->d_head};
-    if (!t->opts.from) return LK_OK;
-    lk_status status = lk_sidecar_open(&t->from, t->opts.from, &of, &t->ledger, err);
-    if (status == LK_OK)
-        status = lk_absorb_new(&t->known, t->from, hp->n_head, t->model->kernels, &t->ledger, err);
+/* Write the sidecar, then delete the files of the training. */
+static lk_status finish(struct trainer *t, const char *examples_path, lk_err *err) {
+    struct lk_sidecar_info info = describe_training(t);
+    lk_status status = lk_less_sidecar_write(&t->saved, &info, &t->ledger, err);
     if (status != LK_OK) return status;
-    const struct lk_less_shape *s = &t->known->shape;
-    t->opts.n_feature = s->n_feature;
-    t->opts.n_hidden = s->n_hidden;
-    t->opts.share = s->n_psi < s->n_head_kv ? 2 : s->n_phi < s->n_head ? 1 : 0;
-    if (s->n_phi != (t->opts.share == 0 ? hp->n_head : t->opts.share == 1 ? hp->n_head_kv : 1))
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "networks for each head cannot be trained further beside ones for all");
+    lk_less_checkpoint_remove(&t->saved, t->data.source.n_layer);
+    unlink(examples_path);
     return LK_OK;
-}
-
-/* FNV-1a, further. */
-static uint64_t hash_more(uint64_t hash, const void *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3ull;
-    return hash;
-}
-
-/* Of all that decides the weights. */
-static uint64_t identify(const struct training *t) {
-    const lk_less_opts *o = &t->opts;
-    struct lk_less_source source;
-    memcpy(&source, &t->data.source, sizeof source);
-    const int32_t numbers[] = {o->n_feature,    o->n_hidden, o->share, o->n_epoch,
-                               t->size.n_query, t->n_valid,  o->plain};
-    const float reals[] = {o->rate, o->dropout};
-    const struct part {
-        const void *at;
-        size_t n;
-    } part[] = {{&source, sizeof source},
-                {numbers, sizeof numbers},
-                {reals, sizeof reals},
-                {&o->seed, sizeof o->seed}};
-    uint64_t hash = 0xcbf29ce484222325ull;
-    for (size_t p = 0; p < sizeof part / sizeof *part; p++)
-        hash = hash_more(hash, part[p].at, part[p].n);
-    for (size_t i = 0; t->from && i < t->from->n_tensor; i++) {
-        const struct lk_sidecar_tensor *tensor = &t->from->tensor[i];
-        hash = hash_more(hash, tensor->data, lk_sidecar_bytes(tensor));
-    }
-    return hash;
-}
-
-static lk_status make_net(struct training *t, lk_err *err) {
-    const struct lk_hparams *hp = &t->model->net->hp;
-    const lk_less_opts *o = &t->opts;
-    size_t wo_floats = (size_t)hp->n_embd * hp->n_head * hp->d_head;
-    struct lk_less_shape shape = {.n_head = hp->n_head,
-                                  .n_head_kv = hp->n_head_kv,
-                                  .d_head = hp->d_head,
-                                  .n_hidden = o->n_hidden,
-                                  .n_feature = o->n_feature,
-                                  .n_phi = o->share == 0   ? hp->n_head
-                                           : o->share == 1 ? hp->n_head_kv
-                                                           : 1,
-                                  .n_psi = o->share == 2 ? 1 : hp->n_head_kv};
-    t->size = (struct lk_less_size){.shape = shape,
-                                    .n_embd = hp->n_embd,
-                                    .dropout = o->dropout,
-                                    .n_query = o->n_query < t->data.n_least ? o->n_query
-                                                                            : t->data.n_least};
-    t->size.n_between = part_of(t, t->data.n_most);
-    t->wo = lk_alloc(&t->ledger, LK_FOR_SCRATCH, wo_floats * sizeof *t->wo);
-    t->norm = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)o->n_seq * sizeof *t->norm);
-    t->order = lk_alloc(&t->ledger, LK_FOR_SCRATCH, 2 * (size_t)o->n_seq * sizeof *t->order);
-    t->query = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)t->size.n_query * sizeof *t->query);
-    if (!t->wo || !t->norm || !t->order || !t->query)
-        return lk_fail(err, LK_E_NOMEM, "no memory to train");
-    for (int i = 0; i < o->n_seq; i++) t->order[i] = i;
-    shuffle(t->order, o->n_seq, lk_less_random(o->seed, 0));
-    lk_status status =
-        lk_less_net_new(&t->net, &t->size, o->seed, t->wo, t->model, &t->ledger, err);
-    if (status != LK_OK) return status;
-    t->best = lk_alloc(&t->ledger, LK_FOR_SCRATCH, t->net->n_weight * sizeof *t->best);
-    t->identity = identify(t);
-    return t->best ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to train");
-}
-
-static void release(struct training *t) {
-    const struct lk_hparams *hp = &t->model->net->hp;
-    if (t->net) lk_release(&t->ledger, LK_FOR_SCRATCH, t->best, t->net->n_weight * sizeof *t->best);
-    lk_less_net_free(t->net);
-    lk_release(&t->ledger, LK_FOR_SCRATCH, t->query, (size_t)t->size.n_query * sizeof *t->query);
-    lk_release(&t->ledger, LK_FOR_SCRATCH, t->order, 2 * (size_t)t->opts.n_seq * sizeof *t->order);
-    lk_release(&t->ledger, LK_FOR_SCRATCH, t->norm, (size_t)t->opts.n_seq * sizeof *t->norm);
-    lk_release(&t->ledger, LK_FOR_SCRATCH, t->wo,
-               (size_t)hp->n_embd * hp->n_head * hp->d_head * sizeof *t->wo);
-    lk_absorb_free(t->known);
-    lk_sidecar_close(t->from);
-    if (t->data.ledger) lk_less_data_close(&t->data);
-}
-
-/* Steps that are left, so that the time left can be told from those done. */
-static uint64_t steps_left(struct training *t, int first, int last) {
-    uint64_t left = 0, steps = (uint64_t)(t->opts.n_seq - t->n_valid);
-    for (int layer = first; layer <= last; layer++)
-        left += steps * (uint64_t)(t->opts.n_epoch - (load_layer(t, layer) ? t->state.n_epoch : 0));
-    return left;
 }
 
 lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts,
                         const char *path, lk_err *err) {
-    struct training t = {.model = model, .opts = *opts, .path = path};
+    struct trainer t = {.model = model, .opts = *opts, .saved = {.path = path}};
     struct lk_less_policy policy[LK_LESS_MAX_POLICIES];
-    char examples[PATH_CAP];
+    char examples_path[LK_MAX_PATH];
     int n_layer = model->net->hp.n_layer, first = opts->first_layer,
         last = opts->n_layer ? first + opts->n_layer - 1 : n_layer - 1;
     if (first < 0 || last < first || last >= n_layer)
-        return lk_fail(err, LK_E_ARG, "the model has layers 0 to %d", n_layer - 1);
-    lk_status status = check_opts(&t, n_tok, err);
+        return lk_fail(err, LK_E_ARG, "the layers must be between 0 and %d", n_layer - 1);
+    lk_status status = resolve_opts(&t, n_tok, err);
     for (int i = 0; status == LK_OK && i < opts->n_budget; i++)
         status = lk_less_policy_named(&policy[i], opts->policy, opts->budget[i], err);
-    if (status == LK_OK) status = name_file(examples, path, ".examples", 0, err);
+    if (status == LK_OK) status = lk_less_file_name(examples_path, path, ".examples", 0, err);
     if (status != LK_OK) return status;
     t.total = (uint64_t)t.opts.n_seq * n_layer +
               (uint64_t)(t.opts.n_seq - t.n_valid) * (last - first + 1) * t.opts.n_epoch;
-    status = open_known(&t, err);
-    if (status == LK_OK)
-        status = lk_less_data_open(&t.data, examples, model, policy, opts->n_budget, tok,
-                                   t.opts.n_seq, t.opts.n_ctx, report, &t, &t.ledger, err);
-    if (status == LK_OK) status = make_net(&t, err);
+    struct lk_less_data_opts data = {.path = examples_path,
+                                     .model = model,
+                                     .policy = policy,
+                                     .n_policy = opts->n_budget,
+                                     .tok = tok,
+                                     .n_seq = t.opts.n_seq,
+                                     .n_ctx = t.opts.n_ctx,
+                                     .progress = report_progress,
+                                     .user = &t,
+                                     .ledger = &t.ledger};
+    status = open_from(&t, err);
+    if (status == LK_OK) status = lk_less_data_open(&t.data, &data, err);
+    if (status == LK_OK) status = trainer_alloc(&t, err);
     if (status == LK_OK) {
         t.total = steps_left(&t, first, last);
         for (int layer = first; status == LK_OK && layer <= last; layer++)
             status = train_layer(&t, layer, err);
     }
-    if (status == LK_OK && first == 0 && last == n_layer - 1) {
-        status = write_sidecar(&t, err);
-        if (status == LK_OK) remove_files(&t);
-    }
-    release(&t);
+    if (status == LK_OK && first == 0 && last == n_layer - 1)
+        status = finish(&t, examples_path, err);
+    trainer_free(&t);
     return status;
 }

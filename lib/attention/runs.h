@@ -1,34 +1,36 @@
-/* Rows of a level as kernels take them (kern.h): runs that begin with a tile and end where is wanted, and what lies
- * before or behind whole tiles, within one tile.
+/* Rows of a level in the kernels' layout (kernels/kernels.h, struct lk_rows).
  *
- * A run's blocks hold the rows of all parts side by side. While they are worked on, part after part, the blocks that
- * lie a chunk (attn.h) behind them are fetched in the order of memory. */
+ * A run is a sequence of rows that one kernel call processes. It starts with a tile, or lies within
+ * one tile: before or after whole tiles.
+ *
+ * The blocks of a run hold the rows of all parts. While they are processed, part after part, the
+ * blocks that lie a chunk (attention.h) further are prefetched in the order of memory. */
 #ifndef LK_ATTENTION_RUNS_H
 #define LK_ATTENTION_RUNS_H
 
-#include "cache/cache.h"
+#include "cache/kv.h"
 #include "kernels/kernels.h"
 
 struct lk_run {
+    /* Set by the caller. */
     const struct lk_kv *kv;
-    int level, first_part, end_part; /* parts that will be read, in this order */
-    int most;                        /* rows of a run; set by the caller, as are the next two */
+    int level, first_part, end_part; /* parts [first_part, end_part) are read, in this order */
+    int max_rows;                    /* rows of a run */
     int chunk;                       /* rows of a chunk */
-    bool whole;                      /* runs end with a tile, unless they lie within one */
-    int64_t block;                   /* of the tile that has the first row */
-    int n_block, row0; /* blocks that the run is in; the tile's first row in its block */
-    int inside, n;     /* the first row's place in the tile, and rows; inside + n <= LK_TILE
-                                            where inside > 0 */
+    bool whole_tiles;                /* runs end with a tile, unless they lie within one */
+
+    /* Set by lk_run_find. */
+    int64_t block; /* block of the tile that the first row is in */
+    int n_block;   /* blocks of the run */
+    int row0;      /* that tile's first row in its block */
+    int tile_row;  /* the first row in that tile; if > 0, the run ends in the tile */
+    int n;         /* rows */
 };
 
-/* Runs of a level of which parts [first_part, end_part) will be read. */
-void lk_run_begin(struct lk_run *run, const struct lk_kv *kv, int level, int first_part,
-                  int end_part);
-
-/* Find a run of the level's rows [at, end), counted from its first one, that begins at `at`. */
+/* Find the run that starts at row `at` of the level's rows [at, end), counted from the oldest. */
 void lk_run_find(struct lk_run *run, int64_t at, int64_t end);
 
-/* The run's rows of one part, and those before it in its first tile. */
+/* The run's rows of one part, preceded by the rows before them in their first tile. */
 struct lk_rows lk_run_rows(const struct lk_run *run, int part);
 
 #endif

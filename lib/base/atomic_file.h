@@ -1,8 +1,8 @@
-/* A file that appears under its name when it is whole, and not at all where something fails before.
+/* Writing a file atomically: it appears under its name complete, or not at all.
  *
- * It is written as NAME.new, synced, and renamed; a process that dies on the way leaves the old file, and
- * NAME.new, which the next one writes over. Two that write the same name at once do not meet: the later one
- * is refused. */
+ * The data goes to NAME.new, which is synced and then renamed. If the process dies before that, the
+ * old file stays, and so does NAME.new, which the next writer overwrites. NAME.new is locked: if
+ * two processes write the same name at the same time, the second one fails. */
 #ifndef LK_BASE_ATOMIC_FILE_H
 #define LK_BASE_ATOMIC_FILE_H
 
@@ -15,18 +15,21 @@ enum { LK_MAX_PATH = 4096 };
 struct lk_atomic_file {
     const char *path; /* borrowed */
     char temporary[LK_MAX_PATH];
-    FILE *file; /* to be written */
-    int folder; /* that holds it, to be synced */
+    FILE *file; /* write the data here */
+    int folder; /* descriptor of the folder, synced after renaming */
 };
 
-/* Only its owner may read it. LK_E_IO where it cannot be written; then there is nothing to close. */
+/* Open a file that only its owner may read. On LK_E_IO there is nothing to close. */
 lk_status lk_atomic_file_open(struct lk_atomic_file *f, const char *path, lk_err *err);
 
-/* The same for a file that others may read, as the umask says. */
+/* Open a file that others may read, subject to the umask. */
 lk_status lk_atomic_file_open_public(struct lk_atomic_file *f, const char *path, lk_err *err);
 
-/* Keep the file where `status` is LK_OK and all was written, else leave what there was. Returns `status`,
- * or LK_E_IO. */
+/* Close the file. Keep it if `status` is LK_OK and everything was written; otherwise remove it and
+ * leave the old file as it was. Returns `status`, or LK_E_IO if writing failed. */
 lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_err *err);
+
+/* Check that a file can be written, before long work whose result it is to hold. Leaves nothing. */
+lk_status lk_atomic_file_check(const char *path, lk_err *err);
 
 #endif

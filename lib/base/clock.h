@@ -1,8 +1,8 @@
-/* Clocks. All return seconds as a double; only differences have a meaning. */
+/* Clocks, in seconds. Only differences are meaningful. */
 #ifndef LK_BASE_CLOCK_H
 #define LK_BASE_CLOCK_H
 
-/* Monotonic wall clock: never goes backwards, not affected by changes of the system time. */
+/* Monotonic wall clock. It is not affected by changes to the system time. */
 double lk_now(void);
 
 /* CPU time used by the calling thread, and by the whole process. */

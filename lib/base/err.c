@@ -1,3 +1,4 @@
+/* Filling lk_err. */
 #include "base/err.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* Counted allocations. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "base/ledger.h"
 
@@ -8,30 +9,31 @@
 
 enum { ALIGN = 64 };
 
-static size_t rounded(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t round_to_align(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
 
-static uint64_t whole(const struct lk_ledger *ledger) {
+static uint64_t total_bytes(const struct lk_ledger *ledger) {
     uint64_t sum = atomic_load(&ledger->borrowed);
     for (int i = 0; i < LK_N_PURPOSE; i++) sum += atomic_load(&ledger->bytes[i]);
     return sum;
 }
 
-/* Add to a counter of the ledger, unless that is too much. */
-static int add(struct lk_ledger *ledger, atomic_uint_fast64_t *counter, size_t size) {
-    if (atomic_load(&ledger->fail_at) > 0 && atomic_fetch_sub(&ledger->fail_at, 1) == 1) return 0;
+/* Add to a counter of the ledger. False if fail_at or the limit refuses. */
+static bool add_bytes(struct lk_ledger *ledger, atomic_uint_fast64_t *counter, size_t size) {
+    if (atomic_load(&ledger->fail_at) > 0 && atomic_fetch_sub(&ledger->fail_at, 1) == 1)
+        return false;
     atomic_fetch_add(counter, size);
-    /* Entered first and looked at then, so that two threads cannot pass the limit together. */
-    if (ledger->limit && (size > ledger->limit || whole(ledger) > ledger->limit)) {
+    /* Add first and check then, so that two threads cannot exceed the limit together. */
+    if (ledger->limit && (size > ledger->limit || total_bytes(ledger) > ledger->limit)) {
         atomic_fetch_sub(counter, size);
-        return 0;
+        return false;
     }
-    return 1;
+    return true;
 }
 
-int lk_ledger_enter(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
-    if (!add(ledger, &ledger->bytes[purpose], size)) return 0;
+bool lk_ledger_add(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    if (!add_bytes(ledger, &ledger->bytes[purpose], size)) return false;
     atomic_fetch_add(&ledger->n_alloc, 1);
-    return 1;
+    return true;
 }
 
 void lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
@@ -40,8 +42,8 @@ void lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, size_t 
 
 void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     if (size == 0 || size > SIZE_MAX - ALIGN) return NULL;
-    size_t bytes = rounded(size);
-    if (!lk_ledger_enter(ledger, purpose, bytes)) return NULL;
+    size_t bytes = round_to_align(size);
+    if (!lk_ledger_add(ledger, purpose, bytes)) return NULL;
     void *ptr = aligned_alloc(ALIGN, bytes);
     if (!ptr) {
         lk_ledger_remove(ledger, purpose, bytes);
@@ -50,47 +52,48 @@ void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     return memset(ptr, 0, bytes);
 }
 
-/* Tell the system that the whole pages inside may go: the C library keeps what lies between pieces
- * still in use, and the process would stay as large as it ever was. */
-static void let_pages_go(char *ptr, size_t size) {
-    enum { HEAD = 64 }; /* left alone: the C library may look at it */
+/* Return the whole pages inside a piece of memory to the system. free() alone keeps them while
+ * pieces around them are in use, and the process would never shrink. */
+static void discard_pages(char *ptr, size_t size) {
+    enum { HEAD = 64 }; /* not touched: free() may read it */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = ((uintptr_t)ptr + HEAD + page - 1) / page * page,
-              end = ((uintptr_t)ptr + size) / page * page;
+    uintptr_t first = ((uintptr_t)ptr + HEAD + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)ptr + size) / page * page;
     if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
 void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size) {
     if (!ptr) return;
-    let_pages_go(ptr, size);
+    discard_pages(ptr, size);
     free(ptr);
-    lk_ledger_remove(ledger, purpose, rounded(size));
+    lk_ledger_remove(ledger, purpose, round_to_align(size));
 }
 
-int lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_t old_size,
-            size_t new_size) {
+bool lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_t old_size,
+             size_t new_size) {
     void *bigger = lk_alloc(ledger, purpose, new_size);
-    if (!bigger) return 0;
+    if (!bigger) return false;
     if (*ptr) memcpy(bigger, *ptr, old_size);
     lk_release(ledger, purpose, *ptr, old_size);
     *ptr = bigger;
-    return 1;
+    return true;
 }
 
-int lk_ledger_share(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
-    size_t bytes = rounded(size);
-    if (!ledger->common || !add(ledger->common, &ledger->common->bytes[purpose], bytes)) return 0;
+bool lk_ledger_share(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
+    struct lk_ledger *common = ledger->common;
+    size_t bytes = round_to_align(size);
+    if (!common || !add_bytes(common, &common->bytes[purpose], bytes)) return false;
     atomic_fetch_sub(&ledger->bytes[purpose], bytes);
     atomic_fetch_add(&ledger->borrowed, bytes);
-    return 1;
+    return true;
 }
 
-int lk_ledger_borrow(struct lk_ledger *ledger, size_t size) {
-    return add(ledger, &ledger->borrowed, rounded(size));
+bool lk_ledger_borrow(struct lk_ledger *ledger, size_t size) {
+    return add_bytes(ledger, &ledger->borrowed, round_to_align(size));
 }
 
-void lk_ledger_give_up(struct lk_ledger *ledger, size_t size) {
-    atomic_fetch_sub(&ledger->borrowed, rounded(size));
+void lk_ledger_return(struct lk_ledger *ledger, size_t size) {
+    atomic_fetch_sub(&ledger->borrowed, round_to_align(size));
 }
 
 uint64_t lk_ledger_bytes(const struct lk_ledger *ledger, enum lk_purpose purpose) {

@@ -1,18 +1,19 @@
-/* The ledger: every byte this library allocates for itself is entered here, by purpose.
+/* The ledger counts every byte that the library allocates for itself, by purpose.
  *
- * Reports of memory read these counters and nothing else. A limit turns "too much" into an error
- * before the system is asked, and a test can make the nth allocation fail.
- * Safe to use from several threads. */
+ * Memory reports read these counters and nothing else. A limit turns "too much memory" into an
+ * error before the system is asked, and tests can make the nth allocation fail. All functions are
+ * thread-safe. */
 #ifndef LK_BASE_LEDGER_H
 #define LK_BASE_LEDGER_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum lk_purpose {
     LK_FOR_CACHE,   /* blocks, channel statistics and tables of a KV cache */
-    LK_FOR_WEIGHTS, /* copies of weights: repacked or dequantised */
+    LK_FOR_WEIGHTS, /* copies of weights: repacked or dequantized */
     LK_FOR_SCRATCH, /* activations, logits, graphs, hidden states */
     LK_FOR_OTHER,   /* handles, texts, vocabulary */
     LK_N_PURPOSE
@@ -20,35 +21,41 @@ enum lk_purpose {
 
 struct lk_ledger {
     atomic_uint_fast64_t bytes[LK_N_PURPOSE]; /* held now */
-    atomic_uint_fast64_t n_alloc;             /* allocations ever made */
-    atomic_uint_fast64_t borrowed;            /* held in `common` for this one's owner too */
-    uint64_t limit;                           /* of the sum, what is borrowed included; 0: none */
-    struct lk_ledger *common;    /* where it is entered once what owners of several ledgers hold
-                                                 together; NULL: nothing of theirs is */
-    atomic_int_fast64_t fail_at; /* tests: the nth allocation from now fails; 0: none */
+    atomic_uint_fast64_t n_alloc;             /* allocations so far */
+    atomic_uint_fast64_t borrowed; /* bytes in `common` that this ledger's owner also uses */
+    uint64_t limit;                /* maximum of all bytes, borrowed ones included; 0: no limit */
+    struct lk_ledger *common;      /* counts what several ledgers share, once; NULL: none */
+    atomic_int_fast64_t fail_at;   /* tests: the nth allocation from now fails; 0: none */
 };
 
-/* 64-byte aligned zeroed memory of `size` > 0 bytes; NULL when the system, the limit or fail_at
- * refuses. Give it back with the same purpose and size. */
+/* Allocate `size` > 0 bytes, zeroed and aligned to 64 bytes. NULL if the system, the limit or
+ * fail_at refuses. Release with the same purpose and size. */
 void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
-void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr,
-                size_t size); /* NULL: nothing */
 
-/* Grow *ptr from old_size to new_size bytes, keeping its contents; false leaves it untouched. */
-int lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_t old_size,
-            size_t new_size);
+/* Release memory of lk_alloc. `ptr` may be NULL. */
+void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size);
 
-/* Enter or remove memory that a library we call holds for us (a ggml buffer). 0 when over the limit. */
-int lk_ledger_enter(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
+/* Grow *ptr from old_size to new_size bytes and keep its contents. On failure (false) nothing
+ * changes. */
+bool lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_t old_size,
+             size_t new_size);
+
+/* Count memory that another library allocates for us, such as a ggml buffer. lk_ledger_add returns
+ * false if the limit would be exceeded. */
+bool lk_ledger_add(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
 void lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
 
-/* Memory of lk_alloc that several owners hold: it is counted once, in `common`, and against each one's limit.
- * share moves what `ledger` holds there and borrows it; borrow takes part in what is there; give_up ends
- * either, and the last one calls lk_release with `common`. share and borrow return 0 when they are refused. */
-int lk_ledger_share(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
-int lk_ledger_borrow(struct lk_ledger *ledger, size_t size);
-void lk_ledger_give_up(struct lk_ledger *ledger, size_t size);
+/* Memory of lk_alloc with several owners. It is counted once, in `common`, and against the limit of
+ * each owner's ledger.
+ *   share   moves memory that `ledger` holds to `common`, and borrows it
+ *   borrow  adds `ledger` as an owner of memory in `common`
+ *   return  ends what share or borrow started. The last owner calls lk_release with `common`
+ * share and borrow return false if a limit or fail_at refuses. */
+bool lk_ledger_share(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
+bool lk_ledger_borrow(struct lk_ledger *ledger, size_t size);
+void lk_ledger_return(struct lk_ledger *ledger, size_t size);
 
+/* Bytes held now for a purpose. */
 uint64_t lk_ledger_bytes(const struct lk_ledger *ledger, enum lk_purpose purpose);
 
 #endif

@@ -1,8 +1,9 @@
-/* ggml and libllama print by default; a library must not. */
+/* Log messages of ggml and libllama. Both print to stderr by default, which a library must not do;
+ * they go to the callback of lk_set_log_callback instead. */
 #ifndef LK_BASE_LOG_H
 #define LK_BASE_LOG_H
 
-/* Silence both, once per process. Call before anything else of theirs. */
-void lk_silence_logs(void);
+/* Redirect the messages, once per process. Call before any other function of ggml or libllama. */
+void lk_redirect_logs(void);
 
 #endif

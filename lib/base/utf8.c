@@ -1,36 +1,48 @@
+/* UTF-8 decoding and validation. */
 #include "base/utf8.h"
 
-/* Bytes of the valid sequence at s[0..len), 0 if there is none. Overlong forms, surrogates and code
- * points past U+10FFFF show in the second byte's range. */
-static size_t sequence(const unsigned char *s, size_t len) {
-    unsigned char lead = s[0], lo = 0x80, hi = 0xBF;
-    size_t n;
-    if (lead < 0x80) return 1;
-    if (lead >= 0xC2 && lead <= 0xDF)
-        n = 2;
-    else if (lead >= 0xE0 && lead <= 0xEF)
-        n = 3;
-    else if (lead >= 0xF0 && lead <= 0xF4)
-        n = 4;
-    else
-        return 0;
-    if (lead == 0xE0) lo = 0xA0;
-    if (lead == 0xED) hi = 0x9F;
-    if (lead == 0xF0) lo = 0x90;
-    if (lead == 0xF4) hi = 0x8F;
-    if (n > len || s[1] < lo || s[1] > hi) return 0;
-    for (size_t i = 2; i < n; i++) {
-        if (s[i] < 0x80 || s[i] > 0xBF) return 0;
+int lk_utf8_decode(const char *s, size_t len, uint32_t *code_point) {
+    const unsigned char *b = (const unsigned char *)s;
+    uint32_t code = b[0];
+    int n = 1;
+    if (b[0] >= 0x80) {
+        /* The lead byte limits the second byte: this excludes overlong forms (E0, F0), surrogates
+         * (ED) and code points above U+10FFFF (F4). */
+        unsigned char lo = 0x80, hi = 0xbf;
+        if (b[0] >= 0xc2 && b[0] <= 0xdf) {
+            n = 2;
+            code &= 0x1f;
+        } else if (b[0] >= 0xe0 && b[0] <= 0xef) {
+            n = 3;
+            code &= 0x0f;
+            if (b[0] == 0xe0) lo = 0xa0;
+            if (b[0] == 0xed) hi = 0x9f;
+        } else if (b[0] >= 0xf0 && b[0] <= 0xf4) {
+            n = 4;
+            code &= 0x07;
+            if (b[0] == 0xf0) lo = 0x90;
+            if (b[0] == 0xf4) hi = 0x8f;
+        } else {
+            return 0;
+        }
+        for (int i = 1; i < n; i++) {
+            if ((size_t)i >= len) return -1;
+            if (b[i] < lo || b[i] > hi) return 0;
+            code = code << 6 | (b[i] & 0x3f);
+            lo = 0x80;
+            hi = 0xbf;
+        }
     }
+    if (code_point) *code_point = code;
     return n;
 }
 
-size_t lk_utf8_valid(const char *text, size_t len) {
+size_t lk_utf8_valid_prefix(const char *text, size_t len) {
     size_t at = 0;
     while (at < len) {
-        size_t n = sequence((const unsigned char *)text + at, len - at);
-        if (n == 0) break;
-        at += n;
+        int n = lk_utf8_decode(text + at, len - at, NULL);
+        if (n <= 0) break;
+        at += (size_t)n;
     }
     return at;
 }

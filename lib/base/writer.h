@@ -1,4 +1,4 @@
-/* Where bytes go that are written piece by piece. */
+/* Destination of bytes that are written piece by piece. */
 #ifndef LK_BASE_WRITER_H
 #define LK_BASE_WRITER_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 struct lk_writer {
-    bool (*put)(void *user, const void *data, size_t n); /* false when they could not be written */
+    bool (*put)(void *user, const void *data, size_t n); /* false if the bytes were not written */
     void *user;
 };
 

@@ -1,16 +1,17 @@
 /* Levels: how rows age, as arithmetic on counts alone.
  *
- * A stream is one side (K or V) of one layer. Its rows lie in levels, oldest first:
+ * The K or V rows of one layer are divided into levels, oldest first:
  *
  *     position   first                                              n_tok
  *                | sink | body ........................ | recent | newest |
  *
- * Rows enter the newest level and leave a level from its front, in batches, into the next older one.
- * Where that one has a limit and no room, as many rows are gone for good as came. Rows are counted by
- * index then: [first, n_tok) holds those that are left, the newest at n_tok - 1, and `first` is the
- * number of those that went. Heads may keep different rows (cache/slots.h), but as many.
- * The cache moves real rows by these rules, and planning and reserving follow them without rows, so
- * that what is planned is what happens. */
+ * Rows enter the newest level. They leave a level from its front, in batches, into the next older
+ * one. If that level has a limit and no room, as many rows are evicted as arrive. Rows are then
+ * counted by index: the held rows are [first, n_tok), the newest is n_tok - 1, and `first` is the
+ * number of evicted rows. Heads may hold different rows (cache/evict.h), but the same number.
+ *
+ * The cache moves real rows by these rules. Planning and reserving follow the same rules without
+ * rows, so a plan predicts exactly what the cache will do. */
 #ifndef LK_CACHE_LEVEL_H
 #define LK_CACHE_LEVEL_H
 
@@ -18,64 +19,64 @@
 
 enum {
     LK_MAX_KV_LEVEL = LK_MAX_LEVEL + 1, /* a recipe's levels and the staging level */
-    LK_CALIBRATE_ROWS = 256,            /* rows seen before channel statistics are taken */
+    LK_CALIBRATE_ROWS = 256,            /* rows to collect before channel statistics are computed */
 };
 
-/* What a level is, fixed when a stream is made. */
+/* The rules of a level. They do not change during the life of a cache. */
 struct lk_level_rule {
     struct lk_codec codec;
-    int spec;       /* index of the recipe's level; n_level for the staging level */
-    int block_rows; /* rows of one block */
-    int batch;      /* rows that leave at once; 0: none ever leave (sinks, the oldest level) */
-    int coming;     /* rows that come at once from the newer level */
-    uint32_t keep;  /* rows that stay behind */
-    float percent;  /* rows that stay behind, in per cent of the tokens seen */
-    int wait;       /* rows the newer level has before it gives the first, for channel statistics */
-    bool shift;     /* sinks whose distance counts held rows only (cache/rope.h) */
-    struct lk_limit
-        limit; /* rows it has room for, a multiple of `coming` with per cent and without */
+    int spec;              /* index of the recipe's level; n_level for the staging level */
+    int block_rows;        /* rows of one block */
+    int batch;             /* rows that leave at a time; 0: none ever leave (sinks, oldest level) */
+    int batch_in;          /* rows that arrive from the newer level at a time */
+    uint32_t keep;         /* rows that stay when a batch leaves */
+    float percent;         /* the same, in per cent of the tokens seen */
+    int calibrate_rows;    /* rows the newer level must hold before it passes on the first batch */
+    bool shift;            /* sinks: distances count held rows only (cache/rope.h) */
+    struct lk_limit limit; /* maximum number of rows, in tokens and per cent; n_tok is rounded up to
+                              a multiple of batch_in */
 };
 
-/* How full it is. Blocks hold rows [skip, skip + rows). */
-struct lk_fill {
+/* How full a level is. Its rows are rows [skip, skip + rows) of its blocks. */
+struct lk_level_count {
     int64_t rows;
-    int32_t skip; /* rows already gone from the first block */
+    int32_t skip; /* rows already removed from the first block */
 };
 
-/* The levels of one stream. `swa`: a sliding-window layer, which has no use for sinks. n_ctx: the longest
- * context that the model was trained for. out: [LK_MAX_KV_LEVEL]; returns their number. */
+/* Rules of the levels of K or V of one layer. `swa`: a sliding-window layer, which has no sinks.
+ * n_ctx: the longest context that the model was trained for. out: [LK_MAX_KV_LEVEL]. Returns the
+ * number of levels. */
 int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side,
                    bool swa, int64_t n_ctx, struct lk_level_rule *out);
 
-/* Sinks a stream has room for: rows below this position go to level 0 and stay. 0 without sinks. */
+/* Number of sinks: rows below this position go to level 0 and stay there. 0 without sinks. */
 uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level);
 
-/* The next batch that has to move: from level *from to *from - 1, *n rows. False when all is settled.
- * n_tok: tokens seen, these rows included. */
-bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_fill *fill, int n_level,
-                        int64_t n_tok, int *from, int *n);
+/* Find the next batch that has to move: *n rows from level *from to level *from - 1. False if no
+ * batch has to move. n_tok: tokens seen, these rows included. */
+bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_level_count *count,
+                        int n_level, int64_t n_tok, int *from, int *n);
 
-/* Of n rows that come to a level when n_tok tokens are seen, those for which it has room. */
-int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_fill *fill, int64_t n_tok,
-                      int64_t n);
+/* How many of n arriving rows fit into a level after n_tok tokens. */
+int64_t lk_level_room(const struct lk_level_rule *rule, const struct lk_level_count *count,
+                      int64_t n_tok, int64_t n);
 
-/* Blocks that hold a level's rows. */
-int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_fill *fill);
+/* Blocks needed for a level's rows. */
+int64_t lk_level_blocks(const struct lk_level_rule *rule, const struct lk_level_count *count);
 
-/* Remove n rows from the front; add n at the back. */
-void lk_level_take(const struct lk_level_rule *rule, struct lk_fill *fill, int64_t n);
-void lk_level_put(struct lk_fill *fill, int64_t n);
+/* Remove n rows from the front. */
+void lk_level_remove(const struct lk_level_rule *rule, struct lk_level_count *count, int64_t n);
 
-/* Append n_new rows to a stream of n_tok tokens and let it settle, on counts alone. fill: [n_level],
- * updated. most: [n_level], raised to the most blocks each level held on the way; may be NULL.
- * n_swa > 0: rows that no later query of a sliding-window layer can see are dropped, and *first
- * (position of the oldest row) follows. */
-void lk_level_advance(const struct lk_level_rule *rule, struct lk_fill *fill, int n_level,
-                      int64_t n_tok, int64_t n_new, int n_swa, int64_t *first, int64_t *most);
+/* Append n_new rows to n_tok rows and age them, on counts alone. count: [n_level], updated.
+ * max_blocks: [n_level], raised to the maximum number of blocks that each level held on the way,
+ * or NULL. n_swa > 0: rows that no later query of a sliding-window layer can see are dropped.
+ * *first, the position of the oldest row, is updated. */
+void lk_level_advance(const struct lk_level_rule *rule, struct lk_level_count *count, int n_level,
+                      int64_t n_tok, int64_t n_new, int n_swa, int64_t *first, int64_t *max_blocks);
 
-/* Rows that may be dropped whole-block-wise from the oldest level of a sliding-window stream whose
- * oldest row is at `first`, before the token at position n_tok is read. */
-int64_t lk_level_droppable(const struct lk_level_rule *rule, const struct lk_fill *fill,
+/* Rows that can be dropped, in whole blocks, from the oldest level of a sliding-window layer
+ * before the token at position n_tok is evaluated. first: position of the oldest row. */
+int64_t lk_level_droppable(const struct lk_level_rule *rule, const struct lk_level_count *count,
                            int64_t first, int64_t n_tok, int n_swa);
 
 #endif

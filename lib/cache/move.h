@@ -1,19 +1,25 @@
-/* Rows between levels: what settling is made of. All work on one stream, and count what they do. */
+/* Rows between levels: the steps that aging consists of. Each works on K or V of one layer and
+ * updates its counts. */
 #ifndef LK_CACHE_MOVE_H
 #define LK_CACHE_MOVE_H
 
-#include "cache/cache.h"
+#include "cache/kv.h"
 
-/* Take channel statistics, where the level older than `from` wants them and none were taken. */
+struct lk_cache;
+
+/* Compute channel statistics from the rows of level `from` if the next older level needs them and
+ * they are not there yet. */
 void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from);
 
-/* Decode a level's oldest n <= LK_MAX_MOVE rows into stream->rows. */
-void lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, int level, int64_t n);
+/* Decode the oldest n <= LK_MAX_MOVE rows of level `from` as level `to` stores them: heads' rows
+ * or latents, [n][n_head_kv][d_head] apart. The result lies in kv's scratch until the next call. */
+const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, int from, int64_t n,
+                          int to);
 
-/* Encode x [n][n_head_kv][d_head] behind the level's newest row; false where there is no memory. */
-bool lk_move_put(struct lk_cache *cache, struct lk_kv *kv, int level, const float *x, int64_t n);
+/* Encode x, laid out as above, after the level's newest row; false without memory. */
+bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int level, const float *x, int64_t n);
 
-/* Forget a level's oldest n rows, and blocks of which none is left. */
+/* Drop a level's oldest n rows, and blocks that become empty. */
 void lk_move_drop(struct lk_cache *cache, struct lk_kv *kv, int level, int64_t n);
 
 #endif

@@ -1,20 +1,23 @@
-/* Codecs: how rows of K or V are packed, and the slow, obviously right way to read them.
+/* Codecs pack rows of K or V. This interface also has the slow reference for reading them back.
  *
  * A codec stores one side (K or V) of a layer in blocks. A block holds `block_rows` consecutive
- * tokens of every KV head, head after head:
+ * tokens of every KV head, one head after the other:
  *
  *     block: | head 0: lk_codec_head_bytes | head 1 | ... | head n_head_kv - 1 |
  *
- * What a head's part looks like is drawn in the codec's own file (f16.h, int8.h, kivi.h, rot.h).
- * A row is never unpacked to be used. Every stage but the coding is linear, so it moves to the
- * query and to the output:
+ * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h.
  *
- *   score      s[t] = <q, x_t> is computed as <T q, code_t> * scale_t + offsets, where T, applied
- *              once per query, undoes what was done to the rows (divide by sigma, rotate).
- *   accumulate o = sum_t p[t] x_t is computed in the coded domain and brought back once per output.
+ * Attention never unpacks rows. Every stage of a codec except the rounding is linear, so it moves
+ * to the query and to the output:
  *
- * "sigma" below is the per-channel equaliser of a KV head, [d_head], or NULL where unused.
- * Functions here cannot fail: shapes and descriptors are checked when a recipe meets a model. */
+ *   score       s[t] = <q, x_t> is computed as <T q, code_t> * scale_t + offsets. T is applied once
+ *               per query and undoes what was done to the rows (divided by sigma, rotated).
+ *   accumulate  o = sum_t p[t] x_t is computed in the codec's domain and transformed back once per
+ *               output.
+ *
+ * "sigma" is the per-channel equalizer of a KV head, [d_head], or NULL if the codec does not use
+ * one. Functions here cannot fail: shapes and descriptors are checked when a recipe is applied to a
+ * model. */
 #ifndef LK_CODEC_CODEC_H
 #define LK_CODEC_CODEC_H
 
@@ -22,104 +25,110 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LK_TILE = 32 }; /* tokens that a kernel handles at once; blocks are multiples or shorter */
 enum {
-    LK_MAX_D_HEAD = 1024
-}; /* channels of a row; heads have at most 256, latents of several heads more */
+    LK_TILE = 32,        /* tokens per kernel step; a block is a multiple of this, or shorter */
+    LK_MAX_D_HEAD = 1024 /* channels per row: heads have up to 256, latents of head groups more */
+};
 
 enum lk_side { LK_K, LK_V };
 
 enum lk_coding {
-    LK_F16,  /* half floats */
-    LK_INT8, /* Selective: symmetric per token and head */
-    LK_KIVI, /* KIVI: asymmetric; K per channel over `group` tokens, V per token over
-                `group` channels */
-    LK_ROT,  /* lowkey: centred, equalised, rotated, unbiased scale per token */
+    LK_F16,  /* half precision */
+    LK_INT8, /* Selective: symmetric, per token and head */
+    LK_KIVI, /* KIVI: asymmetric. K per channel over `group` tokens, V per token over `group`
+                channels */
+    LK_ROT,  /* lowkey: centered, equalized, rotated, with an unbiased scale per token */
 };
 
-/* What is coded: a head's rows, or their latents in a basis that a sidecar holds (sidecar/basis.h). The
- * functions below see no difference: to them a group of heads with a latent of rank r is a head of
- * r channels. */
+/* What is quantized: the rows of a head, or their latents in a basis from a sidecar
+ * (sidecar/basis.h). The functions below treat both alike: a group of heads whose latent has rank r
+ * is one head of r channels. */
 enum lk_projection {
-    LK_ROWS,
-    LK_LATENTS,     /* of V, or of K as attention uses it */
-    LK_LATENTS_PRE, /* of K before RoPE, brought back tile by tile */
+    LK_PROJECTION_NONE,
+    LK_PROJECTION_LATENT,     /* of V, or of K after RoPE */
+    LK_PROJECTION_LATENT_PRE, /* of K before RoPE, reconstructed tile by tile */
 };
 
-enum { LK_WHOLE = 100000 }; /* 100 per cent, in the units of lk_codec.share */
+enum { LK_FULL_RANK = 100000 }; /* 100 %, in the units of lk_codec.share */
 
-/* What the recipe says of one side of one level. */
+/* The codec of one side of one age level, as given in a recipe. */
 struct lk_codec {
     uint8_t coding;     /* enum lk_coding */
-    uint8_t bits;       /* per code: kivi 2 or 4, rot 1..8; 8 for int8, 16 for f16 */
-    uint16_t group;     /* kivi only: 32, 64 or 128 */
+    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, int8 8, f16 16 */
+    uint16_t group;     /* kivi: 32, 64 or 128 */
     bool mean;          /* rot: subtract the block's mean */
-    bool sigma;         /* rot: divide by sqrt of the channel's deviation */
-    bool lloyd;         /* rot: Lloyd-Max levels instead of uniform ones */
+    bool sigma;         /* rot: divide by the square root of each channel's deviation */
+    bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */
     uint8_t projection; /* enum lk_projection */
-    uint32_t share;     /* latents: the rank, in thousandths of a per cent of the
-                        rows' width; 0: as the sidecar recommends */
+    uint32_t share;     /* latents: rank in thousandths of a percent of the row width;
+                           0: the rank that the sidecar recommends */
 };
 
-/* Half floats. */
-extern const struct lk_codec lk_exact;
+/* One head's part of a block. */
+struct lk_part {
+    const struct lk_codec *codec;
+    enum lk_side side;
+    int d_head, block_rows;
+    const float *sigma; /* [d_head] or NULL */
+};
 
-/* Rows a block of this codec holds: the unit in which it can encode. Row-wise codecs hold LK_TILE
- * and accept rows one at a time; the others must be given a whole block at once. */
+/* Half precision, no projection. */
+extern const struct lk_codec lk_codec_f16;
+
+/* Rows per block, the unit of encoding. Row-wise codecs have LK_TILE rows per block and encode one
+ * row at a time. The others encode only whole blocks. */
 int lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side);
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side);
 
-/* Can rows arrive one at a time, without statistics of others? */
+/* Whether a single row can be encoded without statistics of other rows (row-wise, and no sigma). */
 bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side);
 
-/* May rows of d_head channels be stored? NULL if so, else a reason ("kivi groups of 64 channels
- * need d_head to be a multiple of 64"), static. */
-const char *lk_codec_refuses(const struct lk_codec *codec, enum lk_side side, int d_head);
+/* Why rows of d_head channels cannot be stored ("kivi groups of 64 channels need d_head to be a
+ * multiple of 64"), a static string; NULL if they can. */
+const char *lk_codec_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head);
 
-/* Bytes of one head's part of a block, a multiple of 32; of these, bytes of scales, zero points
- * and means. block_rows: lk_codec_block_rows, or for f16 any number >= 1. */
+/* Bytes of one head's part of a block, a multiple of 32, and how many of them hold scales, zero
+ * points and means. block_rows: lk_codec_block_rows; for f16 any number >= 1. */
 size_t lk_codec_head_bytes(const struct lk_codec *codec, enum lk_side side, int d_head,
                            int block_rows);
 size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side, int d_head,
                                  int block_rows);
 
-/* Do Lloyd-Max levels gain something over uniform ones at this many bits? (2 to 4: KL about a fifth
- * lower, at the same bytes and speed.) The default of a recipe. */
-bool lk_codec_lloyd(int bits);
+/* Whether rot uses a Lloyd-Max codebook by default at this many bits. It does at 2 to 4 bits, where
+ * KL is about a fifth lower than with a uniform codebook, at the same size and speed. */
+static inline bool lk_codec_default_lloyd(int bits) { return bits >= 2 && bits <= 4; }
 
-/* Name as a recipe writes it ("rot3", "latent50%+kivi2(g64)") into buf. */
+/* Write the name used in recipes ("rot3", "latent50%+kivi2(g64)") into buf [cap]. */
 void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap);
 
-/* Pack rows [row0, row0 + n) of one head's part. x: [n] rows, `stride` floats apart, of d_head.
- * Codecs that are not row-wise take row0 = 0 and n = block_rows. */
-void lk_codec_encode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
-                     const float *sigma, void *head, int row0, int n, const float *x,
+/* Pack rows [row0, row0 + n) of `head`. x: [n] rows of d_head floats, `stride` floats apart. Codecs
+ * that are not row-wise require row0 = 0 and n = block_rows. */
+void lk_codec_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
                      size_t stride);
 
-/* Can a row of a full block give way to another? Where several rows share scales it cannot; a mean that
- * they share stays as it is. */
-bool lk_codec_replaces(const struct lk_codec *codec, enum lk_side side);
+/* Whether a row of a full block can be replaced. Not if rows share scales. A shared mean stays as
+ * it is. */
+bool lk_codec_can_replace(const struct lk_codec *codec, enum lk_side side);
 
-/* Pack x [d_head] in place of row `row` of a block whose rows are all there. */
-void lk_codec_replace(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
-                      const float *sigma, void *head, int row, const float *x);
+/* Pack x [d_head] in place of row `row` of a full block. */
+void lk_codec_replace(const struct lk_part *part, void *head, int row, const float *x);
 
-/* Reference: unpack rows [row0, row0 + n) into x, laid out as above, in the original domain. */
-void lk_codec_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
-                     const float *sigma, const void *head, int row0, int n, float *x,
+/* Reference: unpack rows [row0, row0 + n) of `head` into x [n], rows `stride` floats apart. */
+void lk_codec_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
                      size_t stride);
 
-/* The query in the codec's domain: what kernels multiply with the codes.
- * q, out: [d_head]; may be the same. For rot: H (q * sigma); others: q. */
-void lk_codec_query(const struct lk_codec *codec, int d_head, const float *sigma, const float *q,
-                    float *out);
+/* Transform a query into the codec's domain, where kernels multiply it with the codes:
+ * out = H (q * sigma) for rot, out = q for the others. q, out: [d_head], may be the same array. */
+void lk_codec_transform_query(const struct lk_codec *codec, int d_head, const float *sigma,
+                              const float *q, float *out);
 
-/* The output brought back from the codec's domain: out = sigma * (H^T acc) for rot; others: acc.
- * acc, out: [d_head]; may be the same. */
-void lk_codec_output(const struct lk_codec *codec, int d_head, const float *sigma, const float *acc,
-                     float *out);
+/* Transform an output back from the codec's domain: out = sigma * (H^T acc) for rot, out = acc for
+ * the others. acc, out: [d_head], may be the same array. */
+void lk_codec_restore_output(const struct lk_codec *codec, int d_head, const float *sigma,
+                             const float *acc, float *out);
 
-/* Do both codecs have the same domain, so that one query and one sum of outputs serve both? */
+/* Whether both codecs have the same domain, so that they can share a transformed query and a sum of
+ * outputs. */
 bool lk_codec_same_domain(const struct lk_codec *a, const struct lk_codec *b);
 
 #endif

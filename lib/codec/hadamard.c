@@ -1,3 +1,4 @@
+/* Fast products with Hadamard matrices (Sylvester, Paley) and small DCTs. */
 #include "codec/hadamard.h"
 
 #include "base/splitmix64.h"
@@ -8,18 +9,19 @@
 #include <stdint.h>
 #include <string.h>
 
-/* H_n = S (x) W: a small orthogonal matrix S of order `small`, and Sylvester's Hadamard matrix W. */
-enum kind {
-    SYLVESTER, /* small = 1 */
-    PALEY_1,   /* small = q + 1,     q prime, q = 3 mod 4: S = I + [0 1; -1 Q] */
-    PALEY_2, /* small = 2 (q + 1), q prime, q = 1 mod 4: S = C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1],
-                                                           C = [0 1; 1 Q] */
-    COSINE,  /* small odd: orthonormal DCT-II */
-};
+/* H_n = S (x) W: a small orthogonal matrix S of order `small`, times Sylvester's Hadamard matrix W.
+ *
+ *   SYLVESTER  small = 1
+ *   PALEY_1    small = q + 1,     q prime, q = 3 mod 4: S = I + [0 1; -1 Q]
+ *   PALEY_2    small = 2 (q + 1), q prime, q = 1 mod 4:
+ *              S = C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1],  C = [0 1; 1 Q]
+ *   COSINE     small odd: orthonormal DCT-II
+ *
+ * Q[i][j] = (j - i | q), the Legendre symbol. */
+enum factor_kind { SYLVESTER, PALEY_1, PALEY_2, COSINE };
 
-/* Q[i][j] = (j - i | q), Legendre's symbol. */
-struct order {
-    enum kind kind;
+struct factors {
+    enum factor_kind kind;
     int small, width, q;
 };
 
@@ -29,18 +31,18 @@ static bool is_prime(int n) {
     return n > 1;
 }
 
-static struct order find_order(int n) {
+static struct factors factorize(int n) {
     int odd = n, width = 1;
     for (; odd % 2 == 0; odd /= 2) width *= 2;
-    if (odd == 1) return (struct order){SYLVESTER, 1, n, 0};
+    if (odd == 1) return (struct factors){SYLVESTER, 1, n, 0};
     if (width % 4 == 0 && is_prime(4 * odd - 1))
-        return (struct order){PALEY_1, 4 * odd, width / 4, 4 * odd - 1};
+        return (struct factors){PALEY_1, 4 * odd, width / 4, 4 * odd - 1};
     if (width % 4 == 0 && is_prime(2 * odd - 1))
-        return (struct order){PALEY_2, 4 * odd, width / 4, 2 * odd - 1};
-    return (struct order){COSINE, odd, width, 0};
+        return (struct factors){PALEY_2, 4 * odd, width / 4, 2 * odd - 1};
+    return (struct factors){COSINE, odd, width, 0};
 }
 
-/* Four lanes, as gcc and clang have them on every machine. */
+/* Vectors of four lanes: gcc and clang provide them on every CPU. */
 typedef float float4 __attribute__((vector_size(16)));
 typedef int32_t int4 __attribute__((vector_size(16)));
 
@@ -52,14 +54,14 @@ static inline float4 load4(const float *x) {
 
 static inline void store4(float *x, float4 v) { memcpy(x, &v, sizeof v); }
 
-/* How often an entry of a matrix stands that weighs rows of `width` numbers: as often as the row has numbers where that
- * is less than four, so that four lanes read entries and numbers alike. */
-static int repeats(int width) { return width < 4 ? width : 1; }
+/* How often each matrix entry is stored. Rows of less than four numbers need one copy of the entry
+ * per number, so that four lanes of entries match four lanes of numbers. */
+static int entry_repeats(int width) { return width < 4 ? width : 1; }
 
-/* sum[w] = sum over j of entry[j] x[j][w], for 4 * n_part of the `width` numbers in a row: four sums side by side,
- * of 4 / n_part rows. */
-static inline void weigh_part(const float *entry, const float *x, int n, int width, int n_part,
-                              float *out) {
+/* out[w] = sum over j of entry[j] x[j][w], for 4 * n_part of the `width` numbers in a row. Four
+ * accumulators hold the partial sums of 4 / n_part rows. */
+static inline void weighted_sum_blocks(const float *entry, const float *x, int n, int width,
+                                       int n_part, float *out) {
     float4 sum[4] = {{0}, {0}, {0}, {0}};
     int j = 0, n_row = 4 / n_part;
     for (; j + n_row <= n; j += n_row)
@@ -72,8 +74,8 @@ static inline void weigh_part(const float *entry, const float *x, int n, int wid
     for (int k = 0; k < n_part; k++) store4(out + 4 * k, sum[k]);
 }
 
-/* The same for rows of one number or two, with their entries repeated. */
-static void weigh_narrow(const float *entry, const float *x, int n, int width, float *out) {
+/* Like weighted_sum, for rows of one or two numbers. `entry` is repeated per number. */
+static void weighted_sum_narrow(const float *entry, const float *x, int n, int width, float *out) {
     float4 sum[4] = {{0}, {0}, {0}, {0}};
     int i = 0, size = n * width;
     for (; i + 16 <= size; i += 16)
@@ -87,22 +89,22 @@ static void weigh_narrow(const float *entry, const float *x, int n, int width, f
 }
 
 /* out[w] = sum over j of entry[j] x[j][w]. x: [n][width], width a power of two; out: [width]. */
-static void weigh(const float *entry, const float *x, int n, int width, float *out) {
+static void weighted_sum(const float *entry, const float *x, int n, int width, float *out) {
     if (width < 4)
-        weigh_narrow(entry, x, n, width, out);
+        weighted_sum_narrow(entry, x, n, width, out);
     else if (width == 4)
-        weigh_part(entry, x, n, width, 1, out);
+        weighted_sum_blocks(entry, x, n, width, 1, out);
     else if (width == 8)
-        weigh_part(entry, x, n, width, 2, out);
+        weighted_sum_blocks(entry, x, n, width, 2, out);
     else
-        for (int w = 0; w < width; w += 16) weigh_part(entry, x + w, n, width, 4, out + w);
+        for (int w = 0; w < width; w += 16) weighted_sum_blocks(entry, x + w, n, width, 4, out + w);
 }
 
-/* y = [0 1; border Q] x by rows; x, y: [q + 1][width]. */
-static void conference(const float *x, float *y, int q, int width, float border) {
-    /* Legendre's symbols [2 q], twice over, so that j - i needs no reduction; and ones [q] */
+/* y = [0 1; border Q] x, by rows. x, y: [q + 1][width]. */
+static void multiply_conference(const float *x, float *y, int q, int width, float border) {
+    /* The Legendre symbols [q], stored twice so that j - i needs no reduction, and ones [q] */
     float entry[3 * LK_MAX_D_HEAD];
-    int n_repeat = repeats(width), n = q * n_repeat;
+    int n_repeat = entry_repeats(width), n = q * n_repeat;
     for (int i = 0; i < 2 * n; i++) entry[i] = -1;
     for (int i = 2 * n; i < 3 * n; i++) entry[i] = 1;
     for (int k = 0; k < n_repeat; k++) entry[k] = entry[n + k] = 0;
@@ -111,35 +113,35 @@ static void conference(const float *x, float *y, int q, int width, float border)
             entry[k] = entry[n + k] = 1;
         for (square += 2 * i + 1; square >= q;) square -= q;
     }
-    weigh(entry + 2 * n, x + width, q, width, y);
+    weighted_sum(entry + 2 * n, x + width, q, width, y);
     for (int i = 0; i < q; i++) {
         float *row = y + (i + 1) * width;
-        weigh(entry + n - i * n_repeat, x + width, q, width, row);
+        weighted_sum(entry + n - i * n_repeat, x + width, q, width, row);
         for (int w = 0; w < width; w++) row[w] += border * x[w];
     }
 }
 
-static void paley_1(float *x, int q, int width, bool transpose) {
+static void multiply_paley_1(float *x, int q, int width, bool transpose) {
     float y[LK_MAX_D_HEAD], sign = transpose ? -1 : 1; /* [0 1; -1 Q] is skew */
-    conference(x, y, q, width, -1);
+    multiply_conference(x, y, q, width, -1);
     for (int i = 0; i < (q + 1) * width; i++) x[i] += sign * y[i];
 }
 
 /* Symmetric. x: [q + 1][2][width]. */
-static void paley_2(float *x, int q, int width) {
+static void multiply_paley_2(float *x, int q, int width) {
     float u[LK_MAX_D_HEAD] = {0}, y[LK_MAX_D_HEAD];
     for (int i = 0; i <= q; i++) {
-        float *a = x + 2 * i * width, *b = a + width, *sum = u + 2 * i * width,
-              *difference = sum + width;
+        float *a = x + 2 * i * width, *b = a + width;
+        float *sum = u + 2 * i * width, *difference = sum + width;
         for (int w = 0; w < width; w++) {
             sum[w] = a[w] + b[w];
             difference[w] = a[w] - b[w];
         }
     }
-    conference(u, y, q, 2 * width, 1);
+    multiply_conference(u, y, q, 2 * width, 1);
     for (int i = 0; i <= q; i++) {
-        float *a = x + 2 * i * width, *b = a + width, *sum = u + 2 * i * width,
-              *difference = sum + width;
+        float *a = x + 2 * i * width, *b = a + width;
+        float *sum = u + 2 * i * width, *difference = sum + width;
         for (int w = 0; w < width; w++) {
             a[w] = y[2 * i * width + w] + difference[w];
             b[w] = y[(2 * i + 1) * width + w] - sum[w];
@@ -148,10 +150,10 @@ static void paley_2(float *x, int q, int width) {
 }
 
 /* D[i][j] = sqrt((i ? 2 : 1) / n) cos(pi (2 j + 1) i / (2 n)). x: [n][width]. */
-static void cosine(float *x, int n, int width, bool transpose) {
+static void multiply_cosine(float *x, int n, int width, bool transpose) {
     float table[4 * LK_MAX_D_HEAD], entry[LK_MAX_D_HEAD], y[LK_MAX_D_HEAD];
     const float first = sqrtf(1.0f / (float)n), scale = sqrtf(2.0f / (float)n);
-    int n_repeat = repeats(width);
+    int n_repeat = entry_repeats(width);
     for (int k = 0; k <= n; k++) {
         float c = scale * (float)cos(3.14159265358979323846 * k / (2 * n));
         table[k] = c;
@@ -159,8 +161,8 @@ static void cosine(float *x, int n, int width, bool transpose) {
         if (k > 0) table[4 * n - k] = c, table[2 * n + k] = -c;
     }
     for (int to = 0; to < n; to++) {
-        int at = transpose ? 0 : to,
-            step = transpose ? 2 * to + 1 : 2 * to; /* of (2 j + 1) i, by less than 4 n */
+        int at = transpose ? 0 : to;
+        int step = transpose ? 2 * to + 1 : 2 * to; /* of (2 j + 1) i; less than 4 n */
         for (int k = 0; k < n * n_repeat;) {
             float value = table[at];
             if ((at += step) >= 4 * n) at -= 4 * n;
@@ -168,27 +170,29 @@ static void cosine(float *x, int n, int width, bool transpose) {
         }
         for (int k = 0; k < (transpose ? 1 : to == 0 ? n : 0) * n_repeat; k++)
             entry[k] = first; /* i = 0 */
-        weigh(entry, x, n, width, y + to * width);
+        weighted_sum(entry, x, n, width, y + to * width);
     }
     memcpy(x, y, (size_t)n * width * sizeof *x);
 }
 
-/* The matrix of order 4. The second term's signs turn a sum into a difference, which rounds as one does. */
-static inline float4 sylvester4(float4 v) {
+/* Multiply by Sylvester's matrix of order 4. Flipping a sign and adding rounds like a
+ * subtraction. */
+static inline float4 multiply_sylvester4(float4 v) {
     const int4 odd = {0, INT32_MIN, 0, INT32_MIN}, upper = {0, 0, INT32_MIN, INT32_MIN};
     v = (float4){v[0], v[0], v[2], v[2]} + (float4)((int4)(float4){v[1], v[1], v[3], v[3]} ^ odd);
     return (float4){v[0], v[1], v[0], v[1]} +
            (float4)((int4)(float4){v[2], v[3], v[2], v[3]} ^ upper);
 }
 
-/* Sylvester's matrix, times `scale`, on each of the rows of x [n / width][width]. Symmetric. */
-static void sylvester(float *x, int n, int width, float scale) {
+/* Multiply each row of x [n / width][width] by `scale` times Sylvester's matrix, which is
+ * symmetric. */
+static void multiply_sylvester(float *x, int n, int width, float scale) {
     for (int i = 0; width == 2 && i < n; i += 2) {
         float a = x[i], b = x[i + 1];
         x[i] = a + b;
         x[i + 1] = a - b;
     }
-    for (int i = 0; width > 2 && i < n; i += 4) store4(x + i, sylvester4(load4(x + i)));
+    for (int i = 0; width > 2 && i < n; i += 4) store4(x + i, multiply_sylvester4(load4(x + i)));
     for (int half = 4; half < width; half *= 2)
         for (int i = 0; i < n; i += 2 * half)
             for (int j = i; j < i + half; j += 4) {
@@ -201,7 +205,7 @@ static void sylvester(float *x, int n, int width, float scale) {
     for (; i < n; i++) x[i] *= scale;
 }
 
-/* Random but fixed signs, of n. */
+/* Multiply x [n] by pseudo-random signs that depend only on n. */
 static void flip_signs(float *x, int n) {
     const int4 bit = {1, 2, 4, 8};
     for (int i = 0; i < n; i += 64) {
@@ -217,13 +221,13 @@ static void flip_signs(float *x, int n) {
     }
 }
 
-static void apply(float *x, int n, bool transpose) {
-    struct order order = find_order(n);
-    if (order.kind == PALEY_1) paley_1(x, order.q, order.width, transpose);
-    if (order.kind == PALEY_2) paley_2(x, order.q, order.width);
-    if (order.kind == COSINE) cosine(x, order.small, order.width, transpose);
-    /* A DCT is orthonormal already; a Hadamard matrix of order m has rows of length sqrt m. */
-    sylvester(x, n, order.width, 1 / sqrtf((float)(order.kind == COSINE ? order.width : n)));
+static void multiply_hadamard(float *x, int n, bool transpose) {
+    struct factors f = factorize(n);
+    if (f.kind == PALEY_1) multiply_paley_1(x, f.q, f.width, transpose);
+    if (f.kind == PALEY_2) multiply_paley_2(x, f.q, f.width);
+    if (f.kind == COSINE) multiply_cosine(x, f.small, f.width, transpose);
+    /* The DCT is orthonormal already. A Hadamard matrix of order m has rows of length sqrt m. */
+    multiply_sylvester(x, n, f.width, 1 / sqrtf((float)(f.kind == COSINE ? f.width : n)));
 }
 
 void lk_rotation_signs(float *sign, int n) {
@@ -233,10 +237,10 @@ void lk_rotation_signs(float *sign, int n) {
 
 void lk_rotate(float *x, int n) {
     flip_signs(x, n);
-    apply(x, n, false);
+    multiply_hadamard(x, n, false);
 }
 
 void lk_unrotate(float *x, int n) {
-    apply(x, n, true);
+    multiply_hadamard(x, n, true);
     flip_signs(x, n);
 }

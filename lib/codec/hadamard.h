@@ -1,17 +1,18 @@
-/* Orthonormal rotation H = (1/sqrt n) H_n diag(signs), n = d_head.
+/* The orthonormal rotation H = (1/sqrt n) H_n diag(signs), n = d_head.
  *
- * n = 2^k * m with m in {1, 3, 5, ...}: Hadamard matrices exist for n = 4j at all orders needed here
- * (12, 20, 28 by Paley's constructions, times 2^k); for other n the rotation is the Kronecker product
- * of a power-of-two Hadamard matrix and a small orthonormal DCT. Signs are fixed by n, so that a
- * packed cache can be read by any build. */
+ * For n divisible by 4, H_n is a Hadamard matrix at all orders needed here: Sylvester's for powers
+ * of two, and Paley's constructions (12, 20, 28, ...) times powers of two. For other n the rotation
+ * is the Kronecker product of a small orthonormal DCT and a power-of-two Hadamard matrix. The signs
+ * depend only on n, so any build can read a packed cache. */
 #ifndef LK_CODEC_HADAMARD_H
 #define LK_CODEC_HADAMARD_H
 
-/* x <- H x and x <- H^T x in place; x: [n], 1 <= n <= LK_MAX_D_HEAD. */
+/* x <- H x and x <- H^T x, in place. x: [n], 1 <= n <= LK_MAX_D_HEAD. */
 void lk_rotate(float *x, int n);
 void lk_unrotate(float *x, int n);
 
-/* The diagonal of signs, [n] of 1 and -1: for powers of two all that H has besides Sylvester's matrix. */
+/* Set sign [n] to the diagonal of signs in H, 1 or -1. If n is a power of two, H is Sylvester's
+ * matrix times this diagonal. */
 void lk_rotation_signs(float *sign, int n);
 
 #endif

@@ -1,9 +1,9 @@
-/* KIVI (Liu et al. 2024, section 3): asymmetric, 2 or 4 bits.
+/* Codec kivi (KIVI; Liu et al. 2024, section 3): asymmetric, 2 or 4 bits.
  *
  *   scale = (max - min) / (2^bits - 1),  code = round((x - min) / scale),  x ~ scale * code + min
  *
- * K: per channel over `group` tokens. A block is one group: group / LK_TILE tiles of codes (cells.h)
- * that share each channel's scale and minimum. Whole blocks only.
+ * K: per channel over `group` tokens. A block is one group: group / LK_TILE tiles of codes
+ * (bitplanes.h) that share the scale and the minimum of each channel. Encodes whole blocks only.
  *
  *   head: | tile 0 | ... | tile group / LK_TILE - 1 | scale: f16 [d_head] | min: f16 [d_head] |
  *
@@ -11,24 +11,27 @@
  *
  *   head: | tile | scale: f16 [d_head / group][LK_TILE] | min: f16 [d_head / group][LK_TILE] |
  *
- * A group of equal numbers has scale 0 and codes 0 (the published code divides by zero there). */
+ * A group of equal numbers has scale 0 and codes 0. (The published code divides by zero there.) */
 #ifndef LK_CODEC_KIVI_H
 #define LK_CODEC_KIVI_H
 
-#include "codec/cells.h"
+#include "codec/bitplanes.h"
 #include "codec/ops.h"
 
-/* The tile that holds rows [row0, row0 + LK_TILE) of a block. */
+extern const struct lk_codec_ops lk_kivi_ops;
+
+/* The tile that holds row `row` of a block. */
 static inline const void *lk_kivi_tile(const struct lk_codec *codec, const void *head, int d_head,
-                                       int row0) {
-    return (const char *)head + row0 / LK_TILE * lk_cells_bytes(codec->bits, d_head);
+                                       int row) {
+    return (const char *)head + row / LK_TILE * lk_bitplanes_bytes(codec->bits, d_head);
 }
 
-/* Scales; the minima follow behind lk_kivi_groups of them. */
+/* The scales. lk_kivi_groups of them are followed by as many minima. */
 static inline const uint16_t *lk_kivi_scales(const struct lk_codec *codec, enum lk_side side,
                                              const void *head, int d_head) {
     int n_tile = side == LK_K ? codec->group / LK_TILE : 1;
-    return (const uint16_t *)((const char *)head + n_tile * lk_cells_bytes(codec->bits, d_head));
+    return (const uint16_t *)((const char *)head +
+                              n_tile * lk_bitplanes_bytes(codec->bits, d_head));
 }
 
 static inline int lk_kivi_groups(const struct lk_codec *codec, enum lk_side side, int d_head) {

@@ -1,14 +1,16 @@
+/* States of evicted rows: their networks come from the sidecar or are drawn at random. */
 #include "engine/absorb.h"
 
 #include "absorb/performer.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The tensor "blk.LAYER.less.PART", or NULL. */
-static const struct lk_sidecar_tensor *find(const struct lk_sidecar *sidecar, int layer,
-                                            const char *part) {
+static const struct lk_sidecar_tensor *find_tensor(const struct lk_sidecar *sidecar, int layer,
+                                                   const char *part) {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.less.%s", layer, part);
     for (size_t i = 0; i < sidecar->n_tensor; i++)
@@ -16,15 +18,15 @@ static const struct lk_sidecar_tensor *find(const struct lk_sidecar *sidecar, in
     return NULL;
 }
 
-/* The sizes of the networks are those of the first layer's. */
+/* The first layer's networks give the sizes; bind_layer checks the others. */
 static lk_status read_shape(struct lk_less_shape *out, const struct lk_sidecar *sidecar, int n_head,
                             lk_err *err) {
-    const struct lk_sidecar_tensor *phi = find(sidecar, 0, "phi.w2"),
-                                   *psi = find(sidecar, 0, "psi.w2");
+    const struct lk_sidecar_tensor *phi = find_tensor(sidecar, 0, "phi.w2"),
+                                   *psi = find_tensor(sidecar, 0, "psi.w2");
     if (!phi || !psi)
         return lk_fail(
             err, LK_E_ARG,
-            "the sidecar, made by '%s', has no networks for LESS; `lowkey train less` makes one",
+            "the sidecar was made by '%s' and has no LESS networks; `lowkey train less` makes one",
             sidecar->info.method);
     struct lk_less_shape s = {.n_head = n_head,
                               .n_head_kv = sidecar->info.model.n_head_kv,
@@ -38,31 +40,32 @@ static lk_status read_shape(struct lk_less_shape *out, const struct lk_sidecar *
         (s.n_psi != s.n_head_kv && s.n_psi != 1)) {
         return lk_fail(err, LK_E_FORMAT,
                        "the sidecar's networks (R %" PRId32 ", R' %" PRId32 ", %" PRId32
-                       " and %" PRId32 " of them) do not fit %d heads",
+                       " phi, %" PRId32 " psi) do not fit a model with %d heads",
                        phi->ne[0], phi->ne[1], phi->ne[2], psi->ne[2], n_head);
     }
     *out = s;
     return LK_OK;
 }
 
-static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar,
-                      const struct lk_kernels *kernels, int layer, lk_err *err) {
+/* Point the maps of a layer to the sidecar's tensors. */
+static lk_status bind_layer(struct lk_absorb *a, const struct lk_sidecar *sidecar,
+                            const struct lk_kernels *kernels, int layer, lk_err *err) {
     const struct lk_less_shape *s = &a->shape;
-    struct lk_less_maps *k = &a->maps[layer];
-    *k = (struct lk_less_maps){.kernels = kernels};
+    struct lk_less_maps *maps = &a->maps[layer];
+    *maps = (struct lk_less_maps){.kernels = kernels};
     const struct {
         const char *part;
         const uint16_t **halves;
         const float **floats;
         int ne[3];
-    } all[] = {{"phi.w1", &k->phi_w1, NULL, {s->n_hidden, s->d_head, s->n_phi}},
-               {"phi.w2", &k->phi_w2, NULL, {s->n_feature, s->n_hidden, s->n_phi}},
-               {"psi.w1", &k->psi_w1, NULL, {s->n_hidden, s->d_head, s->n_psi}},
-               {"psi.w2", &k->psi_w2, NULL, {s->n_feature, s->n_hidden, s->n_psi}},
-               {"phi.level", NULL, &k->phi_level, {s->n_head, 1, 1}},
-               {"psi.w3", NULL, &k->psi_w3, {s->n_feature, s->n_feature, s->n_psi}},
-               {"psi.s1", NULL, &k->psi_s1, {s->n_feature, s->n_psi, 1}},
-               {"psi.s2", NULL, &k->psi_s2, {s->n_feature, s->n_psi, 1}}};
+    } all[] = {{"phi.w1", &maps->phi_w1, NULL, {s->n_hidden, s->d_head, s->n_phi}},
+               {"phi.w2", &maps->phi_w2, NULL, {s->n_feature, s->n_hidden, s->n_phi}},
+               {"psi.w1", &maps->psi_w1, NULL, {s->n_hidden, s->d_head, s->n_psi}},
+               {"psi.w2", &maps->psi_w2, NULL, {s->n_feature, s->n_hidden, s->n_psi}},
+               {"phi.level", NULL, &maps->phi_bias, {s->n_head, 1, 1}},
+               {"psi.w3", NULL, &maps->psi_w3, {s->n_feature, s->n_feature, s->n_psi}},
+               {"psi.s1", NULL, &maps->psi_s1, {s->n_feature, s->n_psi, 1}},
+               {"psi.s2", NULL, &maps->psi_s2, {s->n_feature, s->n_psi, 1}}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.less.%s", layer, all[i].part);
@@ -77,43 +80,43 @@ static lk_status bind(struct lk_absorb *a, const struct lk_sidecar *sidecar,
             *all[i].floats = data;
         if (!data)
             return lk_fail(err, LK_E_FORMAT,
-                           "the sidecar lacks %s; make it again with `lowkey train less`", name);
+                           "the sidecar lacks %s; train it again with `lowkey train less`", name);
     }
     return LK_OK;
 }
 
-/* Whole lines of the CPU's cache, so that the ledger has no other number. */
-static size_t floats_of_states(const struct lk_less_shape *shape, int n_layer) {
+/* Rounded up to whole cache lines, as the ledger counts them. */
+static size_t total_state_floats(const struct lk_less_shape *shape, int n_layer) {
     return ((size_t)n_layer * shape->n_head_kv * lk_less_state_floats(shape) + 15) / 16 * 16;
 }
 
-static size_t state_floats(const struct lk_absorb *a) {
-    return floats_of_states(&a->shape, a->n_layer);
+size_t lk_absorb_state_bytes(const struct lk_absorb *a) {
+    return total_state_floats(&a->shape, a->n_layer) * sizeof(float);
 }
 
 static size_t random_bytes(const struct lk_less_shape *shape) {
     return (size_t)shape->n_feature * shape->d_head * sizeof(float);
 }
 
-static size_t more_bytes(const struct lk_absorb *a, int n_tok) {
+static size_t partial_bytes(const struct lk_absorb *a, int n_tok) {
     return (size_t)n_tok * a->shape.n_head * (a->shape.d_head + 2) * sizeof(float);
 }
 
-/* Empty states and room for maps. */
-static struct lk_absorb *take(const struct lk_less_shape *shape, int n_layer,
-                              struct lk_ledger *ledger) {
+/* Empty states, and room for the maps. NULL if memory runs out. */
+static struct lk_absorb *alloc_states(const struct lk_less_shape *shape, int n_layer,
+                                      struct lk_ledger *ledger) {
     struct lk_absorb *a = lk_alloc(ledger, LK_FOR_OTHER, sizeof *a);
     if (!a) return NULL;
     *a = (struct lk_absorb){.ledger = ledger, .n_layer = n_layer, .shape = *shape};
     a->maps = lk_alloc(ledger, LK_FOR_OTHER, a->n_layer * sizeof *a->maps);
-    a->state = lk_alloc(ledger, LK_FOR_CACHE, state_floats(a) * sizeof(float));
+    a->state = lk_alloc(ledger, LK_FOR_CACHE, lk_absorb_state_bytes(a));
     if (a->maps && a->state) return a;
     lk_absorb_free(a);
     return NULL;
 }
 
-static lk_status no_memory(lk_err *err) {
-    return lk_fail(err, LK_E_NOMEM, "no memory for the states of what is absorbed");
+static lk_status fail_nomem(lk_err *err) {
+    return lk_fail(err, LK_E_NOMEM, "out of memory for the states of absorbed rows");
 }
 
 lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head,
@@ -121,10 +124,10 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
     if (status != LK_OK) return status;
-    struct lk_absorb *a = take(&shape, sidecar->info.model.n_layer, ledger);
-    if (!a) return no_memory(err);
+    struct lk_absorb *a = alloc_states(&shape, sidecar->info.model.n_layer, ledger);
+    if (!a) return fail_nomem(err);
     for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++)
-        status = bind(a, sidecar, kernels, layer, err);
+        status = bind_layer(a, sidecar, kernels, layer, err);
     if (status == LK_OK) status = lk_absorb_reserve(a, 1, err); /* single steps allocate nothing */
     if (status != LK_OK)
         lk_absorb_free(a);
@@ -134,19 +137,19 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
 }
 
 static struct lk_less_shape random_shape(const struct lk_less_shape *heads) {
-    enum { PAPER = 8 }; /* R of LESS */
+    enum { PAPER_FEATURES = 8 }; /* R in the LESS paper */
     struct lk_less_shape shape = *heads;
-    shape.n_feature = shape.d_head < PAPER ? shape.d_head : PAPER;
+    shape.n_feature = shape.d_head < PAPER_FEATURES ? shape.d_head : PAPER_FEATURES;
     return shape;
 }
 
 lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads,
                                float scale, int n_layer, struct lk_ledger *ledger, lk_err *err) {
     struct lk_less_shape shape = random_shape(heads);
-    struct lk_absorb *a = take(&shape, n_layer, ledger);
-    if (!a) return no_memory(err);
+    struct lk_absorb *a = alloc_states(&shape, n_layer, ledger);
+    if (!a) return fail_nomem(err);
     a->random = lk_alloc(ledger, LK_FOR_OTHER, random_bytes(&shape));
-    lk_status status = a->random ? lk_absorb_reserve(a, 1, err) : no_memory(err);
+    lk_status status = a->random ? lk_absorb_reserve(a, 1, err) : fail_nomem(err);
     if (status != LK_OK) {
         lk_absorb_free(a);
         return status;
@@ -163,38 +166,38 @@ lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint6
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
     if (status == LK_OK)
-        *bytes = floats_of_states(&shape, sidecar->info.model.n_layer) * sizeof(float);
+        *bytes = total_state_floats(&shape, sidecar->info.model.n_layer) * sizeof(float);
     return status;
 }
 
 uint64_t lk_absorb_estimate_random(const struct lk_less_shape *heads, int n_layer) {
     struct lk_less_shape shape = random_shape(heads);
-    return floats_of_states(&shape, n_layer) * sizeof(float);
+    return total_state_floats(&shape, n_layer) * sizeof(float);
 }
 
 void lk_absorb_free(struct lk_absorb *a) {
     if (!a) return;
     lk_release(a->ledger, LK_FOR_OTHER, a->random, random_bytes(&a->shape));
-    lk_release(a->ledger, LK_FOR_SCRATCH, a->more, more_bytes(a, a->cap));
-    lk_release(a->ledger, LK_FOR_CACHE, a->state, state_floats(a) * sizeof(float));
+    lk_release(a->ledger, LK_FOR_SCRATCH, a->partial, partial_bytes(a, a->cap));
+    lk_release(a->ledger, LK_FOR_CACHE, a->state, lk_absorb_state_bytes(a));
     lk_release(a->ledger, LK_FOR_OTHER, a->maps, a->n_layer * sizeof *a->maps);
     lk_release(a->ledger, LK_FOR_OTHER, a, sizeof *a);
 }
 
-void lk_absorb_clear(struct lk_absorb *a) { memset(a->state, 0, state_floats(a) * sizeof(float)); }
+void lk_absorb_clear(struct lk_absorb *a) { memset(a->state, 0, lk_absorb_state_bytes(a)); }
 
 void lk_absorb_copy(struct lk_absorb *to, const struct lk_absorb *from) {
-    memcpy(to->state, from->state, state_floats(to) * sizeof(float));
+    memcpy(to->state, from->state, lk_absorb_state_bytes(to));
 }
 
 lk_status lk_absorb_reserve(struct lk_absorb *a, int n_tok, lk_err *err) {
     if (n_tok <= a->cap) return LK_OK;
-    float *more = lk_alloc(a->ledger, LK_FOR_SCRATCH, more_bytes(a, n_tok));
-    if (!more)
-        return lk_fail(err, LK_E_NOMEM, "no memory for what %d tokens get from LESS's states",
+    float *partial = lk_alloc(a->ledger, LK_FOR_SCRATCH, partial_bytes(a, n_tok));
+    if (!partial)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for attention of %d tokens to absorbed rows",
                        n_tok);
-    lk_release(a->ledger, LK_FOR_SCRATCH, a->more, more_bytes(a, a->cap));
-    a->more = more;
+    lk_release(a->ledger, LK_FOR_SCRATCH, a->partial, partial_bytes(a, a->cap));
+    a->partial = partial;
     a->cap = n_tok;
     return LK_OK;
 }
@@ -210,21 +213,19 @@ void lk_absorb_row(void *user, int layer, int head, const float *k, const float 
     lk_less_absorb(&a->shape, state_of(a, layer, head), psi, v);
 }
 
-void lk_absorb_read(struct lk_absorb *a, int layer, const float *q, int n_tok, int ith, int nth) {
+void lk_absorb_attend(struct lk_absorb *a, int layer, const float *q, int n_tok, int ith, int nth) {
     const struct lk_less_shape *s = &a->shape;
     const struct lk_less_maps *maps = &a->maps[layer];
     float phi[LK_LESS_MAX_FEATURE], work[LK_LESS_MAX_HIDDEN];
     for (int row = ith; row < n_tok * s->n_head; row += nth) {
         int head = row % s->n_head;
-        float *part = a->more + (size_t)row * (s->d_head + 2), *log_sum = part + s->d_head;
+        float *acc = a->partial + (size_t)row * (s->d_head + 2), *log_sum = acc + s->d_head;
         lk_less_phi(s, maps, head, q + (size_t)row * s->d_head, phi, work);
         lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi,
-                     maps->random ? 0 : maps->phi_level[head], part, log_sum);
-        log_sum[1] = *log_sum == -INFINITY ? 0 : 1;
+                     maps->random ? 0 : maps->phi_bias[head], acc, log_sum);
+        log_sum[1] = *log_sum == -INFINITY ? 0 : 1; /* the partial softmax has maximum log_sum */
     }
 }
-
-size_t lk_absorb_state_bytes(const struct lk_absorb *a) { return state_floats(a) * sizeof(float); }
 
 size_t lk_absorb_map_bytes(const struct lk_absorb *a) {
     return a->random ? random_bytes(&a->shape) : (size_t)a->n_layer * lk_less_map_bytes(&a->shape);

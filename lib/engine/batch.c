@@ -1,12 +1,12 @@
-/* Tokens of one or several sessions, evaluated in one pass over the weights. */
-#include "engine/engine.h"
+/* Evaluation of tokens of one or several sessions in one pass over the weights. */
+#include "engine/batch.h"
 
 #include <string.h>
 
 lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err) {
     struct lk_batch *batch = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *batch);
-    if (!batch) return lk_fail(err, LK_E_NOMEM, "no memory for a batch");
-    lk_status status = lk_pass_open(&batch->pass, model, &batch->ledger, err);
+    if (!batch) return lk_fail(err, LK_E_NOMEM, "out of memory for a batch");
+    lk_status status = lk_pass_init(&batch->pass, model, &batch->ledger, err);
     if (status != LK_OK)
         lk_release(&model->ledger, LK_FOR_OTHER, batch, sizeof *batch);
     else
@@ -17,7 +17,7 @@ lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err) {
 void lk_batch_free(lk_batch *batch) {
     if (!batch) return;
     struct lk_model *model = batch->pass.model;
-    lk_pass_close(&batch->pass);
+    lk_pass_free(&batch->pass);
     lk_release(&model->ledger, LK_FOR_OTHER, batch, sizeof *batch);
 }
 
@@ -25,45 +25,56 @@ uint64_t lk_batch_scratch_bytes(const lk_batch *batch) {
     return lk_ledger_bytes(&batch->ledger, LK_FOR_SCRATCH);
 }
 
-static int n_out_of(const lk_batch_item *item) { return item->all ? (int)item->n_tok : 1; }
-
-/* What must hold of the items together. */
+/* What must hold for the items together. */
 static lk_status check_items(const struct lk_pass *pass, const lk_batch_item *item, size_t n,
                              lk_err *err) {
     size_t n_row = 0;
     if (n < 1) return lk_fail(err, LK_E_ARG, "a batch needs at least one session");
     for (size_t i = 0; i < n; i++) {
         if (item[i].session->model != pass->model)
-            return lk_fail(err, LK_E_ARG, "session %zu of the batch is of another model", i);
+            return lk_fail(err, LK_E_ARG, "session %zu of the batch belongs to another model", i);
         for (size_t j = 0; j < i; j++)
             if (item[j].session == item[i].session)
                 return lk_fail(err, LK_E_ARG, "sessions %zu and %zu of the batch are the same", j,
                                i);
-        if (item[i].n_tok <= LK_EVAL_MAX) n_row += item[i].n_tok; /* others are left out */
+        if (item[i].n_tok <= LK_EVAL_MAX) n_row += item[i].n_tok; /* larger items fail alone */
     }
     if (n_row > LK_BATCH_MAX)
-        return lk_fail(err, LK_E_ARG, "%zu tokens in a batch; give %d at most", n_row,
-                       LK_BATCH_MAX);
+        return lk_fail(err, LK_E_ARG, "a batch of %zu tokens is too large; at most %d are allowed",
+                       n_row, LK_BATCH_MAX);
     return LK_OK;
 }
 
-/* Everything of a session's own that its tokens will need. */
-static lk_status prepare(lk_batch_item *item) {
+/* Check an item and find all memory that its session needs. The reason of a failure is in
+ * item->err. */
+static lk_status prepare_item(lk_batch_item *item) {
     struct lk_session *s = item->session;
-    lk_status status = lk_session_check(s, item->tok, item->n_tok, &item->err);
+    lk_err *err = &item->err;
+    if (item->n_tok < 1 || item->n_tok > LK_EVAL_MAX)
+        return lk_fail(err, LK_E_ARG, "cannot evaluate %zu tokens at once; give 1 to %d",
+                       item->n_tok, LK_EVAL_MAX);
+    if (s->n_tok + item->n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL,
+                       "the context of %d tokens is full; use a larger context length",
+                       s->opts.n_ctx);
+    lk_status status = lk_session_check_tokens(s, item->tok, item->n_tok, err);
     if (status != LK_OK) return status;
-    status = lk_session_reserve_logits(s, n_out_of(item), &item->err);
-    if (status == LK_OK) status = lk_session_reserve_absorb(s, (int)item->n_tok, &item->err);
+    if (s->cancelled && atomic_exchange(&s->cancelled, 0))
+        return lk_fail(err, LK_E_CANCELLED, "cancelled");
+    size_t n_out = item->all ? item->n_tok : 1;
+    if (n_out > s->logits_cap) status = lk_session_reserve_logits(s, n_out, err);
+    if (status == LK_OK && s->recipe->absorbs)
+        status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
     if (status != LK_OK) return status;
-    if (item->n_tok == 1 && s->cache->reserved > 0) {
+    if (item->n_tok == 1 && s->cache->reserved > 0) { /* lk_session_reserve found the memory */
         s->cache->reserved--;
         return LK_OK;
     }
     return lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, (int64_t)item->n_tok,
-                            (int64_t)item->n_tok, &item->err);
+                            (int64_t)item->n_tok, err);
 }
 
-/* Tokens, positions and the rows that have logits, into the graph. */
+/* Write tokens, positions and the rows that get logits to the graph's inputs. */
 static void set_inputs(struct lk_pass *pass, const lk_batch_item *item, size_t n) {
     struct lk_graph *g = &pass->graph;
     int32_t *out = g->out ? g->out->data : NULL;
@@ -73,72 +84,70 @@ static void set_inputs(struct lk_pass *pass, const lk_batch_item *item, size_t n
         memcpy((int32_t *)g->tok->data + seq->row, item[i].tok,
                item[i].n_tok * sizeof *item[i].tok);
         lk_graph_set_positions(g, seq->row, item[i].session->n_tok, item[i].n_tok);
-        for (int end = seq->row + seq->n_tok, row = end - n_out_of(&item[i]); out && row < end;
-             row++)
-            *out++ = row;
+        int end = seq->row + seq->n_tok;
+        for (int row = end - seq->n_out; out && row < end; row++) *out++ = row;
         seq++;
     }
 }
 
-/* After the pass: a session has its tokens and logits, or, where its layers may stand at different tokens,
- * nothing. */
-static void finish(lk_batch_item *item, const struct lk_seq *seq, const float *logits) {
+/* Give a session its tokens and its logits [seq->n_out][n_vocab]. If a custom node failed, its
+ * layers may hold different numbers of tokens, so it is emptied. */
+static void finish_item(lk_batch_item *item, const struct lk_seq *seq, const float *logits) {
     struct lk_session *s = item->session;
     if (seq->failed) {
-        lk_session_clear(s);
-        lk_fail(&item->err, seq->failed, "no memory for the cache's next block");
+        lk_session_drop_tokens(s);
+        lk_fail(&item->err, seq->failed, "out of memory for the cache's next block");
         return;
     }
-    s->n_logits = n_out_of(item);
+    s->n_logits = seq->n_out;
     memcpy(s->logits, logits, (size_t)s->n_logits * s->model->net->hp.n_vocab * sizeof *logits);
     memcpy(s->tok + s->n_tok, item->tok, item->n_tok * sizeof *item->tok);
     s->n_tok += item->n_tok;
-    if (s->cache->reserved == 0) lk_cache_trim(s->cache); /* blocks that ageing set free */
+    if (s->cache->reserved == 0) lk_cache_trim(s->cache); /* free blocks that aging emptied */
 }
 
-/* How far a pass had come with its sessions. */
-enum reached { UNTOUCHED, PREPARED, COMPUTED };
+/* How far a pass got with the sessions of its items. */
+enum progress { NOT_TOUCHED, PREPARED, COMPUTED };
 
-/* No item was evaluated. */
-static lk_status give_up(lk_batch_item *item, size_t n, enum reached reached, const lk_err *why,
-                         lk_err *err) {
+/* No item was evaluated. Undo what was done to the sessions. */
+static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progress,
+                            const lk_err *why, lk_err *err) {
     for (size_t i = 0; i < n; i++) {
         if (item[i].err.code != LK_OK) continue;
-        if (reached == PREPARED) lk_cache_trim(item[i].session->cache);
-        if (reached == COMPUTED) lk_session_clear(item[i].session);
+        if (progress == PREPARED) lk_cache_trim(item[i].session->cache);
+        if (progress == COMPUTED) lk_session_drop_tokens(item[i].session);
         item[i].err = *why;
     }
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
-lk_status lk_pass_eval(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
+lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     lk_err why;
-    int n_row = 0, n_out = 0;
-    for (size_t i = 0; i < n; i++) item[i].err = (lk_err){0};
-    if (check_items(pass, item, n, &why) != LK_OK || lk_pass_begin(pass, n, &why) != LK_OK)
-        return give_up(item, n, UNTOUCHED, &why, err);
-    for (size_t i = 0; i < n; i++) {
-        if (prepare(&item[i]) != LK_OK) continue;
-        lk_pass_add(pass, item[i].session, (int)item[i].n_tok);
-        n_row += (int)item[i].n_tok;
-        n_out += n_out_of(&item[i]);
-    }
-    if (n_row == 0) return LK_OK; /* each item has said why */
-    if (lk_pass_reserve(pass, &why) != LK_OK || lk_pass_build(pass, n_row, n_out, &why) != LK_OK)
-        return give_up(item, n, PREPARED, &why, err);
+    if (lk_pass_reset(pass, n, &why) != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
+    for (size_t i = 0; i < n; i++)
+        if (prepare_item(&item[i]) == LK_OK)
+            lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
+                        item[i].all ? (int)item[i].n_tok : 1);
+    if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
+    if (lk_pass_build(pass, &why) != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     set_inputs(pass, item, n);
     if (lk_graph_run(&pass->graph, pass->model, &why) != LK_OK)
-        return give_up(item, n, COMPUTED, &why, err);
+        return fail_items(item, n, COMPUTED, &why, err);
     const float *logits = pass->graph.logits->data;
     const struct lk_seq *seq = pass->seq;
     for (size_t i = 0; i < n; i++) {
         if (item[i].err.code != LK_OK) continue;
-        finish(&item[i], seq++, logits);
-        logits += (size_t)n_out_of(&item[i]) * pass->model->net->hp.n_vocab;
+        finish_item(&item[i], seq, logits);
+        logits += (size_t)seq->n_out * pass->model->net->hp.n_vocab;
+        seq++;
     }
     return LK_OK;
 }
 
 lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err) {
-    return lk_pass_eval(&batch->pass, item, n, err);
+    lk_err why;
+    for (size_t i = 0; i < n; i++) item[i].err = (lk_err){0};
+    if (check_items(&batch->pass, item, n, &why) != LK_OK)
+        return fail_items(item, n, NOT_TOUCHED, &why, err);
+    return lk_eval_items(&batch->pass, item, n, err);
 }

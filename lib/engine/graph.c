@@ -1,4 +1,5 @@
-#include "engine/engine.h"
+/* Memory and execution of ggml graphs. */
+#include "engine/graph.h"
 
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger,
                          lk_err *err) {
@@ -11,12 +12,12 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
         graph->mem_size = 0;
         graph->mem = lk_alloc(ledger, LK_FOR_SCRATCH, size);
         if (!graph->mem)
-            return lk_fail(err, LK_E_NOMEM, "no memory for a graph of %d nodes", n_node);
+            return lk_fail(err, LK_E_NOMEM, "out of memory for a graph of %d nodes", n_node);
         graph->mem_size = size;
     }
     graph->ctx = ggml_init((struct ggml_init_params){
         .mem_size = graph->mem_size, .mem_buffer = graph->mem, .no_alloc = true});
-    if (!graph->ctx) return lk_fail(err, LK_E_NOMEM, "no memory for a graph");
+    if (!graph->ctx) return lk_fail(err, LK_E_NOMEM, "out of memory for a graph");
     graph->graph = ggml_new_graph_custom(graph->ctx, n_node, graph->grads);
     graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = graph->out = NULL;
     graph->n_tok = graph->n_out = 0;
@@ -25,30 +26,31 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
 
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err) {
     if (!graph->alloc) graph->alloc = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
-    if (!graph->alloc) return lk_fail(err, LK_E_NOMEM, "no memory for a graph");
+    if (!graph->alloc) return lk_fail(err, LK_E_NOMEM, "out of memory for a graph");
     bool ok = ggml_gallocr_alloc_graph(graph->alloc, graph->graph);
     size_t size = ok ? ggml_gallocr_get_buffer_size(graph->alloc, 0) : 0;
     lk_ledger_remove(ledger, LK_FOR_SCRATCH, graph->alloc_size);
     graph->alloc_size = 0;
-    if (ok && lk_ledger_enter(ledger, LK_FOR_SCRATCH, size)) {
+    if (ok && lk_ledger_add(ledger, LK_FOR_SCRATCH, size)) {
         graph->alloc_size = size;
         return LK_OK;
     }
     ggml_gallocr_free(graph->alloc);
     graph->alloc = NULL;
-    return lk_fail(err, LK_E_NOMEM, "no memory for %.1f MiB of activations",
+    return lk_fail(err, LK_E_NOMEM, "out of memory for %.1f MiB of activations",
                    (double)size / (1 << 20));
 }
 
-/* ggml's allocator places tensors 32 bytes apart, and its products take up to 1.4 times as long where the rows
- * they write begin in the middle of a cache line (docs/performance.md). Tensors of whole lines keep all that follow at the beginning of one. */
+/* ggml's allocator aligns tensors to 32 bytes, and its matrix products take up to 1.4 times as long
+ * if the rows they write start in the middle of a cache line (docs/performance.md). If all tensors
+ * fill whole lines, every one starts at the beginning of a line. */
 enum { LINE = 64 / sizeof(float) };
 
 struct ggml_tensor *lk_graph_input(struct lk_graph *graph, size_t n) {
-    struct ggml_tensor *whole =
+    struct ggml_tensor *lines =
         ggml_new_tensor_1d(graph->ctx, GGML_TYPE_I32, (int64_t)(n + LINE - 1) / LINE * LINE);
-    ggml_set_input(whole);
-    return ggml_view_1d(graph->ctx, whole, (int64_t)n, 0);
+    ggml_set_input(lines);
+    return ggml_view_1d(graph->ctx, lines, (int64_t)n, 0);
 }
 
 struct ggml_tensor *lk_graph_effect(struct ggml_context *ctx, ggml_custom_op_t op,
@@ -57,9 +59,8 @@ struct ggml_tensor *lk_graph_effect(struct ggml_context *ctx, ggml_custom_op_t o
                           user);
 }
 
-/* Memory that ggml's operators want for themselves, kept from graph to graph. */
-static bool has_work(struct lk_model *model, size_t size) {
-    if (size <= model->work_size) return true;
+/* Give the model `size` bytes of work memory. The caller holds the lock. */
+static bool replace_work(struct lk_model *model, size_t size) {
     uint8_t *work = lk_alloc(&model->ledger, LK_FOR_SCRATCH, size);
     if (!work) return false;
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
@@ -68,23 +69,23 @@ static bool has_work(struct lk_model *model, size_t size) {
     return true;
 }
 
-lk_status lk_graph_ready(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
+lk_status lk_graph_reserve_work(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
     pthread_mutex_lock(&model->lock);
     size_t size = ggml_graph_plan(graph->graph, model->n_thread, model->pool).work_size;
-    bool ready = has_work(model, size);
+    bool ok = size <= model->work_size || replace_work(model, size);
     pthread_mutex_unlock(&model->lock);
-    return ready ? LK_OK
-                 : lk_fail(err, LK_E_NOMEM, "no memory for %.1f MiB that a graph computes in",
-                           (double)size / (1 << 20));
+    if (ok) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "out of memory for %.1f MiB of ggml's scratch memory",
+                   (double)size / (1 << 20));
 }
 
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
     pthread_mutex_lock(&model->lock);
     struct ggml_cplan plan = ggml_graph_plan(graph->graph, model->n_thread, model->pool);
-    bool ready = has_work(model, plan.work_size);
+    bool ok = plan.work_size <= model->work_size || replace_work(model, plan.work_size);
     plan.work_data = model->work;
     enum ggml_status status =
-        ready ? ggml_graph_compute(graph->graph, &plan) : GGML_STATUS_ALLOC_FAILED;
+        ok ? ggml_graph_compute(graph->graph, &plan) : GGML_STATUS_ALLOC_FAILED;
     pthread_mutex_unlock(&model->lock);
     if (status == GGML_STATUS_SUCCESS) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "the graph could not be computed: %s",
@@ -92,7 +93,7 @@ lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *e
 }
 
 void lk_graph_set_positions(struct lk_graph *graph, size_t row, size_t first, size_t n) {
-    int32_t *pos = graph->pos->data; /* NULL where no node reads it */
+    int32_t *pos = graph->pos->data; /* NULL if no node reads it */
     for (size_t i = 0; pos && i < n; i++) pos[row + i] = (int32_t)(first + i);
 }
 

@@ -1,11 +1,12 @@
-/* Opening a model: weights, vocabulary, kernels and the threads that will compute. */
-#include "engine/engine.h"
+/* Models: opening, facts, and the functions on text and tokens. */
+#include "engine/model.h"
+
+#include "engine/model_rope.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-static int choose_threads(int asked) {
-    if (asked > 0) return asked;
+static int default_threads(void) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 1 ? 1 : cores > 16 ? 16 : (int)cores;
 }
@@ -13,38 +14,38 @@ static int choose_threads(int asked) {
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
     struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
     model->pool = ggml_threadpool_new(&params);
-    return model->pool ? LK_OK
-                       : lk_fail(err, LK_E_NOMEM, "could not start %d threads", model->n_thread);
+    if (model->pool) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "cannot start %d threads", model->n_thread);
 }
 
 static lk_status open_sidecar(struct lk_model *model, const char *path, lk_err *err) {
+    if (!path) return LK_OK;
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_sidecar_model of = {.fingerprint = model->net->fingerprint,
                                   .n_layer = hp->n_layer,
                                   .n_head_kv = hp->n_head_kv,
                                   .d_head = hp->d_head};
-    return path ? lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err) : LK_OK;
+    return lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err);
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
     static const lk_model_opts defaults;
     if (!opts) opts = &defaults;
     if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
-        return lk_fail(err, LK_E_ARG, "%d threads are not possible; give 1 to %d", opts->n_threads,
-                       GGML_MAX_N_THREADS);
+        return lk_fail(err, LK_E_ARG, "the number of threads is %d; it must be 1 to %d",
+                       opts->n_threads, GGML_MAX_N_THREADS);
     const struct lk_kernels *kernels = lk_kernels_choose(opts->kernels);
     if (!kernels) {
         char names[100];
         lk_kernels_names(names, sizeof names);
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "there are no kernels '%.30s' for this CPU; there are %s", opts->kernels,
-                       names);
+        return lk_fail(err, LK_E_UNSUPPORTED, "this CPU has no kernels named '%.30s'; it has %s",
+                       opts->kernels, names);
     }
-    struct lk_ledger first = {0}; /* until the model holds its own */
-    struct lk_model *model = lk_alloc(&first, LK_FOR_OTHER, sizeof *model);
-    if (!model) return lk_fail(err, LK_E_NOMEM, "no memory for a model");
+    struct lk_ledger ledger = {0}; /* the model's own ledger does not exist yet */
+    struct lk_model *model = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *model);
+    if (!model) return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
     pthread_mutex_init(&model->lock, NULL);
-    model->n_thread = choose_threads(opts->n_threads);
+    model->n_thread = opts->n_threads ? opts->n_threads : default_threads();
     model->kernels = kernels;
     struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32,
                               .no_mmap = opts->no_mmap,
@@ -74,16 +75,17 @@ void lk_model_free(lk_model *model) {
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
-    free(model); /* its ledger was its own */
+    free(model); /* not in a ledger */
 }
 
 lk_model_info lk_model_get_info(const lk_model *model) {
     const struct lk_net *net = model->net;
     const struct lk_hparams *hp = &net->hp;
+    struct lk_special_tokens special = lk_vocab_special(model->vocab);
     return (lk_model_info){.arch = net->arch,
                            .name = net->name,
                            .kernels = model->kernels->name,
-                           .kernels_lack = lk_kernels_lack(),
+                           .kernels_lack = lk_kernels_slow_reason(),
                            .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
                            .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
                            .n_param = net->n_param,
@@ -98,7 +100,24 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .n_vocab = hp->n_vocab,
                            .n_ctx_train = hp->n_ctx_train,
                            .n_swa = hp->n_swa,
-                           .n_threads = model->n_thread};
+                           .n_threads = model->n_thread,
+                           .bos = special.bos,
+                           .eos = special.eos,
+                           .eot = special.eot};
+}
+
+struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
+    const struct lk_hparams *hp = &model->net->hp;
+    return (struct lk_cache_shape){
+        .n_layer = hp->n_layer,
+        .n_head_kv = hp->n_head_kv,
+        .d_head = hp->d_head,
+        .n_swa = hp->n_swa,
+        .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL,
+        .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
+        .rope = model->rope,
+        .n_ctx = hp->n_ctx_train,
+        .kernels = model->kernels};
 }
 
 const char *lk_version(void) { return LOWKEY_VERSION; }
@@ -109,7 +128,7 @@ lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool 
 }
 
 const char *lk_model_chat_template(const lk_model *model) {
-    return lk_vocab_template(model->vocab);
+    return lk_vocab_chat_template(model->vocab);
 }
 
 void lk_tokens_free(int32_t *tok) { free(tok); }
@@ -117,12 +136,15 @@ void lk_tokens_free(int32_t *tok) { free(tok); }
 void lk_text_free(char *text) { free(text); }
 
 size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) {
-    return lk_vocab_text(model->vocab, tok, buf, cap);
+    size_t len = lk_vocab_token_text(model->vocab, tok, buf, cap);
+    return cap > 0 && len >= cap ? cap - 1 : len;
 }
 
-bool lk_token_ends(const lk_model *model, int32_t tok) { return lk_vocab_ends(model->vocab, tok); }
+bool lk_token_ends(const lk_model *model, int32_t tok) {
+    return lk_vocab_is_eog(model->vocab, tok);
+}
 
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err) {
-    return lk_vocab_chat(model->vocab, msg, n_msg, reply, text, err);
+    return lk_vocab_apply_chat_template(model->vocab, msg, n_msg, reply, text, err);
 }

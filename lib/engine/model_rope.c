@@ -1,9 +1,11 @@
-/* The model's ropes, as its caches need them (cache/rope.h), taken from what ggml does to marked rows.
+/* The rotation parameters of a model, measured on what ggml's rope operator does to marked rows.
  *
- * A row with 1 in the first channel of each pair comes back as m cos and m sin of the pair's angle. Position 1
- * gives the speed, since no pair turns by half a circle at once; every further doubling of the position gives
- * its error once more, and so another bit. */
-#include "engine/engine.h"
+ * A row with 1 in the first channel of each pair becomes (m cos a, m sin a) of the pair's angle a.
+ * Position 1 gives the speed of each pair, because no pair turns by half a circle per position.
+ * Each doubling of the position doubles the error of the speed so far and so adds one bit. */
+#include "engine/model_rope.h"
+
+#include "engine/graph.h"
 #include "model/blocks.h"
 
 #include <math.h>
@@ -11,9 +13,9 @@
 
 enum { N_MARK = 13, NODES = 16 }; /* positions 1, 2, 4, ..., 4096 */
 
-/* Marked rows turned to these positions; *graph keeps them in x_out, [N_MARK][n_rot]. */
-static lk_status turn_marks(struct lk_graph *graph, struct lk_model *model, int layer, bool halves,
-                            lk_err *err) {
+/* Rotate marked rows to these positions. The result is in graph->x_out, [N_MARK][n_rot]. */
+static lk_status rotate_marks(struct lk_graph *graph, struct lk_model *model, int layer,
+                              bool halves, lk_err *err) {
     int n_rot = model->net->hp.n_rot;
     lk_status status = lk_graph_begin(graph, NODES, &model->ledger, err);
     if (status != LK_OK) return status;
@@ -21,7 +23,7 @@ static lk_status turn_marks(struct lk_graph *graph, struct lk_model *model, int 
     graph->pos = ggml_new_tensor_1d(graph->ctx, GGML_TYPE_I32, N_MARK);
     ggml_set_input(graph->x_in);
     ggml_set_input(graph->pos);
-    graph->x_out = lk_rope(model->net, graph->ctx, layer, graph->x_in, graph->pos);
+    graph->x_out = lk_apply_rope(model->net, graph->ctx, layer, graph->x_in, graph->pos);
     ggml_set_output(graph->x_out);
     ggml_build_forward_expand(graph->graph, graph->x_out);
     status = lk_graph_finish(graph, &model->ledger, err);
@@ -35,13 +37,14 @@ static lk_status turn_marks(struct lk_graph *graph, struct lk_model *model, int 
     return lk_graph_run(graph, model, err);
 }
 
-static lk_status find_rope(struct lk_rope *rope, struct lk_model *model, int layer, lk_err *err) {
+static lk_status measure_rope(struct lk_rope *rope, struct lk_model *model, int layer,
+                              lk_err *err) {
     const double turn = 6.28318530717958647692;
     const struct lk_hparams *hp = &model->net->hp;
     bool halves = hp->rope_mode != GGML_ROPE_TYPE_NORMAL;
     int n_pair = hp->n_rot / 2, next = halves ? n_pair : 1;
     struct lk_graph graph = {0};
-    lk_status status = turn_marks(&graph, model, layer, halves, err);
+    lk_status status = rotate_marks(&graph, model, layer, halves, err);
     if (status == LK_OK) {
         const float *x = graph.x_out->data;
         double speed[LK_MAX_PAIR];
@@ -63,13 +66,13 @@ lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     if (hp->rope_mode < 0) return LK_OK;
     model->rope = lk_alloc(&model->ledger, LK_FOR_WEIGHTS, 2 * sizeof *model->rope);
-    if (!model->rope) return lk_fail(err, LK_E_NOMEM, "no memory for the model's rotations");
+    if (!model->rope) return lk_fail(err, LK_E_NOMEM, "out of memory for the model's rotations");
     lk_status status = LK_OK;
-    bool found[2] = {false, false};
+    bool measured[2] = {false, false};
     for (int layer = 0; status == LK_OK && layer < hp->n_layer; layer++) {
         bool swa = hp->n_swa > 0 && hp->is_swa[layer];
-        if (!found[swa]) status = find_rope(&model->rope[swa], model, layer, err);
-        found[swa] = true;
+        if (!measured[swa]) status = measure_rope(&model->rope[swa], model, layer, err);
+        measured[swa] = true;
     }
     return status;
 }

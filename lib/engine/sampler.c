@@ -1,26 +1,30 @@
-/* Samplers: libllama's, fed with a session's logits. */
-#include "engine/engine.h"
-#include "token/sampling.h"
+/* Samplers: libllama's, applied to a session's logits. */
+#include "engine/sampler.h"
+
+#include "engine/session_state.h"
 
 #include <stdlib.h>
 
-lk_sampler_opts lk_sampler_defaults(void) {
+lk_sampler_opts lk_sampler_chat(void) {
     return (lk_sampler_opts){.temperature = 0.8f,
                              .top_k = 40,
                              .top_p = 0.95f,
                              .min_p = 0.05f,
-                             .repeat_penalty = 1.0f,
+                             .repeat_penalty = 1,
                              .repeat_last_n = 64};
 }
 
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
                          lk_err *err) {
-    lk_sampler_opts defaults = lk_sampler_defaults();
-    struct lk_ledger first = {0};
-    lk_sampler *sampler = lk_alloc(&first, LK_FOR_OTHER, sizeof *sampler);
-    if (!sampler) return lk_fail(err, LK_E_NOMEM, "no memory for a sampler");
-    lk_status status =
-        lk_sampling_new(&sampler->sampling, model->vocab, opts ? opts : &defaults, err);
+    lk_sampler_opts full = opts ? *opts : (lk_sampler_opts){0};
+    if (full.top_p == 0) full.top_p = 1;
+    if (full.repeat_penalty == 0) full.repeat_penalty = 1;
+    int32_t last_n = full.repeat_last_n;
+    full.repeat_last_n = last_n == 0 ? 64 : last_n == -1 ? 0 : last_n;
+    struct lk_ledger ledger = {0};
+    lk_sampler *sampler = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *sampler);
+    if (!sampler) return lk_fail(err, LK_E_NOMEM, "out of memory for a sampler");
+    lk_status status = lk_sampling_new(&sampler->sampling, model->vocab, &full, err);
     if (status != LK_OK)
         lk_sampler_free(sampler);
     else

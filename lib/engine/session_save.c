@@ -1,8 +1,10 @@
-/* Sessions on disk. */
+/* Saving sessions to files and loading them. */
+#include "engine/session_save.h"
+
 #include "base/atomic_file.h"
 #include "cache/cache_save.h"
-#include "engine/engine.h"
-#include "engine/session_file.h"
+#include "engine/sampler.h"
+#include "engine/session_state.h"
 #include "model/mapping.h"
 #include "token/sampling.h"
 
@@ -12,36 +14,41 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { HASHED = offsetof(struct lk_session_header, hash) };
+enum {
+    HASHED = offsetof(struct lk_session_header, hash),
+    MAX_RECIPE = 1 << 14, /* bytes */
+};
 
-/* ---- writing ---- */
+/* ---- saving ---- */
 
-/* The section under way. */
+/* The section that is being written. */
 struct section {
     FILE *file;
     uint64_t size;
     XXH3_state_t hash;
 };
 
-static bool put(void *user, const void *data, size_t n) {
+static bool write_to_section(void *user, const void *data, size_t n) {
     struct section *section = user;
     section->size += n;
     XXH3_64bits_update(&section->hash, data, n);
     return fwrite(data, 1, n, section->file) == n;
 }
 
-static bool put_section(const struct lk_session *s, const lk_sampler *sampler,
-                        enum lk_section which, const struct lk_writer *sink) {
+static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
+                          enum lk_section which, const struct lk_writer *writer) {
     const float *logits = lk_session_logits(s, -1);
     switch (which) {
     case LK_SECTION_RECIPE:
-        return sink->put(sink->user, lk_recipe_text(s->recipe), strlen(lk_recipe_text(s->recipe)));
-    case LK_SECTION_TOKENS: return sink->put(sink->user, s->tok, s->n_tok * sizeof *s->tok);
+        return writer->put(writer->user, lk_recipe_text(s->recipe),
+                           strlen(lk_recipe_text(s->recipe)));
+    case LK_SECTION_TOKENS: return writer->put(writer->user, s->tok, s->n_tok * sizeof *s->tok);
     case LK_SECTION_LOGITS:
-        return !logits || sink->put(sink->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
-    case LK_SECTION_SAMPLER: return !sampler || lk_sampling_put(sampler->sampling, sink);
-    case LK_SECTION_COUNTS: return lk_cache_put_counts(s->cache, sink);
-    case LK_SECTION_ROWS: return lk_cache_put_rows(s->cache, sink);
+        return !logits ||
+               writer->put(writer->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
+    case LK_SECTION_SAMPLER: return !sampler || lk_sampling_save(sampler->sampling, writer);
+    case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
+    case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, writer);
     case LK_N_SECTION: break;
     }
     return false;
@@ -53,12 +60,11 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
                                        .order = LK_SESSION_ORDER,
                                        .model = s->model->net->fingerprint,
                                        .size = sizeof header};
-    bool ok = fwrite(&header, sizeof header, 1, file) ==
-              1; /* its place; what it says is known at the end */
+    bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
     for (int i = 0; ok && i < LK_N_SECTION; i++) {
         struct section section = {.file = file};
         XXH3_64bits_reset(&section.hash);
-        ok = put_section(s, sampler, i, &(struct lk_writer){put, &section});
+        ok = write_section(s, sampler, i, &(struct lk_writer){write_to_section, &section});
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
@@ -67,19 +73,19 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
     return ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(&header, sizeof header, 1, file) == 1;
 }
 
-/* What a file of this version can hold. */
+/* LK_E_UNSUPPORTED if the session holds something that the file format cannot. */
 static lk_status check_savable(const struct lk_session *s, lk_err *err) {
-    bool other = s->recipe->absorbs;
+    bool savable = !s->recipe->absorbs;
     for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             const struct lk_kv *kv = &s->cache->kv[layer][side];
-            other |= kv->evict != NULL;
-            for (int i = 0; i < kv->n_level; i++) other |= kv->level[i].basis != NULL;
+            savable &= !kv->evict;
+            for (int i = 0; i < kv->n_level; i++) savable &= !kv->level[i].basis;
         }
-    if (!other) return LK_OK;
+    if (savable) return LK_OK;
     return lk_fail(err, LK_E_UNSUPPORTED,
-                   "sessions with latents, with rows that a policy chooses, or with what was "
-                   "absorbed cannot be saved; use another recipe");
+                   "sessions with latents, eviction policies or 'absorb' cannot be saved; use "
+                   "another recipe");
 }
 
 lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const char *path,
@@ -93,46 +99,46 @@ lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const 
     return lk_atomic_file_close(&f, status, err);
 }
 
-/* ---- reading ---- */
+/* ---- loading ---- */
 
-/* A saved session in memory. */
+/* A mapped file. */
 struct saved {
     struct lk_mapping map;
     struct lk_session_header header;
     const uint8_t *section[LK_N_SECTION];
 };
 
-/* Does the file say what it is, and is it whole? */
+/* Check the header and find the sections. Returns what is wrong, or NULL. */
 static const char *check_header(struct saved *saved) {
     struct lk_session_header *header = &saved->header;
-    if (saved->map.size < sizeof *header) return "it is too short for a saved session";
+    if (saved->map.size < sizeof *header) return "the file is too short for a saved session";
     memcpy(header, saved->map.data, sizeof *header);
     if (memcmp(header->magic, LK_SESSION_MAGIC, sizeof header->magic) != 0)
-        return "it is no saved session";
+        return "not a saved session";
     if (header->order != LK_SESSION_ORDER)
-        return "it was saved on a machine with another order of bytes";
+        return "it was saved on a machine with another byte order";
     if (header->version != LK_SESSION_VERSION)
-        return "it was saved by another version of lowkey; read the text again and save it anew";
+        return "it was saved by another version of lowkey; evaluate the text again and save it "
+               "again";
     if (header->hash != XXH3_64bits(header, HASHED))
-        return "it is damaged: its header's checksum is wrong";
-    if (header->size != saved->map.size) return "it is damaged: it has been cut short or added to";
+        return "the file is damaged: wrong checksum of the header";
+    if (header->size != saved->map.size) return "the file is damaged: its size has changed";
     uint64_t at = sizeof *header;
     for (int i = 0; i < LK_N_SECTION; i++) {
         if (header->section[i].size > header->size - at)
-            return "it is damaged: its sections do not fit into it";
+            return "the file is damaged: its sections exceed it";
         saved->section[i] = saved->map.data + at;
         at += header->section[i].size;
     }
-    return at == header->size ? NULL : "it is damaged: its sections do not fill it";
+    return at == header->size ? NULL : "the file is damaged: its sections do not fill it";
 }
 
-static bool is_whole(const struct saved *saved, enum lk_section i) {
+static bool section_is_intact(const struct saved *saved, enum lk_section i) {
     return XXH3_64bits(saved->section[i], saved->header.section[i].size) ==
            saved->header.section[i].hash;
 }
 
-/* The reason not to load it, as an error; LK_E_FORMAT. */
-static lk_status refuse(const char *path, const char *reason, lk_err *err) {
+static lk_status fail_format(const char *path, const char *reason, lk_err *err) {
     return lk_fail(err, LK_E_FORMAT, "cannot load %s: %s", path, reason);
 }
 
@@ -142,69 +148,69 @@ static lk_status open_saved(struct saved *saved, const char *path, lk_err *err) 
     const char *reason = check_header(saved);
     if (!reason) return LK_OK;
     lk_mapping_close(&saved->map);
-    return refuse(path, reason, err);
+    return fail_format(path, reason, err);
 }
 
-/* Whole tokens, all of the vocabulary. */
-static lk_status check_tokens(const struct saved *saved, uint64_t n_vocab, const char *path,
-                              lk_err *err) {
+/* All tokens must be in the vocabulary. */
+static lk_status check_saved_tokens(const struct saved *saved, uint64_t n_vocab, const char *path,
+                                    lk_err *err) {
     uint64_t size = saved->header.section[LK_SECTION_TOKENS].size;
-    if (size % sizeof(int32_t)) return refuse(path, "it has half a token", err);
+    if (size % sizeof(int32_t)) return fail_format(path, "the token section is cut off", err);
     for (uint64_t i = 0; i < size / sizeof(int32_t); i++) {
         int32_t tok;
         memcpy(&tok, saved->section[LK_SECTION_TOKENS] + i * sizeof tok, sizeof tok);
         if (tok < 0 || (uint64_t)tok >= n_vocab)
-            return refuse(path, "it has a token that the vocabulary has not", err);
+            return fail_format(path, "it has a token id outside of the vocabulary", err);
     }
     return LK_OK;
 }
 
-/* Tokens and logits that this session can have. */
-static lk_status check_numbers(const struct saved *saved, const struct lk_session *s,
-                               const char *path, lk_err *err) {
+/* Tokens and logits must fit the session. */
+static lk_status check_sizes(const struct saved *saved, const struct lk_session *s,
+                             const char *path, lk_err *err) {
     uint64_t n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof(int32_t),
              n_vocab = s->model->net->hp.n_vocab;
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
     if (logits != 0 && logits != n_vocab * sizeof(float))
-        return refuse(path, "it has logits of another vocabulary", err);
+        return fail_format(path, "its logits have another vocabulary size", err);
     if (n_tok > (uint64_t)s->opts.n_ctx)
-        return lk_fail(
-            err, LK_E_FULL,
-            "cannot load %s: it has %llu tokens, and the context holds %d; use a larger one", path,
-            (unsigned long long)n_tok, s->opts.n_ctx);
-    return check_tokens(saved, n_vocab, path, err);
+        return lk_fail(err, LK_E_FULL,
+                       "cannot load %s: its %llu tokens do not fit a context of %d; use a larger "
+                       "context length",
+                       path, (unsigned long long)n_tok, s->opts.n_ctx);
+    return check_saved_tokens(saved, n_vocab, path, err);
 }
 
-/* Everything that can be known before anything is changed. */
-static lk_status check(const struct saved *saved, const struct lk_session *s, const char *path,
-                       lk_err *err) {
+/* Check everything before anything is changed. */
+static lk_status check_saved(const struct saved *saved, const struct lk_session *s,
+                             const char *path, lk_err *err) {
     const struct lk_session_header *header = &saved->header;
     if (header->model != s->model->net->fingerprint)
-        return refuse(path, "it was saved with another model", err);
+        return fail_format(path, "it was saved with another model", err);
     if (header->sidecar != 0)
-        return refuse(path, "it needs a sidecar, which this version does not know", err);
+        return fail_format(path, "it needs a sidecar, which this version does not support", err);
     for (int i = 0; i < LK_N_SECTION; i++)
-        if (!is_whole(saved, i))
-            return refuse(path, "it is damaged: a section's checksum is wrong", err);
-    lk_status status = check_numbers(saved, s, path, err);
+        if (!section_is_intact(saved, i))
+            return fail_format(path, "the file is damaged: wrong checksum of a section", err);
+    lk_status status = check_sizes(saved, s, path, err);
     if (status != LK_OK) return status;
     lk_err why;
     if (lk_cache_check(
             s->cache, saved->section[LK_SECTION_COUNTS], header->section[LK_SECTION_COUNTS].size,
             header->section[LK_SECTION_ROWS].size,
             (int64_t)(header->section[LK_SECTION_TOKENS].size / sizeof(int32_t)), &why) != LK_OK)
-        return refuse(path, why.msg, err);
+        return fail_format(path, why.msg, err);
     return LK_OK;
 }
 
-static lk_status restore(const struct saved *saved, struct lk_session *s, lk_err *err) {
+static lk_status restore_session(const struct saved *saved, struct lk_session *s, lk_err *err) {
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
     lk_status status = logits ? lk_session_reserve_logits(s, 1, err) : LK_OK;
     if (status == LK_OK)
         status = lk_cache_restore(s->cache, saved->section[LK_SECTION_COUNTS],
                                   saved->section[LK_SECTION_ROWS], err);
     if (status != LK_OK) {
-        lk_session_clear(s);
+        lk_session_drop_tokens(s);
         return status;
     }
     s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
@@ -219,7 +225,7 @@ lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, 
     lk_status status = check_savable(s, err);
     if (status == LK_OK) status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
-    status = check(&saved, s, path, err);
+    status = check_saved(&saved, s, path, err);
     uint64_t n_sampler = saved.header.section[LK_SECTION_SAMPLER].size;
     if (status == LK_OK && sampler && n_sampler) {
         bool restored;
@@ -228,7 +234,7 @@ lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, 
                                      n_sampler, s->model->net->hp.n_vocab, &restored, &why);
         if (status != LK_OK) lk_fail(err, status, "cannot load %s: %s", path, why.msg);
     }
-    if (status == LK_OK) status = restore(&saved, s, err);
+    if (status == LK_OK) status = restore_session(&saved, s, err);
     lk_mapping_close(&saved.map);
     return status;
 }
@@ -238,12 +244,12 @@ lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err)
     lk_status status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
     size_t len = saved.header.section[LK_SECTION_RECIPE].size;
-    char text[(1 << 14) + 1];
+    char text[MAX_RECIPE + 1];
     lk_err why;
-    if (!is_whole(&saved, LK_SECTION_RECIPE)) {
-        status = refuse(path, "it is damaged: a section's checksum is wrong", err);
+    if (!section_is_intact(&saved, LK_SECTION_RECIPE)) {
+        status = fail_format(path, "the file is damaged: wrong checksum of a section", err);
     } else if (len >= sizeof text || memchr(saved.section[LK_SECTION_RECIPE], 0, len)) {
-        status = refuse(path, "its recipe is no text", err);
+        status = fail_format(path, "its recipe is not text", err);
     } else {
         memcpy(text, saved.section[LK_SECTION_RECIPE], len);
         text[len] = 0;
@@ -260,11 +266,11 @@ lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_
     lk_status status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
     if (saved.header.model != model->net->fingerprint)
-        status = refuse(path, "it was saved with another model", err);
-    else if (!is_whole(&saved, LK_SECTION_TOKENS))
-        status = refuse(path, "it is damaged: a section's checksum is wrong", err);
+        status = fail_format(path, "it was saved with another model", err);
+    else if (!section_is_intact(&saved, LK_SECTION_TOKENS))
+        status = fail_format(path, "the file is damaged: wrong checksum of a section", err);
     else
-        status = check_tokens(&saved, model->net->hp.n_vocab, path, err);
+        status = check_saved_tokens(&saved, model->net->hp.n_vocab, path, err);
     if (status == LK_OK) {
         size_t size = saved.header.section[LK_SECTION_TOKENS].size;
         int32_t *copy = malloc(size + 1);
@@ -273,7 +279,7 @@ lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_
             *tok = copy;
             *n_tok = size / sizeof *copy;
         } else {
-            status = lk_fail(err, LK_E_NOMEM, "no memory for the tokens of %s", path);
+            status = lk_fail(err, LK_E_NOMEM, "out of memory for the tokens of %s", path);
         }
     }
     lk_mapping_close(&saved.map);

@@ -1,66 +1,76 @@
-/* AVX-VNNI: one instruction where AVX2 has two or three, with no 16-bit sums that fill up. It takes
- * five cycles, so ten sums are wanted at once: more tokens or channels per pass for up to 3 queries.
- * Numbers of 16 bits become two planes of bytes: their sums are those of the high plane, shifted, and
- * those of the low one.
- * This file's functions ask for it one by one, as the file is compiled like the other AVX2 files. */
-#include "kernels/avx2_dot.h"
+/* Integer dot products of cells for AVX-VNNI, whose VPDPBUSD replaces two or three AVX2
+ * instructions and sums in 32 bits.
+ *
+ * The instruction has a latency of five cycles, and two start per cycle, so ten independent sums
+ * keep it busy. Up to 3 queries therefore take more tokens or channels per pass. 16-bit operands
+ * are split into two planes of bytes: the sum of the high plane is shifted and the sum of the low
+ * plane added to it.
+ *
+ * The file is compiled like the other AVX2 files; its functions request AVX-VNNI one by one. */
+#include "kernels/avx2_vec.h"
 
 #define VNNI __attribute__((target("avxvnni")))
 
-/* sum + products, in place: left to itself, gcc copies the sums around the loop. */
+/* sum + products, in place. In assembly, because gcc would copy the sums around the loop. */
 LK_ALWAYS_INLINE __m256i dpbusd(__m256i sum, __m256i a, __m256i b) {
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     return sum;
 }
 
-/* sum[i][k] += x_i times cells, `octets` (1, 2 or 4) octets of rows over n_quad quads of columns. x: [n] rows of
- * bytes, `step` apart; an octet's cells are octet_step bytes apart from the next one's, a quad's quad_step. */
-VNNI LK_ALWAYS_INLINE void add_dot(const uint8_t *cells, int octet_step, int quad_step, int n_quad,
-                                   const int8_t *x, int step, int n, int octets,
-                                   __m256i sum[LK_AVX2_QUERIES][4]) {
-    for (int quad = 0; quad < n_quad; quad++) {
+/* Layout of cells: octets of rows, quads of columns. */
+struct grid {
+    int octet, quad; /* bytes from one to the next; constants */
+    int n_quad;
+};
+
+/* sum[i][k] += row i of x times cells, for `octets` (1, 2 or 4) octets of rows. x: [n] rows of
+ * bytes, `step` apart. */
+VNNI LK_ALWAYS_INLINE void accumulate_dot(const uint8_t *cells, struct grid grid, const int8_t *x,
+                                          int step, int n, int octets,
+                                          __m256i sum[LK_AVX2_QUERIES][4]) {
+    for (int quad = 0; quad < grid.n_quad; quad++) {
         __m256i four[LK_AVX2_QUERIES];
         LK_UNROLL
-        for (int i = 0; i < n; i++) four[i] = broadcast4(x + i * step + quad * 4);
+        for (int i = 0; i < n; i++) four[i] = set1_i8x4(x + i * step + quad * 4);
         LK_UNROLL
         for (int k = 0; k < octets; k++) {
             __m256i cell =
-                _mm256_loadu_si256((const __m256i *)(cells + quad * quad_step + k * octet_step));
+                _mm256_loadu_si256((const __m256i *)(cells + quad * grid.quad + k * grid.octet));
             LK_UNROLL
             for (int i = 0; i < n; i++) sum[i][k] = dpbusd(sum[i][k], cell, four[i]);
         }
     }
 }
 
-/* Numbers of 8 bits, or of 16 as two planes of bytes; rows `step` apart. */
+/* Rows of 8-bit numbers, or of 16-bit numbers as two planes of bytes; rows are `step` apart. */
 struct operand {
     const int8_t *high, *low; /* high: NULL for 8 bits */
     int step;
 };
 
-/* dot[i * dot_step + r] for the octets' rows r. */
-VNNI LK_ALWAYS_INLINE void dot(const uint8_t *cells, int octet_step, int quad_step, int n_quad,
-                               const struct operand *x, int n, int octets, int32_t *dot,
-                               int dot_step) {
+/* out[i * stride + r] = dot product of row i of x with row r of the octets. */
+VNNI LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct grid grid,
+                                      const struct operand *x, int n, int octets, int32_t *out,
+                                      int stride) {
     __m256i sum[LK_AVX2_QUERIES][4];
     LK_UNROLL
     for (int i = 0; i < n; i++) LK_UNROLL
     for (int k = 0; k < octets; k++) sum[i][k] = _mm256_setzero_si256();
     if (x->high) {
-        add_dot(cells, octet_step, quad_step, n_quad, x->high, x->step, n, octets, sum);
+        accumulate_dot(cells, grid, x->high, x->step, n, octets, sum);
         LK_UNROLL
         for (int i = 0; i < n; i++) LK_UNROLL
         for (int k = 0; k < octets; k++) sum[i][k] = _mm256_slli_epi32(sum[i][k], 8);
     }
-    add_dot(cells, octet_step, quad_step, n_quad, x->low, x->step, n, octets, sum);
+    accumulate_dot(cells, grid, x->low, x->step, n, octets, sum);
     LK_UNROLL
     for (int i = 0; i < n; i++) LK_UNROLL
     for (int k = 0; k < octets; k++)
-        _mm256_storeu_si256((__m256i *)(dot + i * dot_step + k * 8), sum[i][k]);
+        _mm256_storeu_si256((__m256i *)(out + i * stride + k * 8), sum[i][k]);
 }
 
-/* Planes of n (a multiple of 8) numbers: x16 = 256 * high + low. */
-static void split(const int16_t *x16, int n, int8_t *high, int8_t *low) {
+/* Split n 16-bit numbers, a multiple of 8, into planes of bytes: x16 = 256 * high + low. */
+static void split_i16(const int16_t *x16, int n, int8_t *high, int8_t *low) {
     int c = 0;
     for (; c + 32 <= n; c += 32) {
         __m256i a = _mm256_loadu_si256((const __m256i *)(x16 + c)),
@@ -81,10 +91,11 @@ static void split(const int16_t *x16, int n, int8_t *high, int8_t *low) {
 
 VNNI LK_ALWAYS_INLINE void dot_k(const uint8_t *cells, int d_head, const struct operand *x, int n,
                                  int32_t out[][LK_TILE]) {
+    const struct grid grid = {.octet = 32, .quad = 128, .n_quad = d_head / 4};
     int octets = n < 4 ? 4 : 2;
     LK_UNROLL
     for (int o = 0; o < 4; o += octets)
-        dot(cells + o * 32, 32, 128, d_head / 4, x, n, octets, out[0] + o * 8, LK_TILE);
+        dot_octets(cells + o * 32, grid, x, n, octets, out[0] + o * 8, LK_TILE);
 }
 
 VNNI static void dot_k_any(const uint8_t *cells, int d_head, const struct operand *x, int n,
@@ -95,37 +106,36 @@ VNNI static void dot_k_any(const uint8_t *cells, int d_head, const struct operan
     if (n == 4) dot_k(cells, d_head, x, 4, out);
 }
 
-VNNI static void k8(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n,
-                    int32_t out[][LK_TILE]) {
+VNNI static void k8_vnni(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n,
+                         int32_t out[][LK_TILE]) {
     struct operand x = {NULL, q8, pad};
     dot_k_any(cells, d_head, &x, n, out);
 }
 
-VNNI static void k16(const uint8_t *cells, int d_head, const int16_t *q16, int pad, int n,
-                     int32_t out[][LK_TILE]) {
+VNNI static void k16_vnni(const uint8_t *cells, int d_head, const int16_t *q16, int pad, int n,
+                          int32_t out[][LK_TILE]) {
     int8_t high[LK_AVX2_QUERIES][LK_MAX_D_HEAD], low[LK_AVX2_QUERIES][LK_MAX_D_HEAD];
-    for (int i = 0; i < n; i++) split(q16 + i * pad, d_head, high[i], low[i]);
+    for (int i = 0; i < n; i++) split_i16(q16 + i * pad, d_head, high[i], low[i]);
     struct operand x = {high[0], low[0], LK_MAX_D_HEAD};
     dot_k_any(cells, d_head, &x, n, out);
 }
 
 VNNI LK_ALWAYS_INLINE void dot_v(const uint8_t *cells, int n_channel, const struct operand *p,
                                  int n, int32_t out[][LK_MAX_D_HEAD]) {
+    const struct grid grid = {.octet = 8 * LK_TILE, .quad = 32, .n_quad = LK_TILE / 4};
     int c = 0;
     if (n < 4)
         for (; c + 32 <= n_channel; c += 32)
-            dot(cells + c * LK_TILE, 8 * LK_TILE, 32, LK_TILE / 4, p, n, 4, out[0] + c,
-                LK_MAX_D_HEAD);
+            dot_octets(cells + c * LK_TILE, grid, p, n, 4, out[0] + c, LK_MAX_D_HEAD);
     for (; c + 16 <= n_channel; c += 16)
-        dot(cells + c * LK_TILE, 8 * LK_TILE, 32, LK_TILE / 4, p, n, 2, out[0] + c, LK_MAX_D_HEAD);
-    if (c < n_channel)
-        dot(cells + c * LK_TILE, 8 * LK_TILE, 32, LK_TILE / 4, p, n, 1, out[0] + c, LK_MAX_D_HEAD);
+        dot_octets(cells + c * LK_TILE, grid, p, n, 2, out[0] + c, LK_MAX_D_HEAD);
+    if (c < n_channel) dot_octets(cells + c * LK_TILE, grid, p, n, 1, out[0] + c, LK_MAX_D_HEAD);
 }
 
-VNNI static void v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n,
-                     int32_t out[][LK_MAX_D_HEAD]) {
+VNNI static void v16_vnni(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int n,
+                          int32_t out[][LK_MAX_D_HEAD]) {
     int8_t high[LK_AVX2_QUERIES][LK_TILE], low[LK_AVX2_QUERIES][LK_TILE];
-    for (int i = 0; i < n; i++) split(p16[i], LK_TILE, high[i], low[i]);
+    for (int i = 0; i < n; i++) split_i16(p16[i], LK_TILE, high[i], low[i]);
     struct operand p = {high[0], low[0], LK_TILE};
     if (n == 1) dot_v(cells, n_channel, &p, 1, out);
     if (n == 2) dot_v(cells, n_channel, &p, 2, out);
@@ -133,4 +143,4 @@ VNNI static void v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE]
     if (n == 4) dot_v(cells, n_channel, &p, 4, out);
 }
 
-const struct lk_avx2_dots lk_avxvnni_dots = {.k8 = k8, .k16 = k16, .v16 = v16};
+const struct lk_avx2_dots lk_avxvnni_dots = {.k8 = k8_vnni, .k16 = k16_vnni, .v16 = v16_vnni};

@@ -1,93 +1,81 @@
+/* Tables of the AVX-512, AVX512-VBMI and AMX kernels: dispatch by codec and number of queries, and
+ * softmax. */
 #include "kernels/avx512.h"
 
-#include "kernels/avx512_amx.h"
-#include "kernels/avx512_few.h"
+#include "kernels/exp2.h"
 
-static bool is_row_codec(const struct lk_rows *rows) {
-    return rows->codec->coding == LK_ROT || rows->codec->coding == LK_INT8;
+#include <math.h>
+
+static bool is_per_token(const struct lk_codec *codec) {
+    return codec->coding == LK_ROT || codec->coding == LK_INT8;
 }
 
-static inline void score_flat(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
-                              const struct lk_queries *q, float *s, size_t stride) {
-    if (tile->codec->coding == LK_F16)
-        lk_avx512_f16_score(tile, q, s, stride);
-    else
-        lk_avx512_kivi_score(unpack, tile, q, s, stride);
+static void score_rows(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
+                       const struct lk_queries *q, float *s, size_t stride) {
+    if (is_per_token(rows->codec)) {
+        lk_avx512_per_token_score(unpack, rows, q, s, stride);
+        return;
+    }
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        if (rows->codec->coding == LK_F16)
+            lk_avx512_f16_score(&tile, q, s, stride);
+        else
+            lk_avx512_kivi_score(unpack, &tile, q, s, stride);
+    }
 }
 
-static inline void accumulate_flat(const struct lk_avx512_unpack *unpack,
-                                   const struct lk_tile *tile, const float *p, size_t stride,
-                                   int n_q, float *acc) {
-    if (tile->codec->coding == LK_F16)
-        lk_avx512_f16_accumulate(tile, p, stride, n_q, acc);
-    else
-        lk_avx512_kivi_accumulate(unpack, tile, p, stride, n_q, acc);
-}
-
-static void score_plain(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                        size_t stride) {
-    score_flat(&lk_avx512_unpack, tile, q, s, stride);
-}
-
-static void accumulate_plain(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                             float *acc) {
-    accumulate_flat(&lk_avx512_unpack, tile, p, stride, n_q, acc);
-}
-
-static void score_vbmi(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                       size_t stride) {
-    score_flat(&lk_avx512vbmi_unpack, tile, q, s, stride);
-}
-
-static void accumulate_vbmi(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                            float *acc) {
-    accumulate_flat(&lk_avx512vbmi_unpack, tile, p, stride, n_q, acc);
+static void accumulate_rows(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
+                            const float *p, size_t stride, int n_q, float *acc) {
+    if (is_per_token(rows->codec)) {
+        lk_avx512_per_token_accumulate(unpack, rows, p, stride, n_q, acc);
+        return;
+    }
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        if (rows->codec->coding == LK_F16)
+            lk_avx512_f16_accumulate(&tile, p, stride, n_q, acc);
+        else
+            lk_avx512_kivi_accumulate(unpack, &tile, p, stride, n_q, acc);
+    }
 }
 
 static void score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                          size_t stride) {
-    if (lk_avx512_is_few(rows->codec, q->n_q))
-        lk_avx512_few_score(rows, q, s, stride);
-    else if (is_row_codec(rows))
-        lk_avx512_row_score(&lk_avx512_unpack, rows, q, s, stride);
+    if (lk_avx512_is_decode(rows->codec, q->n_q))
+        lk_avx512_decode_score(rows, q, s, stride);
     else
-        lk_score_tiles(rows, q, s, stride, score_plain);
+        score_rows(&lk_avx512_unpack, rows, q, s, stride);
 }
 
 static void accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                               float *acc) {
-    if (lk_avx512_is_few(rows->codec, n_q))
-        lk_avx512_few_accumulate(rows, p, stride, n_q, acc);
-    else if (is_row_codec(rows))
-        lk_avx512_row_accumulate(&lk_avx512_unpack, rows, p, stride, n_q, acc);
+    if (lk_avx512_is_decode(rows->codec, n_q))
+        lk_avx512_decode_accumulate(rows, p, stride, n_q, acc);
     else
-        lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_plain);
+        accumulate_rows(&lk_avx512_unpack, rows, p, stride, n_q, acc);
 }
 
 static void score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                              size_t stride) {
-    if (lk_avx512_is_few(rows->codec, q->n_q))
-        lk_avx512vbmi_few_score(rows, q, s, stride);
-    else if (is_row_codec(rows))
-        lk_avx512_row_score(&lk_avx512vbmi_unpack, rows, q, s, stride);
+    if (lk_avx512_is_decode(rows->codec, q->n_q))
+        lk_avx512vbmi_decode_score(rows, q, s, stride);
     else
-        lk_score_tiles(rows, q, s, stride, score_vbmi);
+        score_rows(&lk_avx512vbmi_unpack, rows, q, s, stride);
 }
 
 static void accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride,
                                   int n_q, float *acc) {
-    if (lk_avx512_is_few(rows->codec, n_q))
-        lk_avx512vbmi_few_accumulate(rows, p, stride, n_q, acc);
-    else if (is_row_codec(rows))
-        lk_avx512_row_accumulate(&lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
+    if (lk_avx512_is_decode(rows->codec, n_q))
+        lk_avx512vbmi_decode_accumulate(rows, p, stride, n_q, acc);
     else
-        lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_vbmi);
+        accumulate_rows(&lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
 }
 
-/* Few queries leave registers of 16 rows too empty. */
+/* AMX pays only if enough queries fill its registers of 16 rows. */
 static void score_amx(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                       size_t stride) {
-    if (is_row_codec(rows) && q->n_q > LK_AVX512_QUERIES)
+    if (is_per_token(rows->codec) && q->n_q > LK_AVX512_QUERIES)
         lk_avx512_amx_score(rows, q, s, stride);
     else
         score_avx512vbmi(rows, q, s, stride);
@@ -95,43 +83,71 @@ static void score_amx(const struct lk_rows *rows, const struct lk_queries *q, fl
 
 static void accumulate_amx(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                            float *acc) {
-    if (is_row_codec(rows) && n_q > LK_AVX512_QUERIES)
+    if (is_per_token(rows->codec) && n_q > LK_AVX512_QUERIES)
         lk_avx512_amx_accumulate(rows, p, stride, n_q, acc);
     else
         accumulate_avx512vbmi(rows, p, stride, n_q, acc);
 }
 
-const struct lk_kernels lk_kernels_avx512 = {.name = "avx512",
-                                             .score = score_avx512,
-                                             .accumulate = accumulate_avx512,
-                                             .score_turned = lk_avx2_score_turned,
-                                             .encode = lk_avx2_encode,
-                                             .decode = lk_avx2_decode,
-                                             .max = lk_avx512_max,
-                                             .exp_sum = lk_avx512_exp_sum,
-                                             .gelu_layer = lk_avx2_gelu_layer,
-                                             .add_offsets = lk_avx2_add_offsets};
+/* ---- softmax ---- */
+
+/* Mask of the lanes below n. */
+static inline __mmask16 lane_mask(int n) { return (__mmask16)((1u << n) - 1); }
+
+static float max_f32(const float *s, int n) {
+    /* Four maxima, because with one each instruction would wait for the previous one. */
+    __m512 max = _mm512_set1_ps(-INFINITY), part[4] = {max, max, max, max};
+    int t = 0;
+    for (; t + 64 <= n; t += 64) LK_UNROLL
+    for (int i = 0; i < 4; i++) part[i] = _mm512_max_ps(part[i], _mm512_loadu_ps(s + t + 16 * i));
+    max = _mm512_max_ps(_mm512_max_ps(part[0], part[1]), _mm512_max_ps(part[2], part[3]));
+    for (; t + 16 <= n; t += 16) max = _mm512_max_ps(max, _mm512_loadu_ps(s + t));
+    __mmask16 rest = lane_mask(n - t);
+    max = _mm512_mask_max_ps(max, rest, max, _mm512_maskz_loadu_ps(rest, s + t));
+    return _mm512_reduce_max_ps(max);
+}
+
+/* 2^x for x up to 127. */
+static inline __m512 exp2_f32x16(__m512 x) {
+    __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(lk_exp2_min), _CMP_GT_OQ);
+    __m512 k = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+           r = _mm512_sub_ps(x, k);
+    __m512 y = _mm512_set1_ps(lk_exp2[5]);
+    LK_UNROLL
+    for (int i = 4; i >= 0; i--) y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(lk_exp2[i]));
+    return _mm512_maskz_scalef_ps(counts, y, k);
+}
+
+static float exp_sum(float *s, int n, float scale, float max) {
+    const __m512 factor = _mm512_set1_ps(scale * lk_log2e), shift = _mm512_set1_ps(max * lk_log2e);
+    __m512 sum = _mm512_setzero_ps();
+    int t = 0;
+    for (; t + 16 <= n; t += 16) {
+        __m512 y = exp2_f32x16(_mm512_fmsub_ps(_mm512_loadu_ps(s + t), factor, shift));
+        _mm512_storeu_ps(s + t, y);
+        sum = _mm512_add_ps(sum, y);
+    }
+    __mmask16 rest = lane_mask(n - t);
+    __m512 y = exp2_f32x16(_mm512_fmsub_ps(_mm512_maskz_loadu_ps(rest, s + t), factor, shift));
+    _mm512_mask_storeu_ps(s + t, rest, y);
+    return _mm512_reduce_add_ps(_mm512_mask_add_ps(sum, rest, sum, y));
+}
+
+/* ---- tables ---- */
+
+#define SHARED_KERNELS .max = max_f32, .exp_sum = exp_sum, LK_AVX2_SHARED_KERNELS
+
+const struct lk_kernels lk_kernels_avx512 = {
+    .name = "avx512", .score = score_avx512, .accumulate = accumulate_avx512, SHARED_KERNELS};
 
 const struct lk_kernels lk_kernels_avx512vbmi = {.name = "avx512vbmi",
                                                  .score = score_avx512vbmi,
                                                  .accumulate = accumulate_avx512vbmi,
-                                                 .score_turned = lk_avx2_score_turned,
-                                                 .encode = lk_avx2_encode,
-                                                 .decode = lk_avx2_decode,
-                                                 .max = lk_avx512_max,
-                                                 .exp_sum = lk_avx512_exp_sum,
-                                                 .gelu_layer = lk_avx2_gelu_layer,
-                                                 .add_offsets = lk_avx2_add_offsets};
+                                                 SHARED_KERNELS};
 
 const struct lk_kernels lk_kernels_amx = {.name = "amx",
                                           .enter = lk_avx512_amx_enter,
                                           .leave = lk_avx512_amx_leave,
                                           .score = score_amx,
                                           .accumulate = accumulate_amx,
-                                          .score_turned = lk_avx2_score_turned,
-                                          .encode = lk_avx2_encode,
-                                          .decode = lk_avx2_decode,
-                                          .max = lk_avx512_max,
-                                          .exp_sum = lk_avx512_exp_sum,
-                                          .gelu_layer = lk_avx2_gelu_layer,
-                                          .add_offsets = lk_avx2_add_offsets};
+                                          SHARED_KERNELS};

@@ -1,25 +1,28 @@
-/* rot and int8 by AMX: 16 rows of queries, or of weights, times 64 bytes of 16 columns in one instruction. The cells that
- * AVX-512 unpacks already lie as its right operand wants them, four bytes of a column side by side.
+/* rot and int8 for many queries with AMX: one instruction multiplies 16 rows of queries, or of
+ * weights, with 64 bytes of 16 columns. The cells that AVX-512 unpacks already have the layout of
+ * its right operand: four bytes of a column next to each other.
  *
- *   K: left [16 queries][64 channels] signed, right [16 quads of channels][16 tokens] unsigned
- *   V: left [8 queries' two planes][64 tokens] unsigned, right [16 quads of tokens][16 channels] signed
+ *   K: left  [16 queries][64 channels] signed
+ *      right [16 quads of channels][16 tokens] unsigned
+ *   V: left  [8 queries][2 planes][64 tokens] unsigned
+ *      right [16 quads of tokens][16 channels] signed
  *
- * What multiplies stays in registers over a whole run of V: weights of a run have one step for each query. */
-#include "kernels/avx512_amx.h"
-
-#include "kernels/avx512_row.h"
+ * Weights of STEP_ROWS rows of V share one step per query, so that their products stay in registers
+ * until the end of these rows. */
+#include "kernels/avx512.h"
+#include "kernels/avx512_per_token.h"
 
 enum {
-    SIDE = 16,                      /* rows of a register */
-    WIDE = 64,                      /* bytes of a row */
-    PLANES = SIDE / 2,              /* queries of two planes */
-    RUN = 256,                      /* rows of V that share a step */
-    PAIRS = RUN / (2 * LK_TILE),    /* two tiles of V: 64 tokens */
-    GROUPS = WIDE / LK_AVX512_ROWS, /* of V's channels at a time */
+    AMX_ROWS = 16,                       /* rows of a tile register */
+    AMX_BYTES = 64,                      /* bytes of a row */
+    FINE_QUERIES = AMX_ROWS / 2,         /* queries with two planes per register */
+    STEP_ROWS = 256,                     /* rows of V that share a step */
+    PAIRS = STEP_ROWS / (2 * LK_TILE),   /* pairs of tiles of V: 64 tokens each */
+    GROUPS = AMX_BYTES / LK_AVX512_ROWS, /* groups of channels of V per pass */
     BATCH = LK_AVX512_BATCH,
 };
 
-/* ---- registers: 0 to 3 sums, 4 the left operand, 5 and 6 the right one ---- */
+/* ---- registers: tmm0 to 3 hold sums, 4 the left operand, 5 and 6 the right one ---- */
 
 LK_ALWAYS_INLINE void load_left(const void *p, size_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm4" : : "r"(p), "r"(stride) : "memory");
@@ -27,13 +30,13 @@ LK_ALWAYS_INLINE void load_left(const void *p, size_t stride) {
 LK_ALWAYS_INLINE void load_right(const void *p, size_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm5" : : "r"(p), "r"(stride) : "memory");
 }
-LK_ALWAYS_INLINE void load_other(const void *p, size_t stride) {
+LK_ALWAYS_INLINE void load_right2(const void *p, size_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm6" : : "r"(p), "r"(stride) : "memory");
 }
-LK_ALWAYS_INLINE void clear_two(void) {
+LK_ALWAYS_INLINE void zero_2_sums(void) {
     __asm__ volatile("tilezero %%tmm0\n\ttilezero %%tmm1" : : : "memory");
 }
-LK_ALWAYS_INLINE void clear_four(void) {
+LK_ALWAYS_INLINE void zero_4_sums(void) {
     __asm__ volatile("tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3"
                      :
                      :
@@ -42,16 +45,17 @@ LK_ALWAYS_INLINE void clear_four(void) {
 LK_ALWAYS_INLINE void store_sums(int32_t *sum, int n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilestored %%tmm1, (%2,%1,1)"
                      :
-                     : "r"(sum), "r"((size_t)WIDE), "r"(sum + SIDE * SIDE)
+                     : "r"(sum), "r"((size_t)AMX_BYTES), "r"(sum + AMX_ROWS * AMX_ROWS)
                      : "memory");
     if (n == 4)
         __asm__ volatile("tilestored %%tmm2, (%0,%1,1)\n\ttilestored %%tmm3, (%2,%1,1)"
                          :
-                         : "r"(sum + 2 * SIDE * SIDE), "r"((size_t)WIDE), "r"(sum + 3 * SIDE * SIDE)
+                         : "r"(sum + 2 * AMX_ROWS * AMX_ROWS), "r"((size_t)AMX_BYTES),
+                           "r"(sum + 3 * AMX_ROWS * AMX_ROWS)
                          : "memory");
 }
 
-/* Registers of 16 rows of 64 bytes, all of them. */
+/* All registers have 16 rows of 64 bytes. */
 void lk_avx512_amx_enter(struct lk_kernels_state *before) {
     struct {
         uint8_t palette, start, reserved[14];
@@ -59,215 +63,222 @@ void lk_avx512_amx_enter(struct lk_kernels_state *before) {
         uint8_t rows[16];
     } shapes = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        shapes.bytes[i] = WIDE;
-        shapes.rows[i] = SIDE;
+        shapes.bytes[i] = AMX_BYTES;
+        shapes.rows[i] = AMX_ROWS;
     }
-    __asm__ volatile("sttilecfg %0" : "=m"(before->tiles));
+    __asm__ volatile("sttilecfg %0" : "=m"(before->amx_config));
     __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
 }
 
 void lk_avx512_amx_leave(const struct lk_kernels_state *before) {
-    __asm__ volatile("ldtilecfg %0" : : "m"(before->tiles));
+    __asm__ volatile("ldtilecfg %0" : : "m"(before->amx_config));
 }
 
 /* ---- K ---- */
 
-/* The left operand for queries of one codec: rows of all queries, or of all their planes. */
-struct left {
+/* Left operand of K: the rows of all queries, or the two planes of each. */
+struct left_operand {
     const int8_t *row; /* [n_row][stride] */
     size_t stride;
     int n_row;
-    _Alignas(64) int8_t last[LK_MAX_D_HEAD / WIDE][SIDE]
-                            [WIDE]; /* the last rows, which do not fill a register, and zeros */
+    /* the last n_row % AMX_ROWS rows, zero padded to a whole register */
+    _Alignas(64) int8_t tail[LK_MAX_D_HEAD / AMX_BYTES][AMX_ROWS][AMX_BYTES];
 };
 
-static void copy_last(struct left *left, int d) {
-    int first = left->n_row / SIDE * SIDE, n = left->n_row - first;
+static void copy_tail(struct left_operand *left, int d) {
+    int first = left->n_row / AMX_ROWS * AMX_ROWS, n = left->n_row - first;
     for (int i = 0; i < n; i++)
-        for (int c = 0; c < d; c += WIDE) {
-            int m = d - c < WIDE ? d - c : WIDE;
-            memset(left->last[c / WIDE][i] + m, 0, WIDE - m);
-            memcpy(left->last[c / WIDE][i], left->row + (first + i) * left->stride + c, m);
+        for (int c = 0; c < d; c += AMX_BYTES) {
+            int m = d - c < AMX_BYTES ? d - c : AMX_BYTES;
+            memset(left->tail[c / AMX_BYTES][i] + m, 0, AMX_BYTES - m);
+            memcpy(left->tail[c / AMX_BYTES][i], left->row + (first + i) * left->stride + c, m);
         }
 }
 
-/* sum [2][SIDE][SIDE]: rows [i, i + SIDE) times tokens 0..15 and 16..31 of unpacked cells, which are zero behind the last
- * channel. What lies behind the last row's channels is read, and meets zeros. */
-static void multiply_k(const struct left *left, int i, int d, const uint8_t *cells, int32_t *sum) {
-    bool whole = left->n_row - i >= SIDE;
-    clear_two();
-    for (int c = 0; c < d; c += WIDE) {
+/* sum [2][AMX_ROWS][AMX_ROWS] = rows [i, i + AMX_ROWS) times groups 0 and 1 of unpacked cells.
+ * Cells are zero after the last channel, so the bytes that are read after a row's last channel do
+ * not count. */
+static void dot_tile_k(const struct left_operand *left, int i, int d, const uint8_t *cells,
+                       int32_t *sum) {
+    bool whole = left->n_row - i >= AMX_ROWS;
+    zero_2_sums();
+    for (int c = 0; c < d; c += AMX_BYTES) {
         if (whole)
             load_left(left->row + i * left->stride + c, left->stride);
         else
-            load_left(left->last[c / WIDE], WIDE);
-        load_right(cells + c * LK_TILE, 2 * WIDE);
+            load_left(left->tail[c / AMX_BYTES], AMX_BYTES);
+        load_right(cells + c * LK_TILE, 2 * AMX_BYTES);
         __asm__ volatile("tdpbsud %%tmm5, %%tmm4, %%tmm0" : : : "memory");
-        load_other(cells + c * LK_TILE + WIDE, 2 * WIDE);
+        load_right2(cells + c * LK_TILE + AMX_BYTES, 2 * AMX_BYTES);
         __asm__ volatile("tdpbsud %%tmm6, %%tmm4, %%tmm1" : : : "memory");
     }
     store_sums(sum, 2);
 }
 
-/* A tile of K on its way: what is stored is not read before much else was done, because it has to reach the cache first. */
-struct passing {
-    _Alignas(64) uint8_t room[LK_AVX512_CELLS + LK_TILE * WIDE];
+/* A tile of K that is being worked on. Three of them are in flight: stored bytes and sums are read
+ * only after much other work, when they have reached the cache. */
+struct unpacked_tile {
+    _Alignas(64) uint8_t buf[LK_AVX512_CELLS + LK_TILE * AMX_BYTES];
     const uint8_t *cells;
     enum lk_avx512_order order;
-    struct rows rows;
-    float offset[BATCH + SIDE];
+    struct lk_avx512_params params;
+    float offset[BATCH + AMX_ROWS];
     float *s;
 };
 
-/* Sums of a tile for rows i, i + 1, ... */
+/* Products of a tile with rows [i, i + AMX_ROWS) of the left operand. */
 struct product {
-    _Alignas(64) int32_t sum[2 * SIDE * SIDE];
-    const struct passing *tile;
+    _Alignas(64) int32_t sum[2 * AMX_ROWS * AMX_ROWS];
+    const struct unpacked_tile *tile;
     int i;
 };
 
 LK_ALWAYS_INLINE __m512i sums_of(const int32_t *sum, int row) {
-    return _mm512_load_si512(sum + row * SIDE);
+    return _mm512_load_si512(sum + row * AMX_ROWS);
 }
 
-/* 256 * high + low */
+/* 256 * high + low of query i, in rows 2 i and 2 i + 1 */
 LK_ALWAYS_INLINE __m512i join_planes(const int32_t *sum, int i) {
     return _mm512_add_epi32(_mm512_slli_epi32(sums_of(sum, 2 * i), 8), sums_of(sum, 2 * i + 1));
 }
 
-static void finish_k(const struct product *p, const struct row_form *form,
-                     const struct lk_queries *q, const float *middle, size_t stride) {
-    int i0 = form->fine ? p->i / 2 : p->i, most = form->fine ? PLANES : SIDE,
-        n = q->n_q - i0 < most ? q->n_q - i0 : most;
+static void store_products_k(const struct product *p, const struct lk_avx512_form *form,
+                             const struct lk_queries *q, const float *middle, size_t stride) {
+    int i0 = form->fine ? p->i / 2 : p->i, n_max = form->fine ? FINE_QUERIES : AMX_ROWS,
+        n = q->n_q - i0 < n_max ? q->n_q - i0 : n_max;
     const float *factor = form->fine ? q->scale16 : q->scale8;
-    const int32_t *other = p->sum + SIDE * SIDE;
+    const int32_t *other = p->sum + AMX_ROWS * AMX_ROWS;
     for (int i = 0; i < n; i++) {
-        struct tokens dot;
+        struct token_sums dot;
         if (form->fine)
             dot = order_tokens(join_planes(p->sum, i), join_planes(other, i), p->tile->order);
         else
             dot = order_tokens(sums_of(p->sum, i), sums_of(other, i), p->tile->order);
-        put_scores(dot, &p->tile->rows, factor[i0 + i], middle[i0 + i], p->tile->offset[i0 + i],
-                   p->tile->s + (i0 + i) * stride);
+        store_scores(dot, &p->tile->params, factor[i0 + i], middle[i0 + i], p->tile->offset[i0 + i],
+                     p->tile->s + (i0 + i) * stride);
     }
 }
 
-/* Tile t of the run; behind its last channel are zeros. */
-static void take_tile(struct passing *to, const struct lk_rows *run, int t,
-                      const struct row_form *form, const struct lk_queries *q, float *s) {
-    struct lk_tile tile = lk_rows_tile(run, t);
-    int d = run->d_head, bits = run->codec->bits;
-    read_rows(&to->rows, &tile);
-    fetch(&tile);
-    to->cells = lk_avx512vbmi_unpack.k(bits, d, tile.head, &form->levels, to->room, &to->order);
-    if (bits == 8 && d % WIDE)
-        to->cells = memcpy(to->room, to->cells, d * LK_TILE); /* behind its own are scales */
-    find_offset(&to->rows, q, 0, q->n_q, to->offset);
+/* Unpack tile t of a run, zero after its last channel. s: scores of the run's first row */
+static void unpack_tile(struct unpacked_tile *to, const struct lk_rows *rows, int t,
+                        const struct lk_avx512_form *form, const struct lk_queries *q, float *s) {
+    struct lk_tile tile = lk_rows_tile(rows, t);
+    int d = rows->d_head, bits = rows->codec->bits;
+    load_params(&to->params, &tile);
+    prefetch_tile(&tile);
+    to->cells = lk_avx512vbmi_unpack.k(bits, d, tile.head, &form->levels, to->buf, &to->order);
+    if (bits == 8 && d % AMX_BYTES)
+        to->cells = memcpy(to->buf, to->cells, d * LK_TILE); /* scales follow its codes */
+    dot_mean_any(&to->params, q, 0, q->n_q, to->offset);
     to->s = s + t * LK_TILE;
 }
 
-/* Of n_q <= BATCH queries. */
-static void score_batch(const struct lk_rows *run, const struct lk_queries *q, float *s,
+/* n_q <= BATCH queries. */
+static void score_batch(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                         size_t stride) {
     float middle[BATCH];
-    int d = run->d_head, n_tile = lk_rows_tiles(run), n_product = 0;
-    struct passing tile[3]; /* finished, multiplied and unpacked */
+    int d = rows->d_head, n_tile = lk_rows_n_tile(rows), n_product = 0;
+    struct unpacked_tile tile[3]; /* one is finished, one multiplied, one unpacked */
     struct product product[2];
-    struct row_form form;
-    struct left left;
-    find_form(&form, &lk_avx512vbmi_unpack, run->codec, LK_K);
-    find_middle(&form, q, 0, q->n_q, middle);
+    struct lk_avx512_form form;
+    struct left_operand left;
+    make_form(&form, &lk_avx512vbmi_unpack, rows->codec, LK_K);
+    dot_middle(&form, q, 0, q->n_q, middle);
     left.row = form.fine ? q->planes : q->q8;
     left.n_row = form.fine ? 2 * q->n_q : q->n_q;
     left.stride = lk_queries_pad(d);
-    copy_last(&left, d);
-    for (int k = 0; d % WIDE && k < 3; k++)
-        memset(tile[k].room + d * LK_TILE, 0, (WIDE - d % WIDE) * LK_TILE);
-    take_tile(&tile[0], run, 0, &form, q, s);
+    copy_tail(&left, d);
+    for (int k = 0; d % AMX_BYTES && k < 3; k++)
+        memset(tile[k].buf + d * LK_TILE, 0, (AMX_BYTES - d % AMX_BYTES) * LK_TILE);
+    unpack_tile(&tile[0], rows, 0, &form, q, s);
     for (int t = 0, k = 0; t < n_tile; t++, k = k < 2 ? k + 1 : 0) {
-        if (t + 1 < n_tile) take_tile(&tile[k < 2 ? k + 1 : 0], run, t + 1, &form, q, s);
-        for (int i = 0; i < left.n_row; i += SIDE, n_product++) {
+        if (t + 1 < n_tile) unpack_tile(&tile[k < 2 ? k + 1 : 0], rows, t + 1, &form, q, s);
+        for (int i = 0; i < left.n_row; i += AMX_ROWS, n_product++) {
             struct product *p = &product[n_product % 2];
             p->tile = &tile[k];
             p->i = i;
-            multiply_k(&left, i, d, tile[k].cells, p->sum);
-            if (n_product) finish_k(&product[(n_product + 1) % 2], &form, q, middle, stride);
+            dot_tile_k(&left, i, d, tile[k].cells, p->sum);
+            if (n_product)
+                store_products_k(&product[(n_product + 1) % 2], &form, q, middle, stride);
         }
     }
-    finish_k(&product[(n_product + 1) % 2], &form, q, middle, stride);
+    store_products_k(&product[(n_product + 1) % 2], &form, q, middle, stride);
 }
 
-void lk_avx512_amx_score(const struct lk_rows *run, const struct lk_queries *q, float *s,
+void lk_avx512_amx_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                          size_t stride) {
     for (int i = 0; i < q->n_q; i += BATCH) {
-        struct lk_queries some = lk_queries_some(q, i, q->n_q - i < BATCH ? q->n_q - i : BATCH);
-        score_batch(run, &some, s + i * stride, stride);
+        struct lk_queries some = lk_queries_slice(q, i, q->n_q - i < BATCH ? q->n_q - i : BATCH);
+        score_batch(rows, &some, s + i * stride, stride);
     }
 }
 
 /* ---- V ---- */
 
-/* Weights of a run, times the tokens' scales, ~ step * (256 high + low): rows 2 i and 2 i + 1 of query i. Sixteen bits,
- * because with eight the many small weights of a run would all be rounded to nothing. */
+/* Weights of up to STEP_ROWS rows, times the tokens' scales, ~ step * (256 high + low): rows 2 i
+ * and 2 i + 1 of query i. 16 bits, because 8 bits would round the many small weights of a run to
+ * 0. */
 struct weights {
-    _Alignas(64) uint8_t byte[BATCH / PLANES][PAIRS][SIDE][WIDE];
+    _Alignas(64) uint8_t byte[BATCH / FINE_QUERIES][PAIRS][AMX_ROWS][AMX_BYTES];
     float step[BATCH];
 };
 
-/* Bytes of 64 tokens, from four vectors whose bytes were packed in lanes. */
-LK_ALWAYS_INLINE __m512i in_turn(__m512i packed) {
+/* Restore the order of 64 tokens' bytes after packing within 128-bit lanes. */
+LK_ALWAYS_INLINE __m512i order_bytes(__m512i packed) {
     return _mm512_permutexvar_epi32(
         _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), packed);
 }
 
-/* Weights of query i: p [n_tile * LK_TILE] times scale, and zeros up to whole pairs. */
-static void weigh(const float *p, const float *scale, int n_tile, int i, struct weights *out) {
-    const float least =
-        1e-30f; /* below it there is nothing to add, and its inverse would overflow */
-    __m512 weight[RUN / SIDE], most = _mm512_setzero_ps();
-    int n = n_tile * LK_TILE / SIDE;
+/* Quantize weights of query i: p [n_tile * LK_TILE] * scale, zero padded to whole pairs of
+ * tiles. */
+static void quantize_weights(const float *p, const float *scale, int n_tile, int i,
+                             struct weights *out) {
+    __m512 weight[STEP_ROWS / AMX_ROWS], max16 = _mm512_setzero_ps();
+    int n = n_tile * LK_TILE / AMX_ROWS;
     for (int v = 0; v < n; v++) {
-        weight[v] = _mm512_mul_ps(_mm512_loadu_ps(p + v * SIDE), _mm512_load_ps(scale + v * SIDE));
-        most = _mm512_max_ps(most, weight[v]);
+        weight[v] =
+            _mm512_mul_ps(_mm512_loadu_ps(p + v * AMX_ROWS), _mm512_load_ps(scale + v * AMX_ROWS));
+        max16 = _mm512_max_ps(max16, weight[v]);
     }
     if (n % 4) weight[n] = weight[n + 1] = _mm512_setzero_ps();
-    float max = _mm512_reduce_max_ps(most);
+    float max = _mm512_reduce_max_ps(max16);
     out->step[i] = max * (1.0f / 65535);
-    __m512 times = _mm512_set1_ps(max > least * 65535 ? 65535 / max : 0);
+    __m512 times = _mm512_set1_ps(max > LK_MIN_STEP * 65535 ? 65535 / max : 0);
     for (int pair = 0; pair < (n + 3) / 4; pair++) {
         const __m512 *w = weight + 4 * pair;
         __m512i x[4], low = _mm512_set1_epi16(255);
         LK_UNROLL
         for (int k = 0; k < 4; k++) x[k] = _mm512_cvtps_epi32(_mm512_mul_ps(w[k], times));
         __m512i a = _mm512_packus_epi32(x[0], x[1]), b = _mm512_packus_epi32(x[2], x[3]);
-        uint8_t(*row)[WIDE] = out->byte[i / PLANES][pair] + 2 * (i % PLANES);
-        _mm512_store_si512(
-            row[0], in_turn(_mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8))));
-        _mm512_store_si512(row[1], in_turn(_mm512_packus_epi16(_mm512_and_si512(a, low),
-                                                               _mm512_and_si512(b, low))));
+        uint8_t(*row)[AMX_BYTES] = out->byte[i / FINE_QUERIES][pair] + 2 * (i % FINE_QUERIES);
+        _mm512_store_si512(row[0], order_bytes(_mm512_packus_epi16(_mm512_srli_epi16(a, 8),
+                                                                   _mm512_srli_epi16(b, 8))));
+        _mm512_store_si512(row[1], order_bytes(_mm512_packus_epi16(_mm512_and_si512(a, low),
+                                                                   _mm512_and_si512(b, low))));
     }
 }
 
-/* registers 0 to 3 += rows of weights times 64 channels of an unpacked pair. */
-LK_ALWAYS_INLINE void multiply_v(uint8_t (*weights)[WIDE], uint8_t (*cells)[SIDE * WIDE]) {
-    load_left(weights, WIDE);
-    load_right(cells[0], WIDE);
+/* tmm0 to 3 += rows of weights times 64 channels of an unpacked pair of tiles. */
+LK_ALWAYS_INLINE void dot_pair_v(uint8_t (*weights)[AMX_BYTES],
+                                 uint8_t (*cells)[AMX_ROWS * AMX_BYTES]) {
+    load_left(weights, AMX_BYTES);
+    load_right(cells[0], AMX_BYTES);
     __asm__ volatile("tdpbusd %%tmm5, %%tmm4, %%tmm0" : : : "memory");
-    load_other(cells[1], WIDE);
+    load_right2(cells[1], AMX_BYTES);
     __asm__ volatile("tdpbusd %%tmm6, %%tmm4, %%tmm1" : : : "memory");
-    load_right(cells[2], WIDE);
+    load_right(cells[2], AMX_BYTES);
     __asm__ volatile("tdpbusd %%tmm5, %%tmm4, %%tmm2" : : : "memory");
-    load_other(cells[3], WIDE);
+    load_right2(cells[3], AMX_BYTES);
     __asm__ volatile("tdpbusd %%tmm6, %%tmm4, %%tmm3" : : : "memory");
 }
 
-/* acc [n][d] += offset + step times sums, for channels [c0, c1). */
-static void finish_v(const int32_t *sum, const float *step, const float *offset, int n, int c0,
-                     int c1, int d, float *acc) {
+/* acc [n][d] += offset + step * sums, for channels [c0, c1). */
+static void add_products_v(const int32_t *sum, const float *step, const float *offset, int n,
+                           int c0, int c1, int d, float *acc) {
     for (int i = 0; i < n; i++)
-        for (int c = c0; c < c1; c += SIDE) {
-            const int32_t *at = sum + (c - c0) / SIDE * SIDE * SIDE;
-            __mmask16 inside = c1 - c >= SIDE ? 0xffff : 0x00ff;
+        for (int c = c0; c < c1; c += AMX_ROWS) {
+            const int32_t *at = sum + (c - c0) / AMX_ROWS * AMX_ROWS * AMX_ROWS;
+            __mmask16 inside = c1 - c >= AMX_ROWS ? 0xffff : 0x00ff;
             __m512 high = _mm512_cvtepi32_ps(sums_of(at, 2 * i)),
                    low = _mm512_cvtepi32_ps(sums_of(at, 2 * i + 1));
             __m512 x = _mm512_add_ps(_mm512_maskz_loadu_ps(inside, acc + (size_t)i * d + c),
@@ -278,73 +289,75 @@ static void finish_v(const int32_t *sum, const float *step, const float *offset,
         }
 }
 
-/* Tiles [t0, t0 + n_tile) of a run, at most RUN rows, and n_q <= BATCH queries. */
-static void accumulate_run(const struct lk_rows *run, const struct row_form *form, int t0,
+/* Tiles [t0, t0 + n_tile) of a run, at most STEP_ROWS rows, for n_q <= BATCH queries. */
+static void accumulate_run(const struct lk_rows *rows, const struct lk_avx512_form *form, int t0,
                            int n_tile, const float *p, size_t stride, int n_q, float *acc) {
-    _Alignas(64) uint8_t cells[PAIRS][GROUPS][SIDE * WIDE];
-    _Alignas(64) int32_t sum[GROUPS * SIDE * SIDE];
-    _Alignas(64) float scale[RUN];
+    _Alignas(64) uint8_t cells[PAIRS][GROUPS][AMX_ROWS * AMX_BYTES];
+    _Alignas(64) int32_t sum[GROUPS * AMX_ROWS * AMX_ROWS];
+    _Alignas(64) float scale[STEP_ROWS];
     struct weights weights;
     float offset[BATCH];
-    struct lk_tile tile[RUN / LK_TILE];
-    int d = run->d_head, bits = run->codec->bits, n_pair = (n_tile + 1) / 2;
-    int held =
-        n_q > PLANES
-            ? PAIRS
-            : 2; /* pairs whose cells are still wanted: few leave the first cache to the rows */
+    struct lk_tile tile[STEP_ROWS / LK_TILE];
+    int d = rows->d_head, bits = rows->codec->bits, n_pair = (n_tile + 1) / 2;
+    /* Pairs whose cells must be kept. With few queries only two, which leaves the first-level cache
+     * to the rows. */
+    int n_kept = n_q > FINE_QUERIES ? PAIRS : 2;
     for (int t = 0; t < n_tile; t++) {
-        struct rows rows;
-        tile[t] = lk_rows_tile(run, t0 + t);
-        read_rows(&rows, &tile[t]);
-        _mm512_store_ps(scale + t * LK_TILE, rows.scale[0]);
-        _mm512_store_ps(scale + t * LK_TILE + SIDE, rows.scale[1]);
-        for (int i = 0; rows.mean && i < n_q; i++)
-            add_mean(&rows, d, sum_of(p + i * stride + t * LK_TILE, NULL), acc + (size_t)i * d);
+        struct lk_avx512_params params;
+        tile[t] = lk_rows_tile(rows, t0 + t);
+        load_params(&params, &tile[t]);
+        _mm512_store_ps(scale + t * LK_TILE, params.scale[0]);
+        _mm512_store_ps(scale + t * LK_TILE + AMX_ROWS, params.scale[1]);
+        for (int i = 0; params.mean && i < n_q; i++)
+            add_mean(&params, d, sum_tile_f32(p + i * stride + t * LK_TILE, NULL),
+                     acc + (size_t)i * d);
     }
     for (int i = 0; i < n_q; i++) {
-        weigh(p + i * stride, scale, n_tile, i, &weights);
+        quantize_weights(p + i * stride, scale, n_tile, i, &weights);
         if (bits < 8) weights.step[i] *= 0.5f; /* their levels are doubled */
         offset[i] = 0;
-        for (int t = 0; form->top == 255 && t < n_tile;
-             t++) { /* 128 was taken off cells whose middle is 127.5 */
+        /* The middle of these cells is 127.5, but unpacking subtracted 128. */
+        for (int t = 0; form->top == 255 && t < n_tile; t++) {
             __m512 both[2] = {_mm512_load_ps(scale + t * LK_TILE),
-                              _mm512_load_ps(scale + t * LK_TILE + SIDE)};
-            offset[i] += 0.5f * sum_of(p + i * stride + t * LK_TILE, both);
+                              _mm512_load_ps(scale + t * LK_TILE + AMX_ROWS)};
+            offset[i] += 0.5f * sum_tile_f32(p + i * stride + t * LK_TILE, both);
         }
     }
-    for (int c0 = 0; c0 < d; c0 += WIDE) {
-        int c1 = d - c0 < WIDE ? d : c0 + WIDE;
-        clear_four();
-        for (int t = 0; t < n_tile;
-             t++) { /* the first queries' products while later tiles are unpacked */
-            if (c0 == 0) fetch(&tile[t]);
+    for (int c0 = 0; c0 < d; c0 += AMX_BYTES) {
+        int c1 = d - c0 < AMX_BYTES ? d : c0 + AMX_BYTES;
+        zero_4_sums();
+        /* Multiply for the first queries while later tiles are unpacked. */
+        for (int t = 0; t < n_tile; t++) {
+            if (c0 == 0) prefetch_tile(&tile[t]);
             lk_avx512vbmi_unpack.v(bits, d, tile[t].head, &form->levels, c0, c1,
-                                   cells[t / 2 % held][0] + t % 2 * (SIDE / 2) * WIDE, SIDE * WIDE);
-            if (t % 2 && t > 1) multiply_v(weights.byte[0][t / 2 - 1], cells[(t / 2 - 1) % held]);
+                                   cells[t / 2 % n_kept][0] + t % 2 * (AMX_ROWS / 2) * AMX_BYTES,
+                                   AMX_ROWS * AMX_BYTES);
+            if (t % 2 && t > 1) dot_pair_v(weights.byte[0][t / 2 - 1], cells[(t / 2 - 1) % n_kept]);
         }
         for (int pair = n_tile / 2 ? n_tile / 2 - 1 : 0; pair < n_pair; pair++)
-            multiply_v(weights.byte[0][pair], cells[pair % held]);
+            dot_pair_v(weights.byte[0][pair], cells[pair % n_kept]);
         for (int i = 0;;) {
             store_sums(sum, 4);
-            finish_v(sum, weights.step + i, offset + i, n_q - i < PLANES ? n_q - i : PLANES, c0, c1,
-                     d, acc + (size_t)i * d);
-            if ((i += PLANES) >= n_q) break;
-            clear_four();
+            add_products_v(sum, weights.step + i, offset + i,
+                           n_q - i < FINE_QUERIES ? n_q - i : FINE_QUERIES, c0, c1, d,
+                           acc + (size_t)i * d);
+            if ((i += FINE_QUERIES) >= n_q) break;
+            zero_4_sums();
             for (int pair = 0; pair < n_pair; pair++)
-                multiply_v(weights.byte[i / PLANES][pair], cells[pair]);
+                dot_pair_v(weights.byte[i / FINE_QUERIES][pair], cells[pair]);
         }
     }
 }
 
-void lk_avx512_amx_accumulate(const struct lk_rows *run, const float *p, size_t stride, int n_q,
+void lk_avx512_amx_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                               float *acc) {
-    struct row_form form;
-    find_form(&form, &lk_avx512vbmi_unpack, run->codec, LK_V);
+    struct lk_avx512_form form;
+    make_form(&form, &lk_avx512vbmi_unpack, rows->codec, LK_V);
     for (int i = 0; i < n_q; i += BATCH)
-        for (int t = 0; t < lk_rows_tiles(run); t += RUN / LK_TILE) {
-            int n_tile =
-                lk_rows_tiles(run) - t < RUN / LK_TILE ? lk_rows_tiles(run) - t : RUN / LK_TILE;
-            accumulate_run(run, &form, t, n_tile, p + i * stride + t * LK_TILE, stride,
-                           n_q - i < BATCH ? n_q - i : BATCH, acc + (size_t)i * run->d_head);
+        for (int t = 0; t < lk_rows_n_tile(rows); t += STEP_ROWS / LK_TILE) {
+            int n_tile = lk_rows_n_tile(rows) - t < STEP_ROWS / LK_TILE ? lk_rows_n_tile(rows) - t
+                                                                        : STEP_ROWS / LK_TILE;
+            accumulate_run(rows, &form, t, n_tile, p + i * stride + t * LK_TILE, stride,
+                           n_q - i < BATCH ? n_q - i : BATCH, acc + (size_t)i * rows->d_head);
         }
 }

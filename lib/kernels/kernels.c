@@ -1,3 +1,4 @@
+/* Finds out which kernels this CPU can run. */
 #define _DEFAULT_SOURCE /* syscall */
 #include "kernels/kernels.h"
 
@@ -14,7 +15,7 @@
 
 static bool has_avx2(void) {
     unsigned a, b, c, d;
-    __builtin_cpu_init(); /* also asks whether the system saves the wide registers */
+    __builtin_cpu_init(); /* also checks that the system saves the vector registers */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
@@ -32,17 +33,18 @@ static bool has_avx512(void) {
 
 static bool has_avx512vbmi(void) { return has_avx512() && __builtin_cpu_supports("avx512vbmi"); }
 
-/* The registers are large, so Linux wants a process to ask before it uses them. */
+/* AMX's tile registers are large, so Linux makes a process ask for them before it uses them. */
 static bool has_amx(void) {
 #if defined(__linux__)
     enum {
-        REQUEST = 0x1023 /* ARCH_REQ_XCOMP_PERM */,
-        TILE_DATA = 18,
-        BOTH = 1 << 24 | 1 << 25 /* AMX-TILE, AMX-INT8 */
+        ARCH_REQ_XCOMP_PERM = 0x1023,
+        XFEATURE_XTILEDATA = 18,
+        AMX_TILE_AND_INT8 = 1 << 24 | 1 << 25 /* bits of EDX */
     };
     unsigned a, b, c, d;
-    return has_avx512vbmi() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BOTH) == BOTH &&
-           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    return has_avx512vbmi() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (d & AMX_TILE_AND_INT8) == AMX_TILE_AND_INT8 &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 #else
     return false;
 #endif
@@ -58,10 +60,10 @@ static bool has_amx(void) {
 static bool has_dot_products(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 #endif
 
-enum { MOST_TABLES = 6 };
+enum { MAX_TABLES = 6 };
 
-/* Tables that this CPU can run, the fastest first; returns how many. */
-static int find_tables(const struct lk_kernels *table[MOST_TABLES]) {
+/* Tables that this CPU can run, the fastest first. Returns their number. */
+static int find_tables(const struct lk_kernels *table[MAX_TABLES]) {
     int n = 0;
 #if defined(__x86_64__)
     if (has_amx()) table[n++] = &lk_kernels_amx;
@@ -78,7 +80,7 @@ static int find_tables(const struct lk_kernels *table[MOST_TABLES]) {
 }
 
 const struct lk_kernels *lk_kernels_choose(const char *name) {
-    const struct lk_kernels *table[MOST_TABLES];
+    const struct lk_kernels *table[MAX_TABLES];
     int n = find_tables(table);
     for (int i = 0; i < n; i++)
         if (!name || strcmp(name, table[i]->name) == 0) return table[i];
@@ -86,23 +88,23 @@ const struct lk_kernels *lk_kernels_choose(const char *name) {
 }
 
 void lk_kernels_names(char *buf, size_t cap) {
-    const struct lk_kernels *table[MOST_TABLES];
+    const struct lk_kernels *table[MAX_TABLES];
     int n = find_tables(table);
     size_t len = 0;
     for (int i = 0; i < n && len < cap; i++)
         len += (size_t)snprintf(buf + len, cap - len, "%s%s", i ? ", " : "", table[i]->name);
 }
 
-const char *lk_kernels_lack(void) {
+const char *lk_kernels_slow_reason(void) {
     if (lk_kernels_choose(NULL) != &lk_kernels_reference) return NULL;
 #if defined(__x86_64__)
-    return "this CPU lacks AVX2, FMA or F16C: attention runs on the reference kernels, which are "
+    return "this CPU lacks AVX2, FMA or F16C: attention uses the reference kernels, which are "
            "many times slower";
 #elif defined(__aarch64__)
-    return "this CPU lacks the dot products of Armv8.2: attention runs on the reference kernels, "
-           "which are many times slower";
+    return "this CPU lacks the dot product instructions of Armv8.2: attention uses the reference "
+           "kernels, which are many times slower";
 #else
-    return "there are no fast kernels for this kind of CPU: attention runs on the reference "
+    return "no optimized kernels exist for this type of CPU: attention uses the reference "
            "kernels, which are many times slower";
 #endif
 }

@@ -1,14 +1,16 @@
+/* Integer dot products of cells with n rows, for NEON. n, the number of planes and `flip` are
+ * constants after inlining, so that loops unroll and sums stay in registers. */
 #include "kernels/neon.h"
 
-/* Where cells lie: rows (tokens of K, channels of V) come in octets, columns in quads. */
+/* Layout of cells: rows (tokens of K, channels of V) in octets, columns in quads. */
 struct grid {
-    int octet,
-        quad; /* bytes from one to the next; constants, so that they become part of the loads */
+    /* bytes from one to the next; constants, so that they become part of the loads */
+    int octet, quad;
     int n_octet, n_quad;
 };
 
-/* sum[l] += the products of bytes 4 l .. 4 l + 3 of the cell with the lane's four bytes of x. The switch
- * goes when the lane is constant. */
+/* sum[l] += products of bytes 4 l .. 4 l + 3 of the cell with four bytes of x, those of `lane`,
+ * which is constant after inlining. */
 LK_ALWAYS_INLINE int32x4_t dot_lane(int32x4_t sum, int8x16_t cell, int8x16_t x, int lane) {
     switch (lane) {
     case 0: return vdotq_laneq_s32(sum, cell, x, 0);
@@ -19,69 +21,79 @@ LK_ALWAYS_INLINE int32x4_t dot_lane(int32x4_t sum, int8x16_t cell, int8x16_t x, 
 }
 
 enum {
-    MAX_VECTORS = 2 * LK_NEON_QUERIES,
-    MAX_HALVES = 8
-}; /* rows of x in all planes; halves of octets */
+    MAX_VECTORS = 2 * LK_NEON_QUERIES, /* rows of x in all planes */
+    MAX_HALVES = 8                     /* halves of octets */
+};
 
-/* `quads` (2 or 4) quads of `octets` octets of rows, times n_vec vectors x, pad bytes apart. */
-LK_ALWAYS_INLINE void add_quads(const uint8_t *cells, struct grid grid, const int8_t *x, int pad,
-                                int quads, int n_vec, int octets, bool flip,
-                                int32x4_t sum[][MAX_HALVES]) {
+/* n rows of one plane (8 bits) or two (16 bits), planes `pad` bytes apart; constants but for x,
+ * pad. */
+struct operand {
+    const int8_t *x;
+    int pad, n, planes;
+    bool flip; /* subtract 128 from each cell */
+};
+
+/* sum += `quads` (2 or 4) quads of `octets` octets of cells times x, from column c on. */
+LK_ALWAYS_INLINE void accumulate_quads(const uint8_t *cells, struct grid grid, struct operand x,
+                                       int c, int quads, int octets, int32x4_t sum[][MAX_HALVES]) {
+    const int8_t *row = x.x + c;
     int8x16_t v[MAX_VECTORS];
-    LK_UNROLL
-    for (int i = 0; i < n_vec; i++)
-        v[i] = quads == 4 ? vld1q_s8(x + i * pad) : vcombine_s8(vld1_s8(x + i * pad), vdup_n_s8(0));
-    LK_UNROLL
+    LK_UNROLL8
+    for (int i = 0; i < x.n * x.planes; i++)
+        v[i] = quads == 4 ? vld1q_s8(row + i * x.pad)
+                          : vcombine_s8(vld1_s8(row + i * x.pad), vdup_n_s8(0));
+    LK_UNROLL8
     for (int k = 0; k < quads; k++) {
-        LK_UNROLL
+        LK_UNROLL8
         for (int h = 0; h < 2 * octets; h++) {
             uint8x16_t half = vld1q_u8(cells + k * grid.quad + h / 2 * grid.octet + h % 2 * 16);
-            int8x16_t cell = vreinterpretq_s8_u8(flip ? veorq_u8(half, vdupq_n_u8(0x80)) : half);
-            LK_UNROLL
-            for (int i = 0; i < n_vec; i++) sum[i][h] = dot_lane(sum[i][h], cell, v[i], k);
+            int8x16_t cell = vreinterpretq_s8_u8(x.flip ? veorq_u8(half, vdupq_n_u8(0x80)) : half);
+            LK_UNROLL8
+            for (int i = 0; i < x.n * x.planes; i++) sum[i][h] = dot_lane(sum[i][h], cell, v[i], k);
         }
     }
 }
 
-/* `octets` octets of rows from cells on, times n rows x of one plane or two. */
-LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct grid grid, const int8_t *x, int pad,
-                                 int n, int planes, int octets, bool flip, int32_t *dot,
-                                 size_t stride) {
+/* dot[i * stride + r] = row i of x times row r of `octets` octets of cells. */
+LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct grid grid, struct operand x,
+                                 int octets, int32_t *dot, size_t stride) {
     int32x4_t sum[MAX_VECTORS][MAX_HALVES];
-    LK_UNROLL
-    for (int i = 0; i < n * planes; i++) LK_UNROLL
+    LK_UNROLL8
+    for (int i = 0; i < x.n * x.planes; i++) LK_UNROLL8
     for (int h = 0; h < 2 * octets; h++) sum[i][h] = vdupq_n_s32(0);
     int k = 0;
     for (; k + 4 <= grid.n_quad; k += 4)
-        add_quads(cells + k * grid.quad, grid, x + 4 * k, pad, 4, n * planes, octets, flip, sum);
-    if (k < grid.n_quad)
-        add_quads(cells + k * grid.quad, grid, x + 4 * k, pad, 2, n * planes, octets, flip, sum);
-    LK_UNROLL
-    for (int i = 0; i < n; i++) LK_UNROLL
+        accumulate_quads(cells + k * grid.quad, grid, x, 4 * k, 4, octets, sum);
+    if (k < grid.n_quad) accumulate_quads(cells + k * grid.quad, grid, x, 4 * k, 2, octets, sum);
+    LK_UNROLL8
+    for (int i = 0; i < x.n; i++) LK_UNROLL8
     for (int h = 0; h < 2 * octets; h++) {
-        int32x4_t all = sum[i * planes][h];
-        if (planes == 2) all = vaddq_s32(vshlq_n_s32(all, 8), sum[i * planes + 1][h]);
+        int32x4_t all = sum[i * x.planes][h];
+        if (x.planes == 2) all = vaddq_s32(vshlq_n_s32(all, 8), sum[i * x.planes + 1][h]);
         vst1q_s32(dot + i * stride + 4 * h, all);
     }
 }
 
-/* As many octets at once as leave their sums, x and a cell in 32 registers. */
-LK_ALWAYS_INLINE void dot_rows(const uint8_t *cells, struct grid grid, const int8_t *x, int pad,
-                               int n, int planes, bool flip, int32_t *dot, size_t stride) {
-    int octets = n * planes <= 2 ? 4 : n * planes <= 4 ? 2 : 1, o = 0;
+/* Same as above, for all octets. As many per pass as leave their sums, x and a cell in 32
+ * registers. */
+LK_ALWAYS_INLINE void dot_rows(const uint8_t *cells, struct grid grid, struct operand x,
+                               int32_t *dot, size_t stride) {
+    int octets = x.n * x.planes <= 2 ? 4 : x.n * x.planes <= 4 ? 2 : 1, o = 0;
     for (; o + octets <= grid.n_octet; o += octets)
-        dot_octets(cells + o * grid.octet, grid, x, pad, n, planes, octets, flip, dot + 8 * o,
-                   stride);
+        dot_octets(cells + o * grid.octet, grid, x, octets, dot + 8 * o, stride);
     for (; o < grid.n_octet; o++)
-        dot_octets(cells + o * grid.octet, grid, x, pad, n, planes, 1, flip, dot + 8 * o, stride);
+        dot_octets(cells + o * grid.octet, grid, x, 1, dot + 8 * o, stride);
 }
 
-LK_ALWAYS_INLINE void dot_any(const uint8_t *cells, struct grid grid, const struct lk_neon_rows *x,
-                              int planes, bool flip, int32_t *dot, size_t stride) {
-    if (x->n == 1) dot_rows(cells, grid, x->x, x->pad, 1, planes, flip, dot, stride);
-    if (x->n == 2) dot_rows(cells, grid, x->x, x->pad, 2, planes, flip, dot, stride);
-    if (x->n == 3) dot_rows(cells, grid, x->x, x->pad, 3, planes, flip, dot, stride);
-    if (x->n == 4) dot_rows(cells, grid, x->x, x->pad, 4, planes, flip, dot, stride);
+LK_ALWAYS_INLINE void dot_any_n(const uint8_t *cells, struct grid grid,
+                                const struct lk_neon_rows *x, int planes, bool flip, int32_t *dot,
+                                size_t stride) {
+    const int8_t *row = x->x;
+    int pad = x->pad;
+    if (x->n == 1) dot_rows(cells, grid, (struct operand){row, pad, 1, planes, flip}, dot, stride);
+    if (x->n == 2) dot_rows(cells, grid, (struct operand){row, pad, 2, planes, flip}, dot, stride);
+    if (x->n == 3) dot_rows(cells, grid, (struct operand){row, pad, 3, planes, flip}, dot, stride);
+    if (x->n == 4) dot_rows(cells, grid, (struct operand){row, pad, 4, planes, flip}, dot, stride);
 }
 
 void lk_neon_dot_k(const uint8_t *cells, int d_head, bool flip, const struct lk_neon_rows *x,
@@ -89,11 +101,11 @@ void lk_neon_dot_k(const uint8_t *cells, int d_head, bool flip, const struct lk_
     struct grid grid = {
         .octet = 32, .quad = LK_TILE * 4, .n_octet = LK_TILE / 8, .n_quad = d_head / 4};
     if (!x->fine)
-        dot_any(cells, grid, x, 1, false, dot[0], LK_TILE);
+        dot_any_n(cells, grid, x, 1, false, dot[0], LK_TILE);
     else if (flip)
-        dot_any(cells, grid, x, 2, true, dot[0], LK_TILE);
+        dot_any_n(cells, grid, x, 2, true, dot[0], LK_TILE);
     else
-        dot_any(cells, grid, x, 2, false, dot[0], LK_TILE);
+        dot_any_n(cells, grid, x, 2, false, dot[0], LK_TILE);
 }
 
 void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct lk_neon_rows *x,
@@ -101,9 +113,9 @@ void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct 
     struct grid grid = {
         .octet = LK_TILE * 8, .quad = 32, .n_octet = n_channel / 8, .n_quad = LK_TILE / 4};
     if (flip)
-        dot_any(cells, grid, x, 2, true, dot[0], LK_MAX_D_HEAD);
+        dot_any_n(cells, grid, x, 2, true, dot[0], LK_MAX_D_HEAD);
     else
-        dot_any(cells, grid, x, 2, false, dot[0], LK_MAX_D_HEAD);
+        dot_any_n(cells, grid, x, 2, false, dot[0], LK_MAX_D_HEAD);
 }
 
 void lk_neon_dot_mean(const int8_t *code, int d_head, const struct lk_neon_rows *x,

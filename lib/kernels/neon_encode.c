@@ -1,18 +1,14 @@
-/* Rows into blocks and back. Compiled without contraction of a * b + c, so that codes are the same bits
- * as the reference's. */
+/* Encoders and decoders for NEON. Compiled with -ffp-contract=off, so that they write the same bits
+ * as the codecs. */
 #include "kernels/neon.h"
-#include "kernels/wide_encode.h"
+#include "kernels/vec8_encode.h"
 
-void lk_neon_encode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
-                    const float *sigma, void *head, int row0, int n, const float *x,
+void lk_neon_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
                     size_t stride) {
-    struct lk_part part = {codec, side, d_head, block_rows, sigma};
-    lk_wide_encode(&part, head, row0, n, x, stride);
+    lk_vec8_encode(part, head, row0, n, x, stride);
 }
 
-void lk_neon_decode(const struct lk_codec *codec, enum lk_side side, int d_head, int block_rows,
-                    const float *sigma, const void *head, int row0, int n, float *x,
+void lk_neon_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
                     size_t stride) {
-    struct lk_part part = {codec, side, d_head, block_rows, sigma};
-    lk_wide_decode(&part, head, row0, n, x, stride);
+    lk_vec8_decode(part, head, row0, n, x, stride);
 }

@@ -1,58 +1,54 @@
-/* Kernels over the codecs' own decode: slow, and right by inspection. */
+/* Reference kernels on top of the codecs' own decode: slow, and right by inspection. Sums are in
+ * double. */
 #include "codec/half.h"
 #include "kernels/tile.h"
 
 #include <math.h>
-#include <string.h>
 
-/* Row row0 + t of a tile in the codec's domain: T x, where lk_codec_query is T^-T, that is
- * H (x / sigma) for rot. x: [d_head] */
-static void row_in_domain(const struct lk_tile *tile, enum lk_side side, int t, float *x) {
+/* Row row0 + t of a tile in the codec's domain: T x, where lk_codec_transform_query is T^-T. For
+ * rot that is H (x / sigma). x: [d_head] */
+static void decode_in_domain(const struct lk_tile *tile, enum lk_side side, int t, float *x) {
+    struct lk_part part = {tile->codec, side, tile->d_head, tile->block_rows, tile->sigma};
     float inverse[LK_MAX_D_HEAD];
-    lk_codec_decode(tile->codec, side, tile->d_head, tile->block_rows, tile->sigma, tile->head,
-                    tile->row0 + t, 1, x, tile->d_head);
+    lk_codec_decode(&part, tile->head, tile->row0 + t, 1, x, tile->d_head);
     for (int c = 0; tile->sigma && c < tile->d_head; c++) inverse[c] = 1 / tile->sigma[c];
-    lk_codec_query(tile->codec, tile->d_head, tile->sigma ? inverse : NULL, x, x);
+    lk_codec_transform_query(tile->codec, tile->d_head, tile->sigma ? inverse : NULL, x, x);
 }
 
-static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                       size_t stride) {
+static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
     float x[LK_MAX_D_HEAD];
-    for (int t = 0; t < tile->n; t++) {
-        row_in_domain(tile, LK_K, t, x);
-        for (int i = 0; i < q->n_q; i++) {
-            double sum = 0;
-            for (int c = 0; c < tile->d_head; c++)
-                sum += (double)q->q[(size_t)i * tile->d_head + c] * x[c];
-            s[i * stride + t] = (float)sum;
+    for (int j = 0; j < lk_rows_n_tile(rows); j++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, j);
+        for (int t = 0; t < tile.n; t++) {
+            decode_in_domain(&tile, LK_K, t, x);
+            for (int i = 0; i < q->n_q; i++) {
+                double sum = 0;
+                for (int c = 0; c < tile.d_head; c++)
+                    sum += (double)q->q[(size_t)i * tile.d_head + c] * x[c];
+                s[i * stride + t] = (float)sum;
+            }
         }
     }
 }
 
-static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                            float *acc) {
+static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                       float *acc) {
     float x[LK_MAX_D_HEAD];
-    for (int t = 0; t < tile->n; t++) {
-        row_in_domain(tile, LK_V, t, x);
-        for (int i = 0; i < n_q; i++)
-            for (int c = 0; c < tile->d_head; c++)
-                acc[(size_t)i * tile->d_head + c] += p[i * stride + t] * x[c];
+    for (int j = 0; j < lk_rows_n_tile(rows); j++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, j);
+        for (int t = 0; t < tile.n; t++) {
+            decode_in_domain(&tile, LK_V, t, x);
+            for (int i = 0; i < n_q; i++)
+                for (int c = 0; c < tile.d_head; c++)
+                    acc[(size_t)i * tile.d_head + c] += p[i * stride + t] * x[c];
+        }
     }
 }
 
-static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
-    lk_score_tiles(rows, q, s, stride, score_tile);
-}
-
-static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                       float *acc) {
-    lk_accumulate_tiles(rows, p, stride, n_q, acc, accumulate_tile);
-}
-
-static float max(const float *s, int n) {
-    float most = s[0];
-    for (int i = 1; i < n; i++) most = fmaxf(most, s[i]);
-    return most;
+static float max_f32(const float *s, int n) {
+    float max = s[0];
+    for (int i = 1; i < n; i++) max = fmaxf(max, s[i]);
+    return max;
 }
 
 static float exp_sum(float *s, int n, float scale, float max) {
@@ -64,17 +60,17 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return (float)sum;
 }
 
-static void score_turned(const float *k, int d, const struct lk_rope_table *turns, const float *q,
-                         int n_q, float *s, size_t stride) {
+static void score_rope(const float *k, int d, const struct lk_rope_table *rope, const float *q,
+                       int n_q, float *s, size_t stride) {
     for (int i = 0; i < n_q; i++, q += d)
         for (int t = 0; t < LK_TILE; t++) {
             double sum = 0;
-            int n_pair = turns ? turns->n_pair : 0;
+            int n_pair = rope ? rope->n_pair : 0;
             for (int j = 0; j < n_pair; j++) {
-                int a = lk_turns_first(turns, j), b = lk_turns_second(turns, j);
-                double c = turns->turn[j][0][t], e = turns->turn[j][1][t], x = k[a * LK_TILE + t],
-                       y = k[b * LK_TILE + t];
-                sum += q[a] * (c * x - e * y) + q[b] * (e * x + c * y);
+                int a = lk_rope_first_channel(rope, j), b = lk_rope_second_channel(rope, j);
+                double cos = rope->cos_sin[j][0][t], sin = rope->cos_sin[j][1][t];
+                double x = k[a * LK_TILE + t], y = k[b * LK_TILE + t];
+                sum += q[a] * (cos * x - sin * y) + q[b] * (sin * x + cos * y);
             }
             for (int c = 2 * n_pair; c < d; c++) sum += (double)q[c] * k[c * LK_TILE + t];
             s[i * stride + t] = (float)sum;
@@ -85,7 +81,8 @@ static void gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, f
     const double root = 0.7978845608028654; /* sqrt(2/pi) */
     for (int o = 0; o < n_out; o++) {
         double sum = 0;
-        for (int i = 0; i < n_in; i++) sum += (double)x[i] * lk_unhalf(w[(size_t)i * n_out + o]);
+        for (int i = 0; i < n_in; i++)
+            sum += (double)x[i] * lk_f16_to_f32(w[(size_t)i * n_out + o]);
         y[o] = (float)(sum / 2 * (1 + tanh(root * (sum + 0.044715 * sum * sum * sum))));
     }
 }
@@ -97,17 +94,17 @@ static void add_offsets(const float *x, int n_tok, int n_in, const uint16_t *off
             double sum = 0;
             for (int i = 0; i < LK_OFFSET_BLOCK; i++) sum += x[b * LK_OFFSET_BLOCK + i];
             for (int o = first; o < first + n; o++)
-                y[o] += (float)(sum * lk_unhalf(offset[lk_offset_index(n_in, b, o)]));
+                y[o] += (float)(sum * lk_f16_to_f32(offset[lk_offset_index(n_in, b, o)]));
         }
 }
 
 const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .score = score,
                                                 .accumulate = accumulate,
-                                                .score_turned = score_turned,
+                                                .score_rope = score_rope,
                                                 .encode = lk_codec_encode,
                                                 .decode = lk_codec_decode,
-                                                .max = max,
+                                                .max = max_f32,
                                                 .exp_sum = exp_sum,
                                                 .gelu_layer = gelu_layer,
                                                 .add_offsets = add_offsets};

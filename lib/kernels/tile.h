@@ -1,31 +1,30 @@
-/* A run of rows, tile by tile: what kernels work on. */
+/* Tiles of a run of rows, which kernels work on one by one, and prefetching of what comes next. */
 #ifndef LK_KERNELS_TILE_H
 #define LK_KERNELS_TILE_H
 
+#include "kernels/inline.h"
 #include "kernels/kernels.h"
 
 #include <stdint.h>
-
-/* Templates over a number of queries: inlined where it is constant, so that their inner loops unroll
- * and arrays of vectors become registers. */
-#define LK_ALWAYS_INLINE static inline __attribute__((always_inline))
+#include <string.h>
 
 struct lk_tile {
     const struct lk_codec *codec;
     const void *head;   /* the head's part of the block */
     const float *sigma; /* [d_head] or NULL */
     int d_head, block_rows;
-    int row0, n;       /* rows [row0, row0 + n) of the block; row0 a multiple of
-                                          LK_TILE, 1 <= n <= LK_TILE */
-    const void *next;  /* where the next tile's bytes begin, or NULL */
-    const void *later; /* where bytes begin that are read much later */
+    int row0; /* first row in the block, a multiple of LK_TILE */
+    int n;    /* rows, 1 <= n <= LK_TILE */
+    /* Bytes to fetch while this tile is worked on, each NULL if there are none. */
+    const void *next;     /* the next tile of the run */
+    const void *prefetch; /* a piece of struct lk_prefetch */
 };
 
-static inline int lk_rows_tiles(const struct lk_rows *rows) {
+static inline int lk_rows_n_tile(const struct lk_rows *rows) {
     return (rows->n + LK_TILE - 1) / LK_TILE;
 }
 
-/* Tile i < lk_rows_tiles() of them. */
+/* Tile i of a run, i < lk_rows_n_tile. */
 static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
     int row = rows->row0 + i * LK_TILE, b = i, left = rows->n - i * LK_TILE;
     if (rows->block_rows == LK_TILE)
@@ -41,74 +40,92 @@ static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
     tile.n = left < LK_TILE ? left : LK_TILE;
     if (row + LK_TILE < rows->block_rows) return tile;
     if (left > LK_TILE) tile.next = (const char *)rows->block[b + 1] + rows->offset;
-    int piece = rows->later_first + b, later = rows->n_later ? piece / rows->later_pieces : 0;
-    if (later < rows->n_later)
-        tile.later = (const char *)rows->later[later] + rows->later_offset +
-                     piece % rows->later_pieces * rows->later_bytes;
+    const struct lk_prefetch *ahead = &rows->prefetch;
+    int piece = ahead->first + b, block = ahead->n_block ? piece / ahead->n_piece : 0;
+    if (block < ahead->n_block)
+        tile.prefetch = (const char *)ahead->block[block] + ahead->offset +
+                        piece % ahead->n_piece * ahead->bytes;
     return tile;
 }
 
-/* Where bytes are that the next tile's kernel will read, and one much later; the tile's own where there are none. */
+/* Where to fetch from. If there is nothing to fetch, the tile itself, so that kernels need not
+ * branch. */
 static inline const char *lk_tile_next(const struct lk_tile *tile) {
     return tile->next ? tile->next : tile->head;
 }
-static inline const char *lk_tile_later(const struct lk_tile *tile) {
-    return tile->later ? tile->later : tile->head;
+static inline const char *lk_tile_ahead(const struct lk_tile *tile) {
+    return tile->prefetch ? tile->prefetch : tile->head;
 }
 
-/* Fetch bytes [from, to) of the next tile into the first-level cache, where its rows have come as far as the second,
- * and as many of what is read later into the second. Inlined, because gcc drops calls of functions that only fetch. */
-LK_ALWAYS_INLINE void lk_tile_fetch_lines(const struct lk_tile *tile, size_t from, size_t to) {
+/* Fetch bytes [from, to) of the next tile into the first-level cache, and the same bytes of the
+ * piece ahead into the second-level cache. The next tile was such a piece once, so it is in the
+ * second-level cache already. Must be inlined: gcc drops calls of functions that only prefetch. */
+LK_ALWAYS_INLINE void lk_tile_prefetch_lines(const struct lk_tile *tile, size_t from, size_t to) {
     enum { LINE = 64 };
-    const char *next = lk_tile_next(tile), *later = lk_tile_later(tile);
+    const char *next = lk_tile_next(tile), *ahead = lk_tile_ahead(tile);
     size_t i = from;
     for (; i + LINE < to; i += 2 * LINE) {
         __builtin_prefetch(next + i, 0, 3);
-        __builtin_prefetch(later + i, 0, 2);
+        __builtin_prefetch(ahead + i, 0, 2);
         __builtin_prefetch(next + i + LINE, 0, 3);
-        __builtin_prefetch(later + i + LINE, 0, 2);
+        __builtin_prefetch(ahead + i + LINE, 0, 2);
     }
     if (i < to) {
         __builtin_prefetch(next + i, 0, 3);
-        __builtin_prefetch(later + i, 0, 2);
+        __builtin_prefetch(ahead + i, 0, 2);
     }
 }
 
-/* Where bytes [from, to) of what is read later begin a page, fetch the first lines of the page that follows: the hardware runs
- * ahead of lines that were asked for, but not into another page, so that each page would begin with a wait. */
-LK_ALWAYS_INLINE void lk_tile_fetch_page(const struct lk_tile *tile, size_t from, size_t to) {
-    enum { LINE = 64, PAGE = 4096, FIRST = 3 };
-    const char *later = lk_tile_later(tile);
-    size_t page = from + (-((uintptr_t)later + from) & (PAGE - 1));
-    for (int k = 0; page < to && k < FIRST; k++)
-        __builtin_prefetch(later + page + PAGE + LINE * k, 0, 2);
+/* If a page starts within bytes [from, to) of the piece ahead, fetch the first lines of the page
+ * after it. The hardware prefetcher runs ahead of the lines that are requested but stops at the end
+ * of a page. Without this, every page would start with a stall. */
+LK_ALWAYS_INLINE void lk_tile_prefetch_page(const struct lk_tile *tile, size_t from, size_t to) {
+    enum { LINE = 64, PAGE = 4096, N_LINE = 3 };
+    const char *ahead = lk_tile_ahead(tile);
+    size_t page = from + (-((uintptr_t)ahead + from) & (PAGE - 1));
+    for (int k = 0; page < to && k < N_LINE; k++)
+        __builtin_prefetch(ahead + page + PAGE + LINE * k, 0, 2);
 }
 
-/* Both. */
-LK_ALWAYS_INLINE void lk_tile_fetch(const struct lk_tile *tile, size_t from, size_t to) {
-    lk_tile_fetch_lines(tile, from, to);
-    lk_tile_fetch_page(tile, from, to);
+LK_ALWAYS_INLINE void lk_tile_prefetch(const struct lk_tile *tile, size_t from, size_t to) {
+    lk_tile_prefetch_lines(tile, from, to);
+    lk_tile_prefetch_page(tile, from, to);
 }
 
-/* kern.h's score and accumulate, by what does one tile. */
-typedef void lk_score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                           size_t stride);
-typedef void lk_accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                                float *acc);
+/* A quantization step of weights or queries that is not above this counts as 0: there is nothing to
+ * add, and 1 / step would overflow. */
+#define LK_MIN_STEP 1e-30f
 
-static inline void lk_score_tiles(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                                  size_t stride, lk_score_tile *score) {
-    for (int i = 0; i < lk_rows_tiles(rows); i++) {
-        struct lk_tile tile = lk_rows_tile(rows, i);
-        score(&tile, q, s + i * LK_TILE, stride);
+/* ---- unpacking codes of any width ---- */
+
+/* Unpack the planes of a tile (codec/bitplanes.h) to bytes, cells [LK_TILE * d_head]. levels: NULL,
+ * or a table of 16 bytes that replace the codes. `bits` and `levels == NULL` are constants, so that
+ * branches on them disappear. */
+typedef void lk_unpack_planes(int bits, int d_head, const uint8_t *tile, const uint8_t *levels,
+                              uint8_t *cells);
+
+/* unpack() with constant bits. table [1 << bits] replaces codes of 2 to 4 bits; NULL: keep codes.
+ * Returns the bytes: codes of 8 bits are not copied. */
+LK_ALWAYS_INLINE const uint8_t *lk_unpack_tile(int bits, int d_head, const void *tile,
+                                               const uint8_t *table, uint8_t *cells,
+                                               lk_unpack_planes *unpack) {
+    uint8_t levels[16] = {0};
+    if (table) {
+        memcpy(levels, table, (size_t)1 << bits);
+        if (bits == 2) unpack(2, d_head, tile, levels, cells);
+        if (bits == 3) unpack(3, d_head, tile, levels, cells);
+        if (bits == 4) unpack(4, d_head, tile, levels, cells);
+        return cells;
     }
-}
-
-static inline void lk_accumulate_tiles(const struct lk_rows *rows, const float *p, size_t stride,
-                                       int n_q, float *acc, lk_accumulate_tile *accumulate) {
-    for (int i = 0; i < lk_rows_tiles(rows); i++) {
-        struct lk_tile tile = lk_rows_tile(rows, i);
-        accumulate(&tile, p + i * LK_TILE, stride, n_q, acc);
+    switch (bits) {
+    case 1: unpack(1, d_head, tile, NULL, cells); return cells;
+    case 2: unpack(2, d_head, tile, NULL, cells); return cells;
+    case 3: unpack(3, d_head, tile, NULL, cells); return cells;
+    case 4: unpack(4, d_head, tile, NULL, cells); return cells;
+    case 5: unpack(5, d_head, tile, NULL, cells); return cells;
+    case 6: unpack(6, d_head, tile, NULL, cells); return cells;
+    case 7: unpack(7, d_head, tile, NULL, cells); return cells;
+    default: return tile;
     }
 }
 

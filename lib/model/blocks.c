@@ -1,6 +1,7 @@
+/* Graph fragments that several families share. */
 #include "model/blocks.h"
 
-#include "model/split.h"
+#include "model/q4_1_split.h"
 
 struct ggml_tensor *lk_rms_norm(struct ggml_context *ctx, struct ggml_tensor *x,
                                 struct ggml_tensor *weight, float eps) {
@@ -13,51 +14,52 @@ struct ggml_tensor *lk_layer_norm(struct ggml_context *ctx, struct ggml_tensor *
     return bias ? ggml_add(ctx, x, bias) : x;
 }
 
-/* Of these types ggml knows no fast product with a batch: it multiplies row by row, at less than half the
- * speed of its f32 product (2 cores with AVX-512, 512 tokens: 36 to 44 GMAC/s against 86 to 100). */
-static bool better_wide(const struct ggml_tensor *weight, int64_t n_tok) {
-    const int64_t least_tok = 128, most_elements = 16 << 20;
+/* ggml has no fast batched product for Q4_1 and Q5_1. It multiplies row by row, at less than
+ * half the speed of its f32 product (2 cores with AVX-512, 512 tokens: 36 to 44 GMAC/s, f32: 86
+ * to 100). */
+static bool cast_is_faster(const struct ggml_tensor *weight, int64_t n_tok) {
+    const int64_t min_tok = 128, max_elements = 16 << 20;
     if (weight->type != GGML_TYPE_Q4_1 && weight->type != GGML_TYPE_Q5_1) return false;
-    return n_tok >= least_tok && ggml_nelements(weight) <= most_elements &&
+    return n_tok >= min_tok && ggml_nelements(weight) <= max_elements &&
            ggml_backend_buffer_is_host(weight->buffer);
 }
 
-uint64_t lk_widened_bytes(const struct lk_net *net, int64_t n_tok) {
-    uint64_t most = 0;
+uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok) {
+    uint64_t max_bytes = 0;
     for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
         const struct ggml_tensor *matrix[] = {l->wq,     l->wk,          l->wv,
                                               l->wqkv,   l->wo,          l->ffn_gate,
                                               l->ffn_up, l->ffn_gate_up, l->ffn_down};
         for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++) {
-            if (!matrix[m] || !better_wide(matrix[m], n_tok)) continue;
+            if (!matrix[m] || !cast_is_faster(matrix[m], n_tok)) continue;
             uint64_t bytes = (uint64_t)ggml_nelements(matrix[m]) * sizeof(float);
-            if (bytes > most) most = bytes;
+            if (bytes > max_bytes) max_bytes = bytes;
         }
     }
-    return most;
+    return max_bytes;
 }
 
 struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx,
                               struct ggml_tensor *weight, struct ggml_tensor *bias,
-                              struct ggml_tensor *more, struct ggml_tensor *x) {
-    if (better_wide(weight, x->ne[1])) weight = ggml_cast(ctx, weight, GGML_TYPE_F32);
-    struct ggml_tensor *offset = lk_split_offset(weight), *y = ggml_mul_mat(ctx, weight, x);
-    if (offset) y = lk_split_add(ctx, net->kernels, offset, x, more, y);
+                              struct ggml_tensor *residual, struct ggml_tensor *x) {
+    if (cast_is_faster(weight, x->ne[1])) weight = ggml_cast(ctx, weight, GGML_TYPE_F32);
+    struct ggml_tensor *offset = lk_q4_1_offset(weight), *y = ggml_mul_mat(ctx, weight, x);
+    if (offset) y = lk_q4_1_add_offset(ctx, net->kernels, offset, x, residual, y);
     if (bias) y = ggml_add(ctx, y, bias);
-    return more && !offset ? ggml_add(ctx, y, more) : y;
+    return residual && !offset ? ggml_add(ctx, y, residual) : y;
 }
 
-/* Heads [first, first + n) of a row of heads, x: [n_tok][heads * d_head] -> [n_tok][n][d_head]. */
-static struct ggml_tensor *heads_of(struct ggml_context *ctx, struct ggml_tensor *x, int first,
-                                    int n, int d_head) {
+/* Heads [first, first + n) of each row: x [n_tok][heads * d_head] -> view [n_tok][n][d_head]. */
+static struct ggml_tensor *view_heads(struct ggml_context *ctx, struct ggml_tensor *x, int first,
+                                      int n, int d_head) {
     size_t head_bytes = (size_t)d_head * sizeof(float);
     return ggml_view_3d(ctx, x, d_head, n, x->ne[1], head_bytes, x->nb[1],
                         (size_t)first * head_bytes);
 }
 
-struct ggml_tensor *lk_rope(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                            struct ggml_tensor *x, struct ggml_tensor *pos) {
+struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                                  struct ggml_tensor *x, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
     bool swa = hp->is_swa[layer];
     return ggml_rope_ext(ctx, x, pos, net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig,
@@ -66,35 +68,36 @@ struct ggml_tensor *lk_rope(const struct lk_net *net, struct ggml_context *ctx, 
                          hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
 }
 
-/* Norm and rotation of q or k; both give contiguous results, a plain view is made so. */
-static struct ggml_tensor *finish(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                                  struct ggml_tensor *x, struct ggml_tensor *norm,
-                                  struct ggml_tensor *pos) {
+/* Norm and RoPE of q or k. The result is contiguous. */
+static struct ggml_tensor *norm_and_rope(const struct lk_net *net, struct ggml_context *ctx,
+                                         int layer, struct ggml_tensor *x, struct ggml_tensor *norm,
+                                         struct ggml_tensor *pos) {
     if (norm) x = lk_rms_norm(ctx, x, norm, net->hp.norm_eps);
-    if (net->hp.rope_mode >= 0) x = lk_rope(net, ctx, layer, x, pos);
+    if (net->hp.rope_mode >= 0) x = lk_apply_rope(net, ctx, layer, x, pos);
     return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
 }
 
 void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                 struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_pre *out) {
+                 struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
     const struct lk_hparams *hp = &net->hp;
     const struct lk_layer *l = &net->layer[layer];
     struct ggml_tensor *q, *k, *v;
     if (l->wqkv) {
         struct ggml_tensor *all = lk_linear(net, ctx, l->wqkv, l->bqkv, NULL, x);
-        v = heads_of(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
-        /* one node instead of two; a single token's heads lie together before and after */
+        v = view_heads(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
+        /* One RoPE node instead of two: for a single token, the q and k heads are adjacent. */
         if (x->ne[1] == 1 && !l->q_norm && !l->k_norm) {
-            all = finish(net, ctx, layer,
-                         heads_of(ctx, all, 0, hp->n_head + hp->n_head_kv, hp->d_head), NULL, pos);
+            all = norm_and_rope(net, ctx, layer,
+                                view_heads(ctx, all, 0, hp->n_head + hp->n_head_kv, hp->d_head),
+                                NULL, pos);
             all = ggml_reshape_2d(ctx, all, (int64_t)hp->d_head * (hp->n_head + hp->n_head_kv), 1);
-            out->q = heads_of(ctx, all, 0, hp->n_head, hp->d_head);
-            out->k = heads_of(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
+            out->q = view_heads(ctx, all, 0, hp->n_head, hp->d_head);
+            out->k = view_heads(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
             out->v = v;
             return;
         }
-        q = heads_of(ctx, all, 0, hp->n_head, hp->d_head);
-        k = heads_of(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
+        q = view_heads(ctx, all, 0, hp->n_head, hp->d_head);
+        k = view_heads(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
     } else {
         q = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wq, l->bq, NULL, x), hp->d_head, hp->n_head,
                             x->ne[1]);
@@ -103,14 +106,14 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
         v = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wv, l->bv, NULL, x), hp->d_head,
                             hp->n_head_kv, x->ne[1]);
     }
-    out->q = finish(net, ctx, layer, q, l->q_norm, pos);
-    out->k = finish(net, ctx, layer, k, l->k_norm, pos);
+    out->q = norm_and_rope(net, ctx, layer, q, l->q_norm, pos);
+    out->k = norm_and_rope(net, ctx, layer, k, l->k_norm, pos);
     out->v = ggml_is_contiguous(v) ? v : ggml_cont(ctx, v);
 }
 
-static struct ggml_tensor *gated(const struct lk_net *net, struct ggml_context *ctx,
-                                 const struct lk_layer *l, enum ggml_glu_op op,
-                                 struct ggml_tensor *more, struct ggml_tensor *x) {
+static struct ggml_tensor *ffn_gated(const struct lk_net *net, struct ggml_context *ctx,
+                                     const struct lk_layer *l, enum ggml_glu_op op,
+                                     struct ggml_tensor *residual, struct ggml_tensor *x) {
     if (l->ffn_gate_up) {
         x = ggml_glu(ctx, lk_linear(net, ctx, l->ffn_gate_up, l->ffn_gate_up_b, NULL, x), op,
                      false);
@@ -118,25 +121,25 @@ static struct ggml_tensor *gated(const struct lk_net *net, struct ggml_context *
         struct ggml_tensor *gate = lk_linear(net, ctx, l->ffn_gate, l->ffn_gate_b, NULL, x);
         x = ggml_glu_split(ctx, gate, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, NULL, x), op);
     }
-    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, more, x);
+    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx,
-                                      const struct lk_layer *l, struct ggml_tensor *more,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x) {
-    return gated(net, ctx, l, GGML_GLU_OP_SWIGLU, more, x);
+    return ffn_gated(net, ctx, l, GGML_GLU_OP_SWIGLU, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
-                                      const struct lk_layer *l, struct ggml_tensor *more,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x) {
-    return gated(net, ctx, l, GGML_GLU_OP_GEGLU, more, x);
+    return ffn_gated(net, ctx, l, GGML_GLU_OP_GEGLU, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx,
-                                const struct lk_layer *l, struct ggml_tensor *more,
+                                const struct lk_layer *l, struct ggml_tensor *residual,
                                 struct ggml_tensor *x) {
-    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, more,
+    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, residual,
                      ggml_gelu(ctx, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, NULL, x)));
 }
 
@@ -147,18 +150,18 @@ struct ggml_tensor *lk_embed_tokens(const struct lk_net *net, struct ggml_contex
     return net->hp.embd_scale == 1.0f ? x : ggml_scale(ctx, x, net->hp.embd_scale);
 }
 
-struct lk_pre lk_pre_rms(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                         struct ggml_tensor *x, struct ggml_tensor *pos) {
-    struct lk_pre out = {.x = x};
+struct lk_qkv lk_pre_attn_rms(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                              struct ggml_tensor *x, struct ggml_tensor *pos) {
+    struct lk_qkv out = {.x = x};
     lk_make_qkv(net, ctx, layer, lk_rms_norm(ctx, x, net->layer[layer].attn_norm, net->hp.norm_eps),
                 pos, &out);
     return out;
 }
 
-struct ggml_tensor *lk_post_silu(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                                 const struct lk_pre *pre, struct ggml_tensor *attn) {
+struct ggml_tensor *lk_post_attn_silu(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                                      const struct lk_qkv *qkv, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, pre->x, attn);
+    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, qkv->x, attn);
     return lk_ffn_silu_gated(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
 }
 
@@ -170,19 +173,19 @@ struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *c
     return cap == 0 ? x : ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0f / cap)), cap);
 }
 
-struct lk_pre lk_pre_ln(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                        struct ggml_tensor *x, struct ggml_tensor *pos) {
+struct lk_qkv lk_pre_attn_ln(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                             struct ggml_tensor *x, struct ggml_tensor *pos) {
     const struct lk_layer *l = &net->layer[layer];
-    struct lk_pre out = {.x = x};
+    struct lk_qkv out = {.x = x};
     lk_make_qkv(net, ctx, layer,
                 lk_layer_norm(ctx, x, l->attn_norm, l->attn_norm_b, net->hp.norm_eps), pos, &out);
     return out;
 }
 
-struct ggml_tensor *lk_post_gelu(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                                 const struct lk_pre *pre, struct ggml_tensor *attn) {
+struct ggml_tensor *lk_post_attn_gelu(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                                      const struct lk_qkv *qkv, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, pre->x, attn);
+    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, qkv->x, attn);
     return lk_ffn_gelu(net, ctx, l, x,
                        lk_layer_norm(ctx, x, l->ffn_norm, l->ffn_norm_b, net->hp.norm_eps));
 }

@@ -1,3 +1,4 @@
+/* Looks a family up by its architecture name. */
 #include "model/family.h"
 
 #include <string.h>

@@ -1,15 +1,16 @@
-/* The families this library knows. */
+/* The model families that lowkey supports. */
 #ifndef LK_MODEL_FAMILY_H
 #define LK_MODEL_FAMILY_H
 
 #include "model/net.h"
 
-/* The family whose architecture name is `arch`, or NULL. */
+/* The family with the architecture name `arch`, or NULL. */
 const struct lk_family *lk_family_find(const char *arch);
 
 /* "llama, qwen2, ...", for messages. Static. */
 const char *lk_family_names(void);
 
+/* Each is defined in family_NAME.c. */
 extern const struct lk_family lk_family_llama, lk_family_qwen2, lk_family_qwen3, lk_family_gemma3,
     lk_family_falcon, lk_family_bloom, lk_family_gpt2;
 

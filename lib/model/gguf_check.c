@@ -1,3 +1,5 @@
+/* Walks over the raw bytes of a GGUF file and checks every count, length, type, shape and
+ * offset. */
 #include "model/gguf_check.h"
 
 #include "model/strset.h"
@@ -10,7 +12,7 @@
 #include <string.h>
 
 enum {
-    MAX_TENSORS = 1 << 16, /* far above any model; keeps a damaged count from reserving memory */
+    MAX_TENSORS = 1 << 16, /* far above any model; limits what a damaged count can allocate */
     MAX_KEYS = 1 << 16,
     MAX_KEY_LEN = 1024,
 };
@@ -34,35 +36,35 @@ const char *lk_printable(char out[64], const char *text, size_t len) {
     return out;
 }
 
-/* The next n bytes, or NULL past the end. */
-static const uint8_t *take(struct cursor *c, uint64_t n) {
+/* The next n bytes, or NULL at the end of the file. */
+static const uint8_t *read_bytes(struct cursor *c, uint64_t n) {
     if (n > c->size - c->at) return NULL;
     const uint8_t *here = c->data + c->at;
     c->at += (size_t)n;
     return here;
 }
 
-static bool take_u32(struct cursor *c, uint32_t *out) {
-    const uint8_t *p = take(c, 4);
+static bool read_u32(struct cursor *c, uint32_t *out) {
+    const uint8_t *p = read_bytes(c, 4);
     if (p) memcpy(out, p, 4);
     return p != NULL;
 }
 
-static bool take_u64(struct cursor *c, uint64_t *out) {
-    const uint8_t *p = take(c, 8);
+static bool read_u64(struct cursor *c, uint64_t *out) {
+    const uint8_t *p = read_bytes(c, 8);
     if (p) memcpy(out, p, 8);
     return p != NULL;
 }
 
-static bool take_string(struct cursor *c, struct span *out) {
+static bool read_string(struct cursor *c, struct span *out) {
     uint64_t len;
-    if (!take_u64(c, &len)) return false;
-    out->text = (const char *)take(c, len);
+    if (!read_u64(c, &len)) return false;
+    out->text = (const char *)read_bytes(c, len);
     out->len = (size_t)len;
     return out->text != NULL;
 }
 
-static lk_status ends_early(const struct cursor *c, const char *where) {
+static lk_status fail_truncated(const struct cursor *c, const char *where) {
     return lk_fail(c->err, LK_E_FORMAT,
                    "the file ends at byte %zu inside %s; it is cut off or damaged", c->size, where);
 }
@@ -92,7 +94,7 @@ static lk_status check_values(struct cursor *c, struct span key, uint32_t type, 
     if (type == GGUF_TYPE_STRING) {
         for (uint64_t i = 0; i < n; i++) {
             struct span text;
-            if (!take_string(c, &text)) return ends_early(c, name);
+            if (!read_string(c, &text)) return fail_truncated(c, name);
         }
         return LK_OK;
     }
@@ -100,18 +102,18 @@ static lk_status check_values(struct cursor *c, struct span key, uint32_t type, 
     if (!each)
         return lk_fail(c->err, LK_E_FORMAT, "key %s has the unknown value type %" PRIu32, name,
                        type);
-    if (n > UINT64_MAX / each) return ends_early(c, name);
-    const uint8_t *values = take(c, n * each);
-    if (!values) return ends_early(c, name);
+    if (n > UINT64_MAX / each) return fail_truncated(c, name);
+    const uint8_t *values = read_bytes(c, n * each);
+    if (!values) return fail_truncated(c, name);
     for (uint64_t i = 0; type == GGUF_TYPE_BOOL && i < n; i++) {
         if (values[i] > 1)
-            return lk_fail(c->err, LK_E_FORMAT, "key %s holds %d where true or false belongs", name,
+            return lk_fail(c->err, LK_E_FORMAT, "key %s holds %d, expected 0 or 1", name,
                            values[i]);
     }
     return LK_OK;
 }
 
-/* Alignment moves every tensor, and mapped tensors are used where they lie. */
+/* The alignment decides where every tensor starts, and mapped tensors are used in place. */
 static lk_status check_alignment(struct cursor *c, uint32_t type, const uint8_t *value) {
     uint32_t alignment = 0;
     if (type != GGUF_TYPE_UINT32)
@@ -134,28 +136,28 @@ static lk_status check_key(struct cursor *c, uint64_t index, struct lk_strset *s
     uint32_t type;
     char name[64], where[64];
     snprintf(where, sizeof where, "key %" PRIu64, index);
-    if (!take_string(c, &key)) return ends_early(c, where);
+    if (!read_string(c, &key)) return fail_truncated(c, where);
     lk_printable(name, key.text, key.len);
     if (key.len == 0 || key.len > MAX_KEY_LEN || memchr(key.text, 0, key.len)) {
-        return lk_fail(c->err, LK_E_FORMAT, "key %" PRIu64 " has an impossible name of %zu bytes",
+        return lk_fail(c->err, LK_E_FORMAT, "key %" PRIu64 " has an invalid name of %zu bytes",
                        index, key.len);
     }
     if (!lk_strset_add(seen, key.text, key.len))
         return lk_fail(c->err, LK_E_FORMAT, "key %s occurs twice", name);
-    if (!take_u32(c, &type)) return ends_early(c, name);
+    if (!read_u32(c, &type)) return fail_truncated(c, name);
     if (type != GGUF_TYPE_ARRAY) {
         size_t at = c->at;
         lk_status status = check_values(c, key, type, 1);
         bool is_alignment = key.len == strlen("general.alignment") &&
                             memcmp(key.text, "general.alignment", key.len) == 0;
-        return status == LK_OK && is_alignment ? check_alignment(c, type, c->data + at) : status;
+        return !status && is_alignment ? check_alignment(c, type, c->data + at) : status;
     }
     uint64_t n;
-    if (!take_u32(c, &type) || !take_u64(c, &n)) return ends_early(c, name);
+    if (!read_u32(c, &type) || !read_u64(c, &n)) return fail_truncated(c, name);
     return check_values(c, key, type, n);
 }
 
-/* Bytes of a tensor, 0 if its shape or type is impossible. */
+/* Bytes of a tensor, 0 if its shape or type is invalid. */
 static uint64_t tensor_bytes(const uint64_t *ne, uint32_t n_dims, uint32_t type) {
     uint64_t n = 1;
     for (uint32_t i = 0; i < n_dims; i++) {
@@ -170,8 +172,8 @@ static uint64_t tensor_bytes(const uint64_t *ne, uint32_t n_dims, uint32_t type)
     return n / block * bytes;
 }
 
-/* One line of the tensor table. Tensors must follow each other without gaps but padding, as gguf
- * demands, so none can overlap; *end is where the data of those read so far ends. */
+/* One entry of the tensor table. GGUF requires that tensors follow each other with no gaps except
+ * padding, so they cannot overlap. *end: where the data of the tensors read so far ends. */
 static lk_status check_tensor(struct cursor *c, uint64_t index, struct lk_strset *seen,
                               uint64_t *end) {
     struct span span;
@@ -179,28 +181,28 @@ static lk_status check_tensor(struct cursor *c, uint64_t index, struct lk_strset
     uint32_t n_dims, type;
     uint64_t ne[GGML_MAX_DIMS] = {1, 1, 1, 1}, offset;
     snprintf(where, sizeof where, "the description of tensor %" PRIu64, index);
-    if (!take_string(c, &span)) return ends_early(c, where);
+    if (!read_string(c, &span)) return fail_truncated(c, where);
     lk_printable(name, span.text, span.len);
     if (span.len == 0 || span.len >= GGML_MAX_NAME || memchr(span.text, 0, span.len)) {
-        return lk_fail(c->err, LK_E_FORMAT,
-                       "tensor %" PRIu64 " has an impossible name of %zu bytes", index, span.len);
+        return lk_fail(c->err, LK_E_FORMAT, "tensor %" PRIu64 " has an invalid name of %zu bytes",
+                       index, span.len);
     }
     if (!lk_strset_add(seen, span.text, span.len))
         return lk_fail(c->err, LK_E_FORMAT, "tensor %s occurs twice", name);
-    if (!take_u32(c, &n_dims)) return ends_early(c, where);
+    if (!read_u32(c, &n_dims)) return fail_truncated(c, where);
     if (n_dims < 1 || n_dims > GGML_MAX_DIMS) {
         return lk_fail(c->err, LK_E_FORMAT,
-                       "tensor %s has %" PRIu32 " dimensions; 1 to %d are possible", name, n_dims,
+                       "tensor %s has %" PRIu32 " dimensions, expected 1 to %d", name, n_dims,
                        GGML_MAX_DIMS);
     }
     for (uint32_t i = 0; i < n_dims; i++) {
-        if (!take_u64(c, &ne[i])) return ends_early(c, where);
+        if (!read_u64(c, &ne[i])) return fail_truncated(c, where);
     }
-    if (!take_u32(c, &type) || !take_u64(c, &offset)) return ends_early(c, where);
+    if (!read_u32(c, &type) || !read_u64(c, &offset)) return fail_truncated(c, where);
     uint64_t bytes = tensor_bytes(ne, n_dims, type);
     if (!bytes) {
         return lk_fail(c->err, LK_E_FORMAT,
-                       "tensor %s has the impossible shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64
+                       "tensor %s has the invalid shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64
                        ", %" PRIu64 "] for type %" PRIu32,
                        name, ne[0], ne[1], ne[2], ne[3], type);
     }
@@ -221,20 +223,22 @@ static lk_status check_tensor(struct cursor *c, uint64_t index, struct lk_strset
 }
 
 static lk_status check_header(struct cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
-    const uint8_t *magic = take(c, 4);
+    const uint8_t *magic = read_bytes(c, 4);
     uint32_t version;
     if (!magic || memcmp(magic, GGUF_MAGIC, 4) != 0)
-        return lk_fail(c->err, LK_E_FORMAT, "not a GGUF file: it does not begin with \"GGUF\"");
-    if (!take_u32(c, &version) || !take_u64(c, n_tensors) || !take_u64(c, n_keys))
-        return ends_early(c, "the header");
+        return lk_fail(c->err, LK_E_FORMAT, "not a GGUF file: it does not start with \"GGUF\"");
+    if (!read_u32(c, &version) || !read_u64(c, n_tensors) || !read_u64(c, n_keys))
+        return fail_truncated(c, "the header");
     if (version < 2 || version > GGUF_VERSION) {
         return lk_fail(c->err, LK_E_UNSUPPORTED,
-                       "GGUF version %" PRIu32 "; versions 2 and 3, little-endian, are supported",
+                       "GGUF version %" PRIu32
+                       " is not supported; supported: 2 and 3, little-endian",
                        version);
     }
     if (*n_tensors > MAX_TENSORS || *n_keys > MAX_KEYS) {
         return lk_fail(c->err, LK_E_FORMAT,
-                       "the header claims %" PRIu64 " tensors and %" PRIu64 " keys; it is damaged",
+                       "the header claims %" PRIu64 " tensors and %" PRIu64
+                       " keys; the file is damaged",
                        *n_tensors, *n_keys);
     }
     return LK_OK;
@@ -244,14 +248,13 @@ static lk_status check_body(struct cursor *c, struct lk_strset *keys, uint64_t n
                             struct lk_strset *names, uint64_t n_tensors) {
     uint64_t end = 0;
     lk_status status = LK_OK;
-    for (uint64_t i = 0; status == LK_OK && i < n_keys; i++) status = check_key(c, i, keys);
-    for (uint64_t i = 0; status == LK_OK && i < n_tensors; i++)
-        status = check_tensor(c, i, names, &end);
-    if (status != LK_OK || n_tensors == 0) return status;
+    for (uint64_t i = 0; !status && i < n_keys; i++) status = check_key(c, i, keys);
+    for (uint64_t i = 0; !status && i < n_tensors; i++) status = check_tensor(c, i, names, &end);
+    if (status || n_tensors == 0) return status;
     uint64_t start = (c->at + c->alignment - 1) / c->alignment * c->alignment;
     if (start > c->size || end > c->size - start) {
         return lk_fail(c->err, LK_E_FORMAT,
-                       "the file has %zu bytes, its tensors need %" PRIu64 "; it is cut off",
+                       "the file has %zu bytes but its tensors need %" PRIu64 "; it is cut off",
                        c->size, start + end);
     }
     return LK_OK;
@@ -261,11 +264,11 @@ lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledg
     struct cursor c = {.data = data, .size = size, .alignment = GGUF_DEFAULT_ALIGNMENT, .err = err};
     uint64_t n_tensors = 0, n_keys = 0;
     lk_status status = check_header(&c, &n_tensors, &n_keys);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_strset keys = {.ledger = ledger}, names = {.ledger = ledger};
-    if (!lk_strset_init(&keys, ledger, (size_t)n_keys) ||
-        !lk_strset_init(&names, ledger, (size_t)n_tensors)) {
-        status = lk_fail(err, LK_E_NOMEM, "no memory to check the model file");
+    if (!lk_strset_alloc(&keys, ledger, (size_t)n_keys) ||
+        !lk_strset_alloc(&names, ledger, (size_t)n_tensors)) {
+        status = lk_fail(err, LK_E_NOMEM, "not enough memory to check the file");
     } else {
         status = check_body(&c, &keys, n_keys, &names, n_tensors);
     }

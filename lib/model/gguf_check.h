@@ -1,16 +1,18 @@
-/* Is this a whole, consistent GGUF file? Runs on the raw bytes before ggml reads them, because ggml
- * treats much of what can be wrong in a file as a programming error and aborts. */
+/* Checks that a file is a complete, consistent GGUF file. The check runs on the raw bytes before
+ * ggml reads them, because ggml aborts on many kinds of damage. */
 #ifndef LK_MODEL_GGUF_CHECK_H
 #define LK_MODEL_GGUF_CHECK_H
 
 #include "base/err.h"
 #include "base/ledger.h"
 
-/* LK_OK: every count, length, type, shape and offset in data[0..size) is sound, no name occurs twice
- * and each tensor's data lies inside the file. LK_E_FORMAT, LK_E_UNSUPPORTED or LK_E_NOMEM otherwise. */
+/* LK_OK if every count, length, type, shape and offset in data[0..size) is valid, no name occurs
+ * twice and the data of each tensor lies inside the file. Otherwise LK_E_FORMAT, LK_E_UNSUPPORTED
+ * or LK_E_NOMEM. */
 lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledger, lk_err *err);
 
-/* Copy `text` for a message: what is not printable ASCII becomes '?', what is long is cut. Returns out. */
+/* Copy `text` for a message. Bytes that are not printable ASCII become '?'; after 60 bytes the text
+ * is cut and ends in "...". Returns out. */
 const char *lk_printable(char out[64], const char *text, size_t len);
 
 #endif

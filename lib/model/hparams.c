@@ -1,26 +1,30 @@
-#include "model/loader.h"
+/* Reads hyperparameters and rejects models that lowkey does not compute correctly. */
+#include "model/hparams.h"
+
+#include "model/gguf_read.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { MAX_LAYERS = 512, MAX_EMBD = 1 << 17, MAX_FF = 1 << 20, MAX_HEADS = 1024, MAX_D_HEAD = 256 };
 
-/* Fail when a key asks for something this library does not compute. */
-static lk_status refuse_unsupported(const struct lk_reader *r, lk_err *err) {
+/* Reject models that need computations this library does not have. */
+static lk_status check_supported(const struct lk_gguf_reader *r, lk_err *err) {
     int32_t experts = 0, parts = 1;
     bool causal = true;
-    lk_status status = lk_read_int(r, ".expert_count", LK_OPTIONAL, 0, INT32_MAX, &experts, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
-    if (status == LK_OK) status = lk_read_bool(r, ".attention.causal", LK_OPTIONAL, &causal, err);
-    if (status != LK_OK) return status;
+    lk_status status =
+        lk_gguf_read_int(r, ".expert_count", LK_OPTIONAL, 0, INT32_MAX, &experts, err);
+    if (!status)
+        status = lk_gguf_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
+    if (!status) status = lk_gguf_read_bool(r, ".attention.causal", LK_OPTIONAL, &causal, err);
+    if (status) return status;
     if (experts > 0)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "the model is a mixture of %d experts; only dense models are supported",
                        experts);
     if (parts > 1)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model is split into %d files; merge them into one first", parts);
+        return lk_fail(err, LK_E_UNSUPPORTED, "the model is split into %d files; merge them first",
+                       parts);
     if (!causal)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "the model's attention is not causal; only decoders are supported");
@@ -29,7 +33,7 @@ static lk_status refuse_unsupported(const struct lk_reader *r, lk_err *err) {
 
 static lk_status check_heads(const struct lk_hparams *hp, int32_t d_value, lk_err *err) {
     if (hp->n_head_kv > hp->n_head || hp->n_head % hp->n_head_kv != 0) {
-        return lk_fail(err, LK_E_FORMAT, "%d query heads cannot share %d key-value heads evenly",
+        return lk_fail(err, LK_E_FORMAT, "%d query heads are not a multiple of %d key-value heads",
                        hp->n_head, hp->n_head_kv);
     }
     if (d_value != hp->d_head) {
@@ -46,42 +50,48 @@ static lk_status check_heads(const struct lk_hparams *hp, int32_t d_value, lk_er
     return LK_OK;
 }
 
-static lk_status read_heads(struct lk_hparams *hp, const struct lk_reader *r, lk_err *err) {
+static lk_status read_head_counts(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                  lk_err *err) {
     int32_t d_key = 0, d_value = 0;
     lk_status status =
-        lk_read_int(r, ".attention.head_count", LK_REQUIRED, 1, MAX_HEADS, &hp->n_head, err);
-    if (status != LK_OK) return status;
+        lk_gguf_read_int(r, ".attention.head_count", LK_REQUIRED, 1, MAX_HEADS, &hp->n_head, err);
+    if (status) return status;
     hp->n_head_kv = hp->n_head;
-    status =
-        lk_read_int(r, ".attention.head_count_kv", LK_OPTIONAL, 1, MAX_HEADS, &hp->n_head_kv, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, ".attention.key_length", LK_OPTIONAL, 1, MAX_EMBD, &d_key, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, ".attention.value_length", LK_OPTIONAL, 1, MAX_EMBD, &d_value, err);
-    if (status != LK_OK) return status;
+    status = lk_gguf_read_int(r, ".attention.head_count_kv", LK_OPTIONAL, 1, MAX_HEADS,
+                              &hp->n_head_kv, err);
+    if (!status)
+        status =
+            lk_gguf_read_int(r, ".attention.key_length", LK_OPTIONAL, 1, MAX_EMBD, &d_key, err);
+    if (!status)
+        status =
+            lk_gguf_read_int(r, ".attention.value_length", LK_OPTIONAL, 1, MAX_EMBD, &d_value, err);
+    if (status) return status;
     if ((!d_key || !d_value) && hp->n_embd % hp->n_head != 0) {
-        return lk_fail(err, LK_E_FORMAT, "an embedding of %d cannot be divided among %d heads",
-                       hp->n_embd, hp->n_head);
+        return lk_fail(err, LK_E_FORMAT,
+                       "the embedding length %d is not a multiple of the %d heads", hp->n_embd,
+                       hp->n_head);
     }
     hp->d_head = d_key ? d_key : hp->n_embd / hp->n_head;
     hp->attn_scale = 1.0f / sqrtf((float)hp->d_head);
     return check_heads(hp, d_value ? d_value : hp->n_embd / hp->n_head, err);
 }
 
-lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_reader *r,
+lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
                           struct lk_ledger *ledger, lk_err *err) {
-    lk_status status = refuse_unsupported(r, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, ".block_count", LK_REQUIRED, 1, MAX_LAYERS, &hp->n_layer, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, ".embedding_length", LK_REQUIRED, 1, MAX_EMBD, &hp->n_embd, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, ".feed_forward_length", LK_REQUIRED, 1, MAX_FF, &hp->n_ff, err);
-    if (status == LK_OK)
+    lk_status status = check_supported(r, err);
+    if (!status)
+        status = lk_gguf_read_int(r, ".block_count", LK_REQUIRED, 1, MAX_LAYERS, &hp->n_layer, err);
+    if (!status)
         status =
-            lk_read_int(r, ".context_length", LK_REQUIRED, 1, INT32_MAX, &hp->n_ctx_train, err);
-    if (status == LK_OK) status = read_heads(hp, r, err);
-    if (status != LK_OK) return status;
+            lk_gguf_read_int(r, ".embedding_length", LK_REQUIRED, 1, MAX_EMBD, &hp->n_embd, err);
+    if (!status)
+        status =
+            lk_gguf_read_int(r, ".feed_forward_length", LK_REQUIRED, 1, MAX_FF, &hp->n_ff, err);
+    if (!status)
+        status = lk_gguf_read_int(r, ".context_length", LK_REQUIRED, 1, INT32_MAX, &hp->n_ctx_train,
+                                  err);
+    if (!status) status = read_head_counts(hp, r, err);
+    if (status) return status;
     hp->rope_mode = -1;
     hp->rope_base = hp->rope_base_swa = 10000.0f;
     hp->rope_scale = hp->rope_scale_swa = 1.0f;
@@ -90,12 +100,13 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_reader *r,
     hp->yarn_beta_slow = 1.0f;
     hp->embd_scale = 1.0f;
     hp->is_swa = lk_alloc(ledger, LK_FOR_OTHER, (size_t)hp->n_layer);
-    return hp->is_swa ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the model's parameters");
+    return hp->is_swa ? LK_OK
+                      : lk_fail(err, LK_E_NOMEM, "not enough memory for the hyperparameters");
 }
 
-/* YaRN's attention factor follows from the scale. ggml multiplies by 1 + 0.1 ln(1/scale) itself, so that
- * part is divided out here; what remains differs from 1 only where the context is not stretched. */
-static void set_yarn(struct lk_hparams *hp) {
+/* YaRN's attention factor follows from the scale. ggml multiplies by 1 + 0.1 ln(1/scale), so that
+ * part is divided out here. The rest differs from 1 only if the context is not extended. */
+static void set_yarn_factors(struct lk_hparams *hp) {
     float factor = 1.0f / hp->rope_scale;
     float magnitude = factor <= 1.0f ? 1.0f : 0.1f * logf(factor) + 1.0f;
     hp->yarn_ext_factor = 1.0f;
@@ -106,19 +117,20 @@ static lk_status check_rope(const struct lk_hparams *hp, float factor, lk_err *e
     if (hp->n_rot > hp->d_head || hp->n_rot % 2 != 0) {
         return lk_fail(
             err, LK_E_FORMAT,
-            "%d of %d channels cannot be rotated; an even number up to the head's size can",
+            "RoPE over %d of %d channels is not possible; the number must be even and at most "
+            "the head size",
             hp->n_rot, hp->d_head);
     }
     if (!(hp->rope_base > 0))
         return lk_fail(err, LK_E_FORMAT, "the rope base is %g, expected a positive number",
                        hp->rope_base);
     if (!(factor >= 0))
-        return lk_fail(err, LK_E_FORMAT,
-                       "the rope scaling factor is %g, expected a positive number", factor);
+        return lk_fail(err, LK_E_FORMAT, "the rope scaling factor is %g, expected at least 0",
+                       factor);
     return LK_OK;
 }
 
-lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_reader *r, int mode,
+lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_gguf_reader *r, int mode,
                                lk_err *err) {
     const char *kind = "linear";
     float factor = 0; /* absent or 0: no scaling */
@@ -126,23 +138,21 @@ lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_reader *r,
     hp->n_rot = hp->d_head;
     hp->n_ctx_orig = hp->n_ctx_train;
     lk_status status =
-        lk_read_int(r, ".rope.dimension_count", LK_OPTIONAL, 2, MAX_D_HEAD, &hp->n_rot, err);
-    if (status == LK_OK)
-        status = lk_read_float(r, ".rope.freq_base", LK_OPTIONAL, &hp->rope_base, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, ".rope.scaling.original_context_length", LK_OPTIONAL, 1, INT32_MAX,
-                             &hp->n_ctx_orig, err);
-    if (status == LK_OK) status = lk_read_text(r, ".rope.scaling.type", LK_OPTIONAL, &kind, err);
-    if (status == LK_OK)
-        status = lk_read_float(r, ".rope.scale_linear", LK_OPTIONAL, &factor,
-                               err); /* the key's old name */
-    if (status == LK_OK)
-        status = lk_read_float(r, ".rope.scaling.factor", LK_OPTIONAL, &factor, err);
-    if (status == LK_OK)
-        status =
-            lk_read_float(r, ".rope.scaling.attn_factor", LK_OPTIONAL, &hp->yarn_attn_factor, err);
-    if (status == LK_OK) status = check_rope(hp, factor, err);
-    if (status != LK_OK) return status;
+        lk_gguf_read_int(r, ".rope.dimension_count", LK_OPTIONAL, 2, MAX_D_HEAD, &hp->n_rot, err);
+    if (!status)
+        status = lk_gguf_read_float(r, ".rope.freq_base", LK_OPTIONAL, &hp->rope_base, err);
+    if (!status)
+        status = lk_gguf_read_int(r, ".rope.scaling.original_context_length", LK_OPTIONAL, 1,
+                                  INT32_MAX, &hp->n_ctx_orig, err);
+    if (!status) status = lk_gguf_read_str(r, ".rope.scaling.type", LK_OPTIONAL, &kind, err);
+    /* The key's old name, then the current one. */
+    if (!status) status = lk_gguf_read_float(r, ".rope.scale_linear", LK_OPTIONAL, &factor, err);
+    if (!status) status = lk_gguf_read_float(r, ".rope.scaling.factor", LK_OPTIONAL, &factor, err);
+    if (!status)
+        status = lk_gguf_read_float(r, ".rope.scaling.attn_factor", LK_OPTIONAL,
+                                    &hp->yarn_attn_factor, err);
+    if (!status) status = check_rope(hp, factor, err);
+    if (status) return status;
     hp->rope_scale = factor == 0 ? 1.0f : 1.0f / factor;
     if (strcmp(kind, "linear") == 0) return LK_OK;
     if (strcmp(kind, "none") == 0) {
@@ -150,9 +160,27 @@ lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_reader *r,
         return LK_OK;
     }
     if (strcmp(kind, "yarn") == 0) {
-        set_yarn(hp);
+        set_yarn_factors(hp);
         return LK_OK;
     }
     return lk_fail(err, LK_E_UNSUPPORTED,
-                   "rope scaling \"%.32s\"; none, linear and yarn are supported", kind);
+                   "rope scaling \"%.32s\" is not supported; supported: none, linear, yarn", kind);
+}
+
+static lk_status read_eps(struct lk_hparams *hp, const struct lk_gguf_reader *r, const char *key,
+                          lk_err *err) {
+    lk_status status = lk_gguf_read_float(r, key, LK_REQUIRED, &hp->norm_eps, err);
+    if (!status && !(hp->norm_eps >= 0)) /* ggml asserts on it */
+        return lk_fail(err, LK_E_FORMAT, "key %s%s is negative", r->arch, key);
+    return status;
+}
+
+lk_status lk_hparams_read_rms_eps(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                  lk_err *err) {
+    return read_eps(hp, r, ".attention.layer_norm_rms_epsilon", err);
+}
+
+lk_status lk_hparams_read_layer_norm_eps(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                         lk_err *err) {
+    return read_eps(hp, r, ".attention.layer_norm_epsilon", err);
 }

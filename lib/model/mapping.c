@@ -1,3 +1,4 @@
+/* Maps files and advises the system about pages. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "model/mapping.h"
 
@@ -26,7 +27,7 @@ lk_status lk_mapping_open(struct lk_mapping *out, const char *path, lk_err *err)
             status = lk_fail(err, LK_E_IO, "cannot map %s: %s", path, strerror(errno));
     }
     close(fd);
-    if (status != LK_OK) return status;
+    if (status) return status;
     out->data = data;
     out->size = (size_t)info.st_size;
     return LK_OK;
@@ -38,7 +39,7 @@ void lk_mapping_close(struct lk_mapping *map) {
     map->size = 0;
 }
 
-void lk_mapping_forget(const struct lk_mapping *map, const void *data, size_t size) {
+void lk_mapping_drop_pages(const struct lk_mapping *map, const void *data, size_t size) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t begin = (size_t)((const uint8_t *)data - map->data);
     size_t end = (begin + size) / page * page;
@@ -46,11 +47,11 @@ void lk_mapping_forget(const struct lk_mapping *map, const void *data, size_t si
     if (begin < end) madvise(map->data + begin, end - begin, MADV_DONTNEED);
 }
 
-void lk_mapping_enlarge(void *data, size_t size) {
+void lk_advise_huge_pages(void *data, size_t size) {
 #ifdef MADV_HUGEPAGE
-    enum { LARGE = 2 << 20 }; /* of most systems; less than two cannot be sure to hold one */
+    enum { HUGE_PAGE = 2 << 20 }; /* on most systems; smaller regions may not contain one */
     size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (page - (uintptr_t)data % page) % page;
-    if (size >= 2 * LARGE)
+    if (size >= 2 * HUGE_PAGE)
         madvise((uint8_t *)data + before, (size - before) / page * page, MADV_HUGEPAGE);
 #else
     (void)data, (void)size;

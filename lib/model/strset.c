@@ -1,3 +1,4 @@
+/* A hash set with open addressing. It never grows. */
 #include "model/strset.h"
 
 #include <string.h>
@@ -7,10 +8,10 @@ struct lk_strset_slot {
     size_t len;
 };
 
-bool lk_strset_init(struct lk_strset *set, struct lk_ledger *ledger, size_t n) {
+bool lk_strset_alloc(struct lk_strset *set, struct lk_ledger *ledger, size_t n) {
     set->ledger = ledger;
     set->n_slot = 16;
-    while (set->n_slot < 2 * n) set->n_slot *= 2; /* half full at most, so a probe ends soon */
+    while (set->n_slot < 2 * n) set->n_slot *= 2; /* at most half full: short probes */
     set->slot = lk_alloc(ledger, LK_FOR_OTHER, set->n_slot * sizeof *set->slot);
     return set->slot != NULL;
 }
@@ -20,8 +21,8 @@ void lk_strset_free(struct lk_strset *set) {
     set->slot = NULL;
 }
 
-/* The slot that holds the text, or the free one where it belongs. */
-static struct lk_strset_slot *find(const struct lk_strset *set, const char *text, size_t len) {
+/* The slot that holds the text, or the free slot to put it in. */
+static struct lk_strset_slot *find_slot(const struct lk_strset *set, const char *text, size_t len) {
     uint64_t hash = 14695981039346656037u; /* FNV-1a */
     for (size_t i = 0; i < len; i++) hash = (hash ^ (uint8_t)text[i]) * 1099511628211u;
     size_t at = (size_t)(hash ^ hash >> 32) & (set->n_slot - 1);
@@ -33,7 +34,7 @@ static struct lk_strset_slot *find(const struct lk_strset *set, const char *text
 }
 
 bool lk_strset_add(struct lk_strset *set, const char *text, size_t len) {
-    struct lk_strset_slot *slot = find(set, text, len);
+    struct lk_strset_slot *slot = find_slot(set, text, len);
     if (slot->text) return false;
     slot->text = text;
     slot->len = len;
@@ -41,5 +42,5 @@ bool lk_strset_add(struct lk_strset *set, const char *text, size_t len) {
 }
 
 bool lk_strset_has(const struct lk_strset *set, const char *text, size_t len) {
-    return find(set, text, len)->text != NULL;
+    return find_slot(set, text, len)->text != NULL;
 }

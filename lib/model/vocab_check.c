@@ -1,6 +1,7 @@
-/* libllama throws and aborts on some vocabularies, which C cannot catch; those are refused here. */
+/* Rejects vocabularies on which libllama would throw or abort. */
+#include "model/vocab_check.h"
+
 #include "model/gguf_check.h"
-#include "model/loader.h"
 #include "model/strset.h"
 
 #include "gguf.h"
@@ -9,32 +10,33 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const special_keys[] = {
+static const char *const special_token_keys[] = {
     "tokenizer.ggml.bos_token_id",     "tokenizer.ggml.eos_token_id",
     "tokenizer.ggml.eot_token_id",     "tokenizer.ggml.eom_token_id",
     "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.seperator_token_id",
     "tokenizer.ggml.padding_token_id", "tokenizer.ggml.mask_token_id",
 };
 
-static lk_status check_special_ids(const struct lk_reader *r, int32_t n_vocab, lk_err *err) {
-    for (size_t i = 0; i < sizeof special_keys / sizeof special_keys[0]; i++) {
-        int64_t id = lk_read_find(r, special_keys[i]);
+static lk_status check_special_ids(const struct lk_gguf_reader *r, int32_t n_vocab, lk_err *err) {
+    for (size_t i = 0; i < sizeof special_token_keys / sizeof special_token_keys[0]; i++) {
+        int64_t id = lk_gguf_find_key(r, special_token_keys[i]);
         if (id < 0) continue;
-        /* Files without such a token carry -1 as an unsigned number. */
+        /* Some files without such a token store -1 as an unsigned number. */
         if (gguf_get_kv_type(r->gguf, id) == GGUF_TYPE_UINT32 &&
             gguf_get_val_u32(r->gguf, id) == UINT32_MAX)
             continue;
         int32_t tok;
-        lk_status status = lk_read_int(r, special_keys[i], LK_REQUIRED, 0, n_vocab - 1, &tok, err);
-        if (status != LK_OK) return status;
+        lk_status status =
+            lk_gguf_read_int(r, special_token_keys[i], LK_REQUIRED, 0, n_vocab - 1, &tok, err);
+        if (status) return status;
     }
     return LK_OK;
 }
 
-/* An optional array that runs beside the tokens. */
-static lk_status check_parallel(const struct lk_reader *r, const char *key, bool allow_float,
-                                int64_t n_vocab, lk_err *err) {
-    int64_t id = lk_read_find(r, key);
+/* An optional array with one entry per token. */
+static lk_status check_per_token_array(const struct lk_gguf_reader *r, const char *key,
+                                       bool allow_float, int64_t n_vocab, lk_err *err) {
+    int64_t id = lk_gguf_find_key(r, key);
     if (id < 0) return LK_OK;
     if (gguf_get_kv_type(r->gguf, id) != GGUF_TYPE_ARRAY)
         return lk_fail(err, LK_E_FORMAT, "key %s is not an array", key);
@@ -50,8 +52,8 @@ static lk_status check_parallel(const struct lk_reader *r, const char *key, bool
     return LK_OK;
 }
 
-/* A byte that no token covers makes libllama's SentencePiece tokenizer throw. Bytes that UTF-8 never
- * contains may be missing. */
+/* libllama's SentencePiece tokenizer throws on a byte that has no token. Bytes that never occur in
+ * UTF-8 may be missing. */
 static lk_status check_bytes(const struct lk_strset *tokens, lk_err *err) {
     for (int byte = 0; byte < 0xF5; byte++) {
         char hex[8], plain = (char)byte;
@@ -59,23 +61,22 @@ static lk_status check_bytes(const struct lk_strset *tokens, lk_err *err) {
         snprintf(hex, sizeof hex, "<0x%02X>", (unsigned)byte);
         if (lk_strset_has(tokens, hex, 6) || (byte > 0 && lk_strset_has(tokens, &plain, 1)))
             continue;
-        return lk_fail(
-            err, LK_E_UNSUPPORTED,
-            "the tokenizer has no token for the byte 0x%02X; one for each byte is needed",
-            (unsigned)byte);
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the tokenizer has no token for the byte 0x%02X; every byte needs one",
+                       (unsigned)byte);
     }
     return LK_OK;
 }
 
-/* libllama asserts that texts differ, after giving empty ones a name by their index. */
-static lk_status check_texts(const struct lk_reader *r, int64_t id, size_t n, bool need_bytes,
-                             struct lk_ledger *ledger, lk_err *err) {
+/* libllama asserts that all token texts differ. It names empty texts by their index first. */
+static lk_status check_token_texts(const struct lk_gguf_reader *r, int64_t id, size_t n,
+                                   bool need_bytes, struct lk_ledger *ledger, lk_err *err) {
     struct lk_strset seen = {.ledger = ledger};
-    if (!lk_strset_init(&seen, ledger, n))
-        return lk_fail(err, LK_E_NOMEM, "no memory to check the vocabulary");
+    if (!lk_strset_alloc(&seen, ledger, n))
+        return lk_fail(err, LK_E_NOMEM, "not enough memory to check the vocabulary");
     lk_status status = LK_OK;
     size_t n_empty = 0;
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         const char *text = gguf_get_arr_str(r->gguf, id, i);
         char shown[64];
         if (!*text) {
@@ -86,57 +87,55 @@ static lk_status check_texts(const struct lk_reader *r, int64_t id, size_t n, bo
                              lk_printable(shown, text, strlen(text)), i);
         }
     }
-    for (size_t i = 0; status == LK_OK && n_empty && i < n; i++) {
+    for (size_t i = 0; !status && n_empty && i < n; i++) {
         char name[32];
         int len = snprintf(name, sizeof name, "[EMPTY_%zu]", i);
         if (lk_strset_has(&seen, name, (size_t)len))
             status = lk_fail(err, LK_E_FORMAT, "the token %s collides with an empty token", name);
     }
-    if (status == LK_OK && need_bytes) status = check_bytes(&seen, err);
+    if (!status && need_bytes) status = check_bytes(&seen, err);
     lk_strset_free(&seen);
     return status;
 }
 
-static lk_status check_merges(const struct lk_reader *r, lk_err *err) {
-    int64_t id = lk_read_find(r, "tokenizer.ggml.merges");
-    if (id < 0)
-        return lk_fail(err, LK_E_FORMAT, "the model file lacks the key tokenizer.ggml.merges");
+static lk_status check_merges(const struct lk_gguf_reader *r, lk_err *err) {
+    int64_t id = lk_gguf_find_key(r, "tokenizer.ggml.merges");
+    if (id < 0) return lk_fail(err, LK_E_FORMAT, "the model file has no key tokenizer.ggml.merges");
     if (gguf_get_kv_type(r->gguf, id) != GGUF_TYPE_ARRAY ||
         gguf_get_arr_type(r->gguf, id) != GGUF_TYPE_STRING) {
-        return lk_fail(err, LK_E_FORMAT, "key tokenizer.ggml.merges is not an array of text");
+        return lk_fail(err, LK_E_FORMAT, "key tokenizer.ggml.merges is not an array of strings");
     }
     return LK_OK;
 }
 
-lk_status lk_vocab_check(const struct lk_reader *r, struct lk_ledger *ledger, int32_t *n_vocab,
+lk_status lk_vocab_check(const struct lk_gguf_reader *r, struct lk_ledger *ledger, int32_t *n_vocab,
                          lk_err *err) {
     const char *model = "none";
     *n_vocab = 0;
-    lk_status status = lk_read_text(r, "tokenizer.ggml.model", LK_OPTIONAL, &model, err);
-    if (status != LK_OK || strcmp(model, "none") == 0 || strcmp(model, "no_vocab") == 0)
-        return status;
+    lk_status status = lk_gguf_read_str(r, "tokenizer.ggml.model", LK_OPTIONAL, &model, err);
+    if (status || strcmp(model, "none") == 0 || strcmp(model, "no_vocab") == 0) return status;
     bool is_spm = strcmp(model, "llama") == 0, is_bpe = strcmp(model, "gpt2") == 0;
     if (!is_spm && !is_bpe) {
-        return lk_fail(
-            err, LK_E_UNSUPPORTED,
-            "tokenizer \"%.32s\"; llama (SentencePiece) and gpt2 (byte-level BPE) are supported",
-            model);
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "tokenizer \"%.32s\" is not supported; supported: llama (SentencePiece), "
+                       "gpt2 (byte-level "
+                       "BPE)",
+                       model);
     }
-    int64_t id = lk_read_find(r, "tokenizer.ggml.tokens");
-    if (id < 0)
-        return lk_fail(err, LK_E_FORMAT, "the model file lacks the key tokenizer.ggml.tokens");
+    int64_t id = lk_gguf_find_key(r, "tokenizer.ggml.tokens");
+    if (id < 0) return lk_fail(err, LK_E_FORMAT, "the model file has no key tokenizer.ggml.tokens");
     if (gguf_get_kv_type(r->gguf, id) != GGUF_TYPE_ARRAY ||
         gguf_get_arr_type(r->gguf, id) != GGUF_TYPE_STRING) {
-        return lk_fail(err, LK_E_FORMAT, "key tokenizer.ggml.tokens is not an array of text");
+        return lk_fail(err, LK_E_FORMAT, "key tokenizer.ggml.tokens is not an array of strings");
     }
     size_t n = gguf_get_arr_n(r->gguf, id);
     if (n == 0 || n > 1 << 24) return lk_fail(err, LK_E_FORMAT, "the vocabulary has %zu tokens", n);
-    status = check_parallel(r, "tokenizer.ggml.scores", true, (int64_t)n, err);
-    if (status == LK_OK)
-        status = check_parallel(r, "tokenizer.ggml.token_type", false, (int64_t)n, err);
-    if (status == LK_OK) status = check_special_ids(r, (int32_t)n, err);
-    if (status == LK_OK && is_bpe) status = check_merges(r, err);
-    if (status == LK_OK) status = check_texts(r, id, n, is_spm, ledger, err);
-    if (status == LK_OK) *n_vocab = (int32_t)n;
+    status = check_per_token_array(r, "tokenizer.ggml.scores", true, (int64_t)n, err);
+    if (!status)
+        status = check_per_token_array(r, "tokenizer.ggml.token_type", false, (int64_t)n, err);
+    if (!status) status = check_special_ids(r, (int32_t)n, err);
+    if (!status && is_bpe) status = check_merges(r, err);
+    if (!status) status = check_token_texts(r, id, n, is_spm, ledger, err);
+    if (!status) *n_vocab = (int32_t)n;
     return status;
 }

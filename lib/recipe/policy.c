@@ -1,40 +1,41 @@
+/* Eviction policies. */
 #include "recipe/policy.h"
 
 #include "base/splitmix64.h"
 
 #include <stdlib.h>
 
-enum lk_policy_scores lk_policy_needs(const struct lk_policy *policy) {
-    if (policy->keep == LK_POLICY_H2O) return LK_SCORES_ALL;
-    return policy->keep == LK_POLICY_TOVA ? LK_SCORES_LAST : LK_SCORES_NONE;
+enum lk_policy_scores lk_policy_needed_scores(const struct lk_policy *policy) {
+    if (policy->kind == LK_POLICY_H2O) return LK_SCORES_ALL;
+    return policy->kind == LK_POLICY_TOVA ? LK_SCORES_LAST : LK_SCORES_NONE;
 }
 
-bool lk_policy_joint(const struct lk_policy *policy) {
-    return policy->keep == LK_POLICY_TOVA && !policy->apart;
+bool lk_policy_is_per_layer(const struct lk_policy *policy) {
+    return policy->kind == LK_POLICY_TOVA && !policy->per_head;
 }
 
-/* A number in [0, 1) for each (salt, head, position). */
-static float drawn(uint32_t salt, int head, int32_t pos) {
+/* A number in [0, 1) for each (seed, head, position). */
+static float random_score(uint32_t seed, int head, int32_t pos) {
     uint64_t z =
-        ((uint64_t)salt << 40) + ((uint64_t)head << 32) + (uint32_t)pos + lk_splitmix64_step;
+        ((uint64_t)seed << 40) + ((uint64_t)head << 32) + (uint32_t)pos + lk_splitmix64_step;
     return (float)(lk_splitmix64(z) >> 40) * 0x1p-24f;
 }
 
-static int32_t position(const struct lk_policy_rows *rows, int64_t i, int head) {
+static int32_t position_of(const struct lk_policy_rows *rows, int64_t i, int head) {
     return rows->pos ? rows->pos[i * rows->n_head + head] : (int32_t)i;
 }
 
 float lk_policy_score(const struct lk_policy *policy, const struct lk_policy_rows *rows, int64_t i,
                       int head) {
     const float *score = rows->score ? rows->score + i * rows->n_head : NULL;
-    int32_t pos = position(rows, i, head);
+    int32_t pos = position_of(rows, i, head);
     float sum = 0;
-    switch (policy->keep) {
-    case LK_POLICY_RANDOM: return drawn(policy->salt, head, pos);
+    switch (policy->kind) {
+    case LK_POLICY_RANDOM: return random_score(policy->seed, head, pos);
     case LK_POLICY_H2O:
         return policy->mean ? score[head] / (float)(rows->n_tok - pos) : score[head];
     case LK_POLICY_TOVA:
-        if (policy->apart) return score[head];
+        if (policy->per_head) return score[head];
         for (int h = 0; h < rows->n_head; h++) sum += score[h];
         return sum;
     default: return 0;
@@ -43,35 +44,36 @@ float lk_policy_score(const struct lk_policy *policy, const struct lk_policy_row
 
 int64_t lk_policy_argmin(const struct lk_policy *policy, const struct lk_policy_rows *rows,
                          int64_t n, int64_t last, int head) {
-    int64_t least = last;
-    float worth = lk_policy_score(policy, rows, last, head);
+    int64_t argmin = last;
+    float min = lk_policy_score(policy, rows, last, head);
     for (int64_t i = 0; i < n; i++) {
-        float w = lk_policy_score(policy, rows, i, head);
-        if (w > worth || (w == worth && position(rows, i, head) > position(rows, least, head)))
-            continue;
-        worth = w;
-        least = i;
+        float score = lk_policy_score(policy, rows, i, head);
+        if (score > min) continue;
+        if (score == min && position_of(rows, i, head) > position_of(rows, argmin, head)) continue;
+        min = score;
+        argmin = i;
     }
-    return least;
+    return argmin;
 }
 
-/* The one of greater worth first; of equal ones the newer. */
-static int by_worth(const void *a, const void *b) {
-    const struct lk_ranked *x = a, *y = b;
-    if (x->worth != y->worth) return x->worth > y->worth ? -1 : 1;
+/* Highest score first, then newest row. */
+static int compare_scores(const void *a, const void *b) {
+    const struct lk_scored_row *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
     return x->row > y->row ? -1 : 1;
 }
 
-static int by_row(const void *a, const void *b) {
-    const struct lk_ranked *x = a, *y = b;
+static int compare_rows(const void *a, const void *b) {
+    const struct lk_scored_row *x = a, *y = b;
     return x->row < y->row ? -1 : 1;
 }
 
 void lk_policy_select(const struct lk_policy *policy, const struct lk_policy_rows *rows,
-                      int64_t from, int64_t n, int64_t n_keep, int head, struct lk_ranked *order) {
+                      int64_t from, int64_t n, int64_t n_keep, int head,
+                      struct lk_scored_row *order) {
     for (int64_t i = 0; i < n; i++)
-        order[i] =
-            (struct lk_ranked){lk_policy_score(policy, rows, from + i, head), (int32_t)(from + i)};
-    qsort(order, (size_t)n, sizeof *order, by_worth);
-    qsort(order, (size_t)n_keep, sizeof *order, by_row);
+        order[i] = (struct lk_scored_row){lk_policy_score(policy, rows, from + i, head),
+                                          (int32_t)(from + i)};
+    qsort(order, (size_t)n, sizeof *order, compare_scores);
+    qsort(order, (size_t)n_keep, sizeof *order, compare_rows);
 }

@@ -1,17 +1,20 @@
 /* Policies: which rows stay in a level of limited size.
  *
- * A policy gives every row a worth, and the row of least worth goes; of equal ones the oldest. Rows are
- * judged head by head, heads meaning KV heads, from plain arrays: scores that attention gave them, and
- * positions. Nothing here knows of caches or graphs.
+ * A policy gives every row a score and evicts the row with the lowest score, the oldest one if
+ * several are equal. KV heads are judged separately, from plain arrays: accumulated attention
+ * weights, and positions. Nothing here depends on caches or graphs.
  *
- *   newest   none: the oldest row goes
- *   random   a number drawn once for each row and head, so that what stays is a sample of all rows seen
- *   h2o      attention weights summed over all queries that saw the row (H2O; Zhang et al. 2023)
+ *   newest   no score: evicts the oldest row
+ *   random   a random number per row and head, drawn once: the kept rows are a sample of all rows
+ *            seen
+ *   h2o      attention weights summed over all queries that saw the row (H2O; Zhang et al. 2023).
  *            mean: divided by the number of those queries
- *   tova     the last query's attention weight (TOVA; Oren et al. 2024), summed over all heads of the
- *            layer, which therefore keep the same rows; apart: each KV head by itself
+ *   tova     attention weight of the last query (TOVA; Oren et al. 2024), summed over all heads of
+ *            the layer, so that all heads keep the same rows. per_head ('apart' in recipes): each
+ *            KV head by itself
  *
- * Weights are summed over the query heads of a KV head: the papers have one query head for each. */
+ * Weights are summed over the query heads of a KV head. In the papers each KV head has one query
+ * head. */
 #ifndef LK_RECIPE_POLICY_H
 #define LK_RECIPE_POLICY_H
 
@@ -28,41 +31,44 @@ enum lk_policy_kind {
 };
 
 struct lk_policy {
-    uint8_t keep;  /* enum lk_policy_kind */
+    uint8_t kind;  /* enum lk_policy_kind */
     bool mean;     /* h2o: mean weight instead of the sum */
-    bool apart;    /* tova: each KV head by itself */
-    uint32_t salt; /* random: of the draw; differs between layers */
+    bool per_head; /* tova: each KV head by itself */
+    uint32_t seed; /* random: differs between layers */
 };
 
-/* Which queries' weights a policy wants to hear of. */
+/* The queries whose attention weights a policy needs. */
 enum lk_policy_scores { LK_SCORES_NONE, LK_SCORES_LAST, LK_SCORES_ALL };
-enum lk_policy_scores lk_policy_needs(const struct lk_policy *policy);
+enum lk_policy_scores lk_policy_needed_scores(const struct lk_policy *policy);
 
-/* Do all heads of a layer keep the same rows? */
-bool lk_policy_joint(const struct lk_policy *policy);
+/* Whether all heads of a layer keep the same rows. */
+bool lk_policy_is_per_layer(const struct lk_policy *policy);
 
-/* What a policy knows of rows. */
+/* The rows that a policy judges. */
 struct lk_policy_rows {
-    const float *score; /* [n][n_head], or NULL where it hears nothing */
-    const int32_t *pos; /* [n][n_head] positions; NULL: row i's is i */
+    const float *score; /* [n][n_head], or NULL if the policy needs no scores */
+    const int32_t *pos; /* [n][n_head] positions; NULL: the position of row i is i */
     int n_head;
-    int64_t n_tok; /* tokens seen */
+    int64_t n_tok; /* tokens seen so far */
 };
 
-/* Worth of row i for `head`. */
+/* Score of row i for `head`. */
 float lk_policy_score(const struct lk_policy *policy, const struct lk_policy_rows *rows, int64_t i,
                       int head);
 
-/* The row that goes, of rows [0, n) and row `last`, which may lie further on. n >= 0. */
+/* The row to evict among rows [0, n) and row `last`, which may be at n or later. n >= 0. */
 int64_t lk_policy_argmin(const struct lk_policy *policy, const struct lk_policy_rows *rows,
                          int64_t n, int64_t last, int head);
 
-/* The n_keep <= n rows of [from, from + n) that stay, in order, into order[0 .. n_keep). order: [n]. */
-struct lk_ranked {
-    float worth;
+struct lk_scored_row {
+    float score;
     int32_t row;
 };
+
+/* Select the n_keep <= n rows of [from, from + n) that stay. They are written to order[0 .. n_keep)
+ * in the order of their positions. order: [n], the rest is scratch. */
 void lk_policy_select(const struct lk_policy *policy, const struct lk_policy_rows *rows,
-                      int64_t from, int64_t n, int64_t n_keep, int head, struct lk_ranked *order);
+                      int64_t from, int64_t n, int64_t n_keep, int head,
+                      struct lk_scored_row *order);
 
 #endif

@@ -1,27 +1,29 @@
+/* Parser of recipes, and their lifetime. */
 #include "recipe/recipe.h"
 
 #include "recipe/presets.h"
 #include "recipe/recipe_check.h"
 #include "recipe/recipe_codec.h"
 #include "recipe/recipe_scan.h"
+#include "recipe/recipe_size.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_MOST = 16384 }; /* a recipe is a line or a small file; longer is a mistake */
+enum { MAX_TEXT = 16384 }; /* a recipe is a line or a small file; anything longer is a mistake */
 
-struct parse {
+struct parser {
     struct lk_scan scan;
     struct lk_recipe *recipe;
-    size_t level_at[LK_MAX_LEVEL], override_at[LK_MAX_OVERRIDE];
-    const char *alone; /* the body was written so that it must be the only level */
-    size_t n_text, absorb_at;
+    struct lk_recipe_places at;
+    size_t n_text; /* length of recipe->text */
 };
 
-static const char ranges[] = "sink, body, keep, all, recent, window, residual, layers or absorb";
+static const char range_names[] =
+    "sink, body, keep, all, recent, window, residual, layers or absorb";
 
-static bool is_range(const char *word) {
+static bool names_range(const char *word) {
     static const char *const name[] = {"sink",   "body",   "keep",     "all",
                                        "recent", "window", "residual", "layers"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
@@ -30,97 +32,69 @@ static bool is_range(const char *word) {
     return false;
 }
 
-/* A whole number from `least` to `most`. */
-static lk_status read_count(struct parse *p, const char *what, int64_t least, int64_t most,
+/* Read an integer from `min` to `max`. */
+static lk_status read_count(struct parser *p, const char *what, int64_t min, int64_t max,
                             uint32_t *out) {
-    int64_t value;
-    lk_scan_skip(&p->scan);
-    size_t at = p->scan.at;
-    if (!lk_scan_number(&p->scan, &value))
+    int64_t thousandths;
+    size_t at = lk_scan_next(&p->scan);
+    if (!lk_scan_number(&p->scan, &thousandths))
         return lk_scan_fail(&p->scan, at, true, "expected %s", what);
-    if (value % 1000 || value / 1000 < least || value / 1000 > most)
-        return lk_scan_fail(&p->scan, at, false, "expected %s from %d to %d", what, (int)least,
-                            (int)most);
-    *out = (uint32_t)(value / 1000);
-    return LK_OK;
-}
-
-/* "recent 12.5%": without floats, whose point depends on the locale. */
-static void print_percent(char *buf, size_t cap, const char *range, unsigned thousandths) {
-    int n = snprintf(buf, cap, "%.8s %u.%03u", range, thousandths / 1000, thousandths % 1000);
-    while (buf[n - 1] == '0') n--;
-    if (buf[n - 1] == '.') n--;
-    snprintf(buf + n, cap - (size_t)n, "%%");
-}
-
-/* SPAN := N | N '%' */
-static lk_status read_span(struct parse *p, const char *range, struct lk_level_spec *level) {
-    int64_t value;
-    lk_scan_skip(&p->scan);
-    size_t at = p->scan.at;
-    if (!lk_scan_number(&p->scan, &value))
-        return lk_scan_fail(&p->scan, at, true,
-                            "expected a number of tokens or per cent (%s 128, %s 10%%)", range,
-                            range);
-    if (lk_scan_sign(&p->scan, '%')) {
-        if (value <= 0 || value > 100000)
-            return lk_scan_fail(&p->scan, at, false, "expected more than 0%% and at most 100%%");
-        level->percent = (float)value / 1000.0F;
-        print_percent(level->name, sizeof level->name, range, (unsigned)value);
-        return LK_OK;
-    }
-    if (value % 1000 || value < 1000 || value / 1000 > LK_MAX_WINDOW)
-        return lk_scan_fail(&p->scan, at, false, "expected a number of tokens from 1 to %d",
-                            LK_MAX_WINDOW);
-    level->n_tok = (uint32_t)(value / 1000);
-    snprintf(level->name, sizeof level->name, "%s %u", range, level->n_tok);
+    if (thousandths % 1000 || thousandths / 1000 < min || thousandths / 1000 > max)
+        return lk_scan_fail(&p->scan, at, false, "expected %s from %d to %d", what, (int)min,
+                            (int)max);
+    *out = (uint32_t)(thousandths / 1000);
     return LK_OK;
 }
 
 /* 'shift' ')' */
-static lk_status read_shift(struct parse *p, struct lk_level_spec *level) {
+static lk_status read_shift(struct parser *p, struct lk_level_spec *level) {
     char word[LK_WORD_MAX];
     lk_scan_peek(&p->scan, word);
     if (strcmp(word, "shift") != 0)
         return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'shift'");
     lk_scan_word(&p->scan, word);
     level->shift = true;
-    return lk_scan_sign(&p->scan, ')') ? LK_OK
-                                       : lk_scan_fail(&p->scan, p->scan.at, true, "expected ')'");
+    return lk_scan_accept(&p->scan, ')') ? LK_OK
+                                         : lk_scan_fail(&p->scan, p->scan.at, true, "expected ')'");
 }
 
-/* The range of a level, its word already read. */
-static lk_status read_range(struct parse *p, const char *word, size_t at,
+/* Read the range of a level. `word`, at offset `at`, is already consumed. */
+static lk_status read_range(struct parser *p, const char *word, size_t at,
                             struct lk_level_spec *level) {
     lk_status status = LK_OK;
     if (strcmp(word, "sink") == 0) {
         level->range = LK_SINK;
         status = read_count(p, "a number of tokens", 1, LK_MAX_SINK, &level->n_tok);
-        if (!status && lk_scan_sign(&p->scan, '(')) status = read_shift(p, level);
+        if (!status && lk_scan_accept(&p->scan, '(')) status = read_shift(p, level);
         snprintf(level->name, sizeof level->name, "sink %u", level->n_tok);
     } else if (strcmp(word, "residual") == 0) {
         level->range = LK_RESIDUAL;
         status = read_count(p, "a number of tokens", 1, LK_MAX_WINDOW, &level->n_tok);
         if (!status && level->n_tok % LK_TILE)
-            return lk_scan_fail(&p->scan, at, false, "a residual holds a multiple of %d tokens",
-                                LK_TILE);
+            return lk_scan_fail(&p->scan, at, false,
+                                "the size of a residual must be a multiple of %d tokens", LK_TILE);
         snprintf(level->name, sizeof level->name, "residual %u", level->n_tok);
     } else if (strcmp(word, "recent") == 0 || strcmp(word, "window") == 0) {
+        struct lk_span span;
         level->range = LK_RECENT;
-        status = read_span(p, word, level);
+        status = lk_recipe_read_span(&p->scan, word, &span);
+        if (status) return status;
+        level->n_tok = span.n_tok;
+        level->percent = span.percent;
+        snprintf(level->name, sizeof level->name, "%.8s %s", word, span.text);
     } else if (strcmp(word, "keep") == 0) {
         level->range = LK_BODY;
         status = lk_recipe_read_keep(&p->scan, &level->limit, level->name, sizeof level->name);
     } else {
         level->range = LK_BODY;
-        if (strcmp(word, "all") == 0) p->alone = "'all'";
+        if (strcmp(word, "all") == 0) p->at.sole_level = "'all'";
         snprintf(level->name, sizeof level->name, "%s", word);
     }
     return status;
 }
 
 /* One entry of LIST: 'first' N | 'last' N | I | I '-' J */
-static lk_status read_layers_entry(struct parse *p, struct lk_override *entry) {
+static lk_status read_layers_entry(struct parser *p, struct lk_override *entry) {
     char word[LK_WORD_MAX];
     uint32_t n, last;
     lk_status status;
@@ -134,59 +108,61 @@ static lk_status read_layers_entry(struct parse *p, struct lk_override *entry) {
         entry->last = word[0] == 'f' ? (int32_t)n - 1 : -1;
         return LK_OK;
     }
-    status = read_count(p, "'first', 'last' or a layer's number", 0, LK_MAX_LAYER - 1, &n);
+    status = read_count(p, "'first', 'last' or a layer number", 0, LK_MAX_LAYER - 1, &n);
     if (status) return status;
     last = n;
-    if (lk_scan_sign(&p->scan, '-')) {
-        status = read_count(p, "a layer's number", 0, LK_MAX_LAYER - 1, &last);
+    if (lk_scan_accept(&p->scan, '-')) {
+        status = read_count(p, "a layer number", 0, LK_MAX_LAYER - 1, &last);
         if (status) return status;
     }
-    if (last < n) return lk_scan_fail(&p->scan, at, false, "layers %u-%u go backwards", n, last);
+    if (last < n)
+        return lk_scan_fail(&p->scan, at, false, "layers %u-%u are in reverse order: write %u-%u",
+                            n, last, last, n);
     entry->first = (int32_t)n;
     entry->last = (int32_t)last;
     return LK_OK;
 }
 
-static lk_status read_colon(struct parse *p) {
-    if (lk_scan_sign(&p->scan, ':')) return LK_OK;
+static lk_status read_colon(struct parser *p) {
+    if (lk_scan_accept(&p->scan, ':')) return LK_OK;
     return lk_scan_fail(&p->scan, p->scan.at, true, "expected ':'");
 }
 
-/* Does a part end with a body's size? Its rows are f16 then. */
-static bool ends_keep(const struct parse *p, const struct lk_limit *limit) {
-    struct lk_scan look = p->scan;
-    return limit->policy.keep != LK_POLICY_NONE && !lk_scan_sign(&look, ':');
+/* Whether a part ends after 'keep' ..., without codecs. Its rows are f16 then. */
+static bool ends_after_keep(const struct parser *p, const struct lk_limit *limit) {
+    struct lk_scan ahead = p->scan;
+    return limit->policy.kind != LK_POLICY_NONE && !lk_scan_accept(&ahead, ':');
 }
 
-/* [ 'keep' ... ':' ] codecs, of some layers */
-static lk_status read_override(struct parse *p, struct lk_limit *limit, struct lk_codec side[2]) {
+/* [ 'keep' ... ':' ] codecs, after 'layers' LIST ':' */
+static lk_status read_override(struct parser *p, struct lk_limit *limit, struct lk_codec side[2]) {
     char word[LK_WORD_MAX], name[48];
     lk_scan_peek(&p->scan, word);
     if (strcmp(word, "keep") != 0) return lk_recipe_read_codecs(&p->scan, side);
     lk_scan_word(&p->scan, word);
     lk_status status = lk_recipe_read_keep(&p->scan, limit, name, sizeof name);
     if (status) return status;
-    side[LK_K] = side[LK_V] = lk_exact;
-    return lk_scan_sign(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
+    side[LK_K] = side[LK_V] = lk_codec_f16;
+    return lk_scan_accept(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
 }
 
 /* LIST ':' [ 'keep' ... ':' ] codecs, after 'layers' */
-static lk_status read_layers(struct parse *p) {
+static lk_status read_layers(struct parser *p) {
     struct lk_recipe *r = p->recipe;
     int first = r->n_override;
     struct lk_codec side[2];
     struct lk_limit limit = {0};
     lk_status status;
     do {
-        lk_scan_skip(&p->scan);
+        size_t at = lk_scan_next(&p->scan);
         if (r->n_override == LK_MAX_OVERRIDE)
-            return lk_scan_fail(&p->scan, p->scan.at, false, "more than %d groups of layers",
+            return lk_scan_fail(&p->scan, at, false, "more than %d groups of layers",
                                 LK_MAX_OVERRIDE);
-        p->override_at[r->n_override] = p->scan.at;
+        p->at.override[r->n_override] = at;
         status = read_layers_entry(p, &r->override[r->n_override]);
         if (status) return status;
         r->n_override++;
-    } while (lk_scan_sign(&p->scan, ','));
+    } while (lk_scan_accept(&p->scan, ','));
     status = read_colon(p);
     if (!status) status = read_override(p, &limit, side);
     if (status) return status;
@@ -199,19 +175,19 @@ static lk_status read_layers(struct parse *p) {
 }
 
 /* codecs | 'none', after the range of a level */
-static lk_status read_body_codecs(struct parse *p, struct lk_level_spec *level,
+static lk_status read_body_codecs(struct parser *p, struct lk_level_spec *level,
                                   struct lk_codec side[2]) {
     char word[LK_WORD_MAX];
     lk_scan_peek(&p->scan, word);
-    bool body = level->range == LK_BODY && level->limit.policy.keep == LK_POLICY_NONE;
+    bool body = level->range == LK_BODY && level->limit.policy.kind == LK_POLICY_NONE;
     if (!body || strcmp(word, "none") != 0) return lk_recipe_read_codecs(&p->scan, side);
     lk_scan_word(&p->scan, word);
-    level->limit.policy.keep = LK_POLICY_NEWEST; /* 0 of them */
+    level->limit.policy.kind = LK_POLICY_NEWEST; /* with a limit of 0 rows */
     return LK_OK;
 }
 
 /* 'less' or 'performer', after 'absorb' */
-static lk_status read_absorb(struct parse *p, size_t at) {
+static lk_status read_absorb(struct parser *p, size_t at) {
     char word[LK_WORD_MAX];
     lk_scan_peek(&p->scan, word);
     bool less = strcmp(word, "less") == 0;
@@ -219,12 +195,12 @@ static lk_status read_absorb(struct parse *p, size_t at) {
         return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less' or 'performer'");
     lk_scan_word(&p->scan, word);
     p->recipe->absorbs = less ? LK_ABSORB_LESS : LK_ABSORB_PERFORMER;
-    p->absorb_at = at;
+    p->at.absorb = at;
     return LK_OK;
 }
 
-/* A part with a range, or codecs alone, which mean 'all: codecs'. */
-static lk_status read_part(struct parse *p) {
+/* A part with a range, or only codecs, which mean 'all: codecs'. */
+static lk_status read_part(struct parser *p) {
     struct lk_recipe *r = p->recipe;
     struct lk_codec side[2];
     char word[LK_WORD_MAX];
@@ -237,77 +213,73 @@ static lk_status read_part(struct parse *p) {
         lk_scan_word(&p->scan, word);
         return read_absorb(p, at);
     }
-    if (!bare && !is_range(word))
+    if (!bare && !names_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",
-                            ranges);
+                            range_names);
     if (strcmp(word, "layers") == 0) {
         lk_scan_word(&p->scan, word);
         return read_layers(p);
     }
     if (r->n_level == LK_MAX_LEVEL)
         return lk_scan_fail(&p->scan, at, false, "more than %d levels", LK_MAX_LEVEL);
-    if (bare && r->n_level > 0) return lk_scan_fail(&p->scan, at, true, "expected %s", ranges);
+    if (bare && r->n_level > 0) return lk_scan_fail(&p->scan, at, true, "expected %s", range_names);
     struct lk_level_spec *level = &r->level[r->n_level];
     if (bare) {
         level->range = LK_BODY;
-        p->alone = "a codec alone";
+        p->at.sole_level = "a codec alone";
         snprintf(level->name, sizeof level->name, "all");
     } else {
         lk_scan_word(&p->scan, word);
         status = read_range(p, word, at, level);
-        sized = !status && ends_keep(p, &level->limit);
+        sized = !status && ends_after_keep(p, &level->limit);
         if (!status && !sized) status = read_colon(p);
     }
-    side[LK_K] = side[LK_V] = lk_exact;
+    side[LK_K] = side[LK_V] = lk_codec_f16;
     if (!status && !sized) status = read_body_codecs(p, level, side);
     if (status) return status;
     level->k = side[LK_K];
     level->v = side[LK_V];
-    p->level_at[r->n_level++] = at;
+    p->at.level[r->n_level++] = at;
     return LK_OK;
 }
 
-/* Keep the part as read, on one line: recipes from files have comments and line ends. */
-static void keep_text(struct parse *p, size_t from, size_t to) {
+/* Append a part to recipe->text. The text has one line, without the comments and line breaks of the
+ * source. */
+static void append_text(struct parser *p, size_t from, size_t to) {
     char *text = p->recipe->text;
     if (p->n_text) {
         text[p->n_text++] = ';';
         text[p->n_text++] = ' ';
     }
-    p->n_text += lk_scan_squeeze(p->scan.text, from, to, text + p->n_text);
+    p->n_text += lk_scan_normalize(p->scan.text, from, to, text + p->n_text);
 }
 
-/* part { ';' part } [';'], where a line's end serves as well as ';' */
-static lk_status read_parts(struct parse *p) {
-    while (!lk_scan_done(&p->scan)) {
+/* part { ';' part } [';']. A line break works like ';'. */
+static lk_status read_parts(struct parser *p) {
+    while (!lk_scan_at_end(&p->scan)) {
         size_t from = p->scan.at;
         lk_status status = read_part(p);
         if (status) return status;
-        keep_text(p, from, p->scan.at);
-        bool line_end = lk_scan_skip(&p->scan);
-        bool sign = lk_scan_sign(&p->scan, ';');
-        if (!sign && !line_end && !lk_scan_done(&p->scan))
+        append_text(p, from, p->scan.at);
+        bool line_end = lk_scan_skip_blank(&p->scan);
+        bool sign = lk_scan_accept(&p->scan, ';');
+        if (!sign && !line_end && !lk_scan_at_end(&p->scan))
             return lk_scan_fail(&p->scan, p->scan.at, true, "expected ';' or the end");
     }
-    lk_status status = lk_recipe_check(p->recipe, &p->scan, p->level_at, p->override_at, p->alone);
-    if (!status && p->recipe->absorbs && !lk_recipe_evicts(p->recipe))
-        return lk_scan_fail(
-            &p->scan, p->absorb_at, false,
-            "nothing is let go that could be absorbed: say 'keep N by POLICY' or 'body: none'");
-    return status;
+    return lk_recipe_check(p->recipe, &p->scan, &p->at);
 }
 
-/* The whole text is one word: a preset's name, perhaps misspelt. */
-static bool one_word(struct lk_scan scan, size_t *from, size_t *to) {
-    lk_scan_skip(&scan);
-    *from = scan.at;
+/* Whether the whole text is one word, as the name of a preset is. Sets [*from, *to) to that
+ * word. */
+static bool is_one_word(struct lk_scan scan, size_t *from, size_t *to) {
+    *from = lk_scan_next(&scan);
     while (scan.at < scan.len && !strchr(" \t\r\n\v\f#;:=(%,", scan.text[scan.at])) scan.at++;
     *to = scan.at;
-    lk_scan_sign(&scan, ';');
-    return lk_scan_done(&scan) && *to > *from;
+    lk_scan_accept(&scan, ';');
+    return lk_scan_at_end(&scan) && *to > *from;
 }
 
-static lk_status refuse_word(const struct lk_scan *scan, size_t at) {
+static lk_status fail_unknown_name(const struct lk_scan *scan, size_t at) {
     char names[160];
     size_t n = 0;
     for (size_t i = 0; lk_recipe_preset(i).name && n < sizeof names; i++)
@@ -318,9 +290,9 @@ static lk_status refuse_word(const struct lk_scan *scan, size_t at) {
 }
 
 static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
-    struct parse p = {.scan = scan, .recipe = recipe};
+    struct parser p = {.scan = scan, .recipe = recipe};
     size_t from, to;
-    if (one_word(scan, &from, &to)) {
+    if (is_one_word(scan, &from, &to)) {
         const lk_preset *preset = lk_preset_find(scan.text + from, to - from);
         char word[LK_WORD_MAX];
         lk_scan_peek(&p.scan, word);
@@ -334,7 +306,8 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
             memcpy(recipe->text, preset->name, p.n_text + 1);
             return LK_OK;
         }
-        if (!lk_recipe_names_codec(word) && !is_range(word)) return refuse_word(&scan, from);
+        if (!lk_recipe_names_codec(word) && !names_range(word))
+            return fail_unknown_name(&scan, from);
     }
     lk_status status = read_parts(&p);
     if (!status) recipe->text[p.n_text] = 0;
@@ -342,17 +315,17 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
 }
 
 lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err) {
-    enum { PRESET_ROOM = 256 }; /* a preset's text is longer than the name it is read from */
+    enum { PRESET_ROOM = 256 }; /* the text of a preset is longer than its name */
     if (!out || !text) return lk_fail(err, LK_E_ARG, "lk_recipe_parse: NULL argument");
-    struct lk_scan scan = {.text = text, .len = strnlen(text, TEXT_MOST + 1), .err = err};
-    if (scan.len > TEXT_MOST)
-        return lk_fail(err, LK_E_FORMAT, "recipe: longer than %d bytes", TEXT_MOST);
-    if (lk_scan_done(&scan))
+    struct lk_scan scan = {.text = text, .len = strnlen(text, MAX_TEXT + 1), .err = err};
+    if (scan.len > MAX_TEXT)
+        return lk_fail(err, LK_E_FORMAT, "recipe: longer than %d bytes", MAX_TEXT);
+    if (lk_scan_at_end(&scan))
         return lk_fail(err, LK_E_FORMAT,
                        "recipe: empty; expected a preset such as best-3, or a line such as "
                        "\"sink 4: f16; body: k=rot3 v=rot2; window 128: f16\"");
     struct lk_recipe *recipe = calloc(1, sizeof *recipe);
-    /* A line's end becomes "; ", one byte more. */
+    /* A line break becomes "; ", one byte longer. */
     if (recipe) recipe->text = malloc(2 * scan.len + PRESET_ROOM);
     if (!recipe || !recipe->text) {
         lk_recipe_free(recipe);
@@ -375,38 +348,3 @@ void lk_recipe_free(lk_recipe *recipe) {
 }
 
 const char *lk_recipe_text(const lk_recipe *recipe) { return recipe->text; }
-
-bool lk_recipe_evicts(const struct lk_recipe *recipe) {
-    for (int i = 0; i < recipe->n_level; i++)
-        if (recipe->level[i].limit.policy.keep != LK_POLICY_NONE) return true;
-    for (int i = 0; i < recipe->n_override; i++)
-        if (recipe->override[i].limit.policy.keep != LK_POLICY_NONE) return true;
-    return false;
-}
-
-static bool covers(const struct lk_override *o, int layer, int n_layer) {
-    int first = o->first < 0 ? o->first + n_layer : o->first;
-    int last = o->last < 0 ? o->last + n_layer : o->last;
-    return layer >= first && layer <= last;
-}
-
-bool lk_recipe_names_layer(const struct lk_recipe *recipe, int layer, int n_layer) {
-    for (int i = 0; i < recipe->n_override; i++)
-        if (covers(&recipe->override[i], layer, n_layer)) return true;
-    return false;
-}
-
-void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
-                      struct lk_level_spec *out) {
-    memcpy(out, recipe->level, (size_t)recipe->n_level * sizeof *out);
-    for (int i = 0; i < recipe->n_override; i++) {
-        const struct lk_override *o = &recipe->override[i];
-        if (!covers(o, layer, n_layer)) continue;
-        for (int j = 0; j < recipe->n_level; j++) {
-            if (out[j].range != LK_BODY) continue;
-            out[j].k = o->k;
-            out[j].v = o->v;
-            if (o->limit.policy.keep != LK_POLICY_NONE) out[j].limit = o->limit;
-        }
-    }
-}

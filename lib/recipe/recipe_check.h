@@ -1,18 +1,19 @@
-/* What the grammar cannot say: the order, number and sizes of levels. */
+/* Checks of a parsed recipe beyond the grammar: order, number and sizes of levels. */
 #ifndef LK_RECIPE_RECIPE_CHECK_H
 #define LK_RECIPE_RECIPE_CHECK_H
 
 #include "recipe/recipe.h"
 #include "recipe/recipe_scan.h"
 
-enum { LK_MAX_SINK = 1024, LK_MAX_WINDOW = 1000000, LK_MAX_LAYER = 1024 };
+/* Offsets of the parts in the text, for error messages. */
+struct lk_recipe_places {
+    size_t level[LK_MAX_LEVEL], override[LK_MAX_OVERRIDE], absorb;
+    const char
+        *sole_level; /* how the text says that the body is the only level ("'all'"), or NULL */
+};
 
-/* level_at, override_at: where each was read, for errors. `alone`: how the body was written when that
- * makes it the only level ("'all'"), or NULL. */
+/* LK_E_FORMAT with a message if the recipe makes no sense. */
 lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *scan,
-                          const size_t *level_at, const size_t *override_at, const char *alone);
-
-/* recipe_keep.c: what follows the word 'keep' in a range. name: as printed ("keep 512 by h2o"). */
-lk_status lk_recipe_read_keep(struct lk_scan *scan, struct lk_limit *limit, char *name, size_t cap);
+                          const struct lk_recipe_places *at);
 
 #endif

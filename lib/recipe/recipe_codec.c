@@ -1,3 +1,4 @@
+/* Parser of codecs in a recipe. */
 #include "recipe/recipe_codec.h"
 
 #include <string.h>
@@ -6,11 +7,11 @@ const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, or 
 
 static const char latent[] = "latent";
 
-/* A codec as written: options not given take the default of the side it serves. */
-struct written {
+/* A codec as written in the text. Options that are not given get the default of K or V later. */
+struct parsed_codec {
     struct lk_codec codec;
     int mean, sigma, lloyd; /* -1: not given */
-    size_t pre_at;          /* where it says 'pre' */
+    size_t pre_at;          /* offset of the word 'pre'; 0: not given */
 };
 
 static bool read_codec_name(const char *word, struct lk_codec *codec) {
@@ -41,9 +42,9 @@ bool lk_recipe_names_codec(const char *word) {
     return read_codec_name(word, &unused);
 }
 
-/* One option of a codec; `at` is where `word` stands. */
-static lk_status read_option(struct lk_scan *scan, const char *word, size_t at, struct written *w,
-                             bool *group_given) {
+/* Apply one option of a codec. `at` is the offset of `word`. */
+static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
+                              struct parsed_codec *w, bool *group_given) {
     static const struct {
         const char *yes, *no;
     } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
@@ -56,7 +57,7 @@ static lk_status read_option(struct lk_scan *scan, const char *word, size_t at, 
                                                      : 0;
         if (!group)
             return lk_scan_fail(scan, at, true, "expected an option of kivi (g32, g64 or g128)");
-        if (*group_given) return lk_scan_fail(scan, at, false, "the group is given twice");
+        if (*group_given) return lk_scan_fail(scan, at, false, "the group size is given twice");
         w->codec.group = (uint16_t)group;
         *group_given = true;
         return LK_OK;
@@ -75,116 +76,115 @@ static lk_status read_option(struct lk_scan *scan, const char *word, size_t at, 
         "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform)");
 }
 
-/* 'latent' [ N '%' ] [ '(' 'pre' ')' ] [ '+' ], of which the next word is the begin. Is there a '+'? */
-static lk_status read_projection(struct lk_scan *scan, struct written *w, bool *more) {
+/* Read 'latent' [ N '%' ] [ '(' 'pre' ')' ] [ '+' ]. The scanner is at 'latent'. Sets *more if
+ * there was a '+', so that a codec follows. */
+static lk_status read_projection(struct lk_scan *scan, struct parsed_codec *w, bool *more) {
     char word[LK_WORD_MAX];
     int64_t share;
-    lk_scan_skip(scan);
-    size_t at = scan->at += sizeof latent - 1;
-    w->codec.projection = LK_LATENTS;
+    size_t at = scan->at = lk_scan_next(scan) + sizeof latent - 1;
+    w->codec.projection = LK_PROJECTION_LATENT;
     if (lk_scan_number(scan, &share)) {
-        if (!lk_scan_sign(scan, '%'))
-            return lk_scan_fail(scan, scan->at, true, "expected '%%' after the share of the rank");
-        if (share <= 0 || share > LK_WHOLE)
+        if (!lk_scan_accept(scan, '%'))
+            return lk_scan_fail(scan, scan->at, true, "expected '%%' after the rank");
+        if (share <= 0 || share > LK_FULL_RANK)
             return lk_scan_fail(scan, at, false, "expected more than 0%% and at most 100%%");
         w->codec.share = (uint32_t)share;
     }
-    if (lk_scan_sign(scan, '(')) {
-        lk_scan_skip(scan);
-        at = scan->at;
+    if (lk_scan_accept(scan, '(')) {
+        at = lk_scan_next(scan);
         lk_scan_word(scan, word);
         if (strcmp(word, "pre") != 0)
             return lk_scan_fail(scan, at, true, "expected an option of latent (pre)");
-        w->codec.projection = LK_LATENTS_PRE;
+        w->codec.projection = LK_PROJECTION_LATENT_PRE;
         w->pre_at = at;
-        if (!lk_scan_sign(scan, ')')) return lk_scan_fail(scan, scan->at, true, "expected ')'");
+        if (!lk_scan_accept(scan, ')')) return lk_scan_fail(scan, scan->at, true, "expected ')'");
     }
-    *more = lk_scan_sign(scan, '+');
+    *more = lk_scan_accept(scan, '+');
     return LK_OK;
 }
 
 /* NAME [ '(' OPTION { ',' OPTION } ')' ] */
-static lk_status read_coding(struct lk_scan *scan, const char *expected, struct written *w) {
+static lk_status read_coding(struct lk_scan *scan, const char *expected, struct parsed_codec *w) {
     char word[LK_WORD_MAX];
     struct lk_codec named;
-    lk_scan_skip(scan);
-    size_t at = scan->at;
+    size_t at = lk_scan_next(scan);
     lk_scan_word(scan, word);
     if (!read_codec_name(word, &named))
         return lk_scan_fail(scan, at, true, "expected %s (%s)", expected, lk_recipe_codec_names);
     named.projection = w->codec.projection;
     named.share = w->codec.share;
     w->codec = named;
-    if (!lk_scan_sign(scan, '(')) return LK_OK;
+    if (!lk_scan_accept(scan, '(')) return LK_OK;
     if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT)
         return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
     bool group_given = false;
     do {
         char option[LK_WORD_MAX];
-        lk_scan_skip(scan);
-        at = scan->at;
+        at = lk_scan_next(scan);
         lk_scan_word(scan, option);
-        lk_status status = read_option(scan, option, at, w, &group_given);
+        lk_status status = apply_option(scan, option, at, w, &group_given);
         if (status) return status;
-    } while (lk_scan_sign(scan, ','));
-    if (!lk_scan_sign(scan, ')')) return lk_scan_fail(scan, scan->at, true, "expected ',' or ')'");
+    } while (lk_scan_accept(scan, ','));
+    if (!lk_scan_accept(scan, ')'))
+        return lk_scan_fail(scan, scan->at, true, "expected ',' or ')'");
     return LK_OK;
 }
 
-/* CODEC := PROJECTION | [ PROJECTION '+' ] NAME ... */
-static lk_status read_codec(struct lk_scan *scan, const char *expected, struct written *w) {
+/* CODEC := LATENTS | [ LATENTS '+' ] NAME ... */
+static lk_status read_codec(struct lk_scan *scan, const char *expected, struct parsed_codec *w) {
     char word[LK_WORD_MAX];
     lk_scan_peek(scan, word);
-    *w = (struct written){.mean = -1, .sigma = -1, .lloyd = -1, .codec = lk_exact};
+    *w = (struct parsed_codec){.mean = -1, .sigma = -1, .lloyd = -1, .codec = lk_codec_f16};
     if (strncmp(word, latent, sizeof latent - 1) == 0) {
         bool more = false;
         lk_status status = read_projection(scan, w, &more);
         if (status || !more) return status;
-        expected = "what latents are kept in";
+        expected = "a codec for the latents";
     }
     return read_coding(scan, expected, w);
 }
 
-/* Only K has the offsets and outlier channels that mean and sigma are for. */
-static struct lk_codec for_side(const struct written *w, enum lk_side side) {
+/* The codec with the defaults of one side. mean and sigma are off for V, because only K has offsets
+ * and outlier channels. */
+static struct lk_codec with_defaults(const struct parsed_codec *w, enum lk_side side) {
     struct lk_codec codec = w->codec;
     if (codec.coding == LK_ROT) {
         codec.mean = w->mean < 0 ? side == LK_K : w->mean;
         codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
-        codec.lloyd = w->lloyd < 0 ? lk_codec_lloyd(codec.bits) : w->lloyd;
+        codec.lloyd = w->lloyd < 0 ? lk_codec_default_lloyd(codec.bits) : w->lloyd;
     }
-    if (side == LK_V && codec.projection) codec.projection = LK_LATENTS; /* V knows no RoPE */
+    if (side == LK_V && codec.projection)
+        codec.projection = LK_PROJECTION_LATENT; /* V has no RoPE */
     return codec;
 }
 
 /* CODEC | 'k=' CODEC 'v=' CODEC, in either order */
 lk_status lk_recipe_read_codecs(struct lk_scan *scan, struct lk_codec side[2]) {
-    struct written w;
+    struct parsed_codec w;
     char word[LK_WORD_MAX];
     lk_scan_peek(scan, word);
     bool sided = strcmp(word, "k") == 0 || strcmp(word, "v") == 0;
     if (!sided) {
         lk_status status = read_codec(scan, "'k=', 'v=' or a codec", &w);
         if (status) return status;
-        side[LK_K] = for_side(&w, LK_K);
-        side[LK_V] = for_side(&w, LK_V);
+        side[LK_K] = with_defaults(&w, LK_K);
+        side[LK_V] = with_defaults(&w, LK_V);
         return LK_OK;
     }
-    enum lk_side first = word[0] == 'k' ? LK_K : LK_V;
+    enum lk_side first = word[0] == 'k' ? LK_K : LK_V, second = first == LK_K ? LK_V : LK_K;
     for (int i = 0; i < 2; i++) {
-        enum lk_side now = i == 0 ? first : first == LK_K ? LK_V : LK_K;
+        enum lk_side now = i == 0 ? first : second;
         const char *name = now == LK_K ? "k" : "v";
-        lk_scan_skip(scan);
-        size_t at = scan->at;
+        size_t at = lk_scan_next(scan);
         lk_scan_word(scan, word);
         if (strcmp(word, name) != 0) return lk_scan_fail(scan, at, true, "expected '%s='", name);
-        if (!lk_scan_sign(scan, '='))
+        if (!lk_scan_accept(scan, '='))
             return lk_scan_fail(scan, scan->at, true, "expected '=' after '%s'", name);
         lk_status status = read_codec(scan, "a codec", &w);
         if (status) return status;
         if (now == LK_V && w.pre_at)
-            return lk_scan_fail(scan, w.pre_at, false, "'pre' is for K, which RoPE rotates");
-        side[now] = for_side(&w, now);
+            return lk_scan_fail(scan, w.pre_at, false, "'pre' is only for K, which RoPE rotates");
+        side[now] = with_defaults(&w, now);
     }
     return LK_OK;
 }

@@ -1,16 +1,18 @@
+/* Scanner of recipe texts. */
 #include "recipe/recipe_scan.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* <ctype.h> depends on the locale and on the sign of char; recipes are ASCII. */
+/* Recipes are ASCII. <ctype.h> depends on the locale and on the sign of char. */
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+static char to_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* White space or a comment at `at`: its end and whether a line ends in it; else `at` itself. */
+/* Skip white space and comments from `at`. Returns their end, and sets *line_end if they contain a
+ * line break. */
 static size_t skip_blank(const char *text, size_t len, size_t at, bool *line_end) {
     while (at < len) {
         if (text[at] == '#') {
@@ -25,37 +27,36 @@ static size_t skip_blank(const char *text, size_t len, size_t at, bool *line_end
     return at;
 }
 
-bool lk_scan_skip(struct lk_scan *scan) {
+bool lk_scan_skip_blank(struct lk_scan *scan) {
     bool line_end = false;
     scan->at = skip_blank(scan->text, scan->len, scan->at, &line_end);
     return line_end;
 }
 
-bool lk_scan_done(struct lk_scan *scan) {
-    lk_scan_skip(scan);
-    return scan->at == scan->len;
+size_t lk_scan_next(struct lk_scan *scan) {
+    lk_scan_skip_blank(scan);
+    return scan->at;
 }
 
+bool lk_scan_at_end(struct lk_scan *scan) { return lk_scan_next(scan) == scan->len; }
+
 void lk_scan_word(struct lk_scan *scan, char word[LK_WORD_MAX]) {
-    size_t n = 0;
-    lk_scan_skip(scan);
-    size_t first = scan->at;
+    size_t n = 0, first = lk_scan_next(scan);
     for (; scan->at < scan->len; scan->at++) {
         char c = scan->text[scan->at];
         if (!is_letter(c) && !(is_digit(c) && scan->at > first)) break;
-        if (n < LK_WORD_MAX - 1) word[n++] = lower(c);
+        if (n < LK_WORD_MAX - 1) word[n++] = to_lower(c);
     }
     word[n] = 0;
 }
 
 void lk_scan_peek(struct lk_scan *scan, char word[LK_WORD_MAX]) {
-    lk_scan_skip(scan);
-    size_t at = scan->at;
+    size_t at = lk_scan_next(scan);
     lk_scan_word(scan, word);
     scan->at = at;
 }
 
-bool lk_scan_sign(struct lk_scan *scan, char sign) {
+bool lk_scan_accept(struct lk_scan *scan, char sign) {
     bool line_end = false;
     size_t at = skip_blank(scan->text, scan->len, scan->at, &line_end);
     if (at == scan->len || scan->text[at] != sign) return false;
@@ -64,14 +65,13 @@ bool lk_scan_sign(struct lk_scan *scan, char sign) {
 }
 
 bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths) {
-    const int64_t most = 1000000000000;
-    lk_scan_skip(scan);
-    size_t at = scan->at;
+    const int64_t max = 1000000000000;
+    size_t at = lk_scan_next(scan);
     int64_t value = 0;
     if (at == scan->len || !is_digit(scan->text[at])) return false;
     for (; at < scan->len && is_digit(scan->text[at]); at++) {
         value = value * 10 + (scan->text[at] - '0');
-        if (value > most) value = most;
+        if (value > max) value = max;
     }
     value *= 1000;
     if (at + 1 < scan->len && scan->text[at] == '.' && is_digit(scan->text[at + 1])) {
@@ -81,12 +81,12 @@ bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths) {
             value += unit * (scan->text[at] - '0');
     }
     scan->at = at;
-    *thousandths = value > most ? most : value;
+    *thousandths = value > max ? max : value;
     return true;
 }
 
-/* What stands at `at`, for ", found ...". */
-static void describe(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
+/* Describe the text at `at`, for ", found ...". */
+static void describe_found(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
     if (at >= scan->len) {
         snprintf(buf, cap, "the end");
         return;
@@ -102,8 +102,8 @@ static void describe(const struct lk_scan *scan, size_t at, char *buf, size_t ca
         snprintf(buf, cap, "byte 0x%02x", (unsigned char)*c);
 }
 
-/* The text around `at` as one printable line, with >> before that place. */
-static void excerpt(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
+/* Print the text around `at` as one line of ASCII, with >> before that place. */
+static void print_excerpt(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
     enum { BEFORE = 40, AFTER = 30 };
     size_t from = at > BEFORE ? at - BEFORE : 0;
     size_t to = scan->len - at > AFTER ? at + AFTER : scan->len;
@@ -118,7 +118,7 @@ static void excerpt(const struct lk_scan *scan, size_t at, char *buf, size_t cap
 }
 
 lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const char *format, ...) {
-    char what[300], thing[40] = "", place[100], where[48];
+    char what[300], found_text[40] = "", excerpt[100], place[48];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
@@ -128,25 +128,24 @@ lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const 
     if (found) at = skip_blank(scan->text, scan->len, at, &line_end);
     size_t line = 1, column = 1;
     for (size_t i = 0; i < at && i < scan->len; i++) {
+        bool continuation = ((unsigned char)scan->text[i] & 0xc0) == 0x80; /* of a UTF-8 sequence */
+        column += !continuation;
         if (scan->text[i] == '\n') {
             line++;
             column = 1;
-        } else if (((unsigned char)scan->text[i] & 0xc0) !=
-                   0x80) { /* a character, not each of its bytes */
-            column++;
         }
     }
     if (memchr(scan->text, '\n', scan->len))
-        snprintf(where, sizeof where, "line %zu, column %zu", line, column);
+        snprintf(place, sizeof place, "line %zu, column %zu", line, column);
     else
-        snprintf(where, sizeof where, "column %zu", column);
-    if (found) describe(scan, at, thing, sizeof thing);
-    excerpt(scan, at, place, sizeof place);
-    return lk_fail(scan->err, LK_E_FORMAT, "recipe, %s: %s%s%s: \"%s\"", where, what,
-                   found ? ", found " : "", thing, place);
+        snprintf(place, sizeof place, "column %zu", column);
+    if (found) describe_found(scan, at, found_text, sizeof found_text);
+    print_excerpt(scan, at, excerpt, sizeof excerpt);
+    return lk_fail(scan->err, LK_E_FORMAT, "recipe, %s: %s%s%s: \"%s\"", place, what,
+                   found ? ", found " : "", found_text, excerpt);
 }
 
-size_t lk_scan_squeeze(const char *text, size_t from, size_t to, char *out) {
+size_t lk_scan_normalize(const char *text, size_t from, size_t to, char *out) {
     size_t n = 0;
     while (from < to) {
         bool line_end = false;

@@ -1,4 +1,4 @@
-/* Reading a recipe's text: words, numbers and signs, and errors that show the place. */
+/* Scanner of recipe texts: words, numbers and signs, and errors that show their place. */
 #ifndef LK_RECIPE_RECIPE_SCAN_H
 #define LK_RECIPE_RECIPE_SCAN_H
 
@@ -12,33 +12,37 @@ struct lk_scan {
     lk_err *err;
 };
 
-/* Skip white space and '#' comments. Was a line's end among them? */
-bool lk_scan_skip(struct lk_scan *scan);
+/* Skip white space and '#' comments. Returns whether that passed a line break. */
+bool lk_scan_skip_blank(struct lk_scan *scan);
 
-/* Skip, then: is the text at its end? */
-bool lk_scan_done(struct lk_scan *scan);
+/* Skip blanks and return the offset of what follows, for later error messages. */
+size_t lk_scan_next(struct lk_scan *scan);
 
-/* The word (letters, then letters and digits) that comes next, in lower case; an empty string where
- * something else comes. Peek leaves it unread. Longer words are cut, and then match nothing. */
-void lk_scan_peek(struct lk_scan *scan, char word[LK_WORD_MAX]);
+/* Skip blanks and return whether the text ends there. */
+bool lk_scan_at_end(struct lk_scan *scan);
+
+/* Read the next word (a letter, then letters and digits) in lower case. The word is empty if
+ * something else follows. A word that is too long is cut and then matches nothing. Peek does not
+ * consume it. */
 void lk_scan_word(struct lk_scan *scan, char word[LK_WORD_MAX]);
+void lk_scan_peek(struct lk_scan *scan, char word[LK_WORD_MAX]);
 
-/* Read `sign` if it comes next; read nothing otherwise. */
-bool lk_scan_sign(struct lk_scan *scan, char sign);
+/* Consume `sign` if it is next. */
+bool lk_scan_accept(struct lk_scan *scan, char sign);
 
-/* Read a number of digits with at most three after a point, in thousandths; false where none comes
- * next. Numbers beyond 10^12 are read as 10^12 thousandths. */
+/* Read a number with at most three digits after the point, in thousandths. False if none is next.
+ * Results above 10^12 thousandths are set to 10^12. */
 bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths);
 
-/* LK_E_FORMAT with the line
+/* Return LK_E_FORMAT with a message for byte `at`:
  *     recipe, column 9: WHAT: "sink 4: >>x=rot3"
- * for the byte `at` (with a line's number where there are several). `found` goes on to what comes
- * next and adds ", found 'x'". */
+ * The line number is included if the text has several lines. `found` first skips blanks and appends
+ * ", found 'x'" to WHAT. */
 lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Copy text[from, to) to out without comments and with single spaces; returns the bytes written,
- * at most to - from. Not zero terminated. */
-size_t lk_scan_squeeze(const char *text, size_t from, size_t to, char *out);
+/* Copy text[from, to) to `out` without comments and with single spaces. Returns the number of
+ * bytes, at most to - from. Not zero terminated. */
+size_t lk_scan_normalize(const char *text, size_t from, size_t to, char *out);
 
 #endif

@@ -1,9 +1,9 @@
+/* Reads and checks sidecars. */
 #include "sidecar/sidecar.h"
 
 #include "base/log.h"
 #include "model/gguf_check.h"
-#include "model/mapping.h"
-#include "model/reader.h"
+#include "model/gguf_read.h"
 
 #include "gguf.h"
 
@@ -13,69 +13,72 @@
 
 enum { VERSION = 1, MAX_LAYERS = 1 << 16, MAX_WIDTH = 1 << 20, ALIGN = 64 };
 
-struct file {
+/* An open GGUF file. */
+struct sidecar_file {
     struct lk_mapping map;
-    struct lk_reader reader;
-    size_t start; /* of the tensors' data */
+    struct lk_gguf_reader reader;
 };
 
 /* ---- keys ---- */
 
-static lk_status read_u64(const struct lk_reader *r, const char *key, uint64_t *out, lk_err *err) {
-    int64_t id = lk_read_find(r, key);
-    if (id < 0) return lk_fail(err, LK_E_FORMAT, "the sidecar lacks the key %s", key);
+static lk_status read_u64(const struct lk_gguf_reader *r, const char *key, uint64_t *out,
+                          lk_err *err) {
+    int64_t id = lk_gguf_find_key(r, key);
+    if (id < 0) return lk_fail(err, LK_E_FORMAT, "the sidecar has no key %s", key);
     if (gguf_get_kv_type(r->gguf, id) != GGUF_TYPE_UINT64)
         return lk_fail(err, LK_E_FORMAT, "key %s is not an unsigned 64-bit number", key);
     *out = gguf_get_val_u64(r->gguf, id);
     return LK_OK;
 }
 
-static lk_status read_text(const struct lk_reader *r, const char *key, char *out, size_t cap,
-                           lk_err *err) {
+static lk_status read_str(const struct lk_gguf_reader *r, const char *key, char *out, size_t cap,
+                          lk_err *err) {
     const char *text = "";
-    lk_status status = lk_read_text(r, key, LK_REQUIRED, &text, err);
-    if (status != LK_OK) return status;
+    lk_status status = lk_gguf_read_str(r, key, LK_REQUIRED, &text, err);
+    if (status) return status;
     size_t len = strlen(text);
     if (len >= cap)
-        return lk_fail(err, LK_E_FORMAT, "key %s holds %zu bytes; at most %zu are possible", key,
-                       len, cap - 1);
+        return lk_fail(err, LK_E_FORMAT, "key %s has %zu bytes, at most %zu are allowed", key, len,
+                       cap - 1);
     for (size_t i = 0; i < len; i++) out[i] = text[i] >= 32 && text[i] < 127 ? text[i] : '?';
     out[len] = 0;
     return LK_OK;
 }
 
-static lk_status read_info(const struct lk_reader *r, struct lk_sidecar_info *info, lk_err *err) {
+static lk_status read_info(const struct lk_gguf_reader *r, struct lk_sidecar_info *info,
+                           lk_err *err) {
     const char *type = "";
     int32_t version = 0;
-    lk_status status = lk_read_text(r, "general.type", LK_OPTIONAL, &type, err);
-    if (status == LK_OK && strcmp(type, "sidecar") != 0)
+    lk_status status = lk_gguf_read_str(r, "general.type", LK_OPTIONAL, &type, err);
+    if (!status && strcmp(type, "sidecar") != 0)
+        status = lk_fail(err, LK_E_FORMAT,
+                         "the GGUF file is not a sidecar; create one with `lowkey compress`");
+    if (!status)
         status =
-            lk_fail(err, LK_E_FORMAT, "the GGUF file is no sidecar; `lowkey compress` makes one");
-    if (status == LK_OK)
-        status = lk_read_int(r, "lowkey.sidecar.version", LK_REQUIRED, 0, INT32_MAX, &version, err);
-    if (status == LK_OK && version != VERSION)
+            lk_gguf_read_int(r, "lowkey.sidecar.version", LK_REQUIRED, 0, INT32_MAX, &version, err);
+    if (!status && version != VERSION)
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "the sidecar has version %" PRId32
-                         ", this program reads version %d; make it again",
+                         ", expected %d; create it again with `lowkey compress`",
                          version, VERSION);
-    if (status == LK_OK)
-        status = read_text(r, "lowkey.sidecar.method", info->method, sizeof info->method, err);
-    if (status == LK_OK)
-        status = read_text(r, "lowkey.sidecar.options", info->options, sizeof info->options, err);
-    if (status == LK_OK)
+    if (!status)
+        status = read_str(r, "lowkey.sidecar.method", info->method, sizeof info->method, err);
+    if (!status)
+        status = read_str(r, "lowkey.sidecar.options", info->options, sizeof info->options, err);
+    if (!status)
         status = read_u64(r, "lowkey.sidecar.model_fingerprint", &info->model.fingerprint, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, "lowkey.sidecar.n_layer", LK_REQUIRED, 1, MAX_LAYERS,
-                             &info->model.n_layer, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, "lowkey.sidecar.n_head_kv", LK_REQUIRED, 1, MAX_WIDTH,
-                             &info->model.n_head_kv, err);
-    if (status == LK_OK)
-        status = lk_read_int(r, "lowkey.sidecar.d_head", LK_REQUIRED, 1,
-                             MAX_WIDTH / info->model.n_head_kv, &info->model.d_head, err);
-    if (status == LK_OK)
+    if (!status)
+        status = lk_gguf_read_int(r, "lowkey.sidecar.n_layer", LK_REQUIRED, 1, MAX_LAYERS,
+                                  &info->model.n_layer, err);
+    if (!status)
+        status = lk_gguf_read_int(r, "lowkey.sidecar.n_head_kv", LK_REQUIRED, 1, MAX_WIDTH,
+                                  &info->model.n_head_kv, err);
+    if (!status)
+        status = lk_gguf_read_int(r, "lowkey.sidecar.d_head", LK_REQUIRED, 1,
+                                  MAX_WIDTH / info->model.n_head_kv, &info->model.d_head, err);
+    if (!status)
         status = read_u64(r, "lowkey.sidecar.calibration_hash", &info->calibration_hash, err);
-    if (status == LK_OK)
+    if (!status)
         status = read_u64(r, "lowkey.sidecar.calibration_tokens", &info->calibration_tokens, err);
     return status;
 }
@@ -85,43 +88,45 @@ static lk_status check_model(const struct lk_sidecar_model *made_for,
     if (made_for->fingerprint != model->fingerprint) {
         return lk_fail(err, LK_E_ARG,
                        "the sidecar was made for another model (%016" PRIx64 ", not %016" PRIx64
-                       "); make one for this model with `lowkey compress`",
+                       "); create one for this model with `lowkey compress`",
                        made_for->fingerprint, model->fingerprint);
     }
     if (made_for->n_layer != model->n_layer || made_for->n_head_kv != model->n_head_kv ||
         made_for->d_head != model->d_head)
-        return lk_fail(err, LK_E_FORMAT, "the sidecar's shape is not the model's; it is damaged");
+        return lk_fail(
+            err, LK_E_FORMAT,
+            "the sidecar's layers or heads differ from the model's; the sidecar is damaged");
     return LK_OK;
 }
 
 /* ---- tensors ---- */
 
-static const enum ggml_type type_of[LK_N_SIDECAR_TYPE] = {[LK_SIDECAR_F32] = GGML_TYPE_F32,
-                                                          [LK_SIDECAR_I32] = GGML_TYPE_I32,
-                                                          [LK_SIDECAR_F16] = GGML_TYPE_F16};
+static const enum ggml_type ggml_type_of[LK_N_SIDECAR_TYPE] = {[LK_SIDECAR_F32] = GGML_TYPE_F32,
+                                                               [LK_SIDECAR_I32] = GGML_TYPE_I32,
+                                                               [LK_SIDECAR_F16] = GGML_TYPE_F16};
 
-int lk_sidecar_ggml_type(enum lk_sidecar_type type) { return type_of[type]; }
+int lk_sidecar_ggml_type(enum lk_sidecar_type type) { return ggml_type_of[type]; }
 
 static size_t n_values(const struct lk_sidecar_tensor *t) {
     return (size_t)t->ne[0] * t->ne[1] * t->ne[2];
 }
 
 size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *t) {
-    return n_values(t) * ggml_type_size(type_of[t->type]);
+    return n_values(t) * ggml_type_size(ggml_type_of[t->type]);
 }
 
 static size_t padded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Name, shape and type of tensor i. */
-static lk_status describe(const struct gguf_context *gguf, size_t i, struct lk_sidecar_tensor *t,
-                          lk_err *err) {
+/* Read name, shape and type of tensor i. */
+static lk_status read_tensor_info(const struct gguf_context *gguf, size_t i,
+                                  struct lk_sidecar_tensor *t, lk_err *err) {
     char name[64];
     strncpy(t->name, gguf_get_tensor_name(gguf, (int64_t)i),
-            sizeof t->name - 1); /* shorter, lk_gguf_check saw to it */
+            sizeof t->name - 1); /* fits: lk_gguf_check limits names */
     lk_printable(name, t->name, strlen(t->name));
     const int64_t *ne = gguf_get_tensor_ne(gguf, (int64_t)i);
     enum ggml_type type = gguf_get_tensor_type(gguf, (int64_t)i);
-    while (t->type < LK_N_SIDECAR_TYPE && type_of[t->type] != type) t->type++;
+    while (t->type < LK_N_SIDECAR_TYPE && ggml_type_of[t->type] != type) t->type++;
     if (t->type == LK_N_SIDECAR_TYPE)
         return lk_fail(err, LK_E_FORMAT,
                        "tensor %s of the sidecar has type %s, expected f32, i32 or f16", name,
@@ -144,35 +149,37 @@ static lk_status check_finite(const struct lk_sidecar_tensor *t, lk_err *err) {
         bool finite = t->type == LK_SIDECAR_F16 ? (half[i] & 0x7c00) != 0x7c00 : isfinite(x[i]);
         if (!finite)
             return lk_fail(err, LK_E_FORMAT,
-                           "tensor %s of the sidecar holds a value that is not finite", t->name);
+                           "tensor %s of the sidecar has a value that is not finite", t->name);
     }
     return LK_OK;
 }
 
-static lk_status read_tensors(struct lk_sidecar *s, const struct file *f, lk_err *err) {
+static lk_status read_tensors(struct lk_sidecar *s, const struct sidecar_file *f, lk_err *err) {
     s->n_tensor = (size_t)gguf_get_n_tensors(f->reader.gguf);
     if (s->n_tensor == 0) return lk_fail(err, LK_E_FORMAT, "the sidecar holds no tensors");
     s->tensor = lk_alloc(s->ledger, LK_FOR_OTHER, s->n_tensor * sizeof *s->tensor);
-    if (!s->tensor) return lk_fail(err, LK_E_NOMEM, "no memory for the sidecar");
+    if (!s->tensor) return lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar");
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < s->n_tensor; i++) {
-        status = describe(f->reader.gguf, i, &s->tensor[i], err);
-        if (status == LK_OK) s->bytes += padded(lk_sidecar_bytes(&s->tensor[i]));
+    for (size_t i = 0; !status && i < s->n_tensor; i++) {
+        status = read_tensor_info(f->reader.gguf, i, &s->tensor[i], err);
+        if (!status) s->bytes += padded(lk_sidecar_bytes(&s->tensor[i]));
     }
-    if (status != LK_OK) {
+    if (status) {
         s->bytes = 0;
         return status;
     }
     s->data = lk_alloc(s->ledger, LK_FOR_WEIGHTS, s->bytes);
     if (!s->data)
-        return lk_fail(err, LK_E_NOMEM, "no memory for the sidecar's %.1f MiB",
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar's %.1f MiB",
                        (double)s->bytes / (1 << 20));
     char *at = s->data;
-    for (size_t i = 0; status == LK_OK && i < s->n_tensor; i++) {
+    for (size_t i = 0; !status && i < s->n_tensor; i++) {
         struct lk_sidecar_tensor *t = &s->tensor[i];
         size_t bytes = lk_sidecar_bytes(t);
         t->data = at;
-        memcpy(at, f->map.data + f->start + gguf_get_tensor_offset(f->reader.gguf, (int64_t)i),
+        memcpy(at,
+               f->map.data + gguf_get_data_offset(f->reader.gguf) +
+                   gguf_get_tensor_offset(f->reader.gguf, (int64_t)i),
                bytes);
         at += padded(bytes);
         status = check_finite(t, err);
@@ -189,8 +196,8 @@ lk_status lk_sidecar_find(const struct lk_sidecar *s, const char *name, enum lk_
         return lk_fail(
             err, LK_E_FORMAT,
             "tensor %s of the sidecar is [%d, %d, %d] of %s, expected [%lld, %lld, %lld] of %s",
-            name, t->ne[0], t->ne[1], t->ne[2], ggml_type_name(type_of[t->type]), (long long)ne0,
-            (long long)ne1, (long long)ne2, ggml_type_name(type_of[type]));
+            name, t->ne[0], t->ne[1], t->ne[2], ggml_type_name(ggml_type_of[t->type]),
+            (long long)ne0, (long long)ne1, (long long)ne2, ggml_type_name(ggml_type_of[type]));
     }
     *out = t ? t->data : NULL;
     return LK_OK;
@@ -198,37 +205,35 @@ lk_status lk_sidecar_find(const struct lk_sidecar *s, const char *name, enum lk_
 
 /* ---- bases ---- */
 
-static const char *const side_name[LK_N_BASIS] = {
-    [LK_BASIS_K] = "k", [LK_BASIS_KPRE] = "kpre", [LK_BASIS_V] = "v"};
-
-const char *lk_basis_side_name(enum lk_basis_side side) { return side_name[side]; }
-
-enum part { DOWN, UP, MEAN, RANK, ERROR, N_PART };
+/* The tensors of a basis. */
+enum basis_part { DOWN, UP, MEAN, RANK, ERROR, N_PART };
 static const char *const part_name[N_PART] = {
     [DOWN] = "down", [UP] = "up", [MEAN] = "mean", [RANK] = "rank", [ERROR] = "error"};
 
-/* The tensors of one layer's basis; NULL where the file has none. */
-struct found {
+/* The tensors of one layer's basis; NULL if the file does not have the tensor. */
+struct basis_tensors {
     const struct lk_sidecar_tensor *part[N_PART];
 };
 
-static int index_of(const char *const *names, int n, const char *text, size_t len) {
-    for (int i = 0; i < n; i++)
-        if (strlen(names[i]) == len && memcmp(names[i], text, len) == 0) return i;
-    return -1;
+static bool is_name(const char *name, const char *text, size_t len) {
+    return strlen(name) == len && memcmp(name, text, len) == 0;
 }
 
-/* Put a tensor whose name is "blk.N.SIDE.PART" in its place: found[side][layer]. Others are not ours. */
-static void sort_in(const struct lk_sidecar_tensor *t, int n_layer, struct found *found) {
+/* Store a tensor named "blk.N.SIDE.PART" in found[side][layer]. Other names are ignored. */
+static void sort_basis_tensor(const struct lk_sidecar_tensor *t, int n_layer,
+                              struct basis_tensors *found) {
     if (strncmp(t->name, "blk.", 4) != 0) return;
     const char *c = t->name + 4;
     int layer = 0;
     for (; *c >= '0' && *c <= '9' && layer < MAX_LAYERS; c++) layer = layer * 10 + (*c - '0');
     const char *dot = c > t->name + 4 && *c == '.' ? strchr(c + 1, '.') : NULL;
     if (!dot || layer >= n_layer) return;
-    int side = index_of(side_name, LK_N_BASIS, c + 1, (size_t)(dot - c - 1)),
-        part = index_of(part_name, N_PART, dot + 1, strlen(dot + 1));
-    if (side >= 0 && part >= 0) found[(size_t)side * n_layer + layer].part[part] = t;
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        if (!is_name(lk_basis_side_name(side), c + 1, (size_t)(dot - c - 1))) continue;
+        for (int part = 0; part < N_PART; part++)
+            if (strcmp(part_name[part], dot + 1) == 0)
+                found[(size_t)side * n_layer + layer].part[part] = t;
+    }
 }
 
 static bool has_shape(const struct lk_sidecar_tensor *t, enum lk_sidecar_type type, int64_t ne0,
@@ -236,44 +241,45 @@ static bool has_shape(const struct lk_sidecar_tensor *t, enum lk_sidecar_type ty
     return t->type == type && t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == ne2;
 }
 
-static lk_status bind(const struct lk_sidecar *s, const struct found *f, int layer, int side,
-                      struct lk_basis *basis, lk_err *err) {
+static lk_status make_basis(const struct lk_sidecar *s, const struct basis_tensors *f, int layer,
+                            enum lk_basis_side side, struct lk_basis *basis, lk_err *err) {
     const struct lk_sidecar_tensor *const *p = f->part;
+    const char *side_name = lk_basis_side_name(side);
     if (!p[DOWN] && !p[UP] && !p[MEAN] && !p[RANK] && !p[ERROR]) return LK_OK;
     for (int i = 0; i < N_PART; i++) {
         if (!p[i] && i != UP && i != MEAN)
-            return lk_fail(err, LK_E_FORMAT, "the sidecar lacks blk.%d.%s.%s", layer,
-                           side_name[side], part_name[i]);
+            return lk_fail(err, LK_E_FORMAT, "the sidecar has no tensor blk.%d.%s.%s", layer,
+                           side_name, part_name[i]);
     }
     int64_t width = p[DOWN]->ne[0], n_comp = p[DOWN]->ne[1], n_group = p[DOWN]->ne[2];
     int64_t d_head = s->info.model.d_head, n_row = d_head * s->info.model.n_head_kv;
     if (p[DOWN]->type != LK_SIDECAR_F32 || width % d_head != 0 || width > n_row ||
         n_group * width != n_row || n_comp > width) {
-        return lk_fail(err, LK_E_FORMAT,
-                       "blk.%d.%s.down is [%lld, %lld, %lld]; groups of whole heads, together %lld "
-                       "wide, are expected",
-                       layer, side_name[side], (long long)width, (long long)n_comp,
-                       (long long)n_group, (long long)n_row);
+        return lk_fail(
+            err, LK_E_FORMAT,
+            "blk.%d.%s.down is [%lld, %lld, %lld], expected groups of whole heads with a "
+            "total width of %lld",
+            layer, side_name, (long long)width, (long long)n_comp, (long long)n_group,
+            (long long)n_row);
     }
-    bool right = has_shape(p[RANK], LK_SIDECAR_I32, n_group, 1, 1) &&
-                 has_shape(p[ERROR], LK_SIDECAR_F32, n_comp, n_group, 1) &&
-                 (!p[UP] || has_shape(p[UP], LK_SIDECAR_F32, width, n_comp, n_group)) &&
-                 (!p[MEAN] || has_shape(p[MEAN], LK_SIDECAR_F32, width, n_group, 1));
-    if (!right)
-        return lk_fail(err, LK_E_FORMAT, "the shapes of blk.%d.%s do not agree with each other",
-                       layer, side_name[side]);
+    bool shapes_agree = has_shape(p[RANK], LK_SIDECAR_I32, n_group, 1, 1) &&
+                        has_shape(p[ERROR], LK_SIDECAR_F32, n_comp, n_group, 1) &&
+                        (!p[UP] || has_shape(p[UP], LK_SIDECAR_F32, width, n_comp, n_group)) &&
+                        (!p[MEAN] || has_shape(p[MEAN], LK_SIDECAR_F32, width, n_group, 1));
+    if (!shapes_agree)
+        return lk_fail(err, LK_E_FORMAT, "the shapes of the tensors blk.%d.%s.* do not agree",
+                       layer, side_name);
     const int32_t *rank = p[RANK]->data;
     for (int64_t g = 0; g < n_group; g++) {
         if (rank[g] < 1 || rank[g] > n_comp)
-            return lk_fail(err, LK_E_FORMAT,
-                           "blk.%d.%s.rank holds %" PRId32 "; 1 to %lld are possible", layer,
-                           side_name[side], rank[g], (long long)n_comp);
+            return lk_fail(err, LK_E_FORMAT, "blk.%d.%s.rank is %" PRId32 ", expected 1 to %lld",
+                           layer, side_name, rank[g], (long long)n_comp);
     }
     const float *error = p[ERROR]->data;
     for (int64_t i = 0; i < n_group * n_comp; i++) {
         if (error[i] < 0)
-            return lk_fail(err, LK_E_FORMAT, "blk.%d.%s.error holds a negative number", layer,
-                           side_name[side]);
+            return lk_fail(err, LK_E_FORMAT, "blk.%d.%s.error has a negative value", layer,
+                           side_name);
     }
     *basis = (struct lk_basis){.n_group = (int32_t)n_group,
                                .width = (int32_t)width,
@@ -286,19 +292,21 @@ static lk_status bind(const struct lk_sidecar *s, const struct found *f, int lay
     return LK_OK;
 }
 
-static lk_status bind_all(struct lk_sidecar *s, lk_err *err) {
+static lk_status make_all_bases(struct lk_sidecar *s, lk_err *err) {
     size_t n_layer = (size_t)s->info.model.n_layer,
-           bytes = LK_N_BASIS * n_layer * sizeof(struct found);
-    struct found *found = lk_alloc(s->ledger, LK_FOR_OTHER, bytes);
+           bytes = LK_N_BASIS * n_layer * sizeof(struct basis_tensors);
+    struct basis_tensors *found = lk_alloc(s->ledger, LK_FOR_OTHER, bytes);
     s->basis[0] = lk_alloc(s->ledger, LK_FOR_OTHER, LK_N_BASIS * n_layer * sizeof(struct lk_basis));
-    lk_status status =
-        found && s->basis[0] ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the sidecar");
-    for (size_t i = 0; status == LK_OK && i < s->n_tensor; i++)
-        sort_in(&s->tensor[i], (int)n_layer, found);
-    for (size_t i = 0; status == LK_OK && i < LK_N_BASIS * n_layer; i++) {
+    lk_status status = found && s->basis[0]
+                           ? LK_OK
+                           : lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar");
+    for (size_t i = 0; !status && i < s->n_tensor; i++)
+        sort_basis_tensor(&s->tensor[i], (int)n_layer, found);
+    for (size_t i = 0; !status && i < LK_N_BASIS * n_layer; i++) {
         size_t side = i / n_layer, layer = i % n_layer;
         s->basis[side] = s->basis[0] + side * n_layer;
-        status = bind(s, &found[i], (int)layer, (int)side, &s->basis[side][layer], err);
+        status = make_basis(s, &found[i], (int)layer, (enum lk_basis_side)side,
+                            &s->basis[side][layer], err);
     }
     lk_release(s->ledger, LK_FOR_OTHER, found, bytes);
     return status;
@@ -306,44 +314,31 @@ static lk_status bind_all(struct lk_sidecar *s, lk_err *err) {
 
 /* ---- the file ---- */
 
-static lk_status open_file(struct file *f, const char *path, struct lk_ledger *ledger,
-                           lk_err *err) {
-    lk_status status = lk_mapping_open(&f->map, path, err);
-    if (status == LK_OK) status = lk_gguf_check(f->map.data, f->map.size, ledger, err);
-    if (status != LK_OK) return status;
-    f->reader.gguf = gguf_init_from_buffer(f->map.data, f->map.size,
-                                           (struct gguf_init_params){.no_alloc = true});
-    if (!f->reader.gguf)
-        return lk_fail(err, LK_E_FORMAT, "ggml cannot read the GGUF file %s", path);
-    f->start = gguf_get_data_offset(f->reader.gguf);
-    return LK_OK;
-}
-
-/* What is wrong in a file says in which. */
-static lk_status name_file(const char *path, lk_status status, lk_err *err) {
+/* Prefix the message with the file's name, unless it already has it. */
+static lk_status add_path_to_error(const char *path, lk_status status, lk_err *err) {
     if (!err || strstr(err->msg, path)) return status;
-    lk_err what = *err;
-    return lk_fail(err, status, "sidecar %s: %s", path, what.msg);
+    lk_err cause = *err;
+    return lk_fail(err, status, "sidecar %s: %s", path, cause.msg);
 }
 
 lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path,
                           const struct lk_sidecar_model *model, struct lk_ledger *ledger,
                           lk_err *err) {
-    lk_silence_logs();
-    struct file f = {0};
+    lk_redirect_logs();
+    struct sidecar_file f = {0};
     struct lk_sidecar *s = lk_alloc(ledger, LK_FOR_OTHER, sizeof *s);
-    if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for the sidecar");
+    if (!s) return lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar");
     s->ledger = ledger;
-    lk_status status = open_file(&f, path, ledger, err);
-    if (status == LK_OK) status = read_info(&f.reader, &s->info, err);
-    if (status == LK_OK && model) status = check_model(&s->info.model, model, err);
-    if (status == LK_OK) status = read_tensors(s, &f, err);
-    if (status == LK_OK) status = bind_all(s, err);
+    lk_status status = lk_gguf_open(&f.map, &f.reader, path, ledger, err);
+    if (!status) status = read_info(&f.reader, &s->info, err);
+    if (!status && model) status = check_model(&s->info.model, model, err);
+    if (!status) status = read_tensors(s, &f, err);
+    if (!status) status = make_all_bases(s, err);
     if (f.reader.gguf) gguf_free(f.reader.gguf);
     lk_mapping_close(&f.map);
-    if (status != LK_OK) {
+    if (status) {
         lk_sidecar_close(s);
-        return name_file(path, status, err);
+        return add_path_to_error(path, status, err);
     }
     *out = s;
     return LK_OK;

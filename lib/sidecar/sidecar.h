@@ -1,15 +1,16 @@
-/* Sidecars: GGUF files with data made offline for one model.
+/* Sidecars: GGUF files with data that was computed offline for one model. This header reads them.
+ * sidecar_write.h writes them.
  *
- *   general.type                       "sidecar", so that no program takes it for a model
+ *   general.type                       "sidecar", so that programs do not load it as a model
  *   lowkey.sidecar.version             u32, 1
  *   lowkey.sidecar.method              "palu", "tale", "kvheads", "less"
- *   lowkey.sidecar.options             how it was made, for people
- *   lowkey.sidecar.model_fingerprint   u64, struct lk_net's
+ *   lowkey.sidecar.options             how it was made, for humans
+ *   lowkey.sidecar.model_fingerprint   u64, of struct lk_net
  *   lowkey.sidecar.n_layer, .n_head_kv, .d_head          u32
- *   lowkey.sidecar.calibration_hash, .calibration_tokens u64, of the tokens that were read
+ *   lowkey.sidecar.calibration_hash, .calibration_tokens u64, of the calibration text
  *
- * Tensors are f32, i32 or f16 with up to three dimensions. Those of bases, SIDE being k, kpre or v, in ggml's
- * order of dimensions (fastest first):
+ * Tensors are f32, i32 or f16 and have up to three dimensions. The tensors of a basis, with SIDE =
+ * k, kpre or v and dimensions in ggml's order (fastest first):
  *
  *   blk.N.SIDE.down    f32 [width, n_comp, n_group]
  *   blk.N.SIDE.up      f32 [width, n_comp, n_group]   absent: equal to down
@@ -17,16 +18,15 @@
  *   blk.N.SIDE.rank    i32 [n_group]
  *   blk.N.SIDE.error   f32 [n_comp, n_group]
  *
- * f32, because a basis is read once a step and not once a row: it is small beside the weights and beside
- * any cache worth compressing, and a full-rank basis stays a rotation to the last bit that matters. */
+ * Bases are f32 because they are read once per step, not once per row. They are small compared with
+ * the weights and with any cache worth compressing, and a full-rank basis stays an accurate
+ * rotation. */
 #ifndef LK_SIDECAR_SIDECAR_H
 #define LK_SIDECAR_SIDECAR_H
 
 #include "base/err.h"
 #include "base/ledger.h"
 #include "sidecar/basis.h"
-
-#include <stdio.h>
 
 /* The model that a sidecar belongs to. */
 struct lk_sidecar_model {
@@ -45,7 +45,7 @@ enum lk_sidecar_type { LK_SIDECAR_F32, LK_SIDECAR_I32, LK_SIDECAR_F16, LK_N_SIDE
 
 struct lk_sidecar_tensor {
     char name[64];
-    int32_t ne[3]; /* fastest dimension first, 1 where there is none */
+    int32_t ne[3]; /* fastest dimension first; 1 for unused dimensions */
     enum lk_sidecar_type type;
     void *data; /* float, int32_t or uint16_t [ne[2]][ne[1]][ne[0]] */
 };
@@ -55,47 +55,28 @@ struct lk_sidecar {
     struct lk_sidecar_info info;
     struct lk_sidecar_tensor *tensor; /* [n_tensor] */
     size_t n_tensor;
-    struct lk_basis *basis[LK_N_BASIS]; /* [n_layer] each; n_group == 0 where absent */
+    struct lk_basis *basis[LK_N_BASIS]; /* [n_layer] each; n_group is 0 if absent */
     void *data;                         /* of all tensors */
-    uint64_t bytes;                     /* of data, as entered in the ledger under weights */
+    uint64_t bytes;                     /* of data, entered in the ledger as weights */
 };
 
-/* The enum ggml_type of a type, and bytes of a tensor's data. */
+/* The enum ggml_type of a type, and the bytes of a tensor's data. */
 int lk_sidecar_ggml_type(enum lk_sidecar_type type);
 size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *tensor);
 
-/* Read a sidecar whole into memory of `ledger`. All values are finite, all shapes and ranks agree with each
- * other. `model` (may be NULL: any) refuses one that was made for another model with LK_E_ARG.
- * Other errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. *out is owned: lk_sidecar_close. */
+/* Read a whole sidecar into memory of `ledger`. Checks that all values are finite and that all
+ * shapes and ranks agree. LK_E_ARG if the sidecar was made for another model than `model` (NULL:
+ * any). Other errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. *out is owned:
+ * lk_sidecar_close. */
 lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path,
                           const struct lk_sidecar_model *model, struct lk_ledger *ledger,
                           lk_err *err);
 void lk_sidecar_close(struct lk_sidecar *sidecar);
 
-/* The data of the tensor `name`, which must have this type and shape; *out is NULL where there is none. Borrowed. */
+/* The data of the tensor `name`, borrowed; NULL if there is no such tensor. LK_E_FORMAT if it has
+ * another type or shape. */
 lk_status lk_sidecar_find(const struct lk_sidecar *sidecar, const char *name,
                           enum lk_sidecar_type type, int64_t ne0, int64_t ne1, int64_t ne2,
                           const void **out, lk_err *err);
-
-/* ---- writing ---- */
-
-/* A sidecar in the making. */
-struct lk_draft;
-
-/* *out is owned: lk_draft_free. */
-lk_status lk_draft_new(struct lk_draft **out, const struct lk_sidecar_info *info,
-                       struct lk_ledger *ledger, lk_err *err);
-void lk_draft_free(struct lk_draft *draft);
-
-/* Add a tensor; `data` is borrowed until the draft is written. LK_E_ARG for an impossible name or shape,
- * or one that is there already. */
-lk_status lk_draft_add(struct lk_draft *draft, const struct lk_sidecar_tensor *tensor, lk_err *err);
-
-/* Add the tensors of a layer's basis, borrowed in the same way. */
-lk_status lk_draft_add_basis(struct lk_draft *draft, int layer, enum lk_basis_side side,
-                             const struct lk_basis *basis, lk_err *err);
-
-/* Write the whole file. */
-lk_status lk_draft_write(const struct lk_draft *draft, FILE *file, lk_err *err);
 
 #endif

@@ -1,5 +1,7 @@
+/* Builds sidecars in memory and writes them. */
+#include "sidecar/sidecar_write.h"
+
 #include "base/log.h"
-#include "sidecar/sidecar.h"
 
 #include "gguf.h"
 
@@ -7,49 +9,51 @@
 #include <stdio.h>
 #include <string.h>
 
-struct lk_draft {
+struct lk_sidecar_builder {
     struct lk_ledger *ledger;
     struct gguf_context *gguf;
     int32_t n_layer;
 };
 
-lk_status lk_draft_new(struct lk_draft **out, const struct lk_sidecar_info *info,
-                       struct lk_ledger *ledger, lk_err *err) {
-    lk_silence_logs();
-    struct lk_draft *draft = lk_alloc(ledger, LK_FOR_OTHER, sizeof *draft);
-    if (!draft) return lk_fail(err, LK_E_NOMEM, "no memory for a sidecar");
-    *draft = (struct lk_draft){
+lk_status lk_sidecar_builder_new(struct lk_sidecar_builder **out,
+                                 const struct lk_sidecar_info *info, struct lk_ledger *ledger,
+                                 lk_err *err) {
+    lk_redirect_logs();
+    struct lk_sidecar_builder *builder = lk_alloc(ledger, LK_FOR_OTHER, sizeof *builder);
+    if (!builder) return lk_fail(err, LK_E_NOMEM, "not enough memory for a sidecar");
+    *builder = (struct lk_sidecar_builder){
         .ledger = ledger, .gguf = gguf_init_empty(), .n_layer = info->model.n_layer};
-    gguf_set_val_str(draft->gguf, "general.type", "sidecar");
-    gguf_set_val_u32(draft->gguf, "lowkey.sidecar.version", 1);
-    gguf_set_val_str(draft->gguf, "lowkey.sidecar.method", info->method);
-    gguf_set_val_str(draft->gguf, "lowkey.sidecar.options", info->options);
-    gguf_set_val_u64(draft->gguf, "lowkey.sidecar.model_fingerprint", info->model.fingerprint);
-    gguf_set_val_u32(draft->gguf, "lowkey.sidecar.n_layer", (uint32_t)info->model.n_layer);
-    gguf_set_val_u32(draft->gguf, "lowkey.sidecar.n_head_kv", (uint32_t)info->model.n_head_kv);
-    gguf_set_val_u32(draft->gguf, "lowkey.sidecar.d_head", (uint32_t)info->model.d_head);
-    gguf_set_val_u64(draft->gguf, "lowkey.sidecar.calibration_hash", info->calibration_hash);
-    gguf_set_val_u64(draft->gguf, "lowkey.sidecar.calibration_tokens", info->calibration_tokens);
-    *out = draft;
+    gguf_set_val_str(builder->gguf, "general.type", "sidecar");
+    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.version", 1);
+    gguf_set_val_str(builder->gguf, "lowkey.sidecar.method", info->method);
+    gguf_set_val_str(builder->gguf, "lowkey.sidecar.options", info->options);
+    gguf_set_val_u64(builder->gguf, "lowkey.sidecar.model_fingerprint", info->model.fingerprint);
+    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.n_layer", (uint32_t)info->model.n_layer);
+    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.n_head_kv", (uint32_t)info->model.n_head_kv);
+    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.d_head", (uint32_t)info->model.d_head);
+    gguf_set_val_u64(builder->gguf, "lowkey.sidecar.calibration_hash", info->calibration_hash);
+    gguf_set_val_u64(builder->gguf, "lowkey.sidecar.calibration_tokens", info->calibration_tokens);
+    *out = builder;
     return LK_OK;
 }
 
-void lk_draft_free(struct lk_draft *draft) {
-    if (!draft) return;
-    gguf_free(draft->gguf);
-    lk_release(draft->ledger, LK_FOR_OTHER, draft, sizeof *draft);
+void lk_sidecar_builder_free(struct lk_sidecar_builder *builder) {
+    if (!builder) return;
+    gguf_free(builder->gguf);
+    lk_release(builder->ledger, LK_FOR_OTHER, builder, sizeof *builder);
 }
 
-lk_status lk_draft_add(struct lk_draft *draft, const struct lk_sidecar_tensor *t, lk_err *err) {
+lk_status lk_sidecar_builder_add(struct lk_sidecar_builder *builder,
+                                 const struct lk_sidecar_tensor *t, lk_err *err) {
     size_t len = strnlen(t->name, sizeof t->name);
     if (len == 0 || len >= GGML_MAX_NAME)
-        return lk_fail(err, LK_E_ARG, "a tensor's name has %zu bytes; 1 to %d are possible", len,
+        return lk_fail(err, LK_E_ARG, "a tensor name has %zu bytes, expected 1 to %d", len,
                        GGML_MAX_NAME - 1);
-    if (gguf_find_tensor(draft->gguf, t->name) >= 0)
-        return lk_fail(err, LK_E_ARG, "the sidecar has a tensor %s already", t->name);
+    if (gguf_find_tensor(builder->gguf, t->name) >= 0)
+        return lk_fail(err, LK_E_ARG, "the sidecar already has a tensor %s", t->name);
     if (t->ne[0] < 1 || t->ne[1] < 1 || t->ne[2] < 1)
         return lk_fail(err, LK_E_ARG, "tensor %s has no values", t->name);
-    /* gguf keeps a copy of what describes a tensor; `data` is read when the file is written. */
+    /* gguf copies this description. It reads `data` when the file is written. */
     struct ggml_tensor tensor = {.type = (enum ggml_type)lk_sidecar_ggml_type(t->type),
                                  .ne = {t->ne[0], t->ne[1], t->ne[2], 1},
                                  .data = t->data};
@@ -57,42 +61,46 @@ lk_status lk_draft_add(struct lk_draft *draft, const struct lk_sidecar_tensor *t
     for (int d = 1; d < GGML_MAX_DIMS; d++)
         tensor.nb[d] = tensor.nb[d - 1] * (size_t)tensor.ne[d - 1];
     memcpy(tensor.name, t->name, len + 1);
-    gguf_add_tensor(draft->gguf, &tensor);
+    gguf_add_tensor(builder->gguf, &tensor);
     return LK_OK;
 }
 
-static lk_status add_part(struct lk_draft *draft, int layer, enum lk_basis_side side,
-                          const char *part, enum lk_sidecar_type type, const void *data,
-                          int32_t ne0, int32_t ne1, int32_t ne2, lk_err *err) {
+static lk_status add_basis_part(struct lk_sidecar_builder *builder, int layer,
+                                enum lk_basis_side side, const char *part,
+                                enum lk_sidecar_type type, const void *data, int32_t ne0,
+                                int32_t ne1, int32_t ne2, lk_err *err) {
     struct lk_sidecar_tensor t = {.ne = {ne0, ne1, ne2}, .type = type, .data = (void *)data};
     snprintf(t.name, sizeof t.name, "blk.%d.%s.%s", layer, lk_basis_side_name(side), part);
-    return lk_draft_add(draft, &t, err);
+    return lk_sidecar_builder_add(builder, &t, err);
 }
 
-lk_status lk_draft_add_basis(struct lk_draft *draft, int layer, enum lk_basis_side side,
-                             const struct lk_basis *b, lk_err *err) {
-    if (layer < 0 || layer >= draft->n_layer)
-        return lk_fail(err, LK_E_ARG, "layer %d of %d", layer, draft->n_layer);
-    lk_status status = add_part(draft, layer, side, "down", LK_SIDECAR_F32, b->down, b->width,
+lk_status lk_sidecar_builder_add_basis(struct lk_sidecar_builder *builder, int layer,
+                                       enum lk_basis_side side, const struct lk_basis *b,
+                                       lk_err *err) {
+    if (layer < 0 || layer >= builder->n_layer)
+        return lk_fail(err, LK_E_ARG, "layer %d is out of range, the sidecar has %d layers", layer,
+                       builder->n_layer);
+    lk_status status = add_basis_part(builder, layer, side, "down", LK_SIDECAR_F32, b->down,
+                                      b->width, b->n_comp, b->n_group, err);
+    if (!status && b->up != b->down)
+        status = add_basis_part(builder, layer, side, "up", LK_SIDECAR_F32, b->up, b->width,
                                 b->n_comp, b->n_group, err);
-    if (status == LK_OK && b->up != b->down)
-        status = add_part(draft, layer, side, "up", LK_SIDECAR_F32, b->up, b->width, b->n_comp,
-                          b->n_group, err);
-    if (status == LK_OK && b->mean)
-        status = add_part(draft, layer, side, "mean", LK_SIDECAR_F32, b->mean, b->width, b->n_group,
-                          1, err);
-    if (status == LK_OK)
-        status =
-            add_part(draft, layer, side, "rank", LK_SIDECAR_I32, b->rank, b->n_group, 1, 1, err);
-    if (status == LK_OK)
-        status = add_part(draft, layer, side, "error", LK_SIDECAR_F32, b->error, b->n_comp,
-                          b->n_group, 1, err);
+    if (!status && b->mean)
+        status = add_basis_part(builder, layer, side, "mean", LK_SIDECAR_F32, b->mean, b->width,
+                                b->n_group, 1, err);
+    if (!status)
+        status = add_basis_part(builder, layer, side, "rank", LK_SIDECAR_I32, b->rank, b->n_group,
+                                1, 1, err);
+    if (!status)
+        status = add_basis_part(builder, layer, side, "error", LK_SIDECAR_F32, b->error, b->n_comp,
+                                b->n_group, 1, err);
     return status;
 }
 
-lk_status lk_draft_write(const struct lk_draft *draft, FILE *file, lk_err *err) {
+lk_status lk_sidecar_builder_write(const struct lk_sidecar_builder *builder, FILE *file,
+                                   lk_err *err) {
     errno = 0;
-    if (gguf_write_to_file_ptr(draft->gguf, file, false) && fflush(file) == 0) return LK_OK;
+    if (gguf_write_to_file_ptr(builder->gguf, file, false) && fflush(file) == 0) return LK_OK;
     return lk_fail(err, LK_E_IO, "cannot write the sidecar: %s",
                    errno ? strerror(errno) : "the system refused");
 }

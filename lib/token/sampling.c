@@ -1,3 +1,5 @@
+/* A chain of libllama samplers, with logit biases and an optional grammar, whose state can be
+ * saved. */
 #include "token/sampling.h"
 
 #include "base/log.h"
@@ -13,29 +15,30 @@
 enum { MAX_LAST_N = 1 << 20, MAX_GRAMMAR = 1 << 17, MAX_NESTING = 200, MAX_BIAS = 1000000 };
 
 struct lk_sampling {
-    struct llama_sampler *chain;   /* penalties ... choice; made when n_vocab is known */
+    struct llama_sampler *chain;   /* penalties to choice; created when n_vocab is known */
     struct llama_sampler *grammar; /* or NULL */
-    lk_sampler_opts opts;          /* without its grammar and its biases, which are the caller's */
-    /* [n_bias] the caller's, and one for each token that ends an answer where none is to */
+    lk_sampler_opts opts;          /* without grammar and bias, which the caller owns */
+    /* [n_bias] a copy of the caller's, plus one per end-of-generation token with ignore_eos */
     lk_logit_bias *bias;
     size_t n_bias;
-    int32_t n_vocab;             /* of the chain, or of the grammar's tokenizer; 0: not known yet */
+    int32_t n_vocab;             /* of the chain or of the grammar's tokenizer; 0: not known yet */
     llama_token_data *candidate; /* [n_vocab] */
     char options[LK_SAMPLING_OPTIONS]; /* opts as text */
-    uint64_t n_draw;                   /* times the chain has chosen */
-    llama_token *tok;                  /* [n_tok] accepted so far, room for cap */
+    uint64_t n_draw;                   /* number of times the chain was applied */
+    llama_token *tok;                  /* [n_tok] accepted tokens, room for cap */
     uint32_t n_tok, cap;
 };
 
 /* FNV-1a. */
-static uint64_t hash_of(const void *data, size_t n) {
+static uint64_t fnv1a(const void *data, size_t n) {
     const unsigned char *byte = data;
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
     return hash;
 }
 
-/* Options as text: two samplers with the same text choose alike. Grammar and biases stand in it as hashes. */
+/* Options as text. Samplers with the same text make the same choices. The grammar and the biases
+ * are represented by hashes. */
 static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
     int len =
         snprintf(buf, cap,
@@ -43,10 +46,10 @@ static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
                  "over %d seed %u grammar %llx",
                  o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty,
                  o->frequency_penalty, o->presence_penalty, o->repeat_last_n, o->seed,
-                 (unsigned long long)hash_of(o->grammar, o->grammar ? strlen(o->grammar) : 0));
+                 (unsigned long long)fnv1a(o->grammar, o->grammar ? strlen(o->grammar) : 0));
     if (o->n_bias || o->ignore_eos)
         snprintf(buf + len, cap - (size_t)len, " %s %llx", o->ignore_eos ? "endless" : "bias",
-                 (unsigned long long)hash_of(o->bias, o->n_bias * sizeof *o->bias));
+                 (unsigned long long)fnv1a(o->bias, o->n_bias * sizeof *o->bias));
 }
 
 static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
@@ -65,8 +68,8 @@ static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
                        "the frequency or presence penalty is not a number from -100 to 100");
     }
     if (o->repeat_last_n < 0 || o->repeat_last_n > MAX_LAST_N) {
-        return lk_fail(err, LK_E_ARG, "the repetition penalty's length is %d, expected 0 to %d",
-                       o->repeat_last_n, MAX_LAST_N);
+        return lk_fail(err, LK_E_ARG, "repeat_last_n is %d, expected 0 to %d", o->repeat_last_n,
+                       MAX_LAST_N);
     }
     for (size_t i = 0; i < o->n_bias; i++)
         if (o->bias[i].bias != -INFINITY && !(fabsf(o->bias[i].bias) <= MAX_BIAS))
@@ -75,68 +78,68 @@ static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
     return LK_OK;
 }
 
-/* libllama's parser recurses; size and nesting are bounded so that its stack is. */
+/* libllama's parser is recursive. Limits on size and nesting bound its stack. */
 static lk_status check_grammar(const char *text, lk_err *err) {
     size_t len = strlen(text);
     int depth = 0;
     if (len > MAX_GRAMMAR)
-        return lk_fail(err, LK_E_FORMAT, "the grammar has %zu bytes; at most %d are accepted", len,
+        return lk_fail(err, LK_E_FORMAT, "the grammar has %zu bytes, at most %d are supported", len,
                        MAX_GRAMMAR);
     for (size_t i = 0; i < len; i++) {
         depth += (text[i] == '(') - (text[i] == ')');
         if (depth > MAX_NESTING)
-            return lk_fail(err, LK_E_FORMAT, "the grammar nests deeper than %d parentheses",
+            return lk_fail(err, LK_E_FORMAT, "the grammar nests parentheses deeper than %d",
                            MAX_NESTING);
     }
     return LK_OK;
 }
 
-static lk_status make_grammar(struct lk_sampling *s, const struct lk_vocab *vocab, const char *text,
+static lk_status init_grammar(struct lk_sampling *s, const struct lk_vocab *vocab, const char *text,
                               lk_err *err) {
     lk_status status = check_grammar(text, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct llama_vocab *v = vocab ? lk_vocab_llama(vocab) : NULL;
     if (!v) return lk_fail(err, LK_E_UNSUPPORTED, "a grammar needs a model with a tokenizer");
     s->grammar = llama_sampler_init_grammar(v, text, "root");
-    s->n_vocab = llama_vocab_n_tokens(v); /* the grammar looks texts up by token */
+    s->n_vocab = llama_vocab_n_tokens(v); /* the grammar looks up token texts */
     return s->grammar
                ? LK_OK
                : lk_fail(
                      err, LK_E_FORMAT,
-                     "the grammar does not parse, recurses on its left, or has no rule named root");
+                     "the grammar does not parse, is left-recursive, or has no rule named root");
 }
 
-static lk_status make_bias(struct lk_sampling *s, const struct lk_vocab *vocab,
+static lk_status init_bias(struct lk_sampling *s, const struct lk_vocab *vocab,
                            const lk_sampler_opts *o, lk_err *err) {
     const struct llama_vocab *v = o->ignore_eos && vocab ? lk_vocab_llama(vocab) : NULL;
     int32_t n_tok = v ? llama_vocab_n_tokens(v) : 0;
     size_t n_end = 0;
-    for (int32_t i = 0; i < n_tok; i++) n_end += lk_vocab_ends(vocab, i);
+    for (int32_t i = 0; i < n_tok; i++) n_end += lk_vocab_is_eog(vocab, i);
     if (o->n_bias + n_end == 0) return LK_OK;
     s->bias = malloc((o->n_bias + n_end) * sizeof *s->bias);
-    if (!s->bias) return lk_fail(err, LK_E_NOMEM, "no memory for a sampler");
+    if (!s->bias) return lk_fail(err, LK_E_NOMEM, "not enough memory for a sampler");
     if (o->n_bias) memcpy(s->bias, o->bias, o->n_bias * sizeof *s->bias);
     s->n_bias = o->n_bias;
     for (int32_t i = 0; i < n_tok; i++)
-        if (lk_vocab_ends(vocab, i)) s->bias[s->n_bias++] = (lk_logit_bias){i, -INFINITY};
+        if (lk_vocab_is_eog(vocab, i)) s->bias[s->n_bias++] = (lk_logit_bias){i, -INFINITY};
     return LK_OK;
 }
 
 lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab,
                           const lk_sampler_opts *opts, lk_err *err) {
-    lk_silence_logs();
+    lk_redirect_logs();
     lk_status status = check_opts(opts, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_sampling *s = calloc(1, sizeof *s);
-    if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for a sampler");
+    if (!s) return lk_fail(err, LK_E_NOMEM, "not enough memory for a sampler");
     s->opts = *opts;
     print_options(s->options, sizeof s->options, opts);
     s->opts.grammar = NULL;
     s->opts.bias = NULL;
-    status = make_bias(s, vocab, opts, err);
-    if (status == LK_OK && opts->grammar && *opts->grammar)
-        status = make_grammar(s, vocab, opts->grammar, err);
-    if (status != LK_OK) {
+    status = init_bias(s, vocab, opts, err);
+    if (!status && opts->grammar && *opts->grammar)
+        status = init_grammar(s, vocab, opts->grammar, err);
+    if (status) {
         lk_sampling_free(s);
         return status;
     }
@@ -154,16 +157,17 @@ void lk_sampling_free(struct lk_sampling *s) {
     free(s);
 }
 
-/* libllama draws a seed of its own for one value, and the same seed shall give the same choices, others than its neighbours'. */
-static uint32_t seed_of(const lk_sampler_opts *o) {
+/* libllama replaces one seed value by a random one. Use a fixed seed instead, so that every seed is
+ * deterministic. */
+static uint32_t llama_seed(const lk_sampler_opts *o) {
     return o->seed == LLAMA_DEFAULT_SEED ? (uint32_t)lk_splitmix64_step : o->seed;
 }
 
-static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
+static lk_status init_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
     const lk_sampler_opts *o = &s->opts;
     for (size_t i = 0; i < s->n_bias; i++)
         if (s->bias[i].tok < 0 || s->bias[i].tok >= n_vocab)
-            return lk_fail(err, LK_E_ARG, "a bias is for token %d; the vocabulary has 0 to %d",
+            return lk_fail(err, LK_E_ARG, "logit bias for token %d, expected 0 to %d",
                            s->bias[i].tok, n_vocab - 1);
     s->candidate = malloc((size_t)n_vocab * sizeof *s->candidate);
     s->chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
@@ -172,7 +176,7 @@ static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err)
         free(s->candidate);
         s->chain = NULL;
         s->candidate = NULL;
-        return lk_fail(err, LK_E_NOMEM, "no memory to sample among %d tokens", n_vocab);
+        return lk_fail(err, LK_E_NOMEM, "not enough memory to sample from %d tokens", n_vocab);
     }
     s->n_vocab = n_vocab;
     llama_sampler_chain_add(
@@ -186,20 +190,20 @@ static lk_status make_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err)
     llama_sampler_chain_add(s->chain, llama_sampler_init_top_p(o->top_p, 1));
     llama_sampler_chain_add(s->chain, llama_sampler_init_min_p(o->min_p, 1));
     llama_sampler_chain_add(s->chain, llama_sampler_init_temp(o->temperature));
-    llama_sampler_chain_add(s->chain, llama_sampler_init_dist(seed_of(o)));
+    llama_sampler_chain_add(s->chain, llama_sampler_init_dist(llama_seed(o)));
     return LK_OK;
 }
 
-/* Fill candidates from the logits and their biases and let the chain choose, after the grammar if `constrained`.
- * Returns the chosen entry, NULL if there is none with a chance. */
-static const llama_token_data *choose(struct lk_sampling *s, const float *logits,
-                                      bool constrained) {
+/* Fill the candidates from logits and biases, apply the grammar if `constrained`, and apply the
+ * chain. Returns the chosen entry, NULL if no token has a logit above -infinity. */
+static const llama_token_data *choose_token(struct lk_sampling *s, const float *logits,
+                                            bool constrained) {
     for (int32_t i = 0; i < s->n_vocab; i++) s->candidate[i] = (llama_token_data){i, logits[i], 0};
     for (size_t i = 0; i < s->n_bias; i++) s->candidate[s->bias[i].tok].logit += s->bias[i].bias;
     llama_token_data_array list = {s->candidate, (size_t)s->n_vocab, -1, false};
     if (constrained) {
         llama_sampler_apply(s->grammar, &list);
-        size_t kept = 0; /* what the grammar forbids must not fill the places of top-k */
+        size_t kept = 0; /* remove forbidden tokens, which would count towards top-k */
         for (size_t i = 0; i < list.size; i++) {
             if (list.data[i].logit > -INFINITY) list.data[kept++] = list.data[i];
         }
@@ -213,25 +217,25 @@ static const llama_token_data *choose(struct lk_sampling *s, const float *logits
     return chosen->logit > -INFINITY ? chosen : NULL;
 }
 
-static bool fits_grammar(struct lk_sampling *s, llama_token tok) {
+static bool is_allowed_by_grammar(struct lk_sampling *s, llama_token tok) {
     llama_token_data one = {tok, 1.0f, 0};
     llama_token_data_array list = {&one, 1, -1, false};
     llama_sampler_apply(s->grammar, &list);
     return one.logit > -INFINITY;
 }
 
-/* Room for n accepted tokens. */
-static lk_status want_tokens(struct lk_sampling *s, uint32_t n, lk_err *err) {
+/* Make room for n accepted tokens. */
+static lk_status reserve_tokens(struct lk_sampling *s, uint32_t n, lk_err *err) {
     if (n <= s->cap) return LK_OK;
     uint32_t cap = n + n / 2 + 64;
     llama_token *tok = realloc(s->tok, cap * sizeof *tok);
-    if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory to remember %u tokens", n);
+    if (!tok) return lk_fail(err, LK_E_NOMEM, "not enough memory for %u sampled tokens", n);
     s->tok = tok;
     s->cap = cap;
     return LK_OK;
 }
 
-static void accept(struct lk_sampling *s, llama_token tok) {
+static void accept_token(struct lk_sampling *s, llama_token tok) {
     llama_sampler_accept(s->chain, tok);
     if (s->grammar) llama_sampler_accept(s->grammar, tok);
     s->tok[s->n_tok++] = tok;
@@ -240,36 +244,39 @@ static void accept(struct lk_sampling *s, llama_token tok) {
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab,
                            int32_t *tok, lk_err *err) {
     if (n_vocab < 1 || (s->n_vocab && s->n_vocab != n_vocab))
-        return lk_fail(err, LK_E_ARG, "logits of %d tokens, expected %d", n_vocab, s->n_vocab);
+        return lk_fail(err, LK_E_ARG, "%d logits, expected %d", n_vocab, s->n_vocab);
     for (int32_t i = 0; i < n_vocab; i++) {
         if (isnan(logits[i]) || logits[i] == INFINITY)
             return lk_fail(err, LK_E_ARG, "the logit of token %d is not finite", i);
     }
-    lk_status status = s->chain ? LK_OK : make_chain(s, n_vocab, err);
-    if (status == LK_OK) status = want_tokens(s, s->n_tok + 1, err);
-    if (status != LK_OK) return status;
-    /* Testing the whole vocabulary against a grammar is slow, and most choices fit: choose first. */
-    const llama_token_data *chosen = choose(s, logits, false);
-    if (s->grammar && (!chosen || !fits_grammar(s, chosen->id))) chosen = choose(s, logits, true);
+    lk_status status = s->chain ? LK_OK : init_chain(s, n_vocab, err);
+    if (!status) status = reserve_tokens(s, s->n_tok + 1, err);
+    if (status) return status;
+    /* Testing the whole vocabulary against the grammar is slow, and the choice is usually allowed.
+     * So choose first, and apply the grammar to all candidates only if the choice is not
+     * allowed. */
+    const llama_token_data *chosen = choose_token(s, logits, false);
+    if (s->grammar && (!chosen || !is_allowed_by_grammar(s, chosen->id)))
+        chosen = choose_token(s, logits, true);
     if (!chosen) {
-        if (s->grammar) return lk_fail(err, LK_E_FORMAT, "no token fits the grammar here");
-        if (s->n_bias) return lk_fail(err, LK_E_FORMAT, "the biases leave no token");
-        return lk_fail(err, LK_E_ARG, "no token has a chance: all logits are minus infinity");
+        if (s->grammar) return lk_fail(err, LK_E_FORMAT, "the grammar allows no token here");
+        if (s->n_bias) return lk_fail(err, LK_E_FORMAT, "the logit biases allow no token");
+        return lk_fail(err, LK_E_ARG, "all logits are minus infinity");
     }
     *tok = chosen->id;
-    accept(s, *tok);
+    accept_token(s, *tok);
     return LK_OK;
 }
 
-bool lk_sampling_put(const struct lk_sampling *s, const struct lk_writer *sink) {
-    struct lk_saved_sampling saved = {.n_draw = s->n_draw, .n_tok = s->n_tok, .seed = s->opts.seed};
+bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *writer) {
+    struct lk_sampling_state saved = {.n_draw = s->n_draw, .n_tok = s->n_tok, .seed = s->opts.seed};
     memcpy(saved.options, s->options, sizeof saved.options);
-    return sink->put(sink->user, &saved, sizeof saved) &&
-           (s->n_tok == 0 || sink->put(sink->user, s->tok, s->n_tok * sizeof *s->tok));
+    return writer->put(writer->user, &saved, sizeof saved) &&
+           (s->n_tok == 0 || writer->put(writer->user, s->tok, s->n_tok * sizeof *s->tok));
 }
 
-/* As it was made, but for the seed. */
-static void start_again(struct lk_sampling *s, uint32_t seed) {
+/* Back to the state after creation, with another seed. */
+static void reset_sampling(struct lk_sampling *s, uint32_t seed) {
     if (s->chain) llama_sampler_free(s->chain);
     if (s->grammar) llama_sampler_reset(s->grammar);
     free(s->candidate);
@@ -279,15 +286,15 @@ static void start_again(struct lk_sampling *s, uint32_t seed) {
     s->opts.seed = seed;
 }
 
-/* Draw and accept as the saved sampler did. */
-static lk_status repeat(struct lk_sampling *s, const struct lk_saved_sampling *saved,
-                        const llama_token *tok, int32_t n_vocab, lk_err *err) {
-    lk_status status = make_chain(s, n_vocab, err);
-    if (status == LK_OK) status = want_tokens(s, saved->n_tok, err);
-    if (status != LK_OK) return status;
+/* Repeat the draws of the saved sampler and accept its tokens. */
+static lk_status replay_state(struct lk_sampling *s, const struct lk_sampling_state *saved,
+                              const llama_token *tok, int32_t n_vocab, lk_err *err) {
+    lk_status status = init_chain(s, n_vocab, err);
+    if (!status) status = reserve_tokens(s, saved->n_tok, err);
+    if (status) return status;
     struct llama_sampler *last =
         llama_sampler_chain_get(s->chain, llama_sampler_chain_n(s->chain) - 1);
-    for (; s->n_draw < saved->n_draw; s->n_draw++) { /* one draw, however many the candidates are */
+    for (; s->n_draw < saved->n_draw; s->n_draw++) { /* a draw does not depend on the candidates */
         llama_token_data one = {0, 1.0f, 0};
         llama_token_data_array list = {&one, 1, -1, false};
         llama_sampler_apply(last, &list);
@@ -295,32 +302,32 @@ static lk_status repeat(struct lk_sampling *s, const struct lk_saved_sampling *s
     for (uint32_t i = 0; i < saved->n_tok; i++) {
         llama_token t;
         memcpy(&t, tok + i, sizeof t);
-        if (t < 0 || t >= n_vocab || (s->grammar && !fits_grammar(s, t)))
+        if (t < 0 || t >= n_vocab || (s->grammar && !is_allowed_by_grammar(s, t)))
             return lk_fail(err, LK_E_FORMAT,
-                           "its sampler has chosen a token that it could not choose");
-        accept(s, t);
+                           "the sampler state contains a token that the sampler cannot choose");
+        accept_token(s, t);
     }
     return LK_OK;
 }
 
 lk_status lk_sampling_restore(struct lk_sampling *s, const void *data, size_t n, int32_t n_vocab,
                               bool *restored, lk_err *err) {
-    struct lk_saved_sampling saved;
-    const uint64_t most_draws_per_token = 2,
-                   failed = 1000; /* of a sampler that was asked again where it had no choice */
-    if (n < sizeof saved) return lk_fail(err, LK_E_FORMAT, "its sampler's state is cut short");
+    struct lk_sampling_state saved;
+    /* At most two draws per token, and some from calls that failed because no token was allowed. */
+    const uint64_t max_draws_per_token = 2, max_failed_draws = 1000;
+    if (n < sizeof saved) return lk_fail(err, LK_E_FORMAT, "the sampler state is truncated");
     memcpy(&saved, data, sizeof saved);
     if ((n - sizeof saved) / sizeof(llama_token) != saved.n_tok ||
         (n - sizeof saved) % sizeof(llama_token) != 0 ||
-        saved.n_draw > most_draws_per_token * saved.n_tok + failed)
-        return lk_fail(err, LK_E_FORMAT, "its sampler's state contradicts itself");
+        saved.n_draw > max_draws_per_token * saved.n_tok + max_failed_draws)
+        return lk_fail(err, LK_E_FORMAT, "the sampler state is inconsistent");
     *restored = memcmp(saved.options, s->options, sizeof s->options) == 0 &&
                 (s->n_vocab == 0 || s->n_vocab == n_vocab);
     if (!*restored) return LK_OK;
     uint32_t own_seed = s->opts.seed;
-    start_again(s, saved.seed);
-    lk_status status =
-        repeat(s, &saved, (const llama_token *)((const char *)data + sizeof saved), n_vocab, err);
-    if (status != LK_OK) start_again(s, own_seed);
+    reset_sampling(s, saved.seed);
+    lk_status status = replay_state(
+        s, &saved, (const llama_token *)((const char *)data + sizeof saved), n_vocab, err);
+    if (status) reset_sampling(s, own_seed);
     return status;
 }

@@ -1,4 +1,4 @@
-/* From logits to a token, by libllama's samplers. */
+/* Chooses tokens from logits with libllama's samplers. */
 #ifndef LK_TOKEN_SAMPLING_H
 #define LK_TOKEN_SAMPLING_H
 
@@ -7,37 +7,38 @@
 
 struct lk_sampling;
 
-/* `vocab` is borrowed until lk_sampling_free; it needs a tokenizer only for a grammar, and to know ends.
- * LK_E_ARG for options out of range, LK_E_FORMAT for a grammar that does not parse (libllama's parser
- * then writes its reason to stderr, past every log callback).
- * *out is owned: lk_sampling_free. */
+/* `vocab` is borrowed until lk_sampling_free. It needs a tokenizer only for a grammar and for
+ * ignore_eos. LK_E_ARG for options out of range, LK_E_FORMAT for a grammar that does not parse;
+ * libllama's parser prints the reason to stderr and ignores log callbacks. *out is owned:
+ * lk_sampling_free. */
 lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab,
                           const lk_sampler_opts *opts, lk_err *err);
 void lk_sampling_free(struct lk_sampling *s);
 
-/* Choose a token from logits [n_vocab] and remember it. LK_E_ARG for NaN or +infinity among the logits,
- * and where all are -infinity; LK_E_FORMAT where no token fits the grammar, or the biases leave none. */
+/* Choose a token from logits [n_vocab] and accept it. LK_E_ARG if a logit is NaN or +infinity, or
+ * if all are -infinity. LK_E_FORMAT if the grammar or the biases allow no token. */
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab,
                            int32_t *tok, lk_err *err);
 
-/* How a sampler came to stand where it does: its options as text, and what it has drawn and chosen, which
- * restoring does again.
+/* State of a sampler: its options as text, the number of draws and the accepted tokens. Restoring
+ * repeats the draws and accepts the tokens again.
  *
- *   | struct lk_saved_sampling | i32 tok[n_tok] |
+ *   | struct lk_sampling_state | i32 tok[n_tok] |
  */
 enum { LK_SAMPLING_OPTIONS = 248 };
 
-struct lk_saved_sampling {
+struct lk_sampling_state {
     char options[LK_SAMPLING_OPTIONS];
     uint64_t n_draw;
     uint32_t seed, n_tok;
 };
 
-/* False when the sink refuses. */
-bool lk_sampling_put(const struct lk_sampling *s, const struct lk_writer *sink);
+/* Write the state. False if the writer fails. */
+bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *writer);
 
-/* Stand where the saved sampler stood, for logits of n_vocab tokens. A sampler with other options stays as
- * it is: *restored says which. LK_E_FORMAT where `data` is no sampler's state; the sampler is as new then. */
+/* Restore a saved state, for logits of n_vocab tokens. *restored is false if the state was saved
+ * with different options; the sampler is not changed then. LK_E_FORMAT if `data` is not a valid
+ * state; the sampler is reset then. */
 lk_status lk_sampling_restore(struct lk_sampling *s, const void *data, size_t n, int32_t n_vocab,
                               bool *restored, lk_err *err);
 

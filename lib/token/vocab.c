@@ -1,3 +1,5 @@
+/* Tokenizes, detokenizes and formats conversations with libllama's vocabulary. Inputs on which
+ * libllama would abort or overflow its stack are rejected or bounded first. */
 #include "token/vocab.h"
 
 #include "base/log.h"
@@ -12,12 +14,12 @@
 #include <string.h>
 
 struct lk_vocab {
-    struct llama_model *model; /* NULL where the file has no tokenizer */
+    struct llama_model *model; /* NULL if the file has no tokenizer */
     const struct llama_vocab *vocab;
-    int32_t n_tok; /* tokens with a text: 0 without tokenizer */
+    int32_t n_tok; /* 0 without a tokenizer */
 };
 
-/* Does the file name a tokenizer at all? libllama fails to load files that do not. */
+/* True if the file names a tokenizer. libllama fails to load files that do not. */
 static bool has_tokenizer(const char *path) {
     struct gguf_context *gguf =
         gguf_init_from_file(path, (struct gguf_init_params){.no_alloc = true});
@@ -27,9 +29,9 @@ static bool has_tokenizer(const char *path) {
 }
 
 lk_status lk_vocab_open(struct lk_vocab **out, const char *path, lk_err *err) {
-    lk_silence_logs();
+    lk_redirect_logs();
     struct lk_vocab *v = calloc(1, sizeof *v);
-    if (!v) return lk_fail(err, LK_E_NOMEM, "no memory for the vocabulary");
+    if (!v) return lk_fail(err, LK_E_NOMEM, "not enough memory for the vocabulary");
     struct llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     v->model = llama_model_load_from_file(path, params);
@@ -55,14 +57,14 @@ const struct llama_vocab *lk_vocab_llama(const struct lk_vocab *vocab) {
     return vocab->n_tok ? vocab->vocab : NULL;
 }
 
-/* May the tokens that begin and end a text be added? libllama asserts that those to add exist. */
-static bool may_add_special(const struct llama_vocab *v) {
+/* True if BOS and EOS can be added as the model asks: libllama asserts that the tokens exist. */
+static bool can_add_special(const struct llama_vocab *v) {
     bool bos_fine = !llama_vocab_get_add_bos(v) || llama_vocab_bos(v) != LLAMA_TOKEN_NULL;
     bool eos_fine = !llama_vocab_get_add_eos(v) || llama_vocab_eos(v) != LLAMA_TOKEN_NULL;
     return bos_fine && eos_fine;
 }
 
-/* Longest stretch of text without a change between spaces and other bytes. */
+/* Length of the longest run that is all whitespace or all other bytes. */
 static size_t longest_run(const char *text, size_t len) {
     size_t longest = 0, run = 0;
     bool was_space = false;
@@ -83,25 +85,26 @@ struct tokenize_call {
     bool add, parse;
 };
 
-static void tokenize(void *arg) {
+static void call_llama_tokenize(void *arg) {
     struct tokenize_call *c = arg;
     c->n = llama_tokenize(c->vocab, c->text, c->len, c->tok, c->cap, c->add, c->parse);
 }
 
-/* Some of libllama's word splitters use std::regex, which recurses once per character of a word: a long
- * word overflows an ordinary stack. Such texts get a stack in proportion. */
-static lk_status tokenize_safely(struct tokenize_call *c, size_t run, lk_err *err) {
+/* Some of libllama's pre-tokenizers use std::regex, which recurses once per character of a word, so
+ * a long word overflows an ordinary stack. Texts with such words get a stack in proportion to their
+ * longest run. */
+static lk_status tokenize_with_stack(struct tokenize_call *c, size_t run, lk_err *err) {
     enum { SHORT_RUN = 1000, MAX_RUN = 1 << 22, STACK_PER_BYTE = 2048, STACK_BASE = 8 << 20 };
     if (run <= SHORT_RUN) {
-        tokenize(c);
+        call_llama_tokenize(c);
         return LK_OK;
     }
     if (run > MAX_RUN)
         return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the text has %zu bytes without a space; at most %d are supported", run,
-                       MAX_RUN);
-    if (lk_call_on_big_stack(tokenize, c, STACK_BASE + run * STACK_PER_BYTE)) return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "no memory to split a word of %zu bytes", run);
+                       "the text has a run of %zu bytes without a space, at most %d are supported",
+                       run, MAX_RUN);
+    if (lk_call_with_stack(call_llama_tokenize, c, STACK_BASE + run * STACK_PER_BYTE)) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "not enough memory to tokenize a word of %zu bytes", run);
 }
 
 lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size_t len,
@@ -109,31 +112,30 @@ lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size
     if (!vocab->n_tok) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no tokenizer");
     if (len > INT32_MAX / 2)
         return lk_fail(err, LK_E_ARG,
-                       "a text of %zu bytes is too long; give at most 1 GiB at a time", len);
-    size_t valid = lk_utf8_valid(text, len);
+                       "a text of %zu bytes is too long; pass at most 1 GiB at a time", len);
+    size_t valid = lk_utf8_valid_prefix(text, len);
     if (valid < len)
         return lk_fail(err, LK_E_FORMAT, "the text is not UTF-8: byte %zu is 0x%02X", valid,
                        (unsigned char)text[valid]);
     struct tokenize_call call = {.vocab = vocab->vocab,
                                  .text = text,
                                  .len = (int32_t)len,
-                                 .add = special && may_add_special(vocab->vocab),
+                                 .add = special && can_add_special(vocab->vocab),
                                  .parse = special};
     size_t run = longest_run(text, len);
-    size_t cap =
-        len + 8; /* a token covers at least a byte, but for those that begin and end a text */
+    size_t cap = len + 8; /* each token covers at least one byte, except BOS and EOS */
     int32_t *out = NULL;
-    for (int attempt = 0; attempt < 2; attempt++) { /* normalisation can lengthen a text */
-        int32_t *bigger = realloc(out, cap * sizeof *out);
-        if (!bigger) {
+    for (int attempt = 0; attempt < 2; attempt++) { /* normalization can lengthen a text */
+        int32_t *grown = realloc(out, cap * sizeof *out);
+        if (!grown) {
             free(out);
-            return lk_fail(err, LK_E_NOMEM, "no memory for %zu tokens", cap);
+            return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu tokens", cap);
         }
-        out = bigger;
+        out = grown;
         call.tok = out;
         call.cap = (int32_t)(cap < INT32_MAX ? cap : INT32_MAX);
-        lk_status status = tokenize_safely(&call, run, err);
-        if (status != LK_OK) {
+        lk_status status = tokenize_with_stack(&call, run, err);
+        if (status) {
             free(out);
             return status;
         }
@@ -143,18 +145,18 @@ lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size
             return LK_OK;
         }
         if (call.n == INT32_MIN) break;
-        cap = (size_t) - (int64_t)call.n;
+        cap = (size_t)(-(int64_t)call.n);
     }
     free(out);
     return lk_fail(err, LK_E_FORMAT, "the text has too many tokens");
 }
 
-size_t lk_vocab_text(const struct lk_vocab *vocab, int32_t tok, char *buf, size_t cap) {
+size_t lk_vocab_token_text(const struct lk_vocab *vocab, int32_t tok, char *buf, size_t cap) {
     char local[512], *piece = local;
     if (cap > 0) buf[0] = 0;
     if (tok < 0 || tok >= vocab->n_tok) return 0;
     int32_t n = llama_token_to_piece(vocab->vocab, tok, local, sizeof local, 0, true);
-    if (n < 0) { /* longer than usual */
+    if (n < 0) { /* longer than `local` */
         piece = malloc((size_t)-n);
         if (!piece) return 0;
         n = llama_token_to_piece(vocab->vocab, tok, piece, -n, 0, true);
@@ -169,55 +171,63 @@ size_t lk_vocab_text(const struct lk_vocab *vocab, int32_t tok, char *buf, size_
     return len;
 }
 
-int32_t lk_vocab_begin(const struct lk_vocab *vocab) {
+int32_t lk_vocab_bos(const struct lk_vocab *vocab) {
     const struct llama_vocab *llama = lk_vocab_llama(vocab);
     return llama && llama_vocab_get_add_bos(llama) ? llama_vocab_bos(llama) : -1;
 }
 
-bool lk_vocab_ends(const struct lk_vocab *vocab, int32_t tok) {
+struct lk_special_tokens lk_vocab_special(const struct lk_vocab *vocab) {
+    const struct llama_vocab *llama = lk_vocab_llama(vocab);
+    if (!llama) return (struct lk_special_tokens){-1, -1, -1};
+    return (struct lk_special_tokens){llama_vocab_bos(llama), llama_vocab_eos(llama),
+                                      llama_vocab_eot(llama)};
+}
+
+bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok) {
     return tok >= 0 && tok < vocab->n_tok && llama_vocab_is_eog(vocab->vocab, tok);
 }
 
-/* The template's result for messages checked before; *text is owned. */
+/* Apply the template to checked messages. *text is owned. */
 static lk_status apply_template(const char *template, const struct llama_chat_message *chat,
                                 size_t n_msg, bool reply, char **text, lk_err *err) {
     int32_t len = llama_chat_apply_template(template, chat, n_msg, reply, NULL, 0);
     if (len < 0)
         return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model's chat template is none that libllama knows");
+                       "libllama does not support the model's chat template");
     char *out = malloc((size_t)len + 1);
-    if (!out) return lk_fail(err, LK_E_NOMEM, "no memory for a conversation of %d bytes", len);
+    if (!out)
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for a conversation of %d bytes", len);
     llama_chat_apply_template(template, chat, n_msg, reply, out, len + 1);
     out[len] = 0;
     *text = out;
     return LK_OK;
 }
 
-const char *lk_vocab_template(const struct lk_vocab *vocab) {
+const char *lk_vocab_chat_template(const struct lk_vocab *vocab) {
     return vocab->model ? llama_model_chat_template(vocab->model, NULL) : NULL;
 }
 
-lk_status lk_vocab_chat(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg,
-                        bool reply, char **text, lk_err *err) {
-    const char *template = lk_vocab_template(vocab);
+lk_status lk_vocab_apply_chat_template(const struct lk_vocab *vocab, const lk_message *msg,
+                                       size_t n_msg, bool reply, char **text, lk_err *err) {
+    const char *template = lk_vocab_chat_template(vocab);
     if (!template) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no chat template");
     if (n_msg == 0) return lk_fail(err, LK_E_ARG, "a conversation needs at least one message");
     struct llama_chat_message *chat = malloc(n_msg * sizeof *chat);
-    if (!chat) return lk_fail(err, LK_E_NOMEM, "no memory for %zu messages", n_msg);
+    if (!chat) return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu messages", n_msg);
     lk_status status = LK_OK;
     size_t total = 0;
-    for (size_t i = 0; status == LK_OK && i < n_msg; i++) {
+    for (size_t i = 0; !status && i < n_msg; i++) {
         if (!msg[i].role || !msg[i].content) {
-            status = lk_fail(err, LK_E_ARG, "message %zu lacks a role or a content", i);
+            status = lk_fail(err, LK_E_ARG, "message %zu has no role or no content", i);
             break;
         }
-        total += strlen(msg[i].role) + strlen(msg[i].content) +
-                 256; /* what a template adds, generously */
+        total +=
+            strlen(msg[i].role) + strlen(msg[i].content) + 256; /* 256: added by the template */
         chat[i] = (struct llama_chat_message){msg[i].role, msg[i].content};
     }
-    if (status == LK_OK && total > INT32_MAX / 2)
+    if (!status && total > INT32_MAX / 2)
         status = lk_fail(err, LK_E_ARG, "the conversation is too long: %zu bytes", total);
-    if (status == LK_OK) status = apply_template(template, chat, n_msg, reply, text, err);
+    if (!status) status = apply_template(template, chat, n_msg, reply, text, err);
     free(chat);
     return status;
 }

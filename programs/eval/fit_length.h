@@ -1,26 +1,27 @@
-/* Making an item as long as it was asked for. Long items are made of units (sentences, words,
- * documents), and their length is counted in the tokens of the model that reads them. */
+/* Builds items of a requested length. Long items consist of units (sentences, words, documents).
+ * Their length is counted in tokens of the evaluated model. */
 #ifndef LK_EVAL_FIT_LENGTH_H
 #define LK_EVAL_FIT_LENGTH_H
 
 #include "eval/arena.h"
 #include "eval/item.h"
 
-/* Write an item of n units. The same n gives the same item; more units give more tokens. */
-typedef lk_status (*lk_item_maker)(void *user, size_t n_unit, struct lk_arena *arena,
-                                   struct lk_item *item, lk_err *err);
+/* Build an item of n units. The same n gives the same item; more units give more tokens. */
+typedef lk_status (*lk_make_item_fn)(void *user, size_t n_unit, struct lk_arena *arena,
+                                     struct lk_item *item, lk_err *err);
 
-struct lk_fit {
-    lk_item_maker make;
+struct lk_fit_opts {
+    lk_make_item_fn make;
     void *user;
-    size_t n_least, n_most; /* units that make sense */
-    size_t n_tok;           /* of the item and its answer (n_generate) together, at most */
+    size_t min_unit, max_unit; /* limits of the number of units */
+    size_t max_tok;            /* of the item and its answer (n_generate) together */
 };
 
-/* Make the longest item that fits, to within two units; its texts stay in `arena`. LK_E_ARG where
- * n_least units do not fit. *n_unit and *n_tok (may be NULL): what it came to, the answer not counted. */
-lk_status lk_fit_item(const struct lk_fit *fit, const struct lk_reader *reader,
-                      struct lk_arena *arena, struct lk_item *item, size_t *n_unit, size_t *n_tok,
-                      lk_err *err);
+/* Build the longest item that fits, to within two units. Its texts stay in `arena`. LK_E_ARG if
+ * min_unit units do not fit. *n_unit and *n_tok (each may be NULL): its units, and its tokens
+ * without the answer. */
+lk_status lk_fit_length(const struct lk_fit_opts *fit, const struct lk_prompt_format *format,
+                        struct lk_arena *arena, struct lk_item *item, size_t *n_unit, size_t *n_tok,
+                        lk_err *err);
 
 #endif

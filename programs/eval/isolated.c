@@ -1,4 +1,7 @@
+/* Runs a function in a child process, which sends its record through a pipe. */
 #include "eval/isolated.h"
+
+#include "base/buf.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -6,74 +9,64 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* In the child: one JSON object into the pipe, the record or {"code", "message"}. */
-static void child(lk_isolated work, void *user, json_t *record, int to) {
+/* In the child: write {"record"} or {"code", "message"} to the pipe, and exit. */
+static void run_child(lk_isolated_fn work, void *user, json_t *record, int pipe_end) {
     lk_err err = {0};
     lk_status status = work(user, record, &err);
     json_t *answer = status ? json_pack("{s:i s:s}", "code", status, "message", err.msg)
                             : json_pack("{s:O}", "record", record);
-    bool sent = answer && json_dumpfd(answer, to, JSON_COMPACT) == 0;
-    _exit(sent ? 0 : 1); /* nothing of the parent's is flushed twice */
+    bool sent = answer && json_dumpfd(answer, pipe_end, JSON_COMPACT) == 0;
+    _exit(sent ? 0 : 1); /* does not flush the parent's buffers a second time */
 }
 
-/* Everything from the pipe until its end; NULL: no memory. */
-static char *read_pipe(int from, size_t *len) {
-    size_t cap = 4096;
-    char *text = malloc(cap);
-    *len = 0;
-    while (text) {
-        if (*len == cap) {
-            char *larger = realloc(text, cap *= 2);
-            if (!larger) {
-                free(text);
-                return NULL;
-            }
-            text = larger;
-        }
-        ssize_t n = read(from, text + *len, cap - *len);
-        if (n < 0 && errno == EINTR) continue; /* the child sees the interruption too, and ends */
-        if (n <= 0) break;
-        *len += (size_t)n;
+/* Read the pipe until its end. */
+static void read_pipe(int pipe_end, struct lk_buf *out) {
+    char part[4096];
+    for (;;) {
+        ssize_t n = read(pipe_end, part, sizeof part);
+        if (n < 0 && errno == EINTR) continue; /* the child is interrupted too, and ends */
+        if (n <= 0) return;
+        lk_buf_append(out, part, (size_t)n);
     }
-    return text;
 }
 
-static lk_status take(const char *text, size_t len, int status, json_t *record, lk_err *err) {
-    json_t *answer = text ? json_loadb(text, len, 0, NULL) : NULL;
+/* Update `record`, or fail, according to the child's answer and exit status. */
+static lk_status read_answer(const struct lk_buf *text, int status, json_t *record, lk_err *err) {
+    json_t *answer = text->failed ? NULL : json_loadb(lk_buf_cstr(text), text->len, 0, NULL);
     const json_t *made = json_object_get(answer, "record"),
                  *message = json_object_get(answer, "message");
     lk_status result = LK_OK;
     if (WIFSIGNALED(status))
-        result =
-            lk_fail(err, LK_E_IO, "the process was ended by signal %d; is there enough memory?",
-                    WTERMSIG(status));
+        result = lk_fail(err, LK_E_IO,
+                         "signal %d terminated the process; check that there is enough memory",
+                         WTERMSIG(status));
     else if (message)
         result = lk_fail(err, (lk_status)json_integer_value(json_object_get(answer, "code")), "%s",
                          json_string_value(message));
     else if (!made || json_object_update(record, (json_t *)made))
-        result = lk_fail(err, LK_E_IO, "the process gave no answer");
+        result = lk_fail(err, LK_E_IO, "the process ended without an answer");
     json_decref(answer);
     return result;
 }
 
-lk_status lk_isolated_run(lk_isolated work, void *user, json_t *record, lk_err *err) {
+lk_status lk_isolated_run(lk_isolated_fn work, void *user, json_t *record, lk_err *err) {
     int end[2], status = 0;
-    if (pipe(end)) return lk_fail(err, LK_E_IO, "cannot make a pipe: %s", strerror(errno));
+    if (pipe(end)) return lk_fail(err, LK_E_IO, "cannot create a pipe: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0) {
         close(end[0]);
-        child(work, user, record, end[1]);
+        run_child(work, user, record, end[1]);
     }
     close(end[1]);
     if (pid < 0) {
         close(end[0]);
         return lk_fail(err, LK_E_IO, "cannot start a process: %s", strerror(errno));
     }
-    size_t len = 0;
-    char *text = read_pipe(end[0], &len);
+    struct lk_buf text = {0};
+    read_pipe(end[0], &text);
     close(end[0]);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    lk_status result = take(text, len, status, record, err);
-    free(text);
+    lk_status result = read_answer(&text, status, record, err);
+    lk_buf_free(&text);
     return result;
 }

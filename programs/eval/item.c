@@ -1,5 +1,7 @@
+/* Formats items as prompts, tokenizes them, and scores answers. */
 #include "eval/item.h"
 
+#include "base/buf.h"
 #include "base/ledger.h"
 #include "eval/arena.h"
 #include "eval/rouge.h"
@@ -9,81 +11,83 @@
 #include <string.h>
 #include <strings.h>
 
-struct lk_reader lk_reader_of(const lk_model *model) {
+struct lk_prompt_format lk_prompt_format_of(const lk_model *model) {
     lk_message msg = {"user", "."};
     char *text = NULL;
     bool chat = lk_chat_format(model, &msg, 1, true, &text, NULL) == LK_OK;
     lk_text_free(text);
-    return (struct lk_reader){model, chat};
+    return (struct lk_prompt_format){model, chat};
 }
 
 /* The last turn of the user. */
 static const char *last_question(const struct lk_item *item, struct lk_arena *arena) {
-    return item->context ? lk_arena_print(arena, "%s\n\n%s", item->context, item->question)
-                         : item->question;
+    if (!item->context) return item->question;
+    return lk_arena_printf(arena, "%s\n\n%s", item->context, item->question);
 }
 
-static void write_plain(struct lk_string *out, const struct lk_item *item) {
-    for (size_t i = 0; i < item->n_shot; i++)
-        lk_string_print(out, "%s\n%s%s\n\n", item->shot[i].question, item->opening,
-                        item->shot[i].answer);
-    lk_string_print(out, "%s\n%s", last_question(item, out->arena), item->opening);
-}
-
-static lk_status write_chat(struct lk_string *out, const lk_model *model,
-                            const struct lk_item *item, lk_err *err) {
+static lk_status write_chat(struct lk_buf *out, const lk_model *model, const struct lk_item *item,
+                            struct lk_arena *arena, lk_err *err) {
     size_t n = 2 * item->n_shot + 1;
-    lk_message *msg = lk_arena_take(out->arena, n * sizeof *msg);
-    if (!msg) return lk_arena_check(out->arena, err);
+    lk_message *msg = lk_arena_alloc(arena, n * sizeof *msg);
+    if (!msg) return lk_arena_check(arena, err);
     for (size_t i = 0; i < item->n_shot; i++) {
         msg[2 * i] = (lk_message){"user", item->shot[i].question};
         msg[2 * i + 1] = (lk_message){
-            "assistant", lk_arena_print(out->arena, "%s%s", item->opening, item->shot[i].answer)};
+            "assistant", lk_arena_printf(arena, "%s%s", item->opening, item->shot[i].answer)};
     }
-    msg[n - 1] = (lk_message){"user", last_question(item, out->arena)};
+    msg[n - 1] = (lk_message){"user", last_question(item, arena)};
     char *text = NULL;
     lk_status status = lk_chat_format(model, msg, n, true, &text, err);
     if (status != LK_OK) return status;
-    lk_string_print(out, "%s%s", text, item->opening);
+    lk_buf_append_str(out, text);
+    lk_buf_append_str(out, item->opening);
     lk_text_free(text);
-    return LK_OK;
+    return lk_arena_check(arena, err);
 }
 
-/* The text of head and tail. */
-static lk_status write_item(struct lk_string *out, const struct lk_reader *reader,
-                            const struct lk_item *item, lk_err *err) {
-    lk_status status = LK_OK;
-    if (reader->chat)
-        status = write_chat(out, reader->model, item, err);
-    else
-        write_plain(out, item);
-    return status == LK_OK ? lk_arena_check(out->arena, err) : status;
-}
-
-lk_status lk_item_length(const struct lk_reader *reader, const struct lk_item *item, size_t *n_tok,
-                         lk_err *err) {
+/* The text of head and tail, appended to `out`. */
+static lk_status write_prompt(struct lk_buf *out, const struct lk_prompt_format *format,
+                              const struct lk_item *item, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_arena arena = {.ledger = &ledger};
-    struct lk_string text = {.arena = &arena};
-    int32_t *tok = NULL;
-    lk_status status = write_item(&text, reader, item, err);
-    if (status == LK_OK)
-        status =
-            lk_tokenize(reader->model, lk_string_text(&text), text.len, true, &tok, n_tok, err);
-    lk_tokens_free(tok);
+    lk_status status = LK_OK;
+    if (format->chat) {
+        status = write_chat(out, format->model, item, &arena, err);
+    } else {
+        for (size_t i = 0; i < item->n_shot; i++)
+            lk_buf_printf(out, "%s\n%s%s\n\n", item->shot[i].question, item->opening,
+                          item->shot[i].answer);
+        if (item->context) lk_buf_printf(out, "%s\n\n", item->context);
+        lk_buf_printf(out, "%s\n%s", item->question, item->opening);
+    }
     lk_arena_free(&arena);
+    if (status == LK_OK && out->failed)
+        status = lk_fail(err, LK_E_NOMEM, "no memory for the text of an item");
     return status;
 }
 
-/* Where the last question begins in the text of the item. */
-static size_t tail_begin(const char *text, size_t len, const struct lk_item *item) {
+lk_status lk_item_length(const struct lk_prompt_format *format, const struct lk_item *item,
+                         size_t *n_tok, lk_err *err) {
+    struct lk_buf text = {0};
+    int32_t *tok = NULL;
+    lk_status status = write_prompt(&text, format, item, err);
+    if (status == LK_OK)
+        status = lk_tokenize(format->model, lk_buf_cstr(&text), text.len, true, &tok, n_tok, err);
+    lk_tokens_free(tok);
+    lk_buf_free(&text);
+    return status;
+}
+
+/* Offset of the last question in the text of an item. */
+static size_t tail_start(const char *text, size_t len, const struct lk_item *item) {
     size_t n = strlen(item->question);
     for (size_t i = len; i-- > 0;)
         if (len - i >= n && memcmp(text + i, item->question, n) == 0) return i;
-    return len; /* a template that changes the text: the opening alone is the tail's part */
+    return len; /* the template changed the question: only the opening is in the tail */
 }
 
-/* Tokens that all of text and its first `len` bytes begin with: a token may reach across the cut. */
+/* Count the tokens tok [n_tok] of a text that are also the first tokens of its first `len` bytes. A
+ * token may extend beyond `len`. */
 static lk_status common_tokens(const lk_model *model, const char *text, size_t len,
                                const int32_t *tok, size_t n_tok, size_t *n, lk_err *err) {
     int32_t *part = NULL;
@@ -94,25 +98,24 @@ static lk_status common_tokens(const lk_model *model, const char *text, size_t l
     return status;
 }
 
-lk_status lk_item_tokenize(const struct lk_reader *reader, const struct lk_item *item,
+lk_status lk_item_tokenize(const struct lk_prompt_format *format, const struct lk_item *item,
                            struct lk_item_tokens *out, lk_err *err) {
-    struct lk_ledger ledger = {0};
-    struct lk_arena arena = {.ledger = &ledger};
-    struct lk_string text = {.arena = &arena};
+    const lk_model *model = format->model;
+    struct lk_buf text = {0};
     int32_t *tok = NULL;
     size_t n_tok = 0, n_head = 0, n_given = 0;
-    lk_status status = write_item(&text, reader, item, err);
-    size_t given = text.len, head = status == LK_OK ? tail_begin(text.at, text.len, item) : 0;
-    if (item->answer) lk_string_print(&text, "%s", item->answer);
-    if (status == LK_OK) status = lk_arena_check(&arena, err);
+    lk_status status = write_prompt(&text, format, item, err);
+    size_t given_len = text.len,
+           head_len = status == LK_OK ? tail_start(text.at, text.len, item) : 0;
+    if (item->answer) lk_buf_append_str(&text, item->answer);
+    if (status == LK_OK && text.failed)
+        status = lk_fail(err, LK_E_NOMEM, "no memory for the text of an item");
     if (status == LK_OK)
-        status =
-            lk_tokenize(reader->model, lk_string_text(&text), text.len, true, &tok, &n_tok, err);
+        status = lk_tokenize(model, lk_buf_cstr(&text), text.len, true, &tok, &n_tok, err);
+    if (status == LK_OK) status = common_tokens(model, text.at, head_len, tok, n_tok, &n_head, err);
     if (status == LK_OK)
-        status = common_tokens(reader->model, text.at, head, tok, n_tok, &n_head, err);
-    if (status == LK_OK)
-        status = common_tokens(reader->model, text.at, given, tok, n_tok, &n_given, err);
-    lk_arena_free(&arena);
+        status = common_tokens(model, text.at, given_len, tok, n_tok, &n_given, err);
+    lk_buf_free(&text);
     if (status == LK_OK && n_given < 2)
         status = lk_fail(err, LK_E_ARG, "item %s is empty", item->key);
     if (status != LK_OK) {
@@ -130,27 +133,24 @@ void lk_item_tokens_free(struct lk_item_tokens *tokens) {
     *tokens = (struct lk_item_tokens){0};
 }
 
-/* Does the first `len` bytes of text hold `part`, letter case (of ASCII) aside? */
-static bool holds(const char *text, size_t len, const char *part) {
+/* Whether the first `len` bytes of text contain `part`, ignoring the case of ASCII letters. */
+static bool contains_text(const char *text, size_t len, const char *part) {
     size_t n = strlen(part);
     for (size_t i = 0; i + n <= len; i++)
         if (strncasecmp(text + i, part, n) == 0) return true;
     return false;
 }
 
+/* Length of the answer before the item's stop text. */
 static size_t answer_length(const struct lk_item *item, const char *text) {
     const char *stop = item->stop ? strstr(text, item->stop) : NULL;
     return stop ? (size_t)(stop - text) : strlen(text);
 }
 
-bool lk_item_stops(const struct lk_item *item, const char *text) {
-    return item->stop && strstr(text, item->stop);
-}
-
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Length of the number at s, 0 where none begins: -?[0-9]+(,[0-9]+)*(\.[0-9]+)? */
-static size_t number_at(const char *s) {
+/* Length of the number at s, -?[0-9]+(,[0-9]+)*(\.[0-9]+)?, or 0 if none starts there. */
+static size_t number_length(const char *s) {
     size_t i = *s == '-';
     if (!is_digit(s[i])) return 0;
     while (is_digit(s[i]) || (s[i] == ',' && is_digit(s[i + 1]))) i++;
@@ -172,7 +172,7 @@ bool lk_answer_number(const char *text, double *out) {
     const char *mark = strstr(text, "####");
     bool found = false;
     for (const char *s = mark ? mark : text; *s;) {
-        size_t len = number_at(s);
+        size_t len = number_length(s);
         if (len) {
             *out = number_value(s, len);
             found = true;
@@ -183,21 +183,21 @@ bool lk_answer_number(const char *text, double *out) {
     return found;
 }
 
-static double share(const struct lk_item *item, const char *text, size_t len) {
+static double matched_share(const struct lk_item *item, const char *text, size_t len) {
     size_t n = 0;
-    for (size_t i = 0; i < item->n_expect; i++) n += holds(text, len, item->expect[i]);
+    for (size_t i = 0; i < item->n_expect; i++) n += contains_text(text, len, item->expect[i]);
     if (item->match == LK_MATCH_ANY) return n > 0;
     return item->n_expect ? (double)n / item->n_expect : 0;
 }
 
-static double same_number(const struct lk_item *item, const char *text) {
+static double matches_number(const struct lk_item *item, const char *text) {
     double given, right;
     return lk_answer_number(text, &given) && lk_answer_number(item->expect[0], &right) &&
            fabs(given - right) <= 1e-9 * fabs(right);
 }
 
 lk_status lk_item_score(const struct lk_item *item, const char *text,
-                        struct lk_score scores[LK_MAX_SCORES], size_t *n, lk_err *err) {
+                        struct lk_named_score scores[LK_MAX_ITEM_SCORES], size_t *n, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_arena arena = {.ledger = &ledger};
     struct lk_rouge rouge;
@@ -207,13 +207,13 @@ lk_status lk_item_score(const struct lk_item *item, const char *text,
     if (status == LK_OK && item->match == LK_MATCH_ROUGE)
         status = lk_rouge(item->expect[0], answer, &rouge, err);
     if (status == LK_OK && item->match == LK_MATCH_ROUGE) {
-        scores[0] = (struct lk_score){"rouge1", rouge.r1.f};
-        scores[1] = (struct lk_score){"rouge2", rouge.r2.f};
-        scores[2] = (struct lk_score){"rougeL", rouge.l.f};
+        scores[0] = (struct lk_named_score){"rouge1", rouge.r1.f};
+        scores[1] = (struct lk_named_score){"rouge2", rouge.r2.f};
+        scores[2] = (struct lk_named_score){"rougeL", rouge.l.f};
     } else if (status == LK_OK && item->match == LK_MATCH_NUMBER) {
-        scores[0] = (struct lk_score){"exact_match", same_number(item, answer)};
+        scores[0] = (struct lk_named_score){"exact_match", matches_number(item, answer)};
     } else if (status == LK_OK) {
-        scores[0] = (struct lk_score){"score", share(item, answer, len)};
+        scores[0] = (struct lk_named_score){"score", matched_share(item, answer, len)};
     }
     if (status == LK_OK) *n = item->match == LK_MATCH_ROUGE ? 3 : 1;
     lk_arena_free(&arena);

@@ -1,64 +1,63 @@
-/* The items of the tasks that ask questions: generated from a seed, or read from data.
+/* The items of a task that asks questions: generated from a seed, or read from data.
  *
- * Generated items cover a grid: lengths of a quarter, a half, three quarters and the whole of the
- * context (with --quick the half and the whole), and depths at which something is hidden. A sweep visits
- * each length and depth once, in random order, kinds of items taking turns; a round has as many sweeps as
- * there are kinds, so that it visits each place with each kind. A limit thus thins the grid evenly, and
- * goes on with further rounds. The same seed gives the same items in the same order, whatever the limit. */
+ * Generated items cover a grid: lengths of 1/4, 2/4, 3/4 and all of the context (with --quick 1/2
+ * and all), and depths of a needle. A sweep visits every length and depth once, in random order,
+ * and cycles through the parts (kinds of items). A round has as many sweeps as there are parts, so
+ * it visits every place with every part. A limit therefore thins out the grid evenly, and a large
+ * limit adds further rounds. The same seed gives the same items in the same order, whatever the
+ * limit. */
 #ifndef LK_EVAL_ITEMS_H
 #define LK_EVAL_ITEMS_H
 
 #include "eval/fit_length.h"
-#include "eval/random.h"
+#include "eval/rng.h"
 #include "eval/task.h"
 
 struct lk_items {
-    struct lk_arena arena; /* its ledger set before the first use */
-    struct lk_item *item;  /* [n], in the arena like all they point at */
+    struct lk_arena arena; /* its ledger is set before the first use */
+    struct lk_item *item;  /* [n], in the arena, like all that they point to */
     size_t n;
 };
 
 /* What items are made for. */
 struct lk_items_opts {
     const struct lk_task_env *env;
-    struct lk_reader reader;
-    size_t n_ctx; /* most tokens of an item with its answer */
+    struct lk_prompt_format format;
+    size_t n_ctx; /* maximum number of tokens of an item and its answer */
 };
 
-/* Make a task's items. LK_E_ARG: something that it needs was not given, or does not suffice; LK_E_IO
- * and LK_E_FORMAT name the file and the line. `out` is to be freed in any case: lk_arena_free. */
-typedef lk_status (*lk_items_maker)(const struct lk_items_opts *opts, struct lk_items *out,
-                                    lk_err *err);
+/* Make the items of a task. LK_E_ARG if a required option is missing or insufficient. LK_E_IO and
+ * LK_E_FORMAT name the file and the line. The caller frees out->arena, even after a failure. */
+typedef lk_status (*lk_make_items_fn)(const struct lk_items_opts *opts, struct lk_items *out,
+                                      lk_err *err);
 
-/* ---- for the makers ---- */
+/* Allocate n empty items. items->n stays 0. */
+lk_status lk_items_alloc(struct lk_items *items, size_t n, lk_err *err);
 
-/* Room for n items, empty at first. */
-lk_status lk_items_room(struct lk_items *items, size_t n, lk_err *err);
-
-/* Where a generated item stands in the grid. */
-struct lk_place {
+/* What varies between the generated items of a grid. */
+struct lk_grid_point {
     size_t part, round;
-    size_t length;           /* tokens of the item with its answer, at most */
-    double depth;            /* 0 to 1; < 0 where the grid has no depths */
-    struct lk_random random; /* of this item alone */
-    const void *user;        /* of the grid */
+    size_t length;     /* maximum number of tokens of the item and its answer */
+    double depth;      /* 0 to 1; < 0 if the grid has no depths */
+    struct lk_rng rng; /* of this item alone */
+    const void *user;  /* the grid's */
 };
 
-struct lk_grid {
-    size_t n_part;          /* kinds of items */
-    size_t n_depth;         /* depths from 0 to 1 in equal steps; 0: no depths */
-    size_t n_round;         /* without a limit; with --quick one sweep */
-    size_t n_least, n_most; /* units of an item, see fit.h */
-    lk_item_maker make;     /* its user is the item's struct lk_place */
+struct lk_item_grid {
+    size_t n_part;             /* kinds of items */
+    size_t n_depth;            /* depths from 0 to 1 in equal steps; 0: no depths */
+    size_t n_round;            /* rounds without a limit; with --quick there is one sweep */
+    size_t min_unit, max_unit; /* units per item, see eval/fit_length.h */
+    lk_make_item_fn make;      /* its user is the item's struct lk_grid_point */
     const void *user;
 };
 
-/* Place of the i-th item of a grid. */
-struct lk_place lk_grid_place(const struct lk_grid *grid, const struct lk_items_opts *opts,
-                              size_t i);
+/* The i-th point of a grid. */
+struct lk_grid_point lk_grid_point_at(const struct lk_item_grid *grid,
+                                      const struct lk_items_opts *opts, size_t i);
 
-/* Generate the items of a grid. LK_E_ARG where n_most units are too few for a length. */
-lk_status lk_items_generate(const struct lk_grid *grid, const struct lk_items_opts *opts,
+/* Generate the items of a grid. LK_E_ARG if max_unit units are too few for a length. */
+lk_status lk_items_generate(const struct lk_item_grid *grid, const struct lk_items_opts *opts,
                             struct lk_items *out, lk_err *err);
 
 #endif

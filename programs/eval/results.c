@@ -1,3 +1,4 @@
+/* Reads and appends to results files. */
 #define _DEFAULT_SOURCE /* flock */
 #include "eval/results.h"
 
@@ -10,124 +11,130 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME_ROOM = 1024, DIGITS = 9 };
+enum { MAX_INDEX_KEY = 1024 };
 
-struct lk_results {
+/* How lines are written: 9 significant digits. */
+#define LINE_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(9))
+
+struct lk_results_file {
     const char *path;
-    int file;                /* -1: in memory */
-    off_t end;               /* of the last whole line */
-    json_t *items, *results; /* by "task \n kv \n key" and "task \n kv" */
+    int file;                /* -1: results are in memory only */
+    off_t end;               /* offset after the last complete line */
+    json_t *items, *results; /* by make_index_key */
 };
 
-static bool name_of(char name[NAME_ROOM], const char *task, const char *kv, const char *key) {
-    int n = snprintf(name, NAME_ROOM, "%s\n%s\n%s", task, kv, key ? key : "");
-    return n > 0 && n < NAME_ROOM;
+/* The index key of an item, "TASK\nKV\nKEY", or of a result, whose `key` is NULL. False if it is
+ * too long. */
+static bool make_index_key(char name[MAX_INDEX_KEY], const char *task, const char *kv,
+                           const char *key) {
+    int n = snprintf(name, MAX_INDEX_KEY, "%s\n%s\n%s", task, kv, key ? key : "");
+    return n > 0 && n < MAX_INDEX_KEY;
 }
 
-const json_t *lk_results_item(const struct lk_results *r, const char *task, const char *kv,
+const json_t *lk_results_item(const struct lk_results_file *r, const char *task, const char *kv,
                               const char *key) {
-    char name[NAME_ROOM];
-    return name_of(name, task, kv, key) ? json_object_get(r->items, name) : NULL;
+    char name[MAX_INDEX_KEY];
+    return make_index_key(name, task, kv, key) ? json_object_get(r->items, name) : NULL;
 }
 
-const json_t *lk_results_result(const struct lk_results *r, const char *task, const char *kv) {
-    char name[NAME_ROOM];
-    return name_of(name, task, kv, NULL) ? json_object_get(r->results, name) : NULL;
+const json_t *lk_results_result(const struct lk_results_file *r, const char *task, const char *kv) {
+    char name[MAX_INDEX_KEY];
+    return make_index_key(name, task, kv, NULL) ? json_object_get(r->results, name) : NULL;
 }
 
-/* Enter a line under its name; takes `line`. */
-static bool enter(struct lk_results *r, json_t *line) {
-    char name[NAME_ROOM];
+/* Add a line to the items or the results. Takes ownership of `line`. False if there is no
+ * memory. */
+static bool index_line(struct lk_results_file *r, json_t *line) {
+    char name[MAX_INDEX_KEY];
     const char *type = json_string_value(json_object_get(line, "type")),
                *task = json_string_value(json_object_get(line, "task"));
     const char *kv = json_string_value(json_object_get(line, "kv")),
                *key = json_string_value(json_object_get(line, "key"));
     bool item = type && strcmp(type, "item") == 0;
-    if (type && task && kv && (!item || key) && name_of(name, task, kv, item ? key : NULL))
+    if (type && task && kv && (!item || key) && make_index_key(name, task, kv, item ? key : NULL))
         return json_object_set_new(item ? r->items : r->results, name, line) == 0;
-    json_decref(line); /* a line of a later version */
+    json_decref(line); /* not known to this version */
     return true;
 }
 
-/* Append a line of text, its end included. */
-static lk_status append(struct lk_results *r, const char *text, size_t len, lk_err *err) {
-    size_t done = 0;
-    while (r->file >= 0 && done < len) {
-        ssize_t n = pwrite(r->file, text + done, len - done, r->end + (off_t)done);
+/* Append text[0..len), which ends with a line break. After a failure the file is unchanged. */
+static lk_status append_text(struct lk_results_file *r, const char *text, size_t len, lk_err *err) {
+    size_t n_done = 0;
+    while (r->file >= 0 && n_done < len) {
+        ssize_t n = pwrite(r->file, text + n_done, len - n_done, r->end + (off_t)n_done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
-        done += (size_t)n;
+        n_done += (size_t)n;
     }
-    if (r->file < 0 || done == len) {
+    if (r->file < 0 || n_done == len) {
         r->end += (off_t)len;
         return LK_OK;
     }
     int why = errno;
     if (ftruncate(r->file, r->end) != 0) why = errno;
-    return lk_fail(err, LK_E_IO, "cannot write %s: %s; what was finished before is in it", r->path,
-                   strerror(why));
+    return lk_fail(err, LK_E_IO, "cannot write %s: %s; it contains what was finished before",
+                   r->path, strerror(why));
 }
 
-/* Append a line and read it again, so that figures are made from what is in the file, to the last digit.
- * Takes `line`, which may be NULL. */
-static lk_status write_line(struct lk_results *r, json_t *line, lk_err *err) {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+/* Append a line, then parse its text, so that results are computed from exactly what the file
+ * contains. Takes ownership of `line`, which may be NULL. */
+static lk_status write_line(struct lk_results_file *r, json_t *line, lk_err *err) {
+    char *text = line ? json_dumps(line, LINE_FLAGS) : NULL;
     json_t *again = text ? json_loads(text, 0, NULL) : NULL;
     lk_status status = again ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for a line of results");
     json_decref(line);
     if (status == LK_OK) {
         size_t len = strlen(text);
-        text[len] = '\n'; /* in the place of the zero */
-        status = append(r, text, len + 1, err);
+        text[len] = '\n'; /* replaces the zero */
+        status = append_text(r, text, len + 1, err);
     }
     free(text);
     if (status != LK_OK)
         json_decref(again);
-    else if (!enter(r, again))
+    else if (!index_line(r, again))
         status = lk_fail(err, LK_E_NOMEM, "no memory for a line of results");
     return status;
 }
 
-lk_status lk_results_add_item(struct lk_results *r, const char *task, const char *kv,
+lk_status lk_results_add_item(struct lk_results_file *r, const char *task, const char *kv,
                               const char *key, json_t *record, lk_err *err) {
-    char name[NAME_ROOM];
-    if (!name_of(name, task, kv, key))
-        return lk_fail(err, LK_E_ARG, "the names of %s and %.60s are too long for results", task,
-                       kv);
+    char name[MAX_INDEX_KEY];
+    if (!make_index_key(name, task, kv, key))
+        return lk_fail(err, LK_E_ARG, "the names %s and %.60s are too long for a results file",
+                       task, kv);
     json_t *line =
         json_pack("{s:s s:s s:s s:s}", "type", "item", "task", task, "kv", kv, "key", key);
     if (line && json_object_update(line, record) == 0) return write_line(r, line, err);
     json_decref(line);
-    return lk_fail(err, LK_E_NOMEM, "no memory for an item of %s, or its texts are not UTF-8",
+    return lk_fail(err, LK_E_NOMEM, "no memory for an item of %s, or its text is not valid UTF-8",
                    task);
 }
 
-/* Are two values the same once they are written? */
-static bool same(const json_t *a, const json_t *b) {
-    char *x = json_dumps(a, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS |
-                                JSON_REAL_PRECISION(DIGITS));
-    char *y = json_dumps(b, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS |
-                                JSON_REAL_PRECISION(DIGITS));
+/* Whether two values are the same when written. */
+static bool equal_values(const json_t *a, const json_t *b) {
+    char *x = json_dumps(a, LINE_FLAGS | JSON_ENCODE_ANY | JSON_SORT_KEYS);
+    char *y = json_dumps(b, LINE_FLAGS | JSON_ENCODE_ANY | JSON_SORT_KEYS);
     bool equal = x && y && strcmp(x, y) == 0;
     free(x);
     free(y);
     return equal;
 }
 
-lk_status lk_results_add_result(struct lk_results *r, const char *task, const char *kv,
-                                const struct lk_result *result, lk_err *err) {
+lk_status lk_results_add_result(struct lk_results_file *r, const char *task, const char *kv,
+                                const struct lk_task_result *result, lk_err *err) {
     json_t *line =
         json_pack("{s:s s:s s:s s:O s:O s:O}", "type", "result", "task", task, "kv", kv, "metrics",
                   result->metrics, "series", result->series, "heat", result->heat);
     const json_t *before = lk_results_result(r, task, kv);
-    if (!line || !before || !same(before, line)) return write_line(r, line, err);
+    if (!line || !before || !equal_values(before, line)) return write_line(r, line, err);
     json_decref(line);
     return LK_OK;
 }
 
-/* ---- reading what is there ---- */
+/* ---- opening ---- */
 
-static lk_status check_header(const struct lk_results *r, const json_t *was, const json_t *is,
+/* Whether results with the header `is` may be appended to a file with the header `was`. */
+static lk_status check_header(const struct lk_results_file *r, const json_t *was, const json_t *is,
                               lk_err *err) {
     static const char *const field[] = {"model_fingerprint", "weights"};
     const json_t *option, *old = json_object_get(was, "options"),
@@ -136,28 +143,27 @@ static lk_status check_header(const struct lk_results *r, const json_t *was, con
     if (!type || strcmp(type, "run") != 0)
         return lk_fail(err, LK_E_FORMAT, "%s is not a results file; give another -o", r->path);
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++)
-        if (!same(json_object_get(was, field[i]), json_object_get(is, field[i])))
-            return lk_fail(err, LK_E_ARG, "%s holds results of another %s; give another -o",
-                           r->path, i ? "kind of weights" : "model");
+        if (!equal_values(json_object_get(was, field[i]), json_object_get(is, field[i])))
+            return lk_fail(err, LK_E_ARG, "%s has results of another %s; give another -o", r->path,
+                           i ? "kind of weights" : "model");
     json_object_foreach((json_t *)new, key, option) {
         const json_t *before = json_object_get(old, key);
-        if (!before && strcmp(key, "--sidecar") == 0) { /* older files do not name it */
+        if (!before && strcmp(key, "--sidecar") == 0) { /* older files do not have it */
             if (strcmp(json_string_value(option), "none") == 0) continue;
-            return lk_fail(
-                err, LK_E_ARG,
-                "%s does not say which sidecar its results were made with; give another -o",
-                r->path);
-        }
-        if (!same(before, option))
             return lk_fail(err, LK_E_ARG,
-                           "%s holds results with another %s; give the same options or another -o",
+                           "%s does not say which sidecar its results used; give another -o",
+                           r->path);
+        }
+        if (!equal_values(before, option))
+            return lk_fail(err, LK_E_ARG,
+                           "%s has results with another %s; give the same options or another -o",
                            r->path, key);
     }
     return LK_OK;
 }
 
-static lk_status read_line(struct lk_results *r, const char *text, size_t len, size_t number,
-                           bool first, const json_t *header, lk_err *err) {
+static lk_status read_result_line(struct lk_results_file *r, const char *text, size_t len,
+                                  size_t number, bool first, const json_t *header, lk_err *err) {
     json_error_t why;
     json_t *line = json_loadb(text, len, JSON_ALLOW_NUL, &why);
     if (first && !json_is_object(line)) {
@@ -166,19 +172,19 @@ static lk_status read_line(struct lk_results *r, const char *text, size_t len, s
     }
     if (!json_is_object(line)) {
         json_decref(line);
-        return lk_fail(err, LK_E_FORMAT, "%s:%zu: %s; remove the line to go on", r->path, number,
+        return lk_fail(err, LK_E_FORMAT, "%s:%zu: %s; remove the line to continue", r->path, number,
                        line ? "not a JSON object" : why.text);
     }
     lk_status status = first ? check_header(r, line, header, err) : LK_OK;
     if (status != LK_OK)
         json_decref(line);
-    else if (!enter(r, line))
+    else if (!index_line(r, line))
         status = lk_fail(err, LK_E_NOMEM, "no memory for the results in %s", r->path);
     return status;
 }
 
-static lk_status read_all(struct lk_results *r, const char *text, size_t len, const json_t *header,
-                          lk_err *err) {
+static lk_status read_lines(struct lk_results_file *r, const char *text, size_t len,
+                            const json_t *header, lk_err *err) {
     size_t at = 0, number = 0;
     bool first = true;
     for (const char *end; at < len && (end = memchr(text + at, '\n', len - at));
@@ -186,24 +192,24 @@ static lk_status read_all(struct lk_results *r, const char *text, size_t len, co
         number++;
         if (end == text + at) continue;
         lk_status status =
-            read_line(r, text + at, (size_t)(end - text) - at, number, first, header, err);
+            read_result_line(r, text + at, (size_t)(end - text) - at, number, first, header, err);
         if (status != LK_OK) return status;
         first = false;
     }
     if (first && at < len && text[at] != '{')
         return lk_fail(err, LK_E_FORMAT, "%s is not a results file; give another -o", r->path);
-    r->end = (off_t)at; /* what follows is a line that was cut off */
+    r->end = (off_t)at; /* an incomplete line may follow */
     return LK_OK;
 }
 
-static lk_status take_over(struct lk_results *r, const json_t *header, lk_err *err) {
+/* Open and lock the file, read its lines and append the header. */
+static lk_status open_file(struct lk_results_file *r, const json_t *header, lk_err *err) {
     struct stat info;
     r->file = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (r->file < 0 || fstat(r->file, &info))
         return lk_fail(err, LK_E_IO, "cannot open %s: %s", r->path, strerror(errno));
     if (!S_ISREG(info.st_mode))
-        return lk_fail(err, LK_E_ARG,
-                       "%s is not a file that results can be kept in; give another -o", r->path);
+        return lk_fail(err, LK_E_ARG, "%s is not a regular file; give another -o", r->path);
     if (flock(r->file, LOCK_EX | LOCK_NB))
         return lk_fail(err, LK_E_IO, "%s is in use by another run; wait for it or give another -o",
                        r->path);
@@ -217,7 +223,7 @@ static lk_status take_over(struct lk_results *r, const json_t *header, lk_err *e
         got += (size_t)n;
     }
     lk_status status = got == len
-                           ? read_all(r, text, len, header, err)
+                           ? read_lines(r, text, len, header, err)
                            : lk_fail(err, LK_E_IO, "cannot read %s: %s", r->path, strerror(errno));
     free(text);
     if (status == LK_OK && r->end < (off_t)len && ftruncate(r->file, r->end))
@@ -225,15 +231,15 @@ static lk_status take_over(struct lk_results *r, const json_t *header, lk_err *e
     return status == LK_OK ? write_line(r, json_incref((json_t *)header), err) : status;
 }
 
-lk_status lk_results_open(struct lk_results **out, const char *path, const json_t *header,
+lk_status lk_results_open(struct lk_results_file **out, const char *path, const json_t *header,
                           lk_err *err) {
-    struct lk_results *r = calloc(1, sizeof *r);
+    struct lk_results_file *r = calloc(1, sizeof *r);
     if (!r) return lk_fail(err, LK_E_NOMEM, "no memory for results");
-    *r = (struct lk_results){
+    *r = (struct lk_results_file){
         .path = path, .file = -1, .items = json_object(), .results = json_object()};
     lk_status status =
         r->items && r->results ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for results");
-    if (status == LK_OK && path) status = take_over(r, header, err);
+    if (status == LK_OK && path) status = open_file(r, header, err);
     if (status != LK_OK)
         lk_results_close(r);
     else
@@ -241,7 +247,7 @@ lk_status lk_results_open(struct lk_results **out, const char *path, const json_
     return status;
 }
 
-void lk_results_close(struct lk_results *r) {
+void lk_results_close(struct lk_results_file *r) {
     if (!r) return;
     if (r->file >= 0) {
         fsync(r->file);

@@ -1,53 +1,60 @@
-/* Results: metrics with standard errors, series and heat maps, as they stand in the results file:
+/* The result of a task for one backend: metrics with standard errors, series and heat maps, in the
+ * form of the results file:
  *
  *   "metrics": {NAME: {"value", "stderr", "n"}}
  *   "series":  {NAME: {"x": [..], "y": [..], "stderr": [..], "x_label", "y_label"}}
  *   "heat":    {NAME: {"x": [..], "y": [..], "z": [[..] for each y], "x_label", "y_label"}}
  *
- * A value that is not a finite number is null. A result remembers a failure, which lk_result_check asks. */
+ * A value that is not finite is null. A failed allocation is remembered, for
+ * lk_task_result_check. */
 #ifndef LK_EVAL_STATS_H
 #define LK_EVAL_STATS_H
 
 #include "base/err.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
-struct lk_result {
+struct lk_task_result {
     json_t *metrics, *series, *heat; /* objects */
-    bool failed;                     /* memory was refused */
+    bool failed;                     /* an allocation failed */
 };
 
-lk_status lk_result_begin(struct lk_result *result, lk_err *err);
-void lk_result_free(struct lk_result *result);
-lk_status lk_result_check(const struct lk_result *result, lk_err *err);
+lk_status lk_task_result_init(struct lk_task_result *result, lk_err *err);
+void lk_task_result_free(struct lk_task_result *result);
+lk_status lk_task_result_check(const struct lk_task_result *result, lk_err *err);
 
-/* stderr < 0: has none. */
-void lk_metric(struct lk_result *result, const char *name, double value, double stderr_, size_t n);
+/* Add a metric over n values. error: its standard error; < 0: none. */
+void lk_add_metric(struct lk_task_result *result, const char *name, double value, double error,
+                   size_t n);
 
-/* Mean and standard error of a number that records have under `field`; records without it are left out.
- * Nothing is added where none has it. */
-void lk_metric_mean(struct lk_result *result, const char *name, const json_t *records,
-                    const char *field);
+/* Add the mean and the standard error of the number `field` of the records. Records without the
+ * field do not count. Adds nothing if no record has it. */
+void lk_add_mean(struct lk_task_result *result, const char *name, const json_t *records,
+                 const char *field);
 
-/* stderr_ may be NULL. */
-void lk_series(struct lk_result *result, const char *name, const char *x_label, const char *y_label,
-               const double *x, const double *y, const double *stderr_, size_t n);
+/* Add a series of n points. error: [n] standard errors, or NULL. */
+void lk_add_series(struct lk_task_result *result, const char *name, const char *x_label,
+                   const char *y_label, const double *x, const double *y, const double *error,
+                   size_t n);
 
-/* The same means by cells: series over the different values of field `x`, and heat map over `x` and `y`
- * (both numbers of the records, in rising order). Cells without records are null. */
-void lk_series_mean(struct lk_result *result, const char *name, const char *x_label,
-                    const char *y_label, const json_t *records, const char *x, const char *field);
-void lk_heat_mean(struct lk_result *result, const char *name, const char *x_label,
-                  const char *y_label, const json_t *records, const char *x, const char *y,
-                  const char *field);
+/* Means of `field` per cell: a series over the different values of the field x, or a heat map over
+ * the fields x and y. These are numbers of the records, in ascending order. A cell without records
+ * is null. */
+void lk_add_mean_series(struct lk_task_result *result, const char *name, const char *x_label,
+                        const char *y_label, const json_t *records, const char *x,
+                        const char *field);
+void lk_add_mean_heat(struct lk_task_result *result, const char *name, const char *x_label,
+                      const char *y_label, const json_t *records, const char *x, const char *y,
+                      const char *field);
 
-/* A number of a record, or NaN. */
+/* A number or boolean of a record; NaN if it has none. */
 double lk_record_number(const json_t *record, const char *field);
 
-/* Standard error of a mean from the sums of n values and of their squares. */
-double lk_stderr(double sum, double sum2, double n);
+/* Standard error of the mean of n values, from their sum and the sum of their squares. */
+double lk_standard_error(double sum, double sum2, double n);
 
-/* A JSON number; null where it is not finite. */
+/* A JSON number; null if it is not finite. */
 json_t *lk_json_number(double value);
 
 #endif

@@ -1,28 +1,27 @@
-/* Tasks: what subjects are asked, and how their answers become figures.
+/* Tasks: what backends are asked, and how their answers become figures.
  *
- *   open       makes the items: numbered questions, the same ones for the same model, options and data
- *   run        puts one item to one subject; what came of it is a record, a JSON object
- *   summarise  turns the records of one subject into metrics, series and heat maps
+ *   open       makes the items: numbered questions, the same for the same model, options and data
+ *   run        puts one item to one backend; the outcome is a record, a JSON object
+ *   summarize  computes metrics, series and heat maps from the records of one backend
  *
- * Records are written to the results file as they come and are all that summarise sees, so that a run can
- * go on where an earlier one was ended. To add a task, write task_NAME.c with its `struct lk_task` and add
- * it to the table in tasks.c. */
+ * Records are written to the results file as they are made, and summarize sees nothing else. So a
+ * run can continue where an earlier one stopped. To add a task, write task_NAME.c with its
+ * `struct lk_task`, declare it in task_list.h and add it to the table in tasks.c. */
 #ifndef LK_EVAL_TASK_H
 #define LK_EVAL_TASK_H
 
-#include "eval/subject.h"
+#include "eval/backend.h"
+#include "eval/stats.h"
 
-#include <jansson.h>
-
-/* What a run is made with; all borrowed, and the same for all its tasks. */
+/* The options of a run, shared by all its tasks. Everything is borrowed. */
 struct lk_eval_opts {
     const char *text_path, *text; /* --text and its contents, or NULL */
     size_t text_len;
-    const char *data; /* --data: a folder with data sets, or NULL */
-    size_t limit;     /* most items of a task; 0: the task's own choice */
+    const char *data; /* --data: folder of data sets, or NULL */
+    size_t limit;     /* maximum number of items per task; 0: the task's default */
     uint64_t seed;
-    int32_t n_ctx; /* 0: the task's own choice */
-    size_t shots;  /* solved questions before a question with choices */
+    int32_t n_ctx; /* 0: the task's default */
+    size_t shots;  /* solved questions before each multiple-choice question */
     bool quick;    /* few and short items */
 };
 
@@ -30,81 +29,85 @@ struct lk_eval_opts {
 struct lk_task_env {
     const struct lk_task *task;
     const struct lk_eval_opts *opts;
-    const lk_model *model; /* NULL where the task runs in processes of its own */
+    const lk_model *model; /* NULL if the task runs in processes of its own */
 };
 
-/* What open gives. */
-struct lk_task_set {
+/* An open task: what `open` returns. */
+struct lk_open_task {
     void *state;
     size_t n_item;
-    int32_t n_ctx; /* tokens that a subject must hold for any of the items */
+    int32_t n_ctx; /* context that a backend needs for the longest item */
 };
-
-struct lk_result; /* stats.h */
 
 struct lk_task {
     const char *name, *summary;
-    const void *arg;  /* for tasks that share their functions */
-    bool own_process; /* each item on each subject runs in a process of its own */
-    bool wants_floor; /* with weights as shipped, llama.cpp:plain is measured too */
+    const void *arg;      /* for tasks that share their functions */
+    bool own_process;     /* every item runs on every backend in a process of its own */
+    bool has_noise_floor; /* with the weights as shipped, llama.cpp:plain is measured too */
 
-    /* LK_E_ARG, LK_E_IO or LK_E_FORMAT for missing or bad data, with what to do about it. */
-    lk_status (*open)(const struct lk_task_env *env, struct lk_task_set *set, lk_err *err);
+    /* LK_E_ARG, LK_E_IO or LK_E_FORMAT, with advice, if data is missing or invalid. */
+    lk_status (*open)(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err);
     void (*close)(void *state);
 
-    /* A name of item i that is the same in every run with these options, for example "arc_easy 12". */
+    /* The name of item i, the same in every run with these options: "arc_easy 12". */
     void (*key)(const void *state, size_t i, char *key, size_t cap);
 
-    /* About how many tokens an item takes, for the time left. A generated token counts as eight. */
+    /* Estimated cost of item i, in tokens, for the progress display. A generated token counts
+     * LK_GENERATED_TOKEN_COST. */
     double (*cost)(const void *state, size_t i);
 
-    /* What item i has every subject read as a prompt, before run: it is then read once for all recipes. *tok is
-     * owned: free(). NULL: run reads everything itself. */
+    /* The prompt of item i, which every backend prefills before `run`. All recipes share one
+     * prefill. *tok is owned: free(). NULL: run evaluates everything itself. */
     lk_status (*prompt)(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err);
 
-    /* One item on one subject, which stands behind the item's prompt, or anywhere where it has none. `full`: the record of the same item on the full
-     * cache, or NULL where the subject is it. Add fields to `record`; bits_per_value, bytes_per_token and
-     * n_tok, as the subject stands afterwards, are added where it has none. */
-    lk_status (*run)(void *state, size_t i, struct lk_subject *subject, const json_t *full,
+    /* Run one item on one backend. If the item has a prompt, the backend's context is that prompt,
+     * else it is unspecified. `full`: the record of this item on the full cache; NULL if `backend`
+     * is the full cache. Adds fields to `record`. The caller adds bits_per_value, bytes_per_token
+     * and n_tok of the final state if they are missing. */
+    lk_status (*run)(void *state, size_t i, struct lk_backend *backend, const json_t *full,
                      json_t *record, lk_err *err);
 
-    /* Instead of run, where subjects are compared position by position: one item on n subjects at once, the
-     * full cache first. record: [n]; record[i] belongs to subject[i]. */
-    lk_status (*run_group)(void *state, size_t i, struct lk_subject *const *subject, size_t n,
+    /* Instead of `run`, for tasks that compare backends position by position: run one item on n
+     * backends, the full cache first. record[i] belongs to backend[i]. */
+    lk_status (*run_group)(void *state, size_t i, struct lk_backend *const *backend, size_t n,
                            json_t *const *record, lk_err *err);
 
-    /* records: an array in the order of items. `full`: those of the full cache, or NULL where these are it. */
-    lk_status (*summarise)(const void *state, const json_t *records, const json_t *full,
-                           struct lk_result *result, lk_err *err);
+    /* records: an array in the order of items. `full`: the records of the full cache; NULL if
+     * `records` are the full cache's. */
+    lk_status (*summarize)(const void *state, const json_t *records, const json_t *full,
+                           struct lk_task_result *result, lk_err *err);
 };
 
-/* The task of that name, or NULL; the i-th, or NULL past the last. */
-const struct lk_task *lk_task_find(const char *name);
-const struct lk_task *lk_task_at(size_t i);
+enum { LK_GENERATED_TOKEN_COST = 8 };
 
-/* Names that stand for several tasks ("choice"): the i-th of them, and the i-th task of one; NULL past the last. */
-const char *lk_task_group_name(size_t i);
-const struct lk_task *lk_task_group(const char *name, size_t i);
+/* ---- helpers for tasks ---- */
 
-/* ---- helpers for open ---- */
-
-/* min(limit or, without one, `usual`, n); with --quick `quick` takes the place of `usual`. 0 means all. */
+/* Number of items out of n: the --limit, or without one `usual` (with --quick: `quick`), but n at
+ * most. 0 means all. */
 size_t lk_task_limit(const struct lk_task_env *env, size_t n, size_t usual, size_t quick);
 
-/* LK_E_ARG where --text was not given or is empty. */
-lk_status lk_task_need_text(const struct lk_task_env *env, lk_err *err);
+/* Context length: -c, or without it `usual` (with --quick: `quick`). */
+size_t lk_task_n_ctx(const struct lk_task_env *env, size_t usual, size_t quick);
 
-/* Path of `file` in --data, into path[cap]; LK_E_ARG where there is no --data, LK_E_IO where it has no such
- * file. `what`: what the file is, for the message. */
-lk_status lk_task_data(const struct lk_task_env *env, const char *file, const char *what,
-                       char *path, size_t cap, lk_err *err);
+/* LK_E_ARG if --text is missing or empty. */
+lk_status lk_task_require_text(const struct lk_task_env *env, lk_err *err);
 
-/* Tokens of a text as a prompt: the model's begin token, where it wants one, before it. Control tokens that
- * the text spells stay text. *tok is owned: free(). */
+/* The path of `file` in --data, in path[cap]. LK_E_ARG without --data, LK_E_IO if the file cannot
+ * be read. `what`: what the file contains, for the message. */
+lk_status lk_task_data_path(const struct lk_task_env *env, const char *file, const char *what,
+                            char *path, size_t cap, lk_err *err);
+
+/* Tokenize a text as a prompt: the model's begin-of-sequence token, if it uses one, and the text.
+ * Control tokens spelled in the text stay text. *tok is owned: free(). */
 lk_status lk_task_tokenize(const lk_model *model, const char *text, size_t len, int32_t **tok,
                            size_t *n_tok, lk_err *err);
 
-/* Text of n tokens. Owned: free(). NULL: no memory. */
+/* Like lk_task_tokenize, for --text. LK_E_ARG if it has fewer than n_ctx tokens. */
+lk_status lk_task_tokenize_text(const struct lk_eval_opts *opts, const lk_model *model,
+                                size_t n_ctx, int32_t **tok, size_t *n_tok, lk_err *err);
+
+/* The text of n tokens. If it is not valid UTF-8, as when a token ends within a character, every
+ * byte from 0x80 on becomes '?'. Owned: free(). NULL if there is no memory. */
 char *lk_task_detokenize(const lk_model *model, const int32_t *tok, size_t n);
 
 #endif

@@ -1,8 +1,8 @@
-/* bytes: what a cache of n_ctx tokens holds, by purpose, and the memory of a process that reads them.
+/* Task `bytes`: the memory of a cache of n_ctx tokens by purpose, and that of its process.
  *
- * Each cache is read into by a process of its own, which opens the model, reads the text as one prompt and
- * says the most memory it ever had resident. Of libllama's caches only their size is known. */
-#include "eval/tasks.h"
+ * Each cache is filled by a process of its own, which opens the model, prefills the text as one
+ * prompt and reports its peak resident memory. For libllama only the size of the cache is known. */
+#include "eval/task_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,33 +10,33 @@
 
 enum { CTX = 4096, CTX_QUICK = 2048 };
 
-struct bytes {
+struct bytes_task {
     const struct lk_eval_opts *opts;
     size_t n_ctx;
 };
 
-static lk_status open_bytes(const struct lk_task_env *env, struct lk_task_set *set, lk_err *err) {
-    lk_status status = lk_task_need_text(env, err);
+static lk_status open_bytes(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err) {
+    lk_status status = lk_task_require_text(env, err);
     if (status != LK_OK) return status;
-    struct bytes *b = calloc(1, sizeof *b);
+    struct bytes_task *b = calloc(1, sizeof *b);
     if (!b) return lk_fail(err, LK_E_NOMEM, "no memory for a task");
     b->opts = env->opts;
-    b->n_ctx = env->opts->n_ctx ? (size_t)env->opts->n_ctx : env->opts->quick ? CTX_QUICK : CTX;
-    *set = (struct lk_task_set){b, 1, (int32_t)b->n_ctx};
+    b->n_ctx = lk_task_n_ctx(env, CTX, CTX_QUICK);
+    *out = (struct lk_open_task){b, 1, (int32_t)b->n_ctx};
     return LK_OK;
 }
 
 static void key_bytes(const void *state, size_t i, char *key, size_t cap) {
     (void)i;
-    snprintf(key, cap, "%zu tokens", ((const struct bytes *)state)->n_ctx);
+    snprintf(key, cap, "%zu tokens", ((const struct bytes_task *)state)->n_ctx);
 }
 
 static double cost_bytes(const void *state, size_t i) {
     (void)i;
-    return (double)((const struct bytes *)state)->n_ctx;
+    return (double)((const struct bytes_task *)state)->n_ctx;
 }
 
-/* The most memory this process ever had resident, in bytes; 0 where the system does not say. */
+/* Peak resident memory of this process in bytes, or 0 if the system does not report it. */
 static uint64_t peak_resident(void) {
     char line[256];
     unsigned long long kib = 0;
@@ -47,27 +47,21 @@ static uint64_t peak_resident(void) {
     return (uint64_t)kib * 1024;
 }
 
-static lk_status run_bytes(void *state, size_t i, struct lk_subject *subject, const json_t *full,
+static lk_status run_bytes(void *state, size_t i, struct lk_backend *backend, const json_t *full,
                            json_t *record, lk_err *err) {
     (void)i;
     (void)full;
-    const struct bytes *b = state;
+    const struct bytes_task *b = state;
     int32_t *tok = NULL;
     size_t n_tok = 0;
-    lk_status status =
-        lk_task_tokenize(subject->model, b->opts->text, b->opts->text_len, &tok, &n_tok, err);
-    if (status == LK_OK && n_tok < b->n_ctx)
-        status = lk_fail(
-            err, LK_E_ARG,
-            "%s has %zu tokens, fewer than the context of %zu; give a longer text or a smaller -c",
-            b->opts->text_path, n_tok, b->n_ctx);
-    if (status == LK_OK) status = lk_subject_prompt(subject, tok, b->n_ctx, err);
+    lk_status status = lk_task_tokenize_text(b->opts, backend->model, b->n_ctx, &tok, &n_tok, err);
+    if (status == LK_OK) status = lk_backend_prefill(backend, tok, b->n_ctx, err);
     free(tok);
     if (status != LK_OK) return status;
-    lk_session_stats s = lk_subject_stats(subject);
+    lk_session_stats s = lk_backend_stats(backend);
     json_object_set_new(record, "cache_bytes", json_integer((json_int_t)s.cache_bytes));
     json_object_set_new(record, "f16_bytes", json_integer((json_int_t)s.f16_bytes));
-    if (!lk_subject_is_llama(subject->kv)) {
+    if (!lk_backend_is_llama(backend->kv)) {
         json_object_set_new(record, "code_bytes", json_integer((json_int_t)s.code_bytes));
         json_object_set_new(record, "scale_bytes", json_integer((json_int_t)s.scale_bytes));
         json_object_set_new(record, "exact_bytes", json_integer((json_int_t)s.exact_bytes));
@@ -81,8 +75,8 @@ static lk_status run_bytes(void *state, size_t i, struct lk_subject *subject, co
     return LK_OK;
 }
 
-static lk_status summarise_bytes(const void *state, const json_t *records, const json_t *full,
-                                 struct lk_result *result, lk_err *err) {
+static lk_status summarize_bytes(const void *state, const json_t *records, const json_t *full,
+                                 struct lk_task_result *result, lk_err *err) {
     static const char *const field[] = {"code_bytes",    "scale_bytes",   "exact_bytes",
                                         "padding_bytes", "state_bytes",   "cache_bytes",
                                         "f16_bytes",     "scratch_bytes", "peak_resident_bytes"};
@@ -90,21 +84,22 @@ static lk_status summarise_bytes(const void *state, const json_t *records, const
     const json_t *record = json_array_get(records, 0), *first = json_array_get(full, 0);
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++)
         if (json_object_get(record, field[i]))
-            lk_metric(result, field[i], lk_record_number(record, field[i]), -1, 1);
+            lk_add_metric(result, field[i], lk_record_number(record, field[i]), -1, 1);
     double peak = lk_record_number(record, "peak_resident_bytes"),
-           most = lk_record_number(first, "peak_resident_bytes");
-    if (full && peak > 0 && most > 0) lk_metric(result, "peak_saved_bytes", most - peak, -1, 1);
-    return lk_result_check(result, err);
+           full_peak = lk_record_number(first, "peak_resident_bytes");
+    if (full && peak > 0 && full_peak > 0)
+        lk_add_metric(result, "peak_saved_bytes", full_peak - peak, -1, 1);
+    return lk_task_result_check(result, err);
 }
 
 const struct lk_task lk_task_bytes = {
     .name = "bytes",
-    .summary = "what the cache holds, and the process's peak memory, on --text",
+    .summary = "bytes of the cache and peak memory of the process, on --text",
     .own_process = true,
     .open = open_bytes,
     .close = free,
     .key = key_bytes,
     .cost = cost_bytes,
     .run = run_bytes,
-    .summarise = summarise_bytes,
+    .summarize = summarize_bytes,
 };

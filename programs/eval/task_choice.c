@@ -1,11 +1,12 @@
-/* choice: which of several endings a model finds most likely. One task for each data set.
+/* Multiple choice: which of several endings the model finds most likely. One task per data set.
  *
- * acc counts questions whose right choice has the highest log-likelihood, acc_norm those where it has the
- * highest per token, as llama-perplexity --hellaswag counts. With --shots, solved questions from the end of
- * the data come first. */
+ * acc is the share of questions whose right choice has the highest log-likelihood. acc_norm uses
+ * the log-likelihood per token, like llama-perplexity --hellaswag. With --shots, solved questions
+ * from the end of the data come first. */
+#include "base/buf.h"
 #include "base/ledger.h"
-#include "eval/choice.h"
-#include "eval/tasks.h"
+#include "eval/choice_set.h"
+#include "eval/task_list.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -13,41 +14,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    QUICK = 20,
-    SMALL_READ = 3
-}; /* a read of few tokens takes as long as that many times as many */
+enum { QUICK = 20 };
+enum { SMALL_BATCH_COST = 3 }; /* cost of a token in a small batch, relative to prefill */
 
-/* A data set. */
-struct set {
-    const char *file; /* in --data; NULL: HellaSwag's */
+struct choice_data_set {
+    const char *file; /* in --data; NULL: HellaSwag */
     enum lk_choice_layout layout;
 };
 
-struct question {
+struct choice_item {
     int32_t *tok[LK_MAX_CHOICES];
     size_t n_tok[LK_MAX_CHOICES], from[LK_MAX_CHOICES], n, answer;
 };
 
-struct choice {
-    struct question *item; /* [n] */
+struct choice_task {
+    struct choice_item *item; /* [n] */
     size_t n;
 };
 
 static void close_choice(void *state) {
-    struct choice *c = state;
+    struct choice_task *c = state;
     for (size_t i = 0; i < c->n; i++)
         for (size_t j = 0; j < c->item[i].n; j++) free(c->item[i].tok[j]);
     free(c->item);
     free(c);
 }
 
-/* HellaSwag's file: the first hellaswag*.txt by name in the folder, whole or a part of it. */
+/* Find HellaSwag's file: the first hellaswag*.txt by name in the folder. */
 static lk_status find_hellaswag(const struct lk_task_env *env, char *path, size_t cap,
                                 lk_err *err) {
     char folder[512], name[256] = "";
-    lk_status status =
-        lk_task_data(env, "hellaswag", "questions, six lines each", folder, sizeof folder, err);
+    lk_status status = lk_task_data_path(env, "hellaswag", "questions of six lines each", folder,
+                                         sizeof folder, err);
     if (status != LK_OK) return status;
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
@@ -59,89 +57,92 @@ static lk_status find_hellaswag(const struct lk_task_env *env, char *path, size_
     }
     if (dir) closedir(dir);
     if (!*name)
-        return lk_fail(err, LK_E_IO, "%s needs questions: there is no hellaswag*.txt in %s",
+        return lk_fail(err, LK_E_IO, "%s needs questions: %s has no hellaswag*.txt",
                        env->task->name, folder);
     int n = snprintf(path, cap, "%s/%s", folder, name);
     return n > 0 && (size_t)n < cap ? LK_OK
                                     : lk_fail(err, LK_E_ARG, "--data: the name is too long");
 }
 
-static lk_status read_set(const struct lk_task_env *env, struct lk_choices *choices, lk_err *err) {
-    const struct set *set = env->task->arg;
+static lk_status read_data_set(const struct lk_task_env *env, struct lk_choice_set *choices,
+                               lk_err *err) {
+    const struct choice_data_set *set = env->task->arg;
     char path[1024];
     if (!set->file) {
         lk_status status = find_hellaswag(env, path, sizeof path, err);
-        return status == LK_OK ? lk_choices_read_hellaswag(choices, path, err) : status;
+        return status == LK_OK ? lk_choice_set_read_hellaswag(choices, path, err) : status;
     }
     lk_status status =
-        lk_task_data(env, set->file, "questions as JSON lines", path, sizeof path, err);
-    return status == LK_OK ? lk_choices_read_jsonl(choices, set->layout, path, err) : status;
+        lk_task_data_path(env, set->file, "questions as JSON lines", path, sizeof path, err);
+    return status == LK_OK ? lk_choice_set_read_jsonl(choices, set->layout, path, err) : status;
 }
 
-/* Solved questions from the end of the data, one after the other. */
-static const char *solved(struct lk_choices *choices, size_t n_shot) {
-    struct lk_string text = {.arena = &choices->arena};
+/* The text of n_shot solved questions from the end of the data. */
+static const char *solved_examples(struct lk_choice_set *choices, size_t n_shot) {
+    struct lk_buf text = {0};
     for (size_t i = 0; i < n_shot; i++) {
-        const struct lk_choice *shot = &choices->item[choices->n - n_shot + i];
-        lk_string_print(&text, "%s\n\n", shot->text[shot->answer]);
+        const struct lk_choice_question *shot = &choices->item[choices->n - n_shot + i];
+        lk_buf_printf(&text, "%s\n\n", shot->text[shot->answer]);
     }
-    return lk_string_text(&text);
+    return lk_arena_take_buf(&choices->arena, &text);
 }
 
-static lk_status tokenize(const struct lk_task_env *env, struct lk_choices *choices,
-                          const char *before, size_t i, struct question *q, lk_err *err) {
-    const struct set *set = env->task->arg;
-    const struct lk_choice *item = &choices->item[i];
+static lk_status tokenize_choices(const struct lk_task_env *env, struct lk_choice_set *choices,
+                                  const char *before, size_t i, struct choice_item *q,
+                                  lk_err *err) {
+    const struct choice_data_set *set = env->task->arg;
+    const struct lk_choice_question *item = &choices->item[i];
     q->answer = item->answer;
     for (size_t j = 0; j < item->n; j++) {
-        const char *text = *before ? lk_arena_print(&choices->arena, "%s%s", before, item->text[j])
+        const char *text = *before ? lk_arena_printf(&choices->arena, "%s%s", before, item->text[j])
                                    : item->text[j];
         lk_status status =
             lk_task_tokenize(env->model, text, strlen(text), &q->tok[j], &q->n_tok[j], err);
         if (status != LK_OK) return status;
         q->n++;
     }
-    if (lk_choice_scored(set->layout, q->tok, q->n_tok, q->n, q->from))
+    if (lk_choice_find_scored(set->layout, q->tok, q->n_tok, q->n, q->from))
         return lk_arena_check(&choices->arena, err);
     return lk_fail(err, LK_E_FORMAT, "%s: the choices of question %zu do not differ",
                    env->task->name, i + 1);
 }
 
-static lk_status fill(const struct lk_task_env *env, struct lk_choices *choices, struct choice *c,
-                      size_t *n_ctx, lk_err *err) {
+static lk_status read_items(const struct lk_task_env *env, struct lk_choice_set *choices,
+                            struct choice_task *c, size_t *n_ctx, lk_err *err) {
     size_t n_shot = env->opts->shots;
-    lk_status status = read_set(env, choices, err);
+    lk_status status = read_data_set(env, choices, err);
     if (status != LK_OK) return status;
     if (choices->n == 0)
         return lk_fail(err, LK_E_ARG, "%s: the data has no questions", env->task->name);
     if (choices->n <= n_shot)
-        return lk_fail(err, LK_E_ARG,
-                       "%s: the data has %zu questions, of which %zu are wanted as examples",
-                       env->task->name, choices->n, n_shot);
+        return lk_fail(
+            err, LK_E_ARG,
+            "%s: the data has %zu questions, too few for %zu examples; give a smaller --shots",
+            env->task->name, choices->n, n_shot);
     size_t n = lk_task_limit(env, choices->n - n_shot, 0, QUICK);
-    const char *before = solved(choices, n_shot);
+    const char *before = solved_examples(choices, n_shot);
     c->item = calloc(n, sizeof *c->item);
     if (!c->item) return lk_fail(err, LK_E_NOMEM, "no memory for %zu questions", n);
     for (; status == LK_OK && c->n < n; c->n++) {
-        status = tokenize(env, choices, before, c->n, &c->item[c->n], err);
+        status = tokenize_choices(env, choices, before, c->n, &c->item[c->n], err);
         for (size_t j = 0; j < c->item[c->n].n; j++)
             if (c->item[c->n].n_tok[j] > *n_ctx) *n_ctx = c->item[c->n].n_tok[j];
     }
     return status;
 }
 
-static lk_status open_choice(const struct lk_task_env *env, struct lk_task_set *set, lk_err *err) {
+static lk_status open_choice(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err) {
     struct lk_ledger ledger = {0};
-    struct lk_choices choices = {.arena = {.ledger = &ledger}};
-    struct choice *c = calloc(1, sizeof *c);
+    struct lk_choice_set choices = {.arena = {.ledger = &ledger}};
+    struct choice_task *c = calloc(1, sizeof *c);
     size_t n_ctx = 0;
     if (!c) return lk_fail(err, LK_E_NOMEM, "no memory for a task");
-    lk_status status = fill(env, &choices, c, &n_ctx, err);
-    lk_choices_free(&choices);
+    lk_status status = read_items(env, &choices, c, &n_ctx, err);
+    lk_choice_set_free(&choices);
     if (status != LK_OK)
         close_choice(c);
     else
-        *set = (struct lk_task_set){c, c->n, (int32_t)n_ctx};
+        *out = (struct lk_open_task){c, c->n, (int32_t)n_ctx};
     return status;
 }
 
@@ -151,15 +152,15 @@ static void key_choice(const void *state, size_t i, char *key, size_t cap) {
 }
 
 static double cost_choice(const void *state, size_t i) {
-    const struct question *q = &((const struct choice *)state)->item[i];
+    const struct choice_item *q = &((const struct choice_task *)state)->item[i];
     double cost = (double)q->from[0];
-    for (size_t j = 0; j < q->n; j++) cost += SMALL_READ * (double)(q->n_tok[j] - q->from[j]);
+    for (size_t j = 0; j < q->n; j++) cost += SMALL_BATCH_COST * (double)(q->n_tok[j] - q->from[j]);
     return cost;
 }
 
-/* What the choices begin with, as far as the first is not scored. */
+/* The tokens of the first choice that are not scored. */
 static lk_status prompt_choice(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err) {
-    const struct question *q = &((const struct choice *)state)->item[i];
+    const struct choice_item *q = &((const struct choice_task *)state)->item[i];
     *tok = malloc(q->from[0] * sizeof **tok);
     if (!*tok) return lk_fail(err, LK_E_NOMEM, "no memory for a question");
     memcpy(*tok, q->tok[0], q->from[0] * sizeof **tok);
@@ -167,20 +168,20 @@ static lk_status prompt_choice(const void *state, size_t i, int32_t **tok, size_
     return LK_OK;
 }
 
-static lk_status run_choice(void *state, size_t i, struct lk_subject *subject, const json_t *full,
+static lk_status run_choice(void *state, size_t i, struct lk_backend *backend, const json_t *full,
                             json_t *record, lk_err *err) {
-    const struct question *q = &((const struct choice *)state)->item[i];
+    const struct choice_item *q = &((const struct choice_task *)state)->item[i];
     double nll[LK_MAX_CHOICES], norm[LK_MAX_CHOICES];
     size_t best = 0, best_norm = 0;
-    lk_status status = lk_subject_prompt(subject, q->tok[0], q->from[0], err);
-    if (status == LK_OK) status = lk_subject_save(subject, err);
+    lk_status status = lk_backend_prefill(backend, q->tok[0], q->from[0], err);
+    if (status == LK_OK) status = lk_backend_save(backend, err);
     for (size_t j = 0; j < q->n; j++) {
         bool same = q->from[j] == q->from[0] &&
                     memcmp(q->tok[j], q->tok[0], q->from[0] * sizeof **q->tok) == 0;
-        if (status == LK_OK && j && same) status = lk_subject_restore(subject, err);
+        if (status == LK_OK && j && same) status = lk_backend_restore(backend, err);
         if (status == LK_OK)
             status =
-                lk_subject_nll(subject, q->tok[j], q->from[j], q->n_tok[j], &nll[j], NULL, err);
+                lk_backend_nll(backend, q->tok[j], q->from[j], q->n_tok[j], &nll[j], NULL, err);
         if (status != LK_OK) return status;
         norm[j] = nll[j] / (double)(q->n_tok[j] - q->from[j]);
         if (nll[j] < nll[best]) best = j;
@@ -199,94 +200,37 @@ static lk_status run_choice(void *state, size_t i, struct lk_subject *subject, c
     return LK_OK;
 }
 
-static lk_status summarise_choice(const void *state, const json_t *records, const json_t *full,
-                                  struct lk_result *result, lk_err *err) {
+static lk_status summarize_choice(const void *state, const json_t *records, const json_t *full,
+                                  struct lk_task_result *result, lk_err *err) {
     (void)state;
     (void)full;
-    lk_metric_mean(result, "acc", records, "acc");
-    lk_metric_mean(result, "acc_norm", records, "acc_norm");
-    lk_metric_mean(result, "same_choice", records, "same_choice");
-    lk_metric_mean(result, "answer_nll", records, "answer_nll");
-    return lk_result_check(result, err);
+    lk_add_mean(result, "acc", records, "acc");
+    lk_add_mean(result, "acc_norm", records, "acc_norm");
+    lk_add_mean(result, "same_choice", records, "same_choice");
+    lk_add_mean(result, "answer_nll", records, "answer_nll");
+    return lk_task_result_check(result, err);
 }
 
-static const struct set arc_easy = {"multichoice/arc_easy.jsonl", LK_CHOICE_QUESTION};
-static const struct set arc_challenge = {"multichoice/arc_challenge.jsonl", LK_CHOICE_QUESTION};
-static const struct set openbookqa = {"multichoice/openbookqa.jsonl", LK_CHOICE_SENTENCE};
-static const struct set piqa = {"multichoice/piqa.jsonl", LK_CHOICE_QUESTION};
-static const struct set social_i_qa = {"multichoice/social_i_qa.jsonl", LK_CHOICE_QUESTION};
-static const struct set winogrande = {"multichoice/winogrande.jsonl", LK_CHOICE_BLANK};
-static const struct set hellaswag = {NULL, LK_CHOICE_ENDING};
+/* A task for each data set. HellaSwag's file is found by find_hellaswag. */
+#define CHOICE_TASK(NAME, FILE, LAYOUT, SUMMARY)                                                   \
+    {                                                                                              \
+        .name = NAME, .summary = SUMMARY, .arg = &(const struct choice_data_set){FILE, LAYOUT},    \
+        .open = open_choice, .close = close_choice, .key = key_choice, .cost = cost_choice,        \
+        .prompt = prompt_choice, .run = run_choice, .summarize = summarize_choice                  \
+    }
 
 const struct lk_task lk_task_choice[LK_CHOICE_TASKS] = {
-    {.name = "arc_easy",
-     .summary = "grade-school science (ARC easy), from --data",
-     .arg = &arc_easy,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
-    {.name = "arc_challenge",
-     .summary = "grade-school science (ARC challenge), from --data",
-     .arg = &arc_challenge,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
-    {.name = "openbookqa",
-     .summary = "elementary science (OpenBookQA), from --data",
-     .arg = &openbookqa,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
-    {.name = "piqa",
-     .summary = "everyday physics (PIQA), from --data",
-     .arg = &piqa,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
-    {.name = "social_i_qa",
-     .summary = "social situations (SIQA), from --data",
-     .arg = &social_i_qa,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
-    {.name = "winogrande",
-     .summary = "what a gap stands for (WinoGrande), from --data",
-     .arg = &winogrande,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
-    {.name = "hellaswag",
-     .summary = "what happens next (HellaSwag), from --data",
-     .arg = &hellaswag,
-     .open = open_choice,
-     .close = close_choice,
-     .key = key_choice,
-     .cost = cost_choice,
-     .prompt = prompt_choice,
-     .run = run_choice,
-     .summarise = summarise_choice},
+    CHOICE_TASK("arc_easy", "multichoice/arc_easy.jsonl", LK_CHOICE_QUESTION,
+                "grade-school science (ARC easy), from --data"),
+    CHOICE_TASK("arc_challenge", "multichoice/arc_challenge.jsonl", LK_CHOICE_QUESTION,
+                "grade-school science (ARC challenge), from --data"),
+    CHOICE_TASK("openbookqa", "multichoice/openbookqa.jsonl", LK_CHOICE_SENTENCE,
+                "elementary science (OpenBookQA), from --data"),
+    CHOICE_TASK("piqa", "multichoice/piqa.jsonl", LK_CHOICE_QUESTION,
+                "everyday physics (PIQA), from --data"),
+    CHOICE_TASK("social_i_qa", "multichoice/social_i_qa.jsonl", LK_CHOICE_QUESTION,
+                "social situations (SIQA), from --data"),
+    CHOICE_TASK("winogrande", "multichoice/winogrande.jsonl", LK_CHOICE_BLANK,
+                "the word for a gap (WinoGrande), from --data"),
+    CHOICE_TASK("hellaswag", NULL, LK_CHOICE_ENDING, "what happens next (HellaSwag), from --data"),
 };

@@ -1,8 +1,9 @@
-/* text: perplexity, and KL against the full cache, of every prediction in the second halves of chunks.
+/* Task `text`: perplexity, and KL against the full cache, of the predictions in the second half of
+ * every chunk.
  *
- * Chunks and scored positions are llama-perplexity's (-c N), so perplexities can be compared with its.
- * Chunks are read in small steps through the cache as it is kept. */
-#include "eval/distance.h"
+ * Chunks and scored positions are those of llama-perplexity (-c N), so perplexities are comparable.
+ * Chunks are evaluated in small steps through the cache itself. */
+#include "eval/hellinger.h"
 #include "eval/tasks.h"
 #include "lowkey_lab.h"
 
@@ -11,69 +12,62 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens of a step. A recipe's rows are coded again between steps. libllama codes each row at once, whatever the
- * step; its attention is several times faster from 64 queries on where K and V are f16. */
+/* Tokens of a step. The rows of a recipe age between steps. libllama quantizes each row
+ * immediately, whatever the step. Its attention is several times faster from 64 queries on if K and
+ * V are f16. */
 enum { STEP = 32, STEP_LLAMA = 128 };
 
-enum { CTX = 4096, CTX_QUICK = 2048, CHUNKS = 4, CHUNKS_QUICK = 1, BINS = 16 };
+enum { CTX = 4096, CTX_QUICK = 2048, CHUNKS = 4, CHUNKS_QUICK = 1, N_BIN = 16 };
 
-struct text {
+struct text_task {
     const lk_model *model;
-    int32_t *tok;   /* whole text */
-    int32_t *chunk; /* [n_ctx] the one at hand */
+    int32_t *tok;   /* the whole text */
+    int32_t *chunk; /* [n_ctx] the current chunk */
     size_t n_ctx, n_scored;
 };
 
 static void close_text(void *state) {
-    struct text *t = state;
+    struct text_task *t = state;
     free(t->chunk);
     free(t->tok);
     free(t);
 }
 
-static lk_status open_text(const struct lk_task_env *env, struct lk_task_set *set, lk_err *err) {
-    size_t n_tok = 0, n_ctx = env->opts->n_ctx   ? (size_t)env->opts->n_ctx
-                              : env->opts->quick ? CTX_QUICK
-                                                 : CTX;
-    lk_status status = lk_task_need_text(env, err);
+static lk_status open_text(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err) {
+    size_t n_tok = 0, n_ctx = lk_task_n_ctx(env, CTX, CTX_QUICK);
+    lk_status status = lk_task_require_text(env, err);
     if (status != LK_OK) return status;
     if (n_ctx < 4)
         return lk_fail(err, LK_E_ARG,
                        "text: a context of %zu tokens cannot be scored; give at least 4", n_ctx);
-    struct text *t = calloc(1, sizeof *t);
+    struct text_task *t = calloc(1, sizeof *t);
     if (t) t->chunk = malloc(n_ctx * sizeof *t->chunk);
     if (!t || !t->chunk) status = lk_fail(err, LK_E_NOMEM, "no memory for a text");
     if (status == LK_OK)
-        status = lk_task_tokenize(env->model, env->opts->text, env->opts->text_len, &t->tok, &n_tok,
-                                  err);
-    if (status == LK_OK && n_tok < n_ctx)
-        status = lk_fail(err, LK_E_ARG,
-                         "text: %s has %zu tokens, fewer than the context of %zu; give a longer "
-                         "text or a smaller -c",
-                         env->opts->text_path, n_tok, n_ctx);
+        status = lk_task_tokenize_text(env->opts, env->model, n_ctx, &t->tok, &n_tok, err);
     if (status != LK_OK) {
         if (t) close_text(t);
         return status;
     }
     t->model = env->model;
     t->n_ctx = n_ctx;
-    t->n_scored = lk_compare_scored(n_ctx);
-    *set = (struct lk_task_set){t, lk_task_limit(env, n_tok / n_ctx, CHUNKS, CHUNKS_QUICK),
-                                (int32_t)n_ctx};
+    t->n_scored = lk_compare_n_scored(n_ctx);
+    *out = (struct lk_open_task){t, lk_task_limit(env, n_tok / n_ctx, CHUNKS, CHUNKS_QUICK),
+                                 (int32_t)n_ctx};
     return LK_OK;
 }
 
 static void key_text(const void *state, size_t i, char *key, size_t cap) {
-    snprintf(key, cap, "%zu tokens, chunk %zu", ((const struct text *)state)->n_ctx, i);
+    snprintf(key, cap, "%zu tokens, chunk %zu", ((const struct text_task *)state)->n_ctx, i);
 }
 
 static double cost_text(const void *state, size_t i) {
     (void)i;
-    return 4 * (double)((const struct text *)state)->n_ctx; /* small steps and all logits */
+    return 4 * (double)((const struct text_task *)state)->n_ctx; /* small steps and all logits */
 }
 
-/* The scores of a chunk as fields of its record. */
-static bool write_scores(json_t *record, const struct lk_prediction *score, size_t n, bool full) {
+/* Add the predictions of a chunk to its record. */
+static bool write_scores(json_t *record, const lk_prediction *score, size_t n, bool full) {
     json_t *nll = json_array(), *kl = json_array();
     char *same = malloc(n + 1);
     bool good = nll && kl && same;
@@ -93,78 +87,76 @@ static bool write_scores(json_t *record, const struct lk_prediction *score, size
     return good;
 }
 
-static lk_status run_text(void *state, size_t i, struct lk_subject *const *subject, size_t n,
+static lk_status run_text(void *state, size_t i, struct lk_backend *const *backend, size_t n,
                           json_t *const *record, lk_err *err) {
-    struct text *t = state;
-    size_t n_vocab = subject[0]->n_vocab,
-           n_step = lk_subject_is_llama(subject[0]->kv) ? STEP_LLAMA : STEP;
-    struct lk_predictor *predictor = calloc(n, sizeof *predictor);
-    struct lk_distance *distance = calloc(n, sizeof *distance);
-    struct lk_prediction **score = calloc(n, sizeof *score),
-                         *all = calloc(n * t->n_scored, sizeof *all);
-    float *work = malloc((n_step + 1) * n_vocab * sizeof *work);
-    lk_status status = predictor && distance && score && all && work
+    struct text_task *t = state;
+    size_t n_vocab = backend[0]->n_vocab,
+           n_step = lk_backend_is_llama(backend[0]->kv) ? STEP_LLAMA : STEP;
+    lk_predictor *predictor = calloc(n, sizeof *predictor);
+    struct lk_hellinger *distance = calloc(n, sizeof *distance);
+    lk_prediction **score = calloc(n, sizeof *score), *all = calloc(n * t->n_scored, sizeof *all);
+    lk_status status = predictor && distance && score && all
                            ? LK_OK
                            : lk_fail(err, LK_E_NOMEM, "no memory for a chunk");
     for (size_t j = 0; status == LK_OK && j < n; j++) {
-        predictor[j] = lk_subject_predictor(subject[j]);
+        predictor[j] = lk_backend_predictor(backend[j]);
         score[j] = all + j * t->n_scored;
-        status = lk_distance_begin(&distance[j], j ? &distance[0] : NULL, subject[j], t->n_ctx,
+        status = lk_hellinger_open(&distance[j], j ? &distance[0] : NULL, backend[j], t->n_ctx,
                                    &predictor[j], err);
     }
     if (status == LK_OK) {
         memcpy(t->chunk, t->tok + i * t->n_ctx, t->n_ctx * sizeof *t->chunk);
-        lk_compare_begin(t->model, t->chunk);
-        status = lk_compare_chunk(predictor, n, n_vocab, t->chunk, t->n_ctx, n_step, work, score,
-                                  NULL, NULL, err);
+        lk_compare_set_bos(t->model, t->chunk);
+        lk_compare_text chunk = {
+            .tok = t->chunk, .n_ctx = t->n_ctx, .n_step = n_step, .n_vocab = n_vocab};
+        status = lk_compare_chunk(predictor, n, &chunk, score, err);
     }
     for (size_t j = 0; status == LK_OK && j < n; j++) {
         json_object_set_new(record[j], "seconds", json_real(predictor[j].seconds));
         if (!write_scores(record[j], score[j], t->n_scored, j == 0))
             status = lk_fail(err, LK_E_NOMEM, "no memory for a chunk's scores");
-        if (status == LK_OK) status = lk_distance_record(&distance[j], record[j], err);
+        if (status == LK_OK) status = lk_hellinger_record(&distance[j], record[j], err);
     }
-    for (size_t j = 0; distance && j < n; j++) lk_distance_end(&distance[j]);
+    for (size_t j = 0; distance && j < n; j++) lk_hellinger_close(&distance[j]);
     free(distance);
-    free(work);
     free(all);
     free(score);
     free(predictor);
     return status;
 }
 
-/* Scores of all records, in order. NULL: no memory, or records that are damaged. */
-static struct lk_prediction *read_scores(const struct text *t, const json_t *records, bool full) {
+/* The predictions of all records, in order. NULL if there is no memory or a record is damaged. */
+static lk_prediction *read_scores(const struct text_task *t, const json_t *records, bool full) {
     size_t n_record = json_array_size(records);
-    struct lk_prediction *score = calloc(n_record * t->n_scored, sizeof *score);
+    lk_prediction *score = calloc(n_record * t->n_scored, sizeof *score);
     for (size_t r = 0; score && r < n_record; r++) {
         const json_t *record = json_array_get(records, r), *nll = json_object_get(record, "nll"),
                      *kl = json_object_get(record, "kl");
         const char *same = json_string_value(json_object_get(record, "same"));
-        bool whole =
+        bool complete =
             json_array_size(nll) == t->n_scored &&
             (full || (json_array_size(kl) == t->n_scored && same && strlen(same) == t->n_scored));
-        for (size_t i = 0; whole && i < t->n_scored; i++) {
+        for (size_t i = 0; complete && i < t->n_scored; i++) {
             const json_t *a = json_array_get(nll, i), *b = json_array_get(kl, i);
             score[r * t->n_scored + i] =
-                (struct lk_prediction){.nll = json_is_number(a) ? (float)json_number_value(a) : NAN,
-                                       .kl = full                ? 0
-                                             : json_is_number(b) ? (float)json_number_value(b)
-                                                                 : NAN,
-                                       .same = full || same[i] == '1'};
+                (lk_prediction){.nll = json_is_number(a) ? (float)json_number_value(a) : NAN,
+                                .kl = full                ? 0
+                                      : json_is_number(b) ? (float)json_number_value(b)
+                                                          : NAN,
+                                .same = full || same[i] == '1'};
         }
-        if (whole) continue;
+        if (complete) continue;
         free(score);
         return NULL;
     }
     return score;
 }
 
-/* Mean KL over predictions by how many tokens came before them. */
-static void add_depths(const struct text *t, const struct lk_prediction *score, size_t n_chunk,
-                       struct lk_result *result) {
-    double x[BINS], y[BINS], error[BINS];
-    size_t n_bin = t->n_scored < BINS ? t->n_scored : BINS;
+/* Mean KL of the predictions by the number of tokens before them. */
+static void add_kl_by_depth(const struct text_task *t, const lk_prediction *score, size_t n_chunk,
+                            struct lk_task_result *result) {
+    double x[N_BIN], y[N_BIN], error[N_BIN];
+    size_t n_bin = t->n_scored < N_BIN ? t->n_scored : N_BIN;
     for (size_t b = 0; b < n_bin; b++) {
         size_t from = b * t->n_scored / n_bin, to = (b + 1) * t->n_scored / n_bin;
         double sum = 0, sum2 = 0, n = (double)((to - from) * n_chunk);
@@ -176,30 +168,30 @@ static void add_depths(const struct text *t, const struct lk_prediction *score, 
             }
         x[b] = (double)(t->n_ctx / 2) + 0.5 * (double)(from + to);
         y[b] = sum / n;
-        error[b] = lk_stderr(sum, sum2, n);
+        error[b] = lk_standard_error(sum, sum2, n);
     }
-    lk_series(result, "kl_by_depth", "tokens before the prediction", "KL (nats)", x, y, error,
-              n_bin);
+    lk_add_series(result, "kl_by_depth", "tokens before the prediction", "KL (nats)", x, y, error,
+                  n_bin);
 }
 
-static lk_status summarise_text(const void *state, const json_t *records, const json_t *full,
-                                struct lk_result *result, lk_err *err) {
-    const struct text *t = state;
+static lk_status summarize_text(const void *state, const json_t *records, const json_t *full,
+                                struct lk_task_result *result, lk_err *err) {
+    const struct text_task *t = state;
     size_t n_chunk = json_array_size(records), n = n_chunk * t->n_scored;
-    struct lk_prediction *score = read_scores(t, records, full == NULL);
+    lk_prediction *score = read_scores(t, records, full == NULL);
     if (!score)
         return lk_fail(err, LK_E_FORMAT,
-                       "text: the results file's chunks are damaged; give another -o");
-    if (full) add_depths(t, score, n_chunk, result);
-    lk_compare_result r = lk_compare_summarise(score, n);
-    lk_metric(result, "ppl", r.ppl, r.ppl_stderr, n);
+                       "text: the results file has damaged chunks; give another -o");
+    if (full) add_kl_by_depth(t, score, n_chunk, result);
+    lk_compare_result r = lk_compare_summarize(score, n);
+    lk_add_metric(result, "ppl", r.ppl, r.ppl_stderr, n);
     if (full) {
-        lk_metric(result, "kl_mean", r.kl_mean, r.kl_stderr, n);
-        lk_metric(result, "kl_p99", r.kl_p99, -1, n);
-        lk_metric(result, "kl_p999", r.kl_p999, -1, n);
-        lk_metric(result, "top1", r.top1,
-                  lk_stderr(r.top1 * (double)n, r.top1 * (double)n, (double)n), n);
-        lk_distance_summarise(records, result);
+        lk_add_metric(result, "kl_mean", r.kl_mean, r.kl_stderr, n);
+        lk_add_metric(result, "kl_p99", r.kl_p99, -1, n);
+        lk_add_metric(result, "kl_p999", r.kl_p999, -1, n);
+        lk_add_metric(result, "top1", r.top1,
+                      lk_standard_error(r.top1 * (double)n, r.top1 * (double)n, (double)n), n);
+        lk_hellinger_summarize(records, result);
     }
     free(score);
     return LK_OK;
@@ -208,11 +200,11 @@ static lk_status summarise_text(const void *state, const json_t *records, const 
 const struct lk_task lk_task_text = {
     .name = "text",
     .summary = "perplexity and KL against the full cache on --text",
-    .wants_floor = true,
+    .has_noise_floor = true,
     .open = open_text,
     .close = close_text,
     .key = key_text,
     .cost = cost_text,
     .run_group = run_text,
-    .summarise = summarise_text,
+    .summarize = summarize_text,
 };

@@ -1,15 +1,19 @@
-/* The tasks there are, one file each. */
+/* The table of tasks: find them by name, index or group. */
 #ifndef LK_EVAL_TASKS_H
 #define LK_EVAL_TASKS_H
 
-#include "eval/stats.h"
 #include "eval/task.h"
 
-enum { LK_CHOICE_TASKS = 7 };
+/* The task with a name; NULL if there is none. */
+const struct lk_task *lk_task_find(const char *name);
 
-extern const struct lk_task lk_task_text, lk_task_agree, lk_task_bytes,
-    lk_task_choice[LK_CHOICE_TASKS];
-extern const struct lk_task lk_task_needle, lk_task_passkey, lk_task_vt, lk_task_fwe, lk_task_qa;
-extern const struct lk_task lk_task_gsm8k, lk_task_mgsm, lk_task_summary;
+/* The i-th task; NULL past the last. */
+const struct lk_task *lk_task_at(size_t i);
+
+/* The name of the i-th group, such as "choice"; NULL past the last. */
+const char *lk_task_group_name(size_t i);
+
+/* The i-th task of a group; NULL past the last, and if there is no such group. */
+const struct lk_task *lk_task_in_group(const char *name, size_t i);
 
 #endif

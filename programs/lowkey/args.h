@@ -1,4 +1,5 @@
-/* Options as a table, from which both the reading and the --help of a verb are made. */
+/* Command line options as tables. The same table gives the parser, --help (help.h), the man page
+ * (man_page.h) and the shell completion (completion.h). */
 #ifndef LK_LOWKEY_ARGS_H
 #define LK_LOWKEY_ARGS_H
 
@@ -6,51 +7,73 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LIST_MOST = 32 };
+/* Option tables leave out the last fields of struct opt. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
-struct texts {
-    const char *item[LIST_MOST];
+enum { MAX_LIST = 32 };
+
+struct string_list {
+    const char *item[MAX_LIST];
     size_t n;
 };
 
-struct numbers {
-    int64_t item[LIST_MOST];
+struct number_list {
+    int64_t item[MAX_LIST];
     size_t n;
 };
 
 enum opt_kind {
     OPT_FLAG,    /* bool */
     OPT_TEXT,    /* const char * */
-    OPT_TEXTS,   /* struct texts; may be repeated */
+    OPT_TEXTS,   /* struct string_list; may be repeated */
     OPT_INT,     /* int64_t; "32k" is 32768 */
-    OPT_NUMBERS, /* struct numbers; may be repeated, or "4k,32k" */
+    OPT_NUMBERS, /* struct number_list; may be repeated, or "4k,32k" */
     OPT_REAL,    /* double */
 };
 
 struct opt {
-    char letter; /* 0: only the long form */
-    const char *name, *value, *help;
+    char letter;       /* 0: long form only */
+    const char *name;  /* without "--" */
+    const char *value; /* name of the argument ("FILE"); NULL: takes none */
+    const char *help;  /* phrase for --help */
     enum opt_kind kind;
-    void *to;           /* of the kind's type; untouched where the option is not given */
-    double least, most; /* of numbers */
+    void *to;             /* variable of the kind's type; unchanged if the option is not given */
+    double min, max;      /* OPT_INT, OPT_NUMBERS, OPT_REAL: allowed range, inclusive */
+    const char *man;      /* sentences for the man page, `literal` in backquotes; NULL: help */
+    const char *complete; /* completions of the argument:
+                             NULL      by `value`: FILE any file, DIR a folder, RECIPE a preset
+                                       or a file, anything else nothing
+                             "*.EXT"   files with this ending
+                             "a b c"   these words */
 };
 
 struct opt_group {
     const char *title;
-    struct opt opt[16]; /* to the first without a name */
+    struct opt opt[16]; /* up to the first without a name */
+    bool shared;        /* used by several commands: the man page lists it once */
 };
 
-struct verb {
+struct command;
+
+typedef void help_printer(const struct command *command, const struct opt_group *group,
+                          size_t n_group);
+
+struct command {
     const char *name, *summary;
-    const char *operands; /* "[RECIPE...]" or "" */
-    const char *examples; /* lines */
-    int (*run)(const struct verb *verb, int argc, char **argv);
+    const char *operands;    /* "[RECIPE...]"; "" if it takes none */
+    const char *complete;    /* completions of operands, as in struct opt; NULL: none */
+    const char *description; /* man page: paragraphs separated by "\n\n", `literal` in backquotes */
+    const char *examples;    /* lines: "  lowkey ...\n" */
+    const char *appendix;    /* lines that --help and the man page show last; NULL: none */
+    int (*run)(const struct command *command, int argc, char **argv); /* returns a STATUS_* */
+    help_printer *print_help; /* called for --help; NULL: print_help of help.h */
 };
 
 enum args_result { ARGS_RUN, ARGS_HELP, ARGS_BAD };
 
-/* Read argv[1..]; what follows the options is left in argv[*first..argc). Prints help or a message. */
-enum args_result args_read(const struct verb *verb, const struct opt_group *group, size_t n_group,
-                           int argc, char **argv, int *first);
+/* Parse argv[1..argc). The operands are left in argv[*first..argc). Returns ARGS_HELP after
+ * printing the help, ARGS_BAD after printing an error. */
+enum args_result args_read(const struct command *command, const struct opt_group *group,
+                           size_t n_group, int argc, char **argv, int *first);
 
 #endif

@@ -1,11 +1,12 @@
-/* How much memory the system can still give. */
+/* Free memory of the system. */
 #ifndef LK_LOWKEY_AVAILABLE_H
 #define LK_LOWKEY_AVAILABLE_H
 
 #include <stdint.h>
 
-/* Bytes without swapping, as the system as a whole and the control groups that this process is in say: the least of
- * them, at least 1 where any is known, 0 where none is. `root`: the folder that holds proc and sys, "" but in tests. */
+/* Bytes that can be allocated without swapping: the minimum of what the kernel reports for the
+ * whole system and for every control group of this process. At least 1 if any of them is known,
+ * else 0. `root`: prefix of /proc and /sys, "" except in tests. */
 uint64_t available_bytes(const char *root);
 
 #endif

@@ -2,20 +2,21 @@
 #include "available.h"
 #include "commands.h"
 #include "common.h"
+#include "json_output.h"
 #include "lowkey_lab.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "stats_print.h"
 #include "table.h"
-#include "text.h"
+#include "text_file.h"
+#include "xalloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct bench_args {
     struct model_args model;
-    struct texts kv;
-    struct numbers depth;
+    struct string_list kv;
+    struct number_list depth;
     const char *file;
     int64_t prefill, decode, repeat;
     bool json, csv;
@@ -23,13 +24,13 @@ struct bench_args {
 
 enum { TEXT_TOKENS = 2048, DEPTH_MOST = 1 << 24 };
 
-/* One row of the answer. */
+/* One row of the result. */
 struct row {
     const char *kv;
     lk_bench_result r;
 };
 
-static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct bench_args *a) {
     const struct opt_group groups[] = {
         {"What to measure",
@@ -37,23 +38,27 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
              {'k', "kv", "RECIPE",
               "preset, recipe or file; may be repeated (default f16 and " DEFAULT_RECIPE ")",
               OPT_TEXTS, &a->kv, 0, 0},
-             {'d', "depth", "N[,N...]", "tokens in the cache when measuring begins (default 0,8k)",
-              OPT_NUMBERS, &a->depth, 0, DEPTH_MOST},
-             {'p', "prefill", "N", "tokens to read at once at each depth (default 512); 0: none",
+             {'d', "depth", "N[,N...]",
+              "tokens in the cache when a measurement starts (default 0,8k)", OPT_NUMBERS,
+              &a->depth, 0, DEPTH_MOST},
+             {'p', "prefill", "N", "tokens to prefill at each depth (default 512); 0: none",
               OPT_INT, &a->prefill, 0, DEPTH_MOST},
              {'n', "tokens", "N", "tokens to decode at each depth (default 32); 0: none", OPT_INT,
-              &a->decode, 0, DEPTH_MOST},
-             {'r', "repeat", "N", "times (default 3); the median counts", OPT_INT, &a->repeat, 1,
-              1000},
-             {'f', "file", "FILE", "the text to fill the cache from (default: simple sentences)",
+              &a->decode, 0, DEPTH_MOST,
+              .man = "Tokens to decode (default 32); 0: none. Each is the most probable one. One "
+                     "more token before them is not timed."},
+             {'r', "repeat", "N", "measurements of each (default 3); the median counts", OPT_INT,
+              &a->repeat, 1, 1000, .man = "Repetitions (default 3). The median is reported."},
+             {'f', "file", "FILE", "the text to fill the cache with (default: generated sentences)",
               OPT_TEXT, &a->file, 0, 0},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
-             {0, "csv", NULL, "print comma-separated values", OPT_FLAG, &a->csv, 0, 0},
+             {0, "csv", NULL, "print comma-separated values", OPT_FLAG, &a->csv, 0, 0,
+              .man = "Print comma-separated values, with the names of `--json`."},
          }},
         model_options(&a->model),
     };
     int first;
-    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -70,21 +75,21 @@ static int check_args(struct bench_args *a) {
         a->kv.item[a->kv.n++] = "f16";
         a->kv.item[a->kv.n++] = DEFAULT_RECIPE;
     }
-    if (a->json && a->csv) return complain("--json and --csv: give one of them");
+    if (a->json && a->csv) return print_error("--json and --csv: give one of them");
     if (!a->prefill && !a->decode)
-        return complain("nothing to measure: --prefill and --tokens are both 0");
+        return print_error("nothing to measure: --prefill and --tokens are both 0");
     qsort(a->depth.item, a->depth.n, sizeof a->depth.item[0], by_size);
     for (size_t i = 1; i < a->depth.n; i++) {
         if (a->depth.item[i] == a->depth.item[i - 1])
-            return complain("--depth: %lld is given twice", (long long)a->depth.item[i]);
+            return print_error("--depth: %lld is given twice", (long long)a->depth.item[i]);
     }
     return STATUS_OK;
 }
 
-/* Sentences that no two lines share, so that attention has something to look at. */
-static void make_text(struct text *text) {
+/* Sentences that differ from line to line, so that attention has something to find. */
+static void make_text(struct lk_buf *text) {
     static const char *const who[] = {"The ferryman",  "A young teacher", "My neighbour",
-                                      "The old clerk", "Somebody",        "The captain",
+                                      "The old clerk", "A stranger",      "The captain",
                                       "A miller"};
     static const char *const what[] = {"counted", "remembered", "sold",      "carried",
                                        "painted", "repaired",   "looked for"};
@@ -97,39 +102,39 @@ static void make_text(struct text *text) {
     for (unsigned i = 0; i < LINES; i++) {
         unsigned pick = (i + 1) * 2654435761u;
         char *line =
-            must_print("%s %s %u %s %s before %u o'clock.\n", who[(pick >> 8) % 7],
-                       what[(pick >> 12) % 7], 2 + (pick >> 16) % 90, thing[(pick >> 20) % 8],
-                       where[(pick >> 24) % 5], 1 + (pick >> 27) % 12);
-        text_add(text, line, strlen(line));
+            xasprintf("%s %s %u %s %s before %u o'clock.\n", who[(pick >> 8) % 7],
+                      what[(pick >> 12) % 7], 2 + (pick >> 16) % 90, thing[(pick >> 20) % 8],
+                      where[(pick >> 24) % 5], 1 + (pick >> 27) % 12);
+        xbuf_add(text, line, strlen(line));
         free(line);
     }
 }
 
 static int tokenize(const struct bench_args *a, const lk_model *model, int32_t **tok,
                     size_t *n_tok) {
-    struct text text = {0};
+    struct lk_buf text = {0};
     lk_err err = {0};
     if (!a->file)
         make_text(&text);
-    else if (!read_text(a->file, "text", PROMPT_BYTES_MOST, &text))
-        return interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
+    else if (!read_text_file(a->file, "text", MAX_PROMPT_BYTES, &text))
+        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
     lk_status status = lk_tokenize(model, text.at, text.len, true, tok, n_tok, &err);
     free(text.at);
-    if (status) return complain_of(&err);
+    if (status) return print_lk_error(&err);
     if (*n_tok > TEXT_TOKENS) *n_tok = TEXT_TOKENS;
     return STATUS_OK;
 }
 
 static int measure(const struct bench_args *a, lk_model *model, const struct recipes *recipes,
                    const int32_t *tok, size_t n_tok, struct row *row, size_t *n_row) {
-    size_t depth[LIST_MOST];
+    size_t depth[MAX_LIST];
     for (size_t i = 0; i < a->depth.n; i++) depth[i] = (size_t)a->depth.item[i];
     for (size_t k = 0; k < recipes->n; k++) {
         lk_err err = {0};
-        lk_bench_result result[LIST_MOST];
-        char *what = must_print("measuring %s (%zu of %zu)", lk_recipe_text(recipes->item[k]),
-                                k + 1, recipes->n);
-        struct progress progress = progress_begin(what);
+        lk_bench_result result[MAX_LIST];
+        char *what = xasprintf("measuring %s (%zu of %zu)", lk_recipe_text(recipes->item[k]), k + 1,
+                               recipes->n);
+        struct progress progress = progress_start(what);
         lk_bench_opts opts = {.depth = depth,
                               .n_depth = a->depth.n,
                               .n_prefill = (int32_t)a->prefill,
@@ -141,7 +146,7 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
         lk_status status = lk_bench(model, recipes->item[k], tok, n_tok, &opts, result, &err);
         progress_end(&progress);
         free(what);
-        if (status) return complain_of(&err);
+        if (status) return print_lk_error(&err);
         for (size_t i = 0; i < a->depth.n; i++)
             row[(*n_row)++] = (struct row){lk_recipe_text(recipes->item[k]), result[i]};
     }
@@ -179,7 +184,7 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
     return done;
 }
 
-/* A field that any reader of comma-separated values takes back. */
+/* A quoted field. */
 static void csv_text(const char *text) {
     putchar('"');
     for (; *text; text++) {
@@ -222,31 +227,30 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
     lk_model_info info = lk_model_get_info(model);
     struct table table = table_new("lrrrrrrr");
     bool repeated = false;
-    char b[NUMBER_ROOM];
+    char b[NUMBER_BUF];
     const char *title[] = {"recipe",   "depth", "prefill/s", "best",
                            "decode/s", "best",  "cache",     "bits/value"};
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         table_cell(&table, "%s", row[i].kv);
-        table_cell(&table, "%s", say_count(b, r->depth));
+        table_cell(&table, "%s", format_count(b, r->depth));
         rate_cell(&table, r->prefill_tps);
         rate_cell(&table, r->prefill_tps_best);
         rate_cell(&table, r->decode_tps);
         rate_cell(&table, r->decode_tps_best);
-        table_cell(&table, "%s", say_bytes(b, r->cache_bytes));
+        table_cell(&table, "%s", format_bytes(b, r->cache_bytes));
         table_cell(&table, "%.2f", r->bits_per_value);
         repeated = repeated || r->n_repeated > 0;
     }
     table_print(&table, stdout, 1);
-    printf("\nTokens per second: %lld read at once, %lld decoded one by one; median and best of "
-           "%lld; %d threads, %s kernels.\n",
+    printf("\nTokens per second: %lld prefilled, %lld decoded one by one; median and best of %lld; "
+           "%d threads, %s kernels.\n",
            (long long)a->prefill, (long long)a->decode, (long long)a->repeat, info.n_threads,
            info.kernels);
     if (repeated)
-        printf("Depths beyond 512 tokens hold the keys and values of a text of %s tokens over and "
-               "over.\n",
-               say_count(b, n_tok));
+        printf("Beyond 512 tokens, the cache repeats the keys and values of a text of %s tokens.\n",
+               format_count(b, n_tok));
 }
 
 static int print_rows(const struct bench_args *a, const lk_model *model, size_t n_tok,
@@ -259,21 +263,21 @@ static int print_rows(const struct bench_args *a, const lk_model *model, size_t 
     return STATUS_OK;
 }
 
-int bench_verb(const struct verb *verb, int argc, char **argv) {
-    static struct row row[LIST_MOST * LIST_MOST];
+int cmd_bench(const struct command *command, int argc, char **argv) {
+    static struct row row[MAX_LIST * MAX_LIST];
     struct bench_args a = {.prefill = 512, .decode = 32, .repeat = 3};
     struct recipes recipes = {0};
     lk_model *model = NULL;
     int32_t *tok = NULL;
     size_t n_tok = 0, n_row = 0;
-    enum args_result read = read_args(verb, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    enum args_result read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&a);
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize(&a, model, &tok, &n_tok);
     if (!status) status = measure(&a, model, &recipes, tok, n_tok, row, &n_row);
-    /* What was measured before Ctrl-C is printed. */
+    /* Results from before Ctrl-C are printed too. */
     if (!status || (status == STATUS_INTERRUPTED && n_row)) {
         int printed = print_rows(&a, model, n_tok, row, n_row);
         if (!status) status = printed;

@@ -1,13 +1,16 @@
-/* lowkey chat: talk with a model. */
+/* lowkey chat: chat with a model in the terminal. */
+#include "base/clock.h"
+#include "cache_report.h"
+#include "chat_history.h"
 #include "commands.h"
 #include "common.h"
-#include "conversation.h"
 #include "generate.h"
+#include "json_output.h"
 #include "line_reader.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "stats_print.h"
 #include "table.h"
+#include "text_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,223 +31,231 @@ struct chat {
     lk_recipe *recipe;
     lk_session *session;
     struct line_reader *reader;
-    struct conversation talk;
-    struct progress progress; /* of reading what was asked */
-    size_t n_ctx, n_answer;
-    size_t prompt_tokens; /* of the last turn, as are the next three */
-    double prompt_seconds, answer_seconds;
-    size_t answer_tokens;
-    bool terminal, leave;
-    int status;
+    struct chat_history history;
+    struct progress progress; /* of prefill */
+    size_t n_ctx;
+    size_t n_answers;
+    /* The last turn. */
+    size_t prefill_tokens, decode_tokens;
+    double prefill_seconds, decode_seconds;
+    bool terminal; /* standard input and output are a terminal */
+    bool quit;
+    int status; /* to exit with */
 };
 
-static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct chat_args *a) {
     const struct opt_group groups[] = {
-        {"Conversation",
+        {"Chat",
          {
-             {0, "system", "TEXT", "system message", OPT_TEXT, &a->system, 0, 0},
-             {'n', "tokens", "N",
-              "most tokens of an answer (default: what the context has room for)", OPT_INT, &a->n,
-              1, 1 << 24},
-             {0, "json", NULL, "print each answer as one line of JSON", OPT_FLAG, &a->json, 0, 0},
+             {0, "system", "TEXT", "system message", OPT_TEXT, &a->system},
+             {'n', "tokens", "N", "maximum tokens of an answer (default: rest of the context)",
+              OPT_INT, &a->n, 1, 1 << 24},
+             {0, "json", NULL, "print each answer as one line of JSON", OPT_FLAG, &a->json},
          }},
         model_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
     };
     int first;
-    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
+/* Open an empty session in place of the current one. */
 static int open_session(struct chat *c) {
-    lk_session *fresh = NULL;
+    lk_session *session = NULL;
     int status =
-        session_open(&c->args.session, c->model, c->recipe, progress_step, &c->progress, &fresh);
+        session_open(&c->args.session, c->model, c->recipe, progress_step, &c->progress, &session);
     if (status) return status;
     lk_session_free(c->session);
-    c->session = fresh;
+    c->session = session;
     return STATUS_OK;
 }
 
-static void reset(struct chat *c) {
-    conversation_reset(&c->talk);
-    c->prompt_tokens = c->answer_tokens = 0;
+/* ---- commands: lines that start with a slash ---- */
+
+static void reset_chat(struct chat *c) {
+    chat_history_reset(&c->history);
+    c->prefill_tokens = c->decode_tokens = 0;
     if (open_session(c))
-        c->leave = true, c->status = STATUS_BAD;
+        c->quit = true, c->status = STATUS_ERROR;
     else if (!c->args.json)
-        puts("The conversation starts anew.");
+        puts("Started a new conversation.");
 }
 
-static void show_stats(const struct chat *c) {
+static void print_stats(const struct chat *c) {
     if (c->args.json) {
-        json_print(json_pack("{s:o}", "cache", json_cache(c->session)), true);
+        json_print(json_pack("{s:o}", "cache", cache_json(c->session)), true);
         return;
     }
-    char have[NUMBER_ROOM], most[NUMBER_ROOM];
+    char n_tok[NUMBER_BUF], max_tok[NUMBER_BUF];
     struct table table = table_new("lrl");
     table_cell(&table, "context");
-    table_cell(&table, "%s", say_count(have, lk_session_n_tok(c->session)));
-    table_cell(&table, "of %s tokens", say_count(most, c->n_ctx));
-    table_cell(&table, "last prompt");
-    table_cell(&table, "%s", say_count(have, c->prompt_tokens));
-    table_cell(&table, "tokens read, %.1f a second", rate(c->prompt_tokens, c->prompt_seconds));
-    table_cell(&table, "last answer");
-    table_cell(&table, "%s", say_count(have, c->answer_tokens));
-    table_cell(&table, "tokens made, %.1f a second", rate(c->answer_tokens, c->answer_seconds));
-    report_cache(c->session, &table);
+    table_cell(&table, "%s", format_count(n_tok, lk_session_n_tok(c->session)));
+    table_cell(&table, "of %s tokens", format_count(max_tok, c->n_ctx));
+    table_cell(&table, "last prefill");
+    table_cell(&table, "%s", format_count(n_tok, c->prefill_tokens));
+    table_cell(&table, "tokens, %.1f tokens/s",
+               tokens_per_second(c->prefill_tokens, c->prefill_seconds));
+    table_cell(&table, "last decode");
+    table_cell(&table, "%s", format_count(n_tok, c->decode_tokens));
+    table_cell(&table, "tokens, %.1f tokens/s",
+               tokens_per_second(c->decode_tokens, c->decode_seconds));
+    add_cache_rows(c->session, &table);
     printf("recipe: %s\n", lk_recipe_text(c->recipe));
-    table_print(&table, stdout, 0);
+    table_print(&table, stdout, false);
 }
 
-static void show_levels(const struct chat *c) {
-    if (c->args.json)
-        json_print(json_pack("{s:o}", "levels", json_levels(c->session)), true);
-    else
-        report_levels(c->session, stdout);
-}
-
-static void command(struct chat *c, const char *line) {
+static void run_slash_command(struct chat *c, const char *line) {
     if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) {
-        c->leave = true;
-        if (c->terminal)
-            c->status =
-                STATUS_OK; /* what went wrong was told; a pipe's reader may have missed it */
-    } else if (strcmp(line, "/stats") == 0)
-        show_stats(c);
-    else if (strcmp(line, "/kv") == 0)
-        show_levels(c);
-    else if (strcmp(line, "/reset") == 0)
-        reset(c);
-    else if (strcmp(line, "/help") == 0)
+        c->quit = true;
+        /* The user has seen the errors; the reader of a pipe may not have. */
+        if (c->terminal) c->status = STATUS_OK;
+    } else if (strcmp(line, "/stats") == 0) {
+        print_stats(c);
+    } else if (strcmp(line, "/kv") == 0 && c->args.json) {
+        json_print(json_pack("{s:o}", "levels", cache_levels_json(c->session)), true);
+    } else if (strcmp(line, "/kv") == 0) {
+        print_cache_levels(c->session, stdout);
+    } else if (strcmp(line, "/reset") == 0) {
+        reset_chat(c);
+    } else if (strcmp(line, "/help") == 0) {
         fputs("/stats  speed and memory\n"
-              "/kv     what the cache's levels hold\n"
-              "/reset  start anew\n"
-              "/quit   leave (Ctrl-D too)\n"
-              "Ctrl-C stops an answer; at the prompt it leaves.\n",
+              "/kv     contents of the cache by level\n"
+              "/reset  start a new conversation\n"
+              "/quit   quit (or Ctrl-D)\n"
+              "Ctrl-C stops an answer; at the prompt it quits.\n",
               c->args.json ? stderr : stdout);
-    else
-        complain("unknown command '%s'; /help lists them", line);
+    } else {
+        print_error("unknown command '%s'; /help lists them", line);
+    }
 }
 
-/* Bring the session up to the question. False when there will be no answer. */
-static bool read_question(struct chat *c, const char *question) {
+/* ---- questions and answers ---- */
+
+/* Add the question to the history and prefill it. Returns false if it cannot be answered. */
+static bool prefill_question(struct chat *c, const char *question) {
     lk_err err = {0};
-    size_t reused = 0;
-    if (conversation_ask(&c->talk, question, &err)) {
-        c->status = complain_of(&err);
-        c->leave = err.code == LK_E_UNSUPPORTED; /* no chat template: no question will ever work */
+    size_t n_reused = 0;
+    if (chat_history_add_question(&c->history, question, &err)) {
+        c->status = print_lk_error(&err);
+        c->quit = err.code == LK_E_UNSUPPORTED; /* the model has no chat template */
         return false;
     }
-    if (c->talk.n_tok >= c->n_ctx) {
-        c->status = complain(
-            "context full: the conversation would have %zu tokens, and the context holds %zu; "
-            "/reset starts anew",
-            c->talk.n_tok, c->n_ctx);
-        conversation_answer(&c->talk, NULL);
+    if (c->history.n_tok >= c->n_ctx) {
+        c->status = print_error("context full: the conversation needs %zu tokens, the context has "
+                                "%zu; /reset starts a new one",
+                                c->history.n_tok, c->n_ctx);
+        chat_history_drop_question(&c->history);
         return false;
     }
-    double began = seconds_now();
-    c->progress = progress_begin("reading");
-    lk_status status = lk_session_sync(c->session, c->talk.tok, c->talk.n_tok, &reused, &err);
+    double start_time = lk_now();
+    c->progress = progress_start("prefill");
+    lk_status status =
+        lk_session_sync(c->session, c->history.tok, c->history.n_tok, &n_reused, &err);
     progress_end(&c->progress);
     if (status) {
-        int told = complain_of(&err);
-        if (status != LK_E_CANCELLED || !c->terminal) c->status = told;
-        conversation_answer(&c->talk, NULL);
+        int exit_status = print_lk_error(&err);
+        if (status != LK_E_CANCELLED || !c->terminal) c->status = exit_status;
+        chat_history_drop_question(&c->history);
         return false;
     }
-    c->prompt_seconds = seconds_now() - began;
-    c->prompt_tokens = c->talk.n_tok - reused;
+    c->prefill_seconds = lk_now() - start_time;
+    c->prefill_tokens = c->history.n_tok - n_reused;
     return true;
 }
 
 static void print_answer_json(const struct chat *c, const struct answer *answer) {
     json_print(json_pack("{s:s s:s% s:s s:I s:I s:o s:o s:o}", "role", "assistant", "content",
-                         answer->shown.at, answer->shown.len, "stop", stop_name(answer->why),
-                         "prompt_tokens", (json_int_t)c->prompt_tokens, "answer_tokens",
+                         answer->shown.at, answer->shown.len, "stop", stop_name(answer->stop),
+                         "prompt_tokens", (json_int_t)c->prefill_tokens, "answer_tokens",
                          (json_int_t)answer->n_tok, "prefill_tokens_per_second",
-                         json_number(rate(c->prompt_tokens, c->prompt_seconds)),
+                         json_number(tokens_per_second(c->prefill_tokens, c->prefill_seconds)),
                          "decode_tokens_per_second",
-                         json_number(rate(answer->n_eval, answer->seconds)), "cache",
-                         json_cache(c->session)),
+                         json_number(tokens_per_second(answer->n_eval, answer->seconds)), "cache",
+                         cache_json(c->session)),
                true);
 }
 
-/* What is to be said after an answer that did not end by itself. */
+/* Explain on stderr why an answer stopped before its end. */
 static void explain_stop(struct chat *c, const struct answer *answer) {
-    if (answer->why == STOP_FAILED)
-        c->status = complain_of(&answer->err);
-    else if (answer->why == STOP_FULL || (answer->why == STOP_LENGTH && c->talk.n_tok >= c->n_ctx))
-        fprintf(stderr, "lowkey: context full: %zu tokens; /reset starts anew\n", c->n_ctx);
-    else if (answer->why == STOP_LENGTH && c->terminal)
-        fprintf(stderr, "lowkey: stopped after %zu tokens (-n)\n", answer->n_tok);
+    bool full =
+        answer->stop == STOP_FULL || (answer->stop == STOP_LENGTH && c->history.n_tok >= c->n_ctx);
+    if (answer->stop == STOP_FAILED)
+        c->status = print_lk_error(&answer->err);
+    else if (full)
+        print_error("context full: %zu tokens; /reset starts a new conversation", c->n_ctx);
+    else if (answer->stop == STOP_LENGTH && c->terminal)
+        print_error("stopped after %zu tokens (-n)", answer->n_tok);
 }
 
-static void turn(struct chat *c, const char *question) {
+static void answer_question(struct chat *c, const char *question) {
     struct sampler_args sampling = c->args.sampler;
     lk_sampler *sampler = NULL;
-    sampling.seed = (sampling.seed + (int64_t)c->n_answer) & UINT32_MAX;
-    if (!read_question(c, question)) return;
-    /* A sampler for each answer: a grammar starts at its beginning again. */
+    sampling.seed = (sampling.seed + (int64_t)c->n_answers) & UINT32_MAX;
+    if (!prefill_question(c, question)) return;
+    /* A new sampler for every answer, so that a grammar starts again. */
     int status = sampler_open(&sampling, c->model, &sampler);
     if (status) {
         c->status = status;
-        c->leave = true;
+        c->quit = true;
         return;
     }
-    size_t room = c->n_ctx - c->talk.n_tok;
-    size_t n_most = c->args.n && (size_t)c->args.n < room ? (size_t)c->args.n : room;
+    size_t max_tok = c->n_ctx - c->history.n_tok;
+    if (c->args.n && (size_t)c->args.n < max_tok) max_tok = (size_t)c->args.n;
     struct answer answer =
-        generate(c->model, c->session, sampler, n_most, c->args.json ? NULL : stdout);
+        generate(c->model, c->session, sampler, max_tok, c->args.json ? NULL : stdout);
     if (!c->args.json) putchar('\n');
     fflush(stdout);
-    conversation_answer(&c->talk, &answer);
-    c->n_answer++;
-    c->answer_tokens = answer.n_eval;
-    c->answer_seconds = answer.seconds;
+    chat_history_add_answer(&c->history, &answer);
+    c->n_answers++;
+    c->decode_tokens = answer.n_eval;
+    c->decode_seconds = answer.seconds;
     if (c->args.json) print_answer_json(c, &answer);
     explain_stop(c, &answer);
     answer_free(&answer);
     lk_sampler_free(sampler);
 }
 
-static void take_line(struct chat *c, const char *line) {
-    while (*line == ' ' || *line == '\t') line++;
+/* ---- the command ---- */
+
+static void process_line(struct chat *c, const char *line) {
+    line += strspn(line, " \t");
     if (!*line) return;
     if (line[0] == '/')
-        command(c, line);
-    else if (check_text(line, strlen(line), "message"))
-        turn(c, line);
+        run_slash_command(c, line);
+    else if (check_utf8_text(line, strlen(line), "message"))
+        answer_question(c, line);
     else
-        c->status = STATUS_BAD;
+        c->status = STATUS_ERROR;
 }
 
-static int talk(struct chat *c) {
-    while (!c->leave && !ferror(stdout)) {
+static int chat_loop(struct chat *c) {
+    while (!c->quit && !ferror(stdout)) {
         char *line = line_reader_next(c->reader);
         if (!line) break;
-        take_line(c, line);
+        process_line(c, line);
         free(line);
-        /* Ctrl-C during an answer ends the answer; a person goes on, a pipe does not. */
+        /* Ctrl-C stops an answer. In a terminal the chat continues. */
         if (interrupted() && !c->terminal) break;
-        if (interrupted()) interrupt_clear();
+        if (interrupted()) clear_interrupt();
     }
-    if (c->terminal && !c->leave) putchar('\n');
-    return interrupted() ? STATUS_INTERRUPTED : c->terminal && !c->leave ? STATUS_OK : c->status;
+    if (c->terminal && !c->quit) putchar('\n');
+    if (interrupted()) return STATUS_INTERRUPTED;
+    return c->terminal && !c->quit ? STATUS_OK : c->status;
 }
 
-static int begin(struct chat *c) {
+static int start_chat(struct chat *c) {
     lk_model_info info = lk_model_get_info(c->model);
     c->n_ctx = c->args.session.ctx ? (size_t)c->args.session.ctx : (size_t)info.n_ctx_train;
-    c->talk.model = c->model;
+    c->history.model = c->model;
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
-    if (c->args.system) conversation_add(&c->talk, "system", c->args.system);
+    if (c->args.system) chat_history_add(&c->history, "system", c->args.system);
     int status = open_session(c);
     if (status) return status;
     if (c->terminal && !c->args.json) {
         char *name = model_name(c->model);
-        printf("%s, cache %s, context %zu. /help lists commands, Ctrl-D leaves.\n", name,
+        printf("%s, cache %s, context %zu.\n/help lists commands, Ctrl-D quits.\n", name,
                lk_recipe_text(c->recipe), c->n_ctx);
         free(name);
     }
@@ -252,18 +263,18 @@ static int begin(struct chat *c) {
     return STATUS_OK;
 }
 
-int chat_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_chat(const struct command *command, int argc, char **argv) {
     struct chat c = {.args.sampler = sampler_args_default()};
-    enum args_result read = read_args(verb, argc, argv, &c.args);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    if (c.args.system && !check_text(c.args.system, strlen(c.args.system), "--system"))
-        return STATUS_BAD;
-    int status = recipe_only(verb, &c.args.session.kv, &c.recipe);
+    enum args_result result = read_args(command, argc, argv, &c.args);
+    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    if (c.args.system && !check_utf8_text(c.args.system, strlen(c.args.system), "--system"))
+        return STATUS_ERROR;
+    int status = open_single_recipe(command, &c.args.session.kv, &c.recipe);
     if (!status) status = model_open(&c.args.model, true, &c.model);
-    if (!status) status = begin(&c);
-    if (!status) status = talk(&c);
+    if (!status) status = start_chat(&c);
+    if (!status) status = chat_loop(&c);
     line_reader_close(c.reader);
-    conversation_free(&c.talk);
+    chat_history_free(&c.history);
     lk_session_free(c.session);
     lk_model_free(c.model);
     lk_recipe_free(c.recipe);

@@ -1,107 +1,121 @@
-/* lowkey eval: tasks under recipes, each against the full cache, with resumable results. */
-#include "command_line.h"
+/* lowkey eval: run tasks with recipes and with the full cache; results can be resumed. */
 #include "commands.h"
 #include "common.h"
 #include "eval/eval.h"
+#include "eval/run_header.h"
+#include "eval/tasks.h"
+#include "json_output.h"
 #include "model_find.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "stats_print.h"
+#include "shell_quote.h"
 #include "table.h"
-#include "text.h"
+#include "text_file.h"
+#include "xalloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct eval_args {
     struct model_args model;
-    struct texts kv;
+    struct string_list kv;
     const char *text, *data, *output;
     int64_t limit, seed, ctx, shots;
     bool quick, json;
 };
 
-/* The examples, and then what tasks there are. To be freed. */
-static char *help_text(const char *examples) {
-    struct text text = {0};
-    text_add(&text, examples, strlen(examples));
-    text_add(&text, "\nTasks\n", 7);
-    for (size_t i = 0; lk_task_at(i); i++) {
-        char *line = must_print("  %-14s %s\n", lk_task_at(i)->name, lk_task_at(i)->summary);
-        text_add(&text, line, strlen(line));
-        free(line);
-    }
+/* The tasks and groups of tasks as lines for --help, at most 80 columns wide. */
+static void append_task_list(struct lk_buf *out) {
+    enum { NAMES_PER_LINE = 4 };
+    xbuf_printf(out, "Tasks\n");
+    for (size_t i = 0; lk_task_at(i); i++)
+        xbuf_printf(out, "  %-14s %s\n", lk_task_at(i)->name, lk_task_at(i)->summary);
     for (size_t i = 0; lk_task_group_name(i); i++) {
-        char *line = must_print("  %-14s", lk_task_group_name(i));
-        text_add(&text, line, strlen(line));
-        free(line);
-        for (size_t t = 0; lk_task_group(lk_task_group_name(i), t); t++) {
-            line =
-                must_print("%s%s", t ? ", " : " ", lk_task_group(lk_task_group_name(i), t)->name);
-            text_add(&text, line, strlen(line));
-            free(line);
+        const char *group = lk_task_group_name(i);
+        xbuf_printf(out, "  %-14s", group);
+        for (size_t t = 0; lk_task_in_group(group, t); t++) {
+            bool wrap = t && t % NAMES_PER_LINE == 0;
+            xbuf_printf(out, "%s%*s %s",
+                        wrap ? ",\n"
+                        : t  ? ","
+                             : "",
+                        wrap ? 16 : 0, "", lk_task_in_group(group, t)->name);
         }
-        text_add(&text, "\n", 1);
+        xbuf_printf(out, "\n");
     }
-    return text.at;
 }
 
-static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+/* The names of tasks and groups as words for the shell completion. */
+static void append_task_words(struct lk_buf *out) {
+    for (size_t i = 0; lk_task_at(i); i++) xbuf_printf(out, "%s ", lk_task_at(i)->name);
+    for (size_t i = 0; lk_task_group_name(i); i++)
+        xbuf_printf(out, "%s%s", i ? " " : "", lk_task_group_name(i));
+}
+
+static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct eval_args *a, int *first) {
     const struct opt_group groups[] = {
-        {"What to evaluate",
+        {"Evaluation",
          {
-             {'k', "kv", "RECIPE", "preset, recipe, file, or llama.cpp:TYPE; may be repeated",
-              OPT_TEXTS, &a->kv, 0, 0},
-             {0, "text", "FILE", "text for tasks that are made from one", OPT_TEXT, &a->text, 0, 0},
-             {0, "data", "DIR", "data sets of tasks that read some (default: $LOWKEY_DATA)",
-              OPT_TEXT, &a->data, 0, 0},
-             {0, "limit", "N", "most items of each task", OPT_INT, &a->limit, 1, 1 << 24},
-             {0, "seed", "N", "of what tasks generate (default 1)", OPT_INT, &a->seed, 0,
+             {'k', "kv", "RECIPE", "recipe or llama.cpp:TYPE; may be repeated", OPT_TEXTS, &a->kv,
+              .man = "A preset, a recipe, a file that contains one (default `" DEFAULT_RECIPE
+                     "`), or `llama.cpp:TYPE` for libllama's cache of that type: `f16`, `q8_0`, "
+                     "`q5_1`, `q5_0`, `q4_1`, `q4_0`, `iq4_nl`, or `plain`, which is f16 without "
+                     "flash attention. May be repeated."},
+             {0, "text", "FILE", "text for tasks that are made from one", OPT_TEXT, &a->text,
+              .man = "The text for tasks that are made from one; `-` is standard input."},
+             {0, "data", "DIR", "folder of data sets (default: $LOWKEY_DATA)", OPT_TEXT, &a->data,
+              .man = "Folder of data sets for tasks that use them (default: `$LOWKEY_DATA`)."},
+             {0, "limit", "N", "maximum number of items per task", OPT_INT, &a->limit, 1, 1 << 24},
+             {0, "seed", "N", "random seed of generated tasks (default 1)", OPT_INT, &a->seed, 0,
               UINT32_MAX},
-             {'c', "ctx", "N", "tokens of a context (default: the task's own)", OPT_INT, &a->ctx, 4,
-              1 << 24},
-             {0, "shots", "N", "solved questions before each question with choices (default 0)",
-              OPT_INT, &a->shots, 0, 1000},
-             {0, "quick", NULL, "few and short items", OPT_FLAG, &a->quick, 0, 0},
-             {'o', "output", "FILE", "keep results here as they come, and go on from what is there",
-              OPT_TEXT, &a->output, 0, 0},
-             {0, "json", NULL, "print the results as JSON lines", OPT_FLAG, &a->json, 0, 0},
+             {'c', "ctx", "N", "context length in tokens (default: the task's own)", OPT_INT,
+              &a->ctx, 4, 1 << 24},
+             {0, "shots", "N", "examples before each question (default 0)", OPT_INT, &a->shots, 0,
+              1000, .man = "Solved examples before each multiple-choice question (default 0)."},
+             {0, "quick", NULL, "few and short items", OPT_FLAG, &a->quick},
+             {'o', "output", "FILE", "append results to FILE, and resume from it", OPT_TEXT,
+              &a->output,
+              .man = "Save results to FILE as JSON lines, which `lowkey report` reads. Items are "
+                     "appended as they finish. The same command continues from the results in "
+                     "the file, also with more tasks, recipes or items. A file with results of "
+                     "other options is rejected."},
+             {0, "json", NULL, "print the results as JSON lines", OPT_FLAG, &a->json},
          }},
         model_options(&a->model),
     };
-    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }
 
-/* The tasks named, groups taken apart, each once. */
-static int choose_tasks(char **name, int n_name, const struct lk_task **task, size_t *n) {
+/* The named tasks and the tasks of named groups, each once. task: [LK_MAX_EVAL_TASKS]. */
+static int find_tasks(char **name, int n_name, const struct lk_task **task, size_t *n) {
     *n = 0;
-    if (n_name == 0) return complain("no task: give some of those that 'lowkey help eval' lists");
+    if (n_name == 0) return print_error("no task: give one or more; 'lowkey help eval' lists them");
     for (int i = 0; i < n_name; i++) {
         const struct lk_task *one = lk_task_find(name[i]);
-        if (!one && !lk_task_group(name[i], 0))
-            return complain("unknown task '%s'; 'lowkey help eval' lists them", name[i]);
-        for (size_t g = 0; one || lk_task_group(name[i], g); g++) {
-            const struct lk_task *next = one ? one : lk_task_group(name[i], g);
-            bool had = false;
-            for (size_t t = 0; t < *n; t++) had |= task[t] == next;
-            if (!had && *n == LK_MAX_EVAL_TASKS)
-                return complain("more than %d tasks", LK_MAX_EVAL_TASKS);
-            if (!had) task[(*n)++] = next;
+        if (!one && !lk_task_in_group(name[i], 0))
+            return print_error("unknown task '%s'; 'lowkey help eval' lists them", name[i]);
+        for (size_t g = 0; one || lk_task_in_group(name[i], g); g++) {
+            const struct lk_task *next = one ? one : lk_task_in_group(name[i], g);
+            bool known = false;
+            for (size_t t = 0; t < *n; t++) known |= task[t] == next;
+            if (!known && *n == LK_MAX_EVAL_TASKS)
+                return print_error("more than %d tasks", LK_MAX_EVAL_TASKS);
+            if (!known) task[(*n)++] = next;
             if (one) break;
         }
     }
     return STATUS_OK;
 }
 
-/* Recipes as texts: files are read. text: [LIST_MOST], to be freed. */
-static int read_recipes(const struct texts *kv, char **text) {
+/* The text of each recipe; recipe files are read. text: [MAX_LIST], each to be freed. */
+static int read_recipe_texts(const struct string_list *kv, char **text) {
     for (size_t i = 0; i < kv->n; i++) {
         lk_recipe *recipe = NULL;
         int status =
-            lk_subject_is_llama(kv->item[i]) ? STATUS_OK : recipe_open(kv->item[i], &recipe);
+            lk_backend_is_llama(kv->item[i]) ? STATUS_OK : recipe_open(kv->item[i], &recipe);
         if (status) return status;
-        text[i] = must_print("%s", recipe ? lk_recipe_text(recipe) : kv->item[i]);
+        text[i] = xasprintf("%s", recipe ? lk_recipe_text(recipe) : kv->item[i]);
         lk_recipe_free(recipe);
     }
     return STATUS_OK;
@@ -109,42 +123,42 @@ static int read_recipes(const struct texts *kv, char **text) {
 
 /* ---- progress ---- */
 
-struct watch {
+struct eval_progress {
     struct progress progress;
     char what[64];
 };
 
 static bool on_progress(void *user, const char *task, const char *kv, double done, double total) {
-    struct watch *w = user;
+    struct eval_progress *w = user;
     snprintf(w->what, sizeof w->what, "%s%s%.40s", task, kv ? ", " : "", kv ? kv : "");
     w->progress.what = w->what;
     return progress_step(&w->progress, (uint64_t)done, (uint64_t)(total > 1 ? total : 1));
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
-static void print_number(char *out, size_t cap, double value) {
+static void format_metric(char *out, size_t cap, double value) {
     if (value >= 1e5)
         snprintf(out, cap, "%.0f", value);
     else
         snprintf(out, cap, "%.4g", value);
 }
 
-/* One task: a row for each subject, a column for each metric that any of them has. */
-static void print_task(const struct lk_eval *eval, const struct lk_task *task) {
+/* Print one task: a row per subject, a column per metric that any subject has. */
+static void print_task_table(const struct lk_eval *eval, const struct lk_task *task) {
     const char *kv[LK_MAX_EVAL_KV],
-        *column[TABLE_COLUMNS_MOST] = {"bits_per_value", "bytes_per_token"}, *name;
-    size_t n_kv = lk_eval_subjects(eval, task, kv), n_column = 2, n_row = 0;
+        *column[MAX_TABLE_COLUMNS] = {"bits_per_value", "bytes_per_token"}, *name;
+    size_t n_kv = lk_eval_list_kv(eval, task, kv), n_column = 2, n_row = 0;
     json_t *metric;
-    char align[TABLE_COLUMNS_MOST + 1] = "lrr";
+    char align[MAX_TABLE_COLUMNS + 1] = "lrr";
     for (size_t i = 0; i < n_kv; i++) {
         n_row += lk_results_result(eval->results, task->name, kv[i]) != NULL;
         json_object_foreach(
             json_object_get(lk_results_result(eval->results, task->name, kv[i]), "metrics"), name,
             metric) {
-            bool had = false;
-            for (size_t c = 0; c < n_column; c++) had |= strcmp(column[c], name) == 0;
-            if (had || n_column + 1 == TABLE_COLUMNS_MOST) continue;
+            bool known = false;
+            for (size_t c = 0; c < n_column; c++) known |= strcmp(column[c], name) == 0;
+            if (known || n_column + 1 == MAX_TABLE_COLUMNS) continue;
             align[n_column + 1] = 'r';
             column[n_column++] = name;
         }
@@ -161,32 +175,32 @@ static void print_task(const struct lk_eval *eval, const struct lk_task *task) {
         for (size_t c = 0; c < n_column; c++) {
             const json_t *one = json_object_get(metrics, column[c]),
                          *error = json_object_get(one, "stderr");
-            char a[NUMBER_ROOM] = "", b[NUMBER_ROOM];
+            char a[NUMBER_BUF] = "", b[NUMBER_BUF];
             if (json_is_number(json_object_get(one, "value")))
-                print_number(a, sizeof a, json_number_value(json_object_get(one, "value")));
-            print_number(b, sizeof b, json_number_value(error));
+                format_metric(a, sizeof a, json_number_value(json_object_get(one, "value")));
+            format_metric(b, sizeof b, json_number_value(error));
             if (json_is_number(error) && json_number_value(error) > 0)
                 table_cell(&table, "%s +-%s", a, b);
             else
                 table_cell(&table, "%s", a);
         }
     }
-    table_print(&table, stdout, 1);
+    table_print(&table, stdout, true);
 }
 
 static void print_tables(const struct lk_eval *eval) {
     for (size_t t = 0; t < eval->n_task; t++) {
         if (t) putchar('\n');
-        print_task(eval, eval->task[t]);
+        print_task_table(eval, eval->task[t]);
         const json_t *plain =
             lk_results_result(eval->results, eval->task[t]->name, "llama.cpp:plain");
         const json_t *kl =
             json_object_get(json_object_get(json_object_get(plain, "metrics"), "kl_mean"), "value");
-        if (eval->task[t]->wants_floor && json_is_number(kl))
-            printf("noise floor: KL %.4g is what the same f16 cache gives with sums in another "
-                   "order (llama.cpp's plain against its\n"
-                   "flash attention); smaller values cannot be told from 0 with weights as "
-                   "shipped: use --weights f32\n",
+        if (eval->task[t]->has_noise_floor && json_is_number(kl))
+            printf("noise floor: KL %.4g is the difference between two f16 caches that sum in a\n"
+                   "different order (llama.cpp with and without flash attention). With\n"
+                   "--weights shipped, smaller values cannot be distinguished from 0: use\n"
+                   "--weights f32\n",
                    json_number_value(kl));
     }
 }
@@ -195,7 +209,7 @@ static int print_json_lines(const struct lk_eval *eval) {
     int status = STATUS_OK;
     for (size_t t = 0; t < eval->n_task && !status; t++) {
         const char *kv[LK_MAX_EVAL_KV];
-        size_t n_kv = lk_eval_subjects(eval, eval->task[t], kv);
+        size_t n_kv = lk_eval_list_kv(eval, eval->task[t], kv);
         for (size_t i = 0; i < n_kv && !status; i++) {
             const json_t *result = lk_results_result(eval->results, eval->task[t]->name, kv[i]);
             if (result) status = json_print(json_incref((json_t *)result), true);
@@ -204,56 +218,59 @@ static int print_json_lines(const struct lk_eval *eval) {
     return status;
 }
 
-/* ---- the verb ---- */
+/* ---- the command ---- */
 
-static int evaluate(const struct eval_args *a, struct lk_eval *eval, const char *command) {
+static int run_tasks(const struct eval_args *a, struct lk_eval *eval, const char *command_line) {
     lk_err err = {0};
-    struct watch watch = {.progress = progress_begin("evaluating")};
+    struct eval_progress progress = {.progress = progress_start("evaluating")};
     eval->progress = on_progress;
-    eval->user = &watch;
-    json_t *header = lk_eval_header(eval, command, &err);
-    if (!header) return complain_of(&err);
+    eval->user = &progress;
+    json_t *header = lk_run_header(eval, command_line, &err);
+    if (!header) return print_lk_error(&err);
     lk_status status = lk_results_open(&eval->results, a->output, header, &err);
     json_decref(header);
-    if (status) return complain_of(&err);
+    if (status) return print_lk_error(&err);
     status = lk_eval_run(eval, &err);
-    progress_end(&watch.progress);
-    int ended = status ? complain_of(&err) : STATUS_OK;
-    if (ended == STATUS_INTERRUPTED && a->output)
-        complain("interrupted; the same command goes on from what %s holds", a->output);
-    if (!ended && a->json)
-        ended = print_json_lines(eval);
+    progress_end(&progress.progress);
+    int exit_status = status ? print_lk_error(&err) : STATUS_OK;
+    if (exit_status == STATUS_INTERRUPTED && a->output)
+        print_error("interrupted; the same command continues from %s", a->output);
+    if (!exit_status && a->json)
+        exit_status = print_json_lines(eval);
     else if (!a->json)
         print_tables(eval);
     lk_results_close(eval->results);
-    lk_models_close(&eval->models);
-    return ended;
+    lk_model_pair_close(&eval->models);
+    return exit_status;
 }
 
-int eval_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_eval(const struct command *command, int argc, char **argv) {
     struct eval_args a = {.seed = 1, .data = getenv("LOWKEY_DATA")};
     const struct lk_task *task[LK_MAX_EVAL_TASKS];
-    char *kv[LIST_MOST] = {NULL}, *path = NULL;
-    struct text text = {0};
+    char *kv[MAX_LIST] = {NULL}, *path = NULL;
+    struct lk_buf text = {0}, task_list = {0}, task_words = {0};
     struct lk_eval eval = {.task = task, .kv = (const char *const *)kv};
-    int first, status;
-    char *command = command_line(argc, argv); /* before getopt sorts it */
-    char *help = help_text(verb->examples);
-    struct verb helpful = *verb;
-    helpful.examples = help;
-    enum args_result read = read_args(&helpful, argc, argv, &a, &first);
-    free(help);
-    if (read != ARGS_RUN) {
-        free(command);
-        return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    int first;
+    char *command_line = quoted_command_line(argc, argv);
+    struct command with_tasks = *command;
+    append_task_list(&task_list);
+    append_task_words(&task_words);
+    with_tasks.appendix = task_list.at;
+    with_tasks.complete = task_words.at;
+    enum args_result result = read_args(&with_tasks, argc, argv, &a, &first);
+    lk_buf_free(&task_list);
+    lk_buf_free(&task_words);
+    if (result != ARGS_RUN) {
+        free(command_line);
+        return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     }
     if (a.data && !*a.data) a.data = NULL;
     if (!a.kv.n) a.kv.item[a.kv.n++] = DEFAULT_RECIPE;
-    status = choose_tasks(argv + first, argc - first, task, &eval.n_task);
-    if (!status) status = read_recipes(&a.kv, kv);
-    if (!status && a.text && !read_text(a.text, "text", PROMPT_BYTES_MOST, &text))
-        status = interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
-    if (!status) status = model_options_read(&a.model, &eval.models.opts);
+    int status = find_tasks(argv + first, argc - first, task, &eval.n_task);
+    if (!status) status = read_recipe_texts(&a.kv, kv);
+    if (!status && a.text && !read_text_file(a.text, "text", MAX_PROMPT_BYTES, &text))
+        status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+    if (!status) status = model_opts_from_args(&a.model, &eval.models.opts);
     if (!status) status = model_find(a.model.model, false, &path);
     if (!status) {
         eval.n_kv = a.kv.n;
@@ -267,11 +284,11 @@ int eval_verb(const struct verb *verb, int argc, char **argv) {
                                           .n_ctx = (int32_t)a.ctx,
                                           .shots = (size_t)a.shots,
                                           .quick = a.quick};
-        status = evaluate(&a, &eval, command);
+        status = run_tasks(&a, &eval, command_line);
     }
     for (size_t i = 0; i < a.kv.n; i++) free(kv[i]);
-    free(text.at);
+    lk_buf_free(&text);
     free(path);
-    free(command);
+    free(command_line);
     return status;
 }

@@ -1,8 +1,8 @@
-/* lowkey info: facts about a model and this machine. */
+/* lowkey info: properties of a model and of this machine. */
 #include "commands.h"
 #include "common.h"
-#include "say.h"
-#include "stats_print.h"
+#include "json_output.h"
+#include "output.h"
 #include "table.h"
 
 #include <stdlib.h>
@@ -22,39 +22,39 @@ static int print_json(const lk_model_info *m, const char *name) {
 }
 
 static void print_table(const lk_model_info *m, const char *name) {
-    char a[NUMBER_ROOM], b[NUMBER_ROOM];
+    char a[NUMBER_BUF], b[NUMBER_BUF];
     struct table table = table_new("ll");
     table_cell(&table, "model");
     table_cell(&table, "%s (%s)", name, m->arch);
     table_cell(&table, "parameters");
-    table_cell(&table, "%s", say_count(a, m->n_param));
+    table_cell(&table, "%s", format_count(a, m->n_param));
     table_cell(&table, "file");
-    table_cell(&table, "%s", say_bytes(a, m->file_bytes));
-    table_cell(&table, "copies of weights");
-    table_cell(&table, "%s%s", say_bytes(a, m->weight_bytes),
-               m->weight_bytes ? " (repacked or dequantised)" : ": used as the file has them");
+    table_cell(&table, "%s", format_bytes(a, m->file_bytes));
+    table_cell(&table, "weight copies");
+    table_cell(&table, "%s%s", format_bytes(a, m->weight_bytes),
+               m->weight_bytes ? " (repacked or dequantized)" : ": used as stored in the file");
     if (m->sidecar) {
         table_cell(&table, "sidecar");
-        table_cell(&table, "%s, %s", m->sidecar, say_bytes(a, m->sidecar_bytes));
+        table_cell(&table, "%s, %s", m->sidecar, format_bytes(a, m->sidecar_bytes));
     }
     table_cell(&table, "layers");
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);
     table_cell(&table, "heads");
-    table_cell(&table, "%d query, %d key-value, of %d channels", m->n_head, m->n_head_kv,
-               m->d_head);
+    table_cell(&table, "%d query, %d KV, of %d channels", m->n_head, m->n_head_kv, m->d_head);
     table_cell(&table, "vocabulary");
-    table_cell(&table, "%s tokens", say_count(a, (uint64_t)m->n_vocab));
+    table_cell(&table, "%s tokens", format_count(a, (uint64_t)m->n_vocab));
     table_cell(&table, "trained context");
-    table_cell(&table, "%s tokens", say_count(a, (uint64_t)m->n_ctx_train));
+    table_cell(&table, "%s tokens", format_count(a, (uint64_t)m->n_ctx_train));
     if (m->n_swa > 0) {
         table_cell(&table, "sliding window");
-        table_cell(&table, "%s tokens in some layers", say_count(a, (uint64_t)m->n_swa));
+        table_cell(&table, "%s tokens in some layers", format_count(a, (uint64_t)m->n_swa));
     }
-    /* Shown as if all layers saw everything, which sliding windows make smaller. */
+    /* An upper bound: layers with a sliding window hold less. */
     uint64_t per_token =
         2 * sizeof(uint16_t) * (uint64_t)m->n_layer * (uint64_t)m->n_head_kv * (uint64_t)m->d_head;
     table_cell(&table, "f16 cache");
-    table_cell(&table, "%s a token%s", say_bytes(b, per_token), m->n_swa > 0 ? " at most" : "");
+    table_cell(&table, "%s per token%s", format_bytes(b, per_token),
+               m->n_swa > 0 ? " at most" : "");
     table_cell(&table, "kernels");
     table_cell(&table, "%s%s%s", m->kernels, m->kernels_lack ? ": " : "",
                m->kernels_lack ? m->kernels_lack : "");
@@ -62,21 +62,21 @@ static void print_table(const lk_model_info *m, const char *name) {
     table_cell(&table, "%d of %ld cores", m->n_threads, sysconf(_SC_NPROCESSORS_ONLN));
     table_cell(&table, "lowkey");
     table_cell(&table, "%s", lk_version());
-    table_print(&table, stdout, 0);
+    table_print(&table, stdout, false);
 }
 
-int info_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_info(const struct command *command, int argc, char **argv) {
     struct model_args args = {0};
     bool json = false;
     lk_model *model = NULL;
     int first;
     const struct opt_group groups[] = {
         model_options(&args),
-        {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json, 0, 0}}},
+        {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
     };
-    enum args_result read =
-        args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    enum args_result result =
+        args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = model_open(&args, false, &model);
     if (status) return status;
     lk_model_info info = lk_model_get_info(model);

@@ -1,54 +1,61 @@
-/* lowkey inspect: what a session's cache holds, by layer and level, and how good it is. */
+/* lowkey inspect: contents and errors of a cache by layer and level. */
+#include "base/atomic_file.h"
 #include "commands.h"
 #include "common.h"
-#include "eval/inspect.h"
 #include "eval/task.h"
-#include "new_file.h"
+#include "json_output.h"
+#include "lowkey_lab.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "stats_print.h"
+#include "report/inspect_draw.h"
 #include "table.h"
-#include "text.h"
+#include "text_file.h"
+#include "xalloc.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 2048, QUERIES = 32 };
+/* Tokens to evaluate by default, and how many of them are decoded one by one. */
+enum { DEFAULT_TOKENS = 2048, QUERIES = 32 };
+enum { K, V }; /* sides of a holding */
 
 struct inspect_args {
     struct model_args model;
-    struct texts kv;
+    struct string_list kv;
     const char *file, *svg;
     int64_t ctx;
     bool layers, json;
 };
 
-static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct inspect_args *a) {
     const struct opt_group groups[] = {
         {"What to inspect",
          {
              {'k', "kv", "RECIPE",
               "preset, recipe or file (default " DEFAULT_RECIPE "; see 'lowkey recipes')",
-              OPT_TEXTS, &a->kv, 0, 0},
-             {'f', "file", "FILE",
-              "the text to read; - is standard input (default: made-up sentences)", OPT_TEXT,
-              &a->file, 0, 0},
-             {'c', "ctx", "N", "tokens to read (default: 2048, or what the text has)", OPT_INT,
+              OPT_TEXTS, &a->kv},
+             {'f', "file", "FILE", "text; -: standard input (default: made-up sentences)", OPT_TEXT,
+              &a->file,
+              .man =
+                  "The text; `-` is standard input. Without it, made-up sentences are used; their "
+                  "errors say little about real texts."},
+             {'c', "ctx", "N", "tokens to evaluate (default: 2048, or all of the text)", OPT_INT,
               &a->ctx, 2, 1 << 24},
-             {0, "layers", NULL, "show every level of every layer", OPT_FLAG, &a->layers, 0, 0},
-             {0, "svg", "FILE", "write a picture", OPT_TEXT, &a->svg, 0, 0},
-             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
+             {0, "layers", NULL, "show every level of every layer", OPT_FLAG, &a->layers},
+             {0, "svg", "FILE", "write the result as a picture", OPT_TEXT, &a->svg,
+              .complete = "*.svg"},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
         model_options(&a->model),
     };
     int first;
-    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
-/* Sentences that differ, enough for n tokens. */
-static void make_text(struct text *text, size_t n) {
+/* Different sentences, enough for n tokens. */
+static void make_sentences(struct lk_buf *text, size_t n) {
     static const char *const who[] = {"A sailor",     "The baker",  "Her uncle",    "One clerk",
                                       "My neighbour", "The doctor", "An old friend"};
     static const char *const did[] = {"counted", "lost",  "painted",   "remembered", "sold",
@@ -59,57 +66,58 @@ static void make_text(struct text *text, size_t n) {
         char line[128];
         int len = snprintf(line, sizeof line, "%s %s %zu %s. ", who[i * 5 % 7], did[i * 7 % 9],
                            i * i % 97 + 2, what[i * 3 % 11]);
-        text_add(text, line, (size_t)len);
+        xbuf_add(text, line, (size_t)len);
     }
 }
 
-/* Tokens to read: *n of them, as many as asked for. */
+/* The tokens to evaluate: *n of them, as many as --ctx says. */
 static int read_tokens(const struct inspect_args *a, const lk_model *model, int32_t **tok,
                        size_t *n) {
-    struct text text = {0};
+    struct lk_buf text = {0};
     lk_err err = {0};
-    char have[NUMBER_ROOM], need[NUMBER_ROOM];
-    if (a->file && !read_text(a->file, "text", PROMPT_BYTES_MOST, &text))
-        return interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
-    if (!a->file) make_text(&text, a->ctx ? (size_t)a->ctx : TOKENS);
-    int status = text.len ? STATUS_OK : complain("the text %s is empty", a->file);
+    char have[NUMBER_BUF], need[NUMBER_BUF];
+    if (a->file && !read_text_file(a->file, "text", MAX_PROMPT_BYTES, &text))
+        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+    if (!a->file) make_sentences(&text, a->ctx ? (size_t)a->ctx : DEFAULT_TOKENS);
+    int status = text.len ? STATUS_OK : print_error("the text %s is empty", a->file);
     if (!status && lk_task_tokenize(model, text.at, text.len, tok, n, &err))
-        status = complain_of(&err);
-    free(text.at);
+        status = print_lk_error(&err);
+    lk_buf_free(&text);
     if (status) return status;
-    if (*n < 2) return complain("the text has no two tokens; give a longer one");
+    if (*n < 2) return print_error("the text has fewer than 2 tokens; give a longer text");
     if ((size_t)a->ctx > *n)
-        return complain("the text has %s tokens, fewer than the %s of --ctx; give a longer text or "
-                        "a smaller --ctx",
-                        say_count(have, *n), say_count(need, (uint64_t)a->ctx));
+        return print_error(
+            "the text has %s tokens, fewer than the %s of --ctx; give a longer text or "
+            "a smaller --ctx",
+            format_count(have, *n), format_count(need, (uint64_t)a->ctx));
     if (a->ctx)
         *n = (size_t)a->ctx;
-    else if (*n > TOKENS)
-        *n = TOKENS;
+    else if (*n > DEFAULT_TOKENS)
+        *n = DEFAULT_TOKENS;
     return STATUS_OK;
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
 static void number_cell(struct table *table, const char *format, double value) {
-    char text[NUMBER_ROOM] = "-";
+    char text[NUMBER_BUF] = "-";
     if (isfinite(value)) snprintf(text, sizeof text, format, value);
     table_cell(table, "%s", text);
 }
 
-static void titles(struct table *table, const char *const *title, size_t n) {
+static void title_cells(struct table *table, const char *const *title, size_t n) {
     for (size_t i = 0; i < n; i++) table_cell(table, "%s", title[i]);
 }
 
-/* Codecs, tokens, bits, errors and attention of K and V. */
+/* Codecs, rows, bits, errors and attention of K and V. */
 static void holding_cells(struct table *table, const struct lk_holding side[2]) {
-    char a[NUMBER_ROOM];
+    char a[NUMBER_BUF];
     for (int s = 0; s < 2; s++) table_cell(table, "%s", side[s].codec[0] ? side[s].codec : "-");
-    for (int s = 0; s < 2; s++) table_cell(table, "%s", say_count(a, (uint64_t)side[s].rows));
+    for (int s = 0; s < 2; s++) table_cell(table, "%s", format_count(a, (uint64_t)side[s].rows));
     for (int s = 0; s < 2; s++) number_cell(table, "%.2f", lk_holding_bits(&side[s]));
-    table_cell(table, "%s", say_bytes(a, side[0].bytes + side[1].bytes));
+    table_cell(table, "%s", format_bytes(a, side[0].bytes + side[1].bytes));
     for (int s = 0; s < 2; s++) number_cell(table, "%.2g", lk_holding_error(&side[s]));
-    number_cell(table, "%.1f%%", 100 * side[LK_K].mass);
+    number_cell(table, "%.1f%%", 100 * side[K].mass);
 }
 
 static void print_levels(const struct lk_inspection *in) {
@@ -117,33 +125,33 @@ static void print_levels(const struct lk_inspection *in) {
                                         "V rows",  "K bits",  "V bits",   "bytes",
                                         "K error", "V error", "attention"};
     struct table table = table_new("lllrrrrrrrr");
-    titles(&table, title, sizeof title / sizeof title[0]);
+    title_cells(&table, title, sizeof title / sizeof title[0]);
     for (int k = 0; k < in->n_level; k++) {
         table_cell(&table, "%s", in->name[k]);
         holding_cells(&table, in->level[k]);
     }
-    table_print(&table, stdout, 1);
+    table_print(&table, stdout, true);
 }
 
-static void print_levels_of_layers(const struct lk_inspection *in) {
+static void print_layer_levels(const struct lk_inspection *in) {
     static const char *const title[] = {"layer",  "level",   "K",       "V",
                                         "K rows", "V rows",  "K bits",  "V bits",
                                         "bytes",  "K error", "V error", "attention"};
     struct table table = table_new("llllrrrrrrrr");
-    titles(&table, title, sizeof title / sizeof title[0]);
+    title_cells(&table, title, sizeof title / sizeof title[0]);
     for (int layer = 0; layer < in->n_layer; layer++) {
         for (int k = 0; k < in->n_level; k++) {
             const struct lk_holding *at = in->at[layer * in->n_level + k];
-            if (!at[LK_K].rows && !at[LK_V].rows) continue;
+            if (!at[K].rows && !at[V].rows) continue;
             table_cell(&table, "%d", layer);
             table_cell(&table, "%s", in->name[k]);
             holding_cells(&table, at);
         }
     }
-    table_print(&table, stdout, 1);
+    table_print(&table, stdout, true);
 }
 
-/* All levels of a layer as one. */
+/* Sum of all levels of a layer. */
 static void sum_layer(const struct lk_inspection *in, int layer, struct lk_holding sum[2]) {
     memset(sum, 0, 2 * sizeof *sum);
     for (int k = 0; k < in->n_level; k++) {
@@ -161,18 +169,18 @@ static void print_layers(const struct lk_inspection *in) {
     static const char *const title[] = {"layer",   "bytes",   "K bits",  "V bits",
                                         "K error", "V error", "distance"};
     struct table table = table_new("rrrrrrr");
-    titles(&table, title, sizeof title / sizeof title[0]);
+    title_cells(&table, title, sizeof title / sizeof title[0]);
     for (int layer = 0; layer < in->n_layer; layer++) {
         struct lk_holding sum[2];
-        char a[NUMBER_ROOM];
+        char a[NUMBER_BUF];
         sum_layer(in, layer, sum);
         table_cell(&table, "%d", layer);
-        table_cell(&table, "%s", say_bytes(a, sum[LK_K].bytes + sum[LK_V].bytes));
+        table_cell(&table, "%s", format_bytes(a, sum[K].bytes + sum[V].bytes));
         for (int s = 0; s < 2; s++) number_cell(&table, "%.2f", lk_holding_bits(&sum[s]));
         for (int s = 0; s < 2; s++) number_cell(&table, "%.2g", lk_holding_error(&sum[s]));
         number_cell(&table, "%.4f", in->hellinger[layer]);
     }
-    table_print(&table, stdout, 1);
+    table_print(&table, stdout, true);
 }
 
 static double mean_distance(const struct lk_inspection *in) {
@@ -183,18 +191,20 @@ static double mean_distance(const struct lk_inspection *in) {
 
 static void print_tables(const struct lk_inspection *in, const char *kv, const char *name,
                          bool layers) {
-    char a[NUMBER_ROOM], b[NUMBER_ROOM];
-    printf("%s under %s: %s tokens, %s, %.2f bits a value\n\n", name, kv, say_count(a, in->n_tok),
-           say_bytes(b, in->stats.cache_bytes), in->stats.bits_per_value);
+    char a[NUMBER_BUF], b[NUMBER_BUF];
+    printf("%s with %s: %s tokens, %s, %.2f bits per value\n\n", name, kv,
+           format_count(a, in->n_tok), format_bytes(b, in->stats.cache_bytes),
+           in->stats.bits_per_value);
     print_levels(in);
     putchar('\n');
     if (layers)
-        print_levels_of_layers(in);
+        print_layer_levels(in);
     else
         print_layers(in);
-    printf("\nerror: mean square, normalised; attention: of the last %zu tokens, mean over layers; "
-           "distance: Hellinger, of\n"
-           "their attention from the full cache's (mean %.4f). Rows count one layer, bytes all.\n",
+    printf("\nerror: normalized mean square error\n"
+           "attention: of the last %zu tokens, mean over layers\n"
+           "distance: Hellinger distance of that attention from the full cache's (mean %.4f)\n"
+           "rows are those of one layer, bytes those of all layers\n",
            in->n_query, mean_distance(in));
 }
 
@@ -208,9 +218,9 @@ static json_t *holding_json(const struct lk_holding *h) {
 static json_t *levels_json(const struct lk_inspection *in, struct lk_holding (*at)[2]) {
     json_t *list = json_array();
     for (int k = 0; k < in->n_level; k++)
-        json_array_append_new(list, json_pack("{s:s s:o s:o}", "name", in->name[k], "k",
-                                              holding_json(&at[k][LK_K]), "v",
-                                              holding_json(&at[k][LK_V])));
+        json_array_append_new(list,
+                              json_pack("{s:s s:o s:o}", "name", in->name[k], "k",
+                                        holding_json(&at[k][K]), "v", holding_json(&at[k][V])));
     return list;
 }
 
@@ -232,31 +242,33 @@ static int print_json(const struct lk_inspection *in, const char *kv, const char
                       false);
 }
 
-static int write_picture(const struct lk_inspection *in, const char *path, const char *kv,
-                         const char *name) {
+static int write_picture(const struct lk_inspection *in, const char *path, const char *title) {
     lk_err err = {0};
-    struct new_file file = {0};
-    int status = new_file_open(&file, path);
-    if (status) return status;
-    char *title = must_print("%s under %s", name, kv);
-    if (lk_inspection_draw(in, title, file.file, &err)) status = complain("%s: %s", path, err.msg);
-    free(title);
-    return new_file_close(&file, status);
+    struct lk_atomic_file file;
+    if (lk_atomic_file_open_public(&file, path, &err)) return print_lk_error(&err);
+    lk_status status = lk_inspection_draw(in, title, file.file, &err);
+    if (status) {
+        lk_atomic_file_close(&file, status, NULL);
+        return print_error("%s: %s", path, err.msg);
+    }
+    return lk_atomic_file_close(&file, LK_OK, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
-static int inspect(const struct inspect_args *a, lk_model *model, const lk_recipe *recipe,
-                   const int32_t *tok, size_t n) {
+static int inspect_cache(const struct inspect_args *a, lk_model *model, const lk_recipe *recipe,
+                         const int32_t *tok, size_t n) {
     lk_err err = {0};
     struct lk_inspection *in = NULL;
-    struct progress progress = progress_begin("reading through both caches");
-    size_t n_query = n > 2 * QUERIES ? QUERIES : 1;
-    lk_status read =
-        lk_inspect(&in, model, recipe, tok, n, n_query, progress_step, &progress, &err);
+    struct progress progress = progress_start("evaluating with both caches");
+    lk_inspect_opts opts = {
+        .n_query = n > 2 * QUERIES ? QUERIES : 1, .progress = progress_step, .user = &progress};
+    lk_status inspected = lk_inspect(&in, model, recipe, tok, n, &opts, &err);
     progress_end(&progress);
-    if (read) return complain_of(&err);
+    if (inspected) return print_lk_error(&err);
     const char *kv = lk_recipe_text(recipe);
     char *name = model_name(model);
-    int status = a->svg ? write_picture(in, a->svg, kv, name) : STATUS_OK;
+    char *title = xasprintf("%s with %s", name, kv);
+    int status = a->svg ? write_picture(in, a->svg, title) : STATUS_OK;
+    free(title);
     if (!status && a->json)
         status = print_json(in, kv, name);
     else if (!status)
@@ -266,18 +278,19 @@ static int inspect(const struct inspect_args *a, lk_model *model, const lk_recip
     return status;
 }
 
-int inspect_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_inspect(const struct command *command, int argc, char **argv) {
     struct inspect_args a = {0};
     lk_recipe *recipe = NULL;
     lk_model *model = NULL;
     int32_t *tok = NULL;
     size_t n = 0;
-    enum args_result read = read_args(verb, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    int status = recipe_only(verb, &a.kv, &recipe);
+    enum args_result result = read_args(command, argc, argv, &a);
+    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int status = open_single_recipe(command, &a.kv, &recipe);
+    if (!status && a.svg) status = check_writable(a.svg);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = read_tokens(&a, model, &tok, &n);
-    if (!status) status = inspect(&a, model, recipe, tok, n);
+    if (!status) status = inspect_cache(&a, model, recipe, tok, n);
     free(tok);
     lk_model_free(model);
     lk_recipe_free(recipe);

@@ -1,24 +1,25 @@
-/* lowkey perplexity: recipes against the full cache on a text. */
+/* lowkey perplexity: recipes compared with the full cache on a text. */
 #include "commands.h"
 #include "common.h"
+#include "json_output.h"
 #include "lowkey_lab.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "stats_print.h"
 #include "table.h"
-#include "text.h"
+#include "text_file.h"
+#include "xalloc.h"
 
 #include <stdlib.h>
 
 struct perplexity_args {
     struct model_args model;
-    struct texts kv;
+    struct string_list kv;
     const char *file;
     int64_t ctx, chunks, step;
     bool json;
 };
 
-static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct perplexity_args *a) {
     const struct opt_group groups[] = {
         {"What to compare",
@@ -28,34 +29,35 @@ static enum args_result read_args(const struct verb *verb, int argc, char **argv
               OPT_TEXTS, &a->kv, 0, 0},
              {'c', "ctx", "N", "tokens per chunk; its second half is scored (default 4096)",
               OPT_INT, &a->ctx, 4, 1 << 24},
-             {0, "chunks", "N", "chunks to read (default: as many as the text has)", OPT_INT,
+             {0, "chunks", "N", "chunks to evaluate (default: as many as the text has)", OPT_INT,
               &a->chunks, 1, 1 << 24},
              {0, "step", "N",
-              "tokens to read at once (default 32); 1 is a decoder's pace, and slow", OPT_INT,
+              "tokens per evaluation (default 32); 1 is as exact as decoding, and slow", OPT_INT,
               &a->step, 1, LK_EVAL_MAX},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         model_options(&a->model),
     };
     int first;
-    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
-/* Tokens of the text, after the model's begin token where it has one. Control tokens that a text
- * happens to spell ("<unk>") stay text. */
-static int tokenize(const lk_model *model, const struct text *text, int32_t **tok, size_t *n_tok) {
+/* Tokens of the text, after the begin-of-sequence token if the model has one. Control tokens that
+ * the text happens to spell ("<unk>") stay text. */
+static int tokenize(const lk_model *model, const struct lk_buf *text, int32_t **tok,
+                    size_t *n_tok) {
     lk_err err = {0};
-    int32_t *begin = NULL, *body = NULL;
-    size_t n_begin = 0, n_body = 0;
-    if (lk_tokenize(model, "", 0, true, &begin, &n_begin, &err)) return complain_of(&err);
+    int32_t *bos = NULL, *body = NULL;
+    size_t n_bos = 0, n_body = 0;
+    if (lk_tokenize(model, "", 0, true, &bos, &n_bos, &err)) return print_lk_error(&err);
     if (lk_tokenize(model, text->at, text->len, false, &body, &n_body, &err)) {
-        lk_tokens_free(begin);
-        return complain_of(&err);
+        lk_tokens_free(bos);
+        return print_lk_error(&err);
     }
-    *tok = must_alloc((n_begin + n_body) * sizeof **tok);
-    *n_tok = n_begin + n_body;
-    for (size_t i = 0; i < *n_tok; i++) (*tok)[i] = i < n_begin ? begin[i] : body[i - n_begin];
-    lk_tokens_free(begin);
+    *tok = xmalloc((n_bos + n_body) * sizeof **tok);
+    *n_tok = n_bos + n_body;
+    for (size_t i = 0; i < *n_tok; i++) (*tok)[i] = i < n_bos ? bos[i] : body[i - n_bos];
+    lk_tokens_free(bos);
     lk_tokens_free(body);
     return STATUS_OK;
 }
@@ -87,8 +89,8 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
 static void print_table(const struct recipes *recipes, const lk_compare_result *result) {
     enum { WIDE = 120 };
     int width = terminal_width(stdout);
-    bool errors = width == 0 || width >= WIDE; /* standard errors, where there is room */
-    char b[NUMBER_ROOM];
+    bool errors = width == 0 || width >= WIDE; /* standard errors, if they fit */
+    char b[NUMBER_BUF];
     struct table table = table_new(errors ? "lrrrrrrrrrr" : "lrrrrrrrr");
     const char *plus = errors ? "+-" : NULL;
     const char *title[] = {"recipe",   "ppl",      plus,      "KL mean", plus,      "KL p99",
@@ -106,7 +108,7 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
         table_cell(&table, "%.5f", r->kl_p99);
         table_cell(&table, "%.5f", r->kl_p999);
         table_cell(&table, "%.2f%%", 100.0 * r->top1);
-        table_cell(&table, "%s", say_count(b, (uint64_t)(r->bytes_per_token + 0.5)));
+        table_cell(&table, "%s", format_count(b, (uint64_t)(r->bytes_per_token + 0.5)));
         table_cell(&table, "%.2f", r->bits_per_value);
         table_cell(&table, "%.1f", r->tokens_per_second);
     }
@@ -114,47 +116,48 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
     if (recipes->n)
         printf("\n%s predictions; KL(full cache || recipe) in nats; bits: per value, everything "
                "the cache holds counted\n",
-               say_count(b, result[0].n_scored));
+               format_count(b, result[0].n_scored));
 }
 
 static int compare(const struct perplexity_args *a, lk_model *model, const struct recipes *recipes,
                    const int32_t *tok, size_t n_tok) {
     lk_err err = {0};
-    lk_compare_result result[LIST_MOST] = {{0}};
-    struct progress progress = progress_begin("comparing");
+    lk_compare_result result[MAX_LIST] = {{0}};
+    struct progress progress = progress_start("comparing");
     lk_compare_opts opts = {.n_ctx = (int32_t)a->ctx,
                             .n_chunk = (int32_t)a->chunks,
                             .n_step = (int32_t)a->step,
                             .progress = progress_step,
                             .user = &progress};
-    char have[NUMBER_ROOM], need[NUMBER_ROOM];
+    char have[NUMBER_BUF], need[NUMBER_BUF];
     if (n_tok < (size_t)a->ctx)
-        return complain("the text has %s tokens, fewer than a chunk of %s; give a longer text or a "
-                        "smaller --ctx",
-                        say_count(have, n_tok), say_count(need, (uint64_t)a->ctx));
+        return print_error(
+            "the text has %s tokens, fewer than a chunk of %s; give a longer text or a "
+            "smaller --ctx",
+            format_count(have, n_tok), format_count(need, (uint64_t)a->ctx));
     lk_status status = lk_compare(model, (const lk_recipe *const *)recipes->item, recipes->n, tok,
                                   n_tok, &opts, result, &err);
     progress_end(&progress);
-    if (status) return complain_of(&err);
+    if (status) return print_lk_error(&err);
     if (a->json) return print_json(recipes, result, model, a->ctx, n_tok);
     print_table(recipes, result);
     return STATUS_OK;
 }
 
-int perplexity_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_perplexity(const struct command *command, int argc, char **argv) {
     struct perplexity_args a = {.ctx = 4096};
     struct recipes recipes = {0};
-    struct text text = {0};
+    struct lk_buf text = {0};
     lk_model *model = NULL;
     int32_t *tok = NULL;
     size_t n_tok = 0;
-    enum args_result read = read_args(verb, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    if (!a.file) return complain("no text: give -f FILE");
+    enum args_result read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    if (!a.file) return print_error("no text: give -f FILE");
     int status = recipes_open(&a.kv, "best-3", &recipes);
-    if (!status && !read_text(a.file, "text", PROMPT_BYTES_MOST, &text))
-        status = interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
-    if (!status && !text.len) status = complain("the text %s is empty", a.file);
+    if (!status && !read_text_file(a.file, "text", MAX_PROMPT_BYTES, &text))
+        status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+    if (!status && !text.len) status = print_error("the text %s is empty", a.file);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize(model, &text, &tok, &n_tok);
     if (!status) status = compare(&a, model, &recipes, tok, n_tok);

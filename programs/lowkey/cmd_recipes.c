@@ -1,14 +1,15 @@
-/* lowkey recipes: the presets, or what given recipes mean. */
+/* lowkey recipes: list the presets, or check recipes and show their levels. */
 #include "commands.h"
 #include "common.h"
-#include "say.h"
-#include "stats_print.h"
+#include "json_output.h"
+#include "output.h"
 #include "table.h"
-#include "text.h"
+#include "xalloc.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static json_t *levels_json(const lk_recipe *recipe) {
+static json_t *recipe_levels_json(const lk_recipe *recipe) {
     json_t *list = json_array();
     lk_recipe_level level;
     for (size_t i = 0; lk_recipe_get_level(recipe, i, &level); i++) {
@@ -30,38 +31,50 @@ static int list_presets_json(void) {
         }
         json_array_append_new(list, json_pack("{s:s s:s s:s s:s? s:o}", "name", p.name, "text",
                                               p.text, "note", p.note, "sidecar", p.sidecar,
-                                              "levels", levels_json(recipe)));
+                                              "levels", recipe_levels_json(recipe)));
         lk_recipe_free(recipe);
     }
     return json_print(json_pack("{s:o}", "presets", list), false);
 }
 
 static int list_presets(void) {
-    const char *bold = wants_colour(stdout) ? "\x1b[1m" : "", *plain = *bold ? "\x1b[0m" : "";
+    enum { NAME_COLUMN = 13, DEFAULT_WIDTH = 100 };
+    const char *bold = use_color(stdout) ? "\x1b[1m" : "", *plain = *bold ? "\x1b[0m" : "";
+    int width = terminal_width(stdout) ? terminal_width(stdout) : DEFAULT_WIDTH;
     for (size_t i = 0; lk_recipe_preset(i).name; i++) {
         lk_preset p = lk_recipe_preset(i);
-        printf("%s%s%s%*s %s\n%*s %s\n", bold, p.name, plain, (int)(12 - strlen(p.name)), "",
-               p.text, 12, "", p.note);
-        if (p.sidecar)
-            printf("%*s needs a sidecar: lowkey compress %s --text BOOK -o FILE, then --sidecar "
-                   "FILE\n",
-                   12, "", p.sidecar);
+        printf("%s%s%s%*s", bold, p.name, plain, (int)(NAME_COLUMN - strlen(p.name)), "");
+        print_wrapped(stdout, p.text, NAME_COLUMN, NAME_COLUMN + 2, width);
+        printf("%*s", NAME_COLUMN, "");
+        print_wrapped(stdout, p.note, NAME_COLUMN, NAME_COLUMN, width);
+        if (!p.sidecar) continue;
+        char *how = xasprintf("needs a sidecar: lowkey compress %s --text BOOK -o FILE, then "
+                              "--sidecar FILE",
+                              p.sidecar);
+        printf("%*s", NAME_COLUMN, "");
+        print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
+        free(how);
     }
-    printf("\nA recipe lists levels from the oldest tokens to the newest, for example\n"
-           "  sink 4: f16; body: k=rot3 v=rot2; recent 10%%: rot4; window 128: f16\n"
-           "  levels: sink N, body (or all, alone), recent N|N%%, window N|N%%, residual N; layers "
-           "LIST: body of some layers\n"
-           "  body: none drops what is older than the windows; keep N|N%%|N%% of context by "
-           "h2o|tova|random|newest\n"
-           "  in its place keeps so many of these tokens; sink N(shift) counts positions among the "
-           "held ones\n"
-           "  codecs: f16, int8, kivi2, kivi4 (g32, g64, g128), rot1 .. rot8 (mean, nomean, sigma, "
-           "nosigma, lloyd, uniform);\n"
-           "  with a sidecar latent, latent50%%, latent50%%+CODEC; of K also latent50%%(pre)\n");
+    fputs("\nA recipe lists levels from the oldest tokens to the newest, for example\n"
+          "  sink 4: f16; body: k=rot3 v=rot2; recent 10%: rot4; window 128: f16\n\n"
+          "Levels\n"
+          "  sink N              the first N tokens\n"
+          "  sink N(shift)       positions are counted among the tokens that are held\n"
+          "  body                all other tokens; 'body: none' drops them; 'all' if alone\n"
+          "  keep N by POLICY    in place of body: N tokens that h2o, tova, random or\n"
+          "                      newest chooses; also N%, or N% of context\n"
+          "  recent N, window N  the newest N tokens; also N%\n"
+          "  residual N          KIVI's buffer\n"
+          "  layers LIST         other codecs for the body in some layers\n"
+          "Codecs\n"
+          "  f16, int8, kivi2 and kivi4 (g32, g64, g128),\n"
+          "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform);\n"
+          "  with a sidecar: latent, latent50%, latent50%+CODEC; for K also latent50%(pre)\n",
+          stdout);
     return STATUS_OK;
 }
 
-static void print_levels(const lk_recipe *recipe) {
+static void print_level_table(const lk_recipe *recipe) {
     lk_recipe_level level;
     struct table table = table_new("lll");
     table_cell(&table, "level");
@@ -72,22 +85,22 @@ static void print_levels(const lk_recipe *recipe) {
         table_cell(&table, "%s", level.k_codec);
         table_cell(&table, "%s", level.v_codec);
     }
-    table_print(&table, stdout, 1);
+    table_print(&table, stdout, true);
 }
 
-static int check(const struct texts *kv, bool json) {
+static int check_recipes(const struct string_list *kv, bool json) {
     struct recipes recipes;
-    int status = recipes_open(kv, "f16", &recipes); /* all are read before one is shown */
+    int status = recipes_open(kv, "f16", &recipes);
     if (status) return status;
     json_t *list = json_array();
     for (size_t i = 0; i < recipes.n; i++) {
         const lk_recipe *recipe = recipes.item[i];
         if (json) {
             json_array_append_new(list, json_pack("{s:s s:o}", "text", lk_recipe_text(recipe),
-                                                  "levels", levels_json(recipe)));
+                                                  "levels", recipe_levels_json(recipe)));
         } else {
             printf("%s%s\n", i ? "\n" : "", lk_recipe_text(recipe));
-            print_levels(recipe);
+            print_level_table(recipe);
         }
     }
     recipes_free(&recipes);
@@ -96,18 +109,18 @@ static int check(const struct texts *kv, bool json) {
     return STATUS_OK;
 }
 
-int recipes_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_recipes(const struct command *command, int argc, char **argv) {
     bool json = false;
     int first;
-    struct texts kv = {0};
+    struct string_list kv = {0};
     const struct opt_group groups[] = {
-        {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json, 0, 0}}},
+        {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
     };
-    enum args_result read =
-        args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
-    if (argc - first > LIST_MOST) return complain("more than %d recipes", LIST_MOST);
+    enum args_result result =
+        args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    if (argc - first > MAX_LIST) return print_error("more than %d recipes", MAX_LIST);
     while (first < argc) kv.item[kv.n++] = argv[first++];
-    if (kv.n) return check(&kv, json);
+    if (kv.n) return check_recipes(&kv, json);
     return json ? list_presets_json() : list_presets();
 }

@@ -1,39 +1,41 @@
 /* lowkey report: results of evaluations and benchmarks as one HTML page. */
-#include "command_line.h"
+#include "base/atomic_file.h"
 #include "commands.h"
 #include "common.h"
-#include "new_file.h"
-#include "report/report.h"
-#include "say.h"
+#include "output.h"
+#include "report/report_page.h"
+#include "shell_quote.h"
 
 #include <stdlib.h>
 
 struct report_args {
-    struct texts bench;
+    struct string_list bench;
     const char *out;
 };
 
-static int read_all(struct lk_report *report, const struct report_args *a, int argc, char **argv) {
+/* Read result files path[0..n) and the files of --bench. */
+static int read_inputs(struct lk_report *report, const struct report_args *a, int n, char **path) {
     lk_err err = {0};
     lk_status status = LK_OK;
-    for (int i = 0; !status && i < argc; i++)
-        status = lk_report_read_results(report, argv[i], &err);
+    for (int i = 0; !status && i < n; i++) status = lk_report_read_results(report, path[i], &err);
     for (size_t i = 0; !status && i < a->bench.n; i++)
         status = lk_report_read_bench(report, a->bench.item[i], &err);
-    return status ? complain_of(&err) : STATUS_OK;
+    return status ? print_lk_error(&err) : STATUS_OK;
 }
 
-static int write_page(const struct lk_report *report, const char *path, const char *command) {
+static int write_page(const struct lk_report *report, const char *path, const char *command_line) {
     lk_err err = {0};
-    struct new_file page = {0};
-    int status = new_file_open(&page, path);
-    if (status) return status;
-    if (lk_report_write(report, command, page.file, &err))
-        status = complain("%s: %s", path, err.msg);
-    return new_file_close(&page, status);
+    struct lk_atomic_file page;
+    if (lk_atomic_file_open_public(&page, path, &err)) return print_lk_error(&err);
+    lk_status status = lk_report_write(report, command_line, page.file, &err);
+    if (status) {
+        lk_atomic_file_close(&page, status, NULL);
+        return print_error("%s: %s", path, err.msg);
+    }
+    return lk_atomic_file_close(&page, LK_OK, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
-int report_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_report(const struct command *command, int argc, char **argv) {
     struct report_args a = {0};
     struct lk_report report = {0};
     lk_err err = {0};
@@ -41,28 +43,28 @@ int report_verb(const struct verb *verb, int argc, char **argv) {
     const struct opt_group groups[] = {
         {"Report",
          {
-             {'o', "output", "FILE", "where to write the page, for example report.html", OPT_TEXT,
-              &a.out, 0, 0},
-             {0, "bench", "FILE", "what 'lowkey bench --json' printed; may be repeated", OPT_TEXTS,
-              &a.bench, 0, 0},
+             {'o', "output", "FILE", "the page to write, for example report.html", OPT_TEXT, &a.out,
+              .complete = "*.html"},
+             {0, "bench", "FILE", "speeds from 'lowkey bench --json'; may be repeated", OPT_TEXTS,
+              &a.bench, .complete = "*.json"},
          }},
     };
-    char *command = command_line(argc, argv); /* before its words are put into another order */
-    enum args_result read =
-        args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
-    int status = read == ARGS_BAD ? STATUS_BAD : STATUS_OK;
-    if (read != ARGS_RUN) {
-        free(command);
+    char *command_line = quoted_command_line(argc, argv);
+    enum args_result result =
+        args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    int status = result == ARGS_BAD ? STATUS_ERROR : STATUS_OK;
+    if (result != ARGS_RUN) {
+        free(command_line);
         return status;
     }
     if (first == argc && !a.bench.n)
-        status = complain("no results: give files that 'lowkey eval -o' wrote");
+        status = print_error("no results: give files that 'lowkey eval -o' wrote");
     else if (!a.out)
-        status = complain("no output: give -o FILE, for example -o report.html");
-    if (!status && lk_report_begin(&report, &err)) status = complain_of(&err);
-    if (!status) status = read_all(&report, &a, argc - first, argv + first);
-    if (!status) status = write_page(&report, a.out, command);
+        status = print_error("no output: give -o FILE, for example -o report.html");
+    if (!status && lk_report_init(&report, &err)) status = print_lk_error(&err);
+    if (!status) status = read_inputs(&report, &a, argc - first, argv + first);
+    if (!status) status = write_page(&report, a.out, command_line);
     lk_report_free(&report);
-    free(command);
+    free(command_line);
     return status;
 }

@@ -1,131 +1,145 @@
-/* lowkey train: networks for LESS, as a sidecar. */
+/* lowkey train: LESS networks as a sidecar. */
 #include "commands.h"
 #include "common.h"
 #include "lowkey_lab.h"
-#include "new_file.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "text.h"
+#include "text_file.h"
+#include "xalloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct train_args {
     struct model_args model;
-    struct texts file;
+    struct string_list file;
     const char *output, *policy, *from;
-    struct numbers budget, layers;
+    struct number_list budget, layers;
     int64_t ctx, sequences, features, hidden, share, epochs, queries, seed;
     double rate, dropout, valid;
     bool plain, markup;
 };
 
-static enum args_result read_args(const struct verb *verb, int argc, char **argv,
+static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct train_args *a, int *first) {
-    enum { MOST = 1 << 20 };
+    enum { MAX_NUMBER = 1 << 20 };
     const struct opt_group groups[] = {
         {"What to train",
          {
              {'f', "file", "FILE", "a text; may be repeated ('-': standard input)", OPT_TEXTS,
               &a->file, 0, 0},
              {0, "markup", NULL,
-              "read <|...|> and the like in the texts as the model's special tokens", OPT_FLAG,
+              "parse <|...|> and the like in the texts as the model's special tokens", OPT_FLAG,
               &a->markup, 0, 0},
              {'o', "output", "FILE",
-              "the sidecar; files beside it keep what an interrupted run has done", OPT_TEXT,
-              &a->output, 0, 0},
-             {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0},
+              "the sidecar; files next to it keep the state of an interrupted run", OPT_TEXT,
+              &a->output, 0, 0,
+              .man = "The sidecar. Files next to it, named like it with the endings `.examples` "
+                     "and `.layer-N`, hold what is done so far. They take some gigabytes for many "
+                     "sequences and are removed at the end."},
+             {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
+              .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
+                     "and a window; `tova`.",
+              .complete = "h2o lambda tova"},
              {0, "budget", "N[,N...]",
-              "rows that the policy keeps for each KV head; several: networks for all", OPT_NUMBERS,
-              &a->budget, 1, MOST},
-             {0, "from", "SIDECAR", "train its networks further, of the size that they have",
-              OPT_TEXT, &a->from, 0, 0},
+              "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
+              &a->budget, 1, MAX_NUMBER},
+             {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
+              0, 0, .complete = "*.gguf"},
              {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16,
               1 << 16},
              {0, "sequences", "N", "sequences, in equal shares of the texts (default: 64, or all)",
-              OPT_INT, &a->sequences, 2, MOST},
-             {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1,
-              64},
-             {0, "hidden", "N", "hidden values of a network, R' (default 512)", OPT_INT, &a->hidden,
-              1, 4096},
-             {0, "share", "N", "0: networks for each head (default), 1: for each group, 2: for all",
-              OPT_INT, &a->share, 0, 2},
+              OPT_INT, &a->sequences, 2, MAX_NUMBER,
+              .man = "Number of sequences: as many from each text, spread evenly over it (default "
+                     "64, or as many as the texts have)."},
+             {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64,
+              .man = "Features of a head, R in the paper (default 8)."},
+             {0, "hidden", "N", "hidden units of a network, R' (default 512)", OPT_INT, &a->hidden,
+              1, 4096,
+              .man = "Hidden values of a network, R' in the paper (default 512). With 32 or 64 the "
+                     "networks are small compared with a cache."},
+             {0, "share", "N", "networks per head (0, default), per group (1), or one for all (2)",
+              OPT_INT, &a->share, 0, 2,
+              .man = "0 (default): each query head has its own networks; 1: the query heads of a "
+                     "KV head share them; 2: all heads of a layer share them."},
              {0, "layers", "N,N",
-              "only from the first to the last of these; without it all are joined", OPT_NUMBERS,
-              &a->layers, 0, MOST},
-             {0, "plain", NULL, "features without levels, as in the paper", OPT_FLAG, &a->plain, 0,
-              0},
+              "only layers from the first to the last (default: all, then join them)", OPT_NUMBERS,
+              &a->layers, 0, MAX_NUMBER},
+             {0, "plain", NULL, "as in the paper: no estimated scale of features", OPT_FLAG,
+              &a->plain, 0, 0},
          }},
         {"How to train",
          {
              {0, "epochs", "N",
               "passes; in the second half the rate is halved six times (default 40)", OPT_INT,
-              &a->epochs, 1, MOST},
-             {0, "queries", "N", "positions of a sequence that a step looks at (default 256)",
-              OPT_INT, &a->queries, 1, 1 << 16},
-             {0, "rate", "X", "of Adam (default 0.001)", OPT_REAL, &a->rate, 1e-7, 1},
-             {0, "dropout", "X", "share of hidden values left out while learning (default 0.3)",
+              &a->epochs, 1, MAX_NUMBER,
+              .man = "Passes over the sequences (default 40). In the second half of them, the "
+                     "learning rate is halved six times."},
+             {0, "queries", "N", "query positions sampled per step (default 256)", OPT_INT,
+              &a->queries, 1, 1 << 16,
+              .man = "Positions of a sequence that a training step uses, different ones each time "
+                     "(default 256)."},
+             {0, "rate", "X", "Adam's learning rate (default 0.001)", OPT_REAL, &a->rate, 1e-7, 1},
+             {0, "dropout", "X", "share of hidden units dropped in training (default 0.3)",
               OPT_REAL, &a->dropout, 0, 0.95},
              {0, "valid", "X",
-              "share of sequences kept back to choose the best epoch (default 0.1)", OPT_REAL,
-              &a->valid, 0.001, 0.9},
-             {0, "seed", "N", "of all random choices (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
+              "share of sequences to validate on, for the best epoch (default 0.1)", OPT_REAL,
+              &a->valid, 0.001, 0.9,
+              .man = "Share of the sequences used for validation (default 0.1). The epoch that "
+                     "does best on them is kept."},
+             {0, "seed", "N", "random seed (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
          }},
         model_options(&a->model),
     };
-    return args_read(verb, groups, sizeof groups / sizeof groups[0], argc, argv, first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }
 
-/* Of a text's tokens `want` sequences from all over it, or all that it has, behind the *n of tok; each with the
- * model's begin token in its first place. */
-static void choose_sequences(const int32_t *piece, size_t n_piece, const int32_t *begin, size_t ctx,
-                             size_t want, int32_t **tok, size_t *n) {
-    size_t have = n_piece / ctx;
-    if (want > have) want = have;
-    *tok = must_grow(*tok, (*n + want * ctx + 1) * sizeof **tok);
-    for (size_t i = 0; i < want; i++, *n += ctx) {
-        memcpy(*tok + *n, piece + i * have / want * ctx, ctx * sizeof **tok);
-        if (begin) (*tok)[*n] = *begin;
+/* Append up to n_want sequences of a text's tokens to tok[0..*n), spread evenly over the text. The
+ * first token of each is replaced by *bos unless it is NULL. */
+static void append_sequences(const int32_t *piece, size_t n_piece, const int32_t *bos, size_t ctx,
+                             size_t n_want, int32_t **tok, size_t *n) {
+    size_t n_have = n_piece / ctx;
+    if (n_want > n_have) n_want = n_have;
+    *tok = xrealloc(*tok, (*n + n_want * ctx + 1) * sizeof **tok);
+    for (size_t i = 0; i < n_want; i++, *n += ctx) {
+        memcpy(*tok + *n, piece + i * n_have / n_want * ctx, ctx * sizeof **tok);
+        if (bos) (*tok)[*n] = *bos;
     }
 }
 
-/* Sequences in equal shares of all texts, `*n` tokens in all. */
+/* Sequences in equal shares from all texts, *n tokens in total. */
 static int read_sequences(const struct train_args *a, const lk_model *model, int32_t **tok,
                           size_t *n) {
     lk_err err = {0};
-    int32_t *begin = NULL;
-    size_t n_begin = 0, ctx = (size_t)a->ctx, want = a->sequences ? (size_t)a->sequences : 64;
-    if (lk_tokenize(model, "", 0, true, &begin, &n_begin, &err)) return complain_of(&err);
+    int32_t *bos = NULL;
+    size_t n_bos = 0, ctx = (size_t)a->ctx, n_want = a->sequences ? (size_t)a->sequences : 64;
+    if (lk_tokenize(model, "", 0, true, &bos, &n_bos, &err)) return print_lk_error(&err);
     int status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < a->file.n; i++) {
-        struct text text = {0};
+        struct lk_buf text = {0};
         int32_t *piece = NULL;
-        size_t n_piece = 0, share = want * (i + 1) / a->file.n - want * i / a->file.n;
-        if (!read_text(a->file.item[i], "text", PROMPT_BYTES_MOST, &text))
-            status = interrupted() ? STATUS_INTERRUPTED : STATUS_BAD;
+        size_t n_piece = 0, share = n_want * (i + 1) / a->file.n - n_want * i / a->file.n;
+        if (!read_text_file(a->file.item[i], "text", MAX_PROMPT_BYTES, &text))
+            status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
         else if (lk_tokenize(model, text.at ? text.at : "", text.len, a->markup, &piece, &n_piece,
                              &err))
-            status = complain_of(&err);
+            status = print_lk_error(&err);
         else
-            choose_sequences(piece, n_piece, n_begin ? begin : NULL, ctx, share, tok, n);
+            append_sequences(piece, n_piece, n_bos ? bos : NULL, ctx, share, tok, n);
         free(text.at);
         lk_tokens_free(piece);
     }
-    lk_tokens_free(begin);
+    lk_tokens_free(bos);
     if (status != STATUS_OK) return status;
-    size_t have = *n / ctx;
-    if (a->sequences && have < want)
-        return complain("in equal shares the texts have %zu sequences of %zu tokens, fewer than "
-                        "the %zu of --sequences",
-                        have, ctx, want);
-    if (have < 2)
-        return complain("the texts have %zu sequences of %zu tokens; at least 2 are needed", have,
-                        ctx);
+    size_t n_have = *n / ctx;
+    if (a->sequences && n_have < n_want)
+        return print_error("in equal shares the texts have %zu sequences of %zu tokens, fewer than "
+                           "the %zu of --sequences",
+                           n_have, ctx, n_want);
+    if (n_have < 2)
+        return print_error("the texts have %zu sequences of %zu tokens; at least 2 are needed",
+                           n_have, ctx);
     return STATUS_OK;
-}
-
-static bool step(void *progress, uint64_t done, uint64_t total) {
-    return progress_step(progress, done, total);
 }
 
 static void layer_done(void *progress, const lk_less_layer *l) {
@@ -137,8 +151,8 @@ static void layer_done(void *progress, const lk_less_layer *l) {
 
 static int train(const struct train_args *a, lk_model *model, const int32_t *tok, size_t n_tok) {
     lk_err err = {0};
-    struct progress progress = progress_begin("training");
-    int32_t budget[LIST_MOST];
+    struct progress progress = progress_start("training");
+    int32_t budget[MAX_LIST];
     for (size_t i = 0; i < a->budget.n; i++) budget[i] = (int32_t)a->budget.item[i];
     lk_less_opts opts = {.policy = a->policy,
                          .from = a->from,
@@ -158,16 +172,16 @@ static int train(const struct train_args *a, lk_model *model, const int32_t *tok
                          .n_layer =
                              (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
                          .seed = (uint64_t)a->seed,
-                         .progress = step,
+                         .progress = progress_step,
                          .layer_done = layer_done,
                          .user = &progress};
     lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
     progress_end(&progress);
-    if (status == LK_E_CANCELLED) return complain("%s", err.msg), STATUS_INTERRUPTED;
-    return status ? complain_of(&err) : STATUS_OK;
+    if (status == LK_E_CANCELLED) return print_error("%s", err.msg), STATUS_INTERRUPTED;
+    return status ? print_lk_error(&err) : STATUS_OK;
 }
 
-int train_verb(const struct verb *verb, int argc, char **argv) {
+int cmd_train(const struct command *command, int argc, char **argv) {
     struct train_args a = {.policy = "h2o",
                            .ctx = 1024,
                            .features = 8,
@@ -181,17 +195,18 @@ int train_verb(const struct verb *verb, int argc, char **argv) {
     int32_t *tok = NULL;
     size_t n_tok = 0;
     int first;
-    enum args_result read = read_args(verb, argc, argv, &a, &first);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_BAD;
+    enum args_result read = read_args(command, argc, argv, &a, &first);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     if (first + 1 != argc || strcmp(argv[first], "less") != 0)
-        return complain("say what to train: 'lowkey train less'");
-    if (!a.file.n) return complain("no text: give -f FILE");
-    if (!a.output) return complain("no sidecar to write: give -o FILE");
+        return print_error("say what to train: 'lowkey train less'");
+    if (!a.file.n) return print_error("no text: give -f FILE");
+    if (!a.output) return print_error("no sidecar to write: give -o FILE");
     if (a.layers.n && (a.layers.n != 2 || a.layers.item[1] < a.layers.item[0]))
-        return complain("--layers: give the first and the last");
-    if (!a.budget.n) return complain("no budget: give --budget N, the rows that the policy keeps");
-    interrupt_catch();
-    int status = new_file_try(a.output);
+        return print_error("--layers: give the first and the last layer");
+    if (!a.budget.n)
+        return print_error("no budget: give --budget N, the rows that the policy keeps");
+    catch_interrupts();
+    int status = check_writable(a.output);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = read_sequences(&a, model, &tok, &n_tok);
     if (!status) status = train(&a, model, tok, n_tok);

@@ -1,21 +1,21 @@
+/* The commands of the program. cmd_NAME is defined in cmd_NAME.c and returns a STATUS_*. */
 #ifndef LK_LOWKEY_COMMANDS_H
 #define LK_LOWKEY_COMMANDS_H
 
 #include "args.h"
 
-/* One file each; all return a program status. */
-int run_verb(const struct verb *verb, int argc, char **argv);
-int chat_verb(const struct verb *verb, int argc, char **argv);
-int plan_verb(const struct verb *verb, int argc, char **argv);
-int perplexity_verb(const struct verb *verb, int argc, char **argv);
-int bench_verb(const struct verb *verb, int argc, char **argv);
-int eval_verb(const struct verb *verb, int argc, char **argv);
-int train_verb(const struct verb *verb, int argc, char **argv);
-int recipes_verb(const struct verb *verb, int argc, char **argv);
-int inspect_verb(const struct verb *verb, int argc, char **argv);
-int serve_verb(const struct verb *verb, int argc, char **argv);
-int report_verb(const struct verb *verb, int argc, char **argv);
-int compress_verb(const struct verb *verb, int argc, char **argv);
-int info_verb(const struct verb *verb, int argc, char **argv);
+int cmd_run(const struct command *command, int argc, char **argv);
+int cmd_chat(const struct command *command, int argc, char **argv);
+int cmd_serve(const struct command *command, int argc, char **argv);
+int cmd_plan(const struct command *command, int argc, char **argv);
+int cmd_perplexity(const struct command *command, int argc, char **argv);
+int cmd_bench(const struct command *command, int argc, char **argv);
+int cmd_eval(const struct command *command, int argc, char **argv);
+int cmd_train(const struct command *command, int argc, char **argv);
+int cmd_recipes(const struct command *command, int argc, char **argv);
+int cmd_inspect(const struct command *command, int argc, char **argv);
+int cmd_report(const struct command *command, int argc, char **argv);
+int cmd_compress(const struct command *command, int argc, char **argv);
+int cmd_info(const struct command *command, int argc, char **argv);
 
 #endif

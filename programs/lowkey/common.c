@@ -1,46 +1,69 @@
+/* Options that several commands share, and opening models, recipes, sessions and samplers. */
 #include "common.h"
 
 #include "available.h"
-#include "capture.h"
+#include "base/atomic_file.h"
 #include "model_find.h"
+#include "output.h"
 #include "progress.h"
-#include "say.h"
-#include "text.h"
+#include "stderr_capture.h"
+#include "terminal_text.h"
+#include "text_file.h"
+#include "xalloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-int complain_of(const lk_err *err) {
+int print_lk_error(const lk_err *err) {
     if (err->code == LK_E_CANCELLED) return STATUS_INTERRUPTED;
-    return complain("%s", err->msg[0] ? err->msg : lk_status_name(err->code));
+    return print_error("%s", err->msg[0] ? err->msg : lk_status_name(err->code));
 }
+
+/* ---- model ---- */
 
 struct opt_group model_options(struct model_args *args) {
     return (struct opt_group){
         "Model",
         {
-            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, else the fetched SmolLM2)",
-             OPT_TEXT, &args->model, 0, 0},
-            {'t', "threads", "N", "threads (default: the machine's cores, at most 16)", OPT_INT,
+            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL or SmolLM2)", OPT_TEXT,
+             &args->model,
+             .man = "The GGUF model. Without this option, `$LOWKEY_MODEL` is used, or else the "
+                    "default model (see FILES).",
+             .complete = "*.gguf"},
+            {'t', "threads", "N", "threads (default: number of cores, at most 16)", OPT_INT,
              &args->threads, 1, 512},
-            {0, "weights", "KIND", "shipped (default), or f32: dequantised, slow, free of rounding",
-             OPT_TEXT, &args->weights, 0, 0},
-            {0, "kernels", "NAME", "attention kernels (default: the fastest that this CPU has)",
-             OPT_TEXT, &args->kernels, 0, 0},
-            {0, "sidecar", "FILE", "what 'lowkey compress' or 'lowkey train' made for this model",
-             OPT_TEXT, &args->sidecar, 0, 0},
-            {0, "no-mmap", NULL, "read the file instead of mapping it", OPT_FLAG, &args->no_mmap, 0,
-             0},
+            {0, "weights", "KIND", "shipped (default), or f32: slow, no rounding", OPT_TEXT,
+             &args->weights,
+             .man = "`shipped` (default) uses the weights as the file stores them. `f32` "
+                    "dequantizes them when the model is loaded. This is slow, but activations are "
+                    "not rounded; their rounding hides the error of a cache when recipes are "
+                    "compared.",
+             .complete = "shipped f32"},
+            {0, "kernels", "NAME", "attention kernels (default: fastest for this CPU)", OPT_TEXT,
+             &args->kernels,
+             .man = "Attention kernels to use instead of the fastest that the CPU supports: "
+                    "`reference`, `avx2`, `avxvnni`, `avx512`, `avx512vbmi`, `amx` or `neon`. If "
+                    "the CPU does not support them, the error message lists the ones that it "
+                    "supports.",
+             .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"},
+            {0, "sidecar", "FILE", "sidecar from 'lowkey compress' or 'lowkey train'", OPT_TEXT,
+             &args->sidecar,
+             .man = "File that `lowkey compress` or `lowkey train` made for this model. Recipes "
+                    "with latents or `absorb less` need one.",
+             .complete = "*.gguf"},
+            {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
+             &args->no_mmap},
         },
+        .shared = true,
     };
 }
 
-int model_options_read(const struct model_args *args, lk_model_opts *out) {
+int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
     const char *kind = args->weights ? args->weights : "shipped";
     bool f32 = strcmp(kind, "f32") == 0;
     if (!f32 && strcmp(kind, "shipped") != 0)
-        return complain("--weights: '%s' is neither shipped nor f32", kind);
+        return print_error("--weights: '%s' is neither shipped nor f32", kind);
     *out = (lk_model_opts){.n_threads = (int32_t)args->threads,
                            .no_mmap = args->no_mmap,
                            .no_repack = args->no_repack,
@@ -54,46 +77,48 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out) {
     lk_model_opts opts;
     lk_err err = {0};
     char *path = NULL;
-    int status = model_options_read(args, &opts);
+    int status = model_opts_from_args(args, &opts);
     if (!status) status = model_find(args->model, fetch, &path);
     if (status) return status;
 
-    struct progress progress = progress_begin("loading the model");
+    struct progress progress = progress_start("loading the model");
     opts.progress = progress_step;
     opts.user = &progress;
     lk_status opened = lk_model_open(out, path, &opts, &err);
     progress_end(&progress);
     free(path);
-    if (opened) return complain_of(&err);
+    if (opened) return print_lk_error(&err);
     const char *lack = lk_model_get_info(*out).kernels_lack;
-    if (lack) complain("%s", lack);
+    if (lack) print_error("%s", lack);
     return STATUS_OK;
 }
 
 char *model_name(const lk_model *model) {
     const char *name = lk_model_get_info(model).name;
-    return text_clean(name ? name : "");
+    return printable_copy(name ? name : "");
 }
 
+/* ---- recipes ---- */
+
 int recipe_open(const char *kv, lk_recipe **out) {
-    enum { FILE_MOST = 16 * 1024 };
+    enum { MAX_FILE_BYTES = 16 * 1024 };
     lk_err err;
     struct stat info;
-    struct text text;
-    if (!check_text(kv, strlen(kv), "recipe")) return STATUS_BAD;
+    struct lk_buf text;
+    if (!check_utf8_text(kv, strlen(kv), "recipe")) return STATUS_ERROR;
     if (!lk_recipe_parse(out, kv, &err)) return STATUS_OK;
     if (strpbrk(kv, ":=;") || stat(kv, &info)) {
         if (strchr(kv, '/') && !strpbrk(kv, ":=;"))
-            return complain("recipe: no recipe and no file is called '%s'", kv);
-        return complain_of(&err);
+            return print_error("recipe: '%s' is neither a recipe nor a file", kv);
+        return print_lk_error(&err);
     }
-    if (!read_text(kv, "recipe", FILE_MOST, &text)) return STATUS_BAD;
+    if (!read_text_file(kv, "recipe", MAX_FILE_BYTES, &text)) return STATUS_ERROR;
     lk_status status = lk_recipe_parse(out, text.at, &err);
-    free(text.at);
-    return status ? complain("%s: %s", kv, err.msg) : STATUS_OK;
+    lk_buf_free(&text);
+    return status ? print_error("%s: %s", kv, err.msg) : STATUS_OK;
 }
 
-int recipes_open(const struct texts *kv, const char *fallback, struct recipes *out) {
+int recipes_open(const struct string_list *kv, const char *fallback, struct recipes *out) {
     *out = (struct recipes){0};
     for (size_t i = 0; i < (kv->n ? kv->n : 1); i++) {
         int status = recipe_open(kv->n ? kv->item[i] : fallback, &out->item[i]);
@@ -111,30 +136,40 @@ void recipes_free(struct recipes *recipes) {
     recipes->n = 0;
 }
 
-int recipe_only(const struct verb *verb, const struct texts *kv, lk_recipe **out) {
+int open_single_recipe(const struct command *command, const struct string_list *kv,
+                       lk_recipe **out) {
     if (kv->n > 1)
-        return complain(
+        return print_error(
             "'%s' takes one --kv; 'lowkey plan' and 'lowkey perplexity' compare several",
-            verb->name);
+            command->name);
     return recipe_open(kv->n ? kv->item[0] : DEFAULT_RECIPE, out);
 }
+
+/* ---- session ---- */
 
 struct opt_group session_options(struct session_args *args) {
     return (struct opt_group){
         "Cache",
         {
             {'k', "kv", "RECIPE",
-             "preset, recipe or file of one (default " DEFAULT_RECIPE "; see 'lowkey recipes')",
-             OPT_TEXTS, &args->kv, 0, 0},
-            {'c', "ctx", "N", "most tokens to hold (default: the model's trained length)", OPT_INT,
-             &args->ctx, 1, 1 << 24},
-            {0, "stream", NULL,
-             "read prompts through the compressed cache: less memory, less exact", OPT_FLAG,
-             &args->stream, 0, 0},
-            {0, "max-memory", "MIB",
-             "limit of cache and scratch together (default: what the system has free)", OPT_INT,
-             &args->max_memory, 1, 1 << 24},
+             "preset, recipe or file (default " DEFAULT_RECIPE "; see 'lowkey recipes')", OPT_TEXTS,
+             &args->kv,
+             .man = "A preset, a recipe, or the name of a file that contains a recipe (default "
+                    "`" DEFAULT_RECIPE "`); see RECIPES."},
+            {'c', "ctx", "N", "context length in tokens (default: as trained)", OPT_INT, &args->ctx,
+             1, 1 << 24,
+             .man = "Maximum number of tokens in the session (default: the context length that "
+                    "the model was trained for)."},
+            {0, "stream", NULL, "prefill through the compressed cache: less memory", OPT_FLAG,
+             &args->stream,
+             .man = "Prefill prompts through the compressed cache instead of exactly: less memory "
+                    "for very long prompts, slightly less fidelity."},
+            {0, "max-memory", "MIB", "limit for cache and scratch (default: free memory)", OPT_INT,
+             &args->max_memory, 1, 1 << 24,
+             .man = "Limit for cache and scratch memory together (default: the free memory of the "
+                    "system)."},
         },
+        .shared = true,
     };
 }
 
@@ -144,16 +179,18 @@ int session_open(const struct session_args *args, lk_model *model, const lk_reci
     lk_session_opts opts = {
         .n_ctx = (int32_t)args->ctx,
         .chunked_prefill = args->stream,
-        /* Without a limit a prompt that is too long would be ended by the kernel instead of by an error. */
+        /* Without a limit, the out-of-memory killer would end a prompt that is too long. */
         .max_bytes = args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes(""),
         .progress = progress,
         .user = user,
     };
-    return lk_session_new(out, model, recipe, &opts, &err) ? complain_of(&err) : STATUS_OK;
+    return lk_session_new(out, model, recipe, &opts, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
+/* ---- sampling ---- */
+
 struct sampler_args sampler_args_default(void) {
-    lk_sampler_opts d = lk_sampler_defaults();
+    lk_sampler_opts d = lk_sampler_chat();
     return (struct sampler_args){
         .temperature = (double)d.temperature,
         .top_p = (double)d.top_p,
@@ -169,58 +206,77 @@ struct opt_group sampler_options(struct sampler_args *args) {
     return (struct opt_group){
         "Sampling",
         {
-            {0, "temp", "T", "temperature (default 0.8); 0 is greedy", OPT_REAL, &args->temperature,
-             0, 100},
-            {0, "greedy", NULL, "always the most probable token", OPT_FLAG, &args->greedy, 0, 0},
-            {0, "top-k", "N", "only the N most probable (default 40); 0: off", OPT_INT,
-             &args->top_k, 0, 10000000},
-            {0, "top-p", "P", "only the most probable of sum P (default 0.95); 1: off", OPT_REAL,
-             &args->top_p, 0, 1},
-            {0, "min-p", "P", "at least P times the best (default 0.05); 0: off", OPT_REAL,
-             &args->min_p, 0, 1},
-            {0, "repeat-penalty", "X", "divide repeated tokens' logits by X (default 1: off)",
-             OPT_REAL, &args->repeat_penalty, 0.01, 100},
-            {0, "repeat-last-n", "N", "tokens that count as repeated (default 64)", OPT_INT,
-             &args->repeat_last_n, 0, 1 << 20},
-            {0, "seed", "N", "of the random choice (default 0)", OPT_INT, &args->seed, 0,
-             4294967295.0},
+            {0, "temp", "T", "temperature (default 0.8); 0: greedy", OPT_REAL, &args->temperature,
+             0, 100, .man = "Temperature (default 0.8). 0 always chooses the most probable token."},
+            {0, "greedy", NULL, "same as --temp 0", OPT_FLAG, &args->greedy},
+            {0, "top-k", "N", "top-k sampling (default 40); 0: off", OPT_INT, &args->top_k, 0,
+             10000000, .man = "Keep the N most probable tokens (default 40). 0 turns it off."},
+            {0, "top-p", "P", "top-p sampling (default 0.95); 1: off", OPT_REAL, &args->top_p, 0, 1,
+             .man = "Keep the most probable tokens whose probabilities sum to P (default 0.95). 1 "
+                    "turns it off."},
+            {0, "min-p", "P", "min-p sampling (default 0.05); 0: off", OPT_REAL, &args->min_p, 0, 1,
+             .man = "Keep tokens that are at least P times as probable as the best one (default "
+                    "0.05). 0 turns it off."},
+            {0, "repeat-penalty", "X", "penalty of repeated tokens (default 1: off)", OPT_REAL,
+             &args->repeat_penalty, 0.01, 100,
+             .man = "Make repeated tokens less probable: divide their logits by X. 1 (default) "
+                    "turns it off."},
+            {0, "repeat-last-n", "N", "last tokens that count as repeated (default 64)", OPT_INT,
+             &args->repeat_last_n, 0, 1 << 20,
+             .man = "How many of the last tokens count as repeated (default 64)."},
+            {0, "seed", "N", "random seed (default 0)", OPT_INT, &args->seed, 0, 4294967295.0,
+             .man = "Random seed (default 0). The same seed gives the same answer."},
             {0, "ignore-eos", NULL, "never choose a token that ends the answer", OPT_FLAG,
-             &args->ignore_eos, 0, 0},
-            {0, "grammar-file", "FILE", "GBNF grammar the answer must follow", OPT_TEXT,
-             &args->grammar_file, 0, 0},
+             &args->ignore_eos,
+             .man = "Never choose a token that ends the answer: it continues to its maximum "
+                    "length."},
+            {0, "grammar-file", "FILE", "GBNF grammar that the answer must follow", OPT_TEXT,
+             &args->grammar_file, .complete = "*.gbnf"},
         },
+        .shared = true,
     };
 }
 
 int sampler_open(const struct sampler_args *args, const lk_model *model, lk_sampler **out) {
-    enum { GRAMMAR_MOST = 1024 * 1024 };
-    struct text grammar = {0};
+    enum { MAX_GRAMMAR_BYTES = 1024 * 1024 };
+    struct lk_buf grammar = {0};
     lk_err err = {0};
+    /* 0 has a meaning of its own in the library: for top-p it is "off". */
+    bool only_best = args->greedy || args->top_p == 0;
     lk_sampler_opts opts = {
-        .temperature = args->greedy ? 0.0F : (float)args->temperature,
+        .temperature = only_best ? 0.0F : (float)args->temperature,
         .top_k = (int32_t)args->top_k,
         .top_p = (float)args->top_p,
         .min_p = (float)args->min_p,
         .repeat_penalty = (float)args->repeat_penalty,
-        .repeat_last_n = (int32_t)args->repeat_last_n,
+        .repeat_last_n = args->repeat_last_n ? (int32_t)args->repeat_last_n : -1,
         .seed = (uint32_t)args->seed,
         .ignore_eos = args->ignore_eos,
     };
     if (args->grammar_file) {
-        if (!read_text(args->grammar_file, "grammar", GRAMMAR_MOST, &grammar)) return STATUS_BAD;
+        if (!read_text_file(args->grammar_file, "grammar", MAX_GRAMMAR_BYTES, &grammar))
+            return STATUS_ERROR;
         if (!grammar.len) {
-            free(grammar.at);
-            return complain("the grammar %s is empty", args->grammar_file);
+            lk_buf_free(&grammar);
+            return print_error("the grammar %s is empty", args->grammar_file);
         }
         opts.grammar = grammar.at;
     }
     char detail[200];
-    struct capture capture = capture_begin();
+    struct stderr_capture capture = capture_stderr();
     lk_status status = lk_sampler_new(out, model, &opts, &err);
-    capture_end(&capture, detail, sizeof detail);
-    free(grammar.at);
+    end_capture(&capture, detail, sizeof detail);
+    lk_buf_free(&grammar);
     if (status == LK_E_FORMAT && args->grammar_file)
-        return complain("%s: %s%s%s%s", args->grammar_file, err.msg, *detail ? " (" : "", detail,
-                        *detail ? ")" : "");
-    return status ? complain_of(&err) : STATUS_OK;
+        return print_error("%s: %s%s%s%s", args->grammar_file, err.msg, *detail ? " (" : "", detail,
+                           *detail ? ")" : "");
+    return status ? print_lk_error(&err) : STATUS_OK;
+}
+
+int check_writable(const char *path) {
+    struct lk_atomic_file file;
+    lk_err err = {0};
+    if (lk_atomic_file_open_public(&file, path, &err)) return print_lk_error(&err);
+    lk_atomic_file_close(&file, LK_E_CANCELLED, NULL);
+    return STATUS_OK;
 }

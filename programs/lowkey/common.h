@@ -1,51 +1,73 @@
-/* What several verbs share: the options for model, session and sampling, and what is made of them. */
+/* What several commands share: the options for the model, the cache and sampling, and opening what
+ * they name. Functions that return int return a STATUS_*, after printing an error if it is not
+ * STATUS_OK. */
 #ifndef LK_LOWKEY_COMMON_H
 #define LK_LOWKEY_COMMON_H
 
 #include "args.h"
 #include "lowkey.h"
 
+/* The recipe of run, chat, serve, eval and inspect: its error is smaller than that of quantized
+ * weights. */
+#define DEFAULT_RECIPE "best-4"
+
+enum { MAX_PROMPT_BYTES = 256 * 1024 * 1024 };
+
+/* Print a library error; STATUS_INTERRUPTED without a message if it is LK_E_CANCELLED. */
+int print_lk_error(const lk_err *err);
+
+/* ---- model ---- */
+
 struct model_args {
     const char *model, *weights, *kernels, *sidecar;
     int64_t threads;
-    bool no_mmap, no_repack; /* no_repack: no option, for verbs that read weights */
+    bool no_mmap;
+    bool no_repack; /* not an option: set by commands that read weights */
 };
 
 struct opt_group model_options(struct model_args *args);
 
-/* Each of these returns a program status, STATUS_OK or what to end with after a message. */
+/* The library's options, without a progress callback. */
+int model_opts_from_args(const struct model_args *args, lk_model_opts *out);
 
-/* The library's options, without a progress. */
-int model_options_read(const struct model_args *args, lk_model_opts *out);
-
-/* Open --model, or the default model where none is given; `fetch`: download that one if need be. */
+/* Open --model, or the default model. `fetch`: download the default model if it is missing. */
 int model_open(const struct model_args *args, bool fetch, lk_model **out);
 
-/* A preset, a recipe, or the name of a file that holds one. */
+/* The model's name from its file, safe to print: free it. */
+char *model_name(const lk_model *model);
+
+/* ---- recipes ---- */
+
+/* Parse a preset, a recipe, or a file that contains a recipe. */
 int recipe_open(const char *kv, lk_recipe **out);
 
-/* Recipes of all --kv, or of `fallback` where none is given. Free with recipes_free. */
+/* The recipes of all --kv options, or `fallback` if there are none. Free with recipes_free. */
 struct recipes {
-    lk_recipe *item[LIST_MOST];
+    lk_recipe *item[MAX_LIST];
     size_t n;
 };
-int recipes_open(const struct texts *kv, const char *fallback, struct recipes *out);
+int recipes_open(const struct string_list *kv, const char *fallback, struct recipes *out);
 void recipes_free(struct recipes *recipes);
 
-/* The only --kv of a verb that takes one. */
-int recipe_only(const struct verb *verb, const struct texts *kv, lk_recipe **out);
+/* The recipe of a command that takes one --kv; DEFAULT_RECIPE if there is none. */
+int open_single_recipe(const struct command *command, const struct string_list *kv,
+                       lk_recipe **out);
+
+/* ---- session ---- */
 
 struct session_args {
-    struct texts kv;
+    struct string_list kv;
     int64_t ctx, max_memory;
     bool stream;
 };
 
 struct opt_group session_options(struct session_args *args);
 
-/* The progress is of reading prompts. */
+/* `progress` is called during prefill. */
 int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe,
                  lk_progress progress, void *user, lk_session **out);
+
+/* ---- sampling ---- */
 
 struct sampler_args {
     double temperature, top_p, min_p, repeat_penalty;
@@ -58,15 +80,10 @@ struct sampler_args sampler_args_default(void);
 struct opt_group sampler_options(struct sampler_args *args);
 int sampler_open(const struct sampler_args *args, const lk_model *model, lk_sampler **out);
 
-/* The model's name from its file, fit to print. To be freed. */
-char *model_name(const lk_model *model);
+/* ---- output files ---- */
 
-/* Print a library error; returns the status to end with. */
-int complain_of(const lk_err *err);
-
-enum { PROMPT_BYTES_MOST = 256 * 1024 * 1024 };
-
-/* What run and chat keep their cache by: nearer to the full cache than the noise of quantised weights. */
-#define DEFAULT_RECIPE "best-4"
+/* Print an error and return STATUS_ERROR if a file cannot be written at `path`: for a check before
+ * long work. Leaves nothing behind. */
+int check_writable(const char *path);
 
 #endif

@@ -1,7 +1,9 @@
+/* Finds the model file and downloads the default model. */
 #include "model_find.h"
 
-#include "progress.h"
-#include "say.h"
+#include "interrupt.h"
+#include "output.h"
+#include "xalloc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,72 +22,73 @@ extern char **environ;
 
 static const char default_model[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-/* NULL where neither $LOWKEY_CACHE nor $HOME is set. */
-static char *default_path(void) {
+/* NULL if neither $LOWKEY_CACHE nor $HOME is set. */
+static char *default_model_path(void) {
     const char *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
-    if (cache && *cache) return must_print("%s/models/%s", cache, default_model);
-    if (home && *home) return must_print("%s/.cache/lowkey/models/%s", home, default_model);
+    if (cache && *cache) return xasprintf("%s/models/%s", cache, default_model);
+    if (home && *home) return xasprintf("%s/.cache/lowkey/models/%s", home, default_model);
     return NULL;
 }
 
-/* The script that downloads the default model: beside a build or in an installation. */
-static char *fetch_script(void) {
-    static const char *const beside[] = {"../scripts", "../../scripts", "../share/lowkey"};
+/* Path of the fetch-model script, relative to the program in a build or an installation: free it.
+ * NULL if it is missing. */
+static char *find_fetch_script(void) {
+    static const char *const folder[] = {"../scripts", "../../scripts", "../share/lowkey"};
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n > 0) {
         self[n] = 0;
         char *slash = strrchr(self, '/');
         if (slash) *slash = 0;
-        for (size_t i = 0; slash && i < sizeof beside / sizeof beside[0]; i++) {
-            char *script = must_print("%s/%s/fetch-model", self, beside[i]);
+        for (size_t i = 0; slash && i < sizeof folder / sizeof folder[0]; i++) {
+            char *script = xasprintf("%s/%s/fetch-model", self, folder[i]);
             if (access(script, X_OK) == 0) return script;
             free(script);
         }
     }
-    char *script = must_print("%s/fetch-model", LOWKEY_DATADIR);
+    char *script = xasprintf("%s/fetch-model", LOWKEY_DATADIR);
     if (access(script, X_OK) == 0) return script;
     free(script);
     return NULL;
 }
 
-/* Run the script with its output on stderr: stdout belongs to the answers. */
-static int run_script(char *script) {
+/* Run the script with its stdout on our stderr: our stdout is for answers. */
+static int run_fetch_script(char *script) {
     posix_spawn_file_actions_t actions;
     char *argv[] = {script, NULL};
     pid_t child;
     int status = 0, failed;
-    if (posix_spawn_file_actions_init(&actions)) return complain("cannot run %s", script);
+    if (posix_spawn_file_actions_init(&actions)) return print_error("cannot run %s", script);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     failed = posix_spawn(&child, script, &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
-    if (failed) return complain("cannot run %s: %s", script, strerror(failed));
+    if (failed) return print_error("cannot run %s: %s", script, strerror(failed));
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     if (interrupted()) return STATUS_INTERRUPTED;
     if (!WIFEXITED(status) || WEXITSTATUS(status))
-        return complain("the model could not be fetched; give another with -m FILE.gguf");
+        return print_error("cannot download the model; give one with -m FILE.gguf");
     return STATUS_OK;
 }
 
-static int fetch_default(const char *path) {
-    char *script = fetch_script();
+static int fetch_default_model(const char *path) {
+    char *script = find_fetch_script();
     if (!script)
-        return complain("no model: give one with -m FILE.gguf, or run the fetch-model script that "
-                        "comes with lowkey "
-                        "(it puts one at %s)",
-                        path);
-    fprintf(stderr, "lowkey: no model yet; fetching the default one (98 MB) with %s\n", script);
-    int status = run_script(script);
+        return print_error("no model: give one with -m FILE.gguf, or run lowkey's script "
+                           "fetch-model, which downloads one to %s",
+                           path);
+    fprintf(stderr, "lowkey: downloading the default model (98 MB) with %s\n", script);
+    int status = run_fetch_script(script);
     free(script);
-    if (!status && access(path, R_OK)) status = complain("the fetched model is not at %s", path);
+    if (!status && access(path, R_OK))
+        status = print_error("the downloaded model is not at %s", path);
     return status;
 }
 
-static int check_file(const char *path) {
+static int check_model_file(const char *path) {
     struct stat info;
-    if (stat(path, &info)) return complain("model: cannot open %s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode)) return complain("model: %s is a directory", path);
+    if (stat(path, &info)) return print_error("model: cannot open %s: %s", path, strerror(errno));
+    if (S_ISDIR(info.st_mode)) return print_error("model: %s is a directory", path);
     return STATUS_OK;
 }
 
@@ -93,17 +96,17 @@ int model_find(const char *given, bool fetch, char **path) {
     const char *named = given ? given : getenv("LOWKEY_MODEL");
     int status = STATUS_OK;
     if (named && (*named || given)) {
-        *path = must_print("%s", named);
-        status = check_file(*path);
+        *path = xasprintf("%s", named);
+        status = check_model_file(*path);
     } else {
-        *path = default_path();
-        if (!*path) return complain("no model: give one with -m FILE.gguf");
+        *path = default_model_path();
+        if (!*path) return print_error("no model: give one with -m FILE.gguf");
         if (access(*path, R_OK)) {
             if (fetch)
-                status = fetch_default(*path);
+                status = fetch_default_model(*path);
             else
-                status = complain("no model: give one with -m FILE.gguf, or fetch the default one "
-                                  "with 'lowkey chat'");
+                status = print_error("no model: give one with -m FILE.gguf, or download the "
+                                     "default model with 'lowkey chat'");
         }
     }
     if (status) {

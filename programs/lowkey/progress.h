@@ -1,27 +1,24 @@
-/* Progress with the time left, on stderr and only where that is a terminal; and Ctrl-C. */
+/* A progress line with the remaining time, on stderr if that is a terminal. */
 #ifndef LK_LOWKEY_PROGRESS_H
 #define LK_LOWKEY_PROGRESS_H
+
+#include "interrupt.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* From here on the first Ctrl-C sets a flag and the second one ends the program. */
-void interrupt_catch(void);
-bool interrupted(void);
-void interrupt_clear(void);
-
 struct progress {
-    const char *what; /* "reading the prompt" */
-    double began, drawn;
+    const char *what; /* "loading the model" */
+    double start_time, draw_time;
     bool visible;
 };
 
-struct progress progress_begin(const char *what);
+struct progress progress_start(const char *what);
 
-/* An lk_progress whose user is a struct progress; false once interrupted. */
+/* An lk_progress callback; `progress` is a struct progress. Returns false once interrupted. */
 bool progress_step(void *progress, uint64_t done, uint64_t total);
 
-/* Take the line away. */
+/* Erase the line. */
 void progress_end(struct progress *progress);
 
 #endif

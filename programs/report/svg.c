@@ -1,619 +1,435 @@
+/* Plots and heat maps as SVG. */
 #include "report/svg.h"
 
+#include "report/html.h"
+
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char lk_svg_style[] =
-    ":root{color-scheme:light "
-    "dark;--page:#ffffff;--ink:#1f2328;--soft:#59636e;--grid:#e4e7eb;--box:#f6f8fa;--edge:#d1d9e0;"
-    "--c0:#2f6fdb;--c1:#c2571a;--c2:#1a8a5f;--c3:#b3327f;--c4:#7a4fd0;--c5:#8a6d00;--c6:#0d8298;--"
-    "c7:#c23434;--grey:#6e7781}"
-    "@media(prefers-color-scheme:dark){:root{--page:#0d1117;--ink:#e6edf3;--soft:#9aa4af;--grid:#"
-    "262c34;--box:#161b22;--edge:#30363d;"
-    "--c0:#6ea8ff;--c1:#f0954f;--c2:#4cc38a;--c3:#ee7fbf;--c4:#b392f0;--c5:#d9b93b;--c6:#4cc9dc;--"
-    "c7:#ff8078;--grey:#9aa4af}}"
-    "svg.plot{display:block;font:12px system-ui,-apple-system,\"Segoe "
-    "UI\",sans-serif;fill:var(--ink)}"
-    ".plot .grid{stroke:var(--grid);fill:none}.plot .edge{stroke:var(--edge);fill:none}.plot "
-    ".soft{fill:var(--soft)}"
-    ".plot .lead{stroke:var(--soft);stroke-width:.7;opacity:.6;fill:none}.plot "
-    ".line{fill:none;stroke-width:1.7;stroke-linejoin:round}"
-    ".plot .bar{stroke-width:1.2;opacity:.4}.plot .hollow{fill:var(--page);stroke-width:1.8}.plot "
-    ".dash{stroke-dasharray:5 3}"
-    ".plot .wide{stroke:transparent;fill:none;stroke-width:9}.plot .none{fill:var(--box)}"
-    ".plot .n{pointer-events:none;text-anchor:middle;font-size:11px;fill:#fff}.plot "
-    ".n.b{fill:#101418}.plot .t{text-anchor:end}.plot .m{text-anchor:middle}"
-    ".plot g.c0{--c:var(--c0)}.plot g.c1{--c:var(--c1)}.plot g.c2{--c:var(--c2)}.plot "
-    "g.c3{--c:var(--c3)}"
-    ".plot g.c4{--c:var(--c4)}.plot g.c5{--c:var(--c5)}.plot g.c6{--c:var(--c6)}.plot "
-    "g.c7{--c:var(--c7)}.plot g.cg{--c:var(--grey)}"
-    ".plot .s{stroke:var(--c)}.plot .f{fill:var(--c)}";
+    ":root{color-scheme:light dark;--page:#ffffff;--ink:#1f2328;--soft:#59636e;--grid:#e4e7eb;"
+    "--box:#f6f8fa;--edge:#d1d9e0;--c8:#6e7781;--c0:#2f6fdb;--c1:#c2571a;--c2:#1a8a5f;"
+    "--c3:#b3327f;--c4:#7a4fd0;--c5:#8a6d00;--c6:#0d8298;--c7:#c23434}"
+    "@media(prefers-color-scheme:dark){"
+    ":root{--page:#0d1117;--ink:#e6edf3;--soft:#9aa4af;--grid:#262c34;"
+    "--box:#161b22;--edge:#30363d;--c8:#9aa4af;--c0:#6ea8ff;--c1:#f0954f;--c2:#4cc38a;"
+    "--c3:#ee7fbf;--c4:#b392f0;--c5:#d9b93b;--c6:#4cc9dc;--c7:#ff8078}}"
+    "svg.plot{display:block;font:12px system-ui,-apple-system,\"Segoe UI\",sans-serif;"
+    "fill:var(--ink)}"
+    ".plot .soft{fill:var(--soft)}.plot .end{text-anchor:end}.plot .mid{text-anchor:middle}"
+    ".plot .small{font-size:11px}"
+    ".plot .grid{stroke:var(--grid)}.plot .edge{stroke:var(--edge);fill:none}"
+    ".plot .line{stroke:var(--c);fill:none;stroke-width:1.7;stroke-linejoin:round}"
+    ".plot .dash{stroke-dasharray:5 3}.plot .bar{stroke:var(--c);stroke-width:1.2;opacity:.4}"
+    ".plot .lead{stroke:var(--c);stroke-width:.7;opacity:.6}.plot .f{fill:var(--c)}"
+    ".plot .hollow{stroke:var(--c);fill:var(--page);stroke-width:1.8}.plot .none{fill:var(--box)}"
+    ".plot .n{pointer-events:none;text-anchor:middle;font-size:11px;fill:#fff}"
+    ".plot .n.dark{fill:#101418}";
 
-void lk_svg_escape(FILE *out, const char *text) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '&')
-            fputs("&amp;", out);
-        else if (*c == '<')
-            fputs("&lt;", out);
-        else if (*c == '>')
-            fputs("&gt;", out);
-        else if (*c == '"')
-            fputs("&quot;", out);
-        else if (*c == '\'')
-            fputs("&#39;", out);
-        else if ((*c < ' ' && *c != '\n' && *c != '\t') || *c == 127)
-            fputs("\xef\xbf\xbd", out);
-        else
-            fputc(*c, out);
-    }
-}
+/* N_COLORS: --c0 to --c7; --c8 is for references. */
+enum { N_COLORS = 8, MAX_TICKS = 24, MAX_NAMES = 64, MAX_BOXES = 512 };
+
+/* LETTER and LINE: width of a letter and height of a line, in pixels. The others are columns of a
+ * name at a line's end, next to a point, and at a row or column of a heat map. */
+enum { LETTER = 7, LINE = 15 };
+enum { MAX_END_NAME = 11, MAX_POINT_NAME = 20, MAX_ROW_NAME = 5, MAX_COLUMN_NAME = 14 };
 
 const char *lk_svg_number(char *buf, double value) {
     double size = fabs(value);
+    bool fixed = size >= 1000 && size < 1e15;
+    int exponent = size > 0 ? (int)floor(log10(size) + 1e-9) : 0;
     if (!isfinite(value))
         snprintf(buf, LK_SVG_NUMBER, "\xe2\x80\x93");
-    else if (size >= 1e15 || (size > 0 && size < 1e-3))
-        snprintf(buf, LK_SVG_NUMBER, "%.2g", value);
-    else if (size >= 10000 && fmod(size, 100) == 0)
+    else if (exponent < -3)
+        snprintf(buf, LK_SVG_NUMBER, "%.3ge%d", value / pow(10, exponent), exponent);
+    else if (fixed && size >= 10000 && fmod(size, 100) == 0)
         snprintf(buf, LK_SVG_NUMBER, "%gk", value / 1000);
-    else if (size >= 1000)
-        snprintf(buf, LK_SVG_NUMBER, "%.0f", value);
     else
-        snprintf(buf, LK_SVG_NUMBER, "%.3g", value);
+        snprintf(buf, LK_SVG_NUMBER, fixed ? "%.0f" : "%.3g", value);
     return buf;
 }
 
-int lk_svg_columns(const char *text) {
+/* ---- text ---- */
+
+/* Columns of a UTF-8 text, at most `max`. */
+static int count_columns(const char *text, int max) {
     int n = 0;
-    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    for (; *text && n < max; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
     return n;
 }
 
-const char *lk_svg_cut(char *buf, size_t cap, const char *text, int most) {
-    if (lk_svg_columns(text) <= most && strlen(text) < cap) return text;
-    size_t at = 0;
-    for (int n = 0; text[at] && at + 8 < cap; at++) {
-        if (((unsigned char)text[at] & 0xc0) != 0x80 && ++n == most) break;
-    }
-    memcpy(buf, text, at);
-    memcpy(buf + at, "\xe2\x80\xa6", 4);
-    return buf;
+static void draw_text(FILE *out, const char *class, double x, double y, const char *text) {
+    fprintf(out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", class, x, y);
+    lk_html_text(out, "", text, "</text>");
 }
 
-/* ---- axes ---- */
-
-enum { TICKS_MOST = 24, COLUMN = 7, LINE = 15 }; /* pixels of a letter, and of a line of them */
-
-/* An axis with its place: value v lies at pixel from + (to - from) * share. */
-struct place {
-    double least, most, from, to;
-    bool log;
-};
-
-static double place(const struct place *p, double v) {
-    double least = p->least, most = p->most;
-    if (p->log) {
-        v = v > p->least ? log(v) : log(p->least);
-        least = log(least);
-        most = log(most);
-    }
-    double share = (v - least) / (most - least);
-    return p->from + (p->to - p->from) * (share < 0 ? 0 : share > 1 ? 1 : share);
-}
-
-/* Widen [*least, *most] to v, which a logarithmic axis wants positive. */
-static void widen(double v, bool log, double *least, double *most) {
-    if (!isfinite(v) || (log && !(v > 0))) return;
-    *least = fmin(*least, v);
-    *most = fmax(*most, v);
-}
-
-/* The smallest and largest value of all curves, intervals included; where there is none, 0 and 0. */
-static void extent(const struct lk_plot *plot, bool x, bool log, double *least, double *most) {
-    *least = INFINITY;
-    *most = -INFINITY;
-    for (size_t i = 0; i < plot->n_curve; i++) {
-        const struct lk_curve *c = &plot->curve[i];
-        for (size_t j = 0; j < c->n; j++) {
-            if (!isfinite(c->x[j]) || !isfinite(c->y[j])) continue;
-            double error = !x && c->error && c->mark && isfinite(c->error[j]) ? c->error[j] : 0,
-                   v = x ? c->x[j] : c->y[j];
-            widen(v, log, least, most);
-            widen(v + error, log, least, most);
-            if (!log)
-                widen(v - error, log, least,
-                      most); /* on a logarithmic axis the lower end may run out */
-        }
-    }
-    if (!(*least <= *most)) *least = *most = 0;
-}
-
-static struct place scale(const struct lk_plot *plot, const struct lk_axis *axis, double from,
-                          double to) {
-    struct place p = {axis->least, axis->most, from, to, axis->log};
-    if (!(p.least < p.most))
-        extent(plot, axis == &plot->x, p.log, &p.least, &p.most);
-    else
-        return p;
-    if (p.log) {
-        if (!(p.least > 0)) p.least = p.most = 1;
-        double room = p.most / p.least > 1.01 ? pow(p.most / p.least, 0.05) : 1.5;
-        p.least /= room;
-        p.most *= room;
-        return p;
-    }
-    if (axis->zero && p.least > 0) p.least = 0;
-    double room = p.most > p.least ? (p.most - p.least) * 0.05 : p.most ? fabs(p.most) * 0.5 : 1;
-    if (p.least != 0) p.least -= room;
-    p.most += room;
-    return p;
-}
-
-/* Round values of a linear axis, about `want` of them. tick: [TICKS_MOST]. */
-static int linear_ticks(const struct place *p, int want, double *tick) {
-    double rough = (p->most - p->least) / want, power = pow(10, floor(log10(rough)));
-    double step = power * (rough / power > 5   ? 10
-                           : rough / power > 2 ? 5
-                           : rough / power > 1 ? 2
-                                               : 1);
-    int n = 0;
-    for (double i = ceil(p->least / step - 1e-9);
-         i * step <= p->most + step * 1e-9 && n < TICKS_MOST; i++)
-        tick[n++] = i * step;
-    return n;
-}
-
-/* Powers of ten of a logarithmic axis, with steps between them where there are few. */
-static int log_ticks(const struct place *p, int want, double *tick) {
-    static const double few[] = {1}, some[] = {1, 2, 5}, many[] = {1, 1.5, 2, 3, 4, 6, 8};
-    double decades = log10(p->most / p->least);
-    const double *digit = decades > 2.5 ? few : decades > 1.3 ? some : many;
-    int n_digit = decades > 2.5 ? 1 : decades > 1.3 ? 3 : 7, n = 0;
-    int every = (int)ceil(decades / want);
-    for (int e = (int)floor(log10(p->least)); e <= (int)ceil(log10(p->most)); e++) {
-        if (n_digit == 1 && every > 1 && e % every != 0) continue;
-        for (int i = 0; i < n_digit; i++) {
-            double v = digit[i] * pow(10, e);
-            if (v >= p->least * (1 - 1e-9) && v <= p->most * (1 + 1e-9) && n < TICKS_MOST)
-                tick[n++] = v;
-        }
-    }
-    return n;
-}
-
-static void tick_text(FILE *out, double v, bool is_log) {
-    char buf[LK_SVG_NUMBER];
-    int e = v > 0 ? (int)lround(log10(v)) : 0;
-    bool power = is_log && (e <= -3 || e >= 6) && fabs(v / pow(10, e) - 1) < 1e-6;
-    if (power)
-        fprintf(out, "10<tspan dy=\"-4\" font-size=\"9\">%s%d</tspan>", e < 0 ? "\xe2\x88\x92" : "",
-                e < 0 ? -e : e);
-    else
-        lk_svg_escape(out, lk_svg_number(buf, fabs(v) < 1e-12 ? 0 : v));
-}
-
-/* ---- labels that keep out of each other's way ---- */
-
-enum { BOXES_MOST = 512 };
-
-struct box {
-    double x, y, w, h;
-};
-
-struct drawing {
-    FILE *out;
-    struct place x, y;
-    struct box taken[BOXES_MOST];
-    int n_taken;
-};
-
-static bool is_free(const struct drawing *d, struct box b) {
-    if (b.x < d->x.from - 2 || b.x + b.w > d->x.to + 2 || b.y < d->y.to - 2 ||
-        b.y + b.h > d->y.from)
-        return false;
-    for (int i = 0; i < d->n_taken; i++) {
-        const struct box *t = &d->taken[i];
-        if (b.x < t->x + t->w && t->x < b.x + b.w && b.y < t->y + t->h && t->y < b.y + b.h)
-            return false;
-    }
-    return true;
-}
-
-static void occupy(struct drawing *d, struct box b) {
-    if (d->n_taken < BOXES_MOST) d->taken[d->n_taken++] = b;
-}
-
-static bool drawable(const struct lk_curve *c, size_t i) {
-    return isfinite(c->x[i]) && isfinite(c->y[i]);
-}
-
-static void open_group(FILE *out, const struct lk_curve *c) {
-    if (c->colour < 0)
-        fputs("<g class=\"cg\"><title>", out);
-    else
-        fprintf(out, "<g class=\"c%d\"><title>", c->colour % LK_SVG_COLOURS);
-    lk_svg_escape(out, c->name);
-    fputs("</title>", out);
-}
-
-/* The name of a point, as near to it as there is room; not at all where there is none. */
-static void name_point(struct drawing *d, const struct lk_curve *c, double x, double y) {
-    char cut[80];
-    const char *name = lk_svg_cut(cut, sizeof cut, c->name, 20);
-    struct box b = {.w = lk_svg_columns(name) * COLUMN, .h = LINE};
-    for (double far = 8; far < 90; far += 9) {
-        const struct box spot[] = {{x + far, y - b.h / 2, b.w, b.h},
-                                   {x - far - b.w, y - b.h / 2, b.w, b.h},
-                                   {x - b.w / 2, y - far - b.h + 2, b.w, b.h},
-                                   {x - b.w / 2, y + far - 3, b.w, b.h},
-                                   {x + far * 0.7, y - far * 0.7 - b.h, b.w, b.h},
-                                   {x + far * 0.7, y + far * 0.7, b.w, b.h},
-                                   {x - far * 0.7 - b.w, y - far * 0.7 - b.h, b.w, b.h},
-                                   {x - far * 0.7 - b.w, y + far * 0.7, b.w, b.h}};
-        for (size_t i = 0; i < sizeof spot / sizeof spot[0]; i++) {
-            if (!is_free(d, spot[i])) continue;
-            occupy(d, spot[i]);
-            double mid_x = fmin(fmax(x, spot[i].x), spot[i].x + b.w),
-                   mid_y = fmin(fmax(y, spot[i].y), spot[i].y + b.h);
-            if (far > 20)
-                fprintf(d->out, "<path class=\"lead\" d=\"M%.1f %.1fL%.1f %.1f\"/>", x, y, mid_x,
-                        mid_y);
-            fprintf(d->out, "<text class=\"f\" x=\"%.1f\" y=\"%.1f\">", spot[i].x, spot[i].y + 11);
-            lk_svg_escape(d->out, name);
-            fputs("</text>", d->out);
-            return;
-        }
-    }
-}
-
-/* ---- plots ---- */
-
-static void draw_axes(struct drawing *d, const struct lk_plot *plot) {
-    FILE *out = d->out;
-    double tick[TICKS_MOST], left = d->x.from, right = d->x.to, top = d->y.to, bottom = d->y.from;
-    int want = (int)((bottom - top) / 42),
-        n = d->y.log ? log_ticks(&d->y, want, tick) : linear_ticks(&d->y, want, tick);
-    for (int i = 0; i < n; i++) {
-        double y = place(&d->y, tick[i]);
-        fprintf(out,
-                "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/><text class=\"soft t\" x=\"%.1f\" "
-                "y=\"%.1f\">",
-                left, y, right, left - 6, y + 4);
-        tick_text(out, tick[i], d->y.log);
-        fputs("</text>", out);
-    }
-    want = (int)((right - left) / 75);
-    n = d->x.log ? log_ticks(&d->x, want, tick) : linear_ticks(&d->x, want, tick);
-    double last = -1e9;
-    for (int i = 0; i < n; i++) {
-        double x = place(&d->x, tick[i]);
-        fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x, top, bottom);
-        if (x - last < 26) continue;
-        last = x;
-        fprintf(out, "<text class=\"soft m\" x=\"%.1f\" y=\"%.1f\">", x, bottom + 17);
-        tick_text(out, tick[i], d->x.log);
-        fputs("</text>", out);
-    }
-    fprintf(out, "<path class=\"edge\" d=\"M%.1f %.1fV%.1fH%.1f\"/>", left, top, bottom, right);
-    fprintf(out, "<text class=\"soft t\" x=\"%.1f\" y=\"%.1f\">", right, bottom + 34);
-    lk_svg_escape(out, plot->x.label);
-    fprintf(out, "</text><text class=\"soft\" x=\"2\" y=\"12\">");
-    lk_svg_escape(out, plot->y.label);
-    fputs("</text>", out);
-}
-
-/* A curve's title shows where its line or its name is pointed at. */
-static void draw_line(struct drawing *d, const struct lk_curve *c) {
-    for (int wide = 0; wide < 1 + !c->mark;
-         wide++) { /* the second, which cannot be seen, is easier to point at */
-        bool begun = false;
-        fprintf(d->out, "<path class=\"%s%s\" d=\"", wide ? "wide" : "line s",
-                c->colour >= LK_SVG_COLOURS || c->colour < 0 ? " dash" : "");
-        for (size_t i = 0; i < c->n; i++) {
-            if (!drawable(c, i)) continue;
-            fprintf(d->out, "%s%.1f %.1f", begun ? "L" : "M", place(&d->x, c->x[i]),
-                    place(&d->y, c->y[i]));
-            begun = true;
-        }
-        fputs(begun ? "\"/>" : "M0 0\"/>", d->out);
-    }
-}
-
-static double error_of(const struct lk_curve *c, size_t i) {
-    double error = c->error && isfinite(c->error[i]) ? c->error[i] : 0;
-    return error > 0 ? error : 0;
-}
-
-/* Intervals, all of a curve as one path. */
-static void draw_errors(struct drawing *d, const struct lk_curve *c) {
-    bool begun = false;
-    for (size_t i = 0; i < c->n; i++) {
-        double error = error_of(c, i);
-        if (error == 0 || !drawable(c, i)) continue;
-        fprintf(d->out, "%sM%.1f %.1fV%.1f", begun ? "" : "<path class=\"bar s\" d=\"",
-                place(&d->x, c->x[i]), place(&d->y, c->y[i] - error),
-                place(&d->y, c->y[i] + error));
-        begun = true;
-    }
-    if (begun) fputs("\"/>", d->out);
-}
-
-static void draw_mark(struct drawing *d, const struct lk_plot *plot, const struct lk_curve *c,
-                      size_t i) {
-    FILE *out = d->out;
-    char a[LK_SVG_NUMBER], b[LK_SVG_NUMBER], e[LK_SVG_NUMBER];
-    double x = place(&d->x, c->x[i]), y = place(&d->y, c->y[i]), error = error_of(c, i);
-    double size = !c->line ? 4.5 : c->n * 14 > (size_t)plot->width ? 1.7 : 2.6;
-    if (c->mark == LK_MARK_SQUARE)
-        fprintf(out,
-                "<rect class=\"s hollow\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">",
-                x - size, y - size, 2 * size, 2 * size);
-    else
-        fprintf(out, "<circle class=\"f\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\">", x, y, size);
-    fputs("<title>", out);
-    lk_svg_escape(out, c->name);
-    fprintf(out, " at %s: %s", lk_svg_number(a, c->x[i]), lk_svg_number(b, c->y[i]));
-    if (error > 0) fprintf(out, " \xc2\xb1 %s", lk_svg_number(e, error));
-    fprintf(out, "</title></%s>", c->mark == LK_MARK_SQUARE ? "rect" : "circle");
-    occupy(d, (struct box){x - size - 1, y - size - 1, 2 * size + 2, 2 * size + 2});
-}
-
-/* Is the curve named at its end, in the margin? */
-static bool named_at_end(const struct lk_curve *c) { return c->line && !c->nameless; }
-
-static size_t last_point(const struct lk_curve *c) {
-    size_t i = c->n;
-    while (i > 0 && !drawable(c, i - 1)) i--;
-    return i; /* one past it */
-}
-
-/* Names of lines, right of the plot, at the height of their ends as far as they do not overlap. */
-static void name_ends(struct drawing *d, const struct lk_plot *plot) {
-    enum { ENDS_MOST = 64 };
-    struct {
-        const struct lk_curve *curve;
-        double y, place;
-    } end[ENDS_MOST], swap;
-    int n = 0;
-    for (size_t i = 0; i < plot->n_curve && n < ENDS_MOST; i++) {
-        const struct lk_curve *c = &plot->curve[i];
-        size_t last = named_at_end(c) ? last_point(c) : 0;
-        if (last == 0) continue;
-        end[n].curve = c;
-        end[n].y = end[n].place = place(&d->y, c->y[last - 1]);
-        for (int j = n++; j > 0 && end[j - 1].y > end[j].y; j--)
-            swap = end[j], end[j] = end[j - 1], end[j - 1] = swap;
-    }
-    double step = fmin(LINE - 1, (d->y.from - d->y.to + LINE) / (n ? n : 1));
-    for (int i = 1; i < n; i++) end[i].place = fmax(end[i].place, end[i - 1].place + step);
-    for (int i = n - 1; i >= 0; i--)
-        end[i].place = fmin(end[i].place, i == n - 1 ? d->y.from : end[i + 1].place - step);
-    for (int i = 0; i < n; i++) {
-        char cut[80];
-        const struct lk_curve *c = end[i].curve;
-        double from = place(&d->x, c->x[last_point(c) - 1]) + 4, to = d->x.to + 14;
-        open_group(d->out, c);
-        fprintf(d->out,
-                "<path class=\"lead s\" d=\"M%.1f %.1fL%.1f %.1f\"/><text class=\"f\" x=\"%.1f\" "
-                "y=\"%.1f\">",
-                from, end[i].y, to, end[i].place, to + 3, end[i].place + 4);
-        lk_svg_escape(d->out, lk_svg_cut(cut, sizeof cut, c->name, plot->width < 480 ? 11 : 18));
-        fputs("</text></g>", d->out);
-    }
-}
-
-static int margin_for_names(const struct lk_plot *plot) {
-    int most = 0, limit = plot->width < 480 ? 11 : 18;
-    for (size_t i = 0; i < plot->n_curve; i++) {
-        int n = named_at_end(&plot->curve[i]) ? lk_svg_columns(plot->curve[i].name) : 0;
-        if (n > most) most = n;
-    }
-    if (most > limit) most = limit;
-    return most ? 20 + most * COLUMN : 12;
+/* Like draw_text, but a text of more than `max` columns ends in an ellipsis. */
+static void draw_name(FILE *out, const char *class, double x, double y, const char *name, int max) {
+    char cut[4 * MAX_POINT_NAME + 4];
+    size_t len = 0;
+    for (int n = 0; name[len] && len + 4 < sizeof cut; len++)
+        if (((unsigned char)name[len] & 0xc0) != 0x80 && ++n > max - 1) break;
+    snprintf(cut, sizeof cut, "%.*s\xe2\x80\xa6", (int)len, name);
+    draw_text(out, class, x, y, count_columns(name, max + 1) > max ? cut : name);
 }
 
 static void open_svg(FILE *out, int width, int height, const char *title) {
     fprintf(out,
             "<svg class=\"plot\" xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"",
+            "viewBox=\"0 0 %d %d\" role=\"img\"",
             width, height, width, height);
-    lk_svg_escape(out, title);
-    fputs("\">", out);
+    lk_html_text(out, " aria-label=\"", title, "\">");
+}
+
+static void open_curve(FILE *out, const struct lk_curve *c) {
+    fprintf(out, "<g style=\"--c:var(--c%d)\">", c->color < 0 ? N_COLORS : c->color % N_COLORS);
+    if (c->name) lk_html_text(out, "<title>", c->name, "</title>");
+}
+
+/* ---- scales ---- */
+
+/* Maps values to from..to: pixels of an axis, or 0..1 of a color scale. min and max are logarithms
+ * if `log` is set. */
+struct scale {
+    bool log;
+    double min, max, from, to;
+};
+
+/* Widen the scale to include v, if the scale can show v. */
+static void include_value(struct scale *s, double v) {
+    double t = s->log ? log(v) : v;
+    if (!(fabs(t) < 1e300)) return;
+    s->min = fmin(s->min, t);
+    s->max = fmax(s->max, t);
+}
+
+/* Turn the range of the values into the scale's: with a share of it added at both ends except at 0.
+ * No value, or a single one, becomes a range around it. */
+static void pad_scale(struct scale *s, double share, bool from_zero) {
+    if (!(s->min <= s->max)) s->min = s->max = 0;
+    if (from_zero && !s->log && s->min > 0) s->min = 0;
+    double range = s->max - s->min,
+           single = s->log        ? log(1.5)
+                    : s->max != 0 ? fabs(s->max) / 2
+                                  : 1,
+           pad = range > fabs(s->max) * 1e-6 ? range * share : single;
+    if (s->log || s->min != 0) s->min -= pad;
+    s->max += pad;
+}
+
+/* The place of v. Values outside of the scale lie on its edge. */
+static double place(const struct scale *s, double v) {
+    double share = ((s->log ? log(v) : v) - s->min) / (s->max - s->min);
+    return s->from + (s->to - s->from) * fmin(fmax(share, 0), 1);
+}
+
+/* Round values on the scale, `distance` pixels apart or more. Returns their number.
+ * tick: [MAX_TICKS] */
+static int find_ticks(const struct scale *s, double distance, double *tick) {
+    static const double digit[] = {1, 1.5, 2, 3, 5, 7};
+    double wanted = fmax(fabs(s->to - s->from) / distance, 1), range = s->max - s->min;
+    int n = 0;
+    if (s->log && range > log(3)) {
+        double decades = range / log(10);
+        int stride = decades > 2.5 ? 6 : decades > 1.3 ? 2 : 1, every = (int)ceil(decades / wanted);
+        for (int e = (int)floor(s->min / log(10)); e <= s->max / log(10); e++) {
+            for (int i = 0; i < 6 && e % every == 0; i += stride) {
+                double v = digit[i] * pow(10, e), t = log(v);
+                if (t >= s->min && t <= s->max && n < MAX_TICKS) tick[n++] = v;
+            }
+        }
+        return n;
+    }
+    double min = s->log ? exp(s->min) : s->min, max = s->log ? exp(s->max) : s->max,
+           rough = (max - min) / wanted, power = pow(10, floor(log10(rough))),
+           share = rough / power,
+           step = power * (share > 5   ? 10
+                           : share > 2 ? 5
+                           : share > 1 ? 2
+                                       : 1);
+    for (double i = ceil(min / step); i * step <= max && n < MAX_TICKS; i++)
+        tick[n++] = i * step + 0.0;
+    return n;
+}
+
+/* ---- names that do not overlap ---- */
+
+struct box {
+    double x, y, w, h;
+};
+
+/* The drawing area is x.from to x.to and, downward, y.to to y.from. */
+struct drawing {
+    FILE *out;
+    struct scale x, y;
+    struct box taken[MAX_BOXES]; /* marks and names of points */
+    int n_taken;
+};
+
+static bool is_drawable(const struct lk_point *p) { return isfinite(p->x) && isfinite(p->y); }
+
+static void draw_lead(FILE *out, double x0, double y0, double x1, double y1) {
+    fprintf(out, "<path class=\"lead\" d=\"M%.1f %.1fL%.1f %.1f\"/>", x0, y0, x1, y1);
+}
+
+static bool is_free(const struct drawing *d, const struct box *b) {
+    if (b->x < d->x.from - 2 || b->x + b->w > d->x.to + 2 || b->y < d->y.to - 2 ||
+        b->y + b->h > d->y.from)
+        return false;
+    for (int i = 0; i < d->n_taken; i++) {
+        const struct box *t = &d->taken[i];
+        if (b->x < t->x + t->w && t->x < b->x + b->w && b->y < t->y + t->h && t->y < b->y + b->h)
+            return false;
+    }
+    return true;
+}
+
+/* Draw a name as near to the point as there is room. Without room, draw nothing. */
+static void name_point(struct drawing *d, const struct lk_curve *c, const struct lk_point *p) {
+    static const int side[][2] = {{1, 0},  {-1, 0}, {0, -1},  {0, 1},
+                                  {1, -1}, {1, 1},  {-1, -1}, {-1, 1}};
+    double x = place(&d->x, p->x), y = place(&d->y, p->y);
+    struct box b = {.w = count_columns(c->name, MAX_POINT_NAME) * LETTER, .h = LINE};
+    for (double distance = 8; distance < 90 && d->n_taken < MAX_BOXES; distance += 9) {
+        for (int i = 0; i < 8; i++) {
+            double shift = side[i][0] && side[i][1] ? 0.7 * distance : distance;
+            b.x = x + side[i][0] * shift - b.w * (1 - side[i][0]) / 2;
+            b.y = y + side[i][1] * shift - b.h * (1 - side[i][1]) / 2;
+            if (!is_free(d, &b)) continue;
+            d->taken[d->n_taken++] = b;
+            open_curve(d->out, c);
+            if (distance > 20)
+                draw_lead(d->out, x, y, fmin(fmax(x, b.x), b.x + b.w),
+                          fmin(fmax(y, b.y), b.y + b.h));
+            draw_name(d->out, "f", b.x, b.y + 11, c->name, MAX_POINT_NAME);
+            fputs("</g>", d->out);
+            return;
+        }
+    }
+}
+
+struct line_end {
+    const struct lk_curve *curve;
+    double x, y, name_y;
+};
+
+static int by_height(const void *a, const void *b) {
+    const struct line_end *p = a, *q = b;
+    return (p->y > q->y) - (p->y < q->y);
+}
+
+/* Draw the names of lines in the right margin, as near to the height of their ends as they fit. */
+static void name_lines(const struct drawing *d, const struct lk_plot *plot) {
+    struct line_end end[MAX_NAMES];
+    int n = 0;
+    for (size_t k = 0; k < plot->n_curve && n < MAX_NAMES; k++) {
+        const struct lk_curve *c = &plot->curve[k];
+        size_t last = c->line && c->name ? c->n : 0;
+        while (last > 0 && !is_drawable(&c->point[last - 1])) last--;
+        if (last == 0) continue;
+        double x = place(&d->x, c->point[last - 1].x), y = place(&d->y, c->point[last - 1].y);
+        end[n++] = (struct line_end){c, x, y, y};
+    }
+    qsort(end, n, sizeof *end, by_height);
+    double step = fmin(LINE - 1, (d->y.from - d->y.to + LINE) / (n ? n : 1));
+    for (int i = 1; i < n; i++) end[i].name_y = fmax(end[i].name_y, end[i - 1].name_y + step);
+    for (int i = n - 1; i >= 0; i--)
+        end[i].name_y = fmin(end[i].name_y, i == n - 1 ? d->y.from : end[i + 1].name_y - step);
+    for (int i = 0; i < n; i++) {
+        open_curve(d->out, end[i].curve);
+        draw_lead(d->out, end[i].x + 4, end[i].y, d->x.to + 14, end[i].name_y);
+        draw_name(d->out, "f", d->x.to + 17, end[i].name_y + 4, end[i].curve->name, MAX_END_NAME);
+        fputs("</g>", d->out);
+    }
+}
+
+/* ---- plots ---- */
+
+/* Place the axes: what they show, and where. */
+static void set_scales(struct drawing *d, const struct lk_plot *plot) {
+    double name_columns = 0;
+    d->x = (struct scale){plot->x.log, INFINITY, -INFINITY, 46, plot->width - 12};
+    d->y = (struct scale){plot->y.log, INFINITY, -INFINITY, plot->height - 42, 24};
+    for (size_t k = 0; k < plot->n_curve; k++) {
+        const struct lk_curve *c = &plot->curve[k];
+        if (c->line && c->name)
+            name_columns = fmax(name_columns, count_columns(c->name, MAX_END_NAME));
+        for (size_t i = 0; i < c->n; i++) {
+            const struct lk_point *p = &c->point[i];
+            if (!is_drawable(p)) continue;
+            include_value(&d->x, p->x);
+            include_value(&d->y, p->y);
+            if (!(c->marks && p->error > 0)) continue;
+            include_value(&d->y, p->y + p->error);
+            if (!plot->y.log) include_value(&d->y, p->y - p->error); /* may be <= 0 if log */
+        }
+    }
+    if (name_columns > 0) d->x.to -= 8 + name_columns * LETTER;
+    pad_scale(&d->x, 0.05, plot->x.from_zero);
+    pad_scale(&d->y, 0.05, plot->y.from_zero);
+}
+
+static void draw_axes(const struct drawing *d, const struct lk_plot *plot) {
+    double tick[MAX_TICKS], left = d->x.from, right = d->x.to, top = d->y.to, bottom = d->y.from;
+    char number[LK_SVG_NUMBER];
+    int n = find_ticks(&d->y, 36, tick);
+    for (int i = 0; i < n; i++) {
+        double y = place(&d->y, tick[i]);
+        fprintf(d->out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", left, y, right);
+        draw_text(d->out, "soft end", left - 6, y + 4, lk_svg_number(number, tick[i]));
+    }
+    n = find_ticks(&d->x, 55, tick);
+    for (int i = 0; i < n; i++) {
+        double x = place(&d->x, tick[i]);
+        fprintf(d->out, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x, top, bottom);
+        draw_text(d->out, "soft mid", x, bottom + 17, lk_svg_number(number, tick[i]));
+    }
+    fprintf(d->out, "<path class=\"edge\" d=\"M%.1f %.1fV%.1fH%.1f\"/>", left, top, bottom, right);
+    draw_text(d->out, "soft end", right, bottom + 34, plot->x.label);
+    draw_text(d->out, "soft", 2, 12, plot->y.label);
+}
+
+static void draw_line(const struct drawing *d, const struct lk_curve *c) {
+    bool dashed = c->color < 0 || c->color >= N_COLORS;
+    const char *command = "M";
+    fprintf(d->out, "<path class=\"line%s\" d=\"", dashed ? " dash" : "");
+    for (size_t i = 0; i < c->n; i++) {
+        const struct lk_point *p = &c->point[i];
+        if (!is_drawable(p)) continue;
+        fprintf(d->out, "%s%.1f %.1f", command, place(&d->x, p->x), place(&d->y, p->y));
+        command = "L";
+    }
+    fputs("\"/>", d->out);
+}
+
+/* Draw the mark of a point, and its interval. */
+static void draw_mark(struct drawing *d, const struct lk_curve *c, const struct lk_point *p) {
+    char a[LK_SVG_NUMBER], b[LK_SVG_NUMBER];
+    double x = place(&d->x, p->x), y = place(&d->y, p->y), radius = c->line ? 2 : 4.5;
+    if (p->error > 0)
+        fprintf(d->out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", x,
+                place(&d->y, p->y - p->error), place(&d->y, p->y + p->error));
+    if (c->color < 0)
+        fprintf(d->out, "<rect class=\"hollow\" x=\"%.1f\" y=\"%.1f\" width=\"%g\" height=\"%g\">",
+                x - radius, y - radius, 2 * radius, 2 * radius);
+    else
+        fprintf(d->out, "<circle class=\"f\" cx=\"%.1f\" cy=\"%.1f\" r=\"%g\">", x, y, radius);
+    fputs("<title>", d->out);
+    if (c->name) lk_html_text(d->out, "", c->name, " at ");
+    fprintf(d->out, "%s: %s", lk_svg_number(a, p->x), lk_svg_number(b, p->y));
+    if (p->error > 0) fprintf(d->out, " \xc2\xb1 %s", lk_svg_number(a, p->error));
+    fprintf(d->out, "</title></%s>", c->color < 0 ? "rect" : "circle");
+    if (!c->line && d->n_taken < MAX_BOXES)
+        d->taken[d->n_taken++] = (struct box){x - 6, y - 6, 12, 12};
 }
 
 void lk_svg_plot(FILE *out, const struct lk_plot *plot) {
     struct drawing d = {.out = out};
-    d.x = scale(plot, &plot->x, 46, plot->width - margin_for_names(plot));
-    d.y = scale(plot, &plot->y, plot->height - 42, 24);
+    set_scales(&d, plot);
     open_svg(out, plot->width, plot->height, plot->title);
     draw_axes(&d, plot);
     for (size_t k = 0; k < plot->n_curve; k++) {
         const struct lk_curve *c = &plot->curve[k];
-        open_group(out, c);
+        open_curve(out, c);
         if (c->line) draw_line(&d, c);
-        if (c->mark) draw_errors(&d, c);
-        for (size_t i = 0; c->mark && i < c->n; i++)
-            if (drawable(c, i)) draw_mark(&d, plot, c, i);
+        for (size_t i = 0; i < c->n && c->marks; i++)
+            if (is_drawable(&c->point[i])) draw_mark(&d, c, &c->point[i]);
         fputs("</g>", out);
     }
-    for (size_t k = 0; k < plot->n_curve; k++) { /* when every mark is known */
+    for (size_t k = 0; k < plot->n_curve; k++) { /* after all marks, which names avoid */
         const struct lk_curve *c = &plot->curve[k];
-        if (c->line || c->nameless) continue;
-        open_group(out, c);
-        for (size_t i = 0; i < c->n; i++)
-            if (drawable(c, i)) name_point(&d, c, place(&d.x, c->x[i]), place(&d.y, c->y[i]));
-        fputs("</g>", out);
+        for (size_t i = 0; i < c->n && c->name && !c->line; i++)
+            if (is_drawable(&c->point[i])) name_point(&d, c, &c->point[i]);
     }
-    name_ends(&d, plot);
+    name_lines(&d, plot);
     fputs("</svg>\n", out);
 }
 
 /* ---- heat maps ---- */
 
-enum { HEAT_TOP = 8, HEAT_BELOW = 20, HEAT_SCALE = 20, CELL_MOST = 44, CELL_LEAST = 12 };
+enum { HEAT_LEFT = 50, HEAT_TOP = 8, HEAT_BOTTOM = 40, MAX_CELL_WIDTH = 88 };
 
-struct rgb {
-    double r, g, b;
-};
-
-/* From dark violet through teal to yellow, as bright as the share: also told apart without colour. */
-static struct rgb colour_of(double share) {
-    static const struct rgb stop[] = {
+/* Write a filled rectangle's start tag without its end. The color, from dark violet through teal to
+ * yellow, grows brighter with share, 0 to 1. Returns whether text on it must be dark. */
+static bool open_cell(FILE *out, double share, const struct box *b) {
+    static const double stop[][3] = {
         {62, 20, 94}, {59, 82, 139}, {33, 145, 140}, {94, 201, 98}, {245, 226, 70}};
-    double at = share * 4;
-    int i = at >= 4 ? 3 : (int)at;
-    double f = at - i;
-    return (struct rgb){stop[i].r + f * (stop[i + 1].r - stop[i].r),
-                        stop[i].g + f * (stop[i + 1].g - stop[i].g),
-                        stop[i].b + f * (stop[i + 1].b - stop[i].b)};
+    int i = share < 1 ? (int)(share * 4) : 3;
+    double color[3];
+    for (int k = 0; k < 3; k++)
+        color[k] = stop[i][k] + (share * 4 - i) * (stop[i + 1][k] - stop[i][k]);
+    fprintf(out,
+            "<rect fill=\"#%02x%02x%02x\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"",
+            (int)color[0], (int)color[1], (int)color[2], b->x, b->y, b->w, b->h);
+    return 0.3 * color[0] + 0.6 * color[1] + 0.1 * color[2] > 120;
 }
 
-static int longest(const char *const *name, size_t n) {
-    int most = 0;
-    for (size_t i = 0; i < n; i++) {
-        int columns = lk_svg_columns(name[i]);
-        if (columns > most) most = columns;
-    }
-    return most > 14 ? 14 : most;
-}
-
-static int heat_left(const struct lk_heat *heat) {
-    return (*heat->y_label ? 18 : 0) + 8 + longest(heat->y, heat->n_y) * COLUMN;
-}
-
-static double cell_height(const struct lk_heat *heat) {
-    double h = 320.0 / (heat->n_y ? heat->n_y : 1);
-    return h > 26 ? 26 : h < CELL_LEAST ? CELL_LEAST : h;
-}
-
-int lk_svg_heat_height(const struct lk_heat *heat) {
-    return (int)(HEAT_TOP + cell_height(heat) * heat->n_y + HEAT_BELOW + heat->scale * HEAT_SCALE);
-}
-
-static void heat_range(const struct lk_heat *heat, struct place *p) {
-    *p = (struct place){heat->least, heat->most, 0, 1, heat->log};
-    if (p->least < p->most) return;
-    bool any = false;
-    for (size_t i = 0; i < heat->n_x * heat->n_y; i++) {
-        double v = heat->z[i];
-        if (!isfinite(v) || (p->log && !(v > 0))) continue;
-        if (!any || v < p->least) p->least = v;
-        if (!any || v > p->most) p->most = v;
-        any = true;
-    }
-    if (!(p->least < p->most)) {
-        if (p->log)
-            p->least = p->most > 0 ? p->most / 10 : 0.1;
-        else
-            p->least = p->most - 1;
-        if (p->log && !(p->most > 0)) p->most = 1;
-    }
-}
-
-static void heat_cell(FILE *out, const struct lk_heat *heat, const struct place *range, size_t col,
-                      size_t row, struct box b) {
+static void draw_cell(FILE *out, const struct lk_heat *heat, const struct scale *colors, size_t row,
+                      size_t column, const struct box *b) {
     char number[LK_SVG_NUMBER];
-    double v = heat->z[row * heat->n_x + col];
-    lk_svg_number(number, v);
-    bool written =
-        heat->numbers && isfinite(v) && lk_svg_columns(number) * COLUMN <= b.w && b.h >= LINE;
-    if (isfinite(v)) {
-        struct rgb c = colour_of(place(range, v));
-        fprintf(out, "<rect fill=\"#%02x%02x%02x\" ", (int)c.r, (int)c.g, (int)c.b);
-    } else {
-        fputs("<rect class=\"none\" ", out);
-    }
-    fprintf(out, "x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"", b.x, b.y, b.w - 1,
-            b.h - 1);
-    if (written) {
-        struct rgb c = colour_of(place(range, v));
-        bool bright = 0.3 * c.r + 0.6 * c.g + 0.1 * c.b > 120;
-        fprintf(out, "/><text class=\"n%s\" x=\"%.1f\" y=\"%.1f\">%s</text>", bright ? " b" : "",
-                b.x + b.w / 2 - 0.5, b.y + b.h / 2 + 3.5, number);
-        return;
-    }
-    fputs("><title>", out);
-    lk_svg_escape(out, heat->x_label);
-    fputc(' ', out);
-    lk_svg_escape(out, heat->x[col]);
-    fputs(", ", out);
-    lk_svg_escape(out, heat->y_label);
-    fputc(' ', out);
-    lk_svg_escape(out, heat->y[row]);
-    fprintf(out, ": %s</title></rect>", number);
+    double z = heat->z[row * heat->n_x + column];
+    bool dark_text = false;
+    lk_svg_number(number, z);
+    if (isfinite(z))
+        dark_text = open_cell(out, place(colors, z), b);
+    else
+        fprintf(out, "<rect class=\"none\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"",
+                b->x, b->y, b->w, b->h);
+    lk_html_text(out, "><title>", heat->y_label, " ");
+    lk_html_text(out, "", heat->y[row], ", ");
+    lk_html_text(out, "", heat->x_label, " ");
+    lk_html_text(out, "", heat->x[column], ": ");
+    fprintf(out, "%s</title></rect>", number);
+    if (isfinite(z) && strlen(number) * LETTER <= b->w && b->h >= LINE - 1)
+        draw_text(out, dark_text ? "n dark" : "n", b->x + b->w / 2, b->y + b->h / 2 + 4, number);
 }
 
-/* The colours' meaning: a strip with its two ends. */
-static void heat_scale(FILE *out, const struct place *range, double x, double y, double strip) {
-    enum { STEPS = 24 };
-    char a[LK_SVG_NUMBER], b[LK_SVG_NUMBER];
+/* The color scale between its two ends, from x on. */
+static void draw_colors(FILE *out, const struct scale *s, double x, double y) {
+    enum { STEPS = 24, WIDTH = 3 };
+    char number[LK_SVG_NUMBER];
+    draw_text(out, "soft small", x, y, lk_svg_number(number, s->log ? exp(s->min) : s->min));
+    x += 6 * (double)strlen(number) + 4;
     for (int i = 0; i < STEPS; i++) {
-        struct rgb c = colour_of((i + 0.5) / STEPS);
-        fprintf(out,
-                "<rect fill=\"#%02x%02x%02x\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"8\"/>",
-                (int)c.r, (int)c.g, (int)c.b, x + i * strip / STEPS, y, strip / STEPS + 0.3);
+        open_cell(out, (i + 0.5) / STEPS, &(struct box){x + i * WIDTH, y - 8, WIDTH + 0.3, 8});
+        fputs("/>", out);
     }
-    fprintf(
-        out,
-        "<text class=\"soft\" font-size=\"10\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">%s</text>",
-        x - 4, y + 8, lk_svg_number(a, range->least));
-    fprintf(out, "<text class=\"soft\" font-size=\"10\" x=\"%.1f\" y=\"%.1f\">%s</text>",
-            x + strip + 4, y + 8, lk_svg_number(b, range->most));
+    draw_text(out, "soft small", x + STEPS * WIDTH + 4, y,
+              lk_svg_number(number, s->log ? exp(s->max) : s->max));
 }
 
-void lk_svg_scale(FILE *out, double least, double most) {
-    enum { WIDTH = 190, EDGE = 50 };
-    open_svg(out, WIDTH, 12, "scale of colours");
-    heat_scale(out, &(struct place){.least = least, .most = most}, EDGE, 1, WIDTH - 2 * EDGE);
-    fputs("</svg>\n", out);
+int lk_svg_heat_height(size_t n_y) {
+    return HEAT_TOP + HEAT_BOTTOM + (int)(n_y * fmin(fmax(320.0 / n_y, 12), 26));
 }
 
 void lk_svg_heat(FILE *out, const struct lk_heat *heat) {
-    struct place range;
-    char cut[80];
-    heat_range(heat, &range);
-    double left = heat_left(heat), h = cell_height(heat),
-           w = (heat->width - left - 4) / (heat->n_x ? heat->n_x : 1);
-    if (w > CELL_MOST * 2) w = CELL_MOST * 2;
-    double bottom = HEAT_TOP + h * heat->n_y, shown = -1e9;
-    open_svg(out, heat->width, lk_svg_heat_height(heat), heat->title);
+    struct scale colors = {heat->log, INFINITY, -INFINITY, 0, 1};
+    int height = lk_svg_heat_height(heat->n_y);
+    double left = HEAT_LEFT, bottom = height - HEAT_BOTTOM, h = (bottom - HEAT_TOP) / heat->n_y,
+           w = fmin((heat->width - left - 4) / heat->n_x, MAX_CELL_WIDTH), name_end = 0;
+    for (size_t i = 0; i < heat->n_x * heat->n_y; i++) include_value(&colors, heat->z[i]);
+    if (heat->min < heat->max) colors.min = heat->min, colors.max = heat->max;
+    pad_scale(&colors, 0, false);
+    open_svg(out, heat->width, height, heat->title);
     for (size_t row = 0; row < heat->n_y; row++) {
         double y = HEAT_TOP + h * row;
-        fprintf(out, "<text class=\"soft t\" font-size=\"%d\" x=\"%.1f\" y=\"%.1f\">",
-                h < LINE ? 9 : 11, left - 5, y + h / 2 + 3.5);
-        lk_svg_escape(out, lk_svg_cut(cut, sizeof cut, heat->y[row], 14));
-        fputs("</text>", out);
-        for (size_t col = 0; col < heat->n_x; col++)
-            heat_cell(out, heat, &range, col, row, (struct box){left + w * col, y, w, h});
+        draw_name(out, "soft end small", left - 5, y + h / 2 + 4, heat->y[row], MAX_ROW_NAME);
+        for (size_t column = 0; column < heat->n_x; column++)
+            draw_cell(out, heat, &colors, row, column,
+                      &(struct box){left + w * column, y, w - 1, h - 1});
     }
-    for (size_t col = 0; col < heat->n_x; col++) {
-        const char *name = lk_svg_cut(cut, sizeof cut, heat->x[col], 12);
-        double x = left + w * (col + 0.5), half = lk_svg_columns(name) * 3.2 + 2;
-        if (x - half < shown || x + half > heat->width + 6) continue;
-        shown = x + half;
-        fprintf(out, "<text class=\"soft m\" font-size=\"11\" x=\"%.1f\" y=\"%.1f\">", x,
-                bottom + 14);
-        lk_svg_escape(out, name);
-        fputs("</text>", out);
+    for (size_t column = 0; column < heat->n_x; column++) { /* names that have room */
+        double x = left + w * (column + 0.5),
+               half = count_columns(heat->x[column], MAX_COLUMN_NAME) * 3.2 + 2;
+        if (x - half < name_end || x + half > heat->width + 6) continue;
+        name_end = x + half;
+        draw_name(out, "soft mid small", x, bottom + 14, heat->x[column], MAX_COLUMN_NAME);
     }
-    if (*heat->y_label) {
-        double y = HEAT_TOP + h * heat->n_y / 2;
-        fprintf(out,
-                "<text class=\"soft\" font-size=\"11\" text-anchor=\"middle\" "
-                "transform=\"translate(11 %.1f) rotate(-90)\">",
-                y);
-        lk_svg_escape(out, heat->y_label);
-        fputs("</text>", out);
-    }
-    if (!heat->scale) {
-        fputs("</svg>\n", out);
-        return;
-    }
-    char least[LK_SVG_NUMBER];
-    heat_scale(out, &range, left + 6 + 6 * lk_svg_columns(lk_svg_number(least, range.least)),
-               bottom + 24, heat->width < 300 ? 56 : 90);
-    fprintf(out, "<text class=\"soft\" font-size=\"11\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">",
-            fmin(left + w * heat->n_x, heat->width - 2.0), bottom + 32);
-    lk_svg_escape(out, heat->x_label);
-    fputs("</text></svg>\n", out);
+    fprintf(out, "<g transform=\"translate(11 %.1f) rotate(-90)\">", (HEAT_TOP + bottom) / 2);
+    draw_text(out, "soft mid", 0, 0, heat->y_label);
+    fputs("</g>", out);
+    draw_colors(out, &colors, left, bottom + 33);
+    draw_text(out, "soft end", left + w * heat->n_x, bottom + 33, heat->x_label);
+    fputs("</svg>\n", out);
 }

@@ -1,10 +1,10 @@
-/* Sessions on their way to disk and back. A thread of its own reads and writes the files, one after the other,
- * so that answers under way go on meanwhile; what there is to do and what came of it passes through the
- * scheduler's thread, to which all functions here belong but for lk_disk_run.
+/* The disk thread: loads and saves sessions while answers continue to be decoded. It works on one
+ * file at a time. Work and results pass through the scheduler's thread; all functions here belong
+ * to that thread, except for lk_disk_run_job and lk_disk_get_store.
  *
- *   slot idle --lk_disk_store--> away --lk_disk_tend--> freed (it had to leave) or idle again
- *   slot of a job --lk_disk_fetch--> away --lk_disk_tend--> job loaded
- *   client --lk_disk_run--> errand --lk_disk_tend--> slot away --lk_disk_tend--> client goes on
+ *   idle slot --evict--> disk thread writes it --lk_disk_poll--> freed
+ *   slot of a job --lk_disk_load_slot--> disk thread loads it --lk_disk_poll--> job is LOADED
+ *   client --lk_disk_run_job--> job --lk_disk_poll--> disk thread --lk_disk_poll--> client
  */
 #ifndef LK_SERVE_DISK_H
 #define LK_SERVE_DISK_H
@@ -12,18 +12,18 @@
 #include "serve/slots.h"
 #include "serve/store.h"
 
-enum lk_errand_kind { LK_ERRAND_SAVE, LK_ERRAND_RESTORE, LK_ERRAND_ERASE };
+enum lk_disk_job_kind { LK_DISK_JOB_SAVE, LK_DISK_JOB_RESTORE, LK_DISK_JOB_ERASE };
 
-/* What a client wants done with a session. */
-struct lk_errand {
-    struct lk_errand *next;
-    enum lk_errand_kind kind;
-    int id;           /* of the slot; for restoring the one it will be */
+/* A client's request to save, restore or erase a session. The client's thread waits for it. */
+struct lk_disk_job {
+    struct lk_disk_job *next;
+    enum lk_disk_job_kind kind;
+    int id;           /* of the slot; for RESTORE the id that it will get */
     const char *path; /* of the file */
-    size_t recipe;    /* restoring: of the server's; and the bytes to set aside */
+    size_t recipe;    /* RESTORE: recipe of the file, and bytes to reserve */
     uint64_t need;
-    bool begun, done;
-    struct lk_fault fault; /* status 0: it was done */
+    bool started, done;
+    struct lk_api_error error; /* result; status 0: success */
     size_t n_tok;
     uint64_t bytes;
     double seconds;
@@ -31,43 +31,41 @@ struct lk_errand {
 
 struct lk_disk;
 
-/* Whom the disk serves. */
-struct lk_disk_user {
-    void (*wake)(void *user); /* lk_disk_tend has something to do; from other threads */
-    void (*look)(void *user); /* slots have changed, and a client is about to be told */
+struct lk_disk_callbacks {
+    void (*wake)(void *user);            /* from other threads: lk_disk_poll has work to do */
+    void (*update_snapshot)(void *user); /* slots changed, and a client is about to be notified */
     void *user;
 };
 
-/* `slots` and what `opts` and `metrics` point at are borrowed. *out is owned: lk_disk_stop. Errors as
- * lk_store_open; LK_E_NOMEM. */
-lk_status lk_disk_start(struct lk_disk **out, const struct lk_serve_opts *opts,
-                        struct lk_metrics *metrics, struct lk_serve_slots *slots,
-                        const struct lk_disk_user *user, lk_err *err);
+/* Open the store, start the thread, and set slots->store_evicted. `slots`, `opts` and `metrics` are
+ * borrowed. The caller owns *out and ends it with lk_disk_stop. Errors as for lk_store_open;
+ * LK_E_NOMEM. */
+lk_status lk_disk_start(struct lk_disk **out, const struct lk_server_opts *opts,
+                        struct lk_metrics *metrics, struct lk_slots *slots,
+                        const struct lk_disk_callbacks *callbacks, lk_err *err);
 
-struct lk_store *lk_disk_files(struct lk_disk *disk);
+struct lk_store *lk_disk_get_store(struct lk_disk *disk);
 
-/* What a client is told of a file that was refused: the reason, and not where the file lies. */
-void lk_disk_blame(struct lk_fault *fault, const lk_err *err, const char *path);
+/* Convert an error about the file at `path` for the client: the reason, without the path. */
+void lk_disk_set_error(struct lk_api_error *error, const lk_err *err, const char *path);
 
-/* Take what the thread has done, and begin what clients want. */
-void lk_disk_tend(struct lk_disk *disk);
+/* Process what the thread has finished, and start the jobs of clients. */
+void lk_disk_poll(struct lk_disk *disk);
 
-/* Wait until nothing is away, and take it. */
+/* Wait until the thread has no work, and process its results. */
 void lk_disk_drain(struct lk_disk *disk);
 
-/* Write an idle session to the store. False where it is not to be kept. */
-bool lk_disk_store(struct lk_disk *disk, struct lk_serve_slot *slot);
+/* Load job->stored into the job's slot, whose session is empty. Afterwards the job's state is
+ * LK_JOB_LOADED, whether that succeeded or not. */
+void lk_disk_load_slot(struct lk_disk *disk, struct lk_job *job);
 
-/* Load job->stored into the job's slot, whose session is empty; then the job is in state LK_JOB_LOADED. */
-void lk_disk_fetch(struct lk_disk *disk, struct lk_job *job);
+/* From a thread other than the scheduler's: run a job and wait for it. False: see `error`. */
+bool lk_disk_run_job(struct lk_disk *disk, struct lk_disk_job *job, struct lk_api_error *error);
 
-/* On any other thread: have an errand done, and wait for it. False after a fault. */
-bool lk_disk_run(struct lk_disk *disk, struct lk_errand *errand, struct lk_fault *fault);
-
-/* Refuse errands from now on, those that wait too. */
+/* Refuse jobs of clients from now on, waiting ones included. */
 void lk_disk_close(struct lk_disk *disk);
 
-/* Write all idle sessions that are to be kept, wait for it, and end the thread. */
+/* Store all idle sessions, wait for that, and end the thread. NULL is allowed. */
 void lk_disk_stop(struct lk_disk *disk);
 
 #endif

@@ -1,4 +1,4 @@
-/* Counters of what was served, in Prometheus' text form. */
+/* Counters, gauges and histograms of the server, in the text format of Prometheus. */
 #ifndef LK_SERVE_METRICS_H
 #define LK_SERVE_METRICS_H
 
@@ -7,31 +7,32 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { LK_BUCKETS = 12 };
+enum { LK_HISTOGRAM_BUCKETS = 12 };
 
 /* A histogram of seconds. */
-struct lk_times {
-    atomic_uint_fast64_t count[LK_BUCKETS + 1]; /* up to each bound, and beyond the last */
-    atomic_uint_fast64_t micros;
+struct lk_histogram {
+    atomic_uint_fast64_t count[LK_HISTOGRAM_BUCKETS + 1]; /* the last one is above all bounds */
+    atomic_uint_fast64_t sum_us;
 };
 
 struct lk_metrics {
-    atomic_uint_fast64_t answered[6]; /* responses by the hundreds of their status */
-    atomic_uint_fast64_t refused;     /* requests turned away for want of room */
-    atomic_uint_fast64_t gone;        /* clients that left before their answer was whole */
+    atomic_uint_fast64_t answered[6];  /* responses by status / 100 */
+    atomic_uint_fast64_t refused;      /* requests refused because the server was overloaded */
+    atomic_uint_fast64_t disconnected; /* clients that disconnected before their reply was sent */
     atomic_uint_fast64_t prompt_tokens, reused_tokens, copied_tokens, answer_tokens;
-    atomic_uint_fast64_t decode_steps; /* passes over the weights that made tokens */
-    atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes, max_bytes; /* now */
-    atomic_uint_fast64_t store_hits,
-        store_misses; /* prompts that no session in memory helped with */
-    atomic_uint_fast64_t loads, saves, loaded_bytes, saved_bytes, disk_failures,
-        stored_removed;                        /* sessions, all kinds */
-    atomic_uint_fast64_t stored, stored_bytes; /* now, in the store */
-    struct lk_times queue, prompt, decode, load, save;
+    atomic_uint_fast64_t decode_steps; /* batched forward passes that decoded */
+    atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes,
+        max_bytes;                                 /* current values */
+    atomic_uint_fast64_t store_hits, store_misses; /* prompts without a prefix in memory */
+    atomic_uint_fast64_t loads, saves, loaded_bytes, saved_bytes; /* sessions of all kinds */
+    atomic_uint_fast64_t disk_failures, stored_removed;
+    atomic_uint_fast64_t stored, stored_bytes; /* current values of the store */
+    struct lk_histogram queue, prompt, decode, load, save;
 };
 
-void lk_times_add(struct lk_times *times, double seconds);
+void lk_histogram_add(struct lk_histogram *histogram, double seconds);
 
+/* Append all metrics to `out`. */
 void lk_metrics_print(const struct lk_metrics *metrics, struct lk_buf *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The web page, from page.html; the build makes it a text of the program (cmake/embed.cmake). */
+/* The web page page.html, embedded into the program by the build (cmake/embed.cmake). */
 #ifndef LK_SERVE_PAGE_H
 #define LK_SERVE_PAGE_H
 

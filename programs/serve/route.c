@@ -1,110 +1,121 @@
+/* The router and its handlers. */
 #include "serve/route.h"
 
-#include "serve/field.h"
+#include "serve/auth.h"
+#include "serve/info_json.h"
+#include "serve/json_field.h"
+#include "serve/json_text.h"
+#include "serve/openai_chat.h"
+#include "serve/openai_completion.h"
 #include "serve/page.h"
+#include "serve/response.h"
+#include "serve/route_slots.h"
 #include "serve/sse.h"
-#include "serve/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- completions ---- */
 
-/* The next event of a call; false when the client hung up, which is looked for also while events come. */
-static bool next_event(struct lk_exchange *x, struct lk_call *call, struct lk_event *event) {
-    const double look_s = 0.25;
+/* Wait for the next event of a completion. Returns false if the client disconnected, which is also
+ * checked while events arrive. */
+static bool wait_event(struct lk_exchange *x, struct lk_completion *completion,
+                       struct lk_event *event) {
+    const double check_s = 0.25;
     for (;;) {
         double now = lk_now();
-        if (now - x->looked >= look_s) {
-            x->looked = now;
-            if (!lk_exchange_alive(x)) return false;
+        if (now - x->alive_check_time >= check_s) {
+            x->alive_check_time = now;
+            if (!lk_exchange_is_alive(x)) return false;
         }
-        if (lk_call_pop(call, look_s, event)) return true;
+        if (lk_completion_pop(completion, check_s, event)) return true;
     }
 }
 
-static void reply_whole(struct lk_exchange *x, struct lk_call *call, struct lk_event *event) {
-    struct lk_answer answer;
-    bool good = lk_answer_begin(&answer, call, &x->server->opts, ++x->server->n_call);
+/* Collect all events, the first one included, and reply with one JSON object. */
+static void reply_json(struct lk_exchange *x, struct lk_completion *completion,
+                       struct lk_event *event) {
+    struct lk_response response;
+    bool good =
+        lk_response_init(&response, completion, &x->server->opts, ++x->server->n_completion);
     for (bool more = good; more;) {
-        if (event->kind == LK_EVENT_FAULT) {
-            lk_reply_fault(x, &call->fault);
+        if (event->kind == LK_EVENT_ERROR) {
+            lk_exchange_reply_error(x, &completion->error);
             good = false;
         } else {
-            good = lk_answer_take(&answer, event);
+            good = lk_response_add_event(&response, event);
         }
-        more = good && !lk_answer_complete(&answer);
-        if (more) good = more = next_event(x, call, event);
+        more = good && !lk_response_is_complete(&response);
+        if (more) good = more = wait_event(x, completion, event);
     }
-    if (good) lk_reply_json(x, 200, lk_answer_whole(&answer));
-    lk_answer_free(&answer);
-    call->gone = true;
-    lk_call_release(call);
+    if (good) lk_exchange_reply_json(x, 200, lk_response_json(&response));
+    lk_response_free(&response);
+    lk_completion_abandon(completion);
 }
 
-/* The status of a reply is that of its first event: what waits in the queue may yet be refused. */
-static void complete(struct lk_exchange *x, struct lk_ask *ask) {
-    struct lk_fault fault = {0};
+/* Tokenize the request, submit it, and reply. The HTTP status depends on the first event, because
+ * a job that waits in the queue may still be refused. */
+static void run_completion(struct lk_exchange *x, struct lk_request *request) {
+    struct lk_api_error error = {0};
     struct lk_event first;
-    struct lk_call *call = NULL;
-    if (lk_ask_prepare(ask, &x->server->opts, &fault))
-        call = lk_call_new(ask, x->server->opts.model, &fault);
-    if (!call) {
-        lk_reply_fault(x, &fault);
+    struct lk_completion *completion = NULL;
+    if (lk_request_prepare(request, &x->server->opts, &error))
+        completion = lk_completion_new(request, x->server->opts.model, &error);
+    if (!completion) {
+        lk_exchange_reply_error(x, &error);
         return;
     }
-    if (!lk_scheduler_submit(x->server->scheduler, call, &fault)) {
-        lk_reply_fault(x, &fault);
-        lk_call_release(call);
+    if (!lk_scheduler_submit(x->server->scheduler, completion, &error)) {
+        lk_exchange_reply_error(x, &error);
+        lk_completion_release(completion);
         return;
     }
-    lk_exchange_working(x, true);
-    if (!next_event(x, call, &first)) {
-        call->gone = true;
-        lk_call_release(call);
-    } else if (call->ask.stream && first.kind != LK_EVENT_FAULT) {
-        lk_sse_reply(x, call, &first);
-    } else {
-        reply_whole(x, call, &first);
-    }
-    lk_exchange_working(x, false);
+    lk_exchange_set_working(x, true);
+    if (!wait_event(x, completion, &first))
+        lk_completion_abandon(completion);
+    else if (completion->request.stream && first.kind != LK_EVENT_ERROR)
+        lk_sse_reply(x, completion, &first);
+    else
+        reply_json(x, completion, &first);
+    lk_exchange_set_working(x, false);
 }
 
-static void chat_completions(struct lk_exchange *x) {
-    struct lk_ask ask;
-    struct lk_fault fault = {0};
-    if (lk_ask_chat(&ask, &x->server->opts, x->body.at, x->body.len, &fault))
-        complete(x, &ask);
+static void handle_chat_completions(struct lk_exchange *x) {
+    struct lk_request request;
+    struct lk_api_error error = {0};
+    if (lk_openai_chat_parse(&request, &x->server->opts, x->body.at, x->body.len, &error))
+        run_completion(x, &request);
     else
-        lk_reply_fault(x, &fault);
-    lk_ask_free(&ask);
+        lk_exchange_reply_error(x, &error);
+    lk_request_free(&request);
 }
 
-static void completions(struct lk_exchange *x) {
-    struct lk_ask ask;
-    struct lk_fault fault = {0};
-    if (lk_ask_completion(&ask, &x->server->opts, x->body.at, x->body.len, &fault))
-        complete(x, &ask);
+static void handle_completions(struct lk_exchange *x) {
+    struct lk_request request;
+    struct lk_api_error error = {0};
+    if (lk_openai_completion_parse(&request, &x->server->opts, x->body.at, x->body.len, &error))
+        run_completion(x, &request);
     else
-        lk_reply_fault(x, &fault);
-    lk_ask_free(&ask);
+        lk_exchange_reply_error(x, &error);
+    lk_request_free(&request);
 }
 
 /* ---- tokens ---- */
 
-static bool make_tokens(struct lk_exchange *x, const json_t *body, json_t **out,
-                        struct lk_fault *fault) {
+static bool tokenize(const lk_model *model, const json_t *body, json_t **out,
+                     struct lk_api_error *error) {
     const char *text = NULL;
     bool special = false;
     int32_t *tok = NULL;
     size_t n = 0;
     lk_err err = {0};
-    if (!lk_field_text(body, "content", &text, fault) ||
-        !lk_field_bool(body, "add_special", &special, fault))
+    if (!lk_json_field_string(body, "content", &text, error) ||
+        !lk_json_field_bool(body, "add_special", &special, error))
         return false;
-    if (!text) return lk_fault_set(fault, 400, "missing_field", "content", "'content' is missing");
-    if (lk_tokenize(x->server->opts.model, text, strlen(text), special, &tok, &n, &err))
-        return lk_fault_of(fault, &err, "content");
+    if (!text)
+        return lk_api_error_set(error, 400, "missing_field", "content", "'content' is missing");
+    if (lk_tokenize(model, text, strlen(text), special, &tok, &n, &err))
+        return lk_api_error_from_request(error, &err, "content");
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(tok[i]));
     lk_tokens_free(tok);
@@ -112,115 +123,122 @@ static bool make_tokens(struct lk_exchange *x, const json_t *body, json_t **out,
     return true;
 }
 
-static bool make_text(struct lk_exchange *x, const json_t *body, json_t **out,
-                      struct lk_fault *fault) {
+static bool detokenize(const lk_model *model, const json_t *body, json_t **out,
+                       struct lk_api_error *error) {
     const json_t *list = json_object_get(body, "tokens"), *tok;
+    int32_t n_vocab = lk_model_get_info(model).n_vocab;
     struct lk_buf text = {0};
     size_t i;
     if (!json_is_array(list))
-        return lk_fault_set(fault, 400, "missing_field", "tokens",
-                            "'tokens' must be an array of token numbers");
+        return lk_api_error_set(error, 400, "missing_field", "tokens",
+                                "'tokens' must be an array of token ids");
     json_array_foreach(list, i, tok) {
-        char piece[512];
+        char token_text[512];
         json_int_t id = json_integer_value(tok);
-        if (!json_is_integer(tok) || id < 0 ||
-            id >= lk_model_get_info(x->server->opts.model).n_vocab) {
+        if (!json_is_integer(tok) || id < 0 || id >= n_vocab) {
             lk_buf_free(&text);
-            return lk_fault_set(fault, 400, "invalid_value", "tokens",
-                                "tokens[%zu] is no token of this model", i);
+            return lk_api_error_set(error, 400, "invalid_value", "tokens",
+                                    "tokens[%zu] is not a token id of this model", i);
         }
-        size_t len = lk_token_text(x->server->opts.model, (int32_t)id, piece, sizeof piece);
-        lk_buf_add(&text, piece, len < sizeof piece ? len : sizeof piece - 1);
+        size_t len = lk_token_text(model, (int32_t)id, token_text, sizeof token_text);
+        lk_buf_append(&text, token_text, len < sizeof token_text ? len : sizeof token_text - 1);
     }
-    *out = json_pack("{s:o}", "content", lk_json_text(text.at ? text.at : "", text.len));
+    *out = json_pack("{s:o}", "content", lk_json_from_bytes(text.at ? text.at : "", text.len));
     lk_buf_free(&text);
     return true;
 }
 
-static void reply_made(struct lk_exchange *x, bool (*make)(struct lk_exchange *, const json_t *,
-                                                           json_t **, struct lk_fault *)) {
-    struct lk_fault fault = {0};
-    json_t *out = NULL, *body = lk_body_parse(x->body.at, x->body.len, &fault);
-    if (body && make(x, body, &out, &fault))
-        lk_reply_json(x, 200, out);
+/* Parse the body, and reply with the JSON that `convert` makes of it. */
+static void reply_converted(struct lk_exchange *x,
+                            bool (*convert)(const lk_model *, const json_t *, json_t **,
+                                            struct lk_api_error *)) {
+    struct lk_api_error error = {0};
+    json_t *out = NULL, *body = lk_json_parse_body(x->body.at, x->body.len, &error);
+    if (body && convert(x->server->opts.model, body, &out, &error))
+        lk_exchange_reply_json(x, 200, out);
     else
-        lk_reply_fault(x, &fault);
+        lk_exchange_reply_error(x, &error);
     json_decref(body);
 }
 
-static void tokenize(struct lk_exchange *x) { reply_made(x, make_tokens); }
-static void detokenize(struct lk_exchange *x) { reply_made(x, make_text); }
+static void handle_tokenize(struct lk_exchange *x) { reply_converted(x, tokenize); }
 
-/* ---- what there is ---- */
+static void handle_detokenize(struct lk_exchange *x) { reply_converted(x, detokenize); }
 
-static void models(struct lk_exchange *x) {
-    lk_reply_json(x, 200,
-                  json_pack("{s:s, s:[o]}", "object", "list", "data", lk_state_model(x->server)));
+/* ---- state of the server ---- */
+
+static void handle_models(struct lk_exchange *x) {
+    lk_exchange_reply_json(
+        x, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", lk_model_json(x->server)));
 }
 
-static void health(struct lk_exchange *x) {
-    lk_reply_json(x, 200, json_pack("{s:s}", "status", "ok"));
+static void handle_health(struct lk_exchange *x) {
+    lk_exchange_reply_json(x, 200, json_pack("{s:s}", "status", "ok"));
 }
-static void slots(struct lk_exchange *x) { lk_reply_json(x, 200, lk_state_slots(x->server)); }
 
-static void metrics(struct lk_exchange *x) {
+static void handle_slots(struct lk_exchange *x) {
+    lk_exchange_reply_json(x, 200, lk_slots_json(x->server));
+}
+
+static void handle_metrics(struct lk_exchange *x) {
     struct lk_buf out = {0};
     lk_metrics_print(&x->server->metrics, &out);
-    if (!out.failed) lk_reply_text(x, 200, "text/plain; version=0.0.4", out.at, out.len);
+    if (!out.failed) lk_exchange_reply_text(x, 200, "text/plain; version=0.0.4", out.at, out.len);
     lk_buf_free(&out);
 }
 
-static void page(struct lk_exchange *x) {
-    lk_reply_static(x, 200, "text/html; charset=utf-8", lk_page, lk_page_len);
+static void handle_page(struct lk_exchange *x) {
+    lk_exchange_reply_static(x, 200, "text/html; charset=utf-8", lk_page, lk_page_len);
 }
 
 /* ---- the table ---- */
 
 static const struct route {
     const char *method, *path;
-    bool open; /* no key is needed */
+    bool is_public; /* no API key is required */
     void (*handle)(struct lk_exchange *x);
 } routes[] = {
-    {"POST", "/v1/chat/completions", false, chat_completions},
-    {"POST", "/v1/completions", false, completions},
-    {"GET", "/v1/models", false, models},
-    {"POST", "/tokenize", false, tokenize},
-    {"POST", "/detokenize", false, detokenize},
-    {"GET", "/slots", false, slots},
-    {"GET", "/metrics", false, metrics},
-    {"GET", "/health", true, health},
-    {"GET", "/", true, page},
+    {"POST", "/v1/chat/completions", false, handle_chat_completions},
+    {"POST", "/v1/completions", false, handle_completions},
+    {"GET", "/v1/models", false, handle_models},
+    {"POST", "/tokenize", false, handle_tokenize},
+    {"POST", "/detokenize", false, handle_detokenize},
+    {"GET", "/slots", false, handle_slots},
+    {"GET", "/metrics", false, handle_metrics},
+    {"GET", "/health", true, handle_health},
+    {"GET", "/", true, handle_page},
 };
 
-/* "/v1/models/NAME". */
-static bool one_model(struct lk_exchange *x) {
+/* GET /v1/models/NAME. Returns false for any other request. */
+static bool route_model(struct lk_exchange *x) {
     static const char prefix[] = "/v1/models/";
-    struct lk_fault fault;
+    struct lk_api_error error;
     const char *name = x->path + sizeof prefix - 1;
     if (strncmp(x->path, prefix, sizeof prefix - 1) != 0 || strcmp(x->method, "GET") != 0)
         return false;
     if (strcmp(name, x->server->opts.id) == 0) {
-        lk_reply_json(x, 200, lk_state_model(x->server));
+        lk_exchange_reply_json(x, 200, lk_model_json(x->server));
     } else {
-        lk_fault_set(&fault, 404, "model_not_found", "model",
-                     "there is no model '%.100s' here, but '%.100s'", name, x->server->opts.id);
-        lk_reply_fault(x, &fault);
+        lk_api_error_set(&error, 404, "model_not_found", "model",
+                         "model '%.100s' not found; this server has '%.100s'", name,
+                         x->server->opts.id);
+        lk_exchange_reply_error(x, &error);
     }
     return true;
 }
 
-static void not_found(struct lk_exchange *x, bool path_known) {
-    struct lk_fault fault;
+static void reply_not_found(struct lk_exchange *x, bool path_known) {
+    struct lk_api_error error;
     if (path_known)
-        lk_fault_set(&fault, 405, "method_not_allowed", NULL, "%.10s is not what %.100s answers to",
-                     x->method, x->path);
+        lk_api_error_set(&error, 405, "method_not_allowed", NULL,
+                         "method %.10s is not allowed for %.100s", x->method, x->path);
     else
-        lk_fault_set(&fault, 404, "not_found", NULL, "there is nothing at %.100s", x->path);
-    lk_reply_fault(x, &fault);
+        lk_api_error_set(&error, 404, "not_found", NULL, "%.100s not found", x->path);
+    lk_exchange_reply_error(x, &error);
 }
 
 void lk_route(struct lk_exchange *x) {
-    struct lk_fault fault = {0};
+    struct lk_api_error error = {0};
     const struct route *found = NULL;
     bool path_known = false;
     const char *method = strcmp(x->method, "HEAD") == 0 ? "GET" : x->method;
@@ -230,11 +248,11 @@ void lk_route(struct lk_exchange *x) {
         if (strcmp(method, routes[i].method) == 0) found = &routes[i];
     }
     if (strcmp(x->method, "OPTIONS") == 0 && x->server->opts.origin)
-        lk_reply_text(x, 204, "", "", 0);
-    else if (!(found && found->open) && !lk_guard(x, &fault))
-        lk_reply_fault(x, &fault);
+        lk_exchange_reply_text(x, 204, "", "", 0); /* a CORS preflight */
+    else if (!(found && found->is_public) && !lk_auth_check(x, &error))
+        lk_exchange_reply_error(x, &error);
     else if (found)
         found->handle(x);
-    else if (!one_model(x) && !lk_route_slot(x))
-        not_found(x, path_known);
+    else if (!route_model(x) && !lk_route_slot(x))
+        reply_not_found(x, path_known);
 }

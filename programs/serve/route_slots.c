@@ -1,13 +1,14 @@
-/* POST /slots/ID?action=save|restore|erase with {"filename": NAME}. */
+/* Saving, restoring and erasing of sessions by name. */
+#include "serve/route_slots.h"
+
 #include "base/atomic_file.h"
 #include "serve/disk.h"
-#include "serve/field.h"
-#include "serve/route.h"
+#include "serve/json_field.h"
 
 #include <string.h>
 
-/* "/slots/ID". */
-static bool read_id(const char *path, int *id) {
+/* Parse the path "/slots/ID". */
+static bool parse_slot_id(const char *path, int *id) {
     static const char prefix[] = "/slots/";
     const char *digits = path + sizeof prefix - 1;
     if (strncmp(path, prefix, sizeof prefix - 1) != 0) return false;
@@ -18,102 +19,110 @@ static bool read_id(const char *path, int *id) {
     return true;
 }
 
-static bool read_action(const struct lk_exchange *x, enum lk_errand_kind *kind,
-                        struct lk_fault *fault) {
-    static const char *const names[] = {
-        [LK_ERRAND_SAVE] = "save", [LK_ERRAND_RESTORE] = "restore", [LK_ERRAND_ERASE] = "erase"};
-    const char *given = lk_exchange_argument(x, "action");
+static bool parse_action(const struct lk_exchange *x, enum lk_disk_job_kind *kind,
+                         struct lk_api_error *error) {
+    static const char *const names[] = {[LK_DISK_JOB_SAVE] = "save",
+                                        [LK_DISK_JOB_RESTORE] = "restore",
+                                        [LK_DISK_JOB_ERASE] = "erase"};
+    const char *given = lk_exchange_query(x, "action");
     for (size_t i = 0; given && i < sizeof names / sizeof names[0]; i++)
         if (strcmp(given, names[i]) == 0) {
-            *kind = (enum lk_errand_kind)i;
+            *kind = (enum lk_disk_job_kind)i;
             return true;
         }
-    return lk_fault_set(fault, 400, "invalid_value", "action",
-                        "'action' is '%.40s', expected save, restore or erase", given ? given : "");
+    return lk_api_error_set(error, 400, "invalid_value", "action",
+                            "'action' is '%.40s', but must be save, restore or erase",
+                            given ? given : "");
 }
 
-/* What restoring the file will take, and whether it can be at all. */
-static bool inspect(struct lk_exchange *x, struct lk_disk *disk, struct lk_errand *e,
-                    struct lk_fault *fault) {
-    const struct lk_serve_opts *o = &x->server->opts;
+/* Before a restore: check that the file is a session for this server, and estimate its memory. */
+static bool check_saved_file(struct lk_exchange *x, struct lk_disk *disk, struct lk_disk_job *job,
+                             struct lk_api_error *error) {
+    const struct lk_server_opts *o = &x->server->opts;
     int32_t *tok = NULL;
     size_t n_tok = 0;
     lk_err err = {0};
     lk_plan plan;
     lk_status status =
-        lk_store_inspect(lk_disk_files(disk), e->path, &e->recipe, &tok, &n_tok, &err);
+        lk_store_inspect(lk_disk_get_store(disk), job->path, &job->recipe, &tok, &n_tok, &err);
     lk_tokens_free(tok);
     if (status == LK_OK && n_tok > (size_t)o->n_ctx)
-        return lk_fault_set(fault, 400, "context_length_exceeded", "filename",
-                            "the session has %zu tokens, and the context of this server holds %d",
-                            n_tok, o->n_ctx);
+        return lk_api_error_set(
+            error, 400, "context_length_exceeded", "filename",
+            "the session has %zu tokens, but the context length of this server is %d", n_tok,
+            o->n_ctx);
+    lk_session_opts opts = {.n_ctx = n_tok ? (int32_t)n_tok : 1, .chunked_prefill = true};
     if (status == LK_OK)
-        status = lk_plan_make(o->model, o->recipe[e->recipe], n_tok ? n_tok : 1, true, &plan, &err);
+        status = lk_plan_make(o->model, o->recipe[job->recipe], &opts, &plan, &err);
     if (status != LK_OK) {
-        lk_disk_blame(fault, &err, e->path);
+        lk_disk_set_error(error, &err, job->path);
         return false;
     }
-    e->need = plan.cache_bytes + plan.scratch_bytes;
+    job->need = plan.cache_bytes + plan.scratch_bytes;
     return true;
 }
 
-static void reply(struct lk_exchange *x, const struct lk_errand *e, const char *name) {
-    json_int_t n_tok = (json_int_t)e->n_tok, bytes = (json_int_t)e->bytes;
-    if (e->kind == LK_ERRAND_ERASE) {
-        lk_reply_json(x, 200, json_pack("{s:i, s:I}", "id_slot", e->id, "n_erased", n_tok));
-    } else if (e->kind == LK_ERRAND_SAVE) {
-        lk_reply_json(x, 200,
-                      json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", e->id, "filename", name,
-                                "n_saved", n_tok, "n_written", bytes, "timings", "save_ms",
-                                1e3 * e->seconds));
-    } else {
-        lk_reply_json(x, 200,
-                      json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", e->id, "filename", name,
-                                "n_restored", n_tok, "n_read", bytes, "timings", "restore_ms",
-                                1e3 * e->seconds));
-    }
+static void reply_job_result(struct lk_exchange *x, const struct lk_disk_job *job,
+                             const char *name) {
+    json_int_t n_tok = (json_int_t)job->n_tok, bytes = (json_int_t)job->bytes;
+    json_t *json;
+    if (job->kind == LK_DISK_JOB_ERASE)
+        json = json_pack("{s:i, s:I}", "id_slot", job->id, "n_erased", n_tok);
+    else if (job->kind == LK_DISK_JOB_SAVE)
+        json = json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", job->id, "filename", name,
+                         "n_saved", n_tok, "n_written", bytes, "timings", "save_ms",
+                         1e3 * job->seconds);
+    else
+        json = json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", job->id, "filename", name,
+                         "n_restored", n_tok, "n_read", bytes, "timings", "restore_ms",
+                         1e3 * job->seconds);
+    lk_exchange_reply_json(x, 200, json);
 }
 
-static bool act(struct lk_exchange *x, struct lk_errand *e, const json_t *body,
-                struct lk_fault *fault) {
+/* Run the job and reply. False: see `error`. */
+static bool run_job(struct lk_exchange *x, struct lk_disk_job *job, const json_t *body,
+                    struct lk_api_error *error) {
     struct lk_disk *disk = lk_scheduler_disk(x->server->scheduler);
     const char *name = NULL;
     char path[LK_MAX_PATH];
     if (!disk)
-        return lk_fault_set(
-            fault, 501, "not_enabled", NULL,
-            "this server keeps no sessions on disk; it has to be started with --session-dir");
-    if (!read_action(x, &e->kind, fault)) return false;
-    if (e->kind != LK_ERRAND_ERASE) {
-        if (!lk_field_text(body, "filename", &name, fault)) return false;
+        return lk_api_error_set(error, 501, "not_enabled", NULL,
+                                "sessions on disk are not enabled; start the server with "
+                                "--session-dir");
+    if (!parse_action(x, &job->kind, error)) return false;
+    if (job->kind != LK_DISK_JOB_ERASE) {
+        if (!lk_json_field_string(body, "filename", &name, error)) return false;
         if (!name)
-            return lk_fault_set(fault, 400, "missing_field", "filename",
-                                "'filename' is missing: the name of the saved session");
-        if (!lk_store_path(lk_disk_files(disk), name, e->kind == LK_ERRAND_RESTORE, path, fault))
+            return lk_api_error_set(error, 400, "missing_field", "filename",
+                                    "'filename' is missing: give the name of the saved session");
+        if (!lk_store_path(lk_disk_get_store(disk), name, job->kind == LK_DISK_JOB_RESTORE, path,
+                           error))
             return false;
-        e->path = path;
-        if (e->kind == LK_ERRAND_RESTORE && !inspect(x, disk, e, fault)) return false;
+        job->path = path;
+        if (job->kind == LK_DISK_JOB_RESTORE && !check_saved_file(x, disk, job, error))
+            return false;
     }
-    lk_exchange_working(x, true);
-    bool good = lk_disk_run(disk, e, fault);
-    lk_exchange_working(x, false);
-    if (good) reply(x, e, name);
+    lk_exchange_set_working(x, true);
+    bool good = lk_disk_run_job(disk, job, error);
+    lk_exchange_set_working(x, false);
+    if (good) reply_job_result(x, job, name);
     return good;
 }
 
 bool lk_route_slot(struct lk_exchange *x) {
-    struct lk_errand e = {0};
-    struct lk_fault fault = {0};
-    if (!read_id(x->path, &e.id)) return false;
+    struct lk_disk_job job = {0};
+    struct lk_api_error error = {0};
+    if (!parse_slot_id(x->path, &job.id)) return false;
     if (strcmp(x->method, "POST") != 0) {
-        lk_fault_set(&fault, 405, "method_not_allowed", NULL, "%.10s is not what %.100s answers to",
-                     x->method, x->path);
-        lk_reply_fault(x, &fault);
+        lk_api_error_set(&error, 405, "method_not_allowed", NULL,
+                         "method %.10s is not allowed for %.100s", x->method, x->path);
+        lk_exchange_reply_error(x, &error);
         return true;
     }
-    json_t *body = x->body.len ? lk_body_parse(x->body.at, x->body.len, &fault)
-                               : json_object(); /* erasing needs none */
-    if (!body || !act(x, &e, body, &fault)) lk_reply_fault(x, &fault);
+    /* "erase" needs no body. */
+    json_t *body =
+        x->body.len ? lk_json_parse_body(x->body.at, x->body.len, &error) : json_object();
+    if (!body || !run_job(x, &job, body, &error)) lk_exchange_reply_error(x, &error);
     json_decref(body);
     return true;
 }

@@ -1,8 +1,9 @@
-/* The one thread that owns all sessions: it begins answers when there is room for them, reads their
- * prompts, and takes all of them one token further in each step.
+/* The scheduler: the thread that owns all sessions. It admits jobs when there is memory for them,
+ * prefills their prompts one after the other, and decodes all of them in batched steps.
  *
- *   waiting (first come, first served) -> admitted by bytes -> prompt read -> decoding, step by step -> done
- *                                                |  while a prompt is read, the others decode in slices
+ *   waiting (first come, first served) -> admitted if memory allows -> prefill -> decoding -> done
+ *                                                                       |
+ *                                            other jobs decode between the chunks of a prefill
  */
 #ifndef LK_SERVE_SCHEDULER_H
 #define LK_SERVE_SCHEDULER_H
@@ -11,23 +12,28 @@
 
 struct lk_scheduler;
 
-/* `opts` and `metrics` are borrowed until lk_scheduler_stop. */
-lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_serve_opts *opts,
+/* Start the thread. `opts` and `metrics` are borrowed until lk_scheduler_stop. LK_E_NOMEM, and the
+ * errors of lk_disk_start. */
+lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_opts *opts,
                              struct lk_metrics *metrics, lk_err *err);
 
-/* Queue all answers of a call. False after a fault: the queue is full (429), or the server stops (503). */
-bool lk_scheduler_submit(struct lk_scheduler *scheduler, struct lk_call *call,
-                         struct lk_fault *fault);
+/* Queue all jobs of a completion. False: see `error`. 429: the queue is full. 400: the queue can
+ * never hold that many jobs. 503: the server is stopping. */
+bool lk_scheduler_submit(struct lk_scheduler *scheduler, struct lk_completion *completion,
+                         struct lk_api_error *error);
 
-/* Copies of the views of all slots, at most `most`, as they were within the last tenth of a second of work. */
-size_t lk_scheduler_look(struct lk_scheduler *scheduler, struct lk_slot_view *view, size_t most,
-                         size_t *n_waiting);
+/* Copy the state of up to `max` slots, at most 0.1 s old while the thread works. Returns their
+ * number. *n_waiting: jobs in the queue. */
+size_t lk_scheduler_snapshot(struct lk_scheduler *scheduler, struct lk_slot_snapshot *snapshot,
+                             size_t max, size_t *n_waiting);
 
-/* The sessions on disk; NULL where the server has no folder for them. */
+/* The sessions on disk; NULL if the server has no session directory. */
 struct lk_disk *lk_scheduler_disk(struct lk_scheduler *scheduler);
 
-/* Fail every call with 503 and take no more; sessions live on until lk_scheduler_stop, which stores those that are to be kept. */
+/* Fail all completions with 503, and refuse new ones. Sessions stay until lk_scheduler_stop. */
 void lk_scheduler_close(struct lk_scheduler *scheduler);
+
+/* Close, write sessions to the store, and free everything. NULL is allowed. */
 void lk_scheduler_stop(struct lk_scheduler *scheduler);
 
 #endif

@@ -1,154 +1,139 @@
-#include "serve/disk.h"
+/* The server's sessions: memory accounting, matching of prompts, eviction. */
+#include "serve/slots.h"
+
+#include "serve/tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The disk's thread changes the session. */
-static bool is_loading(const struct lk_serve_slot *slot) {
-    return slot->order.kind == LK_ORDER_FETCH || slot->order.kind == LK_ORDER_RESTORE;
+/* ---- memory ---- */
+
+/* Is the disk thread writing to the session? */
+static bool is_loading(const struct lk_slot *slot) {
+    return slot->command.kind == LK_SLOT_CMD_FETCH || slot->command.kind == LK_SLOT_CMD_RESTORE;
 }
 
-static uint64_t lent(const struct lk_serve_slot *slot, const lk_session_stats *s) {
-    return slot->lent < s->shared_bytes ? slot->lent : s->shared_bytes;
+static uint64_t immutable_shared_bytes(const struct lk_slot *slot, const lk_session_stats *s) {
+    return slot->immutable_bytes < s->shared_bytes ? slot->immutable_bytes : s->shared_bytes;
 }
 
-/* What a slot holds that is not counted with what all share; at work what it may come to hold, but for what it will
- * share for good. */
-static uint64_t held(const struct lk_serve_slot *slot) {
-    if (is_loading(slot)) return slot->need;
+/* Bytes of a slot, without shared memory, which is counted once for all slots. A busy slot counts
+ * with what it may need, minus the shared bytes that it will never copy. */
+static uint64_t slot_bytes(const struct lk_slot *slot) {
+    if (is_loading(slot)) return slot->reserved;
     lk_session_stats s = lk_session_get_stats(slot->session);
     uint64_t bytes = s.cache_bytes + s.scratch_bytes;
     if (!slot->job) return bytes - s.shared_bytes;
-    return (slot->need > bytes ? slot->need : bytes) - lent(slot, &s);
+    return (slot->reserved > bytes ? slot->reserved : bytes) - immutable_shared_bytes(slot, &s);
 }
 
-static uint64_t shared(const struct lk_serve_slots *slots) {
+static uint64_t all_shared_bytes(const struct lk_slots *slots) {
     return lk_model_get_info(slots->opts->model).shared_bytes;
 }
 
-uint64_t lk_serve_slots_bytes(const struct lk_serve_slots *slots,
-                              const struct lk_serve_slot *other) {
-    uint64_t sum = shared(slots);
+/* Bytes of all slots, shared memory counted once. With `keep` (may be NULL): of all other slots,
+ * and without the shared bytes that `keep` will never copy. */
+static uint64_t total_bytes(const struct lk_slots *slots, const struct lk_slot *keep) {
+    uint64_t sum = all_shared_bytes(slots);
     for (size_t i = 0; i < slots->n; i++)
-        if (slots->slot[i] != other) sum += held(slots->slot[i]);
-    if (!other) return sum;
-    lk_session_stats s = lk_session_get_stats(other->session);
-    return sum - lent(other, &s);
+        if (slots->slot[i] != keep) sum += slot_bytes(slots->slot[i]);
+    if (!keep) return sum;
+    lk_session_stats s = lk_session_get_stats(keep->session);
+    return sum - immutable_shared_bytes(keep, &s);
 }
 
-uint64_t lk_serve_slots_idle_bytes(const struct lk_serve_slots *slots,
-                                   const struct lk_serve_slot *other) {
-    uint64_t sum = 0, all = shared(slots),
-             used = 0; /* used: of what is shared, by those that stay */
+/* Bytes that would be free if all idle slots except `keep` were evicted. */
+static uint64_t evictable_bytes(const struct lk_slots *slots, const struct lk_slot *keep) {
+    uint64_t sum = 0, shared = all_shared_bytes(slots), shared_used = 0;
     for (size_t i = 0; i < slots->n; i++) {
-        const struct lk_serve_slot *slot = slots->slot[i];
-        bool stays = slot == other || slot->job || slot->pinned;
+        const struct lk_slot *slot = slots->slot[i];
+        bool stays = slot == keep || slot->job || slot->pinned;
         if (!stays)
-            sum += held(slot);
+            sum += slot_bytes(slot);
         else if (!is_loading(slot))
-            used += lk_session_get_stats(slot->session).shared_bytes;
+            shared_used += lk_session_get_stats(slot->session).shared_bytes;
     }
-    return sum + all - (used < all ? used : all);
+    return sum + shared - (shared_used < shared ? shared_used : shared);
 }
 
-/* ---- which one to go on with ---- */
+uint64_t lk_slots_busy_bytes(const struct lk_slots *slots) {
+    return total_bytes(slots, NULL) - evictable_bytes(slots, NULL);
+}
 
-/* Tokens of a text that goes on where another ended: without the token that begins texts. */
-static int32_t *tokenize_rest(const lk_model *model, const char *text, size_t *n_tok) {
-    int32_t *begin = NULL, *tok = NULL;
-    size_t n_begin = 0, n = 0;
-    if (lk_tokenize(model, "", 0, true, &begin, &n_begin, NULL) == LK_OK &&
-        lk_tokenize(model, text, strlen(text), true, &tok, &n, NULL) == LK_OK) {
-        if (n >= n_begin && memcmp(tok, begin, n_begin * sizeof *tok) == 0) {
-            n -= n_begin;
-            memmove(tok, tok + n_begin, n * sizeof *tok);
-        }
-        *n_tok = n;
+/* ---- matching ---- */
+
+/* Set the job's tokens to those of the slot, followed by those of the rest of the prompt's text.
+ * The text of an answer may tokenize differently from the tokens that were decoded, so the slot's
+ * own tokens are kept. False if they do not fit the context, or memory runs out. */
+static bool continue_slot_tokens(const struct lk_slots *slots, const struct lk_slot *slot,
+                                 struct lk_job *job) {
+    size_t n_rest = 0;
+    int32_t *rest = lk_tokenize_continuation(slots->opts->model, job->prompt->text + slot->text.len,
+                                             &n_rest),
+            *tok = NULL;
+    size_t n_tok = slot->n_tok + n_rest;
+    if (rest && n_rest > 0 && n_tok < (size_t)slots->opts->n_ctx) tok = malloc(n_tok * sizeof *tok);
+    if (tok) {
+        if (slot->n_tok) memcpy(tok, slot->tok, slot->n_tok * sizeof *tok);
+        memcpy(tok + slot->n_tok, rest, n_rest * sizeof *tok);
+        free(job->tok);
+        job->tok = tok;
+        job->n_tok = n_tok;
     }
-    lk_tokens_free(begin);
-    return tok;
-}
-
-static bool set_tokens(struct lk_job *job, const int32_t *a, size_t n_a, const int32_t *b,
-                       size_t n_b) {
-    int32_t *tok = malloc((n_a + n_b + 1) * sizeof *tok);
-    if (!tok) return false;
-    if (n_a) memcpy(tok, a, n_a * sizeof *tok);
-    if (n_b) memcpy(tok + n_a, b, n_b * sizeof *tok);
-    free(job->tok);
-    job->tok = tok;
-    job->n_tok = n_a + n_b;
-    return true;
-}
-
-/* A chat goes on: its text begins with all the text of a slot. An answer written out and read again may
- * split into other tokens than those it was made of, so the slot's own tokens are kept. */
-static bool goes_on(const struct lk_serve_slot *slot, const struct lk_job *job) {
-    const char *text = job->prompt->text;
-    return job->call->ask.chat && slot->text.len > 0 && !slot->text.failed &&
-           strncmp(text, slot->text.at, slot->text.len) == 0 && text[slot->text.len];
-}
-
-static bool go_on(const struct lk_serve_slots *slots, const struct lk_serve_slot *slot,
-                  struct lk_job *job) {
-    size_t n = 0;
-    int32_t *rest = tokenize_rest(slots->opts->model, job->prompt->text + slot->text.len, &n);
-    bool good = rest && n > 0 && slot->n_tok + n < (size_t)slots->opts->n_ctx &&
-                set_tokens(job, slot->tok, slot->n_tok, rest, n);
     lk_tokens_free(rest);
-    return good;
+    return tok != NULL;
 }
 
-static struct lk_serve_slot *match_text(struct lk_serve_slots *slots, struct lk_job *job) {
-    struct lk_serve_slot *best = NULL;
+/* The idle slot with the longest text that the job's prompt continues. */
+static struct lk_slot *match_text(struct lk_slots *slots, struct lk_job *job) {
+    struct lk_slot *best = NULL;
     for (size_t i = 0; i < slots->n; i++) {
-        struct lk_serve_slot *s = slots->slot[i];
-        if (s->job || s->recipe != job->call->ask.recipe || (best && s->text.len <= best->text.len))
-            continue;
-        if (goes_on(s, job)) best = s;
+        struct lk_slot *s = slots->slot[i];
+        if (s->job || s->recipe != job->completion->request.recipe) continue;
+        if (best && s->text.len <= best->text.len) continue;
+        if (lk_job_continues_text(job, &s->text)) best = s;
     }
-    return best && go_on(slots, best, job) ? best : NULL;
+    return best && continue_slot_tokens(slots, best, job) ? best : NULL;
 }
 
-struct lk_serve_slot *lk_serve_slots_match(struct lk_serve_slots *slots, struct lk_job *job) {
+struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job) {
     const struct lk_prompt *p = job->prompt;
-    struct lk_serve_slot *best = match_text(slots, job);
-    size_t most = 0;
+    struct lk_slot *best = match_text(slots, job);
+    size_t n_best = 0;
     if (best) return best;
     for (size_t i = 0; i < slots->n; i++) {
-        struct lk_serve_slot *s = slots->slot[i];
-        if (s->job || s->prefix || s->recipe != job->call->ask.recipe) continue;
-        size_t n = lk_tokens_common(s->tok, s->n_tok, p->tok, p->n_tok);
-        /* A cache that must be cut back may have to be built anew, and another's conversation would be
-         * lost: only where most of both is the same. */
+        struct lk_slot *s = slots->slot[i];
+        if (s->job || s->is_prefix || s->recipe != job->completion->request.recipe) continue;
+        size_t n = lk_tokens_common_prefix(s->tok, s->n_tok, p->tok, p->n_tok);
+        /* Truncating a cache may require to rebuild it, and it loses another conversation. So that
+         * is done only if most of both is the same. */
         bool extends = n == s->n_tok && n > 0, mostly = 2 * n >= s->n_tok && 2 * n >= p->n_tok;
-        if (n > most && (extends || mostly)) {
+        if (n > n_best && (extends || mostly)) {
             best = s;
-            most = n;
+            n_best = n;
         }
     }
     return best;
 }
 
-void lk_serve_slots_loaded(struct lk_serve_slots *slots, struct lk_serve_slot *slot,
-                           struct lk_job *job) {
+void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk_job *job) {
     lk_buf_free(&slot->text);
     slot->n_tok = lk_session_n_tok(slot->session);
     memcpy(slot->tok, lk_session_tokens(slot->session), slot->n_tok * sizeof *slot->tok);
-    lk_tokens_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
-    if (job && goes_on(slot, job)) go_on(slots, slot, job);
+    lk_tokens_to_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
+    if (job && lk_job_continues_text(job, &slot->text)) continue_slot_tokens(slots, slot, job);
 }
 
-/* ---- their lives ---- */
+/* ---- adding and removing ---- */
 
-static void free_slot(struct lk_serve_slot *slot) {
+static void free_slot(struct lk_slot *slot) {
     lk_session_free(slot->session);
     lk_buf_free(&slot->text);
     free(slot->tok);
     free(slot);
 }
 
-void lk_serve_slots_drop(struct lk_serve_slots *slots, struct lk_serve_slot *slot) {
+void lk_slots_remove(struct lk_slots *slots, struct lk_slot *slot) {
     for (size_t i = 0; i < slots->n; i++)
         if (slots->slot[i] == slot) {
             slots->slot[i] = slots->slot[--slots->n];
@@ -157,55 +142,55 @@ void lk_serve_slots_drop(struct lk_serve_slots *slots, struct lk_serve_slot *slo
     free_slot(slot);
 }
 
-static struct lk_serve_slot *longest_idle(const struct lk_serve_slots *slots,
-                                          const struct lk_serve_slot *keep) {
-    struct lk_serve_slot *oldest = NULL;
+static struct lk_slot *least_recently_used(const struct lk_slots *slots,
+                                           const struct lk_slot *keep) {
+    struct lk_slot *oldest = NULL;
     for (size_t i = 0; i < slots->n; i++) {
-        struct lk_serve_slot *s = slots->slot[i];
-        if (!s->job && !s->pinned && s != keep && s->order.kind == LK_ORDER_NONE &&
-            (!oldest || s->used < oldest->used))
+        struct lk_slot *s = slots->slot[i];
+        if (!s->job && !s->pinned && s != keep && s->command.kind == LK_SLOT_CMD_NONE &&
+            (!oldest || s->last_used < oldest->last_used))
             oldest = s;
     }
     return oldest;
 }
 
-enum lk_room lk_serve_slots_make_room(struct lk_serve_slots *slots,
-                                      const struct lk_serve_slot *keep, uint64_t need) {
-    uint64_t all = lk_serve_slots_bytes(slots, keep), most = slots->opts->max_bytes, leaving = 0;
-    size_t n_leaving = 0;
-    if (all - lk_serve_slots_idle_bytes(slots, keep) + need > most) return LK_ROOM_NOT;
+enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *keep, uint64_t need) {
+    uint64_t total = total_bytes(slots, keep), max = slots->opts->max_bytes, evicting = 0;
+    size_t n_evicting = 0;
+    if (total - evictable_bytes(slots, keep) + need > max) return LK_ROOM_NEVER;
     for (size_t i = 0; i < slots->n; i++)
-        if (slots->slot[i]->leaving) leaving += held(slots->slot[i]), n_leaving++;
-    while (all - leaving + need > most || (!keep && slots->n - n_leaving == LK_MAX_SLOT)) {
-        struct lk_serve_slot *oldest = longest_idle(slots, keep);
-        if (!oldest) return LK_ROOM_SOON; /* the others are at the disk */
-        if (slots->disk && lk_disk_store(slots->disk, oldest)) {
-            oldest->leaving = true;
-            leaving += held(oldest);
-            n_leaving++;
+        if (slots->slot[i]->evicting) evicting += slot_bytes(slots->slot[i]), n_evicting++;
+    while (total - evicting + need > max || (!keep && slots->n - n_evicting == LK_MAX_SLOT)) {
+        struct lk_slot *oldest = least_recently_used(slots, keep);
+        if (!oldest) return LK_ROOM_SOON; /* the other idle slots have disk commands */
+        if (slots->store_evicted && slots->store_evicted(slots->store_user, oldest)) {
+            oldest->evicting = true;
+            evicting += slot_bytes(oldest);
+            n_evicting++;
             continue;
         }
-        lk_serve_slots_drop(slots, oldest);
-        all = lk_serve_slots_bytes(slots, keep);
+        lk_slots_remove(slots, oldest);
+        total = total_bytes(slots, keep);
     }
-    return all + need <= most && (keep || slots->n < LK_MAX_SLOT) ? LK_ROOM_NOW : LK_ROOM_SOON;
+    return total + need <= max && (keep || slots->n < LK_MAX_SLOT) ? LK_ROOM_NOW : LK_ROOM_SOON;
 }
 
-static bool pass_on(void *user, uint64_t done, uint64_t total) {
-    struct lk_serve_slot *slot = user;
+/* The session keeps this callback; the slot's own one changes. */
+static bool forward_progress(void *user, uint64_t done, uint64_t total) {
+    struct lk_slot *slot = user;
     return !slot->progress || slot->progress(slot->user, done, total);
 }
 
-lk_status lk_serve_slots_add(struct lk_serve_slots *slots, size_t recipe,
-                             struct lk_serve_slot **out, lk_err *err) {
-    struct lk_serve_slot *slot = calloc(1, sizeof *slot);
+lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **out, lk_err *err) {
+    struct lk_slot *slot = calloc(1, sizeof *slot);
     int32_t *tok = calloc((size_t)slots->opts->n_ctx, sizeof *tok);
     if (!slot || !tok || slots->n == LK_MAX_SLOT) {
         free(slot);
         free(tok);
-        return lk_fail(err, LK_E_NOMEM, "no memory for a session");
+        return lk_fail(err, LK_E_NOMEM, "out of memory: cannot create a session");
     }
-    lk_session_opts opts = {.n_ctx = slots->opts->n_ctx, .progress = pass_on, .user = slot};
+    lk_session_opts opts = {
+        .n_ctx = slots->opts->n_ctx, .progress = forward_progress, .user = slot};
     lk_status status =
         lk_session_new(&slot->session, slots->opts->model, slots->opts->recipe[recipe], &opts, err);
     slot->tok = tok;
@@ -220,54 +205,53 @@ lk_status lk_serve_slots_add(struct lk_serve_slots *slots, size_t recipe,
     return LK_OK;
 }
 
-lk_status lk_slot_copy(struct lk_serve_slot *slot, struct lk_serve_slot *from, bool whole,
-                       lk_err *err) {
+lk_status lk_slot_copy(struct lk_slot *slot, struct lk_slot *from, bool whole, lk_err *err) {
     lk_status status = lk_session_copy(slot->session, from->session, err);
-    if (status == LK_OK) from->lent = lk_session_immutable_bytes(from->session);
-    if (status == LK_OK && whole) slot->lent = from->lent;
-    from->used = lk_now();
+    if (status == LK_OK) from->immutable_bytes = lk_session_immutable_bytes(from->session);
+    if (status == LK_OK && whole) slot->immutable_bytes = from->immutable_bytes;
+    from->last_used = lk_now();
     return status;
 }
 
-void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job) {
+void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job) {
     lk_buf_free(&slot->text);
     memcpy(slot->tok, job->tok, job->n_tok * sizeof *slot->tok);
     slot->n_tok = job->n_tok;
-    if (job->call->ask.chat) lk_buf_text(&slot->text, job->prompt->text);
+    if (job->completion->request.chat) lk_buf_append_str(&slot->text, job->prompt->text);
 }
 
-void lk_slot_extend(struct lk_serve_slot *slot, int32_t tok, const char *piece, size_t len) {
+void lk_slot_append(struct lk_slot *slot, int32_t tok, const char *text, size_t len) {
     slot->tok[slot->n_tok++] = tok;
-    if (slot->text.len) lk_buf_add(&slot->text, piece, len);
+    if (slot->text.len) lk_buf_append(&slot->text, text, len);
 }
 
-struct lk_slot_view lk_slot_look(const struct lk_serve_slot *slot, double now) {
-    struct lk_slot_view v = {.id = slot->id,
-                             .busy = slot->job != NULL,
-                             .prefix = slot->prefix,
-                             .recipe = slot->recipe,
-                             .loading = is_loading(slot)};
-    v.saving = slot->order.kind == LK_ORDER_SAVE || slot->order.kind == LK_ORDER_STORE;
-    if (v.loading) return v;
-    v.stats = lk_session_get_stats(slot->session);
-    while (v.n_level < LK_VIEW_LEVELS &&
-           lk_session_get_level(slot->session, v.n_level, &v.level[v.n_level]))
-        v.n_level++;
+struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now) {
+    struct lk_slot_snapshot snap = {.id = slot->id,
+                                    .busy = slot->job != NULL,
+                                    .is_prefix = slot->is_prefix,
+                                    .recipe = slot->recipe,
+                                    .loading = is_loading(slot)};
+    snap.saving = slot->command.kind == LK_SLOT_CMD_SAVE || slot->command.kind == LK_SLOT_CMD_STORE;
+    if (snap.loading) return snap;
+    snap.stats = lk_session_get_stats(slot->session);
+    while (snap.n_level < LK_SNAPSHOT_LEVELS &&
+           lk_session_get_level(slot->session, snap.n_level, &snap.level[snap.n_level]))
+        snap.n_level++;
     if (!slot->job) {
-        v.idle_s = now - slot->used;
-        return v;
+        snap.idle_s = now - slot->last_used;
+        return snap;
     }
     const struct lk_job *job = slot->job;
-    double decoding = now - job->read;
-    v.reading = job->state != LK_JOB_DECODING;
-    v.n_prompt = job->n_tok;
-    v.n_reused = job->outcome.n_reused;
-    v.n_made = job->outcome.n_made;
-    if (!v.reading && decoding > 0) v.tokens_per_second = (double)v.n_made / decoding;
-    return v;
+    double decode_s = now - job->decode_time;
+    snap.prefill = job->state != LK_JOB_DECODING;
+    snap.n_prompt = job->n_tok;
+    snap.n_reused = job->result.n_reused;
+    snap.n_decoded = job->result.n_decoded;
+    if (!snap.prefill && decode_s > 0) snap.tokens_per_second = (double)snap.n_decoded / decode_s;
+    return snap;
 }
 
-void lk_serve_slots_free(struct lk_serve_slots *slots) {
+void lk_slots_free(struct lk_slots *slots) {
     for (size_t i = 0; i < slots->n; i++) free_slot(slots->slot[i]);
     slots->n = 0;
 }

@@ -1,112 +1,111 @@
-/* The sessions a server keeps: those at work, and idle ones whose caches may serve another request that
- * begins with the same tokens. Belongs to the scheduler's thread. */
+/* Slots: the sessions that the server keeps. Some are busy with a job. Idle ones keep their caches
+ * for later requests that start with the same tokens. Used only by the scheduler's thread, except
+ * as noted at lk_slot_command. */
 #ifndef LK_SERVE_SLOTS_H
 #define LK_SERVE_SLOTS_H
 
-#include "serve/call.h"
+#include "serve/completion.h"
 
-enum { LK_MAX_SLOT = 512, LK_VIEW_LEVELS = 12 };
+enum { LK_MAX_SLOT = 512, LK_SNAPSHOT_LEVELS = 12 };
 
-/* What the disk's thread does with a slot's session (serve/disk.h). Until it has, nobody else touches the
- * session; while it is only written to disk, others may read it. */
-enum lk_order_kind {
-    LK_ORDER_NONE,
-    LK_ORDER_STORE,
-    LK_ORDER_FETCH,
-    LK_ORDER_SAVE,
-    LK_ORDER_RESTORE
+/* What the disk thread does with the session of a slot (serve/disk.h). Until it is done, no other
+ * thread may use the session, except for reading it during STORE and SAVE. */
+enum lk_slot_command_kind {
+    LK_SLOT_CMD_NONE,
+    LK_SLOT_CMD_STORE,  /* write the session to the store */
+    LK_SLOT_CMD_FETCH,  /* load job->stored from the store */
+    LK_SLOT_CMD_SAVE,   /* write a file that a client named */
+    LK_SLOT_CMD_RESTORE /* load a file that a client named */
 };
 
-struct lk_order {
-    enum lk_order_kind kind;
-    struct lk_serve_slot *next; /* in the disk's queues */
-    struct lk_errand *errand;   /* of a client that waits for it; or NULL */
-    lk_err err;                 /* what came of it */
-    uint64_t bytes;             /* of the file */
+struct lk_slot_command {
+    enum lk_slot_command_kind kind;
+    struct lk_slot *next;         /* in the queues of the disk thread */
+    struct lk_disk_job *disk_job; /* of the client that waits for it, or NULL */
+    lk_err err;                   /* result */
+    uint64_t bytes;               /* size of the file */
     double seconds;
 };
 
-struct lk_serve_slot {
+struct lk_slot {
     int id;
-    size_t recipe; /* of the server's */
+    size_t recipe; /* index into lk_server_opts.recipe */
     lk_session *session;
     struct lk_job *job; /* NULL: idle */
-    int32_t *tok;       /* [n_tok] what the session stands after; room for the context */
+    int32_t *tok;       /* [n_tok] tokens that the session holds; capacity n_ctx */
     size_t n_tok;
-    struct lk_buf text; /* of a chat: the text those tokens stand for; empty: not known */
-    uint64_t need;      /* bytes set aside while at work */
-    double used;        /* moment of the last use */
-    uint64_t lent;      /* of its session's shared bytes those that it will share for good */
-    bool prefix;        /* kept for others to begin with a copy of it (serve/prefix.h) */
-    bool pinned;        /* not to be freed now */
-    struct lk_order order;
-    char origin[LK_STORED_NAME]; /* the stored session it was loaded from; empty: none */
-    bool leaving;                /* it is freed when it has been written to disk */
-    bool hidden;                 /* of a request that wants neither reuse nor files */
-    lk_progress progress;        /* of reading prompts; NULL: nobody asks */
+    struct lk_buf text; /* text of these tokens, for chats; empty: unknown */
+    uint64_t reserved;  /* bytes that its job may need */
+    double last_used;
+    uint64_t immutable_bytes; /* part of its session's shared bytes that it will never copy */
+    bool is_prefix;           /* kept only to be copied by others (serve/shared_prefix.h) */
+    bool pinned;              /* must not be evicted now */
+    bool evicting;            /* will be freed when it has been written to disk */
+    bool is_private; /* of a request with "cache_prompt": false: neither reused nor stored */
+    struct lk_slot_command command;
+    char stored[LK_STORE_NAME_LEN]; /* stored session that it was loaded from; empty: none */
+    lk_progress progress;           /* called during prefill with `user`; may be NULL */
     void *user;
 };
 
-struct lk_serve_slots {
-    const struct lk_serve_opts *opts;
-    struct lk_serve_slot *slot[LK_MAX_SLOT];
+struct lk_slots {
+    const struct lk_server_opts *opts;
+    struct lk_slot *slot[LK_MAX_SLOT];
     size_t n;
     int last_id;
-    struct lk_disk *disk; /* where idle sessions go that have to leave; NULL: nowhere */
+    /* Called before an idle slot is evicted. Returns true if it started to write the session to
+     * disk; the slot is then freed later. NULL: evicted sessions are lost. */
+    bool (*store_evicted)(void *user, struct lk_slot *slot);
+    void *store_user;
 };
 
-/* What others may know of a slot, copied for them. */
-struct lk_slot_view {
+/* State of a slot, copied for other threads. */
+struct lk_slot_snapshot {
     int id;
-    bool busy, reading, loading, saving, prefix;
-    size_t recipe, n_prompt, n_reused, n_made;
+    bool busy, prefill, loading, saving, is_prefix;
+    size_t recipe, n_prompt, n_reused, n_decoded;
     double tokens_per_second, idle_s;
     lk_session_stats stats;
     size_t n_level;
-    lk_level_stats level[LK_VIEW_LEVELS];
+    lk_level_stats level[LK_SNAPSHOT_LEVELS];
 };
 
-/* Bytes that all slots but `other` hold (idle) or may come to hold (at work), what several hold counted once. What
- * `other` shares for good is not counted. */
-uint64_t lk_serve_slots_bytes(const struct lk_serve_slots *slots,
-                              const struct lk_serve_slot *other);
-uint64_t lk_serve_slots_idle_bytes(const struct lk_serve_slots *slots,
-                                   const struct lk_serve_slot *other);
+/* Bytes that cannot be freed by evicting idle slots: what busy slots hold or have reserved. */
+uint64_t lk_slots_busy_bytes(const struct lk_slots *slots);
 
-/* The slot without work that has most of the job's prompt in its cache; NULL where none has a worthwhile part. The
- * job's tokens are then chosen with it where that is a chat that goes on. It may be at the disk. */
-struct lk_serve_slot *lk_serve_slots_match(struct lk_serve_slots *slots, struct lk_job *job);
+/* Find the idle slot whose session holds the longest part of the job's prompt. If the prompt is a
+ * chat that continues the slot's text, job->tok is set to the slot's tokens and those of the rest.
+ * The slot may have a pending disk command. NULL: no slot holds enough of the prompt. */
+struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job);
 
-/* The slot's session was loaded from disk: note what it stands after, and choose the tokens of the job (may be
- * NULL) with it where the job's text goes on with that. */
-void lk_serve_slots_loaded(struct lk_serve_slots *slots, struct lk_serve_slot *slot,
-                           struct lk_job *job);
+/* Update the slot after its session was loaded from disk. If the prompt of `job` (may be NULL)
+ * continues the session's text, job->tok is set as by lk_slots_match. */
+void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk_job *job);
 
-/* Free idle slots but `keep`, those longest unused first, until `need` more bytes and another slot fit. Where they
- * never will nothing is freed; soon: sessions are being written to disk first. */
-enum lk_room { LK_ROOM_NOT, LK_ROOM_SOON, LK_ROOM_NOW };
-enum lk_room lk_serve_slots_make_room(struct lk_serve_slots *slots,
-                                      const struct lk_serve_slot *keep, uint64_t need);
+/* Make room for `need` more bytes and one more slot, or for `need` bytes in the slot `keep`, by
+ * evicting idle slots other than `keep` in least-recently-used order. NEVER: it cannot fit while
+ * the busy slots stay; nothing was evicted. SOON: it will fit when the disk thread is done. */
+enum lk_room { LK_ROOM_NEVER, LK_ROOM_SOON, LK_ROOM_NOW };
+enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *keep, uint64_t need);
 
-/* A new slot with an empty session. LK_E_NOMEM. */
-lk_status lk_serve_slots_add(struct lk_serve_slots *slots, size_t recipe,
-                             struct lk_serve_slot **out, lk_err *err);
+/* Add a slot with an empty session. LK_E_NOMEM. */
+lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **out, lk_err *err);
 
 /* Free an idle slot. */
-void lk_serve_slots_drop(struct lk_serve_slots *slots, struct lk_serve_slot *slot);
+void lk_slots_remove(struct lk_slots *slots, struct lk_slot *slot);
 
-/* Make the slot's session, a new one, a copy of another's; whole: it will not be cut back. LK_E_NOMEM: it is empty. */
-lk_status lk_slot_copy(struct lk_serve_slot *slot, struct lk_serve_slot *from, bool whole,
-                       lk_err *err);
+/* Make the empty session of `slot` a copy of another one. `whole`: the copy will not be truncated.
+ * LK_E_NOMEM: it stays empty. */
+lk_status lk_slot_copy(struct lk_slot *slot, struct lk_slot *from, bool whole, lk_err *err);
 
-/* A slot's session was made to stand after the job's tokens. */
-void lk_slot_set(struct lk_serve_slot *slot, const struct lk_job *job);
+/* Update the slot after prefill: its session holds job->tok. */
+void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job);
 
-/* One more token was evaluated. */
-void lk_slot_extend(struct lk_serve_slot *slot, int32_t tok, const char *piece, size_t len);
+/* Update the slot after one more token was evaluated; `text` are the bytes of the token. */
+void lk_slot_append(struct lk_slot *slot, int32_t tok, const char *text, size_t len);
 
-struct lk_slot_view lk_slot_look(const struct lk_serve_slot *slot, double now);
+struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now);
 
-void lk_serve_slots_free(struct lk_serve_slots *slots);
+void lk_slots_free(struct lk_slots *slots);
 
 #endif

@@ -1,103 +1,102 @@
+/* The body of a streamed response. */
 #include "serve/sse.h"
+
+#include "serve/response.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct stream {
-    const struct lk_exchange *x; /* lives as long as it is filled */
-    struct lk_answer answer;
+struct sse_body {
+    const struct lk_exchange *x; /* outlives the body */
+    struct lk_response response;
     struct lk_buf out;
-    size_t given; /* bytes of `out` that went away */
-    bool last;    /* nothing follows */
+    size_t n_sent; /* bytes of `out` that were sent */
+    bool last;     /* `out` is the end of the body */
 };
 
-static void say(struct stream *s, json_t *json) {
+/* Append one event; releases `json`. */
+static void append_data(struct sse_body *b, json_t *json) {
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     if (!text) {
-        s->out.failed = true;
+        b->out.failed = true;
         return;
     }
-    lk_buf_text(&s->out, "data: ");
-    lk_buf_text(&s->out, text);
-    lk_buf_text(&s->out, "\n\n");
+    lk_buf_append_str(&b->out, "data: ");
+    lk_buf_append_str(&b->out, text);
+    lk_buf_append_str(&b->out, "\n\n");
     free(text);
 }
 
-static void finish(struct stream *s) {
-    const struct lk_answer *a = &s->answer;
-    if (a->call->ask.usage) {
-        json_t *chunk = json_pack("{s:s, s:s, s:I, s:s, s:[], s:o}", "id", a->id, "object",
-                                  a->call->ask.chat ? "chat.completion.chunk" : "text_completion",
-                                  "created", (json_int_t)a->created, "model", a->opts->id,
-                                  "choices", "usage", lk_answer_usage(a));
-        say(s, chunk);
-    }
-    lk_buf_text(&s->out, "data: [DONE]\n\n");
-    s->last = true;
-}
-
-static void tell(struct stream *s, struct lk_event *event) {
-    if (event->kind == LK_EVENT_FAULT) {
-        say(s, lk_fault_json(&s->answer.call->fault));
-        s->last = true;
+/* Append the chunk for an event, and the end of the stream if it was the last one. */
+static void append_event(struct sse_body *b, struct lk_event *event) {
+    const struct lk_completion *completion = b->response.completion;
+    if (event->kind == LK_EVENT_ERROR) {
+        append_data(b, lk_api_error_json(&completion->error));
+        b->last = true;
         return;
     }
-    say(s, lk_answer_chunk(&s->answer, event));
-    if (lk_answer_complete(&s->answer)) finish(s);
+    append_data(b, lk_response_chunk(&b->response, event));
+    if (!lk_response_is_complete(&b->response)) return;
+    if (completion->request.include_usage) append_data(b, lk_response_usage_chunk(&b->response));
+    lk_buf_append_str(&b->out, "data: [DONE]\n\n");
+    b->last = true;
 }
 
-/* Wait until there is something to send; now and then a comment, so that nobody takes the silence for the
- * end. False when the client hung up. */
-static bool wait_for_more(struct stream *s) {
-    const double look_s = 0.25, comment_s = 15;
-    double began = lk_now();
+/* Wait for events and append them. After a while without any, append a comment, so that proxies and
+ * clients do not time out. False if the client disconnected. */
+static bool wait_for_data(struct sse_body *b) {
+    enum { MAX_BATCH = 2048 }; /* bytes after which no more events are collected */
+    const double check_s = 0.25, comment_s = 15;
+    double start = lk_now();
+    struct lk_completion *completion = b->response.completion;
     struct lk_event event;
-    while (!lk_call_pop(s->answer.call, look_s, &event)) {
-        if (!lk_exchange_alive(s->x)) return false;
-        if (lk_now() - began < comment_s) continue;
-        lk_buf_text(&s->out, ": waiting\n\n");
+    while (!lk_completion_pop(completion, check_s, &event)) {
+        if (!lk_exchange_is_alive(b->x)) return false;
+        if (lk_now() - start < comment_s) continue;
+        lk_buf_append_str(&b->out, ": waiting\n\n");
         return true;
     }
-    tell(s, &event);
-    while (!s->last && s->out.len < 2048 && lk_call_pop(s->answer.call, 0, &event)) tell(s, &event);
+    append_event(b, &event);
+    while (!b->last && b->out.len < MAX_BATCH && lk_completion_pop(completion, 0, &event))
+        append_event(b, &event);
     return true;
 }
 
-static ssize_t fill(void *user, char *buf, size_t most) {
-    struct stream *s = user;
-    if (s->given == s->out.len) {
-        s->out.len = s->given = 0;
-        if (s->last) return LK_STREAM_END;
-        if (!wait_for_more(s) || s->out.failed) return LK_STREAM_BROKEN;
+static ssize_t fill_sse_body(void *user, char *buf, size_t cap) {
+    struct sse_body *b = user;
+    if (b->n_sent == b->out.len) {
+        b->out.len = b->n_sent = 0;
+        if (b->last) return LK_BODY_END;
+        if (!wait_for_data(b) || b->out.failed) return LK_BODY_ABORTED;
     }
-    size_t n = s->out.len - s->given < most ? s->out.len - s->given : most;
-    memcpy(buf, s->out.at + s->given, n);
-    s->given += n;
+    size_t n = b->out.len - b->n_sent < cap ? b->out.len - b->n_sent : cap;
+    memcpy(buf, b->out.at + b->n_sent, n);
+    b->n_sent += n;
     return (ssize_t)n;
 }
 
-static void end(void *user) {
-    struct stream *s = user;
-    struct lk_call *call = s->answer.call;
-    call->gone = true;
-    lk_answer_free(&s->answer);
-    lk_buf_free(&s->out);
-    free(s);
-    lk_call_release(call);
+static void end_sse_body(void *user) {
+    struct sse_body *b = user;
+    struct lk_completion *completion = b->response.completion;
+    lk_response_free(&b->response);
+    lk_buf_free(&b->out);
+    free(b);
+    lk_completion_abandon(completion);
 }
 
-void lk_sse_reply(struct lk_exchange *x, struct lk_call *call, struct lk_event *first) {
-    struct stream *s = calloc(1, sizeof *s);
-    if (!s || !lk_answer_begin(&s->answer, call, &x->server->opts, ++x->server->n_call)) {
-        free(s);
-        call->gone = true;
-        lk_piece_free(&first->piece);
-        lk_call_release(call);
+void lk_sse_reply(struct lk_exchange *x, struct lk_completion *completion, struct lk_event *first) {
+    struct sse_body *b = calloc(1, sizeof *b);
+    if (!b ||
+        !lk_response_init(&b->response, completion, &x->server->opts, ++x->server->n_completion)) {
+        free(b);
+        lk_text_delta_free(&first->delta);
+        lk_completion_abandon(completion);
         return;
     }
-    s->x = x;
-    tell(s, first);
-    lk_reply_stream(x, "text/event-stream",
-                    &(struct lk_stream_source){.fill = fill, .end = end, .user = s});
+    b->x = x;
+    append_event(b, first);
+    lk_exchange_reply_stream(
+        x, "text/event-stream",
+        &(struct lk_stream_body){.fill = fill_sse_body, .end = end_sse_body, .user = b});
 }

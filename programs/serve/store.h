@@ -1,15 +1,19 @@
-/* The folder of sessions on disk, and what lies in it.
+/* The store: sessions in a directory on disk, and an index of the ones that the server saved on its
+ * own.
  *
- *   DIR/NAME              sessions that clients named (route_slots.c); nobody else writes or removes them
- *   DIR/store/HEX.session sessions that the server keeps by itself, so that a prompt which begins with what one
- *                         of them has read is not read again; the longest unused go when they are too many bytes
- *   DIR/store/HEX.prefix  the same of beginnings that several requests had in common (serve/prefix.h)
+ *   DIR/NAME               sessions that clients named (route_slots.c); the server never removes or
+ *                          overwrites them on its own
+ *   DIR/store/HEX.session  sessions that the server saved on its own, so that a prompt which
+ *                          continues one of them need not be prefilled again; the least recently
+ *                          used ones are removed when they exceed the limit
+ *   DIR/store/HEX.prefix   same, for prefixes that several requests share (serve/shared_prefix.h)
  *
- * A file's time of change is the moment of its last use, so servers that share a folder agree on which is the
- * oldest. Names are drawn at random and files appear whole (base/whole_file.h): servers do not meet. What others
- * stored is seen when something is stored here. What another model's server stored counts, and is passed over.
+ * The modification time of a file is the time of its last use, so servers that share a directory
+ * agree on the oldest one. Names are random and files appear atomically (base/atomic_file.h), so
+ * servers do not get in each other's way. Files that other servers add are found when this server
+ * stores something itself. Files of other models count toward the limit but are not used.
  *
- * The index holds the tokens of every file. It is safe to use from several threads. */
+ * The index holds the tokens of every file. It is thread-safe. */
 #ifndef LK_SERVE_STORE_H
 #define LK_SERVE_STORE_H
 
@@ -17,53 +21,49 @@
 #include "serve/slots.h"
 
 enum {
-    LK_STORE_LEAST = 32,
-    LK_SESSION_NAME_MOST = 128
-}; /* tokens: fewer are sooner read than loaded; characters */
+    LK_STORE_MIN_TOKENS = 32, /* prefilling fewer tokens is faster than loading them */
+    LK_SESSION_NAME_MAX = 128 /* characters */
+};
 
 struct lk_store;
 
-/* Check opts->session_dir, make what lacks of it, and read what is stored there. `opts` and `metrics` are
- * borrowed. *out is owned: lk_store_close. LK_E_IO; LK_E_ARG for a folder that others may write to. */
-lk_status lk_store_open(struct lk_store **out, const struct lk_serve_opts *opts,
+/* Check opts->session_dir, create missing directories, and index the stored sessions. `opts` and
+ * `metrics` are borrowed. The caller owns *out and frees it with lk_store_close. LK_E_IO; LK_E_ARG:
+ * other users can write to the directory. */
+lk_status lk_store_open(struct lk_store **out, const struct lk_server_opts *opts,
                         struct lk_metrics *metrics, lk_err *err);
 void lk_store_close(struct lk_store *store);
 
-/* The path of a named session, into path[LK_MAX_PATH]. False after a fault: a name that is no plain one, or of
- * something that is no ordinary file (400); or, where it must be there, of nothing (404). */
+/* The path of a session that clients call `name`, into path[LK_MAX_PATH]. False: see `error`. 400:
+ * the name is not allowed, or is not a regular file. 404: must_exist, and there is no such file. */
 bool lk_store_path(const struct lk_store *store, const char *name, bool must_exist, char *path,
-                   struct lk_fault *fault);
+                   struct lk_api_error *error);
 
-/* Which of the server's recipes a saved session has, and its tokens as bytes; reads no more of it. LK_E_IO,
- * LK_E_FORMAT, LK_E_UNSUPPORTED: a recipe that is not allowed here. */
+/* Read only the recipe (an index into the server's recipes) and the tokens of a saved session. Free
+ * *tok with lk_tokens_free. LK_E_IO, LK_E_FORMAT. LK_E_UNSUPPORTED: the recipe is not allowed. */
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
                            int32_t **tok, size_t *n_tok, lk_err *err);
 
-/* The stored session that saves most of reading the job's prompt, if it saves more than `least` tokens: its name
- * into name[LK_STORED_NAME]. One that the prompt goes on from comes before one that would have to be cut back,
- * which may turn out impossible. */
-bool lk_store_find(struct lk_store *store, const struct lk_job *job, size_t least, char *name);
+/* Find the stored session that saves the most prefill of the job's prompt, if it saves more than
+ * n_min tokens. Its name goes to name[LK_STORE_NAME_LEN]. Sessions that the prompt continues are
+ * preferred to ones that must be truncated, because that may turn out to be impossible. */
+bool lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_min, char *name);
 
-/* Would the server keep a session that stands after these tokens, and does not yet? */
-bool lk_store_wants(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok);
+/* Should the server store a session that holds these tokens? False if it is stored already. */
+bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok);
 
-/* Write the slot's session. The file it was loaded from goes, because the new one holds what that held, unless
- * others were loaded from it too, or it was kept for others to begin with. *bytes: of the file, 0 where nothing was to
- * be written. What does not work is logged; LK_E_IO, LK_E_UNSUPPORTED, LK_E_FULL: it alone is over the limit. */
-lk_status lk_store_save(struct lk_store *store, const struct lk_serve_slot *slot, uint64_t *bytes,
+/* Write the slot's session. The file that it was loaded from is removed, since the new one contains
+ * it, unless it is a shared prefix or several sessions were loaded from it. *bytes: size of the
+ * file, 0 if nothing had to be written. Failures are also reported with opts->note. LK_E_IO,
+ * LK_E_UNSUPPORTED. LK_E_FULL: the session alone exceeds the limit. */
+lk_status lk_store_save(struct lk_store *store, const struct lk_slot *slot, uint64_t *bytes,
                         lk_err *err);
 
-/* Make the session stand where the stored one did. A file that is refused is not found again. */
+/* Load a stored session. An invalid file will not be found again. */
 lk_status lk_store_load(struct lk_store *store, lk_session *session, const char *name,
                         uint64_t *bytes, lk_err *err);
 
-/* Remove the stored session that stands after exactly these tokens. */
+/* Remove the stored session that holds exactly these tokens. */
 void lk_store_remove(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok);
-
-/* The text that tokens stand for, without the token that begins texts. */
-void lk_tokens_text(const lk_model *model, const int32_t *tok, size_t n_tok, struct lk_buf *out);
-
-/* How many of the first tokens are the same. */
-size_t lk_tokens_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
 
 #endif

@@ -1,209 +1,206 @@
+/* Tool calls in the format of Hermes and Qwen. */
 #include "serve/tools.h"
 
-#include "serve/field.h"
+#include "serve/json_field.h"
 #include "serve/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOOLS_MOST = 128 };
+enum { MAX_TOOLS = 128 };
 
-static const char opening[] = "<tool_call>", closing[] = "</tool_call>";
+static const char open_tag[] = "<tool_call>", close_tag[] = "</tool_call>";
 
-static const json_t *function_of(const json_t *tool) { return json_object_get(tool, "function"); }
-static const char *name_of(const json_t *tool) {
-    return json_string_value(json_object_get(function_of(tool), "name"));
+static const json_t *get_function(const json_t *tool) { return json_object_get(tool, "function"); }
+
+static const char *function_name(const json_t *tool) {
+    return json_string_value(json_object_get(get_function(tool), "name"));
 }
 
-static bool check_tools(const json_t *tools, struct lk_fault *fault) {
+static bool check_tools(const json_t *tools, struct lk_api_error *fault) {
     const json_t *tool;
     size_t i;
-    if (!json_is_array(tools) || json_array_size(tools) > TOOLS_MOST)
-        return lk_fault_set(fault, 400, "invalid_type", "tools",
-                            "'tools' must be an array of at most %d tools", TOOLS_MOST);
+    if (!json_is_array(tools) || json_array_size(tools) > MAX_TOOLS)
+        return lk_api_error_set(fault, 400, "invalid_type", "tools",
+                                "'tools' must be an array of at most %d tools", MAX_TOOLS);
     json_array_foreach(tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
-        if (!type || strcmp(type, "function") != 0 || !name_of(tool))
-            return lk_fault_set(
+        if (!type || strcmp(type, "function") != 0 || !function_name(tool))
+            return lk_api_error_set(
                 fault, 400, "invalid_value", "tools",
                 "tools[%zu] must have the type 'function' and a function with a name", i);
     }
     return true;
 }
 
-/* The schema of a call of one of the tools, or of the one named. */
-static json_t *call_schema(const json_t *tools, const char *only) {
-    json_t *any = json_array();
+/* Schemas of a call: one per tool, or only that of the tool with the name `only`. Each tool's
+ * parameters get an "$id", so that a $ref in them refers to them and not to the whole schema. */
+static json_t *make_call_schemas(const json_t *tools, const char *only) {
+    json_t *schemas = json_array();
     const json_t *tool;
     size_t i;
     json_array_foreach(tools, i, tool) {
-        if (only && strcmp(only, name_of(tool)) != 0) continue;
-        json_t *arguments = json_object_get(function_of(tool), "parameters");
-        json_t *one = json_pack("{s:s, s:{s:{s:s}, s:O?}, s:[s,s], s:b}", "type", "object",
-                                "properties", "name", "const", name_of(tool), "arguments",
-                                json_is_object(arguments) ? arguments : NULL, "required", "name",
-                                "arguments", "additionalProperties", 0);
-        if (!json_is_object(arguments)) {
-            json_decref(one);
-            one = json_pack("{s:s, s:{s:{s:s}, s:{s:s}}, s:[s,s], s:b}", "type", "object",
-                            "properties", "name", "const", name_of(tool), "arguments", "type",
-                            "object", "required", "name", "arguments", "additionalProperties", 0);
-        }
-        json_array_append_new(any, one);
+        if (only && strcmp(only, function_name(tool)) != 0) continue;
+        json_t *parameters = json_object_get(get_function(tool), "parameters");
+        parameters = json_is_object(parameters) ? json_copy(parameters)
+                                                : json_pack("{s:s}", "type", "object");
+        if (!json_object_get(parameters, "$id"))
+            json_object_set_new(parameters, "$id", json_sprintf("tool-%zu", i));
+        json_array_append_new(schemas,
+                              json_pack("{s:s, s:{s:{s:s}, s:o}, s:[s,s], s:b}", "type", "object",
+                                        "properties", "name", "const", function_name(tool),
+                                        "arguments", parameters, "required", "name", "arguments",
+                                        "additionalProperties", 0));
     }
-    return any;
+    return schemas;
 }
 
-/* The answer must be a call: JSON between the tags. */
-static bool demand_call(struct lk_ask *ask, const json_t *tools, const char *only,
-                        struct lk_fault *fault) {
+/* Constrain the response to a call: JSON between the tags. */
+static bool require_call(struct lk_request *ask, const json_t *tools, const char *only,
+                         struct lk_api_error *fault) {
     if (ask->grammar)
-        return lk_fault_set(fault, 400, "invalid_value", "tool_choice",
-                            "a demanded call and '%s' exclude each other", ask->held_by);
-    const json_t *document[TOOLS_MOST], *tool;
-    struct lk_schema_use use = {.field = "tools",
-                                .before = "<tool_call>\\n",
-                                .after = "\\n</tool_call>",
-                                .document = document};
-    size_t i;
-    json_array_foreach(tools, i, tool) document[use.n_document++] =
-        json_object_get(function_of(tool), "parameters");
-    json_t *any = call_schema(tools, only), *schema = json_pack("{s:O}", "anyOf", any);
-    bool good = json_array_size(any) > 0 || lk_fault_set(fault, 400, "invalid_value", "tool_choice",
-                                                         "'tool_choice' names no tool of 'tools'");
-    if (good) ask->grammar = lk_schema_grammar(schema, &use, fault);
+        return lk_api_error_set(fault, 400, "invalid_value", "tool_choice",
+                                "a required tool call cannot be combined with '%s'",
+                                ask->grammar_field);
+    static const struct lk_schema_use use = {
+        .field = "tools", .before = "<tool_call>\\n", .after = "\\n</tool_call>"};
+    json_t *schema = json_pack("{s:o}", "anyOf", make_call_schemas(tools, only));
+    if (json_array_size(json_object_get(schema, "anyOf")) == 0)
+        lk_api_error_set(fault, 400, "invalid_value", "tool_choice",
+                         "'tool_choice' names a function that 'tools' does not have");
+    else
+        ask->grammar = lk_schema_grammar(schema, &use, fault);
     json_decref(schema);
-    json_decref(any);
     ask->sampling.grammar = ask->grammar;
-    ask->held_by = use.field;
+    ask->grammar_field = use.field;
     return ask->grammar != NULL;
 }
 
-bool lk_tools_read(struct lk_ask *ask, struct lk_fault *fault) {
+bool lk_tools_parse_request(struct lk_request *ask, struct lk_api_error *fault) {
     const json_t *tools = json_object_get(ask->body, "tools"),
                  *choice = json_object_get(ask->body, "tool_choice");
-    const char *word = json_string_value(choice), *only = name_of(choice);
-    bool chooses = choice && !json_is_null(choice) &&
-                   !(word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)),
-         parallel = true;
-    if (!lk_field_bool(ask->body, "parallel_tool_calls", &parallel, fault)) return false;
+    const char *word = json_string_value(choice), *only = function_name(choice);
+    bool call_required = choice && !json_is_null(choice) &&
+                         !(word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0));
+    bool parallel = true;
+    if (!lk_json_field_bool(ask->body, "parallel_tool_calls", &parallel, fault)) return false;
     if (!tools || json_is_null(tools) || (json_is_array(tools) && json_array_size(tools) == 0))
-        return !chooses || lk_fault_set(fault, 400, "invalid_value", "tool_choice",
-                                        "'tool_choice' needs 'tools'");
+        return !call_required || lk_api_error_set(fault, 400, "invalid_value", "tool_choice",
+                                                  "'tool_choice' requires 'tools'");
     if (!check_tools(tools, fault)) return false;
     if (word && strcmp(word, "none") == 0) return true;
     ask->tools = true;
-    ask->one_call = !parallel;
+    ask->single_tool_call = !parallel;
     if (only || (word && strcmp(word, "required") == 0))
-        return demand_call(ask, tools, only, fault);
-    return !chooses ||
-           lk_fault_set(
+        return require_call(ask, tools, only, fault);
+    return !call_required ||
+           lk_api_error_set(
                fault, 400, "invalid_value", "tool_choice",
-               "'tool_choice' must be none, auto, required or a function's name in OpenAI's form");
+               "'tool_choice' must be none, auto, required, or an object that names a function");
 }
 
-bool lk_tools_known(const lk_model *model) {
+bool lk_tools_are_supported(const lk_model *model) {
     const char *text = lk_model_chat_template(model);
-    return text && strstr(text, opening);
+    return text && strstr(text, open_tag);
 }
 
-static void add_json(struct lk_buf *out, const json_t *value) {
+static void append_json(struct lk_buf *out, const json_t *value) {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     if (text)
-        lk_buf_text(out, text);
+        lk_buf_append_str(out, text);
     else
         out->failed = true;
     free(text);
 }
 
-void lk_tools_describe(const struct lk_ask *ask, struct lk_buf *out) {
+void lk_tools_describe(const struct lk_request *ask, struct lk_buf *out) {
     const json_t *tool;
     size_t i;
-    lk_buf_text(out, "# Tools\n\nThese functions can be called when they help:\n<tools>\n");
+    lk_buf_append_str(out, "# Tools\n\nThese functions can be called when they help:\n<tools>\n");
     json_array_foreach(json_object_get(ask->body, "tools"), i, tool) {
-        add_json(out, tool);
-        lk_buf_text(out, "\n");
+        append_json(out, tool);
+        lk_buf_append_str(out, "\n");
     }
-    lk_buf_print(out,
-                 "</tools>\n\nTo call one, answer with its name and arguments as JSON between "
-                 "tags:\n%s\n{\"name\": ..., \"arguments\": {...}}\n%s",
-                 opening, closing);
+    lk_buf_printf(out,
+                  "</tools>\n\nTo call one, answer with its name and arguments as JSON between "
+                  "tags:\n%s\n{\"name\": ..., \"arguments\": {...}}\n%s",
+                  open_tag, close_tag);
 }
 
-bool lk_tools_tell_calls(const json_t *calls, struct lk_buf *out, struct lk_fault *fault) {
+bool lk_tools_format_calls(const json_t *calls, struct lk_buf *out, struct lk_api_error *fault) {
     const json_t *call;
     size_t i;
     json_array_foreach(calls, i, call) {
-        const char *arguments = json_string_value(json_object_get(function_of(call), "arguments"));
+        const char *arguments = json_string_value(json_object_get(get_function(call), "arguments"));
         json_t *parsed = arguments ? json_loads(arguments, 0, NULL) : NULL;
-        if (!name_of(call) || !parsed) {
+        if (!function_name(call) || !parsed) {
             json_decref(parsed);
-            return lk_fault_set(
+            return lk_api_error_set(
                 fault, 400, "invalid_value", "messages",
                 "tool_calls[%zu] must have a function with a name and arguments that are JSON", i);
         }
-        json_t *one = json_pack("{s:s, s:o}", "name", name_of(call), "arguments", parsed);
-        lk_buf_print(out, "%s%s\n", out->len ? "\n" : "", opening);
-        add_json(out, one);
-        lk_buf_print(out, "\n%s", closing);
+        json_t *one = json_pack("{s:s, s:o}", "name", function_name(call), "arguments", parsed);
+        lk_buf_printf(out, "%s%s\n", out->len ? "\n" : "", open_tag);
+        append_json(out, one);
+        lk_buf_printf(out, "\n%s", close_tag);
         json_decref(one);
     }
     return true;
 }
 
-void lk_tools_tell_result(const char *content, struct lk_buf *out) {
-    lk_buf_text(out, "<tool_response>\n");
-    lk_buf_text(out, content);
-    lk_buf_text(out, "\n</tool_response>");
+void lk_tools_format_result(const char *content, struct lk_buf *out) {
+    lk_buf_append_str(out, "<tool_response>\n");
+    lk_buf_append_str(out, content);
+    lk_buf_append_str(out, "\n</tool_response>");
 }
 
-/* One call between its tags, or NULL where it is none. */
-static json_t *parse_call(const char *text, size_t len, const char *id, size_t number) {
-    json_t *said = json_loadb(text, len, 0, NULL), *arguments = json_object_get(said, "arguments"),
-           *out = NULL;
-    const char *name = json_string_value(json_object_get(said, "name"));
+/* Parse the text between the tags. NULL if it is not a call. */
+static json_t *parse_one_call(const char *text, size_t len, const char *id, size_t number) {
+    json_t *parsed = json_loadb(text, len, 0, NULL),
+           *arguments = json_object_get(parsed, "arguments"), *out = NULL;
+    const char *name = json_string_value(json_object_get(parsed, "name"));
     char *dumped = name && json_is_object(arguments) ? json_dumps(arguments, JSON_COMPACT) : NULL,
-         own[80];
-    snprintf(own, sizeof own, "call-%.50s-%zu", id, number);
+         call_id[80];
+    snprintf(call_id, sizeof call_id, "call-%.50s-%zu", id, number);
     if (dumped)
-        out = json_pack("{s:I, s:s, s:s, s:{s:s, s:s}}", "index", (json_int_t)number, "id", own,
+        out = json_pack("{s:I, s:s, s:s, s:{s:s, s:s}}", "index", (json_int_t)number, "id", call_id,
                         "type", "function", "function", "name", name, "arguments", dumped);
     free(dumped);
-    json_decref(said);
+    json_decref(parsed);
     return out;
 }
 
-json_t *lk_tools_parse(const char *text, const char *id, bool one, size_t *shown) {
+json_t *lk_tools_parse_calls(const char *text, const char *id, bool only_first, size_t *n_before) {
     json_t *calls = json_array();
     const char *first = NULL, *at = text;
-    while ((at = strstr(at, opening))) {
-        const char *begin = at + sizeof opening - 1, *end = strstr(begin, closing);
-        size_t len = end ? (size_t)(end - begin) : strlen(begin);
-        json_t *call = parse_call(begin, len, id, json_array_size(calls));
+    while ((at = strstr(at, open_tag))) {
+        const char *start = at + sizeof open_tag - 1, *end = strstr(start, close_tag);
+        size_t len = end ? (size_t)(end - start) : strlen(start);
+        json_t *call = parse_one_call(start, len, id, json_array_size(calls));
         if (!call) break;
         if (!first) first = at;
         json_array_append_new(calls, call);
-        at = begin + len;
-        if (one) break;
+        at = start + len;
+        if (only_first) break;
     }
     if (!first) {
         json_decref(calls);
         return NULL;
     }
     while (first > text && (first[-1] == '\n' || first[-1] == ' ')) first--;
-    *shown = (size_t)(first - text);
+    *n_before = (size_t)(first - text);
     return calls;
 }
 
-size_t lk_tools_certain(const char *text, size_t len) {
-    const char *at = strstr(text, opening);
+size_t lk_tools_text_before_call(const char *text, size_t len) {
+    const char *at = strstr(text, open_tag);
     size_t n = at ? (size_t)(at - text) : len;
-    for (size_t part = sizeof opening - 2; !at && part > 0; part--)
-        if (part <= len && memcmp(text + len - part, opening, part) == 0) {
+    for (size_t part = sizeof open_tag - 2; !at && part > 0; part--)
+        if (part <= len && memcmp(text + len - part, open_tag, part) == 0) {
             n = len - part;
             break;
         }
-    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' ')) n--; /* goes away before a call */
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' ')) n--; /* dropped before a call */
     return n;
 }

@@ -1,4 +1,5 @@
-/* LESS: its state against Eq. 3 written out, its graph against the state, and gradients against differences. */
+/* LESS: the state against Eq. 3, the training graph against the state, and gradients against finite
+ * differences. */
 #include "absorb/performer.h"
 #include "codec/half.h"
 #include "support.h"
@@ -14,7 +15,7 @@
 
 #include <cmocka.h>
 
-static float *gauss(struct random *r, size_t n, float scale) {
+static float *random_floats(struct random *r, size_t n, float scale) {
     float *x = malloc(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = scale * random_gauss(r);
     return x;
@@ -22,26 +23,26 @@ static float *gauss(struct random *r, size_t n, float scale) {
 
 /* ---- the state ---- */
 
-static void random_kernels(struct random *r, const struct lk_less_shape *s, float **block,
-                           struct lk_less_maps *maps) {
+static void random_maps(struct random *r, const struct lk_less_shape *s, float **block,
+                        struct lk_less_maps *maps) {
     size_t bytes = lk_less_map_bytes(s);
-    *block = gauss(r, bytes / sizeof(float) + 1, 0.3f);
+    *block = random_floats(r, bytes / sizeof(float) + 1, 0.3f);
     lk_less_maps_at(s, *block, maps);
     assert_ptr_equal(maps->psi_w2 + (size_t)s->n_psi * s->n_hidden * s->n_feature,
                      (char *)*block + bytes);
     for (uint16_t *w = (uint16_t *)maps->phi_w1; (char *)w < (char *)*block + bytes; w++)
-        *w = lk_half(0.3f * random_gauss(r));
+        *w = lk_f32_to_f16(0.3f * random_gauss(r));
 }
 
-/* Features that nobody trained: orthogonal directions as long as normal ones, and products that are the softmax's weights
- * on average over the draws. */
+/* Random features: the directions are orthogonal and have the length of normal vectors. The mean of
+ * the features' product over many draws is the softmax weight. */
 static void test_random_features(void **unused) {
     (void)unused;
     enum { D = 24, N = 8, PAIRS = 6, DRAWS = 20000 };
     const float scale = 0.2f;
     struct random r = {31};
-    float w[N * D], phi[N], psi[N], *q = gauss(&r, PAIRS * D, 0.6f),
-                                    *k = gauss(&r, PAIRS * D, 0.6f);
+    float w[N * D], phi[N], psi[N], *q = random_floats(&r, PAIRS * D, 0.6f),
+                                    *k = random_floats(&r, PAIRS * D, 0.6f);
     double sum[PAIRS] = {0}, length = 0;
     for (int draw = 0; draw < DRAWS; draw++) {
         lk_performer_draw((uint64_t)draw * 7919, N, D, w);
@@ -76,15 +77,16 @@ static double gelu(double x) {
     return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 
-/* gelu(gelu(x W1) W2) by the definition. */
+/* gelu(gelu(x W1) W2) by definition. */
 static void reference_layers(const struct lk_less_shape *s, const uint16_t *w1, const uint16_t *w2,
                              const float *x, double *out) {
     for (int r = 0; r < s->n_feature; r++) out[r] = 0;
     for (int j = 0; j < s->n_hidden; j++) {
         double h = 0;
-        for (int c = 0; c < s->d_head; c++) h += (double)x[c] * lk_unhalf(w1[c * s->n_hidden + j]);
+        for (int c = 0; c < s->d_head; c++)
+            h += (double)x[c] * lk_f16_to_f32(w1[c * s->n_hidden + j]);
         for (int r = 0; r < s->n_feature; r++)
-            out[r] += gelu(h) * lk_unhalf(w2[j * s->n_feature + r]);
+            out[r] += gelu(h) * lk_f16_to_f32(w2[j * s->n_feature + r]);
     }
     for (int r = 0; r < s->n_feature; r++) out[r] = gelu(out[r]);
 }
@@ -103,7 +105,7 @@ static void reference_psi(const struct lk_less_shape *s, const struct lk_less_ma
     }
 }
 
-/* Eq. 3 for one query: `n` rows, of which the first n_gone are gone. */
+/* Eq. 3 for one query over n rows, the first n_gone of which are evicted. */
 static void reference_attention(const struct lk_less_shape *s, const struct lk_less_maps *maps,
                                 int head, float scale, const float *q, const float *k,
                                 const float *v, int n, int n_gone, double *out) {
@@ -119,7 +121,7 @@ static void reference_attention(const struct lk_less_shape *s, const struct lk_l
             for (int r = 0; r < s->n_feature; r++) dot += fabs(phi[r]) * psi[r];
         else
             for (int c = 0; c < d; c++) dot += (double)q[c] * k[(size_t)i * d + c];
-        log_weight[i] = i < n_gone ? log(dot) + maps->phi_level[head] : dot * scale;
+        log_weight[i] = i < n_gone ? log(dot) + maps->phi_bias[head] : dot * scale;
         max = fmax(max, log_weight[i]);
     }
     for (int c = 0; c < d; c++) out[c] = 0;
@@ -132,46 +134,46 @@ static void reference_attention(const struct lk_less_shape *s, const struct lk_l
     free(log_weight);
 }
 
-static void check_state(struct random *r, struct lk_less_shape s, int n, int n_gone, float level,
+static void check_state(struct random *r, struct lk_less_shape s, int n, int n_gone, float bias,
                         float size) {
     struct lk_less_maps maps;
     float *block, scale = 1 / sqrtf((float)s.d_head);
-    random_kernels(r, &s, &block, &maps);
-    for (int h = 0; h < s.n_head; h++) block[maps.phi_level - block + h] = level + random_gauss(r);
+    random_maps(r, &s, &block, &maps);
+    for (int h = 0; h < s.n_head; h++) block[maps.phi_bias - block + h] = bias + random_gauss(r);
     int d = s.d_head, group = s.n_head / s.n_head_kv;
     float *work = malloc((size_t)s.n_hidden * sizeof *work),
           *mean = malloc((size_t)d * sizeof *mean), *part = malloc((size_t)d * sizeof *part);
-    double *want = malloc((size_t)d * sizeof *want);
+    double *expected = malloc((size_t)d * sizeof *expected);
     float feature[LK_LESS_MAX_FEATURE];
     for (int head = 0; head < s.n_head_kv; head++) {
-        float *k = gauss(r, (size_t)n * d, 1), *v = gauss(r, (size_t)n * d, 1),
+        float *k = random_floats(r, (size_t)n * d, 1), *v = random_floats(r, (size_t)n * d, 1),
               *state = calloc(lk_less_state_floats(&s), sizeof *state);
         for (int i = 0; i < n_gone; i++) {
             lk_less_psi(&s, &maps, head, k + (size_t)i * d, feature, work);
             lk_less_absorb(&s, state, feature, v + (size_t)i * d);
         }
         for (int h = head * group; h < (head + 1) * group; h++) {
-            float *q = gauss(r, (size_t)d, size), log_sum = -INFINITY, state_sum;
+            float *q = random_floats(r, (size_t)d, size), log_sum = -INFINITY, state_sum;
             memset(mean, 0, (size_t)d * sizeof *mean);
-            for (int i = n_gone; i < n;
-                 i++) { /* attention over what is left, row by row, by the same mix */
+            for (int i = n_gone; i < n; i++) { /* the remaining rows, joined one by one */
                 float dot = 0;
                 for (int c = 0; c < d; c++) dot += q[c] * k[(size_t)i * d + c];
                 lk_less_mix(d, mean, &log_sum, v + (size_t)i * d, dot * scale);
             }
             lk_less_phi(&s, &maps, h, q, feature, work);
-            lk_less_read(&s, state, feature, maps.phi_level[h], part, &state_sum);
+            lk_less_read(&s, state, feature, maps.phi_bias[h], part, &state_sum);
             lk_less_mix(d, mean, &log_sum, part, state_sum);
-            reference_attention(&s, &maps, h, scale, q, k, v, n, n_gone, want);
+            reference_attention(&s, &maps, h, scale, q, k, v, n, n_gone, expected);
             double error = 0, power = 0;
             for (int c = 0; c < d; c++)
-                error += (mean[c] - want[c]) * (mean[c] - want[c]), power += want[c] * want[c];
+                error += (mean[c] - expected[c]) * (mean[c] - expected[c]),
+                    power += expected[c] * expected[c];
             assert_true(error <= 1e-9 * power);
             free(q);
         }
         free(k), free(v), free(state);
     }
-    free(block), free(work), free(mean), free(part), free(want);
+    free(block), free(work), free(mean), free(part), free(expected);
 }
 
 static void test_state(void **unused) {
@@ -182,7 +184,8 @@ static void test_state(void **unused) {
     check_state(&r, (struct lk_less_shape){6, 2, 24, 33, 3, 2, 2}, 50, 20, 0, 1);
     check_state(&r, (struct lk_less_shape){6, 2, 64, 64, 8, 1, 1}, 50, 20, 0, 1);
     check_state(&r, (struct lk_less_shape){4, 4, 80, 7, 64, 4, 1}, 9, 0, 0, 1);
-    check_state(&r, (struct lk_less_shape){4, 4, 16, 7, 8, 4, 4}, 9, 9, 0, 1); /* nothing is left */
+    check_state(&r, (struct lk_less_shape){4, 4, 16, 7, 8, 4, 4}, 9, 9, 0,
+                1); /* all rows are evicted */
     check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, 120,
                 1); /* sums beyond e^88 */
     check_state(&r, (struct lk_less_shape){2, 1, 16, 8, 8, 2, 1}, 30, 15, -120, 1);
@@ -209,32 +212,32 @@ static void test_policies(void **unused) {
     (void)unused;
     enum { N = 60, D = 8, GROUP = 2, BUDGET = 12 };
     struct random r = {3};
-    float *q = gauss(&r, GROUP * N * D, 2), *k = gauss(&r, N * D, 1), *v = gauss(&r, N * D, 1);
+    float *q = random_floats(&r, GROUP * N * D, 2), *k = random_floats(&r, N * D, 1),
+          *v = random_floats(&r, N * D, 1);
     float sparse[GROUP * N * D], log_sum[GROUP * N], score[N];
-    int32_t gone[N], held[N];
+    int32_t evicted_at[N], held[N];
     struct lk_less_head head = {
         .n_tok = N, .group = GROUP, .d_head = D, .scale = 0.35f, .q = q, .k = k, .v = v};
     struct lk_less_policy policy;
     const char *names[] = {"lambda", "h2o", "tova"};
     for (int p = 0; p < 3; p++) {
         assert_int_equal(lk_less_policy_named(&policy, names[p], BUDGET, NULL), LK_OK);
-        lk_less_simulate(&policy, &head, gone, sparse, log_sum, score, held);
-        for (int pos = 0; pos < N;
-             pos++) { /* budget rows between steps, and the newest ones among them */
+        lk_less_simulate(&policy, &head, evicted_at, sparse, log_sum, score, held);
+        for (int pos = 0; pos < N; pos++) { /* `budget` rows are held, including the newest */
             int n = 0;
-            for (int row = 0; row < pos; row++) n += gone[row] > pos;
+            for (int row = 0; row < pos; row++) n += evicted_at[row] > pos;
             assert_int_equal(n, pos < BUDGET ? pos : BUDGET);
-            if (pos > 0) assert_true(gone[pos - 1] > pos);
+            if (pos > 0) assert_true(evicted_at[pos - 1] > pos);
             if (p == 0)
                 for (int row = 0; row < pos; row++)
-                    assert_int_equal(gone[row] > pos, row < 4 || row >= pos - (BUDGET - 4));
-            for (int h = 0; h < GROUP; h++) { /* attention over exactly these */
+                    assert_int_equal(evicted_at[row] > pos, row < 4 || row >= pos - (BUDGET - 4));
+            for (int h = 0; h < GROUP; h++) { /* attention over exactly these rows */
                 double sum = 0, out[D] = {0};
                 for (int row = 0; row <= pos; row++) {
                     double dot = 0;
                     for (int c = 0; c < D; c++)
                         dot += (double)q[(h * N + pos) * D + c] * k[row * D + c];
-                    if (gone[row] <= pos) continue;
+                    if (evicted_at[row] <= pos) continue;
                     sum += exp(dot * head.scale);
                     for (int c = 0; c < D; c++) out[c] += exp(dot * head.scale) * v[row * D + c];
                 }
@@ -252,46 +255,48 @@ static void test_policies(void **unused) {
 
 /* ---- the graph ---- */
 
-struct made {
+struct example {
     struct lk_less_example ex;
     uint16_t *q, *sparse, *residual, *k, *v;
     float *log_sum, *wo;
-    int32_t *gone;
+    int32_t *evicted_at;
 };
 
-static uint16_t *halves(struct random *r, size_t n, float scale) {
+static uint16_t *random_f16(struct random *r, size_t n, float scale) {
     uint16_t *x = malloc(n * sizeof *x);
-    for (size_t i = 0; i < n; i++) x[i] = lk_half(scale * random_gauss(r));
+    for (size_t i = 0; i < n; i++) x[i] = lk_f32_to_f16(scale * random_gauss(r));
     return x;
 }
 
-static struct made make_example(struct random *r, const struct lk_less_size *size, int n_query,
-                                int n_gone) {
+static struct example make_example(struct random *r, const struct lk_less_size *size, int n_query,
+                                   int n_gone) {
     const struct lk_less_shape *s = &size->shape;
     size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * n_gone,
            d = (size_t)s->d_head;
-    struct made m = {.q = halves(r, nq * d, 1),
-                     .sparse = halves(r, nq * d, 1),
-                     .residual = halves(r, nq * d, 0.5f),
-                     .k = halves(r, nk * d, 1),
-                     .v = halves(r, nk * d, 1),
-                     .log_sum = gauss(r, nq, 1),
-                     .gone = malloc(nk * sizeof *m.gone),
-                     .wo = gauss(r, (size_t)size->n_embd * s->n_head * d, 0.2f)};
-    for (size_t i = 0; i < nk; i++) m.gone[i] = (int32_t)(i % (size_t)n_gone) * n_query / n_gone;
-    m.ex = (struct lk_less_example){n_query, n_gone, m.q,       m.sparse, m.residual,
-                                    m.k,     m.v,    m.log_sum, m.gone};
+    struct example m = {.q = random_f16(r, nq * d, 1),
+                        .sparse = random_f16(r, nq * d, 1),
+                        .residual = random_f16(r, nq * d, 0.5f),
+                        .k = random_f16(r, nk * d, 1),
+                        .v = random_f16(r, nk * d, 1),
+                        .log_sum = random_floats(r, nq, 1),
+                        .evicted_at = malloc(nk * sizeof *m.evicted_at),
+                        .wo = random_floats(r, (size_t)size->n_embd * s->n_head * d, 0.2f)};
+    for (size_t i = 0; i < nk; i++)
+        m.evicted_at[i] = (int32_t)(i % (size_t)n_gone) * n_query / n_gone;
+    m.ex = (struct lk_less_example){n_query, n_gone, m.q,       m.sparse,    m.residual,
+                                    m.k,     m.v,    m.log_sum, m.evicted_at};
     return m;
 }
 
-static void free_made(struct made *m) {
+static void free_example(struct example *m) {
     free(m->q), free(m->sparse), free(m->residual), free(m->k), free(m->v), free(m->log_sum),
-        free(m->gone), free(m->wo);
+        free(m->evicted_at), free(m->wo);
 }
 
-/* The loss by absorb/less.h: states as decoding makes them, mixed into the sparse attention. */
-static double plain_loss(const struct lk_less_net *net, const struct made *m, const int32_t *query,
-                         double *base) {
+/* The loss computed with absorb/less.h: states built as in decoding, joined to the sparse
+ * attention. */
+static double reference_loss(const struct lk_less_net *net, const struct example *m,
+                             const int32_t *query, double *base) {
     const struct lk_less_size *z = &net->size;
     const struct lk_less_shape *s = &z->shape;
     int d = s->d_head, group = s->n_head / s->n_head_kv, all = s->n_head * d;
@@ -310,24 +315,24 @@ static double plain_loss(const struct lk_less_net *net, const struct made *m, co
             int kv = head / group;
             size_t row = (size_t)head * m->ex.n_query + query[i];
             memset(state, 0, lk_less_state_floats(s) * sizeof *state);
-            for (int j = 0; j < m->ex.n_gone; j++) {
-                size_t at = (size_t)kv * m->ex.n_gone + j;
-                if (m->gone[at] > query[i]) continue;
-                for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->k[at * d + c]);
+            for (int j = 0; j < m->ex.n_evicted; j++) {
+                size_t at = (size_t)kv * m->ex.n_evicted + j;
+                if (m->evicted_at[at] > query[i]) continue;
+                for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(m->k[at * d + c]);
                 lk_less_psi(s, &maps, kv, x, feature, work);
-                for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->v[at * d + c]);
+                for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(m->v[at * d + c]);
                 lk_less_absorb(s, state, feature, x);
             }
             float log_sum = m->log_sum[row], state_sum;
-            for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->q[row * d + c]);
+            for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(m->q[row * d + c]);
             lk_less_phi(s, &maps, head, x, feature, work);
-            lk_less_read(s, state, feature, maps.phi_level[head], part, &state_sum);
-            for (int c = 0; c < d; c++) x[c] = lk_unhalf(m->sparse[row * d + c]);
+            lk_less_read(s, state, feature, maps.phi_bias[head], part, &state_sum);
+            for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(m->sparse[row * d + c]);
             lk_less_mix(d, x, &log_sum, part, state_sum);
             for (int c = 0; c < d; c++) {
-                residual[head * d + c] = lk_unhalf(m->residual[row * d + c]);
+                residual[head * d + c] = lk_f16_to_f32(m->residual[row * d + c]);
                 error[head * d + c] =
-                    x[c] - lk_unhalf(m->sparse[row * d + c]) + residual[head * d + c];
+                    x[c] - lk_f16_to_f32(m->sparse[row * d + c]) + residual[head * d + c];
             }
         }
         for (int o = 0; o < z->n_embd; o++) {
@@ -343,59 +348,59 @@ static double plain_loss(const struct lk_less_net *net, const struct made *m, co
     return loss;
 }
 
-static double judge(struct lk_less_net *net) {
+static double net_loss(struct lk_less_net *net) {
     float loss, base;
-    assert_int_equal(lk_less_net_judge(net, &loss, &base, NULL), LK_OK);
+    assert_int_equal(lk_less_net_eval(net, &loss, &base, NULL), LK_OK);
     return loss;
 }
 
-/* n_gone rows go until the last of 30 queries, of which 13 are looked at. */
+/* n_gone rows are evicted before the last of 30 queries, 13 of which are evaluated. */
 static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, uint64_t seed) {
     struct random r = {seed};
     struct lk_less_size size = {
         .shape = shape, .n_embd = 40, .n_query = 13, .n_between = n_gone / 10 + 1};
-    struct made m = make_example(&r, &size, 30, n_gone);
+    struct example m = make_example(&r, &size, 30, n_gone);
     struct lk_less_net *net;
     struct lk_ledger ledger = {0};
     lk_err err = {0};
     if (lk_less_net_new(&net, &size, 7, m.wo, model, &ledger, &err) != LK_OK)
         fail_msg("%s", err.msg);
     for (size_t i = 0; i < net->n_weight; i++)
-        net->weight[i] = lk_unhalf(
-            lk_half(net->weight[i] + 0.3f * random_gauss(&r))); /* s1, s2 of a size that matters */
+        net->weight[i] = lk_f16_to_f32(
+            lk_f32_to_f16(net->weight[i] + 0.3f * random_gauss(&r))); /* s1 and s2 are not small */
     for (int h = 0; h < shape.n_head; h++) net->level[h] = 0.5f * random_gauss(&r);
     int32_t query[13];
     for (int i = 0; i < 13; i++) query[i] = i * 30 / 13;
-    lk_less_net_show(net, &m.ex, query);
+    lk_less_net_set_input(net, &m.ex, query);
     float loss, base, learned;
-    double plain_base, plain = plain_loss(net, &m, query, &plain_base);
-    assert_int_equal(lk_less_net_judge(net, &loss, &base, NULL), LK_OK);
+    double plain_base, plain = reference_loss(net, &m, query, &plain_base);
+    assert_int_equal(lk_less_net_eval(net, &loss, &base, NULL), LK_OK);
     assert_float_equal(loss / plain, 1, 1e-4);
     assert_float_equal(base / plain_base, 1, 1e-4);
 
-    /* A step of rate 0 leaves the gradient in Adam's first moment. */
+    /* A step with learning rate 0 leaves the gradient in Adam's first moment. */
     float *weight = malloc(net->n_weight * sizeof *weight);
     memcpy(weight, net->weight, net->n_weight * sizeof *weight);
-    assert_int_equal(lk_less_net_learn(net, 0, 1, 3, &learned, NULL), LK_OK);
-    assert_float_equal(learned / loss, 1, 1e-4); /* nothing is dropped at a dropout of 0 */
+    assert_int_equal(lk_less_net_train_step(net, 0, 1, 3, &learned, NULL), LK_OK);
+    assert_float_equal(learned / loss, 1, 1e-4); /* no dropout */
     assert_memory_equal(weight, net->weight, net->n_weight * sizeof *weight);
     double worst = 0;
     for (int trial = 0; trial < 12; trial++) {
-        float *way = gauss(&r, net->n_weight, 1);
+        float *way = random_floats(&r, net->n_weight, 1);
         const float step[] = {
-            /* a longer one may cross a kink of the absolute values, a shorter one is less exact */
+            /* longer steps may cross a kink of an absolute value; shorter ones are less exact */
             3e-4f, 1e-4f};
         double slope = 0, side[2], error = INFINITY;
         for (size_t i = 0; i < net->n_weight; i++) {
             if (trial > 0 && i * 11 / net->n_weight != (size_t)trial - 1)
-                way[i] = 0; /* a part of the weights each */
+                way[i] = 0; /* one part of the weights per trial */
             slope += 10.0 * net->mean[i] * way[i];
         }
         for (int t = 0; t < 2; t++) {
             for (int s = 0; s < 2; s++) {
                 for (size_t i = 0; i < net->n_weight; i++)
                     net->weight[i] = weight[i] + (s ? step[t] : -step[t]) * way[i];
-                side[s] = judge(net);
+                side[s] = net_loss(net);
             }
             error = fmin(error, fabs((side[1] - side[0]) / (2 * step[t]) - slope) /
                                     (fabs(slope) + 0.05 * loss));
@@ -408,13 +413,13 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
     memcpy(net->weight, weight, net->n_weight * sizeof *weight);
     memset(net->mean, 0, 2 * net->n_weight * sizeof *net->mean);
     for (int i = 1; i <= 60; i++)
-        assert_int_equal(lk_less_net_learn(net, 3e-3f, i, 3, &learned, NULL), LK_OK);
-    double after = judge(net);
+        assert_int_equal(lk_less_net_train_step(net, 3e-3f, i, 3, &learned, NULL), LK_OK);
+    double after = net_loss(net);
     print_message("loss %.4g, after 60 steps %.4g\n", loss, after);
     assert_true(after < 0.5 * loss);
     free(weight);
     lk_less_net_free(net);
-    free_made(&m);
+    free_example(&m);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
 }
 

@@ -1,6 +1,7 @@
-/* Levels of latents: what they keep is what projecting gives, at any rank and by any way into the cache. */
+/* Levels of latents hold the projected rows, at any rank and however the rows got into the
+ * cache. */
 #include "attention/attention.h"
-#include "cache/calibrate.h"
+#include "cache/equalizer.h"
 #include "cache/project.h"
 #include "support.h"
 #include "support_basis.h"
@@ -24,19 +25,19 @@ enum {
     N_EMBD = 96
 };
 
-/* Both layers' bases, and what a cache's shape wants of them. */
+/* Bases of all layers, and the table of them for lk_cache_shape. */
 struct bases {
     struct lk_basis basis[LK_N_BASIS][N_LAYER];
     const struct lk_basis *table[LK_N_BASIS];
 };
 
-/* Groups of `together` heads with n_comp components of which `rank` are recommended. */
-static void make_bases(struct bases *b, struct random *r, int together, int n_comp, int rank,
-                       int skew, int mean) {
+/* Groups of `group` heads with n_comp components; `rank` is the recommended rank. */
+static void make_bases(struct bases *b, struct random *r, int group, int n_comp, int rank, int skew,
+                       int mean) {
     for (int which = 0; which < LK_N_BASIS; which++) {
         for (int layer = 0; layer < N_LAYER; layer++)
             b->basis[which][layer] =
-                random_basis(r, N_HEAD_KV / together, together * D_HEAD, n_comp, rank, skew, mean);
+                random_basis(r, N_HEAD_KV / group, group * D_HEAD, n_comp, rank, skew, mean);
         b->table[which] = b->basis[which];
     }
 }
@@ -75,8 +76,8 @@ static float *gaussians(struct random *r, size_t n) {
     return x;
 }
 
-/* Append x [n][WIDTH] in portions as a decoder would, and settle. */
-static void add(struct lk_cache *cache, const float *x, int n, int portion) {
+/* Append x [n][WIDTH] in portions and age, as in decoding. */
+static void append_rows(struct lk_cache *cache, const float *x, int n, int portion) {
     for (int at = 0; at < n; at += portion)
         for (int layer = 0; layer < N_LAYER; layer++)
             for (int side = 0; side < 2; side++) {
@@ -87,18 +88,19 @@ static void add(struct lk_cache *cache, const float *x, int n, int portion) {
             }
 }
 
-/* Every row that a stream holds, in the original domain: [n_tok][WIDTH]. */
-static float *read_back(const struct lk_kv *s) {
+/* Reconstruct all rows that K or V of a layer holds: [n_tok][WIDTH], to be freed. */
+static float *reconstruct_rows(const struct lk_kv *s) {
     float *out = malloc((size_t)s->n_tok * WIDTH * sizeof *out), *x = out;
     for (int level = 0; level < s->n_level; level++)
-        for (int64_t at = 0; at < s->fill[level].rows; at++, x += WIDTH)
+        for (int64_t at = 0; at < s->count[level].rows; at++, x += WIDTH)
             for (int h = 0; h < N_HEAD_KV; h++)
-                lk_read_head(s, level, at, h, D_HEAD, &lk_kernels_reference, x + h * D_HEAD);
+                lk_project_read_head(s, level, at, h, D_HEAD, &lk_kernels_reference,
+                                     x + h * D_HEAD);
     return out;
 }
 
-/* What projecting a row [WIDTH] to a rank and back leaves of it, by the definition. */
-static void approximate(const struct lk_basis *basis, int rank, const float *x, float *out) {
+/* Project a row [WIDTH] to a rank and back, by the definition. */
+static void project_and_back(const struct lk_basis *basis, int rank, const float *x, float *out) {
     for (int g = 0; g < basis->n_group; g++) {
         const float *down = basis->down + (size_t)g * basis->n_comp * basis->width,
                     *up = basis->up + (size_t)g * basis->n_comp * basis->width;
@@ -119,14 +121,14 @@ static void approximate(const struct lk_basis *basis, int rank, const float *x, 
 static void test_rows_are_projected(void **state) {
     (void)state;
     static const struct {
-        int together, share, rank; /* rank of a group */
+        int group, share, rank; /* share in per cent; rank of a group */
     } row[] = {{1, 25, 8},  {1, 50, 16}, {2, 50, 32},  {2, 60, 40},
                {4, 10, 16}, {4, 63, 80}, {4, 100, 128}};
     for (size_t i = 0; i < 2 * sizeof row / sizeof *row; i++) {
-        int together = row[i / 2].together, odd = i % 2, n = 200;
+        int group = row[i / 2].group, odd = i % 2, n = 200;
         struct random r = {i};
         struct bases b;
-        make_bases(&b, &r, together, together * D_HEAD, 8, odd, odd);
+        make_bases(&b, &r, group, group * D_HEAD, 8, odd, odd);
         char text[64];
         snprintf(text, sizeof text, "sink 3: latent%d%%; body: latent%d%%; window 20: f16",
                  row[i / 2].share, row[i / 2].share);
@@ -135,23 +137,24 @@ static void test_rows_are_projected(void **state) {
         struct lk_cache *cache = new_cache(&recipe, text, &b, &ledger);
         float *x = gaussians(&r, (size_t)n * WIDTH),
               *expect = malloc((size_t)n * WIDTH * sizeof *expect);
-        add(cache, x, n, 7);
+        append_rows(cache, x, n, 7);
         for (int side = 0; side < 2; side++) {
             struct lk_kv *s = &cache->kv[1][side];
             assert_int_equal(s->level[1].d_part, row[i / 2].rank);
-            assert_int_equal(s->level[1].n_part * together, N_HEAD_KV);
-            int64_t projected = s->fill[0].rows + s->fill[1].rows;
+            assert_int_equal(s->level[1].n_part * group, N_HEAD_KV);
+            int64_t projected = s->count[0].rows + s->count[1].rows;
             assert_true(projected > 130);
             for (int t = 0; t < n; t++) {
                 if (t < projected)
-                    approximate(&b.basis[side == LK_K ? LK_BASIS_K : LK_BASIS_V][1],
-                                row[i / 2].rank, x + t * WIDTH, expect + t * WIDTH);
+                    project_and_back(&b.basis[side == LK_K ? LK_BASIS_K : LK_BASIS_V][1],
+                                     row[i / 2].rank, x + t * WIDTH, expect + t * WIDTH);
                 else
                     memcpy(expect + t * WIDTH, x + t * WIDTH, WIDTH * sizeof *x);
             }
-            float *got = read_back(s);
+            float *got = reconstruct_rows(s);
             double e = nmse(got, expect, (size_t)n * WIDTH);
-            if (!(e < 2e-7)) fail_msg("%s, groups of %d: nmse %g", text, together, e); /* halves */
+            if (!(e < 2e-7))
+                fail_msg("%s, groups of %d: nmse %g", text, group, e); /* f16 rounding */
             free(got);
         }
         free(x), free(expect);
@@ -162,8 +165,8 @@ static void test_rows_are_projected(void **state) {
     }
 }
 
-/* A lower rank by truncation is the lower rank computed anew: the same bits. */
-static void test_truncation_is_recomputation(void **state) {
+/* Truncating latents to a lower rank gives the same bits as projecting to that rank. */
+static void test_truncation_equals_projection(void **state) {
     (void)state;
     struct random r = {3};
     struct bases b;
@@ -174,11 +177,11 @@ static void test_truncation_is_recomputation(void **state) {
         new_cache(&recipe[0], "body: latent40%; window 64: latent90%; window 16: f16", &b, &ledger);
     struct lk_cache *once = new_cache(&recipe[1], "body: latent40%; window 80: f16", &b, &ledger);
     float *x = gaussians(&r, 500 * WIDTH);
-    add(twice, x, 500, 1), add(once, x, 500, 1);
+    append_rows(twice, x, 500, 1), append_rows(once, x, 500, 1);
     for (int side = 0; side < 2; side++) {
         const struct lk_kv *a = &twice->kv[0][side], *c = &once->kv[0][side];
-        assert_true(a->fill[1].rows >= 64);
-        int64_t n = a->fill[0].rows < c->fill[0].rows ? a->fill[0].rows : c->fill[0].rows;
+        assert_true(a->count[1].rows >= 64);
+        int64_t n = a->count[0].rows < c->count[0].rows ? a->count[0].rows : c->count[0].rows;
         assert_true(n > 300);
         for (int64_t block = 0; block < n / LK_TILE; block++)
             assert_memory_equal(a->level[0].block[block], c->level[0].block[block],
@@ -199,7 +202,7 @@ struct call {
 
 static struct call make_call(const struct lk_cache *cache, struct random *r, int n_tok,
                              const struct lk_kernels *kernels) {
-    struct lk_cache_widths width = lk_cache_measure(cache);
+    struct lk_cache_widths width = lk_cache_max_widths(cache);
     struct call call = {.q = gaussians(r, (size_t)n_tok * N_HEAD * D_HEAD),
                         .out = malloc((size_t)n_tok * N_HEAD * D_HEAD * sizeof(float))};
     call.attn = (struct lk_attn){.k = &cache->kv[0][LK_K],
@@ -229,27 +232,27 @@ static void free_call(struct call *call) {
     free(call->q), free(call->out), free(call->attn.partial), free(call->attn.scratch);
 }
 
-/* A rotation into a full basis loses nothing but halves' rounding. */
+/* A full-rank basis only costs f16 rounding. */
 static void test_full_rank_is_exact(void **state) {
     (void)state;
-    for (int together = 1; together <= N_HEAD_KV; together *= 2)
+    for (int group = 1; group <= N_HEAD_KV; group *= 2)
         for (int odd = 0; odd < 2; odd++) {
             struct random r = {7};
             struct bases b;
-            make_bases(&b, &r, together, together * D_HEAD, 8, odd, odd);
+            make_bases(&b, &r, group, group * D_HEAD, 8, odd, odd);
             struct lk_ledger ledger = {0};
             lk_recipe *recipe[2];
             struct lk_cache *latent = new_cache(&recipe[0], "latent100%", &b, &ledger),
                             *rows = new_cache(&recipe[1], "f16", NULL, &ledger);
             float *x = gaussians(&r, 700 * WIDTH);
-            add(latent, x, 700, 50), add(rows, x, 700, 50);
+            append_rows(latent, x, 700, 50), append_rows(rows, x, 700, 50);
             struct random again = {9};
             struct call a = make_call(latent, &again, 3, lk_kernels_choose(NULL));
             again.state = 9;
             struct call c = make_call(rows, &again, 3, lk_kernels_choose(NULL));
             run(&a), run(&c);
             double e = nmse(a.out, c.out, 3 * N_HEAD * D_HEAD);
-            if (!(e < 1e-6)) fail_msg("groups of %d: nmse %g", together, e);
+            if (!(e < 1e-6)) fail_msg("groups of %d: nmse %g", group, e);
             free_call(&a), free_call(&c);
             free(x);
             lk_cache_free(latent), lk_cache_free(rows);
@@ -258,8 +261,8 @@ static void test_full_rank_is_exact(void **state) {
         }
 }
 
-/* TALE's Eq. 20-21 and Palu's section 3.3 multiply up into W_O once: W_O (up^T z) = (W_O up^T) z. */
-static void test_fused_output_is_the_same(void **state) {
+/* TALE (Eq. 20-21) and Palu (section 3.3) fold up into W_O: W_O (up^T z) = (W_O up^T) z. */
+static void test_folded_output_is_equal(void **state) {
     (void)state;
     struct random r = {21};
     struct bases b;
@@ -269,12 +272,12 @@ static void test_fused_output_is_the_same(void **state) {
     struct lk_cache *cache = new_cache(&recipe, "k=f16 v=latent50%", &b, &ledger);
     enum { N = 320, RANK = D_HEAD }; /* whole tiles: all of V is latents */
     float *x = gaussians(&r, N * WIDTH), *w_o = gaussians(&r, N_EMBD * N_HEAD * D_HEAD);
-    add(cache, x, N, 32);
+    append_rows(cache, x, N, 32);
     const struct lk_kv *v = &cache->kv[0][LK_V];
-    assert_int_equal(v->fill[0].rows, N);
+    assert_int_equal(v->count[0].rows, N);
     struct call call = make_call(cache, &r, 1, &lk_kernels_reference);
     run(&call);
-    float *weight = malloc(N_HEAD * N * sizeof *weight), unfused[N_EMBD] = {0}, fused[N_EMBD] = {0};
+    float *weight = malloc(N_HEAD * N * sizeof *weight), plain[N_EMBD] = {0}, folded[N_EMBD] = {0};
     lk_attn_weights(&call.attn, 0, weight);
     const struct lk_basis *basis = &b.basis[LK_BASIS_V][0];
     for (int h = 0; h < N_HEAD; h++) {
@@ -282,23 +285,24 @@ static void test_fused_output_is_the_same(void **state) {
         double z[RANK] = {0};
         for (int t = 0; t < N; t++) {
             float row[2 * D_HEAD];
-            lk_read_rows(v, 0, t, 1, group, &lk_kernels_reference, row, 2 * D_HEAD);
+            lk_kv_read(&(struct lk_row_range){v, 0, t, 1}, group, &lk_kernels_reference, row,
+                       2 * D_HEAD);
             for (int j = 0; j < RANK; j++) z[j] += weight[h * N + t] * row[j];
         }
         for (int e = 0; e < N_EMBD; e++) {
             const float *w = w_o + (size_t)e * N_HEAD * D_HEAD + h * D_HEAD;
-            for (int c = 0; c < D_HEAD; c++) unfused[e] += w[c] * call.out[h * D_HEAD + c];
-            for (int j = 0; j < RANK;
-                 j++) { /* an entry of the fused matrix [N_EMBD][N_HEAD][RANK] */
+            for (int c = 0; c < D_HEAD; c++) plain[e] += w[c] * call.out[h * D_HEAD + c];
+            for (int j = 0; j < RANK; j++) {
+                /* entry: of the folded matrix [N_EMBD][N_HEAD][RANK] */
                 const float *up = basis->up + ((size_t)group * basis->n_comp + j) * basis->width +
                                   (head_kv % 2) * D_HEAD;
                 float entry = 0;
                 for (int c = 0; c < D_HEAD; c++) entry += w[c] * up[c];
-                fused[e] += entry * (float)z[j];
+                folded[e] += entry * (float)z[j];
             }
         }
     }
-    assert_true(nmse(unfused, fused, N_EMBD) < 1e-10);
+    assert_true(nmse(plain, folded, N_EMBD) < 1e-10);
     free(weight), free(x), free(w_o);
     free_call(&call);
     lk_cache_free(cache);
@@ -306,25 +310,25 @@ static void test_fused_output_is_the_same(void **state) {
     free_bases(&b);
 }
 
-/* ---- the cache's promises, with latents ---- */
+/* ---- the guarantees of the cache, with latents ---- */
 
 static const char *recipes[] = {
     "latent",
     "latent30%+rot3",
     "sink 4: f16; body: k=latent60%+rot3 v=latent50%+rot3; window 64: f16",
-    "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4; window "
-    "32: f16",
+    ("sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4; "
+     "window 32: f16"),
     "body: latent25%+int8; recent 20%: latent50%+rot8; window 40: rot8",
     "body: k=latent+rot4(nomean,nosigma) v=latent+rot2(sigma); layers 1: rot2",
 };
 enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 
-/* A stream of one block of halves that holds x [n][WIDTH]; block: its memory. */
+/* K or V as one f16 block that holds x [n][WIDTH]; *block: its memory, to be freed. */
 static struct lk_kv exact_rows(enum lk_side side, const float *x, int n, void **block) {
     static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
     struct lk_kv s = {.side = side, .n_level = 1, .n_tok = n};
     s.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
-    s.fill[0].rows = n;
+    s.count[0].rows = n;
     s.level[0] = (struct lk_level){.block = block,
                                    .n_block = 1,
                                    .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
@@ -333,13 +337,14 @@ static struct lk_kv exact_rows(enum lk_side side, const float *x, int n, void **
                                    .n_head = 1};
     *block = malloc(N_HEAD_KV * s.level[0].head_bytes);
     for (int h = 0; h < N_HEAD_KV; h++)
-        lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0,
-                        n, x + h * D_HEAD, WIDTH);
+        lk_codec_encode(&(struct lk_part){&f16, side, D_HEAD, n, NULL},
+                        (char *)*block + h * s.level[0].head_bytes, 0, n, x + h * D_HEAD, WIDTH);
     return s;
 }
 
-/* Of a prompt and of a decoder the same counts, and rows as good. */
-static void test_fill_is_append_and_settle(void **state) {
+/* Encoding a whole prompt gives the same counts as appending and aging, and rows that are as
+ * exact. */
+static void test_prompt_equals_append_and_age(void **state) {
     (void)state;
     static const int sizes[] = {2, 70, 300, 511};
     for (size_t i = 0; i < 4 * N_RECIPE; i++) {
@@ -349,50 +354,50 @@ static void test_fill_is_append_and_settle(void **state) {
         make_bases(&b, &r, 2, 2 * D_HEAD, 40, i % 2, i % 2);
         struct lk_ledger common = {0}, ledger = {.common = &common};
         lk_recipe *recipe, *again, *third;
-        struct lk_cache *filled = new_cache(&recipe, recipes[i / 4], &b, &ledger),
+        struct lk_cache *prompt = new_cache(&recipe, recipes[i / 4], &b, &ledger),
                         *aged = new_cache(&again, recipes[i / 4], &b, &ledger);
         float *x = gaussians(&r, (size_t)n * WIDTH);
         assert_int_equal(lk_cache_prepare(aged, 0, N_LAYER, n, n, NULL), LK_OK);
         uint64_t n_alloc = ledger.n_alloc;
-        add(aged, x, n, n);
+        append_rows(aged, x, n, n);
         assert_int_equal(ledger.n_alloc, n_alloc);
         for (int layer = 0; layer < N_LAYER; layer++) {
-            assert_int_equal(lk_cache_alloc_prompt(filled, layer, n, NULL), LK_OK);
+            assert_int_equal(lk_cache_alloc_prompt(prompt, layer, n, NULL), LK_OK);
             for (int side = 0; side < 2; side++) {
                 void *block;
                 struct lk_kv exact = exact_rows(side, x, n, &block);
                 for (int head = N_HEAD_KV - 1; head >= 0; head--)
-                    lk_cache_encode_prompt(filled, layer, side, head, &exact);
+                    lk_cache_encode_prompt(prompt, layer, side, head, &exact);
                 free(block);
-                const struct lk_kv *a = &filled->kv[layer][side], *c = &aged->kv[layer][side];
+                const struct lk_kv *a = &prompt->kv[layer][side], *c = &aged->kv[layer][side];
                 for (int e = 0; e < 2; e++)
                     assert_int_equal(a->equalizer[e].calibrated, c->equalizer[e].calibrated);
                 for (int level = 0; level < a->n_level; level++) {
-                    assert_int_equal(a->fill[level].rows, c->fill[level].rows);
+                    assert_int_equal(a->count[level].rows, c->count[level].rows);
                     assert_int_equal(a->level[level].n_block, c->level[level].n_block);
                 }
-                float *y = read_back(a), *z = read_back(c);
-                double filled_error = nmse(y, x, (size_t)n * WIDTH),
-                       settled_error = nmse(z, x, (size_t)n * WIDTH);
-                if (!(filled_error <= 1.02 * settled_error + 1e-6))
-                    fail_msg("%s: nmse %g, settled %g", recipes[i / 4], filled_error,
-                             settled_error);
+                float *y = reconstruct_rows(a), *z = reconstruct_rows(c);
+                double prompt_error = nmse(y, x, (size_t)n * WIDTH),
+                       aged_error = nmse(z, x, (size_t)n * WIDTH);
+                if (!(prompt_error <= 1.02 * aged_error + 1e-6))
+                    fail_msg("%s: nmse %g, aged %g", recipes[i / 4], prompt_error, aged_error);
                 free(y), free(z);
             }
         }
         struct lk_cache *copy = new_cache(&third, recipes[i / 4], &b, &ledger);
         assert_int_equal(lk_cache_copy(copy, aged, NULL), LK_OK);
-        float *y = read_back(&copy->kv[1][LK_K]), *z = read_back(&aged->kv[1][LK_K]);
+        float *y = reconstruct_rows(&copy->kv[1][LK_K]), *z = reconstruct_rows(&aged->kv[1][LK_K]);
         assert_memory_equal(y, z, (size_t)n * WIDTH * sizeof *y);
         free(x), free(y), free(z);
-        lk_cache_free(filled), lk_cache_free(aged), lk_cache_free(copy);
+        lk_cache_free(prompt), lk_cache_free(aged), lk_cache_free(copy);
         lk_recipe_free(recipe), lk_recipe_free(again), lk_recipe_free(third);
         free_bases(&b);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
     }
 }
 
-/* Sinks kept as latents before RoPE, as any portions bring them; and their basis is not the one whose queries count. */
+/* Sinks stored as latents before RoPE, appended in portions of any size. Queries are observed in
+ * the basis of the body, not of the sinks. */
 static void test_sinks_before_rope(void **state) {
     (void)state;
     enum { N = 40 };
@@ -414,9 +419,9 @@ static void test_sinks_before_rope(void **state) {
             lk_recipe_parse(&recipe, "sink 6: k=latent100%(pre) v=latent100%; body: f16", NULL),
             LK_OK);
         assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
-        add(cache, x, N, portion);
+        append_rows(cache, x, N, portion);
         for (int side = 0; side < 2; side++) {
-            float *y = read_back(&cache->kv[1][side]);
+            float *y = reconstruct_rows(&cache->kv[1][side]);
             assert_true(nmse(y, x, (size_t)6 * WIDTH) < 1e-5);
             free(y);
         }
@@ -437,18 +442,19 @@ static void test_sinks_before_rope(void **state) {
     const struct lk_equalizer *e = &cache->kv[1][LK_K].equalizer[1];
     float z[2 * D_HEAD], sum[2 * D_HEAD] = {0};
     for (int head = 0; head < 2; head++) {
-        lk_project_query(&b.basis[LK_BASIS_KPRE][1], 0, head, D_HEAD, e->stride, q + head * D_HEAD,
-                         z);
+        struct lk_basis_head h = {
+            .basis = &b.basis[LK_BASIS_KPRE][1], .head = head, .d_head = D_HEAD, .rank = e->stride};
+        lk_project_query(&h, q + head * D_HEAD, z);
         for (int c = 0; c < e->stride; c++) sum[c] += z[c] * z[c];
     }
-    assert_true(e->stride > 0 && nmse(e->query, sum, e->stride) < 1e-10);
+    assert_true(e->stride > 0 && nmse(e->query_power, sum, e->stride) < 1e-10);
     lk_cache_free(cache);
     lk_recipe_free(recipe);
     free(x), free(q);
     free_bases(&b);
 }
 
-static void test_bytes_are_the_ledgers(void **state) {
+static void test_bytes_match_the_ledger(void **state) {
     (void)state;
     for (int i = 0; i < N_RECIPE; i++) {
         struct random r = {i};
@@ -459,10 +465,10 @@ static void test_bytes_are_the_ledgers(void **state) {
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(&recipe, recipes[i], &b, &ledger);
         float *x = gaussians(&r, 100 * WIDTH);
-        for (int turn = 0; turn < 25; turn++) {
+        for (int step = 0; step < 25; step++) {
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, 100, 100, NULL), LK_OK);
-            add(cache, x, 100, 100);
-            struct lk_cache_bytes bytes = lk_cache_count(cache);
+            append_rows(cache, x, 100, 100);
+            struct lk_cache_bytes bytes = lk_cache_count_bytes(cache);
             assert_int_equal(bytes.code + bytes.scale + bytes.exact + bytes.padding,
                              lk_ledger_bytes(&ledger, LK_FOR_CACHE));
         }
@@ -471,10 +477,10 @@ static void test_bytes_are_the_ledgers(void **state) {
         uint64_t real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
         assert_int_equal(lk_cache_estimate(recipe, &shape, 2500, &needs, NULL), LK_OK);
         assert_int_equal(needs.scratch, lk_ledger_bytes(&ledger, LK_FOR_SCRATCH));
-        double apart = fabs((double)needs.cache - (double)real),
-               slabs = (double)cache->pool.n_class * LK_SLAB_BYTES; /* in part free */
-        if (apart > 0.02 * real + slabs)
-            fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
+        double difference = fabs((double)needs.cache - (double)real),
+               slabs = (double)cache->pool.n_class * LK_SLAB_BYTES; /* partly free */
+        if (difference > 0.02 * real + slabs)
+            fail_msg("%s: estimate %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
         free(x);
         lk_cache_free(cache);
         lk_recipe_free(recipe);
@@ -482,13 +488,13 @@ static void test_bytes_are_the_ledgers(void **state) {
     }
 }
 
-/* Of what brings keys before RoPE back, a cache for given kernels keeps what these read of its codes; one for any
- * kernels keeps floats besides, which the reference reads. */
-static void test_unfolded_bases_are_small(void **state) {
+/* A cache for given kernels stores only the forms of the up-projection of K that these kernels
+ * read. A cache for any kernels also stores floats, which the reference kernels read. */
+static void test_k_up_is_small(void **state) {
     (void)state;
     static const struct {
         const char *recipe;
-        int code_bytes; /* of a number */
+        int code_bytes; /* per number */
     } row[] = {{"k=latent50%(pre)+rot3(nomean) v=f16", 1},
                {"k=latent50%(pre)+rot3 v=f16", 5},
                {"k=latent50%(pre)+rot6(nomean) v=f16", 4},
@@ -508,17 +514,17 @@ static void test_unfolded_bases_are_small(void **state) {
             assert_int_equal(lk_recipe_parse(&recipe, row[i].recipe, NULL), LK_OK);
             assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
             rows = new_cache(&f16, "f16", &b, &plain);
-            size_t numbers =
-                (size_t)N_LAYER * N_HEAD_KV * D_HEAD * D_HEAD; /* half of two heads' channels */
+            /* The rank is half the channels of two heads. */
+            size_t numbers = (size_t)N_LAYER * N_HEAD_KV * D_HEAD * D_HEAD;
             bool floats =
                 kernels[k] != kernels[2] || kernels[2] == kernels[1] || row[i].code_bytes == 0;
-            size_t least = numbers * ((floats ? sizeof(float) : 0) + row[i].code_bytes),
-                   most = least + least / 4 + N_LAYER * 4096;
+            size_t min = numbers * ((floats ? sizeof(float) : 0) + row[i].code_bytes),
+                   max = min + min / 4 + N_LAYER * 4096;
             uint64_t bytes =
                 lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
-            if (bytes < least || bytes > most)
+            if (bytes < min || bytes > max)
                 fail_msg("%s, kernels %d: %lu bytes, not %zu to %zu", row[i].recipe, k,
-                         (unsigned long)bytes, least, most);
+                         (unsigned long)bytes, min, max);
             lk_cache_free(cache), lk_cache_free(rows);
             lk_recipe_free(recipe), lk_recipe_free(f16);
             assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_SCRATCH), 0);
@@ -526,18 +532,18 @@ static void test_unfolded_bases_are_small(void **state) {
     free_bases(&b);
 }
 
-static void test_mistakes_are_told(void **state) {
+static void test_error_messages(void **state) {
     (void)state;
     static const struct {
-        const char *recipe, *says;
+        const char *recipe, *message;
         int n_comp, rank;
         lk_status status;
     } row[] = {
         {"latent", "lowkey compress", 0, 0, LK_E_ARG},
-        {"k=f16 v=latent80%+rot3", "a rank of 48 in V, and the sidecar holds 40 of 64", 40, 8,
+        {"k=f16 v=latent80%+rot3", "rank 48 for V, but the sidecar holds only 40 of 64", 40, 8,
          LK_E_ARG},
         {"body: latent+rot3; recent 10%: latent20%+rot3",
-         "at a rank of 40, but these rows come from a newer level of rank 16", 40, 40, LK_E_ARG},
+         "rank 40, but its rows come from a newer level of rank 16", 40, 40, LK_E_ARG},
         {"v=latent+kivi2(g128) k=f16", "multiple of 128", 64, 64, LK_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -550,7 +556,7 @@ static void test_mistakes_are_told(void **state) {
         lk_err err = {0};
         lk_status status =
             open_cache(&cache, &recipe, row[i].recipe, row[i].n_comp ? &b : NULL, &ledger, &err);
-        if (status != row[i].status || !strstr(err.msg, row[i].says))
+        if (status != row[i].status || !strstr(err.msg, row[i].message))
             fail_msg("%s: %d, %s", row[i].recipe, status, err.msg);
         assert_null(cache);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
@@ -558,7 +564,7 @@ static void test_mistakes_are_told(void **state) {
     }
 }
 
-static void test_every_allocation_may_fail(void **state) {
+static void test_any_allocation_may_fail(void **state) {
     (void)state;
     struct random r = {5};
     struct bases b;
@@ -571,9 +577,9 @@ static void test_every_allocation_may_fail(void **state) {
         lk_err err = {0};
         lk_status status = open_cache(&cache, &recipe, recipes[2], &b, &ledger, &err);
         bool open = status == LK_OK;
-        for (int turn = 0; status == LK_OK && turn < 8; turn++) {
+        for (int step = 0; status == LK_OK && step < 8; step++) {
             status = lk_cache_prepare(cache, 0, N_LAYER, 100, 100, &err);
-            if (status == LK_OK) add(cache, x, 100, 100);
+            if (status == LK_OK) append_rows(cache, x, 100, 100);
         }
         if (status != LK_OK) assert_int_equal(status, LK_E_NOMEM);
         lk_cache_free(cache);
@@ -591,15 +597,15 @@ static void test_every_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_projected),
-        cmocka_unit_test(test_truncation_is_recomputation),
+        cmocka_unit_test(test_truncation_equals_projection),
         cmocka_unit_test(test_full_rank_is_exact),
-        cmocka_unit_test(test_fused_output_is_the_same),
-        cmocka_unit_test(test_fill_is_append_and_settle),
-        cmocka_unit_test(test_bytes_are_the_ledgers),
-        cmocka_unit_test(test_unfolded_bases_are_small),
+        cmocka_unit_test(test_folded_output_is_equal),
+        cmocka_unit_test(test_prompt_equals_append_and_age),
+        cmocka_unit_test(test_bytes_match_the_ledger),
+        cmocka_unit_test(test_k_up_is_small),
         cmocka_unit_test(test_sinks_before_rope),
-        cmocka_unit_test(test_mistakes_are_told),
-        cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_error_messages),
+        cmocka_unit_test(test_any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The ledger counts what is held, refuses past its limit and at a chosen allocation; errors are one line; files
- * appear whole or not at all. */
+/* The ledger counts memory and refuses at its limit and at a chosen allocation. Errors are one
+ * line. Files appear complete or not at all. */
 #define _DEFAULT_SOURCE /* syscall */
 #include "base/atomic_file.h"
 #include "base/err.h"
@@ -58,7 +58,7 @@ static void bytes_are_counted_by_purpose(void **state) {
     assert_int_equal(held(&ledger), 0);
 }
 
-static void releasing_nothing_does_nothing(void **state) {
+static void releasing_null_does_nothing(void **state) {
     (void)state;
     struct lk_ledger ledger = {0};
     lk_release(&ledger, LK_FOR_CACHE, NULL, 1000);
@@ -84,7 +84,7 @@ static void the_limit_holds_over_all_purposes(void **state) {
     void *b = lk_alloc(&ledger, LK_FOR_SCRATCH, 512);
     assert_non_null(b);
     assert_null(lk_alloc(&ledger, LK_FOR_OTHER, 1));
-    assert_int_equal(lk_ledger_enter(&ledger, LK_FOR_WEIGHTS, 1), 0);
+    assert_false(lk_ledger_add(&ledger, LK_FOR_WEIGHTS, 1));
     assert_int_equal(held(&ledger), 1024);
     lk_release(&ledger, LK_FOR_CACHE, a, 512);
     a = lk_alloc(&ledger, LK_FOR_OTHER, 512);
@@ -139,23 +139,23 @@ static void refused_growth_changes_nothing(void **state) {
     assert_int_equal(held(&ledger), 0);
 }
 
-static void foreign_memory_is_entered(void **state) {
+static void foreign_memory_is_counted(void **state) {
     (void)state;
     struct lk_ledger ledger = {.limit = 1000};
-    assert_true(lk_ledger_enter(&ledger, LK_FOR_WEIGHTS, 1000));
+    assert_true(lk_ledger_add(&ledger, LK_FOR_WEIGHTS, 1000));
     assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS), 1000);
     assert_null(lk_alloc(&ledger, LK_FOR_CACHE, 1));
     lk_ledger_remove(&ledger, LK_FOR_WEIGHTS, 1000);
     assert_int_equal(held(&ledger), 0);
 }
 
-static void an_error_is_a_status_and_a_line(void **state) {
+static void errors_are_a_status_and_a_line(void **state) {
     (void)state;
     lk_err err = {0};
     assert_int_equal(lk_fail(&err, LK_E_FORMAT, "tensor %s has %d rows", "blk.0", 3), LK_E_FORMAT);
     assert_int_equal(err.code, LK_E_FORMAT);
     assert_string_equal(err.msg, "tensor blk.0 has 3 rows");
-    assert_int_equal(lk_fail(NULL, LK_E_IO, "nobody reads %s", "this"), LK_E_IO);
+    assert_int_equal(lk_fail(NULL, LK_E_IO, "%s is ignored", "this"), LK_E_IO);
 }
 
 static void a_long_error_is_cut(void **state) {
@@ -179,12 +179,12 @@ static void every_status_has_its_own_name(void **state) {
     assert_string_equal(lk_status_name((lk_status)-99), "unknown status");
 }
 
-/* ---- whole files ---- */
+/* ---- atomic files ---- */
 
 static char folder[] = "/tmp/lowkey-base-XXXXXX", name[64];
-static int folder_errno; /* of syncing folders; 0: as the system does it */
+static int folder_errno; /* fsync on folders fails with it; 0: call the system */
 
-/* In the place of the C library's. */
+/* Replaces the function of the C library. */
 int fsync(int fd) {
     struct stat info;
     if (folder_errno && fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
@@ -204,7 +204,7 @@ static int open_folder(void **state) {
 static int remove_folder(void **state) {
     (void)state;
     unlink(name);
-    return rmdir(folder); /* fails where anything was left */
+    return rmdir(folder); /* fails if any file is left */
 }
 
 static void remove_file(void) { assert_true(unlink(name) == 0 || errno == ENOENT); }
@@ -226,7 +226,7 @@ static void assert_file_is(const char *text) {
     assert_string_equal(found, text);
 }
 
-/* With so many descriptors left, something after the first of them fails. */
+/* With few descriptors left, one of the later steps fails. */
 static void a_failed_file_leaves_the_older(void **state) {
     (void)state;
     struct rlimit limit;
@@ -249,7 +249,7 @@ static void a_failed_file_leaves_the_older(void **state) {
 
 static void a_folder_that_cannot_be_read_is_refused_first(void **state) {
     (void)state;
-    enum { NOBODY = 65534 }; /* nothing stops root */
+    enum { NOBODY = 65534 }; /* permissions do not restrict root */
     bool root = geteuid() == 0;
     if (root && (chown(folder, NOBODY, (gid_t)-1) || seteuid(NOBODY))) skip();
     assert_int_equal(write_file("old"), LK_OK);
@@ -262,7 +262,7 @@ static void a_folder_that_cannot_be_read_is_refused_first(void **state) {
     assert_int_equal(status, LK_E_IO);
 }
 
-static void folders_that_cannot_be_synced_are_no_failure(void **state) {
+static void file_systems_may_not_sync_folders(void **state) {
     (void)state;
     const int unable[] = {EINVAL, ENOTSUP};
     for (int i = 0; i < 2; i++) {
@@ -272,7 +272,7 @@ static void folders_that_cannot_be_synced_are_no_failure(void **state) {
         assert_int_equal(status, LK_OK);
         assert_file_is(i ? "two" : "one");
     }
-    folder_errno = EIO; /* this one is */
+    folder_errno = EIO; /* a real failure */
     lk_status status = write_file("three");
     folder_errno = 0;
     assert_int_equal(status, LK_E_IO);
@@ -285,7 +285,7 @@ static mode_t mode_of_file(void) {
     return info.st_mode & 0777;
 }
 
-static void files_are_private_or_as_the_umask_says(void **state) {
+static void files_are_private_or_follow_the_umask(void **state) {
     (void)state;
     struct lk_atomic_file f;
     mode_t before = umask(027);
@@ -298,24 +298,78 @@ static void files_are_private_or_as_the_umask_says(void **state) {
     remove_file();
 }
 
+static void shared_memory_is_counted_once(void **state) {
+    (void)state;
+    struct lk_ledger common = {0}, a = {.common = &common}, b = {.common = &common, .limit = 1000};
+    void *p = lk_alloc(&a, LK_FOR_CACHE, 640);
+    assert_non_null(p);
+    assert_true(lk_ledger_share(&a, LK_FOR_CACHE, 640));
+    assert_int_equal(held(&a), 0);
+    assert_int_equal(a.borrowed, 640);
+    assert_int_equal(held(&common), 640);
+    assert_true(lk_ledger_borrow(&b, 640));
+    assert_int_equal(held(&common), 640);
+    assert_null(lk_alloc(&b, LK_FOR_CACHE, 384)); /* borrowed bytes count for the limit */
+    assert_false(lk_ledger_borrow(&b, 384));
+    lk_ledger_return(&a, 640);
+    lk_ledger_return(&b, 640);
+    lk_release(&common, LK_FOR_CACHE, p, 640);
+    assert_int_equal(a.borrowed + b.borrowed, 0);
+    assert_int_equal(held(&common), 0);
+    struct lk_ledger single = {0};
+    assert_false(lk_ledger_share(&single, LK_FOR_CACHE, 64));
+}
+
+static void checking_a_file_leaves_nothing(void **state) {
+    (void)state;
+    lk_err err = {0};
+    char bad[128];
+    assert_int_equal(lk_atomic_file_check(name, &err), LK_OK);
+    assert_int_equal(access(name, F_OK), -1);
+    assert_int_equal(write_file("text"), LK_OK);
+    assert_int_equal(lk_atomic_file_check(name, &err), LK_OK);
+    assert_file_is("text");
+    assert_int_equal(lk_atomic_file_check(folder, &err), LK_E_IO);
+    assert_non_null(strstr(err.msg, "not a regular file"));
+    snprintf(bad, sizeof bad, "%s/none/file", folder);
+    assert_int_equal(lk_atomic_file_check(bad, &err), LK_E_IO);
+    remove_file();
+}
+
+static void a_file_has_one_writer(void **state) {
+    (void)state;
+    struct lk_atomic_file first, second;
+    lk_err err = {0};
+    assert_int_equal(lk_atomic_file_open(&first, name, &err), LK_OK);
+    assert_int_equal(lk_atomic_file_open(&second, name, &err), LK_E_IO);
+    assert_non_null(strstr(err.msg, "another process"));
+    assert_int_equal(lk_atomic_file_close(&first, LK_OK, &err), LK_OK);
+    assert_int_equal(lk_atomic_file_open(&second, name, &err), LK_OK);
+    assert_int_equal(lk_atomic_file_close(&second, LK_E_CANCELLED, &err), LK_E_CANCELLED);
+    remove_file();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_aligned_and_zero),
         cmocka_unit_test(bytes_are_counted_by_purpose),
-        cmocka_unit_test(releasing_nothing_does_nothing),
+        cmocka_unit_test(releasing_null_does_nothing),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(the_limit_holds_over_all_purposes),
         cmocka_unit_test(the_nth_allocation_fails_once),
         cmocka_unit_test(growing_keeps_contents),
         cmocka_unit_test(refused_growth_changes_nothing),
-        cmocka_unit_test(foreign_memory_is_entered),
-        cmocka_unit_test(an_error_is_a_status_and_a_line),
+        cmocka_unit_test(foreign_memory_is_counted),
+        cmocka_unit_test(shared_memory_is_counted_once),
+        cmocka_unit_test(errors_are_a_status_and_a_line),
         cmocka_unit_test(a_long_error_is_cut),
         cmocka_unit_test(every_status_has_its_own_name),
         cmocka_unit_test(a_failed_file_leaves_the_older),
         cmocka_unit_test(a_folder_that_cannot_be_read_is_refused_first),
-        cmocka_unit_test(folders_that_cannot_be_synced_are_no_failure),
-        cmocka_unit_test(files_are_private_or_as_the_umask_says),
+        cmocka_unit_test(file_systems_may_not_sync_folders),
+        cmocka_unit_test(files_are_private_or_follow_the_umask),
+        cmocka_unit_test(checking_a_file_leaves_nothing),
+        cmocka_unit_test(a_file_has_one_writer),
     };
     return cmocka_run_group_tests(tests, open_folder, remove_folder);
 }

@@ -1,5 +1,5 @@
-/* The cache's own promises: rows keep their order, counts foretell what happens, memory is counted,
- * nothing is allocated where nothing should be, and a failed allocation is an error and no more. */
+/* Guarantees of the cache: rows keep their order, counts predict what happens, memory is counted,
+ * prepared steps allocate nothing, and a failed allocation is only an error. */
 #include "cache/cache.h"
 #include "support.h"
 
@@ -40,7 +40,7 @@ static struct lk_cache *new_cache(const char *text, const struct lk_cache_shape 
     return cache;
 }
 
-static void add(struct lk_cache *cache, const float *x, int64_t n) {
+static void append_rows(struct lk_cache *cache, const float *x, int64_t n) {
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             assert_int_equal(lk_cache_append(cache, layer, side, x, n, NULL), LK_OK);
@@ -48,31 +48,32 @@ static void add(struct lk_cache *cache, const float *x, int64_t n) {
         }
 }
 
-/* Rows of a stream, as the cache would give them, into out [n_tok][N_CHANNEL], those that it holds. */
-static void read_back(const struct lk_kv *s, float *out) {
-    for (int level = 0; level < s->n_level; level++)
-        for (int64_t at = 0; at < s->fill[level].rows;) {
+/* Decode the rows that K or V of a layer holds into out [n_tok][N_CHANNEL]. */
+static void decode_rows(const struct lk_kv *kv, float *out) {
+    for (int level = 0; level < kv->n_level; level++)
+        for (int64_t at = 0; at < kv->count[level].rows;) {
             int row;
             int64_t n;
-            const char *block = lk_cache_locate(s, level, at, &row, &n);
+            const char *block = lk_kv_locate(kv, level, at, &row, &n);
             for (int h = 0; h < N_HEAD_KV; h++)
                 lk_codec_decode(
-                    &s->rule[level].codec, s->side, D_HEAD, s->rule[level].block_rows,
-                    lk_sigma_of(s, level, h), block + h * s->level[level].head_bytes, row, (int)n,
-                    out + lk_cache_position(s, level, at, h) * N_CHANNEL + h * D_HEAD, N_CHANNEL);
+                    &(struct lk_part){&kv->rule[level].codec, kv->side, D_HEAD,
+                                      kv->rule[level].block_rows, lk_kv_sigma(kv, level, h)},
+                    block + h * kv->level[level].head_bytes, row, (int)n,
+                    out + lk_kv_position(kv, level, at, h) * N_CHANNEL + h * D_HEAD, N_CHANNEL);
             at += n;
         }
 }
 
-static float *rows(struct random *r, int64_t n) {
+static float *random_rows(struct random *r, int64_t n) {
     float *x = malloc(n * N_CHANNEL * sizeof *x);
     for (int64_t i = 0; i < n * N_CHANNEL; i++)
         x[i] = random_gauss(r) + (i % N_CHANNEL == 7 ? 8 : 0);
     return x;
 }
 
-/* Error that a recipe's coarsest codec may cause on these rows. */
-static double limit_of(const char *text) {
+/* Maximum error that a recipe's coarsest codec may cause on these rows. */
+static double max_error(const char *text) {
     if (strstr(text, "rot2") || strstr(text, "kivi2")) return 0.4;
     return strstr(text, "rot") || strstr(text, "kivi") ? 0.06 : 1e-3;
 }
@@ -86,27 +87,27 @@ static void test_rows_keep_their_order(void **state) {
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
         enum { N = 1100 }; /* past several boundaries of every recipe */
-        float *x = rows(&r, N), *y = malloc(N * N_CHANNEL * sizeof *y);
+        float *x = random_rows(&r, N), *y = malloc(N * N_CHANNEL * sizeof *y);
         for (int64_t at = 0; at < N;) {
             int64_t n = random_int(&r, 1, 90);
             if (n > N - at) n = N - at;
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, n, n, NULL), LK_OK);
-            add(cache, x + at * N_CHANNEL, n);
+            append_rows(cache, x + at * N_CHANNEL, n);
             at += n;
         }
         for (int side = 0; side < 2; side++) {
-            const struct lk_kv *s = &cache->kv[0][side];
-            assert_int_equal(s->n_tok, N);
-            memcpy(y, x, N * N_CHANNEL * sizeof *y); /* what was let go is not judged */
-            read_back(s, y);
-            assert_int_equal(s->first > 0, strstr(recipes[i], "none") != NULL);
-            assert_int_equal(s->first, cache->kv[0][LK_K].first);
+            const struct lk_kv *kv = &cache->kv[0][side];
+            assert_int_equal(kv->n_tok, N);
+            memcpy(y, x, N * N_CHANNEL * sizeof *y); /* evicted rows count as exact */
+            decode_rows(kv, y);
+            assert_int_equal(kv->first > 0, strstr(recipes[i], "none") != NULL);
+            assert_int_equal(kv->first, cache->kv[0][LK_K].first);
             double worst = 0;
             for (int t = 0; t < N; t += 50) {
                 double e = nmse(y + t * N_CHANNEL, x + t * N_CHANNEL, 50 * N_CHANNEL);
                 if (e > worst) worst = e;
             }
-            if (!(worst < limit_of(recipes[i])))
+            if (!(worst < max_error(recipes[i])))
                 fail_msg("%s, %c: nmse %g", recipes[i], "kv"[side], worst);
         }
         free(x), free(y);
@@ -116,8 +117,8 @@ static void test_rows_keep_their_order(void **state) {
     }
 }
 
-/* The arithmetic on counts and the moving of rows are the same; after prepare nothing is allocated. */
-static void test_counts_foretell(void **state) {
+/* The arithmetic on counts predicts how rows move. After lk_cache_prepare nothing is allocated. */
+static void test_counts_predict_moves(void **state) {
     (void)state;
     uint8_t is_swa[N_LAYER] = {0, 1};
     struct lk_cache_shape shape = {.n_layer = N_LAYER,
@@ -130,25 +131,25 @@ static void test_counts_foretell(void **state) {
         struct lk_ledger ledger = {0};
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
-        struct lk_fill fill[LK_MAX_KV_LEVEL];
-        float *x = rows(&r, 128);
-        for (int turn = 0; turn < 40; turn++) {
-            int64_t n = random_int(&r, 1, turn % 3 ? 5 : 128);
+        struct lk_level_count count[LK_MAX_KV_LEVEL];
+        float *x = random_rows(&r, 128);
+        for (int step = 0; step < 40; step++) {
+            int64_t n = random_int(&r, 1, step % 3 ? 5 : 128);
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, n, n, NULL), LK_OK);
-            struct lk_kv *s = &cache->kv[turn % 2][turn / 2 % 2];
-            int64_t first = s->first;
-            memcpy(fill, s->fill, sizeof fill);
-            lk_level_advance(s->rule, fill, s->n_level, s->n_tok, n, s->n_swa, &first, NULL);
+            struct lk_kv *kv = &cache->kv[step % 2][step / 2 % 2];
+            int64_t first = kv->first;
+            memcpy(count, kv->count, sizeof count);
+            lk_level_advance(kv->rule, count, kv->n_level, kv->n_tok, n, kv->n_swa, &first, NULL);
             uint64_t n_alloc = ledger.n_alloc;
-            add(cache, x, n);
+            append_rows(cache, x, n);
             if (ledger.n_alloc != n_alloc)
                 fail_msg("%s: allocated %d times", recipes[i], (int)(ledger.n_alloc - n_alloc));
-            assert_int_equal(first, s->first);
-            for (int level = 0; level < s->n_level; level++) {
-                assert_int_equal(fill[level].rows, s->fill[level].rows);
-                assert_int_equal(fill[level].skip, s->fill[level].skip);
-                assert_int_equal(s->level[level].n_block,
-                                 lk_level_blocks(&s->rule[level], &fill[level]));
+            assert_int_equal(first, kv->first);
+            for (int level = 0; level < kv->n_level; level++) {
+                assert_int_equal(count[level].rows, kv->count[level].rows);
+                assert_int_equal(count[level].skip, kv->count[level].skip);
+                assert_int_equal(kv->level[level].n_block,
+                                 lk_level_blocks(&kv->rule[level], &count[level]));
             }
         }
         free(x);
@@ -157,7 +158,7 @@ static void test_counts_foretell(void **state) {
     }
 }
 
-static void test_bytes_are_the_ledgers(void **state) {
+static void test_bytes_match_the_ledger(void **state) {
     (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
@@ -165,11 +166,11 @@ static void test_bytes_are_the_ledgers(void **state) {
         struct lk_ledger ledger = {0};
         lk_recipe *recipe;
         struct lk_cache *cache = new_cache(recipes[i], &shape, &ledger, &recipe);
-        float *x = rows(&r, 128);
-        for (int turn = 0; turn < 25; turn++) {
+        float *x = random_rows(&r, 128);
+        for (int step = 0; step < 25; step++) {
             assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, 100, 100, NULL), LK_OK);
-            add(cache, x, 100);
-            struct lk_cache_bytes b = lk_cache_count(cache);
+            append_rows(cache, x, 100);
+            struct lk_cache_bytes b = lk_cache_count_bytes(cache);
             assert_int_equal(b.code + b.scale + b.exact + b.padding,
                              lk_ledger_bytes(&ledger, LK_FOR_CACHE));
         }
@@ -178,22 +179,22 @@ static void test_bytes_are_the_ledgers(void **state) {
         uint64_t real = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
         assert_int_equal(lk_cache_estimate(recipe, &shape, 2500, &needs, NULL), LK_OK);
         assert_int_equal(needs.scratch, lk_ledger_bytes(&ledger, LK_FOR_SCRATCH));
-        double apart = fabs((double)needs.cache - (double)real),
+        double difference = fabs((double)needs.cache - (double)real),
                slabs = cache->pool.n_class > 4 ? cache->pool.n_class : 4;
-        /* tables grown ahead of need, and slabs in part free: one for each size of blocks */
-        if (apart > 0.02 * real + slabs * LK_SLAB_BYTES)
-            fail_msg("%s: foreseen %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
+        /* Tables have grown ahead of need, and one slab per block size is partly free. */
+        if (difference > 0.02 * real + slabs * LK_SLAB_BYTES)
+            fail_msg("%s: estimate %.0f, real %.0f", recipes[i], (double)needs.cache, (double)real);
         free(x);
         lk_cache_free(cache);
         lk_recipe_free(recipe);
     }
 }
 
-static void test_every_allocation_may_fail(void **state) {
+static void test_any_allocation_may_fail(void **state) {
     (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct random r = {5};
-    float *x = rows(&r, 128);
+    float *x = random_rows(&r, 128);
     lk_recipe *recipe;
     assert_int_equal(lk_recipe_parse(&recipe, recipes[8], NULL), LK_OK);
     for (int nth = 1;; nth++) {
@@ -201,9 +202,9 @@ static void test_every_allocation_may_fail(void **state) {
         struct lk_cache *cache = NULL;
         lk_err err = {0};
         lk_status status = lk_cache_new(&cache, recipe, &shape, &ledger, &err);
-        for (int turn = 0; status == LK_OK && turn < 8; turn++) {
+        for (int step = 0; status == LK_OK && step < 8; step++) {
             status = lk_cache_prepare(cache, 0, N_LAYER, 100, 100, &err);
-            if (status == LK_OK) add(cache, x, 100);
+            if (status == LK_OK) append_rows(cache, x, 100);
         }
         if (status != LK_OK) {
             assert_int_equal(status, LK_E_NOMEM);
@@ -228,15 +229,15 @@ static void test_truncate(void **state) {
     struct lk_cache *cache =
         new_cache("sink 4: f16; body: rot4; window 64: f16", &shape, &ledger, &recipe);
     struct random r = {9};
-    float *x = rows(&r, 600), *y = malloc(600 * N_CHANNEL * sizeof *y);
-    for (int at = 0; at < 600; at += 60) add(cache, x + at * N_CHANNEL, 60);
+    float *x = random_rows(&r, 600), *y = malloc(600 * N_CHANNEL * sizeof *y);
+    for (int at = 0; at < 600; at += 60) append_rows(cache, x + at * N_CHANNEL, 60);
     assert_false(lk_cache_truncate(cache, 3));
     assert_false(lk_cache_truncate(cache, 500));
     assert_int_equal(cache->kv[0][LK_K].n_tok, 600);
     assert_true(lk_cache_truncate(cache, 550));
     assert_int_equal(cache->kv[1][LK_V].n_tok, 550);
-    add(cache, x + 100 * N_CHANNEL, 30);
-    read_back(&cache->kv[0][LK_K], y);
+    append_rows(cache, x + 100 * N_CHANNEL, 30);
+    decode_rows(&cache->kv[0][LK_K], y);
     assert_true(nmse(y + 550 * N_CHANNEL, x + 100 * N_CHANNEL, 30 * N_CHANNEL) < 1e-6);
     assert_true(nmse(y + 545 * N_CHANNEL, x + 545 * N_CHANNEL, 5 * N_CHANNEL) < 1e-6);
     free(x), free(y);
@@ -244,7 +245,7 @@ static void test_truncate(void **state) {
     lk_recipe_free(recipe);
 }
 
-static void test_refused_heads(void **state) {
+static void test_unsupported_heads(void **state) {
     (void)state;
     struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = 1, .d_head = 80};
     struct lk_ledger ledger = {0};
@@ -258,8 +259,8 @@ static void test_refused_heads(void **state) {
     lk_recipe_free(recipe);
 }
 
-/* A dropped body: exactly the sinks and the window stay, and memory stays too. */
-static void test_nothing_between(void **state) {
+/* Without a body exactly the sinks and the window are held, and memory stays constant. */
+static void test_no_body(void **state) {
     (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
@@ -267,56 +268,57 @@ static void test_nothing_between(void **state) {
     struct lk_cache *cache =
         new_cache("sink 4: f16; body: none; window 100: f16", &shape, &ledger, &recipe);
     struct random r = {21};
-    float *x = rows(&r, 1);
-    uint64_t most = 0;
+    float *x = random_rows(&r, 1);
+    uint64_t max = 0;
     for (int n = 1; n <= 3000; n++) {
         assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, 1, 1, NULL), LK_OK);
-        add(cache, x, 1);
+        append_rows(cache, x, 1);
         lk_cache_trim(cache);
         uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
-        if (n <= 300 && most < bytes) most = bytes; /* windows lie over four or five blocks */
-        if (n > 300 && bytes > most)
-            fail_msg("%d tokens: %d bytes, not %d", n, (int)bytes, (int)most);
+        if (n <= 300 && max < bytes) max = bytes; /* the window covers four or five blocks */
+        if (n > 300 && bytes > max)
+            fail_msg("%d tokens: %d bytes, not %d", n, (int)bytes, (int)max);
         for (int side = 0; side < 2; side++) {
-            const struct lk_kv *s = &cache->kv[1][side];
-            assert_int_equal(s->first, n > 104 ? n - 104 : 0);
-            assert_int_equal(s->fill[0].rows, n < 4 ? n : 4);
-            assert_int_equal(s->fill[1].rows, 0);
-            assert_int_equal(s->fill[2].rows, n < 4 ? 0 : n > 104 ? 100 : n - 4);
+            const struct lk_kv *kv = &cache->kv[1][side];
+            assert_int_equal(kv->first, n > 104 ? n - 104 : 0);
+            assert_int_equal(kv->count[0].rows, n < 4 ? n : 4);
+            assert_int_equal(kv->count[1].rows, 0);
+            assert_int_equal(kv->count[2].rows, n < 4 ? 0 : n > 104 ? 100 : n - 4);
             if (n <= 4) continue;
-            assert_int_equal(lk_cache_position(s, 0, 2, 0), 2);
-            assert_int_equal(lk_cache_position(s, 2, 0, 0), n > 104 ? n - 100 : 4);
+            assert_int_equal(lk_kv_position(kv, 0, 2, 0), 2);
+            assert_int_equal(lk_kv_position(kv, 2, 0, 0), n > 104 ? n - 100 : 4);
         }
         assert_int_equal(lk_cache_truncate(cache, n - 1), n > 4 && n <= 104);
-        if (n > 4 && n <= 104) add(cache, x, 1);
+        if (n > 4 && n <= 104) append_rows(cache, x, 1);
     }
     free(x);
     lk_cache_free(cache);
     lk_recipe_free(recipe);
 }
 
-/* A stream of one block of halves that holds x [n][N_CHANNEL]; block: its memory. */
+/* K or V as one f16 block that holds x [n][N_CHANNEL]; *block: its memory, to be freed. */
 static struct lk_kv exact_rows(enum lk_side side, const float *x, int n, void **block) {
     static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
-    struct lk_kv s = {.side = side, .n_level = 1, .n_tok = n};
-    s.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
-    s.fill[0].rows = n;
-    s.level[0] = (struct lk_level){.block = block,
-                                   .n_block = 1,
-                                   .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
-                                   .n_part = N_HEAD_KV,
-                                   .d_part = D_HEAD,
-                                   .n_head = 1};
-    *block = malloc(N_HEAD_KV * s.level[0].head_bytes);
+    struct lk_kv kv = {.side = side, .n_level = 1, .n_tok = n};
+    kv.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
+    kv.count[0].rows = n;
+    kv.level[0] = (struct lk_level){.block = block,
+                                    .n_block = 1,
+                                    .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
+                                    .n_part = N_HEAD_KV,
+                                    .d_part = D_HEAD,
+                                    .n_head = 1};
+    *block = malloc(N_HEAD_KV * kv.level[0].head_bytes);
     for (int h = 0; h < N_HEAD_KV; h++)
-        lk_codec_encode(&f16, side, D_HEAD, n, NULL, (char *)*block + h * s.level[0].head_bytes, 0,
-                        n, x + h * D_HEAD, N_CHANNEL);
-    return s;
+        lk_codec_encode(&(struct lk_part){&f16, side, D_HEAD, n, NULL},
+                        (char *)*block + h * kv.level[0].head_bytes, 0, n, x + h * D_HEAD,
+                        N_CHANNEL);
+    return kv;
 }
 
-/* Laying and filling a prompt leaves what appending and settling it at once does: the same counts, the
- * same bits where rows are coded once, and otherwise rows that are no worse. */
-static void test_fill_is_append_and_settle(void **state) {
+/* Encoding a whole prompt gives the same counts as appending it at once and aging it. Rows that are
+ * encoded once have the same bits; others are at least as exact. */
+static void test_prompt_equals_append_and_age(void **state) {
     (void)state;
     uint8_t is_swa[N_LAYER] = {0, 1};
     struct lk_cache_shape shape = {.n_layer = N_LAYER,
@@ -331,53 +333,51 @@ static void test_fill_is_append_and_settle(void **state) {
         struct random r = {i};
         struct lk_ledger ledger = {0};
         lk_recipe *recipe, *again;
-        struct lk_cache *filled = new_cache(text, &shape, &ledger, &recipe),
+        struct lk_cache *prompt = new_cache(text, &shape, &ledger, &recipe),
                         *aged = new_cache(text, &shape, &ledger, &again);
-        float *x = rows(&r, n), *y = malloc(n * N_CHANNEL * sizeof *y),
+        float *x = random_rows(&r, n), *y = malloc(n * N_CHANNEL * sizeof *y),
               *z = malloc(n * N_CHANNEL * sizeof *z);
         assert_int_equal(lk_cache_prepare(aged, 0, N_LAYER, n, n, NULL), LK_OK);
-        add(aged, x, n);
+        append_rows(aged, x, n);
         for (int layer = 0; layer < N_LAYER; layer++) {
-            assert_int_equal(lk_cache_alloc_prompt(filled, layer, n, NULL), LK_OK);
+            assert_int_equal(lk_cache_alloc_prompt(prompt, layer, n, NULL), LK_OK);
             for (int side = 0; side < 2; side++) {
                 void *block;
                 struct lk_kv exact = exact_rows(side, x, n, &block);
                 for (int head = N_HEAD_KV - 1; head >= 0; head--)
-                    lk_cache_encode_prompt(filled, layer, side, head, &exact);
+                    lk_cache_encode_prompt(prompt, layer, side, head, &exact);
                 free(block);
-                const struct lk_kv *a = &filled->kv[layer][side], *b = &aged->kv[layer][side];
+                const struct lk_kv *a = &prompt->kv[layer][side], *b = &aged->kv[layer][side];
                 assert_int_equal(a->n_tok, b->n_tok);
                 assert_int_equal(a->first, b->first);
-                if (a->n_swa == 0)
-                    assert_int_equal(
-                        a->equalizer[0].calibrated,
-                        b->equalizer[0].calibrated); /* a window may drop all that was coded */
+                if (a->n_swa == 0) /* a sliding window may drop all rows that were encoded */
+                    assert_int_equal(a->equalizer[0].calibrated, b->equalizer[0].calibrated);
                 for (int level = 0; level < a->n_level; level++) {
-                    assert_int_equal(a->fill[level].rows, b->fill[level].rows);
-                    assert_int_equal(a->fill[level].skip, b->fill[level].skip);
+                    assert_int_equal(a->count[level].rows, b->count[level].rows);
+                    assert_int_equal(a->count[level].skip, b->count[level].skip);
                     assert_int_equal(a->level[level].n_block, b->level[level].n_block);
                 }
                 memcpy(y, x, n * N_CHANNEL * sizeof *y);
                 memcpy(z, x, n * N_CHANNEL * sizeof *z);
-                read_back(a, y);
-                read_back(b, z);
+                decode_rows(a, y);
+                decode_rows(b, z);
                 if (strncmp(text, "all:", 4) == 0 && memcmp(y, z, n * N_CHANNEL * sizeof *y))
                     fail_msg("%s: not the same rows", text);
-                double filled_error = nmse(y, x, n * N_CHANNEL),
-                       settled_error = nmse(z, x, n * N_CHANNEL);
-                if (!(filled_error <= 1.02 * settled_error))
-                    fail_msg("%s: nmse %g, settled %g", text, filled_error, settled_error);
+                double prompt_error = nmse(y, x, n * N_CHANNEL),
+                       aged_error = nmse(z, x, n * N_CHANNEL);
+                if (!(prompt_error <= 1.02 * aged_error))
+                    fail_msg("%s: nmse %g, aged %g", text, prompt_error, aged_error);
             }
         }
         free(x), free(y), free(z);
-        lk_cache_free(filled), lk_cache_free(aged);
+        lk_cache_free(prompt), lk_cache_free(aged);
         lk_recipe_free(recipe), lk_recipe_free(again);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
     }
 }
 
-/* A failed allocation is an error, and the cache can be cleared and used. */
-static void test_fill_without_memory(void **state) {
+/* After a failed allocation the cache can be cleared and used again. */
+static void test_prompt_without_memory(void **state) {
     (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     for (uint64_t nth = 1; nth < 100; nth++) {
@@ -408,14 +408,14 @@ static void test_fill_without_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_keep_their_order),
-        cmocka_unit_test(test_counts_foretell),
-        cmocka_unit_test(test_bytes_are_the_ledgers),
-        cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_counts_predict_moves),
+        cmocka_unit_test(test_bytes_match_the_ledger),
+        cmocka_unit_test(test_any_allocation_may_fail),
         cmocka_unit_test(test_truncate),
-        cmocka_unit_test(test_refused_heads),
-        cmocka_unit_test(test_nothing_between),
-        cmocka_unit_test(test_fill_is_append_and_settle),
-        cmocka_unit_test(test_fill_without_memory),
+        cmocka_unit_test(test_unsupported_heads),
+        cmocka_unit_test(test_no_body),
+        cmocka_unit_test(test_prompt_equals_append_and_age),
+        cmocka_unit_test(test_prompt_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Sessions that let rows go: equal to the full cache while nothing went, and flat in memory after. */
-#include "engine/engine.h"
+/* Sessions that evict rows: equal to the full cache while nothing is evicted, constant memory
+ * afterwards. */
+#include "engine/session_state.h"
 #include "model/blocks.h"
 #include "support.h"
 #include "support_model.h"
@@ -14,15 +15,16 @@
 
 #include <cmocka.h>
 
-/* limit: ggml reads gelu from a table at a half's precision, where another order of sums moves an activation
- * by as much as 2^-11 of itself. */
+/* limit: ggml reads gelu from an f16 table. There another order of sums changes an activation by up
+ * to 2^-11 of itself. */
 static const struct {
     const char *name;
     double limit;
 } families[] = {{"llama", 1e-8}, {"qwen2", 1e-8}, {"gemma3", 0x1p-22}, {"bloom", 0x1p-22}};
 
-/* While a recipe has room for all, it is the full cache but for the order of sums, over a prompt and steps. */
-static void test_everything_kept(void **state) {
+/* While a recipe has room for all rows, it equals the full cache up to the order of sums, over a
+ * prompt and decoding steps. */
+static void test_equals_full_cache(void **state) {
     (void)state;
     enum { N = 300, PROMPT = 200 };
     static const char *recipes[] = {"sink 4: f16; body: none; window 600: f16",
@@ -56,10 +58,10 @@ static void test_everything_kept(void **state) {
     }
 }
 
-/* Thousands of tokens through a small cache: memory is what it was, and the ledger knows. */
-static void test_memory_is_flat(void **state) {
+/* Thousands of tokens in a small cache: memory stays constant and matches the ledger. */
+static void test_memory_is_constant(void **state) {
     (void)state;
-    enum { N = 4000, SETTLED = 700 };
+    enum { N = 4000, STEADY = 700 };
     static const char *recipes[] = {
         "lambda", "sink 4: f16; body: none; recent 128: rot4; window 64: f16",
         "sink 4: f16; keep 128 by h2o: rot4; window 64: f16", "keep 100 by tova", NULL};
@@ -70,17 +72,17 @@ static void test_memory_is_flat(void **state) {
         lk_recipe *recipe;
         lk_session *s = open_session(model, recipes[i], N, &recipe);
         assert_int_equal(lk_session_sync(s, tok, 400, NULL, NULL), LK_OK);
-        uint64_t most = 0;
+        uint64_t max = 0;
         for (int at = 400; at < N; at++) {
             assert_int_equal(lk_session_eval(s, tok + at, 1, false, NULL), LK_OK);
             uint64_t bytes = lk_session_get_stats(s).cache_bytes;
             assert_int_equal(bytes, lk_ledger_bytes(&s->ledger, LK_FOR_CACHE));
-            if (at < SETTLED && most < bytes) most = bytes;
-            if (at >= SETTLED && bytes > most)
-                fail_msg("%s: %d tokens: %d bytes, not %d", recipes[i], at, (int)bytes, (int)most);
+            if (at < STEADY && max < bytes) max = bytes;
+            if (at >= STEADY && bytes > max)
+                fail_msg("%s: %d tokens: %d bytes, not %d", recipes[i], at, (int)bytes, (int)max);
         }
         assert_int_equal(lk_session_n_tok(s), N);
-        /* What was let go cannot be had back: another text is read anew. */
+        /* Evicted rows cannot be restored, so another text is prefilled from the start. */
         size_t reused = 1;
         assert_int_equal(lk_session_sync(s, tok, 300, &reused, NULL), LK_OK);
         assert_int_equal(reused, 0);
@@ -90,7 +92,7 @@ static void test_memory_is_flat(void **state) {
     lk_model_free(model);
 }
 
-/* Once memory is reserved, steps ask the ledger for nothing. */
+/* After a reservation, steps allocate nothing. */
 static void test_steps_allocate_nothing(void **state) {
     (void)state;
     enum { PROMPT = 300, N = 500 };
@@ -117,95 +119,98 @@ static void test_steps_allocate_nothing(void **state) {
     lk_model_free(model);
 }
 
-/* ---- which rows stay, from real attention ---- */
+/* ---- which rows stay, by real attention ---- */
 
-/* In a model of one layer rows do not depend on what the cache kept, so a full cache beside it has them all,
- * and each policy can be followed over exact softmaxes of what should be held. */
-struct account {
+/* The expected eviction. In a model with one layer, rows do not depend on what the cache holds. A
+ * full cache therefore has the same rows, and each policy can be simulated by exact softmaxes over
+ * the rows that should be held. */
+struct simulation {
     lk_session *full;
     int n_head, n_head_kv, d, n_tok, keep, window;
     double *score; /* [n_head_kv][n_ctx] */
     bool *held;    /* [n_head_kv][n_ctx] */
     int n_ctx;
-    float *q;  /* [512][n_head][d] of the call under way */
-    bool last; /* tova: the last query decides, for all heads together */
+    float *q;  /* [512][n_head][d] of the current call */
+    bool last; /* tova: the last query decides, for all heads jointly */
 };
 
-static void see(void *user, int layer, const struct lk_attn *attn) {
-    struct account *a = user;
+static void save_queries(void *user, int layer, const struct lk_attn *attn) {
+    struct simulation *a = user;
     assert_int_equal(layer, 0);
     memcpy(a->q, attn->q, (size_t)attn->n_tok * attn->n_head * attn->d_head * sizeof *a->q);
 }
 
-/* K row of the full cache. */
-static void key(const struct account *a, int head, int pos, float *x) {
+/* Decode a row of K from the full cache. */
+static void read_key(const struct simulation *a, int head, int pos, float *x) {
     const struct lk_kv *k = &a->full->cache->kv[0][LK_K];
     int row;
     int64_t n;
-    const char *block = lk_cache_locate(k, 0, pos, &row, &n);
-    lk_codec_decode(&k->rule[0].codec, LK_K, a->d, k->rule[0].block_rows, NULL,
+    const char *block = lk_kv_locate(k, 0, pos, &row, &n);
+    lk_codec_decode(&(struct lk_part){&k->rule[0].codec, LK_K, a->d, k->rule[0].block_rows, NULL},
                     block + head * k->level[0].head_bytes, row, 1, x, a->d);
 }
 
-/* The newest n tokens attend, the prompt's each to all before it and later ones to what is held. */
-static void attend(struct account *a, int n, float scale) {
+/* Add the attention of the newest n tokens: a prompt's token attends to all before it, later ones
+ * to the rows that are held. */
+static void simulate_attention(struct simulation *a, int n, float scale) {
     int group = a->n_head / a->n_head_kv;
     double *w = malloc(a->n_ctx * sizeof *w);
     float x[LK_MAX_D_HEAD];
     for (int t = a->last ? n - 1 : 0; t < n; t++)
         for (int h = 0; h < a->n_head; h++) {
-            int head = h / group, own = a->n_tok - n + t;
+            int head = h / group, query_pos = a->n_tok - n + t;
             const bool *held = a->held + head * a->n_ctx;
             double max = -1e30, sum = 0, *score = a->score + head * a->n_ctx;
             if (a->last && h % group == 0) memset(score, 0, a->n_ctx * sizeof *score);
-            for (int pos = 0; pos <= own; pos++) {
+            for (int pos = 0; pos <= query_pos; pos++) {
                 if (!held[pos]) continue;
-                key(a, head, pos, x);
+                read_key(a, head, pos, x);
                 w[pos] = 0;
                 for (int c = 0; c < a->d; c++)
                     w[pos] += (double)a->q[((size_t)t * a->n_head + h) * a->d + c] * x[c];
                 w[pos] *= scale;
                 if (w[pos] > max) max = w[pos];
             }
-            for (int pos = 0; pos <= own; pos++)
+            for (int pos = 0; pos <= query_pos; pos++)
                 if (held[pos]) sum += exp(w[pos] - max);
-            for (int pos = 0; pos <= own; pos++)
+            for (int pos = 0; pos <= query_pos; pos++)
                 if (held[pos]) score[pos] += exp(w[pos] - max) / sum;
         }
     free(w);
 }
 
-static double worth(const struct account *a, int head, int pos) {
+static double policy_score(const struct simulation *a, int head, int pos) {
     double sum = 0;
     if (!a->last) return a->score[head * a->n_ctx + pos];
     for (int h = 0; h < a->n_head_kv; h++) sum += a->score[h * a->n_ctx + pos];
     return sum;
 }
 
-/* Those that stay: the window, and of the others the `keep` worthiest. */
-static void reduce(struct account *a) {
+/* Evict: the window stays, and of the other rows the `keep` with the highest scores. */
+static void simulate_eviction(struct simulation *a) {
     for (int head = 0; head < a->n_head_kv; head++) {
         bool *held = a->held + head * a->n_ctx;
         for (;;) {
-            int n = 0, least = -1;
+            int n = 0, argmin = -1;
             for (int pos = 0; pos < a->n_tok - a->window; pos++) {
                 if (!held[pos]) continue;
                 n++;
-                if (least < 0 || worth(a, head, pos) < worth(a, head, least)) least = pos;
+                if (argmin < 0 || policy_score(a, head, pos) < policy_score(a, head, argmin))
+                    argmin = pos;
             }
             if (n <= a->keep) break;
-            held[least] = false;
+            held[argmin] = false;
         }
     }
 }
 
-static void compare(const struct account *a, const lk_session *s, const char *text) {
+static void compare_rows(const struct simulation *a, const lk_session *s, const char *text) {
     const struct lk_evict *evict = &s->cache->evict[0];
     assert_int_equal(evict->n, a->n_tok < a->keep + a->window ? a->n_tok : a->keep + a->window);
     for (int64_t i = 0; i < evict->n * evict->n_head; i++)
         if (!a->held[i % evict->n_head * a->n_ctx + evict->pos[i]])
-            fail_msg("%s: %d tokens: head %d holds %d", text, a->n_tok, (int)(i % evict->n_head),
-                     evict->pos[i]);
+            fail_msg("%s: %d tokens: head %d holds position %d", text, a->n_tok,
+                     (int)(i % evict->n_head), evict->pos[i]);
 }
 
 static void test_real_attention_decides(void **state) {
@@ -222,18 +227,18 @@ static void test_real_attention_decides(void **state) {
     random_tokens(tok, N, model, 9);
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *f16, *recipe;
-        struct account a = {.full = open_session(model, "f16", N, &f16),
-                            .n_ctx = N,
-                            .keep = KEEP,
-                            .window = WINDOW,
-                            .last = i == 1};
+        struct simulation a = {.full = open_session(model, "f16", N, &f16),
+                               .n_ctx = N,
+                               .keep = KEEP,
+                               .window = WINDOW,
+                               .last = i == 1};
         lk_session *s = open_session(model, recipes[i], N, &recipe);
         a.n_head = s->pass.attn.n_head, a.n_head_kv = s->pass.attn.n_head_kv,
         a.d = s->pass.attn.d_head;
         a.score = calloc((size_t)a.n_head_kv * N, sizeof *a.score);
         a.held = calloc((size_t)a.n_head_kv * N, sizeof *a.held);
         a.q = malloc((size_t)512 * a.n_head * a.d * sizeof *a.q);
-        s->watch = (struct lk_watch){see, &a};
+        s->watch = (struct lk_watch){save_queries, &a};
         while (a.n_tok < N) {
             int n = a.n_tok ? 1 : PROMPT;
             if (a.n_tok)
@@ -243,9 +248,9 @@ static void test_real_attention_decides(void **state) {
             assert_int_equal(lk_session_eval(a.full, tok + a.n_tok, n, false, NULL), LK_OK);
             for (int j = 0; j < n * a.n_head_kv; j++) a.held[j / n * N + a.n_tok + j % n] = true;
             a.n_tok += n;
-            attend(&a, n, s->pass.attn.scale);
-            reduce(&a);
-            compare(&a, s, recipes[i]);
+            simulate_attention(&a, n, s->pass.attn.scale);
+            simulate_eviction(&a);
+            compare_rows(&a, s, recipes[i]);
         }
         free(a.score), free(a.held), free(a.q);
         lk_session_free(s), lk_session_free(a.full);
@@ -254,10 +259,11 @@ static void test_real_attention_decides(void **state) {
     lk_model_free(model);
 }
 
-/* ---- positions counted within the cache ---- */
+/* ---- shifted sinks: positions counted within the cache ---- */
 
-/* A query that ggml turned for one position, turned back, is what ggml makes for the earlier one. */
-static void test_turning_back(void **state) {
+/* A query that ggml rotated for one position and that is rotated back equals what ggml computes for
+ * the earlier position. */
+static void test_unrotate_query(void **state) {
     (void)state;
     enum { HEADS = 3 };
     struct random r = {12};
@@ -269,8 +275,8 @@ static void test_turning_back(void **state) {
             lk_model_free(model);
             continue;
         }
-        struct lk_rope_view view = {.set = false};
-        lk_rope_view_move(&model->rope[0], &view, 900 - 313);
+        struct lk_rope_phase phase = {.set = false};
+        lk_rope_phase_set(&model->rope[0], &phase, 900 - 313);
         float q[HEADS * LK_MAX_D_HEAD];
         for (int i = 0; i < HEADS * hp->d_head; i++) q[i] = random_gauss(&r);
         static const int32_t pos[2] = {900, 313};
@@ -298,15 +304,15 @@ static void test_turning_back(void **state) {
         }
         float back[HEADS * LK_MAX_D_HEAD];
         for (int h = 0; h < HEADS; h++)
-            lk_rope_view_apply(&model->rope[0], &view, out[0] + h * hp->d_head, hp->d_head,
-                               back + h * hp->d_head);
+            lk_rope_unrotate_query(&model->rope[0], &phase, out[0] + h * hp->d_head, hp->d_head,
+                                   back + h * hp->d_head);
         double e = nmse(back, out[1], (size_t)HEADS * hp->d_head);
         if (!(e < 1e-8)) fail_msg("%s: nmse %g", spec->name, e);
         lk_model_free(model);
     }
 }
 
-/* In a model of one layer, sinks that shift and a window are what a full cache makes of these tokens alone. */
+/* In a model with one layer, shifted sinks and a window equal a full cache of only these tokens. */
 static void test_shifted_sinks(void **state) {
     (void)state;
     enum { N = 400, SINKS = 4, WINDOW = 60 };
@@ -354,11 +360,11 @@ static void test_shifted_sinks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everything_kept),
-        cmocka_unit_test(test_memory_is_flat),
+        cmocka_unit_test(test_equals_full_cache),
+        cmocka_unit_test(test_memory_is_constant),
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_real_attention_decides),
-        cmocka_unit_test(test_turning_back),
+        cmocka_unit_test(test_unrotate_query),
         cmocka_unit_test(test_shifted_sinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

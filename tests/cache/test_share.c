@@ -1,6 +1,7 @@
-/* Caches that were made like one another hold the same blocks, and nothing else of each other: whatever they do
- * then, they hold what caches hold that were always alone. Bytes are counted once, and the last one frees. */
-#include "cache/calibrate.h"
+/* Copies of a cache share blocks, and nothing else. Whatever a copy does afterwards, it holds what
+ * a cache holds that never shared. Shared bytes are counted once, and the last owner frees them. */
+#include "cache/cache.h"
+#include "cache/equalizer.h"
 #include "support.h"
 #include "support_basis.h"
 
@@ -18,10 +19,10 @@ enum {
     N_HEAD_KV = 2,
     D_HEAD = 64,
     N_CHANNEL = N_HEAD_KV * D_HEAD,
-    MOST = 5,
-    MOST_DEEDS = 160,
+    MAX_NODES = 5,
+    MAX_STEPS = 160,
     PORTION = 70,
-    MOST_TOK = 900
+    MAX_TOK = 900
 };
 
 static const char *const recipes[] = {
@@ -45,18 +46,18 @@ static const char *const recipes[] = {
     "sink 4: f16; body: latent50%+rot3; window 40: latent75%+rot8",
 };
 
-/* One portion of rows, or rows taken back. */
-struct deed {
-    int64_t n; /* < 0: cut back to -n - 1 tokens */
+/* Append n random rows, or truncate. */
+struct step {
+    int64_t n; /* < 0: truncate to -n - 1 tokens */
     uint64_t seed;
 };
 
-/* A cache that shares, beside one that never does. */
+/* A cache that shares, and a twin that never does but takes the same steps. */
 struct node {
     struct lk_ledger ledger, twin_ledger;
     struct lk_cache *cache, *twin;
-    struct deed deed[MOST_DEEDS];
-    int n_deed;
+    struct step step[MAX_STEPS];
+    int n_step;
 };
 
 struct family {
@@ -66,11 +67,11 @@ struct family {
     struct lk_ledger common;
     const char *text;
     lk_recipe *recipe;
-    struct node node[MOST];
+    struct node node[MAX_NODES];
     uint64_t seed;
 };
 
-static uint64_t held(const struct lk_ledger *ledger) {
+static uint64_t total_bytes(const struct lk_ledger *ledger) {
     uint64_t sum = 0;
     for (int p = 0; p < LK_N_PURPOSE; p++) sum += lk_ledger_bytes(ledger, p);
     return sum;
@@ -80,7 +81,7 @@ static void open_family(struct family *f, const char *text, uint64_t seed) {
     struct random r = {seed};
     lk_err err = {0};
     *f = (struct family){
-        .shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_ctx = MOST_TOK},
+        .shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_ctx = MAX_TOK},
         .text = text,
         .seed = seed};
     for (int which = 0; which < LK_N_BASIS; which++) {
@@ -105,40 +106,40 @@ static void close_node(struct node *node) {
     lk_cache_free(node->cache);
     lk_cache_free(node->twin);
     node->cache = node->twin = NULL;
-    assert_int_equal(held(&node->ledger), 0);
+    assert_int_equal(total_bytes(&node->ledger), 0);
     assert_int_equal(atomic_load(&node->ledger.borrowed), 0);
-    assert_int_equal(held(&node->twin_ledger), 0);
+    assert_int_equal(total_bytes(&node->twin_ledger), 0);
 }
 
 static void close_family(struct family *f) {
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_NODES; i++)
         if (f->node[i].cache) close_node(&f->node[i]);
-    assert_int_equal(held(&f->common), 0);
+    assert_int_equal(total_bytes(&f->common), 0);
     for (int which = 0; which < LK_N_BASIS; which++)
         for (int layer = 0; layer < N_LAYER; layer++) free_basis(&f->basis[which][layer]);
     lk_recipe_free(f->recipe);
 }
 
-/* What a policy hears of the rows of a layer; the same for a cache and its twin. */
-static void hear(struct lk_cache *cache, int layer, uint64_t seed) {
+/* Random attention scores for the rows of a layer; the same for a cache and its twin. */
+static void add_scores(struct lk_cache *cache, int layer, uint64_t seed) {
     struct lk_evict *evict = &cache->evict[layer];
     struct random r = {seed + layer};
     for (int64_t i = 0; evict->needs_scores && i < evict->n * evict->n_head; i++)
         evict->score[i] += random_uniform(&r);
 }
 
-/* n rows of noise to all streams. prepared: nothing may be allocated for them. */
-static void add_rows(struct family *f, struct lk_cache *cache, struct deed deed, bool prepared) {
+/* Append n rows of noise to K and V of all layers. prepared: nothing may be allocated. */
+static void add_rows(struct family *f, struct lk_cache *cache, struct step step, bool prepared) {
     float x[PORTION * N_CHANNEL];
     uint64_t n_alloc = cache->ledger->n_alloc + f->common.n_alloc;
-    struct random r = {deed.seed};
+    struct random r = {step.seed};
     for (int layer = 0; layer < N_LAYER; layer++) {
         for (int side = 0; side < 2; side++) {
-            for (int i = 0; i < deed.n * N_CHANNEL; i++) x[i] = random_gauss(&r);
-            if (side == LK_K) lk_cache_observe(cache, layer, x, (int)deed.n, N_HEAD_KV);
-            assert_int_equal(lk_cache_append(cache, layer, side, x, deed.n, NULL), LK_OK);
+            for (int i = 0; i < step.n * N_CHANNEL; i++) x[i] = random_gauss(&r);
+            if (side == LK_K) lk_cache_observe(cache, layer, x, (int)step.n, N_HEAD_KV);
+            assert_int_equal(lk_cache_append(cache, layer, side, x, step.n, NULL), LK_OK);
         }
-        hear(cache, layer, deed.seed);
+        add_scores(cache, layer, step.seed);
         for (int side = 0; side < 2; side++)
             assert_int_equal(lk_cache_age(cache, layer, side, NULL), LK_OK);
     }
@@ -147,14 +148,14 @@ static void add_rows(struct family *f, struct lk_cache *cache, struct deed deed,
                  (int)(cache->ledger->n_alloc + f->common.n_alloc - n_alloc));
 }
 
-static void grow(struct family *f, struct lk_cache *cache, struct deed deed) {
-    assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, deed.n, deed.n, NULL), LK_OK);
-    add_rows(f, cache, deed, true);
+static void grow(struct family *f, struct lk_cache *cache, struct step step) {
+    assert_int_equal(lk_cache_prepare(cache, 0, N_LAYER, step.n, step.n, NULL), LK_OK);
+    add_rows(f, cache, step, true);
     lk_cache_trim(cache);
 }
 
 static void same_rows(const struct family *f, const struct lk_cache *a, const struct lk_cache *b) {
-    static float x[MOST_TOK * N_CHANNEL], y[MOST_TOK * N_CHANNEL];
+    static float x[MAX_TOK * N_CHANNEL], y[MAX_TOK * N_CHANNEL];
     for (int layer = 0; layer < N_LAYER; layer++) {
         const struct lk_evict *p = &a->evict[layer], *q = &b->evict[layer];
         assert_int_equal(p->n, q->n);
@@ -166,12 +167,13 @@ static void same_rows(const struct family *f, const struct lk_cache *a, const st
             assert_int_equal(s->n_tok, t->n_tok);
             assert_int_equal(s->first, t->first);
             for (int i = 0; i < s->n_level; i++) {
-                assert_int_equal(s->fill[i].rows, t->fill[i].rows);
-                assert_int_equal(s->fill[i].skip, t->fill[i].skip);
-                for (int part = 0; s->fill[i].rows && part < s->level[i].n_part; part++) {
-                    lk_read_rows(s, i, 0, s->fill[i].rows, part, a->kernels, x, N_CHANNEL);
-                    lk_read_rows(t, i, 0, s->fill[i].rows, part, b->kernels, y, N_CHANNEL);
-                    for (int64_t row = 0; row < s->fill[i].rows; row++)
+                assert_int_equal(s->count[i].rows, t->count[i].rows);
+                assert_int_equal(s->count[i].skip, t->count[i].skip);
+                int64_t n = s->count[i].rows;
+                for (int part = 0; n && part < s->level[i].n_part; part++) {
+                    lk_kv_read(&(struct lk_row_range){s, i, 0, n}, part, a->kernels, x, N_CHANNEL);
+                    lk_kv_read(&(struct lk_row_range){t, i, 0, n}, part, b->kernels, y, N_CHANNEL);
+                    for (int64_t row = 0; row < n; row++)
                         if (memcmp(x + row * N_CHANNEL, y + row * N_CHANNEL,
                                    s->level[i].d_part * sizeof *x) != 0)
                             fail_msg("%s: row %d of level %d of layer %d differs", f->text,
@@ -182,13 +184,14 @@ static void same_rows(const struct family *f, const struct lk_cache *a, const st
     }
 }
 
-/* Bytes of all caches, those that are shared counted once; and each says of itself what its ledger says. */
+/* Bytes of all caches; shared bytes count once. Checks that each cache's count matches its
+ * ledger. */
 static uint64_t family_bytes(const struct family *f) {
     uint64_t sum = lk_ledger_bytes(&f->common, LK_FOR_CACHE);
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX_NODES; i++) {
         const struct node *node = &f->node[i];
         if (!node->cache) continue;
-        struct lk_cache_bytes b = lk_cache_count(node->cache);
+        struct lk_cache_bytes b = lk_cache_count_bytes(node->cache);
         uint64_t own = lk_ledger_bytes(&node->ledger, LK_FOR_CACHE);
         assert_int_equal(b.code + b.scale + b.exact + b.padding,
                          own + atomic_load(&node->ledger.borrowed));
@@ -215,32 +218,32 @@ static void copy_node(struct family *f, struct node *to, struct node *from) {
     if (more > (int64_t)small + whole / 50)
         fail_msg("%s: a copy took %d bytes, of %d", f->text, (int)more, (int)whole);
     lk_cache_clear(to->twin);
-    to->n_deed = from->n_deed;
-    memcpy(to->deed, from->deed, sizeof to->deed);
-    for (int i = 0; i < to->n_deed; i++)
-        if (to->deed[i].n >= 0)
-            grow(f, to->twin, to->deed[i]);
+    to->n_step = from->n_step;
+    memcpy(to->step, from->step, sizeof to->step);
+    for (int i = 0; i < to->n_step; i++)
+        if (to->step[i].n >= 0)
+            grow(f, to->twin, to->step[i]);
         else
-            assert_true(lk_cache_truncate(to->twin, -to->deed[i].n - 1));
+            assert_true(lk_cache_truncate(to->twin, -to->step[i].n - 1));
 }
 
-static void go_on(struct family *f, struct node *node, struct deed deed) {
-    if (node->n_deed == MOST_DEEDS || node->cache->kv[0][LK_K].n_tok + deed.n > MOST_TOK) return;
-    grow(f, node->cache, deed);
-    grow(f, node->twin, deed);
-    node->deed[node->n_deed++] = deed;
+static void append_step(struct family *f, struct node *node, struct step step) {
+    if (node->n_step == MAX_STEPS || node->cache->kv[0][LK_K].n_tok + step.n > MAX_TOK) return;
+    grow(f, node->cache, step);
+    grow(f, node->twin, step);
+    node->step[node->n_step++] = step;
 }
 
-static void cut_back(struct family *f, struct node *node, int64_t n) {
+static void truncate_step(struct family *f, struct node *node, int64_t n) {
     int64_t left = node->cache->kv[0][LK_K].n_tok - n;
     (void)f;
-    if (left < 0 || node->n_deed == MOST_DEEDS) return;
-    bool can = lk_cache_truncate(node->twin, left);
-    assert_int_equal(lk_cache_truncate(node->cache, left), can);
-    if (can) node->deed[node->n_deed++] = (struct deed){.n = -left - 1};
+    if (left < 0 || node->n_step == MAX_STEPS) return;
+    bool ok = lk_cache_truncate(node->twin, left);
+    assert_int_equal(lk_cache_truncate(node->cache, left), ok);
+    if (ok) node->step[node->n_step++] = (struct step){.n = -left - 1};
 }
 
-static void test_sharing_is_not_seen(void **state) {
+static void test_sharing_changes_nothing(void **state) {
     (void)state;
     static struct family f;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
@@ -248,31 +251,31 @@ static void test_sharing_is_not_seen(void **state) {
         open_family(&f, recipes[i], i);
         open_node(&f, &f.node[0]);
         for (int round = 0; round < 90; round++) {
-            struct node *node = &f.node[random_int(&r, 0, MOST - 1)],
-                        *other = &f.node[random_int(&r, 0, MOST - 1)];
+            struct node *node = &f.node[random_int(&r, 0, MAX_NODES - 1)],
+                        *other = &f.node[random_int(&r, 0, MAX_NODES - 1)];
             if (!node->cache) continue;
-            struct deed deed = {random_int(&r, 1, round % 3 ? 4 : PORTION), random_u32(&r)};
+            struct step step = {random_int(&r, 1, round % 3 ? 4 : PORTION), random_u32(&r)};
             int what = random_int(&r, 0, 19);
-            if (round == 0) deed.n = PORTION;
+            if (round == 0) step.n = PORTION;
             if (what < 4 && other != node)
                 copy_node(&f, other, node);
             else if (what == 4 && node != &f.node[0])
                 close_node(node);
             else if (what < 7)
-                cut_back(&f, node, random_int(&r, 0, 9));
+                truncate_step(&f, node, random_int(&r, 0, 9));
             else
-                go_on(&f, node, deed);
+                append_step(&f, node, step);
             family_bytes(&f);
             if (node->cache) same_rows(&f, node->cache, node->twin);
         }
-        for (int n = 0; n < MOST; n++)
+        for (int n = 0; n < MAX_NODES; n++)
             if (f.node[n].cache) same_rows(&f, f.node[n].cache, f.node[n].twin);
         close_family(&f);
     }
 }
 
-/* What was reserved after copying is enough, with all copies that single rows cause. */
-static void test_reserved_rows_take_nothing(void **state) {
+/* Memory reserved after copying is enough, including copies of blocks that single rows cause. */
+static void test_reserved_rows_allocate_nothing(void **state) {
     (void)state;
     static struct family f;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
@@ -281,41 +284,41 @@ static void test_reserved_rows_take_nothing(void **state) {
             open_family(&f, recipes[i], i);
             for (int n = 0; n < 2; n++) open_node(&f, &f.node[n]);
             for (int n = 0; n < n_first; n += 30)
-                go_on(&f, &f.node[0], (struct deed){30, random_u32(&r)});
+                append_step(&f, &f.node[0], (struct step){30, random_u32(&r)});
             copy_node(&f, &f.node[1], &f.node[0]);
             for (int n = 1; n >= 0; n--) {
                 struct node *node = &f.node[n];
                 assert_int_equal(lk_cache_reserve(node->cache, 150, NULL), LK_OK);
                 for (int k = 0; k < 150; k++)
-                    add_rows(&f, node->cache, (struct deed){1, (uint64_t)k + n}, true);
+                    add_rows(&f, node->cache, (struct step){1, (uint64_t)k + n}, true);
                 for (int k = 0; k < 150; k++)
-                    grow(&f, node->twin, (struct deed){1, (uint64_t)k + n});
+                    grow(&f, node->twin, (struct step){1, (uint64_t)k + n});
                 same_rows(&f, node->cache, node->twin);
             }
             close_family(&f);
         }
 }
 
-/* What was reserved is not counted on after a cut, which may make another block one that has to be copied. */
-static void test_a_cut_ends_what_was_reserved(void **state) {
+/* Truncating ends a reservation, because another block may have to be copied then. */
+static void test_truncate_ends_reservation(void **state) {
     (void)state;
     static struct family f;
     open_family(&f, "body: f16", 3);
     for (int n = 0; n < 2; n++) open_node(&f, &f.node[n]);
     for (int n = 0; n < 2 * LK_TILE; n += LK_TILE)
-        go_on(&f, &f.node[0], (struct deed){LK_TILE, (uint64_t)n});
+        append_step(&f, &f.node[0], (struct step){LK_TILE, (uint64_t)n});
     copy_node(&f, &f.node[1], &f.node[0]);
     struct lk_cache *cache = f.node[1].cache;
     assert_int_equal(lk_cache_reserve(cache, 100, NULL), LK_OK);
     assert_int_equal(cache->reserved, 100);
     assert_true(lk_cache_truncate(cache, 2 * LK_TILE - 1));
     assert_int_equal(cache->reserved, 0);
-    assert_false(cache->pool.hold);
+    assert_false(cache->pool.keep_free);
     close_family(&f);
 }
 
-/* Whatever allocation fails while a cache is copied, or while a step is prepared that copies blocks: the one it
- * was made of holds what it held, and in the end everything was freed. */
+/* Any allocation may fail while a cache is copied, or while a step that copies blocks is prepared.
+ * The original still holds what it held, and in the end everything is freed. */
 static void test_without_memory(void **state) {
     (void)state;
     static struct family f;
@@ -323,15 +326,14 @@ static void test_without_memory(void **state) {
         struct random r = {i};
         open_family(&f, recipes[i], i);
         open_node(&f, &f.node[0]);
-        for (int n = 0; n < 300; n += 50) go_on(&f, &f.node[0], (struct deed){50, random_u32(&r)});
-        for (int which = 0; which < 3;
-             which++) { /* the new one's ledger, the old one's, the common one */
+        for (int n = 0; n < 300; n += 50)
+            append_step(&f, &f.node[0], (struct step){50, random_u32(&r)});
+        for (int which = 0; which < 3; which++) { /* ledger of the copy, of the original, common */
             bool failed = true;
             for (int nth = 1; failed; nth = nth < 40 ? nth + 1 : nth * 3 / 2) {
                 struct node *from = &f.node[0], *to = &f.node[1];
-                if (which == 2) { /* so that there is something to enter */
-                    go_on(&f, from, (struct deed){1, random_u32(&r)});
-                }
+                if (which == 2) /* so that there is something to share */
+                    append_step(&f, from, (struct step){1, random_u32(&r)});
                 open_node(&f, to);
                 struct lk_ledger *ledger = which == 0   ? &to->ledger
                                            : which == 1 ? &from->ledger
@@ -362,39 +364,40 @@ static void test_without_memory(void **state) {
     }
 }
 
-static void *live_on(void *user) {
+static void *run_steps(void *user) {
     struct node *node = user;
-    static struct family f; /* nothing of it is used: what is allocated is not counted */
-    for (int i = 0; i < node->n_deed; i++) {
+    static struct family f; /* unused: allocations are not checked */
+    for (int i = 0; i < node->n_step; i++) {
         assert_int_equal(
-            lk_cache_prepare(node->cache, 0, N_LAYER, node->deed[i].n, node->deed[i].n, NULL),
+            lk_cache_prepare(node->cache, 0, N_LAYER, node->step[i].n, node->step[i].n, NULL),
             LK_OK);
-        add_rows(&f, node->cache, node->deed[i], false);
+        add_rows(&f, node->cache, node->step[i], false);
     }
     return NULL;
 }
 
-/* Caches that share go on in threads of their own, all at once, and each lets go of what it shared when it will. */
+/* Caches that share run in parallel threads, and each stops sharing blocks at its own pace. */
 static void test_threads_share(void **state) {
     (void)state;
     static struct family f;
     static const char *const some[] = {"best-3", "h2o", "selective"};
     for (int i = 0; i < 3; i++) {
         struct random r = {i};
-        pthread_t thread[MOST];
+        pthread_t thread[MAX_NODES];
         open_family(&f, some[i], i);
         open_node(&f, &f.node[0]);
-        for (int n = 0; n < 300; n += 50) go_on(&f, &f.node[0], (struct deed){50, random_u32(&r)});
-        for (int n = 1; n < MOST; n++) copy_node(&f, &f.node[n], &f.node[0]);
-        for (int n = 0; n < MOST; n++) {
-            for (f.node[n].n_deed = 0; f.node[n].n_deed < 60; f.node[n].n_deed++)
-                f.node[n].deed[f.node[n].n_deed] =
-                    (struct deed){random_int(&r, 1, 8), random_u32(&r)};
-            assert_int_equal(pthread_create(&thread[n], NULL, live_on, &f.node[n]), 0);
+        for (int n = 0; n < 300; n += 50)
+            append_step(&f, &f.node[0], (struct step){50, random_u32(&r)});
+        for (int n = 1; n < MAX_NODES; n++) copy_node(&f, &f.node[n], &f.node[0]);
+        for (int n = 0; n < MAX_NODES; n++) {
+            for (f.node[n].n_step = 0; f.node[n].n_step < 60; f.node[n].n_step++)
+                f.node[n].step[f.node[n].n_step] =
+                    (struct step){random_int(&r, 1, 8), random_u32(&r)};
+            assert_int_equal(pthread_create(&thread[n], NULL, run_steps, &f.node[n]), 0);
         }
-        for (int n = 0; n < MOST; n++) pthread_join(thread[n], NULL);
-        for (int n = 0; n < MOST; n++) {
-            for (int k = 0; k < f.node[n].n_deed; k++) grow(&f, f.node[n].twin, f.node[n].deed[k]);
+        for (int n = 0; n < MAX_NODES; n++) pthread_join(thread[n], NULL);
+        for (int n = 0; n < MAX_NODES; n++) {
+            for (int k = 0; k < f.node[n].n_step; k++) grow(&f, f.node[n].twin, f.node[n].step[k]);
             same_rows(&f, f.node[n].cache, f.node[n].twin);
         }
         family_bytes(&f);
@@ -402,35 +405,36 @@ static void test_threads_share(void **state) {
     }
 }
 
-/* A limit holds for what is borrowed as well; without a common ledger nothing is shared. */
+/* A limit includes borrowed bytes. Without a common ledger nothing is shared. */
 static void test_limits(void **state) {
     (void)state;
     static struct family f;
     struct random r = {3};
     open_family(&f, "best-3", 3);
     open_node(&f, &f.node[0]);
-    for (int n = 0; n < 600; n += 60) go_on(&f, &f.node[0], (struct deed){60, random_u32(&r)});
+    for (int n = 0; n < 600; n += 60)
+        append_step(&f, &f.node[0], (struct step){60, random_u32(&r)});
     uint64_t whole = lk_ledger_bytes(&f.node[0].ledger, LK_FOR_CACHE);
     open_node(&f, &f.node[1]);
-    f.node[1].ledger.limit = held(&f.node[1].ledger) + whole / 2;
+    f.node[1].ledger.limit = total_bytes(&f.node[1].ledger) + whole / 2;
     assert_int_equal(lk_cache_copy(f.node[1].cache, f.node[0].cache, NULL), LK_E_NOMEM);
     assert_int_equal(atomic_load(&f.node[1].ledger.borrowed), 0);
     f.node[1].ledger.limit += whole;
     assert_int_equal(lk_cache_copy(f.node[1].cache, f.node[0].cache, NULL), LK_OK);
     assert_true(atomic_load(&f.node[1].ledger.borrowed) > whole * 9 / 10);
-    struct lk_ledger apart = {0};
-    struct lk_cache *stranger;
-    assert_int_equal(lk_cache_new(&stranger, f.recipe, &f.shape, &apart, NULL), LK_OK);
-    assert_int_equal(lk_cache_copy(stranger, f.node[0].cache, NULL), LK_E_NOMEM);
-    lk_cache_free(stranger);
+    struct lk_ledger other_ledger = {0};
+    struct lk_cache *other;
+    assert_int_equal(lk_cache_new(&other, f.recipe, &f.shape, &other_ledger, NULL), LK_OK);
+    assert_int_equal(lk_cache_copy(other, f.node[0].cache, NULL), LK_E_NOMEM);
+    lk_cache_free(other);
     close_family(&f);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sharing_is_not_seen),
-        cmocka_unit_test(test_reserved_rows_take_nothing),
-        cmocka_unit_test(test_a_cut_ends_what_was_reserved),
+        cmocka_unit_test(test_sharing_changes_nothing),
+        cmocka_unit_test(test_reserved_rows_allocate_nothing),
+        cmocka_unit_test(test_truncate_ends_reservation),
         cmocka_unit_test(test_without_memory),
         cmocka_unit_test(test_threads_share),
         cmocka_unit_test(test_limits),

@@ -1,5 +1,5 @@
-/* The engine against libllama on tiny random models, and the promises of sessions. */
-#include "engine/engine.h"
+/* The engine against libllama on tiny random models, and the documented behavior of sessions. */
+#include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support.h"
 #include "support_model.h"
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* ---- counting every allocation of the process ---- */
+/* ---- count all allocations of the process ---- */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { CAN_COUNT = 0 };
@@ -56,12 +56,12 @@ int posix_memalign(void **ptr, size_t align, size_t size) {
 
 /* ---- models and sessions ---- */
 
-/* Of the file that libllama reads. */
+/* The model file that libllama reads. */
 static char path[] = "/tmp/lowkey-engine-XXXXXX";
 
 static int vocab_of(const lk_model *model) { return lk_model_get_info(model).n_vocab; }
 
-/* Evaluate tok in steps of changing size and keep all logits in out [n][n_vocab]. */
+/* Evaluate tok in steps of varying size. out: all logits, [n][n_vocab]. */
 static void eval_all(lk_session *session, const int32_t *tok, int n, int n_vocab, float *out) {
     static const int sizes[] = {1, 7, 32, 2, 19, 1, 1, 64};
     lk_err err = {0};
@@ -128,7 +128,7 @@ static void test_prompt_then_steps(void **state) {
                *b = open_session(model, "f16", N, &f16);
     assert_int_equal(lk_session_sync(a, tok, 600, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(b, tok, 600, NULL, NULL), LK_OK);
-    /* A prompt is read exactly: compression shows from the next token on. */
+    /* Prefill is exact; compression shows from the next token on. */
     assert_true(nmse(lk_session_logits(a, -1), lk_session_logits(b, -1), n_vocab) < 1e-9);
     for (int i = 600; i < N; i++) {
         assert_int_equal(lk_session_eval(a, tok + i, 1, false, NULL), LK_OK);
@@ -145,7 +145,7 @@ static void test_prompt_then_steps(void **state) {
     lk_model_free(model);
 }
 
-/* Allocations that ggml makes by itself whenever it computes a graph, an empty one too. */
+/* Allocations that ggml makes by itself for each graph, even for an empty one. */
 static long ggml_allocations(lk_model *model) {
     struct lk_graph graph = {0};
     struct lk_ledger ledger = {0};
@@ -190,7 +190,7 @@ static void test_decode_allocates_nothing(void **state) {
     lk_model_free(model);
 }
 
-/* Whatever allocation fails, there is an error with a message, and the session can be used after it. */
+/* Whichever allocation fails, there is an error with a message, and the session stays usable. */
 static void test_failed_allocations(void **state) {
     (void)state;
     enum { N = 260 };
@@ -231,8 +231,8 @@ static void test_failed_allocations(void **state) {
     lk_model_free(model);
 }
 
-/* A stream is read in smaller portions where large ones find no memory. */
-static void test_small_portions(void **state) {
+/* Chunked prefill uses smaller chunks if memory runs out. */
+static void test_small_chunks(void **state) {
     (void)state;
     enum { N = 700 };
     lk_model *model = open_preset("llama", 1024, 1);
@@ -264,7 +264,7 @@ static void test_small_portions(void **state) {
     lk_model_free(model);
 }
 
-static void test_sessions_do_not_disturb_each_other(void **state) {
+static void test_sessions_are_independent(void **state) {
     (void)state;
     enum { N = 150, SESSIONS = 3 };
     lk_model *model = open_preset("qwen2", 0, 2);
@@ -299,7 +299,7 @@ static void test_sessions_do_not_disturb_each_other(void **state) {
     lk_model_free(model);
 }
 
-static void test_sync_keeps_what_it_can(void **state) {
+static void test_sync_keeps_common_prefix(void **state) {
     (void)state;
     enum { N = 200 };
     lk_model *model = open_preset("llama", 0, 1);
@@ -330,7 +330,7 @@ static void test_sync_keeps_what_it_can(void **state) {
     lk_model_free(model);
 }
 
-/* Logits are those of the tokens that the session stands at, or there are none. */
+/* The logits are always those of the session's last token, or there are none. */
 static void test_failures_leave_no_wrong_logits(void **state) {
     (void)state;
     enum { BEFORE = 100, N = 190 };
@@ -356,7 +356,7 @@ static void test_failures_leave_no_wrong_logits(void **state) {
     assert_int_equal(kept, BEFORE - 1);
     assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-5);
 
-    float *here = malloc(row); /* what could not begin changes nothing */
+    float *here = malloc(row); /* a step that cannot start changes nothing */
     memcpy(here, lk_session_logits(s, -1), row);
     s->ledger.limit = 1;
     assert_int_equal(lk_session_eval(s, tok + BEFORE, 60, true, NULL), LK_E_NOMEM);
@@ -379,7 +379,7 @@ static void test_failures_leave_no_wrong_logits(void **state) {
     lk_model_free(model);
 }
 
-/* What is said of a level is said of a layer that has it. */
+/* The statistics of a level come from a layer that has it. */
 static void test_levels_of_some_layers(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", 0, 1);
@@ -397,8 +397,12 @@ static void test_levels_of_some_layers(void **state) {
     assert_string_equal(newest.v_codec, "f16");
     assert_int_equal(body.k_rows + newest.k_rows, 90);
     assert_true(newest.k_rows > 0);
-    assert_int_equal(lk_plan_make(model, recipe, SIZE_MAX, false, &plan, NULL), LK_E_ARG);
-    assert_int_equal(lk_plan_make(model, recipe, 0, false, &plan, NULL), LK_E_ARG);
+    lk_session_opts opts = {.n_ctx = -1};
+    assert_int_equal(lk_plan_make(model, recipe, &opts, &plan, NULL), LK_E_ARG);
+    opts.n_ctx = INT32_MAX;
+    assert_int_equal(lk_plan_make(model, recipe, &opts, &plan, NULL), LK_E_ARG);
+    assert_int_equal(lk_plan_make(model, recipe, NULL, &plan, NULL), LK_OK);
+    assert_int_equal(plan.n_tok, lk_model_get_info(model).n_ctx_train);
     lk_session_free(s);
     lk_recipe_free(recipe);
     lk_model_free(model);
@@ -420,7 +424,7 @@ static void test_misuse(void **state) {
     assert_int_equal(lk_recipe_parse(&recipe, "f16", NULL), LK_OK);
     lk_session_opts opts = {.n_ctx = trained + 1};
     assert_int_equal(lk_session_new(&s, model, recipe, &opts, &err),
-                     LK_E_ARG); /* learned positions end there */
+                     LK_E_ARG); /* beyond the learned positions */
     opts.n_ctx = -1;
     assert_int_equal(lk_session_new(&s, model, recipe, &opts, &err), LK_E_ARG);
     opts.n_ctx = 40;
@@ -488,9 +492,9 @@ int main(void) {
         cmocka_unit_test(test_prompt_then_steps),
         cmocka_unit_test(test_decode_allocates_nothing),
         cmocka_unit_test(test_failed_allocations),
-        cmocka_unit_test(test_small_portions),
-        cmocka_unit_test(test_sessions_do_not_disturb_each_other),
-        cmocka_unit_test(test_sync_keeps_what_it_can),
+        cmocka_unit_test(test_small_chunks),
+        cmocka_unit_test(test_sessions_are_independent),
+        cmocka_unit_test(test_sync_keeps_common_prefix),
         cmocka_unit_test(test_failures_leave_no_wrong_logits),
         cmocka_unit_test(test_levels_of_some_layers),
         cmocka_unit_test(test_misuse),

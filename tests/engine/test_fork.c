@@ -1,6 +1,6 @@
-/* Sessions that were copied from one another: they share blocks of cache, and go on as if each had read its
- * tokens alone, to the bit. What they hold together is counted once, and is gone with the last of them. */
-#include "engine/engine.h"
+/* Copies of sessions share cache blocks and continue bit-identically to sessions that evaluated
+ * their tokens alone. Shared memory is counted once and freed with the last session. */
+#include "engine/batch.h"
 #include "support.h"
 #include "support_model.h"
 
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { CTX = 700, MOST = 4, PROMPT = 331 };
+enum { CTX = 700, N_FORK = 4, PROMPT = 331 };
 
 static char saved_path[] = "/tmp/lowkey-fork-XXXXXX";
 
@@ -26,7 +26,7 @@ static lk_session *new_session(lk_model *model, const lk_recipe *recipe) {
     return session;
 }
 
-static void same_logits(const lk_session *a, const lk_session *b, const char *where) {
+static void assert_same_logits(const lk_session *a, const lk_session *b, const char *where) {
     size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
     const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
     assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
@@ -34,8 +34,8 @@ static void same_logits(const lk_session *a, const lk_session *b, const char *wh
         fail_msg("%s: logits differ at token %zu", where, lk_session_n_tok(a));
 }
 
-/* The same next tokens for both, now many at once, now one by one. */
-static void go_on(lk_session *a, lk_session *b, uint64_t seed, int n, const char *where) {
+/* Evaluate the same n tokens in both, in chunks and one by one. */
+static void continue_both(lk_session *a, lk_session *b, uint64_t seed, int n, const char *where) {
     int32_t tok[CTX];
     struct random r = {seed};
     random_tokens(tok, n, a->model, seed + 100);
@@ -44,16 +44,16 @@ static void go_on(lk_session *a, lk_session *b, uint64_t seed, int n, const char
         if (now > n - at) now = n - at;
         assert_int_equal(lk_session_eval(a, tok + at, now, false, NULL), LK_OK);
         assert_int_equal(lk_session_eval(b, tok + at, now, false, NULL), LK_OK);
-        same_logits(a, b, where);
+        assert_same_logits(a, b, where);
         at += now;
     }
 }
 
-/* What all hold is what the ledgers say, shared bytes once. */
-static uint64_t all_bytes(const lk_model *model, lk_session *const *session) {
+/* Bytes that all sessions hold, shared ones once. They must agree with the ledgers. */
+static uint64_t total_bytes(const lk_model *model, lk_session *const *session) {
     uint64_t sum = lk_model_get_info(model).shared_bytes;
     assert_int_equal(sum, lk_ledger_bytes(&model->ledger, LK_FOR_CACHE));
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < N_FORK; i++) {
         if (!session[i]) continue;
         lk_session_stats s = lk_session_get_stats(session[i]);
         assert_int_equal(s.cache_bytes, s.code_bytes + s.scale_bytes + s.exact_bytes +
@@ -65,87 +65,88 @@ static uint64_t all_bytes(const lk_model *model, lk_session *const *session) {
     return sum;
 }
 
-static void forks_go_on(lk_model *model, const char *text, int order) {
-    lk_session *fork[MOST] = {0}, *alone[MOST] = {0};
+static void check_forks(lk_model *model, const char *text, int order) {
+    lk_session *fork[N_FORK] = {0}, *alone[N_FORK] = {0};
     lk_recipe *recipe;
     int32_t tok[PROMPT], other[PROMPT];
     random_tokens(tok, PROMPT, model, 1);
     random_tokens(other, PROMPT, model, 2);
     assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < N_FORK; i++) {
         fork[i] = new_session(model, recipe), alone[i] = new_session(model, recipe);
         assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
     }
     assert_int_equal(lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
     uint64_t one = lk_session_get_stats(fork[0]).cache_bytes,
              f16 = lk_session_get_stats(fork[0]).f16_bytes;
-    for (int i = 1; i < MOST; i++) {
-        assert_int_equal(lk_session_copy(fork[i], fork[i / 2], NULL), LK_OK); /* of a copy, too */
-        same_logits(fork[i], alone[i], text);
+    for (int i = 1; i < N_FORK; i++) {
+        assert_int_equal(lk_session_copy(fork[i], fork[i / 2], NULL),
+                         LK_OK); /* also copies of copies */
+        assert_same_logits(fork[i], alone[i], text);
         assert_true(lk_session_get_stats(fork[i]).cache_bytes <= one + one / 8);
     }
-    uint64_t all = all_bytes(model, fork);
-    if (all > one + MOST * f16 / 10)
-        fail_msg("%s: %d sessions hold %d bytes, one %d", text, MOST, (int)all, (int)one);
-    for (int i = 0; i < MOST; i++) {
-        go_on(fork[i], alone[i], i, 10 + 20 * i, text);
-        all_bytes(model, fork);
+    uint64_t all = total_bytes(model, fork);
+    if (all > one + N_FORK * f16 / 10)
+        fail_msg("%s: %d sessions hold %d bytes, one %d", text, N_FORK, (int)all, (int)one);
+    for (int i = 0; i < N_FORK; i++) {
+        continue_both(fork[i], alone[i], i, 10 + 20 * i, text);
+        total_bytes(model, fork);
     }
-    /* Of one what it holds is cut back where that can be, or forgotten; the others do not see it. */
+    /* One session is cut back, or rebuilt if its recipe evicts. The others are not affected. */
     size_t n = lk_session_n_tok(fork[1]) - 5, reused[2];
     int32_t *back = malloc(CTX * sizeof *back);
     memcpy(back, lk_session_tokens(fork[1]), n * sizeof *back);
     assert_int_equal(lk_session_sync(fork[1], back, n, &reused[0], NULL), LK_OK);
     assert_int_equal(lk_session_sync(alone[1], back, n, &reused[1], NULL), LK_OK);
     assert_int_equal(reused[0], reused[1]);
-    same_logits(fork[1], alone[1], text);
+    assert_same_logits(fork[1], alone[1], text);
     free(back);
     assert_int_equal(lk_session_sync(fork[2], other, PROMPT, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(alone[2], other, PROMPT, NULL, NULL), LK_OK);
-    for (int i = 0; i < MOST; i++) go_on(fork[i], alone[i], 10 + i, 15, text);
-    for (int i = 0; i < MOST; i++) {
-        int k = (i * order + 1) % MOST;
+    for (int i = 0; i < N_FORK; i++) continue_both(fork[i], alone[i], 10 + i, 15, text);
+    for (int i = 0; i < N_FORK; i++) {
+        int k = (i * order + 1) % N_FORK;
         lk_session_free(fork[k]), lk_session_free(alone[k]);
         fork[k] = NULL;
-        all_bytes(model, fork);
-        for (int j = 0; j < MOST; j++)
-            if (fork[j]) go_on(fork[j], alone[j], 20 + 4 * i + j, 4, text);
+        total_bytes(model, fork);
+        for (int j = 0; j < N_FORK; j++)
+            if (fork[j]) continue_both(fork[j], alone[j], 20 + 4 * i + j, 4, text);
     }
     assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
     lk_recipe_free(recipe);
 }
 
-/* Presets that need no sidecar: of lk_recipe_preset(i) and those behind it the first; i past the last where there is none. */
+/* Index of the first preset from i on that needs no sidecar; past the last one if there is none. */
 static int plain_preset(int i) {
     while (lk_recipe_preset(i).name && lk_recipe_preset(i).sidecar) i++;
     return i;
 }
 
-static void test_forks_go_on_as_if_alone(void **state) {
+static void test_forks_equal_single(void **state) {
     (void)state;
     static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_preset(models[m], CTX, 1);
         for (int i = plain_preset(m); lk_recipe_preset(i).name; i = plain_preset(i + (m ? 4 : 1)))
-            forks_go_on(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
-        forks_go_on(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
+            check_forks(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
+        check_forks(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
         lk_model_free(model);
     }
 }
 
-/* A pass over several sessions of one family gives what each gets alone in a pass of as many rows. */
+/* In one batch, forks get what unrelated sessions get in a batch of the same size. */
 static void test_in_one_batch(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     for (int p = plain_preset(0); lk_recipe_preset(p).name; p = plain_preset(p + 3)) {
         lk_recipe *recipe;
         lk_batch *batch;
-        lk_session *fork[MOST], *alone[MOST];
-        int32_t tok[PROMPT], next[2][MOST];
+        lk_session *fork[N_FORK], *alone[N_FORK];
+        int32_t tok[PROMPT], next[2][N_FORK];
         random_tokens(tok, PROMPT, model, 3);
         assert_int_equal(lk_recipe_parse(&recipe, lk_recipe_preset(p).name, NULL), LK_OK);
         assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
-        for (int i = 0; i < MOST; i++) {
+        for (int i = 0; i < N_FORK; i++) {
             fork[i] = new_session(model, recipe), alone[i] = new_session(model, recipe);
             assert_int_equal(lk_session_sync(alone[i], tok, PROMPT, NULL, NULL), LK_OK);
             assert_int_equal(i ? lk_session_copy(fork[i], fork[0], NULL)
@@ -154,25 +155,25 @@ static void test_in_one_batch(void **state) {
         }
         uint64_t n_alloc = 0;
         for (int step = 0; step < 80; step++) {
-            lk_batch_item item[2][MOST];
-            random_tokens(next[0], MOST, model, 50 + step);
-            for (int i = 0; i < MOST; i++) {
+            lk_batch_item item[2][N_FORK];
+            random_tokens(next[0], N_FORK, model, 50 + step);
+            for (int i = 0; i < N_FORK; i++) {
                 item[0][i] = (lk_batch_item){.session = fork[i], .tok = &next[0][i], .n_tok = 1};
                 item[1][i] = (lk_batch_item){.session = alone[i], .tok = &next[0][i], .n_tok = 1};
                 if (step == 1) assert_int_equal(lk_session_reserve(fork[i], 79, NULL), LK_OK);
             }
             for (int k = 0; k < 2; k++)
-                assert_int_equal(lk_batch_eval(batch, item[k], MOST, NULL), LK_OK);
+                assert_int_equal(lk_batch_eval(batch, item[k], N_FORK, NULL), LK_OK);
             uint64_t n = atomic_load(&batch->ledger.n_alloc) + atomic_load(&model->ledger.n_alloc);
-            for (int i = 0; i < MOST; i++) {
+            for (int i = 0; i < N_FORK; i++) {
                 assert_int_equal(item[0][i].err.code, LK_OK);
-                same_logits(fork[i], alone[i], lk_recipe_preset(p).name);
+                assert_same_logits(fork[i], alone[i], lk_recipe_preset(p).name);
                 n += atomic_load(&fork[i]->ledger.n_alloc);
             }
             if (step == 1) n_alloc = n;
             if (step > 1) assert_int_equal(n, n_alloc);
         }
-        for (int i = 0; i < MOST; i++) lk_session_free(fork[i]), lk_session_free(alone[i]);
+        for (int i = 0; i < N_FORK; i++) lk_session_free(fork[i]), lk_session_free(alone[i]);
         assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
         lk_batch_free(batch);
         lk_recipe_free(recipe);
@@ -180,7 +181,7 @@ static void test_in_one_batch(void **state) {
     lk_model_free(model);
 }
 
-/* What is saved of a session that shares is what is saved of one that does not. */
+/* Saving a session that shares blocks gives the same as saving one that does not. */
 static void test_saved_and_loaded(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
@@ -196,15 +197,15 @@ static void test_saved_and_loaded(void **state) {
         assert_int_equal(lk_session_sync(a, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_sync(d, tok, PROMPT, NULL, NULL), LK_OK);
         assert_int_equal(lk_session_copy(b, a, NULL), LK_OK);
-        go_on(b, d, 5, 50, recipes[p]);
+        continue_both(b, d, 5, 50, recipes[p]);
         if (lk_session_save(b, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg);
         if (lk_session_load(c, NULL, saved_path, &err) != LK_OK) fail_msg("%s", err.msg);
         if (lk_session_load(a, NULL, saved_path, &err) != LK_OK)
-            fail_msg("%s", err.msg); /* over what it shares */
-        same_logits(a, c, recipes[p]);
-        go_on(c, a, 6, 30, recipes[p]);
+            fail_msg("%s", err.msg); /* replaces shared blocks */
+        assert_same_logits(a, c, recipes[p]);
+        continue_both(c, a, 6, 30, recipes[p]);
         lk_session_free(a), lk_session_free(c);
-        go_on(b, d, 6, 30, recipes[p]);
+        continue_both(b, d, 6, 30, recipes[p]);
         lk_session_free(b), lk_session_free(d);
         assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
         lk_recipe_free(recipe);
@@ -212,7 +213,7 @@ static void test_saved_and_loaded(void **state) {
     lk_model_free(model);
 }
 
-/* A session that meets its end of memory while it writes to shared blocks is a session with an error. */
+/* Running out of memory while writing to shared blocks is an error and damages nothing. */
 static void test_without_memory(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
@@ -239,7 +240,7 @@ static void test_without_memory(void **state) {
             else
                 assert_int_equal(status, failed ? LK_E_NOMEM : LK_OK);
         }
-        go_on(a, alone, 9, 40, text);
+        continue_both(a, alone, 9, 40, text);
         lk_session_free(a), lk_session_free(b), lk_session_free(alone);
         assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
         lk_recipe_free(recipe);
@@ -252,7 +253,7 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forks_go_on_as_if_alone),
+        cmocka_unit_test(test_forks_equal_single),
         cmocka_unit_test(test_in_one_batch),
         cmocka_unit_test(test_saved_and_loaded),
         cmocka_unit_test(test_without_memory),

@@ -1,9 +1,10 @@
 /* Recipe f16 on real models against libllama on the same file.
  *
- * As shipped, 8-bit activation rounding turns any other order of sums into noise, so the limit is
- * 1.3 times the distance of libllama's flash from its own plain attention, measured here. With f32
- * weights there is no such noise and the limits are absolute; the judge is then its plain attention,
- * because its flash attention adds values up in half floats. A model that is absent is skipped. */
+ * With the shipped weights, activations are rounded to 8 bits, so every other order of summation
+ * adds noise. The limit is then 1.3 times the distance between libllama's own flash and plain
+ * attention, which the test measures. With f32 weights there is no such noise, and the limits are
+ * absolute. The reference is then libllama's plain attention, because its flash attention
+ * accumulates V in f16. Models that are absent are skipped. */
 #include "lowkey.h"
 #include "support_oracle.h"
 
@@ -34,7 +35,7 @@ static void model_path(const char *name, char *out, size_t cap) {
     else
         snprintf(out, cap, "%s/.cache/lowkey/models/%s", home ? home : ".", name);
     if (access(out, R_OK) == 0) return;
-    print_message("skipped: %s is not there; scripts/fetch-model brings it\n", name);
+    print_message("skipped: %s does not exist; run scripts/fetch-model\n", name);
     skip();
 }
 
@@ -86,8 +87,8 @@ static struct distance mean(struct distance sum) {
     return (struct distance){sum.kl / N_CTX, sum.top1 / N_CTX};
 }
 
-/* libllama's attention against ours: flash and, where `floor` is asked for, its own plain one against
- * it; or plain alone. */
+/* Distance of our logits from libllama's. If `floor` is not NULL, the reference is libllama's flash
+ * attention, and *floor is the distance of its plain attention; else the reference is plain. */
 static void measure(const char *path, const char *oracle_path, lk_weights weights,
                     struct distance *ours, struct distance *floor) {
     lk_err err = {0};
@@ -96,11 +97,11 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
     if (lk_model_open(&model, path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
     int32_t tok[N_CTX];
     read_tokens(model, tok);
-    struct oracle judge, plain = {0};
-    assert_true(oracle_open(&judge, oracle_path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16,
+    struct oracle reference, plain = {0};
+    assert_true(oracle_open(&reference, oracle_path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16,
                             floor != NULL, N_THREAD));
     if (floor)
-        assert_true(oracle_open(&plain, NULL, judge.model, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16,
+        assert_true(oracle_open(&plain, NULL, reference.model, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16,
                                 false, N_THREAD));
     lk_recipe *recipe;
     lk_session *session;
@@ -110,15 +111,15 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
         fail_msg("%s", err.msg);
     struct distance sum = {0}, sum_floor = {0};
     for (int at = 0; at < N_CTX; at += STEP) {
-        const float *ref = oracle_eval(&judge, tok + at, STEP, at);
+        const float *ref = oracle_eval(&reference, tok + at, STEP, at);
         const float *other = floor ? oracle_eval(&plain, tok + at, STEP, at) : NULL;
         if (lk_session_eval(session, tok + at, STEP, true, &err) != LK_OK) fail_msg("%s", err.msg);
         for (int i = 0; i < STEP; i++) {
-            compare_rows(ref + (size_t)i * judge.n_vocab, lk_session_logits(session, i),
-                         judge.n_vocab, &sum);
+            compare_rows(ref + (size_t)i * reference.n_vocab, lk_session_logits(session, i),
+                         reference.n_vocab, &sum);
             if (other)
-                compare_rows(ref + (size_t)i * judge.n_vocab, other + (size_t)i * judge.n_vocab,
-                             judge.n_vocab, &sum_floor);
+                compare_rows(ref + (size_t)i * reference.n_vocab,
+                             other + (size_t)i * reference.n_vocab, reference.n_vocab, &sum_floor);
         }
     }
     *ours = mean(sum);
@@ -127,7 +128,7 @@ static void measure(const char *path, const char *oracle_path, lk_weights weight
     lk_recipe_free(recipe);
     lk_model_free(model);
     oracle_close(&plain, false);
-    oracle_close(&judge, true);
+    oracle_close(&reference, true);
 }
 
 static void as_shipped(const char *name) {

@@ -1,9 +1,9 @@
-/* Sessions on disk: what is loaded goes on as what was saved, to the bit; nothing damaged gets in; and a
- * save that is killed leaves a whole file. */
+/* Sessions on disk: a loaded session continues bit-identically, damaged files are rejected, and a
+ * save that is killed leaves a complete file. */
 #define _DEFAULT_SOURCE /* usleep */
 #include "base/atomic_file.h"
-#include "engine/engine.h"
-#include "engine/session_file.h"
+#include "engine/session_save.h"
+#include "engine/session_state.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"
@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-enum { CTX = 700, MOST_VOCAB = 4096 };
+enum { CTX = 700, MAX_VOCAB = 4096 };
 
 static char path[] = "/tmp/lowkey-save-XXXXXX", temporary[sizeof path + 4];
 
@@ -53,14 +53,15 @@ static void load(lk_session *session, lk_sampler *sampler) {
     if (lk_session_load(session, sampler, path, &err) != LK_OK) fail_msg("%s", err.msg);
 }
 
-static void same_logits(const lk_session *a, const lk_session *b, const char *where, int step) {
+static void assert_same_logits(const lk_session *a, const lk_session *b, const char *where,
+                               int step) {
     size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
     const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
     if (!x != !y || (x && memcmp(x, y, n) != 0))
         fail_msg("%s: logits differ %d tokens after loading", where, step);
 }
 
-/* Save a, load it into a new session, compare their files, and go on with both. */
+/* Save a, load it into a new session, save that, compare the files, and continue both. */
 static void round_trip(lk_model *model, struct holder a, const char *text, int n_more) {
     struct holder b = {0};
     lk_err err = {0};
@@ -72,7 +73,7 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     assert_int_equal(lk_session_new(&b.session, model, b.recipe, &a.session->opts, NULL), LK_OK);
     load(b.session, NULL);
     assert_int_equal(lk_session_n_tok(b.session), lk_session_n_tok(a.session));
-    same_logits(a.session, b.session, text, 0);
+    assert_same_logits(a.session, b.session, text, 0);
     assert_int_equal(lk_session_get_stats(b.session).cache_bytes,
                      lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE));
     save(b.session, NULL);
@@ -80,18 +81,18 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     assert_int_equal(n_first, n_second);
     assert_memory_equal(first, second, n_first);
     free(first), free(second);
-    struct holder c = open_holder(model, text); /* a copy is worth a file */
+    struct holder c = open_holder(model, text); /* a copy is equivalent to a file */
     if (lk_session_copy(c.session, a.session, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
-    same_logits(a.session, c.session, text, 0);
+    assert_same_logits(a.session, c.session, text, 0);
     int32_t tok[CTX];
     random_tokens(tok, CTX, model, n_more);
     for (int i = 0; i < n_more && lk_session_n_tok(a.session) < CTX; i++) {
         assert_int_equal(lk_session_eval(a.session, tok + i, 1, false, NULL), LK_OK);
         assert_int_equal(lk_session_eval(b.session, tok + i, 1, false, NULL), LK_OK);
-        same_logits(a.session, b.session, text, i + 1);
+        assert_same_logits(a.session, b.session, text, i + 1);
         if (i > 3) continue;
         assert_int_equal(lk_session_eval(c.session, tok + i, 1, false, NULL), LK_OK);
-        same_logits(a.session, c.session, text, i + 1);
+        assert_same_logits(a.session, c.session, text, i + 1);
     }
     close_holder(b), close_holder(c);
 }
@@ -122,13 +123,13 @@ static void test_round_trips(void **state) {
                 if (lengths[n] && n % 2)
                     assert_int_equal(lk_session_sync(h.session, tok, lengths[n], NULL, NULL),
                                      LK_OK);
-                for (int at = 0, turn = 0; n % 2 == 0 && at < lengths[n];
-                     turn++) { /* the other way to read: in portions */
-                    int portion = turn % 3 == 1 ? 45 : 7;
-                    if (portion > lengths[n] - at) portion = lengths[n] - at;
-                    assert_int_equal(lk_session_eval(h.session, tok + at, portion, false, NULL),
+                /* The other lengths are evaluated in chunks. */
+                for (int at = 0, turn = 0; n % 2 == 0 && at < lengths[n]; turn++) {
+                    int chunk = turn % 3 == 1 ? 45 : 7;
+                    if (chunk > lengths[n] - at) chunk = lengths[n] - at;
+                    assert_int_equal(lk_session_eval(h.session, tok + at, chunk, false, NULL),
                                      LK_OK);
-                    at += portion;
+                    at += chunk;
                 }
                 round_trip(model, h, recipes[i], n % 4 == 3 ? 70 : 2);
                 close_holder(h);
@@ -138,7 +139,7 @@ static void test_round_trips(void **state) {
     }
 }
 
-/* A session that has been cut back is saved and loaded too. */
+/* Sessions that were cut back can be saved and loaded. */
 static void test_after_truncation(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
@@ -155,13 +156,13 @@ static void test_after_truncation(void **state) {
     lk_model_free(model);
 }
 
-static void test_sampler_goes_on(void **state) {
+static void test_sampler_continues(void **state) {
     (void)state;
     lk_model *model = open_preset("llama-spm", CTX, 1);
-    lk_sampler_opts opts[3] = {lk_sampler_defaults(), lk_sampler_defaults(), lk_sampler_defaults()};
+    lk_sampler_opts opts[3] = {lk_sampler_chat(), lk_sampler_chat(), lk_sampler_chat()};
     opts[0].temperature = 1.5f, opts[0].repeat_penalty = 1.3f, opts[0].seed = 7;
     opts[1].temperature = 0;
-    opts[2].seed = UINT32_MAX; /* for which libllama would draw one */
+    opts[2].seed = UINT32_MAX; /* for this value libllama draws a seed */
     opts[2].grammar = "root ::= [a-z ]*";
     opts[0].bias = &(lk_logit_bias){7, -100}, opts[0].n_bias = 1, opts[0].ignore_eos = true;
     for (int i = 0; i < 3; i++) {
@@ -180,7 +181,7 @@ static void test_sampler_goes_on(void **state) {
         load(b.session, again);
         opts[i].top_k++;
         assert_int_equal(lk_sampler_new(&other, model, &opts[i], NULL), LK_OK);
-        load(b.session, other); /* made otherwise: left alone */
+        load(b.session, other); /* other options: not changed */
         if (lk_sampler_next(other, b.session, &third, &err) != LK_OK) fail_msg("%s", err.msg);
         for (int t = 0; t < 100; t++) {
             if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK ||
@@ -196,52 +197,52 @@ static void test_sampler_goes_on(void **state) {
     lk_model_free(model);
 }
 
-/* ---- what is refused ---- */
+/* ---- files that are rejected ---- */
 
-/* A session of 300 tokens on disk, and one of 40 that shall not be changed by what cannot be loaded. */
-struct victim {
+/* A session of 300 tokens on disk, and one of 40 tokens that a failed load must not change. */
+struct fixture {
     lk_model *model;
-    struct holder saved, standing;
+    struct holder saved, current;
     uint8_t *file;
     size_t size;
 };
 
-static struct victim open_victim(void) {
-    struct victim v = {.model = open_preset("llama", CTX, 1)};
+static struct fixture open_fixture(void) {
+    struct fixture v = {.model = open_preset("llama", CTX, 1)};
     int32_t tok[300];
     random_tokens(tok, 300, v.model, 3);
     v.saved = open_holder(v.model, "best-3");
-    v.standing = open_holder(v.model, "best-3");
+    v.current = open_holder(v.model, "best-3");
     assert_int_equal(lk_session_sync(v.saved.session, tok, 300, NULL, NULL), LK_OK);
-    assert_int_equal(lk_session_sync(v.standing.session, tok + 100, 40, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(v.current.session, tok + 100, 40, NULL, NULL), LK_OK);
     save(v.saved.session, NULL);
     v.file = read_file(path, &v.size);
     return v;
 }
 
-static void close_victim(struct victim *v) {
+static void close_fixture(struct fixture *v) {
     free(v->file);
     close_holder(v->saved);
-    close_holder(v->standing);
+    close_holder(v->current);
     lk_model_free(v->model);
 }
 
-/* The file as it is now is refused, and nothing has changed. */
-static void is_refused(struct victim *v, lk_status status, const char *what) {
+/* Loading the file fails with this status and changes nothing. */
+static void assert_rejected(struct fixture *v, lk_status status, const char *what) {
     lk_err err = {0};
-    float before[MOST_VOCAB];
+    float before[MAX_VOCAB];
     size_t n = (size_t)lk_model_get_info(v->model).n_vocab * sizeof(float);
     assert_true(n <= sizeof before);
-    memcpy(before, lk_session_logits(v->standing.session, -1), n);
-    lk_status got = lk_session_load(v->standing.session, NULL, path, &err);
+    memcpy(before, lk_session_logits(v->current.session, -1), n);
+    lk_status got = lk_session_load(v->current.session, NULL, path, &err);
     if (got != status || !err.msg[0]) fail_msg("%s: status %d, \"%s\"", what, got, err.msg);
-    assert_int_equal(lk_session_n_tok(v->standing.session), 40);
-    assert_memory_equal(before, lk_session_logits(v->standing.session, -1), n);
+    assert_int_equal(lk_session_n_tok(v->current.session), 40);
+    assert_memory_equal(before, lk_session_logits(v->current.session, -1), n);
 }
 
-static void test_damage_is_refused(void **state) {
+static void test_damage_is_rejected(void **state) {
     (void)state;
-    struct victim v = open_victim();
+    struct fixture v = open_fixture();
     struct random r = {5};
     char what[64];
     for (size_t i = 0; i < 600; i++) {
@@ -252,33 +253,33 @@ static void test_damage_is_refused(void **state) {
         assert_true(write_file(path, v.file, v.size));
         v.file[at] ^= bit;
         snprintf(what, sizeof what, "byte %zu", at);
-        is_refused(&v, LK_E_FORMAT, what);
+        assert_rejected(&v, LK_E_FORMAT, what);
     }
     for (int i = 0; i < 100; i++) {
         size_t size = i < 10 ? (size_t)i * 30 : (size_t)random_int(&r, 0, (int)v.size - 1);
         assert_true(write_file(path, v.file, size));
         snprintf(what, sizeof what, "cut to %zu", size);
-        is_refused(&v, LK_E_FORMAT, what);
+        assert_rejected(&v, LK_E_FORMAT, what);
     }
     uint8_t *longer = calloc(1, v.size + 1);
     memcpy(longer, v.file, v.size);
     assert_true(write_file(path, longer, v.size + 1));
-    is_refused(&v, LK_E_FORMAT, "one byte more");
+    assert_rejected(&v, LK_E_FORMAT, "one extra byte");
     free(longer);
-    close_victim(&v);
+    close_fixture(&v);
 }
 
-/* Files whose checksums are right and whose counts are not: each is refused, or it is a state that a session
- * can go on from. */
-static void test_lies_do_no_harm(void **state) {
+/* Files with correct checksums but wrong counts: each is rejected, or is a state that a session can
+ * continue from. */
+static void test_wrong_counts_do_no_harm(void **state) {
     (void)state;
-    struct victim v = open_victim();
+    struct fixture v = open_fixture();
     struct lk_session_header header;
     struct random r = {6};
     memcpy(&header, v.file, sizeof header);
     size_t counts =
         v.size - header.section[LK_SECTION_ROWS].size - header.section[LK_SECTION_COUNTS].size;
-    int n_refused = 0;
+    int n_rejected = 0;
     uint8_t *file = malloc(v.size);
     struct holder h = open_holder(v.model, "best-3");
     for (int i = 0; i < 3000; i++) {
@@ -295,44 +296,44 @@ static void test_lies_do_no_harm(void **state) {
         lk_err err = {0};
         lk_status status = lk_session_load(h.session, NULL, path, &err);
         if (status == LK_E_FORMAT) {
-            n_refused++;
+            n_rejected++;
             continue;
         }
         assert_int_equal(status, LK_OK);
         int32_t tok[80] = {0};
         assert_int_equal(lk_session_eval(h.session, tok, 80, false, NULL), LK_OK);
     }
-    print_message("%d of 3000 refused\n", n_refused);
-    assert_in_range(n_refused, 2000, 3000);
+    print_message("%d of 3000 rejected\n", n_rejected);
+    assert_in_range(n_rejected, 2000, 3000);
     free(file);
     close_holder(h);
-    close_victim(&v);
+    close_fixture(&v);
 }
 
-static void test_strangers_are_refused(void **state) {
+static void test_mismatch_is_rejected(void **state) {
     (void)state;
-    struct victim v = open_victim();
+    struct fixture v = open_fixture();
     struct holder other = open_holder(v.model, "best-2");
     lk_err err = {0};
     assert_int_equal(lk_session_load(other.session, NULL, path, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "another recipe"));
     assert_int_equal(lk_session_copy(other.session, v.saved.session, &err), LK_E_ARG);
-    v.standing.session->opts.n_ctx = 299;
-    is_refused(&v, LK_E_FULL, "a small context");
-    v.standing.session->opts.n_ctx = CTX;
+    v.current.session->opts.n_ctx = 299;
+    assert_rejected(&v, LK_E_FULL, "a small context");
+    v.current.session->opts.n_ctx = CTX;
     v.model->net->fingerprint++;
-    is_refused(&v, LK_E_FORMAT, "another model");
+    assert_rejected(&v, LK_E_FORMAT, "another model");
     v.model->net->fingerprint--;
-    assert_int_equal(lk_session_load(v.standing.session, NULL, "/nonexistent/file", &err), LK_E_IO);
-    assert_int_equal(lk_session_load(v.standing.session, NULL, "/tmp", &err), LK_E_IO);
-    load(v.standing.session, NULL);
-    assert_int_equal(lk_session_n_tok(v.standing.session), 300);
+    assert_int_equal(lk_session_load(v.current.session, NULL, "/nonexistent/file", &err), LK_E_IO);
+    assert_int_equal(lk_session_load(v.current.session, NULL, "/tmp", &err), LK_E_IO);
+    load(v.current.session, NULL);
+    assert_int_equal(lk_session_n_tok(v.current.session), 300);
     close_holder(other);
-    close_victim(&v);
+    close_fixture(&v);
 }
 
-/* Recipes that differ only in which rows they let go, or how they attend to them. */
-static void test_near_strangers_are_refused(void **state) {
+/* Recipes that differ only in which rows they evict, or in how they attend to them. */
+static void test_similar_recipes_are_rejected(void **state) {
     (void)state;
     static const char *const pairs[][2] = {
         {"keep 128 by h2o: f16; window 128: f16", "keep 128 by random: f16; window 128: f16"},
@@ -354,7 +355,7 @@ static void test_near_strangers_are_refused(void **state) {
                       to = open_holder(model, pairs[i / 2][1 - i % 2]);
         if (lk_session_sync(from.session, tok, 300, NULL, &err) != LK_OK) fail_msg("%s", err.msg);
         if (lk_session_copy(to.session, from.session, &err) != LK_E_ARG)
-            fail_msg("%s was copied into its like", pairs[i / 2][i % 2]);
+            fail_msg("%s was copied to a similar recipe", pairs[i / 2][i % 2]);
         if (lk_session_save(from.session, NULL, path, NULL) == LK_OK)
             assert_int_not_equal(lk_session_load(to.session, NULL, path, &err), LK_OK);
         assert_int_equal(lk_session_n_tok(to.session), 0);
@@ -365,7 +366,7 @@ static void test_near_strangers_are_refused(void **state) {
 
 static void test_load_without_memory(void **state) {
     (void)state;
-    struct victim v = open_victim();
+    struct fixture v = open_fixture();
     int n_failed = 0;
     for (int nth = 1;; nth++) {
         struct holder h = open_holder(v.model, "best-3");
@@ -385,12 +386,12 @@ static void test_load_without_memory(void **state) {
         if (!reached) break;
     }
     assert_true(n_failed > 5);
-    close_victim(&v);
+    close_fixture(&v);
 }
 
-/* ---- writing ---- */
+/* ---- saving ---- */
 
-static void still_there(struct victim *v) {
+static void assert_file_unchanged(struct fixture *v) {
     size_t size;
     uint8_t *file = read_file(path, &size);
     assert_int_equal(size, v->size);
@@ -400,38 +401,38 @@ static void still_there(struct victim *v) {
 
 static void test_failed_saves_change_nothing(void **state) {
     (void)state;
-    struct victim v = open_victim();
+    struct fixture v = open_fixture();
     lk_err err = {0};
     struct rlimit limit, small;
-    assert_int_equal(lk_session_save(v.standing.session, NULL, "/nonexistent/file", &err), LK_E_IO);
-    assert_int_equal(lk_session_save(v.standing.session, NULL, "/tmp", &err), LK_E_IO);
+    assert_int_equal(lk_session_save(v.current.session, NULL, "/nonexistent/file", &err), LK_E_IO);
+    assert_int_equal(lk_session_save(v.current.session, NULL, "/tmp", &err), LK_E_IO);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     signal(SIGXFSZ, SIG_IGN);
-    for (rlim_t size = 0; size < v.size; size += v.size / 5) { /* as on a full disk */
+    for (rlim_t size = 0; size < v.size; size += v.size / 5) { /* like a full disk */
         small = (struct rlimit){size, limit.rlim_max};
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
         lk_status status = lk_session_save(v.saved.session, NULL, path, &err);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
         assert_int_equal(status, LK_E_IO);
         assert_true(access(temporary, F_OK) != 0);
-        still_there(&v);
+        assert_file_unchanged(&v);
     }
     struct lk_atomic_file f; /* another writer of the same file */
     assert_int_equal(lk_atomic_file_open(&f, path, &err), LK_OK);
     assert_int_equal(lk_session_save(v.saved.session, NULL, path, &err), LK_E_IO);
     assert_int_equal(lk_atomic_file_close(&f, LK_E_CANCELLED, &err), LK_E_CANCELLED);
-    still_there(&v);
+    assert_file_unchanged(&v);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
-    assert_int_equal(info.st_mode & 077, 0); /* what was said stays private */
-    close_victim(&v);
+    assert_int_equal(info.st_mode & 077, 0); /* private to the owner */
+    close_fixture(&v);
 }
 
-/* kill -9 while two states are saved in turns: what is found is one of the two. */
+/* kill -9 while two states are saved alternately: the file holds one of the two. */
 static void test_killed_saves(void **state) {
     (void)state;
     enum { TIMES = 200 };
-    struct victim v = open_victim();
+    struct fixture v = open_fixture();
     struct random r = {8};
     int n_each[2] = {0};
     for (int i = 0; i < TIMES; i++) {
@@ -439,44 +440,45 @@ static void test_killed_saves(void **state) {
         assert_true(child >= 0);
         if (child == 0) {
             for (;;) {
-                lk_session_save(v.standing.session, NULL, path, NULL);
+                lk_session_save(v.current.session, NULL, path, NULL);
                 lk_session_save(v.saved.session, NULL, path, NULL);
             }
         }
         usleep((useconds_t)random_int(
-            &r, 0, 4000 * (1 + i / 40))); /* longer and longer: a save may take long here */
+            &r, 0, 4000 * (1 + i / 40))); /* longer each time: a save may be slow */
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         struct holder h = open_holder(v.model, "best-3");
         load(h.session, NULL);
         bool first = lk_session_n_tok(h.session) == 40;
         if (!first) assert_int_equal(lk_session_n_tok(h.session), 300);
-        same_logits(h.session, first ? v.standing.session : v.saved.session, "a killed save", 0);
+        assert_same_logits(h.session, first ? v.current.session : v.saved.session, "a killed save",
+                           0);
         n_each[first]++;
         close_holder(h);
     }
-    print_message("of %d killed processes %d left the one state and %d the other\n", TIMES,
-                  n_each[0], n_each[1]);
+    print_message("%d processes killed: %d left the first state, %d the second\n", TIMES, n_each[0],
+                  n_each[1]);
     assert_true(n_each[0] > 0 && n_each[1] > 0);
-    save(v.saved.session, NULL); /* what the last one left behind is in nobody's way */
+    save(v.saved.session, NULL); /* leftovers of the last kill do no harm */
     assert_true(access(temporary, F_OK) != 0);
-    close_victim(&v);
+    close_fixture(&v);
 }
 
 int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    unlink(path); /* the first save makes it */
+    unlink(path); /* the first save creates it */
     snprintf(temporary, sizeof temporary, "%s.new", path);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_after_truncation),
-        cmocka_unit_test(test_sampler_goes_on),
-        cmocka_unit_test(test_damage_is_refused),
-        cmocka_unit_test(test_lies_do_no_harm),
-        cmocka_unit_test(test_strangers_are_refused),
-        cmocka_unit_test(test_near_strangers_are_refused),
+        cmocka_unit_test(test_sampler_continues),
+        cmocka_unit_test(test_damage_is_rejected),
+        cmocka_unit_test(test_wrong_counts_do_no_harm),
+        cmocka_unit_test(test_mismatch_is_rejected),
+        cmocka_unit_test(test_similar_recipes_are_rejected),
         cmocka_unit_test(test_load_without_memory),
         cmocka_unit_test(test_failed_saves_change_nothing),
         cmocka_unit_test(test_killed_saves),

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Results of evaluations that never were, to test reports with: usage: sample_results.py RESULTS BENCH [HOSTILE]
+"""Write made-up evaluation results for tests of reports.
 
-Numbers are random but shaped like real ones. With HOSTILE, names hold markup and values are missing.
+usage: sample_results.py RESULTS BENCH [HOSTILE]
+
+Numbers are random but plausible. With HOSTILE, names contain markup and values are missing.
 """
 import json
 import math
@@ -76,7 +78,7 @@ with open(results, "w", encoding="utf-8") as file:
             result["metrics"]["bits_per_value"] = metric(bits, None, 1)
             result["metrics"]["bytes_per_token"] = metric(bits * 1440, None, 1)
             file.write(json.dumps(result) + "\n")
-    file.write('{"type":"item","task":"te')  # as a killed run leaves it
+    file.write('{"type":"item","task":"te')  # an incomplete line, as after a kill
 
 with open(bench, "w", encoding="utf-8") as file:
     rows = []

@@ -1,7 +1,8 @@
-/* Evaluation on tiny models: tasks, figures, and results that survive interruptions. */
+/* Evaluation of tiny models: tasks, figures, and results files that can be resumed. */
 #include "base/ledger.h"
-#include "eval/choice.h"
+#include "eval/choice_set.h"
 #include "eval/eval.h"
+#include "eval/run_header.h"
 #include "eval/tasks.h"
 #include "lowkey_lab.h"
 #include "support.h"
@@ -56,27 +57,27 @@ static size_t count(const char *text_of, const char *what) {
     return n;
 }
 
-static struct lk_models models_of(lk_weights weights) {
-    return (struct lk_models){.path = model_path, .opts = {.n_threads = 1, .weights = weights}};
+static struct lk_model_pair models_of(lk_weights weights) {
+    return (struct lk_model_pair){.path = model_path, .opts = {.n_threads = 1, .weights = weights}};
 }
 
 /* ---- figures ---- */
 
 static void test_means(void **state) {
     (void)state;
-    struct lk_result result;
+    struct lk_task_result result;
     json_t *records = json_loads("[{\"v\":1,\"x\":10,\"y\":0},{\"v\":3,\"x\":10,\"y\":1},{\"v\":"
                                  "true,\"x\":20,\"y\":0},{\"w\":5}]",
                                  0, NULL);
-    assert_int_equal(lk_result_begin(&result, NULL), LK_OK);
-    lk_metric_mean(&result, "mean", records, "v");
-    lk_metric_mean(&result, "none", records, "absent");
-    lk_series_mean(&result, "series", "x", "y", records, "x", "v");
-    lk_heat_mean(&result, "heat", "x", "y", records, "x", "y", "v");
+    assert_int_equal(lk_task_result_init(&result, NULL), LK_OK);
+    lk_add_mean(&result, "mean", records, "v");
+    lk_add_mean(&result, "none", records, "absent");
+    lk_add_mean_series(&result, "series", "x", "y", records, "x", "v");
+    lk_add_mean_heat(&result, "heat", "x", "y", records, "x", "y", "v");
     const json_t *mean = json_object_get(result.metrics, "mean");
     assert_true(fabs(lk_record_number(mean, "value") - 5.0 / 3) < 1e-12);
     assert_true(fabs(lk_record_number(mean, "stderr") - sqrt(8.0 / 9 / 2)) <
-                1e-12); /* sd / sqrt(n - 1) */
+                1e-12); /* deviation / sqrt(n - 1) */
     assert_true(lk_record_number(mean, "n") == 3);
     assert_null(json_object_get(result.metrics, "none"));
     char *series =
@@ -89,7 +90,7 @@ static void test_means(void **state) {
                               "label\":\"x\",\"y_label\":\"y\"}");
     free(series);
     free(heat);
-    lk_result_free(&result);
+    lk_task_result_free(&result);
     json_decref(records);
 }
 
@@ -100,7 +101,7 @@ static json_t *header_of(const char *model) {
                      "shipped", "options", "--seed", 1);
 }
 
-static lk_status open_results(struct lk_results **out, const char *name, const char *model,
+static lk_status open_results(struct lk_results_file **out, const char *name, const char *model,
                               lk_err *err) {
     json_t *header = header_of(model);
     lk_status status = lk_results_open(out, in_folder(name), header, err);
@@ -110,37 +111,37 @@ static lk_status open_results(struct lk_results **out, const char *name, const c
 
 static void test_results_survive(void **state) {
     (void)state;
-    struct lk_results *results, *second;
+    struct lk_results_file *results, *second;
     lk_err err = {0};
     json_t *record = json_pack("{s:f}", "v", 0.1);
     const char *path = in_folder("results");
     unlink(path);
     assert_int_equal(open_results(&results, "results", "m", &err), LK_OK);
     assert_int_equal(lk_results_add_item(results, "task", "kv", "1", record, &err), LK_OK);
-    assert_int_equal(open_results(&second, "results", "m", &err), LK_E_IO); /* one writer */
+    assert_int_equal(open_results(&second, "results", "m", &err),
+                     LK_E_IO); /* the file has one writer */
     assert_non_null(strstr(err.msg, "in use"));
     lk_results_close(results);
 
     char *whole = read_file("results");
-    FILE *file = fopen(in_folder("results"), "a"); /* a line that was cut off */
+    FILE *file = fopen(in_folder("results"), "a"); /* an incomplete line */
     fputs("{\"type\":\"item\",\"task\":\"ta", file);
     fclose(file);
     assert_int_equal(open_results(&results, "results", "m", &err), LK_OK);
     assert_true(lk_record_number(lk_results_item(results, "task", "kv", "1"), "v") == 0.1);
     assert_null(lk_results_item(results, "task", "kv", "2"));
     assert_int_equal(lk_results_add_item(results, "task", "kv", "2", record, &err), LK_OK);
-    struct lk_result result;
-    assert_int_equal(lk_result_begin(&result, &err), LK_OK);
-    lk_metric(&result, "m", 1.0 / 3, -1, 2);
+    struct lk_task_result result;
+    assert_int_equal(lk_task_result_init(&result, &err), LK_OK);
+    lk_add_metric(&result, "m", 1.0 / 3, -1, 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(lk_results_add_result(results, "task", "kv", &result, &err), LK_OK);
-    lk_result_free(&result);
+    lk_task_result_free(&result);
     lk_results_close(results);
     free(whole);
     whole = read_file("results");
     assert_int_equal(count(whole, "\"type\":\"item\""), 2);
-    assert_int_equal(count(whole, "\"type\":\"result\""),
-                     1); /* the same again is not written again */
+    assert_int_equal(count(whole, "\"type\":\"result\""), 1); /* an equal result is not appended */
     assert_int_equal(count(whole, "\"ta\n"), 0);
     free(whole);
 
@@ -154,7 +155,7 @@ static void test_results_survive(void **state) {
                       "\"options\":{\"--seed\":2}}\n");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "--seed"));
-    write_file("bad", "a letter to somebody\n");
+    write_file("bad", "a letter to a friend\n");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_FORMAT);
     write_file("bad", "a letter without an end");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_FORMAT);
@@ -164,7 +165,7 @@ static void test_results_survive(void **state) {
     write_file("bad", "\n{\"type\":\"run\",\"model_fingerprint\":\"other\",\"weights\":\"shipped\","
                       "\"options\":{\"--seed\":1}}\n");
     assert_int_equal(open_results(&results, "bad", "m", &err),
-                     LK_E_ARG); /* its first line is the second */
+                     LK_E_ARG); /* the header is the second line */
     assert_non_null(strstr(err.msg, "another model"));
     write_file("bad", "\na letter without an end");
     assert_int_equal(open_results(&results, "bad", "m", &err), LK_E_FORMAT);
@@ -173,9 +174,9 @@ static void test_results_survive(void **state) {
 }
 
 static lk_status open_with_sidecar(const char *name, const char *sidecar, lk_err *err) {
-    struct lk_results *results;
+    struct lk_results_file *results;
     struct lk_eval eval = {.models = {.path = model_path, .opts = {.sidecar = sidecar}}};
-    json_t *header = lk_eval_header(&eval, "a test", err);
+    json_t *header = lk_run_header(&eval, "a test", err);
     if (!header) return err->code;
     lk_status status = lk_results_open(&results, in_folder(name), header, err);
     json_decref(header);
@@ -183,7 +184,7 @@ static lk_status open_with_sidecar(const char *name, const char *sidecar, lk_err
     return status;
 }
 
-/* Results belong to what the sidecar holds, whatever it is called. */
+/* Results belong to the contents of the sidecar, not to its name. */
 static void test_results_of_a_sidecar(void **state) {
     (void)state;
     char one[100], other[100], again[100];
@@ -204,9 +205,9 @@ static void test_results_of_a_sidecar(void **state) {
     }
     assert_int_equal(open_with_sidecar("of-one", "/nowhere", &err), LK_E_IO);
 
-    /* A file from before sidecars were noted is one without. */
+    /* A file that does not name a sidecar was made without one. */
     struct lk_eval eval = {.models = {.path = model_path}};
-    json_t *header = lk_eval_header(&eval, "a test", &err);
+    json_t *header = lk_run_header(&eval, "a test", &err);
     json_object_del(json_object_get(header, "options"), "--sidecar");
     char *line = json_dumps(header, JSON_COMPACT), *file = calloc(1, strlen(line) + 2);
     strcat(strcat(file, line), "\n");
@@ -251,7 +252,7 @@ static lk_status run(const char *const *task, const char *const *kv, size_t n_kv
         .models = {.path = model_path, .opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32}},
         .progress = spend,
         .user = &left};
-    json_t *header = lk_eval_header(&eval, "a test", err);
+    json_t *header = lk_run_header(&eval, "a test", err);
     assert_non_null(header);
     lk_status status = lk_results_open(&eval.results, in_folder(output), header, err);
     json_decref(header);
@@ -259,11 +260,11 @@ static lk_status run(const char *const *task, const char *const *kv, size_t n_kv
         status = lk_eval_run(&eval, err);
         lk_results_close(eval.results);
     }
-    lk_models_close(&eval.models);
+    lk_model_pair_close(&eval.models);
     return status;
 }
 
-/* Result lines of a file, without what depends on time. */
+/* The result lines of a file, which do not depend on time. */
 static char *results_of(const char *name) {
     char *whole = read_file(name), *out = calloc(1, strlen(whole) + 1);
     for (char *line = strtok(whole, "\n"); line; line = strtok(NULL, "\n"))
@@ -279,7 +280,7 @@ static const struct lk_eval_opts text_opts = {.text_path = "the text",
                                               .limit = 2,
                                               .seed = 1};
 
-/* A run that is cancelled again and again says in the end what an undisturbed one says. */
+/* A run that is cancelled repeatedly ends with the same results as an uninterrupted one. */
 static void test_interrupted_runs_go_on(void **state) {
     (void)state;
     static const char *const task[] = {"text", "agree", NULL}, *const kv[] = {"best-2",
@@ -304,7 +305,7 @@ static void test_interrupted_runs_go_on(void **state) {
     free(a);
     free(b);
     free(pieces);
-    /* More recipes and more items need only what is missing. */
+    /* With more recipes and items, only what is missing is run. */
     static const char *const more[] = {"best-2", "llama.cpp:q4_0", "best-4"};
     struct lk_eval_opts longer = text_opts;
     longer.limit = 3;
@@ -342,14 +343,14 @@ static void test_figures_of_text(void **state) {
     assert_true(metric("text", "text", "best-2", "kl_mean") > 0);
     assert_true(metric("text", "text", "best-2", "bits_per_value") <
                 metric("text", "text", "f16", "bits_per_value"));
-    /* lk_compare finds the same. */
-    struct lk_models models = models_of(LK_WEIGHTS_F32);
+    /* lk_compare gives the same figures. */
+    struct lk_model_pair models = models_of(LK_WEIGHTS_F32);
     int32_t *tok;
     size_t n_tok;
     lk_recipe *recipe;
     lk_compare_result result;
     lk_compare_opts opts = {.n_ctx = CTX, .n_chunk = 2};
-    assert_int_equal(lk_models_open(&models, &err), LK_OK);
+    assert_int_equal(lk_model_pair_open(&models, &err), LK_OK);
     assert_int_equal(lk_task_tokenize(models.lowkey, text, sizeof text - 1, &tok, &n_tok, &err),
                      LK_OK);
     assert_int_equal(lk_recipe_parse(&recipe, "best-2", &err), LK_OK);
@@ -362,7 +363,7 @@ static void test_figures_of_text(void **state) {
                      1) < 1e-6);
     lk_recipe_free(recipe);
     free(tok);
-    lk_models_close(&models);
+    lk_model_pair_close(&models);
 }
 
 static void test_bytes_are_the_ledgers(void **state) {
@@ -432,18 +433,18 @@ static void test_bad_input(void **state) {
 static void test_choices(void **state) {
     (void)state;
     struct lk_ledger ledger = {0};
-    struct lk_choices choices = {.arena = {.ledger = &ledger}};
+    struct lk_choice_set choices = {.arena = {.ledger = &ledger}};
     lk_err err = {0};
     write_file("q.jsonl",
                "{\"q\": \"Why?\", \"choices\": [\"Because.\", \"Never.\"], \"answer\": 1}\n\n"
                "{\"q\": \"How?\", \"choices\": [\"a\", \"b\", \"c\"], \"answer\": 0}\n");
     assert_int_equal(
-        lk_choices_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err), LK_OK);
+        lk_choice_set_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err), LK_OK);
     assert_int_equal(choices.n, 2);
     assert_string_equal(choices.item[0].text[1], "Question: Why?\nAnswer: Never.");
     assert_int_equal(choices.item[0].answer, 1);
     assert_int_equal(choices.item[1].n, 3);
-    lk_choices_free(&choices);
+    lk_choice_set_free(&choices);
 
     static const struct {
         const char *line, *says;
@@ -466,40 +467,41 @@ static void test_choices(void **state) {
         write_file("q.jsonl", file);
         choices.arena.ledger = &ledger;
         assert_int_equal(
-            lk_choices_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err),
+            lk_choice_set_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err),
             LK_E_FORMAT);
         if (!strstr(err.msg, bad[i].says)) fail_msg("'%s' does not say '%s'", err.msg, bad[i].says);
-        lk_choices_free(&choices);
+        lk_choice_set_free(&choices);
     }
 
     choices.arena.ledger = &ledger;
     write_file("hellaswag.txt", "She runs\n2\nup.\ndown.\nhome.\naway.\n");
-    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err), LK_OK);
+    assert_int_equal(lk_choice_set_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
+                     LK_OK);
     assert_string_equal(choices.item[0].text[2], "She runs home.");
     assert_int_equal(choices.item[0].answer, 2);
-    lk_choices_free(&choices);
+    lk_choice_set_free(&choices);
     choices.arena.ledger = &ledger;
     write_file("hellaswag.txt",
                "She runs\n2\nup.\ndown.\nhome.\naway.\nHe runs\n7\nup.\ndown.\nhome.\naway.\n");
-    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
+    assert_int_equal(lk_choice_set_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
                      LK_E_FORMAT);
     assert_non_null(strstr(err.msg, ":8: "));
-    lk_choices_free(&choices);
+    lk_choice_set_free(&choices);
     choices.arena.ledger = &ledger;
     write_file("hellaswag.txt", "She runs\n2\nup.\ndown.\n");
-    assert_int_equal(lk_choices_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
+    assert_int_equal(lk_choice_set_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
                      LK_E_FORMAT);
-    lk_choices_free(&choices);
+    lk_choice_set_free(&choices);
     choices.arena.ledger = &ledger;
     const char *option[] = {"the cup", "the box"};
     assert_int_equal(
-        lk_choice_make(&choices, LK_CHOICE_BLANK, "It fits, as _ is big.", option, 2, 1, &err),
+        lk_choice_set_add(&choices, LK_CHOICE_BLANK, "It fits, as _ is big.", option, 2, 1, &err),
         LK_OK);
     assert_string_equal(choices.item[0].text[1], "It fits, as the box is big.");
     assert_int_equal(
-        lk_choice_make(&choices, LK_CHOICE_BLANK, "There is no gap.", option, 2, 1, &err),
+        lk_choice_set_add(&choices, LK_CHOICE_BLANK, "There is no gap.", option, 2, 1, &err),
         LK_E_FORMAT);
-    lk_choices_free(&choices);
+    lk_choice_set_free(&choices);
 }
 
 static void test_what_is_scored(void **state) {
@@ -507,17 +509,17 @@ static void test_what_is_scored(void **state) {
     int32_t a[] = {1, 2, 3, 9, 7, 8}, b[] = {1, 2, 4, 7, 8}, c[] = {1, 2}, *two[] = {a, b},
             *begins[] = {a, c}, *same[] = {a, a};
     size_t n_two[] = {6, 5}, n_begins[] = {6, 2}, n_same[] = {6, 6}, from[2];
-    assert_true(lk_choice_scored(LK_CHOICE_QUESTION, two, n_two, 2, from) && from[0] == 2 &&
+    assert_true(lk_choice_find_scored(LK_CHOICE_QUESTION, two, n_two, 2, from) && from[0] == 2 &&
                 from[1] == 2);
-    assert_true(lk_choice_scored(LK_CHOICE_BLANK, two, n_two, 2, from) && from[0] == 4 &&
+    assert_true(lk_choice_find_scored(LK_CHOICE_BLANK, two, n_two, 2, from) && from[0] == 4 &&
                 from[1] == 3);
-    assert_true(lk_choice_scored(LK_CHOICE_QUESTION, begins, n_begins, 2, from) && from[0] == 1 &&
-                from[1] == 1);
-    assert_false(lk_choice_scored(LK_CHOICE_BLANK, begins, n_begins, 2, from));
-    assert_false(lk_choice_scored(LK_CHOICE_BLANK, same, n_same, 2, from));
+    assert_true(lk_choice_find_scored(LK_CHOICE_QUESTION, begins, n_begins, 2, from) &&
+                from[0] == 1 && from[1] == 1);
+    assert_false(lk_choice_find_scored(LK_CHOICE_BLANK, begins, n_begins, 2, from));
+    assert_false(lk_choice_find_scored(LK_CHOICE_BLANK, same, n_same, 2, from));
 }
 
-/* The task counts what the likelihoods say. */
+/* The task's accuracy agrees with its likelihoods. */
 static void test_choice_task(void **state) {
     (void)state;
     static const char *const task[] = {"hellaswag", NULL}, *const kv[] = {"selective"};
@@ -557,7 +559,7 @@ static void test_choice_task(void **state) {
     assert_true(metric("choice", "hellaswag", "selective", "acc") == acc);
     assert_true(metric("choice", "hellaswag", "selective", "acc_norm") == norm);
     assert_true(metric("choice", "hellaswag", "selective", "same_choice") ==
-                1); /* nothing is coded yet */
+                1); /* the cache is still exact */
     opts.shots = 2;
     unlink(in_folder("choice"));
     assert_int_equal(run(task, kv, 1, &opts, "choice", -1, &err), LK_E_ARG);
@@ -582,11 +584,12 @@ int main(void) {
         cmocka_unit_test(test_results_of_a_sidecar),
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_what_is_scored),
-        cmocka_unit_test(test_bytes_are_the_ledgers), /* forks: before threads */
+        cmocka_unit_test(
+            test_bytes_are_the_ledgers), /* forks, so it runs before there are threads */
         cmocka_unit_test(test_figures_of_text),
         cmocka_unit_test(test_interrupted_runs_go_on),
         cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_choice_task), /* makes data, of which there was none */
+        cmocka_unit_test(test_choice_task), /* creates data that test_bad_input must not find */
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char clean[160];

@@ -1,8 +1,8 @@
-/* Questions put to subjects: what a record says, against libllama and against a second way to compute it;
- * and what becomes of records. */
+/* Questions put to backends: records compared with libllama and with a second computation, and the
+ * results computed from records. */
 #include "base/ledger.h"
 #include "eval/question.h"
-#include "eval/tasks.h"
+#include "eval/task_list.h"
 #include "tiny_gguf.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@
 enum { N_CTX = 3000, N_ITEM = 4 };
 
 static char path[256];
-static struct lk_models models;
-static struct lk_task_set set;
+static struct lk_model_pair models;
+static struct lk_open_task task;
 
 static int set_up(void **state) {
     (void)state;
@@ -28,34 +28,34 @@ static int set_up(void **state) {
     lk_err err = {0};
     snprintf(path, sizeof path, "%s/lowkey-question-%d.gguf", dir ? dir : "/tmp", (int)getpid());
     assert_true(tiny_gguf_write(path, tiny_preset("qwen2-bpe")));
-    models = (struct lk_models){.path = path, .opts = {.n_threads = 1}};
-    if (lk_models_open(&models, &err) != LK_OK) fail_msg("%s", err.msg);
+    models = (struct lk_model_pair){.path = path, .opts = {.n_threads = 1}};
+    if (lk_model_pair_open(&models, &err) != LK_OK) fail_msg("%s", err.msg);
     static const struct lk_eval_opts opts = {.limit = N_ITEM, .seed = 3, .n_ctx = N_CTX};
     struct lk_task_env env = {.task = &lk_task_passkey, .opts = &opts, .model = models.lowkey};
-    if (lk_task_passkey.open(&env, &set, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_task_passkey.open(&env, &task, &err) != LK_OK) fail_msg("%s", err.msg);
     return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    lk_task_passkey.close(set.state);
-    lk_models_close(&models);
+    lk_task_passkey.close(task.state);
+    lk_model_pair_close(&models);
     return unlink(path);
 }
 
 /* Records of all items. Owned. */
 static json_t *run(const char *kv) {
     lk_err err = {0};
-    struct lk_subject *subject;
+    struct lk_backend *backend;
     json_t *records = json_array();
-    if (lk_subject_open(&subject, &models, kv, set.n_ctx, &err) != LK_OK) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < set.n_item; i++) {
+    if (lk_backend_open(&backend, &models, kv, task.n_ctx, &err) != LK_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < task.n_item; i++) {
         json_t *record = json_object();
-        if (lk_task_passkey.run(set.state, i, subject, NULL, record, &err) != LK_OK)
+        if (lk_task_passkey.run(task.state, i, backend, NULL, record, &err) != LK_OK)
             fail_msg("%s", err.msg);
         json_array_append_new(records, record);
     }
-    lk_subject_close(subject);
+    lk_backend_close(backend);
     return records;
 }
 
@@ -66,7 +66,7 @@ static double number(const json_t *records, size_t i, const char *field) {
 static void records_agree_with_libllama(void **state) {
     (void)state;
     json_t *ours = run("f16"), *again = run("f16"), *theirs = run("llama.cpp:f16");
-    assert_int_equal(set.n_item, N_ITEM);
+    assert_int_equal(task.n_item, N_ITEM);
     assert_true(json_equal(ours, again));
     for (size_t i = 0; i < N_ITEM; i++) {
         const json_t *record = json_array_get(ours, i);
@@ -77,52 +77,53 @@ static void records_agree_with_libllama(void **state) {
         assert_true(json_is_string(json_object_get(record, "answer")) &&
                     json_is_string(json_object_get(record, "prompt")));
         assert_true(number(ours, i, "nll") > 0);
-        /* This random model gives 40 to 50 nats a token, so rounding shows; items differ by 10 % and more. */
+        /* This random model gives 40 to 50 nats per token, so rounding is visible. Items differ by
+         * 10 % or more. */
         assert_true(fabs(number(ours, i, "nll") - number(theirs, i, "nll")) <
                     0.02 * number(ours, i, "nll"));
         char key[256];
-        lk_task_passkey.key(set.state, i, key, sizeof key);
+        lk_task_passkey.key(task.state, i, key, sizeof key);
         double length, depth;
         assert_int_equal(sscanf(key, "%lf/%lf/", &length, &depth), 2);
         assert_true(length == number(ours, i, "length") && depth == number(ours, i, "depth"));
-        assert_true(lk_task_passkey.cost(set.state, i) > number(ours, i, "n_head") / 8);
+        assert_true(lk_task_passkey.cost(task.state, i) > number(ours, i, "n_head") / 8);
     }
     json_decref(ours);
     json_decref(again);
     json_decref(theirs);
 }
 
-/* The same likelihood, with the tail and the answer read at once. */
+/* The likelihood is the same if the tail and the answer are evaluated together. */
 static void likelihood_is_that_of_the_answer(void **state) {
     (void)state;
     static const struct lk_eval_opts opts = {.limit = N_ITEM, .seed = 3, .n_ctx = N_CTX};
     struct lk_task_env env = {.task = &lk_task_passkey, .opts = &opts, .model = models.lowkey};
     struct lk_items_opts items_opts = {
-        .env = &env, .reader = lk_reader_of(models.lowkey), .n_ctx = N_CTX};
+        .env = &env, .format = lk_prompt_format_of(models.lowkey), .n_ctx = N_CTX};
     struct lk_ledger ledger = {0};
     struct lk_items items = {.arena = {.ledger = &ledger}};
     const struct lk_question_kind *kind = lk_task_passkey.arg;
     assert_int_equal(kind->make(&items_opts, &items, NULL), LK_OK);
-    struct lk_subject *subject;
-    assert_int_equal(lk_subject_open(&subject, &models, "f16", N_CTX, NULL), LK_OK);
+    struct lk_backend *backend;
+    assert_int_equal(lk_backend_open(&backend, &models, "f16", N_CTX, NULL), LK_OK);
     json_t *records = run("f16");
     for (size_t i = 0; i < N_ITEM; i++) {
         struct lk_item_tokens t;
         double sum;
-        assert_int_equal(lk_item_tokenize(&items_opts.reader, &items.item[i], &t, NULL), LK_OK);
+        assert_int_equal(lk_item_tokenize(&items_opts.format, &items.item[i], &t, NULL), LK_OK);
         size_t n_given = t.n_head + t.n_tail;
         assert_int_equal(
-            lk_subject_nll(subject, t.tok, n_given, n_given + t.n_answer, &sum, NULL, NULL), LK_OK);
+            lk_backend_nll(backend, t.tok, n_given, n_given + t.n_answer, &sum, NULL, NULL), LK_OK);
         assert_true(fabs(sum / (double)t.n_answer - number(records, i, "nll")) <
                     1e-3 * number(records, i, "nll"));
         lk_item_tokens_free(&t);
     }
     json_decref(records);
-    lk_subject_close(subject);
+    lk_backend_close(backend);
     lk_arena_free(&items.arena);
 }
 
-/* Another cache, but not another model. */
+/* A compressed cache changes likelihoods a little. */
 static void compressed_caches_answer(void **state) {
     (void)state;
     json_t *records = run("best-2"), *full = run("f16");
@@ -136,7 +137,7 @@ static void compressed_caches_answer(void **state) {
 
 /* ---- results ---- */
 
-static double metric(const struct lk_result *result, const char *name, const char *field) {
+static double metric(const struct lk_task_result *result, const char *name, const char *field) {
     const json_t *value = json_object_get(json_object_get(result->metrics, name), field);
     if (!json_is_number(value)) fail_msg("no %s of %s", field, name);
     return json_number_value(value);
@@ -144,7 +145,8 @@ static double metric(const struct lk_result *result, const char *name, const cha
 
 static void records_become_results(void **state) {
     (void)state;
-    /* Scores 1 0 1 1 against 1 1 1 0: changes 0 -1 0 1, whose mean is 0 and standard error sqrt(0.5 / 3). */
+    /* Scores 1 0 1 1 compared with 1 1 1 0: the changes are 0 -1 0 1. Their mean is 0 and its
+     * standard error is sqrt(0.5 / 3). */
     json_t *records =
         json_pack("[{s:f s:i s:i s:f} {s:f s:i s:i s:f} {s:f s:i s:i s:f} {s:f s:i s:i s:f}]",
                   "score", 1.0, "length", 10, "depth", 0, "nll", 1.0, "score", 0.0, "length", 20,
@@ -153,10 +155,10 @@ static void records_become_results(void **state) {
     json_t *full =
         json_pack("[{s:f s:f} {s:f s:f} {s:f s:f} {s:f s:f}]", "score", 1.0, "nll", 1.0, "score",
                   1.0, "nll", 1.0, "score", 1.0, "nll", 1.0, "score", 0.0, "nll", 1.0);
-    struct lk_result result;
+    struct lk_task_result result;
     assert_non_null(records);
-    assert_int_equal(lk_result_begin(&result, NULL), LK_OK);
-    assert_int_equal(lk_task_passkey.summarise(set.state, records, full, &result, NULL), LK_OK);
+    assert_int_equal(lk_task_result_init(&result, NULL), LK_OK);
+    assert_int_equal(lk_task_passkey.summarize(task.state, records, full, &result, NULL), LK_OK);
     assert_true(metric(&result, "score", "value") == 0.75 && metric(&result, "nll", "value") == 3);
     assert_true(fabs(metric(&result, "score", "stderr") - 0.25) < 1e-12);
     assert_true(metric(&result, "score_change", "value") == 0 &&
@@ -171,12 +173,12 @@ static void records_become_results(void **state) {
     assert_int_equal(json_array_size(z), 2); /* depths */
     assert_true(json_number_value(json_array_get(json_array_get(z, 0), 0)) == 3.5);
     assert_true(json_is_null(json_array_get(json_array_get(z, 1), 1)));
-    lk_result_free(&result);
+    lk_task_result_free(&result);
 
-    assert_int_equal(lk_result_begin(&result, NULL), LK_OK);
-    assert_int_equal(lk_task_passkey.summarise(set.state, records, NULL, &result, NULL), LK_OK);
+    assert_int_equal(lk_task_result_init(&result, NULL), LK_OK);
+    assert_int_equal(lk_task_passkey.summarize(task.state, records, NULL, &result, NULL), LK_OK);
     assert_null(json_object_get(result.metrics, "score_change"));
-    lk_result_free(&result);
+    lk_task_result_free(&result);
     json_decref(records);
     json_decref(full);
 }

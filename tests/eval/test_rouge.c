@@ -1,7 +1,7 @@
-/* ROUGE against values that rouge-score 0.1.2 gave, and its own laws.
+/* ROUGE compared with values of rouge-score 0.1.2, and properties of the scores.
  *
- * With a file as argument it prints scores instead, for test_rouge_package.sh: the file holds pairs of
- * zero-terminated texts, reference and candidate. */
+ * With a file as argument it prints scores instead, for test_rouge_package.sh. The file contains
+ * pairs of zero-terminated texts, reference and candidate. */
 #include "eval/rouge.h"
 #include "support.h"
 
@@ -24,7 +24,7 @@ static struct lk_rouge rouge(const char *reference, const char *candidate) {
     return r;
 }
 
-/* Precision and recall of 1, 2, L and Lsum, by rouge-score. */
+/* Precision and recall of ROUGE-1, 2, L and Lsum by rouge-score. */
 static const struct {
     const char *reference, *candidate;
     double precision[4], recall[4];
@@ -33,8 +33,8 @@ static const struct {
      "the compressed cache keeps every second row",
      {0.7142857143, 0.3333333333, 0.7142857143, 0.7142857143},
      {0.7142857143, 0.3333333333, 0.7142857143, 0.7142857143}},
-    {"A row ages. A row is coded again.\nThe sinks stay exact.\nNothing is lost twice.",
-     "The sinks stay.\nA row is coded, and coded again.\nNothing stays.",
+    {"A row ages. A row is packed again.\nThe sinks stay exact.\nNothing is lost twice.",
+     "The sinks stay.\nA row is packed, and packed again.\nNothing stays.",
      {0.75, 0.5454545455, 0.5, 0.75},
      {0.5625, 0.4, 0.375, 0.5625}},
     {"one two three four", "four three two one", {1, 0, 0.25, 0.25}, {1, 0, 0.25, 0.25}},
@@ -76,7 +76,7 @@ static void test_known_values(void **state) {
     }
 }
 
-/* A text of words that repeat, with ends of lines. */
+/* A text of repeated words, with line breaks. */
 static void write_text(struct random *r, int n_word, char *out) {
     static const char *const word[] = {"cache", "key", "value", "row", "level",
                                        "a",     "I",   "42",    "x-y", "Tile"};
@@ -88,7 +88,7 @@ static void write_text(struct random *r, int n_word, char *out) {
     }
 }
 
-static void test_laws(void **state) {
+static void test_properties(void **state) {
     (void)state;
     struct random r = {7};
     char a[1000], b[1000];
@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
     if (argc > 1) return print_scores(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_values),
-        cmocka_unit_test(test_laws),
+        cmocka_unit_test(test_properties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

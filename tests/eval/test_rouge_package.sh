@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ROUGE against the Python package rouge-score on random texts: every figure equal to 1e-6. The package
-# is installed beside the other caches the first time; skipped (status 77) where that cannot be done.
+# Compare ROUGE with the Python package rouge-score on random texts: all figures are equal to 1e-6.
+# The first run installs the package in the cache folder. Skipped (status 77) if that is not possible.
 set -u
 
 : "${LOWKEY_BUILD:?the build directory}"
@@ -57,6 +57,6 @@ for line, (reference, candidate) in zip(lines, pairs):
     for mine, other in zip(map(float, line.split()), theirs, strict=True):
         worst = max(worst, abs(mine - other))
         if abs(mine - other) > 1e-6:
-            sys.exit(f"FAILED: {mine} where rouge-score says {other}: {reference!r} and {candidate!r}")
+            sys.exit(f"FAILED: {mine}, but rouge-score has {other}: {reference!r} and {candidate!r}")
 print(f"{len(pairs)} pairs, largest difference {worst:.2g}")
 END

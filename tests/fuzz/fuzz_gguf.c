@@ -1,9 +1,8 @@
-/* libFuzzer target: any bytes as a model file. They go through the check alone and, as a file in memory,
- * through opening a model, so that all of the loader and gguf itself are reached.
+/* libFuzzer target: model files. The input goes through the check alone and, as a file in memory,
+ * through opening a model, which reaches the loader and ggml's GGUF parser.
  *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc ... tests/fuzz_gguf.c src/base/x.c src/model/x.c
- *
- * Start it with a few files that tests/tiny_gguf.c wrote, of under a megabyte each. */
+ * Build with LOWKEY_FUZZ. Seed it with small files written by tests/support/tiny_gguf.c. */
+#define _GNU_SOURCE /* memfd_create */
 #include "model/gguf_check.h"
 #include "model/net.h"
 
@@ -28,7 +27,7 @@ static void open_as_file(const uint8_t *data, size_t size, const struct lk_net_o
     if (lk_net_open(&net, path, opts, &ledger, &err) == LK_OK)
         lk_net_free(net, &ledger);
     else if (!err.msg[0])
-        abort(); /* an error must say what is wrong */
+        abort(); /* an error must have a message */
     for (int i = 0; i < LK_N_PURPOSE; i++) {
         if (lk_ledger_bytes(&ledger, i) != 0) abort();
     }

@@ -1,6 +1,6 @@
-/* Fuzz target: any text either parses, and then its kept text parses again to the same levels, or
- * gives one line of error. */
-#include "recipe/recipe.h"
+/* Fuzz target: a text either gives one line of error, or it parses, and then its normalized text
+ * parses to the same levels. */
+#include "recipe/recipe_levels.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Offsets of weights (kern.h: add_offsets): every table against the reference, over odd sizes. */
+/* Offsets of weights (kernels.h: add_offsets): every table against the reference, over odd
+ * sizes. */
 #include "codec/half.h"
 #include "kernels/kernels.h"
 
@@ -12,14 +13,14 @@
 #include <cmocka.h>
 
 enum {
-    MOST_TOK = 9,
-    MOST_IN = 70 * LK_OFFSET_BLOCK,
-    MOST_OUT = 3 * LK_OFFSET_TILE + 7,
-    MOST_OFFSETS = MOST_IN / LK_OFFSET_BLOCK * 4 * LK_OFFSET_TILE
+    MAX_TOK = 9,
+    MAX_IN = 70 * LK_OFFSET_BLOCK,
+    MAX_OUT = 3 * LK_OFFSET_TILE + 7,
+    MAX_OFFSETS = MAX_IN / LK_OFFSET_BLOCK * 4 * LK_OFFSET_TILE
 };
 
-static float x[MOST_TOK * MOST_IN], y[MOST_TOK * MOST_OUT + 1], expect[MOST_TOK * MOST_OUT];
-static uint16_t offset[MOST_OFFSETS];
+static float x[MAX_TOK * MAX_IN], y[MAX_TOK * MAX_OUT + 1], expect[MAX_TOK * MAX_OUT];
+static uint16_t offset[MAX_OFFSETS];
 static uint32_t state = 1;
 
 static float uniform(void) { /* -1 to 1 */
@@ -32,22 +33,25 @@ static void check(const struct lk_kernels *kernels, int n_tok, int n_in, int n_o
     for (int i = 0; i < n_tok * n_in; i++) x[i] = uniform();
     for (int i = 0; i < n_tok * n_out; i++) y[i] = expect[i] = uniform();
     y[n_tok * n_out] = 7;
-    for (size_t i = 0; i < MOST_OFFSETS; i++)
-        offset[i] = 0x7e00; /* NaN: what is behind the last output is not read */
+    for (size_t i = 0; i < MAX_OFFSETS; i++)
+        /* NaN: padding after the last output must not be read. */
+        offset[i] = 0x7e00;
     for (int b = 0; b < n_in / LK_OFFSET_BLOCK; b++)
-        for (int o = 0; o < n_out; o++) offset[lk_offset_index(n_in, b, o)] = lk_half(uniform());
-    assert_true(lk_offset_count(n_in, n_out) <= MOST_OFFSETS);
+        for (int o = 0; o < n_out; o++)
+            offset[lk_offset_index(n_in, b, o)] = lk_f32_to_f16(uniform());
+    assert_true(lk_offset_count(n_in, n_out) <= MAX_OFFSETS);
     kernels->add_offsets(x, n_tok, n_in, offset, n_out, first, n, y);
     for (int t = 0; t < n_tok; t++)
         for (int o = first; o < first + n; o++) {
             double sum = expect[t * n_out + o];
             for (int i = 0; i < n_in; i++)
                 sum += (double)x[t * n_in + i] *
-                       lk_unhalf(offset[lk_offset_index(n_in, i / LK_OFFSET_BLOCK, o)]);
+                       lk_f16_to_f32(offset[lk_offset_index(n_in, i / LK_OFFSET_BLOCK, o)]);
             expect[t * n_out + o] = (float)sum;
         }
     double limit =
-        1e-6 * sqrt(n_in); /* rounding of floats, beside sums as large as sqrt(n_in) / 3 */
+        /* rounding of floats in sums as large as sqrt(n_in) / 3 */
+        1e-6 * sqrt(n_in);
     for (int i = 0; i < n_tok * n_out; i++)
         if (!(fabs((double)y[i] - expect[i]) <= limit))
             fail_msg("%s, %d tokens, %d to %d, [%d, %d): %g, not %g", kernels->name, n_tok, n_in,
@@ -60,10 +64,10 @@ static void tables_agree(void **unused) {
     static const char *const tables[] = {"reference",  "avx2", "avxvnni", "avx512",
                                          "avx512vbmi", "amx",  "neon"};
     static const int blocks[] = {1, 2, 18, 63, 64, 65, 70},
-                     outputs[] = {1, 7, 8, 9, 16, 31, 32, 33, 56, 64, 65, 100, MOST_OUT};
+                     outputs[] = {1, 7, 8, 9, 16, 31, 32, 33, 56, 64, 65, 100, MAX_OUT};
     for (size_t table = 0; table < sizeof tables / sizeof *tables; table++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
-        for (int n_tok = 1; kernels && n_tok <= MOST_TOK; n_tok++)
+        for (int n_tok = 1; kernels && n_tok <= MAX_TOK; n_tok++)
             for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
                 for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {
                     int n_in = blocks[b] * LK_OFFSET_BLOCK, n_out = outputs[o];

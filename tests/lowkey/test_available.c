@@ -1,4 +1,4 @@
-/* Memory that is free, from folders that look like proc and sys. */
+/* Free memory, read from folders that imitate /proc and /sys. */
 #include "available.h"
 
 #include <setjmp.h>
@@ -15,8 +15,8 @@
 
 static char root[] = "/tmp/lowkey-available-XXXXXX";
 
-/* Write a file below root, with the folders it lies in. */
-static void put(const char *name, const char *text) {
+/* Write a file in root and create its folders. */
+static void write_file(const char *name, const char *text) {
     char path[200];
     snprintf(path, sizeof path, "%s%s", root, name);
     for (char *end = path + strlen(root) + 1; (end = strchr(end, '/')); *end++ = '/') {
@@ -29,7 +29,7 @@ static void put(const char *name, const char *text) {
     fclose(file);
 }
 
-static void take_away(void) {
+static void remove_files(void) {
     char command[100];
     snprintf(command, sizeof command, "rm -rf %s/proc %s/sys", root, root);
     assert_int_equal(system(command), 0);
@@ -38,77 +38,79 @@ static void take_away(void) {
 static const char meminfo[] =
     "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   33554432 kB\n";
 
-static void nothing_is_known(void **state) {
+static void unknown_is_zero(void **state) {
     (void)state;
     assert_int_equal(available_bytes(root), 0);
-    put("/proc/meminfo", "MemTotal: 1024 kB\n");
-    put("/proc/self/cgroup", "nonsense\n\n0::\n:memory");
+    write_file("/proc/meminfo", "MemTotal: 1024 kB\n");
+    write_file("/proc/self/cgroup", "nonsense\n\n0::\n:memory");
     assert_int_equal(available_bytes(root), 0);
-    take_away();
+    remove_files();
 }
 
-static void the_system_says(void **state) {
+static void system_limit_is_read(void **state) {
     (void)state;
-    put("/proc/meminfo", meminfo);
+    write_file("/proc/meminfo", meminfo);
     assert_true(available_bytes(root) == 32 * GIB);
-    put("/proc/self/cgroup", "0::/user/one\n");
-    put("/sys/fs/cgroup/user/one/memory.max", "max\n");
-    put("/sys/fs/cgroup/user/one/memory.current", "1073741824\n");
+    write_file("/proc/self/cgroup", "0::/user/one\n");
+    write_file("/sys/fs/cgroup/user/one/memory.max", "max\n");
+    write_file("/sys/fs/cgroup/user/one/memory.current", "1073741824\n");
     assert_true(available_bytes(root) == 32 * GIB);
-    take_away();
+    remove_files();
 }
 
-static void groups_limit(void **state) {
+static void cgroup_v2_limits_are_read(void **state) {
     (void)state;
-    put("/proc/meminfo", meminfo);
-    put("/proc/self/cgroup", "1:name=systemd:/\n0::/user/one\n");
-    put("/sys/fs/cgroup/user/one/memory.max", "8589934592\n");
-    put("/sys/fs/cgroup/user/one/memory.current", "3221225472\n");
+    write_file("/proc/meminfo", meminfo);
+    write_file("/proc/self/cgroup", "1:name=systemd:/\n0::/user/one\n");
+    write_file("/sys/fs/cgroup/user/one/memory.max", "8589934592\n");
+    write_file("/sys/fs/cgroup/user/one/memory.current", "3221225472\n");
     assert_true(available_bytes(root) == 5 * GIB);
-    put("/sys/fs/cgroup/user/one/memory.stat",
-        "anon 1\nfile 3221225471\nactive_file 2\ninactive_file 1073741824\n");
+    write_file("/sys/fs/cgroup/user/one/memory.stat",
+               "anon 1\nfile 3221225471\nactive_file 2\ninactive_file 1073741824\n");
     assert_true(available_bytes(root) == 6 * GIB);
-    put("/sys/fs/cgroup/user/memory.max", "4294967296\n"); /* of a group that holds this one */
-    put("/sys/fs/cgroup/user/memory.current", "3221225472\n");
+    write_file("/sys/fs/cgroup/user/memory.max", "4294967296\n"); /* the parent group */
+    write_file("/sys/fs/cgroup/user/memory.current", "3221225472\n");
     assert_true(available_bytes(root) == 1 * GIB);
-    put("/sys/fs/cgroup/memory.max", "3221225473\n"); /* a container's, seen from within */
-    put("/sys/fs/cgroup/memory.current", "3221225472\n");
+    write_file("/sys/fs/cgroup/memory.max", "3221225473\n"); /* seen from inside a container */
+    write_file("/sys/fs/cgroup/memory.current", "3221225472\n");
     assert_true(available_bytes(root) == 1);
-    put("/sys/fs/cgroup/memory.max", "1024\n"); /* more is used than may be: known all the same */
+    write_file("/sys/fs/cgroup/memory.max", "1024\n"); /* usage above the limit counts as 1 byte */
     assert_true(available_bytes(root) == 1);
-    take_away();
-    put("/proc/self/cgroup", "0::/\n");
-    put("/sys/fs/cgroup/memory.max", "2147483648\n");
-    put("/sys/fs/cgroup/memory.current", "1073741824\n");
+    remove_files();
+    write_file("/proc/self/cgroup", "0::/\n");
+    write_file("/sys/fs/cgroup/memory.max", "2147483648\n");
+    write_file("/sys/fs/cgroup/memory.current", "1073741824\n");
     assert_true(available_bytes(root) == 1 * GIB); /* without meminfo */
-    take_away();
+    remove_files();
 }
 
-static void groups_of_version_1_limit(void **state) {
+static void cgroup_v1_limits_are_read(void **state) {
     (void)state;
-    put("/proc/self/cgroup", "5:memory_too:/other\n4:cpu,memory:/one/two\n0::/\n");
-    put("/sys/fs/cgroup/memory/one/two/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
-    put("/sys/fs/cgroup/memory/one/two/memory.usage_in_bytes", "1073741824\n");
+    write_file("/proc/self/cgroup", "5:memory_too:/other\n4:cpu,memory:/one/two\n0::/\n");
+    write_file("/sys/fs/cgroup/memory/one/two/memory.limit_in_bytes",
+               "9223372036854771712\n"); /* no limit */
+    write_file("/sys/fs/cgroup/memory/one/two/memory.usage_in_bytes", "1073741824\n");
     assert_int_equal(available_bytes(root), 0);
-    put("/proc/meminfo", meminfo);
+    write_file("/proc/meminfo", meminfo);
     assert_true(available_bytes(root) == 32 * GIB);
-    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4294967296\n");
-    put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "3221225472\n");
-    put("/sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 1073741824\n");
+    write_file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4294967296\n");
+    write_file("/sys/fs/cgroup/memory/memory.usage_in_bytes", "3221225472\n");
+    write_file("/sys/fs/cgroup/memory/memory.stat",
+               "inactive_file 7\ntotal_inactive_file 1073741824\n");
     assert_true(available_bytes(root) == 2 * GIB);
-    put("/sys/fs/cgroup/memory/other/memory.limit_in_bytes", "1\n");
-    put("/sys/fs/cgroup/memory/other/memory.usage_in_bytes", "0\n");
+    write_file("/sys/fs/cgroup/memory/other/memory.limit_in_bytes", "1\n");
+    write_file("/sys/fs/cgroup/memory/other/memory.usage_in_bytes", "0\n");
     assert_true(available_bytes(root) == 2 * GIB);
-    take_away();
+    remove_files();
 }
 
 int main(void) {
     if (!mkdtemp(root)) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_known), cmocka_unit_test(the_system_says),
-        cmocka_unit_test(groups_limit), cmocka_unit_test(groups_of_version_1_limit)};
+        cmocka_unit_test(unknown_is_zero), cmocka_unit_test(system_limit_is_read),
+        cmocka_unit_test(cgroup_v2_limits_are_read), cmocka_unit_test(cgroup_v1_limits_are_read)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    take_away();
+    remove_files();
     remove(root);
     return failed;
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The program from outside: bad input gives one line and status 1; good input gives what scripts rely on.
+# Tests of the program: bad input gives status 1 and one line, good input the output that scripts rely on.
 #
-# LOWKEY_BIN: the program. LOWKEY_MODEL, or the default model where scripts/fetch-model keeps it:
-# without a model the good paths are skipped (status 77).
+# LOWKEY_BIN: the program. LOWKEY_MODEL: a model; by default the one that scripts/fetch-model downloads.
+# Without a model the tests that need one are skipped (status 77).
 set -u
 
-scripts=$(cd "$(dirname "$0")/../../scripts" && pwd)
+experiments=$(cd "$(dirname "$0")/../../experiments" && pwd)
 # shellcheck source=../support/program.sh
 . "$(dirname "$0")/../support/program.sh" || exit 1
 default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -19,28 +19,72 @@ result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated"]'
 info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","lacks"]'
 
-# ---- help ---------------------------------------------------------------------------------------
+# ---- help, man page and completion --------------------------------------------------------------
 
 good
-says 'usage: lowkey VERB'
+says 'usage: lowkey COMMAND'
 good --version
 says 'lowkey '
-for verb in run chat serve plan perplexity bench eval train recipes inspect report compress info; do
-  good help $verb
-  says "usage: lowkey $verb"
+good help --man
+cp out man
+good help --completion bash
+cp out completion
+bash -n completion || fail "the completion is not a valid bash script"
+bad "expected 'bash'" help --completion
+commands='run chat serve plan perplexity bench eval train recipes inspect report compress info'
+for command in $commands; do
+  good help "$command"
+  says "usage: lowkey $command"
   says 'Examples'
   cp out help
-  good $verb --help
-  cmp -s out help || fail "'help $verb' and '$verb --help' differ"
-  awk 'length > 100' out | grep . && fail "$verb --help has lines of more than 100 characters"
-  # The manual and the completion have every option that the help has.
-  grep -q "^\.B $verb\$" "$scripts/../docs/lowkey.1" || fail "docs/lowkey.1 does not list $verb"
-  offered=$(sed -n -e "/^    $verb)/,/;;/p" -e '/^  local \(model\|session\|sampling\)=/p' "$scripts/completion.bash" | tr "'\"" '  ')
-  for option in $(grep -oE '^ *(-[a-zA-Z], )? *--[a-z][a-z-]*' out | grep -oE -e '--[a-z-]*'); do
-    sed 's/\\-/-/g' "$scripts/../docs/lowkey.1" | grep -qE -e "$option( |\"|$|,)" || fail "docs/lowkey.1 lacks $option of $verb"
-    grep -qE -e "$option( |$)" <<<"$offered" || fail "scripts/completion.bash lacks $option of $verb"
+  good "$command" --help
+  cmp -s out help || fail "'help $command' and '$command --help' differ"
+  awk 'length > 100' out | grep . && fail "$command --help has lines of more than 100 characters"
+  grep -qx "\.SS $command" man || fail "the man page does not describe $command"
+  # shellcheck disable=SC2013
+  for option in $(grep -oE '^ *(-[a-zA-Z], )? *--[a-z][a-z-]*' help | grep -oE -e '--[a-z-]*'); do
+    sed 's/\\-/-/g' man | grep -qF -e "\\fB$option\\fR" || fail "the man page does not describe $option of $command"
   done
 done
+if command -v groff >/dev/null; then
+  groff -man -Tutf8 -ww man >man.txt 2>warnings || fail "groff fails on the man page"
+  [ ! -s warnings ] || fail "groff warns: $(head -n 3 warnings)"
+fi
+
+# complete_words WORD...: sets `offered` to the completions of the last word.
+complete_words() {
+  offered=$(bash -c '. ./completion; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _lowkey; printf "%s" "${COMPREPLY[*]}"' _ "$@")
+}
+# offers EXPECTED WORD...: EXPECTED is among the completions of the last word.
+offers() {
+  complete_words "${@:2}"
+  [[ " $offered " == *" $1 "* ]] || fail "the completion of '${*:2}' lacks $1: $offered"
+}
+touch m.gguf m.txt r.jsonl
+mkdir -p folder
+for command in $commands help; do offers "$command" lowkey ''; done
+for command in $commands; do
+  "$bin" "$command" --help >help
+  # shellcheck disable=SC2013
+  for option in $(grep -oE '^ *(-[a-zA-Z], )? *--[a-z][a-z-]*' help | grep -oE -e '-[a-zA-Z]\b|--[a-z-]*'); do
+    offers "$option" lowkey "$command" "$option"
+  done
+done
+offers best-3 lowkey run --kv best
+offers best-3 lowkey recipes be
+offers m.txt lowkey run --kv m
+offers m.gguf lowkey run -m m
+complete_words lowkey run -m m
+[ "$offered" = m.gguf ] || fail "the completion of -m offers: $offered"
+offers folder lowkey serve --session-dir f
+offers shipped lowkey bench --weights s
+offers needle lowkey eval ne
+offers less lowkey train l
+offers r.jsonl lowkey report ''
+offers chat lowkey help c
+complete_words lowkey run -n ''
+[ -z "$offered" ] || fail "the completion of -n offers: $offered"
+rm -r m.gguf m.txt r.jsonl folder
 
 # ---- bad input that needs no model ----------------------------------------------------------------
 
@@ -52,8 +96,8 @@ printf 'body: rot3; window many: f16\n' >bad.recipe
 head -c 20000 /dev/zero | tr '\0' ' ' >large.recipe
 mkdir directory
 
-bad "unknown verb 'walk'" walk
-bad "unknown verb 'walk'" help walk
+bad "unknown command 'walk'" walk
+bad "unknown command 'walk'" help walk
 bad "unknown option '--walk'" --walk
 bad "unknown option '--walk'; see 'lowkey run --help'" run --walk
 bad "unknown option '-Q'" run -Q
@@ -73,7 +117,7 @@ bad "--repeat-last-n: '1048577' is not" run -p x --repeat-last-n 1048577
 bad "--seed: '-1' is not" run -p x --seed -1
 bad "--max-memory: '0' is not" run -p x --max-memory 0
 bad "--weights: 'int3' is neither" run -m not.gguf -p x --weights int3
-bad "there are no kernels 'abacus' for this CPU; there are" run -m not.gguf -p x --kernels abacus
+bad "this CPU has no kernels named 'abacus'; it has" run -m not.gguf -p x --kernels abacus
 bad "the prompt is empty" run -p ""
 bad "the prompt is empty" run
 bad "the prompt is empty" run -f empty
@@ -83,13 +127,13 @@ bad "byte 1 is zero" run -f zero
 input=latin1 bad "standard input: not valid UTF-8" run
 bad "No such file" run -f missing
 bad "is a directory" run -f directory
-bad "give one of them" run -p x -f empty
+bad "cannot be used together" run -p x -f empty
 bad "--system needs --chat" run -p x --system y
 bad "'run' takes one --kv" run -p x --kv f16 --kv best-3
 bad "'chat' takes one --kv" chat --kv f16 --kv best-3
 bad "column 9: expected 'k=', 'v=' or a codec" run -p x --kv "sink 4: x=rot3"
 bad "neither a preset" run -p x --kv selectve
-bad "no recipe and no file" run -p x --kv ./missing.recipe
+bad "neither a recipe nor a file" run -p x --kv ./missing.recipe
 bad "bad.recipe: recipe, line 1, column 20" run -p x --kv bad.recipe
 bad "larger than 16.0 KiB" run -p x --kv large.recipe
 bad "is a directory" run -p x --kv directory
@@ -109,7 +153,7 @@ bad "no text: give --text FILE, or --text self" compress --method palu -o x.lk.g
 bad "--method: 'svd' is not palu, tale or kvheads" compress --method svd -o x.lk.gguf
 bad "--svd: 'qr' is not whitened, plain, output or mean-pool" compress --method palu --svd qr -o x.lk.gguf
 bad "--rank: '150%' is not a share such as 50%" compress --method palu --rank 150% --text empty -o x.lk.gguf
-bad "cannot write nowhere/x.lk.gguf: No such file" compress --method palu --text empty -o nowhere/x.lk.gguf
+bad "cannot write nowhere/x.lk.gguf: " compress --method palu --text empty -o nowhere/x.lk.gguf
 bad "--group: 'none' is neither a number of heads nor 'all'" compress --method palu --group none --text empty -o x.lk.gguf
 bad "cut off or damaged" compress --method palu --text empty -o x.lk.gguf -m not.gguf
 bad "is empty" perplexity -f empty -m not.gguf
@@ -124,11 +168,11 @@ bad "say what to train" train more
 bad "no text: give -f FILE" train less
 bad "no sidecar to write" train less -f prompt
 bad "no budget" train less -f prompt -o x
-bad "cannot write directory: it is no ordinary file" train less -f prompt -o directory --budget 8
+bad "cannot write directory: " train less -f prompt -o directory --budget 8
 bad "--layers: give the first and the last" train less -f prompt -o x --layers 3
 bad "--share: '3' is not a number from 0 to 2" train less --share 3
 bad "--ctx: 'x' is not" plan -c 4k,x
-bad "leave --ctx away" plan --fit 100 -c 4k
+bad "cannot be used together" plan --fit 100 -c 4k
 bad "--depth: 'x' is not" bench --depth 0,x
 bad "--depth: '' is not" bench --depth 0,
 bad "--depth: '-1' is not" bench --depth -1
@@ -141,7 +185,7 @@ bad "give one of them" bench --json --csv
 bad "neither a preset" bench --kv nonsense
 bad "no task" eval
 bad "unknown task 'dance'" eval dance
-bad "no cache type of llama.cpp" eval text --kv llama.cpp:q9 --text large.recipe -m not.gguf
+bad "unknown llama.cpp cache type" eval text --kv llama.cpp:q9 --text large.recipe -m not.gguf
 bad "neither a preset" eval text --kv nonsense
 bad "--ctx: '3' is not" eval text -c 3
 bad "--limit: '0' is not" eval text --limit 0
@@ -149,7 +193,7 @@ bad "No such file" eval text --text missing
 bad "byte 3 is 0xe9" eval text --text latin1
 bad "No such file" eval text --text large.recipe -m missing.gguf
 if [ -w /dev/full ]; then
-  timeout 60 "$bin" recipes >/dev/full 2>err && fail "a full disk goes unnoticed"
+  timeout 60 "$bin" recipes >/dev/full 2>err && fail "a full disk is not noticed"
   grep -q '^lowkey: cannot write' err || fail "a full disk: $(cat err)"
 fi
 
@@ -169,23 +213,23 @@ json '[l["name"] for l in d["recipes"][2]["levels"]] == ["body", "layers 0-1"]'
 
 if [ ! -r "$model" ]; then
   [ $failures = 0 ] || exit 1
-  echo "skipped: $model is not there; scripts/fetch-model brings it ($count checks without it passed)"
+  echo "skipped: $model is missing, scripts/fetch-model downloads it ($count checks without a model passed)"
   exit 77
 fi
 export LOWKEY_MODEL=$model
 
-# The default model is fetched, by the script beside the program, when somebody wants to chat.
+# chat downloads the default model with the script next to the program.
 mkdir -p build scripts cache/models
 cp "$bin" build/lowkey
 printf '#!/bin/sh\necho fetching\nln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf"\n' >scripts/fetch-model
 chmod +x scripts/fetch-model
 echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey chat >out 2>err ||
-  fail "chat does not fetch: $(cat err)"
+  fail "chat does not download the model: $(cat err)"
 says 'recipe: best-4'
-grep -q '^fetching' err || fail "the fetching goes unseen: $(cat err)"
+grep -q '^fetching' err || fail "the output of fetch-model is not shown: $(cat err)"
 printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
-LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed fetch goes unnoticed"
-grep -q '^lowkey: the model could not be fetched' err || fail "a failed fetch: $(cat err)"
+LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed download is not noticed"
+grep -q '^lowkey: cannot download the model' err || fail "a failed download: $(cat err)"
 
 good info
 says 'parameters'
@@ -208,7 +252,7 @@ json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
 
 printf 'word %.0s' {1..5000} >many
 bad "tokens need" run -f many -n 1 --max-memory 30
-bad "no memory" run -p x --max-memory 1
+bad "out of memory" run -p x --max-memory 1
 good run -p "The capital of France is" -n 6 --greedy
 cp out first
 good run -p "The capital of France is" -n 6 --greedy
@@ -230,23 +274,23 @@ printf 'root ::= "yes" | "no"\n' >yes.gbnf
 good run -p "Is water wet? Answer:" -n 8 --grammar-file yes.gbnf --json
 json 'd["text"] in ("yes", "no")'
 timeout 300 "$bin" run -p Hello -n 4 --stats >out 2>err || fail "run --stats: status $?"
-for row in prompt answer cache 'in f16' scratch; do
-  grep -q "$row" err || fail "run --stats says nothing of '$row': $(cat err)"
+for row in prefill decode cache 'as f16' scratch; do
+  grep -q "$row" err || fail "run --stats has no row '$row': $(cat err)"
 done
 
-# A kept session: two halves of an answer are the answer.
+# A saved session: an answer in two halves is the same as in one go.
 good run -p "The capital of France is" -n 12 --greedy --kv best-3
 tr -d '\n' <out >whole
 good run -p "The capital of France is" -n 6 --greedy --kv best-3 --session kept
 tr -d '\n' <out >halves
 good run --session kept -n 6 --greedy
 tr -d '\n' <out >>halves
-cmp -s whole halves || fail "a kept session answers '$(cat halves)', in one go it is '$(cat whole)'"
+cmp -s whole halves || fail "a saved session answers '$(cat halves)', in one go the answer is '$(cat whole)'"
 good run --session kept --chat -p "And of Italy?" -n 4 --json
 json 'd["kv"] == "best-3" and d["cache"]["n_tok"] > 16'
 bad "another recipe" run --session kept --kv f16 -p x
 head -c 3000 kept >cut
-bad "cut short" run --session cut -p x
+bad "its size has changed" run --session cut -p x
 bad "too short for a saved session" run --session my.recipe -p x
 bad "not a regular file" run --session . -p x
 printf 'root ::= (\n' >bad.gbnf
@@ -258,7 +302,7 @@ bad "fewer than a chunk" perplexity -f prompt
 printf 'Name a river.\n/kv\n/stats\n' >talk
 input=talk good chat -n 8 --greedy --kv best-3
 says 'body'
-says 'bits a value'
+says 'bits per value'
 input=talk good chat -n 8 --greedy --kv best-3 --json
 [ "$(wc -l <out)" = 3 ] || fail "chat --json: $(wc -l <out) lines, expected 3"
 while read -r line; do
@@ -276,26 +320,26 @@ json '[r["kv"] for r in d["results"]] == ["f16", "best-3"] and d["results"][0]["
 good perplexity -f text -c 256 --chunks 1
 says 'same top'
 
-# A sidecar: whole under its name or not there.
+# A sidecar is written completely or not at all.
 bad "the text has" compress --method tale --text prompt -o x.lk.gguf
 bad "groups of 2 heads do not divide" compress --method tale --group 2 --text text -o x.lk.gguf
-bad "windows of 100000 tokens are not possible" compress --method tale --text self -c 100000 -o x.lk.gguf
+bad "windows must have between 2 and" compress --method tale --text self -c 100000 -o x.lk.gguf
 bad "the text has 100 tokens" compress --method tale --text self --tokens 100 -o x.lk.gguf
 bad "rotate their keys" compress --method kvheads --text text -o x.lk.gguf --export y.gguf
-bad "leave --rank away" compress --method kvheads --svd mean-pool --rank 25% --text text -o x.lk.gguf
+bad "remove --rank" compress --method kvheads --svd mean-pool --rank 25% --text text -o x.lk.gguf
 bad "the text empty is empty" compress --method tale --text empty -o x.lk.gguf
 [ ! -e x.lk.gguf ] || fail "a failed compress left a file"
 good compress --method tale --text text --tokens 1k -c 512 -o x.lk.gguf --json
 json 'list(d) == ["model","method","output","n_tok","seconds","peak_bytes","layers"] and d["n_tok"] == 1024 and len(d["layers"]) == 30'
-# The first layers' values depend on little but the token, and nothing at all may be lost of those.
+# The first layers' values depend on little but the token, so their loss may be 0.
 json 'all(list(l) == ["v"] and l["v"]["rank"] == [96] and 0 <= l["v"]["lost"] < 0.3 for l in d["layers"]) and d["layers"][-1]["v"]["lost"] > 0'
 [ -s x.lk.gguf ] && [ ! -e x.lk.gguf.stats ] || fail "compress: $(ls)"
 bad "run 'lowkey compress --method palu --text BOOK -o FILE' once for this model" run --kv tale -p a
 good plan -c 512
-says 'Presets that need a sidecar are left out'
+says 'Presets that need a sidecar are omitted'
 ! grep -q '^tale' out || fail "plan shows a preset without the sidecar it needs"
 good plan -c 512 --sidecar x.lk.gguf
-grep -q '^tale' out || fail "plan leaves a preset out that the sidecar is for"
+grep -q '^tale' out || fail "plan omits a preset that the sidecar is for"
 ! grep -q '^palu' out || fail "plan shows a preset that this sidecar is not for"
 good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
 says 'K before RoPE'
@@ -303,7 +347,7 @@ bad "need a sidecar" serve --port 0 --kv best-1.9
 bad "holds a sidecar, not a model" info -m y.lk.gguf
 bad "sidecar text: not a GGUF file" info --sidecar text
 
-# Texts to train on: special tokens are one token each where they are asked for. A model's own text has them.
+# Training texts: with --markup special tokens are one token each, as in text that the model generated.
 for i in $(seq 1 20); do printf '<|im_end|>'; done >marked
 bad "the texts have 1 sequences of 16 tokens" train less -f marked --markup -c 16 --budget 8 --sequences 99 -o z
 bad "fewer than the 99 of --sequences" train less -f marked -c 16 --budget 8 --sequences 99 -o z
@@ -318,7 +362,7 @@ grep -q '<|im_start|>assistant' own || fail "own-text wrote no conversation"
 count=$((count + 1))
 bad "cannot write" compress --method palu --svd plain -o directory
 
-# 700 tokens are more than are computed for a depth; 9000 more than the model was trained for.
+# 700 tokens are more than bench computes for a depth; 9000 are more than the trained context length.
 good bench --kv f16 --depth 9000 -p 0 -n 1 --repeat 1 --json
 json 'd["results"][0]["n_repeated"] == 9000 - 512 and d["results"][0]["prefill_tps"] is None'
 good bench --kv f16 --kv best-3 --depth 700,0 -p 40 -n 3 --repeat 2 --json
@@ -369,7 +413,7 @@ LINES
 cp results.jsonl before
 good eval arc_easy --data data --kv best-3 --kv llama.cpp:q8_0 -o results.jsonl
 says 'same_choice'
-[ "$(grep -vc '"type":"run"' results.jsonl)" = "$(grep -vc '"type":"run"' before)" ] || fail "a finished run is run again"
+[ "$(grep -vc '"type":"run"' results.jsonl)" = "$(grep -vc '"type":"run"' before)" ] || fail "a finished run is repeated"
 bad "another --seed" eval arc_easy --data data --kv best-3 -o results.jsonl --seed 9
 bad "another kind of weights" eval arc_easy --data data --kv best-3 -o results.jsonl --weights f32
 good eval text --text text -c 256 --limit 1 --kv best-3
@@ -378,10 +422,10 @@ for i in $(seq 1 60); do cat text; done >long
 timeout --foreground --preserve-status --signal INT 10 "$bin" eval text -t 1 --text long -c 128 --limit 400 --kv best-3 -o stopped.jsonl >out 2>err
 status=$?
 [ $status = 130 ] || fail "interrupted eval: status $status, expected 130: $(head -c 300 err)"
-grep -q '^lowkey: interrupted; the same command goes on' err || fail "interrupted eval says: $(cat err)"
+grep -q '^lowkey: interrupted; the same command continues' err || fail "interrupted eval says: $(cat err)"
 grep -q '"type":"item"' stopped.jsonl || fail "an interrupted eval lost its items"
 good inspect --kv best-3 -f text -c 600 --svg cache.svg
-says 'under best-3: 600 tokens'
+says 'with best-3: 600 tokens'
 says 'distance'
 python3 -c 'import xml.dom.minidom, sys; xml.dom.minidom.parse("cache.svg")' || fail "the picture is not XML"
 good inspect --kv best-3 -f text -c 600 --json

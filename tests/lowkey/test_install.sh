@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The installed library serves a C program by pkg-config and by its CMake package, from a prefix that
-# was moved after the installation.
+# A C program can use the installed library and laboratory through pkg-config and through the CMake
+# package, from a prefix that was moved after the installation.
 set -euo pipefail
 
 : "${LOWKEY_BUILD:?the build directory}" "${LOWKEY_SOURCE:?the source directory}"
@@ -8,17 +8,25 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 fail() { echo "test_install: $*"; exit 1; }
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$LOWKEY_BUILD/CMakeCache.txt"; }
 
-# What the build was instrumented with, its users must link too.
-flags=$(sed -n 's/^LOWKEY_SANITIZE:STRING=//p' "$LOWKEY_BUILD/CMakeCache.txt")
+# Users of an instrumented library must link the same sanitizers.
+flags=$(cached LOWKEY_SANITIZE)
 flags=${flags:+-fsanitize=$flags}
 
 cmake --install "$LOWKEY_BUILD" --prefix "$work/first" >"$work/log" || fail "cmake --install failed"
 mv "$work/first" "$work/moved"
 prefix=$work/moved
-[ -f "$prefix/include/lowkey.h" ] || fail "lowkey.h was not installed"
 
-# Both examples refuse to run without arguments, with one line that names them and the version.
+# Each example with its package and that package's header. Shared builds have no laboratory.
+examples=("generate lowkey lowkey.h")
+if [ -n "$(find "$prefix" -name liblowkey.a)" ]; then
+  examples+=("score lowkey-lab lowkey_lab.h")
+else
+  [ ! -f "$prefix/include/lowkey_lab.h" ] || fail "lowkey_lab.h was installed without its library"
+fi
+
+# Without arguments, an example prints its usage and the version, and ends with status 2.
 try() {
   local out status=0
   out=$("$1" 2>&1) || status=$?
@@ -31,22 +39,24 @@ pc=$(find "$prefix" -name lowkey.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 libs=${PKG_CONFIG_PATH%/pkgconfig}
 export LD_LIBRARY_PATH=$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # for a shared liblowkey
-if command -v pkg-config >/dev/null; then
-  pkg-config --validate lowkey || fail "lowkey.pc is not valid"
-  read -r -a options <<<"$(pkg-config --static --cflags --libs lowkey)"
-  for name in generate score; do
-    # shellcheck disable=SC2086
-    ${CC:-cc} -std=c11 $flags "$LOWKEY_SOURCE/examples/$name.c" -o "$work/$name" "${options[@]}" ||
-      fail "$name does not build by pkg-config --static"
-    try "$work/$name"
-  done
-fi
+for example in "${examples[@]}"; do
+  read -r name package header <<<"$example"
+  [ -f "$prefix/include/$header" ] || fail "$header was not installed"
+  command -v pkg-config >/dev/null || continue
+  pkg-config --validate "$package" || fail "$package.pc is not valid"
+  read -r -a options <<<"$(pkg-config --static --cflags --libs "$package")"
+  # shellcheck disable=SC2086
+  ${CC:-cc} -std=c11 $flags "$LOWKEY_SOURCE/examples/$name.c" -o "$work/$name" "${options[@]}" ||
+    fail "$name does not build by pkg-config --static"
+  try "$work/$name"
+done
 
-cmake -S "$LOWKEY_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS="$flags" \
-  >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package(lowkey) failed"; }
-cmake --build "$work/build" >"$work/log" 2>&1 || { cat "$work/log"; fail "the examples do not build by CMake"; }
-for name in generate score; do
-  try "$work/build/$name"
+cmake -S "$LOWKEY_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_C_FLAGS="$flags" >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package(lowkey) failed"; }
+cmake --build "$work/build" >"$work/log" 2>&1 ||
+  { cat "$work/log"; fail "the examples do not build by CMake"; }
+for example in "${examples[@]}"; do
+  try "$work/build/${example%% *}"
 done
 
 if [ -x "$LOWKEY_BUILD/lowkey" ]; then

@@ -1,7 +1,7 @@
-/* Statistics and sidecars of tiny random models: rows as the model's own graph makes them, interruptions that
- * change nothing, files that say what is in them, options and texts that make no sense. */
+/* Statistics and sidecars of tiny random models: rows compared with the model's own graph, resumed
+ * statistics, contents of sidecars, and rejected options and texts. */
+#include "lowrank/collect.h"
 #include "lowrank/compress.h"
-#include "lowrank/statistics.h"
 #include "lowrank/weight_moments.h"
 #include "model/blocks.h"
 #include "sidecar/sidecar.h"
@@ -43,9 +43,10 @@ static void assert_empty(const struct lk_ledger *ledger) {
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
 }
 
-/* ---- RoPE undone ---- */
+/* ---- undoing RoPE ---- */
 
-/* ggml's angles are floats: at position 1000 they lie some 6e-5 apart, near the beginning hardly. */
+/* ggml's angles are floats: at position 1000 their spacing is about 6e-5, near the start much
+ * less. */
 static void check_rotation(lk_model *model, const char *preset, int layer, int first,
                            double limit) {
     enum { N = 40, HEADS = 2 };
@@ -62,7 +63,7 @@ static void check_rotation(lk_model *model, const char *preset, int layer, int f
     g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
     ggml_set_input(g.x_in);
     ggml_set_input(g.pos);
-    g.x_out = lk_rope(model->net, g.ctx, layer, g.x_in, g.pos);
+    g.x_out = lk_apply_rope(model->net, g.ctx, layer, g.x_in, g.pos);
     ggml_set_output(g.x_out);
     ggml_build_forward_expand(g.graph, g.x_out);
     assert_int_equal(lk_graph_finish(&g, &ledger, &err), LK_OK);
@@ -73,8 +74,8 @@ static void check_rotation(lk_model *model, const char *preset, int layer, int f
     assert_true(nmse(turned, x, n) > 0.1);
     const struct lk_rope *rope = &model->rope[hp->n_swa > 0 && hp->is_swa[layer]];
     for (int head = 0; head < HEADS; head++)
-        lk_rope_undo(rope, first, N, turned + (size_t)head * hp->d_head,
-                     (size_t)HEADS * hp->d_head);
+        lk_rope_unrotate(rope, first, N, turned + (size_t)head * hp->d_head,
+                         (size_t)HEADS * hp->d_head);
     double error = nmse(turned, x, n);
     if (!(error < limit)) fail_msg("%s, layer %d, position %d: %g", preset, layer, first, error);
     lk_graph_free(&g, &ledger);
@@ -98,7 +99,8 @@ static void test_rotation(void **state) {
 
 /* ---- statistics ---- */
 
-/* Moments of rows x [n][n_group * width] by three loops against m, whose rows went through f16. */
+/* Compare m, whose rows were stored as f16, with the moments of rows x [n][n_group * width] by
+ * three loops. */
 static void check_moments(const char *what, const struct lk_moments *m, const float *x, int n,
                           int stride_parts, int share) {
     int w = m->width, n_part = m->n_group * share;
@@ -120,7 +122,7 @@ static void check_moments(const char *what, const struct lk_moments *m, const fl
     if (!(error < 1e-6 * power)) fail_msg("%s: %g", what, error / power);
 }
 
-/* The first layer's rows of one window from the family's graph. */
+/* Compare the first layer's moments of one window with rows from the family's graph. */
 static void check_first_layer(const char *preset, bool pre, int group) {
     enum { N = 96 };
     lk_model *model = open_model(preset);
@@ -130,11 +132,11 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     struct lk_graph g = {0};
     lk_err err = {0};
     struct lk_statistics_opts opts = {
-        .group = {group, pre ? group : 0, group}, .queries = true, .n_ctx = N, .skip = 5};
+        .group = {group, pre ? group : 0, group}, .queries = true, .n_ctx = N, .n_skip = 5};
     struct lk_statistics *s = NULL;
     if (lk_statistics_new(&s, model, &opts, text, TOKENS, &ledger, &err) != LK_OK)
         fail_msg("%s: %s", preset, err.msg);
-    assert_int_equal(lk_statistics_read(s, model, text, N, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(lk_statistics_collect(s, model, text, N, NULL, NULL, NULL, &err), LK_OK);
     assert_int_equal(s->n_tok, N);
 
     assert_int_equal(lk_graph_begin(&g, 2 * LK_LAYER_NODES, &ledger, &err), LK_OK);
@@ -142,7 +144,7 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
     ggml_set_input(g.tok);
     ggml_set_input(g.pos);
-    struct lk_pre p =
+    struct lk_qkv p =
         net->family->pre(net, g.ctx, 0, net->family->embed(net, g.ctx, g.tok, g.pos), g.pos);
     struct ggml_tensor *before = p.k->op == GGML_OP_ROPE ? p.k->src[0] : p.k;
     struct ggml_tensor *out[] = {p.q, p.k, p.v, before};
@@ -151,24 +153,24 @@ static void check_first_layer(const char *preset, bool pre, int group) {
         ggml_build_forward_expand(g.graph, out[i]);
     }
     assert_int_equal(lk_graph_finish(&g, &ledger, &err), LK_OK);
-    int32_t begin = lk_vocab_begin(model->vocab);
+    int32_t begin = lk_vocab_bos(model->vocab);
     memcpy(g.tok->data, text, N * sizeof *text);
     if (begin >= 0) ((int32_t *)g.tok->data)[0] = begin;
     lk_graph_set_positions(&g, 0, 0, N);
     assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
-    int kv = hp->n_head_kv * hp->d_head, q = hp->n_head * hp->d_head, n = N - opts.skip;
-    check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.skip * kv, n,
+    int kv = hp->n_head_kv * hp->d_head, q = hp->n_head * hp->d_head, n = N - opts.n_skip;
+    check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.n_skip * kv, n,
                   hp->n_head_kv / group, 1);
-    check_moments("V", &s->side[LK_BASIS_V][0], (float *)p.v->data + opts.skip * kv, n,
+    check_moments("V", &s->side[LK_BASIS_V][0], (float *)p.v->data + opts.n_skip * kv, n,
                   hp->n_head_kv / group, 1);
-    check_moments("Q", &s->query[0], (float *)p.q->data + opts.skip * q, n, hp->n_head,
+    check_moments("Q", &s->query[0], (float *)p.q->data + opts.n_skip * q, n, hp->n_head,
                   hp->n_head / hp->n_head_kv);
     if (pre) {
         float *row = malloc((size_t)n * kv * sizeof *row);
         for (int t = 0; t < n; t++)
             for (int head = 0; head < hp->n_head_kv; head++)
                 memcpy(row + ((size_t)t * hp->n_head_kv + head) * hp->d_head,
-                       (char *)before->data + (t + opts.skip) * before->nb[2] +
+                       (char *)before->data + (t + opts.n_skip) * before->nb[2] +
                            head * before->nb[1],
                        hp->d_head * sizeof *row);
         check_moments("K before RoPE", &s->side[LK_BASIS_KPRE][0], row, n, hp->n_head_kv / group,
@@ -210,7 +212,8 @@ static bool same_moments(const struct lk_statistics *a, const struct lk_statisti
     return a->n_tok == b->n_tok;
 }
 
-/* Saved between windows, read again, and finished: the same to the bit. Damaged and foreign files are refused. */
+/* Saved between windows, loaded and finished: bit-identical. Damaged and foreign files are
+ * rejected. */
 static void test_resume(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
@@ -222,34 +225,35 @@ static void test_resume(void **state) {
     assert_int_equal(lk_statistics_new(&whole, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
     assert_int_equal(lk_statistics_new(&part, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
     assert_int_equal(lk_statistics_new(&again, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
-    assert_int_equal(lk_statistics_read(whole, model, text, TOKENS, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(lk_statistics_collect(whole, model, text, TOKENS, NULL, NULL, NULL, &err),
+                     LK_OK);
     assert_int_equal(whole->side[LK_BASIS_V][1].n, TOKENS);
-    assert_int_equal(lk_statistics_read(part, model, text, 600, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(lk_statistics_collect(part, model, text, 600, NULL, NULL, NULL, &err), LK_OK);
     assert_int_equal(lk_statistics_save(part, stats_path, &err), LK_OK);
     assert_int_equal(
-        lk_statistics_read(part, model, text, TOKENS, stats_path, cancel_late, &stop, &err),
+        lk_statistics_collect(part, model, text, TOKENS, stats_path, cancel_late, &stop, &err),
         LK_E_CANCELLED);
-    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_OK);
+    assert_int_equal(lk_statistics_load(again, stats_path, &err), LK_OK);
     assert_int_equal(again->n_tok, 600);
-    assert_int_equal(lk_statistics_read(again, model, text, TOKENS, stats_path, NULL, NULL, &err),
-                     LK_OK);
+    assert_int_equal(
+        lk_statistics_collect(again, model, text, TOKENS, stats_path, NULL, NULL, &err), LK_OK);
     assert_true(same_moments(whole, again));
-    assert_int_equal(lk_statistics_resume(part, stats_path, &err),
-                     LK_OK); /* it was saved at its end, too */
+    assert_int_equal(lk_statistics_load(part, stats_path, &err),
+                     LK_OK); /* it was also saved at the end */
     assert_int_equal(part->n_tok, TOKENS);
     assert_true(same_moments(whole, part));
 
-    /* A text that differs in its last token, and other windows. */
+    /* A text that differs in its last token; another window size. */
     struct lk_statistics *other;
     text[TOKENS - 1] ^= 1;
     assert_int_equal(lk_statistics_new(&other, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
-    assert_int_equal(lk_statistics_resume(other, stats_path, &err), LK_E_ARG);
+    assert_int_equal(lk_statistics_load(other, stats_path, &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "another model, text or options"));
     lk_statistics_free(other);
     text[TOKENS - 1] ^= 1;
     opts.n_ctx = 100;
     assert_int_equal(lk_statistics_new(&other, model, &opts, text, TOKENS, &ledger, &err), LK_OK);
-    assert_int_equal(lk_statistics_resume(other, stats_path, &err), LK_E_ARG);
+    assert_int_equal(lk_statistics_load(other, stats_path, &err), LK_E_ARG);
     lk_statistics_free(other);
 
     FILE *f = fopen(stats_path, "r+b");
@@ -258,12 +262,13 @@ static void test_resume(void **state) {
     fseek(f, 5000, SEEK_SET);
     fputc(byte ^ 4, f);
     fclose(f);
-    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_E_FORMAT);
+    assert_int_equal(lk_statistics_load(again, stats_path, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "damaged"));
     assert_int_equal(truncate(stats_path, 3000), 0);
-    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_E_FORMAT);
+    assert_int_equal(lk_statistics_load(again, stats_path, &err), LK_E_FORMAT);
     unlink(stats_path);
-    assert_int_equal(lk_statistics_resume(again, stats_path, &err), LK_OK); /* nothing to take up */
+    assert_int_equal(lk_statistics_load(again, stats_path, &err),
+                     LK_OK); /* no file: nothing to load */
     lk_statistics_free(whole);
     lk_statistics_free(part);
     lk_statistics_free(again);
@@ -340,16 +345,17 @@ static void test_weights(void **state) {
 
 /* ---- sidecars ---- */
 
-static struct lk_compress *make(lk_model *model, const struct lk_compress_opts *opts) {
-    struct lk_compress *c = NULL;
+static lk_compress *make(lk_model *model, const lk_compress_opts *opts) {
+    lk_compress *c = NULL;
     lk_err err = {0};
     if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK ||
-        lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK || lk_compress_fit(c, &err) != LK_OK)
+        lk_compress_calibrate(c, text, TOKENS, NULL, &err) != LK_OK ||
+        lk_compress_fit(c, &err) != LK_OK)
         fail_msg("%s", err.msg);
     return c;
 }
 
-/* up^T down of all components is the identity; errors never rise and end at nothing. */
+/* up^T down of all components is the identity; errors never increase and end at 0. */
 static void check_basis(const struct lk_basis *b, bool whole) {
     for (int g = 0; g < b->n_group; g++) {
         const float *down = b->down + (size_t)g * b->n_comp * b->width,
@@ -367,29 +373,26 @@ static void check_basis(const struct lk_basis *b, bool whole) {
     }
 }
 
-static struct lk_sidecar *write_and_open(const struct lk_compress *c, const lk_model *model,
+static struct lk_sidecar *write_and_open(const lk_compress *c, const lk_model *model,
                                          struct lk_ledger *ledger) {
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_sidecar_model of = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
     struct lk_sidecar *s = NULL;
     lk_err err = {0};
-    FILE *f = fopen(sidecar_path, "wb");
-    assert_non_null(f);
-    assert_int_equal(lk_compress_write(c, f, &err), LK_OK);
-    fclose(f);
+    assert_int_equal(lk_compress_write(c, sidecar_path, &err), LK_OK);
     if (lk_sidecar_open(&s, sidecar_path, &of, ledger, &err) != LK_OK) fail_msg("%s", err.msg);
     return s;
 }
 
-static void check_method(const char *preset, struct lk_compress_opts opts, int k_groups,
-                         int pre_groups, int v_groups, int v_rank) {
+static void check_method(const char *preset, lk_compress_opts opts, int k_groups, int pre_groups,
+                         int v_groups, int v_rank) {
     lk_model *model = open_model(preset);
     struct lk_ledger ledger = {0};
-    struct lk_compress *c = make(model, &opts);
+    lk_compress *c = make(model, &opts);
     struct lk_sidecar *s = write_and_open(c, model, &ledger);
     const int groups[LK_N_BASIS] = {k_groups, pre_groups, v_groups};
-    assert_string_equal(s->info.method, lk_method_name[opts.method]);
-    assert_non_null(strstr(s->info.options, lk_svd_name[opts.svd]));
+    assert_string_equal(s->info.method, lk_compress_method_name(opts.method));
+    assert_non_null(strstr(s->info.options, lk_compress_svd_name(opts.svd)));
     assert_int_equal(s->info.calibration_tokens, TOKENS);
     for (int side = 0; side < LK_N_BASIS; side++)
         for (int layer = 0; layer < model->net->hp.n_layer; layer++) {
@@ -399,7 +402,7 @@ static void check_method(const char *preset, struct lk_compress_opts opts, int k
             assert_true(!b->n_group || (b->mean != NULL) == opts.mean);
             if (opts.truncate && b->n_group) assert_int_equal(b->n_comp, b->rank[0]);
         }
-    if (opts.search == LK_RANK_UNIFORM) assert_int_equal(s->basis[LK_BASIS_V][0].rank[0], v_rank);
+    if (opts.ranks == LK_RANK_UNIFORM) assert_int_equal(s->basis[LK_BASIS_V][0].rank[0], v_rank);
     lk_sidecar_close(s);
     lk_compress_free(c);
     lk_model_free(model);
@@ -408,64 +411,64 @@ static void check_method(const char *preset, struct lk_compress_opts opts, int k
 
 static void test_methods(void **state) {
     (void)state;
-    check_method("llama", (struct lk_compress_opts){.method = LK_PALU, .skip = -1}, 1, 1, 1, 64);
-    check_method("llama-mha", (struct lk_compress_opts){.method = LK_PALU, .group = 2, .rank = 0.3},
+    check_method("llama", (lk_compress_opts){.method = LK_METHOD_PALU}, 1, 1, 1, 64);
+    check_method("llama-mha", (lk_compress_opts){.method = LK_METHOD_PALU, .group = 2, .rank = 0.3},
                  2, 2, 2, 48);
-    check_method(
-        "llama",
-        (struct lk_compress_opts){
-            .method = LK_PALU, .group = 1, .rank = 0.25, .svd = LK_SVD_OUTPUT, .truncate = true},
-        2, 2, 2, 16);
     check_method("llama",
-                 (struct lk_compress_opts){.method = LK_PALU, .svd = LK_SVD_PLAIN, .n_ctx = 256}, 0,
+                 (lk_compress_opts){.method = LK_METHOD_PALU,
+                                    .group = 1,
+                                    .rank = 0.25,
+                                    .svd = LK_SVD_OUTPUT,
+                                    .truncate = true},
+                 2, 2, 2, 16);
+    check_method("llama",
+                 (lk_compress_opts){.method = LK_METHOD_PALU, .svd = LK_SVD_PLAIN, .n_ctx = 256}, 0,
                  1, 1, 64);
-    check_method(
-        "bloom",
-        (struct lk_compress_opts){.method = LK_PALU, .group = -1, .search = LK_RANK_ENERGY}, 1, 0,
-        1, 0);
-    check_method("gpt2", (struct lk_compress_opts){.method = LK_TALE, .skip = -1, .mean = true}, 0,
-                 0, 1, 128);
-    check_method("qwen3", (struct lk_compress_opts){.method = LK_KVHEADS}, 1, 0, 1, 128);
-    check_method("bloom", (struct lk_compress_opts){.method = LK_KVHEADS, .truncate = true}, 3, 0,
+    check_method("bloom",
+                 (lk_compress_opts){.method = LK_METHOD_PALU, .group = -1, .ranks = LK_RANK_ENERGY},
+                 1, 0, 1, 0);
+    check_method("gpt2", (lk_compress_opts){.method = LK_METHOD_TALE, .mean = true}, 0, 0, 1, 128);
+    check_method("qwen3", (lk_compress_opts){.method = LK_METHOD_KVHEADS}, 1, 0, 1, 128);
+    check_method("bloom", (lk_compress_opts){.method = LK_METHOD_KVHEADS, .truncate = true}, 3, 0,
                  3, 64);
     check_method("llama-mha",
-                 (struct lk_compress_opts){.method = LK_KVHEADS, .svd = LK_SVD_MEAN_POOL}, 2, 0, 2,
+                 (lk_compress_opts){.method = LK_METHOD_KVHEADS, .svd = LK_SVD_MEAN_POOL}, 2, 0, 2,
                  80);
     check_method("llama-mha",
-                 (struct lk_compress_opts){.method = LK_KVHEADS, .group = 4, .svd = LK_SVD_PLAIN},
+                 (lk_compress_opts){.method = LK_METHOD_KVHEADS, .group = 4, .svd = LK_SVD_PLAIN},
                  0, 1, 1, 80);
 }
 
-static bool nothing_to_read(void *user, uint64_t done, uint64_t total) {
+static bool fail_if_text_is_read(void *user, uint64_t done, uint64_t total) {
     (void)user, (void)total;
-    return done > TOKENS; /* the units of fitting come behind the text's */
+    return done > TOKENS; /* the units of fitting follow those of the text */
 }
 
-/* What was gathered for one basis makes every other one of the same groups. */
+/* Statistics collected for one basis serve every other one of the same groups. */
 static void test_kept_statistics(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
-    struct lk_compress_opts opts = {.method = LK_PALU, .n_ctx = 200},
-                            other = {.method = LK_PALU,
-                                     .svd = LK_SVD_OUTPUT,
-                                     .n_ctx = 200,
-                                     .mean = true,
-                                     .progress = nothing_to_read};
-    struct lk_compress *first, *kept, *fresh;
+    lk_compress_opts opts = {.method = LK_METHOD_PALU, .n_ctx = 200},
+                     other = {.method = LK_METHOD_PALU,
+                              .svd = LK_SVD_OUTPUT,
+                              .n_ctx = 200,
+                              .mean = true,
+                              .progress = fail_if_text_is_read};
+    lk_compress *first, *kept, *fresh;
     lk_err err = {0};
     assert_int_equal(lk_compress_new(&first, model, &opts, text, TOKENS, &err), LK_OK);
-    assert_int_equal(lk_compress_read(first, text, TOKENS, stats_path, &err), LK_OK);
+    assert_int_equal(lk_compress_calibrate(first, text, TOKENS, stats_path, &err), LK_OK);
     lk_compress_free(first);
     assert_int_equal(lk_compress_new(&kept, model, &other, text, TOKENS, &err), LK_OK);
-    if (lk_compress_read(kept, text, TOKENS, stats_path, &err) != LK_OK ||
+    if (lk_compress_calibrate(kept, text, TOKENS, stats_path, &err) != LK_OK ||
         lk_compress_fit(kept, &err) != LK_OK)
         fail_msg("%s", err.msg);
     unlink(stats_path);
     other.progress = NULL;
     fresh = make(model, &other);
     for (int side = 0; side < LK_N_BASIS; side++) {
-        const struct lk_basis *a = lk_compress_basis(kept, 1, side),
-                              *b = lk_compress_basis(fresh, 1, side);
+        const struct lk_basis *a = lk_compress_layer(kept, 1, side),
+                              *b = lk_compress_layer(fresh, 1, side);
         assert_memory_equal(a->down, b->down,
                             (size_t)a->n_group * a->n_comp * a->width * sizeof *a->down);
     }
@@ -474,19 +477,19 @@ static void test_kept_statistics(void **state) {
     lk_model_free(model);
 }
 
-/* Weights alone make a basis, the same as with a text. */
+/* Plain SVD gives the same basis with and without a text. */
 static void test_plain_without_text(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
-    struct lk_compress_opts opts = {.method = LK_TALE, .svd = LK_SVD_PLAIN};
-    struct lk_compress *with = make(model, &opts), *without = NULL;
+    lk_compress_opts opts = {.method = LK_METHOD_TALE, .svd = LK_SVD_PLAIN, .n_skip = -1};
+    lk_compress *with = make(model, &opts), *without = NULL;
     lk_err err = {0};
     assert_int_equal(lk_compress_new(&without, model, &opts, NULL, 0, &err), LK_OK);
-    assert_int_equal(lk_compress_read(without, NULL, 0, NULL, &err), LK_OK);
+    assert_int_equal(lk_compress_calibrate(without, NULL, 0, NULL, &err), LK_OK);
     assert_int_equal(lk_compress_fit(without, &err), LK_OK);
-    const struct lk_basis *a = lk_compress_basis(with, 1, LK_BASIS_V),
-                          *b = lk_compress_basis(without, 1, LK_BASIS_V);
-    for (int j = 0; j < 20; j++) { /* scaled by other latents */
+    const struct lk_basis *a = lk_compress_layer(with, 1, LK_BASIS_V),
+                          *b = lk_compress_layer(without, 1, LK_BASIS_V);
+    for (int j = 0; j < 20; j++) { /* equal up to the scale of the latents */
         double aa = 0, bb = 0, ab = 0;
         for (int c = 0; c < a->width; c++) {
             float x = a->down[j * a->width + c], y = b->down[j * a->width + c];
@@ -501,28 +504,28 @@ static void test_plain_without_text(void **state) {
     lk_model_free(model);
 }
 
-/* Errors that the residual stream sees: least with the metric that measures them. */
+/* The error in the residual stream is smallest with the metric that measures it. */
 static void test_output_metric(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
     struct lk_ledger ledger = {0};
     struct lk_moments o, rows;
     lk_err err = {0};
-    struct lk_compress_opts opts = {.method = LK_KVHEADS, .rank = 0.5, .group = 1};
-    struct lk_compress *whitened = make(model, &opts);
+    lk_compress_opts opts = {.method = LK_METHOD_KVHEADS, .rank = 0.5, .group = 1};
+    lk_compress *whitened = make(model, &opts);
     opts.svd = LK_SVD_OUTPUT;
-    struct lk_compress *output = make(model, &opts);
+    lk_compress *output = make(model, &opts);
     struct lk_statistics_opts want = {.group = {0, 0, 1}, .n_ctx = 256};
     struct lk_statistics *s;
     assert_int_equal(lk_statistics_new(&s, model, &want, text, TOKENS, &ledger, &err), LK_OK);
-    assert_int_equal(lk_statistics_read(s, model, text, TOKENS, NULL, NULL, NULL, &err), LK_OK);
+    assert_int_equal(lk_statistics_collect(s, model, text, TOKENS, NULL, NULL, NULL, &err), LK_OK);
     int d = model->net->hp.d_head;
     assert_int_equal(lk_moments_new(&o, model->net->hp.n_head_kv, d, &ledger, &err), LK_OK);
     assert_int_equal(lk_output_moments(&o, model->net, 1, &ledger, &err), LK_OK);
     rows = s->side[LK_BASIS_V][1];
     double error[2] = {0};
     for (int way = 0; way < 2; way++) { /* tr (I - P)^T G (I - P) M of head 0 */
-        const struct lk_basis *b = lk_compress_basis(way ? output : whitened, 1, LK_BASIS_V);
+        const struct lk_basis *b = lk_compress_layer(way ? output : whitened, 1, LK_BASIS_V);
         double *p = calloc((size_t)d * d, sizeof *p);
         for (int i = 0; i < d; i++)
             for (int c = 0; c < d; c++) {
@@ -552,11 +555,10 @@ static void test_output_metric(void **state) {
 
 /* ---- ranks by Fisher information ---- */
 
-static int sum_of_ranks(const struct lk_compress *c, const lk_model *model,
-                        enum lk_basis_side side) {
+static int sum_of_ranks(const lk_compress *c, const lk_model *model, enum lk_basis_side side) {
     int sum = 0;
     for (int layer = 0; layer < model->net->hp.n_layer; layer++) {
-        const struct lk_basis *b = lk_compress_basis(c, layer, side);
+        const struct lk_basis *b = lk_compress_layer(c, layer, side);
         for (int g = 0; g < b->n_group; g++) {
             assert_true(b->rank[g] % 8 == 0 && b->rank[g] > 0);
             sum += b->rank[g];
@@ -569,23 +571,23 @@ static void test_fisher_ranks(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
     for (int search = LK_RANK_FISHER; search <= LK_RANK_FISHER_UNIFORM; search++) {
-        struct lk_compress_opts opts = {.method = LK_PALU,
-                                        .group = 1,
-                                        .search = search,
-                                        .fisher_tokens = 200,
-                                        .fisher_ctx = 32};
-        struct lk_compress *c = make(model, &opts);
+        lk_compress_opts opts = {.method = LK_METHOD_PALU,
+                                 .group = 1,
+                                 .ranks = search,
+                                 .fisher_tokens = 200,
+                                 .fisher_ctx = 32};
+        lk_compress *c = make(model, &opts);
         assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V),
                          2 * 2 * 2 * 32);
         for (int layer = 0; layer < 2; layer++) {
-            const struct lk_basis *k = lk_compress_basis(c, layer, LK_BASIS_K),
-                                  *pre = lk_compress_basis(c, layer, LK_BASIS_KPRE);
+            const struct lk_basis *k = lk_compress_layer(c, layer, LK_BASIS_K),
+                                  *pre = lk_compress_layer(c, layer, LK_BASIS_KPRE);
             assert_memory_equal(k->rank, pre->rank, 2 * sizeof *k->rank);
         }
         lk_compress_free(c);
-        opts.as_code = true;
+        opts.palu_code = true;
         c = make(model, &opts);
-        const struct lk_basis *v = lk_compress_basis(c, 0, LK_BASIS_V);
+        const struct lk_basis *v = lk_compress_layer(c, 0, LK_BASIS_V);
         if (search == LK_RANK_FISHER_UNIFORM) assert_int_equal(v->rank[0], v->rank[1]);
         lk_compress_free(c);
     }
@@ -596,40 +598,48 @@ static void test_refused(void **state) {
     (void)state;
     static const struct {
         const char *preset;
-        struct lk_compress_opts opts;
+        lk_compress_opts opts;
         size_t n_tok;
         lk_status status;
         const char *words;
     } cases[] = {
-        {"llama", {.method = LK_PALU}, 300, LK_E_ARG, "the text has 300 tokens; at least 512"},
-        {"llama", {.method = LK_PALU}, 0, LK_E_ARG, "the text has 0 tokens"},
         {"llama",
-         {.method = LK_PALU, .group = 3},
+         {.method = LK_METHOD_PALU},
+         300,
+         LK_E_ARG,
+         "the text has 300 tokens; calibrating this model needs at least 512"},
+        {"llama", {.method = LK_METHOD_PALU}, 0, LK_E_ARG, "the text has 0 tokens"},
+        {"llama",
+         {.method = LK_METHOD_PALU, .group = 3},
          TOKENS,
          LK_E_ARG,
          "groups of 3 heads do not divide the model's 2 KV heads"},
-        {"llama", {.method = LK_PALU, .rank = 1.5}, TOKENS, LK_E_ARG, "a rank of 150%"},
-        {"llama", {.method = LK_PALU, .n_ctx = 257}, TOKENS, LK_E_ARG, "give 2 to 256"},
+        {"llama", {.method = LK_METHOD_PALU, .rank = 1.5}, TOKENS, LK_E_ARG, "a rank of 150%"},
         {"llama",
-         {.method = LK_PALU, .svd = LK_SVD_MEAN_POOL, .rank = 0.25},
+         {.method = LK_METHOD_PALU, .n_ctx = 257},
          TOKENS,
          LK_E_ARG,
-         "leave --rank away"},
+         "between 2 and 256 tokens"},
         {"llama",
-         {.method = LK_TALE, .n_ctx = 64, .skip = 64},
+         {.method = LK_METHOD_PALU, .svd = LK_SVD_MEAN_POOL, .rank = 0.25},
          TOKENS,
          LK_E_ARG,
-         "64 cannot be left out"},
-        {"falcon", {.method = LK_KVHEADS}, TOKENS, LK_E_ARG, "one KV head"},
+         "remove --rank"},
         {"llama",
-         {.method = LK_TALE, .svd = LK_SVD_PLAIN, .mean = true},
+         {.method = LK_METHOD_TALE, .n_ctx = 64, .n_skip = 64},
+         TOKENS,
+         LK_E_ARG,
+         "cannot skip 64 tokens"},
+        {"falcon", {.method = LK_METHOD_KVHEADS}, TOKENS, LK_E_ARG, "one KV head"},
+        {"llama",
+         {.method = LK_METHOD_TALE, .svd = LK_SVD_PLAIN, .mean = true},
          0,
          LK_E_ARG,
-         "a mean needs a text"},
+         "the mean needs a text"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lk_model *model = open_model(cases[i].preset);
-        struct lk_compress *c = NULL;
+        lk_compress *c = NULL;
         lk_err err = {0};
         lk_status status = lk_compress_new(&c, model, &cases[i].opts, text, cases[i].n_tok, &err);
         if (status != cases[i].status || !strstr(err.msg, cases[i].words))
@@ -639,16 +649,16 @@ static void test_refused(void **state) {
                          cases[i].status);
         lk_model_free(model);
     }
-    /* Keys that a norm follows are no product with a matrix; that is found when their turn comes. */
+    /* Normalized keys are not a product with a matrix; this is detected when they are fitted. */
     lk_model *model = open_model("qwen3");
-    struct lk_compress_opts opts = {.method = LK_PALU, .svd = LK_SVD_PLAIN};
-    struct lk_compress *c = NULL;
+    lk_compress_opts opts = {.method = LK_METHOD_PALU, .svd = LK_SVD_PLAIN};
+    lk_compress *c = NULL;
     lk_err err = {0};
     assert_int_equal(lk_compress_new(&c, model, &opts, NULL, 0, &err), LK_OK);
     assert_int_equal(lk_compress_fit(c, &err), LK_E_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "normalises its keys"));
+    assert_non_null(strstr(err.msg, "normalizes its keys"));
     lk_compress_free(c);
-    /* A text that was not read. */
+    /* A text that was not evaluated. */
     opts.svd = LK_SVD_WHITENED;
     assert_int_equal(lk_compress_new(&c, model, &opts, text, TOKENS, &err), LK_OK);
     assert_int_equal(lk_compress_fit(c, &err), LK_E_ARG);

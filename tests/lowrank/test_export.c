@@ -1,6 +1,6 @@
-/* Models with fewer KV heads, run by libllama, against the originals whose keys and values are projected. */
-#include "engine/engine.h"
-#include "lowrank/export.h"
+/* Exported models with fewer KV heads, run by libllama and by lowkey, compared with the originals
+ * whose keys and values are projected. */
+#include "lowrank/compress.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_oracle.h"
@@ -19,7 +19,7 @@ static char model_path[] = "/tmp/lowkey-export-XXXXXX", small_path[] = "/tmp/low
 enum { TOKENS = 1600 };
 static int32_t text[TOKENS];
 
-/* Weights are read into memory, so that they can be changed. */
+/* Weights are in memory, not mapped, so that they can be changed. */
 static lk_model *open_model(const char *preset) {
     lk_model *model = NULL;
     lk_err err = {0};
@@ -31,16 +31,18 @@ static lk_model *open_model(const char *preset) {
     return model;
 }
 
-static struct lk_compress *make(lk_model *model, const struct lk_compress_opts *opts) {
-    struct lk_compress *c = NULL;
+static lk_compress *make(lk_model *model, const lk_compress_opts *opts) {
+    lk_compress *c = NULL;
     lk_err err = {0};
     if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK ||
-        lk_compress_read(c, text, TOKENS, NULL, &err) != LK_OK || lk_compress_fit(c, &err) != LK_OK)
+        lk_compress_calibrate(c, text, TOKENS, NULL, &err) != LK_OK ||
+        lk_compress_fit(c, &err) != LK_OK)
         fail_msg("%s", err.msg);
     return c;
 }
 
-/* Rows [at, at + width) of a matrix with n columns: up^T down of the first d components, applied in place. */
+/* Apply up^T down of the first d components in place to rows [at, at + width) of a matrix with n
+ * columns. */
 static void project_rows(float *w, int64_t at, int64_t n, const struct lk_basis *b, int g, int d) {
     float *old = malloc((size_t)b->width * n * sizeof *old), *row = w + at * n;
     memcpy(old, row, (size_t)b->width * n * sizeof *old);
@@ -56,22 +58,21 @@ static void project_rows(float *w, int64_t at, int64_t n, const struct lk_basis 
     free(old);
 }
 
-/* The exported model run by libllama against the original whose K and V are projected in place. */
+/* The exported model compared with the original whose K and V projections are modified in place. */
 static void check_export(const char *preset, int group) {
     enum { N = 40 };
     lk_model *model = open_model(preset), *small = NULL;
     lk_err err = {0};
     lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
-    struct lk_compress_opts want = {.method = LK_KVHEADS, .group = group};
-    struct lk_compress *c = make(model, &want);
+    lk_compress_opts want = {.method = LK_METHOD_KVHEADS, .group = group};
+    lk_compress *c = make(model, &want);
     const struct lk_hparams *hp = &model->net->hp;
-    FILE *f = fopen(small_path, "wb");
-    if (lk_export_kv_heads(c, model_path, f, &err) != LK_OK) fail_msg("%s: %s", preset, err.msg);
-    fclose(f);
+    if (lk_compress_export(c, model_path, small_path, &err) != LK_OK)
+        fail_msg("%s: %s", preset, err.msg);
     int n_q = hp->n_head * hp->d_head, n_kv = hp->n_head_kv * hp->d_head;
     for (int layer = 0; layer < hp->n_layer; layer++)
         for (int side = 0; side < 2; side++) {
-            const struct lk_basis *b = lk_compress_basis(c, layer, side ? LK_BASIS_V : LK_BASIS_K);
+            const struct lk_basis *b = lk_compress_layer(c, layer, side ? LK_BASIS_V : LK_BASIS_K);
             for (int g = 0; g < b->n_group; g++) {
                 int64_t at = n_q + (side ? n_kv : 0) + (int64_t)g * b->width;
                 project_rows(model->net->layer[layer].wqkv->data, at, hp->n_embd, b, g, hp->d_head);
@@ -117,10 +118,10 @@ static void test_export(void **state) {
 static void test_refused(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
-    struct lk_compress_opts opts = {.method = LK_KVHEADS};
-    struct lk_compress *c = make(model, &opts);
+    lk_compress_opts opts = {.method = LK_METHOD_KVHEADS};
+    lk_compress *c = make(model, &opts);
     lk_err err = {0};
-    assert_int_equal(lk_export_kv_heads(c, model_path, stdout, &err), LK_E_UNSUPPORTED);
+    assert_int_equal(lk_compress_export(c, model_path, small_path, &err), LK_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "rotate their keys"));
     lk_compress_free(c);
     lk_model_free(model);
@@ -128,17 +129,17 @@ static void test_refused(void **state) {
     opts.rank = 0.5;
     opts.group = 3;
     c = make(model, &opts);
-    assert_int_equal(lk_export_kv_heads(c, model_path, stdout, &err), LK_E_ARG);
+    assert_int_equal(lk_compress_export(c, model_path, small_path, &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "one head's width"));
     lk_compress_free(c);
     lk_model_free(model);
 }
 
-/* What cannot be exported is refused before anything is read. */
+/* What cannot be exported is rejected before anything is computed. */
 static void test_refused_before(void **state) {
     (void)state;
     lk_model *model = open_model("llama");
-    struct lk_compress_opts opts = {.method = LK_KVHEADS, .export = true};
+    lk_compress_opts opts = {.method = LK_METHOD_KVHEADS, .for_export = true};
     lk_err err = {0};
     assert_int_equal(lk_compress_check(model, &opts, SIZE_MAX, &err), LK_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "rotate their keys"));
@@ -146,10 +147,10 @@ static void test_refused_before(void **state) {
     model = open_model("bloom");
     opts.group = 3;
     if (lk_compress_check(model, &opts, SIZE_MAX, &err) != LK_OK) fail_msg("%s", err.msg);
-    struct lk_compress_opts bad[3] = {opts, opts, opts};
-    bad[0].rank = 0.5, bad[1].mean = true, bad[2].method = LK_TALE;
+    lk_compress_opts bad[3] = {opts, opts, opts};
+    bad[0].rank = 0.5, bad[1].mean = true, bad[2].method = LK_METHOD_TALE;
     for (int i = 0; i < 3; i++) {
-        struct lk_compress *c = NULL;
+        lk_compress *c = NULL;
         assert_int_equal(lk_compress_check(model, &bad[i], SIZE_MAX, &err), LK_E_ARG);
         assert_non_null(strstr(err.msg, i ? "use --method kvheads" : "one head's width"));
         assert_int_equal(lk_compress_new(&c, model, &bad[i], text, TOKENS, &err), LK_E_ARG);

@@ -1,4 +1,5 @@
-/* Gradients of tiny random models by ggml against differences of losses, and losses against a session's logits. */
+/* Gradients of tiny random models by ggml compared with finite differences of the loss, and the
+ * loss with a session's logits. */
 #include "lowrank/fisher.h"
 #include "support.h"
 #include "support_model.h"
@@ -14,7 +15,7 @@
 enum { TOKENS = 100 };
 static int32_t text[TOKENS];
 
-/* Weights are read into memory, so that they can be changed. */
+/* Weights are in memory, not mapped, so that they can be changed. */
 static lk_model *open_model(const char *preset) {
     lk_model_opts opts = {.n_threads = 1, .no_mmap = true, .no_repack = true};
     lk_model *model = open_tiny(tiny_preset(preset), &opts);
@@ -32,15 +33,14 @@ static double loss_of(lk_model *model, const int32_t *tok, int n, int shift) {
     lk_err err = {0};
     double loss = 0;
     assert_int_equal(lk_fisher_new(&f, model, &ledger, &err), LK_OK);
-    if (lk_fisher_read(&f, model, tok, (size_t)n + shift, n, shift, NULL, NULL, &loss, &err) !=
-        LK_OK)
-        fail_msg("%s", err.msg);
+    struct lk_fisher_text t = {.tok = tok, .n_tok = (size_t)n + shift, .n_ctx = n, .shift = shift};
+    if (lk_fisher_add(&f, model, &t, &loss, &err) != LK_OK) fail_msg("%s", err.msg);
     lk_fisher_free(&f);
     assert_empty(&ledger);
     return loss;
 }
 
-/* The largest squared gradient of each head against a difference of losses. */
+/* The largest squared gradient of each head compared with a finite difference. */
 static void check_gradients(lk_model *model, const struct lk_fisher *f, int n) {
     const struct lk_hparams *hp = &model->net->hp;
     size_t each = (size_t)hp->d_head * hp->n_embd;
@@ -66,7 +66,7 @@ static void check_gradients(lk_model *model, const struct lk_fisher *f, int n) {
         }
 }
 
-/* The mean loss of a window from a session's logits. */
+/* Mean loss of a window from a session's logits. */
 static double session_loss(lk_model *model, int n, int shift) {
     lk_recipe *recipe;
     lk_session *session = open_session(model, "f16", 0, &recipe);
@@ -96,16 +96,16 @@ static void test_fisher(void **state) {
         double loss = 0;
         assert_int_equal(lk_fisher_new(&one, model, &ledger, &err), LK_OK);
         assert_int_equal(lk_fisher_new(&two, model, &ledger, &err), LK_OK);
-        assert_int_equal(lk_fisher_read(&one, model, text, N + 1, N, 1, NULL, NULL, &loss, &err),
-                         LK_OK);
+        struct lk_fisher_text window = {.tok = text, .n_tok = N + 1, .n_ctx = N, .shift = 1};
+        assert_int_equal(lk_fisher_add(&one, model, &window, &loss, &err), LK_OK);
         assert_true(fabs(loss - session_loss(model, N, 1)) < 1e-3 * loss);
         assert_true(fabs(loss_of(model, text, N, 2) - session_loss(model, N, 2)) < 1e-3 * loss);
         check_gradients(model, &one, N);
-        /* Two windows are the sum of each; scores are means. */
-        assert_int_equal(lk_fisher_read(&two, model, text, 2 * N + 1, N, 1, NULL, NULL, NULL, &err),
-                         LK_OK);
-        assert_int_equal(lk_fisher_read(&one, model, text + N, N + 1, N, 1, NULL, NULL, NULL, &err),
-                         LK_OK);
+        /* Two windows give the sum of both; scores are means. */
+        struct lk_fisher_text both = window, second = window, too_short = window;
+        both.n_tok = 2 * N + 1, second.tok = text + N, too_short.n_tok = N;
+        assert_int_equal(lk_fisher_add(&two, model, &both, NULL, &err), LK_OK);
+        assert_int_equal(lk_fisher_add(&one, model, &second, NULL, &err), LK_OK);
         assert_int_equal(one.n, 2);
         assert_int_equal(two.n, 2);
         size_t each = (size_t)one.n_row * one.n_in, head = each / one.n_head_kv;
@@ -120,8 +120,7 @@ static void test_fisher(void **state) {
                     1e-9 * paper);
         assert_true(fabs(lk_fisher_score(&two, 1, LK_V, 1, 1, LK_FISHER_CODE) - code) <
                     1e-9 * code);
-        assert_int_equal(lk_fisher_read(&one, model, text, N, N, 1, NULL, NULL, NULL, &err),
-                         LK_E_ARG);
+        assert_int_equal(lk_fisher_add(&one, model, &too_short, NULL, &err), LK_E_ARG);
         lk_fisher_free(&one);
         lk_fisher_free(&two);
         lk_model_free(model);

@@ -1,7 +1,10 @@
-/* Bases of low rank against what defines them: singular values by LAPACK's SVD, errors added up row by row. */
+/* Low-rank bases compared with their definition: singular values by LAPACK's SVD, errors summed row
+ * by row. */
+#include "base/fnv1a.h"
 #include "base/ledger.h"
 #include "lowrank/fit.h"
 #include "lowrank/linalg.h"
+#include "lowrank/moments.h"
 #include "lowrank/rank.h"
 #include "support.h"
 
@@ -24,14 +27,14 @@ static double *gauss(struct random *r, size_t n) {
     return x;
 }
 
-/* Rows whose channels lean on each other and differ in size, around a mean: [rows][n]. */
+/* Rows [rows][n] with correlated channels of different size and a mean that is not zero. */
 static double *uneven_rows(struct random *r, int rows, int n) {
     double *mix = gauss(r, (size_t)n * n), *plain = gauss(r, (size_t)rows * n),
            *x = malloc((size_t)rows * n * sizeof *x);
     assert_non_null(x);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) mix[i * n + j] *= pow(0.8, i);
-    lk_multiply(x, plain, mix, rows, n, n);
+    lk_matmul(x, plain, mix, rows, n, n);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < n; j++) x[i * n + j] += j % 5;
     free(mix);
@@ -43,11 +46,11 @@ static double *second_of(const double *x, int rows, int n) {
     double *m = calloc((size_t)n * n, sizeof *m);
     assert_non_null(m);
     lk_gram_add(m, n, x, rows, n);
-    lk_mirror(m, n);
+    lk_symmetrize(m, n);
     return m;
 }
 
-/* sum |x - x'|^2 in the metric g (NULL: the identity), r components kept, each row by itself. */
+/* sum |x - x'|^2 in the metric g (NULL: the identity) with r components, row by row. */
 static double lost_by_rows(const struct lk_fit *fit, const double *x, int rows, int r,
                            const double *g) {
     int n = fit->width;
@@ -73,7 +76,7 @@ static double trace(const double *m, int n) {
     return sum;
 }
 
-/* What lk_fit says is lost. */
+/* The same according to lk_fit's gain. */
 static double lost_by_gain(const struct lk_fit *fit, const double *second, int r) {
     double left = trace(second, fit->width);
     for (int j = 0; j < r; j++) left -= fit->gain[j];
@@ -131,9 +134,9 @@ static void test_cholesky(void **state) {
             assert_near(sum, a[i * N + j], 1e-12, a[0]);
             if (j > i) assert_true(l[i * N + j] == 0);
         }
-    /* Each product against three loops; the inverse must undo one. */
-    void (*const product[])(double *, const double *, int) = {
-        lk_from_left_transposed, lk_from_right, lk_from_right_transposed};
+    /* Each product compared with three loops; the solve must undo a product. */
+    void (*const product[])(double *, const double *, int) = {lk_tri_mul_left_t, lk_tri_mul_right,
+                                                              lk_tri_mul_right_t};
     for (int p = 0; p < 3; p++) {
         memcpy(b, x, N * N * sizeof *b);
         product[p](b, l, N);
@@ -147,8 +150,8 @@ static void test_cholesky(void **state) {
             }
     }
     memcpy(b, x, N * N * sizeof *b);
-    lk_from_right(b, l, N);
-    lk_from_right_inverse(b, l, N);
+    lk_tri_mul_right(b, l, N);
+    lk_tri_solve_right(b, l, N);
     for (int i = 0; i < N * N; i++) assert_near(b[i], x[i], 1e-9, 1);
     a[5 * N + 5] = -1;
     lk_err err = {0};
@@ -162,8 +165,8 @@ static void test_cholesky(void **state) {
 
 /* ---- bases ---- */
 
-/* Palu's way, literally: S S^T = X^T X, W S = U Sigma V^T, W' = U_r Sigma_r V_r^T S^-1. Fills sigma [min(n_out, n_in)]
- * and w_r. x: [rows][n_in], w: [n_out][n_in]; ridge: added to X^T X. */
+/* Palu's formula as printed: S S^T = X^T X, W S = U Sigma V^T, W' = U_r Sigma_r V_r^T S^-1. Fills
+ * sigma [min(n_out, n_in)] and w_r. x: [rows][n_in], w: [n_out][n_in]. ridge is added to X^T X. */
 static void palu(const double *x, int rows, const double *w, int n_out, int n_in, double ridge,
                  int rank, double *sigma, double *w_r) {
     int n = n_out < n_in ? n_out : n_in;
@@ -172,10 +175,10 @@ static void palu(const double *x, int rows, const double *w, int n_out, int n_in
            *vt = calloc((size_t)n_in * n_in, sizeof *vt);
     for (int i = 0; i < n_in; i++) s[i * n_in + i] += ridge;
     assert_int_equal(lk_cholesky(s, n_in, NULL), LK_OK);
-    lk_multiply(ws, w, s, n_out, n_in, n_in);
+    lk_matmul(ws, w, s, n_out, n_in, n_in);
     assert_int_equal(
         LAPACKE_dgesdd(LAPACK_ROW_MAJOR, 'S', n_out, n_in, ws, n_in, sigma, u, n, vt, n_in), 0);
-    lk_from_right_inverse(vt, s, n_in); /* rows below n are zero */
+    lk_tri_solve_right(vt, s, n_in); /* rows below n are zero */
     for (int i = 0; i < n_out; i++)
         for (int j = 0; j < n_in; j++) {
             double sum = 0;
@@ -221,7 +224,7 @@ static void test_whitened(void **state) {
                *w_r = malloc((size_t)n_out * n_in * sizeof *w_r),
                *y = malloc((size_t)rows * n_out * sizeof *y),
                *projected = malloc((size_t)n_out * n_in * sizeof *projected), sigma[64];
-        lk_multiply_transposed(y, x, w, rows, n_out, n_in);
+        lk_matmul_nt(y, x, w, rows, n_out, n_in);
         double *second = second_of(y, rows, n_out), *p = malloc((size_t)n_out * n_out * sizeof *p);
         struct lk_fit fit;
         assert_int_equal(lk_fit_new(&fit, n_out, &ledger, NULL), LK_OK);
@@ -240,7 +243,7 @@ static void test_whitened(void **state) {
                 for (int j = 0; j < rank; j++)
                     p[i] += fit.up[j * n_out + i / n_out] * fit.down[j * n_out + i % n_out];
             }
-            lk_multiply(projected, p, w, n_out, n_in, n_out);
+            lk_matmul(projected, p, w, n_out, n_in, n_out);
             if (sigma[rank - 1] - sigma[rank] > 1e-3 * sigma[0])
                 for (int i = 0; i < n_out * n_in; i++)
                     assert_near(projected[i], w_r[i], 1e-6, sqrt(n_in));
@@ -256,8 +259,8 @@ static void test_whitened(void **state) {
     }
 }
 
-/* Palu's appendix K.3: random X [50][100] and W [80][100], so X^T X needs lambda. The error is at most
- * sqrt(s (sigma_max(X^T X) + lambda)) |W|_2 with s components cut off. */
+/* Palu's appendix K.3: random X [50][100] and W [80][100], so X^T X needs lambda. With s components
+ * removed, the error is at most sqrt(s (sigma_max(X^T X) + lambda)) |W|_2. */
 static void test_bound(void **state) {
     (void)state;
     enum { B = 50, M = 100, N = 80 };
@@ -266,12 +269,12 @@ static void test_bound(void **state) {
     for (int trial = 0; trial < 3; trial++) {
         double *x = gauss(&r, B * M), *w = gauss(&r, N * M), *xx = second_of(x, B, M),
                *ww = calloc(N * N, sizeof *ww);
-        lk_multiply_transposed(ww, w, w, N, N, M);
+        lk_matmul_nt(ww, w, w, N, N, M);
         assert_int_equal(lk_eigen(xx, M, values, &ledger, NULL), LK_OK);
         double lambda = 1e-3 - values[M - 1], largest = values[0];
         assert_int_equal(lk_eigen(ww, N, values, &ledger, NULL), LK_OK);
         double norm = sqrt(values[0]);
-        lk_multiply_transposed(y, x, w, B, N, M);
+        lk_matmul_nt(y, x, w, B, N, M);
         double *second = second_of(y, B, N);
         struct lk_fit fit;
         assert_int_equal(lk_fit_new(&fit, N, &ledger, NULL), LK_OK);
@@ -282,7 +285,7 @@ static void test_bound(void **state) {
                    bound = s * (largest + lambda) * norm * norm;
             assert_true(error <= bound);
             assert_near(error, tail(sigma, N - s, N), 1e-3, trace(second, N));
-            /* From the rows themselves, which lambda does not disturb: the best there is. */
+            /* Directly from the rows, without lambda: the optimum. */
             double best = lost_by_rows(&fit, y, B, N - s, NULL);
             assert_true(best <= error + 1e-9 * trace(second, N));
             assert_near(lost_by_gain(&fit, second, N - s), best, 1e-9, trace(second, N));
@@ -299,8 +302,8 @@ static void test_bound(void **state) {
     free(y);
 }
 
-/* Errors in a metric are the tail of the generalised problem, no other basis has less, and the rows' plain error
- * is still what gain says. */
+/* In its own metric no other basis has a smaller error, and gain still gives the plain error of the
+ * rows. */
 static void test_metric(void **state) {
     (void)state;
     enum { N = 24, ROWS = 400 };
@@ -335,7 +338,7 @@ static void test_metric(void **state) {
     free(metric);
 }
 
-/* Balancing changes latents and not rows: their powers become the square roots of what they were. */
+/* Balancing changes the latents, not the rows: the power of each latent becomes its square root. */
 static void test_balance(void **state) {
     (void)state;
     enum { N = 20, ROWS = 200 };
@@ -364,7 +367,7 @@ static void test_balance(void **state) {
     free(second);
 }
 
-/* Mean pooling gives every head of a group the mean of the heads. */
+/* Mean pooling replaces every head of a group by the mean of the heads. */
 static void test_mean_pool(void **state) {
     (void)state;
     enum { HEADS = 3, D = 6, N = HEADS * D, ROWS = 50 };
@@ -397,7 +400,7 @@ static void test_moments(void **state) {
     struct lk_moments m, again;
     double *x = gauss(&r, ROWS * LINE);
     assert_int_equal(lk_moments_new(&m, GROUPS, WIDTH, &ledger, NULL), LK_OK);
-    for (int at = 0, n; at < ROWS; at += n) { /* in portions */
+    for (int at = 0, n; at < ROWS; at += n) { /* in batches */
         n = ROWS - at < 10 ? ROWS - at : 10;
         for (int g = 0; g < GROUPS; g++) lk_moments_add(&m, g, x + at * LINE + g * WIDTH, n, LINE);
         lk_moments_count(&m, n);
@@ -414,7 +417,7 @@ static void test_moments(void **state) {
             assert_near(m.second[(g * WIDTH + i) * WIDTH + i / 2], power, 1e-12, ROWS);
         }
     FILE *f = tmpfile();
-    uint64_t hash = LK_HASH_BEGIN, read = LK_HASH_BEGIN;
+    uint64_t hash = LK_FNV1A_INIT, read = LK_FNV1A_INIT;
     assert_true(lk_moments_write(&m, f, &hash));
     rewind(f);
     assert_int_equal(lk_moments_new(&again, GROUPS, WIDTH, &ledger, NULL), LK_OK);
@@ -422,7 +425,7 @@ static void test_moments(void **state) {
     assert_int_equal(hash, read);
     assert_int_equal(again.n, ROWS);
     assert_memory_equal(again.sum, m.sum, GROUPS * WIDTH * (WIDTH + 1) * sizeof(double));
-    assert_false(lk_moments_read(&again, f, &read)); /* the file has ended */
+    assert_false(lk_moments_read(&again, f, &read)); /* end of file */
     fclose(f);
     lk_moments_free(&m, &ledger);
     lk_moments_free(&again, &ledger);
@@ -450,8 +453,8 @@ static double sum_of_errors(const struct lk_rank_item *item, size_t n) {
     return sum;
 }
 
-/* Errors fall more and more slowly, so taking the best quantum each time is the best there is: every
- * sharing of four items is tried. */
+/* Errors decrease more and more slowly, so the greedy choice is optimal: compare with every
+ * distribution among four items. */
 static void test_rank_by_error(void **state) {
     (void)state;
     enum { ITEMS = 4, WIDTH = 8, QUANTUM = 2 };
@@ -486,7 +489,8 @@ static void test_rank_by_error(void **state) {
     }
 }
 
-/* In proportion; what does not fit goes to the others; the sum of ranks is that of uniform ones. */
+/* In proportion; what an item has no room for goes to the others; the sum equals that of uniform
+ * ranks. */
 static void test_rank_by_score(void **state) {
     (void)state;
     struct lk_rank_item item[3] = {
@@ -495,7 +499,7 @@ static void test_rank_by_score(void **state) {
     assert_int_equal(item[0].rank, 16);
     assert_int_equal(item[1].rank, 32);
     assert_int_equal(item[2].rank, 48);
-    item[2].score = 100; /* full; the others get 32 in proportion, 10.7 and 21.3 */
+    item[2].score = 100; /* full; the others share 32 in proportion: 10.7 and 21.3 */
     lk_rank_by_score(item, 3, 0.5, 8);
     assert_int_equal(item[0].rank, 8);
     assert_int_equal(item[1].rank, 24);
@@ -519,7 +523,7 @@ static void test_rank_by_score(void **state) {
     }
 }
 
-/* Worked out by hand from what the code does. */
+/* Computed by hand from Palu's code. */
 static void test_rank_as_code(void **state) {
     (void)state;
     static const struct {
@@ -530,22 +534,22 @@ static void test_rank_as_code(void **state) {
     } cases[] = {
         {0.5, 100, 1, {1, 2, 3}, {25, 50, 75}},
         {0.5, 100, 8, {1, 2, 3}, {24, 48, 72}},
-        {0.55, 10, 1, {1, 1, 1}, {6, 6, 6}}, /* 16.5 asked, 18 given */
+        {0.55, 10, 1, {1, 1, 1}, {6, 6, 6}}, /* 16.5 requested, 18 assigned */
         {0.55, 10, 1, {10, 1, 1}, {10, 4, 4}},
-        {0.5,
-         10,
-         1,
-         {5, 5.2, 4.8},
-         {6, 5, 4}}, /* the one left over goes to the smallest remainder */
+        {0.5, 10, 1, {5, 5.2, 4.8}, {6, 5, 4}}, /* the last one goes to the smallest remainder */
         {0.5, 64, 32, {1, 1, 1}, {32, 32, 32}},
-        {0.75, 64, 32, {1, 1, 1}, {64, 64, 64}}, /* 48 is one and a half: to the even two */
-        {0.25, 64, 32, {1, 1, 1}, {32, 32, 32}}, /* 16 is a half: to none, and at least one */
+        {0.75, 64, 32, {1, 1, 1}, {64, 64, 64}}, /* 48 is 1.5 quanta: rounded to 2 */
+        {0.25,
+         64,
+         32,
+         {1, 1, 1},
+         {32, 32, 32}}, /* 16 is 0.5 quanta: rounded to 0, then at least 1 */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lk_rank_item item[3];
         for (int k = 0; k < 3; k++)
             item[k] = (struct lk_rank_item){.width = cases[i].width, .score = cases[i].score[k]};
-        lk_rank_by_score_as_code(item, 3, cases[i].share, cases[i].quantum);
+        lk_rank_by_score_palu_code(item, 3, cases[i].share, cases[i].quantum);
         for (int k = 0; k < 3; k++)
             if (item[k].rank != cases[i].rank[k])
                 fail_msg("case %zu: item %d has %d, expected %d", i, k, item[k].rank,

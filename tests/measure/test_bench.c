@@ -1,6 +1,6 @@
-/* Measuring speed: copies of sessions, repeated rows, and what lk_bench promises. */
-#include "engine/engine.h"
+/* Measuring speed: copies of sessions, repeated rows, and the results of lk_bench. */
 #include "lowkey_lab.h"
+#include "measure/repeat_rows.h"
 #include "support_model.h"
 
 #include <setjmp.h>
@@ -26,7 +26,7 @@ static void eval(lk_session *session, const int32_t *tok, size_t n, size_t step)
             fail_msg("%s", err.msg);
 }
 
-static void same_rows(const lk_session *a, const lk_session *b) {
+static void assert_same_rows(const lk_session *a, const lk_session *b) {
     lk_session_stats x = lk_session_get_stats(a), y = lk_session_get_stats(b);
     assert_int_equal(x.n_tok, y.n_tok);
     assert_int_equal(x.code_bytes, y.code_bytes);
@@ -34,8 +34,8 @@ static void same_rows(const lk_session *a, const lk_session *b) {
     assert_int_equal(x.exact_bytes, y.exact_bytes);
 }
 
-/* A copy answers as its original does, bit by bit, also after both have gone on, and again after it was
- * put back to where the original had stood. */
+/* A copy has the same logits as the original, bit by bit: at once, after both continued, and after
+ * going back to where the original was. */
 static void copies_answer_alike(lk_model *model, const char *text) {
     enum { N = 420, MORE = 150 };
     int32_t tok[N + MORE];
@@ -46,14 +46,14 @@ static void copies_answer_alike(lk_model *model, const char *text) {
                         open_session(model, text, N_CTX, &recipe[2])};
     size_t n_vocab = lk_model_get_info(model).n_vocab;
     assert_int_equal(lk_session_sync(s[0], tok, N, NULL, NULL), LK_OK);
-    eval(s[1], tok, 77, 7); /* what it held before must not matter */
+    eval(s[1], tok, 77, 7); /* earlier contents must not matter */
     for (int i = 1; i < 3; i++) assert_int_equal(lk_session_copy(s[i], s[0], NULL), LK_OK);
-    same_rows(s[1], s[0]);
+    assert_same_rows(s[1], s[0]);
     assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1),
                         n_vocab * sizeof(float));
     eval(s[0], tok + N, MORE, 1);
     eval(s[1], tok + N, MORE, 1);
-    same_rows(s[1], s[0]);
+    assert_same_rows(s[1], s[0]);
     assert_memory_equal(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1),
                         n_vocab * sizeof(float));
     assert_int_equal(lk_session_copy(s[1], s[2], NULL), LK_OK);
@@ -66,7 +66,7 @@ static void copies_answer_alike(lk_model *model, const char *text) {
     }
 }
 
-/* Repeated rows age as rows that were read do. */
+/* Repeated rows age like computed rows. */
 static void repeated_rows_age(lk_model *model, const char *text) {
     enum { N = 640, N_SOURCE = 256 };
     int32_t tok[N];
@@ -75,15 +75,15 @@ static void repeated_rows_age(lk_model *model, const char *text) {
     lk_session *source = open_session(model, "f16", N_CTX, &recipe[0]);
     lk_session *read = open_session(model, text, N_CTX, &recipe[1]),
                *s = open_session(model, text, N_CTX, &recipe[2]);
-    assert_int_equal(lk_session_repeat(s, source, 1, NULL), LK_E_ARG);
+    assert_int_equal(lk_repeat_rows(s, source, 1, NULL), LK_E_ARG);
     assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
     eval(read, tok, N, LK_MAX_MOVE);
     for (int n = 0; n < N; n += 2 * LK_MAX_MOVE) {
         int more = N - n < 2 * LK_MAX_MOVE ? N - n : 2 * LK_MAX_MOVE;
-        assert_int_equal(lk_session_repeat(s, source, more, NULL), LK_OK);
+        assert_int_equal(lk_repeat_rows(s, source, more, NULL), LK_OK);
     }
-    same_rows(s, read);
-    assert_int_equal(lk_session_repeat(s, source, N_CTX, NULL), LK_E_FULL);
+    assert_same_rows(s, read);
+    assert_int_equal(lk_repeat_rows(s, source, N_CTX, NULL), LK_E_FULL);
     assert_int_equal(lk_session_n_tok(s), N);
     eval(s, tok, 3, 1);
     lk_session_free(s);
@@ -116,7 +116,7 @@ static void test_repeat_is_cyclic(void **state) {
                *s = open_session(model, "f16", N_CTX, &recipe[1]);
     assert_int_equal(lk_session_sync(source, tok, N_SOURCE, NULL, NULL), LK_OK);
     eval(s, tok, 33, 33);
-    assert_int_equal(lk_session_repeat(s, source, N - 33, NULL), LK_OK);
+    assert_int_equal(lk_repeat_rows(s, source, N - 33, NULL), LK_OK);
     const struct lk_cache_shape *shape = &s->cache->shape;
     for (int p = 33; p < N; p++)
         for (int side = 0; side < 2; side++) {
@@ -124,11 +124,13 @@ static void test_repeat_is_cyclic(void **state) {
             float x[LK_MAX_D_HEAD], y[LK_MAX_D_HEAD];
             int row;
             int64_t n;
-            const void *block = lk_cache_locate(a, 0, p, &row, &n);
-            lk_codec_decode(&a->rule[0].codec, side, shape->d_head, a->rule[0].block_rows, NULL,
+            const void *block = lk_kv_locate(a, 0, p, &row, &n);
+            lk_codec_decode(&(struct lk_part){&a->rule[0].codec, side, shape->d_head,
+                                              a->rule[0].block_rows, NULL},
                             block, row, 1, x, shape->d_head);
-            block = lk_cache_locate(b, 0, p % N_SOURCE, &row, &n);
-            lk_codec_decode(&b->rule[0].codec, side, shape->d_head, b->rule[0].block_rows, NULL,
+            block = lk_kv_locate(b, 0, p % N_SOURCE, &row, &n);
+            lk_codec_decode(&(struct lk_part){&b->rule[0].codec, side, shape->d_head,
+                                              b->rule[0].block_rows, NULL},
                             block, row, 1, y, shape->d_head);
             assert_memory_equal(x, y, shape->d_head * sizeof *x);
         }

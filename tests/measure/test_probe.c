@@ -1,4 +1,5 @@
-/* Probes on tiny random models: laws of the distance, shares that add up, errors that follow the bits. */
+/* Probes on tiny random models: the distance is symmetric and bounded, shares of attention add up
+ * to 1, errors grow as bits shrink. */
 #include "measure/probe.h"
 #include "support_model.h"
 
@@ -27,12 +28,12 @@ static struct reader open_reader(lk_model *model, const char *text) {
 
 static void close_reader(struct reader *r) {
     lk_probe_free(r->probe);
-    assert_null(r->session->watch.see);
+    assert_null(r->session->watch.on_attention);
     lk_session_free(r->session);
     lk_recipe_free(r->recipe);
 }
 
-/* A prompt, then single steps, the last of which the probe has seen. */
+/* A prompt, then single steps; the probe has recorded the last one. */
 static void read_tokens(struct reader *r, const int32_t *tok) {
     assert_int_equal(lk_session_sync(r->session, tok, PROMPT, NULL, NULL), LK_OK);
     for (int i = 0; i < STEPS; i++)
@@ -51,7 +52,7 @@ static double mean_distance(const struct reader *a, const struct reader *b) {
     return sum / a->probe->n_layer;
 }
 
-/* Mean over layers and sides of the relative error of what lies in level `level`. */
+/* Mean over layers and sides of the relative error of the rows in level `level`. */
 static double body_error(const struct reader *exact, const struct reader *r, int level) {
     double sum = 0;
     int n_layer = r->probe->n_layer;
@@ -59,7 +60,7 @@ static double body_error(const struct reader *exact, const struct reader *r, int
         for (int side = 0; side < 2; side++) {
             struct lk_row_error e =
                 lk_probe_row_error(exact->session, r->session, layer, side, level);
-            assert_int_equal(e.n, r->session->cache->kv[layer][side].fill[level].rows);
+            assert_int_equal(e.n, r->session->cache->kv[layer][side].count[level].rows);
             sum += e.error / e.power;
         }
     return sum / n_layer / 2;
@@ -83,10 +84,10 @@ static void test_probes(void **state) {
     print_message("distance %.4f with 8 bits, %.4f with 2; error %.2g and %.2g\n", near, far, small,
                   large);
     assert_true(near > 0 && near < far && far < 0.5);
-    assert_true(small < 1e-3 && large > 0.02 &&
-                large < 0.3); /* 2 bits: 0.12 of a normal variable's power */
-    assert_true(body_error(&full, &fine, 0) <
-                1e-3); /* sinks are exact but for what the past changed */
+    /* 2 bits: 0.12 of the power of a normal variable. */
+    assert_true(small < 1e-3 && large > 0.02 && large < 0.3);
+    /* Sinks are exact; only errors of earlier layers change them. */
+    assert_true(body_error(&full, &fine, 0) < 1e-3);
 
     for (int layer = 0; layer < full.probe->n_layer; layer++)
         for (int side = 0; side < 2; side++) {
@@ -100,11 +101,11 @@ static void test_probes(void **state) {
         }
     assert_true(mean_distance(&full, &none) > far);
     assert_true(body_error(&full, &none, 2) < 1);
-    assert_true(isnan(body_error(&full, &none, 1))); /* nothing there */
-    lk_probe_watch(full.probe, false);
+    assert_true(isnan(body_error(&full, &none, 1))); /* no rows */
+    lk_probe_set(full.probe, false);
     assert_int_equal(lk_session_sync(full.session, tok, 10, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_eval(full.session, tok, 1, false, NULL), LK_OK);
-    assert_int_equal(full.probe->n_pos, PROMPT + STEPS); /* as it was */
+    assert_int_equal(full.probe->n_pos, PROMPT + STEPS); /* unchanged */
     close_reader(&full), close_reader(&same), close_reader(&fine), close_reader(&coarse),
         close_reader(&none);
     lk_model_free(model);

@@ -1,7 +1,7 @@
-/* Every family's graph against libllama's forward pass on the same file. */
+/* Compares every family's graph with libllama's forward pass on the same file. */
 #include "base/log.h"
 #include "model/net.h"
-#include "model/split.h"
+#include "model/q4_1_split.h"
 #include "tiny_gguf.h"
 
 #include "ggml-alloc.h"
@@ -21,9 +21,10 @@
 
 enum { N_TOK = 48 };
 
-/* ---- a plain forward pass over the family's pieces ---- */
+/* ---- lowkey's forward pass, with plain attention ---- */
 
-/* Causal masks [n][n] as soft_max_ext wants them: 0 where a query may look, or minus the distance for ALiBi. */
+/* Causal mask [n][n] for ggml_soft_max_ext: -infinity if the query cannot see the key, else 0, or
+ * minus the distance for ALiBi. */
 static void fill_mask(float *mask, int n, int window, bool alibi) {
     for (int q = 0; q < n; q++) {
         for (int k = 0; k < n; k++) {
@@ -33,8 +34,8 @@ static void fill_mask(float *mask, int n, int window, bool alibi) {
     }
 }
 
-static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context *ctx,
-                                  const struct lk_pre *p, struct ggml_tensor *mask) {
+static struct ggml_tensor *build_attention(const struct lk_net *net, struct ggml_context *ctx,
+                                           const struct lk_qkv *p, struct ggml_tensor *mask) {
     struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3),
                        *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
     struct ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, p->v, 1, 2, 0, 3));
@@ -44,7 +45,7 @@ static struct ggml_tensor *attend(const struct lk_net *net, struct ggml_context 
     return ggml_cont_2d(ctx, out, (int64_t)net->hp.n_head * net->hp.d_head, p->q->ne[2]);
 }
 
-static void check_pre(const struct lk_net *net, const struct lk_pre *p, int n) {
+static void check_qkv(const struct lk_net *net, const struct lk_qkv *p, int n) {
     const struct ggml_tensor *all[] = {p->q, p->k, p->v};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(all[i]->type, GGML_TYPE_F32);
@@ -55,8 +56,8 @@ static void check_pre(const struct lk_net *net, const struct lk_pre *p, int n) {
     }
 }
 
-/* Logits [n][n_vocab]; free() them. */
-static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
+/* Logits [n][n_vocab], owned: free(). */
+static float *lowkey_forward(const struct lk_net *net, const int32_t *tok, int n) {
     size_t n_nodes = (size_t)net->hp.n_layer * (LK_LAYER_NODES + 16) + 64;
     size_t mem = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
     struct ggml_context *ctx =
@@ -70,10 +71,10 @@ static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
     struct ggml_cgraph *graph = ggml_new_graph_custom(ctx, n_nodes, false);
     struct ggml_tensor *x = net->family->embed(net, ctx, t, pos);
     for (int i = 0; i < net->hp.n_layer; i++) {
-        struct lk_pre p = net->family->pre(net, ctx, i, x, pos);
-        check_pre(net, &p, n);
+        struct lk_qkv p = net->family->pre(net, ctx, i, x, pos);
+        check_qkv(net, &p, n);
         x = net->family->post(net, ctx, i, &p,
-                              attend(net, ctx, &p, net->hp.is_swa[i] ? near : full));
+                              build_attention(net, ctx, &p, net->hp.is_swa[i] ? near : full));
     }
     x = net->family->head(net, ctx, x);
     ggml_set_output(x);
@@ -97,7 +98,7 @@ static float *forward(const struct lk_net *net, const int32_t *tok, int n) {
     return logits;
 }
 
-/* ---- libllama's ---- */
+/* ---- libllama's forward pass ---- */
 
 static float *llama_forward(const char *path, bool repack, const int32_t *tok, int n, int n_vocab) {
     struct llama_model_params mp = llama_model_default_params();
@@ -143,7 +144,7 @@ static double nmse(const float *a, const float *b, size_t n) {
         error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         power += (b[i] - mean) * (b[i] - mean);
     }
-    assert_true(power / (double)n > 1e-2); /* flat logits would prove nothing */
+    assert_true(power / (double)n > 1e-2); /* constant logits would prove nothing */
     return error / power;
 }
 
@@ -165,16 +166,16 @@ static void assert_ledger_empty(const struct lk_ledger *ledger) {
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
 }
 
-/* Compare our pass over `path` with libllama's over `oracle`. Returns the NMSE. */
-static double compare(const char *path, const struct lk_net_opts *opts, const char *oracle, int n,
-                      const char *label) {
+/* NMSE between lowkey's logits for the file `path` and libllama's for the file `oracle`. */
+static double compare_logits(const char *path, const struct lk_net_opts *opts, const char *oracle,
+                             int n, const char *label) {
     struct lk_ledger ledger = {0};
     struct lk_net *net = open_ok(path, opts, &ledger);
     int32_t tok[256];
     uint32_t state = 12345;
     for (int i = 0; i < n; i++)
         tok[i] = (int32_t)((state = state * 1664525 + 1013904223) >> 8) % net->hp.n_vocab;
-    float *ours = forward(net, tok, n),
+    float *ours = lowkey_forward(net, tok, n),
           *theirs = llama_forward(oracle, !opts || !opts->no_repack, tok, n, net->hp.n_vocab);
     double error = nmse(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
     print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error,
@@ -187,7 +188,8 @@ static double compare(const char *path, const struct lk_net_opts *opts, const ch
     return error;
 }
 
-/* Write a copy of the model with every tensor as f32: the oracle for weights dequantised at load. */
+/* Write a copy of the model with every tensor as f32: the reference for weights that are
+ * dequantized at load. */
 static bool write_f32_copy(const char *from, const char *to) {
     struct ggml_context *in = NULL;
     struct gguf_context *src = gguf_init_from_file(from, (struct gguf_init_params){.ctx = &in});
@@ -217,26 +219,26 @@ static bool write_f32_copy(const char *from, const char *to) {
     return ok;
 }
 
-/* 8-bit activations make noise of any difference in rounding, so repacked products are compared loosely,
- * the file's own layout and dequantised weights strictly. */
-static void check_quantised(const char *path, const char *name, int n, double repacked_limit) {
+/* Activations are quantized to 8 bits, which amplifies differences in rounding. So repacked
+ * products get a loose limit. The file's own layout and dequantized weights get a strict one. */
+static void check_quantized(const char *path, const char *name, int n, double repacked_limit) {
     char label[64], oracle[256];
     const struct lk_net_opts as_is = {.no_repack = true, .no_mmap = true}, f32 = {.f32 = true};
-    assert_true(compare(path, NULL, path, n, name) <= repacked_limit);
+    assert_true(compare_logits(path, NULL, path, n, name) <= repacked_limit);
     snprintf(label, sizeof label, "%s, as it is", name);
-    assert_true(compare(path, &as_is, path, n, label) <= 1e-5);
+    assert_true(compare_logits(path, &as_is, path, n, label) <= 1e-5);
     snprintf(label, sizeof label, "%s, f32", name);
     temp_path(oracle, "oracle");
     if (write_f32_copy(path, oracle))
-        assert_true(compare(path, &f32, oracle, n, label) <= 1e-5);
+        assert_true(compare_logits(path, &f32, oracle, n, label) <= 1e-5);
     else
         fail_msg("cannot write %s", oracle);
     unlink(oracle);
 }
 
-/* Matrices in two parts (model/split.h) hold the same weights, so they come as near to exact products as the file's own layout;
- * both round what they multiply to 8 bits. */
-static void two_parts_are_as_exact(void **state) {
+/* Split matrices (model/q4_1_split.h) hold the same weights, so their error against exact products
+ * is about that of the file's own layout. Both quantize activations to 8 bits. */
+static void split_matrices_are_as_exact(void **state) {
     (void)state;
     char path[256], oracle[256], label[64];
     temp_path(path, "parts");
@@ -247,15 +249,15 @@ static void two_parts_are_as_exact(void **state) {
         spec.type = GGML_TYPE_Q4_1;
         assert_true(tiny_gguf_write(path, &spec) && write_f32_copy(path, oracle));
         snprintf(label, sizeof label, "%s, Q4_1 and f32", s->name);
-        double whole =
-                   compare(path, &(struct lk_net_opts){.no_repack = true}, oracle, N_TOK, label),
-               parts = compare(path, NULL, oracle, N_TOK, "  in two parts");
+        double whole = compare_logits(path, &(struct lk_net_opts){.no_repack = true}, oracle, N_TOK,
+                                      label),
+               parts = compare_logits(path, NULL, oracle, N_TOK, "  split");
         unlink(path), unlink(oracle);
         assert_true(parts <= 1.5 * whole);
     }
 }
 
-static void parts_have_the_weights_of_the_whole(void **state) {
+static void split_keeps_the_weights(void **state) {
     (void)state;
     enum { N_IN = 3 * LK_OFFSET_BLOCK, N_OUT = 37 };
     static float w[N_OUT * N_IN], whole[N_OUT][N_IN], part[N_OUT][N_IN];
@@ -265,13 +267,13 @@ static void parts_have_the_weights_of_the_whole(void **state) {
     for (int i = 0; i < N_OUT * N_IN; i++)
         w[i] = sinf((float)(i * i)) * expf((float)(i % 7) - 3) + (float)(i % 5);
     ggml_quantize_chunk(GGML_TYPE_Q4_1, w, rows, 0, N_OUT, N_IN, NULL);
-    lk_split_rows(rows, N_IN, N_OUT, q4_0, offset);
+    lk_q4_1_split_rows(rows, N_IN, N_OUT, q4_0, offset);
     ggml_get_type_traits(GGML_TYPE_Q4_1)->to_float(rows, whole[0], N_OUT * N_IN);
     ggml_get_type_traits(GGML_TYPE_Q4_0)->to_float(q4_0, part[0], N_OUT * N_IN);
     for (int o = 0; o < N_OUT; o++)
         for (int i = 0; i < N_IN; i++) {
-            float more = ggml_fp16_to_fp32(offset[lk_offset_index(N_IN, i / LK_OFFSET_BLOCK, o)]);
-            assert_true(fabsf(part[o][i] + more - whole[o][i]) <= fabsf(more) / 2048 + 1e-6f);
+            float add = ggml_fp16_to_fp32(offset[lk_offset_index(N_IN, i / LK_OFFSET_BLOCK, o)]);
+            assert_true(fabsf(part[o][i] + add - whole[o][i]) <= fabsf(add) / 2048 + 1e-6f);
         }
 }
 
@@ -282,14 +284,14 @@ static void families_agree_with_libllama(void **state) {
         temp_path(path, s->name);
         assert_true(tiny_gguf_write(path, s));
         if (s->type == GGML_TYPE_F32)
-            assert_true(compare(path, NULL, path, N_TOK, s->name) <= 1e-9);
+            assert_true(compare_logits(path, NULL, path, N_TOK, s->name) <= 1e-9);
         else
-            check_quantised(path, s->name, N_TOK, 1e-3);
+            check_quantized(path, s->name, N_TOK, 1e-3);
         unlink(path);
     }
 }
 
-/* ---- real models, where they are ---- */
+/* ---- real models, if present ---- */
 
 static bool model_path(char out[512], const char *file) {
     const char *dir = getenv("LOWKEY_MODELS"), *home = getenv("HOME");
@@ -300,15 +302,15 @@ static bool model_path(char out[512], const char *file) {
     return access(out, R_OK) == 0;
 }
 
-/* `big`: the f32 copy takes gigabytes of disk, so only with LOWKEY_SLOW_TESTS. */
+/* `big`: the f32 copy needs gigabytes of disk, so it is made only with LOWKEY_SLOW_TESTS. */
 static void check_real(const char *file, const char *name, bool big) {
     char path[512];
     if (!model_path(path, file)) skip();
     if (!big || getenv("LOWKEY_SLOW_TESTS")) {
-        check_quantised(path, name, N_TOK, 5e-2);
+        check_quantized(path, name, N_TOK, 5e-2);
     } else {
-        assert_true(compare(path, &(struct lk_net_opts){.no_repack = true}, path, N_TOK, name) <=
-                    1e-5);
+        assert_true(compare_logits(path, &(struct lk_net_opts){.no_repack = true}, path, N_TOK,
+                                   name) <= 1e-5);
     }
 }
 
@@ -328,11 +330,11 @@ static void gemma3_agrees(void **state) {
 }
 
 int main(void) {
-    lk_silence_logs();
+    lk_redirect_logs();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_agree_with_libllama),
-        cmocka_unit_test(parts_have_the_weights_of_the_whole),
-        cmocka_unit_test(two_parts_are_as_exact),
+        cmocka_unit_test(split_keeps_the_weights),
+        cmocka_unit_test(split_matrices_are_as_exact),
         cmocka_unit_test(smollm2_agrees),
         cmocka_unit_test(qwen25_agrees),
         cmocka_unit_test(gemma3_agrees),

@@ -1,6 +1,6 @@
-/* Which rows stay, at every step and over random scores, against a plain account of each policy; and that
- * what lies in a slot is the row it is said to be. */
-#include "cache/calibrate.h"
+/* Eviction policies: the rows that the cache keeps at every step, over random scores, equal those
+ * of a simple model of each policy, and decode to the rows that were appended. */
+#include "cache/cache.h"
 #include "support.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { N_HEAD = 3, D_HEAD = 64, N_CHANNEL = N_HEAD * D_HEAD, MOST = 1200 };
+enum { N_HEAD = 3, D_HEAD = 64, N_CHANNEL = N_HEAD * D_HEAD, MAX_TOKENS = 1200 };
 
 struct setup {
     const char *recipe;
@@ -34,52 +34,53 @@ static const struct setup setups[] = {
     {"keep 20% by tova: rot3(nosigma)", 0, 0, 20, 0, 32, 0, 0.08},
 };
 
-/* ---- the plain account: lists of tokens, and the rules as the papers say them ---- */
+/* ---- the model: lists of tokens, and the rules of the papers ---- */
 
-struct plain {
+struct model {
     const struct setup *setup;
     struct lk_policy policy;
-    int n_tok, n_kept[N_HEAD], kept[N_HEAD][MOST], newer; /* newer tokens: [newer, n_tok) */
-    float score[N_HEAD][MOST];                            /* by position */
+    int n_tok, n_kept[N_HEAD], kept[N_HEAD][MAX_TOKENS];
+    int newer;                       /* first token after the body: [newer, n_tok) are not in it */
+    float score[N_HEAD][MAX_TOKENS]; /* by position */
 };
 
-static float worth(const struct plain *p, int head, int pos) {
+static float model_score(const struct model *p, int head, int pos) {
     float sum = 0;
-    switch (p->policy.keep) {
+    switch (p->policy.kind) {
     case LK_POLICY_H2O:
         return p->policy.mean ? p->score[head][pos] / (float)(p->n_tok - pos) : p->score[head][pos];
     case LK_POLICY_TOVA:
-        if (p->policy.apart) return p->score[head][pos];
+        if (p->policy.per_head) return p->score[head][pos];
         for (int h = 0; h < N_HEAD; h++) sum += p->score[h][pos];
         return sum;
     default: return (float)pos;
     }
 }
 
-static int room(const struct plain *p) {
-    int most = p->setup->percent ? (int)ceil(p->setup->percent / 100.0 * p->n_tok) : p->setup->keep;
-    return (most + p->setup->batch - 1) / p->setup->batch * p->setup->batch;
+static int model_capacity(const struct model *p) {
+    int size = p->setup->percent ? (int)ceil(p->setup->percent / 100.0 * p->n_tok) : p->setup->keep;
+    return (size + p->setup->batch - 1) / p->setup->batch * p->setup->batch;
 }
 
-static void age(struct plain *p) {
+static void model_age(struct model *p) {
     while (p->n_tok - p->newer >= p->setup->window + p->setup->batch) {
         if (p->n_kept[0] == 0 && p->n_tok - p->newer < p->setup->wait) return;
         for (int i = 0; i < p->setup->batch; i++, p->newer++)
             for (int h = 0; h < N_HEAD; h++) {
                 int *kept = p->kept[h];
                 kept[p->n_kept[h]++] = p->newer;
-                if (p->n_kept[h] <= room(p)) continue;
-                int least = 0;
+                if (p->n_kept[h] <= model_capacity(p)) continue;
+                int argmin = 0;
                 for (int j = 1; j < p->n_kept[h]; j++) {
-                    float a = worth(p, h, kept[j]), b = worth(p, h, kept[least]);
-                    if (a < b || (a == b && kept[j] < kept[least])) least = j;
+                    float a = model_score(p, h, kept[j]), b = model_score(p, h, kept[argmin]);
+                    if (a < b || (a == b && kept[j] < kept[argmin])) argmin = j;
                 }
-                kept[least] = kept[--p->n_kept[h]];
+                kept[argmin] = kept[--p->n_kept[h]];
             }
     }
 }
 
-static bool holds(const struct plain *p, int head, int pos) {
+static bool model_holds(const struct model *p, int head, int pos) {
     if (pos < p->setup->sinks || (pos >= p->newer && pos < p->n_tok)) return true;
     for (int j = 0; j < p->n_kept[head]; j++)
         if (p->kept[head][j] == pos) return true;
@@ -88,38 +89,38 @@ static bool holds(const struct plain *p, int head, int pos) {
 
 /* ---- the cache ---- */
 
-struct subject {
+struct cache_under_test {
     struct lk_ledger ledger, common;
     lk_recipe *recipe;
     struct lk_cache *cache;
-    float *x[2]; /* [MOST][N_CHANNEL] every row that came */
-    int n_left;  /* rows of a head that were told to leave */
+    float *x[2]; /* [MAX_TOKENS][N_CHANNEL] all rows appended so far */
+    int n_left;  /* evicted rows, per head */
 };
 
-static void leave(void *user, int layer, int head, const float *k, const float *v) {
-    struct subject *s = user;
+static void count_evicted(void *user, int layer, int head, const float *k, const float *v) {
+    struct cache_under_test *s = user;
     assert_int_equal(layer, 0);
     assert_true(head >= 0 && head < N_HEAD && !isnan(k[0]) && !isnan(v[0]));
     s->n_left++;
 }
 
-static void open_subject(struct subject *s, const char *text, uint64_t seed) {
+static void open_cache(struct cache_under_test *s, const char *text, uint64_t seed) {
     struct lk_cache_shape shape = {
         .n_layer = 1, .n_head_kv = N_HEAD, .d_head = D_HEAD, .n_ctx = 1000};
     struct random r = {seed};
     lk_err err = {0};
-    *s = (struct subject){.ledger = {.common = &s->common}};
+    *s = (struct cache_under_test){.ledger = {.common = &s->common}};
     if (lk_recipe_parse(&s->recipe, text, &err) != LK_OK ||
         lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, &err) != LK_OK)
         fail_msg("%s: %s", text, err.msg);
-    s->cache->leave = (struct lk_evict_hook){leave, s};
+    s->cache->evict_hook = (struct lk_evict_hook){count_evicted, s};
     for (int side = 0; side < 2; side++) {
-        s->x[side] = malloc(MOST * N_CHANNEL * sizeof(float));
-        for (int i = 0; i < MOST * N_CHANNEL; i++) s->x[side][i] = random_gauss(&r);
+        s->x[side] = malloc(MAX_TOKENS * N_CHANNEL * sizeof(float));
+        for (int i = 0; i < MAX_TOKENS * N_CHANNEL; i++) s->x[side][i] = random_gauss(&r);
     }
 }
 
-static void close_subject(struct subject *s) {
+static void close_cache(struct cache_under_test *s) {
     free(s->x[0]), free(s->x[1]);
     lk_cache_free(s->cache);
     lk_recipe_free(s->recipe);
@@ -127,28 +128,30 @@ static void close_subject(struct subject *s) {
         assert_int_equal(lk_ledger_bytes(&s->ledger, p) + lk_ledger_bytes(&s->common, p), 0);
 }
 
-/* Every row that the cache says it holds is one that the account holds, once, and decodes to what came. */
-static void compare(const struct subject *s, const struct plain *p, const char *text) {
+/* Check that the cache holds the rows of the model, each once, and that they decode to the rows
+ * appended. */
+static void compare(const struct cache_under_test *s, const struct model *p, const char *text) {
     for (int side = 0; side < 2; side++) {
         const struct lk_kv *kv = &s->cache->kv[0][side];
         for (int h = 0; h < N_HEAD; h++) {
-            static bool seen[MOST];
+            static bool seen[MAX_TOKENS];
             int n = 0;
             double error = 0, power = 0;
             memset(seen, 0, sizeof seen);
             for (int level = 0; level < kv->n_level; level++)
-                for (int64_t at = 0; at < kv->fill[level].rows; at++, n++) {
-                    int64_t pos = lk_cache_position(kv, level, at, h);
-                    if (pos < 0 || pos >= p->n_tok || seen[pos] || !holds(p, h, (int)pos))
+                for (int64_t at = 0; at < kv->count[level].rows; at++, n++) {
+                    int64_t pos = lk_kv_position(kv, level, at, h);
+                    if (pos < 0 || pos >= p->n_tok || seen[pos] || !model_holds(p, h, (int)pos))
                         fail_msg("%s, %d tokens, head %d: holds position %d", text, p->n_tok, h,
                                  (int)pos);
                     seen[pos] = true;
                     if (p->n_tok % 50) continue; /* decoding is slow */
-                    float x[D_HEAD], *came = s->x[side] + pos * N_CHANNEL + h * D_HEAD;
-                    lk_read_rows(kv, level, at, 1, h, s->cache->kernels, x, D_HEAD);
+                    float x[D_HEAD], *expect = s->x[side] + pos * N_CHANNEL + h * D_HEAD;
+                    struct lk_row_range row = {kv, level, at, 1};
+                    lk_kv_read(&row, h, s->cache->kernels, x, D_HEAD);
                     for (int c = 0; c < D_HEAD; c++) {
-                        error += (x[c] - came[c]) * (x[c] - came[c]);
-                        power += came[c] * came[c];
+                        error += (x[c] - expect[c]) * (x[c] - expect[c]);
+                        power += expect[c] * expect[c];
                     }
                 }
             int sinks = p->n_tok < p->setup->sinks ? p->n_tok : p->setup->sinks;
@@ -165,20 +168,20 @@ static void test_every_step(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         const struct setup *setup = &setups[i];
-        static struct plain p;
-        static struct subject s;
+        static struct model p;
+        static struct cache_under_test s;
         struct random r = {i};
-        open_subject(&s, setup->recipe, i);
-        p = (struct plain){
+        open_cache(&s, setup->recipe, i);
+        p = (struct model){
             .setup = setup, .policy = s.cache->evict[0].policy, .newer = setup->sinks};
-        if (p.policy.keep == LK_POLICY_RANDOM) { /* tested by itself */
-            close_subject(&s);
+        if (p.policy.kind == LK_POLICY_RANDOM) { /* tested separately */
+            close_cache(&s);
             continue;
         }
         struct lk_evict *evict = &s.cache->evict[0];
-        while (p.n_tok < MOST) {
+        while (p.n_tok < MAX_TOKENS) {
             int n = random_int(&r, 1, p.n_tok % 7 ? 3 : 40);
-            if (n > MOST - p.n_tok) n = MOST - p.n_tok;
+            if (n > MAX_TOKENS - p.n_tok) n = MAX_TOKENS - p.n_tok;
             assert_int_equal(lk_cache_prepare(s.cache, 0, 1, n, n, NULL), LK_OK);
             uint64_t n_alloc = s.ledger.n_alloc;
             for (int side = 0; side < 2; side++)
@@ -186,56 +189,56 @@ static void test_every_step(void **state) {
                     lk_cache_append(s.cache, 0, side, s.x[side] + p.n_tok * N_CHANNEL, n, NULL),
                     LK_OK);
             p.n_tok += n;
-            bool last = lk_policy_needs(&p.policy) == LK_SCORES_LAST;
+            bool last = lk_policy_needed_scores(&p.policy) == LK_SCORES_LAST;
             for (int64_t j = 0; evict->needs_scores && j < evict->n; j++)
                 for (int h = 0; h < N_HEAD; h++) {
                     float w = random_uniform(&r), *mine = &p.score[h][evict->pos[j * N_HEAD + h]];
-                    if (random_int(&r, 0, 9) == 0) w = 0; /* so that some are equal */
+                    if (random_int(&r, 0, 9) == 0) w = 0; /* to get ties */
                     *mine = last ? w : *mine + w;
                     evict->score[j * N_HEAD + h] = *mine;
                 }
             assert_int_equal(lk_cache_age(s.cache, 0, LK_K, NULL), LK_OK);
             if (s.ledger.n_alloc != n_alloc) fail_msg("%s: allocated", setup->recipe);
-            age(&p);
+            model_age(&p);
             compare(&s, &p, setup->recipe);
-            struct lk_cache_bytes b = lk_cache_count(s.cache);
+            struct lk_cache_bytes b = lk_cache_count_bytes(s.cache);
             assert_int_equal(b.code + b.scale + b.exact + b.padding,
                              lk_ledger_bytes(&s.ledger, LK_FOR_CACHE));
         }
         assert_int_equal(s.n_left, N_HEAD * s.cache->kv[0][LK_V].first);
-        assert_false(lk_cache_truncate(s.cache, MOST - 1));
+        assert_false(lk_cache_truncate(s.cache, MAX_TOKENS - 1));
         struct lk_cache *copy = NULL;
         assert_int_equal(lk_cache_new(&copy, s.recipe, &s.cache->shape, &s.ledger, NULL), LK_OK);
         assert_int_equal(lk_cache_copy(copy, s.cache, NULL), LK_OK);
-        struct subject t = s;
+        struct cache_under_test t = s;
         t.cache = copy;
         compare(&t, &p, setup->recipe);
         lk_cache_free(copy);
-        close_subject(&s);
+        close_cache(&s);
     }
 }
 
-/* A prompt is reduced at once: the rows of greatest worth stay. */
+/* A prompt is reduced in one step: the rows with the highest scores stay. */
 static void test_prompts(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         const struct setup *setup = &setups[i];
-        static struct plain p;
-        static struct subject s;
-        static float attn_scores[MOST * N_HEAD];
-        static struct lk_ranked order[MOST];
+        static struct model p;
+        static struct cache_under_test s;
+        static float attn_scores[MAX_TOKENS * N_HEAD];
+        static struct lk_scored_row order[MAX_TOKENS];
         struct random r = {40 + i};
         const int n = i % 2 ? 700 : 90;
-        open_subject(&s, setup->recipe, i);
-        p = (struct plain){
+        open_cache(&s, setup->recipe, i);
+        p = (struct model){
             .setup = setup, .policy = s.cache->evict[0].policy, .newer = setup->sinks, .n_tok = n};
-        if (p.policy.keep == LK_POLICY_RANDOM) {
-            close_subject(&s);
+        if (p.policy.kind == LK_POLICY_RANDOM) {
+            close_cache(&s);
             continue;
         }
         for (int j = 0; j < n * N_HEAD; j++)
             attn_scores[j] = p.score[j % N_HEAD][j / N_HEAD] = random_uniform(&r);
-        age(&p); /* over scores that do not change, one by one is all at once */
+        model_age(&p); /* with constant scores, evicting one by one gives the same rows */
         static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
         struct lk_kv exact[2];
         const struct lk_kv *const both[] = {&exact[0], &exact[1]};
@@ -243,7 +246,7 @@ static void test_prompts(void **state) {
         for (int side = 0; side < 2; side++) {
             exact[side] = (struct lk_kv){.side = side, .n_level = 1, .n_tok = n};
             exact[side].rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
-            exact[side].fill[0].rows = n;
+            exact[side].count[0].rows = n;
             exact[side].level[0] =
                 (struct lk_level){.block = &block[side],
                                   .n_block = 1,
@@ -252,10 +255,10 @@ static void test_prompts(void **state) {
                                   .d_part = D_HEAD,
                                   .n_head = 1};
             block[side] = malloc(N_HEAD * exact[side].level[0].head_bytes);
+            struct lk_part part = {&f16, side, D_HEAD, n, NULL};
             for (int h = 0; h < N_HEAD; h++)
-                lk_codec_encode(&f16, side, D_HEAD, n, NULL,
-                                (char *)block[side] + h * exact[side].level[0].head_bytes, 0, n,
-                                s.x[side] + h * D_HEAD, N_CHANNEL);
+                lk_codec_encode(&part, (char *)block[side] + h * exact[side].level[0].head_bytes, 0,
+                                n, s.x[side] + h * D_HEAD, N_CHANNEL);
         }
         assert_int_equal(lk_cache_alloc_prompt(s.cache, 0, n, NULL), LK_OK);
         for (int h = 0; h < N_HEAD; h++)
@@ -271,16 +274,16 @@ static void test_prompts(void **state) {
         for (int64_t j = 0; evict->needs_scores && j < evict->n * N_HEAD; j++)
             assert_true(evict->score[j] == p.score[j % N_HEAD][evict->pos[j]]);
         free(block[0]), free(block[1]);
-        close_subject(&s);
+        close_cache(&s);
     }
 }
 
-/* What stays by chance is spread over all that was seen, differently in each head. */
+/* Policy random keeps rows spread over all tokens seen, and different rows in each head. */
 static void test_random_is_a_sample(void **state) {
     (void)state;
-    static struct subject s;
-    open_subject(&s, "keep 64 by random: f16; window 16: f16", 3);
-    for (int at = 0; at < MOST; at += 8) {
+    static struct cache_under_test s;
+    open_cache(&s, "keep 64 by random: f16; window 16: f16", 3);
+    for (int at = 0; at < MAX_TOKENS; at += 8) {
         for (int side = 0; side < 2; side++)
             assert_int_equal(lk_cache_append(s.cache, 0, side, s.x[side] + at * N_CHANNEL, 8, NULL),
                              LK_OK);
@@ -294,13 +297,15 @@ static void test_random_is_a_sample(void **state) {
             mean[h] += pos[i * N_HEAD + h] / 64.0;
             for (int j = 0; h > 0 && j < 64; j++) same += pos[j * N_HEAD + h] == pos[i * N_HEAD];
         }
-    /* 64 of 1184: the mean's deviation is 1184 / sqrt(12 * 64) = 43; two samples share 3.5 */
+    /* 64 of 1184 rows: the mean has a deviation of 1184 / sqrt(12 * 64) = 43, and two samples share
+     * 3.5 rows on average. */
     for (int h = 0; h < N_HEAD; h++) assert_true(fabs(mean[h] - 592) < 160);
     assert_true(same < 24);
-    close_subject(&s);
+    close_cache(&s);
 }
 
-/* A row coded in a block that has a mean already is nearly as good as one that was coded with it. */
+/* Replacing a row keeps the block's mean. The row is then nearly as accurate as if it had been
+ * encoded with the block. */
 static void test_replaced_rows(void **state) {
     (void)state;
     struct random r = {8};
@@ -313,38 +318,39 @@ static void test_replaced_rows(void **state) {
                                  .bits = bits,
                                  .mean = true,
                                  .sigma = true,
-                                 .lloyd = lk_codec_lloyd(bits)};
-        assert_true(lk_codec_replaces(&codec, LK_K));
+                                 .lloyd = lk_codec_default_lloyd(bits)};
+        struct lk_part part = {&codec, LK_K, D_HEAD, LK_TILE, sigma};
+        assert_true(lk_codec_can_replace(&codec, LK_K));
         size_t size = lk_codec_head_bytes(&codec, LK_K, D_HEAD, LK_TILE);
         char *head = malloc(size), *before = malloc(size);
-        lk_codec_encode(&codec, LK_K, D_HEAD, LK_TILE, sigma, head, 0, LK_TILE, x, D_HEAD);
-        lk_codec_decode(&codec, LK_K, D_HEAD, LK_TILE, sigma, head, 0, LK_TILE, back, D_HEAD);
-        double coded = nmse(back, x, LK_TILE * D_HEAD);
+        lk_codec_encode(&part, head, 0, LK_TILE, x, D_HEAD);
+        lk_codec_decode(&part, head, 0, LK_TILE, back, D_HEAD);
+        double encoded = nmse(back, x, LK_TILE * D_HEAD);
         memcpy(before, head, size);
-        lk_codec_replace(&codec, LK_K, D_HEAD, LK_TILE, sigma, head, 3, x + 3 * D_HEAD);
+        lk_codec_replace(&part, head, 3, x + 3 * D_HEAD);
         assert_memory_equal(before, head, size); /* the same row gives the same bits */
-        lk_codec_replace(&codec, LK_K, D_HEAD, LK_TILE, sigma, head, 17, y);
+        lk_codec_replace(&part, head, 17, y);
         float now[LK_TILE * D_HEAD];
-        lk_codec_decode(&codec, LK_K, D_HEAD, LK_TILE, sigma, head, 0, LK_TILE, now, D_HEAD);
+        lk_codec_decode(&part, head, 0, LK_TILE, now, D_HEAD);
         double replaced = nmse(now + 17 * D_HEAD, y, D_HEAD);
-        if (!(replaced < 2 * coded))
-            fail_msg("%d bits: nmse %g, coded together %g", bits, replaced, coded);
+        if (!(replaced < 2 * encoded))
+            fail_msg("%d bits: nmse %g, encoded together %g", bits, replaced, encoded);
         memcpy(now + 17 * D_HEAD, back + 17 * D_HEAD, D_HEAD * sizeof *now);
         assert_memory_equal(now, back, sizeof now); /* no other row has changed */
         free(head), free(before);
     }
     assert_false(
-        lk_codec_replaces(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_K));
+        lk_codec_can_replace(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_K));
     assert_true(
-        lk_codec_replaces(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_V));
+        lk_codec_can_replace(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_V));
 }
 
-/* Whatever allocation fails, the cache stays at what it had. */
+/* If any allocation fails, the cache keeps its previous state. */
 static void test_failed_allocations(void **state) {
     (void)state;
     for (int nth = 1;; nth++) {
-        static struct subject s;
-        open_subject(&s, "sink 4: f16; keep 40 by h2o: f16; window 30: f16", 5);
+        static struct cache_under_test s;
+        open_cache(&s, "sink 4: f16; keep 40 by h2o: f16; window 30: f16", 5);
         lk_status status = LK_OK;
         int at = 0;
         s.ledger.fail_at = nth;
@@ -360,7 +366,7 @@ static void test_failed_allocations(void **state) {
         assert_int_equal(evict->n, at < 74 ? at : 74);
         for (int h = 0; h < N_HEAD && evict->n; h++)
             assert_int_equal(evict->pos[(evict->n - 1) * N_HEAD + h], at - 1);
-        close_subject(&s);
+        close_cache(&s);
         if (status == LK_OK) {
             assert_true(nth > 5);
             return;

@@ -1,5 +1,6 @@
-/* Recipes: what they mean, and what is said of those that mean nothing. */
+/* Recipes: the levels they parse to, and the messages for wrong ones. */
 #include "cache/level.h"
+#include "recipe/recipe_levels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,24 +71,24 @@ static void layers_override_the_body(void **state) {
     assert_int_equal(r->n_level, 3);
     assert_int_equal(r->n_override, 4);
     for (int layer = 0; layer < 30; layer++) {
-        bool own = layer < 2 || layer >= 28 || layer == 10 || (layer >= 12 && layer <= 14);
+        bool overridden = layer < 2 || layer >= 28 || layer == 10 || (layer >= 12 && layer <= 14);
         lk_recipe_levels(r, layer, 30, level);
         assert_int_equal(level[0].k.bits, 16);
-        assert_int_equal(level[1].k.bits, own ? 4 : 2);
-        assert_int_equal(level[1].v.bits, own ? 3 : 2);
+        assert_int_equal(level[1].k.bits, overridden ? 4 : 2);
+        assert_int_equal(level[1].v.bits, overridden ? 3 : 2);
         assert_int_equal(level[2].v.bits, 16);
     }
     lk_recipe_free(r);
 
     r = parsed("body: rot2; layers 0-5: rot3; layers 3: rot4");
     lk_recipe_levels(r, 3, 4, level);
-    assert_int_equal(level[0].k.bits, 4); /* the later one holds */
+    assert_int_equal(level[0].k.bits, 4); /* the last one applies */
     lk_recipe_levels(r, 2, 4, level);
     assert_int_equal(level[0].k.bits, 3);
     lk_recipe_free(r);
 }
 
-static void a_body_may_have_a_size(void **state) {
+static void keep_limits_the_body(void **state) {
     (void)state;
     lk_recipe_level level;
     struct lk_level_spec spec[LK_MAX_LEVEL];
@@ -107,26 +108,26 @@ static void a_body_may_have_a_size(void **state) {
     assert_true(lk_recipe_get_level(r, 0, &level));
     assert_string_equal(level.name, "keep 12.5% of context by h2o");
     lk_recipe_levels(r, 1, 9, spec);
-    assert_int_equal(spec[0].limit.policy.keep, LK_POLICY_TOVA);
+    assert_int_equal(spec[0].limit.policy.kind, LK_POLICY_TOVA);
     assert_true(spec[0].limit.percent == 100 && spec[0].k.bits == 3);
     lk_recipe_levels(r, 2, 9, spec);
-    assert_int_equal(spec[0].limit.policy.keep, LK_POLICY_H2O);
+    assert_int_equal(spec[0].limit.policy.kind, LK_POLICY_H2O);
     struct lk_level_rule rule[LK_MAX_KV_LEVEL];
     assert_int_equal(lk_level_rules(r, 2, 9, LK_V, false, 1000, rule), 3);
     assert_int_equal(rule[0].limit.n_tok, 128); /* 125, in whole tiles */
     assert_int_equal(rule[1].batch, 32);
     assert_int_equal(lk_level_rules(r, 2, 9, LK_V, true, 1000, rule), 3);
-    assert_int_equal(rule[0].limit.policy.keep,
-                     LK_POLICY_NONE); /* the sliding window is the limit */
+    /* here the sliding window is the limit */
+    assert_int_equal(rule[0].limit.policy.kind, LK_POLICY_NONE);
     lk_recipe_free(r);
 }
 
-static void a_body_may_be_none(void **state) {
+static void the_body_may_be_none(void **state) {
     (void)state;
     lk_recipe_level level;
     lk_recipe *r = parsed("sink 4: f16; body: none; recent 100: rot4; window 28: f16");
     assert_true(lk_recipe_evicts(r));
-    assert_int_equal(r->level[1].limit.policy.keep, LK_POLICY_NEWEST);
+    assert_int_equal(r->level[1].limit.policy.kind, LK_POLICY_NEWEST);
     assert_int_equal(r->level[1].limit.n_tok, 0);
     assert_true(lk_recipe_get_level(r, 1, &level));
     assert_string_equal(level.name, "body");
@@ -138,11 +139,11 @@ static void a_body_may_be_none(void **state) {
     lk_recipe_free(r);
 }
 
-/* Different ways to write the same, and the text that is kept. */
-static void writing_is_free(void **state) {
+/* Different spellings of the same recipe, and the text that lk_recipe_text returns. */
+static void spellings_are_equivalent(void **state) {
     (void)state;
     static const struct {
-        const char *text, *kept, *same;
+        const char *text, *normalized, *same;
     } row[] = {
         {"f16", "f16", "all: f16"},
         {" F16\n", "f16", "all:f16"},
@@ -170,7 +171,7 @@ static void writing_is_free(void **state) {
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         lk_recipe *a = parsed(row[i].text), *b = parsed(row[i].same);
-        assert_string_equal(lk_recipe_text(a), row[i].kept);
+        assert_string_equal(lk_recipe_text(a), row[i].normalized);
         assert_int_equal(a->n_level, b->n_level);
         assert_int_equal(a->n_override, b->n_override);
         for (int j = 0; j < a->n_level; j++) {
@@ -179,7 +180,7 @@ static void writing_is_free(void **state) {
             assert_memory_equal(&a->level[j].k, &b->level[j].k, sizeof a->level[j].k);
             assert_memory_equal(&a->level[j].v, &b->level[j].v, sizeof a->level[j].v);
         }
-        lk_recipe *again = parsed(lk_recipe_text(a)); /* what is kept can be read again */
+        lk_recipe *again = parsed(lk_recipe_text(a)); /* the normalized text parses again */
         assert_string_equal(lk_recipe_text(again), lk_recipe_text(a));
         assert_memory_equal(again->level, a->level, sizeof a->level);
         assert_memory_equal(again->override, a->override, sizeof a->override);
@@ -208,11 +209,11 @@ static void presets_are_recipes(void **state) {
     assert_null(lk_recipe_preset((size_t)-1).name);
 }
 
-struct mistake {
-    const char *text, *place, *says;
+struct bad_recipe {
+    const char *text, *place, *message;
 };
 
-static void assert_mistakes(const struct mistake *row, size_t n_row) {
+static void assert_errors(const struct bad_recipe *row, size_t n_row) {
     for (size_t i = 0; i < n_row; i++) {
         lk_err err = {0};
         lk_recipe *recipe = NULL;
@@ -220,17 +221,17 @@ static void assert_mistakes(const struct mistake *row, size_t n_row) {
         if (status != LK_E_FORMAT) fail_msg("\"%s\": accepted", row[i].text);
         assert_int_equal(err.code, LK_E_FORMAT);
         assert_null(recipe);
-        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].says) ||
+        if (!strstr(err.msg, row[i].place) || !strstr(err.msg, row[i].message) ||
             strchr(err.msg, '\n'))
-            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place, row[i].says,
-                     err.msg);
+            fail_msg("\"%s\": expected %s ... %s, got: %s", row[i].text, row[i].place,
+                     row[i].message, err.msg);
         assert_int_equal(lk_recipe_parse(&recipe, row[i].text, NULL), LK_E_FORMAT);
     }
 }
 
-static void mistakes_are_shown(void **state) {
+static void errors_show_their_place(void **state) {
     (void)state;
-    static const struct mistake row[] = {
+    static const struct bad_recipe row[] = {
         {"", "recipe: ", "empty"},
         {" \n # nothing\n", "recipe: ", "empty"},
         {";", "column 1:", "expected a codec, sink, body"},
@@ -260,27 +261,28 @@ static void mistakes_are_shown(void **state) {
         {"body: rot3; recent 60%: rot4; recent 50%: f16", "column 31:", "more than 100%"},
         {"body: rot3; window 600000: rot4; window 600000: f16",
          "column 34:", "more than 1000000 tokens"},
-        {"body: rot3; residual 100: f16", "column 13:", "multiple of 32"},
-        {"body: kivi2(g128); residual 64: f16", "column 20:", "not a multiple of the group of 128"},
+        {"body: rot3; residual 100: f16", "column 13:", "must be a multiple of 32"},
+        {"body: kivi2(g128); residual 64: f16",
+         "column 20:", "not a multiple of the kivi group of 128"},
         {"body: rot3; residual 64: f16; window 32: f16", "column 31:", "no level can follow"},
-        {"sink 4: f16", "column 12:", "expected one more part: a body"},
-        {"layers 3: rot3", "column 15:", "a body"},
-        {"body: rot3; body: rot4", "column 13:", "a body already"},
-        {"body: rot3; all: rot4", "column 13:", "a body already"},
-        {"sink 4: f16; sink 8: f16; body: rot3", "column 14:", "a sink already: 'sink 4'"},
-        {"body: rot3; sink 4: f16", "column 13:", "comes first"},
-        {"window 64: f16; body: rot3", "column 17:", "the body comes before 'window 64'"},
-        {"sink 4: f16; all: rot3", "column 1:", "'all' leaves nothing for 'sink 4': say 'body:'"},
-        {"all: rot3; window 64: f16", "column 12:", "leaves nothing for 'window 64'"},
-        {"rot3; window 64: f16", "column 7:", "a codec alone leaves nothing"},
+        {"sink 4: f16", "column 12:", "the recipe has no body"},
+        {"layers 3: rot3", "column 15:", "no body"},
+        {"body: rot3; body: rot4", "column 13:", "already a body"},
+        {"body: rot3; all: rot4", "column 13:", "already a body"},
+        {"sink 4: f16; sink 8: f16; body: rot3", "column 14:", "already a sink: 'sink 4'"},
+        {"body: rot3; sink 4: f16", "column 13:", "must come first"},
+        {"window 64: f16; body: rot3", "column 17:", "move the body before 'window 64'"},
+        {"sink 4: f16; all: rot3", "column 1:", "'all' leaves no tokens for 'sink 4': use 'body:'"},
+        {"all: rot3; window 64: f16", "column 12:", "leaves no tokens for 'window 64'"},
+        {"rot3; window 64: f16", "column 7:", "a codec alone leaves no tokens"},
         {"sink 4: f16; rot3", "column 14:",
          "expected sink, body, keep, all, recent, window, residual, layers or absorb, found "
          "'rot3'"},
-        {"body: int8; window 64: rot4",
-         "column 1:", "'body' keeps K in 8 bits, but its rows come from 'window 64' with 4 bits"},
-        {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "keeps V in 4 bits"},
+        {"body: int8; window 64: rot4", "column 1:",
+         "'body' stores K in 8 bits, but its rows come from 'window 64', which has only 4 bits"},
+        {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "stores V in 4 bits"},
         {"body: rot3; window 64: rot4; layers first 2: f16",
-         "column 37:", "'layers' keeps K in 16 bits"},
+         "column 37:", "'layers' stores K in 16 bits"},
         {"body: f16(mean)", "column 10:", "f16 has no options"},
         {"body: rot3(", "column 12:",
          "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform), found the "
@@ -289,13 +291,14 @@ static void mistakes_are_shown(void **state) {
         {"body: rot3(mean, nomean)", "column 18:", "mean or nomean is given twice"},
         {"body: rot3(g64)", "column 12:", "expected an option of rot"},
         {"body: kivi2(g48)", "column 13:", "g32, g64 or g128"},
-        {"body: kivi2(g32,g64)", "column 17:", "the group is given twice"},
+        {"body: kivi2(g32,g64)", "column 17:", "the group size is given twice"},
         {"body: kivi3", "column 7:", "expected 'k=', 'v=' or a codec"},
         {"body: rot3 window 64: f16", "column 12:", "expected ';' or the end, found 'window'"},
         {"body: rot3; widow 64: f16", "column 13:", "found 'widow'"},
         {"body: rot3;; window 64: f16", "column 12:", "found ';'"},
-        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer's number"},
-        {"body: rot2; layers 5-3: rot3", "column 20:", "layers 5-3 go backwards"},
+        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
+        {"body: rot2; layers 5-3: rot3",
+         "column 20:", "layers 5-3 are in reverse order: write 3-5"},
         {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
         {"body: rot2; layers 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16: rot3",
          "column 58:", "more than 16 groups"},
@@ -312,54 +315,54 @@ static void mistakes_are_shown(void **state) {
         {"body: latent101%", "column 13:", "at most 100%"},
         {"body: latent50", "column 15:", "expected '%'"},
         {"body: latents+rot3", "column 13:", "expected ';' or the end, found 's'"},
-        {"body: latent50%+", "column 17:", "expected what latents are kept in (f16, int8"},
-        {"body: latent50%+latent", "column 17:", "expected what latents are kept in"},
+        {"body: latent50%+", "column 17:", "expected a codec for the latents (f16, int8"},
+        {"body: latent50%+latent", "column 17:", "expected a codec for the latents"},
         {"body: latent(post)", "column 14:", "expected an option of latent (pre), found 'post'"},
         {"body: latent(pre", "column 17:", "expected ')'"},
-        {"body: k=f16 v=latent50%(pre)", "column 25:", "'pre' is for K"},
-        {"body: rot3; recent 10%: latent50%+rot3",
-         "column 1:", "keeps K whole, but its rows come from 'recent 10%', which keeps latents"},
+        {"body: k=f16 v=latent50%(pre)", "column 25:", "'pre' is only for K"},
+        {"body: rot3; recent 10%: latent50%+rot3", "column 1:",
+         "stores K as full rows, but its rows come from 'recent 10%', which stores latents"},
         {"body: latent+rot2; recent 10%: latent(pre)+rot3",
-         "column 1:", "keeps K as other latents"},
+         "column 1:", "stores K as other latents"},
         {"body: latent60%+rot2; recent 10%: latent50%+rot3",
          "column 1:", "higher rank than 'recent 10%'"},
         {"body: latent+rot2; window 64: latent+rot2; layers 3: k=rot2 v=latent+rot2",
-         "column 51:", "keeps K whole"},
+         "column 51:", "stores K as full rows"},
     };
-    assert_mistakes(row, sizeof row / sizeof row[0]);
+    assert_errors(row, sizeof row / sizeof row[0]);
 }
 
-static void mistakes_of_sizes_are_shown(void **state) {
+static void errors_of_sizes_show_their_place(void **state) {
     (void)state;
-    static const struct mistake row[] = {
+    static const struct bad_recipe row[] = {
         {"sink 4: f16; body: none", "column 14:", "needs a window"},
-        {"sink 4: rot8; body: rot3", "column 1:", "arrive one by one"},
-        {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one by one"},
-        {"sink 4(shift): f16; body: rot3", "column 1:", "where the body is none"},
+        {"sink 4: rot8; body: rot3", "column 1:", "arrive one at a time"},
+        {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one at a time"},
+        {"sink 4(shift): f16; body: rot3", "column 1:", "'shift' needs 'body: none'"},
         {"sink 4(shift): k=latent50%(pre) v=f16; body: none; window 64: f16",
-         "column 1:", "sinks that shift keep K whole"},
+         "column 1:", "'shift' needs full rows of K"},
         {"sink 4(shift): latent; body: none; window 64: f16",
-         "column 1:", "sinks that shift keep K whole"},
+         "column 1:", "'shift' needs full rows of K"},
         {"sink 4(move): f16; body: none; window 9: f16", "column 8:", "expected 'shift'"},
         {"keep 0 by h2o: f16", "column 6:", "from 1 to"},
-        {"keep many by h2o: f16", "column 6:", "keep 512, keep 5%"},
+        {"keep many by h2o: f16", "column 6:", "keep 128, keep 10%"},
         {"keep 120% by h2o: f16", "column 6:", "at most 100%"},
         {"keep 50 of context by h2o: f16", "column 9:", "expected 'by', found 'of'"},
         {"keep 5% of prompt by h2o: f16", "column 12:", "expected 'context'"},
         {"keep 50: f16", "column 8:", "expected 'by'"},
         {"keep 50 by luck: f16", "column 12:", "h2o, tova, random or newest"},
         {"keep 50 by tova(mean): f16", "column 17:", "h2o: mean; tova: apart"},
-        {"keep 50 by h2o; body: rot3", "column 17:", "a body already"},
-        {"keep 50 by h2o: kivi4; window 64: f16", "column 1:", "none can be replaced"},
-        {"keep 50 by h2o: rot4; residual 64: f16", "column 23:", "say 'window'"},
+        {"keep 50 by h2o; body: rot3", "column 17:", "already a body"},
+        {"keep 50 by h2o: kivi4; window 64: f16", "column 1:", "single rows cannot be replaced"},
+        {"keep 50 by h2o: rot4; residual 64: f16", "column 23:", "use 'window'"},
         {"keep 50 by h2o: rot4; layers 0: kivi4; window 64: f16",
-         "column 30:", "none can be replaced"},
+         "column 30:", "single rows cannot be replaced"},
         {"all: none", "column 1:", "needs a window"},
         {"body: f16; window 64: none", "column 23:", "expected 'k=', 'v=' or a codec"},
-        {"body: none; layers 3: rot2; window 64: f16", "column 20:", "of which none is kept"},
-        {"body: none; residual 64: f16", "column 13:", "say 'window'"},
+        {"body: none; layers 3: rot2; window 64: f16", "column 20:", "the body is 'none'"},
+        {"body: none; residual 64: f16", "column 13:", "use 'window'"},
     };
-    assert_mistakes(row, sizeof row / sizeof row[0]);
+    assert_errors(row, sizeof row / sizeof row[0]);
 }
 
 static void limits_hold(void **state) {
@@ -384,13 +387,13 @@ int main(void) {
         cmocka_unit_test(levels_are_read),
         cmocka_unit_test(options_override_the_side),
         cmocka_unit_test(layers_override_the_body),
-        cmocka_unit_test(writing_is_free),
+        cmocka_unit_test(spellings_are_equivalent),
         cmocka_unit_test(presets_are_recipes),
-        cmocka_unit_test(mistakes_are_shown),
+        cmocka_unit_test(errors_show_their_place),
         cmocka_unit_test(limits_hold),
-        cmocka_unit_test(mistakes_of_sizes_are_shown),
-        cmocka_unit_test(a_body_may_be_none),
-        cmocka_unit_test(a_body_may_have_a_size),
+        cmocka_unit_test(errors_of_sizes_show_their_place),
+        cmocka_unit_test(the_body_may_be_none),
+        cmocka_unit_test(keep_limits_the_body),
     };
     return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# lowkey report from outside: the page holds what the results say, nothing of them as markup, and needs no
-# network; bad input gives one line and leaves no page.
+# lowkey report from outside. The page holds what the results say, none of it as markup, and needs no
+# network. Bad input gives one line and leaves no page.
 #
 # LOWKEY_BIN: the program.
 set -u
@@ -9,7 +9,7 @@ set -u
 . "$(dirname "$0")/../support/program.sh" || exit 1
 source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the source directory}
 
-# refused WORDS ARGUMENT...: `lowkey report` says so, and there is no page and nothing half-written.
+# refused WORDS ARGUMENT...: `lowkey report` fails with these words and leaves no page, not even a part.
 refused() {
   local words=$1
   shift
@@ -39,7 +39,7 @@ VOID = {"meta", "br", "link", "img"}
 
 
 class Page(HTMLParser):
-    """Counts tags and complains of those that do not close."""
+    """Counts tags and complains of tags that do not close."""
 
     def __init__(self, name):
         super().__init__()
@@ -87,7 +87,7 @@ for p in (page, hostile, speed):
                 if element.get(key) and not -1 <= float(element.get(key)) <= most + 1:
                     failures.append(f"{p.name}: {key}={element.get(key)} outside {width} x {height}")
 text = "".join(page.text)
-for words in ("Sample-135M, weights in f32", "Other-1B", "0.00550", "\u00b1", "KL by depth in the context", "Hellinger", "Decoding against depth",
+for words in ("Sample-135M, weights in f32", "Other-1B", "0.00550", "\u00b1", "KL by depth in the context", "Hellinger", "speed: decode tokens/s",
               "lowkey eval text needle passkey choice --kv best-3 -m sample.gguf --text 'a & b.txt'",
               "lowkey report good.jsonl other.jsonl --bench bench.json -o page.html"):
     check(words in text, f"page.html lacks {words!r}")
@@ -95,9 +95,9 @@ check(page.count["figure"] > 40, "page.html has too few figures")
 check("<script>alert(1)</script>" in "".join(hostile.text), "a recipe's name is not shown as it is")
 check("Sample <b>135M</b>" in "".join(hostile.text) and "b" in hostile.count, "the model's name is not shown as it is")
 check(hostile.count["b"] == page.count["b"], "a model's name became markup")
-check("Decoding against depth" in "".join(speed.text), "speed.html has no plot")
+check("speed: decode tokens/s" in "".join(speed.text), "speed.html has no plot")
 
-# Names of points do not lie on each other.
+# Names of points do not overlap.
 for svg in re.findall(r"<svg.*?</svg>", page.source, re.S):
     boxes = [(float(x), float(y), 6 * len(name)) for x, y, name in re.findall(r'<text class="f" x="([\d.]+)" y="([\d.]+)">([^<]*)<', svg)]
     for i, (x, y, w) in enumerate(boxes):
@@ -130,7 +130,7 @@ refused "no results: give files" -o bad.html
 refused "no output: give -o" good.jsonl
 refused "cannot open results missing.jsonl: No such file" missing.jsonl -o bad.html
 refused "text.jsonl, line 1: not JSON" text.jsonl -o bad.html
-refused "headless.jsonl, line 1: no results of lowkey eval" headless.jsonl -o bad.html
+refused "headless.jsonl, line 1: not results of 'lowkey eval'" headless.jsonl -o bad.html
 refused "empty.jsonl has no results yet" empty.jsonl -o bad.html
 refused "nothing.jsonl has no results yet" nothing.jsonl -o bad.html
 refused 'riddle.jsonl, line 4: a line of type "riddle"' riddle.jsonl -o bad.html
@@ -140,14 +140,14 @@ refused "uneven.jsonl, line 2: a series" uneven.jsonl -o bad.html
 refused "hole.jsonl, line 2: a heat map" hole.jsonl -o bad.html
 refused 'nameless.jsonl, line 2: a result without "task" or "kv"' nameless.jsonl -o bad.html
 refused "array.jsonl, line 2: a line of type" array.jsonl -o bad.html
-refused "good.jsonl and again.jsonl both have results of text under f16" good.jsonl again.jsonl -o bad.html
+refused "good.jsonl and again.jsonl both have results of text with f16" good.jsonl again.jsonl -o bad.html
 refused 'empty.json: no "results"' --bench empty.json -o bad.html
 refused "cut.json, line 1: not JSON" --bench cut.json -o bad.html
 refused "fast.json: a speed or a size" --bench fast.json -o bad.html
-refused "cannot write missing/bad.html: No such file" good.jsonl -o missing/bad.html
-refused "cannot write $work: it is no ordinary file" good.jsonl -o "$work"
+refused "cannot write missing/bad.html: cannot open its folder: No such file" good.jsonl -o missing/bad.html
+refused "cannot write $work: not a regular file" good.jsonl -o "$work"
 
-# A page that is there stays as it was when the new one fails.
+# An existing page stays as it was if the new one fails.
 echo old >old.html
 "$bin" report riddle.jsonl -o old.html 2>/dev/null && fail "a bad file makes a page"
 [ "$(cat old.html)" = old ] || fail "a failed report replaced the old page"

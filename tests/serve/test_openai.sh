@@ -1,31 +1,36 @@
 #!/usr/bin/env bash
-# The openai package as a client of `lowkey serve`. It is installed beside the other caches the first time, unless
-# $LOWKEY_PYTHON names a Python that has it. Skipped (77) without the default model, and where the package cannot be had.
+# Uses `lowkey serve` from the openai package. The package is installed into the cache directory
+# the first time, unless $LOWKEY_PYTHON names a Python that has it. Skipped (77) if the default model
+# or the package is not available.
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
 python=${LOWKEY_PYTHON:-python3}
-model=${LOWKEY_MODEL:-${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
+cache=${LOWKEY_CACHE:-$HOME/.cache/lowkey}
+model=${LOWKEY_MODEL:-${LOWKEY_MODELS:-$cache/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
 version=3.54.0
-packages=${LOWKEY_CACHE:-$HOME/.cache/lowkey}/openai-$version
+packages=$cache/openai-$version
 here=$(cd "$(dirname "$0")" && pwd)
 [ -f "$model" ] || { echo "no model at $model"; exit 77; }
 work=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
 
-have() { "$python" -c 'import openai' 2>/dev/null; }
-if ! have; then
+have_package() { "$python" -c 'import openai' 2>/dev/null; }
+if ! have_package; then
   export PYTHONPATH=$packages
-  if ! have; then
-    "$python" -m pip install -q --disable-pip-version-check --target "$work/packages" "openai==$version" >"$work/log" 2>&1 &&
+  if ! have_package; then
+    "$python" -m pip install -q --disable-pip-version-check --target "$work/packages" \
+      "openai==$version" >"$work/log" 2>&1 &&
       mkdir -p "$(dirname "$packages")" && mv -T "$work/packages" "$packages" 2>>"$work/log"
-    have || { echo "openai $version cannot be installed: $(tail -n 1 "$work/log")"; exit 77; }
+    have_package ||
+      { echo "cannot install openai $version: $(tail -n 1 "$work/log")"; exit 77; }
   fi
 fi
 
 echo secret-key >"$work/keys"
-"$bin" serve -m "$model" -t 1 --port 0 -c 2k --allow-kv presets --queue 8 --api-key-file "$work/keys" >"$work/out" 2>"$work/err" &
+"$bin" serve -m "$model" -t 1 --port 0 -c 2k --allow-kv presets --queue 8 \
+  --api-key-file "$work/keys" >"$work/out" 2>"$work/err" &
 server=$!
 for _ in $(seq 100); do
   port=$(sed -n 's/.*:\([0-9]*\), cache.*/\1/p' "$work/out")
@@ -33,9 +38,10 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 [ -n "$port" ] || { echo "FAILED: the server did not start: $(cat "$work/err")"; exit 1; }
-timeout 200 "$python" "$here/openai_check.py" "$port" || { echo "FAILED"; cat "$work/err"; exit 1; }
+timeout 200 "$python" "$here/openai_check.py" "$port" ||
+  { echo "FAILED"; cat "$work/err"; exit 1; }
 
-# It ends when asked to, with nothing to complain of.
+# SIGTERM stops the server without any message.
 kill -TERM "$server"
 wait "$server" || { echo "FAILED: status $? after SIGTERM"; exit 1; }
 [ ! -s "$work/err" ] || { echo "FAILED: stderr: $(cat "$work/err")"; exit 1; }

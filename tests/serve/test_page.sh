@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The page's script, with stubs for the browser. Skipped (77) without Node.
+# Runs the page's script with stubs for the browser. Skipped (77) without Node.
 set -u
 
 command -v node >/dev/null || { echo "node is not installed"; exit 77; }

@@ -1,12 +1,12 @@
-/* The server's parts that need no model: text from tokens, schemas, requests, queues of events. */
-#include "serve/answer.h"
-#include "serve/ask.h"
-#include "serve/emit.h"
+/* Parts of the server that need no model: detokenizer, schemas, request parsing, the event ring. */
+#include "serve/auth.h"
+#include "serve/detokenizer.h"
 #include "serve/metrics.h"
-#include "serve/route.h"
+#include "serve/openai_chat.h"
+#include "serve/openai_completion.h"
+#include "serve/request.h"
 #include "serve/schema.h"
 #include "serve/tools.h"
-#include "token/sampling.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -18,33 +18,33 @@
 
 #include <cmocka.h>
 
-/* ---- text from tokens ---- */
+/* ---- detokenizer ---- */
 
-/* Push pieces of bytes; what comes out, joined, with "|" where a stop string ended it. */
-static void emitted(const char *const *piece, const char *const *stop, char *out) {
-    struct lk_emit emit = {.stop = stop};
-    struct lk_piece given;
+/* Push the bytes of several tokens. `out`: all text, followed by "|" if a stop string was found. */
+static void detokenize_all(const char *const *token, const char *const *stop, char *out) {
+    struct lk_detokenizer detok = {.stop = stop};
+    struct lk_text_delta delta;
     out[0] = 0;
-    while (stop[emit.n_stop]) emit.n_stop++;
-    for (; *piece; piece++) {
-        bool stopped = lk_emit_push(&emit, *piece, strlen(*piece), NULL, &given);
-        if (given.text) strcat(out, given.text);
-        lk_piece_free(&given);
+    while (stop[detok.n_stop]) detok.n_stop++;
+    for (; *token; token++) {
+        bool stopped = lk_detokenizer_push(&detok, *token, strlen(*token), NULL, &delta);
+        if (delta.text) strcat(out, delta.text);
+        lk_text_delta_free(&delta);
         if (!stopped) continue;
         strcat(out, "|");
-        lk_emit_free(&emit);
+        lk_detokenizer_free(&detok);
         return;
     }
-    lk_emit_finish(&emit, &given);
-    if (given.text) strcat(out, given.text);
-    lk_piece_free(&given);
-    lk_emit_free(&emit);
+    lk_detokenizer_finish(&detok, &delta);
+    if (delta.text) strcat(out, delta.text);
+    lk_text_delta_free(&delta);
+    lk_detokenizer_free(&detok);
 }
 
-static void text_is_whole_characters_without_stops(void **state) {
+static void detokenizer_utf8_and_stop_strings(void **state) {
     (void)state;
     static const struct {
-        const char *piece[6], *stop[3], *want;
+        const char *token[6], *stop[3], *want;
     } cases[] = {
         {{"hello", " ", "world"}, {NULL}, "hello world"},
         {{"na\xc3", "\xaf", "ve"}, {NULL}, "na\xc3\xafve"},
@@ -66,66 +66,68 @@ static void text_is_whole_characters_without_stops(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char out[200];
-        emitted(cases[i].piece, cases[i].stop, out);
+        detokenize_all(cases[i].token, cases[i].stop, out);
         assert_string_equal(out, cases[i].want);
     }
 }
 
-static void logarithms_come_with_their_text(void **state) {
+static void logprobs_arrive_with_their_text(void **state) {
     (void)state;
     static const char *const stop[] = {"xyz"};
-    struct lk_emit emit = {.stop = stop, .n_stop = 1};
-    struct lk_piece piece;
+    struct lk_detokenizer detok = {.stop = stop, .n_stop = 1};
+    struct lk_text_delta delta;
     struct lk_logprob lp = {.tok = 1};
-    assert_false(lk_emit_push(&emit, "ab", 2, &lp, &piece));
-    assert_int_equal(piece.n_lp, 1);
-    lk_piece_free(&piece);
+    assert_false(lk_detokenizer_push(&detok, "ab", 2, &lp, &delta));
+    assert_int_equal(delta.n_lp, 1);
+    lk_text_delta_free(&delta);
     lp.tok = 2;
-    assert_false(lk_emit_push(&emit, "cx", 2, &lp, &piece)); /* "x" may begin the stop string */
-    assert_int_equal(piece.len, 1);
-    assert_int_equal(piece.n_lp, 0);
-    lk_piece_free(&piece);
+    assert_false(lk_detokenizer_push(&detok, "cx", 2, &lp,
+                                     &delta)); /* "x" may be the start of the stop string */
+    assert_int_equal(delta.len, 1);
+    assert_int_equal(delta.n_lp, 0);
+    lk_text_delta_free(&delta);
     lp.tok = 3;
-    assert_false(lk_emit_push(&emit, "q", 1, &lp, &piece));
-    assert_int_equal(piece.n_lp, 2);
-    assert_int_equal(piece.lp[0].tok, 2);
-    lk_piece_free(&piece);
+    assert_false(lk_detokenizer_push(&detok, "q", 1, &lp, &delta));
+    assert_int_equal(delta.n_lp, 2);
+    assert_int_equal(delta.lp[0].tok, 2);
+    lk_text_delta_free(&delta);
     lp.tok = 4;
-    assert_true(lk_emit_push(&emit, "xyz", 3, &lp, &piece)); /* nothing of this token is shown */
-    assert_int_equal(piece.len, 0);
-    assert_int_equal(piece.n_lp, 0);
-    lk_piece_free(&piece);
-    lk_emit_free(&emit);
+    assert_true(lk_detokenizer_push(&detok, "xyz", 3, &lp, &delta)); /* no text of this token */
+    assert_int_equal(delta.len, 0);
+    assert_int_equal(delta.n_lp, 0);
+    lk_text_delta_free(&delta);
+    lk_detokenizer_free(&detok);
 }
 
-/* Tokens that divide characters, and bytes that are none. */
-static void tokens_are_placed_by_characters(void **state) {
+/* With tokens that split characters, and invalid bytes. */
+static void logprob_offsets_count_characters(void **state) {
     (void)state;
     static const struct {
         const char *bytes;
         size_t at;
     } tokens[] = {{"na\xc3", 0}, {"\xaf", 2},          {"ve", 3},
                   {"\xff", 5},   {"\xe6\x97\xa5!", 6}, {"x", 8}};
-    struct lk_emit emit = {0};
+    struct lk_detokenizer detok = {0};
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
         struct lk_logprob lp = {.tok = (int32_t)i};
-        struct lk_piece piece;
-        assert_false(lk_emit_push(&emit, tokens[i].bytes, strlen(tokens[i].bytes), &lp, &piece));
-        assert_int_equal(piece.n_lp, 1);
-        assert_int_equal(piece.lp[0].at, tokens[i].at);
-        lk_piece_free(&piece);
+        struct lk_text_delta delta;
+        assert_false(
+            lk_detokenizer_push(&detok, tokens[i].bytes, strlen(tokens[i].bytes), &lp, &delta));
+        assert_int_equal(delta.n_lp, 1);
+        assert_int_equal(delta.lp[0].offset, tokens[i].at);
+        lk_text_delta_free(&delta);
     }
-    lk_emit_free(&emit);
+    lk_detokenizer_free(&detok);
 }
 
-static void logarithms_are_of_the_softmax(void **state) {
+static void logprobs_match_softmax(void **state) {
     (void)state;
     float logits[40];
     double sum = 0;
     for (int i = 0; i < 40; i++) logits[i] = sinf(3.0f * (float)i) * 4;
     for (int i = 0; i < 40; i++) sum += exp((double)logits[i]);
-    for (int top = 0; top <= LK_MAX_TOP; top++) {
-        struct lk_logprob lp = lk_logprob_of(logits, 40, 7, top);
+    for (int top = 0; top <= LK_MAX_TOP_LOGPROBS; top++) {
+        struct lk_logprob lp = lk_logprob_compute(logits, 40, 7, top);
         assert_true(fabs((double)lp.logprob - log(exp((double)logits[7]) / sum)) < 1e-5);
         assert_int_equal(lp.n_top, top);
         for (int i = 0; i < top; i++) {
@@ -138,16 +140,16 @@ static void logarithms_are_of_the_softmax(void **state) {
 
 /* ---- schemas ---- */
 
-static char *grammar_of(const char *schema, struct lk_fault *fault) {
+static char *grammar_of(const char *schema, struct lk_api_error *error) {
     json_t *json = json_loads(schema, 0, NULL);
     assert_non_null(json);
     char *text =
-        lk_schema_grammar(json, &(struct lk_schema_use){.field = "response_format"}, fault);
+        lk_schema_grammar(json, &(struct lk_schema_use){.field = "response_format"}, error);
     json_decref(json);
     return text;
 }
 
-static void schemas_become_grammars_or_are_refused_by_name(void **state) {
+static void schemas_convert_or_are_rejected(void **state) {
     (void)state;
     static const char *const good[] = {
         "{}",
@@ -175,7 +177,7 @@ static void schemas_become_grammars_or_are_refused_by_name(void **state) {
         {"{\"type\": \"string\", \"pattern\": \"a+\"}", "pattern"},
         {"{\"type\": \"integer\", \"minimum\": 3}", "minimum"},
         {"{\"type\": \"object\", \"patternProperties\": {}}", "patternProperties"},
-        {"{\"type\": \"colour\"}", "colour"},
+        {"{\"type\": \"flavor\"}", "flavor"},
         {"{\"$ref\": \"#/nowhere\"}", "#/nowhere"},
         {"{\"$ref\": \"http://x.example/s\"}", "http://x.example/s"},
         {"{\"type\": \"array\", \"minItems\": 3, \"maxItems\": 2}", "minItems"},
@@ -185,33 +187,34 @@ static void schemas_become_grammars_or_are_refused_by_name(void **state) {
         {"{\"anyOf\": []}", "alternatives"},
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        struct lk_fault fault = {0};
-        char *text = grammar_of(good[i], &fault);
-        if (!text) fail_msg("%s: %s", good[i], fault.msg);
+        struct lk_api_error error = {0};
+        char *text = grammar_of(good[i], &error);
+        if (!text) fail_msg("%s: %s", good[i], error.msg);
         free(text);
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct lk_fault fault = {0};
-        assert_null(grammar_of(bad[i].schema, &fault));
-        assert_int_equal(fault.status, 400);
-        if (!strstr(fault.msg, bad[i].named)) fail_msg("%s: %s", bad[i].schema, fault.msg);
+        struct lk_api_error error = {0};
+        assert_null(grammar_of(bad[i].schema, &error));
+        assert_int_equal(error.status, 400);
+        if (!strstr(error.msg, bad[i].named)) fail_msg("%s: %s", bad[i].schema, error.msg);
     }
 }
 
-/* Read a chat whose answer must be a call of one of the tools. */
-static bool ask_with_tools(struct lk_ask *ask, const char *tools, struct lk_fault *fault) {
-    struct lk_serve_opts opts = lk_serve_defaults();
+/* Parse a chat whose answer must be a tool call. */
+static bool parse_with_tools(struct lk_request *request, const char *tools,
+                             struct lk_api_error *error) {
+    struct lk_server_opts opts = lk_server_defaults();
     char body[2000];
     opts.id = "m";
     snprintf(body, sizeof body,
              "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": "
              "\"required\", \"tools\": [%s]}",
              tools);
-    return lk_ask_chat(ask, &opts, body, strlen(body), fault);
+    return lk_openai_chat_parse(request, &opts, body, strlen(body), error);
 }
 
-/* References of a tool's parameters are to these, whatever other tools have of the same name. */
-static void tools_are_documents_of_their_own(void **state) {
+/* "$ref" is resolved within the parameters of its own tool. */
+static void tool_refs_are_per_tool(void **state) {
     (void)state;
     static const char tools[] =
         "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
@@ -221,59 +224,60 @@ static void tools_are_documents_of_their_own(void **state) {
         "{\"$defs\": {\"City\": {\"const\": \"Rome\"}}, \"type\": \"object\", "
         "\"properties\": {\"root ::= \": {\"$ref\": \"#/$defs/City\"}}}}}, {\"type\": "
         "\"function\", \"function\": {\"name\": \"bare\"}}";
-    struct lk_ask ask;
-    struct lk_fault fault = {0};
-    if (!ask_with_tools(&ask, tools, &fault)) fail_msg("%s", fault.msg);
-    assert_non_null(strstr(ask.grammar, " ::= \"\\\"Oslo\\\"\"\n"));
-    assert_non_null(strstr(ask.grammar, " ::= \"\\\"Rome\\\"\"\n"));
-    const char *root = strstr(ask.grammar, "\nroot ::= \"<tool_call>\\n\" r");
+    struct lk_request request;
+    struct lk_api_error error = {0};
+    if (!parse_with_tools(&request, tools, &error)) fail_msg("%s", error.msg);
+    assert_non_null(strstr(request.grammar, " ::= \"\\\"Oslo\\\"\"\n"));
+    assert_non_null(strstr(request.grammar, " ::= \"\\\"Rome\\\"\"\n"));
+    const char *root = strstr(request.grammar, "\nroot ::= \"<tool_call>\\n\" r");
     assert_non_null(root);
     assert_null(strstr(root + 1, "\nroot ::= "));
     assert_non_null(strstr(root, " \"\\n</tool_call>\"\n"));
-    assert_string_equal(ask.held_by, "tools");
-    lk_ask_free(&ask);
-    assert_false(ask_with_tools(&ask,
-                                "{\"type\": \"function\", \"function\": {\"name\": \"f\", "
-                                "\"parameters\": {\"type\": \"string\", \"pattern\": \"a\"}}}",
-                                &fault));
-    assert_string_equal(fault.param, "tools");
-    lk_ask_free(&ask);
+    assert_string_equal(request.grammar_field, "tools");
+    lk_request_free(&request);
+    assert_false(parse_with_tools(&request,
+                                  "{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+                                  "\"parameters\": {\"type\": \"string\", \"pattern\": \"a\"}}}",
+                                  &error));
+    assert_string_equal(error.param, "tools");
+    lk_request_free(&request);
 }
 
-/* ---- fields of requests ---- */
+/* ---- request fields ---- */
 
-static bool ask_for(struct lk_ask *ask, bool chat, const char *fields, struct lk_fault *fault) {
-    struct lk_serve_opts opts = lk_serve_defaults();
+static bool parse_fields(struct lk_request *request, bool chat, const char *fields,
+                         struct lk_api_error *error) {
+    struct lk_server_opts opts = lk_server_defaults();
     char body[600];
     opts.id = "m";
     snprintf(body, sizeof body, "{%s, %s}",
              chat ? "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]"
                   : "\"prompt\": \"x\"",
              fields);
-    return chat ? lk_ask_chat(ask, &opts, body, strlen(body), fault)
-                : lk_ask_completion(ask, &opts, body, strlen(body), fault);
+    return chat ? lk_openai_chat_parse(request, &opts, body, strlen(body), error)
+                : lk_openai_completion_parse(request, &opts, body, strlen(body), error);
 }
 
 #define TOOL "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
 
-static void one_call_where_one_is_asked_for(void **state) {
+static void parallel_tool_calls_can_be_disabled(void **state) {
     (void)state;
     static const char text[] =
         "Both.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
         "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     for (int one = 0; one < 2; one++) {
         size_t shown = 0;
-        json_t *calls = lk_tools_parse(text, "id", one, &shown);
+        json_t *calls = lk_tools_parse_calls(text, "id", one, &shown);
         assert_int_equal(json_array_size(calls), 2 - one);
         assert_int_equal(shown, 5);
         json_decref(calls);
     }
 }
 
-static void what_is_not_supported_is_refused_by_name(void **state) {
+static void unsupported_fields_are_rejected(void **state) {
     (void)state;
     static const struct {
-        const char *fields, *named; /* in chats, and, but for tools, in completions */
+        const char *fields, *named; /* for chats, and without tools for completions */
     } bad[] = {
         {"\"grammar\": \"root ::= x\"", "grammar"},
         {"\"typical_p\": 0.9", "typical_p"},
@@ -313,67 +317,67 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
         "\"dry_multiplier\": 0, \"top_n_sigma\": -1",
         "\"tool_choice\": \"none\", \"functions\": []",
     };
-    struct lk_ask ask;
-    struct lk_fault fault;
+    struct lk_request request;
+    struct lk_api_error error;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         for (int chat = 0; chat < 2; chat++) {
             if (!chat && strstr(bad[i].fields, "tool")) continue;
-            if (ask_for(&ask, chat, bad[i].fields, &fault))
-                fail_msg("passed over: %s", bad[i].fields);
-            assert_int_equal(fault.status, 400);
-            assert_string_equal(fault.param, bad[i].named);
-            lk_ask_free(&ask);
+            if (parse_fields(&request, chat, bad[i].fields, &error))
+                fail_msg("accepted: %s", bad[i].fields);
+            assert_int_equal(error.status, 400);
+            assert_string_equal(error.param, bad[i].named);
+            lk_request_free(&request);
         }
-    assert_false(ask_for(&ask, false, TOOL, &fault));
-    assert_string_equal(fault.param, "tools");
-    lk_ask_free(&ask);
+    assert_false(parse_fields(&request, false, TOOL, &error));
+    assert_string_equal(error.param, "tools");
+    lk_request_free(&request);
     for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
         for (int chat = 0; chat < 2; chat++) {
-            if (!ask_for(&ask, chat, harmless[i], &fault))
-                fail_msg("%s: %s", harmless[i], fault.msg);
-            lk_ask_free(&ask);
+            if (!parse_fields(&request, chat, harmless[i], &error))
+                fail_msg("%s: %s", harmless[i], error.msg);
+            lk_request_free(&request);
         }
-    assert_true(ask_for(&ask, true, "\"json_schema\": {\"enum\": [\"Oslo\"]}", &fault));
-    assert_true(ask.sampling.grammar && strstr(ask.sampling.grammar, "Oslo"));
-    lk_ask_free(&ask);
+    assert_true(parse_fields(&request, true, "\"json_schema\": {\"enum\": [\"Oslo\"]}", &error));
+    assert_true(request.sampling.grammar && strstr(request.sampling.grammar, "Oslo"));
+    lk_request_free(&request);
     static const char *const biased[] = {
         "\"logit_bias\": {\"7\": -100, \"8\": 1.5}, \"ignore_eos\": true",
         "\"logit_bias\": [[7, false], [8, 1.5]]"};
     for (int i = 0; i < 2; i++) {
-        assert_true(ask_for(&ask, i, biased[i], &fault));
-        assert_int_equal(ask.sampling.n_bias, 2);
+        assert_true(parse_fields(&request, i, biased[i], &error));
+        assert_int_equal(request.sampling.n_bias, 2);
         for (int k = 0; k < 2; k++) {
-            const lk_logit_bias *bias = &ask.sampling.bias[k];
+            const lk_logit_bias *bias = &request.sampling.bias[k];
             assert_true(bias->tok == 8 ? bias->bias == 1.5f
                                        : bias->tok == 7 && bias->bias == (i ? -INFINITY : -100));
         }
-        assert_int_equal(ask.sampling.ignore_eos, i == 0);
-        lk_ask_free(&ask);
+        assert_int_equal(request.sampling.ignore_eos, i == 0);
+        lk_request_free(&request);
     }
-    if (!ask_for(&ask, true, TOOL ", \"parallel_tool_calls\": false", &fault))
-        fail_msg("%s", fault.msg);
-    assert_true(ask.tools && ask.one_call);
-    lk_ask_free(&ask);
-    assert_true(ask_for(
-        &ask, true,
+    if (!parse_fields(&request, true, TOOL ", \"parallel_tool_calls\": false", &error))
+        fail_msg("%s", error.msg);
+    assert_true(request.tools && request.single_tool_call);
+    lk_request_free(&request);
+    assert_true(parse_fields(
+        &request, true,
         "\"response_format\": {\"type\": \"json_object\", \"schema\": {\"enum\": [\"Oslo\"]}}",
-        &fault));
-    assert_non_null(strstr(ask.grammar, "Oslo"));
-    lk_ask_free(&ask);
+        &error));
+    assert_non_null(strstr(request.grammar, "Oslo"));
+    lk_request_free(&request);
 }
 
 static uint32_t seed_of(const char *given) {
-    struct lk_ask ask;
-    struct lk_fault fault;
+    struct lk_request request;
+    struct lk_api_error error;
     char fields[100];
     snprintf(fields, sizeof fields, "\"seed\": %s", given);
-    if (!ask_for(&ask, false, fields, &fault)) fail_msg("%s: %s", given, fault.msg);
-    uint32_t seed = ask.sampling.seed;
-    lk_ask_free(&ask);
+    if (!parse_fields(&request, false, fields, &error)) fail_msg("%s: %s", given, error.msg);
+    uint32_t seed = request.sampling.seed;
+    lk_request_free(&request);
     return seed;
 }
 
-static void seeds_are_whole_numbers_of_64_bits(void **state) {
+static void seeds_are_64_bit_integers(void **state) {
     (void)state;
     static const char *const seeds[] = {"0",
                                         "7",
@@ -391,82 +395,82 @@ static void seeds_are_whole_numbers_of_64_bits(void **state) {
         assert_int_equal(seed_of(seeds[i]), seed_of(seeds[i]));
         for (size_t k = 0; k < i; k++) assert_int_not_equal(seed_of(seeds[i]), seed_of(seeds[k]));
     }
-    struct lk_ask ask;
-    struct lk_fault fault;
-    assert_false(ask_for(&ask, false, "\"seed\": 1.5", &fault));
-    lk_ask_free(&ask);
-    assert_false(ask_for(&ask, false, "\"seed\": \"x\"", &fault));
-    lk_ask_free(&ask);
+    struct lk_request request;
+    struct lk_api_error error;
+    assert_false(parse_fields(&request, false, "\"seed\": 1.5", &error));
+    lk_request_free(&request);
+    assert_false(parse_fields(&request, false, "\"seed\": \"x\"", &error));
+    lk_request_free(&request);
 }
 
-/* ---- queues of events ---- */
+/* ---- event ring ---- */
 
-static struct lk_call *make_call(size_t n_job) {
-    struct lk_call *call = calloc(1, sizeof *call);
-    call->job = calloc(n_job, sizeof *call->job);
-    call->n_job = n_job;
-    call->refs = 1;
-    pthread_mutex_init(&call->lock, NULL);
-    pthread_cond_init(&call->changed, NULL);
-    return call;
+static struct lk_completion *new_test_completion(size_t n_job) {
+    struct lk_completion *completion = calloc(1, sizeof *completion);
+    completion->job = calloc(n_job, sizeof *completion->job);
+    completion->n_job = n_job;
+    completion->refs = 1;
+    pthread_mutex_init(&completion->lock, NULL);
+    pthread_cond_init(&completion->changed, NULL);
+    return completion;
 }
 
-static void queues_are_bounded_and_end(void **state) {
+static void event_ring_is_bounded(void **state) {
     (void)state;
-    struct lk_call *call = make_call(2);
+    struct lk_completion *completion = new_test_completion(2);
     struct lk_event event;
     size_t n = 0;
-    while (lk_call_has_room(call)) {
-        event = (struct lk_event){.kind = LK_EVENT_PIECE, .piece = {.text = strdup("x"), .len = 1}};
-        lk_call_push(call, &event);
+    while (lk_completion_has_room(completion)) {
+        event = (struct lk_event){.kind = LK_EVENT_TEXT, .delta = {.text = strdup("x"), .len = 1}};
+        lk_completion_push(completion, &event);
         n++;
     }
-    assert_true(n > 2 && n <= LK_FEED);
-    for (int i = 0; i < 2 * LK_FEED; i++) { /* pushed without asking: dropped, not grown */
-        event = (struct lk_event){.kind = LK_EVENT_PIECE, .piece = {.text = strdup("y"), .len = 1}};
-        lk_call_push(call, &event);
+    assert_true(n > 2 && n <= LK_EVENT_RING_LEN);
+    for (int i = 0; i < 2 * LK_EVENT_RING_LEN; i++) { /* dropped if the ring is full */
+        event = (struct lk_event){.kind = LK_EVENT_TEXT, .delta = {.text = strdup("y"), .len = 1}};
+        lk_completion_push(completion, &event);
     }
-    call->job[1].outcome.finish = "stop";
-    lk_call_done(call, &call->job[1]);
-    struct lk_fault fault;
-    lk_fault_set(&fault, 503, "x", NULL, "first");
-    lk_call_fail(call, &fault);
-    lk_fault_set(&fault, 500, "y", NULL, "second");
-    lk_call_fail(call, &fault);
-    size_t pieces = 0;
-    while (lk_call_pop(call, 0, &event) && event.kind == LK_EVENT_PIECE) {
-        pieces++;
-        lk_piece_free(&event.piece);
+    completion->job[1].result.finish = "stop";
+    lk_completion_finish_job(completion, &completion->job[1]);
+    struct lk_api_error error;
+    lk_api_error_set(&error, 503, "x", NULL, "first");
+    lk_completion_fail(completion, &error);
+    lk_api_error_set(&error, 500, "y", NULL, "second");
+    lk_completion_fail(completion, &error);
+    size_t n_text = 0;
+    while (lk_completion_pop(completion, 0, &event) && event.kind == LK_EVENT_TEXT) {
+        n_text++;
+        lk_text_delta_free(&event.delta);
     }
-    assert_int_equal(pieces, LK_FEED);
+    assert_int_equal(n_text, LK_EVENT_RING_LEN);
     assert_int_equal(event.kind, LK_EVENT_DONE);
     assert_int_equal(event.job, 1);
-    assert_true(lk_call_pop(call, 0, &event));
-    assert_int_equal(event.kind, LK_EVENT_FAULT);
-    assert_int_equal(call->fault.status, 503);
-    assert_false(lk_call_pop(call, 0.01, &event));
-    lk_call_release(call);
+    assert_true(lk_completion_pop(completion, 0, &event));
+    assert_int_equal(event.kind, LK_EVENT_ERROR);
+    assert_int_equal(completion->error.status, 503);
+    assert_false(lk_completion_pop(completion, 0.01, &event));
+    lk_completion_release(completion);
 }
 
-/* ---- and the rest ---- */
+/* ---- others ---- */
 
-static void secrets_are_compared_whole(void **state) {
+static void secrets_are_compared_completely(void **state) {
     (void)state;
-    assert_true(lk_same_secret("abc", "abc"));
-    assert_false(lk_same_secret("abd", "abc"));
-    assert_false(lk_same_secret("ab", "abc"));
-    assert_false(lk_same_secret("abcabc", "abc"));
-    assert_false(lk_same_secret("", "abc"));
-    assert_false(lk_same_secret("abc", ""));
+    assert_true(lk_auth_secret_equal("abc", "abc"));
+    assert_false(lk_auth_secret_equal("abd", "abc"));
+    assert_false(lk_auth_secret_equal("ab", "abc"));
+    assert_false(lk_auth_secret_equal("abcabc", "abc"));
+    assert_false(lk_auth_secret_equal("", "abc"));
+    assert_false(lk_auth_secret_equal("abc", ""));
 }
 
-static void faults_are_one_line_of_text(void **state) {
+static void api_errors_are_one_line(void **state) {
     (void)state;
-    struct lk_fault fault;
-    lk_fault_set(&fault, 400, "c", "p", "bad\nline \x01 %s", "\xff tail");
-    assert_string_equal(fault.msg, "bad line   ");
+    struct lk_api_error error;
+    lk_api_error_set(&error, 400, "c", "p", "bad\nline \x01 %s", "\xff tail");
+    assert_string_equal(error.msg, "bad line   ");
     char *text;
-    json_t *json = lk_fault_json(&fault);
+    json_t *json = lk_api_error_json(&error);
     text = json_dumps(json, JSON_SORT_KEYS);
     assert_string_equal(text, "{\"error\": {\"code\": \"c\", \"message\": \"bad line   \", "
                               "\"param\": \"p\", \"type\": \"invalid_request_error\"}}");
@@ -474,8 +478,8 @@ static void faults_are_one_line_of_text(void **state) {
     json_decref(json);
 }
 
-/* What fails while an answer is made is not the client's fault, unless its grammar is at an end. */
-static void work_that_fails_is_the_servers_fault(void **state) {
+/* An error during decoding is a server error, unless no token matches the client's grammar. */
+static void work_errors_are_server_errors(void **state) {
     (void)state;
     static const struct {
         lk_err err;
@@ -488,20 +492,20 @@ static void work_that_fails_is_the_servers_fault(void **state) {
                  {{LK_E_FULL, "full"}, 400, "context_length_exceeded"},
                  {{LK_E_NOMEM, "no memory"}, 503, "out_of_memory"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct lk_fault fault;
-        assert_false(lk_fault_of_work(&fault, &cases[i].err));
-        assert_int_equal(fault.status, cases[i].status);
-        assert_string_equal(fault.code, cases[i].code);
-        assert_true(fault.msg[0] != 0);
+        struct lk_api_error error;
+        assert_false(lk_api_error_from_work(&error, &cases[i].err));
+        assert_int_equal(error.status, cases[i].status);
+        assert_string_equal(error.code, cases[i].code);
+        assert_true(error.msg[0] != 0);
     }
 }
 
-static void times_fall_into_buckets(void **state) {
+static void histogram_buckets(void **state) {
     (void)state;
     static struct lk_metrics metrics;
     struct lk_buf out = {0};
-    lk_times_add(&metrics.prompt, 0.02);
-    lk_times_add(&metrics.prompt, 1e9);
+    lk_histogram_add(&metrics.prompt, 0.02);
+    lk_histogram_add(&metrics.prompt, 1e9);
     lk_metrics_print(&metrics, &out);
     assert_false(out.failed);
     assert_non_null(strstr(out.at, "lowkey_prompt_seconds_bucket{le=\"0.01\"} 0\n"));
@@ -512,20 +516,20 @@ static void times_fall_into_buckets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_whole_characters_without_stops),
-        cmocka_unit_test(logarithms_come_with_their_text),
-        cmocka_unit_test(tokens_are_placed_by_characters),
-        cmocka_unit_test(logarithms_are_of_the_softmax),
-        cmocka_unit_test(schemas_become_grammars_or_are_refused_by_name),
-        cmocka_unit_test(tools_are_documents_of_their_own),
-        cmocka_unit_test(one_call_where_one_is_asked_for),
-        cmocka_unit_test(what_is_not_supported_is_refused_by_name),
-        cmocka_unit_test(seeds_are_whole_numbers_of_64_bits),
-        cmocka_unit_test(queues_are_bounded_and_end),
-        cmocka_unit_test(secrets_are_compared_whole),
-        cmocka_unit_test(work_that_fails_is_the_servers_fault),
-        cmocka_unit_test(faults_are_one_line_of_text),
-        cmocka_unit_test(times_fall_into_buckets),
+        cmocka_unit_test(detokenizer_utf8_and_stop_strings),
+        cmocka_unit_test(logprobs_arrive_with_their_text),
+        cmocka_unit_test(logprob_offsets_count_characters),
+        cmocka_unit_test(logprobs_match_softmax),
+        cmocka_unit_test(schemas_convert_or_are_rejected),
+        cmocka_unit_test(tool_refs_are_per_tool),
+        cmocka_unit_test(parallel_tool_calls_can_be_disabled),
+        cmocka_unit_test(unsupported_fields_are_rejected),
+        cmocka_unit_test(seeds_are_64_bit_integers),
+        cmocka_unit_test(event_ring_is_bounded),
+        cmocka_unit_test(secrets_are_compared_completely),
+        cmocka_unit_test(work_errors_are_server_errors),
+        cmocka_unit_test(api_errors_are_one_line),
+        cmocka_unit_test(histogram_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Sessions that clients save, restore and erase by name: what comes back goes on as before, what is not the
- * server's own is refused, and names lead nowhere else. */
+/* Saving, restoring and erasing of sessions by name: restored ones continue as before, foreign
+ * files are refused, and names cannot leave the directory. */
 #define _DEFAULT_SOURCE
 #include "support.h"
 #include "support_http.h"
@@ -20,22 +20,20 @@
 static const char question[] =
     "tell me all there is to know about the lives of foxes and of dogs, please";
 
-/* ---- named by clients ---- */
-
-static void sessions_are_saved_restored_and_erased(void **state) {
+static void save_restore_erase(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
     json_t *first = chat(server, question, NULL, NULL, "{}"), *json;
-    json_t *slots = idle_slots(server, 1),
+    json_t *slots = wait_idle_slots(server, 1),
            *slot = json_array_get(json_object_get(slots, "slots"), 0);
     char path[100], file[2 * ROOM];
     struct stat info;
     int id = (int)json_integer_value(json_object_get(slot, "id"));
     snprintf(path, sizeof path, "/slots/%d?action=save", id);
-    json = ask_json(server, 200, "POST", path, "{\"filename\": \"my-chat.1\"}");
-    in_folder(file, dir, "my-chat.1");
+    json = request_json(server, 200, "POST", path, "{\"filename\": \"my-chat.1\"}");
+    join_path(file, session_dir, "my-chat.1");
     assert_int_equal(stat(file, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
     assert_int_equal(json_integer_value(json_object_get(json, "n_written")), info.st_size);
@@ -46,49 +44,50 @@ static void sessions_are_saved_restored_and_erased(void **state) {
     lk_server_stop(server);
 
     server = serve_start(&opts);
-    json =
-        ask_json(server, 200, "POST", "/slots/7?action=restore", "{\"filename\": \"my-chat.1\"}");
+    json = request_json(server, 200, "POST", "/slots/7?action=restore",
+                        "{\"filename\": \"my-chat.1\"}");
     assert_int_equal(json_integer_value(json_object_get(json, "n_restored")), n_saved);
     assert_int_equal(json_integer_value(json_object_get(json, "id_slot")), 7);
     assert_int_equal(json_integer_value(json_object_get(json, "n_read")), info.st_size);
     json_decref(json);
     json_t *after = chat(server, question, first, "and cats", "{}");
     assert_string_equal(prefix_source(after), "memory");
-    same_answer(after, kept);
-    json_decref(ask_json(server, 200, "POST", "/slots/7?action=restore",
-                         "{\"filename\": \"my-chat.1\"}")); /* back again, in its place */
-    slots = idle_slots(server, 1);
+    expect_same_answer(after, kept);
+    json_decref(request_json(server, 200, "POST", "/slots/7?action=restore",
+                             "{\"filename\": \"my-chat.1\"}")); /* replaces the session */
+    slots = wait_idle_slots(server, 1);
     assert_int_equal(json_integer_value(json_object_get(
                          json_array_get(json_object_get(slots, "slots"), 0), "n_tok")),
                      n_saved);
     json_decref(slots);
-    json = ask_json(server, 200, "POST", "/slots/7?action=erase", "");
+    json = request_json(server, 200, "POST", "/slots/7?action=erase", "");
     assert_int_equal(json_integer_value(json_object_get(json, "n_erased")), n_saved);
     json_decref(json);
-    refused(server, 404, "/slots/7?action=erase", "", "slot_not_found");
-    refused(server, 404, "/slots/7?action=save", "{\"filename\": \"x\"}", "slot_not_found");
+    expect_error(server, 404, "/slots/7?action=erase", "", "slot_not_found");
+    expect_error(server, 404, "/slots/7?action=save", "{\"filename\": \"x\"}", "slot_not_found");
     lk_server_stop(server);
     assert_int_equal(stored_files().n, 0);
     json_decref(first), json_decref(kept), json_decref(after);
 }
 
-/* The number that a client gives may be the one that the session would have got anyway. */
-static void the_first_session_may_be_a_restored_one(void **state) {
+/* The id that a client gives may be the one that the session would get anyway. */
+static void restored_id_may_be_the_next_id(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
-    json_decref(ask_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}"));
+    json_decref(
+        request_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}"));
     lk_server_stop(server);
     server = serve_start(&opts);
     for (int i = 0; i < 2; i++) {
-        json_t *json =
-            ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"trip\"}");
+        json_t *json = request_json(server, 200, "POST", "/slots/1?action=restore",
+                                    "{\"filename\": \"trip\"}");
         assert_int_equal(json_integer_value(json_object_get(json, "id_slot")), 1);
         assert_true(json_integer_value(json_object_get(json, "n_restored")) > 0);
         json_decref(json);
-        json_t *slots = idle_slots(server, 1);
+        json_t *slots = wait_idle_slots(server, 1);
         assert_int_equal(json_integer_value(json_object_get(
                              json_array_get(json_object_get(slots, "slots"), 0), "id")),
                          1);
@@ -100,10 +99,10 @@ static void the_first_session_may_be_a_restored_one(void **state) {
     lk_server_stop(server);
 }
 
-/* Erasing a session also removes what the server stored of it. */
-static void erased_is_erased(void **state) {
+/* Erasing a session also removes its file from the store. */
+static void erase_also_removes_stored_file(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
     lk_server_stop(server);
@@ -112,51 +111,51 @@ static void erased_is_erased(void **state) {
     json_t *json = complete(server, 1, "");
     assert_string_equal(prefix_source(json), "store");
     json_decref(json);
-    json_decref(ask_json(server, 200, "POST", "/slots/1?action=erase", "{}"));
+    json_decref(request_json(server, 200, "POST", "/slots/1?action=erase", "{}"));
     lk_server_stop(server);
     assert_int_equal(stored_files().n, 0);
 }
 
-/* The client is told why, the operator where as well. */
-static void files_that_cannot_be_written_say_why(void **state) {
+/* The client gets the reason, the operator also the path. */
+static void write_failure_reports_reason(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     char part[2 * ROOM];
     json_decref(complete(server, 1, ""));
-    in_folder(part, dir, "trip.new");
+    join_path(part, session_dir, "trip.new");
     assert_int_equal(mkdir(part, 0700), 0);
-    n_notes = 0;
-    refused(server, 500, "/slots/1?action=save", "{\"filename\": \"trip\"}", "internal_error");
+    n_note = 0;
+    expect_error(server, 500, "/slots/1?action=save", "{\"filename\": \"trip\"}", "internal_error");
     json_t *json =
-        ask_json(server, 500, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}");
+        request_json(server, 500, "POST", "/slots/1?action=save", "{\"filename\": \"trip\"}");
     assert_non_null(strstr(
         json_string_value(json_object_get(json_object_get(json, "error"), "message")), "irectory"));
     json_decref(json);
-    assert_int_equal(n_notes, 2);
+    assert_int_equal(n_note, 2);
     assert_non_null(strstr(last_note, part));
     lk_server_stop(server);
 }
 
-static void the_name_of_the_store_is_taken(void **state) {
+static void store_name_is_reserved(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
-    refused(server, 400, "/slots/1?action=save", "{\"filename\": \"store\"}", "invalid_value");
+    expect_error(server, 400, "/slots/1?action=save", "{\"filename\": \"store\"}", "invalid_value");
     lk_server_stop(server);
     opts.store_bytes = 1 << 20;
     lk_server_stop(serve_start(&opts));
 }
 
-static void put_named(const char *name, const uint8_t *data, size_t size) {
+static void write_named(const char *name, const uint8_t *data, size_t size) {
     char path[2 * ROOM];
-    in_folder(path, dir, name);
+    join_path(path, session_dir, name);
     assert_int_equal(write_file(path, data, size), 1);
 }
 
-/* Save a session of a model and recipe under a name. */
+/* Save a new session of n_tok tokens as session_dir/name. */
 static void save_named(lk_model *with, const lk_recipe *recipe, const char *name, size_t n_tok) {
     char path[2 * ROOM];
     lk_session *session;
@@ -165,7 +164,7 @@ static void save_named(lk_model *with, const lk_recipe *recipe, const char *name
     lk_session_opts opts = {.n_ctx = 2 * CTX};
     for (size_t i = 0; i < CTX; i++)
         tok[i] = random_int(&r, 0, lk_model_get_info(with).n_vocab - 1);
-    in_folder(path, dir, name);
+    join_path(path, session_dir, name);
     assert_int_equal(lk_session_new(&session, with, recipe, &opts, NULL), LK_OK);
     assert_int_equal(lk_session_sync(session, tok, n_tok < CTX ? n_tok : CTX, NULL, NULL), LK_OK);
     if (n_tok > CTX)
@@ -174,12 +173,12 @@ static void save_named(lk_model *with, const lk_recipe *recipe, const char *name
     lk_session_free(session);
 }
 
-static void names_lead_nowhere_else(void **state) {
+static void session_names_are_checked(void **state) {
     (void)state;
     static const char *const bad[] = {"../x",   "..",      ".",  "",       "/etc/passwd", "a/b",
                                       "./a",    ".hidden", "-x", "x.new",  "a b",         "\\u00e4",
                                       "a\\\\b", "a\\nb",   "~",  "%2e%2e", "store/x",     "a:b"};
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
     static const char *const actions[] = {"/slots/1?action=save", "/slots/1?action=restore"};
@@ -187,39 +186,40 @@ static void names_lead_nowhere_else(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         for (int k = 0; k < 2; k++) {
             snprintf(body, sizeof body, "{\"filename\": \"%s\"}", bad[i]);
-            refused(server, 400, actions[k], body, "invalid_value");
+            expect_error(server, 400, actions[k], body, "invalid_value");
         }
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = 0;
     for (int k = 0; k < 2; k++) {
         snprintf(body, sizeof body, "{\"filename\": \"%s\"}", name);
-        refused(server, 400, actions[k], body, "invalid_value");
-        refused(server, 400, actions[k], "{\"filename\": \"a\\u0000b\"}", "invalid_json");
-        refused(server, 400, actions[k], "{\"filename\": \"\xff\"}", "invalid_json");
-        refused(server, 400, actions[k], "{\"filename\": 5}", "invalid_type");
-        refused(server, 400, actions[k], "{}", "missing_field");
-        refused(server, 400, actions[k], "", "missing_field");
+        expect_error(server, 400, actions[k], body, "invalid_value");
+        expect_error(server, 400, actions[k], "{\"filename\": \"a\\u0000b\"}", "invalid_json");
+        expect_error(server, 400, actions[k], "{\"filename\": \"\xff\"}", "invalid_json");
+        expect_error(server, 400, actions[k], "{\"filename\": 5}", "invalid_type");
+        expect_error(server, 400, actions[k], "{}", "missing_field");
+        expect_error(server, 400, actions[k], "", "missing_field");
     }
-    name[128] = 0; /* the longest there is */
+    name[128] = 0; /* the maximum length */
     snprintf(body, sizeof body, "{\"filename\": \"%s\"}", name);
-    json_decref(ask_json(server, 200, "POST", actions[0], body));
-    refused(server, 400, "/slots/1?action=load", "{\"filename\": \"x\"}", "invalid_value");
-    refused(server, 400, "/slots/1", "{\"filename\": \"x\"}", "invalid_value");
-    refused(server, 404, "/slots/99?action=save", "{\"filename\": \"x\"}", "slot_not_found");
-    refused(server, 404, "/slots/1x?action=save", "{\"filename\": \"x\"}", "not_found");
-    refused(server, 404, "/slots/99999999999?action=save", "{\"filename\": \"x\"}", "not_found");
-    refused(server, 404, "/slots/-1?action=save", "{\"filename\": \"x\"}", "not_found");
-    json_decref(ask_json(server, 405, "GET", "/slots/1?action=save", ""));
+    json_decref(request_json(server, 200, "POST", actions[0], body));
+    expect_error(server, 400, "/slots/1?action=load", "{\"filename\": \"x\"}", "invalid_value");
+    expect_error(server, 400, "/slots/1", "{\"filename\": \"x\"}", "invalid_value");
+    expect_error(server, 404, "/slots/99?action=save", "{\"filename\": \"x\"}", "slot_not_found");
+    expect_error(server, 404, "/slots/1x?action=save", "{\"filename\": \"x\"}", "not_found");
+    expect_error(server, 404, "/slots/99999999999?action=save", "{\"filename\": \"x\"}",
+                 "not_found");
+    expect_error(server, 404, "/slots/-1?action=save", "{\"filename\": \"x\"}", "not_found");
+    json_decref(request_json(server, 405, "GET", "/slots/1?action=save", ""));
     lk_server_stop(server);
     opts.session_dir = NULL;
     server = serve_start(&opts);
-    refused(server, 501, "/slots/1?action=save", "{\"filename\": \"x\"}", "not_enabled");
+    expect_error(server, 501, "/slots/1?action=save", "{\"filename\": \"x\"}", "not_enabled");
     lk_server_stop(server);
 }
 
-static void what_is_not_its_own_is_not_restored(void **state) {
+static void foreign_sessions_are_not_restored(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     static const char restore[] = "/slots/1?action=restore";
     save_named(model, recipes[0], "good", 100);
@@ -228,72 +228,95 @@ static void what_is_not_its_own_is_not_restored(void **state) {
     save_named(model, recipes[0], "long", CTX + 1);
     char path[2 * ROOM];
     size_t size;
-    in_folder(path, dir, "good");
+    join_path(path, session_dir, "good");
     uint8_t *data = read_file(path, &size);
-    put_named("half", data, size / 2);
-    put_named("empty", data, 0);
+    write_named("half", data, size / 2);
+    write_named("empty", data, 0);
     data[size - 50] ^= 1;
-    put_named("damaged", data, size);
+    write_named("damaged", data, size);
     free(data);
-    refused(server, 404, restore, "{\"filename\": \"absent\"}", "session_not_found");
-    refused(server, 400, restore, "{\"filename\": \"recipe\"}", "unsupported");
-    refused(server, 400, restore, "{\"filename\": \"model\"}", "invalid_value");
-    refused(server, 400, restore, "{\"filename\": \"long\"}", "context_length_exceeded");
-    refused(server, 400, restore, "{\"filename\": \"half\"}", "invalid_value");
-    refused(server, 400, restore, "{\"filename\": \"empty\"}", "invalid_value");
-    refused(server, 400, restore, "{\"filename\": \"damaged\"}", "invalid_value");
-    json_t *slots = ask_json(server, 200, "GET", "/slots", "");
+    expect_error(server, 404, restore, "{\"filename\": \"absent\"}", "session_not_found");
+    expect_error(server, 400, restore, "{\"filename\": \"recipe\"}", "unsupported");
+    expect_error(server, 400, restore, "{\"filename\": \"model\"}", "invalid_value");
+    expect_error(server, 400, restore, "{\"filename\": \"long\"}", "context_length_exceeded");
+    expect_error(server, 400, restore, "{\"filename\": \"half\"}", "invalid_value");
+    expect_error(server, 400, restore, "{\"filename\": \"empty\"}", "invalid_value");
+    expect_error(server, 400, restore, "{\"filename\": \"damaged\"}", "invalid_value");
+    json_t *slots = request_json(server, 200, "GET", "/slots", "");
     assert_int_equal(json_array_size(json_object_get(slots, "slots")), 0);
     json_decref(slots);
-    json_decref(ask_json(server, 200, "POST", restore, "{\"filename\": \"good\"}"));
+    json_decref(request_json(server, 200, "POST", restore, "{\"filename\": \"good\"}"));
     lk_server_stop(server);
     opts.max_bytes = 1 << 12;
     server = serve_start(&opts);
-    refused(server, 503, restore, "{\"filename\": \"good\"}", "overloaded");
+    expect_error(server, 503, restore, "{\"filename\": \"good\"}", "overloaded");
     lk_server_stop(server);
 }
 
-/* Saving and restoring while answers are made: these go on, and a session that is used says so. */
-static void busy_sessions_say_so(void **state) {
+/* Id of a slot that is not idle, or 0. */
+static int find_busy_slot(struct lk_server *server) {
+    json_t *reply = request_json(server, 200, "GET", "/slots", "");
+    const json_t *slots = json_object_get(reply, "slots");
+    int id = 0;
+    for (size_t i = 0; i < json_array_size(slots); i++) {
+        const json_t *slot = json_array_get(slots, i);
+        if (strcmp(json_string_value(json_object_get(slot, "state")), "idle") != 0)
+            id = (int)json_integer_value(json_object_get(slot, "id"));
+    }
+    json_decref(reply);
+    return id;
+}
+
+/* Saving and restoring while another session decodes. A busy session gets 409. */
+static void busy_sessions_get_409(void **state) {
     (void)state;
-    struct lk_serve_opts opts = serve_options();
+    struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
-    int fd = http_connect(lk_server_port(server)), n_busy = 0;
+    int n_busy = 0;
     static const char body[] =
         "{\"prompt\": \"another prompt\", \"max_tokens\": 450, \"stream\": true}";
     char text[600];
     snprintf(text, sizeof text,
              "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
              strlen(body), body);
-    http_send(fd, text, strlen(text));
-    for (int i = 0; i < 20; i++) {
-        struct http_reply reply = http_ask(lk_server_port(server), "POST", "/slots/2?action=save",
-                                           "", "{\"filename\": \"b\"}");
-        n_busy += reply.status == 409;
-        assert_true(reply.status == 409 || reply.status == 404 || reply.status == 200);
-        http_free(&reply);
-        json_decref(ask_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"a\"}"));
-        json_decref(
-            ask_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"a\"}"));
+    /* On a slow disk the answer may be over before the first save: then try again. */
+    for (int attempt = 0; attempt < 10 && n_busy == 0; attempt++) {
+        int fd = http_connect(lk_server_port(server)), busy = 0;
+        http_send(fd, text, strlen(text));
+        for (int i = 0; i < 2000 && !busy; i++) busy = find_busy_slot(server);
+        char path[64];
+        snprintf(path, sizeof path, "/slots/%d?action=save", busy ? busy : 2);
+        for (int i = 0; i < 20; i++) {
+            struct http_reply reply =
+                http_request(lk_server_port(server), "POST", path, "", "{\"filename\": \"b\"}");
+            n_busy += reply.status == 409;
+            assert_true(reply.status == 409 || reply.status == 404 || reply.status == 200);
+            http_free(&reply);
+            json_decref(
+                request_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"a\"}"));
+            json_decref(request_json(server, 200, "POST", "/slots/1?action=restore",
+                                     "{\"filename\": \"a\"}"));
+        }
+        close(fd);
     }
-    close(fd);
     assert_true(n_busy > 0);
     lk_server_stop(server);
 }
 
-#define in_new_folder(test) cmocka_unit_test_setup_teardown(test, new_folder, remove_folder)
+#define with_session_dir(test)                                                                     \
+    cmocka_unit_test_setup_teardown(test, make_session_dir, remove_session_dir)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        in_new_folder(sessions_are_saved_restored_and_erased),
-        in_new_folder(the_first_session_may_be_a_restored_one),
-        in_new_folder(erased_is_erased),
-        in_new_folder(files_that_cannot_be_written_say_why),
-        in_new_folder(the_name_of_the_store_is_taken),
-        in_new_folder(names_lead_nowhere_else),
-        in_new_folder(what_is_not_its_own_is_not_restored),
-        in_new_folder(busy_sessions_say_so),
+        with_session_dir(save_restore_erase),
+        with_session_dir(restored_id_may_be_the_next_id),
+        with_session_dir(erase_also_removes_stored_file),
+        with_session_dir(write_failure_reports_reason),
+        with_session_dir(store_name_is_reserved),
+        with_session_dir(session_names_are_checked),
+        with_session_dir(foreign_sessions_are_not_restored),
+        with_session_dir(busy_sessions_get_409),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }

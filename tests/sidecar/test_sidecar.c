@@ -1,7 +1,7 @@
-/* Sidecars: what is written is read back to the bit; damaged, absurd and foreign files are refused with a
- * line that says why; all memory is in the ledger and goes back. */
+/* Sidecars: written data is read back bit for bit. Damaged and foreign files are rejected with a
+ * message that says why. All memory is in the ledger and is freed. */
 #include "base/ledger.h"
-#include "sidecar/sidecar.h"
+#include "sidecar/sidecar_write.h"
 #include "support.h"
 
 #include "gguf.h"
@@ -26,14 +26,14 @@ static const struct lk_sidecar_info info = {.method = "palu",
                                             .calibration_hash = 77,
                                             .calibration_tokens = 4096};
 
-/* Numbers of one basis. */
-struct numbers {
+/* The data of one basis. */
+struct basis_data {
     float down[GROUPS * COMP * WIDTH], up[GROUPS * COMP * WIDTH], mean[GROUPS * WIDTH],
         error[GROUPS * COMP];
     int32_t rank[GROUPS];
 };
 
-static struct lk_basis random_basis(struct numbers *n, struct random *r, bool apart) {
+static struct lk_basis random_basis(struct basis_data *n, struct random *r, bool all_parts) {
     for (size_t i = 0; i < sizeof n->down / sizeof(float); i++) {
         n->down[i] = random_gauss(r);
         n->up[i] = random_gauss(r);
@@ -45,41 +45,42 @@ static struct lk_basis random_basis(struct numbers *n, struct random *r, bool ap
                              .width = WIDTH,
                              .n_comp = COMP,
                              .down = n->down,
-                             .up = apart ? n->up : n->down,
-                             .mean = apart ? n->mean : NULL,
+                             .up = all_parts ? n->up : n->down,
+                             .mean = all_parts ? n->mean : NULL,
                              .rank = n->rank,
                              .error = n->error};
 }
 
-static struct numbers kept[2];
+static struct basis_data written[2];
 static float kernel[3 * 5 * 7];
-static const uint16_t halves[3 * 1 * 1] = {0x3c00, 0x7bff,
-                                           0x8001}; /* an odd number of bytes to pad */
+static const uint16_t halves[3 * 1 * 1] = {0x3c00, 0x7bff, 0x8001}; /* needs padding */
 
-/* K of layer 0 with all parts, V of layer 2 with the fewest, and a tensor of another method. */
+/* K of layer 0 with all parts, V of layer 2 with only the required ones, and tensors of another
+ * method. */
 static void write_sidecar(void) {
     struct lk_ledger ledger = {0};
     struct random r = {1};
-    struct lk_draft *draft;
+    struct lk_sidecar_builder *builder;
     lk_err err = {0};
-    struct lk_basis k = random_basis(&kept[0], &r, true), v = random_basis(&kept[1], &r, false);
+    struct lk_basis k = random_basis(&written[0], &r, true),
+                    v = random_basis(&written[1], &r, false);
     for (size_t i = 0; i < sizeof kernel / sizeof *kernel; i++) kernel[i] = random_gauss(&r);
     struct lk_sidecar_tensor other = {.name = "blk.1.less.phi", .ne = {7, 5, 3}, .data = kernel};
-    assert_int_equal(lk_draft_new(&draft, &info, &ledger, &err), LK_OK);
-    assert_int_equal(lk_draft_add_basis(draft, 0, LK_BASIS_K, &k, &err), LK_OK);
-    assert_int_equal(lk_draft_add_basis(draft, 2, LK_BASIS_V, &v, &err), LK_OK);
-    assert_int_equal(lk_draft_add(draft, &other, &err), LK_OK);
-    assert_int_equal(lk_draft_add(draft, &other, &err), LK_E_ARG);
+    assert_int_equal(lk_sidecar_builder_new(&builder, &info, &ledger, &err), LK_OK);
+    assert_int_equal(lk_sidecar_builder_add_basis(builder, 0, LK_BASIS_K, &k, &err), LK_OK);
+    assert_int_equal(lk_sidecar_builder_add_basis(builder, 2, LK_BASIS_V, &v, &err), LK_OK);
+    assert_int_equal(lk_sidecar_builder_add(builder, &other, &err), LK_OK);
+    assert_int_equal(lk_sidecar_builder_add(builder, &other, &err), LK_E_ARG);
     struct lk_sidecar_tensor small = {
         .name = "blk.1.less.w1", .ne = {3, 1, 1}, .type = LK_SIDECAR_F16, .data = (void *)halves};
-    assert_int_equal(lk_draft_add(draft, &small, &err), LK_OK);
+    assert_int_equal(lk_sidecar_builder_add(builder, &small, &err), LK_OK);
     assert_non_null(strstr(err.msg, "already"));
-    assert_int_equal(lk_draft_add_basis(draft, LAYERS, LK_BASIS_V, &v, &err), LK_E_ARG);
+    assert_int_equal(lk_sidecar_builder_add_basis(builder, LAYERS, LK_BASIS_V, &v, &err), LK_E_ARG);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
-    assert_int_equal(lk_draft_write(draft, f, &err), LK_OK);
+    assert_int_equal(lk_sidecar_builder_write(builder, f, &err), LK_OK);
     assert_int_equal(fclose(f), 0);
-    lk_draft_free(draft);
+    lk_sidecar_builder_free(builder);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
 }
 
@@ -104,15 +105,15 @@ static void expect(lk_status expected, const char *words) {
     assert_null(strchr(err.msg, '\n'));
 }
 
-static void assert_same(const struct lk_basis *b, const struct numbers *n, bool apart) {
+static void assert_same(const struct lk_basis *b, const struct basis_data *n, bool all_parts) {
     assert_int_equal(b->n_group, GROUPS);
     assert_int_equal(b->width, WIDTH);
     assert_int_equal(b->n_comp, COMP);
     assert_memory_equal(b->down, n->down, sizeof n->down);
-    assert_memory_equal(b->up, apart ? n->up : n->down, sizeof n->up);
+    assert_memory_equal(b->up, all_parts ? n->up : n->down, sizeof n->up);
     assert_memory_equal(b->rank, n->rank, sizeof n->rank);
     assert_memory_equal(b->error, n->error, sizeof n->error);
-    if (apart)
+    if (all_parts)
         assert_memory_equal(b->mean, n->mean, sizeof n->mean);
     else
         assert_null(b->mean);
@@ -127,8 +128,8 @@ static void test_read_back(void **state) {
     write_sidecar();
     if (lk_sidecar_open(&s, path, &info.model, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
     assert_memory_equal(&s->info, &info, sizeof info);
-    assert_same(&s->basis[LK_BASIS_K][0], &kept[0], true);
-    assert_same(&s->basis[LK_BASIS_V][2], &kept[1], false);
+    assert_same(&s->basis[LK_BASIS_K][0], &written[0], true);
+    assert_same(&s->basis[LK_BASIS_V][2], &written[1], false);
     assert_ptr_equal(s->basis[LK_BASIS_V][2].up, s->basis[LK_BASIS_V][2].down);
     for (int side = 0; side < LK_N_BASIS; side++)
         for (int layer = 0; layer < LAYERS; layer++)
@@ -150,7 +151,7 @@ static void test_read_back(void **state) {
     assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F32, 3, 1, 1, &found, &err),
                      LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "of f16, expected [3, 1, 1] of f32"));
-    assert_true(s->bytes >= sizeof kept[0] + sizeof kept[1].down &&
+    assert_true(s->bytes >= sizeof written[0] + sizeof written[1].down &&
                 lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS) == s->bytes);
     lk_sidecar_close(s);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
@@ -169,7 +170,7 @@ static void test_other_model(void **state) {
     assert_int_equal(try_open(&model, &err), LK_E_FORMAT);
 }
 
-/* Every possible end of a cut-off file. */
+/* Files truncated at many lengths. */
 static void test_truncated(void **state) {
     (void)state;
     FILE *f = fopen(path, "rb");
@@ -177,7 +178,7 @@ static void test_truncated(void **state) {
     fseek(f, 0, SEEK_END);
     long size = ftell(f);
     fclose(f);
-    /* The last tensor's padding may go: nothing of the data is lost with it. */
+    /* The padding of the last tensor may be missing. */
     for (long at = size - 32; at >= 0; at -= at > 2048 ? 509 : 1) {
         lk_err err = {0};
         assert_int_equal(truncate(path, at), 0);
@@ -187,7 +188,7 @@ static void test_truncated(void **state) {
     }
 }
 
-/* Any refused allocation gives LK_E_NOMEM and leaves nothing behind. */
+/* Any failing allocation gives LK_E_NOMEM and leaks nothing. */
 static void test_no_memory(void **state) {
     (void)state;
     write_sidecar();
@@ -212,47 +213,51 @@ static void test_no_memory(void **state) {
 struct damage {
     const char *words;
     lk_status status;
-    void (*edit)(struct lk_basis *basis, struct numbers *n, struct lk_sidecar_info *info);
+    void (*edit)(struct lk_basis *basis, struct basis_data *n, struct lk_sidecar_info *info);
 };
 
-static void rank_zero(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_rank_zero(struct lk_basis *b, struct basis_data *n, struct lk_sidecar_info *i) {
     (void)b, (void)i, n->rank[1] = 0;
 }
-static void rank_above(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_rank_too_large(struct lk_basis *b, struct basis_data *n,
+                               struct lk_sidecar_info *i) {
     (void)b, (void)i, n->rank[0] = COMP + 1;
 }
-static void not_finite(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_nan(struct lk_basis *b, struct basis_data *n, struct lk_sidecar_info *i) {
     (void)b, (void)i, n->up[9] = NAN;
 }
-static void infinite(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_infinity(struct lk_basis *b, struct basis_data *n, struct lk_sidecar_info *i) {
     (void)b, (void)i, n->down[0] = -INFINITY;
 }
-static void negative(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_negative_error(struct lk_basis *b, struct basis_data *n,
+                               struct lk_sidecar_info *i) {
     (void)b, (void)i, n->error[3] = -1;
 }
-static void half_heads(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void split_a_head(struct lk_basis *b, struct basis_data *n, struct lk_sidecar_info *i) {
     (void)n, (void)i, b->width = WIDTH - 4, b->n_comp = 4;
 }
-static void more_comp(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_too_many_components(struct lk_basis *b, struct basis_data *n,
+                                    struct lk_sidecar_info *i) {
     (void)n, (void)i, b->width = D, b->n_comp = COMP;
 }
-static void one_group(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void drop_a_group(struct lk_basis *b, struct basis_data *n, struct lk_sidecar_info *i) {
     (void)n, (void)i, b->n_group = 1;
 }
-static void no_layers(struct lk_basis *b, struct numbers *n, struct lk_sidecar_info *i) {
+static void set_no_heads(struct lk_basis *b, struct basis_data *n, struct lk_sidecar_info *i) {
     (void)b, (void)n, i->model.n_head_kv = 0;
 }
 
 static const struct damage damages[] = {
-    {"blk.1.k.rank holds 0", LK_E_FORMAT, rank_zero},
-    {"blk.1.k.rank holds 13", LK_E_FORMAT, rank_above},
-    {"blk.1.k.up of the sidecar holds a value that is not finite", LK_E_FORMAT, not_finite},
-    {"blk.1.k.down of the sidecar holds a value that is not finite", LK_E_FORMAT, infinite},
-    {"blk.1.k.error holds a negative number", LK_E_FORMAT, negative},
-    {"groups of whole heads, together 32 wide", LK_E_FORMAT, half_heads},
-    {"groups of whole heads, together 32 wide", LK_E_FORMAT, more_comp},
-    {"groups of whole heads, together 32 wide", LK_E_FORMAT, one_group},
-    {"n_head_kv is 0", LK_E_FORMAT, no_layers},
+    {"blk.1.k.rank is 0", LK_E_FORMAT, set_rank_zero},
+    {"blk.1.k.rank is 13", LK_E_FORMAT, set_rank_too_large},
+    {"blk.1.k.up of the sidecar has a value that is not finite", LK_E_FORMAT, set_nan},
+    {"blk.1.k.down of the sidecar has a value that is not finite", LK_E_FORMAT, set_infinity},
+    {"blk.1.k.error has a negative value", LK_E_FORMAT, set_negative_error},
+    {"expected groups of whole heads with a total width of 32", LK_E_FORMAT, split_a_head},
+    {"expected groups of whole heads with a total width of 32", LK_E_FORMAT,
+     set_too_many_components},
+    {"expected groups of whole heads with a total width of 32", LK_E_FORMAT, drop_a_group},
+    {"n_head_kv is 0", LK_E_FORMAT, set_no_heads},
 };
 
 static void test_wrong_contents(void **state) {
@@ -260,23 +265,23 @@ static void test_wrong_contents(void **state) {
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         struct lk_ledger ledger = {0};
         struct random r = {i + 2};
-        struct numbers n;
+        struct basis_data n;
         struct lk_sidecar_info bad = info;
         struct lk_basis basis = random_basis(&n, &r, true);
         damages[i].edit(&basis, &n, &bad);
-        struct lk_draft *draft;
-        assert_int_equal(lk_draft_new(&draft, &bad, &ledger, NULL), LK_OK);
-        assert_int_equal(lk_draft_add_basis(draft, 1, LK_BASIS_K, &basis, NULL), LK_OK);
+        struct lk_sidecar_builder *builder;
+        assert_int_equal(lk_sidecar_builder_new(&builder, &bad, &ledger, NULL), LK_OK);
+        assert_int_equal(lk_sidecar_builder_add_basis(builder, 1, LK_BASIS_K, &basis, NULL), LK_OK);
         FILE *f = fopen(path, "wb");
         assert_non_null(f);
-        assert_int_equal(lk_draft_write(draft, f, NULL), LK_OK);
+        assert_int_equal(lk_sidecar_builder_write(builder, f, NULL), LK_OK);
         fclose(f);
-        lk_draft_free(draft);
+        lk_sidecar_builder_free(builder);
         expect(damages[i].status, damages[i].words);
     }
 }
 
-/* Keys and tensors through gguf itself. */
+/* Write keys and a tensor with gguf directly. */
 static void write_gguf(const char *type, uint32_t version, const char *tensor, enum ggml_type kind,
                        int64_t ne3) {
     struct gguf_context *gguf = gguf_init_empty();
@@ -309,9 +314,9 @@ static void write_gguf(const char *type, uint32_t version, const char *tensor, e
 static void test_wrong_files(void **state) {
     (void)state;
     write_gguf(NULL, 1, "x", GGML_TYPE_F32, 1);
-    expect(LK_E_FORMAT, "no sidecar");
+    expect(LK_E_FORMAT, "not a sidecar");
     write_gguf("model", 1, "x", GGML_TYPE_F32, 1);
-    expect(LK_E_FORMAT, "no sidecar");
+    expect(LK_E_FORMAT, "not a sidecar");
     write_gguf("sidecar", 2, "x", GGML_TYPE_F32, 1);
     expect(LK_E_UNSUPPORTED, "version 2");
     write_gguf("sidecar", 1, NULL, GGML_TYPE_F32, 1);
@@ -321,10 +326,10 @@ static void test_wrong_files(void **state) {
     write_gguf("sidecar", 1, "x", GGML_TYPE_F32, 2);
     expect(LK_E_FORMAT, "three dimensions");
     write_gguf("sidecar", 1, "blk.1.v.down", GGML_TYPE_F32, 1);
-    expect(LK_E_FORMAT, "lacks blk.1.v.rank");
+    expect(LK_E_FORMAT, "has no tensor blk.1.v.rank");
     write_gguf("sidecar", 1, "blk.0.k.error", GGML_TYPE_F32, 1);
-    expect(LK_E_FORMAT, "lacks blk.0.k.down");
-    /* Names of no basis are left alone. */
+    expect(LK_E_FORMAT, "has no tensor blk.0.k.down");
+    /* Names that do not belong to a basis are ignored. */
     const char *const foreign[] = {"blk.2.v.down", "blk.99999999999.v.down", "blk..v.down",
                                    "blk.0",        "blk.0.q.down",           "blk.0.v.down2"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {

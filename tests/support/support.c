@@ -1,13 +1,11 @@
+/* Random numbers and an error measure. */
 #include "support.h"
+
+#include "base/splitmix64.h"
 
 #include <math.h>
 
-uint32_t random_u32(struct random *r) {
-    uint64_t z = (r->state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (uint32_t)((z ^ (z >> 31)) >> 32);
-}
+uint32_t random_u32(struct random *r) { return (uint32_t)(lk_splitmix64_next(&r->state) >> 32); }
 
 float random_uniform(struct random *r) { return (random_u32(r) >> 8) * (1.0f / (1 << 24)); }
 

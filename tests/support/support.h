@@ -1,20 +1,20 @@
-/* Small helpers that several tests share. */
+/* Random numbers and an error measure for tests. */
 #ifndef LK_TESTS_SUPPORT_H
 #define LK_TESTS_SUPPORT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Repeatable pseudo-random numbers. */
+/* Reproducible pseudo-random numbers; `state` is the seed. */
 struct random {
     uint64_t state;
 };
 uint32_t random_u32(struct random *r);
-float random_uniform(struct random *r); /* [0, 1) */
-float random_gauss(struct random *r);
-int random_int(struct random *r, int low, int high); /* low..high, both included */
+float random_uniform(struct random *r);              /* in [0, 1) */
+float random_gauss(struct random *r);                /* mean 0, variance 1 */
+int random_int(struct random *r, int low, int high); /* low to high, both included */
 
-/* Mean squared error of x against ref, divided by ref's mean square. */
+/* Normalized mean squared error: sum of (x - ref)^2 divided by sum of ref^2. x, ref: [n]. */
 double nmse(const float *x, const float *ref, size_t n);
 
 #endif

@@ -1,13 +1,14 @@
+/* Random latent bases. */
 #include "support_basis.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Rows of q [n_row][n] become orthonormal (Gram-Schmidt, twice for accuracy). */
-static void orthonormal(float *q, int n_row, int n) {
+/* Make the rows of q [n_row][n] orthonormal (Gram-Schmidt, twice for accuracy). */
+static void orthonormalize(float *q, int n_row, int n) {
     for (int i = 0; i < n_row; i++) {
         float *row = q + (size_t)i * n;
-        for (int turn = 0; turn < 2; turn++)
+        for (int pass = 0; pass < 2; pass++)
             for (int j = 0; j < i; j++) {
                 double dot = 0;
                 for (int c = 0; c < n; c++) dot += (double)row[c] * q[(size_t)j * n + c];
@@ -20,15 +21,15 @@ static void orthonormal(float *q, int n_row, int n) {
 }
 
 struct lk_basis random_basis(struct random *r, int n_group, int width, int n_comp, int rank,
-                             int skew, int mean) {
+                             bool skew, bool mean) {
     size_t n = (size_t)n_comp * width, all = n * n_group;
     float *down = malloc(all * sizeof *down), *up = skew ? malloc(all * sizeof *up) : down;
-    float *middle = mean ? malloc((size_t)n_group * width * sizeof *middle) : NULL;
+    float *center = mean ? malloc((size_t)n_group * width * sizeof *center) : NULL;
     int32_t *ranks = malloc(n_group * sizeof *ranks);
     for (int g = 0; g < n_group; g++) {
         float *q = down + g * n;
         for (size_t i = 0; i < n; i++) q[i] = random_gauss(r);
-        orthonormal(q, n_comp, width);
+        orthonormalize(q, n_comp, width);
         for (int j = 0; skew && j < n_comp; j++) {
             float stretch = 0.5f + random_uniform(r);
             for (int c = 0; c < width; c++) {
@@ -38,13 +39,13 @@ struct lk_basis random_basis(struct random *r, int n_group, int width, int n_com
         }
         ranks[g] = rank;
     }
-    for (int i = 0; mean && i < n_group * width; i++) middle[i] = random_gauss(r);
+    for (int i = 0; mean && i < n_group * width; i++) center[i] = random_gauss(r);
     return (struct lk_basis){.n_group = n_group,
                              .width = width,
                              .n_comp = n_comp,
                              .down = down,
                              .up = up,
-                             .mean = middle,
+                             .mean = center,
                              .rank = ranks};
 }
 

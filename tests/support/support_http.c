@@ -1,3 +1,4 @@
+/* A minimal HTTP client for the server tests. */
 #include "support_http.h"
 
 #include <arpa/inet.h>
@@ -13,11 +14,11 @@ int http_connect(int port) {
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_port = htons((unsigned short)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval patience = {.tv_sec = 300};
+    struct timeval timeout = {.tv_sec = 300};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0) return fd;
     close(fd);
     return -1;
@@ -32,7 +33,7 @@ void http_send(int fd, const char *bytes, size_t len) {
     }
 }
 
-/* Take the sizes out from between the chunks. */
+/* Remove the chunk headers of a chunked body. Returns its new length. */
 static size_t join_chunks(char *body, size_t len) {
     size_t in = 0, out = 0;
     while (in < len) {
@@ -80,8 +81,8 @@ void http_free(struct http_reply *reply) {
     *reply = (struct http_reply){0};
 }
 
-struct http_reply http_ask(int port, const char *method, const char *path, const char *headers,
-                           const char *body) {
+struct http_reply http_request(int port, const char *method, const char *path, const char *headers,
+                               const char *body) {
     size_t len = strlen(method) + strlen(path) + strlen(headers) + strlen(body) + 200;
     char *text = malloc(len);
     int fd = http_connect(port);

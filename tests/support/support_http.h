@@ -1,24 +1,27 @@
-/* A client that sends exactly the bytes it is given. */
-#ifndef LK_TESTS_SUPPORT_HTTP_H
-#define LK_TESTS_SUPPORT_HTTP_H
+/* A minimal HTTP client that sends exactly the bytes it is given. */
+#ifndef LK_TESTS_HTTP_H
+#define LK_TESTS_HTTP_H
 
 #include <stddef.h>
 
 struct http_reply {
     int status;        /* 0: the connection was closed without a reply */
-    char *head, *body; /* zero terminated; a body in chunks is put together */
-    size_t len;
+    char *head, *body; /* owned, zero terminated; the body without chunk headers */
+    size_t len;        /* of the body */
 };
 
-int http_connect(int port); /* a socket; -1 where it fails */
+/* Connect to 127.0.0.1. Returns a socket, or -1. */
+int http_connect(int port);
+
+/* Send all bytes; errors are ignored. */
 void http_send(int fd, const char *bytes, size_t len);
 
-/* Read until the server closes. Frees nothing of an earlier reply. */
+/* Read a reply until the server closes the connection. Free it with http_free. */
 struct http_reply http_read(int fd);
 void http_free(struct http_reply *reply);
 
-/* One request on a connection of its own, closed after the reply. `headers`: whole lines, or "". */
-struct http_reply http_ask(int port, const char *method, const char *path, const char *headers,
-                           const char *body);
+/* Send one request on a new connection. `headers`: complete lines, or "". */
+struct http_reply http_request(int port, const char *method, const char *path, const char *headers,
+                               const char *body);
 
 #endif

@@ -1,3 +1,4 @@
+/* Opens tiny models and sessions, and fails the test with the reason if it cannot. */
 #include "support_model.h"
 
 #include "support.h"
@@ -25,13 +26,14 @@ lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts) {
     bool written = tiny_gguf_write(path, spec);
     lk_status status = written ? lk_model_open(&model, path, opts, &err) : LK_E_IO;
     unlink(path);
-    if (status != LK_OK) fail_msg("%s: %s", spec->name, written ? err.msg : "cannot be written");
+    if (status != LK_OK)
+        fail_msg("%s: %s", spec->name, written ? err.msg : "cannot write the model");
     return model;
 }
 
 lk_model *open_preset(const char *preset, int n_ctx, int n_threads) {
     const struct tiny_spec *found = tiny_preset(preset);
-    if (!found) fail_msg("there is no preset %s", preset);
+    if (!found) fail_msg("no preset is named %s", preset);
     struct tiny_spec spec = *found;
     lk_model_opts opts = {.n_threads = n_threads};
     if (spec.n_ctx < n_ctx) spec.n_ctx = n_ctx;

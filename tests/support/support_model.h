@@ -1,4 +1,5 @@
-/* Tiny random models, sessions on them and tokens for them. What cannot be had fails the test with the reason. */
+/* Tiny models, and sessions and tokens for them. If something cannot be made, the test fails with
+ * the reason. */
 #ifndef LK_TESTS_SUPPORT_MODEL_H
 #define LK_TESTS_SUPPORT_MODEL_H
 
@@ -7,16 +8,19 @@
 
 #include <stdint.h>
 
-/* The model, to be freed. Its file was one of its own in TMPDIR, or in /tmp, and is gone. `opts` may be NULL. */
+/* Write the model to a temporary file, open it, and remove the file. `opts` may be NULL. Free the
+ * model with lk_model_free. */
 lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts);
 
-/* The preset of that name with a context of at least n_ctx, as a model that computes with n_threads; to be freed. */
+/* Open the preset with that name, with a context of at least n_ctx tokens and n_threads threads. */
 lk_model *open_preset(const char *preset, int n_ctx, int n_threads);
 
-/* A session of up to n_ctx tokens (0: the model's context), to be freed, and after it the recipe that was made of the text. */
+/* A new session of up to n_ctx tokens (0: the model's context). The recipe is parsed from `text`.
+ * Free the session first, then *recipe. */
 lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe);
 
-/* n tokens of the model's vocabulary: the same ones for the same seed and size of the vocabulary. */
+/* Fill tok [n] with random tokens of the model's vocabulary. They depend only on the seed and the
+ * size of the vocabulary. */
 void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed);
 
 #endif

@@ -1,15 +1,16 @@
+/* libllama's forward pass, as a reference. */
 #include "support_oracle.h"
 
 #include <stdio.h>
 
-static void quiet(enum ggml_log_level level, const char *text, void *user) {
+static void log_errors_only(enum ggml_log_level level, const char *text, void *user) {
     (void)user;
     if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
 }
 
 bool oracle_open(struct oracle *oracle, const char *path, struct llama_model *model, int n_ctx,
                  enum ggml_type k, enum ggml_type v, bool flash, int n_threads) {
-    llama_log_set(quiet, NULL);
+    llama_log_set(log_errors_only, NULL);
     *oracle = (struct oracle){.model = model};
     if (!model) oracle->model = llama_model_load_from_file(path, llama_model_default_params());
     if (!oracle->model) return false;
@@ -25,9 +26,9 @@ bool oracle_open(struct oracle *oracle, const char *path, struct llama_model *mo
     return oracle->ctx != NULL;
 }
 
-void oracle_close(struct oracle *oracle, bool model_too) {
+void oracle_close(struct oracle *oracle, bool close_model) {
     if (oracle->ctx) llama_free(oracle->ctx);
-    if (model_too && oracle->model) llama_model_free(oracle->model);
+    if (close_model && oracle->model) llama_model_free(oracle->model);
     *oracle = (struct oracle){0};
 }
 
@@ -51,7 +52,7 @@ void oracle_clear(struct oracle *oracle) {
 }
 
 bool oracle_write_f32(const char *from, const char *to) {
-    llama_log_set(quiet, NULL);
+    llama_log_set(log_errors_only, NULL);
     struct llama_model_quantize_params params = llama_model_quantize_default_params();
     params.ftype = LLAMA_FTYPE_ALL_F32;
     params.allow_requantize = true;

@@ -1,3 +1,4 @@
+/* A server with a tiny model and a temporary session directory. */
 #define _DEFAULT_SOURCE /* mkdtemp, usleep */
 #include "support_serve.h"
 
@@ -18,83 +19,83 @@
 
 lk_model *model, *other_model;
 lk_recipe *recipes[3];
-char dir[ROOM], store[ROOM + 16], last_note[1024];
-_Atomic int n_notes;
+char session_dir[ROOM], store_dir[ROOM + 16], last_note[1024];
+_Atomic int n_note;
 
-/* ---- a folder and a server for a test ---- */
+/* ---- session directory and server ---- */
 
-void take_note(void *user, const char *line) {
+void record_note(void *user, const char *line) {
     (void)user;
     snprintf(last_note, sizeof last_note, "%s", line);
-    n_notes++;
+    n_note++;
 }
 
-struct lk_serve_opts serve_options(void) {
-    struct lk_serve_opts o = lk_serve_defaults();
+struct lk_server_opts serve_options(void) {
+    struct lk_server_opts o = lk_server_defaults();
     o.model = model;
     o.id = "tiny";
     o.recipe = (const lk_recipe *const *)recipes;
     o.n_recipe = 2;
     o.port = 0;
     o.n_ctx = CTX;
-    o.session_dir = dir;
+    o.session_dir = session_dir;
     o.store_bytes = 64u << 20;
-    o.note = take_note;
+    o.note = record_note;
     return o;
 }
 
-struct lk_server *serve_start(const struct lk_serve_opts *opts) {
+struct lk_server *serve_start(const struct lk_server_opts *opts) {
     struct lk_server *server = NULL;
     lk_err err = {0};
     if (lk_server_start(&server, opts, &err)) fail_msg("%s", err.msg);
     return server;
 }
 
-void in_folder(char *out, const char *folder, const char *name) {
-    snprintf(out, 2 * ROOM, "%.500s/%.300s", folder, name);
+void join_path(char *out, const char *dir, const char *name) {
+    snprintf(out, 2 * ROOM, "%.500s/%.300s", dir, name);
 }
 
-int new_folder(void **state) {
+int make_session_dir(void **state) {
     (void)state;
     const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.200s/lowkey-disk-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir)) return -1;
-    in_folder(store, dir, "store");
-    n_notes = 0;
+    snprintf(session_dir, sizeof session_dir, "%.200s/lowkey-disk-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(session_dir)) return -1;
+    join_path(store_dir, session_dir, "store");
+    n_note = 0;
     return 0;
 }
 
-static void remove_all(const char *folder) {
-    DIR *d = opendir(folder);
+static void remove_dir(const char *dir) {
+    DIR *d = opendir(dir);
     for (struct dirent *file; d && (file = readdir(d));) {
         char path[2 * ROOM];
-        in_folder(path, folder, file->d_name);
+        join_path(path, dir, file->d_name);
         if (strcmp(file->d_name, ".") != 0 && strcmp(file->d_name, "..") != 0 && unlink(path) != 0)
             rmdir(path);
     }
     if (d) closedir(d);
-    rmdir(folder);
+    rmdir(dir);
 }
 
-int remove_folder(void **state) {
+int remove_session_dir(void **state) {
     (void)state;
-    remove_all(store);
-    remove_all(dir);
+    remove_dir(store_dir);
+    remove_dir(session_dir);
     return 0;
 }
 
 struct listing stored_files(void) {
     struct listing l = {0};
-    DIR *d = opendir(store);
+    DIR *d = opendir(store_dir);
     for (struct dirent *file; d && (file = readdir(d));) {
         char path[2 * ROOM];
         struct stat info;
         size_t len = strlen(file->d_name);
-        in_folder(path, store, file->d_name);
+        join_path(path, store_dir, file->d_name);
         if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) continue;
         assert_int_equal(info.st_mode & 0777, 0600);
         if (len > 4 && strcmp(file->d_name + len - 4, ".new") == 0) {
-            l.n_part++;
+            l.n_temporary++;
             continue;
         }
         assert_true(l.n < 64);
@@ -105,11 +106,11 @@ struct listing stored_files(void) {
     return l;
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
-json_t *ask_json(const struct lk_server *server, int status, const char *method, const char *path,
-                 const char *body) {
-    struct http_reply reply = http_ask(lk_server_port(server), method, path, "", body);
+json_t *request_json(const struct lk_server *server, int status, const char *method,
+                     const char *path, const char *body) {
+    struct http_reply reply = http_request(lk_server_port(server), method, path, "", body);
     if (reply.status != status)
         fail_msg("%s %s %.300s: status %d, expected %d: %.300s", method, path, body, reply.status,
                  status, reply.body);
@@ -119,65 +120,64 @@ json_t *ask_json(const struct lk_server *server, int status, const char *method,
     return json;
 }
 
-void refused(const struct lk_server *server, int status, const char *path, const char *body,
-             const char *code) {
-    json_t *json = ask_json(server, status, "POST", path, body),
+void expect_error(const struct lk_server *server, int status, const char *path, const char *body,
+                  const char *code) {
+    json_t *json = request_json(server, status, "POST", path, body),
            *error = json_object_get(json, "error");
     const char *message = json_string_value(json_object_get(error, "message")),
                *got = json_string_value(json_object_get(error, "code"));
     assert_true(message && *message && json_is_string(json_object_get(error, "type")));
-    if (*dir && strstr(message, dir)) fail_msg("the folder is told: %s", message);
+    if (*session_dir && strstr(message, session_dir))
+        fail_msg("the message reveals the session directory: %s", message);
     if (!got || strcmp(got, code) != 0)
         fail_msg("%s %.200s: code %s (%s), expected %s", path, body, got, message, code);
     json_decref(json);
 }
 
-json_int_t number_at(const json_t *json, const char *object, const char *field) {
+json_int_t int_at(const json_t *json, const char *object, const char *field) {
     return json_integer_value(json_object_get(json_object_get(json, object), field));
 }
 
-json_int_t reused_tokens(const json_t *answer) {
-    return number_at(json_object_get(answer, "usage"), "prompt_tokens_details", "cached_tokens");
+json_int_t reused_tokens(const json_t *response) {
+    return int_at(json_object_get(response, "usage"), "prompt_tokens_details", "cached_tokens");
 }
 
-const char *prefix_source(const json_t *answer) {
-    return json_string_value(json_object_get(json_object_get(answer, "cache"), "prefix"));
+const char *prefix_source(const json_t *response) {
+    return json_string_value(json_object_get(json_object_get(response, "cache"), "prefix"));
 }
 
 uint64_t metric(const struct lk_server *server, const char *name) {
-    struct http_reply reply = http_ask(lk_server_port(server), "GET", "/metrics", "", "");
+    struct http_reply reply = http_request(lk_server_port(server), "GET", "/metrics", "", "");
     char line[200];
     snprintf(line, sizeof line, "\nlowkey_%s ", name);
     const char *at = strstr(reply.body, line);
-    if (!at) fail_msg("no metric %s", name);
+    if (!at) fail_msg("metric %s is missing", name);
     uint64_t value = strtoull(at + strlen(line), NULL, 10);
     http_free(&reply);
     return value;
 }
 
-/* The sessions there are, once none is at work: what is told is a tenth of a second old. */
-json_t *idle_slots(const struct lk_server *server, size_t n) {
+json_t *wait_idle_slots(const struct lk_server *server, size_t n) {
     for (int i = 0; i < 100; i++) {
-        json_t *evict = ask_json(server, 200, "GET", "/slots", ""), *slot;
+        json_t *slots = request_json(server, 200, "GET", "/slots", ""), *slot;
         size_t k, n_idle = 0;
-        json_array_foreach(json_object_get(evict, "slots"), k, slot) n_idle +=
+        json_array_foreach(json_object_get(slots, "slots"), k, slot) n_idle +=
             strcmp(json_string_value(json_object_get(slot, "state")), "idle") == 0;
-        if (n_idle == n && json_array_size(json_object_get(evict, "slots")) == n) return evict;
-        json_decref(evict);
+        if (n_idle == n && json_array_size(json_object_get(slots, "slots")) == n) return slots;
+        json_decref(slots);
         usleep(20000);
     }
-    fail_msg("there are not %zu idle sessions", n);
+    fail_msg("there are not %zu sessions, all idle", n);
     return NULL;
 }
 
-/* A chat's request: what was said, and 24 tokens of answer with logarithms, greedily. */
-static char *chat_body(const char *first, const json_t *answer, const char *second,
-                       const char *more) {
+static char *make_chat_body(const char *first, const json_t *response, const char *second,
+                            const char *more) {
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", first);
-    if (answer) {
+    if (response) {
         json_array_append(
             messages,
-            json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message"));
+            json_object_get(json_array_get(json_object_get(response, "choices"), 0), "message"));
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", second));
     }
     json_t *body = json_pack("{s:o, s:i, s:i, s:b, s:i}", "messages", messages, "max_tokens", 24,
@@ -191,25 +191,24 @@ static char *chat_body(const char *first, const json_t *answer, const char *seco
     return text;
 }
 
-json_t *chat(const struct lk_server *server, const char *first, const json_t *answer,
+json_t *chat(const struct lk_server *server, const char *first, const json_t *response,
              const char *second, const char *more) {
-    char *body = chat_body(first, answer, second, more);
-    json_t *json = ask_json(server, 200, "POST", "/v1/chat/completions", body);
+    char *body = make_chat_body(first, response, second, more);
+    json_t *json = request_json(server, 200, "POST", "/v1/chat/completions", body);
     free(body);
     return json;
 }
 
-/* Different prompts, each long enough to be stored. */
 json_t *complete(const struct lk_server *server, int i, const char *more) {
     char body[400];
     snprintf(body, sizeof body,
              "{\"prompt\": \"%c%c number %d of many prompts that are all different from each "
              "other\", \"max_tokens\": 4, \"temperature\": 0%s}",
              'a' + i % 26, 'z' - i % 26, i, more);
-    return ask_json(server, 200, "POST", "/v1/completions", body);
+    return request_json(server, 200, "POST", "/v1/completions", body);
 }
 
-char *tokens_body(int n, const char *more) {
+char *make_tokens_body(int n, const char *more) {
     json_t *prompt = json_array(),
            *body = json_pack("{s:o, s:i}", "prompt", prompt, "max_tokens", 1),
            *extra = json_loads(more, 0, NULL);
@@ -223,9 +222,9 @@ char *tokens_body(int n, const char *more) {
     return text;
 }
 
-int begin_reading(const struct lk_server *server, int n_tok) {
-    char *body = tokens_body(n_tok, "{\"stream\": true, \"return_progress\": true}"), head[200],
-         got[8192];
+int start_prefill(const struct lk_server *server, int n_tok) {
+    char *body = make_tokens_body(n_tok, "{\"stream\": true, \"return_progress\": true}"),
+         head[200], got[8192];
     int fd = http_connect(lk_server_port(server));
     size_t len = 0;
     snprintf(head, sizeof head,
@@ -242,11 +241,10 @@ int begin_reading(const struct lk_server *server, int n_tok) {
     return fd;
 }
 
-/* The choices of two answers: the same text, and the same logarithms to the bit. */
-void same_answer(const json_t *a, const json_t *b) {
+void expect_same_answer(const json_t *a, const json_t *b) {
     char *x = json_dumps(json_object_get(a, "choices"), JSON_SORT_KEYS),
          *y = json_dumps(json_object_get(b, "choices"), JSON_SORT_KEYS);
-    if (strcmp(x, y) != 0) fail_msg("answers differ:\n%.600s\n%.600s", x, y);
+    if (strcmp(x, y) != 0) fail_msg("responses differ:\n%.600s\n%.600s", x, y);
     free(x), free(y);
 }
 

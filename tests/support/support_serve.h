@@ -1,72 +1,75 @@
-/* A server with a tiny model and a folder for its sessions, and ways to ask it. What is not as expected fails
- * the test. */
-#ifndef LK_TESTS_SUPPORT_SERVE_H
-#define LK_TESTS_SUPPORT_SERVE_H
+/* A server with a tiny model and a temporary session directory, and helpers for requests. Helpers
+ * fail the test if anything is not as expected. */
+#ifndef LK_TESTS_SERVE_H
+#define LK_TESTS_SERVE_H
 
-#include "serve/serve.h"
+#include "serve/server.h"
 
 #include <jansson.h>
 #include <stdint.h>
 
 enum { CTX = 512, ROOM = 512 };
 
-extern lk_model *model, *other_model; /* of one shape */
+extern lk_model *model, *other_model; /* same shape, different weights */
 extern lk_recipe *recipes[3];         /* best-4 and f16, which the server allows, and best-2 */
-extern char dir[ROOM],
-    store[ROOM + 16];       /* the folder of sessions, and of those that the server stores */
-extern _Atomic int n_notes; /* told to the operator since the test began */
-extern char last_note[1024];
+extern char session_dir[ROOM], store_dir[ROOM + 16]; /* store_dir: the server's own sessions */
+extern _Atomic int n_note;                           /* operator messages since the test started */
+extern char last_note[1024];                         /* the last of them */
 
-/* Of a group and of each of its tests. */
+/* Setup and teardown of a group, and of each test that uses session_dir. */
 int open_models(void **state);
 int close_models(void **state);
-int new_folder(void **state);
-int remove_folder(void **state);
+int make_session_dir(void **state);
+int remove_session_dir(void **state);
 
-struct lk_serve_opts serve_options(void);
-struct lk_server *serve_start(const struct lk_serve_opts *opts);
+struct lk_server_opts serve_options(void);
+struct lk_server *serve_start(const struct lk_server_opts *opts);
 
-/* "FOLDER/NAME" into out[2 * ROOM]. */
-void in_folder(char *out, const char *folder, const char *name);
+/* "DIR/NAME" into out[2 * ROOM]. */
+void join_path(char *out, const char *dir, const char *name);
 
-/* What lies in the folder of stored sessions; only its owner may read it. */
+/* The files in store_dir. Expects that only the owner can read them. */
 struct listing {
-    int n, n_part; /* whole files; parts of some */
-    uint64_t bytes;
+    int n, n_temporary; /* complete files, and temporary ones (.new) */
+    uint64_t bytes;     /* of the complete files */
     char name[64][256];
 };
 struct listing stored_files(void);
 
-/* Ask, expect the status, and give the JSON (to be released). Expect an error with a code, which does not tell
- * where the folder is. */
-json_t *ask_json(const struct lk_server *server, int status, const char *method, const char *path,
-                 const char *body);
-void refused(const struct lk_server *server, int status, const char *path, const char *body,
-             const char *code);
+/* Send a request, expect the status, and return the JSON (owned). */
+json_t *request_json(const struct lk_server *server, int status, const char *method,
+                     const char *path, const char *body);
 
-json_int_t number_at(const json_t *json, const char *object, const char *field);
-json_int_t reused_tokens(const json_t *answer);
-const char *prefix_source(const json_t *answer);
+/* POST a request, and expect an error with this code whose message does not reveal session_dir. */
+void expect_error(const struct lk_server *server, int status, const char *path, const char *body,
+                  const char *code);
+
+json_int_t int_at(const json_t *json, const char *object, const char *field);
+json_int_t reused_tokens(const json_t *response);
+const char *prefix_source(const json_t *response);
 uint64_t metric(const struct lk_server *server, const char *name);
 
-/* The sessions there are, once there are n and none is at work: what is told is a tenth of a second old. */
-json_t *idle_slots(const struct lk_server *server, size_t n);
+/* GET /slots, once there are n sessions and all are idle. Snapshots may be 0.1 s old. */
+json_t *wait_idle_slots(const struct lk_server *server, size_t n);
 
-/* A chat: what was said, what was answered and said then (or NULL), and 24 tokens of answer, greedily, with their
- * logarithms. `more`: an object of further fields. */
-json_t *chat(const struct lk_server *server, const char *first, const json_t *answer,
+/* A chat with 24 greedy tokens of answer and logprobs. `first` is the first message. If `response`
+ * is not NULL, the chat continues with its message and `second`. `more`: a JSON object with more
+ * fields. */
+json_t *chat(const struct lk_server *server, const char *first, const json_t *response,
              const char *second, const char *more);
 
-/* The i-th of prompts that differ from the beginning, each long enough to be stored. `more`: ", \"field\": value". */
+/* Complete prompt i. Prompts differ from the first token on, and are long enough to be stored.
+ * `more`: ", \"field\": value". */
 json_t *complete(const struct lk_server *server, int i, const char *more);
 
-/* The body of a request with a prompt of n tokens and one of answer; owned. `more`: an object of further fields. */
-char *tokens_body(int n, const char *more);
+/* A request body with a prompt of n tokens and max_tokens 1; owned. `more`: a JSON object with more
+ * fields. */
+char *make_tokens_body(int n, const char *more);
 
-/* Ask for that, and wait until some of the prompt was read: the socket. */
-int begin_reading(const struct lk_server *server, int n_tok);
+/* Send such a request, and wait until a part of the prompt was processed. Returns the socket. */
+int start_prefill(const struct lk_server *server, int n_tok);
 
-/* The choices of two answers: the same text, and the same logarithms to the bit. */
-void same_answer(const json_t *a, const json_t *b);
+/* Expect the same choices: same text, and bit-identical logprobs. */
+void expect_same_answer(const json_t *a, const json_t *b);
 
 #endif

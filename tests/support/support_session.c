@@ -1,6 +1,7 @@
+/* Reads, writes and repairs saved sessions. */
 #include "support_session.h"
 
-#include "engine/session_file.h"
+#include "engine/session_save.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +25,10 @@ uint8_t *read_file(const char *path, size_t *size) {
     return data;
 }
 
-int write_file(const char *path, const uint8_t *data, size_t size) {
+bool write_file(const char *path, const uint8_t *data, size_t size) {
     FILE *file = fopen(path, "wb");
-    if (!file) return 0;
-    int ok = fwrite(data, 1, size, file) == size;
+    if (!file) return false;
+    bool ok = fwrite(data, 1, size, file) == size;
     return fclose(file) == 0 && ok;
 }
 

@@ -1,4 +1,4 @@
-/* Text to tokens and back, chat templates, and sampling. */
+/* Tokenizing and detokenizing, chat templates, sampling, and grammars from JSON schemas. */
 #include "base/log.h"
 #include "base/utf8.h"
 #include "model/net.h"
@@ -30,7 +30,7 @@ static struct lk_vocab *open_split_vocab(const char *preset, char *splitter) {
              (int)getpid());
     assert_true(tiny_gguf_write_edited(path, tiny_preset(preset), set_splitter, splitter));
     struct lk_ledger ledger = {0};
-    struct lk_net *net = NULL; /* the order every caller keeps: check, then load the vocabulary */
+    struct lk_net *net = NULL; /* callers check the file before they load its vocabulary */
     if (lk_net_open(&net, path, NULL, &ledger, &err) != LK_OK ||
         lk_vocab_open(&v, path, &err) != LK_OK)
         fail_msg("%s: %s", preset, err.msg);
@@ -48,7 +48,8 @@ static void assert_round_trip(const struct lk_vocab *v, const char *text, bool l
     lk_err err = {0};
     if (lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, &err) != LK_OK)
         fail_msg("%s", err.msg);
-    for (size_t i = 0; i < n; i++) len += lk_vocab_text(v, tok[i], back + len, sizeof back - len);
+    for (size_t i = 0; i < n; i++)
+        len += lk_vocab_token_text(v, tok[i], back + len, sizeof back - len);
     free(tok);
     assert_string_equal(back + (leading_space ? 1 : 0), text);
 }
@@ -63,7 +64,7 @@ static void round_trips(void **state) {
                                         "\xf0\x9f\x98\x80!",
                                         "  two  spaces "};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        assert_round_trip(spm, texts[i], true); /* SentencePiece puts a space before a text */
+        assert_round_trip(spm, texts[i], true); /* SentencePiece adds a leading space */
         assert_round_trip(bpe, texts[i], false);
     }
     lk_vocab_free(spm);
@@ -79,10 +80,10 @@ static void special_tokens(void **state) {
     assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
     assert_int_equal(n, 2);
     assert_int_equal(tok[0], 1); /* <s> */
-    assert_true(lk_vocab_ends(v, tok[1]));
-    assert_false(lk_vocab_ends(v, 40));
+    assert_true(lk_vocab_is_eog(v, tok[1]));
+    assert_false(lk_vocab_is_eog(v, 40));
     char small[4];
-    assert_int_equal(lk_vocab_text(v, tok[1], small, sizeof small), strlen(text));
+    assert_int_equal(lk_vocab_token_text(v, tok[1], small, sizeof small), strlen(text));
     assert_string_equal(small, "<|i");
     free(tok);
     assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, NULL), LK_OK);
@@ -91,14 +92,14 @@ static void special_tokens(void **state) {
     assert_int_equal(lk_vocab_tokenize(v, "", 0, false, &tok, &n, NULL), LK_OK);
     assert_int_equal(n, 0);
     free(tok);
-    assert_int_equal(lk_vocab_text(v, -1, small, sizeof small), 0);
-    assert_int_equal(lk_vocab_text(v, 1 << 20, small, sizeof small), 0);
-    assert_false(lk_vocab_ends(v, -5));
-    assert_false(lk_vocab_ends(v, INT32_MAX));
+    assert_int_equal(lk_vocab_token_text(v, -1, small, sizeof small), 0);
+    assert_int_equal(lk_vocab_token_text(v, 1 << 20, small, sizeof small), 0);
+    assert_false(lk_vocab_is_eog(v, -5));
+    assert_false(lk_vocab_is_eog(v, INT32_MAX));
     lk_vocab_free(v);
 }
 
-static void broken_utf8_is_refused(void **state) {
+static void invalid_utf8_is_rejected(void **state) {
     (void)state;
     static const struct {
         const char *text;
@@ -113,7 +114,7 @@ static void broken_utf8_is_refused(void **state) {
         size_t n = 0;
         lk_err err = {0};
         char position[32];
-        assert_int_equal(lk_utf8_valid(bad[i].text, strlen(bad[i].text)), bad[i].at);
+        assert_int_equal(lk_utf8_valid_prefix(bad[i].text, strlen(bad[i].text)), bad[i].at);
         assert_int_equal(
             lk_vocab_tokenize(v, bad[i].text, strlen(bad[i].text), true, &tok, &n, &err),
             LK_E_FORMAT);
@@ -123,7 +124,7 @@ static void broken_utf8_is_refused(void **state) {
     lk_vocab_free(v);
 }
 
-/* Splitters that are regular expressions recurse once per character of a word. */
+/* Pre-tokenizers that use regular expressions recurse once per character of a word. */
 static void long_words(void **state) {
     (void)state;
     enum { N = 60000 };
@@ -149,7 +150,7 @@ static void long_words(void **state) {
     free(text);
 }
 
-/* The default model's tokenizer, where it is. */
+/* The default model's tokenizer, if the model is present. */
 static void smollm2_tokens(void **state) {
     (void)state;
     char path[512];
@@ -166,7 +167,7 @@ static void smollm2_tokens(void **state) {
         v, "The capital of France is Paris; 3.14159 \xe2\x82\xac.\n\n\tint main(void)", false);
     char *text = NULL;
     const lk_message msg[] = {{"system", "Be brief."}, {"user", "Hello"}};
-    assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_int_equal(lk_vocab_apply_chat_template(v, msg, 2, true, &text, NULL), LK_OK);
     assert_string_equal(
         text, "<|im_start|>system\nBe "
               "brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
@@ -184,18 +185,21 @@ static void chat_template(void **state) {
     struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
     const lk_message msg[] = {{"system", "be brief"}, {"user", "hello"}};
     char *text = NULL;
-    assert_int_equal(lk_vocab_chat(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_int_equal(lk_vocab_apply_chat_template(v, msg, 2, true, &text, NULL), LK_OK);
     assert_string_equal(
         text, "<|im_start|>system\nbe "
               "brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
     free(text);
-    assert_int_equal(lk_vocab_chat(v, msg, 0, true, &text, NULL), LK_E_ARG);
-    assert_int_equal(lk_vocab_chat(v, &(lk_message){"user", NULL}, 1, true, &text, NULL), LK_E_ARG);
-    assert_int_equal(lk_vocab_chat(none, msg, 2, true, &text, NULL), LK_E_UNSUPPORTED);
+    assert_int_equal(lk_vocab_apply_chat_template(v, msg, 0, true, &text, NULL), LK_E_ARG);
+    assert_int_equal(
+        lk_vocab_apply_chat_template(v, &(lk_message){"user", NULL}, 1, true, &text, NULL),
+        LK_E_ARG);
+    assert_int_equal(lk_vocab_apply_chat_template(none, msg, 2, true, &text, NULL),
+                     LK_E_UNSUPPORTED);
     int32_t *tok;
     size_t n;
     assert_int_equal(lk_vocab_tokenize(none, "a", 1, true, &tok, &n, NULL), LK_E_UNSUPPORTED);
-    assert_int_equal(lk_vocab_text(none, 3, (char[8]){0}, 8), 0);
+    assert_int_equal(lk_vocab_token_text(none, 3, (char[8]){0}, 8), 0);
     lk_vocab_free(v);
     lk_vocab_free(none);
 }
@@ -204,7 +208,7 @@ static void chat_template(void **state) {
 
 static const lk_sampler_opts plain = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
 
-static int32_t next(struct lk_sampling *s, const float *logits, int n) {
+static int32_t sample_next(struct lk_sampling *s, const float *logits, int n) {
     int32_t tok = -1;
     lk_err err = {0};
     if (lk_sampling_next(s, logits, n, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
@@ -212,7 +216,7 @@ static int32_t next(struct lk_sampling *s, const float *logits, int n) {
     return tok;
 }
 
-static struct lk_sampling *sampler(const lk_sampler_opts *opts) {
+static struct lk_sampling *new_sampler(const lk_sampler_opts *opts) {
     struct lk_sampling *s = NULL;
     assert_int_equal(lk_sampling_new(&s, NULL, opts, NULL), LK_OK);
     return s;
@@ -223,19 +227,19 @@ static void greedy_and_penalty(void **state) {
     const float logits[] = {0, 2, 5, 4.9f, -INFINITY};
     lk_sampler_opts o = plain;
     o.temperature = 0;
-    struct lk_sampling *s = sampler(&o);
-    for (int i = 0; i < 3; i++) assert_int_equal(next(s, logits, 5), 2);
+    struct lk_sampling *s = new_sampler(&o);
+    for (int i = 0; i < 3; i++) assert_int_equal(sample_next(s, logits, 5), 2);
     lk_sampling_free(s);
     o.repeat_penalty = 1.5f;
     o.repeat_last_n = 1;
-    s = sampler(&o);
-    assert_int_equal(next(s, logits, 5), 2);
-    assert_int_equal(next(s, logits, 5), 3); /* 5 / 1.5 < 4.9 */
-    assert_int_equal(next(s, logits, 5), 2);
+    s = new_sampler(&o);
+    assert_int_equal(sample_next(s, logits, 5), 2);
+    assert_int_equal(sample_next(s, logits, 5), 3); /* 5 / 1.5 < 4.9 */
+    assert_int_equal(sample_next(s, logits, 5), 2);
     lk_sampling_free(s);
 }
 
-/* Biases come before everything else. */
+/* Biases are added before all other steps. */
 static void biases_are_added(void **state) {
     (void)state;
     const float logits[] = {0, 2, 5, 4.9f, -INFINITY};
@@ -245,8 +249,8 @@ static void biases_are_added(void **state) {
     o.bias = bias;
     for (o.n_bias = 0; o.n_bias <= 4; o.n_bias++) {
         static const int32_t best[] = {2, 3, 3, 1, 1};
-        struct lk_sampling *s = sampler(&o);
-        assert_int_equal(next(s, logits, 5), best[o.n_bias]);
+        struct lk_sampling *s = new_sampler(&o);
+        assert_int_equal(sample_next(s, logits, 5), best[o.n_bias]);
         lk_sampling_free(s);
     }
     const lk_logit_bias all[] = {{0, -INFINITY}, {1, -INFINITY}, {2, -INFINITY}, {3, -INFINITY}};
@@ -255,10 +259,10 @@ static void biases_are_added(void **state) {
     o.n_bias = 4;
     o.bias = all;
     for (o.temperature = 0; o.temperature <= 1; o.temperature++) {
-        s = sampler(&o);
+        s = new_sampler(&o);
         assert_int_equal(lk_sampling_next(s, logits, 5, &tok, NULL), LK_E_FORMAT);
         assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL),
-                         LK_E_ARG); /* there is no token 3 */
+                         LK_E_ARG); /* token 3 does not exist */
         lk_sampling_free(s);
     }
     o.n_bias = 1;
@@ -268,7 +272,7 @@ static void biases_are_added(void **state) {
     }
 }
 
-static void ends_are_ignored(void **state) {
+static void ignore_eos_prevents_the_end(void **state) {
     (void)state;
     struct lk_vocab *v = open_vocab("llama-spm");
     int n = 3 + 256 + 13 + 2, n_end = 0;
@@ -276,15 +280,15 @@ static void ends_are_ignored(void **state) {
     lk_sampler_opts o = plain;
     struct lk_sampling *s = NULL;
     for (int i = 0; i < n; i++) {
-        logits[i] = lk_vocab_ends(v, i) ? 9 : 0;
-        n_end += lk_vocab_ends(v, i);
+        logits[i] = lk_vocab_is_eog(v, i) ? 9 : 0;
+        n_end += lk_vocab_is_eog(v, i);
     }
     assert_true(n_end > 0);
     for (int ignore = 0; ignore < 2; ignore++) {
         int ended = 0;
         o.ignore_eos = ignore;
         assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
-        for (int i = 0; i < 100; i++) ended += lk_vocab_ends(v, next(s, logits, n));
+        for (int i = 0; i < 100; i++) ended += lk_vocab_is_eog(v, sample_next(s, logits, n));
         if (ignore)
             assert_int_equal(ended, 0);
         else
@@ -303,10 +307,11 @@ static void samples_follow_the_distribution(void **state) {
     int count[4] = {0};
     lk_sampler_opts o = plain;
     o.seed = 7;
-    struct lk_sampling *s = sampler(&o), *again = sampler(&o);
+    struct lk_sampling *s = new_sampler(&o), *again = new_sampler(&o);
     for (int i = 0; i < N; i++) {
-        int32_t tok = next(s, logits, 4);
-        assert_int_equal(next(again, logits, 4), tok); /* a seed decides everything */
+        int32_t tok = sample_next(s, logits, 4);
+        assert_int_equal(sample_next(again, logits, 4),
+                         tok); /* the same seed gives the same choices */
         count[tok]++;
     }
     for (int i = 0; i < 4; i++) assert_true(fabs((double)count[i] / N - expected[i]) < 0.02);
@@ -321,10 +326,10 @@ static void samples_follow_the_distribution(void **state) {
         o.top_k = cut[c].top_k;
         o.top_p = cut[c].top_p;
         o.min_p = cut[c].min_p;
-        s = sampler(&o);
+        s = new_sampler(&o);
         int seen = 0;
         for (int i = 0; i < 2000; i++) {
-            int32_t tok = next(s, logits, 4);
+            int32_t tok = sample_next(s, logits, 4);
             if (tok + 1 > seen) seen = tok + 1;
         }
         assert_int_equal(seen, cut[c].allowed);
@@ -332,53 +337,53 @@ static void samples_follow_the_distribution(void **state) {
     }
 }
 
-/* Two samplers that are made alike choose alike, whatever the seed. */
-static void every_seed_is_one(void **state) {
+/* Every seed is deterministic. */
+static void every_seed_is_deterministic(void **state) {
     (void)state;
     float logits[100] = {0};
     const uint32_t seed[] = {0, UINT32_MAX, UINT32_MAX - 1};
     for (int i = 0; i < 3; i++) {
         lk_sampler_opts o = plain;
         o.seed = seed[i];
-        struct lk_sampling *s = sampler(&o), *again = sampler(&o);
+        struct lk_sampling *s = new_sampler(&o), *again = new_sampler(&o);
         for (int t = 0; t < 20; t++)
-            assert_int_equal(next(s, logits, 100), next(again, logits, 100));
+            assert_int_equal(sample_next(s, logits, 100), sample_next(again, logits, 100));
         lk_sampling_free(s);
         lk_sampling_free(again);
     }
 }
 
-struct saved {
+struct saved_state {
     char at[1024];
     size_t n;
 };
 
-static bool put_saved(void *user, const void *data, size_t n) {
-    struct saved *saved = user;
+static bool append_saved(void *user, const void *data, size_t n) {
+    struct saved_state *saved = user;
     assert_true(n <= sizeof saved->at - saved->n);
     memcpy(saved->at + saved->n, data, n);
     saved->n += n;
     return true;
 }
 
-static bool restores(const struct saved *saved, const lk_sampler_opts *opts) {
-    struct lk_sampling *s = sampler(opts);
+static bool can_restore(const struct saved_state *saved, const lk_sampler_opts *opts) {
+    struct lk_sampling *s = new_sampler(opts);
     bool restored;
     assert_int_equal(lk_sampling_restore(s, saved->at, saved->n, 4, &restored, NULL), LK_OK);
     lk_sampling_free(s);
     return restored;
 }
 
-/* A saved state is taken by samplers with all the same options, and by no others. */
-static void states_belong_to_options(void **state) {
+/* A saved state can be restored only by samplers with the same options. */
+static void restoring_needs_equal_options(void **state) {
     (void)state;
     const float logits[] = {0, 1, 2, 3};
-    struct lk_sampling *s = sampler(&plain);
-    for (int i = 0; i < 10; i++) next(s, logits, 4);
-    struct saved saved = {.n = 0};
-    assert_true(lk_sampling_put(s, &(struct lk_writer){put_saved, &saved}));
+    struct lk_sampling *s = new_sampler(&plain);
+    for (int i = 0; i < 10; i++) sample_next(s, logits, 4);
+    struct saved_state saved = {.n = 0};
+    assert_true(lk_sampling_save(s, &(struct lk_writer){append_saved, &saved}));
     lk_sampling_free(s);
-    assert_true(restores(&saved, &plain));
+    assert_true(can_restore(&saved, &plain));
     lk_sampler_opts other[11];
     for (int i = 0; i < 11; i++) other[i] = plain;
     other[0].temperature = 0.5f, other[1].top_k = 2, other[2].top_p = 0.5f, other[3].min_p = 0.1f,
@@ -387,18 +392,18 @@ static void states_belong_to_options(void **state) {
     other[8].presence_penalty = 1;
     other[9].bias = &(lk_logit_bias){0, 1}, other[9].n_bias = 1, other[10].ignore_eos = true;
     for (int i = 0; i < 11; i++)
-        if (restores(&saved, &other[i]))
-            fail_msg("options %d: another sampler's state is taken", i);
-    struct lk_saved_sampling older; /* whose options say less */
+        if (can_restore(&saved, &other[i]))
+            fail_msg("options %d: a state saved with other options was restored", i);
+    struct lk_sampling_state older; /* with fewer options in its text */
     memcpy(&older, saved.at, sizeof older);
     snprintf(older.options, sizeof older.options, "temperature 0x1p+0 top-k 0");
     memcpy(saved.at, &older, sizeof older);
-    assert_false(restores(&saved, &plain));
+    assert_false(can_restore(&saved, &plain));
 }
 
 static void bad_logits_and_options(void **state) {
     (void)state;
-    struct lk_sampling *s = sampler(&plain);
+    struct lk_sampling *s = new_sampler(&plain);
     int32_t tok;
     float logits[] = {1, NAN, 0}, dead[] = {-INFINITY, -INFINITY, -INFINITY};
     assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL), LK_E_ARG);
@@ -406,7 +411,7 @@ static void bad_logits_and_options(void **state) {
     assert_int_equal(lk_sampling_next(s, logits, 3, &tok, NULL), LK_E_ARG);
     assert_int_equal(lk_sampling_next(s, dead, 3, &tok, NULL), LK_E_ARG);
     logits[1] = 0;
-    next(s, logits, 3);
+    sample_next(s, logits, 3);
     assert_int_equal(lk_sampling_next(s, logits, 2, &tok, NULL), LK_E_ARG);
     assert_int_equal(lk_sampling_next(s, logits, 0, &tok, NULL), LK_E_ARG);
     lk_sampling_free(s);
@@ -438,19 +443,19 @@ static void grammar_constrains(void **state) {
         o.seed = seed;
         assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
         for (int i = 0; i < 8; i++) {
-            tok = next(s, logits, n);
-            if (lk_vocab_ends(v, tok)) break;
+            tok = sample_next(s, logits, n);
+            if (lk_vocab_is_eog(v, tok)) break;
             size_t len = strlen(text);
-            lk_vocab_text(v, tok, text + len, sizeof text - len);
+            lk_vocab_token_text(v, tok, text + len, sizeof text - len);
         }
-        assert_true(lk_vocab_ends(v, tok));
+        assert_true(lk_vocab_is_eog(v, tok));
         assert_true(strcmp(text, "yes") == 0 || strcmp(text, "no") == 0);
         lk_sampling_free(s);
     }
     assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
     int32_t tok;
     for (int i = 0; i < n; i++) logits[i] = -INFINITY;
-    logits['a' + 3] = 1; /* <0x61>, which neither word has */
+    logits['a' + 3] = 1; /* <0x61>, which is in neither word */
     assert_int_equal(lk_sampling_next(s, logits, n, &tok, NULL), LK_E_FORMAT);
     assert_int_equal(lk_sampling_next(s, logits, n - 1, &tok, NULL), LK_E_ARG);
     lk_sampling_free(s);
@@ -482,20 +487,20 @@ static void grammar_constrains(void **state) {
 }
 
 int main(void) {
-    lk_silence_logs();
+    lk_redirect_logs();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips),
         cmocka_unit_test(special_tokens),
-        cmocka_unit_test(broken_utf8_is_refused),
+        cmocka_unit_test(invalid_utf8_is_rejected),
         cmocka_unit_test(long_words),
         cmocka_unit_test(smollm2_tokens),
         cmocka_unit_test(chat_template),
         cmocka_unit_test(greedy_and_penalty),
         cmocka_unit_test(biases_are_added),
-        cmocka_unit_test(ends_are_ignored),
+        cmocka_unit_test(ignore_eos_prevents_the_end),
         cmocka_unit_test(samples_follow_the_distribution),
-        cmocka_unit_test(every_seed_is_one),
-        cmocka_unit_test(states_belong_to_options),
+        cmocka_unit_test(every_seed_is_deterministic),
+        cmocka_unit_test(restoring_needs_equal_options),
         cmocka_unit_test(bad_logits_and_options),
         cmocka_unit_test(grammar_constrains),
     };

@@ -1,4 +1,4 @@
-/* Training LESS: ended at any moment and continued, what is refused, and what is left in files. */
+/* Training LESS: cancelled and continued at any moment, rejected options, and leftover files. */
 #include "lowkey_lab.h"
 #include "support_model.h"
 #include "training/less_net.h"
@@ -16,10 +16,10 @@
 static char path[] = "/tmp/lowkey-less-train-XXXXXX";
 
 struct stop {
-    uint64_t after; /* steps; 0: never */
+    uint64_t after; /* progress calls until cancelled; 0: never */
     uint64_t n;
     int layers;
-    double loss; /* sum of the layers' */
+    double loss; /* sum over layers */
 };
 
 static bool stop_after(void *user, uint64_t done, uint64_t total) {
@@ -28,7 +28,7 @@ static bool stop_after(void *user, uint64_t done, uint64_t total) {
     return stop->after == 0 || ++stop->n < stop->after;
 }
 
-static void note_layer(void *user, const lk_less_layer *layer) {
+static void check_layer(void *user, const lk_less_layer *layer) {
     struct stop *stop = user;
     assert_int_equal(layer->layer, stop->layers++);
     assert_true(layer->best_epoch >= 1 && layer->best_epoch <= layer->n_epoch);
@@ -49,13 +49,13 @@ static char *read_file(const char *name, long *size) {
 
 enum { N_CTX = 96, N_SEQ = 5 };
 
-static bool never(void *user, uint64_t done, uint64_t total) {
+static bool fail_if_collected(void *user, uint64_t done, uint64_t total) {
     (void)user, (void)done, (void)total;
-    fail_msg("examples that are there were collected again");
+    fail_msg("existing examples were collected again");
     return false;
 }
 
-/* A file of examples serves whoever wants the same, whatever lies between the fields of a policy. */
+/* A file of examples is used again for the same source, whatever is in the padding of a policy. */
 static void test_examples_kept(void **unused) {
     (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
@@ -69,20 +69,27 @@ static void test_examples_kept(void **unused) {
         struct lk_less_policy policy;
         struct lk_less_data data;
         memset(&policy, i ? 0xff : 0, sizeof policy);
-        policy.rule.keep = LK_POLICY_H2O, policy.rule.mean = false, policy.rule.apart = false,
-        policy.rule.salt = 0;
+        policy.rule.kind = LK_POLICY_H2O, policy.rule.mean = false, policy.rule.per_head = false,
+        policy.rule.seed = 0;
         policy.sink = 0, policy.keep = 8, policy.window = 8;
-        if (lk_less_data_open(&data, name, model, &policy, 1, tok, 2, N_CTX, i ? never : NULL, NULL,
-                              &ledger, &err) != LK_OK)
-            fail_msg("%s", err.msg);
+        struct lk_less_data_opts opts = {.path = name,
+                                         .model = model,
+                                         .policy = &policy,
+                                         .n_policy = 1,
+                                         .tok = tok,
+                                         .n_seq = 2,
+                                         .n_ctx = N_CTX,
+                                         .progress = i ? fail_if_collected : NULL,
+                                         .ledger = &ledger};
+        if (lk_less_data_open(&data, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
         lk_less_data_close(&data);
     }
     unlink(name);
     lk_model_free(model);
 }
 
-/* A weight in a layer's file that became huge, by a disk or by steps too long, makes the loss no number: training stops,
- * says where, makes no sidecar, and leaves the state of the last good epoch as it was. */
+/* A huge weight in a layer's file makes the loss infinite or NaN. Training stops, reports where,
+ * writes no sidecar, and leaves the state of the last good epoch unchanged. */
 static void test_not_finite(void **unused) {
     (void)unused;
     enum { HEAD = 40, WEIGHT = 7 }; /* bytes before the weights; one of phi's */
@@ -129,7 +136,7 @@ static void test_not_finite(void **unused) {
     lk_model_free(model);
 }
 
-/* A layer's file that cannot take its name: training stops, and nothing half made is left beside. */
+/* A layer's file that cannot be renamed: training stops, and no temporary file is left. */
 static void test_layer_not_kept(void **unused) {
     (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
@@ -181,7 +188,7 @@ static void test_training(void **unused) {
                          .valid = 0.2f,
                          .seed = 5,
                          .progress = stop_after,
-                         .layer_done = note_layer,
+                         .layer_done = check_layer,
                          .user = &stop};
     if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name[0], &err) != LK_OK)
         fail_msg("%s", err.msg);
@@ -192,7 +199,7 @@ static void test_training(void **unused) {
     snprintf(beside, sizeof beside, "%s.examples", name[0]);
     assert_int_equal(access(beside, F_OK), -1);
 
-    /* Killed again and again, continued each time: the same file. */
+    /* Cancelled many times and continued each time: the same file. */
     lk_status status = LK_E_CANCELLED;
     int runs = 0;
     for (; status == LK_E_CANCELLED; runs++) {
@@ -209,7 +216,7 @@ static void test_training(void **unused) {
     assert_memory_equal(bytes[0], bytes[1], size[0]);
     free(bytes[1]);
 
-    /* Layer by layer in calls of their own, the last first: the same file. */
+    /* One call per layer, the last layer first: the same file. */
     unlink(name[1]);
     opts.progress = NULL, opts.layer_done = NULL;
     lk_less_opts one = opts;
@@ -224,19 +231,19 @@ static void test_training(void **unused) {
     assert_memory_equal(bytes[0], bytes[1], size[0]);
     free(bytes[0]), free(bytes[1]);
 
-    /* Trained further, whatever sizes are asked for: not worse, and what it began with after no steps that count. */
+    /* Fine-tuned, whatever sizes are requested: with a negligible rate the loss stays the same. */
     double before = first.loss;
     lk_less_opts more = opts;
     stop = (struct stop){0};
     more.from = name[0], more.n_hidden = 0, more.n_epoch = 1, more.rate = 1e-7f, more.dropout = 0;
-    more.layer_done = note_layer;
+    more.layer_done = check_layer;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
     assert_float_equal(stop.loss, before, 1e-3 * before);
     assert_true(tiny_gguf_write(path, tiny_preset("llama")));
     more.from = path; /* a model */
     assert_int_not_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &more, name[1], &err), LK_OK);
 
-    /* What is not possible. */
+    /* Rejected options. */
     stop = (struct stop){0};
     lk_less_opts bad = opts;
     bad.first_layer = info.n_layer;
@@ -246,7 +253,7 @@ static void test_training(void **unused) {
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     bad = opts, bad.n_seq = 6;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
-    bad = opts, bad.policy = "lambda", bad.budget = (int32_t[]){8, 4}; /* its sinks alone */
+    bad = opts, bad.policy = "lambda", bad.budget = (int32_t[]){8, 4}; /* only its sinks */
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "at least 5"));
     bad = opts, bad.policy = "best";
@@ -254,7 +261,8 @@ static void test_training(void **unused) {
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, "/nowhere/at/all", &err),
                      LK_E_IO);
 
-    /* A rate that explodes: said where, the last good state kept, nothing under the final name. */
+    /* A rate that diverges: the error says where, the last good state is kept, no sidecar
+     * appears. */
     unlink(name[1]);
     bad = opts, bad.rate = 1e30f;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_FORMAT);

@@ -1,0 +1,13 @@
+/* Joins the trained layers into one sidecar. */
+#ifndef LK_TRAINING_LESS_SIDECAR_H
+#define LK_TRAINING_LESS_SIDECAR_H
+
+#include "sidecar/sidecar.h"
+#include "training/less_checkpoint.h"
+
+/* Write the best weights of all layers, loaded one by one through `c`, to c->path. The net's
+ * weights are overwritten. LK_E_IO if a layer's file is missing. */
+lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_sidecar_info *info,
+                                struct lk_ledger *ledger, lk_err *err);
+
+#endif

@@ -1,0 +1,213 @@
+/* An item of attention: its scratch, its queries, and their scores over K. */
+#include "attention/attn_item.h"
+
+#include "attention/latents.h"
+#include "attention/runs.h"
+#include "attention/score_pre.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PAD = LK_SCORE_PAD, SCORES = LK_ATTN_QUERIES * (PAD + LK_ATTN_CHUNK + PAD) };
+
+_Static_assert(LK_ATTN_QUERIES / 2 * (PAD + LK_MAX_KERNEL_CHUNK + PAD) <= SCORES,
+               "the longest chunk has room");
+
+static size_t prepared_floats(int d) {
+    return (lk_queries_bytes(LK_ATTN_QUERIES, d) + 63) / 64 * 16;
+}
+
+size_t lk_attn_item_floats(int d) {
+    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) +
+               (size_t)LK_ATTN_QUERIES * d * (1 + LK_MAX_KV_LEVEL);
+    return (n + 15) / 16 * 16;
+}
+
+struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith) {
+    int d = lk_attn_max_part(attn);
+    struct lk_attn_item item = {.attn = attn, .d = d, .query_level = -1};
+    struct lk_attn_scratch *mem = &item.mem;
+    mem->prepared = attn->scratch + ith * lk_attn_item_floats(d);
+    mem->score = mem->prepared + prepared_floats(d);
+    mem->tile = mem->score + SCORES;
+    mem->query = mem->tile + LK_ATTN_QUERIES * LK_TILE;
+    mem->acc = mem->query + (size_t)LK_ATTN_QUERIES * d;
+    mem->max = mem->acc + (size_t)LK_ATTN_QUERIES * d * LK_MAX_KV_LEVEL;
+    mem->sum = mem->max + LK_ATTN_QUERIES;
+    mem->mean = mem->sum + LK_ATTN_QUERIES;
+    return item;
+}
+
+void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int q0, int n_each,
+                      int chunk) {
+    item->head_kv = head_kv;
+    item->n_head_kv = n_head_kv;
+    item->q0 = q0;
+    item->n_each = n_each;
+    item->n_q = n_head_kv * n_each;
+    item->chunk = chunk;
+    item->stride = PAD + (size_t)chunk + PAD;
+    item->query_level = -1;
+    memset(item->used, 0, sizeof item->used);
+    for (int i = 0; i < item->n_q; i++) {
+        item->mem.max[i] = -INFINITY;
+        item->mem.sum[i] = item->mem.mean[i] = 0;
+    }
+}
+
+int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *level, int part,
+                      int *first) {
+    int from = part * level->n_head, to = from + level->n_head;
+    if (from < item->head_kv) from = item->head_kv;
+    if (to > item->head_kv + item->n_head_kv) to = item->head_kv + item->n_head_kv;
+    *first = (from - item->head_kv) * item->n_each;
+    return (to - from) * item->n_each;
+}
+
+/* ---- queries ---- */
+
+/* Query heads of a KV head. */
+static int group_size(const struct lk_attn *attn) { return attn->n_head / attn->n_head_kv; }
+
+/* Query i of the item: its query head, and its token, counted from the oldest of the call. */
+static int query_head(const struct lk_attn_item *item, int i) {
+    int group = group_size(item->attn);
+    return lk_attn_item_head(item, i) * group + (item->q0 + i % item->n_each) % group;
+}
+
+static int query_token(const struct lk_attn_item *item, int i) {
+    return (item->q0 + i % item->n_each) / group_size(item->attn);
+}
+
+static const float *query_of(const struct lk_attn_item *item, int i) {
+    const struct lk_attn *attn = item->attn;
+    size_t row = (size_t)query_token(item, i) * attn->n_head + query_head(item, i);
+    return attn->q + row * attn->d_head;
+}
+
+/* Transform the item's queries into the domain of a level of K, unless they are already. */
+static void prepare_queries(struct lk_attn_item *item, int level) {
+    const struct lk_attn *attn = item->attn;
+    const struct lk_level_rule *rule = &attn->k->rule[level];
+    const struct lk_level *to = &attn->k->level[level];
+    bool exact = rule->codec.coding == LK_F16; /* f16 rows are multiplied with float queries */
+    if (item->query_level >= 0) {
+        const struct lk_level_rule *before = &attn->k->rule[item->query_level];
+        if (lk_attn_same_domain(attn->k, item->query_level, level) &&
+            exact == (before->codec.coding == LK_F16) && rule->shift == before->shift)
+            return;
+    }
+
+    struct lk_rope_phase shift = {.set = false};
+    if (rule->shift && attn->rope) lk_rope_phase_set(attn->rope, &shift, attn->k->first);
+    for (int i = 0; i < item->n_q; i++) {
+        int head_kv = lk_attn_item_head(item, i);
+        float *out = item->mem.query + (size_t)i * to->d_part, rotated[LK_MAX_D_HEAD];
+        const float *q = query_of(item, i);
+        if (shift.set) {
+            lk_rope_unrotate_query(attn->rope, &shift, q, attn->d_head, rotated);
+            q = rotated;
+        }
+        if (to->basis) {
+            struct lk_basis_head head = lk_level_basis_head(to, head_kv);
+            lk_project_query(&head, q, out);
+            q = out;
+        }
+        lk_codec_transform_query(&rule->codec, to->d_part,
+                                 lk_kv_sigma(attn->k, level, head_kv / to->n_head), q, out);
+    }
+    if (exact)
+        item->queries =
+            (struct lk_queries){.n_q = item->n_q, .d_head = to->d_part, .q = item->mem.query};
+    else
+        lk_queries_prepare(&item->queries, item->mem.query, item->n_q, to->d_part,
+                           item->mem.prepared);
+    item->query_level = level;
+}
+
+/* ---- scores ---- */
+
+/* Add to the scores of the span's rows what the mean of their latents contributes: q.mean. */
+static void add_mean(const struct lk_attn_item *item, const struct lk_kv_span *span, float *score) {
+    const struct lk_level *level = &item->attn->k->level[span->level];
+    for (int i = 0; i < item->n_q; i++, score += item->stride) {
+        struct lk_basis_head head = lk_level_basis_head(level, lk_attn_item_head(item, i));
+        const float *mean = lk_basis_mean(&head), *q = query_of(item, i);
+        float sum = 0;
+        for (int c = 0; c < head.d_head; c++) sum += q[c] * mean[c];
+        for (int64_t t = 0; t < span->end - span->pos; t++) score[t] += sum;
+    }
+}
+
+/* Score the span's rows: score [n_q][stride], from the span's first position on. */
+static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span, float *score) {
+    const struct lk_attn *attn = item->attn;
+    const struct lk_level *level = &attn->k->level[span->level];
+    /* True positions, for RoPE, differ from indices by the number of evicted rows. */
+    int64_t shift = lk_kv_position(attn->k, span->level, 0, 0) - span->first;
+    struct lk_rope_phase phase = {.set = false};
+    struct lk_run run = {.kv = attn->k,
+                         .level = span->level,
+                         .first_part = item->head_kv / level->n_head,
+                         .end_part = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1,
+                         .max_rows = level->k_up ? LK_TILE : item->chunk,
+                         .chunk = item->chunk};
+    for (int64_t pos = span->pos; pos < span->end; pos += run.n) {
+        lk_run_find(&run, pos - span->first, span->end - span->first);
+        if (level->rope) lk_rope_phase_set(level->rope, &phase, pos + shift - run.tile_row);
+        for (int part = run.first_part; part < run.end_part; part++) {
+            int first, n_q = lk_attn_item_part(item, level, part, &first);
+            struct lk_rows rows = lk_run_rows(&run, part);
+            float *out = score + (pos - span->pos) + (size_t)first * item->stride;
+            /* Kernels start at a tile's first row. If the run does not, its scores take a detour.
+             * What kernels write past the rows is overwritten by the next run, or padding. */
+            float *s = run.tile_row ? item->mem.tile : out;
+            size_t stride = run.tile_row ? LK_TILE : item->stride;
+            if (!level->k_up) {
+                struct lk_queries queries = lk_queries_slice(&item->queries, first, n_q);
+                attn->kernels->score(&rows, &queries, s, stride);
+            } else {
+                for (int i = 0; i < n_q; i += item->n_each) {
+                    struct lk_head_queries head = {.head_kv = lk_attn_item_head(item, first + i),
+                                                   .n_q = item->n_each};
+                    for (int j = 0; j < head.n_q; j++) head.q[j] = query_of(item, first + i + j);
+                    lk_attn_score_pre(attn, level, &rows, &phase, &head, s + i * stride, stride);
+                }
+            }
+            for (int i = 0; run.tile_row && i < n_q; i++)
+                memcpy(out + i * item->stride, s + i * LK_TILE + run.tile_row,
+                       run.n * sizeof(float));
+        }
+    }
+    if (!level->k_up && level->basis && level->basis->mean) add_mean(item, span, score);
+}
+
+void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b) {
+    const struct lk_kv *k = item->attn->k;
+    for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, a, b, &span);) {
+        if (!k->level[span.level].k_up) prepare_queries(item, span.level);
+        score_span(item, &span, item->mem.score + PAD + (span.pos - a));
+    }
+}
+
+float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, int64_t b, int *lo,
+                            int *n) {
+    const struct lk_attn *attn = item->attn;
+    const struct lk_kv *k = attn->k;
+    int64_t pos = k->n_tok - attn->n_tok + query_token(item, i); /* the query's own position */
+    int64_t first = a, end = b < pos + 1 ? b : pos + 1;
+    if (first < k->first) first = k->first;
+    if (k->n_swa > 0 && first < pos - k->n_swa + 1) first = pos - k->n_swa + 1;
+    *lo = (int)(first - a);
+    *n = end > first ? (int)(end - first) : 0;
+    float *s = item->mem.score + (size_t)i * item->stride + PAD + *lo;
+    if (*n) lk_alibi_add(attn, query_head(item, i), pos, s, first, *n);
+    return s;
+}
+
+float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, int head_kv, int q) {
+    int group = group_size(attn);
+    size_t row =
+        ((size_t)range * attn->n_tok + q / group) * attn->n_head + head_kv * group + q % group;
+    return attn->partial + row * (attn->d_head + n_latent + 2);
+}

@@ -1,0 +1,72 @@
+/* An item of attention: some queries over a range of positions, and their scores.
+ *
+ * Queries are [q0, q0 + n_each) of each of the KV heads [head_kv, head_kv + n_head_kv), one head's
+ * after the other's. Queries of a KV head are ordered [token][query head of the KV head]. Levels
+ * with one head per part are read head by head. A tile of latents is read once for all heads that
+ * share it. */
+#ifndef LK_ATTENTION_ATTN_ITEM_H
+#define LK_ATTENTION_ATTN_ITEM_H
+
+#include "attention/attention.h"
+
+enum { LK_SCORE_PAD = LK_TILE }; /* room for what kernels write past the rows of a tile */
+
+struct lk_attn_scratch {
+    /* [queries][PAD + chunk + PAD]: LK_ATTN_QUERIES with LK_ATTN_CHUNK, half as many with longer
+     * chunks */
+    float *score;
+    float *tile;     /* [LK_ATTN_QUERIES][LK_TILE] */
+    float *query;    /* [LK_ATTN_QUERIES][d] in a level's domain */
+    float *prepared; /* memory of struct lk_queries */
+    float *acc;      /* [LK_MAX_KV_LEVEL][LK_ATTN_QUERIES][d] in the levels' domains */
+    float *max;      /* [LK_ATTN_QUERIES] largest scaled score */
+    float *sum;      /* [LK_ATTN_QUERIES] of exponentials */
+    float *mean; /* [LK_ATTN_QUERIES] weight of the rows whose mean is stored apart (V's latents) */
+};
+
+struct lk_attn_item {
+    const struct lk_attn *attn;
+    struct lk_attn_scratch mem;
+    int d; /* channels of the widest part: room for a query or a sum in mem */
+    int head_kv, n_head_kv, q0, n_each, n_q;
+    int chunk;       /* positions of a chunk */
+    size_t stride;   /* floats between the scores of two queries */
+    int query_level; /* level for which `queries` are prepared; -1: none */
+    struct lk_queries queries;
+    bool used[LK_MAX_KV_LEVEL]; /* levels of V that have something in mem.acc */
+};
+
+/* Floats of scratch per thread. d: channels of the widest part. A multiple of 16. */
+size_t lk_attn_item_floats(int d);
+
+/* An item in the scratch of thread ith, without queries. */
+struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith);
+
+/* Set the item's queries and start with empty sums. chunk: longer than LK_ATTN_CHUNK only for at
+ * most LK_ATTN_QUERIES / 2 queries. */
+void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int q0, int n_each,
+                      int chunk);
+
+/* KV head of query i of the item. */
+static inline int lk_attn_item_head(const struct lk_attn_item *item, int i) {
+    return item->head_kv + i / item->n_each;
+}
+
+/* Queries of the item for the KV heads of part `part` of a level: [*first, *first + returned). */
+int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *level, int part,
+                      int *first);
+
+/* Scores q.k of all queries over positions [a, b), not scaled: position pos of query i is
+ * mem.score[i * stride + LK_SCORE_PAD + (pos - a)]. At most a chunk. */
+void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b);
+
+/* The scores of query i over those positions of [a, b) that it sees, ALiBi's bias added. *lo: the
+ * first of them, counted from a; *n: how many. */
+float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, int64_t b, int *lo,
+                            int *n);
+
+/* The partial of (range, query q of a KV head): d_head floats of acc, n_latent floats of V's
+ * latents, then max and sum. n_latent: lk_attn_v_rank. */
+float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, int head_kv, int q);
+
+#endif

@@ -1,0 +1,22 @@
+/* Attention weights themselves: for eviction policies and for inspection. Scores are computed
+ * again, by the same kernels. */
+#ifndef LK_ATTENTION_ATTN_WEIGHTS_H
+#define LK_ATTENTION_ATTN_WEIGHTS_H
+
+#include <stdbool.h>
+
+struct lk_attn;
+
+/* Between items and combine: add the weight that each row got from the call's queries to
+ * attn_scores [k->n_tok - k->first][n_head_kv], by index. Weights are summed over the queries and
+ * over the query heads of a KV head. last: only the newest token's weights, which replace the old
+ * values. Weights are normalized over rows only, without extra_partial. */
+void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, bool last,
+                               float *attn_scores, int ith, int nth);
+
+/* For inspection: the weights with which token `tok` of the call attends. weight:
+ * [n_head][k->n_tok] by position, 0 for evicted rows; each head's weights sum to 1. Runs on one
+ * thread, in the first thread's scratch. */
+void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight);
+
+#endif

@@ -1,0 +1,128 @@
+/* Accounting: bytes that a cache holds, and estimates. */
+#include "cache/account.h"
+
+#include "cache/cache.h"
+#include "cache/equalizer.h"
+
+struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
+    struct lk_cache_bytes sum = {0};
+    for (int layer = 0; layer < cache->shape.n_layer; layer++)
+        sum.scale += lk_evict_bytes(&cache->evict[layer], cache->evict[layer].n);
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        for (int i = 0; i < 2; i++) sum.scale += lk_equalizer_bytes(&kv->equalizer[i]);
+        for (int i = 0; i < kv->n_level; i++) {
+            const struct lk_level *level = &kv->level[i];
+            const struct lk_level_rule *rule = &kv->rule[i];
+            uint64_t scales = level->n_block * level->scale_bytes,
+                     rest = level->n_block * level->block_bytes - scales;
+            int64_t capacity = level->n_block * rule->block_rows;
+            uint64_t used = capacity ? rest * kv->count[i].rows / capacity : 0;
+            if (rule->codec.coding == LK_F16 && !level->basis)
+                sum.exact += used;
+            else
+                sum.code += used;
+            sum.scale += scales;
+        }
+    }
+    sum.padding = lk_ledger_bytes(cache->ledger, LK_FOR_CACHE) +
+                  atomic_load(&cache->ledger->borrowed) - sum.code - sum.scale - sum.exact;
+    return sum;
+}
+
+uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache) {
+    uint64_t sum = 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        for (int i = 0; i < kv->n_level && !kv->n_swa; i++) {
+            const struct lk_level_rule *rule = &kv->rule[i];
+            if (rule->batch || rule->limit.policy.kind != LK_POLICY_NONE) continue;
+            sum += (kv->count[i].skip + kv->count[i].rows) / rule->block_rows *
+                   kv->level[i].block_bytes;
+        }
+    }
+    return sum;
+}
+
+uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
+    uint64_t rows = 0;
+    for (int layer = 0; layer < shape->n_layer; layer++) {
+        bool swa = shape->is_swa && shape->is_swa[layer];
+        rows += swa && n_tok > shape->n_swa ? shape->n_swa : n_tok;
+    }
+    return rows * lk_cache_width(shape) * 2 * sizeof(uint16_t);
+}
+
+struct lk_cache_widths lk_cache_max_widths(const struct lk_cache *cache) {
+    struct lk_cache_widths max = {.part = cache->shape.d_head};
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        for (int i = 0; i < kv->n_level; i++) {
+            const struct lk_level *level = &kv->level[i];
+            if (level->d_part > max.part) max.part = level->d_part;
+            if (level->basis && kv->side == LK_V && level->d_part > max.latent)
+                max.latent = level->d_part;
+        }
+    }
+    return max;
+}
+
+struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n_tok) {
+    bool evicts = false, needs_scores = false;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+        const struct lk_evict *evict = cache->kv[layer][LK_K].evict;
+        evicts |= evict != NULL;
+        needs_scores |= evict && evict->needs_scores;
+    }
+    size_t n = (size_t)n_tok * cache->shape.n_head_kv;
+    return (struct lk_evict_scratch){.attn_scores = needs_scores * n * sizeof(float),
+                                     .ranked = evicts * n * sizeof(struct lk_scored_row)};
+}
+
+/* ---- estimates ---- */
+
+/* Reserve the blocks of n_tok tokens in the pool, and add the bytes of tables to *bytes. */
+static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok, uint64_t *bytes) {
+    bool ok = true;
+    for (int64_t done = 0; done < n_tok;) {
+        int64_t n = n_tok - done < LK_MAX_MOVE ? n_tok - done : LK_MAX_MOVE;
+        lk_level_advance(kv->rule, kv->count, kv->n_level, done, n, kv->n_swa, &kv->first, NULL);
+        done += n;
+    }
+    if (kv->evict && kv->side == LK_K) *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
+    for (int i = 0; i < kv->n_level; i++) {
+        int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
+        *bytes += n_block * sizeof(void *);
+        ok &= lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_block);
+        kv->count[i] = (struct lk_level_count){0};
+    }
+    return ok;
+}
+
+lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
+                            int64_t n_tok, struct lk_cache_needs *out, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    lk_status status = lk_cache_alloc(&cache, recipe, shape, &ledger, err);
+    if (status != LK_OK) return status;
+    uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
+    bool ok = true;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++)
+        ok &= estimate_kv(cache, lk_cache_kv(cache, k), n_tok, &bytes);
+    for (int i = 0; i < cache->pool.n_class; i++) {
+        const struct lk_pool_class *class = &cache->pool.class[i];
+        uint64_t n_slab = (class->n_reserved + class->n_block - 1) / class->n_block;
+        bytes += n_slab * class->n_block * class->size;
+    }
+    struct lk_cache_needs needs = {.cache = bytes,
+                                   .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH),
+                                   .evict_scratch = lk_evict_scratch(cache, n_tok),
+                                   .width = lk_cache_max_widths(cache)};
+    lk_cache_free(cache);
+    if (!ok)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the recipe needs more than %d block sizes; use fewer different codecs",
+                       LK_POOL_CLASSES);
+    *out = needs;
+    return LK_OK;
+}

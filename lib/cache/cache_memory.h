@@ -1,0 +1,47 @@
+/* Memory of a cache: finds it ahead of time, so that appending and aging rows cannot fail.
+ *
+ * Blocks may be shared with copies of the cache (cache_copy.h). Writing to a shared block replaces
+ * it by a copy. That happens in two places:
+ *
+ *   rows appended to a block that is not full yet            at most one block of a level
+ *   rows that replace others, under an eviction policy       a block for each head and row
+ *
+ * lk_cache_prepare finds the memory for these copies too. */
+#ifndef LK_CACHE_CACHE_MEMORY_H
+#define LK_CACHE_CACHE_MEMORY_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lk_cache;
+struct lk_level;
+
+/* Find memory for n_new more tokens in layers [layer0, layer1). Appending and aging them, at most
+ * `portion` at a time, then allocates nothing from the system. LK_E_NOMEM. */
+lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new,
+                           int64_t portion, lk_err *err);
+
+/* Like lk_cache_prepare for all layers, for n_new tokens that come one at a time. Until they have
+ * come, steps of one token need no lk_cache_prepare, and freed blocks are kept for later steps. */
+lk_status lk_cache_reserve(struct lk_cache *cache, int64_t n_new, lk_err *err);
+
+/* Return free blocks to the system and end a reservation. */
+void lk_cache_trim(struct lk_cache *cache);
+
+/* Allocate the blocks that the counts of a layer, which has none yet, require. After LK_E_NOMEM
+ * the cache must be cleared. */
+lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err);
+
+/* Make room for n_block blocks in a level's table; false without memory. */
+bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t n_block);
+
+/* Append a block to a level; false without memory. */
+bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level);
+
+/* A block of a level for writing; a copy takes its place if other caches hold it. NULL without
+ * memory. */
+void *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t block);
+
+#endif

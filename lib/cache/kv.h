@@ -1,0 +1,129 @@
+/* K or V of one layer: levels of encoded blocks, and how to find and decode their rows.
+ *
+ * A block of a level holds block_rows consecutive tokens, part after part:
+ *
+ *     block: | part 0: head_bytes | part 1 | ... | part n_part - 1 |
+ *
+ * In most levels a part is one KV head with rows of d_head channels. In a level of latents it is a
+ * group of n_head KV heads with one latent of d_part channels per token (cache/project.h). */
+#ifndef LK_CACHE_KV_H
+#define LK_CACHE_KV_H
+
+#include "cache/evict.h"
+#include "cache/level.h"
+#include "cache/rope.h"
+#include "codec/ops.h"
+#include "kernels/kernels.h"
+#include "sidecar/basis.h"
+
+enum { LK_MAX_MOVE = 128 }; /* rows moved at a time; a multiple of every codec's block_rows */
+
+/* What the cache must know about the model. Pointers are borrowed for the life of the cache. */
+struct lk_cache_shape {
+    int n_layer, n_head_kv, d_head;
+    int n_swa;             /* window of sliding-window layers; 0: none */
+    const uint8_t *is_swa; /* [n_layer] or NULL */
+    /* [LK_N_BASIS] of [n_layer] or NULL; NULL without a sidecar */
+    const struct lk_basis *const *basis;
+    /* [2]: of layers with full attention, of sliding-window layers; NULL: K is not rotated */
+    const struct lk_rope *rope;
+    int64_t n_ctx;                    /* longest context that the model was trained for */
+    const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
+};
+
+/* Channels of a row: all KV heads. */
+static inline size_t lk_cache_width(const struct lk_cache_shape *shape) {
+    return (size_t)shape->n_head_kv * shape->d_head;
+}
+
+struct lk_level {
+    void **block; /* [n_block] in order of position, room for cap */
+    int64_t n_block, cap;
+    size_t head_bytes;            /* bytes of a part */
+    size_t block_bytes;           /* bytes of a block */
+    size_t scale_bytes;           /* bytes of a block's scales, zero points and means */
+    int n_part;                   /* parts of a block */
+    int d_part;                   /* channels of a part */
+    int n_head;                   /* KV heads of a part */
+    const struct lk_basis *basis; /* the parts are latents in this basis; NULL: heads' rows */
+    const struct lk_rope *rope;   /* latents of K before this rotation; NULL: rows as scored */
+    struct lk_k_up *k_up; /* [n_head_kv] for latents of K before RoPE (cache/k_up.h), or NULL */
+};
+
+/* Channel statistics: what rows, or latents, are divided by before a codec rotates them
+ * (cache/equalizer.h). */
+struct lk_equalizer {
+    float *sigma;       /* [n_part][stride], NULL if unused */
+    float *query_power; /* [n_part][stride] sum of q^2 until calibration; only for K with sigma */
+    int n_part, stride;
+    bool calibrated; /* sigma is valid */
+};
+
+struct lk_kv {
+    enum lk_side side;
+    int n_level, n_swa;
+    struct lk_level_rule rule[LK_MAX_KV_LEVEL];
+    struct lk_level_count count[LK_MAX_KV_LEVEL];
+    struct lk_level level[LK_MAX_KV_LEVEL];
+    int64_t first, n_tok; /* rows of index [first, n_tok) are held; `first` rows were evicted */
+    struct lk_equalizer equalizer[2]; /* of rows, of latents */
+    const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
+    float *rows;    /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by all layers */
+    float *latents; /* scratch of the same size, for projected rows */
+};
+
+/* Rows [at, at + n) of a level, counted from its oldest row. */
+struct lk_row_range {
+    const struct lk_kv *kv;
+    int level;
+    int64_t at, n;
+};
+
+static inline const struct lk_equalizer *lk_kv_equalizer(const struct lk_kv *kv, int level) {
+    return &kv->equalizer[kv->level[level].basis != NULL];
+}
+
+/* sigma of one part, as the level's codec expects it: NULL if the codec does not use it. */
+static inline const float *lk_kv_sigma(const struct lk_kv *kv, int level, int part) {
+    const struct lk_equalizer *equalizer = lk_kv_equalizer(kv, level);
+    return kv->rule[level].codec.sigma ? equalizer->sigma + (size_t)part * equalizer->stride : NULL;
+}
+
+/* One part of a level, described for its codec. */
+static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int part) {
+    return (struct lk_part){.codec = &kv->rule[level].codec,
+                            .side = kv->side,
+                            .d_head = kv->level[level].d_part,
+                            .block_rows = kv->rule[level].block_rows,
+                            .sigma = lk_kv_sigma(kv, level, part)};
+}
+
+/* The block that holds row `at` of a level, counted from the level's oldest row. *row: its index
+ * in the block. *n: number of the level's rows in this block from there on. */
+const void *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n);
+
+/* Position of that row's token. In a level without a limit positions are consecutive and the same
+ * for all heads. */
+int64_t lk_kv_position(const struct lk_kv *kv, int level, int64_t at, int head);
+
+/* The positions of [a, b) that one level holds, by index (cache/level.h). */
+struct lk_kv_span {
+    int level;
+    int64_t first;    /* the level's first position */
+    int64_t pos, end; /* [pos, end): those in [a, b); at least one */
+};
+
+/* Iterate over the levels that hold positions of [a, b), oldest first:
+ *
+ *     for (struct lk_kv_span s = lk_kv_spans(kv); lk_kv_next_span(kv, a, b, &s);) */
+static inline struct lk_kv_span lk_kv_spans(const struct lk_kv *kv) {
+    return (struct lk_kv_span){.level = -1, .first = kv->first};
+}
+bool lk_kv_next_span(const struct lk_kv *kv, int64_t a, int64_t b, struct lk_kv_span *span);
+
+/* Decode one part of the rows into x [n], rows `stride` floats apart: heads' rows or latents, as
+ * the level holds them. */
+void lk_kv_read(const struct lk_row_range *range, int part, const struct lk_kernels *kernels,
+                float *x, size_t stride);
+
+#endif

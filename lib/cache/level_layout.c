@@ -1,0 +1,98 @@
+/* Layout of a level's blocks: heads' rows, or latents of groups of heads. */
+#include "cache/level_layout.h"
+
+/* The basis for a codec, or NULL: rows are stored as they are, or there is no such basis. */
+static const struct lk_basis *find_basis(const struct lk_cache_shape *shape, int layer,
+                                         enum lk_side side, const struct lk_codec *codec) {
+    if (codec->projection == LK_PROJECTION_NONE || !shape->basis) return NULL;
+    enum lk_basis_side which = side == LK_V                                    ? LK_BASIS_V
+                               : codec->projection == LK_PROJECTION_LATENT_PRE ? LK_BASIS_KPRE
+                                                                               : LK_BASIS_K;
+    const struct lk_basis *basis = shape->basis[which] ? &shape->basis[which][layer] : NULL;
+    return basis && basis->n_group ? basis : NULL;
+}
+
+/* Round a rank to one that blocks can have: a multiple of 8, or of the codec's group of
+ * channels. */
+static int round_rank(double rank, int width, const struct lk_codec *codec, enum lk_side side) {
+    int unit = codec->coding == LK_KIVI && side == LK_V ? codec->group : 8;
+    if (unit > width) return width; /* the codec will reject it */
+    int rounded = (int)(rank / unit + 0.5) * unit;
+    if (rounded < unit) rounded = unit;
+    return rounded > width ? width / unit * unit : rounded;
+}
+
+/* The sidecar's own rank. All groups of a layer have the same rank here: the largest
+ * recommended. */
+static int recommended_rank(const struct lk_basis *basis) {
+    int max = 1;
+    for (int g = 0; g < basis->n_group; g++)
+        if (basis->rank[g] > max) max = basis->rank[g];
+    return max;
+}
+
+static lk_status layout_latents(struct lk_level *level, const struct lk_codec *codec,
+                                const struct lk_cache_shape *shape, int layer, enum lk_side side,
+                                lk_err *err) {
+    const struct lk_basis *basis = find_basis(shape, layer, side, codec);
+    const char *name = side == LK_V                                    ? "V"
+                       : codec->projection == LK_PROJECTION_LATENT_PRE ? "K before RoPE"
+                                                                       : "K";
+    if (!basis && !shape->basis)
+        return lk_fail(err, LK_E_ARG,
+                       "the recipe stores %s as latents, which need a sidecar: run 'lowkey "
+                       "compress --method palu --text BOOK -o FILE' once for this model, then pass "
+                       "'--sidecar FILE'",
+                       name);
+    if (!basis)
+        return lk_fail(err, LK_E_ARG,
+                       "the sidecar has no basis for %s in layer %d, which the recipe requires; "
+                       "'lowkey compress --method palu' creates the bases of all sides",
+                       name, layer);
+    int width = basis->width, n_all = shape->n_head_kv * shape->d_head;
+    if (width % shape->d_head || basis->n_group * width != n_all)
+        return lk_fail(err, LK_E_FORMAT,
+                       "the sidecar's groups of %d channels do not divide the %d channels of layer "
+                       "%d; use the sidecar of this model",
+                       width, n_all, layer);
+    double rank =
+        codec->share ? (double)width * codec->share / LK_FULL_RANK : recommended_rank(basis);
+    level->basis = basis;
+    level->rope = codec->projection == LK_PROJECTION_LATENT_PRE && shape->rope
+                      ? &shape->rope[shape->is_swa && shape->is_swa[layer]]
+                      : NULL;
+    level->n_part = basis->n_group;
+    level->n_head = width / shape->d_head;
+    level->d_part = round_rank(rank, width, codec, side);
+    if (level->d_part > basis->n_comp)
+        return lk_fail(err, LK_E_ARG,
+                       "layer %d: the recipe requires rank %d for %s, but the sidecar holds only "
+                       "%d of %d components; use a lower rank",
+                       layer, level->d_part, name, basis->n_comp, width);
+    return LK_OK;
+}
+
+lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *rule,
+                          const struct lk_cache_shape *shape, int layer, enum lk_side side,
+                          lk_err *err) {
+    const struct lk_codec *codec = &rule->codec;
+    level->n_part = shape->n_head_kv;
+    level->d_part = shape->d_head;
+    level->n_head = 1;
+    level->basis = NULL;
+    level->rope = NULL;
+    if (codec->projection) {
+        lk_status status = layout_latents(level, codec, shape, layer, side, err);
+        if (status != LK_OK) return status;
+    }
+    const char *reason = lk_codec_reject_reason(codec, side, level->d_part);
+    if (reason)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the recipe's codec cannot store %s of %d channels: %s",
+                       level->basis ? "latents" : "heads", level->d_part, reason);
+    level->head_bytes = lk_codec_head_bytes(codec, side, level->d_part, rule->block_rows);
+    level->block_bytes = level->head_bytes * level->n_part;
+    level->scale_bytes =
+        lk_codec_head_scale_bytes(codec, side, level->d_part, rule->block_rows) * level->n_part;
+    return LK_OK;
+}

@@ -1,0 +1,16 @@
+/* Layout of a level's blocks: number, size and meaning of their parts, from recipe, model and
+ * sidecar. */
+#ifndef LK_CACHE_LEVEL_LAYOUT_H
+#define LK_CACHE_LEVEL_LAYOUT_H
+
+#include "base/err.h"
+#include "cache/kv.h"
+
+/* Set the layout fields of `level` by its rule. LK_E_ARG if the recipe asks for a basis or a rank
+ * that the sidecar does not have, LK_E_FORMAT if the sidecar does not match the model,
+ * LK_E_UNSUPPORTED if the codec cannot store such parts. */
+lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *rule,
+                          const struct lk_cache_shape *shape, int layer, enum lk_side side,
+                          lk_err *err);
+
+#endif

@@ -1,0 +1,16 @@
+/* Evaluation of tokens of one or several sessions in one pass. */
+#ifndef LK_ENGINE_BATCH_H
+#define LK_ENGINE_BATCH_H
+
+#include "engine/session_state.h"
+
+struct lk_batch {
+    struct lk_ledger ledger; /* scratch */
+    struct lk_pass pass;
+};
+
+/* lk_batch_eval in the memory of `pass`, for items that may be evaluated together and have no error
+ * yet. */
+lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
+
+#endif

@@ -1,0 +1,35 @@
+/* An open model: weights, vocabulary, kernels, and the threads that compute. Immutable once open,
+ * except for what `lock` protects. */
+#ifndef LK_ENGINE_MODEL_H
+#define LK_ENGINE_MODEL_H
+
+#include "cache/cache.h"
+#include "kernels/kernels.h"
+#include "model/net.h"
+#include "sidecar/sidecar.h"
+#include "token/vocab.h"
+
+#include "ggml-cpu.h"
+
+#include <pthread.h>
+
+enum { LK_MAX_CTX = 1 << 24 }; /* tokens of a session */
+
+struct lk_model {
+    struct lk_ledger ledger; /* weights, handles, and cache blocks that sessions share */
+    struct lk_net *net;
+    struct lk_vocab *vocab;
+    struct lk_sidecar *sidecar; /* NULL if the model was opened without one */
+    struct lk_rope *rope;       /* [2]: full attention, sliding window; NULL if K is not rotated */
+    const struct lk_kernels *kernels;
+    int n_thread;
+    pthread_mutex_t lock;         /* held while a graph computes */
+    struct ggml_threadpool *pool; /* under lock */
+    uint8_t *work;                /* [work_size] ggml's scratch memory; under lock */
+    size_t work_size;
+};
+
+/* The shape of a cache for this model. Pointers in it are borrowed from the model. */
+struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model);
+
+#endif

@@ -1,0 +1,250 @@
+/* The sequences of a pass, the custom nodes of attention, and the graph over all layers. */
+#include "engine/pass.h"
+
+#include "engine/session_state.h"
+
+#include <string.h>
+
+enum { NODES_AROUND = 64 }; /* nodes outside of the layers */
+
+/* ---- sequences ---- */
+
+lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_ledger *ledger,
+                       lk_err *err) {
+    const struct lk_hparams *hp = &model->net->hp;
+    *pass = (struct lk_pass){.model = model, .ledger = ledger};
+    pass->attn = (struct lk_attn){.kernels = model->kernels,
+                                  .n_head = hp->n_head,
+                                  .n_head_kv = hp->n_head_kv,
+                                  .d_head = hp->d_head,
+                                  .n_thread = model->n_thread,
+                                  .scale = hp->attn_scale,
+                                  .alibi_max_bias = hp->alibi_max_bias,
+                                  .rope = model->rope};
+    pass->job = lk_alloc(ledger, LK_FOR_OTHER, hp->n_layer * sizeof *pass->job);
+    if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", hp->n_layer);
+    for (int layer = 0; layer < hp->n_layer; layer++)
+        pass->job[layer] = (struct lk_layer_job){.pass = pass, .layer = layer, .age = true};
+    return LK_OK;
+}
+
+void lk_pass_free(struct lk_pass *pass) {
+    if (!pass->ledger) return;
+    lk_graph_free(&pass->graph, pass->ledger);
+    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.scratch, pass->n_scratch * sizeof(float));
+    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.partial, pass->n_partial * sizeof(float));
+    lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
+    lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
+               pass->model->net->hp.n_layer * sizeof *pass->job);
+    *pass = (struct lk_pass){0};
+}
+
+lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
+    pass->n_seq = 0;
+    pass->n_row = pass->n_out = 0;
+    pass->partial_needed = 0;
+    if (n_seq <= pass->seq_cap) return LK_OK;
+    if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->seq, pass->seq_cap * sizeof *pass->seq,
+                 n_seq * sizeof *pass->seq))
+        return lk_fail(err, LK_E_NOMEM, "out of memory for a pass of %zu sequences", n_seq);
+    pass->seq_cap = n_seq;
+    return LK_OK;
+}
+
+struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out) {
+    const struct lk_attn *a = &pass->attn;
+    struct lk_seq *seq = &pass->seq[pass->n_seq++];
+    *seq = (struct lk_seq){.session = session,
+                           .absorb = session->absorb,
+                           .row = pass->n_row,
+                           .n_tok = n_tok,
+                           .n_out = n_out,
+                           .partial = pass->partial_needed};
+    pass->n_row += n_tok;
+    pass->n_out += n_out;
+    pass->partial_needed += lk_attn_partial_floats(
+        a->n_head, a->n_head_kv, a->d_head + session->width.latent, n_tok, a->n_thread);
+    return seq;
+}
+
+/* Replace *mem, which has *n_have floats, by n floats. Its contents are lost. */
+static bool replace_floats(struct lk_pass *pass, float **mem, size_t *n_have, size_t n) {
+    lk_release(pass->ledger, LK_FOR_SCRATCH, *mem, *n_have * sizeof(float));
+    *mem = lk_alloc(pass->ledger, LK_FOR_SCRATCH, n * sizeof(float));
+    *n_have = *mem ? n : 0;
+    return *mem;
+}
+
+lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
+    struct lk_attn *a = &pass->attn;
+    int part = 0; /* the widest of all sessions */
+    for (size_t i = 0; i < pass->n_seq; i++)
+        if (pass->seq[i].session->width.part > part) part = pass->seq[i].session->width.part;
+    size_t partial = pass->partial_needed, scratch = lk_attn_scratch_floats(part) * a->n_thread;
+    if ((partial <= pass->n_partial ||
+         replace_floats(pass, &a->partial, &pass->n_partial, partial)) &&
+        (scratch <= pass->n_scratch ||
+         replace_floats(pass, &a->scratch, &pass->n_scratch, scratch)))
+        return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "out of memory for the attention of %d tokens", pass->n_row);
+}
+
+/* ---- custom nodes: thread ith of nth does its share for every sequence ---- */
+
+/* The attention call of sequence i in the job's layer. q and out are matrices of all rows,
+ * [n_row][n_head * d_head], or NULL. */
+static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
+                               const struct ggml_tensor *q, const struct ggml_tensor *out) {
+    const struct lk_seq *seq = &job->pass->seq[i];
+    const struct lk_kv *cache = seq->session->cache->kv[job->layer];
+    struct lk_attn attn = job->pass->attn;
+    size_t first = (size_t)seq->row * attn.n_head * attn.d_head;
+    attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
+    attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
+    attn.n_tok = seq->n_tok;
+    attn.thread_offset = (int)i;
+    attn.partial += seq->partial;
+    if (q) attn.q = (const float *)q->data + first;
+    if (out) attn.out = (float *)out->data + first;
+    return attn;
+}
+
+/* src: k and v [n_row][n_head_kv][d_head], q [n_row][n_head][d_head]. Appends the K and V rows to
+ * the caches and shows them the queries. K and V of a sequence may go to different threads. */
+static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    const struct lk_attn *a = &job->pass->attn;
+    for (size_t task = (size_t)ith; task < 2 * job->pass->n_seq; task += (size_t)nth) {
+        struct lk_seq *seq = &job->pass->seq[task / 2];
+        struct lk_cache *cache = seq->session->cache;
+        enum lk_side side = task % 2 ? LK_V : LK_K;
+        size_t row = (size_t)seq->row;
+        if (seq->failed) continue;
+        const float *q = (const float *)dst->src[2]->data + row * a->n_head * a->d_head;
+        const float *x = (const float *)dst->src[side]->data + row * a->n_head_kv * a->d_head;
+        if (side == LK_K) lk_cache_observe(cache, job->layer, q, seq->n_tok, a->n_head);
+        lk_status status = lk_cache_append(cache, job->layer, side, x, seq->n_tok, NULL);
+        if (status != LK_OK) {
+            seq->failed = status;
+        } else if (side == LK_K) {
+            struct lk_attn attn = seq_attn(job, task / 2, NULL, NULL);
+            seq->n_range = lk_attn_ranges(&attn, attn.k, attn.v);
+            seq->attn_scores = cache->evict[job->layer].score;
+        }
+    }
+}
+
+/* src: q, and the node to wait for. */
+static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        struct lk_seq *seq = &job->pass->seq[i];
+        if (seq->failed) continue;
+        struct lk_attn attn = seq_attn(job, i, dst->src[0], NULL);
+        const struct lk_watch *watch = &seq->session->watch;
+        if (ith == 0 && watch->on_attention) watch->on_attention(watch->user, job->layer, &attn);
+        lk_attn_items(&attn, ith, nth);
+        if (seq->absorb) lk_absorb_attend(seq->absorb, job->layer, attn.q, attn.n_tok, ith, nth);
+    }
+}
+
+/* src: the node to wait for, and q. Adds the attention scores of rows for policies that need
+ * them. */
+static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        struct lk_seq *seq = &job->pass->seq[i];
+        const struct lk_evict *evict = seq->session->cache->kv[job->layer][LK_K].evict;
+        if (seq->failed || !evict || !evict->needs_scores) continue;
+        struct lk_attn attn = seq_attn(job, i, dst->src[1], NULL);
+        lk_attn_accumulate_scores(&attn, seq->n_range,
+                                  lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST,
+                                  seq->attn_scores, ith, nth);
+    }
+}
+
+/* Joins the ranges of all sequences. Then re-encodes rows: lk_attn_combine does not read the
+ * caches, so threads need not wait for each other in between. */
+static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        struct lk_seq *seq = &job->pass->seq[i];
+        struct lk_attn attn = seq_attn(job, i, NULL, dst);
+        if (seq->absorb) attn.extra_partial = seq->absorb->partial;
+        if (!seq->failed)
+            lk_attn_combine(&attn, seq->n_range, ith, nth);
+        else if (ith == 0)
+            memset(attn.out, 0, (size_t)seq->n_tok * attn.n_head * attn.d_head * sizeof(float));
+    }
+    if (!job->age) return;
+    for (size_t task = (size_t)ith; task < 2 * job->pass->n_seq; task += (size_t)nth) {
+        struct lk_seq *seq = &job->pass->seq[task / 2];
+        struct lk_cache *cache = seq->session->cache;
+        enum lk_side side = task % 2 ? LK_V : LK_K;
+        if (seq->failed) continue;
+        if (side == LK_V && cache->kv[job->layer][LK_K].evict) continue; /* aged together with K */
+        lk_status status = lk_cache_age(cache, job->layer, side, NULL);
+        if (status != LK_OK) seq->failed = status;
+    }
+}
+
+/* True if any layer of any sequence has a policy that needs attention scores. */
+static bool pass_needs_scores(const struct lk_pass *pass) {
+    for (size_t i = 0; i < pass->n_seq; i++)
+        for (int layer = 0; layer < pass->model->net->hp.n_layer; layer++) {
+            const struct lk_evict *evict = pass->seq[i].session->cache->kv[layer][LK_K].evict;
+            if (evict && evict->needs_scores) return true;
+        }
+    return false;
+}
+
+struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                       const struct lk_qkv *pre, struct ggml_tensor *ready) {
+    int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
+    struct ggml_tensor *queries[] = {pre->q, ready};
+    struct ggml_tensor *partial = lk_graph_effect(ctx, attend_node, queries, 2, job);
+    struct ggml_tensor *weights[] = {partial, pre->q};
+    if (pass_needs_scores(job->pass)) partial = lk_graph_effect(ctx, score_node, weights, 2, job);
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &partial, 1, combine_node,
+                          GGML_N_TASKS_MAX, job);
+}
+
+/* ---- the graph ---- */
+
+lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
+    struct lk_graph *g = &pass->graph;
+    const struct lk_net *net = pass->model->net;
+    int n_row = pass->n_row, n_out = pass->n_out, n_layer = net->hp.n_layer;
+    lk_status status = lk_pass_reserve_attn(pass, err);
+    if (status != LK_OK) return status;
+    bool needs_scores = pass_needs_scores(pass);
+    if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores)
+        return LK_OK;
+    status = lk_graph_begin(g, n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
+    if (status != LK_OK) return status;
+    g->tok = lk_graph_input(g, (size_t)n_row);
+    g->pos = lk_graph_input(g, (size_t)n_row);
+    struct ggml_tensor *x = net->family->embed(net, g->ctx, g->tok, g->pos);
+    for (int layer = 0; layer < n_layer; layer++) {
+        struct lk_layer_job *job = &pass->job[layer];
+        struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
+        struct ggml_tensor *rows[] = {pre.k, pre.v, pre.q};
+        struct ggml_tensor *stored = lk_graph_effect(g->ctx, store_node, rows, 3, job);
+        struct ggml_tensor *attn = lk_attention_nodes(g->ctx, job, &pre, stored);
+        x = net->family->post(net, g->ctx, layer, &pre, attn);
+    }
+    if (n_out < n_row) {
+        g->out = lk_graph_input(g, (size_t)n_out);
+        x = ggml_get_rows(g->ctx, x, g->out);
+    }
+    g->logits = net->family->head(net, g->ctx, x);
+    ggml_set_output(g->logits);
+    ggml_build_forward_expand(g->graph, g->logits);
+    status = lk_graph_finish(g, pass->ledger, err);
+    if (status == LK_OK) status = lk_graph_reserve_work(g, pass->model, err);
+    if (status != LK_OK) return status;
+    g->n_tok = n_row;
+    g->n_out = n_out;
+    g->needs_scores = needs_scores;
+    return LK_OK;
+}

@@ -1,0 +1,80 @@
+/* A pass: the newest tokens of one or several sequences go through all layers together.
+ *
+ *   embed -> [ pre -> store -> attend -> combine, age -> post ] x n_layer -> head
+ *
+ * Rows of all sequences follow each other in one matrix. ggml computes everything outside of
+ * attention for all rows at once. Custom nodes do the rest for each sequence:
+ *
+ *   store     appends the K and V rows to the caches
+ *   attend    computes partial softmaxes over ranges of each cache
+ *   combine   joins the ranges
+ *   age       re-encodes cache rows that are old enough
+ *
+ * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
+ * same number of rows. */
+#ifndef LK_ENGINE_PASS_H
+#define LK_ENGINE_PASS_H
+
+#include "attention/attention.h"
+#include "engine/graph.h"
+
+struct lk_session;
+
+/* One sequence of a pass. Rows [row, row + n_tok) of the pass are its newest tokens. */
+struct lk_seq {
+    struct lk_session *session;
+    const struct lk_kv *source[2]; /* K and V to attend to; NULL: the session's cache, each layer */
+    struct lk_absorb *absorb;      /* sums to attend to in addition, or NULL */
+    int row, n_tok;
+    int n_out;          /* its last n_out rows get logits */
+    int n_range;        /* of the current layer's attention (lk_attn_ranges) */
+    float *attn_scores; /* receives the current layer's scores if its policy needs them */
+    size_t partial;     /* offset of its part in the pass's attn.partial */
+    _Atomic int failed; /* lk_status of a custom node that failed; the following ones skip it */
+};
+
+/* userdata of the custom nodes of one layer. */
+struct lk_layer_job {
+    struct lk_pass *pass;
+    int layer;
+    bool age; /* after attention, re-encode cache rows that are old enough */
+};
+
+struct lk_pass {
+    struct lk_model *model;
+    struct lk_ledger *ledger;    /* of the pass's memory; borrowed */
+    struct lk_graph graph;       /* reused while its shape fits */
+    struct lk_layer_job *job;    /* [n_layer] */
+    struct lk_attn attn;         /* what all sequences and layers have in common */
+    size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
+    struct lk_seq *seq;          /* [n_seq], room for seq_cap */
+    size_t n_seq, seq_cap;
+    int n_row, n_out;      /* sums over the sequences */
+    size_t partial_needed; /* floats of attn.partial that the sequences need */
+};
+
+/* An empty pass. Memory for attention is allocated by lk_pass_reserve_attn. LK_E_NOMEM. */
+lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_ledger *ledger,
+                       lk_err *err);
+void lk_pass_free(struct lk_pass *pass);
+
+/* Remove all sequences and make room for n_seq. LK_E_NOMEM. */
+lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err);
+
+/* Add a sequence with n_tok rows after those that are there; its last n_out rows get logits. There
+ * is room. */
+struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out);
+
+/* Allocate memory for the attention of the pass's sequences. LK_E_NOMEM. */
+lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);
+
+/* Make the pass ready to compute: memory for attention, and the graph over all layers. The caller
+ * then sets the graph's tok, pos and out. LK_E_NOMEM. */
+lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
+
+/* Nodes that attend with the queries of `pre` once `ready` is computed. The result has the shape
+ * [n_tok][n_head * d_head]. */
+struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                       const struct lk_qkv *pre, struct ggml_tensor *ready);
+
+#endif

@@ -1,0 +1,17 @@
+/* Exact prefill of a prompt, layer by layer. */
+#ifndef LK_ENGINE_PREFILL_H
+#define LK_ENGINE_PREFILL_H
+
+#include "engine/session_state.h"
+
+/* Prefill one prompt into n > 0 sessions of the same model, whatever their recipes. Each ends as
+ * lk_session_sync would leave it if it were empty. Previous contents are dropped. Tokens must be in
+ * the vocabulary.
+ *
+ * The prompt is computed once for all sessions, except for sessions whose eviction policies select
+ * rows: these are computed one by one. The first session's progress callback is called, and
+ * lk_session_cancel of the first session ends the call. After a failure all sessions are empty. */
+lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
+                         size_t n_tok, lk_err *err);
+
+#endif

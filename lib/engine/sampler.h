@@ -1,0 +1,11 @@
+/* A sampler's handle. */
+#ifndef LK_ENGINE_SAMPLER_H
+#define LK_ENGINE_SAMPLER_H
+
+#include "token/sampling.h"
+
+struct lk_sampler {
+    struct lk_sampling *sampling;
+};
+
+#endif

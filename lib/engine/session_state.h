@@ -1,0 +1,55 @@
+/* The state of a session, and the operations on it that evaluating, copying and loading have in
+ * common. */
+#ifndef LK_ENGINE_SESSION_STATE_H
+#define LK_ENGINE_SESSION_STATE_H
+
+#include "engine/absorb.h"
+#include "engine/pass.h"
+
+/* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
+ * before any row is re-encoded. */
+struct lk_watch {
+    void (*on_attention)(void *user, int layer, const struct lk_attn *attn); /* NULL: unused */
+    void *user;
+};
+
+struct lk_session {
+    struct lk_ledger ledger; /* cache and scratch */
+    struct lk_model *model;
+    const struct lk_recipe *recipe;
+    lk_session_opts opts; /* n_ctx is never 0 here */
+    struct lk_cache *cache;
+    struct lk_cache_widths width; /* of the cache's levels */
+    struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
+    struct lk_pass pass;          /* for evaluating this session alone; a lk_batch has its own */
+    struct lk_watch watch;
+    int32_t *tok; /* [n_tok] tokens that the cache stands for, room for n_ctx */
+    size_t n_tok;
+    float *logits;         /* [n_logits][n_vocab] of the last evaluation */
+    size_t logits_cap;     /* rows that fit */
+    int32_t n_logits;      /* 0: none are valid */
+    _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
+};
+
+/* Drop all tokens and logits. */
+void lk_session_drop_tokens(struct lk_session *session);
+
+/* LK_E_ARG if a token is not in the vocabulary. */
+lk_status lk_session_check_tokens(const struct lk_session *session, const int32_t *tok,
+                                  size_t n_tok, lk_err *err);
+
+/* Room for n rows of logits. Those that are there stay valid. LK_E_NOMEM. */
+lk_status lk_session_reserve_logits(struct lk_session *session, size_t n, lk_err *err);
+
+/* For a session whose recipe absorbs: memory for a step of n_tok tokens. Clears the sums if the
+ * session is empty. LK_E_ARG without the sidecar that the recipe needs, LK_E_NOMEM. */
+lk_status lk_session_reserve_absorb(struct lk_session *session, int n_tok, lk_err *err);
+
+/* Set up an empty session's sums of evicted rows, as the recipe's `absorb` demands. `absorb less`
+ * takes its networks from `sidecar`, which must outlive the session. lk_session_new calls this with
+ * the model's sidecar. Errors as lk_absorb_new, LK_E_ARG if the recipe does not absorb,
+ * LK_E_UNSUPPORTED for models with sliding windows or ALiBi. */
+lk_status lk_session_enable_absorb(struct lk_session *session, const struct lk_sidecar *sidecar,
+                                   lk_err *err);
+
+#endif

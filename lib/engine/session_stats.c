@@ -1,0 +1,80 @@
+/* What a session stands at and what its memory holds. */
+#include "engine/session_state.h"
+#include "recipe/recipe_levels.h"
+
+#include <stdio.h>
+
+size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
+
+const int32_t *lk_session_tokens(const lk_session *s) { return s->tok; }
+
+uint64_t lk_session_immutable_bytes(const lk_session *s) {
+    return lk_cache_immutable_bytes(s->cache);
+}
+
+lk_session_stats lk_session_get_stats(const lk_session *s) {
+    struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
+    uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* b.padding includes it */
+    lk_session_stats stats = {.n_tok = s->n_tok,
+                              .code_bytes = b.code,
+                              .scale_bytes = b.scale,
+                              .exact_bytes = b.exact,
+                              .padding_bytes = b.padding - state,
+                              .state_bytes = state,
+                              .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .shared_bytes = atomic_load(&s->ledger.borrowed),
+                              .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
+                              .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
+    if (s->n_tok == 0) return stats;
+    stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
+    stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;
+    return stats;
+}
+
+/* Index of the level that was made from the recipe's level `spec`; -1 if there is none. */
+static int find_level(const struct lk_kv *kv, int spec) {
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->rule[i].spec == spec) return i;
+    return -1;
+}
+
+/* The layer whose row counts and codecs are reported for a level: the first one that has the level.
+ * A layer with full attention is preferred, then one that the recipe does not override. -1:
+ * none. */
+static int representative_layer(const struct lk_session *s, int spec) {
+    const struct lk_cache_shape *shape = &s->cache->shape;
+    int best = -1, max_rank = -1;
+    for (int layer = 0; layer < shape->n_layer; layer++) {
+        if (find_level(&s->cache->kv[layer][LK_K], spec) < 0 &&
+            find_level(&s->cache->kv[layer][LK_V], spec) < 0)
+            continue;
+        bool full = !shape->is_swa || !shape->is_swa[layer];
+        int rank = 2 * full + !lk_recipe_overrides_layer(s->recipe, layer, shape->n_layer);
+        if (rank > max_rank) best = layer, max_rank = rank;
+    }
+    return best;
+}
+
+bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
+    const struct lk_recipe *recipe = s->recipe;
+    if (i > (size_t)recipe->n_level) return false;
+    lk_level_stats sum = {0};
+    int reported = representative_layer(s, (int)i);
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            const struct lk_kv *kv = &s->cache->kv[layer][side];
+            int level = find_level(kv, (int)i);
+            if (level < 0) continue;
+            *(side == LK_K ? &sum.k_bytes : &sum.v_bytes) +=
+                kv->level[level].n_block * kv->level[level].block_bytes;
+            if (layer != reported) continue;
+            *(side == LK_K ? &sum.k_rows : &sum.v_rows) = kv->count[level].rows;
+            lk_codec_print(&kv->rule[level].codec, side, side == LK_K ? sum.k_codec : sum.v_codec,
+                           sizeof sum.k_codec);
+        }
+    bool staging = i == (size_t)recipe->n_level; /* rows of a batch that is not complete */
+    if (staging && reported < 0) return false;
+    snprintf(sum.name, sizeof sum.name, "%s", staging ? "newest" : recipe->level[i].name);
+    *out = sum;
+    return true;
+}

@@ -1,0 +1,188 @@
+/* Kernels on plain floats, in eight lanes: GELU layers, offsets of weights, and scores with RoPE.
+ * avx2_f32.c and neon_f32.c instantiate them. Tests compare them with reference.c. */
+#ifndef LK_KERNELS_VEC8_F32_H
+#define LK_KERNELS_VEC8_F32_H
+
+#include "kernels/exp2.h"
+#include "kernels/kernels.h"
+#include "kernels/vec8.h"
+
+/* ---- GELU layer (kernels.h: gelu_layer): lanes are outputs, each weight is read once ---- */
+
+enum { LK_GELU_COLUMNS = 8 }; /* vectors of sums, which stay in registers */
+
+/* gelu(x) = x / (1 + e^-t), t = 2 sqrt(2/pi) (x + 0.044715 x^3). The exponent is clamped where the
+ * quotient is x or almost 0. */
+LK_ALWAYS_INLINE lk_f32x8 lk_gelu_f32x8(lk_f32x8 x) {
+    const float max_exponent = 126, factor = -1.5957691216057308f * lk_log2e;
+    lk_f32x8 t = lk_max_f32x8(
+        lk_min_f32x8(factor * x * (1 + 0.044715f * x * x), lk_set1_f32x8(max_exponent)),
+        lk_set1_f32x8(-max_exponent));
+    lk_i32x8 k = lk_round_f32x8(t);
+    lk_f32x8 r = t - lk_i32x8_to_f32x8(k), y = lk_set1_f32x8(lk_exp2[5]);
+    LK_UNROLL8
+    for (int i = 4; i >= 0; i--) y = y * r + lk_exp2[i];
+    return x / (1 + y * (lk_f32x8)((k + 127) << 23));
+}
+
+/* 8 n outputs; n is constant after inlining. */
+LK_ALWAYS_INLINE void lk_gelu_columns(const float *x, const uint16_t *w, int n_in, int n_out,
+                                      float *y, int n) {
+    lk_f32x8 sum[LK_GELU_COLUMNS] = {{0}};
+    for (int i = 0; i < n_in; i++, w += n_out) {
+        LK_UNROLL8
+        for (int v = 0; v < n; v++) sum[v] += x[i] * lk_load_f16x8(w + LK_LANES * v);
+    }
+    LK_UNROLL8
+    for (int v = 0; v < n; v++) lk_store_f32x8(y + LK_LANES * v, lk_gelu_f32x8(sum[v]));
+}
+
+/* The last n < LK_LANES outputs. */
+LK_ALWAYS_INLINE void lk_gelu_tail(const float *x, const uint16_t *w, int n_in, int n_out, float *y,
+                                   int n) {
+    lk_f32x8 sum = {0};
+    uint16_t row[LK_LANES] = {0};
+    for (int i = 0; i < n_in; i++, w += n_out) {
+        memcpy(row, w, (size_t)n * sizeof *w);
+        sum += x[i] * lk_load_f16x8(row);
+    }
+    sum = lk_gelu_f32x8(sum);
+    memcpy(y, &sum, (size_t)n * sizeof *y);
+}
+
+LK_ALWAYS_INLINE void lk_vec8_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out,
+                                         float *y) {
+    int o = 0;
+    for (; o + LK_GELU_COLUMNS * LK_LANES <= n_out; o += LK_GELU_COLUMNS * LK_LANES)
+        lk_gelu_columns(x, w + o, n_in, n_out, y + o, LK_GELU_COLUMNS);
+    for (; o + LK_LANES <= n_out; o += LK_LANES) lk_gelu_columns(x, w + o, n_in, n_out, y + o, 1);
+    if (o < n_out) lk_gelu_tail(x, w + o, n_in, n_out, y + o, n_out - o);
+}
+
+/* ---- offsets of weights (kernels.h: add_offsets): lanes are outputs ---- */
+
+/* An offset is converted to float once for up to LK_OFFSET_TOKENS tokens. */
+enum {
+    LK_OFFSET_TOKENS = 4,
+    LK_OFFSET_BLOCKS = 64, /* blocks of inputs per pass */
+    LK_OFFSET_SUMS = 8     /* tokens times vectors of outputs: sums stay in registers */
+};
+
+/* s[b] = sum of block b of x, for n blocks of LK_OFFSET_BLOCK inputs. */
+LK_ALWAYS_INLINE void lk_block_sums(const float *x, int n, float *s) {
+    for (int b = 0; b < n; b++, x += LK_OFFSET_BLOCK) {
+        s[b] = lk_hsum_f32x8((lk_load_f32x8(x) + lk_load_f32x8(x + LK_LANES)) +
+                             (lk_load_f32x8(x + 2 * LK_LANES) + lk_load_f32x8(x + 3 * LK_LANES)));
+    }
+}
+
+/* y [n_tok][n_out] += offsets times s, for 8 n outputs. offset: of the first block. n_tok and n are
+ * constant after inlining. */
+LK_ALWAYS_INLINE void lk_offset_columns(float s[][LK_OFFSET_BLOCKS], int n_tok, int n_block,
+                                        const uint16_t *offset, float *y, int n_out, int n) {
+    lk_f32x8 sum[LK_OFFSET_SUMS];
+    LK_UNROLL8
+    for (int i = 0; i < n_tok * n; i++)
+        sum[i] = lk_load_f32x8(y + (size_t)(i / n) * n_out + LK_LANES * (i % n));
+    for (int b = 0; b < n_block; b++, offset += LK_OFFSET_TILE) {
+        lk_f32x8 c[LK_OFFSET_SUMS];
+        LK_UNROLL8
+        for (int v = 0; v < n; v++) c[v] = lk_load_f16x8(offset + LK_LANES * v);
+        LK_UNROLL8
+        for (int i = 0; i < n_tok * n; i++) sum[i] += s[i / n][b] * c[i % n];
+    }
+    LK_UNROLL8
+    for (int i = 0; i < n_tok * n; i++)
+        lk_store_f32x8(y + (size_t)(i / n) * n_out + LK_LANES * (i % n), sum[i]);
+}
+
+/* Same as above, for n <= LK_OFFSET_TILE outputs of a tile. */
+LK_ALWAYS_INLINE void lk_offset_tile(float s[][LK_OFFSET_BLOCKS], int n_tok, int n_block,
+                                     const uint16_t *offset, int n, float *y, int n_out) {
+    int o = 0;
+    const int n_vec = n_tok == 1 ? 4 : 2;
+    for (; o + n_vec * LK_LANES <= n; o += n_vec * LK_LANES)
+        lk_offset_columns(s, n_tok, n_block, offset + o, y + o, n_out, n_vec);
+    for (; o + LK_LANES <= n; o += LK_LANES)
+        lk_offset_columns(s, n_tok, n_block, offset + o, y + o, n_out, 1);
+    for (; o < n; o++)
+        for (int t = 0; t < n_tok; t++)
+            for (int b = 0; b < n_block; b++)
+                y[(size_t)t * n_out + o] +=
+                    s[t][b] * lk_load_f16(offset + (size_t)b * LK_OFFSET_TILE + o);
+}
+
+/* n_block blocks of n_tok tokens from x and offset on, for n outputs from y on. */
+LK_ALWAYS_INLINE void lk_offset_blocks(const float *x, int n_tok, int n_in, const uint16_t *offset,
+                                       int n_block, int n_out, int n, float *y) {
+    float s[LK_OFFSET_TOKENS][LK_OFFSET_BLOCKS];
+    for (int t = 0; t < n_tok; t++) lk_block_sums(x + (size_t)t * n_in, n_block, s[t]);
+    for (int o = 0; o < n;
+         o += LK_OFFSET_TILE, offset += (size_t)n_in / LK_OFFSET_BLOCK * LK_OFFSET_TILE) {
+        lk_offset_tile(s, n_tok, n_block, offset, n - o < LK_OFFSET_TILE ? n - o : LK_OFFSET_TILE,
+                       y + o, n_out);
+    }
+}
+
+LK_ALWAYS_INLINE void lk_vec8_add_offsets(const float *x, int n_tok, int n_in,
+                                          const uint16_t *offset, int n_out, int first, int n,
+                                          float *y) {
+    offset += (size_t)first * (n_in / LK_OFFSET_BLOCK);
+    for (int t = 0, step; t < n_tok;
+         t += step, x += (size_t)step * n_in, y += (size_t)step * n_out) {
+        step = n_tok - t < LK_OFFSET_TOKENS ? 1 : LK_OFFSET_TOKENS;
+        for (int b = 0, n_block = n_in / LK_OFFSET_BLOCK; b < n_block; b += LK_OFFSET_BLOCKS) {
+            int part = n_block - b < LK_OFFSET_BLOCKS ? n_block - b : LK_OFFSET_BLOCKS;
+            const float *x_b = x + (size_t)b * LK_OFFSET_BLOCK;
+            const uint16_t *offset_b = offset + (size_t)b * LK_OFFSET_TILE;
+            if (step == 1)
+                lk_offset_blocks(x_b, 1, n_in, offset_b, part, n_out, n, y + first);
+            else
+                lk_offset_blocks(x_b, LK_OFFSET_TOKENS, n_in, offset_b, part, n_out, n, y + first);
+        }
+    }
+}
+
+/* ---- scores with RoPE (kernels.h: score_rope): lanes are rows ---- */
+
+enum { LK_ROPE_QUERIES = 4 }; /* queries per pass: their sums stay in registers */
+
+/* Scores of rows [t, t + LK_LANES) for n queries q [n][d]. A pair of channels is rotated in
+ * registers, once for all n queries. n is constant after inlining. */
+LK_ALWAYS_INLINE void lk_rope_score_column(const float *k, int d, const struct lk_rope_table *rope,
+                                           int t, const float *q, int n, float *s, size_t stride) {
+    lk_f32x8 sum[LK_ROPE_QUERIES] = {{0}};
+    int n_pair = rope ? rope->n_pair : 0;
+    for (int j = 0; j < n_pair; j++) {
+        int a = lk_rope_first_channel(rope, j), b = lk_rope_second_channel(rope, j);
+        lk_f32x8 c = lk_load_f32x8(rope->cos_sin[j][0] + t),
+                 e = lk_load_f32x8(rope->cos_sin[j][1] + t);
+        lk_f32x8 x = lk_load_f32x8(k + a * LK_TILE + t), y = lk_load_f32x8(k + b * LK_TILE + t);
+        lk_f32x8 first = c * x - e * y, second = e * x + c * y;
+        LK_UNROLL8
+        for (int i = 0; i < n; i++)
+            sum[i] += lk_set1_f32x8(q[(size_t)i * d + a]) * first +
+                      lk_set1_f32x8(q[(size_t)i * d + b]) * second;
+    }
+    for (int c = 2 * n_pair; c < d; c++) {
+        lk_f32x8 x = lk_load_f32x8(k + c * LK_TILE + t);
+        LK_UNROLL8
+        for (int i = 0; i < n; i++) sum[i] += lk_set1_f32x8(q[(size_t)i * d + c]) * x;
+    }
+    LK_UNROLL8
+    for (int i = 0; i < n; i++) lk_store_f32x8(s + i * stride + t, sum[i]);
+}
+
+LK_ALWAYS_INLINE void lk_vec8_score_rope(const float *k, int d, const struct lk_rope_table *rope,
+                                         const float *q, int n_q, float *s, size_t stride) {
+    for (int i = 0; i < n_q;
+         i += LK_ROPE_QUERIES, q += (size_t)LK_ROPE_QUERIES * d, s += LK_ROPE_QUERIES * stride)
+        for (int t = 0; t < LK_TILE; t += LK_LANES) switch (n_q - i) {
+            case 1: lk_rope_score_column(k, d, rope, t, q, 1, s, stride); break;
+            case 2: lk_rope_score_column(k, d, rope, t, q, 2, s, stride); break;
+            case 3: lk_rope_score_column(k, d, rope, t, q, 3, s, stride); break;
+            default: lk_rope_score_column(k, d, rope, t, q, LK_ROPE_QUERIES, s, stride);
+            }
+}
+
+#endif

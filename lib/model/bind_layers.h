@@ -1,0 +1,27 @@
+/* Binding of the groups of tensors that several families share. Errors are those of lk_bind. */
+#ifndef LK_MODEL_BIND_LAYERS_H
+#define LK_MODEL_BIND_LAYERS_H
+
+#include "model/bind.h"
+
+/* Token embeddings, final norm and output matrix. If the file has no output matrix, it is tied to
+ * the token embeddings. `norm_bias`: the final norm has a bias. */
+lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool norm_bias,
+                              lk_err *err);
+
+/* Attention projections of one layer: q, k and v, separate or fused, and W_O.
+ * `fused`: only the fused form is accepted. `bias`: whether the biases are required. */
+lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer, bool fused,
+                            enum lk_need bias, lk_err *err);
+
+/* All layers of a decoder with RMS norms and a gated feed-forward network. */
+lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);
+
+/* All layers of a decoder with layer norms, fused attention and a plain feed-forward network. Every
+ * projection has a bias. */
+lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);
+
+/* Norms of the single q and k heads, in all layers. */
+lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err);
+
+#endif

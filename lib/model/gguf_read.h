@@ -1,0 +1,43 @@
+/* Opening a GGUF file and reading typed values of its keys. A missing or wrong value is an error
+ * and never an abort. */
+#ifndef LK_MODEL_GGUF_READ_H
+#define LK_MODEL_GGUF_READ_H
+
+#include "base/err.h"
+#include "base/ledger.h"
+#include "model/mapping.h"
+
+struct gguf_context;
+
+struct lk_gguf_reader {
+    struct gguf_context *gguf;
+    char arch[32];
+};
+
+enum lk_need { LK_OPTIONAL, LK_REQUIRED };
+
+/* Map `path`, check it (gguf_check.h) and parse it, so that ggml reads the very bytes that were
+ * checked. Whatever the result, the caller frees r->gguf if it is not NULL and closes *map.
+ * Errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. */
+lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
+                       struct lk_ledger *ledger, lk_err *err);
+
+/* In all functions below, a key that starts with '.' belongs to the architecture: ".block_count" is
+ * "llama.block_count". If an optional key is absent, *out keeps its value. */
+
+/* The value must lie in [lo, hi]. A value given per layer is accepted if all layers agree. */
+lk_status lk_gguf_read_int(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
+                           int64_t lo, int64_t hi, int32_t *out, lk_err *err);
+/* The value must be finite. */
+lk_status lk_gguf_read_float(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
+                             float *out, lk_err *err);
+lk_status lk_gguf_read_bool(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
+                            bool *out, lk_err *err);
+/* *out is borrowed until the gguf_context is freed. */
+lk_status lk_gguf_read_str(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
+                           const char **out, lk_err *err);
+
+/* Index of a key, -1 if absent. */
+int64_t lk_gguf_find_key(const struct lk_gguf_reader *r, const char *key);
+
+#endif

@@ -1,0 +1,16 @@
+/* Queries on a parsed recipe. lowkey.h declares the public ones: lk_recipe_evicts and
+ * lk_recipe_get_level. */
+#ifndef LK_RECIPE_RECIPE_LEVELS_H
+#define LK_RECIPE_RECIPE_LEVELS_H
+
+#include "recipe/recipe.h"
+
+/* Copy the levels as they apply to layer `layer` of `n_layer` to out[n_level], with overrides. If
+ * several overrides name the layer, the last one applies. */
+void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
+                      struct lk_level_spec *out);
+
+/* Whether an override names this layer. */
+bool lk_recipe_overrides_layer(const struct lk_recipe *recipe, int layer, int n_layer);
+
+#endif

@@ -1,0 +1,213 @@
+/* What all backends share: names of caches, opening, prefill and evaluation in steps, greedy
+ * generation and likelihoods. */
+#include "eval/backend.h"
+
+#include "eval/backend_llama.h"
+#include "eval/backend_lowkey.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char LLAMA_PREFIX[] = "llama.cpp:";
+
+bool lk_backend_is_llama(const char *kv) {
+    return strncmp(kv, LLAMA_PREFIX, sizeof LLAMA_PREFIX - 1) == 0;
+}
+
+const char *lk_backend_full(const char *kv) {
+    return lk_backend_is_llama(kv) ? "llama.cpp:f16" : "f16";
+}
+
+lk_status lk_backend_check(const char *kv, lk_err *err) {
+    static const char *const type[] = {"f16",  "q8_0", "q5_1",   "q5_0",
+                                       "q4_1", "q4_0", "iq4_nl", "plain"};
+    if (!lk_backend_is_llama(kv)) {
+        lk_recipe *recipe;
+        lk_status status = lk_recipe_parse(&recipe, kv, err);
+        if (status == LK_OK) lk_recipe_free(recipe);
+        return status;
+    }
+    const char *name = kv + sizeof LLAMA_PREFIX - 1;
+    for (size_t i = 0; i < sizeof type / sizeof type[0]; i++)
+        if (strcmp(name, type[i]) == 0) return LK_OK;
+    return lk_fail(err, LK_E_ARG,
+                   "unknown llama.cpp cache type '%s'; use f16, q8_0, q5_1, q5_0, q4_1, q4_0, "
+                   "iq4_nl or plain",
+                   name);
+}
+
+lk_status lk_backend_open(struct lk_backend **out, struct lk_model_pair *models, const char *kv,
+                          int32_t n_ctx, lk_err *err) {
+    lk_status status = lk_backend_check(kv, err);
+    if (status == LK_OK) status = lk_model_pair_open(models, err);
+    if (status != LK_OK) return status;
+    struct lk_backend *backend = calloc(1, sizeof *backend);
+    if (!backend) return lk_fail(err, LK_E_NOMEM, "no memory for a backend");
+    lk_model_info info = lk_model_get_info(models->lowkey);
+    backend->ops = lk_backend_is_llama(kv) ? &lk_backend_llama : &lk_backend_lowkey;
+    backend->kv = kv;
+    backend->n_ctx = n_ctx > 0 ? n_ctx : info.n_ctx_train;
+    backend->n_vocab = (size_t)info.n_vocab;
+    backend->model = models->lowkey;
+    status = backend->ops->open(backend, models, err);
+    if (status != LK_OK)
+        free(backend);
+    else
+        *out = backend;
+    return status;
+}
+
+void lk_backend_close(struct lk_backend *backend) {
+    if (!backend) return;
+    backend->ops->close(backend);
+    free(backend);
+}
+
+void lk_backend_clear(struct lk_backend *backend) { backend->ops->clear(backend); }
+
+lk_status lk_backend_prefill(struct lk_backend *backend, const int32_t *tok, size_t n,
+                             lk_err *err) {
+    if (n == 0) return lk_fail(err, LK_E_ARG, "the prompt is empty");
+    if (n > (size_t)backend->n_ctx)
+        return lk_fail(err, LK_E_FULL,
+                       "%zu tokens do not fit into a context of %d; use a larger one", n,
+                       backend->n_ctx);
+    backend->n_reported = 0;
+    lk_status status = backend->ops->prefill(backend, tok, n, err);
+    if (status != LK_OK) return status;
+    return lk_backend_report(backend, (double)n - backend->n_reported, err);
+}
+
+lk_status lk_backend_prefill_all(struct lk_backend *const *backend, size_t n, const int32_t *tok,
+                                 size_t n_tok, lk_err *err) {
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < n; i++) lk_backend_clear(backend[i]);
+    if (n > 1 && backend[0]->ops->prefill_all) {
+        backend[0]->n_reported = 0;
+        status = backend[0]->ops->prefill_all(backend, n, tok, n_tok, err);
+        if (status != LK_OK) return status;
+        return lk_backend_report(backend[0], (double)(n * n_tok) - backend[0]->n_reported, err);
+    }
+    for (size_t i = 0; status == LK_OK && i < n; i++)
+        status = lk_backend_prefill(backend[i], tok, n_tok, err);
+    return status;
+}
+
+lk_status lk_backend_save(struct lk_backend *backend, lk_err *err) {
+    return backend->ops->save(backend, err);
+}
+
+lk_status lk_backend_restore(struct lk_backend *backend, lk_err *err) {
+    return backend->ops->restore(backend, err);
+}
+
+lk_status lk_backend_eval(struct lk_backend *backend, const int32_t *tok, size_t n, bool all,
+                          lk_err *err) {
+    if (n == 0 || (all && n > LK_EVAL_MAX))
+        return lk_fail(err, LK_E_ARG, "%zu tokens in one evaluation; give 1 to %d", n, LK_EVAL_MAX);
+    for (size_t at = 0; at < n;) {
+        size_t part = n - at < LK_EVAL_MAX ? n - at : LK_EVAL_MAX;
+        lk_status status = backend->ops->eval(backend, tok + at, part, all, err);
+        if (status == LK_OK) status = lk_backend_report(backend, (double)part, err);
+        if (status != LK_OK) return status;
+        at += part;
+    }
+    return LK_OK;
+}
+
+const float *lk_backend_logits(const struct lk_backend *backend, int32_t i) {
+    return backend->ops->logits(backend, i);
+}
+
+lk_session_stats lk_backend_stats(const struct lk_backend *backend) {
+    return backend->ops->stats(backend);
+}
+
+int32_t lk_argmax_token(const float *logits, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return (int32_t)best;
+}
+
+/* Whether the text of tok[0..n) contains `stop`. Only the end of the text is searched: the caller
+ * asks after every token. */
+static bool ends_with_stop(const struct lk_backend *backend, const int32_t *tok, size_t n,
+                           const char *stop) {
+    enum { MAX_TEXT = 1024 };
+    char text[MAX_TEXT + 1], piece[MAX_TEXT + 1];
+    size_t len = 0, min_len = strlen(stop) + 128, first = n;
+    while (first > 0 && len < min_len && n - first < 64)
+        len += lk_token_text(backend->model, tok[--first], piece, sizeof piece);
+    len = 0;
+    for (size_t i = first; i < n && len < MAX_TEXT; i++)
+        len += lk_token_text(backend->model, tok[i], text + len, MAX_TEXT + 1 - len);
+    text[len < MAX_TEXT ? len : MAX_TEXT] = 0;
+    return strstr(text, stop) != NULL;
+}
+
+lk_status lk_backend_generate(struct lk_backend *backend, size_t max_tok, const char *stop,
+                              int32_t *out, size_t *n, lk_err *err) {
+    size_t kept = 0;
+    while (kept < max_tok) {
+        const float *logits = lk_backend_logits(backend, -1);
+        if (!logits) return lk_fail(err, LK_E_ARG, "no logits to continue from; prefill first");
+        int32_t tok = lk_argmax_token(logits, backend->n_vocab);
+        if (lk_token_ends(backend->model, tok)) break;
+        out[kept++] = tok;
+        if (kept == max_tok || (stop && ends_with_stop(backend, out, kept, stop))) break;
+        lk_status status = lk_backend_eval(backend, &tok, 1, false, err);
+        if (status != LK_OK) return status;
+    }
+    *n = kept;
+    return LK_OK;
+}
+
+double lk_token_nll(const float *logits, size_t n, int32_t tok) {
+    float max = logits[0];
+    for (size_t i = 1; i < n; i++) max = fmaxf(max, logits[i]);
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += expf(logits[i] - max);
+    return max + log(sum) - logits[tok];
+}
+
+lk_status lk_backend_nll(struct lk_backend *backend, const int32_t *tok, size_t n_given, size_t n,
+                         double *sum, float *each, lk_err *err) {
+    if (n_given == 0 || n_given >= n)
+        return lk_fail(err, LK_E_ARG, "nothing to score after %zu of %zu tokens", n_given, n);
+    lk_status status = lk_backend_prefill(backend, tok, n_given, err);
+    if (status != LK_OK) return status;
+    size_t n_vocab = backend->n_vocab;
+    double total = lk_token_nll(lk_backend_logits(backend, -1), n_vocab, tok[n_given]);
+    if (each) each[0] = (float)total;
+    for (size_t at = n_given; at + 1 < n;) { /* the last token is predicted, not evaluated */
+        size_t part = n - 1 - at < LK_EVAL_MAX ? n - 1 - at : LK_EVAL_MAX;
+        status = lk_backend_eval(backend, tok + at, part, true, err);
+        if (status != LK_OK) return status;
+        for (size_t i = 0; i < part; i++) {
+            const float *logits = lk_backend_logits(backend, (int32_t)i);
+            double nll = lk_token_nll(logits, n_vocab, tok[at + i + 1]);
+            if (each) each[at + i + 1 - n_given] = (float)nll;
+            total += nll;
+        }
+        at += part;
+    }
+    *sum = total;
+    return LK_OK;
+}
+
+static void predictor_clear(void *self) { lk_backend_clear(self); }
+
+static lk_status predictor_eval(void *self, const int32_t *tok, size_t n, bool all, lk_err *err) {
+    return lk_backend_eval(self, tok, n, all, err);
+}
+
+static const float *predictor_logits(void *self, int32_t i) { return lk_backend_logits(self, i); }
+
+struct lk_predictor lk_backend_predictor(struct lk_backend *backend) {
+    return (struct lk_predictor){.self = backend,
+                                 .clear = predictor_clear,
+                                 .eval = predictor_eval,
+                                 .logits = predictor_logits};
+}

@@ -1,0 +1,77 @@
+/* Opens and closes the evaluated model in lowkey and in libllama. */
+#define _DEFAULT_SOURCE /* mkstemps */
+#include "eval/model_pair.h"
+
+#include "base/log.h"
+
+#include "llama.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+lk_status lk_model_pair_open(struct lk_model_pair *pair, lk_err *err) {
+    lk_model_opts opts = pair->opts;
+    if (pair->lowkey) return LK_OK;
+    if (pair->tokens_only) {
+        opts.weights = LK_WEIGHTS_AS_SHIPPED;
+        opts.no_repack = true;
+        opts.no_mmap = false;
+    }
+    return lk_model_open(&pair->lowkey, pair->path, &opts, err);
+}
+
+static struct llama_model *open_in_libllama(const char *path) {
+    struct llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = 0;
+    return llama_model_load_from_file(path, params);
+}
+
+/* Write a copy of the model with f32 matrices, open it and remove the file. The mapping keeps the
+ * contents. */
+static lk_status open_f32_copy(struct lk_model_pair *pair, lk_err *err) {
+    char path[1024];
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/lowkey-f32-XXXXXX.gguf", dir && *dir ? dir : "/tmp");
+    int file = mkstemps(path, 5);
+    if (file < 0)
+        return lk_fail(err, LK_E_IO, "cannot create the temporary file %s: %s; set TMPDIR", path,
+                       strerror(errno));
+    close(file);
+    struct llama_model_quantize_params params = llama_model_quantize_default_params();
+    params.ftype = LLAMA_FTYPE_ALL_F32;
+    params.allow_requantize = true;
+    params.nthread = pair->opts.n_threads;
+    bool written = llama_model_quantize(pair->path, path, &params) == 0;
+    if (written) pair->llama = open_in_libllama(path);
+    unlink(path);
+    if (!written)
+        return lk_fail(err, LK_E_IO,
+                       "libllama cannot write an f32 copy of the model to %s; set TMPDIR to a "
+                       "folder with enough space",
+                       path);
+    if (!pair->llama)
+        return lk_fail(err, LK_E_UNSUPPORTED, "libllama cannot open its f32 copy of the model");
+    return LK_OK;
+}
+
+lk_status lk_model_pair_llama(struct lk_model_pair *pair, struct llama_model **out, lk_err *err) {
+    lk_redirect_logs();
+    if (!pair->llama && pair->opts.weights == LK_WEIGHTS_F32) {
+        lk_status status = open_f32_copy(pair, err);
+        if (status) return status;
+    }
+    if (!pair->llama) pair->llama = open_in_libllama(pair->path);
+    if (!pair->llama) return lk_fail(err, LK_E_UNSUPPORTED, "libllama cannot open %s", pair->path);
+    *out = pair->llama;
+    return LK_OK;
+}
+
+void lk_model_pair_close(struct lk_model_pair *pair) {
+    if (pair->llama) llama_model_free(pair->llama);
+    lk_model_free(pair->lowkey);
+    pair->llama = NULL;
+    pair->lowkey = NULL;
+}

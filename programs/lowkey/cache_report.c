@@ -1,0 +1,124 @@
+/* Prints what a session's cache holds. */
+#include "cache_report.h"
+
+#include "json_output.h"
+#include "output.h"
+
+#include <unistd.h>
+
+/* Resident memory of this process; 0 if the system does not report it. */
+static uint64_t resident_bytes(void) {
+    unsigned long long total = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    int n = fscanf(file, "%llu %llu", &total, &resident);
+    fclose(file);
+    return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+void add_cache_rows(const lk_session *session, struct table *table) {
+    lk_session_stats s = lk_session_get_stats(session);
+    char a[NUMBER_BUF], b[NUMBER_BUF], c[NUMBER_BUF];
+    table_cell(table, "cache");
+    table_cell(table, "%s", format_bytes(a, s.cache_bytes));
+    table_cell(table, "%s tokens, %s per token, %.2f bits per value", format_count(b, s.n_tok),
+               format_bytes(c, (uint64_t)(s.bytes_per_token + 0.5)), s.bits_per_value);
+    table_cell(table, "  as f16");
+    table_cell(table, "%s", format_bytes(a, s.f16_bytes));
+    if (s.cache_bytes)
+        table_cell(table, "%.2f times as large", (double)s.f16_bytes / (double)s.cache_bytes);
+    else
+        table_cell(table, " ");
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } part[] = {{"  codes", s.code_bytes},
+                {"  scales", s.scale_bytes},
+                {"  exact rows", s.exact_bytes},
+                {"  states", s.state_bytes},
+                {"  padding", s.padding_bytes}};
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
+        table_cell(table, "%s", part[i].name);
+        table_cell(table, "%s", format_bytes(a, part[i].bytes));
+        if (s.cache_bytes)
+            table_cell(table, "%.0f%% of the cache",
+                       100.0 * (double)part[i].bytes / (double)s.cache_bytes);
+        else
+            table_cell(table, " ");
+    }
+    table_cell(table, "scratch");
+    table_cell(table, "%s", format_bytes(a, s.scratch_bytes));
+    table_cell(table, "not cache: activations, logits, graphs");
+    table_cell(table, "process");
+    table_cell(table, "%s", format_bytes(a, resident_bytes()));
+    table_cell(table, "resident, including the mapped model file");
+}
+
+/* A bar of `share` x `width` characters, in steps of 1/8 character if the locale is UTF-8. */
+static void format_bar(double share, int width, char *buf, size_t cap) {
+    static const char *const eighth[] = {"",       "\u258f", "\u258e", "\u258d",
+                                         "\u258c", "\u258b", "\u258a", "\u2589"};
+    int parts = (int)(share * width * 8 + 0.5);
+    size_t n = 0;
+    if (parts == 0 && share > 0.0) parts = 1;
+    if (!locale_is_utf8()) {
+        for (int i = 0; i < (parts + 7) / 8 && n + 1 < cap; i++) buf[n++] = '#';
+        buf[n] = 0;
+        return;
+    }
+    buf[0] = 0;
+    for (int i = 0; i < parts / 8 && n + 4 < cap; i++)
+        n += (size_t)snprintf(buf + n, cap - n, "\u2588");
+    snprintf(buf + n, cap - n, "%s", eighth[parts % 8]);
+}
+
+void print_cache_levels(const lk_session *session, FILE *file) {
+    static const char *const title[] = {"level",  "K",       "V",       "K rows",
+                                        "V rows", "K bytes", "V bytes", "share"};
+    lk_level_stats level;
+    uint64_t total = 0;
+    struct table table = table_new("lllrrrrl");
+    for (size_t i = 0; lk_session_get_level(session, i, &level); i++)
+        total += level.k_bytes + level.v_bytes;
+    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    int columns = terminal_width(file), width = columns == 0 || columns >= 100 ? 24 : 10;
+    for (size_t i = 0; lk_session_get_level(session, i, &level); i++) {
+        char a[NUMBER_BUF], drawn[160];
+        double share = total ? (double)(level.k_bytes + level.v_bytes) / (double)total : 0.0;
+        format_bar(share, width, drawn, sizeof drawn);
+        table_cell(&table, "%s", level.name);
+        table_cell(&table, "%s", level.k_codec);
+        table_cell(&table, "%s", level.v_codec);
+        table_cell(&table, "%s", format_count(a, level.k_rows));
+        table_cell(&table, "%s", format_count(a, level.v_rows));
+        table_cell(&table, "%s", format_bytes(a, level.k_bytes));
+        table_cell(&table, "%s", format_bytes(a, level.v_bytes));
+        table_cell(&table, "%3.0f%% %s", 100.0 * share, drawn);
+    }
+    table_print(&table, file, 1);
+}
+
+json_t *cache_json(const lk_session *session) {
+    lk_session_stats s = lk_session_get_stats(session);
+    return json_pack(
+        "{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o}", "n_tok", (json_int_t)s.n_tok,
+        "code_bytes", (json_int_t)s.code_bytes, "scale_bytes", (json_int_t)s.scale_bytes,
+        "exact_bytes", (json_int_t)s.exact_bytes, "padding_bytes", (json_int_t)s.padding_bytes,
+        "state_bytes", (json_int_t)s.state_bytes, "cache_bytes", (json_int_t)s.cache_bytes,
+        "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes", (json_int_t)s.scratch_bytes,
+        "resident_bytes", (json_int_t)resident_bytes(), "bits_per_value",
+        json_number(s.bits_per_value), "bytes_per_token", json_number(s.bytes_per_token));
+}
+
+json_t *cache_levels_json(const lk_session *session) {
+    json_t *list = json_array();
+    lk_level_stats level;
+    for (size_t i = 0; lk_session_get_level(session, i, &level); i++) {
+        json_array_append_new(
+            list, json_pack("{s:s s:s s:s s:I s:I s:I s:I}", "name", level.name, "k", level.k_codec,
+                            "v", level.v_codec, "k_rows", (json_int_t)level.k_rows, "v_rows",
+                            (json_int_t)level.v_rows, "k_bytes", (json_int_t)level.k_bytes,
+                            "v_bytes", (json_int_t)level.v_bytes));
+    }
+    return list;
+}

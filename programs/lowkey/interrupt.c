@@ -1,0 +1,35 @@
+/* A flag that SIGINT sets. */
+#include "interrupt.h"
+
+#include <signal.h>
+#include <string.h>
+
+static volatile sig_atomic_t interrupt_flag;
+
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    interrupt_flag = 1;
+}
+
+static void install_handler(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    /* SA_RESETHAND: the second SIGINT has its default effect. No SA_RESTART: a blocked read must
+     * return. */
+    action.sa_flags = (int)SA_RESETHAND;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+void catch_interrupts(void) {
+    struct sigaction action;
+    if (sigaction(SIGINT, NULL, &action) == 0 && action.sa_handler != SIG_IGN) install_handler();
+}
+
+bool interrupted(void) { return interrupt_flag != 0; }
+
+void clear_interrupt(void) {
+    interrupt_flag = 0;
+    install_handler();
+}

@@ -1,0 +1,17 @@
+/* Ctrl-C: the first one asks the program to stop, the second one ends it at once. */
+#ifndef LK_LOWKEY_INTERRUPT_H
+#define LK_LOWKEY_INTERRUPT_H
+
+#include <stdbool.h>
+
+/* From now on the first SIGINT sets a flag and the second one has its default effect. Does nothing
+ * if SIGINT is ignored, as in a background job or under nohup. */
+void catch_interrupts(void);
+
+/* True after the first SIGINT. */
+bool interrupted(void);
+
+/* Clear the flag; the next SIGINT is the first one again. */
+void clear_interrupt(void);
+
+#endif

@@ -1,0 +1,91 @@
+/* Error messages, formatted numbers, and what the terminal can show. */
+#include "output.h"
+
+#include <langinfo.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+int print_error(const char *format, ...) {
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    /* File names and prompts may contain newlines and escape sequences. */
+    for (char *c = line; *c; c++) {
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    }
+    fflush(stdout);
+    fprintf(stderr, "lowkey: %s\n", line);
+    return STATUS_ERROR;
+}
+
+int flush_output(int status) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    return print_error("cannot write to standard output");
+}
+
+char *format_bytes(char buf[NUMBER_BUF], uint64_t bytes) {
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t i = 0;
+    while (value >= 1023.95 && i + 1 < sizeof unit / sizeof unit[0]) {
+        value /= 1024.0;
+        i++;
+    }
+    int digits = i == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(buf, NUMBER_BUF, "%.*f %s", digits, value, unit[i]);
+    return buf;
+}
+
+char *format_count(char buf[NUMBER_BUF], uint64_t count) {
+    char digits[NUMBER_BUF];
+    int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)count);
+    size_t k = 0;
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) buf[k++] = ',';
+        buf[k++] = digits[i];
+    }
+    buf[k] = 0;
+    return buf;
+}
+
+double tokens_per_second(size_t n_tok, double seconds) {
+    return n_tok > 0 && seconds > 0.0 ? (double)n_tok / seconds : 0.0;
+}
+
+int terminal_width(FILE *file) {
+    struct winsize size;
+    if (!isatty(fileno(file))) return 0;
+    if (ioctl(fileno(file), TIOCGWINSZ, &size) || size.ws_col < 20) return 80;
+    return size.ws_col;
+}
+
+bool use_color(FILE *file) {
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(fileno(file)) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
+}
+
+bool locale_is_utf8(void) { return strcmp(nl_langinfo(CODESET), "UTF-8") == 0; }
+
+void print_wrapped(FILE *file, const char *text, int column, int indent, int width) {
+    bool line_start = true;
+    while (*text) {
+        int len = (int)strcspn(text, " ");
+        if (!line_start && column + 1 + len > width) {
+            fprintf(file, "\n%*s", indent, "");
+            column = indent;
+            line_start = true;
+        }
+        if (!line_start) fputc(' ', file);
+        fwrite(text, 1, (size_t)len, file);
+        column += len + !line_start;
+        line_start = false;
+        text += len;
+        text += *text == ' ';
+    }
+    fputc('\n', file);
+}

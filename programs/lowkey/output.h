@@ -1,0 +1,41 @@
+/* What a user sees: error messages, formatted numbers, colors, the width of the terminal. */
+#ifndef LK_LOWKEY_OUTPUT_H
+#define LK_LOWKEY_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Exit statuses of the program; most functions of programs/lowkey return one of them. */
+enum { STATUS_OK = 0, STATUS_ERROR = 1, STATUS_INTERRUPTED = 130 };
+
+/* Print "lowkey: MESSAGE" to stderr as exactly one line, whatever the arguments contain. Returns
+ * STATUS_ERROR. */
+int print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Flush stdout. Returns `status`, or prints an error and returns STATUS_ERROR if a write failed,
+ * for example because the disk is full. */
+int flush_output(int status);
+
+/* Format "1.25 MiB", "640 KiB" or "12 B", and "12,345". Both return `buf`. */
+enum { NUMBER_BUF = 32 };
+char *format_bytes(char buf[NUMBER_BUF], uint64_t bytes);
+char *format_count(char buf[NUMBER_BUF], uint64_t count);
+
+/* Tokens per second; 0 if nothing was measured. */
+double tokens_per_second(size_t n_tok, double seconds);
+
+/* Columns of the terminal that `file` writes to; 0 if it is not a terminal. */
+int terminal_width(FILE *file);
+
+/* True if `file` is a terminal and NO_COLOR is unset. */
+bool use_color(FILE *file);
+
+bool locale_is_utf8(void);
+
+/* Print `text`, wrapped between words to `width` columns. The first line continues at column
+ * `column`; the lines after it are indented to `indent`. Ends with a newline. */
+void print_wrapped(FILE *file, const char *text, int column, int indent, int width);
+
+#endif

@@ -1,0 +1,29 @@
+/* The --session option: a session that is saved to a file between runs of the program. Functions
+ * that return int return a STATUS_*, after printing an error if it is not STATUS_OK. */
+#ifndef LK_LOWKEY_SAVED_SESSION_H
+#define LK_LOWKEY_SAVED_SESSION_H
+
+#include "common.h"
+#include "generate.h"
+
+struct saved_session {
+    const char *path; /* NULL: the session is not saved */
+    bool exists;
+};
+
+/* Look for the file and open the recipe: the first one of `kv`, or the one in the file. */
+int saved_session_find(const struct command *command, struct saved_session *saved,
+                       const struct string_list *kv, lk_recipe **out);
+
+/* Restore the session and the sampler if the file exists. */
+int saved_session_load(const struct saved_session *saved, lk_session *session, lk_sampler *sampler);
+
+/* Format a user's turn that follows an answer in the model's chat template, up to the start of the
+ * assistant's turn. *text is owned: free. */
+int format_next_turn(const lk_model *model, const char *content, char **text);
+
+/* Evaluate the last token of the answer if generation stopped before that, and save. */
+int saved_session_save(const struct saved_session *saved, lk_session *session,
+                       const lk_sampler *sampler, const struct answer *answer);
+
+#endif

@@ -1,0 +1,70 @@
+/* Reads text files and checks that they are UTF-8. */
+#include "text_file.h"
+
+#include "base/utf8.h"
+#include "interrupt.h"
+#include "output.h"
+#include "xalloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool check_utf8_text(const char *text, size_t len, const char *what) {
+    const char *zero = memchr(text, 0, len);
+    if (zero) {
+        print_error("%s: not text: byte %zu is zero", what, (size_t)(zero - text));
+        return false;
+    }
+    size_t n_valid = lk_utf8_valid_prefix(text, len);
+    if (n_valid == len) return true;
+    print_error("%s: not valid UTF-8: byte %zu is 0x%02x", what, n_valid,
+                (unsigned char)text[n_valid]);
+    return false;
+}
+
+static bool read_to_end(int fd, const char *name, const char *what, size_t max,
+                        struct lk_buf *text) {
+    char chunk[65536];
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n < 0 && errno == EINTR && !interrupted()) continue;
+        if (n < 0) {
+            if (!interrupted()) print_error("%s: cannot read %s: %s", what, name, strerror(errno));
+            return false;
+        }
+        if (n == 0) return true;
+        if ((size_t)n > max - text->len) {
+            char limit[NUMBER_BUF];
+            print_error("%s: %s is larger than %s", what, name, format_bytes(limit, max));
+            return false;
+        }
+        xbuf_add(text, chunk, (size_t)n);
+    }
+}
+
+bool read_text_file(const char *path, const char *what, size_t max, struct lk_buf *text) {
+    bool is_stdin = strcmp(path, "-") == 0;
+    const char *name = is_stdin ? "standard input" : path;
+    struct stat info;
+    *text = (struct lk_buf){0};
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &info)) {
+        print_error("%s: cannot open %s: %s", what, name, strerror(errno));
+        if (fd > 0) close(fd);
+        return false;
+    }
+    bool ok = !S_ISDIR(info.st_mode);
+    if (!ok) print_error("%s: %s is a directory", what, name);
+    xbuf_add(text, "", 0);
+    char *label = xasprintf("%s: %s", what, name);
+    ok =
+        ok && read_to_end(fd, name, what, max, text) && check_utf8_text(text->at, text->len, label);
+    free(label);
+    if (!is_stdin) close(fd);
+    if (!ok) lk_buf_free(text);
+    return ok;
+}

@@ -1,0 +1,36 @@
+/* An error of the HTTP API: a status code and an error object in OpenAI's form. */
+#ifndef LK_SERVE_API_ERROR_H
+#define LK_SERVE_API_ERROR_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+
+struct lk_api_error {
+    int status;        /* HTTP status; 0: no error */
+    const char *code;  /* e.g. "model_not_found"; static, or NULL */
+    const char *param; /* the invalid field; static, or NULL */
+    int retry_s;       /* value of Retry-After; 0: no such header */
+    char msg[600];     /* one line of valid UTF-8 */
+};
+
+/* Fill `error` with a printf-formatted message. Always returns false, so that a failing function
+ * can end with "return lk_api_error_set(...)". */
+bool lk_api_error_set(struct lk_api_error *error, int status, const char *code, const char *param,
+                      const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Convert a library error that was caused by a request. An invalid request becomes 400. A shortage
+ * or failure of the server becomes 503 or 500. */
+bool lk_api_error_from_request(struct lk_api_error *error, const lk_err *err, const char *param);
+
+/* Like lk_api_error_from_request, but for errors after the request was accepted: LK_E_ARG is then
+ * an error of the server, 500. LK_E_FORMAT stays 400: no token matches the client's grammar. */
+bool lk_api_error_from_work(struct lk_api_error *error, const lk_err *err);
+
+/* 503: the server is stopping. */
+bool lk_api_error_set_stopping(struct lk_api_error *error);
+
+/* {"error": {"message", "type", "param", "code"}}, a new reference; NULL if out of memory. */
+json_t *lk_api_error_json(const struct lk_api_error *error);
+
+#endif

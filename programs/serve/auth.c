@@ -1,0 +1,62 @@
+/* Access control: API keys, and without keys the checks of Host and Origin. */
+#include "serve/auth.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+#include <strings.h>
+
+bool lk_auth_secret_equal(const char *given, const char *key) {
+    size_t n = strlen(given), m = strlen(key);
+    volatile unsigned char differ = n != m;
+    for (size_t i = 0; i < n; i++) differ |= (unsigned char)(given[i] ^ key[m ? i % m : 0]);
+    return differ == 0;
+}
+
+static bool check_api_key(const struct lk_exchange *x, struct lk_api_error *error) {
+    const struct lk_server_opts *o = &x->server->opts;
+    const char *given = lk_exchange_header(x, "Authorization");
+    bool valid = false;
+    if (!given || strncasecmp(given, "Bearer ", 7) != 0)
+        return lk_api_error_set(error, 401, "missing_api_key", NULL,
+                                "an API key is required: send the header 'Authorization: Bearer "
+                                "KEY'");
+    for (size_t i = 0; i < o->n_key; i++) valid |= lk_auth_secret_equal(given + 7, o->key[i]);
+    return valid || lk_api_error_set(error, 401, "invalid_api_key", NULL, "the API key is invalid");
+}
+
+/* Is the host an IP address, localhost, or the name that the server listens on? With DNS rebinding
+ * a page of another site points its own name at this machine. Its requests then carry that name in
+ * the Host header, so other names are refused. */
+static bool is_allowed_host(const struct lk_exchange *x, const char *host) {
+    char name[64];
+    struct in6_addr address;
+    bool v6 = *host == '[';
+    size_t len = v6 ? strcspn(++host, "]") : strcspn(host, ":");
+    if (len >= sizeof name) return false;
+    memcpy(name, host, len);
+    name[len] = 0;
+    if (v6) return host[len] == ']' && inet_pton(AF_INET6, name, &address) == 1;
+    return inet_pton(AF_INET, name, &address) == 1 || strcasecmp(name, "localhost") == 0 ||
+           strcasecmp(name, x->server->opts.host) == 0;
+}
+
+/* Is the origin the server's own (same as Host), or the one that --allow-origin permits? */
+static bool is_allowed_origin(const struct lk_exchange *x, const char *origin, const char *host) {
+    const char *allowed = x->server->opts.origin, *name = strstr(origin, "://");
+    if (allowed && (strcmp(allowed, "*") == 0 || strcmp(allowed, origin) == 0)) return true;
+    return name && host && strcasecmp(name + 3, host) == 0;
+}
+
+bool lk_auth_check(const struct lk_exchange *x, struct lk_api_error *error) {
+    const char *host = lk_exchange_header(x, "Host"), *origin = lk_exchange_header(x, "Origin");
+    if (x->server->opts.n_key) return check_api_key(x, error);
+    if (host && !is_allowed_host(x, host))
+        return lk_api_error_set(error, 403, "wrong_host", NULL,
+                                "host '%.60s' is not allowed: without API keys, use localhost or "
+                                "the IP address of this server, or start it with --api-key-file",
+                                host);
+    if (origin && !is_allowed_origin(x, origin, host))
+        return lk_api_error_set(error, 403, "wrong_origin", NULL,
+                                "origin '%.100s' is not allowed; see --allow-origin", origin);
+    return true;
+}

@@ -1,0 +1,171 @@
+/* The bounded event ring between the scheduler and the HTTP thread of a request. */
+#include "serve/completion.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static bool init_lock(struct lk_completion *completion) {
+    pthread_condattr_t attr;
+    pthread_mutex_init(&completion->lock, NULL);
+    if (pthread_condattr_init(&attr)) return false;
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    bool good = pthread_cond_init(&completion->changed, &attr) == 0;
+    pthread_condattr_destroy(&attr);
+    return good;
+}
+
+static void free_completion(struct lk_completion *completion) {
+    for (size_t i = 0; i < completion->n_job; i++) {
+        lk_sampler_free(completion->job[i].sampler);
+        lk_detokenizer_free(&completion->job[i].detok);
+        free(completion->job[i].tok);
+    }
+    for (size_t i = 0; i < completion->n_event; i++)
+        lk_text_delta_free(&completion->ring[(completion->first + i) % LK_EVENT_RING_LEN].delta);
+    free(completion->job);
+    lk_request_free(&completion->request);
+    pthread_cond_destroy(&completion->changed);
+    pthread_mutex_destroy(&completion->lock);
+    free(completion);
+}
+
+/* Jobs of the same prompt get different seeds. */
+static bool init_job(struct lk_completion *completion, const struct lk_request *request, size_t i,
+                     const lk_model *model, struct lk_api_error *error) {
+    struct lk_job *job = &completion->job[i];
+    lk_sampler_opts sampling = request->sampling;
+    lk_err err = {0};
+    sampling.seed += (uint32_t)(i % request->n);
+    job->completion = completion;
+    job->index = i;
+    job->prompt = &request->prompt[i / request->n];
+    job->result.n_prompt = job->prompt->n_tok;
+    completion->n_job = i + 1;
+    if (lk_sampler_new(&job->sampler, model, &sampling, &err))
+        return lk_api_error_from_request(error, &err,
+                                         sampling.grammar ? request->grammar_field : NULL);
+    return true;
+}
+
+struct lk_completion *lk_completion_new(struct lk_request *request, const lk_model *model,
+                                        struct lk_api_error *error) {
+    size_t n = request->n_prompt * request->n;
+    struct lk_completion *completion = calloc(1, sizeof *completion);
+    struct lk_job *job = calloc(n, sizeof *job);
+    if (!completion || !job || !init_lock(completion)) {
+        free(completion);
+        free(job);
+        lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: request refused");
+        return NULL;
+    }
+    completion->job = job;
+    completion->refs = 1;
+    for (size_t i = 0; i < n; i++)
+        if (!init_job(completion, request, i, model, error)) {
+            free_completion(completion);
+            return NULL;
+        }
+    completion->request = *request;
+    *request = (struct lk_request){0};
+    for (size_t i = 0; i < n; i++) {
+        job[i].detok.stop = completion->request.stop;
+        job[i].detok.n_stop = completion->request.n_stop;
+    }
+    return completion;
+}
+
+void lk_completion_release(struct lk_completion *completion) {
+    if (atomic_fetch_sub(&completion->refs, 1) == 1) free_completion(completion);
+}
+
+void lk_completion_abandon(struct lk_completion *completion) {
+    completion->abandoned = true;
+    lk_completion_release(completion);
+}
+
+bool lk_completion_has_room(struct lk_completion *completion) {
+    pthread_mutex_lock(&completion->lock);
+    bool has_room = completion->n_event <= LK_EVENT_RING_LEN / 2;
+    pthread_mutex_unlock(&completion->lock);
+    return has_room;
+}
+
+void lk_completion_push(struct lk_completion *completion, struct lk_event *event) {
+    pthread_mutex_lock(&completion->lock);
+    if (completion->n_event < LK_EVENT_RING_LEN && !completion->abandoned) {
+        size_t end = (completion->first + completion->n_event++) % LK_EVENT_RING_LEN;
+        completion->ring[end] = *event;
+        pthread_cond_signal(&completion->changed);
+    } else {
+        lk_text_delta_free(&event->delta);
+    }
+    pthread_mutex_unlock(&completion->lock);
+}
+
+void lk_completion_finish_job(struct lk_completion *completion, struct lk_job *job) {
+    pthread_mutex_lock(&completion->lock);
+    job->done = true;
+    pthread_cond_signal(&completion->changed);
+    pthread_mutex_unlock(&completion->lock);
+}
+
+void lk_completion_fail(struct lk_completion *completion, const struct lk_api_error *error) {
+    pthread_mutex_lock(&completion->lock);
+    if (!completion->error.status) {
+        completion->error = *error;
+        pthread_cond_signal(&completion->changed);
+    }
+    pthread_mutex_unlock(&completion->lock);
+}
+
+bool lk_completion_is_over(struct lk_completion *completion) {
+    if (completion->abandoned) return true;
+    pthread_mutex_lock(&completion->lock);
+    bool over = completion->error.status != 0;
+    pthread_mutex_unlock(&completion->lock);
+    return over;
+}
+
+bool lk_job_continues_text(const struct lk_job *job, const struct lk_buf *text) {
+    const char *prompt = job->prompt->text;
+    return job->completion->request.chat && text->len > 0 && !text->failed &&
+           strncmp(prompt, text->at, text->len) == 0 && prompt[text->len];
+}
+
+/* The lock is held. */
+static bool pop_locked(struct lk_completion *completion, struct lk_event *event) {
+    if (completion->n_event > 0) {
+        *event = completion->ring[completion->first];
+        completion->first = (completion->first + 1) % LK_EVENT_RING_LEN;
+        completion->n_event--;
+        return true;
+    }
+    for (size_t i = 0; i < completion->n_job; i++) {
+        struct lk_job *job = &completion->job[i];
+        if (!job->done || job->reported) continue;
+        job->reported = true;
+        *event = (struct lk_event){.kind = LK_EVENT_DONE, .job = i, .result = job->result};
+        return true;
+    }
+    if (!completion->error.status || completion->error_reported) return false;
+    completion->error_reported = true;
+    *event = (struct lk_event){.kind = LK_EVENT_ERROR};
+    return true;
+}
+
+bool lk_completion_pop(struct lk_completion *completion, double seconds, struct lk_event *event) {
+    struct timespec deadline;
+    double end = lk_now() + seconds;
+    deadline.tv_sec = (time_t)end;
+    deadline.tv_nsec = (long)((end - (double)deadline.tv_sec) * 1e9);
+    pthread_mutex_lock(&completion->lock);
+    bool found;
+    while (!(found = pop_locked(completion, event)))
+        if (pthread_cond_timedwait(&completion->changed, &completion->lock, &deadline) == ETIMEDOUT)
+            break;
+    if (!found) found = pop_locked(completion, event);
+    pthread_mutex_unlock(&completion->lock);
+    return found;
+}

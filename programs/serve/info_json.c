@@ -1,0 +1,76 @@
+/* The replies of /v1/models and /slots. */
+#include "serve/info_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A recipe that requests may select: its name, its text, and the note of a preset. */
+static json_t *recipe_json(const char *name) {
+    const char *text = name, *note = "";
+    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
+        lk_preset preset = lk_recipe_preset(i);
+        if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
+    }
+    return json_pack("{s:s, s:s, s:s}", "name", name, "text", text, "note", note);
+}
+
+json_t *lk_model_json(const struct lk_server *server) {
+    const struct lk_server_opts *o = &server->opts;
+    lk_model_info info = lk_model_get_info(o->model);
+    json_t *recipes = json_array();
+    for (size_t i = 0; i < o->n_recipe; i++)
+        json_array_append_new(recipes, recipe_json(lk_recipe_text(o->recipe[i])));
+    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", o->id,
+                     "object", "model", "created", (json_int_t)server->started, "owned_by",
+                     "lowkey", "meta", "arch", info.arch, "n_params", (json_int_t)info.n_param,
+                     "n_vocab", info.n_vocab, "n_ctx", o->n_ctx, "n_ctx_train", info.n_ctx_train,
+                     "kv", recipes);
+}
+
+static json_t *level_json(const lk_level_stats *level) {
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "name", level->name, "k",
+                     level->k_codec, "v", level->v_codec, "k_rows", (json_int_t)level->k_rows,
+                     "v_rows", (json_int_t)level->v_rows, "k_bytes", (json_int_t)level->k_bytes,
+                     "v_bytes", (json_int_t)level->v_bytes);
+}
+
+static const char *slot_state(const struct lk_slot_snapshot *s) {
+    if (s->loading) return "loading";
+    if (s->saving) return "saving";
+    if (!s->busy) return "idle";
+    return s->prefill ? "reading" : "decoding";
+}
+
+static json_t *slot_json(const struct lk_slot_snapshot *s, const struct lk_server_opts *o) {
+    json_t *levels = json_array();
+    for (size_t i = 0; i < s->n_level; i++) json_array_append_new(levels, level_json(&s->level[i]));
+    return json_pack(
+        "{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:o}", "id",
+        s->id, "state", slot_state(s), "prefix", s->is_prefix, "kv",
+        lk_recipe_text(o->recipe[s->recipe]), "n_tok", (json_int_t)s->stats.n_tok, "n_prompt",
+        (json_int_t)s->n_prompt, "n_reused", (json_int_t)s->n_reused, "n_predicted",
+        (json_int_t)s->n_decoded, "tokens_per_second", s->tokens_per_second, "idle_seconds",
+        s->idle_s, "cache_bytes", (json_int_t)s->stats.cache_bytes, "shared_bytes",
+        (json_int_t)s->stats.shared_bytes, "f16_bytes", (json_int_t)s->stats.f16_bytes,
+        "scratch_bytes", (json_int_t)s->stats.scratch_bytes, "bits_per_value",
+        s->stats.bits_per_value, "levels", levels);
+}
+
+json_t *lk_slots_json(struct lk_server *server) {
+    const struct lk_server_opts *o = &server->opts;
+    struct lk_slot_snapshot *slot = calloc(LK_MAX_SLOT, sizeof *slot);
+    size_t n_waiting = 0, n = 0;
+    if (slot) n = lk_scheduler_snapshot(server->scheduler, slot, LK_MAX_SLOT, &n_waiting);
+    uint64_t shared = lk_model_get_info(o->model).shared_bytes, bytes = shared;
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const lk_session_stats *stats = &slot[i].stats;
+        bytes += stats->cache_bytes - stats->shared_bytes + stats->scratch_bytes;
+        json_array_append_new(list, slot_json(&slot[i], o));
+    }
+    free(slot);
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id, "n_ctx", o->n_ctx,
+                     "waiting", (json_int_t)n_waiting, "parallel", (json_int_t)o->n_parallel,
+                     "bytes", (json_int_t)bytes, "shared_bytes", (json_int_t)shared, "max_bytes",
+                     (json_int_t)o->max_bytes, "slots", list);
+}

@@ -1,0 +1,78 @@
+/* Typed access to the fields of JSON request bodies. */
+#include "serve/json_field.h"
+
+#include <math.h>
+
+json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error) {
+    json_error_t why;
+    json_t *json = json_loadb(body ? body : "", len, 0, &why);
+    if (json && json_is_object(json)) return json;
+    if (json)
+        lk_api_error_set(error, 400, "invalid_json", NULL, "the body is not a JSON object");
+    else
+        lk_api_error_set(error, 400, "invalid_json", NULL,
+                         "the body is not valid JSON: %s (line %d, column %d)", why.text, why.line,
+                         why.column);
+    json_decref(json);
+    return NULL;
+}
+
+bool lk_json_field_is_set(const json_t *body, const char *name) {
+    const json_t *v = json_object_get(body, name);
+    if (!v || json_is_null(v)) return false;
+    if (json_is_object(v)) return json_object_size(v) > 0;
+    return !json_is_array(v) || json_array_size(v) > 0;
+}
+
+/* The field's value; NULL if it is absent or null. */
+static const json_t *get_field(const json_t *body, const char *name) {
+    const json_t *v = json_object_get(body, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+bool lk_json_field_bool(const json_t *body, const char *name, bool *out,
+                        struct lk_api_error *error) {
+    const json_t *v = get_field(body, name);
+    if (!v) return true;
+    if (!json_is_boolean(v))
+        return lk_api_error_set(error, 400, "invalid_type", name, "'%s' must be true or false",
+                                name);
+    *out = json_is_true(v);
+    return true;
+}
+
+bool lk_json_field_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
+                       struct lk_api_error *error) {
+    double value = 0;
+    if (!get_field(body, name)) return true;
+    if (!lk_json_field_real(body, name, (double)min, (double)max, &value, error)) return false;
+    if (value != floor(value))
+        return lk_api_error_set(error, 400, "invalid_type", name, "'%s' must be an integer", name);
+    *out = (int64_t)value;
+    return true;
+}
+
+bool lk_json_field_real(const json_t *body, const char *name, double min, double max, double *out,
+                        struct lk_api_error *error) {
+    const json_t *v = get_field(body, name);
+    if (!v) return true;
+    if (!json_is_number(v))
+        return lk_api_error_set(error, 400, "invalid_type", name, "'%s' must be a number", name);
+    double value = json_number_value(v);
+    if (!(value >= min && value <= max))
+        return lk_api_error_set(error, 400, "invalid_value", name,
+                                "'%s' is %.10g, but must be between %.10g and %.10g", name, value,
+                                min, max);
+    *out = value;
+    return true;
+}
+
+bool lk_json_field_string(const json_t *body, const char *name, const char **out,
+                          struct lk_api_error *error) {
+    const json_t *v = get_field(body, name);
+    if (!v) return true;
+    if (!json_is_string(v))
+        return lk_api_error_set(error, 400, "invalid_type", name, "'%s' must be a string", name);
+    *out = json_string_value(v);
+    return true;
+}

@@ -1,0 +1,291 @@
+/* The fields that both completion endpoints share, and tokenization of the prompts. */
+#include "serve/request.h"
+
+#include "serve/json_field.h"
+#include "serve/request_sampling.h"
+#include "serve/schema.h"
+#include "serve/tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- parsing ---- */
+
+/* Is the field set to anything that changes the result? `neutral` is the number that does not. */
+static bool has_effect(const json_t *v, double neutral) {
+    if (json_is_number(v)) return json_number_value(v) != neutral;
+    if (json_is_string(v)) return json_string_length(v) > 0;
+    if (json_is_array(v) || json_is_object(v)) return json_array_size(v) + json_object_size(v) > 0;
+    return json_is_true(v);
+}
+
+/* Reject fields of OpenAI's API and of llama-server that this server does not have, so that nothing
+ * is ignored silently. Clients that send every field with a neutral value are served. */
+static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
+    static const struct {
+        const char *name;
+        double neutral;
+    } fields[] = {{"suffix", 0},         {"functions", 0},       {"function_call", 0},
+                  {"audio", 0},          {"prediction", 0},      {"web_search_options", 0},
+                  {"grammar", 0},        {"typical_p", 1},       {"mirostat", 0},
+                  {"tfs_z", 1},          {"top_n_sigma", -1},    {"dynatemp_range", 0},
+                  {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
+            return lk_api_error_set(error, 400, "unsupported", fields[i].name,
+                                    "'%s' is not supported by this server", fields[i].name);
+    const json_t *modalities = json_object_get(body, "modalities");
+    for (size_t i = 0; i < json_array_size(modalities); i++) {
+        const char *modality = json_string_value(json_array_get(modalities, i));
+        if (!modality || strcmp(modality, "text") != 0)
+            return lk_api_error_set(error, 400, "unsupported", "modalities",
+                                    "only the modality 'text' is supported");
+    }
+    return true;
+}
+
+static bool parse_model(const json_t *body, const struct lk_server_opts *opts,
+                        struct lk_api_error *error) {
+    const char *model = opts->id;
+    if (!lk_json_field_string(body, "model", &model, error)) return false;
+    if (strcmp(model, opts->id) == 0) return true;
+    return lk_api_error_set(error, 404, "model_not_found", "model",
+                            "model '%.100s' not found; this server has '%.100s'", model, opts->id);
+}
+
+static bool parse_kv(struct lk_request *request, const struct lk_server_opts *opts,
+                     struct lk_api_error *error) {
+    const char *kv = NULL;
+    char names[400] = "";
+    if (!lk_json_field_string(request->body, "kv", &kv, error)) return false;
+    if (!kv) return true;
+    for (size_t i = 0; i < opts->n_recipe; i++) {
+        const char *text = lk_recipe_text(opts->recipe[i]);
+        if (strcmp(kv, text) == 0) {
+            request->recipe = i;
+            return true;
+        }
+        size_t used = strlen(names);
+        if (strlen(text) + 3 < sizeof names - used) {
+            if (used) memcpy(names + used, ", ", 3), used += 2;
+            memcpy(names + used, text, strlen(text) + 1);
+        }
+    }
+    return lk_api_error_set(error, 400, "invalid_value", "kv",
+                            "the recipe '%.60s' is not allowed; allowed are: %s", kv, names);
+}
+
+static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
+    const json_t *stop = json_object_get(request->body, "stop"), *item;
+    size_t i;
+    if (!stop || json_is_null(stop)) return true;
+    if (json_is_string(stop)) {
+        if (json_string_length(stop)) request->stop[request->n_stop++] = json_string_value(stop);
+        return true;
+    }
+    if (!json_is_array(stop) || json_array_size(stop) > LK_MAX_STOP)
+        return lk_api_error_set(error, 400, "invalid_type", "stop",
+                                "'stop' must be a string or an array of at most %d strings",
+                                LK_MAX_STOP);
+    json_array_foreach(stop, i, item) {
+        if (!json_is_string(item) || json_string_length(item) == 0)
+            return lk_api_error_set(error, 400, "invalid_type", "stop",
+                                    "'stop' must contain only non-empty strings");
+        request->stop[request->n_stop++] = json_string_value(item);
+    }
+    return true;
+}
+
+/* The token limit, under any of the names that clients use. */
+static bool parse_max_tokens(struct lk_request *request, struct lk_api_error *error) {
+    static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
+    int64_t max = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == 0; i++)
+        if (!lk_json_field_int(request->body, names[i], 1, INT32_MAX, &max, error)) return false;
+    request->max_tokens = (size_t)max;
+    return true;
+}
+
+static bool parse_stream(struct lk_request *request, struct lk_api_error *error) {
+    const json_t *options = json_object_get(request->body, "stream_options");
+    if (!lk_json_field_bool(request->body, "stream", &request->stream, error) ||
+        !lk_json_field_bool(request->body, "return_progress", &request->progress, error))
+        return false;
+    if (!options || json_is_null(options)) return true;
+    if (!json_is_object(options))
+        return lk_api_error_set(error, 400, "invalid_type", "stream_options",
+                                "'stream_options' must be an object");
+    if (!request->stream)
+        return lk_api_error_set(error, 400, "invalid_value", "stream_options",
+                                "'stream_options' requires 'stream': true");
+    return lk_json_field_bool(options, "include_usage", &request->include_usage, error);
+}
+
+/* OpenAI's "response_format". */
+static bool parse_response_format(struct lk_request *request, struct lk_api_error *error) {
+    static const struct lk_schema_use use = {.field = "response_format"};
+    const json_t *format = json_object_get(request->body, "response_format");
+    const char *type = NULL;
+    if (!format || json_is_null(format)) return true;
+    if (!json_is_object(format))
+        return lk_api_error_set(error, 400, "invalid_type", "response_format",
+                                "'response_format' must be an object");
+    if (!lk_json_field_string(format, "type", &type, error)) return false;
+    if (type && strcmp(type, "text") == 0) return true;
+    if (type && strcmp(type, "json_object") == 0) {
+        /* Like llama-server, accept a schema here too. */
+        const json_t *schema = json_object_get(format, "schema");
+        json_t *any = json_pack("{s:s}", "type", "object");
+        request->grammar =
+            lk_schema_grammar(schema && !json_is_null(schema) ? schema : any, &use, error);
+        json_decref(any);
+    } else if (type && strcmp(type, "json_schema") == 0) {
+        const json_t *inner = json_object_get(format, "json_schema"),
+                     *schema = json_object_get(inner ? inner : format, "schema");
+        if (!json_is_object(schema))
+            return lk_api_error_set(error, 400, "missing_field", "response_format",
+                                    "'response_format.json_schema.schema' must be an object");
+        request->grammar = lk_schema_grammar(schema, &use, error);
+    } else {
+        return lk_api_error_set(error, 400, "invalid_value", "response_format",
+                                "'response_format.type' must be text, json_object or json_schema");
+    }
+    request->sampling.grammar = request->grammar;
+    request->grammar_field = use.field;
+    return request->grammar != NULL;
+}
+
+/* llama-server's "json_schema". */
+static bool parse_json_schema(struct lk_request *request, struct lk_api_error *error) {
+    static const struct lk_schema_use use = {.field = "json_schema"};
+    if (!lk_json_field_is_set(request->body, use.field)) return true;
+    if (request->grammar)
+        return lk_api_error_set(
+            error, 400, "invalid_value", use.field,
+            "'json_schema' and 'response_format' cannot be combined; give only one of them");
+    request->sampling.grammar = request->grammar =
+        lk_schema_grammar(json_object_get(request->body, use.field), &use, error);
+    request->grammar_field = use.field;
+    return request->grammar != NULL;
+}
+
+bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
+                             const char *body, size_t len, struct lk_api_error *error) {
+    int64_t n = 1;
+    *request = (struct lk_request){.n_top_logprobs = -1, .reuse = true};
+    request->body = lk_json_parse_body(body, len, error);
+    if (!request->body || !reject_unsupported(request->body, error) ||
+        !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
+        !parse_stop(request, error) || !lk_request_parse_sampling(request, error) ||
+        !parse_max_tokens(request, error) || !parse_stream(request, error) ||
+        !lk_json_field_bool(request->body, "cache_prompt", &request->reuse, error) ||
+        !lk_json_field_int(request->body, "n", 1, LK_MAX_N, &n, error) ||
+        !parse_response_format(request, error) || !parse_json_schema(request, error))
+        return false;
+    request->n = (size_t)n;
+    return true;
+}
+
+/* ---- preparing ---- */
+
+/* Set the token limit of the answer and the memory for prompt and answer. The memory is the larger
+ * of the peak during prefill and the total at the end. The weights are not counted. */
+static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
+                        const struct lk_server_opts *opts, struct lk_api_error *error) {
+    lk_err err = {0};
+    lk_plan prefill, end;
+    const lk_recipe *recipe = opts->recipe[request->recipe];
+    size_t room = (size_t)opts->n_ctx - p->n_tok;
+    p->max_tokens = request->max_tokens && request->max_tokens < opts->n_predict
+                        ? request->max_tokens
+                        : opts->n_predict;
+    if (p->max_tokens > room) p->max_tokens = room;
+    lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok};
+    lk_session_opts whole = {.n_ctx = (int32_t)(p->n_tok + p->max_tokens)};
+    if (lk_plan_make(opts->model, recipe, &prompt_only, &prefill, &err) ||
+        lk_plan_make(opts->model, recipe, &whole, &end, &err))
+        return lk_api_error_from_request(error, &err, NULL);
+    p->n_bytes = prefill.peak_bytes - prefill.weight_bytes;
+    if (end.cache_bytes + end.scratch_bytes > p->n_bytes)
+        p->n_bytes = end.cache_bytes + end.scratch_bytes;
+    if (p->n_bytes <= opts->max_bytes) return true;
+    return lk_api_error_set(error, 413, "cache_limit_exceeded", NULL,
+                            "this request would need %.1f MiB, but the server's cache limit is "
+                            "%.1f MiB; ask for fewer tokens or a smaller recipe",
+                            (double)p->n_bytes / (1 << 20), (double)opts->max_bytes / (1 << 20));
+}
+
+static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
+                           const struct lk_server_opts *opts, struct lk_api_error *error) {
+    const char *field = request->chat ? "messages" : "prompt";
+    lk_err err = {0};
+    if (p->text &&
+        lk_tokenize(opts->model, p->text, strlen(p->text), true, &p->tok, &p->n_tok, &err))
+        return lk_api_error_from_request(error, &err, field);
+    if (p->n_tok == 0)
+        return lk_api_error_set(error, 400, "invalid_value", field, "the prompt is empty");
+    int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
+    for (size_t i = 0; i < p->n_tok; i++)
+        if (p->tok[i] < 0 || p->tok[i] >= n_vocab)
+            return lk_api_error_set(error, 400, "invalid_value", field,
+                                    "token %zu is %d, but token ids must be between 0 and %d", i,
+                                    p->tok[i], n_vocab - 1);
+    if (p->n_tok >= (size_t)opts->n_ctx)
+        return lk_api_error_set(error, 400, "context_length_exceeded", field,
+                                "the prompt has %zu tokens, which leaves no room for an answer in "
+                                "the context of %d",
+                                p->n_tok, opts->n_ctx);
+    return plan_prompt(p, request, opts, error);
+}
+
+static bool apply_chat_template(struct lk_request *request, const struct lk_server_opts *opts,
+                                struct lk_api_error *error) {
+    lk_err err = {0};
+    if (request->tools && !lk_tools_are_supported(opts->model))
+        return lk_api_error_set(error, 400, "unsupported", "tools",
+                                "the chat template of this model does not support tool calls in a "
+                                "form that this server knows");
+    request->prompt = calloc(1, sizeof *request->prompt);
+    if (!request->prompt)
+        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
+    request->n_prompt = 1;
+    if (lk_chat_format(opts->model, request->msg, request->n_msg, true, &request->prompt->text,
+                       &err))
+        return lk_api_error_from_request(error, &err, "messages");
+    return true;
+}
+
+static bool check_bias(const struct lk_request *request, const struct lk_server_opts *opts,
+                       struct lk_api_error *error) {
+    int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
+    for (size_t i = 0; i < request->sampling.n_bias; i++)
+        if (request->bias[i].tok >= n_vocab)
+            return lk_api_error_set(error, 400, "invalid_value", "logit_bias",
+                                    "'logit_bias' names token %d, but token ids must be between 0 "
+                                    "and %d",
+                                    request->bias[i].tok, n_vocab - 1);
+    return true;
+}
+
+bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
+                        struct lk_api_error *error) {
+    if (!check_bias(request, opts, error)) return false;
+    if (request->chat && !apply_chat_template(request, opts, error)) return false;
+    for (size_t i = 0; i < request->n_prompt; i++)
+        if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
+    return true;
+}
+
+void lk_request_free(struct lk_request *request) {
+    for (size_t i = 0; i < request->n_msg; i++) free((char *)request->msg[i].content);
+    for (size_t i = 0; i < request->n_prompt; i++) {
+        free(request->prompt[i].text);
+        free(request->prompt[i].tok);
+    }
+    free(request->msg);
+    free(request->prompt);
+    free(request->grammar);
+    free(request->bias);
+    json_decref(request->body);
+    *request = (struct lk_request){0};
+}

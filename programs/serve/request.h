@@ -1,0 +1,62 @@
+/* A parsed completion request: the JSON body, validated and converted to what the engine takes.
+ *
+ * Parsing (lk_openai_chat_parse, lk_openai_completion_parse) needs no model. lk_request_prepare
+ * then tokenizes the prompts and estimates their memory. */
+#ifndef LK_SERVE_REQUEST_H
+#define LK_SERVE_REQUEST_H
+
+#include "serve/api_error.h"
+#include "serve/server.h"
+
+enum {
+    LK_MAX_STOP = 16,
+    LK_MAX_N = 16,
+    LK_MAX_PROMPT = 64,
+    LK_MAX_MESSAGE = 4096,
+    LK_MAX_BIAS = 4096
+};
+
+struct lk_prompt {
+    char *text;   /* after the chat template; NULL if the client sent tokens */
+    int32_t *tok; /* [n_tok] */
+    size_t n_tok;
+    size_t max_tokens; /* of its answer */
+    uint64_t n_bytes;  /* cache and scratch memory for prompt and answer */
+};
+
+struct lk_request {
+    json_t *body;
+    bool chat;
+    lk_message *msg; /* [n_msg] of a chat; contents owned */
+    size_t n_msg;
+    bool tools;               /* the answer may contain tool calls */
+    bool single_tool_call;    /* only the first of them is returned */
+    struct lk_prompt *prompt; /* [n_prompt]; for a chat 1 after lk_request_prepare */
+    size_t n_prompt;
+    size_t n;          /* choices per prompt */
+    size_t max_tokens; /* requested by the client; 0: no limit */
+    lk_sampler_opts sampling;
+    char *grammar;                 /* owned; sampling.grammar points here */
+    lk_logit_bias *bias;           /* owned; sampling.bias points here */
+    const char *grammar_field;     /* field of the body that the grammar comes from; static */
+    const char *stop[LK_MAX_STOP]; /* [n_stop] borrowed from body */
+    size_t n_stop;
+    int n_top_logprobs; /* -1: no logprobs */
+    bool stream, include_usage, progress, echo;
+    bool reuse;    /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
+    size_t recipe; /* index into lk_server_opts.recipe */
+};
+
+/* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
+ * must be freed with lk_request_free in any case. False: see `error`. */
+bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
+                             const char *body, size_t len, struct lk_api_error *error);
+
+/* Apply the chat template, tokenize, and compute the memory of each prompt and answer. False: see
+ * `error`. */
+bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
+                        struct lk_api_error *error);
+
+void lk_request_free(struct lk_request *request);
+
+#endif

@@ -1,0 +1,330 @@
+/* Responses and chunks in OpenAI's form. */
+#include "serve/response.h"
+
+#include "serve/json_text.h"
+#include "serve/tokens.h"
+#include "serve/tools.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
+                      const struct lk_server_opts *opts, uint64_t number) {
+    *r = (struct lk_response){
+        .completion = completion, .opts = opts, .created = (int64_t)time(NULL)};
+    snprintf(r->id, sizeof r->id, "%s-%" PRIx64 "-%" PRIu64,
+             completion->request.chat ? "chatcmpl" : "cmpl", (uint64_t)r->created, number);
+    r->choice = calloc(completion->n_job, sizeof *r->choice);
+    return r->choice != NULL;
+}
+
+void lk_response_free(struct lk_response *r) {
+    for (size_t i = 0; r->choice && i < r->completion->n_job; i++) {
+        lk_buf_free(&r->choice[i].text);
+        json_decref(r->choice[i].logprobs);
+    }
+    free(r->choice);
+    r->choice = NULL;
+}
+
+/* ---- logprobs ---- */
+
+static json_t *token_json(const struct lk_response *r, int32_t tok, float logprob) {
+    char text[512];
+    size_t len = lk_token_text(r->opts->model, tok, text, sizeof text);
+    json_t *bytes = json_array();
+    /* JSON has no infinity; OpenAI's API uses -9999. */
+    double value = logprob > -9999.0f ? (double)logprob : -9999.0;
+    if (len >= sizeof text) len = sizeof text - 1;
+    for (size_t i = 0; i < len; i++)
+        json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+    return json_pack("{s:o, s:f, s:o}", "token", lk_json_from_bytes(text, len), "logprob", value,
+                     "bytes", bytes);
+}
+
+/* [{"token", "logprob", "bytes", "top_logprobs"}] as in a chat. For completions each element also
+ * has "at", the offset of its text. */
+static json_t *delta_logprobs(const struct lk_response *r, const struct lk_text_delta *delta) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < delta->n_lp; i++) {
+        const struct lk_logprob *lp = &delta->lp[i];
+        json_t *one = token_json(r, lp->tok, lp->logprob), *top = json_array();
+        for (int k = 0; k < lp->n_top; k++)
+            json_array_append_new(top, token_json(r, lp->top[k].tok, lp->top[k].logprob));
+        json_object_set_new(one, "top_logprobs", top);
+        if (!r->completion->request.chat)
+            json_object_set_new(one, "at", json_integer((json_int_t)lp->offset));
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
+/* Parallel arrays, the form of /v1/completions. The sampled token is always listed among the top
+ * logprobs. */
+static json_t *to_parallel_arrays(const json_t *tokens) {
+    json_t *texts = json_array(), *values = json_array(), *tops = json_array(),
+           *offsets = json_array();
+    const json_t *token, *other;
+    size_t i, k;
+    json_array_foreach(tokens, i, token) {
+        json_t *top = json_object();
+        json_array_foreach(json_object_get(token, "top_logprobs"), k, other)
+            json_object_set(top, json_string_value(json_object_get(other, "token")),
+                            json_object_get(other, "logprob"));
+        json_object_set(top, json_string_value(json_object_get(token, "token")),
+                        json_object_get(token, "logprob"));
+        json_array_append(texts, json_object_get(token, "token"));
+        json_array_append(values, json_object_get(token, "logprob"));
+        json_array_append_new(tops, top);
+        json_array_append(offsets, json_object_get(token, "at"));
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", texts, "token_logprobs", values,
+                     "top_logprobs", tops, "text_offset", offsets);
+}
+
+/* The value of "logprobs" of a choice; steals the reference to `tokens`. */
+static json_t *logprobs_json(const struct lk_response *r, json_t *tokens) {
+    if (r->completion->request.n_top_logprobs < 0) {
+        json_decref(tokens);
+        return json_null();
+    }
+    if (r->completion->request.chat) return json_pack("{s:o}", "content", tokens);
+    json_t *arrays = to_parallel_arrays(tokens);
+    json_decref(tokens);
+    return arrays;
+}
+
+/* ---- usage and timings ---- */
+
+static json_t *usage_json(const struct lk_response *r) {
+    json_int_t n_prompt = 0, n_decoded = 0, n_reused = 0;
+    for (size_t i = 0; i < r->completion->n_job; i++) {
+        const struct lk_job_result *result = &r->choice[i].result;
+        if (i % r->completion->request.n == 0) { /* once per prompt */
+            n_prompt += (json_int_t)result->n_prompt;
+            n_reused += (json_int_t)result->n_reused;
+        }
+        n_decoded += (json_int_t)result->n_decoded;
+    }
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", n_prompt, "completion_tokens",
+                     n_decoded, "total_tokens", n_prompt + n_decoded, "prompt_tokens_details",
+                     "cached_tokens", n_reused);
+}
+
+static double per_second(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
+
+/* Extensions of OpenAI's form: "timings" with the keys of llama-server, and "cache". */
+static void add_timings(json_t *to, const struct lk_response *r,
+                        const struct lk_job_result *result) {
+    size_t n_prefill = result->n_prompt - result->n_reused;
+    json_object_set_new(
+        to, "timings",
+        json_pack("{s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)result->n_reused,
+                  "prompt_n", (json_int_t)n_prefill, "prompt_ms", 1e3 * result->prompt_s,
+                  "prompt_per_second", per_second(n_prefill, result->prompt_s), "predicted_n",
+                  (json_int_t)result->n_decoded, "predicted_ms", 1e3 * result->decode_s,
+                  "predicted_per_second", per_second(result->n_decoded, result->decode_s)));
+    static const char *const sources[] = {
+        [LK_PREFIX_NONE] = "nothing", [LK_PREFIX_MEMORY] = "memory", [LK_PREFIX_STORE] = "store"};
+    double bits =
+        result->f16_bytes ? 16.0 * (double)result->cache_bytes / (double)result->f16_bytes : 0.0;
+    json_object_set_new(to, "cache",
+                        json_pack("{s:s, s:s, s:I, s:I, s:f}", "kv",
+                                  lk_recipe_text(r->opts->recipe[r->completion->request.recipe]),
+                                  "prefix", sources[result->source], "cache_bytes",
+                                  (json_int_t)result->cache_bytes, "f16_bytes",
+                                  (json_int_t)result->f16_bytes, "bits_per_value", bits));
+}
+
+/* ---- the whole response ---- */
+
+bool lk_response_is_complete(const struct lk_response *r) {
+    return r->n_done == r->completion->n_job;
+}
+
+static void record_done(struct lk_response *r, const struct lk_event *event) {
+    r->choice[event->job].result = event->result;
+    r->n_done++;
+}
+
+bool lk_response_add_event(struct lk_response *r, struct lk_event *event) {
+    struct lk_response_choice *choice = &r->choice[event->job];
+    if (event->kind == LK_EVENT_DONE) record_done(r, event);
+    if (event->kind == LK_EVENT_TEXT) {
+        lk_buf_append(&choice->text, event->delta.text, event->delta.len);
+        json_t *logprobs = delta_logprobs(r, &event->delta);
+        if (choice->logprobs)
+            json_array_extend(choice->logprobs, logprobs), json_decref(logprobs);
+        else
+            choice->logprobs = logprobs;
+        lk_text_delta_free(&event->delta);
+    }
+    return !choice->text.failed;
+}
+
+/* If the completion echoes its prompts, append the prompt of choice i. */
+static void add_echo(const struct lk_response *r, size_t i, struct lk_buf *out) {
+    const struct lk_prompt *p = r->completion->job[i].prompt;
+    struct lk_buf raw = {0};
+    if (!r->completion->request.echo) return;
+    if (p->text) {
+        lk_buf_append_str(out, p->text);
+        return;
+    }
+    lk_tokens_to_text(r->opts->model, p->tok, p->n_tok, &raw);
+    if (raw.failed)
+        out->failed = true;
+    else if (raw.len)
+        lk_buf_add_utf8(out, raw.at, raw.len);
+    lk_buf_free(&raw);
+}
+
+/* A choice that may consist of tool calls: then its content is the text before them. */
+static json_t *choice_with_tools(const struct lk_response *r, size_t i, json_t *logprobs) {
+    const struct lk_response_choice *c = &r->choice[i];
+    const char *text = c->text.at ? c->text.at : "";
+    size_t n_shown = c->text.len;
+    json_t *calls =
+        lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
+    json_t *message = json_object();
+    json_object_set_new(message, "role", json_string("assistant"));
+    json_object_set_new(message, "content",
+                        calls && n_shown == 0 ? json_null() : json_stringn(text, n_shown));
+    if (calls) json_object_set(message, "tool_calls", calls);
+    json_t *out =
+        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)i, "message", message, "logprobs",
+                  logprobs, "finish_reason", calls ? "tool_calls" : c->result.finish);
+    json_decref(calls);
+    return out;
+}
+
+static json_t *choice_json(const struct lk_response *r, size_t i) {
+    const struct lk_response_choice *c = &r->choice[i];
+    json_t *logprobs = logprobs_json(r, c->logprobs ? json_incref(c->logprobs) : json_array());
+    const char *text = c->text.at ? c->text.at : "";
+    if (r->completion->request.tools) return choice_with_tools(r, i, logprobs);
+    if (r->completion->request.chat)
+        return json_pack("{s:I, s:{s:s, s:s%}, s:o, s:s}", "index", (json_int_t)i, "message",
+                         "role", "assistant", "content", text, c->text.len, "logprobs", logprobs,
+                         "finish_reason", c->result.finish);
+    struct lk_buf all = {0};
+    add_echo(r, i, &all);
+    lk_buf_append(&all, text, c->text.len);
+    json_t *out = NULL;
+    if (!all.failed)
+        out = json_pack("{s:I, s:s%, s:o, s:s}", "index", (json_int_t)i, "text", all.at, all.len,
+                        "logprobs", logprobs, "finish_reason", c->result.finish);
+    lk_buf_free(&all);
+    return out;
+}
+
+static json_t *response_object(const struct lk_response *r, const char *object, json_t *choices) {
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", r->id, "object", object, "created",
+                     (json_int_t)r->created, "model", r->opts->id, "choices", choices);
+}
+
+json_t *lk_response_json(const struct lk_response *r) {
+    json_t *choices = json_array();
+    for (size_t i = 0; i < r->completion->n_job; i++)
+        json_array_append_new(choices, choice_json(r, i));
+    json_t *out = response_object(
+        r, r->completion->request.chat ? "chat.completion" : "text_completion", choices);
+    json_object_set_new(out, "usage", usage_json(r));
+    add_timings(out, r, &r->choice[0].result);
+    return out;
+}
+
+/* ---- chunks ---- */
+
+static json_t *chunk_object(const struct lk_response *r, json_t *choices) {
+    return response_object(
+        r, r->completion->request.chat ? "chat.completion.chunk" : "text_completion", choices);
+}
+
+/* The choice of a chunk. `finish` is NULL before the end. */
+static json_t *chunk_choice(struct lk_response *r, size_t i, const char *text, size_t len,
+                            json_t *logprobs, const char *finish) {
+    struct lk_response_choice *choice = &r->choice[i];
+    bool first = !choice->started;
+    choice->started = true;
+    if (r->completion->request.chat) {
+        json_t *delta = json_object();
+        if (first) json_object_set_new(delta, "role", json_string("assistant"));
+        if (first || len) json_object_set_new(delta, "content", json_stringn(text, len));
+        return json_pack("{s:I, s:o, s:o, s:s?}", "index", (json_int_t)i, "delta", delta,
+                         "logprobs", logprobs, "finish_reason", finish);
+    }
+    struct lk_buf all = {0};
+    if (first) add_echo(r, i, &all);
+    lk_buf_append(&all, text, len);
+    json_t *out = NULL;
+    if (!all.failed)
+        out = json_pack("{s:I, s:s%, s:o, s:s?}", "index", (json_int_t)i, "text", all.at, all.len,
+                        "logprobs", logprobs, "finish_reason", finish);
+    lk_buf_free(&all);
+    return out;
+}
+
+/* The choice of a chunk in a chat with tools: sends text only up to where a tool call may start.
+ * The calls follow in the last chunk. */
+static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_event *event,
+                                       json_t *logprobs) {
+    struct lk_response_choice *c = &r->choice[event->job];
+    bool done = event->kind == LK_EVENT_DONE;
+    const char *finish = done ? event->result.finish : NULL;
+    lk_buf_append(&c->text, event->delta.text ? event->delta.text : "", event->delta.len);
+    const char *text = c->text.at ? c->text.at : "";
+    size_t n_shown = c->text.len;
+    json_t *calls = NULL;
+    if (done)
+        calls =
+            lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
+    else
+        n_shown = lk_tools_text_before_call(text, c->text.len);
+    if (calls) finish = "tool_calls";
+    size_t from = c->n_sent < n_shown ? c->n_sent : n_shown;
+    json_t *out = chunk_choice(r, event->job, text + from, n_shown - from, logprobs, finish);
+    if (calls) json_object_set_new(json_object_get(out, "delta"), "tool_calls", calls);
+    c->n_sent = n_shown;
+    return out;
+}
+
+static json_t *progress_chunk(const struct lk_response *r, const struct lk_event *event) {
+    json_t *out = chunk_object(r, json_array());
+    json_object_set_new(out, "prompt_progress",
+                        json_pack("{s:I, s:I, s:I, s:I, s:f}", "index", (json_int_t)event->job,
+                                  "total", (json_int_t)event->result.n_prompt, "cache",
+                                  (json_int_t)event->result.n_reused, "processed",
+                                  (json_int_t)event->n_processed, "time_ms",
+                                  1e3 * event->result.prompt_s));
+    return out;
+}
+
+json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
+    if (event->kind == LK_EVENT_PROGRESS) return progress_chunk(r, event);
+    bool done = event->kind == LK_EVENT_DONE;
+    const struct lk_text_delta *delta = &event->delta;
+    json_t *logprobs = delta->n_lp ? logprobs_json(r, delta_logprobs(r, delta)) : json_null();
+    json_t *choice;
+    if (r->completion->request.tools)
+        choice = chunk_choice_with_tools(r, event, logprobs);
+    else
+        choice = chunk_choice(r, event->job, delta->text ? delta->text : "", delta->len, logprobs,
+                              done ? event->result.finish : NULL);
+    json_t *out = chunk_object(r, json_pack("[o]", choice));
+    if (done) {
+        record_done(r, event);
+        add_timings(out, r, &event->result);
+    }
+    lk_text_delta_free(&event->delta);
+    return out;
+}
+
+json_t *lk_response_usage_chunk(const struct lk_response *r) {
+    json_t *out = chunk_object(r, json_array());
+    json_object_set_new(out, "usage", usage_json(r));
+    return out;
+}

@@ -1,0 +1,26 @@
+/* The running jobs, which have left the queue. In every step each job in state DECODING gets one
+ * more token, in one batched forward pass. Used only by the scheduler's thread. */
+#ifndef LK_SERVE_RUNNING_H
+#define LK_SERVE_RUNNING_H
+
+#include "serve/metrics.h"
+#include "serve/slots.h"
+
+struct lk_running {
+    const struct lk_server_opts *opts;
+    struct lk_metrics *metrics;
+    lk_batch *batch;
+    struct lk_job *job[LK_MAX_PARALLEL]; /* [n], in any order */
+    size_t n;
+};
+
+/* Sample one token for every decoding job whose completion has room, and evaluate them as a batch.
+ * Jobs that are complete, have failed or timed out are removed. Returns the number of tokens
+ * evaluated. */
+size_t lk_running_decode_step(struct lk_running *running);
+
+/* Remove a job that will not complete. `error` (may be NULL) fails its whole completion. */
+void lk_running_fail_job(struct lk_running *running, struct lk_job *job,
+                         const struct lk_api_error *error);
+
+#endif

@@ -1,0 +1,80 @@
+/* Start and stop of the server: checks the options, starts the scheduler and the HTTP listener. */
+#include "serve/server.h"
+
+#include "serve/http.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+struct lk_server_opts lk_server_defaults(void) {
+    return (struct lk_server_opts){.host = "127.0.0.1",
+                                   .port = 8080,
+                                   .n_predict = 1 << 20,
+                                   .n_parallel = 8,
+                                   .n_queue = 64,
+                                   .n_connection = 256,
+                                   .max_body = 8u << 20,
+                                   .max_bytes = 1u << 30,
+                                   .queue_s = 60,
+                                   .time_s = 600,
+                                   .slice_s = 0.05};
+}
+
+static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) {
+    if (!o->model || !o->id || o->n_recipe == 0)
+        return lk_fail(err, LK_E_ARG, "a server requires a model, a model name and a recipe");
+    if (o->port < 0 || o->port > 65535)
+        return lk_fail(err, LK_E_ARG, "port %d is invalid; give 1 to 65535, or 0 for any free port",
+                       o->port);
+    if (o->n_parallel < 1 || o->n_parallel > LK_MAX_PARALLEL)
+        return lk_fail(err, LK_E_ARG, "cannot run %zu answers in parallel; give 1 to %d",
+                       o->n_parallel, LK_MAX_PARALLEL);
+    if (o->n_ctx < 2 || o->n_connection < 1 || o->max_body < 1 || o->n_queue < 1 ||
+        o->n_predict < 1)
+        return lk_fail(err, LK_E_ARG,
+                       "the limits for context, connections, queue, body and answer must not be 0");
+    return LK_OK;
+}
+
+lk_status lk_server_check_recipe(const struct lk_server_opts *o, const lk_recipe *recipe,
+                                 lk_err *err) {
+    lk_session_opts session_opts = {.n_ctx = o->n_ctx};
+    lk_session *session = NULL;
+    lk_plan plan;
+    lk_err why = {0};
+    lk_status status = lk_session_new(&session, o->model, recipe, &session_opts, &why);
+    lk_session_free(session);
+    if (status == LK_OK) status = lk_plan_make(o->model, recipe, &session_opts, &plan, &why);
+    if (status == LK_OK) return LK_OK;
+    return lk_fail(err, status, "'%.100s' with a context of %d: %s", lk_recipe_text(recipe),
+                   o->n_ctx, why.msg);
+}
+
+lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *opts, lk_err *err) {
+    lk_status status = check_server_opts(opts, err);
+    for (size_t i = 0; status == LK_OK && i < opts->n_recipe; i++)
+        status = lk_server_check_recipe(opts, opts->recipe[i], err);
+    if (status != LK_OK) return status;
+    struct lk_server *s = calloc(1, sizeof *s);
+    if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
+    s->opts = *opts;
+    s->started = (int64_t)time(NULL);
+    status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
+    if (status == LK_OK) status = lk_http_start(s, err);
+    if (status != LK_OK)
+        lk_server_stop(s);
+    else
+        *out = s;
+    return status;
+}
+
+int lk_server_port(const struct lk_server *server) { return server->port; }
+
+void lk_server_stop(struct lk_server *s) {
+    if (!s) return;
+    /* Close the scheduler first: threads that wait for events receive the final error. */
+    if (s->scheduler) lk_scheduler_close(s->scheduler);
+    lk_http_stop(s);
+    lk_scheduler_stop(s->scheduler);
+    free(s);
+}

@@ -1,0 +1,66 @@
+/* The server: one model behind an OpenAI-compatible HTTP API.
+ *
+ *   client --> http -> route -> openai_chat -> request -> completion -> scheduler -> slots
+ *   client <-- http <- sse or JSON <- response <- event ring <- detokenizer <--+
+ *
+ * The scheduler's thread owns all sessions of the model. Every connection has a thread of its own,
+ * which parses the request, waits for events and writes them. A client that reads slowly fills its
+ * event ring; its jobs are skipped until there is room again. When a client disconnects, its jobs
+ * end. */
+#ifndef LK_SERVE_SERVER_H
+#define LK_SERVE_SERVER_H
+
+#include "base/err.h"
+
+struct lk_server_opts {
+    lk_model *model; /* must outlive the server, like everything below */
+    const char *id;  /* name of the model in the API */
+    /* [n_recipe] recipes that requests may select by their text; the first is the default */
+    const lk_recipe *const *recipe;
+    size_t n_recipe;
+    const char *host;       /* address to listen on, e.g. "127.0.0.1" */
+    int port;               /* 0: any free port */
+    const char *const *key; /* [n_key] API keys; n_key 0: no key is required */
+    size_t n_key;
+    const char *origin;      /* allowed web origin besides the server's own; "*": any; NULL: none */
+    int32_t n_ctx;           /* max tokens of a session */
+    size_t n_predict;        /* max tokens of an answer */
+    size_t n_parallel;       /* max jobs that run at the same time */
+    size_t n_queue;          /* max jobs that wait */
+    size_t n_connection;     /* max open connections */
+    size_t max_body;         /* max bytes of a request body */
+    uint64_t max_bytes;      /* max bytes of the caches and scratch memory of all sessions */
+    double queue_s;          /* max time in the queue */
+    double time_s;           /* max time spent on an answer, prefill included */
+    double slice_s;          /* max time between decode steps while a prompt is prefilled */
+    const char *session_dir; /* directory of saved sessions; NULL: no file is read or written */
+    uint64_t store_bytes;    /* max bytes that the server stores there on its own; 0: none */
+    /* Called with one line per request, from several threads; NULL: no log. */
+    void (*log)(void *user, const char *line);
+    /* Called with messages for the operator, from several threads; may be NULL. */
+    void (*note)(void *user, const char *line);
+    void *user;
+};
+
+/* Defaults for everything except the model, its id, the recipes and n_ctx. */
+struct lk_server_opts lk_server_defaults(void);
+
+/* Check that the model supports sessions with this recipe and opts->n_ctx tokens. Errors as for
+ * lk_session_new and lk_plan_make. */
+lk_status lk_server_check_recipe(const struct lk_server_opts *opts, const lk_recipe *recipe,
+                                 lk_err *err);
+
+struct lk_server;
+
+/* Start a server that runs on its own threads. The caller owns *out and frees it with
+ * lk_server_stop. LK_E_ARG: an option or the address is invalid. LK_E_IO: cannot listen on the
+ * address. For a recipe the errors of lk_server_check_recipe. */
+lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *opts, lk_err *err);
+
+/* The port that the server listens on. */
+int lk_server_port(const struct lk_server *server);
+
+/* Refuse new connections, fail all running requests, and free everything. NULL is allowed. */
+void lk_server_stop(struct lk_server *server);
+
+#endif

@@ -1,0 +1,63 @@
+/* Prefill of a job's prompt, with progress events and cancellation. */
+#include "serve/slot_prefill.h"
+
+#include "serve/shared_prefix.h"
+#include "serve/tokens.h"
+
+static void push_progress(struct lk_slot_prefill *p, uint64_t done, uint64_t total) {
+    const double interval_s = 0.1;
+    struct lk_job *job = p->job;
+    double now = lk_now();
+    if (!job->completion->request.progress) return;
+    if (now - p->last_progress < interval_s && done < total) return;
+    p->last_progress = now;
+    struct lk_event event = {.kind = LK_EVENT_PROGRESS, .job = job->index, .result = job->result};
+    event.result.prompt_s = now - job->start_time;
+    if (total) event.n_processed = (size_t)((double)p->n_target * ((double)done / (double)total));
+    lk_completion_push(job->completion, &event);
+}
+
+static bool on_session_progress(void *user, uint64_t done, uint64_t total) {
+    struct lk_slot_prefill *p = user;
+    push_progress(p, done, total);
+    bool go_on = p->on_chunk(p->user);
+    p->timed_out = lk_now() - p->job->start_time > p->slots->opts->time_s;
+    return go_on && !p->timed_out && !lk_completion_is_over(p->job->completion);
+}
+
+lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
+    struct lk_job *job = p->job;
+    struct lk_slot *slot = job->slot;
+    size_t *n_reused = &job->result.n_reused;
+    lk_status status = LK_OK;
+    slot->progress = on_session_progress;
+    slot->user = p;
+    job->state = LK_JOB_PREFILL;
+    *n_reused = lk_session_n_tok(slot->session);
+    if (job->n_prefix) {
+        p->n_target = job->n_prefix;
+        status = lk_session_sync(slot->session, job->tok, job->n_prefix, n_reused, err);
+        if (status == LK_OK) lk_shared_prefix_keep(p->slots, slot, job->tok, job->n_prefix);
+        n_reused = NULL; /* the rest does not count as reused */
+    }
+    if (status == LK_OK) {
+        p->n_target = job->n_tok;
+        status = lk_session_sync(slot->session, job->tok, job->n_tok, n_reused, err);
+    }
+    slot->progress = NULL;
+    job->decode_time = lk_now();
+    job->result.prompt_s = job->decode_time - job->start_time;
+    return status;
+}
+
+void lk_slot_prefill_keep_partial(struct lk_slots *slots, const struct lk_job *job) {
+    struct lk_slot *slot = job->slot;
+    const int32_t *tok = lk_session_tokens(slot->session);
+    size_t n = lk_session_n_tok(slot->session);
+    if (n == slot->n_tok && lk_tokens_common_prefix(tok, n, slot->tok, n) == n) return;
+    lk_slots_after_load(slots, slot, NULL);
+    /* If the tokens are a part of the prompt, they can be matched as tokens. Their text may end in
+     * the middle of a word, so it must not be matched. */
+    if (lk_tokens_common_prefix(tok, n, job->prompt->tok, job->prompt->n_tok) == n)
+        lk_buf_free(&slot->text);
+}

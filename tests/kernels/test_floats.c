@@ -1,0 +1,121 @@
+/* Kernels on plain floats: softmax, RoPE scores and GELU layers of every table against the
+ * reference. */
+#include "codec/half.h"
+#include "test_kernels.h"
+
+enum { STRIDE = LK_TILE + 5 };
+
+static void softmax_parts(void **state) {
+    (void)state;
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        if (!kernels) continue;
+        for (int n = 1; n < 70; n++) {
+            float s[80], a[80], b[80];
+            for (int i = 0; i < 80; i++) s[i] = 30 * gaussian();
+            assert_true(kernels->max(s, n) == lk_kernels_reference.max(s, n));
+            memcpy(a, s, sizeof a);
+            memcpy(b, s, sizeof b);
+            float max = 0.3f * kernels->max(s, n);
+            float sum = kernels->exp_sum(a, n, 0.3f, max),
+                  expect = lk_kernels_reference.exp_sum(b, n, 0.3f, max);
+            assert_true(fabsf(sum - expect) <= 1e-5f * expect);
+            /* The exponent itself is rounded: |x| 2^-24 and a few ulp. */
+            for (int i = 0; i < n; i++) assert_true(fabsf(a[i] - b[i]) <= 1e-5f * b[i] + 2e-38f);
+            assert_memory_equal(a + n, s + n, (80 - n) * sizeof(float));
+        }
+        float far[9] = {0, -1e3f, -1e30f, -INFINITY, -87, -88, -100, -200, 0};
+        assert_true(fabsf(kernels->exp_sum(far, 9, 1, 0) - 2) < 1e-6f);
+        assert_true(far[0] == 1 && far[1] == 0 && far[2] == 0 && far[3] == 0 && far[8] == 1);
+    }
+}
+
+/* All widths, numbers of pairs and numbers of queries, and NULL, which rotates nothing. Nothing is
+ * written after the LK_TILE scores of a query. */
+static void rope_scores(void **state) {
+    (void)state;
+    enum { D = 96, Q = 9 };
+    static float k[D * LK_TILE], q[Q * D], cos_sin[D / 2][2][LK_TILE], got[Q * STRIDE],
+        expect[Q * STRIDE];
+    for (int i = 0; i < D * LK_TILE; i++) k[i] = gaussian();
+    for (int i = 0; i < Q * D; i++) q[i] = gaussian();
+    for (int j = 0; j < D / 2; j++)
+        for (int t = 0; t < LK_TILE; t++)
+            cos_sin[j][0][t] = 1.2f * cosf(0.1f * j * t),
+            cos_sin[j][1][t] = 1.2f * sinf(0.1f * j * t);
+    for (int i_table = 0; i_table < N_TABLE; i_table++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[i_table]);
+        for (int d = 8; kernels && d <= D; d += 11)
+            for (int n_pair = -1; n_pair <= d / 2; n_pair += 3)
+                for (int n_q = 1; n_q <= Q; n_q++) {
+                    struct lk_rope_table table = {
+                        .n_pair = n_pair, .halves = n_q % 2, .cos_sin = cos_sin};
+                    for (int i = 0; i < Q * STRIDE; i++) got[i] = expect[i] = 1e30f;
+                    kernels->score_rope(k, d, n_pair < 0 ? NULL : &table, q, n_q, got, STRIDE);
+                    lk_kernels_reference.score_rope(k, d, n_pair < 0 ? NULL : &table, q, n_q,
+                                                    expect, STRIDE);
+                    struct difference difference = compare(got, expect, n_q, STRIDE, LK_TILE);
+                    if (!(difference.error <= 1e-12 * difference.all))
+                        fail_msg("%s, %d channels, %d pairs, %d queries", kernels->name, d, n_pair,
+                                 n_q);
+                    for (int i = 0; i < Q * STRIDE; i++)
+                        if (i >= n_q * STRIDE || i % STRIDE >= LK_TILE)
+                            assert_true(got[i] == 1e30f);
+                }
+    }
+    struct lk_rope_table whole = {.n_pair = 4,
+                                  .halves = true,
+                                  .cos_sin =
+                                      /* One pair by hand: channels 1 and 5, row 3. */
+                                  cos_sin};
+    float one[8] = {0, 2, 0, 0, 0, -1, 0, 0}, x = k[LK_TILE + 3], y = k[5 * LK_TILE + 3],
+          c = cos_sin[1][0][3], s = cos_sin[1][1][3];
+    lk_kernels_reference.score_rope(k, 8, &whole, one, 1, expect, STRIDE);
+    assert_true(fabsf(expect[3] - (2 * (c * x - s * y) - (s * x + c * y))) < 1e-5f);
+}
+
+/* MLP layers of all widths, with values of all magnitudes. Nothing is written after the outputs. */
+static void gelu_layers(void **state) {
+    (void)state;
+    enum { MAX = 131 };
+    static uint16_t w[MAX * MAX];
+    static float x[MAX], got[MAX + 1], expect[MAX + 1];
+    for (int i = 0; i < MAX * MAX; i++) w[i] = lk_f32_to_f16(gaussian());
+    for (int table = 0; table < N_TABLE; table++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
+        for (int n_in = 1; kernels && n_in <= MAX; n_in += 1 + n_in / 2)
+            for (int n_out = 1; n_out <= MAX; n_out++) {
+                for (int i = 0; i < n_in; i++) x[i] = gaussian() / sqrtf((float)n_in);
+                got[n_out] = 7;
+                kernels->gelu_layer(x, w, n_in, n_out, got);
+                lk_kernels_reference.gelu_layer(x, w, n_in, n_out, expect);
+                struct difference difference = compare(got, expect, 1, MAX, n_out);
+                if (!(difference.error <= 1e-12 * n_out)) /* sums have magnitude 1 */
+                    fail_msg("%s, %d to %d", kernels->name, n_in, n_out);
+                assert_true(got[n_out] == 7);
+            }
+        for (int n = 1; kernels && n <= 9; n += 8) { /* one weight per output */
+            const float size[] = {0, 1, -1, 3, -3, 30, -30, 1e4f, -1e4f, 1e15f, -1e15f},
+                        gelu[] = {0, 0.841192f, -0.158808f, 2.996363f, -0.003637f, 30,
+                                  0, 1e4f,      0,          1e15f,     0};
+            for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+                for (int o = 0; o < n; o++) w[o] = lk_f32_to_f16(1);
+                kernels->gelu_layer(&size[i], w, 1, n, got);
+                for (int o = 0; o < n; o++)
+                    assert_true(fabsf(got[o] - gelu[i]) <= 1e-6f * fmaxf(1, fabsf(gelu[i])));
+            }
+        }
+        float nan = NAN;
+        if (kernels) kernels->gelu_layer(&nan, w, 1, 9, got);
+        if (kernels) assert_true(isnan(got[0]) && isnan(got[8]));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(softmax_parts),
+        cmocka_unit_test(rope_scores),
+        cmocka_unit_test(gelu_layers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

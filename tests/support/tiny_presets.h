@@ -1,0 +1,39 @@
+/* Descriptions of tiny models for tests. tiny_gguf.h writes them as files with random weights. */
+#ifndef LK_TESTS_TINY_PRESETS_H
+#define LK_TESTS_TINY_PRESETS_H
+
+#include "ggml.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tiny_tokenizer { TINY_NO_VOCAB, TINY_SPM, TINY_BPE };
+
+struct tiny_spec {
+    const char *name; /* of the preset */
+    const char *arch;
+    int n_layer, n_head, n_head_kv, d_head;
+    int n_embd; /* 0: n_head * d_head */
+    int n_ff;
+    int n_vocab; /* ignored if there is a tokenizer */
+    int n_ctx;
+    int n_swa;                /* gemma3: sliding window */
+    enum ggml_type type;      /* of the matrices; 0 is f32 */
+    bool untied;              /* separate output matrix */
+    bool biases;              /* optional biases of attention */
+    bool rope_factors;        /* frequency divisors of Llama 3 */
+    bool norm_2;              /* second norm of falcon */
+    bool fused;               /* q, k, v in one matrix, if the family allows both */
+    const char *rope_scaling; /* "linear", "yarn" or NULL */
+    float rope_factor, softcap;
+    enum tiny_tokenizer tokenizer;
+    uint64_t seed;
+};
+
+/* All presets. The last entry has the name NULL. */
+extern const struct tiny_spec tiny_presets[];
+
+/* The preset with that name, or NULL. */
+const struct tiny_spec *tiny_preset(const char *name);
+
+#endif

@@ -1,0 +1,261 @@
+/* JSON schemas as grammars: which texts a grammar accepts, and which schemas are rejected. */
+#include "lowkey.h"
+#include "model/net.h"
+#include "tiny_gguf.h"
+#include "token/vocab.h"
+
+#include "llama.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct lk_vocab *vocab; /* has one token per byte: 3 + byte */
+static int32_t end_token;
+
+static int load_vocab(void **state) {
+    (void)state;
+    char path[256];
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/lowkey-schema-%d.gguf", dir ? dir : "/tmp", (int)getpid());
+    if (!tiny_gguf_write(path, tiny_preset("llama-spm"))) return 1;
+    lk_status status = lk_vocab_open(&vocab, path, NULL);
+    unlink(path);
+    if (status) return 1;
+    while (!lk_vocab_is_eog(vocab, end_token)) end_token++;
+    return 0;
+}
+
+static int free_vocab(void **state) {
+    (void)state;
+    lk_vocab_free(vocab);
+    return 0;
+}
+
+static bool is_token_allowed(struct llama_sampler *grammar, llama_token tok) {
+    llama_token_data one = {tok, 1, 0};
+    llama_token_data_array list = {&one, 1, -1, false};
+    llama_sampler_apply(grammar, &list);
+    return one.logit == 1;
+}
+
+/* True if the grammar accepts exactly this text. */
+static bool accepts(const char *grammar, const char *text) {
+    struct llama_sampler *s = llama_sampler_init_grammar(lk_vocab_llama(vocab), grammar, "root");
+    if (!s) fail_msg("libllama rejects the grammar\n%s", grammar);
+    bool allowed = true;
+    for (; allowed && *text; text++) {
+        llama_token tok = 3 + (unsigned char)*text;
+        allowed = is_token_allowed(s, tok);
+        if (allowed) llama_sampler_accept(s, tok);
+    }
+    allowed = allowed && is_token_allowed(s, end_token);
+    llama_sampler_free(s);
+    return allowed;
+}
+
+static void check_texts(const char *schema, const char *const *good, const char *const *bad) {
+    char *grammar = NULL;
+    lk_err err = {0};
+    if (lk_schema_to_grammar(schema, strlen(schema), &grammar, &err)) fail_msg("%s", err.msg);
+    for (; *good; good++)
+        if (!accepts(grammar, *good)) fail_msg("%s does not accept %s", schema, *good);
+    for (; *bad; bad++)
+        if (accepts(grammar, *bad)) fail_msg("%s accepts %s", schema, *bad);
+    lk_text_free(grammar);
+}
+
+#define TEXTS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void scalars(void **state) {
+    (void)state;
+    check_texts("{}", TEXTS("1", "null", "\"a\"", "[1, {\"b\": true}]"), TEXTS("", "x", "[1"));
+    check_texts("true", TEXTS("1", "{}"), TEXTS("tru"));
+    check_texts("{\"type\": \"integer\"}", TEXTS("0", "-12"), TEXTS("01", "1.5", "\"1\""));
+    check_texts("{\"type\": \"number\"}", TEXTS("0", "-1.5e10"), TEXTS("1.", ".5", "true"));
+    check_texts("{\"type\": \"boolean\"}", TEXTS("true", "false"), TEXTS("null"));
+    check_texts("{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}",
+                TEXTS("\"ab\"", "\"a\\n\\u00e9\""), TEXTS("\"a\"", "\"abcd\"", "ab"));
+    check_texts("{\"type\": [\"string\", \"null\"], \"maxLength\": 1}", TEXTS("\"a\"", "null"),
+                TEXTS("\"ab\"", "1"));
+}
+
+static void values(void **state) {
+    (void)state;
+    check_texts("{\"enum\": [\"a\\\"b\\\\\", 5, null, [1]]}",
+                TEXTS("\"a\\\"b\\\\\"", "5", "null", "[1]"), TEXTS("\"a\"", "6"));
+    check_texts("{\"enum\": [0.1, 1e300]}", TEXTS("0.1"), TEXTS("0.10000000000000001"));
+    check_texts("{\"type\": \"integer\", \"enum\": [\"a\", 1]}", TEXTS("1"), TEXTS("\"a\""));
+    check_texts("{\"const\": {\"a\": 1}}", TEXTS("{\"a\":1}"), TEXTS("{}"));
+}
+
+static void arrays(void **state) {
+    (void)state;
+    check_texts("{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}",
+                TEXTS("[]", "[1]", "[1,2, 3]"), TEXTS("[\"a\"]", "[1,]"));
+    check_texts("{\"type\": \"array\", \"minItems\": 2, \"maxItems\": 3}",
+                TEXTS("[1,2]", "[1,2,3]"), TEXTS("[]", "[1]", "[1,2,3,4]"));
+    check_texts("{\"type\": \"array\", \"maxItems\": 0}", TEXTS("[]"), TEXTS("[1]"));
+}
+
+static void objects(void **state) {
+    (void)state;
+    check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": "
+                "{\"type\": \"null\"}, \"c\": {}}, \"required\": [\"b\"]}",
+                TEXTS("{\"b\":null}", "{\"a\": 1, \"b\": null}", "{\"b\":null,\"c\":[]}"),
+                TEXTS("{}", "{\"a\":1}", "{\"b\":null,\"a\":1}", "{\"b\":null,}", "{\"b\":1}"));
+    check_texts("{\"type\": \"object\", \"additionalProperties\": {\"type\": \"integer\"}}",
+                TEXTS("{}", "{\"x\":1,\"y\":2}"), TEXTS("{\"x\":\"a\"}"));
+    check_texts("{\"type\": \"object\", \"additionalProperties\": false}", TEXTS("{}", "{ }"),
+                TEXTS("{\"x\":1}"));
+    check_texts("{\"properties\": {\"root ::= \": {\"const\": \"\\n\"}}}",
+                TEXTS("{\"root ::= \":\"\\n\"}"), TEXTS("{\"root\":1}"));
+}
+
+static void choices_and_references(void **state) {
+    (void)state;
+    check_texts("{\"anyOf\": [{\"type\": \"null\"}, {\"const\": 1}]}", TEXTS("null", "1"),
+                TEXTS("2"));
+    check_texts("{\"allOf\": [{\"type\": \"null\"}]}", TEXTS("null"), TEXTS("1"));
+    check_texts("{\"$ref\": \"#/$defs/n\", \"$defs\": {\"n\": {\"type\": \"object\", "
+                "\"properties\": {\"next\": {\"anyOf\": [{\"$ref\": \"#/$defs/n\"}, {\"type\": "
+                "\"null\"}]}}, \"required\": [\"next\"]}}}",
+                TEXTS("{\"next\":null}", "{\"next\":{\"next\":null}}"), TEXTS("{\"next\":1}"));
+    check_texts("{\"type\": [\"array\", \"null\"], \"items\": {\"$ref\": \"#\"}}",
+                TEXTS("null", "[null,[]]"), TEXTS("[1]"));
+}
+
+/* "#" in a $ref is the innermost schema with an "$id". */
+static void references_within_an_id(void **state) {
+    (void)state;
+    check_texts("{\"anyOf\": [{\"$id\": \"a\", \"$ref\": \"#/$defs/x\", \"$defs\": {\"x\": "
+                "{\"const\": \"A\"}}}, {\"$ref\": \"#/$defs/x\"}], \"$defs\": {\"x\": {\"const\": "
+                "\"B\"}}}",
+                TEXTS("\"A\"", "\"B\""), TEXTS("\"C\""));
+    check_texts("{\"$id\": \"a\", \"type\": [\"array\", \"null\"], \"items\": {\"$ref\": \"#\"}}",
+                TEXTS("null", "[null,[]]"), TEXTS("[1]"));
+    /* Here "$id" is the name of a property. */
+    check_texts("{\"properties\": {\"$id\": {\"const\": 1}, \"b\": {\"$ref\": "
+                "\"#/properties/$id\"}}, \"required\": [\"$id\", \"b\"]}",
+                TEXTS("{\"$id\":1,\"b\":1}"), TEXTS("{\"$id\":1,\"b\":2}"));
+}
+
+static void check_rejected(const char *schema, size_t len, lk_status expected, const char *words) {
+    char *grammar = NULL;
+    lk_err err = {0};
+    lk_status status = lk_schema_to_grammar(schema, len, &grammar, &err);
+    if (status != expected || !strstr(err.msg, words))
+        fail_msg("%.80s: %s \"%s\", expected %s with \"%s\"", schema, lk_status_name(status),
+                 err.msg, lk_status_name(expected), words);
+    assert_null(grammar);
+}
+
+static void rejected_schemas(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema;
+        lk_status status;
+        const char *words; /* expected in the message */
+    } bad[] = {
+        {"", LK_E_FORMAT, "not valid JSON"},
+        {"{\"type\": ", LK_E_FORMAT, "line 1"},
+        {"1", LK_E_FORMAT, "not an object"},
+        {"[]", LK_E_FORMAT, "not an object"},
+        {"false", LK_E_UNSUPPORTED, "false"},
+        {"{\"type\": 7}", LK_E_FORMAT, "type"},
+        {"{\"type\": [7]}", LK_E_FORMAT, "type"},
+        {"{\"type\": \"color\"}", LK_E_FORMAT, "'color' is not a type"},
+        {"{\"type\": \"string\", \"pattern\": \"a+\"}", LK_E_UNSUPPORTED, "'pattern'"},
+        {"{\"type\": \"string\", \"format\": \"email\"}", LK_E_UNSUPPORTED, "'format'"},
+        {"{\"type\": \"integer\", \"minimum\": 3}", LK_E_UNSUPPORTED, "'minimum'"},
+        {"{\"type\": \"array\", \"uniqueItems\": true}", LK_E_UNSUPPORTED, "'uniqueItems'"},
+        {"{\"type\": \"array\", \"items\": false}", LK_E_UNSUPPORTED, "items"},
+        {"{\"type\": \"array\", \"minItems\": 1000000000}", LK_E_UNSUPPORTED, "'minItems'"},
+        {"{\"type\": \"array\", \"minItems\": -1}", LK_E_FORMAT, "'minItems'"},
+        {"{\"type\": \"array\", \"minItems\": 1.5}", LK_E_FORMAT, "'minItems'"},
+        {"{\"type\": \"array\", \"minItems\": 3, \"maxItems\": 2}", LK_E_FORMAT, "maxItems"},
+        {"{\"type\": \"object\", \"patternProperties\": {}}", LK_E_UNSUPPORTED,
+         "'patternProperties'"},
+        {"{\"type\": \"object\", \"properties\": 1}", LK_E_FORMAT, "'properties'"},
+        {"{\"type\": \"object\", \"required\": \"a\"}", LK_E_FORMAT, "'required'"},
+        {"{\"type\": \"object\", \"additionalProperties\": 1}", LK_E_FORMAT,
+         "'additionalProperties'"},
+        {"{\"properties\": {\"a\": {}}, \"required\": [\"b\"]}", LK_E_UNSUPPORTED, "required"},
+        {"{\"properties\": {\"a\": {}}, \"additionalProperties\": {}}", LK_E_UNSUPPORTED,
+         "additionalProperties"},
+        {"{\"not\": {}}", LK_E_UNSUPPORTED, "'not'"},
+        {"{\"anyOf\": []}", LK_E_FORMAT, "alternatives"},
+        {"{\"enum\": []}", LK_E_FORMAT, "enum"},
+        {"{\"type\": \"integer\", \"enum\": [\"a\"]}", LK_E_FORMAT, "enum"},
+        {"{\"allOf\": [{}, {}]}", LK_E_UNSUPPORTED, "allOf"},
+        {"{\"$ref\": \"#/nowhere\"}", LK_E_UNSUPPORTED, "#/nowhere"},
+        {"{\"$ref\": \"http://x.example/s\"}", LK_E_UNSUPPORTED, "http://x.example/s"},
+        {"{\"$ref\": 1}", LK_E_UNSUPPORTED, "$ref"},
+        {"{\"$ref\": \"#\"}", LK_E_UNSUPPORTED, "nesting"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        check_rejected(bad[i].schema, strlen(bad[i].schema), bad[i].status, bad[i].words);
+}
+
+/* `n` copies of `piece`, with "%d" replaced by the number, between two texts. Owned: free(). */
+static char *repeat_text(const char *before, const char *piece, int n, const char *after) {
+    size_t cap = strlen(before) + (strlen(piece) + 8) * (size_t)n + strlen(after) + 1;
+    char *text = malloc(cap), *at = text + sprintf(text, "%s", before);
+    const char *mark = strstr(piece, "%d");
+    for (int i = 0; i < n; i++)
+        at += mark ? sprintf(at, "%.*s%d%s", (int)(mark - piece), piece, i, mark + 2)
+                   : sprintf(at, "%s", piece);
+    sprintf(at, "%s", after);
+    return text;
+}
+
+/* Large and deep schemas are rejected early and do not overflow the stack. */
+static void hostile_schemas(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *piece;
+        int n;
+        const char *after;
+        lk_status status;
+    } hostile[] = {
+        {"", "{\"items\":", 100000, "", LK_E_FORMAT}, /* incomplete; deeper than jansson allows */
+        {"", "{\"anyOf\":[", 1000, "", LK_E_FORMAT},
+        {"{\"properties\": {", "\"p%d\":{},", 3000, "\"z\":{}}}", LK_E_UNSUPPORTED},
+        {"{\"enum\": [", "%d,", 100000, "0]}", LK_E_UNSUPPORTED},
+        {"{\"type\": [", "\"null\",", 10000, "\"null\"]}", LK_E_FORMAT},
+        {"{\"properties\": {\"a\": {}}, \"required\": [", "\"a\",", 10000, "\"a\"]}",
+         LK_E_UNSUPPORTED},
+        {"{\"title\": \"", "0123456789", 200000, "\"}", LK_E_UNSUPPORTED},
+    };
+    for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
+        char *text =
+            repeat_text(hostile[i].before, hostile[i].piece, hostile[i].n, hostile[i].after);
+        check_rejected(text, strlen(text), hostile[i].status, "JSON schema");
+        free(text);
+    }
+    char *open = repeat_text("", "{\"anyOf\":[", 100, "{}"),
+         *deep = repeat_text(open, "]}", 100, "");
+    check_rejected(deep, strlen(deep), LK_E_UNSUPPORTED, "nesting");
+    free(open);
+    free(deep);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scalars),
+        cmocka_unit_test(values),
+        cmocka_unit_test(arrays),
+        cmocka_unit_test(objects),
+        cmocka_unit_test(choices_and_references),
+        cmocka_unit_test(references_within_an_id),
+        cmocka_unit_test(rejected_schemas),
+        cmocka_unit_test(hostile_schemas),
+    };
+    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
+}
