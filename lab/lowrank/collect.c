@@ -21,20 +21,11 @@ struct collector {
 /* Read the exact rows of positions [from, n_tok) into g->row; returns their number. */
 static int64_t read_new_rows(const struct collector *g, const struct lk_kv *kv, int64_t from) {
     int n_head = g->hp->n_head_kv, d = g->hp->d_head;
-    int64_t at = kv->first, done = 0;
-    for (int level = 0; level < kv->n_level; at += kv->count[level].rows, level++) {
-        const struct lk_level_rule *rule = &kv->rule[level];
-        struct lk_part part = {&rule->codec, kv->side, d, rule->block_rows, NULL};
-        int64_t end = at + kv->count[level].rows, n;
-        for (int64_t pos = at > from ? at : from; pos < end; pos += n, done += n) {
-            int row;
-            const char *block = lk_kv_locate(kv, level, pos - at, &row, &n);
-            for (int head = 0; head < n_head; head++)
-                lk_codec_decode(&part, block + head * kv->level[level].head_bytes, row, (int)n,
-                                g->row + (done * n_head + head) * d, (size_t)n_head * d);
-        }
-    }
-    return done;
+    if (from < kv->first) from = kv->first;
+    for (int head = 0; head < n_head; head++)
+        lk_kv_read_positions(kv, from, kv->n_tok, head, &lk_kernels_reference, g->row + head * d,
+                             (size_t)n_head * d);
+    return kv->n_tok - from;
 }
 
 /* Add n rows `from` [n][n_part][d_head] to moments whose groups are `heads` adjacent parts. */

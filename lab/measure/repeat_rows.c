@@ -14,30 +14,6 @@ struct repeat {
     lk_status status;
 };
 
-/* Read exact rows [at, at + n), counted from the oldest one that is held, into x
- * [n][n_head_kv][d_head]. */
-static void read_exact_rows(const struct lk_cache *cache, const struct lk_kv *kv, int64_t at,
-                            int64_t n, float *x) {
-    size_t stride = (size_t)cache->shape.n_head_kv * cache->shape.d_head;
-    for (int level = 0; level < kv->n_level && n > 0; level++) {
-        const struct lk_level_rule *rule = &kv->rule[level];
-        struct lk_part part = {&rule->codec, kv->side, cache->shape.d_head, rule->block_rows, NULL};
-        while (n > 0 && at < kv->count[level].rows) {
-            int row;
-            int64_t n_contiguous;
-            const char *block = lk_kv_locate(kv, level, at, &row, &n_contiguous);
-            int n_now = (int)(n_contiguous < n ? n_contiguous : n);
-            for (int h = 0; h < cache->shape.n_head_kv; h++)
-                lk_codec_decode(&part, block + h * kv->level[level].head_bytes, row, n_now,
-                                x + (size_t)h * cache->shape.d_head, stride);
-            x += n_now * stride;
-            at += n_now;
-            n -= n_now;
-        }
-        at -= kv->count[level].rows;
-    }
-}
-
 /* Fill r->rows for positions [pos, pos + n) with the source's rows, wrapping around at its end. */
 static void read_source_rows(const struct repeat *r, int64_t pos, int64_t n) {
     const struct lk_kv *source = &r->from->kv[r->layer][r->side];
@@ -46,7 +22,10 @@ static void read_source_rows(const struct repeat *r, int64_t pos, int64_t n) {
     for (int64_t done = 0; done < n;) {
         int64_t at = (pos + done - source->first % n_source + n_source) % n_source;
         int64_t n_now = n_source - at < n - done ? n_source - at : n - done;
-        read_exact_rows(r->from, source, at, n_now, r->rows + done * stride);
+        for (int head = 0; head < r->from->shape.n_head_kv; head++)
+            lk_kv_read_positions(
+                source, source->first + at, source->first + at + n_now, head, &lk_kernels_reference,
+                r->rows + done * stride + (size_t)head * r->from->shape.d_head, stride);
         done += n_now;
     }
 }

@@ -185,21 +185,6 @@ static void record_attention(void *user, int layer, const struct lk_attn *call) 
     }
 }
 
-/* Read all exact rows of one head into x [n_ctx][d_head]. */
-static void read_head_rows(const struct lk_kv *kv, int head, int d_head, float *x) {
-    for (int level = 0; level < kv->n_level; level++) {
-        const struct lk_level_rule *rule = &kv->rule[level];
-        struct lk_part part = {&rule->codec, kv->side, d_head, rule->block_rows, NULL};
-        int64_t n;
-        for (int64_t at = 0; at < kv->count[level].rows; at += n, x += n * d_head) {
-            int row;
-            const char *block = lk_kv_locate(kv, level, at, &row, &n);
-            lk_codec_decode(&part, block + head * kv->level[level].head_bytes, row, (int)n, x,
-                            d_head);
-        }
-    }
-}
-
 static void write_halves(uint16_t *to, const float *from, int n) {
     for (int i = 0; i < n; i++) to[i] = lk_f32_to_f16(from[i]);
 }
@@ -244,8 +229,8 @@ static void record_layer(struct collect_pass *p, int layer, const struct lk_less
     int d = s->d_head, group = s->n_head / s->n_head_kv, n = s->n_ctx;
     const struct lk_kv *kv = p->session->cache->kv[layer];
     for (int head = 0; head < s->n_head_kv; head++) {
-        read_head_rows(&kv[LK_K], head, d, p->k);
-        read_head_rows(&kv[LK_V], head, d, p->v);
+        lk_kv_read_positions(&kv[LK_K], 0, n, head, &lk_kernels_reference, p->k, d);
+        lk_kv_read_positions(&kv[LK_V], 0, n, head, &lk_kernels_reference, p->v, d);
         for (int h = 0; h < group; h++)
             for (int pos = 0; pos < n; pos++)
                 for (int c = 0; c < d; c++)

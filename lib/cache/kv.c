@@ -46,3 +46,12 @@ void lk_kv_read(const struct lk_row_range *range, int part, const struct lk_kern
         done += n;
     }
 }
+
+void lk_kv_read_positions(const struct lk_kv *kv, int64_t a, int64_t b, int head,
+                          const struct lk_kernels *kernels, float *x, size_t stride) {
+    for (struct lk_kv_span s = lk_kv_spans(kv); lk_kv_next_span(kv, a, b, &s);) {
+        struct lk_row_range range = {kv, s.level, s.pos - s.first, s.end - s.pos};
+        lk_kv_read(&range, head, kernels, x, stride);
+        x += range.n * (int64_t)stride;
+    }
+}

@@ -126,4 +126,9 @@ bool lk_kv_next_span(const struct lk_kv *kv, int64_t a, int64_t b, struct lk_kv_
 void lk_kv_read(const struct lk_row_range *range, int part, const struct lk_kernels *kernels,
                 float *x, size_t stride);
 
+/* Like lk_kv_read, for positions [a, b) of a head, whichever levels hold them. Positions that no
+ * level holds are left out. Every level holds rows, not latents, and no policy moved them. */
+void lk_kv_read_positions(const struct lk_kv *kv, int64_t a, int64_t b, int head,
+                          const struct lk_kernels *kernels, float *x, size_t stride);
+
 #endif

@@ -143,7 +143,7 @@ static bool ends_with_stop(const struct lk_backend *backend, const int32_t *tok,
     len = 0;
     for (size_t i = first; i < n && len < MAX_TEXT; i++)
         len += lk_token_text(backend->model, tok[i], text + len, MAX_TEXT + 1 - len);
-    text[len < MAX_TEXT ? len : MAX_TEXT] = 0;
+    text[len] = 0;
     return strstr(text, stop) != NULL;
 }
 

@@ -20,7 +20,6 @@ static void add_token(const lk_model *model, struct answer *answer, int32_t tok,
     char piece[512];
     size_t n = lk_token_text(model, tok, piece, sizeof piece);
     size_t start = answer->shown.len;
-    if (n >= sizeof piece) n = sizeof piece - 1;
     answer->tok = xrealloc(answer->tok, (answer->n_tok + 1) * sizeof *answer->tok);
     answer->tok[answer->n_tok++] = tok;
     utf8_stream_push(stream, piece, n, &answer->shown);

@@ -38,7 +38,6 @@ static json_t *token_json(const struct lk_response *r, int32_t tok, float logpro
     json_t *bytes = json_array();
     /* JSON has no infinity; OpenAI's API uses -9999. */
     double value = logprob > -9999.0f ? (double)logprob : -9999.0;
-    if (len >= sizeof text) len = sizeof text - 1;
     for (size_t i = 0; i < len; i++)
         json_array_append_new(bytes, json_integer((unsigned char)text[i]));
     return json_pack("{s:o, s:f, s:o}", "token", lk_json_from_bytes(text, len), "logprob", value,

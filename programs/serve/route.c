@@ -141,7 +141,7 @@ static bool detokenize(const lk_model *model, const json_t *body, json_t **out,
                                     "tokens[%zu] is not a token id of this model", i);
         }
         size_t len = lk_token_text(model, (int32_t)id, token_text, sizeof token_text);
-        lk_buf_append(&text, token_text, len < sizeof token_text ? len : sizeof token_text - 1);
+        lk_buf_append(&text, token_text, len);
     }
     *out = json_pack("{s:o}", "content", lk_json_from_bytes(text.at ? text.at : "", text.len));
     lk_buf_free(&text);

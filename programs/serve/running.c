@@ -80,7 +80,8 @@ static bool sample_token(struct lk_running *r, struct lk_job *job, int32_t *tok)
 static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) {
     const lk_model *model = r->opts->model;
     int n_top = job->completion->request.n_top_logprobs;
-    int32_t tok;
+    int32_t n_vocab = lk_model_get_info(model).n_vocab, tok;
+    if (n_top > n_vocab) n_top = n_vocab;
     if (lk_completion_is_over(job->completion)) {
         lk_running_fail_job(r, job, NULL);
         return false;
@@ -99,11 +100,9 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
     char text[512];
     size_t len = lk_token_text(model, tok, text, sizeof text);
     struct lk_text_delta delta;
-    struct lk_logprob lp;
-    if (len >= sizeof text) len = sizeof text - 1;
+    struct lk_logprob lp = {.tok = tok, .n_top = n_top};
     if (n_top >= 0)
-        lp = lk_logprob_compute(lk_session_logits(job->slot->session, -1),
-                                lk_model_get_info(model).n_vocab, tok, n_top);
+        lk_session_logprobs(job->slot->session, -1, tok, &lp.logprob, lp.top, (size_t)n_top, NULL);
     bool stop = lk_detokenizer_push(&job->detok, text, len, n_top >= 0 ? &lp : NULL, &delta);
     push_text(job, delta);
     job->result.n_decoded++;
@@ -125,7 +124,7 @@ static void record_token(struct lk_running *r, struct lk_job *job, int32_t tok, 
         fail_job_with_err(r, job, err);
     } else {
         size_t len = lk_token_text(r->opts->model, tok, text, sizeof text);
-        lk_slot_append(job->slot, tok, text, len < sizeof text ? len : sizeof text - 1);
+        lk_slot_append(job->slot, tok, text, len);
     }
 }
 

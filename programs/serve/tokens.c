@@ -20,7 +20,7 @@ void lk_tokens_to_text(const lk_model *model, const int32_t *tok, size_t n_tok,
     for (; i < n_tok; i++) {
         char text[512];
         size_t len = lk_token_text(model, tok[i], text, sizeof text);
-        lk_buf_append(out, text, len < sizeof text ? len : sizeof text - 1);
+        lk_buf_append(out, text, len);
     }
 }
 

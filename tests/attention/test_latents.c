@@ -5,6 +5,7 @@
 #include "cache/project.h"
 #include "support.h"
 #include "support_basis.h"
+#include "support_kv.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -323,25 +324,6 @@ static const char *recipes[] = {
 };
 enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 
-/* K or V as one f16 block that holds x [n][WIDTH]; *block: its memory, to be freed. */
-static struct lk_kv exact_rows(enum lk_side side, const float *x, int n, void **block) {
-    static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
-    struct lk_kv s = {.side = side, .n_level = 1, .n_tok = n};
-    s.rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
-    s.count[0].rows = n;
-    s.level[0] = (struct lk_level){.block = block,
-                                   .n_block = 1,
-                                   .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
-                                   .n_part = N_HEAD_KV,
-                                   .d_part = D_HEAD,
-                                   .n_head = 1};
-    *block = malloc(N_HEAD_KV * s.level[0].head_bytes);
-    for (int h = 0; h < N_HEAD_KV; h++)
-        lk_codec_encode(&(struct lk_part){&f16, side, D_HEAD, n, NULL},
-                        (char *)*block + h * s.level[0].head_bytes, 0, n, x + h * D_HEAD, WIDTH);
-    return s;
-}
-
 /* Encoding a whole prompt gives the same counts as appending and aging, and rows that are as
  * exact. */
 static void test_prompt_equals_append_and_age(void **state) {
@@ -365,7 +347,7 @@ static void test_prompt_equals_append_and_age(void **state) {
             assert_int_equal(lk_cache_alloc_prompt(prompt, layer, n, NULL), LK_OK);
             for (int side = 0; side < 2; side++) {
                 void *block;
-                struct lk_kv exact = exact_rows(side, x, n, &block);
+                struct lk_kv exact = exact_rows(side, N_HEAD_KV, D_HEAD, x, n, &block);
                 for (int head = N_HEAD_KV - 1; head >= 0; head--)
                     lk_cache_encode_prompt(prompt, layer, side, head, &exact);
                 free(block);

@@ -120,24 +120,6 @@ static void logprob_offsets_count_characters(void **state) {
     lk_detokenizer_free(&detok);
 }
 
-static void logprobs_match_softmax(void **state) {
-    (void)state;
-    float logits[40];
-    double sum = 0;
-    for (int i = 0; i < 40; i++) logits[i] = sinf(3.0f * (float)i) * 4;
-    for (int i = 0; i < 40; i++) sum += exp((double)logits[i]);
-    for (int top = 0; top <= LK_MAX_TOP_LOGPROBS; top++) {
-        struct lk_logprob lp = lk_logprob_compute(logits, 40, 7, top);
-        assert_true(fabs((double)lp.logprob - log(exp((double)logits[7]) / sum)) < 1e-5);
-        assert_int_equal(lp.n_top, top);
-        for (int i = 0; i < top; i++) {
-            int better = 0;
-            for (int k = 0; k < 40; k++) better += logits[k] > logits[lp.top[i].tok];
-            assert_int_equal(better, i);
-        }
-    }
-}
-
 /* ---- schemas ---- */
 
 static char *grammar_of(const char *schema, struct lk_api_error *error) {
@@ -519,7 +501,6 @@ int main(void) {
         cmocka_unit_test(detokenizer_utf8_and_stop_strings),
         cmocka_unit_test(logprobs_arrive_with_their_text),
         cmocka_unit_test(logprob_offsets_count_characters),
-        cmocka_unit_test(logprobs_match_softmax),
         cmocka_unit_test(schemas_convert_or_are_rejected),
         cmocka_unit_test(tool_refs_are_per_tool),
         cmocka_unit_test(parallel_tool_calls_can_be_disabled),

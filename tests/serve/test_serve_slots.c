@@ -253,39 +253,47 @@ static void foreign_sessions_are_not_restored(void **state) {
     lk_server_stop(server);
 }
 
-/* Saving and restoring while another session decodes. A busy session gets 409. */
+/* Start a completion of a new prompt, which gets slot `id`, and save that slot as soon as it exists.
+ * Returns the status of the save; *fd is the connection of the completion. */
+static int save_while_busy(struct lk_server *server, int id, int *fd) {
+    char body[128], request[600], path[64];
+    snprintf(body, sizeof body,
+             "{\"prompt\": \"%c another prompt\", \"max_tokens\": 450, \"stream\": true}",
+             'a' + id);
+    snprintf(request, sizeof request,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    snprintf(path, sizeof path, "/slots/%d?action=save", id);
+    *fd = http_connect(lk_server_port(server));
+    http_send(*fd, request, strlen(request));
+    int status = 404;
+    for (int i = 0; i < 20000 && status == 404; i++) {
+        struct http_reply reply =
+            http_request(lk_server_port(server), "POST", path, "", "{\"filename\": \"b\"}");
+        status = reply.status;
+        http_free(&reply);
+    }
+    return status;
+}
+
+/* A busy session cannot be saved. Others can be saved and restored meanwhile. */
 static void busy_sessions_get_409(void **state) {
     (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
-    int n_busy = 0;
-    static const char body[] =
-        "{\"prompt\": \"another prompt\", \"max_tokens\": 450, \"stream\": true}";
-    char text[600];
-    snprintf(text, sizeof text,
-             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
-             strlen(body), body);
-    /* On a slow disk the answer may be over before the first save: then try again. */
-    for (int attempt = 0; attempt < 10 && n_busy == 0; attempt++) {
-        int fd = http_connect(lk_server_port(server));
-        http_send(fd, text, strlen(text));
-        for (int i = 0; i < 20; i++) {
-            struct http_reply reply =
-                http_request(lk_server_port(server), "POST", "/slots/2?action=save", "",
-                             "{\"filename\": \"b\"}");
-            n_busy += reply.status == 409;
-            assert_true(reply.status == 409 || reply.status == 404 || reply.status == 200);
-            http_free(&reply);
-            json_decref(
-                request_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"a\"}"));
-            json_decref(request_json(server, 200, "POST", "/slots/1?action=restore",
-                                     "{\"filename\": \"a\"}"));
-        }
-        close(fd);
+    /* A completion may be over before the save if this process had to wait for the CPU. */
+    int status = 200, fd = -1;
+    for (int id = 2; id < 6 && status == 200; id++) {
+        if (fd >= 0) close(fd);
+        status = save_while_busy(server, id, &fd);
     }
+    assert_int_equal(status, 409);
+    json_decref(request_json(server, 200, "POST", "/slots/1?action=save", "{\"filename\": \"a\"}"));
+    json_decref(
+        request_json(server, 200, "POST", "/slots/1?action=restore", "{\"filename\": \"a\"}"));
+    close(fd);
     lk_server_stop(server);
-    if (n_busy == 0) skip(); /* too slow a machine to meet it while it decodes */
 }
 
 #define with_session_dir(test)                                                                     \
