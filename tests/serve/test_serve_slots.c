@@ -253,8 +253,8 @@ static void foreign_sessions_are_not_restored(void **state) {
     lk_server_stop(server);
 }
 
-/* Start a completion of a new prompt, which gets slot `id`, and save that slot as soon as it exists.
- * Returns the status of the save; *fd is the connection of the completion. */
+/* Start a completion of a new prompt, which gets slot `id`, and save that slot as soon as it
+ * exists. Returns the status of the save; *fd is the connection of the completion. */
 static int save_while_busy(struct lk_server *server, int id, int *fd) {
     char body[128], request[600], path[64];
     snprintf(body, sizeof body,
