@@ -54,6 +54,4 @@ lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t see
     return lk_sampler_new(out, from->model, &opts, err);
 }
 
-uint64_t lk_sampler_bytes(const lk_sampler *sampler) {
-    return sizeof *sampler;
-}
+uint64_t lk_sampler_bytes(const lk_sampler *sampler) { return sizeof *sampler; }

@@ -67,7 +67,7 @@ struct lk_job {
     struct lk_job_result result;
     bool done, reported; /* finished; and LK_EVENT_DONE was popped. Under the completion's lock */
     double submit_time, start_time, decode_time; /* 0: not yet */
-    double blocked_time;                         /* since when its event ring is full; 0: it is not */
+    double blocked_time; /* since when its event ring is full; 0: it is not */
 };
 
 /* Size of the event ring. Jobs continue while it is at most half full. In one step each running job
@@ -82,7 +82,7 @@ struct lk_completion {
     lk_sampler *sampler;     /* what the jobs' samplers are copied from */
     struct lk_charge charge; /* what the request holds of the budget */
     uint64_t client;         /* who asked: an API key or an address (serve/auth.h) */
-    pthread_mutex_t lock; /* of everything below */
+    pthread_mutex_t lock;    /* of everything below */
     pthread_cond_t changed;
     struct lk_event ring[LK_EVENT_RING_LEN];
     size_t first, n_event;

@@ -8,7 +8,7 @@
 
 #include "serve/api_error.h"
 
-/* Upper bound of the memory that the parsed form of a JSON text takes, in one pass over the text. */
+/* Upper bound of the memory that the parsed form of a JSON text takes, in one pass over it. */
 uint64_t lk_json_parsed_bytes(const char *text, size_t len);
 
 /* Largest parsed form that a text of this length may have. Many small values take up to a hundred
