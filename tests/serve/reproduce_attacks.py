@@ -245,7 +245,8 @@ def _(server):
 @case("half-closed client", "a client that closes its side is answered")
 def _(server):
     with connect(server) as s:
-        s.sendall(raw_request(CHAT, bodies.chat("hello"), headers=["Connection: close"]))
+        s.sendall(raw_request(CHAT, bodies.chat("hello", max_tokens=4000, ignore_eos=True),
+                              headers=["Connection: close"]))
         s.shutdown(socket.SHUT_WR)
         data = b""
         while part := s.recv(65536):

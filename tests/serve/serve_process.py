@@ -102,16 +102,20 @@ class Server:
                 os.chmod(path, 0o600)
                 file.write(self.keys)
             command += ["--api-key-file", path]
-        limits = (self.address_space, self.address_space)
         with open(os.path.join(self.directory, "stderr"), "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                start_new_session=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limits))
+                start_new_session=True, preexec_fn=self._prepare_process)
         self.pid = self.process.pid
         self.port = self._read_port()
         self.key = next((line.strip() for line in (self.keys or "").split("\n") if line.strip()),
                         None)
+
+    def _prepare_process(self):
+        """In the new process. Signals that this one ignores (nohup) end the server as usual."""
+        resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
 
     def _read_port(self):
         line, end = b"", time.monotonic() + START_S
