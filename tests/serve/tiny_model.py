@@ -9,7 +9,7 @@ import random
 import struct
 
 LONG_TOKEN = 600  # bytes
-U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5
+U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 ALIGNMENT = 32
 N_LAYER, N_HEAD, N_HEAD_KV, D_HEAD, N_FF = 2, 2, 1, 64, 256
@@ -45,7 +45,7 @@ def pack_string(text):
 def pack_value(kind, value):
     if kind == STRING:
         return struct.pack("<I", kind) + pack_string(value)
-    return struct.pack("<I" + {U32: "I", F32: "f", BOOL: "?"}[kind], kind, value)
+    return struct.pack("<I" + {U32: "I", F32: "f", BOOL: "?", U64: "Q"}[kind], kind, value)
 
 
 def pack_array(kind, values):
@@ -102,14 +102,21 @@ def align(data):
     return data + bytes(-len(data) % ALIGNMENT)
 
 
+def gguf_bytes(entries, parts):
+    """A GGUF file. entries: packed values by key. parts: (name, shape, ggml type, data)."""
+    infos, all_data = b"", b""
+    for name, shape, kind, data in parts:
+        infos += pack_string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        infos += struct.pack("<IQ", kind, len(all_data))
+        all_data += align(data)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(parts), len(entries))
+    head += b"".join(pack_string(key) + value for key, value in entries.items())
+    return align(head + infos) + all_data
+
+
 def write_model(path, n_ctx=16384, seed=1):
     rng = random.Random(seed)
-    entries, infos, data = metadata(n_ctx), b"", b""
-    for name, shape, deviation in tensors():
-        infos += pack_string(name) + struct.pack("<I", len(shape))
-        infos += struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", 0, len(data))
-        data += align(tensor_data(rng, name, shape, deviation))
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors()), len(entries))
-    head += b"".join(pack_string(key) + value for key, value in entries.items())
+    parts = [(name, shape, 0, tensor_data(rng, name, shape, deviation))
+             for name, shape, deviation in tensors()]
     with open(path, "wb") as file:
-        file.write(align(head + infos) + data)
+        file.write(gguf_bytes(metadata(n_ctx), parts))
