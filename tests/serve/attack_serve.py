@@ -23,6 +23,7 @@ Exit status 1 if a verdict is not ok.
 import argparse
 import json
 import random
+import select
 import socket
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class Attack:
                     break
             return head
 
-    def hold(self, n, prepare, step, period_s):
+    def hold(self, n, prepare, step, period_s, receive_bytes=None):
         """Keep n connections open: prepare(socket) once, then step(socket) every period_s seconds.
         A connection that the server closes is opened again."""
         held = []
@@ -101,7 +102,7 @@ class Attack:
             held = alive
             while len(held) < n and not self.is_over():
                 try:
-                    s = self.connect(timeout=2.0)
+                    s = self.connect(receive_bytes, timeout=2.0)
                     held.append(s)
                     prepare(s)
                     self.count("opened")
@@ -171,17 +172,17 @@ def disconnect(a, rng):
     a.count("left")
 
 
+def expect_no_reset(s):
+    """Without reading."""
+    poll = select.poll()
+    poll.register(s, 0)  # errors and hang-ups are always reported
+    if poll.poll(0):
+        raise ConnectionResetError
+
+
 def unread_streams(a, n):
     request = a.request("/v1/chat/completions", bodies.endless_stream(12000))
-    held = []
-    while not a.is_over():
-        held = [s for s in held if s.fileno() >= 0]
-        while len(held) < n:
-            s = a.connect(receive_bytes=2048)
-            s.sendall(request)
-            held.append(s)
-            a.count("opened")
-        a.wait(1.0)
+    a.hold(n, lambda s: s.sendall(request), expect_no_reset, 1.0, receive_bytes=2048)
 
 
 def pipelined(a, _):
