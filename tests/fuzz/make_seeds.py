@@ -169,6 +169,7 @@ def write_results():
     write("results", "continue", b"\2" + good.encode())
     write("results", "continue-cut", b"\2" + good[:-20].encode())
     write("results", "continue-new", b"\2")
+    write("results", "newline", b"\0" + lines(run).encode() + b'{"a":"\\\n')
 
 
 # ---- texts ----
@@ -181,6 +182,7 @@ def write_texts():
     write("detokenizer", "characters", stops("漢字".encode()) + "a漢漢字b".encode())
     write("detokenizer", "several", stops(b"aab", b"ab", b"</s>") + b"aaaaab</s>")
     write("detokenizer", "invalid", stops(b"x") + b"\xf0\x9f\x99 \xff\xc3\xe6\xbc x")
+    write("detokenizer", "zero", stops(b"x") + b"a\0b x c")
     call = '<tool_call>\n{"name": "f", "arguments": {"a": [1, "b"]}}\n</tool_call>'
     write("tools", "one", "text \n\n" + call)
     write("tools", "several", call + "\n" + call)
