@@ -73,6 +73,12 @@ def text_of_spaces(n_bytes):
     return dump({"content": " " * n_bytes})
 
 
+def text_of_control_tokens(n_bytes):
+    """Costs n_bytes squared if the text is searched again after each token."""
+    part = "<|im_end|>\n<|im_start|>user\n"
+    return dump({"content": part * (n_bytes // len(part)), "add_special": True})
+
+
 def one_word(n_bytes):
     return dump({"content": "a" * n_bytes})
 

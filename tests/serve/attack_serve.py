@@ -272,6 +272,9 @@ KINDS = {
                  sends("/tokenize", lambda a: bodies.one_word(MIB)), 4),
     "text": Kind("/tokenize, 8 MB of ordinary text",
                  sends("/tokenize", lambda a: bodies.ordinary_text(8 * MIB - 100)), 4),
+    "control-tokens": Kind("/tokenize, 1 MB of control tokens",
+                           sends("/tokenize", lambda a: bodies.text_of_control_tokens(MIB)), 4,
+                           quick=True),
     "small-values": Kind("8 MB of small JSON values",
                          sends(CHAT, lambda a: bodies.small_values(8 * MIB - 200)), 4, quick=True),
     "deep-json": Kind("JSON nested 500,000 deep",
@@ -426,7 +429,7 @@ def run_kind(name, a, alone_s, attack_s):
 
 def print_row(row):
     alone, beside = row["alone"], row["beside"]
-    print(f"{row['kind']:13} {alone['p50_ms']:7.1f} {alone['p99_ms']:7.1f} "
+    print(f"{row['kind']:14} {alone['p50_ms']:7.1f} {alone['p99_ms']:7.1f} "
           f"{beside['p50_ms']:8.1f} {beside['p99_ms']:8.1f} {row['ratio_p99']:7.1f}x "
           f"{beside['failed']:5}/{beside['requests']:<6} {row['peak_mib']:6} {row['cpu_s']:6.1f} "
           f"{row['stop_s']:6.2f} {row['stored']:6}  {', '.join(row['wrong']) or 'ok'}", flush=True)
@@ -459,16 +462,16 @@ def read_arguments(argv):
 def main(argv):
     if argv[:1] == ["--list"]:
         for name, kind in KINDS.items():
-            print(f"{name:13} {kind.what}")
+            print(f"{name:14} {kind.what}")
         return 0
     if argv[:1] == ["--attackers"]:
         run_attackers(argv[1], int(argv[2]), float(argv[3]), argv[4] or None)
         return 0
     a = read_arguments(argv)
     alone_s, attack_s = (0.6, 2.0) if a.quick else (max(1.0, a.seconds / 3), a.seconds)
-    print(f"{'':13} {'alone, ms':>15} {'beside, ms':>17} {'':8} {'':12} {'peak':>6} {'CPU':>6} "
+    print(f"{'':14} {'alone, ms':>15} {'beside, ms':>17} {'':8} {'':12} {'peak':>6} {'CPU':>6} "
           f"{'stop':>6}")
-    print(f"{'attack':13} {'p50':>7} {'p99':>7} {'p50':>8} {'p99':>8} {'p99':>8} {'failed':>12} "
+    print(f"{'attack':14} {'p50':>7} {'p99':>7} {'p50':>8} {'p99':>8} {'p99':>8} {'failed':>12} "
           f"{'MiB':>6} {'s':>6} {'s':>6} {'stored':>6}  verdict")
     rows = []
     for name in a.names:

@@ -188,7 +188,9 @@ def run_moment(server, conversations, saved, rng):
         c.in_flight = False
     if number != signal.SIGKILL and status is not None:
         wrong += check_conversations(server, idle)
-    wrong += [f"not removed: {os.path.basename(path)}" for path in temporary_files(server)]
+    for path in temporary_files(server):
+        wrong.append(f"not removed: {os.path.basename(path)}")
+        os.unlink(path)  # so that it counts once
     wrong += check_saved(server, saved) + check_store(server)
     wrong += [f"message: {line}" for line in server.messages().split("\n")[n_line:] if line]
     return {"signal": signal.Signals(number).name, "seconds": round(seconds, 2), "status": status,

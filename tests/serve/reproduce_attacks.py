@@ -142,6 +142,12 @@ def _(server):
     return judge_costs(server, "/tokenize", body, 16 + 8 * len(body) / MIB, 2)
 
 
+@case("text of control tokens", "480 kB: at most 16 MiB + 8 x body and 0.5 s")
+def _(server):
+    body = bodies.text_of_control_tokens(480_000)
+    return judge_costs(server, "/tokenize", body, 16 + 8 * len(body) / MIB, 0.5)
+
+
 @case("JSON of small values", "8 MB: at most 16 MiB + 8 x body and 2 s")
 def _(server):
     body = bodies.small_values(8 * MIB - 200)
