@@ -17,10 +17,11 @@ import json
 import random
 import sys
 
+from attack_bodies import dump
 from random_bodies import random_request
 from serve_process import MIB, Server
 
-OPTIONS = ["-t", "1", "--cache-limit", "64", "-c", "4096", "--allow-kv", "f16"]
+OPTIONS = ["-t", "1", "--cache-limit", "32", "-c", "4096", "--allow-kv", "f16"]
 FREE_MIB, MIB_PER_MIB, REFUSAL_S, ANSWER_S = 16, 8, 0.5, 30
 N_WARM_UP = 40
 
@@ -64,8 +65,10 @@ def describe(row):
 def run(server, a):
     """Send all requests. Returns (rows, failures); a server that died is started again."""
     rows, failures = [], []
-    for index in range(-N_WARM_UP, 0):  # fills caches and arenas
-        server.post(*make_request("warm-up", index), ANSWER_S)
+    many = dump({"prompt": [f"prompt {i} " * 20 for i in range(64)], "max_tokens": 8})
+    for index in range(N_WARM_UP):  # fills caches and arenas
+        server.post(*(("/v1/completions", many) if index % 10 == 0 else
+                      make_request("warm-up", index)), ANSWER_S)
         if not server.is_alive():
             server.start()
     for index in a.indices:
