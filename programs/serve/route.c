@@ -105,16 +105,18 @@ static void handle_completions(struct lk_exchange *x) {
 static bool tokenize(const lk_model *model, const json_t *body, json_t **out,
                      struct lk_api_error *error) {
     const char *text = NULL;
-    bool special = false;
+    bool begin = false, control = false;
     int32_t *tok = NULL;
     size_t n = 0;
     lk_err err = {0};
     if (!lk_json_field_string(body, "content", &text, error) ||
-        !lk_json_field_bool(body, "add_special", &special, error))
+        !lk_json_field_bool(body, "add_special", &begin, error) ||
+        !lk_json_field_bool(body, "parse_special", &control, error))
         return false;
     if (!text)
         return lk_api_error_set(error, 400, "missing_field", "content", "'content' is missing");
-    if (lk_tokenize(model, text, strlen(text), special, &tok, &n, &err))
+    unsigned flags = (begin ? LK_TOKENIZE_BEGIN : 0) | (control ? LK_TOKENIZE_CONTROL : 0);
+    if (lk_tokenize(model, text, strlen(text), flags, 0, &tok, &n, &err))
         return lk_api_error_from_request(error, &err, "content");
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(tok[i]));
@@ -133,14 +135,14 @@ static bool detokenize(const lk_model *model, const json_t *body, json_t **out,
         return lk_api_error_set(error, 400, "missing_field", "tokens",
                                 "'tokens' must be an array of token ids");
     json_array_foreach(list, i, tok) {
-        char token_text[512];
+        size_t len;
         json_int_t id = json_integer_value(tok);
         if (!json_is_integer(tok) || id < 0 || id >= n_vocab) {
             lk_buf_free(&text);
             return lk_api_error_set(error, 400, "invalid_value", "tokens",
                                     "tokens[%zu] is not a token id of this model", i);
         }
-        size_t len = lk_token_text(model, (int32_t)id, token_text, sizeof token_text);
+        const char *token_text = lk_token_text(model, (int32_t)id, &len);
         lk_buf_append(&text, token_text, len);
     }
     *out = json_pack("{s:o}", "content", lk_json_from_bytes(text.at ? text.at : "", text.len));
