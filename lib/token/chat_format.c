@@ -1,6 +1,6 @@
 /* Formats conversations with libllama's template engine, as marked text.
  *
- * libllama returns one text, in which contents cannot be told from the template. So it formats a
+ * libllama returns one text, in which contents and template look alike. So it formats a
  * conversation whose contents are placeholders, and the contents are put in their places here. A
  * template may trim contents (which a white space in the placeholder shows), leave messages out,
  * change their order, and treat an empty content differently. */

@@ -1,6 +1,6 @@
 /* Tokenizes text: plain, with control tokens, or marked. libllama tokenizes the fragments between
- * marks, as it does itself between the control tokens that it finds. Inputs on which it would abort,
- * overflow its stack, or use more time and memory than the caller allows are rejected first. */
+ * marks, as it does itself between the control tokens that it finds. Inputs on which it would
+ * abort, overflow its stack, or use more time and memory than the caller allows are rejected. */
 #include "token/tokenize.h"
 
 #include "base/cxx_call.h"

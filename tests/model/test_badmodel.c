@@ -300,8 +300,8 @@ static void open_with_flipped_bits(const struct tiny_spec *spec, size_t n_flips)
         if (lk_vocab_open(&v, scratch, NULL) != LK_OK) continue;
         n_vocab++;
         if (lk_vocab_tokenize(v, "<s>hello w\xc3\xb6rld\n", 15,
-                              LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL, 0, &tok, &n_tok, NULL) ==
-            LK_OK) {
+                              LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL, 0, &tok, &n_tok,
+                              NULL) == LK_OK) {
             for (size_t t = 0; t < n_tok; t++) lk_vocab_token_text(v, tok[t], &(size_t){0});
             free(tok);
         }
