@@ -22,7 +22,7 @@ struct serve_args {
     const char *host, *key_file, *origin, *name, *session_dir;
     int64_t port, ctx, n, parallel, queue, connections, cache_limit, store_limit, max_body;
     double queue_s, time_s, slice_ms;
-    bool log;
+    bool log, parse_special;
 };
 
 struct serve {
@@ -54,6 +54,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
               1, 1024},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
               &a->name, 0, 0},
+             {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
+              OPT_FLAG, &a->parse_special,
+              .man = "Parse control tokens such as `<|fim_prefix|>` in the prompts of "
+                     "/v1/completions unless a request says otherwise: clients that fill in the "
+                     "middle need it. Messages of chats are always plain text."},
              {0, "log", NULL, "log one line per request to stderr", OPT_FLAG, &a->log, 0, 0},
          }},
         model_options(&a->model),
@@ -193,6 +198,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, const struc
     o.key = s->key;
     o.n_key = s->n_key;
     o.origin = a->origin;
+    o.parse_special = a->parse_special;
     o.n_ctx = a->ctx ? (int32_t)a->ctx : lk_model_get_info(s->model).n_ctx_train;
     if (a->host) o.host = a->host;
     if (a->n) o.n_predict = (size_t)a->n;
