@@ -9,7 +9,7 @@
  *   sandbox_seal   the server listens                   new sockets; accept still works
  *
  * Both steps cover all threads, also those that libraries have started. What is open before stays
- * open: the mapped model, the listener, stdout and stderr. Path names can still be looked up (stat).
+ * open: the mapped model, the listener, stdout and stderr. Path names can still be looked up.
  *
  * Files are Landlock's part, system calls are seccomp's, outgoing connections both's. */
 #ifndef LK_LOWKEY_SANDBOX_H
