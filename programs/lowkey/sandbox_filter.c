@@ -68,6 +68,13 @@ static const int refused_calls[] = {
     __NR_add_key,
     __NR_request_key,
     __NR_keyctl,
+    /* changes to files by name that Landlock does not refuse */
+    __NR_truncate,
+    __NR_fchmodat,
+    __NR_setxattr,
+    __NR_lsetxattr,
+    __NR_removexattr,
+    __NR_lremovexattr,
     /* file systems */
     __NR_mount,
     __NR_umount2,
@@ -128,6 +135,7 @@ static const int refused_calls[] = {
 #ifdef __x86_64__
     __NR_fork,
     __NR_vfork,
+    __NR_chmod,
     __NR_chown,
     __NR_lchown,
     __NR_mknod,
