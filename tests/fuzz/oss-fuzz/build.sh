@@ -7,11 +7,12 @@ set -euo pipefail
 source=$SRC/lowkey
 build=$WORK/build
 
-# The image that runs the targets lacks the libraries that were installed in this one.
+# The image that runs the targets lacks the libraries that were installed in this one. The old form of
+# the search path is also used for what these libraries need.
 mkdir -p "$OUT/lib"
 cmake -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=None -DLOWKEY_FUZZ=ON -DLOWKEY_FUZZ_ENGINE="$LIB_FUZZING_ENGINE" \
   -DLOWKEY_LLAMA_DIR="$SRC/llama" -DGGML_NATIVE=OFF -DLOWKEY_TESTS=OFF -DLOWKEY_EXAMPLES=OFF -DLOWKEY_PROGRAM=OFF \
-  -DCMAKE_BUILD_RPATH='$ORIGIN/lib' -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON
+  -DCMAKE_BUILD_RPATH='$ORIGIN/lib' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
 cmake --build "$build" -j "${LOWKEY_JOBS:-$(nproc)}"
 
 for target in "$build"/fuzz/fuzz_*; do
