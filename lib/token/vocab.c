@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "token/big_stack.h"
+#include "token/token_bytes.h"
 
 #include "gguf.h"
 #include "llama.h"
@@ -16,7 +17,8 @@
 struct lk_vocab {
     struct llama_model *model; /* NULL if the file has no tokenizer */
     const struct llama_vocab *vocab;
-    int32_t n_tok; /* 0 without a tokenizer */
+    int32_t n_tok;                          /* 0 without a tokenizer */
+    _Atomic(struct lk_token_bytes *) bytes; /* NULL until they are needed */
 };
 
 /* True if the file names a tokenizer. libllama fails to load files that do not. */
@@ -50,11 +52,29 @@ lk_status lk_vocab_open(struct lk_vocab **out, const char *path, lk_err *err) {
 void lk_vocab_free(struct lk_vocab *vocab) {
     if (!vocab) return;
     if (vocab->model) llama_model_free(vocab->model);
+    lk_token_bytes_free(atomic_load(&vocab->bytes));
     free(vocab);
 }
 
 const struct llama_vocab *lk_vocab_llama(const struct lk_vocab *vocab) {
     return vocab->n_tok ? vocab->vocab : NULL;
+}
+
+lk_status lk_vocab_token_bytes(const struct lk_vocab *vocab, const struct lk_token_bytes **tokens,
+                               lk_err *err) {
+    _Atomic(struct lk_token_bytes *) *place = &((struct lk_vocab *)vocab)->bytes;
+    struct lk_token_bytes *bytes = atomic_load(place), *made = NULL;
+    if (!vocab->n_tok) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no tokenizer");
+    if (!bytes) {
+        lk_status status = lk_token_bytes_new(&made, vocab->vocab, err);
+        if (status) return status;
+        if (atomic_compare_exchange_strong(place, &bytes, made))
+            bytes = made;
+        else /* another thread was faster */
+            lk_token_bytes_free(made);
+    }
+    *tokens = bytes;
+    return LK_OK;
 }
 
 /* True if BOS and EOS can be added as the model asks: libllama asserts that the tokens exist. */

@@ -5,6 +5,7 @@
 #include "base/err.h"
 
 struct lk_vocab;
+struct lk_token_bytes;
 struct llama_vocab;
 
 /* Load the vocabulary of a GGUF file that lk_net_open has checked. If the file has no tokenizer,
@@ -14,6 +15,11 @@ void lk_vocab_free(struct lk_vocab *vocab);
 
 /* libllama's handle, for samplers. Borrowed until lk_vocab_free; NULL without a tokenizer. */
 const struct llama_vocab *lk_vocab_llama(const struct lk_vocab *vocab);
+
+/* The bytes of all tokens, for grammars. They are collected on the first call, in any thread.
+ * *tokens is borrowed until lk_vocab_free. LK_E_UNSUPPORTED without a tokenizer, LK_E_NOMEM. */
+lk_status lk_vocab_token_bytes(const struct lk_vocab *vocab, const struct lk_token_bytes **tokens,
+                               lk_err *err);
 
 /* Like lk_tokenize. *tok is owned: free(). LK_E_FORMAT if the text is not UTF-8; the message names
  * the first bad byte. LK_E_UNSUPPORTED for more than 4 MiB without a space, and without a
