@@ -129,7 +129,7 @@ static bool add_item(struct lk_grammar_state *s, uint32_t pos, uint32_t count, u
     const struct lk_grammar *g = s->grammar;
     if (!count_steps(s, 1)) return false;
     if (pos < g->n_symbol && g->symbol[pos].kind == LK_SYMBOL_END) {
-        if (origin == SELF) return true; /* empty: whoever called the target has skipped it */
+        if (origin == SELF) return true; /* empty: whatever called the target has skipped it */
         pos = 0;                         /* all ends are equal */
     }
     struct item item = {pos, count, origin, target};
