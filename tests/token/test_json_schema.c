@@ -246,16 +246,35 @@ static void work_is_bounded_by_size(void **state) {
     }
 }
 
-/* Links of references to references are followed once, not once per reference. */
+/* References to references with long paths: 50 links, each inside 1,000 objects, and 20,000 uses. A
+ * link is followed once, not once per use. */
 static void chains_of_references(void **state) {
     (void)state;
-    char *link = repeat_text(
-             "{\"$defs\": {\"end\": {\"type\": \"null\"}, \"first\": {\"$ref\": \"#/$defs/end\"}",
-             ", \"d%d\": {\"$ref\": \"#/$defs/first\"}", 3, "}, \"anyOf\": ["),
-         *text =
-             repeat_text(link, "{\"$ref\": \"#/$defs/d2\"},", 3000, "{\"$ref\": \"#/$defs/d1\"}]}");
-    check_texts(text, TEXTS("null"), TEXTS("1"));
-    free(link), free(text);
+    enum { N_LINK = 50, DEPTH = 1000, N_USE = 20000 };
+    char *path = repeat_text("#/$defs", "/p", DEPTH, ""),
+         *open = repeat_text("{\"$defs\": ", "{\"p\":", DEPTH, "{"),
+         *close = repeat_text("", "}", DEPTH + 1, ", \"anyOf\": ["),
+         *text = malloc((strlen(path) + 64) * (N_LINK + 1) + 16 * DEPTH + 64 * N_USE), *at = text;
+    at += sprintf(at, "%s", open);
+    for (int i = 0; i < N_LINK; i++)
+        at += sprintf(at, "\"l%d\": {\"$ref\": \"%s/l%d\"}, ", i, path, i + 1);
+    at += sprintf(at, "\"l%d\": {\"type\": \"null\"}%s", N_LINK, close);
+    char *uses = repeat_text("{\"$ref\": \"#/$defs/x\"}", ",{\"$ref\":\"#/$defs/x\"}", N_USE, "]}");
+    sprintf(at, "%s", uses);
+    /* x is the first link, outside of the objects */
+    char *first = malloc(strlen(text) + strlen(path) + 64);
+    sprintf(first, "{\"$defs\": {\"x\": {\"$ref\": \"%s/l0\"}, %s", path,
+            text + strlen("{\"$defs\": {"));
+    char *grammar = NULL;
+    lk_err err = {0};
+    double before = lk_thread_cpu_seconds();
+    if (lk_schema_to_grammar(first, strlen(first), &grammar, &err)) fail_msg("%s", err.msg);
+    double seconds = lk_thread_cpu_seconds() - before;
+    if (seconds > 3) fail_msg("%.1f s", seconds); /* 0.1 s without sanitizers */
+    assert_true(accepts(grammar, "null"));
+    assert_false(accepts(grammar, "1"));
+    lk_text_free(grammar);
+    free(path), free(open), free(close), free(text), free(uses), free(first);
 }
 
 static int count_of(const char *text, const char *word) {
