@@ -4,6 +4,7 @@
  *                                        pairs; libllama is timed without N only */
 #include "base/clock.h"
 #include "token/grammar_state.h"
+#include "token/tokenize.h"
 #include "token/vocab.h"
 
 #include "llama.h"
@@ -86,7 +87,7 @@ static void time_theirs(const struct lk_vocab *vocab, const char *grammar, const
     size_t n = 0;
     llama_token_data *data = calloc((size_t)n_vocab, sizeof *data);
     struct llama_sampler *s = llama_sampler_init_grammar(v, grammar, "root");
-    if (!s || (*text && lk_vocab_tokenize(vocab, text, strlen(text), false, &tok, &n, NULL)))
+    if (!s || (*text && lk_vocab_tokenize(vocab, text, strlen(text), 0, 0, &tok, &n, NULL)))
         return;
     for (size_t i = 0; i < n; i++) llama_sampler_accept(s, tok[i]);
     double seconds = 0;

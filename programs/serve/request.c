@@ -26,11 +26,11 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
     static const struct {
         const char *name;
         double neutral;
-    } fields[] = {{"suffix", 0},         {"functions", 0},       {"function_call", 0},
-                  {"audio", 0},          {"prediction", 0},      {"web_search_options", 0},
-                  {"grammar", 0},        {"typical_p", 1},       {"mirostat", 0},
-                  {"tfs_z", 1},          {"top_n_sigma", -1},    {"dynatemp_range", 0},
-                  {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
+    } fields[] = {{"suffix", 0},          {"functions", 0},      {"function_call", 0},
+                  {"audio", 0},           {"prediction", 0},     {"web_search_options", 0},
+                  {"typical_p", 1},       {"mirostat", 0},       {"tfs_z", 1},
+                  {"top_n_sigma", -1},    {"dynatemp_range", 0}, {"dry_multiplier", 0},
+                  {"xtc_probability", 0}, {"n_probs", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
             return lk_api_error_set(error, 400, "unsupported", fields[i].name,

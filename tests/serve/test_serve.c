@@ -265,7 +265,7 @@ static void ambiguous_schema_costs_little(void **state) {
     json_decref(request_json(
         server, 200, "POST", "/v1/completions",
         "{\"prompt\": \"x\", \"max_tokens\": 100, \"json_schema\": {\"$ref\": \"#/$defs/s\", "
-        "\"$defs\": {\"s\": {\"anyOf\": ["
+        "\"$defs\": {\"s\": {\"anyOf\": [{\"type\": \"null\"}, "
         "{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/s\"}}, "
         "\"required\": [\"a\"], \"additionalProperties\": false},"
         "{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/s\"}, \"b\": "
