@@ -87,8 +87,7 @@ static void time_theirs(const struct lk_vocab *vocab, const char *grammar, const
     size_t n = 0;
     llama_token_data *data = calloc((size_t)n_vocab, sizeof *data);
     struct llama_sampler *s = llama_sampler_init_grammar(v, grammar, "root");
-    if (!s || (*text && lk_vocab_tokenize(vocab, text, strlen(text), 0, 0, &tok, &n, NULL)))
-        return;
+    if (!s || (*text && lk_vocab_tokenize(vocab, text, strlen(text), 0, 0, &tok, &n, NULL))) return;
     for (size_t i = 0; i < n; i++) llama_sampler_accept(s, tok[i]);
     double seconds = 0;
     for (int i = 0; i < 5; i++) {

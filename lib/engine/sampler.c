@@ -17,7 +17,7 @@ lk_sampler_opts lk_sampler_chat(void) {
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
                          lk_err *err) {
     lk_sampler_opts full = opts ? *opts : (lk_sampler_opts){0};
-    /* Logits divided by a smaller temperature overflow, and only the first choice is left anyway. */
+    /* Logits divided by a smaller temperature overflow, and only the first choice is left. */
     const float min_temperature = 1e-6f;
     if (full.temperature < min_temperature) full.temperature = 0;
     if (full.top_p == 0) full.top_p = 1;

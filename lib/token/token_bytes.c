@@ -68,7 +68,7 @@ static void fill_entries(struct lk_token_bytes *t, const struct text *text) {
 }
 
 lk_status lk_token_bytes_new(struct lk_token_bytes **out, const char *const *text,
-                              const size_t *len, uint32_t n_vocab, lk_err *err) {
+                             const size_t *len, uint32_t n_vocab, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_token_bytes *t = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *t);
     size_t sorted_size = (n_vocab ? n_vocab : 1) * sizeof(struct text), total = 0;

@@ -5,8 +5,8 @@
 #include "base/err.h"
 #include "base/ledger.h"
 
-/* Entries are the tokens that have a text. They are sorted by their bytes, so that tokens with a common prefix follow each
- * other. */
+/* Entries are the tokens that have a text. They are sorted by their bytes, so that tokens with a
+ * common prefix follow each other. */
 struct lk_token_bytes {
     struct lk_ledger ledger;
     uint32_t n_vocab, n; /* tokens, entries */

@@ -137,8 +137,7 @@ const char *lk_vocab_token_text(const struct lk_vocab *vocab, int32_t tok, size_
     return exists ? vocab->text + vocab->text_at[tok] : "";
 }
 
-/* The texts that a grammar can contain: not of control tokens, and not of those that end an
- * answer. */
+/* Sort the texts that a grammar can contain: all but control tokens and ends of answers. */
 static lk_status sort_token_bytes(struct lk_token_bytes **out, const struct lk_vocab *v,
                                   lk_err *err) {
     size_t n = (size_t)v->n_tok;

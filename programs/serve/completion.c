@@ -42,8 +42,8 @@ static bool init_sampler(struct lk_completion *completion, const struct lk_reque
         return lk_api_error_from_request(error, &err, request->grammar_field);
     if (n > opts->n_parallel) n = opts->n_parallel;
     uint64_t bytes = (n + 1) * lk_sampler_bytes(completion->sampler);
-    return lk_charge_add(&completion->charge,
-                         bytes + lk_sampler_grammar_bytes(completion->sampler), error);
+    return lk_charge_add(&completion->charge, bytes + lk_sampler_grammar_bytes(completion->sampler),
+                         error);
 }
 
 struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_charge *charge,
