@@ -1,6 +1,8 @@
 /* Access control: API keys, and without keys the checks of Host and Origin. */
 #include "serve/auth.h"
 
+#include "serve/headers.h"
+
 #include <arpa/inet.h>
 #include <string.h>
 #include <strings.h>
@@ -30,12 +32,9 @@ static bool check_api_key(const struct lk_exchange *x, struct lk_api_error *erro
 static bool is_allowed_host(const struct lk_exchange *x, const char *host) {
     char name[64];
     struct in6_addr address;
-    bool v6 = *host == '[';
-    size_t len = v6 ? strcspn(++host, "]") : strcspn(host, ":");
-    if (len >= sizeof name) return false;
-    memcpy(name, host, len);
-    name[len] = 0;
-    if (v6) return host[len] == ']' && inet_pton(AF_INET6, name, &address) == 1;
+    bool is_v6;
+    if (!lk_headers_parse_host(host, name, sizeof name, &is_v6)) return false;
+    if (is_v6) return inet_pton(AF_INET6, name, &address) == 1;
     return inet_pton(AF_INET, name, &address) == 1 || strcasecmp(name, "localhost") == 0 ||
            strcasecmp(name, x->server->opts.host) == 0;
 }

@@ -1,0 +1,18 @@
+/* Checks of a request's headers that libmicrohttpd leaves to the application. */
+#ifndef LK_SERVE_HEADERS_H
+#define LK_SERVE_HEADERS_H
+
+#include "serve/exchange.h"
+
+/* Are the headers unambiguous? A proxy in front of the server might otherwise read another host or
+ * another end of the body than the server does. False, status 400: a name that is not a token, a
+ * control character, a Host that is missing (HTTP/1.1) or repeated, a length that is repeated or
+ * given in two ways, or a transfer coding other than chunked. The connection must then be closed. */
+bool lk_headers_check(const struct lk_exchange *x, struct lk_api_error *error);
+
+/* Is `host` a valid value of the Host header: a name or an IPv4 address, or an IPv6 address in
+ * brackets, and perhaps ":" and a port? The part before the port is copied to name[cap], without
+ * brackets. */
+bool lk_headers_parse_host(const char *host, char *name, size_t cap, bool *is_v6);
+
+#endif
