@@ -364,6 +364,13 @@ lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampl
                          lk_err *err);
 void lk_sampler_free(lk_sampler *sampler);
 
+/* Create a sampler in its initial state with the options, biases and grammar of `from`, and another
+ * seed. The grammar is shared and not parsed again. *out is owned: lk_sampler_free. LK_E_NOMEM. */
+lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err);
+
+/* Bytes that a sampler holds, a shared grammar not counted. */
+uint64_t lk_sampler_bytes(const lk_sampler *sampler);
+
 /* Choose a token from the session's last logits and remember it for penalties and grammar. LK_E_ARG
  * if the session has no logits, if they are not numbers, or if a bias names a token that does not
  * exist. LK_E_FORMAT if the grammar or the biases allow no token. */

@@ -47,6 +47,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     pthread_mutex_init(&model->lock, NULL);
     model->n_thread = opts->n_threads ? opts->n_threads : default_threads();
     model->kernels = kernels;
+    model->kernels_lack = lk_kernels_slow_reason();
     struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32,
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
@@ -85,7 +86,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
     return (lk_model_info){.arch = net->arch,
                            .name = net->name,
                            .kernels = model->kernels->name,
-                           .kernels_lack = lk_kernels_slow_reason(),
+                           .kernels_lack = model->kernels_lack,
                            .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
                            .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
                            .n_param = net->n_param,

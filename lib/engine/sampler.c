@@ -24,6 +24,8 @@ lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampl
     struct lk_ledger ledger = {0};
     lk_sampler *sampler = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *sampler);
     if (!sampler) return lk_fail(err, LK_E_NOMEM, "out of memory for a sampler");
+    sampler->model = model;
+    sampler->opts = opts ? *opts : (lk_sampler_opts){0};
     lk_status status = lk_sampling_new(&sampler->sampling, model->vocab, &full, err);
     if (status != LK_OK)
         lk_sampler_free(sampler);
@@ -45,3 +47,11 @@ lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_
         return lk_fail(err, LK_E_ARG, "the session has no logits yet; evaluate a token first");
     return lk_sampling_next(sampler->sampling, logits, session->model->net->hp.n_vocab, tok, err);
 }
+
+lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err) {
+    lk_sampler_opts opts = from->opts;
+    opts.seed = seed;
+    return lk_sampler_new(out, from->model, &opts, err);
+}
+
+uint64_t lk_sampler_bytes(const lk_sampler *sampler) { return sizeof *sampler; }

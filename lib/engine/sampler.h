@@ -6,6 +6,8 @@
 
 struct lk_sampler {
     struct lk_sampling *sampling;
+    const lk_model *model;
+    lk_sampler_opts opts;
 };
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "serve/connections.h"
 #include "serve/scheduler.h"
+#include "serve/workers.h"
 
 #include <sys/types.h>
 
@@ -15,6 +16,8 @@ struct lk_server {
     struct lk_server_opts opts;
     struct lk_metrics metrics;
     struct lk_scheduler *scheduler;
+    struct lk_workers *workers;
+    struct lk_budget budget; /* of all requests in work */
     struct MHD_Daemon *daemon;
     struct lk_connections *connections;
     int listen_fd; /* after the listener was stopped: to be closed; -1: none */
@@ -29,18 +32,19 @@ struct lk_route;
 struct lk_exchange {
     struct lk_server *server;
     struct MHD_Connection *connection;
-    struct lk_connection *place;    /* its entry in server->connections */
-    char method[12], path[128];     /* truncated if longer; no route is that long */
-    bool is_http_1_0;               /* otherwise HTTP/1.1 */
-    const struct lk_route *route;   /* set by lk_route_find */
-    struct lk_api_error refusal;    /* found in the headers; status 0: none */
+    struct lk_connection *place;  /* its entry in server->connections */
+    char method[12], path[128];   /* truncated if longer; no route is that long */
+    bool is_http_1_0;             /* otherwise HTTP/1.1 */
+    const struct lk_route *route; /* set by lk_route_find */
+    struct lk_api_error refusal;  /* found in the headers; status 0: none */
     struct lk_buf body;
-    size_t received;                /* bytes of the body, kept or dropped */
-    double start_time;              /* when the headers were complete */
-    double alive_check_time;        /* last check that the client is still connected */
-    bool probed;                    /* an interim reply was sent, see lk_exchange_is_alive */
-    bool close;                     /* close the connection after the reply */
-    int status;                     /* of the reply; 0: not replied yet */
+    struct lk_charge charge; /* for the body */
+    size_t received;         /* bytes of the body, kept or dropped */
+    double start_time;       /* when the headers were complete */
+    double alive_check_time; /* last check that the client is still connected */
+    bool probed;             /* an interim reply was sent, see lk_exchange_is_alive */
+    bool close;              /* close the connection after the reply */
+    int status;              /* of the reply; 0: not replied yet */
 };
 
 /* Value of a header; borrowed; NULL if absent. */
@@ -48,6 +52,9 @@ const char *lk_exchange_header(const struct lk_exchange *x, const char *name);
 
 /* Value of a query parameter; borrowed; NULL if absent. */
 const char *lk_exchange_query(const struct lk_exchange *x, const char *name);
+
+/* A hash of the client's address without its port. */
+uint64_t lk_exchange_address_hash(const struct lk_exchange *x);
 
 /* Is the client still connected? A client may close its sending side after the request and still
  * read the reply. To find out, an interim reply ("100 Continue") is sent to it once: if it is gone,

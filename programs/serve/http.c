@@ -37,6 +37,7 @@ static struct lk_exchange *new_exchange(struct lk_server *server, struct MHD_Con
     x->place = connection_place(connection);
     x->start_time = lk_now();
     x->body.max = server->opts.max_body;
+    x->charge.budget = &server->budget;
     x->is_http_1_0 = strcmp(version, "HTTP/1.0") == 0;
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
@@ -72,7 +73,8 @@ static bool check_headers(struct lk_exchange *x) {
     bool ambiguous = !lk_headers_check(x, error), has_place = !ambiguous && check_place(x, error);
     x->close = ambiguous || !has_place;
     return has_place && lk_route_find(x, error) &&
-           (announced_length(x) <= x->server->opts.max_body || refuse_too_large(x, error));
+           (announced_length(x) <= x->server->opts.max_body || refuse_too_large(x, error)) &&
+           lk_charge_add(&x->charge, announced_length(x), error);
 }
 
 /* Should a refused request get its reply before its body was received? The connection then closes
@@ -95,7 +97,13 @@ static enum MHD_Result receive_headers(struct lk_exchange *x) {
 static enum MHD_Result receive_body(struct lk_exchange *x, const char *data, size_t *len) {
     x->received += *len;
     lk_connection_add_received(x->place, *len);
-    if (!x->refusal.status) lk_buf_append(&x->body, data, *len); /* drops what exceeds the limit */
+    /* The parts of a chunked body are charged as they come. */
+    if (!x->refusal.status && x->received > x->charge.bytes && x->received <= x->body.max)
+        lk_charge_add(&x->charge, x->received - x->charge.bytes, &x->refusal);
+    if (x->refusal.status)
+        lk_buf_free(&x->body);
+    else
+        lk_buf_append(&x->body, data, *len); /* drops what exceeds the limit */
     *len = 0;
     return x->received / MAX_DROPPED_FACTOR > x->server->opts.max_body ? MHD_NO : MHD_YES;
 }
@@ -144,6 +152,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) server->metrics.disconnected++;
     log_request(x);
     lk_buf_free(&x->body);
+    lk_charge_release(&x->charge);
     free(x);
     *state = NULL;
 }

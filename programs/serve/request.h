@@ -13,7 +13,9 @@ enum {
     LK_MAX_N = 16,
     LK_MAX_PROMPT = 64,
     LK_MAX_MESSAGE = 4096,
-    LK_MAX_BIAS = 4096
+    LK_MAX_BIAS = 4096,
+    LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
+    LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
 };
 
 struct lk_prompt {
@@ -51,6 +53,14 @@ struct lk_request {
  * must be freed with lk_request_free in any case. False: see `error`. */
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
                              const char *body, size_t len, struct lk_api_error *error);
+
+/* Number of answers: prompts times choices. */
+size_t lk_request_n_answer(const struct lk_request *request);
+
+/* Upper bounds of memory: of the texts and tokens that lk_request_prepare makes, and afterwards of
+ * the answers until the response is sent. */
+uint64_t lk_request_bytes(const struct lk_request *request);
+uint64_t lk_request_answer_bytes(const struct lk_request *request);
 
 /* Apply the chat template, tokenize, and compute the memory of each prompt and answer. False: see
  * `error`. */

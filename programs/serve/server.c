@@ -20,6 +20,7 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .send_s = 60,
                                    .max_body = 8u << 20,
                                    .max_bytes = 1u << 30,
+                                   .request_bytes = 256u << 20,
                                    .queue_s = 60,
                                    .time_s = 600,
                                    .slice_s = 0.05};
@@ -34,8 +35,8 @@ static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) 
     if (o->n_parallel < 1 || o->n_parallel > LK_MAX_PARALLEL)
         return lk_fail(err, LK_E_ARG, "cannot run %zu answers in parallel; give 1 to %d",
                        o->n_parallel, LK_MAX_PARALLEL);
-    if (o->n_ctx < 2 || o->n_connection < 1 || o->n_per_address < 1 || o->max_body < 1 || o->n_queue < 1 ||
-        o->n_predict < 1)
+    if (o->n_ctx < 2 || o->n_connection < 1 || o->n_per_address < 1 || o->max_body < 1 ||
+        o->n_queue < 1 || o->n_predict < 1)
         return lk_fail(err, LK_E_ARG,
                        "the limits for context, connections, queue, body and answer must not be 0");
     return LK_OK;
@@ -55,6 +56,9 @@ lk_status lk_server_check_recipe(const struct lk_server_opts *o, const lk_recipe
                    o->n_ctx, why.msg);
 }
 
+/* Enough to keep up with a model; more would take its cores. */
+enum { N_WORKER = 2 };
+
 lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *opts, lk_err *err) {
     lk_status status = check_server_opts(opts, err);
     for (size_t i = 0; status == LK_OK && i < opts->n_recipe; i++)
@@ -65,7 +69,9 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     s->opts = *opts;
     s->listen_fd = -1;
     s->started = (int64_t)time(NULL);
-    status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
+    lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
+    status = lk_workers_start(&s->workers, N_WORKER, err);
+    if (status == LK_OK) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
     if (status == LK_OK) status = lk_http_start(s, err);
     if (status != LK_OK)
         lk_server_stop(s);
@@ -79,6 +85,7 @@ int lk_server_port(const struct lk_server *server) { return server->port; }
 struct lk_stored lk_server_close(struct lk_server *s) {
     struct lk_stored stored = {0};
     lk_http_close(s);
+    lk_workers_close(s->workers);
     lk_scheduler_finish(s->scheduler); /* threads that wait for events receive the final error */
     const struct lk_disk *disk = lk_scheduler_disk(s->scheduler);
     if (disk) stored = *lk_disk_get_stored(disk);
@@ -91,6 +98,7 @@ bool lk_server_stop(struct lk_server *s) {
     /* The sessions first: a connection's thread may still work for a long time. */
     if (s->scheduler) lk_server_close(s);
     if (!lk_http_stop(s, grace_s)) return false;
+    lk_workers_stop(s->workers);
     lk_scheduler_stop(s->scheduler);
     free(s);
     return true;

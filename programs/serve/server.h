@@ -35,6 +35,7 @@ struct lk_server_opts {
     double send_s;           /* max time without a byte of a reply, see serve/connections.h */
     size_t max_body;         /* max bytes of a request body */
     uint64_t max_bytes;      /* max bytes of the caches and scratch memory of all sessions */
+    uint64_t request_bytes;  /* max bytes of all requests in work, without caches */
     double queue_s;          /* max time in the queue */
     double time_s;           /* max time spent on an answer, prefill included */
     double slice_s;          /* max time between decode steps while a prompt is prefilled */
