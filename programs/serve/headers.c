@@ -37,9 +37,7 @@ static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const c
 
 bool lk_headers_check(const struct lk_exchange *x, struct lk_api_error *error) {
     struct header_counts counts = {0};
-    const char *coding = lk_exchange_header(x, "Transfer-Encoding"), *host;
-    char name[256];
-    bool is_v6;
+    const char *coding = lk_exchange_header(x, "Transfer-Encoding");
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_header, &counts);
     if (counts.invalid)
         return lk_api_error_set(error, 400, "invalid_header", NULL,
@@ -49,11 +47,6 @@ bool lk_headers_check(const struct lk_exchange *x, struct lk_api_error *error) {
         return lk_api_error_set(error, 400, "invalid_header", NULL,
                                 "the request must have exactly one Host header, but has %d",
                                 counts.n_host);
-    host = lk_exchange_header(x, "Host");
-    if (host && *host && !lk_headers_parse_host(host, name, sizeof name, &is_v6))
-        return lk_api_error_set(error, 400, "invalid_header", NULL,
-                                "the Host header '%.60s' is not a name or an address with a port",
-                                host);
     if (counts.n_length + counts.n_coding > 1)
         return lk_api_error_set(error, 400, "invalid_header", NULL,
                                 "the length of the body is given more than once: send either "
@@ -63,20 +56,4 @@ bool lk_headers_check(const struct lk_exchange *x, struct lk_api_error *error) {
                                 "Transfer-Encoding is '%.40s', but must be chunked, in HTTP/1.1",
                                 coding);
     return true;
-}
-
-bool lk_headers_parse_host(const char *host, char *name, size_t cap, bool *is_v6) {
-    static const char name_chars[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
-    static const char v6_chars[] = "0123456789abcdefABCDEF:.";
-    *is_v6 = *host == '[';
-    host += *is_v6;
-    size_t len = strspn(host, *is_v6 ? v6_chars : name_chars);
-    if (len == 0 || len >= cap) return false;
-    memcpy(name, host, len);
-    name[len] = 0;
-    host += len;
-    if (*is_v6 && *host++ != ']') return false;
-    if (*host == ':') host += 1 + strspn(host + 1, "0123456789");
-    return *host == 0;
 }

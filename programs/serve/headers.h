@@ -10,9 +10,4 @@
  * given in two ways, or a transfer coding other than chunked. The connection must then be closed. */
 bool lk_headers_check(const struct lk_exchange *x, struct lk_api_error *error);
 
-/* Is `host` a valid value of the Host header: a name or an IPv4 address, or an IPv6 address in
- * brackets, and perhaps ":" and a port? The part before the port is copied to name[cap], without
- * brackets. */
-bool lk_headers_parse_host(const char *host, char *name, size_t cap, bool *is_v6);
-
 #endif

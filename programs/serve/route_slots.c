@@ -16,7 +16,7 @@ static bool parse_slot_id(const char *path, int *id, struct lk_api_error *error)
     *id = 0;
     for (size_t i = 0; i < n && *id <= LK_MAX_SLOT_ID; i++) *id = 10 * *id + (digits[i] - '0');
     return *id <= LK_MAX_SLOT_ID ||
-           lk_api_error_set(error, 400, "invalid_value", NULL,
+           lk_api_error_set(error, 404, "slot_not_found", NULL,
                             "session %.40s does not exist: the largest number of a session is %d",
                             digits, LK_MAX_SLOT_ID);
 }
