@@ -2,6 +2,8 @@
 #include "engine/model.h"
 
 #include "engine/model_rope.h"
+#include "token/chat_format.h"
+#include "token/tokenize.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -123,9 +125,9 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
 
 const char *lk_version(void) { return LOWKEY_VERSION; }
 
-lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special,
-                      int32_t **tok, size_t *n_tok, lk_err *err) {
-    return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
+lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
+                      size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err) {
+    return lk_vocab_tokenize(model->vocab, text, len, flags, n_max, tok, n_tok, err);
 }
 
 const char *lk_model_chat_template(const lk_model *model) {
@@ -136,9 +138,12 @@ void lk_tokens_free(int32_t *tok) { free(tok); }
 
 void lk_text_free(char *text) { free(text); }
 
-size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) {
-    size_t len = lk_vocab_token_text(model->vocab, tok, buf, cap);
-    return cap > 0 && len >= cap ? cap - 1 : len;
+const char *lk_token_text(const lk_model *model, int32_t tok, size_t *len) {
+    return lk_vocab_token_text(model->vocab, tok, len);
+}
+
+bool lk_token_is_control(const lk_model *model, int32_t tok) {
+    return lk_vocab_is_control(model->vocab, tok);
 }
 
 bool lk_token_ends(const lk_model *model, int32_t tok) {
@@ -147,5 +152,5 @@ bool lk_token_ends(const lk_model *model, int32_t tok) {
 
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err) {
-    return lk_vocab_apply_chat_template(model->vocab, msg, n_msg, reply, text, err);
+    return lk_vocab_chat_format(model->vocab, msg, n_msg, reply, text, err);
 }

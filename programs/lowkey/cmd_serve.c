@@ -4,6 +4,7 @@
 #include "common.h"
 #include "notify.h"
 #include "output.h"
+#include "sandbox.h"
 #include "serve/connections.h"
 #include "terminal_text.h"
 #include "text_file.h"
@@ -25,7 +26,7 @@ struct serve_args {
     int64_t port, ctx, n, parallel, queue, connections, per_address, cache_limit, store_limit,
         max_body;
     double queue_s, time_s, slice_ms;
-    bool log;
+    bool log, parse_special, sandbox;
 };
 
 struct serve {
@@ -64,7 +65,18 @@ static enum args_result read_args(const struct command *command, int argc, char 
               1, 1024},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
               &a->name, 0, 0},
+             {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
+              OPT_FLAG, &a->parse_special,
+              .man = "Parse control tokens such as `<|fim_prefix|>` in the prompts of "
+                     "/v1/completions unless a request says otherwise: clients that fill in the "
+                     "middle need it. Messages of chats are always plain text."},
              {0, "log", NULL, "log one line per request to stderr", OPT_FLAG, &a->log, 0, 0},
+             {0, "sandbox", NULL, "give up all rights that serving does not need (Linux)", OPT_FLAG,
+              &a->sandbox, 0, 0,
+              .man = "Give up all rights that serving does not need, once the model is open: files "
+                     "outside the session directory, new sockets, processes and most "
+                     "administrative system calls. Requires Linux with Landlock or seccomp; prints "
+                     "which of them is active."},
          }},
         model_options(&a->model),
         {"Cache",
@@ -217,8 +229,8 @@ static void print_line(void *user, const char *line) {
 
 static void beat(void *user) { notify_beat(&((struct serve *)user)->notify); }
 
-/* Raise the limit of open files to what `n` connections need, or lower *n to what the limit allows. A
- * server without descriptors cannot accept or close anything. */
+/* Raise the limit of open files to what *n connections need, or lower *n to what the limit allows.
+ * Without descriptors the listener could not accept connections, and would try again and again. */
 static int reserve_descriptors(size_t *n) {
     enum { OTHERS = 48 }; /* the model, session files, logs, the listener */
     struct rlimit limit;
@@ -248,6 +260,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.key = s->key;
     o.n_key = s->n_key;
     o.origin = a->origin;
+    o.parse_special = a->parse_special;
     o.n_ctx = a->ctx ? (int32_t)a->ctx : lk_model_get_info(s->model).n_ctx_train;
     if (a->host) o.host = a->host;
     if (a->n) o.n_predict = (size_t)a->n;
@@ -296,8 +309,8 @@ static void stop_signals(sigset_t *set) {
 
 static void exit_at_once(int signal_number) { _exit(128 + signal_number); }
 
-/* While the server stops, another SIGINT or SIGTERM ends the process. A closed terminal sends SIGHUP
- * more than once, so more of these are ignored. */
+/* While the server stops, another SIGINT or SIGTERM ends the process. A closed terminal sends
+ * SIGHUP more than once, so more of these are ignored. */
 static void exit_on_second_signal(const sigset_t *old_mask) {
     struct sigaction action = {.sa_handler = exit_at_once};
     sigemptyset(&action.sa_mask);
@@ -305,6 +318,14 @@ static void exit_on_second_signal(const sigset_t *old_mask) {
     sigaction(SIGTERM, &action, NULL);
     signal(SIGHUP, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, old_mask, NULL);
+}
+
+static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox) {
+    char line[SANDBOX_LINE];
+    lk_err err = {0};
+    if (sandbox_enter(sandbox, o->session_dir, o->port, &err)) return print_lk_error(&err);
+    print_error("%s", sandbox_describe(sandbox, line));
+    return STATUS_OK;
 }
 
 static int print_stored(const struct lk_stored *stored) {
@@ -316,16 +337,22 @@ static int print_stored(const struct lk_stored *stored) {
 }
 
 /* Signals are handled only here: all other threads start with them blocked. */
-static int serve_until_signal(const struct lk_server_opts *o, const struct notify *notify) {
+static int serve_until_signal(const struct lk_server_opts *o, const struct notify *notify,
+                              bool use_sandbox) {
     struct lk_server *server = NULL;
+    struct sandbox sandbox = {0};
     lk_err err = {0};
     sigset_t signals, old_mask;
     int signal_number;
     stop_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
-    if (lk_server_start(&server, o, &err)) {
+    int status = use_sandbox ? enter_sandbox(o, &sandbox) : STATUS_OK;
+    if (!status && lk_server_start(&server, o, &err)) status = print_lk_error(&err);
+    if (!status && use_sandbox && sandbox_seal(&sandbox, &err)) status = print_lk_error(&err);
+    if (status) {
         pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
-        return print_lk_error(&err);
+        lk_server_stop(server);
+        return status;
     }
     print_address(o, lk_server_port(server));
     notify_send(notify, "READY=1");
@@ -333,7 +360,7 @@ static int serve_until_signal(const struct lk_server_opts *o, const struct notif
     notify_send(notify, "STOPPING=1");
     exit_on_second_signal(&old_mask);
     struct lk_stored stored = lk_server_close(server);
-    int status = print_stored(&stored);
+    status = print_stored(&stored);
     if (lk_server_stop(server)) return status;
     /* A thread still works. The sessions are stored, and there is nothing else to save. */
     print_error("stopped: a request could not be ended within 10 seconds");
@@ -365,7 +392,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
         drop_unsupported_presets(&o, &s);
         status = reserve_descriptors(&o.n_connection);
         if (!status)
-            status = o.max_bytes ? serve_until_signal(&o, &s.notify)
+            status = o.max_bytes ? serve_until_signal(&o, &s.notify, a.sandbox)
                                  : print_error("cannot determine the free memory; set a limit with "
                                                "--cache-limit MIB");
     }

@@ -24,8 +24,8 @@ static bool check_api_key(const struct lk_exchange *x, struct lk_api_error *erro
     return valid || lk_api_error_set(error, 401, "invalid_api_key", NULL, "the API key is invalid");
 }
 
-/* Parse a Host header: a name or an IPv4 address, or an IPv6 address in brackets, and perhaps ":" and
- * a port. The part before the port is copied to name[cap], without brackets. */
+/* Parse a Host header: a name or an IPv4 address, or an IPv6 address in brackets, and perhaps ":"
+ * and a port. The part before the port is copied to name[cap], without brackets. */
 static bool parse_host(const char *host, char *name, size_t cap, bool *is_v6) {
     static const char name_chars[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";

@@ -1,19 +1,19 @@
 /* The open connections: what each one is doing, since when, and which ones are shut down.
  *
- *   HEADER --headers complete--> BODY --complete--> WORKING --reply queued--> SENDING --sent--> IDLE
- *      ^                                               |  ^                      |               |
- *      |                                               |  +--needs more of a stream--+           |
- *      +--------------------------- next request line -------------------------------------------+
+ *   HEADER --headers end--> BODY --complete--> WORKING --reply queued--> SENDING --sent--> IDLE
+ *     ^                                              ^                         |               |
+ *     |                                              +-- a stream needs more --+               |
+ *     +------------------------------ next request line ---------------------------------------+
  *
  * A thread shuts down connections that stay in a state for too long. Only WORKING has no limit.
  *
  * A client that opens many connections cannot keep others out. The listener accepts a few more
- * connections than the limit. For each of these a connection of least use is shut down: one that is
- * HEADER or IDLE, otherwise BODY, of the address with the most connections, and the oldest of them.
- * If all others are working or sending, the newcomer is refused instead.
+ * connections than the limit. For each of these another one is shut down: of the address with the
+ * most connections, one that is HEADER or IDLE, otherwise BODY, and of these the oldest. If all
+ * others are working or sending, the newcomer is refused instead.
  *
- * A socket is only shut down here, never closed. Its entry must be removed before it is closed. So
- * a descriptor that was reused for something else is never touched. All functions are thread-safe. */
+ * A socket is only shut down here, never closed. Its entry is removed before it is closed. So a
+ * descriptor that was reused for something else is never touched. All functions are thread-safe. */
 #ifndef LK_SERVE_CONNECTIONS_H
 #define LK_SERVE_CONNECTIONS_H
 

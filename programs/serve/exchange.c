@@ -30,8 +30,9 @@ static int socket_of(const struct lk_exchange *x) {
     return info ? info->connect_fd : -1;
 }
 
-/* Send an interim reply. The connection's thread is here, the request was received completely and no
- * reply was queued. So libmicrohttpd has nothing to send, and the socket is between two messages. */
+/* Send an interim reply. This is the connection's thread, the request was received completely, and
+ * no reply was queued. So libmicrohttpd has nothing to send: the socket is between two messages. A
+ * part of the text would break the next message, so then the client counts as disconnected. */
 static bool send_interim_reply(int fd) {
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
     ssize_t n = send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);

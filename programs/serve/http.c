@@ -1,5 +1,5 @@
-/* The HTTP listener: receives requests, enforces the limits of bodies and connections, checks access,
- * calls the router, logs. */
+/* The HTTP listener: receives requests, enforces the limits of bodies and connections, calls the
+ * router, logs. */
 #include "serve/http.h"
 
 #include "serve/headers.h"
@@ -159,8 +159,8 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
 
 /* ---- connections ---- */
 
-/* libmicrohttpd calls this before the thread of a connection starts, and before its socket is closed,
- * in all versions up to 1.0. */
+/* libmicrohttpd calls this before the thread of a connection starts. It calls it again when that
+ * thread has ended, right before it closes the socket. */
 static void on_connection(void *user, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode code) {
     struct lk_server *server = user;
@@ -177,8 +177,7 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
     if (!*context) shutdown(fd, SHUT_RDWR);
 }
 
-/* libmicrohttpd calls this when it has the request line. The first request of a connection must
- * arrive within the time from when the connection was opened. */
+/* libmicrohttpd calls this when it has the request line. */
 static void *on_request_line(void *user, const char *uri, struct MHD_Connection *connection) {
     (void)user;
     (void)uri;

@@ -245,9 +245,12 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
 static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
                            const struct lk_server_opts *opts, struct lk_api_error *error) {
     const char *field = request->chat ? "messages" : "prompt";
+    unsigned flags = LK_TOKENIZE_BEGIN;
     lk_err err = {0};
-    if (p->text &&
-        lk_tokenize(opts->model, p->text, strlen(p->text), true, &p->tok, &p->n_tok, &err))
+    if (request->chat) flags |= LK_TOKENIZE_MARKED;
+    if (request->parse_special) flags |= LK_TOKENIZE_CONTROL;
+    if (p->text && lk_tokenize(opts->model, p->text, strlen(p->text), flags, (size_t)opts->n_ctx,
+                               &p->tok, &p->n_tok, &err))
         return lk_api_error_from_request(error, &err, field);
     if (p->n_tok == 0)
         return lk_api_error_set(error, 400, "invalid_value", field, "the prompt is empty");

@@ -19,7 +19,7 @@ enum {
 };
 
 struct lk_prompt {
-    char *text;   /* after the chat template; NULL if the client sent tokens */
+    char *text;   /* of a chat: marked text (lk_chat_format); NULL if the client sent tokens */
     int32_t *tok; /* [n_tok] */
     size_t n_tok;
     size_t max_tokens; /* of its answer */
@@ -45,8 +45,9 @@ struct lk_request {
     size_t n_stop;
     int n_top_logprobs; /* -1: no logprobs */
     bool stream, include_usage, progress, echo;
-    bool reuse;    /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
-    size_t recipe; /* index into lk_server_opts.recipe */
+    bool parse_special; /* text prompts may spell control tokens; never in a chat */
+    bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
+    size_t recipe;      /* index into lk_server_opts.recipe */
 };
 
 /* Parse the body, except for messages and prompts: all fields that both endpoints share. *request

@@ -34,8 +34,8 @@ void lk_response_free(struct lk_response *r) {
 /* ---- logprobs ---- */
 
 static json_t *token_json(const struct lk_response *r, int32_t tok, float logprob) {
-    char text[512];
-    size_t len = lk_token_text(r->opts->model, tok, text, sizeof text);
+    size_t len;
+    const char *text = lk_token_text(r->opts->model, tok, &len);
     json_t *bytes = json_array();
     /* JSON has no infinity; OpenAI's API uses -9999. */
     double value = logprob > -9999.0f ? (double)logprob : -9999.0;

@@ -184,16 +184,18 @@ static size_t max_tokens(const struct lk_server_opts *opts) {
 static bool tokenize(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                      struct lk_api_error *error) {
     const char *text = NULL;
-    bool special = false;
+    bool begin = false, control = false;
     int32_t *tok = NULL;
     size_t n = 0;
     lk_err err = {0};
     if (!lk_json_field_string(body, "content", &text, error) ||
-        !lk_json_field_bool(body, "add_special", &special, error))
+        !lk_json_field_bool(body, "add_special", &begin, error) ||
+        !lk_json_field_bool(body, "parse_special", &control, error))
         return false;
     if (!text)
         return lk_api_error_set(error, 400, "missing_field", "content", "'content' is missing");
-    if (lk_tokenize(opts->model, text, strlen(text), special, &tok, &n, &err))
+    unsigned flags = (begin ? LK_TOKENIZE_BEGIN : 0) | (control ? LK_TOKENIZE_CONTROL : 0);
+    if (lk_tokenize(opts->model, text, strlen(text), flags, max_tokens(opts), &tok, &n, &err))
         return lk_api_error_from_request(error, &err, "content");
     lk_buf_append_str(out, "{\"tokens\":[");
     for (size_t i = 0; i < n; i++) lk_buf_printf(out, "%s%d", i ? "," : "", tok[i]);
@@ -216,14 +218,14 @@ static bool detokenize(const struct lk_server_opts *opts, const json_t *body, st
                                 "'tokens' has %zu elements; the maximum is %zu",
                                 json_array_size(list), max_tokens(opts));
     json_array_foreach(list, i, tok) {
-        char token_text[512];
+        size_t len;
         json_int_t id = json_integer_value(tok);
         if (!json_is_integer(tok) || id < 0 || id >= n_vocab) {
             lk_buf_free(&text);
             return lk_api_error_set(error, 400, "invalid_value", "tokens",
                                     "tokens[%zu] is not a token id of this model", i);
         }
-        size_t len = lk_token_text(opts->model, (int32_t)id, token_text, sizeof token_text);
+        const char *token_text = lk_token_text(opts->model, (int32_t)id, &len);
         lk_buf_append(&text, token_text, len);
     }
     lk_buf_append_str(out, "{\"content\":");

@@ -164,8 +164,8 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
         finish_job(r, job, "stop", true);
         return false;
     }
-    char text[512];
-    size_t len = lk_token_text(model, tok, text, sizeof text);
+    size_t len;
+    const char *text = lk_token_text(model, tok, &len);
     struct lk_text_delta delta;
     struct lk_logprob lp = {.tok = tok, .n_top = n_top};
     if (n_top >= 0)
@@ -184,14 +184,12 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
 
 /* Update the job after its token was evaluated, or could not be. */
 static void record_token(struct lk_running *r, struct lk_job *job, int32_t tok, const lk_err *err) {
-    char text[512];
     if (err->code == LK_E_FULL) {
         finish_job(r, job, "length", true);
     } else if (err->code != LK_OK) {
         fail_job_with_err(r, job, err);
     } else {
-        size_t len = lk_token_text(r->opts->model, tok, text, sizeof text);
-        lk_slot_append(job->slot, tok, text, len);
+        lk_slot_append(job->slot, r->opts->model, tok);
     }
 }
 

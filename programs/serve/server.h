@@ -39,14 +39,15 @@ struct lk_server_opts {
     double queue_s;          /* max time in the queue */
     double time_s;           /* max time spent on an answer, prefill included */
     double slice_s;          /* max time between decode steps while a prompt is prefilled */
+    bool parse_special;      /* prompts of /v1/completions may spell control tokens */
     const char *session_dir; /* directory of saved sessions; NULL: no file is read or written */
     uint64_t store_bytes;    /* max bytes that the server stores there on its own; 0: none */
     /* Called with one line per request, from several threads; NULL: no log. */
     void (*log)(void *user, const char *line);
     /* Called with messages for the operator, from several threads; may be NULL. */
     void (*note)(void *user, const char *line);
-    /* Called by the scheduler's thread between its steps, so that a watchdog notices if it is stuck;
-     * may be NULL. */
+    /* Called by the scheduler's thread between its steps, so that a watchdog notices if it is
+     * stuck; may be NULL. */
     void (*beat)(void *user);
     void *user;
 };
