@@ -2,9 +2,10 @@
 #include "available.h"
 #include "commands.h"
 #include "common.h"
+#include "notify.h"
 #include "output.h"
 #include "sandbox.h"
-#include "serve/server.h"
+#include "serve/connections.h"
 #include "terminal_text.h"
 #include "text_file.h"
 #include "xalloc.h"
@@ -13,7 +14,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 enum { MAX_KEYS = 256 };
 
@@ -21,7 +23,8 @@ struct serve_args {
     struct model_args model;
     struct string_list kv, allow_kv;
     const char *host, *key_file, *origin, *name, *session_dir;
-    int64_t port, ctx, n, parallel, queue, connections, cache_limit, store_limit, max_body;
+    int64_t port, ctx, n, parallel, queue, connections, per_address, cache_limit, store_limit,
+        max_body;
     double queue_s, time_s, slice_ms;
     bool log, parse_special, sandbox;
 };
@@ -34,6 +37,7 @@ struct serve {
     const char *key[MAX_KEYS];
     size_t n_key;
     char *id;
+    struct notify notify;
 };
 
 static enum args_result read_args(const struct command *command, int argc, char **argv,
@@ -51,6 +55,18 @@ static enum args_result read_args(const struct command *command, int argc, char 
               0, 0},
              {0, "connections", "N", "max open connections (default 256)", OPT_INT, &a->connections,
               1, 4096},
+             {0, "connections-per-address", "N",
+              "max open connections of one client address (default 64)", OPT_INT, &a->per_address,
+              1, 4096,
+              .man = "Limit for the open connections of one client address (default 64). It does "
+                     "not apply to loopback addresses, because a proxy on this machine connects "
+                     "for all its clients from there."},
+             {0, "request-memory", "MIB",
+              "max memory of requests in work, without caches (default 256)", OPT_INT,
+              &a->request_memory, 1, 1 << 20,
+              .man = "Limit for the memory of all requests in work together: bodies, parsed JSON, "
+                     "tokens, samplers, log-probabilities (default 256). Caches have their own "
+                     "limit."},
              {0, "max-body", "MIB", "max size of a request body (default 8)", OPT_INT, &a->max_body,
               1, 1024},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
@@ -166,16 +182,37 @@ static void drop_unsupported_presets(struct lk_server_opts *o, struct serve *s) 
     o->n_recipe = s->recipes.n = n;
 }
 
-/* Each non-empty line of the file is a key. */
+/* Remove blanks at both ends of a line. */
+static char *trim(char *line) {
+    static const char blanks[] = " \t";
+    line += strspn(line, blanks);
+    size_t len = strlen(line);
+    while (len > 0 && strchr(blanks, line[len - 1])) len--;
+    line[len] = 0;
+    return line;
+}
+
+/* Each line of the file that is not blank is a key. Messages must not show keys. */
 static int read_keys(const char *path, struct serve *s) {
-    enum { MAX_FILE_BYTES = 64 * 1024 };
-    char *rest = NULL;
+    enum { MAX_FILE_BYTES = 64 * 1024, MIN_KEY_LEN = 8 };
     if (!path) return STATUS_OK;
     if (!read_text_file(path, "API keys", MAX_FILE_BYTES, &s->keys)) return STATUS_ERROR;
-    for (char *line = strtok_r(s->keys.at, "\r\n", &rest); line;
-         line = strtok_r(NULL, "\r\n", &rest)) {
+    char *rest = s->keys.at;
+    for (int number = 1; rest; number++) {
+        char *line = rest;
+        size_t len = strcspn(line, "\r\n");
+        rest = line[len] ? line + len + (strncmp(line + len, "\r\n", 2) == 0 ? 2 : 1) : NULL;
+        line[len] = 0;
+        line = trim(line);
+        if (!*line) continue;
         if (s->n_key == MAX_KEYS)
             return print_error("%s has too many keys; the maximum is %d", path, MAX_KEYS);
+        for (const char *c = line; *c; c++)
+            if ((unsigned char)*c <= ' ' || *c == 127)
+                return print_error("%s, line %d: a key must not contain spaces", path, number);
+        if (strlen(line) < MIN_KEY_LEN)
+            return print_error("%s, line %d: the key is too short; use at least %d characters",
+                               path, number, MIN_KEY_LEN);
         s->key[s->n_key++] = line;
     }
     return s->n_key ? STATUS_OK : print_error("%s contains no keys; write one per line", path);
@@ -196,7 +233,31 @@ static void print_line(void *user, const char *line) {
     print_error("%s", line);
 }
 
-static struct lk_server_opts server_opts(const struct serve_args *a, const struct serve *s) {
+static void beat(void *user) { notify_beat(&((struct serve *)user)->notify); }
+
+/* Raise the limit of open files to what *n connections need, or lower *n to what the limit allows.
+ * Without descriptors the listener could not accept connections, and would try again and again. */
+static int reserve_descriptors(size_t *n) {
+    enum { OTHERS = 48 }; /* the model, session files, logs, the listener */
+    struct rlimit limit;
+    rlim_t fixed = OTHERS + LK_SPARE_CONNECTIONS, need = fixed + *n;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) return STATUS_OK;
+    limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= need) return STATUS_OK;
+    if (limit.rlim_cur <= fixed)
+        return print_error("the limit of open files is %llu, but the server needs at least %llu; "
+                           "raise it with 'ulimit -n'",
+                           (unsigned long long)limit.rlim_cur, (unsigned long long)fixed + 1);
+    *n = (size_t)(limit.rlim_cur - fixed);
+    print_error("at most %zu connections, because the limit of open files is %llu; raise it with "
+                "'ulimit -n'",
+                *n, (unsigned long long)limit.rlim_cur);
+    return STATUS_OK;
+}
+
+static struct lk_server_opts server_opts(const struct serve_args *a, struct serve *s) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = s->model;
     o.id = s->id;
@@ -213,7 +274,9 @@ static struct lk_server_opts server_opts(const struct serve_args *a, const struc
     o.n_parallel = (size_t)a->parallel;
     o.n_queue = (size_t)a->queue;
     o.n_connection = (size_t)a->connections;
+    o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
+    o.request_bytes = (uint64_t)a->request_memory << 20;
     o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20 : available_bytes("") / 2;
     o.queue_s = a->queue_s;
     o.time_s = a->time_s;
@@ -222,6 +285,8 @@ static struct lk_server_opts server_opts(const struct serve_args *a, const struc
     o.store_bytes = (uint64_t)a->store_limit << 20;
     o.log = a->log ? print_line : NULL;
     o.note = print_line;
+    o.beat = s->notify.interval_s > 0 ? beat : NULL;
+    o.user = s;
     return o;
 }
 
@@ -240,6 +305,28 @@ static void print_address(const struct lk_server_opts *o, int port) {
     fflush(stdout);
 }
 
+/* SIGHUP (the terminal was closed) stops the server too, unless nohup ignores it. */
+static void stop_signals(sigset_t *set) {
+    struct sigaction hup;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hup) != 0 || hup.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
+}
+
+static void exit_at_once(int signal_number) { _exit(128 + signal_number); }
+
+/* While the server stops, another SIGINT or SIGTERM ends the process. A closed terminal sends
+ * SIGHUP more than once, so more of these are ignored. */
+static void exit_on_second_signal(const sigset_t *old_mask) {
+    struct sigaction action = {.sa_handler = exit_at_once};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGHUP, SIG_IGN);
+    pthread_sigmask(SIG_SETMASK, old_mask, NULL);
+}
+
 static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox) {
     char line[SANDBOX_LINE];
     lk_err err = {0};
@@ -248,30 +335,44 @@ static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox
     return STATUS_OK;
 }
 
+static int print_stored(const struct lk_stored *stored) {
+    if (stored->n_lost)
+        return print_error("stopped: %zu sessions stored, %zu lost: %s", stored->n_stored,
+                           stored->n_lost, stored->why.msg);
+    if (stored->n_stored) print_error("stopped: %zu sessions stored", stored->n_stored);
+    return STATUS_OK;
+}
+
 /* Signals are handled only here: all other threads start with them blocked. */
-static int serve_until_signal(const struct lk_server_opts *o, bool use_sandbox) {
+static int serve_until_signal(const struct lk_server_opts *o, const struct notify *notify,
+                              bool use_sandbox) {
     struct lk_server *server = NULL;
     struct sandbox sandbox = {0};
     lk_err err = {0};
-    sigset_t stop_signals, old_mask;
+    sigset_t signals, old_mask;
     int signal_number;
-    signal(SIGPIPE, SIG_IGN);
-    sigemptyset(&stop_signals);
-    sigaddset(&stop_signals, SIGINT);
-    sigaddset(&stop_signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &stop_signals, &old_mask);
+    stop_signals(&signals);
+    pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
     int status = use_sandbox ? enter_sandbox(o, &sandbox) : STATUS_OK;
     if (!status && lk_server_start(&server, o, &err)) status = print_lk_error(&err);
     if (!status && use_sandbox && sandbox_seal(&sandbox, &err)) status = print_lk_error(&err);
-    if (!status) {
-        print_address(o, lk_server_port(server));
-        sigwait(&stop_signals, &signal_number);
-        signal(SIGINT, SIG_DFL); /* a second signal ends the process immediately */
-        signal(SIGTERM, SIG_DFL);
+    if (status) {
+        pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
+        lk_server_stop(server);
+        return status;
     }
-    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
-    lk_server_stop(server);
-    return status;
+    print_address(o, lk_server_port(server));
+    notify_send(notify, "READY=1");
+    sigwait(&signals, &signal_number);
+    notify_send(notify, "STOPPING=1");
+    exit_on_second_signal(&old_mask);
+    struct lk_stored stored = lk_server_close(server);
+    status = print_stored(&stored);
+    if (lk_server_stop(server)) return status;
+    /* A thread still works. The sessions are stored, and there is nothing else to save. */
+    print_error("stopped: a request could not be ended within 10 seconds");
+    fflush(stdout);
+    _exit(status);
 }
 
 int cmd_serve(const struct command *command, int argc, char **argv) {
@@ -279,7 +380,9 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .parallel = 8,
                            .queue = 64,
                            .connections = 256,
+                           .per_address = 64,
                            .max_body = 8,
+                           .request_memory = 256,
                            .store_limit = 4096,
                            .queue_s = 60,
                            .time_s = 600,
@@ -289,15 +392,19 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
+    notify_open(&s.notify);
     if (!status) status = model_open(&a.model, false, &s.model);
     if (!status) {
         s.id = model_id(a.name, s.model);
         struct lk_server_opts o = server_opts(&a, &s);
         drop_unsupported_presets(&o, &s);
-        status = o.max_bytes ? serve_until_signal(&o, a.sandbox)
-                             : print_error("cannot determine the free memory; set a limit with "
-                                           "--cache-limit MIB");
+        status = reserve_descriptors(&o.n_connection);
+        if (!status)
+            status = o.max_bytes ? serve_until_signal(&o, &s.notify, a.sandbox)
+                                 : print_error("cannot determine the free memory; set a limit with "
+                                               "--cache-limit MIB");
     }
+    notify_close(&s.notify);
     free(s.id);
     free(s.keys.at);
     recipes_free(&s.recipes);

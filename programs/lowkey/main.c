@@ -9,6 +9,7 @@
 #include "terminate.h"
 
 #include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,6 +42,9 @@ int main(int argc, char **argv) {
     setlocale(LC_CTYPE, "");
     if (!locale_is_utf8()) setlocale(LC_CTYPE, "C.UTF-8");
     catch_interrupts();
+    /* A write that fails is reported: EPIPE, and EFBIG at a limit of the size of files. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     const char *name = argc > 1 ? argv[1] : "help";
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return flush_output(cmd_help(argc, argv));

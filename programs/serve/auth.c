@@ -24,18 +24,33 @@ static bool check_api_key(const struct lk_exchange *x, struct lk_api_error *erro
     return valid || lk_api_error_set(error, 401, "invalid_api_key", NULL, "the API key is invalid");
 }
 
+/* Parse a Host header: a name or an IPv4 address, or an IPv6 address in brackets, and perhaps ":"
+ * and a port. The part before the port is copied to name[cap], without brackets. */
+static bool parse_host(const char *host, char *name, size_t cap, bool *is_v6) {
+    static const char name_chars[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    static const char v6_chars[] = "0123456789abcdefABCDEF:.";
+    *is_v6 = *host == '[';
+    host += *is_v6;
+    size_t len = strspn(host, *is_v6 ? v6_chars : name_chars);
+    if (len == 0 || len >= cap) return false;
+    memcpy(name, host, len);
+    name[len] = 0;
+    host += len;
+    if (*is_v6 && *host++ != ']') return false;
+    if (*host == ':') host += 1 + strspn(host + 1, "0123456789");
+    return *host == 0;
+}
+
 /* Is the host an IP address, localhost, or the name that the server listens on? With DNS rebinding
  * a page of another site points its own name at this machine. Its requests then carry that name in
  * the Host header, so other names are refused. */
 static bool is_allowed_host(const struct lk_exchange *x, const char *host) {
     char name[64];
     struct in6_addr address;
-    bool v6 = *host == '[';
-    size_t len = v6 ? strcspn(++host, "]") : strcspn(host, ":");
-    if (len >= sizeof name) return false;
-    memcpy(name, host, len);
-    name[len] = 0;
-    if (v6) return host[len] == ']' && inet_pton(AF_INET6, name, &address) == 1;
+    bool is_v6;
+    if (!parse_host(host, name, sizeof name, &is_v6)) return false;
+    if (is_v6) return inet_pton(AF_INET6, name, &address) == 1;
     return inet_pton(AF_INET, name, &address) == 1 || strcasecmp(name, "localhost") == 0 ||
            strcasecmp(name, x->server->opts.host) == 0;
 }

@@ -27,6 +27,7 @@ struct lk_disk {
     struct lk_disk_job *waiting; /* jobs of clients that were not started yet */
     size_t n_busy;               /* slots in `todo`, in `done`, or in the thread */
     bool closed, ending;
+    struct lk_stored stored; /* by lk_disk_store_all; used only by the scheduler's thread */
 };
 
 static void push_slot(struct slot_queue *q, struct lk_slot *slot) {
@@ -151,7 +152,6 @@ static void assign_restored_id(struct lk_disk *disk, struct lk_slot *slot,
         job->id = slot->id;
     else
         slot->id = job->id;
-    if (slot->id > disk->slots->last_id) disk->slots->last_id = slot->id;
     lk_slots_after_load(disk->slots, slot, NULL);
 }
 
@@ -378,14 +378,34 @@ static int compare_last_used(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void lk_disk_stop(struct lk_disk *disk) {
-    if (!disk) return;
+/* Count the result of storing a session. A session that the store can never hold is not lost: its
+ * recipe cannot be saved, or it exceeds the limit. */
+static void count_stored(struct lk_stored *stored, const lk_err *err) {
+    if (err->code == LK_OK) {
+        stored->n_stored++;
+    } else if (err->code != LK_E_UNSUPPORTED && err->code != LK_E_FULL) {
+        stored->n_lost++;
+        stored->why = *err;
+    }
+}
+
+void lk_disk_store_all(struct lk_disk *disk) {
     lk_disk_close(disk);
     lk_disk_drain(disk);
     /* Write the most recently used session last: if the limit is exceeded, it stays. */
     qsort(disk->slots->slot, disk->slots->n, sizeof disk->slots->slot[0], compare_last_used);
-    for (size_t i = 0; i < disk->slots->n; i++) store_slot(disk, disk->slots->slot[i]);
-    lk_disk_drain(disk);
+    for (size_t i = 0; i < disk->slots->n; i++) {
+        struct lk_slot *slot = disk->slots->slot[i];
+        if (!store_slot(disk, slot)) continue;
+        lk_disk_drain(disk);
+        count_stored(&disk->stored, &slot->command.err);
+    }
+}
+
+const struct lk_stored *lk_disk_get_stored(const struct lk_disk *disk) { return &disk->stored; }
+
+void lk_disk_stop(struct lk_disk *disk) {
+    if (!disk) return;
     pthread_mutex_lock(&disk->lock);
     disk->ending = true;
     pthread_cond_broadcast(&disk->changed);

@@ -65,7 +65,13 @@ bool lk_disk_run_job(struct lk_disk *disk, struct lk_disk_job *job, struct lk_ap
 /* Refuse jobs of clients from now on, waiting ones included. */
 void lk_disk_close(struct lk_disk *disk);
 
-/* Store all idle sessions, wait for that, and end the thread. NULL is allowed. */
+/* Refuse jobs of clients, store all idle sessions, and wait for that. */
+void lk_disk_store_all(struct lk_disk *disk);
+
+/* What lk_disk_store_all did. */
+const struct lk_stored *lk_disk_get_stored(const struct lk_disk *disk);
+
+/* End the thread, and free everything. Nothing is stored. NULL is allowed. */
 void lk_disk_stop(struct lk_disk *disk);
 
 #endif

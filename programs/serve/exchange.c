@@ -30,9 +30,22 @@ static int socket_of(const struct lk_exchange *x) {
     return info ? info->connect_fd : -1;
 }
 
-bool lk_exchange_is_alive(const struct lk_exchange *x) {
+/* Send an interim reply. This is the connection's thread, the request was received completely, and
+ * no reply was queued. So libmicrohttpd has nothing to send: the socket is between two messages. A
+ * part of the text would break the next message, so then the client counts as disconnected. */
+static bool send_interim_reply(int fd) {
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    ssize_t n = send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n == (ssize_t)sizeof text - 1;
+}
+
+bool lk_exchange_is_alive(struct lk_exchange *x) {
     struct pollfd at = {.fd = socket_of(x), .events = POLLRDHUP};
-    return poll(&at, 1, 0) <= 0 || !(at.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+    if (poll(&at, 1, 0) <= 0) return true;
+    if (at.revents & (POLLHUP | POLLERR | POLLNVAL)) return false;
+    if (!(at.revents & POLLRDHUP) || x->status || x->probed) return true;
+    x->probed = true;
+    return !x->is_http_1_0 && send_interim_reply(at.fd);
 }
 
 uint64_t lk_exchange_address_hash(const struct lk_exchange *x) {
@@ -48,12 +61,6 @@ uint64_t lk_exchange_address_hash(const struct lk_exchange *x) {
         return lk_fnv1a(LK_FNV1A_INIT, &v6->sin6_addr, sizeof v6->sin6_addr);
     }
     return 0;
-}
-
-/* Setting a timeout on a connection that had none also restarts its idle clock. */
-void lk_exchange_set_working(const struct lk_exchange *x, bool working) {
-    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT,
-                              working ? 0u : (unsigned)LK_HTTP_IDLE_S);
 }
 
 /* ---- replies ---- */
@@ -81,14 +88,18 @@ static void add_cors_headers(const struct lk_exchange *x, struct MHD_Response *r
     MHD_add_response_header(reply, "Access-Control-Max-Age", "86400");
 }
 
-/* Queue a reply and release it. NULL (out of memory) leaves x->status 0. */
+/* Queue a reply and release it. `len`: bytes of its body, 0 for a stream. NULL (out of memory)
+ * leaves x->status 0. */
 static void queue_reply(struct lk_exchange *x, int status, const char *type,
-                        struct MHD_Response *reply) {
+                        struct MHD_Response *reply, size_t len) {
     if (!reply) return;
     if (*type) MHD_add_response_header(reply, "Content-Type", type);
     MHD_add_response_header(reply, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(reply, "Cache-Control", "no-store");
+    if (x->close || lk_connections_are_draining(x->server->connections))
+        MHD_add_response_header(reply, "Connection", "close");
     add_cors_headers(x, reply);
+    lk_connection_set_state(x->place, LK_CONNECTION_SENDING, len);
     if (MHD_queue_response(x->connection, (unsigned)status, reply) == MHD_YES) x->status = status;
     MHD_destroy_response(reply);
 }
@@ -97,9 +108,10 @@ static struct MHD_Response *copied_reply(const char *text, size_t len) {
     return MHD_create_response_from_buffer(len, (void *)text, MHD_RESPMEM_MUST_COPY);
 }
 
-static struct MHD_Response *json_reply(json_t *json) {
+static struct MHD_Response *json_reply(json_t *json, size_t *len) {
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    struct MHD_Response *reply = text ? copied_reply(text, strlen(text)) : NULL;
+    *len = text ? strlen(text) : 0;
+    struct MHD_Response *reply = text ? copied_reply(text, *len) : NULL;
     json_decref(json);
     free(text);
     return reply;
@@ -107,7 +119,7 @@ static struct MHD_Response *json_reply(json_t *json) {
 
 void lk_exchange_reply_text(struct lk_exchange *x, int status, const char *type, const char *text,
                             size_t len) {
-    queue_reply(x, status, type, copied_reply(text, len));
+    queue_reply(x, status, type, copied_reply(text, len), len);
 }
 
 void lk_exchange_reply_static(struct lk_exchange *x, int status, const char *type,
@@ -120,36 +132,48 @@ void lk_exchange_reply_static(struct lk_exchange *x, int status, const char *typ
                                 "default-src 'none'; script-src 'unsafe-inline'; style-src "
                                 "'unsafe-inline'; img-src data:; connect-src 'self'; "
                                 "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
-    queue_reply(x, status, type, reply);
+    queue_reply(x, status, type, reply, len);
 }
 
 void lk_exchange_reply_json(struct lk_exchange *x, int status, json_t *json) {
-    queue_reply(x, status, "application/json", json_reply(json));
+    size_t len;
+    struct MHD_Response *reply = json_reply(json, &len);
+    queue_reply(x, status, "application/json", reply, len);
 }
 
 void lk_exchange_reply_error(struct lk_exchange *x, const struct lk_api_error *error) {
-    struct MHD_Response *reply = json_reply(lk_api_error_json(error));
+    size_t len;
+    struct MHD_Response *reply = json_reply(lk_api_error_json(error), &len);
     char seconds[16];
     snprintf(seconds, sizeof seconds, "%d", error->retry_s);
     if (reply && error->retry_s) MHD_add_response_header(reply, "Retry-After", seconds);
     if (reply && error->status == 401) MHD_add_response_header(reply, "WWW-Authenticate", "Bearer");
-    queue_reply(x, error->status, "application/json", reply);
+    queue_reply(x, error->status, "application/json", reply, len);
 }
 
 /* ---- streamed replies ---- */
 
-static ssize_t fill_stream_body(void *user, uint64_t pos, char *buf, size_t cap) {
-    struct lk_stream_body *body = user;
+struct stream {
+    struct lk_stream_body body;
+    struct lk_connection *place;
+};
+
+/* libmicrohttpd calls this when the socket has accepted the bytes before. While it waits for more,
+ * the connection is working: only a client that does not read is shut down. */
+static ssize_t fill_stream(void *user, uint64_t pos, char *buf, size_t cap) {
+    struct stream *s = user;
     (void)pos;
-    ssize_t n = body->fill(body->user, buf, cap);
-    if (n >= 0) return n;
+    lk_connection_set_state(s->place, LK_CONNECTION_WORKING, 0);
+    ssize_t n = s->body.fill(s->body.user, buf, cap);
+    bool open = lk_connection_set_state(s->place, LK_CONNECTION_SENDING, 0);
+    if (n >= 0 && open) return n;
     return n == LK_BODY_END ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-static void end_stream_body(void *user) {
-    struct lk_stream_body *body = user;
-    body->end(body->user);
-    free(body);
+static void end_stream(void *user) {
+    struct stream *s = user;
+    s->body.end(s->body.user);
+    free(s);
 }
 
 void lk_exchange_reply_stream(struct lk_exchange *x, const char *type,
@@ -158,18 +182,18 @@ void lk_exchange_reply_stream(struct lk_exchange *x, const char *type,
     enum { BLOCK_SIZE = 4096, SEND_BUFFER = 64 << 10 };
     int send_buffer = SEND_BUFFER;
     setsockopt(socket_of(x), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
-    struct lk_stream_body *copy = malloc(sizeof *copy);
+    struct stream *s = malloc(sizeof *s);
     struct MHD_Response *reply = NULL;
-    if (copy) {
-        *copy = *body;
-        reply = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_SIZE, fill_stream_body,
-                                                  copy, end_stream_body);
+    if (s) {
+        *s = (struct stream){.body = *body, .place = x->place};
+        reply = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_SIZE, fill_stream, s,
+                                                  end_stream);
     }
     if (!reply) {
-        free(copy);
+        free(s);
         body->end(body->user);
         return;
     }
     MHD_add_response_header(reply, "X-Accel-Buffering", "no"); /* proxies must not buffer events */
-    queue_reply(x, 200, type, reply);
+    queue_reply(x, 200, type, reply, 0);
 }

@@ -1,8 +1,9 @@
 /* One HTTP request and its reply, as handlers see it: headers, query, body, and the ways to reply.
- * Together with http.c this is the only code that knows libmicrohttpd. */
+ * Together with http.c and headers.c this is the only code that knows libmicrohttpd. */
 #ifndef LK_SERVE_EXCHANGE_H
 #define LK_SERVE_EXCHANGE_H
 
+#include "serve/connections.h"
 #include "serve/scheduler.h"
 #include "serve/workers.h"
 
@@ -18,26 +19,33 @@ struct lk_server {
     struct lk_workers *workers;
     struct lk_budget budget; /* of all requests in work */
     struct MHD_Daemon *daemon;
+    struct lk_connections *connections;
+    int listen_fd; /* after the listener was stopped: to be closed; -1: none */
     int port;
     int64_t started; /* seconds since 1970 */
     _Atomic uint64_t n_completion;
 };
 
-/* A request whose body was received completely, and its reply. */
+struct lk_route;
+
+/* A request, and its reply. */
 struct lk_exchange {
     struct lk_server *server;
     struct MHD_Connection *connection;
-    char method[12], path[128]; /* truncated if longer; no route is that long */
+    struct lk_connection *place;  /* its entry in server->connections */
+    char method[12], path[128];   /* truncated if longer; no route is that long */
+    bool is_http_1_0;             /* otherwise HTTP/1.1 */
+    const struct lk_route *route; /* set by lk_route_find */
+    struct lk_api_error refusal;  /* found in the headers; status 0: none */
     struct lk_buf body;
     struct lk_charge charge; /* for the body */
     size_t received;         /* bytes of the body, kept or dropped */
-    double start_time;       /* when the request line arrived */
+    double start_time;       /* when the headers were complete */
     double alive_check_time; /* last check that the client is still connected */
+    bool probed;             /* an interim reply was sent, see lk_exchange_is_alive */
+    bool close;              /* close the connection after the reply */
     int status;              /* of the reply; 0: not replied yet */
 };
-
-/* A connection that is idle for this long is closed. */
-enum { LK_HTTP_IDLE_S = 60 };
 
 /* Value of a header; borrowed; NULL if absent. */
 const char *lk_exchange_header(const struct lk_exchange *x, const char *name);
@@ -48,12 +56,12 @@ const char *lk_exchange_query(const struct lk_exchange *x, const char *name);
 /* A hash of the client's address without its port. */
 uint64_t lk_exchange_address_hash(const struct lk_exchange *x);
 
-/* Is the client still connected? A client that closed its sending side counts as disconnected. */
-bool lk_exchange_is_alive(const struct lk_exchange *x);
-
-/* Call with true before long work and with false after it: suspends the idle timeout of the
- * connection. */
-void lk_exchange_set_working(const struct lk_exchange *x, bool working);
+/* Is the client still connected? A client may close its sending side after the request and still
+ * read the reply. To find out, an interim reply ("100 Continue") is sent to it once: if it is gone,
+ * its system answers with a reset, which later calls see. That takes HTTP/1.1, and no reply that
+ * was started. With HTTP/1.0 a closed sending side counts as disconnected. In a stream only a
+ * reset counts, because the data itself causes it. */
+bool lk_exchange_is_alive(struct lk_exchange *x);
 
 /* Replies. Each exchange gets exactly one. If memory runs out, no reply is queued and the
  * connection will be closed. `json` is released. `text` is copied; `static_text` must live as long

@@ -1,6 +1,8 @@
-/* The HTTP listener: receives requests, enforces the body limits, calls the router, logs. */
+/* The HTTP listener: receives requests, enforces the limits of bodies and connections, calls the
+ * router, logs. */
 #include "serve/http.h"
 
+#include "serve/headers.h"
 #include "serve/route.h"
 
 #include <arpa/inet.h>
@@ -9,48 +11,111 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-/* A reply to a client that is still sending may be lost when the connection closes. So a body that
- * is too large is received and dropped, up to this multiple of the limit. */
+/* A reply to a client that is still sending may be lost when the connection closes. So a refused
+ * body is received and dropped before the reply, unless it is larger than this. */
+enum { MAX_DROPPED = 64 << 10 };
+/* A body that is too large is dropped up to this multiple of the limit. */
 enum { MAX_DROPPED_FACTOR = 16 };
 
 /* ---- requests ---- */
 
+static struct lk_connection *connection_place(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
 static struct lk_exchange *new_exchange(struct lk_server *server, struct MHD_Connection *connection,
-                                        const char *method, const char *path) {
+                                        const char *method, const char *path, const char *version) {
     struct lk_exchange *x = calloc(1, sizeof *x);
     if (!x) return NULL;
     x->server = server;
     x->connection = connection;
+    x->place = connection_place(connection);
     x->start_time = lk_now();
     x->body.max = server->opts.max_body;
+    x->charge.budget = &server->budget;
+    x->is_http_1_0 = strcmp(version, "HTTP/1.0") == 0;
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
     return x;
 }
 
-static void reply_body_too_large(struct lk_exchange *x) {
-    struct lk_api_error error;
-    lk_api_error_set(&error, 413, "body_too_large", NULL,
-                     "the request body is larger than the limit of %zu bytes",
-                     x->server->opts.max_body);
-    lk_exchange_reply_error(x, &error);
+/* The length that the headers announce; 0 if there is no body, or it is chunked. */
+static unsigned long long announced_length(const struct lk_exchange *x) {
+    const char *length = lk_exchange_header(x, "Content-Length");
+    return length ? strtoull(length, NULL, 10) : 0;
 }
 
-/* Can a body be refused by its headers? Yes if it is too large and the client either waits for
- * "100 Continue" or announces more than would be dropped. */
+static bool refuse_too_large(const struct lk_exchange *x, struct lk_api_error *error) {
+    return lk_api_error_set(error, 413, "body_too_large", NULL,
+                            "the request body is larger than the limit of %zu bytes",
+                            x->server->opts.max_body);
+}
+
+/* Is there a place for the request? */
+static bool check_place(const struct lk_exchange *x, struct lk_api_error *error) {
+    if (lk_connections_are_draining(x->server->connections))
+        return lk_api_error_set_stopping(error);
+    if (!lk_connection_is_refused(x->place)) return true;
+    lk_api_error_set(error, 503, "too_many_connections", NULL,
+                     "the server has too many connections, and all of them are in use");
+    error->retry_s = 5;
+    return false;
+}
+
+/* Check everything that does not need the body, before any of it is kept. False: x->refusal. */
+static bool check_headers(struct lk_exchange *x) {
+    struct lk_api_error *error = &x->refusal;
+    bool ambiguous = !lk_headers_check(x, error), has_place = !ambiguous && check_place(x, error);
+    x->close = ambiguous || !has_place;
+    return has_place && lk_route_find(x, error) &&
+           (announced_length(x) <= x->server->opts.max_body || refuse_too_large(x, error)) &&
+           lk_charge_add(&x->charge, announced_length(x), error);
+}
+
+/* Should a refused request get its reply before its body was received? The connection then closes
+ * after the reply. */
 static bool should_refuse_early(const struct lk_exchange *x) {
-    const char *length = lk_exchange_header(x, "Content-Length");
-    unsigned long long max = x->server->opts.max_body, n = length ? strtoull(length, NULL, 10) : 0;
-    return n / MAX_DROPPED_FACTOR > max || (n > max && lk_exchange_header(x, "Expect"));
+    unsigned long long n = announced_length(x), max = MAX_DROPPED;
+    if (x->refusal.status == 413)
+        max = (unsigned long long)x->server->opts.max_body * MAX_DROPPED_FACTOR;
+    bool waits = n > 0 && lk_exchange_header(x, "Expect");
+    return n > max || waits || lk_exchange_header(x, "Transfer-Encoding");
+}
+
+static enum MHD_Result receive_headers(struct lk_exchange *x) {
+    lk_connection_set_state(x->place, LK_CONNECTION_BODY, 0);
+    if (check_headers(x) || !should_refuse_early(x)) return MHD_YES;
+    lk_exchange_reply_error(x, &x->refusal);
+    return x->status ? MHD_YES : MHD_NO;
 }
 
 static enum MHD_Result receive_body(struct lk_exchange *x, const char *data, size_t *len) {
     x->received += *len;
-    lk_buf_append(&x->body, data, *len); /* drops what exceeds the limit */
+    lk_connection_add_received(x->place, *len);
+    /* The parts of a chunked body are charged as they come. */
+    if (!x->refusal.status && x->received > x->charge.bytes && x->received <= x->body.max)
+        lk_charge_add(&x->charge, x->received - x->charge.bytes, &x->refusal);
+    if (x->refusal.status)
+        lk_buf_free(&x->body);
+    else
+        lk_buf_append(&x->body, data, *len); /* drops what exceeds the limit */
     *len = 0;
-    bool slow = lk_now() - x->start_time > x->server->opts.time_s;
-    return slow || x->received / MAX_DROPPED_FACTOR > x->server->opts.max_body ? MHD_NO : MHD_YES;
+    return x->received / MAX_DROPPED_FACTOR > x->server->opts.max_body ? MHD_NO : MHD_YES;
+}
+
+static enum MHD_Result reply_to_request(struct lk_exchange *x) {
+    if (!lk_connection_set_state(x->place, LK_CONNECTION_WORKING, 0)) return MHD_NO;
+    if (!x->refusal.status && x->body.failed) refuse_too_large(x, &x->refusal);
+    if (x->refusal.status)
+        lk_exchange_reply_error(x, &x->refusal);
+    else
+        lk_route(x);
+    return x->status ? MHD_YES : MHD_NO;
 }
 
 /* libmicrohttpd calls this once for the headers, once per part of the body, and once at the end.
@@ -59,21 +124,12 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
                                   const char *method, const char *version, const char *data,
                                   size_t *len, void **state) {
     struct lk_exchange *x = *state;
-    (void)version;
     if (!x) {
-        x = *state = new_exchange(user, connection, method, path);
-        if (!x) return MHD_NO;
-        if (!should_refuse_early(x)) return MHD_YES;
-        reply_body_too_large(x);
-        return x->status ? MHD_YES : MHD_NO;
+        x = *state = new_exchange(user, connection, method, path, version);
+        return x ? receive_headers(x) : MHD_NO;
     }
     if (*len) return receive_body(x, data, len);
-    if (x->status) return MHD_YES;
-    if (x->body.failed)
-        reply_body_too_large(x);
-    else
-        lk_route(x);
-    return x->status ? MHD_YES : MHD_NO;
+    return x->status ? MHD_YES : reply_to_request(x);
 }
 
 static void log_request(const struct lk_exchange *x) {
@@ -89,15 +145,44 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
                          enum MHD_RequestTerminationCode why) {
     struct lk_exchange *x = *state;
     struct lk_server *server = user;
-    (void)connection;
+    lk_connection_set_state(connection_place(connection), LK_CONNECTION_IDLE, 0);
     if (!x) return;
     int class = x->status / 100;
     if (class >= 0 && class < 6) server->metrics.answered[class]++;
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) server->metrics.disconnected++;
     log_request(x);
     lk_buf_free(&x->body);
+    lk_charge_release(&x->charge);
     free(x);
     *state = NULL;
+}
+
+/* ---- connections ---- */
+
+/* libmicrohttpd calls this before the thread of a connection starts. It calls it again when that
+ * thread has ended, right before it closes the socket. */
+static void on_connection(void *user, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code) {
+    struct lk_server *server = user;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        lk_connections_remove(*context);
+        *context = NULL;
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    int fd = info->connect_fd;
+    info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    *context = lk_connections_add(server->connections, fd, info->client_addr);
+    if (!*context) shutdown(fd, SHUT_RDWR);
+}
+
+/* libmicrohttpd calls this when it has the request line. */
+static void *on_request_line(void *user, const char *uri, struct MHD_Connection *connection) {
+    (void)user;
+    (void)uri;
+    lk_connection_start_request(connection_place(connection));
+    return NULL; /* the state of on_request */
 }
 
 /* ---- the listener ---- */
@@ -136,20 +221,22 @@ static void ignore_log(void *user, const char *format, va_list args) {
 }
 
 lk_status lk_http_start(struct lk_server *s, lk_err *err) {
-    enum { HEADER_BYTES = 64 << 10, STACK_BYTES = 8 << 20 }; /* tokenizers recurse deeply */
+    enum { HEADER_BYTES = 64 << 10, STACK_BYTES = 1 << 20 }; /* of a connection's thread */
     union address address;
     bool v6 = false;
     lk_status status = parse_address(&s->opts, &address, &v6, err);
+    if (status == LK_OK) status = lk_connections_start(&s->connections, &s->opts, err);
     if (status != LK_OK) return status;
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
+                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG,
+             n_connection = (unsigned)s->opts.n_connection + LK_SPARE_CONNECTIONS;
     s->daemon = MHD_start_daemon(
         flags | (v6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER,
         ignore_log, NULL, MHD_OPTION_SOCK_ADDR, &address.any, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opts.n_connection,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LK_HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+        on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, s, MHD_OPTION_CONNECTION_LIMIT, n_connection,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_END);
     if (!s->daemon)
         return lk_fail(err, LK_E_IO,
                        "cannot listen on %.60s port %d: is another server running there? choose "
@@ -160,7 +247,26 @@ lk_status lk_http_start(struct lk_server *s, lk_err *err) {
     return LK_OK;
 }
 
-void lk_http_stop(struct lk_server *s) {
-    if (s->daemon) MHD_stop_daemon(s->daemon);
-    s->daemon = NULL;
+void lk_http_close(struct lk_server *s) {
+    if (!s->daemon || s->listen_fd >= 0) return;
+    s->listen_fd = MHD_quiesce_daemon(s->daemon);
+    if (s->listen_fd >= 0) shutdown(s->listen_fd, SHUT_RDWR); /* refuses connections from now on */
+    lk_connections_drain(s->connections);
+}
+
+bool lk_http_stop(struct lk_server *s, double grace_s) {
+    const double last_s = 5; /* for threads whose sockets were shut down */
+    if (!s->daemon) {
+        lk_connections_stop(s->connections);
+        return true;
+    }
+    lk_http_close(s);
+    if (!lk_connections_wait(s->connections, grace_s)) {
+        lk_connections_shut_all(s->connections);
+        if (!lk_connections_wait(s->connections, last_s)) return false;
+    }
+    MHD_stop_daemon(s->daemon);
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    lk_connections_stop(s->connections);
+    return true;
 }

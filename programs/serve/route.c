@@ -148,7 +148,6 @@ static bool run_work(struct work *work, void (*fn)(void *arg)) {
 static void handle_completion(struct lk_exchange *x, struct work *work) {
     struct lk_event first;
     struct lk_completion *completion;
-    lk_exchange_set_working(x, true);
     bool made = run_work(work, make_completion);
     lk_charge_release(&work->charge); /* what the completion did not take over */
     completion = work->completion;
@@ -164,7 +163,6 @@ static void handle_completion(struct lk_exchange *x, struct work *work) {
         lk_sse_reply(x, completion, &first);
     else if (made)
         reply_json(x, completion, &first);
-    lk_exchange_set_working(x, false);
 }
 
 static void handle_chat_completions(struct lk_exchange *x) {
@@ -242,12 +240,10 @@ static void reply_converted(struct lk_exchange *x,
                             bool (*convert)(const struct lk_server_opts *, const json_t *,
                                             struct lk_buf *, struct lk_api_error *)) {
     struct work work = {.x = x, .convert = convert};
-    lk_exchange_set_working(x, true);
     if (run_work(&work, convert_body))
         lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
     lk_charge_release(&work.charge);
     lk_buf_free(&work.out);
-    lk_exchange_set_working(x, false);
 }
 
 static void handle_tokenize(struct lk_exchange *x) { reply_converted(x, tokenize); }
@@ -283,68 +279,68 @@ static void handle_page(struct lk_exchange *x) {
     lk_exchange_reply_static(x, 200, "text/html; charset=utf-8", lk_page, lk_page_len);
 }
 
+/* GET /v1/models/NAME */
+static void handle_model(struct lk_exchange *x) {
+    struct lk_api_error error;
+    const char *name = x->path + strlen("/v1/models/");
+    if (strcmp(name, x->server->opts.id) == 0) {
+        lk_exchange_reply_json(x, 200, lk_model_json(x->server));
+        return;
+    }
+    lk_api_error_set(&error, 404, "model_not_found", "model",
+                     "model '%.100s' not found; this server has '%.100s'", name,
+                     x->server->opts.id);
+    lk_exchange_reply_error(x, &error);
+}
+
+static void handle_preflight(struct lk_exchange *x) { lk_exchange_reply_text(x, 204, "", "", 0); }
+
 /* ---- the table ---- */
 
-static const struct route {
-    const char *method, *path;
-    bool is_public; /* no API key is required */
+struct lk_route {
+    const char *method, *path; /* a path that ends with '/' is a prefix, except for "/" */
+    bool is_public;            /* no API key is required */
     void (*handle)(struct lk_exchange *x);
-} routes[] = {
+};
+
+static const struct lk_route routes[] = {
     {"POST", "/v1/chat/completions", false, handle_chat_completions},
     {"POST", "/v1/completions", false, handle_completions},
     {"GET", "/v1/models", false, handle_models},
+    {"GET", "/v1/models/", false, handle_model},
     {"POST", "/tokenize", false, handle_tokenize},
     {"POST", "/detokenize", false, handle_detokenize},
     {"GET", "/slots", false, handle_slots},
+    {"POST", "/slots/", false, lk_route_slot},
     {"GET", "/metrics", false, handle_metrics},
     {"GET", "/health", true, handle_health},
     {"GET", "/", true, handle_page},
 };
+static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight};
 
-/* GET /v1/models/NAME. Returns false for any other request. */
-static bool route_model(struct lk_exchange *x) {
-    static const char prefix[] = "/v1/models/";
-    struct lk_api_error error;
-    const char *name = x->path + sizeof prefix - 1;
-    if (strncmp(x->path, prefix, sizeof prefix - 1) != 0 || strcmp(x->method, "GET") != 0)
-        return false;
-    if (strcmp(name, x->server->opts.id) == 0) {
-        lk_exchange_reply_json(x, 200, lk_model_json(x->server));
-    } else {
-        lk_api_error_set(&error, 404, "model_not_found", "model",
-                         "model '%.100s' not found; this server has '%.100s'", name,
-                         x->server->opts.id);
-        lk_exchange_reply_error(x, &error);
-    }
-    return true;
+static bool path_matches(const char *path, const char *pattern) {
+    size_t len = strlen(pattern);
+    if (len > 1 && pattern[len - 1] == '/') return strncmp(path, pattern, len) == 0 && path[len];
+    return strcmp(path, pattern) == 0;
 }
 
-static void reply_not_found(struct lk_exchange *x, bool path_known) {
-    struct lk_api_error error;
-    if (path_known)
-        lk_api_error_set(&error, 405, "method_not_allowed", NULL,
-                         "method %.10s is not allowed for %.100s", x->method, x->path);
-    else
-        lk_api_error_set(&error, 404, "not_found", NULL, "%.100s not found", x->path);
-    lk_exchange_reply_error(x, &error);
-}
-
-void lk_route(struct lk_exchange *x) {
-    struct lk_api_error error = {0};
-    const struct route *found = NULL;
+bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error) {
+    const struct lk_route *found = NULL;
     bool path_known = false;
     const char *method = strcmp(x->method, "HEAD") == 0 ? "GET" : x->method;
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (strcmp(x->path, routes[i].path) != 0) continue;
+    if (strcmp(x->method, "OPTIONS") == 0 && x->server->opts.origin) found = &preflight;
+    for (size_t i = 0; !found && i < sizeof routes / sizeof routes[0]; i++) {
+        if (!path_matches(x->path, routes[i].path)) continue;
         path_known = true;
         if (strcmp(method, routes[i].method) == 0) found = &routes[i];
     }
-    if (strcmp(x->method, "OPTIONS") == 0 && x->server->opts.origin)
-        lk_exchange_reply_text(x, 204, "", "", 0); /* a CORS preflight */
-    else if (!(found && found->is_public) && !lk_auth_check(x, &error))
-        lk_exchange_reply_error(x, &error);
-    else if (found)
-        found->handle(x);
-    else if (!route_model(x) && !lk_route_slot(x))
-        reply_not_found(x, path_known);
+    if (!(found && found->is_public) && !lk_auth_check(x, error)) return false;
+    x->route = found;
+    if (found) return true;
+    if (path_known)
+        return lk_api_error_set(error, 405, "method_not_allowed", NULL,
+                                "method %.10s is not allowed for %.100s", x->method, x->path);
+    return lk_api_error_set(error, 404, "not_found", NULL, "%.100s not found", x->path);
 }
+
+void lk_route(struct lk_exchange *x) { x->route->handle(x); }

@@ -4,7 +4,12 @@
 
 #include "serve/exchange.h"
 
-/* Check access and reply to the request. Returns without a reply only if memory runs out. */
+/* Check access, and find the handler of the request: sets x->route. Needs only the headers. False:
+ * see `error`. */
+bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error);
+
+/* Reply to the request, whose body was received. Returns without a reply only if memory runs out,
+ * or if the client is gone. */
 void lk_route(struct lk_exchange *x);
 
 #endif

@@ -8,15 +8,17 @@
 #include <string.h>
 
 /* Parse the path "/slots/ID". */
-static bool parse_slot_id(const char *path, int *id) {
-    static const char prefix[] = "/slots/";
-    const char *digits = path + sizeof prefix - 1;
-    if (strncmp(path, prefix, sizeof prefix - 1) != 0) return false;
+static bool parse_slot_id(const char *path, int *id, struct lk_api_error *error) {
+    const char *digits = path + strlen("/slots/");
     size_t n = strspn(digits, "0123456789");
-    if (n == 0 || n > 9 || digits[n]) return false;
+    if (n == 0 || digits[n])
+        return lk_api_error_set(error, 404, "not_found", NULL, "%.100s not found", path);
     *id = 0;
-    for (size_t i = 0; i < n; i++) *id = 10 * *id + (digits[i] - '0');
-    return true;
+    for (size_t i = 0; i < n && *id <= LK_MAX_SLOT_ID; i++) *id = 10 * *id + (digits[i] - '0');
+    return *id <= LK_MAX_SLOT_ID ||
+           lk_api_error_set(error, 404, "slot_not_found", NULL,
+                            "session %.40s does not exist: the largest number of a session is %d",
+                            digits, LK_MAX_SLOT_ID);
 }
 
 static bool parse_action(const struct lk_exchange *x, enum lk_disk_job_kind *kind,
@@ -102,27 +104,18 @@ static bool run_job(struct lk_exchange *x, struct lk_disk_job *job, const json_t
         if (job->kind == LK_DISK_JOB_RESTORE && !check_saved_file(x, disk, job, error))
             return false;
     }
-    lk_exchange_set_working(x, true);
     bool good = lk_disk_run_job(disk, job, error);
-    lk_exchange_set_working(x, false);
     if (good) reply_job_result(x, job, name);
     return good;
 }
 
-bool lk_route_slot(struct lk_exchange *x) {
+void lk_route_slot(struct lk_exchange *x) {
     struct lk_disk_job job = {0};
     struct lk_api_error error = {0};
-    if (!parse_slot_id(x->path, &job.id)) return false;
-    if (strcmp(x->method, "POST") != 0) {
-        lk_api_error_set(&error, 405, "method_not_allowed", NULL,
-                         "method %.10s is not allowed for %.100s", x->method, x->path);
-        lk_exchange_reply_error(x, &error);
-        return true;
-    }
-    /* "erase" needs no body. */
-    json_t *body =
-        x->body.len ? lk_json_parse_body(x->body.at, x->body.len, &error) : json_object();
+    json_t *body = NULL;
+    bool good = parse_slot_id(x->path, &job.id, &error);
+    if (good) /* "erase" needs no body */
+        body = x->body.len ? lk_json_parse_body(x->body.at, x->body.len, &error) : json_object();
     if (!body || !run_job(x, &job, body, &error)) lk_exchange_reply_error(x, &error);
     json_decref(body);
-    return true;
 }

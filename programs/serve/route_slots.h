@@ -4,7 +4,7 @@
 
 #include "serve/exchange.h"
 
-/* If the path is "/slots/ID", reply and return true. */
-bool lk_route_slot(struct lk_exchange *x);
+/* Reply to a request whose path starts with "/slots/". */
+void lk_route_slot(struct lk_exchange *x);
 
 #endif

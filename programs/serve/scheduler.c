@@ -19,6 +19,7 @@ struct lk_scheduler {
     struct lk_job *waiting, **last; /* the queue, linked by job->next */
     size_t n_waiting, n_snapshot;
     bool closed, ending, woken; /* woken: there is new work */
+    bool finished;              /* the thread was joined; not under the lock */
     struct lk_slot_snapshot snapshot[LK_MAX_SLOT];
     /* Used only by the thread. */
     struct lk_slots slots;
@@ -67,6 +68,7 @@ static bool decode_step(struct lk_scheduler *s) {
 /* Between the chunks of a prefill. False if the prefill must be cancelled. */
 static bool on_prefill_chunk(void *user) {
     struct lk_scheduler *s = user;
+    if (s->opts->beat) s->opts->beat(s->opts->user);
     if (s->disk) lk_disk_poll(s->disk);
     if (lk_now() - s->last_step >= s->opts->slice_s && s->running.n > 1) decode_step(s);
     update_snapshot(s, false);
@@ -389,6 +391,7 @@ static void *run_thread(void *user) {
         pthread_mutex_lock(&s->lock);
         bool closed = s->closed, ending = s->ending;
         pthread_mutex_unlock(&s->lock);
+        if (s->opts->beat) s->opts->beat(s->opts->user);
         if (closed) fail_all_jobs(s);
         if (ending) break;
         double start = lk_now();
@@ -410,7 +413,7 @@ static void *run_thread(void *user) {
         update_snapshot(s, true);
         wait_for_work(s);
     }
-    lk_disk_stop(s->disk);
+    if (s->disk) lk_disk_store_all(s->disk);
     return NULL;
 }
 
@@ -541,9 +544,16 @@ static void request_stop(struct lk_scheduler *s, bool ending) {
 
 void lk_scheduler_close(struct lk_scheduler *s) { request_stop(s, false); }
 
-void lk_scheduler_stop(struct lk_scheduler *s) {
-    if (!s) return;
+void lk_scheduler_finish(struct lk_scheduler *s) {
+    if (s->finished) return;
     request_stop(s, true);
     pthread_join(s->thread, NULL);
+    s->finished = true;
+}
+
+void lk_scheduler_stop(struct lk_scheduler *s) {
+    if (!s) return;
+    lk_scheduler_finish(s);
+    lk_disk_stop(s->disk);
     free_scheduler(s);
 }

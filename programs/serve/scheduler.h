@@ -35,7 +35,11 @@ struct lk_disk *lk_scheduler_disk(struct lk_scheduler *scheduler);
 /* Fail all completions with 503, and refuse new ones. Sessions stay until lk_scheduler_stop. */
 void lk_scheduler_close(struct lk_scheduler *scheduler);
 
-/* Close, write sessions to the store, and free everything. NULL is allowed. */
+/* Close, write sessions to the store, and end the thread. Other threads may still call the
+ * functions above; new requests are refused. */
+void lk_scheduler_finish(struct lk_scheduler *scheduler);
+
+/* Finish, and free everything. NULL is allowed. */
 void lk_scheduler_stop(struct lk_scheduler *scheduler);
 
 #endif

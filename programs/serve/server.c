@@ -13,6 +13,11 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .n_parallel = 8,
                                    .n_queue = 64,
                                    .n_connection = 256,
+                                   .n_per_address = 64,
+                                   .header_s = 10,
+                                   .body_s = 10,
+                                   .idle_s = 60,
+                                   .send_s = 60,
                                    .max_body = 8u << 20,
                                    .max_bytes = 1u << 30,
                                    .request_bytes = 256u << 20,
@@ -30,8 +35,8 @@ static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) 
     if (o->n_parallel < 1 || o->n_parallel > LK_MAX_PARALLEL)
         return lk_fail(err, LK_E_ARG, "cannot run %zu answers in parallel; give 1 to %d",
                        o->n_parallel, LK_MAX_PARALLEL);
-    if (o->n_ctx < 2 || o->n_connection < 1 || o->max_body < 1 || o->n_queue < 1 ||
-        o->n_predict < 1)
+    if (o->n_ctx < 2 || o->n_connection < 1 || o->n_per_address < 1 || o->max_body < 1 ||
+        o->n_queue < 1 || o->n_predict < 1)
         return lk_fail(err, LK_E_ARG,
                        "the limits for context, connections, queue, body and answer must not be 0");
     return LK_OK;
@@ -62,6 +67,7 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     struct lk_server *s = calloc(1, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
     s->opts = *opts;
+    s->listen_fd = -1;
     s->started = (int64_t)time(NULL);
     lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
     status = lk_workers_start(&s->workers, N_WORKER, err);
@@ -76,13 +82,24 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
 
 int lk_server_port(const struct lk_server *server) { return server->port; }
 
-void lk_server_stop(struct lk_server *s) {
-    if (!s) return;
-    /* Close the scheduler first: threads that wait for events receive the final error. */
-    if (s->scheduler) lk_scheduler_close(s->scheduler);
-    if (s->workers) lk_workers_close(s->workers);
-    lk_http_stop(s);
+struct lk_stored lk_server_close(struct lk_server *s) {
+    struct lk_stored stored = {0};
+    lk_http_close(s);
+    lk_workers_close(s->workers);
+    lk_scheduler_finish(s->scheduler); /* threads that wait for events receive the final error */
+    const struct lk_disk *disk = lk_scheduler_disk(s->scheduler);
+    if (disk) stored = *lk_disk_get_stored(disk);
+    return stored;
+}
+
+bool lk_server_stop(struct lk_server *s) {
+    const double grace_s = 5;
+    if (!s) return true;
+    /* The sessions first: a connection's thread may still work for a long time. */
+    if (s->scheduler) lk_server_close(s);
+    if (!lk_http_stop(s, grace_s)) return false;
     lk_workers_stop(s->workers);
     lk_scheduler_stop(s->scheduler);
     free(s);
+    return true;
 }

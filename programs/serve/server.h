@@ -28,6 +28,11 @@ struct lk_server_opts {
     size_t n_parallel;       /* max jobs that run at the same time */
     size_t n_queue;          /* max jobs that wait */
     size_t n_connection;     /* max open connections */
+    size_t n_per_address;    /* max open connections of an address, except for loopback addresses */
+    double header_s;         /* max time from the start of a request to the end of its headers */
+    double body_s;           /* max time of a body, plus 1 second per 64 KiB received */
+    double idle_s;           /* max time between two requests of a connection */
+    double send_s;           /* max time without a byte of a reply, see serve/connections.h */
     size_t max_body;         /* max bytes of a request body */
     uint64_t max_bytes;      /* max bytes of the caches and scratch memory of all sessions */
     uint64_t request_bytes;  /* max bytes of all requests in work, without caches */
@@ -41,6 +46,9 @@ struct lk_server_opts {
     void (*log)(void *user, const char *line);
     /* Called with messages for the operator, from several threads; may be NULL. */
     void (*note)(void *user, const char *line);
+    /* Called by the scheduler's thread between its steps, so that a watchdog notices if it is
+     * stuck; may be NULL. */
+    void (*beat)(void *user);
     void *user;
 };
 
@@ -62,7 +70,19 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
 /* The port that the server listens on. */
 int lk_server_port(const struct lk_server *server);
 
-/* Refuse new connections, fail all running requests, and free everything. NULL is allowed. */
-void lk_server_stop(struct lk_server *server);
+/* What became of the sessions in memory. */
+struct lk_stored {
+    size_t n_stored, n_lost; /* written to the store; should have been written */
+    lk_err why;              /* of the last one that was lost */
+};
+
+/* Refuse new connections and requests, fail all running requests, and store all sessions. Clients
+ * may still be receiving their replies. */
+struct lk_stored lk_server_close(struct lk_server *server);
+
+/* Close, let clients receive their replies for up to 5 seconds, and free everything. False if a
+ * request cannot be ended. Its thread then still uses the server and the model, so the process must
+ * exit without freeing them. NULL is allowed. */
+bool lk_server_stop(struct lk_server *server);
 
 #endif

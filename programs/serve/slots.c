@@ -176,6 +176,16 @@ enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *ke
     return total + need <= max && (keep || slots->n < LK_MAX_SLOT) ? LK_ROOM_NOW : LK_ROOM_SOON;
 }
 
+/* The next number that no session has. */
+static int next_id(struct lk_slots *slots) {
+    for (;;) {
+        slots->last_id = slots->last_id < LK_MAX_SLOT_ID ? slots->last_id + 1 : 1;
+        bool used = false;
+        for (size_t i = 0; i < slots->n; i++) used |= slots->slot[i]->id == slots->last_id;
+        if (!used) return slots->last_id;
+    }
+}
+
 /* The session keeps this callback; the slot's own one changes. */
 static bool forward_progress(void *user, uint64_t done, uint64_t total) {
     struct lk_slot *slot = user;
@@ -196,7 +206,7 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
         lk_session_new(&slot->session, slots->opts->model, slots->opts->recipe[recipe], &opts, err);
     slot->tok = tok;
     slot->recipe = recipe;
-    slot->id = ++slots->last_id;
+    slot->id = next_id(slots);
     if (status != LK_OK) {
         free_slot(slot);
         return status;

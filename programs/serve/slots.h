@@ -6,7 +6,11 @@
 
 #include "serve/completion.h"
 
-enum { LK_MAX_SLOT = 512, LK_SNAPSHOT_LEVELS = 12 };
+enum {
+    LK_MAX_SLOT = 512,
+    LK_MAX_SLOT_ID = 1000000, /* after it, numbers start again at 1 */
+    LK_SNAPSHOT_LEVELS = 12
+};
 
 /* What the disk thread does with the session of a slot (serve/disk.h). Until it is done, no other
  * thread may use the session, except for reading it during STORE and SAVE. */

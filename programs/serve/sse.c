@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct sse_body {
-    const struct lk_exchange *x; /* outlives the body */
+    struct lk_exchange *x; /* outlives the body */
     struct lk_response response;
     struct lk_buf out;
     size_t n_sent; /* bytes of `out` that were sent */

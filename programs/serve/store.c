@@ -44,10 +44,17 @@ struct lk_store {
     pthread_mutex_t lock;        /* of the index */
     struct entry *entry;         /* [n] */
     size_t n, cap;
+    char last_report[sizeof((lk_err *)0)->msg];
 };
 
-static void report(const struct lk_store *store, const char *msg) {
-    if (store->opts->note) store->opts->note(store->opts->user, msg);
+/* Report a message once, not for each session that fails in the same way. */
+static void report(struct lk_store *store, const char *msg) {
+    if (!store->opts->note) return;
+    pthread_mutex_lock(&store->lock);
+    bool is_new = strcmp(store->last_report, msg) != 0;
+    snprintf(store->last_report, sizeof store->last_report, "%s", msg);
+    pthread_mutex_unlock(&store->lock);
+    if (is_new) store->opts->note(store->opts->user, msg);
 }
 
 /* ---- the index; the lock is held ---- */
@@ -158,24 +165,37 @@ static bool is_stored_name(const char *name) {
            (strcmp(name + HEX_DIGITS, suffixes[0]) == 0 || is_prefix_name(name));
 }
 
+/* Characters of the name of a session. */
+static const char name_chars[] =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
 /* If `name` is the temporary file of a server that was killed while it wrote, remove it. A server
  * that is still writing holds a lock on its file. */
-static void remove_stale_temporary(const struct lk_store *store, const char *name) {
+static void remove_stale_temporary(const char *dir, const char *name) {
     const time_t min_age_s = 60;
-    char stem[LK_STORE_NAME_LEN], path[LK_MAX_PATH];
+    char path[LK_MAX_PATH];
     struct stat info;
     size_t len = strlen(name);
-    if (len < 4 || len - 4 >= sizeof stem || strcmp(name + len - 4, ".new") != 0) return;
-    memcpy(stem, name, len - 4);
-    stem[len - 4] = 0;
-    if (!is_stored_name(stem)) return;
-    stored_path(store, name, path);
+    if (len <= 4 || len > LK_SESSION_NAME_MAX + 4 || strcmp(name + len - 4, ".new") != 0 ||
+        strspn(name, name_chars) != len || *name == '.' || *name == '-')
+        return;
+    snprintf(path, sizeof path, "%.3600s/%.200s", dir, name);
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return;
-    if (fstat(fd, &info) == 0 && info.st_mtime + min_age_s < time(NULL) &&
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+        (info.st_mode & (S_IRWXG | S_IRWXO)) == 0 && info.st_mtime + min_age_s < time(NULL) &&
         flock(fd, LOCK_EX | LOCK_NB) == 0)
         unlink(path);
     close(fd);
+}
+
+/* The server's own temporary files are removed when their directory is scanned. */
+static void remove_named_temporaries(const struct lk_store *store) {
+    DIR *dir = opendir(store->dir);
+    if (!dir) return;
+    for (struct dirent *file; (file = readdir(dir));)
+        remove_stale_temporary(store->dir, file->d_name);
+    closedir(dir);
 }
 
 /* Add the file to the index, or mark its entry as seen. A file that this server cannot use is
@@ -185,7 +205,7 @@ static void scan_file(struct lk_store *store, const char *name) {
     char path[LK_MAX_PATH];
     struct stat info;
     lk_err err = {0};
-    remove_stale_temporary(store, name);
+    remove_stale_temporary(store->store_dir, name);
     if (!is_stored_name(name)) return;
     snprintf(e.name, sizeof e.name, "%s", name);
     stored_path(store, name, path);
@@ -276,6 +296,7 @@ lk_status lk_store_open(struct lk_store **out, const struct lk_server_opts *opts
     store->unsavable = unsavable;
     pthread_mutex_init(&store->lock, NULL);
     lk_status status = open_directories(store, err);
+    if (status == LK_OK) remove_named_temporaries(store);
     if (status == LK_OK && opts->store_bytes) status = scan_directory(store, err);
     if (status != LK_OK)
         lk_store_close(store);
@@ -297,8 +318,6 @@ void lk_store_close(struct lk_store *store) {
 
 bool lk_store_path(const struct lk_store *store, const char *name, bool must_exist, char *path,
                    struct lk_api_error *error) {
-    static const char name_chars[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t len = strlen(name);
     struct stat info;
     if (strcmp(name, store_subdir) == 0)

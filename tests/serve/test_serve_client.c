@@ -120,6 +120,9 @@ static void foreign_hosts_are_rejected(void **state) {
                                       "1.2.3.4.5",
                                       "[evil.example]",
                                       "[::1",
+                                      "[::1]evil",
+                                      "[::1]:80x",
+                                      "localhost:evil.example",
                                       "[",
                                       ":8080",
                                       ("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"

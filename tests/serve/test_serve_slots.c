@@ -207,7 +207,9 @@ static void session_names_are_checked(void **state) {
     expect_error(server, 404, "/slots/99?action=save", "{\"filename\": \"x\"}", "slot_not_found");
     expect_error(server, 404, "/slots/1x?action=save", "{\"filename\": \"x\"}", "not_found");
     expect_error(server, 404, "/slots/99999999999?action=save", "{\"filename\": \"x\"}",
-                 "not_found");
+                 "slot_not_found");
+    expect_error(server, 404, "/slots/1000001?action=restore", "{\"filename\": \"x\"}",
+                 "slot_not_found");
     expect_error(server, 404, "/slots/-1?action=save", "{\"filename\": \"x\"}", "not_found");
     json_decref(request_json(server, 405, "GET", "/slots/1?action=save", ""));
     lk_server_stop(server);
