@@ -24,7 +24,7 @@ struct serve_args {
     struct string_list kv, allow_kv;
     const char *host, *key_file, *origin, *name, *session_dir;
     int64_t port, ctx, n, parallel, queue, connections, per_address, cache_limit, store_limit,
-        max_body;
+        max_body, request_memory;
     double queue_s, time_s, slice_ms;
     bool log, parse_special, sandbox;
 };
