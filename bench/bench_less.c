@@ -50,7 +50,7 @@ static lk_status read_tokens(struct run *r, size_t i, lk_err *err) {
     int32_t *tok = NULL;
     char *text = bench_read_file(r->path[i], &len);
     if (!text) return lk_fail(err, LK_E_IO, "cannot read %s", r->path[i]);
-    lk_status status = lk_tokenize(r->model, text, len, false, &tok, &n, err);
+    lk_status status = lk_tokenize(r->model, text, len, 0, 0, &tok, &n, err);
     free(text);
     if (status == LK_OK && n < r->n_ctx)
         status = lk_fail(err, LK_E_ARG, "%s has only %zu tokens", r->path[i], n);

@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
     if (!text) return fprintf(stderr, "bench/residual: cannot read %s\n", argv[a + 1]), 1;
     if (lk_less_policy_named(&policy, name, budget, &err) ||
         lk_model_open(&model, argv[a], &opts, &err) ||
-        lk_tokenize(model, text, len, false, &tok, &n_tok, &err))
+        lk_tokenize(model, text, len, 0, 0, &tok, &n_tok, &err))
         return print_error(&err);
     if (n_tok < (size_t)N_SEQ * (size_t)n_ctx)
         return fprintf(stderr, "bench/residual: the text has only %zu tokens\n", n_tok), 1;

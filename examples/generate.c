@@ -30,7 +30,8 @@ static lk_status prepare(struct run *run, const char *path, const char *recipe, 
 static lk_status generate(struct run *run, const char *text, long n_new, lk_err *err) {
     size_t n_tok;
     lk_status status;
-    if ((status = lk_tokenize(run->model, text, strlen(text), true, &run->tok, &n_tok, err)))
+    if ((status = lk_tokenize(run->model, text, strlen(text), LK_TOKENIZE_BEGIN, 0, &run->tok,
+                              &n_tok, err)))
         return status;
     if ((status = lk_session_sync(run->session, run->tok, n_tok, NULL, err))) return status;
 
@@ -39,8 +40,8 @@ static lk_status generate(struct run *run, const char *text, long n_new, lk_err 
         if ((status = lk_sampler_next(run->sampler, run->session, &next, err))) return status;
         if (lk_token_ends(run->model, next)) break;
 
-        char piece[256];
-        size_t len = lk_token_text(run->model, next, piece, sizeof piece);
+        size_t len;
+        const char *piece = lk_token_text(run->model, next, &len);
         fwrite(piece, 1, len, stdout);
         fflush(stdout);
         if ((status = lk_session_eval(run->session, &next, 1, false, err))) return status;

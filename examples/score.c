@@ -29,7 +29,7 @@ static lk_status score(lk_model *model, lk_recipe *const *recipe, const char *te
                        lk_err *err) {
     int32_t *tok;
     size_t n_tok;
-    lk_status status = lk_tokenize(model, text, len, true, &tok, &n_tok, err);
+    lk_status status = lk_tokenize(model, text, len, LK_TOKENIZE_BEGIN, 0, &tok, &n_tok, err);
     if (status) return status;
 
     lk_compare_opts opts = {.n_ctx = N_CTX, .n_chunk = N_CHUNK};

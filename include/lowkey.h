@@ -43,7 +43,7 @@ typedef enum {
     LK_E_IO = -3,          /* the system could not read or write */
     LK_E_FORMAT = -4,      /* a file or a text is damaged or malformed */
     LK_E_UNSUPPORTED = -5, /* valid, but not supported by this build */
-    LK_E_FULL = -6,        /* the context length is reached */
+    LK_E_FULL = -6,        /* the context length, or a maximum number of tokens, is reached */
     LK_E_CANCELLED = -7,   /* ended by lk_session_cancel or a progress callback */
 } lk_status;
 
@@ -122,16 +122,33 @@ const char *lk_model_chat_template(const lk_model *model);
 
 /* ---- tokens ---- */
 
-/* Tokenize text[0..len), which must be valid UTF-8. `special`: prepend the model's begin token and
- * parse control tokens such as <|im_start|>. *tok is owned: lk_tokens_free. */
-lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special,
-                      int32_t **tok, size_t *n_tok, lk_err *err);
+/* Control tokens such as <|im_start|> (the types control and unknown of a vocabulary) structure a
+ * conversation. Text that only spells one is plain text and becomes other tokens, unless a flag
+ * says otherwise. User-defined tokens are found in any text. */
+enum {
+    LK_TOKENIZE_BEGIN = 1,   /* add the tokens that the model expects around a text (begin token) */
+    LK_TOKENIZE_CONTROL = 2, /* text that spells a control token becomes that token: only for texts
+                                whose author may speak as any role */
+    LK_TOKENIZE_MARKED = 4,  /* marked text becomes control tokens: see lk_chat_format */
+};
+
+/* Tokenize text[0..len), which must be valid UTF-8. `flags`: a sum of LK_TOKENIZE_*; 0: plain text
+ * only. `n_max`: maximum number of tokens; time and memory are then in proportion to it, and runs
+ * of more than 64 KiB with only or without white space are rejected. 0: no maximum, and runs of
+ * 4 MiB. *tok is owned: lk_tokens_free. LK_E_FULL: more than n_max tokens. LK_E_FORMAT: not UTF-8,
+ * or a mark without a control token. LK_E_UNSUPPORTED: a run is too long, or the model has no
+ * tokenizer. LK_E_NOMEM. */
+lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
+                      size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err);
 void lk_tokens_free(int32_t *tok);
 
-/* Write the text of a token to buf[0..cap), truncated if necessary and always zero-terminated.
- * Returns the number of bytes written without the zero. With cap == 0, returns the number of bytes
- * of the whole text. A token may be part of a UTF-8 sequence. */
-size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap);
+/* The text of a token, zero-terminated, borrowed until lk_model_free. *len is its number of bytes
+ * without the zero; a text can contain zeros, and may be part of a UTF-8 sequence. "" for a token
+ * that does not exist. Never fails. */
+const char *lk_token_text(const lk_model *model, int32_t tok, size_t *len);
+
+/* True if this token is of the types control or unknown. */
+bool lk_token_is_control(const lk_model *model, int32_t tok);
 
 /* True if this token ends an answer: eos, eot and others of their kind. */
 bool lk_token_ends(const lk_model *model, int32_t tok);
@@ -141,7 +158,14 @@ typedef struct {
 } lk_message;
 
 /* Format a conversation with the model's chat template. `reply`: open the assistant's turn at the
- * end. *text is owned: lk_text_free. LK_E_UNSUPPORTED if libllama does not know the template. */
+ * end. Contents may come from strangers, roles may not: they are part of the template.
+ *
+ * The result is marked text, for lk_tokenize with LK_TOKENIZE_MARKED: each control token of the
+ * template stands between the bytes 0xFF and 0xFE, which do not occur in UTF-8. A content cannot
+ * contain them, so it cannot spell a control token. Drop these bytes to show the text to people.
+ *
+ * *text is owned: lk_text_free. LK_E_FORMAT: a content is not UTF-8. LK_E_UNSUPPORTED: libllama
+ * does not know the template. LK_E_NOMEM. */
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err);
 void lk_text_free(char *text);
@@ -359,14 +383,27 @@ typedef struct {
 lk_sampler_opts lk_sampler_chat(void);
 
 /* Create a sampler; the default is greedy. *out is owned: lk_sampler_free. LK_E_ARG for options out
- * of range, LK_E_FORMAT for an invalid grammar, LK_E_NOMEM. */
+ * of range, LK_E_FORMAT for an invalid grammar (the message names line and column),
+ * LK_E_UNSUPPORTED for a grammar that refers to tokens, or if the model has no tokenizer,
+ * LK_E_NOMEM. A grammar has at most 128 KiB. */
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
                          lk_err *err);
 void lk_sampler_free(lk_sampler *sampler);
 
+/* A new sampler in its initial state, with the options of `from` and another seed. The compiled
+ * grammar is shared, not parsed again. *out is owned: lk_sampler_free, in any order. LK_E_NOMEM. */
+lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err);
+
+/* Memory of a sampler: what it holds by itself, or will hold after its first choice; and the
+ * compiled grammar, which it shares with its copies (0 without a grammar). A grammar's state grows
+ * with the nesting of the text, to at most about 30 MiB. */
+uint64_t lk_sampler_bytes(const lk_sampler *sampler);
+uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler);
+
 /* Choose a token from the session's last logits and remember it for penalties and grammar. LK_E_ARG
  * if the session has no logits, if they are not numbers, or if a bias names a token that does not
- * exist. LK_E_FORMAT if the grammar or the biases allow no token. */
+ * exist. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED if the grammar
+ * is too ambiguous: this token would need too many steps, which bounds the time of a call. */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok,
                           lk_err *err);
 

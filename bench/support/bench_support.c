@@ -45,7 +45,7 @@ int32_t *bench_read_tokens(const lk_model *model, const char *path, size_t max_b
         len = max_bytes;
         while (len > 0 && (text[len] & 0xC0) == 0x80) len--; /* to the start of a character */
     }
-    bench_check(lk_tokenize(model, text, len, true, &tok, n, &err), &err);
+    bench_check(lk_tokenize(model, text, len, LK_TOKENIZE_BEGIN, 0, &tok, n, &err), &err);
     free(text);
     return tok;
 }

@@ -11,6 +11,9 @@ lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...) {
     va_start(args, format);
     vsnprintf(err->msg, sizeof err->msg, format, args);
     va_end(args);
+    /* Messages quote input and other libraries: keep them on one line. */
+    for (char *c = err->msg; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
     return status;
 }
 

@@ -3,6 +3,8 @@
 
 #include "base/cxx_call.h"
 #include "engine/model_rope.h"
+#include "token/chat_format.h"
+#include "token/tokenize.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -55,6 +57,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     pthread_mutex_init(&model->lock, NULL);
     model->n_thread = opts->n_threads ? opts->n_threads : default_threads();
     model->kernels = kernels;
+    model->kernels_lack = lk_kernels_slow_reason();
     struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32,
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
@@ -93,7 +96,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
     return (lk_model_info){.arch = net->arch,
                            .name = net->name,
                            .kernels = model->kernels->name,
-                           .kernels_lack = lk_kernels_slow_reason(),
+                           .kernels_lack = model->kernels_lack,
                            .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
                            .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
                            .n_param = net->n_param,
@@ -130,9 +133,9 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
 
 const char *lk_version(void) { return LOWKEY_VERSION; }
 
-lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, bool special,
-                      int32_t **tok, size_t *n_tok, lk_err *err) {
-    return lk_vocab_tokenize(model->vocab, text, len, special, tok, n_tok, err);
+lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
+                      size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err) {
+    return lk_vocab_tokenize(model->vocab, text, len, flags, n_max, tok, n_tok, err);
 }
 
 const char *lk_model_chat_template(const lk_model *model) {
@@ -143,9 +146,12 @@ void lk_tokens_free(int32_t *tok) { free(tok); }
 
 void lk_text_free(char *text) { free(text); }
 
-size_t lk_token_text(const lk_model *model, int32_t tok, char *buf, size_t cap) {
-    size_t len = lk_vocab_token_text(model->vocab, tok, buf, cap);
-    return cap > 0 && len >= cap ? cap - 1 : len;
+const char *lk_token_text(const lk_model *model, int32_t tok, size_t *len) {
+    return lk_vocab_token_text(model->vocab, tok, len);
+}
+
+bool lk_token_is_control(const lk_model *model, int32_t tok) {
+    return lk_vocab_is_control(model->vocab, tok);
 }
 
 bool lk_token_ends(const lk_model *model, int32_t tok) {
@@ -154,5 +160,5 @@ bool lk_token_ends(const lk_model *model, int32_t tok) {
 
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err) {
-    return lk_vocab_apply_chat_template(model->vocab, msg, n_msg, reply, text, err);
+    return lk_vocab_chat_format(model->vocab, msg, n_msg, reply, text, err);
 }

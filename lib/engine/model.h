@@ -22,6 +22,7 @@ struct lk_model {
     struct lk_sidecar *sidecar; /* NULL if the model was opened without one */
     struct lk_rope *rope;       /* [2]: full attention, sliding window; NULL if K is not rotated */
     const struct lk_kernels *kernels;
+    const char *kernels_lack; /* why attention is slow on this machine; NULL: it is not */
     int n_thread;
     pthread_mutex_t lock;         /* held while a graph computes */
     struct ggml_threadpool *pool; /* under lock */

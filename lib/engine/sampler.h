@@ -6,6 +6,7 @@
 
 struct lk_sampler {
     struct lk_sampling *sampling;
+    int32_t n_vocab; /* of the model */
 };
 
 #endif

@@ -2,6 +2,7 @@
  * generation and likelihoods. */
 #include "eval/backend.h"
 
+#include "base/buf.h"
 #include "eval/backend_llama.h"
 #include "eval/backend_lowkey.h"
 
@@ -135,16 +136,19 @@ int32_t lk_argmax_token(const float *logits, size_t n) {
  * asks after every token. */
 static bool ends_with_stop(const struct lk_backend *backend, const int32_t *tok, size_t n,
                            const char *stop) {
-    enum { MAX_TEXT = 1024 };
-    char text[MAX_TEXT + 1], piece[MAX_TEXT + 1];
-    size_t len = 0, min_len = strlen(stop) + 128, first = n;
-    while (first > 0 && len < min_len && n - first < 64)
-        len += lk_token_text(backend->model, tok[--first], piece, sizeof piece);
-    len = 0;
-    for (size_t i = first; i < n && len < MAX_TEXT; i++)
-        len += lk_token_text(backend->model, tok[i], text + len, MAX_TEXT + 1 - len);
-    text[len] = 0;
-    return strstr(text, stop) != NULL;
+    struct lk_buf text = {0};
+    size_t len, total = 0, min_len = strlen(stop) + 128, first = n;
+    while (first > 0 && total < min_len && n - first < 64) {
+        lk_token_text(backend->model, tok[--first], &len);
+        total += len;
+    }
+    for (size_t i = first; i < n; i++) {
+        const char *piece = lk_token_text(backend->model, tok[i], &len);
+        lk_buf_append(&text, piece, len);
+    }
+    bool found = strstr(lk_buf_cstr(&text), stop) != NULL;
+    lk_buf_free(&text);
+    return found;
 }
 
 lk_status lk_backend_generate(struct lk_backend *backend, size_t max_tok, const char *stop,

@@ -19,6 +19,11 @@ struct lk_prompt_format lk_prompt_format_of(const lk_model *model) {
     return (struct lk_prompt_format){model, chat};
 }
 
+/* A chat is marked text; any other text is plain. */
+static unsigned tokenize_flags(const struct lk_prompt_format *format) {
+    return LK_TOKENIZE_BEGIN | (format->chat ? LK_TOKENIZE_MARKED : 0);
+}
+
 /* The last turn of the user. */
 static const char *last_question(const struct lk_item *item, struct lk_arena *arena) {
     if (!item->context) return item->question;
@@ -72,7 +77,8 @@ lk_status lk_item_length(const struct lk_prompt_format *format, const struct lk_
     int32_t *tok = NULL;
     lk_status status = write_prompt(&text, format, item, err);
     if (status == LK_OK)
-        status = lk_tokenize(format->model, lk_buf_cstr(&text), text.len, true, &tok, n_tok, err);
+        status = lk_tokenize(format->model, lk_buf_cstr(&text), text.len, tokenize_flags(format), 0,
+                             &tok, n_tok, err);
     lk_tokens_free(tok);
     lk_buf_free(&text);
     return status;
@@ -88,11 +94,12 @@ static size_t tail_start(const char *text, size_t len, const struct lk_item *ite
 
 /* Count the tokens tok [n_tok] of a text that are also the first tokens of its first `len` bytes. A
  * token may extend beyond `len`. */
-static lk_status common_tokens(const lk_model *model, const char *text, size_t len,
+static lk_status common_tokens(const struct lk_prompt_format *format, const char *text, size_t len,
                                const int32_t *tok, size_t n_tok, size_t *n, lk_err *err) {
     int32_t *part = NULL;
     size_t n_part = 0;
-    lk_status status = lk_tokenize(model, text, len, true, &part, &n_part, err);
+    lk_status status =
+        lk_tokenize(format->model, text, len, tokenize_flags(format), 0, &part, &n_part, err);
     for (*n = 0; status == LK_OK && *n < n_part && *n < n_tok && part[*n] == tok[*n];) ++*n;
     lk_tokens_free(part);
     return status;
@@ -100,7 +107,6 @@ static lk_status common_tokens(const lk_model *model, const char *text, size_t l
 
 lk_status lk_item_tokenize(const struct lk_prompt_format *format, const struct lk_item *item,
                            struct lk_item_tokens *out, lk_err *err) {
-    const lk_model *model = format->model;
     struct lk_buf text = {0};
     int32_t *tok = NULL;
     size_t n_tok = 0, n_head = 0, n_given = 0;
@@ -111,10 +117,12 @@ lk_status lk_item_tokenize(const struct lk_prompt_format *format, const struct l
     if (status == LK_OK && text.failed)
         status = lk_fail(err, LK_E_NOMEM, "no memory for the text of an item");
     if (status == LK_OK)
-        status = lk_tokenize(model, lk_buf_cstr(&text), text.len, true, &tok, &n_tok, err);
-    if (status == LK_OK) status = common_tokens(model, text.at, head_len, tok, n_tok, &n_head, err);
+        status = lk_tokenize(format->model, lk_buf_cstr(&text), text.len, tokenize_flags(format), 0,
+                             &tok, &n_tok, err);
     if (status == LK_OK)
-        status = common_tokens(model, text.at, given_len, tok, n_tok, &n_given, err);
+        status = common_tokens(format, text.at, head_len, tok, n_tok, &n_head, err);
+    if (status == LK_OK)
+        status = common_tokens(format, text.at, given_len, tok, n_tok, &n_given, err);
     lk_buf_free(&text);
     if (status == LK_OK && n_given < 2)
         status = lk_fail(err, LK_E_ARG, "item %s is empty", item->key);

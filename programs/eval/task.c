@@ -47,8 +47,8 @@ lk_status lk_task_tokenize(const lk_model *model, const char *text, size_t len, 
                            size_t *n_tok, lk_err *err) {
     int32_t *bos = NULL, *body = NULL, *both = NULL;
     size_t n_bos = 0, n_body = 0;
-    lk_status status = lk_tokenize(model, "", 0, true, &bos, &n_bos, err);
-    if (status == LK_OK) status = lk_tokenize(model, text, len, false, &body, &n_body, err);
+    lk_status status = lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, err);
+    if (status == LK_OK) status = lk_tokenize(model, text, len, 0, 0, &body, &n_body, err);
     if (status == LK_OK) {
         both = malloc((n_bos + n_body + 1) * sizeof *both);
         if (!both) status = lk_fail(err, LK_E_NOMEM, "no memory for %zu tokens", n_bos + n_body);
@@ -77,11 +77,11 @@ lk_status lk_task_tokenize_text(const struct lk_eval_opts *opts, const lk_model 
 }
 
 char *lk_task_detokenize(const lk_model *model, const int32_t *tok, size_t n) {
-    char piece[1024];
     struct lk_buf text = {0};
     lk_buf_append(&text, "", 0);
     for (size_t i = 0; i < n; i++) {
-        size_t len = lk_token_text(model, tok[i], piece, sizeof piece);
+        size_t len;
+        const char *piece = lk_token_text(model, tok[i], &len);
         lk_buf_append(&text, piece, len);
     }
     char *out = lk_buf_detach(&text);

@@ -39,21 +39,18 @@ static void add_tokens(struct chat_history *h, const int32_t *tok, size_t n) {
     h->n_tok += n;
 }
 
-/* Append the tokens of `text`, without a BOS token, if it `continues` the formatted text; otherwise
- * replace all tokens. */
+/* Append the tokens of marked text if it `continues` the formatted text; otherwise replace all
+ * tokens. */
 static lk_status tokenize_turn(struct chat_history *h, const char *text, bool continues,
                                lk_err *err) {
-    int32_t *tok = NULL, *bos = NULL;
-    size_t n = 0, n_bos = 0;
-    lk_status status = continues ? lk_tokenize(h->model, "", 0, true, &bos, &n_bos, err) : LK_OK;
-    if (!status) status = lk_tokenize(h->model, text, strlen(text), true, &tok, &n, err);
+    const unsigned flags = LK_TOKENIZE_MARKED | (continues ? 0 : LK_TOKENIZE_BEGIN);
+    int32_t *tok = NULL;
+    size_t n = 0;
+    lk_status status = lk_tokenize(h->model, text, strlen(text), flags, 0, &tok, &n, err);
     if (!status) {
-        bool has_bos = n_bos && n >= n_bos && memcmp(tok, bos, n_bos * sizeof *tok) == 0;
-        size_t skip = has_bos ? n_bos : 0;
         if (!continues) drop_tokens(h);
-        add_tokens(h, tok + skip, n - skip);
+        add_tokens(h, tok, n);
     }
-    lk_tokens_free(bos);
     lk_tokens_free(tok);
     return status;
 }

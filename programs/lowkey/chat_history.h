@@ -9,7 +9,7 @@ struct chat_history {
     const lk_model *model;
     lk_message *msg; /* [n_msg] contents owned */
     size_t n_msg;
-    struct lk_buf formatted; /* text in the chat template that `tok` stands for */
+    struct lk_buf formatted; /* marked text in the chat template that `tok` stands for */
     int32_t *tok;            /* [n_tok] */
     size_t n_tok;
 };

@@ -118,7 +118,8 @@ static int tokenize(const struct bench_args *a, const lk_model *model, int32_t *
         make_text(&text);
     else if (!read_text_file(a->file, "text", MAX_PROMPT_BYTES, &text))
         return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-    lk_status status = lk_tokenize(model, text.at, text.len, true, tok, n_tok, &err);
+    lk_status status =
+        lk_tokenize(model, text.at, text.len, LK_TOKENIZE_BEGIN, 0, tok, n_tok, &err);
     free(text.at);
     if (status) return print_lk_error(&err);
     if (*n_tok > TEXT_TOKENS) *n_tok = TEXT_TOKENS;

@@ -179,7 +179,7 @@ static int tokenize_file(const struct compress_args *a, const lk_model *model, s
         free(text.at);
         return print_error("the text %s is empty", a->text);
     }
-    lk_status status = lk_tokenize(model, text.at, text.len, false, &tok, &out->n, &err);
+    lk_status status = lk_tokenize(model, text.at, text.len, 0, 0, &tok, &out->n, &err);
     free(text.at);
     if (status) return print_lk_error(&err);
     size_t max = a->tokens ? (size_t)a->tokens : 64 * 1024;
@@ -226,7 +226,7 @@ static int sample_text(const struct compress_args *a, lk_model *model, struct to
     lk_sampler_opts plain = {
         .temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = (uint32_t)a->seed};
     struct progress progress = progress_start("sampling a text");
-    lk_status status = lk_tokenize(model, "", 0, true, &bos, &n_bos, &err);
+    lk_status status = lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, &err);
     if (!status) status = lk_recipe_parse(&recipe, "f16", &err);
     if (!status) status = lk_session_new(&session, model, recipe, &opts, &err);
     if (!status) status = lk_sampler_new(&sampler, model, &plain, &err);

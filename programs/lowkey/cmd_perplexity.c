@@ -49,8 +49,9 @@ static int tokenize(const lk_model *model, const struct lk_buf *text, int32_t **
     lk_err err = {0};
     int32_t *bos = NULL, *body = NULL;
     size_t n_bos = 0, n_body = 0;
-    if (lk_tokenize(model, "", 0, true, &bos, &n_bos, &err)) return print_lk_error(&err);
-    if (lk_tokenize(model, text->at, text->len, false, &body, &n_body, &err)) {
+    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, &err))
+        return print_lk_error(&err);
+    if (lk_tokenize(model, text->at, text->len, 0, 0, &body, &n_body, &err)) {
         lk_tokens_free(bos);
         return print_lk_error(&err);
     }

@@ -23,7 +23,7 @@ struct run_args {
     struct saved_session saved;
     const char *prompt, *file, *system;
     int64_t n;
-    bool chat, stats, json;
+    bool chat, parse_special, stats, json;
 };
 
 struct run {
@@ -49,6 +49,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "chat", NULL, "put the prompt into the model's chat template", OPT_FLAG, &a->chat,
               .man = "Put the prompt into the model's chat template as a user message."},
              {0, "system", "TEXT", "system message, with --chat", OPT_TEXT, &a->system},
+             {0, "parse-special", NULL, "parse control tokens in the prompt", OPT_FLAG,
+              &a->parse_special,
+              .man = "Parse control tokens such as `<|im_start|>` in the prompt. By default, text "
+                     "that spells one is plain text. Not for texts from others: they could speak "
+                     "as any role."},
              {'n', "tokens", "N", "maximum number of tokens to generate (default 256)", OPT_INT,
               &a->n, 1, 1 << 24},
          }},
@@ -83,6 +88,8 @@ static int read_prompt(const struct run_args *a, struct lk_buf *prompt) {
     bool from_terminal = !a->prompt && !a->file && isatty(STDIN_FILENO);
     if (a->prompt && a->file) return print_error("--prompt and --file cannot be used together");
     if (a->system && !a->chat) return print_error("--system needs --chat");
+    if (a->parse_special && a->chat)
+        return print_error("--parse-special and --chat cannot be used together");
     if (from_terminal && a->saved.exists) return STATUS_OK; /* continue the answer */
     if (from_terminal) return print_error("no prompt: give -p TEXT or -f FILE, or pipe a text in");
     if (a->prompt) {
@@ -96,18 +103,6 @@ static int read_prompt(const struct run_args *a, struct lk_buf *prompt) {
         prompt->at[prompt->len] = 0;
     }
     return prompt->len || a->saved.exists ? STATUS_OK : print_error("the prompt is empty");
-}
-
-/* Remove the BOS token: the prompt continues a session. */
-static void remove_bos(struct run *r) {
-    int32_t *bos = NULL;
-    size_t n_bos = 0;
-    if (lk_tokenize(r->model, "", 0, true, &bos, &n_bos, NULL) == LK_OK && n_bos &&
-        r->n_tok >= n_bos && memcmp(r->tok, bos, n_bos * sizeof *bos) == 0) {
-        r->n_tok -= n_bos;
-        memmove(r->tok, r->tok + n_bos, r->n_tok * sizeof *r->tok);
-    }
-    lk_tokens_free(bos);
 }
 
 /* Tokenize the prompt, in the chat template with --chat. */
@@ -125,12 +120,14 @@ static int tokenize_prompt(const struct run_args *a, struct run *r) {
         if (lk_chat_format(r->model, msg + skip, 2 - skip, true, &text, &err))
             return print_lk_error(&err);
     }
+    unsigned flags = a->saved.exists ? 0 : LK_TOKENIZE_BEGIN; /* the prompt continues a session */
+    if (text) flags |= LK_TOKENIZE_MARKED;
+    if (a->parse_special) flags |= LK_TOKENIZE_CONTROL;
     lk_status status =
-        lk_tokenize(r->model, text ? text : r->prompt.at, text ? strlen(text) : r->prompt.len, true,
-                    &r->tok, &r->n_tok, &err);
+        lk_tokenize(r->model, text ? text : r->prompt.at, text ? strlen(text) : r->prompt.len,
+                    flags, 0, &r->tok, &r->n_tok, &err);
     lk_text_free(text);
     if (status) return print_lk_error(&err);
-    if (a->saved.exists) remove_bos(r);
     return r->n_tok ? STATUS_OK : print_error("the prompt has no tokens");
 }
 

@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "common.h"
 #include "output.h"
+#include "sandbox.h"
 #include "serve/server.h"
 #include "terminal_text.h"
 #include "text_file.h"
@@ -22,7 +23,7 @@ struct serve_args {
     const char *host, *key_file, *origin, *name, *session_dir;
     int64_t port, ctx, n, parallel, queue, connections, cache_limit, store_limit, max_body;
     double queue_s, time_s, slice_ms;
-    bool log;
+    bool log, parse_special, sandbox;
 };
 
 struct serve {
@@ -54,7 +55,18 @@ static enum args_result read_args(const struct command *command, int argc, char 
               1, 1024},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
               &a->name, 0, 0},
+             {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
+              OPT_FLAG, &a->parse_special,
+              .man = "Parse control tokens such as `<|fim_prefix|>` in the prompts of "
+                     "/v1/completions unless a request says otherwise: clients that fill in the "
+                     "middle need it. Messages of chats are always plain text."},
              {0, "log", NULL, "log one line per request to stderr", OPT_FLAG, &a->log, 0, 0},
+             {0, "sandbox", NULL, "give up all rights that serving does not need (Linux)", OPT_FLAG,
+              &a->sandbox, 0, 0,
+              .man = "Give up all rights that serving does not need, once the model is open: files "
+                     "outside the session directory, new sockets, processes and most "
+                     "administrative system calls. Requires Linux with Landlock or seccomp; prints "
+                     "which of them is active."},
          }},
         model_options(&a->model),
         {"Cache",
@@ -193,6 +205,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, const struc
     o.key = s->key;
     o.n_key = s->n_key;
     o.origin = a->origin;
+    o.parse_special = a->parse_special;
     o.n_ctx = a->ctx ? (int32_t)a->ctx : lk_model_get_info(s->model).n_ctx_train;
     if (a->host) o.host = a->host;
     if (a->n) o.n_predict = (size_t)a->n;
@@ -227,9 +240,18 @@ static void print_address(const struct lk_server_opts *o, int port) {
     fflush(stdout);
 }
 
+static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox) {
+    char line[SANDBOX_LINE];
+    lk_err err = {0};
+    if (sandbox_enter(sandbox, o->session_dir, o->port, &err)) return print_lk_error(&err);
+    print_error("%s", sandbox_describe(sandbox, line));
+    return STATUS_OK;
+}
+
 /* Signals are handled only here: all other threads start with them blocked. */
-static int serve_until_signal(const struct lk_server_opts *o) {
+static int serve_until_signal(const struct lk_server_opts *o, bool use_sandbox) {
     struct lk_server *server = NULL;
+    struct sandbox sandbox = {0};
     lk_err err = {0};
     sigset_t stop_signals, old_mask;
     int signal_number;
@@ -238,7 +260,9 @@ static int serve_until_signal(const struct lk_server_opts *o) {
     sigaddset(&stop_signals, SIGINT);
     sigaddset(&stop_signals, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &stop_signals, &old_mask);
-    int status = lk_server_start(&server, o, &err) ? print_lk_error(&err) : STATUS_OK;
+    int status = use_sandbox ? enter_sandbox(o, &sandbox) : STATUS_OK;
+    if (!status && lk_server_start(&server, o, &err)) status = print_lk_error(&err);
+    if (!status && use_sandbox && sandbox_seal(&sandbox, &err)) status = print_lk_error(&err);
     if (!status) {
         print_address(o, lk_server_port(server));
         sigwait(&stop_signals, &signal_number);
@@ -270,7 +294,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
         s.id = model_id(a.name, s.model);
         struct lk_server_opts o = server_opts(&a, &s);
         drop_unsupported_presets(&o, &s);
-        status = o.max_bytes ? serve_until_signal(&o)
+        status = o.max_bytes ? serve_until_signal(&o, a.sandbox)
                              : print_error("cannot determine the free memory; set a limit with "
                                            "--cache-limit MIB");
     }

@@ -110,10 +110,12 @@ static void append_sequences(const int32_t *piece, size_t n_piece, const int32_t
 /* Sequences in equal shares from all texts, *n tokens in total. */
 static int read_sequences(const struct train_args *a, const lk_model *model, int32_t **tok,
                           size_t *n) {
+    const unsigned flags = a->markup ? LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL : 0;
     lk_err err = {0};
     int32_t *bos = NULL;
     size_t n_bos = 0, ctx = (size_t)a->ctx, n_want = a->sequences ? (size_t)a->sequences : 64;
-    if (lk_tokenize(model, "", 0, true, &bos, &n_bos, &err)) return print_lk_error(&err);
+    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, &err))
+        return print_lk_error(&err);
     int status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < a->file.n; i++) {
         struct lk_buf text = {0};
@@ -121,7 +123,7 @@ static int read_sequences(const struct train_args *a, const lk_model *model, int
         size_t n_piece = 0, share = n_want * (i + 1) / a->file.n - n_want * i / a->file.n;
         if (!read_text_file(a->file.item[i], "text", MAX_PROMPT_BYTES, &text))
             status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-        else if (lk_tokenize(model, text.at ? text.at : "", text.len, a->markup, &piece, &n_piece,
+        else if (lk_tokenize(model, text.at ? text.at : "", text.len, flags, 0, &piece, &n_piece,
                              &err))
             status = print_lk_error(&err);
         else

@@ -12,7 +12,8 @@ const struct command command_table[N_COMMANDS] = {
      .operands = "",
      .description =
          "Continues a prompt, which comes from `-p`, from `-f` or from standard input. One newline "
-         "at the end of a file or of standard input is removed.",
+         "at the end of a file or of standard input is removed. Text that spells a control token "
+         "such as `<|im_end|>` is plain text, unless `--parse-special` is given.",
      .examples = "  lowkey run -p \"The capital of France is\" -n 20\n"
                  "  lowkey run --kv best-3 --stats -f book.txt -n 200\n"
                  "  echo \"Name three rivers.\" | lowkey run --chat --greedy\n"
@@ -39,7 +40,8 @@ const struct command command_table[N_COMMANDS] = {
      .operands = "",
      .description =
          "Serves OpenAI-compatible requests, and a chat page at the root, until Ctrl-C or SIGTERM. "
-         "`docs/serving.md` describes requests, memory, limits and access control.",
+         "Contents of messages never become control tokens. `docs/serving.md` describes requests, "
+         "control tokens, memory, limits and access control.",
      .examples = "  lowkey serve\n"
                  "  lowkey serve -m model.gguf --kv best-3 -c 32k --cache-limit 2048\n"
                  "  lowkey serve --host 0.0.0.0 --api-key-file keys.txt --allow-kv presets\n",

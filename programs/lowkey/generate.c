@@ -17,8 +17,8 @@ const char *stop_name(enum stop_reason stop) {
 /* Append the token to the answer and print its text. */
 static void add_token(const lk_model *model, struct answer *answer, int32_t tok,
                       struct utf8_stream *stream, FILE *out) {
-    char piece[512];
-    size_t n = lk_token_text(model, tok, piece, sizeof piece);
+    size_t n;
+    const char *piece = lk_token_text(model, tok, &n);
     size_t start = answer->shown.len;
     answer->tok = xrealloc(answer->tok, (answer->n_tok + 1) * sizeof *answer->tok);
     answer->tok[answer->n_tok++] = tok;

@@ -60,3 +60,11 @@ bool lk_auth_check(const struct lk_exchange *x, struct lk_api_error *error) {
                                 "origin '%.100s' is not allowed; see --allow-origin", origin);
     return true;
 }
+
+uint64_t lk_auth_client(const struct lk_exchange *x) {
+    const struct lk_server_opts *o = &x->server->opts;
+    const char *given = lk_exchange_header(x, "Authorization");
+    for (size_t i = 0; given && strncasecmp(given, "Bearer ", 7) == 0 && i < o->n_key; i++)
+        if (lk_auth_secret_equal(given + 7, o->key[i])) return i + 1;
+    return lk_exchange_address_hash(x);
+}

@@ -11,4 +11,8 @@ bool lk_auth_check(const struct lk_exchange *x, struct lk_api_error *error);
 /* Compare two strings in a time that depends only on their lengths. */
 bool lk_auth_secret_equal(const char *given, const char *key);
 
+/* Who sent the request, for fair shares: a number for its API key; without keys one for the
+ * address of the client. */
+uint64_t lk_auth_client(const struct lk_exchange *x);
+
 #endif

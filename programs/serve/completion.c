@@ -25,33 +25,33 @@ static void free_completion(struct lk_completion *completion) {
     for (size_t i = 0; i < completion->n_event; i++)
         lk_text_delta_free(&completion->ring[(completion->first + i) % LK_EVENT_RING_LEN].delta);
     free(completion->job);
+    lk_sampler_free(completion->sampler);
+    lk_charge_release(&completion->charge);
     lk_request_free(&completion->request);
     pthread_cond_destroy(&completion->changed);
     pthread_mutex_destroy(&completion->lock);
     free(completion);
 }
 
-/* Jobs of the same prompt get different seeds. */
-static bool init_job(struct lk_completion *completion, const struct lk_request *request, size_t i,
-                     const lk_model *model, struct lk_api_error *error) {
-    struct lk_job *job = &completion->job[i];
-    lk_sampler_opts sampling = request->sampling;
+/* Create the sampler and charge for it and its copies. A job's copy exists while the job runs. */
+static bool init_sampler(struct lk_completion *completion, const struct lk_request *request,
+                         const struct lk_server_opts *opts, struct lk_api_error *error) {
     lk_err err = {0};
-    sampling.seed += (uint32_t)(i % request->n);
-    job->completion = completion;
-    job->index = i;
-    job->prompt = &request->prompt[i / request->n];
-    job->result.n_prompt = job->prompt->n_tok;
-    completion->n_job = i + 1;
-    if (lk_sampler_new(&job->sampler, model, &sampling, &err))
-        return lk_api_error_from_request(error, &err,
-                                         sampling.grammar ? request->grammar_field : NULL);
-    return true;
+    size_t n = request->n_prompt * request->n;
+    if (lk_sampler_new(&completion->sampler, opts->model, &request->sampling, &err))
+        return lk_api_error_from_request(error, &err, request->grammar_field);
+    if (n > opts->n_parallel) n = opts->n_parallel;
+    uint64_t bytes = (n + 1) * lk_sampler_bytes(completion->sampler);
+    return lk_charge_add(&completion->charge, bytes + lk_sampler_grammar_bytes(completion->sampler),
+                         error);
 }
 
-struct lk_completion *lk_completion_new(struct lk_request *request, const lk_model *model,
+struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_charge *charge,
+                                        const struct lk_server_opts *opts,
                                         struct lk_api_error *error) {
     size_t n = request->n_prompt * request->n;
+    uint64_t bytes = sizeof(struct lk_completion) + n * sizeof(struct lk_job);
+    if (!lk_charge_add(charge, bytes + lk_request_answer_bytes(request), error)) return NULL;
     struct lk_completion *completion = calloc(1, sizeof *completion);
     struct lk_job *job = calloc(n, sizeof *job);
     if (!completion || !job || !init_lock(completion)) {
@@ -60,19 +60,25 @@ struct lk_completion *lk_completion_new(struct lk_request *request, const lk_mod
         lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: request refused");
         return NULL;
     }
+    completion->charge = *charge;
+    charge->bytes = 0;
     completion->job = job;
+    completion->n_job = n;
     completion->refs = 1;
-    for (size_t i = 0; i < n; i++)
-        if (!init_job(completion, request, i, model, error)) {
-            free_completion(completion);
-            return NULL;
-        }
+    if (!init_sampler(completion, request, opts, error)) {
+        free_completion(completion);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+        job[i].completion = completion;
+        job[i].index = i;
+        job[i].prompt = &request->prompt[i / request->n];
+        job[i].result.n_prompt = job[i].prompt->n_tok;
+        job[i].detok.stop = completion->request.stop;
+        job[i].detok.n_stop = request->n_stop;
+    }
     completion->request = *request;
     *request = (struct lk_request){0};
-    for (size_t i = 0; i < n; i++) {
-        job[i].detok.stop = completion->request.stop;
-        job[i].detok.n_stop = completion->request.n_stop;
-    }
     return completion;
 }
 

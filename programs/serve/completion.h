@@ -5,6 +5,7 @@
 #define LK_SERVE_COMPLETION_H
 
 #include "base/clock.h"
+#include "serve/budget.h"
 #include "serve/detokenizer.h"
 #include "serve/request.h"
 
@@ -34,20 +35,22 @@ struct lk_event {
     size_t n_processed; /* LK_EVENT_PROGRESS: prompt tokens processed so far */
 };
 
-/* LOADING: the disk thread loads its session. LOADED: that is done, or failed. */
+/* LOADING: the disk thread loads its session. LOADED: that is done, or failed. PARKED: its client
+ * does not read, so it gave its place to another job. */
 enum lk_job_state {
     LK_JOB_WAITING,
     LK_JOB_LOADING,
     LK_JOB_LOADED,
     LK_JOB_PREFILL,
-    LK_JOB_DECODING
+    LK_JOB_DECODING,
+    LK_JOB_PARKED
 };
 
 enum { LK_STORE_NAME_LEN = 32 }; /* buffer size for the name of a stored session (serve/store.h) */
 
 /* One answer to one prompt. Owned by the scheduler, except for completion, index and prompt. */
 struct lk_job {
-    struct lk_job *next; /* in the waiting queue */
+    struct lk_job *next; /* in the waiting queue, or in the list of parked jobs */
     struct lk_completion *completion;
     size_t index; /* of the choice */
     const struct lk_prompt *prompt;
@@ -57,13 +60,14 @@ struct lk_job {
     char stored[LK_STORE_NAME_LEN]; /* stored session to load for it; empty: none */
     size_t n_copied;                /* tokens that its session got as a copy of another one */
     size_t n_prefix;                /* keep a copy of the session after this many tokens; 0: none */
-    lk_sampler *sampler;
+    lk_sampler *sampler;            /* a copy of the completion's, made when the job starts */
     struct lk_detokenizer detok;
     struct lk_slot *slot;
     enum lk_job_state state;
     struct lk_job_result result;
     bool done, reported; /* finished; and LK_EVENT_DONE was popped. Under the completion's lock */
     double submit_time, start_time, decode_time; /* 0: not yet */
+    double blocked_time; /* since when its event ring is full; 0: it is not */
 };
 
 /* Size of the event ring. Jobs continue while it is at most half full. In one step each running job
@@ -75,7 +79,10 @@ struct lk_completion {
     struct lk_request request;
     struct lk_job *job; /* [n_job] = prompts x n */
     size_t n_job;
-    pthread_mutex_t lock; /* of everything below */
+    lk_sampler *sampler;     /* what the jobs' samplers are copied from */
+    struct lk_charge charge; /* what the request holds of the budget */
+    uint64_t client;         /* who asked: an API key or an address (serve/auth.h) */
+    pthread_mutex_t lock;    /* of everything below */
     pthread_cond_t changed;
     struct lk_event ring[LK_EVENT_RING_LEN];
     size_t first, n_event;
@@ -85,10 +92,11 @@ struct lk_completion {
     atomic_int refs;
 };
 
-/* Create a completion with one job and sampler per choice. On success `request` is moved into it.
- * The caller owns one reference, and after lk_scheduler_submit each job owns another. NULL: see
- * `error`. */
-struct lk_completion *lk_completion_new(struct lk_request *request, const lk_model *model,
+/* Create a completion with one job per choice, and the sampler that the jobs copy. On success
+ * `request` and `charge` are moved into it; memory for samplers was added to the charge. The caller
+ * owns one reference, and after lk_scheduler_submit each job owns another. NULL: see `error`. */
+struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_charge *charge,
+                                        const struct lk_server_opts *opts,
                                         struct lk_api_error *error);
 void lk_completion_release(struct lk_completion *completion);
 

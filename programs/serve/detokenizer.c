@@ -1,4 +1,7 @@
 /* Incremental detokenizer: UTF-8 across token boundaries, and stop strings. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memmem */
+#endif
 #include "serve/detokenizer.h"
 
 #include "base/utf8.h"
@@ -103,12 +106,17 @@ static void emit_held(struct lk_detokenizer *detok, size_t n, struct lk_text_del
     memmove(detok->pending, detok->pending + n_lp, detok->n_pending * sizeof *detok->pending);
 }
 
-/* Offset of the first stop string in the held text; the text's length if it contains none. */
+/* Offset of the stop string in the held text that is complete first, so that the answer does not
+ * depend on how its text is split into tokens; the text's length if there is none. */
 static size_t find_stop(const struct lk_detokenizer *detok) {
-    size_t first = detok->held.len;
-    for (size_t i = 0; i < detok->n_stop; i++) {
-        const char *at = detok->held.at ? strstr(detok->held.at, detok->stop[i]) : NULL;
-        if (at && (size_t)(at - detok->held.at) < first) first = (size_t)(at - detok->held.at);
+    size_t first = detok->held.len, first_end = SIZE_MAX;
+    for (size_t i = 0; detok->held.at && i < detok->n_stop; i++) {
+        size_t len = strlen(detok->stop[i]);
+        const char *at = memmem(detok->held.at, detok->held.len, detok->stop[i], len);
+        size_t start = at ? (size_t)(at - detok->held.at) : 0;
+        if (!at || start + len > first_end || (start + len == first_end && start > first)) continue;
+        first = start;
+        first_end = start + len;
     }
     return first;
 }
@@ -139,7 +147,7 @@ bool lk_detokenizer_push(struct lk_detokenizer *detok, const char *bytes, size_t
 void lk_detokenizer_finish(struct lk_detokenizer *detok, struct lk_text_delta *delta) {
     if (detok->n_partial) lk_buf_append_str(&detok->held, "\xef\xbf\xbd");
     detok->n_partial = 0;
-    emit_held(detok, detok->held.len, delta);
+    emit_held(detok, find_stop(detok), delta);
 }
 
 void lk_detokenizer_free(struct lk_detokenizer *detok) {

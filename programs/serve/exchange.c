@@ -4,11 +4,15 @@
 #endif
 #include "serve/exchange.h"
 
+#include "base/fnv1a.h"
+
 #include <microhttpd.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* ---- the request ---- */
 
@@ -20,11 +24,30 @@ const char *lk_exchange_query(const struct lk_exchange *x, const char *name) {
     return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
-bool lk_exchange_is_alive(const struct lk_exchange *x) {
+static int socket_of(const struct lk_exchange *x) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct pollfd at = {.fd = info ? info->connect_fd : -1, .events = POLLRDHUP};
+    return info ? info->connect_fd : -1;
+}
+
+bool lk_exchange_is_alive(const struct lk_exchange *x) {
+    struct pollfd at = {.fd = socket_of(x), .events = POLLRDHUP};
     return poll(&at, 1, 0) <= 0 || !(at.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}
+
+uint64_t lk_exchange_address_hash(const struct lk_exchange *x) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *address = info ? info->client_addr : NULL;
+    if (address && address->sa_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+        return lk_fnv1a(LK_FNV1A_INIT, &v4->sin_addr, sizeof v4->sin_addr);
+    }
+    if (address && address->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
+        return lk_fnv1a(LK_FNV1A_INIT, &v6->sin6_addr, sizeof v6->sin6_addr);
+    }
+    return 0;
 }
 
 /* Setting a timeout on a connection that had none also restarts its idle clock. */
@@ -131,7 +154,10 @@ static void end_stream_body(void *user) {
 
 void lk_exchange_reply_stream(struct lk_exchange *x, const char *type,
                               const struct lk_stream_body *body) {
-    enum { BLOCK_SIZE = 4096 };
+    /* A client that does not read fills the kernel's buffer, which would grow to megabytes. */
+    enum { BLOCK_SIZE = 4096, SEND_BUFFER = 64 << 10 };
+    int send_buffer = SEND_BUFFER;
+    setsockopt(socket_of(x), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
     struct lk_stream_body *copy = malloc(sizeof *copy);
     struct MHD_Response *reply = NULL;
     if (copy) {

@@ -4,6 +4,7 @@
 #define LK_SERVE_EXCHANGE_H
 
 #include "serve/scheduler.h"
+#include "serve/workers.h"
 
 #include <sys/types.h>
 
@@ -14,6 +15,8 @@ struct lk_server {
     struct lk_server_opts opts;
     struct lk_metrics metrics;
     struct lk_scheduler *scheduler;
+    struct lk_workers *workers;
+    struct lk_budget budget; /* of all requests in work */
     struct MHD_Daemon *daemon;
     int port;
     int64_t started; /* seconds since 1970 */
@@ -26,6 +29,7 @@ struct lk_exchange {
     struct MHD_Connection *connection;
     char method[12], path[128]; /* truncated if longer; no route is that long */
     struct lk_buf body;
+    struct lk_charge charge; /* for the body */
     size_t received;         /* bytes of the body, kept or dropped */
     double start_time;       /* when the request line arrived */
     double alive_check_time; /* last check that the client is still connected */
@@ -40,6 +44,9 @@ const char *lk_exchange_header(const struct lk_exchange *x, const char *name);
 
 /* Value of a query parameter; borrowed; NULL if absent. */
 const char *lk_exchange_query(const struct lk_exchange *x, const char *name);
+
+/* A hash of the client's address without its port. */
+uint64_t lk_exchange_address_hash(const struct lk_exchange *x);
 
 /* Is the client still connected? A client that closed its sending side counts as disconnected. */
 bool lk_exchange_is_alive(const struct lk_exchange *x);

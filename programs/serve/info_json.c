@@ -58,6 +58,7 @@ static json_t *slot_json(const struct lk_slot_snapshot *s, const struct lk_serve
 
 json_t *lk_slots_json(struct lk_server *server) {
     const struct lk_server_opts *o = &server->opts;
+    const struct lk_metrics *m = &server->metrics;
     struct lk_slot_snapshot *slot = calloc(LK_MAX_SLOT, sizeof *slot);
     size_t n_waiting = 0, n = 0;
     if (slot) n = lk_scheduler_snapshot(server->scheduler, slot, LK_MAX_SLOT, &n_waiting);
@@ -69,8 +70,10 @@ json_t *lk_slots_json(struct lk_server *server) {
         json_array_append_new(list, slot_json(&slot[i], o));
     }
     free(slot);
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id, "n_ctx", o->n_ctx,
-                     "waiting", (json_int_t)n_waiting, "parallel", (json_int_t)o->n_parallel,
-                     "bytes", (json_int_t)bytes, "shared_bytes", (json_int_t)shared, "max_bytes",
-                     (json_int_t)o->max_bytes, "slots", list);
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id,
+                     "n_ctx", o->n_ctx, "waiting", (json_int_t)n_waiting, "parked",
+                     (json_int_t)m->parked, "parallel", (json_int_t)o->n_parallel, "request_bytes",
+                     (json_int_t)lk_budget_bytes(&server->budget), "request_max_bytes",
+                     (json_int_t)o->request_bytes, "bytes", (json_int_t)bytes, "shared_bytes",
+                     (json_int_t)shared, "max_bytes", (json_int_t)o->max_bytes, "slots", list);
 }

@@ -3,8 +3,49 @@
 
 #include <math.h>
 
+/* What jansson allocates, malloc's overhead included. */
+enum { OBJECT_BYTES = 288, ARRAY_BYTES = 160, VALUE_BYTES = 56, KEY_BYTES = 72 };
+
+uint64_t lk_json_parsed_bytes(const char *text, size_t len) {
+    uint64_t bytes = len;
+    bool in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else
+                in_string = c != '"';
+            continue;
+        }
+        switch (c) {
+        case '"': in_string = true; break;
+        case '{': bytes += OBJECT_BYTES; break;
+        case '[': bytes += ARRAY_BYTES; break;
+        case ',': bytes += VALUE_BYTES; break;
+        case ':': bytes += KEY_BYTES; break;
+        default: break;
+        }
+    }
+    return bytes;
+}
+
+uint64_t lk_json_max_parsed_bytes(size_t len) {
+    const uint64_t base = 8 << 20, factor = 5;
+    return base + factor * len;
+}
+
 json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error) {
     json_error_t why;
+    uint64_t bytes = lk_json_parsed_bytes(body ? body : "", len),
+             max = lk_json_max_parsed_bytes(len);
+    if (bytes > max) {
+        lk_api_error_set(error, 413, "too_many_values", NULL,
+                         "the JSON values of the body would take %.1f MiB; a body of this length "
+                         "may have values of %.1f MiB",
+                         (double)bytes / (1 << 20), (double)max / (1 << 20));
+        return NULL;
+    }
     json_t *json = json_loadb(body ? body : "", len, 0, &why);
     if (json && json_is_object(json)) return json;
     if (json)

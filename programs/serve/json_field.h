@@ -8,6 +8,13 @@
 
 #include "serve/api_error.h"
 
+/* Upper bound of the memory that the parsed form of a JSON text takes, in one pass over it. */
+uint64_t lk_json_parsed_bytes(const char *text, size_t len);
+
+/* Largest parsed form that a text of this length may have. Many small values take up to a hundred
+ * times the memory of their text, so they are limited by count and not only by bytes. */
+uint64_t lk_json_max_parsed_bytes(size_t len);
+
 /* Parse a body that must be one JSON object; a new reference. NULL: see `error`. */
 json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error);
 

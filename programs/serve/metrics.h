@@ -21,8 +21,8 @@ struct lk_metrics {
     atomic_uint_fast64_t disconnected; /* clients that disconnected before their reply was sent */
     atomic_uint_fast64_t prompt_tokens, reused_tokens, copied_tokens, answer_tokens;
     atomic_uint_fast64_t decode_steps; /* batched forward passes that decoded */
-    atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes,
-        max_bytes;                                 /* current values */
+    atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes, max_bytes, parked,
+        request_bytes, request_max_bytes;          /* current values */
     atomic_uint_fast64_t store_hits, store_misses; /* prompts without a prefix in memory */
     atomic_uint_fast64_t loads, saves, loaded_bytes, saved_bytes; /* sessions of all kinds */
     atomic_uint_fast64_t disk_failures, stored_removed;

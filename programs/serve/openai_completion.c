@@ -55,9 +55,11 @@ static bool parse_prompts(struct lk_request *request, struct lk_api_error *error
 bool lk_openai_completion_parse(struct lk_request *request, const struct lk_server_opts *opts,
                                 const char *body, size_t len, struct lk_api_error *error) {
     int64_t n_top = -1, best_of = 0;
-    if (!lk_request_parse_common(request, opts, body, len, error) ||
-        !parse_prompts(request, error) ||
+    if (!lk_request_parse_common(request, opts, body, len, error)) return false;
+    request->parse_special = opts->parse_special;
+    if (!parse_prompts(request, error) ||
         !lk_json_field_bool(request->body, "echo", &request->echo, error) ||
+        !lk_json_field_bool(request->body, "parse_special", &request->parse_special, error) ||
         !lk_json_field_int(request->body, "logprobs", 0, 20, &n_top, error) ||
         !lk_json_field_int(request->body, "best_of", 1, LK_MAX_N, &best_of, error))
         return false;

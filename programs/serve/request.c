@@ -2,6 +2,7 @@
 #include "serve/request.h"
 
 #include "serve/json_field.h"
+#include "serve/logprob.h"
 #include "serve/request_sampling.h"
 #include "serve/schema.h"
 #include "serve/tools.h"
@@ -25,11 +26,11 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
     static const struct {
         const char *name;
         double neutral;
-    } fields[] = {{"suffix", 0},         {"functions", 0},       {"function_call", 0},
-                  {"audio", 0},          {"prediction", 0},      {"web_search_options", 0},
-                  {"grammar", 0},        {"typical_p", 1},       {"mirostat", 0},
-                  {"tfs_z", 1},          {"top_n_sigma", -1},    {"dynatemp_range", 0},
-                  {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
+    } fields[] = {{"suffix", 0},          {"functions", 0},      {"function_call", 0},
+                  {"audio", 0},           {"prediction", 0},     {"web_search_options", 0},
+                  {"typical_p", 1},       {"mirostat", 0},       {"tfs_z", 1},
+                  {"top_n_sigma", -1},    {"dynatemp_range", 0}, {"dry_multiplier", 0},
+                  {"xtc_probability", 0}, {"n_probs", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
             return lk_api_error_set(error, 400, "unsupported", fields[i].name,
@@ -75,14 +76,22 @@ static bool parse_kv(struct lk_request *request, const struct lk_server_opts *op
                             "the recipe '%.60s' is not allowed; allowed are: %s", kv, names);
 }
 
+static bool add_stop(struct lk_request *request, const json_t *text, struct lk_api_error *error) {
+    size_t len = json_string_length(text);
+    if (len > LK_MAX_STOP_BYTES)
+        return lk_api_error_set(error, 400, "invalid_value", "stop",
+                                "a stop string has %zu bytes; the maximum is %d", len,
+                                LK_MAX_STOP_BYTES);
+    request->stop[request->n_stop++] = json_string_value(text);
+    return true;
+}
+
 static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
     const json_t *stop = json_object_get(request->body, "stop"), *item;
     size_t i;
     if (!stop || json_is_null(stop)) return true;
-    if (json_is_string(stop)) {
-        if (json_string_length(stop)) request->stop[request->n_stop++] = json_string_value(stop);
-        return true;
-    }
+    if (json_is_string(stop))
+        return json_string_length(stop) == 0 || add_stop(request, stop, error);
     if (!json_is_array(stop) || json_array_size(stop) > LK_MAX_STOP)
         return lk_api_error_set(error, 400, "invalid_type", "stop",
                                 "'stop' must be a string or an array of at most %d strings",
@@ -91,7 +100,7 @@ static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
         if (!json_is_string(item) || json_string_length(item) == 0)
             return lk_api_error_set(error, 400, "invalid_type", "stop",
                                     "'stop' must contain only non-empty strings");
-        request->stop[request->n_stop++] = json_string_value(item);
+        if (!add_stop(request, item, error)) return false;
     }
     return true;
 }
@@ -169,6 +178,21 @@ static bool parse_json_schema(struct lk_request *request, struct lk_api_error *e
     return request->grammar != NULL;
 }
 
+/* llama-server's "grammar", in GBNF. */
+static bool parse_grammar(struct lk_request *request, struct lk_api_error *error) {
+    const char *text = NULL;
+    if (!lk_json_field_string(request->body, "grammar", &text, error)) return false;
+    if (!text || !*text) return true;
+    if (request->grammar)
+        return lk_api_error_set(error, 400, "invalid_value", "grammar",
+                                "'grammar' and '%s' cannot be combined; give only one of them",
+                                request->grammar_field);
+    request->sampling.grammar = request->grammar = strdup(text);
+    request->grammar_field = "grammar";
+    return request->grammar ||
+           lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: grammar");
+}
+
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
                              const char *body, size_t len, struct lk_api_error *error) {
     int64_t n = 1;
@@ -180,13 +204,31 @@ bool lk_request_parse_common(struct lk_request *request, const struct lk_server_
         !parse_max_tokens(request, error) || !parse_stream(request, error) ||
         !lk_json_field_bool(request->body, "cache_prompt", &request->reuse, error) ||
         !lk_json_field_int(request->body, "n", 1, LK_MAX_N, &n, error) ||
-        !parse_response_format(request, error) || !parse_json_schema(request, error))
+        !parse_response_format(request, error) || !parse_json_schema(request, error) ||
+        !parse_grammar(request, error))
         return false;
     request->n = (size_t)n;
     return true;
 }
 
 /* ---- preparing ---- */
+
+/* Log-probabilities of a response that is not streamed are kept until its end. Shorten the answer
+ * to their limit, unless the client asked for more tokens itself. */
+static bool limit_logprobs(struct lk_prompt *p, const struct lk_request *request,
+                           struct lk_api_error *error) {
+    if (request->stream || request->n_top_logprobs < 0) return true;
+    size_t max = LK_MAX_LOGPROB_BYTES / lk_request_n_answer(request) /
+                 lk_logprob_bytes(request->n_top_logprobs);
+    if (p->max_tokens <= max) return true;
+    if (request->max_tokens)
+        return lk_api_error_set(error, 400, "invalid_value", "logprobs",
+                                "log-probabilities of %zu answers of %zu tokens are too many for "
+                                "one response; use 'stream', or at most %zu tokens",
+                                lk_request_n_answer(request), p->max_tokens, max);
+    p->max_tokens = max;
+    return true;
+}
 
 /* Set the token limit of the answer and the memory for prompt and answer. The memory is the larger
  * of the peak during prefill and the total at the end. The weights are not counted. */
@@ -200,6 +242,7 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
                         ? request->max_tokens
                         : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
+    if (!limit_logprobs(p, request, error)) return false;
     lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok};
     lk_session_opts whole = {.n_ctx = (int32_t)(p->n_tok + p->max_tokens)};
     if (lk_plan_make(opts->model, recipe, &prompt_only, &prefill, &err) ||
@@ -218,9 +261,12 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
 static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
                            const struct lk_server_opts *opts, struct lk_api_error *error) {
     const char *field = request->chat ? "messages" : "prompt";
+    unsigned flags = LK_TOKENIZE_BEGIN;
     lk_err err = {0};
-    if (p->text &&
-        lk_tokenize(opts->model, p->text, strlen(p->text), true, &p->tok, &p->n_tok, &err))
+    if (request->chat) flags |= LK_TOKENIZE_MARKED;
+    if (request->parse_special) flags |= LK_TOKENIZE_CONTROL;
+    if (p->text && lk_tokenize(opts->model, p->text, strlen(p->text), flags, (size_t)opts->n_ctx,
+                               &p->tok, &p->n_tok, &err))
         return lk_api_error_from_request(error, &err, field);
     if (p->n_tok == 0)
         return lk_api_error_set(error, 400, "invalid_value", field, "the prompt is empty");
@@ -267,9 +313,45 @@ static bool check_bias(const struct lk_request *request, const struct lk_server_
     return true;
 }
 
+size_t lk_request_n_answer(const struct lk_request *request) {
+    return (request->chat ? 1 : request->n_prompt) * request->n;
+}
+
+uint64_t lk_request_bytes(const struct lk_request *request) {
+    /* A text is copied by the template, and gets at most one token per byte; the tokenizer needs
+     * about as much again. */
+    enum { BYTES_PER_TEXT_BYTE = 12, TOKEN_COPIES = 2 };
+    uint64_t text = 0, n_tok = 0;
+    for (size_t i = 0; i < request->n_msg; i++) text += strlen(request->msg[i].content);
+    for (size_t i = 0; i < request->n_prompt; i++) {
+        const struct lk_prompt *p = &request->prompt[i];
+        text += p->text ? strlen(p->text) : 0;
+        n_tok += p->n_tok;
+    }
+    return text * BYTES_PER_TEXT_BYTE + n_tok * sizeof(int32_t) * TOKEN_COPIES;
+}
+
+uint64_t lk_request_answer_bytes(const struct lk_request *request) {
+    uint64_t n_tok = 0, bytes_per_token = 8; /* text */
+    if (request->stream) return 0;
+    for (size_t i = 0; i < request->n_prompt; i++) n_tok += request->prompt[i].max_tokens;
+    if (request->n_top_logprobs >= 0) bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
+    return n_tok * request->n * bytes_per_token;
+}
+
+/* The queue must be able to hold all answers. Checked before anything is made for them. */
+static bool check_n_answer(const struct lk_request *request, const struct lk_server_opts *opts,
+                           struct lk_api_error *error) {
+    size_t n = lk_request_n_answer(request);
+    return n <= opts->n_queue ||
+           lk_api_error_set(error, 400, "invalid_value", "n",
+                            "the request asks for %zu answers, but the queue holds at most %zu", n,
+                            opts->n_queue);
+}
+
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
-    if (!check_bias(request, opts, error)) return false;
+    if (!check_n_answer(request, opts, error) || !check_bias(request, opts, error)) return false;
     if (request->chat && !apply_chat_template(request, opts, error)) return false;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;

@@ -13,11 +13,13 @@ enum {
     LK_MAX_N = 16,
     LK_MAX_PROMPT = 64,
     LK_MAX_MESSAGE = 4096,
-    LK_MAX_BIAS = 4096
+    LK_MAX_BIAS = 4096,
+    LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
+    LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
 };
 
 struct lk_prompt {
-    char *text;   /* after the chat template; NULL if the client sent tokens */
+    char *text;   /* of a chat: marked text (lk_chat_format); NULL if the client sent tokens */
     int32_t *tok; /* [n_tok] */
     size_t n_tok;
     size_t max_tokens; /* of its answer */
@@ -43,14 +45,23 @@ struct lk_request {
     size_t n_stop;
     int n_top_logprobs; /* -1: no logprobs */
     bool stream, include_usage, progress, echo;
-    bool reuse;    /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
-    size_t recipe; /* index into lk_server_opts.recipe */
+    bool parse_special; /* text prompts may spell control tokens; never in a chat */
+    bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
+    size_t recipe;      /* index into lk_server_opts.recipe */
 };
 
 /* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
  * must be freed with lk_request_free in any case. False: see `error`. */
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
                              const char *body, size_t len, struct lk_api_error *error);
+
+/* Number of answers: prompts times choices. */
+size_t lk_request_n_answer(const struct lk_request *request);
+
+/* Upper bounds of memory: of the texts and tokens that lk_request_prepare makes, and afterwards of
+ * the answers until the response is sent. */
+uint64_t lk_request_bytes(const struct lk_request *request);
+uint64_t lk_request_answer_bytes(const struct lk_request *request);
 
 /* Apply the chat template, tokenize, and compute the memory of each prompt and answer. False: see
  * `error`. */

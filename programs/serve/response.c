@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
@@ -24,7 +25,7 @@ bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
 void lk_response_free(struct lk_response *r) {
     for (size_t i = 0; r->choice && i < r->completion->n_job; i++) {
         lk_buf_free(&r->choice[i].text);
-        json_decref(r->choice[i].logprobs);
+        free(r->choice[i].lp);
     }
     free(r->choice);
     r->choice = NULL;
@@ -33,8 +34,8 @@ void lk_response_free(struct lk_response *r) {
 /* ---- logprobs ---- */
 
 static json_t *token_json(const struct lk_response *r, int32_t tok, float logprob) {
-    char text[512];
-    size_t len = lk_token_text(r->opts->model, tok, text, sizeof text);
+    size_t len;
+    const char *text = lk_token_text(r->opts->model, tok, &len);
     json_t *bytes = json_array();
     /* JSON has no infinity; OpenAI's API uses -9999. */
     double value = logprob > -9999.0f ? (double)logprob : -9999.0;
@@ -44,56 +45,82 @@ static json_t *token_json(const struct lk_response *r, int32_t tok, float logpro
                      "bytes", bytes);
 }
 
-/* [{"token", "logprob", "bytes", "top_logprobs"}] as in a chat. For completions each element also
- * has "at", the offset of its text. */
+/* {"token", "logprob", "bytes", "top_logprobs"}, the form of a chat. */
+static json_t *chat_logprob(const struct lk_response *r, const struct lk_logprob *lp) {
+    json_t *one = token_json(r, lp->tok, lp->logprob), *top = json_array();
+    for (int k = 0; k < lp->n_top; k++)
+        json_array_append_new(top, token_json(r, lp->top[k].tok, lp->top[k].logprob));
+    json_object_set_new(one, "top_logprobs", top);
+    return one;
+}
+
+/* {"text": logprob} of the most probable tokens. The sampled token is always listed. */
+static json_t *top_logprobs_object(const struct lk_response *r, const struct lk_logprob *lp) {
+    json_t *top = json_object();
+    for (int k = -1; k < lp->n_top; k++) {
+        json_t *one = k < 0 ? token_json(r, lp->tok, lp->logprob)
+                            : token_json(r, lp->top[k].tok, lp->top[k].logprob);
+        json_object_set(top, json_string_value(json_object_get(one, "token")),
+                        json_object_get(one, "logprob"));
+        json_decref(one);
+    }
+    return top;
+}
+
+/* The arrays of "logprobs", which have one element per token: one array in a chat, parallel arrays
+ * in /v1/completions. */
+static const char *const chat_arrays[] = {"content", NULL}, *const completion_arrays[] = {
+                                                                "tokens", "token_logprobs",
+                                                                "top_logprobs", "text_offset",
+                                                                NULL};
+
+static const char *const *logprob_arrays(const struct lk_response *r) {
+    return r->completion->request.chat ? chat_arrays : completion_arrays;
+}
+
+/* The element of the array `name` for a token. */
+static json_t *logprob_element(const struct lk_response *r, const char *name,
+                               const struct lk_logprob *lp) {
+    if (name == chat_arrays[0]) return chat_logprob(r, lp);
+    if (name == completion_arrays[2]) return top_logprobs_object(r, lp);
+    if (name == completion_arrays[3]) return json_integer((json_int_t)lp->offset);
+    json_t *one = token_json(r, lp->tok, lp->logprob),
+           *out = json_incref(
+               json_object_get(one, name == completion_arrays[0] ? "token" : "logprob"));
+    json_decref(one);
+    return out;
+}
+
+/* "logprobs" of a chunk. */
 static json_t *delta_logprobs(const struct lk_response *r, const struct lk_text_delta *delta) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < delta->n_lp; i++) {
-        const struct lk_logprob *lp = &delta->lp[i];
-        json_t *one = token_json(r, lp->tok, lp->logprob), *top = json_array();
-        for (int k = 0; k < lp->n_top; k++)
-            json_array_append_new(top, token_json(r, lp->top[k].tok, lp->top[k].logprob));
-        json_object_set_new(one, "top_logprobs", top);
-        if (!r->completion->request.chat)
-            json_object_set_new(one, "at", json_integer((json_int_t)lp->offset));
-        json_array_append_new(list, one);
+    if (delta->n_lp == 0) return json_null();
+    json_t *out = json_object();
+    for (const char *const *name = logprob_arrays(r); *name; name++) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < delta->n_lp; i++)
+            json_array_append_new(list, logprob_element(r, *name, &delta->lp[i]));
+        json_object_set_new(out, *name, list);
     }
-    return list;
+    return out;
 }
 
-/* Parallel arrays, the form of /v1/completions. The sampled token is always listed among the top
- * logprobs. */
-static json_t *to_parallel_arrays(const json_t *tokens) {
-    json_t *texts = json_array(), *values = json_array(), *tops = json_array(),
-           *offsets = json_array();
-    const json_t *token, *other;
-    size_t i, k;
-    json_array_foreach(tokens, i, token) {
-        json_t *top = json_object();
-        json_array_foreach(json_object_get(token, "top_logprobs"), k, other)
-            json_object_set(top, json_string_value(json_object_get(other, "token")),
-                            json_object_get(other, "logprob"));
-        json_object_set(top, json_string_value(json_object_get(token, "token")),
-                        json_object_get(token, "logprob"));
-        json_array_append(texts, json_object_get(token, "token"));
-        json_array_append(values, json_object_get(token, "logprob"));
-        json_array_append_new(tops, top);
-        json_array_append(offsets, json_object_get(token, "at"));
-    }
-    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", texts, "token_logprobs", values,
-                     "top_logprobs", tops, "text_offset", offsets);
-}
-
-/* The value of "logprobs" of a choice; steals the reference to `tokens`. */
-static json_t *logprobs_json(const struct lk_response *r, json_t *tokens) {
+/* "logprobs" of a whole answer, as text: in jansson's objects a token with 20 alternatives takes 17
+ * KiB, as text 2. */
+static void add_logprobs(const struct lk_response *r, const struct lk_response_choice *c,
+                         struct lk_buf *out) {
     if (r->completion->request.n_top_logprobs < 0) {
-        json_decref(tokens);
-        return json_null();
+        lk_buf_append_str(out, "null");
+        return;
     }
-    if (r->completion->request.chat) return json_pack("{s:o}", "content", tokens);
-    json_t *arrays = to_parallel_arrays(tokens);
-    json_decref(tokens);
-    return arrays;
+    for (const char *const *name = logprob_arrays(r); *name; name++) {
+        lk_buf_printf(out, "%s\"%s\":[", name == logprob_arrays(r) ? "{" : ",", *name);
+        for (size_t i = 0; i < c->n_lp; i++) {
+            if (i) lk_buf_append_str(out, ",");
+            lk_buf_add_json(out, logprob_element(r, *name, &c->lp[i]));
+        }
+        lk_buf_append_str(out, "]");
+    }
+    lk_buf_append_str(out, "}");
 }
 
 /* ---- usage and timings ---- */
@@ -149,16 +176,26 @@ static void record_done(struct lk_response *r, const struct lk_event *event) {
     r->n_done++;
 }
 
+static bool append_logprobs(struct lk_response_choice *c, const struct lk_text_delta *delta) {
+    size_t n = c->n_lp + delta->n_lp;
+    if (n > c->cap_lp) {
+        size_t cap = n + n / 2 + 16;
+        void *larger = realloc(c->lp, cap * sizeof *c->lp);
+        if (!larger) return false;
+        c->lp = larger;
+        c->cap_lp = cap;
+    }
+    if (delta->n_lp) memcpy(c->lp + c->n_lp, delta->lp, delta->n_lp * sizeof *c->lp);
+    c->n_lp = n;
+    return true;
+}
+
 bool lk_response_add_event(struct lk_response *r, struct lk_event *event) {
     struct lk_response_choice *choice = &r->choice[event->job];
     if (event->kind == LK_EVENT_DONE) record_done(r, event);
     if (event->kind == LK_EVENT_TEXT) {
         lk_buf_append(&choice->text, event->delta.text, event->delta.len);
-        json_t *logprobs = delta_logprobs(r, &event->delta);
-        if (choice->logprobs)
-            json_array_extend(choice->logprobs, logprobs), json_decref(logprobs);
-        else
-            choice->logprobs = logprobs;
+        if (!append_logprobs(choice, &event->delta)) choice->text.failed = true;
         lk_text_delta_free(&event->delta);
     }
     return !choice->text.failed;
@@ -182,9 +219,9 @@ static void add_echo(const struct lk_response *r, size_t i, struct lk_buf *out) 
 }
 
 /* A choice that may consist of tool calls: then its content is the text before them. */
-static json_t *choice_with_tools(const struct lk_response *r, size_t i, json_t *logprobs) {
+static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
-    const char *text = c->text.at ? c->text.at : "";
+    const char *text = lk_buf_cstr(&c->text);
     size_t n_shown = c->text.len;
     json_t *calls =
         lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
@@ -193,54 +230,68 @@ static json_t *choice_with_tools(const struct lk_response *r, size_t i, json_t *
     json_object_set_new(message, "content",
                         calls && n_shown == 0 ? json_null() : json_stringn(text, n_shown));
     if (calls) json_object_set(message, "tool_calls", calls);
-    json_t *out =
-        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)i, "message", message, "logprobs",
-                  logprobs, "finish_reason", calls ? "tool_calls" : c->result.finish);
+    json_t *out = json_pack("{s:I, s:o, s:s}", "index", (json_int_t)i, "message", message,
+                            "finish_reason", calls ? "tool_calls" : c->result.finish);
     json_decref(calls);
     return out;
 }
 
+/* A choice of the whole response, without its log-probabilities. */
 static json_t *choice_json(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
-    json_t *logprobs = logprobs_json(r, c->logprobs ? json_incref(c->logprobs) : json_array());
-    const char *text = c->text.at ? c->text.at : "";
-    if (r->completion->request.tools) return choice_with_tools(r, i, logprobs);
+    const char *text = lk_buf_cstr(&c->text);
+    if (r->completion->request.tools) return choice_with_tools(r, i);
     if (r->completion->request.chat)
-        return json_pack("{s:I, s:{s:s, s:s%}, s:o, s:s}", "index", (json_int_t)i, "message",
-                         "role", "assistant", "content", text, c->text.len, "logprobs", logprobs,
-                         "finish_reason", c->result.finish);
+        return json_pack("{s:I, s:{s:s, s:s%}, s:s}", "index", (json_int_t)i, "message", "role",
+                         "assistant", "content", text, c->text.len, "finish_reason",
+                         c->result.finish);
     struct lk_buf all = {0};
     add_echo(r, i, &all);
     lk_buf_append(&all, text, c->text.len);
     json_t *out = NULL;
     if (!all.failed)
-        out = json_pack("{s:I, s:s%, s:o, s:s}", "index", (json_int_t)i, "text", all.at, all.len,
-                        "logprobs", logprobs, "finish_reason", c->result.finish);
+        out = json_pack("{s:I, s:s%, s:s}", "index", (json_int_t)i, "text", lk_buf_cstr(&all),
+                        all.len, "finish_reason", c->result.finish);
     lk_buf_free(&all);
     return out;
 }
 
-static json_t *response_object(const struct lk_response *r, const char *object, json_t *choices) {
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", r->id, "object", object, "created",
-                     (json_int_t)r->created, "model", r->opts->id, "choices", choices);
+/* The fields that a response and a chunk share. */
+static json_t *response_object(const struct lk_response *r, const char *object) {
+    return json_pack("{s:s, s:s, s:I, s:s}", "id", r->id, "object", object, "created",
+                     (json_int_t)r->created, "model", r->opts->id);
 }
 
-json_t *lk_response_json(const struct lk_response *r) {
-    json_t *choices = json_array();
-    for (size_t i = 0; i < r->completion->n_job; i++)
-        json_array_append_new(choices, choice_json(r, i));
-    json_t *out = response_object(
-        r, r->completion->request.chat ? "chat.completion" : "text_completion", choices);
-    json_object_set_new(out, "usage", usage_json(r));
-    add_timings(out, r, &r->choice[0].result);
-    return out;
+bool lk_response_text(const struct lk_response *r, struct lk_buf *out) {
+    struct lk_buf choices = {0};
+    json_t *rest =
+        response_object(r, r->completion->request.chat ? "chat.completion" : "text_completion");
+    json_object_set_new(rest, "usage", usage_json(r));
+    add_timings(rest, r, &r->choice[0].result);
+    lk_buf_append_str(&choices, "[");
+    for (size_t i = 0; i < r->completion->n_job; i++) {
+        struct lk_buf logprobs = {0};
+        add_logprobs(r, &r->choice[i], &logprobs);
+        if (i) lk_buf_append_str(&choices, ",");
+        if (logprobs.failed) choices.failed = true;
+        lk_buf_add_json_with(&choices, choice_json(r, i), "logprobs", lk_buf_cstr(&logprobs),
+                             logprobs.len);
+        lk_buf_free(&logprobs);
+    }
+    lk_buf_append_str(&choices, "]");
+    if (choices.failed) out->failed = true;
+    lk_buf_add_json_with(out, rest, "choices", lk_buf_cstr(&choices), choices.len);
+    lk_buf_free(&choices);
+    return !out->failed;
 }
 
 /* ---- chunks ---- */
 
 static json_t *chunk_object(const struct lk_response *r, json_t *choices) {
-    return response_object(
-        r, r->completion->request.chat ? "chat.completion.chunk" : "text_completion", choices);
+    json_t *out = response_object(r, r->completion->request.chat ? "chat.completion.chunk"
+                                                                 : "text_completion");
+    json_object_set_new(out, "choices", choices);
+    return out;
 }
 
 /* The choice of a chunk. `finish` is NULL before the end. */
@@ -306,7 +357,7 @@ json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
     if (event->kind == LK_EVENT_PROGRESS) return progress_chunk(r, event);
     bool done = event->kind == LK_EVENT_DONE;
     const struct lk_text_delta *delta = &event->delta;
-    json_t *logprobs = delta->n_lp ? logprobs_json(r, delta_logprobs(r, delta)) : json_null();
+    json_t *logprobs = delta_logprobs(r, delta);
     json_t *choice;
     if (r->completion->request.tools)
         choice = chunk_choice_with_tools(r, event, logprobs);

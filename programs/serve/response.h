@@ -6,10 +6,11 @@
 #include "serve/completion.h"
 
 struct lk_response_choice {
-    struct lk_buf text; /* of the answer; in a stream only collected if there are tools */
-    json_t *logprobs;   /* array, not used in a stream */
-    size_t n_sent;      /* bytes of text sent so far; only used if there are tools */
-    bool started;       /* its first chunk was sent */
+    struct lk_buf text;    /* of the answer; in a stream only collected if there are tools */
+    struct lk_logprob *lp; /* [n_lp] of the answer's tokens; not used in a stream */
+    size_t n_lp, cap_lp;
+    size_t n_sent; /* bytes of text sent so far; only used if there are tools */
+    bool started;  /* its first chunk was sent */
     struct lk_job_result result;
 };
 
@@ -33,8 +34,8 @@ bool lk_response_add_event(struct lk_response *response, struct lk_event *event)
 /* Are all choices done? */
 bool lk_response_is_complete(const struct lk_response *response);
 
-/* The whole response; a new reference, NULL if out of memory. */
-json_t *lk_response_json(const struct lk_response *response);
+/* Append the whole response as JSON text. False if out of memory. */
+bool lk_response_text(const struct lk_response *response, struct lk_buf *out);
 
 /* The chunk for an event; a new reference, NULL if out of memory. The delta is freed. */
 json_t *lk_response_chunk(struct lk_response *response, struct lk_event *event);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- completions ---- */
+/* ---- events of a completion ---- */
 
 /* Wait for the next event of a completion. Returns false if the client disconnected, which is also
  * checked while events arrive. */
@@ -32,133 +32,222 @@ static bool wait_event(struct lk_exchange *x, struct lk_completion *completion,
     }
 }
 
+static void reply_out_of_memory(struct lk_exchange *x) {
+    struct lk_api_error error;
+    lk_api_error_set(&error, 503, "out_of_memory", NULL, "out of memory: the response was lost");
+    lk_exchange_reply_error(x, &error);
+}
+
 /* Collect all events, the first one included, and reply with one JSON object. */
 static void reply_json(struct lk_exchange *x, struct lk_completion *completion,
                        struct lk_event *event) {
     struct lk_response response;
+    struct lk_buf text = {0};
     bool good =
         lk_response_init(&response, completion, &x->server->opts, ++x->server->n_completion);
-    for (bool more = good; more;) {
-        if (event->kind == LK_EVENT_ERROR) {
-            lk_exchange_reply_error(x, &completion->error);
-            good = false;
-        } else {
-            good = lk_response_add_event(&response, event);
-        }
-        more = good && !lk_response_is_complete(&response);
-        if (more) good = more = wait_event(x, completion, event);
+    bool alive = true;
+    while (good && alive && event->kind != LK_EVENT_ERROR) {
+        good = lk_response_add_event(&response, event);
+        if (lk_response_is_complete(&response)) break;
+        alive = good && wait_event(x, completion, event);
     }
-    if (good) lk_exchange_reply_json(x, 200, lk_response_json(&response));
+    if (good && alive && event->kind != LK_EVENT_ERROR) good = lk_response_text(&response, &text);
     lk_response_free(&response);
+    if (!good)
+        reply_out_of_memory(x);
+    else if (alive && event->kind == LK_EVENT_ERROR)
+        lk_exchange_reply_error(x, &completion->error);
+    else if (alive)
+        lk_exchange_reply_text(x, 200, "application/json", text.at, text.len);
+    lk_buf_free(&text);
     lk_completion_abandon(completion);
 }
 
-/* Tokenize the request, submit it, and reply. The HTTP status depends on the first event, because
- * a job that waits in the queue may still be refused. */
-static void run_completion(struct lk_exchange *x, struct lk_request *request) {
-    struct lk_api_error error = {0};
+/* ---- work outside the model, on a worker ---- */
+
+/* What a worker makes of a request. */
+struct work {
+    struct lk_exchange *x;
+    double start_time;
+    struct lk_charge charge;
+    bool (*parse)(struct lk_request *request, const struct lk_server_opts *opts, const char *body,
+                  size_t len, struct lk_api_error *error);
+    struct lk_completion *completion; /* result of make_completion */
+    bool (*convert)(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
+                    struct lk_api_error *error);
+    struct lk_buf out; /* result of convert_body */
+    struct lk_api_error error;
+};
+
+/* The client of a queued task may leave, and its time in the queue is limited. */
+static bool keep_waiting(void *user) {
+    struct work *work = user;
+    double waited = lk_now() - work->start_time, max = work->x->server->opts.queue_s;
+    if (waited > max) {
+        lk_api_error_set(&work->error, 503, "overloaded", NULL,
+                         "the request waited %.0f seconds to be parsed; the workers are busy",
+                         waited);
+        work->error.retry_s = 2;
+        return false;
+    }
+    return lk_exchange_is_alive(work->x);
+}
+
+/* Charge for the parsed form of the body. */
+static bool charge_body(struct work *work) {
+    const struct lk_buf *body = &work->x->body;
+    return lk_charge_add(&work->charge, lk_json_parsed_bytes(lk_buf_cstr(body), body->len),
+                         &work->error);
+}
+
+/* Parse the request, tokenize its prompts and compile its grammar. The order is from cheap to
+ * expensive, and each step is charged before it starts. */
+static void make_completion(void *arg) {
+    struct work *work = arg;
+    struct lk_exchange *x = work->x;
+    const struct lk_server_opts *opts = &x->server->opts;
+    struct lk_request request = {0};
+    if (!charge_body(work)) return;
+    if (work->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
+        lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
+        lk_request_prepare(&request, opts, &work->error))
+        work->completion = lk_completion_new(&request, &work->charge, opts, &work->error);
+    lk_request_free(&request);
+}
+
+static void convert_body(void *arg) {
+    struct work *work = arg;
+    const struct lk_exchange *x = work->x;
+    if (!charge_body(work)) return;
+    json_t *body = lk_json_parse_body(x->body.at, x->body.len, &work->error);
+    if (body && work->convert(&x->server->opts, body, &work->out, &work->error) && work->out.failed)
+        lk_api_error_set(&work->error, 503, "out_of_memory", NULL, "out of memory: response");
+    json_decref(body);
+}
+
+/* Run `fn` on a worker. False: a reply was sent, or the client is gone. */
+static bool run_work(struct work *work, void (*fn)(void *arg)) {
+    struct lk_exchange *x = work->x;
+    work->start_time = lk_now();
+    work->charge.budget = &x->server->budget;
+    bool ran = lk_workers_run(x->server->workers, fn, work, keep_waiting, work);
+    lk_buf_free(&x->body);
+    lk_charge_release(&x->charge);
+    if (!ran && !work->error.status) {
+        if (!lk_exchange_is_alive(x)) return false;
+        lk_api_error_set_stopping(&work->error);
+    }
+    if (work->error.status) lk_exchange_reply_error(x, &work->error);
+    return work->error.status == 0;
+}
+
+/* ---- completions ---- */
+
+/* Submit the request and reply. The HTTP status depends on the first event, because a job that
+ * waits in the queue may still be refused. */
+static void handle_completion(struct lk_exchange *x, struct work *work) {
     struct lk_event first;
-    struct lk_completion *completion = NULL;
-    if (lk_request_prepare(request, &x->server->opts, &error))
-        completion = lk_completion_new(request, x->server->opts.model, &error);
-    if (!completion) {
-        lk_exchange_reply_error(x, &error);
-        return;
-    }
-    if (!lk_scheduler_submit(x->server->scheduler, completion, &error)) {
-        lk_exchange_reply_error(x, &error);
-        lk_completion_release(completion);
-        return;
-    }
+    struct lk_completion *completion;
     lk_exchange_set_working(x, true);
-    if (!wait_event(x, completion, &first))
+    bool made = run_work(work, make_completion);
+    lk_charge_release(&work->charge); /* what the completion did not take over */
+    completion = work->completion;
+    if (made) completion->client = lk_auth_client(x);
+    if (made && !lk_scheduler_submit(x->server->scheduler, completion, &work->error)) {
+        lk_exchange_reply_error(x, &work->error);
+        lk_completion_release(completion);
+        made = false;
+    }
+    if (made && !wait_event(x, completion, &first))
         lk_completion_abandon(completion);
-    else if (completion->request.stream && first.kind != LK_EVENT_ERROR)
+    else if (made && completion->request.stream && first.kind != LK_EVENT_ERROR)
         lk_sse_reply(x, completion, &first);
-    else
+    else if (made)
         reply_json(x, completion, &first);
     lk_exchange_set_working(x, false);
 }
 
 static void handle_chat_completions(struct lk_exchange *x) {
-    struct lk_request request;
-    struct lk_api_error error = {0};
-    if (lk_openai_chat_parse(&request, &x->server->opts, x->body.at, x->body.len, &error))
-        run_completion(x, &request);
-    else
-        lk_exchange_reply_error(x, &error);
-    lk_request_free(&request);
+    handle_completion(x, &(struct work){.x = x, .parse = lk_openai_chat_parse});
 }
 
 static void handle_completions(struct lk_exchange *x) {
-    struct lk_request request;
-    struct lk_api_error error = {0};
-    if (lk_openai_completion_parse(&request, &x->server->opts, x->body.at, x->body.len, &error))
-        run_completion(x, &request);
-    else
-        lk_exchange_reply_error(x, &error);
-    lk_request_free(&request);
+    handle_completion(x, &(struct work){.x = x, .parse = lk_openai_completion_parse});
 }
 
 /* ---- tokens ---- */
 
-static bool tokenize(const lk_model *model, const json_t *body, json_t **out,
+/* Longest list of tokens that is converted in one request. */
+static size_t max_tokens(const struct lk_server_opts *opts) {
+    enum { MIN = 1 << 16 };
+    return opts->n_ctx > MIN ? (size_t)opts->n_ctx : MIN;
+}
+
+static bool tokenize(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                      struct lk_api_error *error) {
     const char *text = NULL;
-    bool special = false;
+    bool begin = false, control = false;
     int32_t *tok = NULL;
     size_t n = 0;
     lk_err err = {0};
     if (!lk_json_field_string(body, "content", &text, error) ||
-        !lk_json_field_bool(body, "add_special", &special, error))
+        !lk_json_field_bool(body, "add_special", &begin, error) ||
+        !lk_json_field_bool(body, "parse_special", &control, error))
         return false;
     if (!text)
         return lk_api_error_set(error, 400, "missing_field", "content", "'content' is missing");
-    if (lk_tokenize(model, text, strlen(text), special, &tok, &n, &err))
+    unsigned flags = (begin ? LK_TOKENIZE_BEGIN : 0) | (control ? LK_TOKENIZE_CONTROL : 0);
+    if (lk_tokenize(opts->model, text, strlen(text), flags, max_tokens(opts), &tok, &n, &err))
         return lk_api_error_from_request(error, &err, "content");
-    json_t *list = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(tok[i]));
+    lk_buf_append_str(out, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++) lk_buf_printf(out, "%s%d", i ? "," : "", tok[i]);
+    lk_buf_append_str(out, "]}");
     lk_tokens_free(tok);
-    *out = json_pack("{s:o}", "tokens", list);
     return true;
 }
 
-static bool detokenize(const lk_model *model, const json_t *body, json_t **out,
+static bool detokenize(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                        struct lk_api_error *error) {
     const json_t *list = json_object_get(body, "tokens"), *tok;
-    int32_t n_vocab = lk_model_get_info(model).n_vocab;
+    int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
     struct lk_buf text = {0};
     size_t i;
     if (!json_is_array(list))
         return lk_api_error_set(error, 400, "missing_field", "tokens",
                                 "'tokens' must be an array of token ids");
+    if (json_array_size(list) > max_tokens(opts))
+        return lk_api_error_set(error, 400, "invalid_value", "tokens",
+                                "'tokens' has %zu elements; the maximum is %zu",
+                                json_array_size(list), max_tokens(opts));
     json_array_foreach(list, i, tok) {
-        char token_text[512];
+        size_t len;
         json_int_t id = json_integer_value(tok);
         if (!json_is_integer(tok) || id < 0 || id >= n_vocab) {
             lk_buf_free(&text);
             return lk_api_error_set(error, 400, "invalid_value", "tokens",
                                     "tokens[%zu] is not a token id of this model", i);
         }
-        size_t len = lk_token_text(model, (int32_t)id, token_text, sizeof token_text);
+        const char *token_text = lk_token_text(opts->model, (int32_t)id, &len);
         lk_buf_append(&text, token_text, len);
     }
-    *out = json_pack("{s:o}", "content", lk_json_from_bytes(text.at ? text.at : "", text.len));
+    lk_buf_append_str(out, "{\"content\":");
+    lk_buf_add_json(out, lk_json_from_bytes(lk_buf_cstr(&text), text.len));
+    lk_buf_append_str(out, "}");
     lk_buf_free(&text);
     return true;
 }
 
-/* Parse the body, and reply with the JSON that `convert` makes of it. */
+/* Reply with the JSON text that `convert` makes of the body. */
 static void reply_converted(struct lk_exchange *x,
-                            bool (*convert)(const lk_model *, const json_t *, json_t **,
-                                            struct lk_api_error *)) {
-    struct lk_api_error error = {0};
-    json_t *out = NULL, *body = lk_json_parse_body(x->body.at, x->body.len, &error);
-    if (body && convert(x->server->opts.model, body, &out, &error))
-        lk_exchange_reply_json(x, 200, out);
-    else
-        lk_exchange_reply_error(x, &error);
-    json_decref(body);
+                            bool (*convert)(const struct lk_server_opts *, const json_t *,
+                                            struct lk_buf *, struct lk_api_error *)) {
+    struct work work = {.x = x, .convert = convert};
+    lk_exchange_set_working(x, true);
+    if (run_work(&work, convert_body))
+        lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
+    lk_charge_release(&work.charge);
+    lk_buf_free(&work.out);
+    lk_exchange_set_working(x, false);
 }
 
 static void handle_tokenize(struct lk_exchange *x) { reply_converted(x, tokenize); }
@@ -181,8 +270,11 @@ static void handle_slots(struct lk_exchange *x) {
 }
 
 static void handle_metrics(struct lk_exchange *x) {
+    struct lk_metrics *metrics = &x->server->metrics;
     struct lk_buf out = {0};
-    lk_metrics_print(&x->server->metrics, &out);
+    metrics->request_bytes = lk_budget_bytes(&x->server->budget);
+    metrics->request_max_bytes = x->server->opts.request_bytes;
+    lk_metrics_print(metrics, &out);
     if (!out.failed) lk_exchange_reply_text(x, 200, "text/plain; version=0.0.4", out.at, out.len);
     lk_buf_free(&out);
 }

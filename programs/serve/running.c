@@ -3,13 +3,38 @@
 
 /* ---- ends of jobs ---- */
 
-/* Remove a job, free its slot for others, and release its completion. */
-static void remove_job(struct lk_running *r, struct lk_job *job) {
+lk_status lk_running_add(struct lk_running *r, struct lk_job *job, lk_err *err) {
+    const struct lk_request *request = &job->completion->request;
+    uint32_t seed = request->sampling.seed + (uint32_t)(job->index % request->n);
+    r->job[r->n++] = job;
+    job->start_time = lk_now();
+    job->result.wait_s = job->start_time - job->submit_time;
+    lk_histogram_add(&r->metrics->queue, job->result.wait_s);
+    return lk_sampler_copy(&job->sampler, job->completion->sampler, seed, err);
+}
+
+/* Take a job off the places, or off the list of parked ones. */
+static void unlink_job(struct lk_running *r, struct lk_job *job) {
+    if (job->state == LK_JOB_PARKED) {
+        struct lk_job **at = &r->parked;
+        while (*at != job) at = &(*at)->next;
+        *at = job->next;
+        job->next = NULL;
+        r->n_parked--;
+        return;
+    }
     for (size_t i = 0; i < r->n; i++)
         if (r->job[i] == job) {
             r->job[i] = r->job[--r->n];
             break;
         }
+}
+
+/* Remove a job, free its sampler and its slot for others, and release its completion. */
+static void remove_job(struct lk_running *r, struct lk_job *job) {
+    unlink_job(r, job);
+    lk_sampler_free(job->sampler);
+    job->sampler = NULL;
     if (job->slot) {
         job->slot->job = NULL;
         job->slot->last_used = lk_now();
@@ -50,55 +75,97 @@ static void finish_job(struct lk_running *r, struct lk_job *job, const char *fin
     remove_job(r, job);
 }
 
-/* ---- decoding ---- */
+/* ---- parking ---- */
 
-/* Sample the next token. If the grammar makes that too slow, fail the job: an ambiguous JSON
- * schema, whose alternatives start alike and contain one another, doubles the parser states with
- * every level of the answer, and all other clients wait for it. Only CPU time of this thread
- * counts, so a machine that is busy with other work does not fail a request. */
-static bool sample_token(struct lk_running *r, struct lk_job *job, int32_t *tok) {
-    const double max_grammar_s = 1;
-    const struct lk_request *request = &job->completion->request;
-    lk_err err = {0};
-    double start = lk_thread_cpu_seconds();
-    if (lk_sampler_next(job->sampler, job->slot->session, tok, &err)) {
-        fail_job_with_err(r, job, &err);
-        return false;
+/* Jobs whose clients do not read give their places up after this time. */
+static const double park_s = 2;
+
+/* When memory is short, the longest parked job is ended if it is parked for this time. */
+static const double end_parked_s = 10;
+
+static void park_job(struct lk_running *r, struct lk_job *job) {
+    struct lk_job **last = &r->parked;
+    unlink_job(r, job);
+    while (*last) last = &(*last)->next;
+    *last = job;
+    job->next = NULL;
+    job->state = LK_JOB_PARKED;
+    r->n_parked++;
+}
+
+void lk_running_poll_parked(struct lk_running *r) {
+    double now = lk_now();
+    for (struct lk_job *job = r->parked, *next; job; job = next) {
+        next = job->next;
+        if (lk_completion_is_over(job->completion)) {
+            lk_running_fail_job(r, job, NULL);
+        } else if (now - job->start_time > r->opts->time_s) {
+            finish_job(r, job, "length", true);
+        } else if (r->n < r->opts->n_parallel && lk_completion_has_room(job->completion)) {
+            unlink_job(r, job);
+            job->state = LK_JOB_DECODING;
+            job->blocked_time = 0;
+            r->job[r->n++] = job;
+        }
     }
-    double seconds = lk_thread_cpu_seconds() - start;
-    if (!request->grammar || seconds <= max_grammar_s) return true;
+    r->metrics->parked = r->n_parked;
+}
+
+bool lk_running_end_parked(struct lk_running *r) {
+    struct lk_job *job = r->parked;
+    if (!job || lk_now() - job->blocked_time < end_parked_s) return false;
     struct lk_api_error error;
-    lk_api_error_set(&error, 400, "invalid_value", request->grammar_field,
-                     "'%s' is too ambiguous: sampling one token takes %.1f seconds",
-                     request->grammar_field, seconds);
+    lk_api_error_set(&error, 503, "not_read", NULL,
+                     "the answer was not read for %.0f seconds, and its memory was needed",
+                     lk_now() - job->blocked_time);
     lk_running_fail_job(r, job, &error);
+    return true;
+}
+
+/* Is there room for the job's next events? If there was none for some time, park the job. */
+static bool has_room(struct lk_running *r, struct lk_job *job) {
+    if (lk_completion_has_room(job->completion)) {
+        job->blocked_time = 0;
+        return true;
+    }
+    double now = lk_now();
+    if (job->blocked_time == 0) job->blocked_time = now;
+    if (now - job->blocked_time >= park_s) park_job(r, job);
     return false;
 }
 
+/* ---- decoding ---- */
+
 /* Sample the job's next token and push its text. Returns true if the token must be evaluated.
- * Otherwise the job was removed, or its event ring is full. */
+ * Otherwise the job was removed or parked, or its event ring is full. */
 static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) {
     const lk_model *model = r->opts->model;
-    int n_top = job->completion->request.n_top_logprobs;
-    int32_t n_vocab = lk_model_get_info(model).n_vocab, tok;
-    if (n_top > n_vocab) n_top = n_vocab;
+    const struct lk_request *request = &job->completion->request;
+    int n_top = request->n_top_logprobs;
+    int32_t tok;
+    lk_err err = {0};
     if (lk_completion_is_over(job->completion)) {
         lk_running_fail_job(r, job, NULL);
         return false;
     }
-    /* Check the time limit before the ring, so that it also ends clients that do not read. */
     if (lk_now() - job->start_time > r->opts->time_s) {
         finish_job(r, job, "length", true);
         return false;
     }
-    if (!lk_completion_has_room(job->completion)) return false;
-    if (!sample_token(r, job, &tok)) return false;
+    if (!has_room(r, job)) return false;
+    if (lk_sampler_next(job->sampler, job->slot->session, &tok, &err)) {
+        struct lk_api_error error;
+        lk_api_error_from_work(&error, &err);
+        if (error.status == 400) error.param = request->grammar_field;
+        lk_running_fail_job(r, job, &error);
+        return false;
+    }
     if (lk_token_ends(model, tok)) {
         finish_job(r, job, "stop", true);
         return false;
     }
-    char text[512];
-    size_t len = lk_token_text(model, tok, text, sizeof text);
+    size_t len;
+    const char *text = lk_token_text(model, tok, &len);
     struct lk_text_delta delta;
     struct lk_logprob lp = {.tok = tok, .n_top = n_top};
     if (n_top >= 0)
@@ -117,14 +184,12 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
 
 /* Update the job after its token was evaluated, or could not be. */
 static void record_token(struct lk_running *r, struct lk_job *job, int32_t tok, const lk_err *err) {
-    char text[512];
     if (err->code == LK_E_FULL) {
         finish_job(r, job, "length", true);
     } else if (err->code != LK_OK) {
         fail_job_with_err(r, job, err);
     } else {
-        size_t len = lk_token_text(r->opts->model, tok, text, sizeof text);
-        lk_slot_append(job->slot, tok, text, len);
+        lk_slot_append(job->slot, r->opts->model, tok);
     }
 }
 

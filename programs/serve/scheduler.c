@@ -25,6 +25,7 @@ struct lk_scheduler {
     struct lk_disk *disk; /* or NULL */
     struct lk_running running;
     double last_step, last_snapshot; /* times */
+    uint64_t last_client;            /* of the job that was admitted last */
 };
 
 /* ---- snapshots ---- */
@@ -202,15 +203,64 @@ static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct
     return status;
 }
 
-/* The job that is next to be admitted, if another one may run; or NULL. */
+/* Number of running jobs of the same client, and of the same completion. */
+static void count_running(const struct lk_scheduler *s, const struct lk_job *job, size_t *of_client,
+                          size_t *of_completion) {
+    *of_client = *of_completion = 0;
+    for (size_t i = 0; i < s->running.n; i++) {
+        const struct lk_completion *other = s->running.job[i]->completion;
+        *of_client += other->client == job->completion->client;
+        *of_completion += other == job->completion;
+    }
+}
+
+/* Is job a before job b? First the client with fewer running jobs, then of two clients the one that
+ * was not served last, then the request with fewer running jobs. So no client, and no request for
+ * many answers, holds all places. */
+static bool goes_before(const struct lk_scheduler *s, const struct lk_job *a,
+                        const struct lk_job *b) {
+    size_t client_a, client_b, completion_a, completion_b;
+    uint64_t last = s->last_client;
+    count_running(s, a, &client_a, &completion_a);
+    count_running(s, b, &client_b, &completion_b);
+    if (client_a != client_b) return client_a < client_b;
+    if ((a->completion->client == last) != (b->completion->client == last))
+        return b->completion->client == last;
+    return completion_a < completion_b;
+}
+
+/* The waiting job that is next, if another one may run; or NULL. Of jobs with the same rank the one
+ * that has waited longest, or another one of its request that can copy a session that was just
+ * prefilled. The lock is held. */
+static struct lk_job *choose_waiting(const struct lk_scheduler *s) {
+    struct lk_job *best = s->waiting;
+    if (s->running.n >= s->opts->n_parallel || !best) return NULL;
+    for (struct lk_job *job = best->next; job; job = job->next)
+        if (goes_before(s, job, best)) best = job;
+    for (struct lk_job *job = best; job; job = job->next)
+        if (job->completion == best->completion && find_twin(s, job)) return job;
+    return best;
+}
+
 static struct lk_job *next_waiting(struct lk_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    struct lk_job *job = s->running.n < s->opts->n_parallel ? s->waiting : NULL;
+    struct lk_job *job = choose_waiting(s);
     pthread_mutex_unlock(&s->lock);
     return job;
 }
 
-/* Start the job that has waited longest. False if there is none, or no room for it. */
+static void remove_waiting(struct lk_scheduler *s, struct lk_job *job) {
+    pthread_mutex_lock(&s->lock);
+    struct lk_job **at = &s->waiting;
+    while (*at != job) at = &(*at)->next;
+    *at = job->next;
+    if (!*at) s->last = at;
+    job->next = NULL;
+    s->n_waiting--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Start the next job. False if there is none, or no room for it. */
 static bool admit_job(struct lk_scheduler *s) {
     struct lk_slot *slot = NULL;
     bool later = false;
@@ -218,31 +268,28 @@ static bool admit_job(struct lk_scheduler *s) {
     struct lk_job *job = next_waiting(s);
     if (!job) return false;
     lk_status status = acquire_slot(s, job, &slot, &later, &err);
-    if (later) return false;
-    pthread_mutex_lock(&s->lock);
-    s->waiting = job->next;
-    if (!s->waiting) s->last = &s->waiting;
-    s->n_waiting--;
-    pthread_mutex_unlock(&s->lock);
-    s->running.job[s->running.n++] = job;
-    job->start_time = lk_now();
-    job->result.wait_s = job->start_time - job->submit_time;
-    lk_histogram_add(&s->metrics->queue, job->result.wait_s);
+    if (later) return lk_running_end_parked(&s->running); /* and try again */
+    remove_waiting(s, job);
+    s->last_client = job->completion->client;
+    lk_status added = lk_running_add(&s->running, job, status == LK_OK ? &err : NULL);
+    if (status == LK_OK) status = added;
+    if (slot) {
+        job->slot = slot;
+        slot->job = job;
+        slot->reserved = job->prompt->n_bytes;
+        slot->last_used = job->start_time;
+        slot->is_private = !job->completion->request.reuse;
+    }
     if (status != LK_OK) {
         struct lk_api_error error;
         lk_api_error_from_work(&error, &err);
         lk_running_fail_job(&s->running, job, &error);
-        return true;
-    }
-    job->slot = slot;
-    slot->job = job;
-    slot->reserved = job->prompt->n_bytes;
-    slot->last_used = job->start_time;
-    slot->is_private = !job->completion->request.reuse;
-    if (job->stored[0])
+        if (slot && slot->n_tok == 0) lk_slots_remove(&s->slots, slot);
+    } else if (job->stored[0]) {
         lk_disk_load_slot(s->disk, job);
-    else
+    } else {
         prefill_job(s, job);
+    }
     return true;
 }
 
@@ -258,15 +305,22 @@ static bool resume_loaded_job(struct lk_scheduler *s) {
 
 /* ---- the queue ---- */
 
-/* Fail a completion that waited too long for memory. */
+/* Fail a completion that waited too long, with what it waited for: a place, or memory. */
 static void refuse_job(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_api_error error;
-    uint64_t busy = lk_slots_busy_bytes(&s->slots), max = s->opts->max_bytes;
-    lk_api_error_set(&error, 503, "overloaded", NULL,
-                     "this request would need %.1f MiB, but only %.1f MiB are free; it waited "
-                     "%.0f seconds",
-                     (double)job->prompt->n_bytes / (1 << 20),
-                     (double)(busy < max ? max - busy : 0) / (1 << 20), s->opts->queue_s);
+    uint64_t busy = lk_slots_busy_bytes(&s->slots), max = s->opts->max_bytes,
+             free_bytes = busy < max ? max - busy : 0;
+    if (free_bytes >= job->prompt->n_bytes)
+        lk_api_error_set(&error, 503, "overloaded", NULL,
+                         "%zu answers are running and %zu may (--parallel); this request waited "
+                         "%.0f seconds",
+                         s->running.n, s->opts->n_parallel, s->opts->queue_s);
+    else
+        lk_api_error_set(&error, 503, "overloaded", NULL,
+                         "this request needs %.1f MiB of cache, but only %.1f of %.1f MiB are free "
+                         "(--cache-limit); it waited %.0f seconds",
+                         (double)job->prompt->n_bytes / (1 << 20), (double)free_bytes / (1 << 20),
+                         (double)max / (1 << 20), s->opts->queue_s);
     error.retry_s = 5;
     s->metrics->refused++;
     lk_completion_fail(job->completion, &error);
@@ -305,6 +359,7 @@ static void fail_all_jobs(struct lk_scheduler *s) {
     lk_api_error_set_stopping(&error);
     if (s->disk) lk_disk_close(s->disk), lk_disk_drain(s->disk);
     while (s->running.n) lk_running_fail_job(&s->running, s->running.job[0], &error);
+    while (s->running.parked) lk_running_fail_job(&s->running, s->running.parked, &error);
     pthread_mutex_lock(&s->lock);
     for (struct lk_job *job = s->waiting; job; job = job->next)
         lk_completion_fail(job->completion, &error);
@@ -318,7 +373,8 @@ static void wait_for_work(struct lk_scheduler *s) {
     pthread_mutex_lock(&s->lock);
     if (!s->woken && !s->ending) {
         struct timespec until;
-        double end = lk_now() + (s->running.n || s->waiting ? blocked_s : idle_s);
+        double end =
+            lk_now() + (s->running.n || s->running.parked || s->waiting ? blocked_s : idle_s);
         until.tv_sec = (time_t)end;
         until.tv_nsec = (long)((end - floor(end)) * 1e9);
         pthread_cond_timedwait(&s->changed, &s->lock, &until);
@@ -339,6 +395,7 @@ static void *run_thread(void *user) {
         bool worked = false;
         sweep_queue(s, 0); /* at time 0 no job has timed out: removes jobs whose client is gone */
         if (s->disk) lk_disk_poll(s->disk);
+        lk_running_poll_parked(&s->running);
         while (resume_loaded_job(s) || admit_job(s)) {
             worked = true;
             if (lk_now() - s->last_step < s->opts->slice_s) continue;
@@ -373,24 +430,42 @@ struct lk_disk *lk_scheduler_disk(struct lk_scheduler *s) {
     return s->disk;
 }
 
+/* The lock is held. */
+static size_t count_waiting(const struct lk_scheduler *s, uint64_t client) {
+    size_t n = 0;
+    for (const struct lk_job *job = s->waiting; job; job = job->next)
+        n += job->completion->client == client;
+    return n;
+}
+
+/* Is there room in the queue? With several API keys, each may use half of it. The lock is held. */
+static bool check_queue(struct lk_scheduler *s, const struct lk_completion *completion,
+                        struct lk_api_error *error) {
+    size_t n_new = completion->n_job, max = s->opts->n_queue,
+           own = count_waiting(s, completion->client), max_own = (max + 1) / 2;
+    if (s->closed) return lk_api_error_set_stopping(error);
+    if (s->n_waiting + n_new > max)
+        lk_api_error_set(error, 429, "queue_full", NULL,
+                         "the queue is full: this request asks for %zu answers and %zu are "
+                         "waiting; the maximum is %zu (--queue)",
+                         n_new, s->n_waiting, max);
+    else if (s->opts->n_key > 1 && own > 0 && own + n_new > max_own)
+        lk_api_error_set(error, 429, "queue_share_full", NULL,
+                         "this request asks for %zu answers and %zu of this API key are waiting; "
+                         "a key may have %zu",
+                         n_new, own, max_own);
+    else
+        return true;
+    error->retry_s = 2;
+    s->metrics->refused++;
+    return false;
+}
+
 bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_completion *completion,
                          struct lk_api_error *error) {
-    bool good = true;
-    size_t max = s->opts->n_queue;
-    if (completion->n_job > max) /* would never fit */
-        return lk_api_error_set(error, 400, "invalid_value", "n",
-                                "the request asks for %zu answers, but the queue holds at most %zu",
-                                completion->n_job, max);
     pthread_mutex_lock(&s->lock);
-    if (s->closed) {
-        good = lk_api_error_set_stopping(error);
-    } else if (s->n_waiting + completion->n_job > max) {
-        good = lk_api_error_set(error, 429, "queue_full", NULL,
-                                "the queue is full: %zu answers are waiting; the maximum is %zu",
-                                s->n_waiting, max);
-        error->retry_s = 2;
-        s->metrics->refused++;
-    } else {
+    bool good = check_queue(s, completion, error);
+    if (good) {
         atomic_fetch_add(&completion->refs, (int)completion->n_job);
         for (size_t i = 0; i < completion->n_job; i++) {
             completion->job[i].submit_time = lk_now();

@@ -1,10 +1,12 @@
 /* The scheduler: the thread that owns all sessions. It admits jobs when there is memory for them,
  * prefills their prompts one after the other, and decodes all of them in batched steps.
  *
- *   waiting (first come, first served) -> admitted if memory allows -> prefill -> decoding -> done
- *                                                                       |
- *                                            other jobs decode between the chunks of a prefill
- */
+ *   waiting -> admitted if a place and memory are free -> prefill -> decoding -> done
+ *                                                            |        |    ^
+ *   other jobs decode between the chunks of a prefill -------+        v    |
+ *                                                                    parked
+ *
+ * A job is parked while its client does not read: it keeps its session, but not its place. */
 #ifndef LK_SERVE_SCHEDULER_H
 #define LK_SERVE_SCHEDULER_H
 
@@ -17,8 +19,8 @@ struct lk_scheduler;
 lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_opts *opts,
                              struct lk_metrics *metrics, lk_err *err);
 
-/* Queue all jobs of a completion. False: see `error`. 429: the queue is full. 400: the queue can
- * never hold that many jobs. 503: the server is stopping. */
+/* Queue all jobs of a completion. False: see `error`. 429: the queue is full, or the part of it
+ * that one API key may use. 503: the server is stopping. */
 bool lk_scheduler_submit(struct lk_scheduler *scheduler, struct lk_completion *completion,
                          struct lk_api_error *error);
 

@@ -15,6 +15,7 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .n_connection = 256,
                                    .max_body = 8u << 20,
                                    .max_bytes = 1u << 30,
+                                   .request_bytes = 256u << 20,
                                    .queue_s = 60,
                                    .time_s = 600,
                                    .slice_s = 0.05};
@@ -50,6 +51,9 @@ lk_status lk_server_check_recipe(const struct lk_server_opts *o, const lk_recipe
                    o->n_ctx, why.msg);
 }
 
+/* Enough to keep up with a model; more would take its cores. */
+enum { N_WORKER = 2 };
+
 lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *opts, lk_err *err) {
     lk_status status = check_server_opts(opts, err);
     for (size_t i = 0; status == LK_OK && i < opts->n_recipe; i++)
@@ -59,7 +63,9 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
     s->opts = *opts;
     s->started = (int64_t)time(NULL);
-    status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
+    lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
+    status = lk_workers_start(&s->workers, N_WORKER, err);
+    if (status == LK_OK) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
     if (status == LK_OK) status = lk_http_start(s, err);
     if (status != LK_OK)
         lk_server_stop(s);
@@ -74,7 +80,9 @@ void lk_server_stop(struct lk_server *s) {
     if (!s) return;
     /* Close the scheduler first: threads that wait for events receive the final error. */
     if (s->scheduler) lk_scheduler_close(s->scheduler);
+    if (s->workers) lk_workers_close(s->workers);
     lk_http_stop(s);
+    lk_workers_stop(s->workers);
     lk_scheduler_stop(s->scheduler);
     free(s);
 }

@@ -30,9 +30,11 @@ struct lk_server_opts {
     size_t n_connection;     /* max open connections */
     size_t max_body;         /* max bytes of a request body */
     uint64_t max_bytes;      /* max bytes of the caches and scratch memory of all sessions */
+    uint64_t request_bytes;  /* max bytes of all requests in work, without caches */
     double queue_s;          /* max time in the queue */
     double time_s;           /* max time spent on an answer, prefill included */
     double slice_s;          /* max time between decode steps while a prompt is prefilled */
+    bool parse_special;      /* prompts of /v1/completions may spell control tokens */
     const char *session_dir; /* directory of saved sessions; NULL: no file is read or written */
     uint64_t store_bytes;    /* max bytes that the server stores there on its own; 0: none */
     /* Called with one line per request, from several threads; NULL: no log. */

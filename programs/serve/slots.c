@@ -68,9 +68,10 @@ uint64_t lk_slots_busy_bytes(const struct lk_slots *slots) {
 static bool continue_slot_tokens(const struct lk_slots *slots, const struct lk_slot *slot,
                                  struct lk_job *job) {
     size_t n_rest = 0;
-    int32_t *rest = lk_tokenize_continuation(slots->opts->model, job->prompt->text + slot->text.len,
-                                             &n_rest),
-            *tok = NULL;
+    int32_t *rest = NULL, *tok = NULL;
+    const char *text = job->prompt->text + slot->text.len;
+    lk_tokenize(slots->opts->model, text, strlen(text), LK_TOKENIZE_MARKED,
+                (size_t)slots->opts->n_ctx, &rest, &n_rest, NULL);
     size_t n_tok = slot->n_tok + n_rest;
     if (rest && n_rest > 0 && n_tok < (size_t)slots->opts->n_ctx) tok = malloc(n_tok * sizeof *tok);
     if (tok) {
@@ -120,7 +121,7 @@ void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk
     lk_buf_free(&slot->text);
     slot->n_tok = lk_session_n_tok(slot->session);
     memcpy(slot->tok, lk_session_tokens(slot->session), slot->n_tok * sizeof *slot->tok);
-    lk_tokens_to_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
+    lk_tokens_to_marked_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
     if (job && lk_job_continues_text(job, &slot->text)) continue_slot_tokens(slots, slot, job);
 }
 
@@ -220,9 +221,9 @@ void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job) {
     if (job->completion->request.chat) lk_buf_append_str(&slot->text, job->prompt->text);
 }
 
-void lk_slot_append(struct lk_slot *slot, int32_t tok, const char *text, size_t len) {
+void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok) {
     slot->tok[slot->n_tok++] = tok;
-    if (slot->text.len) lk_buf_append(&slot->text, text, len);
+    if (slot->text.len) lk_token_append_marked(model, tok, &slot->text);
 }
 
 struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now) {

@@ -34,7 +34,7 @@ struct lk_slot {
     struct lk_job *job; /* NULL: idle */
     int32_t *tok;       /* [n_tok] tokens that the session holds; capacity n_ctx */
     size_t n_tok;
-    struct lk_buf text; /* text of these tokens, for chats; empty: unknown */
+    struct lk_buf text; /* marked text of these tokens, for chats; empty: unknown */
     uint64_t reserved;  /* bytes that its job may need */
     double last_used;
     uint64_t immutable_bytes; /* part of its session's shared bytes that it will never copy */
@@ -101,8 +101,8 @@ lk_status lk_slot_copy(struct lk_slot *slot, struct lk_slot *from, bool whole, l
 /* Update the slot after prefill: its session holds job->tok. */
 void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job);
 
-/* Update the slot after one more token was evaluated; `text` are the bytes of the token. */
-void lk_slot_append(struct lk_slot *slot, int32_t tok, const char *text, size_t len);
+/* Update the slot after one more token was evaluated. */
+void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok);
 
 struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now);
 

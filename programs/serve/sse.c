@@ -1,6 +1,7 @@
 /* The body of a streamed response. */
 #include "serve/sse.h"
 
+#include "serve/json_text.h"
 #include "serve/response.h"
 
 #include <stdlib.h>
@@ -16,16 +17,9 @@ struct sse_body {
 
 /* Append one event; releases `json`. */
 static void append_data(struct sse_body *b, json_t *json) {
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
-    if (!text) {
-        b->out.failed = true;
-        return;
-    }
     lk_buf_append_str(&b->out, "data: ");
-    lk_buf_append_str(&b->out, text);
+    lk_buf_add_json(&b->out, json);
     lk_buf_append_str(&b->out, "\n\n");
-    free(text);
 }
 
 /* Append the chunk for an event, and the end of the stream if it was the last one. */

@@ -32,7 +32,7 @@ struct entry {
     int n_load;        /* how often this server loaded it */
     size_t recipe, n_tok;
     int32_t *tok;       /* [n_tok] */
-    struct lk_buf text; /* of these tokens */
+    struct lk_buf text; /* of these tokens, marked */
 };
 
 struct lk_store {
@@ -199,7 +199,7 @@ static void scan_file(struct lk_store *store, const char *name) {
     if (known) return;
     if (lk_store_inspect(store, path, &e.recipe, &e.tok, &e.n_tok, &err) == LK_OK) {
         e.usable = e.n_tok > 0 && e.n_tok < (size_t)store->opts->n_ctx;
-        lk_tokens_to_text(store->opts->model, e.tok, e.n_tok, &e.text);
+        lk_tokens_to_marked_text(store->opts->model, e.tok, e.n_tok, &e.text);
     } else {
         report(store, err.msg);
     }
@@ -392,7 +392,7 @@ static lk_status init_entry(const struct lk_store *store, const struct lk_slot *
                         .tok = malloc((n_tok + 1) * sizeof *e->tok)};
     if (!e->tok) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot store a session");
     memcpy(e->tok, lk_session_tokens(slot->session), n_tok * sizeof *e->tok);
-    lk_tokens_to_text(store->opts->model, e->tok, n_tok, &e->text);
+    lk_tokens_to_marked_text(store->opts->model, e->tok, n_tok, &e->text);
     return LK_OK;
 }
 

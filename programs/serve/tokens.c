@@ -9,32 +9,42 @@ size_t lk_tokens_common_prefix(const int32_t *a, size_t n_a, const int32_t *b, s
     return n;
 }
 
+void lk_token_append_marked(const lk_model *model, int32_t tok, struct lk_buf *out) {
+    static const char mark = '\xFF', mark_end = '\xFE', neither = '\xFD';
+    size_t len, start = out->len;
+    const char *text = lk_token_text(model, tok, &len);
+    if (lk_token_is_control(model, tok)) {
+        lk_buf_append(out, &mark, 1);
+        lk_buf_append(out, text, len);
+        lk_buf_append(out, &mark_end, 1);
+        return;
+    }
+    lk_buf_append(out, text, len);
+    for (size_t i = start; i < out->len; i++)
+        if (out->at[i] == mark || out->at[i] == mark_end) out->at[i] = neither;
+}
+
+/* Number of tokens that start every text, if tok[0..n_tok) starts with them. */
+static size_t count_begin(const lk_model *model, const int32_t *tok, size_t n_tok) {
+    int32_t *begin = NULL;
+    size_t n = 0;
+    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &begin, &n, NULL) == LK_OK &&
+        lk_tokens_common_prefix(begin, n, tok, n_tok) != n)
+        n = 0;
+    lk_tokens_free(begin);
+    return n;
+}
+
 void lk_tokens_to_text(const lk_model *model, const int32_t *tok, size_t n_tok,
                        struct lk_buf *out) {
-    int32_t *bos = NULL; /* the tokens that start every text */
-    size_t n_bos = 0, i = 0;
-    if (lk_tokenize(model, "", 0, true, &bos, &n_bos, NULL) == LK_OK &&
-        lk_tokens_common_prefix(bos, n_bos, tok, n_tok) == n_bos)
-        i = n_bos;
-    lk_tokens_free(bos);
-    for (; i < n_tok; i++) {
-        char text[512];
-        size_t len = lk_token_text(model, tok[i], text, sizeof text);
+    for (size_t i = count_begin(model, tok, n_tok), len; i < n_tok; i++) {
+        const char *text = lk_token_text(model, tok[i], &len);
         lk_buf_append(out, text, len);
     }
 }
 
-int32_t *lk_tokenize_continuation(const lk_model *model, const char *text, size_t *n_tok) {
-    int32_t *bos = NULL, *tok = NULL;
-    size_t n_bos = 0, n = 0;
-    if (lk_tokenize(model, "", 0, true, &bos, &n_bos, NULL) == LK_OK &&
-        lk_tokenize(model, text, strlen(text), true, &tok, &n, NULL) == LK_OK) {
-        if (n >= n_bos && memcmp(tok, bos, n_bos * sizeof *tok) == 0) {
-            n -= n_bos;
-            memmove(tok, tok + n_bos, n * sizeof *tok);
-        }
-        *n_tok = n;
-    }
-    lk_tokens_free(bos);
-    return tok;
+void lk_tokens_to_marked_text(const lk_model *model, const int32_t *tok, size_t n_tok,
+                              struct lk_buf *out) {
+    for (size_t i = count_begin(model, tok, n_tok); i < n_tok; i++)
+        lk_token_append_marked(model, tok[i], out);
 }

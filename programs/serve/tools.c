@@ -2,6 +2,7 @@
 #include "serve/tools.h"
 
 #include "serve/json_field.h"
+#include "serve/json_text.h"
 #include "serve/schema.h"
 
 #include <stdio.h>
@@ -105,21 +106,12 @@ bool lk_tools_are_supported(const lk_model *model) {
     return text && strstr(text, open_tag);
 }
 
-static void append_json(struct lk_buf *out, const json_t *value) {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (text)
-        lk_buf_append_str(out, text);
-    else
-        out->failed = true;
-    free(text);
-}
-
 void lk_tools_describe(const struct lk_request *ask, struct lk_buf *out) {
     const json_t *tool;
     size_t i;
     lk_buf_append_str(out, "# Tools\n\nThese functions can be called when they help:\n<tools>\n");
     json_array_foreach(json_object_get(ask->body, "tools"), i, tool) {
-        append_json(out, tool);
+        lk_buf_add_json(out, json_incref((json_t *)tool));
         lk_buf_append_str(out, "\n");
     }
     lk_buf_printf(out,
@@ -128,12 +120,20 @@ void lk_tools_describe(const struct lk_request *ask, struct lk_buf *out) {
                   open_tag, close_tag);
 }
 
+/* The arguments of a call, which are JSON in a string. NULL if they are not, or hold too many
+ * values. */
+static json_t *parse_arguments(const char *text) {
+    size_t len = text ? strlen(text) : 0;
+    if (!text || lk_json_parsed_bytes(text, len) > lk_json_max_parsed_bytes(len)) return NULL;
+    return json_loadb(text, len, 0, NULL);
+}
+
 bool lk_tools_format_calls(const json_t *calls, struct lk_buf *out, struct lk_api_error *fault) {
     const json_t *call;
     size_t i;
     json_array_foreach(calls, i, call) {
         const char *arguments = json_string_value(json_object_get(get_function(call), "arguments"));
-        json_t *parsed = arguments ? json_loads(arguments, 0, NULL) : NULL;
+        json_t *parsed = parse_arguments(arguments);
         if (!function_name(call) || !parsed) {
             json_decref(parsed);
             return lk_api_error_set(
@@ -142,9 +142,8 @@ bool lk_tools_format_calls(const json_t *calls, struct lk_buf *out, struct lk_ap
         }
         json_t *one = json_pack("{s:s, s:o}", "name", function_name(call), "arguments", parsed);
         lk_buf_printf(out, "%s%s\n", out->len ? "\n" : "", open_tag);
-        append_json(out, one);
+        lk_buf_add_json(out, one);
         lk_buf_printf(out, "\n%s", close_tag);
-        json_decref(one);
     }
     return true;
 }

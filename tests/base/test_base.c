@@ -156,6 +156,8 @@ static void errors_are_a_status_and_a_line(void **state) {
     assert_int_equal(err.code, LK_E_FORMAT);
     assert_string_equal(err.msg, "tensor blk.0 has 3 rows");
     assert_int_equal(lk_fail(NULL, LK_E_IO, "%s is ignored", "this"), LK_E_IO);
+    lk_fail(&err, LK_E_FORMAT, "not a\nnumber: '%s'", "1\t2\x7f");
+    assert_string_equal(err.msg, "not a number: '1 2 '");
 }
 
 static void a_long_error_is_cut(void **state) {

@@ -53,7 +53,8 @@ static void read_tokens(const lk_model *model, int32_t *tok) {
         fclose(f);
         int32_t *more;
         lk_err err = {0};
-        if (lk_tokenize(model, text, len, n == 0, &more, &n_new, &err) != LK_OK)
+        if (lk_tokenize(model, text, len, n == 0 ? LK_TOKENIZE_BEGIN : 0, 0, &more, &n_new, &err) !=
+            LK_OK)
             fail_msg("%s: %s", files[i], err.msg);
         if (n_new > N_CTX - n) n_new = N_CTX - n;
         memcpy(tok + n, more, n_new * sizeof *tok);

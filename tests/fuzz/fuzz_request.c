@@ -1,12 +1,15 @@
 /* Fuzz target: a request body is either parsed, or rejected with a one-line message and a 4xx
- * status. The first byte selects the endpoint, the rest is the body. The body is also converted as
- * a JSON schema. */
+ * status. The first byte selects the endpoint, the rest is the body. What was parsed is prepared
+ * for a tiny model: messages become a prompt, prompts become tokens of its vocabulary, fewer than
+ * the context. The body is also converted as a JSON schema. */
+#define _GNU_SOURCE /* memfd_create */
+#include "fuzz_input.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
 #include "serve/schema.h"
+#include "tiny_gguf.h"
 
-#include <stdlib.h>
-#include <string.h>
+enum { CTX = 256 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,23 +31,57 @@ static void check_request(const struct lk_request *request) {
         if (!request->stop[i][0]) abort();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static lk_recipe *recipes[2];
+static lk_recipe *recipes[2];
+static lk_model *model;
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+/* Before the fuzzer limits allocations. */
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    const lk_model_opts opts = {.n_threads = 1};
+    struct fuzz_file file = fuzz_file_new();
+    (void)argc;
+    (void)argv;
+    if (!tiny_gguf_write(file.path, tiny_preset("qwen2-bpe")) ||
+        lk_model_open(&model, file.path, &opts, NULL) != LK_OK ||
+        lk_recipe_parse(&recipes[0], "best-4", NULL) != LK_OK ||
+        lk_recipe_parse(&recipes[1], "f16", NULL) != LK_OK)
+        abort();
+    return 0;
+}
+
+static struct lk_server_opts make_options(void) {
     struct lk_server_opts opts = lk_server_defaults();
+    opts.id = "m";
+    opts.model = model;
+    opts.n_ctx = CTX;
+    opts.recipe = (const lk_recipe *const *)recipes;
+    opts.n_recipe = 2;
+    return opts;
+}
+
+static void check_prepared(const struct lk_request *request, const struct lk_server_opts *opts) {
+    int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
+    for (size_t i = 0; i < request->n_prompt; i++) {
+        const struct lk_prompt *p = &request->prompt[i];
+        if (p->n_tok == 0 || p->n_tok >= CTX || p->max_tokens > CTX || p->n_bytes == 0) abort();
+        for (size_t k = 0; k < p->n_tok; k++)
+            if (p->tok[k] < 0 || p->tok[k] >= n_vocab) abort();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct lk_server_opts opts = make_options();
     struct lk_api_error error = {0};
     struct lk_request request;
     if (size == 0) return 0;
-    if (!recipes[0] &&
-        (lk_recipe_parse(&recipes[0], "best-4", NULL) || lk_recipe_parse(&recipes[1], "f16", NULL)))
-        return 0;
-    opts.id = "m";
-    opts.recipe = (const lk_recipe *const *)recipes;
-    opts.n_recipe = 2;
     const char *body = (const char *)data + 1;
     bool good = data[0] % 2 ? lk_openai_chat_parse(&request, &opts, body, size - 1, &error)
                             : lk_openai_completion_parse(&request, &opts, body, size - 1, &error);
+    if (good) check_request(&request);
+    if (good) good = lk_request_prepare(&request, &opts, &error);
     if (good)
-        check_request(&request);
+        check_prepared(&request, &opts);
     else
         check_error(&error);
     lk_request_free(&request);

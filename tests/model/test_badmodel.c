@@ -4,7 +4,7 @@
 #include "model/gguf_check.h"
 #include "model/net.h"
 #include "tiny_gguf.h"
-#include "token/vocab.h"
+#include "token/tokenize.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -299,9 +299,10 @@ static void open_with_flipped_bits(const struct tiny_spec *spec, size_t n_flips)
         size_t n_tok;
         if (lk_vocab_open(&v, scratch, NULL) != LK_OK) continue;
         n_vocab++;
-        if (lk_vocab_tokenize(v, "<s>hello w\xc3\xb6rld\n", 15, true, &tok, &n_tok, NULL) ==
-            LK_OK) {
-            for (size_t t = 0; t < n_tok; t++) lk_vocab_token_text(v, tok[t], (char[32]){0}, 32);
+        if (lk_vocab_tokenize(v, "<s>hello w\xc3\xb6rld\n", 15,
+                              LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL, 0, &tok, &n_tok,
+                              NULL) == LK_OK) {
+            for (size_t t = 0; t < n_tok; t++) lk_vocab_token_text(v, tok[t], &(size_t){0});
             free(tok);
         }
         lk_vocab_free(v);

@@ -140,7 +140,11 @@ static size_t make_tokens(const lk_model *model, const char *text, size_t max, i
     if (file) fclose(file);
     while (len > 0 && (buf[len - 1] & 0x80)) len--; /* do not cut a UTF-8 sequence */
     int32_t *of_text = NULL;
+#ifdef OLD_TOKENIZE /* the other version has no flags yet */
     if (lk_tokenize(model, buf, len, true, &of_text, &n, NULL)) return max;
+#else
+    if (lk_tokenize(model, buf, len, LK_TOKENIZE_BEGIN, 0, &of_text, &n, NULL)) return max;
+#endif
     if (n < max) max = n;
     memcpy(tok, of_text, max * sizeof *tok);
     lk_tokens_free(of_text);

@@ -62,6 +62,9 @@ static void detokenizer_utf8_and_stop_strings(void **state) {
         {{"x12", "3"}, {"123", "23"}, "x|"},
         {{"ab", "c"}, {"abcd", "bc"}, "a|"},
         {{"abc"}, {"abcd"}, "abc"},
+        {{"abcd"}, {"abcd", "bc"}, "a|"}, /* as if it came in pieces */
+        {{"ab\xff"}, {"b\xef\xbf\xbd"}, "a|"},
+        {{"ab\xc3"}, {"b\xef\xbf\xbd"}, "a"},
         {{"\xe6\x97", "\xa5!"}, {"\xe6\x97\xa5"}, "|"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -69,6 +72,17 @@ static void detokenizer_utf8_and_stop_strings(void **state) {
         detokenize_all(cases[i].token, cases[i].stop, out);
         assert_string_equal(out, cases[i].want);
     }
+}
+
+static void stop_strings_after_a_zero_byte(void **state) {
+    (void)state;
+    static const char *const stop[] = {"b x"};
+    struct lk_detokenizer detok = {.stop = stop, .n_stop = 1};
+    struct lk_text_delta delta;
+    assert_true(lk_detokenizer_push(&detok, "a\0b x c", 7, NULL, &delta));
+    assert_int_equal(delta.len, 2);
+    lk_text_delta_free(&delta);
+    lk_detokenizer_free(&detok);
 }
 
 static void logprobs_arrive_with_their_text(void **state) {
@@ -261,7 +275,6 @@ static void unsupported_fields_are_rejected(void **state) {
     static const struct {
         const char *fields, *named; /* for chats, and without tools for completions */
     } bad[] = {
-        {"\"grammar\": \"root ::= x\"", "grammar"},
         {"\"typical_p\": 0.9", "typical_p"},
         {"\"mirostat\": 2", "mirostat"},
         {"\"json_schema\": {\"not\": {}}", "json_schema"},
@@ -499,6 +512,7 @@ static void histogram_buckets(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(detokenizer_utf8_and_stop_strings),
+        cmocka_unit_test(stop_strings_after_a_zero_byte),
         cmocka_unit_test(logprobs_arrive_with_their_text),
         cmocka_unit_test(logprob_offsets_count_characters),
         cmocka_unit_test(schemas_convert_or_are_rejected),

@@ -99,7 +99,11 @@ static char *library_answer(const lk_recipe *recipe, int shared, int own, int n_
     for (int i = 0; i < N_DECODE; i++) {
         assert_int_equal(lk_sampler_next(sampler, session, &next, NULL), LK_OK);
         if (lk_token_ends(model, next)) break;
-        len += lk_token_text(model, next, out + len, cap - len);
+        size_t n_byte;
+        const char *text = lk_token_text(model, next, &n_byte);
+        assert_true(len + n_byte < cap);
+        memcpy(out + len, text, n_byte + 1);
+        len += n_byte;
         assert_int_equal(lk_session_eval(session, &next, 1, false, NULL), LK_OK);
     }
     lk_sampler_free(sampler);

@@ -3,8 +3,9 @@
 #include "base/utf8.h"
 #include "model/net.h"
 #include "tiny_gguf.h"
+#include "token/chat_format.h"
 #include "token/sampling.h"
-#include "token/vocab.h"
+#include "token/tokenize.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,6 +17,12 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+/* Control tokens of the template in marked text. */
+#define START "\xFF<|im_start|>\xFE"
+#define END "\xFF<|im_end|>\xFE"
+
+enum { ALL = LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL };
 
 static void set_splitter(struct gguf_context *g, void *name) {
     if (name) gguf_set_val_str(g, "tokenizer.ggml.pre", name);
@@ -41,15 +48,24 @@ static struct lk_vocab *open_split_vocab(const char *preset, char *splitter) {
 
 static struct lk_vocab *open_vocab(const char *preset) { return open_split_vocab(preset, NULL); }
 
+/* Append the text of a token to out[len..cap). Returns the new length. */
+static size_t append_text(const struct lk_vocab *v, int32_t tok, char *out, size_t len,
+                          size_t cap) {
+    size_t n;
+    const char *text = lk_vocab_token_text(v, tok, &n);
+    assert_true(len + n < cap);
+    memcpy(out + len, text, n + 1);
+    return len + n;
+}
+
 static void assert_round_trip(const struct lk_vocab *v, const char *text, bool leading_space) {
     int32_t *tok = NULL;
     size_t n = 0, len = 0;
     char back[1024] = "";
     lk_err err = {0};
-    if (lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, &err) != LK_OK)
+    if (lk_vocab_tokenize(v, text, strlen(text), 0, 0, &tok, &n, &err) != LK_OK)
         fail_msg("%s", err.msg);
-    for (size_t i = 0; i < n; i++)
-        len += lk_vocab_token_text(v, tok[i], back + len, sizeof back - len);
+    for (size_t i = 0; i < n; i++) len = append_text(v, tok[i], back, len, sizeof back);
     free(tok);
     assert_string_equal(back + (leading_space ? 1 : 0), text);
 }
@@ -77,23 +93,22 @@ static void special_tokens(void **state) {
     static const char text[] = "<|im_end|>";
     int32_t *tok = NULL;
     size_t n = 0;
-    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
+    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), ALL, 0, &tok, &n, NULL), LK_OK);
     assert_int_equal(n, 2);
     assert_int_equal(tok[0], 1); /* <s> */
     assert_true(lk_vocab_is_eog(v, tok[1]));
     assert_false(lk_vocab_is_eog(v, 40));
-    char small[4];
-    assert_int_equal(lk_vocab_token_text(v, tok[1], small, sizeof small), strlen(text));
-    assert_string_equal(small, "<|i");
+    assert_string_equal(lk_vocab_token_text(v, tok[1], &n), text);
+    assert_int_equal(n, strlen(text));
     free(tok);
-    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), false, &tok, &n, NULL), LK_OK);
+    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), 0, 0, &tok, &n, NULL), LK_OK);
     assert_true(n > 2); /* plain text now */
     free(tok);
-    assert_int_equal(lk_vocab_tokenize(v, "", 0, false, &tok, &n, NULL), LK_OK);
+    assert_int_equal(lk_vocab_tokenize(v, "", 0, 0, 0, &tok, &n, NULL), LK_OK);
     assert_int_equal(n, 0);
     free(tok);
-    assert_int_equal(lk_vocab_token_text(v, -1, small, sizeof small), 0);
-    assert_int_equal(lk_vocab_token_text(v, 1 << 20, small, sizeof small), 0);
+    assert_string_equal(lk_vocab_token_text(v, -1, &n), "");
+    assert_string_equal(lk_vocab_token_text(v, 1 << 20, &n), "");
     assert_false(lk_vocab_is_eog(v, -5));
     assert_false(lk_vocab_is_eog(v, INT32_MAX));
     lk_vocab_free(v);
@@ -116,7 +131,7 @@ static void invalid_utf8_is_rejected(void **state) {
         char position[32];
         assert_int_equal(lk_utf8_valid_prefix(bad[i].text, strlen(bad[i].text)), bad[i].at);
         assert_int_equal(
-            lk_vocab_tokenize(v, bad[i].text, strlen(bad[i].text), true, &tok, &n, &err),
+            lk_vocab_tokenize(v, bad[i].text, strlen(bad[i].text), ALL, 0, &tok, &n, &err),
             LK_E_FORMAT);
         snprintf(position, sizeof position, "byte %zu ", bad[i].at);
         assert_non_null(strstr(err.msg, position));
@@ -138,12 +153,12 @@ static void long_words(void **state) {
     for (int v = 0; v < 3; v++) {
         for (const char *c = runs; *c; c++) {
             memset(text, *c, N);
-            assert_int_equal(lk_vocab_tokenize(vocab[v], text, N, false, &tok, &n, NULL), LK_OK);
+            assert_int_equal(lk_vocab_tokenize(vocab[v], text, N, 0, 0, &tok, &n, NULL), LK_OK);
             assert_true(n > 0 && n <= N + 1);
             free(tok);
         }
         memset(text, 'a', 5 << 20);
-        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, false, &tok, &n, NULL),
+        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, 0, 0, &tok, &n, NULL),
                          LK_E_UNSUPPORTED);
         lk_vocab_free(vocab[v]);
     }
@@ -167,13 +182,13 @@ static void smollm2_tokens(void **state) {
         v, "The capital of France is Paris; 3.14159 \xe2\x82\xac.\n\n\tint main(void)", false);
     char *text = NULL;
     const lk_message msg[] = {{"system", "Be brief."}, {"user", "Hello"}};
-    assert_int_equal(lk_vocab_apply_chat_template(v, msg, 2, true, &text, NULL), LK_OK);
-    assert_string_equal(
-        text, "<|im_start|>system\nBe "
-              "brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    assert_int_equal(lk_vocab_chat_format(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_string_equal(text, START "system\nBe brief." END "\n" START "user\nHello" END "\n" START
+                                    "assistant\n");
     int32_t *tok = NULL;
     size_t n = 0;
-    assert_int_equal(lk_vocab_tokenize(v, text, strlen(text), true, &tok, &n, NULL), LK_OK);
+    assert_int_equal(
+        lk_vocab_tokenize(v, text, strlen(text), LK_TOKENIZE_MARKED, 0, &tok, &n, NULL), LK_OK);
     assert_int_equal(tok[0], 1); /* <|im_start|> */
     free(tok);
     free(text);
@@ -185,21 +200,18 @@ static void chat_template(void **state) {
     struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
     const lk_message msg[] = {{"system", "be brief"}, {"user", "hello"}};
     char *text = NULL;
-    assert_int_equal(lk_vocab_apply_chat_template(v, msg, 2, true, &text, NULL), LK_OK);
-    assert_string_equal(
-        text, "<|im_start|>system\nbe "
-              "brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
+    assert_int_equal(lk_vocab_chat_format(v, msg, 2, true, &text, NULL), LK_OK);
+    assert_string_equal(text, START "system\nbe brief" END "\n" START "user\nhello" END "\n" START
+                                    "assistant\n");
     free(text);
-    assert_int_equal(lk_vocab_apply_chat_template(v, msg, 0, true, &text, NULL), LK_E_ARG);
-    assert_int_equal(
-        lk_vocab_apply_chat_template(v, &(lk_message){"user", NULL}, 1, true, &text, NULL),
-        LK_E_ARG);
-    assert_int_equal(lk_vocab_apply_chat_template(none, msg, 2, true, &text, NULL),
-                     LK_E_UNSUPPORTED);
+    assert_int_equal(lk_vocab_chat_format(v, msg, 0, true, &text, NULL), LK_E_ARG);
+    assert_int_equal(lk_vocab_chat_format(v, &(lk_message){"user", NULL}, 1, true, &text, NULL),
+                     LK_E_ARG);
+    assert_int_equal(lk_vocab_chat_format(none, msg, 2, true, &text, NULL), LK_E_UNSUPPORTED);
     int32_t *tok;
     size_t n;
-    assert_int_equal(lk_vocab_tokenize(none, "a", 1, true, &tok, &n, NULL), LK_E_UNSUPPORTED);
-    assert_int_equal(lk_vocab_token_text(none, 3, (char[8]){0}, 8), 0);
+    assert_int_equal(lk_vocab_tokenize(none, "a", 1, ALL, 0, &tok, &n, NULL), LK_E_UNSUPPORTED);
+    assert_int_equal(lk_vocab_token_text(none, 3, &n)[0], 0);
     lk_vocab_free(v);
     lk_vocab_free(none);
 }
@@ -446,7 +458,7 @@ static void grammar_constrains(void **state) {
             tok = sample_next(s, logits, n);
             if (lk_vocab_is_eog(v, tok)) break;
             size_t len = strlen(text);
-            lk_vocab_token_text(v, tok, text + len, sizeof text - len);
+            append_text(v, tok, text, len, sizeof text);
         }
         assert_true(lk_vocab_is_eog(v, tok));
         assert_true(strcmp(text, "yes") == 0 || strcmp(text, "no") == 0);

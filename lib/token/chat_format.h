@@ -1,0 +1,11 @@
+/* Formats conversations with the model's chat template. */
+#ifndef LK_TOKEN_CHAT_FORMAT_H
+#define LK_TOKEN_CHAT_FORMAT_H
+
+#include "token/vocab.h"
+
+/* Like lk_chat_format. *text is owned: free(). */
+lk_status lk_vocab_chat_format(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg,
+                               bool reply, char **text, lk_err *err);
+
+#endif

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Write the seeds of the fuzz targets into corpus/NAME/. They are checked in, so run this only to
+change them. Seeds of `grammar`, `request` and `session` that are not made here stay as they are."""
+import json
+import os
+import struct
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "serve"))
+sys.dont_write_bytecode = True
+
+import tiny_model as gguf  # noqa: E402
+
+F32_TENSOR, F16_TENSOR, Q4_0_TENSOR, I32_TENSOR = 0, 1, 2, 26
+
+
+def write(target, name, data):
+    folder = os.path.join(HERE, "corpus", target)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(data if isinstance(data, bytes) else data.encode())
+
+
+def text(value):
+    return gguf.pack_value(gguf.STRING, value)
+
+
+def u32(value):
+    return gguf.pack_value(gguf.U32, value)
+
+
+def u64(value):
+    return gguf.pack_value(gguf.U64, value)
+
+
+# ---- models ----
+
+def model(arch, vocabulary, kind=Q4_0_TENSOR):
+    """One layer of zeros, 64 wide."""
+    width, n_ff = 64, 64
+    n_vocab = len(vocabulary[0]) if vocabulary else 32
+    numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
+               "block_count": 1, "feed_forward_length": n_ff, "attention.head_count": 1,
+               "attention.head_count_kv": 1, "attention.key_length": width,
+               "attention.value_length": width, "rope.dimension_count": width}
+    entries = {"general.architecture": text(arch), "general.name": text("seed")}
+    entries |= {f"{arch}.{name}": u32(value) for name, value in numbers.items()}
+    entries[f"{arch}.attention.layer_norm_rms_epsilon"] = gguf.pack_value(gguf.F32, 1e-5)
+    if vocabulary:
+        tokens, types = vocabulary
+        entries |= {"tokenizer.ggml.model": text("gpt2"), "tokenizer.ggml.pre": text("qwen2"),
+                    "tokenizer.ggml.tokens": gguf.pack_array(gguf.STRING, tokens),
+                    "tokenizer.ggml.token_type": gguf.pack_array(gguf.I32, types),
+                    "tokenizer.ggml.merges": gguf.pack_array(gguf.STRING, ["a b"]),
+                    "tokenizer.ggml.eos_token_id": u32(n_vocab - 1),
+                    "tokenizer.chat_template": text("{{ message['content'] }}")}
+    else:
+        entries["tokenizer.ggml.model"] = text("no_vocab")
+    shapes = {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width),
+              "attn_output": (width, width), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff),
+              "ffn_down": (n_ff, width), "attn_norm": (width,), "ffn_norm": (width,)}
+    if arch == "qwen2":
+        shapes |= {"attn_q.bias": (width,), "attn_k.bias": (width,), "attn_v.bias": (width,)}
+    parts = [("token_embd.weight", (width, n_vocab)), ("output_norm.weight", (width,))]
+    parts += [(f"blk.0.{name}" + ("" if "." in name else ".weight"), shape)
+              for name, shape in shapes.items()]
+    out = []
+    for name, shape in parts:
+        of = kind if len(shape) == 2 else F32_TENSOR
+        values = shape[0] * (shape[1] if len(shape) == 2 else 1)
+        size = values // 32 * 18 if of == Q4_0_TENSOR else values * 4
+        out.append((name, shape, of, bytes(size)))
+    return gguf.gguf_bytes(entries, out)
+
+
+def write_models():
+    tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
+    write("gguf", "llama", model("llama", None))
+    write("gguf", "qwen2-bpe", model("qwen2", tokens))
+    write("gguf", "header", model("llama", None)[:64])
+    write("gguf", "empty", gguf.gguf_bytes({}, []))
+
+
+# ---- sidecars ----
+
+def sidecar(method, parts, n_layer=1, n_head_kv=2, d_head=4):
+    entries = {"general.architecture": text("sidecar"), "general.type": text("sidecar"),
+               "lowkey.sidecar.version": u32(1), "lowkey.sidecar.method": text(method),
+               "lowkey.sidecar.options": text("seed"), "lowkey.sidecar.model_fingerprint": u64(1),
+               "lowkey.sidecar.n_layer": u32(n_layer), "lowkey.sidecar.n_head_kv": u32(n_head_kv),
+               "lowkey.sidecar.d_head": u32(d_head), "lowkey.sidecar.calibration_hash": u64(2),
+               "lowkey.sidecar.calibration_tokens": u64(3)}
+    return gguf.gguf_bytes(entries, parts)
+
+
+def part(name, shape, kind=F32_TENSOR, value=None):
+    n = 1
+    for length in shape:
+        n *= length
+    if kind == F16_TENSOR:
+        return name, shape, kind, struct.pack("<H", 0x3000) * n
+    return name, shape, kind, struct.pack("<i" if kind == I32_TENSOR else "<f",
+                                          value or (1 if kind == I32_TENSOR else 0.5)) * n
+
+
+def basis(side, n_group=2, width=4, n_comp=3, whole=True):
+    parts = [part(f"blk.0.{side}.down", (width, n_comp, n_group)),
+             part(f"blk.0.{side}.rank", (n_group,), I32_TENSOR, 2),
+             part(f"blk.0.{side}.error", (n_comp, n_group))]
+    if whole:
+        parts += [part(f"blk.0.{side}.up", (width, n_comp, n_group)),
+                  part(f"blk.0.{side}.mean", (width, n_group))]
+    return parts
+
+
+def less_networks(n_head, n_psi=2, n_head_kv=2, d_head=4, n_hidden=3, n_feature=2):
+    halves = {"phi.w1": (n_hidden, d_head, n_head), "phi.w2": (n_feature, n_hidden, n_head),
+              "psi.w1": (n_hidden, d_head, n_psi), "psi.w2": (n_feature, n_hidden, n_psi)}
+    floats = {"phi.level": (n_head,), "psi.w3": (n_feature, n_feature, n_psi),
+              "psi.s1": (n_feature, n_psi), "psi.s2": (n_feature, n_psi)}
+    return [part("blk.0.less." + name, shape, F16_TENSOR) for name, shape in halves.items()] + \
+           [part("blk.0.less." + name, shape) for name, shape in floats.items()]
+
+
+def write_sidecars():
+    write("sidecar", "palu", sidecar("palu", basis("k") + basis("v", whole=False)))
+    write("sidecar", "kpre", sidecar("palu", basis("kpre", 1, 8, 5)))
+    write("sidecar", "less", sidecar("less", less_networks(2)))
+    write("sidecar", "less-grouped", sidecar("less", less_networks(6)))
+    write("sidecar", "header", sidecar("palu", [])[:40])
+
+
+def write_less_states():
+    """struct lk_less_state, then 4 x 24 weights and 2 levels."""
+    head = struct.pack("<QQiiqif", 0x3330657461746B6C, 77, 0, 3, 30, 2, 0.25)
+    numbers = struct.pack("<98f", *[0.5] * 98)
+    write("less_state", "whole", head + numbers)
+    write("less_state", "cut", (head + numbers)[:-4])
+    write("less_state", "other", struct.pack("<Q", 1) + head[8:] + numbers)
+
+
+# ---- results ----
+
+def lines(*objects):
+    return "".join(json.dumps(o, separators=(",", ":")) + "\n" for o in objects)
+
+
+def write_results():
+    run = {"type": "run", "version": "0.1.0", "model": "m", "model_fingerprint": "f", "weights": "w",
+           "command": "lowkey eval", "options": {"--sidecar": "none"}, "machine": {"cpu": "c"}}
+    series = {"kl": {"x": [1, 2, 3], "y": [0.1, None, 0.3], "stderr": [0.01, 0.01, 0.01],
+                     "x_label": "x", "y_label": "y"}}
+    heat = {"acc": {"x": [1, 2], "y": [0, 1], "z": [[0.5, 1], [None, 0]], "x_label": "x",
+                    "y_label": "y"}}
+    item = {"type": "item", "task": "t", "kv": "f16", "key": "1", "right": True}
+
+    def result(kv, task):
+        return {"type": "result", "task": task, "kv": kv, "series": series, "heat": heat,
+                "metrics": {"kl_mean": {"value": 0.1, "stderr": 0.01, "n": 3},
+                            "cache_bytes": {"value": 1000}}}
+    good = lines(run, item, result("f16", "agree"), result("best-3", "agree"), result("f16", "text"))
+    write("results", "eval", b"\0" + good.encode())
+    write("results", "markup", b"\0" + lines(run, result("<lk-fuzz>&\"'", "t")).encode())
+    write("results", "cut", b"\0" + good[:-20].encode())
+    bench = {"model": "m", "machine": {"cpu": "c"}, "results": [
+        {"kv": "f16", "depth": depth, "decode_tps": 10.5, "prefill_tps": 100} for depth in (0, 512)]}
+    write("results", "bench", b"\1" + json.dumps(bench).encode())
+    write("results", "continue", b"\2" + good.encode())
+    write("results", "continue-cut", b"\2" + good[:-20].encode())
+    write("results", "continue-new", b"\2")
+    write("results", "newline", b"\0" + lines(run).encode() + b'{"a":"\\\n')
+
+
+# ---- texts ----
+
+def write_texts():
+    def stops(*words):
+        return bytes([len(words)]) + b"".join(bytes([len(w)]) + w for w in words)
+    write("detokenizer", "none", stops() + "plain text é漢🙂".encode())
+    write("detokenizer", "one", stops(b"END") + b"some text EEN END and more")
+    write("detokenizer", "characters", stops("漢字".encode()) + "a漢漢字b".encode())
+    write("detokenizer", "several", stops(b"aab", b"ab", b"</s>") + b"aaaaab</s>")
+    write("detokenizer", "invalid", stops(b"x") + b"\xf0\x9f\x99 \xff\xc3\xe6\xbc x")
+    write("detokenizer", "zero", stops(b"x") + b"a\0b x c")
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": [1, "b"]}}\n</tool_call>'
+    write("tools", "one", "text \n\n" + call)
+    write("tools", "several", call + "\n" + call)
+    write("tools", "open", call[:-12])
+    write("tools", "broken", "a <tool_call>{</tool_call>" + call)
+    for kind in (0, 1):
+        write("tokens", f"words-{kind}", bytes([kind]) + b" hello hell  world <|im_end|> or")
+        write("tokens", f"unicode-{kind}", bytes([kind]) + "é 漢字 🙂\n\t\u2581he".encode())
+    for name in ("trip", "store", "a.new", ".hidden", "-rf", "..", "a/b", "a" * 128, "a" * 129):
+        write("names", name.replace("/", "-slash-").replace(".", "dot-")[:20] + str(len(name)), name)
+    write("names", "equal", "secretsecret")
+    recipes = ["best-4", "f16", "best-1.9", "sink 4: f16; body: k=rot3 v=rot2; window 128: f16",
+               "sink 4: f16; body 1024: int8; body: rot2; window 64: f16",
+               "layers 0-3: f16; sink 4: f16; body: none; window 256: f16"]
+    for i, recipe in enumerate(recipes):
+        write("recipe", f"recipe-{i}", recipe)
+
+
+# ---- requests: a letter whose parity selects the endpoint, then the body ----
+
+def write_requests():
+    chat = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]},
+                         {"role": "assistant", "tool_calls": [
+                             {"id": "a", "type": "function",
+                              "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
+                         {"role": "tool", "tool_call_id": "a", "content": "<|im_end|>"}],
+            "n": 2, "stop": ["a", "b"], "logprobs": True, "top_logprobs": 3, "stream": True,
+            "logit_bias": {"5": 1, "6": False}, "max_tokens": 3,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {
+                "type": "object", "properties": {"a": {"type": "integer"}}}}}],
+            "tool_choice": "required"}
+    texts = {"prompt": [[1, 2, 3], [4]], "logit_bias": [[5, 1.5], [6, False]], "logprobs": 2,
+             "n": 2, "best_of": 2, "temperature": 0, "seed": -1, "kv": "f16", "max_tokens": 2}
+    schema = {"$defs": {"A": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/A"}},
+                                        {"type": ["string", "null"], "maxLength": 3}]}},
+              "$ref": "#/$defs/A"}
+    write("request", "tools", "a" + json.dumps(chat))
+    write("request", "tokens", "b" + json.dumps(texts))
+    write("request", "recursive", "b" + json.dumps(schema))
+    write("request", "json-schema", "b" + json.dumps({"prompt": "a", "json_schema": schema}))
+
+
+def main():
+    write_models()
+    write_sidecars()
+    write_less_states()
+    write_results()
+    write_texts()
+    write_requests()
+
+
+if __name__ == "__main__":
+    main()
