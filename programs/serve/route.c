@@ -208,7 +208,8 @@ static bool detokenize(const struct lk_server_opts *opts, const json_t *body, st
                        struct lk_api_error *error) {
     const json_t *list = json_object_get(body, "tokens"), *tok;
     int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
-    struct lk_buf text = {0};
+    enum { MAX_TEXT = 1 << 20 };
+    struct lk_buf text = {.max = MAX_TEXT};
     size_t i;
     if (!json_is_array(list))
         return lk_api_error_set(error, 400, "missing_field", "tokens",
@@ -227,6 +228,13 @@ static bool detokenize(const struct lk_server_opts *opts, const json_t *body, st
         }
         const char *token_text = lk_token_text(opts->model, (int32_t)id, &len);
         lk_buf_append(&text, token_text, len);
+    }
+    if (text.failed) {
+        lk_buf_free(&text);
+        return lk_api_error_set(error, 413, "text_too_long", "tokens",
+                                "the text of the tokens has more than %d bytes; convert them in "
+                                "parts",
+                                MAX_TEXT);
     }
     lk_buf_append_str(out, "{\"content\":");
     lk_buf_add_json(out, lk_json_from_bytes(lk_buf_cstr(&text), text.len));
