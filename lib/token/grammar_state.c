@@ -52,13 +52,14 @@ struct lk_grammar_state {
     lk_status failed;  /* why a set could not be made */
 };
 
-#define ITEM(s) ((struct item *)(s)->items.at)
-#define WORK(s) ((struct item *)(s)->work.at)
-#define SET(s) ((struct set *)(s)->sets.at)
-#define ROW(s) ((uint32_t *)(s)->rows.at)
-#define INDEX(s) ((uint32_t *)(s)->index.at)
-#define PATH(s) ((uint32_t *)(s)->path.at)
-#define SEEN(s) ((uint64_t *)(s)->seen.at)
+/* The elements of the arrays. */
+static struct item *items_of(const struct lk_grammar_state *s) { return s->items.at; }
+static struct item *work_of(const struct lk_grammar_state *s) { return s->work.at; }
+static struct set *sets_of(const struct lk_grammar_state *s) { return s->sets.at; }
+static uint32_t *rows_of(const struct lk_grammar_state *s) { return s->rows.at; }
+static uint32_t *index_of(const struct lk_grammar_state *s) { return s->index.at; }
+static uint32_t *path_of(const struct lk_grammar_state *s) { return s->path.at; }
+static uint64_t *seen_of(const struct lk_grammar_state *s) { return s->seen.at; }
 
 /* ---- memory ---- */
 
@@ -107,9 +108,9 @@ static bool count_steps(struct lk_grammar_state *s, uint64_t n) {
 
 /* Enter work item i in `seen`, without looking for equal ones. */
 static void enter_seen(struct lk_grammar_state *s, uint32_t i) {
-    uint32_t mask = s->seen.cap - 1, slot = (uint32_t)hash_item(0, &WORK(s)[i]) & mask;
-    while (SEEN(s)[slot] >> 32 == s->n_made) slot = (slot + 1) & mask;
-    SEEN(s)[slot] = (uint64_t)s->n_made << 32 | i;
+    uint32_t mask = s->seen.cap - 1, slot = (uint32_t)hash_item(0, &work_of(s)[i]) & mask;
+    while (seen_of(s)[slot] >> 32 == s->n_made) slot = (slot + 1) & mask;
+    seen_of(s)[slot] = (uint64_t)s->n_made << 32 | i;
 }
 
 static bool grow_seen(struct lk_grammar_state *s) {
@@ -135,12 +136,12 @@ static bool add_item(struct lk_grammar_state *s, uint32_t pos, uint32_t count, u
     struct item item = {pos, count, origin, target};
     if (!grow_seen(s) || !reserve(s, &s->work, s->work.n + 1ull, sizeof item)) return false;
     uint32_t mask = s->seen.cap - 1, slot = (uint32_t)hash_item(0, &item) & mask;
-    for (; SEEN(s)[slot] >> 32 == s->n_made; slot = (slot + 1) & mask) {
-        if (memcmp(&WORK(s)[(uint32_t)SEEN(s)[slot]], &item, sizeof item) == 0) return true;
+    for (; seen_of(s)[slot] >> 32 == s->n_made; slot = (slot + 1) & mask) {
+        if (memcmp(&work_of(s)[(uint32_t)seen_of(s)[slot]], &item, sizeof item) == 0) return true;
         if (!count_steps(s, 1)) return false;
     }
-    SEEN(s)[slot] = (uint64_t)s->n_made << 32 | s->work.n;
-    WORK(s)[s->work.n++] = item;
+    seen_of(s)[slot] = (uint64_t)s->n_made << 32 | s->work.n;
+    work_of(s)[s->work.n++] = item;
     return true;
 }
 
@@ -156,10 +157,10 @@ static bool add_advanced(struct lk_grammar_state *s, struct item item) {
 /* Rule `target` that began at set `origin` is complete: advance what waits for it there. */
 static bool complete_rule(struct lk_grammar_state *s, uint32_t origin, uint32_t target) {
     if (target == 0) s->complete = true;
-    const struct set set = SET(s)[origin];
+    const struct set set = sets_of(s)[origin];
     if (!count_steps(s, set.n_wait / 8)) return false;
     for (uint32_t i = set.first; i < set.first + set.n_wait; i++) {
-        struct item item = ITEM(s)[i];
+        struct item item = items_of(s)[i];
         if (s->grammar->symbol[item.pos].value != target) continue;
         if (item.origin == SELF) item.origin = origin;
         if (!add_advanced(s, item)) return false;
@@ -204,15 +205,15 @@ static bool is_kept(const struct lk_grammar *g, const struct item *item, bool *w
 /* Append the kept items of the set that is made to state->items. */
 static bool append_kept(struct lk_grammar_state *s, struct set *set) {
     if (!reserve(s, &s->items, (uint64_t)s->items.n + s->work.n, sizeof(struct item))) return false;
-    struct item *out = ITEM(s) + s->items.n;
+    struct item *out = items_of(s) + s->items.n;
     uint64_t hash = s->complete;
     *set = (struct set){.first = s->items.n, .row = NO_ROW, .complete = s->complete};
     for (int wait = 1; wait >= 0; wait--) {
         for (uint32_t i = 0; i < s->work.n; i++) {
             bool waits;
-            if (!is_kept(s->grammar, &WORK(s)[i], &waits) || waits != wait) continue;
-            hash = hash_item(hash, &WORK(s)[i]);
-            *out++ = WORK(s)[i];
+            if (!is_kept(s->grammar, &work_of(s)[i], &waits) || waits != wait) continue;
+            hash = hash_item(hash, &work_of(s)[i]);
+            *out++ = work_of(s)[i];
             if (wait)
                 set->n_wait++;
             else
@@ -226,7 +227,7 @@ static bool append_kept(struct lk_grammar_state *s, struct set *set) {
 static bool is_equal(const struct lk_grammar_state *s, const struct set *a, const struct set *b) {
     return a->hash == b->hash && a->n_wait == b->n_wait && a->n_byte == b->n_byte &&
            a->complete == b->complete &&
-           memcmp(ITEM(s) + a->first, ITEM(s) + b->first,
+           memcmp(items_of(s) + a->first, items_of(s) + b->first,
                   (a->n_wait + a->n_byte) * sizeof(struct item)) == 0;
 }
 
@@ -234,9 +235,9 @@ static bool is_equal(const struct lk_grammar_state *s, const struct set *a, cons
 static bool renew_index(struct lk_grammar_state *s, uint32_t size) {
     if (!renew_table(s, &s->index, size, sizeof(uint32_t))) return false;
     for (uint32_t i = 0; i < s->sets.n; i++) {
-        uint32_t slot = SET(s)[i].hash & (size - 1);
-        while (INDEX(s)[slot]) slot = (slot + 1) & (size - 1);
-        INDEX(s)[slot] = i + 1;
+        uint32_t slot = sets_of(s)[i].hash & (size - 1);
+        while (index_of(s)[slot]) slot = (slot + 1) & (size - 1);
+        index_of(s)[slot] = i + 1;
     }
     return true;
 }
@@ -248,15 +249,15 @@ static bool keep_set(struct lk_grammar_state *s, uint32_t *number) {
         return false;
     if (!append_kept(s, &set)) return false;
     uint32_t mask = s->index.cap - 1, slot = set.hash & mask;
-    for (; INDEX(s)[slot]; slot = (slot + 1) & mask) {
-        *number = INDEX(s)[slot] - 1;
-        if (is_equal(s, &SET(s)[*number], &set)) return true;
+    for (; index_of(s)[slot]; slot = (slot + 1) & mask) {
+        *number = index_of(s)[slot] - 1;
+        if (is_equal(s, &sets_of(s)[*number], &set)) return true;
         if (!count_steps(s, 1)) return false;
     }
     if (!reserve(s, &s->sets, s->sets.n + 1ull, sizeof set)) return false;
     *number = s->sets.n;
-    INDEX(s)[slot] = ++s->sets.n;
-    SET(s)[*number] = set;
+    index_of(s)[slot] = ++s->sets.n;
+    sets_of(s)[*number] = set;
     s->items.n += set.n_wait + set.n_byte;
     return true;
 }
@@ -272,7 +273,7 @@ static void begin_set(struct lk_grammar_state *s) {
 
 static bool close_set(struct lk_grammar_state *s) {
     for (uint32_t i = 0; i < s->work.n; i++)
-        if (!expand_item(s, WORK(s)[i])) return false;
+        if (!expand_item(s, work_of(s)[i])) return false;
     return true;
 }
 
@@ -288,19 +289,19 @@ static void compact_sets(struct lk_grammar_state *s, uint32_t *mark) {
     uint32_t n_set = 0, n_item = 0;
     for (uint32_t i = 0; i < s->sets.n; i++) {
         if (!mark[i]) continue;
-        struct set set = SET(s)[i];
+        struct set set = sets_of(s)[i];
         uint32_t n = set.n_wait + set.n_byte;
-        memmove(ITEM(s) + n_item, ITEM(s) + set.first, n * sizeof(struct item));
+        memmove(items_of(s) + n_item, items_of(s) + set.first, n * sizeof(struct item));
         set.first = n_item;
         set.row = NO_ROW;
         uint64_t hash = set.complete;
         for (uint32_t k = n_item; k < n_item + n; k++) {
-            if (ITEM(s)[k].origin != SELF) ITEM(s)[k].origin = mark[ITEM(s)[k].origin];
-            hash = hash_item(hash, &ITEM(s)[k]);
+            if (items_of(s)[k].origin != SELF) items_of(s)[k].origin = mark[items_of(s)[k].origin];
+            hash = hash_item(hash, &items_of(s)[k]);
         }
         set.hash = (uint32_t)hash;
         n_item += n;
-        SET(s)[n_set] = set;
+        sets_of(s)[n_set] = set;
         mark[i] = n_set++;
     }
     s->sets.n = n_set;
@@ -315,15 +316,15 @@ static bool collect(struct lk_grammar_state *s, uint32_t n_path) {
     uint32_t *mark = lk_alloc(&s->ledger, LK_FOR_OTHER, size);
     if (!mark) return fail(s, LK_E_NOMEM);
     mark[0] = 1;
-    for (uint32_t i = 0; i < n_path; i++) mark[PATH(s)[i]] = 1;
+    for (uint32_t i = 0; i < n_path; i++) mark[path_of(s)[i]] = 1;
     for (uint32_t i = s->sets.n; i-- > 0;) {
-        const struct set *set = &SET(s)[i];
+        const struct set *set = &sets_of(s)[i];
         if (!mark[i]) continue;
         for (uint32_t k = set->first; k < set->first + set->n_wait + set->n_byte; k++)
-            if (ITEM(s)[k].origin != SELF) mark[ITEM(s)[k].origin] = 1;
+            if (items_of(s)[k].origin != SELF) mark[items_of(s)[k].origin] = 1;
     }
     compact_sets(s, mark);
-    for (uint32_t i = 0; i < n_path; i++) PATH(s)[i] = mark[PATH(s)[i]];
+    for (uint32_t i = 0; i < n_path; i++) path_of(s)[i] = mark[path_of(s)[i]];
     lk_release(&s->ledger, LK_FOR_OTHER, mark, size);
     uint32_t table = 64;
     while (table < 4 * s->sets.n) table *= 2;
@@ -341,19 +342,19 @@ static bool add_row(struct lk_grammar_state *s, uint32_t number) {
     const struct lk_grammar *g = s->grammar;
     uint32_t at = s->rows.n;
     if (!reserve(s, &s->rows, (uint64_t)at + g->n_class, sizeof(uint32_t))) return false;
-    struct set *set = &SET(s)[number];
+    struct set *set = &sets_of(s)[number];
     if (!count_steps(s, g->n_class / 16 + set->n_byte / 4)) return false;
     s->rows.n += g->n_class;
     set->row = at;
-    for (uint32_t c = 0; c < g->n_class; c++) ROW(s)[at + c] = DEAD;
+    for (uint32_t c = 0; c < g->n_class; c++) rows_of(s)[at + c] = DEAD;
     uint32_t first = set->first + set->n_wait;
     for (uint32_t i = first; i < first + set->n_byte; i++) {
-        const struct lk_symbol *symbol = &g->symbol[ITEM(s)[i].pos];
+        const struct lk_symbol *symbol = &g->symbol[items_of(s)[i].pos];
         bool range = symbol->kind == LK_SYMBOL_RANGE;
         uint32_t b = range ? symbol->value & 255 : 0, end = range ? symbol->value >> 8 : 255;
         for (; b <= end; b++)
             if (range || lk_byte_set_has(&g->set[symbol->value], (uint8_t)b))
-                ROW(s)[at + g->class_of[b]] = UNKNOWN;
+                rows_of(s)[at + g->class_of[b]] = UNKNOWN;
     }
     return true;
 }
@@ -369,11 +370,11 @@ static bool make_set(struct lk_grammar_state *s, uint32_t from, uint8_t byte, ui
     if (s->steps < budget && budget - s->steps > LK_GRAMMAR_MAX_STEPS)
         s->max_steps = s->steps + LK_GRAMMAR_MAX_STEPS;
     begin_set(s);
-    const struct set set = SET(s)[from];
+    const struct set set = sets_of(s)[from];
     bool made = count_steps(s, set.n_byte / 8);
     for (uint32_t i = set.first + set.n_wait; made && i < set.first + set.n_wait + set.n_byte;
          i++) {
-        struct item item = ITEM(s)[i];
+        struct item item = items_of(s)[i];
         if (!matches(s->grammar, &s->grammar->symbol[item.pos], byte)) continue;
         if (item.origin == SELF) item.origin = from;
         made = add_advanced(s, item);
@@ -387,18 +388,19 @@ static bool make_set(struct lk_grammar_state *s, uint32_t from, uint8_t byte, ui
  * may be freed. */
 static bool step(struct lk_grammar_state *s, uint32_t from, uint32_t to, uint8_t byte) {
     uint8_t class = s->grammar->class_of[byte];
-    uint32_t row = SET(s)[PATH(s)[from]].row, next = row == NO_ROW ? UNKNOWN : ROW(s)[row + class];
+    uint32_t row = sets_of(s)[path_of(s)[from]].row,
+             next = row == NO_ROW ? UNKNOWN : rows_of(s)[row + class];
     if (next == UNKNOWN) {
         if (used_bytes(s) > s->collect_at && !collect(s, from + 1)) return false;
-        uint32_t number = PATH(s)[from];
-        if (SET(s)[number].row == NO_ROW && !add_row(s, number)) return false;
-        next = ROW(s)[SET(s)[number].row + class];
+        uint32_t number = path_of(s)[from];
+        if (sets_of(s)[number].row == NO_ROW && !add_row(s, number)) return false;
+        next = rows_of(s)[sets_of(s)[number].row + class];
         if (next == UNKNOWN) {
             if (!make_set(s, number, byte, &next)) return false;
-            ROW(s)[SET(s)[number].row + class] = next;
+            rows_of(s)[sets_of(s)[number].row + class] = next;
         }
     }
-    PATH(s)[to] = next;
+    path_of(s)[to] = next;
     return true;
 }
 
@@ -448,7 +450,7 @@ void lk_grammar_state_free(struct lk_grammar_state *state) {
     lk_release(&ledger, LK_FOR_OTHER, s, sizeof *s);
 }
 
-void lk_grammar_reset(struct lk_grammar_state *state) { PATH(state)[0] = 0; }
+void lk_grammar_reset(struct lk_grammar_state *state) { path_of(state)[0] = 0; }
 
 /* Begin to move, with a budget of steps for all moves. */
 static void begin_moves(struct lk_grammar_state *s, uint64_t steps) {
@@ -460,10 +462,10 @@ lk_status lk_grammar_allows(struct lk_grammar_state *state, const char *bytes, s
                             bool *allowed, lk_err *err) {
     struct lk_grammar_state *s = state;
     begin_moves(s, UINT64_MAX); /* each byte has its own limit */
-    PATH(s)[1] = PATH(s)[0];
+    path_of(s)[1] = path_of(s)[0];
     for (size_t i = 0; i < n; i++) {
         if (!step(s, i > 0, 1, (uint8_t)bytes[i])) return report(s, err);
-        if (PATH(s)[1] == DEAD) {
+        if (path_of(s)[1] == DEAD) {
             *allowed = false;
             return LK_OK;
         }
@@ -477,13 +479,13 @@ lk_status lk_grammar_accept(struct lk_grammar_state *state, const char *bytes, s
     bool allowed;
     lk_status status = lk_grammar_allows(state, bytes, n, &allowed, err);
     if (status) return status;
-    if (allowed) PATH(state)[0] = PATH(state)[1];
+    if (allowed) path_of(state)[0] = path_of(state)[1];
     *accepted = allowed;
     return LK_OK;
 }
 
 bool lk_grammar_is_complete(const struct lk_grammar_state *state) {
-    return SET(state)[PATH(state)[0]].complete;
+    return sets_of(state)[path_of(state)[0]].complete;
 }
 
 lk_status lk_grammar_mask(struct lk_grammar_state *state, const struct lk_token_bytes *tokens,
@@ -501,7 +503,7 @@ lk_status lk_grammar_mask(struct lk_grammar_state *state, const struct lk_token_
         n_dead = UINT32_MAX;
         for (; n < len && n_dead == UINT32_MAX; n++) {
             if (!step(s, n, n + 1, (uint8_t)tokens->bytes[start + n])) return report(s, err);
-            if (PATH(s)[n + 1] == DEAD) n_dead = n + 1;
+            if (path_of(s)[n + 1] == DEAD) n_dead = n + 1;
         }
         if (n_dead < UINT32_MAX) continue;
         uint32_t tok = (uint32_t)tokens->tok[i];

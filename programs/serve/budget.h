@@ -25,9 +25,9 @@ struct lk_charge {
     uint64_t bytes;
 };
 
-/* Charge a request for more bytes. A large request leaves a quarter of the budget to small ones, so
- * that a few large bodies do not lock out everybody. False: see `error`. 413: the request alone
- * exceeds its share. 503: other requests hold the memory. */
+/* Charge a request for more bytes. A request may hold a quarter of what other requests leave, so
+ * many large ones never lock out a small one. False: see `error`. 413: the request alone exceeds a
+ * quarter of the budget. 503: other requests hold the memory. */
 bool lk_charge_add(struct lk_charge *charge, uint64_t bytes, struct lk_api_error *error);
 
 /* Return the last `bytes` of a charge, or all of it. */

@@ -40,23 +40,44 @@ static void charges_are_bounded(void **state) {
     struct lk_api_error error;
     lk_budget_init(&budget, 1 << 20, &metrics);
     struct lk_charge large = {.budget = &budget}, other = {.budget = &budget}, small = other;
-    assert_false(lk_charge_add(&large, 800 << 10, &error)); /* more than three quarters */
+    assert_false(lk_charge_add(&large, 260 << 10, &error)); /* more than a quarter */
     assert_int_equal(error.status, 413);
-    assert_true(lk_charge_add(&large, 500 << 10, &error));
-    assert_true(lk_charge_add(&large, 200 << 10, &error));
-    assert_int_equal(lk_budget_bytes(&budget), 700 << 10);
-    assert_false(lk_charge_add(&other, 100 << 10, &error)); /* the last quarter is for small ones */
+    assert_true(lk_charge_add(&large, 100 << 10, &error));
+    assert_true(lk_charge_add(&large, 150 << 10, &error));
+    assert_int_equal(lk_budget_bytes(&budget), 250 << 10);
+    assert_false(lk_charge_add(&other, 200 << 10, &error)); /* a quarter of the rest is 193 KiB */
     assert_int_equal(error.status, 503);
     assert_true(error.retry_s > 0);
     assert_true(lk_charge_add(&small, 10 << 10, &error));
-    lk_charge_return(&large, 500 << 10);
-    assert_true(lk_charge_add(&other, 100 << 10, &error));
+    lk_charge_return(&large, 150 << 10);
+    assert_true(lk_charge_add(&other, 200 << 10, &error));
     assert_false(lk_charge_add(&other, UINT64_MAX, &error));
     lk_charge_release(&large);
     lk_charge_release(&other);
     lk_charge_release(&small);
     assert_int_equal(lk_budget_bytes(&budget), 0);
     assert_int_equal(metrics.refused, 3);
+}
+
+/* Requests of one size cannot take what smaller ones need. */
+static void many_large_requests_leave_room(void **state) {
+    (void)state;
+    enum { N = 256 }; /* as many as there are connections */
+    static struct lk_metrics metrics;
+    static struct lk_charge charge[N];
+    struct lk_budget budget;
+    struct lk_api_error error;
+    lk_budget_init(&budget, 256 << 20, &metrics);
+    for (uint64_t size = 64 << 20; size >= 128 << 10; size /= 2)
+        for (int i = 0; i < N; i++) {
+            charge[i].budget = &budget;
+            if (charge[i].bytes == 0) lk_charge_add(&charge[i], size, &error);
+        }
+    struct lk_charge small = {.budget = &budget};
+    assert_true(lk_charge_add(&small, 32 << 10, &error));
+    lk_charge_release(&small);
+    for (int i = 0; i < N; i++) lk_charge_release(&charge[i]);
+    assert_int_equal(lk_budget_bytes(&budget), 0);
 }
 
 /* Tasks that count how many of them run at the same time. */
@@ -355,6 +376,7 @@ static void a_key_may_use_half_of_the_queue(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(charges_are_bounded),
+        cmocka_unit_test(many_large_requests_leave_room),
         cmocka_unit_test(workers_bound_what_runs),
         cmocka_unit_test(waiting_tasks_can_be_dropped),
         cmocka_unit_test(parsed_bytes_are_an_upper_bound),
