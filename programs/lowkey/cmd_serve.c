@@ -24,7 +24,7 @@ struct serve_args {
     struct string_list kv, allow_kv;
     const char *host, *key_file, *origin, *name, *session_dir;
     int64_t port, ctx, n, parallel, queue, connections, per_address, cache_limit, store_limit,
-        max_body;
+        max_body, request_memory;
     double queue_s, time_s, slice_ms;
     bool log, parse_special, sandbox;
 };
@@ -63,6 +63,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "for all its clients from there."},
              {0, "max-body", "MIB", "max size of a request body (default 8)", OPT_INT, &a->max_body,
               1, 1024},
+             {0, "request-memory", "MIB",
+              "max memory of requests in work, without caches (default 256)", OPT_INT,
+              &a->request_memory, 1, 1 << 20},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
               &a->name, 0, 0},
              {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
@@ -270,6 +273,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_connection = (size_t)a->connections;
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
+    o.request_bytes = (uint64_t)a->request_memory << 20;
     o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20 : available_bytes("") / 2;
     o.queue_s = a->queue_s;
     o.time_s = a->time_s;
@@ -375,6 +379,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .connections = 256,
                            .per_address = 64,
                            .max_body = 8,
+                           .request_memory = 256,
                            .store_limit = 4096,
                            .queue_s = 60,
                            .time_s = 600,
