@@ -214,7 +214,7 @@ static void watch(const struct lk_connection *x) {
 /* ---- connections ---- */
 
 /* A connection that was shut down holds a spare place until its thread has ended and it was
- * removed. The listener's thread removes such connections after each new one, and closes new ones if
+ * removed. The listener's thread removes such connections after each new one. It closes new ones if
  * no place is left. So the more spare places are held, the longer it waits for these threads. */
 static void pace_listener(const struct lk_connections *c, size_t n_entry) {
     size_t n_spare = n_entry > c->opts->n_connection ? n_entry - c->opts->n_connection : 0;
