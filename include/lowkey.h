@@ -383,21 +383,27 @@ typedef struct {
 lk_sampler_opts lk_sampler_chat(void);
 
 /* Create a sampler; the default is greedy. *out is owned: lk_sampler_free. LK_E_ARG for options out
- * of range, LK_E_FORMAT for an invalid grammar, LK_E_NOMEM. */
+ * of range, LK_E_FORMAT for an invalid grammar (the message names line and column),
+ * LK_E_UNSUPPORTED for a grammar that refers to tokens, or if the model has no tokenizer,
+ * LK_E_NOMEM. A grammar has at most 128 KiB. */
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
                          lk_err *err);
 void lk_sampler_free(lk_sampler *sampler);
 
-/* Create a sampler in its initial state with the options, biases and grammar of `from`, and another
- * seed. The grammar is shared and not parsed again. *out is owned: lk_sampler_free. LK_E_NOMEM. */
+/* A new sampler in its initial state, with the options of `from` and another seed. The compiled
+ * grammar is shared, not parsed again. *out is owned: lk_sampler_free, in any order. LK_E_NOMEM. */
 lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err);
 
-/* Bytes that a sampler holds, a shared grammar not counted. */
+/* Memory of a sampler: what it holds by itself, or will hold after its first choice; and the
+ * compiled grammar, which it shares with its copies (0 without a grammar). A grammar's state grows
+ * with the nesting of the text, to at most about 30 MiB. */
 uint64_t lk_sampler_bytes(const lk_sampler *sampler);
+uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler);
 
 /* Choose a token from the session's last logits and remember it for penalties and grammar. LK_E_ARG
  * if the session has no logits, if they are not numbers, or if a bias names a token that does not
- * exist. LK_E_FORMAT if the grammar or the biases allow no token. */
+ * exist. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED if the grammar
+ * is too ambiguous: this token would need too many steps, which bounds the time of a call. */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok,
                           lk_err *err);
 

@@ -1,9 +1,9 @@
 /* Fuses bases into attention weights, and copies everything else of a GGUF file. */
 #include "lowrank/export.h"
 
+#include "base/cxx_call.h"
 #include "lowrank/weight_moments.h"
-#include "model/gguf_check.h"
-#include "model/mapping.h"
+#include "model/gguf_read.h"
 
 #include "gguf.h"
 
@@ -48,7 +48,10 @@ struct exporter {
     const struct lk_export *export;
     const struct lk_net *net;
     struct lk_mapping map;
-    struct gguf_context *from, *to;
+    struct lk_gguf_reader from; /* the model */
+    struct gguf_context *to;
+    FILE *file;
+    bool failed; /* to write the header */
     struct lk_ledger ledger;
     float *row;       /* one row */
     float *src, *dst; /* one layer's largest tensor, before and after */
@@ -129,12 +132,8 @@ static lk_status exporter_open(struct exporter *e, lk_err *err) {
     e->n_kv = hp->n_head_kv * hp->d_head;
     e->n_group = e->export->k[0].basis.n_group;
     e->n_new = e->n_group * e->d;
-    lk_status status = lk_mapping_open(&e->map, path, err);
-    if (status == LK_OK) status = lk_gguf_check(e->map.data, e->map.size, &e->ledger, err);
+    lk_status status = lk_gguf_open(&e->map, &e->from, path, &e->ledger, err);
     if (status != LK_OK) return status;
-    e->from = gguf_init_from_buffer(e->map.data, e->map.size,
-                                    (struct gguf_init_params){.no_alloc = true});
-    if (!e->from) return lk_fail(err, LK_E_FORMAT, "ggml cannot read the GGUF file %s", path);
     e->row_bytes = (size_t)(hp->n_embd > e->n_q ? hp->n_embd : e->n_q) * sizeof(float);
     e->tensor_bytes = (size_t)((int64_t)(e->n_q + 2 * e->n_kv) * hp->n_embd) * sizeof(float);
     e->row = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->row_bytes);
@@ -149,26 +148,29 @@ static void exporter_close(struct exporter *e) {
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->row, e->row_bytes);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->src, e->tensor_bytes);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->dst, e->tensor_bytes);
-    if (e->from) gguf_free(e->from);
+    if (e->from.gguf) gguf_free(e->from.gguf);
     if (e->to) gguf_free(e->to);
     lk_mapping_close(&e->map);
 }
 
-/* Make e->to: all keys with the new number of KV heads, and the names and shapes of all tensors. */
-static void describe_tensors(struct exporter *e) {
+/* Make e->to: all keys with the new number of KV heads, and the names and shapes of all tensors.
+ * May throw. */
+static void describe_tensors(void *arg) {
+    struct exporter *e = arg;
+    const struct gguf_context *from = e->from.gguf;
     char key[64];
     e->to = gguf_init_empty();
-    gguf_set_kv(e->to, e->from);
+    gguf_set_kv(e->to, from);
     gguf_remove_key(e->to, "general.alignment"); /* we write with the default alignment */
     snprintf(key, sizeof key, "%s.attention.head_count_kv", e->net->arch);
     gguf_set_val_u32(e->to, key, (uint32_t)e->n_group);
-    for (int64_t i = 0; i < gguf_get_n_tensors(e->from); i++) {
+    for (int64_t i = 0; i < gguf_get_n_tensors(from); i++) {
         int layer;
-        const char *name = gguf_get_tensor_name(e->from, i);
-        const int64_t *ne = gguf_get_tensor_ne(e->from, i);
+        const char *name = gguf_get_tensor_name(from, i);
+        const int64_t *ne = gguf_get_tensor_ne(from, i);
         enum tensor_kind kind = tensor_kind(name, &layer);
-        struct ggml_tensor t = {.type = kind == COPIED ? gguf_get_tensor_type(e->from, i)
-                                                       : GGML_TYPE_F32,
+        struct ggml_tensor t = {.type =
+                                    kind == COPIED ? gguf_get_tensor_type(from, i) : GGML_TYPE_F32,
                                 .ne = {ne[0], ne[1], ne[2], ne[3]}};
         if (kind == QKV_WEIGHT) t.ne[1] = e->n_q + 2 * e->n_new;
         if (kind == QKV_BIAS) t.ne[0] = e->n_q + 2 * e->n_new;
@@ -184,8 +186,9 @@ static void describe_tensors(struct exporter *e) {
 /* The new data of tensor i, borrowed until the next call. */
 static lk_status tensor_data(struct exporter *e, int64_t i, const void **data, lk_err *err) {
     int layer = 0;
-    enum tensor_kind kind = tensor_kind(gguf_get_tensor_name(e->from, i), &layer);
-    *data = e->map.data + gguf_get_data_offset(e->from) + gguf_get_tensor_offset(e->from, i);
+    enum tensor_kind kind = tensor_kind(gguf_get_tensor_name(e->from.gguf, i), &layer);
+    *data =
+        e->map.data + gguf_get_data_offset(e->from.gguf) + gguf_get_tensor_offset(e->from.gguf, i);
     if (kind == COPIED) return LK_OK;
     const struct lk_layer *l = &e->net->layer[layer];
     const struct ggml_tensor *w = kind == QKV_WEIGHT ? l->wqkv : kind == QKV_BIAS ? l->bqkv : l->wo;
@@ -203,30 +206,36 @@ static lk_status tensor_data(struct exporter *e, int64_t i, const void **data, l
     return LK_OK;
 }
 
-static lk_status write_gguf(struct exporter *e, FILE *file, lk_err *err) {
+/* May throw. */
+static void write_header(void *arg) {
+    struct exporter *e = arg;
+    if (!gguf_write_to_file_ptr(e->to, e->file, true)) e->failed = true;
+}
+
+static lk_status write_tensors(struct exporter *e, lk_err *err) {
     static const char zero[64];
     size_t alignment = gguf_get_alignment(e->to);
-    bool written = gguf_write_to_file_ptr(e->to, file, true);
+    bool written = !e->failed;
     for (int64_t i = 0; written && i < gguf_get_n_tensors(e->to); i++) {
         const void *data;
         size_t size = gguf_get_tensor_size(e->to, i),
                padding = (alignment - size % alignment) % alignment;
         lk_status status = tensor_data(e, i, &data, err);
         if (status != LK_OK) return status;
-        written = fwrite(data, 1, size, file) == size && fwrite(zero, 1, padding, file) == padding;
+        written =
+            fwrite(data, 1, size, e->file) == size && fwrite(zero, 1, padding, e->file) == padding;
     }
-    return written && fflush(file) == 0
+    return written && fflush(e->file) == 0
                ? LK_OK
                : lk_fail(err, LK_E_IO, "cannot write the model; check for free disk space");
 }
 
 lk_status lk_export_kv_heads(const struct lk_export *export, FILE *file, lk_err *err) {
-    struct exporter e = {.export = export, .net = export->net};
+    struct exporter e = {.export = export, .net = export->net, .file = file};
     lk_status status = exporter_open(&e, err);
-    if (status == LK_OK) {
-        describe_tensors(&e);
-        status = write_gguf(&e, file, err);
-    }
+    if (status == LK_OK) status = lk_cxx_call(describe_tensors, &e, err);
+    if (status == LK_OK) status = lk_cxx_call(write_header, &e, err);
+    if (status == LK_OK) status = write_tensors(&e, err);
     exporter_close(&e);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Gradients of the key and value projections by ggml. */
 #include "lowrank/fisher.h"
 
+#include "base/cxx_call.h"
 #include "lowkey_lab.h"
 
 #include <math.h>
@@ -62,6 +63,8 @@ void lk_fisher_free(struct lk_fisher *f) {
 
 struct fisher_graph {
     struct lk_graph g;
+    const struct lk_net *net;
+    int n, n_node;                            /* tokens of a window; capacity */
     struct ggml_tensor *mask, *labels, *loss; /* labels: [n][n_vocab] one-hot */
 };
 
@@ -100,8 +103,10 @@ static void set_param_flags(const struct lk_net *net, bool on) {
         }
 }
 
-static void build_forward(struct fisher_graph *p, const struct lk_net *net, int n) {
+static void build_forward(struct fisher_graph *p) {
     struct lk_graph *g = &p->g;
+    const struct lk_net *net = p->net;
+    int n = p->n;
     g->tok = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
     g->pos = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, n);
     p->mask = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, n, n);
@@ -120,25 +125,28 @@ static void build_forward(struct fisher_graph *p, const struct lk_net *net, int 
     ggml_build_forward_expand(g->graph, p->loss);
 }
 
-static lk_status build_graph(struct fisher_graph *p, const struct lk_net *net, int n,
-                             struct lk_ledger *ledger, lk_err *err) {
-    /* Forward, backward and sums of gradients. */
-    int nodes = 4 * (net->hp.n_layer * (LK_LAYER_NODES + 16) + 64);
-    lk_status status = lk_graph_begin(&p->g, 2 * nodes, ledger, err);
-    if (status != LK_OK) return status;
-    p->g.graph = ggml_new_graph_custom(p->g.ctx, (size_t)nodes, true);
-    set_param_flags(net, true);
-    build_forward(p, net, n);
+/* Forward, backward and sums of gradients. May throw. */
+static void add_nodes(void *arg) {
+    struct fisher_graph *p = arg;
+    p->g.graph = ggml_new_graph_custom(p->g.ctx, (size_t)p->n_node, true);
+    set_param_flags(p->net, true);
+    build_forward(p);
     ggml_build_backward_expand(p->g.ctx, p->g.graph, NULL);
-    for (int layer = 0; layer < net->hp.n_layer; layer++)
+    for (int layer = 0; layer < p->net->hp.n_layer; layer++)
         for (int side = 0; side < 2; side++) {
             int64_t first;
             ggml_set_output(
-                ggml_graph_get_grad(p->g.graph, projection_of(net, layer, side, &first)));
+                ggml_graph_get_grad(p->g.graph, projection_of(p->net, layer, side, &first)));
         }
     /* An input, so that its value, 1, is not overwritten before the backward part. */
     ggml_set_input(ggml_graph_get_grad_acc(p->g.graph, p->loss));
-    return lk_graph_finish(&p->g, ledger, err);
+}
+
+static lk_status build_graph(struct fisher_graph *p, struct lk_ledger *ledger, lk_err *err) {
+    p->n_node = 4 * (p->net->hp.n_layer * (LK_LAYER_NODES + 16) + 64);
+    lk_status status = lk_graph_begin(&p->g, 2 * p->n_node, ledger, err);
+    if (status == LK_OK) status = lk_cxx_call(add_nodes, p, err);
+    return status == LK_OK ? lk_graph_finish(&p->g, ledger, err) : status;
 }
 
 /* ---- windows ---- */
@@ -185,8 +193,8 @@ lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
     if (n_window == 0)
         return lk_fail(err, LK_E_ARG, "the text has %zu tokens; gradients need at least %d", n_tok,
                        n_ctx + shift);
-    struct fisher_graph p = {0};
-    lk_status status = build_graph(&p, model->net, n_ctx, f->ledger, err);
+    struct fisher_graph p = {.net = model->net, .n = n_ctx};
+    lk_status status = build_graph(&p, f->ledger, err);
     for (size_t i = 0; status == LK_OK && i < n_window; i++) {
         set_window(&p, model, text->tok + i * n_ctx, n_ctx, shift);
         ggml_graph_reset(p.g.graph);

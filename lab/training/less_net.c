@@ -1,6 +1,7 @@
 /* The LESS networks as ggml graphs: forward, backward and Adam. */
 #include "training/less_net.h"
 
+#include "base/cxx_call.h"
 #include "base/splitmix64.h"
 #include "codec/half.h"
 
@@ -203,13 +204,11 @@ static struct ggml_tensor *squared_error(const struct lk_less_net *net, struct g
     return ggml_scale(ctx, ggml_sum(ctx, ggml_sqr(ctx, sum)), 1.0f / net->size.n_query);
 }
 
-static lk_status build_train_graph(struct lk_less_net *net, lk_err *err) {
+/* Forward, backward and Adam. May throw. */
+static void add_train_nodes(void *arg) {
+    struct lk_less_net *net = arg;
     struct lk_graph *g = &net->train_graph;
     struct lk_less_nodes *node = net->node;
-    g->grads = true;
-    lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
-                                      net->ledger, err);
-    if (status != LK_OK) return status;
     node->loss = squared_error(net, g->ctx, true, false);
     ggml_set_loss(node->loss);
     ggml_set_output(node->loss);
@@ -230,7 +229,15 @@ static lk_status build_train_graph(struct lk_less_net *net, lk_err *err) {
                                               moment[0], moment[1], node->adam));
         }
     }
-    return lk_graph_finish(g, net->ledger, err);
+}
+
+static lk_status build_train_graph(struct lk_less_net *net, lk_err *err) {
+    struct lk_graph *g = &net->train_graph;
+    g->grads = true;
+    lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
+                                      net->ledger, err);
+    if (status == LK_OK) status = lk_cxx_call(add_train_nodes, net, err);
+    return status == LK_OK ? lk_graph_finish(g, net->ledger, err) : status;
 }
 
 static lk_status build_eval_graph(struct lk_less_net *net, lk_err *err) {
@@ -249,6 +256,15 @@ static lk_status build_eval_graph(struct lk_less_net *net, lk_err *err) {
 
 /* ---- a net ---- */
 
+/* Parameters and inputs. May throw. */
+static void create_tensors(void *arg) {
+    struct lk_less_net *net = arg;
+    net->ctx = ggml_init((struct ggml_init_params){
+        .mem_size = net->mem_size, .mem_buffer = net->mem, .no_alloc = true});
+    place_params(net, false);
+    place_inputs(net, false);
+}
+
 static lk_status net_alloc(struct lk_less_net *net, lk_err *err) {
     struct lk_ledger *ledger = net->ledger;
     const struct lk_less_shape *s = &net->size.shape;
@@ -265,12 +281,7 @@ static lk_status net_alloc(struct lk_less_net *net, lk_err *err) {
                        (double)(3 * net->n_weight + net->n_input) * 4 / (1 << 20));
     net->mean = net->weight + net->n_weight;
     net->square = net->mean + net->n_weight;
-    net->ctx = ggml_init((struct ggml_init_params){
-        .mem_size = net->mem_size, .mem_buffer = net->mem, .no_alloc = true});
-    if (!net->ctx) return lk_fail(err, LK_E_NOMEM, "no memory to train");
-    place_params(net, false);
-    place_inputs(net, false);
-    return LK_OK;
+    return lk_cxx_call(create_tensors, net, err);
 }
 
 lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *size, uint64_t seed,

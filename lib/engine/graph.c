@@ -1,12 +1,25 @@
 /* Memory and execution of ggml graphs. */
 #include "engine/graph.h"
 
+#include "base/cxx_call.h"
+
+/* An empty graph in graph->mem, of graph->n_node nodes. May throw. */
+static void create_graph(void *arg) {
+    struct lk_graph *graph = arg;
+    graph->ctx = ggml_init((struct ggml_init_params){
+        .mem_size = graph->mem_size, .mem_buffer = graph->mem, .no_alloc = true});
+    graph->graph = ggml_new_graph_custom(graph->ctx, graph->n_node, graph->grads);
+}
+
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger,
                          lk_err *err) {
     size_t size =
         ggml_tensor_overhead() * (size_t)n_node + ggml_graph_overhead_custom(n_node, graph->grads);
     if (graph->ctx) ggml_free(graph->ctx);
     graph->ctx = NULL;
+    graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = graph->out = NULL;
+    graph->n_tok = graph->n_out = 0;
+    graph->n_node = (size_t)n_node;
     if (graph->mem_size < size) {
         lk_release(ledger, LK_FOR_SCRATCH, graph->mem, graph->mem_size);
         graph->mem_size = 0;
@@ -15,26 +28,33 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
             return lk_fail(err, LK_E_NOMEM, "out of memory for a graph of %d nodes", n_node);
         graph->mem_size = size;
     }
-    graph->ctx = ggml_init((struct ggml_init_params){
-        .mem_size = graph->mem_size, .mem_buffer = graph->mem, .no_alloc = true});
-    if (!graph->ctx) return lk_fail(err, LK_E_NOMEM, "out of memory for a graph");
-    graph->graph = ggml_new_graph_custom(graph->ctx, n_node, graph->grads);
-    graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = graph->out = NULL;
-    graph->n_tok = graph->n_out = 0;
-    return LK_OK;
+    return lk_cxx_call(create_graph, graph, err);
+}
+
+/* Allocate the tensors. May throw, and graph->alloc is NULL then: ggml cannot free an allocator
+ * that was being changed. NULL also if the buffer could not be allocated. */
+static void alloc_tensors(void *arg) {
+    struct lk_graph *graph = arg;
+    ggml_gallocr_t alloc = graph->alloc;
+    graph->alloc = NULL;
+    if (!alloc) alloc = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
+    if (ggml_gallocr_alloc_graph(alloc, graph->graph))
+        graph->alloc = alloc;
+    else
+        ggml_gallocr_free(alloc);
 }
 
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err) {
-    if (!graph->alloc) graph->alloc = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
-    if (!graph->alloc) return lk_fail(err, LK_E_NOMEM, "out of memory for a graph");
-    bool ok = ggml_gallocr_alloc_graph(graph->alloc, graph->graph);
-    size_t size = ok ? ggml_gallocr_get_buffer_size(graph->alloc, 0) : 0;
+    lk_status status = lk_cxx_call(alloc_tensors, graph, err);
+    size_t size = graph->alloc ? ggml_gallocr_get_buffer_size(graph->alloc, 0) : 0;
     lk_ledger_remove(ledger, LK_FOR_SCRATCH, graph->alloc_size);
     graph->alloc_size = 0;
-    if (ok && lk_ledger_add(ledger, LK_FOR_SCRATCH, size)) {
+    if (status != LK_OK) return status;
+    if (graph->alloc && lk_ledger_add(ledger, LK_FOR_SCRATCH, size)) {
         graph->alloc_size = size;
         return LK_OK;
     }
+    if (!graph->alloc) return lk_fail(err, LK_E_NOMEM, "out of memory for the activations");
     ggml_gallocr_free(graph->alloc);
     graph->alloc = NULL;
     return lk_fail(err, LK_E_NOMEM, "out of memory for %.1f MiB of activations",
@@ -79,17 +99,31 @@ lk_status lk_graph_reserve_work(struct lk_graph *graph, struct lk_model *model, 
                    (double)size / (1 << 20));
 }
 
+/* A graph to compute. */
+struct computation {
+    struct ggml_cgraph *graph;
+    struct ggml_cplan plan;
+    enum ggml_status status;
+};
+
+/* May throw, before the first node: ggml allocates a little at each call. */
+static void compute_graph(void *arg) {
+    struct computation *c = arg;
+    c->status = ggml_graph_compute(c->graph, &c->plan);
+}
+
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err) {
     pthread_mutex_lock(&model->lock);
-    struct ggml_cplan plan = ggml_graph_plan(graph->graph, model->n_thread, model->pool);
-    bool ok = plan.work_size <= model->work_size || replace_work(model, plan.work_size);
-    plan.work_data = model->work;
-    enum ggml_status status =
-        ok ? ggml_graph_compute(graph->graph, &plan) : GGML_STATUS_ALLOC_FAILED;
+    struct computation c = {.graph = graph->graph,
+                            .plan = ggml_graph_plan(graph->graph, model->n_thread, model->pool),
+                            .status = GGML_STATUS_ALLOC_FAILED};
+    bool ok = c.plan.work_size <= model->work_size || replace_work(model, c.plan.work_size);
+    c.plan.work_data = model->work;
+    lk_status status = ok ? lk_cxx_compute(compute_graph, &c, err) : LK_OK;
     pthread_mutex_unlock(&model->lock);
-    if (status == GGML_STATUS_SUCCESS) return LK_OK;
+    if (status != LK_OK || c.status == GGML_STATUS_SUCCESS) return status;
     return lk_fail(err, LK_E_NOMEM, "the graph could not be computed: %s",
-                   ggml_status_to_string(status));
+                   ggml_status_to_string(c.status));
 }
 
 void lk_graph_set_positions(struct lk_graph *graph, size_t row, size_t first, size_t n) {

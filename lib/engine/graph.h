@@ -17,6 +17,7 @@
 struct lk_graph {
     void *mem; /* [mem_size] tensor headers and the graph */
     size_t mem_size;
+    size_t n_node; /* capacity */
     struct ggml_context *ctx;
     struct ggml_cgraph *graph;
     ggml_gallocr_t alloc;
@@ -47,8 +48,8 @@ struct ggml_tensor *lk_graph_effect(struct ggml_context *ctx, ggml_custom_op_t o
 /* Allocate the tensors of the complete graph. LK_E_NOMEM. */
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err);
 
-/* Allocate the scratch memory that ggml needs to compute the finished graph. After that,
- * lk_graph_run does not run out of memory. LK_E_NOMEM. */
+/* Allocate the scratch memory that ggml needs to compute the finished graph, so that lk_graph_run
+ * does not run out of memory because of its size. LK_E_NOMEM. */
 lk_status lk_graph_reserve_work(struct lk_graph *graph, struct lk_model *model, lk_err *err);
 
 /* Compute the finished graph. After a failure, LK_E_NOMEM, some nodes may have run. */

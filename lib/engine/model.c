@@ -1,6 +1,7 @@
 /* Models: opening, facts, and the functions on text and tokens. */
 #include "engine/model.h"
 
+#include "base/cxx_call.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
 #include "token/tokenize.h"
@@ -13,11 +14,18 @@ static int default_threads(void) {
     return cores < 1 ? 1 : cores > 16 ? 16 : (int)cores;
 }
 
-static lk_status start_threads(struct lk_model *model, lk_err *err) {
+/* May throw. */
+static void create_pool(void *arg) {
+    struct lk_model *model = arg;
     struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
     model->pool = ggml_threadpool_new(&params);
-    if (model->pool) return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "cannot start %d threads", model->n_thread);
+}
+
+static lk_status start_threads(struct lk_model *model, lk_err *err) {
+    lk_status status = lk_cxx_call(create_pool, model, err);
+    if (status == LK_OK && model->pool) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "out of memory for %d threads; use fewer with -t",
+                   model->n_thread);
 }
 
 static lk_status open_sidecar(struct lk_model *model, const char *path, lk_err *err) {

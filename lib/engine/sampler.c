@@ -17,6 +17,9 @@ lk_sampler_opts lk_sampler_chat(void) {
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
                          lk_err *err) {
     lk_sampler_opts full = opts ? *opts : (lk_sampler_opts){0};
+    /* Logits divided by a smaller temperature overflow, and only the first choice is left. */
+    const float min_temperature = 1e-6f;
+    if (full.temperature < min_temperature) full.temperature = 0;
     if (full.top_p == 0) full.top_p = 1;
     if (full.repeat_penalty == 0) full.repeat_penalty = 1;
     int32_t last_n = full.repeat_last_n;
@@ -24,14 +27,34 @@ lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampl
     struct lk_ledger ledger = {0};
     lk_sampler *sampler = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *sampler);
     if (!sampler) return lk_fail(err, LK_E_NOMEM, "out of memory for a sampler");
-    sampler->model = model;
-    sampler->opts = opts ? *opts : (lk_sampler_opts){0};
+    sampler->n_vocab = model->net->hp.n_vocab;
     lk_status status = lk_sampling_new(&sampler->sampling, model->vocab, &full, err);
     if (status != LK_OK)
         lk_sampler_free(sampler);
     else
         *out = sampler;
     return status;
+}
+
+lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    lk_sampler *sampler = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *sampler);
+    if (!sampler) return lk_fail(err, LK_E_NOMEM, "out of memory for a sampler");
+    sampler->n_vocab = from->n_vocab;
+    lk_status status = lk_sampling_copy(&sampler->sampling, from->sampling, seed, err);
+    if (status != LK_OK)
+        lk_sampler_free(sampler);
+    else
+        *out = sampler;
+    return status;
+}
+
+uint64_t lk_sampler_bytes(const lk_sampler *sampler) {
+    return sizeof *sampler + lk_sampling_bytes(sampler->sampling, sampler->n_vocab);
+}
+
+uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler) {
+    return lk_sampling_grammar_bytes(sampler->sampling);
 }
 
 void lk_sampler_free(lk_sampler *sampler) {
@@ -47,11 +70,3 @@ lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_
         return lk_fail(err, LK_E_ARG, "the session has no logits yet; evaluate a token first");
     return lk_sampling_next(sampler->sampling, logits, session->model->net->hp.n_vocab, tok, err);
 }
-
-lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err) {
-    lk_sampler_opts opts = from->opts;
-    opts.seed = seed;
-    return lk_sampler_new(out, from->model, &opts, err);
-}
-
-uint64_t lk_sampler_bytes(const lk_sampler *sampler) { return sizeof *sampler; }

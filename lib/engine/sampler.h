@@ -6,8 +6,7 @@
 
 struct lk_sampler {
     struct lk_sampling *sampling;
-    const lk_model *model;
-    lk_sampler_opts opts;
+    int32_t n_vocab; /* of the model */
 };
 
 #endif

@@ -1,6 +1,7 @@
 /* Keys of a GGUF file, by type. */
 #include "model/gguf_read.h"
 
+#include "base/cxx_call.h"
 #include "model/gguf_check.h"
 
 #include "gguf.h"
@@ -22,14 +23,33 @@ int64_t lk_gguf_find_key(const struct lk_gguf_reader *r, const char *key) {
     return gguf_find_key(r->gguf, full_key(r, key, name));
 }
 
+/* The bytes of a file and what ggml makes of them. */
+struct parsing {
+    const struct lk_mapping *map;
+    struct gguf_context *gguf;
+};
+
+/* May throw. */
+static void parse_gguf(void *arg) {
+    struct parsing *p = arg;
+    struct gguf_init_params params = {.no_alloc = true};
+    p->gguf = gguf_init_from_buffer(p->map->data, p->map->size, params);
+}
+
+lk_status lk_gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map, const char *path,
+                        lk_err *err) {
+    struct parsing p = {.map = map};
+    lk_status status = lk_cxx_call(parse_gguf, &p, err);
+    *gguf = p.gguf;
+    if (status || p.gguf) return status;
+    return lk_fail(err, LK_E_FORMAT, "ggml cannot parse the GGUF file %s", path);
+}
+
 lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
                        struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_mapping_open(map, path, err);
     if (!status) status = lk_gguf_check(map->data, map->size, ledger, err);
-    if (status) return status;
-    struct gguf_init_params params = {.no_alloc = true};
-    r->gguf = gguf_init_from_buffer(map->data, map->size, params);
-    return r->gguf ? LK_OK : lk_fail(err, LK_E_FORMAT, "ggml cannot parse the GGUF file %s", path);
+    return status ? status : lk_gguf_parse(&r->gguf, map, path, err);
 }
 
 /* Find a key. *id is -1 if the key is absent and optional. */

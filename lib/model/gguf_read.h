@@ -22,6 +22,11 @@ enum lk_need { LK_OPTIONAL, LK_REQUIRED };
 lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
                        struct lk_ledger *ledger, lk_err *err);
 
+/* Parse a mapped file that lk_gguf_check has accepted. *gguf is NULL after a failure; free it with
+ * gguf_free. Errors: LK_E_FORMAT, LK_E_NOMEM. */
+lk_status lk_gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map, const char *path,
+                        lk_err *err);
+
 /* In all functions below, a key that starts with '.' belongs to the architecture: ".block_count" is
  * "llama.block_count". If an optional key is absent, *out keeps its value. */
 

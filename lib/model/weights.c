@@ -2,6 +2,7 @@
  * buffer: the mapped file, f32 copies, or a repacked layout of ggml's CPU backend. */
 #include "model/weights.h"
 
+#include "base/cxx_call.h"
 #include "model/q4_1_split.h"
 
 #include "ggml-alloc.h"
@@ -375,12 +376,28 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
     return !status ? copy_concats(ld, err) : status;
 }
 
+/* The arguments and the result of load_weights. */
+struct loading {
+    struct lk_weights_map *map;
+    struct lk_loader *ld;
+    lk_status status;
+    lk_err *err;
+};
+
+/* May throw. The map can be freed afterwards. */
+static void load_or_throw(void *arg) {
+    struct loading *l = arg;
+    l->status = load_weights(l->map, l->ld, l->err);
+}
+
 lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param,
                           uint64_t *weight_bytes, lk_err *err) {
     struct lk_weights_map *map = lk_alloc(ld->ledger, LK_FOR_OTHER, sizeof *map);
     if (!map) return lk_fail(err, LK_E_NOMEM, "not enough memory for the weights");
     map->file = ld->file;
-    lk_status status = load_weights(map, ld, err);
+    struct loading l = {.map = map, .ld = ld, .err = err};
+    lk_status status = lk_cxx_call(load_or_throw, &l, err);
+    if (!status) status = l.status;
     if (status) {
         map->file = (struct lk_mapping){0}; /* still owned by the loader */
         lk_weights_free(map, ld->ledger);

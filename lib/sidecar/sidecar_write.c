@@ -1,6 +1,7 @@
 /* Builds sidecars in memory and writes them. */
 #include "sidecar/sidecar_write.h"
 
+#include "base/cxx_call.h"
 #include "base/log.h"
 
 #include "gguf.h"
@@ -15,32 +16,59 @@ struct lk_sidecar_builder {
     int32_t n_layer;
 };
 
+/* Arguments and results of the functions that call gguf. */
+struct gguf_call {
+    struct gguf_context *gguf;
+    const struct lk_sidecar_info *info;
+    const struct ggml_tensor *tensor;
+    FILE *file;
+    bool written;
+};
+
+/* May throw. */
+static void create_gguf(void *arg) {
+    struct gguf_call *call = arg;
+    const struct lk_sidecar_info *info = call->info;
+    struct gguf_context *gguf = call->gguf = gguf_init_empty();
+    gguf_set_val_str(gguf, "general.type", "sidecar");
+    gguf_set_val_u32(gguf, "lowkey.sidecar.version", 1);
+    gguf_set_val_str(gguf, "lowkey.sidecar.method", info->method);
+    gguf_set_val_str(gguf, "lowkey.sidecar.options", info->options);
+    gguf_set_val_u64(gguf, "lowkey.sidecar.model_fingerprint", info->model.fingerprint);
+    gguf_set_val_u32(gguf, "lowkey.sidecar.n_layer", (uint32_t)info->model.n_layer);
+    gguf_set_val_u32(gguf, "lowkey.sidecar.n_head_kv", (uint32_t)info->model.n_head_kv);
+    gguf_set_val_u32(gguf, "lowkey.sidecar.d_head", (uint32_t)info->model.d_head);
+    gguf_set_val_u64(gguf, "lowkey.sidecar.calibration_hash", info->calibration_hash);
+    gguf_set_val_u64(gguf, "lowkey.sidecar.calibration_tokens", info->calibration_tokens);
+}
+
 lk_status lk_sidecar_builder_new(struct lk_sidecar_builder **out,
                                  const struct lk_sidecar_info *info, struct lk_ledger *ledger,
                                  lk_err *err) {
     lk_redirect_logs();
     struct lk_sidecar_builder *builder = lk_alloc(ledger, LK_FOR_OTHER, sizeof *builder);
     if (!builder) return lk_fail(err, LK_E_NOMEM, "not enough memory for a sidecar");
-    *builder = (struct lk_sidecar_builder){
-        .ledger = ledger, .gguf = gguf_init_empty(), .n_layer = info->model.n_layer};
-    gguf_set_val_str(builder->gguf, "general.type", "sidecar");
-    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.version", 1);
-    gguf_set_val_str(builder->gguf, "lowkey.sidecar.method", info->method);
-    gguf_set_val_str(builder->gguf, "lowkey.sidecar.options", info->options);
-    gguf_set_val_u64(builder->gguf, "lowkey.sidecar.model_fingerprint", info->model.fingerprint);
-    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.n_layer", (uint32_t)info->model.n_layer);
-    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.n_head_kv", (uint32_t)info->model.n_head_kv);
-    gguf_set_val_u32(builder->gguf, "lowkey.sidecar.d_head", (uint32_t)info->model.d_head);
-    gguf_set_val_u64(builder->gguf, "lowkey.sidecar.calibration_hash", info->calibration_hash);
-    gguf_set_val_u64(builder->gguf, "lowkey.sidecar.calibration_tokens", info->calibration_tokens);
-    *out = builder;
-    return LK_OK;
+    *builder = (struct lk_sidecar_builder){.ledger = ledger, .n_layer = info->model.n_layer};
+    struct gguf_call call = {.info = info};
+    lk_status status = lk_cxx_call(create_gguf, &call, err);
+    builder->gguf = call.gguf;
+    if (status)
+        lk_sidecar_builder_free(builder);
+    else
+        *out = builder;
+    return status;
 }
 
 void lk_sidecar_builder_free(struct lk_sidecar_builder *builder) {
     if (!builder) return;
-    gguf_free(builder->gguf);
+    if (builder->gguf) gguf_free(builder->gguf);
     lk_release(builder->ledger, LK_FOR_OTHER, builder, sizeof *builder);
+}
+
+/* May throw. */
+static void add_tensor(void *arg) {
+    const struct gguf_call *call = arg;
+    gguf_add_tensor(call->gguf, call->tensor);
 }
 
 lk_status lk_sidecar_builder_add(struct lk_sidecar_builder *builder,
@@ -61,8 +89,8 @@ lk_status lk_sidecar_builder_add(struct lk_sidecar_builder *builder,
     for (int d = 1; d < GGML_MAX_DIMS; d++)
         tensor.nb[d] = tensor.nb[d - 1] * (size_t)tensor.ne[d - 1];
     memcpy(tensor.name, t->name, len + 1);
-    gguf_add_tensor(builder->gguf, &tensor);
-    return LK_OK;
+    struct gguf_call call = {.gguf = builder->gguf, .tensor = &tensor};
+    return lk_cxx_call(add_tensor, &call, err);
 }
 
 static lk_status add_basis_part(struct lk_sidecar_builder *builder, int layer,
@@ -97,10 +125,19 @@ lk_status lk_sidecar_builder_add_basis(struct lk_sidecar_builder *builder, int l
     return status;
 }
 
+/* May throw. */
+static void write_gguf(void *arg) {
+    struct gguf_call *call = arg;
+    call->written = gguf_write_to_file_ptr(call->gguf, call->file, false);
+}
+
 lk_status lk_sidecar_builder_write(const struct lk_sidecar_builder *builder, FILE *file,
                                    lk_err *err) {
+    struct gguf_call call = {.gguf = builder->gguf, .file = file};
     errno = 0;
-    if (gguf_write_to_file_ptr(builder->gguf, file, false) && fflush(file) == 0) return LK_OK;
+    lk_status status = lk_cxx_call(write_gguf, &call, err);
+    if (status) return status;
+    if (call.written && fflush(file) == 0) return LK_OK;
     return lk_fail(err, LK_E_IO, "cannot write the sidecar: %s",
                    errno ? strerror(errno) : "the system refused");
 }

@@ -6,10 +6,21 @@
  * limited length. `oneOf` is treated as `anyOf`.
  *
  * A keyword that is neither supported nor an annotation is an error, because ignoring it would
- * accept too much. Depth, number of rules and size of the output are limited, so hostile schemas
- * cost little. */
+ * accept too much. Depth, number of rules and size of the output are limited, and the work is in
+ * proportion to the bytes of the schema:
+ *
+ *   - A part of a schema is converted once for each place that holds it, and once more at most for
+ *     all $ref to it. There are at most MAX_RULES conversions.
+ *   - A conversion looks at each keyword once; an unknown one ends it, so there are few.
+ *   - Lists (enum, required, anyOf, properties) are read once, and no further after the output has
+ *     reached MAX_GRAMMAR.
+ *
+ * Rules with the same text are one rule, so alternatives that are equal become one. */
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/fnv1a.h"
+#include "base/ledger.h"
+#include "token/json_literal.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -20,8 +31,9 @@ enum {
     MAX_SCHEMA = 1 << 20,  /* bytes of schema */
     MAX_GRAMMAR = 1 << 17, /* bytes of grammar; the limit of lk_sampler_new */
     MAX_DEPTH = 64,
-    MAX_REPEAT = 1000, /* of minItems, maxItems, minLength, maxLength */
-    MAX_RULES = 1024,  /* rules that belong to a schema */
+    MAX_REPEAT = 1 << 16, /* of minItems, maxItems, minLength, maxLength */
+    MAX_RULES = 1024,     /* rules that belong to a schema */
+    N_TYPE = 7,           /* types of JSON Schema */
 };
 
 /* A grammar under construction. Rules are named r0, r1, ... A rule gets its number first, and its
@@ -30,10 +42,13 @@ struct schema_grammar {
     struct lk_buf out;
     const json_t *base; /* the schema that "#" of a $ref refers to */
     int n_rule, depth;
-    struct {
+    struct made_rule {
         const json_t *schema;
         int rule;
-    } made[MAX_RULES]; /* one rule per schema, so that a schema may refer to itself */
+        bool is_used;   /* a $ref has returned the rule's number */
+        uint64_t hash;  /* of the rule's text in `out`, when it is complete */
+        size_t at, len; /* len 0: not complete */
+    } made[MAX_RULES];  /* one rule per schema, so that a schema may refer to itself */
     int n_made;
     lk_status status; /* of the first error */
     lk_err *err;
@@ -52,6 +67,14 @@ static bool fail_unsupported(struct schema_grammar *g, const char *what) {
 
 static bool fail_invalid(struct schema_grammar *g, const char *what) {
     g->status = lk_fail(g->err, LK_E_FORMAT, "the JSON schema is not valid: %.100s", what);
+    return false;
+}
+
+static bool fail_too_large(struct schema_grammar *g) {
+    g->status = lk_fail(g->err, LK_E_UNSUPPORTED,
+                        "the JSON schema is too large: at most %d levels of nesting, %d parts and "
+                        "%d bytes of grammar are supported",
+                        MAX_DEPTH, MAX_RULES, MAX_GRAMMAR);
     return false;
 }
 
@@ -114,30 +137,6 @@ static bool read_bounds(struct schema_grammar *g, const json_t *schema, const ch
 
 /* ---- writing rules ---- */
 
-/* A JSON value as a quoted GBNF literal. Real numbers get the fewest digits that identify them. */
-static void add_literal(struct lk_buf *out, const json_t *value) {
-    char *text = NULL;
-    for (size_t digits = 15; digits <= 17; digits++) {
-        free(text);
-        text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(digits));
-        json_t *parsed = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
-        bool same = json_equal(parsed, value);
-        json_decref(parsed);
-        if (same) break;
-    }
-    if (!text) {
-        out->failed = true;
-        return;
-    }
-    lk_buf_append_str(out, "\"");
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\') lk_buf_append_str(out, "\\");
-        lk_buf_append(out, c, 1);
-    }
-    lk_buf_append_str(out, "\"");
-    free(text);
-}
-
 /* Append the line "rN ::= body". Frees the body. */
 static bool add_rule(struct schema_grammar *g, int rule, struct lk_buf *body) {
     lk_buf_printf(&g->out, "r%d ::= ", rule);
@@ -198,10 +197,24 @@ static bool write_array(struct schema_grammar *g, const json_t *schema, struct l
     return true;
 }
 
-static bool is_required(const json_t *required, const char *key) {
-    for (size_t i = 0; i < json_array_size(required); i++)
-        if (strcmp(json_string_value(json_array_get(required, i)), key) == 0) return true;
-    return false;
+/* The two rules of a property; see write_properties. `first` is the number of the first one. */
+static bool write_property(struct schema_grammar *g, const char *key, int value, bool optional,
+                           int first) {
+    json_t *name = json_string(key);
+    char *text = name ? lk_json_text(name) : NULL;
+    json_decref(name);
+    if (!text) return fail_no_memory(g);
+    bool added = true;
+    for (int then = 0; added && then < 2; then++) {
+        struct lk_buf rule = {0};
+        if (then) lk_buf_append_str(&rule, "ws \",\" ws ");
+        lk_gbnf_literal(&rule, text);
+        lk_buf_printf(&rule, " ws \":\" ws r%d r%d", value, first + 3);
+        if (optional) lk_buf_printf(&rule, " | r%d", first + 2 + then);
+        added = add_rule(g, first + then, &rule);
+    }
+    free(text);
+    return added;
 }
 
 /* Properties in the schema's order. Property i has two rules: what follows if no property was
@@ -213,37 +226,28 @@ static bool is_required(const json_t *required, const char *key) {
  * After the last property, both are empty. Rule base + 2 i is first(i), and the next one is
  * then(i). */
 static bool write_properties(struct schema_grammar *g, const json_t *schema, struct lk_buf *body) {
-    json_t *properties = json_object_get(schema, "properties"),
-           *required = json_object_get(schema, "required"), *property;
+    json_t *properties = json_object_get(schema, "properties"), *property;
+    json_t *required = lk_json_keys(json_object_get(schema, "required"));
     int n = (int)json_object_size(properties), base = g->n_rule, i = 0;
     const char *key;
+    if (!required) return fail_no_memory(g);
     g->n_rule += 2 * (n + 1);
+    bool good = true;
     json_object_foreach(properties, key, property) {
         int value = add_schema_rule(g, property);
-        if (value < 0) return false;
-        bool optional = !is_required(required, key);
-        json_t *name = json_string(key);
-        if (!name) return fail_no_memory(g);
-        bool added = true;
-        for (int then = 0; added && then < 2; then++) {
-            struct lk_buf rule = {0};
-            if (then) lk_buf_append_str(&rule, "ws \",\" ws ");
-            add_literal(&rule, name);
-            lk_buf_printf(&rule, " ws \":\" ws r%d r%d", value, base + 2 * (i + 1) + 1);
-            if (optional) lk_buf_printf(&rule, " | r%d", base + 2 * (i + 1) + then);
-            added = add_rule(g, base + 2 * i + then, &rule);
-        }
-        json_decref(name);
-        if (!added) return false;
+        bool optional = !json_object_get(required, key);
+        good = value >= 0 && write_property(g, key, value, optional, base + 2 * i);
+        if (!good) break;
         i++;
     }
-    for (int then = 0; then < 2; then++) {
+    json_decref(required);
+    for (int then = 0; good && then < 2; then++) {
         struct lk_buf rule = {0};
         lk_buf_append_str(&rule, "\"\"");
-        if (!add_rule(g, base + 2 * n + then, &rule)) return false;
+        good = add_rule(g, base + 2 * n + then, &rule);
     }
     lk_buf_printf(body, "\"{\" ws r%d ws \"}\"", base);
-    return true;
+    return good;
 }
 
 static bool check_object(struct schema_grammar *g, const json_t *schema) {
@@ -292,15 +296,39 @@ static bool write_object(struct schema_grammar *g, const json_t *schema, struct 
     return true;
 }
 
+/* The rules of a list as alternatives, each once. Frees the list. */
+static bool write_choice(struct schema_grammar *g, struct lk_buf *rules, struct lk_buf *body) {
+    struct lk_ledger ledger = {0};
+    size_t n = rules->len / sizeof(int), n_seen = (size_t)g->n_rule;
+    bool *seen = rules->failed ? NULL : lk_alloc(&ledger, LK_FOR_OTHER, n_seen);
+    const char *between = "";
+    for (size_t i = 0; seen && i < n; i++) {
+        int rule;
+        memcpy(&rule, rules->at + i * sizeof rule, sizeof rule);
+        if (seen[rule]) continue;
+        seen[rule] = true;
+        lk_buf_printf(body, "%sr%d", between, rule);
+        between = " | ";
+    }
+    bool written = seen != NULL;
+    lk_release(&ledger, LK_FOR_OTHER, seen, n_seen);
+    lk_buf_free(rules);
+    return written || fail_no_memory(g);
+}
+
 /* One alternative per schema of the list. */
 static bool write_alternatives(struct schema_grammar *g, const json_t *list, struct lk_buf *body) {
+    struct lk_buf rules = {0};
     if (json_array_size(list) == 0) return fail_invalid(g, "a choice has no alternatives");
     for (size_t i = 0; i < json_array_size(list); i++) {
         int rule = add_schema_rule(g, json_array_get(list, i));
-        if (rule < 0) return false;
-        lk_buf_printf(body, "%sr%d", i ? " | " : "", rule);
+        if (rule < 0 || rules.len > MAX_GRAMMAR) {
+            lk_buf_free(&rules);
+            return rule < 0 ? false : fail_too_large(g);
+        }
+        lk_buf_append(&rules, (const char *)&rule, sizeof rule);
     }
-    return true;
+    return write_choice(g, &rules, body);
 }
 
 static bool has_type(const json_t *value, const char *type) {
@@ -315,17 +343,28 @@ static bool has_type(const json_t *value, const char *type) {
     }
 }
 
-/* One alternative per value of the list. Values that contradict "type" are left out. */
+/* One alternative per different value of the list. Values that contradict "type" are left out. */
 static bool write_values(struct schema_grammar *g, const json_t *list, const json_t *type,
                          struct lk_buf *body) {
-    size_t n = 0;
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    json_t *seen = json_object();
+    bool good = seen || fail_no_memory(g);
+    for (size_t i = 0; good && i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
         if (json_is_string(type) && !has_type(value, json_string_value(type))) continue;
-        if (n++) lk_buf_append_str(body, " | ");
-        add_literal(body, value);
+        char *text = lk_json_text(value);
+        if (!text) {
+            good = fail_no_memory(g);
+        } else if (body->len > MAX_GRAMMAR) {
+            good = fail_too_large(g);
+        } else if (!json_object_get(seen, text)) {
+            if (body->len) lk_buf_append_str(body, " | ");
+            lk_gbnf_literal(body, text);
+            good = json_object_set_new(seen, text, json_true()) == 0 || fail_no_memory(g);
+        }
+        free(text);
     }
-    return n > 0 || fail_invalid(g, "an enum has no values, or none of its type");
+    json_decref(seen);
+    return good && (body->len > 0 || fail_invalid(g, "an enum has no values, or none of its type"));
 }
 
 /* ---- schemas ---- */
@@ -359,11 +398,18 @@ static int add_ref_rule(struct schema_grammar *g, const json_t *schema) {
         fail_unsupported(g, ref ? ref : "$ref");
         return -1;
     }
-    for (int i = 0; i < g->n_made; i++)
-        if (g->made[i].schema == target) return g->made[i].rule;
+    for (int i = 0; i < g->n_made; i++) {
+        if (g->made[i].schema != target) continue;
+        g->made[i].is_used = true;
+        return g->made[i].rule;
+    }
     g->base = base;
     int rule = add_schema_rule(g, target);
     g->base = outer;
+    if (rule >= 0 && json_object_get(target, "$ref")) { /* do not follow a chain again */
+        if (g->n_made >= MAX_RULES) return fail_too_large(g), -1;
+        g->made[g->n_made++] = (struct made_rule){.schema = target, .rule = rule};
+    }
     return rule;
 }
 
@@ -386,24 +432,30 @@ static bool write_type(struct schema_grammar *g, const json_t *schema, const cha
 /* "type": ["string", "null"]: one alternative per type, with the keywords of the schema. */
 static bool write_types(struct schema_grammar *g, const json_t *schema, const json_t *types,
                         struct lk_buf *body) {
-    if (json_array_size(types) > 7) return fail_invalid(g, "'type' lists more than seven types");
-    json_t *list = json_array();
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        json_t *type = json_array_get(types, i);
-        if (!json_is_string(type)) {
-            json_decref(list);
-            return fail_invalid(g, "'type' holds a value that is not a string");
-        }
-        bool is_null = strcmp(json_string_value(type), "null") == 0;
-        json_t *one = is_null ? json_object() : json_copy((json_t *)schema);
-        json_object_del(one, "$id"); /* "#" refers to the schema, not to its copy */
-        json_object_set(one, "type", type);
-        json_array_append_new(list, one);
+    const char *name[N_TYPE];
+    size_t n = json_array_size(types);
+    if (n == 0) return fail_invalid(g, "'type' lists no types");
+    if (n > N_TYPE) return fail_invalid(g, "'type' lists more than seven types");
+    for (size_t i = 0; i < n; i++) {
+        name[i] = json_string_value(json_array_get(types, i));
+        if (!name[i]) return fail_invalid(g, "'type' holds a value that is not a string");
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(name[i], name[k]) == 0)
+                return fail_invalid(g, "'type' lists a type more than once");
     }
-    bool complete = json_array_size(list) == json_array_size(types);
-    bool written = complete ? write_alternatives(g, list, body) : fail_no_memory(g);
-    json_decref(list);
-    return written;
+    for (size_t i = 0; i < n; i++) {
+        struct lk_buf one = {0};
+        bool is_null = strcmp(name[i], "null") == 0; /* whatever the other keywords are */
+        if (is_null) lk_buf_append_str(&one, "null");
+        if (!is_null && !write_type(g, schema, name[i], &one)) {
+            lk_buf_free(&one);
+            return false;
+        }
+        int rule = g->n_rule++;
+        if (!add_rule(g, rule, &one)) return false;
+        lk_buf_printf(body, "%sr%d", i ? " | " : "", rule);
+    }
+    return true;
 }
 
 static bool write_schema(struct schema_grammar *g, const json_t *schema, struct lk_buf *body) {
@@ -411,8 +463,11 @@ static bool write_schema(struct schema_grammar *g, const json_t *schema, struct 
     const json_t *type = json_object_get(schema, "type"), *part;
     if ((part = json_object_get(schema, "const"))) {
         static const char *const known[] = {"type", "const", NULL};
-        add_literal(body, part);
-        return check_keywords(g, schema, known);
+        if (!check_keywords(g, schema, known)) return false;
+        char *text = lk_json_text(part);
+        if (text) lk_gbnf_literal(body, text);
+        free(text);
+        return text != NULL || fail_no_memory(g);
     }
     if ((part = json_object_get(schema, "enum"))) {
         static const char *const known[] = {"type", "enum", NULL};
@@ -434,15 +489,35 @@ static bool write_schema(struct schema_grammar *g, const json_t *schema, struct 
     return check_keywords(g, schema, none);
 }
 
+/* Add the rule of made[index], unless an earlier one has the same text. Frees the text. Returns the
+ * number of the rule, -1 after an error. */
+static int finish_rule(struct schema_grammar *g, int index, struct lk_buf *body) {
+    struct made_rule *made = &g->made[index];
+    uint64_t hash = lk_fnv1a(LK_FNV1A_INIT, lk_buf_cstr(body), body->len);
+    int own = made->rule;
+    for (int i = 0; i < g->n_made && !body->failed; i++) {
+        const struct made_rule *other = &g->made[i];
+        if (other->len == 0 || other->len != body->len || other->hash != hash ||
+            memcmp(g->out.at + other->at, lk_buf_cstr(body), body->len) != 0)
+            continue;
+        made->rule = other->rule;
+        lk_buf_free(body);
+        if (!made->is_used) return made->rule;
+        lk_buf_printf(body, "r%d", made->rule); /* the schema refers to itself */
+        return add_rule(g, own, body) ? made->rule : -1;
+    }
+    size_t len = body->len;
+    if (!add_rule(g, own, body)) return -1;
+    made->hash = hash;
+    made->len = g->out.failed ? 0 : len;
+    made->at = g->out.len - len - 1; /* before the newline */
+    return own;
+}
+
 /* The number of a rule that accepts what `schema` accepts, -1 after an error. */
 static int add_schema_rule(struct schema_grammar *g, const json_t *schema) {
-    if (g->depth >= MAX_DEPTH || g->n_made >= MAX_RULES || g->out.len > MAX_GRAMMAR) {
-        g->status = lk_fail(g->err, LK_E_UNSUPPORTED,
-                            "the JSON schema is too large: at most %d levels of nesting, %d parts "
-                            "and %d bytes of grammar are supported",
-                            MAX_DEPTH, MAX_RULES, MAX_GRAMMAR);
-        return -1;
-    }
+    if (g->depth >= MAX_DEPTH || g->n_made >= MAX_RULES || g->out.len > MAX_GRAMMAR)
+        return fail_too_large(g), -1;
     const json_t *outer = g->base;
     if (json_is_string(json_object_get(schema, "$id"))) g->base = schema;
     g->depth++;
@@ -452,9 +527,8 @@ static int add_schema_rule(struct schema_grammar *g, const json_t *schema) {
     } else {
         struct lk_buf body = {0};
         bool written = true;
-        rule = g->n_rule++;
-        g->made[g->n_made].schema = schema;
-        g->made[g->n_made++].rule = rule;
+        int index = g->n_made++;
+        g->made[index] = (struct made_rule){.schema = schema, .rule = g->n_rule++};
         if (json_is_true(schema))
             lk_buf_append_str(&body, "value");
         else if (json_is_object(schema))
@@ -462,8 +536,10 @@ static int add_schema_rule(struct schema_grammar *g, const json_t *schema) {
         else
             written = json_is_false(schema) ? fail_unsupported(g, "false")
                                             : fail_invalid(g, "a schema is not an object");
-        if (!written) lk_buf_free(&body);
-        if (!written || !add_rule(g, rule, &body)) rule = -1;
+        if (written)
+            rule = finish_rule(g, index, &body);
+        else
+            lk_buf_free(&body);
     }
     g->depth--;
     g->base = outer;
@@ -491,22 +567,29 @@ lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, l
     if (!root)
         return lk_fail(err, LK_E_FORMAT, "the JSON schema is not valid JSON: line %d: %.100s",
                        where.line, where.text);
-    struct schema_grammar g = {.base = root, .err = err}; /* 16 KiB */
-    int rule = add_schema_rule(&g, root);
+    struct lk_ledger ledger = {0};
+    struct schema_grammar *g = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *g); /* 48 KiB */
+    if (!g) {
+        json_decref(root);
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
+    }
+    g->base = root;
+    g->err = err;
+    int rule = add_schema_rule(g, root);
     json_decref(root);
-    lk_buf_printf(&g.out, "root ::= r%d\n", rule);
-    lk_buf_append_str(&g.out, common_rules);
-    lk_status status = g.status;
-    if (!status && g.out.failed)
+    lk_buf_printf(&g->out, "root ::= r%d\n", rule);
+    lk_buf_append_str(&g->out, common_rules);
+    lk_status status = g->status;
+    if (!status && g->out.failed)
         status = lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
-    if (!status && g.out.len > MAX_GRAMMAR)
+    if (!status && g->out.len > MAX_GRAMMAR)
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "the JSON schema needs a grammar of %zu bytes, at most %d are supported",
-                         g.out.len, MAX_GRAMMAR);
-    if (status) {
-        lk_buf_free(&g.out);
-        return status;
-    }
-    *grammar = g.out.at;
-    return LK_OK;
+                         g->out.len, MAX_GRAMMAR);
+    if (status)
+        lk_buf_free(&g->out);
+    else
+        *grammar = g->out.at;
+    lk_release(&ledger, LK_FOR_OTHER, g, sizeof *g);
+    return status;
 }

@@ -1,9 +1,12 @@
 /* A chain of libllama samplers, with logit biases and an optional grammar, whose state can be
- * saved. */
+ * saved. libllama's own grammars are not used: their time and memory have no bound. */
 #include "token/sampling.h"
 
+#include "base/cxx_call.h"
+#include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/splitmix64.h"
+#include "token/grammar_state.h"
 
 #include "llama.h"
 
@@ -12,12 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAST_N = 1 << 20, MAX_GRAMMAR = 1 << 17, MAX_NESTING = 200, MAX_BIAS = 1000000 };
+enum { MAX_LAST_N = 1 << 20, MAX_BIAS = 1000000 };
 
 struct lk_sampling {
-    struct llama_sampler *chain;   /* penalties to choice; created when n_vocab is known */
-    struct llama_sampler *grammar; /* or NULL */
-    lk_sampler_opts opts;          /* without grammar and bias, which the caller owns */
+    struct llama_sampler *chain; /* penalties to choice; created when n_vocab is known */
+    const struct lk_vocab *vocab;
+    struct lk_grammar *grammar;          /* shared with copies, or NULL; the next three need it */
+    struct lk_grammar_state *text;       /* what was chosen so far */
+    const struct lk_token_bytes *tokens; /* the vocabulary's */
+    uint64_t *allowed;                   /* bits [n_vocab], when they are first needed */
+    lk_sampler_opts opts;                /* without grammar and bias, which the caller owns */
+    uint64_t grammar_hash, bias_hash;    /* of the caller's */
     /* [n_bias] a copy of the caller's, plus one per end-of-generation token with ignore_eos */
     lk_logit_bias *bias;
     size_t n_bias;
@@ -29,27 +37,20 @@ struct lk_sampling {
     uint32_t n_tok, cap;
 };
 
-/* FNV-1a. */
-static uint64_t fnv1a(const void *data, size_t n) {
-    const unsigned char *byte = data;
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* Options as text. Samplers with the same text make the same choices. The grammar and the biases
  * are represented by hashes. */
-static void print_options(char *buf, size_t cap, const lk_sampler_opts *o) {
-    int len =
-        snprintf(buf, cap,
-                 "temperature %a top-k %d top-p %a min-p %a penalty %a frequency %a presence %a "
-                 "over %d seed %u grammar %llx",
-                 o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty,
-                 o->frequency_penalty, o->presence_penalty, o->repeat_last_n, o->seed,
-                 (unsigned long long)fnv1a(o->grammar, o->grammar ? strlen(o->grammar) : 0));
+static void print_options(struct lk_sampling *s) {
+    const lk_sampler_opts *o = &s->opts;
+    memset(s->options, 0, sizeof s->options);
+    int len = snprintf(
+        s->options, sizeof s->options,
+        "temperature %a top-k %d top-p %a min-p %a penalty %a frequency %a presence %a "
+        "over %d seed %u grammar %llx",
+        o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->frequency_penalty,
+        o->presence_penalty, o->repeat_last_n, o->seed, (unsigned long long)s->grammar_hash);
     if (o->n_bias || o->ignore_eos)
-        snprintf(buf + len, cap - (size_t)len, " %s %llx", o->ignore_eos ? "endless" : "bias",
-                 (unsigned long long)fnv1a(o->bias, o->n_bias * sizeof *o->bias));
+        snprintf(s->options + len, sizeof s->options - (size_t)len, " %s %llx",
+                 o->ignore_eos ? "endless" : "bias", (unsigned long long)s->bias_hash);
 }
 
 static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
@@ -78,35 +79,14 @@ static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
     return LK_OK;
 }
 
-/* libllama's parser is recursive. Limits on size and nesting bound its stack. */
-static lk_status check_grammar(const char *text, lk_err *err) {
-    size_t len = strlen(text);
-    int depth = 0;
-    if (len > MAX_GRAMMAR)
-        return lk_fail(err, LK_E_FORMAT, "the grammar has %zu bytes, at most %d are supported", len,
-                       MAX_GRAMMAR);
-    for (size_t i = 0; i < len; i++) {
-        depth += (text[i] == '(') - (text[i] == ')');
-        if (depth > MAX_NESTING)
-            return lk_fail(err, LK_E_FORMAT, "the grammar nests parentheses deeper than %d",
-                           MAX_NESTING);
-    }
-    return LK_OK;
-}
-
-static lk_status init_grammar(struct lk_sampling *s, const struct lk_vocab *vocab, const char *text,
-                              lk_err *err) {
-    lk_status status = check_grammar(text, err);
-    if (status) return status;
-    const struct llama_vocab *v = vocab ? lk_vocab_llama(vocab) : NULL;
-    if (!v) return lk_fail(err, LK_E_UNSUPPORTED, "a grammar needs a model with a tokenizer");
-    s->grammar = llama_sampler_init_grammar(v, text, "root");
-    s->n_vocab = llama_vocab_n_tokens(v); /* the grammar looks up token texts */
-    return s->grammar
-               ? LK_OK
-               : lk_fail(
-                     err, LK_E_FORMAT,
-                     "the grammar does not parse, is left-recursive, or has no rule named root");
+/* Start a text of the grammar. */
+static lk_status init_text(struct lk_sampling *s, lk_err *err) {
+    if (!s->vocab || !lk_vocab_llama(s->vocab))
+        return lk_fail(err, LK_E_UNSUPPORTED, "a grammar needs a model with a tokenizer");
+    lk_status status = lk_vocab_token_bytes(s->vocab, &s->tokens, err);
+    if (!status) status = lk_grammar_state_new(&s->text, s->grammar, err);
+    if (!status) s->n_vocab = (int32_t)s->tokens->n_vocab;
+    return status;
 }
 
 static lk_status init_bias(struct lk_sampling *s, const struct lk_vocab *vocab,
@@ -132,13 +112,43 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
     if (status) return status;
     struct lk_sampling *s = calloc(1, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "not enough memory for a sampler");
+    const char *grammar = opts->grammar ? opts->grammar : "";
+    s->vocab = vocab;
     s->opts = *opts;
-    print_options(s->options, sizeof s->options, opts);
     s->opts.grammar = NULL;
     s->opts.bias = NULL;
+    s->grammar_hash = lk_fnv1a(LK_FNV1A_INIT, grammar, strlen(grammar));
+    s->bias_hash = lk_fnv1a(LK_FNV1A_INIT, opts->bias, opts->n_bias * sizeof *opts->bias);
+    print_options(s);
     status = init_bias(s, vocab, opts, err);
-    if (!status && opts->grammar && *opts->grammar)
-        status = init_grammar(s, vocab, opts->grammar, err);
+    if (!status && *grammar) status = lk_grammar_new(&s->grammar, grammar, err);
+    if (!status && s->grammar) status = init_text(s, err);
+    if (status) {
+        lk_sampling_free(s);
+        return status;
+    }
+    *out = s;
+    return LK_OK;
+}
+
+lk_status lk_sampling_copy(struct lk_sampling **out, const struct lk_sampling *from, uint32_t seed,
+                           lk_err *err) {
+    struct lk_sampling *s = calloc(1, sizeof *s);
+    if (s && from->n_bias) s->bias = malloc(from->n_bias * sizeof *s->bias);
+    if (!s || (from->n_bias && !s->bias)) {
+        free(s);
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for a sampler");
+    }
+    s->vocab = from->vocab;
+    s->opts = from->opts;
+    s->opts.seed = seed;
+    s->grammar_hash = from->grammar_hash;
+    s->bias_hash = from->bias_hash;
+    print_options(s);
+    s->n_bias = from->n_bias;
+    if (s->n_bias) memcpy(s->bias, from->bias, s->n_bias * sizeof *s->bias);
+    if (from->grammar) s->grammar = lk_grammar_share(from->grammar);
+    lk_status status = s->grammar ? init_text(s, err) : LK_OK;
     if (status) {
         lk_sampling_free(s);
         return status;
@@ -150,11 +160,28 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
 void lk_sampling_free(struct lk_sampling *s) {
     if (!s) return;
     if (s->chain) llama_sampler_free(s->chain);
-    if (s->grammar) llama_sampler_free(s->grammar);
+    lk_grammar_state_free(s->text);
+    lk_grammar_free(s->grammar);
+    free(s->allowed);
     free(s->candidate);
     free(s->bias);
     free(s->tok);
     free(s);
+}
+
+size_t lk_sampling_bytes(const struct lk_sampling *s, int32_t n_vocab) {
+    /* The chain keeps the tokens of repeat_last_n in a ring and counts them in a hash table, and
+     * copies the candidates that top-k keeps. */
+    const size_t per_repeated = 48, of_chain = 4096;
+    size_t n = (size_t)n_vocab, bytes = sizeof *s + of_chain;
+    bytes += n * sizeof *s->candidate + (size_t)s->opts.repeat_last_n * per_repeated;
+    bytes += s->n_bias * sizeof *s->bias + s->cap * sizeof *s->tok;
+    if (s->text) bytes += lk_grammar_state_bytes(s->text) + (n + 63) / 64 * sizeof *s->allowed;
+    return bytes;
+}
+
+size_t lk_sampling_grammar_bytes(const struct lk_sampling *s) {
+    return s->grammar ? lk_grammar_bytes(s->grammar) : 0;
 }
 
 /* libllama replaces one seed value by a random one. Use a fixed seed instead, so that every seed is
@@ -163,65 +190,104 @@ static uint32_t llama_seed(const lk_sampler_opts *o) {
     return o->seed == LLAMA_DEFAULT_SEED ? (uint32_t)lk_splitmix64_step : o->seed;
 }
 
-static lk_status init_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
+static void make_chain(void *arg) {
+    struct lk_sampling *s = arg;
     const lk_sampler_opts *o = &s->opts;
-    for (size_t i = 0; i < s->n_bias; i++)
-        if (s->bias[i].tok < 0 || s->bias[i].tok >= n_vocab)
-            return lk_fail(err, LK_E_ARG, "logit bias for token %d, expected 0 to %d",
-                           s->bias[i].tok, n_vocab - 1);
-    s->candidate = malloc((size_t)n_vocab * sizeof *s->candidate);
     s->chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-    if (!s->candidate || !s->chain) {
-        if (s->chain) llama_sampler_free(s->chain);
-        free(s->candidate);
-        s->chain = NULL;
-        s->candidate = NULL;
-        return lk_fail(err, LK_E_NOMEM, "not enough memory to sample from %d tokens", n_vocab);
-    }
-    s->n_vocab = n_vocab;
     llama_sampler_chain_add(
-        s->chain, llama_sampler_init_penalties(n_vocab, o->repeat_last_n, o->repeat_penalty,
+        s->chain, llama_sampler_init_penalties(s->n_vocab, o->repeat_last_n, o->repeat_penalty,
                                                o->frequency_penalty, o->presence_penalty));
     if (o->temperature <= 0) {
         llama_sampler_chain_add(s->chain, llama_sampler_init_greedy());
-        return LK_OK;
+        return;
     }
     llama_sampler_chain_add(s->chain, llama_sampler_init_top_k(o->top_k));
     llama_sampler_chain_add(s->chain, llama_sampler_init_top_p(o->top_p, 1));
     llama_sampler_chain_add(s->chain, llama_sampler_init_min_p(o->min_p, 1));
     llama_sampler_chain_add(s->chain, llama_sampler_init_temp(o->temperature));
     llama_sampler_chain_add(s->chain, llama_sampler_init_dist(llama_seed(o)));
+}
+
+static lk_status init_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err) {
+    for (size_t i = 0; i < s->n_bias; i++)
+        if (s->bias[i].tok < 0 || s->bias[i].tok >= n_vocab)
+            return lk_fail(err, LK_E_ARG, "logit bias for token %d, expected 0 to %d",
+                           s->bias[i].tok, n_vocab - 1);
+    s->n_vocab = n_vocab;
+    s->candidate = malloc((size_t)n_vocab * sizeof *s->candidate);
+    lk_status status = s->candidate ? lk_cxx_call(make_chain, s, err) : LK_E_NOMEM;
+    if (!status) return LK_OK;
+    if (s->chain) llama_sampler_free(s->chain);
+    free(s->candidate);
+    s->chain = NULL;
+    s->candidate = NULL;
+    return lk_fail(err, status, "not enough memory to sample from %d tokens", n_vocab);
+}
+
+/* May this token follow? */
+static lk_status is_allowed(struct lk_sampling *s, llama_token tok, bool *allowed, lk_err *err) {
+    const struct lk_token_bytes *t = s->tokens;
+    *allowed = true;
+    if (!s->grammar) return LK_OK;
+    if (lk_vocab_is_eog(s->vocab, tok)) {
+        *allowed = lk_grammar_is_complete(s->text);
+        return LK_OK;
+    }
+    uint32_t entry = t->entry[tok];
+    *allowed = entry != LK_NO_ENTRY;
+    if (!*allowed) return LK_OK;
+    return lk_grammar_allows(s->text, t->bytes + t->start[entry],
+                             t->start[entry + 1] - t->start[entry], allowed, err);
+}
+
+/* Remove the candidates that the grammar does not allow; they would count towards top-k. */
+static lk_status remove_forbidden(struct lk_sampling *s, llama_token_data_array *list,
+                                  lk_err *err) {
+    size_t size = ((size_t)s->n_vocab + 63) / 64 * sizeof *s->allowed, kept = 0;
+    if (!s->allowed) s->allowed = malloc(size);
+    if (!s->allowed) return lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
+    lk_status status = lk_grammar_mask(s->text, s->tokens, s->allowed, err);
+    if (status) return status;
+    bool complete = lk_grammar_is_complete(s->text);
+    for (size_t i = 0; i < list->size; i++) {
+        uint32_t tok = (uint32_t)list->data[i].id;
+        bool allowed = (s->allowed[tok / 64] >> (tok % 64) & 1) ||
+                       (complete && lk_vocab_is_eog(s->vocab, (int32_t)tok));
+        if (allowed && list->data[i].logit > -INFINITY) list->data[kept++] = list->data[i];
+    }
+    list->size = kept;
     return LK_OK;
 }
 
+struct apply_call {
+    struct llama_sampler *sampler;
+    llama_token_data_array *list;
+};
+
+static void apply_sampler(void *arg) {
+    struct apply_call *c = arg;
+    llama_sampler_apply(c->sampler, c->list);
+}
+
 /* Fill the candidates from logits and biases, apply the grammar if `constrained`, and apply the
- * chain. Returns the chosen entry, NULL if no token has a logit above -infinity. */
-static const llama_token_data *choose_token(struct lk_sampling *s, const float *logits,
-                                            bool constrained) {
+ * chain. *chosen is -1 if no token has a logit above -infinity. */
+static lk_status choose_token(struct lk_sampling *s, const float *logits, bool constrained,
+                              llama_token *chosen, lk_err *err) {
     for (int32_t i = 0; i < s->n_vocab; i++) s->candidate[i] = (llama_token_data){i, logits[i], 0};
     for (size_t i = 0; i < s->n_bias; i++) s->candidate[s->bias[i].tok].logit += s->bias[i].bias;
     llama_token_data_array list = {s->candidate, (size_t)s->n_vocab, -1, false};
+    *chosen = -1;
     if (constrained) {
-        llama_sampler_apply(s->grammar, &list);
-        size_t kept = 0; /* remove forbidden tokens, which would count towards top-k */
-        for (size_t i = 0; i < list.size; i++) {
-            if (list.data[i].logit > -INFINITY) list.data[kept++] = list.data[i];
-        }
-        if (kept == 0) return NULL;
-        list.size = kept;
+        lk_status status = remove_forbidden(s, &list, err);
+        if (status || list.size == 0) return status;
     }
-    llama_sampler_apply(s->chain, &list);
+    lk_status status = lk_cxx_call(apply_sampler, &(struct apply_call){s->chain, &list}, err);
+    if (status) return status;
     s->n_draw++;
-    if (list.selected < 0 || (size_t)list.selected >= list.size) return NULL;
-    const llama_token_data *chosen = &list.data[list.selected];
-    return chosen->logit > -INFINITY ? chosen : NULL;
-}
-
-static bool is_allowed_by_grammar(struct lk_sampling *s, llama_token tok) {
-    llama_token_data one = {tok, 1.0f, 0};
-    llama_token_data_array list = {&one, 1, -1, false};
-    llama_sampler_apply(s->grammar, &list);
-    return one.logit > -INFINITY;
+    if (list.selected >= 0 && (size_t)list.selected < list.size &&
+        list.data[list.selected].logit > -INFINITY)
+        *chosen = list.data[list.selected].id;
+    return LK_OK;
 }
 
 /* Make room for n accepted tokens. */
@@ -235,10 +301,27 @@ static lk_status reserve_tokens(struct lk_sampling *s, uint32_t n, lk_err *err) 
     return LK_OK;
 }
 
-static void accept_token(struct lk_sampling *s, llama_token tok) {
-    llama_sampler_accept(s->chain, tok);
-    if (s->grammar) llama_sampler_accept(s->grammar, tok);
-    s->tok[s->n_tok++] = tok;
+struct accept_call {
+    struct llama_sampler *sampler;
+    llama_token tok;
+};
+
+static void accept_sampler(void *arg) {
+    struct accept_call *c = arg;
+    llama_sampler_accept(c->sampler, c->tok);
+}
+
+/* Continue after a token that is allowed. */
+static lk_status accept_token(struct lk_sampling *s, llama_token tok, lk_err *err) {
+    lk_status status = lk_cxx_call(accept_sampler, &(struct accept_call){s->chain, tok}, err);
+    if (!status && s->grammar && s->tokens->entry[tok] != LK_NO_ENTRY) {
+        const struct lk_token_bytes *t = s->tokens;
+        uint32_t start = t->start[t->entry[tok]], end = t->start[t->entry[tok] + 1];
+        bool accepted;
+        status = lk_grammar_accept(s->text, t->bytes + start, end - start, &accepted, err);
+    }
+    if (!status) s->tok[s->n_tok++] = tok;
+    return status;
 }
 
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab,
@@ -255,17 +338,20 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
     /* Testing the whole vocabulary against the grammar is slow, and the choice is usually allowed.
      * So choose first, and apply the grammar to all candidates only if the choice is not
      * allowed. */
-    const llama_token_data *chosen = choose_token(s, logits, false);
-    if (s->grammar && (!chosen || !is_allowed_by_grammar(s, chosen->id)))
-        chosen = choose_token(s, logits, true);
-    if (!chosen) {
+    llama_token chosen;
+    bool allowed = false;
+    status = choose_token(s, logits, false, &chosen, err);
+    if (!status && chosen >= 0) status = is_allowed(s, chosen, &allowed, err);
+    if (!status && s->grammar && !allowed) status = choose_token(s, logits, true, &chosen, err);
+    if (status) return status;
+    if (chosen < 0) {
         if (s->grammar) return lk_fail(err, LK_E_FORMAT, "the grammar allows no token here");
         if (s->n_bias) return lk_fail(err, LK_E_FORMAT, "the logit biases allow no token");
         return lk_fail(err, LK_E_ARG, "all logits are minus infinity");
     }
-    *tok = chosen->id;
-    accept_token(s, *tok);
-    return LK_OK;
+    status = accept_token(s, chosen, err);
+    if (!status) *tok = chosen;
+    return status;
 }
 
 bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *writer) {
@@ -278,7 +364,7 @@ bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *write
 /* Back to the state after creation, with another seed. */
 static void reset_sampling(struct lk_sampling *s, uint32_t seed) {
     if (s->chain) llama_sampler_free(s->chain);
-    if (s->grammar) llama_sampler_reset(s->grammar);
+    if (s->text) lk_grammar_reset(s->text);
     free(s->candidate);
     s->chain = NULL;
     s->candidate = NULL;
@@ -297,15 +383,19 @@ static lk_status replay_state(struct lk_sampling *s, const struct lk_sampling_st
     for (; s->n_draw < saved->n_draw; s->n_draw++) { /* a draw does not depend on the candidates */
         llama_token_data one = {0, 1.0f, 0};
         llama_token_data_array list = {&one, 1, -1, false};
-        llama_sampler_apply(last, &list);
+        status = lk_cxx_call(apply_sampler, &(struct apply_call){last, &list}, err);
+        if (status) return status;
     }
     for (uint32_t i = 0; i < saved->n_tok; i++) {
         llama_token t;
+        bool allowed = false;
         memcpy(&t, tok + i, sizeof t);
-        if (t < 0 || t >= n_vocab || (s->grammar && !is_allowed_by_grammar(s, t)))
-            return lk_fail(err, LK_E_FORMAT,
-                           "the sampler state contains a token that the sampler cannot choose");
-        accept_token(s, t);
+        if (t >= 0 && t < n_vocab) status = is_allowed(s, t, &allowed, err);
+        if (!status && !allowed)
+            status = lk_fail(err, LK_E_FORMAT,
+                             "the sampler state contains a token that the sampler cannot choose");
+        if (!status) status = accept_token(s, t, err);
+        if (status) return status;
     }
     return LK_OK;
 }

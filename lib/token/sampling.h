@@ -8,15 +8,25 @@
 struct lk_sampling;
 
 /* `vocab` is borrowed until lk_sampling_free. It needs a tokenizer only for a grammar and for
- * ignore_eos. LK_E_ARG for options out of range, LK_E_FORMAT for a grammar that does not parse;
- * libllama's parser prints the reason to stderr and ignores log callbacks. *out is owned:
- * lk_sampling_free. */
+ * ignore_eos. LK_E_ARG for options out of range; for a grammar that does not parse, the errors of
+ * lk_grammar_new. *out is owned: lk_sampling_free. */
 lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab,
                           const lk_sampler_opts *opts, lk_err *err);
+
+/* A sampler in its initial state with the options and biases of `from` and another seed. Both share
+ * the compiled grammar. */
+lk_status lk_sampling_copy(struct lk_sampling **out, const struct lk_sampling *from, uint32_t seed,
+                           lk_err *err);
+
+/* Bytes that a sampler of n_vocab tokens holds or will hold from the first choice on, without those
+ * of the compiled grammar; and the latter, 0 without a grammar. */
+size_t lk_sampling_bytes(const struct lk_sampling *s, int32_t n_vocab);
+size_t lk_sampling_grammar_bytes(const struct lk_sampling *s);
 void lk_sampling_free(struct lk_sampling *s);
 
 /* Choose a token from logits [n_vocab] and accept it. LK_E_ARG if a logit is NaN or +infinity, or
- * if all are -infinity. LK_E_FORMAT if the grammar or the biases allow no token. */
+ * if all are -infinity. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED
+ * if the grammar is too ambiguous. */
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab,
                            int32_t *tok, lk_err *err);
 

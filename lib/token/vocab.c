@@ -3,6 +3,7 @@
 
 #include "base/cxx_call.h"
 #include "base/log.h"
+#include "token/token_bytes.h"
 
 #include "gguf.h"
 #include "llama.h"
@@ -21,6 +22,7 @@ struct lk_vocab {
     uint32_t *text_at; /* [n_tok + 1] */
     int32_t byte_tok[256];
     struct lk_control_tokens control;
+    _Atomic(struct lk_token_bytes *) bytes; /* sorted; NULL until they are needed */
 };
 
 struct load_call {
@@ -121,6 +123,7 @@ void lk_vocab_free(struct lk_vocab *vocab) {
     free(vocab->text);
     free(vocab->text_at);
     if (vocab->model) llama_model_free(vocab->model);
+    lk_token_bytes_free(atomic_load(&vocab->bytes));
     free(vocab);
 }
 
@@ -132,6 +135,42 @@ const char *lk_vocab_token_text(const struct lk_vocab *vocab, int32_t tok, size_
     bool exists = tok >= 0 && tok < vocab->n_tok;
     *len = exists ? vocab->text_at[tok + 1] - vocab->text_at[tok] - 1 : 0;
     return exists ? vocab->text + vocab->text_at[tok] : "";
+}
+
+/* Sort the texts that a grammar can contain: all but control tokens and ends of answers. */
+static lk_status sort_token_bytes(struct lk_token_bytes **out, const struct lk_vocab *v,
+                                  lk_err *err) {
+    size_t n = (size_t)v->n_tok;
+    const char **text = malloc(n * sizeof *text);
+    size_t *len = malloc(n * sizeof *len);
+    lk_status status = LK_OK;
+    if (!text || !len)
+        status = lk_fail(err, LK_E_NOMEM, "not enough memory for the texts of %zu tokens", n);
+    for (int32_t i = 0; !status && i < v->n_tok; i++) {
+        text[i] = lk_vocab_token_text(v, i, &len[i]);
+        if (lk_vocab_is_control(v, i) || lk_vocab_is_eog(v, i)) len[i] = 0;
+    }
+    if (!status) status = lk_token_bytes_new(out, text, len, (uint32_t)n, err);
+    free(text);
+    free(len);
+    return status;
+}
+
+lk_status lk_vocab_token_bytes(const struct lk_vocab *vocab, const struct lk_token_bytes **tokens,
+                               lk_err *err) {
+    _Atomic(struct lk_token_bytes *) *place = &((struct lk_vocab *)vocab)->bytes;
+    struct lk_token_bytes *bytes = atomic_load(place), *made = NULL;
+    if (!vocab->n_tok) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no tokenizer");
+    if (!bytes) {
+        lk_status status = sort_token_bytes(&made, vocab, err);
+        if (status) return status;
+        if (atomic_compare_exchange_strong(place, &bytes, made))
+            bytes = made;
+        else /* another thread was faster */
+            lk_token_bytes_free(made);
+    }
+    *tokens = bytes;
+    return LK_OK;
 }
 
 bool lk_vocab_is_control(const struct lk_vocab *vocab, int32_t tok) {

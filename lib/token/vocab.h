@@ -7,6 +7,7 @@
 #include "token/control_tokens.h"
 
 struct lk_vocab;
+struct lk_token_bytes;
 
 /* Load the vocabulary of a GGUF file that lk_net_open has checked. If the file has no tokenizer,
  * this succeeds and tokenizing fails with LK_E_UNSUPPORTED. *out is owned: lk_vocab_free. */
@@ -27,6 +28,11 @@ const struct lk_control_tokens *lk_vocab_control_tokens(const struct lk_vocab *v
 
 /* The plain token whose text is this byte; -1 if there is none. */
 int32_t lk_vocab_byte_token(const struct lk_vocab *vocab, unsigned char byte);
+
+/* The bytes of all tokens, for grammars. They are collected on the first call, in any thread.
+ * *tokens is borrowed until lk_vocab_free. LK_E_UNSUPPORTED without a tokenizer, LK_E_NOMEM. */
+lk_status lk_vocab_token_bytes(const struct lk_vocab *vocab, const struct lk_token_bytes **tokens,
+                               lk_err *err);
 
 /* The BOS token if the model expects one at the start of a text, else -1. */
 int32_t lk_vocab_bos(const struct lk_vocab *vocab);

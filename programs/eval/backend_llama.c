@@ -1,6 +1,8 @@
 /* libllama's own forward pass and cache as a backend. */
 #include "eval/backend_llama.h"
 
+#include "base/cxx_call.h"
+
 #include "llama.h"
 
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 enum { BATCH = 512 };
 
 struct llama_backend {
-    struct llama_context *ctx;
+    struct llama_context *ctx; /* NULL after libllama ran out of memory: it is not freed then */
     enum ggml_type type;
     int32_t *tok; /* [n_ctx] the tokens in the cache */
     size_t n_tok, n_logits, n_saved;
@@ -32,6 +34,19 @@ static void llama_backend_close(struct lk_backend *backend) {
     free(self);
 }
 
+/* Arguments and results of llama_init_from_model. */
+struct context_call {
+    struct llama_model *model;
+    struct llama_context_params params;
+    struct llama_context *ctx;
+};
+
+/* May throw. */
+static void create_context(void *arg) {
+    struct context_call *call = arg;
+    call->ctx = llama_init_from_model(call->model, call->params);
+}
+
 static lk_status llama_backend_open(struct lk_backend *backend, struct lk_model_pair *models,
                                     lk_err *err) {
     const char *name = strchr(backend->kv, ':') + 1;
@@ -52,9 +67,12 @@ static lk_status llama_backend_open(struct lk_backend *backend, struct lk_model_
     params.type_k = params.type_v = self->type;
     params.flash_attn_type =
         strcmp(name, "plain") == 0 ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    self->ctx = llama_init_from_model(model, params);
+    struct context_call call = {.model = model, .params = params};
+    status = lk_cxx_compute(create_context, &call, err);
+    self->ctx = call.ctx;
     if (self->ctx) return LK_OK;
     llama_backend_close(backend);
+    if (status != LK_OK) return status;
     return lk_fail(err, LK_E_UNSUPPORTED,
                    "libllama cannot create a %s cache of %d tokens for this model", name,
                    backend->n_ctx);
@@ -62,8 +80,40 @@ static lk_status llama_backend_open(struct lk_backend *backend, struct lk_model_
 
 static void llama_backend_clear(struct lk_backend *backend) {
     struct llama_backend *self = backend->self;
-    llama_memory_clear(llama_get_memory(self->ctx), true);
+    if (self->ctx) llama_memory_clear(llama_get_memory(self->ctx), true);
     self->n_tok = self->n_logits = 0;
+}
+
+/* Tokens to evaluate, and what llama_decode says. */
+struct decode_call {
+    struct llama_backend *self;
+    const int32_t *tok;
+    size_t n; /* at most BATCH */
+    bool all;
+    int failed;
+};
+
+/* May throw. */
+static void decode_tokens(void *arg) {
+    struct decode_call *call = arg;
+    struct llama_backend *self = call->self;
+    llama_seq_id seq = 0, *seq_id[BATCH];
+    llama_pos pos[BATCH];
+    int32_t n_seq_id[BATCH];
+    int8_t logits[BATCH];
+    for (size_t i = 0; i < call->n; i++) {
+        pos[i] = (int32_t)(self->n_tok + i);
+        n_seq_id[i] = 1;
+        seq_id[i] = &seq;
+        logits[i] = call->all || i + 1 == call->n;
+    }
+    call->failed = llama_decode(self->ctx, (struct llama_batch){.n_tokens = (int32_t)call->n,
+                                                                .token = (int32_t *)call->tok,
+                                                                .pos = pos,
+                                                                .n_seq_id = n_seq_id,
+                                                                .seq_id = seq_id,
+                                                                .logits = logits});
+    if (!call->failed) self->logits = llama_get_logits(self->ctx);
 }
 
 static lk_status llama_backend_eval(struct lk_backend *backend, const int32_t *tok, size_t n,
@@ -76,32 +126,27 @@ static lk_status llama_backend_eval(struct lk_backend *backend, const int32_t *t
         if (tok[i] < 0 || (size_t)tok[i] >= backend->n_vocab)
             return lk_fail(err, LK_E_ARG, "token %zu is %d; the vocabulary has 0 to %zu", i, tok[i],
                            backend->n_vocab - 1);
-    struct llama_batch batch = llama_batch_init((int32_t)n, 0, 1);
-    batch.n_tokens = (int32_t)n;
-    for (size_t i = 0; i < n; i++) {
-        batch.token[i] = tok[i];
-        batch.pos[i] = (int32_t)(self->n_tok + i);
-        batch.n_seq_id[i] = 1;
-        batch.seq_id[i][0] = 0;
-        batch.logits[i] = all || i + 1 == n;
-    }
-    int failed = llama_decode(self->ctx, batch);
-    llama_batch_free(batch);
-    if (failed) {
-        llama_backend_clear(backend);
+    if (!self->ctx) return lk_fail(err, LK_E_NOMEM, "libllama ran out of memory before");
+    if (n > BATCH)
+        return lk_fail(err, LK_E_ARG, "cannot evaluate %zu tokens at once; give 1 to %d", n, BATCH);
+    struct decode_call call = {.self = self, .tok = tok, .n = n, .all = all};
+    lk_status status = lk_cxx_compute(decode_tokens, &call, err);
+    if (status != LK_OK) self->ctx = NULL; /* its state is unknown */
+    if (status != LK_OK || call.failed) llama_backend_clear(backend);
+    if (status != LK_OK) return status;
+    if (call.failed)
         return lk_fail(err, LK_E_NOMEM, "libllama cannot evaluate %zu tokens (status %d)", n,
-                       failed);
-    }
+                       call.failed);
     memcpy(self->tok + self->n_tok, tok, n * sizeof *tok);
     self->n_tok += n;
     self->n_logits = all ? n : 1;
-    self->logits = llama_get_logits(self->ctx);
     return LK_OK;
 }
 
 /* Drop all but the first n tokens. False if the cache cannot; it is unchanged then. */
 static bool truncate_cache(struct llama_backend *self, size_t n) {
-    if (n == 0 || !llama_memory_seq_rm(llama_get_memory(self->ctx), 0, (int32_t)n, -1))
+    if (n == 0 || !self->ctx ||
+        !llama_memory_seq_rm(llama_get_memory(self->ctx), 0, (int32_t)n, -1))
         return false;
     self->n_tok = n;
     self->n_logits = 0;

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* mkstemps */
 #include "eval/model_pair.h"
 
+#include "base/cxx_call.h"
 #include "base/log.h"
 
 #include "llama.h"
@@ -23,10 +24,30 @@ lk_status lk_model_pair_open(struct lk_model_pair *pair, lk_err *err) {
     return lk_model_open(&pair->lowkey, pair->path, &opts, err);
 }
 
-static struct llama_model *open_in_libllama(const char *path) {
+/* A model file for libllama, and what it makes of it. */
+struct model_file {
+    const char *path, *f32_path; /* f32_path: of the copy, if one is to be written */
+    int n_thread;
+    bool written;
+    struct llama_model *model;
+};
+
+/* May throw. */
+static void open_in_libllama(void *arg) {
+    struct model_file *file = arg;
     struct llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = 0;
-    return llama_model_load_from_file(path, params);
+    file->model = llama_model_load_from_file(file->path, params);
+}
+
+/* May throw. */
+static void write_f32_copy(void *arg) {
+    struct model_file *file = arg;
+    struct llama_model_quantize_params params = llama_model_quantize_default_params();
+    params.ftype = LLAMA_FTYPE_ALL_F32;
+    params.allow_requantize = true;
+    params.nthread = file->n_thread;
+    file->written = llama_model_quantize(file->path, file->f32_path, &params) == 0;
 }
 
 /* Write a copy of the model with f32 matrices, open it and remove the file. The mapping keeps the
@@ -40,14 +61,15 @@ static lk_status open_f32_copy(struct lk_model_pair *pair, lk_err *err) {
         return lk_fail(err, LK_E_IO, "cannot create the temporary file %s: %s; set TMPDIR", path,
                        strerror(errno));
     close(file);
-    struct llama_model_quantize_params params = llama_model_quantize_default_params();
-    params.ftype = LLAMA_FTYPE_ALL_F32;
-    params.allow_requantize = true;
-    params.nthread = pair->opts.n_threads;
-    bool written = llama_model_quantize(pair->path, path, &params) == 0;
-    if (written) pair->llama = open_in_libllama(path);
+    struct model_file model = {
+        .path = pair->path, .f32_path = path, .n_thread = pair->opts.n_threads};
+    lk_status status = lk_cxx_compute(write_f32_copy, &model, err);
+    model.path = path;
+    if (model.written) status = lk_cxx_compute(open_in_libllama, &model, err);
     unlink(path);
-    if (!written)
+    if (status) return status;
+    pair->llama = model.model;
+    if (!model.written)
         return lk_fail(err, LK_E_IO,
                        "libllama cannot write an f32 copy of the model to %s; set TMPDIR to a "
                        "folder with enough space",
@@ -63,7 +85,12 @@ lk_status lk_model_pair_llama(struct lk_model_pair *pair, struct llama_model **o
         lk_status status = open_f32_copy(pair, err);
         if (status) return status;
     }
-    if (!pair->llama) pair->llama = open_in_libllama(pair->path);
+    struct model_file model = {.path = pair->path};
+    if (!pair->llama) {
+        lk_status status = lk_cxx_compute(open_in_libllama, &model, err);
+        if (status) return status;
+        pair->llama = model.model;
+    }
     if (!pair->llama) return lk_fail(err, LK_E_UNSUPPORTED, "libllama cannot open %s", pair->path);
     *out = pair->llama;
     return LK_OK;

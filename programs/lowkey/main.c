@@ -6,6 +6,7 @@
 #include "man_page.h"
 #include "output.h"
 #include "shell_completion.h"
+#include "terminate.h"
 
 #include <locale.h>
 #include <signal.h>
@@ -36,6 +37,7 @@ static int cmd_help(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    report_uncaught_exceptions();
     /* LC_CTYPE only: numbers are read and printed with a decimal point in every locale. */
     setlocale(LC_CTYPE, "");
     if (!locale_is_utf8()) setlocale(LC_CTYPE, "C.UTF-8");

@@ -41,7 +41,8 @@ static bool init_sampler(struct lk_completion *completion, const struct lk_reque
     if (lk_sampler_new(&completion->sampler, opts->model, &request->sampling, &err))
         return lk_api_error_from_request(error, &err, request->grammar_field);
     if (n > opts->n_parallel) n = opts->n_parallel;
-    return lk_charge_add(&completion->charge, (n + 1) * lk_sampler_bytes(completion->sampler),
+    uint64_t bytes = (n + 1) * lk_sampler_bytes(completion->sampler);
+    return lk_charge_add(&completion->charge, bytes + lk_sampler_grammar_bytes(completion->sampler),
                          error);
 }
 

@@ -221,7 +221,7 @@ static void ignore_log(void *user, const char *format, va_list args) {
 }
 
 lk_status lk_http_start(struct lk_server *s, lk_err *err) {
-    enum { HEADER_BYTES = 64 << 10, STACK_BYTES = 8 << 20 }; /* tokenizers recurse deeply */
+    enum { HEADER_BYTES = 64 << 10, STACK_BYTES = 1 << 20 }; /* of a connection's thread */
     union address address;
     bool v6 = false;
     lk_status status = parse_address(&s->opts, &address, &v6, err);
@@ -236,8 +236,7 @@ lk_status lk_http_start(struct lk_server *s, lk_err *err) {
         on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
         MHD_OPTION_URI_LOG_CALLBACK, on_request_line, s, MHD_OPTION_CONNECTION_LIMIT, n_connection,
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
-        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
-        MHD_OPTION_END);
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_END);
     if (!s->daemon)
         return lk_fail(err, LK_E_IO,
                        "cannot listen on %.60s port %d: is another server running there? choose "

@@ -26,11 +26,11 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
     static const struct {
         const char *name;
         double neutral;
-    } fields[] = {{"suffix", 0},         {"functions", 0},       {"function_call", 0},
-                  {"audio", 0},          {"prediction", 0},      {"web_search_options", 0},
-                  {"grammar", 0},        {"typical_p", 1},       {"mirostat", 0},
-                  {"tfs_z", 1},          {"top_n_sigma", -1},    {"dynatemp_range", 0},
-                  {"dry_multiplier", 0}, {"xtc_probability", 0}, {"n_probs", 0}};
+    } fields[] = {{"suffix", 0},          {"functions", 0},      {"function_call", 0},
+                  {"audio", 0},           {"prediction", 0},     {"web_search_options", 0},
+                  {"typical_p", 1},       {"mirostat", 0},       {"tfs_z", 1},
+                  {"top_n_sigma", -1},    {"dynatemp_range", 0}, {"dry_multiplier", 0},
+                  {"xtc_probability", 0}, {"n_probs", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
             return lk_api_error_set(error, 400, "unsupported", fields[i].name,
@@ -178,6 +178,21 @@ static bool parse_json_schema(struct lk_request *request, struct lk_api_error *e
     return request->grammar != NULL;
 }
 
+/* llama-server's "grammar", in GBNF. */
+static bool parse_grammar(struct lk_request *request, struct lk_api_error *error) {
+    const char *text = NULL;
+    if (!lk_json_field_string(request->body, "grammar", &text, error)) return false;
+    if (!text || !*text) return true;
+    if (request->grammar)
+        return lk_api_error_set(error, 400, "invalid_value", "grammar",
+                                "'grammar' and '%s' cannot be combined; give only one of them",
+                                request->grammar_field);
+    request->sampling.grammar = request->grammar = strdup(text);
+    request->grammar_field = "grammar";
+    return request->grammar ||
+           lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: grammar");
+}
+
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
                              const char *body, size_t len, struct lk_api_error *error) {
     int64_t n = 1;
@@ -189,7 +204,8 @@ bool lk_request_parse_common(struct lk_request *request, const struct lk_server_
         !parse_max_tokens(request, error) || !parse_stream(request, error) ||
         !lk_json_field_bool(request->body, "cache_prompt", &request->reuse, error) ||
         !lk_json_field_int(request->body, "n", 1, LK_MAX_N, &n, error) ||
-        !parse_response_format(request, error) || !parse_json_schema(request, error))
+        !parse_response_format(request, error) || !parse_json_schema(request, error) ||
+        !parse_grammar(request, error))
         return false;
     request->n = (size_t)n;
     return true;

@@ -155,8 +155,8 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
     if (!has_room(r, job)) return false;
     if (lk_sampler_next(job->sampler, job->slot->session, &tok, &err)) {
         struct lk_api_error error;
-        if (!lk_api_error_from_work(&error, &err) && request->grammar && error.status == 400)
-            error.param = request->grammar_field;
+        lk_api_error_from_work(&error, &err);
+        if (error.status == 400) error.param = request->grammar_field;
         lk_running_fail_job(r, job, &error);
         return false;
     }

@@ -83,6 +83,7 @@ class Server:
             tiny_model.write_model(self.model)
         self.session_dir = os.path.join(self.directory, "sessions")
         self.process = None
+        self.open_files = None  # limit of open files from the next start
         self.start()
 
     def __enter__(self):
@@ -114,6 +115,8 @@ class Server:
     def _prepare_process(self):
         """In the new process. Signals that this one ignores (nohup) end the server as usual."""
         resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
+        if self.open_files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, self.open_files))
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
 

@@ -1,4 +1,5 @@
 /* The server over loopback with a tiny model: completions, session reuse, info endpoints. */
+#include "base/clock.h"
 #include "support_http.h"
 #include "support_serve.h"
 
@@ -254,23 +255,45 @@ static void json_schema_constrains_answer(void **state) {
     lk_server_stop(server);
 }
 
-/* Two alternatives that start alike and contain each other: the number of parser states doubles
- * with every level. */
-static void ambiguous_schema_is_rejected(void **state) {
+/* Two alternatives that start alike and contain each other: a parser that keeps a stack for every
+ * alternative has twice as many with every level. */
+static void ambiguous_schema_costs_little(void **state) {
     (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
-    expect_error(
-        server, 400, "/v1/completions",
-        "{\"prompt\": \"x\", \"json_schema\": {\"$ref\": \"#/$defs/s\", \"$defs\": {\"s\": "
-        "{\"anyOf\": ["
+    double start = lk_process_cpu_seconds();
+    json_decref(request_json(
+        server, 200, "POST", "/v1/completions",
+        "{\"prompt\": \"x\", \"max_tokens\": 100, \"json_schema\": {\"$ref\": \"#/$defs/s\", "
+        "\"$defs\": {\"s\": {\"anyOf\": [{\"type\": \"null\"}, "
         "{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/s\"}}, "
         "\"required\": [\"a\"], \"additionalProperties\": false},"
         "{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/s\"}, \"b\": "
         "{\"type\": \"null\"}}, \"required\": [\"a\", \"b\"], \"additionalProperties\": false}"
-        "]}}}}",
-        "invalid_value");
-    json_decref(complete(server, 1, ""));
+        "]}}}}"));
+    assert_true(lk_process_cpu_seconds() - start < 5);
+    lk_server_stop(server);
+}
+
+static void grammar_constrains_answer(void **state) {
+    (void)state;
+    struct lk_server_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    json_t *json = request_json(server, 200, "POST", "/v1/completions",
+                                "{\"prompt\": \"x\", \"grammar\": \"root ::= \\\"ab\\\" "
+                                "[cd]{2} \\\"!\\\"\"}");
+    const char *text = json_string_value(
+        json_object_get(json_array_get(json_object_get(json, "choices"), 0), "text"));
+    assert_int_equal(strlen(text), 5);
+    assert_int_equal(strspn(text, "ab"), 2);
+    assert_int_equal(strspn(text + 2, "cd"), 2);
+    json_decref(json);
+    expect_error(server, 400, "/v1/completions", "{\"prompt\": \"x\", \"grammar\": \"root ::= [\"}",
+                 "invalid_value");
+    expect_error(server, 400, "/v1/completions",
+                 "{\"prompt\": \"x\", \"grammar\": \"root ::= \\\"a\\\"\", \"json_schema\": "
+                 "{\"type\": \"null\"}}",
+                 "invalid_value");
     lk_server_stop(server);
 }
 
@@ -411,7 +434,8 @@ int main(void) {
         cmocka_unit_test(choices_share_one_prefill),
         cmocka_unit_test(stop_strings_are_removed),
         cmocka_unit_test(json_schema_constrains_answer),
-        cmocka_unit_test(ambiguous_schema_is_rejected),
+        cmocka_unit_test(ambiguous_schema_costs_little),
+        cmocka_unit_test(grammar_constrains_answer),
         cmocka_unit_test(logit_bias_and_ignore_eos),
         cmocka_unit_test(chat_reuses_session),
         cmocka_unit_test(idle_sessions_are_evicted),

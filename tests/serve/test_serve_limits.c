@@ -136,6 +136,20 @@ static void limits_are_enforced(void **state) {
     lk_server_stop(server);
 }
 
+/* Otherwise the system would give requests to either of them at random. */
+static void one_server_per_port(void **state) {
+    (void)state;
+    struct lk_server_opts opts = options();
+    struct lk_server *server = serve_start(&opts), *second = NULL;
+    lk_err err = {0};
+    opts.port = lk_server_port(server);
+    assert_int_equal(lk_server_start(&second, &opts, &err), LK_E_IO);
+    assert_non_null(strstr(err.msg, "is another server running there?"));
+    lk_server_stop(server);
+    assert_int_equal(lk_server_start(&second, &opts, &err), LK_OK); /* the port is free again */
+    lk_server_stop(second);
+}
+
 static void keys_and_origins_are_checked(void **state) {
     (void)state;
     static const char *const keys[] = {"first-key", "second"};
@@ -312,6 +326,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(invalid_requests_are_rejected),
         cmocka_unit_test(limits_are_enforced),
+        cmocka_unit_test(one_server_per_port),
         cmocka_unit_test(keys_and_origins_are_checked),
         cmocka_unit_test(disconnect_ends_jobs),
         cmocka_unit_test(slow_clients_do_not_block_others),

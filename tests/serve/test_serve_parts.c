@@ -275,7 +275,6 @@ static void unsupported_fields_are_rejected(void **state) {
     static const struct {
         const char *fields, *named; /* for chats, and without tools for completions */
     } bad[] = {
-        {"\"grammar\": \"root ::= x\"", "grammar"},
         {"\"typical_p\": 0.9", "typical_p"},
         {"\"mirostat\": 2", "mirostat"},
         {"\"json_schema\": {\"not\": {}}", "json_schema"},

@@ -1,10 +1,7 @@
 /* JSON schemas as grammars: which texts a grammar accepts, and which schemas are rejected. */
+#include "base/clock.h"
 #include "lowkey.h"
-#include "model/net.h"
-#include "tiny_gguf.h"
-#include "token/vocab.h"
-
-#include "llama.h"
+#include "token/grammar_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,52 +9,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
-static struct lk_vocab *vocab; /* has one token per byte: 3 + byte */
-static int32_t end_token;
-
-static int load_vocab(void **state) {
-    (void)state;
-    char path[256];
-    const char *dir = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%s/lowkey-schema-%d.gguf", dir ? dir : "/tmp", (int)getpid());
-    if (!tiny_gguf_write(path, tiny_preset("llama-spm"))) return 1;
-    lk_status status = lk_vocab_open(&vocab, path, NULL);
-    unlink(path);
-    if (status) return 1;
-    while (!lk_vocab_is_eog(vocab, end_token)) end_token++;
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    lk_vocab_free(vocab);
-    return 0;
-}
-
-static bool is_token_allowed(struct llama_sampler *grammar, llama_token tok) {
-    llama_token_data one = {tok, 1, 0};
-    llama_token_data_array list = {&one, 1, -1, false};
-    llama_sampler_apply(grammar, &list);
-    return one.logit == 1;
-}
-
 /* True if the grammar accepts exactly this text. */
 static bool accepts(const char *grammar, const char *text) {
-    struct llama_sampler *s = llama_sampler_init_grammar(lk_vocab_llama(vocab), grammar, "root");
-    if (!s) fail_msg("libllama rejects the grammar\n%s", grammar);
-    bool allowed = true;
-    for (; allowed && *text; text++) {
-        llama_token tok = 3 + (unsigned char)*text;
-        allowed = is_token_allowed(s, tok);
-        if (allowed) llama_sampler_accept(s, tok);
-    }
-    allowed = allowed && is_token_allowed(s, end_token);
-    llama_sampler_free(s);
-    return allowed;
+    struct lk_grammar *g = NULL;
+    struct lk_grammar_state *s = NULL;
+    bool accepted = false;
+    lk_err err = {0};
+    if (lk_grammar_new(&g, grammar, &err)) fail_msg("%s\n%s", err.msg, grammar);
+    if (lk_grammar_state_new(&s, g, &err) ||
+        lk_grammar_accept(s, text, strlen(text), &accepted, &err))
+        fail_msg("%s\n%s", err.msg, grammar);
+    accepted = accepted && lk_grammar_is_complete(s);
+    lk_grammar_state_free(s);
+    lk_grammar_free(g);
+    return accepted;
 }
 
 static void check_texts(const char *schema, const char *const *good, const char *const *bad) {
@@ -170,6 +138,8 @@ static void rejected_schemas(void **state) {
         {"false", LK_E_UNSUPPORTED, "false"},
         {"{\"type\": 7}", LK_E_FORMAT, "type"},
         {"{\"type\": [7]}", LK_E_FORMAT, "type"},
+        {"{\"type\": []}", LK_E_FORMAT, "no types"},
+        {"{\"type\": [\"null\", \"null\"]}", LK_E_FORMAT, "more than once"},
         {"{\"type\": \"color\"}", LK_E_FORMAT, "'color' is not a type"},
         {"{\"type\": \"string\", \"pattern\": \"a+\"}", LK_E_UNSUPPORTED, "'pattern'"},
         {"{\"type\": \"string\", \"format\": \"email\"}", LK_E_UNSUPPORTED, "'format'"},
@@ -246,6 +216,93 @@ static void hostile_schemas(void **state) {
     free(deep);
 }
 
+/* CPU time and memory are in proportion to a schema's bytes, also if it is refused. */
+static void work_is_bounded_by_size(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *piece;
+        int n;
+        const char *after;
+    } large[] = {
+        {"{\"type\": [\"string\", \"object\", \"array\"]", ",\"k%d\":0", 90000, "}"},
+        {"{\"properties\": {\"a\": {}}, \"required\": [", "\"a\",", 250000, "\"a\"]}"},
+        {"{\"enum\": [", "1,", 500000, "0]}"},
+        {"{\"enum\": [", "%d.1,", 100000, "0]}"},
+        {"{\"$defs\": {\"a\": {}}, \"anyOf\": [", "{\"$ref\":\"#/$defs/a\"},", 45000, "{}]}"},
+        {"{\"properties\": {", "\"p%d\":{},", 70000, "\"z\":{}}}"},
+        {"{\"const\": [", "1.1,", 250000, "0]}"},
+    };
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        char *text = repeat_text(large[i].before, large[i].piece, large[i].n, large[i].after),
+             *grammar = NULL;
+        double before = lk_thread_cpu_seconds();
+        lk_status status = lk_schema_to_grammar(text, strlen(text), &grammar, NULL);
+        double seconds = lk_thread_cpu_seconds() - before;
+        if (getenv("LOWKEY_FIGURES"))
+            printf("%zu bytes, %s: %.3f s\n", strlen(text), lk_status_name(status), seconds);
+        if (seconds > 3) fail_msg("%.60s: %.1f s", text, seconds); /* 0.2 s without sanitizers */
+        lk_text_free(grammar);
+        free(text);
+    }
+}
+
+/* References to references with long paths: 50 links, each inside 1,000 objects, and 20,000 uses. A
+ * link is followed once, not once per use. */
+static void chains_of_references(void **state) {
+    (void)state;
+    enum { N_LINK = 50, DEPTH = 1000, N_USE = 20000 };
+    char *path = repeat_text("#/$defs", "/p", DEPTH, ""),
+         *open = repeat_text("{\"$defs\": ", "{\"p\":", DEPTH, "{"),
+         *close = repeat_text("", "}", DEPTH + 1, ", \"anyOf\": ["),
+         *text = malloc((strlen(path) + 64) * (N_LINK + 1) + 16 * DEPTH + 64 * N_USE), *at = text;
+    at += sprintf(at, "%s", open);
+    for (int i = 0; i < N_LINK; i++)
+        at += sprintf(at, "\"l%d\": {\"$ref\": \"%s/l%d\"}, ", i, path, i + 1);
+    at += sprintf(at, "\"l%d\": {\"type\": \"null\"}%s", N_LINK, close);
+    char *uses = repeat_text("{\"$ref\": \"#/$defs/x\"}", ",{\"$ref\":\"#/$defs/x\"}", N_USE, "]}");
+    sprintf(at, "%s", uses);
+    /* x is the first link, outside of the objects */
+    char *first = malloc(strlen(text) + strlen(path) + 64);
+    sprintf(first, "{\"$defs\": {\"x\": {\"$ref\": \"%s/l0\"}, %s", path,
+            text + strlen("{\"$defs\": {"));
+    char *grammar = NULL;
+    lk_err err = {0};
+    double before = lk_thread_cpu_seconds();
+    if (lk_schema_to_grammar(first, strlen(first), &grammar, &err)) fail_msg("%s", err.msg);
+    double seconds = lk_thread_cpu_seconds() - before;
+    if (seconds > 3) fail_msg("%.1f s", seconds); /* 0.1 s without sanitizers */
+    assert_true(accepts(grammar, "null"));
+    assert_false(accepts(grammar, "1"));
+    lk_text_free(grammar);
+    free(path), free(open), free(close), free(text), free(uses), free(first);
+}
+
+static int count_of(const char *text, const char *word) {
+    int n = 0;
+    for (; (text = strstr(text, word)); text += strlen(word)) n++;
+    return n;
+}
+
+/* Alternatives that are equal are one alternative, also if they contain themselves. */
+static void equal_alternatives_are_merged(void **state) {
+    (void)state;
+    char *text = repeat_text("{\"$defs\": {\"A\": {\"anyOf\": [{\"type\": \"null\"}",
+                             ", {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/A\"}}", 12,
+                             "]}}, \"$ref\": \"#/$defs/A\"}"),
+         *grammar = NULL;
+    assert_int_equal(lk_schema_to_grammar(text, strlen(text), &grammar, NULL), LK_OK);
+    assert_int_equal(count_of(grammar, "\"[\""), 2); /* in this schema and in the rule `array` */
+    check_texts(text, TEXTS("[]", "[[],[[null]]]"), TEXTS("[1]"));
+    lk_text_free(grammar);
+    free(text);
+    check_texts("{\"anyOf\": [{\"$id\": \"x\", \"type\": \"array\", \"items\": {\"$ref\": \"#\"}}, "
+                "{\"type\": \"array\"}, {\"type\": \"array\"}]}",
+                TEXTS("[[]]", "[1]"), TEXTS("1"));
+    check_texts("{\"enum\": [1, 1, 2, 1]}", TEXTS("1", "2"), TEXTS("11"));
+    check_texts("{\"type\": \"array\", \"items\": {\"const\": 1}, \"maxItems\": 65536}",
+                TEXTS("[]", "[1,1]"), TEXTS("[2]"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scalars),
@@ -256,6 +313,9 @@ int main(void) {
         cmocka_unit_test(references_within_an_id),
         cmocka_unit_test(rejected_schemas),
         cmocka_unit_test(hostile_schemas),
+        cmocka_unit_test(work_is_bounded_by_size),
+        cmocka_unit_test(chains_of_references),
+        cmocka_unit_test(equal_alternatives_are_merged),
     };
-    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

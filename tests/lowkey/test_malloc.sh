@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Lets allocations of the program fail: malloc_check.py says how each run must end. Skipped (77) with
+# sanitizers, which bring their own allocator, and without Python or glibc.
+#
+# LOWKEY_MALLOC_SAMPLES: runs per command (default: as many as fit the time)
+# LOWKEY_MALLOC_SECONDS: time to spend without it (default 75)
+set -u
+
+bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
+build=${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}
+here=$(cd "$(dirname "$0")" && pwd)
+command -v python3 >/dev/null || { echo "no Python"; exit 77; }
+[ -f "$build/tests/libfailmalloc.so" ] || { echo "no libfailmalloc.so: sanitizers, or no glibc"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$build/tests/write_tiny_models" "$work" >/dev/null || { echo "FAILED: cannot write the models"; exit 1; }
+ulimit -c 0 # no core files
+timeout 3600 python3 "$here/malloc_check.py" "$bin" "$build/tests/libfailmalloc.so" "$work"
