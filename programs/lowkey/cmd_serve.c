@@ -56,19 +56,13 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "connections", "N", "max open connections (default 256)", OPT_INT, &a->connections,
               1, 4096},
              {0, "connections-per-address", "N",
-              "max open connections of one client address (default 64)", OPT_INT, &a->per_address,
-              1, 4096,
-              .man = "Limit for the open connections of one client address (default 64). It does "
-                     "not apply to loopback addresses, because a proxy on this machine connects "
-                     "for all its clients from there."},
-             {0, "request-memory", "MIB",
-              "max memory of requests in work, without caches (default 256)", OPT_INT,
-              &a->request_memory, 1, 1 << 20,
-              .man = "Limit for the memory of all requests in work together: bodies, parsed JSON, "
-                     "tokens, samplers, log-probabilities (default 256). Caches have their own "
-                     "limit."},
+              "max of them from one address, except loopback (default 64)", OPT_INT,
+              &a->per_address, 1, 4096},
              {0, "max-body", "MIB", "max size of a request body (default 8)", OPT_INT, &a->max_body,
               1, 1024},
+             {0, "request-memory", "MIB",
+              "max memory of requests in work, without caches (default 256)", OPT_INT,
+              &a->request_memory, 1, 1 << 20},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
               &a->name, 0, 0},
              {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",

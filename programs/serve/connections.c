@@ -161,7 +161,7 @@ static void admit(struct lk_connections *c, struct lk_connection *x) {
     bool crowded_peer = !peer->is_loopback && peer->n_open > c->opts->n_per_address;
     if (!crowded_peer && c->n_open <= c->opts->n_connection) return;
     if (!make_place(c, x, crowded_peer ? peer : NULL)) refuse_connection(x);
-    if (c->n_refused > LK_SPARE_CONNECTIONS / 2) shut_oldest_refused(c);
+    if (c->n_refused > LK_SPARE_CONNECTIONS / 4) shut_oldest_refused(c);
 }
 
 /* ---- deadlines; the lock is held ---- */
@@ -213,6 +213,15 @@ static void watch(const struct lk_connection *x) {
 
 /* ---- connections ---- */
 
+/* A connection that was shut down holds a spare place until its thread has ended and it was
+ * removed. The listener's thread removes such connections after each new one. It closes new ones if
+ * no place is left. So the more spare places are held, the longer it waits for these threads. */
+static void pace_listener(const struct lk_connections *c, size_t n_entry) {
+    size_t n_spare = n_entry > c->opts->n_connection ? n_entry - c->opts->n_connection : 0;
+    long ms = n_spare > LK_SPARE_CONNECTIONS * 3 / 4 ? 10 : n_spare > LK_SPARE_CONNECTIONS / 2;
+    if (ms) nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
 struct lk_connection *lk_connections_add(struct lk_connections *c, int fd,
                                          const struct sockaddr *address) {
     struct lk_connection *x = calloc(1, sizeof *x);
@@ -237,7 +246,9 @@ struct lk_connection *lk_connections_add(struct lk_connections *c, int fd,
     admit(c, x);
     if (c->draining) shut_connection(x);
     watch(x);
+    size_t n_entry = c->n_entry;
     pthread_mutex_unlock(&c->lock);
+    pace_listener(c, n_entry);
     return x;
 }
 

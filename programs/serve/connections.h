@@ -23,7 +23,7 @@ struct sockaddr;
 
 enum {
     /* Connections beyond the limit that are accepted, so that they can replace others. */
-    LK_SPARE_CONNECTIONS = 16,
+    LK_SPARE_CONNECTIONS = 64,
     /* A body must arrive, and a reply must be read, at this rate after the first seconds. */
     LK_MIN_BYTES_PER_SECOND = 64 << 10
 };
@@ -47,8 +47,9 @@ lk_status lk_connections_start(struct lk_connections **out, const struct lk_serv
 /* End the thread, and free everything. All connections must have been removed. NULL is allowed. */
 void lk_connections_stop(struct lk_connections *connections);
 
-/* Add a new connection in state HEADER. It may be refused, or replace another one. NULL if out of
- * memory; all functions below ignore NULL. */
+/* Add a new connection in state HEADER. It may be refused, or replace another one. Waits a little
+ * if too many connections were shut down but not removed yet. NULL if out of memory; all functions
+ * below ignore NULL. */
 struct lk_connection *lk_connections_add(struct lk_connections *connections, int fd,
                                          const struct sockaddr *address);
 

@@ -194,11 +194,11 @@ def check_descriptors():
     check(limit >= 256, f"the limit of open files is {limit}")
     status, err = server.stop()
     check(not err, f"descriptors: {err!r}")
-    server = Server(before=limit_descriptors(100, 100), sessions=False)
+    server = Server(before=limit_descriptors(150, 150), sessions=False)
     many = []
-    for _ in range(150):
+    for _ in range(300):
         many.append(socket.create_connection(("127.0.0.1", server.port)))
-    check(server.complete().status == 200, "no place at a limit of 100 descriptors")
+    check(server.complete().status == 200, "no place at a limit of 150 descriptors")
     status, err = server.stop()
     check(re.search("at most [0-9]+ connections", err), f"descriptors: {err!r}")
     server = Server(before=limit_descriptors(30, 30), sessions=False)

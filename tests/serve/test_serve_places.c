@@ -148,7 +148,7 @@ static const char get_health[] =
 /* Connections that are idle or slow hold all places, and honest clients still get answers. */
 static void newcomers_get_places(void **state) {
     (void)state;
-    enum { N = 8 };
+    enum { N = 8, N_HELD = 150 };
     static const char *const starts[] = {
         "", "GET / HTTP/1.1\r\nHost: loc",
         "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n{",
@@ -157,13 +157,13 @@ static void newcomers_get_places(void **state) {
     opts.n_connection = N;
     struct lk_server *server = serve_start(&opts);
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
-        int fd[3 * N];
-        for (int k = 0; k < 3 * N; k++) fd[k] = open_with(server, starts[i]);
+        int fd[N_HELD];
+        for (int k = 0; k < N_HELD; k++) fd[k] = open_with(server, starts[i]);
         for (int k = 0; k < 20; k++) {
             int status = status_of(server, get_health);
             if (status != 200) fail_msg("start %zu: client %d got %d", i, k, status);
         }
-        for (int k = 0; k < 3 * N; k++) close(fd[k]);
+        for (int k = 0; k < N_HELD; k++) close(fd[k]);
     }
     lk_server_stop(server);
 }
