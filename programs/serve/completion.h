@@ -71,9 +71,13 @@ struct lk_job {
 };
 
 /* Size of the event ring. Jobs continue while it is at most half full. In one step each running job
- * adds at most two events, and at most LK_MAX_PARALLEL jobs run. LK_EVENT_DONE and LK_EVENT_ERROR
- * take no space in the ring. */
-enum { LK_MAX_PARALLEL = 64, LK_EVENT_RING_LEN = 4 * LK_MAX_PARALLEL };
+ * adds at most two events, and at most LK_MAX_RUNNING jobs run: LK_MAX_PARALLEL, and a quarter of
+ * it for other clients. LK_EVENT_DONE and LK_EVENT_ERROR take no space in the ring. */
+enum {
+    LK_MAX_PARALLEL = 64,
+    LK_MAX_RUNNING = LK_MAX_PARALLEL + LK_MAX_PARALLEL / 4,
+    LK_EVENT_RING_LEN = 4 * LK_MAX_RUNNING
+};
 
 struct lk_completion {
     struct lk_request request;

@@ -77,8 +77,9 @@ static void finish_job(struct lk_running *r, struct lk_job *job, const char *fin
 
 /* ---- parking ---- */
 
-/* Jobs whose clients do not read give their places up after this time. */
-static const double park_s = 2;
+/* Jobs whose clients do not read give their places up after this time. It is short, because going
+ * on later costs nothing. */
+static const double park_s = 0.1;
 
 /* When memory is short, the longest parked job is ended if it is parked for this time. */
 static const double end_parked_s = 10;
@@ -194,9 +195,9 @@ static void record_token(struct lk_running *r, struct lk_job *job, int32_t tok, 
 }
 
 size_t lk_running_decode_step(struct lk_running *r) {
-    struct lk_job *job[LK_MAX_PARALLEL];
-    int32_t tok[LK_MAX_PARALLEL];
-    lk_batch_item item[LK_MAX_PARALLEL];
+    struct lk_job *job[LK_MAX_RUNNING];
+    int32_t tok[LK_MAX_RUNNING];
+    lk_batch_item item[LK_MAX_RUNNING];
     size_t n = 0;
     for (size_t i = r->n; i-- > 0;) { /* backwards, because jobs may be removed */
         if (r->job[i]->state != LK_JOB_DECODING) continue;

@@ -10,7 +10,7 @@ struct lk_running {
     const struct lk_server_opts *opts;
     struct lk_metrics *metrics;
     lk_batch *batch;
-    struct lk_job *job[LK_MAX_PARALLEL]; /* [n], in any order */
+    struct lk_job *job[LK_MAX_RUNNING]; /* [n], in any order */
     size_t n;
     struct lk_job *parked; /* linked by job->next, the one that is parked longest first */
     size_t n_parked;

@@ -231,14 +231,25 @@ static bool goes_before(const struct lk_scheduler *s, const struct lk_job *a,
     return completion_a < completion_b;
 }
 
+enum { SPARE_PART = 4 };
+
+/* Is there a place for the job? Beyond --parallel there are a few spare places, for clients that
+ * hold fewer than these: otherwise one client's long answers would keep all others waiting. */
+static bool has_place(const struct lk_scheduler *s, const struct lk_job *job) {
+    const size_t n_spare = (s->opts->n_parallel + SPARE_PART - 1) / SPARE_PART;
+    size_t of_client, of_completion;
+    if (s->running.n < s->opts->n_parallel) return true;
+    count_running(s, job, &of_client, &of_completion);
+    return of_client < n_spare && s->running.n < s->opts->n_parallel + n_spare;
+}
+
 /* The waiting job that is next, if another one may run; or NULL. Of jobs with the same rank the one
  * that has waited longest, or another one of its request that can copy a session that was just
  * prefilled. The lock is held. */
 static struct lk_job *choose_waiting(const struct lk_scheduler *s) {
-    struct lk_job *best = s->waiting;
-    if (s->running.n >= s->opts->n_parallel || !best) return NULL;
-    for (struct lk_job *job = best->next; job; job = job->next)
-        if (goes_before(s, job, best)) best = job;
+    struct lk_job *best = NULL;
+    for (struct lk_job *job = s->waiting; job; job = job->next)
+        if (has_place(s, job) && (!best || goes_before(s, job, best))) best = job;
     for (struct lk_job *job = best; job; job = job->next)
         if (job->completion == best->completion && find_twin(s, job)) return job;
     return best;
@@ -441,33 +452,63 @@ static size_t count_waiting(const struct lk_scheduler *s, uint64_t client) {
     return n;
 }
 
-/* Is there room in the queue? With several API keys, each may use half of it. The lock is held. */
-static bool check_queue(struct lk_scheduler *s, const struct lk_completion *completion,
-                        struct lk_api_error *error) {
-    size_t n_new = completion->n_job, max = s->opts->n_queue,
-           own = count_waiting(s, completion->client), max_own = (max + 1) / 2;
-    if (s->closed) return lk_api_error_set_stopping(error);
-    if (s->n_waiting + n_new > max)
-        lk_api_error_set(error, 429, "queue_full", NULL,
-                         "the queue is full: this request asks for %zu answers and %zu are "
-                         "waiting; the maximum is %zu (--queue)",
-                         n_new, s->n_waiting, max);
-    else if (s->opts->n_key > 1 && own > 0 && own + n_new > max_own)
-        lk_api_error_set(error, 429, "queue_share_full", NULL,
-                         "this request asks for %zu answers and %zu of this API key are waiting; "
-                         "a key may have %zu",
-                         n_new, own, max_own);
-    else
-        return true;
+/* Take all waiting jobs of a completion out of the queue, onto the list *removed. The lock is
+ * held. */
+static void remove_completion(struct lk_scheduler *s, const struct lk_completion *completion,
+                              struct lk_job **removed) {
+    for (struct lk_job **at = &s->waiting; *at;) {
+        struct lk_job *job = *at;
+        if (job->completion != completion) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        s->n_waiting--;
+        job->next = *removed;
+        *removed = job;
+    }
+    s->last = &s->waiting;
+    while (*s->last) s->last = &(*s->last)->next;
+}
+
+/* Make room in the queue for n jobs of a client: the client with the most waiting jobs loses its
+ * newest request, if it would still have more than this client. So a client that fills the queue
+ * does not keep others out. The lock is held. */
+static bool make_queue_room(struct lk_scheduler *s, uint64_t client, size_t n,
+                            struct lk_job **removed) {
+    while (s->n_waiting + n > s->opts->n_queue) {
+        struct lk_completion *newest = NULL;
+        size_t n_most = count_waiting(s, client) + n;
+        for (struct lk_job *job = s->waiting; job; job = job->next) {
+            size_t n_its = count_waiting(s, job->completion->client);
+            if (n_its < n_most || (n_its == n_most && !newest)) continue;
+            newest = job->completion;
+            n_most = n_its;
+        }
+        if (!newest) return false;
+        remove_completion(s, newest, removed);
+    }
+    return true;
+}
+
+static void set_queue_full(struct lk_scheduler *s, size_t n_new, struct lk_api_error *error) {
+    lk_api_error_set(error, 429, "queue_full", NULL,
+                     "the queue is full: this request asks for %zu answers and %zu are waiting; "
+                     "the maximum is %zu (--queue), shared by all clients",
+                     n_new, s->n_waiting, s->opts->n_queue);
     error->retry_s = 2;
     s->metrics->refused++;
-    return false;
 }
 
 bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_completion *completion,
                          struct lk_api_error *error) {
+    struct lk_job *removed = NULL;
     pthread_mutex_lock(&s->lock);
-    bool good = check_queue(s, completion, error);
+    bool good = !s->closed;
+    if (s->closed)
+        lk_api_error_set_stopping(error);
+    else if (!make_queue_room(s, completion->client, completion->n_job, &removed))
+        set_queue_full(s, completion->n_job, error), good = false;
     if (good) {
         atomic_fetch_add(&completion->refs, (int)completion->n_job);
         for (size_t i = 0; i < completion->n_job; i++) {
@@ -479,6 +520,14 @@ bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_completion *completio
         pthread_cond_signal(&s->changed);
     }
     pthread_mutex_unlock(&s->lock);
+    while (removed) {
+        struct lk_job *job = removed;
+        struct lk_api_error full;
+        removed = job->next;
+        set_queue_full(s, job->completion->n_job, &full);
+        lk_completion_fail(job->completion, &full);
+        lk_completion_release(job->completion);
+    }
     return good;
 }
 

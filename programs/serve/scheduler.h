@@ -19,8 +19,8 @@ struct lk_scheduler;
 lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_opts *opts,
                              struct lk_metrics *metrics, lk_err *err);
 
-/* Queue all jobs of a completion. False: see `error`. 429: the queue is full, or the part of it
- * that one API key may use. 503: the server is stopping. */
+/* Queue all jobs of a completion. If the queue is full, a client with more waiting jobs loses its
+ * newest request. False: see `error`. 429: the queue is full. 503: the server is stopping. */
 bool lk_scheduler_submit(struct lk_scheduler *scheduler, struct lk_completion *completion,
                          struct lk_api_error *error);
 

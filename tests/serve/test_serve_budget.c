@@ -346,7 +346,8 @@ static void one_key_does_not_hold_all_places(void **state) {
     lk_server_stop(server);
 }
 
-static void a_key_may_use_half_of_the_queue(void **state) {
+/* A client that fills the queue loses its newest request to another client. */
+static void a_full_queue_makes_room(void **state) {
     (void)state;
     struct lk_server_opts opts = options();
     opts.key = two_keys;
@@ -358,18 +359,29 @@ static void a_key_may_use_half_of_the_queue(void **state) {
                                "\"ignore_eos\": true}";
     static const char *const headers[] = {"Authorization: Bearer key-number-one\r\n",
                                           "Authorization: Bearer key-number-two\r\n"};
-    int fd = send_completion(server, two_keys[0], body);
-    for (int i = 0; i < 400 && slots_number(server, headers[0], "waiting") == 0; i++) sleep_ms(10);
+    int fd[2];
+    for (int i = 0; i < 2; i++) {
+        size_t n_before = (size_t)slots_number(server, headers[0], "waiting");
+        fd[i] = send_completion(server, two_keys[0], body);
+        for (int k = 0; k < 400; k++) {
+            if ((size_t)slots_number(server, headers[0], "waiting") > n_before) break;
+            sleep_ms(10);
+        }
+    }
     struct http_reply reply =
         http_request(lk_server_port(server), "POST", "/v1/completions", headers[0], body);
-    assert_int_equal(reply.status, 429);
-    assert_non_null(strstr(reply.body, "queue_share_full"));
+    assert_int_equal(reply.status, 429); /* its own client has the most */
     http_free(&reply);
     reply = http_request(lk_server_port(server), "POST", "/v1/completions", headers[1],
-                         "{\"prompt\": \"y\", \"max_tokens\": 1}");
+                         "{\"prompt\": [\"y\", \"z\"], \"max_tokens\": 1}");
     assert_int_equal(reply.status, 200);
     http_free(&reply);
-    close(fd);
+    reply = http_read(fd[1]); /* the newest request of the first client */
+    assert_int_equal(reply.status, 429);
+    assert_non_null(strstr(reply.body, "queue_full"));
+    http_free(&reply);
+    close(fd[0]);
+    close(fd[1]);
     lk_server_stop(server);
 }
 
@@ -384,7 +396,7 @@ int main(void) {
         cmocka_unit_test(answers_are_counted_first),
         cmocka_unit_test(unread_answers_give_their_places_up),
         cmocka_unit_test(one_key_does_not_hold_all_places),
-        cmocka_unit_test(a_key_may_use_half_of_the_queue),
+        cmocka_unit_test(a_full_queue_makes_room),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
