@@ -115,7 +115,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          {
              {0, "parallel", "N", "max answers of a client that run in parallel (default 8)",
               OPT_INT, &a->parallel, 1, 64},
-             {0, "queue", "N", "max answers that wait (default 64)", OPT_INT, &a->queue, 1, 4096},
+             {0, "queue", "N", "max answers that wait (default 64)", OPT_INT, &a->queue, 1, 1024},
              {0, "queue-time", "S", "max seconds in the queue (default 60)", OPT_REAL, &a->queue_s,
               0, 86400},
              {0, "time-limit", "S", "max seconds of work on an answer (default 600)", OPT_REAL,

@@ -1,6 +1,7 @@
 /* The scheduler's thread: queue, admission, prefill, decode steps. */
 #include "serve/scheduler.h"
 
+#include "serve/queue.h"
 #include "serve/running.h"
 #include "serve/shared_prefix.h"
 #include "serve/slot_prefill.h"
@@ -16,8 +17,8 @@ struct lk_scheduler {
     pthread_t thread;
     pthread_mutex_t lock; /* of the members down to `snapshot` */
     pthread_cond_t changed;
-    struct lk_job *waiting, **last; /* the queue, linked by job->next */
-    size_t n_waiting, n_snapshot;
+    struct lk_queue queue;
+    size_t n_snapshot;
     bool closed, ending, woken; /* woken: there is new work */
     bool finished;              /* the thread was joined; not under the lock */
     struct lk_slot_snapshot snapshot[LK_MAX_SLOT];
@@ -41,7 +42,7 @@ static void update_snapshot(struct lk_scheduler *s, bool force) {
     s->n_snapshot = s->slots.n;
     for (size_t i = 0; i < s->slots.n; i++)
         s->snapshot[i] = lk_slot_take_snapshot(s->slots.slot[i], now);
-    s->metrics->waiting = s->n_waiting;
+    s->metrics->waiting = s->queue.n;
     pthread_mutex_unlock(&s->lock);
     uint64_t bytes = 0;
     for (size_t i = 0; i < s->n_snapshot; i++) {
@@ -248,7 +249,7 @@ static bool has_place(const struct lk_scheduler *s, const struct lk_job *job) {
  * prefilled. The lock is held. */
 static struct lk_job *choose_waiting(const struct lk_scheduler *s) {
     struct lk_job *best = NULL;
-    for (struct lk_job *job = s->waiting; job; job = job->next)
+    for (struct lk_job *job = s->queue.first; job; job = job->next)
         if (has_place(s, job) && (!best || goes_before(s, job, best))) best = job;
     for (struct lk_job *job = best; job; job = job->next)
         if (job->completion == best->completion && find_twin(s, job)) return job;
@@ -262,17 +263,6 @@ static struct lk_job *next_waiting(struct lk_scheduler *s) {
     return job;
 }
 
-static void remove_waiting(struct lk_scheduler *s, struct lk_job *job) {
-    pthread_mutex_lock(&s->lock);
-    struct lk_job **at = &s->waiting;
-    while (*at != job) at = &(*at)->next;
-    *at = job->next;
-    if (!*at) s->last = at;
-    job->next = NULL;
-    s->n_waiting--;
-    pthread_mutex_unlock(&s->lock);
-}
-
 /* Start the next job. False if there is none, or no room for it. */
 static bool admit_job(struct lk_scheduler *s) {
     struct lk_slot *slot = NULL;
@@ -282,7 +272,9 @@ static bool admit_job(struct lk_scheduler *s) {
     if (!job) return false;
     lk_status status = acquire_slot(s, job, &slot, &later, &err);
     if (later) return lk_running_end_parked(&s->running); /* and try again */
-    remove_waiting(s, job);
+    pthread_mutex_lock(&s->lock);
+    lk_queue_remove(&s->queue, job);
+    pthread_mutex_unlock(&s->lock);
     s->last_client = job->completion->client;
     lk_status added = lk_running_add(&s->running, job, status == LK_OK ? &err : NULL);
     if (status == LK_OK) status = added;
@@ -339,23 +331,20 @@ static void refuse_job(struct lk_scheduler *s, struct lk_job *job) {
     lk_completion_fail(job->completion, &error);
 }
 
+struct sweep {
+    double now, queue_s;
+};
+
+static bool is_over(void *user, struct lk_job *job) {
+    const struct sweep *sweep = user;
+    return lk_completion_is_over(job->completion) || sweep->now - job->submit_time > sweep->queue_s;
+}
+
 /* Remove queued jobs whose completion is over, or that had waited too long at time `now`. */
 static void sweep_queue(struct lk_scheduler *s, double now) {
-    struct lk_job *removed = NULL;
+    struct sweep sweep = {.now = now, .queue_s = s->opts->queue_s};
     pthread_mutex_lock(&s->lock);
-    for (struct lk_job **at = &s->waiting; *at;) {
-        struct lk_job *job = *at;
-        if (!lk_completion_is_over(job->completion) && now - job->submit_time <= s->opts->queue_s) {
-            at = &job->next;
-            continue;
-        }
-        *at = job->next;
-        s->n_waiting--;
-        job->next = removed;
-        removed = job;
-    }
-    s->last = &s->waiting;
-    while (*s->last) s->last = &(*s->last)->next;
+    struct lk_job *removed = lk_queue_remove_if(&s->queue, is_over, &sweep);
     pthread_mutex_unlock(&s->lock);
     while (removed) {
         struct lk_job *job = removed;
@@ -374,7 +363,7 @@ static void fail_all_jobs(struct lk_scheduler *s) {
     while (s->running.n) lk_running_fail_job(&s->running, s->running.job[0], &error);
     while (s->running.parked) lk_running_fail_job(&s->running, s->running.parked, &error);
     pthread_mutex_lock(&s->lock);
-    for (struct lk_job *job = s->waiting; job; job = job->next)
+    for (struct lk_job *job = s->queue.first; job; job = job->next)
         lk_completion_fail(job->completion, &error);
     pthread_mutex_unlock(&s->lock);
     sweep_queue(s, lk_now());
@@ -387,7 +376,7 @@ static void wait_for_work(struct lk_scheduler *s) {
     if (!s->woken && !s->ending) {
         struct timespec until;
         double end =
-            lk_now() + (s->running.n || s->running.parked || s->waiting ? blocked_s : idle_s);
+            lk_now() + (s->running.n || s->running.parked || s->queue.n ? blocked_s : idle_s);
         until.tv_sec = (time_t)end;
         until.tv_nsec = (long)((end - floor(end)) * 1e9);
         pthread_cond_timedwait(&s->changed, &s->lock, &until);
@@ -444,90 +433,34 @@ struct lk_disk *lk_scheduler_disk(struct lk_scheduler *s) {
     return s->disk;
 }
 
-/* The lock is held. */
-static size_t count_waiting(const struct lk_scheduler *s, uint64_t client) {
-    size_t n = 0;
-    for (const struct lk_job *job = s->waiting; job; job = job->next)
-        n += job->completion->client == client;
-    return n;
-}
-
-/* Take all waiting jobs of a completion out of the queue, onto the list *removed. The lock is
- * held. */
-static void remove_completion(struct lk_scheduler *s, const struct lk_completion *completion,
-                              struct lk_job **removed) {
-    for (struct lk_job **at = &s->waiting; *at;) {
-        struct lk_job *job = *at;
-        if (job->completion != completion) {
-            at = &job->next;
-            continue;
-        }
-        *at = job->next;
-        s->n_waiting--;
-        job->next = *removed;
-        *removed = job;
-    }
-    s->last = &s->waiting;
-    while (*s->last) s->last = &(*s->last)->next;
-}
-
-/* Make room in the queue for n jobs of a client: the client with the most waiting jobs loses its
- * newest request, if it would still have more than this client. So a client that fills the queue
- * does not keep others out. The lock is held. */
-static bool make_queue_room(struct lk_scheduler *s, uint64_t client, size_t n,
-                            struct lk_job **removed) {
-    while (s->n_waiting + n > s->opts->n_queue) {
-        struct lk_completion *newest = NULL;
-        size_t n_most = count_waiting(s, client) + n;
-        for (struct lk_job *job = s->waiting; job; job = job->next) {
-            size_t n_its = count_waiting(s, job->completion->client);
-            if (n_its < n_most || (n_its == n_most && !newest)) continue;
-            newest = job->completion;
-            n_most = n_its;
-        }
-        if (!newest) return false;
-        remove_completion(s, newest, removed);
-    }
-    return true;
-}
-
-static void set_queue_full(struct lk_scheduler *s, size_t n_new, struct lk_api_error *error) {
-    lk_api_error_set(error, 429, "queue_full", NULL,
-                     "the queue is full: this request asks for %zu answers and %zu are waiting; "
-                     "the maximum is %zu (--queue), shared by all clients",
-                     n_new, s->n_waiting, s->opts->n_queue);
-    error->retry_s = 2;
-    s->metrics->refused++;
-}
-
 bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_completion *completion,
                          struct lk_api_error *error) {
-    struct lk_job *removed = NULL;
+    struct lk_api_error full, lost;
+    lk_api_error_set(
+        &lost, 429, "queue_full", NULL,
+        "the queue is full (--queue %zu), and a client with fewer waiting answers took "
+        "the place of this request",
+        s->opts->n_queue);
+    lost.retry_s = 2;
     pthread_mutex_lock(&s->lock);
-    bool good = !s->closed;
-    if (s->closed)
-        lk_api_error_set_stopping(error);
-    else if (!make_queue_room(s, completion->client, completion->n_job, &removed))
-        set_queue_full(s, completion->n_job, error), good = false;
+    lk_api_error_set(&full, 429, "queue_full", NULL,
+                     "the queue is full: this request asks for %zu answers and %zu are waiting; "
+                     "the maximum is %zu (--queue)",
+                     completion->n_job, s->queue.n, s->opts->n_queue);
+    full.retry_s = 2;
+    bool good = !s->closed && lk_queue_make_room(&s->queue, completion->client, completion->n_job,
+                                                 s->opts->n_queue, &lost);
     if (good) {
         atomic_fetch_add(&completion->refs, (int)completion->n_job);
-        for (size_t i = 0; i < completion->n_job; i++) {
-            completion->job[i].submit_time = lk_now();
-            *s->last = &completion->job[i];
-            s->last = &completion->job[i].next;
-        }
-        s->n_waiting += completion->n_job;
+        lk_queue_push(&s->queue, completion);
         pthread_cond_signal(&s->changed);
+    } else if (s->closed) {
+        lk_api_error_set_stopping(error);
+    } else {
+        *error = full;
+        s->metrics->refused++;
     }
     pthread_mutex_unlock(&s->lock);
-    while (removed) {
-        struct lk_job *job = removed;
-        struct lk_api_error full;
-        removed = job->next;
-        set_queue_full(s, job->completion->n_job, &full);
-        lk_completion_fail(job->completion, &full);
-        lk_completion_release(job->completion);
-    }
     return good;
 }
 
@@ -536,7 +469,7 @@ size_t lk_scheduler_snapshot(struct lk_scheduler *s, struct lk_slot_snapshot *sn
     pthread_mutex_lock(&s->lock);
     size_t n = s->n_snapshot < max ? s->n_snapshot : max;
     memcpy(snapshot, s->snapshot, n * sizeof *snapshot);
-    *n_waiting = s->n_waiting;
+    *n_waiting = s->queue.n;
     pthread_mutex_unlock(&s->lock);
     return n;
 }
@@ -566,7 +499,6 @@ lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_o
     if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the scheduler");
     s->opts = s->slots.opts = s->running.opts = opts;
     s->metrics = s->running.metrics = metrics;
-    s->last = &s->waiting;
     metrics->max_bytes = opts->max_bytes;
     init_locks(s);
     lk_status status = lk_batch_new(&s->running.batch, opts->model, err);
