@@ -328,11 +328,14 @@ static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox
     return STATUS_OK;
 }
 
+static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
+
 static int print_stored(const struct lk_stored *stored) {
     if (stored->n_lost)
-        return print_error("stopped: %zu sessions stored, %zu lost: %s", stored->n_stored,
-                           stored->n_lost, stored->why.msg);
-    if (stored->n_stored) print_error("stopped: %zu sessions stored", stored->n_stored);
+        return print_error("stopped: %zu session%s stored, %zu lost: %s", stored->n_stored,
+                           plural(stored->n_stored), stored->n_lost, stored->why.msg);
+    if (stored->n_stored)
+        print_error("stopped: %zu session%s stored", stored->n_stored, plural(stored->n_stored));
     return STATUS_OK;
 }
 

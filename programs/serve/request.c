@@ -318,9 +318,9 @@ size_t lk_request_n_answer(const struct lk_request *request) {
 }
 
 uint64_t lk_request_bytes(const struct lk_request *request) {
-    /* A text is copied by the template, and gets at most one token per byte; the tokenizer needs
-     * about as much again. */
-    enum { BYTES_PER_TEXT_BYTE = 12, TOKEN_COPIES = 2 };
+    /* A text is copied by the template. How many tokens it may have is limited, so its tokenizer
+     * needs no more than a few times its bytes. */
+    enum { BYTES_PER_TEXT_BYTE = 4, TOKEN_COPIES = 2 };
     uint64_t text = 0, n_tok = 0;
     for (size_t i = 0; i < request->n_msg; i++) text += strlen(request->msg[i].content);
     for (size_t i = 0; i < request->n_prompt; i++) {

@@ -264,10 +264,10 @@ def _(server):
 @case("open files exhausted", "at most 0.2 s CPU in 2 s, then answers again")
 def _(server):
     server.stop(signal.SIGTERM, 8)
-    server.open_files = 80
+    server.open_files = 128
     server.start()
     held = []
-    for _ in range(120):
+    for _ in range(200):
         held.append(connect(server))
     cpu = server.cpu_seconds()
     time.sleep(2)

@@ -54,7 +54,8 @@ def stop():
     assert server.wait(60) == 0, f"status {server.returncode} after SIGTERM"
     with open(folder + "/err", encoding="utf-8") as err:
         lines = err.read().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("lowkey: sandbox: files of the session"), lines
+    assert lines and lines[0].startswith("lowkey: sandbox: files of the session"), lines
+    assert lines[1:] in ([], ["lowkey: stopped: 1 session stored"]), lines
 
 
 def check_threads():

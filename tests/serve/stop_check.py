@@ -85,7 +85,7 @@ def check_signals():
         status, err = server.stop(number)
         check(status == 0, f"{number.name}: status {status}")
         check(len(server.stored()) == 1, f"{number.name}: no session was stored")
-        check("1 sessions stored" in err and err.count("\n") == 1, f"{number.name}: says {err!r}")
+        check("1 session stored" in err and err.count("\n") == 1, f"{number.name}: says {err!r}")
 
 
 def check_busy_stop():
