@@ -55,17 +55,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
     char *text = fuzz_string(data + 1, size - 1); /* ASan sees reads after its end */
     size_t len = lk_utf8_valid_prefix(text, size - 1);
-    for (int special = 0; special < 2; special++) {
+    static const unsigned flags[] = {0, LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL,
+                                     LK_TOKENIZE_BEGIN | LK_TOKENIZE_MARKED};
+    for (size_t f = 0; f < sizeof flags / sizeof flags[0]; f++) {
         int32_t *tok = NULL;
-        size_t n = 0;
+        size_t n = 0, n_max = f == 2 ? 1000 : 0;
         lk_err err = {0};
-        if (lk_tokenize(model, text, len, special, &tok, &n, &err) != LK_OK) {
+        if (lk_tokenize(model, text, len, flags[f], n_max, &tok, &n, &err) != LK_OK) {
             fuzz_check_error(&err);
             continue;
         }
         for (size_t i = 0; i < n; i++)
             if (tok[i] < 0 || tok[i] >= n_vocab) abort();
-        if (!special) check_text(model, data[0] % N_MODEL == 1, text, len, tok, n);
+        if (flags[f] == 0) check_text(model, data[0] % N_MODEL == 1, text, len, tok, n);
         lk_tokens_free(tok);
     }
     free(text);

@@ -40,6 +40,13 @@ class Reply:
         return error.get("code", "") if isinstance(error, dict) else ""
 
 
+def is_sanitized(program):
+    """Built with a sanitizer, which maps terabytes of address space?"""
+    with open(program, "rb") as file:
+        data = file.read()
+    return b"__asan_init" in data or b"__tsan_init" in data
+
+
 def ask(port, method, path, body=None, timeout=10.0, key=None, source=None):
     """One request on a new connection. A `body` that is not bytes is sent as JSON."""
     if body is not None and not isinstance(body, bytes):
@@ -76,6 +83,7 @@ class Server:
                  sessions=True, address_space=ADDRESS_SPACE):
         self.program, self.options, self.keys = program, list(options), keys
         self.sessions, self.address_space = sessions, address_space
+        self.sanitized = is_sanitized(program)
         self.owns_directory = directory is None
         self.directory = directory or tempfile.mkdtemp(prefix="lowkey-serve-")
         self.model = model or os.path.join(self.directory, "tiny.gguf")
@@ -114,7 +122,8 @@ class Server:
 
     def _prepare_process(self):
         """In the new process. Signals that this one ignores (nohup) end the server as usual."""
-        resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
+        if not self.sanitized:
+            resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
         if self.open_files:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, self.open_files))
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
