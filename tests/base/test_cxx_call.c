@@ -18,6 +18,10 @@
 /* Missing if llama.cpp is an installed package (docs/dependencies.md). */
 extern char lk_ggml_unwinds __attribute__((weak));
 
+/* ggml loses what it has allocated when an exception passes through it. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:ggml_init\n"; }
+
 static void skip_without_unwinding(void) {
     if (!&lk_ggml_unwinds) skip();
 }
