@@ -130,7 +130,9 @@ static bool run_work(struct work *work, void (*fn)(void *arg)) {
     struct lk_exchange *x = work->x;
     work->start_time = lk_now();
     work->charge.budget = &x->server->budget;
-    bool ran = lk_workers_run(x->server->workers, fn, work, keep_waiting, work);
+    enum { LARGE = 256 << 10 }; /* bytes of body, some milliseconds of work */
+    bool ran =
+        lk_workers_run(x->server->workers, x->body.len > LARGE, fn, work, keep_waiting, work);
     lk_buf_free(&x->body);
     lk_charge_release(&x->charge);
     if (!ran && !work->error.status) {

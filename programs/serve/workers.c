@@ -19,6 +19,7 @@ struct task {
     struct task *next;
     void (*fn)(void *arg);
     void *arg;
+    bool large;
     enum { QUEUED, RUNNING, DONE } state;
     pthread_cond_t changed;
 };
@@ -28,7 +29,7 @@ struct lk_workers {
     pthread_cond_t added;
     struct task *first, **last;
     bool closed, ending;
-    size_t n;
+    size_t n, n_started;
     pthread_t thread[MAX_WORKERS];
 };
 
@@ -40,10 +41,13 @@ static void init_cond(pthread_cond_t *cond) {
     pthread_condattr_destroy(&attr);
 }
 
-static struct task *pop_task(struct lk_workers *w) {
-    struct task *task = w->first;
-    if (task) w->first = task->next;
-    if (!w->first) w->last = &w->first;
+/* The first task, or the first small one; NULL if there is none. */
+static struct task *pop_task(struct lk_workers *w, bool only_small) {
+    struct task **at = &w->first, *task;
+    while (*at && only_small && (*at)->large) at = &(*at)->next;
+    task = *at;
+    if (task) *at = task->next;
+    if (!*at) w->last = at;
     return task;
 }
 
@@ -53,8 +57,10 @@ static void *run_thread(void *user) {
     const int nice_value = 5;
     setpriority(PRIO_PROCESS, 0, nice_value);
     pthread_mutex_lock(&w->lock);
+    /* Large tasks never take all threads. */
+    bool only_small = w->n_started++ == 0 && w->n > 1;
     while (!w->ending) {
-        struct task *task = pop_task(w);
+        struct task *task = pop_task(w, only_small);
         if (!task) {
             pthread_cond_wait(&w->added, &w->lock);
             continue;
@@ -79,9 +85,11 @@ lk_status lk_workers_start(struct lk_workers **out, size_t n, lk_err *err) {
     w->last = &w->first;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_mutex_lock(&w->lock); /* threads see the final number */
     while (w->n < n && w->n < MAX_WORKERS &&
            pthread_create(&w->thread[w->n], &attr, run_thread, w) == 0)
         w->n++;
+    pthread_mutex_unlock(&w->lock);
     pthread_attr_destroy(&attr);
     if (w->n == 0) {
         lk_workers_stop(w);
@@ -99,17 +107,17 @@ static void remove_task(struct lk_workers *w, const struct task *task) {
     if (!*at) w->last = at;
 }
 
-bool lk_workers_run(struct lk_workers *w, void (*fn)(void *arg), void *arg,
+bool lk_workers_run(struct lk_workers *w, bool large, void (*fn)(void *arg), void *arg,
                     bool (*keep_waiting)(void *user), void *user) {
     const double check_s = 0.25;
-    struct task task = {.fn = fn, .arg = arg};
+    struct task task = {.fn = fn, .arg = arg, .large = large};
     init_cond(&task.changed);
     pthread_mutex_lock(&w->lock);
     bool dropped = w->closed;
     if (!dropped) {
         *w->last = &task;
         w->last = &task.next;
-        pthread_cond_signal(&w->added);
+        pthread_cond_broadcast(&w->added);
     }
     while (!dropped && task.state != DONE) {
         double end = lk_now() + check_s;

@@ -83,6 +83,7 @@ static void many_large_requests_leave_room(void **state) {
 /* Tasks that count how many of them run at the same time. */
 struct load {
     atomic_int running, max_running, n_run, n_asked;
+    bool large;
     bool stay; /* what the callers' keep_waiting returns */
     struct lk_workers *workers;
 };
@@ -104,7 +105,7 @@ static bool ask(void *arg) {
 
 static void *run_task(void *arg) {
     struct load *load = arg;
-    return lk_workers_run(load->workers, count_task, load, ask, load) ? load : NULL;
+    return lk_workers_run(load->workers, load->large, count_task, load, ask, load) ? load : NULL;
 }
 
 static int run_tasks(struct load *load, int n) {
@@ -127,6 +128,19 @@ static void workers_bound_what_runs(void **state) {
     assert_int_equal(run_tasks(&load, 20), 20);
     assert_int_equal(load.n_run, 20);
     assert_in_range(load.max_running, 1, 2);
+    lk_workers_stop(load.workers);
+}
+
+/* Large tasks run on all threads but one. */
+static void large_tasks_leave_a_thread(void **state) {
+    (void)state;
+    struct load load = {.stay = true, .large = true};
+    assert_int_equal(lk_workers_start(&load.workers, 2, NULL), LK_OK);
+    assert_int_equal(run_tasks(&load, 10), 10);
+    assert_int_equal(load.max_running, 1);
+    lk_workers_stop(load.workers);
+    assert_int_equal(lk_workers_start(&load.workers, 1, NULL), LK_OK); /* nothing to leave */
+    assert_int_equal(run_tasks(&load, 2), 2);
     lk_workers_stop(load.workers);
 }
 
@@ -390,6 +404,7 @@ int main(void) {
         cmocka_unit_test(charges_are_bounded),
         cmocka_unit_test(many_large_requests_leave_room),
         cmocka_unit_test(workers_bound_what_runs),
+        cmocka_unit_test(large_tasks_leave_a_thread),
         cmocka_unit_test(waiting_tasks_can_be_dropped),
         cmocka_unit_test(parsed_bytes_are_an_upper_bound),
         cmocka_unit_test(expensive_requests_are_refused),
