@@ -6,7 +6,6 @@
 #include "model_find.h"
 #include "output.h"
 #include "progress.h"
-#include "stderr_capture.h"
 #include "terminal_text.h"
 #include "text_file.h"
 #include "xalloc.h"
@@ -262,14 +261,10 @@ int sampler_open(const struct sampler_args *args, const lk_model *model, lk_samp
         }
         opts.grammar = grammar.at;
     }
-    char detail[200];
-    struct stderr_capture capture = capture_stderr();
     lk_status status = lk_sampler_new(out, model, &opts, &err);
-    end_capture(&capture, detail, sizeof detail);
     lk_buf_free(&grammar);
     if (status == LK_E_FORMAT && args->grammar_file)
-        return print_error("%s: %s%s%s%s", args->grammar_file, err.msg, *detail ? " (" : "", detail,
-                           *detail ? ")" : "");
+        return print_error("%s: %s", args->grammar_file, err.msg);
     return status ? print_lk_error(&err) : STATUS_OK;
 }
 

@@ -69,10 +69,9 @@ static json_t *top_logprobs_object(const struct lk_response *r, const struct lk_
 
 /* The arrays of "logprobs", which have one element per token: one array in a chat, parallel arrays
  * in /v1/completions. */
-static const char *const chat_arrays[] = {"content", NULL}, *const completion_arrays[] = {
-                                                                "tokens", "token_logprobs",
-                                                                "top_logprobs", "text_offset",
-                                                                NULL};
+static const char *const chat_arrays[] = {"content", NULL};
+static const char *const completion_arrays[] = {"tokens", "token_logprobs", "top_logprobs",
+                                                "text_offset", NULL};
 
 static const char *const *logprob_arrays(const struct lk_response *r) {
     return r->completion->request.chat ? chat_arrays : completion_arrays;

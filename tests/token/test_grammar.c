@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/splitmix64.h"
 #include "base/utf8.h"
+#include "support_text.h"
 #include "tiny_gguf.h"
 #include "token/grammar_state.h"
 #include "token/sampling.h"
@@ -55,18 +56,6 @@ static bool matches(const char *grammar, const char *text) {
     bool good = accept(s, text, strlen(text)) && lk_grammar_is_complete(s);
     lk_grammar_state_free(s);
     return good;
-}
-
-/* `n` copies of `piece`, with "%d" replaced by the number, between two texts. Owned: free(). */
-static char *repeat_text(const char *before, const char *piece, int n, const char *after) {
-    size_t cap = strlen(before) + (strlen(piece) + 8) * (size_t)n + strlen(after) + 1;
-    char *text = malloc(cap), *at = text + sprintf(text, "%s", before);
-    const char *mark = strstr(piece, "%d");
-    for (int i = 0; i < n; i++)
-        at += mark ? sprintf(at, "%.*s%d%s", (int)(mark - piece), piece, i, mark + 2)
-                   : sprintf(at, "%s", piece);
-    sprintf(at, "%s", after);
-    return text;
 }
 
 /* ---- language ---- */

@@ -1,6 +1,7 @@
 /* JSON schemas as grammars: which texts a grammar accepts, and which schemas are rejected. */
 #include "base/clock.h"
 #include "lowkey.h"
+#include "support_text.h"
 #include "token/grammar_state.h"
 
 #include <setjmp.h>
@@ -171,18 +172,6 @@ static void rejected_schemas(void **state) {
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         check_rejected(bad[i].schema, strlen(bad[i].schema), bad[i].status, bad[i].words);
-}
-
-/* `n` copies of `piece`, with "%d" replaced by the number, between two texts. Owned: free(). */
-static char *repeat_text(const char *before, const char *piece, int n, const char *after) {
-    size_t cap = strlen(before) + (strlen(piece) + 8) * (size_t)n + strlen(after) + 1;
-    char *text = malloc(cap), *at = text + sprintf(text, "%s", before);
-    const char *mark = strstr(piece, "%d");
-    for (int i = 0; i < n; i++)
-        at += mark ? sprintf(at, "%.*s%d%s", (int)(mark - piece), piece, i, mark + 2)
-                   : sprintf(at, "%s", piece);
-    sprintf(at, "%s", after);
-    return text;
 }
 
 /* Large and deep schemas are rejected early and do not overflow the stack. */

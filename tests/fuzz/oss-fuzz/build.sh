@@ -17,6 +17,7 @@ cmake -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=None -DLOWKEY_FUZZ=ON -DLOWKEY
   -DCMAKE_BUILD_RPATH='$ORIGIN/lib' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
 cmake --build "$build" -j "${LOWKEY_JOBS:-$(nproc)}"
 
+. "$source/tests/fuzz/limits.sh"
 for target in "$build"/fuzz/fuzz_*; do
   name=$(basename "$target")
   seeds=$source/tests/fuzz/corpus/${name#fuzz_}
@@ -27,6 +28,9 @@ for target in "$build"/fuzz/fuzz_*; do
     xargs -r cp -n -L -t "$OUT/lib"
   [ ! -d "$seeds" ] || (cd "$seeds" && zip -q -r "$OUT/${name}_seed_corpus.zip" .)
   [ ! -f "$dictionary" ] || cp "$dictionary" "$OUT/$name.dict"
-  # The limits of scripts/test.
-  printf '[libfuzzer]\ntimeout = 20\nrss_limit_mb = 3000\n\n[asan]\nallocator_may_return_null = 1\n' >"$OUT/$name.options"
+  {
+    printf '[libfuzzer]\n'
+    fuzz_limits "${name#fuzz_}" | sed 's/^-//; s/=/ = /'
+    printf '\n[asan]\nallocator_may_return_null = 1\n'
+  } >"$OUT/$name.options"
 done
