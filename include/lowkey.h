@@ -79,7 +79,7 @@ typedef enum {
 } lk_weights;
 
 typedef struct {
-    int32_t n_threads; /* 0: the number of cores, at most 16 */
+    int32_t n_threads; /* 0: the cores that the process may use (affinity, quota), at most 16 */
     lk_weights weights;
     bool no_mmap;         /* read the file instead of mapping it */
     bool no_repack;       /* keep the file's layout: less memory, slower matrix products */

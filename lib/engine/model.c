@@ -1,23 +1,25 @@
 /* Models: opening, facts, and the functions on text and tokens. */
 #include "engine/model.h"
 
+#include "base/cpus.h"
 #include "base/cxx_call.h"
+#include "base/spin_wait.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
 #include "token/tokenize.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 static int default_threads(void) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 1 ? 1 : cores > 16 ? 16 : (int)cores;
+    struct lk_cpus cpus = lk_cpus_read("");
+    return lk_cpus_threads(&cpus);
 }
 
 /* May throw. */
 static void create_pool(void *arg) {
     struct lk_model *model = arg;
     struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
+    if (lk_ggml_sleeps()) params.poll = 0; /* idle threads sleep at once */
     model->pool = ggml_threadpool_new(&params);
 }
 

@@ -30,7 +30,7 @@ struct opt_group model_options(struct model_args *args) {
              .man = "The GGUF model. Without this option, `$LOWKEY_MODEL` is used, or else the "
                     "default model (see FILES).",
              .complete = "*.gguf"},
-            {'t', "threads", "N", "threads (default: number of cores, at most 16)", OPT_INT,
+            {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
              &args->threads, 1, 512},
             {0, "weights", "KIND", "shipped (default), or f32: slow, no rounding", OPT_TEXT,
              &args->weights,
