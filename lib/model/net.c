@@ -6,6 +6,7 @@
 #include "model/bind.h"
 #include "model/family.h"
 #include "model/gguf_check.h"
+#include "model/model_name.h"
 #include "model/vocab_check.h"
 #include "model/weights.h"
 
@@ -23,7 +24,8 @@ static void close_loader(struct lk_loader *ld) {
 }
 
 /* Set arch, name and family. */
-static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, const char *path,
+                                 lk_err *err) {
     const char *arch = "", *name = "", *kind = "model";
     char text[64];
     if (gguf_find_key(ld->reader.gguf, "lowkey.sidecar.version") >= 0)
@@ -46,7 +48,7 @@ static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_er
                        lk_printable(text, arch, strlen(arch)), lk_family_names());
     }
     strncpy(net->arch, arch, sizeof net->arch - 1); /* fits: it equals a family's name */
-    strncpy(net->name, name, sizeof net->name - 1);
+    lk_model_name(net->name, sizeof net->name, path, name);
     memcpy(ld->reader.arch, net->arch, sizeof net->arch);
     return LK_OK;
 }
@@ -85,7 +87,7 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
 
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, const char *path, lk_err *err) {
     lk_status status = lk_gguf_open(&ld->file, &ld->reader, path, ld->ledger, err);
-    if (!status) status = identify_family(net, ld, err);
+    if (!status) status = identify_family(net, ld, path, err);
     if (!status) status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
     if (!status) status = count_vocab(net, ld, err);
     if (status) return status;
