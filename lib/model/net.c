@@ -24,8 +24,7 @@ static void close_loader(struct lk_loader *ld) {
 }
 
 /* Set arch, name and family. */
-static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, const char *path,
-                                 lk_err *err) {
+static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     const char *arch = "", *name = "", *kind = "model";
     char text[64];
     if (gguf_find_key(ld->reader.gguf, "lowkey.sidecar.version") >= 0)
@@ -48,7 +47,7 @@ static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, const
                        lk_printable(text, arch, strlen(arch)), lk_family_names());
     }
     strncpy(net->arch, arch, sizeof net->arch - 1); /* fits: it equals a family's name */
-    lk_model_name(net->name, sizeof net->name, path, name);
+    lk_model_name(net->name, sizeof net->name, ld->path, name);
     memcpy(ld->reader.arch, net->arch, sizeof net->arch);
     return LK_OK;
 }
@@ -87,7 +86,7 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
 
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, const char *path, lk_err *err) {
     lk_status status = lk_gguf_open(&ld->file, &ld->reader, path, ld->ledger, err);
-    if (!status) status = identify_family(net, ld, path, err);
+    if (!status) status = identify_family(net, ld, err);
     if (!status) status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
     if (!status) status = count_vocab(net, ld, err);
     if (status) return status;
@@ -112,7 +111,7 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, const char *
 lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net_opts *opts,
                       struct lk_ledger *ledger, lk_err *err) {
     lk_redirect_logs();
-    struct lk_loader ld = {.ledger = ledger};
+    struct lk_loader ld = {.ledger = ledger, .path = path};
     if (opts) ld.opts = *opts;
     struct lk_net *net = lk_alloc(ledger, LK_FOR_OTHER, sizeof *net);
     if (!net) return lk_fail(err, LK_E_NOMEM, "not enough memory for the model");

@@ -4,7 +4,6 @@
 #include "json_output.h"
 #include "output.h"
 
-#include <string.h>
 #include <unistd.h>
 
 /* Resident memory of this process; 0 if the system does not report it. */
@@ -17,33 +16,6 @@ static uint64_t resident_bytes(void) {
     return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* True if a level of the cache has a codec that packs rows. */
-static bool has_packed_level(const lk_session *session) {
-    lk_level_stats level;
-    for (size_t i = 0; lk_session_get_level(session, i, &level); i++) {
-        const char *codec[] = {level.k_codec, level.v_codec};
-        for (size_t side = 0; side < 2; side++)
-            if (strcmp(codec[side], "f16") != 0 && strcmp(codec[side], "none") != 0) return true;
-    }
-    return false;
-}
-
-/* Compare the cache with an f16 cache. Memory is allocated in whole blocks, so the cache of a short
- * text is larger than that; this is not what the recipe does with a long one. */
-static void add_ratio_cell(const lk_session *session, struct table *table) {
-    lk_session_stats s = lk_session_get_stats(session);
-    char count[NUMBER_BUF];
-    if (s.cache_bytes == 0)
-        table_cell(table, " ");
-    else if (s.cache_bytes <= s.f16_bytes)
-        table_cell(table, "%.2f times as large", (double)s.f16_bytes / (double)s.cache_bytes);
-    else if (s.code_bytes == 0 && has_packed_level(session))
-        table_cell(table, "nothing to pack yet: the newest tokens stay exact, here all %s",
-                   format_count(count, s.n_tok));
-    else
-        table_cell(table, "the cache is larger because it grows in whole blocks");
-}
-
 void add_cache_rows(const lk_session *session, struct table *table) {
     lk_session_stats s = lk_session_get_stats(session);
     char a[NUMBER_BUF], b[NUMBER_BUF], c[NUMBER_BUF];
@@ -53,7 +25,10 @@ void add_cache_rows(const lk_session *session, struct table *table) {
                format_bytes(c, (uint64_t)(s.bytes_per_token + 0.5)), s.bits_per_value);
     table_cell(table, "  as f16");
     table_cell(table, "%s", format_bytes(a, s.f16_bytes));
-    add_ratio_cell(session, table);
+    if (s.cache_bytes)
+        table_cell(table, "%.2f times as large", (double)s.f16_bytes / (double)s.cache_bytes);
+    else
+        table_cell(table, " ");
     const struct {
         const char *name;
         uint64_t bytes;
