@@ -90,9 +90,9 @@ typedef struct {
 } lk_model_opts;
 
 typedef struct {
-    const char *arch; /* borrowed until lk_model_free, like name */
-    const char *name;
-    const char *kernels;      /* attention kernels in use, for example "avx2"; static */
+    const char *arch;    /* borrowed until lk_model_free, like name */
+    const char *name;    /* for users: the file's name without its quantization, or general.name */
+    const char *kernels; /* attention kernels in use, for example "avx2"; static */
     const char *kernels_lack; /* why attention is slow on this machine; static; NULL: it is not */
     const char *sidecar;      /* the sidecar's method, for example "palu"; NULL: no sidecar */
     uint64_t n_param;

@@ -6,6 +6,7 @@
 #include "model/bind.h"
 #include "model/family.h"
 #include "model/gguf_check.h"
+#include "model/model_name.h"
 #include "model/vocab_check.h"
 #include "model/weights.h"
 
@@ -46,7 +47,7 @@ static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_er
                        lk_printable(text, arch, strlen(arch)), lk_family_names());
     }
     strncpy(net->arch, arch, sizeof net->arch - 1); /* fits: it equals a family's name */
-    strncpy(net->name, name, sizeof net->name - 1);
+    lk_model_name(net->name, sizeof net->name, ld->path, name);
     memcpy(ld->reader.arch, net->arch, sizeof net->arch);
     return LK_OK;
 }
@@ -110,7 +111,7 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, const char *
 lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net_opts *opts,
                       struct lk_ledger *ledger, lk_err *err) {
     lk_redirect_logs();
-    struct lk_loader ld = {.ledger = ledger};
+    struct lk_loader ld = {.ledger = ledger, .path = path};
     if (opts) ld.opts = *opts;
     struct lk_net *net = lk_alloc(ledger, LK_FOR_OTHER, sizeof *net);
     if (!net) return lk_fail(err, LK_E_NOMEM, "not enough memory for the model");

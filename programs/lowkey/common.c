@@ -25,7 +25,7 @@ struct opt_group model_options(struct model_args *args) {
     return (struct opt_group){
         "Model",
         {
-            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL or SmolLM2)", OPT_TEXT,
+            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small one)", OPT_TEXT,
              &args->model,
              .man = "The GGUF model. Without this option, `$LOWKEY_MODEL` is used, or else the "
                     "default model (see FILES).",

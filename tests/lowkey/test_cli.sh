@@ -218,18 +218,47 @@ if [ ! -r "$model" ]; then
 fi
 export LOWKEY_MODEL=$model
 
-# chat downloads the default model with the script next to the program.
-mkdir -p build scripts cache/models
+# Some commands download the default model with the script next to the program. The script's argument is its name.
+mkdir -p build scripts cache/models small/models
 cp "$bin" build/lowkey
-printf '#!/bin/sh\necho fetching\nln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf"\n' >scripts/fetch-model
+cat >scripts/fetch-model <<'END'
+#!/bin/sh
+echo "fetching $1"
+case $1 in
+  qwen2.5-coder-0.5b) file=Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf ;;
+  smollm2) file=SmolLM2-135M-Instruct.Q4_1.gguf ;;
+esac
+ln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/$file"
+END
 chmod +x scripts/fetch-model
-echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey chat >out 2>err ||
-  fail "chat does not download the model: $(cat err)"
+model_file=$(realpath "$model")
+# default_lowkey CACHE COMMAND...: run a command without a model, with this cache folder.
+default_lowkey() {
+  LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model_file LOWKEY_CACHE=$work/$1 timeout 300 "${@:2}" >out 2>err
+}
+echo /stats | default_lowkey cache build/lowkey chat || fail "chat does not download the model: $(cat err)"
 says 'recipe: best-4'
-grep -q '^fetching' err || fail "the output of fetch-model is not shown: $(cat err)"
+grep -qE '^fetching (qwen2.5-coder-0.5b|smollm2)$' err || fail "the output of fetch-model is not shown: $(cat err)"
+default_lowkey cache build/lowkey info || fail "the downloaded model is not used: $(cat err)"
+ln -s "$model_file" small/models/SmolLM2-135M-Instruct.Q4_1.gguf
+default_lowkey small build/lowkey chat </dev/null || fail "chat does not use the model that is there: $(cat err)"
+grep -q '^fetching' err && fail "a model is downloaded although one is there"
+default_lowkey small build/lowkey info --json || fail "info without a model: $(cat err)"
+json 'd["model"] == "SmolLM2-135M-Instruct"'
+rm cache/models/*
+default_lowkey cache python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' build/lowkey run -p Hello -n 1 ||
+  fail "run in a terminal does not download the model: $(cat out err)"
+says 'fetching'
 printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
-LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed download is not noticed"
-grep -q '^lowkey: cannot download the model' err || fail "a failed download: $(cat err)"
+for command in chat serve; do
+  default_lowkey nowhere build/lowkey $command </dev/null && fail "$command does not notice a failed download"
+  grep -q '^lowkey: cannot download the model' err || fail "a failed download: $(cat err)"
+done
+for command in plan 'run -p x'; do
+  # shellcheck disable=SC2086
+  default_lowkey nowhere build/lowkey $command </dev/null && fail "$command runs without a model"
+  grep -q '^lowkey: no model: give one with -m FILE.gguf' err || fail "$command without a model: $(cat err)"
+done
 
 good info
 says 'parameters'
