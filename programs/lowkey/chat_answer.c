@@ -97,6 +97,9 @@ static void answer(struct chat *c) {
         generate(c->model, c->session, sampler, max_tok, c->args.json ? NULL : stdout);
     if (!c->args.json) putchar('\n');
     fflush(stdout);
+    /* Hold the last token of a cut answer too, so that a saved session is complete. */
+    if (answer.n_tok > answer.n_eval && answer.stop != STOP_FAILED)
+        lk_session_eval(c->session, answer.tok + answer.n_tok - 1, 1, false, NULL);
     chat_conversation_answer(&c->conversation, &answer);
     c->n_answers++;
     c->decode_tokens = answer.n_eval;

@@ -201,24 +201,30 @@ size_t chat_terminal_stop_reading_ahead(struct chat_terminal *t) {
 
 /* ---- reading ---- */
 
-/* Wait until there is input. Signals are handled only while waiting, so none is missed. */
+/* True if there is input, waiting with this signal mask until there is or a signal arrives. */
+static bool has_input(const struct timespec *timeout, const sigset_t *mask) {
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(STDIN_FILENO, &readable);
+    int n = pselect(STDIN_FILENO + 1, &readable, NULL, NULL, timeout, mask);
+    return n > 0 || (n < 0 && errno != EINTR);
+}
+
+/* Wait until there is input. What was typed before Ctrl-C comes before it. Signals are handled only
+ * while waiting, so none is missed. */
 static enum terminal_input wait_for_input(void) {
+    static const struct timespec now = {0};
     sigset_t blocked, before;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGINT);
     sigaddset(&blocked, SIGWINCH);
     sigaddset(&blocked, SIGTSTP);
     pthread_sigmask(SIG_BLOCK, &blocked, &before);
-    while (!interrupted() && !must_redraw) {
-        fd_set readable;
-        FD_ZERO(&readable);
-        FD_SET(STDIN_FILENO, &readable);
-        int n = pselect(STDIN_FILENO + 1, &readable, NULL, NULL, NULL, &before);
-        if (n > 0 || (n < 0 && errno != EINTR)) break;
-    }
+    bool ready = has_input(&now, &blocked);
+    while (!ready && !interrupted() && !must_redraw) ready = has_input(NULL, &before);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (ready) return TERMINAL_BYTE;
     if (interrupted()) return TERMINAL_INTERRUPTED;
-    if (!must_redraw) return TERMINAL_BYTE;
     must_redraw = 0;
     return TERMINAL_REDRAW;
 }

@@ -198,6 +198,7 @@ static bool open_editor(struct line_reader *reader) {
     el_set(edit, EL_GETCFN, read_character);
     /* Between two lines, keep the modes of chat_terminal.h. */
     el_set(edit, EL_SETTY, "-x", "-icanon", "-echo", "+noflsh", NULL);
+    el_set(edit, EL_SETTY, "-d", "+noflsh", NULL);
     bind_keys(edit);
     el_source(edit, NULL); /* the user's ~/.editrc */
     return true;
