@@ -19,6 +19,13 @@ void chat_note(const struct chat *c, const char *format, ...) {
     fflush(out);
 }
 
+void chat_keep(struct chat *c) {
+    if (!c->args.session_file) return;
+    int status = chat_saved_write(c->save_name, &c->conversation, c->session, c->n_answers);
+    if (status) c->status = status;
+    c->unsaved = false;
+}
+
 int chat_load(struct chat *c, const char *name) {
     char n_tok[NUMBER_BUF];
     bool cached = false;

@@ -29,6 +29,7 @@ struct chat {
     size_t n_ctx;
     size_t n_answers; /* so far, also the ones that were taken back: part of the random seed */
     char *save_name;  /* of the last /save or /load, or of --session; NULL: none */
+    bool unsaved;     /* changed by a command since the last answer */
     /* The last answer. */
     size_t prefill_tokens, decode_tokens;
     double prefill_seconds, decode_seconds;
@@ -40,6 +41,9 @@ struct chat {
 
 /* Print a remark, dim on a terminal: to stderr with --json, because stdout is for JSON. */
 void chat_note(const struct chat *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* With --session, save the conversation; the file is that of the last /save or /load. */
+void chat_keep(struct chat *c);
 
 /* Continue the conversation saved as `name` (chat_saved.h). Returns a STATUS_*. */
 int chat_load(struct chat *c, const char *name);

@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "cache_report.h"
-#include "chat_saved.h"
 #include "interrupt.h"
 #include "json_output.h"
 #include "output.h"
@@ -107,10 +106,7 @@ static void answer(struct chat *c) {
     if (c->args.json) print_answer_json(c, &answer);
     explain_stop(c, &answer);
     if (c->args.verbose) print_speed(c);
-    if (c->args.session_file) {
-        status = chat_saved_write(c->args.session_file, &c->conversation, c->session, c->n_answers);
-        if (status) c->status = status;
-    }
+    chat_keep(c);
     answer_free(&answer);
     lk_sampler_free(sampler);
 }

@@ -108,6 +108,7 @@ static void cmd_system(struct chat *c, const char *args) {
         print_error("the session comes from 'lowkey run', so its start cannot be changed");
     } else if (check_utf8_text(args, strlen(args), "/system")) {
         chat_conversation_set_system(&c->conversation, strcmp(args, "-") == 0 ? "" : args);
+        c->unsaved = true;
         chat_note(c, "the system message is %s%s", strcmp(args, "-") == 0 ? "removed" : "set",
                   chat_conversation_n_questions(&c->conversation)
                       ? "; the next answer reads the conversation again"
@@ -135,6 +136,7 @@ static void cmd_undo(struct chat *c, const char *args) {
     while (!chat_conversation_last_is(conversation, "user"))
         chat_conversation_drop_last(conversation);
     chat_conversation_drop_last(conversation);
+    c->unsaved = true;
     size_t n = chat_conversation_n_questions(conversation);
     chat_note(c, "took back the last exchange; %zu question%s left", n, n == 1 ? " is" : "s are");
 }
@@ -145,6 +147,7 @@ static void cmd_clear(struct chat *c, const char *args) {
     chat_documents_clear(&c->documents);
     lk_session_clear(c->session);
     c->prefill_tokens = c->decode_tokens = 0;
+    c->unsaved = false; /* what was saved stays until the next answer */
     chat_note(c, "Started a new conversation.");
 }
 

@@ -13,6 +13,7 @@
 
 struct chat_input {
     struct line_reader *reader;
+    bool terminal;
     char *history_path; /* NULL: none */
     char *last;         /* entry of the history */
 };
@@ -21,7 +22,7 @@ static void remember_loaded(void *user, const char *entry) { line_reader_remembe
 
 struct chat_input *chat_input_open(const struct line_reader_opts *opts, bool history) {
     struct chat_input *input = xmalloc(sizeof *input);
-    *input = (struct chat_input){.reader = line_reader_open(opts)};
+    *input = (struct chat_input){.reader = line_reader_open(opts), .terminal = opts->terminal};
     if (history && opts->terminal) input->history_path = chat_history_path();
     if (input->history_path) chat_history_read(input->history_path, remember_loaded, input->reader);
     return input;
@@ -77,10 +78,12 @@ static enum line_result read_lines(struct chat_input *input, struct lk_buf *text
         xbuf_add(text, line, strlen(line));
         free(line);
     }
-    if (result == LINE_END && *quoted)
+    if (result == LINE_END && *quoted) {
         print_error("the input ended inside of " QUOTES "; nothing was sent");
-    else if (result == LINE_END)
+        if (input->terminal) result = LINE_CANCELLED; /* Ctrl-D drops the text, not the chat */
+    } else if (result == LINE_END) {
         result = LINE_READ; /* the end of the input also ends a continued line */
+    }
     return result;
 }
 

@@ -1,5 +1,5 @@
-/* Long texts folded in the line editor: a pasted document is shown as "[paste 1: 312 lines, 20 KiB]"
- * and replaced by its text when the line is sent. */
+/* Long texts folded in the line editor: a pasted document is shown as a label, for example
+ * "[paste 1: 312 lines, 20 KiB]", and replaced by its text when the line is sent. */
 #ifndef LK_LOWKEY_CHAT_PASTE_H
 #define LK_LOWKEY_CHAT_PASTE_H
 
@@ -18,8 +18,8 @@ struct chat_pastes {
     size_t total; /* bytes of all texts; the oldest are dropped beyond 4 MAX_PASTE_BYTES */
 };
 
-/* What to show for text[0..len): the text itself if it is short, or a label that stands for it. Free
- * it. */
+/* What to show for text[0..len): the text itself if it is short, or a label that stands for it.
+ * Free it. */
 char *chat_paste_fold(struct chat_pastes *pastes, const char *text, size_t len);
 
 /* Append `line` with labels replaced by their texts to `out`. Returns false after printing an error

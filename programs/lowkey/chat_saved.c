@@ -62,12 +62,28 @@ static int write_messages(const char *path, const struct chat_conversation *c, s
     return status ? print_lk_error(&err) : STATUS_OK;
 }
 
-int chat_saved_write(const char *path, const struct chat_conversation *c, const lk_session *session,
+/* Drop what the session holds beyond the conversation, for example after /undo. */
+static lk_status drop_other_tokens(const struct chat_conversation *c, lk_session *session,
+                                   lk_err *err) {
+    size_t n = lk_session_n_tok(session);
+    bool is_prefix = n <= c->n_tok && (n == 0 || memcmp(lk_session_tokens(session), c->tok,
+                                                        n * sizeof *c->tok) == 0);
+    if (is_prefix) return LK_OK;
+    if (c->n_tok) return lk_session_sync(session, c->tok, c->n_tok, NULL, err);
+    lk_session_clear(session);
+    return LK_OK;
+}
+
+int chat_saved_write(const char *path, const struct chat_conversation *c, lk_session *session,
                      size_t n_answers) {
     lk_err err = {0};
     int status = write_messages(path, c, n_answers);
     if (status) return status;
-    lk_status saved = lk_session_save(session, NULL, path, &err);
+    lk_status saved = drop_other_tokens(c, session, &err);
+    if (!saved && lk_session_n_tok(session) == 0)
+        unlink(path); /* an older cache */
+    else if (!saved)
+        saved = lk_session_save(session, NULL, path, &err);
     if (saved == LK_E_UNSUPPORTED) return STATUS_OK; /* NAME.chat is enough */
     return saved ? print_lk_error(&err) : STATUS_OK;
 }

@@ -170,6 +170,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
         const struct line_reader_opts opts = {c.terminal, c.color, chat_complete};
         c.input = chat_input_open(&opts, !c.args.no_history);
         status = chat_loop(&c);
+        if (c.unsaved) chat_keep(&c);
     }
     chat_input_close(c.input);
     chat_conversation_free(&c.conversation);

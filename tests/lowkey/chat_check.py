@@ -307,8 +307,10 @@ def save_and_load():
         c.ask(b"three")
         c.command(b"/save! kept", rb"saved to kept")
         c.command(b"/load nowhere", rb"nowhere does not exist")
-    whole, _ = piped("one\ntwo\nthree\n", "-n", "8", "--greedy")
-    equal(answers("kept"), whole, "answers")
+    with chat("-n", "8", "--greedy", "--session", "whole") as c:
+        for question in (b"one", b"two", b"three"):
+            c.ask(question)
+    equal(answers("kept"), answers("whole"), "answers")
     with open(MODEL, "rb") as file:
         equal(file.read(4), b"GGUF", "the model is not replaced")
 
@@ -328,6 +330,22 @@ def a_session_without_its_cache():
     # Another recipe.
     piped("four\n", "-n", "8", "--greedy", "--session", "half", "--kv", "best-3")
     equal(questions("half")[3:], ["four"], "questions with another recipe")
+
+
+@check
+def changes_by_commands_are_kept():
+    piped("one\ntwo\n/undo\n", "-n", "8", "--session", "changed")
+    equal(questions("changed"), ["one"], "questions after /undo")
+    piped("three\n/undo\n/save! copy\n/system Be brief.\n", "-n", "8", "--session", "changed")
+    equal(questions("changed"), ["one", "three"], "questions: /undo went to the other file")
+    equal([m["role"] for m in conversation("copy")["messages"]],
+          ["system", "user", "assistant"], "the name of the last /save is kept")
+    piped("four\n", "-n", "8", "--session", "changed")
+    equal(questions("changed"), ["one", "three", "four"], "questions")
+    equal(conversation("changed")["unknown_tokens"], 0, "unknown tokens")
+    piped("/load changed\nfive\n", "-n", "8", "--session", "copy")
+    equal(questions("changed"), ["one", "three", "four", "five"], "questions of the loaded conversation")
+    equal(questions("copy"), ["one"], "questions of the other one")
 
 
 @check
