@@ -75,6 +75,7 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
      {
          {"`LOWKEY_MODEL`", "The model to use without `-m`."},
          {"`LOWKEY_DATA`", "Folder with the data sets of `eval`."},
+         {"`LOWKEY_HISTORY`", "File for what is typed in `chat`; empty: none."},
          {"`LOWKEY_CACHE`", "Folder for downloaded models (default `~/.cache/lowkey`)."},
          {"`NO_COLOR`", "If not empty, no colors are used."},
      }},
@@ -82,6 +83,8 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
      {
          {"`~/.cache/lowkey/models/SmolLM2-135M-Instruct.Q4_1.gguf`",
           "The default model, 94 MiB, which `lowkey chat` downloads."},
+         {"`~/.local/state/lowkey/history`",
+          "What was typed in `chat`. `$XDG_STATE_HOME` replaces `~/.local/state`."},
          {"`~/.editrc`", "Settings of the line editor; see editrc(5)."},
      }},
 };
