@@ -19,11 +19,10 @@
 
 /* The number of tokens of `text`; more than n_max count as n_max + 1. */
 static size_t count_tokens(const struct chat *c, const struct lk_buf *text, size_t n_max) {
-    enum { LARGE = 4 * 1024 * 1024 }; /* beyond it, time is bounded instead of runs of characters */
     int32_t *tok = NULL;
     size_t n = 0;
-    lk_status status = lk_tokenize(c->model, text->at, text->len, 0, text->len > LARGE ? n_max : 0,
-                                   &tok, &n, NULL);
+    lk_status status = lk_tokenize(c->model, text->at, text->len, 0,
+                                   chat_token_limit(text->len, n_max), &tok, &n, NULL);
     lk_tokens_free(tok);
     return status || n > n_max ? n_max + 1 : n;
 }

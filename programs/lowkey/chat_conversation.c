@@ -106,18 +106,21 @@ static lk_status format_next_turn(const struct chat_conversation *c, const char 
     return status;
 }
 
+size_t chat_token_limit(size_t len, size_t n_free) {
+    enum { MAX_BYTES_PER_TOKEN = 16 }; /* on average, of any text */
+    return len / MAX_BYTES_PER_TOKEN > n_free ? n_free : 0;
+}
+
 /* Append the tokens of marked text if it `continues` the formatted text; otherwise replace all
  * tokens. */
 static lk_status tokenize_turn(struct chat_conversation *c, const char *text, bool continues,
                                size_t n_max, size_t *n_needed, lk_err *err) {
-    /* A limit bounds the time, but then runs without white space must be short. */
-    enum { LARGE = 4 * 1024 * 1024 };
     const unsigned flags = LK_TOKENIZE_MARKED | (continues ? 0 : LK_TOKENIZE_BEGIN);
     const size_t len = strlen(text), n_before = continues ? c->n_tok : 0;
     size_t n_free = n_max > n_before ? n_max - n_before : 1, n = 0;
     int32_t *tok = NULL;
     lk_status status =
-        lk_tokenize(c->model, text, len, flags, len > LARGE ? n_free : 0, &tok, &n, err);
+        lk_tokenize(c->model, text, len, flags, chat_token_limit(len, n_free), &tok, &n, err);
     *n_needed = status ? 0 : n_before + n;
     if (!status && *n_needed > n_max) status = lk_fail(err, LK_E_FULL, "the context is too short");
     if (!status) {

@@ -52,6 +52,10 @@ void chat_conversation_drop_last(struct chat_conversation *c);
  * removed or loaded. If that is not possible, the next question tokenizes everything. */
 void chat_conversation_format(struct chat_conversation *c);
 
+/* The limit to give lk_tokenize for a text if n_free tokens fit, or 0. A limit bounds
+ * the time for a text that is much too long, but then runs without white space must be short. */
+size_t chat_token_limit(size_t len, size_t n_free);
+
 /* True if the last message is of this role. */
 bool chat_conversation_last_is(const struct chat_conversation *c, const char *role);
 

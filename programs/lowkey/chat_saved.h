@@ -16,9 +16,9 @@ bool chat_saved_exists(const char *path);
 /* The recipe of NAME; *out is NULL if only NAME.chat exists. */
 int chat_saved_recipe(const char *path, lk_recipe **out);
 
-/* Save the conversation and the session, each file atomically. Tokens of the session that are not of
- * the conversation are dropped first. `n_answers` is the number of answers so far, which the random
- * seed of the next one depends on. */
+/* Save the conversation and the session, each file atomically. Tokens of the session that are not
+ * of the conversation are dropped first. `n_answers` is the number of answers so far, which the
+ * random seed of the next one depends on. */
 int chat_saved_write(const char *path, const struct chat_conversation *c, lk_session *session,
                      size_t n_answers);
 

@@ -143,7 +143,7 @@ def nothing_is_lost_during_an_answer():
 def too_long_a_message_is_refused():
     with chat("-n", "4", "-c", "300", "--session", "small") as c:
         c.ask(b"hello")
-        c.send(PASTE_START, b"a b c " * 1000, PASTE_END, ENTER)
+        c.send(PASTE_START, b"a b c " * 500, PASTE_END, ENTER)
         c.expect(rb"context full: the conversation would have [\d,]+ tokens, the context has 300")
         c.prompt()
         c.send(PASTE_START, b"a b c\n" * 1000000, PASTE_END, ENTER)

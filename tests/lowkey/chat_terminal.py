@@ -10,7 +10,7 @@ import time
 
 PASTE_START, PASTE_END = b"\x1b[200~", b"\x1b[201~"
 CTRL_C, CTRL_D, ENTER, ALT_ENTER, UP, TAB = b"\x03", b"\x04", b"\r", b"\x1b\r", b"\x1b[A", b"\t"
-DEADLINE = float(os.environ.get("D", "60"))  # seconds until a step has failed
+DEADLINE = 60  # seconds until a step has failed
 
 
 class Failure(Exception):
