@@ -2,6 +2,7 @@
  * ggml_barrier in ggml-cpu.c by the calls below. The barrier then waits in lk_ggml_wait
  * (lib/base/spin_wait.h), which sleeps after a short time. These functions are weak: without
  * lowkey the barrier spins. */
+#ifndef LK_GGML_WAIT_H
 #define LK_GGML_WAIT_H
 
 #ifndef __cplusplus

@@ -24,13 +24,17 @@ const struct command command_table[N_COMMANDS] = {
      .summary = "Chat with a model in the terminal.",
      .operands = "",
      .description =
-         "Reads messages line by line and answers them. If standard input is a terminal, lines can "
-         "be edited and recalled. Without a model, the default model is used; it is downloaded the "
-         "first time.\n\n"
-         "Lines that start with a slash are commands: `/stats` (speed and memory), `/kv` (contents "
-         "of the cache by level), `/reset`, `/help` and `/quit`. Ctrl-C stops an answer; at the "
-         "prompt it quits the program.",
+         "Reads messages and answers them. Without a model, the default model is used; it is "
+         "downloaded the first time.\n\n"
+         "A pasted text is one message. A text between `\"\"\"` and `\"\"\"` and a line that ends "
+         "with a backslash may have several lines. What is typed or pasted while an answer runs "
+         "appears at the next prompt.\n\n"
+         "Lines that start with a slash are commands, which `/help` lists: `/file` gives a text "
+         "file to the model, `/regen` answers again, `/save` and `/load` keep conversations. "
+         "Ctrl-C stops an answer; at the prompt it drops the line, and pressed twice it leaves the "
+         "program. `docs/chat.md` describes all of this.",
      .examples = "  lowkey chat\n"
+                 "  lowkey chat --session trip.lk\n"
                  "  lowkey chat -m model.gguf --kv best-3 --system \"Answer in one sentence.\"\n"
                  "  echo \"What is a cache?\" | lowkey chat --greedy\n",
      .run = cmd_chat},
