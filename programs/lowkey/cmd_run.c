@@ -54,8 +54,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "Parse control tokens such as `<|im_start|>` in the prompt. By default, text "
                      "that spells one is plain text. Not for texts from others: they could speak "
                      "as any role."},
-             {'n', "tokens", "N", "maximum number of tokens to generate (default 256)", OPT_INT,
-              &a->n, 1, 1 << 24},
+             {'n', "tokens", "N", "maximum number of tokens to generate (default 256); -1: no limit",
+              OPT_INT, &a->n, 1, 1 << 24,
+              .man = "Maximum number of tokens to generate (default 256). -1: until the model ends "
+                     "the text or the context is full.",
+              .endless = true},
          }},
         model_options(&a->model),
         session_options(&a->session),
@@ -195,7 +198,8 @@ static int print_json(const struct run *r) {
 }
 
 static int generate_answer(const struct run_args *a, struct run *r) {
-    r->answer = generate(r->model, r->session, r->sampler, (size_t)a->n, a->json ? NULL : stdout);
+    size_t max_tok = a->n < 0 ? SIZE_MAX : (size_t)a->n;
+    r->answer = generate(r->model, r->session, r->sampler, max_tok, a->json ? NULL : stdout);
     if (!a->json) {
         putchar('\n');
         fflush(stdout);

@@ -109,7 +109,8 @@ int recipe_open(const char *kv, lk_recipe **out) {
     if (strpbrk(kv, ":=;") || stat(kv, &info)) {
         if (strchr(kv, '/') && !strpbrk(kv, ":=;"))
             return print_error("recipe: '%s' is neither a recipe nor a file", kv);
-        return print_lk_error(&err);
+        bool is_name = strpbrk(kv, ":=; \n") == NULL;
+        return print_error("%s%s", err.msg, is_name ? "; see 'lowkey recipes'" : "");
     }
     if (!read_text_file(kv, "recipe", MAX_FILE_BYTES, &text)) return STATUS_ERROR;
     lk_status status = lk_recipe_parse(out, text.at, &err);

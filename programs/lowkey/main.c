@@ -1,4 +1,5 @@
 /* lowkey: LLM inference whose key-value cache stays compressed. One file cmd_*.c per command. */
+#include "base/closest.h"
 #include "command_table.h"
 #include "help.h"
 #include "interrupt.h"
@@ -12,6 +13,30 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+
+static void offer_commands(struct lk_closest *close) {
+    for (size_t i = 0; i < N_COMMANDS; i++) lk_closest_offer(close, command_table[i].name);
+}
+
+/* Print that the command does not exist, and which one was probably meant. */
+static int print_unknown_command(const char *name) {
+    static const struct {
+        const char *theirs, *ours;
+    } other[] = {{"cli", "chat"},      {"generate", "run"},  {"completion", "run"},
+                 {"server", "serve"},  {"ppl", "perplexity"}, {"benchmark", "bench"},
+                 {"show", "info"},     {"memory", "plan"},    {"evaluate", "eval"},
+                 {"presets", "recipes"}};
+    struct lk_closest close = {.word = name, .len = strlen(name)};
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
+        if (strcmp(name, other[i].theirs) == 0) close.name = other[i].ours;
+    }
+    if (!close.name) offer_commands(&close);
+    if (close.name)
+        return print_error("unknown command '%s': did you mean 'lowkey %s'? 'lowkey help' lists "
+                           "them",
+                           name, close.name);
+    return print_error("unknown command '%s'; 'lowkey help' lists them", name);
+}
 
 /* lowkey help [COMMAND]. Hidden: help --man, help --completion bash, for the build. */
 static int cmd_help(int argc, char **argv) {
@@ -30,7 +55,7 @@ static int cmd_help(int argc, char **argv) {
         return STATUS_OK;
     }
     const struct command *command = find_command(argv[2]);
-    if (!command) return print_error("unknown command '%s'; 'lowkey help' lists them", argv[2]);
+    if (!command) return print_unknown_command(argv[2]);
     char option[] = "--help";
     char *command_argv[] = {argv[2], option, NULL};
     return command->run(command, 2, command_argv);
@@ -56,6 +81,6 @@ int main(int argc, char **argv) {
     if (!command && name[0] == '-')
         return print_error("unknown option '%s'; expected a command first: see 'lowkey help'",
                            name);
-    if (!command) return print_error("unknown command '%s'; 'lowkey help' lists them", name);
+    if (!command) return print_unknown_command(name);
     return flush_output(command->run(command, argc - 1, argv + 1));
 }
