@@ -135,7 +135,7 @@ static void print_unknown_option(const struct command *command, const struct get
     const char *name = arg + strspn(arg, "-");
     struct lk_closest close = {.word = name, .len = strcspn(name, "=")};
     if (foreign_option_advice(arg, value, advice, sizeof advice)) {
-        print_error("unknown option '%s', known from other programs: %s", arg, advice);
+        print_error("unknown option '%s': %s", arg, advice);
         return;
     }
     lk_closest_offer(&close, "help");

@@ -277,6 +277,7 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize(&a, model, &tok, &n_tok);
+    if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);
     if (!status) status = measure(&a, model, &recipes, tok, n_tok, row, &n_row);
     /* Results from before Ctrl-C are printed too. */
     if (!status || (status == STATUS_INTERRUPTED && n_row)) {

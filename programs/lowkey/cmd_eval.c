@@ -244,6 +244,18 @@ static int run_tasks(const struct eval_args *a, struct lk_eval *eval, const char
     return exit_status;
 }
 
+/* Warn if --ctx is more than the model was trained for. The model itself is opened later. */
+static int check_context(const struct eval_args *a) {
+    struct model_args header = a->model;
+    lk_model *model = NULL;
+    header.header_only = true;
+    header.sidecar = NULL;
+    int status = model_open(&header, false, &model);
+    if (!status) warn_beyond_training(model, a->ctx);
+    lk_model_free(model);
+    return status;
+}
+
 int cmd_eval(const struct command *command, int argc, char **argv) {
     struct eval_args a = {.seed = 1, .data = getenv("LOWKEY_DATA")};
     const struct lk_task *task[LK_MAX_EVAL_TASKS];
@@ -272,6 +284,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
         status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
     if (!status) status = model_opts_from_args(&a.model, &eval.models.opts);
     if (!status) status = model_find(a.model.model, false, &path);
+    if (!status && a.ctx) status = check_context(&a);
     if (!status) {
         eval.n_kv = a.kv.n;
         eval.models.path = path;

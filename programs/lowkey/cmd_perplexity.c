@@ -136,6 +136,7 @@ static int compare(const struct perplexity_args *a, lk_model *model, const struc
             "the text has %s tokens, fewer than a chunk of %s; give a longer text or a "
             "smaller --ctx",
             format_count(have, n_tok), format_count(need, (uint64_t)a->ctx));
+    warn_beyond_training(model, a->ctx);
     lk_status status = lk_compare(model, (const lk_recipe *const *)recipes->item, recipes->n, tok,
                                   n_tok, &opts, result, &err);
     progress_end(&progress);

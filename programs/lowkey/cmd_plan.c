@@ -180,7 +180,7 @@ static int make_rows(const lk_model *model, const struct recipes *recipes,
 
 int cmd_plan(const struct command *command, int argc, char **argv) {
     static struct plan_row row[MAX_LIST * MAX_LIST];
-    struct plan_args a = {0};
+    struct plan_args a = {.model.header_only = true};
     struct recipes recipes = {0};
     lk_model *model = NULL;
     enum args_result result = read_args(command, argc, argv, &a);
