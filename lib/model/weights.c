@@ -224,8 +224,8 @@ static lk_status measure_group(struct tensor_group *g, ggml_backend_dev_t dev, l
     struct ggml_tensor *first = ggml_get_first_tensor(g->ctx);
     if (!first) return LK_OK;
     if (g->buft) g->bytes = ggml_backend_alloc_ctx_tensors_from_buft_size(g->ctx, g->buft);
-    g->buffer = ggml_backend_buft_alloc_buffer(
-        g->buft ? g->buft : ggml_backend_dev_buffer_type(dev), 0);
+    g->buffer =
+        ggml_backend_buft_alloc_buffer(g->buft ? g->buft : ggml_backend_dev_buffer_type(dev), 0);
     if (!g->buffer) return lk_fail(err, LK_E_NOMEM, "not enough memory for a buffer");
     for (struct ggml_tensor *t = first; t; t = ggml_get_next_tensor(g->ctx, t))
         t->buffer = g->buffer;

@@ -8,14 +8,14 @@
 #include <strings.h>
 
 /* Of equally close names the first is taken. */
-static const char *const codec_name[] = {"f16",  "int8", "kivi4", "kivi2", "rot8", "rot7", "rot6",
+static const char *const codec_name[] = {"f16",  "int8", "kivi4", "kivi2", "rot8", "rot7",  "rot6",
                                          "rot5", "rot4", "rot3",  "rot2",  "rot1", "latent"};
 
-static const char *const keyword[] = {
-    "sink",    "body",   "keep",      "all",     "recent",  "window", "residual",  "layers",
-    "absorb",  "none",   "shift",     "first",   "last",    "less",   "performer", "mean",
-    "nomean",  "sigma",  "nosigma",   "lloyd",   "uniform", "g32",    "g64",       "g128",
-    "context", "random", "newest",    "h2o",     "tova"};
+static const char *const keyword[] = {"sink",     "body",   "keep",      "all",  "recent", "window",
+                                      "residual", "layers", "absorb",    "none", "shift",  "first",
+                                      "last",     "less",   "performer", "mean", "nomean", "sigma",
+                                      "nosigma",  "lloyd",  "uniform",   "g32",  "g64",    "g128",
+                                      "context",  "random", "newest",    "h2o",  "tova"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {

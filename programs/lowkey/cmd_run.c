@@ -55,8 +55,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "Parse control tokens such as `<|im_start|>` in the prompt. By default, text "
                      "that spells one is plain text. Not for texts from others: they could speak "
                      "as any role."},
-             {'n', "tokens", "N", "maximum number of tokens to generate (default 256); -1: no limit",
-              OPT_INT, &a->n, 1, 1 << 24,
+             {'n', "tokens", "N",
+              "maximum number of tokens to generate (default 256); -1: no limit", OPT_INT, &a->n, 1,
+              1 << 24,
               .man = "Maximum number of tokens to generate (default 256). -1: until the model ends "
                      "the text or the context is full.",
               .endless = true},
@@ -151,10 +152,10 @@ static lk_status prefill_prompt(struct run *r, lk_err *err) {
 /* Print an error of the prefill or the answer. If memory ran out, that of the prompt and of the
  * longest answer is compared with the limit. */
 static int print_run_error(const struct run_args *a, struct run *r, const lk_err *err) {
-    size_t n_tok = lk_session_n_tok(r->session) > r->n_tok ? lk_session_n_tok(r->session)
-                                                           : r->n_tok;
-    size_t n_ctx = a->session.ctx ? (size_t)a->session.ctx
-                                  : (size_t)lk_model_get_info(r->model).n_ctx_train;
+    size_t n_tok =
+        lk_session_n_tok(r->session) > r->n_tok ? lk_session_n_tok(r->session) : r->n_tok;
+    size_t n_ctx =
+        a->session.ctx ? (size_t)a->session.ctx : (size_t)lk_model_get_info(r->model).n_ctx_train;
     n_tok = a->n < 0 || n_tok + (size_t)a->n > n_ctx ? n_ctx : n_tok + (size_t)a->n;
     lk_session_free(r->session); /* its memory counts as free */
     r->session = NULL;

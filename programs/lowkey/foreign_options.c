@@ -111,8 +111,7 @@ static void write_cache_type_advice(const char *type, char *out, size_t cap) {
     lk_recipe_free(recipe);
 }
 
-const char *foreign_option_advice(const char *arg, const char *value, char *out,
-                                  size_t cap) {
+const char *foreign_option_advice(const char *arg, const char *value, char *out, size_t cap) {
     size_t len = strcspn(arg, "=");
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (!list_contains(table[i].names, arg, len)) continue;

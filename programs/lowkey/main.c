@@ -22,9 +22,9 @@ static void offer_commands(struct lk_closest *close) {
 static int print_unknown_command(const char *name) {
     static const struct {
         const char *theirs, *ours;
-    } other[] = {{"cli", "chat"},      {"generate", "run"},  {"completion", "run"},
-                 {"server", "serve"},  {"ppl", "perplexity"}, {"benchmark", "bench"},
-                 {"show", "info"},     {"memory", "plan"},    {"evaluate", "eval"},
+    } other[] = {{"cli", "chat"},       {"generate", "run"},   {"completion", "run"},
+                 {"server", "serve"},   {"ppl", "perplexity"}, {"benchmark", "bench"},
+                 {"show", "info"},      {"memory", "plan"},    {"evaluate", "eval"},
                  {"presets", "recipes"}};
     struct lk_closest close = {.word = name, .len = strlen(name)};
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
@@ -38,7 +38,7 @@ static int print_unknown_command(const char *name) {
     return print_error("unknown command '%s'; 'lowkey help' lists them", name);
 }
 
-/* lowkey help [COMMAND]. Hidden: help --man, help --completion bash, for the build. */
+/* lowkey help [COMMAND]. Hidden: help --man, help --completion SHELL, for the build. */
 static int cmd_help(int argc, char **argv) {
     if (argc < 3) {
         print_overview(command_table, N_COMMANDS);
@@ -49,9 +49,15 @@ static int cmd_help(int argc, char **argv) {
         return STATUS_OK;
     }
     if (strcmp(argv[2], "--completion") == 0) {
-        if (argc != 4 || strcmp(argv[3], "bash") != 0)
-            return print_error("help --completion: expected 'bash'");
-        print_bash_completion();
+        const char *shell = argc == 4 ? argv[3] : "";
+        if (strcmp(shell, "bash") == 0)
+            print_bash_completion();
+        else if (strcmp(shell, "zsh") == 0)
+            print_zsh_completion();
+        else if (strcmp(shell, "fish") == 0)
+            print_fish_completion();
+        else
+            return print_error("help --completion: expected 'bash', 'zsh' or 'fish'");
         return STATUS_OK;
     }
     const struct command *command = find_command(argv[2]);

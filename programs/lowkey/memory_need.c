@@ -39,8 +39,8 @@ static size_t fitting_tokens(const struct session_args *args, const lk_model *mo
     while (low + 1 < high) {
         size_t middle = low + (high - low) / 2;
         lk_plan plan;
-        bool fits = plan_session(args, model, recipe, middle, &plan) &&
-                    session_bytes(&plan) <= limit;
+        bool fits =
+            plan_session(args, model, recipe, middle, &plan) && session_bytes(&plan) <= limit;
         if (fits)
             low = middle;
         else
@@ -73,8 +73,7 @@ int print_memory_error(const struct session_args *args, const lk_model *model,
                        const lk_recipe *recipe, size_t n_tok, const lk_err *err) {
     lk_plan plan;
     uint64_t limit = session_limit(args);
-    bool explained = err->code == LK_E_NOMEM &&
-                     plan_session(args, model, recipe, n_tok, &plan) &&
+    bool explained = err->code == LK_E_NOMEM && plan_session(args, model, recipe, n_tok, &plan) &&
                      session_bytes(&plan) > limit;
     return explained ? print_need(args, model, recipe, n_tok, &plan, limit) : print_lk_error(err);
 }
