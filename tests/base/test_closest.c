@@ -5,9 +5,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
-#include <string.h>
 
 static const char *closest(const char *word) {
     static const char *const name[] = {"max-memory", "kv", "ctx", "stats", "session", "seed"};
