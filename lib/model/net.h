@@ -88,7 +88,7 @@ enum { LK_LAYER_NODES = 64 };
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */
     bool no_mmap, no_repack;
-    bool header_only; /* load no weights: only what a plan needs */
+    bool header_only;                 /* load no weights: only what a plan needs */
     const struct lk_kernels *kernels; /* NULL: the fastest */
     lk_progress progress;
     void *user;

@@ -4,8 +4,8 @@
 
 #include "recipe/recipe_scan.h"
 
-/* Return LK_E_FORMAT with a message for a recipe that is one unknown name, name[0..len): the closest
- * preset or codec, or what comes next to a cache type of llama.cpp. */
+/* Return LK_E_FORMAT with a message for a recipe that is one unknown name, name[0..len): the
+ * closest preset or codec, or what comes next to a cache type of llama.cpp. */
 lk_status lk_recipe_fail_name(const struct lk_scan *scan, const char *name, size_t len);
 
 /* The word of the grammar that is closest to word[0..len), NULL if none is close or if it is such a

@@ -389,7 +389,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     int status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
-    if (!status) status = model_open(&a.model, false, &s.model);
+    if (!status) status = model_open(&a.model, true, &s.model);
     if (!status) {
         s.id = model_id(a.name, s.model);
         struct lk_server_opts o = server_opts(&a, &s);

@@ -23,8 +23,8 @@ struct progress progress_start(const char *what);
 /* An lk_progress callback; `progress` is a struct progress. Returns false once interrupted. */
 bool progress_step(void *progress, uint64_t done, uint64_t total);
 
-/* Write the line for `done` of `total` at time `now` to `line`, which has `cap` bytes. The remaining
- * time is left out until it can be estimated. */
+/* Write the line for `done` of `total` at time `now` to `line`, which has `cap` bytes. The
+ * remaining time is left out until it can be estimated. */
 void progress_format(struct progress *progress, double now, uint64_t done, uint64_t total,
                      char *line, size_t cap);
 

@@ -1,5 +1,5 @@
-/* Writes the completion scripts of bash, zsh and fish: one branch or condition per command, with its
- * options, their arguments and its operands. */
+/* Writes the completion scripts of bash, zsh and fish: one branch or condition per command, with
+ * its options, their arguments and its operands. */
 #include "shell_completion.h"
 
 #include "command_table.h"

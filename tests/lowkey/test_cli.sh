@@ -253,6 +253,10 @@ echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache 
   fail "chat does not download the model: $(cat err)"
 says 'recipe: best-4'
 grep -q '^fetching' err || fail "the output of fetch-model is not shown: $(cat err)"
+rm "$work/cache/models/"*
+LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey serve --port 0 --kv best-1.9 >out 2>err
+grep -q '^fetching' err || fail "serve does not fetch the default model: $(cat err)"
+grep -q 'need a sidecar' err || fail "serve does not open the default model: $(cat err)"
 printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
 LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed download is not noticed"
 grep -q '^lowkey: cannot download the model' err || fail "a failed download: $(cat err)"
@@ -277,11 +281,11 @@ good plan --fit 2000 --kv best-3 --json
 json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
 
 printf 'word %.0s' {1..5000} >many
-bad "of cache and scratch, but --max-memory allows 30.0 MiB; 3" run -f many -n 1 --max-memory 30
+bad "of cache and scratch, but --max-memory allows 30.0 MiB; " run -f many -n 1 --max-memory 30
 bad "4 tokens with best-4 need" run -p x -n 3 --max-memory 1
 grep -q 'but --max-memory allows 1.00 MiB; use --max-memory 3$' err || fail "the error names no way: $(cat err)"
 good run -p x -n 3 --max-memory 3
-bad "; use --kv best-3, or use --max-memory" run -f many -n 1 --kv f16 --max-memory 50
+bad "; use --kv best-3, or use --max-memory" run -f many -n 1 --kv f16 --max-memory 60
 good run -p "The capital of France is" -n 6 --greedy
 cp out first
 good run -p "The capital of France is" -n 6 --greedy
