@@ -47,12 +47,9 @@ lk_status lk_gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map
 
 lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
                        struct lk_ledger *ledger, lk_err *err) {
-    lk_err why = {0};
     lk_status status = lk_mapping_open(map, path, err);
-    if (status) return status;
-    status = lk_gguf_check(map->data, map->size, ledger, &why);
-    if (status) return lk_fail(err, status, "%.300s: %s", path, why.msg);
-    return lk_gguf_parse(&r->gguf, map, path, err);
+    if (!status) status = lk_gguf_check(map->data, map->size, ledger, err);
+    return status ? status : lk_gguf_parse(&r->gguf, map, path, err);
 }
 
 /* Find a key. *id is -1 if the key is absent and optional. */

@@ -117,11 +117,12 @@ lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net
     net->header_only = ld.opts.header_only;
     net->kernels = ld.opts.kernels ? ld.opts.kernels : lk_kernels_choose(NULL);
     lk_err why = {0};
-    lk_status status = lk_gguf_open(&ld.file, &ld.reader, path, ledger, err);
-    if (!status) {
-        status = load_net(net, &ld, &why);
-        if (status) lk_fail(err, status, "%.300s: %s", path, why.msg);
-    }
+    lk_status status = lk_gguf_open(&ld.file, &ld.reader, path, ledger, &why);
+    if (!status) status = load_net(net, &ld, &why);
+    if (status && strstr(why.msg, path))
+        lk_fail(err, status, "%s", why.msg);
+    else if (status)
+        lk_fail(err, status, "%.300s: %s", path, why.msg);
     close_loader(&ld);
     if (status) {
         lk_net_free(net, ledger);

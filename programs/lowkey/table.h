@@ -22,8 +22,8 @@ void table_cell(struct table *table, const char *format, ...) __attribute__((for
 /* Print the table and free it. `header`: the first row is the title of the columns.
  *
  * If the terminal is too narrow, a table with a header shortens long names in its first column,
- * then leaves out columns, and else becomes one record per row, with a line for each column. Without a
- * header, the last column is wrapped. */
+ * then leaves out columns, and else becomes one record per row, with a line for each column.
+ * Without a header, the last column is wrapped. */
 void table_print(struct table *table, FILE *file, bool header);
 
 #endif
