@@ -185,11 +185,11 @@ static int train(const struct train_args *a, lk_model *model, const int32_t *tok
     if (opts.first_layer == 0 && opts.first_layer + (a->layers.n ? opts.n_layer - 1 : last) == last)
         printf("wrote %s\n", a->output);
     else
-        printf(
-            "layers %d to %d of %d are trained and kept next to %s. Once all layers are, the same "
-            "command without --layers joins them in that file.\n",
-            (int)opts.first_layer, (int)(opts.first_layer + opts.n_layer - 1), (int)last + 1,
-            a->output);
+        print_paragraph(stdout,
+                        "layers %d to %d of 0 to %d are trained; %s is not written yet. When the "
+                        "others are trained too, the same command without --layers writes it.",
+                        (int)opts.first_layer, (int)(opts.first_layer + opts.n_layer - 1),
+                        (int)last, a->output);
     return STATUS_OK;
 }
 

@@ -61,9 +61,7 @@ on() {
 }
 
 "${LOWKEY_BUILD:?}/tests/write_tiny_models" . >/dev/null || { echo "skipped: no program that writes tiny models"; exit 77; }
-model=$(find . -name '*llama*.gguf' | head -n 1)
-[ -n "$model" ] || fail "no tiny model: $(ls)"
-export LOWKEY_MODEL=$model
+export LOWKEY_MODEL=llama-spm.gguf
 good plan -c 100,100k --kv f16 --kv best-3
 says 'scratch'
 on 100 plan -c 100,100k --kv f16 --kv best-3
@@ -81,6 +79,33 @@ head -n 1 out | grep -q 'weights  *scratch  *peak$' || fail "a file has a termin
 on 60 run -t 1 -p a -n 1 --greedy --stats
 grep -q 'nothing to pack yet' out || fail "a short text: $(cat out)"
 on 50 info
+
+# ---- what was written ---------------------------------------------------------------------------
+
+for i in $(seq 1 200); do echo "The boat number $i sailed."; done >text
+train=(train less -t 1 -f text --budget 8 -c 32 --sequences 8 --hidden 8 --epochs 1 -o less.gguf)
+good "${train[@]}" --layers 0,0
+says 'less.gguf is not written yet. When the others are trained too, the same command without --layers writes it.'
+[ ! -e less.gguf ] || fail "one layer makes a sidecar"
+good "${train[@]}"
+says 'wrote less.gguf'
+[ -s less.gguf ] || fail "no sidecar"
+
+# ---- longer than the model was trained for ------------------------------------------------------
+
+# warns ARGUMENT...: succeeds, with the warning as the only line on stderr.
+warns() {
+  count=$((count + 1))
+  timeout 60 "$bin" "$@" >out 2>err </dev/null || fail "lowkey $*: $(cat err)"
+  [ "$(grep -c '' err)" = 1 ] || fail "lowkey $*: stderr is: $(cat err)"
+  grep -q '^lowkey: warning: .* tokens of context, but the model was trained for ' err || fail "lowkey $*: $(cat err)"
+}
+warns run -t 1 -p a -n 1 -c 100k
+warns bench -t 1 --depth 4k -p 0 -n 1 --repeat 1 --kv f16 -f text
+warns perplexity -t 1 -f text -c 1500 --chunks 1
+warns eval text -t 1 --text text -c 1500 --limit 1 --kv best-4
+good run -t 1 -p a -n -1 --ignore-eos -c 40 --json
+json 'd["stop"] == "context full" and d["answer_tokens"] > 30'
 
 [ $failures = 0 ] || exit 1
 echo "$count checks passed"
