@@ -83,7 +83,7 @@ void lk_compress_free(lk_compress *c) {
 
 /* After the text, differentiating a token counts as so many tokens, and so does fitting a layer's
  * side. */
-enum { FISHER_COST = 5, FIT_COST = 200 };
+enum { FISHER_COST = 5, FIT_COST = 8 };
 
 /* Report `done` units; false once the caller cancels. */
 static bool report_progress(const struct lk_compress *c, uint64_t done) {
