@@ -4,7 +4,8 @@
 #   lib/liblowkey_lab.a, include/lowkey_lab.h  the laboratory
 #   lib/lowkey/*.a                             the llama.cpp and ggml archives that they were built with
 #   lib/cmake/lowkey, lib/pkgconfig/*.pc       lowkey::lowkey and lowkey::lab; lowkey and lowkey-lab
-#   bin/lowkey, share/man, share/bash-completion, share/lowkey/fetch-model
+#   bin/lowkey, share/man, share/lowkey/fetch-model
+#   share/bash-completion, share/zsh, share/fish   completion scripts
 #
 # With BUILD_SHARED_LIBS the laboratory is not installed: it needs internal symbols of the library, which
 # liblowkey.so does not export. Users of the laboratory build statically.
@@ -94,6 +95,9 @@ if(TARGET lowkey_docs)
   install(FILES ${PROJECT_BINARY_DIR}/lowkey.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   install(FILES ${PROJECT_BINARY_DIR}/lowkey.bash
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lowkey)
+  install(FILES ${PROJECT_BINARY_DIR}/lowkey.zsh
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _lowkey)
+  install(FILES ${PROJECT_BINARY_DIR}/lowkey.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/scripts/fetch-model)
   install(PROGRAMS scripts/fetch-model DESTINATION ${CMAKE_INSTALL_DATADIR}/lowkey)

@@ -83,6 +83,8 @@ typedef struct {
     lk_weights weights;
     bool no_mmap;         /* read the file instead of mapping it */
     bool no_repack;       /* keep the file's layout: less memory, slower matrix products */
+    bool header_only;     /* load no weights: for lk_model_get_info, lk_plan_make and the functions
+                             on tokens. Sessions and batches are refused with LK_E_ARG */
     const char *kernels;  /* name of the attention kernels, e.g. "reference"; NULL: the fastest */
     const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */
     lk_progress progress; /* may be NULL; units are bytes */

@@ -63,14 +63,15 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32,
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
+                              .header_only = opts->header_only,
                               .kernels = kernels,
                               .progress = opts->progress,
                               .user = opts->user};
     lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
     if (status == LK_OK) status = open_sidecar(model, opts->sidecar, err);
-    if (status == LK_OK) status = start_threads(model, err);
-    if (status == LK_OK) status = lk_model_add_ropes(model, err);
+    if (status == LK_OK && !opts->header_only) status = start_threads(model, err);
+    if (status == LK_OK && !opts->header_only) status = lk_model_add_ropes(model, err);
     if (status != LK_OK)
         lk_model_free(model);
     else
@@ -89,6 +90,12 @@ void lk_model_free(lk_model *model) {
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
     free(model); /* not in a ledger */
+}
+
+lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
+    if (!model->net->header_only) return LK_OK;
+    return lk_fail(err, LK_E_ARG,
+                   "the model was opened without its weights; open it without header_only");
 }
 
 lk_model_info lk_model_get_info(const lk_model *model) {

@@ -60,6 +60,7 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
+    bool header_only;     /* tensors have types and shapes, but no data */
     uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
 };
 
@@ -87,6 +88,7 @@ enum { LK_LAYER_NODES = 64 };
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */
     bool no_mmap, no_repack;
+    bool header_only;                 /* load no weights: only what a plan needs */
     const struct lk_kernels *kernels; /* NULL: the fastest */
     lk_progress progress;
     void *user;

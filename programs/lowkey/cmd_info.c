@@ -80,7 +80,7 @@ static void print_table(const lk_model_info *m, const char *name) {
 }
 
 int cmd_info(const struct command *command, int argc, char **argv) {
-    struct model_args args = {0};
+    struct model_args args = {.header_only = true};
     bool json = false;
     lk_model *model = NULL;
     int first;

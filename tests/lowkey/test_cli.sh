@@ -30,7 +30,25 @@ cp out man
 good help --completion bash
 cp out completion
 bash -n completion || fail "the completion is not a valid bash script"
-bad "expected 'bash'" help --completion
+bad "expected 'bash', 'zsh' or 'fish'" help --completion
+bad "expected 'bash', 'zsh' or 'fish'" help --completion csh
+good help --completion zsh
+cp out completion.zsh
+good help --completion fish
+cp out completion.fish
+if command -v zsh >/dev/null; then zsh -n completion.zsh || fail "the completion is not a valid zsh script"; fi
+if command -v fish >/dev/null; then
+  # offers_fish EXPECTED LINE
+  offers_fish() {
+    fish --no-config -c "source completion.fish; complete -C '$2'" 2>&1 | grep -q "^$1\b" || fail "fish does not offer $1 after '$2'"
+  }
+  offers_fish run 'lowkey r'
+  offers_fish --session-dir 'lowkey serve --sess'
+  offers_fish best-1.9 'lowkey run --kv best-1'
+  offers_fish llama.cpp:q8_0 'lowkey eval --kv llama'
+  offers_fish f32 'lowkey bench --weights '
+  offers_fish less 'lowkey train l'
+fi
 commands='run chat serve plan perplexity bench eval train recipes inspect report compress info'
 for command in $commands; do
   good help "$command"
@@ -39,6 +57,8 @@ for command in $commands; do
   cp out help
   good "$command" --help
   cmp -s out help || fail "'help $command' and '$command --help' differ"
+  grep -q "^    $command)" completion.zsh || fail "the zsh completion lacks $command"
+  grep -q "seen_subcommand_from $command' -s h" completion.fish || fail "the fish completion lacks $command"
   awk 'length > 100' out | grep . && fail "$command --help has lines of more than 100 characters"
   grep -qx "\.SS $command" man || fail "the man page does not describe $command"
   # shellcheck disable=SC2013
@@ -71,7 +91,13 @@ for command in $commands; do
   done
 done
 offers best-3 lowkey run --kv best
+offers best-1.9 lowkey run --kv best-1
+offers best-3 lowkey run --kv = best
 offers best-3 lowkey recipes be
+offers best-3 lowkey eval --kv be
+offers llama.cpp:q8_0 lowkey eval --kv llama
+offers q8_0 lowkey eval --kv llama.cpp : q8 # readline ends words at ':'
+offers plain lowkey eval --kv llama.cpp :
 offers m.txt lowkey run --kv m
 offers m.gguf lowkey run -m m
 complete_words lowkey run -m m
@@ -132,13 +158,13 @@ bad "--system needs --chat" run -p x --system y
 bad "'run' takes one --kv" run -p x --kv f16 --kv best-3
 bad "'chat' takes one --kv" chat --kv f16 --kv best-3
 bad "column 9: expected 'k=', 'v=' or a codec" run -p x --kv "sink 4: x=rot3"
-bad "neither a preset" run -p x --kv selectve
+bad "did you mean selective?" run -p x --kv selectve
 bad "neither a recipe nor a file" run -p x --kv ./missing.recipe
 bad "bad.recipe: recipe, line 1, column 20" run -p x --kv bad.recipe
 bad "larger than 16.0 KiB" run -p x --kv large.recipe
 bad "is a directory" run -p x --kv directory
 bad "recipe: empty" run -p x --kv ""
-bad "neither a preset" recipes best-3 nonsense
+bad "is not a recipe: neither a preset" recipes best-3 nonsense
 bad "No such file" run -p x -m missing.gguf
 bad "is a directory" run -p x -m directory
 bad "" run -p x -m not.gguf
@@ -249,6 +275,10 @@ rm cache/models/*
 default_lowkey cache python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' build/lowkey run -p Hello -n 1 ||
   fail "run in a terminal does not download the model: $(cat out err)"
 says 'fetching'
+rm cache/models/*
+default_lowkey cache build/lowkey serve --port 0 --kv best-1.9 && fail "serve runs without a sidecar"
+grep -q '^fetching' err || fail "serve does not fetch the default model: $(cat err)"
+grep -q 'need a sidecar' err || fail "serve does not open the default model: $(cat err)"
 printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
 for command in chat serve; do
   default_lowkey nowhere build/lowkey $command </dev/null && fail "$command does not notice a failed download"
@@ -280,8 +310,11 @@ good plan --fit 2000 --kv best-3 --json
 json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
 
 printf 'word %.0s' {1..5000} >many
-bad "tokens need" run -f many -n 1 --max-memory 30
-bad "out of memory" run -p x --max-memory 1
+bad "of cache and scratch, but --max-memory allows 30.0 MiB; " run -f many -n 1 --max-memory 30
+bad "4 tokens with best-4 need" run -p x -n 3 --max-memory 1
+grep -q 'but --max-memory allows 1.00 MiB; use --max-memory 3$' err || fail "the error names no way: $(cat err)"
+good run -p x -n 3 --max-memory 3
+bad "; use --kv best-3, or use --max-memory" run -f many -n 1 --kv f16 --max-memory 60
 good run -p "The capital of France is" -n 6 --greedy
 cp out first
 good run -p "The capital of France is" -n 6 --greedy
@@ -317,7 +350,7 @@ tr -d '\n' <out >>halves
 cmp -s whole halves || fail "a saved session answers '$(cat halves)', in one go the answer is '$(cat whole)'"
 good run --session kept --chat -p "And of Italy?" -n 4 --json
 json 'd["kv"] == "best-3" and d["cache"]["n_tok"] > 16'
-bad "another recipe" run --session kept --kv f16 -p x
+bad 'another recipe, "best-3", not with "f16"' run --session kept --kv f16 -p x
 head -c 3000 kept >cut
 bad "its size has changed" run --session cut -p x
 bad "too short for a saved session" run --session my.recipe -p x
@@ -392,7 +425,8 @@ count=$((count + 1))
 bad "cannot write" compress --method palu --svd plain -o directory
 
 # 700 tokens are more than bench computes for a depth; 9000 are more than the trained context length.
-good bench --kv f16 --depth 9000 -p 0 -n 1 --repeat 1 --json
+timeout 300 "$bin" bench --kv f16 --depth 9000 -p 0 -n 1 --repeat 1 --json >out 2>err || fail "bench --depth 9000: $(cat err)"
+grep -q '^lowkey: warning: 9,000 tokens of context, but the model was trained for 8,192; ' err || fail "bench does not warn: $(cat err)"
 json 'd["results"][0]["n_repeated"] == 9000 - 512 and d["results"][0]["prefill_tps"] is None'
 good bench --kv f16 --kv best-3 --depth 700,0 -p 40 -n 3 --repeat 2 --json
 json 'list(d) == ["model","kernels","n_threads","n_prefill","n_decode","n_repeat","n_text","results"]'
@@ -407,7 +441,7 @@ good bench --kv "my.recipe" --depth 0 -p 8 -n 0 --repeat 1 --csv
 python3 -c 'import csv; r = list(csv.DictReader(open("out"))); assert len(r) == 1 and r[0]["kv"].startswith("sink 4: f16;") and r[0]["decode_tps"] == "" and float(r[0]["prefill_tps"]) > 0' ||
   fail "bench --csv: $(cat out)"
 good bench --kv f16 --depth 0 -p 0 -n 2 --repeat 1 -f text
-says 'decode/s'
+says 'decode t/s'
 bad "give at least" bench --depth 600 -f prompt -n 1
 
 # --foreground: timeout otherwise signals the program and then its group, and a second Ctrl-C ends it at once.
