@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Uses the web page in Chromium, with a server that runs a tiny model.
 
-usage: page_check.py PROGRAM [FOLDER]    FOLDER: where screenshots are written
+usage: page_check.py PROGRAM [FOLDER [NAME...]]    FOLDER: where screenshots are written. NAME: a check
 
 The model is random, so a grammar that permits one text decides what it answers. Each check is a
 function check_NAME(page); checks run one after the other in a new profile of the browser, each in a
@@ -150,8 +150,11 @@ def check_hostile_answer(page):
     links = page.tab.run("[...document.querySelectorAll('.turn a')].map(a => [a.href, a.rel.includes('noopener')])")
     expect("links", links, [["https://example.org/pixel.png", True], ["https://example.org/", True]])
     expect("the HTML is shown", "<script>" in page.texts()[1])
+    expect("errors before the next line, which is one", page.tab.errors, [])
     expect("text cannot become HTML",
            page.tab.run("(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()"))
+    page.tab.run("1")
+    page.tab.errors.clear()
 
 
 def check_markdown(page):
@@ -225,6 +228,21 @@ def check_attach(page):
     expect("chips of the field", page.tab.run("document.querySelectorAll('#files li').length"), 0)
 
 
+def check_drop_and_paste(page):
+    page.tab.run("""(() => {
+      const data = name => { const d = new DataTransfer(); d.items.add(new File(["text of " + name], name)); return d; };
+      const drop = new DragEvent("drop", {dataTransfer: data("dropped.txt"), bubbles: true, cancelable: true});
+      document.getElementById("log").dispatchEvent(drop);
+      const paste = new ClipboardEvent("paste", {clipboardData: data("pasted.txt"), bubbles: true, cancelable: true});
+      document.getElementById("message").dispatchEvent(paste);
+      window.prevented = drop.defaultPrevented && paste.defaultPrevented;
+    })()""")
+    page.tab.wait("document.querySelectorAll('#files li').length === 2")
+    expect("the browser does not open the files", page.tab.run("window.prevented"))
+    page.tab.click("#files button")
+    expect("after removing one", page.tab.run("document.querySelector('#files li').textContent.startsWith('pasted.txt')"))
+
+
 def check_too_long(page):
     page.tab.fill("#message", "word " * 40000)
     page.tab.click("#send")
@@ -274,8 +292,9 @@ def check_continue_after_a_cut(page):
     page.answer_with(" and the rest")
     page.press(1, "continue")
     page.wait_idle()
-    expect("the partial answer is sent as the last message", page.sent(), [["user", "tell"], ["assistant", first]])
-    expect("one answer", page.texts()[1], first + " and the rest")
+    sent = [[role, content.strip()] for role, content in page.sent()]
+    expect("the partial answer is the last message", sent, [["user", "tell"], ["assistant", first]])
+    expect("one answer", page.texts()[1].split(), (first + " and the rest").split())
     expect("Continue is gone", page.tab.run("document.querySelectorAll('.continue').length"), 0)
     page.tab.fill("#max", "")
 
@@ -300,7 +319,62 @@ def check_two_tabs(page):
     other.wait("document.querySelectorAll('.turn').length === 2")
     page.send("more", "two")
     other.wait("document.querySelectorAll('.turn').length === 4")
+    # Both tabs answer at the same time: nothing is lost, one of them continues a copy.
+    page.answer_with("answer of the first tab")
+    other.run("window.extra = " + json.dumps({"grammar": 'root ::= "answer of the second tab"'}))
+    for tab in (page.tab, other):
+        tab.run("document.getElementById('message').value = 'both'")
+        tab.run("void document.getElementById('send').click()")
+    for tab in (page.tab, other):
+        tab.wait("document.querySelector('.turn:last-child .note')?.textContent.includes('generated')")
+    page.tab.wait("[...document.querySelectorAll('#conversations .open')].some(b => b.textContent === 'shared (copy)')")
+    expect("two conversations", page.tab.run("location.hash") != other.run("location.hash"))
+    for tab in (page.tab, other):
+        tab.reload()
+        tab.wait("document.querySelectorAll('.turn').length === 6")
+    answers = {tab.run("document.querySelector('.turn:last-child .text').innerText") for tab in (page.tab, other)}
+    expect("both answers are kept", answers, {"answer of the first tab", "answer of the second tab"})
+    expect("errors of the other tab", other.errors, [])
     other.close()
+
+
+def check_interrupted_answer(page):
+    """A reload in the middle of an answer keeps what came, and it can be continued."""
+    page.answer_with(None)
+    page.tab.fill("#message", "tell me a lot")
+    page.tab.click("#send")
+    page.tab.wait("document.querySelector('.turn.assistant .text').innerText.length > 20")
+    page.tab.reload()
+    page.tab.wait("document.querySelectorAll('.turn').length === 2")
+    page.tab.wait("document.querySelector('.turn.assistant .note').textContent.includes('The page was closed')")
+    expect("the button", page.tab.run("document.querySelector('.turn.assistant .continue, .turn.assistant .retry') !== null"))
+
+
+def check_other_fields(page):
+    page.tab.fill("#other", "{top_p: 1}")
+    expect("not JSON", page.tab.run("document.getElementById('other').ariaInvalid"), "true")
+    page.tab.fill("#other", '{"top_p": 0.5}')
+    page.send("hi", "hello")
+    expect("the field is sent", page.tab.run("window.sent.top_p"), 0.5)
+
+
+def check_keyboard(page):
+    """Everything that a mouse can do has a button that gets the focus with Tab."""
+    page.tab.run("document.getElementById('message').focus()")
+    page.answer_with("typed answer")
+    page.tab.call("Input.insertText", {"text": "typed"})
+    if page.options.get("touch"):
+        page.tab.click("#send")
+    else:
+        page.tab.press("Enter", 13)
+    page.tab.wait("document.querySelector('.turn.assistant .note')?.textContent.includes('generated')")
+    unreachable = page.tab.run("[...document.querySelectorAll('button, select, input, textarea, summary')].filter(n => n.tabIndex < 0).length")
+    expect("controls without focus", unreachable, 0)
+    nameless = page.tab.run("[...document.querySelectorAll('button')].filter(b => !(b.ariaLabel || b.innerText || b.textContent).trim()).length")
+    expect("buttons without a name", nameless, 0)
+    expect("the answer is announced", page.tab.run("document.getElementById('spoken').textContent"), "typed answer")
+    page.tab.press("n", 78, 1)
+    page.tab.wait("document.getElementById('empty') !== null")
 
 
 def check_list(page):
@@ -387,6 +461,7 @@ def run_check(chromium, server, name, check, options, folder):
         foreign = [url for url in page.tab.requests if not url.startswith((origin, "blob:", "data:"))]
         expect("requests to other servers", foreign, [])
     finally:
+        page.tab.run("localStorage.clear()")  # settings of the next conversation
         if folder:
             theme = "dark" if options["dark"] else "light"
             page.tab.screenshot(os.path.join(folder, f"{name}-{options['width']}-{theme}.png"))
@@ -395,12 +470,13 @@ def run_check(chromium, server, name, check, options, folder):
 
 def main():
     program, folder = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    wanted = sys.argv[3:]
     chromium_path = browser.find_browser()
     if not chromium_path:
         print("skipped: neither Chromium nor Chrome is installed")
         return 77
     checks = {name[len("check_"):]: function for name, function in globals().items()
-              if name.startswith("check_")}
+              if name.startswith("check_") and (not wanted or name[len("check_"):] in wanted)}
     layouts = [{"width": 1280, "height": 860, "dark": False},
                {"width": 390, "height": 844, "dark": True, "touch": True}]
     n_failed = 0

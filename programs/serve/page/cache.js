@@ -64,26 +64,27 @@ const drawLevels = slot => {
   $("levels").hidden = rows.length === 0;
 };
 
-/* The size in one line. Rows are packed in blocks, and the newest tokens stay exact: a short text
+/* The size in a few words, a hint, and whether tokens are packed. Rows are packed in blocks, and the newest tokens stay exact: a short text
  * takes as much as in f16, or a little more. */
 export const sizeNote = slot => {
   const ratio = slot.f16_bytes / slot.cache_bytes;
   const packed = slot.levels.some(level => level.k_rows > 0 && bits(level.k) < 16 || level.v_rows > 0 && bits(level.v) < 16);
-  if (packed && ratio >= 1) return [ratio.toFixed(1) + " times smaller", ""];
-  if (slot.levels.length === 1 && !packed) return ["exact", ""];
-  if (packed) return ["not smaller yet", "Few tokens are packed so far, and memory is taken in whole blocks."];
-  return ["exact so far", `Nothing to pack yet: the newest ${count(slot.n_tok)} tokens stay exact.`];
+  if (packed && ratio >= 1) return [ratio.toFixed(1) + " times smaller", "", true];
+  if (slot.levels.length === 1 && !packed) return ["exact", "", false];
+  if (packed) return ["not smaller yet", "Few tokens are packed so far, and memory is taken in whole blocks.", true];
+  return ["exact so far", `Nothing to pack yet: the newest ${count(slot.n_tok)} tokens stay exact.`, false];
 };
 
-/* Show a session; null: there is none. `note` says why. */
-export const drawSlot = (slot, note) => {
+/* Show a session; null: there is none, and `note` says why. `rate`: tokens per second of the last
+ * answer. */
+export const drawSlot = (slot, rate, note) => {
   const none = !slot || !slot.n_tok;
   $("f-bytes").textContent = none ? "–" : bytes(slot.cache_bytes);
   $("f-f16").textContent = none ? "–" : bytes(slot.f16_bytes);
-  $("f-bits").textContent = none ? "–" : slot.bits_per_value.toFixed(2);
-  if (none) $("f-speed").textContent = "–";
-  else if (slot.tokens_per_second) $("f-speed").replaceChildren(slot.tokens_per_second.toFixed(1), el("small", {}, " tokens/s"));
-  const [ratio, text] = none ? ["", note || ""] : sizeNote(slot);
+  const speed = slot?.tokens_per_second || rate, [ratio, text, packed] = none ? ["", note || "", false] : sizeNote(slot);
+  $("f-bits").textContent = packed ? slot.bits_per_value.toFixed(2) : none ? "–" : "16, exact";
+  if (speed) $("f-speed").replaceChildren(speed.toFixed(1), el("small", {}, " tokens/s"));
+  else $("f-speed").textContent = "–";
   $("ratio").textContent = ratio;
   $("cache-note").textContent = text;
   $("ntok").textContent = none ? "" : count(slot.n_tok) + " tokens";

@@ -31,6 +31,8 @@ const splitThoughts = text => {
   return found ? [found[1].trim(), text.slice(found[0].length)] : ["", text];
 };
 
+const isNearEnd = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
+
 class MessageView {
   constructor(message, actions) {
     this.message = message;
@@ -65,7 +67,7 @@ class MessageView {
 
   #draw(done) {
     const start = performance.now(), log = $("log");
-    const follow = !done && log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+    const follow = !done && isNearEnd();
     this.timer = 0;
     if (this.is_user) showFolded(this.text, this.message.text);
     else this.#drawAnswer(done);
@@ -132,6 +134,8 @@ export class Log {
   constructor(actions) {
     this.actions = actions;
     this.views = new Map();
+    $("log").addEventListener("scroll", () => this.showJump());
+    $("jump").addEventListener("click", () => { this.scrollToEnd(); $("message").focus(); });
   }
 
   show(messages) {
@@ -139,7 +143,7 @@ export class Log {
     $("log").replaceChildren();
     for (const message of messages) this.#append(message);
     if (messages.length === 0)
-      $("log").append(el("div", {id: "empty"}, el("b", {}, "Start a conversation."), "It stays in this browser. Text files can be dropped here."));
+      $("log").append(el("div", {id: "empty"}, el("b", {}, "Start a conversation."), "It stays in this browser. Attach text files with +, or drop them here."));
     this.scrollToEnd();
   }
 
@@ -160,6 +164,8 @@ export class Log {
   setNote(message, text) { const view = this.views.get(message); if (view) view.note.textContent = text; }
 
   setBusy(busy) { $("log").classList.toggle("busy", busy); }
+  /* The button to the end is shown if the end is not. */
+  showJump() { $("jump").hidden = isNearEnd(); }
   scrollToEnd() { $("log").scrollTop = $("log").scrollHeight; }
 }
 

@@ -13,7 +13,7 @@ import {hasMarkdown} from "./markdown.js";
 import {Log, setProgress, speak, toast} from "./log.js";
 import {Composer, contentOf} from "./composer.js";
 import {List} from "./list.js";
-import {checkNumbers, defaultSettings, findRecipe, listenSettings, readSettings, requestFields, setRecipes, writeSettings} from "./settings.js";
+import {checkSettings, defaultSettings, findRecipe, listenSettings, readSettings, requestFields, setRecipes, writeSettings} from "./settings.js";
 import {drawAll, drawSlot, findSlot} from "./cache.js";
 
 const SAVE_MS = 3000; /* a running answer is saved this often */
@@ -61,6 +61,7 @@ const showChat = next => {
   document.body.classList.remove("list", "panel");
   showPanels();
   writeSettings(chat.settings);
+  drawSlot(null);
   for (const message of chat.messages)
     if (message.cut === "interrupted" && !runs.has(chat)) message.note ||= "The page was closed during this answer.";
   log.show(chat.messages);
@@ -142,7 +143,8 @@ const applyEvent = (conversation, run, event) => {
   }
   if (event.finish) {
     const prompt = event.timings.prompt_n + event.timings.cache_n;
-    message.tokens = {kv: event.cache?.kv || message.kv, prompt, total: prompt + event.timings.predicted_n};
+    message.tokens = {kv: event.cache?.kv || message.kv, prompt, total: prompt + event.timings.predicted_n,
+      rate: event.timings.predicted_per_second};
     message.cut = event.finish === "length" ? "length" : "";
     message.note = noteOf(event) + (CUTS[message.cut] || "");
   }
@@ -210,7 +212,7 @@ const cutFrom = (at, text) => {
 };
 
 const settingsAreValid = () => {
-  if (checkNumbers()) return true;
+  if (checkSettings()) return true;
   showText($("ask-problem"), $("set-problem").textContent);
   return false;
 };
@@ -297,7 +299,7 @@ store.listen(async id => {
 const loadModel = async () => {
   try {
     server.model = await getModel();
-    $("model").textContent = server.model.id;
+    $("model").textContent = `${server.model.id}, ${count(server.model.meta.n_ctx)} tokens of context`;
     setRecipes(server.model.meta.kv);
     writeSettings(chat ? chat.settings : defaultSettings());
   } catch (error) {
@@ -330,8 +332,9 @@ async function poll() {
     showReachable(true);
     if (!server.model) await loadModel();
     drawAll(state);
-    const tokens = tokensNow(), slot = findSlot(state.slots, tokens, runs.has(chat));
-    drawSlot(slot, tokens && !runs.has(chat) ? "Not in the server's memory now. The next message loads it from disk, or reads it again." : "");
+    const busy = runs.has(chat), slot = findSlot(state.slots, tokensNow(), busy);
+    if (slot || !busy) /* a busy one is known once it has started to read */
+      drawSlot(slot, tokensNow()?.rate, tokensNow() ? "No session of the server ends with this message. The next answer reuses what it can, and reads the rest." : "");
   } catch (error) {
     server.n_failed++;
     if (error.status === 0) showReachable(false);
@@ -373,9 +376,9 @@ listenSettings(id => {
   chat.settings = {...readSettings()};
   showText($("ask-problem"), "");
   showRecipeChange();
-  if (chat.messages.length && id !== "system") save(chat);
+  if (chat.messages.length && $(id).tagName !== "TEXTAREA") save(chat);
 }, () => { showText($("ask-problem"), ""); loadModel().then(poll); });
-$("system").addEventListener("change", () => { if (chat.messages.length) save(chat); });
+for (const id of ["system", "other"]) $(id).addEventListener("change", () => { if (chat.messages.length) save(chat); });
 addEventListener("hashchange", openFromAddress);
 addEventListener("popstate", openFromAddress);
 addEventListener("pagehide", () => { for (const conversation of runs.keys()) saveOnce(conversation); });

@@ -15,7 +15,7 @@ export const groupRecipes = recipes => LOSSES
   .map(([loss, label]) => ({label, recipes: recipes.filter(recipe => (recipe.loss || "small") === loss)}))
   .filter(group => group.recipes.length > 0);
 
-const FIELDS = ["kv", "temperature", "max", "system"];
+const FIELDS = ["kv", "temperature", "max", "system", "other"];
 const NAMES = {temperature: "Temperature", max: "Maximum tokens"};
 
 let recipes = [];
@@ -34,7 +34,7 @@ export const setRecipes = list => {
 const showRecipe = () => {
   const recipe = findRecipe($("kv").value);
   if (!recipe) { $("kvtext").textContent = ""; return; }
-  $("kvtext").textContent = recipe.note ? `${recipe.note}. ${recipe.text}` : recipe.text;
+  $("kvtext").replaceChildren(recipe.note, el("code", {}, recipe.text));
 };
 
 export const readSettings = () => Object.fromEntries(FIELDS.map(id => [id, $(id).value]));
@@ -44,7 +44,7 @@ export const writeSettings = settings => {
     if (id === "kv" && recipes.length && !findRecipe(settings.kv)) continue;
     $(id).value = settings[id] ?? "";
   }
-  checkNumbers();
+  checkSettings();
   showRecipe();
 };
 
@@ -53,14 +53,26 @@ export const defaultSettings = () => {
   try { return JSON.parse(localStorage.getItem("lowkey-settings")) || {}; } catch { return {}; }
 };
 
-/* Mark numbers that the server would refuse. Returns false if there is one. */
-export const checkNumbers = () => {
+/* The object in the field for other fields; null if it is not one. */
+const parseOther = text => {
+  if (!text?.trim()) return {};
+  try {
+    const value = JSON.parse(text);
+    return value && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch { return null; }
+};
+
+/* Mark settings that the server would refuse. Returns false if there is one. */
+export const checkSettings = () => {
   const problems = [];
   for (const id of ["temperature", "max"]) {
     const {validity, min, max} = $(id);
     $(id).ariaInvalid = String(!validity.valid);
     if (!validity.valid) problems.push(id === "max" ? `${NAMES[id]} must be a whole number from 1, or empty for no limit.` : `${NAMES[id]} must be a number from ${min} to ${max}, or empty for the server's default.`);
   }
+  const other_is_valid = parseOther($("other").value) !== null;
+  $("other").ariaInvalid = String(!other_is_valid);
+  if (!other_is_valid) problems.push('The other fields must be a JSON object, such as {"top_p": 0.9}.');
   showText($("set-problem"), problems.join(" "));
   return problems.length === 0;
 };
@@ -70,6 +82,7 @@ export const requestFields = settings => ({
   ...settings.kv ? {kv: settings.kv} : {},
   ...settings.temperature !== "" ? {temperature: Number(settings.temperature)} : {},
   ...settings.max !== "" ? {max_tokens: Number(settings.max)} : {},
+  ...parseOther(settings.other),
 });
 
 const darkScreen = matchMedia("(prefers-color-scheme: dark)");
@@ -83,7 +96,7 @@ export const listenSettings = (changed, keyChanged) => {
   $("settings").addEventListener("submit", event => event.preventDefault());
   for (const id of FIELDS) {
     $(id).addEventListener("input", () => {
-      checkNumbers();
+      checkSettings();
       if (id === "kv") showRecipe();
       localStorage.setItem("lowkey-settings", JSON.stringify(readSettings()));
       changed(id);

@@ -150,7 +150,7 @@ export const importJson = text => {
   return data.conversations.map(given => ({
     id: newId(), version: 0, title: String(given?.title || "Imported").slice(0, 120),
     created: Number(given?.created) || Date.now(), changed: Number(given?.changed) || Date.now(),
-    settings: Object.fromEntries(["kv", "temperature", "max", "system"].map(name => [name, String(given?.settings?.[name] ?? "")])),
+    settings: Object.fromEntries(["kv", "temperature", "max", "system", "other"].map(name => [name, String(given?.settings?.[name] ?? "")])),
     messages: (Array.isArray(given?.messages) ? given.messages : []).map(importMessage),
   }));
 };
