@@ -71,12 +71,29 @@ const showChat = next => {
   poll();
 };
 
+/* The database does not finish a save while the page closes. So the texts of running answers are left
+ * in the local storage, and taken when their conversation is loaded. */
+const leaveUnfinished = () => {
+  for (const [conversation, {message}] of runs) {
+    try {
+      localStorage.setItem("lowkey-unfinished-" + conversation.id, message.text);
+    } catch { /* longer than the browser permits: the last save counts */ }
+  }
+};
+const loadChat = async id => {
+  const conversation = await store.load(id), name = "lowkey-unfinished-" + id;
+  const message = conversation?.messages.at(-1), text = localStorage.getItem(name);
+  localStorage.removeItem(name);
+  if (message?.cut === "interrupted" && text?.startsWith(message.text)) message.text = text;
+  return conversation;
+};
+
 /* Show the conversation of the address; a new one if there is none. */
 const openFromAddress = async () => {
   const id = location.hash.slice(1);
   if (id && id === chat?.id) return;
   const running = [...runs.keys()].find(conversation => conversation.id === id);
-  const next = running || (id && await store.load(id));
+  const next = running || (id && await loadChat(id));
   if (!next) writeSettings(defaultSettings());
   showChat(next || newChat());
 };
@@ -381,7 +398,7 @@ listenSettings(id => {
 for (const id of ["system", "other"]) $(id).addEventListener("change", () => { if (chat.messages.length) save(chat); });
 addEventListener("hashchange", openFromAddress);
 addEventListener("popstate", openFromAddress);
-addEventListener("pagehide", () => { for (const conversation of runs.keys()) saveOnce(conversation); });
+addEventListener("pagehide", leaveUnfinished);
 writeSettings(defaultSettings());
 await loadModel();
 await openFromAddress();
