@@ -97,7 +97,6 @@ export class Composer {
   }
 
   #drawFiles() {
-    $("files").className = "chips";
     $("files").replaceChildren(...this.files.map((file, i) => el("li", {}, file.name,
       el("small", {}, bytes(new Blob([file.text]).size) + (file.n_tok ? `, ${count(file.n_tok)} tokens` : "")),
       el("button", {type: "button", textContent: "×", ariaLabel: `Remove ${file.name}`, onclick: () => {
