@@ -441,6 +441,7 @@ def check_killed_server(page):
     page.tab.wait("document.querySelector('.turn.assistant .text').innerText.length > 20")
     server.stop(signal.SIGKILL)
     page.tab.wait("document.querySelector('.turn.assistant .problem:not([hidden])')?.innerText.includes('connection')")
+    expect("Retry can be seen", page.tab.run("document.querySelector('.problem .retry').getBoundingClientRect().bottom <= document.getElementById('log').getBoundingClientRect().bottom"))
     expect("the partial answer is kept", len(page.texts()[1]) > 20)
     expect("the reason is not in the answer", "connection" not in page.texts()[1])
     page.tab.wait("!document.getElementById('offline').hidden")

@@ -160,7 +160,11 @@ export class Log {
 
   /* These do nothing for messages of conversations that are not shown. */
   grow(message) { this.views.get(message)?.schedule(); }
-  update(message) { this.views.get(message)?.update(true); }
+  update(message) {
+    const follow = isNearEnd();
+    this.views.get(message)?.update(true);
+    if (follow) this.scrollToEnd();
+  }
   setNote(message, text) { const view = this.views.get(message); if (view) view.note.textContent = text; }
 
   setBusy(busy) { $("log").classList.toggle("busy", busy); }

@@ -217,6 +217,7 @@ const cutFrom = (at, text) => {
   const conversation = chat, former = conversation.messages;
   conversation.messages = former.slice(0, at);
   log.show(conversation.messages);
+  $("log").focus({preventScroll: true}); /* the button that had the focus may be gone */
   const undo = async () => {
     const run = runs.get(conversation);
     run?.abort.abort();
