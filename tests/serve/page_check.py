@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Uses the web page in Chromium, with a server that runs a tiny model.
 
-usage: page_check.py PROGRAM [FOLDER [NAME...]]    FOLDER: where screenshots are written. NAME: a check
+usage: page_check.py PROGRAM [FOLDER [NAME...]]    only the checks NAME, if any is given;
+                                                   screenshots go to FOLDER
 
 The model is random, so a grammar that permits one text decides what it answers. Each check is a
 function check_NAME(page); checks run one after the other in a new profile of the browser, each in a
@@ -95,7 +96,8 @@ class Page:
         self.wait_idle()
 
     def texts(self):
-        return self.tab.run("[...document.querySelectorAll('.turn .text')].map(n => n.innerText.trim())")
+        return self.tab.run("[...document.querySelectorAll('.turn .text')].map(n => "
+                            "n.innerText.trim())")
 
     def sent(self):
         """Role and content of the last request's messages."""
@@ -109,6 +111,23 @@ class Page:
         """Was the program built with the library for Markdown?"""
         return self.tab.run("typeof marked") != "undefined"
 
+    def wait_for(self, condition):
+        """Wait until condition() is true."""
+        for _ in range(20 * browser.WAIT_S):
+            if condition():
+                return
+            self.tab.run("new Promise(done => setTimeout(done, 50))")
+        raise Failure("a condition did not become true")
+
+    def count(self, selector):
+        return self.tab.run(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+    def wait_count(self, selector, n):
+        self.tab.wait(f"document.querySelectorAll({json.dumps(selector)}).length === {n}")
+
+    def text(self, selector):
+        return self.tab.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
     def width_overflow(self):
         return self.tab.run("document.documentElement.scrollWidth - innerWidth")
 
@@ -118,15 +137,16 @@ class Page:
 def check_reload_keeps_the_conversation(page):
     page.tab.fill("#system", "Be brief.")
     page.send("first question", "first answer")
-    expect("the system prompt is sent", page.sent(), [["system", "Be brief."], ["user", "first question"]])
+    expect("the system prompt is sent",
+           page.sent(), [["system", "Be brief."], ["user", "first question"]])
     page.tab.reload()
-    page.tab.wait("document.querySelectorAll('.turn').length === 2")
+    page.wait_count(".turn", 2)
     expect("texts after a reload", page.texts(), ["first question", "first answer"])
     page.tab.wait("document.getElementById('system').value === 'Be brief.'")
     page.send("second question", "second answer")
     expect("the history is sent", page.sent()[1:],
            [["user", "first question"], ["assistant", "first answer"], ["user", "second question"]])
-    note = page.tab.run("document.querySelector('.turn:last-child .note').textContent")
+    note = page.text(".turn:last-child .note")
     expect(f"the note names reused tokens: {note}", "reused from memory" in note)
 
 
@@ -149,38 +169,45 @@ def check_stop_and_new(page):
 def check_hostile_answer(page):
     page.send("attack", HOSTILE)
     expect("script of an answer", page.tab.run("window.hacked ?? null"), None)
-    unsafe = page.tab.run("document.querySelectorAll('.turn :is(script, img, iframe, object, svg, [onerror], [onload])').length")
+    unsafe = page.count(".turn :is(script, img, iframe, object, svg, [onerror], [onload])")
     expect("elements that run or load", unsafe, 0)
-    links = page.tab.run("[...document.querySelectorAll('.turn a')].map(a => [a.href, a.rel.includes('noopener')])")
+    links = page.tab.run("[...document.querySelectorAll('.turn a')].map(a => [a.href, "
+                         "a.rel.includes('noopener')])")
     if page.has_marked():
-        expect("links", links, [["https://example.org/pixel.png", True], ["https://example.org/", True]])
+        expect("links",
+               links, [["https://example.org/pixel.png", True], ["https://example.org/", True]])
     expect("the HTML is shown", "<script>" in page.texts()[1])
     expect("errors before the next line, which is one", page.tab.errors, [])
     expect("text cannot become HTML",
-           page.tab.run("(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()"))
-    page.tab.run("1")
+           page.tab.run("(() => { try { document.createElement('p').innerHTML = '<b>'; return "
+                        "false } catch { return true } })()"))
+    page.tab.run("1")  # events before this reply have arrived
     page.tab.errors.clear()
 
 
 def check_markdown(page):
     page.send("show", MARKDOWN)
     if not page.has_marked():
-        expect("code without marked", page.tab.run("document.querySelectorAll('.code').length"), 1)
+        expect("code without marked", page.count(".code"), 1)
         return
-    shown = page.tab.run("['h3', 'strong', 'em', 'code', '.table td', 'ol > li > ul > li', 'blockquote', '.code code']"
-                         ".map(s => document.querySelectorAll('.turn.assistant .text ' + s).length > 0)")
+    shown = page.tab.run("['h3', 'strong', 'em', 'code', '.table td', 'ol > li > ul > li', "
+                         "'blockquote', '.code code']"
+                         ".map(s => document.querySelectorAll('.turn.assistant .text ' + s).length "
+                         "> 0)")
     expect("elements of Markdown", shown, [True] * 8)
-    expect("inline code", page.tab.run("document.querySelector('.text p code').textContent"), "a < b")
+    expect("inline code", page.text(".text p code"), "a < b")
     expect("sideways scroll of the page", page.width_overflow() <= 0)
     expect("the table scrolls in its own box", page.tab.run(
-        "[...document.querySelectorAll('.table, .code pre')].every(n => n.getBoundingClientRect().right <= innerWidth)"))
+        "[...document.querySelectorAll('.table, .code pre')].every(n => "
+        "n.getBoundingClientRect().right <= innerWidth)"))
 
 
 def check_streamed_markdown(page):
     """Drawing the text piece by piece gives the same elements as drawing it at once."""
     text = MARKDOWN + "\n\n- a\n\n- b\n\nlast *words*\n\n" + MARKDOWN
     same = page.tab.run(f"""import("/page/markdown.js").then(({{MarkdownView}}) => {{
-      const text = {json.dumps(text)}, at_once = document.createElement("div"), streamed = document.createElement("div");
+      const text = {json.dumps(text)};
+      const at_once = document.createElement("div"), streamed = document.createElement("div");
       new MarkdownView(at_once).update(text, true);
       const view = new MarkdownView(streamed);
       for (let n = 1; n < text.length; n += 3) view.update(text.slice(0, n), false);
@@ -207,47 +234,59 @@ def check_edit_retry_delete_copy(page):
     page.wait_idle()
     expect("an edited message starts a branch", page.texts(), ["first, edited", "new one"])
     page.tab.click("#toast button")
-    page.tab.wait("document.querySelectorAll('.turn').length === 4")
-    expect("undo brings the former messages back", page.texts(), ["first", "one", "second", "another two"])
+    page.wait_count(".turn", 4)
+    expect("undo brings the former messages back",
+           page.texts(), ["first", "one", "second", "another two"])
     page.press(2, "delete")
-    page.tab.wait("document.querySelectorAll('.turn').length === 2")
-    page.chromium.call("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    page.wait_count(".turn", 2)
+    clipboard = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    page.chromium.call("Browser.grantPermissions", {"permissions": clipboard})
     page.press(1, "copy")
-    page.tab.wait("document.querySelectorAll('.turn')[1].querySelector('.copy').textContent === 'Copied'")
+    page.tab.wait("document.querySelectorAll('.turn')[1].querySelector('.copy').textContent === "
+                  "'Copied'")
     page.tab.reload()
-    page.tab.wait("document.querySelectorAll('.turn').length === 2")
+    page.wait_count(".turn", 2)
 
 
 def check_attach(page):
     folder = page.chromium.directory
-    files = {"notes.txt": "A note with ümlauts.\n" * 20, "binary.bin": b"\x7fELF\0\1\2\xff", "more.md": "# more"}
+    files = {"notes.txt": "A note with ümlauts.\n" * 20, "binary.bin": b"\x7fELF\0\1\2\xff",
+             "more.md": "# more"}
     for name, data in files.items():
         with open(os.path.join(folder, name), "wb") as file:
             file.write(data if isinstance(data, bytes) else data.encode())
     page.tab.set_files("#file", [os.path.join(folder, name) for name in files])
-    page.tab.wait("document.querySelectorAll('#files li').length === 2 && /tokens/.test(document.querySelector('#files li small').textContent)")
+    page.tab.wait("document.querySelectorAll('#files li').length === 2 && "
+                  "/tokens/.test(document.querySelector('#files li small').textContent)")
     problem = page.tab.wait("document.getElementById('ask-problem').textContent")
     expect(f"a binary file is refused: {problem}", "binary.bin" in problem and "UTF-8" in problem)
     page.send("what is in it?", "notes")
     content = page.sent()[0][1]
-    expect("files come before the text", files["notes.txt"] in content and content.endswith("what is in it?"))
-    expect("chips of the message", page.tab.run("document.querySelectorAll('.turn.user .chips li').length"), 2)
-    expect("chips of the field", page.tab.run("document.querySelectorAll('#files li').length"), 0)
+    expect("files come before the text",
+           files["notes.txt"] in content and content.endswith("what is in it?"))
+    expect("chips of the message", page.count(".turn.user .chips li"), 2)
+    expect("chips of the field", page.count("#files li"), 0)
 
 
 def check_drop_and_paste(page):
     page.tab.run("""(() => {
-      const data = name => { const d = new DataTransfer(); d.items.add(new File(["text of " + name], name)); return d; };
-      const drop = new DragEvent("drop", {dataTransfer: data("dropped.txt"), bubbles: true, cancelable: true});
+      const data = name => {
+        const transfer = new DataTransfer();
+        transfer.items.add(new File(["text of " + name], name));
+        return transfer;
+      };
+      const options = {bubbles: true, cancelable: true};
+      const drop = new DragEvent("drop", {...options, dataTransfer: data("dropped.txt")});
       document.getElementById("log").dispatchEvent(drop);
-      const paste = new ClipboardEvent("paste", {clipboardData: data("pasted.txt"), bubbles: true, cancelable: true});
+      const paste = new ClipboardEvent("paste", {...options, clipboardData: data("pasted.txt")});
       document.getElementById("message").dispatchEvent(paste);
       window.prevented = drop.defaultPrevented && paste.defaultPrevented;
     })()""")
-    page.tab.wait("document.querySelectorAll('#files li').length === 2")
+    page.wait_count("#files li", 2)
     expect("the browser does not open the files", page.tab.run("window.prevented"))
     page.tab.click("#files button")
-    expect("after removing one", page.tab.run("document.querySelector('#files li').textContent.startsWith('pasted.txt')"))
+    expect("after removing one",
+           page.tab.run("document.querySelector('#files li').textContent.startsWith('pasted.txt')"))
 
 
 def check_too_long(page):
@@ -255,7 +294,8 @@ def check_too_long(page):
     page.tab.click("#send")
     problem = page.tab.wait("document.getElementById('ask-problem').textContent")
     expect(f"a text longer than the context is refused: {problem}", "context has 16,384" in problem)
-    expect("the text stays", page.tab.run("document.getElementById('message').value.length"), 200000)
+    expect("the text stays",
+           page.tab.run("document.getElementById('message').value.length"), 200000)
     page.tab.fill("#message", "")
 
 
@@ -280,7 +320,8 @@ def check_numbers(page):
     fields = page.tab.run("[window.sent.temperature ?? null, window.sent.max_tokens ?? null]")
     expect("empty numbers are not sent", fields, [None, None])
     page.tab.fill("#temperature", "9")
-    expect("an invalid number is marked", page.tab.run("document.getElementById('temperature').ariaInvalid"), "true")
+    expect("an invalid number is marked",
+           page.tab.run("document.getElementById('temperature').ariaInvalid"), "true")
     page.tab.fill("#message", "more")
     page.tab.click("#send")
     expect("nothing is sent", len(page.texts()), 2)
@@ -294,7 +335,7 @@ def check_continue_after_a_cut(page):
     page.tab.fill("#max", "4")
     page.send("tell", "one two three four five six")
     first = page.texts()[1]
-    expect("the answer is cut", "Cut at the limit" in page.tab.run("document.querySelector('.turn:last-child .note').textContent"))
+    expect("the answer is cut", "Cut at the limit" in page.text(".turn:last-child .note"))
     page.tab.fill("#max", "")
     page.answer_with(" and the rest")
     page.press(1, "continue")
@@ -302,20 +343,24 @@ def check_continue_after_a_cut(page):
     sent = [[role, content.strip()] for role, content in page.sent()]
     expect("the partial answer is the last message", sent, [["user", "tell"], ["assistant", first]])
     expect("one answer", page.texts()[1].split(), (first + " and the rest").split())
-    expect("Continue is gone", page.tab.run("document.querySelectorAll('.continue').length"), 0)
+    expect("Continue is gone", page.count(".continue"), 0)
     page.tab.fill("#max", "")
 
 
 def check_recipes(page):
-    groups = page.tab.run("[...document.querySelectorAll('#kv optgroup')].map(g => [g.label, [...g.children].map(o => o.value)])")
+    groups = page.tab.run("[...document.querySelectorAll('#kv optgroup')].map(g => [g.label, "
+                          "[...g.children].map(o => o.value)])")
     expect("groups of recipes", dict(groups), {
-        "Exact": ["f16"], "Nearly exact": ["selective", "best-4"], "Small loss": ["best-3", "kivi-4"],
+        "Exact": ["f16"],
+        "Nearly exact": ["selective", "best-4"],
+        "Small loss": ["best-3", "kivi-4"],
         "Large loss": ["kivi-2", "best-2"],
         "Forgets parts of the text": ["compressed", "lambda", "streaming", "h2o", "tova"]})
     page.send("hello", "hi")
-    page.tab.wait("/^Nothing to pack yet: the newest \\d+ tokens stay exact.$/.test(document.getElementById('cache-note').textContent)")
+    page.tab.wait("/^Nothing to pack yet: the newest \\d+ tokens stay "
+                  "exact.$/.test(document.getElementById('cache-note').textContent)")
     page.tab.fill("#kv", "f16")
-    change = page.tab.run("document.getElementById('kvchange').textContent")
+    change = page.text("#kvchange")
     expect(f"a change is announced: {change}", "will be read again" in change)
     page.tab.fill("#kv", "best-3")
 
@@ -333,14 +378,18 @@ def check_two_tabs(page):
         tab.run("document.getElementById('message').value = 'both'")
         tab.run("void document.getElementById('send').click()")
     for tab in (page.tab, other):
-        tab.wait("document.querySelector('.turn:last-child .note')?.textContent.includes('generated')")
-    page.tab.wait("[...document.querySelectorAll('#conversations .open')].some(b => b.textContent === 'shared (copy)')")
+        tab.wait("document.querySelector('.turn:last-child "
+                 ".note')?.textContent.includes('generated')")
+    page.tab.wait("[...document.querySelectorAll('#conversations .open')].some(b => b.textContent "
+                  "=== 'shared (copy)')")
     expect("two conversations", page.tab.run("location.hash") != other.run("location.hash"))
     for tab in (page.tab, other):
         tab.reload()
         tab.wait("document.querySelectorAll('.turn').length === 6")
-    answers = {tab.run("document.querySelector('.turn:last-child .text').innerText") for tab in (page.tab, other)}
-    expect("both answers are kept", answers, {"answer of the first tab", "answer of the second tab"})
+    last = "document.querySelector('.turn:last-child .text').innerText"
+    answers = {tab.run(last) for tab in (page.tab, other)}
+    expect("both answers are kept",
+           answers, {"answer of the first tab", "answer of the second tab"})
     expect("errors of the other tab", other.errors, [])
     other.close()
 
@@ -352,10 +401,12 @@ def check_interrupted_answer(page):
     page.tab.click("#send")
     page.tab.wait("document.querySelector('.turn.assistant .text').innerText.length > 20")
     page.tab.reload()
-    page.tab.wait("document.querySelectorAll('.turn').length === 2")
-    page.tab.wait("document.querySelector('.turn.assistant .note').textContent.includes('The page was closed')")
+    page.wait_count(".turn", 2)
+    page.tab.wait("document.querySelector('.turn.assistant .note').textContent.includes('The page "
+                  "was closed')")
     expect("the text that came", len(page.texts()[1]) > 0)
-    expect("Continue is there", page.tab.run("document.querySelector('.turn.assistant .continue') !== null"))
+    expect("Continue is there",
+           page.tab.run("document.querySelector('.turn.assistant .continue') !== null"))
 
 
 def check_other_fields(page):
@@ -375,12 +426,15 @@ def check_keyboard(page):
         page.tab.click("#send")
     else:
         page.tab.press("Enter", 13)
-    page.tab.wait("document.querySelector('.turn.assistant .note')?.textContent.includes('generated')")
-    unreachable = page.tab.run("[...document.querySelectorAll('button, select, input, textarea, summary')].filter(n => n.tabIndex < 0).length")
+    page.tab.wait("document.querySelector('.turn.assistant "
+                  ".note')?.textContent.includes('generated')")
+    unreachable = page.tab.run("[...document.querySelectorAll('button, select, input, textarea, "
+                               "summary')].filter(n => n.tabIndex < 0).length")
     expect("controls without focus", unreachable, 0)
-    nameless = page.tab.run("[...document.querySelectorAll('button')].filter(b => !(b.ariaLabel || b.innerText || b.textContent).trim()).length")
+    nameless = page.tab.run("[...document.querySelectorAll('button')].filter(b => !(b.ariaLabel || "
+                            "b.innerText || b.textContent).trim()).length")
     expect("buttons without a name", nameless, 0)
-    expect("the answer is announced", page.tab.run("document.getElementById('spoken').textContent"), "typed answer")
+    expect("the answer is announced", page.text("#spoken"), "typed answer")
     page.tab.press("n", 78, 1)
     page.tab.wait("document.getElementById('empty') !== null")
 
@@ -390,7 +444,7 @@ def check_list(page):
     page.tab.click("#new")
     page.send("another", "answer")
     page.tab.fill("#search", "grey")
-    page.tab.wait("document.querySelectorAll('#conversations .open').length === 1")
+    page.wait_count("#conversations .open", 1)
     page.tab.click("#conversations .open")
     page.tab.wait("document.querySelector('.turn.assistant')?.innerText.includes('grey')")
     page.tab.click("#conversations .menu")
@@ -400,11 +454,7 @@ def check_list(page):
     page.tab.click("#conversations .menu")
     page.tab.click("#manage button[value=json]")
     path = os.path.join(page.chromium.downloads, "Elephants.json")
-    page.tab.wait("true")
-    for _ in range(600):
-        if os.path.exists(path):
-            break
-        page.tab.run("new Promise(done => setTimeout(done, 50))")
+    page.wait_for(lambda: os.path.exists(path))
     page.tab.click("#conversations .menu")
     page.tab.click("#manage button[value=delete]")
     page.tab.wait("document.getElementById('confirm').open")
@@ -419,16 +469,23 @@ def check_phone_settings(page):
     """On a phone the settings are one tap away, and what can be tapped is large enough."""
     page.send("hi", "hello")
     if page.tab.run("innerWidth") > 500:
-        expect("settings are always shown", page.tab.run("document.getElementById('kv').checkVisibility()"))
+        expect("settings are always shown",
+               page.tab.run("document.getElementById('kv').checkVisibility()"))
         return
-    expect("the button's name", page.tab.run("document.getElementById('show-panel').innerText"), "Settings")
+    expect("the button's name",
+           page.tab.run("document.getElementById('show-panel').innerText"), "Settings")
     page.tab.click("#show-panel")
-    expect("settings are shown", page.tab.run("document.getElementById('kv').checkVisibility() && document.getElementById('kv').getBoundingClientRect().top < 300"))
-    expect("the system prompt is a text area", page.tab.run("document.getElementById('system').tagName"), "TEXTAREA")
+    expect("settings are shown",
+           page.tab.run("document.getElementById('kv').checkVisibility() && "
+                        "document.getElementById('kv').getBoundingClientRect().top < 300"))
+    expect("the system prompt is a text area",
+           page.tab.run("document.getElementById('system').tagName"), "TEXTAREA")
     page.tab.click("#show-panel")
-    small = page.tab.run("[...document.querySelectorAll('button')].filter(b => b.checkVisibility({visibilityProperty: true}))"
+    small = page.tab.run("[...document.querySelectorAll('button')].filter(b => "
+                         "b.checkVisibility({visibilityProperty: true}))"
                          ".map(b => [b.textContent, b.getBoundingClientRect()])"
-                         ".filter(([, r]) => r.height < 43.5 || r.width < 43.5).map(([text]) => text)")
+                         ".filter(([, r]) => r.height < 43.5 || r.width < 43.5).map(([text]) => "
+                         "text)")
     expect("buttons smaller than 44 px", small, [])
 
 
@@ -440,8 +497,11 @@ def check_killed_server(page):
     page.tab.click("#send")
     page.tab.wait("document.querySelector('.turn.assistant .text').innerText.length > 20")
     server.stop(signal.SIGKILL)
-    page.tab.wait("document.querySelector('.turn.assistant .problem:not([hidden])')?.innerText.includes('connection')")
-    expect("Retry can be seen", page.tab.run("document.querySelector('.problem .retry').getBoundingClientRect().bottom <= document.getElementById('log').getBoundingClientRect().bottom"))
+    page.tab.wait("document.querySelector('.turn.assistant "
+                  ".problem:not([hidden])')?.innerText.includes('connection')")
+    expect("Retry can be seen",
+           page.tab.run("document.querySelector('.problem .retry').getBoundingClientRect().bottom "
+                        "<= document.getElementById('log').getBoundingClientRect().bottom"))
     expect("the partial answer is kept", len(page.texts()[1]) > 20)
     expect("the reason is not in the answer", "connection" not in page.texts()[1])
     page.tab.wait("!document.getElementById('offline').hidden")
@@ -449,7 +509,8 @@ def check_killed_server(page):
     server.options += ["--port", str(server.port)]
     server.start()
     page.tab.wait("document.getElementById('offline').hidden")
-    expect("typed text", page.tab.run("document.getElementById('message').value"), "typed meanwhile")
+    expect("typed text",
+           page.tab.run("document.getElementById('message').value"), "typed meanwhile")
     page.answer_with("all of it")
     page.tab.click(".turn.assistant .problem .retry")
     page.wait_idle()
@@ -467,7 +528,8 @@ def run_check(chromium, server, name, check, options, folder):
         expect("sideways scroll", page.width_overflow() <= 0)
         expect("errors of the browser", page.tab.errors, [])
         origin = f"http://127.0.0.1:{server.port}/"
-        foreign = [url for url in page.tab.requests if not url.startswith((origin, "blob:", "data:"))]
+        own = (origin, "blob:", "data:")
+        foreign = [url for url in page.tab.requests if not url.startswith(own)]
         expect("requests to other servers", foreign, [])
     finally:
         page.tab.run("localStorage.clear()")  # settings of the next conversation
@@ -499,7 +561,8 @@ def main():
                             run_check(chromium, server, name, check, layout, folder)
                         except (Failure, browser.BrowserError):
                             n_failed += 1
-                            print(f"FAILED: {name} at {layout['width']} px: {traceback.format_exc(limit=-1)}", flush=True)
+                            print(f"FAILED: {name} at {layout['width']} px: "
+                                  f"{traceback.format_exc(limit=-1)}", flush=True)
     print(f"{len(checks) * len(layouts)} checks, {n_failed} failed")
     return 1 if n_failed else 0
 

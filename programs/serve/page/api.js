@@ -10,7 +10,9 @@ export class ServerError extends Error {
 }
 
 let key = "";
-export const setKey = value => { key = value; };
+export const setKey = value => {
+  key = value;
+};
 
 const request = async (path, options = {}) => {
   const headers = {"Content-Type": "application/json"};
@@ -24,14 +26,16 @@ const request = async (path, options = {}) => {
   }
   if (reply.ok) return reply;
   const {error} = await reply.json().catch(() => ({}));
-  throw new ServerError(error?.message || reply.statusText || `status ${reply.status}`,
-    reply.status, error?.code);
+  throw new ServerError(
+    error?.message || reply.statusText || `status ${reply.status}`, reply.status, error?.code);
 };
-const post = (path, body, signal) => request(path, {method: "POST", body: JSON.stringify(body), signal});
+const post = (path, body, signal) =>
+  request(path, {method: "POST", body: JSON.stringify(body), signal});
 
 export const getModel = async () => (await (await request("v1/models")).json()).data[0];
 export const getSlots = async () => (await request("slots")).json();
-export const countTokens = async text => (await (await post("tokenize", {content: text})).json()).tokens.length;
+export const countTokens = async text =>
+  (await (await post("tokenize", {content: text})).json()).tokens.length;
 
 /* The objects of a stream of server-sent events. `parts` yields strings. */
 export async function* parseEvents(parts) {
@@ -39,8 +43,11 @@ export async function* parseEvents(parts) {
   for await (const part of parts) {
     rest += part.replaceAll("\r", "");
     for (let at; (at = rest.indexOf("\n\n")) >= 0; rest = rest.slice(at + 2)) {
-      const data = rest.slice(0, at).split("\n").filter(line => line.startsWith("data:"))
-        .map(line => line.slice(5).trimStart()).join("\n");
+      const data = rest.slice(0, at)
+                     .split("\n")
+                     .filter(line => line.startsWith("data:"))
+                     .map(line => line.slice(5).trimStart())
+                     .join("\n");
       if (data && data !== "[DONE]") yield JSON.parse(data);
     }
   }
@@ -63,7 +70,8 @@ async function* textOf(reply) {
 
 /* Stream an answer: yields {progress}, {text} and, at the end, {finish, timings, cache}. */
 export async function* streamAnswer(body, signal) {
-  const reply = await post("v1/chat/completions", {...body, stream: true, return_progress: true}, signal);
+  const reply =
+    await post("v1/chat/completions", {...body, stream: true, return_progress: true}, signal);
   for await (const event of parseEvents(textOf(reply))) {
     if (event.error) throw new ServerError(event.error.message, 500, event.error.code);
     if (event.prompt_progress) yield {progress: event.prompt_progress};

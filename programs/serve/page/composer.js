@@ -7,21 +7,23 @@ const OVERHEAD = 16; /* tokens of the chat template around a message */
 
 /* The text of a file. Throws what a user can do about it. */
 const readFile = async file => {
-  if (file.size > MAX_FILE) throw new Error(`${file.name} has ${bytes(file.size)}; the limit is ${bytes(MAX_FILE)}.`);
+  if (file.size > MAX_FILE)
+    throw new Error(`${file.name} has ${bytes(file.size)}; the limit is ${bytes(MAX_FILE)}.`);
   let text;
   try {
     text = new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
   } catch {
     throw new Error(`${file.name} is not a text file in UTF-8. Save it as plain text first.`);
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is a binary file. Only text can be attached.`);
+  if (text.includes("\0"))
+    throw new Error(`${file.name} is a binary file. Only text can be attached.`);
   if (!text.trim()) throw new Error(`${file.name} is empty.`);
   return text;
 };
 
 export class Composer {
-  /* `send(text, files)` returns false if the message was not taken; `stop()`; `used()`: tokens of the
-   * conversation so far; `limit()`: tokens of the context. */
+  /* `send(text, files)` returns false if the message was not taken; `stop()`; `used()`: tokens of
+   * the conversation so far; `limit()`: tokens of the context. */
   constructor(callbacks) {
     Object.assign(this, callbacks);
     this.files = [];
@@ -40,8 +42,15 @@ export class Composer {
 
   #listen() {
     const field = $("message");
-    $("ask").addEventListener("submit", event => { event.preventDefault(); this.#submit(); });
-    field.addEventListener("input", () => { this.fit(); this.#saveDraft(); this.#measureText(); });
+    $("ask").addEventListener("submit", event => {
+      event.preventDefault();
+      this.#submit();
+    });
+    field.addEventListener("input", () => {
+      this.fit();
+      this.#saveDraft();
+      this.#measureText();
+    });
     field.addEventListener("keydown", event => {
       const is_touch = matchMedia("(pointer: coarse)").matches; /* there Enter starts a new line */
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || is_touch) return;
@@ -49,10 +58,16 @@ export class Composer {
       if (!this.busy) this.#submit();
     });
     $("attach").addEventListener("click", () => $("file").click());
-    $("file").addEventListener("change", () => { this.attach([...$("file").files]); $("file").value = ""; });
+    $("file").addEventListener("change", () => {
+      this.attach([...$("file").files]);
+      $("file").value = "";
+    });
     field.addEventListener("paste", event => {
       const files = [...event.clipboardData.files];
-      if (files.length) { event.preventDefault(); this.attach(files); }
+      if (files.length) {
+        event.preventDefault();
+        this.attach(files);
+      }
     });
     const chat = $("chat"), has_files = event => event.dataTransfer?.types.includes("Files");
     addEventListener("dragover", event => {
@@ -60,7 +75,9 @@ export class Composer {
       event.preventDefault(); /* a file that misses the chat must not replace the page */
       chat.classList.add("drop");
     });
-    addEventListener("dragleave", event => { if (!event.relatedTarget) chat.classList.remove("drop"); });
+    addEventListener("dragleave", event => {
+      if (!event.relatedTarget) chat.classList.remove("drop");
+    });
     addEventListener("drop", event => {
       if (!has_files(event)) return;
       event.preventDefault();
@@ -81,7 +98,8 @@ export class Composer {
     showText($("ask-problem"), "");
     for (const file of files) {
       try {
-        if (this.files.length >= MAX_FILES) throw new Error(`At most ${MAX_FILES} files can be attached.`);
+        if (this.files.length >= MAX_FILES)
+          throw new Error(`At most ${MAX_FILES} files can be attached.`);
         const attached = {name: file.name, text: await readFile(file), n_tok: 0};
         this.files.push(attached);
         this.#drawFiles();
@@ -93,17 +111,26 @@ export class Composer {
 
   /* An estimate, if the server cannot say. */
   async #count(text) {
-    try { return await countTokens(text); } catch { return Math.ceil(text.length / 3.5); }
+    try {
+      return await countTokens(text);
+    } catch { return Math.ceil(text.length / 3.5); }
   }
 
   #drawFiles() {
-    $("files").replaceChildren(...this.files.map((file, i) => el("li", {}, file.name,
-      el("small", {}, bytes(new Blob([file.text]).size) + (file.n_tok ? `, ${count(file.n_tok)} tokens` : "")),
-      el("button", {type: "button", textContent: "×", ariaLabel: `Remove ${file.name}`, onclick: () => {
-        this.files.splice(i, 1);
-        this.#drawFiles();
-        $("message").focus();
-      }}))));
+    $("files").replaceChildren(...this.files.map(
+      (file, i) => el("li", {}, file.name,
+        el("small", {},
+          bytes(new Blob([file.text]).size) + (file.n_tok ? `, ${count(file.n_tok)} tokens` : "")),
+        el("button", {
+          type: "button",
+          textContent: "×",
+          ariaLabel: `Remove ${file.name}`,
+          onclick: () => {
+            this.files.splice(i, 1);
+            this.#drawFiles();
+            $("message").focus();
+          }
+        }))));
     this.showCount();
   }
 
@@ -117,19 +144,25 @@ export class Composer {
     if (text.length <= LONG) return;
     this.timer = setTimeout(async () => {
       const n = await this.#count(text);
-      if (this.text === text) { this.text_tokens = n; this.showCount(); }
+      if (this.text === text) {
+        this.text_tokens = n;
+        this.showCount();
+      }
     }, 300);
   }
 
   needed() {
-    return this.used() + this.text_tokens + this.files.reduce((sum, file) => sum + file.n_tok, 0) + OVERHEAD;
+    return this.used() + this.text_tokens + this.files.reduce((sum, file) => sum + file.n_tok, 0) +
+      OVERHEAD;
   }
 
   /* Counts are shown when they matter. */
   showCount() {
     const needed = this.needed(), limit = this.limit(), over = limit && needed > limit;
     const matters = this.files.length || this.text.length > LONG || needed > 0.75 * limit;
-    $("ask-count").textContent = limit && matters ? `about ${count(needed)} of ${count(limit)} tokens with this conversation` : "";
+    $("ask-count").textContent = limit && matters ?
+      `about ${count(needed)} of ${count(limit)} tokens with this conversation` :
+      "";
     $("ask-count").classList.toggle("over", Boolean(over));
   }
 
@@ -141,20 +174,27 @@ export class Composer {
   }
   #saveDraft() {
     try {
-      if (this.text) localStorage.setItem(this.draft_name, this.text);
-      else localStorage.removeItem(this.draft_name);
-    } catch { /* the browser's limit for a very long text */ }
+      if (this.text)
+        localStorage.setItem(this.draft_name, this.text);
+      else
+        localStorage.removeItem(this.draft_name);
+    } catch { /* the browser's limit for a very long text */
+    }
   }
 
   /* ---- sending ---- */
 
   #submit() {
-    if (this.busy) { this.stop(); return; }
+    if (this.busy) {
+      this.stop();
+      return;
+    }
     const text = this.text.trim(), needed = this.needed(), limit = this.limit();
     if (!text && !this.files.length) return;
     if (limit && needed > limit) {
-      showText($("ask-problem"), `This needs about ${count(needed)} tokens, but the server's context has ${count(limit)}. ` +
-        "Shorten it, start a new conversation, or start the server with a larger context (-c).");
+      showText($("ask-problem"),
+        `This needs about ${count(needed)} tokens, but the server's context has ${count(limit)}. ` +
+          "Shorten it, start a new conversation, or start the server with a larger context (-c).");
       return;
     }
     showText($("ask-problem"), "");
@@ -176,4 +216,7 @@ export class Composer {
 /* What the model gets: the files, then the text. The same document with another question has the
  * same beginning, so the server can reuse its cache. */
 export const contentOf = message =>
-  (message.files || []).map(file => `File ${file.name}:\n\n${file.text}\n\nEnd of file ${file.name}.\n\n`).join("") + message.text;
+  (message.files || [])
+    .map(file => `File ${file.name}:\n\n${file.text}\n\nEnd of file ${file.name}.\n\n`)
+    .join("") +
+  message.text;

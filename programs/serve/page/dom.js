@@ -5,8 +5,10 @@ export const $ = id => document.getElementById(id);
 export const el = (name, attributes = {}, ...children) => {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (key in node) node[key] = value;
-    else node.setAttribute(key, value);
+    if (key in node)
+      node[key] = value;
+    else
+      node.setAttribute(key, value);
   }
   node.append(...children);
   return node;
@@ -23,7 +25,10 @@ export const shape = (name, attributes, ...children) => {
 export const bytes = n => {
   const units = ["B", "KiB", "MiB", "GiB"];
   let i = 0;
-  while (n >= 1023.95 && i < 3) { n /= 1024; i++; }
+  while (n >= 1023.95 && i < 3) {
+    n /= 1024;
+    i++;
+  }
   return (i === 0 || n >= 99.95 ? n.toFixed(0) : n.toPrecision(3)) + " " + units[i];
 };
 export const count = n => n.toLocaleString("en-US");
@@ -54,10 +59,10 @@ export const copyButton = text => el("button", {
     try {
       await copyText(text());
       button.textContent = "Copied";
-    } catch {
-      button.textContent = "Not copied";
-    }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    } catch { button.textContent = "Not copied"; }
+    setTimeout(() => {
+      button.textContent = "Copy";
+    }, 1500);
   },
 });
 

@@ -15,7 +15,8 @@ const confirmDelete = async text => {
   $("confirm-text").textContent = text;
   return await ask($("confirm")) === "yes";
 };
-const fileName = title => (title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "conversation");
+const fileName = title =>
+  (title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "conversation");
 
 export class List {
   /* `open(id)`: show a conversation. `removed(id)`: it was deleted; id "": all were.
@@ -38,16 +39,31 @@ export class List {
     if (wanted !== $("search").value.trim()) return; /* a later call draws */
     const shown = entries.filter(entry => !found || found.has(entry.id));
     $("conversations").replaceChildren(...shown.map(entry => this.#item(entry)));
-    if (!shown.length) $("conversations").append(el("li", {className: "none"}, wanted ? "Nothing found." : "No conversations yet."));
+    if (!shown.length)
+      $("conversations")
+        .append(el("li", {className: "none"}, wanted ? "Nothing found." : "No conversations yet."));
     $("kept").textContent = this.store.problem ||
-      `${entries.length} in this browser, ${bytes(this.store.total)} of at most ${bytes(MAX_BYTES)}`;
+      `${entries.length} in this browser, ${bytes(this.store.total)} of at most ${
+        bytes(MAX_BYTES)}`;
     $("export").disabled = $("clear").disabled = entries.length === 0;
   }
 
   #item(entry) {
-    const open = el("button", {className: "open", type: "button", textContent: entry.title, title: `${entry.title}\n${new Date(entry.changed).toLocaleString()}, ${bytes(entry.bytes)}`, onclick: () => this.open(entry.id)});
+    const open = el("button", {
+      className: "open",
+      type: "button",
+      textContent: entry.title,
+      title: `${entry.title}\n${new Date(entry.changed).toLocaleString()}, ${bytes(entry.bytes)}`,
+      onclick: () => this.open(entry.id)
+    });
     if (entry.id === this.current) open.setAttribute("aria-current", "true");
-    return el("li", {}, open, el("button", {className: "menu", type: "button", textContent: "⋯", ariaLabel: `Rename, export or delete ${entry.title}`, onclick: () => this.#manage(entry)}));
+    return el("li", {}, open, el("button", {
+      className: "menu",
+      type: "button",
+      textContent: "⋯",
+      ariaLabel: `Rename, export or delete ${entry.title}`,
+      onclick: () => this.#manage(entry)
+    }));
   }
 
   async #manage(entry) {
@@ -56,8 +72,10 @@ export class List {
     if (choice === "rename" && name) await this.renamed(entry.id, name);
     if (choice === "json" || choice === "text") {
       const conversation = await this.store.load(entry.id);
-      if (choice === "json") download(fileName(entry.title) + ".json", "application/json", exportJson([conversation]));
-      else download(fileName(entry.title) + ".txt", "text/plain", exportText(conversation));
+      if (choice === "json")
+        download(fileName(entry.title) + ".json", "application/json", exportJson([conversation]));
+      else
+        download(fileName(entry.title) + ".txt", "text/plain", exportText(conversation));
     }
     if (choice === "delete" && await confirmDelete(`Delete “${entry.title}”?`)) {
       await this.store.remove(entry.id);
@@ -77,7 +95,8 @@ export class List {
     $("import-file").value = "";
     if (!file) return;
     try {
-      if (file.size > MAX_IMPORT) throw new Error(`the file has ${bytes(file.size)}; the limit is ${bytes(MAX_IMPORT)}`);
+      if (file.size > MAX_IMPORT)
+        throw new Error(`the file has ${bytes(file.size)}; the limit is ${bytes(MAX_IMPORT)}`);
       const conversations = importJson(await file.text());
       for (const conversation of conversations) await this.store.save(conversation);
       toast(`${conversations.length} imported.`);
@@ -87,7 +106,9 @@ export class List {
 
   async #clear() {
     const entries = await this.store.list();
-    if (!await confirmDelete(`Delete all ${entries.length} conversations of this browser? This cannot be undone.`)) return;
+    if (!await confirmDelete(
+          `Delete all ${entries.length} conversations of this browser? This cannot be undone.`))
+      return;
     await this.store.clear();
     this.removed("");
     this.draw();

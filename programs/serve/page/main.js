@@ -1,10 +1,10 @@
 /* The page: the conversation that is shown, the answers that run, and the state of the server.
  *
- *   main.js      this file: sends, retries, saves         store.js     conversations in the browser
- *   composer.js  message field and attached files         list.js      the list of conversations
- *   log.js       messages and their buttons               settings.js  recipe, numbers, theme, key
- *   markdown.js  Markdown as elements                     cache.js     what the session's cache holds
- *   api.js       requests and event streams               dom.js       elements and numbers
+ *   main.js      this file: sends, retries, saves     store.js     conversations in the browser
+ *   composer.js  message field and attached files     list.js      the list of conversations
+ *   log.js       messages and their buttons           settings.js  recipe, numbers, theme, key
+ *   markdown.js  Markdown as elements                 cache.js     what the session's cache holds
+ *   api.js       requests and event streams           dom.js       elements and numbers
  */
 import {$, el, count, showText} from "./dom.js";
 import {ServerError, getModel, getSlots, streamAnswer} from "./api.js";
@@ -13,21 +13,37 @@ import {hasMarkdown} from "./markdown.js";
 import {Log, setProgress, speak, toast} from "./log.js";
 import {Composer, contentOf} from "./composer.js";
 import {List} from "./list.js";
-import {checkSettings, defaultSettings, findRecipe, listenSettings, readSettings, requestFields, setRecipes, writeSettings} from "./settings.js";
+import {checkSettings, defaultSettings, findRecipe, listenSettings} from "./settings.js";
+import {readSettings, requestFields, setRecipes, writeSettings} from "./settings.js";
 import {drawAll, drawSlot, findSlot} from "./cache.js";
 
 const SAVE_MS = 3000; /* a running answer is saved this often */
 
 const store = await Store.open();
-const server = {model: null, reachable: true, n_failed: 0, timer: 0};
-const runs = new Map(); /* conversation -> {message, abort, tokens, done}: answers that run */
+const server = {
+  model: null,
+  reachable: true,
+  n_failed: 0,
+  timer: 0
+};
+const runs = new Map();       /* conversation -> {message, abort, tokens, done}: answers that run */
 const saving = new WeakMap(); /* conversation -> the end of its saves */
-let chat = null; /* the conversation that is shown */
+let chat = null;              /* the conversation that is shown */
 
 /* ---- conversations ---- */
 
-const newChat = () => ({id: newId(), version: 0, title: "", created: Date.now(), changed: Date.now(), settings: {...readSettings()}, messages: []});
-const titleOf = message => ((message.text || message.files?.[0]?.name || "").split("\n").find(line => line.trim()) || "Conversation").trim().slice(0, 60);
+const newChat = () => ({
+  id: newId(),
+  version: 0,
+  title: "",
+  created: Date.now(),
+  changed: Date.now(),
+  settings: {...readSettings()},
+  messages: []
+});
+const titleOf = message => (
+  (message.text || message.files?.[0]?.name || "").split("\n").find(line => line.trim()) ||
+  "Conversation").trim().slice(0, 60);
 const lastTokens = messages => messages.findLast(message => message.tokens)?.tokens || null;
 
 /* What a running or finished answer of the conversation occupies. */
@@ -38,7 +54,10 @@ const saveOnce = async conversation => {
   try {
     await store.save(conversation);
   } catch (error) {
-    if (!(error instanceof ConflictError)) { toast(`Not saved: ${error.message}`); return; }
+    if (!(error instanceof ConflictError)) {
+      toast(`Not saved: ${error.message}`);
+      return;
+    }
     conversation.id = newId();
     conversation.version = 0;
     conversation.title += " (copy)";
@@ -51,7 +70,9 @@ const saveOnce = async conversation => {
 /* Save after the saves before. */
 const save = conversation => {
   conversation.changed = Date.now();
-  const done = (saving.get(conversation) || Promise.resolve()).then(() => saveOnce(conversation)).then(() => list.draw(chat.id));
+  const done = (saving.get(conversation) || Promise.resolve())
+                 .then(() => saveOnce(conversation))
+                 .then(() => list.draw(chat.id));
   saving.set(conversation, done);
   return done;
 };
@@ -63,7 +84,8 @@ const showChat = next => {
   writeSettings(chat.settings);
   drawSlot(null);
   for (const message of chat.messages)
-    if (message.cut === "interrupted" && !runs.has(chat)) message.note ||= "The page was closed during this answer.";
+    if (message.cut === "interrupted" && !runs.has(chat))
+      message.note ||= "The page was closed during this answer.";
   log.show(chat.messages);
   composer.openDraft(chat.version || chat.messages.length ? chat.id : "new");
   showState();
@@ -71,13 +93,14 @@ const showChat = next => {
   poll();
 };
 
-/* The database does not finish a save while the page closes. So the texts of running answers are left
- * in the local storage, and taken when their conversation is loaded. */
+/* The database does not finish a save while the page closes. So the texts of running answers are
+ * left in the local storage, and taken when their conversation is loaded. */
 const leaveUnfinished = () => {
   for (const [conversation, {message}] of runs) {
     try {
       localStorage.setItem("lowkey-unfinished-" + conversation.id, message.text);
-    } catch { /* longer than the browser permits: the last save counts */ }
+    } catch { /* longer than the browser permits: the last save counts */
+    }
   }
 };
 const loadChat = async id => {
@@ -98,8 +121,10 @@ const openFromAddress = async () => {
   showChat(next || newChat());
 };
 const openChat = id => {
-  if (id && id === chat.id) showChat(chat);
-  else if (id) location.hash = id;
+  if (id && id === chat.id)
+    showChat(chat);
+  else if (id)
+    location.hash = id;
   else {
     history.pushState(null, "", location.pathname + location.search);
     showChat(newChat());
@@ -118,31 +143,44 @@ const showState = () => {
   showRecipeChange();
 };
 const showRecipeChange = () => {
-  const tokens = lastTokens(chat.messages), changed = tokens && tokens.kv !== $("kv").value && findRecipe($("kv").value);
-  showText($("kvchange"), changed ? `All ${count(tokens.total)} tokens of this conversation will be read again with this recipe.` : "");
+  const tokens = lastTokens(chat.messages),
+        changed = tokens && tokens.kv !== $("kv").value && findRecipe($("kv").value);
+  showText($("kvchange"),
+    changed ?
+      `All ${
+        count(tokens.total)} tokens of this conversation will be read again with this recipe.` :
+      "");
 };
 
 /* ---- answers ---- */
 
-/* Messages as the server takes them. Neighbors of one role, which a failed answer leaves, are joined. */
+/* Messages as the server takes them. Neighbors of one role, which a failed answer leaves, are
+ * joined. */
 const historyOf = (conversation, last) => {
   const out = [], system = conversation.settings.system?.trim();
   if (system) out.push({role: "system", content: system});
   for (const message of conversation.messages.slice(0, conversation.messages.indexOf(last) + 1)) {
     const content = contentOf(message);
     if (!content) continue;
-    if (out.at(-1)?.role === message.role) out.at(-1).content += "\n\n" + content;
-    else out.push({role: message.role, content});
+    if (out.at(-1)?.role === message.role)
+      out.at(-1).content += "\n\n" + content;
+    else
+      out.push({role: message.role, content});
   }
   return out;
 };
 
 const noteOf = ({timings, cache}) => {
   const from = {store: " from disk", memory: " from memory"}[cache?.prefix] || "";
-  return `${count(timings.prompt_n + timings.cache_n)} prompt tokens: ${count(timings.cache_n)} reused${timings.cache_n ? from : ""}, ` +
-    `${count(timings.prompt_n)} read. ${count(timings.predicted_n)} generated at ${timings.predicted_per_second.toFixed(1)} tokens/s.`;
+  return `${count(timings.prompt_n + timings.cache_n)} prompt tokens: ${
+           count(timings.cache_n)} reused${timings.cache_n ? from : ""}, ` +
+    `${count(timings.prompt_n)} read. ${count(timings.predicted_n)} generated at ${
+      timings.predicted_per_second.toFixed(1)} tokens/s.`;
 };
-const CUTS = {length: " Cut at the limit of tokens.", stopped: "Stopped."};
+const CUTS = {
+  length: " Cut at the limit of tokens.",
+  stopped: "Stopped."
+};
 
 /* Take one event of a stream into the message. */
 const applyEvent = (conversation, run, event) => {
@@ -151,7 +189,8 @@ const applyEvent = (conversation, run, event) => {
     const {total, processed, cache} = event.progress;
     run.tokens = {kv: message.kv, prompt: total, total};
     if (conversation === chat) setProgress(total ? processed / total : 0);
-    log.setNote(message, processed < total ? `reading ${count(total)} prompt tokens, ${count(cache)} reused` : "");
+    log.setNote(message,
+      processed < total ? `reading ${count(total)} prompt tokens, ${count(cache)} reused` : "");
   }
   if (event.text) {
     message.text += event.text;
@@ -160,8 +199,12 @@ const applyEvent = (conversation, run, event) => {
   }
   if (event.finish) {
     const prompt = event.timings.prompt_n + event.timings.cache_n;
-    message.tokens = {kv: event.cache?.kv || message.kv, prompt, total: prompt + event.timings.predicted_n,
-      rate: event.timings.predicted_per_second};
+    message.tokens = {
+      kv: event.cache?.kv || message.kv,
+      prompt,
+      total: prompt + event.timings.predicted_n,
+      rate: event.timings.predicted_per_second
+    };
     message.cut = event.finish === "length" ? "length" : "";
     message.note = noteOf(event) + (CUTS[message.cut] || "");
   }
@@ -178,21 +221,33 @@ const answer = async (conversation, message) => {
   poll();
   run.done = (async () => {
     await save(conversation);
-    const body = {model: server.model?.id, messages: historyOf(conversation, message), ...requestFields(conversation.settings)};
+    const body = {
+      model: server.model?.id,
+      messages: historyOf(conversation, message),
+      ...requestFields(conversation.settings)
+    };
     try {
       for await (const event of streamAnswer(body, run.abort.signal)) {
         applyEvent(conversation, run, event);
-        if (Date.now() - saved > SAVE_MS) { saved = Date.now(); save(conversation); }
+        if (Date.now() - saved > SAVE_MS) {
+          saved = Date.now();
+          save(conversation);
+        }
       }
     } catch (error) {
       const stopped = error.name === "AbortError";
       message.cut = message.text ? "stopped" : "";
-      if (stopped) message.note = CUTS.stopped;
-      else showFailure(message, error);
+      if (stopped)
+        message.note = CUTS.stopped;
+      else
+        showFailure(message, error);
     }
     runs.delete(conversation);
     log.update(message);
-    if (conversation === chat) { showState(); speak(message.error || message.text); }
+    if (conversation === chat) {
+      showState();
+      speak(message.error || message.text);
+    }
     await save(conversation);
     poll();
   })();
@@ -239,7 +294,8 @@ const log = new Log({
   isRunning: message => [...runs.values()].some(run => run.message === message),
   retry(message) {
     if (!settingsAreValid() || runs.has(chat)) return;
-    cutFrom(chat.messages.indexOf(message) + (message.role === "user" ? 1 : 0), "The answer is replaced.");
+    cutFrom(chat.messages.indexOf(message) + (message.role === "user" ? 1 : 0),
+      "The answer is replaced.");
     answerNew(chat);
   },
   edit(message, text) {
@@ -258,8 +314,13 @@ const log = new Log({
   async remove(message) {
     cutFrom(chat.messages.indexOf(message), "Deleted.");
     showState();
-    if (chat.messages.length) await save(chat);
-    else if (chat.version) { await store.remove(chat.id); chat.version = 0; list.draw(chat.id); }
+    if (chat.messages.length)
+      await save(chat);
+    else if (chat.version) {
+      await store.remove(chat.id);
+      chat.version = 0;
+      list.draw(chat.id);
+    }
   },
   resume(message) {
     if (settingsAreValid() && !runs.has(chat)) answer(chat, message);
@@ -300,7 +361,8 @@ const list = new List(store, {
     showState();
   },
   removed(id) {
-    for (const [conversation, run] of runs) if (!id || conversation.id === id) run.abort.abort();
+    for (const [conversation, run] of runs)
+      if (!id || conversation.id === id) run.abort.abort();
     if (!id || id === chat.id) openChat("");
   },
 });
@@ -309,7 +371,10 @@ store.listen(async id => {
   list.draw(chat.id);
   if (id !== chat.id || runs.has(chat) || document.querySelector(".editor")) return;
   const stored = await store.load(id);
-  if (stored && stored.version > chat.version) { stored.settings = chat.settings; showChat(stored); }
+  if (stored && stored.version > chat.version) {
+    stored.settings = chat.settings;
+    showChat(stored);
+  }
 });
 
 /* ---- the server ---- */
@@ -317,7 +382,8 @@ store.listen(async id => {
 const loadModel = async () => {
   try {
     server.model = await getModel();
-    $("model").textContent = `${server.model.id}, ${count(server.model.meta.n_ctx)} tokens of context`;
+    $("model").textContent =
+      `${server.model.id}, ${count(server.model.meta.n_ctx)} tokens of context`;
     setRecipes(server.model.meta.kv);
     writeSettings(chat ? chat.settings : defaultSettings());
   } catch (error) {
@@ -352,14 +418,21 @@ async function poll() {
     drawAll(state);
     const busy = runs.has(chat), slot = findSlot(state.slots, tokensNow(), busy);
     if (slot || !busy) /* a busy one is known once it has started to read */
-      drawSlot(slot, tokensNow()?.rate, tokensNow() ? "No session of the server ends with this message. The next answer reuses what it can, and reads the rest." : "");
+      drawSlot(slot, tokensNow()?.rate,
+        tokensNow() ?
+          "No session of the server ends with this message. The next answer reuses what it can, " +
+            "and reads the rest." :
+          "");
   } catch (error) {
     server.n_failed++;
     if (error.status === 0) showReachable(false);
     $("allbytes").textContent = error.message;
   }
   if (id !== server.poll_id) return; /* a newer call goes on */
-  const pause = server.n_failed ? Math.min(1000 * 2 ** (server.n_failed - 1), 10000) : document.hidden ? 5000 : runs.has(chat) ? 250 : 2000;
+  const pause = server.n_failed ? Math.min(1000 * 2 ** (server.n_failed - 1), 10000) :
+    document.hidden             ? 5000 :
+    runs.has(chat)              ? 250 :
+                                  2000;
   server.timer = setTimeout(poll, pause);
 }
 
@@ -381,22 +454,39 @@ $("show-list").addEventListener("click", () => togglePanel("list", "panel"));
 $("show-panel").addEventListener("click", () => togglePanel("panel", "list"));
 $("new").addEventListener("click", () => openChat(""));
 document.addEventListener("keydown", event => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) runs.get(chat)?.abort.abort();
-  if (event.altKey && event.key.toLowerCase() === "n") { event.preventDefault(); openChat(""); }
+  if (event.key === "Escape" && !document.querySelector("dialog[open]"))
+    runs.get(chat)?.abort.abort();
+  if (event.altKey && event.key.toLowerCase() === "n") {
+    event.preventDefault();
+    openChat("");
+  }
 });
 
 $("about").append(
-  el("p", {}, "Conversations are kept in this browser only. The page loads nothing from other servers."),
-  el("p", {}, hasMarkdown ? "Markdown: marked, MIT license." : "Built without marked: Markdown is shown as plain text, except for code."),
-  hasMarkdown ? el("a", {href: "page/marked-license.txt", target: "_blank", rel: "noopener"}, "License of marked") : "");
+  el("p", {},
+    "Conversations are kept in this browser only. The page loads nothing from other servers."),
+  el("p", {},
+    hasMarkdown ? "Markdown: marked, MIT license." :
+                  "Built without marked: Markdown is shown as plain text, except for code."),
+  hasMarkdown ? el("a", {href: "page/marked-license.txt", target: "_blank", rel: "noopener"},
+                  "License of marked") :
+                "");
 
-listenSettings(id => {
-  chat.settings = {...readSettings()};
-  showText($("ask-problem"), "");
-  showRecipeChange();
-  if (chat.messages.length && $(id).tagName !== "TEXTAREA") save(chat);
-}, () => { showText($("ask-problem"), ""); loadModel().then(poll); });
-for (const id of ["system", "other"]) $(id).addEventListener("change", () => { if (chat.messages.length) save(chat); });
+listenSettings(
+  id => {
+    chat.settings = {...readSettings()};
+    showText($("ask-problem"), "");
+    showRecipeChange();
+    if (chat.messages.length && $(id).tagName !== "TEXTAREA") save(chat);
+  },
+  () => {
+    showText($("ask-problem"), "");
+    loadModel().then(poll);
+  });
+for (const id of ["system", "other"])
+  $(id).addEventListener("change", () => {
+    if (chat.messages.length) save(chat);
+  });
 addEventListener("hashchange", openFromAddress);
 addEventListener("popstate", openFromAddress);
 addEventListener("pagehide", leaveUnfinished);

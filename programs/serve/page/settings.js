@@ -11,12 +11,17 @@ export const LOSSES = [
   ["large", "Large loss"],
   ["forgets", "Forgets parts of the text"],
 ];
-export const groupRecipes = recipes => LOSSES
-  .map(([loss, label]) => ({label, recipes: recipes.filter(recipe => (recipe.loss || "small") === loss)}))
-  .filter(group => group.recipes.length > 0);
+export const groupRecipes = recipes =>
+  LOSSES
+    .map(([loss, label]) =>
+           ({label, recipes: recipes.filter(recipe => (recipe.loss || "small") === loss)}))
+    .filter(group => group.recipes.length > 0);
 
 const FIELDS = ["kv", "temperature", "max", "system", "other"];
-const NAMES = {temperature: "Temperature", max: "Maximum tokens"};
+const NAMES = {
+  temperature: "Temperature",
+  max: "Maximum tokens"
+};
 
 let recipes = [];
 export const findRecipe = name => recipes.find(recipe => recipe.name === name);
@@ -24,16 +29,22 @@ export const findRecipe = name => recipes.find(recipe => recipe.name === name);
 export const setRecipes = list => {
   const chosen = $("kv").value;
   recipes = list;
-  $("kv").replaceChildren(...groupRecipes(list).map(group =>
-    el("optgroup", {label: group.label}, ...group.recipes.map(recipe => el("option", {value: recipe.name}, recipe.name)))));
-  if (findRecipe(chosen)) $("kv").value = chosen;
-  else if (list[0]) $("kv").value = list[0].name; /* the server's default */
+  $("kv").replaceChildren(...groupRecipes(list).map(
+    group => el("optgroup", {label: group.label},
+      ...group.recipes.map(recipe => el("option", {value: recipe.name}, recipe.name)))));
+  if (findRecipe(chosen))
+    $("kv").value = chosen;
+  else if (list[0])
+    $("kv").value = list[0].name; /* the server's default */
   showRecipe();
 };
 
 const showRecipe = () => {
   const recipe = findRecipe($("kv").value);
-  if (!recipe) { $("kvtext").textContent = ""; return; }
+  if (!recipe) {
+    $("kvtext").textContent = "";
+    return;
+  }
   $("kvtext").replaceChildren(recipe.note, el("code", {}, recipe.text));
 };
 
@@ -50,7 +61,9 @@ export const writeSettings = settings => {
 
 /* Settings of the last conversation are the default of the next one. */
 export const defaultSettings = () => {
-  try { return JSON.parse(localStorage.getItem("lowkey-settings")) || {}; } catch { return {}; }
+  try {
+    return JSON.parse(localStorage.getItem("lowkey-settings")) || {};
+  } catch { return {}; }
 };
 
 /* The object in the field for other fields; null if it is not one. */
@@ -68,11 +81,16 @@ export const checkSettings = () => {
   for (const id of ["temperature", "max"]) {
     const {validity, min, max} = $(id);
     $(id).ariaInvalid = String(!validity.valid);
-    if (!validity.valid) problems.push(id === "max" ? `${NAMES[id]} must be a whole number from 1, or empty for no limit.` : `${NAMES[id]} must be a number from ${min} to ${max}, or empty for the server's default.`);
+    if (!validity.valid)
+      problems.push(id === "max" ?
+          `${NAMES[id]} must be a whole number from 1, or empty for no limit.` :
+          `${NAMES[id]} must be a number from ${min} to ${
+            max}, or empty for the server's default.`);
   }
   const other_is_valid = parseOther($("other").value) !== null;
   $("other").ariaInvalid = String(!other_is_valid);
-  if (!other_is_valid) problems.push('The other fields must be a JSON object, such as {"top_p": 0.9}.');
+  if (!other_is_valid)
+    problems.push('The other fields must be a JSON object, such as {"top_p": 0.9}.');
   showText($("set-problem"), problems.join(" "));
   return problems.length === 0;
 };
@@ -103,7 +121,10 @@ export const listenSettings = (changed, keyChanged) => {
     });
   }
   $("theme").value = localStorage.getItem("lowkey-theme") || "";
-  $("theme").addEventListener("change", () => { localStorage.setItem("lowkey-theme", $("theme").value); showTheme(); });
+  $("theme").addEventListener("change", () => {
+    localStorage.setItem("lowkey-theme", $("theme").value);
+    showTheme();
+  });
   darkScreen.addEventListener("change", showTheme);
   showTheme();
   $("apikey").value = sessionStorage.getItem("lowkey-apikey") || "";

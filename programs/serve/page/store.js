@@ -21,7 +21,9 @@ const openDatabase = () => new Promise((resolve, reject) => {
   request.onblocked = () => reject(new Error("another tab blocks it"));
 });
 
-export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(8)), byte => byte.toString(16).padStart(2, "0")).join("");
+export const newId = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(8)), byte => byte.toString(16).padStart(2, "0"))
+    .join("");
 
 /* The entry of the list, and the body, of a conversation. */
 const split = conversation => {
@@ -40,9 +42,7 @@ export class Store {
     try {
       store.db = await openDatabase();
       store.db.onversionchange = () => store.db.close();
-    } catch (error) {
-      store.problem = `This browser keeps no conversations: ${error.message}`;
-    }
+    } catch (error) { store.problem = `This browser keeps no conversations: ${error.message}`; }
     store.channel = new BroadcastChannel("lowkey");
     return store;
   }
@@ -54,7 +54,8 @@ export class Store {
     const transaction = this.db.transaction(["list", "body"], mode);
     const done = new Promise((resolve, reject) => {
       transaction.oncomplete = resolve;
-      transaction.onabort = () => reject(transaction.error || new Error("the browser did not save"));
+      transaction.onabort = () =>
+        reject(transaction.error || new Error("the browser did not save"));
     });
     done.catch(() => {}); /* it is awaited below, unless work() fails first */
     const result = await work(transaction.objectStore("list"), transaction.objectStore("body"));
@@ -64,16 +65,17 @@ export class Store {
 
   /* Entries, the newest first. */
   async list() {
-    const entries = this.db ? await this.#run("readonly", list => finished(list.getAll()))
-      : [...this.memory.values()].map(pair => pair[0]);
+    const entries = this.db ? await this.#run("readonly", list => finished(list.getAll())) :
+                              [...this.memory.values()].map(pair => pair[0]);
     this.total = entries.reduce((sum, entry) => sum + entry.bytes, 0);
     return entries.sort((a, b) => b.changed - a.changed);
   }
 
   async load(id) {
-    const pair = this.db
-      ? await this.#run("readonly", (list, body) => Promise.all([finished(list.get(id)), finished(body.get(id))]))
-      : this.memory.get(id) || [];
+    const pair = this.db ?
+      await this.#run(
+        "readonly", (list, body) => Promise.all([finished(list.get(id)), finished(body.get(id))])) :
+      this.memory.get(id) || [];
     return pair[0] && pair[1] ? {...structuredClone(pair[1]), ...pair[0]} : null;
   }
 
@@ -93,20 +95,29 @@ export class Store {
         return false;
       });
       if (conflict) throw new ConflictError("changed in another tab");
-    } else this.memory.set(entry.id, [entry, body]);
+    } else
+      this.memory.set(entry.id, [entry, body]);
     conversation.version = entry.version;
     this.channel.postMessage(entry.id);
   }
 
   async remove(id) {
     this.memory.delete(id);
-    if (this.db) await this.#run("readwrite", async (list, body) => { list.delete(id); body.delete(id); });
+    if (this.db)
+      await this.#run("readwrite", async (list, body) => {
+        list.delete(id);
+        body.delete(id);
+      });
     this.channel.postMessage(id);
   }
 
   async clear() {
     this.memory.clear();
-    if (this.db) await this.#run("readwrite", async (list, body) => { list.clear(); body.clear(); });
+    if (this.db)
+      await this.#run("readwrite", async (list, body) => {
+        list.clear();
+        body.clear();
+      });
     this.channel.postMessage("");
   }
 
@@ -127,30 +138,44 @@ export class Store {
 export const exportJson = conversations =>
   JSON.stringify({format: "lowkey-conversations", version: 1, conversations}, null, 1);
 
-export const exportText = conversation => conversation.messages.map(message =>
-  `${message.role === "user" ? "You" : "Model"}:\n` +
-  (message.files || []).map(file => `[${file.name}]\n${file.text}\n\n`).join("") + message.text + "\n").join("\n");
+export const exportText = conversation =>
+  conversation.messages
+    .map(message => `${message.role === "user" ? "You" : "Model"}:\n` +
+        (message.files || []).map(file => `[${file.name}]\n${file.text}\n\n`).join("") +
+        message.text + "\n")
+    .join("\n");
 
 const isText = value => typeof value === "string";
 const importMessage = message => {
   if (!["user", "assistant"].includes(message?.role) || !isText(message.text))
     throw new Error("the file has a message without a role or a text");
   const files = (Array.isArray(message.files) ? message.files : [])
-    .filter(file => isText(file?.name) && isText(file?.text)).map(({name, text}) => ({name, text}));
-  return {role: message.role, text: message.text, ...files.length ? {files} : {},
-    ...isText(message.note) ? {note: message.note} : {}};
+                  .filter(file => isText(file?.name) && isText(file?.text))
+                  .map(({name, text}) => ({name, text}));
+  return {
+    role: message.role,
+    text: message.text,
+    ...files.length ? {files} : {},
+    ...isText(message.note) ? {note: message.note} : {}
+  };
 };
 
 /* The conversations of an exported file, as new ones. Throws if it is another file. */
 export const importJson = text => {
   let data;
-  try { data = JSON.parse(text); } catch { throw new Error("the file is not JSON"); }
+  try {
+    data = JSON.parse(text);
+  } catch { throw new Error("the file is not JSON"); }
   if (data?.format !== "lowkey-conversations" || !Array.isArray(data.conversations))
     throw new Error("the file has no conversations of this page");
   return data.conversations.map(given => ({
-    id: newId(), version: 0, title: String(given?.title || "Imported").slice(0, 120),
-    created: Number(given?.created) || Date.now(), changed: Number(given?.changed) || Date.now(),
-    settings: Object.fromEntries(["kv", "temperature", "max", "system", "other"].map(name => [name, String(given?.settings?.[name] ?? "")])),
+    id: newId(),
+    version: 0,
+    title: String(given?.title || "Imported").slice(0, 120),
+    created: Number(given?.created) || Date.now(),
+    changed: Number(given?.changed) || Date.now(),
+    settings: Object.fromEntries(["kv", "temperature", "max", "system", "other"].map(
+      name => [name, String(given?.settings?.[name] ?? "")])),
     messages: (Array.isArray(given?.messages) ? given.messages : []).map(importMessage),
   }));
 };
