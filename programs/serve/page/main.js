@@ -26,9 +26,9 @@ const server = {
   n_failed: 0,
   timer: 0
 };
-const runs = new Map();       /* conversation -> {message, abort, tokens, done}: answers that run */
-const saving = new WeakMap(); /* conversation -> the end of its saves */
-let chat = null;              /* the conversation that is shown */
+const runs = new Map();   /* conversation -> {message, abort, tokens, done}: answers that run */
+const saving = new Map(); /* conversation -> the end of its saves that have not finished */
+let chat = null;          /* the conversation that is shown */
 
 /* ---- conversations ---- */
 
@@ -70,9 +70,11 @@ const saveOnce = async conversation => {
 /* Save after the saves before. */
 const save = conversation => {
   conversation.changed = Date.now();
-  const done = (saving.get(conversation) || Promise.resolve())
-                 .then(() => saveOnce(conversation))
-                 .then(() => list.draw(chat.id));
+  const done =
+    (saving.get(conversation) || Promise.resolve()).then(() => saveOnce(conversation)).then(() => {
+      if (saving.get(conversation) === done) saving.delete(conversation);
+      return list.draw(chat.id);
+    });
   saving.set(conversation, done);
   return done;
 };
@@ -85,7 +87,7 @@ const showChat = next => {
   drawSlot(null);
   for (const message of chat.messages)
     if (message.cut === "interrupted" && !runs.has(chat))
-      message.note ||= "The page was closed during this answer.";
+      message.note ||= "Not finished: the page was closed, or another tab answers.";
   log.show(chat.messages);
   composer.openDraft(chat.version || chat.messages.length ? chat.id : "new");
   showState();
@@ -93,12 +95,14 @@ const showChat = next => {
   poll();
 };
 
-/* The database does not finish a save while the page closes. So the texts of running answers are
- * left in the local storage, and taken when their conversation is loaded. */
+/* The database does not finish a save while the page closes. So answers that run, or are being
+ * saved, are left in the local storage, and taken when their conversation is loaded. */
 const leaveUnfinished = () => {
-  for (const [conversation, {message}] of runs) {
+  for (const {id, messages} of new Set([...runs.keys(), ...saving.keys()])) {
+    const message = messages.at(-1);
+    if (message?.role !== "assistant") continue;
     try {
-      localStorage.setItem("lowkey-unfinished-" + conversation.id, message.text);
+      localStorage.setItem("lowkey-unfinished-" + id, message.text);
     } catch { /* longer than the browser permits: the last save counts */
     }
   }
@@ -115,8 +119,9 @@ const loadChat = async id => {
 const openFromAddress = async () => {
   const id = location.hash.slice(1);
   if (id && id === chat?.id) return;
-  const running = [...runs.keys()].find(conversation => conversation.id === id);
-  const next = running || (id && await loadChat(id));
+  const used = [...runs.keys(), ...saving.keys()].find(conversation => conversation.id === id);
+  const next = used || (id && await loadChat(id));
+  if (location.hash.slice(1) !== id) return; /* another one was opened meanwhile */
   if (!next) writeSettings(defaultSettings());
   showChat(next || newChat());
 };
@@ -369,9 +374,10 @@ const list = new List(store, {
 
 store.listen(async id => {
   list.draw(chat.id);
-  if (id !== chat.id || runs.has(chat) || document.querySelector(".editor")) return;
-  const stored = await store.load(id);
-  if (stored && stored.version > chat.version) {
+  const in_use = () =>
+    id !== chat.id || runs.has(chat) || saving.has(chat) || document.querySelector(".editor");
+  const stored = !in_use() && await store.load(id);
+  if (stored && stored.version > chat.version && !in_use()) {
     stored.settings = chat.settings;
     showChat(stored);
   }
