@@ -126,12 +126,16 @@ void lk_exchange_reply_static(struct lk_exchange *x, int status, const char *typ
                               const char *static_text, size_t len) {
     struct MHD_Response *reply =
         MHD_create_response_from_buffer(len, (void *)static_text, MHD_RESPMEM_PERSISTENT);
-    /* The page may run only its own script and connect only to this server. */
-    if (reply)
+    /* The page may run only its own scripts, connect only to this server, and make elements only
+     * one by one, never from text. It loads nothing else, and links do not say where it is. */
+    if (reply) {
         MHD_add_response_header(reply, "Content-Security-Policy",
-                                "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                                "'unsafe-inline'; img-src data:; connect-src 'self'; "
-                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+                                "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+                                "data:; connect-src 'self'; require-trusted-types-for 'script'; "
+                                "trusted-types 'none'; base-uri 'none'; form-action 'none'; "
+                                "frame-ancestors 'none'");
+        MHD_add_response_header(reply, "Referrer-Policy", "no-referrer");
+    }
     queue_reply(x, status, type, reply, len);
 }
 

@@ -285,8 +285,17 @@ static void handle_metrics(struct lk_exchange *x) {
     lk_buf_free(&out);
 }
 
+/* GET / and /page/NAME */
 static void handle_page(struct lk_exchange *x) {
-    lk_exchange_reply_static(x, 200, "text/html; charset=utf-8", lk_page, lk_page_len);
+    const char *name = x->path[1] ? x->path + strlen("/page/") : "page.html";
+    const struct lk_page_file *file = lk_page_find(name);
+    if (file) {
+        lk_exchange_reply_static(x, 200, file->type, file->text, *file->len);
+        return;
+    }
+    struct lk_api_error error;
+    lk_api_error_set(&error, 404, "not_found", NULL, "%.100s not found", x->path);
+    lk_exchange_reply_error(x, &error);
 }
 
 /* GET /v1/models/NAME */
@@ -325,6 +334,7 @@ static const struct lk_route routes[] = {
     {"GET", "/metrics", false, handle_metrics},
     {"GET", "/health", true, handle_health},
     {"GET", "/", true, handle_page},
+    {"GET", "/page/", true, handle_page},
 };
 static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight};
 
