@@ -52,10 +52,10 @@ static bool parse_prompts(struct lk_request *request, struct lk_api_error *error
     return true;
 }
 
-bool lk_openai_completion_parse(struct lk_request *request, const struct lk_server_opts *opts,
-                                const char *body, size_t len, struct lk_api_error *error) {
+bool lk_openai_completion_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                                     json_t *body, struct lk_api_error *error) {
     int64_t n_top = -1, best_of = 0;
-    if (!lk_request_parse_common(request, opts, body, len, error)) return false;
+    if (!lk_request_parse_common(request, opts, body, error)) return false;
     request->parse_special = opts->parse_special;
     if (!parse_prompts(request, error) ||
         !lk_json_field_bool(request->body, "echo", &request->echo, error) ||
@@ -74,4 +74,10 @@ bool lk_openai_completion_parse(struct lk_request *request, const struct lk_serv
         return lk_api_error_set(error, 400, "unsupported", "echo",
                                 "'echo' and 'logprobs' cannot be combined");
     return true;
+}
+
+bool lk_openai_completion_parse(struct lk_request *request, const struct lk_server_opts *opts,
+                                const char *body, size_t len, struct lk_api_error *error) {
+    return lk_openai_completion_parse_json(request, opts, lk_json_parse_body(body, len, error),
+                                           error);
 }

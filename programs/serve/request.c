@@ -194,10 +194,9 @@ static bool parse_grammar(struct lk_request *request, struct lk_api_error *error
 }
 
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             const char *body, size_t len, struct lk_api_error *error) {
+                             json_t *body, struct lk_api_error *error) {
     int64_t n = 1;
-    *request = (struct lk_request){.n_top_logprobs = -1, .reuse = true};
-    request->body = lk_json_parse_body(body, len, error);
+    *request = (struct lk_request){.body = body, .n_top_logprobs = -1, .reuse = true};
     if (!request->body || !reject_unsupported(request->body, error) ||
         !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
         !parse_stop(request, error) || !lk_request_parse_sampling(request, error) ||
@@ -332,10 +331,12 @@ uint64_t lk_request_bytes(const struct lk_request *request) {
 }
 
 uint64_t lk_request_answer_bytes(const struct lk_request *request) {
-    uint64_t n_tok = 0, bytes_per_token = 8; /* text */
-    if (request->stream) return 0;
+    enum { TEXT_BYTES_PER_TOKEN = 8 };
+    size_t n_text = request->text_copies + !request->stream;
+    uint64_t n_tok = 0, bytes_per_token = TEXT_BYTES_PER_TOKEN * n_text;
     for (size_t i = 0; i < request->n_prompt; i++) n_tok += request->prompt[i].max_tokens;
-    if (request->n_top_logprobs >= 0) bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
+    if (request->n_top_logprobs >= 0 && !request->stream)
+        bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
     return n_tok * request->n * bytes_per_token;
 }
 
@@ -369,5 +370,6 @@ void lk_request_free(struct lk_request *request) {
     free(request->grammar);
     free(request->bias);
     json_decref(request->body);
+    json_decref(request->original);
     *request = (struct lk_request){0};
 }

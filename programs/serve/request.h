@@ -27,7 +27,8 @@ struct lk_prompt {
 };
 
 struct lk_request {
-    json_t *body;
+    json_t *body;     /* in OpenAI's form */
+    json_t *original; /* the body as it was sent, if its protocol needs it later; otherwise NULL */
     bool chat;
     lk_message *msg; /* [n_msg] of a chat; contents owned */
     size_t n_msg;
@@ -47,13 +48,15 @@ struct lk_request {
     bool stream, include_usage, progress, echo;
     bool parse_special; /* text prompts may spell control tokens; never in a chat */
     bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
+    size_t text_copies; /* of the answer's text that the protocol holds, even in a stream */
     size_t recipe;      /* index into lk_server_opts.recipe */
 };
 
-/* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
- * must be freed with lk_request_free in any case. False: see `error`. */
+/* Parse the fields that both endpoints share: everything except messages and prompts. `body` is
+ * taken over; NULL: parsing it failed, and `error` is set. *request must be freed with
+ * lk_request_free in any case. False: see `error`. */
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             const char *body, size_t len, struct lk_api_error *error);
+                             json_t *body, struct lk_api_error *error);
 
 /* Number of answers: prompts times choices. */
 size_t lk_request_n_answer(const struct lk_request *request);

@@ -5,10 +5,8 @@
 #include "serve/info_json.h"
 #include "serve/json_field.h"
 #include "serve/json_text.h"
-#include "serve/openai_chat.h"
-#include "serve/openai_completion.h"
 #include "serve/page.h"
-#include "serve/response.h"
+#include "serve/protocol.h"
 #include "serve/route_slots.h"
 #include "serve/sse.h"
 
@@ -51,7 +49,7 @@ static void reply_json(struct lk_exchange *x, struct lk_completion *completion,
         if (lk_response_is_complete(&response)) break;
         alive = good && wait_event(x, completion, event);
     }
-    if (good && alive && event->kind != LK_EVENT_ERROR) good = lk_response_text(&response, &text);
+    if (good && alive && event->kind != LK_EVENT_ERROR) good = x->protocol->whole(&response, &text);
     lk_response_free(&response);
     if (!good)
         reply_out_of_memory(x);
@@ -70,8 +68,6 @@ struct work {
     struct lk_exchange *x;
     double start_time;
     struct lk_charge charge;
-    bool (*parse)(struct lk_request *request, const struct lk_server_opts *opts, const char *body,
-                  size_t len, struct lk_api_error *error);
     struct lk_completion *completion; /* result of make_completion */
     bool (*convert)(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                     struct lk_api_error *error);
@@ -93,11 +89,11 @@ static bool keep_waiting(void *user) {
     return lk_exchange_is_alive(work->x);
 }
 
-/* Charge for the parsed form of the body. */
-static bool charge_body(struct work *work) {
+/* Charge for the parsed forms of the body. */
+static bool charge_body(struct work *work, int n_parsed) {
     const struct lk_buf *body = &work->x->body;
-    return lk_charge_add(&work->charge, lk_json_parsed_bytes(lk_buf_cstr(body), body->len),
-                         &work->error);
+    uint64_t bytes = lk_json_parsed_bytes(lk_buf_cstr(body), body->len);
+    return lk_charge_add(&work->charge, bytes * (uint64_t)n_parsed, &work->error);
 }
 
 /* Parse the request, tokenize its prompts and compile its grammar. The order is from cheap to
@@ -107,8 +103,8 @@ static void make_completion(void *arg) {
     struct lk_exchange *x = work->x;
     const struct lk_server_opts *opts = &x->server->opts;
     struct lk_request request = {0};
-    if (!charge_body(work)) return;
-    if (work->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
+    if (!charge_body(work, x->protocol->n_parsed)) return;
+    if (x->protocol->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
         lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
         lk_request_prepare(&request, opts, &work->error))
         work->completion = lk_completion_new(&request, &work->charge, opts, &work->error);
@@ -118,7 +114,7 @@ static void make_completion(void *arg) {
 static void convert_body(void *arg) {
     struct work *work = arg;
     const struct lk_exchange *x = work->x;
-    if (!charge_body(work)) return;
+    if (!charge_body(work, 1)) return;
     json_t *body = lk_json_parse_body(x->body.at, x->body.len, &work->error);
     if (body && work->convert(&x->server->opts, body, &work->out, &work->error) && work->out.failed)
         lk_api_error_set(&work->error, 503, "out_of_memory", NULL, "out of memory: response");
@@ -147,15 +143,15 @@ static bool run_work(struct work *work, void (*fn)(void *arg)) {
 
 /* Submit the request and reply. The HTTP status depends on the first event, because a job that
  * waits in the queue may still be refused. */
-static void handle_completion(struct lk_exchange *x, struct work *work) {
+static void handle_completion(struct lk_exchange *x) {
+    struct work work = {.x = x};
     struct lk_event first;
-    struct lk_completion *completion;
-    bool made = run_work(work, make_completion);
-    lk_charge_release(&work->charge); /* what the completion did not take over */
-    completion = work->completion;
+    bool made = run_work(&work, make_completion);
+    lk_charge_release(&work.charge); /* what the completion did not take over */
+    struct lk_completion *completion = work.completion;
     if (made) completion->client = lk_auth_client(x);
-    if (made && !lk_scheduler_submit(x->server->scheduler, completion, &work->error)) {
-        lk_exchange_reply_error(x, &work->error);
+    if (made && !lk_scheduler_submit(x->server->scheduler, completion, &work.error)) {
+        lk_exchange_reply_error(x, &work.error);
         lk_completion_release(completion);
         made = false;
     }
@@ -165,14 +161,6 @@ static void handle_completion(struct lk_exchange *x, struct work *work) {
         lk_sse_reply(x, completion, &first);
     else if (made)
         reply_json(x, completion, &first);
-}
-
-static void handle_chat_completions(struct lk_exchange *x) {
-    handle_completion(x, &(struct work){.x = x, .parse = lk_openai_chat_parse});
-}
-
-static void handle_completions(struct lk_exchange *x) {
-    handle_completion(x, &(struct work){.x = x, .parse = lk_openai_completion_parse});
 }
 
 /* ---- tokens ---- */
@@ -311,22 +299,23 @@ struct lk_route {
     const char *method, *path; /* a path that ends with '/' is a prefix, except for "/" */
     bool is_public;            /* no API key is required */
     void (*handle)(struct lk_exchange *x);
+    const struct lk_protocol *protocol; /* NULL: errors have OpenAI's form */
 };
 
 static const struct lk_route routes[] = {
-    {"POST", "/v1/chat/completions", false, handle_chat_completions},
-    {"POST", "/v1/completions", false, handle_completions},
-    {"GET", "/v1/models", false, handle_models},
-    {"GET", "/v1/models/", false, handle_model},
-    {"POST", "/tokenize", false, handle_tokenize},
-    {"POST", "/detokenize", false, handle_detokenize},
-    {"GET", "/slots", false, handle_slots},
-    {"POST", "/slots/", false, lk_route_slot},
-    {"GET", "/metrics", false, handle_metrics},
-    {"GET", "/health", true, handle_health},
-    {"GET", "/", true, handle_page},
+    {"POST", "/v1/chat/completions", false, handle_completion, &lk_openai_chat},
+    {"POST", "/v1/completions", false, handle_completion, &lk_openai_completion},
+    {"GET", "/v1/models", false, handle_models, NULL},
+    {"GET", "/v1/models/", false, handle_model, NULL},
+    {"POST", "/tokenize", false, handle_tokenize, NULL},
+    {"POST", "/detokenize", false, handle_detokenize, NULL},
+    {"GET", "/slots", false, handle_slots, NULL},
+    {"POST", "/slots/", false, lk_route_slot, NULL},
+    {"GET", "/metrics", false, handle_metrics, NULL},
+    {"GET", "/health", true, handle_health, NULL},
+    {"GET", "/", true, handle_page, NULL},
 };
-static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight};
+static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight, NULL};
 
 static bool path_matches(const char *path, const char *pattern) {
     size_t len = strlen(pattern);
@@ -342,6 +331,7 @@ bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error) {
     for (size_t i = 0; !found && i < sizeof routes / sizeof routes[0]; i++) {
         if (!path_matches(x->path, routes[i].path)) continue;
         path_known = true;
+        x->protocol = routes[i].protocol;
         if (strcmp(method, routes[i].method) == 0) found = &routes[i];
     }
     if (!(found && found->is_public) && !lk_auth_check(x, error)) return false;

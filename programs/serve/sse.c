@@ -1,8 +1,7 @@
 /* The body of a streamed response. */
 #include "serve/sse.h"
 
-#include "serve/json_text.h"
-#include "serve/response.h"
+#include "serve/protocol.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,30 +14,18 @@ struct sse_body {
     bool last;     /* `out` is the end of the body */
 };
 
-/* Append one event; releases `json`. */
-static void append_data(struct sse_body *b, json_t *json) {
-    lk_buf_append_str(&b->out, "data: ");
-    lk_buf_add_json(&b->out, json);
-    lk_buf_append_str(&b->out, "\n\n");
-}
-
-/* Append the chunk for an event, and the end of the stream if it was the last one. */
+/* Append an event in the form of the protocol. */
 static void append_event(struct sse_body *b, struct lk_event *event) {
-    const struct lk_completion *completion = b->response.completion;
-    if (event->kind == LK_EVENT_ERROR) {
-        append_data(b, lk_api_error_json(&completion->error));
-        b->last = true;
-        return;
-    }
-    append_data(b, lk_response_chunk(&b->response, event));
-    if (!lk_response_is_complete(&b->response)) return;
-    if (completion->request.include_usage) append_data(b, lk_response_usage_chunk(&b->response));
-    lk_buf_append_str(&b->out, "data: [DONE]\n\n");
-    b->last = true;
+    const struct lk_protocol *protocol = b->x->protocol;
+    if (event->kind == LK_EVENT_ERROR)
+        protocol->fail(&b->response, &b->response.completion->error, &b->out);
+    else
+        protocol->event(&b->response, event, &b->out);
+    b->last = event->kind == LK_EVENT_ERROR || lk_response_is_complete(&b->response);
 }
 
-/* Wait for events and append them. After a while without any, append a comment, so that proxies and
- * clients do not time out. False if the client disconnected. */
+/* Wait for events and append them. After a while without any, append the protocol's sign of
+ * life. False if the client disconnected. */
 static bool wait_for_data(struct sse_body *b) {
     enum { MAX_BATCH = 2048 }; /* bytes after which no more events are collected */
     const double check_s = 0.25, comment_s = 15;
@@ -48,7 +35,7 @@ static bool wait_for_data(struct sse_body *b) {
     while (!lk_completion_pop(completion, check_s, &event)) {
         if (!lk_exchange_is_alive(b->x)) return false;
         if (lk_now() - start < comment_s) continue;
-        lk_buf_append_str(&b->out, ": waiting\n\n");
+        b->x->protocol->idle(&b->response, &b->out);
         return true;
     }
     append_event(b, &event);
@@ -91,6 +78,6 @@ void lk_sse_reply(struct lk_exchange *x, struct lk_completion *completion, struc
     b->x = x;
     append_event(b, first);
     lk_exchange_reply_stream(
-        x, "text/event-stream",
+        x, x->protocol->stream_type,
         &(struct lk_stream_body){.fill = fill_sse_body, .end = end_sse_body, .user = b});
 }

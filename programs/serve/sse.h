@@ -1,5 +1,4 @@
-/* Streamed responses as server-sent events: "data: {...}\n\n" per chunk, "data: [DONE]\n\n" at the
- * end. */
+/* Streamed responses: server-sent events or JSON lines, see serve/protocol.h. */
 #ifndef LK_SERVE_SSE_H
 #define LK_SERVE_SSE_H
 
