@@ -12,15 +12,24 @@ bool lk_auth_secret_equal(const char *given, const char *key) {
     return differ == 0;
 }
 
+/* The key that a request carries: as a bearer token, or in Anthropic's header. NULL: none. */
+static const char *given_key(const struct lk_exchange *x) {
+    static const char scheme[] = "Bearer ";
+    const char *given = lk_exchange_header(x, "Authorization");
+    if (given && strncasecmp(given, scheme, sizeof scheme - 1) == 0)
+        return given + sizeof scheme - 1;
+    return lk_exchange_header(x, "x-api-key");
+}
+
 static bool check_api_key(const struct lk_exchange *x, struct lk_api_error *error) {
     const struct lk_server_opts *o = &x->server->opts;
-    const char *given = lk_exchange_header(x, "Authorization");
+    const char *given = given_key(x);
     bool valid = false;
-    if (!given || strncasecmp(given, "Bearer ", 7) != 0)
+    if (!given)
         return lk_api_error_set(error, 401, "missing_api_key", NULL,
                                 "an API key is required: send the header 'Authorization: Bearer "
                                 "KEY'");
-    for (size_t i = 0; i < o->n_key; i++) valid |= lk_auth_secret_equal(given + 7, o->key[i]);
+    for (size_t i = 0; i < o->n_key; i++) valid |= lk_auth_secret_equal(given, o->key[i]);
     return valid || lk_api_error_set(error, 401, "invalid_api_key", NULL, "the API key is invalid");
 }
 
@@ -78,8 +87,8 @@ bool lk_auth_check(const struct lk_exchange *x, struct lk_api_error *error) {
 
 uint64_t lk_auth_client(const struct lk_exchange *x) {
     const struct lk_server_opts *o = &x->server->opts;
-    const char *given = lk_exchange_header(x, "Authorization");
-    for (size_t i = 0; given && strncasecmp(given, "Bearer ", 7) == 0 && i < o->n_key; i++)
-        if (lk_auth_secret_equal(given + 7, o->key[i])) return i + 1;
+    const char *given = given_key(x);
+    for (size_t i = 0; given && i < o->n_key; i++)
+        if (lk_auth_secret_equal(given, o->key[i])) return i + 1;
     return lk_exchange_address_hash(x);
 }

@@ -27,7 +27,8 @@ struct lk_pending_logprob {
 struct lk_detokenizer {
     const char *const *stop; /* [n_stop] stop strings, none empty; borrowed */
     size_t n_stop;
-    char partial[4]; /* [n_partial] start of an incomplete character */
+    const char *found_stop; /* the stop string that ended the text; NULL: none did */
+    char partial[4];        /* [n_partial] start of an incomplete character */
     size_t n_partial;
     struct lk_buf held;                 /* text that may be the start of a stop string */
     size_t n_emitted;                   /* bytes of text returned so far */

@@ -36,7 +36,7 @@ static void append_error(struct lk_response *response, const struct lk_api_error
 }
 
 const struct lk_protocol lk_openai_chat = {.parse = lk_openai_chat_parse,
-                                           .n_parsed = 1,
+                                           .n_body = 1,
                                            .whole = append_whole,
                                            .stream_type = "text/event-stream",
                                            .event = append_event,
@@ -45,7 +45,7 @@ const struct lk_protocol lk_openai_chat = {.parse = lk_openai_chat_parse,
                                            .error = lk_api_error_json};
 
 const struct lk_protocol lk_openai_completion = {.parse = lk_openai_completion_parse,
-                                                 .n_parsed = 1,
+                                                 .n_body = 1,
                                                  .whole = append_whole,
                                                  .stream_type = "text/event-stream",
                                                  .event = append_event,

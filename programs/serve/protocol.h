@@ -14,8 +14,9 @@ struct lk_protocol {
     /* Parse the body. *request must be freed in any case. False: see `error`. */
     bool (*parse)(struct lk_request *request, const struct lk_server_opts *opts, const char *body,
                   size_t len, struct lk_api_error *error);
-    /* Parsed forms of the body that exist at the same time: 1, or 2 if it is converted. */
-    int n_parsed;
+    /* Copies of the body that exist at the same time: 1, one more if it is converted, and more if
+     * the response repeats it. */
+    int n_body;
 
     /* Append the whole response. False if out of memory. */
     bool (*whole)(struct lk_response *response, struct lk_buf *out);

@@ -29,6 +29,10 @@ void lk_response_free(struct lk_response *r) {
     }
     free(r->choice);
     r->choice = NULL;
+    json_decref(r->blocks.id);
+    json_decref(r->blocks.name);
+    json_decref(r->blocks.closed);
+    lk_buf_free(&r->blocks.text);
 }
 
 /* ---- logprobs ---- */
@@ -235,8 +239,7 @@ static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
     return out;
 }
 
-/* A choice of the whole response, without its log-probabilities. */
-static json_t *choice_json(const struct lk_response *r, size_t i) {
+json_t *lk_response_choice(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
     const char *text = lk_buf_cstr(&c->text);
     if (r->completion->request.tools) return choice_with_tools(r, i);
@@ -273,7 +276,7 @@ bool lk_response_text(const struct lk_response *r, struct lk_buf *out) {
         add_logprobs(r, &r->choice[i], &logprobs);
         if (i) lk_buf_append_str(&choices, ",");
         if (logprobs.failed) choices.failed = true;
-        lk_buf_add_json_with(&choices, choice_json(r, i), "logprobs", lk_buf_cstr(&logprobs),
+        lk_buf_add_json_with(&choices, lk_response_choice(r, i), "logprobs", lk_buf_cstr(&logprobs),
                              logprobs.len);
         lk_buf_free(&logprobs);
     }

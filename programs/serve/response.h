@@ -14,6 +14,19 @@ struct lk_response_choice {
     struct lk_job_result result;
 };
 
+/* State of a protocol that renders the answer as blocks, see serve/answer_blocks.h. */
+enum lk_block_kind { LK_BLOCK_NONE, LK_BLOCK_TEXT, LK_BLOCK_CALL };
+struct lk_blocks {
+    enum lk_block_kind kind; /* of the open block */
+    size_t call_index;       /* which call of the answer it is */
+    json_t *id, *name;       /* strings of a call; owned, like `closed` */
+    struct lk_buf text;      /* text of the block, or the arguments of a call */
+    size_t n_closed;         /* blocks before it */
+    json_t *closed;          /* array of blocks in the protocol's form; NULL: none */
+    int64_t n_event;         /* number of the next event, if the protocol numbers them */
+    bool started, failed;    /* failed: out of memory */
+};
+
 struct lk_response {
     struct lk_completion *completion;
     const struct lk_server_opts *opts;
@@ -21,6 +34,7 @@ struct lk_response {
     int64_t created;
     struct lk_response_choice *choice; /* [completion->n_job] */
     size_t n_done;
+    struct lk_blocks blocks;
 };
 
 /* The completion and `opts` are borrowed. `number` makes the id unique. False if out of memory. */
@@ -33,6 +47,10 @@ bool lk_response_add_event(struct lk_response *response, struct lk_event *event)
 
 /* Are all choices done? */
 bool lk_response_is_complete(const struct lk_response *response);
+
+/* A choice of the whole response, without log-probabilities; a new reference, NULL if out of
+ * memory. */
+json_t *lk_response_choice(const struct lk_response *response, size_t i);
 
 /* Append the whole response as JSON text. False if out of memory. */
 bool lk_response_text(const struct lk_response *response, struct lk_buf *out);

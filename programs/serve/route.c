@@ -1,12 +1,13 @@
 /* The router and its handlers. */
 #include "serve/route.h"
 
+#include "serve/anthropic.h"
 #include "serve/auth.h"
 #include "serve/info_json.h"
 #include "serve/json_field.h"
 #include "serve/json_text.h"
+#include "serve/openai_responses.h"
 #include "serve/page.h"
-#include "serve/protocol.h"
 #include "serve/route_slots.h"
 #include "serve/sse.h"
 
@@ -89,11 +90,11 @@ static bool keep_waiting(void *user) {
     return lk_exchange_is_alive(work->x);
 }
 
-/* Charge for the parsed forms of the body. */
-static bool charge_body(struct work *work, int n_parsed) {
+/* Charge for the copies of the body that parsing makes. */
+static bool charge_body(struct work *work, int n_body) {
     const struct lk_buf *body = &work->x->body;
     uint64_t bytes = lk_json_parsed_bytes(lk_buf_cstr(body), body->len);
-    return lk_charge_add(&work->charge, bytes * (uint64_t)n_parsed, &work->error);
+    return lk_charge_add(&work->charge, bytes * (uint64_t)n_body, &work->error);
 }
 
 /* Parse the request, tokenize its prompts and compile its grammar. The order is from cheap to
@@ -103,7 +104,7 @@ static void make_completion(void *arg) {
     struct lk_exchange *x = work->x;
     const struct lk_server_opts *opts = &x->server->opts;
     struct lk_request request = {0};
-    if (!charge_body(work, x->protocol->n_parsed)) return;
+    if (!charge_body(work, x->protocol->n_body)) return;
     if (x->protocol->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
         lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
         lk_request_prepare(&request, opts, &work->error))
@@ -164,6 +165,28 @@ static void handle_completion(struct lk_exchange *x) {
 }
 
 /* ---- tokens ---- */
+
+/* Prepare a request as if it were to be answered, and count its tokens. */
+static void count_prompt(void *arg) {
+    struct work *work = arg;
+    struct lk_exchange *x = work->x;
+    const struct lk_server_opts *opts = &x->server->opts;
+    struct lk_request request = {0};
+    if (!charge_body(work, x->protocol->n_body)) return;
+    if (x->protocol->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
+        lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
+        lk_request_prepare(&request, opts, &work->error))
+        lk_buf_add_json(&work->out, lk_anthropic_count_json(&request));
+    lk_request_free(&request);
+}
+
+static void handle_count(struct lk_exchange *x) {
+    struct work work = {.x = x};
+    if (run_work(&work, count_prompt))
+        lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
+    lk_charge_release(&work.charge);
+    lk_buf_free(&work.out);
+}
 
 /* Longest list of tokens that is converted in one request. */
 static size_t max_tokens(const struct lk_server_opts *opts) {
@@ -305,6 +328,9 @@ struct lk_route {
 static const struct lk_route routes[] = {
     {"POST", "/v1/chat/completions", false, handle_completion, &lk_openai_chat},
     {"POST", "/v1/completions", false, handle_completion, &lk_openai_completion},
+    {"POST", "/v1/responses", false, handle_completion, &lk_openai_responses},
+    {"POST", "/v1/messages", false, handle_completion, &lk_anthropic},
+    {"POST", "/v1/messages/count_tokens", false, handle_count, &lk_anthropic_count},
     {"GET", "/v1/models", false, handle_models, NULL},
     {"GET", "/v1/models/", false, handle_model, NULL},
     {"POST", "/tokenize", false, handle_tokenize, NULL},

@@ -1,0 +1,18 @@
+/* Anthropic's messages API: /v1/messages and /v1/messages/count_tokens. */
+#ifndef LK_SERVE_ANTHROPIC_H
+#define LK_SERVE_ANTHROPIC_H
+
+#include "serve/protocol.h"
+
+extern const struct lk_protocol lk_anthropic;
+
+/* The same form, for a request whose tokens are only counted. */
+extern const struct lk_protocol lk_anthropic_count;
+
+/* {"input_tokens": n} of a prepared request; a new reference. */
+json_t *lk_anthropic_count_json(const struct lk_request *request);
+
+/* Convert a body to OpenAI's chat form; a new reference. NULL: see `error`. */
+json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_error *error);
+
+#endif
