@@ -116,8 +116,8 @@ static json_t *item_json(const struct lk_response *r, const char *status, json_t
 /* Append an event with its name and number; `json` has its other fields and is released. */
 static void append_event(struct lk_response *r, const char *type, json_t *json,
                          struct lk_buf *out) {
-    json_t *all = json_pack("{s:s, s:I}", "type", type, "sequence_number",
-                            (json_int_t)r->blocks.n_event++);
+    json_t *all =
+        json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)r->blocks.n_event++);
     if (json_object_update(all, json)) out->failed = true;
     json_decref(json);
     lk_buf_printf(out, "event: %s\ndata: ", type);

@@ -6,6 +6,8 @@
 #include "serve/info_json.h"
 #include "serve/json_field.h"
 #include "serve/json_text.h"
+#include "serve/ollama.h"
+#include "serve/ollama_info.h"
 #include "serve/openai_responses.h"
 #include "serve/page.h"
 #include "serve/route_slots.h"
@@ -314,6 +316,39 @@ static void handle_model(struct lk_exchange *x) {
     lk_exchange_reply_error(x, &error);
 }
 
+/* ---- ollama ---- */
+
+static void handle_ollama_show(struct lk_exchange *x) { reply_converted(x, lk_ollama_show); }
+
+static void handle_ollama_tags(struct lk_exchange *x) {
+    lk_exchange_reply_json(x, 200, lk_ollama_tags_json(x->server));
+}
+
+static void handle_ollama_ps(struct lk_exchange *x) {
+    lk_exchange_reply_json(x, 200, lk_ollama_ps_json(x->server));
+}
+
+static void handle_ollama_version(struct lk_exchange *x) {
+    lk_exchange_reply_json(x, 200, lk_ollama_version_json());
+}
+
+static void handle_ollama_embed(struct lk_exchange *x) {
+    struct lk_api_error error;
+    lk_api_error_set(&error, 501, "not_supported", NULL,
+                     "this server makes no embeddings: use another server for them");
+    lk_exchange_reply_error(x, &error);
+}
+
+/* What changes the list of models. */
+static void handle_ollama_models(struct lk_exchange *x) {
+    struct lk_api_error error;
+    lk_api_error_set(&error, 501, "not_supported", NULL,
+                     "%.100s is not supported: this server has one model, '%.100s', which is given "
+                     "at its start with 'lowkey serve -m FILE'",
+                     x->path, x->server->opts.id);
+    lk_exchange_reply_error(x, &error);
+}
+
 static void handle_preflight(struct lk_exchange *x) { lk_exchange_reply_text(x, 204, "", "", 0); }
 
 /* ---- the table ---- */
@@ -331,6 +366,19 @@ static const struct lk_route routes[] = {
     {"POST", "/v1/responses", false, handle_completion, &lk_openai_responses},
     {"POST", "/v1/messages", false, handle_completion, &lk_anthropic},
     {"POST", "/v1/messages/count_tokens", false, handle_count, &lk_anthropic_count},
+    {"POST", "/api/chat", false, handle_completion, &lk_ollama_chat},
+    {"POST", "/api/generate", false, handle_completion, &lk_ollama_generate},
+    {"POST", "/api/show", false, handle_ollama_show, &lk_ollama_other},
+    {"GET", "/api/tags", false, handle_ollama_tags, &lk_ollama_other},
+    {"GET", "/api/ps", false, handle_ollama_ps, &lk_ollama_other},
+    {"GET", "/api/version", false, handle_ollama_version, &lk_ollama_other},
+    {"POST", "/api/embed", false, handle_ollama_embed, &lk_ollama_other},
+    {"POST", "/api/embeddings", false, handle_ollama_embed, &lk_ollama_other},
+    {"POST", "/api/pull", false, handle_ollama_models, &lk_ollama_other},
+    {"POST", "/api/push", false, handle_ollama_models, &lk_ollama_other},
+    {"POST", "/api/create", false, handle_ollama_models, &lk_ollama_other},
+    {"POST", "/api/copy", false, handle_ollama_models, &lk_ollama_other},
+    {"DELETE", "/api/delete", false, handle_ollama_models, &lk_ollama_other},
     {"GET", "/v1/models", false, handle_models, NULL},
     {"GET", "/v1/models/", false, handle_model, NULL},
     {"POST", "/tokenize", false, handle_tokenize, NULL},

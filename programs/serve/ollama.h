@@ -1,0 +1,21 @@
+/* ollama's API. Bodies become OpenAI's chat or completion form, streams are lines of JSON. */
+#ifndef LK_SERVE_OLLAMA_H
+#define LK_SERVE_OLLAMA_H
+
+#include "serve/protocol.h"
+
+/* /api/chat and /api/generate. */
+extern const struct lk_protocol lk_ollama_chat, lk_ollama_generate;
+
+/* The other paths: only errors have ollama's form. */
+extern const struct lk_protocol lk_ollama_other;
+
+/* Convert a body to OpenAI's chat form; for /api/generate with "raw" or "suffix" to its completion
+ * form, which has a "prompt". A new reference. NULL: see `error`. */
+json_t *lk_ollama_chat_to_openai(const json_t *body, struct lk_api_error *error);
+json_t *lk_ollama_generate_to_openai(const json_t *body, struct lk_api_error *error);
+
+/* A time in ollama's form, e.g. "2025-01-31T12:00:00Z"; a new reference. */
+json_t *lk_ollama_time(int64_t seconds);
+
+#endif
