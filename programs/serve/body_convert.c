@@ -78,12 +78,30 @@ static json_t *detach_string(struct lk_buf *text) {
     return out;
 }
 
+/* "developer" is the newer name of "system". */
+static bool is_system(const char *role) {
+    return role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+}
+
+/* The system prompt that a message with this role continues; borrowed; NULL: none. */
+static json_t *last_system(const json_t *messages, const char *role) {
+    size_t n = json_array_size(messages);
+    json_t *last = n ? json_array_get(messages, n - 1) : NULL;
+    return is_system(role) && is_system(json_string_value(json_object_get(last, "role"))) ? last
+                                                                                          : NULL;
+}
+
 bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
                         struct lk_api_error *error) {
-    json_t *content = detach_string(text);
+    json_t *content = detach_string(text), *system = last_system(messages, role);
     if (!content) return lk_convert_no_memory(error);
-    return lk_convert_append(messages, json_pack("{s:s, s:o}", "role", role, "content", content),
-                             error);
+    if (!system)
+        return lk_convert_append(messages,
+                                 json_pack("{s:s, s:o}", "role", role, "content", content), error);
+    json_t *joined = json_sprintf("%s\n\n%s", json_string_value(json_object_get(system, "content")),
+                                  json_string_value(content));
+    json_decref(content);
+    return json_object_set_new(system, "content", joined) == 0 || lk_convert_no_memory(error);
 }
 
 bool lk_convert_result(json_t *messages, const json_t *id, struct lk_buf *text,

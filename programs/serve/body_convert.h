@@ -29,7 +29,8 @@ bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, s
 /* Append to an array; releases `item`. False: out of memory, or `item` is NULL for that reason. */
 bool lk_convert_append(json_t *list, json_t *item, struct lk_api_error *error);
 
-/* Append a message to an array, and free the text. */
+/* Append a message to an array, and free the text. A system prompt that follows another one is
+ * appended to that: most chat templates know only one, at the start. */
 bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
                         struct lk_api_error *error);
 

@@ -18,11 +18,19 @@ static void set_text_copies(struct lk_request *request) {
     request->text_copies = request->stream ? 1 : 3; /* of a block; whole: its JSON and its text */
 }
 
+/* Without messages the body asks to load the model, which is loaded. */
+static bool asks_to_load(const json_t *openai) {
+    return json_string_length(json_object_get(openai, "prompt")) +
+               json_array_size(json_object_get(openai, "messages")) ==
+           0;
+}
+
 static bool parse_chat(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, struct lk_api_error *error) {
     json_t *given = lk_json_parse_body(body, len, error),
            *chat = given ? lk_ollama_chat_to_openai(given, error) : NULL;
-    bool good = lk_openai_chat_parse_json(request, opts, chat, error);
+    bool good = chat && asks_to_load(chat) ? lk_request_parse_common(request, opts, chat, error)
+                                           : lk_openai_chat_parse_json(request, opts, chat, error);
     set_text_copies(request);
     json_decref(given);
     return good;
@@ -32,9 +40,13 @@ static bool parse_generate(struct lk_request *request, const struct lk_server_op
                            const char *body, size_t len, struct lk_api_error *error) {
     json_t *given = lk_json_parse_body(body, len, error),
            *converted = given ? lk_ollama_generate_to_openai(given, error) : NULL;
-    bool good = json_object_get(converted, "prompt")
-                    ? lk_openai_completion_parse_json(request, opts, converted, error)
-                    : lk_openai_chat_parse_json(request, opts, converted, error);
+    bool good;
+    if (converted && asks_to_load(converted))
+        good = lk_request_parse_common(request, opts, converted, error);
+    else if (json_object_get(converted, "prompt"))
+        good = lk_openai_completion_parse_json(request, opts, converted, error);
+    else
+        good = lk_openai_chat_parse_json(request, opts, converted, error);
     set_text_copies(request);
     json_decref(given);
     return good;
@@ -99,6 +111,13 @@ static json_t *text_json(const struct lk_response *r, bool is_chat, const char *
     return out;
 }
 
+/* The reply to a request that asks to load the model. */
+static json_t *loaded_json(const struct lk_server_opts *opts, const char *field, json_t *empty) {
+    return json_pack("{s:s, s:o, s:b, s:s, s:o}", "model", opts->id, "created_at",
+                     lk_ollama_time((int64_t)time(NULL)), "done", 1, "done_reason", "load", field,
+                     empty);
+}
+
 /* ---- /api/chat ---- */
 
 static void append_chat_text(struct lk_response *r, const char *text, size_t len,
@@ -160,6 +179,10 @@ static void append_empty_chat(struct lk_response *r, struct lk_buf *out) {
     append_line(out, text_json(r, true, "", 0, NULL));
 }
 
+static json_t *loaded_chat(const struct lk_server_opts *opts) {
+    return loaded_json(opts, "message", message_json("", 0));
+}
+
 /* ---- /api/generate ---- */
 
 static void append_text(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
@@ -194,6 +217,10 @@ static void append_empty_text(struct lk_response *r, struct lk_buf *out) {
     append_line(out, text_json(r, false, "", 0, NULL));
 }
 
+static json_t *loaded_text(const struct lk_server_opts *opts) {
+    return loaded_json(opts, "response", json_string(""));
+}
+
 /* ---- errors ---- */
 
 static json_t *error_json(const struct lk_api_error *error) {
@@ -208,6 +235,7 @@ static void append_error(struct lk_response *r, const struct lk_api_error *error
 
 const struct lk_protocol lk_ollama_chat = {.parse = parse_chat,
                                            .n_body = 2,
+                                           .empty = loaded_chat,
                                            .whole = append_chat,
                                            .stream_type = "application/x-ndjson",
                                            .event = render_chat_event,
@@ -217,6 +245,7 @@ const struct lk_protocol lk_ollama_chat = {.parse = parse_chat,
 
 const struct lk_protocol lk_ollama_generate = {.parse = parse_generate,
                                                .n_body = 2,
+                                               .empty = loaded_text,
                                                .whole = append_whole_text,
                                                .stream_type = "application/x-ndjson",
                                                .event = render_text_event,

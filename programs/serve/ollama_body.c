@@ -62,6 +62,7 @@ static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
         convert_options(to, body, error) && convert_format(to, body, error)) {
         json_object_set_new(to, "stream", json_boolean(stream));
         lk_convert_field(to, "kv", body, "kv");
+        lk_convert_field(to, "cache_prompt", body, "cache_prompt");
         return to;
     }
     json_decref(to);
@@ -110,9 +111,9 @@ json_t *lk_ollama_chat_to_openai(const json_t *body, struct lk_api_error *error)
     json_t *to = convert_common(body, error), *messages = json_array();
     bool good = to != NULL;
     size_t i;
-    if (good && (!json_is_array(given) || json_array_size(given) == 0))
-        good = lk_api_error_set(error, 400, "missing_field", "messages",
-                                "'messages' must be an array with at least one message");
+    if (good && lk_json_field_is_set(body, "messages") && !json_is_array(given))
+        good =
+            lk_api_error_set(error, 400, "invalid_type", "messages", "'messages' must be an array");
     json_array_foreach(given, i, message) good =
         good && convert_message(messages, message, i, error);
     if (good) {
@@ -131,9 +132,9 @@ static bool convert_prompt(json_t *to, const json_t *body, struct lk_api_error *
     json_t *prompt = json_object_get(body, "prompt"), *system = json_object_get(body, "system");
     bool raw = false, has_suffix = lk_json_field_is_set(body, "suffix");
     if (!lk_json_field_bool(body, "raw", &raw, error) || !refuse_images(body, error)) return false;
-    if (!json_is_string(prompt) || json_string_length(prompt) == 0)
-        return lk_api_error_set(error, 400, "missing_field", "prompt",
-                                "'prompt' must be a string that is not empty");
+    if (prompt && !json_is_null(prompt) && !json_is_string(prompt))
+        return lk_api_error_set(error, 400, "invalid_type", "prompt", "'prompt' must be a string");
+    if (json_string_length(prompt) == 0) return true;
     if (lk_json_field_is_set(body, "context"))
         return lk_api_error_set(error, 400, "unsupported", "context",
                                 "'context' is not supported: send the conversation to /api/chat");

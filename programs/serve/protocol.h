@@ -18,6 +18,9 @@ struct lk_protocol {
      * the response repeats it. */
     int n_body;
 
+    /* The reply to a request without messages or prompt; a new reference. NULL: parse refuses it. */
+    json_t *(*empty)(const struct lk_server_opts *opts);
+
     /* Append the whole response. False if out of memory. */
     bool (*whole)(struct lk_response *response, struct lk_buf *out);
 

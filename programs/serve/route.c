@@ -74,7 +74,7 @@ struct work {
     struct lk_completion *completion; /* result of make_completion */
     bool (*convert)(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                     struct lk_api_error *error);
-    struct lk_buf out; /* result of convert_body */
+    struct lk_buf out; /* result of convert_body, or a reply that needs no completion */
     struct lk_api_error error;
 };
 
@@ -107,9 +107,12 @@ static void make_completion(void *arg) {
     const struct lk_server_opts *opts = &x->server->opts;
     struct lk_request request = {0};
     if (!charge_body(work, x->protocol->n_body)) return;
-    if (x->protocol->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
-        lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
-        lk_request_prepare(&request, opts, &work->error))
+    if (!x->protocol->parse(&request, opts, x->body.at, x->body.len, &work->error))
+        ;
+    else if (request.n_msg + request.n_prompt == 0)
+        lk_buf_add_json(&work->out, x->protocol->empty(opts));
+    else if (lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
+             lk_request_prepare(&request, opts, &work->error))
         work->completion = lk_completion_new(&request, &work->charge, opts, &work->error);
     lk_request_free(&request);
 }
@@ -152,6 +155,11 @@ static void handle_completion(struct lk_exchange *x) {
     bool made = run_work(&work, make_completion);
     lk_charge_release(&work.charge); /* what the completion did not take over */
     struct lk_completion *completion = work.completion;
+    if (made && !completion) {
+        lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
+        lk_buf_free(&work.out);
+        return;
+    }
     if (made) completion->client = lk_auth_client(x);
     if (made && !lk_scheduler_submit(x->server->scheduler, completion, &work.error)) {
         lk_exchange_reply_error(x, &work.error);
@@ -408,6 +416,7 @@ bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error) {
         x->protocol = routes[i].protocol;
         if (strcmp(method, routes[i].method) == 0) found = &routes[i];
     }
+    if (!path_known && strncmp(x->path, "/api/", 5) == 0) x->protocol = &lk_ollama_other;
     if (!(found && found->is_public) && !lk_auth_check(x, error)) return false;
     x->route = found;
     if (found) return true;
