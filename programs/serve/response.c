@@ -352,7 +352,7 @@ static json_t *progress_chunk(const struct lk_response *r, const struct lk_event
     return out;
 }
 
-json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
+static json_t *event_chunk(struct lk_response *r, struct lk_event *event) {
     if (event->kind == LK_EVENT_PROGRESS) return progress_chunk(r, event);
     bool done = event->kind == LK_EVENT_DONE;
     const struct lk_text_delta *delta = &event->delta;
@@ -372,8 +372,21 @@ json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
     return out;
 }
 
-json_t *lk_response_usage_chunk(const struct lk_response *r) {
-    json_t *out = chunk_object(r, json_array());
-    json_object_set_new(out, "usage", usage_json(r));
-    return out;
+void lk_response_write_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_buf_add_event(out, event_chunk(r, event));
+}
+
+void lk_response_write_end(struct lk_response *r, struct lk_buf *out) {
+    if (r->completion->request.include_usage) {
+        json_t *chunk = chunk_object(r, json_array());
+        json_object_set_new(chunk, "usage", usage_json(r));
+        lk_buf_add_event(out, chunk);
+    }
+    lk_buf_append_str(out, "data: [DONE]\n\n");
+}
+
+void lk_response_write_error(struct lk_response *r, const struct lk_api_error *error,
+                             struct lk_buf *out) {
+    (void)r;
+    lk_buf_add_event(out, lk_api_error_json(error));
 }

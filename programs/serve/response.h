@@ -37,10 +37,12 @@ bool lk_response_is_complete(const struct lk_response *response);
 /* Append the whole response as JSON text. False if out of memory. */
 bool lk_response_text(const struct lk_response *response, struct lk_buf *out);
 
-/* The chunk for an event; a new reference, NULL if out of memory. The delta is freed. */
-json_t *lk_response_chunk(struct lk_response *response, struct lk_event *event);
-
-/* The last chunk of a stream, with "usage"; a new reference. */
-json_t *lk_response_usage_chunk(const struct lk_response *response);
+/* Append an event, the end or an error of a stream, as server-sent events. The event's delta is
+ * freed. */
+void lk_response_write_event(struct lk_response *response, struct lk_event *event,
+                             struct lk_buf *out);
+void lk_response_write_end(struct lk_response *response, struct lk_buf *out);
+void lk_response_write_error(struct lk_response *response, const struct lk_api_error *error,
+                             struct lk_buf *out);
 
 #endif
