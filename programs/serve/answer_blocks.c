@@ -1,6 +1,8 @@
 /* Turns OpenAI's chunks and messages into blocks. */
 #include "serve/answer_blocks.h"
 
+#include "serve/json_text.h"
+
 #include <string.h>
 
 void lk_blocks_start(struct lk_response *r, const struct lk_block_ops *ops, struct lk_buf *out) {
@@ -80,6 +82,13 @@ static json_t *choice_message(const json_t *choice) {
     return json_incref((json_t *)(delta ? delta : message));
 }
 
+/* Calls are a reason of their own; the others are the job's. */
+static const char *finish_reason(const struct lk_response *r, const json_t *choice) {
+    const char *given = json_string_value(json_object_get(choice, "finish_reason"));
+    if (given && strcmp(given, "tool_calls") == 0) return "tool_calls";
+    return r->choice[0].result.finish;
+}
+
 /* An answer has at least one block: an empty text if there is nothing else. */
 static void close_last_block(struct lk_response *r, const struct lk_block_ops *ops,
                              struct lk_buf *out) {
@@ -88,34 +97,41 @@ static void close_last_block(struct lk_response *r, const struct lk_block_ops *o
     close_block(r, ops, out);
 }
 
-void lk_blocks_event(struct lk_response *r, struct lk_event *event, const struct lk_block_ops *ops,
-                     struct lk_buf *out) {
+void lk_blocks_write_event(struct lk_response *r, struct lk_event *event,
+                           const struct lk_block_ops *ops, struct lk_buf *out) {
     bool done = event->kind == LK_EVENT_DONE;
     json_t *chunk = lk_response_chunk(r, event);
     const json_t *choice = json_array_get(json_object_get(chunk, "choices"), 0);
-    const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     lk_blocks_start(r, ops, out);
     if (choice) {
         json_t *message = choice_message(choice);
         add_message(r, message, ops, out);
         json_decref(message);
     }
-    if (done) {
-        close_last_block(r, ops, out);
-        ops->end(r, finish ? finish : "stop", out);
-    }
+    if (done) r->blocks.finish = finish_reason(r, choice);
     if (!chunk || r->blocks.failed || r->blocks.text.failed) out->failed = true;
     json_decref(chunk);
 }
 
-const char *lk_blocks_whole(struct lk_response *r, const struct lk_block_ops *ops) {
-    json_t *choice = lk_response_choice(r, 0), *message = choice_message(choice);
-    bool has_calls = json_array_size(json_object_get(message, "tool_calls")) > 0;
-    if (choice) add_message(r, message, ops, NULL);
-    close_last_block(r, ops, NULL);
-    bool good = choice && message && !r->blocks.failed;
+void lk_blocks_write_end(struct lk_response *r, const struct lk_block_ops *ops,
+                         struct lk_buf *out) {
+    close_last_block(r, ops, out);
+    ops->end(r, out);
+    if (r->blocks.failed) out->failed = true;
+}
+
+bool lk_blocks_write_whole(const struct lk_response *response, const struct lk_block_ops *ops,
+                           struct lk_buf *out) {
+    struct lk_response r = *response; /* with blocks of its own */
+    r.blocks = (struct lk_blocks){0};
+    json_t *choice = lk_response_choice(&r, 0), *message = choice ? choice_message(choice) : NULL;
+    if (message) add_message(&r, message, ops, NULL);
+    close_last_block(&r, ops, NULL);
+    r.blocks.finish = finish_reason(&r, choice);
+    bool good = message && !r.blocks.failed;
+    if (good) lk_buf_add_json(out, ops->whole(&r));
     json_decref(message);
     json_decref(choice);
-    if (!good) return NULL;
-    return has_calls ? "tool_calls" : r->choice[0].result.finish;
+    lk_blocks_free(&r.blocks);
+    return good && !out->failed;
 }

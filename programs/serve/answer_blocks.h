@@ -6,7 +6,7 @@
 
 #include "serve/response.h"
 
-/* How a protocol renders blocks. `out` receives bytes of a stream. For a whole response it is NULL,
+/* How an API renders blocks. `out` receives bytes of a stream. For a whole response it is NULL,
  * and only `close` is called. */
 struct lk_block_ops {
     void (*start)(struct lk_response *response, struct lk_buf *out); /* before the first block */
@@ -16,20 +16,25 @@ struct lk_block_ops {
     /* The block is complete. Returns its JSON, a new reference, which is appended to
      * response->blocks.closed; or NULL to keep nothing. */
     json_t *(*close)(struct lk_response *response, struct lk_buf *out);
-    /* All blocks are closed. `finish` is OpenAI's finish reason. */
-    void (*end)(struct lk_response *response, const char *finish, struct lk_buf *out);
+    /* The end of a stream, after the last block. */
+    void (*end)(struct lk_response *response, struct lk_buf *out);
+    /* The whole response, from response->blocks.closed. */
+    json_t *(*whole)(struct lk_response *response);
 };
 
-/* Render an event of a stream: the function `event` of a protocol. */
-void lk_blocks_event(struct lk_response *response, struct lk_event *event,
-                     const struct lk_block_ops *ops, struct lk_buf *out);
+/* Render an event of a stream and its end, like the functions of struct lk_endpoint. Before `end`
+ * response->blocks.finish is set. */
+void lk_blocks_write_event(struct lk_response *response, struct lk_event *event,
+                           const struct lk_block_ops *ops, struct lk_buf *out);
+void lk_blocks_write_end(struct lk_response *response, const struct lk_block_ops *ops,
+                         struct lk_buf *out);
 
 /* Call ops->start unless it was called before. */
 void lk_blocks_start(struct lk_response *response, const struct lk_block_ops *ops,
                      struct lk_buf *out);
 
-/* Close the blocks of a whole response. Returns OpenAI's finish reason; static. NULL: out of
- * memory. */
-const char *lk_blocks_whole(struct lk_response *response, const struct lk_block_ops *ops);
+/* Append the whole response. False if out of memory. */
+bool lk_blocks_write_whole(const struct lk_response *response, const struct lk_block_ops *ops,
+                           struct lk_buf *out);
 
 #endif

@@ -54,18 +54,20 @@ static json_t *usage_json(const struct lk_response *r) {
                      (json_int_t)result->n_decoded);
 }
 
-static const char *stop_reason(const struct lk_response *r, const char *finish) {
+/* NULL before the end. */
+static const char *stop_reason(const struct lk_response *r) {
+    const char *finish = r->blocks.finish;
+    if (!finish) return NULL;
     if (strcmp(finish, "tool_calls") == 0) return "tool_use";
     if (strcmp(finish, "length") == 0) return "max_tokens";
     return r->choice[0].result.stop ? "stop_sequence" : "end_turn";
 }
 
-/* The message object. `finish` is NULL before its end. */
-static json_t *message_json(const struct lk_response *r, json_t *content, const char *finish) {
+static json_t *message_json(const struct lk_response *r, json_t *content) {
     return json_pack("{s:o, s:s, s:s, s:s, s:o, s:s?, s:s?, s:o}", "id", message_id(r), "type",
                      "message", "role", "assistant", "model", r->opts->id, "content", content,
-                     "stop_reason", finish ? stop_reason(r, finish) : NULL, "stop_sequence",
-                     r->choice[0].result.stop, "usage", usage_json(r));
+                     "stop_reason", stop_reason(r), "stop_sequence", r->choice[0].result.stop,
+                     "usage", usage_json(r));
 }
 
 /* The input of a tool is JSON in a string. What is not an object became none when parsing failed. */
@@ -86,7 +88,7 @@ static void append_event(struct lk_buf *out, json_t *json) {
 
 static void start_message(struct lk_response *r, struct lk_buf *out) {
     append_event(out, json_pack("{s:s, s:o}", "type", "message_start", "message",
-                                message_json(r, json_array(), NULL)));
+                                message_json(r, json_array())));
     append_event(out, json_pack("{s:s}", "type", "ping"));
 }
 
@@ -123,33 +125,39 @@ static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
     return json_pack("{s:s, s:s%}", "type", "text", "text", lk_buf_cstr(&b->text), b->text.len);
 }
 
-static void end_message(struct lk_response *r, const char *finish, struct lk_buf *out) {
+static void end_message(struct lk_response *r, struct lk_buf *out) {
     append_event(out, json_pack("{s:s, s:{s:s, s:s?}, s:o}", "type", "message_delta", "delta",
-                                "stop_reason", stop_reason(r, finish), "stop_sequence",
+                                "stop_reason", stop_reason(r), "stop_sequence",
                                 r->choice[0].result.stop, "usage", usage_json(r)));
     append_event(out, json_pack("{s:s}", "type", "message_stop"));
+}
+
+static json_t *whole_message(struct lk_response *r) {
+    return message_json(r, json_incref(r->blocks.closed));
 }
 
 static const struct lk_block_ops block_ops = {.start = start_message,
                                               .open = open_block,
                                               .delta = append_delta,
                                               .close = close_block,
-                                              .end = end_message};
+                                              .end = end_message,
+                                              .whole = whole_message};
 
-static void render_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
-    lk_blocks_event(r, event, &block_ops, out);
+static void write_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_blocks_write_event(r, event, &block_ops, out);
 }
 
-static void append_ping(struct lk_response *r, struct lk_buf *out) {
+static void write_end(struct lk_response *r, struct lk_buf *out) {
+    lk_blocks_write_end(r, &block_ops, out);
+}
+
+static bool write_whole(const struct lk_response *r, struct lk_buf *out) {
+    return lk_blocks_write_whole(r, &block_ops, out);
+}
+
+static void write_idle(struct lk_response *r, struct lk_buf *out) {
     lk_blocks_start(r, &block_ops, out);
     append_event(out, json_pack("{s:s}", "type", "ping"));
-}
-
-static bool append_message(struct lk_response *r, struct lk_buf *out) {
-    const char *finish = lk_blocks_whole(r, &block_ops);
-    if (!finish) return false;
-    lk_buf_add_json(out, message_json(r, json_incref(r->blocks.closed), finish));
-    return !out->failed;
 }
 
 /* ---- errors ---- */
@@ -166,25 +174,23 @@ static const char *error_type(int status) {
     }
 }
 
-static json_t *error_json(const struct lk_api_error *error) {
+json_t *lk_anthropic_error_json(const struct lk_api_error *error) {
     return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type",
                      error_type(error->status), "message", error->msg);
 }
 
-static void append_error(struct lk_response *r, const struct lk_api_error *error,
-                         struct lk_buf *out) {
+static void write_error(struct lk_response *r, const struct lk_api_error *error,
+                        struct lk_buf *out) {
     (void)r;
-    append_event(out, error_json(error));
+    append_event(out, lk_anthropic_error_json(error));
 }
 
-const struct lk_protocol lk_anthropic = {.parse = parse_messages,
+const struct lk_endpoint lk_anthropic = {.parse = parse_messages,
                                          .n_body = 2,
-                                         .whole = append_message,
-                                         .stream_type = "text/event-stream",
-                                         .event = render_event,
-                                         .idle = append_ping,
-                                         .fail = append_error,
-                                         .error = error_json};
+                                         .write_whole = write_whole,
+                                         .write_event = write_event,
+                                         .write_end = write_end,
+                                         .write_error = write_error,
+                                         .write_idle = write_idle};
 
-const struct lk_protocol lk_anthropic_count = {
-    .parse = parse_count, .n_body = 2, .error = error_json};
+const struct lk_endpoint lk_anthropic_count = {.parse = parse_count, .n_body = 2};

@@ -65,6 +65,7 @@ struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_ch
     completion->job = job;
     completion->n_job = n;
     completion->refs = 1;
+    completion->percent = -1;
     if (!init_sampler(completion, request, opts, error)) {
         free_completion(completion);
         return NULL;

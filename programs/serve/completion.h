@@ -94,6 +94,7 @@ struct lk_completion {
     struct lk_api_error error; /* status 0: none */
     bool error_reported;       /* LK_EVENT_ERROR was popped */
     _Atomic bool abandoned;    /* the HTTP thread pops no more events */
+    _Atomic int percent;       /* of the prompt that is prefilled; -1: in the queue */
     atomic_int refs;
 };
 

@@ -5,7 +5,6 @@
 #include "serve/exchange.h"
 
 #include "base/fnv1a.h"
-#include "serve/protocol.h"
 
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -144,8 +143,7 @@ void lk_exchange_reply_json(struct lk_exchange *x, int status, json_t *json) {
 
 void lk_exchange_reply_error(struct lk_exchange *x, const struct lk_api_error *error) {
     size_t len;
-    json_t *json = x->protocol ? x->protocol->error(error) : lk_api_error_json(error);
-    struct MHD_Response *reply = json_reply(json, &len);
+    struct MHD_Response *reply = json_reply(x->error_json(error), &len);
     char seconds[16];
     snprintf(seconds, sizeof seconds, "%d", error->retry_s);
     if (reply && error->retry_s) MHD_add_response_header(reply, "Retry-After", seconds);

@@ -27,18 +27,18 @@ struct lk_server {
 };
 
 struct lk_route;
-struct lk_protocol;
 
 /* A request, and its reply. */
 struct lk_exchange {
     struct lk_server *server;
     struct MHD_Connection *connection;
-    struct lk_connection *place;        /* its entry in server->connections */
-    char method[12], path[128];         /* truncated if longer; no route is that long */
-    bool is_http_1_0;                   /* otherwise HTTP/1.1 */
-    const struct lk_route *route;       /* set by lk_route_find */
-    const struct lk_protocol *protocol; /* the form of its replies; NULL: no completion */
-    struct lk_api_error refusal;        /* found in the headers; status 0: none */
+    struct lk_connection *place;  /* its entry in server->connections */
+    char method[12], path[128];   /* truncated if longer; no route is that long */
+    bool is_http_1_0;             /* otherwise HTTP/1.1 */
+    const struct lk_route *route; /* set by lk_route_find */
+    /* the body of a reply with an error; a new reference */
+    json_t *(*error_json)(const struct lk_api_error *error);
+    struct lk_api_error refusal; /* found in the headers; status 0: none */
     struct lk_buf body;
     struct lk_charge charge; /* for the body */
     size_t received;         /* bytes of the body, kept or dropped */

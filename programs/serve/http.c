@@ -38,6 +38,7 @@ static struct lk_exchange *new_exchange(struct lk_server *server, struct MHD_Con
     x->start_time = lk_now();
     x->body.max = server->opts.max_body;
     x->charge.budget = &server->budget;
+    x->error_json = lk_api_error_json;
     x->is_http_1_0 = strcmp(version, "HTTP/1.0") == 0;
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);

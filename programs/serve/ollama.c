@@ -65,17 +65,17 @@ json_t *lk_ollama_time(int64_t seconds) {
 
 static json_int_t nanoseconds(double seconds) { return (json_int_t)llround(1e9 * seconds); }
 
-/* The fields of every object. `finish` is NULL before the end. */
-static json_t *answer_json(const struct lk_response *r, const char *finish) {
+/* The fields of every object; the last one has counts and times. */
+static json_t *answer_json(const struct lk_response *r, bool is_last) {
     const struct lk_job_result *result = &r->choice[0].result;
     json_t *out = json_pack("{s:s, s:o, s:b}", "model", r->opts->id, "created_at",
-                            lk_ollama_time((int64_t)time(NULL)), "done", finish != NULL);
-    if (!finish) return out;
+                            lk_ollama_time((int64_t)time(NULL)), "done", is_last);
+    if (!is_last) return out;
     double total_s = result->wait_s + result->prompt_s + result->decode_s;
     json_t *counts = json_pack(
         "{s:s, s:I, s:i, s:I, s:I, s:I, s:I}", "done_reason",
-        strcmp(finish, "length") == 0 ? "length" : "stop", "total_duration", nanoseconds(total_s),
-        "load_duration", 0, "prompt_eval_count", (json_int_t)result->n_prompt,
+        strcmp(r->blocks.finish, "length") == 0 ? "length" : "stop", "total_duration",
+        nanoseconds(total_s), "load_duration", 0, "prompt_eval_count", (json_int_t)result->n_prompt,
         "prompt_eval_duration", nanoseconds(result->prompt_s), "eval_count",
         (json_int_t)result->n_decoded, "eval_duration", nanoseconds(result->decode_s));
     json_object_update(out, counts);
@@ -102,8 +102,8 @@ static void append_line(struct lk_buf *out, json_t *json) {
 
 /* An object with a piece of text: in the message of a chat, or as "response". */
 static json_t *text_json(const struct lk_response *r, bool is_chat, const char *text, size_t len,
-                         const char *finish) {
-    json_t *out = answer_json(r, finish);
+                         bool is_last) {
+    json_t *out = answer_json(r, is_last);
     if (is_chat)
         json_object_set_new(out, "message", message_json(text, len));
     else
@@ -122,29 +122,22 @@ static json_t *loaded_json(const struct lk_server_opts *opts, const char *field,
 
 static void append_chat_text(struct lk_response *r, const char *text, size_t len,
                              struct lk_buf *out) {
-    if (r->blocks.kind == LK_BLOCK_TEXT) append_line(out, text_json(r, true, text, len, NULL));
+    if (r->blocks.kind == LK_BLOCK_TEXT) append_line(out, text_json(r, true, text, len, false));
 }
 
 static json_t *close_chat_block(struct lk_response *r, struct lk_buf *out) {
     const struct lk_blocks *b = &r->blocks;
     if (b->kind == LK_BLOCK_TEXT) return out ? NULL : json_stringn(b->text.at, b->text.len);
     if (!out) return call_json(b);
-    json_t *json = answer_json(r, NULL), *message = message_json("", 0);
+    json_t *json = answer_json(r, false), *message = message_json("", 0);
     json_object_set_new(message, "tool_calls", json_pack("[o]", call_json(b)));
     json_object_set_new(json, "message", message);
     append_line(out, json);
     return NULL;
 }
 
-static void end_chat(struct lk_response *r, const char *finish, struct lk_buf *out) {
-    append_line(out, text_json(r, true, "", 0, finish));
-}
-
-static const struct lk_block_ops chat_ops = {
-    .delta = append_chat_text, .close = close_chat_block, .end = end_chat};
-
-static void render_chat_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
-    lk_blocks_event(r, event, &chat_ops, out);
+static void end_chat(struct lk_response *r, struct lk_buf *out) {
+    append_line(out, text_json(r, true, "", 0, true));
 }
 
 /* Texts and calls of the closed blocks, in one message. */
@@ -165,18 +158,31 @@ static json_t *whole_message(const struct lk_response *r) {
     return message;
 }
 
-static bool append_chat(struct lk_response *r, struct lk_buf *out) {
-    const char *finish = lk_blocks_whole(r, &chat_ops);
-    if (!finish) return false;
-    json_t *json = answer_json(r, finish);
-    if (json_object_set_new(json, "message", whole_message(r))) out->failed = true;
-    lk_buf_add_json(out, json);
-    return !out->failed;
+static json_t *whole_chat(struct lk_response *r) {
+    json_t *json = answer_json(r, true);
+    if (json_object_set_new(json, "message", whole_message(r)) == 0) return json;
+    json_decref(json);
+    return NULL;
+}
+
+static const struct lk_block_ops chat_ops = {
+    .delta = append_chat_text, .close = close_chat_block, .end = end_chat, .whole = whole_chat};
+
+static void write_chat_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_blocks_write_event(r, event, &chat_ops, out);
+}
+
+static void write_chat_end(struct lk_response *r, struct lk_buf *out) {
+    lk_blocks_write_end(r, &chat_ops, out);
+}
+
+static bool write_whole_chat(const struct lk_response *r, struct lk_buf *out) {
+    return lk_blocks_write_whole(r, &chat_ops, out);
 }
 
 /* A line without text, which clients append to the answer. */
-static void append_empty_chat(struct lk_response *r, struct lk_buf *out) {
-    append_line(out, text_json(r, true, "", 0, NULL));
+static void write_chat_idle(struct lk_response *r, struct lk_buf *out) {
+    append_line(out, text_json(r, true, "", 0, false));
 }
 
 static json_t *loaded_chat(const struct lk_server_opts *opts) {
@@ -186,35 +192,39 @@ static json_t *loaded_chat(const struct lk_server_opts *opts) {
 /* ---- /api/generate ---- */
 
 static void append_text(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
-    append_line(out, text_json(r, false, text, len, NULL));
+    append_line(out, text_json(r, false, text, len, false));
 }
 
 static json_t *close_text(struct lk_response *r, struct lk_buf *out) {
     return out ? NULL : json_stringn(r->blocks.text.at, r->blocks.text.len);
 }
 
-static void end_text(struct lk_response *r, const char *finish, struct lk_buf *out) {
-    append_line(out, text_json(r, false, "", 0, finish));
+static void end_text(struct lk_response *r, struct lk_buf *out) {
+    append_line(out, text_json(r, false, "", 0, true));
+}
+
+static json_t *whole_text(struct lk_response *r) {
+    const json_t *text = json_array_get(r->blocks.closed, 0);
+    return text_json(r, false, json_string_value(text), json_string_length(text), true);
 }
 
 static const struct lk_block_ops text_ops = {
-    .delta = append_text, .close = close_text, .end = end_text};
+    .delta = append_text, .close = close_text, .end = end_text, .whole = whole_text};
 
-static void render_text_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
-    lk_blocks_event(r, event, &text_ops, out);
+static void write_text_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_blocks_write_event(r, event, &text_ops, out);
 }
 
-static bool append_whole_text(struct lk_response *r, struct lk_buf *out) {
-    const char *finish = lk_blocks_whole(r, &text_ops);
-    if (!finish) return false;
-    const json_t *text = json_array_get(r->blocks.closed, 0);
-    lk_buf_add_json(out,
-                    text_json(r, false, json_string_value(text), json_string_length(text), finish));
-    return !out->failed;
+static void write_text_end(struct lk_response *r, struct lk_buf *out) {
+    lk_blocks_write_end(r, &text_ops, out);
 }
 
-static void append_empty_text(struct lk_response *r, struct lk_buf *out) {
-    append_line(out, text_json(r, false, "", 0, NULL));
+static bool write_whole_text(const struct lk_response *r, struct lk_buf *out) {
+    return lk_blocks_write_whole(r, &text_ops, out);
+}
+
+static void write_text_idle(struct lk_response *r, struct lk_buf *out) {
+    append_line(out, text_json(r, false, "", 0, false));
 }
 
 static json_t *loaded_text(const struct lk_server_opts *opts) {
@@ -223,34 +233,34 @@ static json_t *loaded_text(const struct lk_server_opts *opts) {
 
 /* ---- errors ---- */
 
-static json_t *error_json(const struct lk_api_error *error) {
+json_t *lk_ollama_error_json(const struct lk_api_error *error) {
     return json_pack("{s:s}", "error", error->msg);
 }
 
-static void append_error(struct lk_response *r, const struct lk_api_error *error,
-                         struct lk_buf *out) {
+static void write_error(struct lk_response *r, const struct lk_api_error *error,
+                        struct lk_buf *out) {
     (void)r;
-    append_line(out, error_json(error));
+    append_line(out, lk_ollama_error_json(error));
 }
 
-const struct lk_protocol lk_ollama_chat = {.parse = parse_chat,
+static const char stream_type[] = "application/x-ndjson";
+
+const struct lk_endpoint lk_ollama_chat = {.parse = parse_chat,
                                            .n_body = 2,
                                            .empty = loaded_chat,
-                                           .whole = append_chat,
-                                           .stream_type = "application/x-ndjson",
-                                           .event = render_chat_event,
-                                           .idle = append_empty_chat,
-                                           .fail = append_error,
-                                           .error = error_json};
+                                           .write_whole = write_whole_chat,
+                                           .write_event = write_chat_event,
+                                           .write_end = write_chat_end,
+                                           .write_error = write_error,
+                                           .stream_type = stream_type,
+                                           .write_idle = write_chat_idle};
 
-const struct lk_protocol lk_ollama_generate = {.parse = parse_generate,
+const struct lk_endpoint lk_ollama_generate = {.parse = parse_generate,
                                                .n_body = 2,
                                                .empty = loaded_text,
-                                               .whole = append_whole_text,
-                                               .stream_type = "application/x-ndjson",
-                                               .event = render_text_event,
-                                               .idle = append_empty_text,
-                                               .fail = append_error,
-                                               .error = error_json};
-
-const struct lk_protocol lk_ollama_other = {.n_body = 1, .error = error_json};
+                                               .write_whole = write_whole_text,
+                                               .write_event = write_text_event,
+                                               .write_end = write_text_end,
+                                               .write_error = write_error,
+                                               .stream_type = stream_type,
+                                               .write_idle = write_text_idle};

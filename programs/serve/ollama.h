@@ -2,13 +2,13 @@
 #ifndef LK_SERVE_OLLAMA_H
 #define LK_SERVE_OLLAMA_H
 
-#include "serve/protocol.h"
+#include "serve/answer.h"
 
 /* /api/chat and /api/generate. */
-extern const struct lk_protocol lk_ollama_chat, lk_ollama_generate;
+extern const struct lk_endpoint lk_ollama_chat, lk_ollama_generate;
 
-/* The other paths: only errors have ollama's form. */
-extern const struct lk_protocol lk_ollama_other;
+/* The body of a reply with an error; a new reference. */
+json_t *lk_ollama_error_json(const struct lk_api_error *error);
 
 /* Convert a body to OpenAI's chat form; for /api/generate with "raw" or "suffix" to its completion
  * form, which has a "prompt". Without a prompt or messages, which asks to load the model, the

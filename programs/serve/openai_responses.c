@@ -198,35 +198,43 @@ static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
 }
 
 /* The status of a whole response: an answer may be cut by its limit. */
-static const char *final_status(const char *finish) {
-    return strcmp(finish, "length") == 0 ? "incomplete" : "completed";
+static const char *final_status(const struct lk_response *r) {
+    return strcmp(r->blocks.finish, "length") == 0 ? "incomplete" : "completed";
 }
 
-static void end_response(struct lk_response *r, const char *finish, struct lk_buf *out) {
-    const char *status = final_status(finish);
+static void end_response(struct lk_response *r, struct lk_buf *out) {
+    const char *status = final_status(r);
     append_event(
         r, strcmp(status, "completed") == 0 ? "response.completed" : "response.incomplete",
         json_pack("{s:o}", "response", response_json(r, status, json_incref(r->blocks.closed))),
         out);
 }
 
+static json_t *whole_response(struct lk_response *r) {
+    return response_json(r, final_status(r), json_incref(r->blocks.closed));
+}
+
 static const struct lk_block_ops block_ops = {.start = start_response,
                                               .open = open_block,
                                               .delta = append_delta,
                                               .close = close_block,
-                                              .end = end_response};
+                                              .end = end_response,
+                                              .whole = whole_response};
 
-static void render_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
-    lk_blocks_event(r, event, &block_ops, out);
+static void write_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_blocks_write_event(r, event, &block_ops, out);
 }
 
-static void append_comment(struct lk_response *r, struct lk_buf *out) {
-    lk_blocks_start(r, &block_ops, out);
-    lk_buf_append_str(out, ": waiting\n\n");
+static void write_end(struct lk_response *r, struct lk_buf *out) {
+    lk_blocks_write_end(r, &block_ops, out);
 }
 
-static void append_error(struct lk_response *r, const struct lk_api_error *error,
-                         struct lk_buf *out) {
+static bool write_whole(const struct lk_response *r, struct lk_buf *out) {
+    return lk_blocks_write_whole(r, &block_ops, out);
+}
+
+static void write_error(struct lk_response *r, const struct lk_api_error *error,
+                        struct lk_buf *out) {
     json_t *response = response_json(r, "failed", json_array());
     lk_blocks_start(r, &block_ops, out);
     json_object_set_new(response, "error",
@@ -235,18 +243,9 @@ static void append_error(struct lk_response *r, const struct lk_api_error *error
     append_event(r, "response.failed", json_pack("{s:o}", "response", response), out);
 }
 
-static bool append_response(struct lk_response *r, struct lk_buf *out) {
-    const char *finish = lk_blocks_whole(r, &block_ops);
-    if (!finish) return false;
-    lk_buf_add_json(out, response_json(r, final_status(finish), json_incref(r->blocks.closed)));
-    return !out->failed;
-}
-
-const struct lk_protocol lk_openai_responses = {.parse = parse_body,
+const struct lk_endpoint lk_openai_responses = {.parse = parse_body,
                                                 .n_body = 4,
-                                                .whole = append_response,
-                                                .stream_type = "text/event-stream",
-                                                .event = render_event,
-                                                .idle = append_comment,
-                                                .fail = append_error,
-                                                .error = lk_api_error_json};
+                                                .write_whole = write_whole,
+                                                .write_event = write_event,
+                                                .write_end = write_end,
+                                                .write_error = write_error};

@@ -2,9 +2,9 @@
 #ifndef LK_SERVE_OPENAI_RESPONSES_H
 #define LK_SERVE_OPENAI_RESPONSES_H
 
-#include "serve/protocol.h"
+#include "serve/answer.h"
 
-extern const struct lk_protocol lk_openai_responses;
+extern const struct lk_endpoint lk_openai_responses;
 
 /* Convert a body to the form of /v1/chat/completions; a new reference. NULL: see `error`. */
 json_t *lk_openai_responses_to_chat(const json_t *body, struct lk_api_error *error);

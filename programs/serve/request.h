@@ -28,7 +28,7 @@ struct lk_prompt {
 
 struct lk_request {
     json_t *body;     /* in OpenAI's form */
-    json_t *original; /* the body as it was sent, if its protocol needs it later; otherwise NULL */
+    json_t *original; /* the body as it was sent, if the reply needs it; otherwise NULL */
     bool chat;
     lk_message *msg; /* [n_msg] of a chat; contents owned */
     size_t n_msg;
@@ -48,7 +48,7 @@ struct lk_request {
     bool stream, include_usage, progress, echo;
     bool parse_special; /* text prompts may spell control tokens; never in a chat */
     bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
-    size_t text_copies; /* of the answer's text that the protocol holds, even in a stream */
+    size_t text_copies; /* of the answer's text that its API holds, even in a stream */
     size_t recipe;      /* index into lk_server_opts.recipe */
 };
 

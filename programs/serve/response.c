@@ -29,10 +29,7 @@ void lk_response_free(struct lk_response *r) {
     }
     free(r->choice);
     r->choice = NULL;
-    json_decref(r->blocks.id);
-    json_decref(r->blocks.name);
-    json_decref(r->blocks.closed);
-    lk_buf_free(&r->blocks.text);
+    lk_blocks_free(&r->blocks);
 }
 
 /* ---- logprobs ---- */
@@ -375,8 +372,21 @@ json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
     return out;
 }
 
-json_t *lk_response_usage_chunk(const struct lk_response *r) {
-    json_t *out = chunk_object(r, json_array());
-    json_object_set_new(out, "usage", usage_json(r));
-    return out;
+void lk_response_write_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_buf_add_event(out, lk_response_chunk(r, event));
+}
+
+void lk_response_write_end(struct lk_response *r, struct lk_buf *out) {
+    if (r->completion->request.include_usage) {
+        json_t *chunk = chunk_object(r, json_array());
+        json_object_set_new(chunk, "usage", usage_json(r));
+        lk_buf_add_event(out, chunk);
+    }
+    lk_buf_append_str(out, "data: [DONE]\n\n");
+}
+
+void lk_response_write_error(struct lk_response *r, const struct lk_api_error *error,
+                             struct lk_buf *out) {
+    (void)r;
+    lk_buf_add_event(out, lk_api_error_json(error));
 }

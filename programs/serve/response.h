@@ -14,7 +14,7 @@ struct lk_response_choice {
     struct lk_job_result result;
 };
 
-/* State of a protocol that renders the answer as blocks, see serve/answer_blocks.h. */
+/* State of an API that has the answer as blocks, see serve/answer_blocks.h. */
 enum lk_block_kind { LK_BLOCK_NONE, LK_BLOCK_TEXT, LK_BLOCK_CALL };
 struct lk_blocks {
     enum lk_block_kind kind; /* of the open block */
@@ -22,10 +22,18 @@ struct lk_blocks {
     json_t *id, *name;       /* strings of a call; owned, like `closed` */
     struct lk_buf text;      /* text of the block, or the arguments of a call */
     size_t n_closed;         /* blocks before it */
-    json_t *closed;          /* array of blocks in the protocol's form; NULL: none */
-    int64_t n_event;         /* number of the next event, if the protocol numbers them */
+    json_t *closed;          /* array of blocks in the API's form; NULL: none */
+    int64_t n_event;         /* number of the next event, if the API numbers them */
+    const char *finish;      /* OpenAI's finish reason; static; NULL: not yet */
     bool started, failed;    /* failed: out of memory */
 };
+
+static inline void lk_blocks_free(struct lk_blocks *blocks) {
+    json_decref(blocks->id);
+    json_decref(blocks->name);
+    json_decref(blocks->closed);
+    lk_buf_free(&blocks->text);
+}
 
 struct lk_response {
     struct lk_completion *completion;
@@ -58,7 +66,12 @@ bool lk_response_text(const struct lk_response *response, struct lk_buf *out);
 /* The chunk for an event; a new reference, NULL if out of memory. The delta is freed. */
 json_t *lk_response_chunk(struct lk_response *response, struct lk_event *event);
 
-/* The last chunk of a stream, with "usage"; a new reference. */
-json_t *lk_response_usage_chunk(const struct lk_response *response);
+/* Append an event, the end or an error of a stream, as server-sent events. The event's delta is
+ * freed. */
+void lk_response_write_event(struct lk_response *response, struct lk_event *event,
+                             struct lk_buf *out);
+void lk_response_write_end(struct lk_response *response, struct lk_buf *out);
+void lk_response_write_error(struct lk_response *response, const struct lk_api_error *error,
+                             struct lk_buf *out);
 
 #endif

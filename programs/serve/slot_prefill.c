@@ -8,6 +8,7 @@ static void push_progress(struct lk_slot_prefill *p, uint64_t done, uint64_t tot
     const double interval_s = 0.1;
     struct lk_job *job = p->job;
     double now = lk_now();
+    job->completion->percent = total ? (int)(100 * done / total) : 0;
     if (!job->completion->request.progress) return;
     if (now - p->last_progress < interval_s && done < total) return;
     p->last_progress = now;

@@ -138,7 +138,7 @@ def anthropic_calls(c):
             "input_schema": TOOL["parameters"]}
 
     def create(**fields):
-        return client.messages.create(model="claude-sonnet-4-5", messages=messages,
+        return client.messages.create(model="any-name", messages=messages,
                                       max_tokens=fields.pop("max_tokens", MAX), **fields)
 
     def stream():
