@@ -61,21 +61,24 @@ static bool convert_blocks(json_t *messages, const char *role, const json_t *blo
     return good;
 }
 
+/* Agents also send reminders as messages of the role "system". */
 static bool convert_message(json_t *messages, const json_t *message, size_t i,
                             struct lk_api_error *error) {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
-    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
+    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 &&
+                  strcmp(role, "system") != 0))
         return lk_api_error_set(error, 400, "invalid_value", "messages",
-                                "messages[%zu].role is '%.40s', but must be user or assistant; a "
-                                "system prompt is given in 'system'",
+                                "messages[%zu].role is '%.40s', but must be user, assistant or "
+                                "system",
                                 i, role ? role : "");
     if (json_is_array(content)) return convert_blocks(messages, role, content, error);
     if (!json_is_string(content))
         return lk_api_error_set(error, 400, "invalid_type", "messages",
                                 "messages[%zu].content must be a string or an array of blocks", i);
-    return lk_convert_append(messages, json_pack("{s:s, s:O}", "role", role, "content", content),
-                             error);
+    struct lk_buf text = {0};
+    lk_buf_append(&text, json_string_value(content), json_string_length(content));
+    return lk_convert_message(messages, role, &text, error);
 }
 
 static bool convert_messages(json_t *to, const json_t *from, struct lk_api_error *error) {

@@ -63,6 +63,7 @@ static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
         json_object_set_new(to, "stream", json_boolean(stream));
         lk_convert_field(to, "kv", body, "kv");
         lk_convert_field(to, "cache_prompt", body, "cache_prompt");
+        lk_convert_field(to, "ignore_eos", body, "ignore_eos");
         return to;
     }
     json_decref(to);

@@ -70,7 +70,7 @@ static bool convert_input(json_t *to, const json_t *from, struct lk_api_error *e
     if (json_is_string(input))
         return lk_convert_append(messages,
                                  json_pack("{s:s, s:O}", "role", "user", "content", input), error);
-    if (!json_is_array(input) || json_array_size(input) == 0)
+    if (!json_is_array(input) || json_array_size(input) + json_array_size(messages) == 0)
         return lk_api_error_set(error, 400, "missing_field", "input",
                                 "'input' must be a string or an array with at least one item");
     json_array_foreach(input, i, item) if (!convert_item(messages, item, i, error)) return false;

@@ -4,8 +4,11 @@
  * the context. The body is also converted as a JSON schema. */
 #define _GNU_SOURCE /* memfd_create */
 #include "fuzz_input.h"
+#include "serve/anthropic.h"
+#include "serve/ollama.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
+#include "serve/openai_responses.h"
 #include "serve/schema.h"
 #include "tiny_gguf.h"
 
@@ -71,15 +74,20 @@ static void check_prepared(const struct lk_request *request, const struct lk_ser
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    bool (*const parse[])(struct lk_request *, const struct lk_server_opts *, const char *, size_t,
+                          struct lk_api_error *) = {
+        lk_openai_responses.parse, lk_openai_chat_parse, lk_openai_completion_parse,
+        lk_anthropic.parse,        lk_ollama_chat.parse, lk_ollama_generate.parse};
+    enum { N_PARSE = sizeof parse / sizeof parse[0] };
     struct lk_server_opts opts = make_options();
     struct lk_api_error error = {0};
     struct lk_request request;
     if (size == 0) return 0;
     const char *body = (const char *)data + 1;
-    bool good = data[0] % 2 ? lk_openai_chat_parse(&request, &opts, body, size - 1, &error)
-                            : lk_openai_completion_parse(&request, &opts, body, size - 1, &error);
+    bool good = parse[data[0] % N_PARSE](&request, &opts, body, size - 1, &error);
     if (good) check_request(&request);
-    if (good) good = lk_request_prepare(&request, &opts, &error);
+    bool is_empty = good && request.n_msg + request.n_prompt == 0; /* asks ollama to load a model */
+    if (good && !is_empty) good = lk_request_prepare(&request, &opts, &error);
     if (good)
         check_prepared(&request, &opts);
     else
