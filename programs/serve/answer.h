@@ -18,7 +18,8 @@ struct lk_endpoint {
      * more if the reply repeats it. */
     int n_body;
 
-    /* The reply to a request without messages or prompt; a new reference. NULL: parse refuses it. */
+    /* The reply to a request without messages or prompt, a new reference. NULL if parse refuses
+     * such requests. */
     json_t *(*empty)(const struct lk_server_opts *opts);
 
     /* The reply without a stream: one JSON text, once all events were added. */

@@ -2,6 +2,7 @@
 #include "serve/anthropic.h"
 
 #include "serve/answer_blocks.h"
+#include "serve/anthropic_body.h"
 #include "serve/json_field.h"
 #include "serve/json_text.h"
 #include "serve/openai_chat.h"
@@ -70,7 +71,7 @@ static json_t *message_json(const struct lk_response *r, json_t *content) {
                      "usage", usage_json(r));
 }
 
-/* The input of a tool is JSON in a string. What is not an object became none when parsing failed. */
+/* The input of a tool, which is JSON in a string: the grammar or tools.c made sure of that. */
 static json_t *parse_input(const struct lk_buf *text) {
     json_t *input = json_loadb(lk_buf_cstr(text), text->len, 0, NULL);
     return input ? input : json_object();

@@ -1,12 +1,13 @@
 /* Anthropic's request body, converted to OpenAI's chat form. */
-#include "serve/anthropic.h"
+#include "serve/anthropic_body.h"
+
 #include "serve/body_convert.h"
 #include "serve/json_field.h"
 
 #include <string.h>
 
 static const char *const text_types[] = {"text", NULL};
-/* What the model thought earlier is no part of the conversation. */
+/* The conversation has no thoughts of earlier answers. */
 static const char *const thinking_types[] = {"thinking", "redacted_thinking", NULL};
 static const struct lk_text_parts message_parts = {"messages", text_types, thinking_types, "\n\n"};
 static const struct lk_text_parts system_parts = {"system", text_types, NULL, "\n\n"};

@@ -5,6 +5,7 @@
 #include "serve/answer_blocks.h"
 #include "serve/json_field.h"
 #include "serve/json_text.h"
+#include "serve/ollama_body.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
 

@@ -10,12 +10,6 @@ extern const struct lk_endpoint lk_ollama_chat, lk_ollama_generate;
 /* The body of a reply with an error; a new reference. */
 json_t *lk_ollama_error_json(const struct lk_api_error *error);
 
-/* Convert a body to OpenAI's chat form; for /api/generate with "raw" or "suffix" to its completion
- * form, which has a "prompt". Without a prompt or messages, which asks to load the model, the
- * result has none either. A new reference. NULL: see `error`. */
-json_t *lk_ollama_chat_to_openai(const json_t *body, struct lk_api_error *error);
-json_t *lk_ollama_generate_to_openai(const json_t *body, struct lk_api_error *error);
-
 /* A time in ollama's form, e.g. "2025-01-31T12:00:00Z"; a new reference. */
 json_t *lk_ollama_time(int64_t seconds);
 

@@ -1,12 +1,13 @@
 /* Request bodies of /api/chat and /api/generate, converted to OpenAI's forms. */
+#include "serve/ollama_body.h"
+
 #include "serve/body_convert.h"
 #include "serve/json_field.h"
-#include "serve/ollama.h"
 
 #include <string.h>
 
 /* Sampling parameters, under "options". Others are about the loading of models and are ignored:
- * num_ctx, num_batch, num_gpu, num_thread, use_mmap and so on belong to the start of this server. */
+ * num_ctx, num_batch, num_gpu, num_thread, use_mmap and so on are options of `lowkey serve`. */
 static bool convert_options(json_t *to, const json_t *from, struct lk_api_error *error) {
     static const char *const same[] = {"temperature", "top_p",
                                        "top_k",       "min_p",

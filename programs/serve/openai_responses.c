@@ -6,6 +6,7 @@
 #include "serve/json_field.h"
 #include "serve/json_text.h"
 #include "serve/openai_chat.h"
+#include "serve/openai_responses_body.h"
 
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* The request body of /v1/responses, converted to that of /v1/chat/completions. */
+#include "serve/openai_responses_body.h"
+
 #include "serve/body_convert.h"
 #include "serve/json_field.h"
-#include "serve/openai_responses.h"
 
 #include <string.h>
 
@@ -34,7 +35,7 @@ static bool convert_item(json_t *messages, const json_t *item, size_t i,
         return lk_api_error_set(error, 400, "invalid_type", "input", "input[%zu] must be an object",
                                 i);
     if (!type || is_type(item, "message")) return convert_message(messages, item, i, error);
-    if (is_type(item, "reasoning")) return true; /* no part of the conversation */
+    if (is_type(item, "reasoning")) return true; /* thoughts of an earlier answer */
     if (is_type(item, "function_call"))
         return lk_convert_call(messages, json_object_get(item, "call_id"),
                                json_object_get(item, "name"), json_object_get(item, "arguments"),
