@@ -117,6 +117,13 @@ void lk_model_free(lk_model *model);
 /* Properties of a model. */
 lk_model_info lk_model_get_info(const lk_model *model);
 
+/* Control tokens around the parts of a text whose middle is to be filled in; -1: the model has
+ * none. `repo` and `file` precede the name of a repository and of a file. */
+typedef struct {
+    int32_t prefix, suffix, middle, repo, file;
+} lk_fim_tokens;
+lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model);
+
 /* The model's chat template (Jinja), borrowed until lk_model_free; NULL if it has none. */
 const char *lk_model_chat_template(const lk_model *model);
 
@@ -230,6 +237,22 @@ void lk_session_free(lk_session *session);
  * after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
+
+/* How the hidden states of a text's tokens become one vector. */
+typedef enum {
+    LK_POOLING_MODEL = 0, /* as the model file says; the mean if it does not say */
+    LK_POOLING_MEAN = 1,
+    LK_POOLING_LAST = 3, /* the last token's */
+} lk_pooling;
+
+/* The embedding out[n_embd] of tok[0..n_tok): the hidden states after the final norm, pooled and
+ * scaled to length 1. The tokens attend to each other exactly, whatever the recipe. What the session
+ * held is dropped, and it is empty afterwards; progress and cancellation are as for lk_session_sync.
+ * A model that was trained to predict tokens was not trained for this: similar texts have similar
+ * vectors, but an embedding model separates them better. LK_E_ARG, LK_E_FULL, LK_E_UNSUPPORTED for
+ * a file that pools in another way, LK_E_CANCELLED, LK_E_NOMEM. */
+lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok,
+                           lk_pooling pooling, float *out, lk_err *err);
 
 /* The number of tokens of tok[0..n_tok) that lk_session_sync would keep. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);

@@ -117,6 +117,10 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .eot = special.eot};
 }
 
+lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
+    return lk_vocab_fim_tokens(model->vocab);
+}
+
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){

@@ -199,6 +199,16 @@ struct lk_special_tokens lk_vocab_special(const struct lk_vocab *vocab) {
                                       llama_vocab_eot(llama)};
 }
 
+lk_fim_tokens lk_vocab_fim_tokens(const struct lk_vocab *vocab) {
+    const struct llama_vocab *llama = lk_vocab_llama(vocab);
+    if (!llama) return (lk_fim_tokens){-1, -1, -1, -1, -1};
+    return (lk_fim_tokens){.prefix = llama_vocab_fim_pre(llama),
+                           .suffix = llama_vocab_fim_suf(llama),
+                           .middle = llama_vocab_fim_mid(llama),
+                           .repo = llama_vocab_fim_rep(llama),
+                           .file = llama_vocab_fim_sep(llama)};
+}
+
 bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok) {
     return tok >= 0 && tok < vocab->n_tok && llama_vocab_is_eog(vocab->vocab, tok);
 }

@@ -43,6 +43,9 @@ struct lk_special_tokens {
 };
 struct lk_special_tokens lk_vocab_special(const struct lk_vocab *vocab);
 
+/* Like lk_model_get_fim_tokens. */
+lk_fim_tokens lk_vocab_fim_tokens(const struct lk_vocab *vocab);
+
 /* True for tokens that end generation. */
 bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok);
 

@@ -51,7 +51,7 @@ static bool parse_host(const char *host, char *name, size_t cap, bool *is_v6) {
     return *host == 0;
 }
 
-/* Is the host an IP address, localhost, or the name that the server listens on? With DNS rebinding
+/* Is the host an IP address, localhost, or a name that --host or --allow-host gives? With DNS rebinding
  * a page of another site points its own name at this machine. Its requests then carry that name in
  * the Host header, so other names are refused. */
 static bool is_allowed_host(const struct lk_exchange *x, const char *host) {
@@ -60,8 +60,11 @@ static bool is_allowed_host(const struct lk_exchange *x, const char *host) {
     bool is_v6;
     if (!parse_host(host, name, sizeof name, &is_v6)) return false;
     if (is_v6) return inet_pton(AF_INET6, name, &address) == 1;
+    const struct lk_server_opts *o = &x->server->opts;
+    for (size_t i = 0; i < o->n_allowed_host; i++)
+        if (strcasecmp(name, o->allowed_host[i]) == 0) return true;
     return inet_pton(AF_INET, name, &address) == 1 || strcasecmp(name, "localhost") == 0 ||
-           strcasecmp(name, x->server->opts.host) == 0;
+           strcasecmp(name, o->host) == 0;
 }
 
 /* Is the origin the server's own (same as Host), or the one that --allow-origin permits? */
@@ -77,8 +80,9 @@ bool lk_auth_check(const struct lk_exchange *x, struct lk_api_error *error) {
     if (host && !is_allowed_host(x, host))
         return lk_api_error_set(error, 403, "wrong_host", NULL,
                                 "host '%.60s' is not allowed: without API keys, use localhost or "
-                                "the IP address of this server, or start it with --api-key-file",
-                                host);
+                                "the IP address of this server, or start it with --allow-host "
+                                "%.60s or --api-key-file",
+                                host, host);
     if (origin && !is_allowed_origin(x, origin, host))
         return lk_api_error_set(error, 403, "wrong_origin", NULL,
                                 "origin '%.100s' is not allowed; see --allow-origin", origin);

@@ -46,6 +46,16 @@ static bool init_sampler(struct lk_completion *completion, const struct lk_reque
                          error);
 }
 
+/* Room for the log-probabilities of the prompts, if they are requested. Freed with the request. */
+static bool alloc_scores(struct lk_request *request) {
+    for (size_t i = 0; request->score && i < request->n_prompt; i++) {
+        struct lk_prompt *p = &request->prompt[i];
+        p->lp = calloc(p->n_tok, sizeof *p->lp);
+        if (!p->lp) return false;
+    }
+    return true;
+}
+
 struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_charge *charge,
                                         const struct lk_server_opts *opts,
                                         struct lk_api_error *error) {
@@ -54,7 +64,7 @@ struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_ch
     if (!lk_charge_add(charge, bytes + lk_request_answer_bytes(request), error)) return NULL;
     struct lk_completion *completion = calloc(1, sizeof *completion);
     struct lk_job *job = calloc(n, sizeof *job);
-    if (!completion || !job || !init_lock(completion)) {
+    if (!completion || !job || !alloc_scores(request) || !init_lock(completion)) {
         free(completion);
         free(job);
         lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: request refused");

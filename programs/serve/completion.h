@@ -54,7 +54,7 @@ struct lk_job {
     struct lk_job *next; /* in the waiting queue, or in the list of parked jobs */
     struct lk_completion *completion;
     size_t index; /* of the choice */
-    const struct lk_prompt *prompt;
+    struct lk_prompt *prompt;
     /* [n_tok] tokens to prefill: the prompt's, or other tokens of the same text; owned */
     int32_t *tok;
     size_t n_tok;

@@ -70,9 +70,13 @@ bool lk_openai_completion_parse_json(struct lk_request *request, const struct lk
     if (best_of && (size_t)best_of != request->n)
         return lk_api_error_set(error, 400, "unsupported", "best_of",
                                 "'best_of' must be equal to 'n'");
-    if (request->echo && request->n_top_logprobs >= 0)
-        return lk_api_error_set(error, 400, "unsupported", "echo",
-                                "'echo' and 'logprobs' cannot be combined");
+    request->score = request->echo && request->n_top_logprobs >= 0;
+    if (request->score && request->stream)
+        return lk_api_error_set(error, 400, "unsupported", "stream",
+                                "log-probabilities of a prompt ('echo' and 'logprobs') cannot be "
+                                "streamed; leave 'stream' out");
+    /* Its prompts are evaluated from the first token on, and not in the way that others are. */
+    if (request->score) request->reuse = false;
     return true;
 }
 

@@ -49,7 +49,7 @@ static bool parse_model(const json_t *body, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
     const char *model = opts->id;
     if (!lk_json_field_string(body, "model", &model, error)) return false;
-    if (strcmp(model, opts->id) == 0) return true;
+    if (!opts->strict_model || lk_server_has_model(opts, model)) return true;
     return lk_api_error_set(error, 404, "model_not_found", "model",
                             "model '%.100s' not found; this server has '%.100s'", model, opts->id);
 }
@@ -108,10 +108,11 @@ static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
 /* The token limit, under any of the names that clients use. */
 static bool parse_max_tokens(struct lk_request *request, struct lk_api_error *error) {
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
-    int64_t max = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == 0; i++)
-        if (!lk_json_field_int(request->body, names[i], 1, INT32_MAX, &max, error)) return false;
-    request->max_tokens = (size_t)max;
+    enum { NONE = -1 }; /* no limit, as in llama-server */
+    int64_t max = NONE;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == NONE; i++)
+        if (!lk_json_field_int(request->body, names[i], NONE, INT32_MAX, &max, error)) return false;
+    request->max_tokens = max == NONE ? LK_NO_LIMIT : (size_t)max;
     return true;
 }
 
@@ -220,7 +221,7 @@ static bool limit_logprobs(struct lk_prompt *p, const struct lk_request *request
     size_t max = LK_MAX_LOGPROB_BYTES / lk_request_n_answer(request) /
                  lk_logprob_bytes(request->n_top_logprobs);
     if (p->max_tokens <= max) return true;
-    if (request->max_tokens)
+    if (request->max_tokens != LK_NO_LIMIT)
         return lk_api_error_set(error, 400, "invalid_value", "logprobs",
                                 "log-probabilities of %zu answers of %zu tokens are too many for "
                                 "one response; use 'stream', or at most %zu tokens",
@@ -237,12 +238,10 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     lk_plan prefill, end;
     const lk_recipe *recipe = opts->recipe[request->recipe];
     size_t room = (size_t)opts->n_ctx - p->n_tok;
-    p->max_tokens = request->max_tokens && request->max_tokens < opts->n_predict
-                        ? request->max_tokens
-                        : opts->n_predict;
+    p->max_tokens = request->max_tokens < opts->n_predict ? request->max_tokens : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
     if (!limit_logprobs(p, request, error)) return false;
-    lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok};
+    lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok, .chunked_prefill = request->score};
     lk_session_opts whole = {.n_ctx = (int32_t)(p->n_tok + p->max_tokens)};
     if (lk_plan_make(opts->model, recipe, &prompt_only, &prefill, &err) ||
         lk_plan_make(opts->model, recipe, &whole, &end, &err))
@@ -250,6 +249,9 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     p->n_bytes = prefill.peak_bytes - prefill.weight_bytes;
     if (end.cache_bytes + end.scratch_bytes > p->n_bytes)
         p->n_bytes = end.cache_bytes + end.scratch_bytes;
+    if (request->score) /* logits of a step, of the session and of its graph */
+        p->n_bytes +=
+            2ull * LK_SCORE_STEP * sizeof(float) * (uint64_t)lk_model_get_info(opts->model).n_vocab;
     if (p->n_bytes <= opts->max_bytes) return true;
     return lk_api_error_set(error, 413, "cache_limit_exceeded", NULL,
                             "this request would need %.1f MiB, but the server's cache limit is "
@@ -275,7 +277,7 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
             return lk_api_error_set(error, 400, "invalid_value", field,
                                     "token %zu is %d, but token ids must be between 0 and %d", i,
                                     p->tok[i], n_vocab - 1);
-    if (p->n_tok >= (size_t)opts->n_ctx)
+    if (p->n_tok + (request->max_tokens > 0) > (size_t)opts->n_ctx)
         return lk_api_error_set(error, 400, "context_length_exceeded", field,
                                 "the prompt has %zu tokens, which leaves no room for an answer in "
                                 "the context of %d",
@@ -337,6 +339,8 @@ uint64_t lk_request_answer_bytes(const struct lk_request *request) {
     for (size_t i = 0; i < request->n_prompt; i++) n_tok += request->prompt[i].max_tokens;
     if (request->n_top_logprobs >= 0 && !request->stream)
         bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
+    for (size_t i = 0; request->score && i < request->n_prompt && !request->stream; i++)
+        n_tok += request->prompt[i].n_tok;
     return n_tok * request->n * bytes_per_token;
 }
 
@@ -352,6 +356,10 @@ static bool check_n_answer(const struct lk_request *request, const struct lk_ser
 
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
+    if (request->max_tokens == 0 && !request->echo && !request->may_be_empty)
+        return lk_api_error_set(error, 400, "invalid_value", "max_tokens",
+                                "'max_tokens' is 0, expected at least 1, or -1 for no limit; 0 is "
+                                "for prompts with 'echo'");
     if (!check_n_answer(request, opts, error) || !check_bias(request, opts, error)) return false;
     if (request->chat && !apply_chat_template(request, opts, error)) return false;
     for (size_t i = 0; i < request->n_prompt; i++)
@@ -364,6 +372,7 @@ void lk_request_free(struct lk_request *request) {
     for (size_t i = 0; i < request->n_prompt; i++) {
         free(request->prompt[i].text);
         free(request->prompt[i].tok);
+        free(request->prompt[i].lp);
     }
     free(request->msg);
     free(request->prompt);

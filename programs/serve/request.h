@@ -6,6 +6,7 @@
 #define LK_SERVE_REQUEST_H
 
 #include "serve/api_error.h"
+#include "serve/logprob.h"
 #include "serve/server.h"
 
 enum {
@@ -16,7 +17,10 @@ enum {
     LK_MAX_BIAS = 4096,
     LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
     LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
+    LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
 };
+
+#define LK_NO_LIMIT SIZE_MAX
 
 struct lk_prompt {
     char *text;   /* of a chat: marked text (lk_chat_format); NULL if the client sent tokens */
@@ -24,6 +28,10 @@ struct lk_prompt {
     size_t n_tok;
     size_t max_tokens; /* of its answer */
     uint64_t n_bytes;  /* cache and scratch memory for prompt and answer */
+    /* [n_tok] of its tokens, except for the first; NULL if request->score is false. Written by the
+     * scheduler until `scored` is set, before the prompt's first answer has events. */
+    struct lk_logprob *lp;
+    bool scored;
 };
 
 struct lk_request {
@@ -37,7 +45,8 @@ struct lk_request {
     struct lk_prompt *prompt; /* [n_prompt]; for a chat 1 after lk_request_prepare */
     size_t n_prompt;
     size_t n;          /* choices per prompt */
-    size_t max_tokens; /* requested by the client; 0: no limit */
+    size_t max_tokens; /* requested by the client; LK_NO_LIMIT: none */
+    bool score;        /* log-probabilities of the prompts' tokens are returned */
     lk_sampler_opts sampling;
     char *grammar;                 /* owned; sampling.grammar points here */
     lk_logit_bias *bias;           /* owned; sampling.bias points here */
@@ -46,6 +55,7 @@ struct lk_request {
     size_t n_stop;
     int n_top_logprobs; /* -1: no logprobs */
     bool stream, include_usage, progress, echo;
+    bool may_be_empty;  /* max_tokens may be 0 without echo: the prompt is only prefilled */
     bool parse_special; /* text prompts may spell control tokens; never in a chat */
     bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
     size_t text_copies; /* of the answer's text that its API holds, even in a stream */

@@ -55,14 +55,18 @@ static json_t *chat_logprob(const struct lk_response *r, const struct lk_logprob
     return one;
 }
 
-/* {"text": logprob} of the most probable tokens. The sampled token is always listed. */
+/* {"text": logprob} of the most probable tokens. The token itself is always listed. Of tokens with
+ * the same text, such as parts of characters, the most probable one counts: a client that looks for
+ * the maximum must find it. */
 static json_t *top_logprobs_object(const struct lk_response *r, const struct lk_logprob *lp) {
     json_t *top = json_object();
     for (int k = -1; k < lp->n_top; k++) {
         json_t *one = k < 0 ? token_json(r, lp->tok, lp->logprob)
                             : token_json(r, lp->top[k].tok, lp->top[k].logprob);
-        json_object_set(top, json_string_value(json_object_get(one, "token")),
-                        json_object_get(one, "logprob"));
+        const char *text = json_string_value(json_object_get(one, "token"));
+        json_t *value = json_object_get(one, "logprob"), *listed = json_object_get(top, text);
+        if (!listed || json_real_value(listed) < json_real_value(value))
+            json_object_set(top, text, value);
         json_decref(one);
     }
     return top;
@@ -104,19 +108,36 @@ static json_t *delta_logprobs(const struct lk_response *r, const struct lk_text_
     return out;
 }
 
+/* The element of the array `name` for token i of a scored prompt. */
+static json_t *prompt_logprob_element(const struct lk_response *r, const char *name,
+                                      const struct lk_prompt *p, size_t i) {
+    bool is_value = name == completion_arrays[1] || name == completion_arrays[2];
+    return i == 0 && is_value ? json_null() : logprob_element(r, name, &p->lp[i]);
+}
+
 /* "logprobs" of a whole answer, as text: in jansson's objects a token with 20 alternatives takes 17
- * KiB, as text 2. */
-static void add_logprobs(const struct lk_response *r, const struct lk_response_choice *c,
+ * KiB, as text 2. With `echo` the tokens of the prompt come first; the offsets are in the whole
+ * text, whose first n_echo characters are the prompt's. */
+static void add_logprobs(const struct lk_response *r, size_t choice, size_t n_echo,
                          struct lk_buf *out) {
+    const struct lk_response_choice *c = &r->choice[choice];
+    const struct lk_prompt *p = r->completion->job[choice].prompt;
+    size_t n_prompt = r->completion->request.score ? p->n_tok : 0;
     if (r->completion->request.n_top_logprobs < 0) {
         lk_buf_append_str(out, "null");
         return;
     }
     for (const char *const *name = logprob_arrays(r); *name; name++) {
         lk_buf_printf(out, "%s\"%s\":[", name == logprob_arrays(r) ? "{" : ",", *name);
-        for (size_t i = 0; i < c->n_lp; i++) {
+        for (size_t i = 0; i < n_prompt + c->n_lp; i++) {
             if (i) lk_buf_append_str(out, ",");
-            lk_buf_add_json(out, logprob_element(r, *name, &c->lp[i]));
+            if (i < n_prompt) {
+                lk_buf_add_json(out, prompt_logprob_element(r, *name, p, i));
+                continue;
+            }
+            struct lk_logprob lp = c->lp[i - n_prompt];
+            lp.offset += n_echo;
+            lk_buf_add_json(out, logprob_element(r, *name, &lp));
         }
         lk_buf_append_str(out, "]");
     }
@@ -269,8 +290,16 @@ bool lk_response_text(const struct lk_response *r, struct lk_buf *out) {
     add_timings(rest, r, &r->choice[0].result);
     lk_buf_append_str(&choices, "[");
     for (size_t i = 0; i < r->completion->n_job; i++) {
-        struct lk_buf logprobs = {0};
-        add_logprobs(r, &r->choice[i], &logprobs);
+        struct lk_buf logprobs = {0}, echo = {0};
+        add_echo(r, i, &echo);
+        size_t n_echo = 0;
+        const struct lk_prompt *p = r->completion->job[i].prompt;
+        if (r->completion->request.score)
+            n_echo = lk_tokens_set_offsets(p->lp, p->n_tok, r->opts->model, lk_buf_cstr(&echo),
+                                           echo.len);
+        add_logprobs(r, i, n_echo, &logprobs);
+        if (echo.failed) choices.failed = true;
+        lk_buf_free(&echo);
         if (i) lk_buf_append_str(&choices, ",");
         if (logprobs.failed) choices.failed = true;
         lk_buf_add_json_with(&choices, lk_response_choice(r, i), "logprobs", lk_buf_cstr(&logprobs),

@@ -38,8 +38,11 @@ static void handle_completions(struct lk_exchange *x) {
 /* ---- state of the server ---- */
 
 static void handle_models(struct lk_exchange *x) {
-    lk_exchange_reply_json(
-        x, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", lk_model_json(x->server)));
+    const struct lk_server_opts *o = &x->server->opts;
+    json_t *list = json_pack("[o]", lk_model_json(x->server, o->id));
+    for (size_t i = 0; i < o->n_alias; i++)
+        json_array_append_new(list, lk_model_json(x->server, o->alias[i]));
+    lk_exchange_reply_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 static void handle_health(struct lk_exchange *x) {
@@ -67,14 +70,15 @@ static void handle_page(struct lk_exchange *x) {
 /* GET /v1/models/NAME */
 static void handle_model(struct lk_exchange *x) {
     struct lk_api_error error;
-    const char *name = x->path + strlen("/v1/models/");
-    if (strcmp(name, x->server->opts.id) == 0) {
-        lk_exchange_reply_json(x, 200, lk_model_json(x->server));
+    const struct lk_server_opts *o = &x->server->opts;
+    const char *name = strstr(x->path, "/models/") + strlen("/models/");
+    if (lk_server_has_model(o, name) || !o->strict_model) {
+        lk_exchange_reply_json(
+            x, 200, lk_model_json(x->server, lk_server_has_model(o, name) ? name : o->id));
         return;
     }
     lk_api_error_set(&error, 404, "model_not_found", "model",
-                     "model '%.100s' not found; this server has '%.100s'", name,
-                     x->server->opts.id);
+                     "model '%.100s' not found; this server has '%.100s'", name, o->id);
     lk_exchange_reply_error(x, &error);
 }
 

@@ -26,6 +26,34 @@ static bool on_session_progress(void *user, uint64_t done, uint64_t total) {
     return go_on && !p->timed_out && !lk_completion_is_over(p->job->completion);
 }
 
+/* Evaluate the prompt in small steps through the compressed cache, as `lowkey perplexity` does, and
+ * keep the log-probability of each token. Only the logits of one step exist at a time. */
+static lk_status score_prompt(struct lk_slot_prefill *p, lk_err *err) {
+    struct lk_prompt *prompt = p->job->prompt;
+    lk_session *session = p->job->slot->session;
+    int n_top = p->job->completion->request.n_top_logprobs;
+    size_t n_tok = prompt->n_tok;
+    if (prompt->scored && lk_session_n_tok(session) == n_tok) return LK_OK; /* a copy */
+    lk_session_clear(session);
+    for (size_t at = 0; at < n_tok; at += LK_SCORE_STEP) {
+        size_t n = n_tok - at < LK_SCORE_STEP ? n_tok - at : LK_SCORE_STEP;
+        lk_status status = lk_session_eval(session, prompt->tok + at, n, true, err);
+        for (size_t i = 0; status == LK_OK && !prompt->scored && i < n && at + i + 1 < n_tok; i++) {
+            struct lk_logprob *lp = &prompt->lp[at + i + 1];
+            lp->tok = prompt->tok[at + i + 1];
+            lp->n_top = n_top;
+            status = lk_session_logprobs(session, (int32_t)i, lp->tok, &lp->logprob, lp->top,
+                                         (size_t)n_top, err);
+        }
+        if (status != LK_OK) return status;
+        if (!on_session_progress(p, at + n, n_tok))
+            return lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
+    }
+    prompt->lp[0].tok = prompt->tok[0];
+    prompt->scored = true;
+    return LK_OK;
+}
+
 lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     struct lk_job *job = p->job;
     struct lk_slot *slot = job->slot;
@@ -41,8 +69,11 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
         if (status == LK_OK) lk_shared_prefix_keep(p->slots, slot, job->tok, job->n_prefix);
         n_reused = NULL; /* the rest does not count as reused */
     }
-    if (status == LK_OK) {
-        p->n_target = job->n_tok;
+    if (status == LK_OK) p->n_target = job->n_tok;
+    if (status == LK_OK && job->completion->request.score) {
+        status = score_prompt(p, err);
+        *n_reused = 0;
+    } else if (status == LK_OK) {
         status = lk_session_sync(slot->session, job->tok, job->n_tok, n_reused, err);
     }
     slot->progress = NULL;
