@@ -172,11 +172,11 @@ static bool check_body(const json_t *body, bool count_only, struct lk_api_error 
 }
 
 /* Fields that are ignored, because they change nothing that this server does: cache_control,
- * container, context_management, metadata, service_tier, thinking. The model's name is not passed
- * on: clients have Anthropic's names built in, and there is one model. */
+ * container, context_management, metadata, service_tier, thinking. */
 json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_error *error) {
     json_t *to = json_object();
     lk_convert_common_fields(to, body);
+    lk_convert_field(to, "model", body, "model");
     lk_convert_field(to, "max_tokens", body, "max_tokens");
     lk_convert_field(to, "stop", body, "stop_sequences");
     convert_format(to, body);

@@ -27,22 +27,26 @@ static json_t *details_json(const lk_model_info *info) {
 }
 
 /* The fields that lists of models share. */
-static json_t *model_json(const struct lk_server *server) {
+static json_t *model_json(const struct lk_server *server, const char *name) {
     const struct lk_server_opts *o = &server->opts;
     lk_model_info info = lk_model_get_info(o->model);
-    return json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "name", o->id, "model", o->id, "modified_at",
+    return json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "name", name, "model", name, "modified_at",
                      lk_ollama_time(server->started), "size", (json_int_t)info.file_bytes, "digest",
                      "", "details", details_json(&info));
 }
 
 json_t *lk_ollama_tags_json(const struct lk_server *server) {
-    return json_pack("{s:[o]}", "models", model_json(server));
+    const struct lk_server_opts *o = &server->opts;
+    json_t *list = json_pack("[o]", model_json(server, o->id));
+    for (size_t i = 0; i < o->n_alias; i++)
+        json_array_append_new(list, model_json(server, o->alias[i]));
+    return json_pack("{s:o}", "models", list);
 }
 
 /* The model never expires: it is loaded as long as the server runs. */
 json_t *lk_ollama_ps_json(const struct lk_server *server) {
     const int64_t year_2100 = INT64_C(4102444800);
-    json_t *model = model_json(server);
+    json_t *model = model_json(server, server->opts.id);
     json_object_set_new(model, "expires_at", lk_ollama_time(year_2100));
     json_object_set_new(model, "size_vram", json_integer(0));
     json_object_set_new(model, "context_length", json_integer(server->opts.n_ctx));

@@ -92,7 +92,8 @@ static void anthropic_fields(void **state) {
         "'tool_choice': {'type': 'tool', 'name': 'f', 'disable_parallel_tool_use': true}, "
         "'output_config': {'format': {'type': 'json_schema', 'schema': {}}}, 'messages': [" USER
         "]}",
-        "{'max_tokens': 3, 'stop': ['s'], 'temperature': 1, 'top_k': 5, 'stream': true, 'tools': "
+        "{'model': 'claude', 'max_tokens': 3, 'stop': ['s'], 'temperature': 1, 'top_k': 5, "
+        "'stream': true, 'tools': "
         "[{'type': 'function', 'function': {'name': 'f', 'description': 'd', 'parameters': "
         "{'type': 'object'}}}], 'tool_choice': {'type': 'function', 'function': {'name': 'f'}}, "
         "'parallel_tool_calls': false, 'response_format': {'type': 'json_schema', 'json_schema': "
@@ -203,7 +204,7 @@ static void ollama_bodies(void **state) {
         ", {'role': 'assistant', 'content': '', 'thinking': 'h', 'tool_calls': [{'function': "
         "{'name': 'f', 'arguments': {'n': 1}}}]}, {'role': 'tool', 'tool_name': 'f', 'content': "
         "'r'}], 'tools': []}",
-        "{'max_tokens': 3, 'stream': true, 'stop': ['s'], 'repeat_last_n': 1048576, "
+        "{'model': 'x', 'max_tokens': 3, 'stream': true, 'stop': ['s'], 'repeat_last_n': 1048576, "
         "'response_format': {'type': 'json_object'}, 'tools': [], 'messages': [" USER
         ", {'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': "
         "{'name': 'f', 'arguments': '{\\'n\\':1}'}}]}, {'role': 'tool', 'content': 'r'}]}");
