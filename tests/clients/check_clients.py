@@ -327,6 +327,50 @@ def llama_index_ollama_calls(c):
         client=ollama.Client(host=c.root, headers={"Authorization": f"Bearer {KEY}"})))
 
 
+# ---- frameworks on top of the packages above ----
+
+def agents_calls(c):
+    import agents
+    import openai
+
+    agents.set_tracing_disabled(True)
+
+    @agents.function_tool
+    def switch_light(on: bool) -> str:
+        """Turns the light on or off."""
+        return "done"
+
+    model = agents.OpenAIResponsesModel(
+        model=c.model, openai_client=openai.AsyncOpenAI(base_url=c.v1, api_key=KEY, max_retries=0))
+    agent = agents.Agent(name="agent", instructions="Be brief.", model=model, tools=[switch_light],
+                         model_settings=agents.ModelSettings(max_tokens=100,
+                                                             tool_choice="required"))
+
+    def run():
+        result = agents.Runner.run_sync(agent, "Turn on the light.")
+        require(any(item.type == "tool_call_output_item" for item in result.new_items), "no call")
+
+    return [("Runner.run_sync, tools (Responses)", run)]
+
+
+def litellm_calls(c):
+    import litellm
+
+    messages = [{"role": "user", "content": QUESTION}]
+
+    def complete(model, base, **fields):
+        return litellm.completion(model=model, api_base=base, api_key=KEY, messages=messages,
+                                  max_tokens=MAX, **fields)
+
+    def check(model, base):
+        joined(complete(model, base).choices[0].message.content)
+        joined(chunk.choices[0].delta.content or "" for chunk in complete(model, base, stream=True))
+
+    return [("openai/NAME", lambda: check("openai/" + c.model, c.v1)),
+            ("anthropic/claude-any", lambda: check("anthropic/claude-any", c.root)),
+            ("ollama_chat/NAME", lambda: check("ollama_chat/" + c.model, c.root))]
+
+
 CLIENTS = [
     ("openai", "openai", openai_calls),
     ("anthropic", "anthropic", anthropic_calls),
@@ -336,6 +380,8 @@ CLIENTS = [
     ("langchain-ollama", "langchain_ollama", langchain_ollama_calls),
     ("llama-index-llms-openai-like", "llama_index.llms.openai_like", llama_index_openai_calls),
     ("llama-index-llms-ollama", "llama_index.llms.ollama", llama_index_ollama_calls),
+    ("openai-agents", "agents", agents_calls),
+    ("litellm", "litellm", litellm_calls),
 ]
 
 
@@ -362,6 +408,7 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     model = sys.argv[2] if len(sys.argv) == 3 else None
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise litellm fetches a file
     installed = [entry for entry in CLIENTS if is_installed(entry[1])]
     for name, module, _ in CLIENTS:
         if not is_installed(module):
@@ -379,7 +426,7 @@ def main():
             for what, call in calls(context):
                 word, failed = run_call(call)
                 n_failed += failed
-                print(f"{package:30} {what:32} {word}", flush=True)
+                print(f"{package:30} {what:36} {word}", flush=True)
     print(f"{n_failed} failed")
     sys.exit(n_failed > 0)
 
