@@ -33,6 +33,7 @@ static void reply_whole(struct lk_exchange *x, const struct lk_endpoint *endpoin
     while (good && !lk_response_is_complete(&response)) {
         alive = wait_event(x, completion, &event);
         if (!alive || event.kind == LK_EVENT_ERROR) break;
+        lk_exchange_count(x, &event);
         good = lk_response_add_event(&response, &event);
     }
     bool failed = alive && event.kind == LK_EVENT_ERROR;

@@ -61,14 +61,14 @@ static const char *stop_reason(const struct lk_response *r) {
     if (!finish) return NULL;
     if (strcmp(finish, "tool_calls") == 0) return "tool_use";
     if (strcmp(finish, "length") == 0) return "max_tokens";
-    return r->choice[0].result.stop ? "stop_sequence" : "end_turn";
+    return r->choice[0].result.stop_string ? "stop_sequence" : "end_turn";
 }
 
 static json_t *message_json(const struct lk_response *r, json_t *content) {
     return json_pack("{s:o, s:s, s:s, s:s, s:o, s:s?, s:s?, s:o}", "id", message_id(r), "type",
                      "message", "role", "assistant", "model", r->opts->id, "content", content,
-                     "stop_reason", stop_reason(r), "stop_sequence", r->choice[0].result.stop,
-                     "usage", usage_json(r));
+                     "stop_reason", stop_reason(r), "stop_sequence",
+                     r->choice[0].result.stop_string, "usage", usage_json(r));
 }
 
 /* The input of a tool, which is JSON in a string: the grammar or tools.c made sure of that. */
@@ -129,7 +129,7 @@ static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
 static void end_message(struct lk_response *r, struct lk_buf *out) {
     append_event(out, json_pack("{s:s, s:{s:s, s:s?}, s:o}", "type", "message_delta", "delta",
                                 "stop_reason", stop_reason(r), "stop_sequence",
-                                r->choice[0].result.stop, "usage", usage_json(r)));
+                                r->choice[0].result.stop_string, "usage", usage_json(r)));
     append_event(out, json_pack("{s:s}", "type", "message_stop"));
 }
 

@@ -19,8 +19,8 @@ enum lk_prefix_source { LK_PREFIX_NONE, LK_PREFIX_MEMORY, LK_PREFIX_STORE };
 
 /* Token counts, times and memory of a job. */
 struct lk_job_result {
-    const char *finish; /* "stop" or "length"; static */
-    const char *stop;   /* the stop string that ended the answer, of the request; NULL: none */
+    const char *finish;      /* "stop" or "length"; static */
+    const char *stop_string; /* the one that ended the answer; borrowed from the request, or NULL */
     size_t n_prompt, n_reused, n_decoded; /* tokens; n_reused of the prompt's were not prefilled */
     enum lk_prefix_source source;         /* of the n_reused tokens */
     double wait_s, prompt_s, decode_s;

@@ -107,8 +107,7 @@ static void emit_held(struct lk_detokenizer *detok, size_t n, struct lk_text_del
 }
 
 /* Offset of the stop string in the held text that is complete first, so that the answer does not
- * depend on how its text is split into tokens; the text's length if there is none. Remembers the
- * stop string. */
+ * depend on how its text is split into tokens; the text's length if there is none. */
 static size_t find_stop(struct lk_detokenizer *detok) {
     size_t first = detok->held.len, first_end = SIZE_MAX;
     for (size_t i = 0; detok->held.at && i < detok->n_stop; i++) {
@@ -117,8 +116,8 @@ static size_t find_stop(struct lk_detokenizer *detok) {
         size_t start = at ? (size_t)(at - detok->held.at) : 0;
         if (!at || start + len > first_end || (start + len == first_end && start > first)) continue;
         first = start;
-        detok->found_stop = detok->stop[i];
         first_end = start + len;
+        detok->found = detok->stop[i];
     }
     return first;
 }

@@ -27,15 +27,15 @@ struct lk_pending_logprob {
 struct lk_detokenizer {
     const char *const *stop; /* [n_stop] stop strings, none empty; borrowed */
     size_t n_stop;
-    const char *found_stop; /* the stop string that ended the text; NULL: none did */
-    char partial[4];        /* [n_partial] start of an incomplete character */
+    char partial[4]; /* [n_partial] start of an incomplete character */
     size_t n_partial;
     struct lk_buf held;                 /* text that may be the start of a stop string */
     size_t n_emitted;                   /* bytes of text returned so far */
     size_t n_char;                      /* characters of text, returned or held */
     struct lk_pending_logprob *pending; /* [n_pending] */
     size_t n_pending, cap_pending;
-    bool failed; /* out of memory: text is missing */
+    const char *found; /* the stop string that is complete; borrowed, or NULL */
+    bool failed;       /* out of memory: text is missing */
 };
 
 /* Add the bytes of one token. `lp` may be NULL. Returns true if a stop string is complete: the

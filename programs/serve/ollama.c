@@ -30,7 +30,7 @@ static bool parse_chat(struct lk_request *request, const struct lk_server_opts *
                        const char *body, size_t len, struct lk_api_error *error) {
     json_t *given = lk_json_parse_body(body, len, error),
            *chat = given ? lk_ollama_chat_to_openai(given, error) : NULL;
-    bool good = chat && asks_to_load(chat) ? lk_request_parse_common(request, opts, chat, error)
+    bool good = chat && asks_to_load(chat) ? lk_request_parse_json(request, opts, chat, error)
                                            : lk_openai_chat_parse_json(request, opts, chat, error);
     set_text_copies(request);
     json_decref(given);
@@ -43,7 +43,7 @@ static bool parse_generate(struct lk_request *request, const struct lk_server_op
            *converted = given ? lk_ollama_generate_to_openai(given, error) : NULL;
     bool good;
     if (converted && asks_to_load(converted))
-        good = lk_request_parse_common(request, opts, converted, error);
+        good = lk_request_parse_json(request, opts, converted, error);
     else if (json_object_get(converted, "prompt"))
         good = lk_openai_completion_parse_json(request, opts, converted, error);
     else

@@ -53,8 +53,7 @@ static bool convert_format(json_t *to, const json_t *from, struct lk_api_error *
     return true;
 }
 
-/* ollama's names have a tag, which is "latest" by default. */
-static void convert_model(json_t *to, const json_t *from) {
+void lk_ollama_convert_model(json_t *to, const json_t *from) {
     static const char tag[] = ":latest";
     const size_t tag_len = sizeof tag - 1;
     json_t *model = json_object_get(from, "model");
@@ -75,7 +74,7 @@ static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
     if (to && lk_json_field_bool(body, "stream", &stream, error) &&
         convert_options(to, body, error) && convert_format(to, body, error)) {
         json_object_set_new(to, "stream", json_boolean(stream));
-        convert_model(to, body);
+        lk_ollama_convert_model(to, body);
         lk_convert_field(to, "kv", body, "kv");
         lk_convert_field(to, "cache_prompt", body, "cache_prompt");
         lk_convert_field(to, "ignore_eos", body, "ignore_eos");

@@ -10,4 +10,7 @@
 json_t *lk_ollama_chat_to_openai(const json_t *body, struct lk_api_error *error);
 json_t *lk_ollama_generate_to_openai(const json_t *body, struct lk_api_error *error);
 
+/* Set the model's name, without ollama's default tag ":latest". */
+void lk_ollama_convert_model(json_t *to, const json_t *from);
+
 #endif

@@ -10,7 +10,7 @@ json_t *lk_ollama_tags_json(const struct lk_server *server);
 json_t *lk_ollama_ps_json(const struct lk_server *server);
 
 /* /api/show: append what is known of the model, whatever its name in the body. Always succeeds;
- * the signature is that of a converter of bodies (serve/route.c). */
+ * the signature is that of lk_work.convert. */
 bool lk_ollama_show(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                     struct lk_api_error *error);
 

@@ -141,7 +141,7 @@ static bool parse_logprobs(struct lk_request *request, struct lk_api_error *erro
 
 bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
                                json_t *body, struct lk_api_error *error) {
-    if (!lk_request_parse_common(request, opts, body, error)) return false;
+    if (!lk_request_parse_json(request, opts, body, error)) return false;
     request->chat = true;
     return lk_tools_parse_request(request, error) && parse_logprobs(request, error) &&
            parse_messages(request, error) && (!request->tools || describe_tools(request, error));

@@ -26,11 +26,18 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
     static const struct {
         const char *name;
         double neutral;
-    } fields[] = {{"suffix", 0},          {"functions", 0},      {"function_call", 0},
-                  {"audio", 0},           {"prediction", 0},     {"web_search_options", 0},
-                  {"typical_p", 1},       {"mirostat", 0},       {"tfs_z", 1},
-                  {"top_n_sigma", -1},    {"dynatemp_range", 0}, {"dry_multiplier", 0},
-                  {"xtc_probability", 0}, {"n_probs", 0}};
+    } fields[] = {{"functions", 0},
+                  {"function_call", 0},
+                  {"audio", 0},
+                  {"prediction", 0},
+                  {"web_search_options", 0},
+                  {"typical_p", 1},
+                  {"mirostat", 0},
+                  {"tfs_z", 1},
+                  {"top_n_sigma", -1},
+                  {"dynatemp_range", 0},
+                  {"dry_multiplier", 0},
+                  {"xtc_probability", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
             return lk_api_error_set(error, 400, "unsupported", fields[i].name,
@@ -43,6 +50,12 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
                                     "only the modality 'text' is supported");
     }
     return true;
+}
+
+bool lk_request_reject(const struct lk_request *request, const char *name, double neutral,
+                       struct lk_api_error *error) {
+    return !has_effect(json_object_get(request->body, name), neutral) ||
+           lk_api_error_set(error, 400, "unsupported", name, "'%s' is not supported here", name);
 }
 
 static bool parse_model(const json_t *body, const struct lk_server_opts *opts,
@@ -194,8 +207,8 @@ static bool parse_grammar(struct lk_request *request, struct lk_api_error *error
            lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: grammar");
 }
 
-bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             json_t *body, struct lk_api_error *error) {
+bool lk_request_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                           json_t *body, struct lk_api_error *error) {
     int64_t n = 1;
     *request = (struct lk_request){.body = body, .n_top_logprobs = -1, .reuse = true};
     if (!request->body || !reject_unsupported(request->body, error) ||
@@ -209,6 +222,11 @@ bool lk_request_parse_common(struct lk_request *request, const struct lk_server_
         return false;
     request->n = (size_t)n;
     return true;
+}
+
+bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
+                             const char *body, size_t len, struct lk_api_error *error) {
+    return lk_request_parse_json(request, opts, lk_json_parse_body(body, len, error), error);
 }
 
 /* ---- preparing ---- */
@@ -261,11 +279,11 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
 
 static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
                            const struct lk_server_opts *opts, struct lk_api_error *error) {
-    const char *field = request->chat ? "messages" : "prompt";
+    const char *field = request->chat ? "messages" : request->embed ? "input" : "prompt";
     unsigned flags = LK_TOKENIZE_BEGIN;
     lk_err err = {0};
-    if (request->chat) flags |= LK_TOKENIZE_MARKED;
-    if (request->parse_special) flags |= LK_TOKENIZE_CONTROL;
+    if (request->chat || request->marked) flags |= LK_TOKENIZE_MARKED;
+    if (request->parse_special && !request->marked) flags |= LK_TOKENIZE_CONTROL;
     if (p->text && lk_tokenize(opts->model, p->text, strlen(p->text), flags, (size_t)opts->n_ctx,
                                &p->tok, &p->n_tok, &err))
         return lk_api_error_from_request(error, &err, field);
@@ -285,8 +303,8 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
     return plan_prompt(p, request, opts, error);
 }
 
-static bool apply_chat_template(struct lk_request *request, const struct lk_server_opts *opts,
-                                struct lk_api_error *error) {
+bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
+                               struct lk_api_error *error) {
     lk_err err = {0};
     if (request->tools && !lk_tools_are_supported(opts->model))
         return lk_api_error_set(error, 400, "unsupported", "tools",
@@ -315,7 +333,7 @@ static bool check_bias(const struct lk_request *request, const struct lk_server_
 }
 
 size_t lk_request_n_answer(const struct lk_request *request) {
-    return (request->chat ? 1 : request->n_prompt) * request->n;
+    return request->embed ? 1 : (request->chat ? 1 : request->n_prompt) * request->n;
 }
 
 uint64_t lk_request_bytes(const struct lk_request *request) {
@@ -336,6 +354,10 @@ uint64_t lk_request_answer_bytes(const struct lk_request *request) {
     enum { TEXT_BYTES_PER_TOKEN = 8 };
     size_t n_text = request->text_copies + !request->stream;
     uint64_t n_tok = 0, bytes_per_token = TEXT_BYTES_PER_TOKEN * n_text;
+    /* A number takes up to 18 bytes as text, in a buffer that grows by half and in the reply. */
+    enum { NUMBER_BYTES = 4 + 18 * 3, BASE64_BYTES = 4 + 6 * 3 };
+    if (request->embed)
+        return request->n_prompt * request->n_dim * (request->base64 ? BASE64_BYTES : NUMBER_BYTES);
     for (size_t i = 0; i < request->n_prompt; i++) n_tok += request->prompt[i].max_tokens;
     if (request->n_top_logprobs >= 0 && !request->stream)
         bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
@@ -361,9 +383,15 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
                                 "'max_tokens' is 0, expected at least 1, or -1 for no limit; 0 is "
                                 "for prompts with 'echo'");
     if (!check_n_answer(request, opts, error) || !check_bias(request, opts, error)) return false;
-    if (request->chat && !apply_chat_template(request, opts, error)) return false;
+    if (request->chat && (!lk_request_reject(request, "suffix", 0, error) ||
+                          !lk_request_reject(request, "n_probs", 0, error)))
+        return false;
+    if (request->chat && !lk_request_apply_template(request, opts, error)) return false;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
+    for (size_t i = 1; request->embed && i < request->n_prompt; i++) /* one job for all */
+        if (request->prompt[i].n_bytes > request->prompt[0].n_bytes)
+            request->prompt[0].n_bytes = request->prompt[i].n_bytes;
     return true;
 }
 
@@ -378,6 +406,7 @@ void lk_request_free(struct lk_request *request) {
     free(request->prompt);
     free(request->grammar);
     free(request->bias);
+    free(request->embedding);
     json_decref(request->body);
     json_decref(request->original);
     *request = (struct lk_request){0};

@@ -55,6 +55,12 @@ struct lk_request {
     size_t n_stop;
     int n_top_logprobs; /* -1: no logprobs */
     bool stream, include_usage, progress, echo;
+    bool marked;        /* the prompts' texts are marked text (lk_chat_format), as in a chat */
+    bool embed;         /* the prompts are embedded by one job, and there is no answer */
+    lk_pooling pooling; /* of embeddings */
+    bool base64;        /* embeddings are returned as base64 */
+    size_t n_dim;       /* numbers of an embedding that are returned */
+    float *embedding;   /* [n_prompt][n_embd], owned; written by the scheduler */
     bool may_be_empty;  /* max_tokens may be 0 without echo: the prompt is only prefilled */
     bool parse_special; /* text prompts may spell control tokens; never in a chat */
     bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
@@ -62,13 +68,27 @@ struct lk_request {
     size_t recipe;      /* index into lk_server_opts.recipe */
 };
 
-/* Parse the fields that both endpoints share: everything except messages and prompts. `body` is
- * taken over; NULL: parsing it failed, and `error` is set. *request must be freed with
- * lk_request_free in any case. False: see `error`. */
+/* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
+ * must be freed with lk_request_free in any case. False: see `error`. */
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             json_t *body, struct lk_api_error *error);
+                             const char *body, size_t len, struct lk_api_error *error);
 
-/* Number of answers: prompts times choices. */
+/* The same for a body that is parsed already. It is taken over; NULL: parsing it failed, and
+ * `error` is set. */
+bool lk_request_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                           json_t *body, struct lk_api_error *error);
+
+/* Reject the field if it is set to anything that changes the result. `neutral` is the number that
+ * does not. */
+bool lk_request_reject(const struct lk_request *request, const char *name, double neutral,
+                       struct lk_api_error *error);
+
+/* Apply the chat template to the messages: the request's only prompt. Part of
+ * lk_request_prepare. */
+bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
+                               struct lk_api_error *error);
+
+/* Number of answers: prompts times choices; 1 for embeddings. */
 size_t lk_request_n_answer(const struct lk_request *request);
 
 /* Upper bounds of memory: of the texts and tokens that lk_request_prepare makes, and afterwards of

@@ -164,8 +164,8 @@ static json_t *usage_json(const struct lk_response *r) {
 static double per_second(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
 
 /* Extensions of OpenAI's form: "timings" with the keys of llama-server, and "cache". */
-static void add_timings(json_t *to, const struct lk_response *r,
-                        const struct lk_job_result *result) {
+void lk_response_add_timings(const struct lk_response *r, const struct lk_job_result *result,
+                             json_t *to) {
     size_t n_prefill = result->n_prompt - result->n_reused;
     json_object_set_new(
         to, "timings",
@@ -287,7 +287,7 @@ bool lk_response_text(const struct lk_response *r, struct lk_buf *out) {
     json_t *rest =
         response_object(r, r->completion->request.chat ? "chat.completion" : "text_completion");
     json_object_set_new(rest, "usage", usage_json(r));
-    add_timings(rest, r, &r->choice[0].result);
+    lk_response_add_timings(r, &r->choice[0].result, rest);
     lk_buf_append_str(&choices, "[");
     for (size_t i = 0; i < r->completion->n_job; i++) {
         struct lk_buf logprobs = {0}, echo = {0};
@@ -395,7 +395,7 @@ json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
     json_t *out = chunk_object(r, json_pack("[o]", choice));
     if (done) {
         record_done(r, event);
-        add_timings(out, r, &event->result);
+        lk_response_add_timings(r, &event->result, out);
     }
     lk_text_delta_free(&event->delta);
     return out;

@@ -60,6 +60,10 @@ bool lk_response_is_complete(const struct lk_response *response);
  * memory. */
 json_t *lk_response_choice(const struct lk_response *response, size_t i);
 
+/* Add "timings" and "cache" of a job to an object. */
+void lk_response_add_timings(const struct lk_response *response, const struct lk_job_result *result,
+                             json_t *to);
+
 /* Append the whole response as JSON text. False if out of memory. */
 bool lk_response_text(const struct lk_response *response, struct lk_buf *out);
 

@@ -4,7 +4,10 @@
 #include "serve/answer.h"
 #include "serve/anthropic.h"
 #include "serve/auth.h"
+#include "serve/embeddings.h"
+#include "serve/favicon.h"
 #include "serve/info_json.h"
+#include "serve/llamacpp.h"
 #include "serve/ollama.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
@@ -35,6 +38,14 @@ static void handle_completions(struct lk_exchange *x) {
     lk_answer(x, &endpoint);
 }
 
+static void handle_llamacpp_completion(struct lk_exchange *x) {
+    lk_answer(x, &lk_llamacpp_completion);
+}
+
+static void handle_llamacpp_infill(struct lk_exchange *x) { lk_answer(x, &lk_llamacpp_infill); }
+
+static void handle_embeddings(struct lk_exchange *x) { lk_answer(x, &lk_embeddings_endpoint); }
+
 /* ---- state of the server ---- */
 
 static void handle_models(struct lk_exchange *x) {
@@ -61,6 +72,14 @@ static void handle_metrics(struct lk_exchange *x) {
     lk_metrics_print(metrics, &out);
     if (!out.failed) lk_exchange_reply_text(x, 200, "text/plain; version=0.0.4", out.at, out.len);
     lk_buf_free(&out);
+}
+
+static void handle_props(struct lk_exchange *x) {
+    lk_exchange_reply_json(x, 200, lk_llamacpp_props(&x->server->opts));
+}
+
+static void handle_favicon(struct lk_exchange *x) {
+    lk_exchange_reply_static(x, 200, "image/x-icon", (const char *)lk_favicon, lk_favicon_len);
 }
 
 static void handle_page(struct lk_exchange *x) {
@@ -94,6 +113,7 @@ struct lk_route {
 
 static const struct lk_route routes[] = {
     {"POST", "/v1/chat/completions", false, handle_chat_completions},
+    {"POST", "/chat/completions", false, handle_chat_completions},
     {"POST", "/v1/completions", false, handle_completions},
     {"POST", "/v1/responses", false, lk_route_responses},
     {"POST", "/v1/messages", false, lk_route_messages},
@@ -105,20 +125,34 @@ static const struct lk_route routes[] = {
     {"GET", "/api/ps", false, lk_route_ollama_ps},
     {"GET", "/api/version", false, lk_route_ollama_version},
     {"POST", "/api/embed", false, lk_route_ollama_embed},
-    {"POST", "/api/embeddings", false, lk_route_ollama_embed},
+    {"POST", "/api/embeddings", false, lk_route_ollama_embeddings},
     {"POST", "/api/pull", false, lk_route_ollama_models},
     {"POST", "/api/push", false, lk_route_ollama_models},
     {"POST", "/api/create", false, lk_route_ollama_models},
     {"POST", "/api/copy", false, lk_route_ollama_models},
     {"DELETE", "/api/delete", false, lk_route_ollama_models},
+    {"POST", "/completions", false, handle_completions},
+    {"POST", "/v1/completion", false, handle_llamacpp_completion},
+    {"POST", "/completion", false, handle_llamacpp_completion},
+    {"POST", "/infill", false, handle_llamacpp_infill},
+    {"POST", "/v1/embeddings", false, handle_embeddings},
+    {"POST", "/embeddings", false, handle_embeddings},
     {"GET", "/v1/models", false, handle_models},
+    {"GET", "/models", false, handle_models},
     {"GET", "/v1/models/", false, handle_model},
     {"POST", "/tokenize", false, lk_route_tokenize},
+    {"POST", "/v1/tokenize", false, lk_route_tokenize},
     {"POST", "/detokenize", false, lk_route_detokenize},
+    {"POST", "/v1/detokenize", false, lk_route_detokenize},
+    {"GET", "/tokenizer_info", false, lk_route_tokenizer_info},
+    {"POST", "/apply-template", false, lk_route_apply_template},
+    {"GET", "/props", false, handle_props},
     {"GET", "/slots", false, handle_slots},
     {"POST", "/slots/", false, lk_route_slot},
     {"GET", "/metrics", false, handle_metrics},
     {"GET", "/health", true, handle_health},
+    {"GET", "/v1/health", true, handle_health},
+    {"GET", "/favicon.ico", true, handle_favicon},
     {"GET", "/", true, handle_page},
 };
 static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight};

@@ -4,6 +4,7 @@
 #include "serve/anthropic.h"
 #include "serve/json_text.h"
 #include "serve/ollama.h"
+#include "serve/ollama_embed.h"
 #include "serve/ollama_info.h"
 #include "serve/openai_responses.h"
 #include "serve/work.h"
@@ -30,12 +31,7 @@ static void count_prompt(void *arg) {
 
 void lk_route_count_tokens(struct lk_exchange *x) {
     struct lk_work work = {.x = x, .endpoint = &lk_anthropic_count};
-    if (lk_work_run(&work, count_prompt))
-        lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
-    else if (work.error.status)
-        lk_exchange_reply_error(x, &work.error);
-    lk_charge_release(&work.charge);
-    lk_buf_free(&work.out);
+    lk_work_reply(&work, count_prompt);
 }
 
 /* ---- ollama ---- */
@@ -44,7 +40,10 @@ void lk_route_ollama_chat(struct lk_exchange *x) { lk_answer(x, &lk_ollama_chat)
 
 void lk_route_ollama_generate(struct lk_exchange *x) { lk_answer(x, &lk_ollama_generate); }
 
-void lk_route_ollama_show(struct lk_exchange *x) { lk_work_reply(x, lk_ollama_show); }
+void lk_route_ollama_show(struct lk_exchange *x) {
+    struct lk_work work = {.x = x, .convert = lk_ollama_show};
+    lk_work_reply(&work, lk_work_convert);
+}
 
 void lk_route_ollama_tags(struct lk_exchange *x) {
     lk_exchange_reply_json(x, 200, lk_ollama_tags_json(x->server));
@@ -58,12 +57,9 @@ void lk_route_ollama_version(struct lk_exchange *x) {
     lk_exchange_reply_json(x, 200, lk_ollama_version_json());
 }
 
-void lk_route_ollama_embed(struct lk_exchange *x) {
-    struct lk_api_error error;
-    lk_api_error_set(&error, 501, "not_supported", NULL,
-                     "this server makes no embeddings: use another server for them");
-    lk_exchange_reply_error(x, &error);
-}
+void lk_route_ollama_embed(struct lk_exchange *x) { lk_answer(x, &lk_ollama_embed); }
+
+void lk_route_ollama_embeddings(struct lk_exchange *x) { lk_answer(x, &lk_ollama_embeddings); }
 
 void lk_route_ollama_models(struct lk_exchange *x) {
     struct lk_api_error error;

@@ -15,7 +15,8 @@ void lk_route_ollama_show(struct lk_exchange *x);
 void lk_route_ollama_tags(struct lk_exchange *x);
 void lk_route_ollama_ps(struct lk_exchange *x);
 void lk_route_ollama_version(struct lk_exchange *x);
-void lk_route_ollama_embed(struct lk_exchange *x);  /* refused: 501 */
+void lk_route_ollama_embed(struct lk_exchange *x);
+void lk_route_ollama_embeddings(struct lk_exchange *x);
 void lk_route_ollama_models(struct lk_exchange *x); /* changes the list of models; refused: 501 */
 
 #endif

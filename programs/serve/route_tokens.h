@@ -6,5 +6,7 @@
 
 void lk_route_tokenize(struct lk_exchange *x);
 void lk_route_detokenize(struct lk_exchange *x);
+void lk_route_tokenizer_info(struct lk_exchange *x);
+void lk_route_apply_template(struct lk_exchange *x);
 
 #endif

@@ -67,7 +67,7 @@ static void finish_job(struct lk_running *r, struct lk_job *job, const char *fin
     if (flush) lk_detokenizer_finish(&job->detok, &rest);
     push_text(job, rest);
     job->result.finish = finish;
-    job->result.stop = job->detok.found_stop;
+    job->result.stop_string = flush ? NULL : job->detok.found;
     job->result.decode_s = lk_now() - job->decode_time;
     job->result.cache_bytes = stats.cache_bytes;
     job->result.f16_bytes = stats.f16_bytes;

@@ -118,7 +118,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
         fail_prefill(s, job, &error);
         return;
     }
-    lk_slot_set_prompt(job->slot, job);
+    if (!job->completion->request.embed) lk_slot_set_prompt(job->slot, job);
     record_prefix_source(s, job);
     job->result.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;
@@ -284,7 +284,7 @@ static bool admit_job(struct lk_scheduler *s) {
         slot->reserved = job->prompt->n_bytes;
         slot->last_used = job->start_time;
         slot->is_private = !job->completion->request.reuse;
-        slot->discard = job->completion->request.score;
+        slot->discard = job->completion->request.score || job->completion->request.embed;
     }
     if (status != LK_OK) {
         struct lk_api_error error;

@@ -54,6 +54,18 @@ static lk_status score_prompt(struct lk_slot_prefill *p, lk_err *err) {
     return LK_OK;
 }
 
+/* Embed all prompts of the request, one after the other. */
+static lk_status embed_prompts(struct lk_slot_prefill *p, lk_err *err) {
+    struct lk_request *request = &p->job->completion->request;
+    size_t n_embd = (size_t)lk_model_get_info(p->slots->opts->model).n_embd;
+    lk_status status = LK_OK;
+    for (size_t i = 0; status == LK_OK && i < request->n_prompt; i++)
+        status = lk_session_embed(p->job->slot->session, request->prompt[i].tok,
+                                  request->prompt[i].n_tok, request->pooling,
+                                  request->embedding + i * n_embd, err);
+    return status;
+}
+
 lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     struct lk_job *job = p->job;
     struct lk_slot *slot = job->slot;
@@ -70,9 +82,12 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
         n_reused = NULL; /* the rest does not count as reused */
     }
     if (status == LK_OK) p->n_target = job->n_tok;
-    if (status == LK_OK && job->completion->request.score) {
-        status = score_prompt(p, err);
+    if (status == LK_OK && job->completion->request.embed) {
         *n_reused = 0;
+        status = embed_prompts(p, err);
+    } else if (status == LK_OK && job->completion->request.score) {
+        *n_reused = 0;
+        status = score_prompt(p, err);
     } else if (status == LK_OK) {
         status = lk_session_sync(slot->session, job->tok, job->n_tok, n_reused, err);
     }

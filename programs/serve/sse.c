@@ -24,6 +24,7 @@ static void append_event(struct sse_body *b, struct lk_event *event) {
         b->last = true;
         return;
     }
+    lk_exchange_count(b->x, event);
     b->has_token |= event->kind == LK_EVENT_TEXT;
     b->endpoint->write_event(&b->response, event, &b->out);
     if (!lk_response_is_complete(&b->response)) return;

@@ -39,7 +39,7 @@ bool lk_work_run(struct lk_work *work, void (*fn)(void *arg)) {
     return ran && work->error.status == 0;
 }
 
-static void convert_body(void *arg) {
+void lk_work_convert(void *arg) {
     struct lk_work *work = arg;
     const struct lk_exchange *x = work->x;
     if (!lk_work_charge_body(work)) return;
@@ -49,14 +49,12 @@ static void convert_body(void *arg) {
     json_decref(body);
 }
 
-void lk_work_reply(struct lk_exchange *x,
-                   bool (*convert)(const struct lk_server_opts *, const json_t *, struct lk_buf *,
-                                   struct lk_api_error *)) {
-    struct lk_work work = {.x = x, .convert = convert};
-    if (lk_work_run(&work, convert_body))
-        lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
-    else if (work.error.status)
-        lk_exchange_reply_error(x, &work.error);
-    lk_charge_release(&work.charge);
-    lk_buf_free(&work.out);
+void lk_work_reply(struct lk_work *work, void (*fn)(void *arg)) {
+    struct lk_exchange *x = work->x;
+    if (lk_work_run(work, fn))
+        lk_exchange_reply_text(x, 200, "application/json", work->out.at, work->out.len);
+    else if (work->error.status)
+        lk_exchange_reply_error(x, &work->error);
+    lk_charge_release(&work->charge);
+    lk_buf_free(&work->out);
 }

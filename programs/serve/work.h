@@ -11,7 +11,7 @@ struct lk_work {
     struct lk_exchange *x;
     double start_time;
     struct lk_charge charge; /* released by the caller of lk_work_run */
-    /* For lk_work_reply: append the reply, a JSON text, to `out`. False: see `error`. */
+    /* For lk_work_convert: append the reply, a JSON text, to `out`. False: see `error`. */
     bool (*convert)(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                     struct lk_api_error *error);
     struct lk_buf out;                  /* also of lk_answer: a reply that needs no completion */
@@ -27,9 +27,10 @@ bool lk_work_charge_body(struct lk_work *work);
  * reply was sent. */
 bool lk_work_run(struct lk_work *work, void (*fn)(void *arg));
 
-/* Reply with the JSON text that `convert` makes of the body. */
-void lk_work_reply(struct lk_exchange *x,
-                   bool (*convert)(const struct lk_server_opts *, const json_t *, struct lk_buf *,
-                                   struct lk_api_error *));
+/* For lk_work_run: parse the body, and call work->convert. */
+void lk_work_convert(void *arg);
+
+/* Run `fn` on a worker, and reply with the JSON text in work->out or with the error. */
+void lk_work_reply(struct lk_work *work, void (*fn)(void *arg));
 
 #endif

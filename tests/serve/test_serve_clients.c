@@ -156,12 +156,58 @@ static void queued_streams_start_at_once(void **state) {
     lk_server_stop(server);
 }
 
+/* ---- the log ---- */
+
+static char log_text[4096];
+
+/* Called before the connection of a request closes, so the client's end of file is later. */
+static void record_log(void *user, const char *line) {
+    (void)user;
+    strncat(log_text, line, sizeof log_text - strlen(log_text) - 2);
+    strcat(log_text, "\n");
+}
+
+/* Each line names the client, the tokens that were read and written, and their speeds. */
+static void log_has_tokens_and_speeds(void **state) {
+    (void)state;
+    struct lk_server_opts opts = options();
+    opts.log = record_log;
+    log_text[0] = 0;
+    struct lk_server *server = serve_start(&opts);
+    for (int stream = 0; stream < 2; stream++) {
+        char body[200];
+        snprintf(body, sizeof body,
+                 "{\"prompt\": [5, 6, 7, 8], \"max_tokens\": 3, \"ignore_eos\": true, "
+                 "\"stream\": %s}",
+                 stream ? "true" : "false");
+        struct http_reply reply =
+            http_request(lk_server_port(server), "POST", "/v1/completions", "", body);
+        assert_int_equal(reply.status, 200);
+        http_free(&reply);
+    }
+    struct http_reply icon = http_request(lk_server_port(server), "GET", "/favicon.ico", "", "");
+    assert_int_equal(icon.status, 200);
+    http_free(&icon);
+    lk_server_stop(server);
+    const char *first = strstr(log_text, "127.0.0.1 POST /v1/completions 200 ");
+    assert_non_null(first);
+    assert_non_null(strstr(first, ", read 4 tokens "));
+    assert_non_null(strstr(first, "/s, wrote 3 "));
+    assert_non_null(strstr(first, "/s, first after "));
+    const char *second = strstr(strchr(first, '\n'), "127.0.0.1 POST /v1/completions 200 ");
+    assert_non_null(second);
+    assert_non_null(strstr(second, "read 1 tokens (3 more reused)"));
+    assert_non_null(strstr(second, "wrote 3 "));
+    assert_non_null(strstr(log_text, "127.0.0.1 GET /favicon.ico 200 "));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_model_name_is_answered),
         cmocka_unit_test(strict_model_accepts_only_its_names),
         cmocka_unit_test(hosts_are_admitted_by_name),
         cmocka_unit_test(queued_streams_start_at_once),
+        cmocka_unit_test(log_has_tokens_and_speeds),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
