@@ -281,6 +281,17 @@ def check_ollama(server):
         expect(f"{path} loads", status == 200 and answer["done_reason"] == "load" and
                field in answer, answer)
 
+    status, one = post(server, "/api/embeddings", {"model": "any", "prompt": "river"})
+    got, several = post(server, "/api/embed", {"model": "any", "input": ["river", "light"]})
+    _, openai = post(server, "/v1/embeddings", {"input": ["river", "light"]})
+    expect("embeddings", status == got == 200 and one["embedding"] == several["embeddings"][0] and
+           several["embeddings"] == [item["embedding"] for item in openai["data"]] and
+           several["prompt_eval_count"] == openai["usage"]["prompt_tokens"], (one, several, openai))
+    for path, body in [("/api/embed", {"model": "any"}), ("/api/embed", {"input": {"a": 1}}),
+                       ("/api/embeddings", {"prompt": ["a", "b"]})]:
+        status, answer = post(server, path, body)
+        expect(f"error of {path} {body}", status == 400 and isinstance(answer["error"], str), answer)
+
     models = server.ask("GET", "/v1/models").json()["data"]
     tags = server.ask("GET", "/api/tags").json()["models"]
     expect("tags", tags[0]["name"] == tags[0]["model"] == models[0]["id"], tags)
