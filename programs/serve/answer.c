@@ -77,11 +77,10 @@ static void make_completion(void *arg) {
     const struct lk_server_opts *opts = &x->server->opts;
     struct lk_request request = {0};
     if (!lk_work_charge_body(work)) return;
-    if (!work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error))
-        ;
-    else if (request.n_msg + request.n_prompt == 0)
+    bool parsed = work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error);
+    if (parsed && request.n_msg + request.n_prompt == 0)
         lk_buf_add_json(&work->out, work->endpoint->empty(opts));
-    else if (lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
+    else if (parsed && lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
              lk_request_prepare(&request, opts, &work->error))
         work->completion = lk_completion_new(&request, &work->charge, opts, &work->error);
     lk_request_free(&request);

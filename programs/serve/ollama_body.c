@@ -111,6 +111,7 @@ static bool convert_message(json_t *messages, const json_t *message, size_t i,
                            : json_null());
     if (!lk_convert_append(messages, item, error)) return false;
     lk_convert_field(item, "tool_call_id", message, "tool_call_id");
+    lk_convert_field(item, "name", message, "tool_name");
     json_array_foreach(calls, k, call) {
         const json_t *function = json_object_get(call, "function");
         if (!lk_convert_call(messages, json_object_get(call, "id"),

@@ -468,6 +468,7 @@ def main():
         check_ollama(server)
         check_programs(server, model)
         check_limits(server)
+        expect("the server ends without an error", server.stop()[1] == 0, server.messages()[-2000:])
     with Server(sys.argv[1], ["-t", "1", "-c", str(LONG_CONTEXT)], keys=KEY + "\n",
                 sessions=False) as server:
         check_disconnect(server)

@@ -207,7 +207,8 @@ static void ollama_bodies(void **state) {
         "{'model': 'x', 'max_tokens': 3, 'stream': true, 'stop': ['s'], 'repeat_last_n': 1048576, "
         "'response_format': {'type': 'json_object'}, 'tools': [], 'messages': [" USER
         ", {'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': "
-        "{'name': 'f', 'arguments': '{\\'n\\':1}'}}]}, {'role': 'tool', 'content': 'r'}]}");
+        "{'name': 'f', 'arguments': '{\\'n\\':1}'}}]}, {'role': 'tool', 'name': 'f', 'content': "
+        "'r'}]}");
     expect_converted(lk_ollama_generate_to_openai,
                      "{'prompt': 'a', 'system': 'x', 'stream': false, 'format': {'type': 'null'}, "
                      "'options': {'num_predict': -1, 'seed': 7}}",
