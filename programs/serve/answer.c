@@ -78,7 +78,7 @@ static void make_completion(void *arg) {
     struct lk_request request = {0};
     if (!lk_work_charge_body(work)) return;
     bool parsed = work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error);
-    if (parsed && request.n_msg + request.n_prompt == 0)
+    if (parsed && request.is_empty)
         lk_buf_add_json(&work->out, work->endpoint->empty(opts));
     else if (parsed && lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
              lk_request_prepare(&request, opts, &work->error))

@@ -30,9 +30,11 @@ static bool parse_chat(struct lk_request *request, const struct lk_server_opts *
                        const char *body, size_t len, struct lk_api_error *error) {
     json_t *given = lk_json_parse_body(body, len, error),
            *chat = given ? lk_ollama_chat_to_openai(given, error) : NULL;
-    bool good = chat && asks_to_load(chat) ? lk_request_parse_json(request, opts, chat, error)
-                                           : lk_openai_chat_parse_json(request, opts, chat, error);
+    bool is_empty = chat && asks_to_load(chat);
+    bool good = is_empty ? lk_request_parse_json(request, opts, chat, error)
+                         : lk_openai_chat_parse_json(request, opts, chat, error);
     set_text_copies(request);
+    request->is_empty = is_empty;
     json_decref(given);
     return good;
 }
@@ -41,14 +43,15 @@ static bool parse_generate(struct lk_request *request, const struct lk_server_op
                            const char *body, size_t len, struct lk_api_error *error) {
     json_t *given = lk_json_parse_body(body, len, error),
            *converted = given ? lk_ollama_generate_to_openai(given, error) : NULL;
-    bool good;
-    if (converted && asks_to_load(converted))
+    bool good, is_empty = converted && asks_to_load(converted);
+    if (is_empty)
         good = lk_request_parse_json(request, opts, converted, error);
     else if (json_object_get(converted, "prompt"))
         good = lk_openai_completion_parse_json(request, opts, converted, error);
     else
         good = lk_openai_chat_parse_json(request, opts, converted, error);
     set_text_copies(request);
+    request->is_empty = is_empty;
     json_decref(given);
     return good;
 }

@@ -64,6 +64,7 @@ struct lk_request {
     bool may_be_empty;  /* max_tokens may be 0 without echo: the prompt is only prefilled */
     bool parse_special; /* text prompts may spell control tokens; never in a chat */
     bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
+    bool is_empty;      /* no messages or prompt: asks ollama to load the model */
     size_t text_copies; /* of the answer's text that its API holds, even in a stream */
     size_t recipe;      /* index into lk_server_opts.recipe */
 };

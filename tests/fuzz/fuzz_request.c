@@ -86,8 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *body = (const char *)data + 1;
     bool good = parse[data[0] % N_PARSE](&request, &opts, body, size - 1, &error);
     if (good) check_request(&request);
-    bool is_empty = good && request.n_msg + request.n_prompt == 0; /* asks ollama to load a model */
-    if (good && !is_empty) good = lk_request_prepare(&request, &opts, &error);
+    if (good && !request.is_empty) good = lk_request_prepare(&request, &opts, &error);
     if (good)
         check_prepared(&request, &opts);
     else
