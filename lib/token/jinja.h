@@ -1,7 +1,7 @@
 /* A template engine for chat templates: the part of Jinja 2 that they use.
  *
  * It has no loops, memory or nesting without a bound, and it knows for each character of its output
- * whether the template or somebody else wrote it (token/jinja_value.h). */
+ * whether the template wrote it (token/jinja_value.h). */
 #ifndef LK_TOKEN_JINJA_H
 #define LK_TOKEN_JINJA_H
 

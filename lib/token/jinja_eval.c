@@ -4,6 +4,7 @@
 #include "token/jinja_filters.h"
 #include "token/jinja_methods.h"
 #include "token/jinja_print.h"
+#include "token/jinja_tests.h"
 #include "token/jinja_text_ops.h"
 
 #include <math.h>

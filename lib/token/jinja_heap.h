@@ -1,9 +1,9 @@
 /* Memory, work and errors of one use of the template engine.
  *
  * A template comes from a model's file, so everything that it does is bounded: bytes, steps, and
- * the depth of what is nested. All memory of a use is freed at once. An error leaves the engine with
- * longjmp: only lk_jinja_parse and lk_jinja_render call setjmp, and nothing between them and an
- * error owns anything but this heap. */
+ * the depth of what is nested. All memory of a use is freed at once. An error leaves the engine
+ * with longjmp: only lk_jinja_parse and lk_jinja_render call setjmp, and nothing between them and
+ * an error owns anything but this heap. */
 #ifndef LK_TOKEN_JINJA_HEAP_H
 #define LK_TOKEN_JINJA_HEAP_H
 
@@ -62,7 +62,7 @@ void lk_jinja_work(struct lk_jinja_heap *heap, uint64_t n_step);
 void lk_jinja_enter(struct lk_jinja_heap *heap);
 static inline void lk_jinja_leave(struct lk_jinja_heap *heap) { heap->depth--; }
 
-/* Count bytes that are not allocated here, such as those of the output. Negative: they are freed. */
+/* Count bytes that are not allocated here, such as those of the output. */
 void lk_jinja_count(struct lk_jinja_heap *heap, ptrdiff_t n_byte);
 
 #endif

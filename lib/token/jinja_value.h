@@ -7,8 +7,8 @@
  *     | origin  |  byte   |
  *
  * Every operation copies whole characters, so the origin of each byte of the output is known,
- * whatever a template does to contents. Only bytes with the origin 0, the template's own, can become
- * control tokens. Comparisons see the bytes alone. */
+ * whatever a template does to contents. Only bytes with the origin 0, the template's own, can
+ * become control tokens. Comparisons see the bytes alone. */
 #ifndef LK_TOKEN_JINJA_VALUE_H
 #define LK_TOKEN_JINJA_VALUE_H
 
