@@ -23,9 +23,9 @@ enum { N_TAG = sizeof tags / sizeof *tags };
 
 /* What follows the tag whose open word ends at s->at, with the close word if it is there. */
 static enum lk_scan scan_tagged(struct lk_scanner *s, const struct tag *tag) {
-    enum lk_scan result = lk_scan_calls(s);
+    enum lk_scan result = lk_tool_scan_calls(s);
     if (result != LK_SCAN_YES || !*tag->close || s->at >= s->end) return result;
-    return lk_scan_word(s, tag->close);
+    return lk_tool_scan_word(s, tag->close);
 }
 
 /* An answer that is nothing but calls, maybe in a fence. */
@@ -34,7 +34,7 @@ static enum lk_scan scan_alone(struct lk_scanner *s) {
     bool fenced = s->at < s->end && *s->at == '`';
     enum lk_scan result;
     if (fenced) {
-        if ((result = lk_scan_word(s, "```")) != LK_SCAN_YES) return result;
+        if ((result = lk_tool_scan_word(s, "```")) != LK_SCAN_YES) return result;
         const char *start = s->at, *line = memchr(start, '\n', (size_t)(s->end - start));
         size_t n = (size_t)((line ? line : s->end) - start), i = 0;
         while (i < 5 && (strncmp(languages[i], start, n) != 0 || (line && languages[i][n]))) i++;
@@ -42,9 +42,10 @@ static enum lk_scan scan_alone(struct lk_scanner *s) {
         if (!line) return LK_SCAN_MORE;
         s->at = line;
     }
-    if ((result = lk_scan_calls(s)) != LK_SCAN_YES) return result;
-    if (fenced && s->at < s->end && (result = lk_scan_word(s, "```")) != LK_SCAN_YES) return result;
-    lk_scan_space(s);
+    if ((result = lk_tool_scan_calls(s)) != LK_SCAN_YES) return result;
+    if (fenced && s->at < s->end && (result = lk_tool_scan_word(s, "```")) != LK_SCAN_YES)
+        return result;
+    lk_tool_scan_space(s);
     return s->at < s->end ? LK_SCAN_NO : LK_SCAN_YES;
 }
 
@@ -155,7 +156,7 @@ static void make_call(void *user, const struct lk_scan_call *found) {
     size_t len = found->n_json;
     if (m->failed) return;
     if (found->is_python) {
-        lk_scan_python_to_json(text, len, &converted);
+        lk_tool_scan_python_to_json(text, len, &converted);
         text = lk_buf_cstr(&converted);
         len = converted.len;
     }

@@ -14,11 +14,11 @@ static bool is_name_char(char c) {
            c == '-' || c == '.';
 }
 
-void lk_scan_space(struct lk_scanner *s) {
+void lk_tool_scan_space(struct lk_scanner *s) {
     while (s->at < s->end && is_space(*s->at)) s->at++;
 }
 
-enum lk_scan lk_scan_word(struct lk_scanner *s, const char *word) {
+enum lk_scan lk_tool_scan_word(struct lk_scanner *s, const char *word) {
     size_t n = strlen(word), left = (size_t)(s->end - s->at), n_same = n < left ? n : left;
     if (memcmp(s->at, word, n_same) != 0) return LK_SCAN_NO;
     s->at += n_same;
@@ -68,21 +68,21 @@ static enum lk_scan scan_elements(struct lk_scanner *s, char close, bool is_pyth
     enum lk_scan result;
     if (depth > MAX_DEPTH) return LK_SCAN_NO;
     s->at++;
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
     while (!is_at(s, close)) {
         if (close == '}') {
             if (s->at >= s->end) return LK_SCAN_MORE;
             if (*s->at != '"' && !(is_python && *s->at == '\'')) return LK_SCAN_NO;
             if ((result = scan_string(s)) != LK_SCAN_YES) return result;
-            lk_scan_space(s);
-            if ((result = lk_scan_word(s, ":")) != LK_SCAN_YES) return result;
+            lk_tool_scan_space(s);
+            if ((result = lk_tool_scan_word(s, ":")) != LK_SCAN_YES) return result;
         }
         if ((result = scan_value(s, is_python, depth + 1)) != LK_SCAN_YES) return result;
         if (is_at(s, ','))
             s->at++;
         else if (s->at < s->end && *s->at != close)
             return LK_SCAN_NO;
-        lk_scan_space(s);
+        lk_tool_scan_space(s);
         if (s->at >= s->end) return LK_SCAN_MORE;
     }
     s->at++;
@@ -110,7 +110,7 @@ static enum lk_scan scan_atom(struct lk_scanner *s, bool is_python) {
 
 static enum lk_scan scan_value(struct lk_scanner *s, bool is_python, int depth) {
     enum lk_scan result;
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
     if (s->at >= s->end) return LK_SCAN_MORE;
     if (*s->at == '"' || (is_python && *s->at == '\''))
         result = scan_string(s);
@@ -120,7 +120,7 @@ static enum lk_scan scan_value(struct lk_scanner *s, bool is_python, int depth) 
         result = scan_elements(s, ']', is_python, depth);
     else
         result = scan_atom(s, is_python);
-    if (result == LK_SCAN_YES) lk_scan_space(s);
+    if (result == LK_SCAN_YES) lk_tool_scan_space(s);
     return result;
 }
 
@@ -130,7 +130,7 @@ static enum lk_scan scan_object(struct lk_scanner *s, int depth);
 
 /* The value of "name", a string. */
 static enum lk_scan scan_name(struct lk_scanner *s) {
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
     if (s->at >= s->end) return LK_SCAN_MORE;
     if (*s->at != '"') return LK_SCAN_NO;
     const char *start = s->at + 1;
@@ -152,19 +152,19 @@ static enum lk_scan scan_member(struct lk_scanner *s, int depth, bool *has_name)
         if (strncmp(keys[i], key, n) == 0 && (result != LK_SCAN_YES || keys[i][n] == 0)) break;
     if (s->tools && i == n_key) return LK_SCAN_NO;
     if (result != LK_SCAN_YES) return result;
-    lk_scan_space(s);
-    if ((result = lk_scan_word(s, ":")) != LK_SCAN_YES) return result;
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
+    if ((result = lk_tool_scan_word(s, ":")) != LK_SCAN_YES) return result;
+    lk_tool_scan_space(s);
     if (i == 0) {
         *has_name = true;
         result = scan_name(s);
-        if (result == LK_SCAN_YES) lk_scan_space(s);
+        if (result == LK_SCAN_YES) lk_tool_scan_space(s);
         return result;
     }
     if (i == 5 && is_at(s, '{')) {
         *has_name = true;
         result = scan_object(s, depth + 1);
-        if (result == LK_SCAN_YES) lk_scan_space(s);
+        if (result == LK_SCAN_YES) lk_tool_scan_space(s);
         return result;
     }
     return scan_value(s, false, depth + 1);
@@ -174,7 +174,7 @@ static enum lk_scan scan_object(struct lk_scanner *s, int depth) {
     bool has_name = false;
     if (depth > MAX_DEPTH) return LK_SCAN_NO;
     s->at++;
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
     for (;;) {
         enum lk_scan result = scan_member(s, depth, &has_name);
         if (result != LK_SCAN_YES) return result;
@@ -182,7 +182,7 @@ static enum lk_scan scan_object(struct lk_scanner *s, int depth) {
         char next = *s->at++;
         if (next == '}') return has_name ? LK_SCAN_YES : LK_SCAN_NO;
         if (next != ',') return LK_SCAN_NO;
-        lk_scan_space(s);
+        lk_tool_scan_space(s);
     }
 }
 
@@ -204,19 +204,19 @@ static enum lk_scan scan_object_call(struct lk_scanner *s) {
 static enum lk_scan scan_python_arguments(struct lk_scanner *s) {
     enum lk_scan result;
     s->at++;
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
     while (!is_at(s, ')')) {
         const char *key = s->at;
         while (s->at < s->end && is_name_char(*s->at)) s->at++;
         if (s->at < s->end && s->at == key) return LK_SCAN_NO;
-        lk_scan_space(s);
-        if ((result = lk_scan_word(s, "=")) != LK_SCAN_YES) return result;
+        lk_tool_scan_space(s);
+        if ((result = lk_tool_scan_word(s, "=")) != LK_SCAN_YES) return result;
         if ((result = scan_value(s, true, 0)) != LK_SCAN_YES) return result;
         if (is_at(s, ','))
             s->at++;
         else if (s->at < s->end && *s->at != ')')
             return LK_SCAN_NO;
-        lk_scan_space(s);
+        lk_tool_scan_space(s);
         if (s->at >= s->end) return LK_SCAN_MORE;
     }
     s->at++;
@@ -243,8 +243,8 @@ static enum lk_scan scan_named_call(struct lk_scanner *s) {
         call.json = s->at;
         result = scan_python_arguments(s);
     } else {
-        if (*s->at == '[' && (result = lk_scan_word(s, args)) != LK_SCAN_YES) return result;
-        lk_scan_space(s);
+        if (*s->at == '[' && (result = lk_tool_scan_word(s, args)) != LK_SCAN_YES) return result;
+        lk_tool_scan_space(s);
         if (s->at >= s->end) return LK_SCAN_MORE;
         if (*s->at != '{') return LK_SCAN_NO;
         call.json = s->at;
@@ -263,26 +263,26 @@ static enum lk_scan scan_call(struct lk_scanner *s) {
 
 static enum lk_scan scan_list(struct lk_scanner *s) {
     s->at++;
-    lk_scan_space(s);
+    lk_tool_scan_space(s);
     for (;;) {
         if (s->at >= s->end) return LK_SCAN_MORE;
         enum lk_scan result = scan_call(s);
         if (result != LK_SCAN_YES) return result;
-        lk_scan_space(s);
+        lk_tool_scan_space(s);
         if (s->at >= s->end) return LK_SCAN_MORE;
         char next = *s->at++;
         if (next == ']') return LK_SCAN_YES;
         if (next != ',') return LK_SCAN_NO;
-        lk_scan_space(s);
+        lk_tool_scan_space(s);
     }
 }
 
-enum lk_scan lk_scan_calls(struct lk_scanner *s) {
+enum lk_scan lk_tool_scan_calls(struct lk_scanner *s) {
     size_t n = 0;
     for (;; n++) {
         const char *start = s->at;
-        lk_scan_space(s);
-        if (n && is_at(s, ';')) s->at++, lk_scan_space(s);
+        lk_tool_scan_space(s);
+        if (n && is_at(s, ';')) s->at++, lk_tool_scan_space(s);
         if (s->at >= s->end) return n ? LK_SCAN_YES : LK_SCAN_MORE;
         bool may_follow = *s->at == '{' || (n == 0 && (*s->at == '[' || is_name_char(*s->at)));
         if (!may_follow) {
@@ -315,7 +315,7 @@ static size_t convert_string(const char *text, size_t len, struct lk_buf *out) {
     return i + 1;
 }
 
-void lk_scan_python_to_json(const char *text, size_t len, struct lk_buf *out) {
+void lk_tool_scan_python_to_json(const char *text, size_t len, struct lk_buf *out) {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
     int depth = 0;
     for (size_t i = 0, n; i < len; i += n) {

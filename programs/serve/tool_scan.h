@@ -28,15 +28,15 @@ struct lk_scanner {
 };
 
 /* Skip white space. */
-void lk_scan_space(struct lk_scanner *s);
+void lk_tool_scan_space(struct lk_scanner *s);
 
 /* The word is here, and skip it. */
-enum lk_scan lk_scan_word(struct lk_scanner *s, const char *word);
+enum lk_scan lk_tool_scan_word(struct lk_scanner *s, const char *word);
 
 /* One or several calls, and the white space after them. */
-enum lk_scan lk_scan_calls(struct lk_scanner *s);
+enum lk_scan lk_tool_scan_calls(struct lk_scanner *s);
 
 /* Arguments of a Python call, as the JSON text of an object. They were scanned. */
-void lk_scan_python_to_json(const char *text, size_t len, struct lk_buf *out);
+void lk_tool_scan_python_to_json(const char *text, size_t len, struct lk_buf *out);
 
 #endif

@@ -166,7 +166,7 @@ static void text_is_sent_at_once(void **state) {
         {"{\"na", 0},
         {"{\"name\": \"get_x", 15}, /* not a tool */
         {"{\"name\": \"get_w", 0},
-        {"{\"name\": \"f\", \"x", 14},
+        {"{\"name\": \"f\", \"x", 16},
         {"[1", 2},
         {"[get", 0},
         {"[got", 4},
