@@ -204,6 +204,7 @@ typedef struct {
 /* Find the words in the model's chat template. Errors as of lk_chat_format. */
 lk_status lk_chat_call_words(const lk_model *model, lk_call_words *words, lk_err *err);
 
+/* Free a text that a function here returned. NULL is allowed. */
 void lk_text_free(char *text);
 
 /* ---- recipes ---- */

@@ -30,8 +30,8 @@ static json_t *function_of(json_t *call) {
     return json_is_object(function) ? function : call;
 }
 
-/* Arguments as an object or as JSON text, whatever they were given as. A text that is not JSON stays
- * a text. */
+/* Arguments as an object or as JSON text, whatever they were given as. A text that is not JSON
+ * stays a text. */
 static void convert_arguments(json_t *function, bool as_string) {
     json_t *given = json_object_get(function, "arguments"), *parsed;
     if (!given || json_is_null(given)) {

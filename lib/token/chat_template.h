@@ -29,7 +29,7 @@ struct lk_chat_texts {
     const char *template, *tool_template, *bos, *eos;
 };
 
-/* Parse and try the templates. *out is owned: lk_chat_template_free. Errors as of lk_jinja_parse. */
+/* Parse and try the templates. *out is owned: lk_chat_template_free. Errors of lk_jinja_parse. */
 lk_status lk_chat_template_new(struct lk_chat_template **out, const struct lk_chat_texts *texts,
                                lk_err *err);
 void lk_chat_template_free(struct lk_chat_template *t);

@@ -121,8 +121,8 @@ static bool parse_messages(struct lk_request *request, struct lk_api_error *erro
     return true;
 }
 
-/* Is the last message continued, or answered? As llama-server, continue one of the assistant, unless
- * the client says otherwise with the words of vLLM. */
+/* Is the last message continued, or answered? As llama-server, continue one of the assistant,
+ * unless the client says otherwise with the words of vLLM. */
 static bool parse_continue(struct lk_request *request, struct lk_api_error *error) {
     size_t n = json_array_size(request->messages);
     const json_t *last = json_array_get(request->messages, n - 1);

@@ -173,7 +173,7 @@ static void text_is_sent_at_once(void **state) {
         {"``", 0},
         {"```c", 4},
         {"```json\n[", 0},
-        {"```json\n{\"a", 11},
+        {"```json\n{\"x", 11},
         {"a <tool_c", 1},
         {"a <tool_x", 9},
         {"a [TOOL_CALLS] no", 17},
