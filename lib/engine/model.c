@@ -4,6 +4,7 @@
 #include "base/cxx_call.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
+#include "token/jinja.h"
 #include "token/tokenize.h"
 
 #include <stdlib.h>
@@ -143,7 +144,7 @@ lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsig
 }
 
 const char *lk_model_chat_template(const lk_model *model) {
-    return lk_vocab_chat_template(model->vocab);
+    return lk_vocab_chat_template_text(model->vocab);
 }
 
 void lk_tokens_free(int32_t *tok) { free(tok); }
@@ -165,4 +166,15 @@ bool lk_token_ends(const lk_model *model, int32_t tok) {
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err) {
     return lk_vocab_chat_format(model->vocab, msg, n_msg, reply, text, err);
+}
+
+lk_status lk_chat_format_json(const lk_model *model, const lk_chat *chat, char **text,
+                              lk_err *err) {
+    return lk_vocab_chat_format_json(model->vocab, chat, text, err);
+}
+
+uint64_t lk_chat_bytes(uint64_t n_json) { return lk_jinja_max_bytes(n_json); }
+
+lk_status lk_chat_call_words(const lk_model *model, lk_call_words *words, lk_err *err) {
+    return lk_vocab_call_words(model->vocab, words, err);
 }

@@ -3,7 +3,6 @@
 
 #include "serve/json_text.h"
 #include "serve/ollama.h"
-#include "serve/tools.h"
 
 #include <stdio.h>
 
@@ -53,12 +52,6 @@ json_t *lk_ollama_ps_json(const struct lk_server *server) {
     return json_pack("{s:[o]}", "models", model);
 }
 
-static json_t *capabilities_json(const lk_model *model) {
-    json_t *out = json_pack("[s]", "completion");
-    if (lk_tools_are_supported(model)) json_array_append_new(out, json_string("tools"));
-    return out;
-}
-
 /* Set "ARCH.NAME", as in a GGUF file. */
 static void set_arch_key(json_t *to, const char *arch, const char *name, int32_t value) {
     char key[100];
@@ -80,10 +73,10 @@ bool lk_ollama_show(const struct lk_server_opts *opts, const json_t *body, struc
     set_arch_key(keys, info.arch, "block_count", info.n_layer);
     set_arch_key(keys, info.arch, "attention.head_count", info.n_head);
     set_arch_key(keys, info.arch, "attention.head_count_kv", info.n_head_kv);
-    lk_buf_add_json(out,
-                    json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "modelfile", "", "parameters",
-                              json_sprintf("num_ctx %d", opts->n_ctx), "template",
-                              chat_template ? chat_template : "", "details", details_json(&info),
-                              "model_info", keys, "capabilities", capabilities_json(opts->model)));
+    lk_buf_add_json(out, json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "modelfile", "", "parameters",
+                                   json_sprintf("num_ctx %d", opts->n_ctx), "template",
+                                   chat_template ? chat_template : "", "details",
+                                   details_json(&info), "model_info", keys, "capabilities",
+                                   json_pack("[s,s]", "completion", "tools")));
     return true;
 }

@@ -5,7 +5,6 @@
 #include "serve/logprob.h"
 #include "serve/request_sampling.h"
 #include "serve/schema.h"
-#include "serve/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -306,18 +305,21 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
 bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
                                struct lk_api_error *error) {
     lk_err err = {0};
-    if (request->tools && !lk_tools_are_supported(opts->model))
-        return lk_api_error_set(error, 400, "unsupported", "tools",
-                                "the chat template of this model does not support tool calls in a "
-                                "form that this server knows");
+    char *messages = json_dumps(request->messages, JSON_COMPACT),
+         *tools = request->tools ? json_dumps(request->tools, JSON_COMPACT) : NULL,
+         *variables = request->variables ? json_dumps(request->variables, JSON_COMPACT) : NULL;
+    const lk_chat chat = {messages, tools, variables, request->reply, request->continue_last};
+    bool good = messages && (tools || !request->tools) && (variables || !request->variables);
     request->prompt = calloc(1, sizeof *request->prompt);
-    if (!request->prompt)
-        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
-    request->n_prompt = 1;
-    if (lk_chat_format(opts->model, request->msg, request->n_msg, true, &request->prompt->text,
-                       &err))
-        return lk_api_error_from_request(error, &err, "messages");
-    return true;
+    if (!request->prompt || !good)
+        good = lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
+    request->n_prompt = request->prompt ? 1 : 0;
+    if (good && lk_chat_format_json(opts->model, &chat, &request->prompt->text, &err))
+        good = lk_api_error_from_request(error, &err, "messages");
+    free(messages);
+    free(tools);
+    free(variables);
+    return good;
 }
 
 static bool check_bias(const struct lk_request *request, const struct lk_server_opts *opts,
@@ -336,18 +338,44 @@ size_t lk_request_n_answer(const struct lk_request *request) {
     return request->embed ? 1 : (request->chat ? 1 : request->n_prompt) * request->n;
 }
 
+/* Upper bound of the memory of a parsed JSON value, without its texts. */
+static uint64_t values_bytes(const json_t *json) {
+    enum { VALUE_BYTES = 128, MEMBER_BYTES = 96, CONTAINER_BYTES = 256 };
+    uint64_t bytes = VALUE_BYTES;
+    const char *key;
+    json_t *value;
+    size_t i;
+    if (json_is_array(json) || json_is_object(json)) bytes += CONTAINER_BYTES;
+    json_array_foreach(json, i, value) bytes += values_bytes(value);
+    json_object_foreach((json_t *)json, key, value) bytes += MEMBER_BYTES + values_bytes(value);
+    return bytes;
+}
+
+/* What formatting a conversation takes: its JSON text, the values parsed from it, and the work of
+ * the template. */
+static uint64_t chat_bytes(const struct lk_request *request) {
+    const json_t *part[] = {request->messages, request->tools, request->variables};
+    uint64_t n_json = 0, values = 0;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        if (!part[i]) continue;
+        n_json += json_dumpb(part[i], NULL, 0, JSON_COMPACT);
+        values += values_bytes(part[i]);
+    }
+    return 2 * n_json + values + lk_chat_bytes(n_json);
+}
+
 uint64_t lk_request_bytes(const struct lk_request *request) {
     /* A text is copied by the template. How many tokens it may have is limited, so its tokenizer
      * needs no more than a few times its bytes. */
     enum { BYTES_PER_TEXT_BYTE = 4, TOKEN_COPIES = 2 };
     uint64_t text = 0, n_tok = 0;
-    for (size_t i = 0; i < request->n_msg; i++) text += strlen(request->msg[i].content);
     for (size_t i = 0; i < request->n_prompt; i++) {
         const struct lk_prompt *p = &request->prompt[i];
         text += p->text ? strlen(p->text) : 0;
         n_tok += p->n_tok;
     }
-    return text * BYTES_PER_TEXT_BYTE + n_tok * sizeof(int32_t) * TOKEN_COPIES;
+    return (request->chat ? chat_bytes(request) : 0) + text * BYTES_PER_TEXT_BYTE +
+           n_tok * sizeof(int32_t) * TOKEN_COPIES;
 }
 
 uint64_t lk_request_answer_bytes(const struct lk_request *request) {
@@ -396,13 +424,12 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
 }
 
 void lk_request_free(struct lk_request *request) {
-    for (size_t i = 0; i < request->n_msg; i++) free((char *)request->msg[i].content);
     for (size_t i = 0; i < request->n_prompt; i++) {
         free(request->prompt[i].text);
         free(request->prompt[i].tok);
         free(request->prompt[i].lp);
     }
-    free(request->msg);
+    json_decref(request->messages);
     free(request->prompt);
     free(request->grammar);
     free(request->bias);

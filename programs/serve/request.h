@@ -38,11 +38,12 @@ struct lk_request {
     json_t *body;     /* in OpenAI's form */
     json_t *original; /* the body as it was sent, if the reply needs it; otherwise NULL */
     bool chat;
-    lk_message *msg; /* [n_msg] of a chat; contents owned */
-    size_t n_msg;
-    bool tools;               /* the answer may contain tool calls */
-    bool single_tool_call;    /* only the first of them is returned */
-    struct lk_prompt *prompt; /* [n_prompt]; for a chat 1 after lk_request_prepare */
+    json_t *messages;          /* of a chat, as lk_chat takes them; owned */
+    const json_t *tools;       /* the answer may contain calls of these; borrowed from body */
+    const json_t *variables;   /* of the chat template; borrowed from body; NULL: none */
+    bool reply, continue_last; /* as in lk_chat */
+    bool single_tool_call;     /* only the first of them is returned */
+    struct lk_prompt *prompt;  /* [n_prompt]; for a chat 1 after lk_request_prepare */
     size_t n_prompt;
     size_t n;          /* choices per prompt */
     size_t max_tokens; /* requested by the client; LK_NO_LIMIT: none */

@@ -3,6 +3,7 @@
 
 #include "serve/json_text.h"
 #include "serve/tokens.h"
+#include "serve/tool_calls.h"
 #include "serve/tools.h"
 
 #include <inttypes.h>
@@ -239,13 +240,21 @@ static void add_echo(const struct lk_response *r, size_t i, struct lk_buf *out) 
     lk_buf_free(&raw);
 }
 
+/* The calls of choice i. Ids differ between choices. */
+static json_t *parse_calls(const struct lk_response *r, size_t i, const char *text,
+                           size_t *n_shown) {
+    const struct lk_request *request = &r->completion->request;
+    char id[sizeof r->id + 24];
+    snprintf(id, sizeof id, "%s-%zu", r->id, i);
+    return lk_tools_parse_calls(text, request->tools, id, request->single_tool_call, n_shown);
+}
+
 /* A choice that may consist of tool calls: then its content is the text before them. */
 static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
     const char *text = lk_buf_cstr(&c->text);
     size_t n_shown = c->text.len;
-    json_t *calls =
-        lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
+    json_t *calls = parse_calls(r, i, text, &n_shown);
     json_t *message = json_object();
     json_object_set_new(message, "role", json_string("assistant"));
     json_object_set_new(message, "content",
@@ -346,6 +355,17 @@ static json_t *chunk_choice(struct lk_response *r, size_t i, const char *text, s
     return out;
 }
 
+/* How much of an incomplete answer can be sent: what cannot be part of a call. A long text that is
+ * held back is looked at again when it has grown by a part, so that all looks together take time
+ * in proportion to its length. */
+static size_t text_to_send(struct lk_response_choice *c, const json_t *tools) {
+    if (c->text.len < c->n_next) return c->n_sent;
+    size_t n = lk_tool_calls_n_text(lk_buf_cstr(&c->text), c->text.len, tools, c->n_sent);
+    size_t n_held = c->text.len - n;
+    c->n_next = n_held > 4096 ? c->text.len + n_held / 16 : 0;
+    return n;
+}
+
 /* The choice of a chunk in a chat with tools: sends text only up to where a tool call may start.
  * The calls follow in the last chunk. */
 static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_event *event,
@@ -354,14 +374,13 @@ static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_ev
     bool done = event->kind == LK_EVENT_DONE;
     const char *finish = done ? event->result.finish : NULL;
     lk_buf_append(&c->text, event->delta.text ? event->delta.text : "", event->delta.len);
-    const char *text = c->text.at ? c->text.at : "";
+    const char *text = lk_buf_cstr(&c->text);
     size_t n_shown = c->text.len;
     json_t *calls = NULL;
     if (done)
-        calls =
-            lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
+        calls = parse_calls(r, event->job, text, &n_shown);
     else
-        n_shown = lk_tools_text_before_call(text, c->text.len);
+        n_shown = text_to_send(c, r->completion->request.tools);
     if (calls) finish = "tool_calls";
     size_t from = c->n_sent < n_shown ? c->n_sent : n_shown;
     json_t *out = chunk_choice(r, event->job, text + from, n_shown - from, logprobs, finish);

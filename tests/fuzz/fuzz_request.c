@@ -28,9 +28,13 @@ static void check_request(const struct lk_request *request) {
     if (request->n < 1 || request->n > LK_MAX_N || request->n_stop > LK_MAX_STOP ||
         request->n_prompt > LK_MAX_PROMPT || request->recipe > 1)
         abort();
-    for (size_t i = 0; i < request->n_msg; i++)
-        if (!request->msg[i].role || !request->msg[i].content) abort();
-    for (size_t i = 0; i < request->n_stop; i++)
+    const json_t *message;
+    size_t i;
+    json_array_foreach(request->messages, i, message) {
+        if (!json_is_string(json_object_get(message, "role"))) abort();
+        if (!json_is_string(json_object_get(message, "content"))) abort();
+    }
+    for (i = 0; i < request->n_stop; i++)
         if (!request->stop[i][0]) abort();
 }
 
