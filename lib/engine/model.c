@@ -6,6 +6,7 @@
 #include "base/spin_wait.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
+#include "token/jinja.h"
 #include "token/tokenize.h"
 
 #include <stdlib.h>
@@ -126,6 +127,10 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .eot = special.eot};
 }
 
+lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
+    return lk_vocab_fim_tokens(model->vocab);
+}
+
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){
@@ -148,7 +153,7 @@ lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsig
 }
 
 const char *lk_model_chat_template(const lk_model *model) {
-    return lk_vocab_chat_template(model->vocab);
+    return lk_vocab_chat_template_text(model->vocab);
 }
 
 void lk_tokens_free(int32_t *tok) { free(tok); }
@@ -170,4 +175,15 @@ bool lk_token_ends(const lk_model *model, int32_t tok) {
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err) {
     return lk_vocab_chat_format(model->vocab, msg, n_msg, reply, text, err);
+}
+
+lk_status lk_chat_format_json(const lk_model *model, const lk_chat *chat, char **text,
+                              lk_err *err) {
+    return lk_vocab_chat_format_json(model->vocab, chat, text, err);
+}
+
+uint64_t lk_chat_bytes(uint64_t n_json) { return lk_jinja_max_bytes(n_json); }
+
+lk_status lk_chat_call_words(const lk_model *model, lk_call_words *words, lk_err *err) {
+    return lk_vocab_call_words(model->vocab, words, err);
 }

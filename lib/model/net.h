@@ -78,7 +78,10 @@ struct lk_family {
     /* attn: output of attention [n_tok][n_head * d_head] -> x of the next layer */
     struct ggml_tensor *(*post)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                 const struct lk_qkv *qkv, struct ggml_tensor *attn);
-    /* x -> logits [n_tok][n_vocab] */
+    /* x of the last layer -> final norm [n_tok][n_embd], which head applies too */
+    struct ggml_tensor *(*norm)(const struct lk_net *net, struct ggml_context *ctx,
+                                struct ggml_tensor *x);
+    /* x of the last layer -> logits [n_tok][n_vocab] */
     struct ggml_tensor *(*head)(const struct lk_net *net, struct ggml_context *ctx,
                                 struct ggml_tensor *x);
 };

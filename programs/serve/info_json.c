@@ -41,13 +41,13 @@ static json_t *recipe_json(const lk_recipe *recipe) {
                      recipe_loss(recipe));
 }
 
-json_t *lk_model_json(const struct lk_server *server) {
+json_t *lk_model_json(const struct lk_server *server, const char *name) {
     const struct lk_server_opts *o = &server->opts;
     lk_model_info info = lk_model_get_info(o->model);
     json_t *recipes = json_array();
     for (size_t i = 0; i < o->n_recipe; i++)
         json_array_append_new(recipes, recipe_json(o->recipe[i]));
-    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", o->id,
+    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", name,
                      "object", "model", "created", (json_int_t)server->started, "owned_by",
                      "lowkey", "meta", "arch", info.arch, "n_params", (json_int_t)info.n_param,
                      "n_vocab", info.n_vocab, "n_ctx", o->n_ctx, "n_ctx_train", info.n_ctx_train,
