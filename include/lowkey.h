@@ -285,8 +285,8 @@ typedef enum {
 } lk_pooling;
 
 /* The embedding out[n_embd] of tok[0..n_tok): the hidden states after the final norm, pooled and
- * scaled to length 1. The tokens attend to each other exactly, whatever the recipe. What the session
- * held is dropped, and it is empty afterwards; progress and cancellation are as for lk_session_sync.
+ * scaled to length 1. The tokens attend to each other exactly, whatever the recipe. The session is
+ * empty afterwards; progress and cancellation are as for lk_session_sync.
  * A model that was trained to predict tokens was not trained for this: similar texts have similar
  * vectors, but an embedding model separates them better. LK_E_ARG, LK_E_FULL, LK_E_UNSUPPORTED for
  * a file that pools in another way, LK_E_CANCELLED, LK_E_NOMEM. */

@@ -64,21 +64,16 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "request-memory", "MIB",
               "max memory of requests in work, without caches (default 256)", OPT_INT,
               &a->request_memory, 1, 1 << 20},
-             {0, "allow-host", "NAME",
-              "name under which clients may address the server, without a key", OPT_TEXTS,
-              &a->allow_host, 0, 0,
-              .man = "Name under which clients may address the server although no key is required, "
-                     "e.g. `host.docker.internal`. May be repeated. Without it the `Host` of a "
-                     "request must be an IP address or localhost, so that no web page can use the "
-                     "server by DNS rebinding: give only names that you control."},
+             {0, "allow-host", "NAME", "name that clients may use for this server without a key",
+              OPT_TEXTS, &a->allow_host, 0, 0,
+              .man = "Name in the `Host` of requests that need no key, besides IP addresses and "
+                     "localhost, e.g. `host.docker.internal`. May be repeated."},
              {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXTS,
               &a->name, 0, 0,
               .man = "Name of the model in the API (default: its own name). If repeated, the other "
                      "names are aliases, which /v1/models lists too."},
              {0, "strict-model", NULL, "refuse requests for a model with another name", OPT_FLAG,
-              &a->strict_model, 0, 0,
-              .man = "Refuse requests for a model with another name (404). Without it any name is "
-                     "answered by the one model, and replies have its real name."},
+              &a->strict_model, 0, 0},
              {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
               OPT_FLAG, &a->parse_special,
               .man = "Parse control tokens such as `<|fim_prefix|>` in the prompts of "

@@ -51,7 +51,7 @@ static bool parse_host(const char *host, char *name, size_t cap, bool *is_v6) {
     return *host == 0;
 }
 
-/* Is the host an IP address, localhost, or a name that --host or --allow-host gives? With DNS rebinding
+/* Is the host an IP address, localhost, or a name that --host or --allow-host gives? With rebinding
  * a page of another site points its own name at this machine. Its requests then carry that name in
  * the Host header, so other names are refused. */
 static bool is_allowed_host(const struct lk_exchange *x, const char *host) {

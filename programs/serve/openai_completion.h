@@ -13,8 +13,8 @@ bool lk_openai_completion_parse(struct lk_request *request, const struct lk_serv
 bool lk_openai_completion_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
                                      json_t *body, struct lk_api_error *error);
 
-/* Parse `field` of the body (a static name) as up to `max` prompts: a string, an array of token ids,
- * or an array of these. */
+/* Parse `field` of the body (a static name) as up to `max` prompts: a string, an array of token
+ * ids, or an array of these. */
 bool lk_openai_parse_prompts(struct lk_request *request, const char *field, size_t max,
                              struct lk_api_error *error);
 

@@ -57,6 +57,12 @@ bool lk_request_reject(const struct lk_request *request, const char *name, doubl
            lk_api_error_set(error, 400, "unsupported", name, "'%s' is not supported here", name);
 }
 
+bool lk_server_has_model(const struct lk_server_opts *o, const char *name) {
+    bool found = strcmp(name, o->id) == 0;
+    for (size_t i = 0; i < o->n_alias; i++) found |= strcmp(name, o->alias[i]) == 0;
+    return found;
+}
+
 static bool parse_model(const json_t *body, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
     const char *model = opts->id;

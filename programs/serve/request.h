@@ -1,6 +1,6 @@
 /* A parsed completion request: the JSON body, validated and converted to what the engine takes.
  *
- * Parsing (lk_openai_chat_parse, lk_openai_completion_parse) needs no model. lk_request_prepare
+ * Parsing (lk_openai_chat_parse and others) computes nothing with the model. lk_request_prepare
  * then tokenizes the prompts and estimates their memory. */
 #ifndef LK_SERVE_REQUEST_H
 #define LK_SERVE_REQUEST_H
@@ -69,6 +69,9 @@ struct lk_request {
     size_t text_copies; /* of the answer's text that its API holds, even in a stream */
     size_t recipe;      /* index into lk_server_opts.recipe */
 };
+
+/* Is this the model's id or one of its aliases? */
+bool lk_server_has_model(const struct lk_server_opts *opts, const char *name);
 
 /* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
  * must be freed with lk_request_free in any case. False: see `error`. */

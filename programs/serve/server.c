@@ -4,7 +4,6 @@
 #include "serve/http.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 struct lk_server_opts lk_server_defaults(void) {
@@ -25,12 +24,6 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .queue_s = 60,
                                    .time_s = 600,
                                    .slice_s = 0.05};
-}
-
-bool lk_server_has_model(const struct lk_server_opts *o, const char *name) {
-    bool found = strcmp(name, o->id) == 0;
-    for (size_t i = 0; i < o->n_alias; i++) found |= strcmp(name, o->alias[i]) == 0;
-    return found;
 }
 
 static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) {

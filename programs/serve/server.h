@@ -60,9 +60,6 @@ struct lk_server_opts {
 /* Defaults for everything except the model, its id, the recipes and n_ctx. */
 struct lk_server_opts lk_server_defaults(void);
 
-/* Is this the model's id or one of its aliases? */
-bool lk_server_has_model(const struct lk_server_opts *opts, const char *name);
-
 /* Check that the model supports sessions with this recipe and opts->n_ctx tokens. Errors as for
  * lk_session_new and lk_plan_make. */
 lk_status lk_server_check_recipe(const struct lk_server_opts *opts, const lk_recipe *recipe,

@@ -294,7 +294,6 @@ static void unsupported_fields_are_rejected(void **state) {
         {"\"json_schema\": {\"type\": \"object\"}, \"response_format\": {\"type\": "
          "\"json_object\"}",
          "json_schema"},
-        {"\"suffix\": \"x\"", "suffix"},
         {"\"xtc_probability\": 0.1", "xtc_probability"},
         {"\"response_format\": {\"type\": \"json_object\", \"schema\": {\"not\": {}}}",
          "response_format"},

@@ -164,7 +164,7 @@ static void several_choices_share_one_score(void **state) {
     lk_server_stop(server);
 }
 
-/* -1 is no limit. 0 needs an echo; a prompt may then fill the whole context. */
+/* -1 means unlimited. 0 needs an echo; a prompt may then fill the whole context. */
 static void limits_of_answers(void **state) {
     (void)state;
     struct lk_server_opts opts = options();
