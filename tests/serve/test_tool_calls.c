@@ -176,8 +176,8 @@ static void text_is_sent_at_once(void **state) {
         {"```json\n{\"x", 11},
         {"a <tool_c", 1},
         {"a <tool_x", 9},
-        {"a [TOOL_CALLS] no", 17},
-        {"<tool_call>no", 13},
+        {"a [TOOL_CALLS] no!", 18},
+        {"<tool_call>no!", 14},
         {"{\"name\": \"f\"} and", 17},
         {"x  ", 1}, /* white space before a call is dropped */
     };
