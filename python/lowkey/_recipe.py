@@ -55,7 +55,8 @@ class Recipe:
     @property
     def levels(self) -> list[Level]:
         """The levels from oldest to newest, then one entry for each override of layers."""
-        levels, level = [], ffi.new("lk_recipe_level *")
+        levels: list[Level] = []
+        level = ffi.new("lk_recipe_level *")
         while lib.lk_recipe_get_level(self._handle, len(levels), level):
             levels.append(
                 Level(text_of(level.name), text_of(level.k_codec), text_of(level.v_codec))
