@@ -129,11 +129,11 @@ def largest_difference(a, b):
 
 def chunk_pairs(model, tokens, n, n_chunk):
     """The halves of each chunk of n tokens as texts; None if tokens do not survive being texts."""
-    pairs = []
+    pairs, begin = [], model.tokenize("")
     for i in range(n_chunk):
         chunk = tokens[i * n : (i + 1) * n]
-        if model.bos is not None:
-            chunk[0] = model.bos
+        if begin:
+            chunk[0] = begin[0]
         given, rest = chunk[: n // 2 + 1], chunk[n // 2 + 1 :]
         context, continuation = model.detokenize(given), model.detokenize(rest)
         if context != context.rstrip() or "\ufffd" in context + continuation:
@@ -148,7 +148,7 @@ def chunk_pairs(model, tokens, n, n_chunk):
 def write_chunks(options, folder):
     """Chunks as `lowkey eval text` makes them, of at most options.ctx tokens. Returns the number of scored tokens."""
     model = lowkey.Model(options.model, threads=1)
-    text = pathlib.Path(options.text).read_text(encoding="utf-8")
+    text = pathlib.Path(options.text).read_bytes().decode()  # line ends as they are
     tokens = model.tokenize("") + model.tokenize(text[: 16 * options.ctx * options.chunks], begin=False)
     for n in range(options.ctx, options.ctx // 2, -1):
         pairs = chunk_pairs(model, tokens, n, options.chunks)
