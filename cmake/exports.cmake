@@ -1,13 +1,17 @@
-# A shared liblowkey exports the functions declared in lowkey.h and nothing else.
+# liblowkey.so exports the functions declared in lowkey.h, those of lowkey_lab.h that lab/measure defines, and nothing
+# else. Compressing and training need BLAS and are in the static laboratory only.
 
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/lowkey.h)
-file(STRINGS ${PROJECT_SOURCE_DIR}/include/lowkey.h lk_lines REGEX "^[a-z].*lk_[a-z0-9_]+\\(")
+set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_lab.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${lk_headers})
 set(lk_names "")
-foreach(line IN LISTS lk_lines)
-  if(NOT line MATCHES "^typedef" AND line MATCHES "(lk_[a-z0-9_]+)\\(")
-    string(APPEND lk_names "${CMAKE_MATCH_1};")
-  endif()
+foreach(header IN LISTS lk_headers)
+  file(STRINGS ${header} lk_lines REGEX "^[a-z].*lk_[a-z0-9_]+\\(")
+  foreach(line IN LISTS lk_lines)
+    if(NOT line MATCHES "^typedef|lk_(compress|train)_[a-z_]+\\(" AND line MATCHES "(lk_[a-z0-9_]+)\\(")
+      string(APPEND lk_names "${CMAKE_MATCH_1};")
+    endif()
+  endforeach()
 endforeach()
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/lowkey.map CONTENT "{ global: ${lk_names} local: *; };\n" @ONLY)
-target_link_options(lowkey PRIVATE "LINKER:--version-script=${PROJECT_BINARY_DIR}/lowkey.map")
+target_link_options(lowkey PRIVATE "LINKER:--version-script=${PROJECT_BINARY_DIR}/lowkey.map" "LINKER:--no-undefined")
 set_property(TARGET lowkey APPEND PROPERTY LINK_DEPENDS ${PROJECT_BINARY_DIR}/lowkey.map)

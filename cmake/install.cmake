@@ -1,62 +1,62 @@
 # Files that `cmake --install` installs. The installed tree can be moved afterwards.
 #
-#   lib/liblowkey.a, include/lowkey.h          the library
-#   lib/liblowkey_lab.a, include/lowkey_lab.h  the laboratory
-#   lib/lowkey/*.a                             the llama.cpp and ggml archives that they were built with
-#   lib/cmake/lowkey, lib/pkgconfig/*.pc       lowkey::lowkey and lowkey::lab; lowkey and lowkey-lab
+#   include/lowkey.h, lowkey_lab.h             the interfaces
+#   lib/liblowkey.so                           the library, with lab/measure; unless LOWKEY_SHARED is off
+#   lib/liblowkey.a, lib/lowkey/*.a            the library, and the llama.cpp and ggml archives that it was built with
+#   lib/liblowkey_lab.a                        the laboratory, for liblowkey.a: it uses internal functions
+#   lib/cmake/lowkey, lib/pkgconfig/*.pc       lowkey::lowkey, lowkey_static and lab; lowkey and lowkey-lab
 #   bin/lowkey, share/man, share/lowkey/fetch-model
 #   share/bash-completion, share/zsh, share/fish   completion scripts
-#
-# With BUILD_SHARED_LIBS the laboratory is not installed: it needs internal symbols of the library, which
-# liblowkey.so does not export. Users of the laboratory build statically.
 
 include(CMakePackageConfigHelpers)
 
-install(TARGETS lowkey EXPORT lowkeyTargets
+set(LK_LIBRARIES lowkey_static)
+if(LOWKEY_SHARED)
+  list(APPEND LK_LIBRARIES lowkey)
+endif()
+install(TARGETS ${LK_LIBRARIES} EXPORT lowkeyTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/lowkey.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # The laboratory has an export file of its own, so that users of lowkey::lowkey do not need its dependencies (LAPACKE,
 # OpenBLAS).
 set(LK_INSTALL_LAB OFF)
-if(TARGET lowkey_lab AND NOT BUILD_SHARED_LIBS)
+if(TARGET lowkey_lab)
   set(LK_INSTALL_LAB ON)
   set_target_properties(lowkey_lab PROPERTIES EXCLUDE_FROM_ALL OFF EXPORT_NAME lab)
   install(TARGETS lowkey_lab EXPORT lowkeyLabTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+if(LOWKEY_SHARED OR LK_INSTALL_LAB)
   install(FILES include/lowkey_lab.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endif()
 
-# A static library is installed together with the static archives of llama.cpp, so the package is self-contained.
+# What a program needs that links liblowkey.a. Static archives of llama.cpp are installed next to it, so the package is
+# self-contained.
 set(LK_BUNDLE OFF)
 set(LK_PRIVATE_LIBS "")
 set(LK_PRIVATE_NAMES "")
-set(LK_PC_REQUIRES_PRIVATE "")
-if(LK_LLAMA_STATIC AND NOT BUILD_SHARED_LIBS)
+if(LK_LLAMA_STATIC)
   set(LK_BUNDLE ON)
   set(LK_PRIVATE_LIBS "-L\${libdir}/lowkey")
   foreach(target ${LK_LLAMA_TARGETS})
     install(FILES $<TARGET_FILE:${target}> DESTINATION ${CMAKE_INSTALL_LIBDIR}/lowkey)
   endforeach()
-endif()
-if(NOT BUILD_SHARED_LIBS)
-  set(LK_PC_REQUIRES_PRIVATE "Requires.private: jansson\n")
-  if(NOT LK_BUNDLE AND TARGET llama) # an installed llama.cpp may be outside the linker's search path
-    get_target_property(llama_file llama LOCATION)
-    if(llama_file)
-      get_filename_component(llama_folder ${llama_file} DIRECTORY)
-      string(APPEND LK_PRIVATE_LIBS "-L${llama_folder}")
-    endif()
+elseif(TARGET llama) # an installed llama.cpp may be outside the linker's search path
+  get_target_property(llama_file llama LOCATION)
+  if(llama_file)
+    get_filename_component(llama_folder ${llama_file} DIRECTORY)
+    string(APPEND LK_PRIVATE_LIBS "-L${llama_folder}")
   endif()
-  foreach(target ${LK_LLAMA_TARGETS})
-    string(REGEX REPLACE "^ggml::" "" name ${target})
-    list(APPEND LK_PRIVATE_NAMES ${name})
-    string(APPEND LK_PRIVATE_LIBS " -l${name}")
-  endforeach()
-  string(APPEND LK_PRIVATE_LIBS " -pthread")
-  foreach(name ${LK_SYSTEM_LIBS})
-    string(APPEND LK_PRIVATE_LIBS " -l${name}")
-  endforeach()
 endif()
+foreach(target ${LK_LLAMA_TARGETS})
+  string(REGEX REPLACE "^ggml::" "" name ${target})
+  list(APPEND LK_PRIVATE_NAMES ${name})
+  string(APPEND LK_PRIVATE_LIBS " -l${name}")
+endforeach()
+string(APPEND LK_PRIVATE_LIBS " -pthread")
+foreach(name ${LK_SYSTEM_LIBS})
+  string(APPEND LK_PRIVATE_LIBS " -l${name}")
+endforeach()
 
 # The CMake package.
 set(LK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lowkey)
@@ -85,6 +85,11 @@ install(FILES ${PROJECT_BINARY_DIR}/lowkey.pc DESTINATION ${LK_PC_DIR})
 if(LK_INSTALL_LAB)
   configure_file(cmake/lowkey-lab.pc.in ${PROJECT_BINARY_DIR}/lowkey-lab.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/lowkey-lab.pc DESTINATION ${LK_PC_DIR})
+endif()
+
+# For the Python package, whose wheels hold no symbolic links: the library under one name.
+if(LOWKEY_PYTHON)
+  include(cmake/python.cmake)
 endif()
 
 # The program, its documentation, and the script that it runs to fetch models.

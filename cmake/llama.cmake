@@ -36,6 +36,12 @@ if(LOWKEY_LLAMA_DIR)
   set(LK_LLAMA_STATIC ON)
 else()
   find_package(llama QUIET)
+  if(NOT llama_FOUND AND LOWKEY_PYTHON) # pip cannot run scripts/deps first
+    message(STATUS "llama.cpp was not found: building it with scripts/deps, which takes minutes, once")
+    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/deps OUTPUT_VARIABLE lk_prefix OUTPUT_STRIP_TRAILING_WHITESPACE
+                    COMMAND_ERROR_IS_FATAL ANY)
+    find_package(llama QUIET PATHS ${lk_prefix} NO_DEFAULT_PATH)
+  endif()
   if(NOT llama_FOUND)
     message(FATAL_ERROR "llama.cpp was not found. Run scripts/build, or configure with "
                         "-DCMAKE_PREFIX_PATH=\"$(scripts/deps | tail -n 1)\"")

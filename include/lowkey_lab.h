@@ -7,7 +7,9 @@
  *   train      networks for LESS, written as a sidecar
  *
  * The rules at the top of lowkey.h hold here too. In options, 0 and NULL select the default.
- * Link with lowkey_lab and lowkey. The laboratory exists as a static library only.
+ * Link with liblowkey_lab.a and liblowkey.a: lowkey::lab of CMake, lowkey-lab of pkg-config.
+ * liblowkey.so alone has what measures (compare, inspect, bench), but not compress and train, which
+ * need BLAS.
  *
  * "Full cache" means a session with the recipe "f16".
  */

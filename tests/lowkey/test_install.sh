@@ -25,13 +25,11 @@ if [ -f "$LOWKEY_BUILD/lowkey.1" ]; then
   done
 fi
 
-# Each example with its package and that package's header. Shared builds have no laboratory.
-examples=("generate lowkey lowkey.h")
-if [ -n "$(find "$prefix" -name liblowkey.a)" ]; then
-  examples+=("score lowkey-lab lowkey_lab.h")
-else
-  [ ! -f "$prefix/include/lowkey_lab.h" ] || fail "lowkey_lab.h was installed without its library"
-fi
+# Each example with its package, that package's header, and how it links: "shared" without --static, if liblowkey.so was
+# built.
+examples=("generate lowkey lowkey.h static" "score lowkey-lab lowkey_lab.h static")
+so=$(find "$prefix" -name liblowkey.so)
+[ -z "$so" ] || examples+=("generate lowkey lowkey.h shared")
 
 # Without arguments, an example prints its usage and the version, and ends with status 2.
 try() {
@@ -47,16 +45,33 @@ export PKG_CONFIG_PATH=${pc%/*}
 libs=${PKG_CONFIG_PATH%/pkgconfig}
 export LD_LIBRARY_PATH=$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # for a shared liblowkey
 for example in "${examples[@]}"; do
-  read -r name package header <<<"$example"
+  read -r name package header kind <<<"$example"
   [ -f "$prefix/include/$header" ] || fail "$header was not installed"
   command -v pkg-config >/dev/null || continue
   pkg-config --validate "$package" || fail "$package.pc is not valid"
-  read -r -a options <<<"$(pkg-config --static --cflags --libs "$package")"
+  words=$(pkg-config --cflags --libs "$package")
+  if [ "$kind" = static ]; then
+    words=$(pkg-config --static --cflags --libs "$package")
+    words=${words//-llowkey /-l:liblowkey.a } # the linker prefers a shared library
+  fi
+  read -r -a options <<<"$words"
   # shellcheck disable=SC2086
   ${CC:-cc} -std=c11 $flags "$LOWKEY_SOURCE/examples/$name.c" -o "$work/$name" "${options[@]}" ||
-    fail "$name does not build by pkg-config --static"
+    fail "$name does not build by pkg-config ($kind)"
   try "$work/$name"
 done
+
+# liblowkey.so exports public functions only, and needs no shared library of llama.cpp or ggml.
+if [ -n "$so" ] && command -v nm >/dev/null; then
+  names=$(nm -D --defined-only "$so" | awk '{print $3}')
+  for name in $names; do
+    grep -q "\b$name(" "$prefix"/include/lowkey*.h || fail "liblowkey.so exports $name, which no header declares"
+  done
+  for name in $(sed -nE '/^typedef/d; s/^[a-z].*\b(lk_[a-z0-9_]+)\(.*/\1/p' "$prefix/include/lowkey.h"); do
+    grep -qx "$name" <<<"$names" || fail "liblowkey.so does not export $name"
+  done
+  [ -L "$so" ] || fail "liblowkey.so has no version"
+fi
 
 cmake -S "$LOWKEY_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_C_FLAGS="$flags" >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package(lowkey) failed"; }

@@ -1,0 +1,264 @@
+"""lowkey as a model of lm-eval, the language model evaluation harness.
+
+    python -m lowkey.lm_eval run --model lowkey --model_args model=model.gguf,kv=best-3 --tasks arc_easy
+
+lm-eval 0.4.13 knows the models of its own package only, so this module registers "lowkey" and then
+runs lm-eval's command line. Programs import this module before lm_eval.simple_evaluate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from lowkey import EVAL_MAX, Logits, Model, Session, version
+
+Scored = tuple[float, bool]
+
+
+@register_model("lowkey")
+class LowkeyLM(TemplateLM):  # type: ignore[misc]
+    """A GGUF model whose contexts are held by one recipe's cache.
+
+    model         the GGUF file
+    kv            the recipe, or a preset's name. Its semicolons are fine, its commas are not:
+                  lm-eval separates arguments by commas
+    n_ctx         maximum number of tokens; None: the context length of the training
+    threads       processors to compute with
+    sidecar       file with data made offline for this model
+    weights       "shipped", or "f32": dequantized
+    context       "prompt": a context is prefilled exactly and then compressed, as `lowkey eval`,
+                  `lowkey run` and the server do. The first token after it does not depend on the
+                  recipe, all others do. "steps": contexts are evaluated through the compressed
+                  cache too, `step` tokens at a time, as `lowkey perplexity` does. Tasks whose
+                  answers have one token, such as MMLU, measure the recipe only in this way
+    step          tokens per evaluation of "steps", and of rolling log-likelihoods
+    reuse_prefix  keep the prefix that a context shares with the one before, such as few-shot
+                  examples: faster, but what follows it is read through the compressed cache
+    max_gen_toks  maximum length of an answer, unless a task says otherwise
+    """
+
+    def __init__(
+        self,
+        model: str,
+        kv: str = "best-4",
+        n_ctx: int | None = None,
+        threads: int | None = None,
+        sidecar: str | None = None,
+        weights: str = "shipped",
+        context: str = "prompt",
+        step: int = 32,
+        reuse_prefix: bool = False,
+        max_gen_toks: int = 256,
+        batch_size: int | str | None = None,  # lm-eval passes these three; they have no meaning here
+        max_batch_size: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        if context not in ("prompt", "steps"):
+            raise ValueError(f"context is {context!r}; give 'prompt' or 'steps'")
+        if not 1 <= step <= EVAL_MAX:
+            raise ValueError(f"step is {step}; give 1 to {EVAL_MAX}")
+        if weights not in ("shipped", "f32"):
+            raise ValueError(f"weights is {weights!r}; give 'shipped' or 'f32'")
+        opened = Model(
+            model, threads, sidecar, weights="f32" if weights == "f32" else "shipped"
+        )
+        self.model = opened
+        self.session = Session(opened, kv, n_ctx=n_ctx)
+        self.saved = Session(opened, self.session.recipe, n_ctx=n_ctx)
+        self.context, self.step = context, step
+        self.reuse_prefix = reuse_prefix and not self.session.recipe.evicts
+        self.max_gen_toks = max_gen_toks
+
+    # ---- what lm-eval asks for ----
+
+    @property
+    def max_length(self) -> int:
+        return self.session.n_ctx
+
+    @property
+    def eot_token_id(self) -> int:
+        eos = self.model.eos
+        return eos if eos is not None else 0
+
+    @property
+    def prefix_token_id(self) -> int:
+        bos = self.model.bos
+        return bos if bos is not None else self.eot_token_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        return f"lowkey-{version()}-{self.model.name}"
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        return self.model.chat_template
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        messages = [
+            {"role": message["role"], "content": message["content"]} for message in chat_history
+        ]
+        return self.model.chat_format(messages, reply=add_generation_prompt)  # type: ignore[arg-type]
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
+        """Tokens of a text. lm-eval's prompts may hold control tokens of the chat template."""
+        tokens = self.model.tokenize(string, begin=False, control=True)
+        if add_special_tokens is False:
+            return tokens
+        begin = self.model.tokenize("", begin=True)
+        return tokens if begin and tokens[: len(begin)] == begin else begin + tokens
+
+    def tok_decode(self, tokens: Sequence[int]) -> str:
+        return self.model.detokenize(tokens)
+
+    # ---- requests ----
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        **kwargs: Any,
+    ) -> list[Scored]:
+        by_context: dict[tuple[int, ...], list[int]] = {}
+        for i, (_, context, continuation) in enumerate(requests):
+            context, _ = self._fit(context, continuation)
+            by_context.setdefault(tuple(context), []).append(i)
+        results: list[Scored] = [(0.0, True)] * len(requests)
+        with tqdm(total=len(requests), desc="loglikelihood", disable=disable_tqdm) as bar:
+            for context_tokens, which in by_context.items():
+                for n, i in enumerate(which):
+                    text, context, continuation = requests[i]
+                    context, continuation = self._fit(context, continuation)
+                    if self.context == "steps":
+                        results[i] = self._score_steps(context + continuation, len(context))
+                    else:
+                        if n == 0:
+                            self._prefill(context)
+                            if len(which) > 1:
+                                self.saved.copy_from(self.session)
+                        else:
+                            self.session.copy_from(self.saved)
+                        results[i] = self._score_continuation(continuation)
+                    self.cache_hook.add_partial("loglikelihood", text, results[i])
+                    bar.update()
+        return results
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        results = []
+        for request in tqdm(requests, desc="loglikelihood_rolling", disable=disable_tqdm):
+            (text,) = request.args
+            windows = get_rolling_token_windows(
+                token_list=self.tok_encode(text, add_special_tokens=False),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            total = 0.0
+            for context, continuation in map(make_disjoint_window, windows):
+                total += self._score_steps(context + continuation, len(context))[0]
+            self.cache_hook.add_partial("loglikelihood_rolling", (text,), total)
+            results.append(total)
+        return results
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        results = []
+        for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):
+            context, options = request.args
+            until = options.get("until") or []
+            until = [until] if isinstance(until, str) else list(until)
+            max_tokens = int(options.get("max_gen_toks", self.max_gen_toks))
+            room = max(1, self.max_length - max_tokens)
+            self._read(self.tok_encode(context)[-room:])
+            temperature = float(options.get("temperature") or 0.0)
+            if not options.get("do_sample", temperature > 0):
+                temperature = 0.0
+            answer = self.session.generate(
+                self.session.tokens,
+                max_tokens=max_tokens,
+                stop=until,
+                temperature=temperature,
+                top_p=float(options.get("top_p") or 0.0),
+                top_k=int(options.get("top_k") or 0),
+                seed=int(options.get("seed") or 0),
+            )
+            self.cache_hook.add_partial("generate_until", (context, options), answer)
+            results.append(answer)
+        return results
+
+    # ---- evaluating ----
+
+    def _fit(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
+        """Cut the context from the left, so that all but the last token fit the session."""
+        continuation = continuation[-self.max_length :]
+        return context[-(self.max_length + 1 - len(continuation)) :], continuation
+
+    def _read(self, context: list[int]) -> None:
+        """Evaluate a context, by the convention of the option."""
+        if self.context == "steps":
+            self.session.clear()
+            for at in range(0, len(context), self.step):
+                self.session.eval(context[at : at + self.step])
+        else:
+            self._prefill(context)
+
+    def _prefill(self, context: list[int]) -> None:
+        if not self.reuse_prefix:
+            self.session.clear()
+        self.session.sync(context)
+
+    def _score_continuation(self, continuation: list[int]) -> Scored:
+        """Log-likelihood of tokens after what the session holds, read through its cache."""
+        total, greedy = _score(self.session.all_logits[-1:], continuation[:1])
+        for at in range(0, len(continuation) - 1, EVAL_MAX):
+            end = min(at + EVAL_MAX, len(continuation) - 1)
+            self.session.eval(continuation[at:end], all=True)
+            part, same = _score(self.session.all_logits, continuation[at + 1 : end + 1])
+            total, greedy = total + part, greedy and same
+        return total, greedy
+
+    def _score_steps(self, tokens: list[int], n_given: int) -> Scored:
+        """Log-likelihood of tokens[n_given:]; all is evaluated in steps from an empty cache."""
+        total, greedy, last = 0.0, True, len(tokens) - 1
+        self.session.clear()
+        for at in range(0, last, self.step):
+            end = min(at + self.step, last)
+            first = max(n_given - 1, at)  # the first token whose prediction is scored
+            self.session.eval(tokens[at:end], all=end > first)
+            if end > first:
+                rows = self.session.all_logits[first - at :]
+                part, same = _score(rows, tokens[first + 1 : end + 1])
+                del rows  # the next step may need more rows
+                total, greedy = total + part, greedy and same
+        return total, greedy
+
+
+def _score(logits: Logits, tokens: list[int]) -> Scored:
+    """Sum of the log-probabilities of tokens [n] by logits [n][n_vocab], and if all are the best."""
+    total, greedy = 0.0, True
+    for row, token in zip(logits, tokens):
+        best = float(row.max())
+        log_sum = best + float(numpy.log(numpy.exp(row - best).sum(dtype=numpy.float64)))
+        total += float(row[token]) - log_sum
+        greedy = greedy and int(row.argmax()) == token
+    return total, greedy
+
+
+def main() -> None:
+    """lm-eval's command line, which now knows the model "lowkey"."""
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()
