@@ -471,10 +471,12 @@ lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_
 
 /* GBNF grammar for lk_sampler_opts that accepts only JSON texts that match the JSON schema `schema`
  * (len bytes). Properties come in the schema's order. Supported keywords: type, properties,
- * required, additionalProperties, items, minItems, maxItems, minLength, maxLength, enum, const,
- * anyOf, oneOf (treated as anyOf), allOf of one schema, and $ref within the document. *grammar is
- * owned: lk_text_free. Errors: LK_E_FORMAT (not JSON, or not a schema), LK_E_UNSUPPORTED (a keyword
- * that cannot be expressed, named in err, or a schema that is too large), LK_E_NOMEM. */
+ * required, additionalProperties, items, prefixItems (of arrays with exactly these items),
+ * minItems, maxItems, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum,
+ * exclusiveMaximum, multipleOf (1, 0.1, ...), enum, const, anyOf, oneOf (treated as anyOf), allOf
+ * of one schema, and $ref within the document. *grammar is owned: lk_text_free. Errors: LK_E_FORMAT
+ * (not JSON, or not a schema), LK_E_UNSUPPORTED (a keyword that cannot be expressed, named in err,
+ * or a schema that is too large), LK_E_NOMEM. */
 lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, lk_err *err);
 
 /* ---- sessions on disk ---- */

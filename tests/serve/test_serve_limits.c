@@ -87,7 +87,7 @@ static void invalid_requests_are_rejected(void **state) {
         {400, "/v1/chat/completions",
          "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"response_format\": "
          "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"string\", "
-         "\"pattern\": \"a\"}}}}",
+         "\"pattern\": \"(?=a)\"}}}}",
          "unsupported_schema"},
         {404, "/v1/nothing", "{}", "not_found"},
         {404, "/../../etc/passwd", "", "not_found"},
