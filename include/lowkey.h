@@ -79,10 +79,12 @@ typedef enum {
 } lk_weights;
 
 typedef struct {
-    int32_t n_threads; /* 0: the number of cores, at most 16 */
+    int32_t n_threads; /* 0: the cores that the process may use (affinity, quota), at most 16 */
     lk_weights weights;
     bool no_mmap;         /* read the file instead of mapping it */
     bool no_repack;       /* keep the file's layout: less memory, slower matrix products */
+    bool header_only;     /* load no weights: for lk_model_get_info, lk_plan_make and the functions
+                             on tokens. Sessions and batches are refused with LK_E_ARG */
     const char *kernels;  /* name of the attention kernels, e.g. "reference"; NULL: the fastest */
     const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */
     lk_progress progress; /* may be NULL; units are bytes */
@@ -90,9 +92,9 @@ typedef struct {
 } lk_model_opts;
 
 typedef struct {
-    const char *arch; /* borrowed until lk_model_free, like name */
-    const char *name;
-    const char *kernels;      /* attention kernels in use, for example "avx2"; static */
+    const char *arch;    /* borrowed until lk_model_free, like name */
+    const char *name;    /* for users: the file's name without its quantization, or general.name */
+    const char *kernels; /* attention kernels in use, for example "avx2"; static */
     const char *kernels_lack; /* why attention is slow on this machine; static; NULL: it is not */
     const char *sidecar;      /* the sidecar's method, for example "palu"; NULL: no sidecar */
     uint64_t n_param;
@@ -116,6 +118,13 @@ void lk_model_free(lk_model *model);
 
 /* Properties of a model. */
 lk_model_info lk_model_get_info(const lk_model *model);
+
+/* Control tokens around the parts of a text whose middle is to be filled in; -1: the model has
+ * none. `repo` and `file` precede the name of a repository and of a file. */
+typedef struct {
+    int32_t prefix, suffix, middle, repo, file;
+} lk_fim_tokens;
+lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model);
 
 /* The model's chat template (Jinja), borrowed until lk_model_free; NULL if it has none. */
 const char *lk_model_chat_template(const lk_model *model);
@@ -158,16 +167,53 @@ typedef struct {
 } lk_message;
 
 /* Format a conversation with the model's chat template. `reply`: open the assistant's turn at the
- * end. Contents may come from strangers, roles may not: they are part of the template.
+ * end. Contents may come from strangers, roles may not: they are part of the template. If the
+ * template has no place for a system message, it becomes a part of the first message of the user.
  *
  * The result is marked text, for lk_tokenize with LK_TOKENIZE_MARKED: each control token of the
  * template stands between the bytes 0xFF and 0xFE, which do not occur in UTF-8. A content cannot
  * contain them, so it cannot spell a control token. Drop these bytes to show the text to people.
  *
- * *text is owned: lk_text_free. LK_E_FORMAT: a content is not UTF-8. LK_E_UNSUPPORTED: libllama
- * does not know the template. LK_E_NOMEM. */
+ * *text is owned: lk_text_free. LK_E_FORMAT: a content is not UTF-8, or the template refuses the
+ * conversation: the message has its words. LK_E_UNSUPPORTED: there is no template, or it exceeds
+ * the limits of lk_chat_bytes. LK_E_NOMEM. */
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err);
+
+/* A conversation with all that templates know. {.messages = ...} formats it as it is. */
+typedef struct {
+    /* JSON array of messages as in OpenAI's API: objects with a role (system, user, assistant,
+     * tool), a content (string), and maybe tool_calls, tool_call_id, name and other fields that the
+     * template reads. Arguments of calls may be objects or JSON in strings. */
+    const char *messages;
+    const char *tools;     /* JSON array of tools as in OpenAI's API; NULL: none */
+    const char *variables; /* JSON object, more variables of the template, for example
+                              {"enable_thinking": false}; NULL: none */
+    bool reply;            /* open the assistant's turn at the end */
+    bool continue_last;    /* end in the last message, which is the assistant's, for continuing it;
+                              `reply` does not matter then */
+} lk_chat;
+
+/* Like lk_chat_format. Everything but roles may come from strangers. Tools, calls and results that
+ * the template has no place for become text of system, assistant and user messages. Also LK_E_ARG:
+ * a message is not as above; LK_E_FORMAT: invalid JSON. */
+lk_status lk_chat_format_json(const lk_model *model, const lk_chat *chat, char **text, lk_err *err);
+
+/* Upper bound of the memory that formatting takes, including its result, if the JSON texts of the
+ * conversation, or the roles and contents of messages, have n_json bytes. */
+uint64_t lk_chat_bytes(uint64_t n_json);
+
+/* How the model writes a tool call: words, a JSON object with "name" and "arguments" (or
+ * "parameters"), words. Control tokens in the words are left out. */
+typedef struct {
+    char before[64], after[64]; /* zero-terminated; "" if there are none, or are unknown */
+    bool has_parameters;        /* the arguments are called "parameters" */
+} lk_call_words;
+
+/* Find the words in the model's chat template. Errors as of lk_chat_format. */
+lk_status lk_chat_call_words(const lk_model *model, lk_call_words *words, lk_err *err);
+
+/* Free a text that a function here returned. NULL is allowed. */
 void lk_text_free(char *text);
 
 /* ---- recipes ---- */
@@ -230,6 +276,22 @@ void lk_session_free(lk_session *session);
  * after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
+
+/* How the hidden states of a text's tokens become one vector. */
+typedef enum {
+    LK_POOLING_MODEL = 0, /* as the model file says; the mean if it does not say */
+    LK_POOLING_MEAN = 1,
+    LK_POOLING_LAST = 3, /* the last token's */
+} lk_pooling;
+
+/* The embedding out[n_embd] of tok[0..n_tok): the hidden states after the final norm, pooled and
+ * scaled to length 1. The tokens attend to each other exactly, whatever the recipe. The session is
+ * empty afterwards; progress and cancellation are as for lk_session_sync.
+ * A model that was trained to predict tokens was not trained for this: similar texts have similar
+ * vectors, but an embedding model separates them better. LK_E_ARG, LK_E_FULL, LK_E_UNSUPPORTED for
+ * a file that pools in another way, LK_E_CANCELLED, LK_E_NOMEM. */
+lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok,
+                           lk_pooling pooling, float *out, lk_err *err);
 
 /* The number of tokens of tok[0..n_tok) that lk_session_sync would keep. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);

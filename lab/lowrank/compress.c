@@ -4,6 +4,7 @@
 
 #include "base/atomic_file.h"
 #include "base/fnv1a.h"
+#include "engine/model.h"
 #include "lowrank/collect.h"
 #include "lowrank/export.h"
 #include "lowrank/layer_rank.h"
@@ -49,7 +50,8 @@ lk_status lk_compress_new(lk_compress **out, lk_model *model, const lk_compress_
     c->model = model;
     c->n_tok = n_tok;
     c->text_hash = lk_fnv1a(LK_FNV1A_INIT, tok, n_tok * sizeof *tok);
-    lk_status status = lk_compress_plan_make(&c->plan, model->net, opts, n_tok, err);
+    lk_status status = lk_model_check_weights(model, err);
+    if (status == LK_OK) status = lk_compress_plan_make(&c->plan, model->net, opts, n_tok, err);
     if (status == LK_OK && c->plan.needs_text)
         status = lk_statistics_new(&c->statistics, model, &c->plan.statistics, tok, n_tok,
                                    &c->ledger, err);
@@ -81,7 +83,7 @@ void lk_compress_free(lk_compress *c) {
 
 /* After the text, differentiating a token counts as so many tokens, and so does fitting a layer's
  * side. */
-enum { FISHER_COST = 5, FIT_COST = 200 };
+enum { FISHER_COST = 5, FIT_COST = 8 };
 
 /* Report `done` units; false once the caller cancels. */
 static bool report_progress(const struct lk_compress *c, uint64_t done) {

@@ -21,12 +21,16 @@ struct inspection {
 
 enum { FULL, RECIPE };
 
+/* Progress: a token that is decoded, with its attention measured, takes the time of so many tokens
+ * of the prompt. */
+enum { DECODE_COST = 16 };
+
 struct inspect_sessions {
     lk_recipe *f16;
     lk_session *session[2];
     struct lk_probe *probe[2];
     const lk_inspect_opts *opts;
-    size_t done, n_prompt, total; /* tokens: finished, of the prompt, of both sessions in all */
+    size_t done, n_prompt, total; /* progress: finished, of one prompt, of everything */
 };
 
 /* Progress of one prompt as progress of everything. */
@@ -80,8 +84,8 @@ static void add_attention(lk_inspection *in, const struct inspect_sessions *s) {
 static lk_status eval_tokens(lk_inspection *in, struct inspect_sessions *s, const int32_t *tok,
                              lk_err *err) {
     lk_status status = LK_OK;
-    s->total = 2 * in->n_tok;
     s->n_prompt = in->n_tok - in->n_query;
+    s->total = 2 * (s->n_prompt + in->n_query * DECODE_COST);
     for (int i = 0; status == LK_OK && i < 2; i++) {
         status = lk_session_sync(s->session[i], tok, s->n_prompt, NULL, err);
         s->done += s->n_prompt;
@@ -90,7 +94,7 @@ static lk_status eval_tokens(lk_inspection *in, struct inspect_sessions *s, cons
         for (int i = 0; status == LK_OK && i < 2; i++)
             status = lk_session_eval(s->session[i], tok + at, 1, false, err);
         if (status == LK_OK) add_attention(in, s);
-        s->done += 2;
+        s->done += 2 * DECODE_COST;
         if (status == LK_OK && s->opts->progress &&
             !s->opts->progress(s->opts->user, s->done, s->total))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled");

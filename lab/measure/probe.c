@@ -88,11 +88,11 @@ double lk_probe_hellinger(const struct lk_probe *a, const struct lk_probe *b, in
 
 /* The exact row of one head at position pos; false if this side does not hold it. */
 static bool read_exact_row(const struct lk_kv *kv, const struct lk_cache_shape *shape, int head,
-                           int64_t pos, float *x) {
+                           int64_t pos, const struct lk_kernels *kernels, float *x) {
     for (int level = 0; level < kv->n_level; level++) {
         int64_t at = pos - lk_kv_position(kv, level, 0, head);
         if (at < 0 || at >= kv->count[level].rows) continue;
-        lk_project_read_head(kv, level, at, head, shape->d_head, lk_kernels_choose(NULL), x);
+        lk_project_read_head(kv, level, at, head, shape->d_head, kernels, x);
         return true;
     }
     return false;
@@ -104,13 +104,15 @@ struct lk_row_error lk_probe_row_error(const struct lk_session *exact,
     const struct lk_cache_shape *shape = &session->cache->shape;
     const struct lk_kv *kv = &session->cache->kv[layer][side],
                        *full = &exact->cache->kv[layer][side];
+    /* Not lk_kernels_choose: it asks the CPU, which is slow in a virtual machine. */
+    const struct lk_kernels *kernels = session->cache->kernels;
     struct lk_row_error sum = {0};
     float x[LK_MAX_D_HEAD], ref[LK_MAX_D_HEAD];
     for (int64_t at = 0; at < kv->count[level].rows; at++) {
         for (int head = 0; head < shape->n_head_kv; head++) {
             int64_t pos = lk_kv_position(kv, level, at, head);
-            if (!read_exact_row(full, shape, head, pos, ref)) continue;
-            lk_project_read_head(kv, level, at, head, shape->d_head, lk_kernels_choose(NULL), x);
+            if (!read_exact_row(full, shape, head, pos, kernels, ref)) continue;
+            lk_project_read_head(kv, level, at, head, shape->d_head, kernels, x);
             sum.n += head == 0;
             for (int c = 0; c < shape->d_head; c++) {
                 double d = (double)x[c] - ref[c];

@@ -477,7 +477,8 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
         last = opts->n_layer ? first + opts->n_layer - 1 : n_layer - 1;
     if (first < 0 || last < first || last >= n_layer)
         return lk_fail(err, LK_E_ARG, "the layers must be between 0 and %d", n_layer - 1);
-    lk_status status = resolve_opts(&t, n_tok, err);
+    lk_status status = lk_model_check_weights(model, err);
+    if (status == LK_OK) status = resolve_opts(&t, n_tok, err);
     for (int i = 0; status == LK_OK && i < opts->n_budget; i++)
         status = lk_less_policy_named(&policy[i], opts->policy, opts->budget[i], err);
     if (status == LK_OK) status = lk_less_file_name(examples_path, path, ".examples", 0, err);

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...) {
     if (!err) return status;
@@ -15,6 +16,13 @@ lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...) {
     for (char *c = err->msg; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
     return status;
+}
+
+const char *lk_printable(char out[64], const char *text, size_t len) {
+    size_t n = len < 60 ? len : 60;
+    for (size_t i = 0; i < n; i++) out[i] = text[i] >= 32 && text[i] < 127 ? text[i] : '?';
+    memcpy(out + n, n < len ? "..." : "", n < len ? 4 : 1);
+    return out;
 }
 
 const char *lk_status_name(lk_status status) {

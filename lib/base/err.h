@@ -9,4 +9,8 @@
 lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Copy text[0..len) for a message. Bytes that are not printable ASCII become '?'. After 60 bytes
+ * the text is cut and ends in "...". Returns out. */
+const char *lk_printable(char out[64], const char *text, size_t len);
+
 #endif

@@ -1,23 +1,26 @@
 /* Models: opening, facts, and the functions on text and tokens. */
 #include "engine/model.h"
 
+#include "base/cpus.h"
 #include "base/cxx_call.h"
+#include "base/spin_wait.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
+#include "token/jinja.h"
 #include "token/tokenize.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 static int default_threads(void) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 1 ? 1 : cores > 16 ? 16 : (int)cores;
+    struct lk_cpus cpus = lk_cpus_read("");
+    return lk_cpus_threads(&cpus);
 }
 
 /* May throw. */
 static void create_pool(void *arg) {
     struct lk_model *model = arg;
     struct ggml_threadpool_params params = ggml_threadpool_params_default(model->n_thread);
+    if (lk_ggml_sleeps()) params.poll = 0; /* idle threads sleep at once */
     model->pool = ggml_threadpool_new(&params);
 }
 
@@ -61,14 +64,15 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     struct lk_net_opts net = {.f32 = opts->weights == LK_WEIGHTS_F32,
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
+                              .header_only = opts->header_only,
                               .kernels = kernels,
                               .progress = opts->progress,
                               .user = opts->user};
     lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
     if (status == LK_OK) status = open_sidecar(model, opts->sidecar, err);
-    if (status == LK_OK) status = start_threads(model, err);
-    if (status == LK_OK) status = lk_model_add_ropes(model, err);
+    if (status == LK_OK && !opts->header_only) status = start_threads(model, err);
+    if (status == LK_OK && !opts->header_only) status = lk_model_add_ropes(model, err);
     if (status != LK_OK)
         lk_model_free(model);
     else
@@ -87,6 +91,12 @@ void lk_model_free(lk_model *model) {
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
     free(model); /* not in a ledger */
+}
+
+lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
+    if (!model->net->header_only) return LK_OK;
+    return lk_fail(err, LK_E_ARG,
+                   "the model was opened without its weights; open it without header_only");
 }
 
 lk_model_info lk_model_get_info(const lk_model *model) {
@@ -117,6 +127,10 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .eot = special.eot};
 }
 
+lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
+    return lk_vocab_fim_tokens(model->vocab);
+}
+
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){
@@ -139,7 +153,7 @@ lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsig
 }
 
 const char *lk_model_chat_template(const lk_model *model) {
-    return lk_vocab_chat_template(model->vocab);
+    return lk_vocab_chat_template_text(model->vocab);
 }
 
 void lk_tokens_free(int32_t *tok) { free(tok); }
@@ -161,4 +175,15 @@ bool lk_token_ends(const lk_model *model, int32_t tok) {
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err) {
     return lk_vocab_chat_format(model->vocab, msg, n_msg, reply, text, err);
+}
+
+lk_status lk_chat_format_json(const lk_model *model, const lk_chat *chat, char **text,
+                              lk_err *err) {
+    return lk_vocab_chat_format_json(model->vocab, chat, text, err);
+}
+
+uint64_t lk_chat_bytes(uint64_t n_json) { return lk_jinja_max_bytes(n_json); }
+
+lk_status lk_chat_call_words(const lk_model *model, lk_call_words *words, lk_err *err) {
+    return lk_vocab_call_words(model->vocab, words, err);
 }

@@ -30,6 +30,9 @@ struct lk_model {
     size_t work_size;
 };
 
+/* LK_E_ARG for a model that was opened with header_only. */
+lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);
+
 /* The shape of a cache for this model. Pointers in it are borrowed from the model. */
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model);
 

@@ -12,6 +12,8 @@ enum { NODES_AROUND = 64 }; /* nodes outside of the layers */
 lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_ledger *ledger,
                        lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
+    lk_status status = lk_model_check_weights(model, err);
+    if (status != LK_OK) return status;
     *pass = (struct lk_pass){.model = model, .ledger = ledger};
     pass->attn = (struct lk_attn){.kernels = model->kernels,
                                   .n_head = hp->n_head,

@@ -53,7 +53,8 @@ struct lk_pass {
     size_t partial_needed; /* floats of attn.partial that the sequences need */
 };
 
-/* An empty pass. Memory for attention is allocated by lk_pass_reserve_attn. LK_E_NOMEM. */
+/* An empty pass. Memory for attention is allocated by lk_pass_reserve_attn. LK_E_NOMEM;
+ * LK_E_ARG for a model without weights. */
 lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_ledger *ledger,
                        lk_err *err);
 void lk_pass_free(struct lk_pass *pass);

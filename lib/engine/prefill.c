@@ -6,6 +6,7 @@
  * and the hidden states of all tokens. */
 #include "engine/prefill.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { CHUNK = LK_EVAL_MAX, NODES = 2 * LK_LAYER_NODES };
@@ -31,6 +32,7 @@ struct prefill {
     struct lk_scored_row *order; /* [n_head_kv][n_tok] scratch of lk_evict_select; NULL if unused */
     struct lk_evict_scratch scratch; /* bytes of attn_scores and order */
     struct lk_graph graph;
+    bool embeds; /* x becomes the hidden states after the final norm, and no logits are computed */
 };
 
 static void free_prefill(struct prefill *p) {
@@ -168,7 +170,7 @@ static struct ggml_tensor *chunk_attention(struct prefill *p, const struct lk_qk
 }
 
 /* Tokens [at, at + n) through `layer`: x_in -> x_out, or -> the last token's logits after the last
- * layer. Earlier chunks of the last layer compute only K and V. */
+ * layer. Earlier chunks of the last layer then compute only K and V. */
 static lk_status build_chunk(struct prefill *p, int layer, size_t at, size_t n, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_graph *g = &p->graph;
@@ -180,9 +182,10 @@ static lk_status build_chunk(struct prefill *p, int layer, size_t at, size_t n, 
     ggml_set_input(g->x_in);
     struct lk_qkv pre = p->net->family->pre(p->net, g->ctx, layer, g->x_in, g->pos);
     struct ggml_tensor *attn = chunk_attention(p, &pre, last_chunk);
-    if (!last_layer || last_chunk) {
+    if (!last_layer || last_chunk || p->embeds) {
         struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
-        if (last_layer) {
+        if (last_layer && p->embeds) x = p->net->family->norm(p->net, g->ctx, x);
+        if (last_layer && !p->embeds) {
             x = ggml_cont(g->ctx,
                           ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n - 1) * x->nb[1]));
             g->logits = p->net->family->head(p->net, g->ctx, x);
@@ -308,6 +311,58 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
         s->n_tok = n_tok;
     }
     free_prefill(&p);
+    return status;
+}
+
+/* Pool the rows of x into out [n_embd], and scale the result to length 1. */
+static void pool_rows(const struct prefill *p, lk_pooling pooling, float *out) {
+    enum { BLOCK = 64 }; /* channels that are summed at once */
+    size_t n_embd = (size_t)p->net->hp.n_embd;
+    size_t first = pooling == LK_POOLING_MEAN ? 0 : p->n_tok - 1;
+    double length = 0;
+    for (size_t c = 0; c < n_embd; c += BLOCK) {
+        double sum[BLOCK] = {0};
+        size_t n = n_embd - c < BLOCK ? n_embd - c : BLOCK;
+        for (size_t row = first; row < p->n_tok; row++)
+            for (size_t k = 0; k < n; k++) sum[k] += p->x[row * n_embd + c + k];
+        for (size_t k = 0; k < n; k++) {
+            out[c + k] = (float)(sum[k] / (double)(p->n_tok - first));
+            length += (double)out[c + k] * out[c + k];
+        }
+    }
+    for (size_t c = 0; length > 0 && c < n_embd; c++) out[c] = (float)(out[c] / sqrt(length));
+}
+
+lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_pooling pooling,
+                           float *out, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    if (pooling == LK_POOLING_MODEL)
+        pooling = net->hp.pooling ? (lk_pooling)net->hp.pooling : LK_POOLING_MEAN;
+    if (pooling != LK_POOLING_MEAN && pooling != LK_POOLING_LAST)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "embeddings are pooled by mean or by last token, not by type %d",
+                       (int)pooling);
+    if (n_tok == 0) return lk_fail(err, LK_E_ARG, "there are no tokens to embed");
+    if (n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL,
+                       "%zu tokens do not fit a context of %d; use a larger context length", n_tok,
+                       s->opts.n_ctx);
+    lk_status status = lk_session_check_tokens(s, tok, n_tok, err);
+    if (status != LK_OK) return status;
+    lk_session_drop_tokens(s);
+    struct prefill p = {.s = s,
+                        .session = &s,
+                        .n_session = 1,
+                        .net = net,
+                        .n_tok = n_tok,
+                        .job = {.pass = &s->pass},
+                        .embeds = true};
+    status = lk_session_reserve_absorb(s, 1, err);
+    if (status == LK_OK) status = run_prefill(&p, tok, err);
+    if (status == LK_OK) pool_rows(&p, pooling, out);
+    free_prefill(&p);
+    lk_session_drop_tokens(s);
+    lk_cache_trim(s->cache);
     return status;
 }
 

@@ -198,9 +198,16 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     if (lk_cache_check(
             s->cache, saved->section[LK_SECTION_COUNTS], header->section[LK_SECTION_COUNTS].size,
             header->section[LK_SECTION_ROWS].size,
-            (int64_t)(header->section[LK_SECTION_TOKENS].size / sizeof(int32_t)), &why) != LK_OK)
-        return fail_format(path, why.msg, err);
-    return LK_OK;
+            (int64_t)(header->section[LK_SECTION_TOKENS].size / sizeof(int32_t)), &why) == LK_OK)
+        return LK_OK;
+    const char *recipe = (const char *)saved->section[LK_SECTION_RECIPE];
+    size_t len = header->section[LK_SECTION_RECIPE].size;
+    const char *own = lk_recipe_text(s->recipe);
+    if (strlen(own) == len && memcmp(own, recipe, len) == 0) return fail_format(path, why.msg, err);
+    return lk_fail(
+        err, LK_E_FORMAT,
+        "cannot load %s: it was saved with another recipe, \"%.*s\", not with \"%.100s\"", path,
+        len > 100 ? 100 : (int)len, recipe, own);
 }
 
 static lk_status restore_session(const struct saved *saved, struct lk_session *s, lk_err *err) {

@@ -34,6 +34,7 @@ struct lk_concat {
 
 /* A model file being loaded. */
 struct lk_loader {
+    const char *path; /* borrowed */
     struct lk_gguf_reader reader;
     struct lk_mapping file;
     struct lk_bind *bind; /* [n_bind] */

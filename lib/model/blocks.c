@@ -165,10 +165,14 @@ struct ggml_tensor *lk_post_attn_silu(const struct lk_net *net, struct ggml_cont
     return lk_ffn_silu_gated(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
 }
 
+struct ggml_tensor *lk_norm_rms(const struct lk_net *net, struct ggml_context *ctx,
+                                struct ggml_tensor *x) {
+    return lk_rms_norm(ctx, x, net->output_norm, net->hp.norm_eps);
+}
+
 struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *ctx,
                                 struct ggml_tensor *x) {
-    x = lk_linear(net, ctx, net->output, net->output_b, NULL,
-                  lk_rms_norm(ctx, x, net->output_norm, net->hp.norm_eps));
+    x = lk_linear(net, ctx, net->output, net->output_b, NULL, lk_norm_rms(net, ctx, x));
     float cap = net->hp.logit_softcap;
     return cap == 0 ? x : ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0f / cap)), cap);
 }
@@ -190,8 +194,12 @@ struct ggml_tensor *lk_post_attn_gelu(const struct lk_net *net, struct ggml_cont
                        lk_layer_norm(ctx, x, l->ffn_norm, l->ffn_norm_b, net->hp.norm_eps));
 }
 
+struct ggml_tensor *lk_norm_ln(const struct lk_net *net, struct ggml_context *ctx,
+                               struct ggml_tensor *x) {
+    return lk_layer_norm(ctx, x, net->output_norm, net->output_norm_b, net->hp.norm_eps);
+}
+
 struct ggml_tensor *lk_head_ln(const struct lk_net *net, struct ggml_context *ctx,
                                struct ggml_tensor *x) {
-    return lk_linear(net, ctx, net->output, net->output_b, NULL,
-                     lk_layer_norm(ctx, x, net->output_norm, net->output_norm_b, net->hp.norm_eps));
+    return lk_linear(net, ctx, net->output, net->output_b, NULL, lk_norm_ln(net, ctx, x));
 }

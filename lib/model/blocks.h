@@ -53,6 +53,8 @@ struct lk_qkv lk_pre_attn_rms(const struct lk_net *net, struct ggml_context *ctx
 struct ggml_tensor *lk_post_attn_silu(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                       const struct lk_qkv *qkv, struct ggml_tensor *attn);
 /* RMS norm, output matrix, soft cap. */
+struct ggml_tensor *lk_norm_rms(const struct lk_net *net, struct ggml_context *ctx,
+                                struct ggml_tensor *x);
 struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *ctx,
                                 struct ggml_tensor *x);
 
@@ -63,6 +65,8 @@ struct lk_qkv lk_pre_attn_ln(const struct lk_net *net, struct ggml_context *ctx,
 struct ggml_tensor *lk_post_attn_gelu(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                       const struct lk_qkv *qkv, struct ggml_tensor *attn);
 /* Layer norm, output matrix. */
+struct ggml_tensor *lk_norm_ln(const struct lk_net *net, struct ggml_context *ctx,
+                               struct ggml_tensor *x);
 struct ggml_tensor *lk_head_ln(const struct lk_net *net, struct ggml_context *ctx,
                                struct ggml_tensor *x);
 

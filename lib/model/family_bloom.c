@@ -29,5 +29,6 @@ const struct lk_family lk_family_bloom = {
     .embed = embed_bloom,
     .pre = lk_pre_attn_ln,
     .post = lk_post_attn_gelu,
+    .norm = lk_norm_ln,
     .head = lk_head_ln,
 };

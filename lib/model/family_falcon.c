@@ -55,5 +55,6 @@ const struct lk_family lk_family_falcon = {
     .embed = lk_embed_tokens,
     .pre = pre_attn_falcon,
     .post = post_attn_falcon,
+    .norm = lk_norm_ln,
     .head = lk_head_ln,
 };

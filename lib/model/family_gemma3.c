@@ -104,5 +104,6 @@ const struct lk_family lk_family_gemma3 = {
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,
     .post = post_attn_gemma3,
+    .norm = lk_norm_rms,
     .head = lk_head_rms,
 };

@@ -25,5 +25,6 @@ const struct lk_family lk_family_gpt2 = {
     .embed = embed_gpt2,
     .pre = lk_pre_attn_ln,
     .post = lk_post_attn_gelu,
+    .norm = lk_norm_ln,
     .head = lk_head_ln,
 };

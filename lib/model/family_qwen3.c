@@ -17,5 +17,6 @@ const struct lk_family lk_family_qwen3 = {
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,
     .post = lk_post_attn_silu,
+    .norm = lk_norm_rms,
     .head = lk_head_rms,
 };

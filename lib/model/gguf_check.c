@@ -29,13 +29,6 @@ struct span {
     size_t len;
 };
 
-const char *lk_printable(char out[64], const char *text, size_t len) {
-    size_t n = len < 60 ? len : 60;
-    for (size_t i = 0; i < n; i++) out[i] = text[i] >= 32 && text[i] < 127 ? text[i] : '?';
-    memcpy(out + n, n < len ? "..." : "", n < len ? 4 : 1);
-    return out;
-}
-
 /* The next n bytes, or NULL at the end of the file. */
 static const uint8_t *read_bytes(struct cursor *c, uint64_t n) {
     if (n > c->size - c->at) return NULL;

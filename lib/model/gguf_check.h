@@ -11,8 +11,4 @@
  * or LK_E_NOMEM. */
 lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledger, lk_err *err);
 
-/* Copy `text` for a message. Bytes that are not printable ASCII become '?'; after 60 bytes the text
- * is cut and ends in "...". Returns out. */
-const char *lk_printable(char out[64], const char *text, size_t len);
-
 #endif

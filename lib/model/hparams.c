@@ -88,6 +88,8 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
         status =
             lk_gguf_read_int(r, ".feed_forward_length", LK_REQUIRED, 1, MAX_FF, &hp->n_ff, err);
     if (!status)
+        status = lk_gguf_read_int(r, ".pooling_type", LK_OPTIONAL, 0, INT32_MAX, &hp->pooling, err);
+    if (!status)
         status = lk_gguf_read_int(r, ".context_length", LK_REQUIRED, 1, INT32_MAX, &hp->n_ctx_train,
                                   err);
     if (!status) status = read_head_counts(hp, r, err);

@@ -10,6 +10,8 @@
 struct lk_gguf_reader;
 
 struct lk_hparams {
+    int32_t
+        pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train, n_rot;
     int32_t rope_mode;                   /* mode argument of ggml_rope_ext; -1: no RoPE */
     float rope_base, rope_scale;         /* theta, and 1/factor of linear scaling */

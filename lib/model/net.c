@@ -6,6 +6,7 @@
 #include "model/bind.h"
 #include "model/family.h"
 #include "model/gguf_check.h"
+#include "model/model_name.h"
 #include "model/vocab_check.h"
 #include "model/weights.h"
 
@@ -46,7 +47,7 @@ static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_er
                        lk_printable(text, arch, strlen(arch)), lk_family_names());
     }
     strncpy(net->arch, arch, sizeof net->arch - 1); /* fits: it equals a family's name */
-    strncpy(net->name, name, sizeof net->name - 1);
+    lk_model_name(net->name, sizeof net->name, ld->path, name);
     memcpy(ld->reader.arch, net->arch, sizeof net->arch);
     return LK_OK;
 }
@@ -83,9 +84,9 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
     return LK_OK;
 }
 
-static lk_status load_net(struct lk_net *net, struct lk_loader *ld, const char *path, lk_err *err) {
-    lk_status status = lk_gguf_open(&ld->file, &ld->reader, path, ld->ledger, err);
-    if (!status) status = identify_family(net, ld, err);
+/* Load the net from ld's file, which is open. */
+static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    lk_status status = identify_family(net, ld, err);
     if (!status) status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
     if (!status) status = count_vocab(net, ld, err);
     if (status) return status;
@@ -110,12 +111,19 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, const char *
 lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net_opts *opts,
                       struct lk_ledger *ledger, lk_err *err) {
     lk_redirect_logs();
-    struct lk_loader ld = {.ledger = ledger};
+    struct lk_loader ld = {.ledger = ledger, .path = path};
     if (opts) ld.opts = *opts;
     struct lk_net *net = lk_alloc(ledger, LK_FOR_OTHER, sizeof *net);
     if (!net) return lk_fail(err, LK_E_NOMEM, "not enough memory for the model");
+    net->header_only = ld.opts.header_only;
     net->kernels = ld.opts.kernels ? ld.opts.kernels : lk_kernels_choose(NULL);
-    lk_status status = load_net(net, &ld, path, err);
+    lk_err why = {0};
+    lk_status status = lk_gguf_open(&ld.file, &ld.reader, path, ledger, &why);
+    if (!status) status = load_net(net, &ld, &why);
+    if (status && strstr(why.msg, path))
+        lk_fail(err, status, "%s", why.msg);
+    else if (status)
+        lk_fail(err, status, "%.300s: %s", path, why.msg);
     close_loader(&ld);
     if (status) {
         lk_net_free(net, ledger);

@@ -60,6 +60,7 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
+    bool header_only;     /* tensors have types and shapes, but no data */
     uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
 };
 
@@ -77,7 +78,10 @@ struct lk_family {
     /* attn: output of attention [n_tok][n_head * d_head] -> x of the next layer */
     struct ggml_tensor *(*post)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                 const struct lk_qkv *qkv, struct ggml_tensor *attn);
-    /* x -> logits [n_tok][n_vocab] */
+    /* x of the last layer -> final norm [n_tok][n_embd], which head applies too */
+    struct ggml_tensor *(*norm)(const struct lk_net *net, struct ggml_context *ctx,
+                                struct ggml_tensor *x);
+    /* x of the last layer -> logits [n_tok][n_vocab] */
     struct ggml_tensor *(*head)(const struct lk_net *net, struct ggml_context *ctx,
                                 struct ggml_tensor *x);
 };
@@ -87,6 +91,7 @@ enum { LK_LAYER_NODES = 64 };
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */
     bool no_mmap, no_repack;
+    bool header_only;                 /* load no weights: only what a plan needs */
     const struct lk_kernels *kernels; /* NULL: the fastest */
     lk_progress progress;
     void *user;

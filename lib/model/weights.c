@@ -24,13 +24,14 @@ struct tensor_group {
     ggml_backend_buffer_type_t buft; /* NULL: the mapping itself */
     struct ggml_context *ctx;
     ggml_backend_buffer_t buffer;
-    size_t bytes; /* entered in the ledger */
+    size_t bytes; /* entered in the ledger, unless header_only */
 };
 
 struct lk_weights_map {
     struct lk_mapping file; /* data is NULL with no_mmap */
     struct tensor_group group[MAX_GROUP];
     int n_group;
+    bool header_only; /* tensors have shapes, but no data */
 };
 
 void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger) {
@@ -39,7 +40,7 @@ void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger) {
         struct tensor_group *g = &map->group[i];
         if (g->buffer) ggml_backend_buffer_free(g->buffer);
         if (g->ctx) ggml_free(g->ctx);
-        lk_ledger_remove(ledger, LK_FOR_WEIGHTS, g->bytes);
+        if (!map->header_only) lk_ledger_remove(ledger, LK_FOR_WEIGHTS, g->bytes);
     }
     lk_mapping_close(&map->file);
     lk_release(ledger, LK_FOR_OTHER, map, sizeof *map);
@@ -217,6 +218,20 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
     return LK_OK;
 }
 
+/* Give the tensors of a group an empty buffer instead of memory, and compute the bytes that they
+ * would need: for models that are opened without weights. */
+static lk_status measure_group(struct tensor_group *g, ggml_backend_dev_t dev, lk_err *err) {
+    struct ggml_tensor *first = ggml_get_first_tensor(g->ctx);
+    if (!first) return LK_OK;
+    if (g->buft) g->bytes = ggml_backend_alloc_ctx_tensors_from_buft_size(g->ctx, g->buft);
+    g->buffer =
+        ggml_backend_buft_alloc_buffer(g->buft ? g->buft : ggml_backend_dev_buffer_type(dev), 0);
+    if (!g->buffer) return lk_fail(err, LK_E_NOMEM, "not enough memory for a buffer");
+    for (struct ggml_tensor *t = first; t; t = ggml_get_next_tensor(g->ctx, t))
+        t->buffer = g->buffer;
+    return LK_OK;
+}
+
 /* Allocate a group's buffer, or point its tensors into the mapped file. */
 static lk_status alloc_group(struct lk_weights_map *map, struct lk_loader *ld,
                              struct tensor_group *g, lk_err *err) {
@@ -371,8 +386,10 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
     if (!ld->opts.no_repack) add_repack_groups(map, dev);
     lk_status status = create_tensors(map, ld, dev, err);
     for (int g = 0; !status && g < map->n_group; g++)
-        status = alloc_group(map, ld, &map->group[g], err);
-    if (!status) status = copy_tensors(map, ld, err);
+        status = map->header_only ? measure_group(&map->group[g], dev, err)
+                                  : alloc_group(map, ld, &map->group[g], err);
+    if (status || map->header_only) return status;
+    status = copy_tensors(map, ld, err);
     return !status ? copy_concats(ld, err) : status;
 }
 
@@ -395,6 +412,7 @@ lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uin
     struct lk_weights_map *map = lk_alloc(ld->ledger, LK_FOR_OTHER, sizeof *map);
     if (!map) return lk_fail(err, LK_E_NOMEM, "not enough memory for the weights");
     map->file = ld->file;
+    map->header_only = ld->opts.header_only;
     struct loading l = {.map = map, .ld = ld, .err = err};
     lk_status status = lk_cxx_call(load_or_throw, &l, err);
     if (!status) status = l.status;
@@ -412,7 +430,7 @@ lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uin
     }
     for (int g = 0; g < map->n_group; g++) *weight_bytes += map->group[g].bytes;
     ld->file = (struct lk_mapping){0};
-    if (ld->opts.no_mmap) lk_mapping_close(&map->file);
+    if (ld->opts.no_mmap || map->header_only) lk_mapping_close(&map->file);
     *out = map;
     return LK_OK;
 }

@@ -7,9 +7,10 @@
 
 struct lk_weights_map;
 
-/* Load all bound tensors and set their pointers. Takes over ld->file on success.
+/* Load all bound tensors and set their pointers. Takes over ld->file on success. With the option
+ * header_only, tensors get types and shapes but no data.
  * *n_param: values in all tensors; *weight_bytes: memory entered in the ledger as weights, without
- * the mapped file. *out is owned: lk_weights_free.
+ * the mapped file; with header_only, what would be entered. *out is owned: lk_weights_free.
  * Errors: LK_E_NOMEM, LK_E_UNSUPPORTED, LK_E_CANCELLED (by the progress callback). */
 lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param,
                           uint64_t *weight_bytes, lk_err *err);

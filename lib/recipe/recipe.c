@@ -6,6 +6,7 @@
 #include "recipe/recipe_codec.h"
 #include "recipe/recipe_scan.h"
 #include "recipe/recipe_size.h"
+#include "recipe/recipe_suggest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -279,16 +280,6 @@ static bool is_one_word(struct lk_scan scan, size_t *from, size_t *to) {
     return lk_scan_at_end(&scan) && *to > *from;
 }
 
-static lk_status fail_unknown_name(const struct lk_scan *scan, size_t at) {
-    char names[160];
-    size_t n = 0;
-    for (size_t i = 0; lk_recipe_preset(i).name && n < sizeof names; i++)
-        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
-                              lk_recipe_preset(i).name);
-    return lk_scan_fail(scan, at, false, "neither a preset (%s) nor a codec (%s)", names,
-                        lk_recipe_codec_names);
-}
-
 static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
     struct parser p = {.scan = scan, .recipe = recipe};
     size_t from, to;
@@ -307,7 +298,7 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
             return LK_OK;
         }
         if (!lk_recipe_names_codec(word) && !names_range(word))
-            return fail_unknown_name(&scan, from);
+            return lk_recipe_fail_name(&scan, scan.text + from, to - from);
     }
     lk_status status = read_parts(&p);
     if (!status) recipe->text[p.n_text] = 0;

@@ -1,6 +1,8 @@
 /* Scanner of recipe texts. */
 #include "recipe/recipe_scan.h"
 
+#include "recipe/recipe_suggest.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -85,26 +87,29 @@ bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths) {
     return true;
 }
 
-/* Describe the text at `at`, for ", found ...". */
-static void describe_found(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
+/* Describe the text at `at`, for "found ...". Returns the word of the grammar that it probably is,
+ * or NULL. */
+static const char *describe_found(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
+    enum { MAX_FOUND = 20 };
     if (at >= scan->len) {
         snprintf(buf, cap, "the end");
-        return;
+        return NULL;
     }
     const char *c = scan->text + at;
     size_t n = 0;
-    while (at + n < scan->len && n < 20 && (is_letter(c[n]) || is_digit(c[n]))) n++;
+    while (at + n < scan->len && n < MAX_FOUND && (is_letter(c[n]) || is_digit(c[n]))) n++;
     if (n > 0)
-        snprintf(buf, cap, "'%.*s%s'", (int)n, c, n == 20 ? "..." : "");
+        snprintf(buf, cap, "'%.*s%s'", (int)n, c, n == MAX_FOUND ? "..." : "");
     else if (*c > ' ' && *c < 127)
         snprintf(buf, cap, "'%c'", *c);
     else
         snprintf(buf, cap, "byte 0x%02x", (unsigned char)*c);
+    return n > 0 && is_letter(c[0]) ? lk_recipe_closest_word(c, n) : NULL;
 }
 
 /* Print the text around `at` as one line of ASCII, with >> before that place. */
 static void print_excerpt(const struct lk_scan *scan, size_t at, char *buf, size_t cap) {
-    enum { BEFORE = 40, AFTER = 30 };
+    enum { BEFORE = 24, AFTER = 20 };
     size_t from = at > BEFORE ? at - BEFORE : 0;
     size_t to = scan->len - at > AFTER ? at + AFTER : scan->len;
     size_t n = (size_t)snprintf(buf, cap, "%s", from ? "..." : "");
@@ -119,6 +124,7 @@ static void print_excerpt(const struct lk_scan *scan, size_t at, char *buf, size
 
 lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const char *format, ...) {
     char what[300], found_text[40] = "", excerpt[100], place[48];
+    const char *meant = NULL;
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
@@ -139,8 +145,11 @@ lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const 
         snprintf(place, sizeof place, "line %zu, column %zu", line, column);
     else
         snprintf(place, sizeof place, "column %zu", column);
-    if (found) describe_found(scan, at, found_text, sizeof found_text);
+    if (found) meant = describe_found(scan, at, found_text, sizeof found_text);
     print_excerpt(scan, at, excerpt, sizeof excerpt);
+    if (meant)
+        return lk_fail(scan->err, LK_E_FORMAT, "recipe, %s: found %s, did you mean '%s'?: \"%s\"",
+                       place, found_text, meant, excerpt);
     return lk_fail(scan->err, LK_E_FORMAT, "recipe, %s: %s%s%s: \"%s\"", place, what,
                    found ? ", found " : "", found_text, excerpt);
 }

@@ -37,7 +37,8 @@ bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths);
 /* Return LK_E_FORMAT with a message for byte `at`:
  *     recipe, column 9: WHAT: "sink 4: >>x=rot3"
  * The line number is included if the text has several lines. `found` first skips blanks and appends
- * ", found 'x'" to WHAT. */
+ * ", found 'x'" to WHAT; a word that is close to one of the grammar replaces WHAT by "found 'x',
+ * did you mean 'y'?". */
 lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -1,82 +1,141 @@
-/* Formats conversations with libllama's template engine, as marked text.
- *
- * libllama returns one text, in which contents and template look alike. So it formats a
- * conversation whose contents are placeholders, and the contents are put in their places here. A
- * template may trim contents (which a white space in the placeholder shows), leave messages out,
- * change their order, and treat an empty content differently. */
+/* Formats conversations: rewrites the messages for the template, renders it, and marks the control
+ * tokens in what the template itself wrote. */
 #include "token/chat_format.h"
 
-#include "base/cxx_call.h"
 #include "base/utf8.h"
-
-#include "llama.h"
+#include "token/chat_messages.h"
+#include "token/chat_template.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A content: bytes of a message, without the white space that the template trims. */
-struct content {
-    const char *at;
-    size_t len;
-    bool trimmed;
-    char placeholder[32]; /* a probe, a mark, the number of the message, the mark's end */
+struct conversation {
+    json_t *messages, *tools, *variables; /* owned; the last two may be NULL */
+    bool reply, continue_last;
 };
 
-struct format {
-    const char *template;
-    const struct lk_control_tokens *tokens;
-    const lk_message *msg;
-    size_t n_msg;
-    bool reply;
-    struct content *content;          /* [n_msg] */
-    struct llama_chat_message *given; /* [n_msg] to libllama */
-};
-
-/* ---- libllama ---- */
-
-struct template_call {
-    const struct format *f;
-    char *out; /* [cap] */
-    int32_t cap, len;
-};
-
-static void call_template(void *arg) {
-    struct template_call *c = arg;
-    c->len = llama_chat_apply_template(c->f->template, c->f->given, c->f->n_msg, c->f->reply,
-                                       c->out, c->cap);
+static void free_conversation(struct conversation *c) {
+    json_decref(c->messages);
+    json_decref(c->tools);
+    json_decref(c->variables);
 }
 
-/* Format the given messages. *text is owned. */
-static lk_status apply_template(const struct format *f, char **text, size_t *len, lk_err *err) {
-    struct template_call call = {.f = f};
-    lk_status status = lk_cxx_call(call_template, &call, err);
-    if (status == LK_OK && call.len < 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "libllama does not support the model's chat template");
-    if (status == LK_OK) {
-        call.cap = call.len + 1;
-        call.out = calloc((size_t)call.cap, 1);
-        status = call.out ? lk_cxx_call(call_template, &call, err) : LK_E_NOMEM;
+static lk_status no_memory(lk_err *err) {
+    return lk_fail(err, LK_E_NOMEM, "out of memory: cannot format a conversation");
+}
+
+/* ---- marking ---- */
+
+/* Append text[0..n) to `out`. Control tokens are marked in runs of the template's characters. */
+static void mark_text(const struct lk_vocab *vocab, const lk_jinja_char *text, size_t n,
+                      struct lk_buf *out) {
+    struct lk_buf run = {0};
+    for (size_t i = 0, end; i < n && !run.failed; i = end) {
+        bool own = text[i] >> 8 == LK_FROM_TEMPLATE;
+        char part[256];
+        size_t n_part = 0;
+        lk_buf_clear(&run);
+        for (end = i; end < n && (text[end] >> 8 == LK_FROM_TEMPLATE) == own; end++) {
+            part[n_part++] = (char)(text[end] & 0xFF);
+            if (n_part < sizeof part) continue;
+            lk_buf_append(&run, part, n_part);
+            n_part = 0;
+        }
+        lk_buf_append(&run, part, n_part);
+        if (own)
+            lk_control_tokens_mark(lk_vocab_control_tokens(vocab), lk_buf_cstr(&run), run.len, out);
+        else
+            lk_buf_append(out, lk_buf_cstr(&run), run.len);
     }
-    if (status != LK_OK) free(call.out);
-    if (status == LK_E_NOMEM)
-        return lk_fail(err, LK_E_NOMEM, "out of memory: cannot format a conversation");
+    if (run.failed) out->failed = true;
+    lk_buf_free(&run);
+}
+
+/* Templates write the token that starts a text. Tokenizing adds it too, so drop it. */
+static void drop_bos(const struct lk_vocab *vocab, struct lk_buf *out) {
+    int32_t bos = lk_vocab_bos(vocab);
+    size_t len = 0;
+    const char *text = bos >= 0 ? lk_vocab_token_text(vocab, bos, &len) : "";
+    if (len == 0 || out->failed || out->len < len + 2 || (unsigned char)out->at[0] != LK_MARK)
+        return;
+    if (memcmp(out->at + 1, text, len) == 0 && (unsigned char)out->at[len + 1] == LK_MARK_END)
+        lk_buf_consume(out, len + 2);
+}
+
+/* ---- rendering ---- */
+
+static lk_status render(const struct lk_vocab *vocab, const struct lk_chat_template *t,
+                        const struct conversation *c, struct lk_buf *out, lk_err *err) {
+    struct lk_chat_input input = {c->messages, c->tools, c->variables, c->reply};
+    lk_jinja_char *text = NULL;
+    size_t n = 0, end = 0;
+    lk_status status = lk_chat_template_render(t, &input, &text, &n, err);
     if (status != LK_OK) return status;
-    *text = call.out;
-    *len = (size_t)call.len;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] >> 8 == LK_FROM_LAST) end = i + 1;
+    if (c->continue_last && end == 0)
+        status = lk_fail(err, LK_E_UNSUPPORTED,
+                         "the model's chat template does not write the last message, so it cannot "
+                         "be continued");
+    if (status == LK_OK) {
+        mark_text(vocab, text, c->continue_last ? end : n, out);
+        drop_bos(vocab, out);
+    }
+    free(text);
+    return status;
+}
+
+/* The last message is the assistant's and is continued. Without a content it is a reply. */
+static lk_status prepare_last(struct conversation *c, lk_err *err) {
+    size_t n = json_array_size(c->messages);
+    const json_t *last = n ? json_array_get(c->messages, n - 1) : NULL;
+    const char *role = json_string_value(json_object_get(last, "role")),
+               *content = json_string_value(json_object_get(last, "content"));
+    if (!role || strcmp(role, "assistant") != 0 || !content ||
+        json_array_size(json_object_get(last, "tool_calls")) > 0)
+        return lk_fail(err, LK_E_ARG,
+                       "only a last message of the assistant with a content can be continued");
+    c->reply = false;
+    if (*content) return LK_OK;
+    json_array_remove(c->messages, n - 1);
+    c->reply = true;
+    c->continue_last = false;
     return LK_OK;
 }
 
-/* ---- contents ---- */
-
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-static void trim(struct content *c) {
-    while (c->len && is_space(*c->at)) c->at++, c->len--;
-    while (c->len && is_space(c->at[c->len - 1])) c->len--;
+static lk_status format_conversation(const struct lk_vocab *vocab, struct conversation *c,
+                                     char **text, lk_err *err) {
+    const struct lk_chat_template *t = NULL;
+    struct lk_buf out = {.max = INT32_MAX / 2};
+    lk_err first = {0};
+    if (json_array_size(c->tools) == 0) {
+        json_decref(c->tools);
+        c->tools = NULL;
+    }
+    lk_status status = lk_vocab_chat_template(vocab, &t, err);
+    if (status != LK_OK) return status;
+    const struct lk_chat_support support = lk_chat_template_support(t);
+    if (c->continue_last) status = prepare_last(c, err);
+    if (status == LK_OK) status = lk_chat_messages_fit(c->messages, c->tools, &support, err);
+    if (status != LK_OK) return status;
+    if (!support.tools) {
+        json_decref(c->tools);
+        c->tools = NULL;
+    }
+    lk_buf_append(&out, "", 0);
+    status = render(vocab, t, c, &out, &first);
+    if (status == LK_E_FORMAT && lk_chat_messages_simplify(c->messages)) {
+        lk_buf_clear(&out);
+        status = render(vocab, t, c, &out, &first);
+    }
+    if (status == LK_OK && !out.failed && (*text = lk_buf_detach(&out))) return LK_OK;
+    lk_buf_free(&out);
+    return status == LK_OK ? no_memory(err) : lk_fail(err, status, "%s", first.msg);
 }
+
+/* ---- interface ---- */
 
 static lk_status check_message(const lk_message *msg, size_t i, lk_err *err) {
     if (!msg->role || !msg->content)
@@ -88,106 +147,113 @@ static lk_status check_message(const lk_message *msg, size_t i, lk_err *err) {
     return LK_OK;
 }
 
-/* The message whose placeholder is at text[0..len), and the placeholder's length; n_msg if there is
- * none. */
-static size_t read_placeholder(const struct format *f, const char *text, size_t len, size_t *n) {
-    size_t i = 0;
-    for (*n = 1; *n < len && text[*n] >= '0' && text[*n] <= '9' && i < f->n_msg; ++*n)
-        i = 10 * i + (size_t)(text[*n] - '0');
-    bool is_whole = *n < len && (unsigned char)text[*n] == LK_MARK_END && i < f->n_msg;
-    ++*n;
-    return is_whole ? i : f->n_msg;
-}
-
-/* Trim the contents that the template trims, and give libllama the final placeholders. */
-static lk_status trim_contents(struct format *f, lk_err *err) {
-    static const char probe = '\v'; /* white space that no template writes */
-    char *text = NULL;
-    size_t len = 0, n;
-    for (size_t i = 0; i < f->n_msg; i++) {
-        struct content *c = &f->content[i];
-        snprintf(c->placeholder, sizeof c->placeholder, "%c%c%zu%c", probe, (char)LK_MARK, i,
-                 (char)LK_MARK_END);
-        f->given[i] = (struct llama_chat_message){f->msg[i].role, c->placeholder};
-        c->at = f->msg[i].content;
-        c->len = strlen(c->at);
-        c->trimmed = true;
+lk_status lk_vocab_chat_format(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg,
+                               bool reply, char **text, lk_err *err) {
+    struct conversation c = {.messages = json_array(), .reply = reply};
+    lk_status status = c.messages ? LK_OK : no_memory(err);
+    for (size_t i = 0; status == LK_OK && i < n_msg; i++) {
+        status = check_message(&msg[i], i, err);
+        if (status == LK_OK &&
+            json_array_append_new(c.messages, json_pack("{s:s, s:s}", "role", msg[i].role,
+                                                        "content", msg[i].content)) != 0)
+            status = no_memory(err);
     }
-    lk_status status = apply_template(f, &text, &len, err);
-    if (status != LK_OK) return status;
-    for (size_t at = 1; at < len; at++) {
-        if ((unsigned char)text[at] != LK_MARK || text[at - 1] != probe) continue;
-        size_t i = read_placeholder(f, text + at, len - at, &n);
-        if (i < f->n_msg) f->content[i].trimmed = false;
-    }
-    free(text);
-    for (size_t i = 0; i < f->n_msg; i++) {
-        struct content *c = &f->content[i];
-        if (c->trimmed) trim(c);
-        f->given[i].content = c->len ? c->placeholder + 1 : ""; /* without the probe */
-    }
-    return LK_OK;
-}
-
-/* Append the formatted text with contents in the places of their placeholders. */
-static lk_status put_contents(const struct format *f, const char *text, size_t len,
-                              struct lk_buf *out, lk_err *err) {
-    while (len) {
-        const char *mark = memchr(text, LK_MARK, len);
-        size_t before = mark ? (size_t)(mark - text) : len, n = 0;
-        lk_control_tokens_mark(f->tokens, text, before, out);
-        text += before;
-        len -= before;
-        if (!mark) break;
-        size_t i = read_placeholder(f, text, len, &n);
-        if (i == f->n_msg)
-            return lk_fail(err, LK_E_UNSUPPORTED, "the chat template changes contents");
-        lk_buf_append(out, f->content[i].at, f->content[i].len);
-        text += n;
-        len -= n;
-    }
-    return LK_OK;
-}
-
-static lk_status format_conversation(struct format *f, struct lk_buf *out, lk_err *err) {
-    char *text = NULL;
-    size_t len = 0;
-    lk_status status = trim_contents(f, err);
-    if (status == LK_OK) status = apply_template(f, &text, &len, err);
-    if (status == LK_OK) status = put_contents(f, text, len, out, err);
-    free(text);
+    if (status == LK_OK) status = format_conversation(vocab, &c, text, err);
+    free_conversation(&c);
     return status;
 }
 
-lk_status lk_vocab_chat_format(const struct lk_vocab *vocab, const lk_message *msg, size_t n_msg,
-                               bool reply, char **text, lk_err *err) {
-    struct format f = {.template = lk_vocab_chat_template(vocab),
-                       .tokens = lk_vocab_control_tokens(vocab),
-                       .msg = msg,
-                       .n_msg = n_msg,
-                       .reply = reply};
-    struct lk_buf out = {.max = INT32_MAX / 2};
-    if (!f.template) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no chat template");
-    if (n_msg == 0) return lk_fail(err, LK_E_ARG, "a conversation needs at least one message");
-    lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < n_msg; i++) status = check_message(&msg[i], i, err);
-    if (status != LK_OK) return status;
-    f.content = calloc(n_msg, sizeof *f.content);
-    f.given = calloc(n_msg, sizeof *f.given);
-    lk_buf_append(&out, "", 0);
-    if (f.content && f.given)
-        status = format_conversation(&f, &out, err);
-    else
-        out.failed = true;
-    if (status == LK_OK && out.failed)
-        status =
-            lk_fail(err, LK_E_NOMEM, "not enough memory for a conversation of %zu messages", n_msg);
-    free(f.content);
-    free(f.given);
-    if (status != LK_OK) {
-        lk_buf_free(&out);
-        return status;
+/* Parse the JSON of a field, or take none. */
+static lk_status parse_json(const char *text, const char *field, bool is_array, json_t **out,
+                            lk_err *err) {
+    json_error_t why;
+    if (!text) return LK_OK;
+    *out = json_loads(text, 0, &why);
+    if (!*out)
+        return lk_fail(err, LK_E_FORMAT, "%s is not valid JSON: %.60s (line %d, column %d)", field,
+                       why.text, why.line, why.column);
+    if (is_array ? json_is_array(*out) : json_is_object(*out)) return LK_OK;
+    return lk_fail(err, LK_E_ARG, "%s must be a JSON %s", field, is_array ? "array" : "object");
+}
+
+lk_status lk_vocab_chat_format_json(const struct lk_vocab *vocab, const lk_chat *chat, char **text,
+                                    lk_err *err) {
+    struct conversation c = {.reply = chat->reply, .continue_last = chat->continue_last};
+    lk_status status = parse_json(chat->messages ? chat->messages : "[]", "the conversation", true,
+                                  &c.messages, err);
+    if (status == LK_OK) status = parse_json(chat->tools, "the list of tools", true, &c.tools, err);
+    if (status == LK_OK)
+        status = parse_json(chat->variables, "the template's variables", false, &c.variables, err);
+    if (status == LK_OK) status = format_conversation(vocab, &c, text, err);
+    free_conversation(&c);
+    return status;
+}
+
+/* ---- the words of a call ---- */
+
+static const char tool_text[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"probe_name\", \"description\": \"d\", "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {}}}}]";
+static const char question_text[] = "[{\"role\": \"user\", \"content\": \"q\"}]";
+static const char call_text[] =
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"\", "
+    "\"tool_calls\": [{\"id\": \"probe0123\", \"type\": \"function\", \"function\": {\"name\": "
+    "\"probe_name\", \"arguments\": {\"probe_key\": \"v\"}}}]}]";
+
+/* Copy text[0..n) without control tokens. False: it does not fit. */
+static bool copy_words(char *out, size_t size, const char *text, size_t n) {
+    size_t len = 0;
+    bool in_mark = false;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == LK_MARK) in_mark = true;
+        if (!in_mark && len + 1 < size) out[len++] = text[i];
+        if (!in_mark && len + 1 >= size) return false;
+        if (c == LK_MARK_END) in_mark = false;
     }
-    *text = lk_buf_detach(&out);
-    return LK_OK;
+    out[len] = 0;
+    if (strspn(out, " \n") == len) *out = 0;
+    return true;
+}
+
+/* Find the JSON of the call in the text that the template writes for it. */
+static bool find_call(const char *text, lk_call_words *words) {
+    for (const char *at = text; (at = strchr(at, '{')); at++) {
+        json_error_t why;
+        json_t *json = json_loads(at, JSON_DISABLE_EOF_CHECK, &why);
+        const char *name = json_string_value(json_object_get(json, "name"));
+        bool found = name && strcmp(name, "probe_name") == 0;
+        words->has_parameters = found && json_object_get(json, "parameters");
+        found = found && (words->has_parameters || json_object_get(json, "arguments"));
+        json_decref(json);
+        if (!found) continue;
+        const char *end = at + why.position, *mark = strchr(end, (char)LK_MARK);
+        return copy_words(words->before, sizeof words->before, text, (size_t)(at - text)) &&
+               copy_words(words->after, sizeof words->after, end,
+                          mark ? (size_t)(mark - end) : strlen(end));
+    }
+    return false;
+}
+
+lk_status lk_vocab_call_words(const struct lk_vocab *vocab, lk_call_words *words, lk_err *err) {
+    static const lk_call_words tags = {.before = "<tool_call>\n", .after = "\n</tool_call>"};
+    const struct lk_chat_template *t = NULL;
+    const lk_chat question = {.messages = question_text, .tools = tool_text, .reply = true},
+                  called = {.messages = call_text, .tools = tool_text};
+    char *before = NULL, *all = NULL;
+    size_t same = 0;
+    lk_status status = lk_vocab_chat_template(vocab, &t, err);
+    if (status == LK_OK) status = lk_vocab_chat_format_json(vocab, &question, &before, err);
+    if (status == LK_OK) status = lk_vocab_chat_format_json(vocab, &called, &all, err);
+    if (status == LK_OK) {
+        while (before[same] && before[same] == all[same]) same++;
+        *words = (lk_call_words){.before = ""};
+        if (!lk_chat_template_support(t).calls)
+            *words = tags;
+        else if (!find_call(all + same, words))
+            *words = (lk_call_words){.before = ""}; /* the call alone */
+    }
+    free(before);
+    free(all);
+    return status;
 }

@@ -3,6 +3,7 @@
 
 #include "base/cxx_call.h"
 #include "base/log.h"
+#include "token/chat_template.h"
 #include "token/token_bytes.h"
 
 #include "gguf.h"
@@ -22,7 +23,8 @@ struct lk_vocab {
     uint32_t *text_at; /* [n_tok + 1] */
     int32_t byte_tok[256];
     struct lk_control_tokens control;
-    _Atomic(struct lk_token_bytes *) bytes; /* sorted; NULL until they are needed */
+    _Atomic(struct lk_token_bytes *) bytes;  /* sorted; NULL until they are needed */
+    _Atomic(struct lk_chat_template *) chat; /* NULL until it is needed */
 };
 
 struct load_call {
@@ -124,6 +126,7 @@ void lk_vocab_free(struct lk_vocab *vocab) {
     free(vocab->text_at);
     if (vocab->model) llama_model_free(vocab->model);
     lk_token_bytes_free(atomic_load(&vocab->bytes));
+    lk_chat_template_free(atomic_load(&vocab->chat));
     free(vocab);
 }
 
@@ -199,10 +202,48 @@ struct lk_special_tokens lk_vocab_special(const struct lk_vocab *vocab) {
                                       llama_vocab_eot(llama)};
 }
 
+lk_fim_tokens lk_vocab_fim_tokens(const struct lk_vocab *vocab) {
+    const struct llama_vocab *llama = lk_vocab_llama(vocab);
+    if (!llama) return (lk_fim_tokens){-1, -1, -1, -1, -1};
+    return (lk_fim_tokens){.prefix = llama_vocab_fim_pre(llama),
+                           .suffix = llama_vocab_fim_suf(llama),
+                           .middle = llama_vocab_fim_mid(llama),
+                           .repo = llama_vocab_fim_rep(llama),
+                           .file = llama_vocab_fim_sep(llama)};
+}
+
 bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok) {
     return tok >= 0 && tok < vocab->n_tok && llama_vocab_is_eog(vocab->vocab, tok);
 }
 
-const char *lk_vocab_chat_template(const struct lk_vocab *vocab) {
+const char *lk_vocab_chat_template_text(const struct lk_vocab *vocab) {
     return vocab->model ? llama_model_chat_template(vocab->model, NULL) : NULL;
+}
+
+/* The text of a control token. libllama names any token if the file does not name one. */
+static const char *control_text(const struct lk_vocab *vocab, int32_t tok) {
+    size_t len;
+    return lk_vocab_is_control(vocab, tok) ? lk_vocab_token_text(vocab, tok, &len) : "";
+}
+
+lk_status lk_vocab_chat_template(const struct lk_vocab *vocab, const struct lk_chat_template **out,
+                                 lk_err *err) {
+    _Atomic(struct lk_chat_template *) *place = &((struct lk_vocab *)vocab)->chat;
+    struct lk_chat_template *chat = atomic_load(place), *made = NULL;
+    struct lk_chat_texts texts = {.template = lk_vocab_chat_template_text(vocab)};
+    if (!texts.template) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no chat template");
+    if (!chat) {
+        const struct lk_special_tokens special = lk_vocab_special(vocab);
+        texts.tool_template = llama_model_chat_template(vocab->model, "tool_use");
+        texts.bos = control_text(vocab, special.bos);
+        texts.eos = control_text(vocab, special.eos);
+        lk_status status = lk_chat_template_new(&made, &texts, err);
+        if (status) return status;
+        if (atomic_compare_exchange_strong(place, &chat, made))
+            chat = made;
+        else /* another thread was faster */
+            lk_chat_template_free(made);
+    }
+    *out = chat;
+    return LK_OK;
 }

@@ -8,6 +8,7 @@
 
 struct lk_vocab;
 struct lk_token_bytes;
+struct lk_chat_template;
 
 /* Load the vocabulary of a GGUF file that lk_net_open has checked. If the file has no tokenizer,
  * this succeeds and tokenizing fails with LK_E_UNSUPPORTED. *out is owned: lk_vocab_free. */
@@ -43,10 +44,18 @@ struct lk_special_tokens {
 };
 struct lk_special_tokens lk_vocab_special(const struct lk_vocab *vocab);
 
+/* Like lk_model_get_fim_tokens. */
+lk_fim_tokens lk_vocab_fim_tokens(const struct lk_vocab *vocab);
+
 /* True for tokens that end generation. */
 bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok);
 
-/* The model's chat template (Jinja text), borrowed; NULL if it has none. */
-const char *lk_vocab_chat_template(const struct lk_vocab *vocab);
+/* The text of the model's chat template (Jinja), borrowed; NULL if it has none. */
+const char *lk_vocab_chat_template_text(const struct lk_vocab *vocab);
+
+/* The parsed chat template. It is parsed on the first call, in any thread. *out is borrowed until
+ * lk_vocab_free. LK_E_UNSUPPORTED without a template; errors as of lk_chat_template_new. */
+lk_status lk_vocab_chat_template(const struct lk_vocab *vocab, const struct lk_chat_template **out,
+                                 lk_err *err);
 
 #endif

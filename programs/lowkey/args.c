@@ -1,23 +1,26 @@
 /* Parses command lines by option tables, with getopt_long. */
 #include "args.h"
 
+#include "base/closest.h"
+#include "foreign_options.h"
 #include "help.h"
 #include "output.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* getopt_long returns a letter, or FIRST_LONG + i for long option i. */
-enum { MAX_OPTIONS = 64, FIRST_LONG = 256 };
+enum { MAX_OPTIONS = 64, FIRST_LONG = 256, OPERAND = 1 };
 
 /* All options of a command in the form that getopt_long takes. */
 struct getopt_table {
     const struct opt *opt[MAX_OPTIONS];
     struct option longs[MAX_OPTIONS + 2];
-    char letters[2 * MAX_OPTIONS + 4];
+    char letters[2 * MAX_OPTIONS + 8];
     size_t n;
 };
 
@@ -25,7 +28,8 @@ static void fill_getopt_table(const struct opt_group *group, size_t n_group,
                               struct getopt_table *table) {
     size_t k = 0;
     memset(table, 0, sizeof *table);
-    table->letters[k++] = ':'; /* getopt: return ':' for a missing value, '?' for others */
+    table->letters[k++] = '-'; /* getopt: return operands in their place, as OPERAND */
+    table->letters[k++] = ':'; /* return ':' for a missing value, '?' for other mistakes */
     table->letters[k++] = 'h';
     for (size_t g = 0; g < n_group; g++) {
         for (const struct opt *opt = group[g].opt; opt->name && table->n < MAX_OPTIONS; opt++) {
@@ -52,8 +56,8 @@ static const struct opt *find_opt(const struct getopt_table *table, int c) {
 }
 
 static bool print_range_error(const struct opt *opt, const char *text) {
-    print_error("--%s: '%s' is not a number from %.10g to %.10g", opt->name, text, opt->min,
-                opt->max);
+    print_error("--%s: '%s' is not a number from %.10g to %.10g%s", opt->name, text, opt->min,
+                opt->max, opt->endless ? ", nor -1" : "");
     return false;
 }
 
@@ -70,7 +74,9 @@ static bool parse_int(const struct opt *opt, const char *text, char end, const c
         stop++;
     }
     if (*stop && *stop != end) return print_range_error(opt, text);
-    if ((double)value < opt->min || (double)value > opt->max) return print_range_error(opt, text);
+    bool endless = opt->endless && value == -1;
+    if (!endless && ((double)value < opt->min || (double)value > opt->max))
+        return print_range_error(opt, text);
     *rest = stop;
     *out = value;
     return true;
@@ -119,43 +125,116 @@ static bool parse_value(const struct opt *opt, const char *text) {
     return true;
 }
 
+/* ---- mistakes ---- */
+
+/* Print an error about an option that the command does not have, with what was probably meant.
+ * `value`: the argument after it, or NULL. */
+static void print_unknown_option(const struct command *command, const struct getopt_table *table,
+                                 const char *arg, const char *value) {
+    char advice[400];
+    const char *name = arg + strspn(arg, "-");
+    struct lk_closest close = {.word = name, .len = strcspn(name, "=")};
+    if (foreign_option_advice(arg, value, advice, sizeof advice)) {
+        print_error("unknown option '%s': %s", arg, advice);
+        return;
+    }
+    lk_closest_offer(&close, "help");
+    for (size_t i = 0; i < table->n; i++) lk_closest_offer(&close, table->opt[i]->name);
+    if (close.name)
+        print_error("unknown option '%s': did you mean --%s? See 'lowkey %s --help'", arg,
+                    close.name, command->name);
+    else
+        print_error("unknown option '%s'; see 'lowkey %s --help'", arg, command->name);
+}
+
+/* Whether `arg`, one dash and several characters, is a letter with its value ("-n20", "-kbest-3").
+ * Other programs have options with one dash and several letters: "-ngl", "-hf". */
+static bool is_letter_with_value(const struct getopt_table *table, const char *arg) {
+    const struct opt *opt = find_opt(table, (unsigned char)arg[1]);
+    char advice[400];
+    if (!opt || opt->kind == OPT_FLAG) return false;
+    if (opt->kind == OPT_INT || opt->kind == OPT_NUMBERS || opt->kind == OPT_REAL)
+        return arg[2] && strchr("0123456789+-.", arg[2]);
+    for (size_t i = 0; i < table->n; i++) {
+        if (strcmp(table->opt[i]->name, arg + 1) == 0) return false; /* "-model" */
+    }
+    return !foreign_option_advice(arg, NULL, advice, sizeof advice);
+}
+
+/* Whether several long options start with the name in `arg`. Prints them if so. */
+static bool print_ambiguous(const struct getopt_table *table, const char *arg) {
+    char names[200] = "";
+    const char *name = arg + strspn(arg, "-");
+    size_t n = 0, len = strcspn(name, "="), at = 0;
+    for (size_t i = 0; len && i < table->n; i++) {
+        if (strncmp(table->opt[i]->name, name, len) != 0) continue;
+        if (at + strlen(table->opt[i]->name) + 6 < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s--%s", n ? ", " : "",
+                                   table->opt[i]->name);
+        n++;
+    }
+    if (n > 1) print_error("option '%s' is ambiguous: %s", arg, names);
+    return n > 1;
+}
+
 /* `c`: what getopt_long returned for the option before argv[optind]. */
 static void print_option_error(const struct command *command, const struct getopt_table *table,
-                               int c, char **argv) {
+                               int c, int argc, char **argv) {
     const struct opt *opt = optopt ? find_opt(table, optopt) : NULL;
+    const char *arg = argv[optind - 1];
     if (c == ':' && opt)
         print_error("--%s needs a value: %s; see 'lowkey %s --help'", opt->name, opt->value,
                     command->name);
     else if (opt && optopt >= FIRST_LONG)
         print_error("--%s takes no value; see 'lowkey %s --help'", opt->name, command->name);
-    else if (optopt && optopt < FIRST_LONG && optopt != 'h')
-        print_error("unknown option '-%c'; see 'lowkey %s --help'", optopt, command->name);
-    else
-        print_error("unknown option '%s'; see 'lowkey %s --help'", argv[optind - 1], command->name);
+    else if (strncmp(arg, "--", 2) != 0 || !print_ambiguous(table, arg))
+        print_unknown_option(command, table, arg, optind < argc ? argv[optind] : NULL);
+}
+
+static void print_stray_operand(const struct command *command, const char *operand) {
+    size_t len = strlen(operand);
+    bool is_model = len > 5 && strcmp(operand + len - 5, ".gguf") == 0;
+    const char *hint = is_model ? "a model is given with -m" : command->operand_hint;
+    print_error("'%s' is not an option%s%s; see 'lowkey %s --help'", operand, hint ? ": " : "",
+                hint ? hint : "", command->name);
 }
 
 enum args_result args_read(const struct command *command, const struct opt_group *group,
                            size_t n_group, int argc, char **argv, int *first) {
     struct getopt_table table;
-    int c;
+    int n_operand = 0;
     fill_getopt_table(group, n_group, &table);
     opterr = 0;
     optind = 1;
-    while ((c = getopt_long(argc, argv, table.letters, table.longs, NULL)) != -1) {
-        const struct opt *opt = find_opt(&table, c);
+    for (;;) {
+        const char *arg = optind < argc ? argv[optind] : "";
+        if (arg[0] == '-' && arg[1] && arg[1] != '-' && arg[2] &&
+            !is_letter_with_value(&table, arg)) {
+            print_unknown_option(command, &table, arg, optind + 1 < argc ? argv[optind + 1] : NULL);
+            return ARGS_BAD;
+        }
+        int c = getopt_long(argc, argv, table.letters, table.longs, NULL);
+        if (c == -1) break;
+        if (c == OPERAND) {
+            argv[1 + n_operand++] = optarg; /* the arguments before optind are parsed */
+            continue;
+        }
         if (c == 'h') {
             (command->print_help ? command->print_help : print_help)(command, group, n_group);
             return ARGS_HELP;
         }
+        const struct opt *opt = find_opt(&table, c);
         if (c == '?' || c == ':' || !opt) {
-            print_option_error(command, &table, c, argv);
+            print_option_error(command, &table, c, argc, argv);
             return ARGS_BAD;
         }
         if (!parse_value(opt, optarg)) return ARGS_BAD;
     }
-    *first = optind;
-    if (optind < argc && !*command->operands) {
-        print_error("'%s' is not an option; see 'lowkey %s --help'", argv[optind], command->name);
+    /* Operands after "--" follow the others. */
+    *first = optind - n_operand;
+    memmove(argv + *first, argv + 1, (size_t)n_operand * sizeof *argv);
+    if (*first < argc && !*command->operands) {
+        print_stray_operand(command, argv[*first]);
         return ARGS_BAD;
     }
     return ARGS_RUN;

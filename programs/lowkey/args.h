@@ -44,7 +44,9 @@ struct opt {
                              NULL      by `value`: FILE any file, DIR a folder, RECIPE a preset
                                        or a file, anything else nothing
                              "*.EXT"   files with this ending
-                             "a b c"   these words */
+                             "a b c"   these words; the first may be RECIPE, which stands for the
+                                       presets and files */
+    bool endless;         /* OPT_INT: -1 is allowed too, and means no limit */
 };
 
 struct opt_group {
@@ -60,8 +62,9 @@ typedef void help_printer(const struct command *command, const struct opt_group 
 
 struct command {
     const char *name, *summary;
-    const char *operands;    /* "[RECIPE...]"; "" if it takes none */
-    const char *complete;    /* completions of operands, as in struct opt; NULL: none */
+    const char *operands;     /* "[RECIPE...]"; "" if it takes none */
+    const char *operand_hint; /* what an operand was probably meant as, if it takes none; or NULL */
+    const char *complete;     /* completions of operands, as in struct opt; NULL: none */
     const char *description; /* man page: paragraphs separated by "\n\n", `literal` in backquotes */
     const char *examples;    /* lines: "  lowkey ...\n" */
     const char *appendix;    /* lines that --help and the man page show last; NULL: none */

@@ -4,6 +4,7 @@
 #include "json_output.h"
 #include "output.h"
 
+#include <string.h>
 #include <unistd.h>
 
 /* Resident memory of this process; 0 if the system does not report it. */
@@ -16,6 +17,14 @@ static uint64_t resident_bytes(void) {
     return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
+/* Whether a level of the cache has another codec than f16. */
+static bool is_quantizing(const lk_session *session) {
+    lk_level_stats level;
+    for (size_t i = 0; lk_session_get_level(session, i, &level); i++)
+        if (strcmp(level.k_codec, "f16") != 0 || strcmp(level.v_codec, "f16") != 0) return true;
+    return false;
+}
+
 void add_cache_rows(const lk_session *session, struct table *table) {
     lk_session_stats s = lk_session_get_stats(session);
     char a[NUMBER_BUF], b[NUMBER_BUF], c[NUMBER_BUF];
@@ -25,7 +34,10 @@ void add_cache_rows(const lk_session *session, struct table *table) {
                format_bytes(c, (uint64_t)(s.bytes_per_token + 0.5)), s.bits_per_value);
     table_cell(table, "  as f16");
     table_cell(table, "%s", format_bytes(a, s.f16_bytes));
-    if (s.cache_bytes)
+    if (s.cache_bytes > s.f16_bytes && is_quantizing(session))
+        table_cell(table, s.code_bytes ? "little to pack yet: the newest tokens stay exact"
+                                       : "nothing to pack yet: the newest tokens stay exact");
+    else if (s.cache_bytes)
         table_cell(table, "%.2f times as large", (double)s.f16_bytes / (double)s.cache_bytes);
     else
         table_cell(table, " ");
@@ -77,7 +89,7 @@ void print_cache_levels(const lk_session *session, FILE *file) {
                                         "V rows", "K bytes", "V bytes", "share"};
     lk_level_stats level;
     uint64_t total = 0;
-    struct table table = table_new("lllrrrrl");
+    struct table table = table_new("lllrrRRl");
     for (size_t i = 0; lk_session_get_level(session, i, &level); i++)
         total += level.k_bytes + level.v_bytes;
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);

@@ -226,11 +226,11 @@ static void rate_cell(struct table *table, double tps) {
 static void print_table(const struct bench_args *a, const lk_model *model, size_t n_tok,
                         const struct row *row, size_t n_row) {
     lk_model_info info = lk_model_get_info(model);
-    struct table table = table_new("lrrrrrrr");
+    struct table table = table_new("lrrRrRrR");
     bool repeated = false;
     char b[NUMBER_BUF];
-    const char *title[] = {"recipe",   "depth", "prefill/s", "best",
-                           "decode/s", "best",  "cache",     "bits/value"};
+    const char *title[] = {"recipe",     "depth", "prefill t/s", "best",
+                           "decode t/s", "best",  "cache",       "bits/value"};
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
@@ -245,13 +245,17 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
         repeated = repeated || r->n_repeated > 0;
     }
     table_print(&table, stdout, 1);
-    printf("\nTokens per second: %lld prefilled, %lld decoded one by one; median and best of %lld; "
-           "%d threads, %s kernels.\n",
-           (long long)a->prefill, (long long)a->decode, (long long)a->repeat, info.n_threads,
-           info.kernels);
+    putchar('\n');
+    print_paragraph(stdout,
+                    "t/s: tokens per second, %lld prefilled, %lld decoded one by one; median and "
+                    "best of %lld; %d thread%s, %s kernels.",
+                    (long long)a->prefill, (long long)a->decode, (long long)a->repeat,
+                    info.n_threads, info.n_threads == 1 ? "" : "s", info.kernels);
     if (repeated)
-        printf("Beyond 512 tokens, the cache repeats the keys and values of a text of %s tokens.\n",
-               format_count(b, n_tok));
+        print_paragraph(stdout,
+                        "Beyond 512 tokens, the cache repeats the keys and values of a text of %s "
+                        "tokens.",
+                        format_count(b, n_tok));
 }
 
 static int print_rows(const struct bench_args *a, const lk_model *model, size_t n_tok,
@@ -277,6 +281,7 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize(&a, model, &tok, &n_tok);
+    if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);
     if (!status) status = measure(&a, model, &recipes, tok, n_tok, row, &n_row);
     /* Results from before Ctrl-C are printed too. */
     if (!status || (status == STATUS_INTERRUPTED && n_row)) {

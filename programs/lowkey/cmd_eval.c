@@ -61,7 +61,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "A preset, a recipe, a file that contains one (default `" DEFAULT_RECIPE
                      "`), or `llama.cpp:TYPE` for libllama's cache of that type: `f16`, `q8_0`, "
                      "`q5_1`, `q5_0`, `q4_1`, `q4_0`, `iq4_nl`, or `plain`, which is f16 without "
-                     "flash attention. May be repeated."},
+                     "flash attention. May be repeated.",
+              .complete = "RECIPE llama.cpp:f16 llama.cpp:q8_0 llama.cpp:q5_1 llama.cpp:q5_0 "
+                          "llama.cpp:q4_1 llama.cpp:q4_0 llama.cpp:iq4_nl llama.cpp:plain"},
              {0, "text", "FILE", "text for tasks that are made from one", OPT_TEXT, &a->text,
               .man = "The text for tasks that are made from one; `-` is standard input."},
              {0, "data", "DIR", "folder of data sets (default: $LOWKEY_DATA)", OPT_TEXT, &a->data,
@@ -197,11 +199,12 @@ static void print_tables(const struct lk_eval *eval) {
         const json_t *kl =
             json_object_get(json_object_get(json_object_get(plain, "metrics"), "kl_mean"), "value");
         if (eval->task[t]->has_noise_floor && json_is_number(kl))
-            printf("noise floor: KL %.4g is the difference between two f16 caches that sum in a\n"
-                   "different order (llama.cpp with and without flash attention). With\n"
-                   "--weights shipped, smaller values cannot be distinguished from 0: use\n"
-                   "--weights f32\n",
-                   json_number_value(kl));
+            print_paragraph(stdout,
+                            "noise floor: KL %.4g is the difference between two f16 caches that "
+                            "sum in a different order (llama.cpp with and without flash "
+                            "attention). With --weights shipped, smaller values cannot be "
+                            "distinguished from 0: use --weights f32",
+                            json_number_value(kl));
     }
 }
 
@@ -244,6 +247,18 @@ static int run_tasks(const struct eval_args *a, struct lk_eval *eval, const char
     return exit_status;
 }
 
+/* Warn if --ctx is more than the model was trained for. The model itself is opened later. */
+static int check_context(const struct eval_args *a) {
+    struct model_args header = a->model;
+    lk_model *model = NULL;
+    header.header_only = true;
+    header.sidecar = NULL;
+    int status = model_open(&header, false, &model);
+    if (!status) warn_beyond_training(model, a->ctx);
+    lk_model_free(model);
+    return status;
+}
+
 int cmd_eval(const struct command *command, int argc, char **argv) {
     struct eval_args a = {.seed = 1, .data = getenv("LOWKEY_DATA")};
     const struct lk_task *task[LK_MAX_EVAL_TASKS];
@@ -272,6 +287,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
         status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
     if (!status) status = model_opts_from_args(&a.model, &eval.models.opts);
     if (!status) status = model_find(a.model.model, false, &path);
+    if (!status && a.ctx) status = check_context(&a);
     if (!status) {
         eval.n_kv = a.kv.n;
         eval.models.path = path;

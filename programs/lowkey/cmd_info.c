@@ -1,24 +1,39 @@
 /* lowkey info: properties of a model and of this machine. */
+#include "base/cpus.h"
 #include "commands.h"
 #include "common.h"
 #include "json_output.h"
 #include "output.h"
 #include "table.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static int print_json(const lk_model_info *m, const char *name) {
+    struct lk_cpus cpus = lk_cpus_read("");
     return json_print(
-        json_pack("{s:s s:s s:s? s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:s? s:i s:I s:s?}",
-                  "version", lk_version(), "model", name, "arch", m->arch, "n_param",
-                  (json_int_t)m->n_param, "file_bytes", (json_int_t)m->file_bytes, "weight_bytes",
-                  (json_int_t)m->weight_bytes, "n_layer", m->n_layer, "n_embd", m->n_embd, "n_head",
-                  m->n_head, "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
-                  "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels,
-                  "n_threads", m->n_threads, "n_cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN),
-                  "lacks", m->kernels_lack),
+        json_pack(
+            "{s:s s:s s:s? s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:s? s:i s:i s:i s:f s:s?}",
+            "version", lk_version(), "model", name, "arch", m->arch, "n_param",
+            (json_int_t)m->n_param, "file_bytes", (json_int_t)m->file_bytes, "weight_bytes",
+            (json_int_t)m->weight_bytes, "n_layer", m->n_layer, "n_embd", m->n_embd, "n_head",
+            m->n_head, "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
+            "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels, "n_threads",
+            m->n_threads, "n_cores", cpus.online, "n_allowed", cpus.allowed, "cpu_quota",
+            cpus.quota, "lacks", m->kernels_lack),
         false);
+}
+
+/* "1 of 8 cores; affinity allows 2; quota of the control group 1.5" */
+static void print_threads(struct table *table, const lk_model_info *m) {
+    struct lk_cpus cpus = lk_cpus_read("");
+    char allowed[48] = "", quota[48] = "";
+    if (cpus.allowed < cpus.online)
+        snprintf(allowed, sizeof allowed, "; affinity allows %d", cpus.allowed);
+    if (cpus.quota > 0.0)
+        snprintf(quota, sizeof quota, "; quota of the control group %.4g", cpus.quota);
+    table_cell(table, "threads");
+    table_cell(table, "%d of %d cores%s%s", m->n_threads, cpus.online, allowed, quota);
 }
 
 static void print_table(const lk_model_info *m, const char *name) {
@@ -58,15 +73,14 @@ static void print_table(const lk_model_info *m, const char *name) {
     table_cell(&table, "kernels");
     table_cell(&table, "%s%s%s", m->kernels, m->kernels_lack ? ": " : "",
                m->kernels_lack ? m->kernels_lack : "");
-    table_cell(&table, "threads");
-    table_cell(&table, "%d of %ld cores", m->n_threads, sysconf(_SC_NPROCESSORS_ONLN));
+    print_threads(&table, m);
     table_cell(&table, "lowkey");
     table_cell(&table, "%s", lk_version());
     table_print(&table, stdout, false);
 }
 
 int cmd_info(const struct command *command, int argc, char **argv) {
-    struct model_args args = {0};
+    struct model_args args = {.header_only = true};
     bool json = false;
     lk_model *model = NULL;
     int first;

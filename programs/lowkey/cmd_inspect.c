@@ -124,7 +124,7 @@ static void print_levels(const struct lk_inspection *in) {
     static const char *const title[] = {"level",   "K",       "V",        "K rows",
                                         "V rows",  "K bits",  "V bits",   "bytes",
                                         "K error", "V error", "attention"};
-    struct table table = table_new("lllrrrrrrrr");
+    struct table table = table_new("lllRRrrrrrr");
     title_cells(&table, title, sizeof title / sizeof title[0]);
     for (int k = 0; k < in->n_level; k++) {
         table_cell(&table, "%s", in->name[k]);
@@ -137,7 +137,7 @@ static void print_layer_levels(const struct lk_inspection *in) {
     static const char *const title[] = {"layer",  "level",   "K",       "V",
                                         "K rows", "V rows",  "K bits",  "V bits",
                                         "bytes",  "K error", "V error", "attention"};
-    struct table table = table_new("llllrrrrrrrr");
+    struct table table = table_new("llllRRrrrrrr");
     title_cells(&table, title, sizeof title / sizeof title[0]);
     for (int layer = 0; layer < in->n_layer; layer++) {
         for (int k = 0; k < in->n_level; k++) {
@@ -192,20 +192,23 @@ static double mean_distance(const struct lk_inspection *in) {
 static void print_tables(const struct lk_inspection *in, const char *kv, const char *name,
                          bool layers) {
     char a[NUMBER_BUF], b[NUMBER_BUF];
-    printf("%s with %s: %s tokens, %s, %.2f bits per value\n\n", name, kv,
-           format_count(a, in->n_tok), format_bytes(b, in->stats.cache_bytes),
-           in->stats.bits_per_value);
+    print_paragraph(stdout, "%.200s with %.200s: %s tokens, %s, %.2f bits per value", name, kv,
+                    format_count(a, in->n_tok), format_bytes(b, in->stats.cache_bytes),
+                    in->stats.bits_per_value);
+    putchar('\n');
     print_levels(in);
     putchar('\n');
     if (layers)
         print_layer_levels(in);
     else
         print_layers(in);
-    printf("\nerror: normalized mean square error\n"
-           "attention: of the last %zu tokens, mean over layers\n"
-           "distance: Hellinger distance of that attention from the full cache's (mean %.4f)\n"
-           "rows are those of one layer, bytes those of all layers\n",
-           in->n_query, mean_distance(in));
+    printf("\nerror: normalized mean square error\n");
+    printf("attention: of the last %zu tokens, mean over layers\n", in->n_query);
+    print_paragraph(stdout,
+                    "distance: Hellinger distance of that attention from the full cache's (mean "
+                    "%.4f)",
+                    mean_distance(in));
+    printf("rows are those of one layer, bytes those of all layers\n");
 }
 
 static json_t *holding_json(const struct lk_holding *h) {

@@ -88,24 +88,19 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
 }
 
 static void print_table(const struct recipes *recipes, const lk_compare_result *result) {
-    enum { WIDE = 120 };
-    int width = terminal_width(stdout);
-    bool errors = width == 0 || width >= WIDE; /* standard errors, if they fit */
+    static const char *const title[] = {"recipe",  "ppl",        "+-",       "KL mean",
+                                        "+-",      "KL p99",     "KL p99.9", "same top",
+                                        "B/token", "bits/value", "tokens/s"};
     char b[NUMBER_BUF];
-    struct table table = table_new(errors ? "lrrrrrrrrrr" : "lrrrrrrrr");
-    const char *plus = errors ? "+-" : NULL;
-    const char *title[] = {"recipe",   "ppl",      plus,      "KL mean", plus,      "KL p99",
-                           "KL p99.9", "same top", "B/token", "bits",    "tokens/s"};
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) {
-        if (title[i]) table_cell(&table, "%s", title[i]);
-    }
+    struct table table = table_new("lrRrRRRrRrR");
+    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     for (size_t i = 0; i < recipes->n; i++) {
         const lk_compare_result *r = &result[i];
         table_cell(&table, "%s", lk_recipe_text(recipes->item[i]));
         table_cell(&table, "%.4f", r->ppl);
-        if (errors) table_cell(&table, "%.4f", r->ppl_stderr);
+        table_cell(&table, "%.4f", r->ppl_stderr);
         table_cell(&table, "%.6f", r->kl_mean);
-        if (errors) table_cell(&table, "%.6f", r->kl_stderr);
+        table_cell(&table, "%.6f", r->kl_stderr);
         table_cell(&table, "%.5f", r->kl_p99);
         table_cell(&table, "%.5f", r->kl_p999);
         table_cell(&table, "%.2f%%", 100.0 * r->top1);
@@ -114,10 +109,12 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
         table_cell(&table, "%.1f", r->tokens_per_second);
     }
     table_print(&table, stdout, 1);
-    if (recipes->n)
-        printf("\n%s predictions; KL(full cache || recipe) in nats; bits: per value, everything "
-               "the cache holds counted\n",
-               format_count(b, result[0].n_scored));
+    if (!recipes->n) return;
+    putchar('\n');
+    print_paragraph(stdout,
+                    "%s predictions; KL(full cache || recipe) in nats; bits/value: everything the "
+                    "cache holds counted",
+                    format_count(b, result[0].n_scored));
 }
 
 static int compare(const struct perplexity_args *a, lk_model *model, const struct recipes *recipes,
@@ -136,6 +133,7 @@ static int compare(const struct perplexity_args *a, lk_model *model, const struc
             "the text has %s tokens, fewer than a chunk of %s; give a longer text or a "
             "smaller --ctx",
             format_count(have, n_tok), format_count(need, (uint64_t)a->ctx));
+    warn_beyond_training(model, a->ctx);
     lk_status status = lk_compare(model, (const lk_recipe *const *)recipes->item, recipes->n, tok,
                                   n_tok, &opts, result, &err);
     progress_end(&progress);

@@ -103,7 +103,7 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
                                         "bits",   "weights", "scratch", "peak"};
     lk_model_info info = lk_model_get_info(model);
     bool beyond_trained = false;
-    struct table table = table_new("lrrrrrrrr");
+    struct table table = table_new("lrrRrRRRr");
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
@@ -122,17 +122,20 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
     }
     table_print(&table, stdout, true);
     char b[NUMBER_BUF];
-    printf("\nratio: f16 cache / cache; bits: of the cache, per value\n");
+    putchar('\n');
+    print_paragraph(stdout, "ratio: f16 cache / cache; bits: of the cache, per value; peak: of "
+                            "everything, during prefill");
     if (!a->model.no_mmap)
-        printf("The memory-mapped model file, %s, is not counted.\n",
-               format_bytes(b, info.file_bytes));
+        print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
+                        format_bytes(b, info.file_bytes));
     if (a->presets_omitted)
-        printf(
-            "Presets that need a sidecar are omitted; give one with --sidecar ('lowkey recipes'\n"
-            "says how to make it).\n");
+        print_paragraph(stdout, "Presets that need a sidecar are omitted; give one with --sidecar "
+                                "('lowkey recipes' says how to make it).");
     if (beyond_trained && info.n_ctx_train > 0)
-        printf("The model was trained for %s tokens; answers get worse beyond that.\n",
-               format_count(b, (uint64_t)info.n_ctx_train));
+        print_paragraph(stdout,
+                        "The model was trained for %s tokens; answers get worse beyond "
+                        "that.",
+                        format_count(b, (uint64_t)info.n_ctx_train));
 }
 
 static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
@@ -180,7 +183,7 @@ static int make_rows(const lk_model *model, const struct recipes *recipes,
 
 int cmd_plan(const struct command *command, int argc, char **argv) {
     static struct plan_row row[MAX_LIST * MAX_LIST];
-    struct plan_args a = {0};
+    struct plan_args a = {.model.header_only = true};
     struct recipes recipes = {0};
     lk_model *model = NULL;
     enum args_result result = read_args(command, argc, argv, &a);

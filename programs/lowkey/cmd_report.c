@@ -7,6 +7,7 @@
 #include "shell_quote.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 struct report_args {
     struct string_list bench;
@@ -32,7 +33,12 @@ static int write_page(const struct lk_report *report, const char *path, const ch
         lk_atomic_file_close(&page, status, NULL);
         return print_error("%s: %s", path, err.msg);
     }
-    return lk_atomic_file_close(&page, LK_OK, &err) ? print_lk_error(&err) : STATUS_OK;
+    if (lk_atomic_file_close(&page, LK_OK, &err)) return print_lk_error(&err);
+    struct stat info;
+    char size[NUMBER_BUF];
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode))
+        printf("wrote %s, %s\n", path, format_bytes(size, (uint64_t)info.st_size));
+    return STATUS_OK;
 }
 
 int cmd_report(const struct command *command, int argc, char **argv) {

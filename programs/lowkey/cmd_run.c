@@ -5,6 +5,7 @@
 #include "common.h"
 #include "generate.h"
 #include "json_output.h"
+#include "memory_need.h"
 #include "output.h"
 #include "progress.h"
 #include "saved_session.h"
@@ -54,8 +55,12 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "Parse control tokens such as `<|im_start|>` in the prompt. By default, text "
                      "that spells one is plain text. Not for texts from others: they could speak "
                      "as any role."},
-             {'n', "tokens", "N", "maximum number of tokens to generate (default 256)", OPT_INT,
-              &a->n, 1, 1 << 24},
+             {'n', "tokens", "N",
+              "maximum number of tokens to generate (default 256); -1: no limit", OPT_INT, &a->n, 1,
+              1 << 24,
+              .man = "Maximum number of tokens to generate (default 256). -1: until the model ends "
+                     "the text or the context is full.",
+              .endless = true},
          }},
         model_options(&a->model),
         session_options(&a->session),
@@ -144,6 +149,19 @@ static lk_status prefill_prompt(struct run *r, lk_err *err) {
     return status;
 }
 
+/* Print an error of the prefill or the answer. If memory ran out, that of the prompt and of the
+ * longest answer is compared with the limit. */
+static int print_run_error(const struct run_args *a, struct run *r, const lk_err *err) {
+    size_t n_tok =
+        lk_session_n_tok(r->session) > r->n_tok ? lk_session_n_tok(r->session) : r->n_tok;
+    size_t n_ctx =
+        a->session.ctx ? (size_t)a->session.ctx : (size_t)lk_model_get_info(r->model).n_ctx_train;
+    n_tok = a->n < 0 || n_tok + (size_t)a->n > n_ctx ? n_ctx : n_tok + (size_t)a->n;
+    lk_session_free(r->session); /* its memory counts as free */
+    r->session = NULL;
+    return print_memory_error(&a->session, r->model, r->recipe, n_tok, err);
+}
+
 static int open_and_prefill(const struct run_args *a, struct run *r) {
     lk_err err = {0};
     struct progress progress = progress_start("prefill");
@@ -152,8 +170,10 @@ static int open_and_prefill(const struct run_args *a, struct run *r) {
     if (n_ctx > 0 && r->n_tok > (size_t)n_ctx)
         return print_error("the prompt has %s tokens, more than the context of %s; see --ctx",
                            format_count(n_tok, r->n_tok), format_count(max_tok, (uint64_t)n_ctx));
-    int status =
-        session_open(&a->session, r->model, r->recipe, progress_step, &progress, &r->session);
+    int status = check_memory(&a->session, r->model, r->recipe, r->n_tok);
+    if (status) return status;
+    warn_beyond_training(r->model, a->session.ctx);
+    status = session_open(&a->session, r->model, r->recipe, progress_step, &progress, &r->session);
     if (!status) status = sampler_open(&a->sampler, r->model, &r->sampler);
     if (!status) status = saved_session_load(&a->saved, r->session, r->sampler);
     if (status) return status;
@@ -161,7 +181,7 @@ static int open_and_prefill(const struct run_args *a, struct run *r) {
     lk_status prefilled = prefill_prompt(r, &err);
     progress_end(&progress);
     r->prefill_seconds = lk_now() - start_time;
-    return prefilled ? print_lk_error(&err) : STATUS_OK;
+    return prefilled ? print_run_error(a, r, &err) : STATUS_OK;
 }
 
 static void print_stats(const struct run *r) {
@@ -195,12 +215,13 @@ static int print_json(const struct run *r) {
 }
 
 static int generate_answer(const struct run_args *a, struct run *r) {
-    r->answer = generate(r->model, r->session, r->sampler, (size_t)a->n, a->json ? NULL : stdout);
+    size_t max_tok = a->n < 0 ? SIZE_MAX : (size_t)a->n;
+    r->answer = generate(r->model, r->session, r->sampler, max_tok, a->json ? NULL : stdout);
     if (!a->json) {
         putchar('\n');
         fflush(stdout);
     }
-    if (r->answer.stop == STOP_FAILED) return print_lk_error(&r->answer.err);
+    if (r->answer.stop == STOP_FAILED) return print_run_error(a, r, &r->answer.err);
     if (r->answer.stop == STOP_FULL && !a->json)
         print_error("stopped: the context of %zu tokens is full", lk_session_n_tok(r->session));
     int status = saved_session_save(&a->saved, r->session, r->sampler, &r->answer);
@@ -216,7 +237,7 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
-    if (!status) status = model_open(&a.model, false, &r.model);
+    if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
     if (!status) status = tokenize_prompt(&a, &r);
     if (!status) status = open_and_prefill(&a, &r);
     if (!status) status = generate_answer(&a, &r);

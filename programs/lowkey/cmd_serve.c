@@ -21,12 +21,12 @@ enum { MAX_KEYS = 256 };
 
 struct serve_args {
     struct model_args model;
-    struct string_list kv, allow_kv;
-    const char *host, *key_file, *origin, *name, *session_dir;
+    struct string_list kv, allow_kv, name, allow_host;
+    const char *host, *key_file, *origin, *session_dir;
     int64_t port, ctx, n, parallel, queue, connections, per_address, cache_limit, store_limit,
         max_body, request_memory;
     double queue_s, time_s, slice_ms;
-    bool log, parse_special, sandbox;
+    bool log, parse_special, sandbox, strict_model;
 };
 
 struct serve {
@@ -36,7 +36,8 @@ struct serve {
     struct lk_buf keys;
     const char *key[MAX_KEYS];
     size_t n_key;
-    char *id;
+    char *name[MAX_LIST]; /* [n_name] of the model: its id and aliases; owned */
+    size_t n_name;
     struct notify notify;
 };
 
@@ -63,8 +64,16 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "request-memory", "MIB",
               "max memory of requests in work, without caches (default 256)", OPT_INT,
               &a->request_memory, 1, 1 << 20},
-             {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXT,
-              &a->name, 0, 0},
+             {0, "allow-host", "NAME", "name that clients may use for this server without a key",
+              OPT_TEXTS, &a->allow_host, 0, 0,
+              .man = "Name in the `Host` of requests that need no key, besides IP addresses and "
+                     "localhost, e.g. `host.docker.internal`. May be repeated."},
+             {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXTS,
+              &a->name, 0, 0,
+              .man = "Name of the model in the API (default: its own name). If repeated, the other "
+                     "names are aliases, which /v1/models lists too."},
+             {0, "strict-model", NULL, "refuse requests for a model with another name", OPT_FLAG,
+              &a->strict_model, 0, 0},
              {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
               OPT_FLAG, &a->parse_special,
               .man = "Parse control tokens such as `<|fim_prefix|>` in the prompts of "
@@ -211,14 +220,19 @@ static int read_keys(const char *path, struct serve *s) {
     return s->n_key ? STATUS_OK : print_error("%s contains no keys; write one per line", path);
 }
 
-/* The name of the model in the API. Characters that are special in URLs become '-'. */
-static char *model_id(const char *given, const lk_model *model) {
-    char *id = given ? printable_copy(given) : model_name(model);
+/* A name of the model in the API, owned. Characters that are special in URLs become '-'. */
+static char *model_id(char *id) {
     for (char *c = id; *c; c++)
         if (*c == ' ' || *c == '/' || *c == '?' || *c == '#' || *c == '%') *c = '-';
     if (*id) return id;
     free(id);
     return xasprintf("model");
+}
+
+static void set_names(const struct serve_args *a, struct serve *s) {
+    for (size_t i = 0; i < a->name.n; i++)
+        s->name[s->n_name++] = model_id(printable_copy(a->name.item[i]));
+    if (s->n_name == 0) s->name[s->n_name++] = model_id(model_name(s->model));
 }
 
 static void print_line(void *user, const char *line) {
@@ -253,7 +267,12 @@ static int reserve_descriptors(size_t *n) {
 static struct lk_server_opts server_opts(const struct serve_args *a, struct serve *s) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = s->model;
-    o.id = s->id;
+    o.id = s->name[0];
+    o.alias = (const char *const *)s->name + 1;
+    o.n_alias = s->n_name - 1;
+    o.strict_model = a->strict_model;
+    o.allowed_host = a->allow_host.item;
+    o.n_allowed_host = a->allow_host.n;
     o.recipe = (const lk_recipe *const *)s->recipes.item;
     o.n_recipe = s->recipes.n;
     o.key = s->key;
@@ -389,9 +408,9 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     int status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
-    if (!status) status = model_open(&a.model, false, &s.model);
+    if (!status) status = model_open(&a.model, true, &s.model);
     if (!status) {
-        s.id = model_id(a.name, s.model);
+        set_names(&a, &s);
         struct lk_server_opts o = server_opts(&a, &s);
         drop_unsupported_presets(&o, &s);
         status = reserve_descriptors(&o.n_connection);
@@ -401,7 +420,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                                                "--cache-limit MIB");
     }
     notify_close(&s.notify);
-    free(s.id);
+    for (size_t i = 0; i < s.n_name; i++) free(s.name[i]);
     free(s.keys.at);
     recipes_free(&s.recipes);
     lk_model_free(s.model);

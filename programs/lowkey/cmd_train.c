@@ -180,7 +180,17 @@ static int train(const struct train_args *a, lk_model *model, const int32_t *tok
     lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
     progress_end(&progress);
     if (status == LK_E_CANCELLED) return print_error("%s", err.msg), STATUS_INTERRUPTED;
-    return status ? print_lk_error(&err) : STATUS_OK;
+    if (status) return print_lk_error(&err);
+    int32_t last = lk_model_get_info(model).n_layer - 1;
+    if (opts.first_layer == 0 && opts.first_layer + (a->layers.n ? opts.n_layer - 1 : last) == last)
+        printf("wrote %s\n", a->output);
+    else
+        print_paragraph(stdout,
+                        "layers %d to %d of 0 to %d are trained; %s is not written yet. When the "
+                        "others are trained too, the same command without --layers writes it.",
+                        (int)opts.first_layer, (int)(opts.first_layer + opts.n_layer - 1),
+                        (int)last, a->output);
+    return STATUS_OK;
 }
 
 int cmd_train(const struct command *command, int argc, char **argv) {

@@ -10,6 +10,7 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "run",
      .summary = "Continue a prompt.",
      .operands = "",
+     .operand_hint = "a prompt is given with -p",
      .description =
          "Continues a prompt, which comes from `-p`, from `-f` or from standard input. One newline "
          "at the end of a file or of standard input is removed. Text that spells a control token "
@@ -23,14 +24,19 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "chat",
      .summary = "Chat with a model in the terminal.",
      .operands = "",
+     .operand_hint = "messages are typed, or piped in",
      .description =
-         "Reads messages line by line and answers them. If standard input is a terminal, lines can "
-         "be edited and recalled. Without a model, the default model is used; it is downloaded the "
-         "first time.\n\n"
-         "Lines that start with a slash are commands: `/stats` (speed and memory), `/kv` (contents "
-         "of the cache by level), `/reset`, `/help` and `/quit`. Ctrl-C stops an answer; at the "
-         "prompt it quits the program.",
+         "Reads messages and answers them. Without a model, the default model is used; it is "
+         "downloaded the first time.\n\n"
+         "A pasted text is one message. A text between `\"\"\"` and `\"\"\"` and a line that ends "
+         "with a backslash may have several lines. What is typed or pasted while an answer runs "
+         "appears at the next prompt.\n\n"
+         "Lines that start with a slash are commands, which `/help` lists: `/file` gives a text "
+         "file to the model, `/regen` answers again, `/save` and `/load` keep conversations. "
+         "Ctrl-C stops an answer; at the prompt it drops the line, and pressed twice it leaves the "
+         "program. `docs/chat.md` describes all of this.",
      .examples = "  lowkey chat\n"
+                 "  lowkey chat --session trip.lk\n"
                  "  lowkey chat -m model.gguf --kv best-3 --system \"Answer in one sentence.\"\n"
                  "  echo \"What is a cache?\" | lowkey chat --greedy\n",
      .run = cmd_chat},
@@ -50,6 +56,7 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "plan",
      .summary = "Compute the memory that contexts need, without running.",
      .operands = "",
+     .operand_hint = "a recipe is given with --kv",
      .description =
          "For each recipe and context length, prints the bytes of the cache, of an f16 cache, of "
          "the weights and of scratch memory, and their peak during prefill. A memory-mapped model "
@@ -62,6 +69,7 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "perplexity",
      .summary = "Compare recipes with the full cache on a text.",
      .operands = "",
+     .operand_hint = "a text is given with -f",
      .description =
          "Evaluates a text in chunks with a full f16 cache and with each recipe, and scores the "
          "predictions in the second half of each chunk. Prints the perplexity, the "
@@ -74,6 +82,7 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "bench",
      .summary = "Measure the speed of prefill and decode at given depths.",
      .operands = "",
+     .operand_hint = "a recipe is given with --kv",
      .description =
          "For each recipe and depth, measures the tokens per second of prefill and of decode with "
          "`depth` tokens in the cache, and counts the bytes of the cache. Prints the median of the "
@@ -128,6 +137,7 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "inspect",
      .summary = "Show a cache by layer and level: size, errors and attention.",
      .operands = "",
+     .operand_hint = "a text is given with -f",
      .description =
          "Evaluates a text with the recipe's cache and with a full f16 cache: the last tokens, "
          "normally 32, are decoded one by one, and the tokens before them are prefilled. Prints by "
@@ -157,6 +167,7 @@ const struct command command_table[N_COMMANDS] = {
     {.name = "compress",
      .summary = "Make a sidecar with low-rank bases for a model's keys and values.",
      .operands = "",
+     .operand_hint = "a text is given with --text",
      .description =
          "Evaluates a text, finds for every layer the directions in which its keys and values vary "
          "most, and writes them to a sidecar: a file that belongs to one model and allows recipes "

@@ -25,12 +25,12 @@ struct opt_group model_options(struct model_args *args) {
     return (struct opt_group){
         "Model",
         {
-            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL or SmolLM2)", OPT_TEXT,
+            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small one)", OPT_TEXT,
              &args->model,
              .man = "The GGUF model. Without this option, `$LOWKEY_MODEL` is used, or else the "
                     "default model (see FILES).",
              .complete = "*.gguf"},
-            {'t', "threads", "N", "threads (default: number of cores, at most 16)", OPT_INT,
+            {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
              &args->threads, 1, 512},
             {0, "weights", "KIND", "shipped (default), or f32: slow, no rounding", OPT_TEXT,
              &args->weights,
@@ -66,6 +66,7 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
     *out = (lk_model_opts){.n_threads = (int32_t)args->threads,
                            .no_mmap = args->no_mmap,
                            .no_repack = args->no_repack,
+                           .header_only = args->header_only,
                            .kernels = args->kernels,
                            .sidecar = args->sidecar,
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
@@ -109,7 +110,8 @@ int recipe_open(const char *kv, lk_recipe **out) {
     if (strpbrk(kv, ":=;") || stat(kv, &info)) {
         if (strchr(kv, '/') && !strpbrk(kv, ":=;"))
             return print_error("recipe: '%s' is neither a recipe nor a file", kv);
-        return print_lk_error(&err);
+        bool is_name = strpbrk(kv, ":=; \n") == NULL;
+        return print_error("%s%s", err.msg, is_name ? "; see 'lowkey recipes'" : "");
     }
     if (!read_text_file(kv, "recipe", MAX_FILE_BYTES, &text)) return STATUS_ERROR;
     lk_status status = lk_recipe_parse(out, text.at, &err);
@@ -172,14 +174,28 @@ struct opt_group session_options(struct session_args *args) {
     };
 }
 
+uint64_t session_limit(const struct session_args *args) {
+    /* Without a limit, the out-of-memory killer would end a prompt that is too long. */
+    return args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes("");
+}
+
+void warn_beyond_training(const lk_model *model, int64_t n_ctx) {
+    char asked[NUMBER_BUF], trained[NUMBER_BUF];
+    int64_t n_ctx_train = lk_model_get_info(model).n_ctx_train;
+    if (n_ctx_train > 0 && n_ctx > n_ctx_train)
+        print_error("warning: %s tokens of context, but the model was trained for %s; answers get "
+                    "worse beyond that",
+                    format_count(asked, (uint64_t)n_ctx),
+                    format_count(trained, (uint64_t)n_ctx_train));
+}
+
 int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe,
                  lk_progress progress, void *user, lk_session **out) {
     lk_err err = {0};
     lk_session_opts opts = {
         .n_ctx = (int32_t)args->ctx,
         .chunked_prefill = args->stream,
-        /* Without a limit, the out-of-memory killer would end a prompt that is too long. */
-        .max_bytes = args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes(""),
+        .max_bytes = session_limit(args),
         .progress = progress,
         .user = user,
     };

@@ -22,7 +22,8 @@ struct model_args {
     const char *model, *weights, *kernels, *sidecar;
     int64_t threads;
     bool no_mmap;
-    bool no_repack; /* not an option: set by commands that read weights */
+    bool no_repack;   /* not an option: set by commands that read weights */
+    bool header_only; /* not an option: set by commands that need no weights */
 };
 
 struct opt_group model_options(struct model_args *args);
@@ -62,6 +63,12 @@ struct session_args {
 };
 
 struct opt_group session_options(struct session_args *args);
+
+/* Limit in bytes for cache and scratch: --max-memory, or the memory that is free now. 0: none. */
+uint64_t session_limit(const struct session_args *args);
+
+/* Print a warning if n_ctx tokens are more than the model was trained for. */
+void warn_beyond_training(const lk_model *model, int64_t n_ctx);
 
 /* `progress` is called during prefill. */
 int session_open(const struct session_args *args, lk_model *model, const lk_recipe *recipe,

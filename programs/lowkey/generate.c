@@ -29,6 +29,20 @@ static void add_token(const lk_model *model, struct answer *answer, int32_t tok,
     }
 }
 
+/* Hold the start of a character at the end of the session, if an answer was cut there. */
+static void hold_cut_character(const lk_model *model, const lk_session *session,
+                               struct utf8_stream *stream) {
+    enum { N_LAST = 4 }; /* as many bytes as a character has */
+    struct lk_buf shown = {0};
+    const int32_t *tok = lk_session_tokens(session);
+    size_t n_tok = lk_session_n_tok(session), n;
+    for (size_t i = n_tok > N_LAST ? n_tok - N_LAST : 0; i < n_tok; i++) {
+        const char *piece = lk_token_text(model, tok[i], &n);
+        utf8_stream_push(stream, piece, n, &shown);
+    }
+    lk_buf_free(&shown);
+}
+
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
                        size_t max_tok, FILE *out) {
     struct answer answer = {.stop = STOP_LENGTH};
@@ -36,6 +50,7 @@ struct answer generate(const lk_model *model, lk_session *session, lk_sampler *s
     lk_status status = LK_OK;
     double start_time = lk_now();
     xbuf_add(&answer.shown, "", 0);
+    hold_cut_character(model, session, &stream);
     while (answer.n_tok < max_tok && !interrupted() && !(out && ferror(out))) {
         int32_t tok;
         status = lk_sampler_next(sampler, session, &tok, &answer.err);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 /* Lines are wrapped at the terminal's width, but at no more than MAX_WIDTH columns. */
-enum { NAME_COLUMN = 28, COMMAND_COLUMN = 13, DEFAULT_WIDTH = 80, MAX_WIDTH = 100 };
+enum { NAME_COLUMN = 28, COMMAND_COLUMN = 14, DEFAULT_WIDTH = 80, MAX_WIDTH = 100 };
 
 static int help_width(void) {
     int width = terminal_width(stdout);
@@ -19,9 +19,9 @@ static void print_option(const struct opt *opt, int width) {
     if (opt->letter) snprintf(letter, sizeof letter, "-%c, ", opt->letter);
     int n = printf("  %s--%s", letter, opt->name);
     if (opt->value) n += printf(" %s", opt->value);
-    int column = n < NAME_COLUMN ? NAME_COLUMN : n + 1;
-    printf("%*s", column - n, "");
-    print_wrapped(stdout, opt->help, column, NAME_COLUMN, width);
+    if (n + 2 > NAME_COLUMN) n = printf("\n") - 1;
+    printf("%*s", NAME_COLUMN - n, "");
+    print_wrapped(stdout, opt->help, NAME_COLUMN, NAME_COLUMN, width);
 }
 
 void print_help(const struct command *command, const struct opt_group *group, size_t n_group) {

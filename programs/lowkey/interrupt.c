@@ -5,6 +5,7 @@
 #include <string.h>
 
 static volatile sig_atomic_t interrupt_flag;
+static bool catch_all; /* not only the first SIGINT */
 
 static void on_interrupt(int signal_number) {
     (void)signal_number;
@@ -17,7 +18,7 @@ static void install_handler(void) {
     action.sa_handler = on_interrupt;
     /* SA_RESETHAND: the second SIGINT has its default effect. No SA_RESTART: a blocked read must
      * return. */
-    action.sa_flags = (int)SA_RESETHAND;
+    action.sa_flags = catch_all ? 0 : (int)SA_RESETHAND;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
 }
@@ -25,6 +26,11 @@ static void install_handler(void) {
 void catch_interrupts(void) {
     struct sigaction action;
     if (sigaction(SIGINT, NULL, &action) == 0 && action.sa_handler != SIG_IGN) install_handler();
+}
+
+void catch_all_interrupts(void) {
+    catch_all = true;
+    catch_interrupts();
 }
 
 bool interrupted(void) { return interrupt_flag != 0; }

@@ -8,6 +8,9 @@
  * if SIGINT is ignored, as in a background job or under nohup. */
 void catch_interrupts(void);
 
+/* From now on every SIGINT sets the flag, for a program that must not end with unsaved work. */
+void catch_all_interrupts(void);
+
 /* True after the first SIGINT. */
 bool interrupted(void);
 

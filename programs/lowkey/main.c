@@ -1,4 +1,5 @@
 /* lowkey: LLM inference whose key-value cache stays compressed. One file cmd_*.c per command. */
+#include "base/closest.h"
 #include "command_table.h"
 #include "help.h"
 #include "interrupt.h"
@@ -13,7 +14,31 @@
 #include <stdio.h>
 #include <string.h>
 
-/* lowkey help [COMMAND]. Hidden: help --man, help --completion bash, for the build. */
+static void offer_commands(struct lk_closest *close) {
+    for (size_t i = 0; i < N_COMMANDS; i++) lk_closest_offer(close, command_table[i].name);
+}
+
+/* Print that the command does not exist, and which one was probably meant. */
+static int print_unknown_command(const char *name) {
+    static const struct {
+        const char *theirs, *ours;
+    } other[] = {{"cli", "chat"},       {"generate", "run"},   {"completion", "run"},
+                 {"server", "serve"},   {"ppl", "perplexity"}, {"benchmark", "bench"},
+                 {"show", "info"},      {"memory", "plan"},    {"evaluate", "eval"},
+                 {"presets", "recipes"}};
+    struct lk_closest close = {.word = name, .len = strlen(name)};
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
+        if (strcmp(name, other[i].theirs) == 0) close.name = other[i].ours;
+    }
+    if (!close.name) offer_commands(&close);
+    if (close.name)
+        return print_error("unknown command '%s': did you mean 'lowkey %s'? 'lowkey help' lists "
+                           "them",
+                           name, close.name);
+    return print_error("unknown command '%s'; 'lowkey help' lists them", name);
+}
+
+/* lowkey help [COMMAND]. Hidden: help --man, help --completion SHELL, for the build. */
 static int cmd_help(int argc, char **argv) {
     if (argc < 3) {
         print_overview(command_table, N_COMMANDS);
@@ -24,13 +49,19 @@ static int cmd_help(int argc, char **argv) {
         return STATUS_OK;
     }
     if (strcmp(argv[2], "--completion") == 0) {
-        if (argc != 4 || strcmp(argv[3], "bash") != 0)
-            return print_error("help --completion: expected 'bash'");
-        print_bash_completion();
+        const char *shell = argc == 4 ? argv[3] : "";
+        if (strcmp(shell, "bash") == 0)
+            print_bash_completion();
+        else if (strcmp(shell, "zsh") == 0)
+            print_zsh_completion();
+        else if (strcmp(shell, "fish") == 0)
+            print_fish_completion();
+        else
+            return print_error("help --completion: expected 'bash', 'zsh' or 'fish'");
         return STATUS_OK;
     }
     const struct command *command = find_command(argv[2]);
-    if (!command) return print_error("unknown command '%s'; 'lowkey help' lists them", argv[2]);
+    if (!command) return print_unknown_command(argv[2]);
     char option[] = "--help";
     char *command_argv[] = {argv[2], option, NULL};
     return command->run(command, 2, command_argv);
@@ -56,6 +87,6 @@ int main(int argc, char **argv) {
     if (!command && name[0] == '-')
         return print_error("unknown option '%s'; expected a command first: see 'lowkey help'",
                            name);
-    if (!command) return print_error("unknown command '%s'; 'lowkey help' lists them", name);
+    if (!command) return print_unknown_command(name);
     return flush_output(command->run(command, argc - 1, argv + 1));
 }

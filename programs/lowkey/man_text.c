@@ -75,13 +75,19 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
      {
          {"`LOWKEY_MODEL`", "The model to use without `-m`."},
          {"`LOWKEY_DATA`", "Folder with the data sets of `eval`."},
+         {"`LOWKEY_HISTORY`", "File for what is typed in `chat`; empty: none."},
          {"`LOWKEY_CACHE`", "Folder for downloaded models (default `~/.cache/lowkey`)."},
          {"`NO_COLOR`", "If not empty, no colors are used."},
      }},
     {"FILES",
      {
-         {"`~/.cache/lowkey/models/SmolLM2-135M-Instruct.Q4_1.gguf`",
-          "The default model, 94 MiB, which `lowkey chat` downloads."},
+         {"`~/.cache/lowkey/models`",
+          "Downloaded models. Without `-m`, Qwen2.5-Coder-0.5B-Instruct (469 MiB) is used, or "
+          "SmolLM2-135M-Instruct (94 MiB) if less than 1.5 GiB of memory is free or only this one "
+          "is there. `chat` and `serve` download the model if neither is there, and `run` does so "
+          "in a terminal."},
+         {"`~/.local/state/lowkey/history`",
+          "What was typed in `chat`. `$XDG_STATE_HOME` replaces `~/.local/state`."},
          {"`~/.editrc`", "Settings of the line editor; see editrc(5)."},
      }},
 };

@@ -1,6 +1,7 @@
 /* Finds the model file and downloads the default model. */
 #include "model_find.h"
 
+#include "available.h"
 #include "interrupt.h"
 #include "output.h"
 #include "xalloc.h"
@@ -20,14 +21,42 @@
 
 extern char **environ;
 
-static const char default_model[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
+/* The models that scripts/fetch-model downloads for users who name none, the best one first. */
+struct default_model {
+    const char *name; /* for fetch-model */
+    const char *file, *size;
+    uint64_t min_available; /* bytes for the file, a cache of some thousand tokens, and others */
+};
+static const struct default_model default_models[] = {
+    {"qwen2.5-coder-0.5b", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf", "469 MiB",
+     (uint64_t)1536 << 20},
+    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "94 MiB", 0},
+};
+enum { N_DEFAULT_MODELS = sizeof default_models / sizeof default_models[0] };
 
 /* NULL if neither $LOWKEY_CACHE nor $HOME is set. */
-static char *default_model_path(void) {
+static char *models_file(const char *file) {
     const char *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
-    if (cache && *cache) return xasprintf("%s/models/%s", cache, default_model);
-    if (home && *home) return xasprintf("%s/.cache/lowkey/models/%s", home, default_model);
+    if (cache && *cache) return xasprintf("%s/models/%s", cache, file);
+    if (home && *home) return xasprintf("%s/.cache/lowkey/models/%s", home, file);
     return NULL;
+}
+
+/* The best model that fits in the free memory: one that is on disk, else one to download. Sets
+ * *path, which is owned, or NULL as models_file does. */
+static const struct default_model *choose_default_model(char **path) {
+    uint64_t available = available_bytes("");
+    const struct default_model *best = NULL;
+    for (size_t i = 0; i < N_DEFAULT_MODELS; i++) {
+        const struct default_model *model = &default_models[i];
+        if (available && available < model->min_available) continue;
+        *path = models_file(model->file);
+        if (!*path || access(*path, R_OK) == 0) return model;
+        free(*path);
+        if (!best) best = model;
+    }
+    *path = models_file(best->file);
+    return best;
 }
 
 /* Path of the fetch-model script, relative to the program in a build or an installation: free it.
@@ -53,11 +82,12 @@ static char *find_fetch_script(void) {
 }
 
 /* Run the script with its stdout on our stderr: our stdout is for answers. */
-static int run_fetch_script(char *script) {
+static int run_fetch_script(char *script, const char *model_name) {
     posix_spawn_file_actions_t actions;
-    char *argv[] = {script, NULL};
+    char name[32], *argv[] = {script, name, NULL};
     pid_t child;
     int status = 0, failed;
+    snprintf(name, sizeof name, "%s", model_name);
     if (posix_spawn_file_actions_init(&actions)) return print_error("cannot run %s", script);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
@@ -71,14 +101,15 @@ static int run_fetch_script(char *script) {
     return STATUS_OK;
 }
 
-static int fetch_default_model(const char *path) {
+static int fetch_default_model(const struct default_model *model, const char *path) {
     char *script = find_fetch_script();
     if (!script)
         return print_error("no model: give one with -m FILE.gguf, or run lowkey's script "
                            "fetch-model, which downloads one to %s",
                            path);
-    fprintf(stderr, "lowkey: downloading the default model (98 MB) with %s\n", script);
-    int status = run_fetch_script(script);
+    fprintf(stderr, "lowkey: no model is given with -m; downloading the default one, %s (%s)\n",
+            model->name, model->size);
+    int status = run_fetch_script(script, model->name);
     free(script);
     if (!status && access(path, R_OK))
         status = print_error("the downloaded model is not at %s", path);
@@ -99,11 +130,11 @@ int model_find(const char *given, bool fetch, char **path) {
         *path = xasprintf("%s", named);
         status = check_model_file(*path);
     } else {
-        *path = default_model_path();
+        const struct default_model *model = choose_default_model(path);
         if (!*path) return print_error("no model: give one with -m FILE.gguf");
         if (access(*path, R_OK)) {
             if (fetch)
-                status = fetch_default_model(*path);
+                status = fetch_default_model(model, *path);
             else
                 status = print_error("no model: give one with -m FILE.gguf, or download the "
                                      "default model with 'lowkey chat'");

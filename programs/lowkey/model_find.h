@@ -5,7 +5,8 @@
 #include <stdbool.h>
 
 /* The file to open: `given`, else $LOWKEY_MODEL, else the default model in
- * ${LOWKEY_CACHE:-~/.cache/lowkey}/models. `fetch`: download the default model if it is missing.
+ * ${LOWKEY_CACHE:-~/.cache/lowkey}/models. The default model is the best of a few that fits in the
+ * free memory; one that is on disk comes first. `fetch`: download it if none is on disk.
  * Returns a STATUS_*, after printing an error. *path is owned: free. */
 int model_find(const char *given, bool fetch, char **path);
 

@@ -2,6 +2,7 @@
 #include "output.h"
 
 #include <langinfo.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,9 +59,13 @@ double tokens_per_second(size_t n_tok, double seconds) {
 }
 
 int terminal_width(FILE *file) {
+    enum { MIN_WIDTH = 20, MAX_WIDTH = 1000, DEFAULT_WIDTH = 80 };
+    const char *columns = getenv("COLUMNS");
+    long wish = columns ? strtol(columns, NULL, 10) : 0;
     struct winsize size;
     if (!isatty(fileno(file))) return 0;
-    if (ioctl(fileno(file), TIOCGWINSZ, &size) || size.ws_col < 20) return 80;
+    if (wish >= MIN_WIDTH && wish <= MAX_WIDTH) return (int)wish;
+    if (ioctl(fileno(file), TIOCGWINSZ, &size) || size.ws_col < MIN_WIDTH) return DEFAULT_WIDTH;
     return size.ws_col;
 }
 
@@ -88,4 +93,14 @@ void print_wrapped(FILE *file, const char *text, int column, int indent, int wid
         text += *text == ' ';
     }
     fputc('\n', file);
+}
+
+void print_paragraph(FILE *file, const char *format, ...) {
+    char text[1024];
+    int width = terminal_width(file);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    print_wrapped(file, text, 0, 0, width ? width : INT_MAX);
 }

@@ -26,7 +26,7 @@ char *format_count(char buf[NUMBER_BUF], uint64_t count);
 /* Tokens per second; 0 if nothing was measured. */
 double tokens_per_second(size_t n_tok, double seconds);
 
-/* Columns of the terminal that `file` writes to; 0 if it is not a terminal. */
+/* Columns of the terminal that `file` writes to, or $COLUMNS; 0 if it is not a terminal. */
 int terminal_width(FILE *file);
 
 /* True if `file` is a terminal and NO_COLOR is unset. */
@@ -37,5 +37,8 @@ bool locale_is_utf8(void);
 /* Print `text`, wrapped between words to `width` columns. The first line continues at column
  * `column`; the lines after it are indented to `indent`. Ends with a newline. */
 void print_wrapped(FILE *file, const char *text, int column, int indent, int width);
+
+/* Print text of less than 1024 bytes as a paragraph: wrapped on a terminal, else one line. */
+void print_paragraph(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,4 +1,4 @@
-/* Draws the progress line. */
+/* Estimates the remaining time and draws the progress line. */
 #include "progress.h"
 
 #include "base/clock.h"
@@ -7,31 +7,59 @@
 #include <unistd.h>
 
 struct progress progress_start(const char *what) {
-    double now = lk_now();
-    return (struct progress){.what = what, .start_time = now, .draw_time = now};
+    return (struct progress){.what = what, .draw_time = lk_now()};
 }
 
-static void draw_progress(const struct progress *p, double now, uint64_t done, uint64_t total) {
+/* Update the rate, an exponential mean over some seconds. Before MIN_SECONDS and MIN_SHARE there is
+ * too little to estimate from. */
+static void update_rate(struct progress *p, double now, double share) {
+    const double mean_seconds = 5, min_seconds = 1, min_share = 0.02;
+    if (p->first_time == 0 || share < p->last_share) { /* the first report, or a new total */
+        p->first_time = p->last_time = now;
+        p->first_share = p->last_share = share;
+        p->rate = 0;
+        return;
+    }
+    double seconds = now - p->last_time, weight = seconds / (mean_seconds + seconds);
+    if (p->rate > 0 && seconds > 0)
+        p->rate += weight * ((share - p->last_share) / seconds - p->rate);
+    else if (now - p->first_time >= min_seconds && share - p->first_share >= min_share)
+        p->rate = (share - p->first_share) / (now - p->first_time);
+    p->last_time = now;
+    p->last_share = share;
+}
+
+void progress_format(struct progress *p, double now, uint64_t done, uint64_t total, char *line,
+                     size_t cap) {
     double share = total ? (double)done / (double)total : 0.0;
     if (share > 1.0) share = 1.0;
-    fprintf(stderr, "\r%s  %3.0f%%", p->what, 100.0 * share);
-    if (share > 0.0) {
-        long left = (long)((now - p->start_time) * (1.0 - share) / share + 0.5);
-        if (left >= 3600)
-            fprintf(stderr, "  %ld:%02ld:%02ld left", left / 3600, left / 60 % 60, left % 60);
-        else
-            fprintf(stderr, "  %ld:%02ld left", left / 60, left % 60);
+    if (done) update_rate(p, now, share);
+    /* Rounded down: 100% is only what is done. */
+    int n = snprintf(line, cap, "%s  %3d%%", p->what, (int)(100.0 * share));
+    if (n < 0 || (size_t)n >= cap) return;
+    if (share >= 1.0) {
+        snprintf(line + n, cap - (size_t)n, "  finishing");
+        return;
     }
-    fputs("\x1b[K", stderr);
-    fflush(stderr);
+    if (p->rate <= 0) return;
+    long left = (long)((1.0 - share) / p->rate + 0.5);
+    if (left >= 3600)
+        snprintf(line + n, cap - (size_t)n, "  %ld:%02ld:%02ld left", left / 3600, left / 60 % 60,
+                 left % 60);
+    else
+        snprintf(line + n, cap - (size_t)n, "  %ld:%02ld left", left / 60, left % 60);
 }
 
 bool progress_step(void *user, uint64_t done, uint64_t total) {
     enum { DRAWS_PER_SECOND = 10 };
     struct progress *p = user;
     double now = lk_now();
-    if (now - p->draw_time >= 1.0 / DRAWS_PER_SECOND && isatty(STDERR_FILENO)) {
-        draw_progress(p, now, done, total);
+    bool due = now - p->draw_time >= 1.0 / DRAWS_PER_SECOND || (p->visible && done >= total);
+    if (due && isatty(STDERR_FILENO)) {
+        char line[160];
+        progress_format(p, now, done, total, line, sizeof line);
+        fprintf(stderr, "\r%s\x1b[K", line);
+        fflush(stderr);
         p->draw_time = now;
         p->visible = true;
     }

@@ -5,18 +5,28 @@
 #include "interrupt.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct progress {
     const char *what; /* "loading the model" */
-    double start_time, draw_time;
+    double draw_time;
     bool visible;
+    /* The estimate of the remaining time. The first report is its start: what comes before it, such
+     * as reading weights from the disk, says nothing about the rest. */
+    double first_time, first_share, last_time, last_share;
+    double rate; /* recent share per second, smoothed; 0: not known yet */
 };
 
 struct progress progress_start(const char *what);
 
 /* An lk_progress callback; `progress` is a struct progress. Returns false once interrupted. */
 bool progress_step(void *progress, uint64_t done, uint64_t total);
+
+/* Write the line for `done` of `total` at time `now` to `line`, which has `cap` bytes. The
+ * remaining time is left out until it can be estimated. */
+void progress_format(struct progress *progress, double now, uint64_t done, uint64_t total,
+                     char *line, size_t cap);
 
 /* Erase the line. */
 void progress_end(struct progress *progress);

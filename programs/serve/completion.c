@@ -37,7 +37,7 @@ static void free_completion(struct lk_completion *completion) {
 static bool init_sampler(struct lk_completion *completion, const struct lk_request *request,
                          const struct lk_server_opts *opts, struct lk_api_error *error) {
     lk_err err = {0};
-    size_t n = request->n_prompt * request->n;
+    size_t n = lk_request_n_answer(request);
     if (lk_sampler_new(&completion->sampler, opts->model, &request->sampling, &err))
         return lk_api_error_from_request(error, &err, request->grammar_field);
     if (n > opts->n_parallel) n = opts->n_parallel;
@@ -46,15 +46,31 @@ static bool init_sampler(struct lk_completion *completion, const struct lk_reque
                          error);
 }
 
+/* Room for the log-probabilities of the prompts or their embeddings, if they are requested. Freed
+ * with the request. */
+static bool alloc_results(struct lk_request *request, const lk_model *model) {
+    if (request->embed) {
+        size_t n_embd = (size_t)lk_model_get_info(model).n_embd;
+        request->embedding = calloc(request->n_prompt, n_embd * sizeof *request->embedding);
+        return request->embedding != NULL;
+    }
+    for (size_t i = 0; request->score && i < request->n_prompt; i++) {
+        struct lk_prompt *p = &request->prompt[i];
+        p->lp = calloc(p->n_tok, sizeof *p->lp);
+        if (!p->lp) return false;
+    }
+    return true;
+}
+
 struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_charge *charge,
                                         const struct lk_server_opts *opts,
                                         struct lk_api_error *error) {
-    size_t n = request->n_prompt * request->n;
+    size_t n = lk_request_n_answer(request);
     uint64_t bytes = sizeof(struct lk_completion) + n * sizeof(struct lk_job);
     if (!lk_charge_add(charge, bytes + lk_request_answer_bytes(request), error)) return NULL;
     struct lk_completion *completion = calloc(1, sizeof *completion);
     struct lk_job *job = calloc(n, sizeof *job);
-    if (!completion || !job || !init_lock(completion)) {
+    if (!completion || !job || !alloc_results(request, opts->model) || !init_lock(completion)) {
         free(completion);
         free(job);
         lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: request refused");
@@ -65,6 +81,7 @@ struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_ch
     completion->job = job;
     completion->n_job = n;
     completion->refs = 1;
+    completion->percent = -1;
     if (!init_sampler(completion, request, opts, error)) {
         free_completion(completion);
         return NULL;

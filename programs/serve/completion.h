@@ -19,7 +19,8 @@ enum lk_prefix_source { LK_PREFIX_NONE, LK_PREFIX_MEMORY, LK_PREFIX_STORE };
 
 /* Token counts, times and memory of a job. */
 struct lk_job_result {
-    const char *finish;                   /* "stop" or "length"; static */
+    const char *finish;      /* "stop" or "length"; static */
+    const char *stop_string; /* the one that ended the answer; borrowed from the request, or NULL */
     size_t n_prompt, n_reused, n_decoded; /* tokens; n_reused of the prompt's were not prefilled */
     enum lk_prefix_source source;         /* of the n_reused tokens */
     double wait_s, prompt_s, decode_s;
@@ -53,7 +54,7 @@ struct lk_job {
     struct lk_job *next; /* in the waiting queue, or in the list of parked jobs */
     struct lk_completion *completion;
     size_t index; /* of the choice */
-    const struct lk_prompt *prompt;
+    struct lk_prompt *prompt;
     /* [n_tok] tokens to prefill: the prompt's, or other tokens of the same text; owned */
     int32_t *tok;
     size_t n_tok;
@@ -93,6 +94,7 @@ struct lk_completion {
     struct lk_api_error error; /* status 0: none */
     bool error_reported;       /* LK_EVENT_ERROR was popped */
     _Atomic bool abandoned;    /* the HTTP thread pops no more events */
+    _Atomic int percent;       /* of the prompt that is prefilled; -1: in the queue */
     atomic_int refs;
 };
 

@@ -108,7 +108,7 @@ static void emit_held(struct lk_detokenizer *detok, size_t n, struct lk_text_del
 
 /* Offset of the stop string in the held text that is complete first, so that the answer does not
  * depend on how its text is split into tokens; the text's length if there is none. */
-static size_t find_stop(const struct lk_detokenizer *detok) {
+static size_t find_stop(struct lk_detokenizer *detok) {
     size_t first = detok->held.len, first_end = SIZE_MAX;
     for (size_t i = 0; detok->held.at && i < detok->n_stop; i++) {
         size_t len = strlen(detok->stop[i]);
@@ -117,6 +117,7 @@ static size_t find_stop(const struct lk_detokenizer *detok) {
         if (!at || start + len > first_end || (start + len == first_end && start > first)) continue;
         first = start;
         first_end = start + len;
+        detok->found = detok->stop[i];
     }
     return first;
 }

@@ -34,7 +34,8 @@ struct lk_detokenizer {
     size_t n_char;                      /* characters of text, returned or held */
     struct lk_pending_logprob *pending; /* [n_pending] */
     size_t n_pending, cap_pending;
-    bool failed; /* out of memory: text is missing */
+    const char *found; /* the stop string that is complete; borrowed, or NULL */
+    bool failed;       /* out of memory: text is missing */
 };
 
 /* Add the bytes of one token. `lp` may be NULL. Returns true if a stop string is complete: the

@@ -6,6 +6,7 @@
 
 #include "base/fnv1a.h"
 
+#include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -48,6 +49,19 @@ bool lk_exchange_is_alive(struct lk_exchange *x) {
     return !x->is_http_1_0 && send_interim_reply(at.fd);
 }
 
+const char *lk_exchange_address(const struct lk_exchange *x, char text[LK_ADDRESS_LEN]) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *address = info ? info->client_addr : NULL;
+    const void *number = NULL;
+    if (address && address->sa_family == AF_INET)
+        number = &((const struct sockaddr_in *)address)->sin_addr;
+    else if (address && address->sa_family == AF_INET6)
+        number = &((const struct sockaddr_in6 *)address)->sin6_addr;
+    if (!number || !inet_ntop(address->sa_family, number, text, LK_ADDRESS_LEN)) return "-";
+    return text;
+}
+
 uint64_t lk_exchange_address_hash(const struct lk_exchange *x) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -61,6 +75,19 @@ uint64_t lk_exchange_address_hash(const struct lk_exchange *x) {
         return lk_fnv1a(LK_FNV1A_INIT, &v6->sin6_addr, sizeof v6->sin6_addr);
     }
     return 0;
+}
+
+void lk_exchange_count(struct lk_exchange *x, const struct lk_event *event) {
+    struct lk_exchange_work *work = &x->work;
+    const struct lk_job_result *result = &event->result;
+    if (event->kind == LK_EVENT_TEXT && work->first_s == 0)
+        work->first_s = lk_now() - x->start_time;
+    if (event->kind != LK_EVENT_DONE) return;
+    work->n_read += result->n_prompt - result->n_reused;
+    work->n_reused += result->n_reused;
+    work->n_written += result->n_decoded;
+    if (result->prompt_s > work->read_s) work->read_s = result->prompt_s;
+    if (result->decode_s > work->write_s) work->write_s = result->decode_s;
 }
 
 /* ---- replies ---- */
@@ -126,12 +153,16 @@ void lk_exchange_reply_static(struct lk_exchange *x, int status, const char *typ
                               const char *static_text, size_t len) {
     struct MHD_Response *reply =
         MHD_create_response_from_buffer(len, (void *)static_text, MHD_RESPMEM_PERSISTENT);
-    /* The page may run only its own script and connect only to this server. */
-    if (reply)
+    /* The page may run only its own scripts, connect only to this server, and make elements only
+     * one by one, never from text. It loads nothing else, and links do not say where it is. */
+    if (reply) {
         MHD_add_response_header(reply, "Content-Security-Policy",
-                                "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                                "'unsafe-inline'; img-src data:; connect-src 'self'; "
-                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+                                "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+                                "data:; connect-src 'self'; require-trusted-types-for 'script'; "
+                                "trusted-types 'none'; base-uri 'none'; form-action 'none'; "
+                                "frame-ancestors 'none'");
+        MHD_add_response_header(reply, "Referrer-Policy", "no-referrer");
+    }
     queue_reply(x, status, type, reply, len);
 }
 
@@ -143,7 +174,7 @@ void lk_exchange_reply_json(struct lk_exchange *x, int status, json_t *json) {
 
 void lk_exchange_reply_error(struct lk_exchange *x, const struct lk_api_error *error) {
     size_t len;
-    struct MHD_Response *reply = json_reply(lk_api_error_json(error), &len);
+    struct MHD_Response *reply = json_reply(x->error_json(error), &len);
     char seconds[16];
     snprintf(seconds, sizeof seconds, "%d", error->retry_s);
     if (reply && error->retry_s) MHD_add_response_header(reply, "Retry-After", seconds);

@@ -28,6 +28,14 @@ struct lk_server {
 
 struct lk_route;
 
+/* What a request cost, for the log: sums over its prompts and answers. */
+struct lk_exchange_work {
+    size_t n_read, n_reused,
+        n_written;          /* tokens: prefilled, of the prompts not prefilled, decoded */
+    double read_s, write_s; /* of the longest job */
+    double first_s;         /* from the headers to the first text; 0: none was sent */
+};
+
 /* A request, and its reply. */
 struct lk_exchange {
     struct lk_server *server;
@@ -36,7 +44,9 @@ struct lk_exchange {
     char method[12], path[128];   /* truncated if longer; no route is that long */
     bool is_http_1_0;             /* otherwise HTTP/1.1 */
     const struct lk_route *route; /* set by lk_route_find */
-    struct lk_api_error refusal;  /* found in the headers; status 0: none */
+    /* the body of a reply with an error; a new reference */
+    json_t *(*error_json)(const struct lk_api_error *error);
+    struct lk_api_error refusal; /* found in the headers; status 0: none */
     struct lk_buf body;
     struct lk_charge charge; /* for the body */
     size_t received;         /* bytes of the body, kept or dropped */
@@ -45,6 +55,7 @@ struct lk_exchange {
     bool probed;             /* an interim reply was sent, see lk_exchange_is_alive */
     bool close;              /* close the connection after the reply */
     int status;              /* of the reply; 0: not replied yet */
+    struct lk_exchange_work work;
 };
 
 /* Value of a header; borrowed; NULL if absent. */
@@ -53,7 +64,11 @@ const char *lk_exchange_header(const struct lk_exchange *x, const char *name);
 /* Value of a query parameter; borrowed; NULL if absent. */
 const char *lk_exchange_query(const struct lk_exchange *x, const char *name);
 
-/* A hash of the client's address without its port. */
+/* The client's address without its port, as text. */
+enum { LK_ADDRESS_LEN = 48 };
+const char *lk_exchange_address(const struct lk_exchange *x, char text[LK_ADDRESS_LEN]);
+
+/* A hash of the same. */
 uint64_t lk_exchange_address_hash(const struct lk_exchange *x);
 
 /* Is the client still connected? A client may close its sending side after the request and still
@@ -62,6 +77,9 @@ uint64_t lk_exchange_address_hash(const struct lk_exchange *x);
  * was started. With HTTP/1.0 a closed sending side counts as disconnected. In a stream only a
  * reset counts, because the data itself causes it. */
 bool lk_exchange_is_alive(struct lk_exchange *x);
+
+/* Count an event of the completion that answers the request, for the log. */
+void lk_exchange_count(struct lk_exchange *x, const struct lk_event *event);
 
 /* Replies. Each exchange gets exactly one. If memory runs out, no reply is queued and the
  * connection will be closed. `json` is released. `text` is copied; `static_text` must live as long

@@ -4,23 +4,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A recipe that requests may select: its name, its text, and the note of a preset. */
-static json_t *recipe_json(const char *name) {
-    const char *text = name, *note = "";
+/* Bits per value of a codec, from its name, e.g. "rot3(nomean)"; 0 of "none". */
+static int codec_bits(const char *codec) {
+    const char *digit = strpbrk(codec, "0123456789");
+    return digit ? (int)strtol(digit, NULL, 10) : 0;
+}
+
+/* What a recipe loses, from "none" to "forgets", as docs/results/quality.md shows for the presets.
+ * The codec of K decides: errors of K change what attention reads, errors of V average out. */
+static const char *recipe_loss(const lk_recipe *recipe) {
+    lk_recipe_level level;
+    int k_bits = 16, v_bits = 16;
+    bool is_latent = false, is_rotated = true;
+    for (size_t i = 0; lk_recipe_get_level(recipe, i, &level); i++) {
+        int k = codec_bits(level.k_codec), v = codec_bits(level.v_codec);
+        if (k == 0) return "forgets";
+        is_latent |= strstr(level.k_codec, "latent") || strstr(level.v_codec, "latent");
+        is_rotated &= k > 4 || strstr(level.k_codec, "rot");
+        k_bits = k < k_bits ? k : k_bits;
+        v_bits = v < v_bits ? v : v_bits;
+    }
+    if (lk_recipe_evicts(recipe)) return "forgets";
+    if (is_latent || k_bits < 3 || v_bits < 2) return "large";
+    if (k_bits >= 16 && v_bits >= 16) return "none";
+    return k_bits >= 4 && v_bits >= 4 && is_rotated ? "minimal" : "small";
+}
+
+/* A recipe that requests may select: its name, its text, the note of a preset, and its loss. */
+static json_t *recipe_json(const lk_recipe *recipe) {
+    const char *name = lk_recipe_text(recipe), *text = name, *note = "";
     for (size_t i = 0; lk_recipe_preset(i).name; i++) {
         lk_preset preset = lk_recipe_preset(i);
         if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
     }
-    return json_pack("{s:s, s:s, s:s}", "name", name, "text", text, "note", note);
+    return json_pack("{s:s, s:s, s:s, s:s}", "name", name, "text", text, "note", note, "loss",
+                     recipe_loss(recipe));
 }
 
-json_t *lk_model_json(const struct lk_server *server) {
+json_t *lk_model_json(const struct lk_server *server, const char *name) {
     const struct lk_server_opts *o = &server->opts;
     lk_model_info info = lk_model_get_info(o->model);
     json_t *recipes = json_array();
     for (size_t i = 0; i < o->n_recipe; i++)
-        json_array_append_new(recipes, recipe_json(lk_recipe_text(o->recipe[i])));
-    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", o->id,
+        json_array_append_new(recipes, recipe_json(o->recipe[i]));
+    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", name,
                      "object", "model", "created", (json_int_t)server->started, "owned_by",
                      "lowkey", "meta", "arch", info.arch, "n_params", (json_int_t)info.n_param,
                      "n_vocab", info.n_vocab, "n_ctx", o->n_ctx, "n_ctx_train", info.n_ctx_train,

@@ -5,7 +5,7 @@
 #include "serve/exchange.h"
 
 /* The model object of OpenAI's API, with more facts under "meta"; a new reference. */
-json_t *lk_model_json(const struct lk_server *server);
+json_t *lk_model_json(const struct lk_server *server, const char *name);
 
 /* All sessions with their levels and bytes, and the totals; a new reference. */
 json_t *lk_slots_json(struct lk_server *server);

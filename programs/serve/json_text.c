@@ -35,6 +35,12 @@ void lk_buf_add_json(struct lk_buf *out, json_t *json) {
     free(text);
 }
 
+void lk_buf_add_event(struct lk_buf *out, json_t *json) {
+    lk_buf_append_str(out, "data: ");
+    lk_buf_add_json(out, json);
+    lk_buf_append_str(out, "\n\n");
+}
+
 void lk_buf_add_json_with(struct lk_buf *out, json_t *object, const char *field, const char *value,
                           size_t len) {
     struct lk_buf text = {0};

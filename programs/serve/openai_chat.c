@@ -27,76 +27,80 @@ static bool join_parts(const json_t *parts, struct lk_buf *out, struct lk_api_er
     return true;
 }
 
-/* The text of a message for the chat template: its content, wrapped if it is the result of a tool,
- * followed by its tool calls. *content is owned by the caller. */
-static bool parse_content(const json_t *message, size_t i, bool is_tool_result, char **content,
-                          struct lk_api_error *error) {
-    const json_t *given = json_object_get(message, "content"),
-                 *calls = json_object_get(message, "tool_calls");
-    bool only_calls = (!given || json_is_null(given)) && json_array_size(calls) > 0;
-    struct lk_buf text = {0}, out = {0};
-    lk_buf_append_str(&text, "");
-    bool good = true;
-    if (json_is_string(given))
-        lk_buf_append_str(&text, json_string_value(given));
-    else if (json_is_array(given))
-        good = join_parts(given, &text, error);
-    else if (!only_calls)
-        good = lk_api_error_set(error, 400, "invalid_type", "messages",
-                                "messages[%zu].content must be a string or an array of parts", i);
-    if (good && is_tool_result)
-        lk_tools_format_result(text.at, &out);
-    else if (good && !text.failed)
-        lk_buf_append(&out, text.at, text.len);
-    if (good && calls) good = lk_tools_format_calls(calls, &out, error);
-    if (good && (text.failed || out.failed))
-        good = lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
+/* The content of a message as one string, a new reference. NULL: see `error`. */
+static json_t *parse_content(const json_t *message, size_t i, struct lk_api_error *error) {
+    json_t *given = json_object_get(message, "content"), *out = NULL;
+    const json_t *calls = json_object_get(message, "tool_calls");
+    struct lk_buf text = {0};
+    if (json_is_string(given)) return json_incref(given);
+    if ((!given || json_is_null(given)) && json_array_size(calls) > 0) return json_string("");
+    if (!json_is_array(given)) {
+        lk_api_error_set(error, 400, "invalid_type", "messages",
+                         "messages[%zu].content must be a string or an array of parts", i);
+    } else if (join_parts(given, &text, error)) {
+        out = text.failed ? NULL : json_stringn(lk_buf_cstr(&text), text.len);
+        if (!out) lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
+    }
     lk_buf_free(&text);
-    if (!good) lk_buf_free(&out);
-    *content = out.at;
-    return good;
+    return out;
 }
 
-/* The role that chat templates know. The result of a tool gets the role "user". */
-static bool parse_role(const json_t *message, size_t i, const char **role, bool *is_tool_result,
-                       struct lk_api_error *error) {
-    static const struct {
-        const char *given, *known;
-    } roles[] = {{"system", "system"},
-                 {"developer", "system"},
-                 {"user", "user"},
-                 {"assistant", "assistant"},
-                 {"tool", "user"}};
+/* Calls of an earlier answer must have names, and arguments that are JSON in a string, or an
+ * object. */
+static bool check_calls(const json_t *calls, struct lk_api_error *error) {
+    const json_t *call;
+    size_t i;
+    json_array_foreach(calls, i, call) {
+        const json_t *function = json_object_get(call, "function"),
+                     *arguments = json_object_get(function, "arguments");
+        const char *text = json_string_value(arguments);
+        json_t *parsed = NULL;
+        if (text &&
+            lk_json_parsed_bytes(text, strlen(text)) <= lk_json_max_parsed_bytes(strlen(text)))
+            parsed = json_loads(text, 0, NULL);
+        bool good = json_is_string(json_object_get(function, "name")) &&
+                    (parsed || json_is_object(arguments));
+        json_decref(parsed);
+        if (!good)
+            return lk_api_error_set(
+                error, 400, "invalid_value", "messages",
+                "tool_calls[%zu] must have a function with a name and arguments that are JSON", i);
+    }
+    return true;
+}
+
+static bool check_role(const json_t *message, size_t i, struct lk_api_error *error) {
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
     const char *given = json_string_value(json_object_get(message, "role"));
     for (size_t k = 0; given && k < sizeof roles / sizeof roles[0]; k++)
-        if (strcmp(given, roles[k].given) == 0) {
-            *role = roles[k].known;
-            *is_tool_result = strcmp(given, "tool") == 0;
-            return true;
-        }
+        if (strcmp(given, roles[k]) == 0) return true;
     return lk_api_error_set(error, 400, "invalid_value", "messages",
                             "messages[%zu].role is '%.40s', but must be system, developer, user, "
                             "assistant or tool",
                             i, given ? given : "");
 }
 
-/* Append the description of the tools to the system message, which is created if necessary. */
-static bool describe_tools(struct lk_request *request, struct lk_api_error *error) {
-    struct lk_buf out = {0};
-    bool has_system = strcmp(request->msg[0].role, "system") == 0;
-    if (has_system)
-        lk_buf_append_str(&out, request->msg[0].content), lk_buf_append_str(&out, "\n\n");
-    lk_tools_describe(request, &out);
-    if (out.failed) {
-        lk_buf_free(&out);
-        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
+/* A message as chat templates know it: the fields of the client, with the content as a string. */
+static json_t *parse_message(const json_t *message, size_t i, struct lk_api_error *error) {
+    static const char *const fields[] = {"role", "tool_calls", "tool_call_id", "name",
+                                         "reasoning_content"};
+    if (!json_is_object(message)) {
+        lk_api_error_set(error, 400, "invalid_type", "messages", "messages[%zu] must be an object",
+                         i);
+        return NULL;
     }
-    if (has_system)
-        free((char *)request->msg[0].content);
-    else
-        memmove(request->msg + 1, request->msg, request->n_msg++ * sizeof *request->msg);
-    request->msg[0] = (lk_message){"system", out.at};
-    return true;
+    if (!check_role(message, i, error) ||
+        !check_calls(json_object_get(message, "tool_calls"), error))
+        return NULL;
+    json_t *content = parse_content(message, i, error), *out = NULL;
+    if (!content) return NULL;
+    out = json_pack("{s:o}", "content", content);
+    for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) {
+        json_t *value = json_object_get(message, fields[k]);
+        if (value && !json_is_null(value)) json_object_set(out, fields[k], value);
+    }
+    return out;
 }
 
 static bool parse_messages(struct lk_request *request, struct lk_api_error *error) {
@@ -108,21 +112,47 @@ static bool parse_messages(struct lk_request *request, struct lk_api_error *erro
     if (n > LK_MAX_MESSAGE)
         return lk_api_error_set(error, 400, "invalid_value", "messages",
                                 "%zu messages are too many; the maximum is %d", n, LK_MAX_MESSAGE);
-    request->msg = calloc(n + 1, sizeof *request->msg); /* room for a system message */
-    if (!request->msg)
-        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
+    request->messages = json_array();
     json_array_foreach(messages, i, message) {
-        char *content = NULL;
-        bool is_tool_result = false;
-        if (!json_is_object(message))
-            return lk_api_error_set(error, 400, "invalid_type", "messages",
-                                    "messages[%zu] must be an object", i);
-        if (!parse_role(message, i, &request->msg[i].role, &is_tool_result, error) ||
-            !parse_content(message, i, is_tool_result, &content, error))
-            return false;
-        request->msg[i].content = content;
-        request->n_msg = i + 1;
+        json_t *out = parse_message(message, i, error);
+        if (!out) return false;
+        json_array_append_new(request->messages, out);
     }
+    return true;
+}
+
+/* Is the last message continued, or answered? As llama-server, continue one of the assistant,
+ * unless the client says otherwise with the words of vLLM. */
+static bool parse_continue(struct lk_request *request, struct lk_api_error *error) {
+    size_t n = json_array_size(request->messages);
+    const json_t *last = json_array_get(request->messages, n - 1);
+    bool possible = strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0 &&
+                    json_array_size(json_object_get(last, "tool_calls")) == 0;
+    bool asked = lk_json_field_is_set(request->body, "continue_final_message"), wanted = possible;
+    request->reply = true;
+    if (!lk_json_field_bool(request->body, "continue_final_message", &wanted, error) ||
+        !lk_json_field_bool(request->body, "add_generation_prompt", &request->reply, error))
+        return false;
+    if (wanted && !possible)
+        return lk_api_error_set(error, 400, "invalid_value", "continue_final_message",
+                                "'continue_final_message' requires a last message of the "
+                                "assistant without tool calls");
+    if (asked && wanted && json_is_true(json_object_get(request->body, "add_generation_prompt")))
+        return lk_api_error_set(error, 400, "invalid_value", "continue_final_message",
+                                "'continue_final_message' and 'add_generation_prompt' exclude each "
+                                "other");
+    request->continue_last = wanted;
+    return true;
+}
+
+/* vLLM's and llama-server's variables of the chat template. */
+static bool parse_variables(struct lk_request *request, struct lk_api_error *error) {
+    request->variables = json_object_get(request->body, "chat_template_kwargs");
+    if (!request->variables || json_is_null(request->variables))
+        request->variables = NULL;
+    else if (!json_is_object(request->variables))
+        return lk_api_error_set(error, 400, "invalid_type", "chat_template_kwargs",
+                                "'chat_template_kwargs' must be an object");
     return true;
 }
 
@@ -139,10 +169,16 @@ static bool parse_logprobs(struct lk_request *request, struct lk_api_error *erro
     return true;
 }
 
+bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                               json_t *body, struct lk_api_error *error) {
+    if (!lk_request_parse_json(request, opts, body, error)) return false;
+    request->chat = true;
+    return lk_tools_parse_request(request, opts, error) && parse_logprobs(request, error) &&
+           parse_messages(request, error) && parse_continue(request, error) &&
+           parse_variables(request, error);
+}
+
 bool lk_openai_chat_parse(struct lk_request *request, const struct lk_server_opts *opts,
                           const char *body, size_t len, struct lk_api_error *error) {
-    if (!lk_request_parse_common(request, opts, body, len, error)) return false;
-    request->chat = true;
-    return lk_tools_parse_request(request, error) && parse_logprobs(request, error) &&
-           parse_messages(request, error) && (!request->tools || describe_tools(request, error));
+    return lk_openai_chat_parse_json(request, opts, lk_json_parse_body(body, len, error), error);
 }

@@ -8,4 +8,9 @@
 bool lk_openai_chat_parse(struct lk_request *request, const struct lk_server_opts *opts,
                           const char *body, size_t len, struct lk_api_error *error);
 
+/* The same for a body that is parsed already. It is taken over; NULL: parsing it failed, and
+ * `error` is set. */
+bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                               json_t *body, struct lk_api_error *error);
+
 #endif

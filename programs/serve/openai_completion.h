@@ -8,4 +8,14 @@
 bool lk_openai_completion_parse(struct lk_request *request, const struct lk_server_opts *opts,
                                 const char *body, size_t len, struct lk_api_error *error);
 
+/* The same for a body that is parsed already. It is taken over; NULL: parsing it failed, and
+ * `error` is set. */
+bool lk_openai_completion_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                                     json_t *body, struct lk_api_error *error);
+
+/* Parse `field` of the body (a static name) as up to `max` prompts: a string, an array of token
+ * ids, or an array of these. */
+bool lk_openai_parse_prompts(struct lk_request *request, const char *field, size_t max,
+                             struct lk_api_error *error);
+
 #endif

@@ -5,7 +5,6 @@
 #include "serve/logprob.h"
 #include "serve/request_sampling.h"
 #include "serve/schema.h"
-#include "serve/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +25,18 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
     static const struct {
         const char *name;
         double neutral;
-    } fields[] = {{"suffix", 0},          {"functions", 0},      {"function_call", 0},
-                  {"audio", 0},           {"prediction", 0},     {"web_search_options", 0},
-                  {"typical_p", 1},       {"mirostat", 0},       {"tfs_z", 1},
-                  {"top_n_sigma", -1},    {"dynatemp_range", 0}, {"dry_multiplier", 0},
-                  {"xtc_probability", 0}, {"n_probs", 0}};
+    } fields[] = {{"functions", 0},
+                  {"function_call", 0},
+                  {"audio", 0},
+                  {"prediction", 0},
+                  {"web_search_options", 0},
+                  {"typical_p", 1},
+                  {"mirostat", 0},
+                  {"tfs_z", 1},
+                  {"top_n_sigma", -1},
+                  {"dynatemp_range", 0},
+                  {"dry_multiplier", 0},
+                  {"xtc_probability", 0}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
             return lk_api_error_set(error, 400, "unsupported", fields[i].name,
@@ -45,11 +51,23 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
     return true;
 }
 
+bool lk_request_reject(const struct lk_request *request, const char *name, double neutral,
+                       struct lk_api_error *error) {
+    return !has_effect(json_object_get(request->body, name), neutral) ||
+           lk_api_error_set(error, 400, "unsupported", name, "'%s' is not supported here", name);
+}
+
+bool lk_server_has_model(const struct lk_server_opts *o, const char *name) {
+    bool found = strcmp(name, o->id) == 0;
+    for (size_t i = 0; i < o->n_alias; i++) found |= strcmp(name, o->alias[i]) == 0;
+    return found;
+}
+
 static bool parse_model(const json_t *body, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
     const char *model = opts->id;
     if (!lk_json_field_string(body, "model", &model, error)) return false;
-    if (strcmp(model, opts->id) == 0) return true;
+    if (!opts->strict_model || lk_server_has_model(opts, model)) return true;
     return lk_api_error_set(error, 404, "model_not_found", "model",
                             "model '%.100s' not found; this server has '%.100s'", model, opts->id);
 }
@@ -108,10 +126,11 @@ static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
 /* The token limit, under any of the names that clients use. */
 static bool parse_max_tokens(struct lk_request *request, struct lk_api_error *error) {
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
-    int64_t max = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == 0; i++)
-        if (!lk_json_field_int(request->body, names[i], 1, INT32_MAX, &max, error)) return false;
-    request->max_tokens = (size_t)max;
+    enum { NONE = -1 }; /* no limit, as in llama-server */
+    int64_t max = NONE;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == NONE; i++)
+        if (!lk_json_field_int(request->body, names[i], NONE, INT32_MAX, &max, error)) return false;
+    request->max_tokens = max == NONE ? LK_NO_LIMIT : (size_t)max;
     return true;
 }
 
@@ -193,11 +212,10 @@ static bool parse_grammar(struct lk_request *request, struct lk_api_error *error
            lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: grammar");
 }
 
-bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             const char *body, size_t len, struct lk_api_error *error) {
+bool lk_request_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                           json_t *body, struct lk_api_error *error) {
     int64_t n = 1;
-    *request = (struct lk_request){.n_top_logprobs = -1, .reuse = true};
-    request->body = lk_json_parse_body(body, len, error);
+    *request = (struct lk_request){.body = body, .n_top_logprobs = -1, .reuse = true};
     if (!request->body || !reject_unsupported(request->body, error) ||
         !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
         !parse_stop(request, error) || !lk_request_parse_sampling(request, error) ||
@@ -211,6 +229,11 @@ bool lk_request_parse_common(struct lk_request *request, const struct lk_server_
     return true;
 }
 
+bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
+                             const char *body, size_t len, struct lk_api_error *error) {
+    return lk_request_parse_json(request, opts, lk_json_parse_body(body, len, error), error);
+}
+
 /* ---- preparing ---- */
 
 /* Log-probabilities of a response that is not streamed are kept until its end. Shorten the answer
@@ -221,7 +244,7 @@ static bool limit_logprobs(struct lk_prompt *p, const struct lk_request *request
     size_t max = LK_MAX_LOGPROB_BYTES / lk_request_n_answer(request) /
                  lk_logprob_bytes(request->n_top_logprobs);
     if (p->max_tokens <= max) return true;
-    if (request->max_tokens)
+    if (request->max_tokens != LK_NO_LIMIT)
         return lk_api_error_set(error, 400, "invalid_value", "logprobs",
                                 "log-probabilities of %zu answers of %zu tokens are too many for "
                                 "one response; use 'stream', or at most %zu tokens",
@@ -238,12 +261,10 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     lk_plan prefill, end;
     const lk_recipe *recipe = opts->recipe[request->recipe];
     size_t room = (size_t)opts->n_ctx - p->n_tok;
-    p->max_tokens = request->max_tokens && request->max_tokens < opts->n_predict
-                        ? request->max_tokens
-                        : opts->n_predict;
+    p->max_tokens = request->max_tokens < opts->n_predict ? request->max_tokens : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
     if (!limit_logprobs(p, request, error)) return false;
-    lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok};
+    lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok, .chunked_prefill = request->score};
     lk_session_opts whole = {.n_ctx = (int32_t)(p->n_tok + p->max_tokens)};
     if (lk_plan_make(opts->model, recipe, &prompt_only, &prefill, &err) ||
         lk_plan_make(opts->model, recipe, &whole, &end, &err))
@@ -251,6 +272,9 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     p->n_bytes = prefill.peak_bytes - prefill.weight_bytes;
     if (end.cache_bytes + end.scratch_bytes > p->n_bytes)
         p->n_bytes = end.cache_bytes + end.scratch_bytes;
+    if (request->score) /* logits of a step, of the session and of its graph */
+        p->n_bytes +=
+            2ull * LK_SCORE_STEP * sizeof(float) * (uint64_t)lk_model_get_info(opts->model).n_vocab;
     if (p->n_bytes <= opts->max_bytes) return true;
     return lk_api_error_set(error, 413, "cache_limit_exceeded", NULL,
                             "this request would need %.1f MiB, but the server's cache limit is "
@@ -260,11 +284,11 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
 
 static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
                            const struct lk_server_opts *opts, struct lk_api_error *error) {
-    const char *field = request->chat ? "messages" : "prompt";
+    const char *field = request->chat ? "messages" : request->embed ? "input" : "prompt";
     unsigned flags = LK_TOKENIZE_BEGIN;
     lk_err err = {0};
-    if (request->chat) flags |= LK_TOKENIZE_MARKED;
-    if (request->parse_special) flags |= LK_TOKENIZE_CONTROL;
+    if (request->chat || request->marked) flags |= LK_TOKENIZE_MARKED;
+    if (request->parse_special && !request->marked) flags |= LK_TOKENIZE_CONTROL;
     if (p->text && lk_tokenize(opts->model, p->text, strlen(p->text), flags, (size_t)opts->n_ctx,
                                &p->tok, &p->n_tok, &err))
         return lk_api_error_from_request(error, &err, field);
@@ -276,7 +300,7 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
             return lk_api_error_set(error, 400, "invalid_value", field,
                                     "token %zu is %d, but token ids must be between 0 and %d", i,
                                     p->tok[i], n_vocab - 1);
-    if (p->n_tok >= (size_t)opts->n_ctx)
+    if (p->n_tok + (request->max_tokens > 0) > (size_t)opts->n_ctx)
         return lk_api_error_set(error, 400, "context_length_exceeded", field,
                                 "the prompt has %zu tokens, which leaves no room for an answer in "
                                 "the context of %d",
@@ -284,21 +308,24 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
     return plan_prompt(p, request, opts, error);
 }
 
-static bool apply_chat_template(struct lk_request *request, const struct lk_server_opts *opts,
-                                struct lk_api_error *error) {
+bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
+                               struct lk_api_error *error) {
     lk_err err = {0};
-    if (request->tools && !lk_tools_are_supported(opts->model))
-        return lk_api_error_set(error, 400, "unsupported", "tools",
-                                "the chat template of this model does not support tool calls in a "
-                                "form that this server knows");
+    char *messages = json_dumps(request->messages, JSON_COMPACT),
+         *tools = request->tools ? json_dumps(request->tools, JSON_COMPACT) : NULL,
+         *variables = request->variables ? json_dumps(request->variables, JSON_COMPACT) : NULL;
+    const lk_chat chat = {messages, tools, variables, request->reply, request->continue_last};
+    bool good = messages && (tools || !request->tools) && (variables || !request->variables);
     request->prompt = calloc(1, sizeof *request->prompt);
-    if (!request->prompt)
-        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
-    request->n_prompt = 1;
-    if (lk_chat_format(opts->model, request->msg, request->n_msg, true, &request->prompt->text,
-                       &err))
-        return lk_api_error_from_request(error, &err, "messages");
-    return true;
+    if (!request->prompt || !good)
+        good = lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
+    request->n_prompt = request->prompt ? 1 : 0;
+    if (good && lk_chat_format_json(opts->model, &chat, &request->prompt->text, &err))
+        good = lk_api_error_from_request(error, &err, "messages");
+    free(messages);
+    free(tools);
+    free(variables);
+    return good;
 }
 
 static bool check_bias(const struct lk_request *request, const struct lk_server_opts *opts,
@@ -314,7 +341,33 @@ static bool check_bias(const struct lk_request *request, const struct lk_server_
 }
 
 size_t lk_request_n_answer(const struct lk_request *request) {
-    return (request->chat ? 1 : request->n_prompt) * request->n;
+    return request->embed ? 1 : (request->chat ? 1 : request->n_prompt) * request->n;
+}
+
+/* Upper bound of the memory of a parsed JSON value, without its texts. */
+static uint64_t values_bytes(const json_t *json) {
+    enum { VALUE_BYTES = 128, MEMBER_BYTES = 96, CONTAINER_BYTES = 256 };
+    uint64_t bytes = VALUE_BYTES;
+    const char *key;
+    json_t *value;
+    size_t i;
+    if (json_is_array(json) || json_is_object(json)) bytes += CONTAINER_BYTES;
+    json_array_foreach(json, i, value) bytes += values_bytes(value);
+    json_object_foreach((json_t *)json, key, value) bytes += MEMBER_BYTES + values_bytes(value);
+    return bytes;
+}
+
+/* What formatting a conversation takes: its JSON text, the values parsed from it, and the work of
+ * the template. */
+static uint64_t chat_bytes(const struct lk_request *request) {
+    const json_t *part[] = {request->messages, request->tools, request->variables};
+    uint64_t n_json = 0, values = 0;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        if (!part[i]) continue;
+        n_json += json_dumpb(part[i], NULL, 0, JSON_COMPACT);
+        values += values_bytes(part[i]);
+    }
+    return 2 * n_json + values + lk_chat_bytes(n_json);
 }
 
 uint64_t lk_request_bytes(const struct lk_request *request) {
@@ -322,20 +375,28 @@ uint64_t lk_request_bytes(const struct lk_request *request) {
      * needs no more than a few times its bytes. */
     enum { BYTES_PER_TEXT_BYTE = 4, TOKEN_COPIES = 2 };
     uint64_t text = 0, n_tok = 0;
-    for (size_t i = 0; i < request->n_msg; i++) text += strlen(request->msg[i].content);
     for (size_t i = 0; i < request->n_prompt; i++) {
         const struct lk_prompt *p = &request->prompt[i];
         text += p->text ? strlen(p->text) : 0;
         n_tok += p->n_tok;
     }
-    return text * BYTES_PER_TEXT_BYTE + n_tok * sizeof(int32_t) * TOKEN_COPIES;
+    return (request->chat ? chat_bytes(request) : 0) + text * BYTES_PER_TEXT_BYTE +
+           n_tok * sizeof(int32_t) * TOKEN_COPIES;
 }
 
 uint64_t lk_request_answer_bytes(const struct lk_request *request) {
-    uint64_t n_tok = 0, bytes_per_token = 8; /* text */
-    if (request->stream) return 0;
+    enum { TEXT_BYTES_PER_TOKEN = 8 };
+    size_t n_text = request->text_copies + !request->stream;
+    uint64_t n_tok = 0, bytes_per_token = TEXT_BYTES_PER_TOKEN * n_text;
+    /* A number takes up to 18 bytes as text, in a buffer that grows by half and in the reply. */
+    enum { NUMBER_BYTES = 4 + 18 * 3, BASE64_BYTES = 4 + 6 * 3 };
+    if (request->embed)
+        return request->n_prompt * request->n_dim * (request->base64 ? BASE64_BYTES : NUMBER_BYTES);
     for (size_t i = 0; i < request->n_prompt; i++) n_tok += request->prompt[i].max_tokens;
-    if (request->n_top_logprobs >= 0) bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
+    if (request->n_top_logprobs >= 0 && !request->stream)
+        bytes_per_token += lk_logprob_bytes(request->n_top_logprobs);
+    for (size_t i = 0; request->score && i < request->n_prompt && !request->stream; i++)
+        n_tok += request->prompt[i].n_tok;
     return n_tok * request->n * bytes_per_token;
 }
 
@@ -351,23 +412,35 @@ static bool check_n_answer(const struct lk_request *request, const struct lk_ser
 
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
+    if (request->max_tokens == 0 && !request->echo && !request->may_be_empty)
+        return lk_api_error_set(error, 400, "invalid_value", "max_tokens",
+                                "'max_tokens' is 0, expected at least 1, or -1 for no limit; 0 is "
+                                "for prompts with 'echo'");
     if (!check_n_answer(request, opts, error) || !check_bias(request, opts, error)) return false;
-    if (request->chat && !apply_chat_template(request, opts, error)) return false;
+    if (request->chat && (!lk_request_reject(request, "suffix", 0, error) ||
+                          !lk_request_reject(request, "n_probs", 0, error)))
+        return false;
+    if (request->chat && !lk_request_apply_template(request, opts, error)) return false;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
+    for (size_t i = 1; request->embed && i < request->n_prompt; i++) /* one job for all */
+        if (request->prompt[i].n_bytes > request->prompt[0].n_bytes)
+            request->prompt[0].n_bytes = request->prompt[i].n_bytes;
     return true;
 }
 
 void lk_request_free(struct lk_request *request) {
-    for (size_t i = 0; i < request->n_msg; i++) free((char *)request->msg[i].content);
     for (size_t i = 0; i < request->n_prompt; i++) {
         free(request->prompt[i].text);
         free(request->prompt[i].tok);
+        free(request->prompt[i].lp);
     }
-    free(request->msg);
+    json_decref(request->messages);
     free(request->prompt);
     free(request->grammar);
     free(request->bias);
+    free(request->embedding);
     json_decref(request->body);
+    json_decref(request->original);
     *request = (struct lk_request){0};
 }

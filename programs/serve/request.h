@@ -1,11 +1,12 @@
 /* A parsed completion request: the JSON body, validated and converted to what the engine takes.
  *
- * Parsing (lk_openai_chat_parse, lk_openai_completion_parse) needs no model. lk_request_prepare
+ * Parsing (lk_openai_chat_parse and others) computes nothing with the model. lk_request_prepare
  * then tokenizes the prompts and estimates their memory. */
 #ifndef LK_SERVE_REQUEST_H
 #define LK_SERVE_REQUEST_H
 
 #include "serve/api_error.h"
+#include "serve/logprob.h"
 #include "serve/server.h"
 
 enum {
@@ -16,7 +17,10 @@ enum {
     LK_MAX_BIAS = 4096,
     LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
     LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
+    LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
 };
+
+#define LK_NO_LIMIT SIZE_MAX
 
 struct lk_prompt {
     char *text;   /* of a chat: marked text (lk_chat_format); NULL if the client sent tokens */
@@ -24,19 +28,26 @@ struct lk_prompt {
     size_t n_tok;
     size_t max_tokens; /* of its answer */
     uint64_t n_bytes;  /* cache and scratch memory for prompt and answer */
+    /* [n_tok] of its tokens, except for the first; NULL if request->score is false. Written by the
+     * scheduler until `scored` is set, before the prompt's first answer has events. */
+    struct lk_logprob *lp;
+    bool scored;
 };
 
 struct lk_request {
-    json_t *body;
+    json_t *body;     /* in OpenAI's form */
+    json_t *original; /* the body as it was sent, if the reply needs it; otherwise NULL */
     bool chat;
-    lk_message *msg; /* [n_msg] of a chat; contents owned */
-    size_t n_msg;
-    bool tools;               /* the answer may contain tool calls */
-    bool single_tool_call;    /* only the first of them is returned */
-    struct lk_prompt *prompt; /* [n_prompt]; for a chat 1 after lk_request_prepare */
+    json_t *messages;          /* of a chat, as lk_chat takes them; owned */
+    const json_t *tools;       /* the answer may contain calls of these; borrowed from body */
+    const json_t *variables;   /* of the chat template; borrowed from body; NULL: none */
+    bool reply, continue_last; /* as in lk_chat */
+    bool single_tool_call;     /* only the first of them is returned */
+    struct lk_prompt *prompt;  /* [n_prompt]; for a chat 1 after lk_request_prepare */
     size_t n_prompt;
     size_t n;          /* choices per prompt */
-    size_t max_tokens; /* requested by the client; 0: no limit */
+    size_t max_tokens; /* requested by the client; LK_NO_LIMIT: none */
+    bool score;        /* log-probabilities of the prompts' tokens are returned */
     lk_sampler_opts sampling;
     char *grammar;                 /* owned; sampling.grammar points here */
     lk_logit_bias *bias;           /* owned; sampling.bias points here */
@@ -45,17 +56,44 @@ struct lk_request {
     size_t n_stop;
     int n_top_logprobs; /* -1: no logprobs */
     bool stream, include_usage, progress, echo;
+    bool marked;        /* the prompts' texts are marked text (lk_chat_format), as in a chat */
+    bool embed;         /* the prompts are embedded by one job, and there is no answer */
+    lk_pooling pooling; /* of embeddings */
+    bool base64;        /* embeddings are returned as base64 */
+    size_t n_dim;       /* numbers of an embedding that are returned */
+    float *embedding;   /* [n_prompt][n_embd], owned; written by the scheduler */
+    bool may_be_empty;  /* max_tokens may be 0 without echo: the prompt is only prefilled */
     bool parse_special; /* text prompts may spell control tokens; never in a chat */
     bool reuse;         /* may reuse a session that holds a prefix of the prompt ("cache_prompt") */
+    bool is_empty;      /* no messages or prompt: asks ollama to load the model */
+    size_t text_copies; /* of the answer's text that its API holds, even in a stream */
     size_t recipe;      /* index into lk_server_opts.recipe */
 };
+
+/* Is this the model's id or one of its aliases? */
+bool lk_server_has_model(const struct lk_server_opts *opts, const char *name);
 
 /* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
  * must be freed with lk_request_free in any case. False: see `error`. */
 bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
                              const char *body, size_t len, struct lk_api_error *error);
 
-/* Number of answers: prompts times choices. */
+/* The same for a body that is parsed already. It is taken over; NULL: parsing it failed, and
+ * `error` is set. */
+bool lk_request_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
+                           json_t *body, struct lk_api_error *error);
+
+/* Reject the field if it is set to anything that changes the result. `neutral` is the number that
+ * does not. */
+bool lk_request_reject(const struct lk_request *request, const char *name, double neutral,
+                       struct lk_api_error *error);
+
+/* Apply the chat template to the messages: the request's only prompt. Part of
+ * lk_request_prepare. */
+bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
+                               struct lk_api_error *error);
+
+/* Number of answers: prompts times choices; 1 for embeddings. */
 size_t lk_request_n_answer(const struct lk_request *request);
 
 /* Upper bounds of memory: of the texts and tokens that lk_request_prepare makes, and afterwards of

@@ -3,6 +3,7 @@
 
 #include "serve/json_text.h"
 #include "serve/tokens.h"
+#include "serve/tool_calls.h"
 #include "serve/tools.h"
 
 #include <inttypes.h>
@@ -29,6 +30,7 @@ void lk_response_free(struct lk_response *r) {
     }
     free(r->choice);
     r->choice = NULL;
+    lk_blocks_free(&r->blocks);
 }
 
 /* ---- logprobs ---- */
@@ -54,14 +56,18 @@ static json_t *chat_logprob(const struct lk_response *r, const struct lk_logprob
     return one;
 }
 
-/* {"text": logprob} of the most probable tokens. The sampled token is always listed. */
+/* {"text": logprob} of the most probable tokens. The token itself is always listed. Of tokens with
+ * the same text, such as parts of characters, the most probable one counts: a client that looks for
+ * the maximum must find it. */
 static json_t *top_logprobs_object(const struct lk_response *r, const struct lk_logprob *lp) {
     json_t *top = json_object();
     for (int k = -1; k < lp->n_top; k++) {
         json_t *one = k < 0 ? token_json(r, lp->tok, lp->logprob)
                             : token_json(r, lp->top[k].tok, lp->top[k].logprob);
-        json_object_set(top, json_string_value(json_object_get(one, "token")),
-                        json_object_get(one, "logprob"));
+        const char *text = json_string_value(json_object_get(one, "token"));
+        json_t *value = json_object_get(one, "logprob"), *listed = json_object_get(top, text);
+        if (!listed || json_real_value(listed) < json_real_value(value))
+            json_object_set(top, text, value);
         json_decref(one);
     }
     return top;
@@ -103,19 +109,36 @@ static json_t *delta_logprobs(const struct lk_response *r, const struct lk_text_
     return out;
 }
 
+/* The element of the array `name` for token i of a scored prompt. */
+static json_t *prompt_logprob_element(const struct lk_response *r, const char *name,
+                                      const struct lk_prompt *p, size_t i) {
+    bool is_value = name == completion_arrays[1] || name == completion_arrays[2];
+    return i == 0 && is_value ? json_null() : logprob_element(r, name, &p->lp[i]);
+}
+
 /* "logprobs" of a whole answer, as text: in jansson's objects a token with 20 alternatives takes 17
- * KiB, as text 2. */
-static void add_logprobs(const struct lk_response *r, const struct lk_response_choice *c,
+ * KiB, as text 2. With `echo` the tokens of the prompt come first; the offsets are in the whole
+ * text, whose first n_echo characters are the prompt's. */
+static void add_logprobs(const struct lk_response *r, size_t choice, size_t n_echo,
                          struct lk_buf *out) {
+    const struct lk_response_choice *c = &r->choice[choice];
+    const struct lk_prompt *p = r->completion->job[choice].prompt;
+    size_t n_prompt = r->completion->request.score ? p->n_tok : 0;
     if (r->completion->request.n_top_logprobs < 0) {
         lk_buf_append_str(out, "null");
         return;
     }
     for (const char *const *name = logprob_arrays(r); *name; name++) {
         lk_buf_printf(out, "%s\"%s\":[", name == logprob_arrays(r) ? "{" : ",", *name);
-        for (size_t i = 0; i < c->n_lp; i++) {
+        for (size_t i = 0; i < n_prompt + c->n_lp; i++) {
             if (i) lk_buf_append_str(out, ",");
-            lk_buf_add_json(out, logprob_element(r, *name, &c->lp[i]));
+            if (i < n_prompt) {
+                lk_buf_add_json(out, prompt_logprob_element(r, *name, p, i));
+                continue;
+            }
+            struct lk_logprob lp = c->lp[i - n_prompt];
+            lp.offset += n_echo;
+            lk_buf_add_json(out, logprob_element(r, *name, &lp));
         }
         lk_buf_append_str(out, "]");
     }
@@ -142,8 +165,8 @@ static json_t *usage_json(const struct lk_response *r) {
 static double per_second(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
 
 /* Extensions of OpenAI's form: "timings" with the keys of llama-server, and "cache". */
-static void add_timings(json_t *to, const struct lk_response *r,
-                        const struct lk_job_result *result) {
+void lk_response_add_timings(const struct lk_response *r, const struct lk_job_result *result,
+                             json_t *to) {
     size_t n_prefill = result->n_prompt - result->n_reused;
     json_object_set_new(
         to, "timings",
@@ -217,13 +240,21 @@ static void add_echo(const struct lk_response *r, size_t i, struct lk_buf *out) 
     lk_buf_free(&raw);
 }
 
+/* The calls of choice i. Ids differ between choices. */
+static json_t *parse_calls(const struct lk_response *r, size_t i, const char *text,
+                           size_t *n_shown) {
+    const struct lk_request *request = &r->completion->request;
+    char id[sizeof r->id + 24];
+    snprintf(id, sizeof id, "%s-%zu", r->id, i);
+    return lk_tools_parse_calls(text, request->tools, id, request->single_tool_call, n_shown);
+}
+
 /* A choice that may consist of tool calls: then its content is the text before them. */
 static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
     const char *text = lk_buf_cstr(&c->text);
     size_t n_shown = c->text.len;
-    json_t *calls =
-        lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
+    json_t *calls = parse_calls(r, i, text, &n_shown);
     json_t *message = json_object();
     json_object_set_new(message, "role", json_string("assistant"));
     json_object_set_new(message, "content",
@@ -235,8 +266,7 @@ static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
     return out;
 }
 
-/* A choice of the whole response, without its log-probabilities. */
-static json_t *choice_json(const struct lk_response *r, size_t i) {
+json_t *lk_response_choice(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
     const char *text = lk_buf_cstr(&c->text);
     if (r->completion->request.tools) return choice_with_tools(r, i);
@@ -266,14 +296,22 @@ bool lk_response_text(const struct lk_response *r, struct lk_buf *out) {
     json_t *rest =
         response_object(r, r->completion->request.chat ? "chat.completion" : "text_completion");
     json_object_set_new(rest, "usage", usage_json(r));
-    add_timings(rest, r, &r->choice[0].result);
+    lk_response_add_timings(r, &r->choice[0].result, rest);
     lk_buf_append_str(&choices, "[");
     for (size_t i = 0; i < r->completion->n_job; i++) {
-        struct lk_buf logprobs = {0};
-        add_logprobs(r, &r->choice[i], &logprobs);
+        struct lk_buf logprobs = {0}, echo = {0};
+        add_echo(r, i, &echo);
+        size_t n_echo = 0;
+        const struct lk_prompt *p = r->completion->job[i].prompt;
+        if (r->completion->request.score)
+            n_echo = lk_tokens_set_offsets(p->lp, p->n_tok, r->opts->model, lk_buf_cstr(&echo),
+                                           echo.len);
+        add_logprobs(r, i, n_echo, &logprobs);
+        if (echo.failed) choices.failed = true;
+        lk_buf_free(&echo);
         if (i) lk_buf_append_str(&choices, ",");
         if (logprobs.failed) choices.failed = true;
-        lk_buf_add_json_with(&choices, choice_json(r, i), "logprobs", lk_buf_cstr(&logprobs),
+        lk_buf_add_json_with(&choices, lk_response_choice(r, i), "logprobs", lk_buf_cstr(&logprobs),
                              logprobs.len);
         lk_buf_free(&logprobs);
     }
@@ -317,6 +355,17 @@ static json_t *chunk_choice(struct lk_response *r, size_t i, const char *text, s
     return out;
 }
 
+/* How much of an incomplete answer can be sent: what cannot be part of a call. A long text that is
+ * held back is looked at again when it has grown by a part, so that all looks together take time
+ * in proportion to its length. */
+static size_t text_to_send(struct lk_response_choice *c, const json_t *tools) {
+    if (c->text.len < c->n_next) return c->n_sent;
+    size_t n = lk_tool_calls_n_text(lk_buf_cstr(&c->text), c->text.len, tools, c->n_sent);
+    size_t n_held = c->text.len - n;
+    c->n_next = n_held > 4096 ? c->text.len + n_held / 16 : 0;
+    return n;
+}
+
 /* The choice of a chunk in a chat with tools: sends text only up to where a tool call may start.
  * The calls follow in the last chunk. */
 static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_event *event,
@@ -325,14 +374,13 @@ static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_ev
     bool done = event->kind == LK_EVENT_DONE;
     const char *finish = done ? event->result.finish : NULL;
     lk_buf_append(&c->text, event->delta.text ? event->delta.text : "", event->delta.len);
-    const char *text = c->text.at ? c->text.at : "";
+    const char *text = lk_buf_cstr(&c->text);
     size_t n_shown = c->text.len;
     json_t *calls = NULL;
     if (done)
-        calls =
-            lk_tools_parse_calls(text, r->id, r->completion->request.single_tool_call, &n_shown);
+        calls = parse_calls(r, event->job, text, &n_shown);
     else
-        n_shown = lk_tools_text_before_call(text, c->text.len);
+        n_shown = text_to_send(c, r->completion->request.tools);
     if (calls) finish = "tool_calls";
     size_t from = c->n_sent < n_shown ? c->n_sent : n_shown;
     json_t *out = chunk_choice(r, event->job, text + from, n_shown - from, logprobs, finish);
@@ -366,14 +414,27 @@ json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
     json_t *out = chunk_object(r, json_pack("[o]", choice));
     if (done) {
         record_done(r, event);
-        add_timings(out, r, &event->result);
+        lk_response_add_timings(r, &event->result, out);
     }
     lk_text_delta_free(&event->delta);
     return out;
 }
 
-json_t *lk_response_usage_chunk(const struct lk_response *r) {
-    json_t *out = chunk_object(r, json_array());
-    json_object_set_new(out, "usage", usage_json(r));
-    return out;
+void lk_response_write_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
+    lk_buf_add_event(out, lk_response_chunk(r, event));
+}
+
+void lk_response_write_end(struct lk_response *r, struct lk_buf *out) {
+    if (r->completion->request.include_usage) {
+        json_t *chunk = chunk_object(r, json_array());
+        json_object_set_new(chunk, "usage", usage_json(r));
+        lk_buf_add_event(out, chunk);
+    }
+    lk_buf_append_str(out, "data: [DONE]\n\n");
+}
+
+void lk_response_write_error(struct lk_response *r, const struct lk_api_error *error,
+                             struct lk_buf *out) {
+    (void)r;
+    lk_buf_add_event(out, lk_api_error_json(error));
 }

@@ -67,6 +67,7 @@ static void finish_job(struct lk_running *r, struct lk_job *job, const char *fin
     if (flush) lk_detokenizer_finish(&job->detok, &rest);
     push_text(job, rest);
     job->result.finish = finish;
+    job->result.stop_string = flush ? NULL : job->detok.found;
     job->result.decode_s = lk_now() - job->decode_time;
     job->result.cache_bytes = stats.cache_bytes;
     job->result.f16_bytes = stats.f16_bytes;
@@ -154,6 +155,10 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
         return false;
     }
     if (!has_room(r, job)) return false;
+    if (job->prompt->max_tokens == 0) {
+        finish_job(r, job, "length", true);
+        return false;
+    }
     if (lk_sampler_next(job->sampler, job->slot->session, &tok, &err)) {
         struct lk_api_error error;
         lk_api_error_from_work(&error, &err);
@@ -161,16 +166,20 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
         lk_running_fail_job(r, job, &error);
         return false;
     }
-    if (lk_token_ends(model, tok)) {
-        finish_job(r, job, "stop", true);
-        return false;
-    }
     size_t len;
     const char *text = lk_token_text(model, tok, &len);
-    struct lk_text_delta delta;
+    struct lk_text_delta delta = {0};
     struct lk_logprob lp = {.tok = tok, .n_top = n_top};
     if (n_top >= 0)
         lk_session_logprobs(job->slot->session, -1, tok, &lp.logprob, lp.top, (size_t)n_top, NULL);
+    if (lk_token_ends(model, tok)) {
+        /* Next to the tokens of a prompt it is listed, because clients tell the two apart by their
+         * number. */
+        if (request->score) lk_detokenizer_push(&job->detok, "", 0, &lp, &delta);
+        push_text(job, delta);
+        finish_job(r, job, "stop", true);
+        return false;
+    }
     bool stop = lk_detokenizer_push(&job->detok, text, len, n_top >= 0 ? &lp : NULL, &delta);
     push_text(job, delta);
     job->result.n_decoded++;

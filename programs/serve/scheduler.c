@@ -118,7 +118,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
         fail_prefill(s, job, &error);
         return;
     }
-    lk_slot_set_prompt(job->slot, job);
+    if (!job->completion->request.embed) lk_slot_set_prompt(job->slot, job);
     record_prefix_source(s, job);
     job->result.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;
@@ -284,6 +284,7 @@ static bool admit_job(struct lk_scheduler *s) {
         slot->reserved = job->prompt->n_bytes;
         slot->last_used = job->start_time;
         slot->is_private = !job->completion->request.reuse;
+        slot->discard = job->completion->request.score || job->completion->request.embed;
     }
     if (status != LK_OK) {
         struct lk_api_error error;
@@ -399,6 +400,7 @@ static void *run_thread(void *user) {
         sweep_queue(s, 0); /* at time 0 no job has timed out: removes jobs whose client is gone */
         if (s->disk) lk_disk_poll(s->disk);
         lk_running_poll_parked(&s->running);
+        lk_slots_remove_discarded(&s->slots);
         while (resume_loaded_job(s) || admit_job(s)) {
             worked = true;
             if (lk_now() - s->last_step < s->opts->slice_s) continue;

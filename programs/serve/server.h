@@ -13,8 +13,11 @@
 #include "base/err.h"
 
 struct lk_server_opts {
-    lk_model *model; /* must outlive the server, like everything below */
-    const char *id;  /* name of the model in the API */
+    lk_model *model;          /* must outlive the server, like everything below */
+    const char *id;           /* name of the model in the API */
+    const char *const *alias; /* [n_alias] other names of it, which /v1/models lists too */
+    size_t n_alias;
+    bool strict_model; /* refuse requests for models with other names; otherwise any name will do */
     /* [n_recipe] recipes that requests may select by their text; the first is the default */
     const lk_recipe *const *recipe;
     size_t n_recipe;
@@ -22,6 +25,8 @@ struct lk_server_opts {
     int port;               /* 0: any free port */
     const char *const *key; /* [n_key] API keys; n_key 0: no key is required */
     size_t n_key;
+    const char *const *allowed_host; /* [n_allowed_host] names that Host may have, see auth.h */
+    size_t n_allowed_host;
     const char *origin;      /* allowed web origin besides the server's own; "*": any; NULL: none */
     int32_t n_ctx;           /* max tokens of a session */
     size_t n_predict;        /* max tokens of an answer */

@@ -8,6 +8,7 @@ static void push_progress(struct lk_slot_prefill *p, uint64_t done, uint64_t tot
     const double interval_s = 0.1;
     struct lk_job *job = p->job;
     double now = lk_now();
+    job->completion->percent = total ? (int)(100 * done / total) : 0;
     if (!job->completion->request.progress) return;
     if (now - p->last_progress < interval_s && done < total) return;
     p->last_progress = now;
@@ -25,6 +26,46 @@ static bool on_session_progress(void *user, uint64_t done, uint64_t total) {
     return go_on && !p->timed_out && !lk_completion_is_over(p->job->completion);
 }
 
+/* Evaluate the prompt in small steps through the compressed cache, as `lowkey perplexity` does, and
+ * keep the log-probability of each token. Only the logits of one step exist at a time. */
+static lk_status score_prompt(struct lk_slot_prefill *p, lk_err *err) {
+    struct lk_prompt *prompt = p->job->prompt;
+    lk_session *session = p->job->slot->session;
+    int n_top = p->job->completion->request.n_top_logprobs;
+    size_t n_tok = prompt->n_tok;
+    if (prompt->scored && lk_session_n_tok(session) == n_tok) return LK_OK; /* a copy */
+    lk_session_clear(session);
+    for (size_t at = 0; at < n_tok; at += LK_SCORE_STEP) {
+        size_t n = n_tok - at < LK_SCORE_STEP ? n_tok - at : LK_SCORE_STEP;
+        lk_status status = lk_session_eval(session, prompt->tok + at, n, true, err);
+        for (size_t i = 0; status == LK_OK && !prompt->scored && i < n && at + i + 1 < n_tok; i++) {
+            struct lk_logprob *lp = &prompt->lp[at + i + 1];
+            lp->tok = prompt->tok[at + i + 1];
+            lp->n_top = n_top;
+            status = lk_session_logprobs(session, (int32_t)i, lp->tok, &lp->logprob, lp->top,
+                                         (size_t)n_top, err);
+        }
+        if (status != LK_OK) return status;
+        if (!on_session_progress(p, at + n, n_tok))
+            return lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
+    }
+    prompt->lp[0].tok = prompt->tok[0];
+    prompt->scored = true;
+    return LK_OK;
+}
+
+/* Embed all prompts of the request, one after the other. */
+static lk_status embed_prompts(struct lk_slot_prefill *p, lk_err *err) {
+    struct lk_request *request = &p->job->completion->request;
+    size_t n_embd = (size_t)lk_model_get_info(p->slots->opts->model).n_embd;
+    lk_status status = LK_OK;
+    for (size_t i = 0; status == LK_OK && i < request->n_prompt; i++)
+        status = lk_session_embed(p->job->slot->session, request->prompt[i].tok,
+                                  request->prompt[i].n_tok, request->pooling,
+                                  request->embedding + i * n_embd, err);
+    return status;
+}
+
 lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     struct lk_job *job = p->job;
     struct lk_slot *slot = job->slot;
@@ -40,8 +81,14 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
         if (status == LK_OK) lk_shared_prefix_keep(p->slots, slot, job->tok, job->n_prefix);
         n_reused = NULL; /* the rest does not count as reused */
     }
-    if (status == LK_OK) {
-        p->n_target = job->n_tok;
+    if (status == LK_OK) p->n_target = job->n_tok;
+    if (status == LK_OK && job->completion->request.embed) {
+        *n_reused = 0;
+        status = embed_prompts(p, err);
+    } else if (status == LK_OK && job->completion->request.score) {
+        *n_reused = 0;
+        status = score_prompt(p, err);
+    } else if (status == LK_OK) {
         status = lk_session_sync(slot->session, job->tok, job->n_tok, n_reused, err);
     }
     slot->progress = NULL;

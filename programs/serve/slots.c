@@ -143,6 +143,13 @@ void lk_slots_remove(struct lk_slots *slots, struct lk_slot *slot) {
     free_slot(slot);
 }
 
+void lk_slots_remove_discarded(struct lk_slots *slots) {
+    for (size_t i = slots->n; i-- > 0;) {
+        struct lk_slot *s = slots->slot[i];
+        if (s->discard && !s->job && s->command.kind == LK_SLOT_CMD_NONE) lk_slots_remove(slots, s);
+    }
+}
+
 static struct lk_slot *least_recently_used(const struct lk_slots *slots,
                                            const struct lk_slot *keep) {
     struct lk_slot *oldest = NULL;

@@ -45,6 +45,7 @@ struct lk_slot {
     bool is_prefix;           /* kept only to be copied by others (serve/shared_prefix.h) */
     bool pinned;              /* must not be evicted now */
     bool evicting;            /* will be freed when it has been written to disk */
+    bool discard;    /* free it when its job has ended: for scored prompts and embeddings */
     bool is_private; /* of a request with "cache_prompt": false: neither reused nor stored */
     struct lk_slot_command command;
     char stored[LK_STORE_NAME_LEN]; /* stored session that it was loaded from; empty: none */
@@ -97,6 +98,9 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
 
 /* Free an idle slot. */
 void lk_slots_remove(struct lk_slots *slots, struct lk_slot *slot);
+
+/* Free the idle slots that are to be discarded. */
+void lk_slots_remove_discarded(struct lk_slots *slots);
 
 /* Make the empty session of `slot` a copy of another one. `whole`: the copy will not be truncated.
  * LK_E_NOMEM: it stays empty. */

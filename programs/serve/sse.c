@@ -1,55 +1,68 @@
-/* The body of a streamed response. */
+/* The body of a streamed reply. */
 #include "serve/sse.h"
-
-#include "serve/json_text.h"
-#include "serve/response.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct sse_body {
     struct lk_exchange *x; /* outlives the body */
+    const struct lk_endpoint *endpoint;
     struct lk_response response;
     struct lk_buf out;
-    size_t n_sent; /* bytes of `out` that were sent */
-    bool last;     /* `out` is the end of the body */
+    size_t n_sent;  /* bytes of `out` that were sent */
+    bool last;      /* `out` is the end of the body */
+    bool has_token; /* text was sent */
+    int n_comment;
+    double sent_time; /* when something was appended last */
 };
 
-/* Append one event; releases `json`. */
-static void append_data(struct sse_body *b, json_t *json) {
-    lk_buf_append_str(&b->out, "data: ");
-    lk_buf_add_json(&b->out, json);
-    lk_buf_append_str(&b->out, "\n\n");
-}
-
-/* Append the chunk for an event, and the end of the stream if it was the last one. */
+/* Append what an event adds, and the end of the stream if it was the last one. */
 static void append_event(struct sse_body *b, struct lk_event *event) {
-    const struct lk_completion *completion = b->response.completion;
+    b->sent_time = lk_now();
     if (event->kind == LK_EVENT_ERROR) {
-        append_data(b, lk_api_error_json(&completion->error));
+        b->endpoint->write_error(&b->response, &b->response.completion->error, &b->out);
         b->last = true;
         return;
     }
-    append_data(b, lk_response_chunk(&b->response, event));
+    lk_exchange_count(b->x, event);
+    b->has_token |= event->kind == LK_EVENT_TEXT;
+    b->endpoint->write_event(&b->response, event, &b->out);
     if (!lk_response_is_complete(&b->response)) return;
-    if (completion->request.include_usage) append_data(b, lk_response_usage_chunk(&b->response));
-    lk_buf_append_str(&b->out, "data: [DONE]\n\n");
+    b->endpoint->write_end(&b->response, &b->out);
     b->last = true;
 }
 
-/* Wait for events and append them. After a while without any, append a comment, so that proxies and
- * clients do not time out. False if the client disconnected. */
+/* Append a comment if nothing was sent for some time: often at first, so that people see that
+ * something happens. */
+static bool append_comment(struct sse_body *b) {
+    enum { N_OFTEN = 10 };
+    const double often_s = 1, seldom_s = 5, token_s = 10;
+    double interval = b->n_comment < N_OFTEN ? often_s : seldom_s;
+    if (b->has_token) interval = token_s;
+    if (lk_now() - b->sent_time < interval) return false;
+    int percent = b->response.completion->percent;
+    if (b->endpoint->write_idle)
+        b->endpoint->write_idle(&b->response, &b->out);
+    else if (b->has_token)
+        lk_buf_append_str(&b->out, ": waiting\n\n");
+    else if (percent < 0)
+        lk_buf_append_str(&b->out, ": queued\n\n");
+    else
+        lk_buf_printf(&b->out, ": reading %d %%\n\n", percent);
+    b->n_comment++;
+    b->sent_time = lk_now();
+    return true;
+}
+
+/* Wait for events and append them, or a comment. False if the client disconnected. */
 static bool wait_for_data(struct sse_body *b) {
     enum { MAX_BATCH = 2048 }; /* bytes after which no more events are collected */
-    const double check_s = 0.25, comment_s = 15;
-    double start = lk_now();
+    const double check_s = 0.25;
     struct lk_completion *completion = b->response.completion;
     struct lk_event event;
     while (!lk_completion_pop(completion, check_s, &event)) {
         if (!lk_exchange_is_alive(b->x)) return false;
-        if (lk_now() - start < comment_s) continue;
-        lk_buf_append_str(&b->out, ": waiting\n\n");
-        return true;
+        if (append_comment(b)) return true;
     }
     append_event(b, &event);
     while (!b->last && b->out.len < MAX_BATCH && lk_completion_pop(completion, 0, &event))
@@ -79,18 +92,21 @@ static void end_sse_body(void *user) {
     lk_completion_abandon(completion);
 }
 
-void lk_sse_reply(struct lk_exchange *x, struct lk_completion *completion, struct lk_event *first) {
+void lk_sse_reply(struct lk_exchange *x, const struct lk_endpoint *endpoint,
+                  struct lk_completion *completion, struct lk_event *first) {
+    const char *type = endpoint->stream_type ? endpoint->stream_type : "text/event-stream";
     struct sse_body *b = calloc(1, sizeof *b);
     if (!b ||
         !lk_response_init(&b->response, completion, &x->server->opts, ++x->server->n_completion)) {
         free(b);
-        lk_text_delta_free(&first->delta);
+        if (first) lk_text_delta_free(&first->delta);
         lk_completion_abandon(completion);
         return;
     }
     b->x = x;
-    append_event(b, first);
+    b->endpoint = endpoint;
+    b->sent_time = lk_now();
+    if (first) append_event(b, first);
     lk_exchange_reply_stream(
-        x, "text/event-stream",
-        &(struct lk_stream_body){.fill = fill_sse_body, .end = end_sse_body, .user = b});
+        x, type, &(struct lk_stream_body){.fill = fill_sse_body, .end = end_sse_body, .user = b});
 }

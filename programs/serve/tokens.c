@@ -48,3 +48,23 @@ void lk_tokens_to_marked_text(const lk_model *model, const int32_t *tok, size_t 
     for (size_t i = count_begin(model, tok, n_tok); i < n_tok; i++)
         lk_token_append_marked(model, tok[i], out);
 }
+
+size_t lk_tokens_set_offsets(struct lk_logprob *lp, size_t n_tok, const lk_model *model,
+                             const char *text, size_t len) {
+    static const char invalid[] = "\xef\xbf\xbd"; /* stands for a byte in the text */
+    size_t at = 0, n_char = 0;
+    for (size_t i = 0; i < n_tok; i++) {
+        size_t n, end = at;
+        const char *tok = lk_token_text(model, lp[i].tok, &n);
+        lp[i].offset = n_char;
+        /* Some tokenizers put a space before the text. */
+        if (at == 0 && n > 0 && *tok == ' ' && (len == 0 || *text != ' ')) tok++, n--;
+        if (n <= len - at && memcmp(text + at, tok, n) == 0)
+            end = at + n;
+        else
+            while (n-- > 0 && len - end >= 3 && memcmp(text + end, invalid, 3) == 0) end += 3;
+        for (; at < end; at++) n_char += ((unsigned char)text[at] & 0xC0) != 0x80;
+    }
+    for (; at < len; at++) n_char += ((unsigned char)text[at] & 0xC0) != 0x80;
+    return n_char;
+}

@@ -3,7 +3,7 @@
 #define LK_SERVE_TOKENS_H
 
 #include "base/buf.h"
-#include "lowkey.h"
+#include "serve/logprob.h"
 
 /* Append the text of tok[0..n_tok) to `out`, without a leading BOS token. The bytes may not be
  * valid UTF-8. For people. */
@@ -17,5 +17,11 @@ void lk_token_append_marked(const lk_model *model, int32_t tok, struct lk_buf *o
 
 /* Length of the longest common prefix of a[0..n_a) and b[0..n_b). */
 size_t lk_tokens_common_prefix(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
+
+/* Set the offsets of tokens lp[0..n_tok) in their text[0..len), in characters, and return the
+ * number of characters. A token that is not in the text, such as one that begins every text, gets
+ * the offset of the next one. */
+size_t lk_tokens_set_offsets(struct lk_logprob *lp, size_t n_tok, const lk_model *model,
+                             const char *text, size_t len);
 
 #endif

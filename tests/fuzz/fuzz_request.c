@@ -4,8 +4,11 @@
  * the context. The body is also converted as a JSON schema. */
 #define _GNU_SOURCE /* memfd_create */
 #include "fuzz_input.h"
+#include "serve/anthropic.h"
+#include "serve/ollama.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
+#include "serve/openai_responses.h"
 #include "serve/schema.h"
 #include "tiny_gguf.h"
 
@@ -25,9 +28,13 @@ static void check_request(const struct lk_request *request) {
     if (request->n < 1 || request->n > LK_MAX_N || request->n_stop > LK_MAX_STOP ||
         request->n_prompt > LK_MAX_PROMPT || request->recipe > 1)
         abort();
-    for (size_t i = 0; i < request->n_msg; i++)
-        if (!request->msg[i].role || !request->msg[i].content) abort();
-    for (size_t i = 0; i < request->n_stop; i++)
+    const json_t *message;
+    size_t i;
+    json_array_foreach(request->messages, i, message) {
+        if (!json_is_string(json_object_get(message, "role"))) abort();
+        if (!json_is_string(json_object_get(message, "content"))) abort();
+    }
+    for (i = 0; i < request->n_stop; i++)
         if (!request->stop[i][0]) abort();
 }
 
@@ -71,15 +78,19 @@ static void check_prepared(const struct lk_request *request, const struct lk_ser
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    bool (*const parse[])(struct lk_request *, const struct lk_server_opts *, const char *, size_t,
+                          struct lk_api_error *) = {
+        lk_openai_responses.parse, lk_openai_chat_parse, lk_openai_completion_parse,
+        lk_anthropic.parse,        lk_ollama_chat.parse, lk_ollama_generate.parse};
+    enum { N_PARSE = sizeof parse / sizeof parse[0] };
     struct lk_server_opts opts = make_options();
     struct lk_api_error error = {0};
     struct lk_request request;
     if (size == 0) return 0;
     const char *body = (const char *)data + 1;
-    bool good = data[0] % 2 ? lk_openai_chat_parse(&request, &opts, body, size - 1, &error)
-                            : lk_openai_completion_parse(&request, &opts, body, size - 1, &error);
+    bool good = parse[data[0] % N_PARSE](&request, &opts, body, size - 1, &error);
     if (good) check_request(&request);
-    if (good) good = lk_request_prepare(&request, &opts, &error);
+    if (good && !request.is_empty) good = lk_request_prepare(&request, &opts, &error);
     if (good)
         check_prepared(&request, &opts);
     else

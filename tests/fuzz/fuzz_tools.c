@@ -2,6 +2,7 @@
  * complete, and the text before them is never more than what a stream may already have sent. */
 #define _GNU_SOURCE /* memfd_create */
 #include "fuzz_input.h"
+#include "serve/tool_calls.h"
 #include "serve/tools.h"
 
 static void check_call(const json_t *call) {
@@ -19,8 +20,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *text = fuzz_string(data, size);
     size_t len = strlen(text), n_before = 0, n_first = 0, i;
-    json_t *all = lk_tools_parse_calls(text, "id", false, &n_before),
-           *first = lk_tools_parse_calls(text, "id", true, &n_first), *call;
+    json_t *tools = json_pack("[{s:{s:s}}, {s:{s:s}}]", "function", "name", "f", "function", "name",
+                              "get_weather");
+    json_t *all = lk_tools_parse_calls(text, tools, "id", false, &n_before),
+           *first = lk_tools_parse_calls(text, tools, "id", true, &n_first), *call;
     if ((all != NULL) != (first != NULL)) abort();
     if (all) {
         if (n_before != n_first || n_before > len || json_array_size(first) != 1) abort();
@@ -32,13 +35,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t n = 0; n <= len; n += step) {
         char end = text[n];
         text[n] = 0;
-        size_t may = lk_tools_text_before_call(text, n);
+        size_t may = lk_tool_calls_n_text(text, n, tools, sent);
         text[n] = end;
-        if (may > n) abort();
-        if (may > sent) sent = may;
+        if (may > n || may < sent) abort();
+        sent = may;
     }
     if (all && sent > n_before) abort();
     json_decref(all);
+    json_decref(tools);
     json_decref(first);
     free(text);
     return 0;

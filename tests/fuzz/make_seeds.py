@@ -201,7 +201,7 @@ def write_texts():
         write("recipe", f"recipe-{i}", recipe)
 
 
-# ---- requests: a letter whose parity selects the endpoint, then the body ----
+# ---- requests: a letter that selects the endpoint (fuzz_request.c), then the body ----
 
 def write_requests():
     chat = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]},
@@ -221,6 +221,27 @@ def write_requests():
               "$ref": "#/$defs/A"}
     write("request", "tools", "a" + json.dumps(chat))
     write("request", "tokens", "b" + json.dumps(texts))
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"on": True}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}]}
+    write("request", "anthropic", "c" + json.dumps(
+        {"max_tokens": 4, "system": [{"type": "text", "text": "a"}], "stop_sequences": ["b"],
+         "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+         "tool_choice": {"type": "any"}, "messages": [
+             {"role": "user", "content": "a"}, {"role": "assistant", "content": [call]},
+             {"role": "user", "content": [result]}]}))
+    ollama_call = {"function": {"name": "f", "arguments": {"on": True}}}
+    write("request", "ollama-chat", "d" + json.dumps(
+        {"options": {"num_predict": 4, "seed": -1}, "format": "json", "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [ollama_call]},
+            {"role": "tool", "content": "a"}]}))
+    write("request", "ollama-generate", "e" + json.dumps(
+        {"prompt": "a", "system": "b", "format": {"type": "boolean"}, "stream": False}))
+    write("request", "responses", "f" + json.dumps(
+        {"instructions": "a", "text": {"format": {"type": "json_object"}}, "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "t", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "t", "output": "b"}]}))
     write("request", "recursive", "b" + json.dumps(schema))
     write("request", "json-schema", "b" + json.dumps({"prompt": "a", "json_schema": schema}))
 

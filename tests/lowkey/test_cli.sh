@@ -17,7 +17,7 @@ cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","s
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated"]'
-info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","lacks"]'
+info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks"]'
 
 # ---- help, man page and completion --------------------------------------------------------------
 
@@ -30,7 +30,25 @@ cp out man
 good help --completion bash
 cp out completion
 bash -n completion || fail "the completion is not a valid bash script"
-bad "expected 'bash'" help --completion
+bad "expected 'bash', 'zsh' or 'fish'" help --completion
+bad "expected 'bash', 'zsh' or 'fish'" help --completion csh
+good help --completion zsh
+cp out completion.zsh
+good help --completion fish
+cp out completion.fish
+if command -v zsh >/dev/null; then zsh -n completion.zsh || fail "the completion is not a valid zsh script"; fi
+if command -v fish >/dev/null; then
+  # offers_fish EXPECTED LINE
+  offers_fish() {
+    fish --no-config -c "source completion.fish; complete -C '$2'" 2>&1 | grep -q "^$1\b" || fail "fish does not offer $1 after '$2'"
+  }
+  offers_fish run 'lowkey r'
+  offers_fish --session-dir 'lowkey serve --sess'
+  offers_fish best-1.9 'lowkey run --kv best-1'
+  offers_fish llama.cpp:q8_0 'lowkey eval --kv llama'
+  offers_fish f32 'lowkey bench --weights '
+  offers_fish less 'lowkey train l'
+fi
 commands='run chat serve plan perplexity bench eval train recipes inspect report compress info'
 for command in $commands; do
   good help "$command"
@@ -39,6 +57,8 @@ for command in $commands; do
   cp out help
   good "$command" --help
   cmp -s out help || fail "'help $command' and '$command --help' differ"
+  grep -q "^    $command)" completion.zsh || fail "the zsh completion lacks $command"
+  grep -q "seen_subcommand_from $command' -s h" completion.fish || fail "the fish completion lacks $command"
   awk 'length > 100' out | grep . && fail "$command --help has lines of more than 100 characters"
   grep -qx "\.SS $command" man || fail "the man page does not describe $command"
   # shellcheck disable=SC2013
@@ -71,7 +91,13 @@ for command in $commands; do
   done
 done
 offers best-3 lowkey run --kv best
+offers best-1.9 lowkey run --kv best-1
+offers best-3 lowkey run --kv = best
 offers best-3 lowkey recipes be
+offers best-3 lowkey eval --kv be
+offers llama.cpp:q8_0 lowkey eval --kv llama
+offers q8_0 lowkey eval --kv llama.cpp : q8 # readline ends words at ':'
+offers plain lowkey eval --kv llama.cpp :
 offers m.txt lowkey run --kv m
 offers m.gguf lowkey run -m m
 complete_words lowkey run -m m
@@ -132,13 +158,13 @@ bad "--system needs --chat" run -p x --system y
 bad "'run' takes one --kv" run -p x --kv f16 --kv best-3
 bad "'chat' takes one --kv" chat --kv f16 --kv best-3
 bad "column 9: expected 'k=', 'v=' or a codec" run -p x --kv "sink 4: x=rot3"
-bad "neither a preset" run -p x --kv selectve
+bad "did you mean selective?" run -p x --kv selectve
 bad "neither a recipe nor a file" run -p x --kv ./missing.recipe
 bad "bad.recipe: recipe, line 1, column 20" run -p x --kv bad.recipe
 bad "larger than 16.0 KiB" run -p x --kv large.recipe
 bad "is a directory" run -p x --kv directory
 bad "recipe: empty" run -p x --kv ""
-bad "neither a preset" recipes best-3 nonsense
+bad "is not a recipe: neither a preset" recipes best-3 nonsense
 bad "No such file" run -p x -m missing.gguf
 bad "is a directory" run -p x -m directory
 bad "" run -p x -m not.gguf
@@ -218,18 +244,51 @@ if [ ! -r "$model" ]; then
 fi
 export LOWKEY_MODEL=$model
 
-# chat downloads the default model with the script next to the program.
-mkdir -p build scripts cache/models
+# Some commands download the default model with the script next to the program. The script's argument is its name.
+mkdir -p build scripts cache/models small/models
 cp "$bin" build/lowkey
-printf '#!/bin/sh\necho fetching\nln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf"\n' >scripts/fetch-model
+cat >scripts/fetch-model <<'END'
+#!/bin/sh
+echo "fetching $1"
+case $1 in
+  qwen2.5-coder-0.5b) file=Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf ;;
+  smollm2) file=SmolLM2-135M-Instruct.Q4_1.gguf ;;
+esac
+ln -s "$LOWKEY_MODEL_FILE" "$LOWKEY_CACHE/models/$file"
+END
 chmod +x scripts/fetch-model
-echo /stats | LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model LOWKEY_CACHE=$work/cache timeout 300 build/lowkey chat >out 2>err ||
-  fail "chat does not download the model: $(cat err)"
+model_file=$(realpath "$model")
+# default_lowkey CACHE COMMAND...: run a command without a model, with this cache folder.
+default_lowkey() {
+  LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model_file LOWKEY_CACHE=$work/$1 timeout 300 "${@:2}" >out 2>err
+}
+echo /stats | default_lowkey cache build/lowkey chat || fail "chat does not download the model: $(cat err)"
 says 'recipe: best-4'
-grep -q '^fetching' err || fail "the output of fetch-model is not shown: $(cat err)"
+grep -qE '^fetching (qwen2.5-coder-0.5b|smollm2)$' err || fail "the output of fetch-model is not shown: $(cat err)"
+default_lowkey cache build/lowkey info || fail "the downloaded model is not used: $(cat err)"
+ln -s "$model_file" small/models/SmolLM2-135M-Instruct.Q4_1.gguf
+default_lowkey small build/lowkey chat </dev/null || fail "chat does not use the model that is there: $(cat err)"
+grep -q '^fetching' err && fail "a model is downloaded although one is there"
+default_lowkey small build/lowkey info --json || fail "info without a model: $(cat err)"
+json 'd["model"] == "SmolLM2-135M-Instruct"'
+rm cache/models/*
+default_lowkey cache python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' build/lowkey run -p Hello -n 1 ||
+  fail "run in a terminal does not download the model: $(cat out err)"
+says 'fetching'
+rm cache/models/*
+default_lowkey cache build/lowkey serve --port 0 --kv best-1.9 && fail "serve runs without a sidecar"
+grep -q '^fetching' err || fail "serve does not fetch the default model: $(cat err)"
+grep -q 'need a sidecar' err || fail "serve does not open the default model: $(cat err)"
 printf '#!/bin/sh\nexit 1\n' >scripts/fetch-model
-LOWKEY_MODEL='' LOWKEY_CACHE=$work/nowhere timeout 300 build/lowkey chat </dev/null >out 2>err && fail "a failed download is not noticed"
-grep -q '^lowkey: cannot download the model' err || fail "a failed download: $(cat err)"
+for command in chat serve; do
+  default_lowkey nowhere build/lowkey $command </dev/null && fail "$command does not notice a failed download"
+  grep -q '^lowkey: cannot download the model' err || fail "a failed download: $(cat err)"
+done
+for command in plan 'run -p x'; do
+  # shellcheck disable=SC2086
+  default_lowkey nowhere build/lowkey $command </dev/null && fail "$command runs without a model"
+  grep -q '^lowkey: no model: give one with -m FILE.gguf' err || fail "$command without a model: $(cat err)"
+done
 
 good info
 says 'parameters'
@@ -251,8 +310,11 @@ good plan --fit 2000 --kv best-3 --json
 json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
 
 printf 'word %.0s' {1..5000} >many
-bad "tokens need" run -f many -n 1 --max-memory 30
-bad "out of memory" run -p x --max-memory 1
+bad "of cache and scratch, but --max-memory allows 30.0 MiB; " run -f many -n 1 --max-memory 30
+bad "4 tokens with best-4 need" run -p x -n 3 --max-memory 1
+grep -q 'but --max-memory allows 1.00 MiB; use --max-memory 3$' err || fail "the error names no way: $(cat err)"
+good run -p x -n 3 --max-memory 3
+bad "; use --kv best-3, or use --max-memory" run -f many -n 1 --kv f16 --max-memory 60
 good run -p "The capital of France is" -n 6 --greedy
 cp out first
 good run -p "The capital of France is" -n 6 --greedy
@@ -288,7 +350,7 @@ tr -d '\n' <out >>halves
 cmp -s whole halves || fail "a saved session answers '$(cat halves)', in one go the answer is '$(cat whole)'"
 good run --session kept --chat -p "And of Italy?" -n 4 --json
 json 'd["kv"] == "best-3" and d["cache"]["n_tok"] > 16'
-bad "another recipe" run --session kept --kv f16 -p x
+bad 'another recipe, "best-3", not with "f16"' run --session kept --kv f16 -p x
 head -c 3000 kept >cut
 bad "its size has changed" run --session cut -p x
 bad "too short for a saved session" run --session my.recipe -p x
@@ -363,7 +425,8 @@ count=$((count + 1))
 bad "cannot write" compress --method palu --svd plain -o directory
 
 # 700 tokens are more than bench computes for a depth; 9000 are more than the trained context length.
-good bench --kv f16 --depth 9000 -p 0 -n 1 --repeat 1 --json
+timeout 300 "$bin" bench --kv f16 --depth 9000 -p 0 -n 1 --repeat 1 --json >out 2>err || fail "bench --depth 9000: $(cat err)"
+grep -q '^lowkey: warning: 9,000 tokens of context, but the model was trained for 8,192; ' err || fail "bench does not warn: $(cat err)"
 json 'd["results"][0]["n_repeated"] == 9000 - 512 and d["results"][0]["prefill_tps"] is None'
 good bench --kv f16 --kv best-3 --depth 700,0 -p 40 -n 3 --repeat 2 --json
 json 'list(d) == ["model","kernels","n_threads","n_prefill","n_decode","n_repeat","n_text","results"]'
@@ -378,7 +441,7 @@ good bench --kv "my.recipe" --depth 0 -p 8 -n 0 --repeat 1 --csv
 python3 -c 'import csv; r = list(csv.DictReader(open("out"))); assert len(r) == 1 and r[0]["kv"].startswith("sink 4: f16;") and r[0]["decode_tps"] == "" and float(r[0]["prefill_tps"]) > 0' ||
   fail "bench --csv: $(cat out)"
 good bench --kv f16 --depth 0 -p 0 -n 2 --repeat 1 -f text
-says 'decode/s'
+says 'decode t/s'
 bad "give at least" bench --depth 600 -f prompt -n 1
 
 # --foreground: timeout otherwise signals the program and then its group, and a second Ctrl-C ends it at once.

@@ -18,6 +18,13 @@ cmake --install "$LOWKEY_BUILD" --prefix "$work/first" >"$work/log" || fail "cma
 mv "$work/first" "$work/moved"
 prefix=$work/moved
 
+if [ -f "$LOWKEY_BUILD/lowkey.1" ]; then
+  for file in man/man1/lowkey.1 bash-completion/completions/lowkey zsh/site-functions/_lowkey \
+    fish/vendor_completions.d/lowkey.fish; do
+    [ -s "$prefix/share/$file" ] || fail "share/$file was not installed"
+  done
+fi
+
 # Each example with its package, that package's header, and how it links: "shared" without --static, if liblowkey.so was
 # built.
 examples=("generate lowkey lowkey.h static" "score lowkey-lab lowkey_lab.h static")

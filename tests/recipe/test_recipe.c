@@ -235,17 +235,16 @@ static void errors_show_their_place(void **state) {
         {"", "recipe: ", "empty"},
         {" \n # nothing\n", "recipe: ", "empty"},
         {";", "column 1:", "expected a codec, sink, body"},
-        {"selectve", "column 1:", "neither a preset (f16, selective"},
-        {"rot9", "column 1:", "f16, int8, kivi2, kivi4, rot1 to rot8, or latent"},
-        {"rot0", "column 1:", "neither"},
+        {"gzip", "'gzip' is not a recipe", "neither a preset, such as best-4, nor a codec"},
+        {"\x1b[2J\xff", "'?[2J?' is not a recipe", "neither"},
         {"sink 4: x=rot3", "column 9:",
          "expected 'k=', 'v=' or a codec (f16, int8, kivi2, kivi4, rot1 to rot8, or latent), found "
          "'x': \"sink 4: >>x=rot3\""},
         {"body: k=rot3", "column 13:", "expected 'v=', found the end"},
         {"body: k=rot3 k=rot2", "column 14:", "expected 'v=', found 'k'"},
         {"body: k rot3", "column 9:", "expected '=' after 'k', found 'rot3'"},
-        {"body: k=rot3 v=rot33", "column 16:", "expected a codec"},
-        {"body: k=sigma v=rot3", "column 9:", "expected a codec"},
+        {"body: k=rot3 v=rot33", "column 16:", "found 'rot33', did you mean 'rot3'?: "},
+        {"body: k=sigma v=rot3", "column 9:", "expected a codec (f16, int8"},
         {"body rot3", "column 6:", "expected ':', found 'rot3'"},
         {"sink: f16; body: rot3", "column 5:", "expected a number of tokens, found ':'"},
         {"sink 0: f16; body: rot3", "column 6:", "from 1 to 1024"},
@@ -292,9 +291,10 @@ static void errors_show_their_place(void **state) {
         {"body: rot3(g64)", "column 12:", "expected an option of rot"},
         {"body: kivi2(g48)", "column 13:", "g32, g64 or g128"},
         {"body: kivi2(g32,g64)", "column 17:", "the group size is given twice"},
-        {"body: kivi3", "column 7:", "expected 'k=', 'v=' or a codec"},
+        {"body: kivi3", "column 7:", "did you mean 'kivi4'?"},
         {"body: rot3 window 64: f16", "column 12:", "expected ';' or the end, found 'window'"},
-        {"body: rot3; widow 64: f16", "column 13:", "found 'widow'"},
+        {"body: rot3; widow 64: f16", "column 13:", "found 'widow', did you mean 'window'?"},
+        {"body: rot3; wni 64: f16", "column 13:", "expected sink, body, keep"},
         {"body: rot3;; window 64: f16", "column 12:", "found ';'"},
         {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
         {"body: rot2; layers 5-3: rot3",
@@ -330,6 +330,32 @@ static void errors_show_their_place(void **state) {
          "column 51:", "stores K as full rows"},
     };
     assert_errors(row, sizeof row / sizeof row[0]);
+}
+
+static void unknown_names_are_explained(void **state) {
+    (void)state;
+    static const struct bad_recipe row[] = {
+        {"selectve", "'selectve'", "did you mean selective?"},
+        {"best3", "'best3'", "did you mean best-3?"},
+        {"best-5", "'best-5'", "did you mean best-4?"},
+        {"BEST-19", "'BEST-19'", "did you mean best-1.9?"},
+        {" kivi-3 ;", "'kivi-3'", "did you mean kivi-4?"},
+        {"streming", "'streming'", "did you mean streaming?"},
+        {"rot9", "'rot9'", "did you mean rot8?"},
+        {"q8_0", "'q8_0' is not a recipe", "selective has about its size"},
+        {"Q5_1", "'Q5_1' is not a recipe", "best-4 is smaller"},
+        {"q4_0", "'q4_0' is not a recipe", "best-4 has about its size"},
+        {"turbo3", "'turbo3' is not a recipe", "best-3 has about its size"},
+        {"f32", "'f32' is not a recipe", "f16 is the most exact"},
+        {"kivi", "'kivi' is not a recipe", "use kivi-4"},
+    };
+    assert_errors(row, sizeof row / sizeof row[0]);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        lk_err err = {0};
+        lk_recipe *recipe = NULL;
+        lk_recipe_parse(&recipe, row[i].text, &err);
+        if (strlen(err.msg) > 110) fail_msg("longer than a line: %s", err.msg);
+    }
 }
 
 static void errors_of_sizes_show_their_place(void **state) {
@@ -390,6 +416,7 @@ int main(void) {
         cmocka_unit_test(spellings_are_equivalent),
         cmocka_unit_test(presets_are_recipes),
         cmocka_unit_test(errors_show_their_place),
+        cmocka_unit_test(unknown_names_are_explained),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(errors_of_sizes_show_their_place),
         cmocka_unit_test(the_body_may_be_none),

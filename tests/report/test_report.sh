@@ -25,6 +25,7 @@ sed 's/"Sample-135M"/"Other-1B"/' good.jsonl >other.jsonl
 # ---- pages --------------------------------------------------------------------------------------
 
 good report good.jsonl other.jsonl --bench bench.json -o page.html
+grep -qE '^wrote page.html, [0-9.]+ KiB$' out || fail "report says: $(cat out)"
 good report hostile.jsonl --bench hostile.json -o hostile.html
 good report --bench bench.json -o speed.html
 

@@ -113,11 +113,11 @@ expect("recipe", chat(max_tokens=4, extra_body={"kv": "best-3"}).cache["kv"] == 
 
 # Errors map to the package's exceptions.
 tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-expect_error(openai.NotFoundError, "unknown model", model="gpt-none")
+expect("any model name", chat(max_tokens=4, model="gpt-none").model == model)
 expect_error(openai.BadRequestError, "temperature", temperature=1.9e9)
 expect_error(openai.BadRequestError, "no messages", messages=[])
 expect_error(openai.BadRequestError, "recipe", extra_body={"kv": "none"})
-expect_error(openai.BadRequestError, "tools", tools=[tool])
+expect("tools with any template", chat(max_tokens=4, tools=[tool]).choices[0].message is not None)
 expect_error(openai.BadRequestError, "too long",
              messages=[{"role": "user", "content": "word " * 5000}])
 client.api_key = "wrong-key"

@@ -202,6 +202,41 @@ def prompt(rng, size):
     return text(rng, size)
 
 
+# ---- requests of other APIs ----
+
+def content(rng, size):
+    """A string, or blocks of one of the APIs."""
+    if rng.random() < 0.4:
+        return text(rng, size)
+    kinds = [lambda s: {"type": "text", "text": text(rng, s)},
+             lambda s: {"type": "input_text", "text": text(rng, s)},
+             lambda s: {"type": "tool_use", "id": "t", "name": "f", "input": value(rng, s)},
+             lambda s: {"type": "tool_result", "tool_use_id": "t", "content": text(rng, s)},
+             lambda s: value(rng, s)]
+    return several(rng, size, 60, rng.choice(kinds))
+
+
+def foreign_body(rng, size):
+    """(path, value) of Anthropic's, ollama's or OpenAI's Responses API."""
+    path = rng.choice(["/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/api/chat",
+                       "/api/generate", "/api/show"])
+    role = rng.choice(["user", "assistant", "system", "tool"])
+    items = [lambda s: {"role": role, "content": content(rng, s)},
+             lambda s: {"type": "function_call", "call_id": "t", "name": "f",
+                        "arguments": text(rng, s)},
+             lambda s: {"role": "assistant", "content": "", "tool_calls": [
+                 {"function": {"name": "f", "arguments": value(rng, s)}}]}]
+    made = several(rng, size, 80, rng.choice(items))
+    limit = rng.choice([1, 4, 4, 4, -1, 10**9])
+    return path, {
+        "messages": made, "input": rng.choice([made, text(rng, size)]), "max_tokens": limit,
+        "max_output_tokens": limit, "options": {"num_predict": limit, "temperature": value(rng)},
+        "prompt": text(rng, size) if path == "/api/generate" else None,
+        "instructions": text(rng, 60), "system": rng.choice([text(rng, 60), content(rng, size)]),
+        "tools": tools(rng, size) if rng.random() < 0.3 else None,
+        "stream": rng.choice([True, False, None]), "format": rng.choice(["json", "", value(rng)])}
+
+
 # ---- requests ----
 
 def make_body(rng, size):
@@ -227,6 +262,8 @@ def make_body(rng, size):
     if kind < 18:
         token = rng.choice([0, 5, 258, 262, 265, 266, -1, "a"])
         return "/detokenize", {"tokens": [token] * repeat(rng, size, 3)}
+    if kind < 19 and rng.random() < 0.7:
+        return foreign_body(rng, size)
     if kind < 19:
         return f"/slots/{rng.randint(0, 3)}?action=" + rng.choice(["save", "restore", "erase", "a"]), \
             {"filename": rng.choice(["a", "b", "../a", text(rng, size)])}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the page's script with stubs for the browser. Skipped (77) without Node.
+# Uses the web page in Chromium, at two widths and in both themes. Skipped (77) without Chromium.
 set -u
 
-command -v node >/dev/null || { echo "node is not installed"; exit 77; }
-here=$(cd "$(dirname "$0")" && pwd)
-timeout 60 node "$here/page_check.js" "$here/../../programs/serve/page.html"
+bin=${LOWKEY_BIN:-build/lowkey}
+[ -x "$bin" ] || { echo "skipped: $bin is not built"; exit 77; }
+exec python3 "$(dirname "$0")/page_check.py" "$bin"

@@ -1,8 +1,8 @@
 """Writes a tiny random chat model as a GGUF file, so that a server can be attacked within a second.
 
 The architecture is Qwen 2's with two layers; the vocabulary is byte-level BPE. It has what attacks
-need: a token "[[", a user-defined token of LONG_TOKEN bytes, a chat template with tool calls, and a
-long context. Files with the same arguments are equal.
+need: a token "[[", a user-defined token of LONG_TOKEN bytes, a chat template, and a long
+context. Files with the same arguments are equal.
 """
 import array
 import random
@@ -17,7 +17,7 @@ N_EMBD = N_HEAD * D_HEAD
 MERGES = ["h e", "l l", "he ll", "[ [", "{ \"", "Ġ Ġ"]
 TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
             "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-            "{# <tool_call> </tool_call> #}")
+            "{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}")
 
 
 def byte_letters():

@@ -218,7 +218,9 @@ __attribute__((format(printf, 4, 5))) static void add_token(struct tokens *t, in
 }
 
 static const char chatml[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
-                             "'\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}";
+                             "'\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+                             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+                             "{% endif %}";
 
 static void make_spm_tokens(struct tokens *t) {
     static const char *const words[] = {

@@ -13,18 +13,29 @@
 
 #include <cmocka.h>
 
-/* True if the grammar accepts exactly this text. */
-static bool accepts(const char *grammar, const char *text) {
-    struct lk_grammar *g = NULL;
+/* True if the compiled grammar accepts exactly this text. */
+static bool grammar_accepts(struct lk_grammar *g, const char *text) {
     struct lk_grammar_state *s = NULL;
     bool accepted = false;
     lk_err err = {0};
-    if (lk_grammar_new(&g, grammar, &err)) fail_msg("%s\n%s", err.msg, grammar);
     if (lk_grammar_state_new(&s, g, &err) ||
         lk_grammar_accept(s, text, strlen(text), &accepted, &err))
-        fail_msg("%s\n%s", err.msg, grammar);
+        fail_msg("%s", err.msg);
     accepted = accepted && lk_grammar_is_complete(s);
     lk_grammar_state_free(s);
+    return accepted;
+}
+
+static struct lk_grammar *compile(const char *grammar) {
+    struct lk_grammar *g = NULL;
+    lk_err err = {0};
+    if (lk_grammar_new(&g, grammar, &err)) fail_msg("%s\n%s", err.msg, grammar);
+    return g;
+}
+
+static bool accepts(const char *grammar, const char *text) {
+    struct lk_grammar *g = compile(grammar);
+    bool accepted = grammar_accepts(g, text);
     lk_grammar_free(g);
     return accepted;
 }
@@ -142,9 +153,28 @@ static void rejected_schemas(void **state) {
         {"{\"type\": []}", LK_E_FORMAT, "no types"},
         {"{\"type\": [\"null\", \"null\"]}", LK_E_FORMAT, "more than once"},
         {"{\"type\": \"color\"}", LK_E_FORMAT, "'color' is not a type"},
-        {"{\"type\": \"string\", \"pattern\": \"a+\"}", LK_E_UNSUPPORTED, "'pattern'"},
-        {"{\"type\": \"string\", \"format\": \"email\"}", LK_E_UNSUPPORTED, "'format'"},
-        {"{\"type\": \"integer\", \"minimum\": 3}", LK_E_UNSUPPORTED, "'minimum'"},
+        {"{\"type\": \"string\", \"pattern\": 1}", LK_E_FORMAT, "'pattern'"},
+        {"{\"type\": \"string\", \"pattern\": \"(a\"}", LK_E_FORMAT, "group without its )"},
+        {"{\"type\": \"string\", \"pattern\": \"a)\"}", LK_E_FORMAT, ") without its ("},
+        {"{\"type\": \"string\", \"pattern\": \"[a\"}", LK_E_FORMAT, "class without its ]"},
+        {"{\"type\": \"string\", \"pattern\": \"*\"}", LK_E_FORMAT, "repetition of nothing"},
+        {"{\"type\": \"string\", \"pattern\": \"a**\"}", LK_E_FORMAT, "of a repetition"},
+        {"{\"type\": \"string\", \"pattern\": \"a{3,2}\"}", LK_E_FORMAT, "maximum"},
+        {"{\"type\": \"string\", \"pattern\": \"[b-a]\"}", LK_E_FORMAT, "range whose end"},
+        {"{\"type\": \"string\", \"pattern\": \"a\\\\\"}", LK_E_FORMAT, "backslash without"},
+        {"{\"type\": \"string\", \"pattern\": \"\\\\xzz\"}", LK_E_FORMAT, "hexadecimal"},
+        {"{\"type\": \"string\", \"pattern\": \"(?=a)\"}", LK_E_UNSUPPORTED, "look-around"},
+        {"{\"type\": \"string\", \"pattern\": \"(a)\\\\1\"}", LK_E_UNSUPPORTED, "back reference"},
+        {"{\"type\": \"string\", \"pattern\": \"\\\\ba\"}", LK_E_UNSUPPORTED, "word boundary"},
+        {"{\"type\": \"string\", \"pattern\": \"a^b\"}", LK_E_UNSUPPORTED, "anchor"},
+        {"{\"type\": \"string\", \"pattern\": \"^abc$\", \"maxLength\": 2}", LK_E_UNSUPPORTED,
+         "length"},
+        {"{\"type\": \"string\", \"pattern\": \"^abc$\", \"minLength\": 4}", LK_E_UNSUPPORTED,
+         "length"},
+        {"{\"type\": \"integer\", \"minimum\": \"3\"}", LK_E_FORMAT, "'minimum'"},
+        {"{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}", LK_E_UNSUPPORTED, "bounds"},
+        {"{\"type\": \"integer\", \"minimum\": 1e18}", LK_E_UNSUPPORTED, "bounds"},
+        {"{\"type\": \"integer\", \"multipleOf\": 5}", LK_E_UNSUPPORTED, "'multipleOf'"},
         {"{\"type\": \"array\", \"uniqueItems\": true}", LK_E_UNSUPPORTED, "'uniqueItems'"},
         {"{\"type\": \"array\", \"items\": false}", LK_E_UNSUPPORTED, "items"},
         {"{\"type\": \"array\", \"minItems\": 1000000000}", LK_E_UNSUPPORTED, "'minItems'"},
@@ -172,6 +202,172 @@ static void rejected_schemas(void **state) {
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         check_rejected(bad[i].schema, strlen(bad[i].schema), bad[i].status, bad[i].words);
+}
+
+/* Check a schema of one type with one keyword, given as JSON text. */
+static void check_keyword(const char *type, const char *keyword, const char *value,
+                          const char *const *good, const char *const *bad) {
+    char schema[600];
+    snprintf(schema, sizeof schema, "{\"type\": \"%s\", \"%s\": %s}", type, keyword, value);
+    check_texts(schema, good, bad);
+}
+
+static void patterns(void **state) {
+    (void)state;
+    check_keyword("string", "pattern", "\"^[a-z]+-\\\\d{2,3}$\"", TEXTS("\"ab-12\"", "\"z-123\""),
+                  TEXTS("\"ab-1\"", "\"-12\"", "\"A-12\"", "\"ab-1234\"", "\"ab-12 \"", "ab-12"));
+    check_keyword("string", "pattern", "\"^(a|bc)*?d$\"", TEXTS("\"d\"", "\"abcad\""),
+                  TEXTS("\"bd\"", "\"\""));
+    check_keyword("string", "pattern", "\"b+\"", TEXTS("\"b\"", "\"abbc\""),
+                  TEXTS("\"\"", "\"ac\""));
+    check_keyword("string", "pattern", "\"^a|b$\"", TEXTS("\"ax\"", "\"xb\""),
+                  TEXTS("\"xa\"", "\"bx\""));
+    check_keyword("string", "pattern", "\"^(?:x|(?<n>y))?$\"", TEXTS("\"\"", "\"x\"", "\"y\""),
+                  TEXTS("\"xy\""));
+    check_keyword("string", "pattern", "\"^[^\\\\d\\\\s]$\"", TEXTS("\"a\"", "\"\xc3\xa9\""),
+                  TEXTS("\"1\"", "\" \"", "\"\\t\""));
+    check_keyword("string", "pattern", "\"^\\\\s\\\\W.$\"", TEXTS("\" -x\"", "\"\\t\\\"\\\\\""),
+                  TEXTS("\"a-x\"", "\" ax\"", "\" -\\n\""));
+    check_keyword("string", "pattern", "\"^[\\\\]\\\\\\\\^-]{3}$\"", TEXTS("\"]\\\\^\"", "\"---\""),
+                  TEXTS("\"]\\\\\"", "\"abc\""));
+    check_keyword("string", "pattern", "\"^\\\\u00e9\\\\x41\\\\.{2}{x}$\"",
+                  TEXTS("\"\xc3\xa9"
+                        "A..{x}\""),
+                  TEXTS("\"eA..{x}\"", "\"\xc3\xa9"
+                                       "Axx{x}\""));
+    check_keyword("string", "pattern", "\"^[\\\\u0400-\\\\u04ff\xf0\x9f\x98\x80]+$\"",
+                  TEXTS("\"\xd0\xb0\xf0\x9f\x98\x80\""), TEXTS("\"a\""));
+    check_keyword("string", "pattern", "\"^[]a|b$\"", TEXTS("\"xb\""), TEXTS("\"a\""));
+    check_keyword("string", "pattern", "\"\"", TEXTS("\"\"", "\"x\""), TEXTS("1"));
+    check_texts("{\"type\": \"string\", \"pattern\": \"^[a-z]*[0-9]*$\", \"minLength\": 2, "
+                "\"maxLength\": 3}",
+                TEXTS("\"ab\"", "\"ab1\""), TEXTS("\"a\"", "\"abcd\"", "\"1234\""));
+    check_texts("{\"type\": \"string\", \"pattern\": \"^(abc|d)+$\", \"maxLength\": 7}",
+                TEXTS("\"abcabc\"", "\"d\""), TEXTS("\"abcabcdd\"", "\"abcabcabc\""));
+    check_texts("{\"type\": \"string\", \"pattern\": \"x\", \"maxLength\": 2}",
+                TEXTS("\"x\"", "\"ax\""), TEXTS("\"aax\"", "\"a\""));
+}
+
+static void formats(void **state) {
+    (void)state;
+    check_keyword("string", "format", "\"date\"", TEXTS("\"2024-02-29\"", "\"1999-12-31\""),
+                  TEXTS("\"2023-02-29\"", "\"1900-02-29\"", "\"2024-13-01\"", "\"2024-04-31\"",
+                        "\"24-01-01\""));
+    check_keyword("string", "format", "\"date-time\"",
+                  TEXTS("\"2024-01-31T23:59:59Z\"", "\"2000-02-29T00:00:00.5+02:00\""),
+                  TEXTS("\"2024-01-31\"", "\"2024-01-31T24:00:00Z\"", "\"2024-01-31T23:59:59\""));
+    check_keyword("string", "format", "\"time\"", TEXTS("\"09:30:00Z\""), TEXTS("\"9:30\""));
+    check_keyword("string", "format", "\"duration\"",
+                  TEXTS("\"P3D\"", "\"PT1H30M\"", "\"P1DT12H\""),
+                  TEXTS("\"P\"", "\"PT\"", "\"3D\""));
+    check_keyword("string", "format", "\"uuid\"", TEXTS("\"01234567-89ab-cdef-0123-456789abcdef\""),
+                  TEXTS("\"01234567\"", "\"0123456789abcdef0123456789abcdef\""));
+    check_keyword("string", "format", "\"email\"",
+                  TEXTS("\"ada.l@example.com\"", "\"a+b@x-y.co.uk\""),
+                  TEXTS("\"ada\"", "\"a@b\"", "\"@b.de\"", "\"a@-b.de\""));
+    check_keyword("string", "format", "\"ipv4\"", TEXTS("\"10.0.255.1\""),
+                  TEXTS("\"10.0.256.1\"", "\"1.2.3\"", "\"01.2.3.4\""));
+    check_keyword("string", "format", "\"ipv6\"",
+                  TEXTS("\"::1\"", "\"fe80::1\"", "\"1:2:3:4:5:6:7:8\""),
+                  TEXTS("\"1:2\"", "\"1::2::3\"", "\"g::1\""));
+    check_keyword("string", "format", "\"hostname\"", TEXTS("\"a-b.example\""), TEXTS("\"-a\""));
+    check_texts(
+        "{\"type\": \"string\", \"format\": \"uri\", \"minLength\": 1, \"maxLength\": 2083}",
+        TEXTS("\"https://example.org/a?b=c#d\""), TEXTS("\"example\"", "\"https://a b\""));
+    check_keyword("string", "format", "\"password\"", TEXTS("\"any\""), TEXTS("1"));
+}
+
+static bool near_bound(int x) {
+    int digits = abs(x) % 1000;
+    return digits < 12 || digits > 988 || (digits > 95 && digits < 105) || abs(x) < 50;
+}
+
+/* Numbers of up to four digits, for bounds of all kinds. */
+static void bounded_integers(void **state) {
+    (void)state;
+    static const int bounds[] = {-1000, -999, -101, -100, -10, -7, -1, 0, 1, 9, 10, 42, 100, 999};
+    enum { N = sizeof bounds / sizeof bounds[0] };
+    for (int i = 0; i < 4 * N * N; i++) {
+        int lo = bounds[i % N], hi = bounds[i / N % N], exclusive = i / (N * N);
+        int first = lo + (exclusive & 1), last = hi - (exclusive >> 1);
+        char schema[200], *grammar = NULL;
+        snprintf(schema, sizeof schema, "{\"type\": \"integer\", \"%s\": %d, \"%s\": %d}",
+                 exclusive & 1 ? "exclusiveMinimum" : "minimum", lo,
+                 exclusive >> 1 ? "exclusiveMaximum" : "maximum", hi);
+        lk_status status = lk_schema_to_grammar(schema, strlen(schema), &grammar, NULL);
+        assert_int_equal(status, first <= last ? LK_OK : LK_E_UNSUPPORTED);
+        struct lk_grammar *g = grammar ? compile(grammar) : NULL;
+        for (int x = -1200 + i % 7; g && x <= 1200; x += near_bound(x) ? 1 : 7) {
+            char text[16];
+            snprintf(text, sizeof text, "%d", x);
+            if (grammar_accepts(g, text) != (first <= x && x <= last))
+                fail_msg("%s: %s\n%s", schema, text, grammar);
+        }
+        lk_grammar_free(g);
+        lk_text_free(grammar);
+    }
+    check_keyword("integer", "minimum", "0", TEXTS("0", "123456789012345678"),
+                  TEXTS("-1", "01", "1.0", "-0", "1e3"));
+    check_keyword("integer", "exclusiveMinimum", "0", TEXTS("1"), TEXTS("0"));
+    check_keyword("integer", "maximum", "1e300", TEXTS("7"), TEXTS("1.5"));
+    check_keyword("integer", "minimum", "0.5", TEXTS("1"), TEXTS("0"));
+}
+
+static void bounded_numbers(void **state) {
+    (void)state;
+    static const char *const bounds[] = {"-12.5", "-1",  "-0.35", "-0.3", "0",   "1e-2",
+                                         "0.05",  "0.5", "0.95",  "1",    "1.2", "12.25"};
+    enum { N = sizeof bounds / sizeof bounds[0] };
+    for (int i = 0; i < 2 * N * N; i++) {
+        const char *lo = bounds[i % N], *hi = bounds[i / N % N];
+        bool exclusive = i / (N * N);
+        char schema[200], *grammar = NULL;
+        snprintf(schema, sizeof schema, "{\"type\": \"number\", \"%s\": %s, \"%s\": %s}",
+                 exclusive ? "exclusiveMinimum" : "minimum", lo,
+                 exclusive ? "exclusiveMaximum" : "maximum", hi);
+        lk_status status = lk_schema_to_grammar(schema, strlen(schema), &grammar, NULL);
+        assert_true(status == LK_OK || strtod(lo, NULL) >= strtod(hi, NULL));
+        struct lk_grammar *g = grammar ? compile(grammar) : NULL;
+        for (int x = -1300 + i % 7; g && x <= 1300; x += x > -40 && x < 130 ? 1 : 7) {
+            char text[32];
+            double value = strtod((snprintf(text, sizeof text, "%.2f", x / 100.0), text), NULL);
+            if (x == 0) strcpy(text, "0");
+            bool in = exclusive ? value > strtod(lo, NULL) && value < strtod(hi, NULL)
+                                : value >= strtod(lo, NULL) && value <= strtod(hi, NULL);
+            char *end = text + strlen(text); /* without zeros at the end */
+            while (strchr(text, '.') && (end[-1] == '0' || end[-1] == '.')) {
+                bool point = *--end == '.';
+                *end = 0;
+                if (point) break;
+            }
+            if (grammar_accepts(g, text) != in) fail_msg("%s: %s\n%s", schema, text, grammar);
+        }
+        lk_grammar_free(g);
+        lk_text_free(grammar);
+    }
+    check_keyword("number", "multipleOf", "0.01", TEXTS("1", "1.5", "-2.25"), TEXTS("1.234"));
+    check_keyword("integer", "multipleOf", "1", TEXTS("1", "-7"), TEXTS("1.5"));
+}
+
+/* JSON as writers lay it out, on one line or indented, and no other white space. */
+static void white_space_is_bounded(void **state) {
+    (void)state;
+    check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": "
+                "{}}, \"required\": [\"a\", \"b\"]}",
+                TEXTS("{\"a\":1,\"b\":[1,{\"c\":2}]}", "{\"a\": 1, \"b\": [1, 2]}",
+                      "{\n    \"a\": 1,\n    \"b\": {\n        \"c\": []\n    }\n}"),
+                TEXTS("{\"a\" : 1, \"b\": 1}", "{\"a\":  1, \"b\": 1}", "{\"a\":\n1, \"b\": 1}",
+                      "{\"a\": 1 , \"b\": 1}", "{\"a\": 1,\n\n\"b\": 1}", " {\"a\": 1, \"b\": 1}",
+                      "{\"a\": 1, \"b\": 1}\n", "{\"a\": 1, \"b\": [1 ,2]}"));
+}
+
+static void tuples(void **state) {
+    (void)state;
+    check_texts("{\"type\": \"array\", \"prefixItems\": [{\"type\": \"integer\"}, {\"const\": "
+                "\"x\"}], \"minItems\": 2, \"maxItems\": 2}",
+                TEXTS("[1, \"x\"]", "[1,\"x\"]"), TEXTS("[1]", "[\"x\", 1]", "[1, \"x\", 2]"));
+    static const char open_ended[] = "{\"type\": \"array\", \"prefixItems\": [{}]}";
+    check_rejected(open_ended, strlen(open_ended), LK_E_UNSUPPORTED, "prefixItems");
 }
 
 /* Large and deep schemas are rejected early and do not overflow the stack. */
@@ -301,6 +497,12 @@ int main(void) {
         cmocka_unit_test(choices_and_references),
         cmocka_unit_test(references_within_an_id),
         cmocka_unit_test(rejected_schemas),
+        cmocka_unit_test(patterns),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(bounded_integers),
+        cmocka_unit_test(bounded_numbers),
+        cmocka_unit_test(white_space_is_bounded),
+        cmocka_unit_test(tuples),
         cmocka_unit_test(hostile_schemas),
         cmocka_unit_test(work_is_bounded_by_size),
         cmocka_unit_test(chains_of_references),

@@ -1,0 +1,52 @@
+/* A grammar that is made from a JSON schema: what the files of the conversion share. */
+#ifndef LK_TOKEN_SCHEMA_GRAMMAR_H
+#define LK_TOKEN_SCHEMA_GRAMMAR_H
+
+#include "base/buf.h"
+#include "base/err.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+enum {
+    LK_SCHEMA_MAX_GRAMMAR = 1 << 17, /* bytes of grammar; the limit of lk_sampler_new */
+    LK_SCHEMA_MAX_DEPTH = 64,
+    LK_SCHEMA_MAX_RULES = 1024, /* rules that belong to a schema */
+};
+
+/* A grammar under construction. Rules are named r0, r1, ... A rule gets its number first, and its
+ * text is appended as one line when it is complete, so that rules can refer to each other. */
+struct lk_schema_grammar {
+    struct lk_buf out;
+    const json_t *base; /* the schema that "#" of a $ref refers to */
+    int n_rule, depth;
+    struct lk_made_rule {
+        const json_t *schema;
+        int rule;
+        bool is_used;            /* a $ref has returned the rule's number */
+        uint64_t hash;           /* of the rule's text in `out`, when it is complete */
+        size_t at, len;          /* len 0: not complete */
+    } made[LK_SCHEMA_MAX_RULES]; /* one rule per schema, so that a schema may refer to itself */
+    int n_made;
+    /* The number of a rule that accepts what `schema` accepts, -1 after an error. */
+    int (*add_rule)(struct lk_schema_grammar *g, const json_t *schema);
+    lk_status status; /* of the first error */
+    lk_err *err;
+};
+
+/* Errors: these set the status and return false. */
+bool lk_schema_fail_unsupported(struct lk_schema_grammar *g, const char *what);
+bool lk_schema_fail_invalid(struct lk_schema_grammar *g, const char *what);
+bool lk_schema_fail_no_memory(struct lk_schema_grammar *g);
+
+/* Is the word in a list that ends with NULL? */
+bool lk_schema_is_in(const char *word, const char *const *list);
+
+/* Reject keywords other than `known` and annotations, which do not restrict the value. */
+bool lk_schema_check_keywords(struct lk_schema_grammar *g, const json_t *schema,
+                              const char *const *known);
+
+/* Append the line "rN ::= body". Frees the body. */
+bool lk_schema_add_line(struct lk_schema_grammar *g, int rule, struct lk_buf *body);
+
+#endif

@@ -1,0 +1,51 @@
+/* The state of `lowkey chat`, which its commands share. */
+#ifndef LK_LOWKEY_CHAT_H
+#define LK_LOWKEY_CHAT_H
+
+#include "chat_conversation.h"
+#include "chat_documents.h"
+#include "chat_input.h"
+#include "chat_progress.h"
+#include "common.h"
+
+struct chat_args {
+    struct model_args model;
+    struct session_args session;
+    struct sampler_args sampler;
+    const char *system, *session_file, *color;
+    int64_t n; /* -1: no limit */
+    bool json, verbose, no_history;
+};
+
+struct chat {
+    struct chat_args args;
+    lk_model *model;
+    lk_recipe *recipe;
+    lk_session *session;
+    struct chat_input *input;
+    struct chat_conversation conversation;
+    struct chat_documents documents; /* for the next question */
+    struct chat_progress progress;
+    size_t n_ctx;
+    size_t n_answers; /* so far, also the ones that were taken back: part of the random seed */
+    char *save_name;  /* of the last /save or /load, or of --session; NULL: none */
+    bool unsaved;     /* changed by a command since the last answer */
+    /* The last answer. */
+    size_t prefill_tokens, decode_tokens;
+    double prefill_seconds, decode_seconds;
+    bool terminal; /* standard input and output are a terminal */
+    bool color;
+    bool quit;
+    int status; /* to exit with */
+};
+
+/* Print a remark, dim on a terminal: to stderr with --json, because stdout is for JSON. */
+void chat_note(const struct chat *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* With --session, save the conversation; the file is that of the last /save or /load. */
+void chat_keep(struct chat *c);
+
+/* Continue the conversation saved as `name` (chat_saved.h). Returns a STATUS_*. */
+int chat_load(struct chat *c, const char *name);
+
+#endif

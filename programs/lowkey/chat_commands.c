@@ -1,0 +1,300 @@
+/* The table of commands, and what they do. */
+#include "chat_commands.h"
+
+#include "cache_report.h"
+#include "chat.h"
+#include "chat_answer.h"
+#include "chat_saved.h"
+#include "chat_settings.h"
+#include "chat_words.h"
+#include "json_output.h"
+#include "output.h"
+#include "text_file.h"
+#include "xalloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- files and sessions ---- */
+
+/* The number of tokens of `text`; more than n_max count as n_max + 1. */
+static size_t count_tokens(const struct chat *c, const struct lk_buf *text, size_t n_max) {
+    int32_t *tok = NULL;
+    size_t n = 0;
+    lk_status status = lk_tokenize(c->model, text->at, text->len, 0,
+                                   chat_token_limit(text->len, n_max), &tok, &n, NULL);
+    lk_tokens_free(tok);
+    return status || n > n_max ? n_max + 1 : n;
+}
+
+static void cmd_file(struct chat *c, const char *args) {
+    enum { MAX_FILE_BYTES = 256 * 1024 * 1024 };
+    char count[NUMBER_BUF], size[NUMBER_BUF], n_ctx[NUMBER_BUF];
+    char *path = chat_next_word(&args);
+    if (!path) {
+        for (size_t i = 0; i < c->documents.n; i++)
+            chat_note(c, "%s goes with the next message", c->documents.item[i].name);
+        if (!c->documents.n) print_error("/file needs a name: /file NAME [QUESTION]");
+    } else if (strcmp(path, "-") == 0) {
+        chat_documents_clear(&c->documents);
+        chat_note(c, "no file goes with the next message");
+    } else if (chat_documents_add(&c->documents, path, MAX_FILE_BYTES)) {
+        const struct chat_document *document = &c->documents.item[c->documents.n - 1];
+        size_t n = count_tokens(c, &document->text, c->n_ctx);
+        format_count(n_ctx, c->n_ctx);
+        if (n > c->n_ctx) {
+            c->status = print_error("%s does not fit: the context has %s tokens; -c N sets a "
+                                    "longer one",
+                                    document->name, n_ctx);
+            chat_documents_drop_last(&c->documents);
+            args = "";
+        } else {
+            chat_note(c, "%s: %s, %s of %s tokens%s", document->name,
+                      format_bytes(size, document->text.len), format_count(count, n), n_ctx,
+                      *args ? "" : "; it goes with the next message");
+        }
+        if (*args) chat_answer_question(c, args);
+    } else {
+        c->status = STATUS_ERROR;
+    }
+    free(path);
+}
+
+static void save_as(struct chat *c, const char *args, bool replace) {
+    char *name = chat_next_word(&args);
+    lk_recipe *recipe = NULL;
+    if (!name && c->save_name) name = xasprintf("%s", c->save_name);
+    bool known = name && c->save_name && strcmp(name, c->save_name) == 0;
+    if (!name) {
+        print_error("/save needs a name: /save NAME");
+    } else if (!known && chat_saved_exists(name) && !replace) {
+        print_error("%s exists; /save! %s replaces it", name, name);
+    } else if (chat_saved_exists(name) && chat_saved_recipe(name, &recipe)) {
+        c->status = STATUS_ERROR; /* the file is not a session: it is not replaced */
+    } else if (chat_saved_write(name, &c->conversation, c->session, c->n_answers)) {
+        c->status = STATUS_ERROR;
+    } else {
+        chat_note(c, "saved to %s; /load %s or --session %s continues it", name, name, name);
+        free(c->save_name);
+        c->save_name = name;
+        name = NULL;
+    }
+    lk_recipe_free(recipe);
+    free(name);
+}
+
+static void cmd_save(struct chat *c, const char *args) { save_as(c, args, false); }
+static void cmd_save_over(struct chat *c, const char *args) { save_as(c, args, true); }
+
+static void cmd_load(struct chat *c, const char *args) {
+    char *name = chat_next_word(&args);
+    if (!name)
+        print_error("/load needs a name: /load NAME");
+    else if (chat_load(c, name))
+        c->status = STATUS_ERROR;
+    free(name);
+}
+
+/* ---- the conversation ---- */
+
+static void cmd_system(struct chat *c, const char *args) {
+    const char *system = chat_conversation_system(&c->conversation);
+    if (!*args && !system) {
+        chat_note(c, "no system message; /system TEXT sets one");
+    } else if (!*args) {
+        chat_note(c, "%s", system);
+    } else if (c->conversation.n_unknown) {
+        print_error("the session comes from 'lowkey run', so its start cannot be changed");
+    } else if (check_utf8_text(args, strlen(args), "/system")) {
+        chat_conversation_set_system(&c->conversation, strcmp(args, "-") == 0 ? "" : args);
+        c->unsaved = true;
+        chat_note(c, "the system message is %s%s", strcmp(args, "-") == 0 ? "removed" : "set",
+                  chat_conversation_n_questions(&c->conversation)
+                      ? "; the next answer reads the conversation again"
+                      : "");
+    }
+}
+
+static void cmd_regen(struct chat *c, const char *args) {
+    (void)args;
+    chat_answer_again(c);
+}
+
+static void cmd_continue(struct chat *c, const char *args) {
+    (void)args;
+    chat_answer_continue(c);
+}
+
+static void cmd_undo(struct chat *c, const char *args) {
+    struct chat_conversation *conversation = &c->conversation;
+    (void)args;
+    if (chat_conversation_n_questions(conversation) == 0) {
+        print_error("there is nothing to take back");
+        return;
+    }
+    while (!chat_conversation_last_is(conversation, "user"))
+        chat_conversation_drop_last(conversation);
+    chat_conversation_drop_last(conversation);
+    c->unsaved = true;
+    size_t n = chat_conversation_n_questions(conversation);
+    chat_note(c, "took back the last exchange; %zu question%s left", n, n == 1 ? " is" : "s are");
+}
+
+static void cmd_clear(struct chat *c, const char *args) {
+    (void)args;
+    chat_conversation_clear(&c->conversation);
+    chat_documents_clear(&c->documents);
+    lk_session_clear(c->session);
+    c->prefill_tokens = c->decode_tokens = 0;
+    c->unsaved = false; /* what was saved stays until the next answer */
+    chat_note(c, "Started a new conversation.");
+}
+
+/* ---- the program ---- */
+
+static void cmd_set(struct chat *c, const char *args) {
+    if (strncmp(args, "system ", 7) == 0)
+        cmd_system(c, args + 7);
+    else
+        chat_settings_run(c, args);
+}
+
+static void cmd_stats(struct chat *c, const char *args) {
+    char n_tok[NUMBER_BUF], max_tok[NUMBER_BUF];
+    (void)args;
+    if (c->args.json) {
+        json_print(json_pack("{s:o}", "cache", cache_json(c->session)), true);
+        return;
+    }
+    struct table table = table_new("lrl");
+    table_cell(&table, "context");
+    table_cell(&table, "%s", format_count(n_tok, lk_session_n_tok(c->session)));
+    table_cell(&table, "of %s tokens", format_count(max_tok, c->n_ctx));
+    table_cell(&table, "last prefill");
+    table_cell(&table, "%s", format_count(n_tok, c->prefill_tokens));
+    table_cell(&table, "tokens, %.1f tokens/s",
+               tokens_per_second(c->prefill_tokens, c->prefill_seconds));
+    table_cell(&table, "last decode");
+    table_cell(&table, "%s", format_count(n_tok, c->decode_tokens));
+    table_cell(&table, "tokens, %.1f tokens/s",
+               tokens_per_second(c->decode_tokens, c->decode_seconds));
+    add_cache_rows(c->session, &table);
+    printf("recipe: %s\n", lk_recipe_text(c->recipe));
+    table_print(&table, stdout, false);
+}
+
+static void cmd_kv(struct chat *c, const char *args) {
+    (void)args;
+    if (c->args.json)
+        json_print(json_pack("{s:o}", "levels", cache_levels_json(c->session)), true);
+    else
+        print_cache_levels(c->session, stdout);
+}
+
+static void cmd_quit(struct chat *c, const char *args) {
+    (void)args;
+    c->quit = true;
+    /* The user has seen the errors; the reader of a pipe may not have. */
+    if (c->terminal) c->status = STATUS_OK;
+}
+
+static void cmd_help(struct chat *c, const char *args);
+
+static const struct chat_command {
+    const char *name, *args, *help; /* help is NULL for another name of the command before it */
+    void (*run)(struct chat *c, const char *args);
+} command_list[] = {
+    {"/help", "", "show this list", cmd_help},
+    {"/?", "", NULL, cmd_help},
+    {"/file", "NAME [QUESTION]", "give a text file to the next message, or ask about it", cmd_file},
+    {"/regen", "", "answer the last question again, differently", cmd_regen},
+    {"/retry", "", NULL, cmd_regen},
+    {"/continue", "", "continue an answer that was cut", cmd_continue},
+    {"/undo", "", "take back the last question and its answer", cmd_undo},
+    {"/clear", "", "start a new conversation", cmd_clear},
+    {"/reset", "", NULL, cmd_clear},
+    {"/new", "", NULL, cmd_clear},
+    {"/system", "[TEXT]", "show or set the system message; - removes it", cmd_system},
+    {"/set", "[NAME VALUE]", "show or set temperature, top-p, tokens, ...", cmd_set},
+    {"/save", "[NAME]", "save the conversation and its cache; /save! replaces", cmd_save},
+    {"/save!", "", NULL, cmd_save_over},
+    {"/load", "NAME", "continue a saved conversation", cmd_load},
+    {"/stats", "", "speed and memory", cmd_stats},
+    {"/kv", "", "contents of the cache by level", cmd_kv},
+    {"/quit", "", "leave (or Ctrl-D, or Ctrl-C twice)", cmd_quit},
+    {"/exit", "", NULL, cmd_quit},
+    {"/bye", "", NULL, cmd_quit},
+};
+
+enum { N_COMMAND = sizeof command_list / sizeof command_list[0] };
+
+const char *chat_command_name(size_t i) { return i < N_COMMAND ? command_list[i].name : NULL; }
+
+static void cmd_help(struct chat *c, const char *args) {
+    FILE *out = c->args.json ? stderr : stdout;
+    (void)args;
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        const struct chat_command *command = &command_list[i];
+        char *usage = xasprintf("%s %s", command->name, command->args);
+        if (command->help) fprintf(out, "%-23s %s\n", usage, command->help);
+        free(usage);
+    }
+    fputs(
+        "\"\"\" starts and ends a text of several lines; so does a paste. Alt-Enter is a new "
+        "line,\n"
+        "and so is a backslash at the end of a line. Ctrl-C stops an answer, Ctrl-R searches what\n"
+        "was typed before, Tab completes commands and file names.\n",
+        out);
+}
+
+/* The number of letters to insert, delete or replace to get from `a` to `b`. */
+static size_t edit_distance(const char *a, const char *b) {
+    enum { MAX = 32 };
+    size_t row[MAX + 1], n = strlen(b);
+    if (n > MAX) n = MAX;
+    for (size_t k = 0; k <= n; k++) row[k] = k;
+    for (size_t i = 1; *a; a++, i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t k = 1; k <= n; k++) {
+            size_t best = diagonal + (*a != b[k - 1]);
+            if (row[k] + 1 < best) best = row[k] + 1;
+            if (row[k - 1] + 1 < best) best = row[k - 1] + 1;
+            diagonal = row[k];
+            row[k] = best;
+        }
+    }
+    return row[n];
+}
+
+static void print_unknown(const char *name) {
+    const char *nearest = NULL;
+    size_t best = 3;
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        const char *known = command_list[i].name;
+        bool starts = strlen(name) > 2 && strncmp(known, name, strlen(name)) == 0;
+        size_t distance = starts ? 0 : edit_distance(name, known);
+        if (distance < best && distance < strlen(known) - 1) {
+            best = distance;
+            nearest = known;
+        }
+    }
+    if (nearest)
+        print_error("unknown command '%s'; did you mean %s?", name, nearest);
+    else
+        print_error("unknown command '%s'; /help lists them", name);
+}
+
+void chat_run_command(struct chat *c, const char *line) {
+    size_t n = strcspn(line, " \t");
+    const char *args = line + n + strspn(line + n, " \t");
+    char *name = xasprintf("%.*s", (int)n, line);
+    const struct chat_command *command = NULL;
+    for (size_t i = 0; i < N_COMMAND && !command; i++)
+        if (strcmp(name, command_list[i].name) == 0) command = &command_list[i];
+    if (command)
+        command->run(c, args);
+    else
+        print_unknown(name);
+    free(name);
+}

@@ -1,0 +1,207 @@
+/* Keeps the messages of a chat and their tokens in step. */
+#include "chat_conversation.h"
+
+#include "base/err.h"
+#include "xalloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- messages ---- */
+
+static const char *static_role(const char *role) {
+    return strcmp(role, "system") == 0 ? "system"
+           : strcmp(role, "user") == 0 ? "user"
+                                       : "assistant";
+}
+
+void chat_conversation_add(struct chat_conversation *c, const char *role, const char *content) {
+    c->msg = xrealloc(c->msg, (c->n_msg + 1) * sizeof *c->msg);
+    c->end = xrealloc(c->end, (c->n_msg + 1) * sizeof *c->end);
+    c->end[c->n_msg] = 0;
+    c->msg[c->n_msg++] = (lk_message){static_role(role), xasprintf("%s", content)};
+}
+
+bool chat_conversation_last_is(const struct chat_conversation *c, const char *role) {
+    return c->n_msg && strcmp(c->msg[c->n_msg - 1].role, role) == 0;
+}
+
+size_t chat_conversation_n_questions(const struct chat_conversation *c) {
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_msg; i++) n += strcmp(c->msg[i].role, "user") == 0;
+    return n;
+}
+
+const char *chat_conversation_system(const struct chat_conversation *c) {
+    return c->n_msg && strcmp(c->msg[0].role, "system") == 0 ? c->msg[0].content : NULL;
+}
+
+static void drop_message(struct chat_conversation *c) { free((char *)c->msg[--c->n_msg].content); }
+
+static void drop_tokens(struct chat_conversation *c) {
+    free(c->tok);
+    c->tok = NULL;
+    c->n_tok = c->n_unknown = 0;
+    c->cut = false;
+    lk_buf_free(&c->formatted);
+    for (size_t i = 0; i < c->n_msg; i++) c->end[i] = 0;
+}
+
+void chat_conversation_set_system(struct chat_conversation *c, const char *content) {
+    bool present = chat_conversation_system(c) != NULL;
+    if (present) free((char *)c->msg[0].content);
+    if (present && !*content) {
+        memmove(c->msg, c->msg + 1, --c->n_msg * sizeof *c->msg);
+    } else if (present) {
+        c->msg[0].content = xasprintf("%s", content);
+    } else if (*content) {
+        chat_conversation_add(c, "system", content);
+        lk_message system = c->msg[c->n_msg - 1];
+        memmove(c->msg + 1, c->msg, (c->n_msg - 1) * sizeof *c->msg);
+        c->msg[0] = system;
+    }
+    drop_tokens(c);
+}
+
+void chat_conversation_clear(struct chat_conversation *c) {
+    size_t n_kept = chat_conversation_system(c) != NULL;
+    while (c->n_msg > n_kept) drop_message(c);
+    drop_tokens(c);
+}
+
+void chat_conversation_free(struct chat_conversation *c) {
+    while (c->n_msg) drop_message(c);
+    drop_tokens(c);
+    free(c->msg);
+    free(c->end);
+    c->msg = NULL;
+    c->end = NULL;
+}
+
+/* ---- tokens ---- */
+
+static void add_tokens(struct chat_conversation *c, const int32_t *tok, size_t n) {
+    c->tok = xrealloc(c->tok, (c->n_tok + n) * sizeof *c->tok);
+    if (n) memcpy(c->tok + c->n_tok, tok, n * sizeof *tok);
+    c->n_tok += n;
+}
+
+/* The marked text of a user's turn that follows tokens whose messages are not known, up to the
+ * start of its answer: what the template writes after a placeholder conversation. */
+static lk_status format_next_turn(const struct chat_conversation *c, const char *content,
+                                  char **text, lk_err *err) {
+    static const char answer[] = "b";
+    lk_message msg[] = {{"user", "a"}, {"assistant", answer}, {"user", content}};
+    char *first = NULL, *all = NULL;
+    lk_status status = lk_chat_format(c->model, msg, 1, true, &first, err);
+    if (!status) status = lk_chat_format(c->model, msg, 3, true, &all, err);
+    size_t len = status ? 0 : strlen(first), n_answer = sizeof answer - 1;
+    if (!status && strncmp(all, first, len) == 0 && strncmp(all + len, answer, n_answer) == 0)
+        *text = xasprintf("%s", all + len + n_answer);
+    else if (!status)
+        status = lk_fail(err, LK_E_ARG,
+                         "this model's chat template cannot continue a session of 'lowkey run'");
+    lk_text_free(first);
+    lk_text_free(all);
+    return status;
+}
+
+size_t chat_token_limit(size_t len, size_t n_free) {
+    enum { MAX_BYTES_PER_TOKEN = 16 }; /* on average, of any text */
+    return len / MAX_BYTES_PER_TOKEN > n_free ? n_free : 0;
+}
+
+/* Append the tokens of marked text if it `continues` the formatted text; otherwise replace all
+ * tokens. */
+static lk_status tokenize_turn(struct chat_conversation *c, const char *text, bool continues,
+                               size_t n_max, size_t *n_needed, lk_err *err) {
+    const unsigned flags = LK_TOKENIZE_MARKED | (continues ? 0 : LK_TOKENIZE_BEGIN);
+    const size_t len = strlen(text), n_before = continues ? c->n_tok : 0;
+    size_t n_free = n_max > n_before ? n_max - n_before : 1, n = 0;
+    int32_t *tok = NULL;
+    lk_status status =
+        lk_tokenize(c->model, text, len, flags, chat_token_limit(len, n_free), &tok, &n, err);
+    *n_needed = status ? 0 : n_before + n;
+    if (!status && *n_needed > n_max) status = lk_fail(err, LK_E_FULL, "the context is too short");
+    if (!status) {
+        if (!continues) drop_tokens(c);
+        add_tokens(c, tok, n);
+    }
+    lk_tokens_free(tok);
+    return status;
+}
+
+lk_status chat_conversation_ask(struct chat_conversation *c, const char *content, size_t n_max,
+                                size_t *n_needed, lk_err *err) {
+    char *text = NULL;
+    bool was_cut = c->cut;
+    *n_needed = 0;
+    chat_conversation_add(c, "user", content);
+    lk_status status = c->n_unknown ? format_next_turn(c, content, &text, err)
+                                    : lk_chat_format(c->model, c->msg, c->n_msg, true, &text, err);
+    if (!status) {
+        size_t len = c->n_unknown ? 0 : c->formatted.len;
+        bool continues = c->n_unknown || (len && strncmp(text, c->formatted.at, len) == 0);
+        status = tokenize_turn(c, text + (continues ? len : 0), continues, n_max, n_needed, err);
+    }
+    if (status) {
+        drop_message(c);
+        c->cut = was_cut;
+    } else {
+        c->formatted.len = 0;
+        xbuf_add(&c->formatted, text, strlen(text));
+        c->end[c->n_msg - 1] = c->n_tok;
+        c->cut = false;
+    }
+    lk_text_free(text);
+    return status;
+}
+
+void chat_conversation_answer(struct chat_conversation *c, const struct answer *answer) {
+    if (chat_conversation_last_is(c, "assistant")) {
+        lk_message *last = &c->msg[c->n_msg - 1];
+        char *longer = xasprintf("%s%s", last->content, answer->shown.at);
+        free((char *)last->content);
+        last->content = longer;
+    } else {
+        chat_conversation_add(c, "assistant", answer->shown.at);
+    }
+    xbuf_add(&c->formatted, answer->shown.at, answer->shown.len);
+    add_tokens(c, answer->tok, answer->n_tok);
+    c->end[c->n_msg - 1] = c->n_tok;
+    c->cut = answer->stop != STOP_ENDED;
+}
+
+/* ---- changing the past ---- */
+
+void chat_conversation_drop_last(struct chat_conversation *c) {
+    size_t n_unknown = c->n_unknown;
+    drop_message(c);
+    size_t n_tok = c->n_msg ? c->end[c->n_msg - 1] : 0;
+    if (n_tok == 0) n_tok = n_unknown;
+    if (n_tok == 0 || n_tok > c->n_tok)
+        drop_tokens(c);
+    else
+        c->n_tok = n_tok;
+    c->cut = false;
+    chat_conversation_format(c);
+}
+
+void chat_conversation_format(struct chat_conversation *c) {
+    bool answered = chat_conversation_last_is(c, "assistant");
+    char *text = NULL;
+    c->formatted.len = 0;
+    if (c->n_tok == 0 || c->n_unknown) return;
+    bool formatted = c->n_msg > answered && c->end[c->n_msg - 1] == c->n_tok &&
+                     !lk_chat_format(c->model, c->msg, c->n_msg - answered, true, &text, NULL);
+    if (formatted) {
+        xbuf_add(&c->formatted, text, strlen(text));
+        if (answered) {
+            const char *answer = c->msg[c->n_msg - 1].content;
+            xbuf_add(&c->formatted, answer, strlen(answer));
+        }
+    } else {
+        drop_tokens(c);
+    }
+    lk_text_free(text);
+}

@@ -1,0 +1,134 @@
+/* Joins lines to messages. */
+#include "chat_input.h"
+
+#include "chat_history_file.h"
+#include "output.h"
+#include "xalloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define QUOTES "\"\"\""
+#define BLANKS " \t\r\n"
+
+struct chat_input {
+    struct line_reader *reader;
+    bool terminal;
+    char *history_path; /* NULL: none */
+    char *last;         /* entry of the history */
+};
+
+static void remember_loaded(void *user, const char *entry) { line_reader_remember(user, entry); }
+
+struct chat_input *chat_input_open(const struct line_reader_opts *opts, bool history) {
+    struct chat_input *input = xmalloc(sizeof *input);
+    *input = (struct chat_input){.reader = line_reader_open(opts), .terminal = opts->terminal};
+    if (history && opts->terminal) input->history_path = chat_history_path();
+    if (input->history_path) chat_history_read(input->history_path, remember_loaded, input->reader);
+    return input;
+}
+
+void chat_input_close(struct chat_input *input) {
+    if (!input) return;
+    line_reader_close(input->reader);
+    free(input->history_path);
+    free(input->last);
+    free(input);
+}
+
+void chat_input_read_ahead(struct chat_input *input) { line_reader_read_ahead(input->reader); }
+
+/* ---- lines ---- */
+
+/* The length of text[0..len) without blanks at its end. */
+static size_t trimmed(const char *text, size_t len) {
+    while (len && strchr(BLANKS, text[len - 1])) len--;
+    return len;
+}
+
+static bool ends_with_quotes(const char *text, size_t len) {
+    size_t n = strlen(QUOTES);
+    len = trimmed(text, len);
+    return len >= n && memcmp(text + len - n, QUOTES, n) == 0;
+}
+
+/* True if more lines belong to the text; removes the mark that says so from its end. */
+static bool continues(struct lk_buf *text, size_t start, bool quoted) {
+    size_t n = quoted ? strlen(QUOTES) : 0;
+    if (quoted) return !ends_with_quotes(text->at + start + n, text->len - start - n);
+    if (text->len == start || text->at[text->len - 1] != '\\') return false;
+    text->at[--text->len] = 0;
+    return true;
+}
+
+/* Read lines up to the end of a message. The result is as typed, with folded texts. */
+static enum line_result read_lines(struct chat_input *input, struct lk_buf *text, bool *quoted) {
+    char *line;
+    enum line_result result = line_reader_next(input->reader, "> ", &line);
+    if (result != LINE_READ) return result;
+    xbuf_add(text, line, strlen(line));
+    size_t start = strspn(line, BLANKS);
+    *quoted = strncmp(line + start, QUOTES, strlen(QUOTES)) == 0;
+    free(line);
+    while (continues(text, start, *quoted)) {
+        result = line_reader_next(input->reader, ". ", &line);
+        if (result == LINE_CANCELLED_EMPTY) result = LINE_CANCELLED;
+        if (result != LINE_READ) break;
+        xbuf_add(text, "\n", 1);
+        xbuf_add(text, line, strlen(line));
+        free(line);
+    }
+    if (result == LINE_END && *quoted) {
+        print_error("the input ended inside of " QUOTES "; nothing was sent");
+        if (input->terminal) result = LINE_CANCELLED; /* Ctrl-D drops the text, not the chat */
+    } else if (result == LINE_END) {
+        result = LINE_READ; /* the end of the input also ends a continued line */
+    }
+    return result;
+}
+
+/* "/help me", but not a path such as "/usr/bin". */
+static bool is_command(const char *text) {
+    return text[0] == '/' && !strchr(text, '\n') && text[1 + strcspn(text + 1, "/" BLANKS)] != '/';
+}
+
+static void remember(struct chat_input *input, const char *shown, const char *full) {
+    if (input->last && strcmp(input->last, full) == 0) return;
+    line_reader_remember(input->reader, shown);
+    if (input->history_path) chat_history_append(input->history_path, full);
+    free(input->last);
+    input->last = xasprintf("%s", full);
+}
+
+/* The message in text[0..len), without quotes and the blanks around it; NULL if nothing is left. */
+static char *message_text(const char *text, size_t len, bool quoted) {
+    size_t n_quote = quoted ? strlen(QUOTES) : 0;
+    len = trimmed(text, len);
+    text += n_quote;
+    len = trimmed(text, len - 2 * n_quote);
+    while (quoted && len && *text == '\n') text++, len--;
+    return len ? xasprintf("%.*s", (int)len, text) : NULL;
+}
+
+enum chat_input_kind chat_input_next(struct chat_input *input, char **text) {
+    static const enum chat_input_kind kind[] = {[LINE_END] = INPUT_END,
+                                                [LINE_CANCELLED] = INPUT_CANCELLED,
+                                                [LINE_CANCELLED_EMPTY] = INPUT_LEAVE};
+    struct lk_buf typed = {0}, full = {0};
+    bool quoted = false, command = false;
+    *text = NULL;
+    enum line_result result = read_lines(input, &typed, &quoted);
+    if (result == LINE_READ) {
+        typed.at[trimmed(typed.at, typed.len)] = 0;
+        const char *shown = typed.at + strspn(typed.at, BLANKS);
+        command = !quoted && is_command(shown);
+        if (*shown && line_reader_expand(input->reader, shown, &full)) {
+            remember(input, shown, full.at);
+            *text = message_text(full.at, full.len, quoted);
+        }
+    }
+    lk_buf_free(&typed);
+    lk_buf_free(&full);
+    if (result != LINE_READ) return kind[result];
+    return !*text ? INPUT_NOTHING : command ? INPUT_COMMAND : INPUT_MESSAGE;
+}

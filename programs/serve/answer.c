@@ -1,0 +1,110 @@
+/* From the body of a request to its reply, for all endpoints that generate text. */
+#include "serve/answer.h"
+
+#include "serve/auth.h"
+#include "serve/json_text.h"
+#include "serve/sse.h"
+#include "serve/work.h"
+
+/* Wait for the next event of a completion. Returns false if the client disconnected, which is also
+ * checked while events arrive. */
+static bool wait_event(struct lk_exchange *x, struct lk_completion *completion,
+                       struct lk_event *event) {
+    const double check_s = 0.25;
+    for (;;) {
+        double now = lk_now();
+        if (now - x->alive_check_time >= check_s) {
+            x->alive_check_time = now;
+            if (!lk_exchange_is_alive(x)) return false;
+        }
+        if (lk_completion_pop(completion, check_s, event)) return true;
+    }
+}
+
+/* Collect all events, and reply with one JSON text. Takes over the reference to the completion. */
+static void reply_whole(struct lk_exchange *x, const struct lk_endpoint *endpoint,
+                        struct lk_completion *completion) {
+    struct lk_response response;
+    struct lk_event event = {.kind = LK_EVENT_DONE};
+    struct lk_buf text = {0};
+    bool good =
+        lk_response_init(&response, completion, &x->server->opts, ++x->server->n_completion);
+    bool alive = true;
+    while (good && !lk_response_is_complete(&response)) {
+        alive = wait_event(x, completion, &event);
+        if (!alive || event.kind == LK_EVENT_ERROR) break;
+        lk_exchange_count(x, &event);
+        good = lk_response_add_event(&response, &event);
+    }
+    bool failed = alive && event.kind == LK_EVENT_ERROR;
+    if (good && alive && !failed) good = endpoint->write_whole(&response, &text);
+    if (!good) {
+        struct lk_api_error error;
+        lk_api_error_set(&error, 503, "out_of_memory", NULL,
+                         "out of memory: the response was lost");
+        lk_exchange_reply_error(x, &error);
+    } else if (failed) {
+        lk_exchange_reply_error(x, &completion->error);
+    } else if (alive) {
+        lk_exchange_reply_text(x, 200, "application/json", text.at, text.len);
+    }
+    lk_response_free(&response);
+    lk_buf_free(&text);
+    lk_completion_abandon(completion);
+}
+
+/* Reply with a stream. Its headers are sent at once, so that proxies and clients do not time out
+ * while the request waits or its prompt is prefilled. Only a refusal that is known immediately
+ * still gets its own status; later ones become an event. */
+static void reply_stream(struct lk_exchange *x, const struct lk_endpoint *endpoint,
+                         struct lk_completion *completion) {
+    const double refusal_s = 0.1;
+    struct lk_event first;
+    bool has_first = lk_completion_pop(completion, refusal_s, &first);
+    if (has_first && first.kind == LK_EVENT_ERROR) {
+        lk_exchange_reply_error(x, &completion->error);
+        lk_completion_abandon(completion);
+        return;
+    }
+    lk_sse_reply(x, endpoint, completion, has_first ? &first : NULL);
+}
+
+/* Parse the request, tokenize its prompts and compile its grammar. The order is from cheap to
+ * expensive, and each step is charged before it starts. */
+static void make_completion(void *arg) {
+    struct lk_work *work = arg;
+    struct lk_exchange *x = work->x;
+    const struct lk_server_opts *opts = &x->server->opts;
+    struct lk_request request = {0};
+    if (!lk_work_charge_body(work)) return;
+    bool parsed = work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error);
+    if (parsed && request.is_empty)
+        lk_buf_add_json(&work->out, work->endpoint->empty(opts));
+    else if (parsed && lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
+             lk_request_prepare(&request, opts, &work->error))
+        work->completion = lk_completion_new(&request, &work->charge, opts, &work->error);
+    lk_request_free(&request);
+}
+
+void lk_answer(struct lk_exchange *x, const struct lk_endpoint *endpoint) {
+    struct lk_work work = {.x = x, .endpoint = endpoint};
+    bool good = lk_work_run(&work, make_completion);
+    lk_charge_release(&work.charge); /* what the completion did not take over */
+    struct lk_completion *completion = work.completion;
+    if (good && !completion) {
+        lk_exchange_reply_text(x, 200, "application/json", work.out.at, work.out.len);
+        lk_buf_free(&work.out);
+        return;
+    }
+    if (good) {
+        completion->client = lk_auth_client(x);
+        good = lk_scheduler_submit(x->server->scheduler, completion, &work.error);
+        if (!good) lk_completion_release(completion);
+    }
+    if (!good && work.error.status)
+        lk_exchange_reply_error(x, &work.error);
+    else if (good && completion->request.stream)
+        reply_stream(x, endpoint, completion);
+    else if (good)
+        reply_whole(x, endpoint, completion);
+}

@@ -1,0 +1,42 @@
+/* Answers: a request becomes a completion, and its events become the reply in the form of the
+ * endpoint. An endpoint of another API supplies functions that parse its requests and write its
+ * replies; queue, budget, streaming, keep-alives and errors are the same for all. */
+#ifndef LK_SERVE_ANSWER_H
+#define LK_SERVE_ANSWER_H
+
+#include "serve/exchange.h"
+#include "serve/response.h"
+
+/* The requests and replies of an endpoint. Functions that append to a buffer report lack of memory
+ * by its `failed`. */
+struct lk_endpoint {
+    /* Parse the body, as lk_openai_chat_parse does. request->stream selects the kind of reply. */
+    bool (*parse)(struct lk_request *request, const struct lk_server_opts *opts, const char *body,
+                  size_t len, struct lk_api_error *error);
+
+    /* Copies of the body that exist at the same time: 0 means 1. One more if it is converted, and
+     * more if the reply repeats it. */
+    int n_body;
+
+    /* The reply to a request without messages or prompt, a new reference. NULL if parse refuses
+     * such requests. */
+    json_t *(*empty)(const struct lk_server_opts *opts);
+
+    /* The reply without a stream: one JSON text, once all events were added. */
+    bool (*write_whole)(const struct lk_response *response, struct lk_buf *out);
+
+    /* The body of a stream: what an event adds (its delta is freed), what ends it after the last
+     * event, and what ends it instead if the completion fails. */
+    void (*write_event)(struct lk_response *response, struct lk_event *event, struct lk_buf *out);
+    void (*write_end)(struct lk_response *response, struct lk_buf *out);
+    void (*write_error)(struct lk_response *response, const struct lk_api_error *error,
+                        struct lk_buf *out);
+    const char *stream_type; /* NULL: text/event-stream */
+    /* Something without meaning, so that clients do not time out. NULL: a comment. */
+    void (*write_idle)(struct lk_response *response, struct lk_buf *out);
+};
+
+/* Answer the request of x: parse it on a worker, submit it to the scheduler, and reply. */
+void lk_answer(struct lk_exchange *x, const struct lk_endpoint *endpoint);
+
+#endif

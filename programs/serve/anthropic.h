@@ -1,0 +1,18 @@
+/* Anthropic's messages API: /v1/messages and /v1/messages/count_tokens. */
+#ifndef LK_SERVE_ANTHROPIC_H
+#define LK_SERVE_ANTHROPIC_H
+
+#include "serve/answer.h"
+
+extern const struct lk_endpoint lk_anthropic;
+
+/* The same form, for a request whose tokens are only counted. */
+extern const struct lk_endpoint lk_anthropic_count;
+
+/* The body of a reply with an error; a new reference. */
+json_t *lk_anthropic_error_json(const struct lk_api_error *error);
+
+/* {"input_tokens": n} of a prepared request; a new reference. */
+json_t *lk_anthropic_count_json(const struct lk_request *request);
+
+#endif

@@ -1,0 +1,167 @@
+/* Builds bodies in OpenAI's chat form. */
+#include "serve/body_convert.h"
+
+#include "serve/json_field.h"
+#include "serve/json_text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool lk_convert_no_memory(struct lk_api_error *error) {
+    return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: body");
+}
+
+void lk_convert_field(json_t *to, const char *name, const json_t *from, const char *given) {
+    json_t *value = json_object_get(from, given);
+    if (value && !json_is_null(value)) json_object_set(to, name, value);
+}
+
+void lk_convert_common_fields(json_t *to, const json_t *from) {
+    static const char *const names[] = {"temperature",    "top_p",
+                                        "top_k",          "min_p",
+                                        "repeat_penalty", "seed",
+                                        "stream",         "presence_penalty",
+                                        "repeat_last_n",  "frequency_penalty",
+                                        "logit_bias",     "grammar",
+                                        "cache_prompt",   "kv",
+                                        "ignore_eos"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        lk_convert_field(to, names[i], from, names[i]);
+}
+
+static bool is_listed(const char *const *names, const char *name) {
+    for (; names && *names; names++)
+        if (strcmp(*names, name) == 0) return true;
+    return false;
+}
+
+bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
+                     struct lk_api_error *error) {
+    const json_t *part;
+    size_t i, n = 0;
+    lk_buf_append_str(out, "");
+    if (!content || json_is_null(content)) return true;
+    if (json_is_string(content)) {
+        lk_buf_append_str(out, json_string_value(content));
+        return true;
+    }
+    if (!json_is_array(content))
+        return lk_api_error_set(error, 400, "invalid_type", parts->field,
+                                "'%s' has a content that is neither a string nor an array",
+                                parts->field);
+    json_array_foreach(content, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type")),
+                   *text = json_string_value(json_object_get(part, "text"));
+        if (type && is_listed(parts->skip, type)) continue;
+        if (!type || !is_listed(parts->types, type))
+            return lk_api_error_set(error, 400, "unsupported", parts->field,
+                                    "content of the type '%.40s' is not supported; this server "
+                                    "takes text only",
+                                    type ? type : "");
+        if (!text)
+            return lk_api_error_set(error, 400, "invalid_type", parts->field,
+                                    "content of the type '%.40s' must have a string 'text'", type);
+        if (n++) lk_buf_append_str(out, parts->separator);
+        lk_buf_append_str(out, text);
+    }
+    return true;
+}
+
+bool lk_convert_append(json_t *list, json_t *item, struct lk_api_error *error) {
+    return json_array_append_new(list, item) == 0 || lk_convert_no_memory(error);
+}
+
+/* The text as a JSON string; frees it. NULL: out of memory. */
+static json_t *detach_string(struct lk_buf *text) {
+    json_t *out = text->failed ? NULL : json_stringn(lk_buf_cstr(text), text->len);
+    lk_buf_free(text);
+    return out;
+}
+
+/* "developer" is the newer name of "system". */
+static bool is_system(const char *role) {
+    return role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+}
+
+/* The system prompt that a message with this role continues; borrowed; NULL: none. */
+static json_t *last_system(const json_t *messages, const char *role) {
+    size_t n = json_array_size(messages);
+    json_t *last = n ? json_array_get(messages, n - 1) : NULL;
+    return is_system(role) && is_system(json_string_value(json_object_get(last, "role"))) ? last
+                                                                                          : NULL;
+}
+
+bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
+                        struct lk_api_error *error) {
+    json_t *content = detach_string(text), *system = last_system(messages, role);
+    if (!content) return lk_convert_no_memory(error);
+    if (!system)
+        return lk_convert_append(messages,
+                                 json_pack("{s:s, s:o}", "role", role, "content", content), error);
+    json_t *joined = json_sprintf("%s\n\n%s", json_string_value(json_object_get(system, "content")),
+                                  json_string_value(content));
+    json_decref(content);
+    return json_object_set_new(system, "content", joined) == 0 || lk_convert_no_memory(error);
+}
+
+bool lk_convert_result(json_t *messages, const json_t *id, struct lk_buf *text,
+                       struct lk_api_error *error) {
+    json_t *content = detach_string(text);
+    if (!content) return lk_convert_no_memory(error);
+    return lk_convert_append(messages,
+                             json_pack("{s:s, s:O*, s:o}", "role", "tool", "tool_call_id",
+                                       json_is_string(id) ? id : NULL, "content", content),
+                             error);
+}
+
+/* The last message, if it is an assistant's; otherwise a new one without content. Borrowed. */
+static json_t *last_assistant(json_t *messages, struct lk_api_error *error) {
+    size_t n = json_array_size(messages);
+    json_t *last = n ? json_array_get(messages, n - 1) : NULL;
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role && strcmp(role, "assistant") == 0) return last;
+    if (!lk_convert_append(messages, json_pack("{s:s, s:n}", "role", "assistant", "content"),
+                           error))
+        return NULL;
+    return json_array_get(messages, n);
+}
+
+bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
+                     const json_t *arguments, const char *field, struct lk_api_error *error) {
+    if (!json_is_string(name) || !(json_is_string(arguments) || json_is_object(arguments)))
+        return lk_api_error_set(error, 400, "invalid_value", field,
+                                "'%s' has a call of a tool without name or arguments", field);
+    json_t *last = last_assistant(messages, error), *calls = json_object_get(last, "tool_calls");
+    if (last && !calls) {
+        json_object_set_new(last, "tool_calls", json_array());
+        calls = json_object_get(last, "tool_calls");
+    }
+    struct lk_buf text = {0};
+    if (json_is_string(arguments))
+        lk_buf_append_str(&text, json_string_value(arguments));
+    else
+        lk_buf_add_json(&text, json_incref((json_t *)arguments));
+    json_t *dumped = detach_string(&text);
+    if (!last || !dumped) {
+        json_decref(dumped);
+        return lk_convert_no_memory(error);
+    }
+    return lk_convert_append(calls,
+                             json_pack("{s:O*, s:s, s:{s:O, s:o}}", "id",
+                                       json_is_string(id) ? id : NULL, "type", "function",
+                                       "function", "name", name, "arguments", dumped),
+                             error);
+}
+
+bool lk_convert_tool(json_t *tools, const json_t *name, const json_t *description,
+                     const json_t *parameters, struct lk_api_error *error) {
+    if (!json_is_string(name))
+        return lk_api_error_set(error, 400, "invalid_value", "tools", "tools[%zu] has no name",
+                                json_array_size(tools));
+    return lk_convert_append(
+        tools,
+        json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name", name,
+                  "description", json_is_string(description) ? description : NULL, "parameters",
+                  json_is_object(parameters) ? parameters : NULL),
+        error);
+}

@@ -1,0 +1,53 @@
+/* Helpers that build a body in OpenAI's chat form from a body of another protocol. Values that
+ * need no change are shared by both, not copied. */
+#ifndef LK_SERVE_BODY_CONVERT_H
+#define LK_SERVE_BODY_CONVERT_H
+
+#include "base/buf.h"
+#include "serve/api_error.h"
+
+/* Set the fields that have the same name and meaning in both: the sampling parameters of OpenAI and
+ * llama-server, "stream", and those of lowkey. */
+void lk_convert_common_fields(json_t *to, const json_t *from);
+
+/* Set to[name] to the value of from[given], unless that is absent or null. */
+void lk_convert_field(json_t *to, const char *name, const json_t *from, const char *given);
+
+/* Where texts may be parts, and how errors name it. */
+struct lk_text_parts {
+    const char *field;        /* of the body */
+    const char *const *types; /* names of parts that have a "text"; ends with NULL */
+    const char *const *skip;  /* names of parts that are dropped; ends with NULL; may be NULL */
+    const char *separator;    /* between parts */
+};
+
+/* Append the text of a content: a string, or an array of parts. An absent or null content has no
+ * text. False: see `error`, if there was none before. */
+bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
+                     struct lk_api_error *error);
+
+/* Append to an array; releases `item`. False: out of memory, or `item` is NULL for that reason. */
+bool lk_convert_append(json_t *list, json_t *item, struct lk_api_error *error);
+
+/* Append a message to an array, and free the text. A system prompt that follows another one is
+ * appended to that: most chat templates know only one, at the start. */
+bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
+                        struct lk_api_error *error);
+
+/* Append a call to the last message, which becomes an assistant's if it is not. `arguments` is JSON
+ * in a string, or the value itself. `field` names the call in errors. */
+bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
+                     const json_t *arguments, const char *field, struct lk_api_error *error);
+
+/* Append the result of a call, and free the text. */
+bool lk_convert_result(json_t *messages, const json_t *id, struct lk_buf *text,
+                       struct lk_api_error *error);
+
+/* Append a tool of the type "function"; its parameters are a schema or NULL. */
+bool lk_convert_tool(json_t *tools, const json_t *name, const json_t *description,
+                     const json_t *parameters, struct lk_api_error *error);
+
+/* 503: out of memory. */
+bool lk_convert_no_memory(struct lk_api_error *error);
+
+#endif

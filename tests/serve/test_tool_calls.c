@@ -1,0 +1,255 @@
+/* Tool calls in answers: every form, whole and split at any place. */
+#include "serve/tool_calls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char tool_text[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\"}}, {\"type\": "
+    "\"function\", \"function\": {\"name\": \"get\"}}, {\"type\": \"function\", \"function\": "
+    "{\"name\": \"f\"}}]";
+
+struct answer {
+    const char *text;
+    const char *want; /* "name arguments" of all calls, with ";" between them; NULL: no calls */
+    const char *before;
+};
+
+#define W "get_weather {\"city\":\"Paris\"}"
+
+static const struct answer answers[] = {
+    /* Qwen, Hermes, SmolLM: tags */
+    {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
+     W, ""},
+    {"I look.\n\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>"
+     "{\"name\": \"get\", \"arguments\": {\"a\": [1, {\"b\": null}]}}</tool_call>",
+     "f {};get {\"a\":[1,{\"b\":null}]}", "I look."},
+    {"<tool_call>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}]</tool_call>",
+     W, ""},
+    {"<tool_call>{\"name\": \"other\", \"arguments\": {}}", "other {}", ""},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {", NULL, ""},
+    {"<tool_call> is a tag, and <tool_call>{\"name\": \"f\"}</tool_call> is a call", "f {}",
+     "<tool_call> is a tag, and"},
+    {"a <tool b", NULL, ""},
+    {"x < y <", NULL, ""},
+    {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]<|/tool_call|>", "f {}", ""},
+    {"<|tool_call_start|>[f(a=\"b\")]<|tool_call_end|>", "f {\"a\":\"b\"}", ""},
+    /* alone */
+    {"{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}", W, ""},
+    {" \n{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\"}}\n", W, ""},
+    {"{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"get_weather\"}", W, ""},
+    {"{\"name\": \"get_weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}", W, ""},
+    {"[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"get\", \"arguments\": {\"a\": 1}}]",
+     "f {};get {\"a\":1}", ""},
+    {"{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"get\", \"arguments\": {}}", "f {};get {}",
+     ""},
+    {"{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"x\": true}}}",
+     "f {\"x\":true}", ""},
+    {"```json\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n```", W, ""},
+    {"```\n[{\"name\": \"f\"}]\n```\n", "f {}", ""},
+    {"<think>\nA <tool_call> helps.\n</think>\n\n{\"name\": \"f\", \"arguments\": {}}", "f {}",
+     "<think>\nA <tool_call> helps.\n</think>"},
+    {"{\"name\": \"unknown\", \"arguments\": {}}", NULL, ""},
+    {"{\"name\": \"f\", \"arguments\": {}} is a call", NULL, ""},
+    {"Call {\"name\": \"f\", \"arguments\": {}}", NULL, ""},
+    {"{\"name\": \"f\", \"arguments\": [1]}", NULL, ""},
+    {"{\"temperature\": 3}", NULL, ""},
+    {"{\"name\": \"f\", \"age\": 3}", NULL, ""},
+    {"```python\nprint(1)\n```", NULL, ""},
+    {"[1, 2]", NULL, ""},
+    {"getting there", NULL, ""},
+    /* Llama 3 */
+    {"<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "f {\"a\":1}", ""},
+    {"<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"get\", \"parameters\": {}}",
+     "f {};get {}", ""},
+    {"<|python_tag|>get.call(query=\"x\")", "get {\"query\":\"x\"}", ""},
+    {"[get_weather(city=\"Paris\")]", W, ""},
+    {"[get_weather(city='Paris'), f(a=1, b=-2.5, c=True, d=None, e=['x', {\"k\": 'it\\'s'}])]",
+     W ";f {\"a\":1,\"b\":-2.5,\"c\":true,\"d\":null,\"e\":[\"x\",{\"k\":\"it's\"}]}", ""},
+    {"[f()]", "f {}", ""},
+    {"[f(a=open('x'))]", NULL, ""},
+    {"[nope(a=1)]", NULL, ""},
+    /* Mistral */
+    {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"abcdefgh1\"}]",
+     "f {\"a\":1}#abcdefgh1", ""},
+    {"[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Paris\"}", W, ""},
+    {"[TOOL_CALLS]get_weather{\"city\": \"Paris\"}[TOOL_CALLS]f[ARGS]{}", W ";f {}", ""},
+    {"Text [TOOL_CALLS] and more", NULL, ""},
+};
+enum { N_ANSWER = sizeof answers / sizeof *answers };
+
+static json_t *tools;
+
+/* All calls of an answer as one text; NULL if there are none; owned. */
+static char *calls_of(const char *text, size_t *n_before) {
+    struct lk_tool_calls calls;
+    char *out = NULL;
+    if (lk_tool_calls_parse(text, tools, &calls)) {
+        out = calloc(1, 2 * strlen(text) + 1000);
+        *n_before = calls.n_before;
+        for (size_t i = 0; i < calls.n; i++) {
+            const struct lk_tool_call *c = &calls.at[i];
+            size_t len = strlen(out);
+            snprintf(out + len, 900, "%s%s %s%s%s", i ? ";" : "", c->name, c->arguments,
+                     c->id ? "#" : "", c->id ? c->id : "");
+        }
+    }
+    lk_tool_calls_free(&calls);
+    return out;
+}
+
+static void forms(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_ANSWER; i++) {
+        size_t n_before = 0;
+        char *got = calls_of(answers[i].text, &n_before);
+        if ((got != NULL) != (answers[i].want != NULL) || (got && strcmp(got, answers[i].want)))
+            fail_msg("%s:\n%s\nbut expected\n%s", answers[i].text, got ? got : "no call",
+                     answers[i].want ? answers[i].want : "no call");
+        if (got) {
+            assert_int_equal(n_before, strlen(answers[i].before));
+            assert_memory_equal(answers[i].text, answers[i].before, n_before);
+        }
+        free(got);
+    }
+}
+
+/* The bytes that a stream has sent before its end, if the answer arrives in pieces of `step`. */
+static size_t stream(const char *text, size_t step, size_t first) {
+    size_t len = strlen(text), sent = 0;
+    char *part = strdup(text);
+    for (size_t n = first; n <= len; n += step) {
+        char end = part[n];
+        part[n] = 0;
+        size_t may = lk_tool_calls_n_text(part, n, tools, sent);
+        assert_in_range(may, sent, n);
+        part[n] = end;
+        sent = may;
+    }
+    free(part);
+    return sent;
+}
+
+/* What is sent before the end is never a part of the calls, wherever the text is split. */
+static void splits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_ANSWER; i++) {
+        size_t n_before = 0, len = strlen(answers[i].text);
+        char *got = calls_of(answers[i].text, &n_before);
+        for (size_t step = 1; step <= 7; step += 2)
+            for (size_t first = 0; first <= len; first++) {
+                size_t sent = stream(answers[i].text, step, first);
+                if (got && sent > n_before)
+                    fail_msg("%s: %zu bytes were sent, but the calls start at %zu", answers[i].text,
+                             sent, n_before);
+            }
+        free(got);
+    }
+}
+
+/* Text that cannot become a call is not held back. */
+static void text_is_sent_at_once(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {
+        {"Hello", 5},
+        {"{\"temp", 6}, /* not a key of a call */
+        {"{\"na", 0},
+        {"{\"name\": \"get_x", 15}, /* not a tool */
+        {"{\"name\": \"get_w", 0},
+        {"{\"name\": \"f\", \"x", 16},
+        {"[1", 2},
+        {"[get", 0},
+        {"[got", 4},
+        {"``", 0},
+        {"```c", 4},
+        {"```json\n[", 0},
+        {"```json\n{\"x", 11},
+        {"a <tool_c", 1},
+        {"a <tool_x", 9},
+        {"a [TOOL_CALLS] no!", 18},
+        {"<tool_call>no!", 14},
+        {"{\"name\": \"f\"} and", 17},
+        {"x  ", 1}, /* white space before a call is dropped */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n = lk_tool_calls_n_text(cases[i].text, strlen(cases[i].text), tools, 0);
+        if (n != cases[i].n)
+            fail_msg("%s: %zu bytes can be sent, expected %zu", cases[i].text, n, cases[i].n);
+    }
+}
+
+/* Random mixtures of the parts of calls. */
+static void random_texts(void **state) {
+    (void)state;
+    static const char *const parts[] = {"<tool_call>",
+                                        "</tool_call>",
+                                        "[TOOL_CALLS]",
+                                        "<|python_tag|>",
+                                        "{\"name\": \"f\"",
+                                        ", \"arguments\": {}",
+                                        "}",
+                                        "{",
+                                        "[",
+                                        "]",
+                                        "f(a=1)",
+                                        "f[ARGS]",
+                                        "```json\n",
+                                        "```",
+                                        " ",
+                                        "text",
+                                        "\"",
+                                        ",",
+                                        "<think>",
+                                        "</think>",
+                                        "\n",
+                                        "{\"name\": \"get\", \"parameters\": {\"a\": 'x'}}"};
+    uint32_t random = 1;
+    size_t n_call = 0;
+    for (int k = 0; k < 30000; k++) {
+        char text[1000] = "";
+        for (uint32_t n = random >> 8 & 7, i = 0; i <= n; i++) {
+            random = random * 1664525u + 1013904223u;
+            strcat(text, parts[(random >> 8) % (sizeof parts / sizeof *parts)]);
+        }
+        random = random * 1664525u + 1013904223u;
+        size_t n_before = 0;
+        char *got = calls_of(text, &n_before);
+        size_t sent = stream(text, 1, 0);
+        if (got && sent > n_before) fail_msg("%s: sent %zu, calls at %zu", text, sent, n_before);
+        n_call += got != NULL;
+        free(got);
+    }
+    assert_true(n_call > 300);
+}
+
+static int load_tools(void **state) {
+    (void)state;
+    tools = json_loads(tool_text, 0, NULL);
+    return tools ? 0 : -1;
+}
+
+static int free_tools(void **state) {
+    (void)state;
+    json_decref(tools);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forms),
+        cmocka_unit_test(splits),
+        cmocka_unit_test(text_is_sent_at_once),
+        cmocka_unit_test(random_texts),
+    };
+    return cmocka_run_group_tests(tests, load_tools, free_tools);
+}
