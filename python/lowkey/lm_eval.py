@@ -160,7 +160,7 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             windows = get_rolling_token_windows(
                 token_list=self.tok_encode(text, add_special_tokens=False),
                 prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length,
+                max_seq_len=self.max_length - 1,  # and one token before the window
                 context_len=1,
             )
             total = 0.0
@@ -198,9 +198,9 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
     # ---- evaluating ----
 
     def _fit(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """Cut the context from the left, so that all but the last token fit the session."""
-        continuation = continuation[-self.max_length :]
-        return context[-(self.max_length + 1 - len(continuation)) :], continuation
+        """Cut the context from the left, so that both fit the session."""
+        continuation = continuation[-(self.max_length - 1) :]
+        return context[len(continuation) - self.max_length :], continuation
 
     def _read(self, context: list[int]) -> None:
         """Evaluate a context, by the convention of the option."""
@@ -227,11 +227,15 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
         return total, greedy
 
     def _score_steps(self, tokens: list[int], n_given: int) -> Scored:
-        """Log-likelihood of tokens[n_given:]; all is evaluated in steps from an empty cache."""
-        total, greedy, last = 0.0, True, len(tokens) - 1
+        """Log-likelihood of tokens[n_given:]; all is evaluated in steps from an empty cache.
+
+        The last token is evaluated too, although its prediction is not used: steps then have the
+        same sizes as elsewhere, and with them the same rounding.
+        """
+        total, greedy = 0.0, True
         self.session.clear()
-        for at in range(0, last, self.step):
-            end = min(at + self.step, last)
+        for at in range(0, len(tokens), self.step):
+            end = min(at + self.step, len(tokens))
             first = max(n_given - 1, at)  # the first token whose prediction is scored
             self.session.eval(tokens[at:end], all=end > first)
             if end > first:

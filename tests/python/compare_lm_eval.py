@@ -6,7 +6,8 @@ usage: compare_lm_eval.py [options]      needs the packages lowkey and lm_eval, 
 Each recipe and task is measured three ways: lm-eval with the class "lowkey" of the Python package,
 lm-eval with `lowkey serve` (local-completions), and `lowkey eval`. Multiple choice compares the
 share of right answers, and the log-likelihoods of the choices. Perplexity is that of the second half
-of chunks. Generation compares the answers of the class and the server.
+of chunks. Generation compares the answers of the class and the server. `lowkey eval` prefills questions as
+prompts; the server evaluates prompts with `echo` in steps.
 """
 import argparse
 import contextlib
@@ -40,6 +41,7 @@ class Tokens:
 
     def __init__(self, model):
         self.model = model
+        self.eos_token = None  # a stop text: the server ends answers itself
         self.bos_token_id = self.eos_token_id = model.bos if model.bos is not None else model.eos
 
 
@@ -48,8 +50,8 @@ class Served(LocalCompletionsAPI):
     """local-completions with lowkey's tokenizer. Users would name a Hugging Face tokenizer instead."""
 
     def __init__(self, tokens_of, **options):
-        super().__init__(tokenizer_backend=None, tokenized_requests=True, **options)
-        self.tokenizer_backend = "huggingface"
+        super().__init__(tokenizer_backend=None, **options)
+        self.tokenizer_backend, self.tokenized_requests = "huggingface", True  # prompts are sent as tokens
         self.tokenizer = Tokens(lowkey.Model(tokens_of, threads=1))
 
     @property
@@ -80,7 +82,7 @@ def server(options, kv):
     """`lowkey serve`, as the base URL of its completions."""
     port = free_port()
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([options.lowkey, "serve", "-m", options.model, "--kv", kv, "-t", str(options.threads),
+        process = subprocess.Popen([options.server or options.lowkey, "serve", "-m", options.model, "--kv", kv, "-t", str(options.threads),
                                     "--port", str(port), "--name", "local"], stdout=log, stderr=log)
         try:
             for _ in range(600):
@@ -188,22 +190,27 @@ def guard(function, *arguments):
 
 def compare(options, kv, table):
     class_args = {"model": options.model, "kv": kv, "threads": options.threads}
+    steps_args = {**class_args, "context": "steps"}
     with server(options, kv) as url:
         served_args = {"model": "local", "base_url": url, "tokens_of": options.model, "max_retries": 1, "num_concurrent": 1}
 
         task = "local_" + options.questions
         ours, samples = lm_eval_run("lowkey", class_args, task, options.limit)
-        served = guard(lm_eval_run, "lowkey-served", served_args, task, options.limit)
         metrics, items = lowkey_eval(options, options.questions, kv, "--limit", str(options.limit))
-        table.add(options.questions, kv, "acc", ours["acc,none"], served[0]["acc,none"] if served else "-",
-                  metrics["acc"]["value"])
         nll = [[-x for x in item["nll"]] for item in items]
-        table.add(options.questions, kv, "largest difference of choices, nats",
-                  largest_difference(responses(samples), nll),
-                  largest_difference(responses(served[1]), nll) if served else "-", "0 (reference)")
+        # If all choices begin with the same tokens, `lowkey eval` counts these to the prompt, and lm-eval to the choices.
+        apart = [i for i, s in enumerate(samples) if len({choice.split()[0] for choice in s["doc"]["choices"]}) > 1]
+        table.add(options.questions, kv, "acc, context=prompt", ours["acc,none"], "-", metrics["acc"]["value"])
+        table.add(options.questions, kv, f"  largest difference, {len(apart)} questions, nats",
+                  largest_difference([responses(samples)[i] for i in apart], [nll[i] for i in apart]), "-", "reference")
+        ours, samples = lm_eval_run("lowkey", steps_args, task, options.limit)
+        served = guard(lm_eval_run, "lowkey-served", served_args, task, options.limit)
+        table.add(options.questions, kv, "acc, context=steps", ours["acc,none"], served[0]["acc,none"] if served else "-", "-")
+        table.add(options.questions, kv, f"  largest difference, {options.limit} questions, nats", "reference",
+                  largest_difference(responses(samples), responses(served[1])) if served else "-", "-")
 
         n_scored = options.n_scored
-        ours = lm_eval_run("lowkey", {**class_args, "context": "steps"}, "local_chunks", None)[1]
+        ours = lm_eval_run("lowkey", steps_args, "local_chunks", None)[1]
         served = guard(lm_eval_run, "lowkey-served", served_args, "local_chunks", None)
         metrics, _ = lowkey_eval(options, "text", kv, "--text", options.text, "-c", str(options.ctx), "--limit",
                                  str(options.chunks))
@@ -230,6 +237,7 @@ def main():
     cache = os.environ.get("LOWKEY_CACHE") or os.path.expanduser("~/.cache/lowkey")
     parser.add_argument("-m", "--model", default=os.path.join(cache, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
     parser.add_argument("--lowkey", default=os.environ.get("LOWKEY_BIN", str(ROOT / "build" / "lowkey")))
+    parser.add_argument("--server", help="the program that serves (default: that of --lowkey)")
     parser.add_argument("--kv", action="append")
     parser.add_argument("--questions", default="arc_easy", choices=["arc_easy", "arc_challenge"])
     parser.add_argument("--limit", type=int, default=50, help="questions")
