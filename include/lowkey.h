@@ -175,7 +175,7 @@ typedef struct {
  * contain them, so it cannot spell a control token. Drop these bytes to show the text to people.
  *
  * *text is owned: lk_text_free. LK_E_FORMAT: a content is not UTF-8, or the template refuses the
- * conversation: the message has its words. LK_E_UNSUPPORTED: there is no template, or it exceeds
+ * conversation; the message quotes it. LK_E_UNSUPPORTED: there is no template, or it exceeds
  * the limits of lk_chat_bytes. LK_E_NOMEM. */
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err);

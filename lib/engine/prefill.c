@@ -342,12 +342,7 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "embeddings are pooled by mean or by last token, not by type %d",
                        (int)pooling);
-    if (n_tok == 0) return lk_fail(err, LK_E_ARG, "there are no tokens to embed");
-    if (n_tok > (size_t)s->opts.n_ctx)
-        return lk_fail(err, LK_E_FULL,
-                       "%zu tokens do not fit a context of %d; use a larger context length", n_tok,
-                       s->opts.n_ctx);
-    lk_status status = lk_session_check_tokens(s, tok, n_tok, err);
+    lk_status status = lk_session_check_text(s, tok, n_tok, err);
     if (status != LK_OK) return status;
     lk_session_drop_tokens(s);
     struct prefill p = {.s = s,

@@ -131,12 +131,7 @@ static lk_status extend(struct lk_session *s, const int32_t *tok, size_t n_tok, 
 
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err) {
-    if (n_tok == 0) return lk_fail(err, LK_E_ARG, "there are no tokens to evaluate");
-    if (n_tok > (size_t)s->opts.n_ctx)
-        return lk_fail(err, LK_E_FULL,
-                       "%zu tokens do not fit a context of %d; use a larger context length", n_tok,
-                       s->opts.n_ctx);
-    lk_status status = lk_session_check_tokens(s, tok, n_tok, err);
+    lk_status status = lk_session_check_text(s, tok, n_tok, err);
     if (status != LK_OK) return status;
     size_t n = lk_session_reusable(s, tok, n_tok);
     if (n == 0) {

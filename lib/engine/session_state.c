@@ -19,6 +19,16 @@ lk_status lk_session_check_tokens(const struct lk_session *s, const int32_t *tok
     return LK_OK;
 }
 
+lk_status lk_session_check_text(const struct lk_session *s, const int32_t *tok, size_t n_tok,
+                                lk_err *err) {
+    if (n_tok == 0) return lk_fail(err, LK_E_ARG, "there are no tokens to evaluate");
+    if (n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL,
+                       "%zu tokens do not fit a context of %d; use a larger context length", n_tok,
+                       s->opts.n_ctx);
+    return lk_session_check_tokens(s, tok, n_tok, err);
+}
+
 lk_status lk_session_reserve_logits(struct lk_session *s, size_t n, lk_err *err) {
     if (n <= s->logits_cap) return LK_OK;
     size_t row = s->model->net->hp.n_vocab * sizeof(float);

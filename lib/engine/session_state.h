@@ -38,6 +38,11 @@ void lk_session_drop_tokens(struct lk_session *session);
 lk_status lk_session_check_tokens(const struct lk_session *session, const int32_t *tok,
                                   size_t n_tok, lk_err *err);
 
+/* Check a whole text for a session: LK_E_ARG if it is empty or a token is not in the vocabulary,
+ * LK_E_FULL if it is longer than the context. */
+lk_status lk_session_check_text(const struct lk_session *session, const int32_t *tok, size_t n_tok,
+                                lk_err *err);
+
 /* Room for n rows of logits. Those that are there stay valid. LK_E_NOMEM. */
 lk_status lk_session_reserve_logits(struct lk_session *session, size_t n, lk_err *err);
 

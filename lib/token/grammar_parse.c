@@ -207,7 +207,7 @@ static void end_sequence(struct parser *p, uint32_t first) {
 static void end_rule(struct parser *p, uint32_t rule, uint32_t first) {
     struct lk_buf *out = &p->draft->alt;
     struct lk_rule *r = (struct lk_rule *)(void *)p->draft->rule.at;
-    if (p->draft->rule.failed || p->alts.failed) return;
+    if (p->name.failed || p->draft->rule.failed || p->alts.failed) return;
     r[rule].first_alt = COUNT(out, uint32_t);
     r[rule].n_alt = COUNT(&p->alts, uint32_t) - first;
     append(out, lk_buf_cstr(&p->alts) + first * sizeof(uint32_t), r[rule].n_alt * sizeof(uint32_t));

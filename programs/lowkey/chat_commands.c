@@ -1,6 +1,7 @@
 /* The table of commands, and what they do. */
 #include "chat_commands.h"
 
+#include "base/closest.h"
 #include "cache_report.h"
 #include "chat.h"
 #include "chat_answer.h"
@@ -247,40 +248,14 @@ static void cmd_help(struct chat *c, const char *args) {
         out);
 }
 
-/* The number of letters to insert, delete or replace to get from `a` to `b`. */
-static size_t edit_distance(const char *a, const char *b) {
-    enum { MAX = 32 };
-    size_t row[MAX + 1], n = strlen(b);
-    if (n > MAX) n = MAX;
-    for (size_t k = 0; k <= n; k++) row[k] = k;
-    for (size_t i = 1; *a; a++, i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t k = 1; k <= n; k++) {
-            size_t best = diagonal + (*a != b[k - 1]);
-            if (row[k] + 1 < best) best = row[k] + 1;
-            if (row[k - 1] + 1 < best) best = row[k - 1] + 1;
-            diagonal = row[k];
-            row[k] = best;
-        }
-    }
-    return row[n];
-}
-
 static void print_unknown(const char *name) {
-    const char *nearest = NULL;
-    size_t best = 3;
-    for (size_t i = 0; i < N_COMMAND; i++) {
-        const char *known = command_list[i].name;
-        bool starts = strlen(name) > 2 && strncmp(known, name, strlen(name)) == 0;
-        size_t distance = starts ? 0 : edit_distance(name, known);
-        if (distance < best && distance < strlen(known) - 1) {
-            best = distance;
-            nearest = known;
-        }
-    }
-    if (nearest)
-        print_error("unknown command '%s'; did you mean %s?", name, nearest);
+    const size_t len = strlen(name);
+    struct lk_closest search = {.word = name, .len = len};
+    for (size_t i = 0; i < N_COMMAND; i++) lk_closest_offer(&search, command_list[i].name);
+    for (size_t i = 0; i < N_COMMAND && len > 2; i++)
+        if (strncmp(command_list[i].name, name, len) == 0) search.name = command_list[i].name;
+    if (search.name)
+        print_error("unknown command '%s'; did you mean %s?", name, search.name);
     else
         print_error("unknown command '%s'; /help lists them", name);
 }

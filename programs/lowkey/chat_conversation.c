@@ -2,6 +2,7 @@
 #include "chat_conversation.h"
 
 #include "base/err.h"
+#include "saved_session.h"
 #include "xalloc.h"
 
 #include <stdlib.h>
@@ -86,26 +87,6 @@ static void add_tokens(struct chat_conversation *c, const int32_t *tok, size_t n
     c->n_tok += n;
 }
 
-/* The marked text of a user's turn that follows tokens whose messages are not known, up to the
- * start of its answer: what the template writes after a placeholder conversation. */
-static lk_status format_next_turn(const struct chat_conversation *c, const char *content,
-                                  char **text, lk_err *err) {
-    static const char answer[] = "b";
-    lk_message msg[] = {{"user", "a"}, {"assistant", answer}, {"user", content}};
-    char *first = NULL, *all = NULL;
-    lk_status status = lk_chat_format(c->model, msg, 1, true, &first, err);
-    if (!status) status = lk_chat_format(c->model, msg, 3, true, &all, err);
-    size_t len = status ? 0 : strlen(first), n_answer = sizeof answer - 1;
-    if (!status && strncmp(all, first, len) == 0 && strncmp(all + len, answer, n_answer) == 0)
-        *text = xasprintf("%s", all + len + n_answer);
-    else if (!status)
-        status = lk_fail(err, LK_E_ARG,
-                         "this model's chat template cannot continue a session of 'lowkey run'");
-    lk_text_free(first);
-    lk_text_free(all);
-    return status;
-}
-
 size_t chat_token_limit(size_t len, size_t n_free) {
     enum { MAX_BYTES_PER_TOKEN = 16 }; /* on average, of any text */
     return len / MAX_BYTES_PER_TOKEN > n_free ? n_free : 0;
@@ -137,7 +118,7 @@ lk_status chat_conversation_ask(struct chat_conversation *c, const char *content
     bool was_cut = c->cut;
     *n_needed = 0;
     chat_conversation_add(c, "user", content);
-    lk_status status = c->n_unknown ? format_next_turn(c, content, &text, err)
+    lk_status status = c->n_unknown ? format_next_turn(c->model, content, &text, err)
                                     : lk_chat_format(c->model, c->msg, c->n_msg, true, &text, err);
     if (!status) {
         size_t len = c->n_unknown ? 0 : c->formatted.len;

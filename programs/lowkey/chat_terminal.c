@@ -56,7 +56,7 @@ static void set_handler(int signal_number, void (*handler)(int), int flags) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = handler;
-    action.sa_flags = flags;
+    action.sa_flags = flags | SA_RESTART; /* an interrupted write would lose output */
     sigemptyset(&action.sa_mask);
     sigaction(signal_number, &action, NULL);
 }

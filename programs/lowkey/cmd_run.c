@@ -117,8 +117,7 @@ static int tokenize_prompt(const struct run_args *a, struct run *r) {
     if (r->prompt.len == 0) return STATUS_OK;
     if (a->chat && a->saved.exists) {
         if (a->system) return print_error("--system is only for the first prompt of a session");
-        int status = format_next_turn(r->model, r->prompt.at, &text);
-        if (status) return status;
+        if (format_next_turn(r->model, r->prompt.at, &text, &err)) return print_lk_error(&err);
     } else if (a->chat) {
         lk_message msg[2] = {{"system", a->system}, {"user", r->prompt.at}};
         size_t skip = a->system ? 0 : 1;

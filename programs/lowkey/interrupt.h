@@ -11,6 +11,10 @@ void catch_interrupts(void);
 /* From now on every SIGINT sets the flag, for a program that must not end with unsaved work. */
 void catch_all_interrupts(void);
 
+/* Whether SIGINT ends a blocked read of a pipe or a terminal, which then fails with EINTR (default:
+ * no). Only on around such reads: an interrupted write would lose output. */
+void interrupt_blocked_reads(bool on);
+
 /* True after the first SIGINT. */
 bool interrupted(void);
 

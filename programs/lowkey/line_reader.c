@@ -38,7 +38,10 @@ static enum line_result read_plain_line(const struct line_reader *reader, const 
     *line = NULL;
     if (reader->opts.terminal) fputs(prompt, stdout);
     fflush(stdout);
-    if (getline(line, &cap, stdin) >= 0) return LINE_READ;
+    interrupt_blocked_reads(true);
+    ssize_t n = getline(line, &cap, stdin);
+    interrupt_blocked_reads(false);
+    if (n >= 0) return LINE_READ;
     free(*line);
     *line = NULL;
     return interrupted() ? LINE_CANCELLED : LINE_END;

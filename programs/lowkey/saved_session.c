@@ -1,6 +1,7 @@
 /* Loads and saves the session of --session. */
 #include "saved_session.h"
 
+#include "base/err.h"
 #include "output.h"
 #include "xalloc.h"
 
@@ -26,25 +27,23 @@ int saved_session_load(const struct saved_session *saved, lk_session *session,
     return lk_session_load(session, sampler, saved->path, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
-int format_next_turn(const lk_model *model, const char *content, char **text) {
+lk_status format_next_turn(const lk_model *model, const char *content, char **text, lk_err *err) {
     /* Format a placeholder turn, alone and with the new turn after it: the difference is what the
      * template writes between an answer and the next one. */
     static const char answer[] = "b";
     lk_message msg[] = {{"user", "a"}, {"assistant", answer}, {"user", content}};
     char *first = NULL, *all = NULL;
-    lk_err err = {0};
-    lk_status status = lk_chat_format(model, msg, 1, true, &first, &err);
-    if (!status) status = lk_chat_format(model, msg, 3, true, &all, &err);
+    lk_status status = lk_chat_format(model, msg, 1, true, &first, err);
+    if (!status) status = lk_chat_format(model, msg, 3, true, &all, err);
     size_t len = status ? 0 : strlen(first), n_answer = sizeof answer - 1;
-    bool found =
-        !status && strncmp(all, first, len) == 0 && strncmp(all + len, answer, n_answer) == 0;
-    if (found) *text = xasprintf("%s", all + len + n_answer);
+    if (!status && strncmp(all, first, len) == 0 && strncmp(all + len, answer, n_answer) == 0)
+        *text = xasprintf("%s", all + len + n_answer);
+    else if (!status)
+        status =
+            lk_fail(err, LK_E_ARG, "this model's chat template cannot continue a saved session");
     lk_text_free(first);
     lk_text_free(all);
-    if (status) return print_lk_error(&err);
-    return found ? STATUS_OK
-                 : print_error("this model's chat template cannot continue a saved session; omit "
-                               "--chat");
+    return status;
 }
 
 int saved_session_save(const struct saved_session *saved, lk_session *session,

@@ -19,8 +19,9 @@ int saved_session_find(const struct command *command, struct saved_session *save
 int saved_session_load(const struct saved_session *saved, lk_session *session, lk_sampler *sampler);
 
 /* Format a user's turn that follows an answer in the model's chat template, up to the start of the
- * assistant's turn. *text is owned: free. */
-int format_next_turn(const lk_model *model, const char *content, char **text);
+ * assistant's turn, as marked text. *text is owned: free. LK_E_ARG if the template does not write
+ * turns one after another; otherwise as lk_chat_format. */
+lk_status format_next_turn(const lk_model *model, const char *content, char **text, lk_err *err);
 
 /* Evaluate the last token of the answer if generation stopped before that, and save. */
 int saved_session_save(const struct saved_session *saved, lk_session *session,

@@ -30,7 +30,9 @@ static bool read_to_end(int fd, const char *name, const char *what, size_t max,
                         struct lk_buf *text) {
     char chunk[65536];
     for (;;) {
+        interrupt_blocked_reads(true);
         ssize_t n = read(fd, chunk, sizeof chunk);
+        interrupt_blocked_reads(false);
         if (n < 0 && errno == EINTR && !interrupted()) continue;
         if (n < 0) {
             if (!interrupted()) print_error("%s: cannot read %s: %s", what, name, strerror(errno));

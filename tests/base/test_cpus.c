@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* sched_setaffinity */
 #endif
 #include "base/cpus.h"
+#include "support_files.h"
 
 #include <sched.h>
 #include <setjmp.h>
@@ -12,32 +13,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 static char root[] = "/tmp/lowkey-cpus-XXXXXX";
 
-/* Write a file in root and create its folders. */
-static void write_file(const char *name, const char *text) {
-    char path[200];
-    snprintf(path, sizeof path, "%s%s", root, name);
-    for (char *end = path + strlen(root) + 1; (end = strchr(end, '/')); *end++ = '/') {
-        *end = 0;
-        mkdir(path, 0700);
-    }
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
+static void write_file(const char *name, const char *text) { write_file_below(root, name, text); }
 
 static int remove_files(void **state) {
     (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s/proc %s/sys", root, root);
-    return system(command);
+    remove_system_below(root);
+    return 0;
 }
 
 static double quota(void) { return lk_cpus_read(root).quota; }

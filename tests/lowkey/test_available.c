@@ -1,5 +1,6 @@
 /* Free memory, read from folders that imitate /proc and /sys. */
 #include "available.h"
+#include "support_files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -15,25 +15,9 @@
 
 static char root[] = "/tmp/lowkey-available-XXXXXX";
 
-/* Write a file in root and create its folders. */
-static void write_file(const char *name, const char *text) {
-    char path[200];
-    snprintf(path, sizeof path, "%s%s", root, name);
-    for (char *end = path + strlen(root) + 1; (end = strchr(end, '/')); *end++ = '/') {
-        *end = 0;
-        mkdir(path, 0700);
-    }
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
+static void write_file(const char *name, const char *text) { write_file_below(root, name, text); }
 
-static void remove_files(void) {
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s/proc %s/sys", root, root);
-    assert_int_equal(system(command), 0);
-}
+static void remove_files(void) { remove_system_below(root); }
 
 static const char meminfo[] =
     "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   33554432 kB\n";
