@@ -140,22 +140,6 @@ def nothing_is_lost_during_an_answer():
 
 
 @check
-def a_slow_terminal_loses_nothing():
-    with chat("--session", "slow", "--greedy") as c:
-        c.send(b"go", ENTER)
-        c.until_blocked()
-        c.send(CTRL_C)
-        c.expect(rb"stopped; /continue", "the end of an answer after Ctrl-C")
-        c.prompt()
-        c.send(b"again", ENTER)
-        c.until_blocked()
-        os.kill(c.pid, signal.SIGWINCH)
-        c.send(CTRL_C)
-        c.answered()
-    equal(questions("slow"), ["go", "again"], "questions")
-
-
-@check
 def too_long_a_message_is_refused():
     with chat("-n", "4", "-c", "300", "--session", "small") as c:
         c.ask(b"hello")

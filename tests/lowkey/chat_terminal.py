@@ -105,17 +105,6 @@ class Chat:
                 raise Failure(f"not within {DEADLINE} s: {what}; output: {self.out[-400:]!r}")
             self.read(0.05)
 
-    def until_blocked(self):
-        """Read nothing until the terminal takes no more output, so that the chat waits in write()."""
-        deadline, before = time.monotonic() + DEADLINE, -1
-        while time.monotonic() < deadline:
-            waiting = struct.unpack("i", fcntl.ioctl(self.master, termios.FIONREAD, bytes(4)))[0]
-            if waiting == before and waiting > 1000:
-                return
-            before = waiting
-            time.sleep(0.2)
-        raise Failure("the output does not fill the terminal")
-
     def state(self):
         """The letter of the process state, "T" if it is stopped."""
         with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
