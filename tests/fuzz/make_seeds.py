@@ -246,7 +246,26 @@ def write_requests():
     write("request", "json-schema", "b" + json.dumps({"prompt": "a", "json_schema": schema}))
 
 
+def write_chat_templates():
+    chatml = ("{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
+              "{{ '<|start|>system\nBe brief.<|end|>\n' }}{% endif %}"
+              "{{ '<|start|>' + message['role'] + '\n' + message['content'] | trim + '<|end|>' }}"
+              "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}")
+    tools = ("{%- macro call(t) -%}<call>{{ t.function | tojson }}</call>{%- endmacro -%}"
+             "{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}"
+             "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}"
+             "{% for t in m.tool_calls or [] %}{{ call(t) }}{% endfor %}{% endfor %}{{ ns.n }}")
+    refuse = ("{% for m in messages if m.role is defined and m.role not in ['user', 'assistant'] %}"
+              "{{ raise_exception('no ' ~ m.role) }}{% endfor %}{{ bos_token }}")
+    write("chat_template", "chatml", chatml)
+    write("chat_template", "tools", tools)
+    write("chat_template", "refuse", refuse + "\0" + json.dumps([{"role": "user", "content": "a"}]))
+    write("chat_template", "work", "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'a' * 999 }}"
+          "{% endfor %}{% endfor %}")
+
+
 def main():
+    write_chat_templates()
     write_models()
     write_sidecars()
     write_less_states()

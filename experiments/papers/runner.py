@@ -1,0 +1,213 @@
+"""Runs lowkey for the tables of the papers, keeps what it prints, and formats numbers.
+
+Everything is measured from a work folder with these entries, so that saved commands have short paths:
+
+  lowkey, bench       the program, and the folder of benchmarks
+  models, data        folders of models and of data sets
+  NAME.lk.gguf        bases made by `lowkey compress`; large, not kept in the repository
+  results/            JSON of all measurements; kept in the repository (docs/results/data)
+
+A measurement that has its results is not repeated, so an interrupted run continues where it stopped.
+"""
+import json
+import os
+import subprocess
+import sys
+
+# Name in the tables, file in the folder of models.
+MODELS = {
+    "smol": ("SmolLM2-135M", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "qwen": ("Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf"),
+    "mha": ("tiny-mha", "tiny-mha.gguf"),
+}
+# Bases are fitted on the first; nothing is chosen on the others.
+CALIBRATION = "data/wikitext2/valid.txt"
+WIKITEXT, NOVEL = "data/wikitext2/test.txt", "data/janeausten/emma.txt"
+
+
+class Missing(Exception):
+    """A result that has not been measured, while only formatting."""
+
+
+class Lab:
+    """One run: where things are, how much to measure."""
+
+    def __init__(self, work, quick, threads, render):
+        self.work, self.quick, self.threads, self.render = work, quick, threads, render
+
+    def limit(self, full, quick):
+        return quick if self.quick else full
+
+    def path(self, name):
+        return os.path.join(self.work, name)
+
+    def run(self, command, out=None):
+        """Run a command in the work folder; with `out`, keep its standard output there once it has succeeded."""
+        if self.render:
+            raise Missing(out or " ".join(command))
+        print("+", " ".join(command), file=sys.stderr, flush=True)
+        done = subprocess.run(command, cwd=self.work, stdout=subprocess.PIPE if out else subprocess.DEVNULL, check=False)
+        if done.returncode:
+            sys.exit(f"paper-tables: '{command[0]} {command[1]}' failed; run the same command again to continue")
+        if out:
+            with open(self.path(out) + ".new", "wb") as file:
+                file.write(done.stdout)
+            os.replace(self.path(out) + ".new", self.path(out))
+
+    def lowkey(self, verb, model, *options, out=None):
+        threads = ["-t", str(self.threads)] if self.threads else []
+        self.run(["./lowkey", *verb.split(), "-m", f"models/{MODELS[model][1]}", *threads, *options], out)
+
+    def basis(self, model, name, *options, text=CALIBRATION, tokens="64k"):
+        """The name of a sidecar made by `lowkey compress`, and what it printed (a dict)."""
+        path, report = f"{model}-{name}.lk.gguf", f"results/compress-{model}-{name}.json"
+        if not os.path.exists(self.path(report)) or not (self.render or os.path.exists(self.path(path))):
+            source = ["--text", text, "--tokens", tokens] if text else []
+            self.lowkey("compress", model, "--json", *source, "-o", path, *options, out=report)
+        return path
+
+    def report(self, model, name):
+        return self.read_json(f"results/compress-{model}-{name}.json")
+
+    def read_json(self, name):
+        if not os.path.exists(self.path(name)):
+            raise Missing(name)
+        with open(self.path(name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def read_results(self, name):
+        """{(task, recipe): metrics} of a file of `lowkey eval`."""
+        if not os.path.exists(self.path(name)):
+            return {}
+        with open(self.path(name), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        return {(line["task"], line["kv"]): line for line in lines if line["type"] == "result"}
+
+    def eval(self, name, model, tasks, recipes, *options, sidecar=None):
+        """{(task, recipe): result line} of `lowkey eval`, kept in results/NAME.jsonl."""
+        out = f"results/{name}.jsonl"
+        want = {(task, kv) for task in tasks for kv in recipes}
+        if not self.render and not want <= set(self.read_results(out)):
+            command = [*tasks, "-o", out, *options]
+            for kv in recipes:
+                command += ["--kv", kv]
+            if sidecar:
+                command += ["--sidecar", sidecar]
+            self.lowkey("eval", model, *command)
+        return self.read_results(out)
+
+    def text(self, name, model, recipes, text, ctx, chunks, sidecar=None):
+        """{recipe: metrics} of perplexity and KL, with weights in f32."""
+        options = ("--text", text, "--weights", "f32", "-c", str(ctx), "--limit", str(chunks))
+        found = self.eval(name, model, ["text"], recipes, *options, sidecar=sidecar)
+        return {kv: found[("text", kv)]["metrics"] for kv in recipes if ("text", kv) in found}
+
+    def bench(self, name, model, recipes, *options, sidecar=None):
+        """The results of `lowkey bench`, as a list of dicts."""
+        out = f"results/{name}.json"
+        if not os.path.exists(self.path(out)):
+            command = ["--json", *options]
+            for kv in recipes:
+                command += ["--kv", kv]
+            if sidecar:
+                command += ["--sidecar", sidecar]
+            self.lowkey("bench", model, *command, out=out)
+        return self.read_json(out)["results"]
+
+    def plan(self, name, model, recipes, contexts, *options, sidecar=None):
+        out = f"results/{name}.json"
+        if not os.path.exists(self.path(out)):
+            command = ["--json", "-c", ",".join(contexts), *options]
+            for kv in recipes:
+                command += ["--kv", kv]
+            if sidecar:
+                command += ["--sidecar", sidecar]
+            self.lowkey("plan", model, *command, out=out)
+        return self.read_json(out)["plans"]
+
+
+# ---- formatting ----
+
+
+def cell(metric, digits=3, scale=1):
+    """'value ± standard error' of a metric, or '-'."""
+    if metric is None:
+        return "-"
+    value, error = metric["value"] * scale, metric.get("stderr")
+    return f"{value:.{digits}f}" + (f" ± {error * scale:.{digits}f}" if error else "")
+
+
+def table(head, rows):
+    """A Markdown table; columns after the first are aligned to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def text_table(lab, name, model, groups, texts, ctx, chunks):
+    """Bits, perplexity and KL by text. groups: [(sidecar or None, [(label, recipe), ...]), ...]"""
+    head = ["cache", "bits per value"]
+    for title, _ in texts:
+        head += [f"{title}: perplexity", "KL", "same top-1"]
+    rows = []
+    for i, (sidecar, recipes) in enumerate(groups):
+        found = [lab.text(f"{name}-{model}-{i}-{title.lower()}", model, [kv for _, kv in recipes], path, ctx, chunks, sidecar)
+                 for title, path in texts]
+        for label, kv in recipes:
+            if not all(kv in f for f in found):
+                rows.append([label, "not measured"] + [""] * (len(head) - 2))
+                continue
+            row = [label, cell(found[0][kv].get("bits_per_value"), 2).split(" ")[0]]
+            for f in found:
+                row += [cell(f[kv]["ppl"], 2), cell(f[kv].get("kl_mean"), 4), cell(f[kv].get("top1"), 1, 100) + " %"]
+            rows.append(row)
+    return table(head, rows)
+
+
+def task_table(lab, name, model, groups, tasks, options):
+    """Scores by task. groups as in text_table. tasks: [(title, task, metric), ...]"""
+    head = ["cache", "bits per value"] + [title for title, _, _ in tasks]
+    rows = []
+    for i, (sidecar, recipes) in enumerate(groups):
+        found = lab.eval(f"{name}-{model}-{i}", model, [task for _, task, _ in tasks], [kv for _, kv in recipes], *options, sidecar=sidecar)
+        for label, kv in recipes:
+            lines = [found.get((task, kv), {}).get("metrics", {}) for _, task, _ in tasks]
+            bits = [m["bits_per_value"]["value"] for m in lines if "bits_per_value" in m]
+            rows.append([label, f"{sum(bits) / len(bits):.2f}" if bits else "-"] +
+                        [cell(m.get(metric)) for m, (_, _, metric) in zip(lines, tasks)])
+    return table(head, rows)
+
+
+def bench_table(lab, name, model, recipes, options, sidecar=None):
+    """Decoding speed by depth, in tokens per second and in multiples of f16."""
+    found = lab.bench(f"{name}-{model}", model, recipes, *options, sidecar=sidecar)
+    speed = {(r["kv"], r["depth"]): r["decode_tps"] for r in found}
+    depths = sorted({r["depth"] for r in found})
+    names = list(dict.fromkeys(r["kv"] for r in found))
+    rows = []
+    for kv in names:
+        rows.append([f"`{kv}`"] + [f"{speed[kv, d]:.1f} ({speed[kv, d] / speed[names[0], d]:.2f}x)" for d in depths])
+    return table(["cache"] + [f"{d:,} tokens" for d in depths], rows)
+
+
+def memory_table(lab, name, model, recipes, contexts, sidecar=None):
+    """Bytes of the cache by length, from `lowkey plan`."""
+    found = lab.plan(f"{name}-{model}", model, recipes, contexts, sidecar=sidecar)
+    lengths = sorted({p["n_tok"] for p in found})
+    size = {(p["kv"], p["n_tok"]): p for p in found}
+    names = list(dict.fromkeys(p["kv"] for p in found))
+    rows = [[f"`{kv}`"] + [f"{size[kv, n]['cache_bytes'] / 2**20:.1f} ({size[kv, n]['bits_per_value']:.2f})" for n in lengths] for kv in names]
+    return table(["cache"] + [f"{n:,} tokens, MiB (bits per value)" for n in lengths], rows)
+
+
+def batch_table(lab, name, model, recipes, depth, sizes):
+    """Tokens per second of all sessions of a batch, from bench/batch."""
+    rows = []
+    for i, kv in enumerate(recipes):
+        out = f"results/{name}-{model}-{i}.txt"
+        if not os.path.exists(lab.path(out)):
+            lab.run(["bench/batch", f"models/{MODELS[model][1]}", kv, str(depth), "16", *map(str, sizes)], out)
+        with open(lab.path(out), encoding="utf-8") as file:
+            lines = [line.split() for line in file]
+        speed = {line[0]: line[1] for line in lines if line and line[0].isdigit()}
+        rows.append([f"`{kv}`"] + [speed[str(n)] for n in sizes])
+    return table(["cache"] + [f"{n} session{'s' * (n > 1)}, tokens/s" for n in sizes], rows)
