@@ -237,8 +237,8 @@ typedef struct {
 /* The i-th preset. Its name is NULL if there are fewer. */
 lk_preset lk_recipe_preset(size_t i);
 
-/* True if a level has a limit. Rows are then evicted, so a session cannot be cut back to a
- * prefix. */
+/* True if a level has a limit. Rows are then evicted, and a session that has evicted rows cannot be
+ * cut back to a prefix (see lk_session_reusable). */
 bool lk_recipe_evicts(const lk_recipe *recipe);
 
 typedef struct {
@@ -293,7 +293,21 @@ typedef enum {
 lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok,
                            lk_pooling pooling, float *out, lk_err *err);
 
-/* The number of tokens of tok[0..n_tok) that lk_session_sync would keep. */
+/* The number of tokens of tok[0..n_tok) that lk_session_sync would keep: the common prefix if the
+ * session can be cut back to it, or 0. It can always be extended. What can be removed from its end:
+ *
+ *   all: f16                   any number of tokens
+ *   other recipes              tokens whose rows are all in the newest level: a window or residual
+ *                              of f16, otherwise the rows that are not encoded yet, fewer than 32
+ *                              once the first ones were encoded. Latents are like any other codec.
+ *   keep ... by h2o or tova    none: what removed tokens added to the scores is not known
+ *   any limit, with or         tokens as above until the first row is evicted, then none. States of
+ *     without absorb           absorb are empty until then.
+ *   sliding windows            tokens as above, as long as these layers still hold the rows that an
+ *                              earlier query sees
+ *
+ * The tightest line decides, over all layers. A session that cannot be cut back is prefilled again
+ * by lk_session_sync. lk_session_copy and lk_session_save work for every recipe at any time. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.
@@ -481,16 +495,16 @@ lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, l
 
 /* ---- sessions on disk ---- */
 
-/* Save a session and, if not NULL, the state of a sampler. The file replaces an existing one
- * atomically, once it is complete. Only its owner may read it. LK_E_IO; LK_E_UNSUPPORTED for
- * recipes with latents, eviction policies or absorb. */
+/* Save a session, whatever its recipe, and, if not NULL, the state of a sampler. The file replaces
+ * an existing one atomically, once it is complete. Only its owner may read it. LK_E_IO. */
 lk_status lk_session_save(const lk_session *session, const lk_sampler *sampler, const char *path,
                           lk_err *err);
 
-/* Load a saved session into one with the same model and recipe (see lk_session_file_recipe). It
- * continues with bit-identical logits. `sampler` (may be NULL) continues too if it has the options
+/* Load a saved session into one with the same model and recipe (see lk_session_file_recipe), and
+ * with the same sidecar if the recipe has latents or `absorb less`. It continues with bit-identical
+ * logits. `sampler` (may be NULL) continues too if it has the options
  * of the saved one, and is unchanged otherwise. Everything is validated first. LK_E_IO, LK_E_FORMAT
- * for a file that is damaged or does not match, LK_E_FULL, LK_E_UNSUPPORTED, LK_E_NOMEM. After a
+ * for a file that is damaged or does not match, LK_E_FULL, LK_E_NOMEM. After a
  * failure the session is unchanged, or empty after LK_E_NOMEM; the sampler may have changed
  * then. */
 lk_status lk_session_load(lk_session *session, lk_sampler *sampler, const char *path, lk_err *err);

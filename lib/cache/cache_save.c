@@ -4,6 +4,7 @@
 #include "base/splitmix64.h"
 #include "cache/equalizer.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Bytes of one array of channel statistics. */
@@ -71,6 +72,15 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
     return ok;
 }
 
+/* Positions and scores of a layer that evicts. */
+static bool write_evict(const struct lk_evict *evict, const struct lk_writer *writer) {
+    size_t n = (size_t)evict->n * evict->n_head;
+    if (n == 0) return true;
+    return writer->put(writer->user, evict->pos, n * sizeof *evict->pos) &&
+           (!evict->needs_scores ||
+            writer->put(writer->user, evict->score, n * sizeof *evict->score));
+}
+
 bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer) {
     bool ok = true;
     for (int k = 0; ok && k < lk_cache_n_kv(cache); k++) {
@@ -84,20 +94,55 @@ bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *w
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; ok && b < kv->level[i].n_block; b++)
                 ok = writer->put(writer->user, kv->level[i].block[b], kv->level[i].block_bytes);
+        if (kv->side == LK_V) ok = ok && write_evict(&cache->evict[k / 2], writer);
     }
     return ok;
 }
 
-/* ---- checking ---- */
+/* ---- reading ---- */
 
-/* Advance *at by n bytes and return what lies there. NULL if fewer than n bytes are left. */
-static const void *read_bytes(const char **at, size_t *left, size_t n) {
-    if (*left < n) return NULL;
-    const char *here = *at;
-    *at += n;
-    *left -= n;
+/* What is left to read of a section. */
+struct reader {
+    const char *at;
+    uint64_t left;
+};
+
+/* The next n bytes, which may be unaligned. NULL if fewer are left. */
+static const void *read_bytes(struct reader *from, uint64_t n) {
+    if (from->left < n) return NULL;
+    const char *here = from->at;
+    from->at += n;
+    from->left -= n;
     return here;
 }
+
+/* Copy the next n bytes; false if fewer are left. */
+static bool copy_bytes(void *to, struct reader *from, uint64_t n) {
+    const void *here = read_bytes(from, n);
+    if (here && n) memcpy(to, here, n);
+    return here != NULL;
+}
+
+/* The counts of K or V of one layer. */
+struct saved_side {
+    struct lk_saved_kv kv;
+    struct lk_saved_level level[LK_MAX_KV_LEVEL]; /* [n_level of the cache] */
+};
+
+static const char *const is_truncated = "its counts are truncated",
+                         *const is_inconsistent = "its counts are inconsistent",
+                         *const is_other = "its cache was saved with another recipe or for a "
+                                           "model of another shape";
+
+/* Read counts. Returns NULL or the reason for rejecting them. */
+static const char *read_side(const struct lk_kv *kv, struct reader *counts,
+                             struct saved_side *out) {
+    if (!copy_bytes(&out->kv, counts, sizeof out->kv)) return is_truncated;
+    if (out->kv.n_level != kv->n_level) return is_other;
+    return copy_bytes(out->level, counts, kv->n_level * sizeof *out->level) ? NULL : is_truncated;
+}
+
+/* ---- checking ---- */
 
 static bool same_level(const struct lk_saved_level *a, const struct lk_saved_level *b) {
     return memcmp(a->codec, b->codec, sizeof a->codec) == 0 && a->block_bytes == b->block_bytes &&
@@ -137,94 +182,172 @@ static bool is_possible(const struct lk_kv *kv, int i, const struct lk_saved_lev
     return n_sink == 0 || (saved->skip == 0 && saved->rows == (n_tok < n_sink ? n_tok : n_sink));
 }
 
-/* Check the counts of K or V of one layer and add up the bytes of its rows. Returns NULL or the
- * reason for rejecting them. */
-static const char *check_kv(const struct lk_kv *kv, const char **at, size_t *left, int64_t n_tok,
-                            uint64_t *bytes) {
-    static const char *const truncated = "its counts are truncated",
-                             *const inconsistent = "its counts are inconsistent",
-                             *const other = "its cache was saved with another recipe or for a "
-                                            "model of another shape";
-    struct lk_saved_kv saved;
-    const void *from = read_bytes(at, left, sizeof saved);
-    if (!from) return truncated;
-    memcpy(&saved, from, sizeof saved);
-    if (saved.n_level != kv->n_level) return other;
-    if (saved.n_tok != n_tok || saved.first < 0 || saved.first > n_tok ||
-        (saved.first > 0 && !can_evict(kv)))
-        return inconsistent;
-    if (saved.calibrated < 0 || saved.calibrated > 3) return inconsistent;
+/* Check the counts of K or V of one layer. Returns NULL or the reason for rejecting them. */
+static const char *check_counts(const struct lk_kv *kv, const struct saved_side *saved,
+                                int64_t n_tok) {
+    const struct lk_saved_kv *all = &saved->kv;
+    if (all->n_tok != n_tok || all->first < 0 || all->first > n_tok ||
+        (all->first > 0 && !can_evict(kv)))
+        return is_inconsistent;
+    if (all->calibrated < 0 || all->calibrated > 3) return is_inconsistent;
     int64_t rows = 0;
     for (int i = 0; i < kv->n_level; i++) {
-        struct lk_saved_level level, own = describe_level(kv, i);
-        from = read_bytes(at, left, sizeof level);
-        if (!from) return truncated;
-        memcpy(&level, from, sizeof level);
-        if (!same_level(&level, &own)) return other;
-        if (!is_possible(kv, i, &level, n_tok, saved.calibrated)) return inconsistent;
-        rows += level.rows;
-        *bytes += (uint64_t)level.n_block * kv->level[i].block_bytes;
+        struct lk_saved_level own = describe_level(kv, i);
+        if (!same_level(&saved->level[i], &own)) return is_other;
+        if (!is_possible(kv, i, &saved->level[i], n_tok, all->calibrated)) return is_inconsistent;
+        rows += saved->level[i].rows;
     }
-    for (int i = 0; i < 2; i++) *bytes += lk_equalizer_bytes(&kv->equalizer[i]);
-    return rows == n_tok - saved.first ? NULL : inconsistent;
+    return rows == n_tok - all->first ? NULL : is_inconsistent;
+}
+
+/* Are all of x [n] finite, and positive or at least not negative? */
+static bool are_numbers(const char *x, size_t n, bool positive) {
+    for (size_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, x + i * sizeof value, sizeof value);
+        if (!isfinite(value) || (positive ? value <= 0 : value < 0)) return false;
+    }
+    return true;
+}
+
+/* Check the rows of K or V of one layer, whose counts are possible. */
+static const char *check_rows(const struct lk_kv *kv, const struct saved_side *saved,
+                              struct reader *rows) {
+    static const char *const cut = "its number of rows does not match its counts",
+                             *const invalid = "its channel statistics are invalid";
+    for (int i = 0; i < 2; i++) {
+        const struct lk_equalizer *e = &kv->equalizer[i];
+        size_t bytes = statistics_bytes(e), n = bytes / sizeof(float);
+        const char *sigma = e->sigma ? read_bytes(rows, bytes) : NULL,
+                   *query_power = e->query_power ? read_bytes(rows, bytes) : NULL;
+        if ((e->sigma && !sigma) || (e->query_power && !query_power)) return cut;
+        if (sigma && (saved->kv.calibrated >> i & 1) && !are_numbers(sigma, n, true))
+            return invalid;
+        if (query_power && !are_numbers(query_power, n, false)) return invalid;
+    }
+    for (int i = 0; i < kv->n_level; i++)
+        if (!read_bytes(rows, (uint64_t)saved->level[i].n_block * kv->level[i].block_bytes))
+            return cut;
+    return NULL;
+}
+
+/* Can a head hold these positions? pos: of the head's rows by index, n_head numbers apart. Sinks
+ * and the rows newer than the level with the limit are in order; that level's rows are different
+ * ones of those in between. seen: n_tok bits of scratch. */
+static bool are_positions(const struct lk_kv *kv, const struct saved_side *saved, const char *pos,
+                          int n_head, uint8_t *seen) {
+    int64_t first = saved->kv.first, n_tok = saved->kv.n_tok, n_ordered = 0;
+    int level = 0;
+    while (kv->rule[level].limit.policy.kind == LK_POLICY_NONE)
+        n_ordered += saved->level[level++].rows;
+    int64_t end = n_ordered + saved->level[level].rows;
+    memset(seen, 0, (size_t)(n_tok + 7) / 8);
+    for (int64_t i = 0; i < n_tok - first; i++) {
+        int32_t at;
+        memcpy(&at, pos + (size_t)i * n_head * sizeof at, sizeof at);
+        if (i < n_ordered || i >= end) {
+            if (at != (i < n_ordered ? i : i + first)) return false;
+            continue;
+        }
+        if (at < n_ordered || at >= end + first || (seen[at / 8] >> at % 8 & 1)) return false;
+        seen[at / 8] |= (uint8_t)(1 << at % 8);
+    }
+    return true;
+}
+
+/* Check what a layer that evicts holds besides rows. */
+static const char *check_evict(const struct lk_cache *cache, int layer,
+                               const struct saved_side saved[2], struct reader *rows,
+                               uint8_t *seen) {
+    const struct lk_kv *k = &cache->kv[layer][LK_K];
+    const struct lk_evict *evict = &cache->evict[layer];
+    for (int i = 0; i < k->n_level; i++) /* both hold the same tokens */
+        if (saved[LK_K].level[i].rows != saved[LK_V].level[i].rows) return is_inconsistent;
+    size_t n = (size_t)(saved[LK_K].kv.n_tok - saved[LK_K].kv.first) * evict->n_head;
+    const char *pos = read_bytes(rows, n * sizeof *evict->pos),
+               *score = evict->needs_scores ? read_bytes(rows, n * sizeof *evict->score) : NULL;
+    if (!pos || (evict->needs_scores && !score)) return "its positions or scores are truncated";
+    if (score && !are_numbers(score, n, false)) return "its scores are invalid";
+    for (int head = 0; head < evict->n_head; head++)
+        if (!are_positions(k, &saved[LK_K], pos + head * sizeof *evict->pos, evict->n_head, seen))
+            return "its positions are impossible";
+    return NULL;
 }
 
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
-                         uint64_t n_row, int64_t n_tok, lk_err *err) {
-    const char *at = counts, *reason = NULL;
-    uint64_t bytes = 0;
-    for (int k = 0; !reason && k < lk_cache_n_kv(cache); k++)
-        reason = check_kv(lk_cache_kv(cache, k), &at, &n_count, n_tok, &bytes);
-    if (!reason && (n_count != 0 || bytes != n_row))
-        reason = "its number of rows does not match its counts";
+                         const void *rows, size_t n_row, int64_t n_tok, lk_err *err) {
+    struct reader count = {counts, n_count}, row = {rows, n_row};
+    const char *reason = NULL;
+    size_t n_seen = (size_t)(n_tok + 7) / 8 + 1;
+    uint8_t *seen = lk_alloc(cache->ledger, LK_FOR_OTHER, n_seen);
+    if (!seen) return lk_fail(err, LK_E_NOMEM, "no memory to check a cache");
+    for (int layer = 0; !reason && layer < cache->shape.n_layer; layer++) {
+        struct saved_side saved[2];
+        for (int side = 0; !reason && side < 2; side++) {
+            const struct lk_kv *kv = &cache->kv[layer][side];
+            reason = read_side(kv, &count, &saved[side]);
+            if (!reason) reason = check_counts(kv, &saved[side], n_tok);
+            if (!reason) reason = check_rows(kv, &saved[side], &row);
+        }
+        if (!reason && cache->kv[layer][LK_K].evict)
+            reason = check_evict(cache, layer, saved, &row, seen);
+    }
+    lk_release(cache->ledger, LK_FOR_OTHER, seen, n_seen);
+    if (!reason && (count.left || row.left)) reason = "it holds more than its counts say";
     return reason ? lk_fail(err, LK_E_FORMAT, "%s", reason) : LK_OK;
 }
 
 /* ---- restoring ---- */
 
-static void restore_counts(struct lk_kv *kv, const char **at) {
-    struct lk_saved_kv saved;
-    memcpy(&saved, *at, sizeof saved);
-    *at += sizeof saved;
-    kv->first = saved.first;
-    kv->n_tok = saved.n_tok;
-    for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.calibrated >> i & 1;
-    for (int i = 0; i < kv->n_level; i++) {
-        struct lk_saved_level level;
-        memcpy(&level, *at, sizeof level);
-        *at += sizeof level;
-        kv->count[i] = (struct lk_level_count){level.rows, level.skip};
-    }
+static void restore_counts(struct lk_kv *kv, struct reader *counts) {
+    struct saved_side saved;
+    read_side(kv, counts, &saved);
+    kv->first = saved.kv.first;
+    kv->n_tok = saved.kv.n_tok;
+    for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.kv.calibrated >> i & 1;
+    for (int i = 0; i < kv->n_level; i++)
+        kv->count[i] = (struct lk_level_count){saved.level[i].rows, saved.level[i].skip};
 }
 
-static void copy_bytes(void *to, const char **at, size_t n) {
-    memcpy(to, *at, n);
-    *at += n;
-}
-
-static void restore_rows(struct lk_kv *kv, const char **at) {
+static void restore_rows(struct lk_kv *kv, struct reader *rows) {
     for (int i = 0; i < 2; i++) {
         struct lk_equalizer *e = &kv->equalizer[i];
-        if (e->sigma) copy_bytes(e->sigma, at, statistics_bytes(e));
-        if (e->query_power) copy_bytes(e->query_power, at, statistics_bytes(e));
+        if (e->sigma) copy_bytes(e->sigma, rows, statistics_bytes(e));
+        if (e->query_power) copy_bytes(e->query_power, rows, statistics_bytes(e));
     }
+    lk_equalizer_apply(kv);
     for (int i = 0; i < kv->n_level; i++)
         for (int64_t b = 0; b < kv->level[i].n_block; b++)
-            copy_bytes(kv->level[i].block[b], at, kv->level[i].block_bytes);
+            copy_bytes(kv->level[i].block[b], rows, kv->level[i].block_bytes);
+}
+
+/* Positions and scores of the n rows that a layer holds; room was reserved. */
+static void restore_evict(struct lk_evict *evict, int64_t n, struct reader *rows) {
+    evict->n = n;
+    copy_bytes(evict->pos, rows, (size_t)n * evict->n_head * sizeof *evict->pos);
+    if (evict->needs_scores)
+        copy_bytes(evict->score, rows, (size_t)n * evict->n_head * sizeof *evict->score);
 }
 
 lk_status lk_cache_restore(struct lk_cache *cache, const void *counts, const void *rows,
                            lk_err *err) {
-    const char *count_at = counts, *row_at = rows;
+    /* The sizes are known to fit. */
+    struct reader count = {counts, UINT64_MAX}, row = {rows, UINT64_MAX};
     lk_cache_clear(cache);
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
-        for (int side = 0; side < 2; side++) restore_counts(&cache->kv[layer][side], &count_at);
+        const struct lk_kv *k = &cache->kv[layer][LK_K];
+        struct lk_evict *evict = &cache->evict[layer];
+        for (int side = 0; side < 2; side++) restore_counts(&cache->kv[layer][side], &count);
+        int64_t n_row = k->n_tok - k->first;
         lk_status status = lk_cache_alloc_blocks(cache, layer, err);
+        if (status == LK_OK && k->evict && !lk_evict_reserve(evict, cache->ledger, n_row))
+            status = lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         if (status != LK_OK) {
             lk_cache_clear(cache);
             return status;
         }
-        for (int side = 0; side < 2; side++) restore_rows(&cache->kv[layer][side], &row_at);
+        for (int side = 0; side < 2; side++) restore_rows(&cache->kv[layer][side], &row);
+        if (k->evict) restore_evict(evict, n_row, &row);
     }
     lk_cache_trim(cache);
     return LK_OK;

@@ -1,10 +1,12 @@
 /* Serialization of a cache.
  *
  *   counts: for each layer, for K and V:  | struct lk_saved_kv | struct lk_saved_level x n_level |
- *   rows:   for each layer, for K and V:  | sigma | query power | blocks of level 0, level 1, ... |
+ *   rows:   for each layer:  | K | V | positions | scores |
+ *           for K and V:     | sigma | query power | blocks of level 0, level 1, ... |
  *
  * Blocks are written as they lie in memory. sigma and query power are written for rows, then for
- * latents, each only if the recipe uses it. */
+ * latents, each only if the recipe uses it. Positions i32 [n_row][n_head_kv] are written for layers
+ * that evict, and scores f32 of the same shape if the policy needs them (cache/evict.h). */
 #ifndef LK_CACHE_CACHE_SAVE_H
 #define LK_CACHE_CACHE_SAVE_H
 
@@ -19,7 +21,7 @@ struct lk_saved_kv {
 
 /* A level's rules, to be compared with those of the current recipe, and its counts. */
 struct lk_saved_level {
-    char codec[32];
+    char codec[64];
     int64_t block_bytes, n_block, rows;
     int32_t skip, block_rows, batch;
     uint32_t keep;
@@ -34,11 +36,13 @@ bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *w
 /* Do two caches of one shape have the same levels, so that one can hold what the other holds? */
 bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);
 
-/* Check whether these counts are possible for this cache after n_tok tokens, with n_row bytes of
- * rows. Reads only counts[0 .. n_count). LK_E_FORMAT if they are inconsistent or belong to another
- * recipe; the message starts after a colon. */
+/* Check whether this cache can hold n_tok tokens as these counts and rows say: the counts, that
+ * statistics and scores are finite, and that the positions of an eviction are possible. Blocks are
+ * not inspected: any bytes are valid codes. Reads only counts[0 .. n_count) and rows[0 .. n_row).
+ * LK_E_FORMAT if they are inconsistent or belong to another recipe; the message starts after a
+ * colon. LK_E_NOMEM. */
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
-                         uint64_t n_row, int64_t n_tok, lk_err *err);
+                         const void *rows, size_t n_row, int64_t n_tok, lk_err *err);
 
 /* Load counts and rows that have passed lk_cache_check. After LK_E_NOMEM the cache is empty. */
 lk_status lk_cache_restore(struct lk_cache *cache, const void *counts, const void *rows,

@@ -47,6 +47,12 @@ void lk_equalizer_copy(struct lk_equalizer *to, const struct lk_equalizer *from)
     to->calibrated = from->calibrated;
 }
 
+void lk_equalizer_apply(struct lk_kv *kv) {
+    for (int i = 0; i < kv->n_level; i++)
+        for (int part = 0; lk_kv_equalizer(kv, i)->calibrated && part < kv->level[i].n_part; part++)
+            lk_k_up_prepare(kv, i, part);
+}
+
 uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer) {
     return (!!equalizer->sigma + !!equalizer->query_power) * n_floats(equalizer) * sizeof(float);
 }

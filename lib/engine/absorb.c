@@ -85,9 +85,13 @@ static lk_status bind_layer(struct lk_absorb *a, const struct lk_sidecar *sideca
     return LK_OK;
 }
 
+static size_t state_floats(const struct lk_less_shape *shape, int n_layer) {
+    return (size_t)n_layer * shape->n_head_kv * lk_less_state_floats(shape);
+}
+
 /* Rounded up to whole cache lines, as the ledger counts them. */
 static size_t total_state_floats(const struct lk_less_shape *shape, int n_layer) {
-    return ((size_t)n_layer * shape->n_head_kv * lk_less_state_floats(shape) + 15) / 16 * 16;
+    return (state_floats(shape, n_layer) + 15) / 16 * 16;
 }
 
 size_t lk_absorb_state_bytes(const struct lk_absorb *a) {
@@ -126,6 +130,7 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     if (status != LK_OK) return status;
     struct lk_absorb *a = alloc_states(&shape, sidecar->info.model.n_layer, ledger);
     if (!a) return fail_nomem(err);
+    a->sidecar = sidecar->fingerprint;
     for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++)
         status = bind_layer(a, sidecar, kernels, layer, err);
     if (status == LK_OK) status = lk_absorb_reserve(a, 1, err); /* single steps allocate nothing */
@@ -188,6 +193,28 @@ void lk_absorb_clear(struct lk_absorb *a) { memset(a->state, 0, lk_absorb_state_
 
 void lk_absorb_copy(struct lk_absorb *to, const struct lk_absorb *from) {
     memcpy(to->state, from->state, lk_absorb_state_bytes(to));
+}
+
+size_t lk_absorb_saved_bytes(const struct lk_absorb *a) {
+    return state_floats(&a->shape, a->n_layer) * sizeof(float);
+}
+
+bool lk_absorb_write(const struct lk_absorb *a, const struct lk_writer *writer) {
+    return writer->put(writer->user, a->state, lk_absorb_saved_bytes(a));
+}
+
+bool lk_absorb_check(const struct lk_absorb *a, const void *states) {
+    size_t n = state_floats(&a->shape, a->n_layer), row = (size_t)a->shape.d_head + 1;
+    for (size_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, (const char *)states + i * sizeof value, sizeof value);
+        if (!isfinite(value) || (i % row == row - 1 && value < 0)) return false;
+    }
+    return true;
+}
+
+void lk_absorb_restore(struct lk_absorb *a, const void *states) {
+    memcpy(a->state, states, lk_absorb_saved_bytes(a));
 }
 
 lk_status lk_absorb_reserve(struct lk_absorb *a, int n_tok, lk_err *err) {

@@ -5,12 +5,14 @@
 
 #include "absorb/less.h"
 #include "attention/attention.h"
+#include "base/writer.h"
 #include "sidecar/sidecar.h"
 
 struct lk_absorb {
     struct lk_ledger *ledger;
     int n_layer;
     struct lk_less_shape shape;
+    uint64_t sidecar;          /* fingerprint of the networks' sidecar; 0: random features */
     struct lk_less_maps *maps; /* [n_layer] the sidecar's networks, or `random` */
     float *random;  /* [n_feature][d_head] directions of `absorb performer`; NULL for LESS */
     float *state;   /* [n_layer][n_head_kv] of lk_less_state_floats() */
@@ -43,6 +45,14 @@ void lk_absorb_clear(struct lk_absorb *absorb);
 
 /* Copy the states. Both are of the same model and sidecar. */
 void lk_absorb_copy(struct lk_absorb *to, const struct lk_absorb *from);
+
+/* Saving and loading. Saved states are f32 [n_layer][n_head_kv][n_feature][d_head + 1], of
+ * lk_absorb_saved_bytes() bytes (absorb/less.h draws one head's). Check them before restoring them:
+ * numbers must be finite, and sums of features not negative. Data may be unaligned. */
+size_t lk_absorb_saved_bytes(const struct lk_absorb *absorb);
+bool lk_absorb_write(const struct lk_absorb *absorb, const struct lk_writer *writer);
+bool lk_absorb_check(const struct lk_absorb *absorb, const void *states);
+void lk_absorb_restore(struct lk_absorb *absorb, const void *states);
 
 /* Room for lk_absorb_attend with up to n_tok tokens. LK_E_NOMEM. */
 lk_status lk_absorb_reserve(struct lk_absorb *absorb, int n_tok, lk_err *err);

@@ -151,10 +151,15 @@ lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_
 
 /* ---- copies ---- */
 
+/* Do both have the same networks, or neither any? */
+static bool have_same_states(const struct lk_session *a, const struct lk_session *b) {
+    return !a->absorb == !b->absorb && (!a->absorb || a->absorb->sidecar == b->absorb->sidecar);
+}
+
 lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     if (s == from) return LK_OK;
     if (s->model != from->model || s->recipe->absorbs != from->recipe->absorbs ||
-        !lk_cache_same_levels(s->cache, from->cache))
+        !lk_cache_same_levels(s->cache, from->cache) || !have_same_states(s, from))
         return lk_fail(err, LK_E_ARG,
                        "a session can be copied only to one with the same model and recipe");
     if (from->n_tok > (size_t)s->opts.n_ctx)
@@ -164,9 +169,8 @@ lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     lk_session_drop_tokens(s);
     lk_status status = logits ? lk_session_reserve_logits(s, 1, err) : LK_OK;
     if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
-    if (status == LK_OK) status = lk_session_reserve_absorb(s, 1, err);
     if (status != LK_OK) return status;
-    if (s->absorb && from->absorb) lk_absorb_copy(s->absorb, from->absorb);
+    if (s->absorb) lk_absorb_copy(s->absorb, from->absorb);
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
     s->n_tok = from->n_tok;
     if (!logits) return LK_OK;

@@ -19,6 +19,15 @@ enum {
     MAX_RECIPE = 1 << 14, /* bytes */
 };
 
+/* The fingerprint of the sidecar that the session's latents and states depend on; 0: none. */
+static uint64_t used_sidecar(const struct lk_session *s) {
+    uint64_t bases = 0, networks = s->absorb ? s->absorb->sidecar : 0;
+    for (int k = 0; k < lk_cache_n_kv(s->cache); k++)
+        for (int i = 0; i < lk_cache_kv(s->cache, k)->n_level; i++)
+            if (lk_cache_kv(s->cache, k)->level[i].basis) bases = s->model->sidecar->fingerprint;
+    return bases == networks ? bases : bases ^ networks;
+}
+
 /* ---- saving ---- */
 
 /* The section that is being written. */
@@ -47,6 +56,7 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
         return !logits ||
                writer->put(writer->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
     case LK_SECTION_SAMPLER: return !sampler || lk_sampling_save(sampler->sampling, writer);
+    case LK_SECTION_STATES: return !s->absorb || lk_absorb_write(s->absorb, writer);
     case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
     case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, writer);
     case LK_N_SECTION: break;
@@ -59,6 +69,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
                                        .version = LK_SESSION_VERSION,
                                        .order = LK_SESSION_ORDER,
                                        .model = s->model->net->fingerprint,
+                                       .sidecar = used_sidecar(s),
                                        .size = sizeof header};
     bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
     for (int i = 0; ok && i < LK_N_SECTION; i++) {
@@ -73,26 +84,10 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
     return ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(&header, sizeof header, 1, file) == 1;
 }
 
-/* LK_E_UNSUPPORTED if the session holds something that the file format cannot. */
-static lk_status check_savable(const struct lk_session *s, lk_err *err) {
-    bool savable = !s->recipe->absorbs;
-    for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
-        for (int side = 0; side < 2; side++) {
-            const struct lk_kv *kv = &s->cache->kv[layer][side];
-            savable &= !kv->evict;
-            for (int i = 0; i < kv->n_level; i++) savable &= !kv->level[i].basis;
-        }
-    if (savable) return LK_OK;
-    return lk_fail(err, LK_E_UNSUPPORTED,
-                   "sessions with latents, eviction policies or 'absorb' cannot be saved; use "
-                   "another recipe");
-}
-
 lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const char *path,
                           lk_err *err) {
     struct lk_atomic_file f;
-    lk_status status = check_savable(s, err);
-    if (status == LK_OK) status = lk_atomic_file_open(&f, path, err);
+    lk_status status = lk_atomic_file_open(&f, path, err);
     if (status != LK_OK) return status;
     if (!write_all(s, sampler, f.file))
         status = lk_fail(err, LK_E_IO, "cannot write %s: %s", f.temporary, strerror(errno));
@@ -181,29 +176,55 @@ static lk_status check_sizes(const struct saved *saved, const struct lk_session 
     return check_saved_tokens(saved, n_vocab, path, err);
 }
 
+/* Were the session's latents or states made with the sidecar that the file names? */
+static lk_status check_sidecar(const struct saved *saved, const struct lk_session *s, lk_err *err) {
+    uint64_t used = used_sidecar(s);
+    if (saved->header.sidecar == used) return LK_OK;
+    if (used == 0)
+        return lk_fail(err, LK_E_FORMAT,
+                       "it needs the sidecar that it was saved with; pass --sidecar FILE");
+    if (saved->header.sidecar == 0)
+        return lk_fail(err, LK_E_FORMAT, "it was saved with a recipe that needs no sidecar");
+    return lk_fail(err, LK_E_FORMAT,
+                   "it was saved with another sidecar; pass that one as --sidecar FILE");
+}
+
+static lk_status check_states(const struct saved *saved, const struct lk_session *s, lk_err *err) {
+    uint64_t size = saved->header.section[LK_SECTION_STATES].size;
+    if (size != (s->absorb ? lk_absorb_saved_bytes(s->absorb) : 0))
+        return lk_fail(err, LK_E_FORMAT, "its states of evicted rows have another size");
+    if (s->absorb && !lk_absorb_check(s->absorb, saved->section[LK_SECTION_STATES]))
+        return lk_fail(err, LK_E_FORMAT, "its states of evicted rows are invalid");
+    return LK_OK;
+}
+
 /* Check everything before anything is changed. */
 static lk_status check_saved(const struct saved *saved, const struct lk_session *s,
                              const char *path, lk_err *err) {
     const struct lk_session_header *header = &saved->header;
     if (header->model != s->model->net->fingerprint)
         return fail_format(path, "it was saved with another model", err);
-    if (header->sidecar != 0)
-        return fail_format(path, "it needs a sidecar, which this version does not support", err);
     for (int i = 0; i < LK_N_SECTION; i++)
         if (!section_is_intact(saved, i))
             return fail_format(path, "the file is damaged: wrong checksum of a section", err);
     lk_status status = check_sizes(saved, s, path, err);
     if (status != LK_OK) return status;
-    lk_err why;
-    if (lk_cache_check(
-            s->cache, saved->section[LK_SECTION_COUNTS], header->section[LK_SECTION_COUNTS].size,
-            header->section[LK_SECTION_ROWS].size,
-            (int64_t)(header->section[LK_SECTION_TOKENS].size / sizeof(int32_t)), &why) == LK_OK)
-        return LK_OK;
-    const char *recipe = (const char *)saved->section[LK_SECTION_RECIPE];
+    const char *recipe = (const char *)saved->section[LK_SECTION_RECIPE],
+               *own = lk_recipe_text(s->recipe);
     size_t len = header->section[LK_SECTION_RECIPE].size;
-    const char *own = lk_recipe_text(s->recipe);
-    if (strlen(own) == len && memcmp(own, recipe, len) == 0) return fail_format(path, why.msg, err);
+    bool same_text = strlen(own) == len && memcmp(own, recipe, len) == 0;
+    lk_err why;
+    status = same_text ? check_sidecar(saved, s, &why) : LK_OK;
+    if (status == LK_OK)
+        status = lk_cache_check(
+            s->cache, saved->section[LK_SECTION_COUNTS], header->section[LK_SECTION_COUNTS].size,
+            saved->section[LK_SECTION_ROWS], header->section[LK_SECTION_ROWS].size,
+            (int64_t)(header->section[LK_SECTION_TOKENS].size / sizeof(int32_t)), &why);
+    if (status == LK_OK) status = check_states(saved, s, &why);
+    if (status == LK_OK && !same_text) status = check_sidecar(saved, s, &why);
+    if (status == LK_OK) return LK_OK;
+    if (same_text || status != LK_E_FORMAT)
+        return lk_fail(err, status, "cannot load %s: %s", path, why.msg);
     return lk_fail(
         err, LK_E_FORMAT,
         "cannot load %s: it was saved with another recipe, \"%.*s\", not with \"%.100s\"", path,
@@ -222,6 +243,7 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     }
     s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
     memcpy(s->tok, saved->section[LK_SECTION_TOKENS], s->n_tok * sizeof *s->tok);
+    if (s->absorb) lk_absorb_restore(s->absorb, saved->section[LK_SECTION_STATES]);
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
     s->n_logits = logits ? 1 : 0;
     return LK_OK;
@@ -229,8 +251,7 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
 
 lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
     struct saved saved = {0};
-    lk_status status = check_savable(s, err);
-    if (status == LK_OK) status = open_saved(&saved, path, err);
+    lk_status status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
     status = check_saved(&saved, s, path, err);
     uint64_t n_sampler = saved.header.section[LK_SECTION_SAMPLER].size;

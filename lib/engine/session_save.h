@@ -6,6 +6,7 @@
  *   | tokens   i32 [n_tok]                                   |
  *   | logits   f32 [n_vocab] of the last token, or nothing   |
  *   | sampler  see token/sampling.h, or nothing              |
+ *   | states   see engine/absorb.h, or nothing               |
  *   | counts   see cache/cache_save.h                        |
  *   | rows     see cache/cache_save.h: nearly all of the file |
  *
@@ -21,12 +22,13 @@ enum lk_section {
     LK_SECTION_TOKENS,
     LK_SECTION_LOGITS,
     LK_SECTION_SAMPLER,
+    LK_SECTION_STATES,
     LK_SECTION_COUNTS,
     LK_SECTION_ROWS,
     LK_N_SECTION
 };
 
-enum { LK_SESSION_VERSION = 1, LK_SESSION_ORDER = 0x01020304 };
+enum { LK_SESSION_VERSION = 2, LK_SESSION_ORDER = 0x01020304 };
 
 #define LK_SESSION_MAGIC "lowkeyKV"
 
@@ -35,7 +37,7 @@ struct lk_session_header {
     uint32_t version;
     uint32_t order;   /* LK_SESSION_ORDER in the byte order of the machine that wrote the file */
     uint64_t model;   /* lk_net's fingerprint */
-    uint64_t sidecar; /* fingerprint of the sidecar that the recipe needs; 0: none */
+    uint64_t sidecar; /* fingerprint of the sidecar that the recipe reads; 0: none */
     uint64_t size;    /* of the whole file */
     struct {
         uint64_t size, hash;

@@ -5,6 +5,7 @@
 
 void lk_session_drop_tokens(struct lk_session *s) {
     lk_cache_clear(s->cache);
+    if (s->absorb) lk_absorb_clear(s->absorb);
     s->n_tok = 0;
     s->n_logits = 0;
 }
@@ -47,7 +48,6 @@ lk_status lk_session_reserve_absorb(struct lk_session *s, int n_tok, lk_err *err
         return lk_fail(err, LK_E_ARG,
                        "'absorb less' needs a sidecar with networks for this model; `lowkey train "
                        "less` makes one");
-    if (s->n_tok == 0) lk_absorb_clear(s->absorb);
     return lk_absorb_reserve(s->absorb, n_tok, err);
 }
 

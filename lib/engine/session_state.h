@@ -31,7 +31,7 @@ struct lk_session {
     _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
 };
 
-/* Drop all tokens and logits. */
+/* Drop all tokens, sums of evicted rows and logits. */
 void lk_session_drop_tokens(struct lk_session *session);
 
 /* LK_E_ARG if a token is not in the vocabulary. */
@@ -46,8 +46,8 @@ lk_status lk_session_check_text(const struct lk_session *session, const int32_t 
 /* Room for n rows of logits. Those that are there stay valid. LK_E_NOMEM. */
 lk_status lk_session_reserve_logits(struct lk_session *session, size_t n, lk_err *err);
 
-/* For a session whose recipe absorbs: memory for a step of n_tok tokens. Clears the sums if the
- * session is empty. LK_E_ARG without the sidecar that the recipe needs, LK_E_NOMEM. */
+/* For a session whose recipe absorbs: memory for a step of n_tok tokens. LK_E_ARG without the
+ * sidecar that the recipe needs, LK_E_NOMEM. */
 lk_status lk_session_reserve_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
 /* Set up an empty session's sums of evicted rows, as the recipe's `absorb` demands. `absorb less`

@@ -11,6 +11,9 @@
 #include <math.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 enum { VERSION = 1, MAX_LAYERS = 1 << 16, MAX_WIDTH = 1 << 20, ALIGN = 64 };
 
 /* An open GGUF file. */
@@ -187,6 +190,19 @@ static lk_status read_tensors(struct lk_sidecar *s, const struct sidecar_file *f
     return status;
 }
 
+/* What sessions are saved with: recipes read nothing but tensors. */
+static uint64_t hash_tensors(const struct lk_sidecar *s) {
+    uint64_t hash = 0;
+    for (size_t i = 0; i < s->n_tensor; i++) {
+        const struct lk_sidecar_tensor *t = &s->tensor[i];
+        const int32_t shape[4] = {t->ne[0], t->ne[1], t->ne[2], (int32_t)t->type};
+        hash = XXH3_64bits_withSeed(t->name, strlen(t->name), hash);
+        hash = XXH3_64bits_withSeed(shape, sizeof shape, hash);
+        hash = XXH3_64bits_withSeed(t->data, lk_sidecar_bytes(t), hash);
+    }
+    return hash | 1;
+}
+
 lk_status lk_sidecar_find(const struct lk_sidecar *s, const char *name, enum lk_sidecar_type type,
                           int64_t ne0, int64_t ne1, int64_t ne2, const void **out, lk_err *err) {
     const struct lk_sidecar_tensor *t = NULL;
@@ -334,6 +350,7 @@ lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path,
     if (!status && model) status = check_model(&s->info.model, model, err);
     if (!status) status = read_tensors(s, &f, err);
     if (!status) status = make_all_bases(s, err);
+    if (!status) s->fingerprint = hash_tensors(s);
     if (f.reader.gguf) gguf_free(f.reader.gguf);
     lk_mapping_close(&f.map);
     if (status) {

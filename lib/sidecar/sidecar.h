@@ -58,6 +58,7 @@ struct lk_sidecar {
     struct lk_basis *basis[LK_N_BASIS]; /* [n_layer] each; n_group is 0 if absent */
     void *data;                         /* of all tensors */
     uint64_t bytes;                     /* of data, entered in the ledger as weights */
+    uint64_t fingerprint; /* hash of the tensors' names, types, shapes and data; never 0 */
 };
 
 /* The enum ggml_type of a type, and the bytes of a tensor's data. */

@@ -84,7 +84,6 @@ int chat_saved_write(const char *path, const struct chat_conversation *c, lk_ses
         unlink(path); /* an older cache */
     else if (!saved)
         saved = lk_session_save(session, NULL, path, &err);
-    if (saved == LK_E_UNSUPPORTED) return STATUS_OK; /* NAME.chat is enough */
     return saved ? print_lk_error(&err) : STATUS_OK;
 }
 

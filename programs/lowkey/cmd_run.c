@@ -74,8 +74,10 @@ static enum args_result read_args(const struct command *command, int argc, char 
                   "with its recipe, and the prompt is what comes next; with an empty prompt the "
                   "answer continues. The session is saved when the answer ends or is interrupted, "
                   "never during prefill. FILE is replaced in one step when the new one is "
-                  "complete; only its owner may read it. A file of another model or recipe, or a "
-                  "damaged one, is rejected. The sampler also continues if its options are the "
+                  "complete; only its owner may read it. A file of another model, recipe or "
+                  "sidecar, "
+                  "or a damaged one, is rejected. The sampler also continues if its options are "
+                  "the "
                   "same."},
          }},
         {"Output",

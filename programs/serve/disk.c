@@ -378,12 +378,12 @@ static int compare_last_used(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Count the result of storing a session. A session that the store can never hold is not lost: its
- * recipe cannot be saved, or it exceeds the limit. */
+/* Count the result of storing a session. A session that the store can never hold, because it
+ * exceeds the limit, is not lost. */
 static void count_stored(struct lk_stored *stored, const lk_err *err) {
     if (err->code == LK_OK) {
         stored->n_stored++;
-    } else if (err->code != LK_E_UNSUPPORTED && err->code != LK_E_FULL) {
+    } else if (err->code != LK_E_FULL) {
         stored->n_lost++;
         stored->why = *err;
     }

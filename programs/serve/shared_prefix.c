@@ -14,9 +14,10 @@ struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_
     const struct lk_prompt *p = job->prompt;
     size_t recipe = job->completion->request.recipe, n_common_max = 0, n_reuse = 0;
     struct lk_slot_source source = {.reuse = lk_slots_match(slots, job)};
-    /* Nothing to choose if a chat continues. And recipes that evict rows cannot share prefixes:
-     * which rows stay would be decided before the question is known. */
-    if (job->tok || lk_recipe_evicts(slots->opts->recipe[recipe])) return source;
+    if (job->tok) return source; /* nothing to choose: a chat continues */
+    /* Recipes that evict rows share whole prompts only: which rows of a shorter prefix stay would
+     * be decided before the question is known. */
+    bool whole = lk_recipe_evicts(slots->opts->recipe[recipe]);
     if (source.reuse) n_reuse = lk_session_reusable(source.reuse->session, p->tok, p->n_tok);
     /* Prefer to continue the matching slot if that truncates little of it. */
     bool prefer_reuse = n_reuse > 0 && source.reuse->n_tok - n_reuse < LK_SHARED_PREFIX_MIN;
@@ -26,6 +27,7 @@ struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_
         if (s->recipe != recipe || !can_be_copied(s)) continue;
         size_t n = lk_session_reusable(s->session, p->tok, p->n_tok),
                n_common = lk_tokens_common_prefix(s->tok, s->n_tok, p->tok, p->n_tok);
+        if (whole && n_common < p->n_tok) continue;
         if (n_common > n_common_max) n_common_max = n_common;
         if (n < LK_SHARED_PREFIX_MIN || n < n_best || (n == n_reuse && prefer_reuse)) continue;
         n_best = n;

@@ -6,7 +6,8 @@
  *   a third request        | instructions | a third question |   starts with a copy of that copy
  *
  * A quantized cache cannot be truncated to the point where two prompts diverge. So the second
- * request does the work that the third one saves. */
+ * request does the work that the third one saves. A recipe that evicts rows shares prompts only if
+ * they are the same. */
 #ifndef LK_SERVE_SHARED_PREFIX_H
 #define LK_SERVE_SHARED_PREFIX_H
 

@@ -40,7 +40,6 @@ struct lk_store {
     struct lk_metrics *metrics;
     char dir[LK_MAX_PATH];       /* of sessions that clients named */
     char store_dir[LK_MAX_PATH]; /* of the server's own */
-    bool *unsavable;             /* [n_recipe] sessions with this recipe cannot be saved */
     pthread_mutex_t lock;        /* of the index */
     struct entry *entry;         /* [n] */
     size_t n, cap;
@@ -285,15 +284,9 @@ static lk_status open_directories(struct lk_store *store, lk_err *err) {
 lk_status lk_store_open(struct lk_store **out, const struct lk_server_opts *opts,
                         struct lk_metrics *metrics, lk_err *err) {
     struct lk_store *store = calloc(1, sizeof *store);
-    bool *unsavable = calloc(opts->n_recipe, sizeof *unsavable);
-    if (!store || !unsavable) {
-        free(store);
-        free(unsavable);
-        return lk_fail(err, LK_E_NOMEM, "out of memory: cannot open the session store");
-    }
+    if (!store) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot open the session store");
     store->opts = opts;
     store->metrics = metrics;
-    store->unsavable = unsavable;
     pthread_mutex_init(&store->lock, NULL);
     lk_status status = open_directories(store, err);
     if (status == LK_OK) remove_named_temporaries(store);
@@ -309,7 +302,6 @@ void lk_store_close(struct lk_store *store) {
     if (!store) return;
     for (size_t i = 0; i < store->n; i++) free_entry(&store->entry[i]);
     pthread_mutex_destroy(&store->lock);
-    free(store->unsavable);
     free(store->entry);
     free(store);
 }
@@ -378,7 +370,7 @@ bool lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_mi
 bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok) {
     if (store->opts->store_bytes == 0 || n_tok < LK_STORE_MIN_TOKENS) return false;
     pthread_mutex_lock(&store->lock);
-    bool should = !store->unsavable[recipe] && !find_by_tokens(store, recipe, tok, n_tok);
+    bool should = !find_by_tokens(store, recipe, tok, n_tok);
     pthread_mutex_unlock(&store->lock);
     return should;
 }
@@ -448,7 +440,6 @@ static lk_status save_new_entry(struct lk_store *store, const struct lk_slot *sl
     lk_status status = init_entry(store, slot, &e, err);
     if (status == LK_OK) status = write_entry_file(store, slot, &e, err);
     pthread_mutex_lock(&store->lock);
-    if (status == LK_E_UNSUPPORTED) store->unsavable[slot->recipe] = true;
     if (status == LK_OK) remove_superseded(store, slot->stored, &e);
     bool added = status == LK_OK && add_entry(store, &e);
     pthread_mutex_unlock(&store->lock);

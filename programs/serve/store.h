@@ -54,8 +54,8 @@ bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *
 
 /* Write the slot's session. The file that it was loaded from is removed, since the new one contains
  * it, unless it is a shared prefix or several sessions were loaded from it. *bytes: size of the
- * file, 0 if nothing had to be written. Failures are also reported with opts->note. LK_E_IO,
- * LK_E_UNSUPPORTED. LK_E_FULL: the session alone exceeds the limit. */
+ * file, 0 if nothing had to be written. Failures are also reported with opts->note. LK_E_IO.
+ * LK_E_FULL: the session alone exceeds the limit. */
 lk_status lk_store_save(struct lk_store *store, const struct lk_slot *slot, uint64_t *bytes,
                         lk_err *err);
 

@@ -116,20 +116,18 @@ static void check_forks(lk_model *model, const char *text, int order) {
     lk_recipe_free(recipe);
 }
 
-/* Index of the first preset from i on that needs no sidecar; past the last one if there is none. */
-static int plain_preset(int i) {
-    while (lk_recipe_preset(i).name && lk_recipe_preset(i).sidecar) i++;
-    return i;
-}
-
 static void test_forks_equal_single(void **state) {
     (void)state;
     static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
     for (int m = 0; models[m]; m++) {
-        lk_model *model = open_preset(models[m], CTX, 1);
-        for (int i = plain_preset(m); lk_recipe_preset(i).name; i = plain_preset(i + (m ? 4 : 1)))
+        lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
+        for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1)
             check_forks(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
         check_forks(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16", 1);
+        if (model->net->hp.n_swa == 0) { /* absorb does not support sliding windows */
+            check_forks(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less", 3);
+            check_forks(model, "sink 4: f16; body: none; window 60: f16; absorb performer", 1);
+        }
         lk_model_free(model);
     }
 }
@@ -137,8 +135,8 @@ static void test_forks_equal_single(void **state) {
 /* In one batch, forks get what unrelated sessions get in a batch of the same size. */
 static void test_in_one_batch(void **state) {
     (void)state;
-    lk_model *model = open_preset("llama", CTX, 1);
-    for (int p = plain_preset(0); lk_recipe_preset(p).name; p = plain_preset(p + 3)) {
+    lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
+    for (int p = 0; lk_recipe_preset(p).name; p++) {
         lk_recipe *recipe;
         lk_batch *batch;
         lk_session *fork[N_FORK], *alone[N_FORK];
@@ -184,9 +182,11 @@ static void test_in_one_batch(void **state) {
 /* Saving a session that shares blocks gives the same as saving one that does not. */
 static void test_saved_and_loaded(void **state) {
     (void)state;
-    lk_model *model = open_preset("llama", CTX, 1);
-    static const char *const recipes[] = {"f16", "best-3", "kivi-2", "selective"};
-    for (int p = 0; p < 4; p++) {
+    lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
+    static const char *const recipes[] = {
+        "f16",      "best-3", "kivi-2",    "selective",
+        "best-1.9", "tale",   "streaming", "keep 40 by tova: rot4; window 30: f16; absorb less"};
+    for (size_t p = 0; p < sizeof recipes / sizeof *recipes; p++) {
         lk_recipe *recipe;
         int32_t tok[PROMPT];
         lk_err err = {0};
@@ -216,8 +216,8 @@ static void test_saved_and_loaded(void **state) {
 /* Running out of memory while writing to shared blocks is an error and damages nothing. */
 static void test_without_memory(void **state) {
     (void)state;
-    lk_model *model = open_preset("llama", CTX, 1);
-    for (int p = plain_preset(0); lk_recipe_preset(p).name; p = plain_preset(p + 1)) {
+    lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
+    for (int p = 0; lk_recipe_preset(p).name; p++) {
         const char *text = lk_recipe_preset(p).name;
         lk_recipe *recipe;
         int32_t tok[PROMPT], next = 7;

@@ -1,9 +1,16 @@
 /* Fuzz target: loading saved sessions. If the first byte is 0, the rest is the file. Otherwise the
- * rest is a list of edits of a valid file, | at u32 | value i32 |, after which the checksums are
- * fixed. A session that loads must be able to continue. */
+ * byte selects a recipe, whose valid file is edited, and the rest is a list of edits:
+ *
+ *   | section u8 | offset u24 | value i32 |
+ *
+ * Sections are those of the file; the number after the last one is the header. Offsets are from the
+ * section's start, modulo its size. The checksums are fixed afterwards. A session that loads must
+ * be able to continue. */
 #define _GNU_SOURCE /* memfd_create */
+#include "engine/session_save.h"
 #include "lowkey.h"
 #include "support_session.h"
+#include "support_sidecar.h"
 #include "tiny_gguf.h"
 
 #include <stdio.h>
@@ -14,64 +21,103 @@
 
 enum { PROMPT = 300, N_MORE = 40, CTX = 512 };
 
-static struct {
-    lk_model *model;
+/* Every kind of state that a session can hold. */
+static const char *const recipes[] = {
+    "best-3",
+    "sink 4: f16; keep 40 by h2o: rot4; window 32: f16; absorb less",
+    "keep 10% by tova: int8; window 16: f16; absorb performer",
+    "best-1.9",
+    "tale",
+    "sink 4(shift): f16; body: none; window 60: f16",
+};
+enum { N_RECIPE = sizeof recipes / sizeof *recipes };
+
+/* A session and its valid file. */
+struct target {
     lk_recipe *recipe;
     lk_session *session;
     uint8_t *file;
     size_t size;
+};
+
+static struct {
+    lk_model *model;
+    struct target target[N_RECIPE];
     int fd;
     char path[1024];
     lk_sampler_opts sampling;
 } fuzz;
 
+/* A tiny model with a sidecar, so that every recipe works. */
+static lk_model *open_model(const char *dir) {
+    char path[1024], sidecar[1024];
+    lk_model *model = NULL;
+    lk_model_opts opts = {.n_threads = 1, .sidecar = sidecar};
+    snprintf(path, sizeof path, "%s/lowkey-fuzz-XXXXXX", dir);
+    snprintf(sidecar, sizeof sidecar, "%s/lowkey-fuzz-XXXXXX", dir);
+    int fd[2] = {mkstemp(path), mkstemp(sidecar)};
+    if (fd[0] < 0 || fd[1] < 0 || !tiny_gguf_write(path, tiny_preset("llama")) ||
+        !write_sidecar_for(sidecar, path, 1) || lk_model_open(&model, path, &opts, NULL) != LK_OK)
+        abort();
+    for (int i = 0; i < 2; i++) close(fd[i]);
+    unlink(path);
+    unlink(sidecar);
+    return model;
+}
+
+static void make_target(struct target *t, const char *text) {
+    lk_session_opts opts = {.n_ctx = CTX};
+    lk_sampler *sampler = NULL;
+    int32_t tok[PROMPT];
+    for (int i = 0; i < PROMPT; i++) tok[i] = i % 300;
+    if (lk_recipe_parse(&t->recipe, text, NULL) != LK_OK ||
+        lk_session_new(&t->session, fuzz.model, t->recipe, &opts, NULL) != LK_OK ||
+        lk_sampler_new(&sampler, fuzz.model, &fuzz.sampling, NULL) != LK_OK ||
+        lk_session_sync(t->session, tok, PROMPT, NULL, NULL) != LK_OK ||
+        lk_sampler_next(sampler, t->session, tok, NULL) != LK_OK ||
+        lk_session_save(t->session, sampler, fuzz.path, NULL) != LK_OK)
+        abort();
+    t->file = read_file(fuzz.path, &t->size);
+    if (!t->file) abort();
+    lk_sampler_free(sampler);
+}
+
 static void set_up(void) {
     const char *dir = getenv("TMPDIR");
-    char model[1024];
     if (!dir || !*dir) dir = "/tmp";
     fuzz.sampling = lk_sampler_chat();
-    snprintf(model, sizeof model, "%s/lowkey-fuzz-XXXXXX", dir);
-    int32_t tok[PROMPT];
-    struct tiny_spec spec = *tiny_preset("llama");
-    lk_model_opts opts = {.n_threads = 1};
-    lk_session_opts session = {.n_ctx = CTX};
-    lk_sampler *sampler = NULL;
-    int fd = mkstemp(model);
-    if (fd < 0 || !tiny_gguf_write(model, &spec) ||
-        lk_model_open(&fuzz.model, model, &opts, NULL) != LK_OK)
-        abort();
-    close(fd);
-    unlink(model);
-    for (int i = 0; i < PROMPT; i++) tok[i] = i % 300;
-    if (lk_recipe_parse(&fuzz.recipe, "best-3", NULL) != LK_OK ||
-        lk_session_new(&fuzz.session, fuzz.model, fuzz.recipe, &session, NULL) != LK_OK ||
-        lk_sampler_new(&sampler, fuzz.model, &fuzz.sampling, NULL) != LK_OK ||
-        lk_session_sync(fuzz.session, tok, PROMPT, NULL, NULL) != LK_OK ||
-        lk_sampler_next(sampler, fuzz.session, tok, NULL) != LK_OK)
-        abort();
+    fuzz.model = open_model(dir);
     snprintf(fuzz.path, sizeof fuzz.path, "%s/lowkey-fuzz-session-%d", dir, (int)getpid());
-    if (lk_session_save(fuzz.session, sampler, fuzz.path, NULL) != LK_OK) abort();
-    fuzz.file = read_file(fuzz.path, &fuzz.size);
+    for (int i = 0; i < N_RECIPE; i++) make_target(&fuzz.target[i], recipes[i]);
     unlink(fuzz.path);
-    lk_sampler_free(sampler);
     fuzz.fd = memfd_create("session", 0);
-    if (!fuzz.file || fuzz.fd < 0) abort();
+    if (fuzz.fd < 0) abort();
     snprintf(fuzz.path, sizeof fuzz.path, "/proc/self/fd/%d", fuzz.fd);
+}
+
+/* Apply one edit to a target's file. */
+static void edit_file(const struct target *t, uint8_t *file, const uint8_t *edit) {
+    struct lk_session_header header;
+    memcpy(&header, t->file, sizeof header);
+    int section = edit[0] % (LK_N_SECTION + 1);
+    size_t start = section == LK_N_SECTION ? 0 : sizeof header, size = sizeof header;
+    if (section < LK_N_SECTION) size = header.section[section].size;
+    for (int i = 0; i < section && section < LK_N_SECTION; i++) start += header.section[i].size;
+    size_t offset = edit[1] | edit[2] << 8 | (size_t)edit[3] << 16;
+    if (size >= 4) memcpy(file + start + offset % (size - 3), edit + 4, 4);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    enum { EDIT = 8 };
     if (!fuzz.model) set_up();
     if (size < 1) return 0;
-    uint8_t *file = malloc(fuzz.size + size);
-    size_t n = data[0] ? fuzz.size : size - 1;
-    memcpy(file, data[0] ? fuzz.file : data + 1, n);
-    for (size_t at = 1; data[0] && at + 8 <= size; at += 8) {
-        uint32_t offset;
-        memcpy(&offset, data + at, sizeof offset);
-        memcpy(file + offset % (fuzz.size - 3), data + at + 4, 4);
-    }
+    const struct target *t = &fuzz.target[data[0] ? (data[0] - 1) % N_RECIPE : 0];
+    uint8_t *file = malloc(t->size + size);
+    size_t n = data[0] ? t->size : size - 1;
+    memcpy(file, data[0] ? t->file : data + 1, n);
+    for (size_t at = 1; data[0] && at + EDIT <= size; at += EDIT) edit_file(t, file, data + at);
     if (data[0]) seal_session(file, n);
     if (ftruncate(fuzz.fd, 0) != 0 || pwrite(fuzz.fd, file, n, 0) != (ssize_t)n) abort();
     free(file);
@@ -79,9 +125,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lk_recipe *recipe = NULL;
     if (lk_session_file_recipe(&recipe, fuzz.path, NULL) == LK_OK) lk_recipe_free(recipe);
     if (lk_sampler_new(&sampler, fuzz.model, &fuzz.sampling, NULL) != LK_OK) abort();
-    if (lk_session_load(fuzz.session, sampler, fuzz.path, NULL) == LK_OK) {
+    if (lk_session_load(t->session, sampler, fuzz.path, NULL) == LK_OK) {
         static const int32_t tok[N_MORE];
-        lk_session_eval(fuzz.session, tok, N_MORE, false, NULL);
+        lk_session_eval(t->session, tok, N_MORE, false, NULL);
     }
     lk_sampler_free(sampler);
     return 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Write the seeds of the fuzz targets into corpus/NAME/. They are checked in, so run this only to
-change them. Seeds of `grammar`, `request` and `session` that are not made here stay as they are."""
+change them. Seeds of `grammar` and `request` that are not made here stay as they are."""
 import json
 import os
 import struct
@@ -140,6 +140,39 @@ def write_less_states():
     write("less_state", "other", struct.pack("<Q", 1) + head[8:] + numbers)
 
 
+# ---- saved sessions ----
+
+RECIPES = {"best-3": 1, "h2o-less": 2, "tova-performer": 3, "best-1.9": 4, "tale": 5, "streaming": 6}
+SECTIONS = ["recipe", "tokens", "logits", "sampler", "states", "counts", "rows", "header"]
+
+
+def edits(recipe, *list_of):
+    """(section, offset, value): a value is an int, or a float."""
+    out = bytes([RECIPES[recipe]])
+    for section, offset, value in list_of:
+        out += bytes([SECTIONS.index(section)]) + struct.pack("<I", offset)[:3]
+        out += struct.pack("<f" if isinstance(value, float) else "<i", value)
+    return out
+
+
+def write_sessions():
+    nan, inf = float("nan"), float("inf")
+    write("session", "raw", b"\0lowkeyKV")
+    write("session", "header", edits("best-3", ("header", 8, 1), ("header", 64, 64)))
+    write("session", "sampler-not-finite", edits("best-3", ("sampler", 16, nan), ("sampler", 24, inf)))
+    write("session", "logits-not-finite", edits("best-3", ("logits", 0, nan)))
+    for recipe in RECIPES:
+        write("session", f"{recipe}-as-it-is", edits(recipe))
+        write("session", f"{recipe}-counts", edits(recipe, ("counts", 0, 7), ("counts", 40, -1)))
+        write("session", f"{recipe}-rows", edits(recipe, ("rows", 0, nan), ("rows", 1000, inf)))
+    # Positions and scores of a layer follow its blocks: of the first layer, then of the second one.
+    for recipe, end in (("h2o-less", 46528), ("tova-performer", 41952)):
+        for layer in (1, 2):
+            write("session", f"{recipe}-position-{layer}", edits(recipe, ("rows", layer * end - 1000, 5)))
+            write("session", f"{recipe}-score-{layer}", edits(recipe, ("rows", layer * end - 8, inf)))
+        write("session", f"{recipe}-states", edits(recipe, ("states", 0, inf), ("states", 256, -1.0)))
+
+
 # ---- results ----
 
 def lines(*objects):
@@ -269,6 +302,7 @@ def main():
     write_models()
     write_sidecars()
     write_less_states()
+    write_sessions()
     write_results()
     write_texts()
     write_requests()

@@ -316,15 +316,28 @@ def save_and_load():
 
 
 @check
+def sessions_of_recipes_that_evict():
+    for i, recipe in enumerate(("sink 4: f16; keep 24 by h2o; window 8: f16",
+                                "sink 4: f16; body: none; window 24: f16; absorb performer")):
+        options = ("-n", "8", "--greedy", "--kv", recipe, "--session")
+        whole, parts = piped("one\ntwo\nthree\n", *options, f"whole{i}")[0], []
+        for question in ("one\n", "two\n", "three\n"):
+            parts += piped(question, *options, f"parts{i}")[0]
+        equal(parts, whole, f"answers in parts with {recipe}")
+        equal(os.path.exists(path(f"parts{i}")), True, "a file for the cache")
+
+
+@check
 def a_session_without_its_cache():
     piped("one\ntwo\n", "-n", "8", "--greedy", "--session", "half")
     os.remove(path("half"))
     piped("three\n", "-n", "8", "--greedy", "--session", "half")
     equal(questions("half"), ["one", "two", "three"], "questions without a cache")
-    # A recipe whose cache cannot be saved.
+    # A recipe that evicts: without its cache the conversation is prefilled again.
     recipe = "sink 4: f16; keep 64 by h2o; window 16: f16"
     piped("one\n", "-n", "8", "--greedy", "--session", "evicts", "--kv", recipe)
-    equal(os.path.exists(path("evicts")), False, "a file for the cache")
+    equal(os.path.exists(path("evicts")), True, "a file for the cache")
+    os.remove(path("evicts"))
     piped("two\n", "-n", "8", "--greedy", "--session", "evicts", "--kv", recipe)
     equal(questions("evicts"), ["one", "two"], "questions with eviction")
     # Another recipe.

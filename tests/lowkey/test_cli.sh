@@ -342,13 +342,16 @@ for row in prefill decode cache 'as f16' scratch; do
 done
 
 # A saved session: an answer in two halves is the same as in one go.
-good run -p "The capital of France is" -n 12 --greedy --kv best-3
-tr -d '\n' <out >whole
-good run -p "The capital of France is" -n 6 --greedy --kv best-3 --session kept
-tr -d '\n' <out >halves
-good run --session kept -n 6 --greedy
-tr -d '\n' <out >>halves
-cmp -s whole halves || fail "a saved session answers '$(cat halves)', in one go the answer is '$(cat whole)'"
+for kv in 'sink 2: f16; keep 4 by h2o: f16; window 4: f16; absorb performer' best-3; do
+  rm -f kept
+  good run -p "The capital of France is" -n 12 --greedy --kv "$kv"
+  tr -d '\n' <out >whole
+  good run -p "The capital of France is" -n 6 --greedy --kv "$kv" --session kept
+  tr -d '\n' <out >halves
+  good run --session kept -n 6 --greedy
+  tr -d '\n' <out >>halves
+  cmp -s whole halves || fail "a saved session of '$kv' answers '$(cat halves)', in one go '$(cat whole)'"
+done
 good run --session kept --chat -p "And of Italy?" -n 4 --json
 json 'd["kv"] == "best-3" and d["cache"]["n_tok"] > 16'
 bad 'another recipe, "best-3", not with "f16"' run --session kept --kv f16 -p x

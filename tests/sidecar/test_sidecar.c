@@ -157,6 +157,46 @@ static void test_read_back(void **state) {
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
 }
 
+/* The fingerprint of the file at `path`. */
+static uint64_t read_fingerprint(void) {
+    struct lk_ledger ledger = {0};
+    struct lk_sidecar *s = NULL;
+    lk_err err = {0};
+    if (lk_sidecar_open(&s, path, &info.model, &ledger, &err) != LK_OK) fail_msg("%s", err.msg);
+    uint64_t fingerprint = s->fingerprint;
+    lk_sidecar_close(s);
+    return fingerprint;
+}
+
+/* Saved sessions name their sidecar by it: it depends on every tensor, and on nothing else. */
+static void test_fingerprint(void **state) {
+    (void)state;
+    write_sidecar();
+    uint64_t first = read_fingerprint();
+    assert_int_not_equal(first, 0);
+    write_sidecar();
+    assert_true(read_fingerprint() == first);
+    FILE *f = fopen(path, "rb+");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    long size = ftell(f);
+    /* One bit of the last tensor, which is padded, and of one before it. */
+    const long at[] = {size - 64, size - 64 - 256};
+    for (int i = 0; i < 2; i++) {
+        fseek(f, at[i], SEEK_SET);
+        int byte = fgetc(f);
+        fseek(f, at[i], SEEK_SET);
+        fputc(byte ^ 1, f);
+        fflush(f);
+        assert_true(read_fingerprint() != first);
+        fseek(f, at[i], SEEK_SET);
+        fputc(byte, f);
+        fflush(f);
+        assert_true(read_fingerprint() == first);
+    }
+    fclose(f);
+}
+
 static void test_other_model(void **state) {
     (void)state;
     struct lk_sidecar_model model = info.model;
@@ -346,9 +386,10 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_truncated),      cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_wrong_contents), cmocka_unit_test(test_wrong_files),
+        cmocka_unit_test(test_read_back),   cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_other_model), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_wrong_contents),
+        cmocka_unit_test(test_wrong_files),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

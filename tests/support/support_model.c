@@ -2,6 +2,7 @@
 #include "support_model.h"
 
 #include "support.h"
+#include "support_sidecar.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -38,6 +39,32 @@ lk_model *open_preset(const char *preset, int n_ctx, int n_threads) {
     lk_model_opts opts = {.n_threads = n_threads};
     if (spec.n_ctx < n_ctx) spec.n_ctx = n_ctx;
     return open_tiny(&spec, &opts);
+}
+
+lk_model *open_with_sidecar(const char *preset, int n_ctx, int n_threads, uint64_t seed) {
+    char model_path[512], path[512];
+    const char *folder = getenv("TMPDIR");
+    const struct tiny_spec *found = tiny_preset(preset);
+    if (!found) fail_msg("no preset is named %s", preset);
+    struct tiny_spec spec = *found;
+    if (spec.n_ctx < n_ctx) spec.n_ctx = n_ctx;
+    snprintf(model_path, sizeof model_path, "%.400s/lowkey-tiny-XXXXXX", folder ? folder : "/tmp");
+    snprintf(path, sizeof path, "%.400s/lowkey-sidecar-XXXXXX", folder ? folder : "/tmp");
+    int fd[2] = {mkstemp(model_path), mkstemp(path)};
+    for (int i = 0; i < 2; i++) {
+        if (fd[i] < 0) fail_msg("cannot create %s", i ? path : model_path);
+        close(fd[i]);
+    }
+    lk_model *model = NULL;
+    lk_model_opts opts = {.n_threads = n_threads, .sidecar = path};
+    lk_err err = {0};
+    bool written = tiny_gguf_write(model_path, &spec) && write_sidecar_for(path, model_path, seed);
+    lk_status status = written ? lk_model_open(&model, model_path, &opts, &err) : LK_E_IO;
+    unlink(model_path);
+    unlink(path);
+    if (status != LK_OK)
+        fail_msg("%s: %s", preset, written ? err.msg : "cannot write the model or its sidecar");
+    return model;
 }
 
 lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe) {
