@@ -308,6 +308,14 @@ static void bench_codecs(const struct setup *s) {
         {.coding = LK_ROT, .bits = 6, .mean = true},
         {.coding = LK_ROT, .bits = 7, .mean = true},
         {.coding = LK_ROT, .bits = 8, .mean = true},
+        {.coding = LK_ROT, .bits = 3},
+        {.coding = LK_ASYM, .bits = 2},
+        {.coding = LK_ASYM, .bits = 3, .hadamard = true},
+        {.coding = LK_ASYM, .bits = 4},
+        {.coding = LK_ASYM, .bits = 8},
+        {.coding = LK_ASYM, .bits = 4, .group = 32},
+        {.coding = LK_ASYM, .bits = 4, .group = 64, .hqq = true},
+        {.coding = LK_KVQUANT, .bits = 3},
     };
     for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
         char name[32];

@@ -1,6 +1,8 @@
 /* The up-projection of K before RoPE: memory for its forms, and their preparation. */
 #include "cache/k_up.h"
 
+#include "kernels/composed.h"
+
 #include <string.h>
 
 /* The forms of prepared queries (kernels/kernels.h) that the kernels read for a codec. All of them
@@ -13,7 +15,7 @@ struct forms {
 };
 
 static struct forms forms_of(const struct lk_codec *codec, const struct lk_kernels *kernels) {
-    bool codes = codec->coding == LK_ROT || codec->coding == LK_INT8, fine = codec->bits > 4;
+    bool codes = lk_is_per_token(codec), fine = codec->bits > 4;
     return (struct forms){.f32 = !codes || !kernels || kernels == &lk_kernels_reference,
                           .i8 = codes && !fine,
                           .i16 = codes && (fine || codec->mean)};

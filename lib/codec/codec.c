@@ -2,10 +2,12 @@
 #include "codec/codec.h"
 
 #include "base/decimal.h"
+#include "codec/asym.h"
 #include "codec/f16.h"
 #include "codec/hadamard.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
+#include "codec/kvquant.h"
 #include "codec/ops.h"
 #include "codec/rot.h"
 
@@ -15,10 +17,9 @@
 const struct lk_codec lk_codec_f16 = {.coding = LK_F16, .bits = 16};
 
 static const struct lk_codec_ops *codec_ops(const struct lk_codec *codec) {
-    static const struct lk_codec_ops *const table[] = {[LK_F16] = &lk_f16_ops,
-                                                       [LK_INT8] = &lk_int8_ops,
-                                                       [LK_KIVI] = &lk_kivi_ops,
-                                                       [LK_ROT] = &lk_rot_ops};
+    static const struct lk_codec_ops *const table[] = {
+        [LK_F16] = &lk_f16_ops, [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops,
+        [LK_ROT] = &lk_rot_ops, [LK_ASYM] = &lk_asym_ops, [LK_KVQUANT] = &lk_kvquant_ops};
     return table[codec->coding];
 }
 
@@ -99,7 +100,7 @@ void lk_codec_decode(const struct lk_part *part, const void *head, int row0, int
 void lk_codec_transform_query(const struct lk_codec *codec, int d_head, const float *sigma,
                               const float *q, float *out) {
     if (out != q) memcpy(out, q, d_head * sizeof *out);
-    if (codec->coding != LK_ROT) return;
+    if (!lk_codec_rotates(codec)) return;
     for (int c = 0; sigma && c < d_head; c++) out[c] *= sigma[c];
     lk_rotate(out, d_head);
 }
@@ -107,13 +108,11 @@ void lk_codec_transform_query(const struct lk_codec *codec, int d_head, const fl
 void lk_codec_restore_output(const struct lk_codec *codec, int d_head, const float *sigma,
                              const float *acc, float *out) {
     if (out != acc) memcpy(out, acc, d_head * sizeof *out);
-    if (codec->coding != LK_ROT) return;
+    if (!lk_codec_rotates(codec)) return;
     lk_unrotate(out, d_head);
     for (int c = 0; sigma && c < d_head; c++) out[c] *= sigma[c];
 }
 
 bool lk_codec_same_domain(const struct lk_codec *a, const struct lk_codec *b) {
-    if (a->coding != LK_ROT || b->coding != LK_ROT)
-        return a->coding != LK_ROT && b->coding != LK_ROT;
-    return a->sigma == b->sigma;
+    return lk_codec_rotates(a) == lk_codec_rotates(b) && a->sigma == b->sigma;
 }

@@ -5,7 +5,8 @@
  *
  *     block: | head 0: lk_codec_head_bytes | head 1 | ... | head n_head_kv - 1 |
  *
- * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h.
+ * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h, asym.h,
+ * kvquant.h.
  *
  * Attention never unpacks rows. Every stage of a codec except the rounding is linear, so it moves
  * to the query and to the output:
@@ -33,11 +34,14 @@ enum {
 enum lk_side { LK_K, LK_V };
 
 enum lk_coding {
-    LK_F16,  /* half precision */
-    LK_INT8, /* Selective: symmetric, per token and head */
-    LK_KIVI, /* KIVI: asymmetric. K per channel over `group` tokens, V per token over `group`
+    LK_F16,     /* half precision */
+    LK_INT8,    /* Selective: symmetric, per token and head */
+    LK_KIVI,    /* KIVI: asymmetric. K per channel over `group` tokens, V per token over `group`
                 channels */
-    LK_ROT,  /* lowkey: centered, equalized, rotated, with an unbiased scale per token */
+    LK_ROT,     /* lowkey: centered, equalized, rotated, with an unbiased scale per token */
+    LK_ASYM,    /* Palu, Atom, HQQ: a scale and a zero point per token, or per token and `group`
+                channels */
+    LK_KVQUANT, /* KVQuant: levels by k-means, K per channel, V per token, outliers apart */
 };
 
 /* What is quantized: the rows of a head, or their latents in a basis from a sidecar
@@ -54,11 +58,14 @@ enum { LK_FULL_RANK = 100000 }; /* 100 %, in the units of lk_codec.share */
 /* The codec of one side of one age level, as given in a recipe. */
 struct lk_codec {
     uint8_t coding;     /* enum lk_coding */
-    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, int8 8, f16 16 */
-    uint16_t group;     /* kivi: 32, 64 or 128 */
+    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, asym 2 to 8, kvquant 2 to 4, int8 8,
+                           f16 16 */
+    uint16_t group;     /* kivi: 32, 64 or 128; asym: the same, or 0 for the whole row */
     bool mean;          /* rot: subtract the block's mean */
     bool sigma;         /* rot: divide by the square root of each channel's deviation */
     bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */
+    bool hadamard;      /* asym: rotate the row first */
+    bool hqq;           /* asym: zero points by HQQ's solver */
     uint8_t projection; /* enum lk_projection */
     uint32_t share;     /* latents: rank in thousandths of a percent of the row width;
                            0: the rank that the sidecar recommends */
@@ -117,13 +124,19 @@ void lk_codec_replace(const struct lk_part *part, void *head, int row, const flo
 void lk_codec_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
                      size_t stride);
 
+/* Whether rows are rotated before they are quantized (codec/hadamard.h). */
+static inline bool lk_codec_rotates(const struct lk_codec *codec) {
+    return codec->coding == LK_ROT || codec->hadamard;
+}
+
 /* Transform a query into the codec's domain, where kernels multiply it with the codes:
- * out = H (q * sigma) for rot, out = q for the others. q, out: [d_head], may be the same array. */
+ * out = H (q * sigma) if rows are rotated, else out = q. q, out: [d_head], may be the same
+ * array. */
 void lk_codec_transform_query(const struct lk_codec *codec, int d_head, const float *sigma,
                               const float *q, float *out);
 
-/* Transform an output back from the codec's domain: out = sigma * (H^T acc) for rot, out = acc for
- * the others. acc, out: [d_head], may be the same array. */
+/* Transform an output back from the codec's domain: out = sigma * (H^T acc) if rows are rotated,
+ * else out = acc. acc, out: [d_head], may be the same array. */
 void lk_codec_restore_output(const struct lk_codec *codec, int d_head, const float *sigma,
                              const float *acc, float *out);
 

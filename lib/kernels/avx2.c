@@ -29,28 +29,36 @@ LK_ALWAYS_INLINE void accumulate_tiles(const struct lk_avx2_dots *dots, const st
 
 static void score_avx2(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                        size_t stride) {
-    if (lk_avx2_is_lowbit(rows->codec))
+    if (lk_composed_score(&lk_kernels_avx2, rows, q, s, stride)) return;
+    if (lk_is_lowbit(rows->codec))
         lk_avx2_lowbit_score(rows, q, s, stride);
     else
         score_tiles(&lk_avx2_dots, rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM) lk_avx2_add_score_offsets(rows, q, s, stride);
 }
 
 static void accumulate_avx2(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                             float *acc) {
-    if (lk_avx2_is_lowbit(rows->codec))
+    if (lk_composed_accumulate(&lk_kernels_avx2, rows, p, stride, n_q, acc)) return;
+    if (lk_is_lowbit(rows->codec))
         lk_avx2_lowbit_accumulate(rows, p, stride, n_q, acc);
     else
         accumulate_tiles(&lk_avx2_dots, rows, p, stride, n_q, acc);
+    if (rows->codec->coding == LK_ASYM) lk_avx2_add_sum_offsets(rows, p, stride, n_q, acc);
 }
 
 static void score_avxvnni(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                           size_t stride) {
+    if (lk_composed_score(&lk_kernels_avxvnni, rows, q, s, stride)) return;
     score_tiles(&lk_avxvnni_dots, rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM) lk_avx2_add_score_offsets(rows, q, s, stride);
 }
 
 static void accumulate_avxvnni(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                                float *acc) {
+    if (lk_composed_accumulate(&lk_kernels_avxvnni, rows, p, stride, n_q, acc)) return;
     accumulate_tiles(&lk_avxvnni_dots, rows, p, stride, n_q, acc);
+    if (rows->codec->coding == LK_ASYM) lk_avx2_add_sum_offsets(rows, p, stride, n_q, acc);
 }
 
 const struct lk_kernels lk_kernels_avx2 = {.name = "avx2",

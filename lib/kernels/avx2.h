@@ -3,6 +3,7 @@
 #ifndef LK_KERNELS_AVX2_H
 #define LK_KERNELS_AVX2_H
 
+#include "kernels/composed.h"
 #include "kernels/tile.h"
 
 extern const struct lk_kernels lk_kernels_avx2, lk_kernels_avxvnni;
@@ -84,21 +85,25 @@ void lk_avx2_kivi_score(const struct lk_avx2_dots *dots, const struct lk_tile *t
 void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
                              const float *p, size_t stride, int n_q, float *acc);
 
-/* rot and int8 (avx2_per_token.c): one scale per token, levels symmetric around zero. */
+/* rot, asym and int8 (avx2_per_token.c): one scale per token, levels symmetric around zero. */
 void lk_avx2_per_token_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
                              const struct lk_queries *q, float *s, size_t stride);
 void lk_avx2_per_token_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
                                   const float *p, size_t stride, int n_q, float *acc);
 
-/* rot of up to 4 bits (avx2_lowbit.c). A cell goes from its codes to the products without being
- * stored, sums stay in 16 bits as long as they fit, and weights of several tiles of V are quantized
- * side by side. These take a whole run of rows. */
-static inline bool lk_avx2_is_lowbit(const struct lk_codec *codec) {
-    return codec->coding == LK_ROT && codec->bits <= 4;
-}
+/* rot and asym of up to 4 bits (avx2_lowbit.c). A cell goes from its codes to the products without
+ * being stored, sums stay in 16 bits as long as they fit, and weights of several tiles of V are
+ * quantized side by side. These take a whole run of rows. */
 void lk_avx2_lowbit_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                           size_t stride);
 void lk_avx2_lowbit_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                                float *acc);
+
+/* asym without groups (avx2_asym.c): what the kernels of rot leave out, for a whole run. Used for
+ * AVX-512 as well. */
+void lk_avx2_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                               size_t stride);
+void lk_avx2_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                             float *acc);
 
 #endif

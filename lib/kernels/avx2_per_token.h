@@ -1,5 +1,5 @@
-/* Parameters of rot and int8 tiles for AVX2: x = scale_t * (cell - top / 2) + mean, 0 <= cell <=
- * top. */
+/* Parameters of rot, asym and int8 tiles for AVX2: x = scale_t * (cell - top / 2) + mean,
+ * 0 <= cell <= top. Zero points of asym are added afterwards (vec8_asym.h). */
 #ifndef LK_KERNELS_AVX2_PER_TOKEN_H
 #define LK_KERNELS_AVX2_PER_TOKEN_H
 
@@ -98,8 +98,9 @@ static inline void dot_mean_any(const struct lk_avx2_mean *mean, const struct lk
 
 /* Bytes of a tile: cells, scales and mean. */
 LK_ALWAYS_INLINE size_t tile_bytes(const struct lk_tile *tile) {
-    return lk_bitplanes_bytes(tile->codec->bits, tile->d_head) + sizeof(uint16_t) * LK_TILE +
-           (tile->codec->mean ? tile->d_head : 0);
+    int arrays = tile->codec->coding == LK_ASYM ? 2 : 1; /* scales, zero points */
+    return lk_bitplanes_bytes(tile->codec->bits, tile->d_head) +
+           arrays * sizeof(uint16_t) * LK_TILE + (tile->codec->mean ? tile->d_head : 0);
 }
 
 LK_ALWAYS_INLINE void prefetch_tile(const struct lk_tile *tile) {

@@ -6,13 +6,9 @@
 
 #include <math.h>
 
-static bool is_per_token(const struct lk_codec *codec) {
-    return codec->coding == LK_ROT || codec->coding == LK_INT8;
-}
-
 static void score_rows(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
                        const struct lk_queries *q, float *s, size_t stride) {
-    if (is_per_token(rows->codec)) {
+    if (lk_is_per_token(rows->codec)) {
         lk_avx512_per_token_score(unpack, rows, q, s, stride);
         return;
     }
@@ -27,7 +23,7 @@ static void score_rows(const struct lk_avx512_unpack *unpack, const struct lk_ro
 
 static void accumulate_rows(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
                             const float *p, size_t stride, int n_q, float *acc) {
-    if (is_per_token(rows->codec)) {
+    if (lk_is_per_token(rows->codec)) {
         lk_avx512_per_token_accumulate(unpack, rows, p, stride, n_q, acc);
         return;
     }
@@ -40,32 +36,34 @@ static void accumulate_rows(const struct lk_avx512_unpack *unpack, const struct 
     }
 }
 
-static void score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                         size_t stride) {
+/* Each table's score and accumulate: codecs without zero points, and the wrapper that adds them. */
+
+static void plain_score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                               size_t stride) {
     if (lk_avx512_is_decode(rows->codec, q->n_q))
         lk_avx512_decode_score(rows, q, s, stride);
     else
         score_rows(&lk_avx512_unpack, rows, q, s, stride);
 }
 
-static void accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                              float *acc) {
+static void plain_accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride,
+                                    int n_q, float *acc) {
     if (lk_avx512_is_decode(rows->codec, n_q))
         lk_avx512_decode_accumulate(rows, p, stride, n_q, acc);
     else
         accumulate_rows(&lk_avx512_unpack, rows, p, stride, n_q, acc);
 }
 
-static void score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                             size_t stride) {
+static void plain_score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                                   size_t stride) {
     if (lk_avx512_is_decode(rows->codec, q->n_q))
         lk_avx512vbmi_decode_score(rows, q, s, stride);
     else
         score_rows(&lk_avx512vbmi_unpack, rows, q, s, stride);
 }
 
-static void accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride,
-                                  int n_q, float *acc) {
+static void plain_accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride,
+                                        int n_q, float *acc) {
     if (lk_avx512_is_decode(rows->codec, n_q))
         lk_avx512vbmi_decode_accumulate(rows, p, stride, n_q, acc);
     else
@@ -73,20 +71,71 @@ static void accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, si
 }
 
 /* AMX pays only if enough queries fill its registers of 16 rows. */
-static void score_amx(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                      size_t stride) {
-    if (is_per_token(rows->codec) && q->n_q > LK_AVX512_QUERIES)
+static void plain_score_amx(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                            size_t stride) {
+    if (lk_is_per_token(rows->codec) && q->n_q > LK_AVX512_QUERIES)
         lk_avx512_amx_score(rows, q, s, stride);
     else
-        score_avx512vbmi(rows, q, s, stride);
+        plain_score_avx512vbmi(rows, q, s, stride);
+}
+
+static void plain_accumulate_amx(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                                 float *acc) {
+    if (lk_is_per_token(rows->codec) && n_q > LK_AVX512_QUERIES)
+        lk_avx512_amx_accumulate(rows, p, stride, n_q, acc);
+    else
+        plain_accumulate_avx512vbmi(rows, p, stride, n_q, acc);
+}
+
+typedef void score_fn(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                      size_t stride);
+typedef void accumulate_fn(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                           float *acc);
+
+LK_ALWAYS_INLINE void score_any(const struct lk_kernels *table, score_fn *plain,
+                                const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                                size_t stride) {
+    if (lk_composed_score(table, rows, q, s, stride)) return;
+    plain(rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM) lk_avx2_add_score_offsets(rows, q, s, stride);
+}
+
+LK_ALWAYS_INLINE void accumulate_any(const struct lk_kernels *table, accumulate_fn *plain,
+                                     const struct lk_rows *rows, const float *p, size_t stride,
+                                     int n_q, float *acc) {
+    if (lk_composed_accumulate(table, rows, p, stride, n_q, acc)) return;
+    plain(rows, p, stride, n_q, acc);
+    if (rows->codec->coding == LK_ASYM) lk_avx2_add_sum_offsets(rows, p, stride, n_q, acc);
+}
+
+static void score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                         size_t stride) {
+    score_any(&lk_kernels_avx512, plain_score_avx512, rows, q, s, stride);
+}
+
+static void accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                              float *acc) {
+    accumulate_any(&lk_kernels_avx512, plain_accumulate_avx512, rows, p, stride, n_q, acc);
+}
+
+static void score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                             size_t stride) {
+    score_any(&lk_kernels_avx512vbmi, plain_score_avx512vbmi, rows, q, s, stride);
+}
+
+static void accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride,
+                                  int n_q, float *acc) {
+    accumulate_any(&lk_kernels_avx512vbmi, plain_accumulate_avx512vbmi, rows, p, stride, n_q, acc);
+}
+
+static void score_amx(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                      size_t stride) {
+    score_any(&lk_kernels_amx, plain_score_amx, rows, q, s, stride);
 }
 
 static void accumulate_amx(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                            float *acc) {
-    if (is_per_token(rows->codec) && n_q > LK_AVX512_QUERIES)
-        lk_avx512_amx_accumulate(rows, p, stride, n_q, acc);
-    else
-        accumulate_avx512vbmi(rows, p, stride, n_q, acc);
+    accumulate_any(&lk_kernels_amx, plain_accumulate_amx, rows, p, stride, n_q, acc);
 }
 
 /* ---- softmax ---- */

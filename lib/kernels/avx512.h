@@ -95,19 +95,19 @@ void lk_avx512_quantize_weights(const float *p, size_t stride, int n, const __m5
  *
  * As in struct lk_kernels. Functions of a tile take s and p of its first row. */
 
-/* rot and int8 (avx512_per_token.c): one scale per token, levels symmetric around zero. */
+/* rot, asym and int8 (avx512_per_token.c): one scale per token, levels symmetric around zero. */
 void lk_avx512_per_token_score(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
                                const struct lk_queries *q, float *s, size_t stride);
 void lk_avx512_per_token_accumulate(const struct lk_avx512_unpack *unpack,
                                     const struct lk_rows *rows, const float *p, size_t stride,
                                     int n_q, float *acc);
 
-/* rot of up to 4 bits for the few queries of decoding (avx512_decode.c), which would wait for the
- * unpacking of whole tiles. A cell goes from its codes to the products without being stored, and
- * weights of several tiles of V are quantized together. With and without VBMI. */
+/* rot and asym of up to 4 bits for the few queries of decoding (avx512_decode.c), which would wait
+ * for the unpacking of whole tiles. A cell goes from its codes to the products without being
+ * stored, and weights of several tiles of V are quantized together. With and without VBMI. */
 enum { LK_AVX512_DECODE_QUERIES = 2 * LK_AVX512_QUERIES };
 static inline bool lk_avx512_is_decode(const struct lk_codec *codec, int n_q) {
-    return n_q <= LK_AVX512_DECODE_QUERIES && codec->coding == LK_ROT && codec->bits <= 4;
+    return n_q <= LK_AVX512_DECODE_QUERIES && lk_is_lowbit(codec);
 }
 void lk_avx512_decode_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                             size_t stride);
@@ -118,7 +118,7 @@ void lk_avx512vbmi_decode_score(const struct lk_rows *rows, const struct lk_quer
 void lk_avx512vbmi_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride,
                                      int n_q, float *acc);
 
-/* rot and int8 for many queries with AMX (avx512_amx.c), between enter and leave. */
+/* rot, asym and int8 for many queries with AMX (avx512_amx.c), between enter and leave. */
 void lk_avx512_amx_enter(struct lk_kernels_state *before);
 void lk_avx512_amx_leave(const struct lk_kernels_state *before);
 void lk_avx512_amx_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,

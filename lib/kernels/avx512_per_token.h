@@ -1,5 +1,5 @@
-/* Parameters of rot and int8 rows for AVX-512 and AMX: x = scale_t * level + mean, level = cell -
- * top / 2. */
+/* Parameters of rot, asym and int8 rows for AVX-512 and AMX: x = scale_t * level + mean,
+ * level = cell - top / 2. Zero points of asym are added afterwards (vec8_asym.h). */
 #ifndef LK_KERNELS_AVX512_PER_TOKEN_H
 #define LK_KERNELS_AVX512_PER_TOKEN_H
 
@@ -52,9 +52,11 @@ static inline void make_form(struct lk_avx512_form *form, const struct lk_avx512
 
 /* Prefetch as many bytes as the tile has. */
 LK_ALWAYS_INLINE void prefetch_tile(const struct lk_tile *tile) {
+    int arrays = tile->codec->coding == LK_ASYM ? 2 : 1; /* scales, zero points */
     lk_tile_prefetch(tile, 0,
                      lk_bitplanes_bytes(tile->codec->bits, tile->d_head) +
-                         sizeof(uint16_t) * LK_TILE + (tile->codec->mean ? tile->d_head : 0));
+                         arrays * sizeof(uint16_t) * LK_TILE +
+                         (tile->codec->mean ? tile->d_head : 0));
 }
 
 static inline void load_params(struct lk_avx512_params *params, const struct lk_tile *tile) {

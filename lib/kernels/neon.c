@@ -1,7 +1,10 @@
 /* Table of the NEON kernels: dispatch by codec. */
 #include "kernels/neon.h"
 
-static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
+#include "kernels/composed.h"
+
+static void score_tiles(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                        size_t stride) {
     for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, i);
         if (rows->codec->coding == LK_F16)
@@ -13,8 +16,8 @@ static void score(const struct lk_rows *rows, const struct lk_queries *q, float 
     }
 }
 
-static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                       float *acc) {
+static void accumulate_tiles(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                             float *acc) {
     for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, i);
         if (rows->codec->coding == LK_F16)
@@ -24,6 +27,19 @@ static void accumulate(const struct lk_rows *rows, const float *p, size_t stride
         else
             lk_neon_per_token_accumulate(&tile, p, stride, n_q, acc);
     }
+}
+
+static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
+    if (lk_composed_score(&lk_kernels_neon, rows, q, s, stride)) return;
+    score_tiles(rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM) lk_neon_add_score_offsets(rows, q, s, stride);
+}
+
+static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                       float *acc) {
+    if (lk_composed_accumulate(&lk_kernels_neon, rows, p, stride, n_q, acc)) return;
+    accumulate_tiles(rows, p, stride, n_q, acc);
+    if (rows->codec->coding == LK_ASYM) lk_neon_add_sum_offsets(rows, p, stride, n_q, acc);
 }
 
 const struct lk_kernels lk_kernels_neon = {.name = "neon",

@@ -104,10 +104,16 @@ void lk_neon_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, 
 void lk_neon_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
                              float *acc);
 
-/* rot and int8 (neon_per_token.c): one scale per token, levels symmetric around zero. */
+/* rot, asym and int8 (neon_per_token.c): one scale per token, levels symmetric around zero. */
 void lk_neon_per_token_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
                              size_t stride);
 void lk_neon_per_token_accumulate(const struct lk_tile *tile, const float *p, size_t stride,
                                   int n_q, float *acc);
+
+/* asym without groups (neon_asym.c): what the kernels of rot leave out, for a whole run. */
+void lk_neon_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, float *s,
+                               size_t stride);
+void lk_neon_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                             float *acc);
 
 #endif

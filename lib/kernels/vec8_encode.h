@@ -8,6 +8,7 @@
 #include "codec/int8.h"
 #include "codec/kivi.h"
 #include "codec/ops.h"
+#include "kernels/vec8_baselines.h"
 #include "kernels/vec8_cells.h"
 #include "kernels/vec8_rot.h"
 
@@ -132,6 +133,8 @@ LK_ALWAYS_INLINE void lk_vec8_encode(const struct lk_part *part, void *head, int
     bool whole_tile = n == LK_TILE;
     if (codec->coding == LK_ROT)
         lk_vec8_encode_rot(part, head, row0, n, x, stride);
+    else if (codec->coding == LK_ASYM && !codec->hqq)
+        lk_vec8_encode_asym(part, head, row0, n, x, stride);
     else if (codec->coding == LK_KIVI && part->side == LK_K)
         lk_vec8_encode_kivi_k(part, head, x, stride);
     else if (codec->coding == LK_KIVI && whole_tile)
@@ -146,6 +149,8 @@ LK_ALWAYS_INLINE void lk_vec8_decode(const struct lk_part *part, const void *hea
                                      float *x, size_t stride) {
     if (part->codec->coding == LK_ROT && n == LK_TILE)
         lk_vec8_decode_rot(part, head, x, stride);
+    else if (part->codec->coding == LK_KVQUANT && n == LK_TILE)
+        lk_vec8_decode_kvquant(part, head, row0, x, stride);
     else
         lk_codec_decode(part, head, row0, n, x, stride);
 }

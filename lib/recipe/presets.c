@@ -1,6 +1,7 @@
-/* Named recipes. Those named after a paper have its settings. Ours were chosen by measurement
- * (docs/quality.md). They have a window of rot8, not int8, between the body and the exact rows,
- * because a single outlier channel of K uses up the range of int8. */
+/* Named recipes. Those named after a paper have its settings, as far as a cache can: rows before
+ * RoPE need a sidecar, and the newest rows stay exact until they fill a tile. Ours were chosen by
+ * measurement (docs/quality.md). They have a window of rot8, not int8, between the body and the
+ * exact rows, because a single outlier channel of K uses up the range of int8. */
 #include "recipe/presets.h"
 
 #include <strings.h>
@@ -14,6 +15,14 @@ static const lk_preset presets[] = {
      "KIVI at 4 bits: K per channel, V per token, in groups of 32", NULL},
     {"kivi-2", "body: kivi2; residual 128: f16",
      "KIVI at 2 bits: K per channel, V per token, in groups of 32", NULL},
+    {"hqq-4", "body: hqq4; residual 128: f16",
+     "HQQ at 4 bits: per token, in groups of 64, zero points by the half-quadratic solver", NULL},
+    {"hqq-2", "body: hqq2; residual 128: f16",
+     "HQQ at 2 bits: per token, in groups of 64, zero points by the half-quadratic solver", NULL},
+    {"atom-4", "all: asym4", "Atom at 4 bits: a scale and a zero point per token and head", NULL},
+    {"kvquant-3", "sink 1: f16; body: kvquant3",
+     "KVQuant at 3 bits: levels by k-means, 1 % outliers, the first token exact; K after RoPE",
+     NULL},
     {"compressed", "sink 16: f16; body: none; window 256: f16",
      "the baseline of Selective: only the first 16 and the newest 256 tokens", NULL},
     {"lambda", "sink 4: f16; body: none; window 252: f16",
@@ -36,8 +45,11 @@ static const lk_preset presets[] = {
      "K in half of its components, V in the directions it uses: the smallest cache, but slow at "
      "long contexts",
      "--method palu --mean --svd output"},
-    {"palu", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
-     "Palu: half of the components in 3 bits, K before RoPE; no row stays exact", "--method palu"},
+    {"palu", "all: k=latent(pre)+asym3(hadamard) v=latent+asym3(hadamard)",
+     "Palu: latents in 3 bits, ranks of the sidecar, K before RoPE; up to 31 rows are exact",
+     "--method palu"},
+    {"palu-rot", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
+     "as palu with our codec: half of the components in 3 bits", "--method palu"},
     {"tale", "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4",
      "TALE: K as in KIVI, V at full rank while new and at half rank later", "--method tale"},
 };

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, or latent";
+const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, asym2 to asym8, "
+                                     "hqq2 to hqq4, kvquant2 to kvquant4, or latent";
 
 static const char latent[] = "latent";
 
@@ -14,6 +15,16 @@ struct parsed_codec {
     size_t pre_at;          /* offset of the word 'pre'; 0: not given */
 };
 
+/* Whether a word is `name` and a number of bits between `min` and `max`. */
+static bool read_bits(const char *word, const char *name, int min, int max, uint8_t *bits) {
+    size_t len = strlen(name);
+    if (strncmp(word, name, len) != 0 || word[len] < '0' + min || word[len] > '0' + max ||
+        word[len + 1])
+        return false;
+    *bits = (uint8_t)(word[len] - '0');
+    return true;
+}
+
 static bool read_codec_name(const char *word, struct lk_codec *codec) {
     *codec = (struct lk_codec){0};
     if (strcmp(word, "f16") == 0) {
@@ -22,13 +33,19 @@ static bool read_codec_name(const char *word, struct lk_codec *codec) {
     } else if (strcmp(word, "int8") == 0) {
         codec->coding = LK_INT8;
         codec->bits = 8;
-    } else if (strcmp(word, "kivi2") == 0 || strcmp(word, "kivi4") == 0) {
+    } else if (read_bits(word, "kivi", 2, 4, &codec->bits) && codec->bits != 3) {
         codec->coding = LK_KIVI;
-        codec->bits = (uint8_t)(word[4] - '0');
         codec->group = 32;
-    } else if (strncmp(word, "rot", 3) == 0 && word[3] >= '1' && word[3] <= '8' && word[4] == 0) {
+    } else if (read_bits(word, "rot", 1, 8, &codec->bits)) {
         codec->coding = LK_ROT;
-        codec->bits = (uint8_t)(word[3] - '0');
+    } else if (read_bits(word, "asym", 2, 8, &codec->bits)) {
+        codec->coding = LK_ASYM;
+    } else if (read_bits(word, "hqq", 2, 4, &codec->bits)) {
+        codec->coding = LK_ASYM;
+        codec->hqq = true;
+        codec->group = 64;
+    } else if (read_bits(word, "kvquant", 2, 4, &codec->bits)) {
+        codec->coding = LK_KVQUANT;
     } else {
         return false;
     }
@@ -42,6 +59,31 @@ bool lk_recipe_names_codec(const char *word) {
     return read_codec_name(word, &unused);
 }
 
+/* Options of kivi and asym. */
+static lk_status apply_group_option(struct lk_scan *scan, const char *word, size_t at,
+                                    struct lk_codec *codec, bool *group_given) {
+    bool asym = codec->coding == LK_ASYM && !codec->hqq;
+    unsigned group = strcmp(word, "g32") == 0    ? 32
+                     : strcmp(word, "g64") == 0  ? 64
+                     : strcmp(word, "g128") == 0 ? 128
+                                                 : 0;
+    if (asym && strcmp(word, "hadamard") == 0) {
+        if (codec->hadamard) return lk_scan_fail(scan, at, false, "hadamard is given twice");
+        codec->hadamard = true;
+        return LK_OK;
+    }
+    if (!group)
+        return lk_scan_fail(scan, at, true, "expected an option of %s (g32, g64%s)",
+                            asym         ? "asym"
+                            : codec->hqq ? "hqq"
+                                         : "kivi",
+                            asym ? ", g128 or hadamard" : " or g128");
+    if (*group_given) return lk_scan_fail(scan, at, false, "the group size is given twice");
+    codec->group = (uint16_t)group;
+    *group_given = true;
+    return LK_OK;
+}
+
 /* Apply one option of a codec. `at` is the offset of `word`. */
 static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
                               struct parsed_codec *w, bool *group_given) {
@@ -50,18 +92,8 @@ static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
     } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
     int *const value[3] = {&w->mean, &w->sigma, &w->lloyd};
 
-    if (w->codec.coding == LK_KIVI) {
-        unsigned group = strcmp(word, "g32") == 0    ? 32
-                         : strcmp(word, "g64") == 0  ? 64
-                         : strcmp(word, "g128") == 0 ? 128
-                                                     : 0;
-        if (!group)
-            return lk_scan_fail(scan, at, true, "expected an option of kivi (g32, g64 or g128)");
-        if (*group_given) return lk_scan_fail(scan, at, false, "the group size is given twice");
-        w->codec.group = (uint16_t)group;
-        *group_given = true;
-        return LK_OK;
-    }
+    if (w->codec.coding != LK_ROT)
+        return apply_group_option(scan, word, at, &w->codec, group_given);
     for (int i = 0; i < 3; i++) {
         bool yes = strcmp(word, pair[i].yes) == 0;
         if (!yes && strcmp(word, pair[i].no) != 0) continue;
@@ -115,7 +147,7 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
     named.share = w->codec.share;
     w->codec = named;
     if (!lk_scan_accept(scan, '(')) return LK_OK;
-    if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT)
+    if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT && w->codec.coding != LK_ASYM)
         return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
     bool group_given = false;
     do {

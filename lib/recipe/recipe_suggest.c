@@ -8,14 +8,16 @@
 #include <strings.h>
 
 /* Of equally close names the first is taken. */
-static const char *const codec_name[] = {"f16",  "int8", "kivi4", "kivi2", "rot8", "rot7",  "rot6",
-                                         "rot5", "rot4", "rot3",  "rot2",  "rot1", "latent"};
+static const char *const codec_name[] = {
+    "f16",   "int8",  "kivi4", "kivi2",  "rot8",  "rot7",     "rot6",     "rot5",    "rot4",
+    "rot3",  "rot2",  "rot1",  "latent", "asym4", "asym3",    "asym2",    "asym8",   "asym5",
+    "asym6", "asym7", "hqq4",  "hqq2",   "hqq3",  "kvquant4", "kvquant3", "kvquant2"};
 
-static const char *const keyword[] = {"sink",     "body",   "keep",      "all",  "recent", "window",
-                                      "residual", "layers", "absorb",    "none", "shift",  "first",
-                                      "last",     "less",   "performer", "mean", "nomean", "sigma",
-                                      "nosigma",  "lloyd",  "uniform",   "g32",  "g64",    "g128",
-                                      "context",  "random", "newest",    "h2o",  "tova"};
+static const char *const keyword[] = {
+    "sink",    "body",   "keep",    "all",   "recent",  "window",  "residual",  "layers",
+    "absorb",  "none",   "shift",   "first", "last",    "less",    "performer", "mean",
+    "nomean",  "sigma",  "nosigma", "lloyd", "uniform", "g32",     "g64",       "g128",
+    "context", "random", "newest",  "h2o",   "tova",    "hadamard"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {
@@ -50,6 +52,10 @@ static const struct {
     {"turbo2", "best-2 has about its size"},
     {"int2", "best-2 has about its size"},
     {"kivi", "use kivi-4 or kivi-2"},
+    {"hqq", "use hqq-4 or hqq-2"},
+    {"kvquant", "use kvquant-3"},
+    {"atom", "use atom-4"},
+    {"nuq3", "kvquant-3 has non-uniform levels"},
     {"best", "use best-4, best-3 or best-2"},
     {"default", "use best-4"},
     {"none", "use f16"},

@@ -43,8 +43,14 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "Components kept, as a share of a group's channels (default 50%; with "
                      "`--method kvheads` 1/N). Not for `--svd mean-pool` and `--export`, which "
                      "keep the width of one head."},
-             {0, "rank-search", "NAME", "uniform (default), energy, fisher or fisher-uniform",
-              OPT_TEXT, &a->search, 0, 0, .complete = "uniform energy fisher fisher-uniform"},
+             {0, "rank-search", "NAME",
+              "uniform, energy, fisher or fisher-uniform (default: palu fisher, others uniform)",
+              OPT_TEXT, &a->search, 0, 0,
+              .man = "How ranks are distributed: `uniform`, `energy`, `fisher` or "
+                     "`fisher-uniform`. The default is `fisher` with `--method palu` and a text, "
+                     "as in the paper, if ggml can differentiate the model; otherwise `uniform`, "
+                     "which needs no gradients and takes less time.",
+              .complete = "uniform energy fisher fisher-uniform"},
              {0, "group", "N", "KV heads that share components, or 'all' (default: up to 4)",
               OPT_TEXT, &a->group, 0, 0},
              {0, "svd", "NAME", "whitened (default), output, plain (weights only) or mean-pool",
@@ -122,6 +128,12 @@ static int read_share(const char *text, double *out) {
     return STATUS_OK;
 }
 
+/* Whether ranks follow Fisher information without being asked to, as in Palu (section 3.3). */
+static bool searches_by_default(const struct compress_args *a, const lk_compress_opts *opts) {
+    return !a->search && opts->method == LK_METHOD_PALU && a->text &&
+           (opts->svd == LK_SVD_WHITENED || opts->svd == LK_SVD_OUTPUT);
+}
+
 static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
     if (!a->method) return print_error("no method: give --method palu, tale or kvheads");
     if (!a->out) return print_error("no output: give -o FILE");
@@ -145,6 +157,7 @@ static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
                               .for_export = a->export != NULL,
                               .fisher_tokens = (int32_t)a->fisher_tokens,
                               .fisher_ctx = (int32_t)a->fisher_ctx};
+    if (searches_by_default(a, out)) out->ranks = LK_RANK_FISHER;
     if (a->group && strcmp(a->group, "all") == 0)
         out->group = -1;
     else if (a->group) {
@@ -277,8 +290,9 @@ static bool summarize_basis(const lk_compress *c, int n_layer, int i, struct bas
     return true;
 }
 
-static void print_result(const struct compress_args *a, const lk_compress *c, const lk_model *model,
-                         const struct tokens *tokens, double seconds) {
+static void print_result(const struct compress_args *a, const lk_compress_opts *opts,
+                         const lk_compress *c, const lk_model *model, const struct tokens *tokens,
+                         double seconds) {
     static const char *const name[N_BASIS] = {"K", "K before RoPE", "V"};
     static const char *const title[] = {"rows", "groups", "channels", "ranks",
                                         "mean", "lost",   "max lost"};
@@ -299,14 +313,18 @@ static void print_result(const struct compress_args *a, const lk_compress *c, co
     }
     table_print(&table, stdout, 1);
     getrusage(RUSAGE_SELF, &use);
-    printf("\nlost: share of the rows' power, mean and maximum over layers\n%s: %s tokens, %.1f s, "
-           "peak memory %s\n",
-           a->out, format_count(b, tokens->n), seconds,
+    printf("\nlost: share of the rows' power, mean and maximum over layers\n");
+    printf("ranks: %s%s\n", lk_compress_ranks_name(opts->ranks),
+           searches_by_default(a, opts) && opts->ranks >= LK_RANK_FISHER
+               ? " (--rank-search uniform needs less time and memory)"
+               : "");
+    printf("%s: %s tokens, %.1f s, peak memory %s\n", a->out, format_count(b, tokens->n), seconds,
            format_bytes(d, (uint64_t)use.ru_maxrss * 1024));
 }
 
-static int print_json(const struct compress_args *a, const lk_compress *c, const lk_model *model,
-                      const struct tokens *tokens, double seconds) {
+static int print_json(const struct compress_args *a, const lk_compress_opts *opts,
+                      const lk_compress *c, const lk_model *model, const struct tokens *tokens,
+                      double seconds) {
     struct rusage use;
     char *name = model_name(model);
     json_t *layers = json_array();
@@ -325,9 +343,10 @@ static int print_json(const struct compress_args *a, const lk_compress *c, const
         json_array_append_new(layers, sides);
     }
     getrusage(RUSAGE_SELF, &use);
-    int done = json_print(json_pack("{s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method",
-                                    a->method, "output", a->out, "n_tok", (json_int_t)tokens->n,
-                                    "seconds", json_number(seconds), "peak_bytes",
+    int done = json_print(json_pack("{s:s s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method",
+                                    a->method, "ranks", lk_compress_ranks_name(opts->ranks),
+                                    "output", a->out, "n_tok", (json_int_t)tokens->n, "seconds",
+                                    json_number(seconds), "peak_bytes",
                                     (json_int_t)use.ru_maxrss * 1024, "layers", layers),
                           false);
     free(name);
@@ -362,12 +381,32 @@ static int compress(const struct compress_args *a, lk_compress_opts *opts, lk_mo
     if (!result && a->export) result = export_model(a, c);
     if (!result && !a->keep) unlink(stats);
     if (!result && a->json)
-        result = print_json(a, c, model, tokens, lk_now() - start);
+        result = print_json(a, opts, c, model, tokens, lk_now() - start);
     else if (!result)
-        print_result(a, c, model, tokens, lk_now() - start);
+        print_result(a, opts, c, model, tokens, lk_now() - start);
     lk_compress_free(c);
     free(stats);
     return result;
+}
+
+/* Open the model and check the options. If ranks would follow Fisher information only by default,
+ * but ggml cannot differentiate the model, they become uniform. */
+static int open_model(struct compress_args *a, lk_compress_opts *opts, lk_model **model) {
+    bool fisher = opts->ranks >= LK_RANK_FISHER;
+    const char *weights = a->model.weights;
+    lk_err err = {0};
+    if (fisher) a->model.weights = "f32"; /* ggml differentiates only f32 */
+    int status = model_open(&a->model, false, model);
+    if (!status && fisher && searches_by_default(a, opts) &&
+        lk_compress_check(*model, opts, SIZE_MAX, &err) == LK_E_UNSUPPORTED) {
+        print_error("warning: ranks are uniform: %s", err.msg);
+        opts->ranks = LK_RANK_UNIFORM;
+        a->model.weights = weights;
+        lk_model_free(*model);
+        *model = NULL;
+        status = model_open(&a->model, false, model);
+    }
+    return status ? status : check_opts(a, opts, *model);
 }
 
 int cmd_compress(const struct command *command, int argc, char **argv) {
@@ -379,12 +418,10 @@ int cmd_compress(const struct command *command, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = read_opts(&a, &opts);
     a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT ||
-                        a.export;                              /* these read the weights */
-    if (opts.ranks >= LK_RANK_FISHER) a.model.weights = "f32"; /* ggml differentiates only f32 */
+                        a.export; /* these read the weights */
     if (!status) status = check_writable(a.out);
     if (!status && a.export) status = check_writable(a.export);
-    if (!status) status = model_open(&a.model, false, &model);
-    if (!status) status = check_opts(&a, &opts, model);
+    if (!status) status = open_model(&a, &opts, &model);
     if (!status && a.text)
         status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens)
                                              : tokenize_file(&a, model, &tokens);

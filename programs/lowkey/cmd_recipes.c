@@ -67,7 +67,8 @@ static int list_presets(void) {
           "  residual N          KIVI's buffer\n"
           "  layers LIST         other codecs for the body in some layers\n"
           "Codecs\n"
-          "  f16, int8, kivi2 and kivi4 (g32, g64, g128),\n"
+          "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
+          "  asym2 to asym8 (g32, g64, g128, hadamard), hqq2 to hqq4 (g32, g64, g128),\n"
           "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform);\n"
           "  with a sidecar: latent, latent50%, latent50%+CODEC; for K also latent50%(pre)\n",
           stdout);

@@ -29,6 +29,9 @@ static const char *recipes[] = {
     "sink 4: f16; body: none; window 100: f16",
     "body: none; recent 5%: rot4; window 40: f16",
     "sink 3: int8; body: none; recent 96: k=kivi4(g64) v=rot2; window 40: rot8",
+    "sink 2: asym8; body: asym2(hadamard); recent 10%: asym4(g32); window 20: f16",
+    "sink 1: f16; body: kvquant4; residual 64: f16",
+    "body: k=hqq4 v=kvquant4; window 40: asym8(g128,hadamard)",
 };
 
 static struct lk_cache *new_cache(const char *text, const struct lk_cache_shape *shape,
@@ -75,8 +78,8 @@ static float *random_rows(struct random *r, int64_t n) {
 
 /* Maximum error that a recipe's coarsest codec may cause on these rows. */
 static double max_error(const char *text) {
-    if (strstr(text, "rot2") || strstr(text, "kivi2")) return 0.4;
-    return strstr(text, "rot") || strstr(text, "kivi") ? 0.06 : 1e-3;
+    if (strstr(text, "rot2") || strstr(text, "kivi2") || strstr(text, "asym2")) return 0.4;
+    return strstr(text, "rot") || strstr(text, "kivi") || strstr(text, "quant") ? 0.06 : 1e-3;
 }
 
 static void test_rows_keep_their_order(void **state) {

@@ -1,10 +1,12 @@
 /* Codecs: packing, formulas, error and bias, edge cases. */
+#include "codec/asym.h"
 #include "codec/bitplanes.h"
 #include "codec/codec.h"
 #include "codec/hadamard.h"
 #include "codec/half.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
+#include "codec/kvquant.h"
 #include "codec/rot.h"
 
 #include <math.h>
@@ -66,6 +68,20 @@ static size_t all_variants(struct variant *out) {
                 struct lk_codec kivi = {.coding = LK_KIVI, .bits = bits, .group = group};
                 out[n++] = (struct variant){kivi, side, side == LK_K ? group : LK_TILE};
             }
+        for (int bits = 2; bits <= 8; bits++)
+            for (int flags = 0; flags < 16; flags++) {
+                static const uint16_t groups[] = {0, 32, 64, 128};
+                struct lk_codec asym = {.coding = LK_ASYM,
+                                        .bits = bits,
+                                        .group = groups[flags / 4],
+                                        .hadamard = flags & 1,
+                                        .hqq = flags & 2};
+                out[n++] = (struct variant){asym, side, LK_TILE};
+            }
+        for (int bits = 2; bits <= 4; bits++) {
+            struct lk_codec kvquant = {.coding = LK_KVQUANT, .bits = bits};
+            out[n++] = (struct variant){kvquant, side, LK_KVQUANT_ROWS};
+        }
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++) {
                 struct lk_codec rot = {.coding = LK_ROT,
@@ -80,7 +96,7 @@ static size_t all_variants(struct variant *out) {
     return n;
 }
 
-enum { MAX_VARIANT = 160 };
+enum { MAX_VARIANT = 400 };
 
 static void fill(float *x, int n, float (*draw)(void)) {
     for (int i = 0; i < n; i++) x[i] = draw();
@@ -188,6 +204,13 @@ static void sizes_are_exact_and_not_exceeded(void **state) {
                 assert_int_equal(scales,
                                  v->side == LK_K ? 4 * d : 4 * LK_TILE * d / v->codec.group);
             if (v->codec.coding == LK_ROT) assert_int_equal(scales, 64 + (v->codec.mean ? d : 0));
+            if (v->codec.coding == LK_ASYM)
+                assert_int_equal(scales, 128 * (v->codec.group ? d / v->codec.group : 1));
+            if (v->codec.coding == LK_KVQUANT) { /* f16: range, minimum; outliers 4 bytes */
+                int n_vector = v->side == LK_K ? d : 128,
+                    n_out = v->side == LK_V && d == 256 ? 3 : 1;
+                assert_int_equal(scales, 16 + n_vector * (4 + 4 * n_out));
+            }
             struct lk_part part = part_of(v, d, sigma);
             memset(mem, 0xa5, sizeof mem);
             lk_codec_encode(&part, mem + GUARD, 0, v->rows, x, d);

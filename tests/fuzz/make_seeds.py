@@ -229,7 +229,9 @@ def write_texts():
     write("names", "equal", "secretsecret")
     recipes = ["best-4", "f16", "best-1.9", "sink 4: f16; body: k=rot3 v=rot2; window 128: f16",
                "sink 4: f16; body 1024: int8; body: rot2; window 64: f16",
-               "layers 0-3: f16; sink 4: f16; body: none; window 256: f16"]
+               "layers 0-3: f16; sink 4: f16; body: none; window 256: f16",
+               "palu", "sink 1: f16; body: k=kvquant3 v=asym4(hadamard,g32); residual 128: f16",
+               "all: k=latent(pre)+asym3(hadamard) v=hqq2(g128)"]
     for i, recipe in enumerate(recipes):
         write("recipe", f"recipe-{i}", recipe)
 

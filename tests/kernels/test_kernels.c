@@ -1,6 +1,8 @@
 /* score and accumulate of every table against the reference, over all codecs, sides and shapes. */
 #include "test_kernels.h"
 
+#include "kernels/composed.h"
+
 #include <stdlib.h>
 
 enum {
@@ -21,9 +23,11 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  *   f16      rounding of floats only
  *   16 bits  within 2^-16 of the row's maximum, about 3e-5 of its rms: 1e-9. The unsigned codes of
  *            KIVI multiply that by their mean.
- *   8 bits   queries for rot of 1 to 4 bits: within max |q| / 254, uniformly distributed, so
- *            (max / rms)^2 / (254^2 * 3) = 5e-5 for a maximum of 3 rms. The finest of these codes,
- *            4 bits, has an error of 1e-2 itself.
+ *   halves   kvquant is multiplied as half floats, whose rounding is 2.8e-4 of values of 1.5 rms:
+ *            4e-8
+ *   8 bits   queries for rot and asym of 1 to 4 bits: within max |q| / 254, uniformly distributed,
+ *            so (max / rms)^2 / (254^2 * 3) = 5e-5 for a maximum of 3 rms. The finest of these
+ *            codes, 4 bits, has an error of 1e-2 itself.
  *   dither   AVX-512 dithers weights of values for these codes to 1/255 of a tile's maximum. The
  *            squared error (1/255)^2 / 6, relative to the mean square of uniformly distributed
  *            weights, 1/3, is 8e-6. AVX2 dithers to 1/127: four times that.
@@ -40,7 +44,8 @@ static bool dithers(const struct lk_kernels *kernels) {
 
 static double limit_of(const struct lk_kernels *kernels, const struct lk_codec *codec,
                        enum lk_side side) {
-    bool coarse = codec->coding == LK_ROT && codec->bits <= 4;
+    bool coarse = lk_is_lowbit(codec) || (codec->coding == LK_ASYM && codec->bits <= 4);
+    if (codec->coding == LK_KVQUANT) return 5e-8;
     if (codec->coding == LK_F16) return 1e-12;
     if (codec->coding == LK_KIVI) return 1e-8;
     if (coarse && side == LK_K) return 8e-5;
@@ -170,8 +175,7 @@ static void check_codec(const struct lk_codec *codec, enum lk_side side, int blo
                 for (int c = 0; c < N_QUERIES; c++) {
                     if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2)) continue; /* slow */
                     n_case++;
-                    packed.rows.row0 =
-                        codec->coding == LK_KIVI ? c * LK_TILE % (last + LK_TILE) : 0;
+                    packed.rows.row0 = codec->coding == LK_F16 ? 0 : c * LK_TILE % (last + LK_TILE);
                     packed.rows.n = n;
                     if (side == LK_K)
                         check_scores(kernels, &packed, queries[c], limit_of(kernels, codec, side),
@@ -214,6 +218,32 @@ static void kivi_agrees(void **state) {
             }
 }
 
+static void asym_agrees(void **state) {
+    (void)state;
+    static const struct lk_codec forms[] = {{.group = 0},
+                                            {.hadamard = true},
+                                            {.group = 32},
+                                            {.group = 128, .hadamard = true},
+                                            {.group = 64, .hqq = true}};
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int bits = 2; bits <= 8; bits++)
+            for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+                struct lk_codec codec = forms[i];
+                codec.coding = LK_ASYM;
+                codec.bits = (uint8_t)bits;
+                check_codec(&codec, side, LK_TILE);
+            }
+}
+
+static void kvquant_agrees(void **state) {
+    (void)state;
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int bits = 2; bits <= 4; bits++) {
+            struct lk_codec codec = {.coding = LK_KVQUANT, .bits = bits};
+            check_codec(&codec, side, lk_codec_block_rows(&codec, side));
+        }
+}
+
 static void rot_agrees(void **state) {
     (void)state;
     for (int side = LK_K; side <= LK_V; side++)
@@ -242,7 +272,10 @@ static void runs_of_blocks(void **state) {
         {.coding = LK_ROT, .bits = 2, .lloyd = true, .mean = true},
         {.coding = LK_ROT, .bits = 3, .lloyd = true},
         {.coding = LK_ROT, .bits = 6, .mean = true},
-        {.coding = LK_ROT, .bits = 8}};
+        {.coding = LK_ROT, .bits = 8},
+        {.coding = LK_ASYM, .bits = 3, .hadamard = true},
+        {.coding = LK_ASYM, .bits = 4},
+        {.coding = LK_ASYM, .bits = 8}};
     static const int widths[] = {40, 64, 96, 128, 200}, numbers[] = {1, 3, 5, 9, 17};
     double share[2] = {0, 0}; /* of the codec's limits */
     int n_case = 0;
@@ -305,7 +338,9 @@ static void any_number_of_queries(void **state) {
                                              {.coding = LK_INT8, .bits = 8},
                                              {.coding = LK_KIVI, .bits = 2, .group = 32},
                                              {.coding = LK_ROT, .bits = 3, .lloyd = true},
-                                             {.coding = LK_ROT, .bits = 7}};
+                                             {.coding = LK_ROT, .bits = 7},
+                                             {.coding = LK_ASYM, .bits = 3},
+                                             {.coding = LK_ASYM, .bits = 2, .group = 32}};
     for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++)
         for (int side = LK_K; side <= LK_V; side++) {
             struct lk_codec codec = codecs[c];
@@ -545,6 +580,8 @@ int main(void) {
         cmocka_unit_test(f16_agrees),
         cmocka_unit_test(int8_agrees),
         cmocka_unit_test(kivi_agrees),
+        cmocka_unit_test(asym_agrees),
+        cmocka_unit_test(kvquant_agrees),
         cmocka_unit_test(rot_agrees),
         cmocka_unit_test(runs_of_blocks),
         cmocka_unit_test(any_number_of_queries),

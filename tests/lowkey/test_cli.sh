@@ -396,7 +396,7 @@ bad "remove --rank" compress --method kvheads --svd mean-pool --rank 25% --text 
 bad "the text empty is empty" compress --method tale --text empty -o x.lk.gguf
 [ ! -e x.lk.gguf ] || fail "a failed compress left a file"
 good compress --method tale --text text --tokens 1k -c 512 -o x.lk.gguf --json
-json 'list(d) == ["model","method","output","n_tok","seconds","peak_bytes","layers"] and d["n_tok"] == 1024 and len(d["layers"]) == 30'
+json 'd["ranks"] == "uniform" and list(d) == ["model","method","ranks","output","n_tok","seconds","peak_bytes","layers"] and d["n_tok"] == 1024 and len(d["layers"]) == 30'
 # The first layers' values depend on little but the token, so their loss may be 0.
 json 'all(list(l) == ["v"] and l["v"]["rank"] == [96] and 0 <= l["v"]["lost"] < 0.3 for l in d["layers"]) and d["layers"][-1]["v"]["lost"] > 0'
 [ -s x.lk.gguf ] && [ ! -e x.lk.gguf.stats ] || fail "compress: $(ls)"
@@ -409,6 +409,11 @@ grep -q '^tale' out || fail "plan omits a preset that the sidecar is for"
 ! grep -q '^palu' out || fail "plan shows a preset that this sidecar is not for"
 good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
 says 'K before RoPE'
+says 'ranks: uniform'
+good compress --method palu --text text --tokens 1k -c 512 --fisher-tokens 128 --fisher-ctx 64 -o z.lk.gguf
+says 'ranks: fisher (--rank-search uniform'
+good compress --method palu --text text --tokens 1k -c 512 --rank-search uniform -o z.lk.gguf
+says 'ranks: uniform'
 bad "need a sidecar" serve --port 0 --kv best-1.9
 bad "holds a sidecar, not a model" info -m y.lk.gguf
 bad "sidecar text: not a GGUF file" info --sidecar text

@@ -238,8 +238,8 @@ static void errors_show_their_place(void **state) {
         {"gzip", "'gzip' is not a recipe", "neither a preset, such as best-4, nor a codec"},
         {"\x1b[2J\xff", "'?[2J?' is not a recipe", "neither"},
         {"sink 4: x=rot3", "column 9:",
-         "expected 'k=', 'v=' or a codec (f16, int8, kivi2, kivi4, rot1 to rot8, or latent), found "
-         "'x': \"sink 4: >>x=rot3\""},
+         "expected 'k=', 'v=' or a codec (f16, int8, kivi2, kivi4, rot1 to rot8, asym2 to asym8, "
+         "hqq2 to hqq4, kvquant2 to kvquant4, or latent), found 'x': \"sink 4: >>x=rot3\""},
         {"body: k=rot3", "column 13:", "expected 'v=', found the end"},
         {"body: k=rot3 k=rot2", "column 14:", "expected 'v=', found 'k'"},
         {"body: k rot3", "column 9:", "expected '=' after 'k', found 'rot3'"},
@@ -292,6 +292,17 @@ static void errors_show_their_place(void **state) {
         {"body: kivi2(g48)", "column 13:", "g32, g64 or g128"},
         {"body: kivi2(g32,g64)", "column 17:", "the group size is given twice"},
         {"body: kivi3", "column 7:", "did you mean 'kivi4'?"},
+        {"body: asym9", "column 7:", "did you mean 'asym4'?"},
+        {"body: asym1", "column 7:", "did you mean 'asym4'?"},
+        {"body: hqq5", "column 7:", "did you mean 'hqq4'?"},
+        {"body: kvquant", "column 7:", "did you mean 'kvquant4'?"},
+        {"body: asym3(mean)",
+         "column 13:", "expected an option of asym (g32, g64, g128 or hadamard)"},
+        {"body: asym3(hadamar)", "column 13:", "did you mean 'hadamard'?"},
+        {"body: asym3(hadamard,hadamard)", "column 22:", "hadamard is given twice"},
+        {"body: asym3(g32,g32)", "column 17:", "the group size is given twice"},
+        {"body: hqq4(hadamard)", "column 12:", "expected an option of hqq (g32, g64 or g128)"},
+        {"body: kvquant3(g64)", "column 15:", "kvquant3 has no options"},
         {"body: rot3 window 64: f16", "column 12:", "expected ';' or the end, found 'window'"},
         {"body: rot3; widow 64: f16", "column 13:", "found 'widow', did you mean 'window'?"},
         {"body: rot3; wni 64: f16", "column 13:", "expected sink, body, keep"},
@@ -348,6 +359,9 @@ static void unknown_names_are_explained(void **state) {
         {"turbo3", "'turbo3' is not a recipe", "best-3 has about its size"},
         {"f32", "'f32' is not a recipe", "f16 is the most exact"},
         {"kivi", "'kivi' is not a recipe", "use kivi-4"},
+        {"kvquant", "'kvquant' is not a recipe", "use kvquant-3"},
+        {"hqq", "'hqq' is not a recipe", "use hqq-4"},
+        {"asym", "'asym' is not a recipe", "did you mean asym4?"},
     };
     assert_errors(row, sizeof row / sizeof row[0]);
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
