@@ -1,0 +1,65 @@
+/* One case of the oracle: a model, a recipe, a sidecar and a script, run by the engine and by the
+ * plain account side by side. */
+#ifndef LK_TESTS_ORACLE_CASE_H
+#define LK_TESTS_ORACLE_CASE_H
+
+#include "random_recipe.h"
+#include "tiny_gguf.h"
+
+/* A tiny model on disk, opened by the plain reader. */
+struct oracle_model {
+    const struct tiny_spec *spec;
+    char path[64];
+    struct plain_model plain;
+    uint64_t fingerprint;
+};
+
+struct oracle_models {
+    struct oracle_model *model;
+    int n;
+};
+
+/* Write and open the tiny models. False, with the reason on stderr, if that fails. */
+bool open_oracle_models(struct oracle_models *models);
+void close_oracle_models(struct oracle_models *models);
+
+struct oracle_case {
+    const struct oracle_model *model;
+    uint64_t seed;                  /* of the sidecar and the tokens */
+    struct random_recipe recipe[2]; /* of sessions 0 and 1 */
+    const char *kernels;
+    bool chunked; /* prompts go through the compressed cache */
+    bool full_rank;
+    uint64_t noise_seed; /* of the noise in run_case */
+    struct op op[MAX_OPS];
+    int n_op;
+};
+
+/* Allowed NMSE of logits. The account computes in double what the engine computes in float, from
+ * the same f16 rows: 1e-5 is generous. Fast kernels round queries to 8 bits for codes of up to 4 bits:
+ * steps of 1/127 of the largest channel, errors of about 0.6 % of a typical one, so scores of about
+ * 2 are off by 0.01 to 0.02, weights by as many percent, and sums of several values by less: some
+ * 1e-4 of their power. */
+#define TIGHT 1e-5
+#define LOOSE 5e-3
+
+enum verdict { CASE_PASSED, CASE_REJECTED, CASE_FAILED };
+
+struct oracle_result {
+    enum verdict verdict;
+    char reason[600]; /* why it was rejected, or what differs */
+    int op;           /* the operation that failed */
+    double worst;     /* largest NMSE of logits */
+    double bound;     /* what was allowed */
+    int n_tie;        /* choices between scores that are equal but for rounding */
+    int n_eval, n_saved, n_unsaved, n_forked, n_evicted;
+    unsigned long long spread; /* largest number of bytes in slabs that blocks do not need */
+    /* logits of the account [n_logits][n_vocab], if asked for; owned */
+    double *logits;
+    int n_logits;
+};
+
+/* Run a case. noise > 0 disturbs the account: only its logits are of interest then. */
+struct oracle_result run_case(const struct oracle_case *c, double noise, bool keep_logits);
+
+#endif

@@ -1,0 +1,150 @@
+/* The account's rows in a level: projection into a basis, quantization, reconstruction. */
+#include "plain_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a part lies in a row. */
+static int part_offset(const struct plain_cache *c, const struct plain_level *level, int part) {
+    return part * level->n_head * c->set->model->d_head;
+}
+
+static double noisy(struct plain_setting *set, double x) {
+    return set->noise > 0 ? x * (1 + set->noise * random_gauss(&set->random)) : x;
+}
+
+/* z = down (x - mean), for all groups; K before RoPE is rotated back first. */
+static void project(const struct plain_cache *c, int layer, const struct plain_level *level,
+                    struct plain_row *row) {
+    const struct plain_model *m = c->set->model;
+    const struct lk_basis *b = level->basis;
+    int d = m->d_head, n = m->n_head_kv * d;
+    double x[n], z[n];
+    memcpy(x, row->x, sizeof x);
+    memset(z, 0, sizeof z);
+    for (int h = 0; level->pre && h < m->n_head_kv; h++)
+        plain_rotate(m, layer, -row->pos[h], 1 / m->rope_magnitude, x + h * d);
+    for (int g = 0; g < b->n_group; g++)
+        for (int j = 0; j < level->d_part; j++)
+            for (int i = 0; i < b->width; i++) {
+                double mean = b->mean ? b->mean[g * b->width + i] : 0;
+                z[g * b->width + j] += b->down[((size_t)g * b->n_comp + j) * b->width + i] *
+                                       (x[g * b->width + i] - mean);
+            }
+    memcpy(row->x, z, sizeof z);
+    row->latent = true;
+}
+
+/* seen = mean + up^T z, rotated to the position if the latents are of K before RoPE. */
+static void reconstruct(const struct plain_cache *c, int layer, const struct plain_level *level,
+                        struct plain_row *row) {
+    const struct plain_model *m = c->set->model;
+    const struct lk_basis *b = level->basis;
+    int n = m->n_head_kv * m->d_head;
+    if (!b) {
+        memcpy(row->seen, row->x, (size_t)n * sizeof *row->x);
+        return;
+    }
+    for (int g = 0; g < b->n_group; g++)
+        for (int i = 0; i < b->width; i++) {
+            double sum = b->mean ? b->mean[g * b->width + i] : 0;
+            for (int j = 0; j < level->d_part; j++)
+                sum += b->up[((size_t)g * b->n_comp + j) * b->width + i] * row->x[g * b->width + j];
+            row->seen[g * b->width + i] = sum;
+        }
+    for (int h = 0; level->pre && h < m->n_head_kv; h++)
+        plain_rotate(m, layer, row->pos[h], m->rope_magnitude, row->seen + h * m->d_head);
+}
+
+static struct lk_part part_of(const struct plain_cache *c, int layer, int side,
+                              const struct plain_level *level, int part) {
+    const struct plain_engine *engine = &c->set->engine;
+    struct lk_part p = {.codec = &level->codec,
+                        .side = (enum lk_side)side,
+                        .d_head = level->d_part,
+                        .block_rows = level->block_rows};
+    if (level->codec.sigma)
+        p.sigma = engine->sigma(engine->user, layer, side, level->basis != NULL, part);
+    return p;
+}
+
+/* Quantize one part of n rows that are packed together, or one after the other. */
+static void quantize(struct plain_cache *c, int layer, int side, struct plain_level *level,
+                     int part, struct plain_row **row, int n) {
+    int d = level->d_part, at = part_offset(c, level, part);
+    if (level->codec.coding == LK_F16) {
+        for (int t = 0; t < n; t++)
+            for (int i = 0; i < d; i++) row[t]->x[at + i] = plain_f16((float)row[t]->x[at + i]);
+        return;
+    }
+    struct lk_part p = part_of(c, layer, side, level, part);
+    bool alone = lk_codec_row_wise(&level->codec, p.side);
+    int step = alone ? 1 : level->block_rows;
+    size_t bytes = lk_codec_head_bytes(&level->codec, p.side, d, level->block_rows);
+    char *block = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    float *x = malloc((size_t)step * d * sizeof *x);
+    for (int t = 0; t + step <= n; t += step) {
+        memset(block, 0, bytes);
+        for (int i = 0; i < step * d; i++)
+            x[i] = (float)noisy(c->set, row[t + i / d]->x[at + i % d]);
+        lk_codec_encode(&p, block, 0, step, x, (size_t)d);
+        lk_codec_decode(&p, block, 0, step, x, (size_t)d);
+        for (int i = 0; i < step * d; i++) row[t + i / d]->x[at + i % d] = x[i];
+        if (alone || level->policy.kind == LK_POLICY_NONE) continue;
+        char **kept = &level->block[(level->n_block + t / step) * level->n_part + part];
+        *kept = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        memcpy(*kept, block, bytes);
+    }
+    free(x);
+    free(block);
+}
+
+struct plain_row *plain_projected(const struct plain_cache *c, int layer,
+                                  const struct plain_level *level, const struct plain_row *row) {
+    struct plain_row *copy = plain_copy_row(c, row);
+    if (level->basis && !copy->latent) project(c, layer, level, copy);
+    return copy;
+}
+
+void plain_store(struct plain_cache *c, int layer, int side, struct plain_level *level,
+                 struct plain_row **row, int n) {
+    bool keeps_blocks = level->policy.kind != LK_POLICY_NONE && level->codec.coding != LK_F16 &&
+                        !lk_codec_row_wise(&level->codec, (enum lk_side)side);
+    int n_block = keeps_blocks ? n / level->block_rows : 0;
+    if (n_block > 0)
+        level->block = realloc(level->block, (size_t)(level->n_block + n_block) * level->n_part *
+                                                 sizeof *level->block);
+    for (int t = 0; level->basis && t < n; t++)
+        if (!row[t]->latent) project(c, layer, level, row[t]);
+    for (int part = 0; part < level->n_part; part++) quantize(c, layer, side, level, part, row, n);
+    for (int t = 0; t < n; t++) reconstruct(c, layer, level, row[t]);
+    level->n_block += n_block;
+}
+
+void plain_replace(struct plain_cache *c, int layer, int side, struct plain_level *level, int at,
+                   int head, const struct plain_row *from) {
+    struct plain_row *to = level->row[at];
+    int d = c->set->model->d_head;
+    float x[LK_MAX_D_HEAD];
+    double *seen = to->seen + head * d, *kept = to->x + head * d;
+    to->pos[head] = from->pos[head];
+    to->score[head] = from->score[head];
+    for (int i = 0; i < d; i++) x[i] = (float)from->x[head * d + i];
+    if (level->codec.coding == LK_F16) {
+        for (int i = 0; i < d; i++) x[i] = (float)plain_f16(x[i]);
+    } else if (level->block) { /* quantized against the mean that its block has */
+        struct lk_part p = part_of(c, layer, side, level, head);
+        char *block = level->block[at / level->block_rows * level->n_part + head];
+        lk_codec_replace(&p, block, at % level->block_rows, x);
+        lk_codec_decode(&p, block, at % level->block_rows, 1, x, (size_t)d);
+    } else {
+        struct lk_part p = part_of(c, layer, side, level, head);
+        size_t bytes = lk_codec_head_bytes(&level->codec, p.side, d, level->block_rows);
+        char *block = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        memset(block, 0, bytes);
+        lk_codec_encode(&p, block, 0, 1, x, (size_t)d);
+        lk_codec_decode(&p, block, 0, 1, x, (size_t)d);
+        free(block);
+    }
+    for (int i = 0; i < d; i++) seen[i] = kept[i] = x[i];
+}

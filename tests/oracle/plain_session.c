@@ -1,0 +1,217 @@
+/* The plain session: attention, one query at a time, over a list of rows. */
+#include "plain_session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a query may attend to: one KV head's K and V of one token. */
+struct seen_row {
+    int pos;
+    bool shift; /* a sink whose distance counts held rows only */
+    const double *k, *v;
+    double *score; /* where its weight is added, or NULL */
+};
+
+/* All q, k, v of some tokens in one layer, and the hidden states. */
+struct tokens {
+    int n, first;      /* tokens, position of the first */
+    double *x;         /* [n][n_embd] */
+    double *q, *k, *v; /* [n][n_head][d_head], [n][n_head_kv][d_head] */
+    double *attn;      /* [n][n_head][d_head] */
+};
+
+static struct tokens new_tokens(const struct plain_model *m, const int32_t *tok, int n, int first) {
+    size_t width = (size_t)n * m->d_head, n_q = width * m->n_head, n_kv = width * m->n_head_kv;
+    struct tokens t = {.n = n,
+                       .first = first,
+                       .x = malloc((size_t)n * m->n_embd * sizeof *t.x),
+                       .q = malloc(n_q * sizeof *t.q),
+                       .k = malloc(n_kv * sizeof *t.k),
+                       .v = malloc(n_kv * sizeof *t.v),
+                       .attn = malloc(n_q * sizeof *t.attn)};
+    for (int i = 0; i < n; i++) plain_embed(m, tok[i], first + i, t.x + (size_t)i * m->n_embd);
+    return t;
+}
+
+static void free_tokens(struct tokens *t) {
+    free(t->x);
+    free(t->q);
+    free(t->k);
+    free(t->v);
+    free(t->attn);
+}
+
+/* x [n] becomes the engine's row, which must be the same up to rounding. */
+static void take_row(struct plain_setting *set, int layer, int side, int i, double *x, int n,
+                     double *error, double *power) {
+    const struct plain_engine *engine = &set->engine;
+    const float *row = engine->row ? engine->row(engine->user, layer, side, i) : NULL;
+    for (int c = 0; row && c < n; c++) {
+        *error += (x[c] - row[c]) * (x[c] - row[c]);
+        *power += x[c] * x[c];
+        if (set->adopts) x[c] = row[c];
+    }
+}
+
+static void make_qkv(struct plain_cache *c, int layer, struct tokens *t) {
+    const struct plain_model *m = c->set->model;
+    int n_q = m->n_head * m->d_head, n_kv = m->n_head_kv * m->d_head;
+    double error[2] = {0}, power[2] = {1e-30, 1e-30};
+    for (int i = 0; i < t->n; i++) {
+        double *k = t->k + (size_t)i * n_kv, *v = t->v + (size_t)i * n_kv;
+        plain_qkv(m, layer, t->x + (size_t)i * m->n_embd, t->first + i, t->q + (size_t)i * n_q, k,
+                  v);
+        take_row(c->set, layer, LK_K, i, k, n_kv, &error[LK_K], &power[LK_K]);
+        take_row(c->set, layer, LK_V, i, v, n_kv, &error[LK_V], &power[LK_V]);
+    }
+    for (int side = 0; side < 2; side++) {
+        if (!(error[side] / power[side] > c->set->worst_row)) continue;
+        c->set->worst_row = error[side] / power[side];
+        c->set->worst_layer = layer;
+    }
+}
+
+/* Attention of one query head: out [d_head]. */
+static void attend(const struct plain_cache *c, int layer, int head, int pos, const double *q,
+                   const struct seen_row *row, int n, bool scored, bool states, double *out) {
+    const struct plain_model *m = c->set->model;
+    int d = m->d_head, first = c->layer[layer].kv[LK_K].first;
+    double shifted[d], *weight = malloc(((size_t)n + 1) * sizeof *weight), max = -INFINITY, sum = 0;
+    memcpy(shifted, q, (size_t)d * sizeof *q);
+    plain_rotate(m, layer, -first, 1, shifted);
+    for (int i = 0; i < n; i++) {
+        bool seen = row[i].pos <= pos && !(plain_is_swa(m, layer) && row[i].pos <= pos - m->n_swa);
+        double dot = 0, distance = pos - row[i].pos - (row[i].shift ? first : 0);
+        for (int k = 0; k < d; k++) dot += (row[i].shift ? shifted : q)[k] * row[i].k[k];
+        weight[i] = seen ? dot / sqrt(d) - plain_slope(m, head) * distance : -INFINITY;
+        max = fmax(max, weight[i]);
+    }
+    memset(out, 0, (size_t)d * sizeof *out);
+    for (int i = 0; i < n; i++) {
+        weight[i] = exp(weight[i] - max);
+        sum += weight[i];
+        for (int k = 0; k < d; k++) out[k] += weight[i] * row[i].v[k];
+    }
+    for (int i = 0; scored && i < n; i++)
+        if (row[i].score) *row[i].score += weight[i] / sum;
+    if (states) plain_absorb_attend(c, layer, head, q, max, &sum, out);
+    for (int k = 0; k < d; k++) out[k] /= sum;
+    free(weight);
+}
+
+static bool last_only(const struct plain_cache *c, int layer) {
+    const struct plain_kv *kv = &c->layer[layer].kv[LK_K];
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->level[i].policy.kind == LK_POLICY_TOVA) return true;
+    return false;
+}
+
+/* All queries of a layer. rows: [n_head_kv][n_row] */
+static void attend_all(const struct plain_cache *c, int layer, struct tokens *t,
+                       struct seen_row *rows, int n_row, bool states) {
+    const struct plain_model *m = c->set->model;
+    int d = m->d_head, group = m->n_head / m->n_head_kv;
+    bool last = last_only(c, layer);
+    for (int i = 0; last && i < m->n_head_kv * n_row; i++)
+        if (rows[i].score) *rows[i].score = 0;
+    for (int i = 0; i < t->n; i++)
+        for (int h = 0; h < m->n_head; h++) {
+            size_t at = ((size_t)i * m->n_head + h) * d;
+            attend(c, layer, h, t->first + i, t->q + at, rows + (size_t)(h / group) * n_row, n_row,
+                   !last || i == t->n - 1, states, t->attn + at);
+        }
+}
+
+static void finish_layer(const struct plain_cache *c, int layer, struct tokens *t) {
+    const struct plain_model *m = c->set->model;
+    for (int i = 0; i < t->n; i++)
+        plain_post(m, layer, t->attn + (size_t)i * m->n_head * m->d_head,
+                   t->x + (size_t)i * m->n_embd);
+}
+
+/* What the account holds for a KV head. K and V belong together if they have the same position. */
+static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok,
+                     struct seen_row *out) {
+    const struct plain_layer_cache *l = &c->layer[layer];
+    int d = c->set->model->d_head, n = 0;
+    const double **v = calloc((size_t)n_tok, sizeof *v);
+    for (int i = 0; i < l->kv[LK_V].n_level; i++)
+        for (int r = 0; r < l->kv[LK_V].level[i].n; r++) {
+            const struct plain_row *row = l->kv[LK_V].level[i].row[r];
+            v[row->pos[head]] = row->seen + head * d;
+        }
+    for (int i = 0; i < l->kv[LK_K].n_level; i++)
+        for (int r = 0; r < l->kv[LK_K].level[i].n; r++) {
+            const struct plain_row *row = l->kv[LK_K].level[i].row[r];
+            int pos = row->pos[head];
+            if (!v[pos]) { /* only in a sliding-window layer, if no query sees it any more */
+                if (!plain_is_swa(c->set->model, layer)) c->set->worst_row = INFINITY;
+                continue;
+            }
+            out[n++] = (struct seen_row){.pos = pos,
+                                         .shift = l->kv[LK_K].level[i].shift,
+                                         .k = row->seen + head * d,
+                                         .v = v[pos],
+                                         .score = &row->score[head]};
+        }
+    free(v);
+    return n;
+}
+
+void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits) {
+    const struct plain_model *m = c->set->model;
+    int w = m->n_head_kv * m->d_head, n_tok = c->n_tok + n;
+    struct tokens t = new_tokens(m, tok, n, c->n_tok);
+    struct seen_row *rows = malloc((size_t)m->n_head_kv * n_tok * sizeof *rows);
+    for (int layer = 0; layer < m->n_layer; layer++) {
+        int n_row = 0;
+        make_qkv(c, layer, &t);
+        plain_observe(c, layer, t.q, n);
+        for (int i = 0; i < n; i++) {
+            plain_cache_append(c, layer, LK_K, t.first + i, t.k + (size_t)i * w);
+            plain_cache_append(c, layer, LK_V, t.first + i, t.v + (size_t)i * w);
+        }
+        for (int h = 0; h < m->n_head_kv; h++)
+            n_row = list_rows(c, layer, h, n_tok, rows + (size_t)h * n_row);
+        attend_all(c, layer, &t, rows, n_row, true);
+        finish_layer(c, layer, &t);
+        plain_cache_age(c, layer, n_tok);
+    }
+    for (int i = 0; i < n; i++)
+        plain_logits(m, t.x + (size_t)i * m->n_embd, logits + (size_t)i * m->n_vocab);
+    c->n_tok = n_tok;
+    free(rows);
+    free_tokens(&t);
+}
+
+void plain_prompt(struct plain_cache *c, const int32_t *tok, int n, double *logits) {
+    const struct plain_model *m = c->set->model;
+    int d = m->d_head, w = m->n_head_kv * d;
+    struct tokens t = new_tokens(m, tok, n, 0);
+    struct seen_row *rows = calloc((size_t)m->n_head_kv * n, sizeof *rows);
+    double *score = malloc((size_t)n * m->n_head_kv * sizeof *score);
+    for (int layer = 0; layer < m->n_layer; layer++) {
+        make_qkv(c, layer, &t);
+        plain_observe(c, layer, t.q, n < 512 ? n : 512); /* the first chunk */
+        for (size_t i = 0; i < (size_t)n * w; i++) {
+            t.k[i] = plain_f16((float)t.k[i]);
+            t.v[i] = plain_f16((float)t.v[i]);
+        }
+        memset(score, 0, (size_t)n * m->n_head_kv * sizeof *score);
+        for (int h = 0; h < m->n_head_kv; h++)
+            for (int i = 0; i < n; i++)
+                rows[(size_t)h * n + i] = (struct seen_row){.pos = i,
+                                                            .k = t.k + (size_t)i * w + h * d,
+                                                            .v = t.v + (size_t)i * w + h * d,
+                                                            .score = score + i * m->n_head_kv + h};
+        attend_all(c, layer, &t, rows, n, false);
+        finish_layer(c, layer, &t);
+        plain_cache_prompt(c, layer, n, t.k, t.v, score);
+    }
+    plain_logits(m, t.x + (size_t)(n - 1) * m->n_embd, logits);
+    c->n_tok = n;
+    free(score);
+    free(rows);
+    free_tokens(&t);
+}

@@ -1,0 +1,343 @@
+/* Random recipes over the whole grammar, random sidecars, and random scripts. */
+#include "random_recipe.h"
+
+#include "codec/half.h"
+#include "sidecar/sidecar_write.h"
+#include "support_basis.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- recipes ---- */
+
+static bool chance(struct random *r, int percent) { return random_int(r, 0, 99) < percent; }
+
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size,
+                                                         const char *format, ...) {
+    size_t len = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + len, size - len, format, args);
+    va_end(args);
+}
+
+/* What the newer level of one side has: older ones have at most that. */
+struct newer {
+    int bits;
+    int latent; /* 0: rows, 1: latents, 2: latents of K before RoPE */
+    int share;  /* percent of the rank; 0: the sidecar's */
+};
+
+/* Choices for a whole recipe, so that its levels fit together. */
+struct plan {
+    bool evicts; /* rows are replaced one by one */
+    bool latents, sigma, exact;
+    int d_head;
+};
+
+static void random_options(struct random *r, const struct plan *plan, int side, int bits,
+                           char *text, size_t size) {
+    char sign = '(';
+    bool lloyd = bits >= 2 && bits <= 4;
+    if (chance(r, 30)) {
+        append(text, size, "%c%s", sign, chance(r, 50) ? "mean" : "nomean");
+        sign = ',';
+    }
+    if (!plan->sigma ? side == LK_K : chance(r, 30)) {
+        append(text, size, "%c%s", sign, plan->sigma && chance(r, 60) ? "sigma" : "nosigma");
+        sign = ',';
+    }
+    if (lloyd && chance(r, 25)) {
+        append(text, size, "%cuniform", sign);
+        sign = ',';
+    }
+    if (sign == ',') append(text, size, ")");
+}
+
+static void random_codec(struct random *r, const struct plan *plan, int side, struct newer *newer,
+                         char *text, size_t size) {
+    bool all = newer->bits == 16 && (plan->exact || chance(r, 25));
+    if (newer->latent || (plan->latents && chance(r, 45))) {
+        if (!newer->latent) newer->latent = side == LK_K ? random_int(r, 1, 2) : 1;
+        int most = newer->share ? newer->share : 100;
+        if (newer->share || chance(r, 75))
+            newer->share = chance(r, 25) ? most : random_int(r, most < 20 ? most : 20, most);
+        append(text, size, "latent");
+        if (newer->share) append(text, size, "%d%%", newer->share);
+        if (newer->latent == 2) append(text, size, "(pre)");
+        if (all) return;
+        append(text, size, "+");
+    }
+    int kind = all ? 0 : random_int(r, 0, 9);
+    if (kind == 0 && newer->bits == 16) {
+        append(text, size, "f16");
+    } else if (kind <= 2 && newer->bits >= 8) {
+        newer->bits = 8;
+        append(text, size, "int8");
+    } else if (kind <= 5 && newer->bits >= 2 && !(plan->evicts && side == LK_K) &&
+               (side == LK_K || newer->latent || plan->d_head % 32 == 0)) {
+        int group = side == LK_K || newer->latent ? 32 << random_int(r, 0, 2) : 32;
+        newer->bits = newer->bits >= 4 && chance(r, 50) ? 4 : 2;
+        append(text, size, "kivi%d", newer->bits);
+        if (chance(r, 20)) append(text, size, "(g%d)", group);
+    } else {
+        newer->bits = random_int(r, 1, newer->bits < 8 ? newer->bits : 8);
+        append(text, size, "rot%d", newer->bits);
+        random_options(r, plan, side, newer->bits, text, size);
+    }
+}
+
+static void random_codecs(struct random *r, const struct plan *plan, struct newer newer[2],
+                          char *text, size_t size) {
+    append(text, size, "k=");
+    random_codec(r, plan, LK_K, &newer[LK_K], text, size);
+    append(text, size, " v=");
+    random_codec(r, plan, LK_V, &newer[LK_V], text, size);
+}
+
+static void random_keep(struct random *r, char *text, size_t size) {
+    static const char *const policy[] = {"newest",    "random", "h2o",
+                                         "h2o(mean)", "tova",   "tova(apart)"};
+    append(text, size, "keep ");
+    if (chance(r, 60))
+        append(text, size, "%d", random_int(r, 1, 80));
+    else
+        append(text, size, "%d%%%s", random_int(r, 3, 70), chance(r, 30) ? " of context" : "");
+    append(text, size, " by %s", policy[random_int(r, 0, 5)]);
+}
+
+static void random_sink(struct random *r, const struct plan *plan, bool shift, char *text,
+                        size_t size) {
+    append(text, size, "sink %d%s: ", random_int(r, 1, 12), shift ? "(shift)" : "");
+    struct plan alone = {
+        .exact = true, .d_head = plan->d_head, .latents = plan->latents && !plan->evicts && !shift};
+    struct newer all[2] = {{16, 0, 0}, {16, 0, 0}};
+    if (plan->exact || chance(r, 60))
+        random_codecs(r, &alone, all, text, size);
+    else
+        append(text, size, chance(r, 50) ? "int8" : "k=rot6(nomean,nosigma) v=int8");
+}
+
+void random_recipe(struct random *r, const struct plain_model *m, struct random_recipe *out) {
+    /* Parts are made from the newest to the oldest level, and turned around. */
+    struct plan plan = {.sigma = chance(r, 25), .exact = chance(r, 30), .d_head = m->d_head};
+    int body = random_int(r, 0, 9); /* 0, 1: none; 2 to 4: keep; else all rows */
+    plan.evicts = body <= 4;
+    plan.latents = chance(r, plan.evicts ? 4 : 45);
+    struct newer newer[2] = {{16, 0, 0}, {16, 0, 0}};
+    bool residual = !plan.evicts && chance(r, 20);
+    int n_recent = random_int(r, body <= 1 && !residual, 2), n_sink = chance(r, 55);
+    bool absorbs = plan.evicts && !m->alibi && m->n_swa == 0 && chance(r, 45);
+    memset(out, 0, sizeof *out);
+    if (absorbs)
+        append(out->part[out->n++], MAX_PART, "absorb %s", chance(r, 60) ? "less" : "performer");
+    for (int i = 0; i < n_recent + residual; i++) {
+        char *text = out->part[out->n++];
+        if (residual && i == 0)
+            append(text, MAX_PART, "residual %d: ", 32 * random_int(r, 1, 3));
+        else if (chance(r, 65))
+            append(text, MAX_PART, "window %d: ", random_int(r, 1, chance(r, 30) ? 90 : 40));
+        else
+            append(text, MAX_PART, "recent %d%%: ", random_int(r, 1, 45));
+        struct plan newest = plan;
+        if (i == 0 && chance(r, 50)) newest = (struct plan){.exact = true, .d_head = m->d_head};
+        random_codecs(r, &newest, newer, text, MAX_PART);
+    }
+    if (body > 1 && chance(r, 30)) {
+        struct newer older[2] = {newer[0], newer[1]};
+        char *text = out->part[out->n++];
+        static const char *const list[] = {"first 1", "last 1", "0", "1-1", "0, last 1"};
+        append(text, MAX_PART, "layers %s: ", list[random_int(r, 0, 4)]);
+        if (plan.evicts && chance(r, 50)) {
+            random_keep(r, text, MAX_PART);
+            append(text, MAX_PART, ": ");
+        }
+        random_codecs(r, &plan, older, text, MAX_PART);
+    }
+    char *text = out->part[out->n++];
+    if (body <= 1) {
+        append(text, MAX_PART, "body: none");
+    } else {
+        if (plan.evicts)
+            random_keep(r, text, MAX_PART);
+        else
+            append(text, MAX_PART, "body");
+        append(text, MAX_PART, ": ");
+        random_codecs(r, &plan, newer, text, MAX_PART);
+    }
+    if (n_sink) random_sink(r, &plan, body <= 1 && chance(r, 40), out->part[out->n++], MAX_PART);
+    for (int i = 0; i < out->n / 2; i++) {
+        char swap[MAX_PART];
+        memcpy(swap, out->part[i], MAX_PART);
+        memcpy(out->part[i], out->part[out->n - 1 - i], MAX_PART);
+        memcpy(out->part[out->n - 1 - i], swap, MAX_PART);
+    }
+}
+
+void join_recipe(const struct random_recipe *recipe, char *text, size_t size) {
+    text[0] = 0;
+    for (int i = 0; i < recipe->n; i++) append(text, size, "%s%s", i ? "; " : "", recipe->part[i]);
+}
+
+/* ---- sidecars ---- */
+
+static float *random_floats(struct random *r, size_t n, double size, bool half) {
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)size * random_gauss(r);
+        if (half) x[i] = (float)plain_f16(x[i]);
+    }
+    return x;
+}
+
+static struct plain_less random_less(struct random *r, const struct plain_model *m, int n_hidden,
+                                     int n_feature, int n_phi, int n_psi) {
+    size_t d = (size_t)m->d_head, h = (size_t)n_hidden, f = (size_t)n_feature;
+    return (struct plain_less){.n_hidden = n_hidden,
+                               .n_feature = n_feature,
+                               .n_phi = n_phi,
+                               .n_psi = n_psi,
+                               .phi_w1 = random_floats(r, n_phi * d * h, 2 / sqrt((double)d), true),
+                               .phi_w2 = random_floats(r, n_phi * h * f, 2 / sqrt((double)h), true),
+                               .phi_level = random_floats(r, (size_t)m->n_head, 0.5, false),
+                               .psi_w1 = random_floats(r, n_psi * d * h, 2 / sqrt((double)d), true),
+                               .psi_w2 = random_floats(r, n_psi * h * f, 2 / sqrt((double)h), true),
+                               .psi_w3 =
+                                   random_floats(r, n_psi * f * f, 1 / sqrt((double)f), false),
+                               .psi_s1 = random_floats(r, n_psi * f, 1, false),
+                               .psi_s2 = random_floats(r, n_psi * f, 1, false)};
+}
+
+struct random_sidecar random_sidecar(struct random *r, const struct plain_model *m,
+                                     bool full_rank) {
+    struct random_sidecar s = {.n_layer = m->n_layer};
+    int hidden = 8 * random_int(r, 1, 3), feature = random_int(r, 2, 8), group = m->n_head_kv;
+    int n_phi = chance(r, 40) ? m->n_head : chance(r, 50) ? m->n_head_kv : 1;
+    int n_psi = chance(r, 60) ? m->n_head_kv : 1;
+    s.less = malloc((size_t)m->n_layer * sizeof *s.less);
+    for (int i = 0; i < m->n_layer; i++)
+        s.less[i] = random_less(r, m, hidden, feature, n_phi, n_psi);
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        s.basis[side] = malloc((size_t)m->n_layer * sizeof *s.basis[side]);
+        for (int i = 0; i < m->n_layer; i++) {
+            do group = random_int(r, 1, m->n_head_kv);
+            while (m->n_head_kv % group);
+            int width = group * m->d_head, n_group = m->n_head_kv / group;
+            int n_comp =
+                full_rank || chance(r, 60) ? width : random_int(r, width / 16, width / 8) * 8;
+            int rank = full_rank ? width : random_int(r, 1, n_comp / 8) * 8;
+            struct lk_basis *b = &s.basis[side][i];
+            *b = random_basis(r, n_group, width, n_comp, rank, chance(r, 50), chance(r, 50));
+            for (int g = 1; !full_rank && g < n_group; g++)
+                ((int32_t *)b->rank)[g] = random_int(r, 1, n_comp / 8) * 8;
+            b->error = calloc((size_t)n_group * n_comp, sizeof *b->error);
+        }
+    }
+    return s;
+}
+
+static void free_less(struct plain_less *l) {
+    float *all[] = {l->phi_w1, l->phi_w2, l->phi_level, l->psi_w1,
+                    l->psi_w2, l->psi_w3, l->psi_s1,    l->psi_s2};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+void free_random_sidecar(struct random_sidecar *s) {
+    for (int i = 0; i < s->n_layer; i++) free_less(&s->less[i]);
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        for (int i = 0; i < s->n_layer; i++) {
+            free((void *)s->basis[side][i].error);
+            free_basis(&s->basis[side][i]);
+        }
+        free(s->basis[side]);
+    }
+    free(s->less);
+    *s = (struct random_sidecar){0};
+}
+
+/* Add a tensor of networks; `half`: as f16, in memory that is kept in *store. */
+static bool add_tensor(struct lk_sidecar_builder *b, int layer, const char *part, const float *x,
+                       int ne0, int ne1, int ne2, bool half, uint16_t **store) {
+    struct lk_sidecar_tensor t = {
+        .ne = {ne0, ne1, ne2}, .type = half ? LK_SIDECAR_F16 : LK_SIDECAR_F32, .data = (void *)x};
+    size_t n = (size_t)ne0 * ne1 * ne2;
+    snprintf(t.name, sizeof t.name, "blk.%d.less.%s", layer, part);
+    if (half) {
+        t.data = *store = malloc(n * sizeof **store);
+        for (size_t i = 0; i < n; i++) (*store)[i] = lk_f32_to_f16(x[i]);
+    }
+    return lk_sidecar_builder_add(b, &t, NULL) == LK_OK;
+}
+
+static bool add_layer(struct lk_sidecar_builder *b, const struct random_sidecar *s,
+                      const struct plain_model *m, int i, uint16_t **half) {
+    const struct plain_less *l = &s->less[i];
+    int d = m->d_head, h = l->n_hidden, f = l->n_feature;
+    bool ok = add_tensor(b, i, "phi.w1", l->phi_w1, h, d, l->n_phi, true, &half[0]) &&
+              add_tensor(b, i, "phi.w2", l->phi_w2, f, h, l->n_phi, true, &half[1]) &&
+              add_tensor(b, i, "phi.level", l->phi_level, m->n_head, 1, 1, false, NULL) &&
+              add_tensor(b, i, "psi.w1", l->psi_w1, h, d, l->n_psi, true, &half[2]) &&
+              add_tensor(b, i, "psi.w2", l->psi_w2, f, h, l->n_psi, true, &half[3]) &&
+              add_tensor(b, i, "psi.w3", l->psi_w3, f, f, l->n_psi, false, NULL) &&
+              add_tensor(b, i, "psi.s1", l->psi_s1, f, l->n_psi, 1, false, NULL) &&
+              add_tensor(b, i, "psi.s2", l->psi_s2, f, l->n_psi, 1, false, NULL);
+    for (int side = 0; ok && side < LK_N_BASIS; side++)
+        ok = lk_sidecar_builder_add_basis(b, i, (enum lk_basis_side)side, &s->basis[side][i],
+                                          NULL) == LK_OK;
+    return ok;
+}
+
+bool write_random_sidecar(const struct random_sidecar *s, const struct plain_model *m,
+                          uint64_t fingerprint, const char *path) {
+    struct lk_ledger ledger = {0};
+    struct lk_sidecar_builder *b = NULL;
+    struct lk_sidecar_info info = {.method = "less",
+                                   .model = {fingerprint, m->n_layer, m->n_head_kv, m->d_head}};
+    uint16_t **half = calloc((size_t)s->n_layer * 4, sizeof *half);
+    FILE *file = fopen(path, "wb");
+    bool ok = file && lk_sidecar_builder_new(&b, &info, &ledger, NULL) == LK_OK;
+    for (int i = 0; ok && i < s->n_layer; i++) ok = add_layer(b, s, m, i, half + 4 * i);
+    ok = ok && lk_sidecar_builder_write(b, file, NULL) == LK_OK;
+    lk_sidecar_builder_free(b);
+    for (int i = 0; i < s->n_layer * 4; i++) free(half[i]);
+    free(half);
+    if (file) fclose(file);
+    return ok;
+}
+
+/* ---- scripts ---- */
+
+const char *op_name(enum op_kind kind) {
+    static const char *const name[N_OP] = {"prompt", "steps", "eval", "batch",
+                                           "fork",   "save",  "cut",  "clear"};
+    return name[kind];
+}
+
+int random_script(struct random *r, int n_ctx, bool long_prompts, struct op *out) {
+    int n = random_int(r, 3, 9);
+    (void)n_ctx;
+    for (int i = 0; i < n; i++) {
+        struct op *op = &out[i];
+        int kind = random_int(r, 0, 99);
+        *op = (struct op){.a = random_int(r, 0, 2), .seed = random_u32(r)};
+        op->kind = i == 0      ? (chance(r, 75) ? OP_PROMPT : OP_EVAL)
+                   : kind < 8  ? OP_PROMPT
+                   : kind < 34 ? OP_STEPS
+                   : kind < 56 ? OP_EVAL
+                   : kind < 72 ? OP_BATCH
+                   : kind < 82 ? OP_FORK
+                   : kind < 91 ? OP_SAVE
+                   : kind < 98 ? OP_CUT
+                               : OP_CLEAR;
+        op->n = op->kind == OP_STEPS   ? random_int(r, 1, 20)
+                : op->kind == OP_EVAL  ? random_int(r, 1, chance(r, 30) ? 90 : 35)
+                : op->kind == OP_BATCH ? random_int(r, 1, chance(r, 60) ? 1 : 20)
+                : op->kind == OP_CUT   ? random_int(r, 0, 12)
+                                       : random_int(r, 1, chance(r, 30) ? 180 : 70);
+        if (op->kind == OP_PROMPT && long_prompts) op->n += 250;
+    }
+    return n;
+}
