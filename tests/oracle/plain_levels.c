@@ -64,7 +64,9 @@ static void set_parts(const struct plain_setting *set, int layer, int side,
     const struct lk_basis *basis = &set->basis[side == LK_V ? LK_BASIS_V
                                                : level->pre ? LK_BASIS_KPRE
                                                             : LK_BASIS_K][layer];
-    int unit = codec->coding == LK_KIVI && side == LK_V ? codec->group : 8, rank = 1;
+    bool grouped = (codec->coding == LK_KIVI && side == LK_V) ||
+                   (codec->coding == LK_ASYM && codec->group > 0);
+    int unit = grouped ? codec->group : 8, rank = 1;
     for (int g = 0; g < basis->n_group; g++) rank = max_int(rank, basis->rank[g]);
     double wanted = codec->share ? basis->width * (codec->share / 100000.0) : rank;
     int rounded = max_int(1, (int)floor(wanted / unit + 0.5)) * unit;

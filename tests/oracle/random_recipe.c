@@ -71,18 +71,31 @@ static void random_codec(struct random *r, const struct plan *plan, int side, st
         if (all) return;
         append(text, size, "+");
     }
-    int kind = all ? 0 : random_int(r, 0, 9);
+    int kind = all ? 0 : random_int(r, 0, 12);
+    bool whole = side == LK_V && !newer->latent && plan->d_head % 32; /* no groups of channels */
     if (kind == 0 && newer->bits == 16) {
         append(text, size, "f16");
     } else if (kind <= 2 && newer->bits >= 8) {
         newer->bits = 8;
         append(text, size, "int8");
-    } else if (kind <= 5 && newer->bits >= 2 && !(plan->evicts && side == LK_K) &&
-               (side == LK_K || newer->latent || plan->d_head % 32 == 0)) {
+    } else if (kind <= 5 && newer->bits >= 2 && !(plan->evicts && side == LK_K) && !whole) {
         int group = side == LK_K || newer->latent ? 32 << random_int(r, 0, 2) : 32;
         newer->bits = newer->bits >= 4 && chance(r, 50) ? 4 : 2;
         append(text, size, "kivi%d", newer->bits);
         if (chance(r, 20)) append(text, size, "(g%d)", group);
+    } else if (kind == 10 && newer->bits >= 2) {
+        newer->bits = random_int(r, 2, newer->bits < 8 ? newer->bits : 8);
+        append(text, size, "asym%d", newer->bits);
+        bool group = plan->d_head % 32 == 0 && chance(r, 30), rotated = chance(r, 40);
+        if (group || rotated)
+            append(text, size, "(%s%s%s)", group ? "g32" : "", group && rotated ? "," : "",
+                   rotated ? "hadamard" : "");
+    } else if (kind == 11 && newer->bits >= 2 && plan->d_head % 32 == 0) {
+        newer->bits = random_int(r, 2, newer->bits < 4 ? newer->bits : 4);
+        append(text, size, "hqq%d(g32)", newer->bits);
+    } else if (kind == 12 && newer->bits >= 2 && !plan->evicts) {
+        newer->bits = random_int(r, 2, newer->bits < 4 ? newer->bits : 4);
+        append(text, size, "kvquant%d", newer->bits);
     } else {
         newer->bits = random_int(r, 1, newer->bits < 8 ? newer->bits : 8);
         append(text, size, "rot%d", newer->bits);
