@@ -1,9 +1,9 @@
 /* The plain account of a session's cache, in double precision: for K and V of each layer a list of
  * levels, each a list of rows. A row has, for each KV head, the position of its token, its score
- * and its numbers as the level's codec left them. It restates what a recipe means (docs/recipes.md, the
- * rules in cache/level.h, recipe/policy.h, sidecar/basis.h, absorb/less.h), without blocks, kernels
- * or code of lib/cache and lib/attention. From the library come parsed recipes, and the codecs'
- * reference for packing and unpacking a block.
+ * and its numbers as the level's codec left them. It restates what a recipe means (the rules in
+ * cache/level.h, recipe/policy.h, sidecar/basis.h, absorb/less.h), without blocks, kernels or code
+ * of lib/cache and lib/attention. From the library come parsed recipes, and the codecs' reference
+ * for packing and unpacking a block.
  *
  * Rounding decides two kinds of questions: which of two equal scores is lower, and on which side of
  * a border a number is quantized. So that one such case does not change all that follows, the
