@@ -61,6 +61,16 @@ static void remove_front(struct plain_level *level, int n) {
 
 /* ---- caches ---- */
 
+/* The smallest number of heads that whole groups of K's latents and of V's latents make up. */
+static int unit_of(const struct plain_layer_cache *l) {
+    int unit = 1;
+    for (int i = 0; l->evicts && i < l->kv[LK_K].n_level; i++) {
+        const struct plain_level *k = &l->kv[LK_K].level[i], *v = &l->kv[LK_V].level[i];
+        while (k->policy.kind != LK_POLICY_NONE && (unit % k->n_head || unit % v->n_head)) unit++;
+    }
+    return unit;
+}
+
 struct plain_cache *plain_cache_new(struct plain_setting *set) {
     struct plain_cache *c = calloc(1, sizeof *c);
     c->set = set;
@@ -69,6 +79,7 @@ struct plain_cache *plain_cache_new(struct plain_setting *set) {
         for (int side = 0; side < 2; side++)
             c->layer[i].kv[side].n_level = plain_levels(set, i, side, c->layer[i].kv[side].level);
         c->layer[i].evicts = plain_layer_evicts(set, i);
+        c->layer[i].unit = unit_of(&c->layer[i]);
     }
     plain_absorb_init(c);
     plain_sigma_init(c);
@@ -216,23 +227,20 @@ static void age_side(struct plain_cache *c, int layer, int side, int n_tok) {
 
 /* ---- policies ---- */
 
-/* The row's rank for a head: the lowest is evicted. */
-static double rank_of(struct plain_cache *c, const struct lk_policy *policy, const double *score,
-                      int pos, int head, int n_tok) {
+/* The row's rank for a head and those of its unit: the lowest is evicted. */
+static double rank_of(struct plain_cache *c, int layer, const struct lk_policy *policy,
+                      const double *score, int pos, int head, int n_tok) {
     struct plain_setting *set = c->set;
+    bool joint = policy->kind == LK_POLICY_TOVA && !policy->per_head;
+    int n = joint ? set->model->n_head_kv : c->layer[layer].unit, first = head / n * n;
     double sum = 0;
-    switch (policy->kind) {
-    case LK_POLICY_RANDOM: { /* one number per layer, head and position */
-        uint64_t state = ((uint64_t)policy->seed << 40) + ((uint64_t)head << 32) + (uint32_t)pos;
+    if (policy->kind == LK_POLICY_RANDOM) { /* one number per layer, unit and position */
+        uint64_t state = ((uint64_t)policy->seed << 40) + ((uint64_t)first << 32) + (uint32_t)pos;
         return (double)(lk_splitmix64_next(&state) >> 40);
     }
-    case LK_POLICY_H2O: sum = policy->mean ? score[head] / (n_tok - pos) : score[head]; break;
-    case LK_POLICY_TOVA:
-        for (int h = 0; h < set->model->n_head_kv; h++)
-            if (!policy->per_head || h == head) sum += score[h];
-        break;
-    default: return 0;
-    }
+    if (policy->kind == LK_POLICY_NEWEST) return 0;
+    for (int h = first; h < first + n; h++) sum += score[h];
+    if (policy->mean) sum /= n_tok - pos;
     return set->noise > 0 ? sum * (1 + set->noise * random_gauss(&set->random)) : sum;
 }
 
@@ -253,11 +261,11 @@ static int settle_tie(struct plain_cache *c, int layer, const struct plain_level
     int *near = malloc((size_t)(n + 1) * sizeof *near);
     const double **k = malloc((size_t)(n + 1) * sizeof *k);
     near[n_near] = victim; /* first: the same token twice may have the same row */
-    k[n_near++] = (victim < n ? level->row[victim] : arrival)->x + head * d;
+    k[n_near++] = (victim < n ? level->row[victim] : arrival)->seen + head * d;
     for (int i = 0; i <= n; i++) {
         if (i == victim || rank[i] - rank[victim] > c->set->tie * fabs(rank[victim])) continue;
         near[n_near] = i;
-        k[n_near++] = (i < n ? level->row[i] : arrival)->x + head * d;
+        k[n_near++] = (i < n ? level->row[i] : arrival)->seen + head * d;
     }
     int chosen =
         n_near > 1 ? near[engine->next_evicted(engine->user, layer, head, k, n_near)] : victim;
@@ -274,7 +282,7 @@ static int find_victim(struct plain_cache *c, int layer, const struct plain_leve
     double *rank = malloc((size_t)(n + 1) * sizeof *rank);
     for (int i = 0; i <= n; i++) {
         const struct plain_row *row = i < n ? level->row[i] : arrival;
-        rank[i] = rank_of(c, &level->policy, row->score, row->pos[head], head, n_tok);
+        rank[i] = rank_of(c, layer, &level->policy, row->score, row->pos[head], head, n_tok);
         int best = victim < n ? level->row[victim]->pos[head] : arrival->pos[head];
         if (i == 0 || rank[i] < rank[victim] || (rank[i] == rank[victim] && row->pos[head] < best))
             victim = i;
@@ -292,24 +300,24 @@ static void evict(struct plain_cache *c, int layer, int head, int pos, const dou
     if (c->layer[layer].state) plain_absorb_row(c, layer, head, k, v);
 }
 
-/* Rows k and v compete with those of a full level, head by head. */
+/* Rows k and v compete with those of a full level, unit by unit. */
 static void compete(struct plain_cache *c, int layer, int to, const struct plain_row *k,
                     const struct plain_row *v, int n_tok) {
     struct plain_layer_cache *l = &c->layer[layer];
     struct plain_level *held[2] = {&l->kv[LK_K].level[to], &l->kv[LK_V].level[to]};
     const struct lk_policy *policy = &held[LK_K]->policy;
-    int victim = 0, d = c->set->model->d_head;
-    for (int h = 0; h < c->set->model->n_head_kv; h++) {
-        if (h == 0 || policy->kind != LK_POLICY_TOVA || policy->per_head)
-            victim = find_victim(c, layer, held[LK_K], k, h, n_tok);
-        if (victim == held[LK_K]->n) {
-            evict(c, layer, h, k->pos[h], k->x + h * d, v->x + h * d);
-            continue;
-        }
-        const struct plain_row *old[2] = {held[LK_K]->row[victim], held[LK_V]->row[victim]};
-        evict(c, layer, h, old[LK_K]->pos[h], old[LK_K]->x + h * d, old[LK_V]->x + h * d);
-        plain_replace(c, layer, LK_K, held[LK_K], victim, h, k);
-        plain_replace(c, layer, LK_V, held[LK_V], victim, h, v);
+    int victim = 0, d = c->set->model->d_head, unit = l->unit;
+    for (int first = 0; first < c->set->model->n_head_kv; first += unit) {
+        if (first == 0 || policy->kind != LK_POLICY_TOVA || policy->per_head)
+            victim = find_victim(c, layer, held[LK_K], k, first, n_tok);
+        bool itself = victim == held[LK_K]->n;
+        const struct plain_row *old_k = itself ? k : held[LK_K]->row[victim],
+                               *old_v = itself ? v : held[LK_V]->row[victim];
+        for (int h = first; h < first + unit; h++)
+            evict(c, layer, h, old_k->pos[h], old_k->seen + h * d, old_v->seen + h * d);
+        if (itself) continue;
+        plain_replace(c, layer, LK_K, held[LK_K], victim, first, unit, k);
+        plain_replace(c, layer, LK_V, held[LK_V], victim, first, unit, v);
     }
 }
 
@@ -394,7 +402,7 @@ static void select_rows(struct plain_cache *c, int layer, const struct plain_lev
     for (int i = 0; i < n_all; i++) {
         int pos = from + i;
         order[i] = (struct ranked){
-            rank_of(c, &level->policy, score + (size_t)pos * n_head, pos, head, n), pos};
+            rank_of(c, layer, &level->policy, score + (size_t)pos * n_head, pos, head, n), pos};
     }
     qsort(order, (size_t)n_all, sizeof *order, compare_ranked);
     for (int i = 0; i < n_all; i++) kept[order[i].pos - from] = i < n_keep;

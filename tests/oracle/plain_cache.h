@@ -111,6 +111,7 @@ struct plain_kv {
 struct plain_layer_cache {
     struct plain_kv kv[2];
     bool evicts;   /* rows leave by a policy, or are summed up */
+    int unit;      /* adjacent KV heads that keep the same rows, because they share latents */
     double *state; /* [n_head_kv][n_feature][d_head + 1], or NULL */
 };
 
@@ -173,9 +174,9 @@ int plain_droppable(const struct plain_level *level, int rows, int skip, int fir
 void plain_store(struct plain_cache *cache, int layer, int side, struct plain_level *level,
                  struct plain_row **row, int n);
 
-/* Head `head` of row `at`, in a level with a policy, becomes that of `from`. */
+/* Heads [head, head + unit) of row `at`, in a level with a policy, become those of `from`. */
 void plain_replace(struct plain_cache *cache, int layer, int side, struct plain_level *level,
-                   int at, int head, const struct plain_row *from);
+                   int at, int head, int unit, const struct plain_row *from);
 
 /* A copy of a row as a level stores it, before it is quantized. Free it with plain_free_row. */
 struct plain_row *plain_projected(const struct plain_cache *cache, int layer,

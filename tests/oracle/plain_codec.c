@@ -121,30 +121,47 @@ void plain_store(struct plain_cache *c, int layer, int side, struct plain_level 
     level->n_block += n_block;
 }
 
-void plain_replace(struct plain_cache *c, int layer, int side, struct plain_level *level, int at,
-                   int head, const struct plain_row *from) {
-    struct plain_row *to = level->row[at];
-    int d = c->set->model->d_head;
-    float x[LK_MAX_D_HEAD];
-    double *seen = to->seen + head * d, *kept = to->x + head * d;
-    to->pos[head] = from->pos[head];
-    to->score[head] = from->score[head];
-    for (int i = 0; i < d; i++) x[i] = (float)from->x[head * d + i];
+/* One part of x [d_part], quantized alone, or against what its block shares. */
+static void quantize_again(struct plain_cache *c, int layer, int side, struct plain_level *level,
+                           int at, int part, double *x) {
+    int d = level->d_part;
     if (level->codec.coding == LK_F16) {
-        for (int i = 0; i < d; i++) x[i] = (float)plain_f16(x[i]);
-    } else if (level->block) { /* quantized against the mean that its block has */
-        struct lk_part p = part_of(c, layer, side, level, head);
-        char *block = level->block[at / level->block_rows * level->n_part + head];
-        lk_codec_replace(&p, block, at % level->block_rows, x);
-        lk_codec_decode(&p, block, at % level->block_rows, 1, x, (size_t)d);
-    } else {
-        struct lk_part p = part_of(c, layer, side, level, head);
-        size_t bytes = lk_codec_head_bytes(&level->codec, p.side, d, level->block_rows);
-        char *block = aligned_alloc(64, (bytes + 63) / 64 * 64);
-        memset(block, 0, bytes);
-        lk_codec_encode(&p, block, 0, 1, x, (size_t)d);
-        lk_codec_decode(&p, block, 0, 1, x, (size_t)d);
-        free(block);
+        for (int i = 0; i < d; i++) x[i] = plain_f16((float)x[i]);
+        return;
     }
-    for (int i = 0; i < d; i++) seen[i] = kept[i] = x[i];
+    struct lk_part p = part_of(c, layer, side, level, part);
+    size_t bytes = lk_codec_head_bytes(&level->codec, p.side, d, level->block_rows);
+    char *alone = NULL, *block = NULL;
+    int row = at % level->block_rows;
+    float y[LK_MAX_D_HEAD];
+    for (int i = 0; i < d; i++) y[i] = (float)x[i];
+    if (level->block) {
+        block = level->block[at / level->block_rows * level->n_part + part];
+        lk_codec_replace(&p, block, row, y);
+    } else {
+        block = alone = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        memset(block, 0, bytes);
+        lk_codec_encode(&p, block, row, 1, y, (size_t)d);
+    }
+    lk_codec_decode(&p, block, row, 1, y, (size_t)d);
+    for (int i = 0; i < d; i++) x[i] = y[i];
+    free(alone);
+}
+
+void plain_replace(struct plain_cache *c, int layer, int side, struct plain_level *level, int at,
+                   int head, int unit, const struct plain_row *from) {
+    struct plain_row *to = level->row[at], *row = plain_projected(c, layer, level, from);
+    int d = c->set->model->d_head;
+    for (int part = head / level->n_head; part * level->n_head < head + unit; part++) {
+        double *x = row->x + part_offset(c, level, part);
+        quantize_again(c, layer, side, level, at, part, x);
+    }
+    reconstruct(c, layer, level, row);
+    for (int h = head; h < head + unit; h++) {
+        to->pos[h] = from->pos[h];
+        to->score[h] = from->score[h];
+        memcpy(to->x + h * d, row->x + h * d, (size_t)d * sizeof *row->x);
+        memcpy(to->seen + h * d, row->seen + h * d, (size_t)d * sizeof *row->x);
+    }
+    plain_free_row(row);
 }
