@@ -300,7 +300,7 @@ static bool check_positions(struct slot *s) {
             for (int h = 0; h < m->n_head_kv; h++) {
                 double ours = account_score(kv, (int)at, h),
                        theirs = evict->score[at * evict->n_head + h];
-                if (!(fabs(ours - theirs) <= 1e-3 * ours + 1e-5))
+                if (!(fabs(ours - theirs) <= 1e-2 * ours + 1e-5))
                     return fail(s->run, "layer %d head %d: score %g instead of %g", layer, h,
                                 theirs, ours);
             }
@@ -667,6 +667,10 @@ static void reject(struct run *run, const lk_err *err) {
     snprintf(run->result.reason, sizeof run->result.reason, "%s", err->msg);
 }
 
+/* ggml rounds GELU's argument to f16. Rounding decides which way, by 5e-4, and scores of later layers
+ * differ by a few times that. */
+static bool has_gelu(const struct plain_model *m) { return !m->layer[0].gate.w || m->n_swa > 0; }
+
 static bool prepare(struct run *run, double noise, char *sidecar_path) {
     const struct oracle_case *c = run->c;
     struct random r = {c->seed};
@@ -707,10 +711,12 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
                                                         .next_evicted = engine_evicted_next,
                                                         .evicted = account_evicts},
                                              .adopts = run->lossy[i] || run->ranked[i],
-                                             .tie = tight ? 1e-4 : 0.2,
+                                             .tie = !tight             ? 0.2
+                                                    : has_gelu(run->m) ? 3e-3
+                                                                       : 1e-4,
                                              .noise = noise,
                                              .random = {c->seed + c->noise_seed}};
-        for (int side = 0; side < LK_N_BASIS; side++)
+        for (int side = 0; side < N_PLAIN_BASIS; side++)
             run->set[i].basis[side] = run->sidecar.basis[side];
     }
     for (int i = 0; i < 2; i++)

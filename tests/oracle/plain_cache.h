@@ -15,7 +15,6 @@
 
 #include "plain_model.h"
 #include "recipe/recipe.h"
-#include "sidecar/basis.h"
 #include "support.h"
 
 enum { PLAIN_MAX_LEVEL = LK_MAX_LEVEL + 1 };
@@ -25,6 +24,16 @@ struct plain_less {
     int n_hidden, n_feature, n_phi, n_psi;
     float *phi_w1, *phi_w2, *phi_level, *psi_w1, *psi_w2, *psi_w3, *psi_s1, *psi_s2;
 };
+
+/* The bases of one side of a layer: z = down (x - mean), x' = mean + up^T z (sidecar/basis.h). */
+struct plain_basis {
+    int n_group, width, n_comp;
+    float *down, *up; /* [n_group][n_comp][width] */
+    float *mean;      /* [n_group][width], or NULL */
+    int *rank;        /* [n_group] recommended */
+};
+
+enum { PLAIN_K, PLAIN_KPRE, PLAIN_V, N_PLAIN_BASIS }; /* keys after and before RoPE, values */
 
 /* What the engine saw and decided. `user` is the first argument of all functions. */
 struct plain_engine {
@@ -46,8 +55,8 @@ struct plain_engine {
 struct plain_setting {
     const struct plain_model *model;
     const struct lk_recipe *recipe;
-    const struct lk_basis *basis[LK_N_BASIS]; /* [n_layer] each, or NULL */
-    const struct plain_less *less;            /* [n_layer], or NULL */
+    const struct plain_basis *basis[N_PLAIN_BASIS]; /* [n_layer] each */
+    const struct plain_less *less;                  /* [n_layer], or NULL */
     struct plain_engine engine;
     double tie;           /* scores that differ by less than this share count as equal */
     double noise;         /* relative error added to what is quantized and ranked; 0: none */
@@ -82,9 +91,9 @@ struct plain_level {
     int max_rows; /* with a policy: rows, or a percentage of all tokens */
     double max_percent;
 
-    const struct lk_basis *basis; /* NULL: heads' rows */
-    bool pre;                     /* latents of K before RoPE */
-    int n_part, n_head, d_part;   /* parts, KV heads of a part, channels of a part */
+    const struct plain_basis *basis; /* NULL: heads' rows */
+    bool pre;                        /* latents of K before RoPE */
+    int n_part, n_head, d_part;      /* parts, KV heads of a part, channels of a part */
 
     struct plain_row **row;
     int n, cap;

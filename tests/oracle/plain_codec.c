@@ -17,7 +17,7 @@ static double noisy(struct plain_setting *set, double x) {
 static void project(const struct plain_cache *c, int layer, const struct plain_level *level,
                     struct plain_row *row) {
     const struct plain_model *m = c->set->model;
-    const struct lk_basis *b = level->basis;
+    const struct plain_basis *b = level->basis;
     int d = m->d_head, n = m->n_head_kv * d;
     double x[n], z[n];
     memcpy(x, row->x, sizeof x);
@@ -39,7 +39,7 @@ static void project(const struct plain_cache *c, int layer, const struct plain_l
 static void reconstruct(const struct plain_cache *c, int layer, const struct plain_level *level,
                         struct plain_row *row) {
     const struct plain_model *m = c->set->model;
-    const struct lk_basis *b = level->basis;
+    const struct plain_basis *b = level->basis;
     int n = m->n_head_kv * m->d_head;
     if (!b) {
         memcpy(row->seen, row->x, (size_t)n * sizeof *row->x);

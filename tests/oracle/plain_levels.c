@@ -61,9 +61,9 @@ static void set_parts(const struct plain_setting *set, int layer, int side,
     level->d_part = m->d_head;
     if (codec->projection == LK_PROJECTION_NONE) return;
     level->pre = codec->projection == LK_PROJECTION_LATENT_PRE;
-    const struct lk_basis *basis = &set->basis[side == LK_V ? LK_BASIS_V
-                                               : level->pre ? LK_BASIS_KPRE
-                                                            : LK_BASIS_K][layer];
+    const struct plain_basis *basis = &set->basis[side == LK_V ? PLAIN_V
+                                                  : level->pre ? PLAIN_KPRE
+                                                               : PLAIN_K][layer];
     bool grouped = (codec->coding == LK_KIVI && side == LK_V) ||
                    (codec->coding == LK_ASYM && codec->group > 0);
     int unit = grouped ? codec->group : 8, rank = 1;

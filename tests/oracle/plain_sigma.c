@@ -62,7 +62,7 @@ void plain_observe(struct plain_cache *c, int layer, const double *q, int n) {
             for (int i = 0; rows->power && !rows->known && i < d; i++)
                 rows->power[head * d + i] += q[i] * q[i];
             if (!latents->power || latents->known || t % (n / 32 + 1)) continue;
-            const struct lk_basis *b = level->basis;
+            const struct plain_basis *b = level->basis;
             int part = head / level->n_head, at = head % level->n_head * d;
             for (int j = 0; j < latents->n; j++) {
                 double sum = 0;

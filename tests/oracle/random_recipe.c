@@ -3,7 +3,6 @@
 
 #include "codec/half.h"
 #include "sidecar/sidecar_write.h"
-#include "support_basis.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -125,8 +124,7 @@ static void random_keep(struct random *r, char *text, size_t size) {
 static void random_sink(struct random *r, const struct plan *plan, bool shift, char *text,
                         size_t size) {
     append(text, size, "sink %d%s: ", random_int(r, 1, 12), shift ? "(shift)" : "");
-    struct plan alone = {
-        .exact = true, .d_head = plan->d_head, .latents = plan->latents && !plan->evicts && !shift};
+    struct plan alone = {.exact = true, .d_head = plan->d_head, .latents = plan->latents && !shift};
     struct newer all[2] = {{16, 0, 0}, {16, 0, 0}};
     if (plan->exact || chance(r, 60))
         random_codecs(r, &alone, all, text, size);
@@ -139,7 +137,7 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
     struct plan plan = {.sigma = chance(r, 25), .exact = chance(r, 30), .d_head = m->d_head};
     int body = random_int(r, 0, 9); /* 0, 1: none; 2 to 4: keep; else all rows */
     plan.evicts = body <= 4;
-    plan.latents = chance(r, plan.evicts ? 4 : 45);
+    plan.latents = chance(r, plan.evicts ? 25 : 45);
     struct newer newer[2] = {{16, 0, 0}, {16, 0, 0}};
     bool residual = !plan.evicts && chance(r, 20);
     int n_recent = random_int(r, body <= 1 && !residual, 2), n_sink = chance(r, 55);
@@ -224,29 +222,70 @@ static struct plain_less random_less(struct random *r, const struct plain_model 
                                .psi_s2 = random_floats(r, n_psi * f, 1, false)};
 }
 
+/* Orthonormal rows x [n_row][n]: Gram-Schmidt, twice for accuracy. */
+static void orthonormalize(float *x, int n_row, int n) {
+    for (int i = 0; i < n_row; i++) {
+        float *row = x + (size_t)i * n;
+        double norm = 0;
+        for (int k = 0; k < 2 * i; k++) {
+            const float *other = x + (size_t)(k % i) * n;
+            double dot = 0;
+            for (int c = 0; c < n; c++) dot += (double)row[c] * other[c];
+            for (int c = 0; c < n; c++) row[c] -= (float)dot * other[c];
+        }
+        for (int c = 0; c < n; c++) norm += (double)row[c] * row[c];
+        for (int c = 0; c < n; c++) row[c] /= (float)sqrt(norm);
+    }
+}
+
+/* skew: down and up differ, and are each other's inverse at full rank. */
+static struct plain_basis random_basis_of(struct random *r, int n_group, int width, int n_comp,
+                                          bool skew, bool mean) {
+    size_t n = (size_t)n_comp * width;
+    struct plain_basis b = {.n_group = n_group,
+                            .width = width,
+                            .n_comp = n_comp,
+                            .down = random_floats(r, n_group * n, 1, false),
+                            .up = malloc(n_group * n * sizeof *b.up),
+                            .mean =
+                                mean ? random_floats(r, (size_t)n_group * width, 1, false) : NULL,
+                            .rank = malloc((size_t)n_group * sizeof *b.rank)};
+    for (int g = 0; g < n_group; g++) {
+        orthonormalize(b.down + g * n, n_comp, width);
+        memcpy(b.up + g * n, b.down + g * n, n * sizeof *b.up);
+        for (int j = 0; skew && j < n_comp; j++) {
+            float stretch = 0.5f + random_uniform(r);
+            for (int c = 0; c < width; c++) {
+                b.up[g * n + (size_t)j * width + c] /= stretch;
+                b.down[g * n + (size_t)j * width + c] *= stretch;
+            }
+        }
+        b.rank[g] = width;
+    }
+    return b;
+}
+
 struct random_sidecar random_sidecar(struct random *r, const struct plain_model *m,
                                      bool full_rank) {
     struct random_sidecar s = {.n_layer = m->n_layer};
-    int hidden = 8 * random_int(r, 1, 3), feature = random_int(r, 2, 8), group = m->n_head_kv;
+    int hidden = 8 * random_int(r, 1, 3), feature = random_int(r, 2, 8), group;
     int n_phi = chance(r, 40) ? m->n_head : chance(r, 50) ? m->n_head_kv : 1;
     int n_psi = chance(r, 60) ? m->n_head_kv : 1;
     s.less = malloc((size_t)m->n_layer * sizeof *s.less);
     for (int i = 0; i < m->n_layer; i++)
         s.less[i] = random_less(r, m, hidden, feature, n_phi, n_psi);
-    for (int side = 0; side < LK_N_BASIS; side++) {
+    for (int side = 0; side < N_PLAIN_BASIS; side++) {
         s.basis[side] = malloc((size_t)m->n_layer * sizeof *s.basis[side]);
         for (int i = 0; i < m->n_layer; i++) {
             do group = random_int(r, 1, m->n_head_kv);
             while (m->n_head_kv % group);
             int width = group * m->d_head, n_group = m->n_head_kv / group;
             int n_comp =
-                full_rank || chance(r, 60) ? width : random_int(r, width / 16, width / 8) * 8;
-            int rank = full_rank ? width : random_int(r, 1, n_comp / 8) * 8;
-            struct lk_basis *b = &s.basis[side][i];
-            *b = random_basis(r, n_group, width, n_comp, rank, chance(r, 50), chance(r, 50));
-            for (int g = 1; !full_rank && g < n_group; g++)
-                ((int32_t *)b->rank)[g] = random_int(r, 1, n_comp / 8) * 8;
-            b->error = calloc((size_t)n_group * n_comp, sizeof *b->error);
+                full_rank || chance(r, 70) ? width : random_int(r, width / 16, width / 8) * 8;
+            s.basis[side][i] =
+                random_basis_of(r, n_group, width, n_comp, chance(r, 50), chance(r, 50));
+            for (int g = 0; !full_rank && g < n_group; g++)
+                s.basis[side][i].rank[g] = random_int(r, 1, n_comp / 8) * 8;
         }
     }
     return s;
@@ -260,10 +299,13 @@ static void free_less(struct plain_less *l) {
 
 void free_random_sidecar(struct random_sidecar *s) {
     for (int i = 0; i < s->n_layer; i++) free_less(&s->less[i]);
-    for (int side = 0; side < LK_N_BASIS; side++) {
+    for (int side = 0; side < N_PLAIN_BASIS; side++) {
         for (int i = 0; i < s->n_layer; i++) {
-            free((void *)s->basis[side][i].error);
-            free_basis(&s->basis[side][i]);
+            struct plain_basis *b = &s->basis[side][i];
+            free(b->down);
+            free(b->up);
+            free(b->mean);
+            free(b->rank);
         }
         free(s->basis[side]);
     }
@@ -271,35 +313,65 @@ void free_random_sidecar(struct random_sidecar *s) {
     *s = (struct random_sidecar){0};
 }
 
-/* Add a tensor of networks; `half`: as f16, in memory that is kept in *store. */
-static bool add_tensor(struct lk_sidecar_builder *b, int layer, const char *part, const float *x,
-                       int ne0, int ne1, int ne2, bool half, uint16_t **store) {
+/* Memory of tensors until the file is written. */
+struct store {
+    void *mem[1024];
+    int n;
+};
+
+static void *keep(struct store *store, void *mem) { return store->mem[store->n++] = mem; }
+
+/* Add a tensor "blk.LAYER.NAME" of floats; `half`: as f16. */
+static bool add_floats(struct lk_sidecar_builder *b, struct store *store, int layer,
+                       const char *name, const float *x, int ne0, int ne1, int ne2, bool half) {
     struct lk_sidecar_tensor t = {
         .ne = {ne0, ne1, ne2}, .type = half ? LK_SIDECAR_F16 : LK_SIDECAR_F32, .data = (void *)x};
     size_t n = (size_t)ne0 * ne1 * ne2;
-    snprintf(t.name, sizeof t.name, "blk.%d.less.%s", layer, part);
+    snprintf(t.name, sizeof t.name, "blk.%d.%s", layer, name);
     if (half) {
-        t.data = *store = malloc(n * sizeof **store);
-        for (size_t i = 0; i < n; i++) (*store)[i] = lk_f32_to_f16(x[i]);
+        uint16_t *y = keep(store, malloc(n * sizeof *y));
+        for (size_t i = 0; i < n; i++) y[i] = lk_f32_to_f16(x[i]);
+        t.data = y;
     }
     return lk_sidecar_builder_add(b, &t, NULL) == LK_OK;
 }
 
-static bool add_layer(struct lk_sidecar_builder *b, const struct random_sidecar *s,
-                      const struct plain_model *m, int i, uint16_t **half) {
+static bool add_basis(struct lk_sidecar_builder *b, struct store *store, int layer,
+                      const char *side, const struct plain_basis *basis) {
+    char name[16];
+    int n = basis->n_comp, w = basis->width, g = basis->n_group;
+    int32_t *rank = keep(store, malloc((size_t)g * sizeof *rank));
+    float *error = keep(store, calloc((size_t)g * n, sizeof *error));
+    for (int i = 0; i < g; i++) rank[i] = basis->rank[i];
+    struct lk_sidecar_tensor ranks = {.ne = {g, 1, 1}, .type = LK_SIDECAR_I32, .data = rank};
+    snprintf(ranks.name, sizeof ranks.name, "blk.%d.%s.rank", layer, side);
+    bool ok = lk_sidecar_builder_add(b, &ranks, NULL) == LK_OK;
+    snprintf(name, sizeof name, "%s.down", side);
+    ok = ok && add_floats(b, store, layer, name, basis->down, w, n, g, false);
+    snprintf(name, sizeof name, "%s.up", side);
+    if (memcmp(basis->up, basis->down, (size_t)g * n * w * sizeof *basis->up) != 0)
+        ok = ok && add_floats(b, store, layer, name, basis->up, w, n, g, false);
+    snprintf(name, sizeof name, "%s.mean", side);
+    if (basis->mean) ok = ok && add_floats(b, store, layer, name, basis->mean, w, g, 1, false);
+    snprintf(name, sizeof name, "%s.error", side);
+    return ok && add_floats(b, store, layer, name, error, n, g, 1, false);
+}
+
+static bool add_layer(struct lk_sidecar_builder *b, struct store *store,
+                      const struct random_sidecar *s, const struct plain_model *m, int i) {
+    static const char *const side[N_PLAIN_BASIS] = {"k", "kpre", "v"};
     const struct plain_less *l = &s->less[i];
     int d = m->d_head, h = l->n_hidden, f = l->n_feature;
-    bool ok = add_tensor(b, i, "phi.w1", l->phi_w1, h, d, l->n_phi, true, &half[0]) &&
-              add_tensor(b, i, "phi.w2", l->phi_w2, f, h, l->n_phi, true, &half[1]) &&
-              add_tensor(b, i, "phi.level", l->phi_level, m->n_head, 1, 1, false, NULL) &&
-              add_tensor(b, i, "psi.w1", l->psi_w1, h, d, l->n_psi, true, &half[2]) &&
-              add_tensor(b, i, "psi.w2", l->psi_w2, f, h, l->n_psi, true, &half[3]) &&
-              add_tensor(b, i, "psi.w3", l->psi_w3, f, f, l->n_psi, false, NULL) &&
-              add_tensor(b, i, "psi.s1", l->psi_s1, f, l->n_psi, 1, false, NULL) &&
-              add_tensor(b, i, "psi.s2", l->psi_s2, f, l->n_psi, 1, false, NULL);
-    for (int side = 0; ok && side < LK_N_BASIS; side++)
-        ok = lk_sidecar_builder_add_basis(b, i, (enum lk_basis_side)side, &s->basis[side][i],
-                                          NULL) == LK_OK;
+    bool ok = add_floats(b, store, i, "less.phi.w1", l->phi_w1, h, d, l->n_phi, true) &&
+              add_floats(b, store, i, "less.phi.w2", l->phi_w2, f, h, l->n_phi, true) &&
+              add_floats(b, store, i, "less.phi.level", l->phi_level, m->n_head, 1, 1, false) &&
+              add_floats(b, store, i, "less.psi.w1", l->psi_w1, h, d, l->n_psi, true) &&
+              add_floats(b, store, i, "less.psi.w2", l->psi_w2, f, h, l->n_psi, true) &&
+              add_floats(b, store, i, "less.psi.w3", l->psi_w3, f, f, l->n_psi, false) &&
+              add_floats(b, store, i, "less.psi.s1", l->psi_s1, f, l->n_psi, 1, false) &&
+              add_floats(b, store, i, "less.psi.s2", l->psi_s2, f, l->n_psi, 1, false);
+    for (int k = 0; ok && k < N_PLAIN_BASIS; k++)
+        ok = add_basis(b, store, i, side[k], &s->basis[k][i]);
     return ok;
 }
 
@@ -309,14 +381,14 @@ bool write_random_sidecar(const struct random_sidecar *s, const struct plain_mod
     struct lk_sidecar_builder *b = NULL;
     struct lk_sidecar_info info = {.method = "less",
                                    .model = {fingerprint, m->n_layer, m->n_head_kv, m->d_head}};
-    uint16_t **half = calloc((size_t)s->n_layer * 4, sizeof *half);
+    struct store *store = calloc(1, sizeof *store);
     FILE *file = fopen(path, "wb");
     bool ok = file && lk_sidecar_builder_new(&b, &info, &ledger, NULL) == LK_OK;
-    for (int i = 0; ok && i < s->n_layer; i++) ok = add_layer(b, s, m, i, half + 4 * i);
+    for (int i = 0; ok && i < s->n_layer; i++) ok = add_layer(b, store, s, m, i);
     ok = ok && lk_sidecar_builder_write(b, file, NULL) == LK_OK;
     lk_sidecar_builder_free(b);
-    for (int i = 0; i < s->n_layer * 4; i++) free(half[i]);
-    free(half);
+    for (int i = 0; i < store->n; i++) free(store->mem[i]);
+    free(store);
     if (file) fclose(file);
     return ok;
 }

@@ -20,8 +20,8 @@ void join_recipe(const struct random_recipe *recipe, char *text, size_t size);
 
 /* Bases of all sides and layers, and networks of LESS. */
 struct random_sidecar {
-    struct lk_basis *basis[LK_N_BASIS]; /* [n_layer] */
-    struct plain_less *less;            /* [n_layer] */
+    struct plain_basis *basis[N_PLAIN_BASIS]; /* [n_layer] */
+    struct plain_less *less;                  /* [n_layer] */
     int n_layer;
 };
 
