@@ -375,6 +375,12 @@ static bool check_levels(struct slot *s) {
     return true;
 }
 
+/* Residuals that empty wait for as many rows as statistics need again. */
+static bool has_equalized_residual(const struct lk_recipe *recipe) {
+    const struct lk_level_spec *last = &recipe->level[recipe->n_level - 1];
+    return last->range == LK_RESIDUAL && (last->k.sigma || last->v.sigma);
+}
+
 static bool has_percentages(const struct lk_recipe *recipe) {
     bool any = false;
     for (int i = 0; i < recipe->n_level; i++)
@@ -403,7 +409,8 @@ static bool check_bytes(struct slot *s) {
     uint64_t spread = free_slabs(s->session->cache);
     held -= table_slack(s->session->cache);
     if (s->run->result.spread < spread) s->run->result.spread = spread;
-    if (s->run->m->n_swa > 0 || has_percentages(s->run->recipe[s->recipe]))
+    const struct lk_recipe *recipe = s->run->recipe[s->recipe];
+    if (s->run->m->n_swa > 0 || has_percentages(recipe) || has_equalized_residual(recipe))
         return true; /* how many rows are left depends on how the tokens came */
     if (held - spread == plan.cache_bytes && (spread == 0 || !s->fresh)) return true;
     return fail(s->run,

@@ -141,13 +141,13 @@ struct plain_cache *plain_cache_copy(const struct plain_cache *from) {
                 y->skip = x->skip;
                 y->n_block = x->n_block;
                 int n_part = x->n_block * x->n_part;
-                size_t bytes = n_part ? lk_codec_head_bytes(&x->codec, (enum lk_side)side,
-                                                            x->d_part, x->block_rows)
-                                      : 0;
                 y->block = n_part ? malloc((size_t)n_part * sizeof *y->block) : NULL;
-                for (int p = 0; p < n_part; p++)
-                    y->block[p] =
-                        memcpy(aligned_alloc(64, (bytes + 63) / 64 * 64), x->block[p], bytes);
+                for (int p = 0; p < n_part; p++) {
+                    size_t bytes = lk_codec_head_bytes(&x->codec, (enum lk_side)side,
+                                                       x->rank[p % x->n_part], x->block_rows);
+                    y->block[p] = aligned_alloc(64, (bytes + 63) / 64 * 64);
+                    memcpy(y->block[p], x->block[p], bytes);
+                }
             }
         }
         if (c->layer[i].state)

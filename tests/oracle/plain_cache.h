@@ -17,7 +17,7 @@
 #include "recipe/recipe.h"
 #include "support.h"
 
-enum { PLAIN_MAX_LEVEL = LK_MAX_LEVEL + 1 };
+enum { PLAIN_MAX_LEVEL = LK_MAX_LEVEL + 1, PLAIN_MAX_PART = 16 };
 
 /* The networks of `absorb less` in one layer, as floats: layouts as in absorb/less.h. */
 struct plain_less {
@@ -93,7 +93,8 @@ struct plain_level {
 
     const struct plain_basis *basis; /* NULL: heads' rows */
     bool pre;                        /* latents of K before RoPE */
-    int n_part, n_head, d_part;      /* parts, KV heads of a part, channels of a part */
+    int n_part, n_head, d_part;      /* parts, KV heads of a part, channels of the widest part */
+    int rank[PLAIN_MAX_PART];        /* channels of each part */
 
     struct plain_row **row;
     int n, cap;

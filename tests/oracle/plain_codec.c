@@ -25,7 +25,7 @@ static void project(const struct plain_cache *c, int layer, const struct plain_l
     for (int h = 0; level->pre && h < m->n_head_kv; h++)
         plain_rotate(m, layer, -row->pos[h], 1 / m->rope_magnitude, x + h * d);
     for (int g = 0; g < b->n_group; g++)
-        for (int j = 0; j < level->d_part; j++)
+        for (int j = 0; j < level->rank[g]; j++)
             for (int i = 0; i < b->width; i++) {
                 double mean = b->mean ? b->mean[g * b->width + i] : 0;
                 z[g * b->width + j] += b->down[((size_t)g * b->n_comp + j) * b->width + i] *
@@ -48,7 +48,7 @@ static void reconstruct(const struct plain_cache *c, int layer, const struct pla
     for (int g = 0; g < b->n_group; g++)
         for (int i = 0; i < b->width; i++) {
             double sum = b->mean ? b->mean[g * b->width + i] : 0;
-            for (int j = 0; j < level->d_part; j++)
+            for (int j = 0; j < level->rank[g]; j++)
                 sum += b->up[((size_t)g * b->n_comp + j) * b->width + i] * row->x[g * b->width + j];
             row->seen[g * b->width + i] = sum;
         }
@@ -61,7 +61,7 @@ static struct lk_part part_of(const struct plain_cache *c, int layer, int side,
     const struct plain_engine *engine = &c->set->engine;
     struct lk_part p = {.codec = &level->codec,
                         .side = (enum lk_side)side,
-                        .d_head = level->d_part,
+                        .d_head = level->rank[part],
                         .block_rows = level->block_rows};
     if (level->codec.sigma)
         p.sigma = engine->sigma(engine->user, layer, side, level->basis != NULL, part);
@@ -71,7 +71,7 @@ static struct lk_part part_of(const struct plain_cache *c, int layer, int side,
 /* Quantize one part of n rows that are packed together, or one after the other. */
 static void quantize(struct plain_cache *c, int layer, int side, struct plain_level *level,
                      int part, struct plain_row **row, int n) {
-    int d = level->d_part, at = part_offset(c, level, part);
+    int d = level->rank[part], at = part_offset(c, level, part);
     if (level->codec.coding == LK_F16) {
         for (int t = 0; t < n; t++)
             for (int i = 0; i < d; i++) row[t]->x[at + i] = plain_f16((float)row[t]->x[at + i]);
@@ -121,10 +121,10 @@ void plain_store(struct plain_cache *c, int layer, int side, struct plain_level 
     level->n_block += n_block;
 }
 
-/* One part of x [d_part], quantized alone, or against what its block shares. */
+/* One part of x, quantized alone, or against what its block shares. */
 static void quantize_again(struct plain_cache *c, int layer, int side, struct plain_level *level,
                            int at, int part, double *x) {
-    int d = level->d_part;
+    int d = level->rank[part];
     if (level->codec.coding == LK_F16) {
         for (int i = 0; i < d; i++) x[i] = plain_f16((float)x[i]);
         return;

@@ -59,6 +59,7 @@ static void set_parts(const struct plain_setting *set, int layer, int side,
     level->n_part = m->n_head_kv;
     level->n_head = 1;
     level->d_part = m->d_head;
+    for (int i = 0; i < level->n_part; i++) level->rank[i] = m->d_head;
     if (codec->projection == LK_PROJECTION_NONE) return;
     level->pre = codec->projection == LK_PROJECTION_LATENT_PRE;
     const struct plain_basis *basis = &set->basis[side == LK_V ? PLAIN_V
@@ -66,14 +67,18 @@ static void set_parts(const struct plain_setting *set, int layer, int side,
                                                                : PLAIN_K][layer];
     bool grouped = (codec->coding == LK_KIVI && side == LK_V) ||
                    (codec->coding == LK_ASYM && codec->group > 0);
-    int unit = grouped ? codec->group : 8, rank = 1;
-    for (int g = 0; g < basis->n_group; g++) rank = max_int(rank, basis->rank[g]);
-    double wanted = codec->share ? basis->width * (codec->share / 100000.0) : rank;
-    int rounded = max_int(1, (int)floor(wanted / unit + 0.5)) * unit;
+    int unit = grouped ? codec->group : 8, most = 1;
+    for (int g = 0; g < basis->n_group; g++) most = max_int(most, basis->rank[g]);
     level->basis = basis;
     level->n_part = basis->n_group;
     level->n_head = basis->width / m->d_head;
-    level->d_part = rounded > basis->width ? basis->width / unit * unit : rounded;
+    level->d_part = 0;
+    for (int g = 0; g < basis->n_group; g++) {
+        double wanted = codec->share ? basis->width * (codec->share / 100000.0) : most;
+        int rounded = max_int(1, (int)floor(wanted / unit + 0.5)) * unit;
+        level->rank[g] = rounded > basis->width ? basis->width / unit * unit : rounded;
+        level->d_part = max_int(level->d_part, level->rank[g]);
+    }
 }
 
 static void set_arrival(const struct plain_setting *set, struct plain_level *level,

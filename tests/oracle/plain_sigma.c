@@ -64,7 +64,7 @@ void plain_observe(struct plain_cache *c, int layer, const double *q, int n) {
             if (!latents->power || latents->known || t % (n / 32 + 1)) continue;
             const struct plain_basis *b = level->basis;
             int part = head / level->n_head, at = head % level->n_head * d;
-            for (int j = 0; j < latents->n; j++) {
+            for (int j = 0; j < level->rank[part]; j++) {
                 double sum = 0;
                 for (int i = 0; i < d; i++)
                     sum += b->up[((size_t)part * b->n_comp + j) * b->width + at + i] * q[i];
@@ -102,7 +102,8 @@ void plain_calibrate(struct plain_cache *c, int layer, int side, const struct pl
     for (int t = 0; t < n_tile * 32; t++) x[t] = plain_projected(c, layer, level, row[t]);
     double *sigma = malloc((size_t)s->n * sizeof *sigma);
     for (int part = 0; part < s->n_part; part++) {
-        for (int i = 0; i < s->n; i++) {
+        int n_channel = level->rank[part];
+        for (int i = 0; i < n_channel; i++) {
             sigma[i] = 0;
             for (int tile = 0; tile < n_tile; tile++) {
                 double mean = 0, sum = 0;
@@ -113,11 +114,11 @@ void plain_calibrate(struct plain_cache *c, int layer, int side, const struct pl
             }
         }
         double *power = s->power + part * s->n;
-        clamp_below(sigma, s->n);
-        if (side == LK_K) clamp_below(power, s->n);
-        for (int i = 0; i < s->n; i++)
+        clamp_below(sigma, n_channel);
+        if (side == LK_K) clamp_below(power, n_channel);
+        for (int i = 0; i < n_channel; i++)
             sigma[i] = pow(side == LK_K ? sigma[i] / power[i] : sigma[i], 0.25);
-        compare(c, layer, side, latents, part, sigma, s->n);
+        compare(c, layer, side, latents, part, sigma, n_channel);
     }
     for (int t = 0; t < n_tile * 32; t++) plain_free_row(x[t]);
     free(sigma);
