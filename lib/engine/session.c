@@ -2,6 +2,7 @@
 #include "cache/cache_save.h"
 #include "engine/batch.h"
 #include "engine/prefill.h"
+#include "recipe/recipe_check.h"
 
 #include <string.h>
 
@@ -23,19 +24,17 @@ static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
 }
 
 /* Sinks that shift need rotated keys: a learned position cannot be changed afterwards. */
-static lk_status check_shift(const struct lk_session *s, lk_err *err) {
-    for (int i = 0; s->model->net->pos_embd && i < s->recipe->n_level; i++)
-        if (s->recipe->level[i].shift)
-            return lk_fail(err, LK_E_UNSUPPORTED,
-                           "this model has learned positions, so sinks cannot shift; remove "
-                           "'(shift)' from the recipe");
-    return LK_OK;
+static lk_status check_positions(const struct lk_session *s, lk_err *err) {
+    if (!s->model->net->pos_embd) return LK_OK;
+    const struct lk_combination_rule *rule =
+        lk_combination_check(lk_recipe_features(s->recipe) | lk_feature_bit(LK_FEATURE_LEARNED));
+    return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }
 
 static lk_status init_session(struct lk_session *s, lk_err *err) {
     struct lk_cache_shape shape = lk_model_cache_shape(s->model);
     lk_status status = set_n_ctx(s, err);
-    if (status == LK_OK) status = check_shift(s, err);
+    if (status == LK_OK) status = check_positions(s, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
     if (status != LK_OK) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
