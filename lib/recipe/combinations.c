@@ -18,6 +18,9 @@ static const char gaps[] =
 static const char residual[] =
     "rows are evicted, but a residual passes on K and V at different times: use 'window' instead";
 static const char absorb[] = "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'";
+static const char alibi[] =
+    "this model weights rows by their distance (ALiBi), which 'absorb' does not keep; remove "
+    "'absorb' from the recipe";
 
 static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
@@ -36,6 +39,8 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_BODY, LK_FEATURE_LESS, EVICTS, absorb},
     {LK_FEATURE_BODY, LK_FEATURE_PERFORMER, EVICTS, absorb},
     {LK_FEATURE_LESS, LK_FEATURE_PERFORMER, 0, "evicted rows have one kind of state"},
+    {LK_FEATURE_LESS, LK_FEATURE_ALIBI, 0, alibi},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_ALIBI, 0, alibi},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
 };
