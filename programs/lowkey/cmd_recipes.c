@@ -141,8 +141,10 @@ static int list_combinations(void) {
         sign[b][a] = c.reason ? (char)('a' + index_of(c.reason, reason, &n_reason) % 26) : '+';
     }
     for (size_t b = 0; b < n_name; b++) {
-        printf("%2zu %-*s", b + 1, NAME_COLUMN, name[b]);
-        for (size_t a = 0; a < b; a++) printf("  %c", sign[b][a]);
+        size_t end = b;
+        while (end > 0 && sign[b][end - 1] == ' ') end--;
+        printf("%2zu %-*s", b + 1, end ? NAME_COLUMN : 0, name[b]);
+        for (size_t a = 0; a < end; a++) printf("  %c", sign[b][a]);
         printf("\n");
     }
     printf("%*s", 3 + NAME_COLUMN, "");

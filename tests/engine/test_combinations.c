@@ -45,15 +45,15 @@ static void add_tensor(struct lk_sidecar_builder *builder, struct random *r, int
     if (lk_sidecar_builder_add(builder, &t, &err) != LK_OK) fail_msg("%s", err.msg);
 }
 
-/* Random bases of groups of two heads, if their number is even, and random networks. */
-static void write_sidecar(const lk_model *model) {
+/* Random bases of groups of `group` heads, as far as the model has them, and random networks. */
+static void write_sidecar(const lk_model *model, int group) {
     enum { MAX_LAYER = 8, N_PART = 8, FEATURES = 8, HIDDEN = 16 };
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_sidecar_info info = {
         .method = "test",
         .model = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head}};
-    int group = hp->n_head_kv % 2 ? 1 : 2, width = group * hp->d_head, d = hp->d_head,
-        n_kv = hp->n_head_kv;
+    if (hp->n_head_kv % group) group = 1;
+    int width = group * hp->d_head, d = hp->d_head, n_kv = hp->n_head_kv;
     struct random r = {1};
     struct lk_ledger ledger = {0};
     struct lk_sidecar_builder *builder;
@@ -100,12 +100,12 @@ static void write_sidecar(const lk_model *model) {
     }
 }
 
-static lk_model *open_with_sidecar(const char *preset) {
+static lk_model *open_with_sidecar(const char *preset, int group) {
     struct tiny_spec spec = *tiny_preset(preset);
     lk_model_opts opts = {.n_threads = 1};
     spec.n_ctx = 512;
     lk_model *model = open_tiny(&spec, &opts);
-    write_sidecar(model);
+    write_sidecar(model, group);
     lk_model_free(model);
     opts.sidecar = path;
     return open_tiny(&spec, &opts);
@@ -250,7 +250,7 @@ static void run_pair(lk_model *model, const lk_combination *pair) {
 
 /* All pairs that need the model `preset`. b: the feature of the model, or NULL: pairs of recipes. */
 static void run_pairs(const char *preset, const char *b) {
-    lk_model *model = open_with_sidecar(preset);
+    lk_model *model = open_with_sidecar(preset, 2);
     lk_combination pair;
     size_t n = 0, n_refused = 0;
     for (size_t i = 0; lk_recipe_combination(i, &pair); i++) {
@@ -302,7 +302,7 @@ static void test_everything_at_once(void **state) {
         "layers 1: none; recent 20: k=latent75% v=f16; absorb less",
         "keep 10% by random: k=latent(pre)+rot2 v=latent+rot2; layers last 1: keep 100% by newest: "
         "k=latent(pre)+rot2 v=latent+rot2"};
-    lk_model *model = open_with_sidecar("llama");
+    lk_model *model = open_with_sidecar("llama", 2);
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         lk_err err = {0};
         lk_recipe *recipe;
@@ -324,6 +324,62 @@ static void test_everything_at_once(void **state) {
     lk_model_free(model);
 }
 
+/* Latents of single heads and full rank change neither the logits of a policy nor, but for nearly
+ * equal scores, the rows that it keeps. */
+static void test_full_rank_equals_no_latents(void **state) {
+    (void)state;
+    static const char *policies[] = {"h2o", "h2o(mean)", "tova", "tova(apart)", "newest", "random"};
+    static const char *presets[] = {"llama", "llama3", "qwen2", "gemma3-cap", "falcon", "bloom"};
+    int n_same = 0;
+    for (int m = 0; m < 6; m++) {
+        lk_model *model = open_with_sidecar(presets[m], 1);
+        int n_vocab = lk_model_get_info(model).n_vocab;
+        int32_t tok[N_TOK];
+        random_tokens(tok, N_TOK, model, 6);
+        for (int i = 0; i < 6; i++) {
+            char text[2][128];
+            lk_recipe *recipe[2];
+            lk_session *s[2];
+            double worst = 0;
+            int64_t n_row = 0, n_other = 0;
+            snprintf(text[0], sizeof text[0], "sink 4: f16; keep 64 by %s; window 32: f16",
+                     policies[i]);
+            snprintf(text[1], sizeof text[1],
+                     "sink 4: f16; keep 64 by %s: k=latent100%%%s v=latent100%%; window 32: f16",
+                     policies[i], (i + m) % 2 ? "(pre)" : "");
+            for (int j = 0; j < 2; j++) {
+                s[j] = open_session(model, text[j], N_TOK, &recipe[j]);
+                assert_int_equal(lk_session_sync(s[j], tok, PROMPT, NULL, NULL), LK_OK);
+            }
+            for (int at = PROMPT; at < N_TOK; at++) {
+                for (int j = 0; j < 2; j++)
+                    assert_int_equal(lk_session_eval(s[j], tok + at, 1, false, NULL), LK_OK);
+                double e = nmse(lk_session_logits(s[1], -1), lk_session_logits(s[0], -1), n_vocab);
+                if (e > worst) worst = e;
+            }
+            for (int layer = 0; layer < s[0]->cache->shape.n_layer; layer++) {
+                const struct lk_evict *a = &s[0]->cache->evict[layer],
+                                      *b = &s[1]->cache->evict[layer];
+                assert_int_equal(a->n, b->n);
+                for (int64_t row = 0; row < a->n * a->n_head; row++, n_row++)
+                    n_other += a->pos[row] != b->pos[row];
+            }
+            print_message("%s, %s: nmse %.2g, %d of %d rows differ\n", presets[m], text[1], worst,
+                          (int)n_other, (int)n_row);
+            n_same += n_other == 0;
+            if (n_other ? n_other * 20 > n_row : !(worst < 1e-5))
+                fail_msg("%s, %s: nmse %g, %d of %d rows differ", presets[m], text[1], worst,
+                         (int)n_other, (int)n_row);
+            for (int j = 0; j < 2; j++) {
+                lk_session_free(s[j]);
+                lk_recipe_free(recipe[j]);
+            }
+        }
+        lk_model_free(model);
+    }
+    assert_true(n_same >= 30);
+}
+
 static int tear_down(void **state) {
     (void)state;
     unlink(path);
@@ -335,9 +391,12 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pairs_of_features),  cmocka_unit_test(test_sliding_windows),
-        cmocka_unit_test(test_learned_positions),  cmocka_unit_test(test_alibi),
+        cmocka_unit_test(test_pairs_of_features),
+        cmocka_unit_test(test_sliding_windows),
+        cmocka_unit_test(test_learned_positions),
+        cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_everything_at_once),
+        cmocka_unit_test(test_full_rank_equals_no_latents),
     };
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }
