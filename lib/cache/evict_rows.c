@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* A batch of rows on its way to a level with a limit. Its first rows, which fit, have already moved.
- * The others are still the oldest rows of the newer level. */
+/* A batch of rows on its way to a level with a limit. Its first rows, which fit, have already
+ * moved. The others are still the oldest rows of the newer level. */
 struct batch {
     struct lk_cache *cache;
     int layer, to;     /* layer and level */

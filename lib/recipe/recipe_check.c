@@ -119,12 +119,18 @@ static void add_feature(struct found *found, enum lk_feature f, size_t place) {
     found->features |= lk_feature_bit(f);
 }
 
+static enum lk_feature coding_feature(const struct lk_codec *codec) {
+    switch ((enum lk_coding)codec->coding) {
+    case LK_F16: return LK_FEATURE_F16;
+    case LK_INT8: return LK_FEATURE_INT8;
+    case LK_KIVI: return LK_FEATURE_KIVI;
+    case LK_ROT: return LK_FEATURE_ROT;
+    }
+    return LK_FEATURE_F16; /* not reached: the compiler checks that all codings are named */
+}
+
 static void add_codec(struct found *found, const struct lk_codec *codec, size_t place) {
-    static const enum lk_feature coding[] = {[LK_F16] = LK_FEATURE_F16,
-                                             [LK_INT8] = LK_FEATURE_INT8,
-                                             [LK_KIVI] = LK_FEATURE_KIVI,
-                                             [LK_ROT] = LK_FEATURE_ROT};
-    add_feature(found, coding[codec->coding], place);
+    add_feature(found, coding_feature(codec), place);
     if (codec->projection == LK_PROJECTION_LATENT) add_feature(found, LK_FEATURE_LATENT, place);
     if (codec->projection == LK_PROJECTION_LATENT_PRE)
         add_feature(found, LK_FEATURE_LATENT_PRE, place);

@@ -95,8 +95,8 @@ static const struct setup setups[] = {
 };
 enum { N_SETUP = sizeof setups / sizeof *setups };
 
-/* Limit for a single row. Values outside of a kivi block's ranges are clamped, so some rows are much
- * worse than most; wrong rows have about 2. */
+/* Limit for a single row. Values outside of a kivi block's ranges are clamped, so some rows are
+ * much worse than most; wrong rows have about 2. */
 static double row_limit(const struct setup *setup) {
     return setup->limit > 0.01 ? 1 : 5 * setup->limit;
 }

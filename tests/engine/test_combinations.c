@@ -144,8 +144,8 @@ static uint64_t needed_bytes(const lk_session *s) {
     return bytes;
 }
 
-/* prompt: all tokens arrived at once. If they did not, sizes in percent and sliding windows may have
- * dropped other rows than the plan assumes. */
+/* prompt: all tokens arrived at once. If they did not, sizes in percent and sliding windows may
+ * have dropped other rows than the plan assumes. */
 static void check_bytes(const lk_session *s, bool prompt, const char *text) {
     lk_plan plan;
     lk_err err = {0};
@@ -248,7 +248,7 @@ static void run_pair(lk_model *model, const lk_combination *pair) {
     lk_recipe_free(recipe);
 }
 
-/* All pairs that need the model `preset`. b: the feature of the model, or NULL: pairs of recipes. */
+/* All pairs that need the model `preset`. b: the feature of the model; NULL: pairs of recipes. */
 static void run_pairs(const char *preset, const char *b) {
     lk_model *model = open_with_sidecar(preset, 2);
     lk_combination pair;

@@ -406,8 +406,8 @@ static void errors_of_sizes_show_their_place(void **state) {
     assert_errors(row, sizeof row / sizeof row[0]);
 }
 
-/* Every pair of the table parses, or is refused for the reason that the table gives, and its example
- * has both features. */
+/* Every pair of the table parses, or is refused for the reason that the table gives, and its
+ * example has both features. */
 static void combinations_are_a_table(void **state) {
     (void)state;
     lk_combination pair;
