@@ -3,6 +3,7 @@
  * by the rules. The others are refused with the table's reason. */
 #include "codec/half.h"
 #include "engine/session_state.h"
+#include "lowkey_lab.h"
 #include "recipe/recipe_check.h"
 #include "sidecar/sidecar_write.h"
 #include "support.h"
@@ -380,6 +381,55 @@ static void test_full_rank_equals_no_latents(void **state) {
     assert_true(n_same >= 30);
 }
 
+/* Networks are trained into a sidecar that keeps the bases, so one sidecar serves both. */
+static void test_bases_and_networks_in_one_sidecar(void **state) {
+    (void)state;
+    enum { N_SEQ = 3, N_CTX = 96 };
+    char both[sizeof path + 8];
+    snprintf(both, sizeof both, "%s-both", path);
+    lk_model *model = open_with_sidecar("llama", 2);
+    const int32_t budget = 20;
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 7);
+    lk_less_opts train = {.policy = "h2o",
+                          .budget = &budget,
+                          .n_budget = 1,
+                          .n_ctx = N_CTX,
+                          .n_hidden = 16,
+                          .n_epoch = 1,
+                          .n_query = 32,
+                          .rate = 1e-3f,
+                          .valid = 0.4f};
+    lk_err err = {0};
+    if (lk_train_less(model, tok, N_SEQ * N_CTX, &train, both, &err) != LK_OK)
+        fail_msg("%s", err.msg);
+    struct tiny_spec spec = *tiny_preset("llama");
+    spec.n_ctx = 512;
+    lk_model_opts opts = {.n_threads = 1, .sidecar = both};
+    lk_model *again = open_tiny(&spec, &opts);
+    const struct lk_sidecar *a = model->sidecar, *b = again->sidecar;
+    assert_int_equal(a->n_tensor, b->n_tensor);
+    for (int side = 0; side < LK_N_BASIS; side++) {
+        const struct lk_basis *x = &a->basis[side][1], *y = &b->basis[side][1];
+        size_t n = (size_t)x->n_group * x->n_comp * x->width * sizeof *x->down;
+        assert_int_equal(x->n_group, y->n_group);
+        assert_memory_equal(x->down, y->down, n);
+    }
+    lk_recipe *recipe;
+    lk_session *s = open_session(
+        again,
+        "keep 64 by h2o: k=latent50%(pre)+rot4 v=latent50%+rot4; window 32: f16; absorb less",
+        N_TOK, &recipe);
+    assert_int_equal(lk_session_sync(s, tok, PROMPT, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_eval(s, tok + PROMPT, N_STEP, false, NULL), LK_OK);
+    check_session(s, false, lk_recipe_text(recipe));
+    assert_true(lk_session_get_stats(s).state_bytes > 0);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model), lk_model_free(again);
+    unlink(both);
+}
+
 static int tear_down(void **state) {
     (void)state;
     unlink(path);
@@ -397,6 +447,7 @@ int main(void) {
         cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_everything_at_once),
         cmocka_unit_test(test_full_rank_equals_no_latents),
+        cmocka_unit_test(test_bases_and_networks_in_one_sidecar),
     };
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }
