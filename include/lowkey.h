@@ -249,6 +249,17 @@ typedef struct {
  * False if there are fewer. */
 bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out);
 
+/* Two features that a recipe can have, or a recipe and a model ("keep by h2o", "sliding windows").
+ * Names and reason are static. */
+typedef struct {
+    const char *a, *b;
+    const char *reason; /* why they cannot be combined; NULL: they can */
+    char example[256];  /* a recipe that has both, as far as the recipe decides */
+} lk_combination;
+
+/* The i-th pair of features. False if there are fewer. */
+bool lk_recipe_combination(size_t i, lk_combination *out);
+
 /* ---- sessions ---- */
 
 typedef struct lk_session lk_session;

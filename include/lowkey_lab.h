@@ -358,8 +358,9 @@ typedef struct {
 } lk_less_opts;
 
 /* Train LESS networks for the layers of `model` on tok[0..n_tok) and write them to `path`, a
- * sidecar. PATH.examples and PATH.layer-N hold the state of an unfinished run: the next call with
- * the same arguments continues from there. The same seed gives the same sidecar.
+ * sidecar. The bases of the sidecar that the model was opened with, if any, are copied into it.
+ * PATH.examples and PATH.layer-N hold the state of an unfinished run: the next call with the same
+ * arguments continues from there. The same seed gives the same sidecar.
  * LK_E_ARG, LK_E_UNSUPPORTED (sliding windows, ALiBi), LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED;
  * LK_E_FORMAT if a loss is not finite: the last good state is kept. */
 lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts,

@@ -84,11 +84,7 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
 /* Reserve the blocks of n_tok tokens in the pool, and add the bytes of tables to *bytes. */
 static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok, uint64_t *bytes) {
     bool ok = true;
-    for (int64_t done = 0; done < n_tok;) {
-        int64_t n = n_tok - done < LK_MAX_MOVE ? n_tok - done : LK_MAX_MOVE;
-        lk_level_advance(kv->rule, kv->count, kv->n_level, done, n, kv->n_swa, &kv->first, NULL);
-        done += n;
-    }
+    lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
     if (kv->evict && kv->side == LK_K) *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
     for (int i = 0; i < kv->n_level; i++) {
         int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);

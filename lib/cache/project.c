@@ -98,5 +98,5 @@ void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int hea
     const float *mean = lk_basis_mean(&h);
     lk_project_back(&h, z, x);
     for (int c = 0; mean && c < d_head; c++) x[c] += mean[c];
-    if (from->rope) lk_rope_rotate(from->rope, lk_kv_position(kv, level, at, 0), 1, x, 0);
+    if (from->rope) lk_rope_rotate(from->rope, lk_kv_position(kv, level, at, head), 1, x, 0);
 }

@@ -55,7 +55,8 @@ void lk_project_back(const struct lk_basis_head *head, const float *z, float *ou
 void lk_project_read(const struct lk_row_range *range, const struct lk_level *to, int part,
                      const struct lk_kernels *kernels, float *scratch, float *x, size_t stride);
 
-/* For tests and inspection: row `at` of a level for one KV head, reconstructed. x: [d_head] */
+/* Row `at` of a level for one KV head, reconstructed as attention sees it. Slow: for evicted rows,
+ * inspection and tests. x: [d_head] */
 void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
                           const struct lk_kernels *kernels, float *x);
 

@@ -113,8 +113,8 @@ void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, 
 void lk_codec_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
                      size_t stride);
 
-/* Whether a row of a full block can be replaced. Not if rows share scales. A shared mean stays as
- * it is. */
+/* Whether a row of a full block can be replaced. What the block's rows share (a mean, or scales)
+ * stays as it is, so no other row changes. */
 bool lk_codec_can_replace(const struct lk_codec *codec, enum lk_side side);
 
 /* Pack x [d_head] in place of row `row` of a full block. */
