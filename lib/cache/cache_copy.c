@@ -3,7 +3,7 @@
 
 #include "cache/cache.h"
 #include "cache/equalizer.h"
-#include "cache/k_up.h"
+#include "cache/latent_levels.h"
 
 #include <string.h>
 
@@ -19,9 +19,7 @@ static void copy_kv(struct lk_kv *to, const struct lk_kv *from) {
     to->first = from->first;
     to->n_tok = from->n_tok;
     for (int i = 0; i < 2; i++) lk_equalizer_copy(&to->equalizer[i], &from->equalizer[i]);
-    for (int i = 0; i < to->n_level; i++)
-        for (int part = 0; lk_kv_equalizer(to, i)->calibrated && part < to->level[i].n_part; part++)
-            lk_k_up_prepare(to, i, part);
+    lk_latent_levels_restore(to);
 }
 
 lk_status lk_cache_copy(struct lk_cache *to, struct lk_cache *from, lk_err *err) {
