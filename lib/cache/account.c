@@ -3,6 +3,7 @@
 
 #include "cache/cache.h"
 #include "cache/equalizer.h"
+#include "cache/latent_levels.h"
 
 struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
     struct lk_cache_bytes sum = {0};
@@ -110,8 +111,12 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
         uint64_t n_slab = (class->n_reserved + class->n_block - 1) / class->n_block;
         bytes += n_slab * class->n_block * class->size;
     }
+    uint64_t own, shared;
+    lk_latent_levels_estimate(cache, &own, &shared);
     struct lk_cache_needs needs = {.cache = bytes,
-                                   .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH),
+                                   .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) + own,
+                                   .latents = shared,
+                                   .derived = own,
                                    .evict_scratch = lk_evict_scratch(cache, n_tok),
                                    .width = lk_cache_max_widths(cache)};
     lk_cache_free(cache);

@@ -43,8 +43,10 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
  * sliding windows shorter than LK_CALIBRATE_ROWS may stay exact for longer. LK_E_UNSUPPORTED as
  * lk_cache_new, or if the recipe needs too many block sizes. */
 struct lk_cache_needs {
-    uint64_t cache;                        /* bytes held then */
-    uint64_t scratch;                      /* of the cache's own */
+    uint64_t cache;   /* bytes held then */
+    uint64_t scratch; /* of the cache's own */
+    uint64_t latents; /* of the sidecar, shared by the sessions of this recipe (latent_store.h) */
+    uint64_t derived; /* of scratch: K's up-projection with the session's own statistics */
     struct lk_evict_scratch evict_scratch; /* during the prefill of such a prompt */
     struct lk_cache_widths width;
 };

@@ -46,7 +46,7 @@ static bool replace_parts(const struct batch *b, enum lk_side side, int64_t r, i
     for (int head = first_head; head < first_head + unit; head += level->n_head) {
         int part = head / level->n_head;
         struct lk_part p = lk_kv_part(kv, b->to, part);
-        lk_codec_replace(&p, block + part * level->head_bytes, (int)(index % block_rows),
+        lk_codec_replace(&p, block + lk_level_part_offset(level, part), (int)(index % block_rows),
                          row + lk_move_offset(cache, level, part));
     }
     return true;

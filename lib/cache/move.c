@@ -26,8 +26,8 @@ const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, 
     const struct lk_level *level = &kv->level[to];
     struct lk_row_range range = {kv, from, 0, n};
     for (int part = 0; part < level->n_part; part++)
-        lk_project_read(&range, level, part, cache->kernels, kv->rows,
-                        kv->latents + lk_move_offset(cache, level, part),
+        lk_project_read(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
+                        kv->rows, kv->latents + lk_move_offset(cache, level, part),
                         lk_cache_width(&cache->shape));
     return kv->latents;
 }
@@ -46,7 +46,7 @@ bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float
         if (!block) return false;
         for (int part = 0; part < level->n_part; part++) {
             struct lk_part p = lk_kv_part(kv, i, part);
-            cache->kernels->encode(&p, block + part * level->head_bytes, row, (int)n_now,
+            cache->kernels->encode(&p, block + lk_level_part_offset(level, part), row, (int)n_now,
                                    x + lk_move_offset(cache, level, part), width);
         }
         count->rows += n_now;

@@ -49,7 +49,7 @@ static int list_presets(void) {
         print_wrapped(stdout, p.note, NAME_COLUMN, NAME_COLUMN, width);
         if (!p.sidecar) continue;
         char *how = xasprintf("needs a sidecar: lowkey compress %s --text BOOK -o FILE, then "
-                              "--sidecar FILE",
+                              "--sidecar FILE ('lowkey plan --sidecar FILE' adds its bytes)",
                               p.sidecar);
         printf("%*s", NAME_COLUMN, "");
         print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
