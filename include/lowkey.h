@@ -100,8 +100,9 @@ typedef struct {
     uint64_t n_param;
     uint64_t file_bytes;
     uint64_t weight_bytes;  /* resident copies of weights, repacked or dequantized */
-    uint64_t sidecar_bytes; /* resident */
-    uint64_t shared_bytes;  /* cache that several sessions share (lk_session_copy), counted once.
+    uint64_t sidecar_bytes; /* of the sidecar in memory: what open sessions read of it */
+    uint64_t sidecar_file_bytes;
+    uint64_t shared_bytes; /* cache that several sessions share (lk_session_copy), counted once.
                                All caches together hold this and each session's own part, which
                                is cache_bytes - shared_bytes of its stats */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab;
@@ -249,6 +250,17 @@ typedef struct {
  * False if there are fewer. */
 bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out);
 
+/* Two features that a recipe can have, or a recipe and a model ("keep by h2o", "sliding windows").
+ * Names and reason are static. */
+typedef struct {
+    const char *a, *b;
+    const char *reason; /* why they cannot be combined; NULL: they can */
+    char example[256];  /* a recipe that has both, as far as the recipe decides */
+} lk_combination;
+
+/* The i-th pair of features. False if there are fewer. */
+bool lk_recipe_combination(size_t i, lk_combination *out);
+
 /* ---- sessions ---- */
 
 typedef struct lk_session lk_session;
@@ -393,14 +405,16 @@ typedef struct {
     uint64_t scale_bytes; /* scales, zero points, means, channel statistics; positions and scores of
                                rows under an eviction policy */
     uint64_t exact_bytes; /* f16 rows: sinks, windows, rows that are not quantized yet */
-    uint64_t padding_bytes; /* unused parts of blocks, reserved blocks, tables */
-    uint64_t state_bytes;   /* sums of evicted rows (absorb) */
-    uint64_t cache_bytes;   /* all of the above */
-    uint64_t shared_bytes;  /* part of cache_bytes in blocks that other sessions may share */
-    uint64_t f16_bytes;     /* what an f16 cache would need for these tokens */
-    uint64_t scratch_bytes; /* activations, logits, graphs; not part of the cache */
-    double bits_per_value;  /* 16 x cache_bytes / f16_bytes */
-    double bytes_per_token; /* cache_bytes / n_tok */
+    uint64_t padding_bytes;   /* unused parts of blocks, reserved blocks, tables */
+    uint64_t state_bytes;     /* sums of evicted rows (absorb) */
+    uint64_t cache_bytes;     /* all of the above */
+    uint64_t shared_bytes;    /* part of cache_bytes in blocks that other sessions may share */
+    uint64_t f16_bytes;       /* what an f16 cache would need for these tokens */
+    uint64_t scratch_bytes;   /* activations, logits, graphs; not part of the cache */
+    double bits_per_value;    /* 16 x cache_bytes / f16_bytes */
+    double bytes_per_token;   /* cache_bytes / n_tok */
+    uint64_t sidecar_bytes;   /* what the recipe needs of the sidecar; sessions share most of it */
+    double bits_with_sidecar; /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
 } lk_session_stats;
 
 /* Memory that a session holds, from the counters of its allocator. */
@@ -423,12 +437,19 @@ typedef struct {
     uint64_t n_tok, cache_bytes, f16_bytes, weight_bytes, scratch_bytes;
     uint64_t peak_bytes; /* maximum of the sum during the prefill of n_tok tokens */
     double bits_per_value;
+    uint64_t
+        sidecar_bytes; /* of weight_bytes: what sessions with this recipe share of the sidecar */
+    uint64_t derived_bytes; /* of scratch_bytes: what each session makes of it for itself */
 } lk_plan;
 
 /* Memory that a session with these options will need when it is full (n_tok is opts->n_ctx),
  * computed with the cache's own arithmetic. Only n_ctx and chunked_prefill are read. */
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        lk_plan *out, lk_err *err);
+
+/* Bytes of n such sessions: their caches, and what the recipe needs of the sidecar. Weights and
+ * other scratch memory do not depend on the recipe. */
+uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session);
 
 /* ---- sampling ---- */
 

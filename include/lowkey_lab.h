@@ -52,6 +52,7 @@ typedef struct {
     double bytes_per_token, bits_per_value; /* at the end of a chunk, mean over chunks */
     double tokens_per_second;               /* whole evaluations, matrix products included */
     uint64_t n_scored;
+    double bits_with_sidecar; /* as bits_per_value, with what one session needs of the sidecar */
 } lk_compare_result;
 
 /* Evaluate tok[0..n_tok) in chunks of n_ctx tokens with every recipe and with a full cache, and
@@ -195,6 +196,7 @@ typedef struct {
     uint64_t n_tok;      /* tokens in the cache when bytes were counted; see lk_bench */
     uint64_t cache_bytes;
     double bits_per_value;
+    double bits_with_sidecar; /* with what one session needs of the sidecar */
 } lk_bench_result;
 
 /* Measure the speed of `recipe` at each depth. The first 512 tokens of a depth are computed from
@@ -239,8 +241,16 @@ typedef enum {
     LK_RANK_FISHER_UNIFORM, /* the same, but one rank for all groups of a layer's K or V */
 } lk_compress_ranks;
 
+/* Numbers of the matrices in a sidecar. */
+typedef enum {
+    LK_NUMBERS_Q8, /* bytes, and a scale for each row */
+    LK_NUMBERS_F16,
+    LK_NUMBERS_F32,
+} lk_compress_numbers;
+
 /* Names as `lowkey compress` spells them, for example "palu"; NULL past the last. Static. */
 const char *lk_compress_method_name(int method);
+const char *lk_compress_numbers_name(int numbers);
 const char *lk_compress_svd_name(int svd);
 const char *lk_compress_ranks_name(int ranks);
 
@@ -260,8 +270,12 @@ typedef struct {
     /* Fisher information as Palu's code computes it: square roots, labels shifted twice, its own
      * rounding of ranks. */
     bool palu_code;
-    bool mean;            /* subtract the mean of the rows */
-    bool truncate;        /* store no more components than the ranks need */
+    bool mean; /* subtract the mean of the rows */
+    /* Scale K's components by the channel statistics of the text. Recipes then need none of their
+     * own (nosigma), and sessions share K's up-projection. Not for LK_METHOD_KVHEADS. */
+    bool equalize;
+    bool truncate;               /* store no more components than the ranks need */
+    lk_compress_numbers numbers; /* of the sidecar; lk_compress_export always uses floats */
     bool for_export;      /* reject options whose result lk_compress_export could not write */
     lk_progress progress; /* may be NULL; counts tokens, then fitting as so many tokens */
     void *user;
@@ -358,8 +372,9 @@ typedef struct {
 } lk_less_opts;
 
 /* Train LESS networks for the layers of `model` on tok[0..n_tok) and write them to `path`, a
- * sidecar. PATH.examples and PATH.layer-N hold the state of an unfinished run: the next call with
- * the same arguments continues from there. The same seed gives the same sidecar.
+ * sidecar. The bases of the sidecar that the model was opened with, if any, are copied into it.
+ * PATH.examples and PATH.layer-N hold the state of an unfinished run: the next call with the same
+ * arguments continues from there. The same seed gives the same sidecar.
  * LK_E_ARG, LK_E_UNSUPPORTED (sliding windows, ALiBi), LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED;
  * LK_E_FORMAT if a loss is not finite: the last good state is kept. */
 lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const lk_less_opts *opts,

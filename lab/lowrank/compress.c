@@ -34,6 +34,11 @@ const char *lk_compress_ranks_name(int ranks) {
     return name_at(names, sizeof names / sizeof names[0], ranks);
 }
 
+const char *lk_compress_numbers_name(int numbers) {
+    static const char *const names[] = {"q8", "f16", "f32"};
+    return name_at(names, sizeof names / sizeof names[0], numbers);
+}
+
 /* ---- start and end ---- */
 
 lk_status lk_compress_check(lk_model *model, const lk_compress_opts *opts, size_t n_tok,
@@ -169,6 +174,31 @@ bool lk_compress_get_basis(const lk_compress *c, int32_t layer, int32_t i, lk_co
 
 /* ---- files ---- */
 
+/* A basis with the sidecar's numbers, until it is written. */
+struct packed_basis {
+    struct lk_basis basis;
+    void *mem;
+    size_t bytes;
+};
+
+/* Add all bases; packed: [n_layer][LK_N_BASIS], to be freed by the caller. */
+static lk_status add_bases(const struct lk_compress *c, struct lk_sidecar_builder *draft,
+                           struct packed_basis *packed, struct lk_ledger *ledger, lk_err *err) {
+    static const enum lk_basis_type type_of[] = {[LK_NUMBERS_Q8] = LK_BASIS_Q8,
+                                                 [LK_NUMBERS_F16] = LK_BASIS_F16,
+                                                 [LK_NUMBERS_F32] = LK_BASIS_F32};
+    lk_status status = LK_OK;
+    for (int layer = 0; layer < c->model->net->hp.n_layer; layer++)
+        for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++, packed++) {
+            if (!c->layer[side]) continue;
+            status = lk_layer_basis_pack(&c->layer[side][layer], type_of[c->plan.opts.numbers],
+                                         ledger, &packed->basis, &packed->mem, &packed->bytes, err);
+            if (status == LK_OK)
+                status = lk_sidecar_builder_add_basis(draft, layer, side, &packed->basis, err);
+        }
+    return status;
+}
+
 static lk_status write_sidecar(const struct lk_compress *c, FILE *file, lk_err *err) {
     const struct lk_net *net = c->model->net;
     const lk_compress_opts *opts = &c->plan.opts;
@@ -179,21 +209,25 @@ static lk_status write_sidecar(const struct lk_compress *c, FILE *file, lk_err *
     snprintf(info.method, sizeof info.method, "%s", lk_compress_method_name(opts->method));
     snprintf(
         info.options, sizeof info.options,
-        "svd %s, group %d, rank %.4g%% %s%s, quantum %d, windows of %d without their first %d%s%s",
+        "svd %s, group %d, rank %.4g%% %s%s, quantum %d, windows of %d without their first %d%s%s, "
+        "%s%s",
         lk_compress_svd_name(opts->svd), c->plan.group[LK_BASIS_V], 100 * opts->rank,
         lk_compress_ranks_name(opts->ranks), opts->palu_code ? " as in Palu's code" : "",
         opts->quantum, opts->n_ctx, opts->n_skip, opts->mean ? ", around the mean" : "",
-        opts->truncate ? ", truncated" : "");
+        opts->truncate ? ", truncated" : "", opts->equalize ? "equalized, " : "",
+        lk_compress_numbers_name(opts->numbers));
     struct lk_sidecar_builder *draft = NULL;
     struct lk_ledger ledger = {0};
-    lk_status status = lk_sidecar_builder_new(&draft, &info, &ledger, err);
-    for (int layer = 0; layer < net->hp.n_layer; layer++)
-        for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++)
-            if (c->layer[side])
-                status = lk_sidecar_builder_add_basis(draft, layer, side,
-                                                      &c->layer[side][layer].basis, err);
+    size_t n_packed = (size_t)LK_N_BASIS * net->hp.n_layer;
+    struct packed_basis *packed = lk_alloc(&ledger, LK_FOR_OTHER, n_packed * sizeof *packed);
+    lk_status status = packed ? lk_sidecar_builder_new(&draft, &info, &ledger, err)
+                              : lk_fail(err, LK_E_NOMEM, "no memory for a sidecar");
+    if (status == LK_OK) status = add_bases(c, draft, packed, &ledger, err);
     if (status == LK_OK) status = lk_sidecar_builder_write(draft, file, err);
     lk_sidecar_builder_free(draft);
+    for (size_t i = 0; packed && i < n_packed; i++)
+        lk_release(&ledger, LK_FOR_OTHER, packed[i].mem, packed[i].bytes);
+    lk_release(&ledger, LK_FOR_OTHER, packed, n_packed * sizeof *packed);
     return status;
 }
 

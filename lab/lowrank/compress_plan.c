@@ -41,6 +41,10 @@ static lk_status check_opts(const lk_compress_opts *opts, size_t n_tok, lk_err *
                        100 * opts->rank);
     if (opts->mean && n_tok == 0)
         return lk_fail(err, LK_E_ARG, "subtracting the mean needs a text");
+    if (opts->equalize && (opts->svd == LK_SVD_PLAIN || opts->method == LK_METHOD_KVHEADS))
+        return lk_fail(
+            err, LK_E_ARG,
+            "equalize needs another method than kvheads, and a basis of rows, not of weights");
     if (opts->quantum < 0)
         return lk_fail(err, LK_E_ARG, "ranks cannot be multiples of %d", opts->quantum);
     return LK_OK;

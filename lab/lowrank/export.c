@@ -83,13 +83,13 @@ static void fuse_qkv(const struct exporter *e, int layer, int64_t n) {
     float *new_k = e->dst + e->n_q * n, *new_v = new_k + e->n_new * n;
     for (int head = 0; head < e->net->hp.n_head; head++) {
         int kv = head / share, g = kv / heads;
-        project_rows(k->up + (size_t)g * k->n_comp * width, width, kv % heads * e->d, e->d, e->d,
-                     e->src + (int64_t)head * e->d * n, n, e->dst + (int64_t)head * e->d * n);
+        project_rows(k->up.f32 + (size_t)g * k->n_comp * width, width, kv % heads * e->d, e->d,
+                     e->d, e->src + (int64_t)head * e->d * n, n, e->dst + (int64_t)head * e->d * n);
     }
     for (int g = 0; g < e->n_group; g++) {
-        project_rows(k->down + (size_t)g * k->n_comp * width, width, 0, width, e->d,
+        project_rows(k->down.f32 + (size_t)g * k->n_comp * width, width, 0, width, e->d,
                      old_k + (int64_t)g * width * n, n, new_k + (int64_t)g * e->d * n);
-        project_rows(v->down + (size_t)g * v->n_comp * width, width, 0, width, e->d,
+        project_rows(v->down.f32 + (size_t)g * v->n_comp * width, width, 0, width, e->d,
                      old_v + (int64_t)g * width * n, n, new_v + (int64_t)g * e->d * n);
     }
 }
@@ -102,7 +102,7 @@ static void fuse_output(const struct exporter *e, int layer, int64_t n_row) {
         for (int head = 0; head < e->net->hp.n_head; head++) {
             int kv = head / share;
             const float *up =
-                v->up + (size_t)(kv / heads) * v->n_comp * v->width + kv % heads * e->d;
+                v->up.f32 + (size_t)(kv / heads) * v->n_comp * v->width + kv % heads * e->d;
             const float *old = e->src + i * e->n_q + head * e->d;
             for (int j = 0; j < e->d; j++) {
                 float sum = 0;

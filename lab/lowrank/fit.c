@@ -85,22 +85,54 @@ void lk_fit_measure(struct lk_fit *fit, const double *second) {
     }
 }
 
+/* The power of line j of `lines` [n][n] under `second` as a share of the mean over all directions.
+ * The minimum keeps the scale of a direction that is hardly used within the range of f32. product:
+ * lines times second. */
+static double power_share(const double *lines, const double *product, int n, int j, double trace) {
+    const double min_share = 1e-8;
+    double power = 0;
+    for (int c = 0; c < n; c++) power += product[(size_t)j * n + c] * lines[(size_t)j * n + c];
+    double share = trace > 0 ? power / trace * n : 1;
+    return share > min_share ? share : min_share;
+}
+
+static double trace_of(const double *a, int n) {
+    double trace = 0;
+    for (int i = 0; i < n; i++) trace += a[(size_t)i * n + i];
+    return trace;
+}
+
+/* z_j /= scale. */
+static void scale_component(struct lk_fit *fit, int j, double scale) {
+    int n = fit->width;
+    for (int c = 0; c < n; c++) {
+        fit->down[(size_t)j * n + c] /= scale;
+        fit->up[(size_t)j * n + c] *= scale;
+    }
+}
+
 void lk_fit_balance(struct lk_fit *fit, const double *second) {
     int n = fit->width;
-    double trace = 0;
-    for (int i = 0; i < n; i++) trace += second[(size_t)i * n + i];
+    double trace = trace_of(second, n);
     lk_matmul(fit->work, fit->down, second, n, n, n);
-    for (int j = 0; j < n; j++) {
-        double power = 0;
-        for (int c = 0; c < n; c++)
-            power += fit->work[(size_t)j * n + c] * fit->down[(size_t)j * n + c];
-        /* The minimum keeps the scale of a direction that rows hardly use within the range of
-         * f32. */
-        double share = trace > 0 ? power / trace * n : 1, min_share = 1e-8,
-               scale = pow(share > min_share ? share : min_share, 0.25);
-        for (int c = 0; c < n; c++) {
-            fit->down[(size_t)j * n + c] /= scale;
-            fit->up[(size_t)j * n + c] *= scale;
+    for (int j = 0; j < n; j++)
+        scale_component(fit, j, pow(power_share(fit->down, fit->work, n, j, trace), 0.25));
+}
+
+void lk_fit_equalize(struct lk_fit *fit, const double *second, const double *queries) {
+    int n = fit->width;
+    lk_fit_balance(fit, second);
+    /* Now the rows' deviation is the square root of the scale, and that of the queries has the
+     * scale in it, so their own share remains. */
+    double trace = trace_of(second, n), trace_q = trace_of(queries, n);
+    for (int pass = 0; pass < 2; pass++) {
+        const double *lines = pass ? fit->up : fit->down;
+        lk_matmul(fit->work, lines, pass ? queries : second, n, n, n);
+        for (int j = 0; j < n; j++) {
+            double share = power_share(lines, fit->work, n, j, pass ? trace_q : trace);
+            fit->gain[j] = pass ? fit->gain[j] / share : share;
         }
     }
+    for (int j = 0; j < n; j++) scale_component(fit, j, pow(fit->gain[j], 0.25));
+    lk_fit_measure(fit, second);
 }

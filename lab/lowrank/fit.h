@@ -59,4 +59,9 @@ void lk_fit_measure(struct lk_fit *fit, const double *second);
  * TALE). The error of a rank stays the same; the error of quantizing z becomes smaller. */
 void lk_fit_balance(struct lk_fit *fit, const double *second);
 
+/* Instead, divide z_j by the square root of the ratio of its deviation to that of the queries q_j =
+ * up_j q: what cache/equalizer.h finds in a session, but the same for all sessions. second: of the
+ * rows, central; queries [width][width]: their second moment. */
+void lk_fit_equalize(struct lk_fit *fit, const double *second, const double *queries);
+
 #endif

@@ -1,6 +1,7 @@
 /* Fits the bases of one side, layer by layer and group by group. */
 #include "lowrank/layer_basis.h"
 
+#include "cache/basis_rows.h"
 #include "lowrank/fit.h"
 #include "lowrank/linalg.h"
 #include "lowrank/weight_moments.h"
@@ -28,8 +29,8 @@ static lk_status layer_basis_alloc(struct lk_layer_basis *b, const struct lk_bas
     b->basis = (struct lk_basis){.n_group = n_group,
                                  .width = width,
                                  .n_comp = width,
-                                 .down = b->down,
-                                 .up = b->up,
+                                 .down = {.f32 = b->down},
+                                 .up = {.f32 = b->up},
                                  .mean = b->mean,
                                  .rank = b->rank,
                                  .error = b->error};
@@ -121,7 +122,12 @@ static lk_status fit_components(struct fitter *f, int g, struct lk_layer_basis *
         return lk_fail(err, LK_E_ARG, "the %s rows of layer %d are all zero: nothing to fit",
                        lk_basis_side_name(f->side), f->layer);
     lk_fit_measure(&f->fit, f->second);
-    if (f->source->plan->balance) lk_fit_balance(&f->fit, f->second);
+    if (opts->equalize && f->side != LK_BASIS_V)
+        lk_fit_equalize(&f->fit, f->second,
+                        head_metric(&f->source->statistics->query[f->layer], g * f->group, f->group,
+                                    f->metric));
+    else if (f->source->plan->balance)
+        lk_fit_balance(&f->fit, f->second);
     return LK_OK;
 }
 
@@ -207,6 +213,35 @@ void lk_layer_basis_truncate(struct lk_layer_basis *layer) {
         keep_first_lines(layer->up, b->n_group, b->width, n_comp, b->width);
     keep_first_lines(layer->error, b->n_group, b->width, n_comp, 1);
     b->n_comp = n_comp;
+}
+
+lk_status lk_layer_basis_pack(const struct lk_layer_basis *b, enum lk_basis_type type,
+                              struct lk_ledger *ledger, struct lk_basis *out, void **mem,
+                              size_t *bytes, lk_err *err) {
+    const struct lk_basis *from = &b->basis;
+    size_t n_row = (size_t)from->n_group * from->n_comp, n = from->width;
+    size_t matrix = (lk_basis_numbers_bytes(type, n_row * n) + 63) / 64 * 64;
+    size_t each = matrix + n_row * sizeof(float);
+    bool separate_up = b->up != b->down;
+    *out = *from;
+    *mem = NULL;
+    *bytes = 0;
+    if (type == LK_BASIS_F32) return LK_OK;
+    each = (each + 63) / 64 * 64;
+    char *at = lk_alloc(ledger, LK_FOR_OTHER, (separate_up ? 2 : 1) * each);
+    if (!at) return lk_fail(err, LK_E_NOMEM, "no memory for a basis of %d channels", from->width);
+    *mem = at;
+    *bytes = (separate_up ? 2 : 1) * each;
+    char *up = separate_up ? at + each : at;
+    bool scaled = type == LK_BASIS_Q8;
+    lk_basis_pack(type, b->down, n_row, n, at, (float *)(at + matrix));
+    if (separate_up) lk_basis_pack(type, b->up, n_row, n, up, (float *)(up + matrix));
+    out->type = type;
+    out->down =
+        (struct lk_basis_matrix){.any = at, .scale = scaled ? (const float *)(at + matrix) : NULL};
+    out->up =
+        (struct lk_basis_matrix){.any = up, .scale = scaled ? (const float *)(up + matrix) : NULL};
+    return LK_OK;
 }
 
 double lk_layer_basis_loss(const struct lk_layer_basis *b) {

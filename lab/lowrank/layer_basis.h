@@ -34,6 +34,12 @@ void lk_layer_basis_free(struct lk_layer_basis *b, struct lk_ledger *ledger);
 /* Keep only the components that the ranks of some group need. */
 void lk_layer_basis_truncate(struct lk_layer_basis *b);
 
+/* The basis with numbers of another type, in memory of `ledger` and borrowing what does not change.
+ * Free *mem [*bytes], which is for LK_FOR_OTHER, after the basis. LK_E_NOMEM. */
+lk_status lk_layer_basis_pack(const struct lk_layer_basis *b, enum lk_basis_type type,
+                              struct lk_ledger *ledger, struct lk_basis *out, void **mem,
+                              size_t *bytes, lk_err *err);
+
 /* Share of the power of the layer's rows that is lost at its ranks. */
 double lk_layer_basis_loss(const struct lk_layer_basis *b);
 

@@ -163,6 +163,7 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     out->n_tok = stats.n_tok;
     out->cache_bytes = stats.cache_bytes;
     out->bits_per_value = stats.bits_per_value;
+    out->bits_with_sidecar = stats.bits_with_sidecar;
     return status;
 }
 

@@ -224,6 +224,7 @@ static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err 
         lk_session_stats stats = lk_session_get_stats(c->session[i]);
         c->stats[i].bytes_per_token += stats.bytes_per_token / c->n_chunk;
         c->stats[i].bits_per_value += stats.bits_per_value / c->n_chunk;
+        c->stats[i].bits_with_sidecar += stats.bits_with_sidecar / c->n_chunk;
     }
     return status;
 }
@@ -260,6 +261,7 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
         results[i] = lk_compare_summarize(c.score + (i + 1) * c.n_score, c.n_score);
         results[i].bytes_per_token = c.stats[i + 1].bytes_per_token;
         results[i].bits_per_value = c.stats[i + 1].bits_per_value;
+        results[i].bits_with_sidecar = c.stats[i + 1].bits_with_sidecar;
         results[i].tokens_per_second = (double)n_chunk * n_ctx / c.predictor[i + 1].seconds;
     }
     comparison_close(&c);

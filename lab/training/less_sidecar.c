@@ -4,6 +4,7 @@
 #include "sidecar/sidecar_write.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static lk_status add_layer(struct lk_sidecar_builder *draft, const struct lk_less_shape *s,
                            int layer, const struct lk_less_maps *k, lk_err *err) {
@@ -31,8 +32,19 @@ static lk_status add_layer(struct lk_sidecar_builder *draft, const struct lk_les
     return status;
 }
 
+/* Add the tensors of a sidecar that are not of networks. */
+static lk_status add_others(struct lk_sidecar_builder *draft, const struct lk_sidecar *other,
+                            lk_err *err) {
+    lk_status status = LK_OK;
+    for (size_t i = 0; other && status == LK_OK && i < other->n_tensor; i++)
+        if (!strstr(other->tensor[i].name, ".less."))
+            status = lk_sidecar_builder_add(draft, &other->tensor[i], err);
+    return status;
+}
+
 lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_sidecar_info *info,
-                                struct lk_ledger *ledger, lk_err *err) {
+                                const struct lk_sidecar *other, struct lk_ledger *ledger,
+                                lk_err *err) {
     const struct lk_less_shape *s = &c->net->size.shape;
     int n_layer = info->model.n_layer;
     size_t layer_bytes = (lk_less_map_bytes(s) + 3) / 4 * 4; /* floats stay aligned */
@@ -54,6 +66,7 @@ lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_si
         lk_less_net_export(c->net, c->best_weight, block + layer * layer_bytes, &maps);
         status = add_layer(draft, s, layer, &maps, err);
     }
+    if (status == LK_OK) status = add_others(draft, other, err);
     if (status == LK_OK) status = lk_atomic_file_open_public(&f, c->path, err);
     if (status == LK_OK)
         status = lk_atomic_file_close(&f, lk_sidecar_builder_write(draft, f.file, err), err);

@@ -6,8 +6,10 @@
 #include "training/less_checkpoint.h"
 
 /* Write the best weights of all layers, loaded one by one through `c`, to c->path. The net's
- * weights are overwritten. LK_E_IO if a layer's file is missing. */
+ * weights are overwritten. What the model's own sidecar has besides networks (bases) is copied;
+ * `other` is NULL if it has none. LK_E_IO if a layer's file is missing. */
 lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_sidecar_info *info,
-                                struct lk_ledger *ledger, lk_err *err);
+                                const struct lk_sidecar *other, struct lk_ledger *ledger,
+                                lk_err *err);
 
 #endif

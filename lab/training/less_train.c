@@ -461,7 +461,7 @@ static struct lk_sidecar_info describe_training(const struct trainer *t) {
 /* Write the sidecar, then delete the files of the training. */
 static lk_status finish(struct trainer *t, const char *examples_path, lk_err *err) {
     struct lk_sidecar_info info = describe_training(t);
-    lk_status status = lk_less_sidecar_write(&t->saved, &info, &t->ledger, err);
+    lk_status status = lk_less_sidecar_write(&t->saved, &info, t->model->sidecar, &t->ledger, err);
     if (status != LK_OK) return status;
     lk_less_checkpoint_remove(&t->saved, t->data.source.n_layer);
     unlink(examples_path);

@@ -32,7 +32,13 @@ static void scale_row(float *row, int n, float factor) {
 /* The weighted sum of a level's values for query i, in the level's domain. */
 static float *acc_of(const struct lk_attn_item *item, int level, int i) {
     return item->mem.acc + (size_t)level * LK_ATTN_QUERIES * item->d +
-           (size_t)i * item->attn->v->level[level].d_part;
+           lk_attn_item_vector(item, &item->attn->v->level[level], i);
+}
+
+/* Channels of that sum. */
+static int acc_channels(const struct lk_attn_item *item, int level, int i) {
+    const struct lk_level *from = &item->attn->v->level[level];
+    return lk_level_part_channels(from, lk_attn_item_head(item, i) / from->n_head);
 }
 
 /* Online softmax of query i over the chunk [a, b): scores become weights. If the maximum grows, the
@@ -54,7 +60,7 @@ static void softmax_chunk(struct lk_attn_item *item, int i, int64_t a, int64_t b
         item->mem.mean[i] *= shrink;
         for (int level = 0; level < attn->v->n_level; level++)
             if (item->used[level])
-                scale_row(acc_of(item, level, i), attn->v->level[level].d_part, shrink);
+                scale_row(acc_of(item, level, i), acc_channels(item, level, i), shrink);
     }
     item->mem.sum[i] += attn->kernels->exp_sum(visible, n, attn->scale, item->mem.max[i]);
     memset(s, 0, lo * sizeof *s);
@@ -101,9 +107,10 @@ static void accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *
 static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *v = item->attn->v;
     for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
+        const struct lk_level *level = &v->level[span.level];
         if (!item->used[span.level])
             memset(acc_of(item, span.level, 0), 0,
-                   (size_t)item->n_q * v->level[span.level].d_part * sizeof(float));
+                   (size_t)item->n_q * (level->part ? item->d : level->d_part) * sizeof(float));
         item->used[span.level] = true;
         accumulate_span(item, &span, item->mem.score + LK_SCORE_PAD + (span.pos - a));
     }
@@ -113,10 +120,11 @@ static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
  * row. */
 static void add_output(const struct lk_attn *attn, int level, int head_kv, float *acc, float *out) {
     const struct lk_level *from = &attn->v->level[level];
-    lk_codec_restore_output(&attn->v->rule[level].codec, from->d_part,
-                            lk_kv_sigma(attn->v, level, head_kv / from->n_head), acc, acc);
+    int part = head_kv / from->n_head, d = lk_level_part_channels(from, part);
+    lk_codec_restore_output(&attn->v->rule[level].codec, d, lk_kv_sigma(attn->v, level, part), acc,
+                            acc);
     if (from->basis) out += attn->d_head;
-    for (int c = 0; c < from->d_part; c++) out[c] += acc[c];
+    for (int c = 0; c < d; c++) out[c] += acc[c];
 }
 
 /* Write the item's partial softmax over a range. */
@@ -136,8 +144,9 @@ static void write_partial(struct lk_attn_item *item, int range) {
         for (int level = 0; level < v->n_level; level++) {
             if (!item->used[level]) continue;
             float *acc = acc_of(item, level, i);
-            bool same = sum && lk_attn_same_domain(v, sum_level, level);
-            for (int c = 0; same && c < v->level[level].d_part; c++) acc[c] += sum[c];
+            bool same =
+                sum && lk_attn_same_domain(v, sum_level, level, head_kv / v->level[level].n_head);
+            for (int c = 0; same && c < acc_channels(item, level, i); c++) acc[c] += sum[c];
             if (sum && !same) add_output(attn, sum_level, head_kv, sum, out);
             sum = acc;
             sum_level = level;
@@ -201,25 +210,29 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
          row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int head_kv = head / group, q = tok * group + head % group;
-        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0, latent[LK_MAX_D_HEAD];
+        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;
         const float *extra =
             attn->extra_partial ? attn->extra_partial + (size_t)row * (d + 2) : NULL;
         for (int r = 0; r < n_range; r++)
             max = fmaxf(max, lk_attn_partial_of(attn, n_latent, r, head_kv, q)[n]);
         if (extra) max = fmaxf(max, extra[d]);
         memset(out, 0, d * sizeof *out);
-        memset(latent, 0, n_latent * sizeof *latent);
         if (extra) {
             float weight = expf(extra[d] - max);
             sum = weight * extra[d + 1];
             for (int c = 0; c < d; c++) out[c] = weight * extra[c];
         }
+        /* Latents are summed in the first range's partial, which is not read again. */
+        float *latent = lk_attn_partial_of(attn, n_latent, 0, head_kv, q) + d;
         for (int r = 0; r < n_range; r++) {
             const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
             float weight = expf(partial[n] - max);
             sum += weight * partial[n + 1];
             for (int c = 0; c < d; c++) out[c] += weight * partial[c];
-            for (int c = 0; c < n_latent; c++) latent[c] += weight * partial[d + c];
+            if (r == 0)
+                scale_row(latent, n_latent, weight);
+            else
+                for (int c = 0; c < n_latent; c++) latent[c] += weight * partial[d + c];
         }
         if (latents) {
             struct lk_basis_head h = lk_level_basis_head(latents, head_kv);

@@ -3,7 +3,7 @@
 
 #include "attention/latents.h"
 #include "attention/runs.h"
-#include "attention/score_pre.h"
+#include "attention/score_unordered.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,8 +13,12 @@ enum { PAD = LK_SCORE_PAD, SCORES = LK_ATTN_QUERIES * (PAD + LK_ATTN_CHUNK + PAD
 _Static_assert(LK_ATTN_QUERIES / 2 * (PAD + LK_MAX_KERNEL_CHUNK + PAD) <= SCORES,
                "the longest chunk has room");
 
+/* Bytes of the prepared queries of one part, a multiple of 64. */
+static size_t prepared_bytes(int n_q, int d) { return (lk_queries_bytes(n_q, d) + 63) / 64 * 64; }
+
+/* Room for all parts, each rounded up. */
 static size_t prepared_floats(int d) {
-    return (lk_queries_bytes(LK_ATTN_QUERIES, d) + 63) / 64 * 16;
+    return (prepared_bytes(LK_ATTN_QUERIES, d) + LK_ATTN_QUERIES * 64) / sizeof(float);
 }
 
 size_t lk_attn_item_floats(int d) {
@@ -85,43 +89,79 @@ static const float *query_of(const struct lk_attn_item *item, int i) {
     return attn->q + row * attn->d_head;
 }
 
+/* The rotation of queries for a level of sinks whose positions shift; unset for other levels. */
+static struct lk_rope_phase shift_of(const struct lk_attn_item *item, int level) {
+    const struct lk_attn *attn = item->attn;
+    struct lk_rope_phase shift = {.set = false};
+    if (attn->k->rule[level].shift && attn->rope)
+        lk_rope_phase_set(attn->rope, &shift, attn->k->first);
+    return shift;
+}
+
+/* Query i, rotated back by the shift if there is one. rotated: [d_head] scratch. */
+static const float *shifted_query(const struct lk_attn_item *item,
+                                  const struct lk_rope_phase *shift, int i, float *rotated) {
+    const float *q = query_of(item, i);
+    if (!shift->set) return q;
+    lk_rope_unrotate_query(item->attn->rope, shift, q, item->attn->d_head, rotated);
+    return rotated;
+}
+
+/* Parts of a level that the item has heads of: [*first, *end). */
+static void item_parts(const struct lk_attn_item *item, const struct lk_level *level, int *first,
+                       int *end) {
+    *first = item->head_kv / level->n_head;
+    *end = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1;
+}
+
+/* Whether the queries that were prepared for level `before` serve `level`. */
+static bool are_prepared(const struct lk_attn_item *item, int before, int level) {
+    const struct lk_kv *k = item->attn->k;
+    const struct lk_level_rule *a = &k->rule[before], *b = &k->rule[level];
+    if ((a->codec.coding == LK_F16) != (b->codec.coding == LK_F16) || a->shift != b->shift)
+        return false;
+    int part, end;
+    for (item_parts(item, &k->level[level], &part, &end); part < end; part++)
+        if (!lk_attn_same_domain(k, before, level, part)) return false;
+    return true;
+}
+
 /* Transform the item's queries into the domain of a level of K, unless they are already. */
 static void prepare_queries(struct lk_attn_item *item, int level) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level_rule *rule = &attn->k->rule[level];
     const struct lk_level *to = &attn->k->level[level];
     bool exact = rule->codec.coding == LK_F16; /* f16 rows are multiplied with float queries */
-    if (item->query_level >= 0) {
-        const struct lk_level_rule *before = &attn->k->rule[item->query_level];
-        if (lk_attn_same_domain(attn->k, item->query_level, level) &&
-            exact == (before->codec.coding == LK_F16) && rule->shift == before->shift)
-            return;
-    }
+    if (item->query_level >= 0 && are_prepared(item, item->query_level, level)) return;
 
-    struct lk_rope_phase shift = {.set = false};
-    if (rule->shift && attn->rope) lk_rope_phase_set(attn->rope, &shift, attn->k->first);
+    struct lk_rope_phase shift = shift_of(item, level);
     for (int i = 0; i < item->n_q; i++) {
         int head_kv = lk_attn_item_head(item, i);
-        float *out = item->mem.query + (size_t)i * to->d_part, rotated[LK_MAX_D_HEAD];
-        const float *q = query_of(item, i);
-        if (shift.set) {
-            lk_rope_unrotate_query(attn->rope, &shift, q, attn->d_head, rotated);
-            q = rotated;
-        }
+        float *out = item->mem.query + lk_attn_item_vector(item, to, i), rotated[LK_MAX_D_HEAD];
+        const float *q = shifted_query(item, &shift, i, rotated);
         if (to->basis) {
             struct lk_basis_head head = lk_level_basis_head(to, head_kv);
             lk_project_query(&head, q, out);
             q = out;
         }
-        lk_codec_transform_query(&rule->codec, to->d_part,
-                                 lk_kv_sigma(attn->k, level, head_kv / to->n_head), q, out);
+        int part = head_kv / to->n_head;
+        lk_codec_transform_query(&rule->codec, lk_level_part_channels(to, part),
+                                 lk_kv_sigma(attn->k, level, part), q, out);
     }
-    if (exact)
-        item->queries =
-            (struct lk_queries){.n_q = item->n_q, .d_head = to->d_part, .q = item->mem.query};
-    else
-        lk_queries_prepare(&item->queries, item->mem.query, item->n_q, to->d_part,
-                           item->mem.prepared);
+    char *mem = (char *)item->mem.prepared;
+    int part, end;
+    item_parts(item, to, &part, &end);
+    for (struct lk_queries *queries = item->queries; part < end; part++, queries++) {
+        int first, n_q = lk_attn_item_part(item, to, part, &first);
+        int d = lk_level_part_channels(to, part);
+        const float *q = item->mem.query + lk_attn_item_vector(item, to, first);
+        if (exact) {
+            *queries = (struct lk_queries){.n_q = n_q, .d_head = d, .q = q};
+        } else {
+            lk_queries_prepare(queries, q, n_q, d, mem);
+            mem += prepared_bytes(n_q, d);
+        }
+    }
     item->query_level = level;
 }
 
@@ -130,12 +170,42 @@ static void prepare_queries(struct lk_attn_item *item, int level) {
 /* Add to the scores of the span's rows what the mean of their latents contributes: q.mean. */
 static void add_mean(const struct lk_attn_item *item, const struct lk_kv_span *span, float *score) {
     const struct lk_level *level = &item->attn->k->level[span->level];
+    struct lk_rope_phase shift = shift_of(item, span->level);
     for (int i = 0; i < item->n_q; i++, score += item->stride) {
         struct lk_basis_head head = lk_level_basis_head(level, lk_attn_item_head(item, i));
-        const float *mean = lk_basis_mean(&head), *q = query_of(item, i);
+        float rotated[LK_MAX_D_HEAD];
+        const float *mean = lk_basis_mean(&head), *q = shifted_query(item, &shift, i, rotated);
         float sum = 0;
         for (int c = 0; c < head.d_head; c++) sum += q[c] * mean[c];
         for (int64_t t = 0; t < span->end - span->pos; t++) score[t] += sum;
+    }
+}
+
+/* Score the rows of a run, which lie in one tile, for the n_q queries from `first` on, which attend
+ * to the same part of a level of K before RoPE. at: row of the level that the tile starts with. */
+static void score_pre_part(const struct lk_attn_item *item, int level_index, int64_t at,
+                           const struct lk_rows *rows, const struct lk_rope_phase *phase, int first,
+                           int n_q, float *s, size_t stride) {
+    const struct lk_attn *attn = item->attn;
+    const struct lk_level *level = &attn->k->level[level_index];
+    bool unordered = level->rope && attn->k->rule[level_index].limit.policy.kind != LK_POLICY_NONE;
+    float angles[LK_MAX_PAIR][2][LK_TILE];
+    struct lk_rope_table table;
+    if (unordered) {
+        int32_t pos[LK_TILE];
+        for (int t = 0; t < rows->n; t++)
+            pos[t] = (int32_t)lk_kv_position(attn->k, level_index, at + t,
+                                             lk_attn_item_head(item, first));
+        table = lk_rope_table_at(level->rope, pos, rows->n, angles);
+    }
+    for (int i = 0; i < n_q; i += item->n_each) {
+        struct lk_head_queries head = {.head_kv = lk_attn_item_head(item, first + i),
+                                       .n_q = item->n_each};
+        for (int j = 0; j < head.n_q; j++) head.q[j] = query_of(item, first + i + j);
+        if (unordered)
+            lk_attn_score_unordered(attn, level, rows, &table, &head, s + i * stride, stride);
+        else
+            lk_attn_score_pre(attn, level, rows, phase, &head, s + i * stride, stride);
     }
 }
 
@@ -145,6 +215,7 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
     const struct lk_level *level = &attn->k->level[span->level];
     /* True positions, for RoPE, differ from indices by the number of evicted rows. */
     int64_t shift = lk_kv_position(attn->k, span->level, 0, 0) - span->first;
+    if (attn->k->rule[span->level].shift) shift += attn->k->first;
     struct lk_rope_phase phase = {.set = false};
     struct lk_run run = {.kv = attn->k,
                          .level = span->level,
@@ -164,15 +235,10 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
             float *s = run.tile_row ? item->mem.tile : out;
             size_t stride = run.tile_row ? LK_TILE : item->stride;
             if (!level->k_up) {
-                struct lk_queries queries = lk_queries_slice(&item->queries, first, n_q);
-                attn->kernels->score(&rows, &queries, s, stride);
+                attn->kernels->score(&rows, &item->queries[part - run.first_part], s, stride);
             } else {
-                for (int i = 0; i < n_q; i += item->n_each) {
-                    struct lk_head_queries head = {.head_kv = lk_attn_item_head(item, first + i),
-                                                   .n_q = item->n_each};
-                    for (int j = 0; j < head.n_q; j++) head.q[j] = query_of(item, first + i + j);
-                    lk_attn_score_pre(attn, level, &rows, &phase, &head, s + i * stride, stride);
-                }
+                score_pre_part(item, span->level, pos - span->first - run.tile_row, &rows, &phase,
+                               first, n_q, s, stride);
             }
             for (int i = 0; run.tile_row && i < n_q; i++)
                 memcpy(out + i * item->stride, s + i * LK_TILE + run.tile_row,

@@ -16,8 +16,8 @@ struct lk_attn_scratch {
      * chunks */
     float *score;
     float *tile;     /* [LK_ATTN_QUERIES][LK_TILE] */
-    float *query;    /* [LK_ATTN_QUERIES][d] in a level's domain */
-    float *prepared; /* memory of struct lk_queries */
+    float *query;    /* [LK_ATTN_QUERIES][d] in a level's domain, see lk_attn_item_vector */
+    float *prepared; /* memory of struct lk_queries, for each part */
     float *acc;      /* [LK_MAX_KV_LEVEL][LK_ATTN_QUERIES][d] in the levels' domains */
     float *max;      /* [LK_ATTN_QUERIES] largest scaled score */
     float *sum;      /* [LK_ATTN_QUERIES] of exponentials */
@@ -32,8 +32,8 @@ struct lk_attn_item {
     int chunk;       /* positions of a chunk */
     size_t stride;   /* floats between the scores of two queries */
     int query_level; /* level for which `queries` are prepared; -1: none */
-    struct lk_queries queries;
-    bool used[LK_MAX_KV_LEVEL]; /* levels of V that have something in mem.acc */
+    struct lk_queries queries[LK_ATTN_QUERIES]; /* of each part that the item has heads of */
+    bool used[LK_MAX_KV_LEVEL];                 /* levels of V that have something in mem.acc */
 };
 
 /* Floats of scratch per thread. d: channels of the widest part. A multiple of 16. */
@@ -55,6 +55,16 @@ static inline int lk_attn_item_head(const struct lk_attn_item *item, int i) {
 /* Queries of the item for the KV heads of part `part` of a level: [*first, *first + returned). */
 int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *level, int part,
                       int *first);
+
+/* Start of query i's vector in a level's domain, in an array of LK_ATTN_QUERIES x d floats. Vectors
+ * of one part are contiguous, which kernels require. Each part has room for the widest. */
+static inline size_t lk_attn_item_vector(const struct lk_attn_item *item,
+                                         const struct lk_level *level, int i) {
+    if (!level->part) return (size_t)i * level->d_part;
+    int first, part = lk_attn_item_head(item, i) / level->n_head;
+    lk_attn_item_part(item, level, part, &first);
+    return (size_t)first * item->d + (size_t)(i - first) * level->part[part].d;
+}
 
 /* Scores q.k of all queries over positions [a, b), not scaled: position pos of query i is
  * mem.score[i * stride + LK_SCORE_PAD + (pos - a)]. At most a chunk. */

@@ -38,8 +38,9 @@ int lk_attn_v_rank(const struct lk_kv *v) {
     return latents ? latents->d_part : 0;
 }
 
-bool lk_attn_same_domain(const struct lk_kv *kv, int a, int b) {
+bool lk_attn_same_domain(const struct lk_kv *kv, int a, int b, int part) {
     const struct lk_level *x = &kv->level[a], *y = &kv->level[b];
-    return x->basis == y->basis && x->d_part == y->d_part &&
+    return x->basis == y->basis &&
+           lk_level_part_channels(x, part) == lk_level_part_channels(y, part) &&
            lk_codec_same_domain(&kv->rule[a].codec, &kv->rule[b].codec);
 }

@@ -15,14 +15,15 @@ int lk_attn_head_unit(const struct lk_attn *attn);
 /* Channels of the widest part of any level of K and V. */
 int lk_attn_max_part(const struct lk_attn *attn);
 
-/* The level of V with the highest rank, whose d_part latents of a query's sum are in each partial.
- * NULL without latents. */
+/* The level of V with the highest ranks, whose latents of a query's sum are in each partial. NULL
+ * without latents. */
 const struct lk_level *lk_attn_v_latents(const struct lk_kv *v);
 
-/* That rank; 0 without latents. */
+/* Room for them: its highest rank; 0 without latents. */
 int lk_attn_v_rank(const struct lk_kv *v);
 
-/* Do two levels have the same domain, so that one query and one sum of outputs serve both? */
-bool lk_attn_same_domain(const struct lk_kv *kv, int a, int b);
+/* Do two levels have the same domain for a part, so that one query and one sum of outputs serve
+ * both? */
+bool lk_attn_same_domain(const struct lk_kv *kv, int a, int b, int part);
 
 #endif

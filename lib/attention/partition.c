@@ -48,8 +48,9 @@ static double cost_before(const struct lk_kv *kv, int64_t pos, double row_cost) 
     for (struct lk_kv_span s = lk_kv_spans(kv); lk_kv_next_span(kv, kv->first, pos, &s);) {
         const struct lk_level *level = &kv->level[s.level];
         int block_rows = kv->rule[s.level].block_rows;
-        cost += (double)(s.end - s.pos) *
-                ((double)level->head_bytes / (block_rows * level->n_head) + row_cost);
+        cost +=
+            (double)(s.end - s.pos) *
+            ((double)level->block_bytes / (block_rows * level->n_part * level->n_head) + row_cost);
     }
     return cost;
 }
@@ -100,8 +101,8 @@ int lk_partition_chunk(const struct lk_attn *attn, const struct lk_partition *p)
     int preferred = attn->kernels->chunk, largest = 0;
     for (int level = 1; level < k->n_level; level++)
         if (k->count[level].rows > k->count[largest].rows) largest = level;
-    size_t bytes =
-        k->level[largest].head_bytes * p->head_tile * preferred / k->rule[largest].block_rows;
+    size_t bytes = k->level[largest].block_bytes / k->level[largest].n_part * p->head_tile *
+                   preferred / k->rule[largest].block_rows;
     bool few = p->head_tile * p->n_query <= LK_ATTN_QUERIES / 2;
     return preferred && few && bytes <= MAX_PREFETCH ? preferred : LK_ATTN_CHUNK;
 }

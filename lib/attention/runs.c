@@ -23,21 +23,25 @@ struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     const struct lk_level *level = &kv->level[run->level];
     struct lk_rows rows = {.codec = &kv->rule[run->level].codec,
                            .sigma = lk_kv_sigma(kv, run->level, part),
-                           .d_head = level->d_part,
+                           .d_head = lk_level_part_channels(level, part),
                            .block_rows = kv->rule[run->level].block_rows};
     rows.block = level->block + run->block;
-    rows.offset = part * level->head_bytes;
+    rows.offset = lk_level_part_offset(level, part);
     rows.row0 = run->row0;
     rows.n = run->tile_row + run->n;
     /* Prefetch the whole blocks that lie a chunk further. */
     int ahead = run->chunk / rows.block_rows;
     if (ahead == 0) ahead = 1;
     int64_t n_block = level->n_block - run->block - ahead;
+    size_t first = lk_level_part_offset(level, run->first_part);
+    /* If parts differ, pieces of their mean size. */
+    size_t bytes =
+        level->part ? (level->block_bytes / level->n_part + 63) / 64 * 64 : level->head_bytes;
     rows.prefetch = (struct lk_prefetch){.n_block = n_block > 0 ? n_block : 0,
                                          .first = (part - run->first_part) * run->n_block,
                                          .n_piece = run->end_part - run->first_part,
-                                         .offset = run->first_part * level->head_bytes,
-                                         .bytes = level->head_bytes};
+                                         .offset = first,
+                                         .bytes = bytes};
     if (n_block > 0) rows.prefetch.block = rows.block + ahead;
     return rows;
 }

@@ -3,6 +3,7 @@
 
 #include "cache/cache.h"
 #include "cache/equalizer.h"
+#include "cache/latent_levels.h"
 
 struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
     struct lk_cache_bytes sum = {0};
@@ -84,11 +85,7 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
 /* Reserve the blocks of n_tok tokens in the pool, and add the bytes of tables to *bytes. */
 static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok, uint64_t *bytes) {
     bool ok = true;
-    for (int64_t done = 0; done < n_tok;) {
-        int64_t n = n_tok - done < LK_MAX_MOVE ? n_tok - done : LK_MAX_MOVE;
-        lk_level_advance(kv->rule, kv->count, kv->n_level, done, n, kv->n_swa, &kv->first, NULL);
-        done += n;
-    }
+    lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
     if (kv->evict && kv->side == LK_K) *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
     for (int i = 0; i < kv->n_level; i++) {
         int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
@@ -114,8 +111,12 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
         uint64_t n_slab = (class->n_reserved + class->n_block - 1) / class->n_block;
         bytes += n_slab * class->n_block * class->size;
     }
+    uint64_t own, shared;
+    lk_latent_levels_estimate(cache, &own, &shared);
     struct lk_cache_needs needs = {.cache = bytes,
-                                   .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH),
+                                   .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) + own,
+                                   .latents = shared,
+                                   .derived = own,
                                    .evict_scratch = lk_evict_scratch(cache, n_tok),
                                    .width = lk_cache_max_widths(cache)};
     lk_cache_free(cache);

@@ -38,11 +38,15 @@ struct lk_evict_scratch {
 struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n_tok);
 
 /* What a cache of this recipe and shape will need for n_tok tokens. Uses the same arithmetic as
- * the cache itself, without rows. LK_E_UNSUPPORTED as lk_cache_new, or if the recipe needs too
- * many block sizes. */
+ * the cache itself, without rows. Exact for a prompt, apart from room to grow. Tokens that arrive
+ * one by one need the same, except that a policy's limit in percent may keep fewer rows, and
+ * sliding windows shorter than LK_CALIBRATE_ROWS may stay exact for longer. LK_E_UNSUPPORTED as
+ * lk_cache_new, or if the recipe needs too many block sizes. */
 struct lk_cache_needs {
-    uint64_t cache;                        /* bytes held then */
-    uint64_t scratch;                      /* of the cache's own */
+    uint64_t cache;   /* bytes held then */
+    uint64_t scratch; /* of the cache's own */
+    uint64_t latents; /* of the sidecar, shared by the sessions of this recipe (latent_store.h) */
+    uint64_t derived; /* of scratch: K's up-projection with the session's own statistics */
     struct lk_evict_scratch evict_scratch; /* during the prefill of such a prompt */
     struct lk_cache_widths width;
 };

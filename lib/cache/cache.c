@@ -2,7 +2,7 @@
 #include "cache/cache.h"
 
 #include "cache/equalizer.h"
-#include "cache/k_up.h"
+#include "cache/latent_levels.h"
 #include "cache/level_layout.h"
 #include "cache/move.h"
 #include "cache/project.h"
@@ -18,20 +18,32 @@ static size_t scratch_bytes(const struct lk_cache *cache) {
  * one. Ranks may come from the sidecar, so the recipe alone does not tell. */
 static lk_status check_rank(const struct lk_kv *kv, int older, int layer, lk_err *err) {
     const struct lk_level *a = &kv->level[older], *b = &kv->level[older + 1];
-    bool sinks = older == 0 && lk_level_sinks(kv->rule, kv->n_level) > 0;
-    if (sinks || !b->basis || (a->basis == b->basis && a->d_part <= b->d_part)) return LK_OK;
+    bool sinks = older == 0 && lk_level_sinks(kv->rule, kv->n_level) > 0,
+         none = lk_limit_is_zero(&kv->rule[older].limit), ok = a->basis == b->basis;
+    if (sinks || none || !b->basis) return LK_OK;
+    for (int part = 0; ok && part < a->n_part; part++)
+        ok = lk_level_part_channels(a, part) <= lk_level_part_channels(b, part);
+    if (ok) return LK_OK;
     return lk_fail(err, LK_E_ARG,
                    "layer %d: a level of %s has rank %d, but its rows come from a newer level of "
                    "rank %d; use at most the newer level's rank",
                    layer, kv->side == LK_K ? "K" : "V", a->d_part, b->d_part);
 }
 
+static int common_multiple(int a, int b) {
+    int n = a;
+    while (n % b) n += a;
+    return n;
+}
+
+/* The layer evicts from a level whose parts are n_head heads each. */
 static const struct lk_evict *init_evict(struct lk_cache *cache, int layer,
-                                         const struct lk_policy *policy) {
+                                         const struct lk_policy *policy, int n_head) {
     struct lk_evict *evict = &cache->evict[layer];
     evict->policy = *policy;
     evict->policy.seed = (uint32_t)layer;
     evict->n_head = cache->shape.n_head_kv;
+    evict->unit = common_multiple(evict->unit ? evict->unit : 1, n_head);
     evict->needs_scores = lk_policy_needed_scores(policy) != LK_SCORES_NONE;
     return evict;
 }
@@ -50,20 +62,15 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
         const struct lk_level_rule *rule = &kv->rule[i];
         bool limited = rule->limit.policy.kind != LK_POLICY_NONE &&
                        (recipe->absorbs || !lk_limit_is_zero(&rule->limit));
-        if (limited && !kv->n_swa) kv->evict = init_evict(cache, layer, &rule->limit.policy);
-        lk_status status = lk_level_layout(&kv->level[i], rule, shape, layer, side, err);
+        lk_status status =
+            lk_level_layout(&kv->level[i], rule, shape, layer, side, cache->ledger, err);
         if (status == LK_OK && i > 0) status = check_rank(kv, i - 1, layer, err);
         if (status == LK_OK && rule->codec.sigma)
             status = lk_equalizer_add(kv, i, cache->ledger, err);
-        if (status == LK_OK) status = lk_k_up_new(kv, i, shape, cache->ledger, err);
         if (status != LK_OK) return status;
+        if (limited && !kv->n_swa)
+            kv->evict = init_evict(cache, layer, &rule->limit.policy, kv->level[i].n_head);
     }
-    /* A policy replaces rows in place and reads them as heads' rows. */
-    for (int i = 0; kv->evict && i < kv->n_level; i++)
-        if (kv->level[i].basis)
-            return lk_fail(err, LK_E_UNSUPPORTED,
-                           "latents cannot be combined with 'keep' or 'absorb'; use other codecs "
-                           "in this recipe");
     return LK_OK;
 }
 
@@ -96,14 +103,11 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe,
                        const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_cache_alloc(out, recipe, shape, ledger, err);
     if (status != LK_OK) return status;
-    /* Levels with sigma are prepared when their statistics are computed. */
-    for (int layer = 0; layer < shape->n_layer; layer++) {
-        struct lk_kv *k = &(*out)->kv[layer][LK_K];
-        for (int i = 0; i < k->n_level; i++)
-            for (int part = 0; !k->rule[i].codec.sigma && part < k->level[i].n_part; part++)
-                lk_k_up_prepare(k, i, part);
-    }
-    return LK_OK;
+    status = lk_latent_levels_open(*out, err);
+    if (status == LK_OK) return LK_OK;
+    lk_cache_free(*out);
+    *out = NULL;
+    return status;
 }
 
 void lk_cache_clear(struct lk_cache *cache) {
@@ -136,9 +140,11 @@ void lk_cache_free(struct lk_cache *cache) {
         for (int k = 0; k < lk_cache_n_kv(cache); k++) {
             struct lk_kv *kv = lk_cache_kv(cache, k);
             for (int i = 0; i < 2; i++) lk_equalizer_free(&kv->equalizer[i], cache->ledger);
-            for (int i = 0; i < kv->n_level; i++)
-                lk_k_up_free(&kv->level[i], shape->n_head_kv, cache->ledger);
         }
+        lk_latent_levels_close(cache);
+        for (int k = 0; k < lk_cache_n_kv(cache); k++)
+            for (int i = 0; i < LK_MAX_KV_LEVEL; i++)
+                lk_level_layout_free(&lk_cache_kv(cache, k)->level[i], cache->ledger);
         lk_release(cache->ledger, LK_FOR_OTHER, cache->kv, shape->n_layer * sizeof *cache->kv);
     }
     lk_release(cache->ledger, LK_FOR_OTHER, cache->evict, shape->n_layer * sizeof *cache->evict);

@@ -30,8 +30,9 @@ struct lk_cache {
     struct lk_kv (*kv)[2];  /* [n_layer][K, V] */
     struct lk_evict *evict; /* [n_layer] */
     struct lk_evict_hook evict_hook;
-    float *rows[2];   /* scratch of K, of V (kv.h: rows, latents) */
-    int64_t reserved; /* tokens for which lk_cache_reserve has found memory */
+    struct lk_latent_store *latents; /* of the shape, or the cache's own; NULL without a sidecar */
+    float *rows[2];                  /* scratch of K, of V (kv.h: rows, latents) */
+    int64_t reserved;                /* tokens for which lk_cache_reserve has found memory */
 };
 
 /* K and V of all layers as one array: K of layer 0, V of layer 0, K of layer 1, ... */
@@ -47,7 +48,7 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe,
                        const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_err *err);
 void lk_cache_free(struct lk_cache *cache);
 
-/* Like lk_cache_new, but for estimates only: latents of K before RoPE cannot be scored. */
+/* Like lk_cache_new, but for estimates only: rows cannot be projected. */
 lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
                          const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_err *err);
 

@@ -3,6 +3,7 @@
 
 #include "cache/cache.h"
 #include "cache/equalizer.h"
+#include "cache/latent_levels.h"
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ static void copy_kv(struct lk_kv *to, const struct lk_kv *from) {
     to->first = from->first;
     to->n_tok = from->n_tok;
     for (int i = 0; i < 2; i++) lk_equalizer_copy(&to->equalizer[i], &from->equalizer[i]);
-    lk_equalizer_apply(to);
+    lk_latent_levels_restore(to);
 }
 
 lk_status lk_cache_copy(struct lk_cache *to, struct lk_cache *from, lk_err *err) {

@@ -3,6 +3,7 @@
 
 #include "base/splitmix64.h"
 #include "cache/equalizer.h"
+#include "cache/latent_levels.h"
 
 #include <math.h>
 #include <string.h>
@@ -315,7 +316,7 @@ static void restore_rows(struct lk_kv *kv, struct reader *rows) {
         if (e->sigma) copy_bytes(e->sigma, rows, statistics_bytes(e));
         if (e->query_power) copy_bytes(e->query_power, rows, statistics_bytes(e));
     }
-    lk_equalizer_apply(kv);
+    lk_latent_levels_restore(kv);
     for (int i = 0; i < kv->n_level; i++)
         for (int64_t b = 0; b < kv->level[i].n_block; b++)
             copy_bytes(kv->level[i].block[b], rows, kv->level[i].block_bytes);

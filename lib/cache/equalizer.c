@@ -1,7 +1,7 @@
 /* Channel statistics: from rows and queries to sigma. */
 #include "cache/equalizer.h"
 
-#include "cache/k_up.h"
+#include "cache/latent_levels.h"
 #include "cache/project.h"
 
 #include <math.h>
@@ -47,12 +47,6 @@ void lk_equalizer_copy(struct lk_equalizer *to, const struct lk_equalizer *from)
     to->calibrated = from->calibrated;
 }
 
-void lk_equalizer_apply(struct lk_kv *kv) {
-    for (int i = 0; i < kv->n_level; i++)
-        for (int part = 0; lk_kv_equalizer(kv, i)->calibrated && part < kv->level[i].n_part; part++)
-            lk_k_up_prepare(kv, i, part);
-}
-
 uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer) {
     return (!!equalizer->sigma + !!equalizer->query_power) * n_floats(equalizer) * sizeof(float);
 }
@@ -64,14 +58,14 @@ static void observe_latents(struct lk_equalizer *equalizer, const struct lk_leve
     float z[LK_MAX_D_HEAD];
     struct lk_basis_head head = lk_level_basis_head(level, head_kv);
     float *sum = equalizer->query_power + (size_t)head.group * equalizer->stride;
-    head.rank = equalizer->stride;
     lk_project_query(&head, q, z);
-    for (int c = 0; c < equalizer->stride; c++) sum[c] += z[c] * z[c];
+    for (int c = 0; c < head.rank; c++) sum[c] += z[c] * z[c];
 }
 
-/* Any level of equalized latents. They all have the same basis, unlike sinks. */
-static const struct lk_level *find_latent_level(const struct lk_kv *kv) {
-    for (int i = 0; i < kv->n_level; i++)
+/* The level of equalized latents with the highest ranks: the newest. All of them have the same
+ * basis. NULL if there is none. */
+static const struct lk_level *widest_latent_level(const struct lk_kv *kv) {
+    for (int i = kv->n_level - 1; i >= 0; i--)
         if (kv->level[i].basis && kv->rule[i].codec.sigma) return &kv->level[i];
     return NULL;
 }
@@ -86,7 +80,7 @@ void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_hea
                 for (int c = 0; c < d_head; c++)
                     rows->query_power[h / group * d_head + c] += q[c] * q[c];
             if (latents->query_power && !latents->calibrated && t % step == 0)
-                observe_latents(latents, find_latent_level(kv), q, h / group);
+                observe_latents(latents, widest_latent_level(kv), q, h / group);
         }
 }
 
@@ -104,16 +98,18 @@ static void clamp_below(float *x, int n) {
 void lk_equalizer_calibrate(struct lk_kv *kv, int to, int part, const struct lk_row_range *range,
                             const struct lk_kernels *kernels, float *scratch, float *x,
                             size_t stride) {
-    struct lk_level widest = kv->level[to];
-    struct lk_equalizer *equalizer = &kv->equalizer[widest.basis != NULL];
-    int d = widest.d_part = equalizer->stride; /* statistics serve all levels of the same basis */
+    /* Statistics serve all levels of the same basis. */
+    const struct lk_level *widest = kv->level[to].basis ? widest_latent_level(kv) : &kv->level[to];
+    struct lk_equalizer *equalizer = &kv->equalizer[widest->basis != NULL];
+    int d = lk_level_part_channels(widest, part), stride_part = equalizer->stride;
     int64_t n_tile = range->n / LK_TILE;
-    float *sigma = equalizer->sigma + (size_t)part * d,
-          *query = equalizer->query_power ? equalizer->query_power + (size_t)part * d : NULL;
+    float *sigma = equalizer->sigma + (size_t)part * stride_part,
+          *query =
+              equalizer->query_power ? equalizer->query_power + (size_t)part * stride_part : NULL;
     memset(sigma, 0, d * sizeof *sigma);
     for (int64_t i = 0; i < n_tile; i++) {
         struct lk_row_range tile = {range->kv, range->level, range->at + i * LK_TILE, LK_TILE};
-        lk_project_read(&tile, &widest, part, kernels, scratch, x, stride);
+        lk_project_read(&tile, widest, part, d, kernels, scratch, x, stride);
         for (int c = 0; c < d; c++) {
             float mean = 0, sum = 0;
             for (int t = 0; t < LK_TILE; t++) mean += x[t * stride + c];
@@ -128,5 +124,5 @@ void lk_equalizer_calibrate(struct lk_kv *kv, int to, int part, const struct lk_
     for (int c = 0; c < d; c++) sigma[c] = powf(query ? sigma[c] / query[c] : sigma[c], 0.25f);
     for (int i = 0; i < kv->n_level; i++)
         if (kv->rule[i].codec.sigma && lk_kv_equalizer(kv, i) == equalizer)
-            lk_k_up_prepare(kv, i, part);
+            lk_latent_level_prepare(kv, i, part);
 }

@@ -13,9 +13,6 @@ void lk_equalizer_free(struct lk_equalizer *equalizer, struct lk_ledger *ledger)
 void lk_equalizer_clear(struct lk_equalizer *equalizer);
 void lk_equalizer_copy(struct lk_equalizer *to, const struct lk_equalizer *from);
 
-/* Statistics were copied or loaded: prepare what depends on them (cache/k_up.h). */
-void lk_equalizer_apply(struct lk_kv *kv);
-
 uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer);
 
 /* Add the power of queries q [n_tok][n_head][d_head] to the statistics of K. Queries have to be

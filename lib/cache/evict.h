@@ -2,8 +2,10 @@
  * and the attention scores that its policy ranks them by.
  *
  * Heads may hold different tokens, but the same number of them, so the block format does not
- * change. A row that arrives in a full level replaces the evicted row, head by head. Levels with a
- * limit are therefore unordered.
+ * change. Heads that share a latent of K or of V in the level hold the same tokens: they form a
+ * unit, the smallest set of adjacent heads that is closed under the groups of both. A row that
+ * arrives in a full level replaces the evicted row, unit by unit. Levels with a limit are therefore
+ * unordered.
  *
  *     index        0       n_sink            n_sink + n_kept        n
  *                  | sinks | kept, unordered | newer rows, in order |
@@ -20,6 +22,7 @@
 struct lk_evict {
     struct lk_policy policy;
     int n_head;        /* KV heads; 0: the layer does not evict */
+    int unit;          /* heads that hold the same tokens; a divisor of n_head */
     bool needs_scores; /* the policy needs attention scores */
     int64_t n;         /* rows held by all levels */
     int32_t *pos;      /* [n][n_head] positions, room for cap_pos */
@@ -28,7 +31,8 @@ struct lk_evict {
 };
 
 /* Called for every row of a head that is evicted, with K and V [d_head] as they were stored (of a
- * prompt: as they were computed). Heads of a layer may be reported by different threads. */
+ * prompt: as they were computed). Latents are reconstructed; K is rotated as it is scored. Heads of
+ * a layer may be reported by different threads. */
 struct lk_evict_hook {
     /* NULL: none */
     void (*on_evict)(void *user, int layer, int head, const float *k, const float *v);

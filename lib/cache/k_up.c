@@ -1,13 +1,14 @@
 /* The up-projection of K before RoPE: memory for its forms, and their preparation. */
 #include "cache/k_up.h"
 
+#include "cache/basis_rows.h"
 #include "kernels/composed.h"
 
 #include <string.h>
 
 /* The forms of prepared queries (kernels/kernels.h) that the kernels read for a codec. All of them
- * would be nine bytes per number of the basis, in every session. Codes of up to 4 bits without a
- * mean need one byte. */
+ * would be nine bytes per number of the basis. Codes of up to 4 bits without a mean need one
+ * byte. */
 struct forms {
     bool f32; /* q: half floats, KIVI's codes, and the reference kernels */
     bool i8;  /* q8, scale8, sum8: codes of up to 4 bits */
@@ -50,43 +51,68 @@ static size_t lay_out_forms(struct lk_queries *out, struct forms forms, int d_he
     return at;
 }
 
-lk_status lk_k_up_new(struct lk_kv *kv, int i, const struct lk_cache_shape *shape,
-                      struct lk_ledger *ledger, lk_err *err) {
-    struct lk_level *level = &kv->level[i];
-    const struct lk_codec *codec = &kv->rule[i].codec;
-    struct lk_queries unused;
-    if (codec->projection != LK_PROJECTION_LATENT_PRE) return LK_OK;
-    struct forms forms = forms_of(codec, shape->kernels);
-    size_t bytes = lay_out_forms(&unused, forms, shape->d_head, level->d_part, NULL);
-    level->k_up = lk_alloc(ledger, LK_FOR_SCRATCH, shape->n_head_kv * sizeof *level->k_up);
-    char *mem = level->k_up ? lk_alloc(ledger, LK_FOR_SCRATCH, shape->n_head_kv * bytes) : NULL;
-    if (!mem) return lk_fail(err, LK_E_NOMEM, "no memory for the up-projection of K");
-    for (int head = 0; head < shape->n_head_kv; head++) {
-        level->k_up[head] = (struct lk_k_up){.mem = mem + head * bytes, .bytes = bytes};
-        lay_out_forms(&level->k_up[head].up, forms, shape->d_head, level->d_part,
-                      level->k_up[head].mem);
-    }
-    return LK_OK;
+/* Heads of a level: their structures, then their arrays. */
+static size_t heads_bytes(int n_head_kv) {
+    return round_to_line(n_head_kv * sizeof(struct lk_k_up));
 }
 
-void lk_k_up_free(struct lk_level *level, int n_head_kv, struct lk_ledger *ledger) {
-    if (!level->k_up) return;
-    lk_release(ledger, LK_FOR_SCRATCH, level->k_up[0].mem, n_head_kv * level->k_up[0].bytes);
-    lk_release(ledger, LK_FOR_SCRATCH, level->k_up, n_head_kv * sizeof *level->k_up);
-    level->k_up = NULL;
+static int rank_of(const struct lk_level *level, int head_kv) {
+    return lk_level_part_channels(level, head_kv / level->n_head);
+}
+
+static int head_channels(const struct lk_level *level) {
+    return level->basis->width / level->n_head;
+}
+
+size_t lk_k_up_bytes(const struct lk_level *level, const struct lk_k_up_use *use) {
+    struct forms forms = forms_of(use->codec, use->kernels);
+    struct lk_queries unused;
+    size_t bytes = heads_bytes(use->n_head_kv);
+    for (int head = 0; head < use->n_head_kv; head++)
+        bytes += lay_out_forms(&unused, forms, head_channels(level), rank_of(level, head), NULL);
+    return bytes;
+}
+
+struct lk_k_up *lk_k_up_init(void *mem, const struct lk_level *level,
+                             const struct lk_k_up_use *use) {
+    struct forms forms = forms_of(use->codec, use->kernels);
+    struct lk_k_up *k_up = mem;
+    char *at = (char *)mem + heads_bytes(use->n_head_kv);
+    for (int head = 0; head < use->n_head_kv; head++)
+        at += lay_out_forms(&k_up[head].up, forms, head_channels(level), rank_of(level, head), at);
+    k_up->basis = level->basis;
+    k_up->codec = *use->codec;
+    k_up->kernels = use->kernels;
+    return k_up;
+}
+
+bool lk_k_up_same_codec(const struct lk_codec *a, const struct lk_codec *b) {
+    char name[2][64]; /* names tell all options of a codec */
+    lk_codec_print(a, LK_K, name[0], sizeof name[0]);
+    lk_codec_print(b, LK_K, name[1], sizeof name[1]);
+    return !a->sigma && !b->sigma && strcmp(name[0], name[1]) == 0;
+}
+
+bool lk_k_up_serves(const struct lk_k_up *k_up, const struct lk_level *level,
+                    const struct lk_k_up_use *use) {
+    if (k_up->basis != level->basis || k_up->kernels != use->kernels ||
+        !lk_k_up_same_codec(&k_up->codec, use->codec))
+        return false;
+    for (int head = 0; head < use->n_head_kv; head++)
+        if (k_up[head].up.d_head != rank_of(level, head)) return false;
+    return true;
 }
 
 /* Keep vector c of a head, given in the codec's domain, in the forms that are stored. */
-static void store_vector(const struct lk_k_up *k_up, int c, const float *row) {
+static void store_vector(const struct lk_queries *up, int c, const float *row) {
     enum {
         MAX_BYTES = LK_MAX_D_HEAD * (sizeof(int16_t) + 3 * sizeof(int8_t)) + 2 * sizeof(float) +
                     2 * sizeof(int32_t)
     };
     _Alignas(64) char mem[MAX_BYTES];
-    const struct lk_queries *up = &k_up->up;
     struct lk_queries one;
     int rank = up->d_head, pad = lk_queries_pad(rank);
-    if (up->q) memcpy((float *)k_up->mem + (size_t)c * rank, row, rank * sizeof *row);
+    if (up->q) memcpy((float *)up->q + (size_t)c * rank, row, rank * sizeof *row);
     if (!up->q8 && !up->q16) return;
     lk_queries_prepare(&one, row, 1, rank, mem);
     if (up->q16) {
@@ -102,19 +128,22 @@ static void store_vector(const struct lk_k_up *k_up, int c, const float *row) {
     }
 }
 
-void lk_k_up_prepare(struct lk_kv *kv, int i, int part) {
-    const struct lk_level *level = &kv->level[i];
-    const struct lk_basis *basis = level->basis;
-    if (!level->k_up) return;
-    int d_head = basis->width / level->n_head;
-    float row[LK_MAX_D_HEAD];
+/* The rows of up are read a strip of channels at a time, because vectors run across them. */
+void lk_k_up_prepare(struct lk_k_up *k_up, const struct lk_level *level,
+                     const struct lk_codec *codec, int part, const float *sigma) {
+    enum { STRIP = 4 };
+    int rank = lk_level_part_channels(level, part), d_head = head_channels(level);
+    float row[STRIP][LK_MAX_D_HEAD], buf[STRIP];
     for (int head = 0; head < level->n_head; head++)
-        for (int c = 0; c < d_head; c++) {
-            for (int j = 0; j < level->d_part; j++)
-                row[j] = basis->up[((size_t)part * basis->n_comp + j) * basis->width +
-                                   (size_t)head * d_head + c];
-            lk_codec_transform_query(&kv->rule[i].codec, level->d_part, lk_kv_sigma(kv, i, part),
-                                     row, row);
-            store_vector(&level->k_up[part * level->n_head + head], c, row);
+        for (int c = 0; c < d_head; c += STRIP) {
+            for (int j = 0; j < rank; j++) {
+                const float *x =
+                    lk_basis_row(level->basis, LK_BASIS_UP, part, j, head * d_head + c, STRIP, buf);
+                for (int k = 0; k < STRIP; k++) row[k][j] = x[k];
+            }
+            for (int k = 0; k < STRIP; k++) {
+                lk_codec_transform_query(codec, rank, sigma, row[k], row[k]);
+                store_vector(&k_up[part * level->n_head + head].up, c + k, row[k]);
+            }
         }
 }

@@ -41,8 +41,8 @@ void lk_kv_read(const struct lk_row_range *range, int part, const struct lk_kern
         int64_t n;
         const char *block = lk_kv_locate(kv, range->level, range->at + done, &row, &n);
         if (n > range->n - done) n = range->n - done;
-        kernels->decode(&p, block + part * kv->level[range->level].head_bytes, row, (int)n,
-                        x + done * stride, stride);
+        kernels->decode(&p, block + lk_level_part_offset(&kv->level[range->level], part), row,
+                        (int)n, x + done * stride, stride);
         done += n;
     }
 }

@@ -5,7 +5,8 @@
  *     block: | part 0: head_bytes | part 1 | ... | part n_part - 1 |
  *
  * In most levels a part is one KV head with rows of d_head channels. In a level of latents it is a
- * group of n_head KV heads with one latent of d_part channels per token (cache/project.h). */
+ * group of n_head KV heads with one latent per token (cache/project.h). Groups may have different
+ * ranks. Their parts then differ in channels and bytes. */
 #ifndef LK_CACHE_KV_H
 #define LK_CACHE_KV_H
 
@@ -25,6 +26,8 @@ struct lk_cache_shape {
     const uint8_t *is_swa; /* [n_layer] or NULL */
     /* [LK_N_BASIS] of [n_layer] or NULL; NULL without a sidecar */
     const struct lk_basis *const *basis;
+    /* What caches of the model share of these bases. NULL: the cache shares with none. */
+    struct lk_latent_store *latents;
     /* [2]: of layers with full attention, of sliding-window layers; NULL: K is not rotated */
     const struct lk_rope *rope;
     int64_t n_ctx;                    /* longest context that the model was trained for */
@@ -36,27 +39,43 @@ static inline size_t lk_cache_width(const struct lk_cache_shape *shape) {
     return (size_t)shape->n_head_kv * shape->d_head;
 }
 
+/* One part of a block. */
+struct lk_part_layout {
+    int d;         /* channels */
+    size_t offset; /* bytes from the start of the block */
+};
+
 struct lk_level {
     void **block; /* [n_block] in order of position, room for cap */
     int64_t n_block, cap;
-    size_t head_bytes;            /* bytes of a part */
+    size_t head_bytes;            /* bytes of a part; of the widest, if parts differ */
     size_t block_bytes;           /* bytes of a block */
     size_t scale_bytes;           /* bytes of a block's scales, zero points and means */
     int n_part;                   /* parts of a block */
-    int d_part;                   /* channels of a part */
+    int d_part;                   /* channels of a part; of the widest, if parts differ */
     int n_head;                   /* KV heads of a part */
+    struct lk_part_layout *part;  /* [n_part] owned; NULL: all parts are equal */
     const struct lk_basis *basis; /* the parts are latents in this basis; NULL: heads' rows */
     const struct lk_rope *rope;   /* latents of K before this rotation; NULL: rows as scored */
+    bool shares_basis;            /* `basis` is a copy of a store (cache/latent_levels.h) */
     struct lk_k_up *k_up; /* [n_head_kv] for latents of K before RoPE (cache/k_up.h), or NULL */
 };
+
+/* Channels of a part, and bytes from the start of a block to it. */
+static inline int lk_level_part_channels(const struct lk_level *level, int part) {
+    return level->part ? level->part[part].d : level->d_part;
+}
+static inline size_t lk_level_part_offset(const struct lk_level *level, int part) {
+    return level->part ? level->part[part].offset : (size_t)part * level->head_bytes;
+}
 
 /* Channel statistics: what rows, or latents, are divided by before a codec rotates them
  * (cache/equalizer.h). */
 struct lk_equalizer {
     float *sigma;       /* [n_part][stride], NULL if unused */
     float *query_power; /* [n_part][stride] sum of q^2 until calibration; only for K with sigma */
-    int n_part, stride;
-    bool calibrated; /* sigma is valid */
+    int n_part, stride; /* stride: channels of the widest part */
+    bool calibrated;    /* sigma is valid */
 };
 
 struct lk_kv {
@@ -93,7 +112,7 @@ static inline const float *lk_kv_sigma(const struct lk_kv *kv, int level, int pa
 static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int part) {
     return (struct lk_part){.codec = &kv->rule[level].codec,
                             .side = kv->side,
-                            .d_head = kv->level[level].d_part,
+                            .d_head = lk_level_part_channels(&kv->level[level], part),
                             .block_rows = kv->rule[level].block_rows,
                             .sigma = lk_kv_sigma(kv, level, part)};
 }

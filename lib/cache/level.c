@@ -7,6 +7,10 @@
 
 static int max_int(int a, int b) { return a > b ? a : b; }
 
+static bool is_exact(const struct lk_codec *codec) {
+    return codec->coding == LK_F16 && !codec->projection;
+}
+
 /* How rows arrive in a level: in batches of whole blocks, of the same size for K and V if the
  * recipe evicts. Rows enter a level with a limit one by one if its codecs allow it, because only
  * then does the newer level keep exactly its size. */
@@ -43,11 +47,6 @@ static void set_departure(struct lk_level_rule *rule, const struct lk_level_spec
     rule->batch = older->batch_in;
 }
 
-/* Do rows of this codec need a newer, exact level to arrive in? */
-static bool needs_staging(const struct lk_codec *codec) {
-    return codec->coding != LK_F16 || codec->projection;
-}
-
 int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side,
                    bool swa, int64_t n_ctx, struct lk_level_rule *out) {
     struct lk_level_spec spec[LK_MAX_LEVEL];
@@ -71,11 +70,11 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
         n++;
     }
     const struct lk_level_rule *newest = &out[n - 1];
-    bool staged = needs_staging(&newest->codec) || newest->limit.policy.kind != LK_POLICY_NONE;
-    /* K and V move together if the recipe evicts, so they have the same levels. */
     const struct lk_level_spec *last = &spec[recipe->n_level - 1];
-    if (evicts) staged |= needs_staging(&last->k) || needs_staging(&last->v);
-    if (staged) {
+    bool limited = newest->limit.policy.kind != LK_POLICY_NONE,
+         exact = is_exact(side == LK_K ? &last->k : &last->v);
+    if (evicts) exact = is_exact(&last->k) && is_exact(&last->v); /* K and V have the same levels */
+    if (!exact || limited) {
         /* Staging level: encoding whole tiles is far cheaper, and the newest rows stay exact. */
         out[n] = (struct lk_level_rule){.codec = lk_codec_f16,
                                         .spec = recipe->n_level,

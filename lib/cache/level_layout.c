@@ -24,18 +24,29 @@ static int round_rank(double rank, int width, const struct lk_codec *codec, enum
     return rounded > width ? width / unit * unit : rounded;
 }
 
-/* The sidecar's own rank. All groups of a layer have the same rank here: the largest
- * recommended. */
-static int recommended_rank(const struct lk_basis *basis) {
-    int max = 1;
+/* Set the channels of all parts: one share of the width, or the sidecar's rank of each group. */
+static lk_status set_ranks(struct lk_level *level, const struct lk_codec *codec, enum lk_side side,
+                           struct lk_ledger *ledger, lk_err *err) {
+    const struct lk_basis *basis = level->basis;
+    int width = basis->width, min = width;
+    level->d_part = 0;
+    for (int g = 0; g < basis->n_group; g++) {
+        double rank = codec->share ? (double)width * codec->share / LK_FULL_RANK : basis->rank[g];
+        int d = round_rank(rank, width, codec, side);
+        if (d > level->d_part) level->d_part = d;
+        if (d < min) min = d;
+    }
+    if (min == level->d_part) return LK_OK;
+    level->part = lk_alloc(ledger, LK_FOR_OTHER, level->n_part * sizeof *level->part);
+    if (!level->part) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
     for (int g = 0; g < basis->n_group; g++)
-        if (basis->rank[g] > max) max = basis->rank[g];
-    return max;
+        level->part[g].d = round_rank(basis->rank[g], width, codec, side);
+    return LK_OK;
 }
 
 static lk_status layout_latents(struct lk_level *level, const struct lk_codec *codec,
                                 const struct lk_cache_shape *shape, int layer, enum lk_side side,
-                                lk_err *err) {
+                                struct lk_ledger *ledger, lk_err *err) {
     const struct lk_basis *basis = find_basis(shape, layer, side, codec);
     const char *name = side == LK_V                                    ? "V"
                        : codec->projection == LK_PROJECTION_LATENT_PRE ? "K before RoPE"
@@ -57,15 +68,14 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
                        "the sidecar's groups of %d channels do not divide the %d channels of layer "
                        "%d; use the sidecar of this model",
                        width, n_all, layer);
-    double rank =
-        codec->share ? (double)width * codec->share / LK_FULL_RANK : recommended_rank(basis);
     level->basis = basis;
     level->rope = codec->projection == LK_PROJECTION_LATENT_PRE && shape->rope
                       ? &shape->rope[shape->is_swa && shape->is_swa[layer]]
                       : NULL;
     level->n_part = basis->n_group;
     level->n_head = width / shape->d_head;
-    level->d_part = round_rank(rank, width, codec, side);
+    lk_status status = set_ranks(level, codec, side, ledger, err);
+    if (status != LK_OK) return status;
     if (level->d_part > basis->n_comp)
         return lk_fail(err, LK_E_ARG,
                        "layer %d: the recipe requires rank %d for %s, but the sidecar holds only "
@@ -76,25 +86,35 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
 
 lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *rule,
                           const struct lk_cache_shape *shape, int layer, enum lk_side side,
-                          lk_err *err) {
+                          struct lk_ledger *ledger, lk_err *err) {
     const struct lk_codec *codec = &rule->codec;
     level->n_part = shape->n_head_kv;
     level->d_part = shape->d_head;
     level->n_head = 1;
+    level->part = NULL;
     level->basis = NULL;
     level->rope = NULL;
     if (codec->projection) {
-        lk_status status = layout_latents(level, codec, shape, layer, side, err);
+        lk_status status = layout_latents(level, codec, shape, layer, side, ledger, err);
         if (status != LK_OK) return status;
     }
-    const char *reason = lk_codec_reject_reason(codec, side, level->d_part);
-    if (reason)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the recipe's codec cannot store %s of %d channels: %s",
-                       level->basis ? "latents" : "heads", level->d_part, reason);
+    level->block_bytes = level->scale_bytes = 0;
+    for (int part = 0; part < level->n_part; part++) {
+        int d = lk_level_part_channels(level, part);
+        const char *reason = lk_codec_reject_reason(codec, side, d);
+        if (reason)
+            return lk_fail(err, LK_E_UNSUPPORTED,
+                           "the recipe's codec cannot store %s of %d channels: %s",
+                           level->basis ? "latents" : "heads", d, reason);
+        if (level->part) level->part[part].offset = level->block_bytes;
+        level->block_bytes += lk_codec_head_bytes(codec, side, d, rule->block_rows);
+        level->scale_bytes += lk_codec_head_scale_bytes(codec, side, d, rule->block_rows);
+    }
     level->head_bytes = lk_codec_head_bytes(codec, side, level->d_part, rule->block_rows);
-    level->block_bytes = level->head_bytes * level->n_part;
-    level->scale_bytes =
-        lk_codec_head_scale_bytes(codec, side, level->d_part, rule->block_rows) * level->n_part;
     return LK_OK;
+}
+
+void lk_level_layout_free(struct lk_level *level, struct lk_ledger *ledger) {
+    lk_release(ledger, LK_FOR_OTHER, level->part, level->n_part * sizeof *level->part);
+    level->part = NULL;
 }

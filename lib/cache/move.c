@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* Where a part lies in a row of scratch. Parts never have more channels than their heads. */
-static size_t part_offset(const struct lk_cache *cache, const struct lk_level *level, int part) {
+size_t lk_move_offset(const struct lk_cache *cache, const struct lk_level *level, int part) {
     return (size_t)part * level->n_head * cache->shape.d_head;
 }
 
@@ -27,8 +26,8 @@ const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, 
     const struct lk_level *level = &kv->level[to];
     struct lk_row_range range = {kv, from, 0, n};
     for (int part = 0; part < level->n_part; part++)
-        lk_project_read(&range, level, part, cache->kernels, kv->rows,
-                        kv->latents + part_offset(cache, level, part),
+        lk_project_read(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
+                        kv->rows, kv->latents + lk_move_offset(cache, level, part),
                         lk_cache_width(&cache->shape));
     return kv->latents;
 }
@@ -47,8 +46,8 @@ bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float
         if (!block) return false;
         for (int part = 0; part < level->n_part; part++) {
             struct lk_part p = lk_kv_part(kv, i, part);
-            cache->kernels->encode(&p, block + part * level->head_bytes, row, (int)n_now,
-                                   x + part_offset(cache, level, part), width);
+            cache->kernels->encode(&p, block + lk_level_part_offset(level, part), row, (int)n_now,
+                                   x + lk_move_offset(cache, level, part), width);
         }
         count->rows += n_now;
         x += n_now * width;

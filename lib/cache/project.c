@@ -1,6 +1,8 @@
 /* Latents: projection into a basis and back. */
 #include "cache/project.h"
 
+#include "cache/basis_rows.h"
+
 #include <string.h>
 
 /* Four lanes: gcc and clang support vector_size(16) on every machine. */
@@ -30,10 +32,10 @@ static void add_scaled(float *y, float a, const float *x, int n) {
     for (int i = 0; i < n; i += 4) store4(y + i, load4(y + i) + all * load4(x + i));
 }
 
-/* Row `comp` of down or up for the head: offset of its d_head channels. */
-static size_t row_offset(const struct lk_basis_head *h, int comp) {
-    const struct lk_basis *basis = h->basis;
-    return ((size_t)h->group * basis->n_comp + comp) * basis->width + (size_t)h->head * h->d_head;
+/* The head's d_head channels of a row of down or up. buf: [d_head] */
+static const float *row_of(const struct lk_basis_head *h, enum lk_basis_factor factor, int comp,
+                           float *buf) {
+    return lk_basis_row(h->basis, factor, h->group, comp, h->head * h->d_head, h->d_head, buf);
 }
 
 const float *lk_basis_mean(const struct lk_basis_head *h) {
@@ -45,8 +47,9 @@ const float *lk_basis_mean(const struct lk_basis_head *h) {
 void lk_project_add(const struct lk_basis_head *h, const float *x, size_t x_stride, int64_t n,
                     float *z, size_t z_stride) {
     const float *mean = lk_basis_mean(h);
+    float buf[LK_MAX_D_HEAD];
     for (int j = 0; j < h->rank; j++) {
-        const float *down = h->basis->down + row_offset(h, j);
+        const float *down = row_of(h, LK_BASIS_DOWN, j, buf);
         float offset = mean ? dot(down, mean, h->d_head) : 0;
         for (int64_t t = 0; t < n; t++)
             z[t * z_stride + j] += dot(down, x + t * x_stride, h->d_head) - offset;
@@ -54,28 +57,32 @@ void lk_project_add(const struct lk_basis_head *h, const float *x, size_t x_stri
 }
 
 void lk_project_query(const struct lk_basis_head *h, const float *q, float *out) {
-    for (int j = 0; j < h->rank; j++) out[j] = dot(h->basis->up + row_offset(h, j), q, h->d_head);
+    float buf[LK_MAX_D_HEAD];
+    for (int j = 0; j < h->rank; j++) out[j] = dot(row_of(h, LK_BASIS_UP, j, buf), q, h->d_head);
 }
 
 void lk_project_back(const struct lk_basis_head *h, const float *z, float *out) {
+    float buf[LK_MAX_D_HEAD];
     memset(out, 0, h->d_head * sizeof *out);
     for (int j = 0; j < h->rank; j++)
-        add_scaled(out, z[j], h->basis->up + row_offset(h, j), h->d_head);
+        add_scaled(out, z[j], row_of(h, LK_BASIS_UP, j, buf), h->d_head);
 }
 
 /* ---- reading rows of a level ---- */
 
 void lk_project_read(const struct lk_row_range *range, const struct lk_level *to, int part,
-                     const struct lk_kernels *kernels, float *scratch, float *x, size_t stride) {
+                     int rank, const struct lk_kernels *kernels, float *scratch, float *x,
+                     size_t stride) {
     if (range->kv->level[range->level].basis || !to->basis) {
         /* Both have the same parts. A lower rank is the first components. */
         lk_kv_read(range, part, kernels, x, stride);
         return;
     }
-    for (int64_t t = 0; t < range->n; t++) memset(x + t * stride, 0, to->d_part * sizeof *x);
+    for (int64_t t = 0; t < range->n; t++) memset(x + t * stride, 0, rank * sizeof *x);
     for (int i = 0; i < to->n_head; i++) {
         int head_kv = part * to->n_head + i;
         struct lk_basis_head head = lk_level_basis_head(to, head_kv);
+        head.rank = rank;
         lk_kv_read(range, head_kv, kernels, scratch, stride);
         if (to->rope)
             lk_rope_unrotate(to->rope, lk_kv_position(range->kv, range->level, range->at, 0),
@@ -98,5 +105,5 @@ void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int hea
     const float *mean = lk_basis_mean(&h);
     lk_project_back(&h, z, x);
     for (int c = 0; mean && c < d_head; c++) x[c] += mean[c];
-    if (from->rope) lk_rope_rotate(from->rope, lk_kv_position(kv, level, at, 0), 1, x, 0);
+    if (from->rope) lk_rope_rotate(from->rope, lk_kv_position(kv, level, at, head), 1, x, 0);
 }

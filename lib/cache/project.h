@@ -1,10 +1,10 @@
 /* Latents: what a level stores instead of heads' rows if its codec projects.
  *
  * A level's block has parts. In a plain level a part is a KV head with rows of d_head channels. In
- * a level of latents it is a group of heads with latents z = down (x - mean) of rank d_part: the
- * first components of a basis (sidecar/basis.h). Rows are projected once, when they enter such a
- * level. They enter an older level of lower rank by truncation. Attention never reconstructs them
- * one by one:
+ * a level of latents it is a group of heads with latents z = down (x - mean): the first components
+ * of a basis (sidecar/basis.h), as many as the group's rank. Rows are projected once, when they
+ * enter such a level. They enter an older level of lower rank by truncation. Attention never
+ * reconstructs them one by one:
  *
  *   K   q.x ~ q.mean + (up q).z                    up q once per query head
  *   V   sum p x ~ mean sum p + up^T (sum p z)      up^T once per query head
@@ -31,7 +31,7 @@ static inline struct lk_basis_head lk_level_basis_head(const struct lk_level *le
                                   .group = head_kv / level->n_head,
                                   .head = head_kv % level->n_head,
                                   .d_head = level->basis->width / level->n_head,
-                                  .rank = level->d_part};
+                                  .rank = lk_level_part_channels(level, head_kv / level->n_head)};
 }
 
 /* The mean [d_head] of the head, or NULL: zero. */
@@ -50,12 +50,15 @@ void lk_project_query(const struct lk_basis_head *head, const float *q, float *o
 void lk_project_back(const struct lk_basis_head *head, const float *z, float *out);
 
 /* Decode rows as part `part` of level `to` stores them, into x: rows `stride` floats apart, with
- * room for the source level's own d_part. Rows are projected if `to` holds latents and their level
- * does not. scratch: [n] rows of d_head, `stride` apart; used only for projection. */
+ * room for the source level's own channels. Rows are projected if `to` holds latents and their
+ * level does not: to `rank` components, usually the part's own. scratch: [n] rows of d_head,
+ * `stride` apart; used only for projection. */
 void lk_project_read(const struct lk_row_range *range, const struct lk_level *to, int part,
-                     const struct lk_kernels *kernels, float *scratch, float *x, size_t stride);
+                     int rank, const struct lk_kernels *kernels, float *scratch, float *x,
+                     size_t stride);
 
-/* For tests and inspection: row `at` of a level for one KV head, reconstructed. x: [d_head] */
+/* Row `at` of a level for one KV head, reconstructed as attention sees it. Slow: for evicted rows,
+ * inspection and tests. x: [d_head] */
 void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
                           const struct lk_kernels *kernels, float *x);
 

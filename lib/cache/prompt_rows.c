@@ -56,20 +56,20 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     for (int64_t at = 0; at < kv->count[i].rows;) {
         int row;
         int64_t n;
-        char *block = (char *)lk_kv_locate(kv, i, at, &row, &n) + part * level->head_bytes;
+        char *block = (char *)lk_kv_locate(kv, i, at, &row, &n) + lk_level_part_offset(level, part);
         /* Rows that have already left the first block were encoded together with it. */
         int64_t n_left = at == 0 && p.block_rows <= LK_MAX_MOVE ? row : 0;
         if (n_left + n > LK_MAX_MOVE) n = LK_MAX_MOVE - n_left;
         if (selected) {
             for (int64_t r = 0; r < n; r++) {
                 struct lk_row_range one = {exact, 0, lk_kv_position(kv, i, at + r, head), 1};
-                lk_project_read(&one, level, part, kernels, rows + r * stride, x + r * stride,
-                                stride);
+                lk_project_read(&one, level, part, p.d_head, kernels, rows + r * stride,
+                                x + r * stride, stride);
             }
         } else {
             int64_t pos = lk_kv_position(kv, i, at, head);
             struct lk_row_range range = {exact, 0, pos - n_left, n_left + n};
-            lk_project_read(&range, level, part, kernels, rows, x, stride);
+            lk_project_read(&range, level, part, p.d_head, kernels, rows, x, stride);
         }
         kernels->encode(&p, block, row - (int)n_left, (int)(n_left + n), x, stride);
         at += n;

@@ -49,6 +49,22 @@ void lk_rope_unrotate(const struct lk_rope *rope, int64_t pos, int64_t n, float 
     rotate_rows(rope, pos, n, -1, 1.0 / rope->magnitude, x, stride);
 }
 
+struct lk_rope_table lk_rope_table_at(const struct lk_rope *rope, const int32_t *pos, int n,
+                                      float angles[LK_MAX_PAIR][2][LK_TILE]) {
+    const double turn = 6.283185307179586;
+    for (int j = 0; j < rope->n_pair; j++) {
+        memset(angles[j], 0, sizeof angles[j]);
+        for (int t = 0; t < n; t++) {
+            /* Reduced in double, the angle is exact enough for functions of floats. */
+            double angle = rope->speed[j] * (double)pos[t];
+            float a = (float)(angle - turn * floor(angle / turn + 0.5));
+            angles[j][0][t] = rope->magnitude * cosf(a);
+            angles[j][1][t] = rope->magnitude * sinf(a);
+        }
+    }
+    return (struct lk_rope_table){rope->n_pair, rope->halves, angles};
+}
+
 void lk_rope_phase_set(const struct lk_rope *rope, struct lk_rope_phase *phase, int64_t pos) {
     bool next = phase->set && pos == phase->pos + LK_TILE;
     if (phase->set && pos == phase->pos) return;

@@ -34,6 +34,12 @@ static inline struct lk_rope_table lk_rope_tile_table(const struct lk_rope *rope
 void lk_rope_rotate(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);
 void lk_rope_unrotate(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);
 
+/* Like lk_rope_tile_table, for a tile whose row t < n <= LK_TILE is at position pos[t]. Fills
+ * `angles`, which the result borrows. Every pair of every row takes a sine and a cosine, so this is
+ * slow. */
+struct lk_rope_table lk_rope_table_at(const struct lk_rope *rope, const int32_t *pos, int n,
+                                      float angles[LK_MAX_PAIR][2][LK_TILE]);
+
 /* The angles of all pairs at one position. Instead of rotating the keys of a tile by the tile's
  * first position, the query is rotated back by it. Start from {.set = false}. */
 struct lk_rope_phase {

@@ -40,7 +40,7 @@ bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side) {
 const char *lk_codec_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head) {
     const struct lk_codec_ops *ops = codec_ops(codec);
     if (d_head < 8 || d_head % 8) return "d_head must be a multiple of 8";
-    if (d_head > LK_MAX_D_HEAD) return "d_head must be at most 1024";
+    if (d_head > LK_MAX_D_HEAD) return "rows of more than 5120 channels are not supported";
     return ops->reject_reason ? ops->reject_reason(codec, side, d_head) : NULL;
 }
 

@@ -28,7 +28,7 @@
 
 enum {
     LK_TILE = 32,        /* tokens per kernel step; a block is a multiple of this, or shorter */
-    LK_MAX_D_HEAD = 1024 /* channels per row: heads have up to 256, latents of head groups more */
+    LK_MAX_D_HEAD = 5120 /* channels per row: heads have up to 256, latents of head groups more */
 };
 
 enum lk_side { LK_K, LK_V };
@@ -113,8 +113,8 @@ void lk_codec_print(const struct lk_codec *codec, enum lk_side side, char *buf, 
 void lk_codec_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
                      size_t stride);
 
-/* Whether a row of a full block can be replaced. Not if rows share scales. A shared mean stays as
- * it is. */
+/* Whether a row of a full block can be replaced. What the block's rows share (a mean, or scales)
+ * stays as it is, so no other row changes. */
 bool lk_codec_can_replace(const struct lk_codec *codec, enum lk_side side);
 
 /* Pack x [d_head] in place of row `row` of a full block. */

@@ -107,6 +107,26 @@ static void kivi_encode(const struct lk_part *part, void *head, int row0, int n,
         kivi_encode_v(part, head, row0, n, x, stride);
 }
 
+/* Quantize a row of K in the ranges that its block has, and clamp it to them. Other rows keep their
+ * codes and scales. A channel of equal numbers has no range yet: the new number becomes the other
+ * end of it, so its scale may be negative. */
+static void kivi_replace(const struct lk_part *part, void *head, int row, const float *x) {
+    int d = part->d_head, bits = part->codec->bits;
+    uint16_t *scale = (uint16_t *)lk_kivi_scales(part->codec, LK_K, head, d), *min = scale + d;
+    uint8_t code[LK_MAX_D_HEAD];
+    for (int c = 0; c < d; c++) {
+        struct kivi_range range = {.min = lk_f16_to_f32(min[c])};
+        float distance = lk_clamp_finite(x[c]) - range.min;
+        if (lk_f16_to_f32(scale[c]) == 0)
+            scale[c] = lk_f32_to_f16(distance / (float)((1 << bits) - 1) + 0.0f);
+        range.scale = lk_f16_to_f32(scale[c]);
+        range.inverse = range.scale != 0 ? 1 / range.scale : 0;
+        code[c] = quantize_in_range(x[c], &range, bits);
+    }
+    void *tile = (void *)lk_kivi_tile(part->codec, head, d, row);
+    lk_bitplanes_pack_row(LK_K, bits, d, tile, row % LK_TILE, code);
+}
+
 static void kivi_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
                         size_t stride) {
     int d = part->d_head, bits = part->codec->bits, group = part->codec->group;
@@ -131,5 +151,6 @@ const struct lk_codec_ops lk_kivi_ops = {
     .scale_bytes = kivi_scale_bytes,
     .print = kivi_print,
     .encode = kivi_encode,
+    .replace = kivi_replace,
     .decode = kivi_decode,
 };

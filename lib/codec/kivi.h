@@ -11,6 +11,12 @@
  *
  *   head: | tile | scale: f16 [d_head / group][LK_TILE] | min: f16 [d_head / group][LK_TILE] |
  *
+ * A row of K that replaces another one is clamped to the ranges of its block, which stay as they
+ * are: no other row changes, however many rows are replaced. With the ranges of 32 Gaussian rows,
+ * 6 % of a new row's numbers lie outside. Its squared error is 1.14 times (2 bits) or 3.9 times (4
+ * bits) that of rows that were encoded together; with groups of 128 it is 1.01 and 1.4 times
+ * (tests/codec/test_codec.c, kivi_replaces_rows).
+ *
  * A group of equal numbers has scale 0 and codes 0. (The published code divides by zero there.) */
 #ifndef LK_CODEC_KIVI_H
 #define LK_CODEC_KIVI_H

@@ -38,7 +38,8 @@ static lk_status open_sidecar(struct lk_model *model, const char *path, lk_err *
                                   .n_layer = hp->n_layer,
                                   .n_head_kv = hp->n_head_kv,
                                   .d_head = hp->d_head};
-    return lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err);
+    lk_status status = lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err);
+    return status == LK_OK ? lk_latent_store_new(&model->latents, &model->ledger, err) : status;
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
@@ -86,6 +87,7 @@ void lk_model_free(lk_model *model) {
     lk_vocab_free(model->vocab);
     lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
                model->rope ? 2 * sizeof *model->rope : 0);
+    lk_latent_store_free(model->latents);
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
@@ -99,6 +101,11 @@ lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
                    "the model was opened without its weights; open it without header_only");
 }
 
+/* In memory: small tensors, and what sessions read of the bases. */
+static uint64_t sidecar_bytes(const struct lk_model *model) {
+    return model->sidecar->bytes + lk_latent_store_bytes(model->latents);
+}
+
 lk_model_info lk_model_get_info(const lk_model *model) {
     const struct lk_net *net = model->net;
     const struct lk_hparams *hp = &net->hp;
@@ -108,7 +115,8 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .kernels = model->kernels->name,
                            .kernels_lack = model->kernels_lack,
                            .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
-                           .sidecar_bytes = model->sidecar ? model->sidecar->bytes : 0,
+                           .sidecar_bytes = model->sidecar ? sidecar_bytes(model) : 0,
+                           .sidecar_file_bytes = model->sidecar ? model->sidecar->file.size : 0,
                            .n_param = net->n_param,
                            .file_bytes = net->file_bytes,
                            .weight_bytes = net->weight_bytes,
@@ -131,6 +139,12 @@ lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
     return lk_vocab_fim_tokens(model->vocab);
 }
 
+uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_recipe *recipe,
+                                uint64_t latents) {
+    bool reads = model->sidecar && (latents || recipe->absorbs == LK_ABSORB_LESS);
+    return reads ? model->sidecar->bytes + latents : 0;
+}
+
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){
@@ -140,6 +154,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .n_swa = hp->n_swa,
         .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL,
         .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
+        .latents = model->latents,
         .rope = model->rope,
         .n_ctx = hp->n_ctx_train,
         .kernels = model->kernels};

@@ -4,6 +4,7 @@
 #define LK_ENGINE_MODEL_H
 
 #include "cache/cache.h"
+#include "cache/latent_store.h"
 #include "kernels/kernels.h"
 #include "model/net.h"
 #include "sidecar/sidecar.h"
@@ -19,8 +20,9 @@ struct lk_model {
     struct lk_ledger ledger; /* weights, handles, and cache blocks that sessions share */
     struct lk_net *net;
     struct lk_vocab *vocab;
-    struct lk_sidecar *sidecar; /* NULL if the model was opened without one */
-    struct lk_rope *rope;       /* [2]: full attention, sliding window; NULL if K is not rotated */
+    struct lk_sidecar *sidecar;      /* NULL if the model was opened without one */
+    struct lk_latent_store *latents; /* what sessions share of its bases; NULL without one */
+    struct lk_rope *rope; /* [2]: full attention, sliding window; NULL if K is not rotated */
     const struct lk_kernels *kernels;
     const char *kernels_lack; /* why attention is slow on this machine; NULL: it is not */
     int n_thread;
@@ -32,6 +34,11 @@ struct lk_model {
 
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);
+
+/* Bytes of the sidecar that sessions with this recipe share. latents: what they share of bases
+ * (struct lk_cache_needs). 0 if the recipe reads nothing of the sidecar. */
+uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_recipe *recipe,
+                                uint64_t latents);
 
 /* The shape of a cache for this model. Pointers in it are borrowed from the model. */
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model);

@@ -54,13 +54,19 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t exact = chunked ? chunk * hp->n_layer * row : n_tok * row; /* not quantized yet */
     uint64_t select = chunked ? 0 : needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
 
+    uint64_t sidecar = lk_model_sidecar_bytes(model, recipe, needs.latents);
     *out = (lk_plan){.n_tok = n_tok,
                      .cache_bytes = cache,
                      .f16_bytes = lk_cache_f16_bytes(&shape, n_ctx),
-                     .weight_bytes =
-                         model->net->weight_bytes + (model->sidecar ? model->sidecar->bytes : 0),
-                     .scratch_bytes = 2 * logits + attn + activations + needs.scratch};
+                     .weight_bytes = model->net->weight_bytes + sidecar,
+                     .scratch_bytes = 2 * logits + attn + activations + needs.scratch,
+                     .sidecar_bytes = sidecar,
+                     .derived_bytes = needs.derived};
     out->peak_bytes = out->weight_bytes + cache + out->scratch_bytes + hidden + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;
+}
+
+uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session) {
+    return plan->sidecar_bytes + n_session * (plan->cache_bytes + plan->derived_bytes);
 }

@@ -2,6 +2,7 @@
 #include "cache/cache_save.h"
 #include "engine/batch.h"
 #include "engine/prefill.h"
+#include "recipe/recipe_check.h"
 
 #include <string.h>
 
@@ -22,20 +23,21 @@ static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
     return LK_OK;
 }
 
-/* Sinks that shift need rotated keys: a learned position cannot be changed afterwards. */
-static lk_status check_shift(const struct lk_session *s, lk_err *err) {
-    for (int i = 0; s->model->net->pos_embd && i < s->recipe->n_level; i++)
-        if (s->recipe->level[i].shift)
-            return lk_fail(err, LK_E_UNSUPPORTED,
-                           "this model has learned positions, so sinks cannot shift; remove "
-                           "'(shift)' from the recipe");
-    return LK_OK;
+/* What the recipe has must be possible with this model. */
+static lk_status check_combinations(const struct lk_session *s, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    lk_features features = lk_recipe_features(s->recipe);
+    if (net->hp.n_swa > 0) features |= lk_feature_bit(LK_FEATURE_SLIDING);
+    if (net->hp.alibi_max_bias > 0) features |= lk_feature_bit(LK_FEATURE_ALIBI);
+    if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
+    const struct lk_combination_rule *rule = lk_combination_check(features);
+    return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }
 
 static lk_status init_session(struct lk_session *s, lk_err *err) {
     struct lk_cache_shape shape = lk_model_cache_shape(s->model);
     lk_status status = set_n_ctx(s, err);
-    if (status == LK_OK) status = check_shift(s, err);
+    if (status == LK_OK) status = check_combinations(s, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
     if (status != LK_OK) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);

@@ -52,8 +52,7 @@ lk_status lk_session_reserve_absorb(struct lk_session *session, int n_tok, lk_er
 
 /* Set up an empty session's sums of evicted rows, as the recipe's `absorb` demands. `absorb less`
  * takes its networks from `sidecar`, which must outlive the session. lk_session_new calls this with
- * the model's sidecar. Errors as lk_absorb_new, LK_E_ARG if the recipe does not absorb,
- * LK_E_UNSUPPORTED for models with sliding windows or ALiBi. */
+ * the model's sidecar. Errors as lk_absorb_new, LK_E_ARG if the recipe does not absorb. */
 lk_status lk_session_enable_absorb(struct lk_session *session, const struct lk_sidecar *sidecar,
                                    lk_err *err);
 

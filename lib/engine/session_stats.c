@@ -1,4 +1,6 @@
 /* What a session stands at and what its memory holds. */
+#include "cache/latent_levels.h"
+#include "engine/model.h"
 #include "engine/session_state.h"
 #include "recipe/recipe_levels.h"
 
@@ -12,6 +14,13 @@ uint64_t lk_session_immutable_bytes(const lk_session *s) {
     return lk_cache_immutable_bytes(s->cache);
 }
 
+/* What the recipe needs of the sidecar. */
+static uint64_t sidecar_bytes(const lk_session *s) {
+    uint64_t own, shared;
+    lk_latent_levels_estimate(s->cache, &own, &shared);
+    return own + lk_model_sidecar_bytes(s->model, s->recipe, shared);
+}
+
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
     uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* b.padding includes it */
@@ -23,11 +32,13 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
                               .state_bytes = state,
                               .cache_bytes = b.code + b.scale + b.exact + b.padding,
                               .shared_bytes = atomic_load(&s->ledger.borrowed),
+                              .sidecar_bytes = sidecar_bytes(s),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
     if (s->n_tok == 0) return stats;
     stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
     stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;
+    stats.bits_with_sidecar = 16.0 * (stats.cache_bytes + stats.sidecar_bytes) / stats.f16_bytes;
     return stats;
 }
 

@@ -23,7 +23,7 @@ static float quantize_query(const float *q, const float *scale, int d, int16_t *
     for (int c = 0; c < d; c += 8)
         _mm256_storeu_ps(scaled + c,
                          _mm256_mul_ps(_mm256_loadu_ps(q + c), _mm256_loadu_ps(scale + c)));
-    float step = max_abs_f32(scaled, d) / LK_MAX_X16;
+    float step = max_abs_f32(scaled, d) / lk_max_x16_nibbles(d);
     __m256 inverse = _mm256_set1_ps(step > LK_MIN_STEP ? 1 / step : 0);
     for (int c = 0; c < d; c += 8) {
         __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(scaled + c), inverse));

@@ -28,7 +28,7 @@ static void quantize_query(const float *q, const uint16_t *half, int d, int i,
         max = _mm512_max_ps(max, _mm512_abs_ps(product[c / 16]));
         offset = _mm512_fmadd_ps(x, min, offset);
     }
-    float step = _mm512_reduce_max_ps(max) / LK_MAX_X16;
+    float step = _mm512_reduce_max_ps(max) / lk_max_x16_nibbles(d);
     __m512 inverse = _mm512_set1_ps(step > LK_MIN_STEP ? 1 / step : 0);
     for (int c = 0; c < d; c += 16) {
         __m512i x = _mm512_cvtps_epi32(_mm512_mul_ps(product[c / 16], inverse));

@@ -59,7 +59,7 @@ LK_ALWAYS_INLINE float quantize_products(const float *x, const float *scale, int
         product[j] = vmulq_f32(vld1q_f32(x + 4 * j), vld1q_f32(scale + 4 * j));
         max = vmaxq_f32(max, vabsq_f32(product[j]));
     }
-    float step = vmaxvq_f32(max) / LK_MAX_X16;
+    float step = vmaxvq_f32(max) / lk_max_x16_nibbles(n);
     float inverse = step > LK_MIN_STEP ? 1 / step : 0;
     int32x4_t total = vdupq_n_s32(0);
     LK_UNROLL8

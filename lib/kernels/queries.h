@@ -9,10 +9,18 @@
 enum { LK_MAX_X16 = 127 * 256 + 127 };
 
 /* Largest magnitude of a 16-bit code in a row of n channels. A dot product with n unsigned bytes
- * then fits into 32 bits. */
+ * then fits into 32 bits: 255 n x16 <= 255 * 256 * LK_MAX_X16 < 2^31.
+ *
+ * The other sums of kernels over n <= LK_MAX_D_HEAD = 5,120 channels are smaller. With 8-bit codes
+ * of queries they are at most 127 * 255 n < 2^28, with one plane of 16-bit codes 128 * 255 n <
+ * 2^28, with means 127 n x16, and the sum of all codes of a query is n x16. Sums over values have
+ * LK_TILE terms, whatever the width. */
 static inline float lk_max_x16(int n) {
     return n <= 256 ? LK_MAX_X16 : (float)(LK_MAX_X16 * 256 / n);
 }
+
+/* The same for codes of at most 4 bits, which leave 16 times the room. */
+static inline float lk_max_x16_nibbles(int n) { return lk_max_x16((n + 15) / 16); }
 
 /* n_q queries in the codec's domain. lk_queries_prepare fills all fields. Kernels of half floats
  * read only n_q, d_head and q.

@@ -27,19 +27,15 @@ static int32_t position_of(const struct lk_policy_rows *rows, int64_t i, int hea
 
 float lk_policy_score(const struct lk_policy *policy, const struct lk_policy_rows *rows, int64_t i,
                       int head) {
-    const float *score = rows->score ? rows->score + i * rows->n_head : NULL;
+    int n = lk_policy_is_per_layer(policy) ? rows->n_head : rows->unit > 1 ? rows->unit : 1;
+    int first = head / n * n;
     int32_t pos = position_of(rows, i, head);
+    if (policy->kind == LK_POLICY_RANDOM) return random_score(policy->seed, first, pos);
+    if (lk_policy_needed_scores(policy) == LK_SCORES_NONE) return 0;
+    const float *score = rows->score + i * rows->n_head + first;
     float sum = 0;
-    switch (policy->kind) {
-    case LK_POLICY_RANDOM: return random_score(policy->seed, head, pos);
-    case LK_POLICY_H2O:
-        return policy->mean ? score[head] / (float)(rows->n_tok - pos) : score[head];
-    case LK_POLICY_TOVA:
-        if (policy->per_head) return score[head];
-        for (int h = 0; h < rows->n_head; h++) sum += score[h];
-        return sum;
-    default: return 0;
-    }
+    for (int h = 0; h < n; h++) sum += score[h];
+    return policy->mean ? sum / (float)(rows->n_tok - pos) : sum;
 }
 
 int64_t lk_policy_argmin(const struct lk_policy *policy, const struct lk_policy_rows *rows,

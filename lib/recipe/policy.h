@@ -1,17 +1,18 @@
 /* Policies: which rows stay in a level of limited size.
  *
  * A policy gives every row a score and evicts the row with the lowest score, the oldest one if
- * several are equal. KV heads are judged separately, from plain arrays: accumulated attention
- * weights, and positions. Nothing here depends on caches or graphs.
+ * several are equal. It judges each unit of KV heads separately: one head, or the adjacent heads
+ * that share a latent and therefore keep the same rows. Attention weights of a unit are summed over
+ * its heads. Policies work on plain arrays and depend on neither caches nor graphs.
  *
  *   newest   no score: evicts the oldest row
- *   random   a random number per row and head, drawn once: the kept rows are a sample of all rows
+ *   random   a random number per row and unit, drawn once: the kept rows are a sample of all rows
  *            seen
  *   h2o      attention weights summed over all queries that saw the row (H2O; Zhang et al. 2023).
  *            mean: divided by the number of those queries
  *   tova     attention weight of the last query (TOVA; Oren et al. 2024), summed over all heads of
  *            the layer, so that all heads keep the same rows. per_head ('apart' in recipes): each
- *            KV head by itself
+ *            unit by itself
  *
  * Weights are summed over the query heads of a KV head. In the papers each KV head has one query
  * head. */
@@ -33,7 +34,7 @@ enum lk_policy_kind {
 struct lk_policy {
     uint8_t kind;  /* enum lk_policy_kind */
     bool mean;     /* h2o: mean weight instead of the sum */
-    bool per_head; /* tova: each KV head by itself */
+    bool per_head; /* tova: each unit by itself */
     uint32_t seed; /* random: differs between layers */
 };
 
@@ -49,10 +50,11 @@ struct lk_policy_rows {
     const float *score; /* [n][n_head], or NULL if the policy needs no scores */
     const int32_t *pos; /* [n][n_head] positions; NULL: the position of row i is i */
     int n_head;
+    int unit;      /* heads that keep the same rows; a divisor of n_head, or 0: 1 */
     int64_t n_tok; /* tokens seen so far */
 };
 
-/* Score of row i for `head`. */
+/* Score of row i for the unit of `head`. */
 float lk_policy_score(const struct lk_policy *policy, const struct lk_policy_rows *rows, int64_t i,
                       int head);
 

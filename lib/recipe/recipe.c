@@ -1,6 +1,7 @@
 /* Parser of recipes, and their lifetime. */
 #include "recipe/recipe.h"
 
+#include "recipe/combinations.h"
 #include "recipe/presets.h"
 #include "recipe/recipe_check.h"
 #include "recipe/recipe_codec.h"
@@ -135,15 +136,20 @@ static bool ends_after_keep(const struct parser *p, const struct lk_limit *limit
     return limit->policy.kind != LK_POLICY_NONE && !lk_scan_accept(&ahead, ':');
 }
 
-/* [ 'keep' ... ':' ] codecs, after 'layers' LIST ':' */
+/* [ 'keep' ... ':' ] codecs | 'none', after 'layers' LIST ':' */
 static lk_status read_override(struct parser *p, struct lk_limit *limit, struct lk_codec side[2]) {
     char word[LK_WORD_MAX], name[48];
     lk_scan_peek(&p->scan, word);
+    side[LK_K] = side[LK_V] = lk_codec_f16;
+    if (strcmp(word, "none") == 0) {
+        lk_scan_word(&p->scan, word);
+        limit->policy.kind = LK_POLICY_NEWEST; /* with a limit of 0 rows */
+        return LK_OK;
+    }
     if (strcmp(word, "keep") != 0) return lk_recipe_read_codecs(&p->scan, side);
     lk_scan_word(&p->scan, word);
     lk_status status = lk_recipe_read_keep(&p->scan, limit, name, sizeof name);
     if (status) return status;
-    side[LK_K] = side[LK_V] = lk_codec_f16;
     return lk_scan_accept(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
 }
 
@@ -194,6 +200,12 @@ static lk_status read_absorb(struct parser *p, size_t at) {
     bool less = strcmp(word, "less") == 0;
     if (!less && strcmp(word, "performer") != 0)
         return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less' or 'performer'");
+    enum lk_absorb_kind before = p->recipe->absorbs;
+    if (before) {
+        const struct lk_combination_rule *rule = lk_combination_check(
+            lk_feature_bit(LK_FEATURE_LESS) | lk_feature_bit(LK_FEATURE_PERFORMER));
+        return lk_scan_fail(&p->scan, at, false, "%s", rule->reason);
+    }
     lk_scan_word(&p->scan, word);
     p->recipe->absorbs = less ? LK_ABSORB_LESS : LK_ABSORB_PERFORMER;
     p->at.absorb = at;

@@ -19,10 +19,10 @@
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
  *                                   'keep' SPAN 'by' POLICY ':' before the codecs also sets another
- *                                   size
+ *                                   size, and 'none' drops the rows
  *   SPAN     := N | N '%'           tokens, or percent of the tokens seen so far
  *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
- *             | 'none'                            body only: the rows are dropped
+ *             | 'none'                            body and layers only: the rows are dropped
  *   POLICY   := newest | random | h2o [ '(' mean ')' ] | tova [ '(' apart ')' ]       (policy.h)
  *   CODEC    := LATENTS | [ LATENTS '+' ] NAME [ '(' OPTION { ',' OPTION } ')' ]
  *   LATENTS  := 'latent' [ N '%' ] [ '(pre)' ]    coordinates in the sidecar's basis: N percent of
@@ -44,7 +44,8 @@
  * Levels are listed from the oldest to the newest. The newest rows stay exact f16 until they make a
  * batch. Case and white space do not matter, '#' starts a comment, and a line break between parts
  * works like ';'. An older level has at most as many bits as the newer level that its rows come
- * from, and at most its rank if they are latents: what is older than latents is latents too. */
+ * from, and at most its rank if they are latents: what is older than latents is latents too.
+ * combinations.h has the table of what makes no sense together. */
 #ifndef LK_RECIPE_RECIPE_H
 #define LK_RECIPE_RECIPE_H
 

@@ -103,52 +103,117 @@ static lk_status check_replaceable(const struct lk_scan *scan, const struct lk_l
         if (!lk_codec_can_replace(side == LK_K ? k : v, side))
             return lk_scan_fail(scan, at, false,
                                 "this codec packs the %ss of several tokens together, so single "
-                                "rows cannot be replaced: use f16, int8 or rot",
+                                "rows cannot be replaced: use another one",
                                 side_name(side));
     return LK_OK;
 }
 
-static lk_status check_shift(const struct lk_recipe *recipe, const struct lk_scan *scan,
-                             const struct lk_recipe_places *at, const struct lk_level_spec *body) {
-    for (int i = 0; i < recipe->n_level; i++) {
-        if (!recipe->level[i].shift) continue;
-        if (!lk_limit_is_zero(&body->limit) || recipe->n_override > 0)
-            return lk_scan_fail(
-                scan, at->level[i], false,
-                "'shift' needs 'body: none': other rows would lose their distances");
-        if (recipe->level[i].k.projection)
-            return lk_scan_fail(scan, at->level[i], false,
-                                "'shift' needs full rows of K: use f16 or int8 instead of latents");
-    }
-    return LK_OK;
+/* The features of a recipe, and where it says so. */
+struct found {
+    lk_features features;
+    size_t place[LK_N_FEATURE];
+};
+
+static void add_feature(struct found *found, enum lk_feature f, size_t place) {
+    if (!(found->features & lk_feature_bit(f))) found->place[f] = place;
+    found->features |= lk_feature_bit(f);
 }
 
-/* A body evicts K and V of the same rows, so both must reach it at the same time. */
+static enum lk_feature coding_feature(const struct lk_codec *codec) {
+    switch ((enum lk_coding)codec->coding) {
+    case LK_F16: return LK_FEATURE_F16;
+    case LK_INT8: return LK_FEATURE_INT8;
+    case LK_KIVI: return LK_FEATURE_KIVI;
+    case LK_ROT: return LK_FEATURE_ROT;
+    case LK_ASYM: return codec->hqq ? LK_FEATURE_HQQ : LK_FEATURE_ASYM;
+    case LK_KVQUANT: return LK_FEATURE_KVQUANT;
+    }
+    return LK_FEATURE_F16; /* not reached: the compiler checks that all codings are named */
+}
+
+static void add_codec(struct found *found, const struct lk_codec *codec, size_t place) {
+    add_feature(found, coding_feature(codec), place);
+    if (codec->projection == LK_PROJECTION_LATENT) add_feature(found, LK_FEATURE_LATENT, place);
+    if (codec->projection == LK_PROJECTION_LATENT_PRE)
+        add_feature(found, LK_FEATURE_LATENT_PRE, place);
+}
+
+static void add_limit(struct found *found, const struct lk_limit *limit, size_t place) {
+    static const enum lk_feature policy[] = {[LK_POLICY_NONE] = LK_FEATURE_BODY,
+                                             [LK_POLICY_NEWEST] = LK_FEATURE_NEWEST,
+                                             [LK_POLICY_RANDOM] = LK_FEATURE_RANDOM,
+                                             [LK_POLICY_H2O] = LK_FEATURE_H2O,
+                                             [LK_POLICY_TOVA] = LK_FEATURE_TOVA};
+    bool none = lk_limit_is_zero(limit);
+    add_feature(found, none ? LK_FEATURE_NONE : policy[limit->policy.kind], place);
+    if (limit->percent > 0 && !limit->of_context) add_feature(found, LK_FEATURE_PERCENT, place);
+}
+
+static struct found find_features(const struct lk_recipe *recipe,
+                                  const struct lk_recipe_places *at) {
+    struct found found = {0};
+    for (int i = 0; i < recipe->n_level; i++) {
+        const struct lk_level_spec *level = &recipe->level[i];
+        size_t place = at->level[i];
+        if (level->range == LK_SINK)
+            add_feature(&found, level->shift ? LK_FEATURE_SHIFT : LK_FEATURE_SINK, place);
+        if (level->range == LK_BODY) add_limit(&found, &level->limit, place);
+        if (level->range == LK_RECENT) add_feature(&found, LK_FEATURE_WINDOW, place);
+        if (level->range == LK_RESIDUAL) add_feature(&found, LK_FEATURE_RESIDUAL, place);
+        if (lk_limit_is_zero(&level->limit)) continue;
+        add_codec(&found, &level->k, place);
+        add_codec(&found, &level->v, place);
+    }
+    for (int i = 0; i < recipe->n_override; i++) {
+        const struct lk_override *o = &recipe->override[i];
+        bool limit = o->limit.policy.kind != LK_POLICY_NONE;
+        add_feature(&found, limit ? LK_FEATURE_LAYERS_LIMIT : LK_FEATURE_LAYERS, at->override[i]);
+        if (limit) add_limit(&found, &o->limit, at->override[i]);
+        if (lk_limit_is_zero(&o->limit)) continue;
+        add_codec(&found, &o->k, at->override[i]);
+        add_codec(&found, &o->v, at->override[i]);
+    }
+    if (recipe->absorbs)
+        add_feature(&found,
+                    recipe->absorbs == LK_ABSORB_LESS ? LK_FEATURE_LESS : LK_FEATURE_PERFORMER,
+                    at->absorb);
+    return found;
+}
+
+lk_features lk_recipe_features(const struct lk_recipe *recipe) {
+    static const struct lk_recipe_places nowhere;
+    return find_features(recipe, &nowhere).features;
+}
+
+/* The table of combinations. */
+static lk_status check_combinations(const struct lk_recipe *recipe, const struct lk_scan *scan,
+                                    const struct lk_recipe_places *at) {
+    struct found found = find_features(recipe, at);
+    const struct lk_combination_rule *rule = lk_combination_check(found.features);
+    if (!rule) return LK_OK;
+    return lk_scan_fail(scan, found.place[rule->b], false, "%s", rule->reason);
+}
+
+/* What rows are evicted from must be able to replace them, and needs a newer level. */
 static lk_status check_eviction(const struct lk_recipe *recipe, const struct lk_scan *scan,
                                 const struct lk_recipe_places *at, int body) {
     const struct lk_level_spec *level = &recipe->level[body];
-    if (!lk_recipe_evicts(recipe)) return LK_OK;
-    for (int i = body + 1; i < recipe->n_level; i++)
-        if (recipe->level[i].range == LK_RESIDUAL)
-            return lk_scan_fail(scan, at->level[i], false,
-                                "rows are evicted, but a residual passes on K and V at different "
-                                "times: use 'window' instead");
     lk_status status =
         check_replaceable(scan, &level->limit, &level->k, &level->v, at->level[body]);
+    bool none = lk_limit_is_zero(&level->limit);
+    size_t none_at = at->level[body];
     for (int i = 0; i < recipe->n_override && !status; i++) {
         const struct lk_override *o = &recipe->override[i];
         bool has_limit = o->limit.policy.kind != LK_POLICY_NONE;
         status = check_replaceable(scan, has_limit ? &o->limit : &level->limit, &o->k, &o->v,
                                    at->override[i]);
+        if (!none && lk_limit_is_zero(&o->limit)) none_at = at->override[i];
+        none |= lk_limit_is_zero(&o->limit);
     }
-    if (status || !lk_limit_is_zero(&level->limit)) return status;
-    if (body + 1 == recipe->n_level)
-        return lk_scan_fail(scan, at->level[body], false,
+    if (!status && none && body + 1 == recipe->n_level)
+        return lk_scan_fail(scan, none_at, false,
                             "a body of 'none' needs a window for the newest tokens");
-    if (recipe->n_override > 0)
-        return lk_scan_fail(scan, at->override[0], false,
-                            "'layers' sets codecs of the body, but the body is 'none'");
-    return LK_OK;
+    return status;
 }
 
 lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *scan,
@@ -166,7 +231,7 @@ lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *
                                 level->name);
     }
     status = check_window_sum(recipe, scan, at);
-    if (!status) status = check_shift(recipe, scan, at, &recipe->level[body]);
+    if (!status) status = check_combinations(recipe, scan, at);
     if (!status) status = check_eviction(recipe, scan, at, body);
     for (int i = body; i < recipe->n_level && !status; i++) {
         const struct lk_level_spec *level = &recipe->level[i];
@@ -175,11 +240,9 @@ lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *
         status = check_aging(recipe, scan, at, i, codec, at->level[i], level->name);
     }
     for (int i = 0; i < recipe->n_override && !status; i++) {
+        if (lk_limit_is_zero(&recipe->override[i].limit)) continue;
         const struct lk_codec codec[2] = {recipe->override[i].k, recipe->override[i].v};
         status = check_aging(recipe, scan, at, body, codec, at->override[i], "layers");
     }
-    if (!status && recipe->absorbs && !lk_recipe_evicts(recipe))
-        return lk_scan_fail(scan, at->absorb, false,
-                            "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'");
     return status;
 }

@@ -57,7 +57,7 @@ bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out
         snprintf(out->name, sizeof out->name, "%s", level->name);
     else
         print_layer_range(override, out->name, sizeof out->name);
-    if (level && lk_limit_is_zero(&level->limit)) {
+    if (lk_limit_is_zero(level ? &level->limit : &override->limit)) {
         snprintf(out->k_codec, sizeof out->k_codec, "none");
         snprintf(out->v_codec, sizeof out->v_codec, "none");
         return true;

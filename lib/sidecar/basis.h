@@ -13,6 +13,7 @@
 #ifndef LK_SIDECAR_BASIS_H
 #define LK_SIDECAR_BASIS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* The rows that a basis is for. */
@@ -26,16 +27,40 @@ enum lk_basis_side {
 /* The name used in tensor names: "k", "kpre" or "v". Static. */
 const char *lk_basis_side_name(enum lk_basis_side side);
 
+/* Numbers of `down` and `up`. */
+enum lk_basis_type {
+    LK_BASIS_F32,
+    LK_BASIS_F16,
+    LK_BASIS_Q8, /* signed bytes, times a scale for each row */
+    LK_N_BASIS_TYPE
+};
+
+/* Bytes of n numbers, without scales. */
+static inline size_t lk_basis_numbers_bytes(enum lk_basis_type type, size_t n) {
+    return n * (type == LK_BASIS_F32 ? sizeof(float) : type == LK_BASIS_F16 ? sizeof(int16_t) : 1);
+}
+
+/* A matrix of each group: [n_group][n_comp][width]. */
+struct lk_basis_matrix {
+    union {
+        const float *f32;
+        const uint16_t *f16;
+        const int8_t *q8;
+        const void *any;
+    };
+    const float *scale; /* [n_group][n_comp] for LK_BASIS_Q8, otherwise NULL */
+};
+
 struct lk_basis {
-    int32_t n_group;     /* 0: no such basis */
-    int32_t width;       /* heads per group x d_head; n_group * width = n_head_kv * d_head */
-    int32_t n_comp;      /* components kept, 1 to width */
-    const float *down;   /* [n_group][n_comp][width] */
-    const float *up;     /* [n_group][n_comp][width]; equal to `down` if that is orthonormal */
-    const float *mean;   /* [n_group][width], or NULL: zero */
-    const int32_t *rank; /* [n_group] recommended rank, 1 to n_comp */
+    int32_t n_group; /* 0: no such basis */
+    int32_t width;   /* heads per group x d_head; n_group * width = n_head_kv * d_head */
+    int32_t n_comp;  /* components kept, 1 to width */
+    enum lk_basis_type type;
+    struct lk_basis_matrix down, up; /* the same memory if they are equal: orthonormal */
+    const float *mean;               /* [n_group][width], or NULL: zero */
+    const int32_t *rank;             /* [n_group] recommended rank, 1 to n_comp */
     /* [n_group][n_comp] sum |x - x'|^2 / sum |x|^2 over the calibration rows, with components
-     * 0 to j kept */
+     * 0 to j kept; NULL if it is not kept */
     const float *error;
 };
 

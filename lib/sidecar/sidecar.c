@@ -9,18 +9,13 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 enum { VERSION = 1, MAX_LAYERS = 1 << 16, MAX_WIDTH = 1 << 20, ALIGN = 64 };
-
-/* An open GGUF file. */
-struct sidecar_file {
-    struct lk_mapping map;
-    struct lk_gguf_reader reader;
-};
 
 /* ---- keys ---- */
 
@@ -106,7 +101,8 @@ static lk_status check_model(const struct lk_sidecar_model *made_for,
 
 static const enum ggml_type ggml_type_of[LK_N_SIDECAR_TYPE] = {[LK_SIDECAR_F32] = GGML_TYPE_F32,
                                                                [LK_SIDECAR_I32] = GGML_TYPE_I32,
-                                                               [LK_SIDECAR_F16] = GGML_TYPE_F16};
+                                                               [LK_SIDECAR_F16] = GGML_TYPE_F16,
+                                                               [LK_SIDECAR_I8] = GGML_TYPE_I8};
 
 int lk_sidecar_ggml_type(enum lk_sidecar_type type) { return ggml_type_of[type]; }
 
@@ -132,7 +128,7 @@ static lk_status read_tensor_info(const struct gguf_context *gguf, size_t i,
     while (t->type < LK_N_SIDECAR_TYPE && ggml_type_of[t->type] != type) t->type++;
     if (t->type == LK_N_SIDECAR_TYPE)
         return lk_fail(err, LK_E_FORMAT,
-                       "tensor %s of the sidecar has type %s, expected f32, i32 or f16", name,
+                       "tensor %s of the sidecar has type %s, expected f32, f16, i8 or i32", name,
                        ggml_type_name(type));
     if (ne[3] != 1)
         return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar has more than three dimensions",
@@ -148,7 +144,8 @@ static lk_status read_tensor_info(const struct gguf_context *gguf, size_t i,
 static lk_status check_finite(const struct lk_sidecar_tensor *t, lk_err *err) {
     const float *x = t->data;
     const uint16_t *half = t->data;
-    for (size_t i = 0, n = t->type == LK_SIDECAR_I32 ? 0 : n_values(t); i < n; i++) {
+    bool integer = t->type == LK_SIDECAR_I32 || t->type == LK_SIDECAR_I8;
+    for (size_t i = 0, n = integer ? 0 : n_values(t); i < n; i++) {
         bool finite = t->type == LK_SIDECAR_F16 ? (half[i] & 0x7c00) != 0x7c00 : isfinite(x[i]);
         if (!finite)
             return lk_fail(err, LK_E_FORMAT,
@@ -157,34 +154,49 @@ static lk_status check_finite(const struct lk_sidecar_tensor *t, lk_err *err) {
     return LK_OK;
 }
 
-static lk_status read_tensors(struct lk_sidecar *s, const struct sidecar_file *f, lk_err *err) {
-    s->n_tensor = (size_t)gguf_get_n_tensors(f->reader.gguf);
+/* Whether a tensor stays in the mapped file: what caches copy of a basis, and errors. */
+static bool stays_mapped(const struct lk_sidecar_tensor *t) {
+    static const char *const parts[] = {"down", "up", "down_scale", "up_scale", "error"};
+    size_t len = strlen(t->name);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        for (int side = 0; side < LK_N_BASIS; side++) {
+            char end[32];
+            int n = snprintf(end, sizeof end, ".%s.%s",
+                             lk_basis_side_name((enum lk_basis_side)side), parts[i]);
+            if (len > (size_t)n && strcmp(t->name + len - n, end) == 0) return true;
+        }
+    return false;
+}
+
+static lk_status read_tensors(struct lk_sidecar *s, const struct gguf_context *gguf, lk_err *err) {
+    s->n_tensor = (size_t)gguf_get_n_tensors(gguf);
     if (s->n_tensor == 0) return lk_fail(err, LK_E_FORMAT, "the sidecar holds no tensors");
     s->tensor = lk_alloc(s->ledger, LK_FOR_OTHER, s->n_tensor * sizeof *s->tensor);
     if (!s->tensor) return lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar");
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < s->n_tensor; i++) {
-        status = read_tensor_info(f->reader.gguf, i, &s->tensor[i], err);
-        if (!status) s->bytes += padded(lk_sidecar_bytes(&s->tensor[i]));
+        status = read_tensor_info(gguf, i, &s->tensor[i], err);
+        if (!status && !stays_mapped(&s->tensor[i]))
+            s->bytes += padded(lk_sidecar_bytes(&s->tensor[i]));
     }
     if (status) {
         s->bytes = 0;
         return status;
     }
-    s->data = lk_alloc(s->ledger, LK_FOR_WEIGHTS, s->bytes);
-    if (!s->data)
+    if (s->bytes) s->data = lk_alloc(s->ledger, LK_FOR_WEIGHTS, s->bytes);
+    if (s->bytes && !s->data)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar's %.1f MiB",
                        (double)s->bytes / (1 << 20));
     char *at = s->data;
     for (size_t i = 0; !status && i < s->n_tensor; i++) {
         struct lk_sidecar_tensor *t = &s->tensor[i];
         size_t bytes = lk_sidecar_bytes(t);
-        t->data = at;
-        memcpy(at,
-               f->map.data + gguf_get_data_offset(f->reader.gguf) +
-                   gguf_get_tensor_offset(f->reader.gguf, (int64_t)i),
-               bytes);
-        at += padded(bytes);
+        t->data =
+            s->file.data + gguf_get_data_offset(gguf) + gguf_get_tensor_offset(gguf, (int64_t)i);
+        if (!stays_mapped(t)) {
+            t->data = memcpy(at, t->data, bytes);
+            at += padded(bytes);
+        }
         status = check_finite(t, err);
     }
     return status;
@@ -222,9 +234,13 @@ lk_status lk_sidecar_find(const struct lk_sidecar *s, const char *name, enum lk_
 /* ---- bases ---- */
 
 /* The tensors of a basis. */
-enum basis_part { DOWN, UP, MEAN, RANK, ERROR, N_PART };
+enum basis_part { DOWN, UP, DOWN_SCALE, UP_SCALE, MEAN, RANK, ERROR, N_PART };
 static const char *const part_name[N_PART] = {
-    [DOWN] = "down", [UP] = "up", [MEAN] = "mean", [RANK] = "rank", [ERROR] = "error"};
+    [DOWN] = "down",         [UP] = "up",     [DOWN_SCALE] = "down_scale",
+    [UP_SCALE] = "up_scale", [MEAN] = "mean", [RANK] = "rank",
+    [ERROR] = "error"};
+static const bool is_optional[N_PART] = {
+    [UP] = true, [MEAN] = true, [DOWN_SCALE] = true, [UP_SCALE] = true};
 
 /* The tensors of one layer's basis; NULL if the file does not have the tensor. */
 struct basis_tensors {
@@ -257,19 +273,39 @@ static bool has_shape(const struct lk_sidecar_tensor *t, enum lk_sidecar_type ty
     return t->type == type && t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == ne2;
 }
 
+/* A matrix of bytes, and no other, has a scale for each row. */
+static bool has_scale(const struct lk_sidecar_tensor *matrix,
+                      const struct lk_sidecar_tensor *scale) {
+    if (!matrix || matrix->type != LK_SIDECAR_I8) return !scale;
+    return scale && has_shape(scale, LK_SIDECAR_F32, matrix->ne[1], matrix->ne[2], 1);
+}
+
+static struct lk_basis_matrix matrix_of(const struct lk_sidecar_tensor *numbers,
+                                        const struct lk_sidecar_tensor *scale) {
+    return (struct lk_basis_matrix){.any = numbers->data, .scale = scale ? scale->data : NULL};
+}
+
+static enum lk_basis_type basis_type(enum lk_sidecar_type type) {
+    return type == LK_SIDECAR_I8    ? LK_BASIS_Q8
+           : type == LK_SIDECAR_F16 ? LK_BASIS_F16
+                                    : LK_BASIS_F32;
+}
+
 static lk_status make_basis(const struct lk_sidecar *s, const struct basis_tensors *f, int layer,
                             enum lk_basis_side side, struct lk_basis *basis, lk_err *err) {
     const struct lk_sidecar_tensor *const *p = f->part;
     const char *side_name = lk_basis_side_name(side);
-    if (!p[DOWN] && !p[UP] && !p[MEAN] && !p[RANK] && !p[ERROR]) return LK_OK;
+    bool absent = true;
+    for (int i = 0; i < N_PART; i++) absent = absent && !p[i];
+    if (absent) return LK_OK;
     for (int i = 0; i < N_PART; i++) {
-        if (!p[i] && i != UP && i != MEAN)
+        if (!p[i] && !is_optional[i])
             return lk_fail(err, LK_E_FORMAT, "the sidecar has no tensor blk.%d.%s.%s", layer,
                            side_name, part_name[i]);
     }
     int64_t width = p[DOWN]->ne[0], n_comp = p[DOWN]->ne[1], n_group = p[DOWN]->ne[2];
     int64_t d_head = s->info.model.d_head, n_row = d_head * s->info.model.n_head_kv;
-    if (p[DOWN]->type != LK_SIDECAR_F32 || width % d_head != 0 || width > n_row ||
+    if (p[DOWN]->type == LK_SIDECAR_I32 || width % d_head != 0 || width > n_row ||
         n_group * width != n_row || n_comp > width) {
         return lk_fail(
             err, LK_E_FORMAT,
@@ -280,8 +316,9 @@ static lk_status make_basis(const struct lk_sidecar *s, const struct basis_tenso
     }
     bool shapes_agree = has_shape(p[RANK], LK_SIDECAR_I32, n_group, 1, 1) &&
                         has_shape(p[ERROR], LK_SIDECAR_F32, n_comp, n_group, 1) &&
-                        (!p[UP] || has_shape(p[UP], LK_SIDECAR_F32, width, n_comp, n_group)) &&
-                        (!p[MEAN] || has_shape(p[MEAN], LK_SIDECAR_F32, width, n_group, 1));
+                        (!p[UP] || has_shape(p[UP], p[DOWN]->type, width, n_comp, n_group)) &&
+                        (!p[MEAN] || has_shape(p[MEAN], LK_SIDECAR_F32, width, n_group, 1)) &&
+                        has_scale(p[DOWN], p[DOWN_SCALE]) && has_scale(p[UP], p[UP_SCALE]);
     if (!shapes_agree)
         return lk_fail(err, LK_E_FORMAT, "the shapes of the tensors blk.%d.%s.* do not agree",
                        layer, side_name);
@@ -302,9 +339,10 @@ static lk_status make_basis(const struct lk_sidecar *s, const struct basis_tenso
                                .n_comp = (int32_t)n_comp,
                                .rank = rank,
                                .error = error,
-                               .down = p[DOWN]->data,
-                               .up = p[UP] ? p[UP]->data : p[DOWN]->data,
+                               .type = basis_type(p[DOWN]->type),
+                               .down = matrix_of(p[DOWN], p[DOWN_SCALE]),
                                .mean = p[MEAN] ? p[MEAN]->data : NULL};
+    basis->up = p[UP] ? matrix_of(p[UP], p[UP_SCALE]) : basis->down;
     return LK_OK;
 }
 
@@ -341,18 +379,18 @@ lk_status lk_sidecar_open(struct lk_sidecar **out, const char *path,
                           const struct lk_sidecar_model *model, struct lk_ledger *ledger,
                           lk_err *err) {
     lk_redirect_logs();
-    struct sidecar_file f = {0};
+    struct lk_gguf_reader reader = {0};
     struct lk_sidecar *s = lk_alloc(ledger, LK_FOR_OTHER, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "not enough memory for the sidecar");
     s->ledger = ledger;
-    lk_status status = lk_gguf_open(&f.map, &f.reader, path, ledger, err);
-    if (!status) status = read_info(&f.reader, &s->info, err);
+    lk_status status = lk_gguf_open(&s->file, &reader, path, ledger, err);
+    if (!status) status = read_info(&reader, &s->info, err);
     if (!status && model) status = check_model(&s->info.model, model, err);
-    if (!status) status = read_tensors(s, &f, err);
+    if (!status) status = read_tensors(s, reader.gguf, err);
     if (!status) status = make_all_bases(s, err);
     if (!status) s->fingerprint = hash_tensors(s);
-    if (f.reader.gguf) gguf_free(f.reader.gguf);
-    lk_mapping_close(&f.map);
+    if (reader.gguf) gguf_free(reader.gguf);
+    if (!status) lk_mapping_drop_pages(&s->file, s->file.data, s->file.size);
     if (status) {
         lk_sidecar_close(s);
         return add_path_to_error(path, status, err);
@@ -368,5 +406,6 @@ void lk_sidecar_close(struct lk_sidecar *s) {
                LK_N_BASIS * (size_t)s->info.model.n_layer * sizeof(struct lk_basis));
     lk_release(ledger, LK_FOR_OTHER, s->tensor, s->n_tensor * sizeof *s->tensor);
     lk_release(ledger, LK_FOR_WEIGHTS, s->data, s->bytes);
+    lk_mapping_close(&s->file);
     lk_release(ledger, LK_FOR_OTHER, s, sizeof *s);
 }

@@ -9,23 +9,26 @@
  *   lowkey.sidecar.n_layer, .n_head_kv, .d_head          u32
  *   lowkey.sidecar.calibration_hash, .calibration_tokens u64, of the calibration text
  *
- * Tensors are f32, i32 or f16 and have up to three dimensions. The tensors of a basis, with SIDE =
- * k, kpre or v and dimensions in ggml's order (fastest first):
+ * Tensors are f32, f16, i8 or i32 and have up to three dimensions. The tensors of a basis, with
+ * SIDE = k, kpre or v and dimensions in ggml's order (fastest first):
  *
- *   blk.N.SIDE.down    f32 [width, n_comp, n_group]
- *   blk.N.SIDE.up      f32 [width, n_comp, n_group]   absent: equal to down
- *   blk.N.SIDE.mean    f32 [width, n_group]           absent: zero
- *   blk.N.SIDE.rank    i32 [n_group]
- *   blk.N.SIDE.error   f32 [n_comp, n_group]
+ *   blk.N.SIDE.down        f32, f16 or i8 [width, n_comp, n_group]
+ *   blk.N.SIDE.up          the same type and shape       absent: equal to down
+ *   blk.N.SIDE.down_scale  f32 [n_comp, n_group]         only with i8: a row is scale times bytes
+ *   blk.N.SIDE.up_scale    f32 [n_comp, n_group]         only with i8 and up
+ *   blk.N.SIDE.mean        f32 [width, n_group]          absent: zero
+ *   blk.N.SIDE.rank        i32 [n_group]
+ *   blk.N.SIDE.error       f32 [n_comp, n_group]
  *
- * Bases are f32 because they are read once per step, not once per row. They are small compared with
- * the weights and with any cache worth compressing, and a full-rank basis stays an accurate
- * rotation. */
+ * The file is checked whole when it is opened. `down`, `up`, scales and `error` then stay in the
+ * mapped file: caches copy the components that they read (cache/latent_store.h). All other tensors
+ * are in memory. */
 #ifndef LK_SIDECAR_SIDECAR_H
 #define LK_SIDECAR_SIDECAR_H
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "model/mapping.h"
 #include "sidecar/basis.h"
 
 /* The model that a sidecar belongs to. */
@@ -41,13 +44,19 @@ struct lk_sidecar_info {
     uint64_t calibration_hash, calibration_tokens;
 };
 
-enum lk_sidecar_type { LK_SIDECAR_F32, LK_SIDECAR_I32, LK_SIDECAR_F16, LK_N_SIDECAR_TYPE };
+enum lk_sidecar_type {
+    LK_SIDECAR_F32,
+    LK_SIDECAR_I32,
+    LK_SIDECAR_F16,
+    LK_SIDECAR_I8,
+    LK_N_SIDECAR_TYPE
+};
 
 struct lk_sidecar_tensor {
     char name[64];
     int32_t ne[3]; /* fastest dimension first; 1 for unused dimensions */
     enum lk_sidecar_type type;
-    void *data; /* float, int32_t or uint16_t [ne[2]][ne[1]][ne[0]] */
+    const void *data; /* float, int32_t, uint16_t or int8_t [ne[2]][ne[1]][ne[0]] */
 };
 
 struct lk_sidecar {
@@ -56,7 +65,8 @@ struct lk_sidecar {
     struct lk_sidecar_tensor *tensor; /* [n_tensor] */
     size_t n_tensor;
     struct lk_basis *basis[LK_N_BASIS]; /* [n_layer] each; n_group is 0 if absent */
-    void *data;                         /* of all tensors */
+    struct lk_mapping file;             /* with the matrices of the bases */
+    void *data;                         /* of the other tensors; NULL if there are none */
     uint64_t bytes;                     /* of data, entered in the ledger as weights */
     uint64_t fingerprint; /* hash of the tensors' names, types, shapes and data; never 0 */
 };
@@ -65,7 +75,7 @@ struct lk_sidecar {
 int lk_sidecar_ggml_type(enum lk_sidecar_type type);
 size_t lk_sidecar_bytes(const struct lk_sidecar_tensor *tensor);
 
-/* Read a whole sidecar into memory of `ledger`. Checks that all values are finite and that all
+/* Open a sidecar, with memory of `ledger`. Checks that all values are finite and that all
  * shapes and ranks agree. LK_E_ARG if the sidecar was made for another model than `model` (NULL:
  * any). Other errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. *out is owned:
  * lk_sidecar_close. */

@@ -84,7 +84,7 @@ lk_status lk_sidecar_builder_add(struct lk_sidecar_builder *builder,
     /* gguf copies this description. It reads `data` when the file is written. */
     struct ggml_tensor tensor = {.type = (enum ggml_type)lk_sidecar_ggml_type(t->type),
                                  .ne = {t->ne[0], t->ne[1], t->ne[2], 1},
-                                 .data = t->data};
+                                 .data = (void *)t->data};
     tensor.nb[0] = ggml_type_size(tensor.type);
     for (int d = 1; d < GGML_MAX_DIMS; d++)
         tensor.nb[d] = tensor.nb[d - 1] * (size_t)tensor.ne[d - 1];
@@ -97,7 +97,7 @@ static lk_status add_basis_part(struct lk_sidecar_builder *builder, int layer,
                                 enum lk_basis_side side, const char *part,
                                 enum lk_sidecar_type type, const void *data, int32_t ne0,
                                 int32_t ne1, int32_t ne2, lk_err *err) {
-    struct lk_sidecar_tensor t = {.ne = {ne0, ne1, ne2}, .type = type, .data = (void *)data};
+    struct lk_sidecar_tensor t = {.ne = {ne0, ne1, ne2}, .type = type, .data = data};
     snprintf(t.name, sizeof t.name, "blk.%d.%s.%s", layer, lk_basis_side_name(side), part);
     return lk_sidecar_builder_add(builder, &t, err);
 }
@@ -108,11 +108,22 @@ lk_status lk_sidecar_builder_add_basis(struct lk_sidecar_builder *builder, int l
     if (layer < 0 || layer >= builder->n_layer)
         return lk_fail(err, LK_E_ARG, "layer %d is out of range, the sidecar has %d layers", layer,
                        builder->n_layer);
-    lk_status status = add_basis_part(builder, layer, side, "down", LK_SIDECAR_F32, b->down,
-                                      b->width, b->n_comp, b->n_group, err);
-    if (!status && b->up != b->down)
-        status = add_basis_part(builder, layer, side, "up", LK_SIDECAR_F32, b->up, b->width,
-                                b->n_comp, b->n_group, err);
+    static const enum lk_sidecar_type type_of[LK_N_BASIS_TYPE] = {[LK_BASIS_F32] = LK_SIDECAR_F32,
+                                                                  [LK_BASIS_F16] = LK_SIDECAR_F16,
+                                                                  [LK_BASIS_Q8] = LK_SIDECAR_I8};
+    enum lk_sidecar_type type = type_of[b->type];
+    bool has_up = b->up.any != b->down.any;
+    lk_status status = add_basis_part(builder, layer, side, "down", type, b->down.any, b->width,
+                                      b->n_comp, b->n_group, err);
+    if (!status && b->down.scale)
+        status = add_basis_part(builder, layer, side, "down_scale", LK_SIDECAR_F32, b->down.scale,
+                                b->n_comp, b->n_group, 1, err);
+    if (!status && has_up)
+        status = add_basis_part(builder, layer, side, "up", type, b->up.any, b->width, b->n_comp,
+                                b->n_group, err);
+    if (!status && has_up && b->up.scale)
+        status = add_basis_part(builder, layer, side, "up_scale", LK_SIDECAR_F32, b->up.scale,
+                                b->n_comp, b->n_group, 1, err);
     if (!status && b->mean)
         status = add_basis_part(builder, layer, side, "mean", LK_SIDECAR_F32, b->mean, b->width,
                                 b->n_group, 1, err);

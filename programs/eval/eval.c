@@ -106,6 +106,8 @@ static void record_cache_stats(json_t *record, const struct lk_backend *backend)
     json_object_set_new(record, "n_tok", json_integer((json_int_t)stats.n_tok));
     json_object_set_new(record, "bits_per_value", json_real(stats.bits_per_value));
     json_object_set_new(record, "bytes_per_token", json_real(stats.bytes_per_token));
+    if (stats.sidecar_bytes)
+        json_object_set_new(record, "bits_with_sidecar", json_real(stats.bits_with_sidecar));
 }
 
 static lk_status add_record(struct eval_run *run, const struct eval_job *job, const char *kv,
@@ -329,6 +331,7 @@ static lk_status add_result(struct eval_run *run, const struct eval_job *job, co
     if (records && status == LK_OK) {
         lk_add_mean(&result, "bits_per_value", records, "bits_per_value");
         lk_add_mean(&result, "bytes_per_token", records, "bytes_per_token");
+        lk_add_mean(&result, "bits_with_sidecar", records, "bits_with_sidecar");
         status = lk_task_result_check(&result, err);
     }
     if (records && status == LK_OK)

@@ -58,6 +58,11 @@ void add_cache_rows(const lk_session *session, struct table *table) {
         else
             table_cell(table, " ");
     }
+    if (s.sidecar_bytes) {
+        table_cell(table, "sidecar");
+        table_cell(table, "%s", format_bytes(a, s.sidecar_bytes));
+        table_cell(table, "shared by sessions; with it %.2f bits per value", s.bits_with_sidecar);
+    }
     table_cell(table, "scratch");
     table_cell(table, "%s", format_bytes(a, s.scratch_bytes));
     table_cell(table, "not cache: activations, logits, graphs");

@@ -167,13 +167,14 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
         const lk_bench_result *r = &row[i].r;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:o s:o s:I s:o s:o s:o s:I s:I}", "kv", row[i].kv, "depth",
+            json_pack("{s:s s:I s:o s:o s:I s:o s:o s:o s:I s:I s:o}", "kv", row[i].kv, "depth",
                       (json_int_t)r->depth, "prefill_tps", json_rate(r->prefill_tps), "decode_tps",
                       json_rate(r->decode_tps), "cache_bytes", (json_int_t)r->cache_bytes,
                       "bits_per_value", json_number(r->bits_per_value), "prefill_tps_best",
                       json_rate(r->prefill_tps_best), "decode_tps_best",
                       json_rate(r->decode_tps_best), "n_tok", (json_int_t)r->n_tok, "n_repeated",
-                      (json_int_t)r->n_repeated));
+                      (json_int_t)r->n_repeated, "bits_with_sidecar",
+                      json_number(r->bits_with_sidecar)));
     }
     int done =
         json_print(json_pack("{s:s s:s s:i s:I s:I s:I s:I s:o}", "model", name, "kernels",
@@ -202,7 +203,7 @@ static void csv_rate(double tps) {
 
 static void print_csv(const struct row *row, size_t n_row) {
     puts("kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_"
-         "best,n_tok,n_repeated");
+         "best,n_tok,n_repeated,bits_with_sidecar");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         csv_text(row[i].kv);
@@ -212,7 +213,8 @@ static void print_csv(const struct row *row, size_t n_row) {
         printf(",%llu,%.4f", (unsigned long long)r->cache_bytes, r->bits_per_value);
         csv_rate(r->prefill_tps_best);
         csv_rate(r->decode_tps_best);
-        printf(",%llu,%llu\n", (unsigned long long)r->n_tok, (unsigned long long)r->n_repeated);
+        printf(",%llu,%llu,%.4f\n", (unsigned long long)r->n_tok, (unsigned long long)r->n_repeated,
+               r->bits_with_sidecar);
     }
 }
 
@@ -226,12 +228,15 @@ static void rate_cell(struct table *table, double tps) {
 static void print_table(const struct bench_args *a, const lk_model *model, size_t n_tok,
                         const struct row *row, size_t n_row) {
     lk_model_info info = lk_model_get_info(model);
-    struct table table = table_new("lrrRrRrR");
-    bool repeated = false;
+    bool repeated = false, sidecar = false;
+    for (size_t i = 0; i < n_row; i++)
+        sidecar = sidecar || row[i].r.bits_with_sidecar > row[i].r.bits_per_value;
+    struct table table = table_new(sidecar ? "lrrRrRrRR" : "lrrRrRrR");
     char b[NUMBER_BUF];
     const char *title[] = {"recipe",     "depth", "prefill t/s", "best",
                            "decode t/s", "best",  "cache",       "bits/value"};
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         table_cell(&table, "%s", row[i].kv);
@@ -242,6 +247,7 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
         rate_cell(&table, r->decode_tps_best);
         table_cell(&table, "%s", format_bytes(b, r->cache_bytes));
         table_cell(&table, "%.2f", r->bits_per_value);
+        if (sidecar) table_cell(&table, "%.2f", r->bits_with_sidecar);
         repeated = repeated || r->n_repeated > 0;
     }
     table_print(&table, stdout, 1);
@@ -251,6 +257,9 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
                     "best of %lld; %d thread%s, %s kernels.",
                     (long long)a->prefill, (long long)a->decode, (long long)a->repeat,
                     info.n_threads, info.n_threads == 1 ? "" : "s", info.kernels);
+    if (sidecar)
+        print_paragraph(stdout, "+ sidecar: bits per value with what one session needs of the "
+                                "sidecar, which sessions share.");
     if (repeated)
         print_paragraph(stdout,
                         "Beyond 512 tokens, the cache repeats the keys and values of a text of %s "

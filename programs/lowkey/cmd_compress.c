@@ -19,10 +19,10 @@
 
 struct compress_args {
     struct model_args model;
-    const char *method, *text, *out, *group, *rank, *search, *svd, *export;
+    const char *method, *text, *out, *group, *rank, *search, *svd, *export, *type;
     int64_t ctx, tokens, quantum, skip, seed;
     int64_t fisher_tokens, fisher_ctx;
-    bool mean, truncate, keep, json, palu_code;
+    bool mean, truncate, equalize, keep, json, palu_code;
 };
 
 static enum args_result read_args(const struct command *command, int argc, char **argv,
@@ -58,8 +58,13 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "quantum", "N", "ranks are multiples of this (default 8)", OPT_INT, &a->quantum, 1,
               1024},
              {0, "mean", NULL, "subtract the mean of the rows first", OPT_FLAG, &a->mean, 0, 0},
+             {0, "equalize", NULL,
+              "scale K's components by statistics of the text, for recipes with nosigma", OPT_FLAG,
+              &a->equalize, 0, 0},
              {0, "truncate", NULL, "store only the components that the ranks need", OPT_FLAG,
               &a->truncate, 0, 0},
+             {0, "type", "NAME", "numbers of the bases: q8 (default), f16 or f32", OPT_TEXT,
+              &a->type, 0, 0, .complete = "q8 f16 f32"},
              {0, "export", "FILE",
               "a GGUF model with merged KV heads (kvheads, models without RoPE)", OPT_TEXT,
               &a->export, 0, 0,
@@ -140,12 +145,15 @@ static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
     int method = find_name("method", a->method, lk_compress_method_name);
     int svd = method < 0 ? -1 : find_name("svd", a->svd, lk_compress_svd_name);
     int ranks = svd < 0 ? -1 : find_name("rank-search", a->search, lk_compress_ranks_name);
-    if (ranks < 0) return STATUS_ERROR;
+    int numbers = ranks < 0 ? -1 : find_name("type", a->type, lk_compress_numbers_name);
+    if (numbers < 0) return STATUS_ERROR;
     if (!a->text && svd != LK_SVD_PLAIN)
         return print_error("no text: give --text FILE, or --text self");
     *out = (lk_compress_opts){.method = method,
                               .svd = svd,
                               .ranks = ranks,
+                              .numbers = numbers,
+                              .equalize = a->equalize,
                               .quantum = (int32_t)a->quantum,
                               .n_ctx = (int32_t)a->ctx,
                               .n_skip = a->skip > 0    ? (int32_t)a->skip

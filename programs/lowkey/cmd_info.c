@@ -50,7 +50,7 @@ static void print_table(const lk_model_info *m, const char *name) {
                m->weight_bytes ? " (repacked or dequantized)" : ": used as stored in the file");
     if (m->sidecar) {
         table_cell(&table, "sidecar");
-        table_cell(&table, "%s, %s", m->sidecar, format_bytes(a, m->sidecar_bytes));
+        table_cell(&table, "%s, %s", m->sidecar, format_bytes(a, m->sidecar_file_bytes));
     }
     table_cell(&table, "layers");
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);

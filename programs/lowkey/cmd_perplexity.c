@@ -71,14 +71,15 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
         const lk_compare_result *r = &result[i];
         json_array_append_new(
             list,
-            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I}", "kv",
+            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I s:o}", "kv",
                       lk_recipe_text(recipes->item[i]), "ppl", json_number(r->ppl), "kl_mean",
                       json_number(r->kl_mean), "kl_p99", json_number(r->kl_p99), "kl_p999",
                       json_number(r->kl_p999), "top1", json_number(r->top1), "bytes_per_token",
                       json_number(r->bytes_per_token), "bits_per_value",
                       json_number(r->bits_per_value), "ppl_stderr", json_number(r->ppl_stderr),
                       "kl_stderr", json_number(r->kl_stderr), "tokens_per_second",
-                      json_number(r->tokens_per_second), "n_scored", (json_int_t)r->n_scored));
+                      json_number(r->tokens_per_second), "n_scored", (json_int_t)r->n_scored,
+                      "bits_with_sidecar", json_number(r->bits_with_sidecar)));
     }
     int done = json_print(json_pack("{s:s s:I s:I s:o}", "model", name, "n_ctx", (json_int_t)n_ctx,
                                     "n_tok", (json_int_t)n_tok, "results", list),
@@ -92,8 +93,12 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
                                         "+-",      "KL p99",     "KL p99.9", "same top",
                                         "B/token", "bits/value", "tokens/s"};
     char b[NUMBER_BUF];
-    struct table table = table_new("lrRrRRRrRrR");
+    bool sidecar = false;
+    for (size_t i = 0; i < recipes->n; i++)
+        sidecar = sidecar || result[i].bits_with_sidecar > result[i].bits_per_value;
+    struct table table = table_new(sidecar ? "lrRrRRRrRrRr" : "lrRrRRRrRrR");
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < recipes->n; i++) {
         const lk_compare_result *r = &result[i];
         table_cell(&table, "%s", lk_recipe_text(recipes->item[i]));
@@ -107,14 +112,18 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
         table_cell(&table, "%s", format_count(b, (uint64_t)(r->bytes_per_token + 0.5)));
         table_cell(&table, "%.2f", r->bits_per_value);
         table_cell(&table, "%.1f", r->tokens_per_second);
+        if (sidecar) table_cell(&table, "%.2f", r->bits_with_sidecar);
     }
     table_print(&table, stdout, 1);
     if (!recipes->n) return;
     putchar('\n');
     print_paragraph(stdout,
                     "%s predictions; KL(full cache || recipe) in nats; bits/value: everything the "
-                    "cache holds counted",
-                    format_count(b, result[0].n_scored));
+                    "cache holds counted%s",
+                    format_count(b, result[0].n_scored),
+                    sidecar ? "; + sidecar: with what one session needs of the sidecar, which "
+                              "sessions share"
+                            : "");
 }
 
 static int compare(const struct perplexity_args *a, lk_model *model, const struct recipes *recipes,

@@ -6,13 +6,16 @@
 #include "table.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct plan_args {
     struct model_args model;
     struct string_list kv;
     struct number_list ctx;
-    int64_t fit; /* MiB; 0: --fit is not given */
-    bool stream, json;
+    int64_t fit;      /* MiB; 0: --fit is not given */
+    int64_t sessions; /* 0: --sessions is not given, one */
+    bool stream, json, csv;
+    bool presets;         /* no --kv is given */
     bool presets_omitted; /* presets that need a sidecar */
 };
 
@@ -21,6 +24,7 @@ enum { MAX_TOKENS = 1 << 24 };
 /* One row of the output. */
 struct plan_row {
     const char *kv;
+    const lk_recipe *recipe;
     lk_plan plan;
 };
 
@@ -37,9 +41,14 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "the model was trained for)."},
              {0, "fit", "MIB", "find the largest context whose peak fits in MIB", OPT_INT, &a->fit,
               1, 1 << 24},
+             {0, "sessions", "N", "sessions that share the sidecar (default 1)", OPT_INT,
+              &a->sessions, 1, 1 << 20,
+              .man = "Sessions that share what they need of the sidecar (default 1). The column "
+                     "`total` is what their caches and the sidecar need together."},
              {0, "stream", NULL, "plan for prefill through the compressed cache", OPT_FLAG,
               &a->stream},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
+             {0, "csv", NULL, "print CSV", OPT_FLAG, &a->csv},
          }},
         model_options(&a->model),
     };
@@ -76,22 +85,112 @@ static double compression_ratio(const lk_plan *plan) {
     return plan->cache_bytes ? (double)plan->f16_bytes / (double)plan->cache_bytes : 0.0;
 }
 
-static int print_json(const struct plan_row *row, size_t n, const lk_model *model) {
+/* ---- prices ---- */
+
+/* Bits per value of n sessions, with what they need of the sidecar. */
+static double bits_with_sidecar(const lk_plan *plan, uint64_t n) {
+    return 16.0 * (double)lk_plan_bytes(plan, n) / ((double)n * (double)plan->f16_bytes);
+}
+
+/* The number of sessions from which on `a`, with a sidecar, is smaller than `b`; 0: never. */
+static uint64_t sessions_to_win(const lk_plan *a, const lk_plan *b) {
+    uint64_t each_a = a->cache_bytes + a->derived_bytes, each_b = b->cache_bytes + b->derived_bytes;
+    if (each_a >= each_b) return 0;
+    return a->sidecar_bytes / (each_b - each_a) + 1;
+}
+
+/* The number of tokens from which on n sessions of recipe `a` are smaller than n of `b`; 0: never
+ * up to MAX_TOKENS. */
+static uint64_t tokens_to_win(const lk_model *model, const lk_recipe *a, const lk_recipe *b,
+                              uint64_t n) {
+    uint64_t low = 0, high = MAX_TOKENS; /* `a` is smaller at high */
+    for (uint64_t at = high; low + 1 < high; at = low + (high - low) / 2) {
+        lk_session_opts opts = {.n_ctx = (int32_t)at};
+        lk_plan plan_a, plan_b;
+        if (lk_plan_make(model, a, &opts, &plan_a, NULL) ||
+            lk_plan_make(model, b, &opts, &plan_b, NULL))
+            return 0;
+        bool smaller = lk_plan_bytes(&plan_a, n) < lk_plan_bytes(&plan_b, n);
+        if (at == MAX_TOKENS && !smaller) return 0;
+        if (smaller)
+            high = at;
+        else
+            low = at;
+    }
+    return high;
+}
+
+/* From where on recipes with a sidecar are smaller than those without. */
+static void print_break_even(const struct plan_row *row, size_t n, const struct plan_args *a,
+                             const lk_model *model) {
+    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
+    char tokens[NUMBER_BUF], count[NUMBER_BUF];
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            const lk_plan *x = &row[i].plan, *y = &row[j].plan;
+            if (!x->sidecar_bytes || y->sidecar_bytes || x->n_tok != y->n_tok) continue;
+            uint64_t least = sessions_to_win(x, y);
+            format_count(tokens, x->n_tok);
+            if (least)
+                print_paragraph(stdout,
+                                "%s with its sidecar is smaller than %s from %s session%s "
+                                "of %s tokens on.",
+                                row[i].kv, row[j].kv, format_count(count, least),
+                                least == 1 ? "" : "s", tokens);
+            else
+                print_paragraph(stdout, "%s is not smaller than %s at %s tokens.", row[i].kv,
+                                row[j].kv, tokens);
+            bool last = true; /* the recipes' last context length */
+            for (size_t k = i + 1; k < n; k++) last = last && strcmp(row[k].kv, row[i].kv) != 0;
+            uint64_t n_tok =
+                last ? tokens_to_win(model, row[i].recipe, row[j].recipe, sessions) : 0;
+            if (n_tok)
+                print_paragraph(stdout, "With %s session%s, it is from %s tokens on.",
+                                format_count(count, sessions), sessions == 1 ? "" : "s",
+                                format_count(tokens, n_tok));
+        }
+}
+
+/* ---- output ---- */
+
+static int print_csv(const struct plan_row *row, size_t n, const struct plan_args *a) {
+    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
+    puts("kv,n_tok,sessions,cache_bytes,sidecar_bytes,derived_bytes,total_bytes,f16_bytes,"
+         "bits_per_value,bits_with_sidecar");
+    for (size_t i = 0; i < n; i++) {
+        const lk_plan *p = &row[i].plan;
+        printf("\"%s\",%llu,%llu,%llu,%llu,%llu,%llu,%llu,%.4f,%.4f\n", row[i].kv,
+               (unsigned long long)p->n_tok, (unsigned long long)sessions,
+               (unsigned long long)p->cache_bytes, (unsigned long long)p->sidecar_bytes,
+               (unsigned long long)p->derived_bytes, (unsigned long long)lk_plan_bytes(p, sessions),
+               (unsigned long long)p->f16_bytes, p->bits_per_value, bits_with_sidecar(p, sessions));
+    }
+    return STATUS_OK;
+}
+
+static int print_json(const struct plan_row *row, size_t n, const struct plan_args *a,
+                      const lk_model *model) {
+    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
     json_t *list = json_array();
     char *name = model_name(model);
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I}", "kv", row[i].kv, "n_tok",
-                      (json_int_t)p->n_tok, "cache_bytes", (json_int_t)p->cache_bytes, "f16_bytes",
-                      (json_int_t)p->f16_bytes, "ratio", json_number(compression_ratio(p)),
-                      "bits_per_value", json_number(p->bits_per_value), "weight_bytes",
-                      (json_int_t)p->weight_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes,
-                      "peak_bytes", (json_int_t)p->peak_bytes));
+            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o}", "kv", row[i].kv,
+                      "n_tok", (json_int_t)p->n_tok, "cache_bytes", (json_int_t)p->cache_bytes,
+                      "f16_bytes", (json_int_t)p->f16_bytes, "ratio",
+                      json_number(compression_ratio(p)), "bits_per_value",
+                      json_number(p->bits_per_value), "weight_bytes", (json_int_t)p->weight_bytes,
+                      "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_bytes",
+                      (json_int_t)p->peak_bytes, "sidecar_bytes", (json_int_t)p->sidecar_bytes,
+                      "derived_bytes", (json_int_t)p->derived_bytes, "total_bytes",
+                      (json_int_t)lk_plan_bytes(p, sessions), "bits_with_sidecar",
+                      json_number(bits_with_sidecar(p, sessions))));
     }
-    int status = json_print(json_pack("{s:s s:o s:I}", "model", name, "plans", list, "file_bytes",
-                                      (json_int_t)lk_model_get_info(model).file_bytes),
+    int status = json_print(json_pack("{s:s s:o s:I s:I}", "model", name, "plans", list,
+                                      "file_bytes", (json_int_t)lk_model_get_info(model).file_bytes,
+                                      "sessions", (json_int_t)sessions),
                             false);
     free(name);
     return status;
@@ -102,9 +201,15 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
     static const char *const title[] = {"recipe", "tokens",  "cache",   "f16 cache", "ratio",
                                         "bits",   "weights", "scratch", "peak"};
     lk_model_info info = lk_model_get_info(model);
-    bool beyond_trained = false;
-    struct table table = table_new("lrrRrRRRr");
+    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
+    bool beyond_trained = false, prices = a->model.sidecar || a->sessions;
+    struct table table = table_new(prices ? "lrrRrRRRrRrR" : "lrrRrRRRr");
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    if (prices) {
+        table_cell(&table, "sidecar");
+        table_cell(&table, "total");
+        table_cell(&table, "bits");
+    }
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
         char b[NUMBER_BUF];
@@ -118,6 +223,11 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
         table_cell(&table, "%s", format_bytes(b, p->weight_bytes));
         table_cell(&table, "%s", format_bytes(b, p->scratch_bytes));
         table_cell(&table, "%s", format_bytes(b, p->peak_bytes));
+        if (prices) {
+            table_cell(&table, "%s", format_bytes(b, p->sidecar_bytes));
+            table_cell(&table, "%s", format_bytes(b, lk_plan_bytes(p, sessions)));
+            table_cell(&table, "%.2f", bits_with_sidecar(p, sessions));
+        }
         beyond_trained = beyond_trained || p->n_tok > (uint64_t)info.n_ctx_train;
     }
     table_print(&table, stdout, true);
@@ -125,6 +235,12 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
     putchar('\n');
     print_paragraph(stdout, "ratio: f16 cache / cache; bits: of the cache, per value; peak: of "
                             "everything, during prefill");
+    if (prices)
+        print_paragraph(stdout,
+                        "sidecar: what the recipe reads of it, shared by sessions; total and bits: "
+                        "the caches of %s session%s and the sidecar",
+                        format_count(b, sessions), sessions == 1 ? "" : "s");
+    if (prices && !a->presets) print_break_even(row, n, a, model);
     if (!a->model.no_mmap)
         print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
                         format_bytes(b, info.file_bytes));
@@ -171,6 +287,7 @@ static int make_rows(const lk_model *model, const struct recipes *recipes,
             lk_status status =
                 make_plan(model, recipes->item[i], a, a->ctx.item[j], &row[*n].plan, &err);
             row[*n].kv = lk_recipe_text(recipes->item[i]);
+            row[*n].recipe = recipes->item[i];
             if (!status)
                 (*n)++;
             else if (given ||
@@ -190,6 +307,7 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     if (a.fit && a.ctx.n) return print_error("--fit and --ctx cannot be used together");
     bool given = a.kv.n > 0;
+    a.presets = !given;
     if (!given) add_presets(&a);
     int status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
@@ -199,7 +317,9 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
         size_t n = 0;
         status = make_rows(model, &recipes, &a, given, row, &n);
         if (!status && a.json)
-            status = print_json(row, n, model);
+            status = print_json(row, n, &a, model);
+        else if (!status && a.csv)
+            status = print_csv(row, n, &a);
         else if (!status)
             print_table(row, n, &a, model);
     }

@@ -49,7 +49,7 @@ static int list_presets(void) {
         print_wrapped(stdout, p.note, NAME_COLUMN, NAME_COLUMN, width);
         if (!p.sidecar) continue;
         char *how = xasprintf("needs a sidecar: lowkey compress %s --text BOOK -o FILE, then "
-                              "--sidecar FILE",
+                              "--sidecar FILE ('lowkey plan --sidecar FILE' adds its bytes)",
                               p.sidecar);
         printf("%*s", NAME_COLUMN, "");
         print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
@@ -65,7 +65,8 @@ static int list_presets(void) {
           "                      newest chooses; also N%, or N% of context\n"
           "  recent N, window N  the newest N tokens; also N%\n"
           "  residual N          KIVI's buffer\n"
-          "  layers LIST         other codecs for the body in some layers\n"
+          "  layers LIST         other codecs for the body in some layers, another 'keep N by\n"
+          "                      POLICY', or 'none'\n"
           "Codecs\n"
           "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
           "  asym2 to asym8 (g32, g64, g128, hadamard), hqq2 to hqq4 (g32, g64, g128),\n"
@@ -110,17 +111,70 @@ static int check_recipes(const struct string_list *kv, bool json) {
     return STATUS_OK;
 }
 
+static json_t *combinations_json(void) {
+    json_t *list = json_array();
+    lk_combination c;
+    for (size_t i = 0; lk_recipe_combination(i, &c); i++)
+        json_array_append_new(list, json_pack("{s:s s:s s:s? s:s}", "a", c.a, "b", c.b, "reason",
+                                              c.reason, "example", c.example));
+    return json_pack("{s:o}", "combinations", list);
+}
+
+/* Index of a name, which is added if it is new. */
+static size_t index_of(const char *name, const char **names, size_t *n) {
+    for (size_t i = 0; i < *n; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    names[(*n)++] = name;
+    return *n - 1;
+}
+
+/* A triangle of all pairs of features: '+' if they can be combined, or else the letter of the
+ * reason, which follows below. */
+static int list_combinations(void) {
+    enum { MAX_NAME = 64, NAME_COLUMN = 20, WIDTH = 100 };
+    const char *name[MAX_NAME], *reason[26];
+    char sign[MAX_NAME][MAX_NAME];
+    size_t n_name = 0, n_reason = 0;
+    lk_combination c;
+    memset(sign, ' ', sizeof sign);
+    for (size_t i = 0; lk_recipe_combination(i, &c) && n_name + 2 <= MAX_NAME; i++) {
+        size_t a = index_of(c.a, name, &n_name), b = index_of(c.b, name, &n_name);
+        sign[b][a] = c.reason ? (char)('a' + index_of(c.reason, reason, &n_reason) % 26) : '+';
+    }
+    for (size_t b = 0; b < n_name; b++) {
+        size_t end = b;
+        while (end > 0 && sign[b][end - 1] == ' ') end--;
+        printf("%2zu %-*s", b + 1, end ? NAME_COLUMN : 0, name[b]);
+        for (size_t a = 0; a < end; a++) printf("  %c", sign[b][a]);
+        printf("\n");
+    }
+    printf("%*s", 3 + NAME_COLUMN, "");
+    for (size_t a = 0; a + 1 < n_name; a++) printf(" %2zu", a + 1);
+    printf("\n\n");
+    for (size_t i = 0; i < n_reason; i++) {
+        printf("%c  ", (char)('a' + i));
+        print_wrapped(stdout, reason[i], 3, 3, WIDTH);
+    }
+    return STATUS_OK;
+}
+
 int cmd_recipes(const struct command *command, int argc, char **argv) {
-    bool json = false;
+    bool json = false, combinations = false;
     int first;
     struct string_list kv = {0};
     const struct opt_group groups[] = {
-        {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
+        {"Output",
+         {{0, "combinations", NULL, "list which features of recipes can be combined", OPT_FLAG,
+           &combinations},
+          {0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
     };
     enum args_result result =
         args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     if (argc - first > MAX_LIST) return print_error("more than %d recipes", MAX_LIST);
+    if (combinations && first < argc)
+        return print_error("--combinations takes no recipes; leave one of them out");
+    if (combinations) return json ? json_print(combinations_json(), false) : list_combinations();
     while (first < argc) kv.item[kv.n++] = argv[first++];
     if (kv.n) return check_recipes(&kv, json);
     return json ? list_presets_json() : list_presets();

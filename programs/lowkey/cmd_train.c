@@ -34,9 +34,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {'o', "output", "FILE",
               "the sidecar; files next to it keep the state of an interrupted run", OPT_TEXT,
               &a->output, 0, 0,
-              .man = "The sidecar. Files next to it, named like it with the endings `.examples` "
-                     "and `.layer-N`, hold what is done so far. They take some gigabytes for many "
-                     "sequences and are removed at the end."},
+              .man =
+                  "The sidecar. Files next to it, named like it with the endings `.examples` "
+                  "and `.layer-N`, hold what is done so far. They take some gigabytes for many "
+                  "sequences and are removed at the end. Bases of `--sidecar` are copied, so that "
+                  "one sidecar has both."},
              {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
               .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
                      "and a window; `tova`.",

@@ -131,7 +131,8 @@ const struct command command_table[N_COMMANDS] = {
                     "shows their levels.",
      .examples = "  lowkey recipes\n"
                  "  lowkey recipes best-3 \"body: k=kivi4 v=kivi2; residual 128: f16\"\n"
-                 "  lowkey recipes my.recipe\n",
+                 "  lowkey recipes my.recipe\n"
+                 "  lowkey recipes --combinations\n",
      .run = cmd_recipes},
 
     {.name = "inspect",

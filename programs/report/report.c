@@ -296,6 +296,7 @@ const char *lk_report_metric_label(char *buf, const char *name) {
         {"acc_norm", "accuracy (normalized)"},
         {"acc", "accuracy"},
         {"bits_per_value", "bits/value"},
+        {"bits_with_sidecar", "bits/value with sidecar"},
         {"bytes_per_token", "bytes/token"},
         {"rouge1", "ROUGE-1"},
         {"rouge2", "ROUGE-2"},
@@ -316,8 +317,8 @@ const char *lk_report_metric_label(char *buf, const char *name) {
 
 /* Metrics of the cost of a run say nothing about its quality. */
 static bool is_cost(const char *name) {
-    static const char *const cost[] = {"bits_per_value", "bytes_per_token", "tokens_per_second",
-                                       "seconds"};
+    static const char *const cost[] = {"bits_per_value", "bits_with_sidecar", "bytes_per_token",
+                                       "tokens_per_second", "seconds"};
     size_t len = strlen(name);
     for (size_t i = 0; i < sizeof cost / sizeof cost[0]; i++)
         if (strcmp(cost[i], name) == 0) return true;

@@ -22,6 +22,8 @@ class Plan:
     scratch_bytes: int
     peak_bytes: int
     bits_per_value: float
+    sidecar_bytes: int
+    derived_bytes: int
 
 
 def plan(
@@ -63,6 +65,7 @@ class Comparison:
     bits_per_value: float
     tokens_per_second: float
     n_scored: int
+    bits_with_sidecar: float
 
 
 def perplexity(

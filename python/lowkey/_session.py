@@ -41,6 +41,8 @@ class SessionStats:
     scratch_bytes: int
     bits_per_value: float
     bytes_per_token: float
+    sidecar_bytes: int
+    bits_with_sidecar: float
 
 
 class LevelStats(NamedTuple):

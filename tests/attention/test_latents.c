@@ -1,7 +1,9 @@
 /* Levels of latents hold the projected rows, at any rank and however the rows got into the
  * cache. */
 #include "attention/attention.h"
+#include "cache/basis_rows.h"
 #include "cache/equalizer.h"
+#include "cache/latent_store.h"
 #include "cache/project.h"
 #include "support.h"
 #include "support_basis.h"
@@ -46,6 +48,36 @@ static void make_bases(struct bases *b, struct random *r, int group, int n_comp,
 static void free_bases(struct bases *b) {
     for (int which = 0; which < LK_N_BASIS; which++)
         for (int layer = 0; layer < N_LAYER; layer++) free_basis(&b->basis[which][layer]);
+}
+
+/* The same bases with numbers of another type. Means and ranks are those of `from`. */
+static void pack_bases(struct bases *to, const struct bases *from, enum lk_basis_type type) {
+    *to = *from;
+    for (int which = 0; which < LK_N_BASIS; which++) {
+        to->table[which] = to->basis[which];
+        for (int layer = 0; layer < N_LAYER; layer++) {
+            struct lk_basis *b = &to->basis[which][layer];
+            size_t n_row = (size_t)b->n_group * b->n_comp, n = b->width;
+            for (int i = 0; i < 2 && type != LK_BASIS_F32; i++) {
+                struct lk_basis_matrix *m = i ? &b->up : &b->down;
+                void *numbers = malloc(lk_basis_numbers_bytes(type, n_row * n));
+                float *scale = type == LK_BASIS_Q8 ? malloc(n_row * sizeof *scale) : NULL;
+                lk_basis_pack(type, m->f32, n_row, n, numbers, scale);
+                *m = (struct lk_basis_matrix){.any = numbers, .scale = scale};
+            }
+            b->type = type;
+        }
+    }
+}
+
+static void free_packed(struct bases *b) {
+    for (int which = 0; which < LK_N_BASIS; which++)
+        for (int layer = 0; layer < N_LAYER; layer++) {
+            struct lk_basis *basis = &b->basis[which][layer];
+            if (basis->type == LK_BASIS_F32) continue;
+            free((void *)basis->down.any), free((void *)basis->down.scale);
+            free((void *)basis->up.any), free((void *)basis->up.scale);
+        }
 }
 
 static struct lk_cache_shape shape_of(const struct bases *b) {
@@ -100,14 +132,15 @@ static float *reconstruct_rows(const struct lk_kv *s) {
     return out;
 }
 
-/* Project a row [WIDTH] to a rank and back, by the definition. */
-static void project_and_back(const struct lk_basis *basis, int rank, const float *x, float *out) {
+/* Project a row [WIDTH] to a rank of each group and back, by the definition. */
+static void project_to_ranks(const struct lk_basis *basis, const int *rank, const float *x,
+                             float *out) {
     for (int g = 0; g < basis->n_group; g++) {
-        const float *down = basis->down + (size_t)g * basis->n_comp * basis->width,
-                    *up = basis->up + (size_t)g * basis->n_comp * basis->width;
+        const float *down = basis->down.f32 + (size_t)g * basis->n_comp * basis->width,
+                    *up = basis->up.f32 + (size_t)g * basis->n_comp * basis->width;
         for (int c = 0; c < basis->width; c++)
             out[g * basis->width + c] = basis->mean ? basis->mean[g * basis->width + c] : 0;
-        for (int j = 0; j < rank; j++) {
+        for (int j = 0; j < rank[g]; j++) {
             double z = 0;
             for (int c = 0; c < basis->width; c++) {
                 double mean = basis->mean ? basis->mean[g * basis->width + c] : 0;
@@ -117,6 +150,12 @@ static void project_and_back(const struct lk_basis *basis, int rank, const float
                 out[g * basis->width + c] += (float)z * up[(size_t)j * basis->width + c];
         }
     }
+}
+
+static void project_and_back(const struct lk_basis *basis, int rank, const float *x, float *out) {
+    int all[N_HEAD_KV];
+    for (int g = 0; g < basis->n_group; g++) all[g] = rank;
+    project_to_ranks(basis, all, x, out);
 }
 
 static void test_rows_are_projected(void **state) {
@@ -164,6 +203,119 @@ static void test_rows_are_projected(void **state) {
         free_bases(&b);
         for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
     }
+}
+
+/* Without a number in the recipe, each group has the sidecar's rank of its own, rounded. Bases may
+ * be stored in any type. Caches of one store share what they read. */
+static void test_ranks_of_groups(void **state) {
+    (void)state;
+    enum { N = 300 };
+    static const int ranks[N_HEAD_KV] = {5, 32, 17, 24}, rounded[N_HEAD_KV] = {8, 32, 16, 24};
+    for (int type = 0; type < LK_N_BASIS_TYPE; type++) {
+        struct random r = {31};
+        struct bases b, packed;
+        make_bases(&b, &r, 1, D_HEAD, 8, 1, 1);
+        pack_bases(&packed, &b, type);
+        struct lk_ledger common = {0}, ledger = {0};
+        struct lk_cache_shape shape = shape_of(&packed);
+        struct lk_cache *cache[2];
+        lk_recipe *recipe;
+        for (int which = 0; which < LK_N_BASIS; which++)
+            for (int layer = 0; layer < N_LAYER; layer++)
+                for (int g = 0; g < N_HEAD_KV; g++)
+                    ((int32_t *)packed.basis[which][layer].rank)[g] = ranks[g];
+        assert_int_equal(lk_latent_store_new(&shape.latents, &common, NULL), LK_OK);
+        assert_int_equal(lk_recipe_parse(&recipe, "latent", NULL), LK_OK);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(lk_cache_new(&cache[i], recipe, &shape, &ledger, NULL), LK_OK);
+
+        /* The widest group decides how many components are copied: all 32 here. */
+        const struct lk_level *level = &cache[0]->kv[0][LK_K].level[0];
+        assert_ptr_equal(level->basis, cache[1]->kv[0][LK_K].level[0].basis);
+        assert_ptr_not_equal(level->basis, &packed.basis[LK_BASIS_K][0]);
+        size_t matrix = (size_t)WIDTH * D_HEAD,
+               bytes = lk_basis_numbers_bytes(type, matrix) +
+                       (type == LK_BASIS_Q8 ? WIDTH * sizeof(float) : 0);
+        assert_int_equal(lk_latent_store_bytes(shape.latents), N_LAYER * 2 * 2 * bytes);
+        assert_int_equal(lk_ledger_bytes(&common, LK_FOR_WEIGHTS), N_LAYER * 2 * 2 * bytes);
+        struct lk_cache_needs needs;
+        assert_int_equal(lk_cache_estimate(recipe, &shape, N, &needs, NULL), LK_OK);
+        assert_int_equal(needs.latents, N_LAYER * 2 * 2 * bytes);
+        assert_int_equal(level->block_bytes, (8 + 32 + 16 + 24) * LK_TILE * 2);
+
+        float *x = gaussians(&r, (size_t)N * WIDTH);
+        append_rows(cache[0], x, N, 7);
+        const struct lk_kv *s = &cache[0]->kv[1][LK_V];
+        float *got = reconstruct_rows(s), *expect = malloc((size_t)N * WIDTH * sizeof *expect);
+        for (int t = 0; t < N; t++)
+            project_to_ranks(&b.basis[LK_BASIS_V][1], rounded, x + t * WIDTH, expect + t * WIDTH);
+        assert_true(s->count[0].rows > 256); /* the newest rows are exact */
+        double e = nmse(got, expect, (size_t)s->count[0].rows * WIDTH),
+               limit = type == LK_BASIS_Q8    ? 2e-4
+                       : type == LK_BASIS_F16 ? 1e-6
+                                              : 2e-7;
+        if (!(e < limit)) fail_msg("type %d: nmse %g", type, e);
+        free(got), free(expect), free(x);
+        lk_recipe_free(recipe);
+        lk_cache_free(cache[0]);
+        assert_int_equal(lk_latent_store_bytes(shape.latents), N_LAYER * 2 * 2 * bytes);
+        lk_cache_free(cache[1]);
+        assert_int_equal(lk_latent_store_bytes(shape.latents), 0);
+        lk_latent_store_free(shape.latents);
+        free_packed(&packed);
+        free_bases(&b);
+        for (int p = 0; p < LK_N_PURPOSE; p++) {
+            assert_int_equal(lk_ledger_bytes(&ledger, p), 0);
+            assert_int_equal(lk_ledger_bytes(&common, p), 0);
+        }
+    }
+}
+
+/* K's up-projection exists once for all caches whose codec has no sigma, and components that no
+ * recipe reads are not copied. */
+static void test_up_projection_is_shared(void **state) {
+    (void)state;
+    static const char *const text[] = {"k=latent25%(pre)+rot3(nomean,nosigma) v=f16",
+                                       "k=latent50%(pre)+rot3(nomean) v=f16",
+                                       "k=latent25%(pre)+rot3(nomean,nosigma) v=f16",
+                                       "k=latent25%(pre)+rot4(nomean,nosigma) v=f16"};
+    enum { N = 4 };
+    struct random r = {5};
+    struct bases b;
+    make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
+    struct lk_ledger common = {0}, ledger[N];
+    memset(ledger, 0, sizeof ledger);
+    struct lk_cache_shape shape = shape_of(&b);
+    struct lk_cache *cache[N];
+    lk_recipe *recipe[N];
+    shape.kernels = lk_kernels_choose(NULL);
+    assert_int_equal(lk_latent_store_new(&shape.latents, &common, NULL), LK_OK);
+    uint64_t bytes[N];
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(lk_recipe_parse(&recipe[i], text[i], NULL), LK_OK);
+        assert_int_equal(lk_cache_new(&cache[i], recipe[i], &shape, &ledger[i], NULL), LK_OK);
+        bytes[i] = lk_latent_store_bytes(shape.latents);
+        struct lk_cache_needs needs;
+        assert_int_equal(lk_cache_estimate(recipe[i], &shape, 100, &needs, NULL), LK_OK);
+        assert_true((needs.derived > 0) == (i == 1));
+    }
+    const struct lk_level *level[N];
+    for (int i = 0; i < N; i++) level[i] = &cache[i]->kv[0][LK_K].level[0];
+    assert_int_equal(level[0]->basis->n_comp, 16); /* of 64 */
+    assert_int_equal(level[1]->basis->n_comp, 32);
+    assert_ptr_equal(level[0]->k_up, level[2]->k_up);
+    assert_ptr_not_equal(level[0]->k_up, level[1]->k_up);
+    assert_ptr_not_equal(level[0]->k_up, level[3]->k_up);
+    assert_true(bytes[0] > 0 && bytes[1] > bytes[0] && bytes[2] == bytes[1]);
+    assert_true(bytes[3] > bytes[2]); /* other codes, other forms */
+    for (int i = 0; i < N; i++) {
+        lk_cache_free(cache[i]);
+        lk_recipe_free(recipe[i]);
+        for (int p = 0; p < LK_N_PURPOSE; p++) assert_int_equal(lk_ledger_bytes(&ledger[i], p), 0);
+    }
+    assert_int_equal(lk_ledger_bytes(&common, LK_FOR_WEIGHTS), 0);
+    lk_latent_store_free(shape.latents);
+    free_bases(&b);
 }
 
 /* Truncating latents to a lower rank gives the same bits as projecting to that rank. */
@@ -295,7 +447,8 @@ static void test_folded_output_is_equal(void **state) {
             for (int c = 0; c < D_HEAD; c++) plain[e] += w[c] * call.out[h * D_HEAD + c];
             for (int j = 0; j < RANK; j++) {
                 /* entry: of the folded matrix [N_EMBD][N_HEAD][RANK] */
-                const float *up = basis->up + ((size_t)group * basis->n_comp + j) * basis->width +
+                const float *up = basis->up.f32 +
+                                  ((size_t)group * basis->n_comp + j) * basis->width +
                                   (head_kv % 2) * D_HEAD;
                 float entry = 0;
                 for (int c = 0; c < D_HEAD; c++) entry += w[c] * up[c];
@@ -504,12 +657,20 @@ static void test_k_up_is_small(void **state) {
                    max = min + min / 4 + N_LAYER * 4096;
             uint64_t bytes =
                 lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
+            struct lk_cache_needs needs;
+            assert_int_equal(lk_cache_estimate(recipe, &shape, 100, &needs, NULL), LK_OK);
+            assert_int_equal(needs.derived, bytes);
+            assert_int_equal(needs.latents, lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS));
+            if (!bytes) { /* no sigma: in the store, after two half bases (up is down) */
+                bytes = needs.latents - N_LAYER * WIDTH * D_HEAD * sizeof(float);
+            }
             if (bytes < min || bytes > max)
                 fail_msg("%s, kernels %d: %lu bytes, not %zu to %zu", row[i].recipe, k,
                          (unsigned long)bytes, min, max);
             lk_cache_free(cache), lk_cache_free(rows);
             lk_recipe_free(recipe), lk_recipe_free(f16);
             assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_SCRATCH), 0);
+            assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS), 0);
         }
     free_bases(&b);
 }
@@ -579,6 +740,8 @@ static void test_any_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_projected),
+        cmocka_unit_test(test_ranks_of_groups),
+        cmocka_unit_test(test_up_projection_is_shared),
         cmocka_unit_test(test_truncation_equals_projection),
         cmocka_unit_test(test_full_rank_is_exact),
         cmocka_unit_test(test_folded_output_is_equal),

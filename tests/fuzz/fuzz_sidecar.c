@@ -2,6 +2,7 @@
  * basis can be read and is finite, and LESS networks that fit can compute features. A rejected file
  * gives one line of error. No bytes remain in the ledger. */
 #define _GNU_SOURCE /* memfd_create */
+#include "cache/basis_rows.h"
 #include "engine/absorb.h"
 #include "fuzz_input.h"
 #include "sidecar/sidecar.h"
@@ -14,10 +15,16 @@ static void check_floats(const float *x, size_t n) {
 }
 
 static void check_basis(const struct lk_basis *b) {
-    size_t n_group = (size_t)b->n_group, n = n_group * (size_t)b->n_comp * (size_t)b->width;
+    size_t n_group = (size_t)b->n_group;
     if (b->n_group == 0) return;
-    check_floats(b->down, n);
-    check_floats(b->up, n);
+    float row[8];
+    size_t n_row = n_group * (size_t)b->n_comp;
+    for (size_t i = 0; i < n_row; i++)
+        for (int c = 0; c + 8 <= b->width; c += 8)
+            for (int factor = 0; factor < 2; factor++)
+                check_floats(lk_basis_row(b, factor, (int)(i / (size_t)b->n_comp),
+                                          (int)(i % (size_t)b->n_comp), c, 8, row),
+                             8);
     if (b->mean) check_floats(b->mean, n_group * (size_t)b->width);
     check_floats(b->error, n_group * (size_t)b->n_comp);
     for (size_t g = 0; g < n_group; g++)

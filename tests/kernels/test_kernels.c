@@ -1,6 +1,7 @@
 /* score and accumulate of every table against the reference, over all codecs, sides and shapes. */
 #include "test_kernels.h"
 
+#include "codec/hadamard.h"
 #include "kernels/composed.h"
 
 #include <stdlib.h>
@@ -256,6 +257,59 @@ static void rot_agrees(void **state) {
                                          .lloyd = flags & 4};
                 if (!lk_codec_reject_reason(&codec, side, 64)) check_codec(&codec, side, LK_TILE);
             }
+}
+
+/* Rows of wide latents, and rows and queries whose products have the largest sums. */
+static void wide_rows_agree(void **state) {
+    (void)state;
+    static const int widths[] = {1032, 2048, 4096, LK_MAX_D_HEAD};
+    static const struct lk_codec codecs[] = {
+        {.coding = LK_F16, .bits = 16},
+        {.coding = LK_INT8, .bits = 8},
+        {.coding = LK_KIVI, .bits = 4, .group = 64},
+        {.coding = LK_ROT, .bits = 2, .lloyd = true},
+        {.coding = LK_ROT, .bits = 3, .lloyd = true, .mean = true},
+        {.coding = LK_ROT, .bits = 4, .lloyd = true},
+        {.coding = LK_ROT, .bits = 8, .mean = true}};
+    static struct packed packed;
+    static float q[3 * LK_MAX_D_HEAD], s[2][3 * STRIDE];
+    static _Alignas(64) unsigned char mem[3 * (LK_MAX_D_HEAD * 6 + 64)];
+    for (size_t i = 0; i < 4 * sizeof codecs / sizeof *codecs; i++) {
+        const struct lk_codec *codec = &codecs[i / 4];
+        int d = widths[i % 4];
+        for (int k = 0; k < N_TABLE; k++) {
+            const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+            double share = 0;
+            if (!kernels || kernels == &lk_kernels_reference) continue;
+            for (int side = LK_K; side <= LK_V; side++) {
+                if (lk_codec_reject_reason(codec, side, d)) continue;
+                pack(&packed, codec, side, d, lk_codec_block_rows(codec, side), LK_TILE);
+                packed.rows.n = LK_TILE;
+                double limit = limit_of(kernels, codec, side);
+                if (side == LK_V) check_sums(kernels, &packed, 3, limit, &share);
+                if (side == LK_V) continue;
+                check_scores(kernels, &packed, 3, limit, &share);
+                /* All codes and all queries at their maximum, of either sign. */
+                int block_rows = packed.rows.block_rows;
+                for (int t = 0; t < block_rows; t++) {
+                    float *row = packed.x + t * d;
+                    for (int c = 0; c < d; c++) row[c] = t % 2 ? -1 : 1;
+                    if (codec->coding == LK_ROT) lk_unrotate(row, d);
+                }
+                lk_codec_encode(&(struct lk_part){codec, side, d, block_rows, NULL}, packed.head, 0,
+                                block_rows, packed.x, d);
+                for (int c = 0; c < 3 * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 2;
+                struct lk_queries queries;
+                lk_queries_prepare(&queries, q, 3, d, mem);
+                score(kernels, &packed.rows, &queries, s[0], STRIDE);
+                lk_kernels_reference.score(&packed.rows, &queries, s[1], STRIDE);
+                for (int j = 0; j < 3 * STRIDE; j++)
+                    if (j % STRIDE < LK_TILE && !(fabsf(s[0][j] - s[1][j]) <= 2e-3f * (float)d))
+                        fail_msg("%s, coding %d, %d bits, %d channels: %g, not %g", kernels->name,
+                                 codec->coding, codec->bits, d, s[0][j], s[1][j]);
+            }
+        }
+    }
 }
 
 /* Runs of tiles over separate blocks, longer than the rows that share a step of weights, for few
@@ -583,6 +637,7 @@ int main(void) {
         cmocka_unit_test(asym_agrees),
         cmocka_unit_test(kvquant_agrees),
         cmocka_unit_test(rot_agrees),
+        cmocka_unit_test(wide_rows_agree),
         cmocka_unit_test(runs_of_blocks),
         cmocka_unit_test(any_number_of_queries),
         cmocka_unit_test(f16_tiles_of_a_long_block),

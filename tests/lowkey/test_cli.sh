@@ -12,11 +12,11 @@ default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-13
 model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
 
-plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes"]'
+plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar"]'
 cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
-bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated"]'
+bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar"]'
 info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks"]'
 
 # ---- help, man page and completion --------------------------------------------------------------
@@ -407,6 +407,17 @@ says 'Presets that need a sidecar are omitted'
 good plan -c 512 --sidecar x.lk.gguf
 grep -q '^tale' out || fail "plan omits a preset that the sidecar is for"
 ! grep -q '^palu' out || fail "plan shows a preset that this sidecar is not for"
+good plan -c 512,4k --sidecar x.lk.gguf --kv tale --kv f16 --sessions 16
+says 'the caches of 16 sessions and the sidecar'
+says 'tale with its sidecar is smaller than f16 from 1 session of 4,096 tokens on.'
+good plan -c 4k --sidecar x.lk.gguf --kv tale --kv f16 --sessions 16 --json
+json 'd["sessions"] == 16 and d["plans"][1]["sidecar_bytes"] == 0 and d["plans"][1]["total_bytes"] == 16 * d["plans"][1]["cache_bytes"]'
+json 'all(p["total_bytes"] == p["sidecar_bytes"] + 16 * (p["cache_bytes"] + p["derived_bytes"]) for p in d["plans"])'
+# V alone, all 192 of 192 components, down and up in bytes with scales, and the ranks.
+json '0 <= d["plans"][0]["sidecar_bytes"] - 30 * 2 * (192 * 192 + 192 * 4) < 30 * 256'
+good plan -c 4k --sidecar x.lk.gguf --kv tale --csv
+grep -q '^"tale",4096,1,' out || fail "plan --csv: $(cat out)"
+bad "--type: 'q4' is not q8, f16 or f32" compress --method tale --type q4 --text text -o x.lk.gguf
 good compress --method palu --svd plain --rank 25% --truncate -o y.lk.gguf
 says 'K before RoPE'
 says 'ranks: uniform'
@@ -445,7 +456,7 @@ json 'all(0 < r["decode_tps"] <= r["decode_tps_best"] and 0 < r["prefill_tps"] <
 json 'all(r["n_tok"] == (r["depth"] or 4) and r["n_repeated"] == max(0, r["depth"] - 512) for r in d["results"])'
 json 'd["results"][3]["cache_bytes"] < d["results"][1]["cache_bytes"] and 16 <= d["results"][1]["bits_per_value"] < 17'
 good bench --kv "my.recipe" --depth 0 -p 8 -n 0 --repeat 1 --csv
-[ "$(head -n 1 out)" = kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_best,n_tok,n_repeated ] ||
+[ "$(head -n 1 out)" = kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_best,n_tok,n_repeated,bits_with_sidecar ] ||
   fail "bench --csv: $(head -n 1 out)"
 python3 -c 'import csv; r = list(csv.DictReader(open("out"))); assert len(r) == 1 and r[0]["kv"].startswith("sink 4: f16;") and r[0]["decode_tps"] == "" and float(r[0]["prefill_tps"]) > 0' ||
   fail "bench --csv: $(cat out)"

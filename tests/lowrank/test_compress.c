@@ -358,8 +358,8 @@ static lk_compress *make(lk_model *model, const lk_compress_opts *opts) {
 /* up^T down of all components is the identity; errors never increase and end at 0. */
 static void check_basis(const struct lk_basis *b, bool whole) {
     for (int g = 0; g < b->n_group; g++) {
-        const float *down = b->down + (size_t)g * b->n_comp * b->width,
-                    *up = b->up + (size_t)g * b->n_comp * b->width,
+        const float *down = b->down.f32 + (size_t)g * b->n_comp * b->width,
+                    *up = b->up.f32 + (size_t)g * b->n_comp * b->width,
                     *error = b->error + (size_t)g * b->n_comp;
         for (int j = 1; j < b->n_comp; j++) assert_true(error[j] <= error[j - 1] + 1e-6f);
         assert_true(error[0] <= 1 && (!whole || error[b->n_comp - 1] < 1e-5f));
@@ -388,6 +388,7 @@ static void check_method(const char *preset, lk_compress_opts opts, int k_groups
                          int v_groups, int v_rank) {
     lk_model *model = open_model(preset);
     struct lk_ledger ledger = {0};
+    opts.numbers = LK_NUMBERS_F32;
     lk_compress *c = make(model, &opts);
     struct lk_sidecar *s = write_and_open(c, model, &ledger);
     const int groups[LK_N_BASIS] = {k_groups, pre_groups, v_groups};
@@ -439,6 +440,78 @@ static void test_methods(void **state) {
                  0, 1, 1, 80);
 }
 
+/* Logits of the text's first n tokens with a recipe. */
+static float *logits_of(lk_model *model, const char *kv, int n) {
+    lk_recipe *recipe;
+    lk_session *session;
+    lk_err err = {0};
+    size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
+    float *out = malloc(n_vocab * sizeof *out);
+    assert_int_equal(lk_recipe_parse(&recipe, kv, NULL), LK_OK);
+    if (lk_session_new(&session, model, recipe, NULL, &err) ||
+        lk_session_sync(session, text, n, NULL, &err) ||
+        lk_session_eval(session, text, 1, false, &err))
+        fail_msg("%s: %s", kv, err.msg);
+    memcpy(out, lk_session_logits(session, -1), n_vocab * sizeof *out);
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    return out;
+}
+
+/* Sidecars of all types give the same predictions, up to rounding. Only what sessions read is in
+ * memory, once for all of them. */
+static void test_numbers(void **state) {
+    (void)state;
+    static const double limit[] = {
+        [LK_NUMBERS_Q8] = 1e-2, [LK_NUMBERS_F16] = 1e-5, [LK_NUMBERS_F32] = 1e-5};
+    uint64_t file_bytes[3];
+    for (int numbers = 0; numbers < 3; numbers++) {
+        lk_model *model = open_model("llama-mha"), *with = NULL;
+        lk_compress_opts opts = {
+            .method = LK_METHOD_PALU, .group = 2, .numbers = numbers, .mean = true};
+        lk_compress *c = make(model, &opts);
+        lk_err err = {0};
+        assert_int_equal(lk_compress_write(c, sidecar_path, &err), LK_OK);
+        lk_model_opts open = {.n_threads = 1, .sidecar = sidecar_path};
+        if (lk_model_open(&with, model_path, &open, &err)) fail_msg("%s", err.msg);
+        uint64_t empty = lk_model_get_info(with).sidecar_bytes;
+        file_bytes[numbers] = lk_model_get_info(with).sidecar_file_bytes;
+        assert_true(empty < file_bytes[numbers] / 4);
+
+        float *full = logits_of(with, "f16", 200),
+              *latents = logits_of(with, "k=latent100%(pre) v=latent100%", 200);
+        double e = nmse(latents, full, (size_t)lk_model_get_info(with).n_vocab);
+        if (!(e < limit[numbers])) fail_msg("%s: %g", lk_compress_numbers_name(numbers), e);
+        free(full), free(latents);
+        assert_int_equal(lk_model_get_info(with).sidecar_bytes, empty);
+
+        lk_recipe *recipe;
+        lk_session *session[2];
+        lk_plan plan;
+        lk_session_opts size = {.n_ctx = 64};
+        assert_int_equal(lk_recipe_parse(&recipe,
+                                         "k=latent25%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
+                                         NULL),
+                         LK_OK);
+        assert_int_equal(lk_plan_make(with, recipe, &size, &plan, NULL), LK_OK);
+        assert_true(plan.sidecar_bytes > empty && plan.derived_bytes == 0);
+        assert_int_equal(lk_plan_bytes(&plan, 3), plan.sidecar_bytes + 3 * plan.cache_bytes);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(lk_session_new(&session[i], with, recipe, NULL, NULL), LK_OK);
+            assert_int_equal(lk_model_get_info(with).sidecar_bytes, plan.sidecar_bytes);
+            assert_int_equal(lk_session_get_stats(session[i]).sidecar_bytes, plan.sidecar_bytes);
+        }
+        for (int i = 0; i < 2; i++) lk_session_free(session[i]);
+        assert_int_equal(lk_model_get_info(with).sidecar_bytes, empty);
+        lk_recipe_free(recipe);
+        lk_model_free(with);
+        lk_compress_free(c);
+        lk_model_free(model);
+    }
+    assert_true(file_bytes[LK_NUMBERS_Q8] < 0.7 * (double)file_bytes[LK_NUMBERS_F16] &&
+                file_bytes[LK_NUMBERS_F16] < 0.7 * (double)file_bytes[LK_NUMBERS_F32]);
+}
+
 static bool fail_if_text_is_read(void *user, uint64_t done, uint64_t total) {
     (void)user, (void)total;
     return done > TOKENS; /* the units of fitting follow those of the text */
@@ -469,8 +542,8 @@ static void test_kept_statistics(void **state) {
     for (int side = 0; side < LK_N_BASIS; side++) {
         const struct lk_basis *a = lk_compress_layer(kept, 1, side),
                               *b = lk_compress_layer(fresh, 1, side);
-        assert_memory_equal(a->down, b->down,
-                            (size_t)a->n_group * a->n_comp * a->width * sizeof *a->down);
+        assert_memory_equal(a->down.f32, b->down.f32,
+                            (size_t)a->n_group * a->n_comp * a->width * sizeof *a->down.f32);
     }
     lk_compress_free(kept);
     lk_compress_free(fresh);
@@ -492,7 +565,7 @@ static void test_plain_without_text(void **state) {
     for (int j = 0; j < 20; j++) { /* equal up to the scale of the latents */
         double aa = 0, bb = 0, ab = 0;
         for (int c = 0; c < a->width; c++) {
-            float x = a->down[j * a->width + c], y = b->down[j * a->width + c];
+            float x = a->down.f32[j * a->width + c], y = b->down.f32[j * a->width + c];
             aa += x * x;
             bb += y * y;
             ab += x * y;
@@ -531,7 +604,7 @@ static void test_output_metric(void **state) {
             for (int c = 0; c < d; c++) {
                 p[i * d + c] = i == c;
                 for (int j = 0; j < b->rank[0]; j++)
-                    p[i * d + c] -= (double)b->up[j * d + i] * b->down[j * d + c];
+                    p[i * d + c] -= (double)b->up.f32[j * d + i] * b->down.f32[j * d + c];
             }
         for (int i = 0; i < d; i++)
             for (int k = 0; k < d; k++) {
@@ -672,11 +745,12 @@ int main(void) {
     snprintf(sidecar_path, sizeof sidecar_path, "%s/model.lk.gguf", folder);
     snprintf(stats_path, sizeof stats_path, "%s/stats", folder);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rotation),      cmocka_unit_test(test_first_layer),
-        cmocka_unit_test(test_resume),        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_methods),       cmocka_unit_test(test_plain_without_text),
-        cmocka_unit_test(test_output_metric), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fisher_ranks),  cmocka_unit_test(test_kept_statistics),
+        cmocka_unit_test(test_rotation),        cmocka_unit_test(test_first_layer),
+        cmocka_unit_test(test_resume),          cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_methods),         cmocka_unit_test(test_plain_without_text),
+        cmocka_unit_test(test_output_metric),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fisher_ranks),    cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_kept_statistics),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);

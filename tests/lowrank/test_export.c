@@ -51,8 +51,8 @@ static void project_rows(float *w, int64_t at, int64_t n, const struct lk_basis 
         for (int c = 0; c < b->width; c++) {
             double p = 0;
             for (int j = 0; j < d; j++)
-                p += (double)b->up[((size_t)g * b->n_comp + j) * b->width + a] *
-                     b->down[((size_t)g * b->n_comp + j) * b->width + c];
+                p += (double)b->up.f32[((size_t)g * b->n_comp + j) * b->width + a] *
+                     b->down.f32[((size_t)g * b->n_comp + j) * b->width + c];
             for (int64_t i = 0; i < n; i++) row[a * n + i] += (float)p * old[c * n + i];
         }
     free(old);

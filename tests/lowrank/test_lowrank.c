@@ -367,6 +367,37 @@ static void test_balance(void **state) {
     free(second);
 }
 
+/* Equalizing gives all latents the same ratio of their power to that of the queries. */
+static void test_equalize(void **state) {
+    (void)state;
+    enum { N = 20, ROWS = 200 };
+    struct random r = {16};
+    double *x = uneven_rows(&r, ROWS, N), *q = uneven_rows(&r, ROWS, N), first = 0;
+    double *second = second_of(x, ROWS, N), *queries = second_of(q, ROWS, N), gain[N];
+    struct lk_fit fit;
+    assert_int_equal(lk_fit_new(&fit, N, &ledger, NULL), LK_OK);
+    assert_int_equal(lk_fit_eigen(&fit, second, NULL, NULL), LK_OK);
+    memcpy(gain, fit.gain, sizeof gain);
+    lk_fit_equalize(&fit, second, queries);
+    for (int j = 0; j < N; j++) {
+        double z = 0, y = 0;
+        for (int i = 0; i < ROWS; i++) {
+            double down = 0, up = 0;
+            for (int c = 0; c < N; c++) {
+                down += fit.down[j * N + c] * x[i * N + c];
+                up += fit.up[j * N + c] * q[i * N + c];
+            }
+            z += down * down;
+            y += up * up;
+        }
+        if (j == 0) first = z / y;
+        assert_near(z / y, first, 1e-6, first);
+        assert_near(fit.gain[j], gain[j], 1e-9, gain[0]);
+    }
+    lk_fit_free(&fit);
+    free(x), free(q), free(second), free(queries);
+}
+
 /* Mean pooling replaces every head of a group by the mean of the heads. */
 static void test_mean_pool(void **state) {
     (void)state;
@@ -562,9 +593,10 @@ int main(void) {
         cmocka_unit_test(test_eigen),         cmocka_unit_test(test_cholesky),
         cmocka_unit_test(test_whitened),      cmocka_unit_test(test_bound),
         cmocka_unit_test(test_metric),        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_mean_pool),     cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_rank_round),    cmocka_unit_test(test_rank_by_error),
-        cmocka_unit_test(test_rank_by_score), cmocka_unit_test(test_rank_as_code),
+        cmocka_unit_test(test_equalize),      cmocka_unit_test(test_mean_pool),
+        cmocka_unit_test(test_moments),       cmocka_unit_test(test_rank_round),
+        cmocka_unit_test(test_rank_by_error), cmocka_unit_test(test_rank_by_score),
+        cmocka_unit_test(test_rank_as_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,8 @@ static const struct setup setups[] = {
     {"keep 70 by h2o: k=rot5(nomean,nosigma) v=kivi4; window 8: f16", 0, 70, 0, 8, 1, 0, 0.03},
     {"sink 4: f16; keep 10% by h2o; window 30: f16", 4, 0, 10, 30, 1, 0, 1e-6},
     {"keep 20% by tova: rot3(nosigma)", 0, 0, 20, 0, 32, 0, 0.08},
+    {"sink 4: f16; keep 96 by h2o: k=kivi4(g64) v=kivi4; window 30: f16", 4, 96, 0, 30, 64, 0,
+     0.03},
 };
 
 /* ---- the model: lists of tokens, and the rules of the papers ---- */
@@ -339,10 +341,6 @@ static void test_replaced_rows(void **state) {
         assert_memory_equal(now, back, sizeof now); /* no other row has changed */
         free(head), free(before);
     }
-    assert_false(
-        lk_codec_can_replace(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_K));
-    assert_true(
-        lk_codec_can_replace(&(struct lk_codec){.coding = LK_KIVI, .bits = 4, .group = 32}, LK_V));
 }
 
 /* If any allocation fails, the cache keeps its previous state. */

@@ -1,5 +1,6 @@
 /* Recipes: the levels they parse to, and the messages for wrong ones. */
 #include "cache/level.h"
+#include "recipe/recipe_check.h"
 #include "recipe/recipe_levels.h"
 
 #include <setjmp.h>
@@ -119,6 +120,20 @@ static void keep_limits_the_body(void **state) {
     assert_int_equal(lk_level_rules(r, 2, 9, LK_V, true, 1000, rule), 3);
     /* here the sliding window is the limit */
     assert_int_equal(rule[0].limit.policy.kind, LK_POLICY_NONE);
+    lk_recipe_free(r);
+    /* Some layers drop everything, or nothing, or choose differently. */
+    r = parsed("body: none; layers 0: keep 50 by h2o: kivi4; layers 2: rot2; layers 0-1,3: keep "
+               "100% by newest: rot4; window 64: f16; absorb performer");
+    lk_recipe_levels(r, 0, 9, spec);
+    assert_true(spec[0].limit.percent == 100 && spec[0].k.bits == 4);
+    lk_recipe_levels(r, 4, 9, spec);
+    assert_true(lk_limit_is_zero(&spec[0].limit));
+    lk_recipe_free(r);
+    r = parsed("sink 4(shift): f16; keep 99 by newest: rot4; layers last 2: none; window 64: f16");
+    lk_recipe_levels(r, 7, 9, spec);
+    assert_true(lk_limit_is_zero(&spec[1].limit) && spec[1].k.coding == LK_F16);
+    assert_true(lk_recipe_get_level(r, 3, &level));
+    assert_string_equal(level.k_codec, "none");
     lk_recipe_free(r);
 }
 
@@ -378,11 +393,10 @@ static void errors_of_sizes_show_their_place(void **state) {
         {"sink 4: f16; body: none", "column 14:", "needs a window"},
         {"sink 4: rot8; body: rot3", "column 1:", "arrive one at a time"},
         {"sink 4: k=kivi4 v=int8; body: rot3", "column 1:", "arrive one at a time"},
-        {"sink 4(shift): f16; body: rot3", "column 1:", "'shift' needs 'body: none'"},
-        {"sink 4(shift): k=latent50%(pre) v=f16; body: none; window 64: f16",
-         "column 1:", "'shift' needs full rows of K"},
-        {"sink 4(shift): latent; body: none; window 64: f16",
-         "column 1:", "'shift' needs full rows of K"},
+        {"sink 4(shift): f16; body: rot3", "column 1:", "'shift' needs evicted rows"},
+        {"sink 4(shift): f16; keep 9 by h2o", "column 1:", "this policy leaves gaps"},
+        {"sink 4(shift): f16; keep 9 by newest; layers 1: keep 9 by tova",
+         "column 1:", "this policy leaves gaps"},
         {"sink 4(move): f16; body: none; window 9: f16", "column 8:", "expected 'shift'"},
         {"keep 0 by h2o: f16", "column 6:", "from 1 to"},
         {"keep many by h2o: f16", "column 6:", "keep 128, keep 10%"},
@@ -393,16 +407,52 @@ static void errors_of_sizes_show_their_place(void **state) {
         {"keep 50 by luck: f16", "column 12:", "h2o, tova, random or newest"},
         {"keep 50 by tova(mean): f16", "column 17:", "h2o: mean; tova: apart"},
         {"keep 50 by h2o; body: rot3", "column 17:", "already a body"},
-        {"keep 50 by h2o: kivi4; window 64: f16", "column 1:", "single rows cannot be replaced"},
         {"keep 50 by h2o: rot4; residual 64: f16", "column 23:", "use 'window'"},
-        {"keep 50 by h2o: rot4; layers 0: kivi4; window 64: f16",
-         "column 30:", "single rows cannot be replaced"},
+        {"rot4; layers 0: keep 64 by h2o; absorb less; absorb performer",
+         "column 46:", "one kind of state"},
+        {"body: rot4; layers 1: none", "column 20:", "needs a window"},
+        {"body: rot4; absorb performer", "column 13:", "'absorb' needs evicted rows"},
         {"all: none", "column 1:", "needs a window"},
         {"body: f16; window 64: none", "column 23:", "expected 'k=', 'v=' or a codec"},
         {"body: none; layers 3: rot2; window 64: f16", "column 20:", "the body is 'none'"},
         {"body: none; residual 64: f16", "column 13:", "use 'window'"},
     };
     assert_errors(row, sizeof row / sizeof row[0]);
+}
+
+/* Every pair of the table parses, or is refused for the reason that the table gives, and its
+ * example has both features. */
+static void combinations_are_a_table(void **state) {
+    (void)state;
+    lk_combination pair;
+    size_t n = 0, n_refused = 0;
+    for (; lk_recipe_combination(n, &pair); n++) {
+        lk_err err = {0};
+        lk_recipe *recipe = NULL;
+        enum lk_feature f[2] = {LK_N_FEATURE, LK_N_FEATURE};
+        for (int i = 0; i < LK_N_FEATURE; i++) {
+            if (strcmp(pair.a, lk_feature_name((enum lk_feature)i)) == 0) f[0] = i;
+            if (strcmp(pair.b, lk_feature_name((enum lk_feature)i)) == 0) f[1] = i;
+        }
+        assert_true(f[0] < f[1] && f[1] < LK_N_FEATURE);
+        lk_status status = lk_recipe_parse(&recipe, pair.example, &err);
+        n_refused += pair.reason != NULL;
+        if (pair.reason && f[1] < LK_FEATURE_SLIDING) { /* models are checked with sessions */
+            if (status != LK_E_FORMAT || !strstr(err.msg, pair.reason))
+                fail_msg("%s: not '%s' but '%s'", pair.example, pair.reason, err.msg);
+            continue;
+        }
+        if (status != LK_OK) fail_msg("%s and %s: %s", pair.a, pair.b, err.msg);
+        lk_features has = lk_recipe_features(recipe);
+        for (int i = 0; i < 2; i++)
+            if (f[i] < LK_FEATURE_SLIDING && !(has & lk_feature_bit(f[i])))
+                fail_msg("%s: no %s", pair.example, i ? pair.b : pair.a);
+        lk_recipe_free(recipe);
+    }
+    const size_t n_own = LK_FEATURE_SLIDING, n_model = LK_N_FEATURE - LK_FEATURE_SLIDING;
+    assert_int_equal(n, n_own * (n_own - 1) / 2 + n_own * n_model);
+    assert_true(n_refused > 10 && n_refused < n / 5);
+    assert_false(lk_recipe_combination((size_t)-1, &pair));
 }
 
 static void limits_hold(void **state) {
@@ -435,6 +485,7 @@ int main(void) {
         cmocka_unit_test(errors_of_sizes_show_their_place),
         cmocka_unit_test(the_body_may_be_none),
         cmocka_unit_test(keep_limits_the_body),
+        cmocka_unit_test(combinations_are_a_table),
     };
     return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
 }

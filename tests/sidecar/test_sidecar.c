@@ -44,8 +44,8 @@ static struct lk_basis random_basis(struct basis_data *n, struct random *r, bool
     return (struct lk_basis){.n_group = GROUPS,
                              .width = WIDTH,
                              .n_comp = COMP,
-                             .down = n->down,
-                             .up = all_parts ? n->up : n->down,
+                             .down = {.f32 = n->down},
+                             .up = {.f32 = all_parts ? n->up : n->down},
                              .mean = all_parts ? n->mean : NULL,
                              .rank = n->rank,
                              .error = n->error};
@@ -109,8 +109,8 @@ static void assert_same(const struct lk_basis *b, const struct basis_data *n, bo
     assert_int_equal(b->n_group, GROUPS);
     assert_int_equal(b->width, WIDTH);
     assert_int_equal(b->n_comp, COMP);
-    assert_memory_equal(b->down, n->down, sizeof n->down);
-    assert_memory_equal(b->up, all_parts ? n->up : n->down, sizeof n->up);
+    assert_memory_equal(b->down.f32, n->down, sizeof n->down);
+    assert_memory_equal(b->up.f32, all_parts ? n->up : n->down, sizeof n->up);
     assert_memory_equal(b->rank, n->rank, sizeof n->rank);
     assert_memory_equal(b->error, n->error, sizeof n->error);
     if (all_parts)
@@ -130,7 +130,7 @@ static void test_read_back(void **state) {
     assert_memory_equal(&s->info, &info, sizeof info);
     assert_same(&s->basis[LK_BASIS_K][0], &written[0], true);
     assert_same(&s->basis[LK_BASIS_V][2], &written[1], false);
-    assert_ptr_equal(s->basis[LK_BASIS_V][2].up, s->basis[LK_BASIS_V][2].down);
+    assert_ptr_equal(s->basis[LK_BASIS_V][2].up.any, s->basis[LK_BASIS_V][2].down.any);
     for (int side = 0; side < LK_N_BASIS; side++)
         for (int layer = 0; layer < LAYERS; layer++)
             assert_int_equal(s->basis[side][layer].n_group != 0,
@@ -151,8 +151,9 @@ static void test_read_back(void **state) {
     assert_int_equal(lk_sidecar_find(s, "blk.1.less.w1", LK_SIDECAR_F32, 3, 1, 1, &found, &err),
                      LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "of f16, expected [3, 1, 1] of f32"));
-    assert_true(s->bytes >= sizeof written[0] + sizeof written[1].down &&
-                lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS) == s->bytes);
+    /* Matrices stay in the file. */
+    assert_true(s->bytes >= sizeof kernel && s->bytes < sizeof kernel + sizeof written[0].down);
+    assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS), s->bytes);
     lk_sidecar_close(s);
     for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(&ledger, i), 0);
 }
@@ -195,6 +196,52 @@ static void test_fingerprint(void **state) {
         assert_true(read_fingerprint() == first);
     }
     fclose(f);
+}
+
+/* A basis of bytes has a scale for each row. Half floats need none. */
+static void test_types(void **state) {
+    (void)state;
+    for (int scaled = 0; scaled < 2; scaled++)
+        for (int type = 0; type < LK_N_BASIS_TYPE; type++) {
+            struct lk_ledger ledger = {0};
+            struct random r = {9};
+            struct basis_data n;
+            struct lk_basis b = random_basis(&n, &r, true);
+            int8_t bytes[GROUPS * COMP * WIDTH];
+            uint16_t half[GROUPS * COMP * WIDTH];
+            float scale[GROUPS * COMP];
+            for (int i = 0; i < GROUPS * COMP * WIDTH; i++) {
+                bytes[i] = (int8_t)random_int(&r, -127, 127);
+                half[i] = (uint16_t)random_int(&r, 0, 0x7bff);
+            }
+            for (int i = 0; i < GROUPS * COMP; i++) scale[i] = random_uniform(&r);
+            b.type = type;
+            if (type == LK_BASIS_Q8) b.down.q8 = b.up.q8 = bytes;
+            if (type == LK_BASIS_F16) b.down.f16 = b.up.f16 = half;
+            if (scaled) b.down.scale = b.up.scale = scale;
+            struct lk_sidecar_builder *builder;
+            assert_int_equal(lk_sidecar_builder_new(&builder, &info, &ledger, NULL), LK_OK);
+            assert_int_equal(lk_sidecar_builder_add_basis(builder, 1, LK_BASIS_KPRE, &b, NULL),
+                             LK_OK);
+            FILE *f = fopen(path, "wb");
+            assert_non_null(f);
+            assert_int_equal(lk_sidecar_builder_write(builder, f, NULL), LK_OK);
+            fclose(f);
+            lk_sidecar_builder_free(builder);
+            if (scaled != (type == LK_BASIS_Q8)) {
+                expect(LK_E_FORMAT, "the shapes of the tensors blk.1.kpre.* do not agree");
+                continue;
+            }
+            struct lk_sidecar *s;
+            assert_int_equal(lk_sidecar_open(&s, path, &info.model, &ledger, NULL), LK_OK);
+            const struct lk_basis *got = &s->basis[LK_BASIS_KPRE][1];
+            assert_int_equal(got->type, type);
+            assert_memory_equal(got->down.any, b.down.any,
+                                lk_basis_numbers_bytes(type, GROUPS * COMP * WIDTH));
+            if (scaled) assert_memory_equal(got->up.scale, scale, sizeof scale);
+            if (!scaled) assert_null(got->up.scale);
+            lk_sidecar_close(s);
+        }
 }
 
 static void test_other_model(void **state) {
@@ -386,10 +433,10 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_back),   cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_other_model), cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_wrong_contents),
-        cmocka_unit_test(test_wrong_files),
+        cmocka_unit_test(test_read_back),      cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_types),          cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_truncated),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_wrong_contents), cmocka_unit_test(test_wrong_files),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

@@ -43,15 +43,15 @@ struct lk_basis random_basis(struct random *r, int n_group, int width, int n_com
     return (struct lk_basis){.n_group = n_group,
                              .width = width,
                              .n_comp = n_comp,
-                             .down = down,
-                             .up = up,
+                             .down = {.f32 = down},
+                             .up = {.f32 = up},
                              .mean = center,
                              .rank = ranks};
 }
 
 void free_basis(struct lk_basis *basis) {
-    if (basis->up != basis->down) free((void *)basis->up);
-    free((void *)basis->down);
+    if (basis->up.any != basis->down.any) free((void *)basis->up.any);
+    free((void *)basis->down.any);
     free((void *)basis->mean);
     free((void *)basis->rank);
     *basis = (struct lk_basis){0};

@@ -1,0 +1,119 @@
+/* Shared bases and up-projections of a cache's levels. */
+#include "cache/latent_levels.h"
+
+#include "cache/basis_rows.h"
+#include "cache/cache.h"
+#include "cache/k_up.h"
+#include "cache/latent_store.h"
+
+static struct lk_k_up_use use_of(const struct lk_cache *cache, const struct lk_level_rule *rule) {
+    return (struct lk_k_up_use){.codec = &rule->codec,
+                                .kernels = cache->shape.kernels,
+                                .n_head_kv = cache->shape.n_head_kv};
+}
+
+static bool has_k_up(const struct lk_level_rule *rule) {
+    return rule->codec.projection == LK_PROJECTION_LATENT_PRE;
+}
+
+/* Components that the levels of kv read of a basis. */
+static int components_read(const struct lk_kv *kv, const struct lk_basis *basis) {
+    int max = 0;
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->level[i].basis == basis && kv->level[i].d_part > max) max = kv->level[i].d_part;
+    return max;
+}
+
+static lk_status open_k_up(struct lk_cache *cache, struct lk_level *level,
+                           const struct lk_level_rule *rule, lk_err *err) {
+    struct lk_k_up_use use = use_of(cache, rule);
+    if (!rule->codec.sigma)
+        return lk_latent_store_k_up(cache->latents, level, &use, &level->k_up, err);
+    void *mem = lk_alloc(cache->ledger, LK_FOR_SCRATCH, lk_k_up_bytes(level, &use));
+    if (!mem) return lk_fail(err, LK_E_NOMEM, "no memory for the up-projection of K");
+    level->k_up = lk_k_up_init(mem, level, &use);
+    return LK_OK;
+}
+
+lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
+    lk_status status = LK_OK;
+    cache->latents = cache->shape.latents;
+    if (!cache->latents && cache->shape.basis)
+        status = lk_latent_store_new(&cache->latents, cache->ledger, err);
+    for (int k = 0; status == LK_OK && k < lk_cache_n_kv(cache); k++) {
+        struct lk_kv *kv = lk_cache_kv(cache, k);
+        int n_comp[LK_MAX_KV_LEVEL];
+        for (int i = 0; i < kv->n_level; i++) n_comp[i] = components_read(kv, kv->level[i].basis);
+        for (int i = 0; status == LK_OK && i < kv->n_level; i++) {
+            struct lk_level *level = &kv->level[i];
+            if (!level->basis) continue;
+            status =
+                lk_latent_store_basis(cache->latents, level->basis, n_comp[i], &level->basis, err);
+            level->shares_basis = status == LK_OK;
+            if (status == LK_OK && has_k_up(&kv->rule[i]))
+                status = open_k_up(cache, level, &kv->rule[i], err);
+        }
+    }
+    return status;
+}
+
+void lk_latent_levels_close(struct lk_cache *cache) {
+    for (int k = 0; cache->latents && k < lk_cache_n_kv(cache); k++) {
+        struct lk_kv *kv = lk_cache_kv(cache, k);
+        for (int i = 0; i < kv->n_level; i++) {
+            struct lk_level *level = &kv->level[i];
+            struct lk_k_up_use use = use_of(cache, &kv->rule[i]);
+            if (level->k_up && kv->rule[i].codec.sigma)
+                lk_release(cache->ledger, LK_FOR_SCRATCH, level->k_up, lk_k_up_bytes(level, &use));
+            else
+                lk_latent_store_return(cache->latents, level->k_up);
+            if (level->shares_basis) lk_latent_store_return(cache->latents, level->basis);
+        }
+    }
+    if (cache->latents != cache->shape.latents) lk_latent_store_free(cache->latents);
+}
+
+void lk_latent_level_prepare(struct lk_kv *kv, int i, int part) {
+    const struct lk_level *level = &kv->level[i];
+    const struct lk_codec *codec = &kv->rule[i].codec;
+    if (level->k_up && codec->sigma)
+        lk_k_up_prepare(level->k_up, level, codec, part, lk_kv_sigma(kv, i, part));
+}
+
+void lk_latent_levels_restore(struct lk_kv *kv) {
+    for (int i = 0; i < kv->n_level; i++)
+        for (int part = 0; lk_kv_equalizer(kv, i)->calibrated && part < kv->level[i].n_part; part++)
+            lk_latent_level_prepare(kv, i, part);
+}
+
+/* ---- estimates ---- */
+
+/* Whether an older level of kv has the same basis, or the same shared up-projection. */
+static bool has_same_basis(const struct lk_kv *kv, int i) {
+    for (int j = 0; j < i; j++)
+        if (kv->level[j].basis == kv->level[i].basis) return true;
+    return false;
+}
+
+static bool has_same_k_up(const struct lk_kv *kv, int i) {
+    for (int j = 0; j < i; j++)
+        if (has_k_up(&kv->rule[j]) && lk_k_up_same_codec(&kv->rule[i].codec, &kv->rule[j].codec))
+            return true;
+    return false;
+}
+
+void lk_latent_levels_estimate(const struct lk_cache *cache, uint64_t *own, uint64_t *shared) {
+    *own = *shared = 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        for (int i = 0; i < kv->n_level; i++) {
+            const struct lk_level *level = &kv->level[i];
+            if (!level->basis) continue;
+            if (!has_same_basis(kv, i))
+                *shared += lk_basis_copy_bytes(level->basis, components_read(kv, level->basis));
+            struct lk_k_up_use use = use_of(cache, &kv->rule[i]);
+            if (has_k_up(&kv->rule[i]) && !has_same_k_up(kv, i))
+                *(kv->rule[i].codec.sigma ? own : shared) += lk_k_up_bytes(level, &use);
+        }
+    }
+}

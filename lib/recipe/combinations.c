@@ -1,0 +1,194 @@
+/* The table of combinations, and an example of each pair of features. */
+#include "recipe/combinations.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BIT(name) ((lk_features)1 << LK_FEATURE_##name)
+
+enum {
+    KEEPS = BIT(NEWEST) | BIT(RANDOM) | BIT(H2O) | BIT(TOVA),
+    EVICTS = KEEPS | BIT(NONE),
+    CODECS = BIT(F16) | BIT(INT8) | BIT(ROT) | BIT(KIVI) | BIT(ASYM) | BIT(HQQ) | BIT(KVQUANT) |
+             BIT(LATENT) | BIT(LATENT_PRE),
+};
+
+static const char gaps[] =
+    "'shift' counts distances among the rows that are held, but this policy leaves gaps between "
+    "them: use 'keep N by newest' or 'body: none'";
+static const char residual[] =
+    "rows are evicted, but a residual passes on K and V at different times: use 'window' instead";
+static const char whole_blocks[] =
+    "a block of kvquant has levels and outliers of all its rows, so a policy cannot replace one of "
+    "them: use another codec";
+static const char absorb[] = "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'";
+static const char alibi[] =
+    "this model weights rows by their distance (ALiBi), which 'absorb' does not keep; remove "
+    "'absorb' from the recipe";
+
+static const struct lk_combination_rule rules[] = {
+    {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
+    {LK_FEATURE_BODY, LK_FEATURE_SHIFT, EVICTS,
+     "'shift' needs evicted rows: use 'keep N by newest' or 'body: none'"},
+    {LK_FEATURE_RANDOM, LK_FEATURE_SHIFT, 0, gaps},
+    {LK_FEATURE_H2O, LK_FEATURE_SHIFT, 0, gaps},
+    {LK_FEATURE_TOVA, LK_FEATURE_SHIFT, 0, gaps},
+    {LK_FEATURE_NONE, LK_FEATURE_RESIDUAL, 0, residual},
+    {LK_FEATURE_NEWEST, LK_FEATURE_RESIDUAL, 0, residual},
+    {LK_FEATURE_RANDOM, LK_FEATURE_RESIDUAL, 0, residual},
+    {LK_FEATURE_H2O, LK_FEATURE_RESIDUAL, 0, residual},
+    {LK_FEATURE_TOVA, LK_FEATURE_RESIDUAL, 0, residual},
+    {LK_FEATURE_NEWEST, LK_FEATURE_KVQUANT, 0, whole_blocks},
+    {LK_FEATURE_RANDOM, LK_FEATURE_KVQUANT, 0, whole_blocks},
+    {LK_FEATURE_H2O, LK_FEATURE_KVQUANT, 0, whole_blocks},
+    {LK_FEATURE_TOVA, LK_FEATURE_KVQUANT, 0, whole_blocks},
+    {LK_FEATURE_NONE, LK_FEATURE_LAYERS, KEEPS | BIT(BODY),
+     "'layers' sets codecs of the body, but the body is 'none'"},
+    {LK_FEATURE_BODY, LK_FEATURE_LESS, EVICTS, absorb},
+    {LK_FEATURE_BODY, LK_FEATURE_PERFORMER, EVICTS, absorb},
+    {LK_FEATURE_LESS, LK_FEATURE_PERFORMER, 0, "evicted rows have one kind of state"},
+    {LK_FEATURE_LESS, LK_FEATURE_ALIBI, 0, alibi},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_ALIBI, 0, alibi},
+    {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
+     "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
+};
+
+const struct lk_combination_rule *lk_combination_check(lk_features features) {
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (features & lk_feature_bit(rules[i].a) && features & lk_feature_bit(rules[i].b) &&
+            !(features & rules[i].unless))
+            return &rules[i];
+    return NULL;
+}
+
+const char *lk_feature_name(enum lk_feature f) {
+    static const char *const name[] = {
+        [LK_FEATURE_F16] = "f16",
+        [LK_FEATURE_INT8] = "int8",
+        [LK_FEATURE_ROT] = "rot",
+        [LK_FEATURE_KIVI] = "kivi",
+        [LK_FEATURE_ASYM] = "asym",
+        [LK_FEATURE_HQQ] = "hqq",
+        [LK_FEATURE_KVQUANT] = "kvquant",
+        [LK_FEATURE_LATENT] = "latent",
+        [LK_FEATURE_LATENT_PRE] = "latent(pre)",
+        [LK_FEATURE_SINK] = "sink",
+        [LK_FEATURE_SHIFT] = "sink (shift)",
+        [LK_FEATURE_BODY] = "body",
+        [LK_FEATURE_NONE] = "body: none",
+        [LK_FEATURE_NEWEST] = "keep by newest",
+        [LK_FEATURE_RANDOM] = "keep by random",
+        [LK_FEATURE_H2O] = "keep by h2o",
+        [LK_FEATURE_TOVA] = "keep by tova",
+        [LK_FEATURE_PERCENT] = "keep N%",
+        [LK_FEATURE_WINDOW] = "window",
+        [LK_FEATURE_RESIDUAL] = "residual",
+        [LK_FEATURE_LAYERS] = "layers: codecs",
+        [LK_FEATURE_LAYERS_LIMIT] = "layers: keep",
+        [LK_FEATURE_LESS] = "absorb less",
+        [LK_FEATURE_PERFORMER] = "absorb performer",
+        [LK_FEATURE_SLIDING] = "sliding windows",
+        [LK_FEATURE_LEARNED] = "learned positions",
+        [LK_FEATURE_ALIBI] = "ALiBi",
+    };
+    return name[f];
+}
+
+/* ---- examples ---- */
+
+/* "k=... v=..." with the codecs among the features; rot4 if there are none. */
+static void print_codecs(lk_features f, char *buf, size_t cap) {
+    static const struct {
+        lk_features bit;
+        const char *name;
+    } plain[] = {{BIT(F16), "f16"},         {BIT(INT8), "int8"},  {BIT(ROT), "rot4"},
+                 {BIT(KIVI), "kivi4"},      {BIT(ASYM), "asym4"}, {BIT(HQQ), "hqq4"},
+                 {BIT(KVQUANT), "kvquant4"}};
+    const char *side[2] = {NULL, NULL};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (f & plain[i].bit) side[side[0] != NULL] = plain[i].name;
+    if (!side[0]) side[0] = "rot4";
+    if (!side[1]) side[1] = side[0];
+    bool pre = f & BIT(LATENT_PRE), latent = f & BIT(LATENT);
+    char text[2][40];
+    for (int i = 0; i < 2; i++) {
+        const char *basis = i == 0 && pre ? "latent50%(pre)" : latent ? "latent50%" : "";
+        bool exact = *basis && strcmp(side[i], "f16") == 0;
+        snprintf(text[i], sizeof text[i], "%s%s%s", basis, *basis && !exact ? "+" : "",
+                 exact ? "" : side[i]);
+    }
+    snprintf(buf, cap, "k=%s v=%s", text[0], text[1]);
+}
+
+/* "body", "body: none" or "keep N by POLICY", with the codecs. */
+static void print_body(lk_features body, bool percent, int n, const char *codecs, char *buf,
+                       size_t cap) {
+    if (body == BIT(BODY)) snprintf(buf, cap, "body: %s", codecs);
+    if (body == BIT(NONE)) snprintf(buf, cap, "body: none");
+    if (!(body & KEEPS)) return;
+    const char *policy = body == BIT(NEWEST)   ? "newest"
+                         : body == BIT(RANDOM) ? "random"
+                         : body == BIT(H2O)    ? "h2o"
+                                               : "tova";
+    snprintf(buf, cap, "keep %d%s by %s: %s", percent ? 20 : n, percent ? "%" : "", policy, codecs);
+}
+
+/* Choose the body of the example, and the limit of its second layer, among the features that were
+ * asked for; add what these need. */
+static void choose_bodies(lk_features *f, lk_features *body, lk_features *layer) {
+    lk_features bodies = *f & (EVICTS | BIT(BODY));
+    bool absorbs = *f & (BIT(LESS) | BIT(PERFORMER)), shift = *f & BIT(SHIFT);
+    if (*f & BIT(PERCENT) && !(bodies & KEEPS)) bodies |= BIT(H2O);
+    bool holds = *f & (CODECS | BIT(LAYERS) | BIT(LAYERS_LIMIT)); /* the body has to hold rows */
+    if (!bodies && shift) bodies = holds ? BIT(NEWEST) : BIT(NONE);
+    if (!bodies && absorbs && !(*f & BIT(LAYERS_LIMIT))) bodies = holds ? BIT(H2O) : BIT(NONE);
+    if (!bodies) bodies = BIT(BODY);
+    *body = bodies & -bodies; /* the first */
+    *layer = bodies & ~*body;
+    if (!*layer && *f & BIT(LAYERS_LIMIT)) *layer = *body & KEEPS ? *body : BIT(TOVA);
+    *f |= bodies | *layer;
+    if (*layer) *f |= BIT(LAYERS_LIMIT);
+}
+
+/* Print a recipe that has the features, and add to *f what it has besides. */
+static void print_example(lk_features *f, char *buf, size_t cap) {
+    char codecs[96], text[112];
+    bool uses_codecs = *f & CODECS;
+    lk_features body, layer;
+    size_t n = 0;
+    choose_bodies(f, &body, &layer);
+    print_codecs(*f, codecs, sizeof codecs);
+    bool percent = *f & BIT(PERCENT);
+    if (*f & EVICTS && !(*f & BIT(RESIDUAL))) *f |= BIT(WINDOW);
+    if (*f & BIT(SINK)) n += (size_t)snprintf(buf + n, cap - n, "sink 4: f16; ");
+    if (*f & BIT(SHIFT)) n += (size_t)snprintf(buf + n, cap - n, "sink 4(shift): f16; ");
+    print_body(body, percent && body & KEEPS, 96, codecs, text, sizeof text);
+    n += (size_t)snprintf(buf + n, cap - n, "%s", text);
+    if (*f & BIT(LAYERS)) n += (size_t)snprintf(buf + n, cap - n, "; layers 0: int8");
+    if (layer) {
+        print_body(layer, percent && layer & KEEPS, 64, codecs, text, sizeof text);
+        const char *limit = layer == BIT(NONE) ? "none" : text;
+        n += (size_t)snprintf(buf + n, cap - n, "; layers 1: %s", limit);
+    }
+    if (body == BIT(NONE) && uses_codecs) /* another level has to hold the rows */
+        n += (size_t)snprintf(buf + n, cap - n, "; recent 64: %s", codecs);
+    if (*f & BIT(WINDOW)) n += (size_t)snprintf(buf + n, cap - n, "; window 32: f16");
+    if (*f & BIT(RESIDUAL)) n += (size_t)snprintf(buf + n, cap - n, "; residual 32: f16");
+    if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
+    if (*f & BIT(PERFORMER)) snprintf(buf + n, cap - n, "; absorb performer");
+}
+
+bool lk_recipe_combination(size_t i, lk_combination *out) {
+    size_t b = 1;
+    for (; i >= (b < LK_FEATURE_SLIDING ? b : LK_FEATURE_SLIDING); b++) {
+        i -= b < LK_FEATURE_SLIDING ? b : LK_FEATURE_SLIDING; /* a model's features: no pairs */
+        if (b + 1 == LK_N_FEATURE) return false;
+    }
+    lk_features f = lk_feature_bit((enum lk_feature)i) | lk_feature_bit((enum lk_feature)b);
+    *out = (lk_combination){.a = lk_feature_name((enum lk_feature)i),
+                            .b = lk_feature_name((enum lk_feature)b)};
+    print_example(&f, out->example, sizeof out->example);
+    const struct lk_combination_rule *rule = lk_combination_check(f);
+    out->reason = rule ? rule->reason : NULL;
+    return true;
+}

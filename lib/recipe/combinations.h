@@ -1,0 +1,64 @@
+/* What can be combined in a recipe: one table for the parser, `lowkey recipes --combinations`,
+ * docs/combinations.md and tests/engine/test_combinations.c.
+ *
+ * A recipe has features: codecs, kinds of levels, policies and so on. A rule names two of them that
+ * make no sense together, and says why. Whatever no rule names is allowed. lowkey.h declares
+ * lk_recipe_combination, which lists all pairs. */
+#ifndef LK_RECIPE_COMBINATIONS_H
+#define LK_RECIPE_COMBINATIONS_H
+
+#include "lowkey.h"
+
+enum lk_feature {
+    /* codecs */
+    LK_FEATURE_F16,
+    LK_FEATURE_INT8,
+    LK_FEATURE_ROT,
+    LK_FEATURE_KIVI,
+    LK_FEATURE_ASYM,
+    LK_FEATURE_HQQ,
+    LK_FEATURE_KVQUANT,
+    LK_FEATURE_LATENT, /* of V, or of K after RoPE */
+    LK_FEATURE_LATENT_PRE,
+    /* levels */
+    LK_FEATURE_SINK,
+    LK_FEATURE_SHIFT,
+    LK_FEATURE_BODY, /* keeps all rows; the body of other layers may have a limit */
+    LK_FEATURE_NONE, /* keeps no rows, in some layer */
+    LK_FEATURE_NEWEST,
+    LK_FEATURE_RANDOM,
+    LK_FEATURE_H2O,
+    LK_FEATURE_TOVA,
+    LK_FEATURE_PERCENT, /* a policy's limit in percent of the tokens seen */
+    LK_FEATURE_WINDOW,
+    LK_FEATURE_RESIDUAL,
+    LK_FEATURE_LAYERS,       /* other codecs in some layers */
+    LK_FEATURE_LAYERS_LIMIT, /* another limit, or 'none', in some layers */
+    LK_FEATURE_LESS,
+    LK_FEATURE_PERFORMER,
+    /* of the model */
+    LK_FEATURE_SLIDING,
+    LK_FEATURE_LEARNED,
+    LK_FEATURE_ALIBI,
+    LK_N_FEATURE
+};
+
+/* A set of features. */
+typedef uint32_t lk_features;
+static inline lk_features lk_feature_bit(enum lk_feature f) { return (lk_features)1 << f; }
+
+/* Features a and b cannot be combined, unless the recipe also has one of `unless`. Messages point
+ * to b. */
+struct lk_combination_rule {
+    enum lk_feature a, b;
+    lk_features unless;
+    const char *reason; /* one line: what is wrong and what to do */
+};
+
+/* The first rule that a recipe with these features breaks, or NULL. Static. */
+const struct lk_combination_rule *lk_combination_check(lk_features features);
+
+/* As in the table, for example "keep by h2o". Static. */
+const char *lk_feature_name(enum lk_feature f);
+
+#endif
