@@ -410,7 +410,8 @@ static bool check_bytes(struct slot *s) {
     held -= table_slack(s->session->cache);
     if (s->run->result.spread < spread) s->run->result.spread = spread;
     const struct lk_recipe *recipe = s->run->recipe[s->recipe];
-    if (s->run->m->n_swa > 0 || has_percentages(recipe) || has_equalized_residual(recipe))
+    if (!s->fresh &&
+        (s->run->m->n_swa > 0 || has_percentages(recipe) || has_equalized_residual(recipe)))
         return true; /* how many rows are left depends on how the tokens came */
     if (held - spread == plan.cache_bytes && (spread == 0 || !s->fresh)) return true;
     return fail(s->run,

@@ -67,14 +67,13 @@ static void set_parts(const struct plain_setting *set, int layer, int side,
                                                                : PLAIN_K][layer];
     bool grouped = (codec->coding == LK_KIVI && side == LK_V) ||
                    (codec->coding == LK_ASYM && codec->group > 0);
-    int unit = grouped ? codec->group : 8, most = 1;
-    for (int g = 0; g < basis->n_group; g++) most = max_int(most, basis->rank[g]);
+    int unit = grouped ? codec->group : 8;
     level->basis = basis;
     level->n_part = basis->n_group;
     level->n_head = basis->width / m->d_head;
     level->d_part = 0;
     for (int g = 0; g < basis->n_group; g++) {
-        double wanted = codec->share ? basis->width * (codec->share / 100000.0) : most;
+        double wanted = codec->share ? basis->width * (codec->share / 100000.0) : basis->rank[g];
         int rounded = max_int(1, (int)floor(wanted / unit + 0.5)) * unit;
         level->rank[g] = rounded > basis->width ? basis->width / unit * unit : rounded;
         level->d_part = max_int(level->d_part, level->rank[g]);

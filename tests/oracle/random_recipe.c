@@ -77,7 +77,7 @@ static void random_codec(struct random *r, const struct plan *plan, int side, st
     } else if (kind <= 2 && newer->bits >= 8) {
         newer->bits = 8;
         append(text, size, "int8");
-    } else if (kind <= 5 && newer->bits >= 2 && !(plan->evicts && side == LK_K) && !whole) {
+    } else if (kind <= 5 && newer->bits >= 2 && !whole) {
         int group = side == LK_K || newer->latent ? 32 << random_int(r, 0, 2) : 32;
         newer->bits = newer->bits >= 4 && chance(r, 50) ? 4 : 2;
         append(text, size, "kivi%d", newer->bits);
@@ -137,7 +137,7 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
     struct plan plan = {.sigma = chance(r, 25), .exact = chance(r, 30), .d_head = m->d_head};
     int body = random_int(r, 0, 9); /* 0, 1: none; 2 to 4: keep; else all rows */
     plan.evicts = body <= 4;
-    plan.latents = chance(r, plan.evicts ? 25 : 45);
+    plan.latents = chance(r, 45);
     struct newer newer[2] = {{16, 0, 0}, {16, 0, 0}};
     bool residual = !plan.evicts && chance(r, 20);
     int n_recent = random_int(r, body <= 1 && !residual, 2), n_sink = chance(r, 55);
@@ -162,11 +162,15 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
         char *text = out->part[out->n++];
         static const char *const list[] = {"first 1", "last 1", "0", "1-1", "0, last 1"};
         append(text, MAX_PART, "layers %s: ", list[random_int(r, 0, 4)]);
-        if (plan.evicts && chance(r, 50)) {
+        bool sized = plan.evicts && chance(r, 50);
+        if (sized) {
             random_keep(r, text, MAX_PART);
             append(text, MAX_PART, ": ");
         }
-        random_codecs(r, &plan, older, text, MAX_PART);
+        if (n_recent > 0 && !sized && chance(r, 15))
+            append(text, MAX_PART, "none");
+        else
+            random_codecs(r, &plan, older, text, MAX_PART);
     }
     char *text = out->part[out->n++];
     if (body <= 1) {
