@@ -675,8 +675,8 @@ static void reject(struct run *run, const lk_err *err) {
     snprintf(run->result.reason, sizeof run->result.reason, "%s", err->msg);
 }
 
-/* ggml rounds GELU's argument to f16. Rounding decides which way, by 5e-4, and scores of later layers
- * differ by a few times that. */
+/* ggml rounds GELU's argument to f16. Rounding decides which way, by 5e-4, and scores of later
+ * layers differ by a few times that. */
 static bool has_gelu(const struct plain_model *m) { return !m->layer[0].gate.w || m->n_swa > 0; }
 
 static bool prepare(struct run *run, double noise, char *sidecar_path) {

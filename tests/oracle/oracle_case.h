@@ -38,10 +38,10 @@ struct oracle_case {
 /* Allowed NMSE of logits. The account computes in double what the engine computes in float, from
  * the same f16 rows: 1e-5 is generous. Fast kernels round queries to 8 bits for codes of up to 4
  * bits: steps of 1/127 of the largest channel, errors of about 0.6 % of a typical one, so scores of
- * about 2 are off by 0.01 to 0.02, weights by as many percent, and sums of several values by less:
- * some 1e-4 of their power. */
+ * about 2 are off by 0.01 to 0.02, weights by 1 to 2 %, and sums of several values by less: some
+ * 1e-4 of their power, rarely 2e-3. */
 #define TIGHT 1e-5
-#define LOOSE 5e-3
+#define LOOSE 1e-2
 
 enum verdict { CASE_PASSED, CASE_REJECTED, CASE_FAILED };
 
