@@ -253,6 +253,11 @@ static bool engine_holds(const struct plain_cache *c, int layer, int head, int p
     return engine->holds && engine->holds(engine->user, layer, head, pos);
 }
 
+/* Ranks that differ by less are equal. Weights near the smallest float may also be 0. */
+static double tie_of(const struct plain_cache *c, double rank) {
+    return c->set->tie * fabs(rank) + 1e-36;
+}
+
 /* If several rows rank nearly as low as the victim, the one that the engine evicted. */
 static int settle_tie(struct plain_cache *c, int layer, const struct plain_level *level,
                       const struct plain_row *arrival, int head, const double *rank, int victim) {
@@ -263,7 +268,7 @@ static int settle_tie(struct plain_cache *c, int layer, const struct plain_level
     near[n_near] = victim; /* first: the same token twice may have the same row */
     k[n_near++] = (victim < n ? level->row[victim] : arrival)->seen + head * d;
     for (int i = 0; i <= n; i++) {
-        if (i == victim || rank[i] - rank[victim] > c->set->tie * fabs(rank[victim])) continue;
+        if (i == victim || rank[i] - rank[victim] > tie_of(c, rank[victim])) continue;
         near[n_near] = i;
         k[n_near++] = (i < n ? level->row[i] : arrival)->seen + head * d;
     }
@@ -412,7 +417,7 @@ static void select_rows(struct plain_cache *c, int layer, const struct plain_lev
     int ours = 0, theirs = 0;
     for (int pass = 0; is_scored(&level->policy) && pass < 2; pass++)
         for (int i = 0; i < n_all; i++) {
-            bool near = fabs(order[i].rank - border) <= 2 * c->set->tie * fabs(border);
+            bool near = fabs(order[i].rank - border) <= 2 * tie_of(c, border);
             bool held = engine_holds(c, layer, head, order[i].pos), mine = i < n_keep;
             if (!near || held == mine) continue;
             if (pass == 0)

@@ -1,6 +1,7 @@
 /* The plain session: attention, one query at a time, over a list of rows. */
 #include "plain_session.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ static void attend(const struct plain_cache *c, int layer, int head, int pos, co
         for (int k = 0; k < d; k++) out[k] += weight[i] * row[i].v[k];
     }
     for (int i = 0; scored && i < n; i++)
-        if (row[i].score) *row[i].score += weight[i] / sum;
+        if (row[i].score && weight[i] >= FLT_MIN) *row[i].score += weight[i] / sum; /* as floats */
     if (states) plain_absorb_attend(c, layer, head, q, max, &sum, out);
     for (int k = 0; k < d; k++) out[k] /= sum;
     free(weight);
