@@ -244,10 +244,12 @@ static void keep_logits(struct run *run, const double *logits, int n) {
     r->n_logits += n;
 }
 
-/* Rows that were handed to the eviction hook, against the account's. */
+/* Rows that were handed to the eviction hook, against the account's. One code on the other side of
+ * a border is some 1e-2 of a row's power; another row is 1 or 2. */
 static bool check_evicted(struct slot *s) {
     const struct plain_model *m = s->run->m;
     int d = m->d_head;
+    double allowed = s->run->lossy[s->recipe] ? 0.1 : s->run->result.bound;
     for (int i = 0; i < m->n_layer * m->n_head_kv; i++) {
         const struct evicted_rows *a = &s->gone[0][i], *b = &s->gone[1][i];
         if (!s->session->cache->kv[i / m->n_head_kv][LK_K].evict) continue;
@@ -260,7 +262,7 @@ static bool check_evicted(struct slot *s) {
                 const float *x = (side == LK_K ? a->k : a->v) + (size_t)r * d,
                             *y = (side == LK_K ? b->k : b->v) + (size_t)r * d;
                 double e = nmse(x, y, (size_t)d);
-                if (!(e <= s->run->result.bound))
+                if (!(e <= allowed))
                     return fail(s->run,
                                 "layer %d head %d: %c of evicted row %d (position %d): NMSE %.1e",
                                 i / m->n_head_kv, i % m->n_head_kv, side == LK_K ? 'K' : 'V', r,
