@@ -30,8 +30,8 @@ static bool prefill(struct chat *c) {
         lk_session_sync(c->session, conversation->tok, conversation->n_tok, &n_reused, &err);
     chat_progress_end(&c->progress);
     if (status) {
-        int exit_status = print_memory_error(&c->args.session, c->model, c->recipe,
-                                             conversation->n_tok, &err);
+        int exit_status =
+            print_memory_error(&c->args.session, c->model, c->recipe, conversation->n_tok, &err);
         if (status == LK_E_CANCELLED && c->terminal)
             chat_note(c, "stopped before the answer; the conversation is as before");
         else

@@ -29,7 +29,7 @@ enum kind { ORTHONORMAL, SKEW, PERMUTATION };
 
 /* A permutation of channels with signs is a basis that stores each number as it is. */
 static void make_permutation(struct random *r, struct lk_basis *basis) {
-    float *q = (float *)basis->down;
+    float *q = (float *)basis->down.f32;
     int n = basis->width;
     memset(q, 0, (size_t)basis->n_group * n * n * sizeof *q);
     for (int g = 0; g < basis->n_group; g++, q += (size_t)n * n) {

@@ -411,9 +411,9 @@ static void test_bases_and_networks_in_one_sidecar(void **state) {
     assert_int_equal(a->n_tensor, b->n_tensor);
     for (int side = 0; side < LK_N_BASIS; side++) {
         const struct lk_basis *x = &a->basis[side][1], *y = &b->basis[side][1];
-        size_t n = (size_t)x->n_group * x->n_comp * x->width * sizeof *x->down;
+        size_t n = lk_basis_numbers_bytes(x->type, (size_t)x->n_group * x->n_comp * x->width);
         assert_int_equal(x->n_group, y->n_group);
-        assert_memory_equal(x->down, y->down, n);
+        assert_memory_equal(x->down.any, y->down.any, n);
     }
     lk_recipe *recipe;
     lk_session *s = open_session(

@@ -44,7 +44,7 @@ static const char *recipe_text(size_t i) {
 
 static bool is_possible(const lk_model *model, const lk_recipe *recipe) {
     const struct lk_hparams *hp = &model->net->hp;
-    if (model->net->pos_embd && strstr(lk_recipe_text(recipe), "streaming")) return false;
+    if (model->net->pos_embd && recipe->level[0].shift) return false;
     return !recipe->absorbs || (hp->n_swa == 0 && hp->alibi_max_bias == 0);
 }
 

@@ -121,6 +121,8 @@ static void random_keep(struct random *r, char *text, size_t size) {
     append(text, size, " by %s", policy[random_int(r, 0, 5)]);
 }
 
+/* rot is left out: sinks are encoded from f32 rows, which the account cannot take over from the
+ * engine, and a near-tie in rot's search for a step changes a whole row. */
 static void random_sink(struct random *r, const struct plan *plan, bool shift, char *text,
                         size_t size) {
     append(text, size, "sink %d%s: ", random_int(r, 1, 12), shift ? "(shift)" : "");
@@ -129,7 +131,7 @@ static void random_sink(struct random *r, const struct plan *plan, bool shift, c
     if (plan->exact || chance(r, 60))
         random_codecs(r, &alone, all, text, size);
     else
-        append(text, size, chance(r, 50) ? "int8" : "k=rot6(nomean,nosigma) v=int8");
+        append(text, size, chance(r, 50) ? "int8" : "k=int8 v=f16");
 }
 
 void random_recipe(struct random *r, const struct plain_model *m, struct random_recipe *out) {
