@@ -39,6 +39,8 @@ class Lab:
         return quick if self.quick else full
 
     def path(self, name):
+        if self.render: # results that are kept in the repository
+            name = name.replace("results/", "data/", 1)
         return os.path.join(self.work, name)
 
     def run(self, command, out=None):
@@ -147,7 +149,7 @@ def text_table(lab, name, model, groups, texts, ctx, chunks):
     """Bits, perplexity and KL by text. groups: [(sidecar or None, [(label, recipe), ...]), ...]"""
     head = ["cache", "bits per value"]
     for title, _ in texts:
-        head += [f"{title}: perplexity", "KL", "same top-1"]
+        head += [f"{title}: perplexity", "KL", "same top-1, %"]
     rows = []
     for i, (sidecar, recipes) in enumerate(groups):
         found = [lab.text(f"{name}-{model}-{i}-{title.lower()}", model, [kv for _, kv in recipes], path, ctx, chunks, sidecar)
@@ -158,7 +160,7 @@ def text_table(lab, name, model, groups, texts, ctx, chunks):
                 continue
             row = [label, cell(found[0][kv].get("bits_per_value"), 2).split(" ")[0]]
             for f in found:
-                row += [cell(f[kv]["ppl"], 2), cell(f[kv].get("kl_mean"), 4), cell(f[kv].get("top1"), 1, 100) + " %"]
+                row += [cell(f[kv]["ppl"], 2), cell(f[kv].get("kl_mean"), 4), cell(f[kv].get("top1"), 1, 100)]
             rows.append(row)
     return table(head, rows)
 

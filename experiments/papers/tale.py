@@ -1,4 +1,5 @@
-"""TALE: Token-Adaptive Low-Rank KVCache Approximation with Reconstruction Elimination: tables 1, 2, 8, 9, 11 to 13, figures 2 to 6."""
+"""TALE: Token-Adaptive Low-Rank KVCache Approximation with Reconstruction Elimination: tables 1, 8, 9, 11 to 13, figures 2 to 6."""
+from .palu import palu_basis
 from .runner import NOVEL, WIKITEXT, batch_table, bench_table, memory_table, task_table, text_table
 
 TITLE = "TALE"
@@ -11,7 +12,7 @@ def bases(lab, model="smol", group="all"):
 
 
 def palu_40(lab, model="smol"):
-    return lab.basis(model, "fisher-all-60", "--method", "palu", "--group", "all", "--rank", "60%", "--rank-search", "fisher")
+    return palu_basis(lab, model, "all", "60%")
 
 
 def table1(lab):
@@ -20,14 +21,6 @@ def table1(lab):
     groups = [(bases(lab, "qwen"), [("f16", "f16"), ("TALE", "tale")]), (palu_40(lab, "qwen"), [("Palu-40 %, 3 bits", "palu")]),
               (None, [("KIVI-2", "kivi-2"), ("HQQ-2", "hqq2"), ("StreamingLLM", "streaming"), ("best-2", "best-2")])]
     return [task_table(lab, "tale-1", "qwen", groups, [("GSM8K", "gsm8k", "score")], data)]
-
-
-def table2(lab):
-    """Claim (zero- and few-shot accuracy): lazy TALE keeps the original's 61.4, eager Palu-40 % falls to 53.5."""
-    out = [text_table(lab, "tale-2", "smol", [
-        (bases(lab), [("TALE, lazy", "tale"), ("TALE, eager", "tale; prompt: eager")]),
-        (palu_40(lab), [("Palu-40 %, 3 bits, lazy", "palu"), ("Palu-40 %, 3 bits, eager", "palu; prompt: eager")])], TEXTS, 2048, lab.limit(4, 1))]
-    return out
 
 
 def table8(lab):
@@ -57,8 +50,8 @@ def table11(lab):
 def table12(lab):
     """Claim (no quantization, 30 % of the rank removed): TALE loses 0.9 points of GSM8K, Palu-30 % 40 points."""
     groups = [(bases(lab), [("f16", "f16"), ("TALE, V at 30 %", V_ONLY.format(30, 10)), ("TALE, V at 70 %", V_ONLY.format(70, 10))]),
-              (lab.basis("smol", "fisher-all-70", "--method", "palu", "--group", "all", "--rank", "70%", "--rank-search", "fisher"),
-               [("Palu-30 %", "all: k=latent(pre) v=latent"), ("Palu-30 %, eager", "all: k=latent(pre) v=latent; prompt: eager")])]
+              (palu_basis(lab, "smol", "all", "70%"),
+               [("Palu-30 %", "all: k=latent(pre) v=latent")])]
     return [text_table(lab, "tale-12", "smol", groups, TEXTS, 4096, lab.limit(4, 1))]
 
 
@@ -85,5 +78,5 @@ def figure6(lab):
     return [memory_table(lab, "tale-memory", "smol", ["f16", "tale", "best-2"], ("4k", "16k", "64k"), bases(lab))]
 
 
-TABLES = [("table 1", table1), ("table 2", table2), ("table 8", table8), ("table 9", table9), ("table 11", table11), ("table 12", table12),
+TABLES = [("table 1", table1), ("table 8", table8), ("table 9", table9), ("table 11", table11), ("table 12", table12),
           ("table 13", table13), ("figure 3", figure3), ("figure 5", figure5), ("figure 6", figure6)]

@@ -315,7 +315,7 @@ bad "4 tokens with best-4 need" run -p x -n 3 --max-memory 1
 grep -q 'but --max-memory allows 1.00 MiB; use --max-memory 3$' err || fail "the error names no way: $(cat err)"
 good run -p x -n 3 --max-memory 3
 bad "; use --kv best-3, or use --max-memory" run -f many -n 1 --kv f16 --max-memory 60
-bad "but --max-memory allows 1.00 MiB" chat --max-memory 1 <many
+input=many bad "but --max-memory allows 1.00 MiB" chat --max-memory 1
 good run -p "The capital of France is" -n 6 --greedy
 cp out first
 good run -p "The capital of France is" -n 6 --greedy
