@@ -3,7 +3,6 @@
 
 #include "attention/latents.h"
 #include "attention/runs.h"
-#include "attention/score_pre.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,8 +16,10 @@ static size_t prepared_floats(int d) {
     return (lk_queries_bytes(LK_ATTN_QUERIES, d) + 63) / 64 * 16;
 }
 
+static size_t pre_floats(int d) { return (lk_pre_queries_bytes(d, d) + 63) / 64 * 16; }
+
 size_t lk_attn_item_floats(int d) {
-    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) +
+    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) + pre_floats(d) +
                (size_t)LK_ATTN_QUERIES * d * (1 + LK_MAX_KV_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -28,13 +29,14 @@ struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith) {
     struct lk_attn_item item = {.attn = attn, .d = d, .query_level = -1};
     struct lk_attn_scratch *mem = &item.mem;
     mem->prepared = attn->scratch + ith * lk_attn_item_floats(d);
-    mem->score = mem->prepared + prepared_floats(d);
+    mem->score = mem->prepared + prepared_floats(d) + pre_floats(d);
     mem->tile = mem->score + SCORES;
     mem->query = mem->tile + LK_ATTN_QUERIES * LK_TILE;
     mem->acc = mem->query + (size_t)LK_ATTN_QUERIES * d;
     mem->max = mem->acc + (size_t)LK_ATTN_QUERIES * d * LK_MAX_KV_LEVEL;
     mem->sum = mem->max + LK_ATTN_QUERIES;
     mem->mean = mem->sum + LK_ATTN_QUERIES;
+    item.pre = lk_pre_queries_new(d, d, mem->prepared + prepared_floats(d));
     return item;
 }
 
@@ -48,6 +50,7 @@ void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int
     item->chunk = chunk;
     item->stride = PAD + (size_t)chunk + PAD;
     item->query_level = -1;
+    item->pre.level = NULL;
     memset(item->used, 0, sizeof item->used);
     for (int i = 0; i < item->n_q; i++) {
         item->mem.max[i] = -INFINITY;
@@ -145,7 +148,6 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
     const struct lk_level *level = &attn->k->level[span->level];
     /* True positions, for RoPE, differ from indices by the number of evicted rows. */
     int64_t shift = lk_kv_position(attn->k, span->level, 0, 0) - span->first;
-    struct lk_rope_phase phase = {.set = false};
     struct lk_run run = {.kv = attn->k,
                          .level = span->level,
                          .first_part = item->head_kv / level->n_head,
@@ -154,7 +156,6 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
                          .chunk = item->chunk};
     for (int64_t pos = span->pos; pos < span->end; pos += run.n) {
         lk_run_find(&run, pos - span->first, span->end - span->first);
-        if (level->rope) lk_rope_phase_set(level->rope, &phase, pos + shift - run.tile_row);
         for (int part = run.first_part; part < run.end_part; part++) {
             int first, n_q = lk_attn_item_part(item, level, part, &first);
             struct lk_rows rows = lk_run_rows(&run, part);
@@ -167,12 +168,15 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
                 struct lk_queries queries = lk_queries_slice(&item->queries, first, n_q);
                 attn->kernels->score(&rows, &queries, s, stride);
             } else {
-                for (int i = 0; i < n_q; i += item->n_each) {
-                    struct lk_head_queries head = {.head_kv = lk_attn_item_head(item, first + i),
-                                                   .n_q = item->n_each};
-                    for (int j = 0; j < head.n_q; j++) head.q[j] = query_of(item, first + i + j);
-                    lk_attn_score_pre(attn, level, &rows, &phase, &head, s + i * stride, stride);
-                }
+                struct lk_part_queries queries = {.head_kv = lk_attn_item_head(item, first),
+                                                  .n_head = n_q / item->n_each,
+                                                  .n_each = item->n_each};
+                struct lk_pre_tile tile = {.level = level,
+                                           .rows = &rows,
+                                           .pos = pos + shift - run.tile_row,
+                                           .in_segment = lk_run_tile(&run) % LK_SEGMENT_TILES};
+                for (int i = 0; i < n_q; i++) queries.q[i] = query_of(item, first + i);
+                lk_attn_score_pre(attn, &tile, &queries, &item->pre, first, s, stride);
             }
             for (int i = 0; run.tile_row && i < n_q; i++)
                 memcpy(out + i * item->stride, s + i * LK_TILE + run.tile_row,

@@ -1,6 +1,8 @@
 /* The up-projection of K before RoPE: memory for its forms, and their preparation. */
 #include "cache/k_up.h"
 
+#include "cache/rope.h"
+
 #include <string.h>
 
 /* The forms of prepared queries (kernels/kernels.h) that the kernels read for a codec. All of them
@@ -110,7 +112,7 @@ void lk_k_up_prepare(struct lk_kv *kv, int i, int part) {
         for (int c = 0; c < d_head; c++) {
             for (int j = 0; j < level->d_part; j++)
                 row[j] = basis->up[((size_t)part * basis->n_comp + j) * basis->width +
-                                   (size_t)head * d_head + c];
+                                   (size_t)head * d_head + lk_rope_channel(level->rope, c)];
             lk_codec_transform_query(&kv->rule[i].codec, level->d_part, lk_kv_sigma(kv, i, part),
                                      row, row);
             store_vector(&level->k_up[part * level->n_head + head], c, row);

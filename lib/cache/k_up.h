@@ -1,6 +1,7 @@
 /* The up-projection of K before RoPE, prepared for scoring.
  *
- * For each KV head these are the rows of up: d_head vectors of d_part channels, transformed into
+ * For each KV head these are the rows of up: d_head vectors of d_part channels, in the order of
+ * RoPE's pairs (cache/rope.h), transformed into
  * the domain of the level's codec and prepared as queries to its codes. Only the forms that these
  * codes' kernels read are kept. The codec's statistics are part of its domain, so this is done
  * once they are known, and a session with such a codec has its own copy. */
