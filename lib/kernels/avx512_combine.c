@@ -6,9 +6,9 @@
 #include <math.h>
 
 enum {
-    BATCH = 16,   /* combinations that share interleaved bytes */
-    MOST = 12,    /* combinations whose sums stay in registers */
-    NUMBERS = 32, /* numbers of a vector that are worked on together */
+    BATCH = 16,    /* combinations that share interleaved bytes */
+    MAX_ROWS = 12, /* combinations whose sums stay in registers */
+    NUMBERS = 32,  /* numbers of a vector that are worked on together */
     MIDDLE = 128
 };
 
@@ -64,7 +64,7 @@ static void interleave(const int8_t *q8, int n, int pad, int8_t *out) {
 /* sum [n][pad]: 32 numbers of combinations [i0, i0 + n); n is a constant after inlining. */
 LK_ALWAYS_INLINE void multiply(const int8_t *quads, int n_quad, const struct byte_weights *weights,
                                int i0, int n, int32_t *sum, int pad) {
-    __m512i part[MOST][2], all[2];
+    __m512i part[MAX_ROWS][2], all[2];
     LK_UNROLL
     for (int k = 0; k < 2; k++) {
         all[k] = _mm512_setzero_si512();
@@ -127,8 +127,8 @@ void lk_avx512_combine_queries(const struct lk_queries *x, const float *w, int n
         for (int c = 0; c < pad; c += NUMBERS) {
             int i = 0;
             interleave(x->q8 + c, x->n_q, pad, quads);
-            for (; here - i >= MOST; i += MOST)
-                multiply(quads, n_quad, &weights, i, MOST, sum + c, pad);
+            for (; here - i >= MAX_ROWS; i += MAX_ROWS)
+                multiply(quads, n_quad, &weights, i, MAX_ROWS, sum + c, pad);
             for (; here - i >= 4; i += 4) multiply(quads, n_quad, &weights, i, 4, sum + c, pad);
             for (; i < here; i++) multiply(quads, n_quad, &weights, i, 1, sum + c, pad);
         }
