@@ -4,8 +4,9 @@
  *
  * Defaults: 4096,16384,65536 9 3 64 4.
  *
- * Bases are random, over groups of up to four KV heads; RoPE has base 1e5. Rows are noise. For each recipe this prints
- * bits per value, the time of one token's attention in all layers, and the speedup over f16 rows.
+ * Bases are random, over groups of up to four KV heads. RoPE has base 1e5. Rows are noise. For each
+ * recipe this prints bits per value, the time of one token's attention in all layers, and the
+ * speedup over f16 rows.
  * (Palu, rank 50 % at 64k: 1.89 with K before RoPE, 2.91 with quantized latents.)
  *
  * Then K before RoPE alone: the fused kernel (attention/score_pre.h) compared with reconstructing

@@ -14,9 +14,9 @@
  * Per head and position this costs rank x d_head multiply-adds. Latents of rotated keys cost only
  * rank per query.
  *
- * With few queries, slow pairs of channels are not reconstructed. Their rotation within a segment is
- * a sum of a few functions of the position (cache/rope.h). With q~ for
- * q rotated back by the segment's first position, their part of the score is
+ * With few queries, slow pairs of channels are not reconstructed. Their rotation within a segment
+ * is a sum of a few functions of the position (cache/rope.h). With q~ for q rotated back by the
+ * segment's first position, their part of the score is
  *
  *   sum over slow pairs j, with channels a and b, of
  *       cos(t speed_j) (q~_a k_a + q~_b k_b) + sin(t speed_j) (q~_b k_a - q~_a k_b)
