@@ -436,7 +436,7 @@ static void test_sinks_before_rope(void **state) {
     free_bases(&b);
 }
 
-/* The pairs from n_fast on are within LK_FOLD_ERROR of a sum of n functions. The pair before them is
+/* The pairs from n_fast on are within LK_FOLD_ERROR of a sum of n functions. The one before them is
  * not. */
 static void test_slow_pairs(void **state) {
     (void)state;
