@@ -59,6 +59,15 @@ void lk_cache_clear(struct lk_cache *cache);
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
                           int64_t n, lk_err *err);
 
+/* The same for latents z [n][groups][rank] = down x, of heads' rows x and the basis of every level of
+ * the layer's K or V. rank: at least that of every level. */
+lk_status lk_cache_append_latents(struct lk_cache *cache, int layer, enum lk_side side,
+                                  const float *z, int rank, int64_t n, lk_err *err);
+
+/* The first half of lk_cache_age, in a layer that does not evict: move rows into older levels, but
+ * drop none that the newest queries see. For recipes that are eager, before attention. */
+lk_status lk_cache_encode(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err);
+
 /* Move rows that are old enough into older levels. In a layer that evicts, K and V move
  * together. */
 lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err);

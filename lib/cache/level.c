@@ -67,9 +67,17 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
     }
     const struct lk_level_rule *newest = &out[n - 1];
     bool limited = newest->limit.policy.kind != LK_POLICY_NONE;
-    if (newest->codec.coding != LK_F16 || newest->codec.projection || limited) {
-        /* Staging level: encoding whole tiles is far cheaper, and the newest rows stay exact. */
-        out[n] = (struct lk_level_rule){.codec = lk_codec_f16,
+    bool latents = newest->codec.projection != LK_PROJECTION_NONE;
+    if (newest->codec.coding != LK_F16 || (latents && !recipe->eager) || limited) {
+        /* Staging level: encoding whole tiles is far cheaper, and the newest rows stay exact. Or
+         * they are not quantized yet, but latents of the rank that the newest level has. */
+        struct lk_codec staging = lk_codec_f16;
+        if (latents && recipe->eager) {
+            staging.projection = newest->codec.projection;
+            staging.share = newest->codec.share;
+            staging.group = newest->codec.group;
+        }
+        out[n] = (struct lk_level_rule){.codec = staging,
                                         .spec = recipe->n_level,
                                         .block_rows = LK_TILE,
                                         .batch = newest->batch_in};

@@ -15,7 +15,7 @@ static const struct lk_basis *find_basis(const struct lk_cache_shape *shape, int
 /* Round a rank to one that blocks can have: a multiple of 8, or of the codec's group of
  * channels. */
 static int round_rank(double rank, int width, const struct lk_codec *codec, enum lk_side side) {
-    int unit = codec->coding == LK_KIVI && side == LK_V ? codec->group : 8;
+    int unit = codec->group && side == LK_V ? codec->group : 8;
     if (unit > width) return width; /* the codec will reject it */
     int rounded = (int)(rank / unit + 0.5) * unit;
     if (rounded < unit) rounded = unit;

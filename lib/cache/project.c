@@ -53,6 +53,12 @@ void lk_project_add(const struct lk_basis_head *h, const float *x, size_t x_stri
     }
 }
 
+void lk_project_mean(const struct lk_basis_head *h, float *z) {
+    const float *mean = lk_basis_mean(h);
+    for (int j = 0; mean && j < h->rank; j++)
+        z[j] += dot(h->basis->down + row_offset(h, j), mean, h->d_head);
+}
+
 void lk_project_query(const struct lk_basis_head *h, const float *q, float *out) {
     for (int j = 0; j < h->rank; j++) out[j] = dot(h->basis->up + row_offset(h, j), q, h->d_head);
 }

@@ -18,6 +18,40 @@ lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool nor
     return lk_bind(ld, spec, norm_bias ? 5 : 4, -1, err);
 }
 
+/* The factor that replaces the projection of K or V in a layer, or NULL. */
+static const struct lk_factor *find_factor(const struct lk_loader *ld, int side, int layer) {
+    const struct lk_factor *factor = ld->opts.factor[side];
+    return factor && factor[layer].rank ? &factor[layer] : NULL;
+}
+
+/* Let factors replace rows of the projections that were bound since n_bind was `first`. */
+static void bind_factors(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
+    struct lk_layer *l = &net->layer[layer];
+    const struct lk_factor *k = find_factor(ld, 0, layer), *v = find_factor(ld, 1, layer);
+    int64_t n_q = (int64_t)net->hp.n_head * net->hp.d_head,
+            n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
+    for (size_t i = first; i < ld->n_bind; i++) {
+        struct lk_bind *b = &ld->bind[i];
+        if ((k || v) && (b->dst == &l->wqkv || b->dst == &l->bqkv)) {
+            b->segment[0] = (struct lk_row_segment){n_q, NULL};
+            b->segment[1] = (struct lk_row_segment){n_kv, k};
+            b->segment[2] = (struct lk_row_segment){n_kv, v};
+            b->n_segment = 3;
+        } else if (k && (b->dst == &l->wk || b->dst == &l->bk)) {
+            b->segment[0] = (struct lk_row_segment){n_kv, k};
+            b->n_segment = 1;
+        } else if (v && (b->dst == &l->wv || b->dst == &l->bv)) {
+            b->segment[0] = (struct lk_row_segment){n_kv, v};
+            b->n_segment = 1;
+        }
+    }
+    for (int side = 0; side < 2; side++) {
+        const struct lk_factor *factor = side ? v : k;
+        l->rank[side] = factor ? factor->rank : 0;
+        l->n_latent[side] = factor ? factor->n_group * factor->rank : 0;
+    }
+}
+
 lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer, bool fused,
                             enum lk_need bias, lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
@@ -45,9 +79,11 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     bool has_fused = ld->n_bind > before;
     if (!status)
         status = lk_bind(ld, fused_form + (has_fused ? 1 : 2), has_fused ? 3 : 2, layer, err);
+    if (has_fused) bind_factors(net, ld, layer, before);
     if (status || has_fused) return status;
     before = ld->n_bind;
     status = lk_bind(ld, separate_form, 6, layer, err);
+    bind_factors(net, ld, layer, before);
     lk_bind_concat(ld, &l->wqkv, &l->bqkv, before, 3);
     return status;
 }
@@ -104,6 +140,11 @@ lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
 
 lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = LK_OK;
+    if (ld->opts.factor[0])
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "%s models normalize each head of K after its projection, so W_K cannot be "
+                       "replaced by factors; replace W_V only",
+                       ld->reader.arch);
     for (int i = 0; !status && i < net->hp.n_layer; i++) {
         const struct lk_tensor_spec spec[] = {
             {&net->layer[i].q_norm, "blk.%d.attn_q_norm.weight", LK_USE_VECTOR, LK_REQUIRED,

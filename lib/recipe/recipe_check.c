@@ -178,6 +178,10 @@ lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *
         const struct lk_codec codec[2] = {recipe->override[i].k, recipe->override[i].v};
         status = check_aging(recipe, scan, at, body, codec, at->override[i], "layers");
     }
+    if (!status && recipe->eager && lk_recipe_evicts(recipe))
+        return lk_scan_fail(scan, at->eager, false,
+                            "'eager' encodes rows before attention, but a policy can choose among "
+                            "rows only after it: remove 'eager'");
     if (!status && recipe->absorbs && !lk_recipe_evicts(recipe))
         return lk_scan_fail(scan, at->absorb, false,
                             "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'");

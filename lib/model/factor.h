@@ -1,0 +1,34 @@
+/* Weights replaced by their factors (Palu, appendix C, Eq. 3-6).
+ *
+ * If rows y = W x of K or V are only used through a basis, z = down y, then W is never needed:
+ *
+ *   z = A x + down b,   A = down W      A: [n_group * rank][n_embd] instead of W: [n_kv][n_embd]
+ *
+ * The rows of a file's matrix are the outputs of one or several projections, of which K's and V's
+ * may be replaced. A bias is replaced like a matrix with one column. The up-projection and the
+ * mean of the basis are left to the cache and to attention (cache/project.h). */
+#ifndef LK_MODEL_FACTOR_H
+#define LK_MODEL_FACTOR_H
+
+#include <stdint.h>
+
+/* The down-projection of one layer's K or V. The model's pointers are borrowed until it is loaded. */
+struct lk_factor {
+    int n_group, width, n_comp; /* groups of `width` rows of W, each with n_comp components */
+    int rank;                   /* components that are kept, 1 to n_comp; 0: W is not replaced */
+    const float *down;          /* [n_group][n_comp][width] */
+};
+
+/* Rows of a matrix in the file. */
+struct lk_row_segment {
+    int64_t n;                      /* rows in the file */
+    const struct lk_factor *factor; /* replaces them; NULL: they stay */
+};
+
+/* Rows that are left of the segment. */
+int64_t lk_segment_rows(const struct lk_row_segment *segment);
+
+/* out [n_group * rank][n_col] = down w, for w [n_group * width][n_col]. Sums are in double. */
+void lk_factor_apply(const struct lk_factor *factor, const float *w, int64_t n_col, float *out);
+
+#endif
