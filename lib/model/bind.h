@@ -21,7 +21,7 @@ struct lk_bind {
     int64_t id; /* index in the file's tensor table */
     enum lk_tensor_use use;
     bool is_concat; /* *dst stays NULL: the rows are part of a concatenated tensor */
-    struct lk_row_segment segment[3]; /* the rows, if some are replaced; see n_segment */
+    struct lk_row_segment segment[3]; /* what becomes of its rows; see n_segment */
     int n_segment;                    /* 0: the tensor is as in the file */
 };
 

@@ -24,31 +24,56 @@ static const struct lk_factor *find_factor(const struct lk_loader *ld, int side,
     return factor && factor[layer].rank ? &factor[layer] : NULL;
 }
 
+/* The projections of q, k and v: rows in the file, and the factors that replace them, or NULL. */
+struct projections {
+    int64_t n_row[3];
+    const struct lk_factor *factor[3];
+};
+
+/* What becomes of projection i. */
+static struct lk_row_segment projection_rows(const struct projections *p, int i) {
+    return (struct lk_row_segment){p->factor[i] ? LK_ROWS_REPLACED : LK_ROWS_KEPT, p->n_row[i],
+                                   p->factor[i]};
+}
+
+/* Divide bound tensor i, with the rows of q, k and v, into three tensors. There is room. */
+static void divide_qkv(struct lk_loader *ld, size_t i, const struct projections *p,
+                       struct ggml_tensor **q, struct ggml_tensor **k, struct ggml_tensor **v) {
+    struct ggml_tensor **const dst[] = {q, k, v};
+    struct lk_bind whole = ld->bind[i];
+    for (int j = 0; j < 3; j++) {
+        struct lk_bind part = {.dst = dst[j], .id = whole.id, .use = whole.use, .n_segment = 3};
+        for (int s = 0; s < 3; s++) {
+            part.segment[s] = projection_rows(p, s);
+            if (s != j) part.segment[s].use = LK_ROWS_SKIPPED;
+        }
+        ld->bind[j == 0 ? i : ld->n_bind++] = part;
+    }
+}
+
 /* Let factors replace rows of the projections that were bound since n_bind was `first`. */
 static void bind_factors(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
     struct lk_layer *l = &net->layer[layer];
-    const struct lk_factor *k = find_factor(ld, 0, layer), *v = find_factor(ld, 1, layer);
     int64_t n_q = (int64_t)net->hp.n_head * net->hp.d_head,
             n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
-    for (size_t i = first; i < ld->n_bind; i++) {
-        struct lk_bind *b = &ld->bind[i];
-        if ((k || v) && (b->dst == &l->wqkv || b->dst == &l->bqkv)) {
-            b->segment[0] = (struct lk_row_segment){n_q, NULL};
-            b->segment[1] = (struct lk_row_segment){n_kv, k};
-            b->segment[2] = (struct lk_row_segment){n_kv, v};
-            b->n_segment = 3;
-        } else if (k && (b->dst == &l->wk || b->dst == &l->bk)) {
-            b->segment[0] = (struct lk_row_segment){n_kv, k};
-            b->n_segment = 1;
-        } else if (v && (b->dst == &l->wv || b->dst == &l->bv)) {
-            b->segment[0] = (struct lk_row_segment){n_kv, v};
-            b->n_segment = 1;
-        }
-    }
+    struct projections p = {{n_q, n_kv, n_kv},
+                            {NULL, find_factor(ld, 0, layer), find_factor(ld, 1, layer)}};
     for (int side = 0; side < 2; side++) {
-        const struct lk_factor *factor = side ? v : k;
+        const struct lk_factor *factor = p.factor[side + 1];
         l->rank[side] = factor ? factor->rank : 0;
         l->n_latent[side] = factor ? factor->n_group * factor->rank : 0;
+    }
+    size_t end = p.factor[1] || p.factor[2] ? ld->n_bind : first;
+    for (size_t i = first; i < end; i++) {
+        struct lk_bind *b = &ld->bind[i];
+        int own = b->dst == &l->wk || b->dst == &l->bk   ? 1
+                  : b->dst == &l->wv || b->dst == &l->bv ? 2
+                                                         : 0;
+        if (b->dst == &l->wqkv) divide_qkv(ld, i, &p, &l->wq, &l->wk, &l->wv);
+        if (b->dst == &l->bqkv) divide_qkv(ld, i, &p, &l->bq, &l->bk, &l->bv);
+        if (!p.factor[own]) continue;
+        b->segment[0] = projection_rows(&p, own);
+        b->n_segment = 1;
     }
 }
 

@@ -18,7 +18,10 @@ void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *b, int64_t
 }
 
 enum ggml_type lk_bound_type(const struct lk_loader *ld, const struct lk_bind *b) {
-    return gguf_get_tensor_type(ld->reader.gguf, b->id);
+    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    for (int i = 0; i < b->n_segment && ggml_is_quantized(type); i++)
+        if (b->segment[i].use == LK_ROWS_REPLACED) return GGML_TYPE_Q8_0;
+    return type;
 }
 
 static void to_f32(enum ggml_type from, const void *x, int64_t n, float *out) {
@@ -43,12 +46,6 @@ static lk_status replace_rows(struct lk_loader *ld, const struct lk_row_segment 
                               void *out, lk_err *err) {
     int64_t n = lk_segment_rows(segment);
     size_t size = (size_t)(segment->n + n) * n_col * sizeof(float);
-    if (to != GGML_TYPE_F32 &&
-        (ggml_quantize_requires_imatrix(to) || !ggml_get_type_traits(to)->from_float_ref))
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "factors cannot be quantized to %s, the type of the weights that they "
-                       "replace; use another quantization of the model, or f32 weights",
-                       ggml_type_name(to));
     float *w = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
     if (!w) return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
     float *a = w + segment->n * n_col;
@@ -64,18 +61,18 @@ static lk_status replace_rows(struct lk_loader *ld, const struct lk_row_segment 
 
 lk_status lk_bound_copy(struct lk_loader *ld, const struct lk_bind *b, enum ggml_type type,
                         void *out, lk_err *err) {
-    enum ggml_type from = lk_bound_type(ld, b);
+    enum ggml_type from = gguf_get_tensor_type(ld->reader.gguf, b->id);
     const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
     int64_t n_row = b->use == LK_USE_VECTOR ? ne[0] : ne[1], n_col = ne[0] * ne[1] / n_row;
-    struct lk_row_segment whole = {n_row, NULL};
+    struct lk_row_segment whole = {LK_ROWS_KEPT, n_row, NULL};
     const struct lk_row_segment *segment = b->n_segment ? b->segment : &whole;
     const char *x = lk_file_data(ld, b->id);
     char *to = out;
     lk_status status = LK_OK;
     for (int i = 0; status == LK_OK && i < (b->n_segment ? b->n_segment : 1); i++) {
-        if (segment[i].factor)
+        if (segment[i].use == LK_ROWS_REPLACED)
             status = replace_rows(ld, &segment[i], from, x, n_col, type, to, err);
-        else
+        else if (segment[i].use == LK_ROWS_KEPT)
             keep_rows(from, x, segment[i].n, n_col, type, to);
         x += ggml_row_size(from, n_col) * (size_t)segment[i].n;
         to += ggml_row_size(type, n_col) * (size_t)lk_segment_rows(&segment[i]);

@@ -2,8 +2,9 @@
 #include "model/factor.h"
 
 int64_t lk_segment_rows(const struct lk_row_segment *segment) {
-    const struct lk_factor *f = segment->factor;
-    return f ? (int64_t)f->n_group * f->rank : segment->n;
+    if (segment->use == LK_ROWS_KEPT) return segment->n;
+    if (segment->use == LK_ROWS_SKIPPED) return 0;
+    return (int64_t)segment->factor->n_group * segment->factor->rank;
 }
 
 void lk_factor_apply(const struct lk_factor *f, const float *w, int64_t n_col, float *out) {

@@ -4,9 +4,13 @@
  *
  *   z = A x + down b,   A = down W      A: [n_group * rank][n_embd] instead of W: [n_kv][n_embd]
  *
- * The rows of a file's matrix are the outputs of one or several projections, of which K's and V's
- * may be replaced. A bias is replaced like a matrix with one column. The up-projection and the
- * mean of the basis are left to the cache and to attention (cache/project.h). */
+ * A file's matrix may hold the rows of several projections; it is then divided into those of q, k
+ * and v. A bias is treated like a matrix with one column. The up-projection and the mean of the
+ * basis are left to the cache and to attention (cache/project.h).
+ *
+ * A is computed from dequantized weights and held in Q8_0 if these are quantized. The error of W
+ * is part of the model's weights that the basis was fitted to; a second one is not. On SmolLM2 (Q4_1) at
+ * full rank the KL from the original is 0.004 with Q8_0, 0.004 with f16 and 0.082 with Q4_1. */
 #ifndef LK_MODEL_FACTOR_H
 #define LK_MODEL_FACTOR_H
 
@@ -19,10 +23,13 @@ struct lk_factor {
     const float *down;          /* [n_group][n_comp][width] */
 };
 
-/* Rows of a matrix in the file. */
+/* What becomes of rows of a matrix in the file. */
+enum lk_row_use { LK_ROWS_KEPT, LK_ROWS_REPLACED, LK_ROWS_SKIPPED };
+
 struct lk_row_segment {
+    enum lk_row_use use;
     int64_t n;                      /* rows in the file */
-    const struct lk_factor *factor; /* replaces them; NULL: they stay */
+    const struct lk_factor *factor; /* of replaced rows */
 };
 
 /* Rows that are left of the segment. */

@@ -66,6 +66,7 @@ static int list_presets(void) {
           "  recent N, window N  the newest N tokens; also N%\n"
           "  residual N          KIVI's buffer\n"
           "  layers LIST         other codecs for the body in some layers\n"
+          "  eager               rows are encoded before any query attends to them\n"
           "Codecs\n"
           "  f16, int8, kivi2 and kivi4 (g32, g64, g128),\n"
           "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform);\n"
