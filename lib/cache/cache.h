@@ -59,8 +59,8 @@ void lk_cache_clear(struct lk_cache *cache);
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
                           int64_t n, lk_err *err);
 
-/* The same for latents z [n][groups][rank] = down x, of heads' rows x and the basis of every level of
- * the layer's K or V. rank: at least that of every level. */
+/* The same for latents z [n][groups][rank] = down x, of heads' rows x and the basis of all levels
+ * of the layer's K or V. rank: at least that of every level. */
 lk_status lk_cache_append_latents(struct lk_cache *cache, int layer, enum lk_side side,
                                   const float *z, int rank, int64_t n, lk_err *err);
 

@@ -4,8 +4,9 @@
 
 #include "engine/session_state.h"
 
-/* Evaluate tok[s->n_tok .. n_tok) in chunks, each of which attends to the cache. Calls the session's
- * progress callback. Errors as lk_session_eval; the session then holds a prefix of tok. */
+/* Evaluate the tokens from the session's length to n_tok, in chunks that attend to the cache. Calls
+ * the session's progress callback. Errors as lk_session_eval; the session then holds a prefix of
+ * tok. */
 lk_status lk_session_extend(struct lk_session *session, const int32_t *tok, size_t n_tok,
                             lk_err *err);
 

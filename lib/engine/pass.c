@@ -111,8 +111,8 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     return attn;
 }
 
-/* Append a sequence's rows, or latents, of x [n_row][...] to its cache. If its recipe is eager, rows
- * that are old enough are encoded before any query attends to them. */
+/* Append a sequence's rows, or latents, of x [n_row][...] to its cache. If its recipe is eager,
+ * rows that are old enough are encoded before any query attends to them. */
 static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq *seq,
                             enum lk_side side, const struct ggml_tensor *x) {
     const struct lk_attn *a = &job->pass->attn;
@@ -127,8 +127,9 @@ static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq 
     return lk_cache_encode(cache, job->layer, side, NULL);
 }
 
-/* src: k and v [n_row][n_head_kv][d_head], or latents (struct lk_qkv), q [n_row][n_head][d_head]. Appends the K and V rows to
- * the caches and shows them the queries. K and V of a sequence may go to different threads. */
+/* src: k and v [n_row][n_head_kv][d_head], or latents (struct lk_qkv), q [n_row][n_head][d_head].
+ * Appends K and V to the caches and shows them the queries. K and V of a sequence may go to
+ * different threads. */
 static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     const struct lk_attn *a = &job->pass->attn;

@@ -98,13 +98,13 @@ static struct placement choose_placement(const struct lk_weights_map *map,
     enum ggml_type type = lk_bound_type(ld, b);
     if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32))
         return (struct placement){COPIED, GGML_TYPE_F32};
-    if (b->use != LK_USE_MATRIX) return (struct placement){FROM_FILE, type};
+    int as_is = b->n_segment > 0 ? COPIED : FROM_FILE;
+    if (b->use != LK_USE_MATRIX) return (struct placement){as_is, type};
     int g = find_repack_group(map, dev, type, ne);
     if (g < 0 && type == GGML_TYPE_Q4_1) {
         g = find_repack_group(map, dev, GGML_TYPE_Q4_0, ne);
         if (g >= 0) type = GGML_TYPE_Q4_0;
     }
-    int as_is = b->n_segment > 0 ? COPIED : FROM_FILE;
     return (struct placement){g < 0 ? as_is : g, type};
 }
 

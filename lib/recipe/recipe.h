@@ -15,9 +15,9 @@
  *             | 'absorb' FEATURES   (without codecs) rows evicted from the body are summed up in a
  *                                   state: 'less' uses networks from the sidecar, 'performer' uses
  *                                   features that need no training
- *             | 'eager'             (without codecs) rows are projected and encoded before any query
- *                                   attends to them, even those of a prompt. Without it, a prompt
- *                                   attends to exact rows, and the newest rows stay exact
+ *             | 'eager'             (without codecs) rows are projected and encoded before any
+ *                                   query attends to them, even those of a prompt. Without it, a
+ *                                   prompt attends to exact rows, and the newest rows stay exact
  *             | 'layers' LIST       other codecs for the body in some layers. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).

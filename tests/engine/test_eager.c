@@ -276,6 +276,40 @@ static void test_low_rank(void **state) {
     check_preset("gpt2-80", 0.7, true, both);
 }
 
+/* Quantized weights, repacked and mapped. Products with them round activations, so both the weights
+ * and their factors differ from dequantized weights. The factors must not differ much more. A
+ * second quantization to four bits would. */
+static void test_quantized_weights(void **state) {
+    (void)state;
+    const char *const presets[] = {"llama-q4_0", "llama-q8_0", "llama-q4_K", "llama-f16",
+                                   "qwen2-q4_1"};
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        assert_true(tiny_gguf_write(model_path, tiny_preset(presets[i])));
+        lk_model *model[3];
+        lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32};
+        lk_err err = {0};
+        assert_int_equal(lk_model_open(&model[0], model_path, &opts, &err), LK_OK);
+        struct bases bases = make_bases(model[0], 1, true);
+        opts = (lk_model_opts){.n_threads = 1, .sidecar = sidecar_path};
+        assert_int_equal(lk_model_open(&model[1], model_path, &opts, &err), LK_OK);
+        opts.factors = LK_FACTORS_K | LK_FACTORS_V;
+        if (lk_model_open(&model[2], model_path, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
+        size_t n_vocab = (size_t)model[0]->net->hp.n_vocab;
+        int32_t tok[N];
+        random_tokens(tok, N, model[0], 6);
+        float *logits[3];
+        for (int k = 0; k < 3; k++)
+            logits[k] = run_session(model[k], k ? "k=latent(pre) v=latent; eager" : "f16", tok);
+        double plain = nmse(logits[1], logits[0], (STEPS + 1) * n_vocab),
+               factored = nmse(logits[2], logits[0], (STEPS + 1) * n_vocab);
+        print_message("%s: weights %g, factors %g\n", presets[i], plain, factored);
+        if (!(factored <= 2 * plain + limit)) fail_msg("%s: %g", presets[i], factored);
+        for (int k = 0; k < 3; k++) free(logits[k]);
+        for (int k = 0; k < 3; k++) lk_model_free(model[k]);
+        free_bases(&bases);
+    }
+}
+
 /* ---- codecs ---- */
 
 struct seen {
@@ -410,9 +444,9 @@ int main(void) {
         close(fd[i]);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_rank), cmocka_unit_test(test_low_rank),
-        cmocka_unit_test(test_rows_are_encoded_first), cmocka_unit_test(test_sliding_window),
-        cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_full_rank),         cmocka_unit_test(test_low_rank),
+        cmocka_unit_test(test_quantized_weights), cmocka_unit_test(test_rows_are_encoded_first),
+        cmocka_unit_test(test_sliding_window),    cmocka_unit_test(test_refused)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);
     unlink(sidecar_path);
