@@ -275,8 +275,8 @@ static void errors_show_their_place(void **state) {
         {"all: rot3; window 64: f16", "column 12:", "leaves no tokens for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves no tokens"},
         {"sink 4: f16; rot3", "column 14:",
-         "expected sink, body, keep, all, recent, window, residual, layers or absorb, found "
-         "'rot3'"},
+         "expected sink, body, keep, all, recent, window, residual, layers, absorb or eager, "
+         "found 'rot3'"},
         {"body: int8; window 64: rot4", "column 1:",
          "'body' stores K in 8 bits, but its rows come from 'window 64', which has only 4 bits"},
         {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "stores V in 4 bits"},
