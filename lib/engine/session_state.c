@@ -58,8 +58,10 @@ lk_status lk_session_enable_absorb(struct lk_session *s, const struct lk_sidecar
     if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
         return lk_fail(err, LK_E_UNSUPPORTED, "'absorb' does not support models with %s",
                        hp->n_swa > 0 ? "sliding windows" : "ALiBi");
-    struct lk_less_shape heads = {
-        .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
+    struct lk_less_shape heads = {.n_head = hp->n_head,
+                                  .n_head_kv = hp->n_head_kv,
+                                  .d_head = hp->d_head,
+                                  .n_feature = lk_absorb_features(sidecar)};
     struct lk_absorb *absorb = NULL;
     lk_status status =
         s->recipe->absorbs == LK_ABSORB_LESS
