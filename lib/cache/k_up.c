@@ -24,6 +24,9 @@ static struct forms forms_of(const struct lk_codec *codec, const struct lk_kerne
 
 static size_t round_to_line(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/* No address if the arrays are only measured. */
+static void *place(char *mem, size_t at) { return mem ? mem + at : NULL; }
+
 /* Lay out the arrays of one head in `mem`, which may be NULL, floats first. Returns their bytes. */
 static size_t lay_out_forms(struct lk_queries *out, struct forms forms, int d_head, int rank,
                             char *mem) {
@@ -35,16 +38,16 @@ static size_t lay_out_forms(struct lk_queries *out, struct forms forms, int d_he
         at += round_to_line((size_t)d_head * rank * sizeof *q.q);
     }
     if (forms.i16) {
-        q.q16 = (int16_t *)(mem + at);
-        q.planes = (int8_t *)(mem + at + 2 * codes);
-        q.scale16 = (float *)(mem + at + 4 * codes);
-        q.sum16 = (int32_t *)(mem + at + 4 * codes + line);
+        q.q16 = place(mem, at);
+        q.planes = place(mem, at + 2 * codes);
+        q.scale16 = place(mem, at + 4 * codes);
+        q.sum16 = place(mem, at + 4 * codes + line);
         at += 4 * codes + 2 * line;
     }
     if (forms.i8) {
-        q.q8 = (int8_t *)(mem + at);
-        q.scale8 = (float *)(mem + at + codes);
-        q.sum8 = (int32_t *)(mem + at + codes + line);
+        q.q8 = place(mem, at);
+        q.scale8 = place(mem, at + codes);
+        q.sum8 = place(mem, at + codes + line);
         at += codes + 2 * line;
     }
     *out = q;
