@@ -131,7 +131,6 @@ static void add_output(const struct lk_attn *attn, int level, int head_kv, float
 static void write_partial(struct lk_attn_item *item, int range) {
     const struct lk_attn *attn = item->attn;
     const struct lk_kv *v = attn->v;
-    const struct lk_level *latents = lk_attn_v_latents(v);
     int d = attn->d_head, n_latent = lk_attn_v_rank(v);
     for (int i = 0; i < item->n_q; i++) {
         int head_kv = lk_attn_item_head(item, i), q = item->q0 + i % item->n_each;
@@ -153,6 +152,7 @@ static void write_partial(struct lk_attn_item *item, int range) {
         }
         if (sum) add_output(attn, sum_level, head_kv, sum, out);
 
+        const struct lk_level *latents = lk_attn_v_latents(v, head_kv);
         if (latents) {
             struct lk_basis_head head = lk_level_basis_head(latents, head_kv);
             const float *mean = lk_basis_mean(&head);
@@ -203,7 +203,6 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
     /* Only fields of the levels that never change are read here. */
-    const struct lk_level *latents = lk_attn_v_latents(attn->v);
     int n_latent = lk_attn_v_rank(attn->v), d = attn->d_head, n = d + n_latent,
         group = attn->n_head / attn->n_head_kv;
     for (int row = (ith + nth - attn->thread_offset % nth) % nth; row < attn->n_tok * attn->n_head;
@@ -234,6 +233,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
             else
                 for (int c = 0; c < n_latent; c++) latent[c] += weight * partial[d + c];
         }
+        const struct lk_level *latents = lk_attn_v_latents(attn->v, head_kv);
         if (latents) {
             struct lk_basis_head h = lk_level_basis_head(latents, head_kv);
             float values[LK_MAX_D_HEAD];

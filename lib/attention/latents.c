@@ -25,17 +25,23 @@ int lk_attn_max_part(const struct lk_attn *attn) {
     return max;
 }
 
-const struct lk_level *lk_attn_v_latents(const struct lk_kv *v) {
+const struct lk_level *lk_attn_v_latents(const struct lk_kv *v, int head_kv) {
     const struct lk_level *found = NULL;
-    for (int i = 0; i < v->n_level; i++)
-        if (v->level[i].basis && (!found || v->level[i].d_part > found->d_part))
-            found = &v->level[i];
+    int rank = -1;
+    for (int i = 0; i < v->n_level; i++) {
+        const struct lk_level *level = &v->level[i];
+        if (!level->basis) continue;
+        int n = lk_level_part_channels(level, head_kv / level->n_head);
+        if (n > rank) found = level, rank = n;
+    }
     return found;
 }
 
 int lk_attn_v_rank(const struct lk_kv *v) {
-    const struct lk_level *latents = lk_attn_v_latents(v);
-    return latents ? latents->d_part : 0;
+    int rank = 0;
+    for (int i = 0; i < v->n_level; i++)
+        if (v->level[i].basis && v->level[i].d_part > rank) rank = v->level[i].d_part;
+    return rank;
 }
 
 bool lk_attn_same_domain(const struct lk_kv *kv, int a, int b, int part) {

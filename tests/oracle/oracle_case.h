@@ -57,9 +57,17 @@ struct oracle_result {
     /* logits of the account [n_logits][n_vocab], if asked for; owned */
     double *logits;
     int n_logits;
+    double *score; /* [n_score] of the rows held by the account, if asked for; owned */
+    int n_score;
+    double score_error; /* of the score that failed, or 0 */
 };
 
-/* Run a case. noise > 0 disturbs the account: only its logits are of interest then. */
-struct oracle_result run_case(const struct oracle_case *c, double noise, bool keep_logits);
+/* How much a score differs from the account's: relative, but for tiny ones. */
+double oracle_score_error(double score, double expected);
+void free_oracle_result(struct oracle_result *result);
+
+/* Run a case. noise > 0 disturbs the account: only its logits and scores are of interest then, which
+ * keep = true keeps. With fast kernels its queries are disturbed as well, by steps of 8 bits. */
+struct oracle_result run_case(const struct oracle_case *c, double noise, bool keep);
 
 #endif

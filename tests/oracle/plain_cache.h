@@ -60,6 +60,7 @@ struct plain_setting {
     struct plain_engine engine;
     double tie;           /* scores that differ by less than this share count as equal */
     double noise;         /* relative error added to what is quantized and ranked; 0: none */
+    bool query_noise;     /* queries are off by up to half a step of 8 bits, as in fast kernels */
     struct random random; /* of the noise */
     int n_tie;            /* choices between nearly equal scores that followed the engine */
     bool adopts;          /* use the engine's rows in place of the account's own */

@@ -108,18 +108,29 @@ static bool last_only(const struct plain_cache *c, int layer) {
     return false;
 }
 
+/* A query [d_head] as fast kernels see it, rounded to 8 bits: here off by at most as much. */
+static void disturb_query(struct plain_setting *set, const double *q, double *out) {
+    int d = set->model->d_head;
+    double max = 0;
+    for (int k = 0; k < d; k++) max = fmax(max, fabs(q[k]));
+    for (int k = 0; k < d; k++)
+        out[k] = q[k] + (set->query_noise ? max / 127 * (random_uniform(&set->random) - 0.5) : 0);
+}
+
 /* All queries of a layer. rows: [n_head_kv][n_row] */
 static void attend_all(const struct plain_cache *c, int layer, struct tokens *t,
                        struct seen_row *rows, int n_row, bool states) {
     const struct plain_model *m = c->set->model;
     int d = m->d_head, group = m->n_head / m->n_head_kv;
     bool last = last_only(c, layer);
+    double q[d];
     for (int i = 0; last && i < m->n_head_kv * n_row; i++)
         if (rows[i].score) *rows[i].score = 0;
     for (int i = 0; i < t->n; i++)
         for (int h = 0; h < m->n_head; h++) {
             size_t at = ((size_t)i * m->n_head + h) * d;
-            attend(c, layer, h, t->first + i, t->q + at, rows + (size_t)(h / group) * n_row, n_row,
+            disturb_query(c->set, t->q + at, q);
+            attend(c, layer, h, t->first + i, q, rows + (size_t)(h / group) * n_row, n_row,
                    !last || i == t->n - 1, states, t->attn + at);
         }
 }
