@@ -16,10 +16,10 @@ int lk_attn_head_unit(const struct lk_attn *attn);
 int lk_attn_max_part(const struct lk_attn *attn);
 
 /* The level of V with the highest rank for a head's group, which is the number of latents of its
- * queries' sums. Other groups may have their highest rank in another level. NULL without latents. */
+ * queries' sums. Other groups may have their highest rank in other levels. NULL: no latents. */
 const struct lk_level *lk_attn_v_latents(const struct lk_kv *v, int head_kv);
 
-/* Room for latents in each partial: the highest rank of any group; 0 without latents. */
+/* Room for latents in each partial: the highest rank of any group; 0 without any. */
 int lk_attn_v_rank(const struct lk_kv *v);
 
 /* Do two levels have the same domain for a part, so that one query and one sum of outputs serve

@@ -66,8 +66,8 @@ struct oracle_result {
 double oracle_score_error(double score, double expected);
 void free_oracle_result(struct oracle_result *result);
 
-/* Run a case. noise > 0 disturbs the account: only its logits and scores are of interest then, which
- * keep = true keeps. With fast kernels its queries are disturbed as well, by steps of 8 bits. */
+/* Run a case. noise > 0 disturbs the account: only its logits and scores are of interest then,
+ * which keep = true keeps. With fast kernels its queries are disturbed too, by steps of 8 bits. */
 struct oracle_result run_case(const struct oracle_case *c, double noise, bool keep);
 
 #endif
