@@ -156,46 +156,99 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- rows in ---- */
 
-/* Append the first rows of all, from position pos on. Sinks may be stored as latents. False
- * without memory. */
-static bool append_sinks(struct lk_cache *cache, struct lk_kv *kv, const float *x, int64_t pos,
-                         int64_t n) {
-    const struct lk_level *level = &kv->level[0];
+/* New rows of K or V of a layer: heads' rows x [n][n_head_kv][d_head] or, if there are ranks
+ * [n_group], latents x [n][sum of ranks] without the mean subtracted. */
+struct new_rows {
+    const float *x;
+    int64_t n;
+    const int32_t *rank;
+};
+
+/* Latents of heads' rows x [n][n_head_kv][d_head] from position pos on, n <= LK_MAX_MOVE, as the
+ * level stores them, in kv's scratch. */
+static void project_rows(struct lk_cache *cache, struct lk_kv *kv, const struct lk_level *level,
+                         const float *x, int64_t pos, int64_t n) {
     size_t width = lk_cache_width(&cache->shape);
     int d_head = cache->shape.d_head;
-    if (!level->basis) return lk_move_append(cache, kv, 0, x, n);
-    for (int64_t t = 0; t < n; t++, x += width) {
-        memset(kv->latents, 0, width * sizeof *x);
-        for (int head = 0; head < cache->shape.n_head_kv; head++) {
-            struct lk_basis_head h = lk_level_basis_head(level, head);
-            float *row = memcpy(kv->rows, x + (size_t)head * d_head, d_head * sizeof *x),
-                  *z = kv->latents + (size_t)h.group * level->n_head * d_head;
-            if (level->rope) lk_rope_unrotate(level->rope, pos + t, 1, row, width);
-            lk_project_add(&h, row, width, 1, z, width);
+    memset(kv->latents, 0, (size_t)n * width * sizeof *x);
+    for (int head = 0; head < cache->shape.n_head_kv; head++) {
+        struct lk_basis_head h = lk_level_basis_head(level, head);
+        float *rows = kv->rows, *z = kv->latents + lk_move_offset(cache, level, h.group);
+        for (int64_t t = 0; t < n; t++)
+            memcpy(rows + t * width, x + t * width + (size_t)head * d_head, d_head * sizeof *x);
+        if (level->rope) lk_rope_unrotate(level->rope, pos, n, rows, width);
+        lk_project_add(&h, rows, width, n, z, width);
+    }
+}
+
+/* The first components of latents, without the mean's, as the level stores them, in kv's
+ * scratch. */
+static void truncate_latents(const struct lk_cache *cache, struct lk_kv *kv,
+                             const struct lk_level *level, const struct new_rows *rows, int64_t at,
+                             int64_t n) {
+    size_t width = lk_cache_width(&cache->shape), stride = 0;
+    float *offset = kv->rows; /* [width], parts as in the rows */
+    memset(offset, 0, width * sizeof *offset);
+    for (int head = 0; level->basis->mean && head < cache->shape.n_head_kv; head++) {
+        struct lk_basis_head h = lk_level_basis_head(level, head);
+        lk_project_mean(&h, offset + lk_move_offset(cache, level, h.group));
+    }
+    for (int part = 0; part < level->n_part; part++) stride += rows->rank[part];
+    for (int64_t t = 0; t < n; t++) {
+        const float *from = rows->x + (at + t) * stride;
+        for (int part = 0; part < level->n_part; from += rows->rank[part++]) {
+            size_t to = lk_move_offset(cache, level, part);
+            for (int j = 0; j < lk_level_part_channels(level, part); j++)
+                kv->latents[t * width + to + j] = from[j] - offset[to + j];
         }
-        if (!lk_move_append(cache, kv, 0, kv->latents, 1)) return false;
+    }
+}
+
+/* Append new rows [from, to), the first at position pos, to a level. False without memory. */
+static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i,
+                            const struct new_rows *rows, int64_t from, int64_t to, int64_t pos) {
+    const struct lk_level *level = &kv->level[i];
+    size_t width = lk_cache_width(&cache->shape);
+    if (!level->basis) return lk_move_append(cache, kv, i, rows->x + from * width, to - from);
+    for (int64_t at = from; at < to; at += LK_MAX_MOVE) {
+        int64_t n = to - at < LK_MAX_MOVE ? to - at : LK_MAX_MOVE;
+        if (rows->rank)
+            truncate_latents(cache, kv, level, rows, at, n);
+        else
+            project_rows(cache, kv, level, rows->x + at * width, pos + at - from, n);
+        if (!lk_move_append(cache, kv, i, kv->latents, n)) return false;
     }
     return true;
 }
 
-lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
-                          int64_t n, lk_err *err) {
+static lk_status append(struct lk_cache *cache, int layer, enum lk_side side,
+                        const struct new_rows *rows, lk_err *err) {
     struct lk_kv *kv = &cache->kv[layer][side];
-    int64_t n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - kv->n_tok;
+    int64_t n = rows->n, pos = kv->n_tok,
+            n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
     if (n_sink < 0) n_sink = 0;
     if (n_sink > n) n_sink = n;
     if (kv->evict && side == LK_K) {
         struct lk_evict *evict = &cache->evict[layer];
         if (!lk_evict_reserve(evict, cache->ledger, evict->n + n))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
-        lk_evict_append(evict, n, kv->n_tok);
+        lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
-    if (append_sinks(cache, kv, x, kv->n_tok - n, n_sink) &&
-        lk_move_append(cache, kv, kv->n_level - 1, x + n_sink * lk_cache_width(&cache->shape),
-                       n - n_sink))
+    if (append_to_level(cache, kv, 0, rows, 0, n_sink, pos) &&
+        append_to_level(cache, kv, kv->n_level - 1, rows, n_sink, n, pos + n_sink))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+}
+
+lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
+                          int64_t n, lk_err *err) {
+    return append(cache, layer, side, &(struct new_rows){x, n, NULL}, err);
+}
+
+lk_status lk_cache_append_latents(struct lk_cache *cache, int layer, enum lk_side side,
+                                  const float *z, const int32_t *rank, int64_t n, lk_err *err) {
+    return append(cache, layer, side, &(struct new_rows){z, n, rank}, err);
 }
 
 void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head) {
@@ -203,9 +256,8 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
                          cache->shape.d_head);
 }
 
-lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
-    struct lk_kv *kv = &cache->kv[layer][side];
-    if (kv->evict) return lk_evict_age(cache, layer, err);
+/* Move rows that are old enough into older levels, in a layer that does not evict. */
+static lk_status encode_rows(struct lk_cache *cache, int layer, struct lk_kv *kv, lk_err *err) {
     int from, batch;
     while (lk_level_next_move(kv->rule, kv->count, kv->n_level, kv->n_tok, &from, &batch)) {
         int to = from - 1;
@@ -221,14 +273,29 @@ lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_
             left -= n;
         }
     }
-    for (int i = 0; kv->n_swa > 0 && i < kv->n_level; i++) {
+    return LK_OK;
+}
+
+lk_status lk_cache_encode(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
+    struct lk_kv *kv = &cache->kv[layer][side];
+    bool limited = false;
+    for (int i = 0; i < kv->n_level; i++)
+        limited |= kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
+    return limited ? LK_OK : encode_rows(cache, layer, kv, err);
+}
+
+lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
+    struct lk_kv *kv = &cache->kv[layer][side];
+    if (kv->evict) return lk_evict_age(cache, layer, err);
+    lk_status status = encode_rows(cache, layer, kv, err);
+    for (int i = 0; status == LK_OK && kv->n_swa > 0 && i < kv->n_level; i++) {
         int64_t n =
             lk_level_droppable(&kv->rule[i], &kv->count[i], kv->first, kv->n_tok, kv->n_swa);
         if (n) lk_move_drop(cache, kv, i, n);
         kv->first += n;
         if (kv->count[i].rows) break;
     }
-    return LK_OK;
+    return status;
 }
 
 /* ---- rows out ---- */

@@ -7,8 +7,19 @@
 
 static int max_int(int a, int b) { return a > b ? a : b; }
 
-static bool is_exact(const struct lk_codec *codec) {
-    return codec->coding == LK_F16 && !codec->projection;
+/* Whether new rows can be stored by this codec one by one. */
+static bool stores_on_arrival(const struct lk_recipe *recipe, const struct lk_codec *codec) {
+    return codec->coding == LK_F16 && (recipe->eager || !codec->projection);
+}
+
+/* How rows are held until they make a batch for a level with this codec. */
+static struct lk_codec staging_codec(const struct lk_recipe *recipe, const struct lk_codec *codec) {
+    struct lk_codec staging = lk_codec_f16;
+    if (!recipe->eager || !codec->projection) return staging;
+    staging.projection = codec->projection;
+    staging.share = codec->share;
+    staging.group = codec->group;
+    return staging;
 }
 
 /* How rows arrive in a level: in batches of whole blocks, of the same size for K and V if the
@@ -72,11 +83,13 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
     const struct lk_level_rule *newest = &out[n - 1];
     const struct lk_level_spec *last = &spec[recipe->n_level - 1];
     bool limited = newest->limit.policy.kind != LK_POLICY_NONE,
-         exact = is_exact(side == LK_K ? &last->k : &last->v);
-    if (evicts) exact = is_exact(&last->k) && is_exact(&last->v); /* K and V have the same levels */
-    if (!exact || limited) {
-        /* Staging level: encoding whole tiles is far cheaper, and the newest rows stay exact. */
-        out[n] = (struct lk_level_rule){.codec = lk_codec_f16,
+         ready = stores_on_arrival(recipe, side == LK_K ? &last->k : &last->v);
+    if (evicts) /* K and V have the same levels */
+        ready = stores_on_arrival(recipe, &last->k) && stores_on_arrival(recipe, &last->v);
+    if (!ready || limited) {
+        /* Staging level: encoding whole tiles is far cheaper, and the newest rows stay exact. In an
+         * eager recipe they are latents already, of the rank of the newest level. */
+        out[n] = (struct lk_level_rule){.codec = staging_codec(recipe, &newest->codec),
                                         .spec = recipe->n_level,
                                         .block_rows = LK_TILE,
                                         .batch = newest->batch_in};

@@ -4,6 +4,7 @@
 #include "base/cpus.h"
 #include "base/cxx_call.h"
 #include "base/spin_wait.h"
+#include "engine/factors.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
 #include "token/jinja.h"
@@ -31,15 +32,43 @@ static lk_status start_threads(struct lk_model *model, lk_err *err) {
                    model->n_thread);
 }
 
-static lk_status open_sidecar(struct lk_model *model, const char *path, lk_err *err) {
+static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, const char *path,
+                              lk_err *err) {
     if (!path) return LK_OK;
-    const struct lk_hparams *hp = &model->net->hp;
-    struct lk_sidecar_model of = {.fingerprint = model->net->fingerprint,
+    const struct lk_hparams *hp = &net->hp;
+    struct lk_sidecar_model of = {.fingerprint = net->fingerprint,
                                   .n_layer = hp->n_layer,
                                   .n_head_kv = hp->n_head_kv,
                                   .d_head = hp->d_head};
     lk_status status = lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err);
     return status == LK_OK ? lk_latent_store_new(&model->latents, &model->ledger, err) : status;
+}
+
+/* Open a model whose weights are replaced by factors. Its sidecar is opened first, which needs only
+ * the header. */
+static lk_status open_factored(struct lk_model *model, const char *path, const lk_model_opts *opts,
+                               struct lk_net_opts net_opts, lk_err *err) {
+    struct lk_net_opts header_only = {.header_only = true, .kernels = net_opts.kernels};
+    struct lk_net *header = NULL;
+    if (!opts->sidecar)
+        return lk_fail(err, LK_E_ARG,
+                       "weights can be replaced by factors only with a sidecar: run 'lowkey "
+                       "compress --method palu --text BOOK -o FILE', then pass '--sidecar FILE'");
+    lk_status status = lk_net_open(&header, path, &header_only, &model->ledger, err);
+    if (status == LK_OK) status = open_sidecar(model, header, opts->sidecar, err);
+    for (int side = 0; status == LK_OK && side < 2; side++) {
+        if (!(opts->factors & (side == LK_K ? LK_FACTORS_K : LK_FACTORS_V))) continue;
+        status = lk_factors_new(&model->factor[side], model->sidecar, &header->hp, side,
+                                &model->ledger, err);
+        net_opts.factor[side] = model->factor[side];
+    }
+    if (status == LK_OK) status = lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
+    for (int side = 0; status != LK_OK && header && side < 2; side++) {
+        lk_factors_free(model->factor[side], &header->hp, &model->ledger);
+        model->factor[side] = NULL;
+    }
+    lk_net_free(header, &model->ledger);
+    return status;
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
@@ -69,9 +98,11 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
                               .kernels = kernels,
                               .progress = opts->progress,
                               .user = opts->user};
-    lk_status status = lk_net_open(&model->net, path, &net, &model->ledger, err);
+    lk_status status = opts->factors ? open_factored(model, path, opts, net, err)
+                                     : lk_net_open(&model->net, path, &net, &model->ledger, err);
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
-    if (status == LK_OK) status = open_sidecar(model, opts->sidecar, err);
+    if (status == LK_OK && !opts->factors)
+        status = open_sidecar(model, model->net, opts->sidecar, err);
     if (status == LK_OK && !opts->header_only) status = start_threads(model, err);
     if (status == LK_OK && !opts->header_only) status = lk_model_add_ropes(model, err);
     if (status != LK_OK)
@@ -88,6 +119,8 @@ void lk_model_free(lk_model *model) {
     lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
                model->rope ? 2 * sizeof *model->rope : 0);
     lk_latent_store_free(model->latents);
+    for (int side = 0; model->net && side < 2; side++)
+        lk_factors_free(model->factor[side], &model->net->hp, &model->ledger);
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);

@@ -111,8 +111,25 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     return attn;
 }
 
-/* src: k and v [n_row][n_head_kv][d_head], q [n_row][n_head][d_head]. Appends the K and V rows to
- * the caches and shows them the queries. K and V of a sequence may go to different threads. */
+/* Append a sequence's rows, or latents, of x [n_row][...] to its cache. If its recipe is eager,
+ * rows that are old enough are encoded before any query attends to them. */
+static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq *seq,
+                            enum lk_side side, const struct ggml_tensor *x) {
+    const struct lk_attn *a = &job->pass->attn;
+    struct lk_cache *cache = seq->session->cache;
+    const struct lk_factor *factor = job->pass->model->net->layer[job->layer].factor[side];
+    size_t width = factor ? (size_t)x->ne[0] : (size_t)a->n_head_kv * a->d_head;
+    const float *rows = (const float *)x->data + (size_t)seq->row * width;
+    lk_status status = factor ? lk_cache_append_latents(cache, job->layer, side, rows, factor->rank,
+                                                        seq->n_tok, NULL)
+                              : lk_cache_append(cache, job->layer, side, rows, seq->n_tok, NULL);
+    if (status != LK_OK || !seq->session->recipe->eager) return status;
+    return lk_cache_encode(cache, job->layer, side, NULL);
+}
+
+/* src: k and v [n_row][n_head_kv][d_head], or latents (struct lk_qkv), q [n_row][n_head][d_head].
+ * Appends K and V to the caches and shows them the queries. K and V of a sequence may go to
+ * different threads. */
 static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     const struct lk_attn *a = &job->pass->attn;
@@ -123,9 +140,8 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         size_t row = (size_t)seq->row;
         if (seq->failed) continue;
         const float *q = (const float *)dst->src[2]->data + row * a->n_head * a->d_head;
-        const float *x = (const float *)dst->src[side]->data + row * a->n_head_kv * a->d_head;
         if (side == LK_K) lk_cache_observe(cache, job->layer, q, seq->n_tok, a->n_head);
-        lk_status status = lk_cache_append(cache, job->layer, side, x, seq->n_tok, NULL);
+        lk_status status = store_rows(job, seq, side, dst->src[side]);
         if (status != LK_OK) {
             seq->failed = status;
         } else if (side == LK_K) {

@@ -30,7 +30,7 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
         return lk_fail(err, LK_E_ARG, "the context length is %d; it must be 1 to %d", n_ctx,
                        LK_MAX_CTX);
     uint64_t n_tok = (uint64_t)n_ctx;
-    bool chunked = opts && opts->chunked_prefill;
+    bool chunked = recipe->eager || (opts && opts->chunked_prefill);
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     uint64_t states;
     struct lk_cache_needs needs;

@@ -3,8 +3,13 @@
  * All tokens of the prompt pass one layer before the next one starts, so only one layer's exact K
  * and V exist at a time. The prompt attends to itself exactly and is compressed afterwards (the
  * "lazy approximation" of TALE). Peak memory: the compressed caches, one layer's exact f16 rows,
- * and the hidden states of all tokens. */
+ * and the hidden states of all tokens.
+ *
+ * Recipes that are eager go through the cache instead, in chunks (extend.h). */
 #include "engine/prefill.h"
+
+#include "engine/extend.h"
+#include "engine/factors.h"
 
 #include <math.h>
 #include <string.h>
@@ -343,6 +348,10 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
                        "embeddings are pooled by mean or by last token, not by type %d",
                        (int)pooling);
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
+    if (status == LK_OK && lk_factors_sides(s->model))
+        status = lk_fail(err, LK_E_UNSUPPORTED,
+                         "embeddings need exact keys and values, but the model's weights are "
+                         "replaced by factors; open it without");
     if (status != LK_OK) return status;
     lk_session_drop_tokens(s);
     struct prefill p = {.s = s,
@@ -386,10 +395,14 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
     if (status == LK_OK && !group)
         status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
     for (size_t i = 0; status == LK_OK && i < n; i++)
-        if (!selects_rows(session[i])) group[n_group++] = session[i];
+        if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) status = prefill_group(group, n_group, tok, n_tok, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++)
-        if (selects_rows(session[i])) status = prefill_group(&session[i], 1, tok, n_tok, err);
+    for (size_t i = 0; status == LK_OK && i < n; i++) {
+        if (session[i]->recipe->eager)
+            status = lk_session_extend(session[i], tok, n_tok, err);
+        else if (selects_rows(session[i]))
+            status = prefill_group(&session[i], 1, tok, n_tok, err);
+    }
     lk_release(ledger, LK_FOR_OTHER, group, n * sizeof *group);
     for (size_t i = 0; i < n; i++) {
         if (status != LK_OK) lk_session_drop_tokens(session[i]);

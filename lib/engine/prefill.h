@@ -9,8 +9,9 @@
  * the vocabulary.
  *
  * The prompt is computed once for all sessions, except for sessions whose eviction policies select
- * rows: these are computed one by one. The first session's progress callback is called, and
- * lk_session_cancel of the first session ends the call. After a failure all sessions are empty. */
+ * rows, or whose recipes are eager: these are computed one by one. The first session's progress
+ * callback is called, and lk_session_cancel of the first session ends the call. After a failure all
+ * sessions are empty. */
 lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
                          size_t n_tok, lk_err *err);
 

@@ -1,6 +1,7 @@
 /* Sessions: creation, evaluation, reuse of a common prefix, and copies. */
 #include "cache/cache_save.h"
-#include "engine/batch.h"
+#include "engine/extend.h"
+#include "engine/factors.h"
 #include "engine/prefill.h"
 #include "recipe/recipe_check.h"
 
@@ -39,6 +40,7 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     lk_status status = set_n_ctx(s, err);
     if (status == LK_OK) status = check_combinations(s, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
+    if (status == LK_OK) status = lk_factors_check(s->model, s->recipe, s->cache, err);
     if (status != LK_OK) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
@@ -81,13 +83,6 @@ void lk_session_free(lk_session *s) {
 
 /* ---- evaluation ---- */
 
-lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
-    lk_batch_item item = {.session = s, .tok = tok, .n_tok = n_tok, .all = all};
-    lk_status status = lk_eval_items(&s->pass, &item, 1, err);
-    if (status != LK_OK || item.err.code == LK_OK) return status;
-    return lk_fail(err, item.err.code, "%s", item.err.msg);
-}
-
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
     size_t left = s->opts.n_ctx - s->n_tok;
     return lk_cache_reserve(s->cache, n_tok < left ? n_tok : left, err);
@@ -110,27 +105,6 @@ size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok
     return n == s->n_tok || (n > 0 && lk_cache_can_truncate(s->cache, n)) ? n : 0;
 }
 
-/* Append tok[s->n_tok .. n_tok) in chunks. Large chunks are faster; they are halved if memory runs
- * out. */
-static lk_status extend(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
-    const size_t min_chunk = 32;
-    for (size_t chunk = LK_EVAL_MAX; s->n_tok < n_tok;) {
-        size_t at = s->n_tok, n = n_tok - at < chunk ? n_tok - at : chunk;
-        lk_status status = lk_session_eval(s, tok + at, n, false, err);
-        if (status == LK_E_NOMEM && n > min_chunk && s->n_tok == at) {
-            lk_graph_free(&s->pass.graph, &s->ledger); /* a graph's memory does not shrink */
-            chunk = n / 2;
-            continue;
-        }
-        if (status != LK_OK) return status;
-        uint64_t n_layer = s->cache->shape.n_layer;
-        if (s->opts.progress &&
-            !s->opts.progress(s->opts.user, s->n_tok * n_layer, n_tok * n_layer))
-            return lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
-    }
-    return LK_OK;
-}
-
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
@@ -146,7 +120,7 @@ lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_
     if (n == 0 && !s->opts.chunked_prefill)
         status = lk_prefill_all(&s, 1, tok, n_tok, err);
     else
-        status = extend(s, tok, n_tok, err);
+        status = lk_session_extend(s, tok, n_tok, err);
     if (status == LK_OK && n_reused) *n_reused = n;
     return status;
 }

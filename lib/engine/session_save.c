@@ -3,6 +3,7 @@
 
 #include "base/atomic_file.h"
 #include "cache/cache_save.h"
+#include "engine/factors.h"
 #include "engine/sampler.h"
 #include "engine/session_state.h"
 #include "model/mapping.h"
@@ -70,6 +71,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
                                        .order = LK_SESSION_ORDER,
                                        .model = s->model->net->fingerprint,
                                        .sidecar = used_sidecar(s),
+                                       .factors = lk_factors_sides(s->model),
                                        .size = sizeof header};
     bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
     for (int i = 0; ok && i < LK_N_SECTION; i++) {
@@ -204,6 +206,11 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     const struct lk_session_header *header = &saved->header;
     if (header->model != s->model->net->fingerprint)
         return fail_format(path, "it was saved with another model", err);
+    if (header->factors != lk_factors_sides(s->model))
+        return fail_format(path,
+                           "it was saved with other weights replaced by factors; open the model "
+                           "with the same --factors",
+                           err);
     for (int i = 0; i < LK_N_SECTION; i++)
         if (!section_is_intact(saved, i))
             return fail_format(path, "the file is damaged: wrong checksum of a section", err);

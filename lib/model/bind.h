@@ -21,6 +21,8 @@ struct lk_bind {
     int64_t id; /* index in the file's tensor table */
     enum lk_tensor_use use;
     bool is_concat; /* *dst stays NULL: the rows are part of a concatenated tensor */
+    struct lk_row_segment segment[3]; /* what becomes of its rows; see n_segment */
+    int n_segment;                    /* 0: the tensor is as in the file */
 };
 
 /* Matrices that are multiplied by the same activations: bind[first .. first + n), followed by n

@@ -18,6 +18,61 @@ lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool nor
     return lk_bind(ld, spec, norm_bias ? 5 : 4, -1, err);
 }
 
+/* The factor that replaces the projection of K or V in a layer, or NULL. */
+static const struct lk_factor *find_factor(const struct lk_loader *ld, int side, int layer) {
+    const struct lk_factor *factor = ld->opts.factor[side];
+    return factor && factor[layer].rank ? &factor[layer] : NULL;
+}
+
+/* The projections of q, k and v: rows in the file, and the factors that replace them, or NULL. */
+struct projections {
+    int64_t n_row[3];
+    const struct lk_factor *factor[3];
+};
+
+/* What becomes of projection i. */
+static struct lk_row_segment projection_rows(const struct projections *p, int i) {
+    return (struct lk_row_segment){p->factor[i] ? LK_ROWS_REPLACED : LK_ROWS_KEPT, p->n_row[i],
+                                   p->factor[i]};
+}
+
+/* Divide bound tensor i, with the rows of q, k and v, into three tensors. There is room. */
+static void divide_qkv(struct lk_loader *ld, size_t i, const struct projections *p,
+                       struct ggml_tensor **q, struct ggml_tensor **k, struct ggml_tensor **v) {
+    struct ggml_tensor **const dst[] = {q, k, v};
+    struct lk_bind whole = ld->bind[i];
+    for (int j = 0; j < 3; j++) {
+        struct lk_bind part = {.dst = dst[j], .id = whole.id, .use = whole.use, .n_segment = 3};
+        for (int s = 0; s < 3; s++) {
+            part.segment[s] = projection_rows(p, s);
+            if (s != j) part.segment[s].use = LK_ROWS_SKIPPED;
+        }
+        ld->bind[j == 0 ? i : ld->n_bind++] = part;
+    }
+}
+
+/* Let factors replace rows of the projections that were bound since n_bind was `first`. */
+static void bind_factors(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
+    struct lk_layer *l = &net->layer[layer];
+    int64_t n_q = (int64_t)net->hp.n_head * net->hp.d_head,
+            n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
+    struct projections p = {{n_q, n_kv, n_kv},
+                            {NULL, find_factor(ld, 0, layer), find_factor(ld, 1, layer)}};
+    for (int side = 0; side < 2; side++) l->factor[side] = p.factor[side + 1];
+    size_t end = p.factor[1] || p.factor[2] ? ld->n_bind : first;
+    for (size_t i = first; i < end; i++) {
+        struct lk_bind *b = &ld->bind[i];
+        int own = b->dst == &l->wk || b->dst == &l->bk   ? 1
+                  : b->dst == &l->wv || b->dst == &l->bv ? 2
+                                                         : 0;
+        if (b->dst == &l->wqkv) divide_qkv(ld, i, &p, &l->wq, &l->wk, &l->wv);
+        if (b->dst == &l->bqkv) divide_qkv(ld, i, &p, &l->bq, &l->bk, &l->bv);
+        if (!p.factor[own]) continue;
+        b->segment[0] = projection_rows(&p, own);
+        b->n_segment = 1;
+    }
+}
+
 lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer, bool fused,
                             enum lk_need bias, lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
@@ -45,9 +100,11 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     bool has_fused = ld->n_bind > before;
     if (!status)
         status = lk_bind(ld, fused_form + (has_fused ? 1 : 2), has_fused ? 3 : 2, layer, err);
+    if (has_fused) bind_factors(net, ld, layer, before);
     if (status || has_fused) return status;
     before = ld->n_bind;
     status = lk_bind(ld, separate_form, 6, layer, err);
+    bind_factors(net, ld, layer, before);
     lk_bind_concat(ld, &l->wqkv, &l->bqkv, before, 3);
     return status;
 }
@@ -104,6 +161,11 @@ lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
 
 lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = LK_OK;
+    if (ld->opts.factor[0])
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "%s models normalize each head of K after its projection, so W_K cannot be "
+                       "replaced by factors; replace W_V only",
+                       ld->reader.arch);
     for (int i = 0; !status && i < net->hp.n_layer; i++) {
         const struct lk_tensor_spec spec[] = {
             {&net->layer[i].q_norm, "blk.%d.attn_q_norm.weight", LK_USE_VECTOR, LK_REQUIRED,

@@ -16,6 +16,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "model/factor.h"
 #include "model/hparams.h"
 
 #include "ggml-backend.h"
@@ -30,6 +31,7 @@ struct lk_layer {
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
     struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b;
+    const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 
 /* Output of the first piece of a layer. All tensors are f32. Shapes are in C order; ggml's order of
@@ -38,6 +40,8 @@ struct lk_qkv {
     struct ggml_tensor *q;   /* [n_tok][n_head][d_head], after RoPE */
     struct ggml_tensor *k;   /* [n_tok][n_head_kv][d_head], after RoPE */
     struct ggml_tensor *v;   /* [n_tok][n_head_kv][d_head] */
+                             /* k, v: latents [n_tok][lk_factor_rows] if the layer has a factor,
+                              * of k before RoPE */
     struct ggml_tensor *x;   /* [n_tok][n_embd] residual stream, input of the second piece */
     struct ggml_tensor *aux; /* what a parallel block needs in the second piece (Falcon's normed
                               * input), or NULL */
@@ -93,6 +97,9 @@ struct lk_net_opts {
     bool no_mmap, no_repack;
     bool header_only;                 /* load no weights: only what a plan needs */
     const struct lk_kernels *kernels; /* NULL: the fastest */
+    /* Of K and V: [n_layer] factors that replace weights, or NULL. Borrowed by the net.
+     * LK_E_UNSUPPORTED if K is normed between its projection and RoPE. */
+    const struct lk_factor *factor[2];
     lk_progress progress;
     void *user;
 };

@@ -3,6 +3,7 @@
 #include "model/weights.h"
 
 #include "base/cxx_call.h"
+#include "model/bound_rows.h"
 #include "model/q4_1_split.h"
 
 #include "ggml-alloc.h"
@@ -14,7 +15,7 @@
 
 enum {
     FROM_FILE = 0, /* tensors as they are in the file: mapped, or copied with no_mmap */
-    AS_F32 = 1,    /* dequantized copies, and offsets (q4_1_split.h) */
+    COPIED = 1,    /* dequantized copies, factors (factor.h), and offsets (q4_1_split.h) */
     REPACKED = 2,  /* first group of a layout that only ggml's CPU matrix products can read */
     MAX_GROUP = 10,
 };
@@ -44,11 +45,6 @@ void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger) {
     }
     lk_mapping_close(&map->file);
     lk_release(ledger, LK_FOR_OTHER, map, sizeof *map);
-}
-
-static const void *file_data(const struct lk_loader *ld, int64_t id) {
-    return ld->file.data + gguf_get_data_offset(ld->reader.gguf) +
-           gguf_get_tensor_offset(ld->reader.gguf, id);
 }
 
 /* True if the device can multiply by a matrix of this type and shape in a buffer of this type. */
@@ -99,20 +95,17 @@ static int find_repack_group(const struct lk_weights_map *map, ggml_backend_dev_
 static struct placement choose_placement(const struct lk_weights_map *map,
                                          const struct lk_loader *ld, const struct lk_bind *b,
                                          const int64_t *ne, ggml_backend_dev_t dev) {
-    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    enum ggml_type type = lk_bound_type(ld, b);
     if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32))
-        return (struct placement){AS_F32, GGML_TYPE_F32};
-    if (b->use != LK_USE_MATRIX) return (struct placement){FROM_FILE, type};
+        return (struct placement){COPIED, GGML_TYPE_F32};
+    int as_is = b->n_segment > 0 ? COPIED : FROM_FILE;
+    if (b->use != LK_USE_MATRIX) return (struct placement){as_is, type};
     int g = find_repack_group(map, dev, type, ne);
     if (g < 0 && type == GGML_TYPE_Q4_1) {
         g = find_repack_group(map, dev, GGML_TYPE_Q4_0, ne);
         if (g >= 0) type = GGML_TYPE_Q4_0;
     }
-    return (struct placement){g < 0 ? FROM_FILE : g, type};
-}
-
-static const int64_t *bound_shape(const struct lk_loader *ld, const struct lk_bind *b) {
-    return gguf_get_tensor_ne(ld->reader.gguf, b->id);
+    return (struct placement){g < 0 ? as_is : g, type};
 }
 
 /* Create a tensor in its group, with offsets if it is split. */
@@ -120,7 +113,7 @@ static struct ggml_tensor *create_tensor(struct lk_weights_map *map, struct plac
                                          enum ggml_type file_type, int64_t ne0, int64_t ne1) {
     struct ggml_tensor *t = ggml_new_tensor_2d(map->group[place.group].ctx, place.type, ne0, ne1);
     if (place.group >= REPACKED && place.type != file_type) {
-        lk_q4_1_attach_offset(t, ggml_new_tensor_1d(map->group[AS_F32].ctx, GGML_TYPE_F16,
+        lk_q4_1_attach_offset(t, ggml_new_tensor_1d(map->group[COPIED].ctx, GGML_TYPE_F16,
                                                     (int64_t)lk_offset_count(ne0, ne1)));
     }
     return t;
@@ -132,15 +125,17 @@ static struct placement choose_concat_placement(const struct lk_weights_map *map
                                                 const struct lk_concat *concat,
                                                 ggml_backend_dev_t dev) {
     const struct lk_bind *b = &ld->bind[concat->first];
-    struct placement first = choose_placement(map, ld, b, bound_shape(ld, b), dev);
-    int64_t ne[2] = {bound_shape(ld, b)[0], 0};
+    int64_t ne[2], part[2];
+    lk_bound_shape(ld, b, ne);
+    struct placement first = choose_placement(map, ld, b, ne, dev);
+    ne[1] = 0;
     for (size_t i = 0; i < concat->n; i++) {
-        struct placement place = choose_placement(map, ld, &b[i], bound_shape(ld, &b[i]), dev);
-        bool same_type = gguf_get_tensor_type(ld->reader.gguf, b[i].id) ==
-                         gguf_get_tensor_type(ld->reader.gguf, b->id);
+        lk_bound_shape(ld, &b[i], part);
+        struct placement place = choose_placement(map, ld, &b[i], part, dev);
+        bool same_type = lk_bound_type(ld, &b[i]) == lk_bound_type(ld, b);
         if (!same_type || place.group != first.group || place.type != first.type)
             return (struct placement){-1, first.type};
-        ne[1] += bound_shape(ld, &b[i])[1];
+        ne[1] += part[1];
     }
     struct placement whole = choose_placement(map, ld, b, ne, dev);
     return whole.group >= REPACKED ? whole : (struct placement){-1, first.type};
@@ -150,25 +145,26 @@ static struct placement choose_concat_placement(const struct lk_weights_map *map
 static void create_concat_matrix(struct lk_weights_map *map, struct lk_loader *ld,
                                  struct placement place, const struct lk_concat *concat) {
     struct lk_bind *b = &ld->bind[concat->first];
-    int64_t rows = 0;
+    int64_t rows = 0, ne[2];
     for (size_t i = 0; i < concat->n; i++) {
-        rows += bound_shape(ld, &b[i])[1];
+        lk_bound_shape(ld, &b[i], ne);
+        rows += ne[1];
         b[i].is_concat = true;
     }
-    *concat->matrix = create_tensor(map, place, gguf_get_tensor_type(ld->reader.gguf, b->id),
-                                    bound_shape(ld, b)[0], rows);
+    *concat->matrix = create_tensor(map, place, lk_bound_type(ld, b), ne[0], rows);
 }
 
 /* Create the concatenated bias. */
 static void create_concat_bias(struct lk_weights_map *map, struct lk_loader *ld,
                                const struct lk_concat *concat) {
     struct lk_bind *b = &ld->bind[concat->first + concat->n];
-    int64_t n = 0;
+    int64_t n = 0, ne[2];
     for (size_t i = 0; i < concat->n; i++) {
-        n += bound_shape(ld, &b[i])[0];
+        lk_bound_shape(ld, &b[i], ne);
+        n += ne[0];
         b[i].is_concat = true;
     }
-    *concat->bias = ggml_new_tensor_2d(map->group[AS_F32].ctx, GGML_TYPE_F32, n, 1);
+    *concat->bias = ggml_new_tensor_2d(map->group[COPIED].ctx, GGML_TYPE_F32, n, 1);
 }
 
 static void create_concats(struct lk_weights_map *map, struct lk_loader *ld,
@@ -198,8 +194,9 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         const struct lk_bind *b = &ld->bind[i];
         if (b->is_concat) continue;
         const char *name = gguf_get_tensor_name(ld->reader.gguf, b->id);
-        const int64_t *ne = bound_shape(ld, b);
-        enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+        int64_t ne[2];
+        lk_bound_shape(ld, b, ne);
+        enum ggml_type type = lk_bound_type(ld, b);
         struct placement place = choose_placement(map, ld, b, ne, dev);
         if (b->use == LK_USE_MATRIX && place.group < REPACKED &&
             !is_matmul_supported(dev, ggml_backend_dev_buffer_type(dev), place.type, ne)) {
@@ -211,7 +208,7 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         struct ggml_tensor *t = ggml_get_tensor(map->group[place.group].ctx, name);
         if (!t) {
             t = create_tensor(map, place, type, ne[0], ne[1]);
-            ggml_set_name(t, name);
+            if (b->n_segment == 0) ggml_set_name(t, name); /* else copy_factors finds it */
         }
         *b->dst = t;
     }
@@ -243,7 +240,7 @@ static lk_status alloc_group(struct lk_weights_map *map, struct lk_loader *ld,
         ggml_backend_buffer_set_usage(g->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         for (struct ggml_tensor *t = first; t; t = ggml_get_next_tensor(g->ctx, t)) {
             int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
-            if (ggml_backend_tensor_alloc(g->buffer, t, (void *)file_data(ld, id)) !=
+            if (ggml_backend_tensor_alloc(g->buffer, t, (void *)lk_file_data(ld, id)) !=
                 GGML_STATUS_SUCCESS) {
                 return lk_fail(err, LK_E_NOMEM, "cannot place tensor %s", t->name);
             }
@@ -296,36 +293,54 @@ static lk_status copy_concat_matrix(struct lk_loader *ld, const struct lk_concat
                                     lk_err *err) {
     const struct lk_bind *b = &ld->bind[concat->first];
     struct ggml_tensor *t = *concat->matrix;
-    enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
+    enum ggml_type type = lk_bound_type(ld, b);
     size_t size = ggml_row_size(type, t->ne[0]) * (size_t)t->ne[1], at = 0;
     char *rows = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
     if (!rows)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
-    for (size_t i = 0; i < concat->n; i++) {
-        size_t bytes = gguf_get_tensor_size(ld->reader.gguf, b[i].id);
-        memcpy(rows + at, file_data(ld, b[i].id), bytes);
-        at += bytes;
-        lk_mapping_drop_pages(&ld->file, file_data(ld, b[i].id), bytes);
+    lk_status status = LK_OK;
+    for (size_t i = 0; !status && i < concat->n; i++) {
+        int64_t ne[2];
+        lk_bound_shape(ld, &b[i], ne);
+        status = lk_bound_copy(ld, &b[i], type, rows + at, err);
+        at += ggml_row_size(type, ne[0]) * (size_t)ne[1];
     }
-    lk_status status = copy_matrix(ld, t, type, rows, err);
+    if (!status) status = copy_matrix(ld, t, type, rows, err);
     lk_release(ld->ledger, LK_FOR_OTHER, rows, size);
     return status;
 }
 
-static void copy_concat_bias(struct lk_loader *ld, const struct lk_concat *concat) {
+static lk_status copy_concat_bias(struct lk_loader *ld, const struct lk_concat *concat,
+                                  lk_err *err) {
     const struct lk_bind *b = &ld->bind[concat->first + concat->n];
     float *to = (*concat->bias)->data;
-    for (size_t i = 0; i < concat->n; i++) {
-        int64_t n = bound_shape(ld, &b[i])[0];
-        enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b[i].id);
-        const void *from = file_data(ld, b[i].id);
-        if (type == GGML_TYPE_F32)
-            memcpy(to, from, (size_t)n * sizeof *to);
-        else
-            ggml_get_type_traits(type)->to_float(from, to, n);
-        lk_mapping_drop_pages(&ld->file, from, gguf_get_tensor_size(ld->reader.gguf, b[i].id));
-        to += n;
+    lk_status status = LK_OK;
+    for (size_t i = 0; !status && i < concat->n; i++) {
+        int64_t ne[2];
+        lk_bound_shape(ld, &b[i], ne);
+        status = lk_bound_copy(ld, &b[i], GGML_TYPE_F32, to, err);
+        to += ne[0];
     }
+    return status;
+}
+
+/* Compute the tensors that contain factors and are not concatenated. */
+static lk_status copy_factors(struct lk_loader *ld, lk_err *err) {
+    lk_status status = LK_OK;
+    for (size_t i = 0; !status && i < ld->n_bind; i++) {
+        const struct lk_bind *b = &ld->bind[i];
+        if (b->n_segment == 0 || b->is_concat) continue;
+        struct ggml_tensor *t = *b->dst;
+        enum ggml_type type = t->type == GGML_TYPE_F32 ? t->type : lk_bound_type(ld, b);
+        size_t size = ggml_row_size(type, t->ne[0]) * (size_t)t->ne[1];
+        void *rows = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
+        if (!rows)
+            return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
+        status = lk_bound_copy(ld, b, type, rows, err);
+        if (!status) status = copy_matrix(ld, t, type, rows, err);
+        lk_release(ld->ledger, LK_FOR_OTHER, rows, size);
+    }
+    return status;
 }
 
 static lk_status copy_concats(struct lk_loader *ld, lk_err *err) {
@@ -334,7 +349,7 @@ static lk_status copy_concats(struct lk_loader *ld, lk_err *err) {
         const struct lk_concat *concat = &ld->concat[i];
         if (!ld->bind[concat->first].is_concat) continue;
         status = copy_concat_matrix(ld, concat, err);
-        if (concat->with_bias) copy_concat_bias(ld, concat);
+        if (!status && concat->with_bias) status = copy_concat_bias(ld, concat, err);
     }
     return status;
 }
@@ -357,10 +372,10 @@ static lk_status copy_tensors(struct lk_weights_map *map, struct lk_loader *ld, 
             }
             done += ggml_nbytes(t);
             int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
-            if (mapped || id < 0) continue; /* concatenated tensors and offsets have no name */
-            const void *data = file_data(ld, id);
+            if (mapped || id < 0) continue; /* concatenated tensors, factors and offsets */
+            const void *data = lk_file_data(ld, id);
             enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, id);
-            if (g == AS_F32) {
+            if (g == COPIED) {
                 dequantize_tensor(t, type, data);
             } else {
                 lk_status status = copy_matrix(ld, t, type, data, err);
@@ -382,7 +397,7 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
     if (!dev) return lk_fail(err, LK_E_UNSUPPORTED, "this build of ggml has no CPU backend");
     map->n_group = REPACKED;
     map->group[FROM_FILE].buft = ld->opts.no_mmap ? ggml_backend_dev_buffer_type(dev) : NULL;
-    map->group[AS_F32].buft = ggml_backend_dev_buffer_type(dev);
+    map->group[COPIED].buft = ggml_backend_dev_buffer_type(dev);
     if (!ld->opts.no_repack) add_repack_groups(map, dev);
     lk_status status = create_tensors(map, ld, dev, err);
     for (int g = 0; !status && g < map->n_group; g++)
@@ -390,7 +405,8 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
                                   : alloc_group(map, ld, &map->group[g], err);
     if (status || map->header_only) return status;
     status = copy_tensors(map, ld, err);
-    return !status ? copy_concats(ld, err) : status;
+    if (!status) status = copy_concats(ld, err);
+    return !status ? copy_factors(ld, err) : status;
 }
 
 /* The arguments and the result of load_weights. */

@@ -87,6 +87,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_LAYERS_LIMIT] = "layers: keep",
         [LK_FEATURE_LESS] = "absorb less",
         [LK_FEATURE_PERFORMER] = "absorb performer",
+        [LK_FEATURE_EAGER] = "eager",
         [LK_FEATURE_SLIDING] = "sliding windows",
         [LK_FEATURE_LEARNED] = "learned positions",
         [LK_FEATURE_ALIBI] = "ALiBi",
@@ -175,7 +176,8 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(WINDOW)) n += (size_t)snprintf(buf + n, cap - n, "; window 32: f16");
     if (*f & BIT(RESIDUAL)) n += (size_t)snprintf(buf + n, cap - n, "; residual 32: f16");
     if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
-    if (*f & BIT(PERFORMER)) snprintf(buf + n, cap - n, "; absorb performer");
+    if (*f & BIT(PERFORMER)) n += (size_t)snprintf(buf + n, cap - n, "; absorb performer");
+    if (*f & BIT(EAGER)) snprintf(buf + n, cap - n, "; eager");
 }
 
 bool lk_recipe_combination(size_t i, lk_combination *out) {

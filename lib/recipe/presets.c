@@ -1,7 +1,7 @@
 /* Named recipes. Those named after a paper have its settings, as far as a cache can: rows before
- * RoPE need a sidecar, and the newest rows stay exact until they fill a tile. Ours were chosen by
- * measurement (docs/quality.md). They have a window of rot8, not int8, between the body and the
- * exact rows, because a single outlier channel of K uses up the range of int8. */
+ * RoPE need a sidecar, and the newest rows are not quantized until they fill a tile. Ours were
+ * chosen by measurement (docs/quality.md). They have a window of rot8, not int8, between the body
+ * and the exact rows, because a single outlier channel of K uses up the range of int8. */
 #include "recipe/presets.h"
 
 #include <strings.h>
@@ -46,8 +46,8 @@ static const lk_preset presets[] = {
      "K in half of its components, V in the directions it uses: the smallest cache, but slow at "
      "long contexts",
      "--method palu --mean --svd output"},
-    {"palu", "all: k=latent(pre)+asym3(hadamard) v=latent+asym3(hadamard)",
-     "Palu: latents in 3 bits, ranks of the sidecar, K before RoPE; up to 31 rows are exact",
+    {"palu", "all: k=latent(pre)+asym3(hadamard) v=latent+asym3(hadamard); eager",
+     "Palu: latents in 3 bits, ranks of the sidecar, K before RoPE; nothing is ever exact",
      "--method palu"},
     {"palu-rot", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
      "as palu with our codec: half of the components in 3 bits", "--method palu"},

@@ -23,7 +23,7 @@ struct parser {
 };
 
 static const char range_names[] =
-    "sink, body, keep, all, recent, window, residual, layers or absorb";
+    "sink, body, keep, all, recent, window, residual, layers, absorb or eager";
 
 static bool names_range(const char *word) {
     static const char *const name[] = {"sink",   "body",   "keep",     "all",
@@ -225,6 +225,13 @@ static lk_status read_part(struct parser *p) {
     if (strcmp(word, "absorb") == 0) {
         lk_scan_word(&p->scan, word);
         return read_absorb(p, at);
+    }
+    if (strcmp(word, "eager") == 0) {
+        lk_scan_word(&p->scan, word);
+        if (r->eager) return lk_scan_fail(&p->scan, at, false, "there is already an 'eager'");
+        r->eager = true;
+        p->at.eager = at;
+        return LK_OK;
     }
     if (!bare && !names_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",

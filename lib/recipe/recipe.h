@@ -15,6 +15,11 @@
  *             | 'absorb' FEATURES   (without codecs) rows evicted from the body are summed up in a
  *                                   state: 'less' uses networks from the sidecar, 'performer' uses
  *                                   features that need no training
+ *             | 'eager'             (without codecs) rows are projected and encoded before any
+ *                                   query attends to them, even those of a prompt. Without it, a
+ *                                   prompt attends to exact rows, and the newest rows stay exact.
+ *                                   In layers whose body has a limit, rows are projected before and
+ *                                   encoded after attention, which the policy needs
  *             | 'layers' LIST       other codecs for the body in some layers. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
@@ -100,6 +105,8 @@ struct lk_recipe {
     struct lk_override override[LK_MAX_OVERRIDE];
     /* Evicted rows are passed to lk_evict_hook (cache/evict.h), even if the body keeps no rows. */
     enum lk_absorb_kind absorbs;
+    bool eager; /* rows age before the pass that they arrive in attends, and are latents from the
+                   start if the newest level holds latents */
 };
 
 /* Whether the limit keeps no rows at all. */

@@ -177,6 +177,7 @@ static struct found find_features(const struct lk_recipe *recipe,
         add_feature(&found,
                     recipe->absorbs == LK_ABSORB_LESS ? LK_FEATURE_LESS : LK_FEATURE_PERFORMER,
                     at->absorb);
+    if (recipe->eager) add_feature(&found, LK_FEATURE_EAGER, at->eager);
     return found;
 }
 

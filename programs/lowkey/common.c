@@ -51,6 +51,14 @@ struct opt_group model_options(struct model_args *args) {
              .man = "File that `lowkey compress` or `lowkey train` made for this model. Recipes "
                     "with latents or `absorb less` need one.",
              .complete = "*.gguf"},
+            {0, "factors", "SIDES",
+             "replace W_K (k), W_V (v) or both (kv) by the sidecar's factors", OPT_TEXT,
+             &args->factors,
+             .man = "Replace the projections of keys (`k`), values (`v`) or both (`kv`) by their "
+                    "factors in the sidecar's bases, at the ranks that it recommends: fewer "
+                    "weights, and no exact keys or values exist. The recipe must have `eager` and "
+                    "store nothing but latents, of keys before RoPE.",
+             .complete = "k v kv"},
             {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
              &args->no_mmap},
         },
@@ -63,12 +71,19 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
     bool f32 = strcmp(kind, "f32") == 0;
     if (!f32 && strcmp(kind, "shipped") != 0)
         return print_error("--weights: '%s' is neither shipped nor f32", kind);
+    const char *sides = args->factors ? args->factors : "";
+    bool k = strchr(sides, 'k') != NULL, v = strchr(sides, 'v') != NULL;
+    if (args->factors && (strlen(sides) != (size_t)k + v || !*sides))
+        return print_error("--factors: '%s' is neither k, v nor kv", sides);
+    if (args->factors && args->no_repack)
+        return print_error("--factors: this command reads the model's own weights");
     *out = (lk_model_opts){.n_threads = (int32_t)args->threads,
                            .no_mmap = args->no_mmap,
                            .no_repack = args->no_repack,
                            .header_only = args->header_only,
                            .kernels = args->kernels,
                            .sidecar = args->sidecar,
+                           .factors = (k ? LK_FACTORS_K : 0u) | (v ? LK_FACTORS_V : 0u),
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;
 }

@@ -19,7 +19,7 @@ int print_lk_error(const lk_err *err);
 /* ---- model ---- */
 
 struct model_args {
-    const char *model, *weights, *kernels, *sidecar;
+    const char *model, *weights, *kernels, *sidecar, *factors;
     int64_t threads;
     bool no_mmap;
     bool no_repack;   /* not an option: set by commands that read weights */

@@ -46,6 +46,9 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
          {"`layers LIST`",
           "Other codecs for the body in some layers. The list contains `first N`, `last N`, `I` "
           "or `I-J`, separated by commas. Layers count from 0."},
+         {"`eager`",
+          "Without codecs. Rows are projected and encoded before any query attends to them, those "
+          "of a prompt too. Without it, a prompt attends to exact rows and is encoded afterwards."},
          {.text = "The codecs are:"},
          {"`f16`", "16-bit floats."},
          {"`int8`", "8 bits with one scale per token and head."},

@@ -33,6 +33,8 @@ static const char *const more_recipes[] = {
     "keep 40 by h2o: k=f16 v=rot4; window 64: k=f16 v=rot8", /* only V is encoded at once */
     "keep 40 by newest: k=rot4 v=f16; window 32: k=rot8 v=f16",
     "body: latent50%+rot3; window 64: f16",
+    "sink 2: f16; body: k=latent50%(pre)+rot3 v=rot4; recent 32: k=latent50%(pre) v=f16; eager",
+    "sink 2: f16; keep 40 by h2o: latent50%+int8; window 30: latent50%; absorb less; eager",
     "sink 4: f16; body: k=latent(pre)+kivi4 v=latent; recent 32: k=latent100%(pre) v=latent100%",
     NULL};
 

@@ -3,6 +3,7 @@
 
 #include "engine/batch.h"
 #include "engine/session_state.h"
+#include "oracle_bytes.h"
 #include "plain_session.h"
 #include "support_model.h"
 
@@ -32,6 +33,8 @@ struct slot {
     bool fresh;                   /* no block was ever freed */
     bool cut;                     /* went back by some tokens */
     float *row[2];                /* [n_layer][CTX][width] rows that the engine stored */
+    float *held[2];               /* [n_layer][CTX][width] by position: what it held, if eager, */
+    int8_t *level[2];             /* [n_layer][CTX] and in which level; -1: nowhere */
     int *n_row[2];                /* [n_layer] rows of the current evaluation */
     struct evicted_rows *gone[2]; /* [n_layer][n_head_kv] by the engine, by the account */
     struct lk_evict_hook hook;    /* of the session itself */
@@ -66,10 +69,32 @@ static int width_of(const struct run *run) { return run->m->n_head_kv * run->m->
 
 /* ---- what the engine did ---- */
 
-/* Note the newest rows of K and V, which are f16: those in the newest level. Sinks are left out. */
+/* Note what the levels hold; of a layer that evicts only the newest, where heads hold the same. */
+static void note_levels(struct slot *s, int layer, const struct lk_attn *attn) {
+    int width = attn->n_head_kv * attn->d_head;
+    for (int side = 0; side < 2; side++) {
+        const struct lk_kv *kv = side == LK_K ? attn->k : attn->v;
+        int8_t *in = s->level[side] + (size_t)layer * CTX;
+        memset(in, -1, CTX);
+        for (int i = kv->evict ? kv->n_level - 1 : 0; i < kv->n_level; i++)
+            for (int64_t at = 0; at < kv->count[i].rows; at++) {
+                const struct lk_level *level = &kv->level[i];
+                int64_t pos = lk_kv_position(kv, i, at, 0);
+                float *x = s->held[side] + ((size_t)layer * CTX + pos) * width;
+                in[pos] = (int8_t)i;
+                for (int part = 0; part < level->n_part; part++)
+                    lk_kv_read(&(struct lk_row_range){kv, i, at, 1}, part, attn->kernels,
+                               x + part * level->n_head * attn->d_head, (size_t)width);
+            }
+    }
+}
+
+/* Note the newest rows of K and V, which are f16: those in the newest level. Sinks are left out,
+ * and what an eager recipe has already projected or encoded. */
 static void note_rows(void *user, int layer, const struct lk_attn *attn) {
     struct slot *s = user;
     int d = attn->d_head, width = attn->n_head_kv * d;
+    if (s->session->recipe->eager) note_levels(s, layer, attn);
     for (int side = 0; side < 2; side++) {
         const struct lk_kv *kv = side == LK_K ? attn->k : attn->v;
         int newest = kv->n_level - 1, *n = &s->n_row[side][layer];
@@ -78,11 +103,18 @@ static void note_rows(void *user, int layer, const struct lk_attn *attn) {
             float *row = s->row[side] + ((size_t)layer * CTX + *n) * width;
             int64_t at = held - attn->n_tok + i;
             row[0] = NAN;
+            if (kv->level[newest].basis) continue;
             for (int h = 0; at >= 0 && h < attn->n_head_kv; h++)
                 lk_kv_read(&(struct lk_row_range){kv, newest, at, 1}, h, attn->kernels, row + h * d,
                            (size_t)d);
         }
     }
+}
+
+static const float *engine_stored(void *user, int layer, int side, int level, int pos) {
+    const struct slot *s = user;
+    size_t at = (size_t)layer * CTX + pos;
+    return s->level[side][at] == level ? s->held[side] + at * width_of(s->run) : NULL;
 }
 
 static const float *engine_row(void *user, int layer, int side, int i) {
@@ -157,6 +189,7 @@ static void account_evicts(void *user, int layer, int head, int pos, const doubl
 static void forget_rows(struct slot *s) {
     const struct plain_model *m = s->run->m;
     for (int side = 0; side < 2; side++) {
+        memset(s->level[side], -1, (size_t)m->n_layer * CTX);
         memset(s->n_row[side], 0, (size_t)m->n_layer * sizeof *s->n_row[side]);
         for (int i = 0; i < m->n_layer * m->n_head_kv; i++) s->gone[side][i].n = 0;
     }
@@ -184,6 +217,8 @@ static bool open_slot(struct run *run, int i, int recipe, lk_err *err) {
     *s = (struct slot){.session = session, .recipe = recipe, .alone = true, .run = run};
     for (int side = 0; side < 2; side++) {
         s->row[side] = malloc((size_t)m->n_layer * CTX * width_of(run) * sizeof *s->row[side]);
+        s->held[side] = malloc((size_t)m->n_layer * CTX * width_of(run) * sizeof *s->held[side]);
+        s->level[side] = malloc((size_t)m->n_layer * CTX);
         s->n_row[side] = calloc((size_t)m->n_layer, sizeof *s->n_row[side]);
         s->gone[side] = calloc((size_t)m->n_layer * m->n_head_kv, sizeof *s->gone[side]);
     }
@@ -205,6 +240,8 @@ static void close_slot(struct slot *s) {
             free(s->gone[side][i].pos);
         }
         free(s->row[side]);
+        free(s->held[side]);
+        free(s->level[side]);
         free(s->n_row[side]);
         free(s->gone[side]);
     }
@@ -344,48 +381,6 @@ static bool check_positions(struct slot *s) {
     return true;
 }
 
-/* Bytes of tables, which grow ahead of need, and of cache lines: what they hold beyond what a plan
- * counts. */
-static uint64_t table_slack(const struct lk_cache *cache) {
-    uint64_t slack = 0;
-    for (int i = 0; i < cache->pool.n_class; i++) {
-        const struct lk_pool_class *class = &cache->pool.class[i];
-        uint64_t slab = class->n_block * class->size;
-        slack += ((uint64_t) class->cap * sizeof(struct lk_slab) + 63) / 64 * 64 +
-                 class->n_slab * ((slab + 63) / 64 * 64 - slab);
-    }
-    for (int i = 0; i < lk_cache_n_kv(cache); i++) {
-        const struct lk_kv *kv = lk_cache_kv(cache, i);
-        const struct lk_evict *evict = &cache->evict[i / 2];
-        for (int l = 0; l < kv->n_level; l++)
-            slack += ((uint64_t)kv->level[l].cap * sizeof(void *) + 63) / 64 * 64 -
-                     (uint64_t)kv->level[l].n_block * sizeof(void *);
-        if (!kv->evict || i % 2) continue;
-        uint64_t row = (uint64_t)evict->n_head * sizeof *evict->pos;
-        slack += ((uint64_t)evict->cap_pos * row + 63) / 64 * 64 +
-                 ((uint64_t)evict->cap_score * row + 63) / 64 * 64 -
-                 lk_evict_bytes(evict, evict->n);
-    }
-    return slack;
-}
-
-/* Bytes of slabs that hold no block, if the blocks were moved together. */
-static uint64_t free_slabs(const struct lk_cache *cache) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < cache->pool.n_class; i++) {
-        const struct lk_pool_class *class = &cache->pool.class[i];
-        uint64_t used = 0;
-        for (int k = 0; k < lk_cache_n_kv(cache); k++) {
-            const struct lk_kv *kv = lk_cache_kv(cache, k);
-            for (int l = 0; l < kv->n_level; l++)
-                if (kv->level[l].block_bytes == class->size) used += (uint64_t)kv->level[l].n_block;
-        }
-        bytes += (class->n_slab - (used + class->n_block - 1) / class->n_block) * class->n_block *
-                 class->size;
-    }
-    return bytes;
-}
-
 /* Each level holds as many blocks as the account's rows need. */
 static bool check_levels(struct slot *s) {
     for (int i = 0; i < 2 * s->run->m->n_layer; i++) {
@@ -439,8 +434,8 @@ static bool check_bytes(struct slot *s) {
     if (!s->alone || s->cut || stats.n_tok == 0) return true;
     if (lk_plan_make(s->run->model, s->run->recipe[s->recipe], &opts, &plan, &err) != LK_OK)
         return fail(s->run, "plan: %s", err.msg);
-    uint64_t spread = free_slabs(s->session->cache);
-    held -= table_slack(s->session->cache);
+    uint64_t spread = oracle_free_slabs(s->session->cache);
+    held -= oracle_table_slack(s->session->cache);
     if (s->run->result.spread < spread) s->run->result.spread = spread;
     const struct lk_recipe *recipe = s->run->recipe[s->recipe];
     if (!s->fresh &&
@@ -546,14 +541,15 @@ static bool sync_tokens(struct slot *s, int n, int n_same) {
         free(logits);
         return true;
     }
-    if (ok && reused == 0 && !run->c->chunked)
+    bool chunked = run->c->chunked || run->recipe[s->recipe]->eager;
+    if (ok && reused == 0 && !chunked)
         plain_prompt(s->plain, s->tok, n, logits);
     else if (ok) {
         plain_eval(s->plain, s->tok + reused, n - (int)reused, logits);
         memmove(logits, logits + (size_t)(n - (int)reused - 1) * run->m->n_vocab,
                 (size_t)run->m->n_vocab * sizeof *logits);
     }
-    s->fresh = reused == 0 && !run->c->chunked;
+    s->fresh = reused == 0 && !chunked;
     if (ok) ok = judge(s, logits, 1, n_tie);
     s->fresh = false;
     free(logits);
@@ -738,6 +734,8 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
             !write_random_sidecar(&run->sidecar, run->m, c->model->fingerprint, sidecar_path))
             return fail(run, "the sidecar cannot be written");
         opts.sidecar = sidecar_path;
+        if (c->factors) opts.factors = LK_FACTORS_V;
+        if (c->factors && !run->m->layer[0].k_norm.w) opts.factors |= LK_FACTORS_K;
     }
     if (lk_model_open(&run->model, c->model->path, &opts, &err) != LK_OK)
         return fail(run, "%s", err.msg);
@@ -748,6 +746,7 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
                                              .recipe = run->recipe[i],
                                              .less = run->sidecar.less,
                                              .engine = {.row = engine_row,
+                                                        .stored = engine_stored,
                                                         .sigma = engine_sigma,
                                                         .holds = engine_holds,
                                                         .next_evicted = engine_evicted_next,

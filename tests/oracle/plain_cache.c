@@ -200,8 +200,8 @@ static void drop_front(struct plain_kv *kv, struct plain_level *level, int n) {
     kv->first += n;
 }
 
-static void age_side(struct plain_cache *c, int layer, int side, int n_tok) {
-    const struct plain_model *m = c->set->model;
+/* Rows that are old enough move to older levels. */
+static void move_side(struct plain_cache *c, int layer, int side, int n_tok) {
     struct plain_kv *kv = &c->layer[layer].kv[side];
     int from, n, rows[PLAIN_MAX_LEVEL];
     for (;;) {
@@ -217,6 +217,12 @@ static void age_side(struct plain_cache *c, int layer, int side, int n_tok) {
         remove_front(a, n);
         kv->first += n - n_fit;
     }
+}
+
+static void age_side(struct plain_cache *c, int layer, int side, int n_tok) {
+    const struct plain_model *m = c->set->model;
+    struct plain_kv *kv = &c->layer[layer].kv[side];
+    move_side(c, layer, side, n_tok);
     for (int i = 0; plain_is_swa(m, layer) && i < kv->n_level; i++) {
         struct plain_level *level = &kv->level[i];
         drop_front(kv, level,
@@ -356,6 +362,15 @@ void plain_cache_age(struct plain_cache *c, int layer, int n_tok) {
         return;
     }
     for (int side = 0; side < 2; side++) age_side(c, layer, side, n_tok);
+}
+
+void plain_cache_encode(struct plain_cache *c, int layer, int n_tok) {
+    for (int side = 0; side < 2; side++) {
+        const struct plain_kv *kv = &c->layer[layer].kv[side];
+        bool limited = false;
+        for (int i = 0; i < kv->n_level; i++) limited |= kv->level[i].policy.kind != LK_POLICY_NONE;
+        if (!limited) move_side(c, layer, side, n_tok);
+    }
 }
 
 /* ---- whole prompts ---- */

@@ -8,8 +8,8 @@
  * Rounding decides two kinds of questions: which of two equal scores is lower, and on which side of
  * a border a number is quantized. So that one such case does not change all that follows, the
  * account may be given what the engine saw: its f16 rows of new tokens (they must agree with the
- * account's own), its channel statistics (the same), and its choice between scores that are nearly
- * equal (counted). */
+ * account's own), what an eager recipe made of them before attention (it must be as good), its
+ * channel statistics (the same), and its choice between scores that are nearly equal (counted). */
 #ifndef LK_TESTS_PLAIN_CACHE_H
 #define LK_TESTS_PLAIN_CACHE_H
 
@@ -41,6 +41,9 @@ struct plain_engine {
     /* K or V [n_head_kv][d_head] of the i-th token of the current evaluation, as the engine stored
      * it in f16; NULL: the account uses its own */
     const float *(*row)(void *user, int layer, int side, int i);
+    /* what the engine held of a token in a level [n_head_kv * d_head], as in plain_row.x, when the
+     * layer attended; NULL: it was not there. Of eager recipes. */
+    const float *(*stored)(void *user, int layer, int side, int level, int pos);
     /* channel statistics of a part of a level (heads' rows, or latents) */
     const float *(*sigma)(void *user, int layer, int side, bool latents, int part);
     /* does the engine hold this position after the evaluation? */
@@ -151,6 +154,10 @@ void plain_cache_append(struct plain_cache *cache, int layer, int side, int pos,
 
 /* Age the rows of a layer. n_tok: tokens seen. */
 void plain_cache_age(struct plain_cache *cache, int layer, int n_tok);
+
+/* What an eager recipe does before attention: the same, but nothing is dropped, and nothing moves
+ * if the body has a limit. */
+void plain_cache_encode(struct plain_cache *cache, int layer, int n_tok);
 
 /* Store a whole prompt in an empty layer: exact rows k, v [n][n_head_kv][d_head] and the scores
  * [n][n_head_kv] that its attention gave them. */

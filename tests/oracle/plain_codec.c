@@ -1,6 +1,7 @@
 /* The account's rows in a level: projection into a basis, quantization, reconstruction. */
 #include "plain_cache.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,35 @@ static struct lk_part part_of(const struct plain_cache *c, int layer, int side,
     return p;
 }
 
+static double distance(const double *a, const double *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    return sqrt(sum);
+}
+
+/* Rows that an eager recipe has encoded become the engine's, which must be as near to the numbers
+ * before [n][d] as the account's own: the numbers of both differ by rounding, so the excess is at
+ * most that difference. */
+static void take_encoded(struct plain_cache *c, int layer, int side,
+                         const struct plain_level *level, int part, struct plain_row **row, int n,
+                         const double *before) {
+    struct plain_setting *set = c->set;
+    int index = (int)(level - c->layer[layer].kv[side].level), d = level->rank[part],
+        at = part_offset(c, level, part);
+    double error = 0, power = 1e-30;
+    for (int t = 0; t < n; t++, before += d) {
+        const float *stored =
+            set->engine.stored(set->engine.user, layer, side, index, row[t]->pos[0]);
+        double theirs[d], *ours = row[t]->x + at;
+        for (int i = 0; i < d; i++) theirs[i] = stored ? stored[at + i] : ours[i];
+        double excess = distance(theirs, before, d) - distance(ours, before, d);
+        if (excess > 0) error += excess * excess;
+        for (int i = 0; i < d; i++) power += before[i] * before[i];
+        memcpy(ours, theirs, (size_t)d * sizeof *ours);
+    }
+    if (error / power > set->worst_row) set->worst_row = error / power, set->worst_layer = layer;
+}
+
 /* Quantize one part of n rows that are packed together, or one after the other. */
 static void quantize(struct plain_cache *c, int layer, int side, struct plain_level *level,
                      int part, struct plain_row **row, int n) {
@@ -116,7 +146,17 @@ void plain_store(struct plain_cache *c, int layer, int side, struct plain_level 
                                                  sizeof *level->block);
     for (int t = 0; level->basis && t < n; t++)
         if (!row[t]->latent) project(c, layer, level, row[t]);
-    for (int part = 0; part < level->n_part; part++) quantize(c, layer, side, level, part, row, n);
+    bool early = c->set->recipe->eager && c->set->adopts && c->set->noise == 0;
+    for (int part = 0; part < level->n_part; part++) {
+        int d = level->rank[part], at = part_offset(c, level, part);
+        double *before = malloc(((size_t)n * d + 1) * sizeof *before);
+        for (int t = 0; t < n; t++)
+            memcpy(before + (size_t)t * d, row[t]->x + at, (size_t)d * sizeof *before);
+        quantize(c, layer, side, level, part, row, n);
+        if (early && c->set->engine.stored)
+            take_encoded(c, layer, side, level, part, row, n, before);
+        free(before);
+    }
     for (int t = 0; t < n; t++) reconstruct(c, layer, level, row[t]);
     level->n_block += n_block;
 }

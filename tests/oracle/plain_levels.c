@@ -97,8 +97,9 @@ static void set_arrival(const struct plain_setting *set, struct plain_level *lev
     level->max_rows = (level->max_rows + level->batch_in - 1) / level->batch_in * level->batch_in;
 }
 
-static bool is_f16(const struct lk_codec *codec) {
-    return codec->coding == LK_F16 && !codec->projection;
+/* Does a row enter a level with this codec as soon as it arrives? */
+static bool enters_at_once(const struct lk_recipe *recipe, const struct lk_codec *codec) {
+    return codec->coding == LK_F16 && (recipe->eager || !codec->projection);
 }
 
 int plain_levels(const struct plain_setting *set, int layer, int side, struct plain_level *out) {
@@ -134,14 +135,23 @@ int plain_levels(const struct plain_setting *set, int layer, int side, struct pl
         set_parts(set, layer, side, level);
         n++;
     }
-    /* What is not f16 gets rows in batches. K and V that move together both wait for them. */
+    /* What is not f16 gets rows in batches. K and V that move together both wait for them. If the
+     * recipe is eager, they wait as latents. */
     const struct plain_level *newest = &out[n - 1];
     struct lk_level_spec spec = spec_of(recipe, recipe->n_level - 1, layer, set->model->n_layer);
-    bool plain = side == LK_K ? is_f16(&spec.k) : is_f16(&spec.v);
-    if (evicts) plain = is_f16(&spec.k) && is_f16(&spec.v);
-    if (plain && newest->policy.kind == LK_POLICY_NONE) return n;
+    bool at_once[2] = {enters_at_once(recipe, &spec.k), enters_at_once(recipe, &spec.v)};
+    if ((evicts ? at_once[0] && at_once[1] : at_once[side]) &&
+        newest->policy.kind == LK_POLICY_NONE)
+        return n;
     out[n] =
         (struct plain_level){.codec = lk_codec_f16, .block_rows = 32, .batch = newest->batch_in};
+    if (recipe->eager && newest->codec.projection) {
+        struct lk_codec codec = newest->codec;
+        codec.coding = LK_F16;
+        codec.bits = lk_codec_f16.bits;
+        codec.sigma = false;
+        out[n].codec = codec;
+    }
     set_parts(set, layer, side, &out[n]);
     return n + 1;
 }

@@ -184,6 +184,7 @@ void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits
             plain_cache_append(c, layer, LK_K, t.first + i, t.k + (size_t)i * w);
             plain_cache_append(c, layer, LK_V, t.first + i, t.v + (size_t)i * w);
         }
+        if (c->set->recipe->eager) plain_cache_encode(c, layer, n_tok);
         for (int h = 0; h < m->n_head_kv; h++)
             n_row = list_rows(c, layer, h, n_tok, rows + (size_t)h * n_row);
         attend_all(c, layer, &t, rows, n_row, true);

@@ -34,6 +34,7 @@ struct newer {
 struct plan {
     bool evicts; /* rows are replaced one by one */
     bool latents, sigma, exact;
+    bool recommended; /* latents have the sidecar's ranks */
     int d_head;
 };
 
@@ -62,7 +63,7 @@ static void random_codec(struct random *r, const struct plan *plan, int side, st
     if (newer->latent || (plan->latents && chance(r, 45))) {
         if (!newer->latent) newer->latent = side == LK_K ? random_int(r, 1, 2) : 1;
         int most = newer->share ? newer->share : 100;
-        if (newer->share || chance(r, 75))
+        if (!plan->recommended && (newer->share || chance(r, 75)))
             newer->share = chance(r, 25) ? most : random_int(r, most < 20 ? most : 20, most);
         append(text, size, "latent");
         if (newer->share) append(text, size, "%d%%", newer->share);
@@ -186,12 +187,44 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
         random_codecs(r, &plan, newer, text, MAX_PART);
     }
     if (n_sink) random_sink(r, &plan, body <= 1 && chance(r, 40), out->part[out->n++], MAX_PART);
+    if (chance(r, 25)) append(out->part[out->n++], MAX_PART, "eager");
     for (int i = 0; i < out->n / 2; i++) {
         char swap[MAX_PART];
         memcpy(swap, out->part[i], MAX_PART);
         memcpy(out->part[i], out->part[out->n - 1 - i], MAX_PART);
         memcpy(out->part[out->n - 1 - i], swap, MAX_PART);
     }
+}
+
+void random_factored_recipe(struct random *r, const struct plain_model *m,
+                            struct random_recipe *out) {
+    struct plan plan = {.evicts = chance(r, 40),
+                        .latents = true,
+                        .sigma = chance(r, 25),
+                        .exact = chance(r, 30),
+                        .recommended = true,
+                        .d_head = m->d_head};
+    struct newer newer[2] = {{16, m->rope ? 2 : 1, 0}, {16, 1, 0}};
+    char window[MAX_PART] = "";
+    memset(out, 0, sizeof *out);
+    if (plan.evicts || chance(r, 50)) {
+        append(window, MAX_PART, "window %d: ", random_int(r, 1, 40));
+        random_codecs(r, &plan, newer, window, MAX_PART);
+    }
+    if (chance(r, 40))
+        append(out->part[out->n++], MAX_PART, "sink %d: k=latent%s v=latent", random_int(r, 1, 9),
+               m->rope ? "(pre)" : "");
+    char *body = out->part[out->n++];
+    if (plan.evicts)
+        random_keep(r, body, MAX_PART);
+    else
+        append(body, MAX_PART, "body");
+    append(body, MAX_PART, ": ");
+    random_codecs(r, &plan, newer, body, MAX_PART);
+    if (window[0]) append(out->part[out->n++], MAX_PART, "%s", window);
+    if (plan.evicts && !m->alibi && m->n_swa == 0 && chance(r, 40))
+        append(out->part[out->n++], MAX_PART, "absorb performer");
+    append(out->part[out->n++], MAX_PART, "eager");
 }
 
 void join_recipe(const struct random_recipe *recipe, char *text, size_t size) {
