@@ -122,6 +122,7 @@ void lk_equalizer_calibrate(struct lk_kv *kv, int to, int part, const struct lk_
     clamp_below(sigma, d);
     if (query) clamp_below(query, d);
     for (int c = 0; c < d; c++) sigma[c] = powf(query ? sigma[c] / query[c] : sigma[c], 0.25f);
+    for (int c = d; c < stride_part; c++) sigma[c] = 1; /* parts of lower rank do not read these */
     for (int i = 0; i < kv->n_level; i++)
         if (kv->rule[i].codec.sigma && lk_kv_equalizer(kv, i) == equalizer)
             lk_latent_level_prepare(kv, i, part);

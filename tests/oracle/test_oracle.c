@@ -35,6 +35,8 @@ static struct oracle_models models;
 static const char *const found[] = {
     /* K had no level for new rows, V had one, and they moved together: an endless loop */
     "keep 16 by newest; window 8: k=f16 v=int8",
+    /* statistics of groups of different ranks could not be loaded again */
+    "body: k=latent(pre)+rot5 v=latent+rot2(sigma)",
     /* sinks with the ranks of the sidecar, rows with equal ranks: only one of them was projected
      * back with its own */
     "sink 6: k=f16 v=latent; body: k=f16 v=latent49%",
