@@ -4,8 +4,9 @@
  *
  * Defaults: 4096,16384,65536 9 3 64 4.
  *
- * Bases are random, over groups of up to four KV heads. Rows are noise. For each recipe this prints
- * bits per value, the time of one token's attention in all layers, and the speedup over f16 rows.
+ * Bases are random, over groups of up to four KV heads. RoPE has base 1e5. Rows are noise. For each
+ * recipe this prints bits per value, the time of one token's attention in all layers, and the
+ * speedup over f16 rows.
  * (Palu, rank 50 % at 64k: 1.89 with K before RoPE, 2.91 with quantized latents.)
  *
  * Then K before RoPE alone: the fused kernel (attention/score_pre.h) compared with reconstructing
@@ -22,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 8, PORTION = 128 };
+enum { MAX_LAYERS = 32, PORTION = 128, MAX_UNFUSED = 65536 /* depth */ };
 
 static const double RUN_SECONDS = 0.4;
 
@@ -36,7 +37,9 @@ static const char *const recipes[] = {
     "rot3",
     "k=latent50%+rot3 v=latent50%+rot3",
     "k=latent50%(pre)+rot3(nomean) v=latent50%+rot3",
-    "k=latent50%(pre)+rot3(nomean) v=latent93%+rot2",
+    "palu",
+    "best-1.9",
+    "tale",
 };
 
 struct bench {
@@ -66,9 +69,10 @@ static void make_bases(struct bench *w) {
                                           : random_basis(&r, w->shape.n_head_kv / heads, heads * d,
                                                          heads * d, heads * d / 2, 0, 0);
     }
-    for (int j = 0; j < d / 2; j++) speed[j] = pow(10000, -2.0 * j / d);
+    for (int j = 0; j < d / 2; j++) speed[j] = pow(1e5, -2.0 * j / d);
     lk_rope_init(&w->rope[0], d / 2, true, 1, speed);
     w->rope[1] = w->rope[0];
+    w->shape.kernels = w->attn.kernels;
     w->shape.basis = w->bases;
     w->shape.rope = w->rope;
 }
@@ -111,8 +115,9 @@ static void attend(struct bench *w) {
 struct key_tile {
     const struct lk_level *level;
     const struct lk_rows *rows;
-    const struct lk_rope_phase *phase; /* at the tile's first position */
-    int head_kv;
+    struct lk_pre_queries *pre;
+    int64_t pos; /* of the first row */
+    int head_kv, in_segment;
     float *keys;   /* [d_head][LK_TILE] room for the reconstructed keys */
     float *scores; /* [query heads of a KV head][LK_TILE] */
 };
@@ -124,20 +129,23 @@ typedef void tile_fn(struct bench *w, const struct key_tile *tile);
 static void each_tile(struct bench *w, tile_fn *fn, float *keys, float *scores) {
     struct lk_kernels_state before;
     lk_kernels_enter(w->attn.kernels, &before);
-    struct key_tile tile = {.keys = keys, .scores = scores};
+    int rank = w->shape.n_head_kv * w->shape.d_head;
+    void *mem = aligned_alloc(64, (lk_pre_queries_bytes(w->shape.d_head, rank) + 63) / 64 * 64);
+    struct lk_pre_queries pre = lk_pre_queries_new(w->shape.d_head, rank, mem);
+    struct key_tile tile = {.keys = keys, .scores = scores, .pre = &pre};
+    if (!mem) exit(fail("no memory"));
     for (int layer = 0; layer < w->shape.n_layer; layer++) {
         struct lk_kv *k = &w->cache->kv[layer][LK_K];
-        struct lk_rope_phase phase = {.set = false};
         int i = 0;
         while (i + 1 < k->n_level && !k->level[i].k_up) i++;
         struct lk_run run = {
             .kv = k, .level = i, .end_part = k->level[i].n_part, .max_rows = LK_TILE};
         tile.level = &k->level[i];
-        tile.phase = &phase;
         tile.keys = keys;
         for (int64_t at = 0; at + LK_TILE <= k->count[i].rows; at += LK_TILE) {
             lk_run_find(&run, at, k->count[i].rows);
-            lk_rope_phase_set(tile.level->rope, &phase, at);
+            tile.pos = at;
+            tile.in_segment = at / LK_TILE % LK_SEGMENT_TILES;
             for (int head = 0; head < w->shape.n_head_kv; head++) {
                 struct lk_rows rows = lk_run_rows(&run, head / tile.level->n_head);
                 tile.rows = &rows;
@@ -148,40 +156,45 @@ static void each_tile(struct bench *w, tile_fn *fn, float *keys, float *scores) 
         }
     }
     lk_kernels_leave(w->attn.kernels, &before);
+    free(mem);
 }
 
 static void score_tile_fused(struct bench *w, const struct key_tile *tile) {
     int group = w->attn.n_head / w->attn.n_head_kv;
-    struct lk_head_queries queries = {.head_kv = tile->head_kv, .n_q = group};
+    struct lk_part_queries queries = {.head_kv = tile->head_kv, .n_head = 1, .n_each = group};
+    struct lk_pre_tile at = {tile->level, tile->rows, tile->pos, tile->in_segment};
     for (int i = 0; i < group; i++)
         queries.q[i] = w->attn.q + (size_t)(tile->head_kv * group + i) * w->shape.d_head;
-    lk_attn_score_pre(&w->attn, tile->level, tile->rows, tile->phase, &queries, tile->scores,
+    lk_attn_score_pre(&w->attn, &at, &queries, tile->pre, tile->head_kv * group, tile->scores,
                       LK_TILE);
 }
 
 /* Reconstruct the tile's keys, rotated within the tile. */
 static void reconstruct_tile(struct bench *w, const struct key_tile *tile) {
     const struct lk_rope *rope = tile->level->rope;
-    struct lk_rope_table pairs = lk_rope_tile_table(rope);
     w->attn.kernels->score(tile->rows, &tile->level->k_up[tile->head_kv].up, tile->keys, LK_TILE);
-    for (int j = 0; j < rope->n_pair; j++) {
-        float *a = tile->keys + lk_rope_first_channel(&pairs, j) * LK_TILE,
-              *b = tile->keys + lk_rope_second_channel(&pairs, j) * LK_TILE;
+    for (int j = 0; j < rope->n_pair; j++) { /* rows of up are in the order of pairs */
+        float *a = tile->keys + 2 * j * LK_TILE, *b = a + LK_TILE;
         for (int t = 0; t < LK_TILE; t++) {
             float y = a[t], z = b[t];
-            a[t] = rope->table[j][0][t] * y - rope->table[j][1][t] * z;
-            b[t] = rope->table[j][1][t] * y + rope->table[j][0][t] * z;
+            a[t] = rope->table[tile->in_segment][j][0][t] * y -
+                   rope->table[tile->in_segment][j][1][t] * z;
+            b[t] = rope->table[tile->in_segment][j][1][t] * y +
+                   rope->table[tile->in_segment][j][0][t] * z;
         }
     }
 }
 
 /* Score the tile's reconstructed keys. */
 static void score_tile_keys(struct bench *w, const struct key_tile *tile) {
+    const struct lk_rope *rope = tile->level->rope;
     int group = w->attn.n_head / w->attn.n_head_kv, d = w->shape.d_head;
+    struct lk_rope_phase phase = {.set = false};
+    lk_rope_phase_set(rope, &phase, tile->pos - tile->in_segment * LK_TILE);
     for (int i = 0; i < group; i++) {
         float q[2 * LK_MAX_PAIR], sum[LK_TILE] = {0};
-        lk_rope_unrotate_query(tile->level->rope, tile->phase,
-                               w->attn.q + (size_t)(tile->head_kv * group + i) * d, d, q);
+        lk_rope_unrotate_query_pairs(rope, &phase,
+                                     w->attn.q + (size_t)(tile->head_kv * group + i) * d, d, q);
         for (int c = 0; c < d; c++)
             for (int t = 0; t < LK_TILE; t++) sum[t] += q[c] * tile->keys[c * LK_TILE + t];
         memcpy(tile->scores + i * LK_TILE, sum, sizeof sum);
@@ -239,7 +252,7 @@ static int measure_recipe(struct bench *w, const char *text, int64_t depth, doub
            8 * total /
                ((double)depth * 2 * w->shape.n_layer * w->shape.n_head_kv * w->shape.d_head),
            1e3 * seconds, *f16_seconds / seconds);
-    if (strstr(text, "(pre)") && strstr(text, "v=latent50%")) {
+    if (strstr(text, "(pre)") && strstr(text, "v=latent50%") && depth <= MAX_UNFUSED) {
         size_t n_key = (size_t)w->shape.n_layer * depth * w->shape.n_head_kv * w->shape.d_head;
         float *keys = malloc(n_key * sizeof *keys);
         float *scores = malloc((size_t)LK_ATTN_QUERIES * LK_TILE * sizeof *scores);
@@ -267,12 +280,13 @@ int main(int argc, char **argv) {
         d < 16 || d % 16 || d > LK_MAX_D_HEAD || w.shape.n_layer < 1 ||
         w.shape.n_layer > MAX_LAYERS)
         return fail("a numeric argument is out of range");
+    w.attn.kernels = lk_kernels_choose(NULL);
     make_bases(&w);
     int width = w.basis[0][0].width;
     struct random r = {3};
     float *q = malloc((size_t)n_head * d * sizeof *q),
           *out = malloc((size_t)n_head * d * sizeof *out);
-    w.attn = (struct lk_attn){.kernels = lk_kernels_choose(NULL),
+    w.attn = (struct lk_attn){.kernels = w.attn.kernels,
                               .n_head = n_head,
                               .n_head_kv = n_head_kv,
                               .d_head = d,

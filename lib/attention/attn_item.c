@@ -21,8 +21,10 @@ static size_t prepared_floats(int d) {
     return (prepared_bytes(LK_ATTN_QUERIES, d) + LK_ATTN_QUERIES * 64) / sizeof(float);
 }
 
+static size_t pre_floats(int d) { return (lk_pre_queries_bytes(d, d) + 63) / 64 * 16; }
+
 size_t lk_attn_item_floats(int d) {
-    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) +
+    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) + pre_floats(d) +
                (size_t)LK_ATTN_QUERIES * d * (1 + LK_MAX_KV_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -32,13 +34,14 @@ struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith) {
     struct lk_attn_item item = {.attn = attn, .d = d, .query_level = -1};
     struct lk_attn_scratch *mem = &item.mem;
     mem->prepared = attn->scratch + ith * lk_attn_item_floats(d);
-    mem->score = mem->prepared + prepared_floats(d);
+    mem->score = mem->prepared + prepared_floats(d) + pre_floats(d);
     mem->tile = mem->score + SCORES;
     mem->query = mem->tile + LK_ATTN_QUERIES * LK_TILE;
     mem->acc = mem->query + (size_t)LK_ATTN_QUERIES * d;
     mem->max = mem->acc + (size_t)LK_ATTN_QUERIES * d * LK_MAX_KV_LEVEL;
     mem->sum = mem->max + LK_ATTN_QUERIES;
     mem->mean = mem->sum + LK_ATTN_QUERIES;
+    item.pre = lk_pre_queries_new(d, d, mem->prepared + prepared_floats(d));
     return item;
 }
 
@@ -52,6 +55,8 @@ void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int
     item->chunk = chunk;
     item->stride = PAD + (size_t)chunk + PAD;
     item->query_level = -1;
+    item->pre.level = NULL;
+    item->pre.n_q = item->n_q;
     memset(item->used, 0, sizeof item->used);
     for (int i = 0; i < item->n_q; i++) {
         item->mem.max[i] = -INFINITY;
@@ -181,32 +186,26 @@ static void add_mean(const struct lk_attn_item *item, const struct lk_kv_span *s
     }
 }
 
-/* Score the rows of a run, which lie in one tile, for the n_q queries from `first` on, which attend
- * to the same part of a level of K before RoPE. at: row of the level that the tile starts with. */
-static void score_pre_part(const struct lk_attn_item *item, int level_index, int64_t at,
-                           const struct lk_rows *rows, const struct lk_rope_phase *phase, int first,
-                           int n_q, float *s, size_t stride) {
+/* Score the rows of a run, which lie in one tile, for the queries of a part of a level of K before
+ * RoPE. at: row of the level that the tile starts with. */
+static void score_pre_part(struct lk_attn_item *item, int level_index, int64_t at,
+                           const struct lk_pre_tile *tile, int part, float *s, size_t stride) {
     const struct lk_attn *attn = item->attn;
-    const struct lk_level *level = &attn->k->level[level_index];
-    bool unordered = level->rope && attn->k->rule[level_index].limit.policy.kind != LK_POLICY_NONE;
-    float angles[LK_MAX_PAIR][2][LK_TILE];
-    struct lk_rope_table table;
-    if (unordered) {
-        int32_t pos[LK_TILE];
-        for (int t = 0; t < rows->n; t++)
-            pos[t] = (int32_t)lk_kv_position(attn->k, level_index, at + t,
-                                             lk_attn_item_head(item, first));
-        table = lk_rope_table_at(level->rope, pos, rows->n, angles);
+    const struct lk_level *level = tile->level;
+    int first, n_q = lk_attn_item_part(item, level, part, &first);
+    struct lk_part_queries queries = {.head_kv = lk_attn_item_head(item, first),
+                                      .n_head = n_q / item->n_each,
+                                      .n_each = item->n_each,
+                                      .first = first};
+    for (int i = 0; i < n_q; i++) queries.q[i] = query_of(item, first + i);
+    if (!level->rope || attn->k->rule[level_index].limit.policy.kind == LK_POLICY_NONE) {
+        lk_attn_score_pre(attn, tile, &queries, &item->pre, s, stride);
+        return;
     }
-    for (int i = 0; i < n_q; i += item->n_each) {
-        struct lk_head_queries head = {.head_kv = lk_attn_item_head(item, first + i),
-                                       .n_q = item->n_each};
-        for (int j = 0; j < head.n_q; j++) head.q[j] = query_of(item, first + i + j);
-        if (unordered)
-            lk_attn_score_unordered(attn, level, rows, &table, &head, s + i * stride, stride);
-        else
-            lk_attn_score_pre(attn, level, rows, phase, &head, s + i * stride, stride);
-    }
+    int32_t pos[LK_TILE]; /* a policy moves rows */
+    for (int t = 0; t < tile->rows->n; t++)
+        pos[t] = (int32_t)lk_kv_position(attn->k, level_index, at + t, queries.head_kv);
+    lk_attn_score_unordered(attn, level, tile->rows, pos, &queries, s, stride);
 }
 
 /* Score the span's rows: score [n_q][stride], from the span's first position on. */
@@ -216,7 +215,6 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
     /* True positions, for RoPE, differ from indices by the number of evicted rows. */
     int64_t shift = lk_kv_position(attn->k, span->level, 0, 0) - span->first;
     if (attn->k->rule[span->level].shift) shift += attn->k->first;
-    struct lk_rope_phase phase = {.set = false};
     struct lk_run run = {.kv = attn->k,
                          .level = span->level,
                          .first_part = item->head_kv / level->n_head,
@@ -225,7 +223,6 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
                          .chunk = item->chunk};
     for (int64_t pos = span->pos; pos < span->end; pos += run.n) {
         lk_run_find(&run, pos - span->first, span->end - span->first);
-        if (level->rope) lk_rope_phase_set(level->rope, &phase, pos + shift - run.tile_row);
         for (int part = run.first_part; part < run.end_part; part++) {
             int first, n_q = lk_attn_item_part(item, level, part, &first);
             struct lk_rows rows = lk_run_rows(&run, part);
@@ -237,8 +234,12 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
             if (!level->k_up) {
                 attn->kernels->score(&rows, &item->queries[part - run.first_part], s, stride);
             } else {
-                score_pre_part(item, span->level, pos - span->first - run.tile_row, &rows, &phase,
-                               first, n_q, s, stride);
+                struct lk_pre_tile tile = {.level = level,
+                                           .rows = &rows,
+                                           .pos = pos + shift - run.tile_row,
+                                           .in_segment = lk_run_tile(&run) % LK_SEGMENT_TILES};
+                score_pre_part(item, span->level, pos - span->first - run.tile_row, &tile, part, s,
+                               stride);
             }
             for (int i = 0; run.tile_row && i < n_q; i++)
                 memcpy(out + i * item->stride, s + i * LK_TILE + run.tile_row,

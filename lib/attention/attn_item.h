@@ -8,6 +8,7 @@
 #define LK_ATTENTION_ATTN_ITEM_H
 
 #include "attention/attention.h"
+#include "attention/score_pre.h"
 
 enum { LK_SCORE_PAD = LK_TILE }; /* room for what kernels write past the rows of a tile */
 
@@ -33,6 +34,7 @@ struct lk_attn_item {
     size_t stride;   /* floats between the scores of two queries */
     int query_level; /* level for which `queries` are prepared; -1: none */
     struct lk_queries queries[LK_ATTN_QUERIES]; /* of each part that the item has heads of */
+    struct lk_pre_queries pre;                  /* for latents of K before RoPE */
     bool used[LK_MAX_KV_LEVEL];                 /* levels of V that have something in mem.acc */
 };
 

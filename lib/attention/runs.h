@@ -30,6 +30,11 @@ struct lk_run {
 /* Find the run that starts at row `at` of the level's rows [at, end), counted from the oldest. */
 void lk_run_find(struct lk_run *run, int64_t at, int64_t end);
 
+/* Number of the run's first tile in its level's blocks. */
+static inline int64_t lk_run_tile(const struct lk_run *run) {
+    return run->block * (run->kv->rule[run->level].block_rows / LK_TILE) + run->row0 / LK_TILE;
+}
+
 /* The run's rows of one part, preceded by the rows before them in their first tile. */
 struct lk_rows lk_run_rows(const struct lk_run *run, int part);
 

@@ -5,17 +5,17 @@
  * share, each tile has its own, with a sine and a cosine for every row and pair of channels. The
  * heads of a part share it, because they hold the same rows:
  *
- *   1. KT [d_head][LK_TILE] = up z + mean
- *   2. scores = q KT, whose row t is rotated by pos[t] * speed */
+ *   1. KT [d_head][LK_TILE] = up z, in the order of pairs
+ *   2. scores = q (KT + mean), whose row t is rotated by pos[t] * speed */
 #ifndef LK_ATTENTION_SCORE_UNORDERED_H
 #define LK_ATTENTION_SCORE_UNORDERED_H
 
 #include "attention/score_pre.h"
 
-/* s[i * stride + t] = <q_i, rotated key of row t> for t < rows->n, within a tile. table: the
- * rotation of each row (lk_rope_table_at). */
+/* s[i * stride + t] = <q_i, rotated key of row t> for t < rows->n, within a tile. pos: position of
+ * each row. The level has a rotation. */
 void lk_attn_score_unordered(const struct lk_attn *attn, const struct lk_level *level,
-                             const struct lk_rows *rows, const struct lk_rope_table *table,
-                             const struct lk_head_queries *queries, float *s, size_t stride);
+                             const struct lk_rows *rows, const int32_t *pos,
+                             const struct lk_part_queries *queries, float *s, size_t stride);
 
 #endif

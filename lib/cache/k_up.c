@@ -2,6 +2,7 @@
 #include "cache/k_up.h"
 
 #include "cache/basis_rows.h"
+#include "cache/rope.h"
 #include "kernels/composed.h"
 
 #include <string.h>
@@ -146,7 +147,8 @@ void lk_k_up_prepare(struct lk_k_up *k_up, const struct lk_level *level,
             }
             for (int k = 0; k < STRIP; k++) {
                 lk_codec_transform_query(codec, rank, sigma, row[k], row[k]);
-                store_vector(&k_up[part * level->n_head + head].up, c + k, row[k]);
+                store_vector(&k_up[part * level->n_head + head].up,
+                             lk_rope_place(level->rope, c + k), row[k]);
             }
         }
 }

@@ -1,8 +1,8 @@
 /* The up-projection of K before RoPE, prepared for scoring.
  *
- * For each KV head these are the rows of up: d_head vectors with a channel per component,
- * transformed into the domain of the level's codec and prepared as queries to its codes. Only the
- * forms that these codes' kernels read are kept.
+ * For each KV head these are the rows of up: d_head vectors with a channel per component, in the
+ * order of RoPE's pairs (cache/rope.h), transformed into the domain of the level's codec and
+ * prepared as queries to its codes. Only the forms that these codes' kernels read are kept.
  *
  * A codec's channel statistics (sigma) are part of its domain. With them, each session has its own
  * copy, prepared once they are known. Without them, all sessions share one (latent_store.h). */

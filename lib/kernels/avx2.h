@@ -14,8 +14,10 @@ extern const struct lk_kernels lk_kernels_avx2, lk_kernels_avxvnni;
 
 float lk_avx2_max(const float *s, int n);
 float lk_avx2_exp_sum(float *s, int n, float scale, float max);
-void lk_avx2_score_rope(const float *k, int d, const struct lk_rope_table *rope, const float *q,
-                        int n_q, float *s, size_t stride);
+void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
+                        float *s, size_t stride);
+void lk_avx2_combine_queries(const struct lk_queries *x, const float *w, int n,
+                             const struct lk_queries *out);
 void lk_avx2_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 void lk_avx2_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
                          int first, int n, float *y);

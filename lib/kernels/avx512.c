@@ -184,7 +184,9 @@ static float exp_sum(float *s, int n, float scale, float max) {
 
 /* ---- tables ---- */
 
-#define SHARED_KERNELS .max = max_f32, .exp_sum = exp_sum, LK_AVX2_SHARED_KERNELS
+#define SHARED_KERNELS                                                                             \
+    .max = max_f32, .exp_sum = exp_sum, .combine_queries = lk_avx512_combine_queries,              \
+    LK_AVX2_SHARED_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {
     .name = "avx512", .score = score_avx512, .accumulate = accumulate_avx512, SHARED_KERNELS};

@@ -118,6 +118,10 @@ void lk_avx512vbmi_decode_score(const struct lk_rows *rows, const struct lk_quer
 void lk_avx512vbmi_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride,
                                      int n_q, float *acc);
 
+/* Combinations of prepared vectors, in integers (avx512_combine.c). */
+void lk_avx512_combine_queries(const struct lk_queries *x, const float *w, int n,
+                               const struct lk_queries *out);
+
 /* rot, asym and int8 for many queries with AMX (avx512_amx.c), between enter and leave. */
 void lk_avx512_amx_enter(struct lk_kernels_state *before);
 void lk_avx512_amx_leave(const struct lk_kernels_state *before);

@@ -43,18 +43,26 @@ struct lk_kernels_state {
 /* RoPE for the rows of a tile: pairs of channels are rotated by an angle that depends on the row.
  * cache/rope.h fills it. */
 struct lk_rope_table {
-    int n_pair;  /* channels from 2 n_pair on are not rotated */
-    bool halves; /* pairs are (j, j + n_pair); otherwise (2 j, 2 j + 1) */
+    int n_pair; /* pairs are channels (2 j, 2 j + 1); those from 2 n_pair on are not rotated */
     /* [n_pair] cos and sin for each row, multiplied with the rotation's magnitude */
     const float (*cos_sin)[2][LK_TILE];
 };
 
-static inline int lk_rope_first_channel(const struct lk_rope_table *rope, int pair) {
-    return rope->halves ? pair : 2 * pair;
-}
-static inline int lk_rope_second_channel(const struct lk_rope_table *rope, int pair) {
-    return rope->halves ? pair + rope->n_pair : 2 * pair + 1;
-}
+/* Keys of a tile before RoPE, as floats. Channels whose angles change slowly can be left out and
+ * given as products with each query instead, one for every function of a small basis: they add the
+ * sum over m < n_fold of basis[m][t] * (fold[m][t] + offset[m]) to the score of row t
+ * (attention/score_pre.h). */
+struct lk_rope_keys {
+    const float *k;                   /* [d][LK_TILE], channel by channel */
+    const float *mean;                /* [d] added to every row; NULL: 0 */
+    int d;                            /* channels, without those that are left out */
+    const struct lk_rope_table *rope; /* NULL: no rotation */
+    int n_fold;                       /* 0: nothing is left out */
+    const float *fold;                /* [n_q][n_fold][LK_TILE] */
+    const float *offset;              /* [n_q][n_fold] */
+    const float *basis;               /* [n_fold] rows of LK_TILE, basis_stride floats apart */
+    size_t basis_stride;
+};
 
 /* Offsets of weights quantized in blocks (model/q4_1_split.h): one f16 value for LK_OFFSET_BLOCK
  * inputs of an output. They are read LK_OFFSET_TILE outputs at a time. Their layout is [tile of
@@ -72,7 +80,7 @@ static inline size_t lk_offset_count(int64_t n_in, int64_t n_out) {
     return lk_offset_index(n_in, 0, (n_out + LK_OFFSET_TILE - 1) / LK_OFFSET_TILE * LK_OFFSET_TILE);
 }
 
-enum { LK_MAX_KERNEL_CHUNK = 512 };
+enum { LK_MAX_KERNEL_CHUNK = 512, LK_MAX_COMBINE = 256 };
 
 struct lk_kernels {
     const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon" */
@@ -98,11 +106,18 @@ struct lk_kernels {
     void (*accumulate)(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                        float *acc);
 
-    /* Scores of K rows that are stored before RoPE and were reconstructed as floats, channel by
-     * channel, k [d][LK_TILE]: s[i * stride + t] = <q_i, RoPE(k_t)> for t < LK_TILE and q [n_q][d].
-     * rope: NULL for no rotation. (attention/score_pre.h; Palu, section 3.3) */
-    void (*score_rope)(const float *k, int d, const struct lk_rope_table *rope, const float *q,
-                       int n_q, float *s, size_t stride);
+    /* Scores of K rows that are stored before RoPE: s[i * stride + t] = <q_i, RoPE(k_t + mean)> for
+     * t < LK_TILE, and what the channels that are left out add. q: [n_q] rows of d channels,
+     * q_stride floats apart. (attention/score_pre.h; Palu, section 3.3) */
+    void (*score_rope)(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
+                       float *s, size_t stride);
+
+    /* Combinations of prepared vectors: vector i of *out is the sum over j < x->n_q of
+     * w[i * x->n_q + j] times vector j of *x, for i < n. Only the 8-bit forms are read and
+     * written: out->q8 [n][pad], scale8 [n] and sum8 [n] have room. x->n_q <= LK_MAX_COMBINE.
+     * w is rounded to 8 bits per row, or more. (attention/score_pre.h) */
+    void (*combine_queries)(const struct lk_queries *x, const float *w, int n,
+                            const struct lk_queries *out);
 
     /* Pack rows, and reconstruct them in the original domain. Same arguments and same bits as
      * lk_codec_encode and lk_codec_decode. */

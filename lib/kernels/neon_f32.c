@@ -43,9 +43,14 @@ float lk_neon_exp_sum(float *s, int n, float scale, float max) {
     return total;
 }
 
-void lk_neon_score_rope(const float *k, int d, const struct lk_rope_table *rope, const float *q,
-                        int n_q, float *s, size_t stride) {
-    lk_vec8_score_rope(k, d, rope, q, n_q, s, stride);
+void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
+                        float *s, size_t stride) {
+    lk_vec8_score_rope(keys, q, q_stride, n_q, s, stride);
+}
+
+void lk_neon_combine_queries(const struct lk_queries *x, const float *w, int n,
+                             const struct lk_queries *out) {
+    lk_vec8_combine_queries(x, w, n, out);
 }
 
 void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y) {

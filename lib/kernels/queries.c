@@ -76,6 +76,30 @@ static void quantize_query(const struct lk_queries *out, int i) {
     out->scale16[i] = max / max16;
 }
 
+void lk_queries_set8(const struct lk_queries *out, int i, const float *x) {
+    int d = out->d_head, pad = lk_queries_pad(d);
+    int8_t *q8 = out->q8 + (size_t)i * pad;
+    float row[LK_MAX_D_HEAD], max;
+    memcpy(row, x, d * sizeof *row);
+    memset(row + d, 0, (pad - d) * sizeof *row);
+    int32_t bits = max_abs_bits(row, pad);
+    memcpy(&max, &bits, sizeof max);
+    float to8 = max > 0 ? 127 / max : 0;
+    if (!(to8 <= 3e38f)) to8 = 0;
+    if (!isfinite(max)) {
+        max = NAN;
+        memset(row, 0, pad * sizeof *row);
+    }
+    out->sum8[i] = 0;
+    for (int c = 0; c < pad; c += CHANNELS) {
+        int32_t y[CHANNELS];
+        scale_and_round(row + c, to8, y);
+        for (int j = 0; j < CHANNELS; j++) q8[c + j] = (int8_t)y[j];
+        out->sum8[i] += sum_i32(y);
+    }
+    out->scale8[i] = max / 127;
+}
+
 void lk_queries_prepare(struct lk_queries *out, const float *q, int n_q, int d_head, void *mem) {
     size_t n_code = (size_t)n_q * lk_queries_pad(d_head);
     out->n_q = n_q;

@@ -56,6 +56,9 @@ size_t lk_queries_bytes(int n_q, int d_head);
  * NaN. Its scores are NaN then, and other rows are not affected. */
 void lk_queries_prepare(struct lk_queries *out, const float *q, int n_q, int d_head, void *mem);
 
+/* Quantize row x [d_head] to the 8-bit form of query i of *out, whose arrays have room. */
+void lk_queries_set8(const struct lk_queries *out, int i, const float *x);
+
 /* A view of queries [i, i + n). Forms that are NULL in *q stay NULL. */
 static inline struct lk_queries lk_queries_slice(const struct lk_queries *q, int i, int n) {
     size_t pad = (size_t)lk_queries_pad(q->d_head) * i;

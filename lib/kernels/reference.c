@@ -60,21 +60,45 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return (float)sum;
 }
 
-static void score_rope(const float *k, int d, const struct lk_rope_table *rope, const float *q,
-                       int n_q, float *s, size_t stride) {
-    for (int i = 0; i < n_q; i++, q += d)
+static double key_at(const struct lk_rope_keys *keys, int c, int t) {
+    return keys->k[c * LK_TILE + t] + (keys->mean ? (double)keys->mean[c] : 0);
+}
+
+static void score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
+                       float *s, size_t stride) {
+    const struct lk_rope_table *rope = keys->rope;
+    int d = keys->d, n_pair = rope ? rope->n_pair : 0;
+    for (int i = 0; i < n_q; i++, q += q_stride)
         for (int t = 0; t < LK_TILE; t++) {
             double sum = 0;
-            int n_pair = rope ? rope->n_pair : 0;
             for (int j = 0; j < n_pair; j++) {
-                int a = lk_rope_first_channel(rope, j), b = lk_rope_second_channel(rope, j);
+                int a = 2 * j, b = 2 * j + 1;
                 double cos = rope->cos_sin[j][0][t], sin = rope->cos_sin[j][1][t];
-                double x = k[a * LK_TILE + t], y = k[b * LK_TILE + t];
+                double x = key_at(keys, a, t), y = key_at(keys, b, t);
                 sum += q[a] * (cos * x - sin * y) + q[b] * (sin * x + cos * y);
             }
-            for (int c = 2 * n_pair; c < d; c++) sum += (double)q[c] * k[c * LK_TILE + t];
+            for (int c = 2 * n_pair; c < d; c++) sum += q[c] * key_at(keys, c, t);
+            for (int m = 0; m < keys->n_fold; m++) {
+                int at = i * keys->n_fold + m;
+                sum += keys->basis[m * keys->basis_stride + t] *
+                       ((double)keys->fold[at * LK_TILE + t] + keys->offset[at]);
+            }
             s[i * stride + t] = (float)sum;
         }
+}
+
+static void combine_queries(const struct lk_queries *x, const float *w, int n,
+                            const struct lk_queries *out) {
+    int rank = x->d_head, pad = lk_queries_pad(rank);
+    for (int i = 0; i < n; i++, w += x->n_q) {
+        double sum[LK_MAX_D_HEAD] = {0};
+        for (int j = 0; j < x->n_q; j++)
+            for (int c = 0; c < rank; c++)
+                sum[c] += (double)w[j] * x->scale8[j] * x->q8[(size_t)j * pad + c];
+        float row[LK_MAX_D_HEAD];
+        for (int c = 0; c < rank; c++) row[c] = (float)sum[c];
+        lk_queries_set8(out, i, row);
+    }
 }
 
 static void gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y) {
@@ -102,6 +126,7 @@ const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .score = score,
                                                 .accumulate = accumulate,
                                                 .score_rope = score_rope,
+                                                .combine_queries = combine_queries,
                                                 .encode = lk_codec_encode,
                                                 .decode = lk_codec_decode,
                                                 .max = max_f32,

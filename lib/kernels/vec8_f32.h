@@ -149,40 +149,99 @@ enum { LK_ROPE_QUERIES = 4 }; /* queries per pass: their sums stay in registers 
 
 /* Scores of rows [t, t + LK_LANES) for n queries q [n][d]. A pair of channels is rotated in
  * registers, once for all n queries. n is constant after inlining. */
-LK_ALWAYS_INLINE void lk_rope_score_column(const float *k, int d, const struct lk_rope_table *rope,
-                                           int t, const float *q, int n, float *s, size_t stride) {
+LK_ALWAYS_INLINE void lk_rope_score_column(const struct lk_rope_keys *keys, int t, const float *q,
+                                           size_t q_stride, int n, float *s, size_t stride) {
+    const struct lk_rope_table *rope = keys->rope;
+    const float *k = keys->k, *mean = keys->mean;
+    int d = keys->d, n_pair = rope ? rope->n_pair : 0, n_fold = keys->n_fold;
     lk_f32x8 sum[LK_ROPE_QUERIES] = {{0}};
-    int n_pair = rope ? rope->n_pair : 0;
     for (int j = 0; j < n_pair; j++) {
-        int a = lk_rope_first_channel(rope, j), b = lk_rope_second_channel(rope, j);
+        int a = 2 * j, b = 2 * j + 1;
         lk_f32x8 c = lk_load_f32x8(rope->cos_sin[j][0] + t),
                  e = lk_load_f32x8(rope->cos_sin[j][1] + t);
         lk_f32x8 x = lk_load_f32x8(k + a * LK_TILE + t), y = lk_load_f32x8(k + b * LK_TILE + t);
+        if (mean) x += mean[a], y += mean[b];
         lk_f32x8 first = c * x - e * y, second = e * x + c * y;
         LK_UNROLL8
         for (int i = 0; i < n; i++)
-            sum[i] += lk_set1_f32x8(q[(size_t)i * d + a]) * first +
-                      lk_set1_f32x8(q[(size_t)i * d + b]) * second;
+            sum[i] += lk_set1_f32x8(q[i * q_stride + a]) * first +
+                      lk_set1_f32x8(q[i * q_stride + b]) * second;
     }
     for (int c = 2 * n_pair; c < d; c++) {
         lk_f32x8 x = lk_load_f32x8(k + c * LK_TILE + t);
+        if (mean) x += mean[c];
         LK_UNROLL8
-        for (int i = 0; i < n; i++) sum[i] += lk_set1_f32x8(q[(size_t)i * d + c]) * x;
+        for (int i = 0; i < n; i++) sum[i] += lk_set1_f32x8(q[i * q_stride + c]) * x;
+    }
+    for (int m = 0; m < n_fold; m++) {
+        lk_f32x8 basis = lk_load_f32x8(keys->basis + m * keys->basis_stride + t);
+        LK_UNROLL8
+        for (int i = 0; i < n; i++)
+            sum[i] += basis * (lk_load_f32x8(keys->fold + (i * n_fold + m) * LK_TILE + t) +
+                               keys->offset[i * n_fold + m]);
     }
     LK_UNROLL8
     for (int i = 0; i < n; i++) lk_store_f32x8(s + i * stride + t, sum[i]);
 }
 
-LK_ALWAYS_INLINE void lk_vec8_score_rope(const float *k, int d, const struct lk_rope_table *rope,
-                                         const float *q, int n_q, float *s, size_t stride) {
-    for (int i = 0; i < n_q;
-         i += LK_ROPE_QUERIES, q += (size_t)LK_ROPE_QUERIES * d, s += LK_ROPE_QUERIES * stride)
+LK_ALWAYS_INLINE void lk_vec8_score_rope(const struct lk_rope_keys *all, const float *q,
+                                         size_t q_stride, int n_q, float *s, size_t stride) {
+    struct lk_rope_keys keys = *all;
+    for (int i = 0; i < n_q; i += LK_ROPE_QUERIES) {
         for (int t = 0; t < LK_TILE; t += LK_LANES) switch (n_q - i) {
-            case 1: lk_rope_score_column(k, d, rope, t, q, 1, s, stride); break;
-            case 2: lk_rope_score_column(k, d, rope, t, q, 2, s, stride); break;
-            case 3: lk_rope_score_column(k, d, rope, t, q, 3, s, stride); break;
-            default: lk_rope_score_column(k, d, rope, t, q, LK_ROPE_QUERIES, s, stride);
+            case 1: lk_rope_score_column(&keys, t, q, q_stride, 1, s, stride); break;
+            case 2: lk_rope_score_column(&keys, t, q, q_stride, 2, s, stride); break;
+            case 3: lk_rope_score_column(&keys, t, q, q_stride, 3, s, stride); break;
+            default: lk_rope_score_column(&keys, t, q, q_stride, LK_ROPE_QUERIES, s, stride);
             }
+        q += LK_ROPE_QUERIES * q_stride;
+        s += LK_ROPE_QUERIES * stride;
+        if (keys.n_fold) {
+            keys.fold += LK_ROPE_QUERIES * keys.n_fold * LK_TILE;
+            keys.offset += LK_ROPE_QUERIES * keys.n_fold;
+        }
+    }
+}
+
+/* ---- combinations of prepared vectors (kernels.h: combine_queries): lanes are numbers of a
+ * vector ---- */
+
+enum { LK_COMBINE = 4 }; /* vectors per pass */
+
+/* out [n] rows of x->d_head numbers, rounded up to a multiple of LK_LANES, LK_MAX_D_HEAD apart. n
+ * is constant after inlining. */
+LK_ALWAYS_INLINE void lk_combine_rows(const struct lk_queries *x, const float *w, int n,
+                                      float out[][LK_MAX_D_HEAD]) {
+    typedef int8_t lk_i8x8 __attribute__((vector_size(8)));
+    int pad = lk_queries_pad(x->d_head);
+    float scaled[LK_COMBINE][LK_MAX_COMBINE];
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < x->n_q; j++) scaled[i][j] = w[(size_t)i * x->n_q + j] * x->scale8[j];
+    for (int c = 0; c < x->d_head; c += LK_LANES) {
+        lk_f32x8 sum[LK_COMBINE] = {{0}};
+        for (int j = 0; j < x->n_q; j++) {
+            lk_i8x8 bytes;
+            memcpy(&bytes, x->q8 + (size_t)j * pad + c, sizeof bytes);
+            lk_f32x8 v = lk_i32x8_to_f32x8(__builtin_convertvector(bytes, lk_i32x8));
+            LK_UNROLL8
+            for (int i = 0; i < n; i++) sum[i] += scaled[i][j] * v;
+        }
+        LK_UNROLL8
+        for (int i = 0; i < n; i++) lk_store_f32x8(out[i] + c, sum[i]);
+    }
+}
+
+LK_ALWAYS_INLINE void lk_vec8_combine_queries(const struct lk_queries *x, const float *w, int n,
+                                              const struct lk_queries *out) {
+    float row[LK_COMBINE][LK_MAX_D_HEAD];
+    for (int i = 0; i < n; i += LK_COMBINE, w += (size_t)LK_COMBINE * x->n_q) {
+        int here = n - i < LK_COMBINE ? n - i : LK_COMBINE;
+        if (here == LK_COMBINE)
+            lk_combine_rows(x, w, LK_COMBINE, row);
+        else
+            for (int j = 0; j < here; j++) lk_combine_rows(x, w + (size_t)j * x->n_q, 1, row + j);
+        for (int j = 0; j < here; j++) lk_queries_set8(out, i + j, row[j]);
+    }
 }
 
 #endif

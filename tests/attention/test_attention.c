@@ -173,6 +173,36 @@ static const struct setup setups[] = {
      false,
      false,
      false},
+    {"all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
+     9,
+     3,
+     64,
+     0,
+     0,
+     {3, 3},
+     false,
+     true,
+     false},
+    {"sink 3: f16; body: k=latent80%(pre)+rot4(nomean) v=rot4; window 20: f16",
+     6,
+     2,
+     128,
+     75,
+     8,
+     {1, 0},
+     true,
+     true,
+     false},
+    {"all: k=latent(pre)+rot3(nomean,nosigma) v=latent+rot3",
+     16,
+     8,
+     64,
+     0,
+     0,
+     {2, 2},
+     true,
+     true,
+     true},
     {"all: k=latent(pre)+asym3(hadamard) v=latent+asym3(hadamard)",
      9,
      3,
@@ -514,7 +544,10 @@ static void check_setup(const struct setup *setup, const struct lk_kernels *kern
                  n_rows, n_tok, e);
     for (int last = 0; setup->n_swa == 0 && last < 2; last++) {
         e = error_of_scores(&a, n_thread, last);
-        if (!(e <= 1e-9))
+        /* Of keys before RoPE, slow channels are folded for few queries and not for many, two ways
+         * with their own rounding. */
+        double rounding = strstr(setup->recipe, "(pre)") ? 0.1 * limit : 0;
+        if (!(e <= fmax(rounding, 1e-9)))
             fail_msg("%s, %s, %d rows, %d tokens: scores: nmse %g", setup->recipe, kernels->name,
                      n_rows, n_tok, e);
     }

@@ -589,6 +589,44 @@ static void test_sinks_before_rope(void **state) {
     free_bases(&b);
 }
 
+/* The pairs from n_fast on are within LK_FOLD_ERROR of a sum of n functions. The one before them is
+ * not. */
+static void test_slow_pairs(void **state) {
+    (void)state;
+    static const struct {
+        double base;
+        int n_pair, n_fast[LK_MAX_FOLD + 1];
+    } row[] = {{1e5, 32, {32, 29, 19, 15, 13}},   /* SmolLM2 */
+               {1e6, 32, {32, 25, 16, 13, 11}},   /* Qwen2.5 */
+               {1e6, 128, {128, 97, 63, 50, 42}}, /* Gemma 3 */
+               {1, 3, {3, 3, 3, 3, 3}}};          /* all are fast */
+    static struct lk_rope rope;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        double speed[LK_MAX_PAIR];
+        int n_pair = row[i].n_pair;
+        for (int j = 0; j < n_pair; j++) speed[j] = pow(row[i].base, -(double)j / n_pair);
+        lk_rope_init(&rope, n_pair, i % 2, 1.5f, speed);
+        for (int n = 0; n <= LK_MAX_FOLD; n++) {
+            assert_int_equal(rope.fold.n_fast[n], row[i].n_fast[n]);
+            for (int j = 0; j < n_pair; j++) {
+                double error = 0;
+                for (int t = 0; t < LK_SEGMENT; t++) {
+                    double c = 1.5 * cos(t * speed[j]), s = 1.5 * sin(t * speed[j]);
+                    for (int m = 0; m < n; m++) {
+                        assert_true(rope.fold.sine[m][2 * j + 1] == -rope.fold.sine[m][2 * j]);
+                        c -= rope.fold.cosine[m][2 * j + 1] * rope.fold.basis[m][t];
+                        s -= rope.fold.sine[m][2 * j] * rope.fold.basis[m][t];
+                    }
+                    error = fmax(error, fmax(fabs(c), fabs(s)));
+                }
+                bool slow = error <= 1.5 * LK_FOLD_ERROR * 1.0001;
+                if (j >= rope.fold.n_fast[n]) assert_true(slow);
+                if (j == rope.fold.n_fast[n] - 1) assert_true(error >= 1.4999 * LK_FOLD_ERROR);
+            }
+        }
+    }
+}
+
 static void test_bytes_match_the_ledger(void **state) {
     (void)state;
     for (int i = 0; i < N_RECIPE; i++) {
@@ -746,6 +784,7 @@ int main(void) {
         cmocka_unit_test(test_full_rank_is_exact),
         cmocka_unit_test(test_folded_output_is_equal),
         cmocka_unit_test(test_prompt_equals_append_and_age),
+        cmocka_unit_test(test_slow_pairs),
         cmocka_unit_test(test_bytes_match_the_ledger),
         cmocka_unit_test(test_k_up_is_small),
         cmocka_unit_test(test_sinks_before_rope),

@@ -304,7 +304,7 @@ static void test_tables_at_any_positions(void **state) {
     table = lk_rope_table_at(&rope, pos, LK_TILE, angles);
     for (int j = 0; j < table.n_pair; j++)
         for (int t = 0; t < LK_TILE; t++)
-            assert_float_equal(table.cos_sin[j][0][t], rope.table[j][0][t], 1e-6);
+            assert_float_equal(table.cos_sin[j][0][t], rope.table[0][j][0][t], 1e-6);
 }
 
 int main(void) {

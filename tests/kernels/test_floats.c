@@ -1,5 +1,5 @@
 /* Kernels on plain floats: softmax, RoPE scores and GELU layers of every table against the
- * reference. */
+ * reference, and combinations of prepared vectors. */
 #include "codec/half.h"
 #include "test_kernels.h"
 
@@ -30,30 +30,42 @@ static void softmax_parts(void **state) {
     }
 }
 
-/* All widths, numbers of pairs and numbers of queries, and NULL, which rotates nothing. Nothing is
- * written after the LK_TILE scores of a query. */
+/* All widths, numbers of pairs and numbers of queries, NULL, which rotates nothing, a mean, and
+ * channels that are left out. Nothing is written after the LK_TILE scores of a query. */
 static void rope_scores(void **state) {
     (void)state;
-    enum { D = 96, Q = 9 };
-    static float k[D * LK_TILE], q[Q * D], cos_sin[D / 2][2][LK_TILE], got[Q * STRIDE],
+    enum { D = 96, Q = 9, FOLD = 4, Q_STRIDE = D + 3, BASIS_STRIDE = LK_TILE + 8 };
+    static float k[D * LK_TILE], q[Q * Q_STRIDE], mean[D], cos_sin[D / 2][2][LK_TILE],
+        fold[Q * FOLD * LK_TILE], offset[Q * FOLD], basis[FOLD * BASIS_STRIDE], got[Q * STRIDE],
         expect[Q * STRIDE];
     for (int i = 0; i < D * LK_TILE; i++) k[i] = gaussian();
-    for (int i = 0; i < Q * D; i++) q[i] = gaussian();
+    for (int i = 0; i < Q * Q_STRIDE; i++) q[i] = gaussian();
+    for (int i = 0; i < D; i++) mean[i] = gaussian();
+    for (int i = 0; i < Q * FOLD * LK_TILE; i++) fold[i] = gaussian();
+    for (int i = 0; i < Q * FOLD; i++) offset[i] = gaussian();
+    for (int i = 0; i < FOLD * BASIS_STRIDE; i++) basis[i] = gaussian();
     for (int j = 0; j < D / 2; j++)
         for (int t = 0; t < LK_TILE; t++)
             cos_sin[j][0][t] = 1.2f * cosf(0.1f * j * t),
             cos_sin[j][1][t] = 1.2f * sinf(0.1f * j * t);
     for (int i_table = 0; i_table < N_TABLE; i_table++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[i_table]);
-        for (int d = 8; kernels && d <= D; d += 11)
+        for (int d = 0; kernels && d <= D; d += 8)
             for (int n_pair = -1; n_pair <= d / 2; n_pair += 3)
                 for (int n_q = 1; n_q <= Q; n_q++) {
-                    struct lk_rope_table table = {
-                        .n_pair = n_pair, .halves = n_q % 2, .cos_sin = cos_sin};
+                    struct lk_rope_table table = {.n_pair = n_pair, .cos_sin = cos_sin};
+                    struct lk_rope_keys keys = {.k = k,
+                                                .mean = n_q % 3 ? NULL : mean,
+                                                .d = d,
+                                                .rope = n_pair < 0 ? NULL : &table,
+                                                .n_fold = (n_q + d) % (FOLD + 1),
+                                                .fold = fold,
+                                                .offset = offset,
+                                                .basis = basis,
+                                                .basis_stride = BASIS_STRIDE};
                     for (int i = 0; i < Q * STRIDE; i++) got[i] = expect[i] = 1e30f;
-                    kernels->score_rope(k, d, n_pair < 0 ? NULL : &table, q, n_q, got, STRIDE);
-                    lk_kernels_reference.score_rope(k, d, n_pair < 0 ? NULL : &table, q, n_q,
-                                                    expect, STRIDE);
+                    kernels->score_rope(&keys, q, Q_STRIDE, n_q, got, STRIDE);
+                    lk_kernels_reference.score_rope(&keys, q, Q_STRIDE, n_q, expect, STRIDE);
                     struct difference difference = compare(got, expect, n_q, STRIDE, LK_TILE);
                     if (!(difference.error <= 1e-12 * difference.all))
                         fail_msg("%s, %d channels, %d pairs, %d queries", kernels->name, d, n_pair,
@@ -63,15 +75,89 @@ static void rope_scores(void **state) {
                             assert_true(got[i] == 1e30f);
                 }
     }
-    struct lk_rope_table whole = {.n_pair = 4,
-                                  .halves = true,
-                                  .cos_sin =
-                                      /* One pair by hand: channels 1 and 5, row 3. */
-                                  cos_sin};
-    float one[8] = {0, 2, 0, 0, 0, -1, 0, 0}, x = k[LK_TILE + 3], y = k[5 * LK_TILE + 3],
-          c = cos_sin[1][0][3], s = cos_sin[1][1][3];
-    lk_kernels_reference.score_rope(k, 8, &whole, one, 1, expect, STRIDE);
-    assert_true(fabsf(expect[3] - (2 * (c * x - s * y) - (s * x + c * y))) < 1e-5f);
+    /* One pair by hand, channels 2 and 3, and one function: row 3. */
+    struct lk_rope_table whole = {.n_pair = 4, .cos_sin = cos_sin};
+    struct lk_rope_keys keys = {.k = k,
+                                .mean = mean,
+                                .d = 8,
+                                .rope = &whole,
+                                .n_fold = 1,
+                                .fold = fold,
+                                .offset = offset,
+                                .basis = basis};
+    float one[8] = {0, 0, 2, -1, 0, 0, 0, 0}, x = k[2 * LK_TILE + 3] + mean[2],
+          y = k[3 * LK_TILE + 3] + mean[3], c = cos_sin[1][0][3], s = cos_sin[1][1][3];
+    lk_kernels_reference.score_rope(&keys, one, 8, 1, expect, STRIDE);
+    assert_true(fabsf(expect[3] - (2 * (c * x - s * y) - (s * x + c * y)) -
+                      basis[3] * (fold[3] + offset[0])) < 1e-5f);
+}
+
+/* Combinations of prepared vectors: all numbers of vectors, of combinations and of numbers of a
+ * vector. Weights and results are rounded to 8 bits, so errors are small compared with the terms of
+ * a sum, which may cancel. Nothing is written after the results, and
+ * numbers after the last one are 0. */
+static void combined_queries(void **state) {
+    (void)state;
+    enum { N = 21, RANK = 131, PAD = 160, IN = 70 };
+    static int8_t in8[IN * PAD], out8[N * PAD + 1];
+    static float in_scale[IN], w[N * IN], scale[N + 1], got[N * RANK], expect[N * RANK];
+    static int32_t in_sum[IN], sum[N + 1];
+    for (int table = 0; table < N_TABLE; table++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
+        for (int rank = 1; kernels && rank <= RANK; rank += 13)
+            for (int n_in = 0; n_in <= IN; n_in += 1 + n_in / 3)
+                for (int n = 1; n <= N; n += 1 + n / 5) {
+                    struct lk_queries in = {.n_q = n_in,
+                                            .d_head = rank,
+                                            .q8 = in8,
+                                            .scale8 = in_scale,
+                                            .sum8 = in_sum},
+                                      out = {.n_q = n,
+                                             .d_head = rank,
+                                             .q8 = out8,
+                                             .scale8 = scale,
+                                             .sum8 = sum};
+                    int pad = lk_queries_pad(rank);
+                    float row[RANK];
+                    double terms = 0;
+                    memset(expect, 0, sizeof expect);
+                    for (int i = 0; i < n * n_in; i++) w[i] = gaussian();
+                    for (int j = 0; j < n_in; j++) {
+                        for (int c = 0; c < rank; c++) row[c] = (1 + j % 3) * gaussian();
+                        lk_queries_set8(&in, j, row);
+                        for (int i = 0; i < n; i++)
+                            for (int c = 0; c < rank; c++) {
+                                float term = w[i * n_in + j] * in_scale[j] * in8[j * pad + c];
+                                expect[i * rank + c] += term;
+                                terms += term * term;
+                            }
+                    }
+                    memset(out8, 77, sizeof out8);
+                    scale[n] = 5, sum[n] = 5;
+                    kernels->combine_queries(&in, w, n, &out);
+                    assert_true(out8[n * pad] == 77 && scale[n] == 5 && sum[n] == 5);
+                    for (int i = 0; i < n; i++) {
+                        int32_t total = 0;
+                        for (int c = 0; c < pad; c++) {
+                            total += out8[i * pad + c];
+                            if (c >= rank) assert_int_equal(out8[i * pad + c], 0);
+                            if (c < rank) got[i * rank + c] = scale[i] * out8[i * pad + c];
+                        }
+                        assert_int_equal(total, sum[i]);
+                    }
+                    struct difference difference = compare(got, expect, 1, 0, n * rank);
+                    if (!(difference.error <= 2e-4 * (difference.all + terms)))
+                        fail_msg("%s, %d vectors of %d, %d combinations: %g", kernels->name, n_in,
+                                 rank, n, difference.error / (difference.all + terms));
+                }
+        if (!kernels) continue;
+        /* A vector that is not finite makes its combinations NaN. */
+        struct lk_queries in = {.n_q = 5, .d_head = 8, .q8 = in8, .scale8 = in_scale},
+                          out = {.n_q = 2, .d_head = 8, .q8 = out8, .scale8 = scale, .sum8 = sum};
+        in_scale[3] = NAN;
+        kernels->combine_queries(&in, w, 2, &out);
+        assert_true(isnan(scale[0]) && isnan(scale[1]));
+    }
 }
 
 /* MLP layers of all widths, with values of all magnitudes. Nothing is written after the outputs. */
@@ -115,6 +201,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(softmax_parts),
         cmocka_unit_test(rope_scores),
+        cmocka_unit_test(combined_queries),
         cmocka_unit_test(gelu_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
