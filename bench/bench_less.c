@@ -4,7 +4,8 @@
  *   build/bench/less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE...
  *              [--sidecar FILE RECIPE...]...
  *
- * Recipes with 'absorb less' use the sidecar given before them. The CTX tokens (default 4096) in
+ * Recipes with 'absorb less' use the sidecar given before them, those with 'absorb performer' as
+ * many features as it has. The CTX tokens (default 4096) in
  * the middle of each text are evaluated, and the second half is scored as in `lowkey perplexity`.
  * All sessions of all texts make each step in one batch, so many cost little more than one.
  *
@@ -91,7 +92,7 @@ static lk_status open_trials(struct run *r, lk_err *err) {
             struct trial *trial = &r->trial[t][i];
             trial->score = malloc(lk_compare_n_scored(r->n_ctx) * sizeof *trial->score);
             status = lk_session_new(&trial->session, r->model, r->recipe[i], &opts, err);
-            if (status == LK_OK && r->recipe[i]->absorbs == LK_ABSORB_LESS && r->recipe_sidecar[i])
+            if (status == LK_OK && r->recipe[i]->absorbs && r->recipe_sidecar[i])
                 status = lk_session_enable_absorb(trial->session, r->recipe_sidecar[i], err);
         }
     return status;

@@ -77,9 +77,9 @@ static void print_layer(int layer, const struct shares *s) {
 
 static lk_status print_layers(struct lk_less_data *data, lk_err *err) {
     const struct lk_less_source *s = &data->source;
-    double *work =
-        malloc(((size_t)data->max_queries * s->d_head + (size_t)s->d_head * (s->d_head + 1)) *
-               sizeof *work);
+    double *work = malloc(((size_t)lk_less_data_queries(s, &s->policy[0]) * s->d_head +
+                           (size_t)s->d_head * (s->d_head + 1)) *
+                          sizeof *work);
     lk_status status = LK_OK;
     printf("| layer | A: 1 | 4 | 8 | 16 | residual: 1 | 4 | 8 | 16 | size "
            "|\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
@@ -140,6 +140,7 @@ int main(int argc, char **argv) {
                                           .tok = tok,
                                           .n_seq = N_SEQ,
                                           .n_ctx = n_ctx,
+                                          .stride = 1,
                                           .ledger = &ledger};
     lk_status status = lk_less_data_open(&data, &data_opts, &err);
     if (status == LK_OK) status = print_layers(&data, &err);

@@ -122,7 +122,7 @@ lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n);
 typedef struct lk_probe lk_probe;
 
 /* Attach a probe to `session`, which must outlive it; a session has at most one. Evaluations are
- * slower while it is on. Memory: 4 x n_layer x n_head x n_ctx bytes.
+ * slower while it is on. Memory: about 4 x n_layer x n_head x n_ctx bytes.
  * *out is owned: lk_probe_free. */
 lk_status lk_probe_new(lk_probe **out, lk_session *session, lk_err *err);
 void lk_probe_free(lk_probe *probe);
@@ -133,8 +133,13 @@ void lk_probe_set(lk_probe *probe, bool on);
 /* Hellinger distance |sqrt p - sqrt q| / sqrt 2, 0 to 1, between two attention distributions in one
  * layer, mean over heads (LESS, Dong et al. 2024, section 4.4). Both sessions belong to the same
  * model and evaluated the same tokens, each with its own queries and keys: the distance includes
- * the errors of earlier layers and steps. */
+ * the errors of earlier layers and steps. What a state of evicted rows ('absorb') weighs counts for
+ * these rows, if the other session holds all rows. */
 double lk_probe_hellinger(const lk_probe *a, const lk_probe *b, int32_t layer);
+
+/* Share of a state of evicted rows in the recorded attention of a layer, mean over heads; 0 without
+ * a state. */
+double lk_probe_state_share(const lk_probe *probe, int32_t layer);
 
 /* ---- inspect: rows ---- */
 
@@ -341,6 +346,9 @@ typedef struct {
                               With several budgets, sequences use them in turn; the resulting
                               networks serve all of them */
     int32_t n_budget;
+    const int32_t *prompt; /* [n_prompt] tokens at the start of a sequence that are prefilled: rows
+                              are evicted all at once at their end. Sequences use them in turn */
+    int32_t n_prompt;      /* 0: all tokens are evaluated as in decoding */
 
     /* The text. */
     int32_t n_ctx; /* tokens per sequence; 0: 1024 */
@@ -353,7 +361,9 @@ typedef struct {
     int32_t n_hidden;  /* hidden units R'; 0: 512 */
     int32_t share;     /* 0: one network per head; 1: the query heads of a KV head share one;
                           2: all heads of a layer share one */
-    bool plain;        /* as in the paper: no per-head scale estimated from the text */
+    bool plain;        /* train as in the paper: no per-head scale estimated from the text, steps
+                          of two sequences with all positions, none of which is weighted, and a
+                          rate that is halved after each quarter of the epochs */
 
     /* The optimization: Adam, one sequence per step. */
     int32_t n_epoch; /* 0: 40; in the second half the rate is halved six times */

@@ -132,7 +132,7 @@ lk_status lk_statistics_collect(struct lk_statistics *s, struct lk_model *model,
     if (status == LK_OK) status = lk_session_new(&g.session, model, recipe, &opts, err);
     if (status == LK_OK) status = collector_alloc(&g, err);
     if (status == LK_OK) {
-        g.session->watch = (struct lk_watch){add_layer_rows, &g};
+        g.session->watch = (struct lk_watch){.on_attention = add_layer_rows, .user = &g};
         status = eval_text(&g, tok, n_tok, path, err);
     }
     lk_release(s->ledger, LK_FOR_SCRATCH, g.row, g.row_bytes);

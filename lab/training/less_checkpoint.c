@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t state_magic = 0x3330657461746b6cull; /* "lktate03" */
+static const uint64_t state_magic = 0x3430657461746b6cull; /* "lktate04" */
 
 lk_status lk_less_file_name(char out[LK_MAX_PATH], const char *path, const char *format, int n,
                             lk_err *err) {

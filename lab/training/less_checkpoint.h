@@ -13,7 +13,9 @@ struct lk_less_state {
     int32_t layer, n_epoch;   /* n_epoch: finished epochs */
     int64_t n_step;
     int32_t best_epoch; /* from 1; 0: the initial weights */
-    float best;         /* validation loss of that epoch */
+    float best;         /* validation loss of that epoch, then with tuned levels */
+    int32_t tuned;      /* 1: the levels were tuned after the last epoch */
+    int32_t unused;     /* 0; padding would not be defined */
 };
 
 /* The layer being trained: what is saved and loaded. */

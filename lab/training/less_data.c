@@ -3,14 +3,15 @@
 #include "training/less_data.h"
 
 #include "base/fnv1a.h"
-#include "codec/half.h"
+
+#include <ggml-cpu.h>
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t file_magic = 0x3230737365746b6cull; /* "lktess02" */
+static const uint64_t file_magic = 0x3330737365746b6cull; /* "lktess03" */
 
 enum { HEADER_BYTES = 4096, PART_ALIGN = 64 };
 
@@ -27,11 +28,13 @@ enum part {
     N_PART
 };
 
-/* Offset of a part in a record with n queries and n evicted rows. For N_PART, the size of the
- * record. */
-static size_t part_offset(const struct lk_less_data *data, int n, enum part part) {
+/* Offset of a part in a record of this policy. For N_PART, the size of the record. */
+static size_t part_offset(const struct lk_less_data *data, const struct lk_less_policy *policy,
+                          enum part part) {
     const struct lk_less_source *s = &data->source;
-    size_t queries = (size_t)s->n_head * n, rows = (size_t)s->n_head_kv * n, d = (size_t)s->d_head;
+    size_t queries = (size_t)s->n_head * (size_t)lk_less_data_queries(s, policy),
+           rows = (size_t)s->n_head_kv * (size_t)lk_less_data_evicted(s, policy),
+           d = (size_t)s->d_head;
     const size_t bytes[N_PART] = {
         [PART_Q] = queries * d * 2,        [PART_SPARSE] = queries * d * 2,
         [PART_RESIDUAL] = queries * d * 2, [PART_K] = rows * d * 2,
@@ -42,16 +45,20 @@ static size_t part_offset(const struct lk_less_data *data, int n, enum part part
     return at;
 }
 
-static void *record_part(const struct lk_less_data *data, int n, enum part part) {
-    return (char *)data->record + part_offset(data, n, part);
+static void *record_part(const struct lk_less_data *data, const struct lk_less_policy *policy,
+                         enum part part) {
+    return (char *)data->record + part_offset(data, policy, part);
 }
 
 static const struct lk_less_policy *sequence_policy(const struct lk_less_source *s, int seq) {
     return &s->policy[seq % s->n_policy];
 }
 
-/* Number of queries, and of evicted rows, in a sequence. */
-static int query_count(const struct lk_less_source *s, const struct lk_less_policy *policy) {
+int lk_less_data_queries(const struct lk_less_source *s, const struct lk_less_policy *policy) {
+    return (s->n_ctx - lk_less_policy_first(policy) + s->stride - 1) / s->stride;
+}
+
+int lk_less_data_evicted(const struct lk_less_source *s, const struct lk_less_policy *policy) {
     return s->n_ctx - 1 - lk_less_policy_budget(policy);
 }
 
@@ -79,16 +86,17 @@ lk_status lk_less_data_read(struct lk_less_data *data, int layer, int seq,
                       false))
         return lk_fail(err, LK_E_IO,
                        "the file of examples is truncated; remove it and start again");
-    int n = query_count(&data->source, sequence_policy(&data->source, seq));
-    *out = (struct lk_less_example){.n_query = n,
-                                    .n_evicted = n,
-                                    .q = record_part(data, n, PART_Q),
-                                    .sparse = record_part(data, n, PART_SPARSE),
-                                    .residual = record_part(data, n, PART_RESIDUAL),
-                                    .k = record_part(data, n, PART_K),
-                                    .v = record_part(data, n, PART_V),
-                                    .log_sum = record_part(data, n, PART_LOG_SUM),
-                                    .evicted_at = record_part(data, n, PART_EVICTED_AT)};
+    const struct lk_less_policy *policy = sequence_policy(&data->source, seq);
+    *out = (struct lk_less_example){.n_query = lk_less_data_queries(&data->source, policy),
+                                    .n_evicted = lk_less_data_evicted(&data->source, policy),
+                                    .stride = data->source.stride,
+                                    .q = record_part(data, policy, PART_Q),
+                                    .sparse = record_part(data, policy, PART_SPARSE),
+                                    .residual = record_part(data, policy, PART_RESIDUAL),
+                                    .k = record_part(data, policy, PART_K),
+                                    .v = record_part(data, policy, PART_V),
+                                    .log_sum = record_part(data, policy, PART_LOG_SUM),
+                                    .evicted_at = record_part(data, policy, PART_EVICTED_AT)};
     return LK_OK;
 }
 
@@ -100,14 +108,14 @@ struct collect_pass {
     struct lk_model *model;
     lk_session *session;
     lk_recipe *recipe;
-    uint16_t *q, *full; /* [n_layer][n_ctx][n_head][d_head] halves */
-    float *out;         /* [LK_EVAL_MAX][n_head][d_head] */
-    float *partial, *scratch;
-    float *k, *v;               /* [n_ctx][d_head] of one head */
-    float *query, *sparse;      /* [group][n_ctx][d_head] */
-    float *log_sum;             /* [group][n_ctx] */
-    float *score;               /* [n_ctx] */
-    int32_t *evicted_at, *held; /* [n_ctx] */
+    const struct lk_less_policy *policy; /* of the current sequence */
+    uint16_t *q, *full;                  /* [n_layer][n_ctx][n_head][d_head] halves */
+    float *prompt_score;                 /* [n_layer][n_ctx][n_head_kv] */
+    float *out;                          /* [LK_EVAL_MAX][n_head][d_head] */
+    float *k, *v;                        /* [n_head_kv][n_ctx][d_head] of the current layer */
+    float *query;                        /* [n_head][n_ctx][d_head] */
+    struct lk_less_scratch simulation;
+    struct lk_less_simulated found;
 };
 
 /* One allocation of a pass. */
@@ -116,27 +124,27 @@ struct pass_buffer {
     size_t bytes;
 };
 
-enum { N_PASS_BUFFER = 13 };
+enum { N_PASS_BUFFER = 14 };
 
 static void list_buffers(struct collect_pass *p, struct pass_buffer buffer[N_PASS_BUFFER]) {
     const struct lk_less_source *s = &p->data->source;
-    size_t n = (size_t)s->n_ctx, d = (size_t)s->d_head, group = (size_t)(s->n_head / s->n_head_kv),
+    size_t n = (size_t)s->n_ctx, d = (size_t)s->d_head, n_kv = (size_t)s->n_head_kv,
            row = s->n_head * d;
     const struct pass_buffer all[N_PASS_BUFFER] = {
         {(void **)&p->q, s->n_layer * n * row * 2},
         {(void **)&p->full, s->n_layer * n * row * 2},
+        {(void **)&p->prompt_score, s->n_layer * n * n_kv * 4},
         {(void **)&p->out, LK_EVAL_MAX * row * 4},
-        {(void **)&p->partial,
-         lk_attn_partial_floats(s->n_head, s->n_head_kv, s->d_head, LK_EVAL_MAX, 1) * 4},
-        {(void **)&p->scratch, lk_attn_scratch_floats(s->d_head) * 4},
-        {(void **)&p->k, n * d * 4},
-        {(void **)&p->v, n * d * 4},
-        {(void **)&p->query, group * n * d * 4},
-        {(void **)&p->sparse, group * n * d * 4},
-        {(void **)&p->log_sum, group * n * 4},
-        {(void **)&p->score, n * 4},
-        {(void **)&p->evicted_at, n * 4},
-        {(void **)&p->held, n * 4}};
+        {(void **)&p->k, n_kv * n * d * 4},
+        {(void **)&p->v, n_kv * n * d * 4},
+        {(void **)&p->query, n * row * 4},
+        {(void **)&p->simulation.score, n_kv * n * 4},
+        {(void **)&p->simulation.held, n_kv * n * 4},
+        {(void **)&p->simulation.rank, n * 4},
+        {(void **)&p->simulation.order, n * sizeof *p->simulation.order},
+        {(void **)&p->found.evicted_at, n_kv * n * 4},
+        {(void **)&p->found.sparse, n * row * 4},
+        {(void **)&p->found.log_sum, s->n_head * n * 4}};
     memcpy(buffer, all, sizeof all);
 }
 
@@ -165,99 +173,117 @@ static void pass_close(struct collect_pass *p) {
         lk_release(p->data->ledger, LK_FOR_SCRATCH, *buffer[i].at, buffer[i].bytes);
 }
 
-/* lk_watch callback: record the queries of one layer and the output of its attention. The output is
- * computed again, in memory of our own, because other threads compute the same at this time. */
-static void record_attention(void *user, int layer, const struct lk_attn *call) {
+/* lk_watch callback: record the queries of one layer, the output of its attention, and the scores
+ * of a prompt's rows. The output goes to memory of our own, because other threads write it too at
+ * this time. */
+static void record_attention(void *user, int layer, const struct lk_attn *call, int n_range) {
     struct collect_pass *p = user;
     const struct lk_less_source *s = &p->data->source;
     size_t row = (size_t)s->n_head * s->d_head, n = (size_t)call->n_tok * row;
     size_t at = ((size_t)layer * s->n_ctx + (size_t)(call->k->n_tok - call->n_tok)) * row;
     struct lk_attn attn = *call;
-    attn.n_thread = 1;
     attn.out = p->out;
-    attn.partial = p->partial;
-    attn.scratch = p->scratch;
-    lk_attn_items(&attn, 0, 1);
-    lk_attn_combine(&attn, lk_attn_ranges(&attn, attn.k, attn.v), 0, 1);
-    for (size_t i = 0; i < n; i++) {
-        p->q[at + i] = lk_f32_to_f16(call->q[i]);
-        p->full[at + i] = lk_f32_to_f16(p->out[i]);
-    }
+    enum lk_policy_scores needed = lk_policy_needed_scores(&p->policy->rule);
+    if (call->k->n_tok <= p->policy->prompt && needed != LK_SCORES_NONE)
+        lk_attn_accumulate_scores(&attn, n_range, needed == LK_SCORES_LAST,
+                                  p->prompt_score + (size_t)layer * s->n_ctx * s->n_head_kv, 0, 1);
+    lk_attn_combine(&attn, n_range, 0, 1);
+    ggml_cpu_fp32_to_fp16(call->q, p->q + at, (int64_t)n);
+    ggml_cpu_fp32_to_fp16(p->out, p->full + at, (int64_t)n);
 }
 
 static void write_halves(uint16_t *to, const float *from, int n) {
-    for (int i = 0; i < n; i++) to[i] = lk_f32_to_f16(from[i]);
+    ggml_cpu_fp32_to_fp16(from, to, n);
 }
 
-/* Write the simulated KV head to the record. */
-static void record_head(const struct collect_pass *p, int layer, int head, int group, int n_query) {
+/* Write a query head of the simulated layer to the record. */
+static void record_queries(const struct collect_pass *p, int layer, int head) {
     const struct lk_less_data *data = p->data;
     const struct lk_less_source *s = &data->source;
-    int d = s->d_head, first = s->n_ctx - n_query;
-    for (int h = 0; h < group; h++) {
-        size_t to = (size_t)(head * group + h) * n_query;
-        for (int i = 0; i < n_query; i++) {
-            const float *query = p->query + ((size_t)h * s->n_ctx + first + i) * d,
-                        *sparse = p->sparse + ((size_t)h * s->n_ctx + first + i) * d;
-            const uint16_t *full =
-                p->full +
-                (((size_t)layer * s->n_ctx + first + i) * s->n_head + head * group + h) * d;
-            uint16_t *residual =
-                (uint16_t *)record_part(data, n_query, PART_RESIDUAL) + (to + i) * d;
-            write_halves((uint16_t *)record_part(data, n_query, PART_Q) + (to + i) * d, query, d);
-            write_halves((uint16_t *)record_part(data, n_query, PART_SPARSE) + (to + i) * d, sparse,
-                         d);
-            for (int c = 0; c < d; c++)
-                residual[c] = lk_f32_to_f16(sparse[c] - lk_f16_to_f32(full[c]));
-        }
-        memcpy((float *)record_part(data, n_query, PART_LOG_SUM) + to,
-               p->log_sum + (size_t)h * s->n_ctx + first, (size_t)n_query * sizeof(float));
-    }
-    for (int row = 0; row < s->n_ctx; row++) { /* one row is evicted after each step */
-        if (p->evicted_at[row] == s->n_ctx) continue;
-        size_t to = (size_t)head * n_query + (p->evicted_at[row] - first);
-        write_halves((uint16_t *)record_part(data, n_query, PART_K) + to * d,
-                     p->k + (size_t)row * d, d);
-        write_halves((uint16_t *)record_part(data, n_query, PART_V) + to * d,
-                     p->v + (size_t)row * d, d);
-        ((int32_t *)record_part(data, n_query, PART_EVICTED_AT))[to] = p->evicted_at[row] - first;
+    int d = s->d_head, n_query = lk_less_data_queries(s, p->policy),
+        first = lk_less_policy_first(p->policy);
+    uint16_t *q = record_part(data, p->policy, PART_Q),
+             *sparse = record_part(data, p->policy, PART_SPARSE),
+             *residual = record_part(data, p->policy, PART_RESIDUAL);
+    float *log_sum = record_part(data, p->policy, PART_LOG_SUM), full[LK_MAX_D_HEAD];
+    for (int i = 0; i < n_query; i++) {
+        size_t pos = (size_t)(first + i * s->stride), to = (size_t)head * n_query + i,
+               from = (size_t)head * s->n_ctx + pos,
+               row = ((size_t)layer * s->n_ctx + pos) * s->n_head + head;
+        const float *mean = p->found.sparse + from * d;
+        memcpy(q + to * d, p->q + row * d, (size_t)d * sizeof *q);
+        write_halves(sparse + to * d, mean, d);
+        ggml_cpu_fp16_to_fp32(p->full + row * d, full, d);
+        for (int c = 0; c < d; c++) full[c] = mean[c] - full[c];
+        write_halves(residual + to * d, full, d);
+        log_sum[to] = p->found.log_sum[from];
     }
 }
 
-static void record_layer(struct collect_pass *p, int layer, const struct lk_less_policy *policy) {
+/* Write the evicted rows of a KV head to the record, in the order of eviction: those that query 0
+ * misses, in the order of positions, then one row for each query. */
+static void record_evicted(const struct collect_pass *p, int head) {
+    const struct lk_less_data *data = p->data;
+    const struct lk_less_source *s = &data->source;
+    int d = s->d_head, n_evicted = lk_less_data_evicted(s, p->policy), n_first = 0,
+        first = lk_less_policy_first(p->policy);
+    const int32_t *evicted_at = p->found.evicted_at + (size_t)head * s->n_ctx;
+    uint16_t *k = record_part(data, p->policy, PART_K), *v = record_part(data, p->policy, PART_V);
+    int32_t *at = record_part(data, p->policy, PART_EVICTED_AT);
+    for (int row = 0; row < s->n_ctx; row++) n_first += evicted_at[row] <= first;
+    for (int row = 0, i = 0; row < s->n_ctx; row++) {
+        if (evicted_at[row] == s->n_ctx) continue;
+        int missed = evicted_at[row] - first; /* the first query that misses the row */
+        size_t to = (size_t)head * n_evicted + (missed > 0 ? n_first + missed - 1 : i++),
+               from = (size_t)head * s->n_ctx + row;
+        write_halves(k + to * d, p->k + from * d, d);
+        write_halves(v + to * d, p->v + from * d, d);
+        at[to] = missed > 0 ? missed : 0;
+    }
+}
+
+static void record_layer(struct collect_pass *p, int layer) {
     const struct lk_less_source *s = &p->data->source;
-    int d = s->d_head, group = s->n_head / s->n_head_kv, n = s->n_ctx;
+    int d = s->d_head, n = s->n_ctx;
     const struct lk_kv *kv = p->session->cache->kv[layer];
     for (int head = 0; head < s->n_head_kv; head++) {
-        lk_kv_read_positions(&kv[LK_K], 0, n, head, &lk_kernels_reference, p->k, d);
-        lk_kv_read_positions(&kv[LK_V], 0, n, head, &lk_kernels_reference, p->v, d);
-        for (int h = 0; h < group; h++)
-            for (int pos = 0; pos < n; pos++)
-                for (int c = 0; c < d; c++)
-                    p->query[((size_t)h * n + pos) * d + c] = lk_f16_to_f32(
-                        p->q[(((size_t)layer * n + pos) * s->n_head + head * group + h) * d + c]);
-        struct lk_less_head simulated = {.n_tok = n,
-                                         .group = group,
-                                         .d_head = d,
-                                         .scale = p->model->net->hp.attn_scale,
-                                         .q = p->query,
-                                         .k = p->k,
-                                         .v = p->v};
-        lk_less_simulate(policy, &simulated, p->evicted_at, p->sparse, p->log_sum, p->score,
-                         p->held);
-        record_head(p, layer, head, group, query_count(s, policy));
+        size_t to = (size_t)head * n * d;
+        lk_kv_read_positions(&kv[LK_K], 0, n, head, &lk_kernels_reference, p->k + to, d);
+        lk_kv_read_positions(&kv[LK_V], 0, n, head, &lk_kernels_reference, p->v + to, d);
     }
+    for (int head = 0; head < s->n_head; head++)
+        for (int pos = 0; pos < n; pos++)
+            ggml_cpu_fp16_to_fp32(p->q + (((size_t)layer * n + pos) * s->n_head + head) * d,
+                                  p->query + ((size_t)head * n + pos) * d, d);
+    struct lk_less_layer_rows rows = {.n_tok = n,
+                                      .n_head_kv = s->n_head_kv,
+                                      .group = s->n_head / s->n_head_kv,
+                                      .d_head = d,
+                                      .scale = p->model->net->hp.attn_scale,
+                                      .q = p->query,
+                                      .k = p->k,
+                                      .v = p->v,
+                                      .prompt_score =
+                                          p->prompt_score + (size_t)layer * n * s->n_head_kv};
+    p->found.stride = s->stride;
+    lk_less_simulate(p->policy, &rows, &p->simulation, &p->found);
+    for (int head = 0; head < s->n_head; head++) record_queries(p, layer, head);
+    for (int head = 0; head < s->n_head_kv; head++) record_evicted(p, head);
 }
 
 static lk_status eval_sequence(struct collect_pass *p, const int32_t *tok, lk_err *err) {
+    const struct lk_less_source *s = &p->data->source;
+    int prompt = p->policy->prompt;
+    memset(p->prompt_score, 0,
+           (size_t)s->n_layer * s->n_ctx * s->n_head_kv * sizeof *p->prompt_score);
     lk_session_clear(p->session);
-    p->session->watch = (struct lk_watch){record_attention, p};
+    p->session->watch = (struct lk_watch){.on_partials = record_attention, .user = p};
     lk_status status = LK_OK;
-    int n_ctx = p->data->source.n_ctx;
-    for (int at = 0; status == LK_OK && at < n_ctx; at += LK_EVAL_MAX)
-        status = lk_session_eval(p->session, tok + at,
-                                 (size_t)(n_ctx - at < LK_EVAL_MAX ? n_ctx - at : LK_EVAL_MAX),
-                                 false, err);
+    for (int at = 0, n; status == LK_OK && at < s->n_ctx; at += n) {
+        int end = at < prompt ? prompt : s->n_ctx; /* a call is inside the prompt or after it */
+        n = end - at < LK_EVAL_MAX ? end - at : LK_EVAL_MAX;
+        status = lk_session_eval(p->session, tok + at, (size_t)n, false, err);
+    }
     return status;
 }
 
@@ -267,9 +293,10 @@ static lk_status collect_examples(struct lk_less_data *data, const struct lk_les
     struct collect_pass p = {.data = data, .model = opts->model};
     lk_status status = pass_open(&p, err);
     for (int seq = 0; status == LK_OK && seq < s->n_seq; seq++) {
+        p.policy = sequence_policy(s, seq);
         status = eval_sequence(&p, opts->tok + (size_t)seq * s->n_ctx, err);
         for (int layer = 0; status == LK_OK && layer < s->n_layer; layer++) {
-            record_layer(&p, layer, sequence_policy(s, seq));
+            record_layer(&p, layer);
             if (!transfer_all(data->file, data->record, data->record_bytes,
                               record_offset(data, layer, seq), true))
                 status =
@@ -295,21 +322,21 @@ static lk_status collect_examples(struct lk_less_data *data, const struct lk_les
 
 static lk_status check_source(const struct lk_less_source *s, const struct lk_hparams *hp,
                               lk_err *err) {
-    int budget = 0;
+    int first = 0;
     for (int i = 0; i < s->n_policy; i++) {
-        int n = lk_less_policy_budget(&s->policy[i]);
-        budget = n > budget ? n : budget;
+        int n = lk_less_policy_first(&s->policy[i]);
+        first = n > first ? n : first;
     }
     if (hp->n_swa > 0 || hp->alibi_max_bias > 0)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "LESS does not support %s: the weight of an evicted row would depend on its "
                        "distance",
                        hp->n_swa > 0 ? "sliding windows" : "ALiBi");
-    if (s->n_ctx < budget + 8)
+    if (s->n_ctx < first + 7)
         return lk_fail(err, LK_E_ARG,
-                       "sequences of %d tokens are too short for a budget of %d: hardly a row is "
-                       "evicted; make them longer",
-                       s->n_ctx, budget);
+                       "sequences of %d tokens are too short: with these budgets and prompts, the "
+                       "first row is missed at %d; make them longer",
+                       s->n_ctx, first);
     if (s->n_seq < 2)
         return lk_fail(err, LK_E_ARG, "the text has %d sequences of %d tokens; give at least 2",
                        s->n_seq, s->n_ctx);
@@ -329,6 +356,7 @@ static void set_source(struct lk_less_source *source, const struct lk_less_data_
     source->d_head = net->hp.d_head;
     source->n_ctx = opts->n_ctx;
     source->n_seq = opts->n_seq;
+    source->stride = opts->stride;
     source->n_policy = opts->n_policy;
     for (int i = 0; i < opts->n_policy; i++) {
         struct lk_less_policy *to = &source->policy[i];
@@ -340,6 +368,7 @@ static void set_source(struct lk_less_source *source, const struct lk_less_data_
         to->sink = from->sink;
         to->keep = from->keep;
         to->window = from->window;
+        to->prompt = from->prompt;
     }
 }
 
@@ -351,13 +380,10 @@ lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data
     set_source(s, opts);
     lk_status status = check_source(s, &opts->model->net->hp, err);
     if (status != LK_OK) return status;
-    data->min_queries = opts->n_ctx;
     for (int i = 0; i < opts->n_policy; i++) {
-        int n = query_count(s, &opts->policy[i]);
-        if (n < data->min_queries) data->min_queries = n;
-        if (n > data->max_queries) data->max_queries = n;
+        size_t bytes = part_offset(data, &opts->policy[i], N_PART);
+        data->record_bytes = bytes > data->record_bytes ? bytes : data->record_bytes;
     }
-    data->record_bytes = part_offset(data, data->max_queries, N_PART);
     data->record = lk_alloc(opts->ledger, LK_FOR_SCRATCH, data->record_bytes);
     if (!data->record)
         return lk_fail(err, LK_E_NOMEM, "no memory for an example of %zu bytes",

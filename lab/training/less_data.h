@@ -1,10 +1,9 @@
 /* Training examples for LESS: what one layer's attention sees while a model evaluates a sequence
  * with a full cache, and what a sparse policy would leave of it (LESS, section 3.2).
  *
- * Every KV head evicts in its own order, which is simulated on exact scores. A policy keeps
- * `budget` rows between steps. Query `i` of an example is at position budget + 1 + i: query 0 is
- * the first one that misses a row. With several policies (for example several budgets), sequences
- * use them in turn.
+ * Rows are evicted in an order that is simulated on exact scores. Query `i` of an example is at
+ * position lk_less_policy_first() + i * stride: query 0 is the first one that misses a row. With
+ * several policies (for example several budgets), sequences use them in turn.
  *
  * An example is one record of a file that is too large for memory. All values are half floats
  * unless stated otherwise:
@@ -14,8 +13,8 @@
  *   residual   [n_head][n_query][d_head]       sparse minus full attention
  *   k, v       [n_head_kv][n_evicted][d_head]  evicted rows, in the order of eviction
  *   log_sum    [n_head][n_query]               float: log sum exp(q.k scale) over the rows left
- *   evicted_at [n_head_kv][n_evicted]          int32: the first query that does not see the row any
- *                                              more, increasing
+ *   evicted_at [n_head_kv][n_evicted]          int32: position of the first query that does not see
+ *                                              the row any more, counted from query 0's, increasing
  *
  * The file is a header and the records, layer by layer and sequence by sequence, each with the size
  * of the longest one. */
@@ -29,7 +28,7 @@ enum { LK_LESS_MAX_POLICIES = 8 };
 
 /* Borrowed from the record that was read. */
 struct lk_less_example {
-    int n_query, n_evicted;
+    int n_query, n_evicted, stride;
     const uint16_t *q, *sparse, *residual, *k, *v;
     const float *log_sum;
     const int32_t *evicted_at;
@@ -41,6 +40,7 @@ struct lk_less_source {
     uint64_t magic, fingerprint, hash; /* fingerprint of the model, hash of the tokens */
     int32_t n_layer, n_head, n_head_kv, d_head;
     int32_t n_ctx, n_seq; /* tokens of a sequence, sequences */
+    int32_t stride;       /* positions from one query to the next */
     int32_t n_policy;
     /* Sequence i is simulated with policy i % n_policy; zero after the last one. */
     struct lk_less_policy policy[LK_LESS_MAX_POLICIES];
@@ -51,8 +51,7 @@ struct lk_less_data {
     struct lk_ledger *ledger;
     int file; /* descriptor */
     size_t record_bytes;
-    void *record;                 /* the current example */
-    int min_queries, max_queries; /* of an example; it has as many evicted rows */
+    void *record; /* the current example */
 };
 
 struct lk_less_data_opts {
@@ -61,7 +60,7 @@ struct lk_less_data_opts {
     const struct lk_less_policy *policy; /* [n_policy] */
     int n_policy;
     const int32_t *tok; /* [n_seq][n_ctx] */
-    int n_seq, n_ctx;
+    int n_seq, n_ctx, stride;
     lk_progress progress; /* may be NULL; counts sequences x layers */
     void *user;
     struct lk_ledger *ledger; /* borrowed */
@@ -74,6 +73,10 @@ struct lk_less_data_opts {
 lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data_opts *opts,
                             lk_err *err);
 void lk_less_data_close(struct lk_less_data *data);
+
+/* Queries and evicted rows of an example that follows this policy. */
+int lk_less_data_queries(const struct lk_less_source *source, const struct lk_less_policy *policy);
+int lk_less_data_evicted(const struct lk_less_source *source, const struct lk_less_policy *policy);
 
 /* Read one example, valid until the next call. */
 lk_status lk_less_data_read(struct lk_less_data *data, int layer, int seq,

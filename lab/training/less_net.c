@@ -1,4 +1,4 @@
-/* The LESS networks as ggml graphs: forward, backward and Adam. */
+/* The LESS networks as ggml graphs, forward and backward, and Adam. */
 #include "training/less_net.h"
 
 #include "base/cxx_call.h"
@@ -18,7 +18,7 @@ static const float two_sqrt_2_pi = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 struct head_inputs {
     struct ggml_tensor *q;                 /* [group][n_query][d_head] */
     struct ggml_tensor *sparse, *residual; /* [n_query][group][d_head] */
-    struct ggml_tensor *c;                 /* [n_query][group][1] e^(level - log_sum) */
+    struct ggml_tensor *c; /* [n_query][group][1] e^(level - log_sum); 0 without a query */
     /* [n_query][n_row][d_head] keys of the rows evicted after the query before, up to this query;
      * zero after the last one */
     struct ggml_tensor *k;
@@ -32,10 +32,11 @@ struct head_inputs {
 struct lk_less_nodes {
     struct ggml_tensor *param[LK_N_LESS_PARAM][MAX_SET]; /* one per KV head, or one for all */
     struct head_inputs head[MAX_SET];
-    struct ggml_tensor *triangle;         /* [n_query][n_query] 1 at [i][j] for j <= i */
-    struct ggml_tensor *loss;             /* of the train graph; scalar, not divided by norm */
-    struct ggml_tensor *eval_loss, *base; /* of the eval graph; like loss */
-    struct ggml_tensor *adam;             /* 7 numbers, see ggml_opt_step_adamw */
+    struct ggml_tensor *triangle;                 /* [n_query][n_query] 1 at [i][j] for j <= i */
+    struct ggml_tensor *floor;                    /* [n_query][1] norm floor; 1 without a query */
+    struct ggml_tensor *weight;                   /* [n_query][1] of the queries in the loss */
+    struct ggml_tensor *loss;                     /* of the train graph; scalar */
+    struct ggml_tensor *eval_loss, *base, *power; /* of the eval graph; scalars */
 };
 
 uint64_t lk_less_random(uint64_t seed, uint64_t nth) {
@@ -113,10 +114,12 @@ static size_t place_inputs(struct lk_less_net *net, bool count) {
         if (!count) net->node->head[head] = in;
     }
     struct ggml_tensor *triangle = place_tensor(net, to, &n, nq, nq, 1),
-                       *adam = place_tensor(net, to, &n, 7, 1, 1);
+                       *floor = place_tensor(net, to, &n, 1, nq, 1),
+                       *weight = place_tensor(net, to, &n, 1, nq, 1);
     if (count) return n;
     net->node->triangle = triangle;
-    net->node->adam = adam;
+    net->node->floor = floor;
+    net->node->weight = weight;
     for (int64_t i = 0; i < nq; i++)
         for (int64_t j = 0; j < nq; j++) ((float *)triangle->data)[i * nq + j] = j <= i;
     return n;
@@ -192,24 +195,35 @@ static struct ggml_tensor *head_base(const struct lk_less_net *net, struct ggml_
                         ggml_reshape_2d(ctx, in->residual, in->wo->ne[0], net->size.n_query));
 }
 
-/* Mean over queries of the squared sum of all heads' contributions. */
-static struct ggml_tensor *squared_error(const struct lk_less_net *net, struct ggml_context *ctx,
-                                         bool train, bool base) {
+/* The squared length, for each query, of the sum of all heads' contributions: [n_query][1]. e, or b
+ * if `base`. */
+static struct ggml_tensor *squared_errors(const struct lk_less_net *net, struct ggml_context *ctx,
+                                          bool train, bool base) {
     struct ggml_tensor *sum = NULL;
     for (int head = 0; head < net->size.shape.n_head_kv; head++) {
         struct ggml_tensor *part =
             base ? head_base(net, ctx, head) : head_error(net, ctx, head, train);
         sum = sum ? ggml_add(ctx, sum, part) : part;
     }
-    return ggml_scale(ctx, ggml_sum(ctx, ggml_sqr(ctx, sum)), 1.0f / net->size.n_query);
+    return ggml_sum_rows(ctx, ggml_sqr(ctx, sum));
 }
 
-/* Forward, backward and Adam. May throw. */
+/* The mean over queries of weight e / (norm floor + b (1 - floor)). */
+static struct ggml_tensor *weighted_mean(const struct lk_less_net *net, struct ggml_context *ctx,
+                                         struct ggml_tensor *errors, struct ggml_tensor *base) {
+    const struct lk_less_nodes *node = net->node;
+    struct ggml_tensor *scale = ggml_div(
+        ctx, node->weight, ggml_add(ctx, ggml_scale(ctx, base, 1 - net->size.floor), node->floor));
+    return ggml_scale(ctx, ggml_sum(ctx, ggml_mul(ctx, errors, scale)), 1.0f / net->size.n_query);
+}
+
+/* Forward and backward. May throw. */
 static void add_train_nodes(void *arg) {
     struct lk_less_net *net = arg;
     struct lk_graph *g = &net->train_graph;
     struct lk_less_nodes *node = net->node;
-    node->loss = squared_error(net, g->ctx, true, false);
+    node->loss = weighted_mean(net, g->ctx, squared_errors(net, g->ctx, true, false),
+                               squared_errors(net, g->ctx, false, true));
     ggml_set_loss(node->loss);
     ggml_set_output(node->loss);
     ggml_build_forward_expand(g->graph, node->loss);
@@ -218,16 +232,8 @@ static void add_train_nodes(void *arg) {
     ggml_set_input(one);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
-        for (int set = 0, n = param_sets(&net->size.shape, p, ne); set < n; set++) {
-            struct ggml_tensor *w = node->param[p][set], *moment[2];
-            for (int i = 0; i < 2; i++) {
-                moment[i] = ggml_dup_tensor(g->ctx, w);
-                moment[i]->data = (i ? net->square : net->mean) + ((float *)w->data - net->weight);
-            }
-            ggml_build_forward_expand(
-                g->graph, ggml_opt_step_adamw(g->ctx, w, ggml_graph_get_grad(g->graph, w),
-                                              moment[0], moment[1], node->adam));
-        }
+        for (int set = 0, n = param_sets(&net->size.shape, p, ne); set < n; set++)
+            ggml_set_output(ggml_graph_get_grad(g->graph, node->param[p][set]));
     }
 }
 
@@ -245,12 +251,16 @@ static lk_status build_eval_graph(struct lk_less_net *net, lk_err *err) {
     lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
                                       net->ledger, err);
     if (status != LK_OK) return status;
-    net->node->eval_loss = squared_error(net, g->ctx, false, false);
-    net->node->base = squared_error(net, g->ctx, false, true);
-    ggml_set_output(net->node->eval_loss);
-    ggml_set_output(net->node->base);
-    ggml_build_forward_expand(g->graph, net->node->eval_loss);
-    ggml_build_forward_expand(g->graph, net->node->base);
+    struct ggml_tensor *base = squared_errors(net, g->ctx, false, true),
+                       *errors = squared_errors(net, g->ctx, false, false);
+    net->node->eval_loss = weighted_mean(net, g->ctx, errors, base);
+    net->node->base = weighted_mean(net, g->ctx, base, base);
+    net->node->power = ggml_scale(g->ctx, ggml_sum(g->ctx, base), 1.0f / net->size.n_query);
+    struct ggml_tensor *out[] = {net->node->eval_loss, net->node->base, net->node->power};
+    for (int i = 0; i < 3; i++) {
+        ggml_set_output(out[i]);
+        ggml_build_forward_expand(g->graph, out[i]);
+    }
     return lk_graph_finish(g, net->ledger, err);
 }
 
@@ -271,16 +281,17 @@ static lk_status net_alloc(struct lk_less_net *net, lk_err *err) {
     net->node = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *net->node);
     net->n_weight = place_params(net, true);
     net->n_input = place_inputs(net, true);
-    net->weight = lk_alloc(ledger, LK_FOR_SCRATCH, 3 * net->n_weight * sizeof(float));
+    net->weight = lk_alloc(ledger, LK_FOR_SCRATCH, 4 * net->n_weight * sizeof(float));
     net->input = lk_alloc(ledger, LK_FOR_SCRATCH, net->n_input * sizeof(float));
     net->level = lk_alloc(ledger, LK_FOR_SCRATCH, s->n_head * sizeof(float));
-    net->mem_size = ggml_tensor_overhead() * (size_t)(s->n_head_kv * (LK_N_LESS_PARAM + 9) + 2);
+    net->mem_size = ggml_tensor_overhead() * (size_t)(s->n_head_kv * (LK_N_LESS_PARAM + 9) + 3);
     net->mem = lk_alloc(ledger, LK_FOR_SCRATCH, net->mem_size);
     if (!net->node || !net->weight || !net->input || !net->level || !net->mem)
         return lk_fail(err, LK_E_NOMEM, "no memory to train (%.0f MiB)",
-                       (double)(3 * net->n_weight + net->n_input) * 4 / (1 << 20));
+                       (double)(4 * net->n_weight + net->n_input) * 4 / (1 << 20));
     net->mean = net->weight + net->n_weight;
     net->square = net->mean + net->n_weight;
+    net->gradient = net->square + net->n_weight;
     return lk_cxx_call(create_tensors, net, err);
 }
 
@@ -317,7 +328,7 @@ void lk_less_net_free(struct lk_less_net *net) {
     lk_release(ledger, LK_FOR_SCRATCH, net->mem, net->mem_size);
     lk_release(ledger, LK_FOR_SCRATCH, net->level, net->size.shape.n_head * sizeof(float));
     lk_release(ledger, LK_FOR_SCRATCH, net->input, net->n_input * sizeof(float));
-    lk_release(ledger, LK_FOR_SCRATCH, net->weight, 3 * net->n_weight * sizeof(float));
+    lk_release(ledger, LK_FOR_SCRATCH, net->weight, 4 * net->n_weight * sizeof(float));
     lk_release(ledger, LK_FOR_SCRATCH, net->node, sizeof *net->node);
     lk_release(ledger, LK_FOR_SCRATCH, net, sizeof *net);
 }
@@ -328,7 +339,8 @@ static float uniform(uint64_t seed, uint64_t nth) {
 }
 
 void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed) {
-    memset(net->weight, 0, 3 * net->n_weight * sizeof(float));
+    memset(net->weight, 0, 4 * net->n_weight * sizeof(float));
+    net->n_gradient = 0;
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
         int n_set = param_sets(&net->size.shape, p, ne);
@@ -369,35 +381,56 @@ static void set_evicted_rows(struct lk_less_net *net, const struct lk_less_examp
     memset(key, 0, ggml_nbytes(in->k));
     memset(values, 0, ggml_nbytes(in->v));
     for (int i = 0; i < net->size.n_query;
-         i++, key += (size_t)n_row * d, values += (size_t)n_row * n_sum)
-        for (int at = 0; row < n && evicted_at[row] <= query[i]; row++, at++) {
+         i++, key += (size_t)n_row * d, values += (size_t)n_row * n_sum) {
+        bool only_rows = query[i] < 0;
+        int last = only_rows ? 0 : query[i] * ex->stride;
+        for (int at = 0; row < n && evicted_at[row] <= last; row++, at++) {
+            if (only_rows && at == net->size.n_between) break;
             if (at >= n_row) continue;
             read_halves(key + (size_t)at * d, k + (size_t)row * d, d);
             read_halves(value, v + (size_t)row * d, d);
             for (int c = 0; c < d; c++) values[(size_t)c * n_row + at] = value[c];
             values[(size_t)d * n_row + at] = 1;
         }
+    }
+}
+
+/* Set the inputs of query i and query head `q_head`, the hth of its group. */
+static void set_query(struct lk_less_net *net, const struct lk_less_example *ex, int i, int query,
+                      int q_head, int h) {
+    const struct lk_less_shape *s = &net->size.shape;
+    int d = s->d_head, group = group_size(s), nq = net->size.n_query;
+    const struct head_inputs *in = &net->node->head[q_head / group];
+    size_t from = (size_t)q_head * ex->n_query + query, to = (size_t)i * group + h;
+    float *q = (float *)in->q->data + ((size_t)h * nq + i) * d,
+          *sparse = (float *)in->sparse->data + to * d,
+          *residual = (float *)in->residual->data + to * d, *c = (float *)in->c->data + to;
+    if (query < 0) { /* an error of 0 */
+        memset(q, 0, d * sizeof *q);
+        memset(sparse, 0, d * sizeof *sparse);
+        memset(residual, 0, d * sizeof *residual);
+        *c = 0;
+        return;
+    }
+    read_halves(q, ex->q + from * d, d);
+    read_halves(sparse, ex->sparse + from * d, d);
+    read_halves(residual, ex->residual + from * d, d);
+    *c = expf(fminf(net->level[q_head] - ex->log_sum[from], 60)); /* keeps products finite */
 }
 
 void lk_less_net_set_input(struct lk_less_net *net, const struct lk_less_example *ex,
-                           const int32_t *query) {
+                           const int32_t *query, const float *weight) {
     const struct lk_less_shape *s = &net->size.shape;
-    int d = s->d_head, group = group_size(s), nq = net->size.n_query;
+    int group = group_size(s);
     for (int head = 0; head < s->n_head_kv; head++) {
-        const struct head_inputs *in = &net->node->head[head];
         set_evicted_rows(net, ex, query, head);
-        for (int h = 0; h < group; h++) {
-            int q_head = head * group + h;
-            for (int i = 0; i < nq; i++) {
-                size_t from = (size_t)q_head * ex->n_query + query[i], to = (size_t)i * group + h;
-                read_halves((float *)in->q->data + ((size_t)h * nq + i) * d, ex->q + from * d, d);
-                read_halves((float *)in->sparse->data + to * d, ex->sparse + from * d, d);
-                read_halves((float *)in->residual->data + to * d, ex->residual + from * d, d);
-                /* The limit keeps products with it finite. */
-                ((float *)in->c->data)[to] =
-                    expf(fminf(net->level[q_head] - ex->log_sum[from], 60));
-            }
-        }
+        for (int h = 0; h < group; h++)
+            for (int i = 0; i < net->size.n_query; i++)
+                set_query(net, ex, i, query[i], head * group + h, h);
+    }
+    for (int i = 0; i < net->size.n_query; i++) {
+        ((float *)net->node->floor->data)[i] = query[i] < 0 ? 1 : net->norm * net->size.floor;
+        ((float *)net->node->weight->data)[i] = weight ? weight[i] : 1;
     }
 }
 
@@ -416,31 +449,57 @@ static void fill_dropout_mask(struct ggml_tensor *t, float dropout, uint64_t see
     }
 }
 
-lk_status lk_less_net_train_step(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed,
-                                 float *loss, lk_err *err) {
-    const float beta1 = 0.9f, beta2 = 0.999f;
-    float *adam = net->node->adam->data;
+/* Add the gradients of the graph. */
+static void sum_gradients(struct lk_less_net *net) {
+    const struct lk_graph *g = &net->train_graph;
+    for (int p = 0; p < LK_N_LESS_PARAM; p++) {
+        int64_t ne[3];
+        for (int set = 0, n = param_sets(&net->size.shape, p, ne); set < n; set++) {
+            const struct ggml_tensor *w = net->node->param[p][set];
+            const float *from = ggml_graph_get_grad(g->graph, w)->data;
+            float *to = net->gradient + ((float *)w->data - net->weight);
+            for (int64_t i = 0; i < ggml_nelements(w); i++) to[i] += from[i];
+        }
+    }
+    net->n_gradient++;
+}
+
+lk_status lk_less_net_add_gradient(struct lk_less_net *net, uint64_t seed, float *loss,
+                                   lk_err *err) {
     for (int head = 0; net->size.dropout > 0 && head < net->size.shape.n_head_kv; head++) {
         fill_dropout_mask(net->node->head[head].drop_phi, net->size.dropout,
                           lk_less_random(seed, 2 * (uint64_t)head));
         fill_dropout_mask(net->node->head[head].drop_psi, net->size.dropout,
                           lk_less_random(seed, 2 * (uint64_t)head + 1));
     }
-    adam[0] = rate, adam[1] = beta1, adam[2] = beta2, adam[3] = 1e-8f, adam[4] = 0;
-    adam[5] = (float)(1 / (1 - pow(beta1, (double)nth)));
-    adam[6] = (float)(1 / (1 - pow(beta2, (double)nth)));
-    *(float *)ggml_graph_get_grad_acc(net->train_graph.graph, net->node->loss)->data =
-        1 / net->norm;
+    *(float *)ggml_graph_get_grad_acc(net->train_graph.graph, net->node->loss)->data = 1;
     lk_status status = lk_graph_run(&net->train_graph, net->model, err);
-    if (status == LK_OK) *loss = *(float *)net->node->loss->data / net->norm;
-    return status;
+    if (status != LK_OK) return status;
+    *loss = *(float *)net->node->loss->data;
+    sum_gradients(net);
+    return LK_OK;
 }
 
-lk_status lk_less_net_eval(struct lk_less_net *net, float *loss, float *base, lk_err *err) {
+void lk_less_net_step(struct lk_less_net *net, float rate, int64_t nth) {
+    const float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+    float scale = 1 / (float)net->n_gradient, of_mean = (float)(1 / (1 - pow(beta1, (double)nth))),
+          of_square = (float)(1 / (1 - pow(beta2, (double)nth)));
+    for (size_t i = 0; i < net->n_weight; i++) {
+        float g = net->gradient[i] * scale;
+        net->mean[i] = beta1 * net->mean[i] + (1 - beta1) * g;
+        net->square[i] = beta2 * net->square[i] + (1 - beta2) * g * g;
+        net->weight[i] -=
+            rate * net->mean[i] * of_mean / (sqrtf(net->square[i] * of_square) + epsilon);
+    }
+    memset(net->gradient, 0, net->n_weight * sizeof(float));
+    net->n_gradient = 0;
+}
+
+lk_status lk_less_net_eval(struct lk_less_net *net, struct lk_less_loss *out, lk_err *err) {
     lk_status status = lk_graph_run(&net->eval_graph, net->model, err);
     if (status != LK_OK) return status;
-    *loss = *(float *)net->node->eval_loss->data / net->norm;
-    *base = *(float *)net->node->base->data / net->norm;
+    *out = (struct lk_less_loss){*(float *)net->node->eval_loss->data,
+                                 *(float *)net->node->base->data, *(float *)net->node->power->data};
     return LK_OK;
 }
 

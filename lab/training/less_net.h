@@ -4,10 +4,15 @@
  * them makes is
  *
  *   a' - a = c (phi H - (phi z) sparse) / (1 + c (phi z)) + residual,    c = e^(level - log_sum)
- *   loss   = mean |W_O (a' - a)|^2 / mean |W_O residual|^2
+ *   e = |W_O (a' - a)|^2,   b = |W_O residual|^2
+ *   loss = mean weight e / (norm floor + b (1 - floor)),   norm = mean b of the sequence
  *
- * which is Eq. 3 minus full attention, divided by e^log_sum (see absorb/less.h and
- * training/less_data.h). Loss 1 is the policy alone, 0 is full attention.
+ * a' - a is Eq. 3 minus full attention, divided by e^log_sum (see absorb/less.h and
+ * training/less_data.h). With e = b the loss is that of the policy alone, with e = 0 attention is
+ * that of the full cache.
+ *
+ * floor = 1 is the paper's loss. Few queries then decide it: those that miss the most. A smaller
+ * floor makes an error at queries to which the policy does little harm count as well.
  *
  * H and z of all queries are computed at once: the contribution of the rows evicted between a query
  * and the next one, then its running sum over the queries as a product with a triangle of ones. The
@@ -29,6 +34,7 @@ struct lk_less_size {
     int n_query;   /* queries per sequence and step */
     int n_between; /* maximum number of rows evicted between two of these queries */
     float dropout; /* share of hidden units dropped in a training step */
+    float floor;   /* 0 < floor <= 1 */
 };
 
 enum lk_less_param {
@@ -48,6 +54,8 @@ struct lk_less_net {
     struct lk_ledger *ledger;
     size_t n_weight;               /* floats of all parameters */
     float *weight, *mean, *square; /* [n_weight] in ggml's order, and Adam's two moments */
+    float *gradient;               /* [n_weight] sum since the last step */
+    int n_gradient;                /* number of sequences in it */
     float *level;                  /* [n_head] */
     size_t n_input;
     float *input; /* [n_input] inputs of a step */
@@ -55,9 +63,9 @@ struct lk_less_net {
     size_t mem_size;
     struct ggml_context *ctx;    /* headers of parameters and inputs */
     struct lk_less_nodes *node;  /* these tensors */
-    struct lk_graph train_graph; /* forward with dropout, backward, Adam */
+    struct lk_graph train_graph; /* forward with dropout, backward */
     struct lk_graph eval_graph;  /* forward without dropout */
-    float norm; /* mean |W_O residual|^2 of the sequence; losses are divided by it */
+    float norm;                  /* for the next inputs */
 };
 
 /* A net with random weights of `seed`, s1 as in the paper. wo: W_O [n_embd][n_head * d_head].
@@ -76,18 +84,28 @@ void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed);
 /* Use another layer's W_O. */
 void lk_less_net_set_wo(struct lk_less_net *net, const float *wo);
 
-/* Set the inputs of the next step: the queries query [n_query], increasing, of an example. If more
- * than n_between rows are evicted between two queries, the excess rows are ignored. */
+/* Set the inputs of the next step, for which `norm` is set. weight [n_query]: what the loss of each
+ * query counts, or NULL: 1. query [n_query]: increasing, of an example. If more
+ * than n_between rows are evicted between two queries, the excess rows are ignored. The first ones
+ * may be -1, no query: each makes room for n_between rows that are evicted before query 0, for
+ * example those of a prompt. */
 void lk_less_net_set_input(struct lk_less_net *net, const struct lk_less_example *example,
-                           const int32_t *query);
+                           const int32_t *query, const float *weight);
 
-/* One training step of Adam without weight decay, the nth from 1. *loss is the loss before the
- * step. `seed` selects the hidden units to drop. */
-lk_status lk_less_net_train_step(struct lk_less_net *net, float rate, int64_t nth, uint64_t seed,
-                                 float *loss, lk_err *err);
+/* Add the gradient of the loss for the current inputs. `seed` selects the hidden units to drop. */
+lk_status lk_less_net_add_gradient(struct lk_less_net *net, uint64_t seed, float *loss,
+                                   lk_err *err);
 
-/* The loss without dropout, and *base = mean |W_O residual|^2 / norm. */
-lk_status lk_less_net_eval(struct lk_less_net *net, float *loss, float *base, lk_err *err);
+/* One step of Adam without weight decay, the nth from 1, along the mean of the gradients added
+ * since the last step. */
+void lk_less_net_step(struct lk_less_net *net, float rate, int64_t nth);
+
+/* Means over the queries of the current inputs. */
+struct lk_less_loss {
+    float loss, base; /* the loss without dropout, and that of the policy alone */
+    float power;      /* mean b */
+};
+lk_status lk_less_net_eval(struct lk_less_net *net, struct lk_less_loss *out, lk_err *err);
 
 /* Replace weights and levels by those of trained networks with the net's shape. */
 void lk_less_net_import(struct lk_less_net *net, const struct lk_less_maps *maps);

@@ -6,6 +6,8 @@
 #include "engine/absorb.h"
 #include "lowkey_lab.h"
 #include "model/blocks.h"
+#include "training/less_queries.h"
+#include "training/less_schedule.h"
 #include "training/less_sidecar.h"
 
 #include <inttypes.h>
@@ -16,10 +18,10 @@
 
 enum {
     LEVEL_SEQUENCES = 8, /* sequences to estimate the levels from, and queries of each */
-    LEVEL_QUERIES = 16,
-    RATE_HALVINGS = 6
+    LEVEL_QUERIES = 16
 };
 static const double untrained_share = 0.2; /* of a state in attention, before training */
+static const float loss_floor = 0.25f;     /* see less_net.h */
 
 struct trainer {
     struct lk_model *model;
@@ -35,8 +37,8 @@ struct trainer {
     float *best_weight;              /* [n_weight] */
     float *norm;    /* [n_seq] mean |W_O residual|^2 of each sequence in the current layer */
     int32_t *order; /* [2][n_seq] sequences, the validation ones last; then an epoch's order */
-    int32_t *query; /* [n_query] of the current step */
-    int n_valid;    /* validation sequences */
+    struct lk_less_queries queries; /* of the current step */
+    int n_valid;                    /* validation sequences */
     uint64_t done, total;
 };
 
@@ -64,17 +66,6 @@ static void shuffle(int32_t *order, int n, uint64_t seed) {
         order[i] = order[j];
         order[j] = swap;
     }
-}
-
-/* Distance between the queries of a step, in a sequence with n_all queries. */
-static int query_distance(const struct trainer *t, int n_all) { return n_all / t->size.n_query; }
-
-/* Select t->query, evenly spaced. The first one is random in its interval, or, with seed 0, in the
- * middle. */
-static void choose_queries(const struct trainer *t, int n_all, uint64_t seed) {
-    int distance = query_distance(t, n_all),
-        first = seed ? (int)(lk_less_random(seed, 0) % (uint64_t)distance) : distance / 2;
-    for (int i = 0; i < t->size.n_query; i++) t->query[i] = i * distance + first;
 }
 
 /* Seed of a step, never 0. */
@@ -119,22 +110,26 @@ static lk_status set_sequence(struct trainer *t, int seq, uint64_t seed, lk_err 
     struct lk_less_example example;
     lk_status status = lk_less_data_read(&t->data, t->saved.state.layer, seq, &example, err);
     if (status != LK_OK) return status;
-    choose_queries(t, example.n_query, seed);
+    lk_less_choose_queries(&t->queries, &t->data.source, seq, seed);
     t->net->norm = t->norm[seq];
-    lk_less_net_set_input(t->net, &example, t->query);
+    lk_less_net_set_input(t->net, &example, t->queries.query, t->queries.weight);
     return LK_OK;
 }
 
-/* Set t->norm. Dividing losses by it gives every sequence the same weight, whatever its budget. */
+/* Set t->norm. Dividing losses by it gives every sequence the same weight, whatever its budget. The
+ * paper's losses are not weighted; they are divided by the mean, which Adam does not notice. */
 static lk_status measure_norms(struct trainer *t, lk_err *err) {
     lk_status status = LK_OK;
+    double mean = 0;
     for (int seq = 0; status == LK_OK && seq < t->opts.n_seq; seq++) {
-        float loss, base = 0;
+        struct lk_less_loss loss = {0};
         t->norm[seq] = 1;
         status = set_sequence(t, seq, 0, err);
-        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, &base, err);
-        if (base > 0) t->norm[seq] = base;
+        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, err);
+        if (loss.power > 0) t->norm[seq] = loss.power;
+        mean += t->norm[seq] / t->opts.n_seq;
     }
+    for (int seq = 0; t->opts.plain && seq < t->opts.n_seq; seq++) t->norm[seq] = (float)mean;
     return status;
 }
 
@@ -153,7 +148,7 @@ static void add_to_levels(struct trainer *t, const struct lk_less_example *ex,
         int row = 0;
         for (int i = 0; i < LEVEL_QUERIES; i++) {
             int query = (int)((int64_t)(i + 1) * ex->n_query / LEVEL_QUERIES) - 1;
-            for (; row < ex->n_evicted && evicted_at[row] <= query; row++) {
+            for (; row < ex->n_evicted && evicted_at[row] <= query * ex->stride; row++) {
                 for (int c = 0; c < d; c++)
                     x[c] = lk_f16_to_f32(ex->k[((size_t)head * ex->n_evicted + row) * d + c]);
                 lk_less_psi(s, maps, head, x, psi, work);
@@ -203,12 +198,8 @@ static lk_status start_layer(struct trainer *t, int layer, lk_err *err) {
 
 /* ---- epochs ---- */
 
-/* Adam's learning rate: constant in the first half of the epochs, halved step by step in the
- * second. */
-static float epoch_rate(const struct trainer *t, int epoch) {
-    int n = t->opts.n_epoch, late = 2 * epoch - n;
-    return late < 0 ? t->opts.rate
-                    : ldexpf(t->opts.rate, -(1 + (int)((int64_t)late * RATE_HALVINGS / n)));
+static struct lk_less_schedule schedule_of(const struct trainer *t) {
+    return (struct lk_less_schedule){t->opts.n_epoch, t->opts.rate, t->opts.plain};
 }
 
 static lk_status fail_not_finite(const struct trainer *t, int seq, lk_err *err) {
@@ -223,12 +214,28 @@ static lk_status fail_not_finite(const struct trainer *t, int seq, lk_err *err) 
                    layer, done + 1, seq, done, t->saved.path, layer);
 }
 
+/* The loss on the validation sequences, divided by that of the policy alone. */
+static lk_status validate(struct trainer *t, float *out, lk_err *err) {
+    double sum = 0, sum_base = 0;
+    for (int i = t->opts.n_seq - t->n_valid; i < t->opts.n_seq; i++) {
+        struct lk_less_loss loss;
+        lk_status status = set_sequence(t, t->order[i], 0, err);
+        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, err);
+        if (status == LK_OK && !isfinite(loss.loss)) status = fail_not_finite(t, t->order[i], err);
+        if (status != LK_OK) return status;
+        sum += loss.loss;
+        sum_base += loss.base;
+    }
+    *out = (float)(sum / sum_base);
+    return LK_OK;
+}
+
 static lk_status run_epoch(struct trainer *t, lk_err *err) {
     struct lk_less_state *state = &t->saved.state;
     int n_seq = t->opts.n_seq, n_train = n_seq - t->n_valid, epoch = state->n_epoch,
         layer = state->layer;
-    float rate = epoch_rate(t, epoch), loss, base;
-    double sum = 0;
+    struct lk_less_schedule schedule = schedule_of(t);
+    float rate = lk_less_epoch_rate(&schedule, epoch), loss;
     int32_t *order = t->order + n_seq; /* of this epoch */
     memcpy(order, t->order, (size_t)n_train * sizeof *order);
     shuffle(order, n_train, step_seed(t, layer, epoch + 1, n_seq));
@@ -236,19 +243,15 @@ static lk_status run_epoch(struct trainer *t, lk_err *err) {
     for (int i = 0; status == LK_OK && i < n_train; i++) {
         uint64_t seed = step_seed(t, layer, epoch + 1, i);
         status = set_sequence(t, order[i], seed, err);
-        if (status == LK_OK)
-            status = lk_less_net_train_step(t->net, rate, ++state->n_step, seed, &loss, err);
+        if (status == LK_OK) status = lk_less_net_add_gradient(t->net, seed, &loss, err);
         if (status == LK_OK && !isfinite(loss)) status = fail_not_finite(t, order[i], err);
+        if (status == LK_OK && ((i + 1) % lk_less_batch(&schedule) == 0 || i + 1 == n_train))
+            lk_less_net_step(t->net, rate, ++state->n_step);
         if (status == LK_OK) status = count_step(t, err);
     }
-    for (int i = n_train; status == LK_OK && i < n_seq; i++) {
-        status = set_sequence(t, t->order[i], 0, err);
-        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, &base, err);
-        if (status == LK_OK && !isfinite(loss)) status = fail_not_finite(t, t->order[i], err);
-        sum += loss;
-    }
+    float valid;
+    if (status == LK_OK) status = validate(t, &valid, err);
     if (status != LK_OK) return status;
-    float valid = (float)(sum / t->n_valid);
     state->n_epoch = epoch + 1;
     if (valid < state->best) {
         state->best = valid;
@@ -258,14 +261,39 @@ static lk_status run_epoch(struct trainer *t, lk_err *err) {
     return lk_less_checkpoint_save(&t->saved, err);
 }
 
+/* After the last epoch: lower the levels of single heads, down to switching the state off, as long
+ * as the validation loss falls. A state then helps on these sequences or is not used. */
+static lk_status tune_levels(struct trainer *t, lk_err *err) {
+    /* The last one switches the state off; files hold finite numbers. */
+    static const float lower[] = {0.5f, 1, 2, 1e4f};
+    struct lk_less_state *state = &t->saved.state;
+    float *level = t->net->level, valid = 0;
+    memcpy(t->net->weight, t->best_weight, t->net->n_weight * sizeof(float));
+    lk_status status = validate(t, &state->best, err);
+    for (int head = 0; status == LK_OK && head < t->size.shape.n_head; head++) {
+        float start = level[head], best = start;
+        for (size_t i = 0; status == LK_OK && i < sizeof lower / sizeof *lower; i++) {
+            level[head] = start - lower[i];
+            status = validate(t, &valid, err);
+            if (status != LK_OK || valid >= state->best) break;
+            state->best = valid;
+            best = level[head];
+        }
+        level[head] = best;
+    }
+    state->tuned = 1;
+    return status == LK_OK ? lk_less_checkpoint_save(&t->saved, err) : status;
+}
+
 static lk_status train_layer(struct trainer *t, int layer, lk_err *err) {
     const struct lk_less_state *state = &t->saved.state;
     double start = lk_now();
     lk_status status = load_wo(t, layer, err);
     if (status == LK_OK && !lk_less_checkpoint_load(&t->saved, layer))
         status = start_layer(t, layer, err);
-    if (status == LK_OK && state->n_epoch < t->opts.n_epoch) status = measure_norms(t, err);
+    if (status == LK_OK && !state->tuned) status = measure_norms(t, err);
     while (status == LK_OK && state->n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
+    if (status == LK_OK && !state->tuned && !t->opts.plain) status = tune_levels(t, err);
     lk_less_layer done = {.layer = layer,
                           .best_epoch = state->best_epoch,
                           .n_epoch = state->n_epoch,
@@ -282,6 +310,7 @@ static void fill_defaults(lk_less_opts *o) {
     if (o->n_feature == 0) o->n_feature = 8;
     if (o->n_hidden == 0) o->n_hidden = 512;
     if (o->n_epoch == 0) o->n_epoch = 40;
+    if (o->plain) o->n_query = o->n_ctx; /* all positions */
     if (o->n_query == 0) o->n_query = 256;
     if (!(o->rate > 0)) o->rate = 1e-3f;
     if (!(o->valid > 0)) o->valid = 0.1f;
@@ -311,6 +340,14 @@ static lk_status resolve_opts(struct trainer *t, size_t n_tok, lk_err *err) {
     if (o->n_budget < 1 || o->n_budget > LK_LESS_MAX_POLICIES)
         return lk_fail(err, LK_E_ARG, "the number of budgets must be between 1 and %d, not %d",
                        LK_LESS_MAX_POLICIES, o->n_budget);
+    if (o->n_prompt < 0 || o->n_prompt > LK_LESS_MAX_POLICIES)
+        return lk_fail(err, LK_E_ARG, "the number of prompts must be between 0 and %d, not %d",
+                       LK_LESS_MAX_POLICIES, o->n_prompt);
+    for (int i = 0; i < o->n_prompt; i++)
+        if (o->prompt[i] < 0 || o->prompt[i] >= o->n_ctx)
+            return lk_fail(err, LK_E_ARG,
+                           "a prompt of %d tokens does not fit into a sequence of %d tokens",
+                           o->prompt[i], o->n_ctx);
     size_t n_have = n_tok / (size_t)o->n_ctx;
     if (o->n_seq == 0) o->n_seq = n_have < 1 << 20 ? (int32_t)n_have : 1 << 20;
     if (o->n_seq < 2 || (size_t)o->n_seq > n_have)
@@ -376,6 +413,7 @@ static size_t wo_bytes(const struct lk_hparams *hp) {
 
 /* The net and all memory for training, after t->data is open. */
 static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
+    const struct lk_less_source *source = &t->data.source;
     const struct lk_hparams *hp = &t->model->net->hp;
     const lk_less_opts *o = &t->opts;
     struct lk_less_shape shape = {.n_head = hp->n_head,
@@ -385,15 +423,20 @@ static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
                                   .n_feature = o->n_feature,
                                   .n_phi = phi_count(hp, o->share),
                                   .n_psi = o->share == 2 ? 1 : hp->n_head_kv};
-    int n_query = o->n_query < t->data.min_queries ? o->n_query : t->data.min_queries;
-    t->size = (struct lk_less_size){
-        .shape = shape, .n_embd = hp->n_embd, .dropout = o->dropout, .n_query = n_query};
-    t->size.n_between = query_distance(t, t->data.max_queries);
+    t->size = (struct lk_less_size){.shape = shape,
+                                    .n_embd = hp->n_embd,
+                                    .dropout = o->dropout,
+                                    .floor = o->plain ? 1 : loss_floor};
+    lk_less_queries_size(&t->queries, source, o->n_query);
+    size_t n_query = (size_t)t->queries.n_query;
+    t->size.n_query = t->queries.n_query;
+    t->size.n_between = t->queries.n_between;
     t->wo = lk_alloc(&t->ledger, LK_FOR_SCRATCH, wo_bytes(hp));
     t->norm = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)o->n_seq * sizeof *t->norm);
     t->order = lk_alloc(&t->ledger, LK_FOR_SCRATCH, 2 * (size_t)o->n_seq * sizeof *t->order);
-    t->query = lk_alloc(&t->ledger, LK_FOR_SCRATCH, (size_t)n_query * sizeof *t->query);
-    if (!t->wo || !t->norm || !t->order || !t->query)
+    t->queries.query = lk_alloc(&t->ledger, LK_FOR_SCRATCH, n_query * sizeof(int32_t));
+    t->queries.weight = lk_alloc(&t->ledger, LK_FOR_SCRATCH, n_query * sizeof(float));
+    if (!t->wo || !t->norm || !t->order || !t->queries.query || !t->queries.weight)
         return lk_fail(err, LK_E_NOMEM, "no memory to train");
     for (int i = 0; i < o->n_seq; i++) t->order[i] = i;
     shuffle(t->order, o->n_seq, lk_less_random(o->seed, 0));
@@ -416,7 +459,8 @@ static void trainer_free(struct trainer *t) {
         lk_release(ledger, LK_FOR_SCRATCH, t->best_weight,
                    t->net->n_weight * sizeof *t->best_weight);
     lk_less_net_free(t->net);
-    lk_release(ledger, LK_FOR_SCRATCH, t->query, n_query * sizeof *t->query);
+    lk_release(ledger, LK_FOR_SCRATCH, t->queries.weight, n_query * sizeof(float));
+    lk_release(ledger, LK_FOR_SCRATCH, t->queries.query, n_query * sizeof(int32_t));
     lk_release(ledger, LK_FOR_SCRATCH, t->order, 2 * n_seq * sizeof *t->order);
     lk_release(ledger, LK_FOR_SCRATCH, t->norm, n_seq * sizeof *t->norm);
     lk_release(ledger, LK_FOR_SCRATCH, t->wo, wo_bytes(&t->model->net->hp));
@@ -437,6 +481,13 @@ static uint64_t steps_left(struct trainer *t, int first, int last) {
     return left;
 }
 
+/* "1,2,3", or "0" without numbers. */
+static void write_numbers(char *out, size_t size, const int32_t *x, int n) {
+    snprintf(out, size, "0");
+    for (int i = 0, at = 0; i < n; i++)
+        at += snprintf(out + at, size - at, "%s%d", i ? "," : "", x[i]);
+}
+
 static struct lk_sidecar_info describe_training(const struct trainer *t) {
     const struct lk_less_source *source = &t->data.source;
     const lk_less_opts *o = &t->opts;
@@ -445,13 +496,14 @@ static struct lk_sidecar_info describe_training(const struct trainer *t) {
         .model = {source->fingerprint, source->n_layer, source->n_head_kv, source->d_head},
         .calibration_hash = source->hash,
         .calibration_tokens = (uint64_t)o->n_seq * o->n_ctx};
-    char budgets[LK_LESS_MAX_POLICIES * 12] = "";
-    for (int i = 0, at = 0; i < o->n_budget; i++)
-        at += snprintf(budgets + at, sizeof budgets - at, "%s%d", i ? "," : "", o->budget[i]);
+    char budgets[LK_LESS_MAX_POLICIES * 12], prompts[LK_LESS_MAX_POLICIES * 12];
+    write_numbers(budgets, sizeof budgets, o->budget, o->n_budget);
+    write_numbers(prompts, sizeof prompts, o->prompt, o->n_prompt);
     snprintf(info.options, sizeof info.options,
-             "policy %s, budget %s, %d sequences of %d tokens, R %d, R' %d, share %d, %d epochs, "
+             "policy %s, budget %s, prompt %s, %d sequences of %d tokens, R %d, R' %d, share %d, "
+             "%d epochs, "
              "%d queries, rate %g, dropout %g, seed %" PRIu64 "%s%s",
-             o->policy, budgets, o->n_seq, o->n_ctx, t->size.shape.n_feature,
+             o->policy, budgets, prompts, o->n_seq, o->n_ctx, t->size.shape.n_feature,
              t->size.shape.n_hidden, o->share, o->n_epoch, t->size.n_query, (double)o->rate,
              (double)o->dropout, o->seed, o->plain ? ", without levels" : "",
              o->from ? ", trained further" : "");
@@ -479,8 +531,13 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
         return lk_fail(err, LK_E_ARG, "the layers must be between 0 and %d", n_layer - 1);
     lk_status status = lk_model_check_weights(model, err);
     if (status == LK_OK) status = resolve_opts(&t, n_tok, err);
-    for (int i = 0; status == LK_OK && i < opts->n_budget; i++)
-        status = lk_less_policy_named(&policy[i], opts->policy, opts->budget[i], err);
+    t.queries = (struct lk_less_queries){.model = model, .tok = tok, .plain = t.opts.plain};
+    int n_policy = opts->n_budget > opts->n_prompt ? opts->n_budget : opts->n_prompt;
+    for (int i = 0; status == LK_OK && i < n_policy; i++) {
+        status =
+            lk_less_policy_named(&policy[i], opts->policy, opts->budget[i % opts->n_budget], err);
+        policy[i].prompt = opts->n_prompt ? opts->prompt[i % opts->n_prompt] : 0;
+    }
     if (status == LK_OK) status = lk_less_file_name(examples_path, path, ".examples", 0, err);
     if (status != LK_OK) return status;
     t.total = (uint64_t)t.opts.n_seq * n_layer +
@@ -488,10 +545,11 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
     struct lk_less_data_opts data = {.path = examples_path,
                                      .model = model,
                                      .policy = policy,
-                                     .n_policy = opts->n_budget,
+                                     .n_policy = n_policy,
                                      .tok = tok,
                                      .n_seq = t.opts.n_seq,
                                      .n_ctx = t.opts.n_ctx,
+                                     .stride = lk_less_stride(t.opts.n_ctx, t.opts.n_query),
                                      .progress = report_progress,
                                      .user = &t,
                                      .ledger = &t.ledger};

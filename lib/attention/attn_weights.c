@@ -112,7 +112,7 @@ static void write_weights(struct lk_attn_item *item, int64_t first, float *weigh
     }
 }
 
-void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
+void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight, float *log_sum) {
     int group = attn->n_head / attn->n_head_kv;
     int64_t n_tok = attn->k->n_tok, first = lk_partition_work(attn).first;
     struct lk_attn_item item = lk_attn_item_new(attn, 0);
@@ -126,6 +126,8 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight) {
             lk_attn_item_set(&item, head_kv, 1, q0, n, LK_ATTN_CHUNK);
             sum_queries(&item, first);
             write_weights(&item, first, weight);
+            for (int i = 0; log_sum && i < n; i++)
+                *log_sum++ = item.mem.max[i] + logf(item.mem.sum[i]);
         }
     lk_kernels_leave(attn->kernels, &before);
 }

@@ -15,8 +15,9 @@ void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, bool las
                                float *attn_scores, int ith, int nth);
 
 /* For inspection: the weights with which token `tok` of the call attends. weight:
- * [n_head][k->n_tok] by position, 0 for evicted rows; each head's weights sum to 1. Runs on one
- * thread, in the first thread's scratch. */
-void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight);
+ * [n_head][k->n_tok] by position, 0 for evicted rows; each head's weights sum to 1. log_sum
+ * [n_head], or NULL: the logarithm of the sum of exp(score), which extra_partial is not part of.
+ * Runs on one thread, in the first thread's scratch. */
+void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight, float *log_sum);
 
 #endif

@@ -54,8 +54,8 @@ void lk_rope_init(struct lk_rope *rope, int n_pair, bool halves, float magnitude
 void lk_rope_rotate(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);
 void lk_rope_unrotate(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);
 
-/* The rotation of a tile whose row t < n <= LK_TILE is at position pos[t]. Fills `angles`, which the
- * result borrows. Every pair of every row takes a sine and a cosine, so this is slow. */
+/* The rotation of a tile whose row t < n <= LK_TILE is at position pos[t]. Fills `angles`, which
+ * the result borrows. Every pair of every row takes a sine and a cosine, so this is slow. */
 struct lk_rope_table lk_rope_table_at(const struct lk_rope *rope, const int32_t *pos, int n,
                                       float angles[LK_MAX_PAIR][2][LK_TILE]);
 

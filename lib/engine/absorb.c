@@ -144,8 +144,14 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
 static struct lk_less_shape random_shape(const struct lk_less_shape *heads) {
     enum { PAPER_FEATURES = 8 }; /* R in the LESS paper */
     struct lk_less_shape shape = *heads;
-    shape.n_feature = shape.d_head < PAPER_FEATURES ? shape.d_head : PAPER_FEATURES;
+    if (shape.n_feature == 0) shape.n_feature = PAPER_FEATURES;
+    if (shape.n_feature > shape.d_head) shape.n_feature = shape.d_head; /* they are orthogonal */
     return shape;
+}
+
+int lk_absorb_features(const struct lk_sidecar *sidecar) {
+    const struct lk_sidecar_tensor *phi = sidecar ? find_tensor(sidecar, 0, "phi.w2") : NULL;
+    return phi && phi->ne[0] <= LK_LESS_MAX_FEATURE ? phi->ne[0] : 0;
 }
 
 lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads,
@@ -233,23 +239,35 @@ static float *state_of(const struct lk_absorb *a, int layer, int head) {
     return a->state + ((size_t)layer * a->shape.n_head_kv + head) * lk_less_state_floats(&a->shape);
 }
 
+void lk_absorb_key_features(const struct lk_absorb *a, int layer, int head, const float *k,
+                            float *psi) {
+    float work[LK_LESS_MAX_HIDDEN];
+    lk_less_psi(&a->shape, &a->maps[layer], head, k, psi, work);
+}
+
 void lk_absorb_row(void *user, int layer, int head, const float *k, const float *v) {
     struct lk_absorb *a = user;
-    float psi[LK_LESS_MAX_FEATURE], work[LK_LESS_MAX_HIDDEN];
-    lk_less_psi(&a->shape, &a->maps[layer], head, k, psi, work);
+    float psi[LK_LESS_MAX_FEATURE];
+    lk_absorb_key_features(a, layer, head, k, psi);
     lk_less_absorb(&a->shape, state_of(a, layer, head), psi, v);
+}
+
+void lk_absorb_query(const struct lk_absorb *a, int layer, int head, const float *q, float *phi,
+                     float *mean, float *log_sum) {
+    const struct lk_less_shape *s = &a->shape;
+    const struct lk_less_maps *maps = &a->maps[layer];
+    float work[LK_LESS_MAX_HIDDEN];
+    lk_less_phi(s, maps, head, q, phi, work);
+    lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi,
+                 maps->random ? 0 : maps->phi_bias[head], mean, log_sum);
 }
 
 void lk_absorb_attend(struct lk_absorb *a, int layer, const float *q, int n_tok, int ith, int nth) {
     const struct lk_less_shape *s = &a->shape;
-    const struct lk_less_maps *maps = &a->maps[layer];
-    float phi[LK_LESS_MAX_FEATURE], work[LK_LESS_MAX_HIDDEN];
+    float phi[LK_LESS_MAX_FEATURE];
     for (int row = ith; row < n_tok * s->n_head; row += nth) {
-        int head = row % s->n_head;
         float *acc = a->partial + (size_t)row * (s->d_head + 2), *log_sum = acc + s->d_head;
-        lk_less_phi(s, maps, head, q + (size_t)row * s->d_head, phi, work);
-        lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi,
-                     maps->random ? 0 : maps->phi_bias[head], acc, log_sum);
+        lk_absorb_query(a, layer, row % s->n_head, q + (size_t)row * s->d_head, phi, acc, log_sum);
         log_sum[1] = *log_sum == -INFINITY ? 0 : 1; /* the partial softmax has maximum log_sum */
     }
 }

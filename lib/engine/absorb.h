@@ -27,12 +27,16 @@ struct lk_absorb {
 lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head,
                         const struct lk_kernels *kernels, struct lk_ledger *ledger, lk_err *err);
 
-/* Empty states for `absorb performer`: random features (absorb/performer.h), as many as the LESS
- * paper's networks have, of attention with the factor `scale`. Only n_head, n_head_kv and d_head of
- * `heads` are read. *out is owned: lk_absorb_free. LK_E_NOMEM. */
+/* Empty states for `absorb performer`: random features (absorb/performer.h) of attention with the
+ * factor `scale`. Only n_head, n_head_kv, d_head and n_feature of `heads` are read; n_feature 0: as
+ * many as the LESS paper's networks have. *out is owned: lk_absorb_free. LK_E_NOMEM. */
 lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads,
                                float scale, int n_layer, struct lk_ledger *ledger, lk_err *err);
 void lk_absorb_free(struct lk_absorb *absorb);
+
+/* Features R of a sidecar's LESS networks; 0 if it has none or is NULL. Performer uses as many, for
+ * comparisons at equal bytes. */
+int lk_absorb_features(const struct lk_sidecar *sidecar);
 
 /* Bytes of the states that lk_absorb_new and lk_absorb_new_random would allocate. Errors as
  * lk_absorb_new. */
@@ -61,6 +65,13 @@ lk_status lk_absorb_reserve(struct lk_absorb *absorb, int n_tok, lk_err *err);
  * from different threads. The signature is that of struct lk_evict_hook; `user` is the struct
  * lk_absorb. */
 void lk_absorb_row(void *user, int layer, int head, const float *k, const float *v);
+
+/* For inspection. Features [n_feature] of a key of KV head `head`. Features phi [n_feature] of a
+ * query of query head `head`, and the state's part of its attention (lk_less_read). */
+void lk_absorb_key_features(const struct lk_absorb *absorb, int layer, int head, const float *k,
+                            float *psi);
+void lk_absorb_query(const struct lk_absorb *absorb, int layer, int head, const float *q,
+                     float *phi, float *mean, float *log_sum);
 
 /* Attention of queries q [n_tok][n_head][d_head] to a layer's states, into absorb->partial. Thread
  * ith of nth does its share. Memory was reserved. */

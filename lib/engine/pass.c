@@ -181,14 +181,20 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
     }
 }
 
-/* Joins the ranges of all sequences. Then re-encodes rows: lk_attn_combine does not read the
- * caches, so threads need not wait for each other in between. */
+/* src: the node to wait for, and q. Joins the ranges of all sequences. Then re-encodes rows:
+ * lk_attn_combine does not read the caches, so threads need not wait for each other in between. */
 static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         struct lk_seq *seq = &job->pass->seq[i];
         struct lk_attn attn = seq_attn(job, i, NULL, dst);
         if (seq->absorb) attn.extra_partial = seq->absorb->partial;
+        const struct lk_watch *watch = &seq->session->watch;
+        if (ith == 0 && !seq->failed && watch->on_partials) {
+            attn.q =
+                (const float *)dst->src[1]->data + (size_t)seq->row * attn.n_head * attn.d_head;
+            watch->on_partials(watch->user, job->layer, &attn, seq->n_range);
+        }
         if (!seq->failed)
             lk_attn_combine(&attn, seq->n_range, ith, nth);
         else if (ith == 0)
@@ -223,7 +229,8 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
     struct ggml_tensor *partial = lk_graph_effect(ctx, attend_node, queries, 2, job);
     struct ggml_tensor *weights[] = {partial, pre->q};
     if (pass_needs_scores(job->pass)) partial = lk_graph_effect(ctx, score_node, weights, 2, job);
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, &partial, 1, combine_node,
+    struct ggml_tensor *sums[] = {partial, pre->q};
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, sums, 2, combine_node,
                           GGML_N_TASKS_MAX, job);
 }
 

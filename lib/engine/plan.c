@@ -10,8 +10,10 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
     if (!recipe->absorbs) return LK_OK;
     const struct lk_hparams *hp = &model->net->hp;
     if (recipe->absorbs == LK_ABSORB_PERFORMER) {
-        struct lk_less_shape heads = {
-            .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
+        struct lk_less_shape heads = {.n_head = hp->n_head,
+                                      .n_head_kv = hp->n_head_kv,
+                                      .d_head = hp->d_head,
+                                      .n_feature = lk_absorb_features(model->sidecar)};
         *bytes = lk_absorb_estimate_random(&heads, hp->n_layer);
         return LK_OK;
     }

@@ -55,8 +55,10 @@ lk_status lk_session_enable_absorb(struct lk_session *s, const struct lk_sidecar
                                    lk_err *err) {
     const struct lk_hparams *hp = &s->model->net->hp;
     if (!s->recipe->absorbs) return lk_fail(err, LK_E_ARG, "the recipe has no 'absorb'");
-    struct lk_less_shape heads = {
-        .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .d_head = hp->d_head};
+    struct lk_less_shape heads = {.n_head = hp->n_head,
+                                  .n_head_kv = hp->n_head_kv,
+                                  .d_head = hp->d_head,
+                                  .n_feature = lk_absorb_features(sidecar)};
     struct lk_absorb *absorb = NULL;
     lk_status status =
         s->recipe->absorbs == LK_ABSORB_LESS

@@ -7,9 +7,12 @@
 #include "engine/pass.h"
 
 /* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
- * before any row is re-encoded. */
+ * before any row is re-encoded. NULL: unused. */
 struct lk_watch {
-    void (*on_attention)(void *user, int layer, const struct lk_attn *attn); /* NULL: unused */
+    void (*on_attention)(void *user, int layer, const struct lk_attn *attn);
+    /* The partial sums of all items are there, for lk_attn_combine and lk_attn_accumulate_scores.
+     * Only for caches that do not re-encode rows: other threads may already do so. */
+    void (*on_partials)(void *user, int layer, const struct lk_attn *attn, int n_range);
     void *user;
 };
 
@@ -51,8 +54,9 @@ lk_status lk_session_reserve_logits(struct lk_session *session, size_t n, lk_err
 lk_status lk_session_reserve_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
 /* Set up an empty session's sums of evicted rows, as the recipe's `absorb` demands. `absorb less`
- * takes its networks from `sidecar`, which must outlive the session. lk_session_new calls this with
- * the model's sidecar. Errors as lk_absorb_new, LK_E_ARG if the recipe does not absorb. */
+ * takes its networks from `sidecar`, which must outlive the session; `absorb performer` takes as
+ * many features as these networks have, if there is one. lk_session_new calls this with the model's
+ * sidecar. Errors as lk_absorb_new, LK_E_ARG if the recipe does not absorb. */
 lk_status lk_session_enable_absorb(struct lk_session *session, const struct lk_sidecar *sidecar,
                                    lk_err *err);
 

@@ -1,4 +1,5 @@
-/* Task `summary`: summaries of long documents, by ROUGE (eval/rouge.h) against a reference.
+/* Task `summary`: summaries of long documents, by ROUGE (eval/rouge.h) against a reference, and the
+ * likelihood of the reference, which tells caches apart more clearly.
  *
  *   DIR/summary/test.jsonl   {"document", "query", "reference"}
  *   DIR/qmsum/test.jsonl     QMSum (Zhong et al. 2021, arXiv:2104.05938):
@@ -152,6 +153,7 @@ static lk_status make_summary(void *user, size_t n, struct lk_arena *arena, stru
                              .question = lk_arena_printf(
                                  arena, "Answer in one paragraph, from the document: %s", r->query),
                              .opening = "Answer:",
+                             .answer = lk_arena_printf(arena, " %s", r->reference),
                              .expect = expect,
                              .n_expect = 1,
                              .match = LK_MATCH_ROUGE,

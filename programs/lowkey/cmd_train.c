@@ -14,7 +14,7 @@ struct train_args {
     struct model_args model;
     struct string_list file;
     const char *output, *policy, *from;
-    struct number_list budget, layers;
+    struct number_list budget, prompt, layers;
     int64_t ctx, sequences, features, hidden, share, epochs, queries, seed;
     double rate, dropout, valid;
     bool plain, markup;
@@ -27,7 +27,10 @@ static enum args_result read_args(const struct command *command, int argc, char 
         {"What to train",
          {
              {'f', "file", "FILE", "a text; may be repeated ('-': standard input)", OPT_TEXTS,
-              &a->file, 0, 0},
+              &a->file, 0, 0,
+              .man =
+                  "A text; may be repeated (`-`: standard input). A form feed in it starts a new "
+                  "sequence."},
              {0, "markup", NULL,
               "parse <|...|> and the like in the texts as the model's special tokens", OPT_FLAG,
               &a->markup, 0, 0},
@@ -46,6 +49,12 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "budget", "N[,N...]",
               "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
               &a->budget, 1, MAX_NUMBER},
+             {0, "prompt", "N[,N...]",
+              "tokens of a sequence that are prefilled (default 0); several are used in turn",
+              OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER,
+              .man = "Tokens at the start of a sequence that are a prompt: the policy evicts their "
+                     "rows all at once, as after a prefill, and not one by one. Several are used "
+                     "in turn, together with the budgets (default 0)."},
              {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
               0, 0, .complete = "*.gguf"},
              {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16,
@@ -67,8 +76,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "layers", "N,N",
               "only layers from the first to the last (default: all, then join them)", OPT_NUMBERS,
               &a->layers, 0, MAX_NUMBER},
-             {0, "plain", NULL, "as in the paper: no estimated scale of features", OPT_FLAG,
-              &a->plain, 0, 0},
+             {0, "plain", NULL, "as in the paper; --queries is ignored", OPT_FLAG, &a->plain, 0, 0,
+              .man =
+                  "Train as in the paper: no estimated scale of features, steps of two sequences "
+                  "with all their positions (`--queries` is ignored), sequences are not "
+                  "weighted, and the rate is halved after each quarter of the epochs."},
          }},
         {"How to train",
          {
@@ -94,6 +106,30 @@ static enum args_result read_args(const struct command *command, int argc, char 
         model_options(&a->model),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
+}
+
+/* The tokens of a text, *n of them. A form feed starts a new part: the tokens of each part are cut
+ * to whole sequences of `ctx`. Owned: free(). */
+static lk_status tokenize_parts(const lk_model *model, const char *text, size_t len, unsigned flags,
+                                size_t ctx, int32_t **tok, size_t *n, lk_err *err) {
+    lk_status status = LK_OK;
+    *n = 0;
+    for (const char *at = text, *end = text + len; status == LK_OK && at < end;) {
+        const char *stop = memchr(at, '\f', (size_t)(end - at));
+        int32_t *part = NULL;
+        size_t n_part = 0;
+        if (!stop) stop = end;
+        status = lk_tokenize(model, at, (size_t)(stop - at), flags, 0, &part, &n_part, err);
+        n_part = n_part / ctx * ctx;
+        if (status == LK_OK && n_part) {
+            *tok = xrealloc(*tok, (*n + n_part) * sizeof **tok);
+            memcpy(*tok + *n, part, n_part * sizeof **tok);
+            *n += n_part;
+        }
+        lk_tokens_free(part);
+        at = stop + 1;
+    }
+    return status;
 }
 
 /* Append up to n_want sequences of a text's tokens to tok[0..*n), spread evenly over the text. The
@@ -125,13 +161,13 @@ static int read_sequences(const struct train_args *a, const lk_model *model, int
         size_t n_piece = 0, share = n_want * (i + 1) / a->file.n - n_want * i / a->file.n;
         if (!read_text_file(a->file.item[i], "text", MAX_PROMPT_BYTES, &text))
             status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-        else if (lk_tokenize(model, text.at ? text.at : "", text.len, flags, 0, &piece, &n_piece,
-                             &err))
+        else if (tokenize_parts(model, text.at ? text.at : "", text.len, flags, ctx, &piece,
+                                &n_piece, &err))
             status = print_lk_error(&err);
         else
             append_sequences(piece, n_piece, n_bos ? bos : NULL, ctx, share, tok, n);
         free(text.at);
-        lk_tokens_free(piece);
+        free(piece);
     }
     lk_tokens_free(bos);
     if (status != STATUS_OK) return status;
@@ -156,12 +192,15 @@ static void layer_done(void *progress, const lk_less_layer *l) {
 static int train(const struct train_args *a, lk_model *model, const int32_t *tok, size_t n_tok) {
     lk_err err = {0};
     struct progress progress = progress_start("training");
-    int32_t budget[MAX_LIST];
+    int32_t budget[MAX_LIST], prompt[MAX_LIST];
     for (size_t i = 0; i < a->budget.n; i++) budget[i] = (int32_t)a->budget.item[i];
+    for (size_t i = 0; i < a->prompt.n; i++) prompt[i] = (int32_t)a->prompt.item[i];
     lk_less_opts opts = {.policy = a->policy,
                          .from = a->from,
                          .budget = budget,
                          .n_budget = (int32_t)a->budget.n,
+                         .prompt = prompt,
+                         .n_prompt = (int32_t)a->prompt.n,
                          .n_ctx = (int32_t)a->ctx,
                          .n_feature = (int32_t)a->features,
                          .n_hidden = (int32_t)a->hidden,

@@ -208,44 +208,104 @@ static void test_empty_state(void **unused) {
 
 /* ---- policies ---- */
 
+enum { N_TOK = 60, D = 8, GROUP = 2, HEADS = 2, ROWS = 12, LATER = 25 };
+
+/* What a simulation works with. */
+struct simulated {
+    struct lk_less_layer_rows rows;
+    struct lk_less_scratch scratch;
+    struct lk_less_simulated out;
+    float score[HEADS * N_TOK], rank[N_TOK], sparse[HEADS * GROUP * N_TOK * D],
+        log_sum[HEADS * GROUP * N_TOK], prompt_score[N_TOK * HEADS];
+    int32_t held[HEADS * N_TOK], evicted_at[HEADS * N_TOK];
+    struct lk_scored_row order[N_TOK];
+};
+
+static void simulate(struct simulated *s, const struct lk_less_policy *policy, const float *q,
+                     const float *k, const float *v, int stride) {
+    s->rows = (struct lk_less_layer_rows){.n_tok = N_TOK,
+                                          .n_head_kv = HEADS,
+                                          .group = GROUP,
+                                          .d_head = D,
+                                          .scale = 0.35f,
+                                          .q = q,
+                                          .k = k,
+                                          .v = v,
+                                          .prompt_score = s->prompt_score};
+    s->scratch = (struct lk_less_scratch){s->score, s->held, s->rank, s->order};
+    s->out = (struct lk_less_simulated){s->evicted_at, s->sparse, s->log_sum, stride};
+    memset(s->sparse, 0, sizeof s->sparse);
+    lk_less_simulate(policy, &s->rows, &s->scratch, &s->out);
+}
+
+/* Attention of query head h at position pos over the rows that its KV head has not evicted. */
+static void check_attention(const struct simulated *s, int h, int pos, bool values) {
+    const struct lk_less_layer_rows *r = &s->rows;
+    const int32_t *evicted_at = s->evicted_at + h / GROUP * N_TOK;
+    size_t at = (size_t)h * N_TOK + (size_t)pos;
+    double sum = 0, out[D] = {0};
+    for (int row = 0; row <= pos; row++) {
+        const float *key = r->k + (h / GROUP * N_TOK + row) * D,
+                    *value = r->v + (h / GROUP * N_TOK + row) * D;
+        double dot = 0;
+        for (int c = 0; c < D; c++) dot += (double)r->q[at * D + c] * key[c];
+        if (evicted_at[row] <= pos) continue;
+        sum += exp(dot * r->scale);
+        for (int c = 0; c < D; c++) out[c] += exp(dot * r->scale) * value[c];
+    }
+    assert_float_equal(s->log_sum[at], log(sum), 1e-4);
+    for (int c = 0; c < D; c++)
+        assert_float_equal(s->sparse[at * D + c], values ? out[c] / sum : 0, 1e-4);
+}
+
+/* Of a prompt, the rows with the highest scores stay, in addition to the sinks and the window. */
+static void check_prompt(const struct simulated *s, const struct lk_less_policy *policy) {
+    bool joint = lk_policy_is_per_layer(&policy->rule);
+    for (int head = 0; head < HEADS; head++)
+        for (int a = policy->sink; a < policy->prompt - policy->window; a++)
+            for (int b = policy->sink; b < policy->prompt - policy->window; b++) {
+                double score[2] = {0};
+                for (int h = joint ? 0 : head; h <= (joint ? HEADS - 1 : head); h++) {
+                    score[0] += s->prompt_score[a * HEADS + h];
+                    score[1] += s->prompt_score[b * HEADS + h];
+                }
+                if (s->evicted_at[head * N_TOK + a] == policy->prompt &&
+                    s->evicted_at[head * N_TOK + b] > policy->prompt && policy->keep)
+                    assert_true(score[0] <= score[1]);
+            }
+}
+
 static void test_policies(void **unused) {
     (void)unused;
-    enum { N = 60, D = 8, GROUP = 2, BUDGET = 12 };
     struct random r = {3};
-    float *q = random_floats(&r, GROUP * N * D, 2), *k = random_floats(&r, N * D, 1),
-          *v = random_floats(&r, N * D, 1);
-    float sparse[GROUP * N * D], log_sum[GROUP * N], score[N];
-    int32_t evicted_at[N], held[N];
-    struct lk_less_head head = {
-        .n_tok = N, .group = GROUP, .d_head = D, .scale = 0.35f, .q = q, .k = k, .v = v};
+    float *q = random_floats(&r, HEADS * GROUP * N_TOK * D, 2),
+          *k = random_floats(&r, HEADS * N_TOK * D, 1),
+          *v = random_floats(&r, HEADS * N_TOK * D, 1);
+    static struct simulated s;
     struct lk_less_policy policy;
     const char *names[] = {"lambda", "h2o", "tova"};
-    for (int p = 0; p < 3; p++) {
-        assert_int_equal(lk_less_policy_named(&policy, names[p], BUDGET, NULL), LK_OK);
-        lk_less_simulate(&policy, &head, evicted_at, sparse, log_sum, score, held);
-        for (int pos = 0; pos < N; pos++) { /* `budget` rows are held, including the newest */
-            int n = 0;
-            for (int row = 0; row < pos; row++) n += evicted_at[row] > pos;
-            assert_int_equal(n, pos < BUDGET ? pos : BUDGET);
-            if (pos > 0) assert_true(evicted_at[pos - 1] > pos);
-            if (p == 0)
-                for (int row = 0; row < pos; row++)
-                    assert_int_equal(evicted_at[row] > pos, row < 4 || row >= pos - (BUDGET - 4));
-            for (int h = 0; h < GROUP; h++) { /* attention over exactly these rows */
-                double sum = 0, out[D] = {0};
-                for (int row = 0; row <= pos; row++) {
-                    double dot = 0;
-                    for (int c = 0; c < D; c++)
-                        dot += (double)q[(h * N + pos) * D + c] * k[row * D + c];
-                    if (evicted_at[row] <= pos) continue;
-                    sum += exp(dot * head.scale);
-                    for (int c = 0; c < D; c++) out[c] += exp(dot * head.scale) * v[row * D + c];
-                }
-                assert_float_equal(log_sum[h * N + pos], log(sum), 1e-4);
-                for (int c = 0; c < D; c++)
-                    assert_float_equal(sparse[(h * N + pos) * D + c], out[c] / sum, 1e-4);
+    for (int i = 0; i < N_TOK * HEADS; i++) s.prompt_score[i] = fabsf(random_gauss(&r));
+    for (int p = 0; p < 9; p++) {
+        assert_int_equal(lk_less_policy_named(&policy, names[p / 3], ROWS, NULL), LK_OK);
+        policy.prompt = p % 3 == 0 ? 0 : p % 3 == 1 ? LATER : ROWS / 2;
+        int stride = p % 2 ? 1 : 3, first = lk_less_policy_first(&policy);
+        assert_int_equal(first, p % 3 == 1 ? LATER : ROWS + 1);
+        simulate(&s, &policy, q, k, v, stride);
+        for (int pos = policy.prompt; pos < N_TOK; pos++)
+            for (int head = 0; head < HEADS; head++) {
+                const int32_t *evicted_at = s.evicted_at + head * N_TOK;
+                int n = 0; /* `budget` rows are held, including the newest */
+                for (int row = 0; row < pos; row++) n += evicted_at[row] > pos;
+                assert_int_equal(n, pos < ROWS ? pos : ROWS);
+                if (pos > 0) assert_true(evicted_at[pos - 1] > pos);
+                for (int row = 0; p < 3 && row < pos; row++)
+                    assert_int_equal(evicted_at[row] > pos, row < 4 || row >= pos - (ROWS - 4));
+                for (int row = 0; p >= 6 && row < pos; row++) /* all heads choose together */
+                    assert_int_equal(evicted_at[row], s.evicted_at[row]);
+                for (int h = head * GROUP; h < (head + 1) * GROUP; h++)
+                    check_attention(&s, h, pos, pos >= first && (pos - first) % stride == 0);
             }
-        }
+        if (p % 3 == 1) check_prompt(&s, &policy);
     }
     lk_err err;
     assert_int_equal(lk_less_policy_named(&policy, "lambda", 4, &err), LK_E_ARG);
@@ -268,8 +328,11 @@ static uint16_t *random_f16(struct random *r, size_t n, float scale) {
     return x;
 }
 
+enum { STRIDE = 2 };
+
+/* n_first of the rows are evicted before query 0, the others one after the other. */
 static struct example make_example(struct random *r, const struct lk_less_size *size, int n_query,
-                                   int n_gone) {
+                                   int n_gone, int n_first) {
     const struct lk_less_shape *s = &size->shape;
     size_t nq = (size_t)s->n_head * n_query, nk = (size_t)s->n_head_kv * n_gone,
            d = (size_t)s->d_head;
@@ -281,10 +344,12 @@ static struct example make_example(struct random *r, const struct lk_less_size *
                         .log_sum = random_floats(r, nq, 1),
                         .evicted_at = malloc(nk * sizeof *m.evicted_at),
                         .wo = random_floats(r, (size_t)size->n_embd * s->n_head * d, 0.2f)};
-    for (size_t i = 0; i < nk; i++)
-        m.evicted_at[i] = (int32_t)(i % (size_t)n_gone) * n_query / n_gone;
-    m.ex = (struct lk_less_example){n_query, n_gone, m.q,       m.sparse,    m.residual,
-                                    m.k,     m.v,    m.log_sum, m.evicted_at};
+    for (size_t i = 0; i < nk; i++) {
+        int row = (int)(i % (size_t)n_gone) - n_first;
+        m.evicted_at[i] = row < 0 ? 0 : row * (n_query * STRIDE) / (n_gone - n_first);
+    }
+    m.ex = (struct lk_less_example){n_query,    n_gone, STRIDE, m.q,       m.sparse,
+                                    m.residual, m.k,    m.v,    m.log_sum, m.evicted_at};
     return m;
 }
 
@@ -295,8 +360,8 @@ static void free_example(struct example *m) {
 
 /* The loss computed with absorb/less.h: states built as in decoding, joined to the sparse
  * attention. */
-static double reference_loss(const struct lk_less_net *net, const struct example *m,
-                             const int32_t *query, double *base) {
+static struct lk_less_loss reference_loss(const struct lk_less_net *net, const struct example *m,
+                                          const int32_t *query, const float *weights) {
     const struct lk_less_size *z = &net->size;
     const struct lk_less_shape *s = &z->shape;
     int d = s->d_head, group = s->n_head / s->n_head_kv, all = s->n_head * d;
@@ -308,16 +373,16 @@ static double reference_loss(const struct lk_less_net *net, const struct example
           *residual = malloc((size_t)all * sizeof *residual);
     float x[64], part[64];
     lk_less_net_export(net, net->weight, block, &maps);
-    double loss = 0;
-    *base = 0;
+    struct lk_less_loss expected = {0};
     for (int i = 0; i < z->n_query; i++) {
+        if (query[i] < 0) continue;
         for (int head = 0; head < s->n_head; head++) {
             int kv = head / group;
             size_t row = (size_t)head * m->ex.n_query + query[i];
             memset(state, 0, lk_less_state_floats(s) * sizeof *state);
             for (int j = 0; j < m->ex.n_evicted; j++) {
                 size_t at = (size_t)kv * m->ex.n_evicted + j;
-                if (m->evicted_at[at] > query[i]) continue;
+                if (m->evicted_at[at] > query[i] * STRIDE) continue;
                 for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(m->k[at * d + c]);
                 lk_less_psi(s, &maps, kv, x, feature, work);
                 for (int c = 0; c < d; c++) x[c] = lk_f16_to_f32(m->v[at * d + c]);
@@ -335,31 +400,38 @@ static double reference_loss(const struct lk_less_net *net, const struct example
                     x[c] - lk_f16_to_f32(m->sparse[row * d + c]) + residual[head * d + c];
             }
         }
+        double e = 0, b = 0;
         for (int o = 0; o < z->n_embd; o++) {
-            double a = 0, b = 0;
+            double x_e = 0, x_b = 0;
             for (int c = 0; c < all; c++)
-                a += (double)m->wo[(size_t)o * all + c] * error[c],
-                    b += (double)m->wo[(size_t)o * all + c] * residual[c];
-            loss += a * a / z->n_query;
-            *base += b * b / z->n_query;
+                x_e += (double)m->wo[(size_t)o * all + c] * error[c],
+                    x_b += (double)m->wo[(size_t)o * all + c] * residual[c];
+            e += x_e * x_e;
+            b += x_b * x_b;
         }
+        double weight = weights[i] / (net->norm * z->floor + b * (1 - z->floor));
+        expected.loss += (float)(e * weight / z->n_query);
+        expected.base += (float)(b * weight / z->n_query);
+        expected.power += (float)(b / z->n_query);
     }
     free(block), free(work), free(state), free(error), free(residual);
-    return loss;
+    return expected;
 }
 
 static double net_loss(struct lk_less_net *net) {
-    float loss, base;
-    assert_int_equal(lk_less_net_eval(net, &loss, &base, NULL), LK_OK);
-    return loss;
+    struct lk_less_loss loss;
+    assert_int_equal(lk_less_net_eval(net, &loss, NULL), LK_OK);
+    return loss.loss;
 }
 
-/* n_gone rows are evicted before the last of 30 queries, 13 of which are evaluated. */
-static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, uint64_t seed) {
+/* n_gone rows are evicted before the last of 30 queries, n_first of them before the first. A step
+ * has 13 places: queries, or the first rows. */
+static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, int n_first,
+                      float floor, uint64_t seed) {
     struct random r = {seed};
     struct lk_less_size size = {
-        .shape = shape, .n_embd = 40, .n_query = 13, .n_between = n_gone / 10 + 1};
-    struct example m = make_example(&r, &size, 30, n_gone);
+        .shape = shape, .n_embd = 40, .n_query = 13, .n_between = n_gone / 10 + 1, .floor = floor};
+    struct example m = make_example(&r, &size, 30, n_gone, n_first);
     struct lk_less_net *net;
     struct lk_ledger ledger = {0};
     lk_err err = {0};
@@ -370,20 +442,37 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
             lk_f32_to_f16(net->weight[i] + 0.3f * random_gauss(&r))); /* s1 and s2 are not small */
     for (int h = 0; h < shape.n_head; h++) net->level[h] = 0.5f * random_gauss(&r);
     int32_t query[13];
-    for (int i = 0; i < 13; i++) query[i] = i * 30 / 13;
-    lk_less_net_set_input(net, &m.ex, query);
-    float loss, base, learned;
-    double plain_base, plain = reference_loss(net, &m, query, &plain_base);
-    assert_int_equal(lk_less_net_eval(net, &loss, &base, NULL), LK_OK);
-    assert_float_equal(loss / plain, 1, 1e-4);
-    assert_float_equal(base / plain_base, 1, 1e-4);
+    float of_query[13];
+    for (int i = 0; i < 13; i++) of_query[i] = 0.5f + (float)random_int(&r, 0, 30) / 10;
+    int n_rows_only = (n_first + size.n_between - 1) / size.n_between;
+    for (int i = 0; i < 13; i++)
+        query[i] = i < n_rows_only ? -1 : (i - n_rows_only) * 30 / (13 - n_rows_only);
+    net->norm = 40;
+    lk_less_net_set_input(net, &m.ex, query, of_query);
+    struct lk_less_loss found, expected = reference_loss(net, &m, query, of_query);
+    assert_int_equal(lk_less_net_eval(net, &found, NULL), LK_OK);
+    assert_float_equal(found.loss / expected.loss, 1, 1e-4);
+    assert_float_equal(found.base / expected.base, 1, 1e-4);
+    assert_float_equal(found.power / expected.power, 1, 1e-4);
+    float loss = found.loss, learned;
 
     /* A step with learning rate 0 leaves the gradient in Adam's first moment. */
     float *weight = malloc(net->n_weight * sizeof *weight);
     memcpy(weight, net->weight, net->n_weight * sizeof *weight);
-    assert_int_equal(lk_less_net_train_step(net, 0, 1, 3, &learned, NULL), LK_OK);
+    assert_int_equal(lk_less_net_add_gradient(net, 3, &learned, NULL), LK_OK);
+    lk_less_net_step(net, 0, 1);
     assert_float_equal(learned / loss, 1, 1e-4); /* no dropout */
     assert_memory_equal(weight, net->weight, net->n_weight * sizeof *weight);
+    /* A step follows the mean of the gradients since the last one: here twice the same. */
+    float *moment = malloc(net->n_weight * sizeof *moment);
+    memcpy(moment, net->mean, net->n_weight * sizeof *moment);
+    memset(net->mean, 0, 2 * net->n_weight * sizeof *net->mean);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(lk_less_net_add_gradient(net, 3, &learned, NULL), LK_OK);
+    lk_less_net_step(net, 0, 1);
+    assert_memory_equal(moment, net->mean, net->n_weight * sizeof *moment);
+    free(moment);
+
     double worst = 0;
     for (int trial = 0; trial < 12; trial++) {
         float *way = random_floats(&r, net->n_weight, 1);
@@ -412,8 +501,10 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
     assert_true(worst < 0.01);
     memcpy(net->weight, weight, net->n_weight * sizeof *weight);
     memset(net->mean, 0, 2 * net->n_weight * sizeof *net->mean);
-    for (int i = 1; i <= 60; i++)
-        assert_int_equal(lk_less_net_train_step(net, 3e-3f, i, 3, &learned, NULL), LK_OK);
+    for (int i = 1; i <= 60; i++) {
+        assert_int_equal(lk_less_net_add_gradient(net, 3, &learned, NULL), LK_OK);
+        lk_less_net_step(net, 3e-3f, i);
+    }
     double after = net_loss(net);
     print_message("loss %.4g, after 60 steps %.4g\n", loss, after);
     assert_true(after < 0.5 * loss);
@@ -426,10 +517,11 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, u
 static void test_net(void **unused) {
     (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
-    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 21, 11);
-    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 250, 12);
-    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 5, 1, 1}, 7, 13);
-    check_net(model, (struct lk_less_shape){3, 3, 20, 17, 8, 3, 3}, 21, 14);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 21, 0, 1, 11);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 250, 0, 0.2f, 12);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 5, 1, 1}, 7, 0, 1, 13);
+    check_net(model, (struct lk_less_shape){3, 3, 20, 17, 8, 3, 3}, 21, 0, 0.5f, 14);
+    check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 90, 47, 0.3f, 15);
     lk_model_free(model);
 }
 

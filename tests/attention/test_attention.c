@@ -349,14 +349,31 @@ static void plain_attention(const struct lk_attn *a, float *out) {
     free(s), free(sum), free(k), free(v);
 }
 
-/* Attention's output from lk_attn_weights and the values that the cache holds. */
+/* The score of the newest visible row, without bias. */
+static double newest_score(const struct lk_attn *a, const float *k, int t, int head) {
+    int64_t n = a->k->n_tok, pos = n - a->n_tok + t;
+    const float *q = a->q + ((size_t)t * a->n_head + head) * a->d_head,
+                *row = k + ((size_t)(head * a->n_head_kv / a->n_head) * n + pos) * a->d_head;
+    double dot = 0;
+    for (int c = 0; c < a->d_head; c++) dot += (double)q[c] * row[c];
+    return dot * a->scale; /* ALiBi's bias is 0 for this row */
+}
+
+/* Attention's output from lk_attn_weights and the values that the cache holds. A row's weight is
+ * exp(score - log_sum). */
 static void attention_from_weights(const struct lk_attn *a, float *out) {
     int d = a->d_head, group = a->n_head / a->n_head_kv;
     int64_t n = a->k->n_tok;
-    float *weight = malloc(n * a->n_head * sizeof *weight), *v = read_rows(a->v, a->n_head_kv, d);
+    float *weight = malloc(n * a->n_head * sizeof *weight), *v = read_rows(a->v, a->n_head_kv, d),
+          *k = read_rows(a->k, a->n_head_kv, d), *log_sum = malloc(a->n_head * sizeof *log_sum);
     double sum[LK_MAX_D_HEAD];
     for (int t = 0; t < a->n_tok; t++) {
-        lk_attn_weights(a, t, weight);
+        lk_attn_weights(a, t, weight, log_sum);
+        for (int h = 0; h < a->n_head; h++) {
+            float newest = weight[h * n + position_of(a->k, n - a->n_tok + t, h / group)];
+            if (newest > 1e-6)
+                assert_true(fabs(log(newest) - (newest_score(a, k, t, h) - log_sum[h])) < 0.1);
+        }
         for (int h = 0; h < a->n_head; h++) {
             double total = 0;
             memset(sum, 0, sizeof sum);
@@ -371,7 +388,7 @@ static void attention_from_weights(const struct lk_attn *a, float *out) {
             for (int c = 0; c < d; c++) out[((size_t)t * a->n_head + h) * d + c] = (float)sum[c];
         }
     }
-    free(weight), free(v);
+    free(weight), free(v), free(k), free(log_sum);
 }
 
 static void run_attention(struct lk_attn *a, int n_thread) {
@@ -394,7 +411,7 @@ static double error_of_scores(struct lk_attn *a, int n_thread, bool last) {
         lk_attn_accumulate_scores(a, lk_attn_ranges(a, a->k, a->v), last, attn_scores, i, n_thread);
     if (last) memset(sum, 0, n_row * a->n_head_kv * sizeof *sum);
     for (int t = last ? a->n_tok - 1 : 0; t < a->n_tok; t++) {
-        lk_attn_weights(a, t, weight);
+        lk_attn_weights(a, t, weight, NULL);
         for (int64_t i = 0; i < n_row; i++)
             for (int h = 0; h < a->n_head; h++)
                 sum[i * a->n_head_kv + h / group] +=

@@ -431,7 +431,7 @@ static void test_folded_output_is_equal(void **state) {
     struct call call = make_call(cache, &r, 1, &lk_kernels_reference);
     run(&call);
     float *weight = malloc(N_HEAD * N * sizeof *weight), plain[N_EMBD] = {0}, folded[N_EMBD] = {0};
-    lk_attn_weights(&call.attn, 0, weight);
+    lk_attn_weights(&call.attn, 0, weight, NULL);
     const struct lk_basis *basis = &b.basis[LK_BASIS_V][0];
     for (int h = 0; h < N_HEAD; h++) {
         int head_kv = h / (N_HEAD / N_HEAD_KV), group = head_kv / 2;

@@ -238,7 +238,7 @@ static void test_real_attention_decides(void **state) {
         a.score = calloc((size_t)a.n_head_kv * N, sizeof *a.score);
         a.held = calloc((size_t)a.n_head_kv * N, sizeof *a.held);
         a.q = malloc((size_t)512 * a.n_head * a.d * sizeof *a.q);
-        s->watch = (struct lk_watch){save_queries, &a};
+        s->watch = (struct lk_watch){.on_attention = save_queries, .user = &a};
         while (a.n_tok < N) {
             int n = a.n_tok ? 1 : PROMPT;
             if (a.n_tok)

@@ -41,6 +41,7 @@ static int set_up(void **unused) {
                           .budget = &budget,
                           .n_budget = 1,
                           .n_ctx = N_CTX,
+                          .n_feature = 6,
                           .n_hidden = 16,
                           .n_epoch = 12,
                           .n_query = 64,
@@ -187,7 +188,8 @@ static void test_quality(void **unused) {
     assert_true(all <= 1e-6 * policy); /* nothing was evicted */
 }
 
-/* Random features need no sidecar. Their states are the same sums. */
+/* Random features need no sidecar; with one, they are as many as its networks have. Their states
+ * are the same sums. */
 static void test_performer(void **unused) {
     (void)unused;
     static const char *text_of = "sink 4: f16; body: none; window 16: f16; absorb performer";
@@ -204,6 +206,11 @@ static void test_performer(void **unused) {
     assert_true(plan.cache_bytes <= stats.cache_bytes &&
                 plan.cache_bytes > stats.cache_bytes * 9 / 10);
     lk_session *session = random.session;
+    assert_int_equal(session->absorb->shape.n_feature, 8);
+    struct reader equal = open_reader(text_of);
+    assert_int_equal(lk_session_enable_absorb(equal.session, sidecar, &err), LK_OK);
+    assert_int_equal(equal.session->absorb->shape.n_feature, 6);
+    close_reader(&equal);
     lk_absorb_free(session->absorb);
     session->absorb = NULL;
     for (int nth = 1; nth < 6; nth++) {

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -111,7 +112,64 @@ static void test_probes(void **state) {
     lk_model_free(model);
 }
 
+/* Distance in layer 0, whose keys do not depend on attention, from the definition: a state's weight
+ * of an evicted row is phi(q) psi(k), all of them sum to the state's share. */
+static double distance_with_state(const struct reader *full, const struct reader *r, bool counted) {
+    const struct lk_absorb *a = r->session->absorb;
+    const struct lk_probe *p = r->probe;
+    int group = p->n_head / a->shape.n_head_kv, d = a->shape.d_head;
+    int64_t n = p->n_pos;
+    float *k = malloc((size_t)(n * d) * sizeof *k), psi[LK_LESS_MAX_FEATURE],
+          work[LK_LESS_MAX_HIDDEN];
+    double *weight = malloc((size_t)n * sizeof *weight), distance = 0;
+    for (int head = 0; head < p->n_head; head++) {
+        const float *phi = p->phi + head * LK_LESS_MAX_FEATURE;
+        double sum = 0, held = 0, square = 0;
+        lk_kv_read_positions(&full->session->cache->kv[0][LK_K], 0, n, head / group,
+                             full->session->cache->kernels, k, (size_t)d);
+        for (int64_t i = 0; i < n; i++) {
+            weight[i] = 0;
+            held += p->weight[head * n + i];
+            if (p->weight[head * n + i] > 0) continue;
+            lk_less_psi(&a->shape, &a->maps[0], head / group, k + i * d, psi, work);
+            for (int f = 0; f < a->shape.n_feature; f++) weight[i] += (double)phi[f] * psi[f];
+            sum += weight[i];
+        }
+        assert_float_equal(held + p->state_share[head], 1, 1e-4);
+        assert_true(p->state_share[head] > 0 && p->state_share[head] < 1);
+        for (int64_t i = 0; i < n; i++) {
+            double w = p->weight[head * n + i];
+            if (counted) w += weight[i] / sum * p->state_share[head];
+            square += pow(sqrt(w) - sqrt(full->probe->weight[head * n + i]), 2);
+        }
+        distance += sqrt(square / 2) / p->n_head;
+    }
+    free(k), free(weight);
+    return distance;
+}
+
+static void test_state(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", 1024, 2);
+    int32_t tok[PROMPT + STEPS];
+    random_tokens(tok, PROMPT + STEPS, model, 6);
+    struct reader full = open_reader(model, "f16");
+    struct reader r = open_reader(model, "keep 16 by h2o; window 64: f16; absorb performer"),
+                  other = open_reader(model, "keep 16 by h2o; window 64: f16");
+    read_tokens(&full, tok), read_tokens(&r, tok), read_tokens(&other, tok);
+    assert_true(lk_probe_state_share(full.probe, 0) == 0);
+    assert_true(lk_probe_state_share(r.probe, 0) > 0);
+    double found = lk_probe_hellinger(full.probe, r.probe, 0);
+    assert_float_equal(found, distance_with_state(&full, &r, true), 1e-4);
+    assert_float_equal(lk_probe_hellinger(r.probe, full.probe, 0), found, 1e-12);
+    /* Without the keys of evicted rows, the state counts as nothing. */
+    assert_true(lk_probe_hellinger(other.probe, r.probe, 0) > 0);
+    assert_true(found < distance_with_state(&full, &r, false));
+    close_reader(&full), close_reader(&r), close_reader(&other);
+    lk_model_free(model);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probes), cmocka_unit_test(test_state)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,7 +204,7 @@ static lk_session *new_session(struct run *run, int recipe, lk_err *err) {
 }
 
 static void watch(struct slot *s, lk_session *session) {
-    session->watch = (struct lk_watch){note_rows, s};
+    session->watch = (struct lk_watch){.on_attention = note_rows, .user = s};
     s->hook = session->cache->evict_hook;
     session->cache->evict_hook = (struct lk_evict_hook){engine_evicts, s};
 }
@@ -744,7 +744,7 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
     for (int i = 0; i < 2; i++) {
         run->set[i] = (struct plain_setting){.model = run->m,
                                              .recipe = run->recipe[i],
-                                             .less = run->sidecar.less,
+                                             .less = sidecar ? run->sidecar.less : NULL,
                                              .engine = {.row = engine_row,
                                                         .stored = engine_stored,
                                                         .sigma = engine_sigma,

@@ -47,7 +47,7 @@ void plain_absorb_init(struct plain_cache *c) {
     const struct plain_model *m = c->set->model;
     enum lk_absorb_kind kind = c->set->recipe->absorbs;
     if (kind == LK_ABSORB_NOTHING) return;
-    c->n_feature = kind == LK_ABSORB_LESS ? c->set->less[0].n_feature : 8;
+    c->n_feature = c->set->less ? c->set->less[0].n_feature : 8;
     if (kind == LK_ABSORB_PERFORMER) {
         c->random = malloc((size_t)c->n_feature * m->d_head * sizeof *c->random);
         draw_directions(c->random, c->n_feature, m->d_head);

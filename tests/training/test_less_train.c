@@ -1,7 +1,12 @@
 /* Training LESS: cancelled and continued at any moment, rejected options, and leftover files. */
+#include "codec/half.h"
+#include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
+#include "training/less_checkpoint.h"
 #include "training/less_net.h"
+#include "training/less_queries.h"
+#include "training/less_schedule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +76,7 @@ static void test_examples_kept(void **unused) {
         memset(&policy, i ? 0xff : 0, sizeof policy);
         policy.rule.kind = LK_POLICY_H2O, policy.rule.mean = false, policy.rule.per_head = false,
         policy.rule.seed = 0;
-        policy.sink = 0, policy.keep = 8, policy.window = 8;
+        policy.sink = 0, policy.keep = 8, policy.window = 8, policy.prompt = 0;
         struct lk_less_data_opts opts = {.path = name,
                                          .model = model,
                                          .policy = &policy,
@@ -79,6 +84,7 @@ static void test_examples_kept(void **unused) {
                                          .tok = tok,
                                          .n_seq = 2,
                                          .n_ctx = N_CTX,
+                                         .stride = 1,
                                          .progress = i ? fail_if_collected : NULL,
                                          .ledger = &ledger};
         if (lk_less_data_open(&data, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
@@ -88,11 +94,167 @@ static void test_examples_kept(void **unused) {
     lk_model_free(model);
 }
 
+/* Rows that a session's policy evicts. */
+struct evicted_rows {
+    int n[8], d;
+    float *k[8]; /* of each KV head of layer 0, [n][d] */
+};
+
+static void collect_row(void *user, int layer, int head, const float *k, const float *v) {
+    struct evicted_rows *rows = user;
+    (void)v;
+    if (layer > 0) return;
+    rows->k[head] = realloc(rows->k[head], (size_t)(rows->n[head] + 1) * rows->d * sizeof(float));
+    memcpy(rows->k[head] + (size_t)rows->n[head]++ * rows->d, k, (size_t)rows->d * sizeof(float));
+}
+
+/* The examples have the rows that a cache with this policy evicts, in the same order. Keys of layer
+ * 0 do not depend on attention, so they are the same with and without eviction. */
+static void check_evicted_rows(lk_model *model, const int32_t *tok, const char *name,
+                               const char *recipe_text, int prompt) {
+    char path_of[100];
+    snprintf(path_of, sizeof path_of, "%s.evicted", path);
+    struct lk_ledger ledger = {0};
+    struct lk_less_policy policy;
+    struct lk_less_data data;
+    struct lk_less_example ex;
+    lk_err err = {0};
+    assert_int_equal(lk_less_policy_named(&policy, name, 16, &err), LK_OK);
+    policy.prompt = prompt;
+    struct lk_less_data_opts opts = {.path = path_of,
+                                     .model = model,
+                                     .policy = &policy,
+                                     .n_policy = 1,
+                                     .tok = tok,
+                                     .n_seq = 2,
+                                     .n_ctx = N_CTX,
+                                     .stride = 1,
+                                     .ledger = &ledger};
+    if (lk_less_data_open(&data, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(lk_less_data_read(&data, 0, 1, &ex, &err), LK_OK);
+
+    lk_recipe *recipe;
+    lk_session *session = open_session(model, recipe_text, N_CTX, &recipe);
+    const struct lk_hparams *hp = &model->net->hp;
+    struct evicted_rows rows = {.d = hp->d_head};
+    session->cache->evict_hook = (struct lk_evict_hook){collect_row, &rows};
+    if (prompt) assert_int_equal(lk_session_sync(session, tok + N_CTX, prompt, NULL, &err), LK_OK);
+    for (int i = prompt; i < N_CTX - 1; i++)
+        assert_int_equal(lk_session_eval(session, tok + N_CTX + i, 1, false, &err), LK_OK);
+    for (int head = 0; head < hp->n_head_kv; head++) {
+        assert_int_equal(rows.n[head], ex.n_evicted);
+        for (int i = 0; i < rows.n[head]; i++)
+            for (int c = 0; c < rows.d; c++)
+                assert_float_equal(
+                    rows.k[head][i * rows.d + c],
+                    lk_f16_to_f32(ex.k[((size_t)head * ex.n_evicted + i) * rows.d + c]), 0.02);
+        free(rows.k[head]);
+    }
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    lk_less_data_close(&data);
+    unlink(path_of);
+}
+
+static void test_evicted_rows(void **unused) {
+    (void)unused;
+    lk_model *model = open_preset("llama", 0, 1);
+    int32_t tok[2 * N_CTX];
+    random_tokens(tok, 2 * N_CTX, model, 23);
+    for (int prompt = 0; prompt <= 40; prompt += 40) {
+        check_evicted_rows(model, tok, "h2o", "keep 8 by h2o: f16; window 8: f16", prompt);
+        check_evicted_rows(model, tok, "tova", "keep 15 by tova: f16; window 1: f16", prompt);
+        check_evicted_rows(model, tok, "lambda",
+                           "sink 4: f16; body: none; window 12: f16; absorb performer", prompt);
+    }
+    lk_model_free(model);
+}
+
+/* Rates halve after each quarter of the epochs in the paper, six times in the second half in ours.
+ * A step of the paper has two sequences. */
+static void test_schedule(void **unused) {
+    (void)unused;
+    struct lk_less_schedule paper = {.n_epoch = 40, .rate = 1e-3f, .plain = true},
+                            ours = {.n_epoch = 40, .rate = 1e-3f};
+    for (int epoch = 0; epoch < 40; epoch++) {
+        assert_float_equal(lk_less_epoch_rate(&paper, epoch), 1e-3 / (1 << (epoch / 10)), 1e-9);
+        if (epoch < 20) assert_float_equal(lk_less_epoch_rate(&ours, epoch), 1e-3, 1e-9);
+    }
+    assert_float_equal(lk_less_epoch_rate(&ours, 39), 1e-3 / 64, 1e-9);
+    assert_int_equal(lk_less_batch(&paper), 2);
+    assert_int_equal(lk_less_batch(&ours), 1);
+}
+
+/* Queries increase, the places take the rows of a prompt and those between queries, and what
+ * follows a control token counts more. */
+static void check_queries(lk_model *model, const int32_t *tok, bool plain, int wanted) {
+    const int prompts[] = {0, 50, 5};
+    struct lk_less_source source = {
+        .n_layer = 1, .n_head = 1, .n_head_kv = 1, .n_ctx = N_CTX, .n_seq = 3, .stride = 2};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(lk_less_policy_named(&source.policy[i], "h2o", 16, NULL), LK_OK);
+        source.policy[i].prompt = prompts[i];
+    }
+    source.n_policy = 3;
+    struct lk_less_queries q = {.model = model, .tok = tok, .plain = plain};
+    int32_t query[N_CTX];
+    float weight[N_CTX];
+    lk_less_queries_size(&q, &source, wanted);
+    assert_true(q.n_query >= 2 && q.n_query <= wanted);
+    q.query = query, q.weight = weight;
+    for (int seq = 0; seq < 3; seq++)
+        for (uint64_t seed = 0; seed < 20; seed++) {
+            const struct lk_less_policy *policy = &source.policy[seq];
+            int n_rows = 0, first = lk_less_policy_first(policy), n_heavy = 0;
+            lk_less_choose_queries(&q, &source, seq, seed);
+            for (int i = 0; i < q.n_query; i++) {
+                /* Rows that a query misses: one by one, and before query 0 those of the prompt. */
+                int missed = first - 16 + query[i] * 2;
+                if (query[i] < 0) {
+                    n_rows += q.n_between;
+                    assert_true(prompts[seq] > 16 && n_heavy == 0 && weight[i] == 1);
+                    continue;
+                }
+                if (n_rows > missed) n_rows = first - 16;
+                assert_true(missed - n_rows <= q.n_between);
+                assert_true(query[i] < lk_less_data_queries(&source, policy));
+                if (i > 0) assert_true(query[i] > query[i - 1]);
+                n_rows = missed;
+                bool heavy = false;
+                int pos = first + query[i] * 2;
+                for (int p = pos - 8 < 0 ? 0 : pos - 8; p <= pos; p++)
+                    heavy |= lk_token_is_control(model, tok[seq * N_CTX + p]);
+                assert_true((weight[i] > 1) == (heavy && !plain));
+                n_heavy++;
+            }
+            assert_true(n_heavy > 0);
+        }
+}
+
+static void test_queries(void **unused) {
+    (void)unused;
+    lk_model *model = open_preset("llama-spm", 0, 1);
+    int32_t tok[3 * N_CTX], control = 0;
+    while (!lk_token_is_control(model, control)) assert_true(++control < 1000);
+    random_tokens(tok, 3 * N_CTX, model, 24);
+    tok[70] = tok[N_CTX + 60] = control;
+    for (int wanted = 2; wanted <= N_CTX; wanted += 11) {
+        check_queries(model, tok, false, wanted);
+        check_queries(model, tok, true, wanted);
+    }
+    assert_int_equal(lk_less_stride(4096, 64), 4);
+    assert_int_equal(lk_less_stride(96, 40), 1);
+    lk_model_free(model);
+}
+
 /* A huge weight in a layer's file makes the loss infinite or NaN. Training stops, reports where,
  * writes no sidecar, and leaves the state of the last good epoch unchanged. */
 static void test_not_finite(void **unused) {
     (void)unused;
-    enum { HEAD = 40, WEIGHT = 7 }; /* bytes before the weights; one of phi's */
+    enum {
+        HEAD = sizeof(struct lk_less_state),
+        WEIGHT = 7
+    }; /* bytes before the weights; one of phi's */
     lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[N_SEQ * N_CTX];
     random_tokens(tok, N_SEQ * N_CTX, model, 22);
@@ -165,6 +327,36 @@ static void test_layer_not_kept(void **unused) {
     lk_model_free(model);
 }
 
+/* Training as in the paper reduces the loss too. */
+static void test_plain(void **unused) {
+    (void)unused;
+    lk_model *model = open_preset("llama", 0, 1);
+    int32_t tok[N_SEQ * N_CTX];
+    random_tokens(tok, N_SEQ * N_CTX, model, 25);
+    char name[100];
+    snprintf(name, sizeof name, "%s-plain", path);
+    struct stop stop = {0};
+    lk_err err = {0};
+    const int32_t budget[] = {16};
+    lk_less_opts opts = {.policy = "tova",
+                         .budget = budget,
+                         .n_budget = 1,
+                         .n_ctx = N_CTX,
+                         .n_hidden = 16,
+                         .n_epoch = 8,
+                         .rate = 3e-3f,
+                         .plain = true,
+                         .layer_done = check_layer,
+                         .user = &stop};
+    if (lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err) != LK_OK)
+        fail_msg("%s", err.msg);
+    print_message("mean loss after plain training: %.4f of the policy's\n",
+                  stop.loss / lk_model_get_info(model).n_layer);
+    assert_true(stop.loss < lk_model_get_info(model).n_layer);
+    unlink(name);
+    lk_model_free(model);
+}
+
 static void test_training(void **unused) {
     (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
@@ -175,10 +367,12 @@ static void test_training(void **unused) {
     for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "%s-%d", path, i);
     struct stop stop = {0};
     lk_err err = {0};
-    const int32_t budget[] = {16, 24};
+    const int32_t budget[] = {16, 24}, prompt[] = {0, 0, 50};
     lk_less_opts opts = {.policy = "h2o",
                          .budget = budget,
                          .n_budget = 2,
+                         .prompt = prompt,
+                         .n_prompt = 3,
                          .n_ctx = N_CTX,
                          .n_hidden = 16,
                          .n_epoch = 6,
@@ -251,6 +445,8 @@ static void test_training(void **unused) {
     bad = opts;
     bad.budget = (int32_t[]){16, 90};
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
+    bad = opts, bad.prompt = (int32_t[]){0, N_CTX}, bad.n_prompt = 2;
+    assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     bad = opts, bad.n_seq = 6;
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &bad, name[1], &err), LK_E_ARG);
     bad = opts, bad.policy = "lambda", bad.budget = (int32_t[]){8, 4}; /* only its sinks */
@@ -283,8 +479,10 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_layer_not_kept), cmocka_unit_test(test_training)};
+        cmocka_unit_test(test_examples_kept), cmocka_unit_test(test_evicted_rows),
+        cmocka_unit_test(test_schedule),      cmocka_unit_test(test_queries),
+        cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_layer_not_kept),
+        cmocka_unit_test(test_plain),         cmocka_unit_test(test_training)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return failed;
