@@ -88,11 +88,15 @@ static const double *head_metric(const struct lk_moments *m, int first, int head
     return out;
 }
 
-/* Moments by KV head of the metric that LK_SVD_OUTPUT measures errors with; NULL: the identity. */
+/* Moments by KV head of the metric that LK_SVD_OUTPUT measures errors with; NULL: the identity.
+ *
+ * A key k before RoPE at distance t is read by the query q before RoPE as q^T R(t)^T k, so its
+ * metric is the mean over distances of R(t) (q q^T) R(t)^T. Queries after RoPE, R(p) q, have this
+ * second moment: their positions p cover a window as the distances do. So both sides of K have the
+ * same metric. */
 static const struct lk_moments *metric_moments(const struct fitter *f) {
     if (f->source->plan->opts.svd != LK_SVD_OUTPUT) return NULL;
-    if (f->side == LK_BASIS_K) return &f->source->statistics->query[f->layer];
-    return f->side == LK_BASIS_V ? &f->output : NULL;
+    return f->side == LK_BASIS_V ? &f->output : &f->source->statistics->query[f->layer];
 }
 
 /* Compute the components of group g in f->fit and their gain in the rows' power; f->second becomes

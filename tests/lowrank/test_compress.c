@@ -577,6 +577,63 @@ static void test_plain_without_text(void **state) {
     lk_model_free(model);
 }
 
+/* Element of a symmetric matrix [d][d] of which the lower triangle is stored. */
+static double symmetric_at(const double *m, int d, int i, int j) {
+    return i >= j ? m[i * d + j] : m[j * d + i];
+}
+
+/* tr (I - P)^T G (I - P) M of head 0, for the projection P of basis b. */
+static double metric_error(const struct lk_basis *b, const struct lk_moments *metric,
+                           const struct lk_moments *rows) {
+    int d = rows->width;
+    double error = 0, *p = calloc((size_t)d * d, sizeof *p);
+    for (int i = 0; i < d; i++)
+        for (int c = 0; c < d; c++) {
+            p[i * d + c] = i == c;
+            for (int j = 0; j < b->rank[0]; j++)
+                p[i * d + c] -= (double)b->up.f32[j * d + i] * b->down.f32[j * d + c];
+        }
+    for (int i = 0; i < d; i++)
+        for (int k = 0; k < d; k++) {
+            double gp = 0, pm = 0;
+            for (int c = 0; c < d; c++) {
+                gp += symmetric_at(metric->second, d, i, c) * p[c * d + k];
+                pm += p[i * d + c] * symmetric_at(rows->second, d, k, c);
+            }
+            error += gp * pm;
+        }
+    free(p);
+    return error;
+}
+
+/* The error of the scores is smallest with the metric of the queries that read a head. */
+static void test_query_metric(void **state) {
+    (void)state;
+    lk_model *model = open_model("llama");
+    struct lk_ledger ledger = {0};
+    lk_err err = {0};
+    lk_compress_opts opts = {.method = LK_METHOD_PALU, .rank = 0.5, .group = 1, .n_ctx = 256};
+    lk_compress *whitened = make(model, &opts);
+    opts.svd = LK_SVD_OUTPUT;
+    lk_compress *output = make(model, &opts);
+    struct lk_statistics_opts want = {.group = {1, 1, 0}, .queries = true, .n_ctx = 256};
+    struct lk_statistics *s;
+    assert_int_equal(lk_statistics_new(&s, model, &want, text, TOKENS, &ledger, &err), LK_OK);
+    assert_int_equal(lk_statistics_collect(s, model, text, TOKENS, NULL, NULL, NULL, &err), LK_OK);
+    for (int side = LK_BASIS_K; side <= LK_BASIS_KPRE; side++) {
+        double error[2];
+        for (int way = 0; way < 2; way++)
+            error[way] = metric_error(lk_compress_layer(way ? output : whitened, 1, side),
+                                      &s->query[1], &s->side[side][1]);
+        assert_true(error[1] < error[0] && error[1] > 0);
+    }
+    lk_statistics_free(s);
+    lk_compress_free(whitened);
+    lk_compress_free(output);
+    lk_model_free(model);
+    assert_empty(&ledger);
+}
+
 /* The error in the residual stream is smallest with the metric that measures it. */
 static void test_output_metric(void **state) {
     (void)state;
@@ -596,27 +653,10 @@ static void test_output_metric(void **state) {
     assert_int_equal(lk_moments_new(&o, model->net->hp.n_head_kv, d, &ledger, &err), LK_OK);
     assert_int_equal(lk_output_moments(&o, model->net, 1, &ledger, &err), LK_OK);
     rows = s->side[LK_BASIS_V][1];
-    double error[2] = {0};
-    for (int way = 0; way < 2; way++) { /* tr (I - P)^T G (I - P) M of head 0 */
-        const struct lk_basis *b = lk_compress_layer(way ? output : whitened, 1, LK_BASIS_V);
-        double *p = calloc((size_t)d * d, sizeof *p);
-        for (int i = 0; i < d; i++)
-            for (int c = 0; c < d; c++) {
-                p[i * d + c] = i == c;
-                for (int j = 0; j < b->rank[0]; j++)
-                    p[i * d + c] -= (double)b->up.f32[j * d + i] * b->down.f32[j * d + c];
-            }
-        for (int i = 0; i < d; i++)
-            for (int k = 0; k < d; k++) {
-                double gp = 0, pm = 0;
-                for (int c = 0; c < d; c++) {
-                    gp += (i >= c ? o.second[i * d + c] : o.second[c * d + i]) * p[c * d + k];
-                    pm += p[i * d + c] * (k >= c ? rows.second[k * d + c] : rows.second[c * d + k]);
-                }
-                error[way] += gp * pm;
-            }
-        free(p);
-    }
+    double error[2];
+    for (int way = 0; way < 2; way++)
+        error[way] =
+            metric_error(lk_compress_layer(way ? output : whitened, 1, LK_BASIS_V), &o, &rows);
     assert_true(error[1] < error[0] && error[1] > 0);
     lk_moments_free(&o, &ledger);
     lk_statistics_free(s);
@@ -745,12 +785,12 @@ int main(void) {
     snprintf(sidecar_path, sizeof sidecar_path, "%s/model.lk.gguf", folder);
     snprintf(stats_path, sizeof stats_path, "%s/stats", folder);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rotation),        cmocka_unit_test(test_first_layer),
-        cmocka_unit_test(test_resume),          cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_methods),         cmocka_unit_test(test_plain_without_text),
-        cmocka_unit_test(test_output_metric),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fisher_ranks),    cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_kept_statistics),
+        cmocka_unit_test(test_rotation),     cmocka_unit_test(test_first_layer),
+        cmocka_unit_test(test_resume),       cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_methods),      cmocka_unit_test(test_plain_without_text),
+        cmocka_unit_test(test_query_metric), cmocka_unit_test(test_output_metric),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_fisher_ranks),
+        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_kept_statistics),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);
