@@ -165,8 +165,7 @@ static void score_tile_fused(struct bench *w, const struct key_tile *tile) {
     struct lk_pre_tile at = {tile->level, tile->rows, tile->pos, tile->in_segment};
     for (int i = 0; i < group; i++)
         queries.q[i] = w->attn.q + (size_t)(tile->head_kv * group + i) * w->shape.d_head;
-    lk_attn_score_pre(&w->attn, &at, &queries, tile->pre, tile->head_kv * group, tile->scores,
-                      LK_TILE);
+    lk_attn_score_pre(&w->attn, &at, &queries, tile->pre, tile->scores, LK_TILE);
 }
 
 /* Reconstruct the tile's keys, rotated within the tile. */

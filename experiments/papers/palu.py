@@ -114,5 +114,28 @@ def figure5(lab):
     return [bench_table(lab, "palu-speed", "smol", ["f16", "palu", "best-2"], ("--depth", depths, "-p", "0", "-n", "16"), sidecar)]
 
 
+def keys_before_rope(lab, model, sizes, tokens, ctx, chunks):
+    """KL of K alone at equal ranks: before RoPE with both kinds of basis, and after RoPE."""
+    groups = [(None, [("f16", "f16")])]
+    for size in sizes:
+        name = {"1": "each head", "all": "all heads"}.get(size, f"{size} heads")
+        for svd in ("whitened", "output"):
+            sidecar = lab.basis(model, f"keys-{svd}-{size}", "--method", "palu", "--group", size, "--rank-search", "uniform", "--svd", svd, tokens=tokens)
+            groups.append((sidecar, [(f"{name}, {place} RoPE, {rank} %, `{svd}`", f"all: k=latent{rank}%{pre} v=f16")
+                                     for place, pre in (("before", "(pre)"), ("after", "")) for rank in (50, 33)]))
+    return [text_table(lab, "palu-keys", model, groups, TEXTS, ctx, chunks)]
+
+
+def keys(lab):
+    """Claim: none; the paper keeps K before RoPE and whitens its rows."""
+    return keys_before_rope(lab, "mha", ("1", "all"), "64k", 1024, lab.limit(8, 4))
+
+
+def keys_smol(lab):
+    """Claim: as table keys."""
+    return keys_before_rope(lab, "smol", ("1", "all"), "16k", 2048, 2)
+
+
 TABLES = [("table 1", table1), ("table 1, SmolLM2", table1_smol), ("table 2", table2), ("table 3", table3), ("table 6", table6),
-          ("table 7", table7), ("table 8", table8), ("table 8, SmolLM2", table8_smol), ("figure 5", figure5)]
+          ("table 7", table7), ("table 8", table8), ("table 8, SmolLM2", table8_smol), ("figure 5", figure5), ("keys", keys),
+          ("keys, SmolLM2", keys_smol)]
