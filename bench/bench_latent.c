@@ -161,7 +161,8 @@ static void each_tile(struct bench *w, tile_fn *fn, float *keys, float *scores) 
 
 static void score_tile_fused(struct bench *w, const struct key_tile *tile) {
     int group = w->attn.n_head / w->attn.n_head_kv;
-    struct lk_part_queries queries = {.head_kv = tile->head_kv, .n_head = 1, .n_each = group};
+    struct lk_part_queries queries = {
+        .head_kv = tile->head_kv, .n_head = 1, .n_each = group, .first = tile->head_kv * group};
     struct lk_pre_tile at = {tile->level, tile->rows, tile->pos, tile->in_segment};
     for (int i = 0; i < group; i++)
         queries.q[i] = w->attn.q + (size_t)(tile->head_kv * group + i) * w->shape.d_head;
