@@ -361,9 +361,9 @@ typedef struct {
     int32_t n_hidden;  /* hidden units R'; 0: 512 */
     int32_t share;     /* 0: one network per head; 1: the query heads of a KV head share one;
                           2: all heads of a layer share one */
-    bool plain;        /* train as in the paper: no per-head scale estimated from the text, steps
-                          of two sequences with all positions, none of which is weighted, and a
-                          rate that is halved after each quarter of the epochs */
+    bool plain;        /* train as in the paper: no per-head scale estimated from the text; steps
+                          of two sequences, whose positions all count, with equal weights; the
+                          rate is halved after each quarter of the epochs */
 
     /* The optimization: Adam, one sequence per step. */
     int32_t n_epoch; /* 0: 40; in the second half the rate is halved six times */

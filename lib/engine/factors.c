@@ -97,7 +97,8 @@ lk_status lk_factors_check(const struct lk_model *model, const struct lk_recipe 
                        "exist: add 'eager' to the recipe");
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        if (!model->net->layer[k / 2].factor[kv->side]) continue;
+        const struct lk_factor *factor = model->factor[kv->side];
+        if (!factor || !factor[k / 2].rank) continue;
         for (int i = 0; i < kv->n_level; i++) {
             lk_status status = check_level(model, kv, i, k / 2, err);
             if (status != LK_OK) return status;

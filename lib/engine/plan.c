@@ -1,5 +1,6 @@
 /* Predicted memory of a session, by the block arithmetic of the cache itself, without running. */
 #include "engine/absorb.h"
+#include "engine/factors.h"
 #include "engine/model.h"
 #include "model/blocks.h"
 
@@ -24,6 +25,19 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
     return lk_absorb_estimate(model->sidecar, hp->n_head, bytes, err);
 }
 
+/* A plan is refused if a session would be. */
+static lk_status check_factors(const lk_model *model, const lk_recipe *recipe,
+                               const struct lk_cache_shape *shape, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    if (!lk_factors_sides(model)) return LK_OK;
+    lk_status status = lk_cache_alloc(&cache, recipe, shape, &ledger, err);
+    if (status != LK_OK) return status;
+    status = lk_factors_check(model, recipe, cache, err);
+    lk_cache_free(cache);
+    return status;
+}
+
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        lk_plan *out, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
@@ -37,6 +51,7 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t states;
     struct lk_cache_needs needs;
     lk_status status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
+    if (status == LK_OK) status = check_factors(model, recipe, &shape, err);
     if (status == LK_OK) status = estimate_absorb(model, recipe, &states, err);
     if (status != LK_OK) return status;
     uint64_t cache = needs.cache + states;

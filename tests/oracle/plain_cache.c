@@ -38,6 +38,7 @@ struct plain_row *plain_copy_row(const struct plain_cache *c, const struct plain
     size_t n_head = (size_t)c->set->model->n_head_kv, n = (size_t)width_of(c);
     struct plain_row *row = new_row(c, 0, from->x);
     row->latent = from->latent;
+    row->coded = from->coded;
     memcpy(row->pos, from->pos, n_head * sizeof *row->pos);
     memcpy(row->score, from->score, n_head * sizeof *row->score);
     memcpy(row->seen, from->seen, n * sizeof *row->seen);

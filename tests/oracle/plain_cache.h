@@ -74,6 +74,7 @@ struct plain_setting {
 
 struct plain_row {
     bool latent;
+    bool coded;    /* some part was quantized at least once */
     int *pos;      /* [n_head_kv] */
     double *score; /* [n_head_kv], of K's rows */
     double *x;     /* [n_head_kv][d_head] as stored: heads' rows, or latents of a group at the place

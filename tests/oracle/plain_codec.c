@@ -77,7 +77,9 @@ static double distance(const double *a, const double *b, int n) {
 
 /* Rows that an eager recipe has encoded become the engine's, which must be as near to the numbers
  * before [n][d] as the account's own: the numbers of both differ by rounding, so the excess is at
- * most that difference. */
+ * most that difference. If they were quantized before, a number near a border may have fallen on
+ * different sides in the engine, which no longer has it: some 1e-2 of a row's power (as in
+ * check_evicted). */
 static void take_encoded(struct plain_cache *c, int layer, int side,
                          const struct plain_level *level, int part, struct plain_row **row, int n,
                          const double *before) {
@@ -91,8 +93,11 @@ static void take_encoded(struct plain_cache *c, int layer, int side,
         double theirs[d], *ours = row[t]->x + at;
         for (int i = 0; i < d; i++) theirs[i] = stored ? stored[at + i] : ours[i];
         double excess = distance(theirs, before, d) - distance(ours, before, d);
-        if (excess > 0) error += excess * excess;
-        for (int i = 0; i < d; i++) power += before[i] * before[i];
+        double row_power = 1e-30;
+        for (int i = 0; i < d; i++) row_power += before[i] * before[i];
+        if (excess > 0 && !(row[t]->coded && excess * excess <= 0.1 * row_power))
+            error += excess * excess;
+        power += row_power;
         memcpy(ours, theirs, (size_t)d * sizeof *ours);
     }
     if (error / power > set->worst_row) set->worst_row = error / power, set->worst_layer = layer;
@@ -157,6 +162,7 @@ void plain_store(struct plain_cache *c, int layer, int side, struct plain_level 
             take_encoded(c, layer, side, level, part, row, n, before);
         free(before);
     }
+    for (int t = 0; t < n; t++) row[t]->coded |= level->codec.coding != LK_F16;
     for (int t = 0; t < n; t++) reconstruct(c, layer, level, row[t]);
     level->n_block += n_block;
 }
