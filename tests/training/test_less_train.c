@@ -54,6 +54,21 @@ static char *read_file(const char *name, long *size) {
 
 enum { N_CTX = 96, N_SEQ = 5 };
 
+/* Two sequences under one policy. */
+static struct lk_less_data_opts data_opts(const char *name, lk_model *model,
+                                          const struct lk_less_policy *policy, const int32_t *tok,
+                                          struct lk_ledger *ledger) {
+    return (struct lk_less_data_opts){.path = name,
+                                      .model = model,
+                                      .policy = policy,
+                                      .n_policy = 1,
+                                      .tok = tok,
+                                      .n_seq = 2,
+                                      .n_ctx = N_CTX,
+                                      .stride = 1,
+                                      .ledger = ledger};
+}
+
 static bool fail_if_collected(void *user, uint64_t done, uint64_t total) {
     (void)user, (void)done, (void)total;
     fail_msg("existing examples were collected again");
@@ -77,16 +92,8 @@ static void test_examples_kept(void **unused) {
         policy.rule.kind = LK_POLICY_H2O, policy.rule.mean = false, policy.rule.per_head = false,
         policy.rule.seed = 0;
         policy.sink = 0, policy.keep = 8, policy.window = 8, policy.prompt = 0;
-        struct lk_less_data_opts opts = {.path = name,
-                                         .model = model,
-                                         .policy = &policy,
-                                         .n_policy = 1,
-                                         .tok = tok,
-                                         .n_seq = 2,
-                                         .n_ctx = N_CTX,
-                                         .stride = 1,
-                                         .progress = i ? fail_if_collected : NULL,
-                                         .ledger = &ledger};
+        struct lk_less_data_opts opts = data_opts(name, model, &policy, tok, &ledger);
+        if (i) opts.progress = fail_if_collected;
         if (lk_less_data_open(&data, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
         lk_less_data_close(&data);
     }
@@ -121,15 +128,7 @@ static void check_evicted_rows(lk_model *model, const int32_t *tok, const char *
     lk_err err = {0};
     assert_int_equal(lk_less_policy_named(&policy, name, 16, &err), LK_OK);
     policy.prompt = prompt;
-    struct lk_less_data_opts opts = {.path = path_of,
-                                     .model = model,
-                                     .policy = &policy,
-                                     .n_policy = 1,
-                                     .tok = tok,
-                                     .n_seq = 2,
-                                     .n_ctx = N_CTX,
-                                     .stride = 1,
-                                     .ledger = &ledger};
+    struct lk_less_data_opts opts = data_opts(path_of, model, &policy, tok, &ledger);
     if (lk_less_data_open(&data, &opts, &err) != LK_OK) fail_msg("%s", err.msg);
     assert_int_equal(lk_less_data_read(&data, 0, 1, &ex, &err), LK_OK);
 
