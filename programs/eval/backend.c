@@ -151,16 +151,36 @@ static bool ends_with_stop(const struct lk_backend *backend, const int32_t *tok,
     return found;
 }
 
-lk_status lk_backend_generate(struct lk_backend *backend, size_t max_tok, const char *stop,
-                              int32_t *out, size_t *n, lk_err *err) {
+/* The token that follows `last` when tokens are ordered by falling logits [n], equal ones by their
+ * number; the first one after NO_TOKEN. NO_TOKEN if there is none. */
+enum { NO_TOKEN = -1 };
+static int32_t next_token(const float *logits, size_t n, int32_t last) {
+    int32_t best = NO_TOKEN;
+    for (int32_t i = 0; i < (int32_t)n; i++) {
+        bool is_after =
+            last == NO_TOKEN || logits[i] < logits[last] || (logits[i] == logits[last] && i > last);
+        if (is_after && (best == NO_TOKEN || logits[i] > logits[best])) best = i;
+    }
+    return best;
+}
+
+lk_status lk_backend_generate(struct lk_backend *backend, size_t min_tok, size_t max_tok,
+                              const char *stop, int32_t *out, size_t *n, lk_err *err) {
     size_t kept = 0;
-    while (kept < max_tok) {
+    for (bool end = false; !end && kept < max_tok;) {
         const float *logits = lk_backend_logits(backend, -1);
         if (!logits) return lk_fail(err, LK_E_ARG, "no logits to continue from; prefill first");
-        int32_t tok = lk_argmax_token(logits, backend->n_vocab);
-        if (lk_token_ends(backend->model, tok)) break;
-        out[kept++] = tok;
-        if (kept == max_tok || (stop && ends_with_stop(backend, out, kept, stop))) break;
+        int32_t tok = NO_TOKEN;
+        bool is_mark;
+        do { /* more than once only while the answer is too short */
+            tok = next_token(logits, backend->n_vocab, tok);
+            if (tok == NO_TOKEN) return lk_fail(err, LK_E_ARG, "every token ends the answer");
+            is_mark = lk_token_ends(backend->model, tok);
+            out[kept] = tok;
+            end = is_mark || (stop && ends_with_stop(backend, out, kept + 1, stop));
+        } while (end && kept < min_tok);
+        kept += !is_mark;
+        if (end || kept == max_tok) break;
         lk_status status = lk_backend_eval(backend, &tok, 1, false, err);
         if (status != LK_OK) return status;
     }

@@ -64,9 +64,10 @@ double lk_token_nll(const float *logits, size_t n, int32_t tok);
 
 /* Generate greedily from the current state, max_tok tokens at most, into out [max_tok]. Generation
  * ends at a token that ends generations (not stored in out) and, unless `stop` is NULL, after the
- * token with which the generated text contains `stop`. *n: tokens in out. */
-lk_status lk_backend_generate(struct lk_backend *backend, size_t max_tok, const char *stop,
-                              int32_t *out, size_t *n, lk_err *err);
+ * token with which the generated text contains `stop`. As long as there are fewer than min_tok
+ * tokens, the most probable token that does not end generation is taken. *n: tokens in out. */
+lk_status lk_backend_generate(struct lk_backend *backend, size_t min_tok, size_t max_tok,
+                              const char *stop, int32_t *out, size_t *n, lk_err *err);
 
 /* Sum of -log p, in nats, of tok[n_given..n) after tok[0..n_given), n_given > 0. The given tokens
  * are prefilled (see lk_backend_prefill). each: [n - n_given] values per token, or NULL. */

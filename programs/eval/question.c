@@ -14,6 +14,7 @@ struct question_items {
     struct lk_ledger ledger;
     struct lk_prompt_format format;
     struct lk_items items;
+    size_t min_answer; /* tokens */
 };
 
 static size_t question_n_ctx(const struct lk_task_env *env) {
@@ -28,7 +29,9 @@ lk_status lk_question_open(const struct lk_task_env *env, struct lk_open_task *o
     struct question_items *q = calloc(1, sizeof *q);
     if (!q) return lk_fail(err, LK_E_NOMEM, "no memory for a task");
     q->items.arena.ledger = &q->ledger;
+    q->min_answer = env->opts->min_answer;
     q->format = lk_prompt_format_of(env->model);
+    q->format.chat &= !env->opts->plain;
     struct lk_items_opts opts = {.env = env, .format = q->format, .n_ctx = question_n_ctx(env)};
     lk_status status = kind->make(&opts, &q->items, err);
     if (status != LK_OK) {
@@ -101,12 +104,13 @@ static lk_status measure_answer_nll(struct lk_backend *backend, const struct lk_
 
 /* After evaluate_question: a greedy answer as text. Owned: free(). */
 static lk_status generate_answer(struct lk_backend *backend, const struct lk_item *item,
-                                 const struct lk_item_tokens *t, char **text, lk_err *err) {
+                                 const struct lk_item_tokens *t, size_t min_tok, char **text,
+                                 lk_err *err) {
     size_t room = (size_t)backend->n_ctx - t->n_head - t->n_tail,
            max_tok = item->n_generate < room ? item->n_generate : room, n = 0;
     int32_t *tok = calloc(max_tok + 1, sizeof *tok);
     if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    lk_status status = lk_backend_generate(backend, max_tok, item->stop, tok, &n, err);
+    lk_status status = lk_backend_generate(backend, min_tok, max_tok, item->stop, tok, &n, err);
     if (status == LK_OK && !(*text = lk_task_detokenize(backend->model, tok, n)))
         status = lk_fail(err, LK_E_NOMEM, "no memory for an answer");
     free(tok);
@@ -178,7 +182,8 @@ lk_status lk_question_run(void *state, size_t i, struct lk_backend *backend, con
     if (status == LK_OK && t.n_answer) status = measure_answer_nll(backend, &t, &nll, &greedy, err);
     bool answered = is_answered(item, greedy);
     if (status == LK_OK && t.n_answer && !answered) status = lk_backend_restore(backend, err);
-    if (status == LK_OK && !answered) status = generate_answer(backend, item, &t, &text, err);
+    if (status == LK_OK && !answered)
+        status = generate_answer(backend, item, &t, q->min_answer, &text, err);
     if (status == LK_OK) status = record_item(q, item, &t, record, err);
     if (status == LK_OK)
         status = record_scores(item, answered ? item->answer : text, nll, record, err);

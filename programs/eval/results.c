@@ -133,6 +133,11 @@ lk_status lk_results_add_result(struct lk_results_file *r, const char *task, con
 
 /* ---- opening ---- */
 
+/* Whether an option has the value that it has when it is not given. */
+static bool is_default(const json_t *option) {
+    return json_is_false(option) || (json_is_integer(option) && json_integer_value(option) == 0);
+}
+
 /* Whether results with the header `is` may be appended to a file with the header `was`. */
 static lk_status check_header(const struct lk_results_file *r, const json_t *was, const json_t *is,
                               lk_err *err) {
@@ -154,6 +159,7 @@ static lk_status check_header(const struct lk_results_file *r, const json_t *was
                            "%s does not say which sidecar its results used; give another -o",
                            r->path);
         }
+        if (!before && is_default(option)) continue; /* an older file does not have it */
         if (!equal_values(before, option))
             return lk_fail(err, LK_E_ARG,
                            "%s has results with another %s; give the same options or another -o",

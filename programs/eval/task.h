@@ -20,9 +20,11 @@ struct lk_eval_opts {
     const char *data; /* --data: folder of data sets, or NULL */
     size_t limit;     /* maximum number of items per task; 0: the task's default */
     uint64_t seed;
-    int32_t n_ctx; /* 0: the task's default */
-    size_t shots;  /* solved questions before each multiple-choice question */
-    bool quick;    /* few and short items */
+    int32_t n_ctx;     /* 0: the task's default */
+    size_t shots;      /* solved questions before each multiple-choice question */
+    bool quick;        /* few and short items */
+    bool plain;        /* questions without the model's chat template */
+    size_t min_answer; /* tokens that a generated answer has at least */
 };
 
 /* What a task is opened with. */

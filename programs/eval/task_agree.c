@@ -117,7 +117,7 @@ static lk_status run_agree(void *state, size_t i, struct lk_backend *backend, co
     size_t n = 0;
     (void)i;
     if (!out) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    lk_status status = lk_backend_generate(backend, a->n_generate, NULL, out, &n, err);
+    lk_status status = lk_backend_generate(backend, 0, a->n_generate, NULL, out, &n, err);
     json_t *tokens = json_array();
     for (size_t t = 0; status == LK_OK && t < n; t++)
         json_array_append_new(tokens, json_integer(out[t]));

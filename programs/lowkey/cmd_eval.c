@@ -20,8 +20,8 @@ struct eval_args {
     struct model_args model;
     struct string_list kv;
     const char *text, *data, *output;
-    int64_t limit, seed, ctx, shots;
-    bool quick, json;
+    int64_t limit, seed, ctx, shots, min_answer;
+    bool quick, plain, json;
 };
 
 /* The tasks and groups of tasks as lines for --help, at most 80 columns wide. */
@@ -75,6 +75,12 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->ctx, 4, 1 << 24},
              {0, "shots", "N", "examples before each question (default 0)", OPT_INT, &a->shots, 0,
               1000, .man = "Solved examples before each multiple-choice question (default 0)."},
+             {0, "plain", NULL, "questions without the model's chat template", OPT_FLAG, &a->plain},
+             {0, "min-answer", "N", "tokens that an answer has at least (default 0)", OPT_INT,
+              &a->min_answer, 0, 1 << 20,
+              .man = "Tokens that a generated answer has at least (default 0). Before that, the "
+                     "most probable token that does not end the answer is taken. A small chat "
+                     "model may end its turn at once; this measures what it would have said."},
              {0, "quick", NULL, "few and short items", OPT_FLAG, &a->quick},
              {'o', "output", "FILE", "append results to FILE, and resume from it", OPT_TEXT,
               &a->output,
@@ -299,6 +305,8 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
                                           .seed = (uint64_t)a.seed,
                                           .n_ctx = (int32_t)a.ctx,
                                           .shots = (size_t)a.shots,
+                                          .plain = a.plain,
+                                          .min_answer = (size_t)a.min_answer,
                                           .quick = a.quick};
         status = run_tasks(&a, &eval, command_line);
     }

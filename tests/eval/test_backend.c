@@ -200,11 +200,11 @@ static void test_generation(void **state) {
     int32_t tok[40], a[N], b[N], c[N];
     size_t n_a, n_b, n_c;
     random_tokens(tok, 40, s->n_vocab, 5);
-    assert_int_equal(lk_backend_generate(s, N, NULL, a, &n_a, NULL), LK_E_ARG);
+    assert_int_equal(lk_backend_generate(s, 0, N, NULL, a, &n_a, NULL), LK_E_ARG);
     assert_int_equal(lk_backend_prefill(s, tok, 40, NULL), LK_OK);
-    assert_int_equal(lk_backend_generate(s, N, NULL, a, &n_a, NULL), LK_OK);
+    assert_int_equal(lk_backend_generate(s, 0, N, NULL, a, &n_a, NULL), LK_OK);
     assert_int_equal(lk_backend_prefill(t, tok, 40, NULL), LK_OK);
-    assert_int_equal(lk_backend_generate(t, N, NULL, b, &n_b, NULL), LK_OK);
+    assert_int_equal(lk_backend_generate(t, 0, N, NULL, b, &n_b, NULL), LK_OK);
     assert_true(n_a == N || n_a == n_b);
     assert_true(n_a > 0 && a[0] == b[0]);
     /* The first occurrence of the stop text ends it. */
@@ -213,8 +213,13 @@ static void test_generation(void **state) {
     while (first < n_a && !*(piece = lk_token_text(models.lowkey, a[first], &len))) first++;
     if (first < n_a) {
         assert_int_equal(lk_backend_prefill(s, tok, 40, NULL), LK_OK);
-        assert_int_equal(lk_backend_generate(s, N, piece, c, &n_c, NULL), LK_OK);
+        assert_int_equal(lk_backend_generate(s, 0, N, piece, c, &n_c, NULL), LK_OK);
         assert_true(n_c <= first + 1 && memcmp(a, c, n_c * sizeof *a) == 0);
+        /* An answer that must be longer takes another token there. */
+        assert_int_equal(lk_backend_prefill(s, tok, 40, NULL), LK_OK);
+        assert_int_equal(lk_backend_generate(s, first + 2, N, piece, c, &n_c, NULL), LK_OK);
+        assert_true(n_c >= first + 2 && memcmp(a, c, first * sizeof *a) == 0);
+        assert_true(c[first] != a[first]);
     }
     lk_backend_close(s);
     lk_backend_close(t);

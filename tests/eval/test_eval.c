@@ -208,6 +208,8 @@ static void test_results_of_a_sidecar(void **state) {
     /* A file that does not name a sidecar was made without one. */
     struct lk_eval eval = {.models = {.path = model_path}};
     json_t *header = lk_run_header(&eval, "a test", &err);
+    json_object_del(json_object_get(header, "options"), "--plain"); /* nor such options */
+    json_object_del(json_object_get(header, "options"), "--min-answer");
     json_object_del(json_object_get(header, "options"), "--sidecar");
     char *line = json_dumps(header, JSON_COMPACT), *file = calloc(1, strlen(line) + 2);
     strcat(strcat(file, line), "\n");
@@ -216,6 +218,13 @@ static void test_results_of_a_sidecar(void **state) {
     write_file("older", file);
     assert_int_equal(open_with_sidecar("older", one, &err), LK_E_ARG);
     assert_non_null(strstr(err.msg, "which sidecar"));
+    eval.opts.min_answer = 8;
+    write_file("older", file);
+    json_t *longer = lk_run_header(&eval, "a test", &err);
+    struct lk_results_file *results;
+    assert_int_equal(lk_results_open(&results, in_folder("older"), longer, &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "another --min-answer"));
+    json_decref(longer);
     free(line), free(file);
     json_decref(header);
 }
