@@ -102,6 +102,13 @@ uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level) {
     return n_level > 1 && rule[0].batch == 0 && rule[0].keep > 0 ? rule[0].keep : 0;
 }
 
+/* Whether level i holds rows, or an older one that is not the sinks does: these rows have been in
+ * level i. A level can be empty later if a newer residual passes on all its rows. */
+static bool has_received(const struct lk_level_count *count, int oldest, int i) {
+    while (i > oldest && count[i].rows == 0) i--;
+    return count[i].rows > 0;
+}
+
 bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_level_count *count,
                         int n_level, int64_t n_tok, int *from, int *n) {
     int oldest = lk_level_sinks(rule, n_level) ? 1 : 0;
@@ -110,7 +117,8 @@ bool lk_level_next_move(const struct lk_level_rule *rule, const struct lk_level_
         if (rule[i].percent > 0) keep = (int64_t)ceil(rule[i].percent / 100.0 * (double)n_tok);
         if (count[i].rows < keep + rule[i].batch) continue;
         /* Channel statistics are computed from the rows held when the first batch leaves. */
-        if (count[i - 1].rows == 0 && count[i].rows < rule[i - 1].calibrate_rows) continue;
+        if (count[i].rows < rule[i - 1].calibrate_rows && !has_received(count, oldest, i - 1))
+            continue;
         *from = i;
         *n = rule[i].batch;
         return true;

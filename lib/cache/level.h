@@ -31,7 +31,7 @@ struct lk_level_rule {
     int batch_in;          /* rows that arrive from the newer level at a time */
     uint32_t keep;         /* rows that stay when a batch leaves */
     float percent;         /* the same, in per cent of the tokens seen */
-    int calibrate_rows;    /* rows the newer level must hold before it passes on the first batch */
+    int calibrate_rows;    /* rows that the newer level holds before it passes on its first batch */
     bool shift;            /* sinks: distances count held rows only (cache/rope.h) */
     struct lk_limit limit; /* maximum number of rows, in tokens and per cent; n_tok is rounded up to
                               a multiple of batch_in */

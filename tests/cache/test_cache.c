@@ -162,6 +162,33 @@ static void test_counts_predict_moves(void **state) {
     }
 }
 
+/* A level collects 256 rows for its statistics once. A residual of K empties the level above it,
+ * which then takes rows again as soon as they make a batch. */
+static void test_statistics_are_collected_once(void **state) {
+    (void)state;
+    enum { N = 1200, BEFORE = 400 };
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    struct lk_ledger ledger = {0};
+    lk_recipe *recipe;
+    struct lk_cache *cache =
+        new_cache("body: k=rot3 v=f16; residual 64: k=rot4 v=f16", &shape, &ledger, &recipe);
+    const struct lk_kv *kv = &cache->kv[0][LK_K];
+    struct random r = {5};
+    float *x = random_rows(&r, 1);
+    int64_t most[2] = {0}; /* in the staging level, before and after */
+    for (int t = 0; t < N; t++) {
+        assert_int_equal(lk_cache_prepare(cache, 0, 1, 1, 1, NULL), LK_OK);
+        append_rows(cache, x, 1);
+        int64_t held = kv->count[kv->n_level - 1].rows;
+        if (held > most[t >= BEFORE]) most[t >= BEFORE] = held;
+    }
+    assert_int_equal(most[0], LK_CALIBRATE_ROWS - 1);
+    assert_true(most[1] < kv->rule[kv->n_level - 1].batch);
+    free(x);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
 static void test_bytes_match_the_ledger(void **state) {
     (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
@@ -393,6 +420,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_keep_their_order),
         cmocka_unit_test(test_counts_predict_moves),
+        cmocka_unit_test(test_statistics_are_collected_once),
         cmocka_unit_test(test_bytes_match_the_ledger),
         cmocka_unit_test(test_any_allocation_may_fail),
         cmocka_unit_test(test_truncate),

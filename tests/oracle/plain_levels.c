@@ -162,7 +162,9 @@ int plain_next_move(const struct plain_level *level, const int *rows, int n_leve
         int keep =
             level[i].percent > 0 ? (int)ceil(level[i].percent / 100.0 * n_tok) : level[i].keep;
         if (rows[i] < keep + level[i].batch) continue;
-        if (rows[i - 1] == 0 && rows[i] < level[i - 1].calibrate) continue;
+        bool first = true; /* no row has been in the older level: it and all before it are empty */
+        for (int j = i - 1; j >= 0 && !level[j].is_sink; j--) first &= rows[j] == 0;
+        if (first && rows[i] < level[i - 1].calibrate) continue;
         *from = i;
         return level[i].batch;
     }
