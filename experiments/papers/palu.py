@@ -10,8 +10,8 @@ EXACT_ROWS = "sink 4: f16; body: k=latent{0}(pre){1} v=latent{0}{1}; window 128:
 
 
 def palu_basis(lab, model, group, rank, search="fisher"):
-    """A sidecar of Palu. Gradients of the small model are cheap, so they are taken of all calibration tokens."""
-    tokens = ("--fisher-tokens", "64k" if model == "mha" else "16k") if search == "fisher" else ()
+    """A sidecar of Palu. Gradients of a large model are expensive, so they are taken of fewer tokens."""
+    tokens = ("--fisher-tokens", {"mha": "64k", "smol": "16k", "qwen": "4k"}[model]) if search == "fisher" else ()
     return lab.basis(model, f"{search}-{group}-{rank[:2]}", "--method", "palu", "--group", group, "--rank", rank, "--rank-search", search, *tokens)
 
 

@@ -10,9 +10,12 @@ Everything is measured from a work folder with these entries, so that saved comm
 A measurement that has its results is not repeated, so an interrupted run continues where it stopped.
 """
 import json
+import math
 import os
 import subprocess
 import sys
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # Name in the tables, file in the folder of models.
 MODELS = {
@@ -71,11 +74,14 @@ class Lab:
     def report(self, model, name):
         return self.read_json(f"results/compress-{model}-{name}.json")
 
-    def read_json(self, name):
+    def read_lines(self, name):
         if not os.path.exists(self.path(name)):
             raise Missing(name)
         with open(self.path(name), encoding="utf-8") as file:
-            return json.load(file)
+            return file.readlines()
+
+    def read_json(self, name):
+        return json.loads("".join(self.read_lines(name)))
 
     def read_results(self, name):
         """{(task, recipe): metrics} of a file of `lowkey eval`."""
@@ -84,6 +90,14 @@ class Lab:
         with open(self.path(name), encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
         return {(line["task"], line["kv"]): line for line in lines if line["type"] == "result"}
+
+    def read_items(self, name):
+        """{(task, recipe): {item: record}} of a file of `lowkey eval`."""
+        found = {}
+        for record in map(json.loads, self.read_lines(name)):
+            if record["type"] == "item":
+                found.setdefault((record["task"], record["kv"]), {})[record["key"]] = record
+        return found
 
     def eval(self, name, model, tasks, recipes, *options, sidecar=None):
         """{(task, recipe): result line} of `lowkey eval`, kept in results/NAME.jsonl."""
@@ -126,6 +140,13 @@ class Lab:
                 command += ["--sidecar", sidecar]
             self.lowkey("plan", model, *command, out=out)
         return self.read_json(out)["plans"]
+
+
+def paired(items, task, a, b, score):
+    """Mean of b's score minus a's, item by item, and its standard error."""
+    change = [record[score] - items[task, a][key][score] for key, record in items[task, b].items() if key in items[task, a]]
+    mean = sum(change) / len(change)
+    return mean, math.sqrt(sum((x - mean) ** 2 for x in change) / (len(change) - 1) / len(change))
 
 
 # ---- formatting ----
