@@ -51,7 +51,8 @@ class Lab:
         if self.render:
             raise Missing(out or " ".join(command))
         print("+", " ".join(command), file=sys.stderr, flush=True)
-        done = subprocess.run(command, cwd=self.work, stdout=subprocess.PIPE if out else subprocess.DEVNULL, check=False)
+        env = {name: value for name, value in os.environ.items() if not name.startswith("LOWKEY_")} # the command says all
+        done = subprocess.run(command, cwd=self.work, env=env, stdout=subprocess.PIPE if out else subprocess.DEVNULL, check=False)
         if done.returncode:
             sys.exit(f"paper-tables: '{command[0]} {command[1]}' failed; run the same command again to continue")
         if out:
