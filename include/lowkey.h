@@ -422,6 +422,11 @@ typedef struct {
     double bytes_per_token;   /* cache_bytes / n_tok */
     uint64_t sidecar_bytes;   /* what the recipe needs of the sidecar; sessions share most of it */
     double bits_with_sidecar; /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
+    /* With 'skip v' in the recipe, else 0, since the session was made: tiles of 32 rows of V that
+     * queries attended to, how many of them were read, and the share of attention that was left
+     * out, mean and maximum over queries of all heads and layers. */
+    uint64_t v_tiles, v_tiles_read;
+    double skipped_mean, skipped_max;
 } lk_session_stats;
 
 /* Memory that a session holds, from the counters of its allocator. */

@@ -5,6 +5,7 @@
 #include "attention/latents.h"
 #include "attention/partition.h"
 #include "attention/runs.h"
+#include "attention/skip.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,7 +14,7 @@ size_t lk_attn_scratch_floats(int d_head) { return lk_attn_item_floats(d_head); 
 
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
     size_t n_partial = lk_partition_max_partials(n_head / n_head_kv, n_head_kv, n_tok, n_thread);
-    return n_partial * n_head * (d_head + 2);
+    return n_partial * n_head * (d_head + LK_ATTN_SUMS);
 }
 
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_kv *k, const struct lk_kv *v) {
@@ -58,28 +59,65 @@ static void softmax_chunk(struct lk_attn_item *item, int i, int64_t a, int64_t b
         item->mem.max[i] = max;
         item->mem.sum[i] *= shrink;
         item->mem.mean[i] *= shrink;
+        item->mem.limit[i] *= shrink;
+        item->mem.dropped[i] *= shrink;
         for (int level = 0; level < attn->v->n_level; level++)
             if (item->used[level])
                 scale_row(acc_of(item, level, i), acc_channels(item, level, i), shrink);
+        if (item->n_pending)
+            scale_row(item->mem.pending + i * item->stride + LK_SCORE_PAD, item->n_pending, shrink);
     }
     item->mem.sum[i] += attn->kernels->exp_sum(visible, n, attn->scale, item->mem.max[i]);
     memset(s, 0, lo * sizeof *s);
     memset(s + lo + n, 0, (n_chunk - lo - n) * sizeof *s);
 }
 
+/* The runs of a span of V. */
+static struct lk_run runs_of(const struct lk_attn_item *item, const struct lk_kv_span *span) {
+    const struct lk_level *level = &item->attn->v->level[span->level];
+    return (struct lk_run){.kv = item->attn->v,
+                           .level = span->level,
+                           .first_part = item->head_kv / level->n_head,
+                           .end_part = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1,
+                           .max_rows = item->chunk,
+                           .chunk = item->chunk,
+                           .whole_tiles = true};
+}
+
+/* Whether a run has whole tiles that no chunk or range splits, so that they can be left out. */
+static bool can_skip(const struct lk_attn_item *item, const struct lk_run *run, int64_t pos) {
+    return run->n % LK_TILE == 0 && (pos - item->grid) % LK_TILE == 0;
+}
+
+/* Choose the tiles of V in the chunk [a, b) that are read, run by run and part by part. */
+static void choose_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
+    const struct lk_kv *v = item->attn->v;
+    lk_tile_set *need = item->need;
+    for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
+        struct lk_run run = runs_of(item, &span);
+        const struct lk_basis *basis = v->level[span.level].basis;
+        bool has_mean = basis && basis->mean;
+        for (int64_t pos = span.pos; pos < span.end; pos += run.n) {
+            lk_run_find(&run, pos - span.first, span.end - span.first);
+            for (int part = run.first_part; can_skip(item, &run, pos) && part < run.end_part;
+                 part++) {
+                int first, n_q = lk_attn_item_part(item, &v->level[span.level], part, &first);
+                struct lk_rows rows = lk_run_rows(&run, part);
+                float *weight =
+                    item->mem.score + LK_SCORE_PAD + (pos - a) + (size_t)first * item->stride;
+                *need++ = lk_skip_choose(item, &rows, pos, weight, first, n_q, has_mean);
+            }
+        }
+    }
+}
+
 /* Add the span's values to the level's sums. weight: [n_q][stride], from the span's first
- * position. */
-static void accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *span,
-                            const float *weight) {
+ * position. need: NULL, or what choose_chunk chose, from the span on. Returns what follows. */
+static const lk_tile_set *accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *span,
+                                          float *weight, const lk_tile_set *need) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level = &attn->v->level[span->level];
-    struct lk_run run = {.kv = attn->v,
-                         .level = span->level,
-                         .first_part = item->head_kv / level->n_head,
-                         .end_part = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1,
-                         .max_rows = item->chunk,
-                         .chunk = item->chunk,
-                         .whole_tiles = true};
+    struct lk_run run = runs_of(item, span);
     if (level->basis && level->basis->mean)
         for (int i = 0; i < item->n_q; i++)
             for (int64_t t = 0; t < span->end - span->pos; t++)
@@ -89,8 +127,13 @@ static void accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *
         for (int part = run.first_part; part < run.end_part; part++) {
             int first, n_q = lk_attn_item_part(item, level, part, &first);
             struct lk_rows rows = lk_run_rows(&run, part);
-            const float *p = weight + (pos - span->pos) + (size_t)first * item->stride;
+            float *p = weight + (pos - span->pos) + (size_t)first * item->stride;
+            float *acc = acc_of(item, span->level, first);
             size_t stride = item->stride;
+            if (need && can_skip(item, &run, pos)) {
+                lk_skip_accumulate(item, &rows, *need++, p, n_q, acc);
+                continue;
+            }
             if (run.n % LK_TILE != 0) { /* within a tile: the other rows have a weight of 0 */
                 float *tile = item->mem.tile;
                 memset(tile, 0, n_q * LK_TILE * sizeof *tile);
@@ -99,12 +142,15 @@ static void accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *
                 p = tile;
                 stride = LK_TILE;
             }
-            attn->kernels->accumulate(&rows, p, stride, n_q, acc_of(item, span->level, first));
+            attn->kernels->accumulate(&rows, p, stride, n_q, acc);
         }
     }
+    return need;
 }
 
-static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
+/* Add the values of the chunk [a, b). weight: its weights, as mem.score. */
+static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b, float *weight,
+                             const lk_tile_set *need) {
     const struct lk_kv *v = item->attn->v;
     for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
         const struct lk_level *level = &v->level[span.level];
@@ -112,8 +158,36 @@ static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
             memset(acc_of(item, span.level, 0), 0,
                    (size_t)item->n_q * (level->part ? item->d : level->d_part) * sizeof(float));
         item->used[span.level] = true;
-        accumulate_span(item, &span, item->mem.score + LK_SCORE_PAD + (span.pos - a));
+        need = accumulate_span(item, &span, weight + LK_SCORE_PAD + (span.pos - a), need);
     }
+}
+
+/* Process the chunks of [from, to). If tiles of V can be left out, the chosen ones of a chunk are
+ * fetched while the next chunk is scored, and added afterwards. */
+static void process_range(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
+                          int64_t to) {
+    bool skips = item->attn->skip_v > 0;
+    item->grid = p->grid;
+    lk_skip_start(item);
+    item->n_pending = 0;
+    for (int64_t a = from, b; a < to; a = b) {
+        b = a + item->chunk < to ? lk_partition_align(p, a + item->chunk, a + 1) : to;
+        lk_attn_item_score(item, a, b);
+        for (int q = 0; q < item->n_q; q++) softmax_chunk(item, q, a, b);
+        if (!skips) {
+            accumulate_chunk(item, a, b, item->mem.score, NULL);
+            continue;
+        }
+        if (item->n_pending)
+            accumulate_chunk(item, a - item->n_pending, a, item->mem.pending, item->need);
+        choose_chunk(item, a, b);
+        item->n_pending = (int)(b - a);
+        float *score = item->mem.score;
+        item->mem.score = item->mem.pending;
+        item->mem.pending = score;
+    }
+    if (item->n_pending)
+        accumulate_chunk(item, to - item->n_pending, to, item->mem.pending, item->need);
 }
 
 /* out += the sum acc, transformed back from a level's domain: rows, or latents that lie after the
@@ -160,6 +234,7 @@ static void write_partial(struct lk_attn_item *item, int range) {
         }
         out[d + n_latent] = item->mem.max[i];
         out[d + n_latent + 1] = item->mem.sum[i];
+        out[d + n_latent + 2] = item->mem.dropped[i];
     }
 }
 
@@ -188,18 +263,23 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
         if (to > end) to = end;
         if (k->n_swa > 0) from = lk_partition_align(&p, oldest, from);
 
-        for (int64_t a = from, b; a < to; a = b) {
-            b = a + chunk < to ? lk_partition_align(&p, a + chunk, a + 1) : to;
-            lk_attn_item_score(&item, a, b);
-            for (int q = 0; q < item.n_q; q++) softmax_chunk(&item, q, a, b);
-            accumulate_chunk(&item, a, b);
-        }
+        process_range(&item, &p, from, to);
         write_partial(&item, range);
+    }
+    if (attn->skipped) {
+        attn->skipped[ith].n_tile += item.n_tile;
+        attn->skipped[ith].n_tile_read += item.n_tile_read;
     }
     lk_kernels_leave(attn->kernels, &before);
 }
 
 /* ---- combining ---- */
+
+static void count_dropped(struct lk_skip_count *count, double share) {
+    count->n_query++;
+    count->dropped += share;
+    if (share > count->max_dropped) count->max_dropped = share;
+}
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
     /* Only fields of the levels that never change are read here. */
@@ -209,7 +289,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
          row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int head_kv = head / group, q = tok * group + head % group;
-        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;
+        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0, dropped = 0;
         const float *extra =
             attn->extra_partial ? attn->extra_partial + (size_t)row * (d + 2) : NULL;
         for (int r = 0; r < n_range; r++)
@@ -227,6 +307,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
             const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
             float weight = expf(partial[n] - max);
             sum += weight * partial[n + 1];
+            dropped += weight * partial[n + 2];
             for (int c = 0; c < d; c++) out[c] += weight * partial[c];
             if (r == 0)
                 scale_row(latent, n_latent, weight);
@@ -241,5 +322,6 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
             for (int c = 0; c < d; c++) out[c] += values[c];
         }
         scale_row(out, d, 1 / sum);
+        if (attn->skipped) count_dropped(&attn->skipped[ith], dropped / (sum + dropped));
     }
 }

@@ -20,8 +20,16 @@
 #include "cache/cache.h"
 #include "kernels/kernels.h"
 
-/* Maximum number of queries of an item; positions of a chunk, unless the kernels prefer more. */
-enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256 };
+/* Maximum number of queries of an item; positions of a chunk, unless the kernels prefer more; what
+ * a partial has besides its vector (attn_item.h). */
+enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256, LK_ATTN_SUMS = 3 };
+
+/* What one thread left unread (skip.h), added up over calls. Queries are those of all heads. */
+struct lk_skip_count {
+    _Alignas(64) int64_t n_tile, n_tile_read; /* of V, per KV head or group of heads */
+    int64_t n_query;
+    double dropped, max_dropped; /* share of attention: sum over queries, and maximum */
+};
 
 struct lk_attn {
     const struct lk_kv *k, *v;
@@ -33,9 +41,11 @@ struct lk_attn {
                           spreads many small calls over the threads */
     float scale;       /* of q.k */
     float alibi_max_bias;
-    const struct lk_rope *rope; /* for sinks that shift; NULL if there are none */
-    const float *q;             /* [n_tok][n_head][d_head] */
-    float *out;                 /* [n_tok][n_head][d_head] */
+    float skip_v; /* tiles of V with less attention are not read (skip.h); 0: all are */
+    struct lk_skip_count *skipped; /* [n_thread], added to; NULL: do not count */
+    const struct lk_rope *rope;    /* for sinks that shift; NULL if there are none */
+    const float *q;                /* [n_tok][n_head][d_head] */
+    float *out;                    /* [n_tok][n_head][d_head] */
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read
      * by combine; or NULL */
     const float *extra_partial;

@@ -24,7 +24,7 @@ static size_t prepared_floats(int d) {
 static size_t pre_floats(int d) { return (lk_pre_queries_bytes(d, d) + 63) / 64 * 16; }
 
 size_t lk_attn_item_floats(int d) {
-    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) + pre_floats(d) +
+    size_t n = 2 * SCORES + LK_ATTN_QUERIES * (LK_TILE + 5) + prepared_floats(d) + pre_floats(d) +
                (size_t)LK_ATTN_QUERIES * d * (1 + LK_MAX_KV_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -35,12 +35,15 @@ struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith) {
     struct lk_attn_scratch *mem = &item.mem;
     mem->prepared = attn->scratch + ith * lk_attn_item_floats(d);
     mem->score = mem->prepared + prepared_floats(d) + pre_floats(d);
-    mem->tile = mem->score + SCORES;
+    mem->pending = mem->score + SCORES;
+    mem->tile = mem->pending + SCORES;
     mem->query = mem->tile + LK_ATTN_QUERIES * LK_TILE;
     mem->acc = mem->query + (size_t)LK_ATTN_QUERIES * d;
     mem->max = mem->acc + (size_t)LK_ATTN_QUERIES * d * LK_MAX_KV_LEVEL;
     mem->sum = mem->max + LK_ATTN_QUERIES;
     mem->mean = mem->sum + LK_ATTN_QUERIES;
+    mem->limit = mem->mean + LK_ATTN_QUERIES;
+    mem->dropped = mem->limit + LK_ATTN_QUERIES;
     item.pre = lk_pre_queries_new(d, d, mem->prepared + prepared_floats(d));
     return item;
 }
@@ -60,7 +63,7 @@ void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int
     memset(item->used, 0, sizeof item->used);
     for (int i = 0; i < item->n_q; i++) {
         item->mem.max[i] = -INFINITY;
-        item->mem.sum[i] = item->mem.mean[i] = 0;
+        item->mem.sum[i] = item->mem.mean[i] = item->mem.dropped[i] = 0;
     }
 }
 
@@ -276,5 +279,5 @@ float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, i
     int group = group_size(attn);
     size_t row =
         ((size_t)range * attn->n_tok + q / group) * attn->n_head + head_kv * group + q % group;
-    return attn->partial + row * (attn->d_head + n_latent + 2);
+    return attn->partial + row * (attn->d_head + n_latent + LK_ATTN_SUMS);
 }

@@ -10,12 +10,21 @@
 #include "attention/attention.h"
 #include "attention/score_pre.h"
 
-enum { LK_SCORE_PAD = LK_TILE }; /* room for what kernels write past the rows of a tile */
+enum {
+    LK_SCORE_PAD = LK_TILE, /* room for what kernels write past the rows of a tile */
+    /* Runs of whole tiles in a chunk, times parts: in each level that the chunk has rows of, before
+     * and after a partial tile. */
+    LK_MAX_CHUNK_RUNS = 2 * LK_MAX_KV_LEVEL * LK_ATTN_QUERIES,
+};
+
+/* Tiles of a run, one bit each. */
+typedef uint32_t lk_tile_set;
 
 struct lk_attn_scratch {
     /* [queries][PAD + chunk + PAD]: LK_ATTN_QUERIES with LK_ATTN_CHUNK, half as many with longer
      * chunks */
     float *score;
+    float *pending;  /* like score, of the chunk before, if its values are not added yet */
     float *tile;     /* [LK_ATTN_QUERIES][LK_TILE] */
     float *query;    /* [LK_ATTN_QUERIES][d] in a level's domain, see lk_attn_item_vector */
     float *prepared; /* memory of struct lk_queries, for each part */
@@ -23,6 +32,8 @@ struct lk_attn_scratch {
     float *max;      /* [LK_ATTN_QUERIES] largest scaled score */
     float *sum;      /* [LK_ATTN_QUERIES] of exponentials */
     float *mean; /* [LK_ATTN_QUERIES] weight of the rows whose mean is stored apart (V's latents) */
+    float *limit;   /* [LK_ATTN_QUERIES] weight below which a tile of V is left out (skip.h) */
+    float *dropped; /* [LK_ATTN_QUERIES] weight of the rows that were left out */
 };
 
 struct lk_attn_item {
@@ -31,11 +42,15 @@ struct lk_attn_item {
     int d; /* channels of the widest part: room for a query or a sum in mem */
     int head_kv, n_head_kv, q0, n_each, n_q;
     int chunk;       /* positions of a chunk */
+    int64_t grid;    /* of the partition */
     size_t stride;   /* floats between the scores of two queries */
     int query_level; /* level for which `queries` are prepared; -1: none */
     struct lk_queries queries[LK_ATTN_QUERIES]; /* of each part that the item has heads of */
     struct lk_pre_queries pre;                  /* for latents of K before RoPE */
     bool used[LK_MAX_KV_LEVEL];                 /* levels of V that have something in mem.acc */
+    int n_pending; /* rows of the chunk before whose values are not added yet */
+    lk_tile_set need[LK_MAX_CHUNK_RUNS]; /* tiles of V that are read, of each run and part */
+    int64_t n_tile, n_tile_read;         /* of V, in runs with tiles that can be left out */
 };
 
 /* Floats of scratch per thread. d: channels of the widest part. A multiple of 16. */
@@ -78,7 +93,7 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
                             int *n);
 
 /* The partial of (range, query q of a KV head): d_head floats of acc, n_latent floats of V's
- * latents, then max and sum. n_latent: lk_attn_v_rank. */
+ * latents, then max, sum, and the sum over rows that were left out. n_latent: lk_attn_v_rank. */
 float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, int head_kv, int q);
 
 #endif

@@ -10,7 +10,8 @@
 
 /* ---- weights of rows, for policies ---- */
 
-/* Maximum score and sum of exponentials of query q of a KV head, over all ranges of the items. */
+/* Maximum score and sum of exponentials of query q of a KV head, over all ranges of the items, with
+ * the rows that were left out. */
 static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, int q, float *max,
                         float *sum) {
     int n_latent = lk_attn_v_rank(attn->v), n = attn->d_head + n_latent;
@@ -20,7 +21,7 @@ static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, in
         *max = fmaxf(*max, lk_attn_partial_of(attn, n_latent, r, head_kv, q)[n]);
     for (int r = 0; r < n_range; r++) {
         const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
-        *sum += expf(partial[n] - *max) * partial[n + 1];
+        *sum += expf(partial[n] - *max) * (partial[n + 1] + partial[n + 2]);
     }
 }
 

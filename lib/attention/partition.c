@@ -16,11 +16,13 @@ static int count_ranges(int n_other, int n_thread) {
     return n;
 }
 
-/* Set the tiles for `head_tile` KV heads with n_query queries each. */
-static void set_tiles(struct lk_partition *p, int n_head_kv, int head_tile) {
+/* Set the tiles for `head_tile` KV heads with n_query queries each. A tile of queries has whole
+ * groups of query heads, if one has room. */
+static void set_tiles(struct lk_partition *p, int n_head_kv, int group, int head_tile) {
     p->head_tile = head_tile < LK_ATTN_QUERIES ? head_tile : LK_ATTN_QUERIES;
     p->n_head_tile = ceil_div(n_head_kv, p->head_tile);
     p->query_tile = LK_ATTN_QUERIES / p->head_tile;
+    if (p->query_tile > group) p->query_tile -= p->query_tile % group;
     p->n_query_tile = ceil_div(p->n_query, p->query_tile);
 }
 
@@ -83,7 +85,8 @@ struct lk_partition lk_partition_work(const struct lk_attn *attn) {
     /* As many KV heads per item as have room, in whole groups of latents. */
     int unit = lk_attn_head_unit(attn), head_tile = LK_ATTN_QUERIES / p.n_query / unit * unit;
     if (head_tile > attn->n_head_kv) head_tile = attn->n_head_kv;
-    set_tiles(&p, attn->n_head_kv, head_tile > unit ? head_tile : unit);
+    set_tiles(&p, attn->n_head_kv, attn->n_head / attn->n_head_kv,
+              head_tile > unit ? head_tile : unit);
 
     p.grid = find_grid(k);
     int64_t oldest = k->n_tok - attn->n_tok - k->n_swa + 1;
@@ -113,7 +116,7 @@ size_t lk_partition_max_partials(int group, int n_head_kv, int n_tok, int n_thre
         for (int head_tile = 1; head_tile <= n_head_kv && head_tile <= LK_ATTN_QUERIES;
              head_tile++) {
             struct lk_partition p = {.n_query = t * group};
-            set_tiles(&p, n_head_kv, head_tile);
+            set_tiles(&p, n_head_kv, group, head_tile);
             size_t n = (size_t)count_ranges(p.n_head_tile * p.n_query_tile, n_thread) * t;
             if (max < n) max = n;
         }

@@ -45,6 +45,10 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     s->width = lk_cache_max_widths(s->cache);
+    if (s->recipe->skip_v > 0) {
+        s->skipped = lk_alloc(&s->ledger, LK_FOR_OTHER, s->model->n_thread * sizeof *s->skipped);
+        if (!s->skipped) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
+    }
     status = lk_pass_init(&s->pass, s->model, &s->ledger, err);
     if (status != LK_OK) return status;
     const struct lk_sidecar *sidecar = s->model->sidecar;
@@ -78,6 +82,7 @@ void lk_session_free(lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
+    lk_release(&s->ledger, LK_FOR_OTHER, s->skipped, s->model->n_thread * sizeof *s->skipped);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
 }
 

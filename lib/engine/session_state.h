@@ -22,9 +22,10 @@ struct lk_session {
     const struct lk_recipe *recipe;
     lk_session_opts opts; /* n_ctx is never 0 here */
     struct lk_cache *cache;
-    struct lk_cache_widths width; /* of the cache's levels */
-    struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
-    struct lk_pass pass;          /* for evaluating this session alone; a lk_batch has its own */
+    struct lk_cache_widths width;  /* of the cache's levels */
+    struct lk_absorb *absorb;      /* sums of evicted rows; NULL if the recipe does not absorb */
+    struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe skips nothing */
+    struct lk_pass pass;           /* for evaluating this session alone; a lk_batch has its own */
     struct lk_watch watch;
     int32_t *tok; /* [n_tok] tokens that the cache stands for, room for n_ctx */
     size_t n_tok;

@@ -21,6 +21,20 @@ static uint64_t sidecar_bytes(const lk_session *s) {
     return own + lk_model_sidecar_bytes(s->model, s->recipe, shared);
 }
 
+/* What 'skip v' left unread, of all threads. */
+static void count_skipped(const lk_session *s, lk_session_stats *stats) {
+    int64_t n_query = 0;
+    for (int i = 0; s->skipped && i < s->model->n_thread; i++) {
+        const struct lk_skip_count *count = &s->skipped[i];
+        stats->v_tiles += (uint64_t)count->n_tile;
+        stats->v_tiles_read += (uint64_t)count->n_tile_read;
+        stats->skipped_mean += count->dropped;
+        if (count->max_dropped > stats->skipped_max) stats->skipped_max = count->max_dropped;
+        n_query += count->n_query;
+    }
+    if (n_query > 0) stats->skipped_mean /= (double)n_query;
+}
+
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
     uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* b.padding includes it */
@@ -35,6 +49,7 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
                               .sidecar_bytes = sidecar_bytes(s),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
+    count_skipped(s, &stats);
     if (s->n_tok == 0) return stats;
     stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
     stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;

@@ -34,6 +34,24 @@ static inline __m256 exp2_f32x8(__m256 x) {
     return _mm256_mul_ps(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 23)));
 }
 
+/* Sums over the lanes of eight vectors. */
+static inline __m256 lane_sums(const __m256 *x) {
+    __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3])),
+           b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+void lk_avx2_sum_tiles(const float *p, int n_tile, float *sum) {
+    for (int t = 0; t < n_tile; t += 8) {
+        __m256 x[8] = {0};
+        int n = n_tile - t < 8 ? n_tile - t : 8;
+        for (int i = 0; i < n; i++, p += LK_TILE)
+            x[i] = _mm256_add_ps(_mm256_add_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)),
+                                 _mm256_add_ps(_mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)));
+        _mm256_maskstore_ps(sum + t, lane_mask(n), lane_sums(x));
+    }
+}
+
 float lk_avx2_exp_sum(float *s, int n, float scale, float max) {
     const __m256 factor = _mm256_set1_ps(scale * lk_log2e), shift = _mm256_set1_ps(max * lk_log2e);
     __m256 sum = _mm256_setzero_ps();

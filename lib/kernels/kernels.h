@@ -30,8 +30,9 @@ struct lk_rows {
     size_t offset;      /* bytes from the start of a block to the head's part */
     const float *sigma; /* [d_head] or NULL; only the reference reads it */
     int d_head, block_rows;
-    int row0; /* first row in block[0], a multiple of LK_TILE, < block_rows */
-    int n;    /* >= 1 */
+    int row0;          /* first row in block[0], a multiple of LK_TILE, < block_rows */
+    size_t tile_bytes; /* bytes of a part's tile */
+    int n;             /* >= 1 */
     struct lk_prefetch prefetch;
 };
 
@@ -131,6 +132,9 @@ struct lk_kernels {
 
     /* s[i] = exp(scale * s[i] - max) for i < n. Returns the sum of the results. */
     float (*exp_sum)(float *s, int n, float scale, float max);
+
+    /* sum[t] = sum of p [n_tile * LK_TILE] over tile t, for t < n_tile. */
+    void (*sum_tiles)(const float *p, int n_tile, float *sum);
 
     /* One layer of an MLP: y[o] = gelu(sum over i < n_in of x[i] w[i][o]), w [n_in][n_out] in f16,
      * x [n_in], y [n_out]; y must not overlap x.

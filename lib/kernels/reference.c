@@ -60,6 +60,14 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return (float)sum;
 }
 
+static void sum_tiles(const float *p, int n_tile, float *sum) {
+    for (int t = 0; t < n_tile; t++, p += LK_TILE) {
+        double total = 0;
+        for (int i = 0; i < LK_TILE; i++) total += p[i];
+        sum[t] = (float)total;
+    }
+}
+
 static double key_at(const struct lk_rope_keys *keys, int c, int t) {
     return keys->k[c * LK_TILE + t] + (keys->mean ? (double)keys->mean[c] : 0);
 }
@@ -131,5 +139,6 @@ const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .decode = lk_codec_decode,
                                                 .max = max_f32,
                                                 .exp_sum = exp_sum,
+                                                .sum_tiles = sum_tiles,
                                                 .gelu_layer = gelu_layer,
                                                 .add_offsets = add_offsets};

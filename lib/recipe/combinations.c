@@ -88,6 +88,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_LESS] = "absorb less",
         [LK_FEATURE_PERFORMER] = "absorb performer",
         [LK_FEATURE_EAGER] = "eager",
+        [LK_FEATURE_SKIP] = "skip v",
         [LK_FEATURE_SLIDING] = "sliding windows",
         [LK_FEATURE_LEARNED] = "learned positions",
         [LK_FEATURE_ALIBI] = "ALiBi",
@@ -177,7 +178,8 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(RESIDUAL)) n += (size_t)snprintf(buf + n, cap - n, "; residual 32: f16");
     if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
     if (*f & BIT(PERFORMER)) n += (size_t)snprintf(buf + n, cap - n, "; absorb performer");
-    if (*f & BIT(EAGER)) snprintf(buf + n, cap - n, "; eager");
+    if (*f & BIT(EAGER)) n += (size_t)snprintf(buf + n, cap - n, "; eager");
+    if (*f & BIT(SKIP)) snprintf(buf + n, cap - n, "; skip v 0.25");
 }
 
 bool lk_recipe_combination(size_t i, lk_combination *out) {

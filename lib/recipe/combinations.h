@@ -37,6 +37,7 @@ enum lk_feature {
     LK_FEATURE_LESS,
     LK_FEATURE_PERFORMER,
     LK_FEATURE_EAGER,
+    LK_FEATURE_SKIP, /* of tiles of V */
     /* of the model */
     LK_FEATURE_SLIDING,
     LK_FEATURE_LEARNED,

@@ -23,7 +23,7 @@ struct parser {
 };
 
 static const char range_names[] =
-    "sink, body, keep, all, recent, window, residual, layers, absorb or eager";
+    "sink, body, keep, all, recent, window, residual, layers, absorb, eager or skip";
 
 static bool names_range(const char *word) {
     static const char *const name[] = {"sink",   "body",   "keep",     "all",
@@ -212,6 +212,26 @@ static lk_status read_absorb(struct parser *p, size_t at) {
     return LK_OK;
 }
 
+/* 'v' SHARE. `at`: of 'skip', which is already consumed. */
+static lk_status read_skip(struct parser *p, size_t at) {
+    char word[LK_WORD_MAX];
+    int64_t thousandths;
+    if (p->recipe->skip_v > 0)
+        return lk_scan_fail(&p->scan, at, false, "there is already a 'skip'");
+    lk_scan_peek(&p->scan, word);
+    if (strcmp(word, "v") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'v'");
+    lk_scan_word(&p->scan, word);
+    size_t share_at = lk_scan_next(&p->scan);
+    if (!lk_scan_number(&p->scan, &thousandths))
+        return lk_scan_fail(&p->scan, share_at, true, "expected a share of attention");
+    if (thousandths < 1 || thousandths > 1000)
+        return lk_scan_fail(&p->scan, share_at, false,
+                            "expected a share of attention from 0.001 to 1");
+    p->recipe->skip_v = (float)thousandths / 1000;
+    p->at.skip = at;
+    return LK_OK;
+}
+
 /* A part with a range, or only codecs, which mean 'all: codecs'. */
 static lk_status read_part(struct parser *p) {
     struct lk_recipe *r = p->recipe;
@@ -232,6 +252,10 @@ static lk_status read_part(struct parser *p) {
         r->eager = true;
         p->at.eager = at;
         return LK_OK;
+    }
+    if (strcmp(word, "skip") == 0) {
+        lk_scan_word(&p->scan, word);
+        return read_skip(p, at);
     }
     if (!bare && !names_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",

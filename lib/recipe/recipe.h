@@ -20,6 +20,10 @@
  *                                   prompt attends to exact rows, and the newest rows stay exact.
  *                                   In layers whose body has a limit, rows are projected before and
  *                                   encoded after attention, which the policy needs
+ *             | 'skip' 'v' SHARE    (without codecs) a tile of V is not read if each query head
+ *                                   gives it less than SHARE divided by the number of tiles,
+ *                                   0 < SHARE <= 1. All that is not read gets less than SHARE of a
+ *                                   head's attention (attention/skip.h)
  *             | 'layers' LIST       other codecs for the body in some layers. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
@@ -105,8 +109,9 @@ struct lk_recipe {
     struct lk_override override[LK_MAX_OVERRIDE];
     /* Evicted rows are passed to lk_evict_hook (cache/evict.h), even if the body keeps no rows. */
     enum lk_absorb_kind absorbs;
-    bool eager; /* rows age before the pass that they arrive in attends, and are latents from the
+    bool eager;   /* rows age before the pass that they arrive in attends, and are latents from the
                    start if the newest level holds latents */
+    float skip_v; /* share of attention (attention/skip.h); 0: all of V is read */
 };
 
 /* Whether the limit keeps no rows at all. */

@@ -63,6 +63,12 @@ void add_cache_rows(const lk_session *session, struct table *table) {
         table_cell(table, "%s", format_bytes(a, s.sidecar_bytes));
         table_cell(table, "shared by sessions; with it %.2f bits per value", s.bits_with_sidecar);
     }
+    if (s.v_tiles) {
+        table_cell(table, "V read");
+        table_cell(table, "%.0f%%", 100.0 * (double)s.v_tiles_read / (double)s.v_tiles);
+        table_cell(table, "of its tiles; skipped attention %.2g%%, at most %.2g%%",
+                   100 * s.skipped_mean, 100 * s.skipped_max);
+    }
     table_cell(table, "scratch");
     table_cell(table, "%s", format_bytes(a, s.scratch_bytes));
     table_cell(table, "not cache: activations, logits, graphs");
@@ -117,14 +123,17 @@ void print_cache_levels(const lk_session *session, FILE *file) {
 
 json_t *cache_json(const lk_session *session) {
     lk_session_stats s = lk_session_get_stats(session);
-    return json_pack(
-        "{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o}", "n_tok", (json_int_t)s.n_tok,
-        "code_bytes", (json_int_t)s.code_bytes, "scale_bytes", (json_int_t)s.scale_bytes,
-        "exact_bytes", (json_int_t)s.exact_bytes, "padding_bytes", (json_int_t)s.padding_bytes,
-        "state_bytes", (json_int_t)s.state_bytes, "cache_bytes", (json_int_t)s.cache_bytes,
-        "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes", (json_int_t)s.scratch_bytes,
-        "resident_bytes", (json_int_t)resident_bytes(), "bits_per_value",
-        json_number(s.bits_per_value), "bytes_per_token", json_number(s.bytes_per_token));
+    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I s:o s:o}", "n_tok",
+                     (json_int_t)s.n_tok, "code_bytes", (json_int_t)s.code_bytes, "scale_bytes",
+                     (json_int_t)s.scale_bytes, "exact_bytes", (json_int_t)s.exact_bytes,
+                     "padding_bytes", (json_int_t)s.padding_bytes, "state_bytes",
+                     (json_int_t)s.state_bytes, "cache_bytes", (json_int_t)s.cache_bytes,
+                     "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
+                     (json_int_t)s.scratch_bytes, "resident_bytes", (json_int_t)resident_bytes(),
+                     "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
+                     json_number(s.bytes_per_token), "v_tiles", (json_int_t)s.v_tiles,
+                     "v_tiles_read", (json_int_t)s.v_tiles_read, "skipped_mean",
+                     json_number(s.skipped_mean), "skipped_max", json_number(s.skipped_max));
 }
 
 json_t *cache_levels_json(const lk_session *session) {

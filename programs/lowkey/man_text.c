@@ -49,6 +49,10 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
          {"`eager`",
           "Without codecs. Rows are projected and encoded before any query attends to them, those "
           "of a prompt too. Without it, a prompt attends to exact rows and is encoded afterwards."},
+         {"`skip v SHARE`",
+          "Without codecs. A tile of 32 rows of V is not read if every query head gives it less "
+          "than SHARE divided by the number of tiles. What is not read gets less than SHARE of a "
+          "head's attention in total; SHARE is from 0.001 to 1. `--stats` shows what was read."},
          {.text = "The codecs are:"},
          {"`f16`", "16-bit floats."},
          {"`int8`", "8 bits with one scale per token and head."},

@@ -3,6 +3,8 @@
 #include "codec/half.h"
 #include "test_kernels.h"
 
+#include <stdlib.h>
+
 enum { STRIDE = LK_TILE + 5 };
 
 static void softmax_parts(void **state) {
@@ -27,6 +29,25 @@ static void softmax_parts(void **state) {
         float far[9] = {0, -1e3f, -1e30f, -INFINITY, -87, -88, -100, -200, 0};
         assert_true(fabsf(kernels->exp_sum(far, 9, 1, 0) - 2) < 1e-6f);
         assert_true(far[0] == 1 && far[1] == 0 && far[2] == 0 && far[3] == 0 && far[8] == 1);
+    }
+}
+
+/* Nothing is read beyond the tiles, nor written beyond their sums. */
+static void sums_of_tiles(void **state) {
+    (void)state;
+    enum { N = 21 };
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        for (int n = 1; kernels && n < N; n++) {
+            float *p = malloc((size_t)n * LK_TILE * sizeof *p), got[N], expect[N];
+            for (int i = 0; i < n * LK_TILE; i++) p[i] = fabsf(gaussian());
+            for (int t = 0; t < N; t++) got[t] = -1;
+            kernels->sum_tiles(p, n, got);
+            lk_kernels_reference.sum_tiles(p, n, expect);
+            for (int t = 0; t < n; t++) assert_true(fabsf(got[t] - expect[t]) <= 1e-6f * expect[t]);
+            for (int t = n; t < N; t++) assert_true(got[t] == -1);
+            free(p);
+        }
     }
 }
 
@@ -199,9 +220,8 @@ static void gelu_layers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(softmax_parts),
-        cmocka_unit_test(rope_scores),
-        cmocka_unit_test(combined_queries),
+        cmocka_unit_test(softmax_parts), cmocka_unit_test(sums_of_tiles),
+        cmocka_unit_test(rope_scores),   cmocka_unit_test(combined_queries),
         cmocka_unit_test(gelu_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

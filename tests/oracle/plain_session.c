@@ -12,6 +12,7 @@ struct seen_row {
     bool shift; /* a sink whose distance counts held rows only */
     const double *k, *v;
     double *score; /* where its weight is added, or NULL */
+    int tile;      /* number of the whole tile of V that it is in; -1: none */
 };
 
 /* All q, k, v of some tokens in one layer, and the hidden states. */
@@ -73,12 +74,12 @@ static void make_qkv(struct plain_cache *c, int layer, struct tokens *t) {
     }
 }
 
-/* Attention of one query head: out [d_head]. */
-static void attend(const struct plain_cache *c, int layer, int head, int pos, const double *q,
-                   const struct seen_row *row, int n, bool scored, bool states, double *out) {
+/* Weights of the rows for a query head: weight [n], relative to the largest, which is returned. */
+static double weigh(const struct plain_cache *c, int layer, int head, int pos, const double *q,
+                    const struct seen_row *row, int n, double *weight) {
     const struct plain_model *m = c->set->model;
     int d = m->d_head, first = c->layer[layer].kv[LK_K].first;
-    double shifted[d], *weight = malloc(((size_t)n + 1) * sizeof *weight), max = -INFINITY, sum = 0;
+    double shifted[d], max = -INFINITY;
     memcpy(shifted, q, (size_t)d * sizeof *q);
     plain_rotate(m, layer, -first, 1, shifted);
     for (int i = 0; i < n; i++) {
@@ -88,17 +89,50 @@ static void attend(const struct plain_cache *c, int layer, int head, int pos, co
         weight[i] = seen ? dot / sqrt(d) - plain_slope(m, head) * distance : -INFINITY;
         max = fmax(max, weight[i]);
     }
+    for (int i = 0; i < n; i++) weight[i] = exp(weight[i] - max);
+    return max;
+}
+
+/* The rule of attention/skip.h: skipped [n] is set for rows of tiles that all heads of a group
+ * leave out. weight [n_head][n]; the token's own row is row `own`, and it sees rows from `first`
+ * on. */
+static void skip_tiles(double share, bool swa, const struct seen_row *row, int n, int first,
+                       int own, const double *weight, int n_head, bool *skipped) {
+    enum { NEWEST = 64, MIN_TILES = 4 };
+    int n_tile = (own - first) / LK_TILE + 1;
+    for (int t = 0, end; t < n; t = end) {
+        for (end = t + 1; row[t].tile >= 0 && end < n && row[end].tile == row[t].tile;) end++;
+        bool read = share == 0 || n_tile < MIN_TILES || row[t].tile < 0 || end > own + 1 - NEWEST ||
+                    (!swa && t < LK_TILE);
+        for (int h = 0; h < n_head && !read; h++) {
+            double base = 0, sum = 0;
+            for (int i = 0; i <= own; i++)
+                if (i > own - NEWEST || (!swa && i < LK_TILE)) base += weight[(size_t)h * n + i];
+            for (int i = t; i < end; i++) sum += weight[(size_t)h * n + i];
+            read = sum >= share / n_tile * base;
+        }
+        for (int i = t; i < end; i++) skipped[i] = !read;
+    }
+}
+
+/* Attention of a query head from the weights of the rows: out [d_head]. max: as weigh returned
+ * it. */
+static void attend(const struct plain_cache *c, int layer, int head, const double *q,
+                   const struct seen_row *row, int n, const double *weight, double max,
+                   const bool *skipped, bool scored, bool states, double *out) {
+    int d = c->set->model->d_head;
+    double sum = 0, all = 0;
     memset(out, 0, (size_t)d * sizeof *out);
     for (int i = 0; i < n; i++) {
-        weight[i] = exp(weight[i] - max);
+        all += weight[i];
+        if (skipped[i]) continue;
         sum += weight[i];
         for (int k = 0; k < d; k++) out[k] += weight[i] * row[i].v[k];
     }
     for (int i = 0; scored && i < n; i++)
-        if (row[i].score && weight[i] >= FLT_MIN) *row[i].score += weight[i] / sum; /* as floats */
+        if (row[i].score && weight[i] >= FLT_MIN) *row[i].score += weight[i] / all; /* as floats */
     if (states) plain_absorb_attend(c, layer, head, q, max, &sum, out);
     for (int k = 0; k < d; k++) out[k] /= sum;
-    free(weight);
 }
 
 static bool last_only(const struct plain_cache *c, int layer) {
@@ -117,22 +151,35 @@ static void disturb_query(struct plain_setting *set, const double *q, double *ou
         out[k] = q[k] + (set->query_noise ? max / 127 * (random_uniform(&set->random) - 0.5) : 0);
 }
 
-/* All queries of a layer. rows: [n_head_kv][n_row] */
+/* All queries of a layer. rows: [n_head_kv][n_row]. skip: the share of attention that is given up
+ * at most. */
 static void attend_all(const struct plain_cache *c, int layer, struct tokens *t,
-                       struct seen_row *rows, int n_row, bool states) {
+                       struct seen_row *rows, int n_row, bool states, double skip) {
     const struct plain_model *m = c->set->model;
     int d = m->d_head, group = m->n_head / m->n_head_kv;
-    bool last = last_only(c, layer);
-    double q[d];
+    bool last = last_only(c, layer), swa = plain_is_swa(m, layer);
+    double *weight = malloc((size_t)group * n_row * sizeof *weight), q[group][d], max[group];
+    bool *skipped = malloc((size_t)n_row * sizeof *skipped);
     for (int i = 0; last && i < m->n_head_kv * n_row; i++)
         if (rows[i].score) *rows[i].score = 0;
     for (int i = 0; i < t->n; i++)
-        for (int h = 0; h < m->n_head; h++) {
-            size_t at = ((size_t)i * m->n_head + h) * d;
-            disturb_query(c->set, t->q + at, q);
-            attend(c, layer, h, t->first + i, q, rows + (size_t)(h / group) * n_row, n_row,
-                   !last || i == t->n - 1, states, t->attn + at);
+        for (int kv = 0; kv < m->n_head_kv; kv++) {
+            const struct seen_row *row = rows + (size_t)kv * n_row;
+            size_t at = ((size_t)i * m->n_head + (size_t)kv * group) * d;
+            int pos = t->first + i, own = n_row - t->n + i, first = 0;
+            while (swa && row[first].pos <= pos - m->n_swa) first++;
+            for (int h = 0; h < group; h++) {
+                disturb_query(c->set, t->q + at + h * d, q[h]);
+                max[h] = weigh(c, layer, kv * group + h, pos, q[h], row, n_row,
+                               weight + (size_t)h * n_row);
+            }
+            skip_tiles(skip, swa, row, n_row, first, own, weight, group, skipped);
+            for (int h = 0; h < group; h++)
+                attend(c, layer, kv * group + h, q[h], row, n_row, weight + (size_t)h * n_row,
+                       max[h], skipped, !last || i == t->n - 1, states, t->attn + at + h * d);
         }
+    free(weight);
+    free(skipped);
 }
 
 static void finish_layer(const struct plain_cache *c, int layer, struct tokens *t) {
@@ -142,17 +189,34 @@ static void finish_layer(const struct plain_cache *c, int layer, struct tokens *
                    t->x + (size_t)i * m->n_embd);
 }
 
+/* Index of the first row of the largest level's first block. */
+static int grid_of(const struct plain_kv *kv) {
+    int before = 0, most = -1, grid = 0;
+    for (int i = 0; i < kv->n_level; before += kv->level[i].n, i++)
+        if (kv->level[i].n > most) most = kv->level[i].n, grid = before - kv->level[i].skip;
+    return grid;
+}
+
 /* What the account holds for a KV head. K and V belong together if they have the same position. */
 static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok,
                      struct seen_row *out) {
     const struct plain_layer_cache *l = &c->layer[layer];
-    int d = c->set->model->d_head, n = 0;
+    int d = c->set->model->d_head, n = 0, n_tile = 0, before = 0, grid = grid_of(&l->kv[LK_K]);
     const double **v = calloc((size_t)n_tok, sizeof *v);
-    for (int i = 0; i < l->kv[LK_V].n_level; i++)
-        for (int r = 0; r < l->kv[LK_V].level[i].n; r++) {
-            const struct plain_row *row = l->kv[LK_V].level[i].row[r];
+    int *tile = malloc((size_t)n_tok * sizeof *tile);
+    for (int i = 0; i < l->kv[LK_V].n_level; i++) {
+        const struct plain_level *level = &l->kv[LK_V].level[i];
+        for (int r = 0; r < level->n; r++) {
+            const struct plain_row *row = level->row[r];
+            int start = r - (level->skip + r) % LK_TILE; /* of its tile */
+            bool whole =
+                start >= 0 && start + LK_TILE <= level->n && (before + start - grid) % LK_TILE == 0;
             v[row->pos[head]] = row->seen + head * d;
+            tile[row->pos[head]] = whole ? n_tile + (level->skip + r) / LK_TILE : -1;
         }
+        before += level->n;
+        n_tile += (level->skip + level->n) / LK_TILE + 1;
+    }
     for (int i = 0; i < l->kv[LK_K].n_level; i++)
         for (int r = 0; r < l->kv[LK_K].level[i].n; r++) {
             const struct plain_row *row = l->kv[LK_K].level[i].row[r];
@@ -165,9 +229,11 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok
                                          .shift = l->kv[LK_K].level[i].shift,
                                          .k = row->seen + head * d,
                                          .v = v[pos],
-                                         .score = &row->score[head]};
+                                         .score = &row->score[head],
+                                         .tile = tile[pos]};
         }
     free(v);
+    free(tile);
     return n;
 }
 
@@ -187,7 +253,7 @@ void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits
         if (c->set->recipe->eager) plain_cache_encode(c, layer, n_tok);
         for (int h = 0; h < m->n_head_kv; h++)
             n_row = list_rows(c, layer, h, n_tok, rows + (size_t)h * n_row);
-        attend_all(c, layer, &t, rows, n_row, true);
+        attend_all(c, layer, &t, rows, n_row, true, c->set->recipe->skip_v);
         finish_layer(c, layer, &t);
         plain_cache_age(c, layer, n_tok);
     }
@@ -218,7 +284,7 @@ void plain_prompt(struct plain_cache *c, const int32_t *tok, int n, double *logi
                                                             .k = t.k + (size_t)i * w + h * d,
                                                             .v = t.v + (size_t)i * w + h * d,
                                                             .score = score + i * m->n_head_kv + h};
-        attend_all(c, layer, &t, rows, n, false);
+        attend_all(c, layer, &t, rows, n, false, 0);
         finish_layer(c, layer, &t);
         plain_cache_prompt(c, layer, n, t.k, t.v, score);
     }

@@ -290,8 +290,8 @@ static void errors_show_their_place(void **state) {
         {"all: rot3; window 64: f16", "column 12:", "leaves no tokens for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves no tokens"},
         {"sink 4: f16; rot3", "column 14:",
-         "expected sink, body, keep, all, recent, window, residual, layers, absorb or eager, "
-         "found 'rot3'"},
+         "expected sink, body, keep, all, recent, window, residual, layers, absorb, eager or "
+         "skip, found 'rot3'"},
         {"body: int8; window 64: rot4", "column 1:",
          "'body' stores K in 8 bits, but its rows come from 'window 64', which has only 4 bits"},
         {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "stores V in 4 bits"},
@@ -411,6 +411,11 @@ static void errors_of_sizes_show_their_place(void **state) {
         {"rot4; layers 0: keep 64 by h2o; absorb less; absorb performer",
          "column 46:", "one kind of state"},
         {"body: rot4; layers 1: none", "column 20:", "needs a window"},
+        {"rot4; skip 0.25", "column 12:", "expected 'v', found '0'"},
+        {"rot4; skip v", "column 13:", "expected a share of attention"},
+        {"rot4; skip v 0", "column 14:", "from 0.001 to 1"},
+        {"rot4; skip v 1.5", "column 14:", "from 0.001 to 1"},
+        {"skip v 0.5; rot4; skip v 0.5", "column 19:", "there is already a 'skip'"},
         {"eager; rot4; eager", "column 14:", "there is already an 'eager'"},
         {"body: rot4; absorb performer", "column 13:", "'absorb' needs evicted rows"},
         {"all: none", "column 1:", "needs a window"},

@@ -1,0 +1,174 @@
+/* Finds the tiles of V that are not read, and adds the others. */
+#include "attention/skip.h"
+
+#include "kernels/tile.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_TILES = LK_MAX_KERNEL_CHUNK / LK_TILE };
+
+/* Position of query i's token. */
+static int64_t token_position(const struct lk_attn_item *item, int i) {
+    const struct lk_attn *attn = item->attn;
+    int group = attn->n_head / attn->n_head_kv;
+    return attn->k->n_tok - attn->n_tok + (item->q0 + i % item->n_each) / group;
+}
+
+/* ---- limits ---- */
+
+/* Add the scores of the rows [a, b), of each query at most its newest `newest`, to the sums over
+ * base rows: mem.max and mem.limit. */
+static void add_base(struct lk_attn_item *item, int64_t a, int64_t b, int64_t newest) {
+    const struct lk_attn *attn = item->attn;
+    struct lk_attn_scratch *mem = &item->mem;
+    lk_attn_item_score(item, a, b);
+    for (int i = 0; i < item->n_q; i++) {
+        int lo, n;
+        float *s = lk_attn_item_visible(item, i, a, b, &lo, &n);
+        int64_t older = token_position(item, i) + 1 - newest - (a + lo);
+        if (older > 0) s += older, n -= (int)older;
+        if (n <= 0) continue;
+        float max = attn->kernels->max(s, n) * attn->scale;
+        if (max > mem->max[i]) {
+            mem->limit[i] *= expf(mem->max[i] - max);
+            mem->max[i] = max;
+        }
+        mem->limit[i] += attn->kernels->exp_sum(s, n, attn->scale, mem->max[i]);
+    }
+}
+
+void lk_skip_start(struct lk_attn_item *item) {
+    const struct lk_attn *attn = item->attn;
+    if (attn->skip_v <= 0) return;
+    const struct lk_kv *k = attn->k;
+    for (int i = 0; i < item->n_q; i++) item->mem.limit[i] = 0;
+    int64_t from = token_position(item, 0) + 1 - LK_SKIP_NEWEST,
+            to = token_position(item, item->n_q - 1) + 1;
+    if (from < k->first) from = k->first;
+    if (k->n_swa == 0 && k->first + LK_TILE <= from)
+        add_base(item, k->first, k->first + LK_TILE, k->n_tok);
+    for (int64_t a = from; a < to; a += LK_ATTN_CHUNK)
+        add_base(item, a, a + LK_ATTN_CHUNK < to ? a + LK_ATTN_CHUNK : to, LK_SKIP_NEWEST);
+    for (int i = 0; i < item->n_q; i++) {
+        int64_t pos = token_position(item, i), first = k->first;
+        if (k->n_swa > 0 && first < pos + 1 - k->n_swa) first = pos + 1 - k->n_swa;
+        int64_t n_tile = (pos - first) / LK_TILE + 1;
+        item->mem.limit[i] *= n_tile < LK_SKIP_MIN_TILES ? 0 : attn->skip_v / (float)n_tile;
+    }
+}
+
+/* ---- tiles ---- */
+
+_Static_assert(MAX_TILES <= 32, "a run's tiles have a bit each");
+
+/* The tiles of a run that hold base rows of the token at position `token`; pos: of the run's first
+ * row. */
+static lk_tile_set base_tiles(const struct lk_kv *v, int64_t token, int64_t pos, int n_tile) {
+    lk_tile_set all = ((lk_tile_set)2 << (n_tile - 1)) - 1, set = 0;
+    int64_t newest = token + 1 - LK_SKIP_NEWEST - pos, oldest = v->first + LK_TILE - pos;
+    if (newest < n_tile * LK_TILE) set = newest < 0 ? all : all << newest / LK_TILE & all;
+    if (v->n_swa == 0 && oldest > 0)
+        set |= oldest > n_tile * LK_TILE ? all : all >> (n_tile - (oldest + LK_TILE - 1) / LK_TILE);
+    return set;
+}
+
+/* The tiles that n_q query heads of one token and KV head, from query i of the item on, need. The
+ * weights of the others leave the sums. weight: of query i. sum [n_q][MAX_TILES]: set. */
+static lk_tile_set choose_tiles(struct lk_attn_item *item, int64_t pos, int n_tile, int i, int n_q,
+                                const float *weight, float (*sum)[MAX_TILES]) {
+    struct lk_attn_scratch *mem = &item->mem;
+    lk_tile_set need = base_tiles(item->attn->v, token_position(item, i), pos, n_tile);
+    for (int q = 0; q < n_q; q++) {
+        float limit = mem->limit[i + q];
+        item->attn->kernels->sum_tiles(weight + q * item->stride, n_tile, sum[q]);
+        for (int t = 0; t < n_tile; t++) need |= (lk_tile_set)(sum[q][t] >= limit) << t;
+    }
+    for (int q = 0; q < n_q; q++) {
+        float dropped = 0;
+        for (int t = 0; t < n_tile; t++) dropped += need >> t & 1 ? 0 : sum[q][t];
+        mem->sum[i + q] -= dropped;
+        mem->dropped[i + q] += dropped;
+    }
+    return need;
+}
+
+static void clear_weights(const struct lk_attn_item *item, lk_tile_set tiles, int n_q,
+                          float *weight) {
+    for (; tiles; tiles &= tiles - 1)
+        for (int q = 0; q < n_q; q++)
+            memset(weight + q * item->stride + __builtin_ctz(tiles) * LK_TILE, 0,
+                   LK_TILE * sizeof *weight);
+}
+
+/* Fetch the chosen tiles into the second-level cache. Must be inlined: gcc drops calls of functions
+ * that only prefetch. */
+LK_ALWAYS_INLINE void fetch_tiles(const struct lk_rows *rows, lk_tile_set need) {
+    enum { LINE = 64 };
+    for (; need; need &= need - 1) {
+        const char *tile = lk_rows_tile(rows, __builtin_ctz(need)).head;
+        for (size_t at = 0; at < rows->tile_bytes; at += LINE) __builtin_prefetch(tile + at, 0, 2);
+    }
+}
+
+lk_tile_set lk_skip_choose(struct lk_attn_item *item, const struct lk_rows *rows, int64_t pos,
+                           float *weight, int first, int n_q, bool has_mean) {
+    const struct lk_attn *attn = item->attn;
+    int group = attn->n_head / attn->n_head_kv, n_tile = rows->n / LK_TILE;
+    lk_tile_set need = 0, all = ((lk_tile_set)2 << (n_tile - 1)) - 1;
+    float sum[LK_ATTN_QUERIES][MAX_TILES];
+    for (int q = 0, n; q < n_q; q += n) { /* the heads of one token and KV head */
+        int in_head = (first + q) % item->n_each;
+        n = group - (item->q0 + in_head) % group;
+        if (n > item->n_each - in_head) n = item->n_each - in_head;
+        float *of_token = weight + q * item->stride;
+        lk_tile_set some = choose_tiles(item, pos, n_tile, first + q, n, of_token, sum);
+        if (n < n_q || has_mean) clear_weights(item, all & ~some, n, of_token);
+        need |= some;
+    }
+    item->n_tile += n_tile;
+    item->n_tile_read += __builtin_popcount(need);
+    fetch_tiles(rows, need);
+    return need;
+}
+
+/* Blocks of one tile: the kernel gets the chosen blocks, and their weights moved together. */
+static void accumulate_blocks(const struct lk_attn_item *item, const struct lk_rows *rows,
+                              lk_tile_set need, float *weight, int n_q, float *acc) {
+    void *block[MAX_TILES];
+    struct lk_rows some = *rows;
+    int n = 0;
+    for (; need; need &= need - 1, n++) {
+        int t = __builtin_ctz(need);
+        block[n] = rows->block[t];
+        for (int q = 0; t != n && q < n_q; q++) {
+            float *of_query = weight + q * item->stride;
+            memcpy(of_query + n * LK_TILE, of_query + t * LK_TILE, LK_TILE * sizeof *weight);
+        }
+    }
+    some.block = block;
+    some.n = n * LK_TILE;
+    some.prefetch.n_block = 0; /* it is not known yet what will be read */
+    item->attn->kernels->accumulate(&some, weight, item->stride, n_q, acc);
+}
+
+void lk_skip_accumulate(const struct lk_attn_item *item, const struct lk_rows *rows,
+                        lk_tile_set need, float *weight, int n_q, float *acc) {
+    int n_tile = rows->n / LK_TILE;
+    if (!need) return;
+    if (rows->block_rows == LK_TILE) {
+        accumulate_blocks(item, rows, need, weight, n_q, acc);
+        return;
+    }
+    for (int from = 0, to; from < n_tile && need >> from; from = to) {
+        from += __builtin_ctz(need >> from);
+        for (to = from; to < n_tile && need >> to & 1;) to++;
+        struct lk_rows some = *rows;
+        int row = rows->row0 + from * LK_TILE;
+        some.block += row / rows->block_rows;
+        some.row0 = row % rows->block_rows;
+        some.n = (to - from) * LK_TILE;
+        some.prefetch.n_block = 0;
+        item->attn->kernels->accumulate(&some, weight + from * LK_TILE, item->stride, n_q, acc);
+    }
+}
