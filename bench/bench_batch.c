@@ -1,6 +1,6 @@
 /* Decoding speed of several sessions in one batch.
  *
- *   build/bench/batch MODEL [recipe [depth [steps [n...]]]]
+ *   build/bench/batch [--sidecar FILE] MODEL [recipe [depth [steps [n...]]]]
  *
  * Defaults: best-3 4096 32 1 4 16.
  *
@@ -104,8 +104,14 @@ static void measure(struct setup *s, int n) {
 
 int main(int argc, char **argv) {
     lk_err err = {0};
+    lk_model_opts opts = {0};
+    if (argc > 2 && strcmp(argv[1], "--sidecar") == 0) {
+        opts.sidecar = argv[2];
+        argc -= 2, argv += 2;
+    }
     if (argc < 2)
-        return fprintf(stderr, "usage: build/bench/batch MODEL [recipe [depth [steps [n...]]]]\n"),
+        return fprintf(stderr, "usage: build/bench/batch [--sidecar FILE] MODEL [recipe [depth "
+                               "[steps [n...]]]]\n"),
                2;
     struct setup s = {.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096,
                       .steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32};
@@ -115,7 +121,7 @@ int main(int argc, char **argv) {
                2;
     int n[16] = {1, 4, 16}, n_n = 3;
     for (int i = 5; i < argc && i < 21; i++, n_n = i - 5) n[i - 5] = (int)strtol(argv[i], NULL, 10);
-    bench_check(lk_model_open(&s.model, argv[1], NULL, &err), &err);
+    bench_check(lk_model_open(&s.model, argv[1], &opts, &err), &err);
     bench_check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
     bench_check(lk_batch_new(&s.batch, s.model, &err), &err);
     printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  "

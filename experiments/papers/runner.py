@@ -223,15 +223,17 @@ def memory_table(lab, name, model, recipes, contexts, sidecar=None):
     return table(["cache"] + [f"{n:,} tokens, MiB (bits per value)" for n in lengths], rows)
 
 
-def batch_table(lab, name, model, recipes, depth, sizes):
-    """Tokens per second of all sessions of a batch, from bench/batch."""
-    rows = []
-    for i, kv in enumerate(recipes):
+def batch_table(lab, name, model, methods, depth, sizes):
+    """Tokens per second of all sessions of a batch, and in multiples of the first method's, from bench/batch.
+    methods: [(label, recipe, sidecar or None), ...]"""
+    rows, first = [], None
+    for i, (label, kv, sidecar) in enumerate(methods):
         out = f"results/{name}-{model}-{i}.txt"
         if not os.path.exists(lab.path(out)):
-            lab.run(["bench/batch", f"models/{MODELS[model][1]}", kv, str(depth), "16", *map(str, sizes)], out)
-        with open(lab.path(out), encoding="utf-8") as file:
-            lines = [line.split() for line in file]
-        speed = {line[0]: line[1] for line in lines if line and line[0].isdigit()}
-        rows.append([f"`{kv}`"] + [speed[str(n)] for n in sizes])
+            basis = ["--sidecar", sidecar] if sidecar else []
+            lab.run(["bench/batch", *basis, f"models/{MODELS[model][1]}", kv, str(depth), "16", *map(str, sizes)], out)
+        lines = [line.split() for line in lab.read_lines(out)]
+        speed = {line[0]: float(line[1]) for line in lines if line and line[0].isdigit()}
+        first = first or speed
+        rows.append([label] + [f"{speed[str(n)]:.1f} ({speed[str(n)] / first[str(n)]:.2f}x)" for n in sizes])
     return table(["cache"] + [f"{n} session{'s' * (n > 1)}, tokens/s" for n in sizes], rows)
