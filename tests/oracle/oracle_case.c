@@ -458,6 +458,7 @@ static bool judge(struct slot *s, const double *logits, int n_out, int n_tie) {
     keep_scores(s);
     r->n_eval++;
     r->n_tie += set->n_tie - n_tie;
+    r->sigma_error = fmax(r->sigma_error, set->worst_sigma);
     if (set->noise > 0) return true;
     for (int i = 0; i < n_out; i++) {
         const float *x = lk_session_logits(s->session, i - n_out);

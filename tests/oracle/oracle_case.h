@@ -61,6 +61,7 @@ struct oracle_result {
     double *score; /* [n_score] of the rows held by the account, if asked for; owned */
     int n_score;
     double score_error; /* of the score that failed, or 0 */
+    double sigma_error; /* largest relative error of the engine's channel statistics */
 };
 
 /* How much a score differs from the account's: relative, but for tiny ones. */

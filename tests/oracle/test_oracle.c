@@ -191,13 +191,14 @@ static double largest_score_error(const struct oracle_result *a, const struct or
 }
 
 /* Can rounding explain the difference? The account is disturbed by the size of rounding errors, and
- * its own logits, or scores, have to change as much as those of the engine differ. */
+ * its own logits, scores or statistics have to change as much as those of the engine differ. */
 static bool rounding_explains(const struct oracle_case *c, const struct oracle_result *failed) {
     enum { TRIALS = 24 };
     bool explained = false;
     double least = fmax(failed->worst, TIGHT) / 4, least_score = failed->score_error / 4;
-    bool scores = failed->score_error > 0;
-    if (!scores && strncmp(failed->reason, "logits", 6) != 0 &&
+    bool scores = failed->score_error > 0,
+         statistics = strncmp(failed->reason, "channel statistics", 18) == 0;
+    if (!scores && !statistics && strncmp(failed->reason, "logits", 6) != 0 &&
         strncmp(failed->reason, "rows", 4) != 0)
         return false;
     struct oracle_case same = *c;
@@ -206,8 +207,10 @@ static bool rounding_explains(const struct oracle_case *c, const struct oracle_r
     for (int i = 0; !explained && i < TRIALS; i++) {
         same.noise_seed = (uint64_t)i + 1;
         struct oracle_result noisy = run_case(&same, 3e-6, true);
-        explained = scores ? largest_score_error(&noisy, &calm) >= least_score
-                           : largest_error(&noisy, &calm, c->model->spec->n_vocab) >= least;
+        double statistic = fabs(noisy.sigma_error - calm.sigma_error);
+        explained = statistics ? statistic >= failed->sigma_error / 4
+                    : scores   ? largest_score_error(&noisy, &calm) >= least_score
+                               : largest_error(&noisy, &calm, c->model->spec->n_vocab) >= least;
         free_oracle_result(&noisy);
     }
     free_oracle_result(&calm);
