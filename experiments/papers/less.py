@@ -107,14 +107,15 @@ def table7(lab):
     return [gap_table(found, [(label, kv, some[0][1]) for label, kv in some])]
 
 
-def answers(lab, name, tasks, n_ctx, options=(), limit=50):
-    """Scores of generated answers at 5 %, half of it heavy hitters, with what LESS changes in each item."""
-    some = [("full", "f16")] + recipes(round(n_ctx / 32))[1:]
+def answers(lab, name, tasks, n_ctx, options=(), limit=50, rows=None):
+    """Scores of generated answers with `rows` heavy hitters and as many new rows (default: 5 % together), and what LESS
+    changes in each item."""
+    some = [("full", "f16")] + recipes(rows or round(n_ctx / 32))[1:]
     make_texts(lab)
     found = lab.eval(name, MODEL, [task for task, _ in tasks], [kv for _, kv in some[1:]], "--data", "less-text/data", "-c", str(n_ctx),
                      "--limit", str(limit), *options, sidecar=main_networks(lab))
     items = lab.read_items(f"results/{name}.jsonl")
-    rows = []
+    lines = []
     for label, kv in some:
         row = [label]
         for task, scores in tasks:
@@ -127,11 +128,11 @@ def answers(lab, name, tasks, n_ctx, options=(), limit=50):
                 row.append(", ".join("{:+.3f} ± {:.3f}".format(*paired(items, task, some[1][1], kv, score)) for score in scores))
             else:
                 row.append("")
-        rows.append(row)
+        lines.append(row)
     head = ["cache"]
     for task, scores in tasks:
         head += [f"{task}: {NAMES[score]}" for score in scores] + ["LESS − more rows, paired"]
-    return table(head, rows)
+    return table(head, lines)
 
 
 NAMES = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L", "nll": "nats per token of the right answer", "exact_match": "right", "score": "right"}
@@ -141,15 +142,14 @@ SUMMARY = [("summary", ("rouge1", "rougeL", "nll"))]
 def table4(lab):
     """Claim (Llama 2 7B, ROUGE-1 at 5 %): MultiNews 13.38 with H2O, 15.42 with LESS, 23.79 with the full cache; CNN/DailyMail 18.18, 19.21, 26.25; XSum 29.03, 30.03, 30.65."""
     forms = [("Answers of at least 16 tokens in the chat template:", "min16", ("--min-answer", "16")),
-             ("Without the chat template, at least 16 tokens:", "plain", ("--plain", "--min-answer", "16")),
              ("In the chat template, where the model may end its turn at once:", "chat", ())]
     return [part for title, name, options in forms for part in (title, answers(lab, f"less-4-{name}", SUMMARY, 1024, options))]
 
 
 def chat(lab):
-    """Claim: none; the paper has no chats. Problems of GSM8K after five solved turns, and RULER's questions about documents, in the chat template."""
+    """Problems of GSM8K after five solved turns, and RULER's questions about documents, in the chat template. The paper has no chats."""
     tasks = [("gsm8k", ("exact_match", "nll")), ("qa", ("score", "nll"))]
-    return [answers(lab, "less-chat", tasks, 1024, ("--min-answer", "4"), lab.limit(100, 50))]
+    return [answers(lab, "less-chat", tasks, 1536, ("--min-answer", "4"), lab.limit(100, 50), rows=32)]
 
 
 def figure6(lab):
@@ -186,7 +186,7 @@ def figure7(lab):
 def figure8(lab):
     """Claim: LESS and more rows are alike in short prompts, LESS is better in long ones."""
     rows = []
-    for n_ctx in (512, 1024, 2048):
+    for n_ctx in lab.limit((512, 1024, 2048), (512, 1024)):
         name = "less-4-min16" if n_ctx == 1024 else f"less-8-{n_ctx}"
         answers(lab, name, SUMMARY, n_ctx, ("--min-answer", "16"))
         items = lab.read_items(f"results/{name}.jsonl")

@@ -17,13 +17,13 @@ def methods(lab):
 
 
 def quality(lab):
-    """Claim: none; one table for all papers."""
+    """Perplexity and KL."""
     groups = [(sidecar, [(label, kv)]) for label, kv, sidecar in methods(lab)]
-    return [text_table(lab, "methods-quality", MODEL, groups, TEXTS, 4096, lab.limit(4, 1))]
+    return [text_table(lab, "methods-quality", MODEL, groups, TEXTS, lab.limit(4096, 2048), lab.limit(4, 1))]
 
 
 def latency(lab):
-    """Claim: none; one table for all papers. Decoding by length, in multiples of f16 in the same run."""
+    """Decoding by length, and its speed in multiples of f16 in the same run."""
     depths, rows = lab.limit("4k,16k,64k", "4k,16k"), []
     for i, (label, kv, sidecar) in enumerate(methods(lab)[1:]):
         found = lab.bench(f"methods-latency-{i}", MODEL, ["f16", kv], "--depth", depths, "-p", "0", "-n", "16", sidecar=sidecar)
@@ -35,12 +35,12 @@ def latency(lab):
 
 
 def throughput(lab):
-    """Claim: none; one table for all papers. Tokens per second of all sessions, 4,096 tokens each."""
+    """Tokens per second of all sessions, 4,096 tokens each."""
     return [batch_table(lab, "methods-batch", MODEL, methods(lab), 4096, (1, 4, 16))]
 
 
 def memory(lab):
-    """Claim: none; one table for all papers. MiB of a session, bits per value without and with the sidecar of one session."""
+    """MiB of a session; bits per value without and with the sidecar of one session."""
     rows, lengths = [], ("4k", "16k", "64k")
     for i, (label, kv, sidecar) in enumerate(methods(lab)):
         found = sorted(lab.plan(f"methods-memory-{i}", MODEL, [kv], lengths, sidecar=sidecar), key=lambda plan: plan["n_tok"])

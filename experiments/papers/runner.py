@@ -192,7 +192,8 @@ def task_table(lab, name, model, groups, tasks, options):
     head = ["cache", "bits per value"] + [title for title, _, _ in tasks]
     rows = []
     for i, (sidecar, recipes) in enumerate(groups):
-        found = lab.eval(f"{name}-{model}-{i}", model, [task for _, task, _ in tasks], [kv for _, kv in recipes], *options, sidecar=sidecar)
+        found = lab.eval(f"{name}-{model}-{i}", model, list(dict.fromkeys(task for _, task, _ in tasks)), [kv for _, kv in recipes],
+                         *options, sidecar=sidecar)
         for label, kv in recipes:
             lines = [found.get((task, kv), {}).get("metrics", {}) for _, task, _ in tasks]
             bits = [m["bits_per_value"]["value"] for m in lines if "bits_per_value" in m]

@@ -20,7 +20,7 @@ def table1(lab):
     data = ("--data", "data", "--limit", str(lab.limit(100, 50)), "--shots", "4")
     groups = [(bases(lab, "qwen"), [("f16", "f16"), ("TALE", "tale")]), (palu_40(lab, "qwen"), [("Palu-40 %, 3 bits", "palu")]),
               (None, [("KIVI-2", "kivi-2"), ("HQQ-2", "hqq2"), ("StreamingLLM", "streaming"), ("best-2", "best-2")])]
-    return [task_table(lab, "tale-1", "qwen", groups, [("GSM8K", "gsm8k", "score")], data)]
+    return [task_table(lab, "tale-1", "qwen", groups, [("GSM8K", "gsm8k", "exact_match"), ("nats per token", "gsm8k", "nll")], data)]
 
 
 def table8(lab):
@@ -34,9 +34,9 @@ def table9(lab):
     """Claim (RULER average): original 81.1, Palu-40 % 60.0, TALE 79.0."""
     tasks = [("vt", "vt", "score"), ("fwe", "fwe", "score"), ("qa", "qa", "score")]
     options = ("--data", "data", "-c", "2048", "--limit", str(lab.limit(100, 50)))
-    groups = [(bases(lab, "qwen"), [("f16", "f16"), ("TALE", "tale")]), (palu_40(lab, "qwen"), [("Palu-40 %, 3 bits", "palu")]),
+    groups = [(bases(lab), [("f16", "f16"), ("TALE", "tale")]), (palu_basis(lab, "smol", "all", "70%"), [("Palu-30 %, 3 bits", "palu")]),
               (None, [("best-2", "best-2")])]
-    return [task_table(lab, "tale-9", "qwen", groups, tasks, options)]
+    return [task_table(lab, "tale-9", "smol", groups, tasks, options)]
 
 
 def table11(lab):
