@@ -264,7 +264,7 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
                             int *n) {
     const struct lk_attn *attn = item->attn;
     const struct lk_kv *k = attn->k;
-    int64_t pos = k->n_tok - attn->n_tok + query_token(item, i); /* the query's own position */
+    int64_t pos = lk_attn_item_position(item, i);
     int64_t first = a, end = b < pos + 1 ? b : pos + 1;
     if (first < k->first) first = k->first;
     if (k->n_swa > 0 && first < pos - k->n_swa + 1) first = pos - k->n_swa + 1;

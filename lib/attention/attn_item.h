@@ -69,6 +69,13 @@ static inline int lk_attn_item_head(const struct lk_attn_item *item, int i) {
     return item->head_kv + i / item->n_each;
 }
 
+/* Position of query i's token. */
+static inline int64_t lk_attn_item_position(const struct lk_attn_item *item, int i) {
+    const struct lk_attn *attn = item->attn;
+    int group = attn->n_head / attn->n_head_kv;
+    return attn->k->n_tok - attn->n_tok + (item->q0 + i % item->n_each) / group;
+}
+
 /* Queries of the item for the KV heads of part `part` of a level: [*first, *first + returned). */
 int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *level, int part,
                       int *first);

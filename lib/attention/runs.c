@@ -28,7 +28,6 @@ struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     rows.block = level->block + run->block;
     rows.offset = lk_level_part_offset(level, part);
     rows.row0 = run->row0;
-    rows.tile_bytes = rows.block_rows == LK_TILE ? level->head_bytes : 0;
     rows.n = run->tile_row + run->n;
     /* Prefetch the whole blocks that lie a chunk further. */
     int ahead = run->chunk / rows.block_rows;

@@ -1,19 +1,12 @@
 /* Finds the tiles of V that are not read, and adds the others. */
 #include "attention/skip.h"
 
-#include "kernels/tile.h"
+#include "kernels/inline.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { MAX_TILES = LK_MAX_KERNEL_CHUNK / LK_TILE };
-
-/* Position of query i's token. */
-static int64_t token_position(const struct lk_attn_item *item, int i) {
-    const struct lk_attn *attn = item->attn;
-    int group = attn->n_head / attn->n_head_kv;
-    return attn->k->n_tok - attn->n_tok + (item->q0 + i % item->n_each) / group;
-}
 
 /* ---- limits ---- */
 
@@ -26,7 +19,7 @@ static void add_base(struct lk_attn_item *item, int64_t a, int64_t b, int64_t ne
     for (int i = 0; i < item->n_q; i++) {
         int lo, n;
         float *s = lk_attn_item_visible(item, i, a, b, &lo, &n);
-        int64_t older = token_position(item, i) + 1 - newest - (a + lo);
+        int64_t older = lk_attn_item_position(item, i) + 1 - newest - (a + lo);
         if (older > 0) s += older, n -= (int)older;
         if (n <= 0) continue;
         float max = attn->kernels->max(s, n) * attn->scale;
@@ -43,15 +36,15 @@ void lk_skip_start(struct lk_attn_item *item) {
     if (attn->skip_v <= 0) return;
     const struct lk_kv *k = attn->k;
     for (int i = 0; i < item->n_q; i++) item->mem.limit[i] = 0;
-    int64_t from = token_position(item, 0) + 1 - LK_SKIP_NEWEST,
-            to = token_position(item, item->n_q - 1) + 1;
+    int64_t from = lk_attn_item_position(item, 0) + 1 - LK_SKIP_NEWEST,
+            to = lk_attn_item_position(item, item->n_q - 1) + 1;
     if (from < k->first) from = k->first;
     if (k->n_swa == 0 && k->first + LK_TILE <= from)
         add_base(item, k->first, k->first + LK_TILE, k->n_tok);
     for (int64_t a = from; a < to; a += LK_ATTN_CHUNK)
         add_base(item, a, a + LK_ATTN_CHUNK < to ? a + LK_ATTN_CHUNK : to, LK_SKIP_NEWEST);
     for (int i = 0; i < item->n_q; i++) {
-        int64_t pos = token_position(item, i), first = k->first;
+        int64_t pos = lk_attn_item_position(item, i), first = k->first;
         if (k->n_swa > 0 && first < pos + 1 - k->n_swa) first = pos + 1 - k->n_swa;
         int64_t n_tile = (pos - first) / LK_TILE + 1;
         item->mem.limit[i] *= n_tile < LK_SKIP_MIN_TILES ? 0 : attn->skip_v / (float)n_tile;
@@ -78,7 +71,7 @@ static lk_tile_set base_tiles(const struct lk_kv *v, int64_t token, int64_t pos,
 static lk_tile_set choose_tiles(struct lk_attn_item *item, int64_t pos, int n_tile, int i, int n_q,
                                 const float *weight, float (*sum)[MAX_TILES]) {
     struct lk_attn_scratch *mem = &item->mem;
-    lk_tile_set need = base_tiles(item->attn->v, token_position(item, i), pos, n_tile);
+    lk_tile_set need = base_tiles(item->attn->v, lk_attn_item_position(item, i), pos, n_tile);
     for (int q = 0; q < n_q; q++) {
         float limit = mem->limit[i + q];
         item->attn->kernels->sum_tiles(weight + q * item->stride, n_tile, sum[q]);
@@ -105,9 +98,11 @@ static void clear_weights(const struct lk_attn_item *item, lk_tile_set tiles, in
  * that only prefetch. */
 LK_ALWAYS_INLINE void fetch_tiles(const struct lk_rows *rows, lk_tile_set need) {
     enum { LINE = 64 };
+    if (rows->block_rows > LK_TILE) return; /* a tile's bytes are not adjacent */
     for (; need; need &= need - 1) {
-        const char *tile = lk_rows_tile(rows, __builtin_ctz(need)).head;
-        for (size_t at = 0; at < rows->tile_bytes; at += LINE) __builtin_prefetch(tile + at, 0, 2);
+        const char *tile = (const char *)rows->block[__builtin_ctz(need)] + rows->offset;
+        for (size_t at = 0; at < rows->prefetch.bytes; at += LINE)
+            __builtin_prefetch(tile + at, 0, 2);
     }
 }
 

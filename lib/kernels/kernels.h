@@ -30,9 +30,8 @@ struct lk_rows {
     size_t offset;      /* bytes from the start of a block to the head's part */
     const float *sigma; /* [d_head] or NULL; only the reference reads it */
     int d_head, block_rows;
-    int row0;          /* first row in block[0], a multiple of LK_TILE, < block_rows */
-    size_t tile_bytes; /* bytes of a part's tile */
-    int n;             /* >= 1 */
+    int row0; /* first row in block[0], a multiple of LK_TILE, < block_rows */
+    int n;    /* >= 1 */
     struct lk_prefetch prefetch;
 };
 
