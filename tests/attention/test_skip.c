@@ -81,7 +81,8 @@ static void age(struct world *w) {
         assert_int_equal(lk_cache_age(w->cache, 0, side, NULL), LK_OK);
 }
 
-/* Attention of n_tok tokens, whose rows end before row `end`. out [n_tok][n_head][D]. Returns the counts of all threads. */
+/* Attention of n_tok tokens, whose rows end before row `end`. out [n_tok][n_head][D]. Returns the
+ * counts of all threads. */
 static struct lk_skip_count attend(const struct world *w, const struct lk_kernels *kernels, int end,
                                    int n_tok, int n_thread, float *out) {
     struct lk_skip_count count[MAX_THREADS] = {0}, sum = {0};
