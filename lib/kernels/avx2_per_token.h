@@ -104,7 +104,7 @@ LK_ALWAYS_INLINE size_t tile_bytes(const struct lk_tile *tile) {
 }
 
 LK_ALWAYS_INLINE void prefetch_tile(const struct lk_tile *tile) {
-    lk_tile_prefetch(tile, 0, tile_bytes(tile));
+    lk_tile_prefetch_ahead(tile, 0, tile_bytes(tile));
 }
 
 /* Sum of p [LK_TILE]. */
