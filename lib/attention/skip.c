@@ -10,17 +10,18 @@ enum { MAX_TILES = LK_MAX_KERNEL_CHUNK / LK_TILE };
 
 /* ---- limits ---- */
 
-/* Add the scores of the rows [a, b), of each query at most its newest `newest`, to the sums over
- * base rows: mem.max and mem.limit. */
-static void add_base(struct lk_attn_item *item, int64_t a, int64_t b, int64_t newest) {
+/* Add the scores of the rows [a, b) to the sums over base rows: mem.max and mem.limit. Of each
+ * query's rows, either the newest LK_SKIP_NEWEST count, or those that are older. */
+static void add_base(struct lk_attn_item *item, int64_t a, int64_t b, bool newest) {
     const struct lk_attn *attn = item->attn;
     struct lk_attn_scratch *mem = &item->mem;
     lk_attn_item_score(item, a, b);
     for (int i = 0; i < item->n_q; i++) {
         int lo, n;
         float *s = lk_attn_item_visible(item, i, a, b, &lo, &n);
-        int64_t older = lk_attn_item_position(item, i) + 1 - newest - (a + lo);
-        if (older > 0) s += older, n -= (int)older;
+        int64_t older = lk_attn_item_position(item, i) + 1 - LK_SKIP_NEWEST - (a + lo);
+        if (newest && older > 0) s += older, n -= (int)older;
+        if (!newest && older < n) n = (int)older;
         if (n <= 0) continue;
         float max = attn->kernels->max(s, n) * attn->scale;
         if (max > mem->max[i]) {
@@ -37,12 +38,12 @@ void lk_skip_start(struct lk_attn_item *item) {
     const struct lk_kv *k = attn->k;
     for (int i = 0; i < item->n_q; i++) item->mem.limit[i] = 0;
     int64_t from = lk_attn_item_position(item, 0) + 1 - LK_SKIP_NEWEST,
-            to = lk_attn_item_position(item, item->n_q - 1) + 1;
+            to = lk_attn_item_position(item, item->n_q - 1) + 1, end = to - LK_SKIP_NEWEST;
     if (from < k->first) from = k->first;
-    if (k->n_swa == 0 && k->first + LK_TILE <= from)
-        add_base(item, k->first, k->first + LK_TILE, k->n_tok);
+    if (end > k->first + LK_TILE) end = k->first + LK_TILE;
+    if (k->n_swa == 0 && end > k->first) add_base(item, k->first, end, false);
     for (int64_t a = from; a < to; a += LK_ATTN_CHUNK)
-        add_base(item, a, a + LK_ATTN_CHUNK < to ? a + LK_ATTN_CHUNK : to, LK_SKIP_NEWEST);
+        add_base(item, a, a + LK_ATTN_CHUNK < to ? a + LK_ATTN_CHUNK : to, true);
     for (int i = 0; i < item->n_q; i++) {
         int64_t pos = lk_attn_item_position(item, i), first = k->first;
         if (k->n_swa > 0 && first < pos + 1 - k->n_swa) first = pos + 1 - k->n_swa;

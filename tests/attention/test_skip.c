@@ -217,6 +217,32 @@ static void test_rule(void **state) {
     assert_true(n_close <= 1);
 }
 
+/* A short prompt at once: each token has its own base rows, in whatever item it is. */
+static void test_prompt(void **state) {
+    (void)state;
+    int n_left_out = 0;
+    for (int group = 1; group <= 4; group++) {
+        struct random r = {91 + group};
+        struct world w = {.n_head_kv = 2, .group = group, .n_row = 230, .share = 1};
+        open_world(&w, "f16", &r);
+        append(&w, 0, w.n_row);
+        size_t n = (size_t)n_head(&w) * D;
+        float *out = malloc(w.n_row * n * sizeof *out);
+        double *ref = malloc(n * sizeof *ref);
+        attend(&w, lk_kernels_choose(NULL), w.n_row, w.n_row, group, out);
+        for (int t = 0; t < w.n_row; t++) {
+            double margin = 1;
+            n_left_out += attend_plainly(&w, t, ref, &margin);
+            double e = error_of(out + t * n, ref, (int)n);
+            if (margin >= 1e-4 && !(e < 1e-9))
+                fail_msg("%d heads per KV head, token %d: nmse %g", group, t, e);
+        }
+        free(out), free(ref);
+        close_world(&w);
+    }
+    assert_true(n_left_out > 100);
+}
+
 static const char *const recipes[] = {
     "f16",
     "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8",
@@ -299,8 +325,9 @@ static void test_nothing_is_skipped(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule), cmocka_unit_test(test_choice_depends_on_the_token),
-        cmocka_unit_test(test_promise), cmocka_unit_test(test_nothing_is_skipped)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rule), cmocka_unit_test(test_prompt),
+                                       cmocka_unit_test(test_choice_depends_on_the_token),
+                                       cmocka_unit_test(test_promise),
+                                       cmocka_unit_test(test_nothing_is_skipped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
