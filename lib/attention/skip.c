@@ -10,8 +10,8 @@ enum { MAX_TILES = LK_MAX_KERNEL_CHUNK / LK_TILE };
 
 /* ---- limits ---- */
 
-/* Add the scores of the rows [a, b) to the sums over base rows: mem.max and mem.limit. Of each
- * query's rows, either the newest LK_SKIP_NEWEST count, or those that are older. */
+/* Add the rows [a, b) to each query's sum over its base rows (mem.max, mem.limit). newest: only the
+ * query's newest LK_SKIP_NEWEST rows are added. Otherwise only the rows before them are. */
 static void add_base(struct lk_attn_item *item, int64_t a, int64_t b, bool newest) {
     const struct lk_attn *attn = item->attn;
     struct lk_attn_scratch *mem = &item->mem;

@@ -50,8 +50,8 @@ static inline void make_form(struct lk_avx512_form *form, const struct lk_avx512
                    &form->levels);
 }
 
-/* Prefetch as many bytes as the tile has. With the next tile as well, decoding is slower: by 6 % at
- * 32k tokens of best-3, by 13 % at 8k of int8 (one thread of a Zen 4). */
+/* Prefetch as many bytes as the tile has. Prefetching the next tile too makes decoding slower: by
+ * 5 % with best-3 at 32k tokens, by 14 % with int8 at 8k (one thread of a Zen 4). */
 LK_ALWAYS_INLINE void prefetch_tile(const struct lk_tile *tile) {
     int arrays = tile->codec->coding == LK_ASYM ? 2 : 1; /* scales, zero points */
     lk_tile_prefetch_ahead(tile, 0,

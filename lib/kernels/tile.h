@@ -92,8 +92,9 @@ LK_ALWAYS_INLINE void lk_tile_prefetch(const struct lk_tile *tile, size_t from, 
     lk_tile_prefetch_page(tile, from, to);
 }
 
-/* Same as above, without the next tile. The hardware brings it from the second-level cache in time
- * if a kernel waits for memory less than for its own instructions. */
+/* Same as above, without the next tile. It is in the second-level cache already, and the hardware
+ * prefetcher fetches it from there. Its requests would compete with those of the piece ahead for
+ * the core's few line-fill buffers. Measure which function is faster for a kernel. */
 LK_ALWAYS_INLINE void lk_tile_prefetch_ahead(const struct lk_tile *tile, size_t from, size_t to) {
     enum { LINE = 64 };
     const char *ahead = lk_tile_ahead(tile);
