@@ -317,9 +317,7 @@ static int32_t compare_masks(struct llama_sampler *theirs, struct lk_grammar_sta
     int32_t both[N_TOK], n_both = 0;
     for (int i = 0; i < N_TOK; i++) data[i] = (llama_token_data){i, 1, 0};
     llama_token_data_array list = {data, N_TOK, -1, false};
-    double before = lk_thread_cpu_seconds();
     llama_sampler_apply(theirs, &list);
-    bool too_slow = lk_thread_cpu_seconds() - before > 0.01; /* its stacks multiply */
     lk_err err = {0};
     if (lk_grammar_mask(ours, t, mask, &err)) fail_msg("%s", err.msg);
     for (int i = 0; i < N_TOK - 2; i++) {
@@ -342,19 +340,21 @@ static int32_t compare_masks(struct llama_sampler *theirs, struct lk_grammar_sta
     }
     if (lk_utf8_valid_prefix(text, n) == n) /* libllama lets texts end within a code point */
         assert_int_equal(lk_grammar_is_complete(ours), data[N_TOK - 1].logit == 1);
-    return n_both && !too_slow ? both[lk_splitmix64_next(rng) % (uint64_t)n_both] : -1;
+    return n_both ? both[lk_splitmix64_next(rng) % (uint64_t)n_both] : -1;
 }
 
+/* An ambiguous grammar multiplies libllama's stacks until memory is exhausted, and most seeds meet
+ * one. From this seed on, no step takes it more than 6 ms. */
 static void agrees_with_libllama(void **state) {
     (void)state;
-    enum { N_GRAMMAR = 300, MAX_LEN = 12 };
+    enum { N_GRAMMAR = 300, MAX_LEN = 12, FIRST_SEED = 26000 };
     const struct lk_token_bytes *t = NULL;
     assert_int_equal(lk_vocab_token_bytes(vocab, &t, NULL), LK_OK);
     assert_int_equal(t->n, N_TOK - 2);
-    uint64_t rng = 1;
     int n_compared = 0;
     for (int i = 0; i < N_GRAMMAR; i++) {
         char grammar[4096], text[512];
+        uint64_t rng = (uint64_t)(FIRST_SEED + i);
         random_grammar(grammar, &rng);
         struct lk_grammar *g = parse(grammar);
         /* NULL: left recursion */
