@@ -42,6 +42,32 @@ static int acc_channels(const struct lk_attn_item *item, int level, int i) {
     return lk_level_part_channels(from, lk_attn_item_head(item, i) / from->n_head);
 }
 
+/* Tile of the chunk from position a on that holds position pos. */
+static int chunk_tile(const struct lk_attn_item *item, int64_t a, int64_t pos) {
+    return (int)((pos - item->grid) / LK_TILE - (a - item->grid) / LK_TILE);
+}
+
+/* exp_sum of query i's n visible scores, which start lo rows after a, and the sum of each tile. */
+static float exp_by_tile(struct lk_attn_item *item, int i, float *s, int64_t a, int lo, int n) {
+    const struct lk_attn *attn = item->attn;
+    float *sum = item->tile_sum[i], max = item->mem.max[i], all = 0;
+    int64_t end = a + lo + n;
+    memset(sum, 0, sizeof item->tile_sum[i]);
+    for (int64_t pos = a + lo, next; pos < end; s += next - pos, pos = next) {
+        int t = chunk_tile(item, a, pos), row = (int)((pos - item->grid) % LK_TILE);
+        next = pos - row + LK_TILE < end ? pos - row + LK_TILE : end;
+        if (row || end - pos < LK_TILE) {
+            sum[t] = attn->kernels->exp_sum(s, (int)(next - pos), attn->scale, max);
+            continue;
+        }
+        int n_tile = (int)(end - pos) / LK_TILE;
+        attn->kernels->exp_tiles(s, n_tile, attn->scale, max, sum + t);
+        next = pos + n_tile * LK_TILE;
+    }
+    for (int t = 0; t < LK_MAX_CHUNK_TILES; t++) all += sum[t];
+    return all;
+}
+
 /* Online softmax of query i over the chunk [a, b): scores become weights. If the maximum grows, the
  * sums so far are scaled down. */
 static void softmax_chunk(struct lk_attn_item *item, int i, int64_t a, int64_t b) {
@@ -67,7 +93,9 @@ static void softmax_chunk(struct lk_attn_item *item, int i, int64_t a, int64_t b
         if (item->n_pending)
             scale_row(item->mem.pending + i * item->stride + LK_SCORE_PAD, item->n_pending, shrink);
     }
-    item->mem.sum[i] += attn->kernels->exp_sum(visible, n, attn->scale, item->mem.max[i]);
+    item->mem.sum[i] += attn->skip_v > 0
+                            ? exp_by_tile(item, i, visible, a, lo, n)
+                            : attn->kernels->exp_sum(visible, n, attn->scale, item->mem.max[i]);
     memset(s, 0, lo * sizeof *s);
     memset(s + lo + n, 0, (n_chunk - lo - n) * sizeof *s);
 }
@@ -93,6 +121,8 @@ static bool can_skip(const struct lk_attn_item *item, const struct lk_run *run, 
 static void choose_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *v = item->attn->v;
     lk_tile_set *need = item->need;
+    item->n_fetch = item->n_fetched = 0;
+    item->fetch_bytes = 0;
     for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
         struct lk_run run = runs_of(item, &span);
         const struct lk_basis *basis = v->level[span.level].basis;
@@ -105,7 +135,8 @@ static void choose_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
                 struct lk_rows rows = lk_run_rows(&run, part);
                 float *weight =
                     item->mem.score + LK_SCORE_PAD + (pos - a) + (size_t)first * item->stride;
-                *need++ = lk_skip_choose(item, &rows, pos, weight, first, n_q, has_mean);
+                *need++ = lk_skip_choose(item, &rows, pos, chunk_tile(item, a, pos), weight, first,
+                                         n_q, has_mean);
             }
         }
     }
@@ -167,7 +198,7 @@ static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b, fl
 static void process_range(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
                           int64_t to) {
     bool skips = item->attn->skip_v > 0;
-    item->grid = p->grid;
+    item->grid = p->grid % LK_TILE - LK_TILE;
     lk_skip_start(item);
     item->n_pending = 0;
     for (int64_t a = from, b; a < to; a = b) {

@@ -60,6 +60,7 @@ void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int
     item->query_level = -1;
     item->pre.level = NULL;
     item->pre.n_q = item->n_q;
+    item->n_fetch = item->n_fetched = 0;
     memset(item->used, 0, sizeof item->used);
     for (int i = 0; i < item->n_q; i++) {
         item->mem.max[i] = -INFINITY;
@@ -235,6 +236,11 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
             float *s = run.tile_row ? item->mem.tile : out;
             size_t stride = run.tile_row ? LK_TILE : item->stride;
             if (!level->k_up) {
+                int n_tile = (rows.n + LK_TILE - 1) / LK_TILE,
+                    left = item->n_fetch - item->n_fetched;
+                rows.fetch = (struct lk_fetch){item->fetch + item->n_fetched,
+                                               left < n_tile ? left : n_tile, item->fetch_bytes};
+                item->n_fetched += rows.fetch.n;
                 attn->kernels->score(&rows, &item->queries[part - run.first_part], s, stride);
             } else {
                 struct lk_pre_tile tile = {.level = level,

@@ -15,6 +15,8 @@ enum {
     /* Runs of whole tiles in a chunk, times parts: in each level that the chunk has rows of, before
      * and after a partial tile. */
     LK_MAX_CHUNK_RUNS = 2 * LK_MAX_KV_LEVEL * LK_ATTN_QUERIES,
+    LK_MAX_CHUNK_TILES = LK_MAX_KERNEL_CHUNK / LK_TILE + 1,
+    LK_MAX_FETCH = 256, /* tiles */
 };
 
 /* Tiles of a run, one bit each. */
@@ -42,15 +44,22 @@ struct lk_attn_item {
     int d; /* channels of the widest part: room for a query or a sum in mem */
     int head_kv, n_head_kv, q0, n_each, n_q;
     int chunk;       /* positions of a chunk */
-    int64_t grid;    /* of the partition */
+    int64_t grid;    /* <= 0; tiles of K's largest level start every LK_TILE rows from it on */
     size_t stride;   /* floats between the scores of two queries */
     int query_level; /* level for which `queries` are prepared; -1: none */
     struct lk_queries queries[LK_ATTN_QUERIES]; /* of each part that the item has heads of */
     struct lk_pre_queries pre;                  /* for latents of K before RoPE */
     bool used[LK_MAX_KV_LEVEL];                 /* levels of V that have something in mem.acc */
+    /* If tiles can be left out: sums of each query's weights, by tile of the chunk. Tile 0 has the
+     * chunk's first row. Rows that the query does not see add nothing. */
+    float tile_sum[LK_ATTN_QUERIES][LK_MAX_CHUNK_TILES];
     int n_pending; /* rows of the chunk before whose values are not added yet */
     lk_tile_set need[LK_MAX_CHUNK_RUNS]; /* tiles of V that are read, of each run and part */
     int64_t n_tile, n_tile_read;         /* of V, in runs with tiles that can be left out */
+    /* Chosen tiles of V that are fetched while the next chunk of K is scored, from n_fetched on. */
+    const void *fetch[LK_MAX_FETCH];
+    int n_fetch, n_fetched;
+    size_t fetch_bytes;
 };
 
 /* Floats of scratch per thread. d: channels of the widest part. A multiple of 16. */

@@ -1,8 +1,6 @@
 /* Finds the tiles of V that are not read, and adds the others. */
 #include "attention/skip.h"
 
-#include "kernels/inline.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -68,21 +66,28 @@ static lk_tile_set base_tiles(const struct lk_kv *v, int64_t token, int64_t pos,
 }
 
 /* The tiles that n_q query heads of one token and KV head, from query i of the item on, need. The
- * weights of the others leave the sums. weight: of query i. sum [n_q][MAX_TILES]: set. */
-static lk_tile_set choose_tiles(struct lk_attn_item *item, int64_t pos, int n_tile, int i, int n_q,
-                                const float *weight, float (*sum)[MAX_TILES]) {
+ * weights of the others leave the sums. tile: of the chunk, the run's first */
+static lk_tile_set choose_tiles(struct lk_attn_item *item, int64_t pos, int tile, int n_tile, int i,
+                                int n_q) {
     struct lk_attn_scratch *mem = &item->mem;
-    lk_tile_set need = base_tiles(item->attn->v, lk_attn_item_position(item, i), pos, n_tile);
-    for (int q = 0; q < n_q; q++) {
-        float limit = mem->limit[i + q];
-        item->attn->kernels->sum_tiles(weight + q * item->stride, n_tile, sum[q]);
-        for (int t = 0; t < n_tile; t++) need |= (lk_tile_set)(sum[q][t] >= limit) << t;
+    float most[MAX_TILES], left[MAX_TILES]; /* above the limit, of any head; 1: left out */
+    for (int t = 0; t < n_tile; t++) most[t] = -1;
+    for (int q = i; q < i + n_q; q++) {
+        const float *sum = item->tile_sum[q] + tile;
+        for (int t = 0; t < n_tile; t++) {
+            float above = sum[t] - mem->limit[q];
+            most[t] = above > most[t] ? above : most[t];
+        }
     }
-    for (int q = 0; q < n_q; q++) {
+    lk_tile_set need = base_tiles(item->attn->v, lk_attn_item_position(item, i), pos, n_tile);
+    for (int t = 0; t < n_tile; t++) need |= (lk_tile_set)(most[t] >= 0) << t;
+    for (int t = 0; t < n_tile; t++) left[t] = need >> t & 1 ? 0 : 1;
+    for (int q = i; q < i + n_q; q++) {
+        const float *sum = item->tile_sum[q] + tile;
         float dropped = 0;
-        for (int t = 0; t < n_tile; t++) dropped += need >> t & 1 ? 0 : sum[q][t];
-        mem->sum[i + q] -= dropped;
-        mem->dropped[i + q] += dropped;
+        for (int t = 0; t < n_tile; t++) dropped += left[t] * sum[t];
+        mem->sum[q] -= dropped;
+        mem->dropped[q] += dropped;
     }
     return need;
 }
@@ -95,36 +100,31 @@ static void clear_weights(const struct lk_attn_item *item, lk_tile_set tiles, in
                    LK_TILE * sizeof *weight);
 }
 
-/* Fetch the chosen tiles into the second-level cache. Must be inlined: gcc drops calls of functions
- * that only prefetch. */
-LK_ALWAYS_INLINE void fetch_tiles(const struct lk_rows *rows, lk_tile_set need) {
-    enum { LINE = 64 };
+/* Have the chosen tiles fetched while the next chunk of K is scored. */
+static void fetch_tiles(struct lk_attn_item *item, const struct lk_rows *rows, lk_tile_set need) {
     if (rows->block_rows > LK_TILE) return; /* a tile's bytes are not adjacent */
-    for (; need; need &= need - 1) {
-        const char *tile = (const char *)rows->block[__builtin_ctz(need)] + rows->offset;
-        for (size_t at = 0; at < rows->prefetch.bytes; at += LINE)
-            __builtin_prefetch(tile + at, 0, 2);
-    }
+    if (item->fetch_bytes < rows->prefetch.bytes) item->fetch_bytes = rows->prefetch.bytes;
+    for (; need && item->n_fetch < LK_MAX_FETCH; need &= need - 1)
+        item->fetch[item->n_fetch++] =
+            (const char *)rows->block[__builtin_ctz(need)] + rows->offset;
 }
 
 lk_tile_set lk_skip_choose(struct lk_attn_item *item, const struct lk_rows *rows, int64_t pos,
-                           float *weight, int first, int n_q, bool has_mean) {
+                           int tile, float *weight, int first, int n_q, bool has_mean) {
     const struct lk_attn *attn = item->attn;
     int group = attn->n_head / attn->n_head_kv, n_tile = rows->n / LK_TILE;
     lk_tile_set need = 0, all = ((lk_tile_set)2 << (n_tile - 1)) - 1;
-    float sum[LK_ATTN_QUERIES][MAX_TILES];
     for (int q = 0, n; q < n_q; q += n) { /* the heads of one token and KV head */
         int in_head = (first + q) % item->n_each;
         n = group - (item->q0 + in_head) % group;
         if (n > item->n_each - in_head) n = item->n_each - in_head;
-        float *of_token = weight + q * item->stride;
-        lk_tile_set some = choose_tiles(item, pos, n_tile, first + q, n, of_token, sum);
-        if (n < n_q || has_mean) clear_weights(item, all & ~some, n, of_token);
+        lk_tile_set some = choose_tiles(item, pos, tile, n_tile, first + q, n);
+        if (n < n_q || has_mean) clear_weights(item, all & ~some, n, weight + q * item->stride);
         need |= some;
     }
     item->n_tile += n_tile;
     item->n_tile_read += __builtin_popcount(need);
-    fetch_tiles(rows, need);
+    fetch_tiles(item, rows, need);
     return need;
 }
 

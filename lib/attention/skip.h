@@ -30,11 +30,12 @@ enum {
 void lk_skip_start(struct lk_attn_item *item);
 
 /* Choose the tiles of a run of whole tiles of V of one part that some token needs, and start to
- * fetch them. pos: position of the run's first row. weight [n_q][stride]: of the run's rows, for
+ * fetch them. pos: position of the run's first row, in tile `tile` of the chunk. weight
+ * [n_q][stride]: of the run's rows, for
  * the item's queries from `first` on. Those of a token that leaves a tile out become 0 if other
  * tokens may need it, or if the mean of the rows is stored apart and needs their sums. */
 lk_tile_set lk_skip_choose(struct lk_attn_item *item, const struct lk_rows *rows, int64_t pos,
-                           float *weight, int first, int n_q, bool has_mean);
+                           int tile, float *weight, int first, int n_q, bool has_mean);
 
 /* Add the chosen tiles of the run: acc [n_q][channels of the part]. The weights are moved. */
 void lk_skip_accumulate(const struct lk_attn_item *item, const struct lk_rows *rows,

@@ -14,7 +14,7 @@ extern const struct lk_kernels lk_kernels_avx2, lk_kernels_avxvnni;
 
 float lk_avx2_max(const float *s, int n);
 float lk_avx2_exp_sum(float *s, int n, float scale, float max);
-void lk_avx2_sum_tiles(const float *p, int n_tile, float *sum);
+void lk_avx2_exp_tiles(float *s, int n_tile, float scale, float max, float *sum);
 void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
                         float *s, size_t stride);
 void lk_avx2_combine_queries(const struct lk_queries *x, const float *w, int n,
@@ -30,8 +30,7 @@ void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int 
 /* The entries that all tables of x86 share. */
 #define LK_AVX2_SHARED_KERNELS                                                                     \
     .score_rope = lk_avx2_score_rope, .encode = lk_avx2_encode, .decode = lk_avx2_decode,          \
-    .gelu_layer = lk_avx2_gelu_layer, .add_offsets = lk_avx2_add_offsets,                          \
-    .sum_tiles = lk_avx2_sum_tiles
+    .gelu_layer = lk_avx2_gelu_layer, .add_offsets = lk_avx2_add_offsets
 
 /* ---- codes of a tile, and weights of values (avx2_codes.c) ---- */
 

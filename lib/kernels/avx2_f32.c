@@ -41,17 +41,6 @@ static inline __m256 lane_sums(const __m256 *x) {
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
-void lk_avx2_sum_tiles(const float *p, int n_tile, float *sum) {
-    for (int t = 0; t < n_tile; t += 8) {
-        __m256 x[8] = {0};
-        int n = n_tile - t < 8 ? n_tile - t : 8;
-        for (int i = 0; i < n; i++, p += LK_TILE)
-            x[i] = _mm256_add_ps(_mm256_add_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)),
-                                 _mm256_add_ps(_mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)));
-        _mm256_maskstore_ps(sum + t, lane_mask(n), lane_sums(x));
-    }
-}
-
 float lk_avx2_exp_sum(float *s, int n, float scale, float max) {
     const __m256 factor = _mm256_set1_ps(scale * lk_log2e), shift = _mm256_set1_ps(max * lk_log2e);
     __m256 sum = _mm256_setzero_ps();
@@ -66,6 +55,21 @@ float lk_avx2_exp_sum(float *s, int n, float scale, float max) {
     _mm256_maskstore_ps(s + t, rest, y);
     sum = _mm256_add_ps(sum, _mm256_and_ps(y, _mm256_castsi256_ps(rest)));
     return hsum_f32x8(sum);
+}
+
+void lk_avx2_exp_tiles(float *s, int n_tile, float scale, float max, float *sum) {
+    const __m256 factor = _mm256_set1_ps(scale * lk_log2e), shift = _mm256_set1_ps(max * lk_log2e);
+    for (int t = 0; t < n_tile; t += 8) {
+        __m256 x[8] = {0};
+        int n = n_tile - t < 8 ? n_tile - t : 8;
+        for (int i = 0; i < n; i++) LK_UNROLL
+        for (int k = 0; k < LK_TILE / 8; k++, s += 8) {
+            __m256 y = exp2_f32x8(_mm256_fmsub_ps(_mm256_loadu_ps(s), factor, shift));
+            _mm256_storeu_ps(s, y);
+            x[i] = _mm256_add_ps(x[i], y);
+        }
+        _mm256_maskstore_ps(sum + t, lane_mask(n), lane_sums(x));
+    }
 }
 
 void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,

@@ -182,11 +182,34 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return _mm512_reduce_add_ps(_mm512_mask_add_ps(sum, rest, sum, y));
 }
 
+static void exp_tiles(float *s, int n_tile, float scale, float max, float *sum) {
+    const __m512 factor = _mm512_set1_ps(scale * lk_log2e), shift = _mm512_set1_ps(max * lk_log2e);
+    for (int t = 0; t < n_tile; t += 4) {
+        __m512 x[4];
+        LK_UNROLL
+        for (int i = 0; i < 4; i++, s += LK_TILE) {
+            x[i] = _mm512_setzero_ps();
+            if (t + i >= n_tile) continue;
+            __m512 a = exp2_f32x16(_mm512_fmsub_ps(_mm512_loadu_ps(s), factor, shift)),
+                   b = exp2_f32x16(_mm512_fmsub_ps(_mm512_loadu_ps(s + 16), factor, shift));
+            _mm512_storeu_ps(s, a);
+            _mm512_storeu_ps(s + 16, b);
+            x[i] = _mm512_add_ps(a, b);
+        }
+        __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
+               cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        ab = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+        __m256 half = _mm256_add_ps(_mm512_castps512_ps256(ab), _mm512_extractf32x8_ps(ab, 1));
+        __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+        _mm_mask_storeu_ps(sum + t, (__mmask8)lane_mask(n_tile - t < 4 ? n_tile - t : 4), four);
+    }
+}
+
 /* ---- tables ---- */
 
 #define SHARED_KERNELS                                                                             \
-    .max = max_f32, .exp_sum = exp_sum, .combine_queries = lk_avx512_combine_queries,              \
-    LK_AVX2_SHARED_KERNELS
+    .max = max_f32, .exp_sum = exp_sum, .exp_tiles = exp_tiles,                                    \
+    .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {
     .name = "avx512", .score = score_avx512, .accumulate = accumulate_avx512, SHARED_KERNELS};

@@ -23,6 +23,14 @@ struct lk_prefetch {
     size_t offset, bytes;
 };
 
+/* Tiles elsewhere that are fetched while rows are worked on, `bytes` bytes each: the i-th tile of
+ * rows fetches tile[i], if i < n. */
+struct lk_fetch {
+    const void *const *tile; /* [n] */
+    int n;
+    size_t bytes;
+};
+
 /* A run of n rows of one head's part. Block 0 holds the first row. */
 struct lk_rows {
     const struct lk_codec *codec;
@@ -33,6 +41,7 @@ struct lk_rows {
     int row0; /* first row in block[0], a multiple of LK_TILE, < block_rows */
     int n;    /* >= 1 */
     struct lk_prefetch prefetch;
+    struct lk_fetch fetch;
 };
 
 /* State of a thread before it called `enter`. */
@@ -132,8 +141,8 @@ struct lk_kernels {
     /* s[i] = exp(scale * s[i] - max) for i < n. Returns the sum of the results. */
     float (*exp_sum)(float *s, int n, float scale, float max);
 
-    /* sum[t] = sum of p [n_tile * LK_TILE] over tile t, for t < n_tile. */
-    void (*sum_tiles)(const float *p, int n_tile, float *sum);
+    /* Same as above, for n = n_tile * LK_TILE. sum[t] is the sum of the results of tile t. */
+    void (*exp_tiles)(float *s, int n_tile, float scale, float max, float *sum);
 
     /* One layer of an MLP: y[o] = gelu(sum over i < n_in of x[i] w[i][o]), w [n_in][n_out] in f16,
      * x [n_in], y [n_out]; y must not overlap x.

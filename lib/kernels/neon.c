@@ -51,6 +51,6 @@ const struct lk_kernels lk_kernels_neon = {.name = "neon",
                                            .decode = lk_neon_decode,
                                            .max = lk_neon_max,
                                            .exp_sum = lk_neon_exp_sum,
-                                           .sum_tiles = lk_neon_sum_tiles,
+                                           .exp_tiles = lk_neon_exp_tiles,
                                            .gelu_layer = lk_neon_gelu_layer,
                                            .add_offsets = lk_neon_add_offsets};

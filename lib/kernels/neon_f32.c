@@ -43,13 +43,8 @@ float lk_neon_exp_sum(float *s, int n, float scale, float max) {
     return total;
 }
 
-void lk_neon_sum_tiles(const float *p, int n_tile, float *sum) {
-    for (int t = 0; t < n_tile; t++, p += LK_TILE) {
-        float32x4_t x = vld1q_f32(p);
-        LK_UNROLL8
-        for (int i = 1; i < LK_TILE / 4; i++) x = vaddq_f32(x, vld1q_f32(p + 4 * i));
-        sum[t] = vaddvq_f32(x);
-    }
+void lk_neon_exp_tiles(float *s, int n_tile, float scale, float max, float *sum) {
+    for (int t = 0; t < n_tile; t++, s += LK_TILE) sum[t] = lk_neon_exp_sum(s, LK_TILE, scale, max);
 }
 
 void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,

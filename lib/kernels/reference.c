@@ -60,12 +60,8 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return (float)sum;
 }
 
-static void sum_tiles(const float *p, int n_tile, float *sum) {
-    for (int t = 0; t < n_tile; t++, p += LK_TILE) {
-        double total = 0;
-        for (int i = 0; i < LK_TILE; i++) total += p[i];
-        sum[t] = (float)total;
-    }
+static void exp_tiles(float *s, int n_tile, float scale, float max, float *sum) {
+    for (int t = 0; t < n_tile; t++, s += LK_TILE) sum[t] = exp_sum(s, LK_TILE, scale, max);
 }
 
 static double key_at(const struct lk_rope_keys *keys, int c, int t) {
@@ -139,6 +135,6 @@ const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .decode = lk_codec_decode,
                                                 .max = max_f32,
                                                 .exp_sum = exp_sum,
-                                                .sum_tiles = sum_tiles,
+                                                .exp_tiles = exp_tiles,
                                                 .gelu_layer = gelu_layer,
                                                 .add_offsets = add_offsets};

@@ -24,8 +24,12 @@ static inline int lk_rows_n_tile(const struct lk_rows *rows) {
     return (rows->n + LK_TILE - 1) / LK_TILE;
 }
 
-/* Tile i of a run, i < lk_rows_n_tile. */
+/* Tile i of a run, i < lk_rows_n_tile. Starts to fetch tile i of rows->fetch. */
 static inline struct lk_tile lk_rows_tile(const struct lk_rows *rows, int i) {
+    enum { LINE = 64 };
+    if (i < rows->fetch.n)
+        for (size_t at = 0; at < rows->fetch.bytes; at += LINE)
+            __builtin_prefetch((const char *)rows->fetch.tile[i] + at, 0, 2);
     int row = rows->row0 + i * LK_TILE, b = i, left = rows->n - i * LK_TILE;
     if (rows->block_rows == LK_TILE)
         row = 0;

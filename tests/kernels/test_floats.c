@@ -32,21 +32,27 @@ static void softmax_parts(void **state) {
     }
 }
 
-/* Nothing is read beyond the tiles, nor written beyond their sums. */
-static void sums_of_tiles(void **state) {
+/* Nothing is read or written beyond the tiles, nor written beyond their sums. */
+static void exponentials_by_tile(void **state) {
     (void)state;
     enum { N = 21 };
     for (int k = 0; k < N_TABLE; k++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
         for (int n = 1; kernels && n < N; n++) {
-            float *p = malloc((size_t)n * LK_TILE * sizeof *p), got[N], expect[N];
-            for (int i = 0; i < n * LK_TILE; i++) p[i] = fabsf(gaussian());
-            for (int t = 0; t < N; t++) got[t] = -1;
-            kernels->sum_tiles(p, n, got);
-            lk_kernels_reference.sum_tiles(p, n, expect);
-            for (int t = 0; t < n; t++) assert_true(fabsf(got[t] - expect[t]) <= 1e-6f * expect[t]);
-            for (int t = n; t < N; t++) assert_true(got[t] == -1);
-            free(p);
+            int n_row = n * LK_TILE;
+            size_t bytes = (size_t)n_row * sizeof(float);
+            float *got = malloc(bytes), *expect = malloc(bytes), sum[N], expect_sum[N];
+            assert_true(got && expect);
+            for (int i = 0; i < n_row; i++) got[i] = expect[i] = 30 * gaussian();
+            for (int t = 0; t < N; t++) sum[t] = -1;
+            kernels->exp_tiles(got, n, 0.3f, 5, sum);
+            lk_kernels_reference.exp_tiles(expect, n, 0.3f, 5, expect_sum);
+            for (int i = 0; i < n_row; i++)
+                assert_true(fabsf(got[i] - expect[i]) <= 1e-5f * expect[i] + 2e-38f);
+            for (int t = 0; t < n; t++)
+                assert_true(fabsf(sum[t] - expect_sum[t]) <= 1e-5f * expect_sum[t]);
+            for (int t = n; t < N; t++) assert_true(sum[t] == -1);
+            free(got), free(expect);
         }
     }
 }
@@ -220,7 +226,7 @@ static void gelu_layers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(softmax_parts), cmocka_unit_test(sums_of_tiles),
+        cmocka_unit_test(softmax_parts), cmocka_unit_test(exponentials_by_tile),
         cmocka_unit_test(rope_scores),   cmocka_unit_test(combined_queries),
         cmocka_unit_test(gelu_layers),
     };
