@@ -41,7 +41,10 @@ struct lk_attn {
                           spreads many small calls over the threads */
     float scale;       /* of q.k */
     float alibi_max_bias;
-    float skip_v; /* tiles of V with less attention are not read (skip.h); 0: all are */
+    float skip_v;        /* tiles of V with less attention are not read (skip.h); 0: all are */
+    float read;          /* share of the tiles that decoding reads (read.h); 0: all */
+    float *read_scratch; /* [n_thread] of read_floats floats: lk_read_floats() */
+    size_t read_floats;
     struct lk_skip_count *skipped; /* [n_thread], added to; NULL: do not count */
     const struct lk_rope *rope;    /* for sinks that shift; NULL if there are none */
     const float *q;                /* [n_tok][n_head][d_head] */

@@ -135,8 +135,7 @@ static bool are_prepared(const struct lk_attn_item *item, int before, int level)
     return true;
 }
 
-/* Transform the item's queries into the domain of a level of K, unless they are already. */
-static void prepare_queries(struct lk_attn_item *item, int level) {
+void lk_attn_item_prepare(struct lk_attn_item *item, int level) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level_rule *rule = &attn->k->rule[level];
     const struct lk_level *to = &attn->k->level[level];
@@ -261,7 +260,7 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
 void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *k = item->attn->k;
     for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, a, b, &span);) {
-        if (!k->level[span.level].k_up) prepare_queries(item, span.level);
+        if (!k->level[span.level].k_up) lk_attn_item_prepare(item, span.level);
         score_span(item, &span, item->mem.score + PAD + (span.pos - a));
     }
 }

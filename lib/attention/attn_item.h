@@ -99,6 +99,10 @@ static inline size_t lk_attn_item_vector(const struct lk_attn_item *item,
     return (size_t)first * item->d + (size_t)(i - first) * level->part[part].d;
 }
 
+/* Transform the item's queries into the domain of a level of K that does not hold latents before
+ * RoPE, unless they are already: item->queries, part by part. */
+void lk_attn_item_prepare(struct lk_attn_item *item, int level);
+
 /* Scores q.k of all queries over positions [a, b), not scaled: position pos of query i is
  * mem.score[i * stride + LK_SCORE_PAD + (pos - a)]. At most a chunk. */
 void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b);

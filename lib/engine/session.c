@@ -1,4 +1,5 @@
 /* Sessions: creation, evaluation, reuse of a common prefix, and copies. */
+#include "attention/read.h"
 #include "cache/cache_save.h"
 #include "engine/extend.h"
 #include "engine/factors.h"
@@ -8,6 +9,10 @@
 #include <string.h>
 
 /* ---- creation ---- */
+
+static size_t read_scratch_bytes(const struct lk_session *s) {
+    return s->model->n_thread * s->read_floats * sizeof(float);
+}
 
 static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
     const struct lk_net *net = s->model->net;
@@ -45,7 +50,13 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     s->width = lk_cache_max_widths(s->cache);
-    if (s->recipe->skip_v > 0) {
+    if (s->recipe->read > 0) {
+        const struct lk_hparams *hp = &s->model->net->hp;
+        s->read_floats = lk_read_floats(s->opts.n_ctx, hp->n_head / hp->n_head_kv);
+        s->read_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, read_scratch_bytes(s));
+        if (!s->read_scratch) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
+    }
+    if (s->recipe->skip_v > 0 || s->recipe->read > 0) {
         s->skipped = lk_alloc(&s->ledger, LK_FOR_OTHER, s->model->n_thread * sizeof *s->skipped);
         if (!s->skipped) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }
@@ -82,6 +93,7 @@ void lk_session_free(lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->read_scratch, read_scratch_bytes(s));
     lk_release(&s->ledger, LK_FOR_OTHER, s->skipped, s->model->n_thread * sizeof *s->skipped);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
 }

@@ -109,6 +109,12 @@ struct lk_kernels {
      * a multiple of LK_TILE; the caller leaves room for that and ignores the values. */
     void (*score)(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride);
 
+    /* Scores of whole tiles of K, in codec rot with means (attention/read.h): s[i * stride + t] =
+     * <q_i, mean of tile t> + spread[i] * (mean of the squared scales of the tile's rows). rows->n
+     * is a multiple of LK_TILE. */
+    void (*score_tiles)(const struct lk_rows *rows, const struct lk_queries *q, const float *spread,
+                        float *s, size_t stride);
+
     /* Weighted sums of V: acc[i * d_head + c] += sum over t < rows->n of p[i * stride + t] *
      * x_(row0 + t)[c], for i < n_q, in the codec's domain. 0 <= p <= 1; p is zero from t = n up to
      * a multiple of LK_TILE. acc is not aligned. */

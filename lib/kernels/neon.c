@@ -44,6 +44,7 @@ static void accumulate(const struct lk_rows *rows, const float *p, size_t stride
 
 const struct lk_kernels lk_kernels_neon = {.name = "neon",
                                            .score = score,
+                                           .score_tiles = lk_neon_score_tiles,
                                            .accumulate = accumulate,
                                            .score_rope = lk_neon_score_rope,
                                            .combine_queries = lk_neon_combine_queries,

@@ -1,6 +1,7 @@
 /* Reference kernels on top of the codecs' own decode: slow, and right by inspection. Sums are in
  * double. */
 #include "codec/half.h"
+#include "codec/rot.h"
 #include "kernels/tile.h"
 
 #include <math.h>
@@ -27,6 +28,27 @@ static void score(const struct lk_rows *rows, const struct lk_queries *q, float 
                     sum += (double)q->q[(size_t)i * tile.d_head + c] * x[c];
                 s[i * stride + t] = (float)sum;
             }
+        }
+    }
+}
+
+static void score_tiles(const struct lk_rows *rows, const struct lk_queries *q, const float *spread,
+                        float *s, size_t stride) {
+    for (int j = 0; j < lk_rows_n_tile(rows); j++) {
+        struct lk_tile tile = lk_rows_tile(rows, j);
+        const uint16_t *scale = lk_rot_scales(tile.codec, tile.head, tile.d_head);
+        const int8_t *mean = lk_rot_mean(tile.codec, tile.head, tile.d_head);
+        float mean_scale = lk_rot_load_mean_scale(scale);
+        double square = 0;
+        for (int t = 0; t < LK_TILE; t++) {
+            double x = lk_f16_to_f32(scale[t] & 0x7fff);
+            square += x * x / LK_TILE;
+        }
+        for (int i = 0; i < q->n_q; i++) {
+            double sum = 0;
+            for (int c = 0; c < tile.d_head; c++)
+                sum += (double)q->q[(size_t)i * tile.d_head + c] * mean[c];
+            s[i * stride + j] = (float)(mean_scale * sum + spread[i] * square);
         }
     }
 }
@@ -128,6 +150,7 @@ static void add_offsets(const float *x, int n_tok, int n_in, const uint16_t *off
 
 const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .score = score,
+                                                .score_tiles = score_tiles,
                                                 .accumulate = accumulate,
                                                 .score_rope = score_rope,
                                                 .combine_queries = combine_queries,

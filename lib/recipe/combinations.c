@@ -49,6 +49,12 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LESS, LK_FEATURE_PERFORMER, 0, "evicted rows have one kind of state"},
     {LK_FEATURE_LESS, LK_FEATURE_ALIBI, 0, alibi},
     {LK_FEATURE_PERFORMER, LK_FEATURE_ALIBI, 0, alibi},
+    {LK_FEATURE_SKIP, LK_FEATURE_READ, 0,
+     "'read' chooses tiles of K and V before scores are known, and 'skip' by scores: use one of "
+     "them"},
+    {LK_FEATURE_READ, LK_FEATURE_ALIBI, 0,
+     "this model weights rows by their distance (ALiBi), which estimates of tiles do not know; "
+     "remove 'read' from the recipe"},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
 };
@@ -89,6 +95,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_PERFORMER] = "absorb performer",
         [LK_FEATURE_EAGER] = "eager",
         [LK_FEATURE_SKIP] = "skip v",
+        [LK_FEATURE_READ] = "read N%",
         [LK_FEATURE_SLIDING] = "sliding windows",
         [LK_FEATURE_LEARNED] = "learned positions",
         [LK_FEATURE_ALIBI] = "ALiBi",
@@ -179,7 +186,8 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
     if (*f & BIT(PERFORMER)) n += (size_t)snprintf(buf + n, cap - n, "; absorb performer");
     if (*f & BIT(EAGER)) n += (size_t)snprintf(buf + n, cap - n, "; eager");
-    if (*f & BIT(SKIP)) snprintf(buf + n, cap - n, "; skip v 0.25");
+    if (*f & BIT(SKIP)) n += (size_t)snprintf(buf + n, cap - n, "; skip v 0.25");
+    if (*f & BIT(READ)) snprintf(buf + n, cap - n, "; read 25%%");
 }
 
 bool lk_recipe_combination(size_t i, lk_combination *out) {

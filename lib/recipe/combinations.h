@@ -38,6 +38,7 @@ enum lk_feature {
     LK_FEATURE_PERFORMER,
     LK_FEATURE_EAGER,
     LK_FEATURE_SKIP, /* of tiles of V */
+    LK_FEATURE_READ, /* a share of the tiles */
     /* of the model */
     LK_FEATURE_SLIDING,
     LK_FEATURE_LEARNED,

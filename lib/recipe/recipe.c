@@ -232,6 +232,21 @@ static lk_status read_skip(struct parser *p, size_t at) {
     return LK_OK;
 }
 
+/* N '%'. `at`: of 'read', which is already consumed. */
+static lk_status read_reading(struct parser *p, size_t at) {
+    int64_t thousandths;
+    if (p->recipe->read > 0) return lk_scan_fail(&p->scan, at, false, "there is already a 'read'");
+    size_t share_at = lk_scan_next(&p->scan);
+    if (!lk_scan_number(&p->scan, &thousandths) || !lk_scan_accept(&p->scan, '%'))
+        return lk_scan_fail(&p->scan, share_at, true,
+                            "expected per cent of the tiles, like 'read 25%%'");
+    if (thousandths < 100 || thousandths > 100000)
+        return lk_scan_fail(&p->scan, share_at, false, "expected 0.1%% to 100%% of the tiles");
+    p->recipe->read = (float)thousandths / 100000;
+    p->at.read = at;
+    return LK_OK;
+}
+
 /* A part with a range, or only codecs, which mean 'all: codecs'. */
 static lk_status read_part(struct parser *p) {
     struct lk_recipe *r = p->recipe;
@@ -256,6 +271,10 @@ static lk_status read_part(struct parser *p) {
     if (strcmp(word, "skip") == 0) {
         lk_scan_word(&p->scan, word);
         return read_skip(p, at);
+    }
+    if (strcmp(word, "read") == 0) {
+        lk_scan_word(&p->scan, word);
+        return read_reading(p, at);
     }
     if (!bare && !names_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",

@@ -24,6 +24,8 @@
  *                                   gives it less than SHARE divided by the number of tiles,
  *                                   0 < SHARE <= 1. All that is not read gets less than SHARE of a
  *                                   head's attention (attention/skip.h)
+ *             | 'read' N '%'        (without codecs) decoding reads the N per cent of the tiles that
+ *                                   promise the most attention (attention/read.h)
  *             | 'layers' LIST       other codecs for the body in some layers. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
@@ -112,6 +114,7 @@ struct lk_recipe {
     bool eager;   /* rows age before the pass that they arrive in attends, and are latents from the
                    start if the newest level holds latents */
     float skip_v; /* share of attention (attention/skip.h); 0: all of V is read */
+    float read;   /* share of the tiles (attention/read.h); 0: all are read */
 };
 
 /* Whether the limit keeps no rows at all. */

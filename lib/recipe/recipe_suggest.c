@@ -14,10 +14,11 @@ static const char *const codec_name[] = {
     "asym6", "asym7", "hqq4",  "hqq2",   "hqq3",  "kvquant4", "kvquant3", "kvquant2"};
 
 static const char *const keyword[] = {
-    "sink",      "body",  "keep",    "all",    "recent",  "window", "residual", "layers",
-    "absorb",    "eager", "skip",    "none",   "shift",   "first",  "last",     "less",
-    "performer", "mean",  "nomean",  "sigma",  "nosigma", "lloyd",  "uniform",  "g32",
-    "g64",       "g128",  "context", "random", "newest",  "h2o",    "tova",     "hadamard"};
+    "sink",    "body",   "keep",    "all",       "recent",  "window", "residual",
+    "layers",  "absorb", "eager",   "read",      "skip",    "none",   "shift",
+    "first",   "last",   "less",    "performer", "mean",    "nomean", "sigma",
+    "nosigma", "lloyd",  "uniform", "g32",       "g64",     "g128",   "context",
+    "random",  "newest", "h2o",     "tova",      "hadamard"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {

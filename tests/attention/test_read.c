@@ -1,0 +1,321 @@
+/* Decoding that reads a share of the tiles: the rule, computed here in double precision from the
+ * blocks; the same choice for any number of threads and of tokens; calls that read everything. */
+#include "attention/read.h"
+#include "cache/cache.h"
+#include "codec/half.h"
+#include "codec/rot.h"
+#include "support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { D = 32, MAX_THREADS = 4, MAX_ROWS = 1700, MAX_TILES = MAX_ROWS / LK_TILE, MAX_NEW = 9 };
+
+struct world {
+    int n_head_kv, group, n_row;
+    float read;
+    float *k, *v; /* [n_row][n_head_kv][D] */
+    float *q;     /* [n_row][n_head][D] */
+    struct lk_ledger ledger;
+    struct lk_cache *cache;
+    lk_recipe *recipe;
+};
+
+static int n_head(const struct world *w) { return w->n_head_kv * w->group; }
+
+/* Keys whose scores differ from tile to tile, and queries that look for some of them. */
+static void make_rows(struct world *w, struct random *r) {
+    size_t n = (size_t)w->n_row * w->n_head_kv * D;
+    w->k = malloc(n * sizeof *w->k);
+    w->v = malloc(n * sizeof *w->v);
+    w->q = malloc((size_t)w->n_row * n_head(w) * D * sizeof *w->q);
+    float level[4] = {0};
+    for (int t = 0; t < w->n_row; t++) {
+        for (int c = 0; t % 50 == 0 && c < 4; c++) level[c] = 2 * random_gauss(r);
+        for (int i = 0; i < w->n_head_kv * D; i++) {
+            size_t at = (size_t)t * w->n_head_kv * D + i;
+            w->k[at] = 0.5f * random_gauss(r) + (i % D < 4 ? level[(i + i / D) % 4] : 0);
+            w->v[at] = random_gauss(r) + (i % D < 4 ? level[i % 4] : 0);
+        }
+        for (int i = 0; i < n_head(w) * D; i++)
+            w->q[(size_t)t * n_head(w) * D + i] = random_gauss(r);
+    }
+}
+
+static void open_world(struct world *w, const char *recipe, struct random *r) {
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = w->n_head_kv, .d_head = D};
+    assert_int_equal(lk_recipe_parse(&w->recipe, recipe, NULL), LK_OK);
+    assert_int_equal(lk_cache_new(&w->cache, w->recipe, &shape, &w->ledger, NULL), LK_OK);
+    make_rows(w, r);
+    size_t width = (size_t)w->n_head_kv * D;
+    for (int from = 0, n; from < w->n_row; from += n) { /* a prompt, then the newest tokens */
+        n = from == 0 ? w->n_row - MAX_NEW : MAX_NEW;
+        assert_int_equal(lk_cache_prepare(w->cache, 0, 1, n, n, NULL), LK_OK);
+        lk_cache_observe(w->cache, 0, w->q + (size_t)from * n_head(w) * D, n, n_head(w));
+        for (int side = 0; side < 2; side++) {
+            const float *x = (side == LK_K ? w->k : w->v) + from * width;
+            assert_int_equal(lk_cache_append(w->cache, 0, side, x, n, NULL), LK_OK);
+        }
+        for (int side = 0; side < 2 && from == 0; side++)
+            assert_int_equal(lk_cache_age(w->cache, 0, side, NULL), LK_OK);
+    }
+}
+
+static void close_world(struct world *w) {
+    lk_cache_free(w->cache);
+    lk_recipe_free(w->recipe);
+    free(w->k), free(w->v), free(w->q);
+}
+
+/* Attention of the n_tok newest tokens. out [n_tok][n_head][D] */
+static struct lk_skip_count attend(const struct world *w, const struct lk_kernels *kernels,
+                                   int n_tok, int n_thread, float *out) {
+    struct lk_skip_count count[MAX_THREADS] = {0}, sum = {0};
+    struct lk_attn a = {.k = &w->cache->kv[0][LK_K],
+                        .v = &w->cache->kv[0][LK_V],
+                        .kernels = kernels,
+                        .n_head = n_head(w),
+                        .n_head_kv = w->n_head_kv,
+                        .d_head = D,
+                        .n_tok = n_tok,
+                        .n_thread = n_thread,
+                        .scale = 0.6f,
+                        .read = w->read,
+                        .skipped = count,
+                        .q = w->q + (size_t)(w->n_row - n_tok) * n_head(w) * D,
+                        .out = out};
+    a.read_floats = lk_read_floats(w->n_row, w->group);
+    a.read_scratch = malloc(n_thread * a.read_floats * sizeof(float));
+    a.partial =
+        malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));
+    a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(D) * sizeof(float));
+    for (int i = 0; i < n_thread; i++) lk_attn_items(&a, i, n_thread);
+    for (int i = 0; i < n_thread; i++)
+        lk_attn_combine(&a, lk_attn_ranges(&a, a.k, a.v), i, n_thread);
+    free(a.partial), free(a.scratch), free(a.read_scratch);
+    for (int i = 0; i < n_thread; i++) {
+        sum.n_tile += count[i].n_tile;
+        sum.n_tile_read += count[i].n_tile_read;
+    }
+    return sum;
+}
+
+/* ---- the rule, from the blocks ---- */
+
+/* Level that holds position pos, and the index of its row in the level's blocks. */
+static int level_of(const struct lk_kv *kv, int pos, int *row) {
+    int64_t first = kv->first;
+    for (int level = 0;; first += kv->count[level++].rows)
+        if (pos < first + kv->count[level].rows) {
+            *row = (int)(pos - first) + kv->count[level].skip;
+            return level;
+        }
+}
+
+/* Whether the tile of rows from pos on may be left out for a token at position `token`. */
+static bool is_candidate(const struct world *w, int pos, int token) {
+    if (pos + LK_TILE > token + 1 - LK_READ_NEWEST) return false;
+    for (int side = 0; side < 2; side++) {
+        const struct lk_kv *kv = &w->cache->kv[0][side];
+        int row, last, level = level_of(kv, pos, &row);
+        const struct lk_level_rule *rule = &kv->rule[level];
+        if (row % LK_TILE || level_of(kv, pos + LK_TILE - 1, &last) != level) return false;
+        if (rule->block_rows != LK_TILE) return false;
+        if (side == LK_K && !(rule->codec.coding == LK_ROT && rule->codec.mean)) return false;
+    }
+    return true;
+}
+
+/* Estimated log of a tile's weight. */
+static double estimate(const struct world *w, int pos, int head_kv, const float *query) {
+    const struct lk_kv *k = &w->cache->kv[0][LK_K];
+    int row, level = level_of(k, pos, &row);
+    const struct lk_codec *codec = &k->rule[level].codec;
+    const char *head =
+        (const char *)k->level[level].block[row / LK_TILE] + head_kv * k->level[level].head_bytes;
+    const uint16_t *scale = lk_rot_scales(codec, head, D);
+    const int8_t *mean = lk_rot_mean(codec, head, D);
+    float q[D];
+    lk_codec_transform_query(codec, D, lk_kv_sigma(k, level, head_kv), query, q);
+    double dot = 0, norm = 0, square = 0, unit = lk_rot_codebook(codec).unit;
+    for (int c = 0; c < D; c++) {
+        dot += (double)q[c] * mean[c] * lk_rot_load_mean_scale(scale);
+        norm += (double)q[c] * q[c];
+    }
+    for (int t = 0; t < LK_TILE; t++)
+        square += pow(lk_f16_to_f32(scale[t] & 0x7fff) / unit, 2) / LK_TILE;
+    return 0.6 * dot + 0.5 * 0.36 * norm * square;
+}
+
+static int descending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* Mark the rows that the token at position `token` reads. Returns the number of tiles of one KV
+ * head that are left out. gap: the smallest relative distance between the last tile that is chosen
+ * and the first that is not. */
+static int choose(const struct world *w, int token, int head_kv, bool *is_read, double *gap) {
+    double log_weight[MAX_TILES], share[MAX_TILES] = {0}, sorted[MAX_TILES];
+    int at[MAX_TILES], n = 0;
+    for (int pos = 0; pos + LK_TILE <= token;) {
+        bool found = is_candidate(w, pos, token);
+        if (found) at[n++] = pos;
+        pos += found ? LK_TILE : 1;
+    }
+    for (int i = 0; i < w->group; i++) {
+        const float *q = w->q + ((size_t)token * n_head(w) + head_kv * w->group + i) * D;
+        double max = -1e9, sum = 0;
+        for (int t = 0; t < n; t++) {
+            log_weight[t] = estimate(w, at[t], head_kv, q);
+            max = fmax(max, log_weight[t]);
+        }
+        for (int t = 0; t < n; t++) sum += exp(log_weight[t] - max);
+        for (int t = 0; t < n; t++) share[t] = fmax(share[t], exp(log_weight[t] - max) / sum);
+    }
+    int k = (int)ceilf(w->read * (float)n);
+    memcpy(sorted, share, n * sizeof *share);
+    qsort(sorted, n, sizeof *sorted, descending);
+    for (int t = 0; t <= token; t++) is_read[t] = true;
+    if (k < n) *gap = fmin(*gap, sorted[k - 1] / sorted[k] - 1);
+    for (int t = 0; k < n && t < n; t++)
+        if (share[t] < sorted[k - 1]) memset(is_read + at[t], 0, LK_TILE);
+    return n - k;
+}
+
+/* Attention of a token over the rows that it reads, as the cache holds them. Returns the number of
+ * tiles that are left out. */
+static int attend_plainly(const struct world *w, int token, float *out, double *gap) {
+    static float row[2][MAX_ROWS * D];
+    bool is_read[MAX_ROWS];
+    int n_left_out = 0;
+    for (int kv = 0; kv < w->n_head_kv; kv++) {
+        n_left_out += choose(w, token, kv, is_read, gap);
+        for (int side = 0; side < 2; side++)
+            lk_kv_read_positions(&w->cache->kv[0][side], 0, token + 1, kv, &lk_kernels_reference,
+                                 row[side], D);
+        for (int i = 0; i < w->group; i++) {
+            const float *q = w->q + ((size_t)token * n_head(w) + kv * w->group + i) * D;
+            double sum = 0, acc[D] = {0};
+            for (int t = 0; t <= token; t++) {
+                double s = 0;
+                if (!is_read[t]) continue;
+                for (int c = 0; c < D; c++) s += (double)q[c] * row[0][t * D + c];
+                double e = exp(0.6 * s);
+                sum += e;
+                for (int c = 0; c < D; c++) acc[c] += e * row[1][t * D + c];
+            }
+            for (int c = 0; c < D; c++)
+                out[(size_t)(kv * w->group + i) * D + c] = (float)(acc[c] / sum);
+        }
+    }
+    return n_left_out;
+}
+
+static const char *const recipes[] = {
+    "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8",
+    "body: k=rot2 v=kivi2; window 64: f16",
+    "sink 4: f16; body: rot4; window 64: f16",
+    "sink 3: f16; body: k=rot6 v=int8; recent 300: k=int8 v=int8; window 32: f16",
+    "rot8",
+};
+enum { N_RECIPE = sizeof recipes / sizeof *recipes };
+
+/* Every table reads the tiles that the rule chooses. Limit: rounding of queries and weights to 8
+ * bits, as in tests/kernels/test_kernels.c. */
+static void test_rule(void **state) {
+    (void)state;
+    char names[200];
+    int n_left_out = 0, n_close = 0;
+    double ignored = 0;
+    lk_kernels_names(names, sizeof names);
+    for (int s = 0; s < 2 * N_RECIPE; s++) {
+        struct random r = {31 + s};
+        struct world w = {.n_head_kv = 1 + s % 3,
+                          .group = 1 + s % 4,
+                          .n_row = random_int(&r, 900, MAX_ROWS),
+                          .read = s % 2 ? 0.15f : 0.4f};
+        open_world(&w, recipes[s / 2], &r);
+        size_t n = (size_t)n_head(&w) * D;
+        float *out = malloc(LK_READ_TOKENS * n * sizeof *out),
+              *ref = malloc(LK_READ_TOKENS * n * sizeof *ref), *all = malloc(n * sizeof *all);
+        double gap = 1;
+        for (int t = 0; t < LK_READ_TOKENS; t++)
+            n_left_out += attend_plainly(&w, w.n_row - LK_READ_TOKENS + t, ref + t * n, &gap);
+        n_close += gap < 1e-3;
+        char list[200], *rest = list;
+        strcpy(list, names);
+        for (char *name; gap >= 1e-3 && (name = strtok_r(rest, ", ", &rest));)
+            for (int n_tok = 1; n_tok <= LK_READ_TOKENS; n_tok += LK_READ_TOKENS - 1) {
+                attend(&w, lk_kernels_choose(name), n_tok, 1 + s % MAX_THREADS, out);
+                double e = nmse(out, ref + (LK_READ_TOKENS - n_tok) * n, n_tok * n);
+                if (!(e < 1e-3))
+                    fail_msg("%s, %s, %d tokens: nmse %g", recipes[s / 2], name, n_tok, e);
+            }
+        w.read = 0;
+        attend(&w, &lk_kernels_reference, 1, 1, all);
+        ignored += nmse(all, ref + (LK_READ_TOKENS - 1) * n, n) / (2 * N_RECIPE);
+        free(out), free(ref), free(all);
+        close_world(&w);
+    }
+    assert_true(n_left_out > 1000);
+    assert_true(n_close <= 4);
+    assert_true(ignored > 1e-2); /* reading everything would be noticed */
+}
+
+/* Threads change neither the choice nor the result, beyond rounding. */
+static void test_threads(void **state) {
+    (void)state;
+    for (int i = 0; i < N_RECIPE; i++) {
+        struct random r = {7 + i};
+        struct world w = {.n_head_kv = 2, .group = 3, .n_row = 1300, .read = 0.2f};
+        open_world(&w, recipes[i], &r);
+        size_t n = (size_t)n_head(&w) * D;
+        float *one = malloc(n * sizeof *one), *other = malloc(n * sizeof *one);
+        struct lk_skip_count first = attend(&w, lk_kernels_choose(NULL), 1, 1, one);
+        assert_true(first.n_tile_read > 0 && first.n_tile_read < first.n_tile / 4);
+        for (int n_thread = 2; n_thread <= MAX_THREADS; n_thread++) {
+            struct lk_skip_count count = attend(&w, lk_kernels_choose(NULL), 1, n_thread, other);
+            assert_int_equal(count.n_tile_read, first.n_tile_read);
+            assert_int_equal(count.n_tile, first.n_tile);
+            double e = nmse(other, one, n);
+            if (!(e < 1e-9)) fail_msg("%s, %d threads: nmse %g", recipes[i], n_thread, e);
+        }
+        free(one), free(other);
+        close_world(&w);
+    }
+}
+
+/* A share of 100 % gives the same as no rule, and so do calls of many tokens. */
+static void test_everything_is_read(void **state) {
+    (void)state;
+    for (int i = 0; i < N_RECIPE; i++)
+        for (int n_tok = 1; n_tok <= MAX_NEW; n_tok += LK_READ_TOKENS) {
+            struct random r = {70 + i};
+            struct world w = {.n_head_kv = 2, .group = 2, .n_row = 1111};
+            open_world(&w, recipes[i], &r);
+            size_t n = (size_t)n_head(&w) * D * n_tok;
+            float *whole = malloc(n * sizeof *whole), *out = malloc(n * sizeof *out);
+            attend(&w, lk_kernels_choose(NULL), n_tok, 1, whole);
+            w.read = n_tok == 1 ? 1 : 0.01f;
+            struct lk_skip_count count = attend(&w, lk_kernels_choose(NULL), n_tok, 2, out);
+            assert_int_equal(count.n_tile_read, count.n_tile);
+            assert_true(n_tok > 1 || count.n_tile > 40);
+            double e = nmse(out, whole, n);
+            if (!(e < 1e-9)) fail_msg("%s, %d tokens: nmse %g", recipes[i], n_tok, e);
+            free(whole), free(out);
+            close_world(&w);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rule), cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_everything_is_read)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
