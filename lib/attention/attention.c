@@ -77,6 +77,22 @@ static void write_partial(struct lk_attn_item *item, int range) {
     }
 }
 
+/* An item of a call that reads a share of its tiles: token by token, and head by head. */
+static void read_items(struct lk_attn_item *item, int ith, const struct lk_partition *p, int range,
+                       int head_kv, int n_head_kv, int q0, int n_each) {
+    int group = item->attn->n_head / item->attn->n_head_kv;
+    for (int q = q0; q < q0 + n_each; q += group) {
+        struct lk_read read;
+        lk_attn_item_set(item, head_kv, n_head_kv, q, group, LK_ATTN_CHUNK);
+        lk_read_choose(item, ith, &read);
+        for (int h = 0; h < n_head_kv; h++) {
+            lk_attn_item_set(item, head_kv + h, 1, q, group, LK_ATTN_CHUNK);
+            lk_read_attend(item, &read, h, range, p->n_range);
+            write_partial(item, range);
+        }
+    }
+}
+
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     const struct lk_kv *k = attn->k;
     struct lk_partition p = lk_partition_work(attn);
@@ -101,12 +117,7 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
         if (to > end) to = end;
         if (k->n_swa > 0) from = lk_partition_align(&p, oldest, from);
         if (lk_read_applies(attn)) {
-            for (int j = 0; j < n_head_kv * (n_each / group); j++) { /* heads, their tokens */
-                lk_attn_item_set(&item, head_kv + j % n_head_kv, 1, q0 + j / n_head_kv * group,
-                                 group, LK_ATTN_CHUNK);
-                lk_read_process(&item, range, p.n_range, ith);
-                write_partial(&item, range);
-            }
+            read_items(&item, ith, &p, range, head_kv, n_head_kv, q0, n_each);
             continue;
         }
         lk_attn_item_set(&item, head_kv, n_head_kv, q0, n_each, chunk);

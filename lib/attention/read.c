@@ -12,23 +12,9 @@
 
 enum { BATCH = LK_ATTN_CHUNK / LK_TILE }; /* chosen tiles that are scored together */
 
-/* Tiles of one level of K that may be left out, in order of position. */
-struct zone {
-    int level, n_tile, first; /* first: index of its first tile among those of all zones */
-    int64_t pos, end;         /* positions of its rows */
-    int64_t v_first;          /* as in struct lk_kv_span, of the level of V that holds them */
-    int v_level;
-    struct lk_rows rows;
-};
-
-struct zones {
-    struct zone zone[LK_MAX_KV_LEVEL * LK_MAX_KV_LEVEL];
-    int n, n_tile;
-};
-
-size_t lk_read_floats(int64_t n_ctx, int group) {
+size_t lk_read_floats(int64_t n_ctx, int n_head, int n_head_kv) {
     size_t n_tile = (size_t)(n_ctx / LK_TILE + 1);
-    return (size_t)(group + 2) * n_tile + 2 * LK_TILE;
+    return (n_head + 1) * n_tile + (n_head_kv * n_tile + 3) / 4;
 }
 
 bool lk_read_applies(const struct lk_attn *attn) {
@@ -56,7 +42,7 @@ static bool starts_tile(const struct lk_kv *kv, const struct lk_kv_span *span, i
     return (kv->count[span->level].skip + (pos - span->first)) % LK_TILE == 0;
 }
 
-/* Rows of a zone: as many blocks as it has tiles. */
+/* Rows of n_tile blocks of a level of K. */
 static struct lk_rows zone_rows(const struct lk_kv *k, int head, const struct lk_kv_span *span,
                                 int64_t pos, int n_tile) {
     struct lk_run run = {.kv = k,
@@ -72,10 +58,10 @@ static struct lk_rows zone_rows(const struct lk_kv *k, int head, const struct lk
 }
 
 /* Find the tiles that may be left out: whole in K and in V, and without newest rows. */
-static void find_zones(const struct lk_attn_item *item, struct zones *out) {
+static void find_zones(const struct lk_attn_item *item, struct lk_read *out) {
     const struct lk_kv *k = item->attn->k, *v = item->attn->v;
     int64_t end = lk_attn_item_position(item, 0) + 1 - LK_READ_NEWEST;
-    out->n = out->n_tile = 0;
+    out->n_zone = out->n_tile = 0;
     for (struct lk_kv_span a = lk_kv_spans(k); lk_kv_next_span(k, k->first, end, &a);) {
         if (!has_means(k, a.level)) continue;
         for (struct lk_kv_span b = lk_kv_spans(v); lk_kv_next_span(v, a.pos, a.end, &b);) {
@@ -84,15 +70,15 @@ static void find_zones(const struct lk_attn_item *item, struct zones *out) {
             if (pos >= b.end || !has_tiles(v, b.level) || !starts_tile(v, &b, pos)) continue;
             int n_tile = (int)((b.end - pos) / LK_TILE);
             if (n_tile == 0) continue;
-            out->zone[out->n++] =
-                (struct zone){.level = a.level,
-                              .n_tile = n_tile,
-                              .first = out->n_tile,
-                              .pos = pos,
-                              .end = pos + (int64_t)n_tile * LK_TILE,
-                              .v_level = b.level,
-                              .v_first = b.first,
-                              .rows = zone_rows(k, item->head_kv, &a, pos, n_tile)};
+            out->zone[out->n_zone++] = (struct lk_read_zone){
+                .level = a.level,
+                .n_tile = n_tile,
+                .first = out->n_tile,
+                .pos = pos,
+                .end = pos + (int64_t)n_tile * LK_TILE,
+                .v_level = b.level,
+                .v_block = (v->count[b.level].skip + (pos - b.first)) / LK_TILE,
+                .rows = zone_rows(k, item->head_kv, &a, pos, n_tile)};
             out->n_tile += n_tile;
         }
     }
@@ -100,30 +86,51 @@ static void find_zones(const struct lk_attn_item *item, struct zones *out) {
 
 /* ---- choosing ---- */
 
-/* Estimated log of the weight of each tile, for each query: score [n_q][zones->n_tile]. */
-static void estimate(struct lk_attn_item *item, const struct zones *zones, float *score) {
+/* Estimated logs of the weights of a zone's tiles: score [item->n_q][n_tile of all zones]. */
+static void estimate(struct lk_attn_item *item, const struct lk_read *read,
+                     const struct lk_read_zone *zone, float *score) {
+    enum { TOGETHER = 16 }; /* tiles: the heads of a block share its pages */
     const struct lk_attn *attn = item->attn;
-    for (int z = 0; z < zones->n; z++) {
-        const struct zone *zone = &zones->zone[z];
-        float unit = lk_rot_codebook(&attn->k->rule[zone->level].codec).unit,
-              spread[LK_ATTN_QUERIES];
-        lk_attn_item_prepare(item, zone->level);
-        const struct lk_queries *q = &item->queries[0];
-        for (int i = 0; i < item->n_q; i++) {
-            float norm = 0;
-            for (int c = 0; c < q->d_head; c++)
-                norm += q->q[(size_t)i * q->d_head + c] * q->q[(size_t)i * q->d_head + c];
-            spread[i] = 0.5f * attn->scale * norm / (unit * unit);
-        }
-        attn->kernels->score_tiles(&zone->rows, q, spread, score + zone->first,
-                                   (size_t)zones->n_tile);
+    const struct lk_codec *codec = &attn->k->rule[zone->level].codec;
+    float unit = lk_rot_codebook(codec).unit, spread[LK_ATTN_QUERIES];
+    lk_attn_item_prepare(item, zone->level);
+    for (int i = 0; i < item->n_q; i++) {
+        const struct lk_queries *q = &item->queries[i / item->n_each];
+        const float *row = q->q + (size_t)(i % item->n_each) * q->d_head;
+        float norm = 0;
+        for (int c = 0; c < q->d_head; c++) norm += row[c] * row[c];
+        spread[i] = 0.5f * attn->scale * norm / (unit * unit);
     }
+    int d = attn->k->level[zone->level].d_part;
+    size_t head_bytes = attn->k->level[zone->level].head_bytes,
+           codes = lk_bitplanes_bytes(codec->bits, d);
+    for (int t = 0; t < zone->n_tile; t += TOGETHER)
+        for (int h = 0; h < item->n_head_kv; h++) {
+            struct lk_rows rows = zone->rows;
+            rows.block += t;
+            rows.offset += h * head_bytes;
+            rows.n = (zone->n_tile - t < TOGETHER ? zone->n_tile - t : TOGETHER) * LK_TILE;
+            const void *next[TOGETHER]; /* the same head's scales and means */
+            int n_next = zone->n_tile - t - TOGETHER;
+            for (int i = 0; i < TOGETHER && i < n_next; i++)
+                next[i] = (const char *)rows.block[TOGETHER + i] + rows.offset + codes;
+            rows.fetch = (struct lk_fetch){next,
+                                           n_next < 0          ? 0
+                                           : n_next < TOGETHER ? n_next
+                                                               : TOGETHER,
+                                           head_bytes - codes};
+            attn->kernels->score_tiles(&rows, &item->queries[h], spread + h * item->n_each,
+                                       score + (size_t)h * item->n_each * read->n_tile +
+                                           zone->first + t,
+                                       (size_t)read->n_tile);
+        }
 }
 
-/* share[t]: the largest share of tile t among the queries. score is overwritten. */
+/* share[t]: the largest share of tile t among the queries of a KV head. score [group][n_tile] is
+ * overwritten. */
 static void largest_share(const struct lk_attn_item *item, int n_tile, float *score, float *share) {
     const struct lk_attn *attn = item->attn;
-    for (int i = 0; i < item->n_q; i++, score += n_tile) {
+    for (int i = 0; i < item->n_each; i++, score += n_tile) {
         float max = attn->kernels->max(score, n_tile) * attn->scale;
         float inverse = 1 / attn->kernels->exp_sum(score, n_tile, attn->scale, max);
         for (int t = 0; t < n_tile; t++) {
@@ -164,29 +171,44 @@ static void choose_largest(const float *x, int n, int k, uint8_t *chosen) {
     }
 }
 
+void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *out) {
+    const struct lk_attn *attn = item->attn;
+    float *score = attn->read_scratch + (size_t)ith * attn->read_floats;
+    find_zones(item, out);
+    int n_tile = out->n_tile;
+    float *share = score + (size_t)item->n_q * n_tile;
+    out->chosen = (uint8_t *)(share + n_tile);
+    out->n_chosen = (int)ceilf(attn->read * (float)n_tile);
+    for (int z = 0; z < out->n_zone; z++) estimate(item, out, &out->zone[z], score);
+    for (int h = 0; n_tile > 0 && h < item->n_head_kv; h++) {
+        largest_share(item, n_tile, score + (size_t)h * item->n_each * n_tile, share);
+        choose_largest(share, n_tile, out->n_chosen, out->chosen + (size_t)h * n_tile);
+    }
+}
+
 /* ---- attending ---- */
 
 /* Attend to n <= BATCH chosen tiles of a zone; tile: their numbers in it. next: NULL, or the tiles
- * of K that follow, which are fetched meanwhile. */
-static void attend_tiles(struct lk_attn_item *item, const struct zone *zone, const int *tile, int n,
-                         const int *next, int n_next) {
+ * of K that follow, which are fetched meanwhile. offset_k: of the KV head's rows in blocks of K */
+static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *zone,
+                         size_t offset_k, const int *tile, int n, const int *next, int n_next) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level = &attn->v->level[zone->v_level];
-    size_t offset = lk_level_part_offset(level, item->head_kv);
-    int64_t v_block = (attn->v->count[zone->v_level].skip + (zone->pos - zone->v_first)) / LK_TILE;
+    size_t offset_v = lk_level_part_offset(level, item->head_kv);
     void *k_block[BATCH], *v_blocks[BATCH];
     const void *fetch[2][BATCH];
     for (int i = 0; i < n; i++) {
         k_block[i] = zone->rows.block[tile[i]];
-        v_blocks[i] = level->block[v_block + tile[i]];
-        fetch[0][i] = (const char *)v_blocks[i] + offset;
+        v_blocks[i] = level->block[zone->v_block + tile[i]];
+        fetch[0][i] = (const char *)v_blocks[i] + offset_v;
     }
     for (int i = 0; i < n_next; i++)
-        fetch[1][i] = (const char *)zone->rows.block[next[i]] + zone->rows.offset;
+        fetch[1][i] = (const char *)zone->rows.block[next[i]] + offset_k;
 
     lk_attn_item_prepare(item, zone->level);
     struct lk_rows k = zone->rows;
     k.block = k_block;
+    k.offset = offset_k;
     k.n = n * LK_TILE;
     k.fetch = (struct lk_fetch){fetch[0], n, level->head_bytes};
     float *s = item->mem.score + LK_SCORE_PAD;
@@ -198,7 +220,7 @@ static void attend_tiles(struct lk_attn_item *item, const struct zone *zone, con
     }
     struct lk_rows v = {.codec = &attn->v->rule[zone->v_level].codec,
                         .block = v_blocks,
-                        .offset = offset,
+                        .offset = offset_v,
                         .sigma = lk_kv_sigma(attn->v, zone->v_level, item->head_kv),
                         .d_head = level->d_part,
                         .block_rows = LK_TILE,
@@ -211,14 +233,15 @@ static void attend_tiles(struct lk_attn_item *item, const struct zone *zone, con
 
 /* Attend to the chosen tiles of a zone that are among rows [from, to) of those that are read.
  * row: number of rows that are read before the zone. Returns that number after it. */
-static int64_t attend_zone(struct lk_attn_item *item, const struct zone *zone,
+static int64_t attend_zone(struct lk_attn_item *item, const struct lk_read_zone *zone,
                            const uint8_t *chosen, int64_t row, int64_t from, int64_t to) {
-    int tile[2][BATCH], n[2] = {0, 0}, at = 0; /* this batch, and the next one */
+    int tile[2][BATCH], n[2] = {0, 0}, at = 0; /* this batch, and the one before */
+    size_t offset = lk_level_part_offset(&item->attn->k->level[zone->level], item->head_kv);
     for (int t = 0; t < zone->n_tile; t++) {
         if (!chosen[zone->first + t]) continue;
         if (row >= from && row < to) {
             if (n[at] == BATCH) {
-                if (n[!at]) attend_tiles(item, zone, tile[!at], n[!at], tile[at], n[at]);
+                if (n[!at]) attend_tiles(item, zone, offset, tile[!at], BATCH, tile[at], BATCH);
                 at = !at;
                 n[at] = 0;
             }
@@ -226,42 +249,33 @@ static int64_t attend_zone(struct lk_attn_item *item, const struct zone *zone,
         }
         row += LK_TILE;
     }
-    if (n[!at]) attend_tiles(item, zone, tile[!at], n[!at], tile[at], n[at]);
-    if (n[at]) attend_tiles(item, zone, tile[at], n[at], NULL, 0);
+    if (n[!at]) attend_tiles(item, zone, offset, tile[!at], BATCH, tile[at], n[at]);
+    if (n[at]) attend_tiles(item, zone, offset, tile[at], n[at], NULL, 0);
     return row;
 }
 
 /* Same as above, for positions [a, b), which are read whole. */
 static int64_t attend_whole(struct lk_attn_item *item, int64_t a, int64_t b, int64_t row,
                             int64_t from, int64_t to) {
-    int64_t start = a + (from > row ? from - row : 0),
-            end = a + (to - row < b - a ? to - row : b - a);
+    int64_t start = a + (from > row ? from - row : 0);
+    int64_t end = to - row < b - a ? a + to - row : b;
     for (int64_t pos = start; pos < end; pos += LK_ATTN_CHUNK)
         lk_attend_chunk(item, pos, pos + LK_ATTN_CHUNK < end ? pos + LK_ATTN_CHUNK : end);
     return row + (b - a);
 }
 
-void lk_read_process(struct lk_attn_item *item, int range, int n_range, int ith) {
-    const struct lk_attn *attn = item->attn;
-    float *share = attn->read_scratch + (size_t)ith * attn->read_floats;
-    struct zones zones;
-    find_zones(item, &zones);
-    uint8_t *chosen = (uint8_t *)(share + zones.n_tile);
-    float *score = share + 2 * zones.n_tile;
-    int k = (int)ceilf(attn->read * (float)zones.n_tile);
-    if (zones.n_tile > 0) {
-        estimate(item, &zones, score);
-        largest_share(item, zones.n_tile, score, share);
-        choose_largest(share, zones.n_tile, k, chosen);
-    }
-    int64_t first = attn->k->first, end = lk_attn_item_position(item, 0) + 1;
-    int64_t n_row = end - first - (int64_t)(zones.n_tile - k) * LK_TILE, row = 0;
+void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int range,
+                    int n_range) {
+    const uint8_t *chosen = read->chosen + (size_t)i * read->n_tile;
+    int64_t first = item->attn->k->first, end = lk_attn_item_position(item, 0) + 1;
+    int64_t n_row = end - first - (int64_t)(read->n_tile - read->n_chosen) * LK_TILE, row = 0;
     int64_t from = n_row * range / n_range, to = n_row * (range + 1) / n_range;
-    for (int z = 0; z < zones.n; z++) {
-        row = attend_whole(item, first, zones.zone[z].pos, row, from, to);
-        row = attend_zone(item, &zones.zone[z], chosen, row, from, to);
-        first = zones.zone[z].end;
+    for (int z = 0; z < read->n_zone; z++) {
+        const struct lk_read_zone *zone = &read->zone[z];
+        row = attend_whole(item, first, zone->pos, row, from, to);
+        row = attend_zone(item, zone, chosen, row, from, to);
+        first = zone->end;
     }
     attend_whole(item, first, end, row, from, to);
-    if (range == 0) item->n_tile += zones.n_tile, item->n_tile_read += k;
+    if (range == 0) item->n_tile += read->n_tile, item->n_tile_read += read->n_chosen;
 }

@@ -29,15 +29,35 @@ enum {
     LK_READ_TOKENS = 8,
 };
 
-/* Floats of scratch per thread (struct lk_attn) for contexts of up to n_ctx tokens. group: query
- * heads of a KV head */
-size_t lk_read_floats(int64_t n_ctx, int group);
+/* Tiles of one level of K that may be left out, in order of position. */
+struct lk_read_zone {
+    int level, n_tile, first; /* first: index of its first tile among those of all zones */
+    int64_t pos, end;         /* positions of its rows */
+    int v_level;              /* level of V that holds them */
+    int64_t v_block;          /* block of that level that has the first tile's rows */
+    struct lk_rows rows;      /* of the first KV head that was asked for */
+};
+
+/* What one token reads. */
+struct lk_read {
+    struct lk_read_zone zone[LK_MAX_KV_LEVEL * LK_MAX_KV_LEVEL];
+    int n_zone, n_tile; /* n_tile: in all zones */
+    int n_chosen;       /* tiles that are read, for each KV head */
+    uint8_t *chosen;    /* [KV heads of the item][n_tile] 1: is read; in the scratch */
+};
+
+/* Floats of scratch per thread (struct lk_attn) for contexts of up to n_ctx tokens. */
+size_t lk_read_floats(int64_t n_ctx, int n_head, int n_head_kv);
 
 /* Whether the call is to read a share of its tiles. */
 bool lk_read_applies(const struct lk_attn *attn);
 
-/* Process share `range` of n_range of the rows that the item's queries read, and leave their
- * softmax in the item: queries of one token and one KV head, all heads of its group. ith: thread */
-void lk_read_process(struct lk_attn_item *item, int range, int n_range, int ith);
+/* Choose the tiles for the item's KV heads. Its queries are those of one token. ith: thread */
+void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *out);
+
+/* Attend to share `range` of n_range of what one of these KV heads, the i-th, reads. The item's
+ * queries are those of this head. */
+void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int range,
+                    int n_range);
 
 #endif

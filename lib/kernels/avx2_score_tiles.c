@@ -1,8 +1,6 @@
 /* Scores of whole tiles of K (kernels.h: score_tiles), for AVX2 and AVX-512. */
 #include "kernels/avx2_per_token.h"
 
-enum { AHEAD = 8 }; /* tiles */
-
 /* Mean of the squared scales of a tile's rows. */
 LK_ALWAYS_INLINE float mean_square(const uint16_t *scale) {
     __m256 sum = _mm256_setzero_ps();
@@ -17,17 +15,11 @@ LK_ALWAYS_INLINE float mean_square(const uint16_t *scale) {
 void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
                          const float *spread, float *s, size_t stride) {
     int n_tile = lk_rows_n_tile(rows), d = rows->d_head;
-    size_t scales = lk_bitplanes_bytes(rows->codec->bits, d);
     for (int t = 0; t < n_tile; t++) {
         struct lk_tile tile = lk_rows_tile(rows, t);
         const uint16_t *scale = lk_rot_scales(tile.codec, tile.head, d);
         struct lk_avx2_mean mean = load_mean(&tile, scale);
         float square = mean_square(scale), sum[LK_AVX2_QUERIES];
-        if (t + AHEAD < n_tile) {
-            struct lk_tile later = lk_rows_tile(rows, t + AHEAD);
-            for (size_t at = scales; at < scales + sizeof(uint16_t) * LK_TILE + d; at += 64)
-                __builtin_prefetch((const char *)later.head + at, 0, 3);
-        }
         for (int i = 0; i < q->n_q; i += LK_AVX2_QUERIES) {
             int n = q->n_q - i < LK_AVX2_QUERIES ? q->n_q - i : LK_AVX2_QUERIES;
             dot_mean_any(&mean, q, i, n, sum);

@@ -90,7 +90,7 @@ static struct lk_skip_count attend(const struct world *w, const struct lk_kernel
                         .skipped = count,
                         .q = w->q + (size_t)(w->n_row - n_tok) * n_head(w) * D,
                         .out = out};
-    a.read_floats = lk_read_floats(w->n_row, w->group);
+    a.read_floats = lk_read_floats(w->n_row, n_head(w), w->n_head_kv);
     a.read_scratch = malloc(n_thread * a.read_floats * sizeof(float));
     a.partial =
         malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));
