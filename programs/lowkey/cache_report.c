@@ -64,10 +64,13 @@ void add_cache_rows(const lk_session *session, struct table *table) {
         table_cell(table, "shared by sessions; with it %.2f bits per value", s.bits_with_sidecar);
     }
     if (s.v_tiles) {
-        table_cell(table, "V read");
+        table_cell(table, s.skipped_max > 0 ? "V read" : "read");
         table_cell(table, "%.0f%%", 100.0 * (double)s.v_tiles_read / (double)s.v_tiles);
-        table_cell(table, "of its tiles; skipped attention %.2g%%, at most %.2g%%",
-                   100 * s.skipped_mean, 100 * s.skipped_max);
+        if (s.skipped_max > 0)
+            table_cell(table, "of its tiles; skipped attention %.2g%%, at most %.2g%%",
+                       100 * s.skipped_mean, 100 * s.skipped_max);
+        else
+            table_cell(table, "of the tiles that decoding may leave out");
     }
     table_cell(table, "scratch");
     table_cell(table, "%s", format_bytes(a, s.scratch_bytes));

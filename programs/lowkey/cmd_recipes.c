@@ -69,6 +69,7 @@ static int list_presets(void) {
           "                      POLICY', or 'none'\n"
           "  eager               rows are projected and encoded before any query attends\n"
           "  skip v SHARE        tiles of V that get little attention are not read\n"
+          "  read N%             decoding reads the N% of tiles that promise most attention\n"
           "Codecs\n"
           "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
           "  asym2 to asym8 (g32, g64, g128, hadamard), hqq2 to hqq4 (g32, g64, g128),\n"

@@ -36,6 +36,7 @@ static const char *const more_recipes[] = {
     "sink 2: f16; body: k=latent50%(pre)+rot3 v=rot4; recent 32: k=latent50%(pre) v=f16; eager",
     "sink 2: f16; keep 40 by h2o: latent50%+int8; window 30: latent50%; absorb less; eager",
     "sink 4: f16; body: k=latent(pre)+kivi4 v=latent; recent 32: k=latent100%(pre) v=latent100%",
+    "sink 4: f16; body: k=rot3 v=rot2; recent 64: rot4; window 32: f16; read 20%",
     NULL};
 
 static const char *recipe_text(size_t i) {
@@ -47,6 +48,7 @@ static const char *recipe_text(size_t i) {
 static bool is_possible(const lk_model *model, const lk_recipe *recipe) {
     const struct lk_hparams *hp = &model->net->hp;
     if (model->net->pos_embd && recipe->level[0].shift) return false;
+    if (hp->alibi_max_bias > 0 && recipe->read > 0) return false;
     return !recipe->absorbs || (hp->n_swa == 0 && hp->alibi_max_bias == 0);
 }
 
