@@ -202,6 +202,9 @@ typedef struct {
     uint64_t cache_bytes;
     double bits_per_value;
     double bits_with_sidecar; /* with what one session needs of the sidecar */
+    /* CPU time of the process while it was timed, divided by the time and the number of threads.
+     * Much less than 1: other programs ran, or the process is limited. */
+    double cpu_share;
 } lk_bench_result;
 
 /* Measure the speed of `recipe` at each depth. The first 512 tokens of a depth are computed from

@@ -20,8 +20,9 @@ struct bench {
     size_t n_text, n_ctx, max_depth;
     lk_recipe *f16;
     lk_session *source, *deep, *work;
-    int32_t *tok;    /* [n_ctx] the text, repeated */
-    double *seconds; /* [n_repeat] */
+    int32_t *tok;      /* [n_ctx] the text, repeated */
+    double *seconds;   /* [n_repeat] */
+    double timed, cpu; /* seconds of all measurements at a depth; CPU time of the process in them */
     uint64_t done, total;
 };
 
@@ -139,8 +140,11 @@ static lk_status measure(struct bench *b, size_t n,
     if (n == 0) return LK_OK;
     for (size_t i = 0; i < m; i++) {
         lk_status status = reset_work(b, err);
+        double cpu = lk_process_cpu_seconds(), start = lk_now();
         if (status == LK_OK) status = timed(b, &b->seconds[i], err);
         if (status != LK_OK) return status;
+        b->cpu += lk_process_cpu_seconds() - cpu;
+        b->timed += lk_now() - start;
     }
     qsort(b->seconds, m, sizeof *b->seconds, by_value);
     *median = 2.0 * n / (b->seconds[(m - 1) / 2] + b->seconds[m / 2]);
@@ -150,6 +154,7 @@ static lk_status measure(struct bench *b, size_t n,
 
 static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *out, lk_err *err) {
     *out = (lk_bench_result){.depth = depth, .n_repeated = depth - computed_tokens(depth)};
+    b->timed = b->cpu = 0;
     lk_session_clear(b->work);
     lk_status status = move_to_depth(b, depth, err);
     if (status == LK_OK)
@@ -164,6 +169,7 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     out->cache_bytes = stats.cache_bytes;
     out->bits_per_value = stats.bits_per_value;
     out->bits_with_sidecar = stats.bits_with_sidecar;
+    if (b->timed > 0) out->cpu_share = b->cpu / (b->timed * b->model->n_thread);
     return status;
 }
 

@@ -231,8 +231,8 @@ static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *z
                               lk_attend_sum(item, zone->v_level, 0));
 }
 
-/* Attend to the chosen tiles of a zone that are among rows [from, to) of those that are read.
- * row: number of rows that are read before the zone. Returns that number after it. */
+/* Attend to the chosen tiles of a zone, if they are among rows [from, to) of all that are read.
+ * row: number of rows that are read before the zone. Returns their number after it. */
 static int64_t attend_zone(struct lk_attn_item *item, const struct lk_read_zone *zone,
                            const uint8_t *chosen, int64_t row, int64_t from, int64_t to) {
     int tile[2][BATCH], n[2] = {0, 0}, at = 0; /* this batch, and the one before */

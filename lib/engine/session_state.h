@@ -22,8 +22,8 @@ struct lk_session {
     const struct lk_recipe *recipe;
     lk_session_opts opts; /* n_ctx is never 0 here */
     struct lk_cache *cache;
-    struct lk_cache_widths width;  /* of the cache's levels */
-    struct lk_absorb *absorb;      /* sums of evicted rows; NULL if the recipe does not absorb */
+    struct lk_cache_widths width; /* of the cache's levels */
+    struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
     float *read_scratch; /* [threads of the model] of read_floats floats; NULL without 'read' */
     size_t read_floats;
     struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe skips nothing */

@@ -22,6 +22,10 @@ struct bench_args {
     bool json, csv;
 };
 
+/* Below this, the figures are not those of the machine (struct lk_bench_result). An idle machine
+ * has 0.95 and more: threads sleep if they wait for long. */
+static const double LEAST_CPU_SHARE = 0.85;
+
 enum { TEXT_TOKENS = 2048, DEPTH_MOST = 1 << 24 };
 
 /* One row of the result. */
@@ -167,14 +171,14 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
         const lk_bench_result *r = &row[i].r;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:o s:o s:I s:o s:o s:o s:I s:I s:o}", "kv", row[i].kv, "depth",
+            json_pack("{s:s s:I s:o s:o s:I s:o s:o s:o s:I s:I s:o s:o}", "kv", row[i].kv, "depth",
                       (json_int_t)r->depth, "prefill_tps", json_rate(r->prefill_tps), "decode_tps",
                       json_rate(r->decode_tps), "cache_bytes", (json_int_t)r->cache_bytes,
                       "bits_per_value", json_number(r->bits_per_value), "prefill_tps_best",
                       json_rate(r->prefill_tps_best), "decode_tps_best",
                       json_rate(r->decode_tps_best), "n_tok", (json_int_t)r->n_tok, "n_repeated",
                       (json_int_t)r->n_repeated, "bits_with_sidecar",
-                      json_number(r->bits_with_sidecar)));
+                      json_number(r->bits_with_sidecar), "cpu_share", json_number(r->cpu_share)));
     }
     int done =
         json_print(json_pack("{s:s s:s s:i s:I s:I s:I s:I s:o}", "model", name, "kernels",
@@ -203,7 +207,7 @@ static void csv_rate(double tps) {
 
 static void print_csv(const struct row *row, size_t n_row) {
     puts("kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_"
-         "best,n_tok,n_repeated,bits_with_sidecar");
+         "best,n_tok,n_repeated,bits_with_sidecar,cpu_share");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         csv_text(row[i].kv);
@@ -213,8 +217,8 @@ static void print_csv(const struct row *row, size_t n_row) {
         printf(",%llu,%.4f", (unsigned long long)r->cache_bytes, r->bits_per_value);
         csv_rate(r->prefill_tps_best);
         csv_rate(r->decode_tps_best);
-        printf(",%llu,%llu,%.4f\n", (unsigned long long)r->n_tok, (unsigned long long)r->n_repeated,
-               r->bits_with_sidecar);
+        printf(",%llu,%llu,%.4f,%.3f\n", (unsigned long long)r->n_tok,
+               (unsigned long long)r->n_repeated, r->bits_with_sidecar, r->cpu_share);
     }
 }
 
@@ -229,6 +233,7 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
                         const struct row *row, size_t n_row) {
     lk_model_info info = lk_model_get_info(model);
     bool repeated = false, sidecar = false;
+    double cpu_share = 1;
     for (size_t i = 0; i < n_row; i++)
         sidecar = sidecar || row[i].r.bits_with_sidecar > row[i].r.bits_per_value;
     struct table table = table_new(sidecar ? "lrrRrRrRR" : "lrrRrRrR");
@@ -249,6 +254,7 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
         table_cell(&table, "%.2f", r->bits_per_value);
         if (sidecar) table_cell(&table, "%.2f", r->bits_with_sidecar);
         repeated = repeated || r->n_repeated > 0;
+        if (r->cpu_share < cpu_share) cpu_share = r->cpu_share;
     }
     table_print(&table, stdout, 1);
     putchar('\n');
@@ -265,6 +271,11 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
                         "Beyond 512 tokens, the cache repeats the keys and values of a text of %s "
                         "tokens.",
                         format_count(b, n_tok));
+    if (cpu_share < LEAST_CPU_SHARE)
+        print_paragraph(stdout,
+                        "The threads had a processor for only %.0f %% of the time: other programs "
+                        "ran, or the process is limited. Measure again on an idle machine.",
+                        100 * cpu_share);
 }
 
 static int print_rows(const struct bench_args *a, const lk_model *model, size_t n_tok,

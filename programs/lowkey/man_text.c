@@ -54,9 +54,11 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "than SHARE divided by the number of tiles. What is not read gets less than SHARE of a "
           "head's attention in total; SHARE is from 0.001 to 1. `--stats` shows what was read."},
          {"`read N%`",
-          "Without codecs. Decoding reads only the N per cent of the tiles (32 rows of K and V) that "
+          "Without codecs. Decoding reads only the N per cent of the tiles (32 rows of K and V) "
+          "that "
           "promise the most attention by the mean of their keys and its deviation. Faster at long "
-          "contexts, less exact. The newest 64 rows, rows in other codecs than rot, and layers with "
+          "contexts, less exact. The newest 64 rows, rows in other codecs than rot, and layers "
+          "with "
           "a sliding window are read whole, and so are prompts."},
          {.text = "The codecs are:"},
          {"`f16`", "16-bit floats."},

@@ -16,7 +16,7 @@ plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","wei
 cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token","v_tiles","v_tiles_read","skipped_mean","skipped_max"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
-bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar"]'
+bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar","cpu_share"]'
 info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks"]'
 
 # ---- help, man page and completion --------------------------------------------------------------
@@ -462,7 +462,7 @@ json 'all(0 < r["decode_tps"] <= r["decode_tps_best"] and 0 < r["prefill_tps"] <
 json 'all(r["n_tok"] == (r["depth"] or 4) and r["n_repeated"] == max(0, r["depth"] - 512) for r in d["results"])'
 json 'd["results"][3]["cache_bytes"] < d["results"][1]["cache_bytes"] and 16 <= d["results"][1]["bits_per_value"] < 17'
 good bench --kv "my.recipe" --depth 0 -p 8 -n 0 --repeat 1 --csv
-[ "$(head -n 1 out)" = kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_best,n_tok,n_repeated,bits_with_sidecar ] ||
+[ "$(head -n 1 out)" = kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_best,n_tok,n_repeated,bits_with_sidecar,cpu_share ] ||
   fail "bench --csv: $(head -n 1 out)"
 python3 -c 'import csv; r = list(csv.DictReader(open("out"))); assert len(r) == 1 and r[0]["kv"].startswith("sink 4: f16;") and r[0]["decode_tps"] == "" and float(r[0]["prefill_tps"]) > 0' ||
   fail "bench --csv: $(cat out)"

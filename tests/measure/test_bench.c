@@ -180,6 +180,7 @@ static void test_bench(void **state) {
         assert_int_equal(r[i].n_repeated, depth[i] > 512 ? depth[i] - 512 : 0);
         assert_true(r[i].prefill_tps > 0 && r[i].prefill_tps <= r[i].prefill_tps_best);
         assert_true(r[i].decode_tps > 0 && r[i].decode_tps <= r[i].decode_tps_best);
+        assert_true(r[i].cpu_share > 0 && r[i].cpu_share < 1.1);
     }
     assert_true(r[2].bits_per_value < r[1].bits_per_value && r[2].cache_bytes > r[1].cache_bytes);
 
