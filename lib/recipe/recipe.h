@@ -24,8 +24,8 @@
  *                                   gives it less than SHARE divided by the number of tiles,
  *                                   0 < SHARE <= 1. All that is not read gets less than SHARE of a
  *                                   head's attention (attention/skip.h)
- *             | 'read' N '%'        (without codecs) decoding reads the N per cent of the tiles that
- *                                   promise the most attention (attention/read.h)
+ *             | 'read' N '%'        (without codecs) decoding reads the N per cent of the tiles
+ *                                   that promise the most attention (attention/read.h)
  *             | 'layers' LIST       other codecs for the body in some layers. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
