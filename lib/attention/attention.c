@@ -77,17 +77,27 @@ static void write_partial(struct lk_attn_item *item, int range) {
     }
 }
 
-/* An item of a call that reads a share of its tiles: token by token, and head by head. */
-static void read_items(struct lk_attn_item *item, int ith, const struct lk_partition *p, int range,
-                       int head_kv, int n_head_kv, int q0, int n_each) {
+/* An item of a call that reads a share of its tiles: token by token, and head by head. Ranges divide
+ * what all heads read, one head's rows after the other's, so that each head's tiles are estimated
+ * for few of the ranges. The partials of the other heads are empty. */
+static void read_item(struct lk_attn_item *item, int ith, const struct lk_partition *p, int range,
+                      int head_kv, int n_head_kv, int q0, int n_each) {
     int group = item->attn->n_head / item->attn->n_head_kv;
     for (int q = q0; q < q0 + n_each; q += group) {
         struct lk_read read;
         lk_attn_item_set(item, head_kv, n_head_kv, q, group, LK_ATTN_CHUNK);
-        lk_read_choose(item, ith, &read);
+        lk_read_find(item, &read);
+        int64_t all = read.n_row * n_head_kv, from = all * range / p->n_range,
+                to = all * (range + 1) / p->n_range;
+        int first = (int)(from / read.n_row), last = from < to ? (int)((to - 1) / read.n_row) : -1;
+        if (first <= last) {
+            lk_attn_item_set(item, head_kv + first, last - first + 1, q, group, LK_ATTN_CHUNK);
+            lk_read_choose(item, ith, &read);
+        }
         for (int h = 0; h < n_head_kv; h++) {
             lk_attn_item_set(item, head_kv + h, 1, q, group, LK_ATTN_CHUNK);
-            lk_read_attend(item, &read, h, range, p->n_range);
+            if (h >= first && h <= last)
+                lk_read_attend(item, &read, h - first, from - h * read.n_row, to - h * read.n_row);
             write_partial(item, range);
         }
     }
@@ -117,7 +127,7 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
         if (to > end) to = end;
         if (k->n_swa > 0) from = lk_partition_align(&p, oldest, from);
         if (lk_read_applies(attn)) {
-            read_items(&item, ith, &p, range, head_kv, n_head_kv, q0, n_each);
+            read_item(&item, ith, &p, range, head_kv, n_head_kv, q0, n_each);
             continue;
         }
         lk_attn_item_set(&item, head_kv, n_head_kv, q0, n_each, chunk);

@@ -57,8 +57,8 @@ static struct lk_rows zone_rows(const struct lk_kv *k, int head, const struct lk
     return rows;
 }
 
-/* Find the tiles that may be left out: whole in K and in V, and without newest rows. */
-static void find_zones(const struct lk_attn_item *item, struct lk_read *out) {
+/* Tiles that may be left out are whole in K and in V, and have no newest rows. */
+void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
     const struct lk_kv *k = item->attn->k, *v = item->attn->v;
     int64_t end = lk_attn_item_position(item, 0) + 1 - LK_READ_NEWEST;
     out->n_zone = out->n_tile = 0;
@@ -78,10 +78,13 @@ static void find_zones(const struct lk_attn_item *item, struct lk_read *out) {
                 .end = pos + (int64_t)n_tile * LK_TILE,
                 .v_level = b.level,
                 .v_block = (v->count[b.level].skip + (pos - b.first)) / LK_TILE,
-                .rows = zone_rows(k, item->head_kv, &a, pos, n_tile)};
+                .rows = zone_rows(k, 0, &a, pos, n_tile)};
             out->n_tile += n_tile;
         }
     }
+    out->n_chosen = (int)ceilf(item->attn->read * (float)out->n_tile);
+    out->n_row = lk_attn_item_position(item, 0) + 1 - k->first -
+                 (int64_t)(out->n_tile - out->n_chosen) * LK_TILE;
 }
 
 /* ---- choosing ---- */
@@ -108,7 +111,7 @@ static void estimate(struct lk_attn_item *item, const struct lk_read *read,
         for (int h = 0; h < item->n_head_kv; h++) {
             struct lk_rows rows = zone->rows;
             rows.block += t;
-            rows.offset += h * head_bytes;
+            rows.offset += (item->head_kv + h) * head_bytes;
             rows.n = (zone->n_tile - t < TOGETHER ? zone->n_tile - t : TOGETHER) * LK_TILE;
             const void *next[TOGETHER]; /* the same head's scales and means */
             int n_next = zone->n_tile - t - TOGETHER;
@@ -171,18 +174,16 @@ static void choose_largest(const float *x, int n, int k, uint8_t *chosen) {
     }
 }
 
-void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *out) {
+void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
     const struct lk_attn *attn = item->attn;
     float *score = attn->read_scratch + (size_t)ith * attn->read_floats;
-    find_zones(item, out);
-    int n_tile = out->n_tile;
+    int n_tile = read->n_tile;
     float *share = score + (size_t)item->n_q * n_tile;
-    out->chosen = (uint8_t *)(share + n_tile);
-    out->n_chosen = (int)ceilf(attn->read * (float)n_tile);
-    for (int z = 0; z < out->n_zone; z++) estimate(item, out, &out->zone[z], score);
+    read->chosen = (uint8_t *)(share + n_tile);
+    for (int z = 0; z < read->n_zone; z++) estimate(item, read, &read->zone[z], score);
     for (int h = 0; n_tile > 0 && h < item->n_head_kv; h++) {
         largest_share(item, n_tile, score + (size_t)h * item->n_each * n_tile, share);
-        choose_largest(share, n_tile, out->n_chosen, out->chosen + (size_t)h * n_tile);
+        choose_largest(share, n_tile, read->n_chosen, read->chosen + (size_t)h * n_tile);
     }
 }
 
@@ -264,12 +265,10 @@ static int64_t attend_whole(struct lk_attn_item *item, int64_t a, int64_t b, int
     return row + (b - a);
 }
 
-void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int range,
-                    int n_range) {
+void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int64_t from,
+                    int64_t to) {
     const uint8_t *chosen = read->chosen + (size_t)i * read->n_tile;
-    int64_t first = item->attn->k->first, end = lk_attn_item_position(item, 0) + 1;
-    int64_t n_row = end - first - (int64_t)(read->n_tile - read->n_chosen) * LK_TILE, row = 0;
-    int64_t from = n_row * range / n_range, to = n_row * (range + 1) / n_range;
+    int64_t first = item->attn->k->first, end = lk_attn_item_position(item, 0) + 1, row = 0;
     for (int z = 0; z < read->n_zone; z++) {
         const struct lk_read_zone *zone = &read->zone[z];
         row = attend_whole(item, first, zone->pos, row, from, to);
@@ -277,5 +276,5 @@ void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i
         first = zone->end;
     }
     attend_whole(item, first, end, row, from, to);
-    if (range == 0) item->n_tile += read->n_tile, item->n_tile_read += read->n_chosen;
+    if (from <= 0) item->n_tile += read->n_tile, item->n_tile_read += read->n_chosen;
 }

@@ -35,7 +35,7 @@ struct lk_read_zone {
     int64_t pos, end;         /* positions of its rows */
     int v_level;              /* level of V that holds them */
     int64_t v_block;          /* block of that level that has the first tile's rows */
-    struct lk_rows rows;      /* of the first KV head that was asked for */
+    struct lk_rows rows;      /* of the first KV head */
 };
 
 /* What one token reads. */
@@ -43,6 +43,7 @@ struct lk_read {
     struct lk_read_zone zone[LK_MAX_KV_LEVEL * LK_MAX_KV_LEVEL];
     int n_zone, n_tile; /* n_tile: in all zones */
     int n_chosen;       /* tiles that are read, for each KV head */
+    int64_t n_row;      /* rows that are read, for each KV head */
     uint8_t *chosen;    /* [KV heads of the item][n_tile] 1: is read; in the scratch */
 };
 
@@ -52,12 +53,15 @@ size_t lk_read_floats(int64_t n_ctx, int n_head, int n_head_kv);
 /* Whether the call is to read a share of its tiles. */
 bool lk_read_applies(const struct lk_attn *attn);
 
-/* Choose the tiles for the item's KV heads. Its queries are those of one token. ith: thread */
-void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *out);
+/* Find the tiles that the token of the item's queries may leave out, and how many it reads. */
+void lk_read_find(const struct lk_attn_item *item, struct lk_read *out);
 
-/* Attend to share `range` of n_range of what one of these KV heads, the i-th, reads. The item's
- * queries are those of this head. */
-void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int range,
-                    int n_range);
+/* Choose the tiles for the item's KV heads. Its queries are those of one token. ith: thread */
+void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read);
+
+/* Attend to rows [from, to) of those that one of these KV heads, the i-th, reads, numbered from 0
+ * to n_row. The item's queries are those of this head. */
+void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int64_t from,
+                    int64_t to);
 
 #endif
