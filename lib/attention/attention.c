@@ -77,9 +77,9 @@ static void write_partial(struct lk_attn_item *item, int range) {
     }
 }
 
-/* An item of a call that reads a share of its tiles: token by token, and head by head. Ranges divide
- * what all heads read, one head's rows after the other's, so that each head's tiles are estimated
- * for few of the ranges. The partials of the other heads are empty. */
+/* An item of a call that reads a share of its tiles: token by token, and head by head. Ranges
+ * divide what all heads read, one head's rows after the other's, so that each head's tiles are
+ * estimated for few of the ranges. The partials of the other heads are empty. */
 static void read_item(struct lk_attn_item *item, int ith, const struct lk_partition *p, int range,
                       int head_kv, int n_head_kv, int q0, int n_each) {
     int group = item->attn->n_head / item->attn->n_head_kv;

@@ -59,8 +59,8 @@ void lk_read_find(const struct lk_attn_item *item, struct lk_read *out);
 /* Choose the tiles for the item's KV heads. Its queries are those of one token. ith: thread */
 void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read);
 
-/* Attend to rows [from, to) of those that one of these KV heads, the i-th, reads, numbered from 0
- * to n_row. The item's queries are those of this head. */
+/* Attend to rows [from, to) of the n_row rows that one of these KV heads, the i-th, reads. The
+ * item's queries are those of this head. */
 void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int64_t from,
                     int64_t to);
 
