@@ -34,7 +34,8 @@ BPE, SPM = MODELS + "/qwen2-bpe.gguf", MODELS + "/llama-spm.gguf"
 TEXT = "".join(f"The {i}. quick brown fox jumps over the lazy dog; then it sleeps.\n" for i in range(60))
 GRAMMAR = 'root ::= ("a" | "b" [0-9]+)*\n'
 
-# {} is an empty folder for the run, {text} the text, {grammar} the grammar.
+# {} is an empty folder for the run, {text} the text, {grammar} the grammar. eval has no 'llama.cpp:TYPE': libllama
+# corrupts the heap if an allocation fails in the constructor of llama_context (llama_batch_allocr).
 VERBS = {
     "run": "run -m BPE -t 2 -p hello -n 4 --ignore-eos --grammar-file {grammar} --session {}/session",
     "info": "info -m BPE -t 2",
@@ -45,7 +46,7 @@ VERBS = {
                 "--rank-search fisher --fisher-tokens 32 --fisher-ctx 16",
     "train": "train less -f {text} -m SPM -t 2 --budget 8 -c 64 --sequences 2 --epochs 1 --queries 4 "
              "--hidden 8 -o {}/less.gguf",
-    "eval": "eval text --text {text} -m BPE -t 2 --kv best-4 --kv llama.cpp:q8_0 -c 64 --limit 1",
+    "eval": "eval text --text {text} -m BPE -t 2 --kv best-4 --kv best-3 -c 64 --limit 1",
     "perplexity": "perplexity -m BPE -t 2 -f {text} -c 64 --chunks 1 -k best-3",
 }
 
