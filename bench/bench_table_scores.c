@@ -12,6 +12,8 @@
  * tile, as an estimate of a tile's attention needs. Compare them with `score` of rot2 and rot3 and
  * with the exponential (build/bench/kern, docs/performance.md). The minimum of many runs counts. */
 #define _DEFAULT_SOURCE /* clock_gettime */
+#include "kernels/inline.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +21,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#define UNROLL _Pragma("GCC unroll 16")
-#define INLINE static inline __attribute__((always_inline))
 
 enum { D = 64, TILE = 32, TILES = 8, MAX_Q = 4, PAIRS = D / 2, SUMS = 4 };
 
@@ -47,7 +46,7 @@ struct nibbles_512 {
 
 /* Four pairs of channels, a lane each. A byte of the plane has one channel of four rows, and the
  * next byte the other channel of the pair: their even and odd fields are exchanged. */
-AVX512 INLINE struct nibbles_512 load_512(const uint8_t *p) {
+LK_ALWAYS_INLINE AVX512 struct nibbles_512 load_512(const uint8_t *p) {
     const __m512i by_pair =
         _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 30, 28, 26, 24, 22, 20, 18, 16, 15, 13, 11,
                          9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -62,7 +61,7 @@ AVX512 INLINE struct nibbles_512 load_512(const uint8_t *p) {
 }
 
 /* Sums over the four lanes of a, b, c and d, each in a lane. */
-AVX512 INLINE __m512i sum_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
+LK_ALWAYS_INLINE AVX512 __m512i sum_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
     __m512i ab =
         _mm512_add_epi16(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
     __m512i cd =
@@ -70,30 +69,36 @@ AVX512 INLINE __m512i sum_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
     return _mm512_add_epi16(_mm512_shuffle_i64x2(ab, cd, 0x88), _mm512_shuffle_i64x2(ab, cd, 0xdd));
 }
 
-AVX512 INLINE void run_512(int n, int estimate) {
+LK_ALWAYS_INLINE AVX512 void run_512(int n, int estimate) {
     for (int tile = 0; tile < TILES; tile++) {
         __m512i all[MAX_Q][2], odd[MAX_Q][2];
-        UNROLL for (int i = 0; i < n; i++) all[i][0] = all[i][1] = odd[i][0] = odd[i][1] =
-            _mm512_setzero_si512();
+        LK_UNROLL
+        for (int i = 0; i < n; i++)
+            all[i][0] = all[i][1] = odd[i][0] = odd[i][1] = _mm512_setzero_si512();
         for (int c = 0; c < D; c += 8 * SUMS) {
             __m512i a[MAX_Q], b[MAX_Q];
-            UNROLL for (int i = 0; i < n; i++) a[i] = b[i] = _mm512_setzero_si512();
-            UNROLL for (int k = 0; k < SUMS; k++) {
+            LK_UNROLL
+            for (int i = 0; i < n; i++) a[i] = b[i] = _mm512_setzero_si512();
+            LK_UNROLL
+            for (int k = 0; k < SUMS; k++) {
                 struct nibbles_512 of = load_512(plane[tile] + (c + 8 * k) * 8);
-                UNROLL for (int i = 0; i < n; i++) {
+                LK_UNROLL
+                for (int i = 0; i < n; i++) {
                     __m512i entry = _mm512_load_si512(table[i][(c + 8 * k) / 2]);
                     a[i] = _mm512_add_epi8(a[i], _mm512_shuffle_epi8(entry, of.low));
                     b[i] = _mm512_add_epi8(b[i], _mm512_shuffle_epi8(entry, of.high));
                 }
             }
-            UNROLL for (int i = 0; i < n; i++) {
+            LK_UNROLL
+            for (int i = 0; i < n; i++) {
                 all[i][0] = _mm512_add_epi16(all[i][0], a[i]);
                 all[i][1] = _mm512_add_epi16(all[i][1], b[i]);
                 odd[i][0] = _mm512_add_epi16(odd[i][0], _mm512_srli_epi16(a[i], 8));
                 odd[i][1] = _mm512_add_epi16(odd[i][1], _mm512_srli_epi16(b[i], 8));
             }
         }
-        UNROLL for (int i = 0; i < n; i++) {
+        LK_UNROLL
+        for (int i = 0; i < n; i++) {
             __m512i x =
                 sum_lanes(_mm512_sub_epi16(all[i][0], _mm512_slli_epi16(odd[i][0], 8)), odd[i][0],
                           _mm512_sub_epi16(all[i][1], _mm512_slli_epi16(odd[i][1], 8)), odd[i][1]);
@@ -102,7 +107,8 @@ AVX512 INLINE void run_512(int n, int estimate) {
                 continue;
             }
             __m512 total = _mm512_setzero_ps();
-            UNROLL for (int k = 0; k < 2; k++) {
+            LK_UNROLL
+            for (int k = 0; k < 2; k++) {
                 __m512 dot = _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(
                     k ? _mm512_extracti64x4_epi64(x, 1) : _mm512_castsi512_si256(x)));
                 __m512 y = _mm512_mul_ps(
@@ -122,13 +128,14 @@ AVX512 INLINE void run_512(int n, int estimate) {
 
 #define AVX2 __attribute__((target("avx2,f16c,fma")))
 
-AVX2 INLINE void run_256(int n, int estimate) {
+LK_ALWAYS_INLINE AVX2 void run_256(int n, int estimate) {
     const __m256i by_pair = _mm256_broadcastsi128_si256(
                       _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)),
                   nibble = _mm256_set1_epi8(15);
     for (int tile = 0; tile < TILES; tile++) {
         __m256i low[D / 4], high[D / 4];
-        UNROLL for (int z = 0; z < D / 4; z++) {
+        LK_UNROLL
+        for (int z = 0; z < D / 4; z++) {
             __m256i v = _mm256_load_si256((const __m256i *)(plane[tile] + z * 32));
             __m256i a = _mm256_and_si256(v, _mm256_set1_epi16((short)0xcc33));
             __m256i b = _mm256_and_si256(_mm256_srli_epi16(v, 6), _mm256_set1_epi16(0x00cc));
@@ -141,9 +148,11 @@ AVX2 INLINE void run_256(int n, int estimate) {
         for (int i = 0; i < n; i++) {
             __m256i all[2], odd[2];
             all[0] = all[1] = odd[0] = odd[1] = _mm256_setzero_si256();
-            UNROLL for (int z = 0; z < D / 4; z += SUMS) {
+            LK_UNROLL
+            for (int z = 0; z < D / 4; z += SUMS) {
                 __m256i a = _mm256_setzero_si256(), b = a;
-                UNROLL for (int k = z; k < z + SUMS; k++) {
+                LK_UNROLL
+                for (int k = z; k < z + SUMS; k++) {
                     __m256i entry = _mm256_load_si256((const __m256i *)table[i][2 * k]);
                     a = _mm256_add_epi8(a, _mm256_shuffle_epi8(entry, low[k]));
                     b = _mm256_add_epi8(b, _mm256_shuffle_epi8(entry, high[k]));
@@ -154,7 +163,8 @@ AVX2 INLINE void run_256(int n, int estimate) {
                 odd[1] = _mm256_add_epi16(odd[1], _mm256_srli_epi16(b, 8));
             }
             __m256 total = _mm256_setzero_ps();
-            UNROLL for (int k = 0; k < 4; k++) {
+            LK_UNROLL
+            for (int k = 0; k < 4; k++) {
                 __m256i x = k % 2 ? odd[k / 2]
                                   : _mm256_sub_epi16(all[k / 2], _mm256_slli_epi16(odd[k / 2], 8));
                 __m128i rows =
