@@ -1,4 +1,4 @@
-/* Decoding that reads only the tiles which promise the most attention, and no others.
+/* Decoding that reads the tiles that promise the most attention, and leaves out the others.
  *
  * A tile of K in codec rot holds the mean of its LK_TILE rows, and rotation spreads what is left of
  * a row evenly over its channels. So the scores of a tile's rows are about Gaussian: for query q,
@@ -12,9 +12,9 @@
  * scales, 128 of a tile's 1,472 with best-3 and 64 channels.
  *
  * For each token and KV head, a tile's score is its largest estimated share of the attention of a
- * query head. The best `share` of the tiles are read, K and V. What else is read whole: the newest
- * LK_READ_NEWEST rows, and rows that are not in whole tiles of rot with means, like sinks and exact
- * windows; levels with a policy, latents, and layers with a sliding window.
+ * query head. The best `share` of the tiles are read, K and V. All other rows are read: the newest
+ * LK_READ_NEWEST, those that are not in whole tiles of rot with means, like sinks and exact
+ * windows, levels with a policy, latents, and layers with a sliding window.
  *
  * The rule is for decoding. Calls of more than LK_READ_TOKENS tokens, as for prompts, read
  * everything: their tokens share what is read, and would need almost all of it. */
@@ -29,7 +29,7 @@ enum {
     LK_READ_TOKENS = 8,
 };
 
-/* Tiles of one level of K that may be left out, in order of position. */
+/* Tiles of one level of K and one level of V that may be left out, in order of position. */
 struct lk_read_zone {
     int level, n_tile, first; /* first: index of its first tile among those of all zones */
     int64_t pos, end;         /* positions of its rows */
@@ -40,7 +40,7 @@ struct lk_read_zone {
 
 /* What one token reads. */
 struct lk_read {
-    struct lk_read_zone zone[LK_MAX_KV_LEVEL * LK_MAX_KV_LEVEL];
+    struct lk_read_zone zone[2 * LK_MAX_KV_LEVEL];
     int n_zone, n_tile; /* n_tile: in all zones */
     int n_chosen;       /* tiles that are read, for each KV head */
     int64_t n_row;      /* rows that are read, for each KV head */

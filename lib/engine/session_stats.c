@@ -26,8 +26,8 @@ static void count_skipped(const lk_session *s, lk_session_stats *stats) {
     int64_t n_query = 0;
     for (int i = 0; s->skipped && i < s->model->n_thread; i++) {
         const struct lk_skip_count *count = &s->skipped[i];
-        stats->v_tiles += (uint64_t)count->n_tile;
-        stats->v_tiles_read += (uint64_t)count->n_tile_read;
+        stats->tiles += (uint64_t)count->n_tile;
+        stats->tiles_read += (uint64_t)count->n_tile_read;
         stats->skipped_mean += count->dropped;
         if (count->max_dropped > stats->skipped_max) stats->skipped_max = count->max_dropped;
         n_query += count->n_query;

@@ -233,7 +233,7 @@ static lk_status read_skip(struct parser *p, size_t at) {
 }
 
 /* N '%'. `at`: of 'read', which is already consumed. */
-static lk_status read_reading(struct parser *p, size_t at) {
+static lk_status read_share(struct parser *p, size_t at) {
     int64_t thousandths;
     if (p->recipe->read > 0) return lk_scan_fail(&p->scan, at, false, "there is already a 'read'");
     size_t share_at = lk_scan_next(&p->scan);
@@ -274,7 +274,7 @@ static lk_status read_part(struct parser *p) {
     }
     if (strcmp(word, "read") == 0) {
         lk_scan_word(&p->scan, word);
-        return read_reading(p, at);
+        return read_share(p, at);
     }
     if (!bare && !names_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",

@@ -63,14 +63,16 @@ void add_cache_rows(const lk_session *session, struct table *table) {
         table_cell(table, "%s", format_bytes(a, s.sidecar_bytes));
         table_cell(table, "shared by sessions; with it %.2f bits per value", s.bits_with_sidecar);
     }
-    if (s.v_tiles) {
-        table_cell(table, s.skipped_max > 0 ? "V read" : "read");
-        table_cell(table, "%.0f%%", 100.0 * (double)s.v_tiles_read / (double)s.v_tiles);
+    if (s.tiles) {
+        table_cell(table, "tiles read");
+        table_cell(table, "%.0f%%", 100.0 * (double)s.tiles_read / (double)s.tiles);
         if (s.skipped_max > 0)
-            table_cell(table, "of its tiles; skipped attention %.2g%%, at most %.2g%%",
-                       100 * s.skipped_mean, 100 * s.skipped_max);
+            table_cell(
+                table,
+                "of the tiles that may be left out; skipped attention %.2g%%, at most %.2g%%",
+                100 * s.skipped_mean, 100 * s.skipped_max);
         else
-            table_cell(table, "of the tiles that decoding may leave out");
+            table_cell(table, "of the tiles that may be left out");
     }
     table_cell(table, "scratch");
     table_cell(table, "%s", format_bytes(a, s.scratch_bytes));
@@ -134,9 +136,9 @@ json_t *cache_json(const lk_session *session) {
                      "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
                      (json_int_t)s.scratch_bytes, "resident_bytes", (json_int_t)resident_bytes(),
                      "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
-                     json_number(s.bytes_per_token), "v_tiles", (json_int_t)s.v_tiles,
-                     "v_tiles_read", (json_int_t)s.v_tiles_read, "skipped_mean",
-                     json_number(s.skipped_mean), "skipped_max", json_number(s.skipped_max));
+                     json_number(s.bytes_per_token), "tiles", (json_int_t)s.tiles, "tiles_read",
+                     (json_int_t)s.tiles_read, "skipped_mean", json_number(s.skipped_mean),
+                     "skipped_max", json_number(s.skipped_max));
 }
 
 json_t *cache_levels_json(const lk_session *session) {

@@ -55,11 +55,9 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "head's attention in total; SHARE is from 0.001 to 1. `--stats` shows what was read."},
          {"`read N%`",
           "Without codecs. Decoding reads only the N per cent of the tiles (32 rows of K and V) "
-          "that "
-          "promise the most attention by the mean of their keys and its deviation. Faster at long "
-          "contexts, less exact. The newest 64 rows, rows in other codecs than rot, and layers "
-          "with "
-          "a sliding window are read whole, and so are prompts."},
+          "whose keys promise the most attention, by their mean and deviation: faster at long "
+          "contexts, less exact. The newest 64 rows, rows in codecs other than rot, layers with "
+          "a sliding window, and prompts are read whole."},
          {.text = "The codecs are:"},
          {"`f16`", "16-bit floats."},
          {"`int8`", "8 bits with one scale per token and head."},

@@ -1,40 +1,14 @@
 /* Decoding that reads a share of the tiles: the rule, computed here in double precision from the
  * blocks; the same choice for any number of threads and of tokens; calls that read everything. */
-#include "attention/read.h"
-#include "cache/cache.h"
 #include "codec/half.h"
 #include "codec/rot.h"
-#include "support.h"
+#include "test_rules.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-enum { D = 32, MAX_THREADS = 4, MAX_ROWS = 1700, MAX_TILES = MAX_ROWS / LK_TILE, MAX_NEW = 9 };
-
-struct world {
-    int n_head_kv, group, n_row;
-    float read;
-    float *k, *v; /* [n_row][n_head_kv][D] */
-    float *q;     /* [n_row][n_head][D] */
-    struct lk_ledger ledger;
-    struct lk_cache *cache;
-    lk_recipe *recipe;
-};
-
-static int n_head(const struct world *w) { return w->n_head_kv * w->group; }
+enum { MAX_ROWS = 1700, MAX_TILES = MAX_ROWS / LK_TILE, MAX_NEW = 9 };
 
 /* Keys whose scores differ from tile to tile, and queries that look for some of them. */
-static void make_rows(struct world *w, struct random *r) {
-    size_t n = (size_t)w->n_row * w->n_head_kv * D;
-    w->k = malloc(n * sizeof *w->k);
-    w->v = malloc(n * sizeof *w->v);
-    w->q = malloc((size_t)w->n_row * n_head(w) * D * sizeof *w->q);
+static void open_with_rows(struct world *w, const char *recipe, struct random *r) {
+    open_world(w, recipe);
     float level[4] = {0};
     for (int t = 0; t < w->n_row; t++) {
         for (int c = 0; t % 50 == 0 && c < 4; c++) level[c] = 2 * random_gauss(r);
@@ -46,64 +20,11 @@ static void make_rows(struct world *w, struct random *r) {
         for (int i = 0; i < n_head(w) * D; i++)
             w->q[(size_t)t * n_head(w) * D + i] = random_gauss(r);
     }
-}
-
-static void open_world(struct world *w, const char *recipe, struct random *r) {
-    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = w->n_head_kv, .d_head = D};
-    assert_int_equal(lk_recipe_parse(&w->recipe, recipe, NULL), LK_OK);
-    assert_int_equal(lk_cache_new(&w->cache, w->recipe, &shape, &w->ledger, NULL), LK_OK);
-    make_rows(w, r);
-    size_t width = (size_t)w->n_head_kv * D;
     for (int from = 0, n; from < w->n_row; from += n) { /* a prompt, then the newest tokens */
         n = from == 0 ? w->n_row - MAX_NEW : MAX_NEW;
-        assert_int_equal(lk_cache_prepare(w->cache, 0, 1, n, n, NULL), LK_OK);
-        lk_cache_observe(w->cache, 0, w->q + (size_t)from * n_head(w) * D, n, n_head(w));
-        for (int side = 0; side < 2; side++) {
-            const float *x = (side == LK_K ? w->k : w->v) + from * width;
-            assert_int_equal(lk_cache_append(w->cache, 0, side, x, n, NULL), LK_OK);
-        }
-        for (int side = 0; side < 2 && from == 0; side++)
-            assert_int_equal(lk_cache_age(w->cache, 0, side, NULL), LK_OK);
+        append(w, from, n);
+        if (from == 0) age(w);
     }
-}
-
-static void close_world(struct world *w) {
-    lk_cache_free(w->cache);
-    lk_recipe_free(w->recipe);
-    free(w->k), free(w->v), free(w->q);
-}
-
-/* Attention of the n_tok newest tokens. out [n_tok][n_head][D] */
-static struct lk_skip_count attend(const struct world *w, const struct lk_kernels *kernels,
-                                   int n_tok, int n_thread, float *out) {
-    struct lk_skip_count count[MAX_THREADS] = {0}, sum = {0};
-    struct lk_attn a = {.k = &w->cache->kv[0][LK_K],
-                        .v = &w->cache->kv[0][LK_V],
-                        .kernels = kernels,
-                        .n_head = n_head(w),
-                        .n_head_kv = w->n_head_kv,
-                        .d_head = D,
-                        .n_tok = n_tok,
-                        .n_thread = n_thread,
-                        .scale = 0.6f,
-                        .read = w->read,
-                        .skipped = count,
-                        .q = w->q + (size_t)(w->n_row - n_tok) * n_head(w) * D,
-                        .out = out};
-    a.read_floats = lk_read_floats(w->n_row, n_head(w), w->n_head_kv);
-    a.read_scratch = malloc(n_thread * a.read_floats * sizeof(float));
-    a.partial =
-        malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));
-    a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(D) * sizeof(float));
-    for (int i = 0; i < n_thread; i++) lk_attn_items(&a, i, n_thread);
-    for (int i = 0; i < n_thread; i++)
-        lk_attn_combine(&a, lk_attn_ranges(&a, a.k, a.v), i, n_thread);
-    free(a.partial), free(a.scratch), free(a.read_scratch);
-    for (int i = 0; i < n_thread; i++) {
-        sum.n_tile += count[i].n_tile;
-        sum.n_tile_read += count[i].n_tile_read;
-    }
-    return sum;
 }
 
 /* ---- the rule, from the blocks ---- */
@@ -150,7 +71,7 @@ static double estimate(const struct world *w, int pos, int head_kv, const float 
     }
     for (int t = 0; t < LK_TILE; t++)
         square += pow(lk_f16_to_f32(scale[t] & 0x7fff) / unit, 2) / LK_TILE;
-    return 0.6 * dot + 0.5 * 0.36 * norm * square;
+    return score_scale * dot + 0.5 * score_scale * score_scale * norm * square;
 }
 
 static int descending(const void *a, const void *b) {
@@ -207,7 +128,7 @@ static int attend_plainly(const struct world *w, int token, float *out, double *
                 double s = 0;
                 if (!is_read[t]) continue;
                 for (int c = 0; c < D; c++) s += (double)q[c] * row[0][t * D + c];
-                double e = exp(0.6 * s);
+                double e = exp(score_scale * s);
                 sum += e;
                 for (int c = 0; c < D; c++) acc[c] += e * row[1][t * D + c];
             }
@@ -241,7 +162,7 @@ static void test_rule(void **state) {
                           .group = 1 + s % 4,
                           .n_row = random_int(&r, 900, MAX_ROWS),
                           .read = s % 2 ? 0.15f : 0.4f};
-        open_world(&w, recipes[s / 2], &r);
+        open_with_rows(&w, recipes[s / 2], &r);
         size_t n = (size_t)n_head(&w) * D;
         float *out = malloc(LK_READ_TOKENS * n * sizeof *out),
               *ref = malloc(LK_READ_TOKENS * n * sizeof *ref), *all = malloc(n * sizeof *all);
@@ -253,13 +174,13 @@ static void test_rule(void **state) {
         strcpy(list, names);
         for (char *name; gap >= 1e-3 && (name = strtok_r(rest, ", ", &rest));)
             for (int n_tok = 1; n_tok <= LK_READ_TOKENS; n_tok += LK_READ_TOKENS - 1) {
-                attend(&w, lk_kernels_choose(name), n_tok, 1 + s % MAX_THREADS, out);
+                attend(&w, lk_kernels_choose(name), w.n_row, n_tok, 1 + s % MAX_THREADS, out);
                 double e = nmse(out, ref + (LK_READ_TOKENS - n_tok) * n, n_tok * n);
                 if (!(e < 1e-3))
                     fail_msg("%s, %s, %d tokens: nmse %g", recipes[s / 2], name, n_tok, e);
             }
         w.read = 0;
-        attend(&w, &lk_kernels_reference, 1, 1, all);
+        attend(&w, &lk_kernels_reference, w.n_row, 1, 1, all);
         ignored += nmse(all, ref + (LK_READ_TOKENS - 1) * n, n) / (2 * N_RECIPE);
         free(out), free(ref), free(all);
         close_world(&w);
@@ -275,13 +196,14 @@ static void test_threads(void **state) {
     for (int i = 0; i < N_RECIPE; i++) {
         struct random r = {7 + i};
         struct world w = {.n_head_kv = 2, .group = 3, .n_row = 1300, .read = 0.2f};
-        open_world(&w, recipes[i], &r);
+        open_with_rows(&w, recipes[i], &r);
         size_t n = (size_t)n_head(&w) * D;
         float *one = malloc(n * sizeof *one), *other = malloc(n * sizeof *one);
-        struct lk_skip_count first = attend(&w, lk_kernels_choose(NULL), 1, 1, one);
+        struct lk_skip_count first = attend(&w, lk_kernels_choose(NULL), w.n_row, 1, 1, one);
         assert_true(first.n_tile_read > 0 && first.n_tile_read < first.n_tile / 4);
         for (int n_thread = 2; n_thread <= MAX_THREADS; n_thread++) {
-            struct lk_skip_count count = attend(&w, lk_kernels_choose(NULL), 1, n_thread, other);
+            struct lk_skip_count count =
+                attend(&w, lk_kernels_choose(NULL), w.n_row, 1, n_thread, other);
             assert_int_equal(count.n_tile_read, first.n_tile_read);
             assert_int_equal(count.n_tile, first.n_tile);
             double e = nmse(other, one, n);
@@ -299,12 +221,13 @@ static void test_everything_is_read(void **state) {
         for (int n_tok = 1; n_tok <= MAX_NEW; n_tok += LK_READ_TOKENS) {
             struct random r = {70 + i};
             struct world w = {.n_head_kv = 2, .group = 2, .n_row = 1111};
-            open_world(&w, recipes[i], &r);
+            open_with_rows(&w, recipes[i], &r);
             size_t n = (size_t)n_head(&w) * D * n_tok;
             float *whole = malloc(n * sizeof *whole), *out = malloc(n * sizeof *out);
-            attend(&w, lk_kernels_choose(NULL), n_tok, 1, whole);
+            attend(&w, lk_kernels_choose(NULL), w.n_row, n_tok, 1, whole);
             w.read = n_tok == 1 ? 1 : 0.01f;
-            struct lk_skip_count count = attend(&w, lk_kernels_choose(NULL), n_tok, 2, out);
+            struct lk_skip_count count =
+                attend(&w, lk_kernels_choose(NULL), w.n_row, n_tok, 2, out);
             assert_int_equal(count.n_tile_read, count.n_tile);
             assert_true(n_tok > 1 || count.n_tile > 40);
             double e = nmse(out, whole, n);

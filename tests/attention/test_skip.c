@@ -2,41 +2,16 @@
  * choice for any number of threads, and for tokens together or one by one; the promise that less
  * than a share of attention is left out. */
 #include "attention/skip.h"
-#include "cache/cache.h"
 #include "codec/half.h"
-#include "support.h"
+#include "test_rules.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-enum { D = 32, MAX_THREADS = 4, MAX_ROWS = 1500, MAX_HEADS = 14, MAX_NEW = 5 };
-
-struct world {
-    int n_head_kv, group, n_row, n_swa;
-    float share;
-    float *k, *v; /* [n_row][n_head_kv][D] */
-    float *q;     /* [n_row][n_head][D], of the newest rows only */
-    struct lk_ledger ledger;
-    struct lk_cache *cache;
-    lk_recipe *recipe;
-};
-
-static int n_head(const struct world *w) { return w->n_head_kv * w->group; }
+enum { MAX_ROWS = 1500, MAX_HEADS = 14, MAX_NEW = 5 };
 
 static float round_to_f16(float x) { return lk_f16_to_f32(lk_f32_to_f16(x)); }
 
 /* Keys whose scores differ from tile to tile, so that some tiles get little attention. */
-static void make_rows(struct world *w, struct random *r) {
-    size_t n = (size_t)w->n_row * w->n_head_kv * D;
-    w->k = malloc(n * sizeof *w->k);
-    w->v = malloc(n * sizeof *w->v);
-    w->q = malloc((size_t)w->n_row * n_head(w) * D * sizeof *w->q);
+static void open_with_rows(struct world *w, const char *recipe, struct random *r) {
+    open_world(w, recipe);
     float level = 0;
     for (int t = 0; t < w->n_row; t++) {
         if (t % LK_TILE == 0) level = 2 * random_gauss(r);
@@ -48,72 +23,6 @@ static void make_rows(struct world *w, struct random *r) {
         for (int i = 0; i < n_head(w) * D; i++)
             w->q[(size_t)t * n_head(w) * D + i] = random_gauss(r) + (i % D < 4 ? 1.0f : 0);
     }
-}
-
-static void open_world(struct world *w, const char *recipe, struct random *r) {
-    static const uint8_t is_swa[] = {1};
-    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = w->n_head_kv, .d_head = D};
-    if (w->n_swa) shape.n_swa = w->n_swa, shape.is_swa = is_swa;
-    assert_int_equal(lk_recipe_parse(&w->recipe, recipe, NULL), LK_OK);
-    assert_int_equal(lk_cache_new(&w->cache, w->recipe, &shape, &w->ledger, NULL), LK_OK);
-    make_rows(w, r);
-}
-
-static void close_world(struct world *w) {
-    lk_cache_free(w->cache);
-    lk_recipe_free(w->recipe);
-    free(w->k), free(w->v), free(w->q);
-}
-
-static void append(struct world *w, int from, int n) {
-    size_t width = (size_t)w->n_head_kv * D;
-    assert_int_equal(lk_cache_prepare(w->cache, 0, 1, n, n, NULL), LK_OK);
-    for (int side = 0; side < 2; side++) {
-        const float *x = (side == LK_K ? w->k : w->v) + from * width;
-        if (side == LK_K)
-            lk_cache_observe(w->cache, 0, w->q + (size_t)from * n_head(w) * D, n, n_head(w));
-        assert_int_equal(lk_cache_append(w->cache, 0, side, x, n, NULL), LK_OK);
-    }
-}
-
-static void age(struct world *w) {
-    for (int side = 0; side < 2; side++)
-        assert_int_equal(lk_cache_age(w->cache, 0, side, NULL), LK_OK);
-}
-
-/* Attention of n_tok tokens, whose rows end before row `end`. out [n_tok][n_head][D]. Returns the
- * counts of all threads. */
-static struct lk_skip_count attend(const struct world *w, const struct lk_kernels *kernels, int end,
-                                   int n_tok, int n_thread, float *out) {
-    struct lk_skip_count count[MAX_THREADS] = {0}, sum = {0};
-    struct lk_attn a = {.k = &w->cache->kv[0][LK_K],
-                        .v = &w->cache->kv[0][LK_V],
-                        .kernels = kernels,
-                        .n_head = n_head(w),
-                        .n_head_kv = w->n_head_kv,
-                        .d_head = D,
-                        .n_tok = n_tok,
-                        .n_thread = n_thread,
-                        .scale = 0.5f,
-                        .skip_v = w->share,
-                        .skipped = count,
-                        .q = w->q + (size_t)(end - n_tok) * n_head(w) * D,
-                        .out = out};
-    a.partial =
-        malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));
-    a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(D) * sizeof(float));
-    for (int i = 0; i < n_thread; i++) lk_attn_items(&a, i, n_thread);
-    for (int i = 0; i < n_thread; i++)
-        lk_attn_combine(&a, lk_attn_ranges(&a, a.k, a.v), i, n_thread);
-    free(a.partial), free(a.scratch);
-    for (int i = 0; i < n_thread; i++) {
-        sum.n_tile += count[i].n_tile;
-        sum.n_tile_read += count[i].n_tile_read;
-        sum.n_query += count[i].n_query;
-        sum.dropped += count[i].dropped;
-        sum.max_dropped = fmax(sum.max_dropped, count[i].max_dropped);
-    }
-    return sum;
 }
 
 /* ---- the rule, from the rows ---- */
@@ -135,7 +44,7 @@ static int attend_plainly(const struct world *w, int pos, double *out, double *m
         for (int i = 0; i < w->group; i++)
             for (int t = first; t <= pos; t++) {
                 const float *q = w->q + ((size_t)pos * n_head(w) + kv * w->group + i) * D;
-                double e = exp(0.5 * dot(q, w->k + ((size_t)t * w->n_head_kv + kv) * D));
+                double e = exp(score_scale * dot(q, w->k + ((size_t)t * w->n_head_kv + kv) * D));
                 weight[(size_t)i * w->n_row + t] = e;
                 if (t > pos - LK_SKIP_NEWEST || (!w->n_swa && t < LK_TILE)) base[i] += e;
             }
@@ -144,7 +53,7 @@ static int attend_plainly(const struct world *w, int pos, double *out, double *m
             bool read = tile + LK_TILE > pos + 1 - LK_SKIP_NEWEST || n_tile < LK_SKIP_MIN_TILES ||
                         (!w->n_swa && tile < LK_TILE);
             for (int i = 0; i < w->group; i++) {
-                double own = 0, limit = base[i] * w->share / n_tile;
+                double own = 0, limit = base[i] * w->skip_v / n_tile;
                 for (int t = tile; t < tile + LK_TILE && t <= pos; t++)
                     if (t >= first) own += weight[(size_t)i * w->n_row + t];
                 if (!read) *margin = fmin(*margin, fabs(own / limit - 1));
@@ -190,8 +99,8 @@ static void test_rule(void **state) {
     for (size_t s = 0; s < sizeof setups / sizeof *setups; s++) {
         struct random r = {41 + s};
         struct world w = setups[s];
-        w.share = s % 2 ? 0.3f : 1;
-        open_world(&w, "f16", &r);
+        w.skip_v = s % 2 ? 0.3f : 1;
+        open_with_rows(&w, "f16", &r);
         append(&w, 0, w.n_row);
         size_t n = (size_t)n_head(&w) * D;
         float *out = malloc(MAX_NEW * n * sizeof *out);
@@ -223,8 +132,8 @@ static void test_prompt(void **state) {
     int n_left_out = 0, n_close = 0;
     for (int group = 1; group <= 4; group++) {
         struct random r = {91 + group};
-        struct world w = {.n_head_kv = 2, .group = group, .n_row = 230, .share = 1};
-        open_world(&w, "f16", &r);
+        struct world w = {.n_head_kv = 2, .group = group, .n_row = 230, .skip_v = 1};
+        open_with_rows(&w, "f16", &r);
         append(&w, 0, w.n_row);
         size_t n = (size_t)n_head(&w) * D;
         float *out = malloc(w.n_row * n * sizeof *out);
@@ -259,8 +168,8 @@ static void test_choice_depends_on_the_token(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct random r = {7 + i};
-        struct world w = {.n_head_kv = 2, .group = 3, .n_row = 1300, .share = 0.5f};
-        open_world(&w, recipes[i], &r);
+        struct world w = {.n_head_kv = 2, .group = 3, .n_row = 1300, .skip_v = 0.5f};
+        open_with_rows(&w, recipes[i], &r);
         append(&w, 0, w.n_row);
         age(&w);
         size_t n = (size_t)n_head(&w) * D;
@@ -291,17 +200,17 @@ static void test_promise(void **state) {
         struct world w = {.n_head_kv = 1 + i % 3,
                           .group = 1 + i % 4,
                           .n_row = random_int(&r, 300, MAX_ROWS),
-                          .share = shares[i % 4]};
-        open_world(&w, recipes[i / 4], &r);
+                          .skip_v = shares[i % 4]};
+        open_with_rows(&w, recipes[i / 4], &r);
         append(&w, 0, w.n_row - MAX_NEW);
         age(&w);
         append(&w, w.n_row - MAX_NEW, MAX_NEW);
         float *out = malloc((size_t)MAX_NEW * n_head(&w) * D * sizeof *out);
         struct lk_skip_count count =
             attend(&w, lk_kernels_choose(NULL), w.n_row, MAX_NEW, 1 + i % MAX_THREADS, out);
-        if (!(count.max_dropped < w.share))
+        if (!(count.max_dropped < w.skip_v))
             fail_msg("%s: %g of attention is left out, %g allowed", recipes[i / 4],
-                     count.max_dropped, w.share);
+                     count.max_dropped, w.skip_v);
         n_some += count.dropped > 0;
         free(out);
         close_world(&w);
@@ -313,14 +222,14 @@ static void test_promise(void **state) {
 static void test_nothing_is_skipped(void **state) {
     (void)state;
     struct random r = {4};
-    struct world w = {.n_head_kv = 1, .group = 2, .n_row = 90, .share = 1};
+    struct world w = {.n_head_kv = 1, .group = 2, .n_row = 90, .skip_v = 1};
     float out[2][2 * D];
-    open_world(&w, "f16", &r);
+    open_with_rows(&w, "f16", &r);
     append(&w, 0, w.n_row);
     struct lk_skip_count count = attend(&w, &lk_kernels_reference, w.n_row, 1, 1, out[0]);
     assert_int_equal(count.n_tile, count.n_tile_read);
     assert_true(count.dropped == 0);
-    w.share = 0;
+    w.skip_v = 0;
     attend(&w, &lk_kernels_reference, w.n_row, 1, 1, out[1]);
     assert_true(nmse(out[0], out[1], 2 * D) < 1e-12);
     close_world(&w);
