@@ -24,7 +24,8 @@
  * a partial has besides its vector (attn_item.h). */
 enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256, LK_ATTN_SUMS = 3 };
 
-/* What one thread left unread (skip.h, read.h), added up over calls. Queries are those of all heads. */
+/* What one thread left unread (skip.h, read.h), added up over calls. Queries are those of all
+ * heads. */
 struct lk_skip_count {
     _Alignas(64) int64_t n_tile, n_tile_read; /* that can be left out, per KV head or group */
     int64_t n_query;
