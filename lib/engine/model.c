@@ -10,6 +10,8 @@
 #include "token/jinja.h"
 #include "token/tokenize.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 static int default_threads(void) {
@@ -25,8 +27,13 @@ static void create_pool(void *arg) {
     model->pool = ggml_threadpool_new(&params);
 }
 
+/* The threads start with all signals blocked: a signal for the program goes to its own threads. */
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
     lk_status status = lk_cxx_call(create_pool, model, err);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status == LK_OK && model->pool) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for %d threads; use fewer with -t",
                    model->n_thread);

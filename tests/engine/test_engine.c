@@ -6,7 +6,9 @@
 #include "support_oracle.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -414,6 +416,23 @@ static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
     return done * 2 < total;
 }
 
+/* Linux gives a signal that is blocked here to any thread that does not block it, which would end the program. */
+static void test_threads_take_no_signals(void **state) {
+    (void)state;
+    lk_model_opts opts = {.n_threads = 3};
+    lk_model *model = open_tiny(&tiny_presets[0], &opts);
+    sigset_t stop, before;
+    int taken = 0;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTERM);
+    assert_int_equal(pthread_sigmask(SIG_BLOCK, &stop, &before), 0);
+    assert_int_equal(kill(getpid(), SIGTERM), 0);
+    assert_int_equal(sigwait(&stop, &taken), 0);
+    assert_int_equal(taken, SIGTERM);
+    assert_int_equal(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
+    lk_model_free(model);
+}
+
 static void test_misuse(void **state) {
     (void)state;
     lk_model *model = open_preset("gpt2", 0, 1);
@@ -498,6 +517,7 @@ int main(void) {
         cmocka_unit_test(test_sync_keeps_common_prefix),
         cmocka_unit_test(test_failures_leave_no_wrong_logits),
         cmocka_unit_test(test_levels_of_some_layers),
+        cmocka_unit_test(test_threads_take_no_signals),
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_compare),
     };
