@@ -6,10 +6,10 @@ MODELS is a folder with the tiny models of the tests. For each command, the prog
 counted once. Then the command runs again and again with the n-th allocation failing, or with all from the
 n-th on. n is spread evenly over the count, and drawn from a fixed seed in addition. Every run must end
 with status 0, or with status 1 and one line on stderr; if all allocations fail, several commands of a run
-may each print one. (An assertion of Jansson is let pass.) A server must serve the next request, or end with status 1 and a line. Signals, other
-statuses and hangs are failures.
+may each print one. (An assertion of Jansson is let pass.) A server must serve the next request, or end
+with status 1 and a line. Signals, other statuses and hangs are failures.
 
-LOWKEY_MALLOC_SAMPLES: runs per command. Without it, as many as fit LOWKEY_MALLOC_SECONDS (default 75).
+LOWKEY_MALLOC_SAMPLES: runs per command (default 200)
 """
 import collections
 import concurrent.futures
@@ -24,8 +24,7 @@ import tempfile
 import time
 
 PROGRAM, SHIM, MODELS = (os.path.abspath(path) for path in sys.argv[1:4])
-SAMPLES = int(os.environ.get("LOWKEY_MALLOC_SAMPLES", "0"))
-SECONDS = float(os.environ.get("LOWKEY_MALLOC_SECONDS", "75"))
+SAMPLES = int(os.environ.get("LOWKEY_MALLOC_SAMPLES", "200"))
 # libgfortran's initializer makes the first allocations, before the program's own code runs. If all of them fail, it
 # reports that by a function that fails again, until the stack is full. So `all` starts after them.
 FORTRAN = 32
@@ -206,26 +205,12 @@ def samples(verb, n_alloc, n):
     return [(at, "all" if i % 4 == 3 and at > FORTRAN else "once") for i, at in enumerate(chosen)]
 
 
-def torture(verb, seconds, pool):
-    """The runs of a command."""
+def torture(verb, pool):
+    """The number of allocations of a command, and its runs."""
     start = "start"  # of the process: the initializers of libraries allocate, too
-    began = time.monotonic()
     n_alloc = count_allocations(verb, start)
-    took = time.monotonic() - began
-    n = SAMPLES or max(8, min(n_alloc, int(2 * seconds / max(took, 0.02))))
-    runs, end = [], began + (seconds if not SAMPLES else 1e9)
-    todo = iter(samples(verb, n_alloc, n))
-    waiting = set()
-    while True:
-        while len(waiting) < WORKERS and (time.monotonic() < end or len(runs) < 8):
-            at, mode = next(todo, (None, None))
-            if at is None:
-                break
-            waiting.add(pool.submit(run_once, verb, at, mode, start))
-        if not waiting:
-            return n_alloc, runs
-        done, waiting = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
-        runs += [future.result() for future in done]
+    chosen = samples(verb, n_alloc, min(SAMPLES, n_alloc))
+    return n_alloc, list(pool.map(lambda sample: run_once(verb, *sample, start), chosen))
 
 
 def main():
@@ -234,7 +219,7 @@ def main():
     print(f"{'command':12} {'allocations':>11} {'runs':>6} {'exit 0':>7} {'exit 1':>7} {'signals':>8} {'other':>6}")
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         for verb in verbs:
-            n_alloc, runs = torture(verb, SECONDS / len(verbs), pool)
+            n_alloc, runs = torture(verb, pool)
             bad = [run for run in runs if run.problem]
             signals = sum(1 for run in bad if run.status is not None and run.status < 0)
             good = collections.Counter(run.status for run in runs if not run.problem)

@@ -2,8 +2,7 @@
 # Lets allocations of the program fail: malloc_check.py says how each run must end. Skipped (77) with
 # sanitizers, which bring their own allocator, and without Python or glibc.
 #
-# LOWKEY_MALLOC_SAMPLES: runs per command (default: as many as fit the time)
-# LOWKEY_MALLOC_SECONDS: time to spend without it (default 75)
+# LOWKEY_MALLOC_SAMPLES: runs per command (default 200)
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
