@@ -43,7 +43,8 @@ struct lk_attn {
     float scale;       /* of q.k */
     float alibi_max_bias;
     float skip_v;        /* tiles of V with less attention are not read (skip.h); 0: all are */
-    float read;          /* share of the tiles that decoding reads (read.h); 0: all */
+    float read;          /* share of the units that decoding reads (read.h); 0: all */
+    int read_outliers;   /* chunks that it reads in addition */
     float *read_scratch; /* [n_thread] of read_floats floats: lk_read_floats() */
     size_t read_floats;
     struct lk_skip_count *skipped; /* [n_thread], added to; NULL: do not count */

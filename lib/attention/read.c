@@ -1,20 +1,44 @@
-/* Chooses tiles by their estimated attention, and attends to them. */
+/* Chooses tiles or chunks by their estimated attention, and attends to them. */
 #include "attention/read.h"
 
 #include "attention/attend.h"
-#include "attention/runs.h"
+#include "attention/landmarks.h"
+#include "codec/f16.h"
 #include "codec/rot.h"
 #include "kernels/tile.h"
 
-#include <limits.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { BATCH = LK_ATTN_CHUNK / LK_TILE }; /* chosen tiles that are scored together */
+enum { BATCH = LK_ATTN_CHUNK / LK_LANDMARK_ROWS }; /* at most this many units are scored together */
 
-size_t lk_read_floats(int64_t n_ctx, int n_head, int n_head_kv) {
-    size_t n_tile = (size_t)(n_ctx / LK_TILE + 1);
-    return (n_head + 1) * n_tile + (n_head_kv * n_tile + 3) / 4;
+/* ---- scratch ---- */
+
+static size_t floats_of(size_t n_float, size_t n_byte) { return n_float + (n_byte + 3) / 4; }
+
+int lk_read_unit_rows(const struct lk_recipe *recipe) {
+    bool landmarks = false;
+    for (int i = 0; i < recipe->n_level; i++) landmarks |= recipe->level[i].k.landmarks;
+    for (int i = 0; i < recipe->n_override; i++) landmarks |= recipe->override[i].k.landmarks;
+    return landmarks ? LK_LANDMARK_ROWS : LK_TILE;
+}
+
+/* score, share, chosen and, for chunks, which are outliers, and rows. */
+size_t lk_read_floats(int unit_rows, int64_t n_ctx, int n_head, int n_head_kv, int d_head) {
+    size_t n_unit = (size_t)(n_ctx / unit_rows + 1), n = (n_head + 1) * n_unit;
+    if (unit_rows == LK_TILE) return floats_of(n, n_head_kv * n_unit);
+    return floats_of(n, (n_head_kv + 1) * n_unit) + lk_landmarks_gather_floats(d_head);
+}
+
+static void lay_out_scratch(const struct lk_attn_item *item, int ith, struct lk_read *read) {
+    const struct lk_attn *attn = item->attn;
+    size_t n = (size_t)read->n_unit;
+    read->score = attn->read_scratch + (size_t)ith * attn->read_floats;
+    read->share = read->score + item->n_q * n;
+    read->chosen = (uint8_t *)(read->share + n);
+    read->outlier = read->chosen + item->n_head_kv * n;
+    read->rows = (uint16_t *)(read->share + floats_of(n, (item->n_head_kv + 1) * n));
 }
 
 bool lk_read_applies(const struct lk_attn *attn) {
@@ -25,78 +49,76 @@ bool lk_read_applies(const struct lk_attn *attn) {
 
 /* ---- zones ---- */
 
-static bool has_means(const struct lk_kv *k, int level) {
+/* Rows of the units of a level of K that may be left out; 0 if its rows are always read. */
+static int unit_rows(const struct lk_kv *k, int level) {
     const struct lk_level_rule *rule = &k->rule[level];
-    return rule->codec.coding == LK_ROT && rule->codec.mean && rule->block_rows == LK_TILE &&
-           !k->level[level].basis && rule->limit.policy.kind == LK_POLICY_NONE;
+    bool has_means = rule->codec.coding == LK_ROT && rule->codec.mean;
+    if (k->level[level].basis || rule->limit.policy.kind != LK_POLICY_NONE) return 0;
+    if (has_means && rule->block_rows == LK_TILE) return LK_TILE;
+    return rule->codec.landmarks && rule->block_rows % LK_LANDMARK_ROWS == 0 ? LK_LANDMARK_ROWS : 0;
 }
 
-static bool has_tiles(const struct lk_kv *v, int level) {
+/* Whether a level of V can leave out units of so many rows. */
+static bool has_units(const struct lk_kv *v, int level, int rows) {
     const struct lk_level_rule *rule = &v->rule[level];
-    return rule->block_rows == LK_TILE && !v->level[level].basis &&
-           rule->limit.policy.kind == LK_POLICY_NONE;
+    if (v->level[level].basis || rule->limit.policy.kind != LK_POLICY_NONE) return false;
+    return rows == LK_TILE ? rule->block_rows == LK_TILE
+                           : rule->codec.coding == LK_F16 && rule->block_rows % rows == 0;
 }
 
-/* Whether the level's block starts at position pos. */
-static bool starts_tile(const struct lk_kv *kv, const struct lk_kv_span *span, int64_t pos) {
-    return (kv->count[span->level].skip + (pos - span->first)) % LK_TILE == 0;
+/* Number, in the level's blocks, of the row at position pos. */
+static int64_t row_at(const struct lk_kv *kv, const struct lk_kv_span *span, int64_t pos) {
+    return kv->count[span->level].skip + pos - span->first;
 }
 
-/* Rows of n_tile blocks of a level of K. */
-static struct lk_rows zone_rows(const struct lk_kv *k, int head, const struct lk_kv_span *span,
-                                int64_t pos, int n_tile) {
-    struct lk_run run = {.kv = k,
-                         .level = span->level,
-                         .first_part = head,
-                         .end_part = head + 1,
-                         .max_rows = INT_MAX,
-                         .chunk = LK_ATTN_CHUNK};
-    lk_run_find(&run, pos - span->first, pos - span->first + (int64_t)n_tile * LK_TILE);
-    struct lk_rows rows = lk_run_rows(&run, head);
-    rows.prefetch.n_block = 0;
-    return rows;
-}
-
-/* Tiles that may be left out are whole in K and in V, and have no newest rows. */
+/* Units that may be left out are whole in K and in V, and have no newest rows. */
 void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
-    const struct lk_kv *k = item->attn->k, *v = item->attn->v;
-    int64_t end = lk_attn_item_position(item, 0) + 1 - LK_READ_NEWEST;
-    out->n_zone = out->n_tile = 0;
+    const struct lk_attn *attn = item->attn;
+    const struct lk_kv *k = attn->k, *v = attn->v;
+    int64_t end = lk_attn_item_position(item, 0) + 1 - LK_READ_NEWEST, n_left_out = 0;
+    int n_outlier = 0, n_row = LK_TILE;
+    out->n_zone = out->n_unit = 0;
     for (struct lk_kv_span a = lk_kv_spans(k); lk_kv_next_span(k, k->first, end, &a);) {
-        if (!has_means(k, a.level)) continue;
+        int rows = unit_rows(k, a.level);
+        if (rows == 0) continue;
         for (struct lk_kv_span b = lk_kv_spans(v); lk_kv_next_span(v, a.pos, a.end, &b);) {
             int64_t pos = b.pos;
-            while (pos < b.end && !starts_tile(k, &a, pos)) pos++;
-            if (pos >= b.end || !has_tiles(v, b.level) || !starts_tile(v, &b, pos)) continue;
-            int n_tile = (int)((b.end - pos) / LK_TILE);
-            if (n_tile == 0) continue;
-            out->zone[out->n_zone++] = (struct lk_read_zone){
-                .level = a.level,
-                .n_tile = n_tile,
-                .first = out->n_tile,
-                .pos = pos,
-                .end = pos + (int64_t)n_tile * LK_TILE,
-                .v_level = b.level,
-                .v_block = (v->count[b.level].skip + (pos - b.first)) / LK_TILE,
-                .rows = zone_rows(k, 0, &a, pos, n_tile)};
-            out->n_tile += n_tile;
+            while (pos < b.end && row_at(k, &a, pos) % rows) pos++;
+            if (pos >= b.end || !has_units(v, b.level, rows) || row_at(v, &b, pos) % rows) continue;
+            int n_unit = (int)((b.end - pos) / rows);
+            if (n_unit == 0) continue;
+            out->zone[out->n_zone++] = (struct lk_read_zone){.level = a.level,
+                                                             .n_unit = n_unit,
+                                                             .first = out->n_unit,
+                                                             .unit_rows = rows,
+                                                             .pos = pos,
+                                                             .end = pos + (int64_t)n_unit * rows,
+                                                             .v_level = b.level,
+                                                             .k_row = row_at(k, &a, pos),
+                                                             .v_row = row_at(v, &b, pos)};
+            out->n_unit += n_unit;
+            n_row = rows;
         }
     }
-    out->n_chosen = (int)ceilf(item->attn->read * (float)out->n_tile);
-    out->n_row = lk_attn_item_position(item, 0) + 1 - k->first -
-                 (int64_t)(out->n_tile - out->n_chosen) * LK_TILE;
+    if (n_row == LK_LANDMARK_ROWS) n_outlier = attn->read_outliers;
+    if (n_outlier > out->n_unit) n_outlier = out->n_unit;
+    out->n_outlier = n_outlier;
+    out->n_chosen = n_outlier + (int)ceilf(attn->read * (float)out->n_unit);
+    if (out->n_chosen > out->n_unit) out->n_chosen = out->n_unit;
+    n_left_out = (int64_t)(out->n_unit - out->n_chosen) * n_row;
+    out->n_row = lk_attn_item_position(item, 0) + 1 - k->first - n_left_out;
 }
 
 /* ---- choosing ---- */
 
-/* Estimated logs of the weights of a zone's tiles: score [item->n_q][n_tile of all zones]. */
-static void estimate(struct lk_attn_item *item, const struct lk_read *read,
-                     const struct lk_read_zone *zone, float *score) {
+/* Estimated logs of the weights of the tiles of a zone: read->score. */
+static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
+                        const struct lk_read_zone *zone) {
     enum { TOGETHER = 16 }; /* tiles: the heads of a block share its pages */
     const struct lk_attn *attn = item->attn;
+    const struct lk_level *level = &attn->k->level[zone->level];
     const struct lk_codec *codec = &attn->k->rule[zone->level].codec;
     float unit = lk_rot_codebook(codec).unit, spread[LK_ATTN_QUERIES];
-    lk_attn_item_prepare(item, zone->level);
     for (int i = 0; i < item->n_q; i++) {
         const struct lk_queries *q = &item->queries[i / item->n_each];
         const float *row = q->q + (size_t)(i % item->n_each) * q->d_head;
@@ -104,39 +126,40 @@ static void estimate(struct lk_attn_item *item, const struct lk_read *read,
         for (int c = 0; c < q->d_head; c++) norm += row[c] * row[c];
         spread[i] = 0.5f * attn->scale * norm / (unit * unit);
     }
-    int d = attn->k->level[zone->level].d_part;
-    size_t head_bytes = attn->k->level[zone->level].head_bytes,
-           codes = lk_bitplanes_bytes(codec->bits, d);
-    for (int t = 0; t < zone->n_tile; t += TOGETHER)
+    size_t codes = lk_bitplanes_bytes(codec->bits, level->d_part);
+    for (int t = 0; t < zone->n_unit; t += TOGETHER)
         for (int h = 0; h < item->n_head_kv; h++) {
-            struct lk_rows rows = zone->rows;
-            rows.block += t;
-            rows.offset += (item->head_kv + h) * head_bytes;
-            rows.n = (zone->n_tile - t < TOGETHER ? zone->n_tile - t : TOGETHER) * LK_TILE;
+            int n_next = zone->n_unit - t - TOGETHER;
+            struct lk_rows rows = {.codec = codec,
+                                   .block = level->block + zone->k_row / LK_TILE + t,
+                                   .offset = lk_level_part_offset(level, item->head_kv + h),
+                                   .sigma = lk_kv_sigma(attn->k, zone->level, item->head_kv + h),
+                                   .d_head = level->d_part,
+                                   .block_rows = LK_TILE,
+                                   .n = (n_next < 0 ? zone->n_unit - t : TOGETHER) * LK_TILE};
             const void *next[TOGETHER]; /* the same head's scales and means */
-            int n_next = zone->n_tile - t - TOGETHER;
             for (int i = 0; i < TOGETHER && i < n_next; i++)
                 next[i] = (const char *)rows.block[TOGETHER + i] + rows.offset + codes;
             rows.fetch = (struct lk_fetch){next,
                                            n_next < 0          ? 0
                                            : n_next < TOGETHER ? n_next
                                                                : TOGETHER,
-                                           head_bytes - codes};
+                                           level->head_bytes - codes};
             attn->kernels->score_tiles(&rows, &item->queries[h], spread + h * item->n_each,
-                                       score + (size_t)h * item->n_each * read->n_tile +
+                                       read->score + (size_t)h * item->n_each * read->n_unit +
                                            zone->first + t,
-                                       (size_t)read->n_tile);
+                                       (size_t)read->n_unit);
         }
 }
 
-/* share[t]: the largest share of tile t among the queries of a KV head. score [group][n_tile] is
+/* share[t]: the largest share of unit t among the queries of a KV head. score [group][n_unit] is
  * overwritten. */
-static void largest_share(const struct lk_attn_item *item, int n_tile, float *score, float *share) {
+static void largest_share(const struct lk_attn_item *item, int n_unit, float *score, float *share) {
     const struct lk_attn *attn = item->attn;
-    for (int i = 0; i < item->n_each; i++, score += n_tile) {
-        float max = attn->kernels->max(score, n_tile) * attn->scale;
-        float inverse = 1 / attn->kernels->exp_sum(score, n_tile, attn->scale, max);
-        for (int t = 0; t < n_tile; t++) {
+    for (int i = 0; i < item->n_each; i++, score += n_unit) {
+        float max = attn->kernels->max(score, n_unit) * attn->scale;
+        float inverse = 1 / attn->kernels->exp_sum(score, n_unit, attn->scale, max);
+        for (int t = 0; t < n_unit; t++) {
             float x = score[t] * inverse;
             share[t] = i == 0 || x > share[t] ? x : share[t];
         }
@@ -174,84 +197,131 @@ static void choose_largest(const float *x, int n, int k, uint8_t *chosen) {
     }
 }
 
+/* Mark the chunks of KV head h of the item that its landmarks describe worst, and take them out of
+ * the head's scores. */
+static void find_outliers(struct lk_attn_item *item, struct lk_read *read, int h) {
+    float *score = read->score + (size_t)h * item->n_each * read->n_unit, *distance = read->share;
+    for (int z = 0; z < read->n_zone; z++)
+        lk_landmarks_distances(item, &read->zone[z], h, distance + read->zone[z].first);
+    choose_largest(distance, read->n_unit, read->n_outlier, read->outlier);
+    for (int t = 0; t < read->n_unit; t++)
+        for (int i = 0; read->outlier[t] && i < item->n_each; i++)
+            score[(size_t)i * read->n_unit + t] = -1e30f;
+}
+
 void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
-    const struct lk_attn *attn = item->attn;
-    float *score = attn->read_scratch + (size_t)ith * attn->read_floats;
-    int n_tile = read->n_tile;
-    float *share = score + (size_t)item->n_q * n_tile;
-    read->chosen = (uint8_t *)(share + n_tile);
-    for (int z = 0; z < read->n_zone; z++) estimate(item, read, &read->zone[z], score);
-    for (int h = 0; n_tile > 0 && h < item->n_head_kv; h++) {
-        largest_share(item, n_tile, score + (size_t)h * item->n_each * n_tile, share);
-        choose_largest(share, n_tile, read->n_chosen, read->chosen + (size_t)h * n_tile);
+    int n_unit = read->n_unit;
+    lay_out_scratch(item, ith, read);
+    for (int z = 0; z < read->n_zone; z++) {
+        lk_attn_item_prepare(item, read->zone[z].level);
+        if (read->zone[z].unit_rows == LK_TILE)
+            score_tiles(item, read, &read->zone[z]);
+        else
+            lk_landmarks_score(item, read, &read->zone[z]);
+    }
+    for (int h = 0; n_unit > 0 && h < item->n_head_kv; h++) {
+        if (read->n_outlier) find_outliers(item, read, h);
+        largest_share(item, n_unit, read->score + (size_t)h * item->n_each * n_unit, read->share);
+        for (int t = 0; read->n_outlier && t < n_unit; t++)
+            if (read->outlier[t]) read->share[t] = FLT_MAX;
+        choose_largest(read->share, n_unit, read->n_chosen, read->chosen + (size_t)h * n_unit);
     }
 }
 
 /* ---- attending ---- */
 
-/* Attend to n <= BATCH chosen tiles of a zone; tile: their numbers in it. next: NULL, or the tiles
- * of K that follow, which are fetched meanwhile. offset_k: of the KV head's rows in blocks of K */
-static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *zone,
-                         size_t offset_k, const int *tile, int n, const int *next, int n_next) {
+/* Attend to rows of the item's KV head, all of one level of K and one of V. v->n is a multiple of
+ * LK_TILE. */
+static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zone,
+                        const struct lk_rows *k, const struct lk_rows *v) {
     const struct lk_attn *attn = item->attn;
-    const struct lk_level *level = &attn->v->level[zone->v_level];
-    size_t offset_v = lk_level_part_offset(level, item->head_kv);
-    void *k_block[BATCH], *v_blocks[BATCH];
-    const void *fetch[2][BATCH];
-    for (int i = 0; i < n; i++) {
-        k_block[i] = zone->rows.block[tile[i]];
-        v_blocks[i] = level->block[zone->v_block + tile[i]];
-        fetch[0][i] = (const char *)v_blocks[i] + offset_v;
-    }
-    for (int i = 0; i < n_next; i++)
-        fetch[1][i] = (const char *)zone->rows.block[next[i]] + offset_k;
-
-    lk_attn_item_prepare(item, zone->level);
-    struct lk_rows k = zone->rows;
-    k.block = k_block;
-    k.offset = offset_k;
-    k.n = n * LK_TILE;
-    k.fetch = (struct lk_fetch){fetch[0], n, level->head_bytes};
     float *s = item->mem.score + LK_SCORE_PAD;
-    attn->kernels->score(&k, &item->queries[0], s, item->stride);
+    lk_attn_item_prepare(item, zone->level);
+    attn->kernels->score(k, &item->queries[0], s, item->stride);
     for (int i = 0; i < item->n_q; i++) {
         float *of_query = s + i * item->stride;
-        lk_attend_raise(item, i, attn->kernels->max(of_query, k.n) * attn->scale);
-        item->mem.sum[i] += attn->kernels->exp_sum(of_query, k.n, attn->scale, item->mem.max[i]);
+        lk_attend_raise(item, i, attn->kernels->max(of_query, k->n) * attn->scale);
+        item->mem.sum[i] += attn->kernels->exp_sum(of_query, k->n, attn->scale, item->mem.max[i]);
+        memset(of_query + k->n, 0, (size_t)(v->n - k->n) * sizeof *of_query);
     }
-    struct lk_rows v = {.codec = &attn->v->rule[zone->v_level].codec,
-                        .block = v_blocks,
-                        .offset = offset_v,
-                        .sigma = lk_kv_sigma(attn->v, zone->v_level, item->head_kv),
-                        .d_head = level->d_part,
-                        .block_rows = LK_TILE,
-                        .n = n * LK_TILE,
-                        .fetch = {fetch[1], n_next, zone->rows.prefetch.bytes}};
     lk_attend_start_sums(item, zone->v_level);
-    attn->kernels->accumulate(&v, s, item->stride, item->n_q,
-                              lk_attend_sum(item, zone->v_level, 0));
+    attn->kernels->accumulate(v, s, item->stride, item->n_q, lk_attend_sum(item, zone->v_level, 0));
 }
 
-/* Attend to the chosen tiles of a zone, if they are among rows [from, to) of all that are read.
+/* Attend to n chosen tiles of a zone; tile: their numbers in it. next [n_next]: the tiles that
+ * follow, whose K is fetched meanwhile. */
+static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *zone,
+                         const int *tile, int n, const int *next, int n_next) {
+    const struct lk_attn *attn = item->attn;
+    const struct lk_level *level[2] = {&attn->k->level[zone->level],
+                                       &attn->v->level[zone->v_level]};
+    void **first[2] = {level[0]->block + zone->k_row / LK_TILE,
+                       level[1]->block + zone->v_row / LK_TILE};
+    size_t offset[2] = {lk_level_part_offset(level[0], item->head_kv),
+                        lk_level_part_offset(level[1], item->head_kv)};
+    void *block[2][BATCH];
+    const void *fetch[2][BATCH];
+    for (int i = 0; i < n; i++) {
+        block[0][i] = first[0][tile[i]];
+        block[1][i] = first[1][tile[i]];
+        fetch[0][i] = (const char *)block[1][i] + offset[1];
+    }
+    for (int i = 0; i < n_next; i++) fetch[1][i] = (const char *)first[0][next[i]] + offset[0];
+    struct lk_rows k = {.codec = &attn->k->rule[zone->level].codec,
+                        .block = block[0],
+                        .offset = offset[0],
+                        .sigma = lk_kv_sigma(attn->k, zone->level, item->head_kv),
+                        .d_head = level[0]->d_part,
+                        .block_rows = LK_TILE,
+                        .n = n * LK_TILE,
+                        .fetch = {fetch[0], n, level[1]->head_bytes}};
+    struct lk_rows v = {.codec = &attn->v->rule[zone->v_level].codec,
+                        .block = block[1],
+                        .offset = offset[1],
+                        .sigma = lk_kv_sigma(attn->v, zone->v_level, item->head_kv),
+                        .d_head = level[1]->d_part,
+                        .block_rows = LK_TILE,
+                        .n = n * LK_TILE,
+                        .fetch = {fetch[1], n_next, level[0]->head_bytes}};
+    attend_rows(item, zone, &k, &v);
+}
+
+/* Attend to n chosen units of a zone. next [n_next]: those that follow. */
+static void attend_units(struct lk_attn_item *item, const struct lk_read *read,
+                         const struct lk_read_zone *zone, const int *unit, int n, const int *next,
+                         int n_next) {
+    if (zone->unit_rows == LK_TILE) {
+        attend_tiles(item, zone, unit, n, next, n_next);
+        return;
+    }
+    struct lk_rows rows[2];
+    void *block[2];
+    lk_landmarks_gather(item, read, zone, unit, n, block, rows);
+    attend_rows(item, zone, &rows[LK_K], &rows[LK_V]);
+}
+
+/* Attend to the chosen units of a zone, if they are among rows [from, to) of all that are read.
  * row: number of rows that are read before the zone. Returns their number after it. */
-static int64_t attend_zone(struct lk_attn_item *item, const struct lk_read_zone *zone,
-                           const uint8_t *chosen, int64_t row, int64_t from, int64_t to) {
-    int tile[2][BATCH], n[2] = {0, 0}, at = 0; /* this batch, and the one before */
-    size_t offset = lk_level_part_offset(&item->attn->k->level[zone->level], item->head_kv);
-    for (int t = 0; t < zone->n_tile; t++) {
+static int64_t attend_zone(struct lk_attn_item *item, const struct lk_read *read,
+                           const struct lk_read_zone *zone, const uint8_t *chosen, int64_t row,
+                           int64_t from, int64_t to) {
+    int unit[2][BATCH], n = 0, n_before = 0, at = 0; /* this batch, and the one before */
+    int batch = LK_ATTN_CHUNK / zone->unit_rows;
+    for (int t = 0; t < zone->n_unit; t++) {
         if (!chosen[zone->first + t]) continue;
         if (row >= from && row < to) {
-            if (n[at] == BATCH) {
-                if (n[!at]) attend_tiles(item, zone, offset, tile[!at], BATCH, tile[at], BATCH);
+            if (n == batch) {
+                if (n_before) attend_units(item, read, zone, unit[!at], n_before, unit[at], n);
                 at = !at;
-                n[at] = 0;
+                n_before = n;
+                n = 0;
             }
-            tile[at][n[at]++] = t;
+            unit[at][n++] = t;
         }
-        row += LK_TILE;
+        row += zone->unit_rows;
     }
-    if (n[!at]) attend_tiles(item, zone, offset, tile[!at], BATCH, tile[at], n[at]);
-    if (n[at]) attend_tiles(item, zone, offset, tile[at], n[at], NULL, 0);
+    if (n_before) attend_units(item, read, zone, unit[!at], n_before, unit[at], n);
+    if (n) attend_units(item, read, zone, unit[at], n, NULL, 0);
     return row;
 }
 
@@ -267,14 +337,14 @@ static int64_t attend_whole(struct lk_attn_item *item, int64_t a, int64_t b, int
 
 void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int64_t from,
                     int64_t to) {
-    const uint8_t *chosen = read->chosen + (size_t)i * read->n_tile;
+    const uint8_t *chosen = read->chosen + (size_t)i * read->n_unit;
     int64_t first = item->attn->k->first, end = lk_attn_item_position(item, 0) + 1, row = 0;
     for (int z = 0; z < read->n_zone; z++) {
         const struct lk_read_zone *zone = &read->zone[z];
         row = attend_whole(item, first, zone->pos, row, from, to);
-        row = attend_zone(item, zone, chosen, row, from, to);
+        row = attend_zone(item, read, zone, chosen, row, from, to);
         first = zone->end;
     }
     attend_whole(item, first, end, row, from, to);
-    if (from <= 0) item->n_tile += read->n_tile, item->n_tile_read += read->n_chosen;
+    if (from <= 0) item->n_tile += read->n_unit, item->n_tile_read += read->n_chosen;
 }

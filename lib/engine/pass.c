@@ -107,6 +107,7 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     attn.thread_offset = (int)i;
     if (!seq->source[LK_V]) attn.skip_v = seq->session->recipe->skip_v;
     if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
+    attn.read_outliers = seq->session->recipe->read_outliers;
     attn.read_scratch = seq->session->read_scratch;
     attn.read_floats = seq->session->read_floats;
     if (attn.skip_v > 0 || attn.read > 0) attn.skipped = seq->session->skipped;

@@ -63,7 +63,9 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
                                                             LK_EVAL_MAX, model->n_thread) +
                                      lk_attn_scratch_floats(needs.width.part) * model->n_thread);
     if (recipe->read > 0)
-        attn += sizeof(float) * model->n_thread * lk_read_floats(n_ctx, hp->n_head, hp->n_head_kv);
+        attn +=
+            sizeof(float) * model->n_thread *
+            lk_read_floats(lk_read_unit_rows(recipe), n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
     uint64_t width = 4ull * hp->n_embd + 3ull * hp->n_ff +
                      (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * hp->d_head;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;

@@ -52,7 +52,8 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     s->width = lk_cache_max_widths(s->cache);
     if (s->recipe->read > 0) {
         const struct lk_hparams *hp = &s->model->net->hp;
-        s->read_floats = lk_read_floats(s->opts.n_ctx, hp->n_head, hp->n_head_kv);
+        s->read_floats = lk_read_floats(lk_read_unit_rows(s->recipe), s->opts.n_ctx, hp->n_head,
+                                        hp->n_head_kv, hp->d_head);
         s->read_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, read_scratch_bytes(s));
         if (!s->read_scratch) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }

@@ -22,10 +22,12 @@ static void decode_f16(int d, const uint16_t *in, int n, float *x, size_t stride
 
 void lk_avx2_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
                     size_t stride) {
-    if (part->codec->coding == LK_F16)
-        encode_f16(part->d_head, (uint16_t *)head + (size_t)row0 * part->d_head, n, x, stride);
-    else
+    if (part->codec->coding != LK_F16) {
         lk_vec8_encode(part, head, row0, n, x, stride);
+        return;
+    }
+    encode_f16(part->d_head, (uint16_t *)head + (size_t)row0 * part->d_head, n, x, stride);
+    if (part->codec->landmarks) lk_f16_update_landmarks(part, head, row0, n);
 }
 
 void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,

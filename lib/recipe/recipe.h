@@ -24,8 +24,10 @@
  *                                   gives it less than SHARE divided by the number of tiles,
  *                                   0 < SHARE <= 1. All that is not read gets less than SHARE of a
  *                                   head's attention (attention/skip.h)
- *             | 'read' N '%'        (without codecs) decoding reads the N per cent of the tiles
- *                                   that promise the most attention (attention/read.h)
+ *             | 'read' N '%' [ 'outliers' M ]     (without codecs) decoding reads the N per cent of
+ *                                   the tiles, or of the chunks with landmarks, that promise the
+ *                                   most attention, and the M chunks that their landmarks describe
+ *                                   worst (attention/read.h)
  *             | 'layers' LIST       other codecs for the body in some layers. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
@@ -43,6 +45,7 @@
  *             | kvquant2 .. kvquant4
  *   OPTION   := g32 | g64 | g128      group size: kivi (default g32), hqq (default g64), and asym
  *                                   (default: the whole row is one group)
+ *             | landmarks             f16, for K: also the mean of each 8 rows, for 'read'
  *             | hadamard              asym: rotate the row before it is quantized
  *             | mean | nomean         rot: center (default: K yes, V no)
  *             | sigma | nosigma       rot: equalize (default: K yes, V no)
@@ -70,6 +73,7 @@ enum {
     LK_MAX_OVERRIDE = 16,
     LK_MAX_SINK = 1024,
     LK_MAX_WINDOW = 1000000,
+    LK_MAX_OUTLIERS = 100000,
     LK_MAX_LAYER = 1024
 };
 
@@ -114,7 +118,8 @@ struct lk_recipe {
     bool eager;   /* rows age before the pass that they arrive in attends, and are latents from the
                    start if the newest level holds latents */
     float skip_v; /* share of attention (attention/skip.h); 0: all of V is read */
-    float read;   /* share of the tiles (attention/read.h); 0: all are read */
+    float read;   /* share of the tiles or chunks (attention/read.h); 0: all are read */
+    int read_outliers; /* chunks that are always read */
 };
 
 /* Whether the limit keeps no rows at all. */

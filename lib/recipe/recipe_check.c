@@ -133,6 +133,7 @@ static enum lk_feature coding_feature(const struct lk_codec *codec) {
 
 static void add_codec(struct found *found, const struct lk_codec *codec, size_t place) {
     add_feature(found, coding_feature(codec), place);
+    if (codec->landmarks) add_feature(found, LK_FEATURE_LANDMARKS, place);
     if (codec->projection == LK_PROJECTION_LATENT) add_feature(found, LK_FEATURE_LATENT, place);
     if (codec->projection == LK_PROJECTION_LATENT_PRE)
         add_feature(found, LK_FEATURE_LATENT_PRE, place);
@@ -193,6 +194,9 @@ static lk_status check_combinations(const struct lk_recipe *recipe, const struct
                                     const struct lk_recipe_places *at) {
     struct found found = find_features(recipe, at);
     const struct lk_combination_rule *rule = lk_combination_check(found.features);
+    if (!rule && recipe->read_outliers && !(found.features & lk_feature_bit(LK_FEATURE_LANDMARKS)))
+        return lk_scan_fail(scan, at->outliers, false,
+                            "'outliers' are chunks with landmarks: use k=f16(landmarks)");
     if (!rule) return LK_OK;
     return lk_scan_fail(scan, found.place[rule->b], false, "%s", rule->reason);
 }

@@ -13,6 +13,7 @@ struct parsed_codec {
     struct lk_codec codec;
     int mean, sigma, lloyd; /* -1: not given */
     size_t pre_at;          /* offset of the word 'pre'; 0: not given */
+    size_t landmarks_at;    /* of the word 'landmarks'; 0: not given */
 };
 
 /* Whether a word is `name` and a number of bits between `min` and `max`. */
@@ -92,6 +93,12 @@ static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
     } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
     int *const value[3] = {&w->mean, &w->sigma, &w->lloyd};
 
+    if (w->codec.coding == LK_F16) {
+        if (strcmp(word, "landmarks") != 0)
+            return lk_scan_fail(scan, at, true, "expected an option of f16 (landmarks)");
+        w->landmarks_at = at;
+        return LK_OK;
+    }
     if (w->codec.coding != LK_ROT)
         return apply_group_option(scan, word, at, &w->codec, group_given);
     for (int i = 0; i < 3; i++) {
@@ -147,7 +154,7 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
     named.share = w->codec.share;
     w->codec = named;
     if (!lk_scan_accept(scan, '(')) return LK_OK;
-    if (w->codec.coding != LK_KIVI && w->codec.coding != LK_ROT && w->codec.coding != LK_ASYM)
+    if (w->codec.coding == LK_INT8 || w->codec.coding == LK_KVQUANT)
         return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
     bool group_given = false;
     do {
@@ -185,6 +192,7 @@ static struct lk_codec with_defaults(const struct parsed_codec *w, enum lk_side 
         codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
         codec.lloyd = w->lloyd < 0 ? lk_codec_default_lloyd(codec.bits) : w->lloyd;
     }
+    codec.landmarks = w->landmarks_at && side == LK_K;
     if (side == LK_V && codec.projection)
         codec.projection = LK_PROJECTION_LATENT; /* V has no RoPE */
     return codec;
@@ -216,6 +224,9 @@ lk_status lk_recipe_read_codecs(struct lk_scan *scan, struct lk_codec side[2]) {
         if (status) return status;
         if (now == LK_V && w.pre_at)
             return lk_scan_fail(scan, w.pre_at, false, "'pre' is only for K, which RoPE rotates");
+        if (now == LK_V && w.landmarks_at)
+            return lk_scan_fail(scan, w.landmarks_at, false,
+                                "'landmarks' are only for K, whose scores they estimate");
         side[now] = with_defaults(&w, now);
     }
     return LK_OK;

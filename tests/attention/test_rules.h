@@ -23,8 +23,9 @@ static const float score_scale = 0.5f;
 struct world {
     int n_head_kv, group, n_row, n_swa;
     float skip_v, read; /* the rules; 0: none */
-    float *k, *v;       /* [n_row][n_head_kv][D] */
-    float *q;           /* [n_row][n_head][D] */
+    int read_outliers;
+    float *k, *v; /* [n_row][n_head_kv][D] */
+    float *q;     /* [n_row][n_head][D] */
     struct lk_ledger ledger;
     struct lk_cache *cache;
     lk_recipe *recipe;
@@ -84,10 +85,12 @@ static inline struct lk_skip_count attend(const struct world *w, const struct lk
                         .scale = score_scale,
                         .skip_v = w->skip_v,
                         .read = w->read,
+                        .read_outliers = w->read_outliers,
                         .skipped = count,
                         .q = w->q + (size_t)(end - n_tok) * n_head(w) * D,
                         .out = out};
-    a.read_floats = lk_read_floats(w->n_row, a.n_head, a.n_head_kv);
+    a.read_floats =
+        lk_read_floats(lk_read_unit_rows(w->recipe), w->n_row, a.n_head, a.n_head_kv, D);
     a.read_scratch = malloc(n_thread * a.read_floats * sizeof(float));
     a.partial =
         malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));

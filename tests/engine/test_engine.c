@@ -416,7 +416,8 @@ static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
     return done * 2 < total;
 }
 
-/* Linux gives a signal that is blocked here to any thread that does not block it, which would end the program. */
+/* Linux gives a signal that is blocked here to any thread that does not block it, which would end
+ * the program. */
 static void test_threads_take_no_signals(void **state) {
     (void)state;
     lk_model_opts opts = {.n_threads = 3};

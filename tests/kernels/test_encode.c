@@ -107,6 +107,7 @@ static void all_tables_write_same_bits(void **state) {
         if (!kernels) continue;
         n_table++;
         check_codec(kernels, (struct lk_codec){.coding = LK_F16, .bits = 16});
+        check_codec(kernels, (struct lk_codec){.coding = LK_F16, .bits = 16, .landmarks = true});
         check_codec(kernels, (struct lk_codec){.coding = LK_INT8, .bits = 8});
         for (int bits = 2; bits <= 4; bits += 2)
             for (int group = 32; group <= 128; group *= 2)
