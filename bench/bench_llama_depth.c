@@ -1,5 +1,6 @@
 /* Decode speed of libllama at a depth that is not computed: the cache repeats the rows of a text of
- * 512 tokens, as `lowkey bench` does. For a long context this takes seconds instead of hours.
+ * 512 tokens. `lowkey bench` repeats a text too. This takes seconds, and computing a long context
+ * takes hours.
  *
  *   build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH THREADS N_TOKENS
  *                           REPEAT
