@@ -79,13 +79,13 @@ static uint8_t *allocate(size_t n) {
 
 /* ---- states --------------------------------------------------------------------------------- */
 
-/* Writes a state of n_to cells that repeats the rows of a state of n_from cells. */
+/* Writes a state of n_cell cells that repeats the rows of a state of TEXT cells. */
 struct repeater {
     const uint8_t *from;
     size_t left;    /* bytes to read */
     uint8_t *to;    /* NULL: only count */
     size_t written; /* bytes */
-    uint32_t n_from, n_to;
+    uint32_t n_cell;
 };
 
 static const uint8_t *read_bytes(struct repeater *r, size_t n, const char *what) {
@@ -118,23 +118,23 @@ static void expect(uint64_t value, uint64_t expected, const char *what) {
 }
 
 static void repeat_rows(struct repeater *r, size_t row_bytes, const char *what) {
-    const uint8_t *rows = read_bytes(r, r->n_from * row_bytes, what);
-    for (uint32_t i = 0; i < r->n_to; i += r->n_from) {
-        uint32_t n = r->n_to - i < r->n_from ? r->n_to - i : r->n_from;
+    const uint8_t *rows = read_bytes(r, TEXT * row_bytes, what);
+    for (uint32_t i = 0; i < r->n_cell; i += TEXT) {
+        uint32_t n = r->n_cell - i < TEXT ? r->n_cell - i : TEXT;
         write_bytes(r, rows, n * row_bytes);
     }
 }
 
-/* Give the n_to cells the positions 0, 1, ... */
+/* The cells of the new state have the positions 0, 1, ... */
 static void repeat_cells(struct repeater *r) {
-    for (uint32_t i = 0; i < r->n_from; i++) {
+    for (uint32_t i = 0; i < TEXT; i++) {
         uint32_t cell[3];
         memcpy(cell, read_bytes(r, sizeof cell, "cells"), sizeof cell);
         expect(cell[0], i, "a position");
         expect(cell[1], 1, "the number of sequences of a cell");
         expect(cell[2], 0, "the sequence of a cell");
     }
-    for (uint32_t i = 0; i < r->n_to; i++) write_bytes(r, (uint32_t[]){i, 1, 0}, CELL_BYTES);
+    for (uint32_t i = 0; i < r->n_cell; i++) write_bytes(r, (uint32_t[]){i, 1, 0}, CELL_BYTES);
 }
 
 /* The bytes of a row must be whole blocks of the type. */
@@ -142,7 +142,7 @@ static void repeat_plain_layer(struct repeater *r, enum ggml_type type, const ch
     expect(copy_field(r, 4, what), type, "a cache type");
     uint64_t row_bytes = copy_field(r, 8, what);
     expect(row_bytes % ggml_type_size(type), 0, "the remainder of a row after its last block");
-    if (row_bytes == 0 || row_bytes > r->left / r->n_from)
+    if (row_bytes == 0 || row_bytes > r->left / TEXT)
         die("libllama's state has rows of %llu bytes in: %s", (unsigned long long)row_bytes, what);
     repeat_rows(r, row_bytes, what);
 }
@@ -156,20 +156,19 @@ static void repeat_transposed_layer(struct repeater *r, enum ggml_type type) {
     for (uint64_t i = 0; i < n_row; i++) repeat_rows(r, ggml_type_size(type), "V");
 }
 
-/* Write to `to` (NULL: nowhere) a state of n_to cells that repeats the rows of `from`, which has
- * n_from. The bytes of the new state. */
-static size_t repeat_state(const struct bench *b, const struct state *from, uint32_t n_from,
-                           uint8_t *to, uint32_t n_to) {
+/* Write to `to` (NULL: nowhere) a state of n_cell cells that repeats the rows of the text. The
+ * bytes of that state. */
+static size_t repeat_state(const struct bench *b, const struct state *text, uint32_t n_cell,
+                           uint8_t *to) {
     const struct options *o = &b->opts;
-    struct repeater r = {
-        .from = from->at, .left = from->len, .to = to, .n_from = n_from, .n_to = n_to};
+    struct repeater r = {.from = text->at, .left = text->len, .to = to, .n_cell = n_cell};
     copy_field(&r, 4, "the header");
     expect(copy_field(&r, 4, "the header"), 0, "the sequence");
     expect(copy_field(&r, 4, "the header"), 1, "the number of streams");
-    uint32_t n_cell;
-    memcpy(&n_cell, read_bytes(&r, sizeof n_cell, "the header"), sizeof n_cell);
-    expect(n_cell, n_from, "the number of cells");
-    write_bytes(&r, &n_to, sizeof n_to);
+    uint32_t n_text;
+    memcpy(&n_text, read_bytes(&r, sizeof n_text, "the header"), sizeof n_text);
+    expect(n_text, TEXT, "the number of cells");
+    write_bytes(&r, &n_cell, sizeof n_cell);
     expect(r.written, CELL_AT, "the size of the header");
     repeat_cells(&r);
     expect(copy_field(&r, 4, "the layers"), !o->flash, "v_trans");
@@ -241,9 +240,8 @@ static uint32_t context_size(const struct options *o) {
 
 /* The cache, and the state that is loaded into it. */
 static void check_memory(const struct bench *b, const struct state *text) {
-    uint64_t cache = repeat_state(b, text, TEXT, NULL, context_size(&b->opts)),
-             state = repeat_state(b, text, TEXT, NULL, b->opts.depth), free_bytes;
-    free_bytes = available_bytes("");
+    uint64_t cache = repeat_state(b, text, context_size(&b->opts), NULL),
+             state = repeat_state(b, text, b->opts.depth, NULL), free_bytes = available_bytes("");
     if (free_bytes > 0 && cache + state > free_bytes)
         die("depth %u needs %.2f GiB (the cache, and a copy that is loaded into it); free memory "
             "is %.2f GiB",
@@ -256,9 +254,9 @@ static struct llama_context *open_filled(const struct bench *b, const struct sta
     struct llama_context *ctx = open_context(b, context_size(&b->opts));
     uint32_t depth = b->opts.depth;
     if (depth == 0) return ctx;
-    size_t n = repeat_state(b, text, TEXT, NULL, depth);
+    size_t n = repeat_state(b, text, depth, NULL);
     uint8_t *state = allocate(n);
-    expect(repeat_state(b, text, TEXT, state, depth), n, "the size of the new state");
+    expect(repeat_state(b, text, depth, state), n, "the size of the new state");
     expect(llama_state_seq_set_data(ctx, state, n, 0), n, "the number of bytes loaded");
     free(state);
     llama_memory_t memory = llama_get_memory(ctx);
