@@ -7,7 +7,8 @@
  *
  * FLASH is on or off. Prints JSON with REPEAT samples: tokens per second over N_TOKENS tokens,
  * decoded one by one. Settings are those of llama-bench: a thread pool of ggml, random tokens,
- * batches of 2,048 and 512, one untimed token first.
+ * batches of 2,048 and 512, one untimed token first. "cpu_share" is the CPU time divided by threads
+ * and time. It is near 1 on an idle machine: the threads poll while they wait.
  *
  * --dry-run stops before the cache is allocated. The exit status says whether everything fits.
  * --check measures nothing. It compares the rows in the cache with rows that libllama computed, and
@@ -292,9 +293,11 @@ static void measure(const struct bench *b, struct llama_context *ctx) {
            "\"threads\": %d, \"tokens\": %d, \"samples_ts\": [",
            o->depth, ggml_type_name(o->k), ggml_type_name(o->v), o->flash ? "true" : "false",
            o->n_thread, o->n_token);
+    double cpu = lk_process_cpu_seconds(), start = lk_now();
     for (int i = 0; i < o->n_repeat; i++)
         printf("%s%.4f", i ? ", " : "", o->n_token / time_tokens(b, ctx, o->n_token));
-    printf("]}\n");
+    double share = (lk_process_cpu_seconds() - cpu) / ((lk_now() - start) * o->n_thread);
+    printf("], \"cpu_share\": %.3f}\n", share);
 }
 
 /* ---- check ---------------------------------------------------------------------------------- */
