@@ -20,9 +20,9 @@ static void fetch(const void *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const char *)from + at, 0, 2);
 }
 
-/* Copy the landmarks of n chunks of a zone, from `chunk` on. */
+/* Copy the landmarks of n chunks of a zone, from `chunk` on, and 1 - their closeness. */
 static void gather_landmarks(const struct lk_kv *k, const struct lk_read_zone *zone, int part,
-                             int chunk, int n, uint16_t *out) {
+                             int chunk, int n, uint16_t *out, float *distance) {
     enum { AHEAD = 8 }; /* blocks */
     const struct lk_level *level = &k->level[zone->level];
     int d = level->d_part, block_rows = k->rule[zone->level].block_rows;
@@ -37,9 +37,11 @@ static void gather_landmarks(const struct lk_kv *k, const struct lk_read_zone *z
         size_t bytes = sizeof(uint16_t) * n_now * d;
         if (b + AHEAD < level->n_block)
             fetch(lk_f16_landmarks((const char *)level->block[b + AHEAD] + offset, d, block_rows),
-                  bytes);
+                  bytes + sizeof(float) * n_now);
         memcpy(out + (size_t)at * d, lk_f16_landmarks(head, d, block_rows) + (size_t)first * d,
                bytes);
+        const float *closeness = lk_f16_closeness(head, d, block_rows) + first;
+        for (int i = 0; i < n_now; i++) distance[at + i] = closeness[i] < 1 ? 1 - closeness[i] : 0;
     }
 }
 
@@ -52,7 +54,8 @@ void lk_landmarks_score(struct lk_attn_item *item, const struct lk_read *read,
     for (int h = 0; h < item->n_head_kv; h++)
         for (int t = 0, n; t < zone->n_unit; t += n) {
             n = zone->n_unit - t < LK_ATTN_CHUNK ? zone->n_unit - t : LK_ATTN_CHUNK;
-            gather_landmarks(attn->k, zone, item->head_kv + h, t, n, read->rows);
+            gather_landmarks(attn->k, zone, item->head_kv + h, t, n, read->rows,
+                             read->distance + (size_t)h * read->n_unit + zone->first + t);
             struct lk_rows rows = gathered_rows(read->rows, d, n, &block);
             attn->kernels->score(&rows, &item->queries[h], s, item->stride);
             for (int i = 0; i < item->n_each; i++)
@@ -60,21 +63,6 @@ void lk_landmarks_score(struct lk_attn_item *item, const struct lk_read *read,
                            t,
                        s + i * item->stride, n * sizeof *s);
         }
-}
-
-void lk_landmarks_distances(const struct lk_attn_item *item, const struct lk_read_zone *zone, int h,
-                            float *distance) {
-    const struct lk_kv *k = item->attn->k;
-    const struct lk_level *level = &k->level[zone->level];
-    int block_rows = k->rule[zone->level].block_rows;
-    size_t offset = lk_level_part_offset(level, item->head_kv + h);
-    for (int t = 0; t < zone->n_unit; t++) {
-        int64_t row = zone->k_row + (int64_t)t * LK_LANDMARK_ROWS;
-        const void *head = (const char *)level->block[row / block_rows] + offset;
-        float closeness =
-            lk_f16_closeness(head, level->d_part, block_rows)[row % block_rows / LK_LANDMARK_ROWS];
-        distance[t] = closeness < 1 ? 1 - closeness : 0;
-    }
 }
 
 void lk_landmarks_gather(const struct lk_attn_item *item, const struct lk_read *read,

@@ -10,13 +10,10 @@
 /* Floats of read->rows, for heads of d_head channels. */
 size_t lk_landmarks_gather_floats(int d_head);
 
-/* Scores of a zone's chunks for all queries of the item: read->score. */
+/* Scores of a zone's chunks for all queries of the item, and the chunks' distances: read->score and
+ * read->distance. */
 void lk_landmarks_score(struct lk_attn_item *item, const struct lk_read *read,
                         const struct lk_read_zone *zone);
-
-/* 1 - closeness of a zone's chunks of the item's h-th KV head: distance [zone->n_unit]. */
-void lk_landmarks_distances(const struct lk_attn_item *item, const struct lk_read_zone *zone, int h,
-                            float *distance);
 
 /* Copy the rows of n chunks of the item's first KV head to read->rows, n <= LK_ATTN_CHUNK /
  * LK_LANDMARK_ROWS. rows: [LK_K] and [LK_V]; V's have zeros up to a multiple of LK_TILE. block [2]:

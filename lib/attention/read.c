@@ -24,21 +24,25 @@ int lk_read_unit_rows(const struct lk_recipe *recipe) {
     return landmarks ? LK_LANDMARK_ROWS : LK_TILE;
 }
 
-/* score, share, chosen and, for chunks, which are outliers, and rows. */
+/* score, share and chosen; for chunks also distance, outlier and rows. */
 size_t lk_read_floats(int unit_rows, int64_t n_ctx, int n_head, int n_head_kv, int d_head) {
     size_t n_unit = (size_t)(n_ctx / unit_rows + 1), n = (n_head + 1) * n_unit;
     if (unit_rows == LK_TILE) return floats_of(n, n_head_kv * n_unit);
-    return floats_of(n, (n_head_kv + 1) * n_unit) + lk_landmarks_gather_floats(d_head);
+    return floats_of(n + n_head_kv * n_unit, (n_head_kv + 1) * n_unit) +
+           lk_landmarks_gather_floats(d_head);
 }
 
 static void lay_out_scratch(const struct lk_attn_item *item, int ith, struct lk_read *read) {
     const struct lk_attn *attn = item->attn;
-    size_t n = (size_t)read->n_unit;
+    size_t n = (size_t)read->n_unit, n_head_kv = item->n_head_kv;
+    bool chunks = read->n_zone && read->zone[0].unit_rows == LK_LANDMARK_ROWS;
     read->score = attn->read_scratch + (size_t)ith * attn->read_floats;
     read->share = read->score + item->n_q * n;
-    read->chosen = (uint8_t *)(read->share + n);
-    read->outlier = read->chosen + item->n_head_kv * n;
-    read->rows = (uint16_t *)(read->share + floats_of(n, (item->n_head_kv + 1) * n));
+    read->distance = read->share + n;
+    float *bytes = read->distance + (chunks ? n_head_kv * n : 0);
+    read->chosen = (uint8_t *)bytes;
+    read->outlier = read->chosen + n_head_kv * n;
+    read->rows = (uint16_t *)(bytes + floats_of(0, (n_head_kv + 1) * n));
 }
 
 bool lk_read_applies(const struct lk_attn *attn) {
@@ -200,10 +204,9 @@ static void choose_largest(const float *x, int n, int k, uint8_t *chosen) {
 /* Mark the chunks of KV head h of the item that its landmarks describe worst, and take them out of
  * the head's scores. */
 static void find_outliers(struct lk_attn_item *item, struct lk_read *read, int h) {
-    float *score = read->score + (size_t)h * item->n_each * read->n_unit, *distance = read->share;
-    for (int z = 0; z < read->n_zone; z++)
-        lk_landmarks_distances(item, &read->zone[z], h, distance + read->zone[z].first);
-    choose_largest(distance, read->n_unit, read->n_outlier, read->outlier);
+    float *score = read->score + (size_t)h * item->n_each * read->n_unit;
+    choose_largest(read->distance + (size_t)h * read->n_unit, read->n_unit, read->n_outlier,
+                   read->outlier);
     for (int t = 0; t < read->n_unit; t++)
         for (int i = 0; read->outlier[t] && i < item->n_each; i++)
             score[(size_t)i * read->n_unit + t] = -1e30f;

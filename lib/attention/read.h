@@ -53,6 +53,7 @@ struct lk_read {
     int64_t n_row;    /* rows that are read, for each KV head */
     float *score;     /* [queries][n_unit] estimated logs of weights, not scaled */
     float *share;     /* [n_unit] largest share among the queries of a KV head */
+    float *distance;  /* [KV heads][n_unit] 1 - closeness of chunks */
     uint8_t *chosen;  /* [KV heads][n_unit] 1: is read */
     uint8_t *outlier; /* [n_unit] of a KV head */
     uint16_t *rows;   /* chosen chunks of K and of V, LK_ATTN_CHUNK rows each */
