@@ -2,6 +2,7 @@
 #include "attention/landmarks.h"
 
 #include "codec/f16.h"
+#include "kernels/inline.h"
 
 #include <string.h>
 
@@ -16,7 +17,8 @@ static struct lk_rows gathered_rows(uint16_t *from, int d, int n, void **block) 
         .codec = &lk_codec_f16, .block = block, .d_head = d, .block_rows = LK_ATTN_CHUNK, .n = n};
 }
 
-static void fetch(const void *from, size_t bytes) {
+/* Inlined, because gcc drops calls of functions that only prefetch. */
+LK_ALWAYS_INLINE void fetch(const void *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const char *)from + at, 0, 2);
 }
 
