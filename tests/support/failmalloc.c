@@ -6,6 +6,7 @@
  *   FAILMALLOC_FROM=main  count from main; default: from the start of the process, which includes
  *                         the initializers of libraries
  *   FAILMALLOC_COUNT=FILE write the number of allocations to FILE at exit
+ *   FAILMALLOC_JANSSON=FILE  create FILE if an allocation of Jansson's fails
  *   FAILMALLOC_TRAP=1     raise SIGTRAP instead of failing, for a debugger
  *
  * Counts malloc, calloc, realloc, posix_memalign and aligned_alloc. operator new, strdup and stdio
@@ -34,42 +35,61 @@ static struct {
     _Atomic bool counts;
     uint64_t at;
     _Atomic uint64_t n;
-    char file[512]; /* for the count; empty: none */
+    char file[512];    /* for the count; empty: none */
+    char jansson[512]; /* created if an allocation of Jansson's fails; empty: none */
 } state;
 
 static void read_settings(void) {
     const char *at = getenv("FAILMALLOC_AT"), *mode = getenv("FAILMALLOC_MODE"),
-               *from = getenv("FAILMALLOC_FROM"), *file = getenv("FAILMALLOC_COUNT");
+               *from = getenv("FAILMALLOC_FROM"), *file = getenv("FAILMALLOC_COUNT"),
+               *jansson = getenv("FAILMALLOC_JANSSON");
     state.ready = true;
     state.at = at ? strtoull(at, NULL, 10) : 0;
     state.all = mode && strcmp(mode, "all") == 0;
     state.trap = getenv("FAILMALLOC_TRAP");
     state.from_main = from && strcmp(from, "main") == 0;
     if (file && strlen(file) < sizeof state.file) strcpy(state.file, file);
+    if (jansson && strlen(jansson) < sizeof state.jansson) strcpy(state.jansson, jansson);
     state.counts = !state.from_main;
 }
 
-/* Count an allocation. True if it must fail. */
-static bool count_allocation(void) {
+static void note_caller(const void *caller) {
+    Dl_info info;
+    if (!state.jansson[0] || !dladdr(caller, &info) || !info.dli_fname ||
+        !strstr(info.dli_fname, "libjansson"))
+        return;
+    int file = open(state.jansson, O_WRONLY | O_CREAT, 0644);
+    if (file >= 0) close(file);
+    state.jansson[0] = 0; /* once is enough */
+}
+
+/* Count an allocation. True if it must fail. caller: an address in the code that allocates */
+static bool count_allocation(const void *caller) {
     if (!state.ready && environ) read_settings();
     if (!state.counts) return false;
     uint64_t n = ++state.n;
     if (state.at == 0 || n < state.at || (n > state.at && !state.all)) return false;
     if (state.trap) raise(SIGTRAP);
+    note_caller(caller);
     errno = ENOMEM;
     return true;
 }
 
-void *malloc(size_t size) { return count_allocation() ? NULL : __libc_malloc(size); }
+void *malloc(size_t size) {
+    return count_allocation(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
+}
 
-void *calloc(size_t n, size_t size) { return count_allocation() ? NULL : __libc_calloc(n, size); }
+void *calloc(size_t n, size_t size) {
+    return count_allocation(__builtin_return_address(0)) ? NULL : __libc_calloc(n, size);
+}
 
 void *realloc(void *ptr, size_t size) {
-    return size > 0 && count_allocation() ? NULL : __libc_realloc(ptr, size);
+    bool fails = size > 0 && count_allocation(__builtin_return_address(0));
+    return fails ? NULL : __libc_realloc(ptr, size);
 }
 
 void *aligned_alloc(size_t alignment, size_t size) {
-    return count_allocation() ? NULL : __libc_memalign(alignment, size);
+    return count_allocation(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, size);
 }
 
 void *memalign(size_t alignment, size_t size) { return aligned_alloc(alignment, size); }
