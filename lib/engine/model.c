@@ -27,11 +27,15 @@ static void create_pool(void *arg) {
     model->pool = ggml_threadpool_new(&params);
 }
 
-/* The threads start with all signals blocked: a signal for the program goes to its own threads. */
+/* The threads start with the signals blocked that a program may wait for: they go to its own threads.
+ * Real-time signals are not blocked; a program may send them to every thread. */
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
+    static const int signals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,
+                                  SIGALRM, SIGCHLD, SIGUSR1, SIGUSR2};
+    sigset_t blocked, before;
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&blocked, signals[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
     lk_status status = lk_cxx_call(create_pool, model, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status == LK_OK && model->pool) return LK_OK;
