@@ -27,7 +27,7 @@ static void create_pool(void *arg) {
     model->pool = ggml_threadpool_new(&params);
 }
 
-/* The threads start with the signals blocked that a program may wait for: they go to its own threads.
+/* The threads start with the signals blocked that a program may wait for: its own threads get them.
  * Real-time signals are not blocked; a program may send them to every thread. */
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
     static const int signals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,

@@ -17,11 +17,14 @@ static uint64_t resident_bytes(void) {
     return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
+/* Also with landmarks: "f16(landmarks)". */
+static bool is_f16(const char *codec) { return strncmp(codec, "f16", 3) == 0; }
+
 /* Whether a level of the cache has another codec than f16. */
 static bool is_quantizing(const lk_session *session) {
     lk_level_stats level;
     for (size_t i = 0; lk_session_get_level(session, i, &level); i++)
-        if (strcmp(level.k_codec, "f16") != 0 || strcmp(level.v_codec, "f16") != 0) return true;
+        if (!is_f16(level.k_codec) || !is_f16(level.v_codec)) return true;
     return false;
 }
 
