@@ -55,7 +55,7 @@ struct lk_attn_item {
     float tile_sum[LK_ATTN_QUERIES][LK_MAX_CHUNK_TILES];
     int n_pending; /* rows of the chunk before whose values are not added yet */
     lk_tile_set need[LK_MAX_CHUNK_RUNS]; /* tiles of V that are read, of each run and part */
-    int64_t n_tile, n_tile_read;         /* that can be left out, and those that are read */
+    int64_t n_tile, n_tile_read; /* tiles that can be left out, and how many of them are read */
     /* Chosen tiles of V that are fetched while the next chunk of K is scored, from n_fetched on. */
     const void *fetch[LK_MAX_FETCH];
     int n_fetch, n_fetched;

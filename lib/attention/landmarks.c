@@ -67,6 +67,14 @@ void lk_landmarks_score(struct lk_attn_item *item, const struct lk_read *read,
         }
 }
 
+/* The rows of chunk `chunk` of a zone; first_row: the zone's first row in the level's blocks. */
+static const uint16_t *chunk_rows(const struct lk_level *level, int block_rows, size_t offset,
+                                  int64_t first_row, int chunk) {
+    int64_t row = first_row + (int64_t)chunk * LK_LANDMARK_ROWS;
+    const char *head = (const char *)level->block[row / block_rows] + offset;
+    return lk_f16_row(head, level->d_part, (int)(row % block_rows));
+}
+
 void lk_landmarks_gather(const struct lk_attn_item *item, const struct lk_read *read,
                          const struct lk_read_zone *zone, const int *chunk, int n, void **block,
                          struct lk_rows *rows) {
@@ -81,17 +89,11 @@ void lk_landmarks_gather(const struct lk_attn_item *item, const struct lk_read *
         int d = level->d_part, block_rows = kv->rule[of].block_rows;
         size_t offset = lk_level_part_offset(level, item->head_kv);
         size_t bytes = sizeof(uint16_t) * LK_LANDMARK_ROWS * d;
-        for (int i = 0; i < n + AHEAD; i++) { /* fetch chunk i, copy an earlier one */
-            const void *from[2] = {NULL, NULL};
-            for (int j = 0; j < 2; j++) {
-                int at = j ? i - AHEAD : i;
-                if (at < 0 || at >= n) continue;
-                int64_t row = first + (int64_t)chunk[at] * LK_LANDMARK_ROWS;
-                const char *head = (const char *)level->block[row / block_rows] + offset;
-                from[j] = lk_f16_row(head, d, (int)(row % block_rows));
-            }
-            if (from[0]) fetch(from[0], bytes);
-            if (from[1]) memcpy(out + (size_t)(i - AHEAD) * LK_LANDMARK_ROWS * d, from[1], bytes);
+        for (int i = 0; i < n; i++) {
+            if (i + AHEAD < n)
+                fetch(chunk_rows(level, block_rows, offset, first, chunk[i + AHEAD]), bytes);
+            memcpy(out + (size_t)i * LK_LANDMARK_ROWS * d,
+                   chunk_rows(level, block_rows, offset, first, chunk[i]), bytes);
         }
         rows[side] = gathered_rows(out, d, side == LK_K ? n_row : n_padded, &block[side]);
         if (side == LK_V) memset(out + (size_t)n_row * d, 0, sizeof *out * (n_padded - n_row) * d);

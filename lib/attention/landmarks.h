@@ -1,7 +1,7 @@
 /* Chunks of rows of K with landmarks (codec/f16.h): their scores, and their rows side by side.
  *
- * Chunks are shorter than the tiles of kernels. So landmarks, and the rows of chosen chunks, are
- * copied to the scratch first, where they are tiles. */
+ * Kernels work on tiles, which are longer than chunks. So landmarks, and the rows of chosen chunks,
+ * are first copied into contiguous tiles in the scratch. */
 #ifndef LK_ATTENTION_LANDMARKS_H
 #define LK_ATTENTION_LANDMARKS_H
 

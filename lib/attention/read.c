@@ -115,6 +115,18 @@ void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
 
 /* ---- choosing ---- */
 
+/* Whole tiles of a level, of one KV head. */
+static struct lk_rows tile_rows(const struct lk_kv *kv, int level, int head_kv, void *const *block,
+                                int n_tile) {
+    return (struct lk_rows){.codec = &kv->rule[level].codec,
+                            .block = block,
+                            .offset = lk_level_part_offset(&kv->level[level], head_kv),
+                            .sigma = lk_kv_sigma(kv, level, head_kv),
+                            .d_head = kv->level[level].d_part,
+                            .block_rows = LK_TILE,
+                            .n = n_tile * LK_TILE};
+}
+
 /* Estimated logs of the weights of the tiles of a zone: read->score. */
 static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
                         const struct lk_read_zone *zone) {
@@ -134,13 +146,9 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
     for (int t = 0; t < zone->n_unit; t += TOGETHER)
         for (int h = 0; h < item->n_head_kv; h++) {
             int n_next = zone->n_unit - t - TOGETHER;
-            struct lk_rows rows = {.codec = codec,
-                                   .block = level->block + zone->k_row / LK_TILE + t,
-                                   .offset = lk_level_part_offset(level, item->head_kv + h),
-                                   .sigma = lk_kv_sigma(attn->k, zone->level, item->head_kv + h),
-                                   .d_head = level->d_part,
-                                   .block_rows = LK_TILE,
-                                   .n = (n_next < 0 ? zone->n_unit - t : TOGETHER) * LK_TILE};
+            struct lk_rows rows = tile_rows(attn->k, zone->level, item->head_kv + h,
+                                            level->block + zone->k_row / LK_TILE + t,
+                                            n_next < 0 ? zone->n_unit - t : TOGETHER);
             const void *next[TOGETHER]; /* the same head's scales and means */
             for (int i = 0; i < TOGETHER && i < n_next; i++)
                 next[i] = (const char *)rows.block[TOGETHER + i] + rows.offset + codes;
@@ -201,8 +209,7 @@ static void choose_largest(const float *x, int n, int k, uint8_t *chosen) {
     }
 }
 
-/* Mark the chunks of KV head h of the item that its landmarks describe worst, and take them out of
- * the head's scores. */
+/* Find the outliers of the item's KV head h, read->outlier, and exclude them from its scores. */
 static void find_outliers(struct lk_attn_item *item, struct lk_read *read, int h) {
     float *score = read->score + (size_t)h * item->n_each * read->n_unit;
     choose_largest(read->distance + (size_t)h * read->n_unit, read->n_unit, read->n_outlier,
@@ -260,36 +267,22 @@ static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *z
                                        &attn->v->level[zone->v_level]};
     void **first[2] = {level[0]->block + zone->k_row / LK_TILE,
                        level[1]->block + zone->v_row / LK_TILE};
-    size_t offset[2] = {lk_level_part_offset(level[0], item->head_kv),
-                        lk_level_part_offset(level[1], item->head_kv)};
-    void *block[2][BATCH];
-    const void *fetch[2][BATCH];
+    void *block[2][BATCH] = {{0}};
     for (int i = 0; i < n; i++) {
         block[0][i] = first[0][tile[i]];
         block[1][i] = first[1][tile[i]];
-        fetch[0][i] = (const char *)block[1][i] + offset[1];
     }
-    for (int i = 0; i < n_next; i++) fetch[1][i] = (const char *)first[0][next[i]] + offset[0];
-    struct lk_rows k = {.codec = &attn->k->rule[zone->level].codec,
-                        .block = block[0],
-                        .offset = offset[0],
-                        .sigma = lk_kv_sigma(attn->k, zone->level, item->head_kv),
-                        .d_head = level[0]->d_part,
-                        .block_rows = LK_TILE,
-                        .n = n * LK_TILE,
-                        .fetch = {fetch[0], n, level[1]->head_bytes}};
-    struct lk_rows v = {.codec = &attn->v->rule[zone->v_level].codec,
-                        .block = block[1],
-                        .offset = offset[1],
-                        .sigma = lk_kv_sigma(attn->v, zone->v_level, item->head_kv),
-                        .d_head = level[1]->d_part,
-                        .block_rows = LK_TILE,
-                        .n = n * LK_TILE,
-                        .fetch = {fetch[1], n_next, level[0]->head_bytes}};
+    struct lk_rows k = tile_rows(attn->k, zone->level, item->head_kv, block[0], n),
+                   v = tile_rows(attn->v, zone->v_level, item->head_kv, block[1], n);
+    const void *fetch[2][BATCH]; /* V of these tiles, and K of the next */
+    for (int i = 0; i < n; i++) fetch[0][i] = (const char *)block[1][i] + v.offset;
+    for (int i = 0; i < n_next; i++) fetch[1][i] = (const char *)first[0][next[i]] + k.offset;
+    k.fetch = (struct lk_fetch){fetch[0], n, level[1]->head_bytes};
+    v.fetch = (struct lk_fetch){fetch[1], n_next, level[0]->head_bytes};
     attend_rows(item, zone, &k, &v);
 }
 
-/* Attend to n chosen units of a zone. next [n_next]: those that follow. */
+/* Attend to n chosen units of a zone. next [n_next]: the units of the next batch, to prefetch. */
 static void attend_units(struct lk_attn_item *item, const struct lk_read *read,
                          const struct lk_read_zone *zone, const int *unit, int n, const int *next,
                          int n_next) {

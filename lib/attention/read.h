@@ -18,9 +18,8 @@
  *
  * A unit is a tile or a chunk. For each token and KV head, a unit's score is its largest estimated
  * share of the attention of a query head; outliers do not take part. The best `share` of the units
- * are read, K and V. All other rows are read: the newest LK_READ_NEWEST, those that are not in
- * whole units, like sinks and exact windows, levels with a policy, latents, and layers with a
- * sliding window.
+ * are read, K and V. Rows outside of units are always read: the newest LK_READ_NEWEST, sinks and
+ * exact windows, levels with a policy, latents, and layers with a sliding window.
  *
  * The rule is for decoding. Calls of more than LK_READ_TOKENS tokens, as for prompts, read
  * everything: their tokens share what is read, and would need almost all of it. */

@@ -96,6 +96,7 @@ static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
     if (w->codec.coding == LK_F16) {
         if (strcmp(word, "landmarks") != 0)
             return lk_scan_fail(scan, at, true, "expected an option of f16 (landmarks)");
+        if (w->landmarks_at) return lk_scan_fail(scan, at, false, "landmarks is given twice");
         w->landmarks_at = at;
         return LK_OK;
     }

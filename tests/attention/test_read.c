@@ -117,8 +117,8 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Mark as chosen the k largest of x [n] among those that are not chosen yet. gap: the smallest
- * relative distance between the last that was chosen and the first that was not. */
+/* Set chosen[t] for the k largest x[t], t < n, that are not chosen yet. *gap becomes the relative
+ * distance between the last that is chosen and the first that is not, if that is smaller. */
 static void choose_largest(const double *x, int n, int k, bool *chosen, double *gap) {
     double sorted[MAX_UNITS];
     int n_left = 0;

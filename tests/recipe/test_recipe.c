@@ -298,6 +298,7 @@ static void errors_show_their_place(void **state) {
         {"body: rot3; window 64: rot4; layers first 2: f16",
          "column 37:", "'layers' stores K in 16 bits"},
         {"body: f16(mean)", "column 11:", "expected an option of f16 (landmarks), found 'mean'"},
+        {"f16(landmarks, landmarks)", "column 16:", "landmarks is given twice"},
         {"k=f16 v=f16(landmarks)", "column 13:", "'landmarks' are only for K"},
         {"k=f16(landmarks) v=rot4; read 5%", "column 1:", "use k=f16(landmarks) v=f16"},
         {"rot3; read 10% outliers 3", "column 16:", "use k=f16(landmarks)"},
