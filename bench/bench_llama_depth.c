@@ -1,14 +1,16 @@
-/* Decode speed of libllama at a depth that is not computed: the cache repeats the rows of a text of
- * 512 tokens. `lowkey bench` repeats a text too. This takes seconds, and computing a long context
- * takes hours.
+/* Speed of libllama at a depth that is not computed: the cache repeats the rows of a text of 512
+ * tokens. `lowkey bench` repeats a text too. This takes seconds, and computing a long context takes
+ * hours.
  *
- *   build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH THREADS N_TOKENS
- *                           REPEAT
+ *   build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH THREADS N_PROMPT
+ *                           N_TOKENS REPEAT
  *
- * FLASH is on or off. Prints JSON with REPEAT samples: tokens per second over N_TOKENS tokens,
- * decoded one by one. Settings are those of llama-bench: a thread pool of ggml, random tokens,
- * batches of 2,048 and 512, one untimed token first. "cpu_share" is the CPU time divided by threads
- * and time. It is near 1 on an idle machine: the threads poll while they wait.
+ * FLASH is on or off. Prints a JSON list of up to two tests, each with REPEAT samples, in tokens per
+ * second: over a prompt of N_PROMPT tokens, and over N_TOKENS tokens that are decoded one by one.
+ * A number of 0 leaves a test out. Settings are those of llama-bench: a thread pool of ggml, random
+ * tokens, batches of 2,048 and 512, an untimed run of each test first (of one token if they are
+ * decoded). "cpu_share" is the CPU time divided by threads and time. It is near 1 on an idle
+ * machine: the threads poll while they wait.
  *
  * --dry-run stops before the cache is allocated. The exit status says whether everything fits.
  * --check measures nothing. It compares the rows in the cache with rows that libllama computed, and
@@ -44,7 +46,7 @@ struct options {
     uint32_t depth;
     enum ggml_type k, v;
     bool flash, dry_run, check;
-    int n_thread, n_token, n_repeat;
+    int n_thread, n_prompt, n_token, n_repeat;
 };
 
 /* A context, and the tokens whose rows fill its cache. */
@@ -235,7 +237,7 @@ static struct state compute_text(struct bench *b) {
 }
 
 static uint32_t context_size(const struct options *o) {
-    uint32_t n = o->depth + (uint32_t)o->n_token;
+    uint32_t n = o->depth + (uint32_t)(o->n_prompt > o->n_token ? o->n_prompt : o->n_token);
     return n < TEXT ? TEXT : n;
 }
 
@@ -273,31 +275,44 @@ static int32_t random_token(const struct bench *b, uint64_t *seed) {
     return (int32_t)(lk_splitmix64_next(seed) % (uint64_t)n_vocab);
 }
 
-/* Seconds for n tokens. The cache has `depth` tokens before and after. */
-static double time_tokens(const struct bench *b, struct llama_context *ctx, int n) {
+/* Seconds for n tokens, `batch` at once. The cache has `depth` tokens before and after. */
+static double time_tokens(const struct bench *b, struct llama_context *ctx, int n, int batch) {
+    int32_t tok[N_BATCH];
     uint64_t seed = 2;
     double start = lk_now();
-    for (int i = 0; i < n; i++) {
-        int32_t tok = random_token(b, &seed);
-        evaluate(ctx, &tok, 1);
+    for (int i = 0, here; i < n; i += here) {
+        here = n - i < batch ? n - i : batch;
+        for (int t = 0; t < here; t++) tok[t] = random_token(b, &seed);
+        evaluate(ctx, tok, here);
     }
+    llama_synchronize(ctx);
     double seconds = lk_now() - start;
     remove_positions(ctx, b->opts.depth, -1);
     return seconds;
 }
 
-static void measure(const struct bench *b, struct llama_context *ctx) {
+/* Print one test: a prompt, or tokens one by one. */
+static void measure(const struct bench *b, struct llama_context *ctx, bool prompt) {
     const struct options *o = &b->opts;
-    time_tokens(b, ctx, 1); /* warm up */
+    int n = prompt ? o->n_prompt : o->n_token, batch = prompt ? N_BATCH : 1;
+    time_tokens(b, ctx, prompt ? n : 1, batch); /* warm up */
     printf("{\"depth\": %u, \"type_k\": \"%s\", \"type_v\": \"%s\", \"flash_attention\": %s, "
-           "\"threads\": %d, \"tokens\": %d, \"samples_ts\": [",
+           "\"threads\": %d, \"n_prompt\": %d, \"n_gen\": %d, \"samples_ts\": [",
            o->depth, ggml_type_name(o->k), ggml_type_name(o->v), o->flash ? "true" : "false",
-           o->n_thread, o->n_token);
+           o->n_thread, prompt ? n : 0, prompt ? 0 : n);
     double cpu = lk_process_cpu_seconds(), start = lk_now();
     for (int i = 0; i < o->n_repeat; i++)
-        printf("%s%.4f", i ? ", " : "", o->n_token / time_tokens(b, ctx, o->n_token));
+        printf("%s%.4f", i ? ", " : "", n / time_tokens(b, ctx, n, batch));
     double share = (lk_process_cpu_seconds() - cpu) / ((lk_now() - start) * o->n_thread);
-    printf("], \"cpu_share\": %.3f}\n", share);
+    printf("], \"cpu_share\": %.3f}", share);
+}
+
+static void measure_all(const struct bench *b, struct llama_context *ctx) {
+    printf("[");
+    if (b->opts.n_prompt > 0) measure(b, ctx, true);
+    if (b->opts.n_prompt > 0 && b->opts.n_token > 0) printf(",\n ");
+    if (b->opts.n_token > 0) measure(b, ctx, false);
+    printf("]\n");
 }
 
 /* ---- check ---------------------------------------------------------------------------------- */
@@ -371,9 +386,9 @@ static struct options parse_options(int argc, char **argv) {
     o.dry_run = argc > 1 && strcmp(argv[1], "--dry-run") == 0;
     o.check = argc > 1 && strcmp(argv[1], "--check") == 0;
     char **arg = argv + 1 + (o.dry_run || o.check);
-    if (argv + argc - arg != 8)
+    if (argv + argc - arg != 9)
         die("usage: build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH "
-            "THREADS N_TOKENS REPEAT");
+            "THREADS N_PROMPT N_TOKENS REPEAT");
     o.model = arg[0];
     o.depth = (uint32_t)parse_number(arg[1], o.check, DEPTH_MAX, "DEPTH");
     o.k = parse_type(arg[2]);
@@ -381,8 +396,9 @@ static struct options parse_options(int argc, char **argv) {
     o.flash = strcmp(arg[4], "on") == 0;
     if (!o.flash && strcmp(arg[4], "off") != 0) die("FLASH is '%s'; give on or off", arg[4]);
     o.n_thread = parse_number(arg[5], 1, GGML_MAX_N_THREADS, "THREADS");
-    o.n_token = parse_number(arg[6], 1, DEPTH_MAX, "N_TOKENS");
-    o.n_repeat = parse_number(arg[7], 1, 1000, "REPEAT");
+    o.n_prompt = parse_number(arg[6], 0, DEPTH_MAX, "N_PROMPT");
+    o.n_token = parse_number(arg[7], o.check, DEPTH_MAX, "N_TOKENS");
+    o.n_repeat = parse_number(arg[8], 1, 1000, "REPEAT");
     return o;
 }
 
@@ -409,7 +425,7 @@ int main(int argc, char **argv) {
     if (!b.opts.dry_run) {
         struct llama_context *ctx = open_filled(&b, &text);
         if (!b.opts.check) {
-            measure(&b, ctx);
+            measure_all(&b, ctx);
         } else {
             check_rows(&b, ctx);
             if (b.opts.depth <= TEXT) check_tokens(&b, ctx);

@@ -424,7 +424,7 @@ typedef struct {
     double bits_with_sidecar; /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
     /* With 'skip v' or 'read N%' in the recipe, else 0, since the session was made: tiles of 32
      * rows (chunks of 8 with landmarks) that could be left out, of V or of K and V, and how many of
-     * them were read. */
+     * them were read. Those of V count once for up to four query heads. */
     uint64_t tiles, tiles_read;
     /* With 'skip v': the share of attention that was left out, mean and maximum over queries of all
      * heads and layers. With 'read N%' it is not known, and 0. */

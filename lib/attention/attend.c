@@ -2,7 +2,6 @@
 #include "attention/attend.h"
 
 #include "attention/runs.h"
-#include "attention/skip.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,45 +22,15 @@ int lk_attend_channels(const struct lk_attn_item *item, int level, int i) {
     return lk_level_part_channels(from, lk_attn_item_head(item, i) / from->n_head);
 }
 
-/* Tile of the chunk from position a on that holds position pos. */
-static int chunk_tile(const struct lk_attn_item *item, int64_t a, int64_t pos) {
-    return (int)((pos - item->grid) / LK_TILE - (a - item->grid) / LK_TILE);
-}
-
-/* exp_sum of query i's n visible scores, which start lo rows after a, and the sum of each tile. */
-static float exp_by_tile(struct lk_attn_item *item, int i, float *s, int64_t a, int lo, int n) {
-    const struct lk_attn *attn = item->attn;
-    float *sum = item->tile_sum[i], max = item->mem.max[i], all = 0;
-    int64_t end = a + lo + n;
-    memset(sum, 0, sizeof item->tile_sum[i]);
-    for (int64_t pos = a + lo, next; pos < end; s += next - pos, pos = next) {
-        int t = chunk_tile(item, a, pos), row = (int)((pos - item->grid) % LK_TILE);
-        next = pos - row + LK_TILE < end ? pos - row + LK_TILE : end;
-        if (row || end - pos < LK_TILE) {
-            sum[t] = attn->kernels->exp_sum(s, (int)(next - pos), attn->scale, max);
-            continue;
-        }
-        int n_tile = (int)(end - pos) / LK_TILE;
-        attn->kernels->exp_tiles(s, n_tile, attn->scale, max, sum + t);
-        next = pos + n_tile * LK_TILE;
-    }
-    for (int t = 0; t < LK_MAX_CHUNK_TILES; t++) all += sum[t];
-    return all;
-}
-
 void lk_attend_raise(struct lk_attn_item *item, int i, float max) {
     if (max <= item->mem.max[i]) return;
     float shrink = expf(item->mem.max[i] - max);
     item->mem.max[i] = max;
     item->mem.sum[i] *= shrink;
     item->mem.mean[i] *= shrink;
-    item->mem.limit[i] *= shrink;
-    item->mem.dropped[i] *= shrink;
     for (int level = 0; level < item->attn->v->n_level; level++)
         if (item->used[level])
             scale_row(lk_attend_sum(item, level, i), lk_attend_channels(item, level, i), shrink);
-    if (item->n_pending)
-        scale_row(item->mem.pending + i * item->stride + LK_SCORE_PAD, item->n_pending, shrink);
 }
 
 /* Online softmax of query i over the chunk [a, b): scores become weights. */
@@ -75,9 +44,7 @@ static void softmax_chunk(struct lk_attn_item *item, int i, int64_t a, int64_t b
         return;
     }
     lk_attend_raise(item, i, attn->kernels->max(visible, n) * attn->scale);
-    item->mem.sum[i] += attn->skip_v > 0
-                            ? exp_by_tile(item, i, visible, a, lo, n)
-                            : attn->kernels->exp_sum(visible, n, attn->scale, item->mem.max[i]);
+    item->mem.sum[i] += attn->kernels->exp_sum(visible, n, attn->scale, item->mem.max[i]);
     memset(s, 0, lo * sizeof *s);
     memset(s + lo + n, 0, (n_chunk - lo - n) * sizeof *s);
 }
@@ -104,40 +71,10 @@ static struct lk_run runs_of(const struct lk_attn_item *item, const struct lk_kv
                            .whole_tiles = true};
 }
 
-/* Whether a run has whole tiles that no chunk or range splits, so that they can be left out. */
-static bool can_skip(const struct lk_attn_item *item, const struct lk_run *run, int64_t pos) {
-    return run->n % LK_TILE == 0 && (pos - item->grid) % LK_TILE == 0;
-}
-
-/* Choose the tiles of V in the chunk [a, b) that are read, run by run and part by part. */
-static void choose_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
-    const struct lk_kv *v = item->attn->v;
-    lk_tile_set *need = item->need;
-    item->n_fetch = item->n_fetched = 0;
-    item->fetch_bytes = 0;
-    for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
-        struct lk_run run = runs_of(item, &span);
-        const struct lk_basis *basis = v->level[span.level].basis;
-        bool has_mean = basis && basis->mean;
-        for (int64_t pos = span.pos; pos < span.end; pos += run.n) {
-            lk_run_find(&run, pos - span.first, span.end - span.first);
-            for (int part = run.first_part; can_skip(item, &run, pos) && part < run.end_part;
-                 part++) {
-                int first, n_q = lk_attn_item_part(item, &v->level[span.level], part, &first);
-                struct lk_rows rows = lk_run_rows(&run, part);
-                float *weight =
-                    item->mem.score + LK_SCORE_PAD + (pos - a) + (size_t)first * item->stride;
-                *need++ = lk_skip_choose(item, &rows, pos, chunk_tile(item, a, pos), weight, first,
-                                         n_q, has_mean);
-            }
-        }
-    }
-}
-
 /* Add the span's values to the level's sums. weight: [n_q][stride], from the span's first
- * position. need: NULL, or what choose_chunk chose, from the span on. Returns what follows. */
-static const lk_tile_set *accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *span,
-                                          float *weight, const lk_tile_set *need) {
+ * position. */
+static void accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *span,
+                            const float *weight) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level = &attn->v->level[span->level];
     struct lk_run run = runs_of(item, span);
@@ -150,13 +87,9 @@ static const lk_tile_set *accumulate_span(struct lk_attn_item *item, const struc
         for (int part = run.first_part; part < run.end_part; part++) {
             int first, n_q = lk_attn_item_part(item, level, part, &first);
             struct lk_rows rows = lk_run_rows(&run, part);
-            float *p = weight + (pos - span->pos) + (size_t)first * item->stride;
+            const float *p = weight + (pos - span->pos) + (size_t)first * item->stride;
             float *acc = lk_attend_sum(item, span->level, first);
             size_t stride = item->stride;
-            if (need && can_skip(item, &run, pos)) {
-                lk_skip_accumulate(item, &rows, *need++, p, n_q, acc);
-                continue;
-            }
             if (run.n % LK_TILE != 0) { /* within a tile: the other rows have a weight of 0 */
                 float *tile = item->mem.tile;
                 memset(tile, 0, n_q * LK_TILE * sizeof *tile);
@@ -168,47 +101,26 @@ static const lk_tile_set *accumulate_span(struct lk_attn_item *item, const struc
             attn->kernels->accumulate(&rows, p, stride, n_q, acc);
         }
     }
-    return need;
 }
 
-/* Add the values of the chunk [a, b). weight: its weights, as mem.score. */
-static void accumulate_chunk(struct lk_attn_item *item, int64_t a, int64_t b, float *weight,
-                             const lk_tile_set *need) {
+void lk_attend_values(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *v = item->attn->v;
     for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
         lk_attend_start_sums(item, span.level);
-        need = accumulate_span(item, &span, weight + LK_SCORE_PAD + (span.pos - a), need);
+        accumulate_span(item, &span, item->mem.score + LK_SCORE_PAD + (span.pos - a));
     }
 }
 
 void lk_attend_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
     lk_attn_item_score(item, a, b);
     for (int i = 0; i < item->n_q; i++) softmax_chunk(item, i, a, b);
-    accumulate_chunk(item, a, b, item->mem.score, NULL);
+    lk_attend_values(item, a, b);
 }
 
 void lk_attend_range(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
                      int64_t to) {
-    bool skips = item->attn->skip_v > 0;
-    item->grid = p->grid % LK_TILE - LK_TILE;
-    lk_skip_start(item);
-    item->n_pending = 0;
     for (int64_t a = from, b; a < to; a = b) {
         b = a + item->chunk < to ? lk_partition_align(p, a + item->chunk, a + 1) : to;
-        if (!skips) {
-            lk_attend_chunk(item, a, b);
-            continue;
-        }
-        lk_attn_item_score(item, a, b);
-        for (int q = 0; q < item->n_q; q++) softmax_chunk(item, q, a, b);
-        if (item->n_pending)
-            accumulate_chunk(item, a - item->n_pending, a, item->mem.pending, item->need);
-        choose_chunk(item, a, b);
-        item->n_pending = (int)(b - a);
-        float *score = item->mem.score;
-        item->mem.score = item->mem.pending;
-        item->mem.pending = score;
+        lk_attend_chunk(item, a, b);
     }
-    if (item->n_pending)
-        accumulate_chunk(item, to - item->n_pending, to, item->mem.pending, item->need);
 }

@@ -6,13 +6,15 @@
 #include "attention/attn_item.h"
 #include "attention/partition.h"
 
-/* Attend to [from, to), chunk by chunk. If tiles of V can be left out (skip.h), the chosen ones of
- * a chunk are fetched while the next chunk is scored, and added afterwards. */
+/* Attend to [from, to), chunk by chunk. */
 void lk_attend_range(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
                      int64_t to);
 
 /* Attend to the chunk [a, b), whole. */
 void lk_attend_chunk(struct lk_attn_item *item, int64_t a, int64_t b);
+
+/* Add the values of the chunk [a, b). mem.score has their weights, in place of the scores. */
+void lk_attend_values(struct lk_attn_item *item, int64_t a, int64_t b);
 
 /* Query i has a score of `max`, scaled. If it is the largest so far, all sums are scaled down. */
 void lk_attend_raise(struct lk_attn_item *item, int i, float max);

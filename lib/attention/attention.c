@@ -5,6 +5,7 @@
 #include "attention/latents.h"
 #include "attention/partition.h"
 #include "attention/read.h"
+#include "attention/skip.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,6 +15,16 @@ size_t lk_attn_scratch_floats(int d_head) { return lk_attn_item_floats(d_head); 
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
     size_t n_partial = lk_partition_max_partials(n_head / n_head_kv, n_head_kv, n_tok, n_thread);
     return n_partial * n_head * (d_head + LK_ATTN_SUMS);
+}
+
+struct lk_rule_floats lk_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx, int n_head,
+                                     int n_head_kv, int d_head) {
+    struct lk_rule_floats n = {0};
+    if (recipe->read > 0)
+        n.thread = lk_read_floats(lk_read_unit_rows(recipe), n_ctx, n_head, n_head_kv, d_head);
+    if (recipe->skip_v > 0)
+        n = (struct lk_rule_floats){lk_skip_floats(n_ctx, n_head), lk_skip_thread_floats(n_ctx)};
+    return n;
 }
 
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_kv *k, const struct lk_kv *v) {
@@ -103,6 +114,13 @@ static void read_item(struct lk_attn_item *item, int ith, const struct lk_partit
     }
 }
 
+static void count_tiles(const struct lk_attn_item *item, int ith) {
+    struct lk_skip_count *count = item->attn->skipped;
+    if (!count) return;
+    count[ith].n_tile += item->n_tile;
+    count[ith].n_tile_read += item->n_tile_read;
+}
+
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     const struct lk_kv *k = attn->k;
     struct lk_partition p = lk_partition_work(attn);
@@ -131,13 +149,30 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
             continue;
         }
         lk_attn_item_set(&item, head_kv, n_head_kv, q0, n_each, chunk);
+        if (lk_skip_applies(attn)) {
+            lk_skip_score(&item, &p, from, to);
+            continue;
+        }
         lk_attend_range(&item, &p, from, to);
         write_partial(&item, range);
     }
-    if (attn->skipped) {
-        attn->skipped[ith].n_tile += item.n_tile;
-        attn->skipped[ith].n_tile_read += item.n_tile_read;
+    count_tiles(&item, ith);
+    lk_kernels_leave(attn->kernels, &before);
+}
+
+void lk_attn_add_values(const struct lk_attn *attn, int ith, int nth) {
+    if (!lk_skip_applies(attn)) return;
+    struct lk_partition p = lk_partition_work(attn);
+    struct lk_attn_item item = lk_attn_item_new(attn, ith);
+    int n_unit = attn->n_head_kv * lk_skip_groups(attn) * attn->n_tok;
+    struct lk_kernels_state before;
+    lk_kernels_enter(attn->kernels, &before);
+    for (int i = (ith + nth - attn->thread_offset % nth) % nth; i < n_unit * p.n_range; i += nth) {
+        lk_skip_set_item(&item, i / p.n_range);
+        lk_skip_attend(&item, &p, ith, i % p.n_range);
+        write_partial(&item, i % p.n_range);
     }
+    count_tiles(&item, ith);
     lk_kernels_leave(attn->kernels, &before);
 }
 

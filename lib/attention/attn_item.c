@@ -24,7 +24,7 @@ static size_t prepared_floats(int d) {
 static size_t pre_floats(int d) { return (lk_pre_queries_bytes(d, d) + 63) / 64 * 16; }
 
 size_t lk_attn_item_floats(int d) {
-    size_t n = 2 * SCORES + LK_ATTN_QUERIES * (LK_TILE + 5) + prepared_floats(d) + pre_floats(d) +
+    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 4) + prepared_floats(d) + pre_floats(d) +
                (size_t)LK_ATTN_QUERIES * d * (1 + LK_MAX_KV_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -35,15 +35,13 @@ struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith) {
     struct lk_attn_scratch *mem = &item.mem;
     mem->prepared = attn->scratch + ith * lk_attn_item_floats(d);
     mem->score = mem->prepared + prepared_floats(d) + pre_floats(d);
-    mem->pending = mem->score + SCORES;
-    mem->tile = mem->pending + SCORES;
+    mem->tile = mem->score + SCORES;
     mem->query = mem->tile + LK_ATTN_QUERIES * LK_TILE;
     mem->acc = mem->query + (size_t)LK_ATTN_QUERIES * d;
     mem->max = mem->acc + (size_t)LK_ATTN_QUERIES * d * LK_MAX_KV_LEVEL;
     mem->sum = mem->max + LK_ATTN_QUERIES;
     mem->mean = mem->sum + LK_ATTN_QUERIES;
-    mem->limit = mem->mean + LK_ATTN_QUERIES;
-    mem->dropped = mem->limit + LK_ATTN_QUERIES;
+    mem->dropped = mem->mean + LK_ATTN_QUERIES;
     item.pre = lk_pre_queries_new(d, d, mem->prepared + prepared_floats(d));
     return item;
 }
@@ -60,7 +58,6 @@ void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int
     item->query_level = -1;
     item->pre.level = NULL;
     item->pre.n_q = item->n_q;
-    item->n_fetch = item->n_fetched = 0;
     memset(item->used, 0, sizeof item->used);
     for (int i = 0; i < item->n_q; i++) {
         item->mem.max[i] = -INFINITY;
@@ -82,20 +79,19 @@ int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *le
 /* Query heads of a KV head. */
 static int group_size(const struct lk_attn *attn) { return attn->n_head / attn->n_head_kv; }
 
-/* Query i of the item: its query head, and its token, counted from the oldest of the call. */
+/* Query head of query i of the item. */
 static int query_head(const struct lk_attn_item *item, int i) {
     int group = group_size(item->attn);
     return lk_attn_item_head(item, i) * group + (item->q0 + i % item->n_each) % group;
 }
 
-static int query_token(const struct lk_attn_item *item, int i) {
-    return (item->q0 + i % item->n_each) / group_size(item->attn);
+size_t lk_attn_item_row(const struct lk_attn_item *item, int i) {
+    int token = (item->q0 + i % item->n_each) / group_size(item->attn);
+    return (size_t)token * item->attn->n_head + query_head(item, i);
 }
 
 static const float *query_of(const struct lk_attn_item *item, int i) {
-    const struct lk_attn *attn = item->attn;
-    size_t row = (size_t)query_token(item, i) * attn->n_head + query_head(item, i);
-    return attn->q + row * attn->d_head;
+    return item->attn->q + lk_attn_item_row(item, i) * item->attn->d_head;
 }
 
 /* The rotation of queries for a level of sinks whose positions shift; unset for other levels. */
@@ -235,11 +231,6 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
             float *s = run.tile_row ? item->mem.tile : out;
             size_t stride = run.tile_row ? LK_TILE : item->stride;
             if (!level->k_up) {
-                int n_tile = (rows.n + LK_TILE - 1) / LK_TILE,
-                    left = item->n_fetch - item->n_fetched;
-                rows.fetch = (struct lk_fetch){item->fetch + item->n_fetched,
-                                               left < n_tile ? left : n_tile, item->fetch_bytes};
-                item->n_fetched += rows.fetch.n;
                 attn->kernels->score(&rows, &item->queries[part - run.first_part], s, stride);
             } else {
                 struct lk_pre_tile tile = {.level = level,

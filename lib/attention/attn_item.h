@@ -12,21 +12,12 @@
 
 enum {
     LK_SCORE_PAD = LK_TILE, /* room for what kernels write past the rows of a tile */
-    /* Runs of whole tiles in a chunk, times parts: in each level that the chunk has rows of, before
-     * and after a partial tile. */
-    LK_MAX_CHUNK_RUNS = 2 * LK_MAX_KV_LEVEL * LK_ATTN_QUERIES,
-    LK_MAX_CHUNK_TILES = LK_MAX_KERNEL_CHUNK / LK_TILE + 1,
-    LK_MAX_FETCH = 256, /* tiles */
 };
-
-/* Tiles of a run, one bit each. */
-typedef uint32_t lk_tile_set;
 
 struct lk_attn_scratch {
     /* [queries][PAD + chunk + PAD]: LK_ATTN_QUERIES with LK_ATTN_CHUNK, half as many with longer
      * chunks */
     float *score;
-    float *pending;  /* like score, of the chunk before, if its values are not added yet */
     float *tile;     /* [LK_ATTN_QUERIES][LK_TILE] */
     float *query;    /* [LK_ATTN_QUERIES][d] in a level's domain, see lk_attn_item_vector */
     float *prepared; /* memory of struct lk_queries, for each part */
@@ -34,7 +25,6 @@ struct lk_attn_scratch {
     float *max;      /* [LK_ATTN_QUERIES] largest scaled score */
     float *sum;      /* [LK_ATTN_QUERIES] of exponentials */
     float *mean; /* [LK_ATTN_QUERIES] weight of the rows whose mean is stored apart (V's latents) */
-    float *limit;   /* [LK_ATTN_QUERIES] weight below which a tile of V is left out (skip.h) */
     float *dropped; /* [LK_ATTN_QUERIES] weight of the rows that were left out */
 };
 
@@ -44,22 +34,12 @@ struct lk_attn_item {
     int d; /* channels of the widest part: room for a query or a sum in mem */
     int head_kv, n_head_kv, q0, n_each, n_q;
     int chunk;       /* positions of a chunk */
-    int64_t grid;    /* <= 0; tiles of K's largest level start every LK_TILE rows from it on */
     size_t stride;   /* floats between the scores of two queries */
     int query_level; /* level for which `queries` are prepared; -1: none */
     struct lk_queries queries[LK_ATTN_QUERIES]; /* of each part that the item has heads of */
     struct lk_pre_queries pre;                  /* for latents of K before RoPE */
     bool used[LK_MAX_KV_LEVEL];                 /* levels of V that have something in mem.acc */
-    /* If tiles can be left out: sums of each query's weights, by tile of the chunk. Tile 0 has the
-     * chunk's first row. Rows that the query does not see add nothing. */
-    float tile_sum[LK_ATTN_QUERIES][LK_MAX_CHUNK_TILES];
-    int n_pending; /* rows of the chunk before whose values are not added yet */
-    lk_tile_set need[LK_MAX_CHUNK_RUNS]; /* tiles of V that are read, of each run and part */
     int64_t n_tile, n_tile_read; /* tiles that can be left out, and how many of them are read */
-    /* Chosen tiles of V that are fetched while the next chunk of K is scored, from n_fetched on. */
-    const void *fetch[LK_MAX_FETCH];
-    int n_fetch, n_fetched;
-    size_t fetch_bytes;
 };
 
 /* Floats of scratch per thread. d: channels of the widest part. A multiple of 16. */
@@ -84,6 +64,9 @@ static inline int64_t lk_attn_item_position(const struct lk_attn_item *item, int
     int group = attn->n_head / attn->n_head_kv;
     return attn->k->n_tok - attn->n_tok + (item->q0 + i % item->n_each) / group;
 }
+
+/* Row of query i in the call's queries: token * n_head + query head. */
+size_t lk_attn_item_row(const struct lk_attn_item *item, int i);
 
 /* Queries of the item for the KV heads of part `part` of a level: [*first, *first + returned). */
 int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *level, int part,

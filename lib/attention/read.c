@@ -36,7 +36,7 @@ static void lay_out_scratch(const struct lk_attn_item *item, int ith, struct lk_
     const struct lk_attn *attn = item->attn;
     size_t n = (size_t)read->n_unit, n_head_kv = item->n_head_kv;
     bool chunks = read->n_zone && read->zone[0].unit_rows == LK_LANDMARK_ROWS;
-    read->score = attn->read_scratch + (size_t)ith * attn->read_floats;
+    read->score = attn->rule_scratch + attn->rule_floats.shared + ith * attn->rule_floats.thread;
     read->share = read->score + item->n_q * n;
     read->distance = read->share + n;
     float *bytes = read->distance + (chunks ? n_head_kv * n : 0);
@@ -47,7 +47,7 @@ static void lay_out_scratch(const struct lk_attn_item *item, int ith, struct lk_
 
 bool lk_read_applies(const struct lk_attn *attn) {
     int group = attn->n_head / attn->n_head_kv;
-    return attn->read > 0 && attn->n_tok <= LK_READ_TOKENS && attn->k->n_swa == 0 &&
+    return attn->read > 0 && attn->n_tok <= LK_DECODE_TOKENS && attn->k->n_swa == 0 &&
            attn->k->first == attn->v->first && group * attn->n_tok <= LK_ATTN_QUERIES;
 }
 

@@ -21,7 +21,7 @@
  * are read, K and V. Rows outside of units are always read: the newest LK_READ_NEWEST, sinks and
  * exact windows, levels with a policy, latents, and layers with a sliding window.
  *
- * The rule is for decoding. Calls of more than LK_READ_TOKENS tokens, as for prompts, read
+ * The rule is for decoding. Calls of more than LK_DECODE_TOKENS tokens, as for prompts, read
  * everything: their tokens share what is read, and would need almost all of it. */
 #ifndef LK_ATTENTION_READ_H
 #define LK_ATTENTION_READ_H
@@ -31,7 +31,6 @@
 
 enum {
     LK_READ_NEWEST = 64,
-    LK_READ_TOKENS = 8,
 };
 
 /* Units of one level of K and one level of V that may be left out, in order of position. */

@@ -1,44 +1,54 @@
-/* Tiles of V that are not read because the attention they would get is known to be small.
+/* Decoding without the tiles of V that get little attention.
  *
- * Scores come before values, so the weight of a tile of V is known before the tile is read. For a
- * token and a KV head, a tile of LK_TILE rows is left out if for each query head i of the KV head
+ * Scores come before values. So all scores of a call are computed first, then the tiles of V are
+ * chosen, and the chosen ones are added. For a token and a query head, a tile t of LK_TILE
+ * positions can be left out if
  *
- *     sum of exp(s_it) over the rows t of the tile  <  share / n_tile * L_i,
- *     L_i = sum of exp(s_it) over the base rows
+ *     sum of exp(s_i) over the rows i of the tile  <  share / n_tile * sum of exp(s_i) over all rows
  *
- * n_tile: tiles that the token sees. The base rows are the token's newest LK_SKIP_NEWEST and,
- * unless the layer has a sliding window, the first LK_TILE. Tiles with base rows are always read.
- * All that is left out gets less than `share` of each head's attention, because L_i is at most the
- * sum over all rows. It leaves the softmax's sum too.
+ * n_tile: tiles that the token sees. So all that is left out gets less than `share` of the head's
+ * attention. It leaves the softmax's sum too. A tile is read for up to LK_SKIP_HEADS query heads of
+ * a KV head together, as many as kernels multiply at once, and left out if all of them can do
+ * without. It is always read if it is not a whole tile of a level of V.
  *
- * The rule depends on one token's scores and nothing else, so the result is the same for any number
- * of threads, and for tokens that are evaluated together or one by one. A tile is not read if all
- * tokens of an item leave it out. */
+ * The sums of tiles are computed relative to each tile's largest score and added in the order of
+ * tiles. The choice is the same for any number of threads, and for tokens that are evaluated
+ * together or one by one.
+ *
+ * The rule is for decoding. Calls of more than LK_DECODE_TOKENS tokens, as for prompts, read
+ * everything: their tokens share what is read, and would need almost all of it. */
 #ifndef LK_ATTENTION_SKIP_H
 #define LK_ATTENTION_SKIP_H
 
 #include "attention/attn_item.h"
-#include "attention/runs.h"
+#include "attention/partition.h"
 
 enum {
-    LK_SKIP_NEWEST = 64,
-    LK_SKIP_MIN_TILES = 4, /* shorter contexts are read whole */
+    LK_SKIP_HEADS = 4,
+    LK_SKIP_MIN_TILES = 4, /* a token that sees fewer reads them all */
 };
 
-/* Find the sums over the base rows and the limits of the item's queries, if attn->skip_v > 0. The
- * item has no sums yet. */
-void lk_skip_start(struct lk_attn_item *item);
+/* Whether the call leaves out tiles of V. */
+bool lk_skip_applies(const struct lk_attn *attn);
 
-/* Choose the tiles of a run of whole tiles of V of one part that some token needs, and start to
- * fetch them. pos: position of the run's first row, in tile `tile` of the chunk. weight
- * [n_q][stride]: of the run's rows, for
- * the item's queries from `first` on. Those of a token that leaves a tile out become 0 if other
- * tokens may need it, or if the mean of the rows is stored apart and needs their sums. */
-lk_tile_set lk_skip_choose(struct lk_attn_item *item, const struct lk_rows *rows, int64_t pos,
-                           int tile, float *weight, int first, int n_q, bool has_mean);
+/* Groups of query heads that the rule divides a KV head's into. */
+int lk_skip_groups(const struct lk_attn *attn);
 
-/* Add the chosen tiles of the run: acc [n_q][channels of the part]. The weights are moved. */
-void lk_skip_accumulate(const struct lk_attn_item *item, const struct lk_rows *rows,
-                        lk_tile_set need, float *weight, int n_q, float *acc);
+/* Set the item's queries to those of group `unit` of all tokens, KV heads and groups: unit <
+ * n_head_kv * lk_skip_groups(attn) * n_tok. */
+void lk_skip_set_item(struct lk_attn_item *item, int unit);
+
+/* Floats of scratch that all threads share (struct lk_attn), and that each thread has, for contexts
+ * of up to n_ctx tokens. */
+size_t lk_skip_floats(int64_t n_ctx, int n_head);
+size_t lk_skip_thread_floats(int64_t n_ctx);
+
+/* Compute the weights of rows [from, to) for the item's queries, tile by tile. */
+void lk_skip_score(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
+                   int64_t to);
+
+/* After a barrier: choose the tiles for the item's queries, set by lk_skip_set_item, and add range
+ * `range` of p->n_range equal parts of them. ith: thread */
+void lk_skip_attend(struct lk_attn_item *item, const struct lk_partition *p, int ith, int range);
 
 #endif

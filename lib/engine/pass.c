@@ -108,8 +108,8 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     if (!seq->source[LK_V]) attn.skip_v = seq->session->recipe->skip_v;
     if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
     attn.read_outliers = seq->session->recipe->read_outliers;
-    attn.read_scratch = seq->session->read_scratch;
-    attn.read_floats = seq->session->read_floats;
+    attn.rule_scratch = seq->session->rule_scratch;
+    attn.rule_floats = seq->session->rule_floats;
     if (attn.skip_v > 0 || attn.read > 0) attn.skipped = seq->session->skipped;
     attn.partial += seq->partial;
     if (q) attn.q = (const float *)q->data + first;
@@ -172,6 +172,17 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     }
 }
 
+/* src: the node to wait for. Completes the items of recipes that leave out tiles of V. */
+static void values_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    (void)dst;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        if (job->pass->seq[i].failed) continue;
+        struct lk_attn attn = seq_attn(job, i, NULL, NULL);
+        lk_attn_add_values(&attn, ith, nth);
+    }
+}
+
 /* src: the node to wait for, and q. Adds the attention scores of rows for policies that need
  * them. */
 static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -228,11 +239,20 @@ static bool pass_needs_scores(const struct lk_pass *pass) {
     return false;
 }
 
+/* True if the recipe of any sequence may leave out tiles of V. */
+static bool pass_skips(const struct lk_pass *pass) {
+    for (size_t i = 0; i < pass->n_seq; i++)
+        if (pass->seq[i].session->recipe->skip_v > 0 && pass->seq[i].n_tok <= LK_DECODE_TOKENS)
+            return true;
+    return false;
+}
+
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                        const struct lk_qkv *pre, struct ggml_tensor *ready) {
     int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
     struct ggml_tensor *partial = lk_graph_effect(ctx, attend_node, queries, 2, job);
+    if (pass_skips(job->pass)) partial = lk_graph_effect(ctx, values_node, &partial, 1, job);
     struct ggml_tensor *weights[] = {partial, pre->q};
     if (pass_needs_scores(job->pass)) partial = lk_graph_effect(ctx, score_node, weights, 2, job);
     struct ggml_tensor *sums[] = {partial, pre->q};
@@ -248,8 +268,9 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     int n_row = pass->n_row, n_out = pass->n_out, n_layer = net->hp.n_layer;
     lk_status status = lk_pass_reserve_attn(pass, err);
     if (status != LK_OK) return status;
-    bool needs_scores = pass_needs_scores(pass);
-    if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores)
+    bool needs_scores = pass_needs_scores(pass), skips = pass_skips(pass);
+    if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
+        g->skips == skips)
         return LK_OK;
     status = lk_graph_begin(g, n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
     if (status != LK_OK) return status;
@@ -277,5 +298,6 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     g->n_tok = n_row;
     g->n_out = n_out;
     g->needs_scores = needs_scores;
+    g->skips = skips;
     return LK_OK;
 }

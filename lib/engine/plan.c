@@ -1,5 +1,4 @@
 /* Predicted memory of a session, by the block arithmetic of the cache itself, without running. */
-#include "attention/read.h"
 #include "engine/absorb.h"
 #include "engine/factors.h"
 #include "engine/model.h"
@@ -62,10 +61,9 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
                                                             hp->d_head + needs.width.latent,
                                                             LK_EVAL_MAX, model->n_thread) +
                                      lk_attn_scratch_floats(needs.width.part) * model->n_thread);
-    if (recipe->read > 0)
-        attn +=
-            sizeof(float) * model->n_thread *
-            lk_read_floats(lk_read_unit_rows(recipe), n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
+    struct lk_rule_floats rule =
+        lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
+    attn += sizeof(float) * (rule.shared + model->n_thread * rule.thread);
     uint64_t width = 4ull * hp->n_embd + 3ull * hp->n_ff +
                      (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * hp->d_head;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;

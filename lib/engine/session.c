@@ -1,5 +1,4 @@
 /* Sessions: creation, evaluation, reuse of a common prefix, and copies. */
-#include "attention/read.h"
 #include "cache/cache_save.h"
 #include "engine/extend.h"
 #include "engine/factors.h"
@@ -10,8 +9,8 @@
 
 /* ---- creation ---- */
 
-static size_t read_scratch_bytes(const struct lk_session *s) {
-    return s->model->n_thread * s->read_floats * sizeof(float);
+static size_t rule_scratch_bytes(const struct lk_session *s) {
+    return (s->rule_floats.shared + s->model->n_thread * s->rule_floats.thread) * sizeof(float);
 }
 
 static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
@@ -50,16 +49,14 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     s->width = lk_cache_max_widths(s->cache);
-    if (s->recipe->read > 0) {
-        const struct lk_hparams *hp = &s->model->net->hp;
-        s->read_floats = lk_read_floats(lk_read_unit_rows(s->recipe), s->opts.n_ctx, hp->n_head,
-                                        hp->n_head_kv, hp->d_head);
-        s->read_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, read_scratch_bytes(s));
-        if (!s->read_scratch) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
-    }
     if (s->recipe->skip_v > 0 || s->recipe->read > 0) {
+        const struct lk_hparams *hp = &s->model->net->hp;
+        s->rule_floats =
+            lk_rule_floats(s->recipe, s->opts.n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
+        s->rule_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, rule_scratch_bytes(s));
         s->skipped = lk_alloc(&s->ledger, LK_FOR_OTHER, s->model->n_thread * sizeof *s->skipped);
-        if (!s->skipped) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
+        if (!s->rule_scratch || !s->skipped)
+            return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }
     status = lk_pass_init(&s->pass, s->model, &s->ledger, err);
     if (status != LK_OK) return status;
@@ -94,7 +91,7 @@ void lk_session_free(lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
-    lk_release(&s->ledger, LK_FOR_SCRATCH, s->read_scratch, read_scratch_bytes(s));
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->rule_scratch, rule_scratch_bytes(s));
     lk_release(&s->ledger, LK_FOR_OTHER, s->skipped, s->model->n_thread * sizeof *s->skipped);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
 }

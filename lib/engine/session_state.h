@@ -24,9 +24,9 @@ struct lk_session {
     struct lk_cache *cache;
     struct lk_cache_widths width; /* of the cache's levels */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
-    float *read_scratch; /* [threads of the model] of read_floats floats; NULL without 'read' */
-    size_t read_floats;
-    struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe skips nothing */
+    float *rule_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
+    struct lk_rule_floats rule_floats;
+    struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe reads everything */
     struct lk_pass pass;           /* for evaluating this session alone; a lk_batch has its own */
     struct lk_watch watch;
     int32_t *tok; /* [n_tok] tokens that the cache stands for, room for n_ctx */

@@ -14,7 +14,9 @@ extern const struct lk_kernels lk_kernels_avx2, lk_kernels_avxvnni;
 
 float lk_avx2_max(const float *s, int n);
 float lk_avx2_exp_sum(float *s, int n, float scale, float max);
-void lk_avx2_exp_tiles(float *s, int n_tile, float scale, float max, float *sum);
+void lk_avx2_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
+                       float *sum);
+void lk_avx2_scale_tile(const uint16_t *w, float scale, float *out);
 void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
                         float *s, size_t stride);
 void lk_avx2_combine_queries(const struct lk_queries *x, const float *w, int n,

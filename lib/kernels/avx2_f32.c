@@ -41,6 +41,21 @@ static inline __m256 lane_sums(const __m256 *x) {
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
+/* Maxima over the lanes of eight vectors. */
+static inline __m256 lane_maxima(const __m256 *x) {
+    __m256 pair[4], four[2];
+    LK_UNROLL
+    for (int i = 0; i < 4; i++)
+        pair[i] = _mm256_max_ps(_mm256_shuffle_ps(x[2 * i], x[2 * i + 1], 0x44),
+                                _mm256_shuffle_ps(x[2 * i], x[2 * i + 1], 0xee));
+    LK_UNROLL
+    for (int i = 0; i < 2; i++)
+        four[i] = _mm256_max_ps(_mm256_shuffle_ps(pair[2 * i], pair[2 * i + 1], 0x88),
+                                _mm256_shuffle_ps(pair[2 * i], pair[2 * i + 1], 0xdd));
+    return _mm256_max_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20),
+                         _mm256_permute2f128_ps(four[0], four[1], 0x31));
+}
+
 float lk_avx2_exp_sum(float *s, int n, float scale, float max) {
     const __m256 factor = _mm256_set1_ps(scale * lk_log2e), shift = _mm256_set1_ps(max * lk_log2e);
     __m256 sum = _mm256_setzero_ps();
@@ -57,18 +72,42 @@ float lk_avx2_exp_sum(float *s, int n, float scale, float max) {
     return hsum_f32x8(sum);
 }
 
-void lk_avx2_exp_tiles(float *s, int n_tile, float scale, float max, float *sum) {
-    const __m256 factor = _mm256_set1_ps(scale * lk_log2e), shift = _mm256_set1_ps(max * lk_log2e);
+void lk_avx2_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
+                       float *sum) {
+    const __m256 factor = _mm256_set1_ps(scale * lk_log2e);
     for (int t = 0; t < n_tile; t += 8) {
-        __m256 x[8] = {0};
+        __m256 x[8];
         int n = n_tile - t < 8 ? n_tile - t : 8;
-        for (int i = 0; i < n; i++) LK_UNROLL
-        for (int k = 0; k < LK_TILE / 8; k++, s += 8) {
-            __m256 y = exp2_f32x8(_mm256_fmsub_ps(_mm256_loadu_ps(s), factor, shift));
-            _mm256_storeu_ps(s, y);
-            x[i] = _mm256_add_ps(x[i], y);
+        for (int i = 0; i < 8; i++) { /* the last tile again instead of those that are not there */
+            const float *tile = s + (i < n ? i : n - 1) * LK_TILE;
+            x[i] = _mm256_max_ps(
+                _mm256_max_ps(_mm256_loadu_ps(tile), _mm256_loadu_ps(tile + 8)),
+                _mm256_max_ps(_mm256_loadu_ps(tile + 16), _mm256_loadu_ps(tile + 24)));
+        }
+        float most[8];
+        _mm256_storeu_ps(most, _mm256_max_ps(_mm256_mul_ps(lane_maxima(x), _mm256_set1_ps(scale)),
+                                             _mm256_set1_ps(lk_exp_least)));
+        for (int i = 0; i < n; i++) {
+            const __m256 shift = _mm256_set1_ps(most[i] * lk_log2e);
+            max[t + i] = most[i];
+            x[i] = _mm256_setzero_ps();
+            LK_UNROLL
+            for (int k = 0; k < LK_TILE / 8; k++, s += 8, w += 8) {
+                __m256 y = exp2_f32x8(_mm256_fmsub_ps(_mm256_loadu_ps(s), factor, shift));
+                _mm_storeu_si128((__m128i *)w, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+                x[i] = _mm256_add_ps(x[i], y);
+            }
         }
         _mm256_maskstore_ps(sum + t, lane_mask(n), lane_sums(x));
+    }
+}
+
+void lk_avx2_scale_tile(const uint16_t *w, float scale, float *out) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    LK_UNROLL
+    for (int i = 0; i < LK_TILE; i += 8) {
+        __m256 x = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + i)));
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(x, factor));
     }
 }
 

@@ -1,6 +1,6 @@
 /* Tables of the AVX-512, AVX512-VBMI and AMX kernels: dispatch by codec and number of queries, and
  * softmax. */
-#include "kernels/avx512.h"
+#include "kernels/avx512_dot.h"
 
 #include "kernels/exp2.h"
 
@@ -182,33 +182,53 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return _mm512_reduce_add_ps(_mm512_mask_add_ps(sum, rest, sum, y));
 }
 
-static void exp_tiles(float *s, int n_tile, float scale, float max, float *sum) {
-    const __m512 factor = _mm512_set1_ps(scale * lk_log2e), shift = _mm512_set1_ps(max * lk_log2e);
-    for (int t = 0; t < n_tile; t += 4) {
-        __m512 x[4];
+/* Sums over the lanes of four vectors. */
+static inline __m128 lane_sums(const __m512 x[4]) {
+    __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
+           cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    ab = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(ab), _mm512_extractf32x8_ps(ab, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+static void exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
+                      float *sum) {
+    const __m512 factor = _mm512_set1_ps(scale * lk_log2e);
+    for (int t = 0; t < n_tile; t += 4, s += 4 * LK_TILE, w += 4 * LK_TILE) {
+        int n = n_tile - t < 4 ? n_tile - t : 4;
+        __m512 x[4][2], part[4];
         LK_UNROLL
-        for (int i = 0; i < 4; i++, s += LK_TILE) {
-            x[i] = _mm512_setzero_ps();
-            if (t + i >= n_tile) continue;
-            __m512 a = exp2_f32x16(_mm512_fmsub_ps(_mm512_loadu_ps(s), factor, shift)),
-                   b = exp2_f32x16(_mm512_fmsub_ps(_mm512_loadu_ps(s + 16), factor, shift));
-            _mm512_storeu_ps(s, a);
-            _mm512_storeu_ps(s + 16, b);
-            x[i] = _mm512_add_ps(a, b);
+        for (int i = 0; i < 4; i++) { /* the first tile again instead of those that are not there */
+            const float *tile = s + (i < n ? i : 0) * LK_TILE;
+            x[i][0] = _mm512_loadu_ps(tile);
+            x[i][1] = _mm512_loadu_ps(tile + 16);
+            part[i] = _mm512_max_ps(x[i][0], x[i][1]);
         }
-        __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
-               cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-        ab = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-        __m256 half = _mm256_add_ps(_mm512_castps512_ps256(ab), _mm512_extractf32x8_ps(ab, 1));
-        __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-        _mm_mask_storeu_ps(sum + t, (__mmask8)lane_mask(n_tile - t < 4 ? n_tile - t : 4), four);
+        __m128 most = _mm_max_ps(_mm_mul_ps(hmax_f32x16_x4(part), _mm_set1_ps(scale)),
+                                 _mm_set1_ps(lk_exp_least)),
+               shift = _mm_mul_ps(most, _mm_set1_ps(lk_log2e));
+        LK_UNROLL
+        for (int i = 0; i < 4; i++) {
+            __m512 each = _mm512_broadcastss_ps(_mm_permutevar_ps(shift, _mm_set1_epi32(i)));
+            x[i][0] = exp2_f32x16(_mm512_fmsub_ps(x[i][0], factor, each));
+            x[i][1] = exp2_f32x16(_mm512_fmsub_ps(x[i][1], factor, each));
+            part[i] = _mm512_add_ps(x[i][0], x[i][1]);
+            if (i >= n) continue;
+            _mm256_storeu_si256((__m256i *)(w + i * LK_TILE),
+                                _mm512_cvtps_ph(x[i][0], _MM_FROUND_TO_NEAREST_INT));
+            _mm256_storeu_si256((__m256i *)(w + i * LK_TILE + 16),
+                                _mm512_cvtps_ph(x[i][1], _MM_FROUND_TO_NEAREST_INT));
+        }
+        __mmask8 inside = (__mmask8)lane_mask(n);
+        _mm_mask_storeu_ps(max + t, inside, most);
+        _mm_mask_storeu_ps(sum + t, inside, lane_sums(part));
     }
 }
 
 /* ---- tables ---- */
 
 #define SHARED_KERNELS                                                                             \
-    .max = max_f32, .exp_sum = exp_sum, .exp_tiles = exp_tiles,                                    \
+    .max = max_f32, .exp_sum = exp_sum, .exp_tiles = exp_tiles, .scale_tile = lk_avx2_scale_tile,      \
     .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {

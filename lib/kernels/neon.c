@@ -53,5 +53,6 @@ const struct lk_kernels lk_kernels_neon = {.name = "neon",
                                            .max = lk_neon_max,
                                            .exp_sum = lk_neon_exp_sum,
                                            .exp_tiles = lk_neon_exp_tiles,
+                                           .scale_tile = lk_neon_scale_tile,
                                            .gelu_layer = lk_neon_gelu_layer,
                                            .add_offsets = lk_neon_add_offsets};

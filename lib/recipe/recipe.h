@@ -20,10 +20,10 @@
  *                                   prompt attends to exact rows, and the newest rows stay exact.
  *                                   In layers whose body has a limit, rows are projected before and
  *                                   encoded after attention, which the policy needs
- *             | 'skip' 'v' SHARE    (without codecs) a tile of V is not read if each query head
- *                                   gives it less than SHARE divided by the number of tiles,
- *                                   0 < SHARE <= 1. All that is not read gets less than SHARE of a
- *                                   head's attention (attention/skip.h)
+ *             | 'skip' 'v' SHARE    (without codecs) decoding does not read a tile of V if each of
+ *                                   up to four query heads gives it less than SHARE divided by the
+ *                                   number of tiles, 0 < SHARE <= 1. All that is not read gets less
+ *                                   than SHARE of a head's attention (attention/skip.h)
  *             | 'read' N '%' [ 'outliers' M ]     (without codecs) decoding reads the N per cent of
  *                                   the tiles, or of the chunks with landmarks, that promise the
  *                                   most attention, and the M chunks that their landmarks describe

@@ -223,24 +223,24 @@ static void test_rule(void **state) {
                           .read_outliers = s % 2 ? 0 : 7};
         open_with_rows(&w, recipes[s / 2], &r);
         size_t n = (size_t)n_head(&w) * D;
-        float *out = malloc(LK_READ_TOKENS * n * sizeof *out),
-              *ref = malloc(LK_READ_TOKENS * n * sizeof *ref), *all = malloc(n * sizeof *all);
+        float *out = malloc(LK_DECODE_TOKENS * n * sizeof *out),
+              *ref = malloc(LK_DECODE_TOKENS * n * sizeof *ref), *all = malloc(n * sizeof *all);
         double gap = 1;
-        for (int t = 0; t < LK_READ_TOKENS; t++)
-            n_left_out += attend_plainly(&w, w.n_row - LK_READ_TOKENS + t, ref + t * n, &gap);
+        for (int t = 0; t < LK_DECODE_TOKENS; t++)
+            n_left_out += attend_plainly(&w, w.n_row - LK_DECODE_TOKENS + t, ref + t * n, &gap);
         n_close += gap < 1e-3;
         char list[200], *rest = list;
         strcpy(list, names);
         for (char *name; gap >= 1e-3 && (name = strtok_r(rest, ", ", &rest));)
-            for (int n_tok = 1; n_tok <= LK_READ_TOKENS; n_tok += LK_READ_TOKENS - 1) {
+            for (int n_tok = 1; n_tok <= LK_DECODE_TOKENS; n_tok += LK_DECODE_TOKENS - 1) {
                 attend(&w, lk_kernels_choose(name), w.n_row, n_tok, 1 + s % MAX_THREADS, out);
-                double e = nmse(out, ref + (LK_READ_TOKENS - n_tok) * n, n_tok * n);
+                double e = nmse(out, ref + (LK_DECODE_TOKENS - n_tok) * n, n_tok * n);
                 if (!(e < 1e-3))
                     fail_msg("%s, %s, %d tokens: nmse %g", recipes[s / 2], name, n_tok, e);
             }
         w.read = 0;
         attend(&w, &lk_kernels_reference, w.n_row, 1, 1, all);
-        ignored += nmse(all, ref + (LK_READ_TOKENS - 1) * n, n) / (2 * N_RECIPE);
+        ignored += nmse(all, ref + (LK_DECODE_TOKENS - 1) * n, n) / (2 * N_RECIPE);
         free(out), free(ref), free(all);
         close_world(&w);
     }
@@ -277,7 +277,7 @@ static void test_threads(void **state) {
 static void test_everything_is_read(void **state) {
     (void)state;
     for (int i = 0; i < N_RECIPE; i++)
-        for (int n_tok = 1; n_tok <= MAX_NEW; n_tok += LK_READ_TOKENS) {
+        for (int n_tok = 1; n_tok <= MAX_NEW; n_tok += LK_DECODE_TOKENS) {
             struct random r = {70 + i};
             struct world w = {.n_head_kv = 2, .group = 2, .n_row = 1111};
             open_with_rows(&w, recipes[i], &r);

@@ -89,16 +89,20 @@ static inline struct lk_skip_count attend(const struct world *w, const struct lk
                         .skipped = count,
                         .q = w->q + (size_t)(end - n_tok) * n_head(w) * D,
                         .out = out};
-    a.read_floats =
-        lk_read_floats(lk_read_unit_rows(w->recipe), w->n_row, a.n_head, a.n_head_kv, D);
-    a.read_scratch = malloc(n_thread * a.read_floats * sizeof(float));
+    lk_recipe recipe = *w->recipe;
+    recipe.skip_v = w->skip_v;
+    recipe.read = w->read;
+    a.rule_floats = lk_rule_floats(&recipe, w->n_row, a.n_head, a.n_head_kv, D);
+    a.rule_scratch =
+        malloc((a.rule_floats.shared + n_thread * a.rule_floats.thread) * sizeof(float));
     a.partial =
         malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));
     a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(D) * sizeof(float));
     for (int i = 0; i < n_thread; i++) lk_attn_items(&a, i, n_thread);
+    for (int i = 0; i < n_thread; i++) lk_attn_add_values(&a, i, n_thread);
     for (int i = 0; i < n_thread; i++)
         lk_attn_combine(&a, lk_attn_ranges(&a, a.k, a.v), i, n_thread);
-    free(a.partial), free(a.scratch), free(a.read_scratch);
+    free(a.partial), free(a.scratch), free(a.rule_scratch);
     for (int i = 0; i < n_thread; i++) {
         sum.n_tile += count[i].n_tile;
         sum.n_tile_read += count[i].n_tile_read;

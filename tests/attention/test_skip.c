@@ -1,11 +1,11 @@
 /* Tiles of V that are not read: the rule, computed here in double precision from the rows; the same
  * choice for any number of threads, and for tokens together or one by one; the promise that less
- * than a share of attention is left out. */
+ * than a share of attention is left out; prompts read everything. */
 #include "attention/skip.h"
 #include "codec/half.h"
 #include "test_rules.h"
 
-enum { MAX_ROWS = 1500, MAX_HEADS = 14, MAX_NEW = 5 };
+enum { MAX_ROWS = 1500, MAX_NEW = LK_DECODE_TOKENS };
 
 static float round_to_f16(float x) { return lk_f16_to_f32(lk_f32_to_f16(x)); }
 
@@ -33,45 +33,62 @@ static double dot(const float *a, const float *b) {
     return sum;
 }
 
-/* Attention of the token at row `pos` by the rule of skip.h, for rows in f16. out [n_head][D].
- * margin: the smallest distance of a tile's weight from a limit, relative to it. */
+/* Query heads of a KV head are divided as evenly as possible. */
+static int heads_before(int group, int part) {
+    int n_part = (group + LK_SKIP_HEADS - 1) / LK_SKIP_HEADS;
+    return group * part / n_part;
+}
+
+/* Attention of some heads of one KV head of the token at row `pos` by the rule of skip.h, for rows
+ * in f16. weight [n][n_row]: exponentials of scores. out [n][D]. margin: the smallest distance of a
+ * tile's weight from a limit, relative to it. Returns the tiles that are left out. */
+static int add_tiles(const struct world *w, int kv, int pos, int first, const double *weight, int n,
+                     double *out, double *margin) {
+    int n_tile = pos / LK_TILE - first / LK_TILE + 1, n_left_out = 0;
+    double all[LK_SKIP_HEADS] = {0}, sum[LK_SKIP_HEADS] = {0};
+    for (int i = 0; i < n; i++)
+        for (int t = first; t <= pos; t++) all[i] += weight[(size_t)i * w->n_row + t];
+    memset(out, 0, (size_t)n * D * sizeof *out);
+    for (int tile = first / LK_TILE * LK_TILE; tile <= pos; tile += LK_TILE) {
+        bool whole = tile >= first && tile + LK_TILE <= pos + 1,
+             read = !whole || n_tile < LK_SKIP_MIN_TILES;
+        for (int i = 0; i < n; i++) {
+            double own = 0, limit = all[i] * w->skip_v / n_tile;
+            for (int t = tile; whole && t < tile + LK_TILE; t++)
+                own += weight[(size_t)i * w->n_row + t];
+            if (!read) *margin = fmin(*margin, fabs(own / limit - 1));
+            read |= own >= limit;
+        }
+        n_left_out += !read;
+        for (int i = 0; read && i < n; i++)
+            for (int t = tile < first ? first : tile; t < tile + LK_TILE && t <= pos; t++) {
+                double e = weight[(size_t)i * w->n_row + t];
+                sum[i] += e;
+                for (int c = 0; c < D; c++)
+                    out[i * D + c] += e * w->v[((size_t)t * w->n_head_kv + kv) * D + c];
+            }
+    }
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < D; c++) out[i * D + c] /= sum[i];
+    return n_left_out;
+}
+
+/* Same as above, for all heads: out [n_head][D]. */
 static int attend_plainly(const struct world *w, int pos, double *out, double *margin) {
     int first = w->n_swa && pos + 1 > w->n_swa ? pos + 1 - w->n_swa : 0, n_left_out = 0;
-    int n_tile = (pos - first) / LK_TILE + 1;
     double *weight = malloc((size_t)w->group * w->n_row * sizeof *weight);
     for (int kv = 0; kv < w->n_head_kv; kv++) {
-        double base[MAX_HEADS] = {0}, sum[MAX_HEADS] = {0};
         for (int i = 0; i < w->group; i++)
             for (int t = first; t <= pos; t++) {
                 const float *q = w->q + ((size_t)pos * n_head(w) + kv * w->group + i) * D;
-                double e = exp(score_scale * dot(q, w->k + ((size_t)t * w->n_head_kv + kv) * D));
-                weight[(size_t)i * w->n_row + t] = e;
-                if (t > pos - LK_SKIP_NEWEST || (!w->n_swa && t < LK_TILE)) base[i] += e;
+                weight[(size_t)i * w->n_row + t] =
+                    exp(score_scale * dot(q, w->k + ((size_t)t * w->n_head_kv + kv) * D));
             }
-        memset(out + (size_t)kv * w->group * D, 0, w->group * D * sizeof *out);
-        for (int tile = first / LK_TILE * LK_TILE; tile <= pos; tile += LK_TILE) {
-            bool read = tile + LK_TILE > pos + 1 - LK_SKIP_NEWEST || n_tile < LK_SKIP_MIN_TILES ||
-                        (!w->n_swa && tile < LK_TILE);
-            for (int i = 0; i < w->group; i++) {
-                double own = 0, limit = base[i] * w->skip_v / n_tile;
-                for (int t = tile; t < tile + LK_TILE && t <= pos; t++)
-                    if (t >= first) own += weight[(size_t)i * w->n_row + t];
-                if (!read) *margin = fmin(*margin, fabs(own / limit - 1));
-                read |= own >= limit;
-            }
-            n_left_out += !read;
-            for (int i = 0; read && i < w->group; i++)
-                for (int t = tile; t < tile + LK_TILE && t <= pos; t++) {
-                    if (t < first) continue;
-                    double e = weight[(size_t)i * w->n_row + t];
-                    sum[i] += e;
-                    for (int c = 0; c < D; c++)
-                        out[(size_t)(kv * w->group + i) * D + c] +=
-                            e * w->v[((size_t)t * w->n_head_kv + kv) * D + c];
-                }
+        for (int part = 0; heads_before(w->group, part) < w->group; part++) {
+            int i = heads_before(w->group, part), n = heads_before(w->group, part + 1) - i;
+            n_left_out += add_tiles(w, kv, pos, first, weight + (size_t)i * w->n_row, n,
+                                    out + (size_t)(kv * w->group + i) * D, margin);
         }
-        for (int i = 0; i < w->group; i++)
-            for (int c = 0; c < D; c++) out[(size_t)(kv * w->group + i) * D + c] /= sum[i];
     }
     free(weight);
     return n_left_out;
@@ -99,7 +116,7 @@ static void test_rule(void **state) {
     for (size_t s = 0; s < sizeof setups / sizeof *setups; s++) {
         struct random r = {41 + s};
         struct world w = setups[s];
-        w.skip_v = s % 2 ? 0.3f : 1;
+        w.skip_v = s % 2 ? 0.1f : 0.4f;
         open_with_rows(&w, "f16", &r);
         append(&w, 0, w.n_row);
         size_t n = (size_t)n_head(&w) * D;
@@ -115,7 +132,8 @@ static void test_rule(void **state) {
                 for (int n_tok = 1; n_tok <= MAX_NEW; n_tok += MAX_NEW - 1) {
                     attend(&w, lk_kernels_choose(name), w.n_row, n_tok, n_thread, out);
                     double e = error_of(out, ref + (MAX_NEW - n_tok) * n, (int)(n_tok * n));
-                    if (!(e < 1e-9))
+                    /* Weights are rounded to f16, with a mean square error of (2^-11)^2 / 12. */
+                    if (!(e < 3e-8))
                         fail_msg("setup %zu, %s, %d threads, %d tokens: nmse %g", s, name, n_thread,
                                  n_tok, e);
                 }
@@ -124,34 +142,6 @@ static void test_rule(void **state) {
     }
     assert_true(n_left_out > 100); /* or nothing was tested */
     assert_true(n_close <= 1);
-}
-
-/* A short prompt at once: each token has its own base rows, in whatever item it is. */
-static void test_prompt(void **state) {
-    (void)state;
-    int n_left_out = 0, n_close = 0;
-    for (int group = 1; group <= 4; group++) {
-        struct random r = {91 + group};
-        struct world w = {.n_head_kv = 2, .group = group, .n_row = 230, .skip_v = 1};
-        open_with_rows(&w, "f16", &r);
-        append(&w, 0, w.n_row);
-        size_t n = (size_t)n_head(&w) * D;
-        float *out = malloc(w.n_row * n * sizeof *out);
-        double *ref = malloc(n * sizeof *ref);
-        attend(&w, lk_kernels_choose(NULL), w.n_row, w.n_row, group, out);
-        for (int t = 0; t < w.n_row; t++) {
-            double margin = 1;
-            n_left_out += attend_plainly(&w, t, ref, &margin);
-            double e = error_of(out + t * n, ref, (int)n);
-            n_close += margin < 1e-4;
-            if (margin >= 1e-4 && !(e < 1e-9))
-                fail_msg("%d heads per KV head, token %d: nmse %g", group, t, e);
-        }
-        free(out), free(ref);
-        close_world(&w);
-    }
-    assert_true(n_left_out > 100);
-    assert_true(n_close <= 4);
 }
 
 static const char *const recipes[] = {
@@ -218,25 +208,30 @@ static void test_promise(void **state) {
     assert_true(n_some >= 12);
 }
 
-/* Without a share, and in short contexts, everything is read. */
+/* Without a share, in short contexts and for many tokens at once, everything is read. */
 static void test_nothing_is_skipped(void **state) {
     (void)state;
-    struct random r = {4};
-    struct world w = {.n_head_kv = 1, .group = 2, .n_row = 90, .skip_v = 1};
-    float out[2][2 * D];
-    open_with_rows(&w, "f16", &r);
-    append(&w, 0, w.n_row);
-    struct lk_skip_count count = attend(&w, &lk_kernels_reference, w.n_row, 1, 1, out[0]);
-    assert_int_equal(count.n_tile, count.n_tile_read);
-    assert_true(count.dropped == 0);
-    w.skip_v = 0;
-    attend(&w, &lk_kernels_reference, w.n_row, 1, 1, out[1]);
-    assert_true(nmse(out[0], out[1], 2 * D) < 1e-12);
-    close_world(&w);
+    static const struct world setups[] = {
+        {.n_head_kv = 1, .group = 2, .n_row = (LK_SKIP_MIN_TILES - 2) * LK_TILE, .skip_v = 1},
+        {.n_head_kv = 1, .group = 2, .n_row = 900, .skip_v = 1}};
+    for (size_t s = 0; s < sizeof setups / sizeof *setups; s++) {
+        struct random r = {4 + s};
+        struct world w = setups[s];
+        float out[2][(LK_DECODE_TOKENS + 1) * 2 * D];
+        int n_tok = s == 0 ? 1 : LK_DECODE_TOKENS + 1;
+        open_with_rows(&w, "f16", &r);
+        append(&w, 0, w.n_row);
+        struct lk_skip_count count = attend(&w, &lk_kernels_reference, w.n_row, n_tok, 2, out[0]);
+        assert_true(count.n_tile == 0 && count.n_tile_read == 0 && count.dropped == 0);
+        w.skip_v = 0;
+        attend(&w, &lk_kernels_reference, w.n_row, n_tok, 2, out[1]);
+        assert_memory_equal(out[0], out[1], n_tok * 2 * D * sizeof(float));
+        close_world(&w);
+    }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rule), cmocka_unit_test(test_prompt),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rule),
                                        cmocka_unit_test(test_choice_depends_on_the_token),
                                        cmocka_unit_test(test_promise),
                                        cmocka_unit_test(test_nothing_is_skipped)};

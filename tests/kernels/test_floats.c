@@ -32,7 +32,8 @@ static void softmax_parts(void **state) {
     }
 }
 
-/* Nothing is read or written beyond the tiles, nor written beyond their sums. */
+/* Scores of some rows, and of all rows of some tiles, are -INFINITY. Nothing is read or written
+ * beyond the tiles, nor written beyond their maxima and sums. */
 static void exponentials_by_tile(void **state) {
     (void)state;
     enum { N = 21 };
@@ -40,19 +41,29 @@ static void exponentials_by_tile(void **state) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
         for (int n = 1; kernels && n < N; n++) {
             int n_row = n * LK_TILE;
-            size_t bytes = (size_t)n_row * sizeof(float);
-            float *got = malloc(bytes), *expect = malloc(bytes), sum[N], expect_sum[N];
-            assert_true(got && expect);
-            for (int i = 0; i < n_row; i++) got[i] = expect[i] = 30 * gaussian();
-            for (int t = 0; t < N; t++) sum[t] = -1;
-            kernels->exp_tiles(got, n, 0.3f, 5, sum);
-            lk_kernels_reference.exp_tiles(expect, n, 0.3f, 5, expect_sum);
+            float *s = malloc(n_row * sizeof *s);
+            uint16_t *got = malloc(n_row * sizeof *got), *expect = malloc(n_row * sizeof *expect);
+            float max[N], sum[N], expect_max[N], expect_sum[N];
+            assert_true(s && got && expect);
             for (int i = 0; i < n_row; i++)
-                assert_true(fabsf(got[i] - expect[i]) <= 1e-5f * expect[i] + 2e-38f);
-            for (int t = 0; t < n; t++)
+                s[i] = i % 7 == 3 || i / LK_TILE % 8 == 5 ? -INFINITY : 30 * gaussian();
+            for (int t = 0; t < N; t++) max[t] = sum[t] = -1;
+            kernels->exp_tiles(s, n, 0.3f, got, max, sum);
+            lk_kernels_reference.exp_tiles(s, n, 0.3f, expect, expect_max, expect_sum);
+            for (int i = 0; i < n_row; i++) /* half a step of f16 each */
+                assert_true(fabsf(lk_f16_to_f32(got[i]) - lk_f16_to_f32(expect[i])) <=
+                            1.01f / 1024 * lk_f16_to_f32(expect[i]) + 6e-8f);
+            for (int t = 0; t < n; t++) {
+                float tile[2][LK_TILE];
+                kernels->scale_tile(expect + t * LK_TILE, 0.7f, tile[0]);
+                lk_kernels_reference.scale_tile(expect + t * LK_TILE, 0.7f, tile[1]);
+                assert_memory_equal(tile[0], tile[1], sizeof tile[0]);
+                assert_true(max[t] == expect_max[t]);
                 assert_true(fabsf(sum[t] - expect_sum[t]) <= 1e-5f * expect_sum[t]);
-            for (int t = n; t < N; t++) assert_true(sum[t] == -1);
-            free(got), free(expect);
+                assert_true(t % 8 == 5 ? sum[t] == 0 : sum[t] >= 0.9999f);
+            }
+            for (int t = n; t < N; t++) assert_true(max[t] == -1 && sum[t] == -1);
+            free(s), free(got), free(expect);
         }
     }
 }

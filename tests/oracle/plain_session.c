@@ -93,23 +93,23 @@ static double weigh(const struct plain_cache *c, int layer, int head, int pos, c
     return max;
 }
 
-/* The rule of attention/skip.h: skipped [n] is set for rows of tiles that all heads of a group
- * leave out. weight [n_head][n]; the token's own row is row `own`, and it sees rows from `first`
- * on. */
-static void skip_tiles(double share, bool swa, const struct seen_row *row, int n, int first,
-                       int own, const double *weight, int n_head, bool *skipped) {
-    enum { NEWEST = 64, MIN_TILES = 4 };
-    int n_tile = (own - first) / LK_TILE + 1;
+/* The rule of attention/skip.h for up to four query heads of a KV head: skipped [n] is set for rows
+ * of tiles that all of them leave out. weight [n_head][n]; the token's own row is row `own`, and it
+ * sees rows from `first` on; a tile starts at row `grid`. */
+static void skip_tiles(double share, const struct seen_row *row, int n, int first, int own,
+                       int grid, const double *weight, int n_head, bool *skipped) {
+    enum { MIN_TILES = 4 };
+    int before = (first - grid) % LK_TILE; /* rows of the first tile that are not seen */
+    if (before < 0) before += LK_TILE;
+    int n_tile = (own - first + before) / LK_TILE + 1;
     for (int t = 0, end; t < n; t = end) {
         for (end = t + 1; row[t].tile >= 0 && end < n && row[end].tile == row[t].tile;) end++;
-        bool read = share == 0 || n_tile < MIN_TILES || row[t].tile < 0 || end > own + 1 - NEWEST ||
-                    (!swa && t < LK_TILE);
+        bool read = share == 0 || n_tile < MIN_TILES || row[t].tile < 0 || t < first || end > own + 1;
         for (int h = 0; h < n_head && !read; h++) {
-            double base = 0, sum = 0;
-            for (int i = 0; i <= own; i++)
-                if (i > own - NEWEST || (!swa && i < LK_TILE)) base += weight[(size_t)h * n + i];
+            double all = 0, sum = 0;
+            for (int i = first; i <= own; i++) all += weight[(size_t)h * n + i];
             for (int i = t; i < end; i++) sum += weight[(size_t)h * n + i];
-            read = sum >= share / n_tile * base;
+            read = sum >= share / n_tile * all;
         }
         for (int i = t; i < end; i++) skipped[i] = !read;
     }
@@ -151,12 +151,22 @@ static void disturb_query(struct plain_setting *set, const double *q, double *ou
         out[k] = q[k] + (set->query_noise ? max / 127 * (random_uniform(&set->random) - 0.5) : 0);
 }
 
+/* Index of the first row of the largest level's first block. */
+static int grid_of(const struct plain_kv *kv) {
+    int before = 0, most = -1, grid = 0;
+    for (int i = 0; i < kv->n_level; before += kv->level[i].n, i++)
+        if (kv->level[i].n > most) most = kv->level[i].n, grid = before - kv->level[i].skip;
+    return grid;
+}
+
 /* All queries of a layer. rows: [n_head_kv][n_row]. skip: the share of attention that is given up
  * at most. */
 static void attend_all(const struct plain_cache *c, int layer, struct tokens *t,
                        struct seen_row *rows, int n_row, bool states, double skip) {
+    enum { TOGETHER = 4 }; /* query heads that share what is read */
     const struct plain_model *m = c->set->model;
     int d = m->d_head, group = m->n_head / m->n_head_kv;
+    int n_part = (group + TOGETHER - 1) / TOGETHER, grid = grid_of(&c->layer[layer].kv[LK_K]);
     bool last = last_only(c, layer), swa = plain_is_swa(m, layer);
     double *weight = malloc((size_t)group * n_row * sizeof *weight), q[group][d], max[group];
     bool *skipped = malloc((size_t)n_row * sizeof *skipped);
@@ -173,10 +183,14 @@ static void attend_all(const struct plain_cache *c, int layer, struct tokens *t,
                 max[h] = weigh(c, layer, kv * group + h, pos, q[h], row, n_row,
                                weight + (size_t)h * n_row);
             }
-            skip_tiles(skip, swa, row, n_row, first, own, weight, group, skipped);
-            for (int h = 0; h < group; h++)
-                attend(c, layer, kv * group + h, q[h], row, n_row, weight + (size_t)h * n_row,
-                       max[h], skipped, !last || i == t->n - 1, states, t->attn + at + h * d);
+            for (int part = 0, h = 0; part < n_part; part++) {
+                int end = group * (part + 1) / n_part;
+                skip_tiles(skip, row, n_row, first, own, grid, weight + (size_t)h * n_row, end - h,
+                           skipped);
+                for (; h < end; h++)
+                    attend(c, layer, kv * group + h, q[h], row, n_row, weight + (size_t)h * n_row,
+                           max[h], skipped, !last || i == t->n - 1, states, t->attn + at + h * d);
+            }
         }
     free(weight);
     free(skipped);
@@ -187,14 +201,6 @@ static void finish_layer(const struct plain_cache *c, int layer, struct tokens *
     for (int i = 0; i < t->n; i++)
         plain_post(m, layer, t->attn + (size_t)i * m->n_head * m->d_head,
                    t->x + (size_t)i * m->n_embd);
-}
-
-/* Index of the first row of the largest level's first block. */
-static int grid_of(const struct plain_kv *kv) {
-    int before = 0, most = -1, grid = 0;
-    for (int i = 0; i < kv->n_level; before += kv->level[i].n, i++)
-        if (kv->level[i].n > most) most = kv->level[i].n, grid = before - kv->level[i].skip;
-    return grid;
 }
 
 /* What the account holds for a KV head. K and V belong together if they have the same position. */
@@ -238,6 +244,7 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok
 }
 
 void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits) {
+    enum { DECODE_TOKENS = 4 }; /* calls of more tokens read everything */
     const struct plain_model *m = c->set->model;
     int w = m->n_head_kv * m->d_head, n_tok = c->n_tok + n;
     struct tokens t = new_tokens(m, tok, n, c->n_tok);
@@ -253,7 +260,8 @@ void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits
         if (c->set->recipe->eager) plain_cache_encode(c, layer, n_tok);
         for (int h = 0; h < m->n_head_kv; h++)
             n_row = list_rows(c, layer, h, n_tok, rows + (size_t)h * n_row);
-        attend_all(c, layer, &t, rows, n_row, true, c->set->recipe->skip_v);
+        double skip = n <= DECODE_TOKENS ? c->set->recipe->skip_v : 0;
+        attend_all(c, layer, &t, rows, n_row, true, skip);
         finish_layer(c, layer, &t);
         plain_cache_age(c, layer, n_tok);
     }
