@@ -5,11 +5,11 @@
  *   build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH THREADS N_PROMPT
  *                           N_TOKENS REPEAT
  *
- * FLASH is on or off. Prints a JSON list of up to two tests, each with REPEAT samples, in tokens per
- * second: over a prompt of N_PROMPT tokens, and over N_TOKENS tokens that are decoded one by one.
- * A number of 0 leaves a test out. Settings are those of llama-bench: a thread pool of ggml, random
- * tokens, batches of 2,048 and 512, an untimed run of each test first (of one token if they are
- * decoded). "cpu_share" is the CPU time divided by threads and time. It is near 1 on an idle
+ * FLASH is on or off. Prints a JSON list of up to two tests, each with REPEAT samples, in tokens
+ * per second: over a prompt of N_PROMPT tokens, and over N_TOKENS tokens that are decoded one by
+ * one. A number of 0 leaves a test out. Settings are those of llama-bench: a thread pool of ggml,
+ * random tokens, batches of 2,048 and 512, an untimed run of each test first (of one token if they
+ * are decoded). "cpu_share" is the CPU time divided by threads and time. It is near 1 on an idle
  * machine: the threads poll while they wait.
  *
  * --dry-run stops before the cache is allocated. The exit status says whether everything fits.

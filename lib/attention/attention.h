@@ -53,10 +53,10 @@ struct lk_attn {
     int read_outliers;   /* chunks that it reads in addition */
     float *rule_scratch; /* [rule_floats.shared], then [n_thread][rule_floats.thread] */
     struct lk_rule_floats rule_floats; /* lk_rule_floats() */
-    struct lk_skip_count *skipped; /* [n_thread], added to; NULL: do not count */
-    const struct lk_rope *rope;    /* for sinks that shift; NULL if there are none */
-    const float *q;                /* [n_tok][n_head][d_head] */
-    float *out;                    /* [n_tok][n_head][d_head] */
+    struct lk_skip_count *skipped;     /* [n_thread], added to; NULL: do not count */
+    const struct lk_rope *rope;        /* for sinks that shift; NULL if there are none */
+    const float *q;                    /* [n_tok][n_head][d_head] */
+    float *out;                        /* [n_tok][n_head][d_head] */
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read
      * by combine; or NULL */
     const float *extra_partial;

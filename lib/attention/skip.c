@@ -65,8 +65,7 @@ static void weigh_chunk(struct lk_attn_item *item, const struct weights *w, int 
     lo = n ? lo + (int)(a - start) : 0;
     for (int t = 0; t < lo; t++) s[t] = -INFINITY;
     for (int t = lo + n; t < n_row; t++) s[t] = -INFINITY;
-    size_t tile =
-        lk_attn_item_row(item, i) * w->n_tile + (size_t)((start - w->origin) / LK_TILE);
+    size_t tile = lk_attn_item_row(item, i) * w->n_tile + (size_t)((start - w->origin) / LK_TILE);
     item->attn->kernels->exp_tiles(s, n_tile, item->attn->scale, w->weight + tile * LK_TILE,
                                    w->max + tile, w->sum + tile);
 }
@@ -102,15 +101,15 @@ size_t lk_skip_thread_floats(int64_t n_ctx) {
     return max_tiles(n_ctx) * 2 * LK_SKIP_HEADS + (max_tiles(n_ctx) + 3) / 4;
 }
 
-/* The sum of query i's weights over the tiles [from, to), in 16 parts, which compilers vectorize.
- * needed: only of tiles that are read. */
-static float sum_tiles(const struct choice *c, int i, int from, int to, bool needed) {
-    const float *sum = c->sum[i];
+/* The sum of weight [n], in 16 parts, which compilers vectorize. need: [n], or NULL for all tiles.
+ * Otherwise only the tiles count that are read, or that are left out. */
+static float sum_tiles(const float *weight, const uint8_t *need, bool read, int n) {
     float part[16] = {0}, all = 0;
-    int t = from;
-    for (; t + 16 <= to; t += 16)
-        for (int k = 0; k < 16; k++) part[k] += needed && !c->need[t + k] ? 0 : sum[t + k];
-    for (; t < to; t++) part[t % 16] += needed && !c->need[t] ? 0 : sum[t];
+    int t = 0;
+    for (; t + 16 <= n; t += 16)
+        for (int k = 0; k < 16; k++)
+            part[k] += !need || (need[t + k] != 0) == read ? weight[t + k] : 0;
+    for (; t < n; t++) part[t % 16] += !need || (need[t] != 0) == read ? weight[t] : 0;
     for (int k = 0; k < 16; k++) all += part[k];
     return all;
 }
@@ -159,7 +158,7 @@ static void choose(struct lk_attn_item *item, struct choice *c, const float *max
     memcpy(scale, max, (size_t)c->n_tile * sizeof *scale);
     kernels->exp_sum(scale, c->n_tile, 1, item->mem.max[i]);
     for (int t = 0; t < c->n_tile; t++) of_tile[t] = scale[t] * sum[t];
-    float limit = sum_tiles(c, i, 0, c->n_tile, false) * item->attn->skip_v / (float)c->n_tile;
+    float limit = sum_tiles(of_tile, NULL, true, c->n_tile) * item->attn->skip_v / (float)c->n_tile;
     if (c->n_tile < LK_SKIP_MIN_TILES) limit = 0;
     for (int t = 0; t < c->n_tile; t++) c->need[t] |= !(of_tile[t] < limit);
 }
@@ -228,16 +227,14 @@ static void add_batch(struct lk_attn_item *item, const struct choice *c, const s
         size_t offset = lk_level_part_offset(ahead, item->head_kv / ahead->n_head);
         for (int t = 0; t < next->n; t++)
             fetch[t] = (const char *)ahead->block[next->row[t] / LK_TILE] + offset;
-        rows.fetch = (struct lk_fetch){fetch, next->n,
-                                       ahead->part ? ahead->block_bytes / ahead->n_part
-                                                   : ahead->head_bytes};
+        rows.fetch = (struct lk_fetch){
+            fetch, next->n, ahead->part ? ahead->block_bytes / ahead->n_part : ahead->head_bytes};
     }
     for (int i = 0; i < item->n_q; i++)
         for (int t = 0; t < batch->n; t++) {
             float *of_tile = weight + i * item->stride + t * LK_TILE;
             copy_weights(item->attn->kernels, c, i, batch->tile[t], of_tile);
-            if (level->basis && level->basis->mean)
-                item->mem.mean[i] += c->sum[i][batch->tile[t]];
+            if (level->basis && level->basis->mean) item->mem.mean[i] += c->sum[i][batch->tile[t]];
         }
     item->attn->kernels->accumulate(&rows, weight, item->stride, item->n_q,
                                     lk_attend_sum(item, batch->level, 0));
@@ -250,7 +247,7 @@ static bool has_room(const struct batch *batch, int level, int block_rows, int64
            (block_rows == LK_TILE || row == batch->row[batch->n - 1] + LK_TILE);
 }
 
-/* Add rows [a, b), which are no whole tiles, at most a chunk. */
+/* Add rows [a, b), at most a chunk, that are not whole tiles. */
 static void add_rows(struct lk_attn_item *item, const struct choice *c, int64_t a, int64_t b) {
     for (int i = 0; i < item->n_q; i++) {
         int64_t first = (a - c->origin) / LK_TILE, last = (b - 1 - c->origin) / LK_TILE;
@@ -309,11 +306,11 @@ void lk_skip_attend(struct lk_attn_item *item, const struct lk_partition *p, int
     for (int t = 0; t < c.n_tile; t++) n_need += c.need[t] != 0, n_must += c.need[t] >= MUST_READ;
     int from = tile_after(&c, (int)((int64_t)n_need * range / p->n_range)),
         to = tile_after(&c, (int)((int64_t)n_need * (range + 1) / p->n_range));
-    for (int i = 0; i < item->n_q; i++) item->mem.sum[i] = sum_tiles(&c, i, from, to, true);
+    for (int i = 0; i < item->n_q; i++)
+        item->mem.sum[i] = sum_tiles(c.sum[i] + from, c.need + from, true, to - from);
     if (range == 0) { /* what is left out is counted once */
         for (int i = 0; i < item->n_q; i++)
-            item->mem.dropped[i] =
-                sum_tiles(&c, i, 0, c.n_tile, false) - sum_tiles(&c, i, 0, c.n_tile, true);
+            item->mem.dropped[i] = sum_tiles(c.sum[i], c.need, false, c.n_tile);
         item->n_tile += c.n_tile - n_must;
         item->n_tile_read += n_need - n_must;
     }

@@ -1,10 +1,10 @@
 /* Decoding without the tiles of V that get little attention.
  *
  * Scores come before values. So all scores of a call are computed first, then the tiles of V are
- * chosen, and the chosen ones are added. For a token and a query head, a tile t of LK_TILE
+ * chosen, and the chosen ones are added. For a token and a query head, a tile of LK_TILE
  * positions can be left out if
  *
- *     sum of exp(s_i) over the rows i of the tile  <  share / n_tile * sum of exp(s_i) over all rows
+ *     sum over the tile of exp(score)  <  share / n_tile * sum over all rows of exp(score)
  *
  * n_tile: tiles that the token sees. So all that is left out gets less than `share` of the head's
  * attention. It leaves the softmax's sum too. A tile is read for up to LK_SKIP_HEADS query heads of

@@ -24,7 +24,7 @@ struct lk_session {
     struct lk_cache *cache;
     struct lk_cache_widths width; /* of the cache's levels */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
-    float *rule_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
+    float *rule_scratch;          /* as in struct lk_attn; NULL if the recipe reads everything */
     struct lk_rule_floats rule_floats;
     struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe reads everything */
     struct lk_pass pass;           /* for evaluating this session alone; a lk_batch has its own */

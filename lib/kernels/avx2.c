@@ -68,7 +68,6 @@ const struct lk_kernels lk_kernels_avx2 = {.name = "avx2",
                                            .max = lk_avx2_max,
                                            .exp_sum = lk_avx2_exp_sum,
                                            .exp_tiles = lk_avx2_exp_tiles,
-                                           .scale_tile = lk_avx2_scale_tile,
                                            .combine_queries = lk_avx2_combine_queries,
                                            LK_AVX2_SHARED_KERNELS};
 
@@ -78,6 +77,5 @@ const struct lk_kernels lk_kernels_avxvnni = {.name = "avxvnni",
                                               .max = lk_avx2_max,
                                               .exp_sum = lk_avx2_exp_sum,
                                               .exp_tiles = lk_avx2_exp_tiles,
-                                              .scale_tile = lk_avx2_scale_tile,
                                               .combine_queries = lk_avx2_combine_queries,
                                               LK_AVX2_SHARED_KERNELS};

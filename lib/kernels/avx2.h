@@ -33,7 +33,7 @@ void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int 
 #define LK_AVX2_SHARED_KERNELS                                                                     \
     .score_rope = lk_avx2_score_rope, .encode = lk_avx2_encode, .decode = lk_avx2_decode,          \
     .gelu_layer = lk_avx2_gelu_layer, .add_offsets = lk_avx2_add_offsets,                          \
-    .score_tiles = lk_avx2_score_tiles
+    .score_tiles = lk_avx2_score_tiles, .scale_tile = lk_avx2_scale_tile
 
 /* avx2_score_tiles.c, as in struct lk_kernels */
 void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,

@@ -78,7 +78,7 @@ void lk_avx2_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, flo
     for (int t = 0; t < n_tile; t += 8) {
         __m256 x[8];
         int n = n_tile - t < 8 ? n_tile - t : 8;
-        for (int i = 0; i < 8; i++) { /* the last tile again instead of those that are not there */
+        for (int i = 0; i < 8; i++) { /* beyond the last tile: that tile again */
             const float *tile = s + (i < n ? i : n - 1) * LK_TILE;
             x[i] = _mm256_max_ps(
                 _mm256_max_ps(_mm256_loadu_ps(tile), _mm256_loadu_ps(tile + 8)),

@@ -1,7 +1,6 @@
 /* Tables of the AVX-512, AVX512-VBMI and AMX kernels: dispatch by codec and number of queries, and
  * softmax. */
 #include "kernels/avx512_dot.h"
-
 #include "kernels/exp2.h"
 
 #include <math.h>
@@ -198,7 +197,7 @@ static void exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, floa
         int n = n_tile - t < 4 ? n_tile - t : 4;
         __m512 x[4][2], part[4];
         LK_UNROLL
-        for (int i = 0; i < 4; i++) { /* the first tile again instead of those that are not there */
+        for (int i = 0; i < 4; i++) { /* beyond the last tile: the first */
             const float *tile = s + (i < n ? i : 0) * LK_TILE;
             x[i][0] = _mm512_loadu_ps(tile);
             x[i][1] = _mm512_loadu_ps(tile + 16);
@@ -228,7 +227,7 @@ static void exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, floa
 /* ---- tables ---- */
 
 #define SHARED_KERNELS                                                                             \
-    .max = max_f32, .exp_sum = exp_sum, .exp_tiles = exp_tiles, .scale_tile = lk_avx2_scale_tile,      \
+    .max = max_f32, .exp_sum = exp_sum, .exp_tiles = exp_tiles,                                    \
     .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {

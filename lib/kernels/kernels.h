@@ -150,8 +150,9 @@ struct lk_kernels {
     float (*exp_sum)(float *s, int n, float scale, float max);
 
     /* Weights of n_tile tiles of LK_TILE scores, scale > 0. max[t] = scale times tile t's largest
-     * score, but at least lk_exp_least, w[i] = exp(scale * s[i] - max[t]) for the scores of tile t,
-     * in f16, and sum[t] their sum before rounding. Scores may be -INFINITY; their weights are 0. */
+     * score, but at least lk_exp_least. w[i] = exp(scale * s[i] - max[t]) for the scores of tile t,
+     * in f16, and sum[t] is their sum before rounding. Scores may be -INFINITY; their weights are
+     * 0. */
     void (*exp_tiles)(const float *s, int n_tile, float scale, uint16_t *w, float *max, float *sum);
 
     /* out[i] = scale * w[i] for i < LK_TILE: weights of exp_tiles in floats. */

@@ -57,8 +57,7 @@ void lk_neon_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, flo
 
 void lk_neon_scale_tile(const uint16_t *w, float scale, float *out) {
     for (int i = 0; i < LK_TILE; i += 4)
-        vst1q_f32(out + i,
-                  vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(w + i))), scale));
+        vst1q_f32(out + i, vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(w + i))), scale));
 }
 
 void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,

@@ -212,7 +212,7 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
     if (*f & BIT(PERFORMER)) n += (size_t)snprintf(buf + n, cap - n, "; absorb performer");
     if (*f & BIT(EAGER)) n += (size_t)snprintf(buf + n, cap - n, "; eager");
-    if (*f & BIT(SKIP)) n += (size_t)snprintf(buf + n, cap - n, "; skip v 0.25");
+    if (*f & BIT(SKIP)) n += (size_t)snprintf(buf + n, cap - n, "; skip v 0.1");
     if (*f & BIT(READ)) snprintf(buf + n, cap - n, "; read 25%%");
 }
 

@@ -231,9 +231,8 @@ static void test_nothing_is_skipped(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rule),
-                                       cmocka_unit_test(test_choice_depends_on_the_token),
-                                       cmocka_unit_test(test_promise),
-                                       cmocka_unit_test(test_nothing_is_skipped)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rule), cmocka_unit_test(test_choice_depends_on_the_token),
+        cmocka_unit_test(test_promise), cmocka_unit_test(test_nothing_is_skipped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,7 +104,8 @@ static void skip_tiles(double share, const struct seen_row *row, int n, int firs
     int n_tile = (own - first + before) / LK_TILE + 1;
     for (int t = 0, end; t < n; t = end) {
         for (end = t + 1; row[t].tile >= 0 && end < n && row[end].tile == row[t].tile;) end++;
-        bool read = share == 0 || n_tile < MIN_TILES || row[t].tile < 0 || t < first || end > own + 1;
+        bool read =
+            share == 0 || n_tile < MIN_TILES || row[t].tile < 0 || t < first || end > own + 1;
         for (int h = 0; h < n_head && !read; h++) {
             double all = 0, sum = 0;
             for (int i = first; i <= own; i++) all += weight[(size_t)h * n + i];
