@@ -97,10 +97,8 @@ lk_status lk_lora_cache_new(struct lk_lora_cache **out, struct lk_model *model,
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     status = lk_cache_new(&c->cache, recipe, &shape, ledger, err);
     if (status == LK_OK) {
-        c->side =
-            lk_alloc(ledger, LK_FOR_SCRATCH, (size_t)shape.n_layer * sizeof *c->side);
-        c->rows =
-            lk_alloc(ledger, LK_FOR_SCRATCH, 2 * LK_MAX_MOVE * row_width(c) * sizeof *c->rows);
+        c->side = lk_alloc(ledger, LK_FOR_SCRATCH, (size_t)shape.n_layer * sizeof *c->side);
+        c->rows = lk_alloc(ledger, LK_FOR_SCRATCH, LK_MAX_MOVE * row_width(c) * sizeof *c->rows);
         if (!c->side || !c->rows) status = lk_fail(err, LK_E_NOMEM, "no memory to train");
     }
     for (int i = 0; status == LK_OK && i < lk_cache_n_kv(c->cache); i++)
@@ -129,7 +127,7 @@ void lk_lora_cache_free(struct lk_lora_cache *c) {
             lk_release(ledger, LK_FOR_SCRATCH, side->c, n_row * sizeof *side->c);
         }
         lk_release(ledger, LK_FOR_SCRATCH, c->side, n_layer * sizeof *c->side);
-        lk_release(ledger, LK_FOR_SCRATCH, c->rows, 2 * LK_MAX_MOVE * n_row * sizeof *c->rows);
+        lk_release(ledger, LK_FOR_SCRATCH, c->rows, LK_MAX_MOVE * n_row * sizeof *c->rows);
     }
     lk_cache_free(c->cache);
     lk_release(ledger, LK_FOR_SCRATCH, c, sizeof *c);
@@ -150,31 +148,31 @@ static int64_t body_rows(const struct lk_lora_cache *c, int layer) {
     return n;
 }
 
-/* Append the window's rows, and then its last ones again until all of the window are in the body. */
+/* Append the window's rows, and then rows of it again until all of the window are in the body. */
 static lk_status append_window(struct lk_lora_cache *c, int layer, const float *q,
                                const float *const x[2], int n, lk_err *err) {
     const struct lk_hparams *hp = &c->model->net->hp;
     size_t n_row = row_width(c), n_query = (size_t)hp->n_head * hp->d_head;
     int64_t limit = 8 * (int64_t)n + 4096;
     lk_status status = LK_OK;
-    for (int64_t done = 0; status == LK_OK && body_rows(c, layer) < n; done += LK_MAX_MOVE) {
+    for (int64_t done = 0; status == LK_OK && body_rows(c, layer) < n;) {
         int n_new = done < n && n - done < LK_MAX_MOVE ? (int)(n - done) : LK_MAX_MOVE;
         if (done > limit)
-            return lk_fail(err, LK_E_UNSUPPORTED, "the recipe keeps windows of %d tokens exact; "
-                                                  "make the windows longer", n);
+            return lk_fail(err, LK_E_UNSUPPORTED,
+                           "the recipe keeps windows of %d tokens exact; make the windows longer",
+                           n);
         status = lk_cache_prepare(c->cache, layer, layer + 1, n_new, LK_MAX_MOVE, err);
         for (int side = 0; status == LK_OK && side < 2; side++) {
-            for (int i = 0; i < n_new; i++) {
-                int64_t from = done + i < n ? done + i : (done + i) % n;
-                memcpy(c->rows + i * n_row, x[side] + from * n_row, n_row * sizeof *c->rows);
-            }
+            for (int i = 0; i < n_new; i++)
+                memcpy(c->rows + i * n_row, x[side] + (size_t)((done + i) % n) * n_row,
+                       n_row * sizeof *c->rows);
             status = lk_cache_append(c->cache, layer, (enum lk_side)side, c->rows, n_new, err);
         }
         if (status == LK_OK && done < n)
-            lk_cache_observe(c->cache, layer, q + done * n_query, n_new, hp->n_head);
+            lk_cache_observe(c->cache, layer, q + (size_t)done * n_query, n_new, hp->n_head);
         for (int side = 0; status == LK_OK && side < 2; side++)
             status = lk_cache_age(c->cache, layer, (enum lk_side)side, err);
-        if (n_new < LK_MAX_MOVE) done -= LK_MAX_MOVE - n_new;
+        done += n_new;
     }
     return status;
 }

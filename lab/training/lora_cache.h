@@ -1,4 +1,4 @@
-/* What a recipe's cache does to the rows of a training window, in a form that can be differentiated.
+/* What a recipe's cache does to the rows of a training window, so that it can be differentiated.
  *
  * A query sees its newest rows and the sinks exactly and all others as the oldest level holds them,
  * the body. Rows x of the body become
@@ -6,8 +6,8 @@
  *   x' = P x + c + delta     P = up^T down,  c = mean - P mean,  or P = 1 without a basis
  *
  * P is the projection on the basis, before or after RoPE. `delta` is what quantization adds. It is
- * measured by appending the window's rows to a cache and reading them back, and does not depend on x
- * for the gradient: straight-through (Bengio et al. 2013). It is not needed if the body holds f16.
+ * measured by appending the window's rows to a cache and reading them back. The gradient treats it
+ * as a constant: straight-through (Bengio et al. 2013). It is not needed if the body holds f16.
  *
  * Levels between the body and the exact rows count as body. */
 #ifndef LK_TRAINING_LORA_CACHE_H
@@ -33,7 +33,7 @@ struct lk_lora_cache {
     int n_sink;                     /* tokens that every query sees exactly */
     int n_exact;                    /* newest tokens that it sees exactly, its own included */
     bool coded;                     /* a body is quantized: deltas are needed */
-    float *rows;                    /* [2][LK_MAX_MOVE][n_row] */
+    float *rows;                    /* [LK_MAX_MOVE][n_row] */
 };
 
 /* For windows of n_ctx tokens. `recipe`, `model` and `ledger` are borrowed. LK_E_UNSUPPORTED if the

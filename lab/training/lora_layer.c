@@ -11,12 +11,12 @@ struct nodes {
     const struct lk_net *net;
     const struct lk_layer *w;
     struct ggml_tensor *x, *pos;
-    struct ggml_tensor *h;                             /* normed x */
-    struct ggml_tensor *mid[LK_N_ADAPTED];             /* A times the projection's input */
-    struct ggml_tensor *raw[2];                        /* q and k before their norm and RoPE */
-    struct ggml_tensor *side[2], *mask;                /* rows of K and V: all that are seen */
-    struct ggml_tensor *q, *weight;                    /* [n_head][n][d], softmax [n_head][n][m] */
-    struct ggml_tensor *o;                             /* [n][n_head * d_head] */
+    struct ggml_tensor *h;                              /* normed x */
+    struct ggml_tensor *mid[LK_N_ADAPTED];              /* A times the projection's input */
+    struct ggml_tensor *raw[2];                         /* q and k before their norm and RoPE */
+    struct ggml_tensor *side[2], *mask;                 /* rows of K and V: all that are seen */
+    struct ggml_tensor *q, *weight;                     /* [n_head][n][d], softmax [n_head][n][m] */
+    struct ggml_tensor *o;                              /* [n][n_head * d_head] */
     struct ggml_tensor *y, *h2, *gate, *up, *silu_gate; /* of the feed-forward part */
     bool student;
 };
@@ -49,16 +49,17 @@ static struct ggml_tensor *keep(struct nodes *n, struct ggml_tensor *t) {
 static struct ggml_tensor *weight_of(struct nodes *n, enum lk_adapted which,
                                      struct ggml_tensor **bias) {
     const struct lk_layer *w = n->w;
-    struct ggml_tensor *const own[] = {w->wq, w->wk, w->wv, w->wo},
-                              *const own_bias[] = {w->bq, w->bk, w->bv, w->bo};
+    struct ggml_tensor *const own[] = {w->wq, w->wk, w->wv, w->wo}, *const own_bias[] = {
+                                                                        w->bq, w->bk, w->bv, w->bo};
     *bias = own_bias[which];
     if (which == LK_ADAPT_O || !w->wqkv) return own[which];
     int64_t n_q = (int64_t)n->net->hp.n_head * n->net->hp.d_head,
             n_kv = (int64_t)n->net->hp.n_head_kv * n->net->hp.d_head,
-            first = which == LK_ADAPT_Q ? 0 : which == LK_ADAPT_K ? n_q : n_q + n_kv,
+            first = which == LK_ADAPT_Q   ? 0
+                    : which == LK_ADAPT_K ? n_q
+                                          : n_q + n_kv,
             rows = which == LK_ADAPT_Q ? n_q : n_kv;
-    if (w->bqkv)
-        *bias = ggml_view_1d(n->ctx, w->bqkv, rows, (size_t)first * sizeof(float));
+    if (w->bqkv) *bias = ggml_view_1d(n->ctx, w->bqkv, rows, (size_t)first * sizeof(float));
     return ggml_view_2d(n->ctx, w->wqkv, w->wqkv->ne[0], rows, w->wqkv->nb[1],
                         (size_t)first * w->wqkv->nb[1]);
 }
@@ -75,8 +76,8 @@ static struct ggml_tensor *project(struct nodes *n, enum lk_adapted which, struc
     struct ggml_tensor *bias, *w = weight_of(n, which, &bias), *y = ggml_mul_mat(n->ctx, w, x);
     if (bias) y = ggml_add(n->ctx, y, bias);
     if (!n->student) return y;
-    n->mid[which] = ggml_scale(n->ctx, ggml_mul_mat(n->ctx, factor(n, which, 'a'), x),
-                               n->l->net->scale);
+    n->mid[which] =
+        ggml_scale(n->ctx, ggml_mul_mat(n->ctx, factor(n, which, 'a'), x), n->l->net->scale);
     return ggml_add(n->ctx, y, ggml_mul_mat(n->ctx, factor(n, which, 'b'), n->mid[which]));
 }
 
@@ -88,11 +89,10 @@ static struct ggml_tensor *project_back(struct nodes *n, enum lk_adapted which,
     struct ggml_context *ctx = n->ctx;
     struct lk_lora_layer *l = n->l;
     struct ggml_tensor *bias, *w = weight_of(n, which, &bias), *a = factor(n, which, 'a'),
-                       *b = factor(n, which, 'b');
+                              *b = factor(n, which, 'b');
     struct ggml_tensor *d_mid =
         ggml_scale(ctx, ggml_mul_mat(ctx, transposed(n, b), dy), l->net->scale);
-    l->db[which] =
-        keep(n, ggml_mul_mat(ctx, transposed(n, n->mid[which]), transposed(n, dy)));
+    l->db[which] = keep(n, ggml_mul_mat(ctx, transposed(n, n->mid[which]), transposed(n, dy)));
     l->da[which] = keep(n, ggml_mul_mat(ctx, xt, transposed(n, d_mid)));
     if (!through) return NULL;
     struct ggml_tensor *dx = ggml_add(ctx, ggml_mul_mat(ctx, transposed(n, w), dy),
@@ -172,10 +172,9 @@ static void build_rows(struct nodes *n) {
     for (int side = 0; side < 2; side++) {
         n->side[side] = heads_first(n, l->exact[side]);
         if (!n->student) continue;
-        l->body[side] = body_rows(n, (enum lk_side)side, side == LK_K ? k : l->exact[side],
-                                  l->exact[side]);
-        n->side[side] =
-            ggml_concat(n->ctx, n->side[side], heads_first(n, l->body[side]), 1);
+        l->body[side] =
+            body_rows(n, (enum lk_side)side, side == LK_K ? k : l->exact[side], l->exact[side]);
+        n->side[side] = ggml_concat(n->ctx, n->side[side], heads_first(n, l->body[side]), 1);
     }
 }
 
@@ -233,7 +232,8 @@ static struct ggml_tensor *outer(struct nodes *n, struct ggml_tensor *left,
     int64_t heads = n->net->hp.n_head_kv, group = left->ne[2] / heads;
     struct ggml_tensor *t[2] = {left, right};
     for (int i = 0; i < 2; i++)
-        t[i] = transposed(n, ggml_reshape_3d(n->ctx, t[i], t[i]->ne[0], t[i]->ne[1] * group, heads));
+        t[i] =
+            transposed(n, ggml_reshape_3d(n->ctx, t[i], t[i]->ne[0], t[i]->ne[1] * group, heads));
     return ggml_mul_mat(n->ctx, t[0], t[1]);
 }
 
@@ -243,8 +243,7 @@ static struct ggml_tensor *rows_back(struct nodes *n, enum lk_side side, struct 
     struct ggml_context *ctx = n->ctx;
     const struct lk_lora_side *s = side_of(n, side);
     int layer = n->l->layer;
-    struct ggml_tensor *exact = tokens_first(n, d, 0),
-                       *body = tokens_first(n, d, n->l->net->n_tok);
+    struct ggml_tensor *exact = tokens_first(n, d, 0), *body = tokens_first(n, d, n->l->net->n_tok);
     if (side == LK_V) return ggml_add(ctx, exact, through_basis_back(n, s, body));
     if (!s->pre)
         return lk_apply_rope_back(n->net, ctx, layer,
@@ -267,8 +266,8 @@ static struct ggml_tensor *attention_back(struct nodes *n, struct ggml_tensor *d
             n_kv = (int64_t)hp->n_head_kv * hp->d_head;
     struct ggml_tensor *d_o = project_back(n, LK_ADAPT_O, transposed(n, n->o), da, NULL, true);
     d_o = heads_first(n, split_heads(n, d_o)); /* [n_head][n][d] */
-    struct ggml_tensor *d_score = ggml_soft_max_ext_back(
-        ctx, ggml_mul_mat(ctx, n->side[LK_V], d_o), n->weight, hp->attn_scale, 0);
+    struct ggml_tensor *d_score = ggml_soft_max_ext_back(ctx, ggml_mul_mat(ctx, n->side[LK_V], d_o),
+                                                         n->weight, hp->attn_scale, 0);
     struct ggml_tensor *k = ggml_cont(ctx, ggml_permute(ctx, n->side[LK_K], 1, 0, 2, 3));
     struct ggml_tensor *dq = ggml_mul_mat(ctx, k, d_score), *dk = outer(n, n->q, d_score),
                        *dv = outer(n, d_o, n->weight);

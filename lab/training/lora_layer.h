@@ -1,4 +1,4 @@
-/* The graph of one layer with adapters and a lossy cache, and its gradient (training/lora_net.h). */
+/* The graph of one layer with adapters and a lossy cache, and its gradient (lora_net.h). */
 #ifndef LK_TRAINING_LORA_LAYER_H
 #define LK_TRAINING_LORA_LAYER_H
 

@@ -342,8 +342,8 @@ static void build_head(struct job *job) {
     job->kl[0] = output(g, ggml_cross_entropy_loss(g->ctx, ls, p));
     job->kl[1] = output(g, ggml_cross_entropy_loss(g->ctx, lt, p));
     if (!job->with_gradient) return;
-    struct ggml_tensor *dl =
-        ggml_scale(g->ctx, ggml_sub(g->ctx, ggml_soft_max(g->ctx, ls), p), 1.0f / (float)net->n_tok);
+    struct ggml_tensor *dl = ggml_scale(g->ctx, ggml_sub(g->ctx, ggml_soft_max(g->ctx, ls), p),
+                                        1.0f / (float)net->n_tok);
     struct ggml_tensor *dn =
         ggml_mul(g->ctx, through_output(g->ctx, m->output, dl), m->output_norm);
     job->dx = output(g, ggml_rms_norm_back(g->ctx, dn, xs, m->hp.norm_eps));

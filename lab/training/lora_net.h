@@ -4,13 +4,12 @@
  *   out = y + W_down (silu(W_gate h2) W_up h2),          h2 = rms(y) norm2
  *
  * Attention sees exact keys and values and those of the cache's body side by side, with a mask that
- * hides one of the two (training/lora_cache.h). The gradient of each layer is a graph of its own: only
- * the inputs of all layers are kept, and a layer is computed again before it is differentiated.
+ * hides one of the two (lora_cache.h). The gradient of each layer is a graph of its own: only the
+ * inputs of all layers are kept, and a layer is computed again before it is differentiated.
  *
  * The backward graph is written out here instead of built by ggml_build_backward_expand, whose
- * gradient of a product with respect to its input is an outer product without blocking, and which
- * would hold the activations of all layers. It needs weights in f32 and the block of llama, qwen2 and
- * qwen3. */
+ * gradient of a product with respect to its input is a slow outer product, and which would hold the
+ * activations of all layers. It needs weights in f32 and the block of llama, qwen2 and qwen3. */
 #ifndef LK_TRAINING_LORA_NET_H
 #define LK_TRAINING_LORA_NET_H
 
@@ -74,12 +73,13 @@ lk_status lk_lora_backward(struct lk_lora_net *net, int layer, const float *x, c
 lk_status lk_lora_match(struct lk_lora_net *net, int layer, const float *x, const float *target,
                         float weight, float *loss, lk_err *err);
 
-/* Mean KL(teacher || student) of the next-token distributions, in nats, from the last layer's outputs
- * [n_tok][n_embd]; and its gradient dx, or NULL: none. */
+/* Mean KL(teacher || student) of the next-token distributions, in nats, from the last layer's
+ * outputs [n_tok][n_embd]; and its gradient dx, or NULL: none. */
 lk_status lk_lora_divergence(struct lk_lora_net *net, const float *teacher, const float *student,
                              double *kl, float *dx, lk_err *err);
 
-/* One step of Adam without weight decay, the nth from 1, along the gradient / n_window. Clears it. */
+/* One step of Adam without weight decay, the nth from 1, along the gradient / n_window. Clears the
+ * gradient. */
 void lk_lora_step(struct lk_lora_net *net, float rate, int64_t nth, int n_window);
 
 #endif

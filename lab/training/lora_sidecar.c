@@ -22,8 +22,9 @@ static lk_status add_adapter(struct lk_sidecar_builder *draft, const struct lk_l
                              int layer, enum lk_adapted which, uint16_t *half, lk_err *err) {
     const struct lk_lora_param *p = &net->param[layer][which];
     size_t n_a = (size_t)net->rank * p->n_in, n_b = (size_t)net->rank * p->n_out;
-    struct lk_sidecar_tensor a = {
-                                 .ne = {p->n_in, net->rank, 1}, .type = LK_SIDECAR_F16, .data = half + p->a},
+    struct lk_sidecar_tensor a = {.ne = {p->n_in, net->rank, 1},
+                                  .type = LK_SIDECAR_F16,
+                                  .data = half + p->a},
                              b = {.ne = {net->rank, p->n_out, 1},
                                   .type = LK_SIDECAR_F16,
                                   .data = half + p->b};
@@ -31,8 +32,8 @@ static lk_status add_adapter(struct lk_sidecar_builder *draft, const struct lk_l
     lk_adapter_tensor_name(b.name, layer, which, 'b');
     if (!write_halves(net->weight + p->a, n_a, 1, half + p->a) ||
         !write_halves(net->weight + p->b, n_b, net->scale, half + p->b))
-        return lk_fail(err, LK_E_FORMAT, "layer %d: an adapter is too large for f16; use a smaller rate",
-                       layer);
+        return lk_fail(err, LK_E_FORMAT,
+                       "layer %d: an adapter is too large for f16; use a smaller rate", layer);
     lk_status status = lk_sidecar_builder_add(draft, &a, err);
     return status == LK_OK ? lk_sidecar_builder_add(draft, &b, err) : status;
 }

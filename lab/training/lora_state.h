@@ -17,8 +17,8 @@ lk_status lk_lora_state_path(char *out, const char *path, lk_err *err);
 lk_status lk_lora_state_save(const char *path, uint64_t identity, int64_t n_step,
                              const struct lk_lora_net *net, lk_err *err);
 
-/* Steps done according to the file, whose weights are loaded into the net. 0 if it does not exist or
- * belongs to another training; the net is then unchanged. LK_E_FORMAT if it is damaged. */
+/* Steps done according to the file, whose weights are loaded into the net. 0 if it does not exist
+ * or belongs to another training; the net is then unchanged. LK_E_FORMAT if it is damaged. */
 lk_status lk_lora_state_load(const char *path, uint64_t identity, struct lk_lora_net *net,
                              int64_t *n_step, lk_err *err);
 

@@ -4,6 +4,7 @@
  * Palu (appendix D) and "Effectively Compress KV Heads" (section 4.1) fine-tune on the next token.
  * Here the teacher is the model itself, so any text will do, and the adapters learn what the cache
  * lost instead of what the text is about. */
+#include "base/atomic_file.h"
 #include "base/clock.h"
 #include "base/fnv1a.h"
 #include "lowkey_lab.h"
@@ -11,19 +12,14 @@
 #include "training/lora_sidecar.h"
 #include "training/lora_state.h"
 
-#include "base/atomic_file.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    LAYER_COST = 2, /* of a sequence layer by layer, in units of a forward pass; end to end; and of a */
-    FULL_COST = 5,  /* validation sequence */
-    VALID_COST = 2,
-};
+/* What a sequence costs, in forward passes. */
+enum { LAYER_COST = 2, FULL_COST = 5, VALID_COST = 2 };
 static const double save_seconds = 30;
 static const double warm_up = 0.05; /* share of the steps */
 
@@ -37,7 +33,7 @@ struct trainer {
     struct lk_lora_cache *cache;
     struct lk_lora_net *net;
     int32_t *order; /* [2][n_seq] sequences, the validation ones last; then an epoch's order */
-    float *x;       /* [n_layer + 1][n_ctx][n_embd] inputs of all layers, and the last one's output */
+    float *x; /* [n_layer + 1][n_ctx][n_embd] inputs of all layers, and the last one's output */
     float *teacher, *target; /* [n_ctx][n_embd] */
     int32_t *window;         /* [n_ctx] */
     uint64_t identity, done, total;
@@ -54,9 +50,11 @@ static float *input_of(const struct trainer *t, int layer) {
     return t->x + (size_t)layer * stream_floats(t);
 }
 
-static bool count_cost(struct trainer *t, int cost) {
+/* Report progress, `cost` more of it. LK_E_CANCELLED. */
+static lk_status count_cost(struct trainer *t, int cost, lk_err *err) {
     t->done += (uint64_t)cost;
-    return !t->opts.progress || t->opts.progress(t->opts.user, t->done, t->total);
+    if (!t->opts.progress || t->opts.progress(t->opts.user, t->done, t->total)) return LK_OK;
+    return lk_fail(err, LK_E_CANCELLED, "cancelled; run the same command to continue");
 }
 
 /* ---- sequences ---- */
@@ -102,6 +100,7 @@ static lk_status match_layers(struct trainer *t, int seq, double *loss, lk_err *
     for (int layer = 0; status == LK_OK && layer < n_layer && layer <= t->last_layer; layer++) {
         float *x = input_of(t, layer % 2), *next = input_of(t, (layer + 1) % 2), one;
         status = lk_lora_teach(t->net, layer, x, t->target, next, err);
+        if (status == LK_OK) status = count_cost(t, 0, err);
         if (status != LK_OK || !is_adapted(t, layer)) continue;
         status = lk_lora_match(t->net, layer, x, t->target, 1.0f / (float)n, &one, err);
         *loss += one / n;
@@ -114,10 +113,13 @@ static lk_status match_layers(struct trainer *t, int seq, double *loss, lk_err *
 static lk_status run_sequence(struct trainer *t, int seq, double *kl, float *grad, lk_err *err) {
     int n_layer = t->model->net->hp.n_layer;
     lk_status status = start_sequence(t, seq, err);
-    for (int layer = 0; status == LK_OK && layer < n_layer; layer++)
+    for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         status = lk_lora_teach(t->net, layer, t->teacher, NULL, t->teacher, err);
-    for (int layer = 0; status == LK_OK && layer < n_layer; layer++)
-        status = lk_lora_forward(t->net, layer, input_of(t, layer), input_of(t, layer + 1), err);
+        if (status == LK_OK)
+            status =
+                lk_lora_forward(t->net, layer, input_of(t, layer), input_of(t, layer + 1), err);
+        if (status == LK_OK) status = count_cost(t, 0, err);
+    }
     if (status != LK_OK) return status;
     return lk_lora_divergence(t->net, t->teacher, input_of(t, n_layer), kl, grad, err);
 }
@@ -125,10 +127,11 @@ static lk_status run_sequence(struct trainer *t, int seq, double *kl, float *gra
 /* End to end: add the gradients of one sequence. */
 static lk_status match_predictions(struct trainer *t, int seq, double *loss, lk_err *err) {
     lk_status status = run_sequence(t, seq, loss, t->target, err);
-    for (int layer = t->model->net->hp.n_layer - 1;
-         status == LK_OK && layer >= t->opts.first_layer; layer--)
-        status =
-            lk_lora_backward(t->net, layer, input_of(t, layer), t->target, t->target, err);
+    for (int layer = t->model->net->hp.n_layer - 1; status == LK_OK && layer >= t->opts.first_layer;
+         layer--) {
+        status = lk_lora_backward(t->net, layer, input_of(t, layer), t->target, t->target, err);
+        if (status == LK_OK) status = count_cost(t, 0, err);
+    }
     return status;
 }
 
@@ -144,10 +147,6 @@ static void clear_other_layers(struct trainer *t) {
 
 /* ---- steps ---- */
 
-static lk_status fail_cancelled(lk_err *err) {
-    return lk_fail(err, LK_E_CANCELLED, "cancelled; run the same command to continue");
-}
-
 static lk_status validate(struct trainer *t, int64_t step, lk_err *err) {
     double sum = 0, sum2 = 0, n = t->n_valid;
     for (int i = n_train(t); i < t->n_seq; i++) {
@@ -156,7 +155,8 @@ static lk_status validate(struct trainer *t, int64_t step, lk_err *err) {
         if (status != LK_OK) return status;
         sum += kl;
         sum2 += kl * kl;
-        if (!count_cost(t, VALID_COST)) return fail_cancelled(err);
+        status = count_cost(t, VALID_COST, err);
+        if (status != LK_OK) return status;
     }
     double variance = sum2 / n - sum / n * (sum / n);
     lk_lora_report report = {.step = step,
@@ -190,15 +190,17 @@ static lk_status run_step(struct trainer *t, int64_t step, lk_err *err) {
         if (status != LK_OK) return status;
         if (!isfinite(loss))
             return lk_fail(err, LK_E_FORMAT,
-                           "step %" PRId64 ": the loss is not finite; use a smaller rate", step + 1);
-        if (!count_cost(t, layers ? LAYER_COST : FULL_COST)) return fail_cancelled(err);
+                           "step %" PRId64 ": the loss is not finite; use a smaller rate",
+                           step + 1);
+        status = count_cost(t, layers ? LAYER_COST : FULL_COST, err);
+        if (status != LK_OK) return status;
     }
     clear_other_layers(t);
     lk_lora_step(t->net, rate_at(t, nth, n), nth + 1, batch);
     return LK_OK;
 }
 
-/* Whether the validation divergence is measured before step `step`: at the ends of the two parts. */
+/* Whether the divergence is measured before step `step`: at the ends of the two parts. */
 static bool is_measured(const struct trainer *t, int64_t step) {
     return step == 0 || step == t->n_layer_step || step == t->n_step;
 }
@@ -211,8 +213,9 @@ static lk_status run_steps(struct trainer *t, lk_err *err) {
     t->done = 0;
     int64_t layer_left = step < t->n_layer_step ? t->n_layer_step - step : 0,
             left = t->n_step - step - layer_left;
-    t->total = (uint64_t)(t->opts.batch * (layer_left * LAYER_COST + left * FULL_COST)) +
-               (uint64_t)(VALID_COST * t->n_valid * (1 + (layer_left > 0 && left > 0) + (left + layer_left > 0)));
+    int n_valid = 1 + (layer_left > 0 && left > 0) + (layer_left + left > 0);
+    t->total = (uint64_t)(t->opts.batch * (layer_left * LAYER_COST + left * FULL_COST) +
+                          VALID_COST * t->n_valid * n_valid);
     bool resumed = step > 0;
     while (status == LK_OK) {
         if (is_measured(t, step) || resumed) status = validate(t, step, err);
@@ -255,7 +258,8 @@ static lk_status resolve_opts(struct trainer *t, size_t n_tok, lk_err *err) {
     if (o->n_layer_epoch + o->n_epoch == 0)
         return lk_fail(err, LK_E_ARG, "nothing to train: give at least one epoch");
     if (!isfinite(o->alpha) || !isfinite(o->rate) || o->rate > 1 || o->valid >= 1)
-        return lk_fail(err, LK_E_ARG, "alpha, the rate or the share for validation is out of range");
+        return lk_fail(err, LK_E_ARG,
+                       "alpha, the rate or the share for validation is out of range");
     size_t n_seq = n_tok / (size_t)o->n_ctx;
     if (n_seq < 2 || n_seq > 1 << 24)
         return lk_fail(err, LK_E_ARG, "the text has %zu sequences of %d tokens; give at least 2",
@@ -274,7 +278,7 @@ static lk_status resolve_opts(struct trainer *t, size_t n_tok, lk_err *err) {
 /* A hash of what the result depends on. */
 static uint64_t identify(const struct trainer *t, const lk_recipe *recipe) {
     const lk_lora_opts *o = &t->opts;
-    const int32_t integers[] = {o->n_ctx, o->rank,    o->batch,  o->n_layer_epoch, o->n_epoch,
+    const int32_t integers[] = {o->n_ctx, o->rank,    o->batch,       o->n_layer_epoch, o->n_epoch,
                                 t->n_seq, t->n_valid, o->first_layer, t->last_layer};
     const float reals[] = {o->alpha, o->rate};
     const char *text = lk_recipe_text(recipe);
@@ -348,9 +352,10 @@ lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t 
     lk_status status = lk_model_check_weights(model, err);
     if (status == LK_OK) status = lk_lora_check(model->net, err);
     if (status == LK_OK && model->adapter)
-        status = lk_fail(err, LK_E_ARG,
-                         "the model's sidecar already has adapters; give the sidecar from which they "
-                         "were trained");
+        status =
+            lk_fail(err, LK_E_ARG,
+                    "the model's sidecar already has adapters; give the sidecar from which they "
+                    "were trained");
     if (status == LK_OK) status = resolve_opts(&t, n_tok, err);
     if (status == LK_OK) status = lk_lora_state_path(t.state_path, path, err);
     if (status != LK_OK) return status;

@@ -53,8 +53,9 @@ static lk_status read_adapter(const struct lk_sidecar *s, const struct lk_hparam
             rank = a->ne[1], max = n_in < n_out ? n_in : n_out;
     if (max > LK_MAX_ADAPTER_RANK) max = LK_MAX_ADAPTER_RANK;
     if (rank > max)
-        return lk_fail(err, LK_E_FORMAT, "tensor %s of the sidecar has rank %d, at most %d is useful",
-                       a->name, rank, max);
+        return lk_fail(err, LK_E_FORMAT,
+                       "tensor %s of the sidecar has rank %d, at most %d is useful", a->name, rank,
+                       max);
     lk_status status = check_part(a, n_in, rank, err);
     if (status == LK_OK) status = check_part(b, rank, n_out, err);
     if (status != LK_OK) return status;
@@ -74,10 +75,11 @@ static lk_status fail_unknown(const struct lk_sidecar *s, const struct lk_adapte
             known = data == adapter[j].a || data == adapter[j].b;
         if (!known) name = s->tensor[i].name;
     }
-    return lk_fail(err, LK_E_FORMAT,
-                   "tensor %s of the sidecar is an adapter of a weight that the model does not have "
-                   "or that adapters do not change",
-                   name);
+    return lk_fail(
+        err, LK_E_FORMAT,
+        "tensor %s of the sidecar is an adapter of a weight that the model does not have "
+        "or that adapters do not change",
+        name);
 }
 
 lk_status lk_adapters_new(struct lk_adapter **out, const struct lk_sidecar *s,

@@ -22,7 +22,8 @@ enum {
 
 /* The fingerprint of the sidecar that the session's rows, latents and states depend on; 0: none. */
 static uint64_t used_sidecar(const struct lk_session *s) {
-    uint64_t bases = s->model->adapter ? s->model->sidecar->fingerprint : 0, networks = s->absorb ? s->absorb->sidecar : 0;
+    uint64_t bases = s->model->adapter ? s->model->sidecar->fingerprint : 0,
+             networks = s->absorb ? s->absorb->sidecar : 0;
     for (int k = 0; k < lk_cache_n_kv(s->cache); k++)
         for (int i = 0; i < lk_cache_kv(s->cache, k)->n_level; i++)
             if (lk_cache_kv(s->cache, k)->level[i].basis) bases = s->model->sidecar->fingerprint;

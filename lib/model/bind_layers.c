@@ -72,7 +72,8 @@ static void bind_changes(struct lk_net *net, struct lk_loader *ld, int layer, si
             n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
     struct projections p = {{n_q, n_kv, n_kv},
                             {NULL, find_factor(ld, 0, layer), find_factor(ld, 1, layer)},
-                            {find_adapter(ld, layer, LK_ADAPT_Q), find_adapter(ld, layer, LK_ADAPT_K),
+                            {find_adapter(ld, layer, LK_ADAPT_Q),
+                             find_adapter(ld, layer, LK_ADAPT_K),
                              find_adapter(ld, layer, LK_ADAPT_V)}};
     const struct lk_adapter *output = find_adapter(ld, layer, LK_ADAPT_O);
     bool replaced = p.factor[1] || p.factor[2],

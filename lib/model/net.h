@@ -65,8 +65,8 @@ struct lk_net {
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
     uint64_t adapter_bytes; /* of weight_bytes: merged matrices, less those of the file */
-    bool header_only;     /* tensors have types and shapes, but no data */
-    uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
+    bool header_only;       /* tensors have types and shapes, but no data */
+    uint64_t fingerprint;   /* hash of the header, the tensor table and samples of the data */
 };
 
 /* A family of architectures. The graph functions create nodes in ctx and cannot fail: the caller

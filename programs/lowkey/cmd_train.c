@@ -9,9 +9,73 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_NUMBER = 1 << 20 };
+
+static struct opt_group less_options(struct train_args *a) {
+    return (struct opt_group){
+        "Networks of LESS",
+        {
+            {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
+             .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
+                    "and a window; `tova`.",
+             .complete = "h2o lambda tova"},
+            {0, "budget", "N[,N...]",
+             "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
+             &a->budget, 1, MAX_NUMBER},
+            {0, "prompt", "N[,N...]",
+             "tokens of a sequence that are prefilled (default 0); several are used in turn",
+             OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER,
+             .man = "Tokens at the start of a sequence that are a prompt: the policy evicts their "
+                    "rows all at once, as after a prefill, and not one by one. Several are used "
+                    "in turn, together with the budgets (default 0)."},
+            {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
+             0, 0, .complete = "*.gguf"},
+            {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64,
+             .man = "Features of a head, R in the paper (default 8)."},
+            {0, "hidden", "N", "hidden units of a network, R' (default 512)", OPT_INT, &a->hidden,
+             1, 4096,
+             .man = "Hidden values of a network, R' in the paper (default 512). With 32 or 64 the "
+                    "networks are small compared with a cache."},
+            {0, "share", "N", "networks per head (0, default), per group (1), or one for all (2)",
+             OPT_INT, &a->share, 0, 2,
+             .man = "0 (default): each query head has its own networks; 1: the query heads of a "
+                    "KV head share them; 2: all heads of a layer share them."},
+            {0, "plain", NULL, "as in the paper; --queries is ignored", OPT_FLAG, &a->plain, 0, 0,
+             .man = "Train as in the paper: no estimated scale of features, steps of two sequences "
+                    "with all their positions (`--queries` is ignored), sequences are not "
+                    "weighted, and the rate is halved after each quarter of the epochs."},
+            {0, "queries", "N", "query positions sampled per step (default 256)", OPT_INT,
+             &a->queries, 1, 1 << 16,
+             .man = "Positions of a sequence that a training step uses, different ones each time "
+                    "(default 256)."},
+            {0, "dropout", "X", "share of hidden units dropped in training (default 0.3)", OPT_REAL,
+             &a->dropout, 0, 0.95},
+        }};
+}
+
+static struct opt_group lora_options(struct train_args *a) {
+    return (struct opt_group){
+        "Adapters (lora)",
+        {
+            {'k', "kv", "RECIPE", "the cache whose loss is to be recovered", OPT_TEXTS, &a->kv, 0,
+             0,
+             .man = "The recipe of the cache whose loss is to be recovered. Recipes with latents "
+                    "need `--sidecar`."},
+            {0, "rank", "N", "of the adapters (default 32)", OPT_INT, &a->rank, 1, 4096},
+            {0, "alpha", "X", "adapters are multiplied by alpha / rank (default 32)", OPT_REAL,
+             &a->alpha, 1e-3, 1e5},
+            {0, "batch", "N", "sequences of a step (default 1)", OPT_INT, &a->batch, 1, 4096},
+            {0, "layer-epochs", "N", "passes layer by layer, before those of --epochs (default 1)",
+             OPT_INT, &a->layer_epochs, 0, MAX_NUMBER,
+             .man = "Passes in which each layer's attention learns the output of full attention, "
+                    "from the full model's inputs (default 1). Those of `--epochs`, in which all "
+                    "layers together learn the full model's predictions, come afterwards and take "
+                    "two to three times as long."},
+        }};
+}
+
 static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct train_args *a, int *first) {
-    enum { MAX_NUMBER = 1 << 20 };
     const struct opt_group groups[] = {
         {"What to train",
          {
@@ -53,69 +117,14 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "of `--layer-epochs`."},
              {0, "rate", "X", "Adam's learning rate (default: less 0.001, lora 0.0002)", OPT_REAL,
               &a->rate, 1e-7, 1},
-             {0, "valid", "X",
-              "share of sequences to validate on (default: less 0.1, lora 0.05)", OPT_REAL,
-              &a->valid, 0.001, 0.9,
+             {0, "valid", "X", "share of sequences to validate on (default: less 0.1, lora 0.05)",
+              OPT_REAL, &a->valid, 0.001, 0.9,
               .man = "Share of the sequences used for validation (default: less 0.1, lora 0.05). "
                      "`less` keeps the epoch that does best on them."},
              {0, "seed", "N", "random seed (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
          }},
-        {"Networks of LESS",
-         {
-             {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
-              .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
-                     "and a window; `tova`.",
-              .complete = "h2o lambda tova"},
-             {0, "budget", "N[,N...]",
-              "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
-              &a->budget, 1, MAX_NUMBER},
-             {0, "prompt", "N[,N...]",
-              "tokens of a sequence that are prefilled (default 0); several are used in turn",
-              OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER,
-              .man = "Tokens at the start of a sequence that are a prompt: the policy evicts their "
-                     "rows all at once, as after a prefill, and not one by one. Several are used "
-                     "in turn, together with the budgets (default 0)."},
-             {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
-              0, 0, .complete = "*.gguf"},
-             {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64,
-              .man = "Features of a head, R in the paper (default 8)."},
-             {0, "hidden", "N", "hidden units of a network, R' (default 512)", OPT_INT, &a->hidden,
-              1, 4096,
-              .man = "Hidden values of a network, R' in the paper (default 512). With 32 or 64 the "
-                     "networks are small compared with a cache."},
-             {0, "share", "N", "networks per head (0, default), per group (1), or one for all (2)",
-              OPT_INT, &a->share, 0, 2,
-              .man = "0 (default): each query head has its own networks; 1: the query heads of a "
-                     "KV head share them; 2: all heads of a layer share them."},
-             {0, "plain", NULL, "as in the paper; --queries is ignored", OPT_FLAG, &a->plain, 0, 0,
-              .man =
-                  "Train as in the paper: no estimated scale of features, steps of two sequences "
-                  "with all their positions (`--queries` is ignored), sequences are not "
-                  "weighted, and the rate is halved after each quarter of the epochs."},
-             {0, "queries", "N", "query positions sampled per step (default 256)", OPT_INT,
-              &a->queries, 1, 1 << 16,
-              .man = "Positions of a sequence that a training step uses, different ones each time "
-                     "(default 256)."},
-             {0, "dropout", "X", "share of hidden units dropped in training (default 0.3)",
-              OPT_REAL, &a->dropout, 0, 0.95},
-         }},
-        {"Adapters (lora)",
-         {
-             {'k', "kv", "RECIPE", "the cache whose loss is to be recovered", OPT_TEXTS, &a->kv, 0,
-              0,
-              .man = "The recipe of the cache whose loss is to be recovered. Recipes with latents "
-                     "need `--sidecar`."},
-             {0, "rank", "N", "of the adapters (default 32)", OPT_INT, &a->rank, 1, 4096},
-             {0, "alpha", "X", "adapters are multiplied by alpha / rank (default 32)", OPT_REAL,
-              &a->alpha, 1e-3, 1e5},
-             {0, "batch", "N", "sequences of a step (default 1)", OPT_INT, &a->batch, 1, 4096},
-             {0, "layer-epochs", "N", "passes layer by layer, before those of --epochs (default 1)",
-              OPT_INT, &a->layer_epochs, 0, MAX_NUMBER,
-              .man = "Passes in which each layer's attention learns the output of full attention, "
-                     "from the full model's inputs (default 1). Those of `--epochs`, in which all "
-                     "layers together learn the full model's predictions, come afterwards and take "
-                     "two to three times as long."},
-         }},
+        less_options(a),
+        lora_options(a),
         model_options(&a->model),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
@@ -200,13 +209,20 @@ static int check_options(const struct train_args *a, bool lora) {
     const struct {
         const char *name;
         bool given, of_lora;
-    } option[] = {{"policy", a->policy != NULL, false},   {"budget", a->budget.n > 0, false},
-                  {"prompt", a->prompt.n > 0, false},     {"from", a->from != NULL, false},
-                  {"features", a->features > 0, false},   {"hidden", a->hidden > 0, false},
-                  {"share", a->share >= 0, false},        {"plain", a->plain, false},
-                  {"queries", a->queries > 0, false},     {"dropout", a->dropout >= 0, false},
-                  {"kv", a->kv.n > 0, true},              {"rank", a->rank > 0, true},
-                  {"alpha", a->alpha > 0, true},          {"batch", a->batch > 0, true},
+    } option[] = {{"policy", a->policy != NULL, false},
+                  {"budget", a->budget.n > 0, false},
+                  {"prompt", a->prompt.n > 0, false},
+                  {"from", a->from != NULL, false},
+                  {"features", a->features > 0, false},
+                  {"hidden", a->hidden > 0, false},
+                  {"share", a->share >= 0, false},
+                  {"plain", a->plain, false},
+                  {"queries", a->queries > 0, false},
+                  {"dropout", a->dropout >= 0, false},
+                  {"kv", a->kv.n > 0, true},
+                  {"rank", a->rank > 0, true},
+                  {"alpha", a->alpha > 0, true},
+                  {"batch", a->batch > 0, true},
                   {"layer-epochs", a->layer_epochs >= 0, true}};
     for (size_t i = 0; i < sizeof option / sizeof *option; i++)
         if (option[i].given && option[i].of_lora != lora)
@@ -245,7 +261,8 @@ int cmd_train(const struct command *command, int argc, char **argv) {
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = read_sequences(&a, model, &tok, &n_tok);
     if (!status)
-        status = lora ? train_lora(&a, model, recipe, tok, n_tok) : train_less(&a, model, tok, n_tok);
+        status =
+            lora ? train_lora(&a, model, recipe, tok, n_tok) : train_less(&a, model, tok, n_tok);
     free(tok);
     lk_recipe_free(recipe);
     lk_model_free(model);

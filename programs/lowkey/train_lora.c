@@ -9,8 +9,8 @@
 
 static void report(void *progress, const lk_lora_report *r) {
     progress_end(progress);
-    printf("step %" PRId64 " of %" PRId64 "  KL %.4f +- %.4f on the validation sequences\n", r->step,
-           r->n_step, r->kl, r->kl_stderr);
+    printf("step %" PRId64 " of %" PRId64 "  KL %.4f +- %.4f on the validation sequences\n",
+           r->step, r->n_step, r->kl, r->kl_stderr);
     fflush(stdout);
 }
 

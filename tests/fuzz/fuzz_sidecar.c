@@ -1,6 +1,7 @@
 /* Fuzz target: sidecars. The input is the file. What was read must be consistent: every value of a
- * basis can be read and is finite, LESS networks that fit can compute features, and adapters that fit
- * can be added to weights. A rejected file gives one line of error. No bytes remain in the ledger. */
+ * basis can be read and is finite, LESS networks that fit can compute features, and adapters that
+ * fit can be added to weights. A rejected file gives one line of error. No bytes remain in the
+ * ledger. */
 #define _GNU_SOURCE /* memfd_create */
 #include "cache/basis_rows.h"
 #include "engine/absorb.h"
@@ -62,7 +63,7 @@ static void use_networks(const struct lk_sidecar *sidecar, int n_head, struct lk
     }
 }
 
-/* Add the adapters of the first layers to weights of a model whose width is that of the KV heads. */
+/* Add the adapters of the first layers to weights, if all widths are that of the KV heads. */
 static void use_adapters(const struct lk_sidecar *sidecar, struct lk_ledger *ledger) {
     const struct lk_sidecar_model *m = &sidecar->info.model;
     struct lk_hparams hp = {.n_layer = m->n_layer,
