@@ -4,6 +4,7 @@
 #include "base/cpus.h"
 #include "base/cxx_call.h"
 #include "base/spin_wait.h"
+#include "engine/adapters.h"
 #include "engine/factors.h"
 #include "engine/model_rope.h"
 #include "token/chat_format.h"
@@ -45,7 +46,6 @@ static lk_status start_threads(struct lk_model *model, lk_err *err) {
 
 static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, const char *path,
                               lk_err *err) {
-    if (!path) return LK_OK;
     const struct lk_hparams *hp = &net->hp;
     struct lk_sidecar_model of = {.fingerprint = net->fingerprint,
                                   .n_layer = hp->n_layer,
@@ -55,18 +55,22 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
     return status == LK_OK ? lk_latent_store_new(&model->latents, &model->ledger, err) : status;
 }
 
-/* Open a model whose weights are replaced by factors. Its sidecar is opened first, which needs only
- * the header. */
-static lk_status open_factored(struct lk_model *model, const char *path, const lk_model_opts *opts,
-                               struct lk_net_opts net_opts, lk_err *err) {
+/* Open the weights with what the sidecar, if there is one, changes in them: adapters that are added
+ * and factors that replace them. The sidecar is opened first, which needs only the header. */
+static lk_status open_net(struct lk_model *model, const char *path, const lk_model_opts *opts,
+                          struct lk_net_opts net_opts, lk_err *err) {
     struct lk_net_opts header_only = {.header_only = true, .kernels = net_opts.kernels};
     struct lk_net *header = NULL;
-    if (!opts->sidecar)
+    if (opts->factors && !opts->sidecar)
         return lk_fail(err, LK_E_ARG,
                        "weights can be replaced by factors only with a sidecar: run 'lowkey "
                        "compress --method palu --text BOOK -o FILE', then pass '--sidecar FILE'");
+    if (!opts->sidecar) return lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
     lk_status status = lk_net_open(&header, path, &header_only, &model->ledger, err);
     if (status == LK_OK) status = open_sidecar(model, header, opts->sidecar, err);
+    if (status == LK_OK)
+        status = lk_adapters_new(&model->adapter, model->sidecar, &header->hp, &model->ledger, err);
+    net_opts.adapter = model->adapter;
     for (int side = 0; status == LK_OK && side < 2; side++) {
         if (!(opts->factors & (side == LK_K ? LK_FACTORS_K : LK_FACTORS_V))) continue;
         status = lk_factors_new(&model->factor[side], model->sidecar, &header->hp, side,
@@ -77,6 +81,10 @@ static lk_status open_factored(struct lk_model *model, const char *path, const l
     for (int side = 0; status != LK_OK && header && side < 2; side++) {
         lk_factors_free(model->factor[side], &header->hp, &model->ledger);
         model->factor[side] = NULL;
+    }
+    if (status != LK_OK && header) {
+        lk_adapters_free(model->adapter, &header->hp, &model->ledger);
+        model->adapter = NULL;
     }
     lk_net_free(header, &model->ledger);
     return status;
@@ -109,11 +117,8 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
                               .kernels = kernels,
                               .progress = opts->progress,
                               .user = opts->user};
-    lk_status status = opts->factors ? open_factored(model, path, opts, net, err)
-                                     : lk_net_open(&model->net, path, &net, &model->ledger, err);
+    lk_status status = open_net(model, path, opts, net, err);
     if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
-    if (status == LK_OK && !opts->factors)
-        status = open_sidecar(model, model->net, opts->sidecar, err);
     if (status == LK_OK && !opts->header_only) status = start_threads(model, err);
     if (status == LK_OK && !opts->header_only) status = lk_model_add_ropes(model, err);
     if (status != LK_OK)
@@ -132,6 +137,7 @@ void lk_model_free(lk_model *model) {
     lk_latent_store_free(model->latents);
     for (int side = 0; model->net && side < 2; side++)
         lk_factors_free(model->factor[side], &model->net->hp, &model->ledger);
+    if (model->net) lk_adapters_free(model->adapter, &model->net->hp, &model->ledger);
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
@@ -145,9 +151,10 @@ lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
                    "the model was opened without its weights; open it without header_only");
 }
 
-/* In memory: small tensors, and what sessions read of the bases. */
+/* In memory: small tensors, what sessions read of the bases, and what adapters add to weights. */
 static uint64_t sidecar_bytes(const struct lk_model *model) {
-    return model->sidecar->bytes + lk_latent_store_bytes(model->latents);
+    return model->sidecar->bytes + lk_latent_store_bytes(model->latents) +
+           model->net->adapter_bytes;
 }
 
 lk_model_info lk_model_get_info(const lk_model *model) {
@@ -163,7 +170,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .sidecar_file_bytes = model->sidecar ? model->sidecar->file.size : 0,
                            .n_param = net->n_param,
                            .file_bytes = net->file_bytes,
-                           .weight_bytes = net->weight_bytes,
+                           .weight_bytes = net->weight_bytes - net->adapter_bytes,
                            .n_layer = hp->n_layer,
                            .n_embd = hp->n_embd,
                            .n_head = hp->n_head,
@@ -186,7 +193,7 @@ lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
 uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_recipe *recipe,
                                 uint64_t latents) {
     bool reads = model->sidecar && (latents || recipe->absorbs == LK_ABSORB_LESS);
-    return reads ? model->sidecar->bytes + latents : 0;
+    return (reads ? model->sidecar->bytes + latents : 0) + model->net->adapter_bytes;
 }
 
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {

@@ -23,6 +23,7 @@ struct lk_model {
     struct lk_sidecar *sidecar;      /* NULL if the model was opened without one */
     struct lk_latent_store *latents; /* what sessions share of its bases; NULL without one */
     struct lk_factor *factor[2];     /* [n_layer] that replace weights of K and V, or NULL */
+    struct lk_adapter *adapter;      /* [n_layer][LK_N_ADAPTED] merged into the weights, or NULL */
     struct lk_rope *rope; /* [2]: full attention, sliding window; NULL if K is not rotated */
     const struct lk_kernels *kernels;
     const char *kernels_lack; /* why attention is slow on this machine; NULL: it is not */
@@ -37,7 +38,7 @@ struct lk_model {
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);
 
 /* Bytes of the sidecar that sessions with this recipe share. latents: what they share of bases
- * (struct lk_cache_needs). 0 if the recipe reads nothing of the sidecar. */
+ * (struct lk_cache_needs). What adapters add to the weights counts for every recipe. */
 uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_recipe *recipe,
                                 uint64_t latents);
 

@@ -78,7 +78,7 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     *out = (lk_plan){.n_tok = n_tok,
                      .cache_bytes = cache,
                      .f16_bytes = lk_cache_f16_bytes(&shape, n_ctx),
-                     .weight_bytes = model->net->weight_bytes + sidecar,
+                     .weight_bytes = model->net->weight_bytes - model->net->adapter_bytes + sidecar,
                      .scratch_bytes = 2 * logits + attn + activations + needs.scratch,
                      .sidecar_bytes = sidecar,
                      .derived_bytes = needs.derived};

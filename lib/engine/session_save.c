@@ -20,9 +20,10 @@ enum {
     MAX_RECIPE = 1 << 14, /* bytes */
 };
 
-/* The fingerprint of the sidecar that the session's latents and states depend on; 0: none. */
+/* The fingerprint of the sidecar that the session's rows, latents and states depend on; 0: none. */
 static uint64_t used_sidecar(const struct lk_session *s) {
-    uint64_t bases = 0, networks = s->absorb ? s->absorb->sidecar : 0;
+    uint64_t bases = s->model->adapter ? s->model->sidecar->fingerprint : 0,
+             networks = s->absorb ? s->absorb->sidecar : 0;
     for (int k = 0; k < lk_cache_n_kv(s->cache); k++)
         for (int i = 0; i < lk_cache_kv(s->cache, k)->n_level; i++)
             if (lk_cache_kv(s->cache, k)->level[i].basis) bases = s->model->sidecar->fingerprint;
@@ -178,13 +179,17 @@ static lk_status check_sizes(const struct saved *saved, const struct lk_session 
     return check_saved_tokens(saved, n_vocab, path, err);
 }
 
-/* Were the session's latents or states made with the sidecar that the file names? */
+/* Were the session's rows, latents or states made with the sidecar that the file names? */
 static lk_status check_sidecar(const struct saved *saved, const struct lk_session *s, lk_err *err) {
     uint64_t used = used_sidecar(s);
     if (saved->header.sidecar == used) return LK_OK;
     if (used == 0)
         return lk_fail(err, LK_E_FORMAT,
                        "it needs the sidecar that it was saved with; pass --sidecar FILE");
+    if (saved->header.sidecar == 0 && s->model->adapter)
+        return lk_fail(err, LK_E_FORMAT,
+                       "it was saved with the model's own weights; open the model without the "
+                       "sidecar, whose adapters change them");
     if (saved->header.sidecar == 0)
         return lk_fail(err, LK_E_FORMAT, "it was saved with a recipe that needs no sidecar");
     return lk_fail(err, LK_E_FORMAT,

@@ -24,16 +24,29 @@ static const struct lk_factor *find_factor(const struct lk_loader *ld, int side,
     return factor && factor[layer].rank ? &factor[layer] : NULL;
 }
 
-/* The projections of q, k and v: rows in the file, and the factors that replace them, or NULL. */
+/* The adapter of a layer's weight, or NULL. */
+static const struct lk_adapter *find_adapter(const struct lk_loader *ld, int layer,
+                                             enum lk_adapted which) {
+    const struct lk_adapter *adapter = ld->opts.adapter;
+    if (adapter) adapter += layer * LK_N_ADAPTED + which;
+    return adapter && adapter->rank ? adapter : NULL;
+}
+
+/* The projections of q, k and v: rows in the file, and the factors that replace them and adapters
+ * that are added, or NULL. */
 struct projections {
     int64_t n_row[3];
     const struct lk_factor *factor[3];
+    const struct lk_adapter *adapter[3];
 };
 
-/* What becomes of projection i. */
-static struct lk_row_segment projection_rows(const struct projections *p, int i) {
-    return (struct lk_row_segment){p->factor[i] ? LK_ROWS_REPLACED : LK_ROWS_KEPT, p->n_row[i],
-                                   p->factor[i]};
+/* What becomes of projection i, or of its bias. */
+static struct lk_row_segment projection_rows(const struct projections *p, int i,
+                                             enum lk_tensor_use use) {
+    return (struct lk_row_segment){.use = p->factor[i] ? LK_ROWS_REPLACED : LK_ROWS_KEPT,
+                                   .n = p->n_row[i],
+                                   .factor = p->factor[i],
+                                   .adapter = use == LK_USE_MATRIX ? p->adapter[i] : NULL};
 }
 
 /* Divide bound tensor i, with the rows of q, k and v, into three tensors. There is room. */
@@ -44,31 +57,47 @@ static void divide_qkv(struct lk_loader *ld, size_t i, const struct projections 
     for (int j = 0; j < 3; j++) {
         struct lk_bind part = {.dst = dst[j], .id = whole.id, .use = whole.use, .n_segment = 3};
         for (int s = 0; s < 3; s++) {
-            part.segment[s] = projection_rows(p, s);
+            part.segment[s] = projection_rows(p, s, whole.use);
             if (s != j) part.segment[s].use = LK_ROWS_SKIPPED;
         }
         ld->bind[j == 0 ? i : ld->n_bind++] = part;
     }
 }
 
-/* Let factors replace rows of the projections that were bound since n_bind was `first`. */
-static void bind_factors(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
+/* Let factors replace rows of the projections that were bound since n_bind was `first`, and add
+ * adapters to them and to W_O. */
+static void bind_changes(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
     struct lk_layer *l = &net->layer[layer];
     int64_t n_q = (int64_t)net->hp.n_head * net->hp.d_head,
             n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
     struct projections p = {{n_q, n_kv, n_kv},
-                            {NULL, find_factor(ld, 0, layer), find_factor(ld, 1, layer)}};
+                            {NULL, find_factor(ld, 0, layer), find_factor(ld, 1, layer)},
+                            {find_adapter(ld, layer, LK_ADAPT_Q),
+                             find_adapter(ld, layer, LK_ADAPT_K),
+                             find_adapter(ld, layer, LK_ADAPT_V)}};
+    const struct lk_adapter *output = find_adapter(ld, layer, LK_ADAPT_O);
+    bool replaced = p.factor[1] || p.factor[2],
+         adapted = p.adapter[0] || p.adapter[1] || p.adapter[2] || output;
     for (int side = 0; side < 2; side++) l->factor[side] = p.factor[side + 1];
-    size_t end = p.factor[1] || p.factor[2] ? ld->n_bind : first;
+    size_t end = replaced || adapted ? ld->n_bind : first;
     for (size_t i = first; i < end; i++) {
         struct lk_bind *b = &ld->bind[i];
-        int own = b->dst == &l->wk || b->dst == &l->bk   ? 1
+        int own = b->dst == &l->wq                       ? 0
+                  : b->dst == &l->wk || b->dst == &l->bk ? 1
                   : b->dst == &l->wv || b->dst == &l->bv ? 2
-                                                         : 0;
-        if (b->dst == &l->wqkv) divide_qkv(ld, i, &p, &l->wq, &l->wk, &l->wv);
-        if (b->dst == &l->bqkv) divide_qkv(ld, i, &p, &l->bq, &l->bk, &l->bv);
-        if (!p.factor[own]) continue;
-        b->segment[0] = projection_rows(&p, own);
+                                                         : -1;
+        if (replaced && b->dst == &l->wqkv) divide_qkv(ld, i, &p, &l->wq, &l->wk, &l->wv);
+        if (replaced && b->dst == &l->bqkv) divide_qkv(ld, i, &p, &l->bq, &l->bk, &l->bv);
+        if (!replaced && b->dst == &l->wqkv && (p.adapter[0] || p.adapter[1] || p.adapter[2]))
+            for (b->n_segment = 0; b->n_segment < 3; b->n_segment++)
+                b->segment[b->n_segment] = projection_rows(&p, b->n_segment, b->use);
+        if (b->dst == &l->wo && output) {
+            b->segment[0] = (struct lk_row_segment){
+                .use = LK_ROWS_KEPT, .n = net->hp.n_embd, .adapter = output};
+            b->n_segment = 1;
+        }
+        if (own < 0 || (!p.factor[own] && !(p.adapter[own] && b->use == LK_USE_MATRIX))) continue;
+        b->segment[0] = projection_rows(&p, own, b->use);
         b->n_segment = 1;
     }
 }
@@ -100,12 +129,10 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     bool has_fused = ld->n_bind > before;
     if (!status)
         status = lk_bind(ld, fused_form + (has_fused ? 1 : 2), has_fused ? 3 : 2, layer, err);
-    if (has_fused) bind_factors(net, ld, layer, before);
-    if (status || has_fused) return status;
-    before = ld->n_bind;
-    status = lk_bind(ld, separate_form, 6, layer, err);
-    bind_factors(net, ld, layer, before);
-    lk_bind_concat(ld, &l->wqkv, &l->bqkv, before, 3);
+    size_t separate = ld->n_bind;
+    if (!status && !has_fused) status = lk_bind(ld, separate_form, 6, layer, err);
+    bind_changes(net, ld, layer, before);
+    if (!has_fused) lk_bind_concat(ld, &l->wqkv, &l->bqkv, separate, 3);
     return status;
 }
 

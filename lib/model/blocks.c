@@ -68,6 +68,16 @@ struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context 
                          hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
 }
 
+struct ggml_tensor *lk_apply_rope_back(const struct lk_net *net, struct ggml_context *ctx,
+                                       int layer, struct ggml_tensor *dy, struct ggml_tensor *pos) {
+    const struct lk_hparams *hp = &net->hp;
+    bool swa = hp->is_swa[layer];
+    return ggml_rope_ext_back(ctx, dy, pos, net->rope_factors, hp->n_rot, hp->rope_mode,
+                              hp->n_ctx_orig, swa ? hp->rope_base_swa : hp->rope_base,
+                              swa ? hp->rope_scale_swa : hp->rope_scale, hp->yarn_ext_factor,
+                              hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
+}
+
 /* Norm and RoPE of q or k. The result is contiguous. */
 static struct ggml_tensor *norm_and_rope(const struct lk_net *net, struct ggml_context *ctx,
                                          int layer, struct ggml_tensor *x, struct ggml_tensor *norm,

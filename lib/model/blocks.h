@@ -24,6 +24,10 @@ uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok);
 struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                   struct ggml_tensor *x, struct ggml_tensor *pos);
 
+/* The gradient with respect to x, from dy of the same shape. */
+struct ggml_tensor *lk_apply_rope_back(const struct lk_net *net, struct ggml_context *ctx,
+                                       int layer, struct ggml_tensor *dy, struct ggml_tensor *pos);
+
 /* Fill q, k and v from the normed x. RoPE is applied if the family uses it, but not to latents. */
 void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
                  struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out);

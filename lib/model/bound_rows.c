@@ -1,4 +1,5 @@
-/* Shape, type and data of a bound tensor: as in the file, or with rows replaced by factors. */
+/* Shape, type and data of a bound tensor: as in the file, with rows replaced by factors, or with
+ * adapters added. */
 #include "model/bound_rows.h"
 
 #include "gguf.h"
@@ -17,11 +18,27 @@ void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *b, int64_t
     for (int i = 0; i < b->n_segment; i++) *rows += lk_segment_rows(&b->segment[i]);
 }
 
+static bool is_adapted(const struct lk_row_segment *segment) {
+    return segment->adapter && segment->use != LK_ROWS_SKIPPED;
+}
+
 enum ggml_type lk_bound_type(const struct lk_loader *ld, const struct lk_bind *b) {
     enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
     for (int i = 0; i < b->n_segment && ggml_is_quantized(type); i++)
-        if (b->segment[i].use == LK_ROWS_REPLACED) return GGML_TYPE_Q8_0;
+        if (b->segment[i].use == LK_ROWS_REPLACED || is_adapted(&b->segment[i]))
+            return GGML_TYPE_Q8_0;
     return type;
+}
+
+uint64_t lk_bound_adapter_bytes(const struct lk_loader *ld, const struct lk_bind *b) {
+    enum ggml_type from = gguf_get_tensor_type(ld->reader.gguf, b->id), to = lk_bound_type(ld, b);
+    int64_t n_col = gguf_get_tensor_ne(ld->reader.gguf, b->id)[0];
+    uint64_t bytes = 0;
+    for (int i = 0; i < b->n_segment; i++)
+        if (is_adapted(&b->segment[i]))
+            bytes += (uint64_t)lk_segment_rows(&b->segment[i]) *
+                     (ggml_row_size(to, n_col) - ggml_row_size(from, n_col));
+    return bytes;
 }
 
 static void to_f32(enum ggml_type from, const void *x, int64_t n, float *out) {
@@ -40,23 +57,31 @@ static void keep_rows(enum ggml_type from, const void *x, int64_t n, int64_t n_c
         to_f32(from, x, n * n_col, out);
 }
 
-/* Write the rows of the factor, which replace rows x of type `from`. */
-static lk_status replace_rows(struct lk_loader *ld, const struct lk_row_segment *segment,
-                              enum ggml_type from, const void *x, int64_t n_col, enum ggml_type to,
-                              void *out, lk_err *err) {
-    int64_t n = lk_segment_rows(segment);
-    size_t size = ((size_t)(segment->n + n) * n_col + segment->factor->width) * sizeof(float);
+/* Write rows x of type `from` with the adapter added and, if there is a factor, replaced by it. */
+static lk_status change_rows(struct lk_loader *ld, const struct lk_row_segment *segment,
+                             enum ggml_type from, const void *x, int64_t n_col, enum ggml_type to,
+                             void *out, lk_err *err) {
+    bool replaced = segment->use == LK_ROWS_REPLACED, finite = true;
+    int64_t n = lk_segment_rows(segment), n_new = replaced ? n * n_col : 0;
+    size_t n_scratch = segment->adapter ? lk_adapter_scratch_floats(segment->adapter, n_col) : 0;
+    if (replaced && n_scratch < (size_t)segment->factor->width)
+        n_scratch = (size_t)segment->factor->width;
+    size_t size = ((size_t)(segment->n * n_col + n_new) + n_scratch) * sizeof(float);
     float *w = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
     if (!w) return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
-    float *a = w + segment->n * n_col;
+    float *a = w + segment->n * n_col, *scratch = a + n_new, *result = replaced ? a : w;
     to_f32(from, x, segment->n * n_col, w);
-    lk_factor_apply(segment->factor, w, n_col, a + n * n_col, a);
+    if (segment->adapter) finite = lk_adapter_add(segment->adapter, segment->n, n_col, scratch, w);
+    if (replaced) lk_factor_apply(segment->factor, w, n_col, scratch, a);
     if (to == GGML_TYPE_F32)
-        memcpy(out, a, (size_t)n * n_col * sizeof *a);
+        memcpy(out, result, (size_t)n * n_col * sizeof *result);
     else
-        ggml_quantize_chunk(to, a, out, 0, n, n_col, NULL);
+        ggml_quantize_chunk(to, result, out, 0, n, n_col, NULL);
     lk_release(ld->ledger, LK_FOR_OTHER, w, size);
-    return LK_OK;
+    return finite ? LK_OK
+                  : lk_fail(err, LK_E_FORMAT,
+                            "the sidecar's adapters make weights that are too large; train them "
+                            "again with `lowkey train lora`");
 }
 
 lk_status lk_bound_copy(struct lk_loader *ld, const struct lk_bind *b, enum ggml_type type,
@@ -64,14 +89,14 @@ lk_status lk_bound_copy(struct lk_loader *ld, const struct lk_bind *b, enum ggml
     enum ggml_type from = gguf_get_tensor_type(ld->reader.gguf, b->id);
     const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
     int64_t n_row = b->use == LK_USE_VECTOR ? ne[0] : ne[1], n_col = ne[0] * ne[1] / n_row;
-    struct lk_row_segment whole = {LK_ROWS_KEPT, n_row, NULL};
+    struct lk_row_segment whole = {.use = LK_ROWS_KEPT, .n = n_row};
     const struct lk_row_segment *segment = b->n_segment ? b->segment : &whole;
     const char *x = lk_file_data(ld, b->id);
     char *to = out;
     lk_status status = LK_OK;
     for (int i = 0; status == LK_OK && i < (b->n_segment ? b->n_segment : 1); i++) {
-        if (segment[i].use == LK_ROWS_REPLACED)
-            status = replace_rows(ld, &segment[i], from, x, n_col, type, to, err);
+        if (segment[i].use == LK_ROWS_REPLACED || is_adapted(&segment[i]))
+            status = change_rows(ld, &segment[i], from, x, n_col, type, to, err);
         else if (segment[i].use == LK_ROWS_KEPT)
             keep_rows(from, x, segment[i].n, n_col, type, to);
         x += ggml_row_size(from, n_col) * (size_t)segment[i].n;

@@ -16,7 +16,7 @@
 #ifndef LK_MODEL_FACTOR_H
 #define LK_MODEL_FACTOR_H
 
-#include <stdint.h>
+#include "model/adapter.h"
 
 /* The down-projection of one layer's K or V: z_g = down_g y_g for each group g of `width` rows of
  * W. */
@@ -37,8 +37,9 @@ enum lk_row_use { LK_ROWS_KEPT, LK_ROWS_REPLACED, LK_ROWS_SKIPPED };
 
 struct lk_row_segment {
     enum lk_row_use use;
-    int64_t n;                      /* rows in the file */
-    const struct lk_factor *factor; /* of replaced rows */
+    int64_t n;                        /* rows in the file */
+    const struct lk_factor *factor;   /* of replaced rows */
+    const struct lk_adapter *adapter; /* added to the file's rows before all else, or NULL */
 };
 
 /* Rows that are left of the segment. */

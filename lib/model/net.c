@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "model/bind.h"
+#include "model/bound_rows.h"
 #include "model/family.h"
 #include "model/gguf_check.h"
 #include "model/model_name.h"
@@ -104,6 +105,8 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
     if (!status) status = lk_bind_check_all_used(ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
+    for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)
+        net->adapter_bytes += lk_bound_adapter_bytes(ld, &ld->bind[i]);
     net->fingerprint = file_fingerprint(ld);
     return lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, err);
 }

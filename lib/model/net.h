@@ -64,8 +64,9 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
-    bool header_only;     /* tensors have types and shapes, but no data */
-    uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
+    uint64_t adapter_bytes; /* of weight_bytes: merged matrices, less those of the file */
+    bool header_only;       /* tensors have types and shapes, but no data */
+    uint64_t fingerprint;   /* hash of the header, the tensor table and samples of the data */
 };
 
 /* A family of architectures. The graph functions create nodes in ctx and cannot fail: the caller
@@ -100,6 +101,9 @@ struct lk_net_opts {
     /* Of K and V: [n_layer] factors that replace weights, or NULL. Borrowed by the net.
      * LK_E_UNSUPPORTED if K is normed between its projection and RoPE. */
     const struct lk_factor *factor[2];
+    /* [n_layer][LK_N_ADAPTED] adapters that are merged into the weights, or NULL. Only read while
+     * the model is loaded. LK_E_FORMAT if the sum is not finite. */
+    const struct lk_adapter *adapter;
     lk_progress progress;
     void *user;
 };

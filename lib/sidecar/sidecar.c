@@ -154,10 +154,12 @@ static lk_status check_finite(const struct lk_sidecar_tensor *t, lk_err *err) {
     return LK_OK;
 }
 
-/* Whether a tensor stays in the mapped file: what caches copy of a basis, and errors. */
+/* Whether a tensor stays in the mapped file: what caches copy of a basis, errors, and adapters,
+ * which are read once. */
 static bool stays_mapped(const struct lk_sidecar_tensor *t) {
     static const char *const parts[] = {"down", "up", "down_scale", "up_scale", "error"};
     size_t len = strlen(t->name);
+    if (strstr(t->name, ".weight.lora_")) return true;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         for (int side = 0; side < LK_N_BASIS; side++) {
             char end[32];

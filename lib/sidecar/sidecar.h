@@ -3,7 +3,7 @@
  *
  *   general.type                       "sidecar", so that programs do not load it as a model
  *   lowkey.sidecar.version             u32, 1
- *   lowkey.sidecar.method              "palu", "tale", "kvheads", "less"
+ *   lowkey.sidecar.method              "palu", "tale", "kvheads", "less", "lora"
  *   lowkey.sidecar.options             how it was made, for humans
  *   lowkey.sidecar.model_fingerprint   u64, of struct lk_net
  *   lowkey.sidecar.n_layer, .n_head_kv, .d_head          u32
@@ -20,9 +20,16 @@
  *   blk.N.SIDE.rank        i32 [n_group]
  *   blk.N.SIDE.error       f32 [n_comp, n_group]
  *
- * The file is checked whole when it is opened. `down`, `up`, scales and `error` then stay in the
- * mapped file: caches copy the components that they read (cache/latent_store.h). All other tensors
- * are in memory. */
+ * Adapters of a layer's attention weights (model/adapter.h; engine/adapters.h checks them), with
+ * NAME = attn_q, attn_k, attn_v or attn_output, as llama.cpp names those of its LoRA files:
+ *
+ *   blk.N.NAME.weight.lora_a   f16 [inputs, rank]
+ *   blk.N.NAME.weight.lora_b   f16 [rank, outputs], times alpha / rank
+ *
+ * The file is checked whole when it is opened. `down`, `up`, scales, `error` and
+ * adapters then stay in the mapped file: caches copy the components that they read
+ * (cache/latent_store.h), and adapters are merged into the weights. All other tensors are in
+ * memory. */
 #ifndef LK_SIDECAR_SIDECAR_H
 #define LK_SIDECAR_SIDECAR_H
 

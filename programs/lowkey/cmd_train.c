@@ -1,28 +1,81 @@
-/* lowkey train: LESS networks as a sidecar. */
+/* lowkey train: what is trained, on which texts. */
 #include "commands.h"
-#include "common.h"
-#include "lowkey_lab.h"
+#include "interrupt.h"
 #include "output.h"
-#include "progress.h"
 #include "text_file.h"
+#include "train.h"
 #include "xalloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct train_args {
-    struct model_args model;
-    struct string_list file;
-    const char *output, *policy, *from;
-    struct number_list budget, prompt, layers;
-    int64_t ctx, sequences, features, hidden, share, epochs, queries, seed;
-    double rate, dropout, valid;
-    bool plain, markup;
-};
+enum { MAX_NUMBER = 1 << 20 };
+
+static struct opt_group less_options(struct train_args *a) {
+    return (struct opt_group){
+        "Networks of LESS",
+        {
+            {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
+             .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
+                    "and a window; `tova`.",
+             .complete = "h2o lambda tova"},
+            {0, "budget", "N[,N...]",
+             "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
+             &a->budget, 1, MAX_NUMBER},
+            {0, "prompt", "N[,N...]",
+             "tokens of a sequence that are prefilled (default 0); several are used in turn",
+             OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER,
+             .man = "Tokens at the start of a sequence that are a prompt: the policy evicts their "
+                    "rows all at once, as after a prefill, and not one by one. Several are used "
+                    "in turn, together with the budgets (default 0)."},
+            {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
+             0, 0, .complete = "*.gguf"},
+            {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64,
+             .man = "Features of a head, R in the paper (default 8)."},
+            {0, "hidden", "N", "hidden units of a network, R' (default 512)", OPT_INT, &a->hidden,
+             1, 4096,
+             .man = "Hidden values of a network, R' in the paper (default 512). With 32 or 64 the "
+                    "networks are small compared with a cache."},
+            {0, "share", "N", "networks per head (0, default), per group (1), or one for all (2)",
+             OPT_INT, &a->share, 0, 2,
+             .man = "0 (default): each query head has its own networks; 1: the query heads of a "
+                    "KV head share them; 2: all heads of a layer share them."},
+            {0, "plain", NULL, "as in the paper; --queries is ignored", OPT_FLAG, &a->plain, 0, 0,
+             .man = "Train as in the paper: no estimated scale of features, steps of two sequences "
+                    "with all their positions (`--queries` is ignored), sequences are not "
+                    "weighted, and the rate is halved after each quarter of the epochs."},
+            {0, "queries", "N", "query positions sampled per step (default 256)", OPT_INT,
+             &a->queries, 1, 1 << 16,
+             .man = "Positions of a sequence that a training step uses, different ones each time "
+                    "(default 256)."},
+            {0, "dropout", "X", "share of hidden units dropped in training (default 0.3)", OPT_REAL,
+             &a->dropout, 0, 0.95},
+        }};
+}
+
+static struct opt_group lora_options(struct train_args *a) {
+    return (struct opt_group){
+        "Adapters (lora)",
+        {
+            {'k', "kv", "RECIPE", "the cache whose loss is to be recovered", OPT_TEXTS, &a->kv, 0,
+             0,
+             .man = "The recipe of the cache whose loss is to be recovered. Recipes with latents "
+                    "need `--sidecar`."},
+            {0, "rank", "N", "of the adapters (default 32)", OPT_INT, &a->rank, 1, 4096},
+            {0, "alpha", "X", "adapters are multiplied by alpha / rank (default 32)", OPT_REAL,
+             &a->alpha, 1e-3, 1e5},
+            {0, "batch", "N", "sequences of a step (default 1)", OPT_INT, &a->batch, 1, 4096},
+            {0, "layer-epochs", "N", "passes layer by layer, before those of --epochs (default 1)",
+             OPT_INT, &a->layer_epochs, 0, MAX_NUMBER,
+             .man = "Passes in which each layer's attention learns the output of full attention, "
+                    "from the full model's inputs (default 1). Those of `--epochs`, in which all "
+                    "layers together learn the full model's predictions, come afterwards and take "
+                    "two to three times as long."},
+        }};
+}
 
 static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct train_args *a, int *first) {
-    enum { MAX_NUMBER = 1 << 20 };
     const struct opt_group groups[] = {
         {"What to train",
          {
@@ -38,71 +91,40 @@ static enum args_result read_args(const struct command *command, int argc, char 
               "the sidecar; files next to it keep the state of an interrupted run", OPT_TEXT,
               &a->output, 0, 0,
               .man =
-                  "The sidecar. Files next to it, named like it with the endings `.examples` "
-                  "and `.layer-N`, hold what is done so far. They take some gigabytes for many "
-                  "sequences and are removed at the end. Bases of `--sidecar` are copied, so that "
-                  "one sidecar has both."},
-             {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
-              .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
-                     "and a window; `tova`.",
-              .complete = "h2o lambda tova"},
-             {0, "budget", "N[,N...]",
-              "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
-              &a->budget, 1, MAX_NUMBER},
-             {0, "prompt", "N[,N...]",
-              "tokens of a sequence that are prefilled (default 0); several are used in turn",
-              OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER,
-              .man = "Tokens at the start of a sequence that are a prompt: the policy evicts their "
-                     "rows all at once, as after a prefill, and not one by one. Several are used "
-                     "in turn, together with the budgets (default 0)."},
-             {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
-              0, 0, .complete = "*.gguf"},
-             {'c', "ctx", "N", "tokens of a sequence (default 1024)", OPT_INT, &a->ctx, 16,
-              1 << 16},
+                  "The sidecar. Files next to it, named like it with the endings `.examples` and "
+                  "`.layer-N` (less) or `.lora`, hold what is done so far and are removed at the "
+                  "end; `.examples` takes some gigabytes for many sequences. What the file of "
+                  "`--sidecar` has is copied, so that one sidecar has both."},
+             {'c', "ctx", "N", "tokens of a sequence (default: less 1024, lora 512)", OPT_INT,
+              &a->ctx, 16, 1 << 16},
              {0, "sequences", "N", "sequences, in equal shares of the texts (default: 64, or all)",
               OPT_INT, &a->sequences, 2, MAX_NUMBER,
               .man = "Number of sequences: as many from each text, spread evenly over it (default "
                      "64, or as many as the texts have)."},
-             {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64,
-              .man = "Features of a head, R in the paper (default 8)."},
-             {0, "hidden", "N", "hidden units of a network, R' (default 512)", OPT_INT, &a->hidden,
-              1, 4096,
-              .man = "Hidden values of a network, R' in the paper (default 512). With 32 or 64 the "
-                     "networks are small compared with a cache."},
-             {0, "share", "N", "networks per head (0, default), per group (1), or one for all (2)",
-              OPT_INT, &a->share, 0, 2,
-              .man = "0 (default): each query head has its own networks; 1: the query heads of a "
-                     "KV head share them; 2: all heads of a layer share them."},
              {0, "layers", "N,N",
               "only layers from the first to the last (default: all, then join them)", OPT_NUMBERS,
-              &a->layers, 0, MAX_NUMBER},
-             {0, "plain", NULL, "as in the paper; --queries is ignored", OPT_FLAG, &a->plain, 0, 0,
-              .man =
-                  "Train as in the paper: no estimated scale of features, steps of two sequences "
-                  "with all their positions (`--queries` is ignored), sequences are not "
-                  "weighted, and the rate is halved after each quarter of the epochs."},
+              &a->layers, 0, MAX_NUMBER,
+              .man = "Only layers from the first to the last. `less` trains these and joins the "
+                     "results of all layers when it is run without this option. `lora` gives only "
+                     "these layers adapters."},
          }},
         {"How to train",
          {
-             {0, "epochs", "N",
-              "passes; in the second half the rate is halved six times (default 40)", OPT_INT,
-              &a->epochs, 1, MAX_NUMBER,
-              .man = "Passes over the sequences (default 40). In the second half of them, the "
-                     "learning rate is halved six times."},
-             {0, "queries", "N", "query positions sampled per step (default 256)", OPT_INT,
-              &a->queries, 1, 1 << 16,
-              .man = "Positions of a sequence that a training step uses, different ones each time "
-                     "(default 256)."},
-             {0, "rate", "X", "Adam's learning rate (default 0.001)", OPT_REAL, &a->rate, 1e-7, 1},
-             {0, "dropout", "X", "share of hidden units dropped in training (default 0.3)",
-              OPT_REAL, &a->dropout, 0, 0.95},
-             {0, "valid", "X",
-              "share of sequences to validate on, for the best epoch (default 0.1)", OPT_REAL,
-              &a->valid, 0.001, 0.9,
-              .man = "Share of the sequences used for validation (default 0.1). The epoch that "
-                     "does best on them is kept."},
+             {0, "epochs", "N", "passes over the sequences (default: less 40, lora 1)", OPT_INT,
+              &a->epochs, 0, MAX_NUMBER,
+              .man = "Passes over the sequences. `less` makes 40; in the second half of them, the "
+                     "learning rate is halved six times. `lora` makes 1 end to end, after those "
+                     "of `--layer-epochs`."},
+             {0, "rate", "X", "Adam's learning rate (default: less 0.001, lora 0.0002)", OPT_REAL,
+              &a->rate, 1e-7, 1},
+             {0, "valid", "X", "share of sequences to validate on (default: less 0.1, lora 0.05)",
+              OPT_REAL, &a->valid, 0.001, 0.9,
+              .man = "Share of the sequences used for validation (default: less 0.1, lora 0.05). "
+                     "`less` keeps the epoch that does best on them."},
              {0, "seed", "N", "random seed (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
          }},
+        less_options(a),
+        lora_options(a),
         model_options(&a->model),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
@@ -182,88 +204,67 @@ static int read_sequences(const struct train_args *a, const lk_model *model, int
     return STATUS_OK;
 }
 
-static void layer_done(void *progress, const lk_less_layer *l) {
-    progress_end(progress);
-    printf("layer %2d  loss %.4f of the policy's, epoch %d of %d, %.0f s\n", l->layer, l->loss,
-           l->best_epoch, l->n_epoch, l->seconds);
-    fflush(stdout);
-}
-
-static int train(const struct train_args *a, lk_model *model, const int32_t *tok, size_t n_tok) {
-    lk_err err = {0};
-    struct progress progress = progress_start("training");
-    int32_t budget[MAX_LIST], prompt[MAX_LIST];
-    for (size_t i = 0; i < a->budget.n; i++) budget[i] = (int32_t)a->budget.item[i];
-    for (size_t i = 0; i < a->prompt.n; i++) prompt[i] = (int32_t)a->prompt.item[i];
-    lk_less_opts opts = {.policy = a->policy,
-                         .from = a->from,
-                         .budget = budget,
-                         .n_budget = (int32_t)a->budget.n,
-                         .prompt = prompt,
-                         .n_prompt = (int32_t)a->prompt.n,
-                         .n_ctx = (int32_t)a->ctx,
-                         .n_feature = (int32_t)a->features,
-                         .n_hidden = (int32_t)a->hidden,
-                         .share = (int32_t)a->share,
-                         .n_epoch = (int32_t)a->epochs,
-                         .n_query = (int32_t)a->queries,
-                         .rate = (float)a->rate,
-                         .dropout = (float)a->dropout,
-                         .valid = (float)a->valid,
-                         .plain = a->plain,
-                         .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0),
-                         .n_layer =
-                             (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
-                         .seed = (uint64_t)a->seed,
-                         .progress = progress_step,
-                         .layer_done = layer_done,
-                         .user = &progress};
-    lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
-    progress_end(&progress);
-    if (status == LK_E_CANCELLED) return print_error("%s", err.msg), STATUS_INTERRUPTED;
-    if (status) return print_lk_error(&err);
-    int32_t last = lk_model_get_info(model).n_layer - 1;
-    if (opts.first_layer == 0 && opts.first_layer + (a->layers.n ? opts.n_layer - 1 : last) == last)
-        printf("wrote %s\n", a->output);
-    else
-        print_paragraph(stdout,
-                        "layers %d to %d of 0 to %d are trained; %s is not written yet. When the "
-                        "others are trained too, the same command without --layers writes it.",
-                        (int)opts.first_layer, (int)(opts.first_layer + opts.n_layer - 1),
-                        (int)last, a->output);
+/* Reject an option of the other kind of training. */
+static int check_options(const struct train_args *a, bool lora) {
+    const struct {
+        const char *name;
+        bool given, of_lora;
+    } option[] = {{"policy", a->policy != NULL, false},
+                  {"budget", a->budget.n > 0, false},
+                  {"prompt", a->prompt.n > 0, false},
+                  {"from", a->from != NULL, false},
+                  {"features", a->features > 0, false},
+                  {"hidden", a->hidden > 0, false},
+                  {"share", a->share >= 0, false},
+                  {"plain", a->plain, false},
+                  {"queries", a->queries > 0, false},
+                  {"dropout", a->dropout >= 0, false},
+                  {"kv", a->kv.n > 0, true},
+                  {"rank", a->rank > 0, true},
+                  {"alpha", a->alpha > 0, true},
+                  {"batch", a->batch > 0, true},
+                  {"layer-epochs", a->layer_epochs >= 0, true}};
+    for (size_t i = 0; i < sizeof option / sizeof *option; i++)
+        if (option[i].given && option[i].of_lora != lora)
+            return print_error("--%s is an option of 'lowkey train %s'", option[i].name,
+                               lora ? "less" : "lora");
+    if (!a->file.n) return print_error("no text: give -f FILE");
+    if (!a->output) return print_error("no sidecar to write: give -o FILE");
+    if (a->layers.n && (a->layers.n != 2 || a->layers.item[1] < a->layers.item[0]))
+        return print_error("--layers: give the first and the last layer");
+    if (!lora && !a->budget.n)
+        return print_error("no budget: give --budget N, the rows that the policy keeps");
+    if (lora && a->kv.n != 1)
+        return print_error("give one --kv RECIPE, the cache whose loss is to be recovered");
     return STATUS_OK;
 }
 
 int cmd_train(const struct command *command, int argc, char **argv) {
-    struct train_args a = {.policy = "h2o",
-                           .ctx = 1024,
-                           .features = 8,
-                           .hidden = 512,
-                           .epochs = 40,
-                           .queries = 256,
-                           .rate = 1e-3,
-                           .dropout = 0.3,
-                           .valid = 0.1};
+    struct train_args a = {.share = -1, .epochs = -1, .dropout = -1, .layer_epochs = -1};
     lk_model *model = NULL;
+    lk_recipe *recipe = NULL;
     int32_t *tok = NULL;
     size_t n_tok = 0;
     int first;
     enum args_result read = read_args(command, argc, argv, &a, &first);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
-    if (first + 1 != argc || strcmp(argv[first], "less") != 0)
-        return print_error("say what to train: 'lowkey train less'");
-    if (!a.file.n) return print_error("no text: give -f FILE");
-    if (!a.output) return print_error("no sidecar to write: give -o FILE");
-    if (a.layers.n && (a.layers.n != 2 || a.layers.item[1] < a.layers.item[0]))
-        return print_error("--layers: give the first and the last layer");
-    if (!a.budget.n)
-        return print_error("no budget: give --budget N, the rows that the policy keeps");
+    bool lora = first + 1 == argc && strcmp(argv[first], "lora") == 0;
+    if (first + 1 != argc || (!lora && strcmp(argv[first], "less") != 0))
+        return print_error("say what to train: 'lowkey train less' or 'lowkey train lora'");
+    int status = check_options(&a, lora);
+    if (status) return status;
+    if (!a.ctx) a.ctx = lora ? 512 : 1024;
     catch_interrupts();
-    int status = check_writable(a.output);
+    status = check_writable(a.output);
+    if (!status && lora) status = recipe_open(a.kv.item[0], &recipe);
+    if (lora) a.model.weights = "f32", a.model.no_repack = true; /* what is differentiated */
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = read_sequences(&a, model, &tok, &n_tok);
-    if (!status) status = train(&a, model, tok, n_tok);
+    if (!status)
+        status =
+            lora ? train_lora(&a, model, recipe, tok, n_tok) : train_less(&a, model, tok, n_tok);
     free(tok);
+    lk_recipe_free(recipe);
     lk_model_free(model);
     return status;
 }

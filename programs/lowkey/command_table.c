@@ -110,17 +110,24 @@ const struct command command_table[N_COMMANDS] = {
      .run = cmd_eval},
 
     {.name = "train",
-     .summary = "Train the networks of LESS for a model.",
-     .operands = "less",
-     .complete = "less",
+     .summary = "Train for a model what recovers the loss of a cache.",
+     .operands = "less|lora",
+     .complete = "less lora",
      .description =
-         "Trains the networks of LESS for a model and writes them to a sidecar. The model "
-         "evaluates sequences of the texts once with a full cache. Then every layer learns on its "
-         "own what a sparse policy loses. For each layer, a line shows the loss on the validation "
-         "sequences: 1 is the policy alone, 0 is the full cache. An interrupted run continues when "
-         "the same command is given again, and produces the same file.",
+         "`less` trains the networks of LESS and writes them to a sidecar. The model evaluates "
+         "sequences of the texts once with a full cache. Then every layer learns on its own what a "
+         "sparse policy loses. For each layer, a line shows the loss on the validation sequences: "
+         "1 is the policy alone, 0 is the full cache.\n\n"
+         "`lora` trains low-rank adapters of the weights around the cache, so that the model with "
+         "the lossy cache of `--kv` predicts like the model with a full one. Wherever the sidecar "
+         "is given, they are merged into the weights. `docs/recovery.md` describes the method and "
+         "what it costs.\n\n"
+         "An interrupted run continues when the same command is given again, and produces the same "
+         "file.",
      .examples = "  lowkey train less -f book.txt --budget 256 -o less.gguf\n"
-                 "  lowkey train less -f 1.txt -f 2.txt --budget 82 --hidden 64 -o less.gguf\n",
+                 "  lowkey train less -f 1.txt -f 2.txt --budget 82 --hidden 64 -o less.gguf\n"
+                 "  lowkey train lora -f book.txt --sidecar m.lk.gguf \\\n"
+                 "      --kv \"all: k=latent v=latent\" -o recovered.lk.gguf\n",
      .run = cmd_train},
 
     {.name = "recipes",

@@ -49,7 +49,8 @@ struct opt_group model_options(struct model_args *args) {
             {0, "sidecar", "FILE", "sidecar from 'lowkey compress' or 'lowkey train'", OPT_TEXT,
              &args->sidecar,
              .man = "File that `lowkey compress` or `lowkey train` made for this model. Recipes "
-                    "with latents or `absorb less` need one.",
+                    "with latents or `absorb less` need one. Adapters in it (`lowkey train lora`) "
+                    "are merged into the weights.",
              .complete = "*.gguf"},
             {0, "factors", "SIDES",
              "replace W_K (k), W_V (v) or both (kv) by the sidecar's factors", OPT_TEXT,

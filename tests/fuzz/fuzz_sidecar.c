@@ -1,9 +1,11 @@
 /* Fuzz target: sidecars. The input is the file. What was read must be consistent: every value of a
- * basis can be read and is finite, and LESS networks that fit can compute features. A rejected file
- * gives one line of error. No bytes remain in the ledger. */
+ * basis can be read and is finite, LESS networks that fit can compute features, and adapters that
+ * fit can be added to weights. A rejected file gives one line of error. No bytes remain in the
+ * ledger. */
 #define _GNU_SOURCE /* memfd_create */
 #include "cache/basis_rows.h"
 #include "engine/absorb.h"
+#include "engine/adapters.h"
 #include "fuzz_input.h"
 #include "sidecar/sidecar.h"
 
@@ -61,6 +63,29 @@ static void use_networks(const struct lk_sidecar *sidecar, int n_head, struct lk
     }
 }
 
+/* Add the adapters of the first layers to weights, if all widths are that of the KV heads. */
+static void use_adapters(const struct lk_sidecar *sidecar, struct lk_ledger *ledger) {
+    const struct lk_sidecar_model *m = &sidecar->info.model;
+    struct lk_hparams hp = {.n_layer = m->n_layer,
+                            .n_embd = m->n_head_kv * m->d_head,
+                            .n_head = m->n_head_kv,
+                            .n_head_kv = m->n_head_kv,
+                            .d_head = m->d_head};
+    struct lk_adapter *adapter = NULL;
+    lk_err err = {0};
+    if (lk_adapters_new(&adapter, sidecar, &hp, ledger, &err) != LK_OK) fuzz_check_error(&err);
+    for (int i = 0; adapter && i < 4 * LK_N_ADAPTED && i < hp.n_layer * LK_N_ADAPTED; i++) {
+        if (adapter[i].rank == 0) continue;
+        size_t n = lk_adapter_scratch_floats(&adapter[i], hp.n_embd);
+        float *w = calloc((size_t)hp.n_embd, sizeof *w), *scratch = calloc(n, sizeof *scratch);
+        if (!w || !scratch) abort();
+        lk_adapter_add(&adapter[i], 1, hp.n_embd, scratch, w);
+        free(scratch);
+        free(w);
+    }
+    lk_adapters_free(adapter, &hp, ledger);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -76,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             for (int layer = 0; layer < n_layer; layer++) check_basis(&sidecar->basis[side][layer]);
         use_networks(sidecar, n_head_kv, &ledger);
         use_networks(sidecar, 3 * n_head_kv, &ledger);
+        use_adapters(sidecar, &ledger);
         lk_sidecar_close(sidecar);
     } else {
         fuzz_check_error(&err);

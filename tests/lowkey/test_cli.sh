@@ -48,6 +48,7 @@ if command -v fish >/dev/null; then
   offers_fish llama.cpp:q8_0 'lowkey eval --kv llama'
   offers_fish f32 'lowkey bench --weights '
   offers_fish less 'lowkey train l'
+  offers_fish lora 'lowkey train l'
 fi
 commands='run chat serve plan perplexity bench eval train recipes inspect report compress info'
 for command in $commands; do
@@ -106,6 +107,7 @@ offers folder lowkey serve --session-dir f
 offers shipped lowkey bench --weights s
 offers needle lowkey eval ne
 offers less lowkey train l
+offers lora lowkey train l
 offers r.jsonl lowkey report ''
 offers chat lowkey help c
 complete_words lowkey run -n ''
@@ -191,6 +193,11 @@ bad "'stray' is not an option" inspect stray
 bad "No such file" inspect -m missing.gguf
 bad "say what to train" train -f prompt -o x --budget 8
 bad "say what to train" train more
+bad "--rank is an option of 'lowkey train lora'" train less -f prompt -o x --budget 8 --rank 4
+bad "--budget is an option of 'lowkey train less'" train lora -f prompt -o x --budget 8
+bad "no text: give -f FILE" train lora --kv rot4
+bad "give one --kv RECIPE" train lora -f prompt -o x
+bad "--rank: '0' is not a number from 1 to 4096" train lora --rank 0
 bad "no text: give -f FILE" train less
 bad "no sidecar to write" train less -f prompt
 bad "no budget" train less -f prompt -o x
