@@ -98,8 +98,8 @@ struct lk_level_spec {
     struct lk_codec k, v;
 };
 
-/* Layers [first, last] use k and v in one level. Negative numbers count from the end: -1 is the last
- * layer. */
+/* Layers [first, last] use k and v in one level. Negative numbers count from the end: -1 is the
+ * last layer. */
 struct lk_override {
     int32_t first, last;
     int32_t level; /* index of the body or of a window */

@@ -371,22 +371,6 @@ static void errors_show_their_place(void **state) {
         {"body: rot3; widow 64: f16", "column 13:", "found 'widow', did you mean 'window'?"},
         {"body: rot3; wni 64: f16", "column 13:", "expected sink, body, keep"},
         {"body: rot3;; window 64: f16", "column 12:", "found ';'"},
-        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
-        {"body: rot2; layers 5-3: rot3",
-         "column 20:", "layers 5-3 are in reverse order: write 3-5"},
-        {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
-        {"body: rot2; layers 0 recent: rot3", "column 20:", "there is no level 'recent'"},
-        {"body: rot2; layers 0 sink: rot3", "column 22:", "expected ':'"},
-        {"body: rot2; window 32: rot8; layers 0 window: none", "column 47:", "or a codec"},
-        {"body: rot2; window 32: rot8; layers 0 window: keep 5 by h2o", "column 47:", "or a codec"},
-        {"body: rot2; recent 9%: rot4; recent 99: rot8; layers 0 recent: rot8",
-         "column 54:", "'recent' could be one of several levels: call one of them 'window'"},
-        {"body: rot4; window 32: rot4; layers 3 window: k=rot4 v=rot3", "column 37:",
-         "'layers' stores V in 4 bits, but its rows come from 'window 32', which has only 3 bits"},
-        {"body: rot4; recent 9%: rot4; layers 3 recent: rot6; window 9: rot5",
-         "column 37:", "'recent 9%' stores K in 6 bits, but its rows come from 'window 9'"},
-        {"body: latent+rot2; window 64: latent+rot2; layers 3 window: latent+rot4",
-         "column 51:", "'window 64' stores latents in all layers, or in none"},
         {"body: rot1; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; "
          "window 1: f16; "
          "window 1: f16; window 1: f16",
@@ -444,6 +428,29 @@ static void unknown_names_are_explained(void **state) {
         lk_recipe_parse(&recipe, row[i].text, &err);
         if (strlen(err.msg) > 110) fail_msg("longer than a line: %s", err.msg);
     }
+}
+
+static void errors_of_layers_show_their_place(void **state) {
+    (void)state;
+    static const struct bad_recipe row[] = {
+        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
+        {"body: rot2; layers 5-3: rot3",
+         "column 20:", "layers 5-3 are in reverse order: write 3-5"},
+        {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
+        {"body: rot2; layers 0 recent: rot3", "column 20:", "there is no level 'recent'"},
+        {"body: rot2; layers 0 sink: rot3", "column 22:", "expected ':'"},
+        {"body: rot2; window 32: rot8; layers 0 window: none", "column 47:", "or a codec"},
+        {"body: rot2; window 32: rot8; layers 0 window: keep 5 by h2o", "column 47:", "or a codec"},
+        {"body: rot2; recent 9%: rot4; recent 99: rot8; layers 0 recent: rot8",
+         "column 54:", "'recent' could be one of several levels: call one of them 'window'"},
+        {"body: rot4; window 32: rot4; layers 3 window: k=rot4 v=rot3", "column 37:",
+         "'layers' stores V in 4 bits, but its rows come from 'window 32', which has only 3 bits"},
+        {"body: rot4; recent 9%: rot4; layers 3 recent: rot6; window 9: rot5",
+         "column 37:", "'recent 9%' stores K in 6 bits, but its rows come from 'window 9'"},
+        {"body: latent+rot2; window 64: latent+rot2; layers 3 window: latent+rot4",
+         "column 51:", "'window 64' stores latents in all layers, or in none"},
+    };
+    assert_errors(row, sizeof row / sizeof row[0]);
 }
 
 static void errors_of_sizes_show_their_place(void **state) {
@@ -555,6 +562,7 @@ int main(void) {
         cmocka_unit_test(errors_show_their_place),
         cmocka_unit_test(unknown_names_are_explained),
         cmocka_unit_test(limits_hold),
+        cmocka_unit_test(errors_of_layers_show_their_place),
         cmocka_unit_test(errors_of_sizes_show_their_place),
         cmocka_unit_test(the_body_may_be_none),
         cmocka_unit_test(keep_limits_the_body),
