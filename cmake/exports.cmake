@@ -1,5 +1,5 @@
 # liblowkey.so exports the functions declared in lowkey.h, those of lowkey_lab.h that lab/measure defines, and nothing
-# else. Compressing and training need BLAS and are in the static laboratory only.
+# else. Compressing and training, which need BLAS, and tuning are in the static laboratory only.
 
 set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_lab.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${lk_headers})
@@ -7,7 +7,7 @@ set(lk_names "")
 foreach(header IN LISTS lk_headers)
   file(STRINGS ${header} lk_lines REGEX "^[a-z].*lk_[a-z0-9_]+\\(")
   foreach(line IN LISTS lk_lines)
-    if(NOT line MATCHES "^typedef|lk_(compress|train)_[a-z_]+\\(" AND line MATCHES "(lk_[a-z0-9_]+)\\(")
+    if(NOT line MATCHES "^typedef|lk_(compress|train|tune)_[a-z_]+\\(" AND line MATCHES "(lk_[a-z0-9_]+)\\(")
       string(APPEND lk_names "${CMAKE_MATCH_1};")
     endif()
   endforeach()

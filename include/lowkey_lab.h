@@ -5,11 +5,12 @@
  *   bench      speed of prefill and decode at chosen depths
  *   compress   low-rank bases of K and V rows (Palu, TALE, merged KV heads), written as a sidecar
  *   train      networks for LESS, written as a sidecar
+ *   tune       a recipe with its own bits for each layer, side and age, for a given model
  *
  * The rules at the top of lowkey.h hold here too. In options, 0 and NULL select the default.
  * Link with liblowkey_lab.a and liblowkey.a: lowkey::lab of CMake, lowkey-lab of pkg-config.
  * liblowkey.so alone has what measures (compare, inspect, bench), but not compress and train, which
- * need BLAS.
+ * need BLAS, nor tune.
  *
  * "Full cache" means a session with the recipe "f16".
  */
@@ -42,6 +43,8 @@ typedef struct {
                              a decoder, whose n_step is 1 */
     lk_progress progress; /* may be NULL; counts tokens x recipes */
     void *user;
+    bool prompt; /* the first half of a chunk is a prompt: its tokens attend exactly, and are
+                    computed only once for all recipes that evict nothing */
 } lk_compare_opts;
 
 typedef struct {
@@ -94,6 +97,8 @@ typedef struct {
     size_t n_vocab;
     lk_progress progress; /* may be NULL; counts tokens x predictors */
     void *user;
+    size_t n_held; /* tokens that the predictors hold already, at most n_ctx / 2; 0: they are
+                      cleared first */
 } lk_compare_text;
 
 /* Number of scored predictions in a chunk; 0 if it has fewer than 4 tokens. */
@@ -429,6 +434,83 @@ typedef struct {
  * LK_E_CANCELLED; LK_E_FORMAT if a loss is not finite. */
 lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                         const lk_lora_opts *opts, const char *path, lk_err *err);
+
+/* ---- tune: bits of each layer, side and age ----
+ *
+ *   lk_tune_new        check the options
+ *   lk_tune_measure    measure what each side of each layer loses at a few numbers of bits
+ *   lk_tune_solve      find, measure and improve a recipe of a given size
+ *   lk_tune_check      measure recipes on another text
+ *
+ * Recipes have the form "sink 4: f16; body: ...; recent N%: ...; window 32: rot8", with the codec
+ * rot of 1 to 6 or 8 bits for K and for V of each layer in the body and in the level 'recent'. All
+ * KL is measured by lk_compare. Results are kept in a file, from which an interrupted run with the
+ * same arguments continues: it finds the same recipes as a run without interruption. */
+
+/* A model, a text, and what is measured on it so far. */
+typedef struct lk_tune lk_tune;
+
+typedef struct {
+    int32_t n_ctx;        /* tokens of a session whose bytes count; 0: the same as `chunk` */
+    int32_t chunk;        /* tokens per chunk, at least 4; 0: 1024 */
+    int32_t n_chunk;      /* chunks to measure on, spread over the text; 0: 2 */
+    const int32_t *bits;  /* [n_bits] numbers of bits to measure at: 1 to 6 or 8, increasing */
+    size_t n_bits;        /* at most 6; 0: {2} */
+    bool no_prompt;       /* measure single layers without an exact prompt too, in twice the time */
+    int32_t n_round;      /* rounds of measuring variants of a recipe; 0: 2; -1: none */
+    uint64_t max_bytes;   /* limit for the sessions that are measured at a time; 0: 768 MiB */
+    const char *state;    /* path of the file of results, borrowed; NULL: none */
+    lk_progress progress; /* may be NULL; counts recipes x tokens of each call */
+    void *user;
+} lk_tune_opts;
+
+/* Prepare to tune recipes for `model`, which must outlive *out, on tok[0..n_tok). The results of
+ * opts->state are read if it exists. *out is owned: lk_tune_free. LK_E_ARG for options out of
+ * range, a text of less than n_chunk chunks, and a state of another model or other weights;
+ * LK_E_FORMAT for a damaged state; LK_E_UNSUPPORTED if the model's heads cannot be stored as rot;
+ * LK_E_IO, LK_E_NOMEM. */
+lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t n_tok,
+                      const lk_tune_opts *opts, lk_err *err);
+void lk_tune_free(lk_tune *tune);
+
+/* Measure one layer and side at a time at opts->bits, with a full cache otherwise; then what share
+ * of a side's loss is due to the newest rows. LK_E_CANCELLED, LK_E_IO, LK_E_FULL, LK_E_NOMEM. */
+lk_status lk_tune_measure(lk_tune *tune, lk_err *err);
+
+/* KL that a side (0: K, 1: V) of a layer alone costs at 1 to 6 or 8 bits, measured or interpolated.
+ * 0 before lk_tune_measure, and for other arguments. */
+double lk_tune_kl(const lk_tune *tune, int32_t layer, int side, int bits);
+
+typedef struct {
+    lk_recipe *recipe;          /* owned: lk_recipe_free */
+    lk_compare_result measured; /* on the text that tunes it */
+    double estimate;            /* of measured.kl_mean: the sum over layers and sides */
+    lk_plan plan;               /* at n_ctx tokens */
+} lk_tuned;
+
+/* Find the recipe with the smallest measured KL whose cache has at most max_bytes at n_ctx tokens.
+ * After lk_tune_measure. LK_E_ARG if no recipe is that small; otherwise as lk_tune_measure. */
+lk_status lk_tune_solve(lk_tune *tune, uint64_t max_bytes, lk_tuned *out, lk_err *err);
+
+/* The same, with the size of the recipe `like`: no larger than it in the plan at n_ctx tokens, and
+ * no larger than it when both are measured. While a text is evaluated step by step, blocks are
+ * partly filled, and a cache with many codecs is up to some percent larger than its plan. */
+lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out, lk_err *err);
+
+/* Find a small recipe whose measured KL is at most max_kl. LK_E_ARG if none is found. */
+lk_status lk_tune_solve_kl(lk_tune *tune, double max_kl, lk_tuned *out, lk_err *err);
+
+/* The estimate alone, without measuring: *kl of the best recipe of at most max_bytes, and its
+ * bytes. Errors as of lk_tune_solve. */
+lk_status lk_tune_estimate(lk_tune *tune, uint64_t max_bytes, double *kl, uint64_t *bytes,
+                           lk_err *err);
+
+/* lk_compare of the recipes on the first n_chunk chunks (0: all) of tok[0..n_tok), with results
+ * from the state if they are there. results: [n_recipe]. Errors as of lk_compare, and as of
+ * lk_tune_measure. */
+lk_status lk_tune_check(lk_tune *tune, const lk_recipe *const *recipe, size_t n_recipe,
+                        const int32_t *tok, size_t n_tok, int32_t n_chunk,
+                        lk_compare_result *results, lk_err *err);
 
 #ifdef __cplusplus
 }

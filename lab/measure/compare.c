@@ -59,9 +59,9 @@ void lk_compare_set_bos(const lk_model *model, int32_t *tok) {
 static lk_status score_chunk(lk_predictor *predictor, size_t n, const lk_compare_text *chunk,
                              float *log_p, lk_prediction *const *score, lk_err *err) {
     size_t n_ctx = chunk->n_ctx, n_vocab = chunk->n_vocab;
-    uint64_t done = 0, total = (uint64_t)n_ctx * n;
-    for (size_t i = 0; i < n; i++) predictor[i].clear(predictor[i].self);
-    for (size_t at = 0; at < n_ctx; at += chunk->n_step) {
+    uint64_t done = 0, total = (uint64_t)(n_ctx - chunk->n_held) * n;
+    for (size_t i = 0; i < n && !chunk->n_held; i++) predictor[i].clear(predictor[i].self);
+    for (size_t at = chunk->n_held; at < n_ctx; at += chunk->n_step) {
         const int32_t *tok = chunk->tok + at;
         size_t n_tok = n_ctx - at < chunk->n_step ? n_ctx - at : chunk->n_step;
         /* Logits are computed only if needed: with a large vocabulary they cost a quarter of the
@@ -214,12 +214,17 @@ static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err 
                              .n_step = c->n_step,
                              .n_vocab = c->n_vocab,
                              .progress = chunk_progress,
-                             .user = c};
+                             .user = c,
+                             .n_held = c->opts->prompt ? c->n_ctx / 2 : 0};
     memcpy(c->tok, tok, c->n_ctx * sizeof *tok);
     lk_compare_set_bos(c->model, c->tok);
+    lk_status status = LK_OK;
+    if (chunk.n_held)
+        status = lk_prefill_all(c->session, c->n_predictor, c->tok, chunk.n_held, err);
+    if (status != LK_OK) return status;
     for (size_t i = 0; i < c->n_predictor; i++)
         c->chunk_score[i] = c->score + i * c->n_score + c->chunk * lk_compare_n_scored(c->n_ctx);
-    lk_status status = lk_compare_chunk(c->predictor, c->n_predictor, &chunk, c->chunk_score, err);
+    status = lk_compare_chunk(c->predictor, c->n_predictor, &chunk, c->chunk_score, err);
     for (size_t i = 0; status == LK_OK && i < c->n_predictor; i++) {
         lk_session_stats stats = lk_session_get_stats(c->session[i]);
         c->stats[i].bytes_per_token += stats.bytes_per_token / c->n_chunk;

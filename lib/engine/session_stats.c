@@ -75,7 +75,7 @@ static int representative_layer(const struct lk_session *s, int spec) {
             find_level(&s->cache->kv[layer][LK_V], spec) < 0)
             continue;
         bool full = !shape->is_swa || !shape->is_swa[layer];
-        int rank = 2 * full + !lk_recipe_overrides_layer(s->recipe, layer, shape->n_layer);
+        int rank = 2 * full + (lk_recipe_last_override(s->recipe, layer, shape->n_layer) < 0);
         if (rank > max_rank) best = layer, max_rank = rank;
     }
     return best;

@@ -19,7 +19,8 @@ struct parser {
     struct lk_scan scan;
     struct lk_recipe *recipe;
     struct lk_recipe_places at;
-    size_t n_text; /* length of recipe->text */
+    const char *window[LK_MAX_OVERRIDE]; /* the word after LIST; NULL: none, the body. Static */
+    size_t n_text;                       /* length of recipe->text */
 };
 
 static const char range_names[] =
@@ -153,10 +154,11 @@ static lk_status read_override(struct parser *p, struct lk_limit *limit, struct 
     return lk_scan_accept(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
 }
 
-/* LIST ':' [ 'keep' ... ':' ] codecs, after 'layers' */
+/* LIST [ 'recent' | 'window' ] ':' [ 'keep' ... ':' ] codecs, after 'layers' */
 static lk_status read_layers(struct parser *p) {
     struct lk_recipe *r = p->recipe;
     int first = r->n_override;
+    char word[LK_WORD_MAX];
     struct lk_codec side[2];
     struct lk_limit limit = {0};
     lk_status status;
@@ -170,10 +172,19 @@ static lk_status read_layers(struct parser *p) {
         if (status) return status;
         r->n_override++;
     } while (lk_scan_accept(&p->scan, ','));
+    lk_scan_peek(&p->scan, word);
+    const char *window = strcmp(word, "recent") == 0   ? "recent"
+                         : strcmp(word, "window") == 0 ? "window"
+                                                       : NULL;
+    if (window) lk_scan_word(&p->scan, word);
     status = read_colon(p);
-    if (!status) status = read_override(p, &limit, side);
+    if (!status && window)
+        status = lk_recipe_read_codecs(&p->scan, side);
+    else if (!status)
+        status = read_override(p, &limit, side);
     if (status) return status;
     for (int i = first; i < r->n_override; i++) {
+        p->window[i] = window;
         r->override[i].k = side[LK_K];
         r->override[i].v = side[LK_V];
         r->override[i].limit = limit;
@@ -329,6 +340,33 @@ static void append_text(struct parser *p, size_t from, size_t to) {
     p->n_text += lk_scan_normalize(p->scan.text, from, to, text + p->n_text);
 }
 
+/* Find the level of each override. It may follow the override in the text. A recipe without a body
+ * is left to lk_recipe_check. */
+static lk_status find_override_levels(struct parser *p) {
+    struct lk_recipe *r = p->recipe;
+    for (int i = 0; i < r->n_override; i++) {
+        const char *window = p->window[i];
+        int found = 0, n = 0;
+        for (int j = 0; j < r->n_level; j++) {
+            const struct lk_level_spec *level = &r->level[j];
+            bool named = window ? level->range == LK_RECENT &&
+                                      strncmp(level->name, window, strlen(window)) == 0
+                                : level->range == LK_BODY;
+            if (!named) continue;
+            if (n++ == 0) found = j;
+        }
+        if (window && n == 0)
+            return lk_scan_fail(&p->scan, p->at.override[i], false, "there is no level '%s'",
+                                window);
+        if (window && n > 1)
+            return lk_scan_fail(&p->scan, p->at.override[i], false,
+                                "'%s' could be one of several levels: call one of them '%s'",
+                                window, window[0] == 'r' ? "window" : "recent");
+        r->override[i].level = found;
+    }
+    return LK_OK;
+}
+
 /* part { ';' part } [';']. A line break works like ';'. */
 static lk_status read_parts(struct parser *p) {
     while (!lk_scan_at_end(&p->scan)) {
@@ -341,7 +379,8 @@ static lk_status read_parts(struct parser *p) {
         if (!sign && !line_end && !lk_scan_at_end(&p->scan))
             return lk_scan_fail(&p->scan, p->scan.at, true, "expected ';' or the end");
     }
-    return lk_recipe_check(p->recipe, &p->scan, &p->at);
+    lk_status status = find_override_levels(p);
+    return status ? status : lk_recipe_check(p->recipe, &p->scan, &p->at);
 }
 
 /* Whether the whole text is one word, as the name of a preset is. Sets [*from, *to) to that

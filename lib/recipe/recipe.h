@@ -28,11 +28,12 @@
  *                                   the tiles, or of the chunks with landmarks, that promise the
  *                                   most attention, and the M chunks that their landmarks describe
  *                                   worst (attention/read.h)
- *             | 'layers' LIST       other codecs for the body in some layers. LIST is
+ *             | 'layers' LIST [ 'recent' | 'window' ]     other codecs in some layers, for the body
+ *                                   or the only level that is called 'recent' or 'window'. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
  *                                   from 0).
- *                                   'keep' SPAN 'by' POLICY ':' before the codecs also sets another
- *                                   size, and 'none' drops the rows
+ *                                   For the body, 'keep' SPAN 'by' POLICY ':' before the codecs
+ *                                   also sets another size, and 'none' drops the rows
  *   SPAN     := N | N '%'           tokens, or percent of the tokens seen so far
  *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
  *             | 'none'                            body and layers only: the rows are dropped
@@ -70,7 +71,7 @@
 /* Limits of a recipe. A window limit is in tokens, for all windows together. */
 enum {
     LK_MAX_LEVEL = 8,
-    LK_MAX_OVERRIDE = 16,
+    LK_MAX_OVERRIDE = 256,
     LK_MAX_SINK = 1024,
     LK_MAX_WINDOW = 1000000,
     LK_MAX_OUTLIERS = 100000,
@@ -97,12 +98,13 @@ struct lk_level_spec {
     struct lk_codec k, v;
 };
 
-/* Layers [first, last] use k and v in the body. Negative numbers count from the end: -1 is the last
- * layer. */
+/* Layers [first, last] use k and v in one level. Negative numbers count from the end: -1 is the
+ * last layer. */
 struct lk_override {
     int32_t first, last;
+    int32_t level; /* index of the body or of a window */
     struct lk_codec k, v;
-    struct lk_limit limit; /* LK_POLICY_NONE: the limit of the body */
+    struct lk_limit limit; /* LK_POLICY_NONE: the limit of the level */
 };
 
 enum lk_absorb_kind { LK_ABSORB_NOTHING, LK_ABSORB_LESS, LK_ABSORB_PERFORMER };

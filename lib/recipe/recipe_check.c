@@ -1,6 +1,8 @@
 /* Checks of a parsed recipe beyond the grammar. */
 #include "recipe/recipe_check.h"
 
+#include "recipe/recipe_levels.h"
+
 static const char *side_name(int side) { return side == LK_K ? "K" : "V"; }
 
 /* Levels go from the oldest to the newest: sink, body, windows, residual. */
@@ -61,16 +63,17 @@ static lk_status check_window_sum(const struct lk_recipe *recipe, const struct l
     return LK_OK;
 }
 
-/* Check the codecs of level `older`, named `name` at offset `codec_at`, against the next newer
- * level. Aging cannot add information, so more bits or a higher rank in an older level would be
- * wasted. */
-static lk_status check_aging(const struct lk_recipe *recipe, const struct lk_scan *scan,
-                             const struct lk_recipe_places *at, int older,
-                             const struct lk_codec codec[2], size_t codec_at, const char *name) {
-    if (older + 1 >= recipe->n_level) return LK_OK;
-    const struct lk_level_spec *newer = &recipe->level[older + 1];
+/* Check the codecs of level `older` of level[n_level], named `name` at offset `codec_at`, against
+ * the next newer level. Aging cannot add information, so more bits or a higher rank in an older
+ * level would be wasted. */
+static lk_status check_aging(const struct lk_level_spec *level, int n_level,
+                             const struct lk_scan *scan, const struct lk_recipe_places *at,
+                             int older, size_t codec_at, const char *name) {
+    if (older + 1 >= n_level || lk_limit_is_zero(&level[older].limit)) return LK_OK;
+    const struct lk_level_spec *newer = &level[older + 1];
     for (int side = LK_K; side <= LK_V; side++) {
-        const struct lk_codec *from = side == LK_K ? &newer->k : &newer->v, *to = &codec[side];
+        const struct lk_codec *from = side == LK_K ? &newer->k : &newer->v,
+                              *to = side == LK_K ? &level[older].k : &level[older].v;
         if (to->bits > from->bits)
             return lk_scan_fail(
                 scan, codec_at, false,
@@ -93,6 +96,32 @@ static lk_status check_aging(const struct lk_recipe *recipe, const struct lk_sca
                                 newer->name, to->group);
     }
     return LK_OK;
+}
+
+/* The same for all levels of every layer that the recipe names. Layers that are counted from the
+ * end are taken for the last ones of a model with more layers than a recipe can name. */
+static lk_status check_layers(const struct lk_recipe *recipe, const struct lk_scan *scan,
+                              const struct lk_recipe_places *at, int body) {
+    enum { N_LAYER = 2 * LK_MAX_LAYER };
+    lk_status status = LK_OK;
+    for (int i = 0; i < recipe->n_override; i++) {
+        const struct lk_override *o = &recipe->override[i];
+        const struct lk_level_spec *level = &recipe->level[o->level];
+        if (o->level != body &&
+            (o->k.projection || o->v.projection || level->k.projection || level->v.projection))
+            return lk_scan_fail(scan, at->override[i], false,
+                                "'%s' stores latents in all layers, or in none", level->name);
+    }
+    for (int layer = 0; !status && recipe->n_override && layer < N_LAYER; layer++) {
+        struct lk_level_spec level[LK_MAX_LEVEL];
+        int last = lk_recipe_last_override(recipe, layer, N_LAYER);
+        if (last < 0) continue;
+        lk_recipe_levels(recipe, layer, N_LAYER, level);
+        for (int i = body; !status && i < recipe->n_level; i++)
+            status = check_aging(level, recipe->n_level, scan, at, i, at->override[last],
+                                 i == body ? "layers" : level[i].name);
+    }
+    return status;
 }
 
 /* A body with a limit replaces rows in place. */
@@ -168,7 +197,9 @@ static struct found find_features(const struct lk_recipe *recipe,
     for (int i = 0; i < recipe->n_override; i++) {
         const struct lk_override *o = &recipe->override[i];
         bool limit = o->limit.policy.kind != LK_POLICY_NONE;
-        add_feature(&found, limit ? LK_FEATURE_LAYERS_LIMIT : LK_FEATURE_LAYERS, at->override[i]);
+        if (recipe->level[o->level].range == LK_BODY)
+            add_feature(&found, limit ? LK_FEATURE_LAYERS_LIMIT : LK_FEATURE_LAYERS,
+                        at->override[i]);
         if (limit) add_limit(&found, &o->limit, at->override[i]);
         if (lk_limit_is_zero(&o->limit)) continue;
         add_codec(&found, &o->k, at->override[i]);
@@ -211,6 +242,7 @@ static lk_status check_eviction(const struct lk_recipe *recipe, const struct lk_
     size_t none_at = at->level[body];
     for (int i = 0; i < recipe->n_override && !status; i++) {
         const struct lk_override *o = &recipe->override[i];
+        if (o->level != body) continue;
         bool has_limit = o->limit.policy.kind != LK_POLICY_NONE;
         status = check_replaceable(scan, has_limit ? &o->limit : &level->limit, &o->k, &o->v,
                                    at->override[i]);
@@ -240,16 +272,8 @@ lk_status lk_recipe_check(const struct lk_recipe *recipe, const struct lk_scan *
     status = check_window_sum(recipe, scan, at);
     if (!status) status = check_combinations(recipe, scan, at);
     if (!status) status = check_eviction(recipe, scan, at, body);
-    for (int i = body; i < recipe->n_level && !status; i++) {
-        const struct lk_level_spec *level = &recipe->level[i];
-        const struct lk_codec codec[2] = {level->k, level->v};
-        if (lk_limit_is_zero(&level->limit)) continue;
-        status = check_aging(recipe, scan, at, i, codec, at->level[i], level->name);
-    }
-    for (int i = 0; i < recipe->n_override && !status; i++) {
-        if (lk_limit_is_zero(&recipe->override[i].limit)) continue;
-        const struct lk_codec codec[2] = {recipe->override[i].k, recipe->override[i].v};
-        status = check_aging(recipe, scan, at, body, codec, at->override[i], "layers");
-    }
-    return status;
+    for (int i = body; i < recipe->n_level && !status; i++)
+        status = check_aging(recipe->level, recipe->n_level, scan, at, i, at->level[i],
+                             recipe->level[i].name);
+    return status ? status : check_layers(recipe, scan, at, body);
 }

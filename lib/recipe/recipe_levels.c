@@ -18,10 +18,10 @@ static bool names_layer(const struct lk_override *o, int layer, int n_layer) {
     return layer >= first && layer <= last;
 }
 
-bool lk_recipe_overrides_layer(const struct lk_recipe *recipe, int layer, int n_layer) {
-    for (int i = 0; i < recipe->n_override; i++)
-        if (names_layer(&recipe->override[i], layer, n_layer)) return true;
-    return false;
+int lk_recipe_last_override(const struct lk_recipe *recipe, int layer, int n_layer) {
+    int i = recipe->n_override - 1;
+    while (i >= 0 && !names_layer(&recipe->override[i], layer, n_layer)) i--;
+    return i;
 }
 
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
@@ -30,22 +30,25 @@ void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
     for (int i = 0; i < recipe->n_override; i++) {
         const struct lk_override *o = &recipe->override[i];
         if (!names_layer(o, layer, n_layer)) continue;
-        for (int j = 0; j < recipe->n_level; j++) {
-            if (out[j].range != LK_BODY) continue;
-            out[j].k = o->k;
-            out[j].v = o->v;
-            if (o->limit.policy.kind != LK_POLICY_NONE) out[j].limit = o->limit;
-        }
+        struct lk_level_spec *level = &out[o->level];
+        level->k = o->k;
+        level->v = o->v;
+        if (o->limit.policy.kind != LK_POLICY_NONE) level->limit = o->limit;
     }
 }
 
-static void print_layer_range(const struct lk_override *o, char *buf, size_t cap) {
+/* "layers 0-3", and the first word of the level's name unless it is the body. */
+static void print_override_name(const lk_recipe *recipe, const struct lk_override *o, char *buf,
+                                size_t cap) {
+    const struct lk_level_spec *level = &recipe->level[o->level];
+    const char *name = level->range == LK_BODY ? "" : level->name, *space = *name ? " " : "";
+    int n = (int)strcspn(name, " ");
     if (o->first < 0)
-        snprintf(buf, cap, "layers last %d", -o->first);
+        snprintf(buf, cap, "layers last %d%s%.*s", -o->first, space, n, name);
     else if (o->first == o->last)
-        snprintf(buf, cap, "layers %d", o->first);
+        snprintf(buf, cap, "layers %d%s%.*s", o->first, space, n, name);
     else
-        snprintf(buf, cap, "layers %d-%d", o->first, o->last);
+        snprintf(buf, cap, "layers %d-%d%s%.*s", o->first, o->last, space, n, name);
 }
 
 bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out) {
@@ -56,7 +59,7 @@ bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out
     if (level)
         snprintf(out->name, sizeof out->name, "%s", level->name);
     else
-        print_layer_range(override, out->name, sizeof out->name);
+        print_override_name(recipe, override, out->name, sizeof out->name);
     if (lk_limit_is_zero(level ? &level->limit : &override->limit)) {
         snprintf(out->k_codec, sizeof out->k_codec, "none");
         snprintf(out->v_codec, sizeof out->v_codec, "none");

@@ -6,11 +6,11 @@
 #include "recipe/recipe.h"
 
 /* Copy the levels as they apply to layer `layer` of `n_layer` to out[n_level], with overrides. If
- * several overrides name the layer, the last one applies. */
+ * several overrides name a level in the layer, the last one applies. */
 void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
                       struct lk_level_spec *out);
 
-/* Whether an override names this layer. */
-bool lk_recipe_overrides_layer(const struct lk_recipe *recipe, int layer, int n_layer);
+/* Index of the last override that names this layer; -1: none does. */
+int lk_recipe_last_override(const struct lk_recipe *recipe, int layer, int n_layer);
 
 #endif

@@ -42,27 +42,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
-/* Tokens of the text, after the begin-of-sequence token if the model has one. Control tokens that
- * the text happens to spell ("<unk>") stay text. */
-static int tokenize(const lk_model *model, const struct lk_buf *text, int32_t **tok,
-                    size_t *n_tok) {
-    lk_err err = {0};
-    int32_t *bos = NULL, *body = NULL;
-    size_t n_bos = 0, n_body = 0;
-    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, &err))
-        return print_lk_error(&err);
-    if (lk_tokenize(model, text->at, text->len, 0, 0, &body, &n_body, &err)) {
-        lk_tokens_free(bos);
-        return print_lk_error(&err);
-    }
-    *tok = xmalloc((n_bos + n_body) * sizeof **tok);
-    *n_tok = n_bos + n_body;
-    for (size_t i = 0; i < *n_tok; i++) (*tok)[i] = i < n_bos ? bos[i] : body[i - n_bos];
-    lk_tokens_free(bos);
-    lk_tokens_free(body);
-    return STATUS_OK;
-}
-
 static int print_json(const struct recipes *recipes, const lk_compare_result *result,
                       const lk_model *model, int64_t n_ctx, size_t n_tok) {
     json_t *list = json_array();
@@ -167,7 +146,7 @@ int cmd_perplexity(const struct command *command, int argc, char **argv) {
         status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
     if (!status && !text.len) status = print_error("the text %s is empty", a.file);
     if (!status) status = model_open(&a.model, false, &model);
-    if (!status) status = tokenize(model, &text, &tok, &n_tok);
+    if (!status) status = tokenize_text(model, &text, &tok, &n_tok);
     if (!status) status = compare(&a, model, &recipes, tok, n_tok);
     free(tok);
     free(text.at);

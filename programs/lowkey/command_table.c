@@ -189,6 +189,25 @@ const struct command command_table[N_COMMANDS] = {
                  "  lowkey compress --method kvheads --text self --tokens 16k -o m.lk.gguf\n",
      .run = cmd_compress},
 
+    {.name = "tune",
+     .summary = "Find a recipe for a model: bits of each layer, side and age.",
+     .operands = "",
+     .operand_hint = "a text is given with --text",
+     .description =
+         "Measures how much each layer's keys and values lose at a few numbers of bits, with a "
+         "full cache otherwise. Then it finds the bits of each layer, side and age that lose least "
+         "in a given size, measures variants of the result and keeps the best one. The size is "
+         "given as bits per value, as the size of another recipe, in MiB, or indirectly as the "
+         "largest KL. Everything that a cache holds counts.\n\n"
+         "The table at the end is measured on text that had no part in tuning. `docs/tuning.md` "
+         "describes the method and its cost. A run that is interrupted continues when the same "
+         "command is given again.",
+     .examples = "  lowkey tune --text book.txt --like best-3 --weights f32 -o my.recipe\n"
+                 "  lowkey tune --text book.txt --bits 3.2 -c 8k -o small.recipe\n"
+                 "  lowkey tune --text book.txt --max-kl 0.005 -o close.recipe\n"
+                 "  lowkey run --kv my.recipe -p Hello\n",
+     .run = cmd_tune},
+
     {.name = "info",
      .summary = "Show properties of a model and of this machine.",
      .operands = "",

@@ -8,6 +8,7 @@ int cmd_run(const struct command *command, int argc, char **argv);
 int cmd_chat(const struct command *command, int argc, char **argv);
 int cmd_serve(const struct command *command, int argc, char **argv);
 int cmd_plan(const struct command *command, int argc, char **argv);
+int cmd_tune(const struct command *command, int argc, char **argv);
 int cmd_perplexity(const struct command *command, int argc, char **argv);
 int cmd_bench(const struct command *command, int argc, char **argv);
 int cmd_eval(const struct command *command, int argc, char **argv);

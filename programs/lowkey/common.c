@@ -114,6 +114,24 @@ char *model_name(const lk_model *model) {
     return printable_copy(name ? name : "");
 }
 
+int tokenize_text(const lk_model *model, const struct lk_buf *text, int32_t **tok, size_t *n_tok) {
+    lk_err err = {0};
+    int32_t *bos = NULL, *body = NULL;
+    size_t n_bos = 0, n_body = 0;
+    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, &err))
+        return print_lk_error(&err);
+    if (lk_tokenize(model, text->at, text->len, 0, 0, &body, &n_body, &err)) {
+        lk_tokens_free(bos);
+        return print_lk_error(&err);
+    }
+    *tok = xmalloc((n_bos + n_body) * sizeof **tok);
+    *n_tok = n_bos + n_body;
+    for (size_t i = 0; i < *n_tok; i++) (*tok)[i] = i < n_bos ? bos[i] : body[i - n_bos];
+    lk_tokens_free(bos);
+    lk_tokens_free(body);
+    return STATUS_OK;
+}
+
 /* ---- recipes ---- */
 
 int recipe_open(const char *kv, lk_recipe **out) {

@@ -5,6 +5,7 @@
 #define LK_LOWKEY_COMMON_H
 
 #include "args.h"
+#include "base/buf.h"
 #include "lowkey.h"
 
 /* The recipe of run, chat, serve, eval and inspect: its error is smaller than that of quantized
@@ -36,6 +37,10 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out);
 
 /* The model's name from its file, safe to print: free it. */
 char *model_name(const lk_model *model);
+
+/* The tokens of a text for lk_compare, after the begin-of-sequence token if the model has one.
+ * Control tokens that the text happens to spell ("<unk>") stay text. *tok is owned: free. */
+int tokenize_text(const lk_model *model, const struct lk_buf *text, int32_t **tok, size_t *n_tok);
 
 /* ---- recipes ---- */
 

@@ -45,7 +45,9 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
                           "sliding window."},
          {"`layers LIST`",
           "Other codecs for the body in some layers. The list contains `first N`, `last N`, `I` "
-          "or `I-J`, separated by commas. Layers count from 0."},
+          "or `I-J`, separated by commas. Layers count from 0. `layers LIST recent` and `layers "
+          "LIST "
+          "window` do the same for the level of that name."},
          {"`eager`",
           "Without codecs. Rows are projected and encoded before any query attends to them, those "
           "of a prompt too. Without it, a prompt attends to exact rows and is encoded afterwards."},

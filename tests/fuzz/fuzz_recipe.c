@@ -28,8 +28,8 @@ static bool same_level(const struct lk_level_spec *a, const struct lk_level_spec
 }
 
 static bool same_override(const struct lk_override *a, const struct lk_override *b) {
-    return a->first == b->first && a->last == b->last && same_limit(&a->limit, &b->limit) &&
-           same_codec(&a->k, &b->k) && same_codec(&a->v, &b->v);
+    return a->first == b->first && a->last == b->last && a->level == b->level &&
+           same_limit(&a->limit, &b->limit) && same_codec(&a->k, &b->k) && same_codec(&a->v, &b->v);
 }
 
 static bool same_recipe(const lk_recipe *a, const lk_recipe *b) {

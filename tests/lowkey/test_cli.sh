@@ -50,7 +50,7 @@ if command -v fish >/dev/null; then
   offers_fish less 'lowkey train l'
   offers_fish lora 'lowkey train l'
 fi
-commands='run chat serve plan perplexity bench eval train recipes inspect report compress info'
+commands='run chat serve plan perplexity bench eval train recipes inspect report compress tune info'
 for command in $commands; do
   good help "$command"
   says "usage: lowkey $command"

@@ -12,12 +12,13 @@ static bool names_layer(const struct lk_override *o, int layer, int n_layer) {
     return first <= layer && layer <= last;
 }
 
-/* The recipe's level `i` in a layer: `layers` changes codecs and limit of the body. */
+/* The recipe's level `i` in a layer: `layers` changes the codecs of a level, and the limit of the
+ * body. */
 static struct lk_level_spec spec_of(const struct lk_recipe *recipe, int i, int layer, int n_layer) {
     struct lk_level_spec spec = recipe->level[i];
-    for (int j = 0; spec.range == LK_BODY && j < recipe->n_override; j++) {
+    for (int j = 0; j < recipe->n_override; j++) {
         const struct lk_override *o = &recipe->override[j];
-        if (!names_layer(o, layer, n_layer)) continue;
+        if (o->level != i || !names_layer(o, layer, n_layer)) continue;
         spec.k = o->k;
         spec.v = o->v;
         if (o->limit.policy.kind != LK_POLICY_NONE) spec.limit = o->limit;

@@ -135,6 +135,26 @@ static void random_sink(struct random *r, const struct plan *plan, bool shift, c
         append(text, size, chance(r, 50) ? "int8" : "k=int8 v=f16");
 }
 
+/* Another codec of the only window in some layers, with a number of bits between that of the window
+ * and that of the next newer level. */
+static void random_window_layers(struct random *r, const struct plan *plan, const char *window,
+                                 const struct newer newer[2], const struct newer older[2],
+                                 char *text) {
+    static const char *const list[] = {"first 1", "last 1", "0", "1-1", "0, last 1"};
+    append(text, MAX_PART, "layers %s %s: ", list[random_int(r, 0, 4)], window);
+    for (int side = LK_K; side <= LK_V; side++) {
+        int max = newer[side].bits < 8 ? newer[side].bits : 8;
+        append(text, MAX_PART, side == LK_K ? "k=" : " v=");
+        if (older[side].bits == 16) {
+            append(text, MAX_PART, "f16");
+            continue;
+        }
+        int bits = random_int(r, older[side].bits, max);
+        append(text, MAX_PART, "rot%d", bits);
+        random_options(r, plan, side, bits, text, MAX_PART);
+    }
+}
+
 void random_recipe(struct random *r, const struct plain_model *m, struct random_recipe *out) {
     /* Parts are made from the newest to the oldest level, and turned around. */
     struct plan plan = {.sigma = chance(r, 25), .exact = chance(r, 30), .d_head = m->d_head};
@@ -150,15 +170,21 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
         append(out->part[out->n++], MAX_PART, "absorb %s", chance(r, 60) ? "less" : "performer");
     for (int i = 0; i < n_recent + residual; i++) {
         char *text = out->part[out->n++];
+        bool window = chance(r, 65);
         if (residual && i == 0)
             append(text, MAX_PART, "residual %d: ", 32 * random_int(r, 1, 3));
-        else if (chance(r, 65))
+        else if (window)
             append(text, MAX_PART, "window %d: ", random_int(r, 1, chance(r, 30) ? 90 : 40));
         else
             append(text, MAX_PART, "recent %d%%: ", random_int(r, 1, 45));
         struct plan newest = plan;
+        struct newer before[2] = {newer[0], newer[1]};
         if (i == 0 && chance(r, 50)) newest = (struct plan){.exact = true, .d_head = m->d_head};
         random_codecs(r, &newest, newer, text, MAX_PART);
+        bool latents = newer[LK_K].latent || newer[LK_V].latent;
+        if (n_recent == 1 && !(residual && i == 0) && !latents && chance(r, 30))
+            random_window_layers(r, &plan, window ? "window" : "recent", before, newer,
+                                 out->part[out->n++]);
     }
     if (body > 1 && chance(r, 30)) {
         struct newer older[2] = {newer[0], newer[1]};

@@ -89,6 +89,48 @@ static void layers_override_the_body(void **state) {
     lk_recipe_free(r);
 }
 
+static void layers_have_a_maximum_of_groups(void **state) {
+    (void)state;
+    char text[32 + 2 * LK_MAX_OVERRIDE] = "body: rot2; layers ";
+    size_t len = strlen(text);
+    for (int i = 0; i < LK_MAX_OVERRIDE; i++) {
+        text[len++] = '3';
+        text[len++] = ',';
+    }
+    memcpy(text + len - 1, ":f16", 5);
+    lk_recipe *r = NULL;
+    lk_err err = {0};
+    lk_recipe_free(parsed(text));
+    memcpy(text + len - 1, ",3:f16", 7);
+    assert_int_equal(lk_recipe_parse(&r, text, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "more than 256 groups of layers"));
+}
+
+static void layers_override_a_window(void **state) {
+    (void)state;
+    struct lk_level_spec level[LK_MAX_LEVEL];
+    lk_recipe_level shown;
+    lk_recipe *r = parsed("layers last 1 window: rot7; sink 4: f16; body: rot2; layers 1-2: rot5; "
+                          "recent 20%: rot4; layers 0-2 recent: k=rot6 v=rot5; window 32: rot8");
+    assert_int_equal(r->n_level, 4);
+    for (int layer = 0; layer < 9; layer++) {
+        lk_recipe_levels(r, layer, 9, level);
+        assert_int_equal(level[1].k.bits, layer == 1 || layer == 2 ? 5 : 2);
+        assert_int_equal(level[2].k.bits, layer <= 2 ? 6 : 4);
+        assert_int_equal(level[2].v.bits, layer <= 2 ? 5 : 4);
+        assert_int_equal(level[3].v.bits, layer == 8 ? 7 : 8);
+        assert_int_equal(level[0].v.bits, 16);
+    }
+    assert_true(lk_recipe_get_level(r, 4, &shown));
+    assert_string_equal(shown.name, "layers last 1 window");
+    assert_true(lk_recipe_get_level(r, 5, &shown));
+    assert_string_equal(shown.name, "layers 1-2");
+    assert_true(lk_recipe_get_level(r, 6, &shown));
+    assert_string_equal(shown.name, "layers 0-2 recent");
+    assert_string_equal(shown.v_codec, "rot5");
+    lk_recipe_free(r);
+}
+
 static void keep_limits_the_body(void **state) {
     (void)state;
     lk_recipe_level level;
@@ -329,12 +371,6 @@ static void errors_show_their_place(void **state) {
         {"body: rot3; widow 64: f16", "column 13:", "found 'widow', did you mean 'window'?"},
         {"body: rot3; wni 64: f16", "column 13:", "expected sink, body, keep"},
         {"body: rot3;; window 64: f16", "column 12:", "found ';'"},
-        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
-        {"body: rot2; layers 5-3: rot3",
-         "column 20:", "layers 5-3 are in reverse order: write 3-5"},
-        {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
-        {"body: rot2; layers 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16: rot3",
-         "column 58:", "more than 16 groups"},
         {"body: rot1; window 1: f16; window 1: f16; window 1: f16; window 1: f16; window 1: f16; "
          "window 1: f16; "
          "window 1: f16; window 1: f16",
@@ -392,6 +428,29 @@ static void unknown_names_are_explained(void **state) {
         lk_recipe_parse(&recipe, row[i].text, &err);
         if (strlen(err.msg) > 110) fail_msg("longer than a line: %s", err.msg);
     }
+}
+
+static void errors_of_layers_show_their_place(void **state) {
+    (void)state;
+    static const struct bad_recipe row[] = {
+        {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
+        {"body: rot2; layers 5-3: rot3",
+         "column 20:", "layers 5-3 are in reverse order: write 3-5"},
+        {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
+        {"body: rot2; layers 0 recent: rot3", "column 20:", "there is no level 'recent'"},
+        {"body: rot2; layers 0 sink: rot3", "column 22:", "expected ':'"},
+        {"body: rot2; window 32: rot8; layers 0 window: none", "column 47:", "or a codec"},
+        {"body: rot2; window 32: rot8; layers 0 window: keep 5 by h2o", "column 47:", "or a codec"},
+        {"body: rot2; recent 9%: rot4; recent 99: rot8; layers 0 recent: rot8",
+         "column 54:", "'recent' could be one of several levels: call one of them 'window'"},
+        {"body: rot4; window 32: rot4; layers 3 window: k=rot4 v=rot3", "column 37:",
+         "'layers' stores V in 4 bits, but its rows come from 'window 32', which has only 3 bits"},
+        {"body: rot4; recent 9%: rot4; layers 3 recent: rot6; window 9: rot5",
+         "column 37:", "'recent 9%' stores K in 6 bits, but its rows come from 'window 9'"},
+        {"body: latent+rot2; window 64: latent+rot2; layers 3 window: latent+rot4",
+         "column 51:", "'window 64' stores latents in all layers, or in none"},
+    };
+    assert_errors(row, sizeof row / sizeof row[0]);
 }
 
 static void errors_of_sizes_show_their_place(void **state) {
@@ -496,11 +555,14 @@ int main(void) {
         cmocka_unit_test(levels_are_read),
         cmocka_unit_test(options_override_the_side),
         cmocka_unit_test(layers_override_the_body),
+        cmocka_unit_test(layers_have_a_maximum_of_groups),
+        cmocka_unit_test(layers_override_a_window),
         cmocka_unit_test(spellings_are_equivalent),
         cmocka_unit_test(presets_are_recipes),
         cmocka_unit_test(errors_show_their_place),
         cmocka_unit_test(unknown_names_are_explained),
         cmocka_unit_test(limits_hold),
+        cmocka_unit_test(errors_of_layers_show_their_place),
         cmocka_unit_test(errors_of_sizes_show_their_place),
         cmocka_unit_test(the_body_may_be_none),
         cmocka_unit_test(keep_limits_the_body),

@@ -1,0 +1,37 @@
+/* Measuring a list of recipes on one text, in groups that fit the memory, with a log of results.
+ *
+ * Each group is one lk_compare: the full cache's logits are computed once for the group, and only
+ * those of one step are held. After each group the log is saved. */
+#ifndef LK_TUNE_MEASURE_SET_H
+#define LK_TUNE_MEASURE_SET_H
+
+#include "base/buf.h"
+#include "tune/tune_log.h"
+
+/* A text and how it is evaluated. */
+struct lk_measure_text {
+    const int32_t *tok; /* [n_tok], borrowed: whole chunks */
+    size_t n_tok;
+    int32_t chunk; /* tokens per chunk */
+    bool prompt;   /* the first half of a chunk is a prompt (lk_compare_opts) */
+    uint64_t id;   /* hash of all of this */
+};
+
+struct lk_measure_text lk_measure_text_of(const int32_t *tok, size_t n_tok, int32_t chunk,
+                                          bool prompt);
+
+/* Who measures. */
+struct lk_measure {
+    lk_model *model;
+    struct lk_tune_log *log;
+    uint64_t max_bytes; /* limit for the sessions of a group */
+    lk_progress progress;
+    void *user;
+};
+
+/* Measure recipe[0..n), texts of recipes, unless the log has them: afterwards it has all of them.
+ * Progress counts recipes x tokens. Errors of lk_compare and of the log. */
+lk_status lk_measure_set(const struct lk_measure *m, const struct lk_measure_text *text,
+                         const struct lk_buf *recipe, size_t n, lk_err *err);
+
+#endif

@@ -1,0 +1,370 @@
+/* Tunes recipes: measures the loss of one layer and side at a time, allocates bits, and improves
+ * the result by measuring variants of it. */
+#include "base/err.h"
+#include "base/fnv1a.h"
+#include "engine/model.h"
+#include "tune/tune_search.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    DEFAULT_CHUNK = 1024,
+    DEFAULT_CHUNKS = 2,
+    DEFAULT_ROUNDS = 2,
+    DEFAULT_BYTES = 768 << 20,
+    AGE_BITS = 3 /* of the rows whose age is varied */
+};
+
+/* ---- creation ---- */
+
+static bool is_bits(int bits) {
+    for (int i = 0; i < LK_TUNE_N_BITS; i++)
+        if (lk_tune_bits_at[i] == bits) return true;
+    return false;
+}
+
+/* Fill in the defaults of t->opts and check it. */
+static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
+    lk_tune_opts *o = &t->opts;
+    static const int32_t default_bits[] = {2};
+    if (!o->chunk) o->chunk = DEFAULT_CHUNK;
+    if (!o->n_chunk) o->n_chunk = DEFAULT_CHUNKS;
+    if (!o->n_ctx) o->n_ctx = o->chunk;
+    if (!o->n_round) o->n_round = DEFAULT_ROUNDS;
+    if (!o->max_bytes) o->max_bytes = DEFAULT_BYTES;
+    if (!o->n_bits) {
+        o->bits = default_bits;
+        o->n_bits = sizeof default_bits / sizeof *default_bits;
+    }
+    if (o->chunk < 4 || o->n_chunk < 1 || o->n_ctx < 1 || o->n_ctx > LK_MAX_CTX)
+        return lk_fail(err, LK_E_ARG, "a chunk has at least 4 tokens, a context 1 to %d",
+                       LK_MAX_CTX);
+    if (o->n_bits > LK_TUNE_MAX_PROBE)
+        return lk_fail(err, LK_E_ARG, "at most %d numbers of bits can be measured",
+                       LK_TUNE_MAX_PROBE);
+    for (size_t i = 0; i < o->n_bits; i++) {
+        if (!is_bits(o->bits[i]) || (i > 0 && o->bits[i] <= o->bits[i - 1]))
+            return lk_fail(err, LK_E_ARG,
+                           "numbers of bits to measure are 1 to 6 or 8, in increasing order");
+        t->bits[i] = (uint8_t)o->bits[i];
+    }
+    o->bits = NULL;
+    if (n_tok / (size_t)o->chunk < (size_t)o->n_chunk)
+        return lk_fail(err, LK_E_ARG,
+                       "the text has %zu tokens, less than %d chunks of %d; use a longer text or "
+                       "fewer chunks",
+                       n_tok, o->n_chunk, o->chunk);
+    return LK_OK;
+}
+
+/* What all results of a state share. */
+static uint64_t hash_run(const lk_model *model) {
+    lk_model_info info = lk_model_get_info(model);
+    const char *version = lk_version();
+    uint64_t fact[] = {model->net->fingerprint, info.weight_bytes, (uint64_t)info.n_layer};
+    return lk_fnv1a(lk_fnv1a(LK_FNV1A_INIT, fact, sizeof fact), version, strlen(version));
+}
+
+/* Count the bytes of everything that can be chosen. */
+static lk_status count_costs(struct lk_tune *t, lk_err *err) {
+    lk_status status = LK_OK;
+    for (int i = 0; status == LK_OK && i < LK_TUNE_N_RECENT; i++)
+        status = lk_tune_count_cost(&t->cost[i], t->model, t->opts.n_ctx, i, err);
+    return status;
+}
+
+static lk_status allocate_arrays(struct lk_tune *t, lk_err *err) {
+    size_t n_layer = (size_t)t->loss.n_layer;
+    bool complete = true;
+    t->tok = lk_alloc(&t->ledger, LK_FOR_OTHER, t->n_tok * sizeof *t->tok);
+    t->loss.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, n_layer * sizeof *t->loss.kl);
+    for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
+        t->cost[i].part = lk_alloc(&t->ledger, LK_FOR_OTHER, n_layer * sizeof *t->cost[i].part);
+        complete &= t->cost[i].part != NULL;
+    }
+    if (!complete || !t->tok || !t->loss.kl)
+        return lk_fail(err, LK_E_NOMEM, "no memory to tune %zu layers", n_layer);
+    return LK_OK;
+}
+
+lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t n_tok,
+                      const lk_tune_opts *opts, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    struct lk_tune *t = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *t);
+    if (!t) return lk_fail(err, LK_E_NOMEM, "no memory to tune");
+    t->model = model;
+    if (opts) t->opts = *opts;
+    lk_status status = lk_model_check_weights(model, err);
+    if (status == LK_OK) status = check_opts(t, n_tok, err);
+    if (status == LK_OK) {
+        t->loss.n_layer = lk_model_get_info(model).n_layer;
+        t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
+        status = allocate_arrays(t, err);
+    }
+    if (status == LK_OK) {
+        size_t chunk = (size_t)t->opts.chunk, n = (size_t)t->opts.n_chunk, n_have = n_tok / chunk;
+        for (size_t i = 0; i < n; i++)
+            memcpy(t->tok + i * chunk, tok + i * n_have / n * chunk, chunk * sizeof *tok);
+        t->prompt = lk_measure_text_of(t->tok, t->n_tok, t->opts.chunk, !t->opts.no_prompt);
+        t->steps = lk_measure_text_of(t->tok, t->n_tok, t->opts.chunk, false);
+        status = count_costs(t, err);
+    }
+    if (status == LK_OK) status = lk_tune_log_open(&t->log, t->opts.state, hash_run(model), err);
+    if (status != LK_OK) {
+        lk_tune_free(t);
+        return status;
+    }
+    *out = t;
+    return LK_OK;
+}
+
+void lk_tune_free(lk_tune *t) {
+    struct lk_ledger ledger = {0};
+    if (!t) return;
+    size_t n_layer = (size_t)t->loss.n_layer;
+    lk_tune_log_close(&t->log);
+    for (int i = 0; i < LK_TUNE_N_RECENT; i++)
+        lk_release(&t->ledger, LK_FOR_OTHER, t->cost[i].part, n_layer * sizeof *t->cost[i].part);
+    lk_release(&t->ledger, LK_FOR_OTHER, t->loss.kl, n_layer * sizeof *t->loss.kl);
+    lk_release(&t->ledger, LK_FOR_OTHER, t->tok, t->n_tok * sizeof *t->tok);
+    lk_ledger_add(&ledger, LK_FOR_OTHER, sizeof *t); /* lk_tune_new counted it in its own ledger */
+    lk_release(&ledger, LK_FOR_OTHER, t, sizeof *t);
+}
+
+/* ---- measuring ---- */
+
+/* The number of recipes that lk_tune_measure measures, and where the two kinds start: each side of
+ * each layer at each number of bits; then, for each side, all layers with each size of the level
+ * 'recent', which is exact. */
+static size_t n_probe_recipes(const struct lk_tune *t) {
+    return 2 * (size_t)t->loss.n_layer * t->opts.n_bits + (size_t)(2 * LK_TUNE_N_RECENT);
+}
+
+static size_t probe_at(const struct lk_tune *t, int layer, int side, size_t i) {
+    return ((size_t)layer * 2 + (size_t)side) * t->opts.n_bits + i;
+}
+
+static size_t age_probe_at(const struct lk_tune *t, int side, int recent) {
+    return probe_at(t, t->loss.n_layer, 0, 0) + (size_t)(side * LK_TUNE_N_RECENT + recent);
+}
+
+static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
+    for (int side = 0; side < 2; side++) {
+        const char *k = side ? "f16" : NULL, *v = side ? NULL : "f16";
+        char rot[8];
+        for (int layer = 0; layer < t->loss.n_layer; layer++)
+            for (size_t i = 0; i < t->opts.n_bits; i++) {
+                struct lk_buf *out = &recipe[probe_at(t, layer, side, i)];
+                snprintf(rot, sizeof rot, "rot%d", t->bits[i]);
+                lk_buf_printf(out, "sink 4: f16; body: f16; layers %d: k=%s v=%s; window 32: f16",
+                              layer, k ? k : rot, v ? v : rot);
+            }
+        snprintf(rot, sizeof rot, "rot%d", AGE_BITS);
+        for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
+            struct lk_buf *out = &recipe[age_probe_at(t, side, i)];
+            lk_buf_printf(out, "sink 4: f16; body: k=%s v=%s", k ? k : rot, v ? v : rot);
+            if (lk_tune_recent_at[i])
+                lk_buf_printf(out, "; recent %d%%: f16", lk_tune_recent_at[i]);
+            lk_buf_append_str(out, "; window 32: f16");
+        }
+    }
+}
+
+/* Make the model of the loss from the measured KL. */
+static void fit_loss(struct lk_tune *t, const struct lk_buf *recipe) {
+    const double min_share = 0.01, max_share = 0.95;
+    for (int layer = 0; layer < t->loss.n_layer; layer++) {
+        double probe[2][LK_TUNE_MAX_PROBE];
+        for (int side = 0; side < 2; side++)
+            for (size_t i = 0; i < t->opts.n_bits; i++)
+                probe[side][i] =
+                    lk_tune_measured_kl(t, &t->prompt, &recipe[probe_at(t, layer, side, i)]);
+        lk_tune_fill_kl(t->loss.kl[layer], t->bits, t->opts.n_bits, probe);
+    }
+    for (int side = 0; side < 2; side++) {
+        double all = lk_tune_measured_kl(t, &t->prompt, &recipe[age_probe_at(t, side, 0)]);
+        for (int i = 1; i < LK_TUNE_N_RECENT; i++) {
+            double rest = lk_tune_measured_kl(t, &t->prompt, &recipe[age_probe_at(t, side, i)]);
+            double share = all > 0 ? 1 - rest / all : lk_tune_recent_at[i] / 100.0;
+            t->loss.share[side][i] = fmin(fmax(share, min_share), max_share);
+        }
+    }
+    t->measured = true;
+}
+
+lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
+    size_t n = n_probe_recipes(t);
+    struct lk_buf *recipe = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *recipe);
+    struct lk_measure measure = lk_tune_measure_of(t);
+    if (!recipe) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n);
+    print_probes(t, recipe);
+    lk_status status = lk_measure_set(&measure, &t->prompt, recipe, n, err);
+    if (status == LK_OK) fit_loss(t, recipe);
+    for (size_t i = 0; i < n; i++) lk_buf_free(&recipe[i]);
+    lk_release(&t->ledger, LK_FOR_OTHER, recipe, n * sizeof *recipe);
+    return status;
+}
+
+double lk_tune_kl(const lk_tune *t, int32_t layer, int side, int bits) {
+    if (!t->measured || layer < 0 || layer >= t->loss.n_layer || side < 0 || side > 1) return 0;
+    return is_bits(bits) ? lk_tune_loss_at(&t->loss, layer, side, bits) : 0;
+}
+
+/* ---- results ---- */
+
+static lk_status make_result(const struct lk_tune_search *s, size_t i, lk_tuned *out, lk_err *err) {
+    lk_tuned tuned = {.estimate = s->at[i].estimate};
+    lk_session_opts opts = {.n_ctx = s->t->opts.n_ctx};
+    tuned.measured = *lk_tune_log_find(&s->t->log, s->t->steps.id, s->at[i].text.at);
+    lk_status status = lk_recipe_parse(&tuned.recipe, s->at[i].text.at, err);
+    if (status == LK_OK) status = lk_plan_make(s->t->model, tuned.recipe, &opts, &tuned.plan, err);
+    if (status != LK_OK) {
+        lk_recipe_free(tuned.recipe);
+        return status;
+    }
+    *out = tuned;
+    return LK_OK;
+}
+
+static lk_status solve(lk_tune *t, uint64_t max_bytes, double max_per_token, lk_tuned *out,
+                       lk_err *err) {
+    struct lk_tune_search s;
+    size_t best = 0;
+    lk_status status = lk_tune_search_open(&s, t, max_bytes, err);
+    s.max_per_token = max_per_token;
+    if (status == LK_OK) status = lk_tune_search_improve(&s, &best, err);
+    if (status == LK_OK) status = make_result(&s, best, out, err);
+    lk_tune_search_close(&s);
+    return status;
+}
+
+lk_status lk_tune_solve(lk_tune *t, uint64_t max_bytes, lk_tuned *out, lk_err *err) {
+    return solve(t, max_bytes, 0, out, err);
+}
+
+lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, lk_err *err) {
+    enum { ATTEMPTS = 5 };
+    struct lk_measure measure = lk_tune_measure_of(t);
+    struct lk_buf text = {0};
+    lk_plan plan;
+    double limit = 0;
+    bool found = false;
+    lk_buf_append_str(&text, lk_recipe_text(like));
+    lk_status status = lk_measure_set(&measure, &t->steps, &text, 1, err);
+    if (status == LK_OK) status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
+    if (status == LK_OK) limit = lk_tune_log_find(&t->log, t->steps.id, text.at)->bytes_per_token;
+    lk_buf_free(&text);
+    for (int i = 0; status == LK_OK && !found && i < ATTEMPTS; i++) {
+        lk_tuned tuned;
+        status = solve(t, plan.cache_bytes, limit, &tuned, err);
+        if (status != LK_OK) break;
+        double excess = tuned.measured.bytes_per_token / limit;
+        found = excess <= 1;
+        if (found)
+            *out = tuned;
+        else
+            lk_recipe_free(tuned.recipe);
+        plan.cache_bytes = (uint64_t)((double)plan.cache_bytes * 0.998 / fmax(excess, 1));
+    }
+    if (status == LK_OK && !found)
+        status = lk_fail(err, LK_E_ARG, "no recipe was found that is as small as '%.80s'",
+                         lk_recipe_text(like));
+    return status;
+}
+
+lk_status lk_tune_estimate(lk_tune *t, uint64_t max_bytes, double *kl, uint64_t *bytes,
+                           lk_err *err) {
+    struct lk_tune_search s;
+    lk_status status = lk_tune_search_open(&s, t, max_bytes, err);
+    if (status == LK_OK) {
+        const struct lk_tune_candidate *c = &s.at[lk_tune_search_best_estimate(&s)];
+        *kl = c->estimate;
+        *bytes = c->bytes;
+    }
+    lk_tune_search_close(&s);
+    return status;
+}
+
+/* The smallest size, to a part in a thousand, whose estimate is at most `kl`. */
+static lk_status find_bytes(struct lk_tune *t, double kl, uint64_t *max_bytes, lk_err *err) {
+    uint64_t low = 0, high = 0, bytes;
+    double estimate;
+    for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
+        if (!low || t->cost[i].base < low) low = t->cost[i].base;
+        uint64_t top = t->cost[i].base;
+        for (int age = 0; age < LK_TUNE_AGES; age++)
+            for (int side = 0; side < 2; side++)
+                top += t->cost[i].more[age][side][LK_TUNE_N_BITS - 1];
+        if (top > high) high = top;
+    }
+    high += high / 64; /* rounding of blocks */
+    lk_status status = lk_tune_estimate(t, high, &estimate, &bytes, err);
+    while (status == LK_OK && high - low > high / 1000) {
+        uint64_t middle = low + (high - low) / 2;
+        lk_err failure = {0};
+        status = lk_tune_estimate(t, middle, &estimate, &bytes, &failure);
+        if (status == LK_E_ARG || (status == LK_OK && estimate > kl))
+            low = middle;
+        else if (status == LK_OK)
+            high = middle;
+        if (status == LK_E_ARG)
+            status = LK_OK;
+        else if (status != LK_OK)
+            return lk_fail(err, status, "%s", failure.msg);
+    }
+    if (status == LK_OK) *max_bytes = high;
+    return status;
+}
+
+lk_status lk_tune_solve_kl(lk_tune *t, double max_kl, lk_tuned *out, lk_err *err) {
+    enum { ATTEMPTS = 4 };
+    lk_tuned best = {0};
+    double target = max_kl; /* of the estimate */
+    uint64_t bytes = 0, last = 0;
+    lk_status status = LK_OK;
+    for (int i = 0; status == LK_OK && i < ATTEMPTS; i++) {
+        lk_tuned tuned;
+        status = find_bytes(t, target, &bytes, err);
+        if (status == LK_OK && bytes == last) break;
+        last = bytes;
+        if (status == LK_OK) status = lk_tune_solve(t, bytes, &tuned, err);
+        if (status != LK_OK) break;
+        double kl = tuned.measured.kl_mean;
+        bool fits = kl <= max_kl;
+        bool better = fits && (!best.recipe || tuned.plan.cache_bytes < best.plan.cache_bytes);
+        lk_recipe_free(better ? best.recipe : tuned.recipe);
+        if (better) best = tuned;
+        if (fits && kl > 0.95 * max_kl) break;
+        target *= 0.98 * max_kl / fmax(kl, 1e-9);
+    }
+    if (status == LK_OK && !best.recipe)
+        status = lk_fail(err, LK_E_ARG, "no recipe with a KL of at most %g was found", max_kl);
+    if (status != LK_OK) {
+        lk_recipe_free(best.recipe);
+        return status;
+    }
+    *out = best;
+    return LK_OK;
+}
+
+lk_status lk_tune_check(lk_tune *t, const lk_recipe *const *recipe, size_t n_recipe,
+                        const int32_t *tok, size_t n_tok, int32_t n_chunk,
+                        lk_compare_result *results, lk_err *err) {
+    size_t chunk = (size_t)t->opts.chunk;
+    if (n_tok < chunk)
+        return lk_fail(err, LK_E_ARG, "the text has %zu tokens, less than one chunk of %zu", n_tok,
+                       chunk);
+    if (n_chunk > 0 && n_tok / chunk > (size_t)n_chunk) n_tok = (size_t)n_chunk * chunk;
+    struct lk_measure_text text = lk_measure_text_of(tok, n_tok, t->opts.chunk, false);
+    struct lk_measure measure = lk_tune_measure_of(t);
+    struct lk_buf *name = lk_alloc(&t->ledger, LK_FOR_OTHER, n_recipe * sizeof *name);
+    if (!name) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n_recipe);
+    for (size_t i = 0; i < n_recipe; i++) lk_buf_append_str(&name[i], lk_recipe_text(recipe[i]));
+    lk_status status = lk_measure_set(&measure, &text, name, n_recipe, err);
+    for (size_t i = 0; status == LK_OK && i < n_recipe; i++)
+        results[i] = *lk_tune_log_find(&t->log, text.id, name[i].at);
+    for (size_t i = 0; i < n_recipe; i++) lk_buf_free(&name[i]);
+    lk_release(&t->ledger, LK_FOR_OTHER, name, n_recipe * sizeof *name);
+    return status;
+}

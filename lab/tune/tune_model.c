@@ -1,0 +1,205 @@
+/* The estimated loss and the bytes of recipes, and the choice of bits. */
+#include "tune/tune_model.h"
+
+#include "base/err.h"
+#include "tune/allocate.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Options of an item: bits of the body, and of the level 'recent', which has at least as many. */
+enum { N_OPTION = LK_TUNE_N_BITS * LK_TUNE_N_BITS };
+
+const uint8_t lk_tune_bits_at[LK_TUNE_N_BITS] = {1, 2, 3, 4, 5, 6, 8};
+const uint8_t lk_tune_recent_at[LK_TUNE_N_RECENT] = {0, 10, 20, 40};
+
+/* Mean squared error of a Gaussian value with the codebook of these bits: Lloyd-Max up to 4 bits,
+ * uniform from 5 on (Max 1960). */
+static const double distortion[LK_TUNE_N_BITS] = {0.3634,   0.1175,   0.03454,  0.009497,
+                                                  0.003495, 0.001041, 0.0000871};
+
+/* ---- loss ---- */
+
+static int index_of_bits(int bits) {
+    int i = 0;
+    while (i < LK_TUNE_N_BITS - 1 && lk_tune_bits_at[i] < bits) i++;
+    return i;
+}
+
+void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
+                     const double probe[2][LK_TUNE_MAX_PROBE]) {
+    const double min_kl = 1e-9; /* of rounding: logits are f32 */
+    for (int side = 0; side < 2; side++) {
+        double x[LK_TUNE_MAX_PROBE], y[LK_TUNE_MAX_PROBE];
+        for (size_t i = n_probe; i-- > 0;) {
+            x[i] = log(distortion[index_of_bits(bits[i])]);
+            y[i] = log(fmax(probe[side][i], min_kl));
+            if (i + 1 < n_probe) y[i] = fmax(y[i], y[i + 1]); /* fewer bits cannot lose less */
+        }
+        for (int b = 0; b < LK_TUNE_N_BITS; b++) {
+            double at = log(distortion[b]);
+            size_t i = 0; /* between probes i and i + 1 */
+            while (i + 1 < n_probe && x[i + 1] >= at) i++;
+            bool between = i + 1 < n_probe && at <= x[i];
+            double slope = between ? (y[i + 1] - y[i]) / (x[i + 1] - x[i]) : 1;
+            kl[side][b] = exp(y[i] + slope * (at - x[i]));
+        }
+    }
+}
+
+double lk_tune_loss_at(const struct lk_tune_model *model, int layer, int side, int bits) {
+    return model->kl[layer][side][index_of_bits(bits)];
+}
+
+/* Factor of the loss of one side of one layer. middle: mean of log kl at 3 bits. */
+static double tilt_factor(const struct lk_tune_model *model, const struct lk_tune_tilt *tilt,
+                          int layer, int side, double middle) {
+    double depth = model->n_layer > 1 ? (double)layer / (model->n_layer - 1) - 0.5 : 0;
+    double deviation = log(model->kl[layer][side][index_of_bits(3)]) - middle;
+    return exp((side ? tilt->v : 0) + tilt->depth * depth + tilt->contrast * deviation);
+}
+
+static double middle_of(const struct lk_tune_model *model) {
+    double sum = 0;
+    for (int layer = 0; layer < model->n_layer; layer++)
+        for (int side = 0; side < 2; side++) sum += log(model->kl[layer][side][index_of_bits(3)]);
+    return sum / (2.0 * model->n_layer);
+}
+
+/* ---- cost ---- */
+
+lk_status lk_tune_plan(const lk_model *model, const char *text, int32_t n_ctx, lk_plan *plan,
+                       lk_err *err) {
+    lk_recipe *recipe = NULL;
+    lk_session_opts opts = {.n_ctx = n_ctx};
+    lk_status status = lk_recipe_parse(&recipe, text, err);
+    if (status == LK_OK) status = lk_plan_make(model, recipe, &opts, plan, err);
+    lk_recipe_free(recipe);
+    return status;
+}
+
+/* Bytes of the recipe whose layers have these bits. */
+static lk_status count_bytes(const lk_model *model, const struct lk_tune_bits *layer, int n_layer,
+                             int recent, int32_t n_ctx, uint64_t *bytes, lk_err *err) {
+    struct lk_buf text = {0};
+    lk_plan plan;
+    lk_tune_print(&text, layer, n_layer, lk_tune_recent_at[recent]);
+    lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
+                                   : lk_tune_plan(model, text.at, n_ctx, &plan, err);
+    if (status == LK_OK) *bytes = plan.cache_bytes;
+    lk_buf_free(&text);
+    return status;
+}
+
+static const struct lk_tune_bits fewest = {{{1, 1}, {1, 1}}};
+
+/* Bytes of the recipe that has the fewest bits but for `bits` in one side and age, in one layer or
+ * (layer < 0) in all. The level 'recent' has 8 bits. */
+static lk_status count_change(const lk_model *model, struct lk_tune_bits *scratch, int n_layer,
+                              int layer, int age, int side, int bits, int recent, int32_t n_ctx,
+                              uint64_t *bytes, lk_err *err) {
+    for (int i = 0; i < n_layer; i++) {
+        scratch[i] = fewest;
+        memset(scratch[i].of[LK_TUNE_RECENT], age == LK_TUNE_BODY ? 8 : 1, 2);
+        if (layer < 0 || i == layer) scratch[i].of[age][side] = (uint8_t)bits;
+    }
+    return count_bytes(model, scratch, n_layer, recent, n_ctx, bytes, err);
+}
+
+static lk_status count_with(struct lk_tune_cost *cost, const lk_model *model, int n_layer,
+                            int32_t n_ctx, int recent, struct lk_tune_bits *scratch, lk_err *err) {
+    uint64_t least = 0, bytes = 0, sum;
+    lk_status status = LK_OK;
+    for (int i = 0; i < n_layer; i++) scratch[i] = fewest;
+    status = count_bytes(model, scratch, n_layer, recent, n_ctx, &cost->base, err);
+    for (int age = 0; age < (recent ? LK_TUNE_AGES : 1); age++)
+        for (int side = 0; side < 2; side++)
+            for (int b = 0; status == LK_OK && b < LK_TUNE_N_BITS; b++) {
+                status = count_change(model, scratch, n_layer, -1, age, side, lk_tune_bits_at[b],
+                                      recent, n_ctx, &bytes, err);
+                if (b == 0) least = bytes;
+                cost->more[age][side][b] = bytes > least ? bytes - least : 0;
+            }
+    for (int side = 0; side < 2; side++) {
+        sum = 0;
+        if (status == LK_OK)
+            status = count_change(model, scratch, n_layer, -1, LK_TUNE_BODY, side, 1, recent, n_ctx,
+                                  &least, err);
+        for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
+            status = count_change(model, scratch, n_layer, layer, LK_TUNE_BODY, side, 8, recent,
+                                  n_ctx, &bytes, err);
+            cost->part[layer][side] = bytes > least ? (double)(bytes - least) : 0;
+            sum += bytes > least ? bytes - least : 0;
+        }
+        for (int layer = 0; layer < n_layer; layer++)
+            cost->part[layer][side] = sum ? cost->part[layer][side] / (double)sum : 1.0 / n_layer;
+    }
+    return status;
+}
+
+lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const lk_model *model, int32_t n_ctx,
+                             int recent, lk_err *err) {
+    struct lk_ledger ledger = {0};
+    int n_layer = lk_model_get_info(model).n_layer;
+    struct lk_tune_bits *scratch =
+        lk_alloc(&ledger, LK_FOR_SCRATCH, (size_t)n_layer * sizeof *scratch);
+    if (!scratch) return lk_fail(err, LK_E_NOMEM, "no memory for %d layers", n_layer);
+    memset(cost->more, 0, sizeof cost->more);
+    lk_status status = count_with(cost, model, n_layer, n_ctx, recent, scratch, err);
+    lk_release(&ledger, LK_FOR_SCRATCH, scratch, (size_t)n_layer * sizeof *scratch);
+    return status;
+}
+
+/* ---- choice ---- */
+
+/* The options of one side of one layer. */
+static void list_options(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
+                         int recent, const struct lk_tune_tilt *tilt, int layer, int side,
+                         double factor, struct lk_allocate_option option[N_OPTION]) {
+    double share = model->share[side][recent], odds = share / (1 - share) * exp(tilt->recent);
+    double part = cost->part[layer][side];
+    const double *kl = model->kl[layer][side];
+    share = odds / (1 + odds);
+    for (int body = 0; body < LK_TUNE_N_BITS; body++)
+        for (int newer = 0; newer < LK_TUNE_N_BITS; newer++) {
+            bool possible = recent ? newer >= body : newer == body;
+            double bytes = part * (double)(cost->more[LK_TUNE_BODY][side][body] +
+                                           cost->more[LK_TUNE_RECENT][side][newer]);
+            option[body * LK_TUNE_N_BITS + newer] = (struct lk_allocate_option){
+                .loss = possible ? factor * (kl[body] * (1 - share) + kl[newer] * share) : INFINITY,
+                .cost = (uint64_t)ceil(bytes)};
+        }
+}
+
+lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
+                         int recent, const struct lk_tune_tilt *tilt, uint64_t max_bytes,
+                         struct lk_ledger *ledger, struct lk_tune_bits *bits, double *kl,
+                         lk_err *err) {
+    size_t n_item = 2 * (size_t)model->n_layer;
+    struct lk_allocate_option(*option)[N_OPTION] =
+        lk_alloc(ledger, LK_FOR_SCRATCH, n_item * sizeof *option);
+    int *choice = lk_alloc(ledger, LK_FOR_SCRATCH, n_item * sizeof *choice);
+    double middle = middle_of(model);
+    lk_status status = LK_OK;
+    if (!option || !choice)
+        status = lk_fail(err, LK_E_NOMEM, "no memory to allocate bits to %zu items", n_item);
+    for (size_t i = 0; status == LK_OK && i < n_item; i++) {
+        int layer = (int)(i / 2), side = (int)(i % 2);
+        list_options(model, cost, recent, tilt, layer, side,
+                     tilt_factor(model, tilt, layer, side, middle), option[i]);
+    }
+    if (status == LK_OK && cost->base > max_bytes)
+        status = lk_fail(err, LK_E_ARG, "%llu bytes are too few; the smallest recipe has %llu",
+                         (unsigned long long)max_bytes, (unsigned long long)cost->base);
+    if (status == LK_OK)
+        status = lk_allocate(option[0], n_item, N_OPTION, max_bytes - cost->base, ledger, choice,
+                             kl, err);
+    for (size_t i = 0; status == LK_OK && i < n_item; i++) {
+        struct lk_tune_bits *layer = &bits[i / 2];
+        layer->of[LK_TUNE_BODY][i % 2] = lk_tune_bits_at[choice[i] / LK_TUNE_N_BITS];
+        layer->of[LK_TUNE_RECENT][i % 2] = lk_tune_bits_at[choice[i] % LK_TUNE_N_BITS];
+    }
+    lk_release(ledger, LK_FOR_SCRATCH, choice, n_item * sizeof *choice);
+    lk_release(ledger, LK_FOR_SCRATCH, option, n_item * sizeof *option);
+    return status;
+}

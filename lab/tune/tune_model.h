@@ -1,0 +1,71 @@
+/* What a recipe will lose, estimated from measurements of one layer and side at a time.
+ *
+ * The estimate adds up the measured KL of each side of each layer at its bits:
+ *
+ *   KL = sum over layer, side of  kl(bits of body) (1 - share) + kl(bits of recent) share
+ *
+ * share is the part of a side's loss that is due to the rows of the level 'recent'. kl between and
+ * beyond the measured numbers of bits follows the distortion of the codebooks. For small errors KL
+ * is quadratic in them, and errors of different rows are nearly independent, so the sum is nearly
+ * right; what it misses, the tilts of struct lk_tune_tilt correct. */
+#ifndef LK_TUNE_TUNE_MODEL_H
+#define LK_TUNE_TUNE_MODEL_H
+
+#include "base/ledger.h"
+#include "lowkey.h"
+#include "tune/tune_text.h"
+
+enum {
+    LK_TUNE_N_BITS = 7,   /* 1 to 6, and 8 */
+    LK_TUNE_N_RECENT = 4, /* sizes of the level 'recent' that are tried; the first is none */
+    LK_TUNE_MAX_PROBE = 6 /* numbers of bits that are measured */
+};
+
+extern const uint8_t lk_tune_bits_at[LK_TUNE_N_BITS];
+extern const uint8_t lk_tune_recent_at[LK_TUNE_N_RECENT]; /* percent */
+
+/* Changes to the estimate that make up for interactions: factors e^x of the loss of V, of the odds
+ * of `share`, and of the last layer compared with the first; and an exponent 1 + x of each side's
+ * deviation from the mean. */
+struct lk_tune_tilt {
+    double v, recent, depth, contrast;
+};
+
+struct lk_tune_model {
+    int n_layer;
+    double (*kl)[2][LK_TUNE_N_BITS];   /* [n_layer] */
+    double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
+};
+
+/* Fill kl[2][LK_TUNE_N_BITS] of a layer from probes: probe[side][n_probe] is the KL at bits[i], in
+ * increasing order. */
+void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
+                     const double probe[2][LK_TUNE_MAX_PROBE]);
+
+/* KL of one side of one layer at some bits; the next higher number that is an option counts. */
+double lk_tune_loss_at(const struct lk_tune_model *model, int layer, int side, int bits);
+
+/* Bytes of a recipe's parts in a context: those of the smallest recipe, and what more bits add. */
+struct lk_tune_cost {
+    uint64_t base;                                  /* all layers at the fewest bits */
+    uint64_t more[LK_TUNE_AGES][2][LK_TUNE_N_BITS]; /* of a side, all layers */
+    double (*part)[2];                              /* [n_layer] of `more` that is this layer's */
+};
+
+/* Measure the cost with the planner, for a level 'recent' of lk_tune_recent_at[recent] percent and
+ * n_ctx tokens. cost->part: [n_layer], the caller's. */
+lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const lk_model *model, int32_t n_ctx,
+                             int recent, lk_err *err);
+
+/* Find the bits [n_layer] with the smallest estimated KL of at most max_bytes. *kl: the estimate,
+ * with the tilt. LK_E_ARG if no recipe is that small, LK_E_NOMEM. */
+lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
+                         int recent, const struct lk_tune_tilt *tilt, uint64_t max_bytes,
+                         struct lk_ledger *ledger, struct lk_tune_bits *bits, double *kl,
+                         lk_err *err);
+
+/* The plan of a recipe's text at n_ctx tokens. */
+lk_status lk_tune_plan(const lk_model *model, const char *text, int32_t n_ctx, lk_plan *plan,
+                       lk_err *err);
+
+#endif

@@ -1,0 +1,202 @@
+/* The search for a recipe of a given size: candidates, and variants that are measured. */
+#include "tune/tune_search.h"
+
+#include "base/err.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    MAX_ADJUST = 8,  /* attempts to meet a size */
+    TOLERANCE = 2000 /* a size is met if less than this part of it is unused */
+};
+
+/* ---- one recipe ---- */
+
+/* The untilted estimate of a recipe's loss. */
+static double estimate_loss(const struct lk_tune *t, const struct lk_tune_bits *bits, int recent) {
+    double sum = 0;
+    for (int layer = 0; layer < t->loss.n_layer; layer++)
+        for (int side = 0; side < 2; side++) {
+            double share = recent ? t->loss.share[side][recent] : 0;
+            sum += (1 - share) *
+                       lk_tune_loss_at(&t->loss, layer, side, bits[layer].of[LK_TUNE_BODY][side]) +
+                   share *
+                       lk_tune_loss_at(&t->loss, layer, side, bits[layer].of[LK_TUNE_RECENT][side]);
+        }
+    return sum;
+}
+
+/* Choose the bits of c->recent and c->tilt, in at most max_bytes as the planner counts them. Sizes
+ * of blocks make the cost of one layer depend a little on the others, so the budget is adjusted
+ * until the plan fits closely. */
+static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tune_bits *bits,
+                             struct lk_tune_candidate *c, lk_err *err) {
+    uint64_t budget = max_bytes;
+    lk_status status = LK_OK;
+    bool found = false;
+    for (int i = 0; i < MAX_ADJUST; i++) {
+        double chosen;
+        lk_plan plan;
+        struct lk_buf text = {0};
+        status = lk_tune_choose(&t->loss, &t->cost[c->recent], c->recent, &c->tilt, budget,
+                                &t->ledger, bits, &chosen, err);
+        if (status != LK_OK) break;
+        lk_tune_print(&text, bits, t->loss.n_layer, lk_tune_recent_at[c->recent]);
+        status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
+                             : lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
+        bool better =
+            status == LK_OK && plan.cache_bytes <= max_bytes && (!found || chosen < c->chosen);
+        if (better) {
+            struct lk_buf old = c->text;
+            c->text = text;
+            text = old;
+            c->chosen = chosen;
+            c->bytes = plan.cache_bytes;
+            c->estimate = estimate_loss(t, bits, c->recent);
+            found = true;
+        }
+        lk_buf_free(&text);
+        if (status != LK_OK || (better && max_bytes - plan.cache_bytes <= max_bytes / TOLERANCE))
+            break;
+        if (plan.cache_bytes > max_bytes && plan.cache_bytes - max_bytes > budget) break;
+        budget = budget + max_bytes - plan.cache_bytes;
+    }
+    if (found) return LK_OK;
+    return status != LK_OK ? status
+                           : lk_fail(err, LK_E_ARG, "no recipe has at most %llu bytes",
+                                     (unsigned long long)max_bytes);
+}
+
+/* Add a candidate if a recipe of its form is small enough; otherwise there are other candidates. */
+static lk_status add_candidate(struct lk_tune_search *s, int recent, struct lk_tune_tilt tilt,
+                               lk_err *err) {
+    struct lk_tune_candidate *c = &s->at[s->n];
+    if (s->n == LK_TUNE_MAX_CANDIDATE) return LK_OK;
+    *c = (struct lk_tune_candidate){.recent = recent, .tilt = tilt};
+    lk_err failure = {0};
+    lk_status status = choose_bits(s->t, s->max_bytes, s->bits, c, &failure);
+    s->n += status == LK_OK;
+    if (status == LK_OK || status == LK_E_ARG) return LK_OK;
+    return lk_fail(err, status, "%s", failure.msg);
+}
+
+lk_status lk_tune_search_open(struct lk_tune_search *s, struct lk_tune *t, uint64_t max_bytes,
+                              lk_err *err) {
+    *s = (struct lk_tune_search){.t = t, .max_bytes = max_bytes};
+    if (!t->measured) return lk_fail(err, LK_E_ARG, "lk_tune_measure has to come first");
+    s->bits = lk_alloc(&t->ledger, LK_FOR_OTHER, (size_t)t->loss.n_layer * sizeof *s->bits);
+    if (!s->bits) return lk_fail(err, LK_E_NOMEM, "no memory for %d layers", t->loss.n_layer);
+    /* Without tilt, in every form. */
+    lk_status status = LK_OK;
+    for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
+        status = add_candidate(s, i, (struct lk_tune_tilt){0}, err);
+        if (status != LK_OK) return status;
+    }
+    return s->n ? LK_OK
+                : lk_fail(err, LK_E_ARG, "%llu bytes are too few for a recipe of this form",
+                          (unsigned long long)max_bytes);
+}
+
+void lk_tune_search_close(struct lk_tune_search *s) {
+    for (size_t i = 0; i < s->n; i++) lk_buf_free(&s->at[i].text);
+    lk_release(&s->t->ledger, LK_FOR_OTHER, s->bits, (size_t)s->t->loss.n_layer * sizeof *s->bits);
+}
+
+/* Index of the smallest estimate. */
+size_t lk_tune_search_best_estimate(const struct lk_tune_search *s) {
+    size_t best = 0;
+    for (size_t i = 1; i < s->n; i++)
+        if (s->at[i].estimate < s->at[best].estimate) best = i;
+    return best;
+}
+
+/* Drop all candidates but one, which becomes the first. */
+static void keep_only(struct lk_tune_search *s, size_t kept) {
+    struct lk_tune_candidate c = s->at[kept];
+    for (size_t i = 0; i < s->n; i++)
+        if (i != kept) lk_buf_free(&s->at[i].text);
+    s->at[0] = c;
+    s->n = 1;
+}
+
+/* ---- improving by measuring ---- */
+
+static lk_status measure_candidates(struct lk_tune_search *s, lk_err *err) {
+    struct lk_measure measure = lk_tune_measure_of(s->t);
+    struct lk_buf text[LK_TUNE_MAX_CANDIDATE]; /* borrowed */
+    for (size_t i = 0; i < s->n; i++) text[i] = s->at[i].text;
+    return lk_measure_set(&measure, &s->t->steps, text, s->n, err);
+}
+
+/* INFINITY if the candidate is too large. */
+static double candidate_kl(const struct lk_tune_search *s, size_t i) {
+    const lk_compare_result *r =
+        lk_tune_log_find(&s->t->log, s->t->steps.id, lk_buf_cstr(&s->at[i].text));
+    bool fits = s->max_per_token <= 0 || r->bytes_per_token <= s->max_per_token;
+    return fits ? r->kl_mean : INFINITY;
+}
+
+static size_t best_measured(const struct lk_tune_search *s) {
+    size_t best = 0;
+    for (size_t i = 1; i < s->n; i++)
+        if (candidate_kl(s, i) < candidate_kl(s, best)) best = i;
+    return best;
+}
+
+/* The values of a tilt as an array. */
+enum { N_TILT = 4 };
+static double *tilt_value(struct lk_tune_tilt *tilt, int i) {
+    double *const value[N_TILT] = {&tilt->v, &tilt->recent, &tilt->depth, &tilt->contrast};
+    return value[i];
+}
+
+/* Variants of the best candidate `from`: each tilt changed by a step up and down. */
+static lk_status add_variants(struct lk_tune_search *s, size_t from, double scale, lk_err *err) {
+    static const double step[N_TILT] = {0.7, 0.7, 1.0, 0.2};
+    lk_status status = LK_OK;
+    for (int i = 0; i < N_TILT; i++)
+        for (int sign = -1; status == LK_OK && sign <= 1; sign += 2) {
+            struct lk_tune_tilt tilt = s->at[from].tilt;
+            *tilt_value(&tilt, i) += sign * scale * step[i];
+            status = add_candidate(s, s->at[from].recent, tilt, err);
+        }
+    return status;
+}
+
+/* The sum of all single changes since `first` that made `from` better, in full and in half. */
+static lk_status add_sums(struct lk_tune_search *s, size_t from, size_t first, lk_err *err) {
+    struct lk_tune_tilt sum = s->at[from].tilt, half = sum;
+    double kl = candidate_kl(s, from);
+    int n = 0;
+    for (size_t k = first; k < s->n; k++)
+        for (int i = 0; i < N_TILT; i++) {
+            double change = *tilt_value(&s->at[k].tilt, i) - *tilt_value(&s->at[from].tilt, i);
+            if (change == 0 || candidate_kl(s, k) >= kl) continue;
+            *tilt_value(&sum, i) += change;
+            *tilt_value(&half, i) += change / 2;
+            n++;
+        }
+    if (n == 0) return LK_OK;
+    lk_status status = add_candidate(s, s->at[from].recent, sum, err);
+    return status == LK_OK ? add_candidate(s, s->at[from].recent, half, err) : status;
+}
+
+/* Measure the forms, then in each round variants of the best recipe and their sums. The candidate
+ * with the smallest measured KL is at s->at[*best]. */
+lk_status lk_tune_search_improve(struct lk_tune_search *s, size_t *best, lk_err *err) {
+    double scale = 1;
+    lk_status status = LK_OK;
+    if (s->t->opts.n_round < 0) keep_only(s, lk_tune_search_best_estimate(s));
+    status = measure_candidates(s, err);
+    for (int round = 0; status == LK_OK && round < s->t->opts.n_round; round++) {
+        keep_only(s, best_measured(s));
+        status = add_variants(s, 0, scale, err);
+        if (status == LK_OK) status = measure_candidates(s, err);
+        if (status == LK_OK) status = add_sums(s, 0, 1, err);
+        if (status == LK_OK) status = measure_candidates(s, err);
+        scale /= 2;
+    }
+    if (status == LK_OK) *best = best_measured(s);
+    return status;
+}

@@ -1,0 +1,26 @@
+/* Recipes of `lowkey tune` as text: what is measured, and what is found.
+ *
+ *   sink 4: f16; body: k=rot3 v=rot2; layers 2-3, 7: k=rot4 v=rot2; recent 20%: rot4;
+ *   layers 0 recent: rot5; window 32: rot8
+ *
+ * Each layer has its own bits for K and V in the body and, unless there is none, in the level
+ * `recent`. The codecs of most layers are those of the level, the others are overrides. */
+#ifndef LK_TUNE_TUNE_TEXT_H
+#define LK_TUNE_TUNE_TEXT_H
+
+#include "base/buf.h"
+
+#include <stdint.h>
+
+enum lk_tune_age { LK_TUNE_BODY, LK_TUNE_RECENT, LK_TUNE_AGES };
+
+/* Bits of the codec rot, or 16 for f16: [age][side]. */
+struct lk_tune_bits {
+    uint8_t of[LK_TUNE_AGES][2];
+};
+
+/* Append the recipe whose layers have these bits. `recent`: percent of the level of that name; 0:
+ * none. Memory failures are the buffer's. */
+void lk_tune_print(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer, int recent);
+
+#endif

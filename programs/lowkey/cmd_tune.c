@@ -1,0 +1,270 @@
+/* lowkey tune: a recipe with its own bits for each layer, side and age of a model's cache. */
+#include "commands.h"
+#include "common.h"
+#include "lowkey_lab.h"
+#include "output.h"
+#include "progress.h"
+#include "shell_quote.h"
+#include "text_file.h"
+#include "tune_output.h"
+#include "xalloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tune_args {
+    struct model_args model;
+    struct string_list kv;
+    struct number_list measure_bits;
+    const char *text, *check_text, *like, *output, *state, *plot;
+    double bits, max_kl;
+    int64_t memory, ctx, chunk, chunks, check_chunks, rounds;
+    bool no_prompt, json;
+};
+
+enum { DEFAULT_CHUNK = 1024 };
+
+static enum args_result read_args(const struct command *command, int argc, char **argv,
+                                  struct tune_args *a) {
+    enum { MAX_TOKENS = 1 << 24 };
+    const struct opt_group groups[] = {
+        {"What to tune",
+         {
+             {0, "text", "FILE", "the text to tune on ('-': standard input)", OPT_TEXT, &a->text, 0,
+              0,
+              .man = "The text to tune on (`-`: standard input). Its last quarter is used for the "
+                     "check only, unless `--check-text` is given."},
+             {0, "check-text", "FILE", "the text to check on (default: the last quarter of --text)",
+              OPT_TEXT, &a->check_text, 0, 0},
+             {0, "bits", "B", "size in bits per value, everything counted", OPT_REAL, &a->bits, 0.5,
+              16},
+             {0, "like", "RECIPE", "the size of this recipe", OPT_TEXT, &a->like, 0, 0,
+              .complete = "RECIPE"},
+             {0, "memory", "MIB", "size in MiB at -c tokens", OPT_INT, &a->memory, 1, 1 << 24},
+             {0, "max-kl", "X", "the smallest recipe with at most this KL", OPT_REAL, &a->max_kl,
+              1e-6, 10},
+             {'c', "ctx", "N", "tokens of a session whose size counts (default: --chunk)", OPT_INT,
+              &a->ctx, 4, MAX_TOKENS},
+             {'o', "output", "FILE", "write the recipe", OPT_TEXT, &a->output, 0, 0,
+              .man = "Write the recipe to a file, which `--kv` accepts. Its comments have the "
+                     "measured figures."},
+             {0, "plot", "FILE", "write a picture of KL over bits", OPT_TEXT, &a->plot, 0, 0,
+              .complete = "*.svg"},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
+         }},
+        {"How to measure",
+         {
+             {0, "chunk", "N", "tokens per chunk; its second half is scored (default 1024)",
+              OPT_INT, &a->chunk, 4, MAX_TOKENS},
+             {0, "chunks", "N", "chunks to tune on, spread over the text (default 2)", OPT_INT,
+              &a->chunks, 1, 1 << 20},
+             {0, "check-chunks", "N", "chunks to check on (default 4)", OPT_INT, &a->check_chunks,
+              1, 1 << 20},
+             {0, "measure-bits", "N[,N...]", "bits to measure each layer at (default 2)",
+              OPT_NUMBERS, &a->measure_bits, 1, 8,
+              .man = "Numbers of bits at which each side of each layer is measured, 1 to 6 or 8 "
+                     "(default `2`). The others are interpolated."},
+             {0, "no-prompt", NULL, "measure layers without an exact prompt, in twice the time",
+              OPT_FLAG, &a->no_prompt, 0, 0,
+              .man = "Measure layers as recipes are measured, without an exact prompt. By default, "
+                     "the first half of a chunk is a prompt while one layer at a time is measured: "
+                     "it is computed once for all layers, which takes half of the time."},
+             {0, "rounds", "N", "rounds of measuring variants (default 2); 0: none", OPT_INT,
+              &a->rounds, 0, 16},
+             {'k', "kv", "RECIPE", "compare with it (default best-4, best-3, best-2)", OPT_TEXTS,
+              &a->kv, 0, 0},
+             {0, "state", "FILE", "what is measured so far (default: OUTPUT.state)", OPT_TEXT,
+              &a->state, 0, 0,
+              .man = "File of all measurements (default: the output's name with `.state`). An "
+                     "interrupted run continues from it. Other sizes of the same model and text "
+                     "need few more measurements with the same state."},
+         }},
+        model_options(&a->model),
+    };
+    int first;
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+}
+
+/* ---- texts ---- */
+
+/* The tokens of a text. Owned: free. */
+struct tokens {
+    int32_t *at;
+    size_t n;
+};
+
+static int read_tokens(const lk_model *model, const char *path, struct tokens *out) {
+    struct lk_buf text = {0};
+    if (!read_text_file(path, "text", MAX_PROMPT_BYTES, &text))
+        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+    int status = text.len ? STATUS_OK : print_error("the text %s is empty", path);
+    if (!status) status = tokenize_text(model, &text, &out->at, &out->n);
+    lk_buf_free(&text);
+    return status;
+}
+
+/* ---- steps ---- */
+
+/* The budget of --memory or --bits, in bytes at n_ctx tokens. */
+static int find_budget(const struct tune_args *a, const lk_model *model, uint64_t *bytes) {
+    lk_err err = {0};
+    lk_recipe *f16 = NULL;
+    lk_plan plan;
+    lk_session_opts opts = {.n_ctx = (int32_t)(a->ctx ? a->ctx : a->chunk)};
+    *bytes = (uint64_t)a->memory << 20;
+    if (a->bits == 0) return STATUS_OK;
+    int status = recipe_open("f16", &f16);
+    if (!status && lk_plan_make(model, f16, &opts, &plan, &err)) status = print_lk_error(&err);
+    if (!status) *bytes = (uint64_t)(a->bits / 16 * (double)plan.f16_bytes);
+    lk_recipe_free(f16);
+    return status;
+}
+
+/* Print a failure. After an interruption, say what to do. */
+static int fail_step(const struct tune_args *a, const lk_err *err) {
+    if (err->code == LK_E_CANCELLED && a->state)
+        fprintf(stderr, "lowkey: interrupted; the same command continues from %s\n", a->state);
+    return print_lk_error(err);
+}
+
+/* Measure and find the recipe. `like`: NULL without --like. */
+static int find_recipe(const struct tune_args *a, lk_tune *tune, struct progress *progress,
+                       uint64_t max_bytes, const lk_recipe *like, lk_tuned *tuned) {
+    lk_err err = {0};
+    *progress = progress_start("measuring layers");
+    lk_status status = lk_tune_measure(tune, &err);
+    progress_end(progress);
+    if (!status) {
+        *progress = progress_start("measuring recipes");
+        status = like        ? lk_tune_solve_like(tune, like, tuned, &err)
+                 : max_bytes ? lk_tune_solve(tune, max_bytes, tuned, &err)
+                             : lk_tune_solve_kl(tune, a->max_kl, tuned, &err);
+        progress_end(progress);
+    }
+    return status ? fail_step(a, &err) : STATUS_OK;
+}
+
+/* Measure on the text of the check, and write the results. */
+static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
+                  struct progress *progress, const struct tokens *check, const lk_tuned *tuned,
+                  const char *command_line) {
+    lk_err err = {0};
+    struct recipes others = {0};
+    const lk_recipe *recipe[MAX_LIST + 1];
+    lk_compare_result checked[MAX_LIST + 1];
+    char *name = model_name(model);
+    struct tune_report r = {.command_line = command_line,
+                            .model = name,
+                            .weights = a->model.weights ? a->model.weights : "shipped",
+                            .text = a->text,
+                            .check_text = a->check_text,
+                            .tuned = tuned,
+                            .recipe = recipe,
+                            .checked = checked,
+                            .n_layer = lk_model_get_info(model).n_layer,
+                            .chunk = (int)a->chunk};
+    int status = recipes_open(&a->kv, NULL, &others);
+    for (size_t i = 0; i < others.n; i++) recipe[r.n++] = others.item[i];
+    recipe[r.n++] = tuned->recipe;
+    *progress = progress_start("checking");
+    if (!status && lk_tune_check(tune, recipe, r.n, check->at, check->n, (int32_t)a->check_chunks,
+                                 checked, &err))
+        status = fail_step(a, &err);
+    progress_end(progress);
+    if (!status && a->output) status = tune_write_recipe(&r, a->output);
+    if (!status && a->plot) status = tune_write_plot(&r, tune, a->plot);
+    if (!status && a->json) status = tune_print_json(&r, tune);
+    if (!status && !a->json) tune_print_table(&r);
+    recipes_free(&others);
+    free(name);
+    return status;
+}
+
+static int tune_model(const struct tune_args *a, lk_model *model, struct tokens *text,
+                      const struct tokens *check, const char *command_line) {
+    lk_err err = {0};
+    lk_tune *tune = NULL;
+    lk_tuned tuned = {0};
+    lk_recipe *like = NULL;
+    struct progress progress = progress_start("measuring layers");
+    int32_t bits[MAX_LIST];
+    uint64_t max_bytes = 0;
+    for (size_t i = 0; i < a->measure_bits.n; i++) bits[i] = (int32_t)a->measure_bits.item[i];
+    lk_tune_opts opts = {.n_ctx = (int32_t)a->ctx,
+                         .chunk = (int32_t)a->chunk,
+                         .n_chunk = (int32_t)a->chunks,
+                         .bits = bits,
+                         .n_bits = a->measure_bits.n,
+                         .n_round = a->rounds ? (int32_t)a->rounds : -1,
+                         .no_prompt = a->no_prompt,
+                         .state = a->state,
+                         .progress = progress_step,
+                         .user = &progress};
+    int status = find_budget(a, model, &max_bytes);
+    if (!status && a->like) status = recipe_open(a->like, &like);
+    if (!status && lk_tune_new(&tune, model, text->at, text->n, &opts, &err))
+        status = print_lk_error(&err);
+    if (!status) status = find_recipe(a, tune, &progress, max_bytes, like, &tuned);
+    if (!status) status = report(a, model, tune, &progress, check, &tuned, command_line);
+    lk_recipe_free(tuned.recipe);
+    lk_recipe_free(like);
+    lk_tune_free(tune);
+    return status;
+}
+
+/* Split the text, unless there is another one for the check, and tune. */
+static int run(struct tune_args *a, const char *command_line) {
+    lk_model *model = NULL;
+    struct tokens text = {0}, check = {0};
+    int status = model_open(&a->model, false, &model);
+    if (!status) status = read_tokens(model, a->text, &text);
+    if (!status && a->check_text) status = read_tokens(model, a->check_text, &check);
+    struct tokens used = text, rest = check;
+    if (!a->check_text) {
+        used.n = text.n / 4 * 3;
+        rest = (struct tokens){text.at + used.n, text.n - used.n};
+    }
+    if (!status && rest.n < (size_t)a->chunk)
+        status = print_error("the text of the check has %zu tokens, less than one chunk of %d; use "
+                             "a longer text or a smaller --chunk",
+                             rest.n, (int)a->chunk);
+    if (!status) status = tune_model(a, model, &used, &rest, command_line);
+    free(text.at);
+    free(check.at);
+    lk_model_free(model);
+    return status;
+}
+
+static int check_args(struct tune_args *a) {
+    int n_goal = (a->bits > 0) + (a->like != NULL) + (a->memory > 0) + (a->max_kl > 0);
+    if (!a->text) return print_error("no text: give --text FILE");
+    if (n_goal != 1)
+        return print_error("give one of --bits, --like, --memory and --max-kl, not %d", n_goal);
+    if (a->memory && !a->ctx)
+        return print_error("--memory: the size depends on the context; give -c N");
+    if (a->kv.n == 0)
+        for (; a->kv.n < 3; a->kv.n++)
+            a->kv.item[a->kv.n] = (const char *const[]){"best-4", "best-3", "best-2"}[a->kv.n];
+    int status = a->output ? check_writable(a->output) : STATUS_OK;
+    if (!status && a->plot) status = check_writable(a->plot);
+    if (!status && a->state) status = check_writable(a->state);
+    return status;
+}
+
+int cmd_tune(const struct command *command, int argc, char **argv) {
+    struct tune_args a = {.chunk = DEFAULT_CHUNK, .chunks = 2, .check_chunks = 4, .rounds = 2};
+    char *command_line = quoted_command_line(argc, argv);
+    enum args_result read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) {
+        free(command_line);
+        return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    }
+    char *state = a.output && !a.state ? xasprintf("%s.state", a.output) : NULL;
+    if (state) a.state = state;
+    catch_interrupts();
+    int status = check_args(&a);
+    if (!status) status = run(&a, command_line);
+    free(state);
+    free(command_line);
+    return status;
+}

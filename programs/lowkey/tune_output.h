@@ -1,0 +1,31 @@
+/* What `lowkey tune` writes: the recipe file, the table and the picture. Functions that return int
+ * return a STATUS_*, after printing an error. */
+#ifndef LK_LOWKEY_TUNE_OUTPUT_H
+#define LK_LOWKEY_TUNE_OUTPUT_H
+
+#include "lowkey_lab.h"
+
+#include <stddef.h>
+
+/* The tuned recipe and those that it is compared with, measured on the text of the check. */
+struct tune_report {
+    const char *command_line, *model, *weights, *text, *check_text; /* check_text NULL: same file */
+    const lk_tuned *tuned;
+    const lk_recipe *const *recipe;   /* [n]; the last one is tuned->recipe */
+    const lk_compare_result *checked; /* [n] */
+    size_t n;
+    int n_layer, chunk;
+};
+
+/* Print the table of recipes, then the tuned recipe, part by part. */
+void tune_print_table(const struct tune_report *r);
+
+int tune_print_json(const struct tune_report *r, const lk_tune *tune);
+
+/* Write the recipe with its figures as comments. --kv accepts the file. */
+int tune_write_recipe(const struct tune_report *r, const char *path);
+
+/* Draw the measured KL of the recipes over their bits, and the estimate for other sizes. */
+int tune_write_plot(const struct tune_report *r, lk_tune *tune, const char *path);
+
+#endif

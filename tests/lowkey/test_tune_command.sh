@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Tests of `lowkey tune` with a tiny random model: bad input, the recipe file, resuming, JSON and the picture.
+set -u
+
+tests=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=../support/program.sh
+. "$tests/support/program.sh" || exit 1
+command -v python3 >/dev/null || { echo "no Python"; exit 77; }
+python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import tiny_model; tiny_model.write_model("tiny.gguf")' \
+  "$tests/serve" || { echo "FAILED: cannot write the model"; exit 1; }
+export LOWKEY_MODEL=$work/tiny.gguf
+for i in $(seq 1 400); do echo "$i fish and $((i * i)) bicycles, $((i * 7 % 13)) more"; done >text
+
+bad 'no text: give --text FILE' tune --bits 3
+bad 'give one of --bits, --like, --memory and --max-kl, not 0' tune --text text
+bad 'give one of --bits, --like, --memory and --max-kl, not 2' tune --text text --bits 3 --like best-3
+bad 'give -c N' tune --text text --memory 1
+bad 'cannot open absent' tune --text absent --bits 3
+bad 'is not a recipe' tune --text text --like best-9
+bad 'less than one chunk' tune --text text --bits 3 --chunk 8k
+bad 'less than 99 chunks' tune --text text --bits 3 --chunk 320 --chunks 99
+bad 'too few' tune --text text --bits 0.6 --chunk 320 --chunks 1
+bad 'in increasing order' tune --text text --bits 3 --chunk 320 --measure-bits 3,2
+
+options=(-t 1 --text text --chunk 320 --chunks 1 --check-chunks 1 --rounds 1)
+good tune "${options[@]}" --like best-3 -o tuned.recipe --plot tuned.svg
+says 'tuned'
+says 'best-2'
+says 'sink 4: f16'
+cp out table
+grep -q '^# size: ' tuned.recipe || fail "the recipe file lacks its size"
+grep -q '^#   tuned .* KL ' tuned.recipe || fail "the recipe file lacks its figures"
+python3 -c 'import xml.dom.minidom; xml.dom.minidom.parse("tuned.svg")' || fail "the picture is not XML"
+
+# The file is a recipe of the promised size.
+good recipes tuned.recipe
+good plan --kv tuned.recipe --kv best-3 -c 320 --json
+json 'd["plans"][0]["cache_bytes"] <= d["plans"][1]["cache_bytes"]'
+bytes=$(python3 -c 'import json; print(json.load(open("out"))["plans"][0]["cache_bytes"])')
+grep -q "$bytes bytes at 320 tokens" tuned.recipe || fail "the recipe file has another size than the plan"
+good run --kv tuned.recipe -p 'one fish' -n 3
+
+# With the state, nothing is measured again, and the result is the same.
+cp tuned.recipe before.recipe
+good tune "${options[@]}" --like best-3 -o tuned.recipe --plot tuned.svg
+cmp -s out table || fail "the second run prints another table"
+cmp -s tuned.recipe before.recipe || fail "the second run writes another recipe"
+
+# A run that is interrupted continues, with the same result.
+"$bin" tune "${options[@]}" --like best-3 -o other.recipe >/dev/null 2>err &
+pid=$!
+sleep 0.3
+kill -INT $pid 2>/dev/null
+wait $pid
+status=$?
+[ $status = 130 ] || [ $status = 0 ] || fail "an interrupted run ends with status $status"
+good tune "${options[@]}" --like best-3 -o other.recipe
+cmp -s <(grep -v '^#' other.recipe) <(grep -v '^#' tuned.recipe) || fail "after an interruption, the recipe differs"
+
+echo damage >>tuned.recipe.state
+bad 'is damaged' tune "${options[@]}" --like best-3 -o tuned.recipe
+head -c 100 /dev/zero >tuned.recipe.state
+bad 'is damaged' tune "${options[@]}" --like best-3 -o tuned.recipe
+
+good tune "${options[@]}" --max-kl 0.5 --json --state other.recipe.state
+json 'd["tuning"]["kl_mean"] <= 0.5 and d["results"][-1]["kv"] == d["kv"]'
+json 'len(d["sensitivity"]["k"]) == 2 and len(d["sensitivity"]["v"][0]) == 7'
+good tune "${options[@]}" --bits 4 -c 4k --kv f16 --state other.recipe.state
+says 'f16'
+
+
+[ $failures = 0 ] || exit 1
+echo "$count checks passed"

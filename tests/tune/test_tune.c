@@ -1,0 +1,210 @@
+/* Tuning tiny random models: sizes hold, results are measured, an interrupted run continues. */
+#include "lowkey_lab.h"
+#include "support_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { CHUNK = 320, N_TOK = 4 * CHUNK };
+
+static char path[64];
+
+/* A progress callback that cancels at its n-th call. */
+struct canceller {
+    int left;
+};
+
+static bool count_down(void *user, uint64_t done, uint64_t total) {
+    struct canceller *c = user;
+    assert_true(done <= total);
+    return --c->left != 0;
+}
+
+static lk_tune_opts opts_with(const char *state, struct canceller *c) {
+    return (lk_tune_opts){.chunk = CHUNK,
+                          .n_chunk = 2,
+                          .n_round = 1,
+                          .state = state,
+                          .progress = c ? count_down : NULL,
+                          .user = c};
+}
+
+static uint64_t bytes_of(const lk_model *model, const char *text) {
+    lk_recipe *recipe = NULL;
+    lk_plan plan;
+    lk_session_opts opts = {.n_ctx = CHUNK};
+    assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+    assert_int_equal(lk_plan_make(model, recipe, &opts, &plan, NULL), LK_OK);
+    lk_recipe_free(recipe);
+    return plan.cache_bytes;
+}
+
+/* Tune to the size of a recipe; LK_E_CANCELLED if `c` cancels. */
+static lk_status tune_like(lk_model *model, const int32_t *tok, const char *like, const char *state,
+                           struct canceller *c, lk_tuned *out) {
+    lk_tune_opts opts = opts_with(state, c);
+    lk_tune *tune = NULL;
+    lk_err err = {0};
+    lk_status status = lk_tune_new(&tune, model, tok, N_TOK, &opts, &err);
+    if (status == LK_OK) status = lk_tune_measure(tune, &err);
+    if (status == LK_OK) status = lk_tune_solve(tune, bytes_of(model, like), out, &err);
+    if (status != LK_OK && status != LK_E_CANCELLED) fail_msg("%s", err.msg);
+    lk_tune_free(tune);
+    return status;
+}
+
+static void sizes_hold(void **state) {
+    (void)state;
+    static const char *const preset[] = {"llama", "gemma3"};
+    for (int i = 0; i < 2; i++) {
+        lk_model *model = open_preset(preset[i], CHUNK, 1);
+        int32_t tok[N_TOK];
+        random_tokens(tok, N_TOK, model, 5);
+        lk_tuned fine = {0}, coarse = {0};
+        assert_int_equal(tune_like(model, tok, "best-4", NULL, NULL, &fine), LK_OK);
+        assert_int_equal(tune_like(model, tok, "best-2", NULL, NULL, &coarse), LK_OK);
+        assert_true(fine.plan.cache_bytes <= bytes_of(model, "best-4"));
+        assert_true(coarse.plan.cache_bytes <= bytes_of(model, "best-2"));
+        assert_int_equal(fine.plan.cache_bytes, bytes_of(model, lk_recipe_text(fine.recipe)));
+        assert_true(fine.measured.kl_mean <= coarse.measured.kl_mean);
+        assert_true(fine.measured.n_scored == 2 * lk_compare_n_scored(CHUNK));
+        lk_recipe_free(fine.recipe);
+        lk_recipe_free(coarse.recipe);
+        lk_model_free(model);
+    }
+}
+
+/* What a result says is what lk_compare says of its recipe. */
+static void results_are_measured(void **state) {
+    (void)state;
+    lk_model *model = open_preset("qwen2", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 6);
+    lk_tune_opts opts = opts_with(NULL, NULL);
+    lk_tune *tune = NULL;
+    lk_tuned tuned;
+    lk_compare_result checked[2], again[2];
+    lk_compare_opts compare = {.n_ctx = CHUNK, .n_chunk = 2};
+    double kl;
+    uint64_t bytes;
+    assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_OK);
+    assert_int_equal(lk_tune_estimate(tune, 1 << 20, &kl, &bytes, NULL), LK_E_ARG);
+    assert_true(lk_tune_kl(tune, 0, 0, 3) == 0);
+    assert_int_equal(lk_tune_measure(tune, NULL), LK_OK);
+    for (int bits = 1; bits < 6; bits++)
+        assert_true(lk_tune_kl(tune, 1, 1, bits) > lk_tune_kl(tune, 1, 1, bits + 1));
+    assert_int_equal(lk_tune_solve(tune, 10, &tuned, NULL), LK_E_ARG);
+    assert_int_equal(lk_tune_solve(tune, bytes_of(model, "best-3"), &tuned, NULL), LK_OK);
+    assert_int_equal(lk_tune_estimate(tune, bytes_of(model, "best-3"), &kl, &bytes, NULL), LK_OK);
+    assert_true(bytes <= bytes_of(model, "best-3") && kl > 0);
+    lk_recipe_free(tuned.recipe);
+    lk_recipe *like = NULL;
+    assert_int_equal(lk_recipe_parse(&like, "best-3", NULL), LK_OK);
+    assert_int_equal(lk_tune_solve_like(tune, like, &tuned, NULL), LK_OK);
+    assert_true(tuned.plan.cache_bytes <= bytes_of(model, "best-3"));
+    const lk_recipe *both[] = {like, tuned.recipe};
+    assert_int_equal(lk_tune_check(tune, both, 2, tok, N_TOK, 2, checked, NULL), LK_OK);
+    assert_true(checked[1].bytes_per_token <= checked[0].bytes_per_token);
+    lk_recipe_free(like);
+    const lk_recipe *recipe[] = {tuned.recipe, tuned.recipe};
+    assert_int_equal(lk_tune_check(tune, recipe, 2, tok, N_TOK, 2, checked, NULL), LK_OK);
+    assert_int_equal(lk_compare(model, recipe, 2, tok, N_TOK, &compare, again, NULL), LK_OK);
+    assert_true(checked[1].kl_mean == again[0].kl_mean && checked[0].kl_p999 == again[0].kl_p999);
+    lk_tune_free(tune);
+    lk_recipe_free(tuned.recipe);
+    lk_model_free(model);
+}
+
+static void interrupted_runs_continue(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 7);
+    lk_tuned whole, parts = {0};
+    int n_cancelled = 0;
+    assert_int_equal(tune_like(model, tok, "best-3", NULL, NULL, &whole), LK_OK);
+    unlink(path);
+    for (;; n_cancelled++) { /* each run gets a little further than the one before */
+        struct canceller c = {.left = 100 + 50 * n_cancelled};
+        lk_status status = tune_like(model, tok, "best-3", path, &c, &parts);
+        if (status == LK_OK) break;
+        assert_int_equal(status, LK_E_CANCELLED);
+        assert_true(n_cancelled < 100);
+    }
+    assert_true(n_cancelled > 1);
+    assert_string_equal(lk_recipe_text(parts.recipe), lk_recipe_text(whole.recipe));
+    assert_true(parts.measured.kl_mean == whole.measured.kl_mean);
+    assert_true(parts.measured.kl_p999 == whole.measured.kl_p999);
+    assert_true(parts.estimate == whole.estimate);
+    lk_recipe_free(parts.recipe);
+    lk_recipe_free(whole.recipe);
+    lk_model_free(model);
+}
+
+static void finds_a_recipe_for_a_loss(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 8);
+    const double max_kl = 1e-3;
+    lk_tuned tuned;
+    lk_tune_opts opts = opts_with(path, NULL);
+    lk_tune *tune = NULL;
+    lk_err err = {0};
+    unlink(path);
+    assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_OK);
+    assert_int_equal(lk_tune_measure(tune, NULL), LK_OK);
+    if (lk_tune_solve_kl(tune, max_kl, &tuned, &err)) fail_msg("%s", err.msg);
+    assert_true(tuned.measured.kl_mean <= max_kl);
+    assert_true(tuned.plan.cache_bytes < bytes_of(model, "best-3"));
+    lk_recipe_free(tuned.recipe);
+    /* A loss that no recipe has. */
+    assert_int_equal(lk_tune_solve_kl(tune, 1e-30, &tuned, &err), LK_E_ARG);
+    lk_tune_free(tune);
+    lk_model_free(model);
+}
+
+static void bad_options_are_rejected(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 9);
+    static const int32_t order[] = {3, 2}, seven[] = {7};
+    const lk_tune_opts bad[] = {
+        {.chunk = 3},
+        {.chunk = CHUNK, .n_chunk = 5},
+        {.chunk = CHUNK, .n_ctx = -1},
+        {.chunk = CHUNK, .bits = order, .n_bits = 2},
+        {.chunk = CHUNK, .bits = seven, .n_bits = 1},
+        {.chunk = CHUNK, .bits = order, .n_bits = 7},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        lk_tune *tune = NULL;
+        lk_err err = {0};
+        assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &bad[i], &err), LK_E_ARG);
+        assert_true(err.msg[0] != 0);
+        assert_null(tune);
+    }
+    lk_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_hold),
+        cmocka_unit_test(results_are_measured),
+        cmocka_unit_test(interrupted_runs_continue),
+        cmocka_unit_test(finds_a_recipe_for_a_loss),
+        cmocka_unit_test(bad_options_are_rejected),
+    };
+    snprintf(path, sizeof path, "/tmp/test_tune.%d", (int)getpid());
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}
