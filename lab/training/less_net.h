@@ -120,7 +120,4 @@ void lk_less_net_export(const struct lk_less_net *net, const float *weight, void
 void lk_less_maps_at(const struct lk_less_shape *shape, const void *block,
                      struct lk_less_maps *maps);
 
-/* Reproducible random numbers: the nth number of `seed`. */
-uint64_t lk_less_random(uint64_t seed, uint64_t nth);
-
 #endif

@@ -9,6 +9,7 @@
 #include "training/less_queries.h"
 #include "training/less_schedule.h"
 #include "training/less_sidecar.h"
+#include "training/random.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -58,20 +59,10 @@ static lk_status count_step(struct trainer *t, lk_err *err) {
 
 /* ---- random choices ---- */
 
-/* Shuffle the first n numbers of `order`. */
-static void shuffle(int32_t *order, int n, uint64_t seed) {
-    for (int i = n - 1; i > 0; i--) {
-        int j = (int)(lk_less_random(seed, (uint64_t)i) % (uint64_t)(i + 1));
-        int32_t swap = order[i];
-        order[i] = order[j];
-        order[j] = swap;
-    }
-}
-
 /* Seed of a step, never 0. */
 static uint64_t step_seed(const struct trainer *t, int layer, int epoch, int step) {
-    uint64_t seed = lk_less_random(t->opts.seed, 1000 + (uint64_t)layer);
-    return lk_less_random(lk_less_random(seed, (uint64_t)epoch), (uint64_t)step) | 1;
+    uint64_t seed = lk_random_nth(t->opts.seed, 1000 + (uint64_t)layer);
+    return lk_random_nth(lk_random_nth(seed, (uint64_t)epoch), (uint64_t)step) | 1;
 }
 
 /* ---- the start of a layer ---- */
@@ -238,7 +229,7 @@ static lk_status run_epoch(struct trainer *t, lk_err *err) {
     float rate = lk_less_epoch_rate(&schedule, epoch), loss;
     int32_t *order = t->order + n_seq; /* of this epoch */
     memcpy(order, t->order, (size_t)n_train * sizeof *order);
-    shuffle(order, n_train, step_seed(t, layer, epoch + 1, n_seq));
+    lk_shuffle(order, n_train, step_seed(t, layer, epoch + 1, n_seq));
     lk_status status = LK_OK;
     for (int i = 0; status == LK_OK && i < n_train; i++) {
         uint64_t seed = step_seed(t, layer, epoch + 1, i);
@@ -439,7 +430,7 @@ static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
     if (!t->wo || !t->norm || !t->order || !t->queries.query || !t->queries.weight)
         return lk_fail(err, LK_E_NOMEM, "no memory to train");
     for (int i = 0; i < o->n_seq; i++) t->order[i] = i;
-    shuffle(t->order, o->n_seq, lk_less_random(o->seed, 0));
+    lk_shuffle(t->order, o->n_seq, lk_random_nth(o->seed, 0));
     lk_status status =
         lk_less_net_new(&t->net, &t->size, o->seed, t->wo, t->model, &t->ledger, err);
     if (status != LK_OK) return status;

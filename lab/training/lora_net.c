@@ -4,8 +4,10 @@
 #include "base/cxx_call.h"
 #include "engine/adapters.h"
 #include "model/family.h"
+#include "training/adam.h"
 #include "training/less_net.h"
 #include "training/lora_layer.h"
+#include "training/random.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,9 +107,9 @@ static void init_weights(struct lk_lora_net *net, uint64_t seed) {
     for (int i = 0; i < hp->n_layer * LK_N_ADAPTED; i++) {
         const struct lk_lora_param *p = &net->param[i / LK_N_ADAPTED][i % LK_N_ADAPTED];
         float range = 1 / sqrtf((float)p->n_in);
-        uint64_t of = lk_less_random(seed, (uint64_t)i);
+        uint64_t of = lk_random_nth(seed, (uint64_t)i);
         for (size_t j = 0; j < (size_t)net->rank * p->n_in; j++) {
-            float uniform = (float)(lk_less_random(of, j) >> 40) / (float)(1 << 24);
+            float uniform = (float)(lk_random_nth(of, j) >> 40) / (float)(1 << 24);
             net->weight[p->a + j] = range * (2 * uniform - 1);
         }
     }
@@ -373,15 +375,6 @@ lk_status lk_lora_divergence(struct lk_lora_net *net, const float *teacher, cons
 /* ---- steps ---- */
 
 void lk_lora_step(struct lk_lora_net *net, float rate, int64_t nth, int n_window) {
-    const float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-    float scale = 1 / (float)n_window, of_mean = (float)(1 / (1 - pow(beta1, (double)nth))),
-          of_square = (float)(1 / (1 - pow(beta2, (double)nth)));
-    for (size_t i = 0; i < net->n_weight; i++) {
-        float g = net->gradient[i] * scale;
-        net->mean[i] = beta1 * net->mean[i] + (1 - beta1) * g;
-        net->square[i] = beta2 * net->square[i] + (1 - beta2) * g * g;
-        net->weight[i] -=
-            rate * net->mean[i] * of_mean / (sqrtf(net->square[i] * of_square) + epsilon);
-    }
-    memset(net->gradient, 0, net->n_weight * sizeof(float));
+    struct lk_adam adam = {net->weight, net->mean, net->square, net->gradient, net->n_weight};
+    lk_adam_step(&adam, rate, nth, n_window);
 }

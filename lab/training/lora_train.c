@@ -11,6 +11,7 @@
 #include "training/less_net.h"
 #include "training/lora_sidecar.h"
 #include "training/lora_state.h"
+#include "training/random.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -59,21 +60,12 @@ static lk_status count_cost(struct trainer *t, int cost, lk_err *err) {
 
 /* ---- sequences ---- */
 
-static void shuffle(int32_t *order, int n, uint64_t seed) {
-    for (int i = n - 1; i > 0; i--) {
-        int j = (int)(lk_less_random(seed, (uint64_t)i) % (uint64_t)(i + 1));
-        int32_t swap = order[i];
-        order[i] = order[j];
-        order[j] = swap;
-    }
-}
-
 /* The training sequence of a position in the whole training. */
 static int sequence_at(struct trainer *t, int64_t at) {
     int64_t epoch = at / n_train(t);
     int32_t *order = t->order + t->n_seq;
     memcpy(order, t->order, (size_t)n_train(t) * sizeof *order);
-    shuffle(order, n_train(t), lk_less_random(t->opts.seed, 1000 + (uint64_t)epoch));
+    lk_shuffle(order, n_train(t), lk_random_nth(t->opts.seed, 1000 + (uint64_t)epoch));
     return order[at % n_train(t)];
 }
 
@@ -308,11 +300,11 @@ static lk_status trainer_alloc(struct trainer *t, const lk_recipe *recipe, lk_er
         return lk_fail(err, LK_E_NOMEM, "no memory to train (%.0f MiB)",
                        (double)(x_bytes(t) + 2 * stream) / (1 << 20));
     for (int i = 0; i < t->n_seq; i++) t->order[i] = i;
-    shuffle(t->order, t->n_seq, lk_less_random(o->seed, 0));
+    lk_shuffle(t->order, t->n_seq, lk_random_nth(o->seed, 0));
     lk_status status = lk_lora_cache_new(&t->cache, t->model, recipe, o->n_ctx, ledger, err);
     if (status == LK_OK)
         status = lk_lora_net_new(&t->net, t->model, t->cache, o->n_ctx, o->rank, o->alpha,
-                                 lk_less_random(o->seed, 1), ledger, err);
+                                 lk_random_nth(o->seed, 1), ledger, err);
     return status;
 }
 

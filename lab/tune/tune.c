@@ -90,8 +90,7 @@ static lk_status allocate_arrays(struct lk_tune *t, lk_err *err) {
 
 lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t n_tok,
                       const lk_tune_opts *opts, lk_err *err) {
-    struct lk_ledger ledger = {0};
-    struct lk_tune *t = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *t);
+    struct lk_tune *t = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *t);
     if (!t) return lk_fail(err, LK_E_NOMEM, "no memory to tune");
     t->model = model;
     if (opts) t->opts = *opts;
@@ -120,7 +119,6 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
 }
 
 void lk_tune_free(lk_tune *t) {
-    struct lk_ledger ledger = {0};
     if (!t) return;
     size_t n_layer = (size_t)t->loss.n_layer;
     lk_tune_log_close(&t->log);
@@ -128,8 +126,7 @@ void lk_tune_free(lk_tune *t) {
         lk_release(&t->ledger, LK_FOR_OTHER, t->cost[i].part, n_layer * sizeof *t->cost[i].part);
     lk_release(&t->ledger, LK_FOR_OTHER, t->loss.kl, n_layer * sizeof *t->loss.kl);
     lk_release(&t->ledger, LK_FOR_OTHER, t->tok, t->n_tok * sizeof *t->tok);
-    lk_ledger_add(&ledger, LK_FOR_OTHER, sizeof *t); /* lk_tune_new counted it in its own ledger */
-    lk_release(&ledger, LK_FOR_OTHER, t, sizeof *t);
+    lk_release(&t->model->ledger, LK_FOR_OTHER, t, sizeof *t);
 }
 
 /* ---- measuring ---- */

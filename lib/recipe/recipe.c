@@ -356,8 +356,7 @@ static lk_status find_override_levels(struct parser *p) {
             if (n++ == 0) found = j;
         }
         if (window && n == 0)
-            return lk_scan_fail(&p->scan, p->at.override[i], false, "there is no level '%s'",
-                                window);
+            return lk_scan_fail(&p->scan, p->at.override[i], false, "unknown level '%s'", window);
         if (window && n > 1)
             return lk_scan_fail(&p->scan, p->at.override[i], false,
                                 "'%s' could be one of several levels: call one of them '%s'",

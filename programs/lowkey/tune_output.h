@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-/* The tuned recipe and those that it is compared with, measured on the text of the check. */
+/* The tuned recipe and the recipes it is compared with, measured on the check text. */
 struct tune_report {
     const char *command_line, *model, *weights, *text, *check_text; /* check_text NULL: same file */
     const lk_tuned *tuned;

@@ -437,7 +437,7 @@ static void errors_of_layers_show_their_place(void **state) {
         {"body: rot2; layers 5-3: rot3",
          "column 20:", "layers 5-3 are in reverse order: write 3-5"},
         {"body: rot2; layers first 0: rot3", "column 26:", "from 1 to"},
-        {"body: rot2; layers 0 recent: rot3", "column 20:", "there is no level 'recent'"},
+        {"body: rot2; layers 0 recent: rot3", "column 20:", "unknown level 'recent'"},
         {"body: rot2; layers 0 sink: rot3", "column 22:", "expected ':'"},
         {"body: rot2; window 32: rot8; layers 0 window: none", "column 47:", "or a codec"},
         {"body: rot2; window 32: rot8; layers 0 window: keep 5 by h2o", "column 47:", "or a codec"},

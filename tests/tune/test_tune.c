@@ -14,7 +14,7 @@
 
 enum { CHUNK = 320, N_TOK = 4 * CHUNK };
 
-static char path[64];
+static char path[] = "/tmp/lowkey-tune-XXXXXX";
 
 /* A progress callback that cancels at its n-th call. */
 struct canceller {
@@ -203,7 +203,8 @@ int main(void) {
         cmocka_unit_test(finds_a_recipe_for_a_loss),
         cmocka_unit_test(bad_options_are_rejected),
     };
-    snprintf(path, sizeof path, "/tmp/test_tune.%d", (int)getpid());
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && close(fd) == 0 && unlink(path) == 0);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return failed;

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static char path[64];
+static char path[] = "/tmp/lowkey-tune-log-XXXXXX";
 
 static lk_compare_result result_of(double kl) {
     return (lk_compare_result){.ppl = 20.25,
@@ -160,7 +160,8 @@ int main(void) {
         cmocka_unit_test(damage_is_found),  cmocka_unit_test(impossible_values_are_rejected),
         cmocka_unit_test(logs_are_bounded),
     };
-    snprintf(path, sizeof path, "/tmp/test_tune_log.%d", (int)getpid());
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && close(fd) == 0 && unlink(path) == 0);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return failed;
