@@ -232,10 +232,19 @@ lk_status lk_bench(lk_model *model, const lk_recipe *recipe, const int32_t *tok,
  *              keys                           values    factors              rank
  *   palu       before and after RoPE          yes       sqrt(Sigma) in each  rank x width
  *   tale       no                             yes       sqrt(Sigma) in each  rank x width
- *   kvheads    after RoPE, all heads jointly  by group  orthonormal          d_head per group */
+ *   kvheads    after RoPE, all heads jointly  by group  orthonormal          d_head per group
+ *   oscar      after RoPE                     yes       orthonormal          width (a rotation)
+ *
+ * oscar takes the eigenvectors of the queries for K, and those of values for V, weighted by the
+ * mean square of their token's scores; groups have one KV head. */
 
 /* The method whose defaults are used. */
-typedef enum { LK_METHOD_PALU, LK_METHOD_TALE, LK_METHOD_KVHEADS } lk_compress_method;
+typedef enum {
+    LK_METHOD_PALU,
+    LK_METHOD_TALE,
+    LK_METHOD_KVHEADS,
+    LK_METHOD_OSCAR,
+} lk_compress_method;
 
 /* What the decomposition minimizes. */
 typedef enum {
@@ -271,7 +280,7 @@ typedef struct {
     lk_compress_method method;
     lk_compress_svd svd;
     lk_compress_ranks ranks;
-    /* Share of the width, at most 1; 0: the method's default (palu and tale 0.5). Not with
+    /* Share of the width, at most 1; 0: the method's default (palu and tale 0.5, oscar 1). Not with
      * LK_SVD_MEAN_POOL. */
     double rank;
     int32_t quantum; /* ranks are multiples of this; 0: 8 */
@@ -285,7 +294,8 @@ typedef struct {
     bool palu_code;
     bool mean; /* subtract the mean of the rows */
     /* Scale K's components by the channel statistics of the text. Recipes then need none of their
-     * own (nosigma), and sessions share K's up-projection. Not for LK_METHOD_KVHEADS. */
+     * own (nosigma), and sessions share K's up-projection. Not for LK_METHOD_KVHEADS and
+     * LK_METHOD_OSCAR. */
     bool equalize;
     bool truncate;               /* store no more components than the ranks need */
     lk_compress_numbers numbers; /* of the sidecar; lk_compress_export always uses floats */

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "lowkey_lab.h"
 
+#include <math.h>
 #include <string.h>
 
 struct collector {
@@ -12,8 +13,9 @@ struct collector {
     const struct lk_hparams *hp;
     float *row;   /* [LK_EVAL_MAX][n_head_kv][d_head] as read from the cache */
     double *x;    /* [LK_EVAL_MAX][n_head][d_head] */
+    double *root; /* [LK_EVAL_MAX][n_head_kv] roots of the weights of V's rows, if they have any */
     int32_t *tok; /* [n_ctx] the current window */
-    size_t row_bytes, x_bytes, tok_bytes;
+    size_t row_bytes, x_bytes, root_bytes, tok_bytes;
     lk_progress progress; /* may be NULL */
     void *user;
 };
@@ -28,11 +30,13 @@ static int64_t read_new_rows(const struct collector *g, const struct lk_kv *kv, 
     return kv->n_tok - from;
 }
 
-/* Add n rows `from` [n][n_part][d_head] to moments whose groups are `heads` adjacent parts. */
-static void add_rows(const struct collector *g, struct lk_moments *m, const float *from, int64_t n,
-                     int n_part, int heads) {
+/* Add n rows `from` [n][n_part][d_head] to moments whose groups are `heads` adjacent parts. root
+ * [n][n_part]: a factor of each part, or NULL. */
+static void add_rows(const struct collector *g, struct lk_moments *m, const float *from,
+                     const double *root, int64_t n, int n_part, int heads) {
     int64_t stride = (int64_t)n_part * g->hp->d_head;
-    for (int64_t i = 0; i < n * stride; i++) g->x[i] = from[i];
+    for (int64_t i = 0; i < n * stride; i++)
+        g->x[i] = root ? root[i / g->hp->d_head] * from[i] : from[i];
     for (int part = 0; part < n_part; part += heads)
         lk_moments_add(m, (int)((int64_t)part * g->hp->d_head / m->width),
                        g->x + (int64_t)part * g->hp->d_head, n, stride);
@@ -49,6 +53,22 @@ static void add_queries(const struct collector *g, struct lk_moments *m, const f
     lk_moments_count(m, (uint64_t)n * share);
 }
 
+/* Set g->root for n rows of K in g->row, from the queries' moments m. */
+static void weigh_rows(const struct collector *g, const struct lk_moments *m, int64_t n) {
+    int n_head = g->hp->n_head_kv, d = g->hp->d_head;
+    for (int64_t i = 0; i < n * n_head; i++) {
+        const float *k = g->row + i * d;
+        const double *second = m->second + i % n_head * d * d; /* the lower triangle */
+        double square = 0;
+        for (int a = 0; a < d; a++) {
+            double sum = 0;
+            for (int b = 0; b < a; b++) sum += second[(size_t)a * d + b] * k[b];
+            square += k[a] * (2 * sum + second[(size_t)a * d + a] * k[a]);
+        }
+        g->root[i] = sqrt(square > 0 ? square / (double)m->n : 0);
+    }
+}
+
 /* lk_watch callback: add the newest rows and queries of one layer. */
 static void add_layer_rows(void *user, int layer, const struct lk_attn *attn) {
     struct collector *g = user;
@@ -57,21 +77,25 @@ static void add_layer_rows(void *user, int layer, const struct lk_attn *attn) {
     int64_t first = attn->k->n_tok - attn->n_tok,
             from = first < s->opts.n_skip ? s->opts.n_skip : first;
     if (from >= attn->k->n_tok) return;
-    int64_t n = read_new_rows(g, attn->k, from);
+    int64_t n = attn->k->n_tok - from;
+    if (s->query) add_queries(g, &s->query[layer], attn->q + (from - first) * g->hp->n_head * d, n);
+    n = read_new_rows(g, attn->k, from);
+    if (s->opts.scored) weigh_rows(g, &s->query[layer], n);
     if (s->side[LK_BASIS_K])
-        add_rows(g, &s->side[LK_BASIS_K][layer], g->row, n, n_head, s->opts.group[LK_BASIS_K]);
+        add_rows(g, &s->side[LK_BASIS_K][layer], g->row, NULL, n, n_head,
+                 s->opts.group[LK_BASIS_K]);
     if (s->side[LK_BASIS_KPRE]) {
         const struct lk_rope *rope = g->session->model->rope;
         if (rope) rope += g->hp->n_swa > 0 && g->hp->is_swa[layer];
         for (int head = 0; rope && head < n_head; head++)
             lk_rope_unrotate(rope, from, n, g->row + (size_t)head * d, (size_t)n_head * d);
-        add_rows(g, &s->side[LK_BASIS_KPRE][layer], g->row, n, n_head,
+        add_rows(g, &s->side[LK_BASIS_KPRE][layer], g->row, NULL, n, n_head,
                  s->opts.group[LK_BASIS_KPRE]);
     }
-    if (s->query) add_queries(g, &s->query[layer], attn->q + (from - first) * g->hp->n_head * d, n);
     if (!s->side[LK_BASIS_V]) return;
     n = read_new_rows(g, attn->v, from);
-    add_rows(g, &s->side[LK_BASIS_V][layer], g->row, n, n_head, s->opts.group[LK_BASIS_V]);
+    add_rows(g, &s->side[LK_BASIS_V][layer], g->row, s->opts.scored ? g->root : NULL, n, n_head,
+             s->opts.group[LK_BASIS_V]);
 }
 
 static lk_status collector_alloc(struct collector *g, lk_err *err) {
@@ -79,11 +103,14 @@ static lk_status collector_alloc(struct collector *g, lk_err *err) {
     const struct lk_hparams *hp = g->hp;
     g->row_bytes = (size_t)LK_EVAL_MAX * hp->n_head_kv * hp->d_head * sizeof *g->row;
     g->x_bytes = (size_t)LK_EVAL_MAX * hp->n_head * hp->d_head * sizeof *g->x;
+    g->root_bytes = (size_t)LK_EVAL_MAX * hp->n_head_kv * sizeof *g->root;
     g->tok_bytes = (size_t)g->s->opts.n_ctx * sizeof *g->tok;
     g->row = lk_alloc(ledger, LK_FOR_SCRATCH, g->row_bytes);
     g->x = lk_alloc(ledger, LK_FOR_SCRATCH, g->x_bytes);
+    g->root = lk_alloc(ledger, LK_FOR_SCRATCH, g->root_bytes);
     g->tok = lk_alloc(ledger, LK_FOR_SCRATCH, g->tok_bytes);
-    if (!g->row || !g->x || !g->tok) return lk_fail(err, LK_E_NOMEM, "no memory to collect rows");
+    if (!g->row || !g->x || !g->root || !g->tok)
+        return lk_fail(err, LK_E_NOMEM, "no memory to collect rows");
     return LK_OK;
 }
 
@@ -137,6 +164,7 @@ lk_status lk_statistics_collect(struct lk_statistics *s, struct lk_model *model,
     }
     lk_release(s->ledger, LK_FOR_SCRATCH, g.row, g.row_bytes);
     lk_release(s->ledger, LK_FOR_SCRATCH, g.x, g.x_bytes);
+    lk_release(s->ledger, LK_FOR_SCRATCH, g.root, g.root_bytes);
     lk_release(s->ledger, LK_FOR_SCRATCH, g.tok, g.tok_bytes);
     lk_session_free(g.session);
     lk_recipe_free(recipe);

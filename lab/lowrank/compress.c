@@ -20,7 +20,7 @@ static const char *name_at(const char *const *names, int n, int i) {
 }
 
 const char *lk_compress_method_name(int method) {
-    static const char *const names[] = {"palu", "tale", "kvheads"};
+    static const char *const names[] = {"palu", "tale", "kvheads", "oscar"};
     return name_at(names, sizeof names / sizeof names[0], method);
 }
 

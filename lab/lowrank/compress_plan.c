@@ -15,7 +15,8 @@ static int largest_divisor(int n, int max) {
 }
 
 /* KV heads per group. Defaults: for palu and tale four, or the nearest smaller divisor; for
- * kvheads, which keeps one head's width of each group, two or the next larger divisor. */
+ * kvheads, which keeps one head's width of each group, two or the next larger divisor; for oscar
+ * one. */
 static lk_status resolve_group(const lk_compress_opts *opts, int n_head_kv, int *group,
                                lk_err *err) {
     int n = n_head_kv;
@@ -26,6 +27,10 @@ static lk_status resolve_group(const lk_compress_opts *opts, int n_head_kv, int 
                                          "groups of %d heads do not divide the model's %d KV "
                                          "heads; give a divisor, or 'all'",
                                          *group, n);
+    if (opts->method == LK_METHOD_OSCAR) {
+        *group = 1;
+        return LK_OK;
+    }
     if (opts->method != LK_METHOD_KVHEADS) {
         *group = largest_divisor(n, 4);
         return LK_OK;
@@ -41,6 +46,11 @@ static lk_status check_opts(const lk_compress_opts *opts, size_t n_tok, lk_err *
                        100 * opts->rank);
     if (opts->mean && n_tok == 0)
         return lk_fail(err, LK_E_ARG, "subtracting the mean needs a text");
+    if (opts->method == LK_METHOD_OSCAR &&
+        (opts->svd != LK_SVD_WHITENED || opts->mean || opts->equalize))
+        return lk_fail(err, LK_E_ARG,
+                       "oscar rotates rows by eigenvectors of queries and weighted values; remove "
+                       "--svd, --mean and --equalize");
     if (opts->equalize && (opts->svd == LK_SVD_PLAIN || opts->method == LK_METHOD_KVHEADS))
         return lk_fail(
             err, LK_E_ARG,
@@ -54,7 +64,7 @@ static void fill_defaults(lk_compress_opts *opts, const struct lk_hparams *hp, i
     bool one_head_per_group =
         opts->svd == LK_SVD_MEAN_POOL || (opts->method == LK_METHOD_KVHEADS && opts->rank == 0);
     if (one_head_per_group) opts->rank = 1.0 / group;
-    if (opts->rank == 0) opts->rank = 0.5;
+    if (opts->rank == 0) opts->rank = opts->method == LK_METHOD_OSCAR ? 1 : 0.5;
     if (opts->quantum == 0) opts->quantum = 8;
     if (opts->n_ctx == 0) opts->n_ctx = hp->n_ctx_train < 2048 ? hp->n_ctx_train : 2048;
     if (opts->n_skip <= 0)
@@ -115,12 +125,14 @@ lk_status lk_compress_plan_make(struct lk_compress_plan *plan, const struct lk_n
                        "mean-pool keeps one head's width of each group; remove --rank");
     fill_defaults(&plan->opts, &net->hp, group);
     choose_bases(plan, &net->hp, group);
-    plan->balance = opts->method != LK_METHOD_KVHEADS && opts->svd != LK_SVD_MEAN_POOL;
+    plan->balance = opts->method != LK_METHOD_KVHEADS && opts->method != LK_METHOD_OSCAR &&
+                    opts->svd != LK_SVD_MEAN_POOL;
     plan->needs_text = n_tok > 0 || opts->svd != LK_SVD_PLAIN;
     plan->needs_fisher = opts->ranks == LK_RANK_FISHER || opts->ranks == LK_RANK_FISHER_UNIFORM;
     if (opts->for_export) status = check_export(plan, net, err);
     /* Queries are collected even if unused: saved statistics then serve every kind of basis. */
     plan->statistics = (struct lk_statistics_opts){.queries = plan->group[LK_BASIS_K] > 0,
+                                                   .scored = opts->method == LK_METHOD_OSCAR,
                                                    .n_ctx = plan->opts.n_ctx,
                                                    .n_skip = plan->opts.n_skip};
     memcpy(plan->statistics.group, plan->group, sizeof plan->group);

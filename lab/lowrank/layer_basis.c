@@ -100,8 +100,8 @@ static const struct lk_moments *metric_moments(const struct fitter *f) {
 }
 
 /* Compute the components of group g in f->fit and their gain in the rows' power; f->second becomes
- * the rows' second moment. With plain SVD the components come from the weights, otherwise from the
- * rows. */
+ * the rows' second moment. With plain SVD the components come from the weights, those of K from the
+ * queries with oscar, otherwise from the rows. */
 static lk_status fit_components(struct fitter *f, int g, struct lk_layer_basis *b, lk_err *err) {
     const lk_compress_opts *opts = &f->source->plan->opts;
     const struct lk_moments *rows = f->rows, *metric = metric_moments(f);
@@ -117,6 +117,11 @@ static lk_status fit_components(struct fitter *f, int g, struct lk_layer_basis *
     b->power[g] = second_moment(rows, g, mean, f->second);
     if (opts->svd == LK_SVD_MEAN_POOL)
         lk_fit_mean_pool(&f->fit, n / f->group);
+    else if (opts->method == LK_METHOD_OSCAR && f->side == LK_BASIS_K)
+        status = lk_fit_eigen(
+            &f->fit,
+            head_metric(&f->source->statistics->query[f->layer], g * f->group, f->group, f->metric),
+            NULL, err);
     else if (opts->svd != LK_SVD_PLAIN)
         status = lk_fit_eigen(
             &f->fit, f->second,

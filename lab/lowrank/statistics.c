@@ -69,6 +69,7 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
     s->key = lk_fnv1a(s->key, opts->group, sizeof opts->group);
     const int32_t numbers[] = {opts->queries, opts->n_ctx, opts->n_skip};
     s->key = lk_fnv1a(lk_fnv1a(s->key, numbers, sizeof numbers), tok, n_tok * sizeof *tok);
+    if (opts->scored) s->key = lk_fnv1a(s->key, &opts->scored, sizeof opts->scored);
     for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++) {
         int group = opts->group[side];
         if (group > 0)

@@ -14,8 +14,11 @@
 struct lk_statistics_opts {
     int32_t group[LK_N_BASIS]; /* KV heads per group; 0: this side is not collected */
     bool queries;              /* also collect the queries */
-    int32_t n_ctx;             /* tokens of a window, the begin-of-sequence token included */
-    int32_t n_skip;            /* first rows of a window to ignore: attention sinks */
+    /* Weight each row of V by k^T M k: the mean square of its key's scores with the queries so far,
+     * whose second moment is M. Needs the queries and K. */
+    bool scored;
+    int32_t n_ctx;  /* tokens of a window, the begin-of-sequence token included */
+    int32_t n_skip; /* first rows of a window to ignore: attention sinks */
 };
 
 struct lk_statistics {

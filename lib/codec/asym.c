@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *asym_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head) {
@@ -32,13 +33,17 @@ static size_t asym_head_bytes(const struct lk_part *part) {
 
 static void asym_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
     (void)side;
-    char group[8] = "";
+    char option[3][16] = {"", "", ""}, list[64] = "";
     int usual = codec->hqq ? 64 : 0; /* the group size that the name alone stands for */
-    if (codec->group != usual) snprintf(group, sizeof group, "g%d", codec->group);
-    const char *hadamard = codec->hadamard ? "hadamard" : "";
-    bool both = group[0] && codec->hadamard, any = group[0] || codec->hadamard;
-    snprintf(buf, cap, "%s%d%s%s%s%s%s", codec->hqq ? "hqq" : "asym", codec->bits, any ? "(" : "",
-             group, both ? "," : "", hadamard, any ? ")" : "");
+    if (codec->group != usual) snprintf(option[0], sizeof option[0], "g%d", codec->group);
+    if (codec->hadamard) snprintf(option[1], sizeof option[1], "hadamard");
+    if (codec->clip) snprintf(option[2], sizeof option[2], "clip%d", codec->clip);
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(list);
+        if (*option[i]) snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", option[i]);
+    }
+    snprintf(buf, cap, "%s%d%s%s%s", codec->hqq ? "hqq" : "asym", codec->bits, *list ? "(" : "",
+             list, *list ? ")" : "");
 }
 
 /* Scale and zero point of a group, as stored. */
@@ -102,10 +107,27 @@ static float hqq_zero(struct asym_grid grid, const float *y, int n) {
     return best;
 }
 
+static int compare_floats(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Clamp y [n] to a percentile of its magnitudes. */
+static void clip_group(float *y, int n, int percentile) {
+    float magnitude[LK_MAX_D_HEAD];
+    for (int c = 0; c < n; c++) magnitude[c] = fabsf(y[c]);
+    qsort(magnitude, (size_t)n, sizeof *magnitude, compare_floats);
+    float at = (float)percentile / 100 * (float)(n - 1);
+    int i = (int)at; /* below n - 1: percentile < 100 */
+    float limit = magnitude[i] + (at - (float)i) * (magnitude[i + 1] - magnitude[i]);
+    for (int c = 0; c < n; c++) y[c] = fminf(fmaxf(y[c], -limit), limit);
+}
+
 static void encode_group(const struct lk_codec *codec, enum lk_side side, int width, void *group,
-                         int t, const float *y) {
+                         int t, float *y) {
     uint16_t *scale = (uint16_t *)lk_asym_scales(codec, group, width);
     uint8_t code[LK_MAX_D_HEAD];
+    if (codec->clip) clip_group(y, width, codec->clip);
     struct asym_grid grid = find_grid(y, width, codec->bits, !codec->hqq || codec->bits == 4);
     if (codec->hqq) grid.zero = hqq_zero(grid, y, width);
     for (int c = 0; c < width; c++) code[c] = (uint8_t)asym_code(&grid, y[c], !codec->hqq);

@@ -3,6 +3,8 @@
  * 4.2), and with another zero point that of HQQ.
  *
  *   y = H x, or y = x                        `hadamard`: rotated over the whole row (hadamard.h)
+ *   y = clamp(y, -p, p)                      `clipN`: to the N-th percentile of |y| of the group,
+ *                                            between two values linearly (OSCAR)
  *   scale = (max y - min y) / (2^bits - 1),  at least max |y| / LK_ASYM_MAX_ZERO
  *   zero = round(-min y / scale)
  *   code = clamp(round(y / scale) + zero, 0, 2^bits - 1),  y ~ scale * (code - zero)

@@ -7,6 +7,7 @@
 #include "codec/hadamard.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
+#include "codec/kvarn.h"
 #include "codec/kvquant.h"
 #include "codec/ops.h"
 #include "codec/rot.h"
@@ -18,8 +19,9 @@ const struct lk_codec lk_codec_f16 = {.coding = LK_F16, .bits = 16};
 
 static const struct lk_codec_ops *codec_ops(const struct lk_codec *codec) {
     static const struct lk_codec_ops *const table[] = {
-        [LK_F16] = &lk_f16_ops, [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops,
-        [LK_ROT] = &lk_rot_ops, [LK_ASYM] = &lk_asym_ops, [LK_KVQUANT] = &lk_kvquant_ops};
+        [LK_F16] = &lk_f16_ops,    [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops,
+        [LK_ROT] = &lk_rot_ops,    [LK_ASYM] = &lk_asym_ops, [LK_KVQUANT] = &lk_kvquant_ops,
+        [LK_KVARN] = &lk_kvarn_ops};
     return table[codec->coding];
 }
 

@@ -6,7 +6,7 @@
  *     block: | head 0: lk_codec_head_bytes | head 1 | ... | head n_head_kv - 1 |
  *
  * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h, asym.h,
- * kvquant.h.
+ * kvquant.h, kvarn.h.
  *
  * Attention never unpacks rows. Every stage of a codec except the rounding is linear, so it moves
  * to the query and to the output:
@@ -42,6 +42,7 @@ enum lk_coding {
     LK_ASYM,    /* Palu, Atom, HQQ: a scale and a zero point per token, or per token and `group`
                 channels */
     LK_KVQUANT, /* KVQuant: levels by k-means, K per channel, V per token, outliers apart */
+    LK_KVARN,   /* KVarN: rotated, variances of tokens and channels normalized */
 };
 
 /* What is quantized: the rows of a head, or their latents in a basis from a sidecar
@@ -58,8 +59,8 @@ enum { LK_FULL_RANK = 100000 }; /* 100 %, in the units of lk_codec.share */
 /* The codec of one side of one age level, as given in a recipe. */
 struct lk_codec {
     uint8_t coding;     /* enum lk_coding */
-    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, asym 2 to 8, kvquant 2 to 4, int8 8,
-                           f16 16 */
+    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, asym and kvarn 2 to 8, kvquant 2 to
+                           4, int8 8, f16 16 */
     uint16_t group;     /* kivi: 32, 64 or 128; asym: the same, or 0 for the whole row */
     bool landmarks;     /* f16: means of a few rows each, for reading rules (f16.h) */
     bool mean;          /* rot: subtract the block's mean */
@@ -67,6 +68,7 @@ struct lk_codec {
     bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */
     bool hadamard;      /* asym: rotate the row first */
     bool hqq;           /* asym: zero points by HQQ's solver */
+    uint8_t clip;       /* asym: percentile that magnitudes are clamped to; 0: none */
     uint8_t projection; /* enum lk_projection */
     uint32_t share;     /* latents: rank in thousandths of a percent of the row width;
                            0: the rank that the sidecar recommends */

@@ -85,6 +85,11 @@ static void accumulate_groups(const struct lk_kernels *kernels, const struct lk_
 
 /* ---- decoded to half floats ---- */
 
+/* Codecs without kernels of their own. */
+static bool decodes_tiles(const struct lk_codec *codec) {
+    return codec->coding == LK_KVQUANT || codec->coding == LK_KVARN;
+}
+
 /* One tile of rows as half floats. */
 struct half_tile {
     _Alignas(64) uint16_t half[LK_TILE * LK_MAX_D_HEAD];
@@ -113,7 +118,7 @@ static void decode_tile(const struct lk_kernels *kernels, const struct lk_rows *
 
 bool lk_composed_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
                        const struct lk_queries *q, float *s, size_t stride) {
-    if (rows->codec->coding == LK_KVQUANT) {
+    if (decodes_tiles(rows->codec)) {
         struct half_tile tile;
         for (int t = 0; t < lk_rows_n_tile(rows); t++) {
             decode_tile(kernels, rows, t, LK_K, &tile);
@@ -130,7 +135,7 @@ bool lk_composed_score(const struct lk_kernels *kernels, const struct lk_rows *r
 
 bool lk_composed_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
                             const float *p, size_t stride, int n_q, float *acc) {
-    if (rows->codec->coding == LK_KVQUANT) {
+    if (decodes_tiles(rows->codec)) {
         struct half_tile tile;
         for (int t = 0; t < lk_rows_n_tile(rows); t++) {
             decode_tile(kernels, rows, t, LK_V, &tile);

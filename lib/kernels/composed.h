@@ -20,7 +20,7 @@ static inline bool lk_is_lowbit(const struct lk_codec *codec) {
  * and do nothing if the table's own kernels know the codec.
  *
  *   asym with groups   each group of channels is a row of its own, without groups (codec/asym.h)
- *   kvquant            a tile is decoded to half floats */
+ *   kvquant, kvarn     a tile is decoded to half floats */
 bool lk_composed_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
                        const struct lk_queries *q, float *s, size_t stride);
 bool lk_composed_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,

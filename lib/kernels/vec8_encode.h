@@ -133,7 +133,7 @@ LK_ALWAYS_INLINE void lk_vec8_encode(const struct lk_part *part, void *head, int
     bool whole_tile = n == LK_TILE;
     if (codec->coding == LK_ROT)
         lk_vec8_encode_rot(part, head, row0, n, x, stride);
-    else if (codec->coding == LK_ASYM && !codec->hqq)
+    else if (codec->coding == LK_ASYM && !codec->hqq && !codec->clip)
         lk_vec8_encode_asym(part, head, row0, n, x, stride);
     else if (codec->coding == LK_KIVI && part->side == LK_K)
         lk_vec8_encode_kivi_k(part, head, x, stride);

@@ -10,7 +10,7 @@ enum {
     KEEPS = BIT(NEWEST) | BIT(RANDOM) | BIT(H2O) | BIT(TOVA),
     EVICTS = KEEPS | BIT(NONE),
     CODECS = BIT(F16) | BIT(INT8) | BIT(ROT) | BIT(KIVI) | BIT(ASYM) | BIT(HQQ) | BIT(KVQUANT) |
-             BIT(LANDMARKS) | BIT(LATENT) | BIT(LATENT_PRE),
+             BIT(KVARN) | BIT(LANDMARKS) | BIT(LATENT) | BIT(LATENT_PRE),
 };
 
 static const char gaps[] =
@@ -21,6 +21,9 @@ static const char residual[] =
 static const char whole_blocks[] =
     "a block of kvquant has levels and outliers of all its rows, so a policy cannot replace one of "
     "them: use another codec";
+static const char block_scales[] =
+    "a block of kvarn has scales that all its rows share, so a policy cannot replace one of them: "
+    "use another codec";
 static const char absorb[] = "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'";
 static const char in_place[] =
     "landmarks are of rows next to each other, and a policy leaves gaps: remove the policy";
@@ -47,6 +50,10 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_RANDOM, LK_FEATURE_KVQUANT, 0, whole_blocks},
     {LK_FEATURE_H2O, LK_FEATURE_KVQUANT, 0, whole_blocks},
     {LK_FEATURE_TOVA, LK_FEATURE_KVQUANT, 0, whole_blocks},
+    {LK_FEATURE_NEWEST, LK_FEATURE_KVARN, 0, block_scales},
+    {LK_FEATURE_RANDOM, LK_FEATURE_KVARN, 0, block_scales},
+    {LK_FEATURE_H2O, LK_FEATURE_KVARN, 0, block_scales},
+    {LK_FEATURE_TOVA, LK_FEATURE_KVARN, 0, block_scales},
     {LK_FEATURE_NONE, LK_FEATURE_LAYERS, KEEPS | BIT(BODY),
      "'layers' sets codecs of the body, but the body is 'none'"},
     {LK_FEATURE_BODY, LK_FEATURE_LESS, EVICTS, absorb},
@@ -63,6 +70,7 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LANDMARKS, LK_FEATURE_ASYM, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_HQQ, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_KVQUANT, 0, chunks},
+    {LK_FEATURE_LANDMARKS, LK_FEATURE_KVARN, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_LATENT, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_LATENT_PRE, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_NEWEST, 0, in_place},
@@ -95,6 +103,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_ASYM] = "asym",
         [LK_FEATURE_HQQ] = "hqq",
         [LK_FEATURE_KVQUANT] = "kvquant",
+        [LK_FEATURE_KVARN] = "kvarn",
         [LK_FEATURE_LANDMARKS] = "f16(landmarks)",
         [LK_FEATURE_LATENT] = "latent",
         [LK_FEATURE_LATENT_PRE] = "latent(pre)",
@@ -130,9 +139,9 @@ static void print_codecs(lk_features f, char *buf, size_t cap) {
     static const struct {
         lk_features bit;
         const char *name;
-    } plain[] = {{BIT(F16), "f16"},         {BIT(INT8), "int8"},  {BIT(ROT), "rot4"},
-                 {BIT(KIVI), "kivi4"},      {BIT(ASYM), "asym4"}, {BIT(HQQ), "hqq4"},
-                 {BIT(KVQUANT), "kvquant4"}};
+    } plain[] = {{BIT(F16), "f16"},          {BIT(INT8), "int8"},   {BIT(ROT), "rot4"},
+                 {BIT(KIVI), "kivi4"},       {BIT(ASYM), "asym4"},  {BIT(HQQ), "hqq4"},
+                 {BIT(KVQUANT), "kvquant4"}, {BIT(KVARN), "kvarn4"}};
     const char *side[2] = {NULL, NULL};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (f & plain[i].bit) side[side[0] != NULL] = plain[i].name;

@@ -23,6 +23,8 @@ static const lk_preset presets[] = {
     {"kvquant-3", "sink 1: f16; body: kvquant3",
      "KVQuant at 3 bits: levels by k-means, 1 % outliers, the first token exact; K after RoPE",
      NULL},
+    {"kvarn-k4v2", "sink 128: f16; body: k=kvarn4 v=kvarn2",
+     "KVarN as published: K in 4 bits, V in 2, normalized by tiles of 128 tokens; 128 sinks", NULL},
     {"compressed", "sink 16(shift): f16; body: none; window 256: f16",
      "the baseline of Selective: only the first 16 and the newest 256 tokens, positions remapped",
      NULL},
@@ -54,6 +56,12 @@ static const lk_preset presets[] = {
      "--method palu"},
     {"palu-rot", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
      "as palu with our codec: half of the components in 3 bits", "--method palu"},
+    {"oscar-2",
+     "sink 64: f16; body: k=latent100%+asym2(hadamard,clip96) "
+     "v=latent100%+asym2(hadamard,clip92); "
+     "window 256: f16",
+     "OSCAR: 2 bits, rotated by what queries and attention use; 64 sinks and 256 tokens exact",
+     "--method oscar"},
     {"tale", "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4",
      "TALE: K as in KIVI, V at full rank while new and at half rank later", "--method tale"},
 };

@@ -156,6 +156,7 @@ static enum lk_feature coding_feature(const struct lk_codec *codec) {
     case LK_ROT: return LK_FEATURE_ROT;
     case LK_ASYM: return codec->hqq ? LK_FEATURE_HQQ : LK_FEATURE_ASYM;
     case LK_KVQUANT: return LK_FEATURE_KVQUANT;
+    case LK_KVARN: return LK_FEATURE_KVARN;
     }
     return LK_FEATURE_F16; /* not reached: the compiler checks that all codings are named */
 }

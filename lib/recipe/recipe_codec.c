@@ -4,7 +4,8 @@
 #include <string.h>
 
 const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, asym2 to asym8, "
-                                     "hqq2 to hqq4, kvquant2 to kvquant4, or latent";
+                                     "hqq2 to hqq4, kvquant2 to kvquant4, kvarn2 to kvarn8, "
+                                     "or latent";
 
 static const char latent[] = "latent";
 
@@ -47,6 +48,8 @@ static bool read_codec_name(const char *word, struct lk_codec *codec) {
         codec->group = 64;
     } else if (read_bits(word, "kvquant", 2, 4, &codec->bits)) {
         codec->coding = LK_KVQUANT;
+    } else if (read_bits(word, "kvarn", 2, 8, &codec->bits)) {
+        codec->coding = LK_KVARN;
     } else {
         return false;
     }
@@ -58,6 +61,15 @@ bool lk_recipe_names_codec(const char *word) {
     size_t n = sizeof latent - 1;
     if (strncmp(word, latent, n) == 0) return word[n + strspn(word + n, "0123456789")] == 0;
     return read_codec_name(word, &unused);
+}
+
+/* "clip50" to "clip99". */
+static bool read_clip(const char *word, uint8_t *percentile) {
+    if (strncmp(word, "clip", 4) != 0 || word[4] < '5' || word[4] > '9' || word[5] < '0' ||
+        word[5] > '9' || word[6])
+        return false;
+    *percentile = (uint8_t)(10 * (word[4] - '0') + word[5] - '0');
+    return true;
 }
 
 /* Options of kivi and asym. */
@@ -73,12 +85,18 @@ static lk_status apply_group_option(struct lk_scan *scan, const char *word, size
         codec->hadamard = true;
         return LK_OK;
     }
+    uint8_t clip = 0;
+    if (asym && read_clip(word, &clip)) {
+        if (codec->clip) return lk_scan_fail(scan, at, false, "clip is given twice");
+        codec->clip = clip;
+        return LK_OK;
+    }
     if (!group)
         return lk_scan_fail(scan, at, true, "expected an option of %s (g32, g64%s)",
                             asym         ? "asym"
                             : codec->hqq ? "hqq"
                                          : "kivi",
-                            asym ? ", g128 or hadamard" : " or g128");
+                            asym ? ", g128, hadamard or clip50 to clip99" : " or g128");
     if (*group_given) return lk_scan_fail(scan, at, false, "the group size is given twice");
     codec->group = (uint16_t)group;
     *group_given = true;
@@ -155,8 +173,9 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
     named.share = w->codec.share;
     w->codec = named;
     if (!lk_scan_accept(scan, '(')) return LK_OK;
-    if (w->codec.coding == LK_INT8 || w->codec.coding == LK_KVQUANT)
-        return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
+    bool plain =
+        w->codec.coding == LK_INT8 || w->codec.coding == LK_KVQUANT || w->codec.coding == LK_KVARN;
+    if (plain) return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
     bool group_given = false;
     do {
         char option[LK_WORD_MAX];

@@ -9,16 +9,17 @@
 
 /* Of equally close names the first is taken. */
 static const char *const codec_name[] = {
-    "f16",   "int8",  "kivi4", "kivi2",  "rot8",  "rot7",     "rot6",     "rot5",    "rot4",
-    "rot3",  "rot2",  "rot1",  "latent", "asym4", "asym3",    "asym2",    "asym8",   "asym5",
-    "asym6", "asym7", "hqq4",  "hqq2",   "hqq3",  "kvquant4", "kvquant3", "kvquant2"};
+    "f16",    "int8",   "kivi4",  "kivi2",  "rot8",   "rot7",     "rot6",     "rot5",     "rot4",
+    "rot3",   "rot2",   "rot1",   "latent", "asym4",  "asym3",    "asym2",    "asym8",    "asym5",
+    "asym6",  "asym7",  "hqq4",   "hqq2",   "hqq3",   "kvquant4", "kvquant3", "kvquant2", "kvarn4",
+    "kvarn3", "kvarn2", "kvarn8", "kvarn5", "kvarn6", "kvarn7"};
 
 static const char *const keyword[] = {
-    "sink",    "body",   "keep",    "all",       "recent",  "window", "residual",
-    "layers",  "absorb", "eager",   "read",      "skip",    "none",   "shift",
-    "first",   "last",   "less",    "performer", "mean",    "nomean", "sigma",
-    "nosigma", "lloyd",  "uniform", "g32",       "g64",     "g128",   "context",
-    "random",  "newest", "h2o",     "tova",      "hadamard"};
+    "sink",    "body",   "keep",    "all",       "recent",   "window", "residual",
+    "layers",  "absorb", "eager",   "read",      "skip",     "none",   "shift",
+    "first",   "last",   "less",    "performer", "mean",     "nomean", "sigma",
+    "nosigma", "lloyd",  "uniform", "g32",       "g64",      "g128",   "context",
+    "random",  "newest", "h2o",     "tova",      "hadamard", "clip96"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {
@@ -55,6 +56,9 @@ static const struct {
     {"kivi", "use kivi-4 or kivi-2"},
     {"hqq", "use hqq-4 or hqq-2"},
     {"kvquant", "use kvquant-3"},
+    {"kvarn", "use kvarn-k4v2"},
+    {"kvarn_k4v2_g128", "use kvarn-k4v2"},
+    {"oscar", "use oscar-2, which needs a sidecar"},
     {"atom", "use atom-4"},
     {"nuq3", "kvquant-3 has non-uniform levels"},
     {"best", "use best-4, best-3 or best-2"},

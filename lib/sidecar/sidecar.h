@@ -3,7 +3,7 @@
  *
  *   general.type                       "sidecar", so that programs do not load it as a model
  *   lowkey.sidecar.version             u32, 1
- *   lowkey.sidecar.method              "palu", "tale", "kvheads", "less", "lora"
+ *   lowkey.sidecar.method              "palu", "tale", "kvheads", "oscar", "less", "lora"
  *   lowkey.sidecar.options             how it was made, for humans
  *   lowkey.sidecar.model_fingerprint   u64, of struct lk_net
  *   lowkey.sidecar.n_layer, .n_head_kv, .d_head          u32

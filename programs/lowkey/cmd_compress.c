@@ -30,18 +30,20 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"What to make",
          {
-             {0, "method", "NAME", "palu, tale or kvheads", OPT_TEXT, &a->method, 0, 0,
-              .complete = "palu tale kvheads"},
+             {0, "method", "NAME", "palu, tale, kvheads or oscar", OPT_TEXT, &a->method, 0, 0,
+              .complete = "palu tale kvheads oscar"},
              {0, "text", "FILE",
               "calibration text ('-': standard input; 'self': sampled from the model)", OPT_TEXT,
               &a->text, 0, 0,
               .man = "Text to calibrate on; `-` is standard input, `self` a text that the model "
                      "generates."},
              {'o', "output", "FILE", "the sidecar", OPT_TEXT, &a->out, 0, 0},
-             {0, "rank", "SHARE", "share of a group's channels to keep (default 50%; kvheads 1/N)",
+             {0, "rank", "SHARE",
+              "share of a group's channels to keep (default 50%; kvheads 1/N, oscar 100%)",
               OPT_TEXT, &a->rank, 0, 0,
               .man = "Components kept, as a share of a group's channels (default 50%; with "
-                     "`--method kvheads` 1/N). Not for `--svd mean-pool` and `--export`, which "
+                     "`--method kvheads` 1/N, with `oscar` 100%). Not for `--svd mean-pool` and "
+                     "`--export`, which "
                      "keep the width of one head."},
              {0, "rank-search", "NAME",
               "uniform, energy, fisher or fisher-uniform (default: palu fisher, others uniform)",
@@ -51,8 +53,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "as in the paper, if ggml can differentiate the model; otherwise `uniform`, "
                      "which needs no gradients and takes less time.",
               .complete = "uniform energy fisher fisher-uniform"},
-             {0, "group", "N", "KV heads that share components, or 'all' (default: up to 4)",
-              OPT_TEXT, &a->group, 0, 0},
+             {0, "group", "N",
+              "KV heads that share components, or 'all' (default: up to 4; oscar 1)", OPT_TEXT,
+              &a->group, 0, 0},
              {0, "svd", "NAME", "whitened (default), output, plain (weights only) or mean-pool",
               OPT_TEXT, &a->svd, 0, 0, .complete = "whitened output plain mean-pool"},
              {0, "quantum", "N", "ranks are multiples of this (default 8)", OPT_INT, &a->quantum, 1,
@@ -140,7 +143,7 @@ static bool searches_by_default(const struct compress_args *a, const lk_compress
 }
 
 static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
-    if (!a->method) return print_error("no method: give --method palu, tale or kvheads");
+    if (!a->method) return print_error("no method: give --method palu, tale, kvheads or oscar");
     if (!a->out) return print_error("no output: give -o FILE");
     int method = find_name("method", a->method, lk_compress_method_name);
     int svd = method < 0 ? -1 : find_name("svd", a->svd, lk_compress_svd_name);

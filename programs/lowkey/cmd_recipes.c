@@ -73,7 +73,8 @@ static int list_presets(void) {
           "                      with f16(landmarks), of chunks; 'outliers M': M more of them\n"
           "Codecs\n"
           "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
-          "  asym2 to asym8 (g32, g64, g128, hadamard), hqq2 to hqq4 (g32, g64, g128),\n"
+          "  kvarn2 to kvarn8,\n"
+          "  asym2 to asym8 (g32, g64, g128, hadamard, clip96), hqq2 to hqq4 (g32, g64, g128),\n"
           "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform);\n"
           "  with a sidecar: latent, latent50%, latent50%+CODEC; for K also latent50%(pre)\n",
           stdout);

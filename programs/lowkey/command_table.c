@@ -186,6 +186,7 @@ const struct command command_table[N_COMMANDS] = {
          "same command continues from them.",
      .examples = "  lowkey compress --method palu --text book.txt -o model.lk.gguf\n"
                  "  lowkey compress --method tale --text book.txt --rank 50% -o m.lk.gguf\n"
+                 "  lowkey compress --method oscar --text book.txt --type f32 -o m.lk.gguf\n"
                  "  lowkey compress --method kvheads --text self --tokens 16k -o m.lk.gguf\n",
      .run = cmd_compress},
 

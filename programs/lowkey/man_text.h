@@ -12,7 +12,7 @@ struct man_block {
 
 struct man_section {
     const char *title;
-    struct man_block block[25]; /* up to the first empty one */
+    struct man_block block[28]; /* up to the first empty one */
 };
 
 enum { N_MAN_SECTIONS = 4 };

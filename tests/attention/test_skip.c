@@ -150,6 +150,7 @@ static const char *const recipes[] = {
     "body: k=kivi2 v=kivi2; residual 64: f16",
     "sink 4: f16; body: int8; window 64: f16",
     "sink 1: f16; body: kvquant4; window 64: f16",
+    "sink 2: f16; body: k=kvarn4 v=kvarn2; window 64: f16",
     "body: asym3(g32); window 32: f16",
 };
 

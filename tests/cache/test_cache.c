@@ -31,6 +31,7 @@ static const char *recipes[] = {
     "sink 3: int8; body: none; recent 96: k=kivi4(g64) v=rot2; window 40: rot8",
     "sink 2: asym8; body: asym2(hadamard); recent 10%: asym4(g32); window 20: f16",
     "sink 1: f16; body: kvquant4; residual 64: f16",
+    "sink 4: f16; body: k=kvarn4 v=kvarn2; residual 64: f16",
     "body: k=hqq4 v=kvquant4; window 40: asym8(g128,hadamard)",
 };
 

@@ -46,6 +46,7 @@ static const char *const recipes[] = {
     "sink 4: f16; body: latent50%+rot3; window 40: latent75%+rot8",
     "sink 1: f16; body: k=kvquant3 v=asym3(hadamard); window 40: asym8",
     "sink 2: f16; keep 10% by h2o: asym4(g32); window 20: f16",
+    "sink 2: f16; body: k=kvarn4 v=kvarn2; window 40: f16",
 };
 
 /* Append n random rows, or truncate. */

@@ -1,8 +1,9 @@
-/* The codecs of papers and of their baselines, asym, HQQ and KVQuant, against plain accounts of
- * their formulas. What holds for every codec is in test_codec.c. */
+/* The codecs of papers and of their baselines, asym, HQQ, KVQuant and KVarN, against plain accounts
+ * of their formulas. What holds for every codec is in test_codec.c. */
 #include "codec/asym.h"
 #include "codec/hadamard.h"
 #include "codec/half.h"
+#include "codec/kvarn.h"
 #include "codec/kvquant.h"
 
 #include <math.h>
@@ -119,6 +120,26 @@ static void hadamard_helps_with_outliers(void **state) {
     assert_true(error[1] < 0.5 * error[0]);
 }
 
+/* clip: as if values beyond the percentile of the group's magnitudes had been clamped before. */
+static void clipped_ranges(void **state) {
+    (void)state;
+    static unsigned char clamped_head[sizeof head];
+    struct lk_codec codec = {.coding = LK_ASYM, .bits = 2, .clip = 90},
+                    plain = {.coding = LK_ASYM, .bits = 2};
+    struct lk_part part = {&plain, LK_V, 41 * 8, LK_TILE, NULL};
+    int d = part.d_head;
+    for (int t = 0; t < LK_TILE; t++) /* magnitudes 0 to d - 1 in some order */
+        for (int c = 0; c < d; c++) x[t * d + c] = (float)(c * 7 % d) * (c % 3 ? 1 : -1);
+    round_trip(&codec, LK_V, LK_TILE, d);
+    float limit = 0.9f * (float)(d - 1);
+    for (int i = 0; i < LK_TILE * d; i++) x[i] = fminf(fmaxf(x[i], -limit), limit);
+    lk_codec_encode(&part, clamped_head, 0, LK_TILE, x, (size_t)d);
+    assert_memory_equal(head, clamped_head, lk_codec_head_bytes(&plain, LK_V, d, LK_TILE));
+    for (int i = 0; i < LK_TILE * D; i++) x[i] = 0;
+    round_trip(&codec, LK_K, LK_TILE, D);
+    for (int i = 0; i < LK_TILE * D; i++) assert_true(got[i] == 0);
+}
+
 /* ---- HQQ ---- */
 
 /* The sum of |error|^p, p = 0.7, which HQQ minimizes, gets smaller on rows whose many small
@@ -219,15 +240,176 @@ static void kvquant_indices_are_bounded(void **state) {
     }
 }
 
+/* ---- KVarN ---- */
+
+static double line_deviation(const double *m, int n, int step) {
+    double sum = 0, square = 0;
+    for (int i = 0; i < n; i++) sum += m[i * step];
+    for (int i = 0; i < n; i++) square += pow(m[i * step] - sum / n, 2);
+    return sqrt(square / (n - 1));
+}
+
+/* z [n_vector][length] = y / (across along); the imbalance of kvarn.h. */
+static double plain_imbalance(const double *y, const double *log_across, const double *log_along,
+                              int n_vector, int length, double *z) {
+    double lo[2] = {INFINITY, INFINITY}, hi[2] = {0, 0};
+    for (int v = 0; v < n_vector; v++)
+        for (int i = 0; i < length; i++)
+            z[v * length + i] = y[v * length + i] / exp(log_across[i]) / exp(log_along[v]);
+    for (int axis = 0; axis < 2; axis++)
+        for (int k = 0; k < (axis ? n_vector : length); k++) {
+            double s = axis ? line_deviation(z + k * length, length, 1)
+                            : line_deviation(z + k, n_vector, length);
+            lo[axis] = fmin(lo[axis], s);
+            hi[axis] = fmax(hi[axis], s);
+        }
+    return hi[0] / fmax(lo[0], 1e-8) + hi[1] / fmax(lo[1], 1e-8);
+}
+
+static double clamped(double x, double lo, double hi) { return fmin(fmax(x, lo), hi); }
+
+/* The rows x [MAX_ROWS][d] as kvarn.h defines what is stored of them, in double precision and
+ * without rounding of scales. Returns the squared error. */
+static double plain_kvarn(enum lk_side side, int bits, int d) {
+    static double y[MAX_ROWS * 256], z[MAX_ROWS * 256];
+    double across[256] = {0}, along[256] = {0}, best[256] = {0}, sum = 0, square = 0, error = 0;
+    int n_vector = lk_kvarn_vectors(side, d), length = lk_kvarn_length(side, d), n = MAX_ROWS * d;
+    for (int t = 0; t < MAX_ROWS; t++) {
+        float row[256];
+        memcpy(row, x + t * d, d * sizeof *row);
+        lk_rotate(row, d);
+        for (int c = 0; c < d; c++) y[side == LK_K ? c * length + t : t * length + c] = row[c];
+    }
+    for (int i = 0; i < n; i++) sum += y[i];
+    for (int i = 0; i < n; i++) square += pow(y[i] - sum / n, 2);
+    double all = sqrt(square / n);
+    for (int i = 0; i < n; i++) y[i] /= all;
+    double least = plain_imbalance(y, across, along, n_vector, length, z);
+    for (int step = 0; step < LK_KVARN_STEPS; step++) {
+        for (int i = 0; i < length; i++)
+            across[i] = clamped(
+                across[i] + log(clamped(line_deviation(z + i, n_vector, length), 1e-3, 1e3)), -0.3,
+                10);
+        plain_imbalance(y, across, along, n_vector, length, z);
+        for (int v = 0; v < n_vector; v++)
+            along[v] = clamped(
+                along[v] + log(clamped(line_deviation(z + v * length, length, 1), 1e-3, 1e3)), -0.3,
+                10);
+        double left = plain_imbalance(y, across, along, n_vector, length, z);
+        if (left > least) continue;
+        least = left;
+        memcpy(best, across, sizeof best);
+    }
+    for (int v = 0; v < n_vector; v++) {
+        double lo = INFINITY, hi = -INFINITY, levels = (1 << bits) - 1;
+        for (int i = 0; i < length; i++) {
+            z[v * length + i] = y[v * length + i] / exp(best[i]);
+            lo = fmin(lo, z[v * length + i]);
+            hi = fmax(hi, z[v * length + i]);
+        }
+        for (int i = 0; i < length; i++) {
+            double code = round((z[v * length + i] - lo) / (hi - lo) * levels);
+            double value = (lo + code * (hi - lo) / levels) * exp(best[i]);
+            error += pow((value - y[v * length + i]) * all, 2);
+        }
+    }
+    return error;
+}
+
+/* The same error as the plain account, up to the rounding of scales to f16 and near ties. */
+static void kvarn_formula(void **state) {
+    (void)state;
+    static const int widths[] = {8, 24, 64, 80, 128};
+    for (int side = LK_K; side <= LK_V; side++)
+        for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
+            for (int bits = 2; bits <= 8; bits++) {
+                struct lk_codec codec = {.coding = LK_KVARN, .bits = (uint8_t)bits};
+                int d = widths[k];
+                draw_rows(MAX_ROWS, d);
+                for (int i = 0; i < MAX_ROWS * d; i++)
+                    x[i] *= expf(sinf((float)(i / d)) + cosf((float)(i % d)));
+                round_trip(&codec, side, MAX_ROWS, d);
+                double ratio = squared_error(MAX_ROWS * d) / plain_kvarn(side, bits, d);
+                if (!(fabs(ratio - 1) < (bits < 7 ? 0.02 : 0.15)))
+                    fail_msg("side %d, kvarn%d, %d channels: %g", side, bits, d, ratio);
+            }
+}
+
+/* Small tokens keep a small error next to large ones: what the normalization is for. */
+static void kvarn_normalizes_tokens(void **state) {
+    (void)state;
+    double relative[2] = {0, 0};
+    struct lk_codec codec[] = {{.coding = LK_KVARN, .bits = 4},
+                               {.coding = LK_KIVI, .bits = 4, .group = 128}};
+    for (int i = 0; i < MAX_ROWS * D; i++) x[i] = gaussian() * (i / D % 8 == 0 ? 20 : 1);
+    for (int k = 0; k < 2; k++) {
+        round_trip(&codec[k], LK_K, MAX_ROWS, D);
+        for (int t = 0; t < MAX_ROWS; t++) {
+            double error = 0, power = 0;
+            for (int c = 0; c < D; c++) {
+                error += pow((double)got[t * D + c] - x[t * D + c], 2);
+                power += pow(x[t * D + c], 2);
+            }
+            relative[k] += error / power / MAX_ROWS;
+        }
+    }
+    print_message("kvarn4: relative error of a token %.3f, kivi4 %.3f\n", relative[0], relative[1]);
+    assert_true(relative[0] < 0.1 && relative[0] < 0.1 * relative[1]);
+}
+
+/* NaN counts as 0 and infinities as large numbers, as in all codecs, and equal rows stay equal. */
+static void kvarn_edges(void **state) {
+    (void)state;
+    static unsigned char other[sizeof head];
+    for (int side = LK_K; side <= LK_V; side++) {
+        struct lk_codec codec = {.coding = LK_KVARN, .bits = 3};
+        struct lk_part part = {&codec, side, D, MAX_ROWS, NULL};
+        size_t bytes = lk_codec_head_bytes(&codec, side, D, MAX_ROWS);
+        draw_rows(MAX_ROWS, D);
+        x[7] = NAN, x[300] = INFINITY, x[D * 100] = -INFINITY;
+        round_trip(&codec, side, MAX_ROWS, D);
+        for (int i = 0; i < MAX_ROWS * D; i++) assert_true(isfinite(got[i]));
+        memcpy(other, head, bytes);
+        x[7] = 0, x[300] = 1e9f, x[D * 100] = -1e9f;
+        round_trip(&codec, side, MAX_ROWS, D);
+        assert_memory_equal(head, other, bytes);
+
+        for (int i = 0; i < MAX_ROWS * D; i++) x[i] = 0.5f + (float)(i % D);
+        round_trip(&codec, side, MAX_ROWS, D);
+        for (int i = D; side == LK_K && i < MAX_ROWS * D; i++)
+            assert_true(fabsf(got[i] - x[i]) < 0.1f);
+        for (int i = D; i < MAX_ROWS * D; i++) assert_true(got[i] == got[i % D]);
+
+        /* of any row */
+        draw_rows(MAX_ROWS, D);
+        round_trip(&codec, side, MAX_ROWS, D);
+        for (int t = 0; t < MAX_ROWS; t += 9) {
+            float row[D];
+            lk_codec_decode(&part, head, t, 1, row, D);
+            assert_memory_equal(row, got + t * D, sizeof row);
+        }
+        memset(head, 0xff, bytes); /* a damaged file */
+        got[MAX_ROWS * D] = 77;
+        lk_codec_decode(&part, head, 0, MAX_ROWS, got, D);
+        assert_true(got[MAX_ROWS * D] == 77);
+        assert_non_null(lk_codec_reject_reason(&codec, side, LK_KVARN_MAX_D_HEAD + 8));
+        assert_null(lk_codec_reject_reason(&codec, side, LK_KVARN_MAX_D_HEAD));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(asym_formula),
         cmocka_unit_test(zero_points_far_away),
         cmocka_unit_test(hadamard_helps_with_outliers),
+        cmocka_unit_test(clipped_ranges),
         cmocka_unit_test(hqq_solves_its_problem),
         cmocka_unit_test(kvquant_outliers_are_exact),
         cmocka_unit_test(kvquant_levels_fit),
         cmocka_unit_test(kvquant_indices_are_bounded),
+        cmocka_unit_test(kvarn_formula),
+        cmocka_unit_test(kvarn_normalizes_tokens),
+        cmocka_unit_test(kvarn_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "codec/half.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
+#include "codec/kvarn.h"
 #include "codec/kvquant.h"
 #include "codec/rot.h"
 
@@ -83,6 +84,10 @@ static size_t all_variants(struct variant *out) {
         for (int bits = 2; bits <= 4; bits++) {
             struct lk_codec kvquant = {.coding = LK_KVQUANT, .bits = bits};
             out[n++] = (struct variant){kvquant, side, LK_KVQUANT_ROWS};
+        }
+        for (int bits = 2; bits <= 8; bits++) {
+            struct lk_codec kvarn = {.coding = LK_KVARN, .bits = bits};
+            out[n++] = (struct variant){kvarn, side, LK_KVARN_ROWS};
         }
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++) {
@@ -214,6 +219,8 @@ static void sizes_are_exact_and_not_exceeded(void **state) {
                     n_out = v->side == LK_V && d == 256 ? 3 : 1;
                 assert_int_equal(scales, 16 + n_vector * (4 + 4 * n_out));
             }
+            if (v->codec.coding == LK_KVARN) /* f16: scale, minimum; of the other axis */
+                assert_int_equal(scales, v->side == LK_K ? 4 * d + 256 : 512 + 2 * d);
             struct lk_part part = part_of(v, d, sigma);
             memset(mem, 0xa5, sizeof mem);
             lk_codec_encode(&part, mem + GUARD, 0, v->rows, x, d);

@@ -169,9 +169,9 @@ static void test_decode_allocates_nothing(void **state) {
     random_tokens(tok, PROMPT + STEPS, model, 5);
     long by_ggml = ggml_allocations(model);
     assert_true(by_ggml <= 2);
-    static const char *recipes[] = {"f16",    "selective", "kivi-2",    "kivi-4",
-                                    "best-4", "best-3",    "best-2",    "lambda",
-                                    "hqq-2",  "atom-4",    "kvquant-3", NULL};
+    static const char *recipes[] = {"f16",       "selective",  "kivi-2", "kivi-4", "best-4",
+                                    "best-3",    "best-2",     "lambda", "hqq-2",  "atom-4",
+                                    "kvquant-3", "kvarn-k4v2", NULL};
     for (int i = 0; recipes[i]; i++) {
         lk_recipe *recipe;
         lk_session *session = open_session(model, recipes[i], PROMPT + STEPS, &recipe);

@@ -109,7 +109,8 @@ static const char *const recipes[] = {
     "sink 4: f16; body: k=rot4 v=rot4; recent 10%: k=rot6 v=int8; window 32: f16",
     "body: k=rot2(nomean,nosigma) v=rot1(mean); layers first 1: k=f16 v=f16; window 64: f16",
     "hqq-4",
-    "sink 1: f16; body: k=kvquant3 v=asym4(g32); window 20: asym8(hadamard)"};
+    "sink 1: f16; body: k=kvquant3 v=asym4(g32); window 20: asym8(hadamard)",
+    "sink 4: f16; body: k=kvarn4 v=kvarn2; window 20: f16"};
 
 static void test_round_trips(void **state) {
     (void)state;

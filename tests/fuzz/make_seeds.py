@@ -231,7 +231,8 @@ def write_texts():
                "sink 4: f16; body 1024: int8; body: rot2; window 64: f16",
                "layers 0-3: f16; sink 4: f16; body: none; window 256: f16",
                "palu", "sink 1: f16; body: k=kvquant3 v=asym4(hadamard,g32); residual 128: f16",
-               "all: k=latent(pre)+asym3(hadamard) v=hqq2(g128)"]
+               "all: k=latent(pre)+asym3(hadamard) v=hqq2(g128)", "kvarn-k4v2", "oscar-2",
+               "sink 4: f16; body: k=kvarn5 v=latent50%+kvarn3; window 128: f16"]
     for i, recipe in enumerate(recipes):
         write("recipe", f"recipe-{i}", recipe)
 

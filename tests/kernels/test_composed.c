@@ -64,7 +64,8 @@ static void long_runs(void **state) {
         {.coding = LK_ASYM, .bits = 6, .group = 32},
         {.coding = LK_ASYM, .bits = 3},
         {.coding = LK_KVQUANT, .bits = 2},
-        {.coding = LK_KVQUANT, .bits = 4}};
+        {.coding = LK_KVQUANT, .bits = 4},
+        {.coding = LK_KVARN, .bits = 3}};
     static const int runs[][2] = {{0, 1}, {32, 31}, {96, 97}, {128, 512}, {64, 1153}, {0, 1280}};
     static void *block[MAX_BLOCK];
     for (int i = 0; i < MAX_ROWS * D; i++) x[i] = gaussian() + (i % D == 7 ? 3 : 0);

@@ -122,6 +122,9 @@ static void all_tables_write_same_bits(void **state) {
                                                        .hqq = flags & 2});
         for (int bits = 2; bits <= 4; bits++)
             check_codec(kernels, (struct lk_codec){.coding = LK_KVQUANT, .bits = bits});
+        check_codec(kernels, (struct lk_codec){.coding = LK_KVARN, .bits = 3});
+        check_codec(kernels,
+                    (struct lk_codec){.coding = LK_ASYM, .bits = 2, .hadamard = true, .clip = 96});
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++)
                 check_codec(kernels, (struct lk_codec){.coding = LK_ROT,

@@ -24,8 +24,8 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  *   f16      rounding of floats only
  *   16 bits  within 2^-16 of the row's maximum, about 3e-5 of its rms: 1e-9. The unsigned codes of
  *            KIVI multiply that by their mean.
- *   halves   kvquant is multiplied as half floats, whose rounding is 2.8e-4 of values of 1.5 rms:
- *            4e-8
+ *   halves   kvquant and kvarn are multiplied as half floats, whose rounding is 2.8e-4 of values of
+ *            1.5 rms: 4e-8
  *   8 bits   queries for rot and asym of 1 to 4 bits: within max |q| / 254, uniformly distributed,
  *            so (max / rms)^2 / (254^2 * 3) = 5e-5 for a maximum of 3 rms. The finest of these
  *            codes, 4 bits, has an error of 1e-2 itself.
@@ -46,7 +46,7 @@ static bool dithers(const struct lk_kernels *kernels) {
 static double limit_of(const struct lk_kernels *kernels, const struct lk_codec *codec,
                        enum lk_side side) {
     bool coarse = lk_is_lowbit(codec) || (codec->coding == LK_ASYM && codec->bits <= 4);
-    if (codec->coding == LK_KVQUANT) return 5e-8;
+    if (codec->coding == LK_KVQUANT || codec->coding == LK_KVARN) return 5e-8;
     if (codec->coding == LK_F16) return 1e-12;
     if (codec->coding == LK_KIVI) return 1e-8;
     if (coarse && side == LK_K) return 8e-5;
@@ -241,6 +241,15 @@ static void kvquant_agrees(void **state) {
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 2; bits <= 4; bits++) {
             struct lk_codec codec = {.coding = LK_KVQUANT, .bits = bits};
+            check_codec(&codec, side, lk_codec_block_rows(&codec, side));
+        }
+}
+
+static void kvarn_agrees(void **state) {
+    (void)state;
+    for (int side = LK_K; side <= LK_V; side++)
+        for (int bits = 2; bits <= 8; bits += 3) {
+            struct lk_codec codec = {.coding = LK_KVARN, .bits = bits};
             check_codec(&codec, side, lk_codec_block_rows(&codec, side));
         }
 }
@@ -636,6 +645,7 @@ int main(void) {
         cmocka_unit_test(kivi_agrees),
         cmocka_unit_test(asym_agrees),
         cmocka_unit_test(kvquant_agrees),
+        cmocka_unit_test(kvarn_agrees),
         cmocka_unit_test(rot_agrees),
         cmocka_unit_test(wide_rows_agree),
         cmocka_unit_test(runs_of_blocks),

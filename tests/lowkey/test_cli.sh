@@ -175,10 +175,10 @@ bad "" info -m not.gguf
 LOWKEY_CACHE=$work bad "no model: give one with -m FILE.gguf" info
 LOWKEY_MODEL=missing.gguf bad "missing.gguf" info
 bad "no text: give -f FILE" perplexity
-bad "no method: give --method palu, tale or kvheads" compress
+bad "no method: give --method palu, tale, kvheads or oscar" compress
 bad "no output: give -o FILE" compress --method palu
 bad "no text: give --text FILE, or --text self" compress --method palu -o x.lk.gguf
-bad "--method: 'svd' is not palu, tale or kvheads" compress --method svd -o x.lk.gguf
+bad "--method: 'svd' is not palu, tale, kvheads or oscar" compress --method svd -o x.lk.gguf
 bad "--svd: 'qr' is not whitened, plain, output or mean-pool" compress --method palu --svd qr -o x.lk.gguf
 bad "--rank: '150%' is not a share such as 50%" compress --method palu --rank 150% --text empty -o x.lk.gguf
 bad "cannot write nowhere/x.lk.gguf: " compress --method palu --text empty -o nowhere/x.lk.gguf

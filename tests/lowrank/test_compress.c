@@ -429,6 +429,7 @@ static void test_methods(void **state) {
                  (lk_compress_opts){.method = LK_METHOD_PALU, .group = -1, .ranks = LK_RANK_ENERGY},
                  1, 0, 1, 0);
     check_method("gpt2", (lk_compress_opts){.method = LK_METHOD_TALE, .mean = true}, 0, 0, 1, 128);
+    check_method("llama", (lk_compress_opts){.method = LK_METHOD_OSCAR}, 2, 0, 2, 64);
     check_method("qwen3", (lk_compress_opts){.method = LK_METHOD_KVHEADS}, 1, 0, 1, 128);
     check_method("bloom", (lk_compress_opts){.method = LK_METHOD_KVHEADS, .truncate = true}, 3, 0,
                  3, 64);
@@ -737,6 +738,11 @@ static void test_refused(void **state) {
          LK_E_ARG,
          "cannot skip 64 tokens"},
         {"falcon", {.method = LK_METHOD_KVHEADS}, TOKENS, LK_E_ARG, "one KV head"},
+        {"llama",
+         {.method = LK_METHOD_OSCAR, .svd = LK_SVD_OUTPUT},
+         TOKENS,
+         LK_E_ARG,
+         "remove --svd, --mean and --equalize"},
         {"llama",
          {.method = LK_METHOD_TALE, .svd = LK_SVD_PLAIN, .mean = true},
          0,

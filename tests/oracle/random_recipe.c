@@ -71,7 +71,7 @@ static void random_codec(struct random *r, const struct plan *plan, int side, st
         if (all) return;
         append(text, size, "+");
     }
-    int kind = all ? 0 : random_int(r, 0, 12);
+    int kind = all ? 0 : random_int(r, 0, 13);
     bool whole = side == LK_V && !newer->latent && plan->d_head % 32; /* no groups of channels */
     if (kind == 0 && newer->bits == 16) {
         append(text, size, "f16");
@@ -96,6 +96,9 @@ static void random_codec(struct random *r, const struct plan *plan, int side, st
     } else if (kind == 12 && newer->bits >= 2 && !plan->evicts) {
         newer->bits = random_int(r, 2, newer->bits < 4 ? newer->bits : 4);
         append(text, size, "kvquant%d", newer->bits);
+    } else if (kind == 13 && newer->bits >= 2 && !plan->evicts) {
+        newer->bits = random_int(r, 2, newer->bits < 8 ? newer->bits : 8);
+        append(text, size, "kvarn%d", newer->bits);
     } else {
         newer->bits = random_int(r, 1, newer->bits < 8 ? newer->bits : 8);
         append(text, size, "rot%d", newer->bits);
