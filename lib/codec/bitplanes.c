@@ -1,12 +1,6 @@
 /* Packing one row of codes at a time. The kernels pack whole tiles; this is their reference. */
 #include "codec/bitplanes.h"
 
-/* Index of (token, channel) in the order of a tile's codes: cell * 32 + byte. */
-static inline int code_index(enum lk_side side, int t, int c) {
-    if (side == LK_K) return ((c / 4) * 4 + t / 8) * 32 + t % 8 * 4 + c % 4;
-    return ((c / 8) * 8 + t / 4) * 32 + c % 8 * 4 + t % 4;
-}
-
 /* Byte and shift of a code in a plane of `width` bits. */
 static inline int plane_byte(int width, int index) {
     int cell = index / 32, per_byte = 8 / width;
@@ -22,7 +16,7 @@ void lk_bitplanes_pack_row(enum lk_side side, int bits, int d_head, void *tile, 
     for (int p = 0; p < n_plane; p++) {
         int w = width[p], mask = (1 << w) - 1;
         for (int c = 0; c < d_head; c++) {
-            int index = code_index(side, t, c), shift = plane_shift(w, index);
+            int index = lk_bitplanes_index(side, t, c), shift = plane_shift(w, index);
             uint8_t *byte = plane + plane_byte(w, index);
             *byte = (uint8_t)((*byte & ~(mask << shift)) | ((code[c] >> low & mask) << shift));
         }
@@ -39,7 +33,7 @@ void lk_bitplanes_unpack_row(enum lk_side side, int bits, int d_head, const void
     for (int p = 0; p < n_plane; p++) {
         int w = width[p], mask = (1 << w) - 1;
         for (int c = 0; c < d_head; c++) {
-            int index = code_index(side, t, c), shift = plane_shift(w, index);
+            int index = lk_bitplanes_index(side, t, c), shift = plane_shift(w, index);
             code[c] |= (uint8_t)((plane[plane_byte(w, index)] >> shift & mask) << low);
         }
         plane += lk_bitplanes_bytes(w, d_head);

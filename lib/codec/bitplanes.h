@@ -35,6 +35,12 @@ static inline int lk_bitplanes_widths(int bits, int width[LK_MAX_PLANES]) {
     return n;
 }
 
+/* Index of (token, channel) in the order of a tile's codes: cell * 32 + byte. */
+static inline int lk_bitplanes_index(enum lk_side side, int t, int c) {
+    if (side == LK_K) return ((c / 4) * 4 + t / 8) * 32 + t % 8 * 4 + c % 4;
+    return ((c / 8) * 8 + t / 4) * 32 + c % 8 * 4 + t % 4;
+}
+
 /* Bytes of a packed tile, a multiple of 32. */
 static inline size_t lk_bitplanes_bytes(int bits, int d_head) {
     return (size_t)LK_TILE / 8 * bits * d_head;

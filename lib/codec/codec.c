@@ -84,7 +84,7 @@ void lk_codec_encode(const struct lk_part *part, void *head, int row0, int n, co
 }
 
 bool lk_codec_can_replace(const struct lk_codec *codec, enum lk_side side) {
-    return lk_codec_row_wise(codec, side) || codec_ops(codec)->replace;
+    return lk_codec_row_wise(codec, side) || (codec_ops(codec)->replace && !codec->trellis);
 }
 
 void lk_codec_replace(const struct lk_part *part, void *head, int row, const float *x) {

@@ -66,6 +66,7 @@ struct lk_codec {
     bool mean;          /* rot: subtract the block's mean */
     bool sigma;         /* rot: divide by the square root of each channel's deviation */
     bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */
+    bool trellis;       /* rot: trellis-coded levels instead (codec/trellis.h) */
     bool hadamard;      /* asym: rotate the row first */
     bool hqq;           /* asym: zero points by HQQ's solver */
     uint8_t clip;       /* asym: percentile that magnitudes are clamped to; 0: none */
@@ -117,7 +118,7 @@ void lk_codec_encode(const struct lk_part *part, void *head, int row0, int n, co
                      size_t stride);
 
 /* Whether a row of a full block can be replaced. What the block's rows share (a mean, or scales)
- * stays as it is, so no other row changes. */
+ * stays as it is, so no other row changes. Codes of a trellis belong to several rows. */
 bool lk_codec_can_replace(const struct lk_codec *codec, enum lk_side side);
 
 /* Pack x [d_head] in place of row `row` of a full block. */

@@ -3,6 +3,7 @@
 
 #include "codec/hadamard.h"
 #include "codec/half.h"
+#include "codec/trellis.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,10 @@ static const uint8_t lloyd3[] = {0, 8, 14, 19, 24, 29, 35, 43};
 static const uint8_t lloyd4[] = {0, 8, 13, 17, 21, 24, 27, 30, 33, 36, 39, 42, 46, 50, 55, 63};
 
 struct lk_rot_codebook lk_rot_codebook(const struct lk_codec *codec) {
+    if (codec->trellis) {
+        struct lk_trellis trellis = lk_trellis(codec->bits);
+        return (struct lk_rot_codebook){trellis.table, LK_TRELLIS_TOP, trellis.unit};
+    }
     if (codec->lloyd && codec->bits == 2) return (struct lk_rot_codebook){lloyd2, 20, 0.151035f};
     if (codec->lloyd && codec->bits == 3) return (struct lk_rot_codebook){lloyd3, 43, 0.099990f};
     if (codec->lloyd && codec->bits == 4) return (struct lk_rot_codebook){lloyd4, 63, 0.087131f};
@@ -92,11 +97,55 @@ static float quantize_row(const struct lk_rot_quantizer *q, int d, const float *
     return rms > 0 ? scale : 0;
 }
 
+/* ---- quantizing a tile with a trellis ---- */
+
+/* Quantize the rows y [LK_TILE][d] of a tile: codes into `tile`, scales into scale [LK_TILE]. The
+ * scales are unbiased like those of quantize_row. A word has values of several rows, and each
+ * counts relative to its row: attention to a short row can be as large as to a long one. */
+static void quantize_tile(const struct lk_part *part, const float *y, void *tile, uint16_t *scale) {
+    struct lk_trellis trellis = lk_trellis(part->codec->bits);
+    int d = part->d_head, n = trellis.n_symbol;
+    float value[LK_TILE * LK_MAX_D_HEAD];
+    uint8_t cell[LK_TILE * LK_MAX_D_HEAD], code[LK_MAX_D_HEAD];
+    for (int t = 0; t < LK_TILE; t++) {
+        float energy = 0, max = 0;
+        for (int c = 0; c < d; c++) {
+            energy += y[t * d + c] * y[t * d + c];
+            max = fmaxf(max, fabsf(y[t * d + c]));
+        }
+        float step =
+            trellis.per_max > 0 ? max * trellis.per_max : sqrtf(energy / (float)d) * trellis.unit;
+        float inverse = step > LK_TRELLIS_MIN_STEP ? 1 / step : 0;
+        for (int c = 0; c < d; c++)
+            value[lk_bitplanes_index(part->side, t, c)] = y[t * d + c] * inverse;
+    }
+    for (int group = 0; group < d * 4 / n; group++)
+        for (int word = 0; word < 8; word++) {
+            float of_word[LK_TRELLIS_MAX_SYMBOLS];
+            uint8_t index[LK_TRELLIS_MAX_SYMBOLS];
+            for (int p = 0; p < n; p++)
+                of_word[p] = value[lk_trellis_place(&trellis, group, word, p)];
+            lk_trellis_encode(&trellis, of_word, index);
+            for (int p = 0; p < n; p++) cell[lk_trellis_place(&trellis, group, word, p)] = index[p];
+        }
+    for (int t = 0; t < LK_TILE; t++) {
+        float energy = 0, dot = 0;
+        for (int c = 0; c < d; c++) {
+            int index = cell[lk_bitplanes_index(part->side, t, c)];
+            energy += y[t * d + c] * y[t * d + c];
+            dot += y[t * d + c] * (float)(trellis.table[index] - LK_TRELLIS_TOP / 2);
+            code[c] = (uint8_t)lk_trellis_code(&trellis, index);
+        }
+        scale[t] = lk_f32_to_f16(dot > 0 ? energy / dot : 0);
+        lk_bitplanes_pack_row(part->side, part->codec->bits, d, tile, t, code);
+    }
+}
+
 /* ---- the codec ---- */
 
 static bool rot_row_wise(const struct lk_codec *codec, enum lk_side side) {
     (void)side;
-    return !codec->mean;
+    return !codec->mean && !codec->trellis;
 }
 
 static const char *rot_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head) {
@@ -104,6 +153,7 @@ static const char *rot_reject_reason(const struct lk_codec *codec, enum lk_side 
     if (codec->bits < 1 || codec->bits > 8) return "rot must have 1 to 8 bits";
     if (codec->lloyd && !lk_codec_default_lloyd(codec->bits))
         return "rot has Lloyd-Max codebooks for 2 to 4 bits only";
+    if (codec->trellis && codec->bits > 4) return "rot has trellises for 1 to 4 bits only";
     return NULL;
 }
 
@@ -122,7 +172,9 @@ static void rot_print(const struct lk_codec *codec, enum lk_side side, char *buf
     int n = 0;
     if (codec->mean != (side == LK_K)) option[n++] = codec->mean ? "mean" : "nomean";
     if (codec->sigma != (side == LK_K)) option[n++] = codec->sigma ? "sigma" : "nosigma";
-    if (codec->lloyd != lk_codec_default_lloyd(codec->bits))
+    if (codec->trellis)
+        option[n++] = "trellis";
+    else if (codec->lloyd != lk_codec_default_lloyd(codec->bits))
         option[n++] = codec->lloyd ? "lloyd" : "uniform";
     size_t len = (size_t)snprintf(buf, cap, "rot%d", codec->bits);
     for (int i = 0; i < n && len < cap; i++)
@@ -165,7 +217,8 @@ float lk_rot_load_mean_scale(const uint16_t *scale) {
 static void rot_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
                        size_t stride) {
     const struct lk_codec *codec = part->codec;
-    struct lk_rot_quantizer quantizer = lk_rot_quantizer(codec);
+    struct lk_rot_quantizer quantizer = {0};
+    if (!codec->trellis) quantizer = lk_rot_quantizer(codec);
     int d = part->d_head;
     uint16_t *scale = (uint16_t *)lk_rot_scales(codec, head, d);
     float y[LK_MAX_D_HEAD], mean[LK_MAX_D_HEAD] = {0}, mean_scale = 0;
@@ -179,13 +232,19 @@ static void rot_encode(const struct lk_part *part, void *head, int row0, int n, 
         lk_rotate(mean, d);
         mean_scale = lk_rot_round_mean(mean, d, (int8_t *)lk_rot_mean(codec, head, d));
     }
+    float tile[LK_TILE * LK_MAX_D_HEAD];
     for (int t = 0; t < n; t++) {
         equalize(part, x + t * stride, y);
         lk_rotate(y, d);
         for (int c = 0; c < d; c++) y[c] -= mean[c];
+        if (codec->trellis) {
+            memcpy(tile + t * d, y, d * sizeof *y);
+            continue;
+        }
         scale[row0 + t] = lk_f32_to_f16(quantize_row(&quantizer, d, y, code));
         lk_bitplanes_pack_row(part->side, codec->bits, d, head, row0 + t, code);
     }
+    if (codec->trellis) quantize_tile(part, tile, head, scale);
     if (codec->mean) lk_rot_store_mean_scale(scale, mean_scale);
 }
 
@@ -206,6 +265,17 @@ static void rot_replace(const struct lk_part *part, void *head, int row, const f
     lk_bitplanes_pack_row(part->side, codec->bits, d, head, row, code);
 }
 
+/* Levels [d_head][32] of a tile with a trellis, in the order of its cells. */
+static void decode_tile(const struct lk_part *part, const void *tile, uint8_t *level) {
+    struct lk_trellis trellis = lk_trellis(part->codec->bits);
+    uint8_t code[LK_MAX_D_HEAD], cell[LK_TILE * LK_MAX_D_HEAD];
+    for (int t = 0; t < LK_TILE; t++) {
+        lk_bitplanes_unpack_row(part->side, trellis.bits, part->d_head, tile, t, code);
+        for (int c = 0; c < part->d_head; c++) cell[lk_bitplanes_index(part->side, t, c)] = code[c];
+    }
+    lk_trellis_levels(&trellis, part->d_head, cell, level);
+}
+
 static void rot_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
                        size_t stride) {
     const struct lk_codec *codec = part->codec;
@@ -215,12 +285,17 @@ static void rot_decode(const struct lk_part *part, const void *head, int row0, i
     const int8_t *mean = lk_rot_mean(codec, head, d);
     float mid = 0.5f * (float)book.top;
     float mean_scale = codec->mean ? lk_rot_load_mean_scale(scale) : 0;
-    uint8_t code[LK_MAX_D_HEAD];
+    uint8_t code[LK_MAX_D_HEAD], level[LK_TILE * LK_MAX_D_HEAD];
+    if (codec->trellis) decode_tile(part, head, level);
     for (int t = row0; t < row0 + n; t++, x += stride) {
         lk_bitplanes_unpack_row(part->side, codec->bits, d, head, t, code);
         float row_scale = lk_f16_to_f32(scale[t] & 0x7fff);
-        for (int c = 0; c < d; c++)
-            x[c] = row_scale * ((float)(book.table ? book.table[code[c]] : code[c]) - mid);
+        for (int c = 0; c < d; c++) {
+            int entry = codec->trellis ? level[lk_bitplanes_index(part->side, t, c)]
+                        : book.table   ? book.table[code[c]]
+                                       : code[c];
+            x[c] = row_scale * ((float)entry - mid);
+        }
         if (codec->mean)
             for (int c = 0; c < d; c++) x[c] += mean_scale * mean[c];
         lk_unrotate(x, d);

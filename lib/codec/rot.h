@@ -10,6 +10,9 @@
  *   head: | codes: lk_bitplanes_bytes(bits, d_head), bitplanes.h |
  *         | scale: f16 [LK_TILE] | mean: i8 [d_head] |
  *
+ * With `trellis` the levels are those of trellis-coded quantization (trellis.h), which chooses the
+ * codes of several rows together: y is then divided by a scale that is known before them.
+ *
  * Scales are never negative. If there is a mean, bit t of its f32 scale is stored in the sign bit
  * of token t's scale: four separate bytes would be padded to 32. The mean is taken over the rotated
  * rows and rounded as stored, so its rounding error stays in the rows and is quantized with them.
@@ -24,19 +27,20 @@ extern const struct lk_codec_ops lk_rot_ops;
 
 /* A codebook. Code i stands for (table[i] - top / 2) * unit * rms of the row. */
 struct lk_rot_codebook {
-    const uint8_t *table; /* [1 << bits], NULL for the uniform codebook: table[code] = code */
-    int top;              /* table[(1 << bits) - 1] */
+    const uint8_t *table; /* [1 << bits], NULL for the uniform codebook: table[code] = code.
+                             Trellis: [LK_TRELLIS_LEVELS], by index instead of by code */
+    int top;              /* largest entry */
     float unit;
 };
 
 struct lk_rot_codebook lk_rot_codebook(const struct lk_codec *codec);
 
-/* The same codebook, prepared for the search. It is symmetric: code half + k stands for
- * magnitude[k], and code half - 1 - k for -magnitude[k], times the row's step. k is the number of
- * borders below the value. The uniform codebook has no borders: k is the number of whole steps, and
- * the magnitude is k + 0.5. The step of a row is the best of n_trial multiples of a guess. The
- * guess is the largest value divided by `reach` for fine codes, and rms times `unit` for coarse
- * ones. */
+/* The same codebook, prepared for the search (without a trellis). It is symmetric: code half + k
+ * stands for magnitude[k], and code half - 1 - k for -magnitude[k], times the row's step. k is the
+ * number of borders below the value. The uniform codebook has no borders: k is the number of whole
+ * steps, and the magnitude is k + 0.5. The step of a row is the best of n_trial multiples of a
+ * guess. The guess is the largest value divided by `reach` for fine codes, and rms times `unit` for
+ * coarse ones. */
 enum { LK_ROT_TRIALS = 5 };
 
 struct lk_rot_quantizer {

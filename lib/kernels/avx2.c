@@ -30,7 +30,7 @@ LK_ALWAYS_INLINE void accumulate_tiles(const struct lk_avx2_dots *dots, const st
 static void score_avx2(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                        size_t stride) {
     if (lk_composed_score(&lk_kernels_avx2, rows, q, s, stride)) return;
-    if (lk_is_lowbit(rows->codec))
+    if (lk_is_plain_lowbit(rows->codec))
         lk_avx2_lowbit_score(rows, q, s, stride);
     else
         score_tiles(&lk_avx2_dots, rows, q, s, stride);
@@ -40,7 +40,7 @@ static void score_avx2(const struct lk_rows *rows, const struct lk_queries *q, f
 static void accumulate_avx2(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                             float *acc) {
     if (lk_composed_accumulate(&lk_kernels_avx2, rows, p, stride, n_q, acc)) return;
-    if (lk_is_lowbit(rows->codec))
+    if (lk_is_plain_lowbit(rows->codec))
         lk_avx2_lowbit_accumulate(rows, p, stride, n_q, acc);
     else
         accumulate_tiles(&lk_avx2_dots, rows, p, stride, n_q, acc);

@@ -47,6 +47,10 @@ void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
 const uint8_t *lk_avx2_unpack(int bits, int d_head, const void *tile, const uint8_t *table,
                               uint8_t *cells);
 
+/* The same for a trellis of 1 to 4 bits. table: [64] levels by index (codec/trellis.h) */
+const uint8_t *lk_avx2_unpack_trellis(int bits, int d_head, const void *tile, const uint8_t *table,
+                                      uint8_t *cells);
+
 /* Quantize weights of a tile: p[t] * scale[t] ~ step * p16[t] for t < LK_TILE, p16 in [0,
  * LK_MAX_X16]. *sum is the sum of p16. Returns step. 8 bits would round the many small weights of a
  * tile to 0. */
@@ -63,7 +67,7 @@ enum { LK_AVX2_QUERIES = 4 }; /* maximum number of queries per call below */
  * Results are exact. */
 struct lk_avx2_dots {
     /* dot[i][t] = sum over channels c < d_head of q8[i * pad + c] * cell(t, c), for t < LK_TILE.
-     * NULL if lk_avx2_lowbit_score is used instead. */
+     * Cells are at most 127. */
     void (*k8)(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n,
                int32_t dot[][LK_TILE]);
 

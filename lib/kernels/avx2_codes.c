@@ -46,6 +46,61 @@ const uint8_t *lk_avx2_unpack(int bits, int d_head, const void *tile, const uint
     return lk_unpack_tile(bits, d_head, tile, table, cells, unpack_planes);
 }
 
+/* Rotate 32-bit lanes to the right by n, a constant. */
+LK_ALWAYS_INLINE __m256i rotate_right(__m256i v, int n) {
+    if (n % 32 == 0) return v;
+    return _mm256_or_si256(_mm256_srli_epi32(v, n), _mm256_slli_epi32(v, 32 - n));
+}
+
+/* Levels of the lowest six bits of every byte. quarter: four tables of 16 */
+LK_ALWAYS_INLINE __m256i lookup_quarters(const __m256i quarter[4], __m256i index) {
+    __m256i low = _mm256_and_si256(index, _mm256_set1_epi8(15));
+    __m256i bit4 = _mm256_slli_epi16(index, 3), bit5 = _mm256_slli_epi16(index, 2);
+    __m256i lower = _mm256_blendv_epi8(_mm256_shuffle_epi8(quarter[0], low),
+                                       _mm256_shuffle_epi8(quarter[1], low), bit4);
+    __m256i upper = _mm256_blendv_epi8(_mm256_shuffle_epi8(quarter[2], low),
+                                       _mm256_shuffle_epi8(quarter[3], low), bit4);
+    return _mm256_blendv_epi8(lower, upper, bit5);
+}
+
+/* bits is a constant. 8 cells at a time: one 32-byte row of a plane per bit of the codes. */
+LK_ALWAYS_INLINE void unpack_trellis(int bits, int d_head, const uint8_t *tile,
+                                     const __m256i quarter[4], uint8_t *cells) {
+    int width = bits == 3 ? 2 : bits, per_byte = 8 / width;
+    const uint8_t *plane1 = tile + lk_bitplanes_bytes(2, d_head); /* of 3 bits */
+    for (int g = 0; g < d_head / 8; g++) {
+        LK_UNROLL
+        for (int j = 0; j < 8; j++) {
+            const uint8_t *row = tile + (g * width + j / per_byte) * 32;
+            __m256i index =
+                rotate_right(_mm256_loadu_si256((const __m256i *)row), j % per_byte * width);
+            if (bits == 3) {
+                __m256i one = _mm256_loadu_si256((const __m256i *)(plane1 + g * 32));
+                __m256i high = _mm256_set1_epi8(0x30);
+                index = _mm256_or_si256(_mm256_andnot_si256(high, index),
+                                        _mm256_and_si256(high, rotate_right(one, (j + 28) % 32)));
+            }
+            _mm256_store_si256((__m256i *)(cells + (g * 8 + j) * 32),
+                               lookup_quarters(quarter, index));
+        }
+    }
+}
+
+const uint8_t *lk_avx2_unpack_trellis(int bits, int d_head, const void *tile, const uint8_t *table,
+                                      uint8_t *cells) {
+    __m256i quarter[4];
+    for (int i = 0; i < 4; i++)
+        quarter[i] =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table + 16 * i)));
+    switch (bits) {
+    case 1: unpack_trellis(1, d_head, tile, quarter, cells); break;
+    case 2: unpack_trellis(2, d_head, tile, quarter, cells); break;
+    case 3: unpack_trellis(3, d_head, tile, quarter, cells); break;
+    default: unpack_trellis(4, d_head, tile, quarter, cells);
+    }
+    return cells;
+}
+
 float lk_avx2_quantize_weights(const float *p, const float *scale, int16_t *p16, int32_t *sum) {
     __m256 weight[4], max = _mm256_setzero_ps();
     for (int j = 0; j < 4; j++) {

@@ -54,6 +54,42 @@ static void k16(const uint8_t *cells, int d_head, const int16_t *q16, int pad, i
     if (n == 4) dot_k16_all(cells, d_head, q16, pad, 4, dot);
 }
 
+/* Products of pairs fit into 16 bits: 2 * 127 * 127 < 2^15. */
+LK_ALWAYS_INLINE void dot_k8(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n,
+                             int32_t dot[][LK_TILE]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int half = 0; half < 2; half++) { /* two octets of tokens */
+        __m256i sum[LK_AVX2_QUERIES][2];
+        LK_UNROLL
+        for (int i = 0; i < n; i++) sum[i][0] = sum[i][1] = _mm256_setzero_si256();
+        for (int quad = 0; quad < d_head / 4; quad++) {
+            const __m256i *cell = (const __m256i *)(cells + (quad * 4 + 2 * half) * 32);
+            __m256i code[2] = {_mm256_load_si256(cell), _mm256_load_si256(cell + 1)};
+            LK_UNROLL
+            for (int i = 0; i < n; i++) {
+                int32_t four;
+                memcpy(&four, q8 + i * pad + quad * 4, sizeof four);
+                LK_UNROLL
+                for (int k = 0; k < 2; k++)
+                    sum[i][k] = mul_sum_i16_pairs(
+                        sum[i][k], _mm256_maddubs_epi16(code[k], _mm256_set1_epi32(four)), ones);
+            }
+        }
+        LK_UNROLL
+        for (int i = 0; i < n; i++) LK_UNROLL
+        for (int k = 0; k < 2; k++)
+            _mm256_storeu_si256((__m256i *)(dot[i] + 16 * half + 8 * k), sum[i][k]);
+    }
+}
+
+static void k8(const uint8_t *cells, int d_head, const int8_t *q8, int pad, int n,
+               int32_t dot[][LK_TILE]) {
+    if (n == 1) dot_k8(cells, d_head, q8, pad, 1, dot);
+    if (n == 2) dot_k8(cells, d_head, q8, pad, 2, dot);
+    if (n == 3) dot_k8(cells, d_head, q8, pad, 3, dot);
+    if (n == 4) dot_k8(cells, d_head, q8, pad, 4, dot);
+}
+
 /* ---- V ---- */
 
 /* 8 * octets channels from c on, octets = 1 or 2. */
@@ -102,4 +138,4 @@ static void v16(const uint8_t *cells, int n_channel, int16_t p16[][LK_TILE], int
     if (n == 4) dot_v16_all(cells, n_channel, p16, 4, 1, dot);
 }
 
-const struct lk_avx2_dots lk_avx2_dots = {.k16 = k16, .v16 = v16};
+const struct lk_avx2_dots lk_avx2_dots = {.k8 = k8, .k16 = k16, .v16 = v16};

@@ -21,9 +21,13 @@ static void load_cells(struct tile_cells *cells, const struct lk_tile *tile, uin
         return;
     }
     struct lk_rot_codebook levels = lk_rot_codebook(codec);
-    cells->byte = lk_avx2_unpack(codec->bits, tile->d_head, tile->head, levels.table, buf);
     cells->top = levels.top;
     cells->fine = codec->bits > 4;
+    if (codec->trellis)
+        cells->byte =
+            lk_avx2_unpack_trellis(codec->bits, tile->d_head, tile->head, levels.table, buf);
+    else
+        cells->byte = lk_avx2_unpack(codec->bits, tile->d_head, tile->head, levels.table, buf);
 }
 
 /* 2 * dot - top * sum, which is twice the dot product with the levels, exactly. The difference fits

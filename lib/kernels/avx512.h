@@ -37,16 +37,22 @@ enum lk_avx512_order {
 
 /* Tables of the bytes that codes stand for. */
 struct lk_avx512_levels {
-    bool given;
+    bool given, trellis;
     /* without VBMI: four copies of the table; VBMI: levels indexed by the fields of cells a and
      * b */
     __m512i a, b;
+    /* Levels by index (codec/trellis.h). Without VBMI: four copies of each quarter; VBMI: all 64 in
+     * the first one */
+    __m512i of_index[4];
 };
 
 struct lk_avx512_unpack {
     /* Prepare the tables. table: 16 bytes that replace codes of up to 4 bits; only the first
      * 1 << bits of them count. NULL: codes are not replaced. */
     void (*levels)(int bits, const __m128i *table, struct lk_avx512_levels *out);
+
+    /* The same for a trellis. table: 64 levels by index */
+    void (*trellis_levels)(const uint8_t *table, struct lk_avx512_levels *out);
 
     /* Unpack a tile of K, in *order. cells: [LK_AVX512_CELLS], 64-byte aligned. Returns the bytes:
      * codes of 8 bits are not copied. */

@@ -47,6 +47,34 @@ LK_ALWAYS_INLINE __m512i blend_bits(__m512i base, __m512i v, int mask) {
 
 /* ---- fields to bytes ---- */
 
+/* With a trellis: bits of a and b that are an index in the lowest six bits, with anything above. */
+LK_ALWAYS_INLINE struct cell_pair trellis_index(int bits, struct plane_fields f) {
+    if (bits == 1) return (struct cell_pair){f.one, rotate_right(f.one, 1)};
+    if (bits == 2) return (struct cell_pair){f.two, rotate_right(f.two, 2)};
+    if (bits == 4) return (struct cell_pair){f.four, rotate_right(f.four, 4)};
+    return (struct cell_pair){blend_bits(f.two, f.one, 0x30),
+                              blend_bits(rotate_right(f.two, 2), rotate_right(f.one, 1), 0x30)};
+}
+
+/* The level of an index without VBMI: one lookup in each quarter of the table. */
+LK_ALWAYS_INLINE __m512i lookup_quarters(const __m512i quarter[4], __m512i index) {
+    __m512i low = and_bytes(index, 15);
+    __mmask64 bit4 = _mm512_test_epi8_mask(index, set1_u8(16)),
+              bit5 = _mm512_test_epi8_mask(index, set1_u8(32));
+    __m512i lower = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(quarter[0], low), bit4, quarter[1],
+                                             low),
+            upper = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(quarter[2], low), bit4, quarter[3],
+                                             low);
+    return _mm512_mask_mov_epi8(lower, bit5, upper);
+}
+
+LK_ALWAYS_INLINE struct cell_pair plain_trellis_pair(int bits, struct plane_fields f,
+                                                     const struct lk_avx512_levels *levels) {
+    struct cell_pair index = trellis_index(bits, f);
+    return (struct cell_pair){lookup_quarters(levels->of_index, index.a),
+                              lookup_quarters(levels->of_index, index.b)};
+}
+
 /* Without VBMI: codes are assembled from their fields, then looked up. */
 LK_ALWAYS_INLINE struct field_shift plain_shift(int bits) {
     return (struct field_shift){bits & 4, bits & 6};
@@ -98,6 +126,13 @@ VBMI LK_ALWAYS_INLINE struct cell_pair vbmi_pair(int bits, struct plane_fields f
                               _mm512_permutexvar_epi8(b, levels->b)};
 }
 
+VBMI LK_ALWAYS_INLINE struct cell_pair vbmi_trellis_pair(int bits, struct plane_fields f,
+                                                         const struct lk_avx512_levels *levels) {
+    struct cell_pair index = trellis_index(bits, f);
+    return (struct cell_pair){_mm512_permutexvar_epi8(index.a, levels->of_index[0]),
+                              _mm512_permutexvar_epi8(index.b, levels->of_index[0])};
+}
+
 /* How cells of one width are unpacked; constants after inlining. */
 struct pair_form {
     int bits;
@@ -112,6 +147,12 @@ LK_ALWAYS_INLINE struct pair_form plain_form(int bits) {
 }
 LK_ALWAYS_INLINE struct pair_form vbmi_form(int bits) {
     return (struct pair_form){bits, vbmi_shift(bits), vbmi_pair};
+}
+LK_ALWAYS_INLINE struct pair_form plain_trellis_form(int bits) {
+    return (struct pair_form){bits, vbmi_shift(bits), plain_trellis_pair};
+}
+LK_ALWAYS_INLINE struct pair_form vbmi_trellis_form(int bits) {
+    return (struct pair_form){bits, vbmi_shift(bits), vbmi_trellis_pair};
 }
 
 /* ---- cells of a tile ---- */

@@ -3,8 +3,21 @@
 #include "kernels/avx512_dot.h"
 
 static void plain_levels(int bits, const __m128i *table, struct lk_avx512_levels *out) {
+    out->trellis = false;
     out->given = table && bits <= 4;
     if (out->given) out->a = out->b = _mm512_broadcast_i32x4(*table);
+}
+
+static void plain_trellis_levels(const uint8_t *table, struct lk_avx512_levels *out) {
+    out->given = out->trellis = true;
+    for (int i = 0; i < 4; i++)
+        out->of_index[i] =
+            _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table + 16 * i)));
+}
+
+static void vbmi_trellis_levels(const uint8_t *table, struct lk_avx512_levels *out) {
+    out->given = out->trellis = true;
+    out->of_index[0] = _mm512_loadu_si512(table);
 }
 
 /* Code of cell a (or b) for each index of six bits that the lookup of vbmi_pair sees. */
@@ -110,30 +123,40 @@ LK_ALWAYS_INLINE void unpack_v_bits(pair_form_fn *form, int bits, int d_head, co
 static const uint8_t *plain_k(int bits, int d_head, const void *tile,
                               const struct lk_avx512_levels *levels, uint8_t *cells,
                               enum lk_avx512_order *order) {
+    if (levels->trellis)
+        return unpack_k_bits(plain_trellis_form, bits, d_head, tile, levels, cells, order);
     return unpack_k_bits(plain_form, bits, d_head, tile, levels, cells, order);
 }
 
 static void plain_v(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels,
                     int c0, int c1, uint8_t *cells, size_t stride) {
-    unpack_v_bits(plain_form, bits, d_head, tile, levels, c0, c1, cells, stride);
+    if (levels->trellis)
+        unpack_v_bits(plain_trellis_form, bits, d_head, tile, levels, c0, c1, cells, stride);
+    else
+        unpack_v_bits(plain_form, bits, d_head, tile, levels, c0, c1, cells, stride);
 }
 
 VBMI static const uint8_t *vbmi_k(int bits, int d_head, const void *tile,
                                   const struct lk_avx512_levels *levels, uint8_t *cells,
                                   enum lk_avx512_order *order) {
+    if (levels->trellis)
+        return unpack_k_bits(vbmi_trellis_form, bits, d_head, tile, levels, cells, order);
     return unpack_k_bits(vbmi_form, bits, d_head, tile, levels, cells, order);
 }
 
 VBMI static void vbmi_v(int bits, int d_head, const void *tile,
                         const struct lk_avx512_levels *levels, int c0, int c1, uint8_t *cells,
                         size_t stride) {
-    unpack_v_bits(vbmi_form, bits, d_head, tile, levels, c0, c1, cells, stride);
+    if (levels->trellis)
+        unpack_v_bits(vbmi_trellis_form, bits, d_head, tile, levels, c0, c1, cells, stride);
+    else
+        unpack_v_bits(vbmi_form, bits, d_head, tile, levels, c0, c1, cells, stride);
 }
 
 const struct lk_avx512_unpack lk_avx512_unpack = {
-    .levels = plain_levels, .k = plain_k, .v = plain_v};
+    .levels = plain_levels, .trellis_levels = plain_trellis_levels, .k = plain_k, .v = plain_v};
 const struct lk_avx512_unpack lk_avx512vbmi_unpack = {
-    .levels = vbmi_levels, .k = vbmi_k, .v = vbmi_v};
+    .levels = vbmi_levels, .trellis_levels = vbmi_trellis_levels, .k = vbmi_k, .v = vbmi_v};
 
 /* ---- weights ---- */
 

@@ -188,20 +188,32 @@ LK_ALWAYS_INLINE void accumulate_bits(pair_form_fn *form, const struct lk_avx512
 
 void lk_avx512_decode_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                             size_t stride) {
-    score_bits(plain_form, &lk_avx512_unpack, rows, q, s, stride);
+    if (rows->codec->trellis)
+        score_bits(plain_trellis_form, &lk_avx512_unpack, rows, q, s, stride);
+    else
+        score_bits(plain_form, &lk_avx512_unpack, rows, q, s, stride);
 }
 
 void lk_avx512_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                                  float *acc) {
-    accumulate_bits(plain_form, &lk_avx512_unpack, rows, p, stride, n_q, acc);
+    if (rows->codec->trellis)
+        accumulate_bits(plain_trellis_form, &lk_avx512_unpack, rows, p, stride, n_q, acc);
+    else
+        accumulate_bits(plain_form, &lk_avx512_unpack, rows, p, stride, n_q, acc);
 }
 
 VBMI void lk_avx512vbmi_decode_score(const struct lk_rows *rows, const struct lk_queries *q,
                                      float *s, size_t stride) {
-    score_bits(vbmi_form, &lk_avx512vbmi_unpack, rows, q, s, stride);
+    if (rows->codec->trellis)
+        score_bits(vbmi_trellis_form, &lk_avx512vbmi_unpack, rows, q, s, stride);
+    else
+        score_bits(vbmi_form, &lk_avx512vbmi_unpack, rows, q, s, stride);
 }
 
 VBMI void lk_avx512vbmi_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride,
                                           int n_q, float *acc) {
-    accumulate_bits(vbmi_form, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
+    if (rows->codec->trellis)
+        accumulate_bits(vbmi_trellis_form, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
+    else
+        accumulate_bits(vbmi_form, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
 }

@@ -5,6 +5,7 @@
 
 #include "codec/int8.h"
 #include "codec/rot.h"
+#include "codec/trellis.h"
 #include "kernels/avx2_vec.h"
 #include "kernels/avx512_dot.h"
 
@@ -45,6 +46,13 @@ static inline void make_form(struct lk_avx512_form *form, const struct lk_avx512
     struct lk_rot_codebook levels = lk_rot_codebook(codec);
     form->top = levels.top;
     form->fine = codec->bits > 4;
+    if (codec->trellis) {
+        uint8_t table[LK_TRELLIS_LEVELS];
+        for (int i = 0; i < LK_TRELLIS_LEVELS; i++)
+            table[i] = (uint8_t)(side == LK_K ? levels.table[i] : 2 * levels.table[i] - levels.top);
+        unpack->trellis_levels(table, &form->levels);
+        return;
+    }
     __m128i table = level_table(&levels, codec->bits, side);
     unpack->levels(codec->bits, form->fine || (side == LK_K && !levels.table) ? NULL : &table,
                    &form->levels);

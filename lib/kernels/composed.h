@@ -16,6 +16,11 @@ static inline bool lk_is_lowbit(const struct lk_codec *codec) {
     return lk_is_per_token(codec) && codec->bits <= 4;
 }
 
+/* The same, if each code has its own level. */
+static inline bool lk_is_plain_lowbit(const struct lk_codec *codec) {
+    return lk_is_lowbit(codec) && !codec->trellis;
+}
+
 /* Score and accumulate as in struct lk_kernels, by other kernels of the same table. Return false
  * and do nothing if the table's own kernels know the codec.
  *

@@ -48,6 +48,10 @@ void lk_neon_decode(const struct lk_part *part, const void *head, int row0, int 
 const uint8_t *lk_neon_unpack(int bits, int d_head, const void *tile, const uint8_t *table,
                               uint8_t *cells);
 
+/* The same for a trellis of 1 to 4 bits. table: [64] levels by index (codec/trellis.h) */
+const uint8_t *lk_neon_unpack_trellis(int bits, int d_head, const void *tile, const uint8_t *table,
+                                      uint8_t *cells);
+
 /* Quantize weights of a tile: p[t] * scale[t] ~ step * (256 planes[0][t] + planes[1][t]) for t <
  * LK_TILE. *sum is the sum of these 16-bit numbers. Returns step. 8 bits would round the many small
  * weights of a tile to 0. */

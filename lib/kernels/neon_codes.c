@@ -42,6 +42,45 @@ const uint8_t *lk_neon_unpack(int bits, int d_head, const void *tile, const uint
     return lk_unpack_tile(bits, d_head, tile, table, cells, unpack_planes);
 }
 
+/* Rotate 32-bit lanes to the right by n, a constant. */
+LK_ALWAYS_INLINE uint8x16_t rotate_right(uint8x16_t v, int n) {
+    uint32x4_t x = vreinterpretq_u32_u8(v);
+    return n % 32 == 0 ? v : vreinterpretq_u8_u32(x >> n | x << (32 - n));
+}
+
+/* bits is a constant. 8 cells at a time: one 32-byte row of a plane per bit of the codes. */
+LK_ALWAYS_INLINE void unpack_trellis(int bits, int d_head, const uint8_t *tile, uint8x16x4_t table,
+                                     uint8_t *cells) {
+    int width = bits == 3 ? 2 : bits, per_byte = 8 / width;
+    const uint8_t *plane1 = tile + lk_bitplanes_bytes(2, d_head); /* of 3 bits */
+    for (int g = 0; g < d_head / 8; g++)
+        for (int h = 0; h < 32; h += 16) {
+            LK_UNROLL8
+            for (int j = 0; j < 8; j++) {
+                const uint8_t *row = tile + (g * width + j / per_byte) * 32 + h;
+                uint8x16_t index = rotate_right(vld1q_u8(row), j % per_byte * width);
+                if (bits == 3)
+                    index =
+                        vbslq_u8(vdupq_n_u8(0x30),
+                                 rotate_right(vld1q_u8(plane1 + g * 32 + h), (j + 28) % 32), index);
+                vst1q_u8(cells + (g * 8 + j) * 32 + h,
+                         vqtbl4q_u8(table, vandq_u8(index, vdupq_n_u8(63))));
+            }
+        }
+}
+
+const uint8_t *lk_neon_unpack_trellis(int bits, int d_head, const void *tile, const uint8_t *levels,
+                                      uint8_t *cells) {
+    uint8x16x4_t table = vld1q_u8_x4(levels);
+    switch (bits) {
+    case 1: unpack_trellis(1, d_head, tile, table, cells); break;
+    case 2: unpack_trellis(2, d_head, tile, table, cells); break;
+    case 3: unpack_trellis(3, d_head, tile, table, cells); break;
+    default: unpack_trellis(4, d_head, tile, table, cells);
+    }
+    return cells;
+}
+
 /* Split eight 16-bit numbers into planes. The high byte is rounded, so that the rest is between
  * -128 and 127. */
 LK_ALWAYS_INLINE void store_planes(int16x8_t x, int8_t *planes, int pad) {

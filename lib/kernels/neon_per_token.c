@@ -44,7 +44,10 @@ static void load_params(struct tile_params *params, const struct lk_tile *tile, 
         return;
     }
     struct lk_rot_codebook levels = lk_rot_codebook(codec);
-    params->cells = lk_neon_unpack(codec->bits, tile->d_head, tile->head, levels.table, buf);
+    params->cells =
+        codec->trellis
+            ? lk_neon_unpack_trellis(codec->bits, tile->d_head, tile->head, levels.table, buf)
+            : lk_neon_unpack(codec->bits, tile->d_head, tile->head, levels.table, buf);
     params->top = params->flip ? levels.top - 2 * 128 : levels.top;
     const uint16_t *scale = lk_rot_scales(codec, tile->head, tile->d_head);
     lk_neon_load_scales(scale, tile->n, params->scale);

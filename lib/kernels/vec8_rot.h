@@ -7,7 +7,7 @@
 #include "codec/half.h"
 #include "codec/ops.h"
 #include "codec/rot.h"
-#include "kernels/vec8_cells.h"
+#include "kernels/vec8_trellis.h"
 
 #include <math.h>
 
@@ -197,6 +197,17 @@ LK_ALWAYS_INLINE void lk_vec8_encode_rot(const struct lk_part *part, void *head,
     if (codec->mean)
         mean_scale =
             lk_vec8_tile_mean(&domain, x, stride, mean, (int8_t *)lk_rot_mean(codec, head, d));
+    if (codec->trellis) {
+        struct lk_vec8_tile tile;
+        for (int t = 0; t < LK_TILE; t += LK_LANES) {
+            lk_f32x8 *row = tile.row[t / LK_LANES];
+            lk_vec8_rotate_rows(&domain, LK_LANES, x + t * stride, stride, row);
+            for (int c = 0; codec->mean && c < d; c++) row[c] -= mean[c];
+        }
+        lk_vec8_quantize_tile(part, &tile, head, half);
+        if (codec->mean) lk_rot_store_mean_scale(half, mean_scale);
+        return;
+    }
     lk_u32x8 cell[LK_MAX_D_HEAD], swapped[LK_MAX_D_HEAD];
     for (int t = 0; t < n; t += LK_LANES) {
         lk_f32x8 y[LK_MAX_D_HEAD], scale;
@@ -231,6 +242,10 @@ LK_ALWAYS_INLINE void lk_vec8_encode_rot(const struct lk_part *part, void *head,
 LK_ALWAYS_INLINE void lk_vec8_decode_rot(const struct lk_part *part, const void *head, float *x,
                                          size_t stride) {
     const struct lk_codec *codec = part->codec;
+    if (codec->trellis) {
+        lk_codec_decode(part, head, 0, LK_TILE, x, stride);
+        return;
+    }
     struct lk_rot_quantizer coder = lk_rot_quantizer(codec);
     int d = part->d_head;
     const uint16_t *half = lk_rot_scales(codec, head, d);

@@ -46,6 +46,13 @@ static const lk_preset presets[] = {
      NULL},
     {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
      "2 bits, rotated: for the longest contexts; answers differ now and then", NULL},
+    {"trellis-3",
+     "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); recent 20%: rot4; window 64: rot8",
+     "as best-3 with trellis-coded levels: a little less loss, more time to pack a row", NULL},
+    {"trellis-2", "sink 4: f16; body: rot2(trellis); window 32: rot8",
+     "as best-2 with trellis-coded levels: a third less loss, more time to pack a row", NULL},
+    {"trellis-1.5", "sink 4: f16; body: k=rot2(trellis) v=rot1(trellis); window 64: rot8",
+     "K in 2 bits, V in 1, trellis-coded: the smallest cache that needs no sidecar", NULL},
     {"best-1.9",
      "sink 4: f16; body: k=latent46%(pre)+rot3(nomean) v=latent100%+rot2; window 64: rot8",
      "K in half of its components, V in the directions it uses: the smallest cache, but slow at "

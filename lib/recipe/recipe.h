@@ -52,6 +52,7 @@
  *             | mean | nomean         rot: center (default: K yes, V no)
  *             | sigma | nosigma       rot: equalize (default: K yes, V no)
  *             | lloyd | uniform       rot: codebook (default: lloyd for 2 to 4 bits)
+ *             | trellis               rot of 1 to 4 bits: levels that depend on the next codes too
  *
  * After 'keep', ':' and the codecs may be omitted: the rows are then f16. If the codecs pack whole
  * tiles, the size is rounded up to whole tiles. In layers with a sliding window, which limits the

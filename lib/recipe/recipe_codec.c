@@ -9,12 +9,16 @@ const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, asy
 
 static const char latent[] = "latent";
 
+/* The levels of rot. */
+enum levels { UNIFORM, LLOYD, TRELLIS };
+
 /* A codec as written in the text. Options that are not given get the default of K or V later. */
 struct parsed_codec {
     struct lk_codec codec;
-    int mean, sigma, lloyd; /* -1: not given */
-    size_t pre_at;          /* offset of the word 'pre'; 0: not given */
-    size_t landmarks_at;    /* of the word 'landmarks'; 0: not given */
+    int mean, sigma;     /* -1: not given */
+    int levels;          /* enum levels, -1: not given */
+    size_t pre_at;       /* offset of the word 'pre'; 0: not given */
+    size_t landmarks_at; /* of the word 'landmarks'; 0: not given */
 };
 
 /* Whether a word is `name` and a number of bits between `min` and `max`. */
@@ -106,10 +110,12 @@ static lk_status apply_group_option(struct lk_scan *scan, const char *word, size
 /* Apply one option of a codec. `at` is the offset of `word`. */
 static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
                               struct parsed_codec *w, bool *group_given) {
-    static const struct {
-        const char *yes, *no;
-    } pair[3] = {{"mean", "nomean"}, {"sigma", "nosigma"}, {"lloyd", "uniform"}};
-    int *const value[3] = {&w->mean, &w->sigma, &w->lloyd};
+    struct {
+        int *value;
+        const char *word[3]; /* of the values 0, 1, 2 */
+    } option[3] = {{&w->mean, {"nomean", "mean"}},
+                   {&w->sigma, {"nosigma", "sigma"}},
+                   {&w->levels, {"uniform", "lloyd", "trellis"}}};
 
     if (w->codec.coding == LK_F16) {
         if (strcmp(word, "landmarks") != 0)
@@ -120,18 +126,22 @@ static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
     }
     if (w->codec.coding != LK_ROT)
         return apply_group_option(scan, word, at, &w->codec, group_given);
-    for (int i = 0; i < 3; i++) {
-        bool yes = strcmp(word, pair[i].yes) == 0;
-        if (!yes && strcmp(word, pair[i].no) != 0) continue;
-        if (*value[i] >= 0)
-            return lk_scan_fail(scan, at, false, "%s or %s is given twice", pair[i].yes,
-                                pair[i].no);
-        *value[i] = yes;
-        return LK_OK;
-    }
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3 && option[i].word[k]; k++) {
+            if (strcmp(word, option[i].word[k]) != 0) continue;
+            int before = *option[i].value;
+            if (option[i].value == &w->levels && k == TRELLIS && w->codec.bits > 4)
+                return lk_scan_fail(scan, at, false, "rot has trellises for 1 to 4 bits only");
+            if (before == k) return lk_scan_fail(scan, at, false, "%s is given twice", word);
+            if (before >= 0)
+                return lk_scan_fail(scan, at, false, "%s or %s is given twice",
+                                    option[i].word[before], word);
+            *option[i].value = k;
+            return LK_OK;
+        }
     return lk_scan_fail(
         scan, at, true,
-        "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform)");
+        "expected an option of rot (mean, nomean, sigma, nosigma, lloyd, uniform or trellis)");
 }
 
 /* Read 'latent' [ N '%' ] [ '(' 'pre' ')' ] [ '+' ]. The scanner is at 'latent'. Sets *more if
@@ -193,7 +203,7 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
 static lk_status read_codec(struct lk_scan *scan, const char *expected, struct parsed_codec *w) {
     char word[LK_WORD_MAX];
     lk_scan_peek(scan, word);
-    *w = (struct parsed_codec){.mean = -1, .sigma = -1, .lloyd = -1, .codec = lk_codec_f16};
+    *w = (struct parsed_codec){.mean = -1, .sigma = -1, .levels = -1, .codec = lk_codec_f16};
     if (strncmp(word, latent, sizeof latent - 1) == 0) {
         bool more = false;
         lk_status status = read_projection(scan, w, &more);
@@ -210,7 +220,8 @@ static struct lk_codec with_defaults(const struct parsed_codec *w, enum lk_side 
     if (codec.coding == LK_ROT) {
         codec.mean = w->mean < 0 ? side == LK_K : w->mean;
         codec.sigma = w->sigma < 0 ? side == LK_K : w->sigma;
-        codec.lloyd = w->lloyd < 0 ? lk_codec_default_lloyd(codec.bits) : w->lloyd;
+        codec.lloyd = w->levels < 0 ? lk_codec_default_lloyd(codec.bits) : w->levels == LLOYD;
+        codec.trellis = w->levels == TRELLIS;
     }
     codec.landmarks = w->landmarks_at && side == LK_K;
     if (side == LK_V && codec.projection)

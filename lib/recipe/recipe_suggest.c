@@ -19,7 +19,7 @@ static const char *const keyword[] = {
     "layers",  "absorb", "eager",   "read",      "skip",     "none",   "shift",
     "first",   "last",   "less",    "performer", "mean",     "nomean", "sigma",
     "nosigma", "lloyd",  "uniform", "g32",       "g64",      "g128",   "context",
-    "random",  "newest", "h2o",     "tova",      "hadamard", "clip96"};
+    "random",  "newest", "h2o",     "tova",      "hadamard", "clip96", "trellis"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {

@@ -75,7 +75,7 @@ static int list_presets(void) {
           "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
           "  kvarn2 to kvarn8,\n"
           "  asym2 to asym8 (g32, g64, g128, hadamard, clip96), hqq2 to hqq4 (g32, g64, g128),\n"
-          "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform);\n"
+          "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform, trellis);\n"
           "  with a sidecar: latent, latent50%, latent50%+CODEC; for K also latent50%(pre)\n",
           stdout);
     return STATUS_OK;

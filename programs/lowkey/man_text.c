@@ -74,7 +74,9 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "1 to 8 bits: centered, equalized and rotated, with an unbiased scale per token. "
           "Options: `mean` or `nomean` (centering), `sigma` or `nosigma` (equalization), both by "
           "default on for K and off for V; `lloyd` (default for 2 to 4 bits) or `uniform` "
-          "codebook."},
+          "codebook, or `trellis` (1 to 4 bits): levels that depend on the next codes too. They "
+          "lose less, take longer to encode, and are slow to read on a CPU that has AVX2 but not "
+          "AVX-512."},
          {"`asym2` to `asym8`",
           "Palu's quantizer: uniform levels with a scale and a zero point per token. Options: "
           "`hadamard` rotates the row first; `clip50` to `clip99` clamps values to that percentile "

@@ -32,6 +32,7 @@ static const char *recipes[] = {
     "sink 2: asym8; body: asym2(hadamard); recent 10%: asym4(g32); window 20: f16",
     "sink 1: f16; body: kvquant4; residual 64: f16",
     "sink 4: f16; body: k=kvarn4 v=kvarn2; residual 64: f16",
+    "sink 4: f16; body: rot2(trellis); recent 20%: rot3(trellis); window 40: f16",
     "body: k=hqq4 v=kvquant4; window 40: asym8(g128,hadamard)",
 };
 
@@ -79,7 +80,9 @@ static float *random_rows(struct random *r, int64_t n) {
 
 /* Maximum error that a recipe's coarsest codec may cause on these rows. */
 static double max_error(const char *text) {
-    if (strstr(text, "rot2") || strstr(text, "kivi2") || strstr(text, "asym2")) return 0.4;
+    static const char *const two_bits[] = {"rot2", "kivi2", "asym2", "kvarn2"};
+    for (int i = 0; i < 4; i++)
+        if (strstr(text, two_bits[i])) return 0.4;
     return strstr(text, "rot") || strstr(text, "kivi") || strstr(text, "quant") ? 0.06 : 1e-3;
 }
 

@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static bool same_codec(const struct lk_codec *a, const struct lk_codec *b) {
     return a->coding == b->coding && a->bits == b->bits && a->group == b->group &&
            a->mean == b->mean && a->sigma == b->sigma && a->lloyd == b->lloyd &&
-           a->hadamard == b->hadamard && a->hqq == b->hqq && a->projection == b->projection &&
-           a->share == b->share;
+           a->trellis == b->trellis && a->hadamard == b->hadamard && a->hqq == b->hqq &&
+           a->projection == b->projection && a->share == b->share;
 }
 
 static bool same_limit(const struct lk_limit *a, const struct lk_limit *b) {

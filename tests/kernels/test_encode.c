@@ -132,6 +132,13 @@ static void all_tables_write_same_bits(void **state) {
                                                        .mean = flags & 1,
                                                        .sigma = flags & 2,
                                                        .lloyd = flags & 4 && bits <= 4});
+        for (int bits = 1; bits <= 4; bits++)
+            for (int flags = 0; flags < 4; flags++)
+                check_codec(kernels, (struct lk_codec){.coding = LK_ROT,
+                                                       .bits = bits,
+                                                       .mean = flags & 1,
+                                                       .sigma = flags & 2,
+                                                       .trellis = true});
     }
     if (n_table == 0) skip();
 }

@@ -265,6 +265,8 @@ static void rot_agrees(void **state) {
                                          .sigma = flags & 2,
                                          .lloyd = flags & 4};
                 if (!lk_codec_reject_reason(&codec, side, 64)) check_codec(&codec, side, LK_TILE);
+                codec.trellis = !codec.lloyd;
+                if (codec.trellis && bits <= 4) check_codec(&codec, side, LK_TILE);
             }
 }
 
@@ -279,6 +281,7 @@ static void wide_rows_agree(void **state) {
         {.coding = LK_ROT, .bits = 2, .lloyd = true},
         {.coding = LK_ROT, .bits = 3, .lloyd = true, .mean = true},
         {.coding = LK_ROT, .bits = 4, .lloyd = true},
+        {.coding = LK_ROT, .bits = 3, .trellis = true, .mean = true},
         {.coding = LK_ROT, .bits = 8, .mean = true}};
     static struct packed packed;
     static float q[3 * LK_MAX_D_HEAD], s[2][3 * STRIDE];

@@ -50,7 +50,10 @@ static void random_options(struct random *r, const struct plan *plan, int side, 
         append(text, size, "%c%s", sign, plan->sigma && chance(r, 60) ? "sigma" : "nosigma");
         sign = ',';
     }
-    if (lloyd && chance(r, 25)) {
+    if (bits <= 4 && !plan->evicts && chance(r, 25)) {
+        append(text, size, "%ctrellis", sign);
+        sign = ',';
+    } else if (lloyd && chance(r, 25)) {
         append(text, size, "%cuniform", sign);
         sign = ',';
     }

@@ -40,6 +40,7 @@ static void levels_are_read(void **state) {
     assert_true(r->level[1].k.lloyd); /* the default at 3 bits */
     assert_codec(r->level[1].v, LK_ROT, 2, false, false);
     assert_false(r->level[1].v.lloyd);
+    assert_false(r->level[1].v.trellis);
     assert_int_equal(r->level[2].range, LK_RECENT);
     assert_string_equal(r->level[2].name, "recent 12.5%");
     assert_true(r->level[2].percent == 12.5F);
@@ -349,8 +350,11 @@ static void errors_show_their_place(void **state) {
         {"f16(landmarks); read 10% outliers 100001", "column 35:", "at most 100000 chunks"},
         {"body: int8(mean)", "column 11:", "int8 has no options"},
         {"body: rot3(", "column 12:",
-         "expected an option of rot (mean, nomean, sigma, nosigma, lloyd or uniform), found the "
-         "end"},
+         "expected an option of rot (mean, nomean, sigma, nosigma, lloyd, uniform or trellis), "
+         "found the end"},
+        {"body: rot3(trellis, lloyd)", "column 21:", "trellis or lloyd is given twice"},
+        {"body: rot3(trellis, trellis)", "column 21:", "trellis is given twice"},
+        {"body: rot5(trellis)", "column 12:", "trellises for 1 to 4 bits only"},
         {"body: rot3(mean nosigma)", "column 17:", "expected ',' or ')'"},
         {"body: rot3(mean, nomean)", "column 18:", "mean or nomean is given twice"},
         {"body: rot3(g64)", "column 12:", "expected an option of rot"},
@@ -385,6 +389,13 @@ static void errors_show_their_place(void **state) {
         {"body: rot3 \xc3\xa9\xc3\xa9 x", "column 12:", "found byte 0xc3: \"body: rot3 >>???? x\""},
         {"body: rot3 # \xc3\xa9\xc3\xa9\n \xc3\xa9", "line 2, column 2:", "found byte 0xc3"},
         {"body: rot3 \x01", "column 12:", "found byte 0x01"},
+    };
+    assert_errors(row, sizeof row / sizeof row[0]);
+}
+
+static void errors_of_latents(void **state) {
+    (void)state;
+    static const struct bad_recipe row[] = {
         {"body: latent0%", "column 13:", "more than 0% and at most 100%"},
         {"body: latent101%", "column 13:", "at most 100%"},
         {"body: latent50", "column 15:", "expected '%'"},
@@ -567,6 +578,7 @@ int main(void) {
         cmocka_unit_test(spellings_are_equivalent),
         cmocka_unit_test(presets_are_recipes),
         cmocka_unit_test(errors_show_their_place),
+        cmocka_unit_test(errors_of_latents),
         cmocka_unit_test(unknown_names_are_explained),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(errors_of_layers_show_their_place),
