@@ -146,21 +146,27 @@ static size_t age_probe_at(const struct lk_tune *t, int side, int recent) {
     return probe_at(t, t->loss.n_layer, 0, 0) + (size_t)(side * LK_TUNE_N_RECENT + recent);
 }
 
+/* "k=rot2(trellis) v=f16", or the other way around. */
+static void print_side(struct lk_buf *out, int side, int bits) {
+    lk_buf_append_str(out, "k=");
+    lk_tune_print_codec(out, side ? 16 : bits);
+    lk_buf_append_str(out, " v=");
+    lk_tune_print_codec(out, side ? bits : 16);
+}
+
 static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
     for (int side = 0; side < 2; side++) {
-        const char *k = side ? "f16" : NULL, *v = side ? NULL : "f16";
-        char rot[8];
         for (int layer = 0; layer < t->loss.n_layer; layer++)
             for (size_t i = 0; i < t->opts.n_bits; i++) {
                 struct lk_buf *out = &recipe[probe_at(t, layer, side, i)];
-                snprintf(rot, sizeof rot, "rot%d", t->bits[i]);
-                lk_buf_printf(out, "sink 4: f16; body: f16; layers %d: k=%s v=%s; window 32: f16",
-                              layer, k ? k : rot, v ? v : rot);
+                lk_buf_printf(out, "sink 4: f16; body: f16; layers %d: ", layer);
+                print_side(out, side, t->bits[i]);
+                lk_buf_append_str(out, "; window 32: f16");
             }
-        snprintf(rot, sizeof rot, "rot%d", AGE_BITS);
         for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
             struct lk_buf *out = &recipe[age_probe_at(t, side, i)];
-            lk_buf_printf(out, "sink 4: f16; body: k=%s v=%s", k ? k : rot, v ? v : rot);
+            lk_buf_append_str(out, "sink 4: f16; body: ");
+            print_side(out, side, AGE_BITS);
             if (lk_tune_recent_at[i])
                 lk_buf_printf(out, "; recent %d%%: f16", lk_tune_recent_at[i]);
             lk_buf_append_str(out, "; window 32: f16");

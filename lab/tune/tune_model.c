@@ -13,9 +13,9 @@ enum { N_OPTION = LK_TUNE_N_BITS * LK_TUNE_N_BITS };
 const uint8_t lk_tune_bits_at[LK_TUNE_N_BITS] = {1, 2, 3, 4, 5, 6, 8};
 const uint8_t lk_tune_recent_at[LK_TUNE_N_RECENT] = {0, 10, 20, 40};
 
-/* Mean squared error of a Gaussian value with the codebook of these bits: Lloyd-Max up to 4 bits,
- * uniform from 5 on (Max 1960). */
-static const double distortion[LK_TUNE_N_BITS] = {0.3634,   0.1175,   0.03454,  0.009497,
+/* Mean squared error of a Gaussian value with the levels of these bits: a trellis up to 4 bits
+ * (codec/trellis.c), uniform from 5 on (Max 1960). */
+static const double distortion[LK_TUNE_N_BITS] = {0.302,    0.0900,   0.0251,   0.00651,
                                                   0.003495, 0.001041, 0.0000871};
 
 /* ---- loss ---- */

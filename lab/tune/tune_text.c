@@ -9,19 +9,19 @@ static bool same_bits(const struct lk_tune_bits *a, const struct lk_tune_bits *b
     return memcmp(a->of[age], b->of[age], sizeof a->of[age]) == 0;
 }
 
-static void print_codec(struct lk_buf *out, int bits) {
+void lk_tune_print_codec(struct lk_buf *out, int bits) {
     if (bits == 16)
         lk_buf_append_str(out, "f16");
     else
-        lk_buf_printf(out, "rot%d", bits);
+        lk_buf_printf(out, bits <= LK_TUNE_TRELLIS_BITS ? "rot%d(trellis)" : "rot%d", bits);
 }
 
 static void print_codecs(struct lk_buf *out, const uint8_t bits[2]) {
     lk_buf_append_str(out, bits[0] == bits[1] ? "" : "k=");
-    print_codec(out, bits[0]);
+    lk_tune_print_codec(out, bits[0]);
     if (bits[0] == bits[1]) return;
     lk_buf_append_str(out, " v=");
-    print_codec(out, bits[1]);
+    lk_tune_print_codec(out, bits[1]);
 }
 
 /* The layer whose bits are those of the levels themselves: most layers have them in one age or

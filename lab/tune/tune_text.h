@@ -23,4 +23,10 @@ struct lk_tune_bits {
  * none. Memory failures are the buffer's. */
 void lk_tune_print(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer, int recent);
 
+/* Codes of up to this many bits have a trellis, which loses less in the same bytes. */
+enum { LK_TUNE_TRELLIS_BITS = 4 };
+
+/* Append the codec of so many bits: "rot3(trellis)", "rot6", or "f16" for 16. */
+void lk_tune_print_codec(struct lk_buf *out, int bits);
+
 #endif

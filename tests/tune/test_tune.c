@@ -73,7 +73,8 @@ static void sizes_hold(void **state) {
         assert_true(fine.plan.cache_bytes <= bytes_of(model, "best-4"));
         assert_true(coarse.plan.cache_bytes <= bytes_of(model, "best-2"));
         assert_int_equal(fine.plan.cache_bytes, bytes_of(model, lk_recipe_text(fine.recipe)));
-        assert_true(fine.measured.kl_mean <= coarse.measured.kl_mean);
+        const double rounding = 1e-9; /* of logits in f32 */
+        assert_true(fine.measured.kl_mean <= coarse.measured.kl_mean + rounding);
         assert_true(fine.measured.n_scored == 2 * lk_compare_n_scored(CHUNK));
         lk_recipe_free(fine.recipe);
         lk_recipe_free(coarse.recipe);

@@ -63,15 +63,18 @@ static void text_is_short(void **state) {
     struct lk_buf text = {0};
     for (int i = 0; i < 9; i++) bits[i] = (struct lk_tune_bits){{{3, 2}, {4, 4}}};
     lk_tune_print(&text, bits, 9, 0);
-    assert_string_equal(text.at, "sink 4: f16; body: k=rot3 v=rot2; window 32: rot8");
+    assert_string_equal(text.at,
+                        "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); window 32: rot8");
     lk_buf_clear(&text);
     bits[0].of[LK_TUNE_BODY][LK_K] = bits[1].of[LK_TUNE_BODY][LK_K] = 4;
     bits[7].of[LK_TUNE_BODY][LK_K] = 4;
     bits[8].of[LK_TUNE_RECENT][LK_V] = 6;
     lk_tune_print(&text, bits, 9, 20);
-    assert_string_equal(text.at, "sink 4: f16; body: k=rot3 v=rot2; layers 0-1, 7: k=rot4 v=rot2; "
-                                 "recent 20%: rot4; layers 8 recent: k=rot4 v=rot6; "
-                                 "window 32: rot8");
+    assert_string_equal(text.at,
+                        "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); layers 0-1, 7: "
+                        "k=rot4(trellis) v=rot2(trellis); "
+                        "recent 20%: rot4(trellis); layers 8 recent: k=rot4(trellis) v=rot6; "
+                        "window 32: rot8");
     lk_buf_free(&text);
 }
 
