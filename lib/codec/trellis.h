@@ -10,8 +10,8 @@
  * with the lowest bits. Symbol p of a word is the field p % (8 / w) of byte p / (8 / w), w being
  * the width of that plane, so it is bits w p .. w p + w - 1 of the little-endian word. Symbols
  * continue from the last one of a word with its first one, so that all bits of a word follow from
- * each other by rotation. A word has rows of one channel (V) or 4 rows x 4 channels (K at 2 and 3
- * bits); therefore whole tiles are encoded.
+ * each other by rotation. At 2 and 3 bits a word has 16 tokens of one channel (V), or 4 tokens x 4
+ * channels (K). Codes of several tokens depend on each other, so whole tiles are encoded.
  *
  *   index of the level, 6 bits:   bits    own code     next codes       symbols  states
  *                                  1       1            5 x 1 bit        32       32
@@ -65,8 +65,8 @@ static inline struct lk_trellis lk_trellis(int bits) {
     }
 }
 
-/* The state between a symbol and the next one is the part of the index that the next codes decide.
- * The part of the next codes in a symbol's index, and what its own code is for the one before. */
+/* The state between two symbols: the bits that their indices share. next_state is the one after the
+ * symbol with this index, own_state the one before it. */
 static inline int lk_trellis_next_state(const struct lk_trellis *t, int index) {
     return index >> t->next_shift & (t->n_state - 1);
 }

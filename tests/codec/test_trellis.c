@@ -1,6 +1,7 @@
 /* Trellis-coded levels: against an exhaustive search of the state, and against the packed words. */
 #include "codec/bitplanes.h"
 #include "codec/trellis.h"
+#include "support.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,17 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static uint64_t random_state = 1;
-
-static double uniform(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
-}
-
-static float gaussian(void) {
-    return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()));
-}
 
 static double cost_of(const struct lk_trellis *t, const float *value, const uint8_t *index) {
     double sum = 0;
@@ -56,12 +46,13 @@ static void words_are_nearly_optimal(void **state) {
     (void)state;
     for (int bits = 1; bits <= 4; bits++) {
         struct lk_trellis t = lk_trellis(bits);
+        struct random r = {(uint64_t)bits};
         double sum = 0, least = 0;
         for (int i = 0; i < 300; i++) {
             float value[LK_TRELLIS_MAX_SYMBOLS];
             uint8_t index[LK_TRELLIS_MAX_SYMBOLS];
             for (int p = 0; p < t.n_symbol; p++)
-                value[p] = gaussian() / t.unit * (uniform() < 0.02 ? 9 : 1);
+                value[p] = random_gauss(&r) / t.unit * (random_int(&r, 1, 50) == 1 ? 9 : 1);
             lk_trellis_encode(&t, value, index);
             for (int p = 0; p < t.n_symbol; p++) /* the word is a path around the trellis */
                 assert_int_equal(lk_trellis_next_state(&t, index[p]),
@@ -82,12 +73,13 @@ static void levels_are_in_the_words(void **state) {
     for (int bits = 1; bits <= 4; bits++)
         for (int side = LK_K; side <= LK_V; side++) {
             struct lk_trellis t = lk_trellis(bits);
+            struct random r = {(uint64_t)bits};
             int width = bits == 3 ? 2 : bits, per_byte = 8 / width;
             uint8_t tile[LK_TILE / 8 * 4 * D], cell[LK_TILE * D], level[LK_TILE * D];
             for (int row = 0; row < LK_TILE; row++) {
                 uint8_t code[D];
                 for (int c = 0; c < D; c++) {
-                    code[c] = (uint8_t)(uniform() * (1 << bits));
+                    code[c] = (uint8_t)random_int(&r, 0, (1 << bits) - 1);
                     cell[lk_bitplanes_index(side, row, c)] = code[c];
                 }
                 lk_bitplanes_pack_row(side, bits, D, tile, row, code);
@@ -113,10 +105,10 @@ static double error_of(struct lk_codec codec, enum lk_side side, int d) {
     static float x[LK_TILE * MAX_D], y[LK_TILE * MAX_D];
     static _Alignas(32) unsigned char head[LK_TILE * MAX_D];
     struct lk_part part = {&codec, side, d, LK_TILE, NULL};
+    struct random r = {7};
     double error = 0, power = 0, product = 0;
-    random_state = 7;
     for (int i = 0; i < 30; i++) {
-        for (int k = 0; k < LK_TILE * d; k++) x[k] = gaussian();
+        for (int k = 0; k < LK_TILE * d; k++) x[k] = random_gauss(&r);
         lk_codec_encode(&part, head, 0, LK_TILE, x, (size_t)d);
         lk_codec_decode(&part, head, 0, LK_TILE, y, (size_t)d);
         for (int k = 0; k < LK_TILE * d; k++) {

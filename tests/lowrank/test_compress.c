@@ -1,47 +1,15 @@
 /* Statistics and sidecars of tiny random models: rows compared with the model's own graph, resumed
  * statistics, contents of sidecars, and rejected options and texts. */
 #include "lowrank/collect.h"
-#include "lowrank/compress.h"
 #include "lowrank/weight_moments.h"
-#include "model/blocks.h"
 #include "sidecar/sidecar.h"
-#include "support.h"
-#include "tiny_gguf.h"
+#include "test_bases.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 static char folder[] = "/tmp/lowkey-compress-XXXXXX";
-static char model_path[64], sidecar_path[64], stats_path[64];
-
-enum { TOKENS = 1600 };
-static int32_t text[TOKENS];
-
-static lk_model *open_model(const char *preset) {
-    const struct tiny_spec *spec = tiny_preset(preset);
-    assert_non_null(spec);
-    assert_true(tiny_gguf_write(model_path, spec));
-    lk_model *model = NULL;
-    lk_err err = {0};
-    lk_model_opts opts = {.n_threads = 1, .no_repack = true};
-    if (lk_model_open(&model, model_path, &opts, &err) != LK_OK)
-        fail_msg("%s: %s", preset, err.msg);
-    struct random r = {99};
-    int n_vocab = lk_model_get_info(model).n_vocab;
-    for (int i = 0; i < TOKENS; i++) text[i] = random_int(&r, 0, n_vocab - 1);
-    return model;
-}
-
-static void assert_empty(const struct lk_ledger *ledger) {
-    for (int i = 0; i < LK_N_PURPOSE; i++) assert_int_equal(lk_ledger_bytes(ledger, i), 0);
-}
+static char sidecar_path[64], stats_path[64];
 
 /* ---- undoing RoPE ---- */
 
@@ -99,37 +67,13 @@ static void test_rotation(void **state) {
 
 /* ---- statistics ---- */
 
-/* Compare m, whose rows were stored as f16, with the moments of rows x [n][n_group * width] by
- * three loops. */
-static void check_moments(const char *what, const struct lk_moments *m, const float *x, int n,
-                          int stride_parts, int share) {
-    int w = m->width, n_part = m->n_group * share;
-    double error = 0, power = 0;
-    assert_int_equal(n_part, stride_parts);
-    assert_int_equal(m->n, (uint64_t)n * share);
-    for (int g = 0; g < m->n_group; g++)
-        for (int a = 0; a < w; a++)
-            for (int b = 0; b <= a; b++) {
-                double sum = 0, is = m->second[((size_t)g * w + a) * w + b];
-                for (int t = 0; t < n; t++)
-                    for (int s = 0; s < share; s++) {
-                        const float *row = x + ((size_t)t * n_part + g * share + s) * w;
-                        sum += (double)row[a] * row[b];
-                    }
-                error += (is - sum) * (is - sum);
-                power += sum * sum;
-            }
-    if (!(error < 1e-6 * power)) fail_msg("%s: %g", what, error / power);
-}
-
 /* Compare the first layer's moments of one window with rows from the family's graph. */
 static void check_first_layer(const char *preset, bool pre, int group) {
     enum { N = 96 };
     lk_model *model = open_model(preset);
-    const struct lk_net *net = model->net;
-    const struct lk_hparams *hp = &net->hp;
+    const struct lk_hparams *hp = &model->net->hp;
     struct lk_ledger ledger = {0};
-    struct lk_graph g = {0};
+    struct layer_rows rows;
     lk_err err = {0};
     struct lk_statistics_opts opts = {
         .group = {group, pre ? group : 0, group}, .queries = true, .n_ctx = N, .n_skip = 5};
@@ -139,45 +83,18 @@ static void check_first_layer(const char *preset, bool pre, int group) {
     assert_int_equal(lk_statistics_collect(s, model, text, N, NULL, NULL, NULL, &err), LK_OK);
     assert_int_equal(s->n_tok, N);
 
-    assert_int_equal(lk_graph_begin(&g, 2 * LK_LAYER_NODES, &ledger, &err), LK_OK);
-    g.tok = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
-    g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, N);
-    ggml_set_input(g.tok);
-    ggml_set_input(g.pos);
-    struct lk_qkv p =
-        net->family->pre(net, g.ctx, 0, net->family->embed(net, g.ctx, g.tok, g.pos), g.pos);
-    struct ggml_tensor *before = p.k->op == GGML_OP_ROPE ? p.k->src[0] : p.k;
-    struct ggml_tensor *out[] = {p.q, p.k, p.v, before};
-    for (int i = 0; i < 4; i++) {
-        ggml_set_output(out[i]);
-        ggml_build_forward_expand(g.graph, out[i]);
-    }
-    assert_int_equal(lk_graph_finish(&g, &ledger, &err), LK_OK);
-    int32_t begin = lk_vocab_bos(model->vocab);
-    memcpy(g.tok->data, text, N * sizeof *text);
-    if (begin >= 0) ((int32_t *)g.tok->data)[0] = begin;
-    lk_graph_set_positions(&g, 0, 0, N);
-    assert_int_equal(lk_graph_run(&g, model, &err), LK_OK);
+    read_layer_rows(model, N, &rows);
     int kv = hp->n_head_kv * hp->d_head, q = hp->n_head * hp->d_head, n = N - opts.n_skip;
-    check_moments("K", &s->side[LK_BASIS_K][0], (float *)p.k->data + opts.n_skip * kv, n,
-                  hp->n_head_kv / group, 1);
-    check_moments("V", &s->side[LK_BASIS_V][0], (float *)p.v->data + opts.n_skip * kv, n,
-                  hp->n_head_kv / group, 1);
-    check_moments("Q", &s->query[0], (float *)p.q->data + opts.n_skip * q, n, hp->n_head,
+    check_moments("K", &s->side[LK_BASIS_K][0], rows.k + opts.n_skip * kv, n, hp->n_head_kv / group,
+                  1);
+    check_moments("V", &s->side[LK_BASIS_V][0], rows.v + opts.n_skip * kv, n, hp->n_head_kv / group,
+                  1);
+    check_moments("Q", &s->query[0], rows.q + opts.n_skip * q, n, hp->n_head,
                   hp->n_head / hp->n_head_kv);
-    if (pre) {
-        float *row = malloc((size_t)n * kv * sizeof *row);
-        for (int t = 0; t < n; t++)
-            for (int head = 0; head < hp->n_head_kv; head++)
-                memcpy(row + ((size_t)t * hp->n_head_kv + head) * hp->d_head,
-                       (char *)before->data + (t + opts.n_skip) * before->nb[2] +
-                           head * before->nb[1],
-                       hp->d_head * sizeof *row);
-        check_moments("K before RoPE", &s->side[LK_BASIS_KPRE][0], row, n, hp->n_head_kv / group,
-                      1);
-        free(row);
-    }
-    lk_graph_free(&g, &ledger);
+    if (pre)
+        check_moments("K before RoPE", &s->side[LK_BASIS_KPRE][0], rows.before + opts.n_skip * kv,
+                      n, hp->n_head_kv / group, 1);
+    free_layer_rows(&rows);
     lk_statistics_free(s);
     lk_model_free(model);
     assert_empty(&ledger);
@@ -344,16 +261,6 @@ static void test_weights(void **state) {
 }
 
 /* ---- sidecars ---- */
-
-static lk_compress *make(lk_model *model, const lk_compress_opts *opts) {
-    lk_compress *c = NULL;
-    lk_err err = {0};
-    if (lk_compress_new(&c, model, opts, text, TOKENS, &err) != LK_OK ||
-        lk_compress_calibrate(c, text, TOKENS, NULL, &err) != LK_OK ||
-        lk_compress_fit(c, &err) != LK_OK)
-        fail_msg("%s", err.msg);
-    return c;
-}
 
 /* up^T down of all components is the identity; errors never increase and end at 0. */
 static void check_basis(const struct lk_basis *b, bool whole) {
@@ -576,11 +483,6 @@ static void test_plain_without_text(void **state) {
     lk_compress_free(with);
     lk_compress_free(without);
     lk_model_free(model);
-}
-
-/* Element of a symmetric matrix [d][d] of which the lower triangle is stored. */
-static double symmetric_at(const double *m, int d, int i, int j) {
-    return i >= j ? m[i * d + j] : m[j * d + i];
 }
 
 /* tr (I - P)^T G (I - P) M of head 0, for the projection P of basis b. */
