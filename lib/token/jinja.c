@@ -246,7 +246,7 @@ lk_status lk_jinja_render(const struct lk_jinja *jinja, uint64_t n_input, lk_jin
     struct lk_jinja_run *volatile r = &run;
     struct lk_jinja_scope global;
     lk_status status = LK_OK;
-    lk_jinja_heap_init(&heap, lk_jinja_max_bytes(n_input), (16 << 20) + 16 * n_input);
+    lk_jinja_heap_init(&heap, lk_jinja_max_bytes(n_input), (2 << 20) + 16 * n_input);
     if (setjmp(heap.on_error)) {
         status = report(&heap, err);
         free(r->out);

@@ -22,15 +22,22 @@ void lk_jinja_heap_init(struct lk_jinja_heap *heap, size_t max_byte, uint64_t ma
     heap->line = 1;
 }
 
+/* A block of the usual size is kept for the next one, so that a loop which crosses the end of a
+ * block in each round does not allocate and free in each round. */
 static void free_newest(struct lk_jinja_heap *heap) {
     struct lk_jinja_block *block = heap->block;
     heap->block = block->older;
     heap->n_byte -= block->size;
-    free(block);
+    if (!heap->spare && block->size == BLOCK_BYTES)
+        heap->spare = block;
+    else
+        free(block);
 }
 
 void lk_jinja_heap_free(struct lk_jinja_heap *heap) {
     while (heap->block) free_newest(heap);
+    free(heap->spare);
+    heap->spare = NULL;
 }
 
 _Noreturn void lk_jinja_fail(struct lk_jinja_heap *heap, lk_status status, const char *format,
@@ -59,7 +66,11 @@ void *lk_jinja_alloc_growing(struct lk_jinja_heap *heap, size_t n_byte, size_t n
         size_t size = n_byte > SIZE_MAX - n_more ? SIZE_MAX : n_byte + n_more;
         if (size < BLOCK_BYTES) size = BLOCK_BYTES;
         lk_jinja_count(heap, size > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)size);
-        block = malloc(sizeof *block + size);
+        block = size == BLOCK_BYTES ? heap->spare : NULL;
+        if (block)
+            heap->spare = NULL;
+        else
+            block = malloc(sizeof *block + size);
         if (!block) {
             heap->n_byte -= size;
             lk_jinja_fail(heap, LK_E_NOMEM, "out of memory");

@@ -19,6 +19,7 @@ struct lk_jinja_block;
 
 struct lk_jinja_heap {
     struct lk_jinja_block *block; /* the newest; they are linked */
+    struct lk_jinja_block *spare; /* an unused one, or NULL; not in n_byte */
     size_t n_byte, max_byte;
     uint64_t n_step, max_step;
     int depth;
