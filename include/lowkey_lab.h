@@ -468,6 +468,7 @@ typedef struct {
     size_t n_bits;        /* at most 6; 0: {2} */
     bool no_prompt;       /* measure single layers without an exact prompt too, in twice the time */
     int32_t n_round;      /* rounds of measuring variants of a recipe; 0: 2; -1: none */
+    bool fast;            /* only codecs that all CPUs read fast: no trellis-coded levels */
     uint64_t max_bytes;   /* limit for the sessions that are measured at a time; 0: 768 MiB */
     const char *state;    /* path of the file of results, borrowed; NULL: none */
     lk_progress progress; /* may be NULL; counts recipes x tokens of each call */

@@ -98,6 +98,7 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
     if (status == LK_OK) status = check_opts(t, n_tok, err);
     if (status == LK_OK) {
         t->loss.n_layer = lk_model_get_info(model).n_layer;
+        t->loss.trellis = t->opts.fast ? LK_TUNE_NO_TRELLIS : LK_TUNE_TRELLIS;
         t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
         status = allocate_arrays(t, err);
     }
@@ -149,9 +150,9 @@ static size_t age_probe_at(const struct lk_tune *t, int side, int recent) {
 /* "k=rot2(trellis) v=f16", or the other way around. */
 static void print_side(struct lk_buf *out, int side, int bits) {
     lk_buf_append_str(out, "k=");
-    lk_tune_print_codec(out, side ? 16 : bits);
+    lk_tune_print_codec(out, side ? 16 : bits, LK_TUNE_TRELLIS);
     lk_buf_append_str(out, " v=");
-    lk_tune_print_codec(out, side ? bits : 16);
+    lk_tune_print_codec(out, side ? bits : 16, LK_TUNE_TRELLIS);
 }
 
 static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
@@ -183,7 +184,7 @@ static void fit_loss(struct lk_tune *t, const struct lk_buf *recipe) {
             for (size_t i = 0; i < t->opts.n_bits; i++)
                 probe[side][i] =
                     lk_tune_measured_kl(t, &t->prompt, &recipe[probe_at(t, layer, side, i)]);
-        lk_tune_fill_kl(t->loss.kl[layer], t->bits, t->opts.n_bits, probe);
+        lk_tune_fill_kl(t->loss.kl[layer], t->bits, t->opts.n_bits, probe, t->loss.trellis);
     }
     for (int side = 0; side < 2; side++) {
         double all = lk_tune_measured_kl(t, &t->prompt, &recipe[age_probe_at(t, side, 0)]);

@@ -18,6 +18,10 @@ const uint8_t lk_tune_recent_at[LK_TUNE_N_RECENT] = {0, 10, 20, 40};
 static const double distortion[LK_TUNE_N_BITS] = {0.302,    0.0900,   0.0251,   0.00651,
                                                   0.003495, 0.001041, 0.0000871};
 
+/* Levels without a trellis (Lloyd-Max) lose this much more (docs/results/trellis.md). */
+enum { N_PLAIN = 4 };
+static const double without_trellis[N_PLAIN] = {1.26, 1.26, 1.16, 1.03};
+
 /* ---- loss ---- */
 
 static int index_of_bits(int bits) {
@@ -27,7 +31,7 @@ static int index_of_bits(int bits) {
 }
 
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
-                     const double probe[2][LK_TUNE_MAX_PROBE]) {
+                     const double probe[2][LK_TUNE_MAX_PROBE], enum lk_tune_trellis trellis) {
     const double min_kl = 1e-9; /* of rounding: logits are f32 */
     for (int side = 0; side < 2; side++) {
         double x[LK_TUNE_MAX_PROBE], y[LK_TUNE_MAX_PROBE];
@@ -37,7 +41,8 @@ void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n
             if (i + 1 < n_probe) y[i] = fmax(y[i], y[i + 1]); /* fewer bits cannot lose less */
         }
         for (int b = 0; b < LK_TUNE_N_BITS; b++) {
-            double at = log(distortion[b]);
+            bool plain = lk_tune_bits_at[b] > (int)trellis && b < N_PLAIN;
+            double at = log(distortion[b] * (plain ? without_trellis[b] : 1));
             size_t i = 0; /* between probes i and i + 1 */
             while (i + 1 < n_probe && x[i + 1] >= at) i++;
             bool between = i + 1 < n_probe && at <= x[i];
@@ -83,7 +88,7 @@ static lk_status count_bytes(const lk_model *model, const struct lk_tune_bits *l
                              int recent, int32_t n_ctx, uint64_t *bytes, lk_err *err) {
     struct lk_buf text = {0};
     lk_plan plan;
-    lk_tune_print(&text, layer, n_layer, lk_tune_recent_at[recent]);
+    lk_tune_print(&text, layer, n_layer, lk_tune_recent_at[recent], LK_TUNE_TRELLIS);
     lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
                                    : lk_tune_plan(model, text.at, n_ctx, &plan, err);
     if (status == LK_OK) *bytes = plan.cache_bytes;

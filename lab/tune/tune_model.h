@@ -33,14 +33,15 @@ struct lk_tune_tilt {
 
 struct lk_tune_model {
     int n_layer;
+    enum lk_tune_trellis trellis;      /* of the recipes; measured layers have LK_TUNE_TRELLIS */
     double (*kl)[2][LK_TUNE_N_BITS];   /* [n_layer] */
     double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
 };
 
 /* Fill kl[2][LK_TUNE_N_BITS] of a layer from probes: probe[side][n_probe] is the KL at bits[i], in
- * increasing order. */
+ * increasing order, with LK_TUNE_TRELLIS. */
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
-                     const double probe[2][LK_TUNE_MAX_PROBE]);
+                     const double probe[2][LK_TUNE_MAX_PROBE], enum lk_tune_trellis trellis);
 
 /* KL of one side of one layer at some bits; the next higher number that is an option counts. */
 double lk_tune_loss_at(const struct lk_tune_model *model, int layer, int side, int bits);

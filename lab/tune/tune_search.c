@@ -42,7 +42,7 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
         status = lk_tune_choose(&t->loss, &t->cost[c->recent], c->recent, &c->tilt, budget,
                                 &t->ledger, bits, &chosen, err);
         if (status != LK_OK) break;
-        lk_tune_print(&text, bits, t->loss.n_layer, lk_tune_recent_at[c->recent]);
+        lk_tune_print(&text, bits, t->loss.n_layer, lk_tune_recent_at[c->recent], t->loss.trellis);
         status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
                              : lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
         bool better =

@@ -19,14 +19,16 @@ struct lk_tune_bits {
     uint8_t of[LK_TUNE_AGES][2];
 };
 
+/* Which codes have a trellis: those of up to this many bits. With one they lose less in the same
+ * bytes; without one all CPUs read them fast. */
+enum lk_tune_trellis { LK_TUNE_NO_TRELLIS = 0, LK_TUNE_TRELLIS = 4 };
+
 /* Append the recipe whose layers have these bits. `recent`: percent of the level of that name; 0:
  * none. Memory failures are the buffer's. */
-void lk_tune_print(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer, int recent);
-
-/* Codes of up to this many bits have a trellis, which loses less in the same bytes. */
-enum { LK_TUNE_TRELLIS_BITS = 4 };
+void lk_tune_print(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer, int recent,
+                   enum lk_tune_trellis trellis);
 
 /* Append the codec of so many bits: "rot3(trellis)", "rot6", or "f16" for 16. */
-void lk_tune_print_codec(struct lk_buf *out, int bits);
+void lk_tune_print_codec(struct lk_buf *out, int bits, enum lk_tune_trellis trellis);
 
 #endif

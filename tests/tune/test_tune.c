@@ -149,6 +149,31 @@ static void interrupted_runs_continue(void **state) {
     lk_model_free(model);
 }
 
+/* Trellis-coded levels are used unless recipes have to be fast, and the same state serves both. */
+static void fast_recipes_have_no_trellis(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 5);
+    for (int fast = 0; fast < 2; fast++) {
+        lk_tune_opts opts = opts_with(path, NULL);
+        lk_tune *tune = NULL;
+        lk_tuned tuned = {0};
+        lk_err err = {0};
+        opts.fast = fast;
+        lk_status status = lk_tune_new(&tune, model, tok, N_TOK, &opts, &err);
+        if (status == LK_OK) status = lk_tune_measure(tune, &err);
+        if (status == LK_OK) status = lk_tune_solve(tune, bytes_of(model, "best-2"), &tuned, &err);
+        if (status != LK_OK) fail_msg("%s", err.msg);
+        assert_int_equal(strstr(lk_recipe_text(tuned.recipe), "trellis") == NULL, fast);
+        assert_true(tuned.plan.cache_bytes <= bytes_of(model, "best-2"));
+        lk_recipe_free(tuned.recipe);
+        lk_tune_free(tune);
+    }
+    unlink(path);
+    lk_model_free(model);
+}
+
 static void finds_a_recipe_for_a_loss(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
@@ -201,6 +226,7 @@ int main(void) {
         cmocka_unit_test(sizes_hold),
         cmocka_unit_test(results_are_measured),
         cmocka_unit_test(interrupted_runs_continue),
+        cmocka_unit_test(fast_recipes_have_no_trellis),
         cmocka_unit_test(finds_a_recipe_for_a_loss),
         cmocka_unit_test(bad_options_are_rejected),
     };

@@ -16,11 +16,12 @@ static int random_from(uint64_t *state, int min, int max) {
     return min + (int)(lk_splitmix64_next(state) % (uint64_t)(max - min + 1));
 }
 
-static void check_text(const struct lk_tune_bits *bits, int n_layer, int recent) {
+static void check_text(const struct lk_tune_bits *bits, int n_layer, int recent,
+                       enum lk_tune_trellis trellis) {
     struct lk_buf text = {0};
     lk_recipe *recipe = NULL;
     lk_err err = {0};
-    lk_tune_print(&text, bits, n_layer, recent);
+    lk_tune_print(&text, bits, n_layer, recent, trellis);
     assert_false(text.failed);
     if (lk_recipe_parse(&recipe, text.at, &err)) fail_msg("%s: %s", text.at, err.msg);
     assert_string_equal(lk_recipe_text(recipe), text.at); /* it is normalized already */
@@ -31,6 +32,7 @@ static void check_text(const struct lk_tune_bits *bits, int n_layer, int recent)
         assert_int_equal(level[1].k.bits, bits[layer].of[LK_TUNE_BODY][LK_K]);
         assert_int_equal(level[1].v.bits, bits[layer].of[LK_TUNE_BODY][LK_V]);
         assert_int_equal(level[1].k.coding, level[1].k.bits == 16 ? LK_F16 : LK_ROT);
+        assert_int_equal(level[1].v.trellis, level[1].v.bits <= (int)trellis);
         if (!recent) continue;
         assert_int_equal(level[2].k.bits, bits[layer].of[LK_TUNE_RECENT][LK_K]);
         assert_int_equal(level[2].v.bits, bits[layer].of[LK_TUNE_RECENT][LK_V]);
@@ -52,7 +54,8 @@ static void text_has_the_bits(void **state) {
                 bits[layer].of[LK_TUNE_RECENT][side] = (uint8_t)newer;
                 bits[layer].of[LK_TUNE_BODY][side] = (uint8_t)random_from(&seed, 1, newer);
             }
-        check_text(bits, n_layer, k % 2 ? random_from(&seed, 1, 60) : 0);
+        check_text(bits, n_layer, k % 2 ? random_from(&seed, 1, 60) : 0,
+                   k % 3 ? LK_TUNE_TRELLIS : LK_TUNE_NO_TRELLIS);
     }
 }
 
@@ -62,14 +65,14 @@ static void text_is_short(void **state) {
     struct lk_tune_bits bits[9];
     struct lk_buf text = {0};
     for (int i = 0; i < 9; i++) bits[i] = (struct lk_tune_bits){{{3, 2}, {4, 4}}};
-    lk_tune_print(&text, bits, 9, 0);
+    lk_tune_print(&text, bits, 9, 0, LK_TUNE_TRELLIS);
     assert_string_equal(text.at,
                         "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); window 32: rot8");
     lk_buf_clear(&text);
     bits[0].of[LK_TUNE_BODY][LK_K] = bits[1].of[LK_TUNE_BODY][LK_K] = 4;
     bits[7].of[LK_TUNE_BODY][LK_K] = 4;
     bits[8].of[LK_TUNE_RECENT][LK_V] = 6;
-    lk_tune_print(&text, bits, 9, 20);
+    lk_tune_print(&text, bits, 9, 20, LK_TUNE_TRELLIS);
     assert_string_equal(text.at,
                         "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); layers 0-1, 7: "
                         "k=rot4(trellis) v=rot2(trellis); "
