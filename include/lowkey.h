@@ -104,6 +104,7 @@ typedef struct {
     const char *kernels; /* attention kernels in use, for example "avx2"; static */
     const char *kernels_lack; /* why attention is slow on this machine; static; NULL: it is not */
     const char *sidecar;      /* the sidecar's method, for example "palu"; NULL: no sidecar */
+    uint64_t identity;        /* hash of the weights of all norms, which no quantization changes */
     uint64_t n_param;
     uint64_t file_bytes;
     uint64_t weight_bytes;  /* resident copies of weights, repacked or dequantized */
@@ -244,6 +245,17 @@ typedef struct {
 
 /* The i-th preset. Its name is NULL if there are fewer. */
 lk_preset lk_recipe_preset(size_t i);
+
+/* A preset for one model, found by `lowkey tune`: each layer has its own bits. With another model,
+ * its bits are arbitrary. */
+typedef struct {
+    const char *name, *text, *note; /* as in lk_preset */
+    uint64_t model;                 /* identity of the model, see lk_model_info */
+} lk_tuned_preset;
+
+/* The i-th of them. Its name is NULL if there are fewer. Those of a model are in the order in which
+ * they lose more; the first is what `lowkey run`, `chat` and `serve` use by default. */
+lk_tuned_preset lk_recipe_tuned(size_t i);
 
 /* True if a level has a limit. Rows are then evicted, and a session that has evicted rows cannot be
  * cut back to a prefix (see lk_session_reusable). */

@@ -168,6 +168,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
                            .sidecar_bytes = model->sidecar ? sidecar_bytes(model) : 0,
                            .sidecar_file_bytes = model->sidecar ? model->sidecar->file.size : 0,
+                           .identity = net->identity,
                            .n_param = net->n_param,
                            .file_bytes = net->file_bytes,
                            .weight_bytes = net->weight_bytes - net->adapter_bytes,

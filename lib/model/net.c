@@ -1,6 +1,7 @@
 /* Opens a model: identifies its family, reads the hyperparameters, binds and loads the tensors. */
 #include "model/net.h"
 
+#include "base/fnv1a.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "model/bind.h"
@@ -68,6 +69,25 @@ static uint64_t file_fingerprint(const struct lk_loader *ld) {
     return hash;
 }
 
+/* The sum of hashes over the name and the weights of each norm. Files of the same model may differ in
+ * quantization and in the order of tensors, but have the norms in f32. */
+static uint64_t norms_hash(const struct lk_loader *ld) {
+    static const char end[] = "norm.weight";
+    const struct gguf_context *gguf = ld->reader.gguf;
+    const uint8_t *data = (const uint8_t *)ld->file.data + gguf_get_data_offset(gguf);
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < gguf_get_n_tensors(gguf); i++) {
+        const char *name = gguf_get_tensor_name(gguf, i);
+        size_t len = strlen(name), n_end = sizeof end - 1;
+        bool is_norm = len >= n_end && strcmp(name + len - n_end, end) == 0;
+        if (!is_norm || gguf_get_tensor_type(gguf, i) != GGML_TYPE_F32) continue;
+        uint64_t hash = lk_fnv1a(LK_FNV1A_INIT, name, len);
+        sum +=
+            lk_fnv1a(hash, data + gguf_get_tensor_offset(gguf, i), gguf_get_tensor_size(gguf, i));
+    }
+    return sum;
+}
+
 /* n_vocab is the number of tokens in the vocabulary. Without a vocabulary it is the architecture's
  * vocab_size, and without that key the number of rows of the token embeddings. */
 static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
@@ -108,6 +128,7 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)
         net->adapter_bytes += lk_bound_adapter_bytes(ld, &ld->bind[i]);
     net->fingerprint = file_fingerprint(ld);
+    net->identity = norms_hash(ld);
     return lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, err);
 }
 

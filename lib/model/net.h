@@ -67,6 +67,7 @@ struct lk_net {
     uint64_t adapter_bytes; /* of weight_bytes: merged matrices, less those of the file */
     bool header_only;       /* tensors have types and shapes, but no data */
     uint64_t fingerprint;   /* hash of the header, the tensor table and samples of the data */
+    uint64_t identity;      /* hash of the norms' weights; that of all quantizations of a model */
 };
 
 /* A family of architectures. The graph functions create nodes in ctx and cannot fail: the caller

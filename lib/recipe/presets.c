@@ -80,10 +80,17 @@ lk_preset lk_recipe_preset(size_t i) {
     return i < N_PRESET ? presets[i] : none;
 }
 
-const lk_preset *lk_preset_find(const char *name, size_t len) {
-    for (size_t i = 0; i < N_PRESET; i++) {
-        if (strncasecmp(presets[i].name, name, len) == 0 && presets[i].name[len] == 0)
-            return &presets[i];
+static bool is_name(const char *preset, const char *name, size_t len) {
+    return strncasecmp(preset, name, len) == 0 && preset[len] == 0;
+}
+
+struct lk_named_recipe lk_preset_find(const char *name, size_t len) {
+    for (size_t i = 0; i < N_PRESET; i++)
+        if (is_name(presets[i].name, name, len))
+            return (struct lk_named_recipe){presets[i].name, presets[i].text};
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
+        lk_tuned_preset tuned = lk_recipe_tuned(i);
+        if (is_name(tuned.name, name, len)) return (struct lk_named_recipe){tuned.name, tuned.text};
     }
-    return NULL;
+    return (struct lk_named_recipe){NULL, NULL};
 }

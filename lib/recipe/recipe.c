@@ -396,17 +396,17 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
     struct parser p = {.scan = scan, .recipe = recipe};
     size_t from, to;
     if (is_one_word(scan, &from, &to)) {
-        const lk_preset *preset = lk_preset_find(scan.text + from, to - from);
+        struct lk_named_recipe preset = lk_preset_find(scan.text + from, to - from);
         char word[LK_WORD_MAX];
         lk_scan_peek(&p.scan, word);
-        if (preset) {
-            p.scan.text = preset->text;
-            p.scan.len = strlen(preset->text);
+        if (preset.name) {
+            p.scan.text = preset.text;
+            p.scan.len = strlen(preset.text);
             p.scan.at = 0;
             lk_status status = read_parts(&p);
             if (status) return status;
-            p.n_text = strlen(preset->name);
-            memcpy(recipe->text, preset->name, p.n_text + 1);
+            p.n_text = strlen(preset.name);
+            memcpy(recipe->text, preset.name, p.n_text + 1);
             return LK_OK;
         }
         if (!lk_recipe_names_codec(word) && !names_range(word))
@@ -418,7 +418,7 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
 }
 
 lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err) {
-    enum { PRESET_ROOM = 256 }; /* the text of a preset is longer than its name */
+    enum { PRESET_ROOM = 1024 }; /* the text of a preset is longer than its name */
     if (!out || !text) return lk_fail(err, LK_E_ARG, "lk_recipe_parse: NULL argument");
     struct lk_scan scan = {.text = text, .len = strnlen(text, MAX_TEXT + 1), .err = err};
     if (scan.len > MAX_TEXT)

@@ -63,7 +63,7 @@ static int check_args(struct chat *c) {
     return STATUS_OK;
 }
 
-/* Open the recipe of --kv, of the saved session, or the default. */
+/* Open the recipe of --kv or of the saved session, if there is one. */
 static int open_recipe(const struct command *command, struct chat *c) {
     const char *file = c->args.session_file;
     int status = STATUS_OK;
@@ -83,8 +83,8 @@ static int check_template(const struct chat *c) {
 
 static void print_welcome(const struct chat *c) {
     char *name = model_name(c->model), n_ctx[NUMBER_BUF];
-    chat_note(c, "%s, cache %s, context %s tokens", name, lk_recipe_text(c->recipe),
-              format_count(n_ctx, c->n_ctx));
+    chat_note(c, "%s, cache %s%s, context %s tokens", name, lk_recipe_text(c->recipe),
+              tuned_note(c->model, c->recipe), format_count(n_ctx, c->n_ctx));
     chat_note(c, "/help lists commands, /file NAME reads a document, Ctrl-D leaves");
     free(name);
 }
@@ -165,6 +165,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     int status = check_args(&c);
     if (!status) status = open_recipe(command, &c);
     if (!status) status = model_open(&c.args.model, true, &c.model);
+    if (!status) status = open_default_recipe(c.model, &c.recipe);
     if (!status) status = start_chat(&c);
     if (!status) {
         const struct line_reader_opts opts = {c.terminal, c.color, chat_complete};

@@ -6,22 +6,34 @@
 #include "output.h"
 #include "table.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+static json_t *tuned_json(const lk_model_info *m) {
+    json_t *list = json_array();
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++)
+        if (lk_recipe_tuned(i).model == m->identity)
+            json_array_append_new(list, json_string(lk_recipe_tuned(i).name));
+    return list;
+}
+
 static int print_json(const lk_model_info *m, const char *name) {
     struct lk_cpus cpus = lk_cpus_read("");
-    return json_print(
-        json_pack(
-            "{s:s s:s s:s? s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:s? s:i s:i s:i s:f s:s?}",
-            "version", lk_version(), "model", name, "arch", m->arch, "n_param",
-            (json_int_t)m->n_param, "file_bytes", (json_int_t)m->file_bytes, "weight_bytes",
-            (json_int_t)m->weight_bytes, "n_layer", m->n_layer, "n_embd", m->n_embd, "n_head",
-            m->n_head, "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
-            "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels, "n_threads",
-            m->n_threads, "n_cores", cpus.online, "n_allowed", cpus.allowed, "cpu_quota",
-            cpus.quota, "lacks", m->kernels_lack),
-        false);
+    char identity[17];
+    snprintf(identity, sizeof identity, "%016" PRIx64, m->identity);
+    return json_print(json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i "
+                                "s:s? s:i s:i s:i s:f s:s?}",
+                                "version", lk_version(), "model", name, "arch", m->arch, "identity",
+                                identity, "tuned", tuned_json(m), "n_param", (json_int_t)m->n_param,
+                                "file_bytes", (json_int_t)m->file_bytes, "weight_bytes",
+                                (json_int_t)m->weight_bytes, "n_layer", m->n_layer, "n_embd",
+                                m->n_embd, "n_head", m->n_head, "n_head_kv", m->n_head_kv, "d_head",
+                                m->d_head, "n_vocab", m->n_vocab, "n_ctx_train", m->n_ctx_train,
+                                "n_swa", m->n_swa, "kernels", m->kernels, "n_threads", m->n_threads,
+                                "n_cores", cpus.online, "n_allowed", cpus.allowed, "cpu_quota",
+                                cpus.quota, "lacks", m->kernels_lack),
+                      false);
 }
 
 /* "1 of 8 cores; affinity allows 2; quota of the control group 1.5" */
@@ -73,6 +85,11 @@ static void print_table(const lk_model_info *m, const char *name) {
     table_cell(&table, "kernels");
     table_cell(&table, "%s%s%s", m->kernels, m->kernels_lack ? ": " : "",
                m->kernels_lack ? m->kernels_lack : "");
+    for (size_t i = 0, n = 0; lk_recipe_tuned(i).name; i++) {
+        if (lk_recipe_tuned(i).model != m->identity) continue;
+        table_cell(&table, n++ ? "" : "tuned recipes");
+        table_cell(&table, "%s: %s", lk_recipe_tuned(i).name, lk_recipe_tuned(i).note);
+    }
     print_threads(&table, m);
     table_cell(&table, "lowkey");
     table_cell(&table, "%s", lk_version());

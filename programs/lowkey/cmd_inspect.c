@@ -292,6 +292,7 @@ int cmd_inspect(const struct command *command, int argc, char **argv) {
     int status = open_single_recipe(command, &a.kv, &recipe);
     if (!status && a.svg) status = check_writable(a.svg);
     if (!status) status = model_open(&a.model, false, &model);
+    if (!status) status = open_default_recipe(model, &recipe);
     if (!status) status = read_tokens(&a, model, &tok, &n);
     if (!status) status = inspect_cache(&a, model, recipe, tok, n);
     free(tok);

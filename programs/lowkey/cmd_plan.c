@@ -276,6 +276,18 @@ static void add_presets(struct plan_args *a) {
     }
 }
 
+/* Plan the presets that were tuned for the model, too. */
+static int add_tuned_presets(const lk_model *model, struct recipes *recipes) {
+    uint64_t identity = lk_model_get_info(model).identity;
+    int status = STATUS_OK;
+    for (size_t i = 0; !status && recipes->n < MAX_LIST && lk_recipe_tuned(i).name; i++) {
+        if (lk_recipe_tuned(i).model != identity) continue;
+        status = recipe_open(lk_recipe_tuned(i).name, &recipes->item[recipes->n]);
+        recipes->n += !status;
+    }
+    return status;
+}
+
 /* Plan every recipe and context length. `given`: the recipes come from --kv, so each must be
  * possible; otherwise presets that do not work with the model or its sidecar are skipped. */
 static int make_rows(const lk_model *model, const struct recipes *recipes,
@@ -311,6 +323,7 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
     if (!given) add_presets(&a);
     int status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
+    if (!status && !given) status = add_tuned_presets(model, &recipes);
     if (!status) {
         lk_model_info info = lk_model_get_info(model);
         if (!a.ctx.n) a.ctx.item[a.ctx.n++] = info.n_ctx_train > 0 ? info.n_ctx_train : 4096;

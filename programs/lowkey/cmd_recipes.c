@@ -6,6 +6,7 @@
 #include "table.h"
 #include "xalloc.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,18 @@ static json_t *recipe_levels_json(const lk_recipe *recipe) {
     for (size_t i = 0; lk_recipe_get_level(recipe, i, &level); i++) {
         json_array_append_new(list, json_pack("{s:s s:s s:s}", "name", level.name, "k",
                                               level.k_codec, "v", level.v_codec));
+    }
+    return list;
+}
+
+static json_t *tuned_json(void) {
+    json_t *list = json_array();
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
+        lk_tuned_preset p = lk_recipe_tuned(i);
+        char model[17];
+        snprintf(model, sizeof model, "%016" PRIx64, p.model);
+        json_array_append_new(list, json_pack("{s:s s:s s:s s:s}", "name", p.name, "text", p.text,
+                                              "note", p.note, "model", model));
     }
     return list;
 }
@@ -34,11 +47,11 @@ static int list_presets_json(void) {
                                               "levels", recipe_levels_json(recipe)));
         lk_recipe_free(recipe);
     }
-    return json_print(json_pack("{s:o}", "presets", list), false);
+    return json_print(json_pack("{s:o s:o}", "presets", list, "tuned", tuned_json()), false);
 }
 
 static int list_presets(void) {
-    enum { NAME_COLUMN = 13, DEFAULT_WIDTH = 100 };
+    enum { NAME_COLUMN = 13, TUNED_COLUMN = 24, DEFAULT_WIDTH = 100 };
     const char *bold = use_color(stdout) ? "\x1b[1m" : "", *plain = *bold ? "\x1b[0m" : "";
     int width = terminal_width(stdout) ? terminal_width(stdout) : DEFAULT_WIDTH;
     for (size_t i = 0; lk_recipe_preset(i).name; i++) {
@@ -54,6 +67,14 @@ static int list_presets(void) {
         printf("%*s", NAME_COLUMN, "");
         print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
         free(how);
+    }
+    printf("\n%sPresets for one model%s ('lowkey tune'). run, chat and serve use its first one by "
+           "default.\n",
+           bold, plain);
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
+        lk_tuned_preset p = lk_recipe_tuned(i);
+        printf("  %s%s%s%*s", bold, p.name, plain, (int)(TUNED_COLUMN - strlen(p.name)), "");
+        print_wrapped(stdout, p.note, TUNED_COLUMN + 2, TUNED_COLUMN + 2, width);
     }
     fputs("\nA recipe lists levels from the oldest tokens to the newest, for example\n"
           "  sink 4: f16; body: k=rot3 v=rot2; recent 10%: rot4; window 128: f16\n\n"

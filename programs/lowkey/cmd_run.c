@@ -194,7 +194,7 @@ static void print_stats(const struct run *r) {
     table_cell(&table, "decode");
     table_cell(&table, "%s tokens", format_count(a, r->answer.n_tok));
     table_cell(&table, "%.1f tokens/s", tokens_per_second(r->answer.n_eval, r->answer.seconds));
-    fprintf(stderr, "\nrecipe: %s\n", lk_recipe_text(r->recipe));
+    fprintf(stderr, "\nrecipe: %s%s\n", lk_recipe_text(r->recipe), tuned_note(r->model, r->recipe));
     add_cache_rows(r->session, &table);
     table_print(&table, stderr, false);
 }
@@ -239,6 +239,11 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     int status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
     if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
+    bool is_default = !status && !r.recipe;
+    if (!status) status = open_default_recipe(r.model, &r.recipe);
+    if (!status && is_default && isatty(STDERR_FILENO) && *tuned_note(r.model, r.recipe))
+        print_error("cache %s%s; --kv selects another", lk_recipe_text(r.recipe),
+                    tuned_note(r.model, r.recipe));
     if (!status) status = tokenize_prompt(&a, &r);
     if (!status) status = open_and_prefill(&a, &r);
     if (!status) status = generate_answer(&a, &r);

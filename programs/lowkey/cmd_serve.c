@@ -33,6 +33,7 @@ struct serve {
     lk_model *model;
     struct recipes recipes;
     bool from_presets[MAX_LIST]; /* added by "presets": dropped if the model cannot have it */
+    bool allow_tuned;            /* --allow-kv presets */
     struct lk_buf keys;
     const char *key[MAX_KEYS];
     size_t n_key;
@@ -149,7 +150,7 @@ static int add_recipe(struct recipes *to, const char *kv) {
     return status;
 }
 
-/* Open the default recipe, then the other allowed ones. Presets are added only once. */
+/* The recipe of --kv, or a placeholder for the default one, then the other allowed ones. */
 static int open_recipes(const struct serve_args *a, struct serve *s) {
     struct recipes *out = &s->recipes;
     if (a->kv.n > 1)
@@ -162,24 +163,44 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
         }
         for (size_t k = 0; !status && lk_recipe_preset(k).name; k++) {
             lk_preset preset = lk_recipe_preset(k);
-            bool is_default = strcmp(lk_recipe_text(out->item[0]), preset.name) == 0,
-                 lacks_sidecar = preset.sidecar && !a->model.sidecar;
-            if (is_default || lacks_sidecar) continue;
+            if (preset.sidecar && !a->model.sidecar) continue;
             status = add_recipe(out, preset.name);
             if (!status) s->from_presets[out->n - 1] = true;
         }
+        s->allow_tuned = true;
     }
     return status;
 }
 
-/* Drop the recipes added by "presets" that this model does not support. */
+/* What depends on the model: the default recipe, and the presets that were tuned for it. */
+static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
+    uint64_t identity = lk_model_get_info(s->model).identity;
+    int status = STATUS_OK;
+    if (!a->kv.n) {
+        lk_recipe_free(s->recipes.item[0]);
+        s->recipes.item[0] = NULL;
+        status = open_default_recipe(s->model, &s->recipes.item[0]);
+        if (status) s->recipes.n = 0;
+    }
+    for (size_t i = 0; !status && s->allow_tuned && lk_recipe_tuned(i).name; i++) {
+        if (lk_recipe_tuned(i).model != identity) continue;
+        status = add_recipe(&s->recipes, lk_recipe_tuned(i).name);
+        if (!status) s->from_presets[s->recipes.n - 1] = true;
+    }
+    return status;
+}
+
+/* Drop the recipes added by "presets" that this model does not support, and the default one. */
 static void drop_unsupported_presets(struct lk_server_opts *o, struct serve *s) {
     size_t n = 0;
     for (size_t i = 0; i < s->recipes.n; i++) {
-        if (s->from_presets[i] && lk_server_check_recipe(o, s->recipes.item[i], NULL) != LK_OK)
-            lk_recipe_free(s->recipes.item[i]);
+        lk_recipe *recipe = s->recipes.item[i];
+        bool again =
+            i > 0 && strcmp(lk_recipe_text(recipe), lk_recipe_text(s->recipes.item[0])) == 0;
+        if (s->from_presets[i] && (again || lk_server_check_recipe(o, recipe, NULL) != LK_OK))
+            lk_recipe_free(recipe);
         else
-            s->recipes.item[n++] = s->recipes.item[i];
+            s->recipes.item[n++] = recipe;
     }
     o->n_recipe = s->recipes.n = n;
 }
@@ -305,9 +326,10 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
 static void print_address(const struct lk_server_opts *o, int port) {
     char bytes[NUMBER_BUF];
     const char *open = strchr(o->host, ':') ? "[" : "", *close = *open ? "]" : "";
-    printf("%s at http://%s%s%s:%d, cache %s, context %d, memory limit %s. Press Ctrl-C to stop.\n",
-           o->id, open, o->host, close, port, lk_recipe_text(o->recipe[0]), o->n_ctx,
-           format_bytes(bytes, o->max_bytes));
+    printf(
+        "%s at http://%s%s%s:%d, cache %s%s, context %d, memory limit %s. Press Ctrl-C to stop.\n",
+        o->id, open, o->host, close, port, lk_recipe_text(o->recipe[0]),
+        tuned_note(o->model, o->recipe[0]), o->n_ctx, format_bytes(bytes, o->max_bytes));
     bool loopback = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "::1") == 0 ||
                     strcmp(o->host, "localhost") == 0;
     if (!loopback && !o->n_key)
@@ -409,6 +431,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
     if (!status) status = model_open(&a.model, true, &s.model);
+    if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {
         set_names(&a, &s);
         struct lk_server_opts o = server_opts(&a, &s);

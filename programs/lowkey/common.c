@@ -177,7 +177,28 @@ int open_single_recipe(const struct command *command, const struct string_list *
         return print_error(
             "'%s' takes one --kv; 'lowkey plan' and 'lowkey perplexity' compare several",
             command->name);
-    return recipe_open(kv->n ? kv->item[0] : DEFAULT_RECIPE, out);
+    return kv->n ? recipe_open(kv->item[0], out) : STATUS_OK;
+}
+
+const char *default_recipe(const lk_model *model) {
+    uint64_t identity = lk_model_get_info(model).identity;
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++)
+        if (lk_recipe_tuned(i).model == identity) return lk_recipe_tuned(i).name;
+    return DEFAULT_RECIPE;
+}
+
+int open_default_recipe(const lk_model *model, lk_recipe **recipe) {
+    return *recipe ? STATUS_OK : recipe_open(default_recipe(model), recipe);
+}
+
+const char *tuned_note(const lk_model *model, const lk_recipe *recipe) {
+    uint64_t identity = lk_model_get_info(model).identity;
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
+        lk_tuned_preset tuned = lk_recipe_tuned(i);
+        if (tuned.model == identity && strcmp(tuned.name, lk_recipe_text(recipe)) == 0)
+            return ", tuned for this model";
+    }
+    return "";
 }
 
 /* ---- session ---- */
@@ -189,8 +210,10 @@ struct opt_group session_options(struct session_args *args) {
             {'k', "kv", "RECIPE",
              "preset, recipe or file (default " DEFAULT_RECIPE "; see 'lowkey recipes')", OPT_TEXTS,
              &args->kv,
-             .man = "A preset, a recipe, or the name of a file that contains a recipe (default "
-                    "`" DEFAULT_RECIPE "`); see RECIPES."},
+             .man =
+                 "A preset, a recipe, or the name of a file that contains a recipe; see RECIPES. "
+                 "The default is the first preset that was tuned for the model (`lowkey info` "
+                 "lists them), or `" DEFAULT_RECIPE "`."},
             {'c', "ctx", "N", "context length in tokens (default: as trained)", OPT_INT, &args->ctx,
              1, 1 << 24,
              .man = "Maximum number of tokens in the session (default: the context length that "

@@ -8,8 +8,8 @@
 #include "base/buf.h"
 #include "lowkey.h"
 
-/* The recipe of run, chat, serve, eval and inspect: its error is smaller than that of quantized
- * weights. */
+/* The recipe if there is none for the model (default_recipe): its error is smaller than that of
+ * quantized weights. */
 #define DEFAULT_RECIPE "best-4"
 
 enum { MAX_PROMPT_BYTES = 256 * 1024 * 1024 };
@@ -55,9 +55,20 @@ struct recipes {
 int recipes_open(const struct string_list *kv, const char *fallback, struct recipes *out);
 void recipes_free(struct recipes *recipes);
 
-/* The recipe of a command that takes one --kv; DEFAULT_RECIPE if there is none. */
+/* The recipe of a command that takes one --kv. *out stays NULL if there is none; then
+ * open_default_recipe has to follow when the model is open. */
 int open_single_recipe(const struct command *command, const struct string_list *kv,
                        lk_recipe **out);
+
+/* The recipe of run, chat, serve and inspect without --kv: the first one that was tuned for the
+ * model, or DEFAULT_RECIPE. Static. */
+const char *default_recipe(const lk_model *model);
+
+/* Open the default recipe, unless *recipe is open. */
+int open_default_recipe(const lk_model *model, lk_recipe **recipe);
+
+/* ", tuned for this model" if the recipe was, or "". */
+const char *tuned_note(const lk_model *model, const lk_recipe *recipe);
 
 /* ---- session ---- */
 

@@ -11,7 +11,8 @@ struct saved_session {
     bool exists;
 };
 
-/* Look for the file and open the recipe: the first one of `kv`, or the one in the file. */
+/* Look for the file and open the recipe: the one of `kv`, or of the file. Without both, *out stays
+ * NULL, as by open_single_recipe. */
 int saved_session_find(const struct command *command, struct saved_session *saved,
                        const struct string_list *kv, lk_recipe **out);
 

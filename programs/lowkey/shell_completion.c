@@ -33,6 +33,7 @@ static struct completer get_completer(const char *complete, const char *value) {
 static void print_presets(void) {
     for (size_t i = 0; lk_recipe_preset(i).name; i++)
         printf("%s%s", i ? " " : "", lk_recipe_preset(i).name);
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++) printf(" %s", lk_recipe_tuned(i).name);
 }
 
 /* Print text within single quotes, with a backslash before the characters of `special`. */

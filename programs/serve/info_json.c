@@ -37,6 +37,10 @@ static json_t *recipe_json(const lk_recipe *recipe) {
         lk_preset preset = lk_recipe_preset(i);
         if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
     }
+    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
+        lk_tuned_preset preset = lk_recipe_tuned(i);
+        if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
+    }
     return json_pack("{s:s, s:s, s:s, s:s}", "name", name, "text", text, "note", note, "loss",
                      recipe_loss(recipe));
 }

@@ -27,6 +27,7 @@ class ModelInfo:
     kernels: str
     kernels_lack: str | None
     sidecar: str | None
+    identity: int
     n_param: int
     file_bytes: int
     weight_bytes: int

@@ -2,6 +2,7 @@
  * options, log-probabilities, cancellation, log messages. */
 #include "engine/prefill.h"
 #include "support_model.h"
+#include "tiny_gguf.h"
 
 #include "ggml.h"
 
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -74,6 +76,28 @@ static int32_t sample(lk_model *model, const lk_session *session, const lk_sampl
 }
 
 /* NULL and zeroed options mean the same, for every handle. */
+/* Every quantization of a model has the same identity, and no other model has. */
+static void test_identity(void **state) {
+    (void)state;
+    struct tiny_spec spec = *tiny_preset("llama");
+    uint64_t identity[4];
+    for (int i = 0; i < 4; i++) {
+        char path[] = "/tmp/lowkey-identity-XXXXXX";
+        const lk_model_opts opts = {.n_threads = 1, .header_only = i == 2};
+        lk_model *model = NULL;
+        close(mkstemp(path));
+        spec.type = i == 1 ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
+        if (i == 3) spec.seed++;
+        assert_true(tiny_gguf_write(path, &spec));
+        assert_int_equal(lk_model_open(&model, path, &opts, NULL), LK_OK);
+        identity[i] = lk_model_get_info(model).identity;
+        lk_model_free(model);
+        unlink(path);
+    }
+    assert_true(identity[0] != 0 && identity[0] == identity[1] && identity[0] == identity[2]);
+    assert_true(identity[0] != identity[3]);
+}
+
 static void test_zero_is_default(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", 0, 1);
@@ -315,7 +339,7 @@ int main(void) {
         cmocka_unit_test(test_token_text),      cmocka_unit_test(test_special_tokens),
         cmocka_unit_test(test_zero_is_default), cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_cancel),          cmocka_unit_test(test_cancel_while_running),
-        cmocka_unit_test(test_log_callback),
+        cmocka_unit_test(test_log_callback),    cmocka_unit_test(test_identity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,6 +267,26 @@ static void presets_are_recipes(void **state) {
     assert_null(lk_recipe_preset((size_t)-1).name);
 }
 
+static void tuned_presets_are_recipes(void **state) {
+    (void)state;
+    for (size_t n = 0; lk_recipe_tuned(n).name; n++) {
+        lk_tuned_preset preset = lk_recipe_tuned(n);
+        lk_recipe *named = parsed(preset.name), *written = parsed(preset.text);
+        assert_string_equal(lk_recipe_text(named), preset.name);
+        assert_string_equal(lk_recipe_text(written), preset.text);
+        assert_int_equal(named->n_override, written->n_override);
+        assert_memory_equal(named->level, written->level, sizeof named->level);
+        assert_null(strchr(preset.note, '\n'));
+        assert_true(preset.model != 0);
+        for (size_t i = 0; lk_recipe_preset(i).name; i++)
+            assert_string_not_equal(lk_recipe_preset(i).name, preset.name);
+        lk_recipe_free(named);
+        lk_recipe_free(written);
+    }
+    assert_non_null(lk_recipe_tuned(0).name);
+    assert_null(lk_recipe_tuned((size_t)-1).name);
+}
+
 struct bad_recipe {
     const char *text, *place, *message;
 };
@@ -577,6 +597,7 @@ int main(void) {
         cmocka_unit_test(layers_override_a_window),
         cmocka_unit_test(spellings_are_equivalent),
         cmocka_unit_test(presets_are_recipes),
+        cmocka_unit_test(tuned_presets_are_recipes),
         cmocka_unit_test(errors_show_their_place),
         cmocka_unit_test(errors_of_latents),
         cmocka_unit_test(unknown_names_are_explained),
