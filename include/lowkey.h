@@ -292,6 +292,7 @@ typedef struct {
         chunked_prefill; /* prefill through the compressed cache instead of exactly: less memory for
                              very long prompts, slightly less fidelity */
     uint64_t max_bytes;  /* limit for cache and scratch together; 0: none */
+    int32_t n_checkpoint; /* states that lk_session_sync may keep to go back to; 0: none */
     lk_progress progress; /* of lk_session_sync; may be NULL; units are tokens x layers */
     void *user;
 } lk_session_opts;
@@ -302,8 +303,9 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
 void lk_session_free(lk_session *session);
 
 /* Make the session hold exactly tok[0..n_tok), with the logits of the last token. Tokens of the
- * common prefix are kept if the cache can be cut back to it; the others are evaluated. *n_reused
- * (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session unchanged;
+ * common prefix are kept if the cache can be cut back to it, or to a checkpoint within it; the
+ * others are evaluated. Then the state is kept as a checkpoint, if there are at least 32 tokens
+ * after the last one. *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session unchanged;
  * after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
@@ -337,8 +339,11 @@ lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok
  *   sliding windows            tokens as above, as long as these layers still hold the rows that an
  *                              earlier query sees
  *
- * The tightest line decides, over all layers. A session that cannot be cut back is prefilled again
- * by lk_session_sync. lk_session_copy and lk_session_save work for every recipe at any time. */
+ * The tightest line decides, over all layers. With n_checkpoint in lk_session_opts, every session
+ * can also be cut back to the end of its last calls of lk_session_sync, of which some are kept: the
+ * farther from the end, the fewer. A session that cannot be cut back is prefilled again by
+ * lk_session_sync. lk_session_copy and lk_session_save work for every recipe at any time; copies
+ * have the checkpoints, loaded sessions have none. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.
@@ -424,16 +429,17 @@ typedef struct {
     uint64_t scale_bytes; /* scales, zero points, means, channel statistics; positions and scores of
                                rows under an eviction policy */
     uint64_t exact_bytes; /* f16 rows: sinks, windows, rows that are not quantized yet */
-    uint64_t padding_bytes;   /* unused parts of blocks, reserved blocks, tables */
-    uint64_t state_bytes;     /* sums of evicted rows (absorb) */
-    uint64_t cache_bytes;     /* all of the above */
-    uint64_t shared_bytes;    /* part of cache_bytes in blocks that other sessions may share */
-    uint64_t f16_bytes;       /* what an f16 cache would need for these tokens */
-    uint64_t scratch_bytes;   /* activations, logits, graphs; not part of the cache */
-    double bits_per_value;    /* 16 x cache_bytes / f16_bytes */
-    double bytes_per_token;   /* cache_bytes / n_tok */
-    uint64_t sidecar_bytes;   /* what the recipe needs of the sidecar; sessions share most of it */
-    double bits_with_sidecar; /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
+    uint64_t padding_bytes;    /* unused parts of blocks, reserved blocks, tables */
+    uint64_t state_bytes;      /* sums of evicted rows (absorb) */
+    uint64_t cache_bytes;      /* all of the above */
+    uint64_t checkpoint_bytes; /* of checkpoints, in addition to cache_bytes */
+    uint64_t shared_bytes;     /* part of cache_bytes in blocks that other sessions may share */
+    uint64_t f16_bytes;        /* what an f16 cache would need for these tokens */
+    uint64_t scratch_bytes;    /* activations, logits, graphs; not part of the cache */
+    double bits_per_value;     /* 16 x cache_bytes / f16_bytes */
+    double bytes_per_token;    /* cache_bytes / n_tok */
+    uint64_t sidecar_bytes;    /* what the recipe needs of the sidecar; sessions share most of it */
+    double bits_with_sidecar;  /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
     /* With 'skip v' or 'read N%' in the recipe, else 0, since the session was made: tiles of 32
      * rows (chunks of 8 with landmarks) that could be left out, of V or of K and V, and how many of
      * them were read. Those of V count once for up to four query heads. */

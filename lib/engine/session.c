@@ -59,6 +59,7 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
             return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }
     status = lk_pass_init(&s->pass, s->model, &s->ledger, err);
+    if (status == LK_OK) status = lk_checkpoints_init(s, s->opts.n_checkpoint, err);
     if (status != LK_OK) return status;
     const struct lk_sidecar *sidecar = s->model->sidecar;
     if (s->recipe->absorbs == LK_ABSORB_PERFORMER || (s->recipe->absorbs && sidecar))
@@ -85,6 +86,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
 
 void lk_session_free(lk_session *s) {
     if (!s) return;
+    lk_checkpoints_free(s);
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
     lk_absorb_free(s->absorb);
@@ -112,32 +114,64 @@ void lk_session_clear(lk_session *s) {
 
 /* ---- reuse of a common prefix ---- */
 
-size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok) {
+static size_t common_prefix(const struct lk_session *s, const int32_t *tok, size_t n_tok) {
     size_t n = 0;
     while (n < s->n_tok && n < n_tok && s->tok[n] == tok[n]) n++;
+    return n;
+}
+
+/* How many of the n_common first tokens stay if the session is extended or cut back to become
+ * n_tok tokens. */
+static size_t can_keep(const struct lk_session *s, size_t n_common, size_t n_tok) {
+    size_t n = n_common;
     if (n == n_tok && n == s->n_tok && s->n_logits > 0) return n;
     if (n == n_tok) n--; /* the last token's logits have to be computed again */
-    return n == s->n_tok || (n > 0 && lk_cache_can_truncate(s->cache, n)) ? n : 0;
+    return n == s->n_tok || (n > 0 && lk_cache_can_truncate(s->cache, (int64_t)n)) ? n : 0;
+}
+
+size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok) {
+    size_t n_common = common_prefix(s, tok, n_tok), n = can_keep(s, n_common, n_tok);
+    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common);
+    return checkpoint && checkpoint->n_tok > n ? checkpoint->n_tok : n;
+}
+
+/* Keep as many of the tokens that the session has in common with tok as it can; *n is their number.
+ * LK_E_NOMEM: the session is empty. */
+static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok, size_t *n,
+                          lk_err *err) {
+    size_t n_common = common_prefix(s, tok, n_tok);
+    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common);
+    *n = can_keep(s, n_common, n_tok);
+    lk_checkpoints_drop(s, n_common); /* the others are of tokens that go */
+    if (checkpoint && checkpoint->n_tok > *n) {
+        *n = checkpoint->n_tok;
+        return lk_checkpoints_restore(s, checkpoint, err);
+    }
+    if (*n == 0) {
+        lk_session_drop_tokens(s);
+    } else if (*n < s->n_tok) {
+        lk_cache_truncate(s->cache, (int64_t)*n);
+        s->n_tok = *n;
+        s->n_logits = 0;
+    }
+    return LK_OK;
 }
 
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
     if (status != LK_OK) return status;
-    size_t n = lk_session_reusable(s, tok, n_tok);
-    if (n == 0) {
-        lk_session_drop_tokens(s);
-    } else if (n < s->n_tok) {
-        lk_cache_truncate(s->cache, n);
-        s->n_tok = n;
-        s->n_logits = 0;
-    }
-    if (n == 0 && !s->opts.chunked_prefill)
+    size_t n = 0;
+    status = cut_back(s, tok, n_tok, &n, err);
+    if (status == LK_OK && n == 0 && !s->opts.chunked_prefill)
         status = lk_prefill_all(&s, 1, tok, n_tok, err);
-    else
+    else if (status == LK_OK)
         status = lk_session_extend(s, tok, n_tok, err);
-    if (status == LK_OK && n_reused) *n_reused = n;
-    return status;
+    if (status != LK_OK) return status;
+    const struct lk_checkpoint *last = lk_checkpoints_find(s, n_tok);
+    if (!last || n_tok - last->n_tok >= LK_CHECKPOINT_GAP) lk_checkpoints_take(s);
+    if (n_reused) *n_reused = n;
+    return LK_OK;
 }
 
 /* ---- copies ---- */
@@ -164,6 +198,7 @@ lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     if (s->absorb) lk_absorb_copy(s->absorb, from->absorb);
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
     s->n_tok = from->n_tok;
+    lk_checkpoints_copy(s, from);
     if (!logits) return LK_OK;
     memcpy(s->logits, logits, s->model->net->hp.n_vocab * sizeof *logits);
     s->n_logits = 1;

@@ -5,6 +5,7 @@
 
 void lk_session_drop_tokens(struct lk_session *s) {
     lk_cache_clear(s->cache);
+    lk_checkpoints_drop(s, 0);
     if (s->absorb) lk_absorb_clear(s->absorb);
     s->n_tok = 0;
     s->n_logits = 0;

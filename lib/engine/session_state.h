@@ -4,6 +4,7 @@
 #define LK_ENGINE_SESSION_STATE_H
 
 #include "engine/absorb.h"
+#include "engine/checkpoint.h"
 #include "engine/pass.h"
 
 /* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
@@ -34,10 +35,11 @@ struct lk_session {
     float *logits;         /* [n_logits][n_vocab] of the last evaluation */
     size_t logits_cap;     /* rows that fit */
     int32_t n_logits;      /* 0: none are valid */
+    struct lk_checkpoints checkpoints;
     _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
 };
 
-/* Drop all tokens, sums of evicted rows and logits. */
+/* Drop all tokens, sums of evicted rows, logits and checkpoints. */
 void lk_session_drop_tokens(struct lk_session *session);
 
 /* LK_E_ARG if a token is not in the vocabulary. */

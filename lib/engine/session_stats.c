@@ -45,6 +45,7 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
                               .padding_bytes = b.padding - state,
                               .state_bytes = state,
                               .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .checkpoint_bytes = lk_checkpoints_bytes(s),
                               .shared_bytes = atomic_load(&s->ledger.borrowed),
                               .sidecar_bytes = sidecar_bytes(s),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),

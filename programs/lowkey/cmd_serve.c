@@ -23,8 +23,8 @@ struct serve_args {
     struct model_args model;
     struct string_list kv, allow_kv, name, allow_host;
     const char *host, *key_file, *origin, *session_dir;
-    int64_t port, ctx, n, parallel, queue, connections, per_address, cache_limit, store_limit,
-        max_body, request_memory;
+    int64_t port, ctx, checkpoints, n, parallel, queue, connections, per_address, cache_limit,
+        store_limit, max_body, request_memory;
     double queue_s, time_s, slice_ms;
     bool log, parse_special, sandbox, strict_model;
 };
@@ -105,6 +105,15 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->cache_limit, 1, 1 << 24,
               .man = "Limit for the caches of all sessions together (default: half of the memory "
                      "that is free, in the system or within the limit of a control group)."},
+             {0, "ctx-checkpoints", "N", "states that a session can go back to (default 8)",
+              OPT_INT, &a->checkpoints, 0, 1000,
+              .man =
+                  "How many earlier states a session keeps (default 8). A request whose "
+                  "conversation differs from the session's, because an answer was edited or is to "
+                  "be "
+                  "generated again, continues from the last state before the difference; without "
+                  "one it is prefilled from the start. A state takes the memory of the newest "
+                  "rows and of one row of logits."},
          }},
         {"Disk",
          {
@@ -306,6 +315,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.port = (int)a->port;
     o.n_parallel = (size_t)a->parallel;
     o.n_queue = (size_t)a->queue;
+    o.n_checkpoint = (size_t)a->checkpoints;
     o.n_connection = (size_t)a->connections;
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
@@ -416,6 +426,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     struct serve_args a = {.port = 8080,
                            .parallel = 8,
                            .queue = 64,
+                           .checkpoints = 8,
                            .connections = 256,
                            .per_address = 64,
                            .max_body = 8,

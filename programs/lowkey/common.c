@@ -253,6 +253,7 @@ int session_open(const struct session_args *args, lk_model *model, const lk_reci
         .n_ctx = (int32_t)args->ctx,
         .chunked_prefill = args->stream,
         .max_bytes = session_limit(args),
+        .n_checkpoint = args->n_checkpoint,
         .progress = progress,
         .user = user,
     };

@@ -76,6 +76,7 @@ struct session_args {
     struct string_list kv;
     int64_t ctx, max_memory;
     bool stream;
+    int32_t n_checkpoint; /* not an option: as in lk_session_opts */
 };
 
 struct opt_group session_options(struct session_args *args);

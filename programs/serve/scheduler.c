@@ -47,7 +47,8 @@ static void update_snapshot(struct lk_scheduler *s, bool force) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < s->n_snapshot; i++) {
         const lk_session_stats *stats = &s->snapshot[i].stats;
-        bytes += stats->cache_bytes - stats->shared_bytes + stats->scratch_bytes;
+        bytes += stats->cache_bytes + stats->checkpoint_bytes - stats->shared_bytes +
+                 stats->scratch_bytes;
     }
     s->metrics->shared_bytes = lk_model_get_info(s->opts->model).shared_bytes;
     s->metrics->active = s->running.n;

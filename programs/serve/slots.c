@@ -23,8 +23,9 @@ static uint64_t slot_bytes(const struct lk_slot *slot) {
     if (is_loading(slot)) return slot->reserved;
     lk_session_stats s = lk_session_get_stats(slot->session);
     uint64_t bytes = s.cache_bytes + s.scratch_bytes;
-    if (!slot->job) return bytes - s.shared_bytes;
-    return (slot->reserved > bytes ? slot->reserved : bytes) - immutable_shared_bytes(slot, &s);
+    if (slot->job && slot->reserved > bytes) bytes = slot->reserved;
+    return bytes + s.checkpoint_bytes -
+           (slot->job ? immutable_shared_bytes(slot, &s) : s.shared_bytes);
 }
 
 static uint64_t all_shared_bytes(const struct lk_slots *slots) {
@@ -207,8 +208,10 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
         free(tok);
         return lk_fail(err, LK_E_NOMEM, "out of memory: cannot create a session");
     }
-    lk_session_opts opts = {
-        .n_ctx = slots->opts->n_ctx, .progress = forward_progress, .user = slot};
+    lk_session_opts opts = {.n_ctx = slots->opts->n_ctx,
+                            .n_checkpoint = (int32_t)slots->opts->n_checkpoint,
+                            .progress = forward_progress,
+                            .user = slot};
     lk_status status =
         lk_session_new(&slot->session, slots->opts->model, slots->opts->recipe[recipe], &opts, err);
     slot->tok = tok;
@@ -235,6 +238,7 @@ void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job) {
     lk_buf_free(&slot->text);
     memcpy(slot->tok, job->tok, job->n_tok * sizeof *slot->tok);
     slot->n_tok = job->n_tok;
+    slot->immutable_bytes = lk_session_immutable_bytes(slot->session);
     if (job->completion->request.chat) lk_buf_append_str(&slot->text, job->prompt->text);
 }
 

@@ -36,6 +36,7 @@ class SessionStats:
     padding_bytes: int
     state_bytes: int
     cache_bytes: int
+    checkpoint_bytes: int
     shared_bytes: int
     f16_bytes: int
     scratch_bytes: int

@@ -1,0 +1,209 @@
+/* A session goes back to earlier states for every recipe, and continues from them bit-identically. */
+#include "cache/cache.h"
+#include "engine/checkpoint.h"
+#include "engine/session_state.h"
+#include "support_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CTX = 900, N_TURN = 4, PROMPT = 130, ANSWER = 41 };
+
+static lk_session *new_session(lk_model *model, const lk_recipe *recipe, int n_checkpoint) {
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = n_checkpoint};
+    lk_session *session = NULL;
+    lk_err err = {0};
+    if (lk_session_new(&session, model, recipe, &opts, &err) != LK_OK)
+        fail_msg("%s: %s", lk_recipe_text(recipe), err.msg);
+    return session;
+}
+
+static void assert_same_logits(const lk_session *a, const lk_session *b, const char *what) {
+    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
+    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
+    assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
+    if (!x || !y || memcmp(x, y, n) != 0)
+        fail_msg("%s: logits differ at token %zu", what, lk_session_n_tok(a));
+}
+
+static void decode(lk_session *s, const int32_t *tok, int n) {
+    for (int i = 0; i < n; i++)
+        assert_int_equal(lk_session_eval(s, tok + i, 1, false, NULL), LK_OK);
+}
+
+/* A conversation of some turns. at[i] becomes a session that is as `s` was after the prompt of turn
+ * i. Returns the number of tokens. */
+static size_t converse(lk_session *s, const int32_t *tok, lk_session **at) {
+    size_t n = 0;
+    for (int turn = 0; turn < N_TURN; turn++) {
+        n += PROMPT;
+        assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
+        if (at[turn]) assert_int_equal(lk_session_copy(at[turn], s, NULL), LK_OK);
+        decode(s, tok + n, ANSWER);
+        n += ANSWER;
+    }
+    return n;
+}
+
+static size_t prompt_end(int turn) { return (size_t)turn * (PROMPT + ANSWER) + PROMPT; }
+
+static void check_recipe(lk_model *model, const char *text) {
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX], edited[CTX];
+    lk_session *at[N_TURN];
+    size_t reused;
+    assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = new_session(model, recipe, 2 * N_TURN);
+    for (int i = 0; i < N_TURN; i++) at[i] = new_session(model, recipe, 0);
+    converse(s, tok, at);
+    for (int turn = N_TURN - 1; turn >= 0; turn--) {
+        /* The answer is generated again: nothing is evaluated but it. */
+        size_t n = prompt_end(turn);
+        assert_int_equal(lk_session_reusable(s, tok, n), n);
+        assert_int_equal(lk_session_sync(s, tok, n, &reused, NULL), LK_OK);
+        assert_int_equal(reused, n);
+        assert_same_logits(s, at[turn], text);
+        /* The turn is edited after a part of its answer. */
+        memcpy(edited, tok, sizeof edited);
+        random_tokens(edited + n + 5, 60, model, 50 + (uint64_t)turn);
+        decode(s, tok + n, 9);
+        assert_int_equal(lk_session_sync(s, edited, n + 65, &reused, NULL), LK_OK);
+        assert_true(reused >= n && reused <= n + 9);
+        if (reused > n) continue; /* it was cut back: the rows in between may be encoded by now */
+        assert_int_equal(lk_session_sync(at[turn], edited, n + 65, NULL, NULL), LK_OK);
+        assert_same_logits(s, at[turn], text);
+    }
+    /* Another text: there is no state to go back to. */
+    edited[0] = tok[0] ? 0 : 1;
+    assert_int_equal(lk_session_sync(s, edited, 70, &reused, NULL), LK_OK);
+    assert_int_equal(reused, 0);
+    assert_int_equal(s->checkpoints.n, 1);
+    for (int i = 0; i < N_TURN; i++) lk_session_free(at[i]);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+}
+
+static void sessions_go_back(void **state) {
+    (void)state;
+    static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
+    for (int m = 0; models[m]; m++) {
+        lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
+        for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1)
+            check_recipe(model, lk_recipe_preset(i).name);
+        check_recipe(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16");
+        if (model->net->hp.n_swa == 0)
+            check_recipe(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less");
+        lk_model_free(model);
+    }
+}
+
+/* Of many states, some are kept: the newest, and others over the whole length. */
+static void states_get_sparser(void **state) {
+    (void)state;
+    enum { CAP = 5, STEP = 40 };
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = new_session(model, recipe, CAP);
+    const struct lk_checkpoints *c = &s->checkpoints;
+    for (size_t n = STEP; n <= 20 * STEP; n += STEP) {
+        assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
+        assert_int_equal(c->n, n / STEP < CAP ? n / STEP : CAP);
+        assert_int_equal(c->at[c->n - 1].n_tok, n);
+        for (int i = 1; i < c->n; i++) assert_true(c->at[i].n_tok > c->at[i - 1].n_tok);
+    }
+    assert_true(c->at[0].n_tok <= 10 * STEP);       /* one of the first half */
+    assert_true(c->at[CAP - 2].n_tok >= 17 * STEP); /* and more near the end */
+    /* A little later, no other state is taken. */
+    assert_int_equal(lk_session_sync(s, tok, 20 * STEP + 5, NULL, NULL), LK_OK);
+    assert_int_equal(c->at[CAP - 1].n_tok, 20 * STEP);
+    lk_session_clear(s);
+    assert_int_equal(c->n, 0);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* Copies have the states of the original, which is not affected by what happens to them. */
+static void copies_go_back(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    size_t reused;
+    lk_session *none[N_TURN] = {0};
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = new_session(model, recipe, N_TURN), *copy = new_session(model, recipe, 2);
+    size_t n = converse(s, tok, none);
+    assert_int_equal(lk_session_copy(copy, s, NULL), LK_OK);
+    assert_int_equal(copy->checkpoints.n, 2); /* the newest ones */
+    assert_int_equal(lk_session_sync(copy, tok, prompt_end(2), &reused, NULL), LK_OK);
+    assert_int_equal(reused, prompt_end(2));
+    assert_int_equal(lk_session_n_tok(s), n);
+    assert_int_equal(lk_session_sync(s, tok, prompt_end(2), &reused, NULL), LK_OK);
+    assert_int_equal(reused, prompt_end(2));
+    assert_same_logits(s, copy, "best-3");
+    lk_session_free(s);
+    decode(copy, tok + prompt_end(2), ANSWER);
+    lk_session_free(copy);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* Without memory there is no state, and no failure; a failed return leaves an empty session. */
+static void memory_runs_out(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    bool complete = false;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    for (int nth = 1; !complete; nth++) {
+        lk_session *s = new_session(model, recipe, N_TURN);
+        atomic_store(&s->checkpoints.ledger.fail_at, nth);
+        assert_int_equal(lk_session_sync(s, tok, PROMPT, NULL, NULL), LK_OK);
+        complete = atomic_exchange(&s->checkpoints.ledger.fail_at, 0) > 0;
+        assert_int_equal(s->checkpoints.n, complete);
+        if (!complete) /* all that is left is the list */
+            assert_true(lk_checkpoints_bytes(s) <= N_TURN * sizeof(struct lk_checkpoint) + 64);
+        decode(s, tok + PROMPT, ANSWER);
+        lk_session_free(s);
+        assert_true(nth < 10000);
+    }
+    complete = false;
+    for (int nth = 1; !complete; nth++) {
+        lk_session *s = new_session(model, recipe, N_TURN), *none[N_TURN] = {0};
+        converse(s, tok, none);
+        atomic_store(&s->ledger.fail_at, nth);
+        lk_status status = lk_session_sync(s, tok, prompt_end(1), NULL, NULL);
+        complete = atomic_exchange(&s->ledger.fail_at, 0) > 0;
+        assert_int_equal(status, complete ? LK_OK : LK_E_NOMEM);
+        if (!complete) assert_int_equal(lk_session_n_tok(s), 0);
+        assert_int_equal(lk_session_sync(s, tok, prompt_end(1), NULL, NULL), LK_OK);
+        lk_session_free(s);
+        assert_true(nth < 10000);
+    }
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sessions_go_back),
+        cmocka_unit_test(states_get_sparser),
+        cmocka_unit_test(copies_go_back),
+        cmocka_unit_test(memory_runs_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
