@@ -114,6 +114,7 @@ typedef struct {
                                All caches together hold this and each session's own part, which
                                is cache_bytes - shared_bytes of its stats */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab;
+    int32_t n_cached;      /* layers with a cache, which recipes number; the others are recurrent */
     int32_t n_ctx_train;   /* context length of the training */
     int32_t n_swa;         /* window of sliding-window layers; 0: there are none */
     int32_t n_threads;     /* in use */
@@ -305,8 +306,8 @@ void lk_session_free(lk_session *session);
 /* Make the session hold exactly tok[0..n_tok), with the logits of the last token. Tokens of the
  * common prefix are kept if the cache can be cut back to it, or to a checkpoint within it; the
  * others are evaluated. Then the state is kept as a checkpoint, if there are at least 32 tokens
- * after the last one. *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session unchanged;
- * after any other failure it is empty or holds a prefix of tok. */
+ * after the last one. *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL
+ * leave the session unchanged; after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
 
@@ -340,8 +341,8 @@ lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok
  *                              earlier query sees
  *
  * The tightest line decides, over all layers. With n_checkpoint in lk_session_opts, every session
- * can also be cut back to the end of its last calls of lk_session_sync, of which some are kept: the
- * farther from the end, the fewer. A session that cannot be cut back is prefilled again by
+ * can also be cut back to the end of its last calls of lk_session_sync. Some are kept: the farther
+ * from the end, the fewer. A session that cannot be cut back is prefilled again by
  * lk_session_sync. lk_session_copy and lk_session_save work for every recipe at any time; copies
  * have the checkpoints, loaded sessions have none. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);

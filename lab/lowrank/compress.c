@@ -55,7 +55,7 @@ lk_status lk_compress_new(lk_compress **out, lk_model *model, const lk_compress_
     c->model = model;
     c->n_tok = n_tok;
     c->text_hash = lk_fnv1a(LK_FNV1A_INIT, tok, n_tok * sizeof *tok);
-    lk_status status = lk_model_check_weights(model, err);
+    lk_status status = lk_model_check_dense(model, err);
     if (status == LK_OK) status = lk_compress_plan_make(&c->plan, model->net, opts, n_tok, err);
     if (status == LK_OK && c->plan.needs_text)
         status = lk_statistics_new(&c->statistics, model, &c->plan.statistics, tok, n_tok,

@@ -175,7 +175,7 @@ lk_status lk_inspect(lk_inspection **out, lk_model *model, const lk_recipe *reci
         return lk_fail(err, LK_E_ARG, "%zu queries need a text of more than %zu tokens, not %zu",
                        opts->n_query, opts->n_query, n_tok);
     struct inspection *self = NULL;
-    lk_status status = inspection_new(&self, lk_model_get_info(model).n_layer, recipe, err);
+    lk_status status = inspection_new(&self, lk_model_get_info(model).n_cached, recipe, err);
     if (status != LK_OK) return status;
     lk_inspection *in = &self->in;
     in->n_tok = n_tok;

@@ -520,7 +520,7 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
         last = opts->n_layer ? first + opts->n_layer - 1 : n_layer - 1;
     if (first < 0 || last < first || last >= n_layer)
         return lk_fail(err, LK_E_ARG, "the layers must be between 0 and %d", n_layer - 1);
-    lk_status status = lk_model_check_weights(model, err);
+    lk_status status = lk_model_check_dense(model, err);
     if (status == LK_OK) status = resolve_opts(&t, n_tok, err);
     t.queries = (struct lk_less_queries){.model = model, .tok = tok, .plain = t.opts.plain};
     int n_policy = opts->n_budget > opts->n_prompt ? opts->n_budget : opts->n_prompt;

@@ -341,7 +341,7 @@ static struct lk_sidecar_info describe_training(const struct trainer *t, const l
 lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                         const lk_lora_opts *opts, const char *path, lk_err *err) {
     struct trainer t = {.model = model, .opts = *opts, .tok = tok};
-    lk_status status = lk_model_check_weights(model, err);
+    lk_status status = lk_model_check_dense(model, err);
     if (status == LK_OK) status = lk_lora_check(model->net, err);
     if (status == LK_OK && model->adapter)
         status =

@@ -97,7 +97,7 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
     lk_status status = lk_model_check_weights(model, err);
     if (status == LK_OK) status = check_opts(t, n_tok, err);
     if (status == LK_OK) {
-        t->loss.n_layer = lk_model_get_info(model).n_layer;
+        t->loss.n_layer = lk_model_get_info(model).n_cached;
         t->loss.trellis = t->opts.fast ? LK_TUNE_NO_TRELLIS : LK_TUNE_TRELLIS;
         t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
         status = allocate_arrays(t, err);

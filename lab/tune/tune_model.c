@@ -145,7 +145,7 @@ static lk_status count_with(struct lk_tune_cost *cost, const lk_model *model, in
 lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const lk_model *model, int32_t n_ctx,
                              int recent, lk_err *err) {
     struct lk_ledger ledger = {0};
-    int n_layer = lk_model_get_info(model).n_layer;
+    int n_layer = lk_model_get_info(model).n_cached;
     struct lk_tune_bits *scratch =
         lk_alloc(&ledger, LK_FOR_SCRATCH, (size_t)n_layer * sizeof *scratch);
     if (!scratch) return lk_fail(err, LK_E_NOMEM, "no memory for %d layers", n_layer);

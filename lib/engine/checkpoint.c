@@ -10,8 +10,12 @@ static size_t logits_bytes(const struct lk_session *s) {
     return (size_t)s->model->net->hp.n_vocab * sizeof(float);
 }
 
+static size_t recurrent_bytes(const struct lk_session *s) {
+    return lk_recurrent_bytes(&s->model->net->hp);
+}
+
 static size_t states_bytes(const struct lk_session *s) {
-    return s->absorb ? lk_absorb_state_bytes(s->absorb) : 0;
+    return recurrent_bytes(s) + (s->absorb ? lk_absorb_state_bytes(s->absorb) : 0);
 }
 
 lk_status lk_checkpoints_init(struct lk_session *s, int cap, lk_err *err) {
@@ -64,14 +68,14 @@ static int find_least_useful(const struct lk_checkpoints *c, size_t n_tok) {
     return best;
 }
 
-/* A copy of a cache, of logits and of states at n_tok tokens. False without memory. */
+/* A copy of a cache and of logits at n_tok tokens, with room for states. False without memory. */
 static bool make_checkpoint(struct lk_session *s, size_t n_tok, struct lk_cache *cache,
-                            const float *logits, const void *states, struct lk_checkpoint *out) {
+                            const float *logits, struct lk_checkpoint *out) {
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     struct lk_checkpoint at = {.n_tok = n_tok};
     at.logits = lk_alloc(ledger, LK_FOR_CACHE, logits_bytes(s));
-    if (states) at.states = lk_alloc(ledger, LK_FOR_CACHE, states_bytes(s));
-    bool ok = at.logits && (at.states || !states) &&
+    if (states_bytes(s)) at.states = lk_alloc(ledger, LK_FOR_CACHE, states_bytes(s));
+    bool ok = at.logits && (at.states || !states_bytes(s)) &&
               lk_cache_alloc(&at.cache, s->recipe, &cache->shape, ledger, NULL) == LK_OK &&
               lk_cache_copy(at.cache, cache, NULL) == LK_OK;
     if (!ok) {
@@ -79,7 +83,6 @@ static bool make_checkpoint(struct lk_session *s, size_t n_tok, struct lk_cache 
         return false;
     }
     memcpy(at.logits, logits, logits_bytes(s));
-    if (states) memcpy(at.states, states, states_bytes(s));
     *out = at;
     return true;
 }
@@ -90,9 +93,13 @@ void lk_checkpoints_take(struct lk_session *s) {
     if (c->cap == 0 || !logits) return;
     lk_checkpoints_drop(s, s->n_tok - 1);
     if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, s->n_tok) : 0);
-    if (make_checkpoint(s, s->n_tok, s->cache, logits, s->absorb ? s->absorb->state : NULL,
-                        &c->at[c->n]))
-        c->n++;
+    struct lk_checkpoint *at = &c->at[c->n];
+    if (!make_checkpoint(s, s->n_tok, s->cache, logits, at)) return;
+    c->n++;
+    if (s->recurrent) memcpy(at->states, s->recurrent, recurrent_bytes(s));
+    if (s->absorb)
+        memcpy((char *)at->states + recurrent_bytes(s), s->absorb->state,
+               lk_absorb_state_bytes(s->absorb));
 }
 
 struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_tok) {
@@ -104,13 +111,12 @@ struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_t
 
 lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoint *from,
                                  lk_err *err) {
-    lk_status status = lk_session_reserve_logits(s, 1, err);
-    if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
-    if (status != LK_OK) {
-        lk_session_drop_tokens(s);
-        return status;
-    }
-    if (s->absorb) memcpy(s->absorb->state, from->states, states_bytes(s));
+    lk_status status = lk_cache_copy(s->cache, from->cache, err);
+    if (status != LK_OK) return status;
+    if (s->recurrent) memcpy(s->recurrent, from->states, recurrent_bytes(s));
+    if (s->absorb)
+        memcpy(s->absorb->state, (const char *)from->states + recurrent_bytes(s),
+               lk_absorb_state_bytes(s->absorb));
     memcpy(s->logits, from->logits, logits_bytes(s));
     s->n_tok = from->n_tok;
     s->n_logits = 1;
@@ -122,7 +128,9 @@ void lk_checkpoints_copy(struct lk_session *s, const struct lk_session *from) {
     const struct lk_checkpoints *source = &from->checkpoints;
     for (int i = source->n > c->cap ? source->n - c->cap : 0; i < source->n; i++) {
         const struct lk_checkpoint *at = &source->at[i];
-        if (make_checkpoint(s, at->n_tok, at->cache, at->logits, at->states, &c->at[c->n])) c->n++;
+        if (!make_checkpoint(s, at->n_tok, at->cache, at->logits, &c->at[c->n])) continue;
+        if (at->states) memcpy(c->at[c->n].states, at->states, states_bytes(s));
+        c->n++;
     }
 }
 

@@ -2,8 +2,8 @@
  *
  * Rows that were encoded or evicted cannot become exact again, so most caches can be cut back by a
  * few tokens only. A checkpoint is a copy of the cache at one position. It shares the blocks of the
- * session (cache_copy.h), so it costs the blocks that the session has changed since, which are those of the
- * newest rows, and one row of logits. */
+ * session (cache_copy.h), so it costs the blocks that the session has changed since, which are
+ * those of the newest rows, and one row of logits. */
 #ifndef LK_ENGINE_CHECKPOINT_H
 #define LK_ENGINE_CHECKPOINT_H
 
@@ -22,7 +22,7 @@ struct lk_checkpoint {
     size_t n_tok; /* the session's first tokens, for which it stands */
     struct lk_cache *cache;
     float *logits; /* [n_vocab] of the last token */
-    void *states;  /* of absorbed rows (lk_absorb_state_bytes); NULL if the recipe absorbs none */
+    void *states;  /* of recurrent layers, then of absorbed rows; NULL if there are none */
 };
 
 struct lk_checkpoints {
@@ -43,7 +43,8 @@ void lk_checkpoints_take(struct lk_session *session);
 /* The longest checkpoint of at most n_tok tokens; NULL if there is none. */
 struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *session, size_t n_tok);
 
-/* Make the session what it was at the checkpoint. LK_E_NOMEM: the session is empty. */
+/* Make the session what it was at the checkpoint. It has room for a row of logits. LK_E_NOMEM: its
+ * tokens have to be dropped. */
 lk_status lk_checkpoints_restore(struct lk_session *session, const struct lk_checkpoint *from,
                                  lk_err *err);
 

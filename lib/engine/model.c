@@ -48,7 +48,7 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
                               lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
     struct lk_sidecar_model of = {.fingerprint = net->fingerprint,
-                                  .n_layer = hp->n_layer,
+                                  .n_layer = lk_hparams_cached(hp),
                                   .n_head_kv = hp->n_head_kv,
                                   .d_head = hp->d_head};
     lk_status status = lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err);
@@ -151,6 +151,16 @@ lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
                    "the model was opened without its weights; open it without header_only");
 }
 
+lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err) {
+    lk_status status = lk_model_check_weights(model, err);
+    if (status != LK_OK || model->net->hp.n_recurrent == 0) return status;
+    return lk_fail(
+        err, LK_E_UNSUPPORTED,
+        "%d of the model's %d layers are recurrent; bases, adapters and networks are made "
+        "for models with attention in every layer only",
+        model->net->hp.n_recurrent, model->net->hp.n_layer);
+}
+
 /* In memory: small tensors, what sessions read of the bases, and what adapters add to weights. */
 static uint64_t sidecar_bytes(const struct lk_model *model) {
     return model->sidecar->bytes + lk_latent_store_bytes(model->latents) +
@@ -173,6 +183,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .file_bytes = net->file_bytes,
                            .weight_bytes = net->weight_bytes - net->adapter_bytes,
                            .n_layer = hp->n_layer,
+                           .n_cached = lk_hparams_cached(hp),
                            .n_embd = hp->n_embd,
                            .n_head = hp->n_head,
                            .n_head_kv = hp->n_head_kv,
@@ -200,7 +211,7 @@ uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_re
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){
-        .n_layer = hp->n_layer,
+        .n_layer = lk_hparams_cached(hp),
         .n_head_kv = hp->n_head_kv,
         .d_head = hp->d_head,
         .n_swa = hp->n_swa,

@@ -37,6 +37,9 @@ struct lk_model {
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);
 
+/* For what computes layers in its own way: the same, and LK_E_UNSUPPORTED for recurrent layers. */
+lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err);
+
 /* Bytes of the sidecar that sessions with this recipe share. latents: what they share of bases
  * (struct lk_cache_needs). What adapters add to the weights counts for every recipe. */
 uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_recipe *recipe,

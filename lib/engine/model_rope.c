@@ -71,6 +71,7 @@ lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err) {
     bool measured[2] = {false, false};
     for (int layer = 0; status == LK_OK && layer < hp->n_layer; layer++) {
         bool swa = hp->n_swa > 0 && hp->is_swa[layer];
+        if (hp->is_recurrent[layer]) continue;
         if (!measured[swa]) status = measure_rope(&model->rope[swa], model, layer, err);
         measured[swa] = true;
     }

@@ -26,7 +26,8 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
     pass->job = lk_alloc(ledger, LK_FOR_OTHER, hp->n_layer * sizeof *pass->job);
     if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", hp->n_layer);
     for (int layer = 0; layer < hp->n_layer; layer++)
-        pass->job[layer] = (struct lk_layer_job){.pass = pass, .layer = layer, .age = true};
+        pass->job[layer] = (struct lk_layer_job){
+            .pass = pass, .layer = layer, .index = hp->index[layer], .age = true};
     return LK_OK;
 }
 
@@ -98,7 +99,7 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
 static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
                                const struct ggml_tensor *q, const struct ggml_tensor *out) {
     const struct lk_seq *seq = &job->pass->seq[i];
-    const struct lk_kv *cache = seq->session->cache->kv[job->layer];
+    const struct lk_kv *cache = seq->session->cache->kv[job->index];
     struct lk_attn attn = job->pass->attn;
     size_t first = (size_t)seq->row * attn.n_head * attn.d_head;
     attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
@@ -126,11 +127,11 @@ static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq 
     const struct lk_factor *factor = job->pass->model->net->layer[job->layer].factor[side];
     size_t width = factor ? (size_t)x->ne[0] : (size_t)a->n_head_kv * a->d_head;
     const float *rows = (const float *)x->data + (size_t)seq->row * width;
-    lk_status status = factor ? lk_cache_append_latents(cache, job->layer, side, rows, factor->rank,
+    lk_status status = factor ? lk_cache_append_latents(cache, job->index, side, rows, factor->rank,
                                                         seq->n_tok, NULL)
-                              : lk_cache_append(cache, job->layer, side, rows, seq->n_tok, NULL);
+                              : lk_cache_append(cache, job->index, side, rows, seq->n_tok, NULL);
     if (status != LK_OK || !seq->session->recipe->eager) return status;
-    return lk_cache_encode(cache, job->layer, side, NULL);
+    return lk_cache_encode(cache, job->index, side, NULL);
 }
 
 /* src: k and v [n_row][n_head_kv][d_head], or latents (struct lk_qkv), q [n_row][n_head][d_head].
@@ -146,14 +147,14 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         size_t row = (size_t)seq->row;
         if (seq->failed) continue;
         const float *q = (const float *)dst->src[2]->data + row * a->n_head * a->d_head;
-        if (side == LK_K) lk_cache_observe(cache, job->layer, q, seq->n_tok, a->n_head);
+        if (side == LK_K) lk_cache_observe(cache, job->index, q, seq->n_tok, a->n_head);
         lk_status status = store_rows(job, seq, side, dst->src[side]);
         if (status != LK_OK) {
             seq->failed = status;
         } else if (side == LK_K) {
             struct lk_attn attn = seq_attn(job, task / 2, NULL, NULL);
             seq->n_range = lk_attn_ranges(&attn, attn.k, attn.v);
-            seq->attn_scores = cache->evict[job->layer].score;
+            seq->attn_scores = cache->evict[job->index].score;
         }
     }
 }
@@ -166,9 +167,9 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
         if (seq->failed) continue;
         struct lk_attn attn = seq_attn(job, i, dst->src[0], NULL);
         const struct lk_watch *watch = &seq->session->watch;
-        if (ith == 0 && watch->on_attention) watch->on_attention(watch->user, job->layer, &attn);
+        if (ith == 0 && watch->on_attention) watch->on_attention(watch->user, job->index, &attn);
         lk_attn_items(&attn, ith, nth);
-        if (seq->absorb) lk_absorb_attend(seq->absorb, job->layer, attn.q, attn.n_tok, ith, nth);
+        if (seq->absorb) lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
     }
 }
 
@@ -189,7 +190,7 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
     struct lk_layer_job *job = userdata;
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         struct lk_seq *seq = &job->pass->seq[i];
-        const struct lk_evict *evict = seq->session->cache->kv[job->layer][LK_K].evict;
+        const struct lk_evict *evict = seq->session->cache->kv[job->index][LK_K].evict;
         if (seq->failed || !evict || !evict->needs_scores) continue;
         struct lk_attn attn = seq_attn(job, i, dst->src[1], NULL);
         lk_attn_accumulate_scores(&attn, seq->n_range,
@@ -210,7 +211,7 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
         if (ith == 0 && !seq->failed && watch->on_partials) {
             attn.q =
                 (const float *)dst->src[1]->data + (size_t)seq->row * attn.n_head * attn.d_head;
-            watch->on_partials(watch->user, job->layer, &attn, seq->n_range);
+            watch->on_partials(watch->user, job->index, &attn, seq->n_range);
         }
         if (!seq->failed)
             lk_attn_combine(&attn, seq->n_range, ith, nth);
@@ -223,8 +224,8 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
         struct lk_cache *cache = seq->session->cache;
         enum lk_side side = task % 2 ? LK_V : LK_K;
         if (seq->failed) continue;
-        if (side == LK_V && cache->kv[job->layer][LK_K].evict) continue; /* aged together with K */
-        lk_status status = lk_cache_age(cache, job->layer, side, NULL);
+        if (side == LK_V && cache->kv[job->index][LK_K].evict) continue; /* aged together with K */
+        lk_status status = lk_cache_age(cache, job->index, side, NULL);
         if (status != LK_OK) seq->failed = status;
     }
 }
@@ -232,7 +233,7 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
 /* True if any layer of any sequence has a policy that needs attention scores. */
 static bool pass_needs_scores(const struct lk_pass *pass) {
     for (size_t i = 0; i < pass->n_seq; i++)
-        for (int layer = 0; layer < pass->model->net->hp.n_layer; layer++) {
+        for (int layer = 0; layer < lk_hparams_cached(&pass->model->net->hp); layer++) {
             const struct lk_evict *evict = pass->seq[i].session->cache->kv[layer][LK_K].evict;
             if (evict && evict->needs_scores) return true;
         }
@@ -260,6 +261,55 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
                           GGML_N_TASKS_MAX, job);
 }
 
+/* ---- recurrent layers ---- */
+
+/* src: projections [n_row][channels]. Convolves the channels of each sequence. */
+static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    const struct lk_net *net = job->pass->model->net;
+    const float *weight = net->layer[job->layer].conv->data;
+    int channels = lk_delta_channels(&net->hp.delta);
+    int first = (int)((int64_t)channels * ith / nth),
+        last = (int)((int64_t)channels * (ith + 1) / nth);
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        const struct lk_seq *seq = &job->pass->seq[i];
+        size_t at = (size_t)seq->row * channels;
+        lk_delta_conv(&net->hp.delta,
+                      lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer), weight,
+                      (const float *)dst->src[0]->data + at, seq->n_tok, first, last,
+                      (float *)dst->data + at);
+    }
+}
+
+/* src: the convolved projections, decay and beta [n_row][n_v_head]. */
+static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    const struct lk_hparams *hp = &job->pass->model->net->hp;
+    int n_head = hp->delta.n_v_head, channels = lk_delta_channels(&hp->delta);
+    for (size_t task = (size_t)ith; task < job->pass->n_seq * n_head; task += (size_t)nth) {
+        const struct lk_seq *seq = &job->pass->seq[task / n_head];
+        size_t row = (size_t)seq->row;
+        lk_delta_head(&hp->delta, job->pass->model->kernels,
+                      lk_recurrent_state(hp, seq->session->recurrent, job->layer),
+                      (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
+                      (const float *)dst->src[1]->data + row * n_head,
+                      (const float *)dst->src[2]->data + row * n_head, seq->n_tok,
+                      (float *)dst->data + row * n_head * hp->delta.d_state);
+    }
+}
+
+struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                        const struct lk_qkv *pre) {
+    const struct lk_delta_shape *shape = &job->pass->model->net->hp.delta;
+    int64_t n_tok = pre->mixed->ne[1];
+    struct ggml_tensor *mixed = pre->mixed;
+    struct ggml_tensor *args[] = {ggml_custom_4d(ctx, GGML_TYPE_F32, mixed->ne[0], n_tok, 1, 1,
+                                                 &mixed, 1, convolve_node, GGML_N_TASKS_MAX, job),
+                                  pre->decay, pre->beta};
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_state, n_tok, 1,
+                          1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
+}
+
 /* ---- the graph ---- */
 
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
@@ -280,9 +330,14 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     for (int layer = 0; layer < n_layer; layer++) {
         struct lk_layer_job *job = &pass->job[layer];
         struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
-        struct ggml_tensor *rows[] = {pre.k, pre.v, pre.q};
-        struct ggml_tensor *stored = lk_graph_effect(g->ctx, store_node, rows, 3, job);
-        struct ggml_tensor *attn = lk_attention_nodes(g->ctx, job, &pre, stored);
+        struct ggml_tensor *attn;
+        if (net->hp.is_recurrent[layer]) {
+            attn = lk_recurrence_nodes(g->ctx, job, &pre);
+        } else {
+            struct ggml_tensor *rows[] = {pre.k, pre.v, pre.q};
+            attn = lk_attention_nodes(g->ctx, job, &pre,
+                                      lk_graph_effect(g->ctx, store_node, rows, 3, job));
+        }
         x = net->family->post(net, g->ctx, layer, &pre, attn);
     }
     if (n_out < n_row) {

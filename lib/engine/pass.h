@@ -10,6 +10,8 @@
  *   combine   joins the ranges
  *   age       re-encodes cache rows that are old enough
  *
+ * In a recurrent layer they update the sequences' states instead.
+ *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
  * same number of rows. */
 #ifndef LK_ENGINE_PASS_H
@@ -36,8 +38,9 @@ struct lk_seq {
 /* userdata of the custom nodes of one layer. */
 struct lk_layer_job {
     struct lk_pass *pass;
-    int layer;
-    bool age; /* after attention, re-encode cache rows that are old enough */
+    int layer; /* of the model */
+    int index; /* of the layer among those of its kind: with a cache, or recurrent */
+    bool age;  /* after attention, re-encode cache rows that are old enough */
 };
 
 struct lk_pass {
@@ -72,6 +75,11 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);
 /* Make the pass ready to compute: memory for attention, and the graph over all layers. The caller
  * then sets the graph's tok, pos and out. LK_E_NOMEM. */
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
+
+/* Nodes of a recurrent layer: every sequence goes on from its session's state. The result has the
+ * shape [n_tok][n_v_head * d_state]. */
+struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                        const struct lk_qkv *pre);
 
 /* Nodes that attend with the queries of `pre` once `ready` is computed. The result has the shape
  * [n_tok][n_head * d_head]. */

@@ -2,6 +2,7 @@
 #include "engine/absorb.h"
 #include "engine/factors.h"
 #include "engine/model.h"
+#include "engine/recurrent.h"
 #include "model/blocks.h"
 
 /* Bytes of the sums that a recipe with `absorb` keeps of evicted rows. */
@@ -15,7 +16,7 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
                                       .n_head_kv = hp->n_head_kv,
                                       .d_head = hp->d_head,
                                       .n_feature = lk_absorb_features(model->sidecar)};
-        *bytes = lk_absorb_estimate_random(&heads, hp->n_layer);
+        *bytes = lk_absorb_estimate_random(&heads, lk_hparams_cached(hp));
         return LK_OK;
     }
     if (!model->sidecar)
@@ -54,7 +55,7 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     if (status == LK_OK) status = check_factors(model, recipe, &shape, err);
     if (status == LK_OK) status = estimate_absorb(model, recipe, &states, err);
     if (status != LK_OK) return status;
-    uint64_t cache = needs.cache + states;
+    uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);
 
     uint64_t logits = (uint64_t)hp->n_vocab * sizeof(float);
     uint64_t attn = sizeof(float) * (lk_attn_partial_floats(hp->n_head, hp->n_head_kv,
@@ -71,7 +72,8 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t activations =
         chunk * width * sizeof(float) + lk_linear_cast_bytes(model->net, (int64_t)chunk);
     uint64_t hidden = chunked ? 0 : n_tok * hp->n_embd * sizeof(float);
-    uint64_t exact = chunked ? chunk * hp->n_layer * row : n_tok * row; /* not quantized yet */
+    uint64_t exact =
+        chunked ? chunk * lk_hparams_cached(hp) * row : n_tok * row; /* not quantized yet */
     uint64_t select = chunked ? 0 : needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
 
     uint64_t sidecar = lk_model_sidecar_bytes(model, recipe, needs.latents);

@@ -129,7 +129,7 @@ static void store_exact_node(struct ggml_tensor *dst, int ith, int nth, void *us
     }
     if (ith != nth - 1 || p->exact[LK_K].kv.n_tok != n) return;
     for (size_t i = 0; i < p->n_session; i++)
-        lk_cache_observe(p->session[i]->cache, p->job.layer, dst->src[2]->data, n,
+        lk_cache_observe(p->session[i]->cache, p->job.index, dst->src[2]->data, n,
                          p->net->hp.n_head);
 }
 
@@ -138,9 +138,9 @@ static void select_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     (void)dst;
     struct prefill *p = userdata;
     const struct lk_kv *const exact[] = {&p->exact[LK_K].kv, &p->exact[LK_V].kv};
-    const struct lk_evict *evict = p->s->cache->kv[p->job.layer][LK_K].evict;
+    const struct lk_evict *evict = p->s->cache->kv[p->job.index][LK_K].evict;
     for (int head = ith; head < p->net->hp.n_head_kv; head += nth)
-        lk_evict_select(p->s->cache, p->job.layer, head,
+        lk_evict_select(p->s->cache, p->job.index, head,
                         evict->needs_scores ? p->attn_scores : NULL, exact,
                         p->order + (size_t)head * p->n_tok);
 }
@@ -152,7 +152,7 @@ static void encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     int n_head = p->net->hp.n_head_kv;
     for (size_t k = 0; k < p->n_session; k++)
         for (int i = ith; i < 2 * n_head; i += nth)
-            lk_cache_encode_prompt(p->session[k]->cache, p->job.layer, i / n_head, i % n_head,
+            lk_cache_encode_prompt(p->session[k]->cache, p->job.index, i / n_head, i % n_head,
                                    &p->exact[i / n_head].kv);
 }
 
@@ -162,7 +162,7 @@ static struct ggml_tensor *chunk_attention(struct prefill *p, const struct lk_qk
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
     struct ggml_tensor *stored = lk_graph_effect(p->graph.ctx, store_exact_node, rows, 3, p);
     ggml_build_forward_expand(p->graph.graph, stored);
-    bool selects = p->s->cache->kv[p->job.layer][LK_K].evict;
+    bool selects = p->s->cache->kv[p->job.index][LK_K].evict;
     struct ggml_tensor *ready = stored, *attn = NULL;
     if (last_chunk && selects) { /* the policy uses the attention of the whole prompt */
         attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, stored);
@@ -186,7 +186,9 @@ static lk_status build_chunk(struct prefill *p, int layer, size_t at, size_t n, 
     g->pos = lk_graph_input(g, n);
     ggml_set_input(g->x_in);
     struct lk_qkv pre = p->net->family->pre(p->net, g->ctx, layer, g->x_in, g->pos);
-    struct ggml_tensor *attn = chunk_attention(p, &pre, last_chunk);
+    struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
+                                                       : chunk_attention(p, &pre, last_chunk);
+    if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
     if (!last_layer || last_chunk || p->embeds) {
         struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
         if (last_layer && p->embeds) x = p->net->family->norm(p->net, g->ctx, x);
@@ -267,9 +269,12 @@ static lk_status run_layers(struct prefill *p, lk_err *err) {
     lk_status status = LK_OK;
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         p->job.layer = layer;
+        p->job.index = p->net->hp.index[layer];
         if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
         for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
-            status = lk_cache_alloc_prompt(p->session[i]->cache, layer, (int64_t)p->n_tok, err);
+            if (!p->net->hp.is_recurrent[layer])
+                status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index,
+                                               (int64_t)p->n_tok, err);
         for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK) {
             size_t n = p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK;
             if (s->cancelled && atomic_exchange(&s->cancelled, 0))
@@ -312,6 +317,8 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
         struct lk_session *s = session[i];
         memcpy(s->logits, p.graph.logits->data, ggml_nbytes(p.graph.logits));
         memcpy(s->tok, tok, n_tok * sizeof *tok);
+        if (i > 0 && s->recurrent)
+            memcpy(s->recurrent, p.s->recurrent, lk_recurrent_bytes(&p.net->hp));
         s->n_logits = 1;
         s->n_tok = n_tok;
     }

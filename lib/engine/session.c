@@ -48,6 +48,10 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     if (status != LK_OK) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
+    size_t n_state = lk_recurrent_bytes(&s->model->net->hp);
+    if (n_state > 0) s->recurrent = lk_alloc(&s->ledger, LK_FOR_CACHE, n_state);
+    if (n_state > 0 && !s->recurrent)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
     s->width = lk_cache_max_widths(s->cache);
     if (s->recipe->skip_v > 0 || s->recipe->read > 0) {
         const struct lk_hparams *hp = &s->model->net->hp;
@@ -90,6 +94,7 @@ void lk_session_free(lk_session *s) {
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
     lk_absorb_free(s->absorb);
+    lk_release(&s->ledger, LK_FOR_CACHE, s->recurrent, lk_recurrent_bytes(&s->model->net->hp));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
@@ -126,7 +131,8 @@ static size_t can_keep(const struct lk_session *s, size_t n_common, size_t n_tok
     size_t n = n_common;
     if (n == n_tok && n == s->n_tok && s->n_logits > 0) return n;
     if (n == n_tok) n--; /* the last token's logits have to be computed again */
-    return n == s->n_tok || (n > 0 && lk_cache_can_truncate(s->cache, (int64_t)n)) ? n : 0;
+    if (n == s->n_tok) return n;
+    return n > 0 && !s->recurrent && lk_cache_can_truncate(s->cache, (int64_t)n) ? n : 0;
 }
 
 size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok) {
@@ -144,8 +150,11 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
     *n = can_keep(s, n_common, n_tok);
     lk_checkpoints_drop(s, n_common); /* the others are of tokens that go */
     if (checkpoint && checkpoint->n_tok > *n) {
+        lk_status status = lk_session_reserve_logits(s, 1, err);
+        if (status == LK_OK) status = lk_checkpoints_restore(s, checkpoint, err);
+        if (status != LK_OK) lk_session_drop_tokens(s);
         *n = checkpoint->n_tok;
-        return lk_checkpoints_restore(s, checkpoint, err);
+        return status;
     }
     if (*n == 0) {
         lk_session_drop_tokens(s);
@@ -196,6 +205,7 @@ lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
     if (status != LK_OK) return status;
     if (s->absorb) lk_absorb_copy(s->absorb, from->absorb);
+    if (s->recurrent) memcpy(s->recurrent, from->recurrent, lk_recurrent_bytes(&s->model->net->hp));
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
     s->n_tok = from->n_tok;
     lk_checkpoints_copy(s, from);

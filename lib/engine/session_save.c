@@ -58,7 +58,10 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
         return !logits ||
                writer->put(writer->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
     case LK_SECTION_SAMPLER: return !sampler || lk_sampling_save(sampler->sampling, writer);
-    case LK_SECTION_STATES: return !s->absorb || lk_absorb_write(s->absorb, writer);
+    case LK_SECTION_STATES:
+        return (!s->recurrent ||
+                writer->put(writer->user, s->recurrent, lk_recurrent_bytes(&s->model->net->hp))) &&
+               (!s->absorb || lk_absorb_write(s->absorb, writer));
     case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
     case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, writer);
     case LK_N_SECTION: break;
@@ -197,10 +200,15 @@ static lk_status check_sidecar(const struct saved *saved, const struct lk_sessio
 }
 
 static lk_status check_states(const struct saved *saved, const struct lk_session *s, lk_err *err) {
-    uint64_t size = saved->header.section[LK_SECTION_STATES].size;
-    if (size != (s->absorb ? lk_absorb_saved_bytes(s->absorb) : 0))
-        return lk_fail(err, LK_E_FORMAT, "its states of evicted rows have another size");
-    if (s->absorb && !lk_absorb_check(s->absorb, saved->section[LK_SECTION_STATES]))
+    const uint8_t *states = saved->section[LK_SECTION_STATES];
+    uint64_t size = saved->header.section[LK_SECTION_STATES].size,
+             recurrent = lk_recurrent_bytes(&s->model->net->hp);
+    if (size != recurrent + (s->absorb ? lk_absorb_saved_bytes(s->absorb) : 0))
+        return lk_fail(err, LK_E_FORMAT, "its states of %s have another size",
+                       recurrent ? "layers" : "evicted rows");
+    if (recurrent && !lk_recurrent_check(&s->model->net->hp, states))
+        return lk_fail(err, LK_E_FORMAT, "its states of recurrent layers are invalid");
+    if (s->absorb && !lk_absorb_check(s->absorb, states + recurrent))
         return lk_fail(err, LK_E_FORMAT, "its states of evicted rows are invalid");
     return LK_OK;
 }
@@ -255,7 +263,10 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     }
     s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
     memcpy(s->tok, saved->section[LK_SECTION_TOKENS], s->n_tok * sizeof *s->tok);
-    if (s->absorb) lk_absorb_restore(s->absorb, saved->section[LK_SECTION_STATES]);
+    const uint8_t *states = saved->section[LK_SECTION_STATES];
+    size_t recurrent = lk_recurrent_bytes(&s->model->net->hp);
+    if (s->recurrent) memcpy(s->recurrent, states, recurrent);
+    if (s->absorb) lk_absorb_restore(s->absorb, states + recurrent);
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
     s->n_logits = logits ? 1 : 0;
     return LK_OK;

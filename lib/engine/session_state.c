@@ -7,6 +7,7 @@ void lk_session_drop_tokens(struct lk_session *s) {
     lk_cache_clear(s->cache);
     lk_checkpoints_drop(s, 0);
     if (s->absorb) lk_absorb_clear(s->absorb);
+    if (s->recurrent) memset(s->recurrent, 0, lk_recurrent_bytes(&s->model->net->hp));
     s->n_tok = 0;
     s->n_logits = 0;
 }
@@ -64,7 +65,8 @@ lk_status lk_session_enable_absorb(struct lk_session *s, const struct lk_sidecar
     lk_status status =
         s->recipe->absorbs == LK_ABSORB_LESS
             ? lk_absorb_new(&absorb, sidecar, hp->n_head, s->model->kernels, &s->ledger, err)
-            : lk_absorb_new_random(&absorb, &heads, hp->attn_scale, hp->n_layer, &s->ledger, err);
+            : lk_absorb_new_random(&absorb, &heads, hp->attn_scale, lk_hparams_cached(hp),
+                                   &s->ledger, err);
     if (status != LK_OK) return status;
     lk_absorb_free(s->absorb); /* empty: the session has no tokens */
     s->absorb = absorb;

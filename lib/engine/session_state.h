@@ -6,6 +6,7 @@
 #include "engine/absorb.h"
 #include "engine/checkpoint.h"
 #include "engine/pass.h"
+#include "engine/recurrent.h"
 
 /* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
  * before any row is re-encoded. NULL: unused. */
@@ -25,21 +26,22 @@ struct lk_session {
     struct lk_cache *cache;
     struct lk_cache_widths width; /* of the cache's levels */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
-    float *rule_scratch;          /* as in struct lk_attn; NULL if the recipe reads everything */
+    float *recurrent;    /* states of recurrent layers (recurrent.h); NULL: there are none */
+    float *rule_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
     struct lk_rule_floats rule_floats;
     struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe reads everything */
     struct lk_pass pass;           /* for evaluating this session alone; a lk_batch has its own */
     struct lk_watch watch;
     int32_t *tok; /* [n_tok] tokens that the cache stands for, room for n_ctx */
     size_t n_tok;
-    float *logits;         /* [n_logits][n_vocab] of the last evaluation */
-    size_t logits_cap;     /* rows that fit */
-    int32_t n_logits;      /* 0: none are valid */
+    float *logits;     /* [n_logits][n_vocab] of the last evaluation */
+    size_t logits_cap; /* rows that fit */
+    int32_t n_logits;  /* 0: none are valid */
     struct lk_checkpoints checkpoints;
     _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
 };
 
-/* Drop all tokens, sums of evicted rows, logits and checkpoints. */
+/* Drop all tokens, states, sums of evicted rows, logits and checkpoints. */
 void lk_session_drop_tokens(struct lk_session *session);
 
 /* LK_E_ARG if a token is not in the vocabulary. */

@@ -37,7 +37,8 @@ static void count_skipped(const lk_session *s, lk_session_stats *stats) {
 
 lk_session_stats lk_session_get_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
-    uint64_t state = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0; /* b.padding includes it */
+    uint64_t state = lk_recurrent_bytes(&s->model->net->hp); /* b.padding includes it */
+    if (s->absorb) state += lk_absorb_state_bytes(s->absorb);
     lk_session_stats stats = {.n_tok = s->n_tok,
                               .code_bytes = b.code,
                               .scale_bytes = b.scale,

@@ -55,4 +55,5 @@ const struct lk_kernels lk_kernels_neon = {.name = "neon",
                                            .exp_tiles = lk_neon_exp_tiles,
                                            .scale_tile = lk_neon_scale_tile,
                                            .gelu_layer = lk_neon_gelu_layer,
+                                           .delta_step = lk_neon_delta_step,
                                            .add_offsets = lk_neon_add_offsets};

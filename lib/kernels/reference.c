@@ -159,6 +159,21 @@ static void add_offsets(const float *x, int n_tok, int n_in, const uint16_t *off
         }
 }
 
+static void delta_step(float *state, int d, const float *q, const float *k, const float *v,
+                       float decay, float beta, float *out) {
+    for (int c = 0; c < d; c++) {
+        float held = 0, sum = 0;
+        for (int i = 0; i < d; i++) held += k[i] * state[(size_t)i * d + c];
+        float change = beta * (v[c] - decay * held);
+        for (int i = 0; i < d; i++) {
+            float *at = &state[(size_t)i * d + c];
+            *at = decay * *at + k[i] * change;
+            sum += q[i] * *at;
+        }
+        out[c] = sum;
+    }
+}
+
 const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .score = score,
                                                 .score_tiles = score_tiles,
@@ -172,4 +187,5 @@ const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .exp_tiles = exp_tiles,
                                                 .scale_tile = scale_tile,
                                                 .gelu_layer = gelu_layer,
+                                                .delta_step = delta_step,
                                                 .add_offsets = add_offsets};

@@ -72,6 +72,9 @@ lk_status lk_bind(struct lk_loader *ld, const struct lk_tensor_spec *spec, size_
 void lk_bind_concat(struct lk_loader *ld, struct ggml_tensor **matrix, struct ggml_tensor **bias,
                     size_t first, size_t n);
 
+/* Ignore the tensors of n layers from `first` on, which are not part of the forward pass. */
+void lk_bind_skip_layers(struct lk_loader *ld, int first, int n);
+
 /* LK_E_UNSUPPORTED if the file has a tensor that is not bound: ignoring it would compute
  * wrongly. */
 lk_status lk_bind_check_all_used(const struct lk_loader *ld, lk_err *err);

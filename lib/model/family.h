@@ -12,6 +12,6 @@ const char *lk_family_names(void);
 
 /* Each is defined in family_NAME.c. */
 extern const struct lk_family lk_family_llama, lk_family_qwen2, lk_family_qwen3, lk_family_gemma3,
-    lk_family_falcon, lk_family_bloom, lk_family_gpt2;
+    lk_family_falcon, lk_family_bloom, lk_family_gpt2, lk_family_qwen35;
 
 #endif

@@ -82,6 +82,12 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     if (!status)
         status = lk_gguf_read_int(r, ".block_count", LK_REQUIRED, 1, MAX_LAYERS, &hp->n_layer, err);
     if (!status)
+        status = lk_gguf_read_int(r, ".nextn_predict_layers", LK_OPTIONAL, 0, MAX_LAYERS,
+                                  &hp->n_next, err);
+    if (!status && hp->n_next >= hp->n_layer)
+        return lk_fail(err, LK_E_FORMAT, "all %d layers predict further tokens", hp->n_layer);
+    hp->n_layer -= hp->n_next;
+    if (!status)
         status =
             lk_gguf_read_int(r, ".embedding_length", LK_REQUIRED, 1, MAX_EMBD, &hp->n_embd, err);
     if (!status)
@@ -101,9 +107,26 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     hp->yarn_beta_fast = 32.0f;
     hp->yarn_beta_slow = 1.0f;
     hp->embd_scale = 1.0f;
-    hp->is_swa = lk_alloc(ledger, LK_FOR_OTHER, (size_t)hp->n_layer);
-    return hp->is_swa ? LK_OK
-                      : lk_fail(err, LK_E_NOMEM, "not enough memory for the hyperparameters");
+    size_t n_layer = (size_t)hp->n_layer;
+    hp->is_swa = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
+    hp->is_recurrent = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
+    hp->index = lk_alloc(ledger, LK_FOR_OTHER, n_layer * sizeof *hp->index);
+    if (!hp->is_swa || !hp->is_recurrent || !hp->index)
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for the hyperparameters");
+    return LK_OK;
+}
+
+void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger) {
+    size_t n_layer = (size_t)hp->n_layer;
+    lk_release(ledger, LK_FOR_OTHER, hp->is_swa, n_layer);
+    lk_release(ledger, LK_FOR_OTHER, hp->is_recurrent, n_layer);
+    lk_release(ledger, LK_FOR_OTHER, hp->index, n_layer * sizeof *hp->index);
+}
+
+void lk_hparams_number_layers(struct lk_hparams *hp) {
+    int32_t n[2] = {0, 0};
+    for (int i = 0; i < hp->n_layer; i++) hp->index[i] = n[hp->is_recurrent[i] != 0]++;
+    hp->n_recurrent = n[1];
 }
 
 /* YaRN's attention factor follows from the scale. ggml multiplies by 1 + 0.1 ln(1/scale), so that

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "kernels/delta_net.h"
 
 #include <stdint.h>
 
@@ -27,12 +28,29 @@ struct lk_hparams {
     /* Sliding-window attention: a query at position p sees positions > p - n_swa. */
     int32_t n_swa;   /* 0: no sliding-window layers */
     uint8_t *is_swa; /* [n_layer], allocated from the ledger */
+
+    /* Hybrids: layers whose attention is a recurrence with a state of constant size. */
+    int32_t n_recurrent;         /* number of these layers */
+    uint8_t *is_recurrent;       /* [n_layer], allocated from the ledger */
+    int32_t *index;              /* [n_layer] of a layer among those of its kind, likewise */
+    struct lk_delta_shape delta; /* of their states, if n_recurrent > 0 */
+    int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
 };
 
+/* The number of layers that have a cache: those with attention. */
+static inline int32_t lk_hparams_cached(const struct lk_hparams *hp) {
+    return hp->n_layer - hp->n_recurrent;
+}
+
 /* Read the keys that all families share and set the defaults of the others. *hp starts zeroed.
- * Allocates hp->is_swa. Errors: LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. */
+ * Allocates the arrays of hp, also after a failure: lk_hparams_free. Errors: LK_E_FORMAT,
+ * LK_E_UNSUPPORTED, LK_E_NOMEM. */
 lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
                           struct lk_ledger *ledger, lk_err *err);
+void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger);
+
+/* Number the layers of each kind, once is_recurrent is set. */
+void lk_hparams_number_layers(struct lk_hparams *hp);
 
 /* Read the RoPE keys and set rope_mode to `mode`. For families that use RoPE. */
 lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_gguf_reader *r, int mode,

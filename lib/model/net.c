@@ -69,8 +69,8 @@ static uint64_t file_fingerprint(const struct lk_loader *ld) {
     return hash;
 }
 
-/* The sum of hashes over the name and the weights of each norm. Files of the same model may differ in
- * quantization and in the order of tensors, but have the norms in f32. */
+/* The sum of hashes over the name and the weights of each norm. Files of the same model may differ
+ * in quantization and in the order of tensors, but have the norms in f32. */
 static uint64_t norms_hash(const struct lk_loader *ld) {
     static const char end[] = "norm.weight";
     const struct gguf_context *gguf = ld->reader.gguf;
@@ -122,6 +122,11 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
     if (!ld->used || !ld->bind || !ld->concat || !net->layer)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu layers", n_layer);
     status = net->family->load(net, ld, err);
+    lk_hparams_number_layers(&net->hp);
+    if (!status && lk_hparams_cached(&net->hp) == 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the model has no layer with attention, so there is no cache to compress");
+    if (!status) lk_bind_skip_layers(ld, net->hp.n_layer, net->hp.n_next);
     if (!status) status = lk_bind_check_all_used(ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
@@ -162,6 +167,6 @@ void lk_net_free(struct lk_net *net, struct lk_ledger *ledger) {
     lk_weights_free(net->map, ledger);
     size_t n_layer = (size_t)net->hp.n_layer;
     lk_release(ledger, LK_FOR_OTHER, net->layer, n_layer * sizeof *net->layer);
-    lk_release(ledger, LK_FOR_OTHER, net->hp.is_swa, n_layer);
+    lk_hparams_free(&net->hp, ledger);
     lk_release(ledger, LK_FOR_OTHER, net, sizeof *net);
 }

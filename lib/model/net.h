@@ -1,7 +1,8 @@
 /* A GGUF model that has been checked and mapped, and its forward pass as ggml graphs.
  *
- * The graphs stop at attention. Each layer is two pieces, so that the cache and the attention in
- * between are lowkey's own and can run on another device:
+ * The graphs stop at attention, or at the recurrence of a recurrent layer. Each layer is two
+ * pieces, so that the cache and the attention in between are lowkey's own and can run on another
+ * device:
  *
  *   x -> pre: norm, q k v, biases, q/k norm, RoPE -> q k v -> | attention |
  *     -> post: W_O, residual, FFN -> x
@@ -27,6 +28,8 @@ struct lk_layer {
     struct ggml_tensor *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b;
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
+    struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
+    struct ggml_tensor *state_norm;                                               /* recurrent */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
@@ -34,17 +37,20 @@ struct lk_layer {
     const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 
-/* Output of the first piece of a layer. All tensors are f32. Shapes are in C order; ggml's order of
+/* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
+ * of q, k and v (kernels/delta_net.h). All tensors are f32. Shapes are in C order; ggml's order of
  * [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
-    struct ggml_tensor *q;   /* [n_tok][n_head][d_head], after RoPE */
-    struct ggml_tensor *k;   /* [n_tok][n_head_kv][d_head], after RoPE */
-    struct ggml_tensor *v;   /* [n_tok][n_head_kv][d_head] */
-                             /* k, v: latents [n_tok][lk_factor_rows] if the layer has a factor,
+    struct ggml_tensor *q;     /* [n_tok][n_head][d_head], after RoPE */
+    struct ggml_tensor *k;     /* [n_tok][n_head_kv][d_head], after RoPE */
+    struct ggml_tensor *v;     /* [n_tok][n_head_kv][d_head] */
+                               /* k, v: latents [n_tok][lk_factor_rows] if the layer has a factor,
                               * of k before RoPE */
+    struct ggml_tensor *mixed; /* [n_tok][channels] projections before the convolution */
+    struct ggml_tensor *decay, *beta; /* [n_tok][n_v_head] */
     struct ggml_tensor *x;   /* [n_tok][n_embd] residual stream, input of the second piece */
-    struct ggml_tensor *aux; /* what a parallel block needs in the second piece (Falcon's normed
-                              * input), or NULL */
+    struct ggml_tensor *aux; /* what else the second piece needs: Falcon's normed input, the gate of
+                              * Qwen 3.5, or NULL */
 };
 
 struct lk_kernels;     /* kernels of this CPU (kernels/kernels.h) */
@@ -81,7 +87,8 @@ struct lk_family {
                                  struct ggml_tensor *tok, struct ggml_tensor *pos);
     struct lk_qkv (*pre)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                          struct ggml_tensor *x, struct ggml_tensor *pos);
-    /* attn: output of attention [n_tok][n_head * d_head] -> x of the next layer */
+    /* attn: output of attention [n_tok][n_head * d_head], or of the recurrence [n_tok][n_v_head *
+     * d_state] -> x of the next layer */
     struct ggml_tensor *(*post)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                 const struct lk_qkv *qkv, struct ggml_tensor *attn);
     /* x of the last layer -> final norm [n_tok][n_embd], which head applies too */

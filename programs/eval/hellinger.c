@@ -47,7 +47,7 @@ lk_status lk_hellinger_open(struct lk_hellinger *h, const struct lk_hellinger *f
     lk_session *session = lk_backend_session(backend);
     *h = (struct lk_hellinger){.inner = *predictor,
                                .full = full,
-                               .n_layer = lk_model_get_info(backend->model).n_layer,
+                               .n_layer = lk_model_get_info(backend->model).n_cached,
                                .n_ctx = n_ctx};
     if (!session) return LK_OK;
     h->rows = json_array();

@@ -22,18 +22,18 @@ static int print_json(const lk_model_info *m, const char *name) {
     struct lk_cpus cpus = lk_cpus_read("");
     char identity[17];
     snprintf(identity, sizeof identity, "%016" PRIx64, m->identity);
-    return json_print(json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i "
-                                "s:s? s:i s:i s:i s:f s:s?}",
-                                "version", lk_version(), "model", name, "arch", m->arch, "identity",
-                                identity, "tuned", tuned_json(m), "n_param", (json_int_t)m->n_param,
-                                "file_bytes", (json_int_t)m->file_bytes, "weight_bytes",
-                                (json_int_t)m->weight_bytes, "n_layer", m->n_layer, "n_embd",
-                                m->n_embd, "n_head", m->n_head, "n_head_kv", m->n_head_kv, "d_head",
-                                m->d_head, "n_vocab", m->n_vocab, "n_ctx_train", m->n_ctx_train,
-                                "n_swa", m->n_swa, "kernels", m->kernels, "n_threads", m->n_threads,
-                                "n_cores", cpus.online, "n_allowed", cpus.allowed, "cpu_quota",
-                                cpus.quota, "lacks", m->kernels_lack),
-                      false);
+    return json_print(
+        json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:i "
+                  "s:s? s:i s:i s:i s:f s:s?}",
+                  "version", lk_version(), "model", name, "arch", m->arch, "identity", identity,
+                  "tuned", tuned_json(m), "n_param", (json_int_t)m->n_param, "file_bytes",
+                  (json_int_t)m->file_bytes, "weight_bytes", (json_int_t)m->weight_bytes, "n_layer",
+                  m->n_layer, "n_cached", m->n_cached, "n_embd", m->n_embd, "n_head", m->n_head,
+                  "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
+                  "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels,
+                  "n_threads", m->n_threads, "n_cores", cpus.online, "n_allowed", cpus.allowed,
+                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack),
+        false);
 }
 
 /* "1 of 8 cores; affinity allows 2; quota of the control group 1.5" */
@@ -66,6 +66,10 @@ static void print_table(const lk_model_info *m, const char *name) {
     }
     table_cell(&table, "layers");
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);
+    if (m->n_cached < m->n_layer) {
+        table_cell(&table, "layers with a cache");
+        table_cell(&table, "%d; the others are recurrent", m->n_cached);
+    }
     table_cell(&table, "heads");
     table_cell(&table, "%d query, %d KV, of %d channels", m->n_head, m->n_head_kv, m->d_head);
     table_cell(&table, "vocabulary");
@@ -78,7 +82,7 @@ static void print_table(const lk_model_info *m, const char *name) {
     }
     /* An upper bound: layers with a sliding window hold less. */
     uint64_t per_token =
-        2 * sizeof(uint16_t) * (uint64_t)m->n_layer * (uint64_t)m->n_head_kv * (uint64_t)m->d_head;
+        2 * sizeof(uint16_t) * (uint64_t)m->n_cached * (uint64_t)m->n_head_kv * (uint64_t)m->d_head;
     table_cell(&table, "f16 cache");
     table_cell(&table, "%s per token%s", format_bytes(b, per_token),
                m->n_swa > 0 ? " at most" : "");

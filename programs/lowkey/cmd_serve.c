@@ -42,6 +42,34 @@ struct serve {
     struct notify notify;
 };
 
+static struct opt_group cache_options(struct serve_args *a) {
+    return (struct opt_group){
+        "Cache",
+        {
+            {'k', "kv", "RECIPE", "cache recipe (default " DEFAULT_RECIPE "; see 'lowkey recipes')",
+             OPT_TEXTS, &a->kv, 0, 0},
+            {0, "allow-kv", "RECIPE", "recipe that requests may select besides --kv, or 'presets'",
+             OPT_TEXTS, &a->allow_kv, 0, 0,
+             .man = "Recipe that requests may select besides `--kv`; `presets` allows all "
+                    "presets. May be repeated."},
+            {'c', "ctx", "N", "max tokens of a session (default: the model's trained length)",
+             OPT_INT, &a->ctx, 2, 1 << 24},
+            {0, "cache-limit", "MIB", "max memory of all caches (default: half of the free memory)",
+             OPT_INT, &a->cache_limit, 1, 1 << 24,
+             .man = "Limit for the caches of all sessions together (default: half of the memory "
+                    "that is free, in the system or within the limit of a control group)."},
+            {0, "ctx-checkpoints", "N", "states that a session can go back to (default 8)", OPT_INT,
+             &a->checkpoints, 0, 1000,
+             .man =
+                 "How many earlier states a session keeps (default 8). A request whose "
+                 "conversation differs from the session's, because an answer was edited or is to "
+                 "be "
+                 "generated again, continues from the last state before the difference; without "
+                 "one it is prefilled from the start. A state takes the memory of the newest "
+                 "rows and of one row of logits."},
+        }};
+}
+
 static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct serve_args *a) {
     const struct opt_group groups[] = {
@@ -89,32 +117,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "which of them is active."},
          }},
         model_options(&a->model),
-        {"Cache",
-         {
-             {'k', "kv", "RECIPE",
-              "cache recipe (default " DEFAULT_RECIPE "; see 'lowkey recipes')", OPT_TEXTS, &a->kv,
-              0, 0},
-             {0, "allow-kv", "RECIPE", "recipe that requests may select besides --kv, or 'presets'",
-              OPT_TEXTS, &a->allow_kv, 0, 0,
-              .man = "Recipe that requests may select besides `--kv`; `presets` allows all "
-                     "presets. May be repeated."},
-             {'c', "ctx", "N", "max tokens of a session (default: the model's trained length)",
-              OPT_INT, &a->ctx, 2, 1 << 24},
-             {0, "cache-limit", "MIB",
-              "max memory of all caches (default: half of the free memory)", OPT_INT,
-              &a->cache_limit, 1, 1 << 24,
-              .man = "Limit for the caches of all sessions together (default: half of the memory "
-                     "that is free, in the system or within the limit of a control group)."},
-             {0, "ctx-checkpoints", "N", "states that a session can go back to (default 8)",
-              OPT_INT, &a->checkpoints, 0, 1000,
-              .man =
-                  "How many earlier states a session keeps (default 8). A request whose "
-                  "conversation differs from the session's, because an answer was edited or is to "
-                  "be "
-                  "generated again, continues from the last state before the difference; without "
-                  "one it is prefilled from the start. A state takes the memory of the newest "
-                  "rows and of one row of logits."},
-         }},
+        cache_options(a),
         {"Disk",
          {
              {0, "session-dir", "DIR",

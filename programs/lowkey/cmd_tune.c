@@ -165,7 +165,7 @@ static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
                             .tuned = tuned,
                             .recipe = recipe,
                             .checked = checked,
-                            .n_layer = lk_model_get_info(model).n_layer,
+                            .n_layer = lk_model_get_info(model).n_cached,
                             .chunk = (int)a->chunk};
     int status = recipes_open(&a->kv, NULL, &others);
     for (size_t i = 0; i < others.n; i++) recipe[r.n++] = others.item[i];

@@ -39,6 +39,7 @@ class ModelInfo:
     n_head_kv: int
     d_head: int
     n_vocab: int
+    n_cached: int
     n_ctx_train: int
     n_swa: int
     n_threads: int

@@ -1,4 +1,5 @@
-/* A session goes back to earlier states for every recipe, and continues from them bit-identically. */
+/* A session goes back to earlier states for every recipe, and continues from them
+ * bit-identically. */
 #include "cache/cache.h"
 #include "engine/checkpoint.h"
 #include "engine/session_state.h"
@@ -91,7 +92,7 @@ static void check_recipe(lk_model *model, const char *text) {
 
 static void sessions_go_back(void **state) {
     (void)state;
-    static const char *const models[] = {"llama", "gemma3", "qwen2", NULL};
+    static const char *const models[] = {"llama", "gemma3", "qwen2", "qwen35", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
         for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1)

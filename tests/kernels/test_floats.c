@@ -1,6 +1,7 @@
 /* Kernels on plain floats: softmax, RoPE scores and GELU layers of every table against the
  * reference, and combinations of prepared vectors. */
 #include "codec/half.h"
+#include "kernels/delta_net.h"
 #include "test_kernels.h"
 
 #include <stdlib.h>
@@ -198,6 +199,33 @@ static void combined_queries(void **state) {
     }
 }
 
+/* Steps of the gated delta rule, several in a row, for all sizes of heads. */
+static void delta_steps(void **state) {
+    (void)state;
+    enum { MAX = LK_MAX_D_STATE, STEPS = 5 };
+    static float got[MAX * MAX], expect[MAX * MAX];
+    float q[MAX], k[MAX], v[MAX], out[2][MAX];
+    for (int table = 0; table < N_TABLE; table++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
+        for (int d = 16; kernels && d <= MAX; d += 16) {
+            for (int i = 0; i < d * d; i++) got[i] = expect[i] = gaussian();
+            for (int step = 0; step < STEPS; step++) {
+                for (int i = 0; i < d; i++) {
+                    q[i] = gaussian() / sqrtf((float)d), k[i] = gaussian() / sqrtf((float)d);
+                    v[i] = gaussian();
+                }
+                float decay = 1 / (1 + expf(gaussian())), beta = 1 / (1 + expf(gaussian()));
+                kernels->delta_step(got, d, q, k, v, decay, beta, out[0]);
+                lk_kernels_reference.delta_step(expect, d, q, k, v, decay, beta, out[1]);
+                double error = 0;
+                for (int i = 0; i < d; i++) error = fmax(error, fabs(out[0][i] - out[1][i]));
+                for (int i = 0; i < d * d; i++) error = fmax(error, fabs(got[i] - expect[i]));
+                if (!(error <= 1e-5)) fail_msg("%s, %d channels: %g", kernels->name, d, error);
+            }
+        }
+    }
+}
+
 /* MLP layers of all widths, with values of all magnitudes. Nothing is written after the outputs. */
 static void gelu_layers(void **state) {
     (void)state;
@@ -239,7 +267,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(softmax_parts), cmocka_unit_test(exponentials_by_tile),
         cmocka_unit_test(rope_scores),   cmocka_unit_test(combined_queries),
-        cmocka_unit_test(gelu_layers),
+        cmocka_unit_test(gelu_layers),   cmocka_unit_test(delta_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ bool write_sidecar(const char *path, const lk_model *model, uint64_t seed) {
     struct lk_sidecar_info info = {
         .method = "palu",
         .options = "random",
-        .model = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head},
+        .model = {model->net->fingerprint, lk_hparams_cached(hp), hp->n_head_kv, hp->d_head},
         .calibration_hash = seed};
     struct lk_ledger ledger = {0};
     struct lk_sidecar_builder *builder = NULL;
@@ -81,10 +81,10 @@ bool write_sidecar(const char *path, const lk_model *model, uint64_t seed) {
         basis[side] = random_basis(&r, n_group, width, width, width / 2, side == LK_BASIS_V,
                                    side == LK_BASIS_KPRE);
         basis[side].error = error;
-        for (int layer = 0; ok && layer < hp->n_layer; layer++)
+        for (int layer = 0; ok && layer < lk_hparams_cached(hp); layer++)
             ok = lk_sidecar_builder_add_basis(builder, layer, side, &basis[side], NULL) == LK_OK;
     }
-    for (int layer = 0; ok && layer < hp->n_layer; layer++)
+    for (int layer = 0; ok && layer < lk_hparams_cached(hp); layer++)
         ok = add_networks(builder, hp, layer, &networks);
     FILE *file = ok ? fopen(path, "wb") : NULL;
     ok = file && lk_sidecar_builder_write(builder, file, NULL) == LK_OK;

@@ -103,8 +103,43 @@ static void add_attention(struct model_writer *w, int i) {
     }
 }
 
+/* A layer of Qwen 3.5: every fourth has attention, with a gate after each head of q. */
+static void add_qwen35_layer(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    int64_t n_q = s->n_head * s->d_head, n_kv = s->n_head_kv * s->d_head,
+            n_value = s->n_v_head * s->d_state, channels = n_value + 2 * s->n_k_head * s->d_state;
+    char name[64];
+    add_norm(w, i, "attn_norm.weight", w->n_embd);
+    add_norm(w, i, "post_attention_norm.weight", w->n_embd);
+    if ((i + 1) % 4 == 0) {
+        add_matrix(w, i, "attn_q.weight", w->n_embd, 2 * n_q, 1.5);
+        add_matrix(w, i, "attn_k.weight", w->n_embd, n_kv, 1.5);
+        add_matrix(w, i, "attn_v.weight", w->n_embd, n_kv, 1);
+        add_matrix(w, i, "attn_output.weight", n_q, w->n_embd, 1);
+        add_norm(w, i, "attn_q_norm.weight", s->d_head);
+        add_norm(w, i, "attn_k_norm.weight", s->d_head);
+    } else {
+        add_matrix(w, i, "attn_qkv.weight", w->n_embd, channels, 1);
+        add_matrix(w, i, "attn_gate.weight", w->n_embd, n_value, 1);
+        add_tensor(w, GGML_TYPE_F32, 4, channels, 0, 0.5, layer_name(name, i, "ssm_conv1d.weight"));
+        add_bias(w, i, "ssm_dt.bias", s->n_v_head);
+        add_tensor(w, GGML_TYPE_F32, s->n_v_head, 0, -0.3, 0.1, layer_name(name, i, "ssm_a"));
+        add_matrix(w, i, "ssm_beta.weight", w->n_embd, s->n_v_head, 1);
+        add_matrix(w, i, "ssm_alpha.weight", w->n_embd, s->n_v_head, 1);
+        add_norm(w, i, "ssm_norm.weight", s->d_state);
+        add_matrix(w, i, "ssm_out.weight", n_value, w->n_embd, 1);
+    }
+    add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
+    add_matrix(w, i, "ffn_up.weight", w->n_embd, s->n_ff, 1);
+    add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
+}
+
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
+    if (is_arch(w, "qwen35")) {
+        add_qwen35_layer(w, i);
+        return;
+    }
     bool has_biases = is_arch(w, "bloom") || is_arch(w, "gpt2");
     add_norm(w, i, "attn_norm.weight", w->n_embd);
     if (has_layer_norms(w)) add_bias(w, i, "attn_norm.bias", w->n_embd);
@@ -184,6 +219,17 @@ static void add_metadata(struct model_writer *w) {
     if (!is_arch(w, "bloom") && !is_arch(w, "gpt2")) {
         set_u32(w, "rope.dimension_count", (uint32_t)s->d_head);
         set_f32(w, "rope.freq_base", 50000.0f);
+    }
+    if (is_arch(w, "qwen35")) {
+        const int32_t sections[4] = {s->d_head / 6 + 1, s->d_head / 6 + 1, s->d_head / 6 + 1, 0};
+        gguf_set_arr_data(w->gguf, arch_key(key, w, "rope.dimension_sections"), GGUF_TYPE_INT32,
+                          sections, 4);
+        set_u32(w, "ssm.conv_kernel", 4);
+        set_u32(w, "ssm.state_size", (uint32_t)s->d_state);
+        set_u32(w, "ssm.group_count", (uint32_t)s->n_k_head);
+        set_u32(w, "ssm.time_step_rank", (uint32_t)s->n_v_head);
+        set_u32(w, "ssm.inner_size", (uint32_t)(s->n_v_head * s->d_state));
+        set_u32(w, "full_attention_interval", 4);
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
     if (s->softcap > 0) set_f32(w, "final_logit_softcapping", s->softcap);

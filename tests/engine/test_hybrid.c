@@ -1,0 +1,185 @@
+/* Models with recurrent layers: damaged metadata, what is refused, states in plans and files, and
+ * the same results in a batch, in parts and after going back. */
+#include "engine/recurrent.h"
+#include "engine/session_state.h"
+#include "lowkey_lab.h"
+#include "support_model.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { CTX = 256 };
+
+struct change {
+    const char *key;
+    int value; /* -1: remove the key */
+    const char *reason;
+};
+
+static void change_key(struct gguf_context *gguf, void *user) {
+    const struct change *change = user;
+    char key[96];
+    snprintf(key, sizeof key, "qwen35.%s", change->key);
+    if (change->value < 0)
+        gguf_remove_key(gguf, key);
+    else
+        gguf_set_val_u32(gguf, key, (uint32_t)change->value);
+}
+
+static void bad_metadata_is_refused(void **state) {
+    (void)state;
+    static const struct change changes[] = {
+        {"ssm.state_size", 24, "not supported"},
+        {"ssm.state_size", 100000, "ssm.state_size"},
+        {"ssm.group_count", 3, "not supported"},
+        {"ssm.group_count", 0, "ssm.group_count"},
+        {"ssm.time_step_rank", 2000000000, "ssm.time_step_rank"},
+        {"ssm.time_step_rank", 8, "not supported"},
+        {"ssm.inner_size", 129, "not supported"},
+        {"ssm.conv_kernel", 1, "ssm.conv_kernel"},
+        {"ssm.conv_kernel", 5, "ssm_conv1d"},
+        {"ssm.conv_kernel", -1, "ssm.conv_kernel"},
+        {"full_attention_interval", 1, "attn_q"},
+        {"full_attention_interval", 3, "attn_q"},
+        {"full_attention_interval", 9, "attn_qkv"},
+        {"rope.dimension_sections", -1, "sections"},
+        {"rope.dimension_sections", 11, "sections"},
+        {"nextn_predict_layers", 5, "predict"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char path[] = "/tmp/lowkey-hybrid-XXXXXX";
+        struct change change = changes[i];
+        lk_model *model = NULL;
+        lk_err err = {0};
+        close(mkstemp(path));
+        assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen35"), change_key, &change));
+        lk_status status = lk_model_open(&model, path, NULL, &err);
+        unlink(path);
+        if (status == LK_OK || !strstr(err.msg, change.reason))
+            fail_msg("%s = %d: %s", change.key, change.value, status ? err.msg : "opened");
+    }
+}
+
+/* A layer that predicts further tokens is ignored. */
+static void next_token_layers_are_ignored(void **state) {
+    (void)state;
+    char path[] = "/tmp/lowkey-hybrid-XXXXXX";
+    struct change change = {"nextn_predict_layers", 1, NULL};
+    lk_model *model = NULL;
+    close(mkstemp(path));
+    assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen35"), change_key, &change));
+    assert_int_equal(lk_model_open(&model, path, NULL, NULL), LK_OK);
+    assert_int_equal(lk_model_get_info(model).n_layer, tiny_preset("qwen35")->n_layer - 1);
+    assert_int_equal(lk_model_get_info(model).n_cached, 1);
+    lk_model_free(model);
+    unlink(path);
+}
+
+static void what_needs_attention_is_refused(void **state) {
+    (void)state;
+    lk_model *model = open_preset("qwen35", CTX, 1);
+    lk_compress *compress = NULL;
+    lk_recipe *recipe = NULL;
+    lk_err err = {0};
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 1);
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    assert_int_equal(lk_compress_new(&compress, model, NULL, tok, CTX, &err), LK_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "recurrent"));
+    lk_lora_opts opts = {.n_ctx = 64};
+    assert_int_equal(lk_train_lora(model, recipe, tok, CTX, &opts, "/tmp/lowkey-none", &err),
+                     LK_E_UNSUPPORTED);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* The states are a part of the plan, and of what a session counts. */
+static void states_are_counted(void **state) {
+    (void)state;
+    lk_model *model = open_preset("qwen35", CTX, 1);
+    size_t bytes = lk_recurrent_bytes(&model->net->hp);
+    for (int i = 0; lk_recipe_preset(i).name; i++) {
+        lk_preset preset = lk_recipe_preset(i);
+        lk_recipe *recipe = NULL;
+        lk_plan plan;
+        lk_session_opts opts = {.n_ctx = CTX};
+        int32_t tok[CTX];
+        if (preset.sidecar) continue;
+        random_tokens(tok, CTX, model, 1);
+        lk_session *session = open_session(model, preset.name, CTX, &recipe);
+        assert_int_equal(lk_plan_make(model, recipe, &opts, &plan, NULL), LK_OK);
+        assert_int_equal(lk_session_sync(session, tok, CTX, NULL, NULL), LK_OK);
+        lk_session_stats stats = lk_session_get_stats(session);
+        assert_int_equal(stats.state_bytes, bytes);
+        uint64_t tables = plan.cache_bytes / 32; /* they have room for more blocks */
+        if (stats.cache_bytes > plan.cache_bytes + tables || plan.cache_bytes < bytes)
+            fail_msg("%s: %d bytes, planned %d", preset.name, (int)stats.cache_bytes,
+                     (int)plan.cache_bytes);
+        lk_session_free(session);
+        lk_recipe_free(recipe);
+    }
+    lk_model_free(model);
+}
+
+/* A state that is not finite is not loaded. */
+static void damaged_states_are_refused(void **state) {
+    (void)state;
+    char path[] = "/tmp/lowkey-hybrid-XXXXXX";
+    lk_model *model = open_preset("qwen35", CTX, 1);
+    lk_recipe *recipe = NULL;
+    lk_err err = {0};
+    int32_t tok[40];
+    random_tokens(tok, 40, model, 1);
+    lk_session *session = open_session(model, "best-3", CTX, &recipe);
+    close(mkstemp(path));
+    assert_int_equal(lk_session_sync(session, tok, 40, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_save(session, NULL, path, NULL), LK_OK);
+    assert_int_equal(lk_session_load(session, NULL, path, &err), LK_OK);
+    session->recurrent[5] = NAN;
+    assert_int_equal(lk_session_save(session, NULL, path, NULL), LK_OK);
+    assert_int_equal(lk_session_load(session, NULL, path, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "recurrent"));
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+    unlink(path);
+}
+
+/* Without a checkpoint, a session can only go on. */
+static void sessions_are_not_cut_back(void **state) {
+    (void)state;
+    lk_model *model = open_preset("qwen35", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[80];
+    size_t reused;
+    random_tokens(tok, 80, model, 1);
+    lk_session *session = open_session(model, "f16", CTX, &recipe);
+    assert_int_equal(lk_session_sync(session, tok, 80, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_reusable(session, tok, 70), 0);
+    assert_int_equal(lk_session_reusable(session, tok, 80), 80);
+    assert_int_equal(lk_session_sync(session, tok, 70, &reused, NULL), LK_OK);
+    assert_int_equal(reused, 0);
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_metadata_is_refused),
+        cmocka_unit_test(next_token_layers_are_ignored),
+        cmocka_unit_test(what_needs_attention_is_refused),
+        cmocka_unit_test(states_are_counted),
+        cmocka_unit_test(damaged_states_are_refused),
+        cmocka_unit_test(sessions_are_not_cut_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
