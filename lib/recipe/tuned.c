@@ -1,10 +1,55 @@
-/* Presets for one model, found by `lowkey tune` with docs/tuning.md's commands for presets. */
+/* Presets for one model, found by `lowkey tune` (docs/tuning.md has the commands). */
 #include "lowkey.h"
 
-enum { N_TUNED = 1 };
-static const lk_tuned_preset tuned[N_TUNED] = {
-    {"smollm2-135m-4", "all: f16", "x", 1},
+static const lk_tuned_preset tuned[] = {
+    {"smollm2-135m-4",
+     "sink 4: f16; body: k=rot6 v=rot4; layers 0: k=rot2 v=rot3; layers 1-2, 6, 14-15, 21, "
+     "28: rot4; layers 10: k=rot6 v=rot3; layers 11: k=rot3 v=rot2; layers 12, 16, 19, 22, "
+     "29: rot3; layers 13, 25, 27: rot2; layers 23: rot6; layers 26: k=rot4 v=rot3; recent "
+     "20%: rot6; layers 0 recent: k=rot3 v=rot4; layers 1-2, 12, 16, 19, 21-22, 26, 28-29 "
+     "recent: rot4; layers 4-6, 9-10 recent: k=rot6 v=rot4; layers 11, 13, 27 recent: rot3; "
+     "layers 14-15 recent: k=rot4 v=rot6; layers 25 recent: k=rot3 v=rot2; window 32: rot8",
+     "for SmolLM2-135M-Instruct: 4.5 bits at 8,192 tokens", 0xcbb396a61f44de27u},
+    {"qwen2.5-coder-0.5b-4",
+     "sink 4: f16; body: k=rot4 v=rot3; layers 0, 10: rot3; layers 1, 8, 18: k=rot3 v=rot2; "
+     "layers 2: k=rot5 v=rot2; layers 3, 17: rot4; layers 4: k=rot6 v=rot3; layers 7, 13: "
+     "k=rot5 v=rot4; layers 9, 16: k=rot6 v=rot5; layers 11, 20-23: k=rot6 v=rot4; recent "
+     "40%: k=rot4 v=rot3; layers 0, 8, 10 recent: rot3; layers 1, 18 recent: k=rot3 v=rot2; "
+     "layers 2 recent: k=rot5 v=rot3; layers 3, 15, 17 recent: rot4; layers 4 recent: "
+     "k=rot6 v=rot3; layers 7, 13, 20, 23 recent: k=rot6 v=rot4; layers 9, 16 recent: rot6; "
+     "layers 11, 21-22 recent: k=rot6 v=rot5; window 32: rot8",
+     "for Qwen2.5-Coder-0.5B-Instruct: 4.5 bits at 8,192 tokens", 0x51bcfefaae9724c4u},
+    {"qwen2.5-coder-0.5b-3",
+     "sink 4: f16; body: k=rot4(trellis) v=rot3(trellis); layers 0-1, 8, 18: "
+     "k=rot2(trellis) v=rot1(trellis); layers 2: k=rot4(trellis) v=rot1(trellis); layers 4: "
+     "k=rot4(trellis) v=rot2(trellis); layers 5, 14-15: k=rot3(trellis) v=rot2(trellis); "
+     "layers 6, 19: k=rot3(trellis) v=rot1(trellis); layers 9, 11, 16, 21-22: "
+     "rot4(trellis); layers 10, 12: rot2(trellis); layers 17: rot3(trellis); window 32: rot8",
+     "for Qwen2.5-Coder-0.5B-Instruct: 3.3 bits at 8,192 tokens, trellis-coded",
+     0x51bcfefaae9724c4u},
+    {"qwen2.5-coder-0.5b-2",
+     "sink 4: f16; body: rot1(trellis); layers 2: k=rot3(trellis) v=rot1(trellis); layers "
+     "3, 17: rot2(trellis); layers 4: k=rot4(trellis) v=rot1(trellis); layers 5, 14-15, 19: "
+     "k=rot2(trellis) v=rot1(trellis); layers 7, 13, 20, 23: k=rot3(trellis) "
+     "v=rot2(trellis); layers 9, 11, 21: rot3(trellis); layers 16, 22: k=rot4(trellis) "
+     "v=rot3(trellis); window 32: rot8",
+     "for Qwen2.5-Coder-0.5B-Instruct: 2.5 bits at 8,192 tokens, trellis-coded",
+     0x51bcfefaae9724c4u},
+    {"gemma3-270m-4",
+     "sink 4: f16; body: rot4; layers 1: k=rot6 v=rot4; layers 3: k=rot4 v=rot5; layers 6, "
+     "9, 15-16: k=rot6 v=rot5; layers 7, 12, 14: rot6; layers 8: k=rot8 v=rot5; layers 10, "
+     "13: k=rot8 v=rot6; layers 17: rot3; window 32: rot8",
+     "for Gemma 3 270M: 4.4 bits at 8,192 tokens", 0xb2a5c90c1862755fu},
+    {"gemma3-270m-3",
+     "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); layers 1, 6: k=rot4(trellis) "
+     "v=rot3(trellis); layers 3, 11: rot3(trellis); layers 7: rot4(trellis); layers 8: "
+     "k=rot8 v=rot3(trellis); layers 9: k=rot5 v=rot3(trellis); layers 10, 12-14: k=rot6 "
+     "v=rot4(trellis); layers 15-16: k=rot6 v=rot3(trellis); layers 17: k=rot2(trellis) "
+     "v=rot1(trellis); window 32: rot8",
+     "for Gemma 3 270M: 3.1 bits at 8,192 tokens, trellis-coded", 0xb2a5c90c1862755fu},
 };
+
+enum { N_TUNED = sizeof tuned / sizeof tuned[0] };
 
 lk_tuned_preset lk_recipe_tuned(size_t i) {
     static const lk_tuned_preset none = {NULL, NULL, NULL, 0};
