@@ -1,6 +1,8 @@
 /* Binds the groups of tensors that several families share. */
 #include "model/bind_layers.h"
 
+#include "model/experts.h"
+
 #include "gguf.h"
 
 lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool norm_bias,
@@ -155,10 +157,14 @@ lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
             {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
         };
         lk_status status = lk_bind(ld, norm, 2, i, err);
-        size_t before = ld->n_bind;
-        if (!status) status = lk_bind(ld, gate, 4, i, err);
-        lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
-        if (!status) status = lk_bind(ld, down, 2, i, err);
+        if (net->hp.n_expert > 0) {
+            if (!status) status = lk_experts_bind(net, ld, i, err);
+        } else {
+            size_t before = ld->n_bind;
+            if (!status) status = lk_bind(ld, gate, 4, i, err);
+            lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
+            if (!status) status = lk_bind(ld, down, 2, i, err);
+        }
         if (!status) status = lk_bind_attention(net, ld, i, false, LK_OPTIONAL, err);
         if (status) return status;
     }

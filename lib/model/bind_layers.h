@@ -14,7 +14,8 @@ lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool nor
 lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer, bool fused,
                             enum lk_need bias, lk_err *err);
 
-/* All layers of a decoder with RMS norms and a gated feed-forward network. */
+/* All layers of a decoder with RMS norms and a gated feed-forward network, or a mixture of
+ * experts. */
 lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
 /* All layers of a decoder with layer norms, fused attention and a plain feed-forward network. Every

@@ -4,8 +4,8 @@
 #include <string.h>
 
 static const struct lk_family *const families[] = {
-    &lk_family_llama,  &lk_family_qwen2, &lk_family_qwen3, &lk_family_gemma3,
-    &lk_family_falcon, &lk_family_bloom, &lk_family_gpt2,
+    &lk_family_llama,  &lk_family_qwen2,  &lk_family_qwen3, &lk_family_qwen3moe,
+    &lk_family_gemma3, &lk_family_falcon, &lk_family_bloom, &lk_family_gpt2,
 };
 
 const struct lk_family *lk_family_find(const char *arch) {
@@ -15,4 +15,6 @@ const struct lk_family *lk_family_find(const char *arch) {
     return NULL;
 }
 
-const char *lk_family_names(void) { return "llama, qwen2, qwen3, gemma3, falcon, bloom, gpt2"; }
+const char *lk_family_names(void) {
+    return "llama, qwen2, qwen3, qwen3moe, gemma3, falcon, bloom, gpt2";
+}

@@ -11,7 +11,7 @@ const struct lk_family *lk_family_find(const char *arch);
 const char *lk_family_names(void);
 
 /* Each is defined in family_NAME.c. */
-extern const struct lk_family lk_family_llama, lk_family_qwen2, lk_family_qwen3, lk_family_gemma3,
-    lk_family_falcon, lk_family_bloom, lk_family_gpt2;
+extern const struct lk_family lk_family_llama, lk_family_qwen2, lk_family_qwen3, lk_family_qwen3moe,
+    lk_family_gemma3, lk_family_falcon, lk_family_bloom, lk_family_gpt2;
 
 #endif

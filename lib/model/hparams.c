@@ -10,18 +10,11 @@ enum { MAX_LAYERS = 512, MAX_EMBD = 1 << 17, MAX_FF = 1 << 20, MAX_HEADS = 1024,
 
 /* Reject models that need computations this library does not have. */
 static lk_status check_supported(const struct lk_gguf_reader *r, lk_err *err) {
-    int32_t experts = 0, parts = 1;
+    int32_t parts = 1;
     bool causal = true;
-    lk_status status =
-        lk_gguf_read_int(r, ".expert_count", LK_OPTIONAL, 0, INT32_MAX, &experts, err);
-    if (!status)
-        status = lk_gguf_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
+    lk_status status = lk_gguf_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
     if (!status) status = lk_gguf_read_bool(r, ".attention.causal", LK_OPTIONAL, &causal, err);
     if (status) return status;
-    if (experts > 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model is a mixture of %d experts; only dense models are supported",
-                       experts);
     if (parts > 1)
         return lk_fail(err, LK_E_UNSUPPORTED, "the model is split into %d files; merge them first",
                        parts);

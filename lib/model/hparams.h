@@ -13,9 +13,10 @@ struct lk_hparams {
     int32_t
         pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train, n_rot;
-    int32_t rope_mode;                   /* mode argument of ggml_rope_ext; -1: no RoPE */
-    float rope_base, rope_scale;         /* theta, and 1/factor of linear scaling */
-    float rope_base_swa, rope_scale_swa; /* the same for sliding-window layers */
+    int32_t n_expert, n_expert_used, n_ff_expert; /* n_expert is 0: no mixture (experts.h) */
+    int32_t rope_mode;                            /* mode argument of ggml_rope_ext; -1: no RoPE */
+    float rope_base, rope_scale;                  /* theta, and 1/factor of linear scaling */
+    float rope_base_swa, rope_scale_swa;          /* the same for sliding-window layers */
     float yarn_ext_factor, yarn_attn_factor, yarn_beta_fast, yarn_beta_slow;
     int32_t n_ctx_orig; /* context length before RoPE scaling */
     float norm_eps;

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "model/bind.h"
 #include "model/bound_rows.h"
+#include "model/experts.h"
 #include "model/family.h"
 #include "model/gguf_check.h"
 #include "model/model_name.h"
@@ -89,8 +90,15 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = identify_family(net, ld, err);
     if (!status) status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
+    if (!status) status = lk_experts_read(&net->hp, &ld->reader, err);
+    if (!status && net->hp.n_expert > 0 && !net->family->has_experts)
+        status = lk_fail(err, LK_E_UNSUPPORTED,
+                         "the model is a mixture of %d experts, which lowkey does not compute for "
+                         "%s models",
+                         net->hp.n_expert, net->arch);
     if (!status) status = count_vocab(net, ld, err);
     if (status) return status;
+    ld->n_expert = net->hp.n_expert;
     size_t n_layer = (size_t)net->hp.n_layer;
     size_t n_tensors = (size_t)gguf_get_n_tensors(ld->reader.gguf);
     ld->used = lk_alloc(ld->ledger, LK_FOR_OTHER, n_tensors + 1);

@@ -22,6 +22,12 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+/* Weights of a mixture of experts (experts.h). Each of gate, up and down has the matrices of all
+ * experts. */
+struct lk_experts {
+    struct ggml_tensor *router, *gate, *up, *down;
+};
+
 /* Weights of one layer. NULL if the family or the file does not have the tensor. */
 struct lk_layer {
     struct ggml_tensor *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b;
@@ -31,6 +37,7 @@ struct lk_layer {
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
     struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b;
+    struct lk_experts experts;         /* instead of ffn_gate, ffn_up and ffn_down */
     const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 
@@ -73,6 +80,7 @@ struct lk_net {
  * provides a context with room for LK_LAYER_NODES nodes per layer. */
 struct lk_family {
     const char *arch; /* general.architecture */
+    bool has_experts; /* the feed-forward network may be a mixture of experts */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */

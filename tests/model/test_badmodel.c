@@ -48,6 +48,19 @@ static const struct tiny_spec small_bpe = {.name = "small",
                                            .tokenizer = TINY_BPE,
                                            .seed = 3};
 
+static const struct tiny_spec small_moe = {.name = "small",
+                                           .arch = "qwen3moe",
+                                           .n_layer = 1,
+                                           .n_head = 2,
+                                           .n_head_kv = 1,
+                                           .d_head = 16,
+                                           .n_ff = 32,
+                                           .n_vocab = 64,
+                                           .n_ctx = 64,
+                                           .n_expert = 4,
+                                           .n_expert_used = 2,
+                                           .seed = 4};
+
 static char scratch[256]; /* path of the file that all tests use */
 
 static void assert_ledger_empty(const struct lk_ledger *ledger) {
@@ -119,7 +132,17 @@ static const struct edit edits[] = {
     {&small, "general.type", STR, 0, "adapter", LK_E_UNSUPPORTED, "adapter"},
     {&small, "general.name", U32, 3, 0, LK_E_FORMAT, "general.name"},
     {&small, "split.count", U32, 3, 0, LK_E_UNSUPPORTED, "split into 3"},
-    {&small, "llama.expert_count", U32, 8, 0, LK_E_UNSUPPORTED, "8 experts"},
+    {&small, "llama.expert_count", U32, 8, 0, LK_E_FORMAT, "has no key llama.expert_used_count"},
+    {&small_bpe, "qwen2.expert_count", U32, 8, 0, LK_E_FORMAT, "qwen2.expert_used_count"},
+    {&small_moe, "qwen3moe.expert_count", REMOVE, 0, 0, LK_E_FORMAT, "key qwen3moe.expert_count"},
+    {&small_moe, "qwen3moe.expert_count", U32, 5, 0, LK_E_FORMAT,
+     "blk.0.ffn_gate_inp.weight has shape [32, 4, 1, 1], expected [32, 5]"},
+    {&small_moe, "qwen3moe.expert_count", U32, 4e9, 0, LK_E_FORMAT, "expected 0 to 1024"},
+    {&small_moe, "qwen3moe.expert_used_count", U32, 5, 0, LK_E_FORMAT, "expected 1 to 4"},
+    {&small_moe, "qwen3moe.expert_used_count", U32, 0, 0, LK_E_FORMAT, "expected 1 to 4"},
+    {&small_moe, "qwen3moe.expert_group_count", U32, 2, 0, LK_E_UNSUPPORTED, "in 2 groups"},
+    {&small_moe, "qwen3moe.expert_feed_forward_length", U32, 48, 0, LK_E_FORMAT,
+     "blk.0.ffn_gate_exps.weight has shape [32, 32, 4, 1], expected [32, 48, 4]"},
     {&small, "llama.attention.causal", BOOL, 0, 0, LK_E_UNSUPPORTED, "not causal"},
     {&small, "llama.block_count", REMOVE, 0, 0, LK_E_FORMAT, "has no key llama.block_count"},
     {&small, "llama.block_count", U32, 0, 0, LK_E_FORMAT, "llama.block_count is 0"},

@@ -118,9 +118,11 @@ static void read_layer(struct plain_model *m, int i) {
     l->k = matrix_of(m, i, "attn_k", m->n_embd, n_kv);
     l->v = matrix_of(m, i, "attn_v", m->n_embd, n_kv);
     l->o = matrix_of(m, i, "attn_output", n_q, m->n_embd);
-    l->gate = matrix_of(m, i, "ffn_gate", m->n_embd, m->n_ff);
-    l->up = matrix_of(m, i, "ffn_up", m->n_embd, m->n_ff);
-    l->down = matrix_of(m, i, "ffn_down", m->n_ff, m->n_embd);
+    bool experts = m->n_expert > 0;
+    l->router = matrix_of(m, i, "ffn_gate_inp", m->n_embd, m->n_expert);
+    l->gate = matrix_of(m, i, experts ? "ffn_gate_exps" : "ffn_gate", m->n_embd, m->n_ff);
+    l->up = matrix_of(m, i, experts ? "ffn_up_exps" : "ffn_up", m->n_embd, m->n_ff);
+    l->down = matrix_of(m, i, experts ? "ffn_down_exps" : "ffn_down", m->n_ff, m->n_embd);
 }
 
 bool plain_model_open(struct plain_model *m, const char *path) {
@@ -135,7 +137,10 @@ bool plain_model_open(struct plain_model *m, const char *path) {
     m->n_head = read_int(m, "attention.head_count", 0);
     m->n_head_kv = read_int(m, "attention.head_count_kv", m->n_head);
     m->d_head = read_int(m, "attention.key_length", 0);
+    m->n_expert = read_int(m, "expert_count", 0);
+    m->n_expert_used = read_int(m, "expert_used_count", 0);
     m->n_ff = read_int(m, "feed_forward_length", 0);
+    m->n_ff = read_int(m, "expert_feed_forward_length", m->n_ff);
     m->n_vocab = read_int(m, "vocab_size", 0);
     m->n_ctx = read_int(m, "context_length", 0);
     m->n_swa = is_arch(m, "gemma3") ? read_int(m, "attention.sliding_window", 0) : 0;
@@ -263,20 +268,64 @@ void plain_qkv(const struct plain_model *m, int layer, const double *x, int pos,
     norm_and_rotate(m, layer, &l->k_norm, pos, m->n_head_kv, k);
 }
 
+/* Matrix number `expert` of those that follow each other. */
+static struct plain_matrix of_expert(const struct plain_matrix *first, int expert) {
+    struct plain_matrix own = *first;
+    own.w += (size_t)expert * own.n_in * own.n_out;
+    if (own.b) own.b += (size_t)expert * own.n_out;
+    return own;
+}
+
+/* y = the feed-forward network of `in`, or that of one expert. */
+static void compute_ffn(const struct plain_model *m, const struct plain_layer *l, int expert,
+                        const double *in, double *y) {
+    double act[m->n_ff], gate[m->n_ff];
+    struct plain_matrix up = of_expert(&l->up, expert), down = of_expert(&l->down, expert);
+    multiply(&up, in, act);
+    if (l->gate.w) {
+        struct plain_matrix of_gate = of_expert(&l->gate, expert);
+        multiply(&of_gate, in, gate);
+    }
+    for (int i = 0; i < m->n_ff; i++) {
+        if (!l->gate.w)
+            act[i] = gelu(act[i]);
+        else
+            act[i] *= is_arch(m, "gemma3") ? gelu(gate[i]) : silu(gate[i]);
+    }
+    multiply(&down, act, y);
+}
+
+/* y = the mixture of the experts with the largest probabilities, which are scaled to add up to 1. */
+static void mix_experts(const struct plain_model *m, const struct plain_layer *l, const double *in,
+                        double *y) {
+    double logit[m->n_expert], of_expert[m->n_embd], sum = 0;
+    int used[m->n_expert_used];
+    multiply(&l->router, in, logit);
+    for (int i = 0; i < m->n_expert_used; i++) {
+        used[i] = -1;
+        for (int e = 0; e < m->n_expert; e++) {
+            bool taken = false;
+            for (int k = 0; k < i; k++) taken |= used[k] == e;
+            if (!taken && (used[i] < 0 || logit[e] > logit[used[i]])) used[i] = e;
+        }
+        sum += exp(logit[used[i]]);
+    }
+    memset(y, 0, (size_t)m->n_embd * sizeof *y);
+    for (int i = 0; i < m->n_expert_used; i++) {
+        compute_ffn(m, l, used[i], in, of_expert);
+        for (int c = 0; c < m->n_embd; c++) y[c] += exp(logit[used[i]]) / sum * of_expert[c];
+    }
+}
+
 /* out += the feed-forward network of `in`. */
 static void add_ffn(const struct plain_model *m, int layer, const double *in,
                     const struct plain_norm *post, double *out) {
     const struct plain_layer *l = &m->layer[layer];
-    double up[m->n_ff], gate[m->n_ff], y[m->n_embd];
-    multiply(&l->up, in, up);
-    if (l->gate.w) multiply(&l->gate, in, gate);
-    for (int i = 0; i < m->n_ff; i++) {
-        if (!l->gate.w)
-            up[i] = gelu(up[i]);
-        else
-            up[i] *= is_arch(m, "gemma3") ? gelu(gate[i]) : silu(gate[i]);
-    }
-    multiply(&l->down, up, y);
+    double y[m->n_embd];
+    if (m->n_expert > 0)
+        mix_experts(m, l, in, y);
+    else
+        compute_ffn(m, l, 0, in, y);
     if (post) normalize(post, m->eps, m->n_embd, y, y);
     for (int i = 0; i < m->n_embd; i++) out[i] += y[i];
 }

@@ -22,7 +22,8 @@ struct plain_norm {
 struct plain_layer {
     struct plain_norm attn_norm, attn_norm_2, ffn_norm, attn_post_norm, ffn_post_norm;
     struct plain_norm q_norm, k_norm;
-    struct plain_matrix qkv, q, k, v, o, gate, up, down;
+    struct plain_matrix qkv, q, k, v, o, gate, up, down; /* of the first expert, if there are any */
+    struct plain_matrix router;
 };
 
 struct plain_model {
@@ -30,6 +31,7 @@ struct plain_model {
     struct ggml_context *ctx; /* the tensors */
     char arch[16];
     int n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx;
+    int n_expert, n_expert_used;
     int n_swa;      /* sliding window, 0: none */
     int swa_period; /* the last of this many layers has full attention */
     double eps, embd_scale, softcap;

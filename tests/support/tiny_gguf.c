@@ -30,10 +30,11 @@ struct model_writer {
     int n_embd, n_vocab;
 };
 
-static void add_tensor(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
-                       double mean, double sd, const char *name) {
-    struct ggml_tensor *t = ne1 > 0 ? ggml_new_tensor_2d(w->ctx, type, ne0, ne1)
-                                    : ggml_new_tensor_1d(w->ctx, type, ne0);
+/* ne1, ne2: 0 for a tensor with fewer dimensions. */
+static void add_tensor_3d(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
+                          int64_t ne2, double mean, double sd, const char *name) {
+    const int64_t ne[] = {ne0, ne1, ne2};
+    struct ggml_tensor *t = ggml_new_tensor(w->ctx, type, ne2 ? 3 : ne1 ? 2 : 1, ne);
     int64_t n = ggml_nelements(t);
     float *x = malloc((size_t)n * sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i] = (float)(mean + sd * normal(&w->rng));
@@ -47,6 +48,11 @@ static void add_tensor(struct model_writer *w, enum ggml_type type, int64_t ne0,
     gguf_add_tensor(w->gguf, t);
 }
 
+static void add_tensor(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
+                       double mean, double sd, const char *name) {
+    add_tensor_3d(w, type, ne0, ne1, 0, mean, sd, name);
+}
+
 static const char *layer_name(char buf[64], int layer, const char *rest) {
     snprintf(buf, 64, "blk.%d.%s", layer, rest);
     return buf;
@@ -58,6 +64,14 @@ static void add_matrix(struct model_writer *w, int layer, const char *rest, int6
     char name[64];
     add_tensor(w, w->spec->type, ne0, ne1, 0, gain / sqrt((double)ne0),
                layer_name(name, layer, rest));
+}
+
+/* The matrices of all experts. */
+static void add_experts(struct model_writer *w, int layer, const char *rest, int64_t ne0,
+                        int64_t ne1) {
+    char name[64];
+    add_tensor_3d(w, w->spec->type, ne0, ne1, w->spec->n_expert, 0, 1 / sqrt((double)ne0),
+                  layer_name(name, layer, rest));
 }
 
 static void add_norm(struct model_writer *w, int layer, const char *rest, int64_t n) {
@@ -97,7 +111,7 @@ static void add_attention(struct model_writer *w, int i) {
     }
     add_matrix(w, i, "attn_output.weight", n_q, w->n_embd, 1);
     if (has_biases) add_bias(w, i, "attn_output.bias", w->n_embd);
-    if (is_arch(w, "qwen3") || is_arch(w, "gemma3")) {
+    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3")) {
         add_norm(w, i, "attn_q_norm.weight", s->d_head);
         add_norm(w, i, "attn_k_norm.weight", s->d_head);
     }
@@ -115,9 +129,16 @@ static void add_layer(struct model_writer *w, int i) {
     add_attention(w, i);
     if (!is_arch(w, "falcon")) add_norm(w, i, "ffn_norm.weight", w->n_embd);
     if (has_biases) add_bias(w, i, "ffn_norm.bias", w->n_embd);
-    if (!has_layer_norms(w)) add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_up.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
+    if (s->n_expert) {
+        add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
+        add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
+        add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
+        add_experts(w, i, "ffn_down_exps.weight", s->n_ff, w->n_embd);
+    } else {
+        if (!has_layer_norms(w)) add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
+        add_matrix(w, i, "ffn_up.weight", w->n_embd, s->n_ff, 1);
+        add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
+    }
     if (has_biases) {
         add_bias(w, i, "ffn_up.bias", s->n_ff);
         add_bias(w, i, "ffn_down.bias", w->n_embd);
@@ -174,6 +195,11 @@ static void add_metadata(struct model_writer *w) {
     set_u32(w, "embedding_length", (uint32_t)w->n_embd);
     set_u32(w, "block_count", (uint32_t)s->n_layer);
     set_u32(w, "feed_forward_length", (uint32_t)s->n_ff);
+    if (s->n_expert) {
+        set_u32(w, "expert_count", (uint32_t)s->n_expert);
+        set_u32(w, "expert_used_count", (uint32_t)s->n_expert_used);
+        if (is_arch(w, "qwen3moe")) set_u32(w, "expert_feed_forward_length", (uint32_t)s->n_ff);
+    }
     set_u32(w, "attention.head_count", (uint32_t)s->n_head);
     set_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
     set_u32(w, "attention.key_length", (uint32_t)s->d_head);

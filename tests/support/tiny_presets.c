@@ -39,6 +39,14 @@ const struct tiny_spec tiny_presets[] = {
            .tokenizer = TINY_BPE),
     PRESET("qwen2-q4_1", "qwen2", 2, 4, 2, 64, 2112, 328, 256, .seed = 22, .untied = true,
            .biases = true, .type = GGML_TYPE_Q4_1),
+    PRESET("qwen3moe", "qwen3moe", 2, 4, 2, 64, 96, 320, 256, .seed = 23, .n_expert = 8,
+           .n_expert_used = 3),
+    PRESET("qwen3moe-q4_0", "qwen3moe", 2, 4, 2, 64, 128, 320, 256, .seed = 24, .n_expert = 6,
+           .n_expert_used = 2, .type = GGML_TYPE_Q4_0),
+    PRESET("qwen3moe-q4_K", "qwen3moe", 2, 4, 2, 64, 256, 320, 256, .seed = 25, .n_expert = 4,
+           .n_expert_used = 4, .type = GGML_TYPE_Q4_K, .untied = true),
+    PRESET("mixtral", "llama", 2, 4, 2, 64, 128, 320, 256, .seed = 26, .n_expert = 4,
+           .n_expert_used = 2),
     {0},
 };
 

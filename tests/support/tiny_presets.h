@@ -17,14 +17,15 @@ struct tiny_spec {
     int n_ff;
     int n_vocab; /* ignored if there is a tokenizer */
     int n_ctx;
-    int n_swa;                /* gemma3: sliding window */
-    enum ggml_type type;      /* of the matrices; 0 is f32 */
-    bool untied;              /* separate output matrix */
-    bool biases;              /* optional biases of attention */
-    bool rope_factors;        /* frequency divisors of Llama 3 */
-    bool norm_2;              /* second norm of falcon */
-    bool fused;               /* q, k, v in one matrix, if the family allows both */
-    const char *rope_scaling; /* "linear", "yarn" or NULL */
+    int n_swa;                   /* gemma3: sliding window */
+    int n_expert, n_expert_used; /* 0: no mixture; n_ff is then that of an expert */
+    enum ggml_type type;         /* of the matrices; 0 is f32 */
+    bool untied;                 /* separate output matrix */
+    bool biases;                 /* optional biases of attention */
+    bool rope_factors;           /* frequency divisors of Llama 3 */
+    bool norm_2;                 /* second norm of falcon */
+    bool fused;                  /* q, k, v in one matrix, if the family allows both */
+    const char *rope_scaling;    /* "linear", "yarn" or NULL */
     float rope_factor, softcap;
     enum tiny_tokenizer tokenizer;
     uint64_t seed;
