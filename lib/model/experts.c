@@ -26,7 +26,8 @@ lk_status lk_experts_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
                                      &hp->n_ff_expert, err);
 }
 
-lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
+lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, enum lk_need bias,
+                          lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
     struct lk_experts *e = &net->layer[layer].experts;
     int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert, n = hp->n_expert;
@@ -35,8 +36,12 @@ lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, l
         {&e->gate, "blk.%d.ffn_gate_exps.weight", LK_USE_EXPERTS, LK_REQUIRED, n_embd, n_ff},
         {&e->up, "blk.%d.ffn_up_exps.weight", LK_USE_EXPERTS, LK_REQUIRED, n_embd, n_ff},
         {&e->down, "blk.%d.ffn_down_exps.weight", LK_USE_EXPERTS, LK_REQUIRED, n_ff, n_embd},
+        {&e->router_b, "blk.%d.ffn_gate_inp.bias", LK_USE_VECTOR, bias, n, 1},
+        {&e->gate_b, "blk.%d.ffn_gate_exps.bias", LK_USE_VECTOR, bias, n_ff, n},
+        {&e->up_b, "blk.%d.ffn_up_exps.bias", LK_USE_VECTOR, bias, n_ff, n},
+        {&e->down_b, "blk.%d.ffn_down_exps.bias", LK_USE_VECTOR, bias, n_embd, n},
     };
-    return lk_bind(ld, spec, sizeof spec / sizeof *spec, layer, err);
+    return lk_bind(ld, spec, bias ? 8 : 4, layer, err);
 }
 
 /* ---- custom nodes ---- */
@@ -93,20 +98,30 @@ static void sum_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
 
 /* ---- the graph ---- */
 
+/* The products of the chosen experts' matrices with x, plus their biases, if there are any. */
+static struct ggml_tensor *multiply(struct ggml_context *ctx, struct ggml_tensor *weight,
+                                    struct ggml_tensor *bias, struct ggml_tensor *x,
+                                    struct ggml_tensor *expert) {
+    struct ggml_tensor *y = ggml_mul_mat_id(ctx, weight, x, expert);
+    return bias ? ggml_add_id(ctx, y, bias, expert) : y;
+}
+
 struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context *ctx,
                                    const struct lk_layer *l, struct ggml_tensor *residual,
                                    struct ggml_tensor *x) {
     const struct lk_experts *e = &l->experts;
     int64_t n_tok = x->ne[1], n_used = net->hp.n_expert_used;
-    struct ggml_tensor *logits = lk_linear(net, ctx, e->router, NULL, NULL, x);
+    struct ggml_tensor *logits = lk_linear(net, ctx, e->router, e->router_b, NULL, x);
     struct ggml_tensor *chosen = ggml_custom_4d(ctx, GGML_TYPE_I32, 2 * n_used, n_tok, 1, 1,
                                                 &logits, 1, choose_op, GGML_N_TASKS_MAX, NULL);
     struct ggml_tensor *expert = ggml_view_2d(ctx, chosen, n_used, n_tok, chosen->nb[1], 0);
     x = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_tok);
-    struct ggml_tensor *gate = ggml_mul_mat_id(ctx, e->gate, x, expert),
-                       *up = ggml_mul_mat_id(ctx, e->up, x, expert);
-    struct ggml_tensor *y =
-        ggml_mul_mat_id(ctx, e->down, ggml_glu_split(ctx, gate, up, GGML_GLU_OP_SWIGLU), expert);
+    struct ggml_tensor *gate = multiply(ctx, e->gate, e->gate_b, x, expert),
+                       *up = multiply(ctx, e->up, e->up_b, x, expert);
+    struct ggml_tensor *act = net->hp.clamped_swiglu
+                                  ? ggml_swiglu_oai(ctx, gate, up, 1.702f, 7.0f)
+                                  : ggml_glu_split(ctx, gate, up, GGML_GLU_OP_SWIGLU);
+    struct ggml_tensor *y = multiply(ctx, e->down, e->down_b, act, expert);
     struct ggml_tensor *parts[] = {y, chosen, residual};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, y->ne[0], n_tok, 1, 1, parts, 3, sum_op,
                           GGML_N_TASKS_MAX, NULL);

@@ -15,8 +15,10 @@ enum { LK_MAX_EXPERTS = 1024 };
  * model has no experts. Errors: LK_E_FORMAT, LK_E_UNSUPPORTED. */
 lk_status lk_experts_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err);
 
-/* Bind the router and the experts of a layer. Errors are those of lk_bind. */
-lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err);
+/* Bind the router and the experts of a layer; with LK_REQUIRED also a bias for each matrix. Errors
+ * are those of lk_bind. */
+lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, enum lk_need bias,
+                          lk_err *err);
 
 /* The mixture for the normed x [n_tok][n_embd], plus residual. */
 struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context *ctx,

@@ -5,14 +5,10 @@
 #include "model/family.h"
 
 static lk_status load_llama(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    /* Llama 3.1 divides each RoPE frequency by its own factor, the same in all layers. */
-    struct lk_tensor_spec rope_factors = {
-        &net->rope_factors, "rope_freqs.weight", LK_USE_VECTOR, LK_OPTIONAL, 0, 1};
     lk_status status = lk_hparams_read_rope(&net->hp, &ld->reader, GGML_ROPE_TYPE_NORMAL, err);
     if (!status) status = lk_hparams_read_rms_eps(&net->hp, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
-    rope_factors.ne0 = net->hp.n_rot / 2;
-    if (!status) status = lk_bind(ld, &rope_factors, 1, -1, err);
+    if (!status) status = lk_bind_rope_factors(net, ld, err);
     return status ? status : lk_bind_gated_layers(net, ld, err);
 }
 

@@ -25,50 +25,6 @@ static void close_loader(struct lk_loader *ld) {
     lk_mapping_close(&ld->file);
 }
 
-/* Set arch, name and family. */
-static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    const char *arch = "", *name = "", *kind = "model";
-    char text[64];
-    if (gguf_find_key(ld->reader.gguf, "lowkey.sidecar.version") >= 0)
-        return lk_fail(
-            err, LK_E_FORMAT,
-            "the file holds a sidecar, not a model; pass the model with -m and this file "
-            "with --sidecar");
-    lk_status status =
-        lk_gguf_read_str(&ld->reader, "general.architecture", LK_REQUIRED, &arch, err);
-    if (!status) status = lk_gguf_read_str(&ld->reader, "general.name", LK_OPTIONAL, &name, err);
-    if (!status) status = lk_gguf_read_str(&ld->reader, "general.type", LK_OPTIONAL, &kind, err);
-    if (status) return status;
-    if (strcmp(kind, "model") != 0) {
-        return lk_fail(err, LK_E_UNSUPPORTED, "the GGUF file holds a %s, not a model",
-                       lk_printable(text, kind, strlen(kind)));
-    }
-    net->family = lk_family_find(arch);
-    if (!net->family) {
-        return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
-                       lk_printable(text, arch, strlen(arch)), lk_family_names());
-    }
-    strncpy(net->arch, arch, sizeof net->arch - 1); /* fits: it equals a family's name */
-    lk_model_name(net->name, sizeof net->name, ld->path, name);
-    memcpy(ld->reader.arch, net->arch, sizeof net->arch);
-    return LK_OK;
-}
-
-/* FNV-1a over all bytes before the tensor data and over 64 samples of the data. */
-static uint64_t file_fingerprint(const struct lk_loader *ld) {
-    enum { SAMPLES = 64, SAMPLE_BYTES = 512 };
-    const uint8_t *data = ld->file.data;
-    size_t start = gguf_get_data_offset(ld->reader.gguf), size = ld->file.size;
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < start && i < size; i++) hash = (hash ^ data[i]) * 1099511628211u;
-    for (size_t s = 0; start < size && s < SAMPLES; s++) {
-        size_t at = start + (size - start) / SAMPLES * s;
-        for (size_t i = at; i < size && i < at + SAMPLE_BYTES; i++)
-            hash = (hash ^ data[i]) * 1099511628211u;
-    }
-    return hash;
-}
-
 /* n_vocab is the number of tokens in the vocabulary. Without a vocabulary it is the architecture's
  * vocab_size, and without that key the number of rows of the token embeddings. */
 static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
@@ -86,10 +42,9 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
     return LK_OK;
 }
 
-/* Load the net from ld's file, which is open. */
-static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    lk_status status = identify_family(net, ld, err);
-    if (!status) status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
+/* Read the keys of net->family and bind its tensors. */
+static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    lk_status status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
     if (!status) status = lk_experts_read(&net->hp, &ld->reader, err);
     if (!status && net->hp.n_expert > 0 && !net->family->has_experts)
         status = lk_fail(err, LK_E_UNSUPPORTED,
@@ -110,7 +65,73 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
     if (!ld->used || !ld->bind || !ld->concat || !net->layer)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu layers", n_layer);
     status = net->family->load(net, ld, err);
-    if (!status) status = lk_bind_check_all_used(ld, err);
+    return status ? status : lk_bind_check_all_used(ld, err);
+}
+
+/* The error for a file of an unknown architecture: how it differs from that of the most similar
+ * name. */
+static lk_status fail_unknown(struct lk_net *net, struct lk_loader *ld, const char *arch,
+                              lk_err *err) {
+    char text[64];
+    lk_err why = {0};
+    lk_printable(text, arch, strlen(arch));
+    net->family = lk_family_nearest(net->arch);
+    if (!net->family)
+        return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
+                       text, lk_family_names());
+    if (bind_family(net, ld, &why) == LK_OK)
+        strncpy(why.msg, "the file has its keys and tensors, but the computation may differ",
+                sizeof why.msg - 1);
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "architecture \"%s\" is not supported; of the supported ones, %s is nearest: "
+                   "%.200s",
+                   text, net->family->arch, why.msg);
+}
+
+/* Set arch, name and family. */
+static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    const char *arch = "", *name = "", *kind = "model";
+    char text[64];
+    if (gguf_find_key(ld->reader.gguf, "lowkey.sidecar.version") >= 0)
+        return lk_fail(
+            err, LK_E_FORMAT,
+            "the file holds a sidecar, not a model; pass the model with -m and this file "
+            "with --sidecar");
+    lk_status status =
+        lk_gguf_read_str(&ld->reader, "general.architecture", LK_REQUIRED, &arch, err);
+    if (!status) status = lk_gguf_read_str(&ld->reader, "general.name", LK_OPTIONAL, &name, err);
+    if (!status) status = lk_gguf_read_str(&ld->reader, "general.type", LK_OPTIONAL, &kind, err);
+    if (status) return status;
+    if (strcmp(kind, "model") != 0) {
+        return lk_fail(err, LK_E_UNSUPPORTED, "the GGUF file holds a %s, not a model",
+                       lk_printable(text, kind, strlen(kind)));
+    }
+    net->family = lk_family_find(arch);
+    strncpy(net->arch, arch, sizeof net->arch - 1); /* fits if it equals a family's name */
+    lk_model_name(net->name, sizeof net->name, ld->path, name);
+    memcpy(ld->reader.arch, net->arch, sizeof net->arch);
+    return net->family ? LK_OK : fail_unknown(net, ld, arch, err);
+}
+
+/* FNV-1a over all bytes before the tensor data and over 64 samples of the data. */
+static uint64_t file_fingerprint(const struct lk_loader *ld) {
+    enum { SAMPLES = 64, SAMPLE_BYTES = 512 };
+    const uint8_t *data = ld->file.data;
+    size_t start = gguf_get_data_offset(ld->reader.gguf), size = ld->file.size;
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < start && i < size; i++) hash = (hash ^ data[i]) * 1099511628211u;
+    for (size_t s = 0; start < size && s < SAMPLES; s++) {
+        size_t at = start + (size - start) / SAMPLES * s;
+        for (size_t i = at; i < size && i < at + SAMPLE_BYTES; i++)
+            hash = (hash ^ data[i]) * 1099511628211u;
+    }
+    return hash;
+}
+
+/* Load the net from ld's file, which is open. */
+static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    lk_status status = identify_family(net, ld, err);
+    if (!status) status = bind_family(net, ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)
@@ -149,6 +170,6 @@ void lk_net_free(struct lk_net *net, struct lk_ledger *ledger) {
     lk_weights_free(net->map, ledger);
     size_t n_layer = (size_t)net->hp.n_layer;
     lk_release(ledger, LK_FOR_OTHER, net->layer, n_layer * sizeof *net->layer);
-    lk_release(ledger, LK_FOR_OTHER, net->hp.is_swa, n_layer);
+    lk_release(ledger, LK_FOR_OTHER, net->hp.is_swa, 2 * n_layer);
     lk_release(ledger, LK_FOR_OTHER, net, sizeof *net);
 }
