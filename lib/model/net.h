@@ -10,7 +10,7 @@
  *   - token ids passed to `embed` are in [0, n_vocab);
  *   - positions are in [0, n_ctx_train) if pos_embd is not NULL.
  *
- * To add a family, write family_NAME.c with its struct lk_family and add a line to family.c. */
+ * To add a family, write family_NAME.c with its struct lk_family: ARCHITECTURE.md has the steps. */
 #ifndef LK_MODEL_NET_H
 #define LK_MODEL_NET_H
 
