@@ -96,6 +96,8 @@ typedef struct {
      * bases, at its recommended ranks. Fewer weights, but a session needs a recipe with `eager`
      * that stores nothing but latents, of K before RoPE. */
     unsigned factors;
+    int32_t n_ctx; /* the longest context of its sessions; 0: that of the training. Models with
+                      LongRoPE rotate keys differently for contexts beyond their original one */
 } lk_model_opts;
 
 typedef struct {

@@ -85,8 +85,7 @@ static void add_layer_rows(void *user, int layer, const struct lk_attn *attn) {
         add_rows(g, &s->side[LK_BASIS_K][layer], g->row, NULL, n, n_head,
                  s->opts.group[LK_BASIS_K]);
     if (s->side[LK_BASIS_KPRE]) {
-        const struct lk_rope *rope = g->session->model->rope;
-        if (rope) rope += g->hp->n_swa > 0 && g->hp->is_swa[layer];
+        const struct lk_rope *rope = lk_cache_rope(&g->session->cache->shape, layer);
         for (int head = 0; rope && head < n_head; head++)
             lk_rope_unrotate(rope, from, n, g->row + (size_t)head * d, (size_t)n_head * d);
         add_rows(g, &s->side[LK_BASIS_KPRE][layer], g->row, NULL, n, n_head,

@@ -21,7 +21,8 @@ lk_status lk_fisher_check(const struct lk_net *net, lk_err *err) {
     bool found = false;
     for (size_t i = 0; i < sizeof supported / sizeof *supported; i++)
         found |= strcmp(net->arch, supported[i]) == 0;
-    if (!found || net->hp.logit_softcap != 0 || net->hp.alibi_max_bias != 0 || net->hp.n_swa != 0)
+    if (!found || net->hp.n_expert > 0 || net->hp.logit_softcap != 0 ||
+        net->hp.alibi_max_bias != 0 || net->hp.n_swa != 0)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "%s models cannot be differentiated by ggml (llama, qwen2 and qwen3 can); "
                        "use another --rank-search",

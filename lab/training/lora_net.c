@@ -23,7 +23,7 @@ lk_status lk_lora_check(const struct lk_net *net, lk_err *err) {
     bool found = false;
     for (size_t i = 0; i < sizeof supported / sizeof *supported; i++)
         found |= strcmp(net->arch, supported[i]) == 0;
-    if (!found || net->hp.logit_softcap != 0 || net->hp.rope_mode < 0)
+    if (!found || net->hp.n_expert > 0 || net->hp.logit_softcap != 0 || net->hp.rope_mode < 0)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "adapters can be trained for llama, qwen2 and qwen3 models, not for %s",
                        net->arch);

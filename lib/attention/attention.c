@@ -198,10 +198,11 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
         for (int r = 0; r < n_range; r++)
             max = fmaxf(max, lk_attn_partial_of(attn, n_latent, r, head_kv, q)[n]);
         if (extra) max = fmaxf(max, extra[d]);
+        lk_attn_add_sink(attn, head, &max, &sum);
         memset(out, 0, d * sizeof *out);
         if (extra) {
             float weight = expf(extra[d] - max);
-            sum = weight * extra[d + 1];
+            sum += weight * extra[d + 1];
             for (int c = 0; c < d; c++) out[c] = weight * extra[c];
         }
         /* Latents are summed in the first range's partial, which is not read again. */

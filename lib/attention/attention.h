@@ -20,6 +20,8 @@
 #include "cache/cache.h"
 #include "kernels/kernels.h"
 
+#include <math.h>
+
 /* Maximum number of queries of an item; positions of a chunk, unless the kernels prefer more; what
  * a partial has besides its vector (attn_item.h); calls of more tokens than LK_DECODE_TOKENS read
  * everything (skip.h, read.h). */
@@ -48,13 +50,16 @@ struct lk_attn {
                           spreads many small calls over the threads */
     float scale;       /* of q.k */
     float alibi_max_bias;
-    float skip_v;        /* tiles of V with less attention are not read (skip.h); 0: all are */
-    float read;          /* share of the units that decoding reads (read.h); 0: all */
+    float softcap; /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
+    const float
+        *sink;    /* [n_head] scores that take part in the softmax with a value of 0; or NULL */
+    float skip_v; /* tiles of V with less attention are not read (skip.h); 0: all are */
+    float read;   /* share of the units that decoding reads (read.h); 0: all */
     int read_outliers;   /* chunks that it reads in addition */
     float *rule_scratch; /* [rule_floats.shared], then [n_thread][rule_floats.thread] */
     struct lk_rule_floats rule_floats; /* lk_rule_floats() */
     struct lk_skip_count *skipped;     /* [n_thread], added to; NULL: do not count */
-    const struct lk_rope *rope;        /* for sinks that shift; NULL if there are none */
+    const struct lk_rope *rope;        /* of the layer, for sinks that shift; NULL: no rotation */
     const float *q;                    /* [n_tok][n_head][d_head] */
     float *out;                        /* [n_tok][n_head][d_head] */
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read
@@ -84,6 +89,14 @@ void lk_attn_add_values(const struct lk_attn *attn, int ith, int nth);
 /* After a barrier of the caller: combine the items' partials. n_range: lk_attn_ranges() of the
  * items. The rows of K and V are not accessed, so they may change meanwhile. */
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth);
+
+/* Let the head's sink take part in a softmax with the maximum score *max and the sum *sum. */
+static inline void lk_attn_add_sink(const struct lk_attn *attn, int head, float *max, float *sum) {
+    if (!attn->sink) return;
+    float joint = fmaxf(*max, attn->sink[head]);
+    *sum = *sum * expf(*max - joint) + expf(attn->sink[head] - joint);
+    *max = joint;
+}
 
 /* Number of ranges of the items of a call over k and v. Reads only the numbers in `attn`. */
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_kv *k, const struct lk_kv *v);

@@ -90,8 +90,8 @@ void lk_attn_item_prepare(struct lk_attn_item *item, int level);
  * mem.score[i * stride + LK_SCORE_PAD + (pos - a)]. At most a chunk. */
 void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b);
 
-/* The scores of query i over those positions of [a, b) that it sees, ALiBi's bias added. *lo: the
- * first of them, counted from a; *n: how many. */
+/* The scores of query i over those positions of [a, b) that it sees, capped, with ALiBi's bias.
+ * Call it once for the scores of a chunk. *lo: the first of them, counted from a; *n: how many. */
 float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, int64_t b, int *lo,
                             int *n);
 

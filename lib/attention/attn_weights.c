@@ -23,6 +23,8 @@ static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, in
         const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
         *sum += expf(partial[n] - *max) * (partial[n + 1] + partial[n + 2]);
     }
+    int group = attn->n_head / attn->n_head_kv;
+    lk_attn_add_sink(attn, head_kv * group + q % group, max, sum);
 }
 
 /* Add the weights that the item's queries, of one KV head, give to the rows of chunk [a, b). */
@@ -126,6 +128,9 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight, float *
             if (n > LK_ATTN_QUERIES) n = LK_ATTN_QUERIES;
             lk_attn_item_set(&item, head_kv, 1, q0, n, LK_ATTN_CHUNK);
             sum_queries(&item, first);
+            for (int i = 0; i < n; i++)
+                lk_attn_add_sink(attn, head_kv * group + q0 % group + i, &item.mem.max[i],
+                                 &item.mem.sum[i]);
             write_weights(&item, first, weight);
             for (int i = 0; log_sum && i < n; i++)
                 *log_sum++ = item.mem.max[i] + logf(item.mem.sum[i]);

@@ -3,6 +3,7 @@
 
 #include "attention/attend.h"
 #include "attention/landmarks.h"
+#include "attention/softcap.h"
 #include "codec/f16.h"
 #include "codec/rot.h"
 #include "kernels/tile.h"
@@ -229,6 +230,7 @@ void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
         else
             lk_landmarks_score(item, read, &read->zone[z]);
     }
+    lk_softcap_scores(item->attn, read->score, item->n_q * n_unit);
     for (int h = 0; n_unit > 0 && h < item->n_head_kv; h++) {
         if (read->n_outlier) find_outliers(item, read, h);
         largest_share(item, n_unit, read->score + (size_t)h * item->n_each * n_unit, read->share);
@@ -250,6 +252,7 @@ static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zo
     attn->kernels->score(k, &item->queries[0], s, item->stride);
     for (int i = 0; i < item->n_q; i++) {
         float *of_query = s + i * item->stride;
+        lk_softcap_scores(attn, of_query, k->n);
         lk_attend_raise(item, i, attn->kernels->max(of_query, k->n) * attn->scale);
         item->mem.sum[i] += attn->kernels->exp_sum(of_query, k->n, attn->scale, item->mem.max[i]);
         memset(of_query + k->n, 0, (size_t)(v->n - k->n) * sizeof *of_query);

@@ -30,6 +30,7 @@ struct lk_cache_shape {
     struct lk_latent_store *latents;
     /* [2]: of layers with full attention, of sliding-window layers; NULL: K is not rotated */
     const struct lk_rope *rope;
+    const uint8_t *no_rope;           /* [n_layer] layers whose K is not rotated, or NULL */
     int64_t n_ctx;                    /* longest context that the model was trained for */
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
@@ -37,6 +38,12 @@ struct lk_cache_shape {
 /* Channels of a row: all KV heads. */
 static inline size_t lk_cache_width(const struct lk_cache_shape *shape) {
     return (size_t)shape->n_head_kv * shape->d_head;
+}
+
+/* The rotation of a layer's K, or NULL. */
+static inline const struct lk_rope *lk_cache_rope(const struct lk_cache_shape *shape, int layer) {
+    if (!shape->rope || (shape->no_rope && shape->no_rope[layer])) return NULL;
+    return &shape->rope[shape->is_swa && shape->is_swa[layer]];
 }
 
 /* One part of a block. */

@@ -69,9 +69,8 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
                        "%d; use the sidecar of this model",
                        width, n_all, layer);
     level->basis = basis;
-    level->rope = codec->projection == LK_PROJECTION_LATENT_PRE && shape->rope
-                      ? &shape->rope[shape->is_swa && shape->is_swa[layer]]
-                      : NULL;
+    level->rope =
+        codec->projection == LK_PROJECTION_LATENT_PRE ? lk_cache_rope(shape, layer) : NULL;
     level->n_part = basis->n_group;
     level->n_head = width / shape->d_head;
     lk_status status = set_ranks(level, codec, side, ledger, err);

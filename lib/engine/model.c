@@ -59,7 +59,8 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
  * and factors that replace them. The sidecar is opened first, which needs only the header. */
 static lk_status open_net(struct lk_model *model, const char *path, const lk_model_opts *opts,
                           struct lk_net_opts net_opts, lk_err *err) {
-    struct lk_net_opts header_only = {.header_only = true, .kernels = net_opts.kernels};
+    struct lk_net_opts header_only = {
+        .header_only = true, .n_ctx = net_opts.n_ctx, .kernels = net_opts.kernels};
     struct lk_net *header = NULL;
     if (opts->factors && !opts->sidecar)
         return lk_fail(err, LK_E_ARG,
@@ -96,6 +97,9 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
         return lk_fail(err, LK_E_ARG, "the number of threads is %d; it must be 1 to %d",
                        opts->n_threads, GGML_MAX_N_THREADS);
+    if (opts->n_ctx < 0 || opts->n_ctx > LK_MAX_CTX)
+        return lk_fail(err, LK_E_ARG, "the longest context is %d; it must be 1 to %d", opts->n_ctx,
+                       LK_MAX_CTX);
     const struct lk_kernels *kernels = lk_kernels_choose(opts->kernels);
     if (!kernels) {
         char names[100];
@@ -114,6 +118,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
                               .header_only = opts->header_only,
+                              .n_ctx = opts->n_ctx,
                               .kernels = kernels,
                               .progress = opts->progress,
                               .user = opts->user};
@@ -219,6 +224,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
         .latents = model->latents,
         .rope = model->rope,
+        .no_rope = hp->no_rope,
         .n_ctx = hp->n_ctx_train,
         .kernels = model->kernels};
 }

@@ -21,8 +21,8 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
                                   .d_head = hp->d_head,
                                   .n_thread = model->n_thread,
                                   .scale = hp->attn_scale,
-                                  .alibi_max_bias = hp->alibi_max_bias,
-                                  .rope = model->rope};
+                                  .softcap = hp->attn_softcap,
+                                  .alibi_max_bias = hp->alibi_max_bias};
     pass->job = lk_alloc(ledger, LK_FOR_OTHER, hp->n_layer * sizeof *pass->job);
     if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", hp->n_layer);
     for (int layer = 0; layer < hp->n_layer; layer++)
@@ -104,6 +104,9 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     size_t first = (size_t)seq->row * attn.n_head * attn.d_head;
     attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
     attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
+    attn.rope = lk_cache_rope(&seq->session->cache->shape, job->layer);
+    const struct ggml_tensor *sinks = job->pass->model->net->layer[job->layer].attn_sinks;
+    if (sinks) attn.sink = sinks->data;
     attn.n_tok = seq->n_tok;
     attn.thread_offset = (int)i;
     if (!seq->source[LK_V]) attn.skip_v = seq->session->recipe->skip_v;

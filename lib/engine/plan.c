@@ -4,6 +4,7 @@
 #include "engine/model.h"
 #include "engine/recurrent.h"
 #include "model/blocks.h"
+#include "model/experts.h"
 
 /* Bytes of the sums that a recipe with `absorb` keeps of evicted rows. */
 static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe, uint64_t *bytes,
@@ -65,8 +66,9 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     struct lk_rule_floats rule =
         lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
     attn += sizeof(float) * (rule.shared + model->n_thread * rule.thread);
-    uint64_t width = 4ull * hp->n_embd + 3ull * hp->n_ff +
-                     (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * hp->d_head;
+    uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : 3ull * hp->n_ff;
+    uint64_t width =
+        4ull * hp->n_embd + ffn + (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * hp->d_head;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
     uint64_t row = 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t); /* f16 K and V */
     uint64_t activations =

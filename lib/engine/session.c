@@ -20,6 +20,12 @@ static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
     if (s->opts.n_ctx < 1 || s->opts.n_ctx > LK_MAX_CTX)
         return lk_fail(err, LK_E_ARG, "the context length is %d; it must be 1 to %d", s->opts.n_ctx,
                        LK_MAX_CTX);
+    if (net->hp.n_ctx_rope > 0 && s->opts.n_ctx > net->hp.n_ctx_rope)
+        return lk_fail(err, LK_E_ARG,
+                       "the context length is %d, but the model was opened for contexts of at most "
+                       "%d tokens, for which its RoPE (LongRoPE) differs; open it with a longer "
+                       "n_ctx",
+                       s->opts.n_ctx, net->hp.n_ctx_rope);
     if (net->pos_embd && s->opts.n_ctx > trained)
         return lk_fail(err, LK_E_ARG,
                        "the context length is %d, but this model has learned positions for %d "
@@ -34,6 +40,7 @@ static lk_status check_combinations(const struct lk_session *s, lk_err *err) {
     lk_features features = lk_recipe_features(s->recipe);
     if (net->hp.n_swa > 0) features |= lk_feature_bit(LK_FEATURE_SLIDING);
     if (net->hp.alibi_max_bias > 0) features |= lk_feature_bit(LK_FEATURE_ALIBI);
+    if (net->hp.attn_softcap > 0) features |= lk_feature_bit(LK_FEATURE_SOFTCAP);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
     const struct lk_combination_rule *rule = lk_combination_check(features);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;

@@ -20,6 +20,12 @@ enum {
     MAX_RECIPE = 1 << 14, /* bytes */
 };
 
+/* The model's fingerprint. Keys that LongRoPE rotated for short contexts are of no use in longer
+ * ones. */
+static uint64_t model_id(const struct lk_model *model) {
+    return model->net->fingerprint ^ (uint64_t)model->net->hp.n_ctx_rope;
+}
+
 /* The fingerprint of the sidecar that the session's rows, latents and states depend on; 0: none. */
 static uint64_t used_sidecar(const struct lk_session *s) {
     uint64_t bases = s->model->adapter ? s->model->sidecar->fingerprint : 0,
@@ -73,7 +79,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
     struct lk_session_header header = {.magic = LK_SESSION_MAGIC,
                                        .version = LK_SESSION_VERSION,
                                        .order = LK_SESSION_ORDER,
-                                       .model = s->model->net->fingerprint,
+                                       .model = model_id(s->model),
                                        .sidecar = used_sidecar(s),
                                        .factors = lk_factors_sides(s->model),
                                        .size = sizeof header};
@@ -217,7 +223,7 @@ static lk_status check_states(const struct saved *saved, const struct lk_session
 static lk_status check_saved(const struct saved *saved, const struct lk_session *s,
                              const char *path, lk_err *err) {
     const struct lk_session_header *header = &saved->header;
-    if (header->model != s->model->net->fingerprint)
+    if (header->model != model_id(s->model))
         return fail_format(path, "it was saved with another model", err);
     if (header->factors != lk_factors_sides(s->model))
         return fail_format(path,
@@ -316,7 +322,7 @@ lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_
     struct saved saved = {0};
     lk_status status = open_saved(&saved, path, err);
     if (status != LK_OK) return status;
-    if (saved.header.model != model->net->fingerprint)
+    if (saved.header.model != model_id(model))
         status = fail_format(path, "it was saved with another model", err);
     else if (!section_is_intact(&saved, LK_SECTION_TOKENS))
         status = fail_format(path, "the file is damaged: wrong checksum of a section", err);

@@ -17,9 +17,19 @@ static bool is_type_usable(enum ggml_type type, enum lk_tensor_use use) {
     return ggml_get_type_traits(type)->to_float != NULL;
 }
 
+/* The expected shape, "[ne0, ne1]", followed by the number of experts if it holds them. */
+static const char *shape_text(const struct lk_loader *ld, const struct lk_tensor_spec *spec,
+                              char text[72]) {
+    int n = snprintf(text, 72, "[%" PRId64 ", %" PRId64, spec->ne0, spec->ne1);
+    if (spec->use == LK_USE_EXPERTS)
+        n += snprintf(text + n, 72 - (size_t)n, ", %" PRId64, ld->n_expert);
+    snprintf(text + n, 72 - (size_t)n, "]");
+    return text;
+}
+
 static lk_status bind_tensor(struct lk_loader *ld, const struct lk_tensor_spec *spec, int layer,
                              lk_err *err) {
-    char name[GGML_MAX_NAME];
+    char name[GGML_MAX_NAME], shape[72];
     const char *mark = strstr(spec->name, "%d");
     if (mark)
         snprintf(name, sizeof name, "%.*s%d%s", (int)(mark - spec->name), spec->name, layer,
@@ -29,16 +39,16 @@ static lk_status bind_tensor(struct lk_loader *ld, const struct lk_tensor_spec *
     int64_t id = gguf_find_tensor(ld->reader.gguf, name);
     if (id < 0) {
         if (spec->need == LK_OPTIONAL) return LK_OK;
-        return lk_fail(err, LK_E_FORMAT,
-                       "the model file has no tensor %s [%" PRId64 ", %" PRId64 "]", name,
-                       spec->ne0, spec->ne1);
+        return lk_fail(err, LK_E_FORMAT, "the model file has no tensor %s %s", name,
+                       shape_text(ld, spec, shape));
     }
     const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, id);
-    if (ne[0] != spec->ne0 || ne[1] != spec->ne1 || ne[2] != 1 || ne[3] != 1) {
+    int64_t n_matrix = spec->use == LK_USE_EXPERTS ? ld->n_expert : 1;
+    if (ne[0] != spec->ne0 || ne[1] != spec->ne1 || ne[2] != n_matrix || ne[3] != 1) {
         return lk_fail(err, LK_E_FORMAT,
                        "tensor %s has shape [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
-                       "], expected [%" PRId64 ", %" PRId64 "]",
-                       name, ne[0], ne[1], ne[2], ne[3], spec->ne0, spec->ne1);
+                       "], expected %s",
+                       name, ne[0], ne[1], ne[2], ne[3], shape_text(ld, spec, shape));
     }
     enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, id);
     if (!is_type_usable(type, spec->use)) {

@@ -1,6 +1,8 @@
 /* Binds the groups of tensors that several families share. */
 #include "model/bind_layers.h"
 
+#include "model/experts.h"
+
 #include "gguf.h"
 
 lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool norm_bias,
@@ -136,33 +138,76 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     return status;
 }
 
-lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
     int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff;
+    struct lk_layer *l = &net->layer[layer];
+    const struct lk_tensor_spec down[] = {
+        {&l->ffn_down, "blk.%d.ffn_down.weight", LK_USE_MATRIX, LK_REQUIRED, n_ff, n_embd},
+        {&l->ffn_down_b, "blk.%d.ffn_down.bias", LK_USE_VECTOR, LK_OPTIONAL, n_embd, 1},
+    };
+    const struct lk_tensor_spec gate[] = {
+        {&l->ffn_gate, "blk.%d.ffn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
+        {&l->ffn_up, "blk.%d.ffn_up.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
+        {&l->ffn_gate_b, "blk.%d.ffn_gate.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
+        {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
+    };
+    if (net->hp.n_expert > 0) return lk_experts_bind(net, ld, layer, LK_OPTIONAL, err);
+    size_t before = ld->n_bind;
+    lk_status status = lk_bind(ld, gate, 4, layer, err);
+    lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
+    return status ? status : lk_bind(ld, down, 2, layer, err);
+}
+
+lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    int64_t n_embd = net->hp.n_embd;
     for (int i = 0; i < net->hp.n_layer; i++) {
         struct lk_layer *l = &net->layer[i];
         const struct lk_tensor_spec norm[] = {
             {&l->attn_norm, "blk.%d.attn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
             {&l->ffn_norm, "blk.%d.ffn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
         };
-        const struct lk_tensor_spec down[] = {
-            {&l->ffn_down, "blk.%d.ffn_down.weight", LK_USE_MATRIX, LK_REQUIRED, n_ff, n_embd},
-            {&l->ffn_down_b, "blk.%d.ffn_down.bias", LK_USE_VECTOR, LK_OPTIONAL, n_embd, 1},
-        };
-        const struct lk_tensor_spec gate[] = {
-            {&l->ffn_gate, "blk.%d.ffn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
-            {&l->ffn_up, "blk.%d.ffn_up.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
-            {&l->ffn_gate_b, "blk.%d.ffn_gate.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
-            {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
-        };
         lk_status status = lk_bind(ld, norm, 2, i, err);
-        size_t before = ld->n_bind;
-        if (!status) status = lk_bind(ld, gate, 4, i, err);
-        lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
-        if (!status) status = lk_bind(ld, down, 2, i, err);
+        if (!status) status = lk_bind_gated_ffn(net, ld, i, err);
         if (!status) status = lk_bind_attention(net, ld, i, false, LK_OPTIONAL, err);
         if (status) return status;
     }
     return LK_OK;
+}
+
+lk_status lk_bind_post_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    int64_t n_embd = net->hp.n_embd;
+    lk_status status = LK_OK;
+    for (int i = 0; !status && i < net->hp.n_layer; i++) {
+        struct lk_layer *l = &net->layer[i];
+        const struct lk_tensor_spec spec[] = {
+            {&l->attn_post_norm, "blk.%d.post_attention_norm.weight", LK_USE_VECTOR, LK_REQUIRED,
+             n_embd, 1},
+            {&l->ffn_post_norm, "blk.%d.post_ffw_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd,
+             1},
+        };
+        status = lk_bind(ld, spec, 2, i, err);
+    }
+    return status;
+}
+
+lk_status lk_bind_rope_factors(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    struct lk_hparams *hp = &net->hp;
+    struct ggml_tensor **all = &net->rope_factors, **unused = &net->rope_factors_unused;
+    int32_t n_ctx = ld->opts.n_ctx > 0 ? ld->opts.n_ctx : hp->n_ctx_train;
+    bool is_long = n_ctx > hp->n_ctx_orig;
+    const struct lk_tensor_spec spec[] = {
+        {all, "rope_freqs.weight", LK_USE_VECTOR, LK_OPTIONAL, hp->n_rot / 2, 1},
+        {is_long ? all : unused, "rope_factors_long.weight", LK_USE_VECTOR, LK_OPTIONAL,
+         hp->n_rot / 2, 1},
+        {is_long ? unused : all, "rope_factors_short.weight", LK_USE_VECTOR, LK_OPTIONAL,
+         hp->n_rot / 2, 1},
+    };
+    size_t before = ld->n_bind;
+    lk_status status = lk_bind(ld, spec, 1, -1, err);
+    if (status || ld->n_bind > before) return status;
+    status = lk_bind(ld, spec + 1, 2, -1, err);
+    if (ld->n_bind > before && !is_long) hp->n_ctx_rope = hp->n_ctx_orig;
+    return status;
 }
 
 lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
@@ -186,19 +231,24 @@ lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
     return LK_OK;
 }
 
-lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    lk_status status = LK_OK;
-    if (ld->opts.factor[0])
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "%s models normalize each head of K after its projection, so W_K cannot be "
-                       "replaced by factors; replace W_V only",
-                       ld->reader.arch);
+lk_status lk_bind_check_factors(const struct lk_loader *ld, lk_err *err) {
+    if (!ld->opts.factor[0]) return LK_OK;
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "%s models normalize K after its projection, so W_K cannot be replaced by "
+                   "factors; replace W_V only",
+                   ld->reader.arch);
+}
+
+lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, bool whole, lk_err *err) {
+    int64_t n_q = (int64_t)net->hp.d_head * (whole ? net->hp.n_head : 1),
+            n_k = (int64_t)net->hp.d_head * (whole ? net->hp.n_head_kv : 1);
+    lk_status status = lk_bind_check_factors(ld, err);
     for (int i = 0; !status && i < net->hp.n_layer; i++) {
         const struct lk_tensor_spec spec[] = {
-            {&net->layer[i].q_norm, "blk.%d.attn_q_norm.weight", LK_USE_VECTOR, LK_REQUIRED,
-             net->hp.d_head, 1},
-            {&net->layer[i].k_norm, "blk.%d.attn_k_norm.weight", LK_USE_VECTOR, LK_REQUIRED,
-             net->hp.d_head, 1},
+            {&net->layer[i].q_norm, "blk.%d.attn_q_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_q,
+             1},
+            {&net->layer[i].k_norm, "blk.%d.attn_k_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_k,
+             1},
         };
         status = lk_bind(ld, spec, 2, i, err);
     }

@@ -14,14 +14,28 @@ lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool nor
 lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer, bool fused,
                             enum lk_need bias, lk_err *err);
 
-/* All layers of a decoder with RMS norms and a gated feed-forward network. */
+/* The gated feed-forward network of one layer, or its mixture of experts. */
+lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err);
+
+/* All layers of a decoder with RMS norms and a gated feed-forward network, or a mixture of
+ * experts. */
 lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
 /* All layers of a decoder with layer norms, fused attention and a plain feed-forward network. Every
  * projection has a bias. */
 lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
-/* Norms of the single q and k heads, in all layers. */
-lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err);
+/* LK_E_UNSUPPORTED if factors are to replace W_K: for families that normalize K after it. */
+lk_status lk_bind_check_factors(const struct lk_loader *ld, lk_err *err);
+
+/* Norms of the single q and k heads, in all layers; with `whole`, of all heads together. */
+lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, bool whole, lk_err *err);
+
+/* Norms of what attention and the feed-forward network add to the residual, in all layers. */
+lk_status lk_bind_post_norms(struct lk_net *net, struct lk_loader *ld, lk_err *err);
+
+/* Divisors of the RoPE frequencies, if the file has some: those of Llama 3, or two lists of
+ * LongRoPE. Its long one is for contexts beyond n_ctx_orig. */
+lk_status lk_bind_rope_factors(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
 #endif

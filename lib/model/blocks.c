@@ -3,6 +3,8 @@
 
 #include "model/q4_1_split.h"
 
+#include <math.h>
+
 struct ggml_tensor *lk_rms_norm(struct ggml_context *ctx, struct ggml_tensor *x,
                                 struct ggml_tensor *weight, float eps) {
     return ggml_mul(ctx, ggml_rms_norm(ctx, x, eps), weight);
@@ -61,29 +63,40 @@ static struct ggml_tensor *view_heads(struct ggml_context *ctx, struct ggml_tens
 struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                   struct ggml_tensor *x, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
-    bool swa = hp->is_swa[layer];
+    const struct lk_rope_args *a = &hp->rope[hp->is_swa[layer] != 0];
     return ggml_rope_ext(ctx, x, pos, net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig,
-                         swa ? hp->rope_base_swa : hp->rope_base,
-                         swa ? hp->rope_scale_swa : hp->rope_scale, hp->yarn_ext_factor,
-                         hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
+                         a->base, a->scale, a->ext_factor, a->attn_factor, hp->yarn_beta_fast,
+                         hp->yarn_beta_slow);
 }
 
 struct ggml_tensor *lk_apply_rope_back(const struct lk_net *net, struct ggml_context *ctx,
                                        int layer, struct ggml_tensor *dy, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
-    bool swa = hp->is_swa[layer];
+    const struct lk_rope_args *a = &hp->rope[hp->is_swa[layer] != 0];
     return ggml_rope_ext_back(ctx, dy, pos, net->rope_factors, hp->n_rot, hp->rope_mode,
-                              hp->n_ctx_orig, swa ? hp->rope_base_swa : hp->rope_base,
-                              swa ? hp->rope_scale_swa : hp->rope_scale, hp->yarn_ext_factor,
-                              hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
+                              hp->n_ctx_orig, a->base, a->scale, a->ext_factor, a->attn_factor,
+                              hp->yarn_beta_fast, hp->yarn_beta_slow);
+}
+
+/* The norm of q or k: of each head, or of all heads together. The heads of x are adjacent. */
+static struct ggml_tensor *norm_heads(const struct lk_net *net, struct ggml_context *ctx,
+                                      struct ggml_tensor *x, struct ggml_tensor *weight) {
+    float eps = net->hp.norm_eps;
+    int64_t d_head = x->ne[0], n_head = x->ne[1], n_tok = x->ne[2];
+    bool whole = weight->ne[0] != d_head;
+    if (whole) x = ggml_view_2d(ctx, x, d_head * n_head, n_tok, x->nb[2], 0);
+    x = net->hp.layer_norms ? lk_layer_norm(ctx, x, weight, NULL, eps)
+                            : lk_rms_norm(ctx, x, weight, eps);
+    return whole ? ggml_reshape_3d(ctx, x, d_head, n_head, n_tok) : x;
 }
 
 /* Norm and RoPE of q or k. The result is contiguous. */
 static struct ggml_tensor *norm_and_rope(const struct lk_net *net, struct ggml_context *ctx,
                                          int layer, struct ggml_tensor *x, struct ggml_tensor *norm,
                                          struct ggml_tensor *pos) {
-    if (norm) x = lk_rms_norm(ctx, x, norm, net->hp.norm_eps);
-    if (net->hp.rope_mode >= 0) x = lk_apply_rope(net, ctx, layer, x, pos);
+    if (norm) x = norm_heads(net, ctx, x, norm);
+    if (net->hp.rope_mode >= 0 && !net->hp.no_rope[layer])
+        x = lk_apply_rope(net, ctx, layer, x, pos);
     return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
 }
 
@@ -120,15 +133,24 @@ static void make_latents(const struct lk_net *net, struct ggml_context *ctx, int
     out->v = part[2];
 }
 
-void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                 struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
+/* Custom node, in place. src: q [n_tok][n_head][d_head] and the positions [n_tok]. */
+static void scale_by_position_op(struct ggml_tensor *q, int ith, int nth, void *userdata) {
+    const struct lk_hparams *hp = userdata;
+    const int32_t *pos = q->src[1]->data;
+    int64_t n = q->ne[0] * q->ne[1];
+    for (int64_t tok = ith; tok < q->ne[2]; tok += nth) {
+        float *row = (float *)((char *)q->data + tok * q->nb[2]);
+        float scale = 1 + hp->attn_temp * logf(1 + (float)(pos[tok] / hp->n_ctx_orig));
+        for (int64_t c = 0; c < n && scale != 1; c++) row[c] *= scale;
+    }
+}
+
+/* q, k and v from one product, or from three. */
+static void project_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                        struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
     const struct lk_hparams *hp = &net->hp;
     const struct lk_layer *l = &net->layer[layer];
     struct ggml_tensor *q, *k, *v;
-    if (l->factor[0] || l->factor[1]) {
-        make_latents(net, ctx, layer, x, pos, out);
-        return;
-    }
     if (l->wqkv) {
         struct ggml_tensor *all = lk_linear(net, ctx, l->wqkv, l->bqkv, NULL, x);
         v = view_heads(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
@@ -158,6 +180,28 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
     out->v = ggml_is_contiguous(v) ? v : ggml_cont(ctx, v);
 }
 
+void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
+                 struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
+    const struct lk_layer *l = &net->layer[layer];
+    if (l->factor[0] || l->factor[1])
+        make_latents(net, ctx, layer, x, pos, out);
+    else
+        project_qkv(net, ctx, layer, x, pos, out);
+    if (net->hp.attn_temp != 0)
+        out->q = ggml_custom_inplace(ctx, out->q, &pos, 1, scale_by_position_op, GGML_N_TASKS_MAX,
+                                     (void *)(uintptr_t)&net->hp);
+}
+
+/* weight x + bias, times the residual scale, + residual. */
+static struct ggml_tensor *add_to_residual(const struct lk_net *net, struct ggml_context *ctx,
+                                           struct ggml_tensor *weight, struct ggml_tensor *bias,
+                                           struct ggml_tensor *residual, struct ggml_tensor *x) {
+    float scale = net->hp.residual_scale;
+    if (scale == 1.0f || !residual) return lk_linear(net, ctx, weight, bias, residual, x);
+    x = ggml_scale(ctx, lk_linear(net, ctx, weight, bias, NULL, x), scale);
+    return ggml_add(ctx, x, residual);
+}
+
 static struct ggml_tensor *ffn_gated(const struct lk_net *net, struct ggml_context *ctx,
                                      const struct lk_layer *l, enum ggml_glu_op op,
                                      struct ggml_tensor *residual, struct ggml_tensor *x) {
@@ -168,19 +212,13 @@ static struct ggml_tensor *ffn_gated(const struct lk_net *net, struct ggml_conte
         struct ggml_tensor *gate = lk_linear(net, ctx, l->ffn_gate, l->ffn_gate_b, NULL, x);
         x = ggml_glu_split(ctx, gate, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, NULL, x), op);
     }
-    return lk_linear(net, ctx, l->ffn_down, l->ffn_down_b, residual, x);
+    return add_to_residual(net, ctx, l->ffn_down, l->ffn_down_b, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx,
                                       const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x) {
     return ffn_gated(net, ctx, l, GGML_GLU_OP_SWIGLU, residual, x);
-}
-
-struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
-                                      const struct lk_layer *l, struct ggml_tensor *residual,
-                                      struct ggml_tensor *x) {
-    return ffn_gated(net, ctx, l, GGML_GLU_OP_GEGLU, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx,
@@ -199,17 +237,43 @@ struct ggml_tensor *lk_embed_tokens(const struct lk_net *net, struct ggml_contex
 
 struct lk_qkv lk_pre_attn_rms(const struct lk_net *net, struct ggml_context *ctx, int layer,
                               struct ggml_tensor *x, struct ggml_tensor *pos) {
+    struct ggml_tensor *weight = net->layer[layer].attn_norm;
     struct lk_qkv out = {.x = x};
-    lk_make_qkv(net, ctx, layer, lk_rms_norm(ctx, x, net->layer[layer].attn_norm, net->hp.norm_eps),
-                pos, &out);
+    if (weight) x = lk_rms_norm(ctx, x, weight, net->hp.norm_eps);
+    lk_make_qkv(net, ctx, layer, x, pos, &out);
     return out;
 }
 
 struct ggml_tensor *lk_post_attn_silu(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                       const struct lk_qkv *qkv, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, qkv->x, attn);
+    struct ggml_tensor *x = add_to_residual(net, ctx, l->wo, l->bo, qkv->x, attn);
     return lk_ffn_silu_gated(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
+}
+
+/* W_O, norm, residual, feed-forward network, norm, residual. */
+static struct ggml_tensor *post_attn_normed(const struct lk_net *net, struct ggml_context *ctx,
+                                            int layer, const struct lk_qkv *qkv,
+                                            struct ggml_tensor *attn, enum ggml_glu_op op) {
+    const struct lk_layer *l = &net->layer[layer];
+    float eps = net->hp.norm_eps;
+    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, NULL, attn);
+    x = ggml_add(ctx, lk_rms_norm(ctx, x, l->attn_post_norm, eps), qkv->x);
+    struct ggml_tensor *in = l->ffn_norm ? lk_rms_norm(ctx, x, l->ffn_norm, eps) : x;
+    struct ggml_tensor *ffn = ffn_gated(net, ctx, l, op, NULL, in);
+    return ggml_add(ctx, lk_rms_norm(ctx, ffn, l->ffn_post_norm, eps), x);
+}
+
+struct ggml_tensor *lk_post_attn_gelu_normed(const struct lk_net *net, struct ggml_context *ctx,
+                                             int layer, const struct lk_qkv *qkv,
+                                             struct ggml_tensor *attn) {
+    return post_attn_normed(net, ctx, layer, qkv, attn, GGML_GLU_OP_GEGLU);
+}
+
+struct ggml_tensor *lk_post_attn_silu_normed(const struct lk_net *net, struct ggml_context *ctx,
+                                             int layer, const struct lk_qkv *qkv,
+                                             struct ggml_tensor *attn) {
+    return post_attn_normed(net, ctx, layer, qkv, attn, GGML_GLU_OP_SWIGLU);
 }
 
 struct ggml_tensor *lk_norm_rms(const struct lk_net *net, struct ggml_context *ctx,
@@ -220,6 +284,7 @@ struct ggml_tensor *lk_norm_rms(const struct lk_net *net, struct ggml_context *c
 struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *ctx,
                                 struct ggml_tensor *x) {
     x = lk_linear(net, ctx, net->output, net->output_b, NULL, lk_norm_rms(net, ctx, x));
+    if (net->hp.logit_scale != 1.0f) x = ggml_scale(ctx, x, net->hp.logit_scale);
     float cap = net->hp.logit_softcap;
     return cap == 0 ? x : ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0f / cap)), cap);
 }

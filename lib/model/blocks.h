@@ -20,7 +20,8 @@ struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx
 /* Bytes of the largest matrix that lk_linear casts to f32 in a graph of n_tok tokens; 0: none. */
 uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok);
 
-/* RoPE of `layer` on the heads x [n_tok][n_head][d_head]. rope_mode must not be -1. */
+/* RoPE of `layer` on the heads x [n_tok][n_head][d_head], whether the layer rotates or not.
+ * rope_mode must not be -1. */
 struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                   struct ggml_tensor *x, struct ggml_tensor *pos);
 
@@ -36,9 +37,6 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
 struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx,
                                       const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x);
-struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
-                                      const struct lk_layer *l, struct ggml_tensor *residual,
-                                      struct ggml_tensor *x);
 /* down(gelu(up x)) + residual, which may be NULL */
 struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx,
                                 const struct lk_layer *l, struct ggml_tensor *residual,
@@ -50,13 +48,21 @@ struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *c
 struct ggml_tensor *lk_embed_tokens(const struct lk_net *net, struct ggml_context *ctx,
                                     struct ggml_tensor *tok, struct ggml_tensor *pos);
 
-/* RMS norm, q k v. */
+/* RMS norm, if the layer has one, q k v. */
 struct lk_qkv lk_pre_attn_rms(const struct lk_net *net, struct ggml_context *ctx, int layer,
                               struct ggml_tensor *x, struct ggml_tensor *pos);
 /* W_O, residual, RMS norm, gated SiLU, residual. */
 struct ggml_tensor *lk_post_attn_silu(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                       const struct lk_qkv *qkv, struct ggml_tensor *attn);
-/* RMS norm, output matrix, soft cap. */
+/* W_O, RMS norm, residual, RMS norm (if the layer has it), gated GELU or SiLU, RMS norm,
+ * residual. */
+struct ggml_tensor *lk_post_attn_gelu_normed(const struct lk_net *net, struct ggml_context *ctx,
+                                             int layer, const struct lk_qkv *qkv,
+                                             struct ggml_tensor *attn);
+struct ggml_tensor *lk_post_attn_silu_normed(const struct lk_net *net, struct ggml_context *ctx,
+                                             int layer, const struct lk_qkv *qkv,
+                                             struct ggml_tensor *attn);
+/* RMS norm, output matrix, scale, soft cap. */
 struct ggml_tensor *lk_norm_rms(const struct lk_net *net, struct ggml_context *ctx,
                                 struct ggml_tensor *x);
 struct ggml_tensor *lk_head_rms(const struct lk_net *net, struct ggml_context *ctx,

@@ -11,8 +11,8 @@ const void *lk_file_data(const struct lk_loader *ld, int64_t id) {
            gguf_get_tensor_offset(ld->reader.gguf, id);
 }
 
-void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *b, int64_t ne[2]) {
-    memcpy(ne, gguf_get_tensor_ne(ld->reader.gguf, b->id), 2 * sizeof *ne);
+void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *b, int64_t ne[3]) {
+    memcpy(ne, gguf_get_tensor_ne(ld->reader.gguf, b->id), 3 * sizeof *ne);
     int64_t *rows = b->use == LK_USE_VECTOR ? &ne[0] : &ne[1];
     if (b->n_segment > 0) *rows = 0;
     for (int i = 0; i < b->n_segment; i++) *rows += lk_segment_rows(&b->segment[i]);

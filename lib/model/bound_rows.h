@@ -8,8 +8,8 @@
 /* Data of tensor `id` in the mapped file. */
 const void *lk_file_data(const struct lk_loader *ld, int64_t id);
 
-/* In ggml's order, ne0 fastest. */
-void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *bind, int64_t ne[2]);
+/* In ggml's order, ne0 fastest. ne[2] is 1 unless the tensor holds experts. */
+void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *bind, int64_t ne[3]);
 
 /* The type of its data: that of the file, but Q8_0 for a quantized matrix with factors or
  * adapters. */

@@ -8,7 +8,7 @@ static lk_status load_qwen3(struct lk_net *net, struct lk_loader *ld, lk_err *er
     if (!status) status = lk_hparams_read_rms_eps(&net->hp, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
     if (!status) status = lk_bind_gated_layers(net, ld, err);
-    return status ? status : lk_bind_qk_norms(net, ld, err);
+    return status ? status : lk_bind_qk_norms(net, ld, false, err);
 }
 
 const struct lk_family lk_family_qwen3 = {

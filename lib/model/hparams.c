@@ -3,6 +3,8 @@
 
 #include "model/gguf_read.h"
 
+#include "gguf.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -10,18 +12,11 @@ enum { MAX_LAYERS = 512, MAX_EMBD = 1 << 17, MAX_FF = 1 << 20, MAX_HEADS = 1024,
 
 /* Reject models that need computations this library does not have. */
 static lk_status check_supported(const struct lk_gguf_reader *r, lk_err *err) {
-    int32_t experts = 0, parts = 1;
+    int32_t parts = 1;
     bool causal = true;
-    lk_status status =
-        lk_gguf_read_int(r, ".expert_count", LK_OPTIONAL, 0, INT32_MAX, &experts, err);
-    if (!status)
-        status = lk_gguf_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
+    lk_status status = lk_gguf_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
     if (!status) status = lk_gguf_read_bool(r, ".attention.causal", LK_OPTIONAL, &causal, err);
     if (status) return status;
-    if (experts > 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model is a mixture of %d experts; only dense models are supported",
-                       experts);
     if (parts > 1)
         return lk_fail(err, LK_E_UNSUPPORTED, "the model is split into %d files; merge them first",
                        parts);
@@ -101,17 +96,15 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     if (!status) status = read_head_counts(hp, r, err);
     if (status) return status;
     hp->rope_mode = -1;
-    hp->rope_base = hp->rope_base_swa = 10000.0f;
-    hp->rope_scale = hp->rope_scale_swa = 1.0f;
-    hp->yarn_attn_factor = 1.0f;
     hp->yarn_beta_fast = 32.0f;
     hp->yarn_beta_slow = 1.0f;
-    hp->embd_scale = 1.0f;
+    hp->embd_scale = hp->residual_scale = hp->logit_scale = 1.0f;
     size_t n_layer = (size_t)hp->n_layer;
     hp->is_swa = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
+    hp->no_rope = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
     hp->is_recurrent = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
     hp->index = lk_alloc(ledger, LK_FOR_OTHER, n_layer * sizeof *hp->index);
-    if (!hp->is_swa || !hp->is_recurrent || !hp->index)
+    if (!hp->is_swa || !hp->no_rope || !hp->is_recurrent || !hp->index)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for the hyperparameters");
     return LK_OK;
 }
@@ -119,6 +112,7 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
 void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger) {
     size_t n_layer = (size_t)hp->n_layer;
     lk_release(ledger, LK_FOR_OTHER, hp->is_swa, n_layer);
+    lk_release(ledger, LK_FOR_OTHER, hp->no_rope, n_layer);
     lk_release(ledger, LK_FOR_OTHER, hp->is_recurrent, n_layer);
     lk_release(ledger, LK_FOR_OTHER, hp->index, n_layer * sizeof *hp->index);
 }
@@ -129,13 +123,14 @@ void lk_hparams_number_layers(struct lk_hparams *hp) {
     hp->n_recurrent = n[1];
 }
 
-/* YaRN's attention factor follows from the scale. ggml multiplies by 1 + 0.1 ln(1/scale), so that
- * part is divided out here. The rest differs from 1 only if the context is not extended. */
-static void set_yarn_factors(struct lk_hparams *hp) {
-    float factor = 1.0f / hp->rope_scale;
-    float magnitude = factor <= 1.0f ? 1.0f : 0.1f * logf(factor) + 1.0f;
-    hp->yarn_ext_factor = 1.0f;
-    hp->yarn_attn_factor *= magnitude / (1.0f + 0.1f * logf(factor));
+/* YaRN's attention factor follows from the scale; with log_mul, from the ratio of two of them.
+ * ggml multiplies by 1 + 0.1 ln(1/scale), so that part is divided out here. Without log_mul, the
+ * rest differs from 1 only if the context is not extended. */
+static void set_yarn_factors(struct lk_rope_args *rope, float log_mul) {
+    float factor = 1.0f / rope->scale, longer = factor <= 1.0f ? 0 : 0.1f * logf(factor);
+    float magnitude = (1.0f + longer) / (log_mul == 0 ? 1.0f : 1.0f + longer * log_mul);
+    rope->ext_factor = 1.0f;
+    rope->attn_factor *= magnitude / (1.0f + 0.1f * logf(factor));
 }
 
 static lk_status check_rope(const struct lk_hparams *hp, float factor, lk_err *err) {
@@ -146,26 +141,36 @@ static lk_status check_rope(const struct lk_hparams *hp, float factor, lk_err *e
             "the head size",
             hp->n_rot, hp->d_head);
     }
-    if (!(hp->rope_base > 0))
+    if (!(hp->rope[0].base > 0))
         return lk_fail(err, LK_E_FORMAT, "the rope base is %g, expected a positive number",
-                       hp->rope_base);
+                       hp->rope[0].base);
     if (!(factor >= 0))
         return lk_fail(err, LK_E_FORMAT, "the rope scaling factor is %g, expected at least 0",
                        factor);
     return LK_OK;
 }
 
+static lk_status read_yarn_betas(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                 lk_err *err) {
+    lk_status status =
+        lk_hparams_read_scale(r, ".rope.scaling.yarn_beta_fast", &hp->yarn_beta_fast, err);
+    return status
+               ? status
+               : lk_hparams_read_scale(r, ".rope.scaling.yarn_beta_slow", &hp->yarn_beta_slow, err);
+}
+
 lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_gguf_reader *r, int mode,
                                lk_err *err) {
     const char *kind = "linear";
-    float factor = 0; /* absent or 0: no scaling */
+    float factor = 0, log_mul = 0; /* absent or 0: no scaling */
+    struct lk_rope_args *rope = &hp->rope[0];
+    *rope = (struct lk_rope_args){.base = 10000.0f, .scale = 1.0f, .attn_factor = 1.0f};
     hp->rope_mode = mode;
     hp->n_rot = hp->d_head;
     hp->n_ctx_orig = hp->n_ctx_train;
     lk_status status =
         lk_gguf_read_int(r, ".rope.dimension_count", LK_OPTIONAL, 2, MAX_D_HEAD, &hp->n_rot, err);
-    if (!status)
-        status = lk_gguf_read_float(r, ".rope.freq_base", LK_OPTIONAL, &hp->rope_base, err);
+    if (!status) status = lk_gguf_read_float(r, ".rope.freq_base", LK_OPTIONAL, &rope->base, err);
     if (!status)
         status = lk_gguf_read_int(r, ".rope.scaling.original_context_length", LK_OPTIONAL, 1,
                                   INT32_MAX, &hp->n_ctx_orig, err);
@@ -174,22 +179,77 @@ lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_gguf_reade
     if (!status) status = lk_gguf_read_float(r, ".rope.scale_linear", LK_OPTIONAL, &factor, err);
     if (!status) status = lk_gguf_read_float(r, ".rope.scaling.factor", LK_OPTIONAL, &factor, err);
     if (!status)
-        status = lk_gguf_read_float(r, ".rope.scaling.attn_factor", LK_OPTIONAL,
-                                    &hp->yarn_attn_factor, err);
+        status = lk_gguf_read_float(r, ".rope.scaling.attn_factor", LK_OPTIONAL, &rope->attn_factor,
+                                    err);
+    if (!status)
+        status =
+            lk_gguf_read_float(r, ".rope.scaling.yarn_log_multiplier", LK_OPTIONAL, &log_mul, err);
+    if (!status) status = read_yarn_betas(hp, r, err);
     if (!status) status = check_rope(hp, factor, err);
     if (status) return status;
-    hp->rope_scale = factor == 0 ? 1.0f : 1.0f / factor;
-    if (strcmp(kind, "linear") == 0) return LK_OK;
-    if (strcmp(kind, "none") == 0) {
-        hp->rope_scale = 1.0f;
+    bool none = strcmp(kind, "none") == 0, yarn = strcmp(kind, "yarn") == 0;
+    if (!none && !yarn && strcmp(kind, "linear") != 0 && strcmp(kind, "longrope") != 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "rope scaling \"%.32s\" is not supported; supported: none, linear, yarn, "
+                       "longrope",
+                       kind);
+    if (factor != 0 && !none) rope->scale = 1.0f / factor;
+    if (yarn) set_yarn_factors(rope, log_mul);
+    hp->rope[1] = *rope;
+    return LK_OK;
+}
+
+/* Which layers use the sliding window: either a period p (the last of each p layers has full
+ * attention) or one flag per layer. */
+static lk_status read_window_pattern(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                     int32_t period, lk_err *err) {
+    static const char key[] = ".attention.sliding_window_pattern";
+    int64_t id = lk_gguf_find_key(r, key);
+    if (id >= 0 && gguf_get_kv_type(r->gguf, id) == GGUF_TYPE_ARRAY) {
+        enum gguf_type type = gguf_get_arr_type(r->gguf, id);
+        bool wide = type == GGUF_TYPE_UINT32 || type == GGUF_TYPE_INT32;
+        if ((!wide && type != GGUF_TYPE_BOOL) ||
+            gguf_get_arr_n(r->gguf, id) != (size_t)hp->n_layer) {
+            return lk_fail(err, LK_E_FORMAT, "key %s is not a list of %d flags",
+                           gguf_get_key(r->gguf, id), hp->n_layer);
+        }
+        const void *data = gguf_get_arr_data(r->gguf, id);
+        for (int i = 0; i < hp->n_layer; i++) {
+            hp->is_swa[i] =
+                wide ? ((const uint32_t *)data)[i] != 0 : ((const uint8_t *)data)[i] != 0;
+        }
         return LK_OK;
     }
-    if (strcmp(kind, "yarn") == 0) {
-        set_yarn_factors(hp);
-        return LK_OK;
-    }
-    return lk_fail(err, LK_E_UNSUPPORTED,
-                   "rope scaling \"%.32s\" is not supported; supported: none, linear, yarn", kind);
+    lk_status status = lk_gguf_read_int(r, key, LK_OPTIONAL, 0, INT32_MAX, &period, err);
+    for (int i = 0; !status && i < hp->n_layer; i++)
+        hp->is_swa[i] = period == 0 || i % period < period - 1;
+    return status;
+}
+
+lk_status lk_hparams_read_window(struct lk_hparams *hp, const struct lk_gguf_reader *r, int period,
+                                 lk_err *err) {
+    float *base = &hp->rope[1].base;
+    lk_status status = lk_gguf_read_int(r, ".attention.sliding_window", LK_OPTIONAL, 0, INT32_MAX,
+                                        &hp->n_swa, err);
+    if (status || hp->n_swa == 0) return status;
+    status = lk_gguf_read_float(r, ".rope.freq_base_swa", LK_OPTIONAL, base, err);
+    if (!status && !(*base > 0))
+        return lk_fail(err, LK_E_FORMAT,
+                       "the rope base of sliding-window layers is %g, expected a positive "
+                       "number",
+                       *base);
+    return status ? status : read_window_pattern(hp, r, period, err);
+}
+
+lk_status lk_hparams_read_scale(const struct lk_gguf_reader *r, const char *key, float *out,
+                                lk_err *err) {
+    float scale = 0;
+    lk_status status = lk_gguf_read_float(r, key, LK_OPTIONAL, &scale, err);
+    if (!status && scale < 0)
+        return lk_fail(err, LK_E_FORMAT, "key %s%s is %g, expected a positive number", r->arch, key,
+                       scale);
+    if (!status && scale > 0) *out = scale;
+    return status;
 }
 
 static lk_status read_eps(struct lk_hparams *hp, const struct lk_gguf_reader *r, const char *key,
@@ -207,5 +267,6 @@ lk_status lk_hparams_read_rms_eps(struct lk_hparams *hp, const struct lk_gguf_re
 
 lk_status lk_hparams_read_layer_norm_eps(struct lk_hparams *hp, const struct lk_gguf_reader *r,
                                          lk_err *err) {
+    hp->layer_norms = true;
     return read_eps(hp, r, ".attention.layer_norm_epsilon", err);
 }

@@ -6,28 +6,44 @@
 #include "base/ledger.h"
 #include "kernels/delta_net.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct lk_gguf_reader;
+
+/* Arguments of ggml_rope_ext for one kind of layers. */
+struct lk_rope_args {
+    float base, scale; /* theta, and 1/factor of linear scaling */
+    float ext_factor, attn_factor;
+};
 
 struct lk_hparams {
     int32_t
         pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train, n_rot;
-    int32_t rope_mode;                   /* mode argument of ggml_rope_ext; -1: no RoPE */
-    float rope_base, rope_scale;         /* theta, and 1/factor of linear scaling */
-    float rope_base_swa, rope_scale_swa; /* the same for sliding-window layers */
-    float yarn_ext_factor, yarn_attn_factor, yarn_beta_fast, yarn_beta_slow;
+    int32_t n_expert, n_expert_used, n_ff_expert; /* n_expert is 0: no mixture (experts.h) */
+    bool clamped_swiglu;         /* of the experts: up is limited, and gate from above (gpt-oss) */
+    int32_t rope_mode;           /* mode argument of ggml_rope_ext; -1: no RoPE */
+    struct lk_rope_args rope[2]; /* of layers with full attention, and of those with a window */
+    float yarn_beta_fast, yarn_beta_slow;
     int32_t n_ctx_orig; /* context length before RoPE scaling */
+    int32_t n_ctx_rope; /* RoPE is that of contexts of at most so many tokens; 0: of any */
+    bool layer_norms;   /* norms subtract the mean */
     float norm_eps;
     float attn_scale;     /* q.k is multiplied by it before the softmax */
+    float attn_temp;      /* q at position p is multiplied by 1 + attn_temp log(1 + p / n_ctx_orig),
+                           * with an integer division */
+    float attn_softcap;   /* scores become cap * tanh(score / cap); 0: no cap */
     float alibi_max_bias; /* 0: no ALiBi */
     float embd_scale;     /* token embeddings are multiplied by it; usually 1 */
+    float residual_scale; /* so is what a layer adds to the residual stream, */
+    float logit_scale;    /* and the logits */
     float logit_softcap;  /* logits become cap * tanh(logits / cap); 0: no cap */
 
     /* Sliding-window attention: a query at position p sees positions > p - n_swa. */
-    int32_t n_swa;   /* 0: no sliding-window layers */
-    uint8_t *is_swa; /* [n_layer], allocated from the ledger */
+    int32_t n_swa;    /* 0: no sliding-window layers */
+    uint8_t *is_swa;  /* [n_layer], allocated from the ledger */
+    uint8_t *no_rope; /* [n_layer] layers whose q and k are not rotated, likewise */
 
     /* Hybrids: layers whose attention is a recurrence with a state of constant size. */
     int32_t n_recurrent;         /* number of these layers */
@@ -55,6 +71,15 @@ void lk_hparams_number_layers(struct lk_hparams *hp);
 /* Read the RoPE keys and set rope_mode to `mode`. For families that use RoPE. */
 lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_gguf_reader *r, int mode,
                                lk_err *err);
+
+/* Read the sliding window, which layers have it, and their RoPE base; after lk_hparams_read_rope.
+ * Without keys: hp->n_swa, with full attention in the last of each `period` layers. */
+lk_status lk_hparams_read_window(struct lk_hparams *hp, const struct lk_gguf_reader *r, int period,
+                                 lk_err *err);
+
+/* Read a factor that must be positive. If the key is absent or 0, *out keeps its value. */
+lk_status lk_hparams_read_scale(const struct lk_gguf_reader *r, const char *key, float *out,
+                                lk_err *err);
 
 /* Read norm_eps, the epsilon of RMS norm or of layer norm. */
 lk_status lk_hparams_read_rms_eps(struct lk_hparams *hp, const struct lk_gguf_reader *r,

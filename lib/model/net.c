@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 #include "model/bind.h"
 #include "model/bound_rows.h"
+#include "model/experts.h"
 #include "model/family.h"
 #include "model/gguf_check.h"
 #include "model/model_name.h"
@@ -23,6 +24,74 @@ static void close_loader(struct lk_loader *ld) {
     lk_release(ld->ledger, LK_FOR_OTHER, ld->concat, ld->cap_concat * sizeof *ld->concat);
     if (ld->reader.gguf) gguf_free(ld->reader.gguf);
     lk_mapping_close(&ld->file);
+}
+
+/* n_vocab is the number of tokens in the vocabulary. Without a vocabulary it is the architecture's
+ * vocab_size, and without that key the number of rows of the token embeddings. */
+static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    enum { MAX_VOCAB = 1 << 24 };
+    int32_t *n_vocab = &net->hp.n_vocab;
+    lk_status status = lk_vocab_check(&ld->reader, ld->ledger, n_vocab, err);
+    if (status || *n_vocab > 0) return status;
+    status = lk_gguf_read_int(&ld->reader, ".vocab_size", LK_OPTIONAL, 1, MAX_VOCAB, n_vocab, err);
+    if (status || *n_vocab > 0) return status;
+    int64_t id = gguf_find_tensor(ld->reader.gguf, "token_embd.weight");
+    int64_t rows = id < 0 ? 1 : gguf_get_tensor_ne(ld->reader.gguf, id)[1];
+    if (rows > MAX_VOCAB)
+        return lk_fail(err, LK_E_FORMAT, "tensor token_embd.weight has %lld rows", (long long)rows);
+    *n_vocab = (int32_t)rows;
+    return LK_OK;
+}
+
+/* Read the keys of net->family and bind its tensors. */
+static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    lk_status status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
+    if (!status) status = lk_experts_read(&net->hp, &ld->reader, err);
+    if (!status && net->hp.n_expert > 0 && !net->family->has_experts)
+        status = lk_fail(err, LK_E_UNSUPPORTED,
+                         "the model is a mixture of %d experts, which lowkey does not compute for "
+                         "%s models",
+                         net->hp.n_expert, net->arch);
+    if (!status) status = count_vocab(net, ld, err);
+    if (status) return status;
+    ld->n_expert = net->hp.n_expert;
+    size_t n_layer = (size_t)net->hp.n_layer;
+    size_t n_tensors = (size_t)gguf_get_n_tensors(ld->reader.gguf);
+    ld->used = lk_alloc(ld->ledger, LK_FOR_OTHER, n_tensors + 1);
+    ld->cap_bind = n_layer * LK_LAYER_BINDS + LK_MODEL_BINDS;
+    ld->bind = lk_alloc(ld->ledger, LK_FOR_OTHER, ld->cap_bind * sizeof *ld->bind);
+    ld->cap_concat = n_layer * LK_LAYER_CONCATS;
+    ld->concat = lk_alloc(ld->ledger, LK_FOR_OTHER, ld->cap_concat * sizeof *ld->concat);
+    net->layer = lk_alloc(ld->ledger, LK_FOR_OTHER, n_layer * sizeof *net->layer);
+    if (!ld->used || !ld->bind || !ld->concat || !net->layer)
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu layers", n_layer);
+    status = net->family->load(net, ld, err);
+    lk_hparams_number_layers(&net->hp);
+    if (!status && lk_hparams_cached(&net->hp) == 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the model has no layer with attention, so there is no cache to compress");
+    if (!status) lk_bind_skip_layers(ld, net->hp.n_layer, net->hp.n_next);
+    return status ? status : lk_bind_check_all_used(ld, err);
+}
+
+/* The error for a file of an unknown architecture: how it differs from that of the most similar
+ * name. */
+static lk_status fail_unknown(struct lk_net *net, struct lk_loader *ld, const char *arch,
+                              lk_err *err) {
+    char text[64];
+    lk_err why = {0};
+    lk_printable(text, arch, strlen(arch));
+    net->family = lk_family_nearest(net->arch);
+    if (!net->family)
+        return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
+                       text, lk_family_names());
+    if (bind_family(net, ld, &why) == LK_OK)
+        strncpy(why.msg, "the file has its keys and tensors, but the computation may differ",
+                sizeof why.msg - 1);
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "architecture \"%s\" is not supported; of the supported ones, %s is nearest: "
+                   "%.200s",
+                   text, net->family->arch, why.msg);
 }
 
 /* Set arch, name and family. */
@@ -44,14 +113,10 @@ static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_er
                        lk_printable(text, kind, strlen(kind)));
     }
     net->family = lk_family_find(arch);
-    if (!net->family) {
-        return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
-                       lk_printable(text, arch, strlen(arch)), lk_family_names());
-    }
-    strncpy(net->arch, arch, sizeof net->arch - 1); /* fits: it equals a family's name */
+    strncpy(net->arch, arch, sizeof net->arch - 1); /* fits if it equals a family's name */
     lk_model_name(net->name, sizeof net->name, ld->path, name);
     memcpy(ld->reader.arch, net->arch, sizeof net->arch);
-    return LK_OK;
+    return net->family ? LK_OK : fail_unknown(net, ld, arch, err);
 }
 
 /* FNV-1a over all bytes before the tensor data and over 64 samples of the data. */
@@ -88,46 +153,10 @@ static uint64_t norms_hash(const struct lk_loader *ld) {
     return sum;
 }
 
-/* n_vocab is the number of tokens in the vocabulary. Without a vocabulary it is the architecture's
- * vocab_size, and without that key the number of rows of the token embeddings. */
-static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    enum { MAX_VOCAB = 1 << 24 };
-    int32_t *n_vocab = &net->hp.n_vocab;
-    lk_status status = lk_vocab_check(&ld->reader, ld->ledger, n_vocab, err);
-    if (status || *n_vocab > 0) return status;
-    status = lk_gguf_read_int(&ld->reader, ".vocab_size", LK_OPTIONAL, 1, MAX_VOCAB, n_vocab, err);
-    if (status || *n_vocab > 0) return status;
-    int64_t id = gguf_find_tensor(ld->reader.gguf, "token_embd.weight");
-    int64_t rows = id < 0 ? 1 : gguf_get_tensor_ne(ld->reader.gguf, id)[1];
-    if (rows > MAX_VOCAB)
-        return lk_fail(err, LK_E_FORMAT, "tensor token_embd.weight has %lld rows", (long long)rows);
-    *n_vocab = (int32_t)rows;
-    return LK_OK;
-}
-
 /* Load the net from ld's file, which is open. */
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = identify_family(net, ld, err);
-    if (!status) status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
-    if (!status) status = count_vocab(net, ld, err);
-    if (status) return status;
-    size_t n_layer = (size_t)net->hp.n_layer;
-    size_t n_tensors = (size_t)gguf_get_n_tensors(ld->reader.gguf);
-    ld->used = lk_alloc(ld->ledger, LK_FOR_OTHER, n_tensors + 1);
-    ld->cap_bind = n_layer * LK_LAYER_BINDS + LK_MODEL_BINDS;
-    ld->bind = lk_alloc(ld->ledger, LK_FOR_OTHER, ld->cap_bind * sizeof *ld->bind);
-    ld->cap_concat = n_layer * LK_LAYER_CONCATS;
-    ld->concat = lk_alloc(ld->ledger, LK_FOR_OTHER, ld->cap_concat * sizeof *ld->concat);
-    net->layer = lk_alloc(ld->ledger, LK_FOR_OTHER, n_layer * sizeof *net->layer);
-    if (!ld->used || !ld->bind || !ld->concat || !net->layer)
-        return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu layers", n_layer);
-    status = net->family->load(net, ld, err);
-    lk_hparams_number_layers(&net->hp);
-    if (!status && lk_hparams_cached(&net->hp) == 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model has no layer with attention, so there is no cache to compress");
-    if (!status) lk_bind_skip_layers(ld, net->hp.n_layer, net->hp.n_next);
-    if (!status) status = lk_bind_check_all_used(ld, err);
+    if (!status) status = bind_family(net, ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)

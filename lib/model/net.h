@@ -11,7 +11,7 @@
  *   - token ids passed to `embed` are in [0, n_vocab);
  *   - positions are in [0, n_ctx_train) if pos_embd is not NULL.
  *
- * To add a family, write family_NAME.c with its struct lk_family and add a line to family.c. */
+ * To add a family, write family_NAME.c with its struct lk_family: ARCHITECTURE.md has the steps. */
 #ifndef LK_MODEL_NET_H
 #define LK_MODEL_NET_H
 
@@ -23,17 +23,25 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+/* Weights of a mixture of experts (experts.h). Each of gate, up and down has the matrices of all
+ * experts. */
+struct lk_experts {
+    struct ggml_tensor *router, *gate, *up, *down, *router_b, *gate_b, *up_b, *down_b;
+};
+
 /* Weights of one layer. NULL if the family or the file does not have the tensor. */
 struct lk_layer {
     struct ggml_tensor *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b;
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
+    struct ggml_tensor *attn_sinks; /* [n_head] scores without a key; f32 */
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
     struct ggml_tensor *state_norm;                                               /* recurrent */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
     struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b;
+    struct lk_experts experts;         /* instead of ffn_gate, ffn_up and ffn_down */
     const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 
@@ -66,7 +74,8 @@ struct lk_net {
     struct ggml_tensor *pos_embd; /* if not NULL, positions are limited to n_ctx_train */
     struct ggml_tensor *output_norm, *output_norm_b, *output, *output_b;
     struct ggml_tensor *rope_factors; /* [n_rot / 2] divisors of the RoPE frequencies, or NULL */
-    struct lk_layer *layer;           /* [n_layer] */
+    struct ggml_tensor *rope_factors_unused; /* those of other context lengths, or NULL */
+    struct lk_layer *layer;                  /* [n_layer] */
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
@@ -80,6 +89,7 @@ struct lk_net {
  * provides a context with room for LK_LAYER_NODES nodes per layer. */
 struct lk_family {
     const char *arch; /* general.architecture */
+    bool has_experts; /* the feed-forward network may be a mixture of experts */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */
@@ -104,7 +114,8 @@ enum { LK_LAYER_NODES = 64 };
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */
     bool no_mmap, no_repack;
-    bool header_only;                 /* load no weights: only what a plan needs */
+    int32_t n_ctx;    /* largest context, for RoPE that depends on it; 0: that of the training */
+    bool header_only; /* load no weights: only what a plan needs */
     const struct lk_kernels *kernels; /* NULL: the fastest */
     /* Of K and V: [n_layer] factors that replace weights, or NULL. Borrowed by the net.
      * LK_E_UNSUPPORTED if K is normed between its projection and RoPE. */

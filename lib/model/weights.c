@@ -47,16 +47,20 @@ void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger) {
     lk_release(ledger, LK_FOR_OTHER, map, sizeof *map);
 }
 
-/* True if the device can multiply by a matrix of this type and shape in a buffer of this type. */
+/* True if the device can multiply by a matrix, or by experts, of this type and shape in a buffer of
+ * this type. */
 static bool is_matmul_supported(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft,
-                                enum ggml_type type, const int64_t *ne) {
+                                enum lk_tensor_use use, enum ggml_type type, const int64_t ne[3]) {
     struct ggml_context *ctx = ggml_init(
         (struct ggml_init_params){.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true});
     if (!ctx) return false;
-    struct ggml_tensor *w = ggml_new_tensor_2d(ctx, type, ne[0], ne[1]);
-    struct ggml_tensor *x =
-        ggml_new_tensor_2d(ctx, GGML_TYPE_F32, ne[0], 512); /* a typical batch */
-    struct ggml_tensor *product = ggml_mul_mat(ctx, w, x);
+    enum { N_TOK = 512 }; /* a typical batch */
+    struct ggml_tensor *w = ggml_new_tensor_3d(ctx, type, ne[0], ne[1], ne[2]), *product;
+    if (use == LK_USE_EXPERTS)
+        product = ggml_mul_mat_id(ctx, w, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, ne[0], 1, N_TOK),
+                                  ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, N_TOK));
+    else
+        product = ggml_mul_mat(ctx, w, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, ne[0], N_TOK));
     w->buffer = ggml_backend_buft_alloc_buffer(buft, 0); /* empty: only its type matters */
     bool yes = w->buffer && ggml_backend_dev_supports_op(dev, product);
     if (w->buffer) ggml_backend_buffer_free(w->buffer);
@@ -84,25 +88,29 @@ struct placement {
 
 /* The repacking group that supports the matrix, -1 if none. */
 static int find_repack_group(const struct lk_weights_map *map, ggml_backend_dev_t dev,
-                             enum ggml_type type, const int64_t *ne) {
+                             enum lk_tensor_use use, enum ggml_type type, const int64_t ne[3]) {
     for (int g = REPACKED; g < map->n_group; g++) {
-        if (is_matmul_supported(dev, map->group[g].buft, type, ne)) return g;
+        if (is_matmul_supported(dev, map->group[g].buft, use, type, ne)) return g;
     }
     return -1;
+}
+
+static bool is_multiplied(const struct lk_bind *b) {
+    return b->use == LK_USE_MATRIX || b->use == LK_USE_EXPERTS;
 }
 
 /* For the bound tensor b, with shape ne instead of its own. */
 static struct placement choose_placement(const struct lk_weights_map *map,
                                          const struct lk_loader *ld, const struct lk_bind *b,
-                                         const int64_t *ne, ggml_backend_dev_t dev) {
+                                         const int64_t ne[3], ggml_backend_dev_t dev) {
     enum ggml_type type = lk_bound_type(ld, b);
     if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32))
         return (struct placement){COPIED, GGML_TYPE_F32};
     int as_is = b->n_segment > 0 ? COPIED : FROM_FILE;
-    if (b->use != LK_USE_MATRIX) return (struct placement){as_is, type};
-    int g = find_repack_group(map, dev, type, ne);
-    if (g < 0 && type == GGML_TYPE_Q4_1) {
-        g = find_repack_group(map, dev, GGML_TYPE_Q4_0, ne);
+    if (!is_multiplied(b)) return (struct placement){as_is, type};
+    int g = find_repack_group(map, dev, b->use, type, ne);
+    if (g < 0 && type == GGML_TYPE_Q4_1 && b->use == LK_USE_MATRIX) {
+        g = find_repack_group(map, dev, b->use, GGML_TYPE_Q4_0, ne);
         if (g >= 0) type = GGML_TYPE_Q4_0;
     }
     return (struct placement){g < 0 ? as_is : g, type};
@@ -110,11 +118,12 @@ static struct placement choose_placement(const struct lk_weights_map *map,
 
 /* Create a tensor in its group, with offsets if it is split. */
 static struct ggml_tensor *create_tensor(struct lk_weights_map *map, struct placement place,
-                                         enum ggml_type file_type, int64_t ne0, int64_t ne1) {
-    struct ggml_tensor *t = ggml_new_tensor_2d(map->group[place.group].ctx, place.type, ne0, ne1);
+                                         enum ggml_type file_type, const int64_t ne[3]) {
+    struct ggml_tensor *t =
+        ggml_new_tensor_3d(map->group[place.group].ctx, place.type, ne[0], ne[1], ne[2]);
     if (place.group >= REPACKED && place.type != file_type) {
         lk_q4_1_attach_offset(t, ggml_new_tensor_1d(map->group[COPIED].ctx, GGML_TYPE_F16,
-                                                    (int64_t)lk_offset_count(ne0, ne1)));
+                                                    (int64_t)lk_offset_count(ne[0], ne[1])));
     }
     return t;
 }
@@ -125,7 +134,7 @@ static struct placement choose_concat_placement(const struct lk_weights_map *map
                                                 const struct lk_concat *concat,
                                                 ggml_backend_dev_t dev) {
     const struct lk_bind *b = &ld->bind[concat->first];
-    int64_t ne[2], part[2];
+    int64_t ne[3], part[3];
     lk_bound_shape(ld, b, ne);
     struct placement first = choose_placement(map, ld, b, ne, dev);
     ne[1] = 0;
@@ -145,20 +154,21 @@ static struct placement choose_concat_placement(const struct lk_weights_map *map
 static void create_concat_matrix(struct lk_weights_map *map, struct lk_loader *ld,
                                  struct placement place, const struct lk_concat *concat) {
     struct lk_bind *b = &ld->bind[concat->first];
-    int64_t rows = 0, ne[2];
+    int64_t rows = 0, ne[3];
     for (size_t i = 0; i < concat->n; i++) {
         lk_bound_shape(ld, &b[i], ne);
         rows += ne[1];
         b[i].is_concat = true;
     }
-    *concat->matrix = create_tensor(map, place, lk_bound_type(ld, b), ne[0], rows);
+    ne[1] = rows;
+    *concat->matrix = create_tensor(map, place, lk_bound_type(ld, b), ne);
 }
 
 /* Create the concatenated bias. */
 static void create_concat_bias(struct lk_weights_map *map, struct lk_loader *ld,
                                const struct lk_concat *concat) {
     struct lk_bind *b = &ld->bind[concat->first + concat->n];
-    int64_t n = 0, ne[2];
+    int64_t n = 0, ne[3];
     for (size_t i = 0; i < concat->n; i++) {
         lk_bound_shape(ld, &b[i], ne);
         n += ne[0];
@@ -194,12 +204,12 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         const struct lk_bind *b = &ld->bind[i];
         if (b->is_concat) continue;
         const char *name = gguf_get_tensor_name(ld->reader.gguf, b->id);
-        int64_t ne[2];
+        int64_t ne[3];
         lk_bound_shape(ld, b, ne);
         enum ggml_type type = lk_bound_type(ld, b);
         struct placement place = choose_placement(map, ld, b, ne, dev);
-        if (b->use == LK_USE_MATRIX && place.group < REPACKED &&
-            !is_matmul_supported(dev, ggml_backend_dev_buffer_type(dev), place.type, ne)) {
+        if (is_multiplied(b) && place.group < REPACKED &&
+            !is_matmul_supported(dev, ggml_backend_dev_buffer_type(dev), b->use, place.type, ne)) {
             return lk_fail(err, LK_E_UNSUPPORTED,
                            "tensor %s has type %s, which ggml's CPU backend does not support in "
                            "matrix products",
@@ -207,7 +217,7 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         }
         struct ggml_tensor *t = ggml_get_tensor(map->group[place.group].ctx, name);
         if (!t) {
-            t = create_tensor(map, place, type, ne[0], ne[1]);
+            t = create_tensor(map, place, type, ne);
             if (b->n_segment == 0) ggml_set_name(t, name); /* else copy_factors finds it */
         }
         *b->dst = t;
@@ -263,7 +273,7 @@ static lk_status alloc_group(struct lk_weights_map *map, struct lk_loader *ld,
 static void dequantize_tensor(struct ggml_tensor *t, enum ggml_type from, const uint8_t *data) {
     ggml_to_float_t to_float = ggml_get_type_traits(from)->to_float;
     size_t row = ggml_row_size(from, t->ne[0]);
-    for (int64_t i = 0; i < t->ne[1]; i++)
+    for (int64_t i = 0; i < ggml_nrows(t); i++)
         to_float(data + (size_t)i * row, (float *)t->data + i * t->ne[0], t->ne[0]);
 }
 
@@ -300,7 +310,7 @@ static lk_status copy_concat_matrix(struct lk_loader *ld, const struct lk_concat
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < concat->n; i++) {
-        int64_t ne[2];
+        int64_t ne[3];
         lk_bound_shape(ld, &b[i], ne);
         status = lk_bound_copy(ld, &b[i], type, rows + at, err);
         at += ggml_row_size(type, ne[0]) * (size_t)ne[1];
@@ -316,7 +326,7 @@ static lk_status copy_concat_bias(struct lk_loader *ld, const struct lk_concat *
     float *to = (*concat->bias)->data;
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < concat->n; i++) {
-        int64_t ne[2];
+        int64_t ne[3];
         lk_bound_shape(ld, &b[i], ne);
         status = lk_bound_copy(ld, &b[i], GGML_TYPE_F32, to, err);
         to += ne[0];
@@ -442,7 +452,7 @@ lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uin
     int64_t n_tensors = gguf_get_n_tensors(ld->reader.gguf);
     for (int64_t i = 0; i < n_tensors; i++) {
         const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, i);
-        *n_param += (uint64_t)(ne[0] * ne[1]);
+        *n_param += (uint64_t)(ne[0] * ne[1] * ne[2]);
     }
     for (int g = 0; g < map->n_group; g++) *weight_bytes += map->group[g].bytes;
     ld->file = (struct lk_mapping){0};

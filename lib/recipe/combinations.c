@@ -34,6 +34,9 @@ static const char alibi[] =
     "this model weights rows by their distance (ALiBi), which 'absorb' does not keep; remove "
     "'absorb' from the recipe";
 
+static const char softcap[] =
+    "this model caps its scores, which 'absorb' does not; remove 'absorb' from the recipe";
+
 static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
     {LK_FEATURE_BODY, LK_FEATURE_SHIFT, EVICTS,
@@ -61,6 +64,8 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LESS, LK_FEATURE_PERFORMER, 0, "evicted rows have one kind of state"},
     {LK_FEATURE_LESS, LK_FEATURE_ALIBI, 0, alibi},
     {LK_FEATURE_PERFORMER, LK_FEATURE_ALIBI, 0, alibi},
+    {LK_FEATURE_LESS, LK_FEATURE_SOFTCAP, 0, softcap},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_SOFTCAP, 0, softcap},
     {LK_FEATURE_SKIP, LK_FEATURE_READ, 0,
      "'read' chooses tiles of K and V before scores are known, and 'skip' by scores: use one of "
      "them"},
@@ -128,6 +133,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_SLIDING] = "sliding windows",
         [LK_FEATURE_LEARNED] = "learned positions",
         [LK_FEATURE_ALIBI] = "ALiBi",
+        [LK_FEATURE_SOFTCAP] = "soft cap",
     };
     return name[f];
 }

@@ -45,11 +45,12 @@ enum lk_feature {
     LK_FEATURE_SLIDING,
     LK_FEATURE_LEARNED,
     LK_FEATURE_ALIBI,
+    LK_FEATURE_SOFTCAP,
     LK_N_FEATURE
 };
 
 /* A set of features. */
-typedef uint32_t lk_features;
+typedef uint64_t lk_features;
 static inline lk_features lk_feature_bit(enum lk_feature f) { return (lk_features)1 << f; }
 
 /* Features a and b cannot be combined, unless the recipe also has one of `unless`. Messages point

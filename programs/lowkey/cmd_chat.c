@@ -165,6 +165,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&c);
     if (!status) status = open_recipe(command, &c);
+    c.args.model.n_ctx = c.args.session.ctx;
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);
     if (!status) status = start_chat(&c);

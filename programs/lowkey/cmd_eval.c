@@ -291,6 +291,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
     if (!status) status = read_recipe_texts(&a.kv, kv);
     if (!status && a.text && !read_text_file(a.text, "text", MAX_PROMPT_BYTES, &text))
         status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+    a.model.n_ctx = a.ctx;
     if (!status) status = model_opts_from_args(&a.model, &eval.models.opts);
     if (!status) status = model_find(a.model.model, false, &path);
     if (!status && a.ctx) status = check_context(&a);

@@ -444,6 +444,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     int status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
+    a.model.n_ctx = a.ctx;
     if (!status) status = model_open(&a.model, true, &s.model);
     if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {

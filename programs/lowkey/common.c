@@ -79,6 +79,7 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
     if (args->factors && args->no_repack)
         return print_error("--factors: this command reads the model's own weights");
     *out = (lk_model_opts){.n_threads = (int32_t)args->threads,
+                           .n_ctx = (int32_t)args->n_ctx,
                            .no_mmap = args->no_mmap,
                            .no_repack = args->no_repack,
                            .header_only = args->header_only,

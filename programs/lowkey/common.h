@@ -22,6 +22,7 @@ int print_lk_error(const lk_err *err);
 struct model_args {
     const char *model, *weights, *kernels, *sidecar, *factors;
     int64_t threads;
+    int64_t n_ctx; /* not an option: set by commands with a context length; 0: as trained */
     bool no_mmap;
     bool no_repack;   /* not an option: set by commands that read weights */
     bool header_only; /* not an option: set by commands that need no weights */

@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -315,7 +316,13 @@ static float *read_rows(const struct lk_kv *s, int n_head_kv, int d) {
     return rows;
 }
 
-/* The definition: softmax(scale q K^T + bias) V over visible positions, in double. */
+/* A score after scaling. */
+static double capped(const struct lk_attn *a, double score) {
+    return a->softcap > 0 ? a->softcap * tanh(score / a->softcap) : score;
+}
+
+/* The definition: softmax(cap(scale q K^T) + bias) V over visible positions, in double. A sink is
+ * one more score, whose value is 0. */
 static void plain_attention(const struct lk_attn *a, float *out) {
     int d = a->d_head, group = a->n_head / a->n_head_kv;
     int64_t n = a->k->n_tok;
@@ -331,12 +338,14 @@ static void plain_attention(const struct lk_attn *a, float *out) {
                 const float *row = k + ((size_t)(h / group) * n + j) * d;
                 s[j] = 0;
                 for (int c = 0; c < d; c++) s[j] += (double)q[c] * row[c];
-                s[j] *= a->scale;
+                s[j] = capped(a, s[j] * a->scale);
                 if (a->alibi_max_bias > 0)
                     s[j] += lk_alibi_slope(h, a->n_head, a->alibi_max_bias) *
                             (double)(position_of(a->k, j, h / group) - pos);
                 if (s[j] > max) max = s[j];
             }
+            if (a->sink && a->sink[h] > max) max = a->sink[h];
+            if (a->sink) total = exp(a->sink[h] - max);
             memset(sum, 0, d * sizeof *sum);
             for (int64_t j = from; j <= pos; j++) {
                 double p = exp(s[j] - max);
@@ -357,7 +366,7 @@ static double newest_score(const struct lk_attn *a, const float *k, int t, int h
                 *row = k + ((size_t)(head * a->n_head_kv / a->n_head) * n + pos) * a->d_head;
     double dot = 0;
     for (int c = 0; c < a->d_head; c++) dot += (double)q[c] * row[c];
-    return dot * a->scale; /* ALiBi's bias is 0 for this row */
+    return capped(a, dot * a->scale); /* ALiBi's bias is 0 for this row */
 }
 
 /* Attention's output from lk_attn_weights and the values that the cache holds. A row's weight is
@@ -385,7 +394,7 @@ static void attention_from_weights(const struct lk_attn *a, float *out) {
                 const float *row = v + ((size_t)(h / group) * n + j) * d;
                 for (int c = 0; c < d; c++) sum[c] += p * row[c];
             }
-            assert_true(fabs(total - 1) < 1e-4);
+            assert_true(total < 1 + 1e-4 && (a->sink || total > 1 - 1e-4));
             for (int c = 0; c < d; c++) out[((size_t)t * a->n_head + h) * d + c] = (float)sum[c];
         }
     }
@@ -534,6 +543,31 @@ static bool may_fold(const struct lk_kv *k) {
     return false;
 }
 
+enum { MAX_HEADS = 80 };
+
+/* The output, the weights, and their sums. */
+static void compare_with_plain(struct lk_attn *a, const struct setup *setup, double limit) {
+    size_t n_out = (size_t)a->n_tok * a->n_head * a->d_head;
+    float *ref = malloc(n_out * sizeof *ref), *from_weights = malloc(n_out * sizeof *ref);
+    char what[300];
+    snprintf(what, sizeof what, "%.150s, %s, %lld rows, %d tokens, %d threads, cap %g",
+             setup->recipe, a->kernels->name, (long long)a->k->n_tok, a->n_tok, a->n_thread,
+             a->softcap);
+    run_attention(a, a->n_thread);
+    plain_attention(a, ref);
+    double e = nmse(a->out, ref, n_out);
+    if (!(e <= limit)) fail_msg("%s: nmse %g", what, e);
+    attention_from_weights(a, from_weights);
+    e = nmse(from_weights, ref, n_out);
+    if (!(e <= limit)) fail_msg("%s: weights: nmse %g", what, e);
+    for (int last = 0; setup->n_swa == 0 && last < 2; last++) {
+        e = error_of_scores(a, a->n_thread, last);
+        if (!(e <= (may_fold(a->k) ? FOLDED_ERROR : 1e-9)))
+            fail_msg("%s: scores: nmse %g", what, e);
+    }
+    free(ref), free(from_weights);
+}
+
 static void check_setup(const struct setup *setup, const struct lk_kernels *kernels, int n_rows,
                         int n_tok, int n_thread, double limit) {
     struct random r = {(uint64_t)n_rows * 31 + n_tok};
@@ -542,8 +576,7 @@ static void check_setup(const struct setup *setup, const struct lk_kernels *kern
     append_rows(f.cache, n_rows, n_tok, &r);
     struct lk_cache *cache = f.cache;
     size_t n_out = (size_t)n_tok * setup->n_head * setup->d_head;
-    float *q = malloc(n_out * sizeof *q), *out = malloc(n_out * sizeof *out),
-          *ref = malloc(n_out * sizeof *ref);
+    float *q = malloc(n_out * sizeof *q), *out = malloc(n_out * sizeof *out);
     for (size_t i = 0; i < n_out; i++) q[i] = random_gauss(&r);
     struct lk_attn a = {.k = &cache->kv[0][LK_K],
                         .v = &cache->kv[0][LK_V],
@@ -562,29 +595,21 @@ static void check_setup(const struct setup *setup, const struct lk_kernels *kern
                                               setup->d_head + room.latent, n_tok, n_thread) *
                        sizeof(float));
     a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(room.part) * sizeof(float));
-    run_attention(&a, n_thread);
-    plain_attention(&a, ref);
-    double e = nmse(out, ref, n_out);
-    if (!(e <= limit))
-        fail_msg("%s, %s, %d rows, %d tokens, %d threads: nmse %g", setup->recipe, kernels->name,
-                 n_rows, n_tok, n_thread, e);
-    attention_from_weights(&a, out);
-    e = nmse(out, ref, n_out);
-    if (!(e <= limit))
-        fail_msg("%s, %s, %d rows, %d tokens: weights: nmse %g", setup->recipe, kernels->name,
-                 n_rows, n_tok, e);
-    for (int last = 0; setup->n_swa == 0 && last < 2; last++) {
-        e = error_of_scores(&a, n_thread, last);
-        if (!(e <= (may_fold(a.k) ? FOLDED_ERROR : 1e-9)))
-            fail_msg("%s, %s, %d rows, %d tokens: scores: nmse %g", setup->recipe, kernels->name,
-                     n_rows, n_tok, e);
+    compare_with_plain(&a, setup, limit);
+    if (n_rows == 333 || n_rows == n_tok) {
+        float sink[MAX_HEADS];
+        for (int h = 0; h < setup->n_head; h++) sink[h] = 3 * random_gauss(&r);
+        struct lk_attn with_sinks = a;
+        with_sinks.softcap = 1.5f;
+        with_sinks.sink = sink;
+        compare_with_plain(&with_sinks, setup, limit);
     }
     run_attention(&a, n_thread);
-    e = error_of_extra(&a, n_thread, out);
+    double e = error_of_extra(&a, n_thread, out);
     if (!(e <= 1e-9))
         fail_msg("%s, %s, %d rows, %d tokens: extra: nmse %g", setup->recipe, kernels->name, n_rows,
                  n_tok, e);
-    free(a.partial), free(a.scratch), free(q), free(out), free(ref);
+    free(a.partial), free(a.scratch), free(q), free(out);
     close_cache(&f);
 }
 

@@ -289,10 +289,10 @@ static void test_unrotate_query(void **state) {
             g.pos = ggml_new_tensor_1d(g.ctx, GGML_TYPE_I32, 1);
             ggml_set_input(x);
             ggml_set_input(g.pos);
-            g.x_out =
-                ggml_rope_ext(g.ctx, x, g.pos, model->net->rope_factors, hp->n_rot, hp->rope_mode,
-                              hp->n_ctx_orig, hp->rope_base, hp->rope_scale, hp->yarn_ext_factor,
-                              hp->yarn_attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
+            g.x_out = ggml_rope_ext(
+                g.ctx, x, g.pos, model->net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig,
+                hp->rope[0].base, hp->rope[0].scale, hp->rope[0].ext_factor,
+                hp->rope[0].attn_factor, hp->yarn_beta_fast, hp->yarn_beta_slow);
             ggml_set_output(g.x_out);
             ggml_build_forward_expand(g.graph, g.x_out);
             assert_int_equal(lk_graph_finish(&g, &ledger, NULL), LK_OK);

@@ -288,6 +288,11 @@ static void test_alibi(void **state) {
     run_pairs("bloom", lk_feature_name(LK_FEATURE_ALIBI));
 }
 
+static void test_softcap(void **state) {
+    (void)state;
+    run_pairs("gemma2", lk_feature_name(LK_FEATURE_SOFTCAP));
+}
+
 /* Latents, codecs, ages, a policy, a state and other settings in single layers, all at once. */
 static void test_everything_at_once(void **state) {
     (void)state;
@@ -445,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_sliding_windows),
         cmocka_unit_test(test_learned_positions),
         cmocka_unit_test(test_alibi),
+        cmocka_unit_test(test_softcap),
         cmocka_unit_test(test_everything_at_once),
         cmocka_unit_test(test_full_rank_equals_no_latents),
         cmocka_unit_test(test_bases_and_networks_in_one_sidecar),

@@ -66,7 +66,8 @@ static void compare_with_llama(const struct tiny_spec *preset) {
     close(mkstemp(path));
     assert_true(tiny_gguf_write(path, &spec));
     assert_true(oracle_open(&oracle, path, NULL, N_CTX, GGML_TYPE_F16, GGML_TYPE_F16, false, 1));
-    assert_int_equal(lk_model_open(&model, path, &(lk_model_opts){.n_threads = 1}, NULL), LK_OK);
+    assert_int_equal(
+        lk_model_open(&model, path, &(lk_model_opts){.n_threads = 1, .n_ctx = N_CTX}, NULL), LK_OK);
     unlink(path);
     int n_embd = lk_model_get_info(model).n_embd;
     float *want = malloc((size_t)n_embd * sizeof *want),

@@ -84,7 +84,7 @@ static void test_f16_is_libllamas(void **state) {
     enum { N = 90 };
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
         if (spec->type != GGML_TYPE_F32) continue;
-        lk_model_opts opts = {.n_threads = 2};
+        lk_model_opts opts = {.n_threads = 2, .n_ctx = 256};
         lk_model *model = open_tiny(spec, &opts);
         int n_vocab = vocab_of(model), n = spec->n_ctx > 0 && spec->n_ctx < N ? spec->n_ctx : N;
         int32_t tok[N];

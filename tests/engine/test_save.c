@@ -114,7 +114,8 @@ static const char *const recipes[] = {
 
 static void test_round_trips(void **state) {
     (void)state;
-    static const char *const presets[] = {"llama", "gemma3", "qwen2", "qwen35", NULL};
+    static const char *const presets[] = {"llama",   "gemma3", "qwen2", "qwen35",
+                                          "gpt-oss", "gemma2", NULL};
     static const int lengths[] = {0, 1, 3, 31, 32, 33, 64, 255, 257, 300, 512};
     for (int p = 0; presets[p]; p++) {
         lk_model *model = open_preset(presets[p], CTX, 1);
@@ -476,6 +477,40 @@ static void test_killed_saves(void **state) {
     close_fixture(&v);
 }
 
+/* LongRoPE rotates keys differently in contexts beyond the original one. The longest context that a
+ * model was opened for decides, its sessions keep to it, and the others' files are rejected. */
+static void test_long_rope(void **state) {
+    (void)state;
+    enum { ORIGINAL = 512 }; /* of the preset */
+    int32_t tok[8];
+    lk_err err = {0};
+    struct holder h[2];
+    lk_model *model[2];
+    for (int is_long = 0; is_long < 2; is_long++) {
+        lk_model_opts opts = {.n_threads = 1, .n_ctx = is_long ? 0 : ORIGINAL};
+        model[is_long] = open_tiny(tiny_preset("phi3-short"), &opts);
+        h[is_long].session = open_session(model[is_long], "f16", ORIGINAL, &h[is_long].recipe);
+        random_tokens(tok, 8, model[is_long], 4);
+        assert_int_equal(lk_session_sync(h[is_long].session, tok, 8, NULL, NULL), LK_OK);
+    }
+    int n_vocab = model[0]->net->hp.n_vocab;
+    assert_true(nmse(lk_session_logits(h[0].session, -1), lk_session_logits(h[1].session, -1),
+                     n_vocab) > 1e-3);
+    save(h[0].session, NULL);
+    load(h[0].session, NULL);
+    assert_int_equal(lk_session_load(h[1].session, NULL, path, &err), LK_E_FORMAT);
+    lk_session *beyond = NULL;
+    lk_session_opts opts = {.n_ctx = ORIGINAL + 1};
+    assert_int_equal(lk_session_new(&beyond, model[0], h[0].recipe, &opts, &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "LongRoPE"));
+    assert_int_equal(lk_session_new(&beyond, model[1], h[1].recipe, &opts, &err), LK_OK);
+    lk_session_free(beyond);
+    for (int i = 0; i < 2; i++) {
+        close_holder(h[i]);
+        lk_model_free(model[i]);
+    }
+}
+
 int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
@@ -493,6 +528,7 @@ int main(void) {
         cmocka_unit_test(test_load_without_memory),
         cmocka_unit_test(test_failed_saves_change_nothing),
         cmocka_unit_test(test_killed_saves),
+        cmocka_unit_test(test_long_rope),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

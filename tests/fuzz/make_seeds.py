@@ -2,6 +2,7 @@
 """Write the seeds of the fuzz targets into corpus/NAME/. They are checked in, so run this only to
 change them. Seeds of `grammar` and `request` that are not made here stay as they are."""
 import json
+import math
 import os
 import struct
 import sys
@@ -37,13 +38,17 @@ def u64(value):
 # ---- models ----
 
 def model(arch, vocabulary, kind=Q4_0_TENSOR):
-    """One layer of zeros, 64 wide."""
-    width, n_ff = 64, 64
+    """One layer of zeros, 64 wide. Mixtures have two experts."""
+    width, n_ff, n_expert = 64, 64, 2
+    experts = arch in ("qwen3moe", "gpt-oss")
     n_vocab = len(vocabulary[0]) if vocabulary else 32
     numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
                "block_count": 1, "feed_forward_length": n_ff, "attention.head_count": 1,
                "attention.head_count_kv": 1, "attention.key_length": width,
                "attention.value_length": width, "rope.dimension_count": width}
+    if experts:
+        numbers |= {"expert_count": n_expert, "expert_used_count": 1,
+                    "expert_feed_forward_length": n_ff, "attention.sliding_window": 16}
     entries = {"general.architecture": text(arch), "general.name": text("seed")}
     entries |= {f"{arch}.{name}": u32(value) for name, value in numbers.items()}
     entries[f"{arch}.attention.layer_norm_rms_epsilon"] = gguf.pack_value(gguf.F32, 1e-5)
@@ -60,15 +65,31 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
     shapes = {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width),
               "attn_output": (width, width), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff),
               "ffn_down": (n_ff, width), "attn_norm": (width,), "ffn_norm": (width,)}
+    if experts:
+        for name in "gate", "up", "down":
+            shapes[f"ffn_{name}_exps"] = shapes.pop(f"ffn_{name}") + (n_expert,)
+        shapes["ffn_gate_inp"] = (width, n_expert)
+    if arch == "qwen3moe":
+        shapes |= {"attn_q_norm": (width,), "attn_k_norm": (width,)}
+    if arch == "gpt-oss":
+        shapes["post_attention_norm"] = shapes.pop("ffn_norm")
+        shapes |= {"attn_sinks": (1,), "attn_output.bias": (width,),
+                   "ffn_gate_inp.bias": (n_expert,), "ffn_gate_exps.bias": (n_ff, n_expert),
+                   "ffn_up_exps.bias": (n_ff, n_expert), "ffn_down_exps.bias": (width, n_expert)}
+    if arch == "phi3":
+        shapes["ffn_up"] = (width, 2 * n_ff)
+        del shapes["ffn_gate"]
     if arch == "qwen2":
         shapes |= {"attn_q.bias": (width,), "attn_k.bias": (width,), "attn_v.bias": (width,)}
     parts = [("token_embd.weight", (width, n_vocab)), ("output_norm.weight", (width,))]
     parts += [(f"blk.0.{name}" + ("" if "." in name else ".weight"), shape)
               for name, shape in shapes.items()]
+    if arch == "phi3":
+        parts += [(f"rope_factors_{length}.weight", (width // 2,)) for length in ("long", "short")]
     out = []
     for name, shape in parts:
-        of = kind if len(shape) == 2 else F32_TENSOR
-        values = shape[0] * (shape[1] if len(shape) == 2 else 1)
+        of = kind if len(shape) > 1 and not name.endswith("bias") else F32_TENSOR
+        values = math.prod(shape)
         size = values // 32 * 18 if of == Q4_0_TENSOR else values * 4
         out.append((name, shape, of, bytes(size)))
     return gguf.gguf_bytes(entries, out)
@@ -78,6 +99,8 @@ def write_models():
     tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
     write("gguf", "llama", model("llama", None))
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
+    for arch in "qwen3moe", "gpt-oss", "phi3":
+        write("gguf", arch, model(arch, None))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))
 

@@ -48,6 +48,20 @@ static const struct tiny_spec small_bpe = {.name = "small",
                                            .tokenizer = TINY_BPE,
                                            .seed = 3};
 
+/* Small models of other families, with the least that these need. */
+#define SMALL(family, ...)                                                                         \
+    {                                                                                              \
+        .name = "small", .arch = family, .n_layer = 1, .n_head = 2, .n_head_kv = 1, .d_head = 16,  \
+        .n_ff = 32, .n_vocab = 64, .n_ctx = 64, .seed = 5, __VA_ARGS__                             \
+    }
+static const struct tiny_spec small_moe = SMALL("qwen3moe", .n_expert = 4, .n_expert_used = 2);
+static const struct tiny_spec small_phi =
+    SMALL("phi3", .rope_scaling = "longrope", .rope_factor = 1);
+static const struct tiny_spec small_granite = SMALL("granite", .scaled = true);
+static const struct tiny_spec small_gemma = SMALL("gemma2", .n_swa = 16);
+static const struct tiny_spec small_oss =
+    SMALL("gpt-oss", .n_expert = 4, .n_expert_used = 2, .n_swa = 16, .untied = true);
+
 static char scratch[256]; /* path of the file that all tests use */
 
 static void assert_ledger_empty(const struct lk_ledger *ledger) {
@@ -114,12 +128,40 @@ static const struct edit edits[] = {
     {&small, "general.architecture", STR, 0, "mamba", LK_E_UNSUPPORTED,
      "architecture \"mamba\" is not supported; supported: llama"},
     {&small, "general.architecture", STR, 0, "", LK_E_UNSUPPORTED, "architecture"},
+    {&small, "general.architecture", STR, 0, "llama4", LK_E_UNSUPPORTED,
+     "\"llama4\" is not supported; of the supported ones, llama is nearest: the file has no key "
+     "llama4.block_count"},
+    {&small, "general.architecture", STR, 0, "an architecture with a name of 40 letters",
+     LK_E_UNSUPPORTED, "supported: llama"},
+    {&small_phi, "phi3.rope.scaling.type", STR, 0, "su", LK_E_UNSUPPORTED, "\"su\""},
+    {&small_phi, "phi3.rope.dimension_count", U32, 8, 0, LK_E_FORMAT,
+     "rope_factors_long.weight has shape [8, 1, 1, 1], expected [4, 1]"},
+    {&small_granite, "granite.logit_scale", REMOVE, 0, 0, LK_E_FORMAT, "granite.logit_scale"},
+    {&small_granite, "granite.logit_scale", F32, 0, 0, LK_E_FORMAT, "granite.logit_scale"},
+    {&small_granite, "granite.residual_scale", F32, -1, 0, LK_E_FORMAT, "expected a positive"},
+    {&small_granite, "granite.attention.scale", F32, NAN, 0, LK_E_FORMAT, "not a finite"},
+    {&small_gemma, "gemma2.attn_logit_softcapping", F32, -1, 0, LK_E_FORMAT, "softcapping is -1"},
+    {&small_gemma, "gemma2.attention.sliding_window_pattern", ARRAY, 0, 0, LK_E_FORMAT,
+     "not a list of 1 flags"},
+    {&small_gemma, "gemma2.rope.freq_base_swa", F32, -1, 0, LK_E_FORMAT, "sliding-window"},
+    {&small_oss, "gpt-oss.expert_count", REMOVE, 0, 0, LK_E_FORMAT, "gpt-oss.expert_count"},
+    {&small_oss, "gpt-oss.attention.head_count", U32, 4, 0, LK_E_FORMAT, "attn_sinks.weight"},
     {&small, "general.architecture", U32, 3, 0, LK_E_FORMAT, "expected a string"},
     {&small, "general.architecture", REMOVE, 0, 0, LK_E_FORMAT, "has no key general.architecture"},
     {&small, "general.type", STR, 0, "adapter", LK_E_UNSUPPORTED, "adapter"},
     {&small, "general.name", U32, 3, 0, LK_E_FORMAT, "general.name"},
     {&small, "split.count", U32, 3, 0, LK_E_UNSUPPORTED, "split into 3"},
-    {&small, "llama.expert_count", U32, 8, 0, LK_E_UNSUPPORTED, "8 experts"},
+    {&small, "llama.expert_count", U32, 8, 0, LK_E_FORMAT, "has no key llama.expert_used_count"},
+    {&small_bpe, "qwen2.expert_count", U32, 8, 0, LK_E_FORMAT, "qwen2.expert_used_count"},
+    {&small_moe, "qwen3moe.expert_count", REMOVE, 0, 0, LK_E_FORMAT, "key qwen3moe.expert_count"},
+    {&small_moe, "qwen3moe.expert_count", U32, 5, 0, LK_E_FORMAT,
+     "blk.0.ffn_gate_inp.weight has shape [32, 4, 1, 1], expected [32, 5]"},
+    {&small_moe, "qwen3moe.expert_count", U32, 4e9, 0, LK_E_FORMAT, "expected 0 to 1024"},
+    {&small_moe, "qwen3moe.expert_used_count", U32, 5, 0, LK_E_FORMAT, "expected 1 to 4"},
+    {&small_moe, "qwen3moe.expert_used_count", U32, 0, 0, LK_E_FORMAT, "expected 1 to 4"},
+    {&small_moe, "qwen3moe.expert_group_count", U32, 2, 0, LK_E_UNSUPPORTED, "in 2 groups"},
+    {&small_moe, "qwen3moe.expert_feed_forward_length", U32, 48, 0, LK_E_FORMAT,
+     "blk.0.ffn_gate_exps.weight has shape [32, 32, 4, 1], expected [32, 48, 4]"},
     {&small, "llama.attention.causal", BOOL, 0, 0, LK_E_UNSUPPORTED, "not causal"},
     {&small, "llama.block_count", REMOVE, 0, 0, LK_E_FORMAT, "has no key llama.block_count"},
     {&small, "llama.block_count", U32, 0, 0, LK_E_FORMAT, "llama.block_count is 0"},
@@ -151,7 +193,7 @@ static const struct edit edits[] = {
     {&small, "llama.rope.dimension_count", U32, 64, 0, LK_E_FORMAT, "64 of 16 channels"},
     {&small, "llama.rope.freq_base", F32, 0, 0, LK_E_FORMAT, "rope base is 0"},
     {&small, "llama.rope.freq_base", F32, INFINITY, 0, LK_E_FORMAT, "finite"},
-    {&small, "llama.rope.scaling.type", STR, 0, "longrope", LK_E_UNSUPPORTED, "longrope"},
+    {&small, "llama.rope.scaling.type", STR, 0, "su", LK_E_UNSUPPORTED, "\"su\""},
     {&small, "llama.rope.scaling.factor", F32, -2, 0, LK_E_FORMAT, "factor is -2"},
     {&small, "llama.vocab_size", U32, 100, 0, LK_E_FORMAT,
      "token_embd.weight has shape [32, 64, 1, 1], expected [32, 100]"},
@@ -317,6 +359,8 @@ static void flipped_bits(void **state) {
     open_with_flipped_bits(&small, 400);
     open_with_flipped_bits(&small_spm, 400);
     open_with_flipped_bits(&small_bpe, 400);
+    open_with_flipped_bits(&small_moe, 400);
+    open_with_flipped_bits(&small_oss, 400);
 }
 
 /* ---- headers byte by byte ---- */

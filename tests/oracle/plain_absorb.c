@@ -60,7 +60,7 @@ void plain_absorb_init(struct plain_cache *c) {
 /* exp(sqrt(scale) w.x - scale |x|^2 / 2) / sqrt(R), at most e^40 */
 static void random_features(const struct plain_cache *c, const double *x, double *out) {
     int d = c->set->model->d_head;
-    double scale = 1 / sqrt(d), square = 0;
+    double scale = c->set->model->attn_scale, square = 0;
     for (int i = 0; i < d; i++) square += x[i] * x[i];
     for (int r = 0; r < c->n_feature; r++) {
         double dot = 0;

@@ -24,7 +24,8 @@ static void project(const struct plain_cache *c, int layer, const struct plain_l
     memcpy(x, row->x, sizeof x);
     memset(z, 0, sizeof z);
     for (int h = 0; level->pre && h < m->n_head_kv; h++)
-        plain_rotate(m, layer, -row->pos[h], 1 / m->rope_magnitude, x + h * d);
+        plain_rotate(m, layer, -row->pos[h], 1 / m->rope_magnitude[plain_is_swa(m, layer)],
+                     x + h * d);
     for (int g = 0; g < b->n_group; g++)
         for (int j = 0; j < level->rank[g]; j++)
             for (int i = 0; i < b->width; i++) {
@@ -54,7 +55,8 @@ static void reconstruct(const struct plain_cache *c, int layer, const struct pla
             row->seen[g * b->width + i] = sum;
         }
     for (int h = 0; level->pre && h < m->n_head_kv; h++)
-        plain_rotate(m, layer, row->pos[h], m->rope_magnitude, row->seen + h * m->d_head);
+        plain_rotate(m, layer, row->pos[h], m->rope_magnitude[plain_is_swa(m, layer)],
+                     row->seen + h * m->d_head);
 }
 
 static struct lk_part part_of(const struct plain_cache *c, int layer, int side,

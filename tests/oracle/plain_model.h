@@ -22,24 +22,33 @@ struct plain_norm {
 struct plain_layer {
     struct plain_norm attn_norm, attn_norm_2, ffn_norm, attn_post_norm, ffn_post_norm;
     struct plain_norm q_norm, k_norm;
-    struct plain_matrix qkv, q, k, v, o, gate, up, down;
+    struct plain_matrix qkv, q, k, v, o, gate, up, down; /* of the first expert, if there are any */
+    struct plain_matrix router;
+    const float *sinks; /* [n_head] or NULL */
 };
 
 struct plain_model {
     struct gguf_context *gguf;
     struct ggml_context *ctx; /* the tensors */
     char arch[16];
+    int n_rot; /* channels of a head that are rotated */
     int n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx;
+    int n_expert, n_expert_used;
     int n_swa;      /* sliding window, 0: none */
     int swa_period; /* the last of this many layers has full attention */
-    double eps, embd_scale, softcap;
+    double eps, embd_scale, residual_scale, attn_scale, logit_scale, softcap;
+    double attn_softcap;
+    double attn_temp; /* q grows with the logarithm of its position, in units of n_ctx_orig */
+    bool layer_norms;
+    int rope_period; /* the last of this many layers does not rotate; 0: all do */
     bool alibi;
     int rope; /* 0: none, 1: pairs of neighbors, 2: halves */
-    double rope_base, rope_base_swa, rope_scale, rope_magnitude;
+    double rope_base, rope_base_swa, rope_scale, rope_magnitude[2];
     bool yarn;
+    double yarn_fast, yarn_slow; /* turns that decide whether a pair is fast or slow */
     int n_ctx_orig;
-    const float *rope_factor; /* [d_head / 2] or NULL */
-    double *speed[2]; /* [d_head / 2] radians per position: full attention, sliding window */
+    const float *rope_factor; /* [n_rot / 2] or NULL */
+    double *speed[2];         /* [n_rot / 2] radians per position: full attention, sliding window */
     const float *tok_embd, *pos_embd;
     struct plain_norm tok_norm, output_norm;
     struct plain_matrix output;

@@ -86,7 +86,9 @@ static double weigh(const struct plain_cache *c, int layer, int head, int pos, c
         bool seen = row[i].pos <= pos && !(plain_is_swa(m, layer) && row[i].pos <= pos - m->n_swa);
         double dot = 0, distance = pos - row[i].pos - (row[i].shift ? first : 0);
         for (int k = 0; k < d; k++) dot += (row[i].shift ? shifted : q)[k] * row[i].k[k];
-        weight[i] = seen ? dot / sqrt(d) - plain_slope(m, head) * distance : -INFINITY;
+        double score = dot * m->attn_scale, cap = m->attn_softcap;
+        if (cap > 0) score = cap * tanh(score / cap);
+        weight[i] = seen ? score - plain_slope(m, head) * distance : -INFINITY;
         max = fmax(max, weight[i]);
     }
     for (int i = 0; i < n; i++) weight[i] = exp(weight[i] - max);
@@ -122,7 +124,8 @@ static void attend(const struct plain_cache *c, int layer, int head, const doubl
                    const struct seen_row *row, int n, const double *weight, double max,
                    const bool *skipped, bool scored, bool states, double *out) {
     int d = c->set->model->d_head;
-    double sum = 0, all = 0;
+    const float *sinks = c->set->model->layer[layer].sinks;
+    double sum = sinks ? exp(sinks[head] - max) : 0, all = sum;
     memset(out, 0, (size_t)d * sizeof *out);
     for (int i = 0; i < n; i++) {
         all += weight[i];

@@ -30,10 +30,11 @@ struct model_writer {
     int n_embd, n_vocab;
 };
 
-static void add_tensor(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
-                       double mean, double sd, const char *name) {
-    struct ggml_tensor *t = ne1 > 0 ? ggml_new_tensor_2d(w->ctx, type, ne0, ne1)
-                                    : ggml_new_tensor_1d(w->ctx, type, ne0);
+/* ne1, ne2: 0 for a tensor with fewer dimensions. */
+static void add_tensor_3d(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
+                          int64_t ne2, double mean, double sd, const char *name) {
+    const int64_t ne[] = {ne0, ne1, ne2};
+    struct ggml_tensor *t = ggml_new_tensor(w->ctx, type, ne2 ? 3 : ne1 ? 2 : 1, ne);
     int64_t n = ggml_nelements(t);
     float *x = malloc((size_t)n * sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i] = (float)(mean + sd * normal(&w->rng));
@@ -45,6 +46,11 @@ static void add_tensor(struct model_writer *w, enum ggml_type type, int64_t ne0,
     free(x);
     ggml_set_name(t, name);
     gguf_add_tensor(w->gguf, t);
+}
+
+static void add_tensor(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
+                       double mean, double sd, const char *name) {
+    add_tensor_3d(w, type, ne0, ne1, 0, mean, sd, name);
 }
 
 static const char *layer_name(char buf[64], int layer, const char *rest) {
@@ -60,6 +66,19 @@ static void add_matrix(struct model_writer *w, int layer, const char *rest, int6
                layer_name(name, layer, rest));
 }
 
+/* The matrices of all experts. */
+static void add_experts(struct model_writer *w, int layer, const char *rest, int64_t ne0,
+                        int64_t ne1) {
+    char name[64];
+    add_tensor_3d(w, w->spec->type, ne0, ne1, w->spec->n_expert, 0, 1 / sqrt((double)ne0),
+                  layer_name(name, layer, rest));
+}
+
+static void add_expert_biases(struct model_writer *w, int layer, const char *rest, int64_t n) {
+    char name[64];
+    add_tensor(w, GGML_TYPE_F32, n, w->spec->n_expert, 0, 0.2, layer_name(name, layer, rest));
+}
+
 static void add_norm(struct model_writer *w, int layer, const char *rest, int64_t n) {
     char name[64];
     add_tensor(w, GGML_TYPE_F32, n, 0, 1, 0.2, layer_name(name, layer, rest));
@@ -70,19 +89,35 @@ static void add_bias(struct model_writer *w, int layer, const char *rest, int64_
     add_tensor(w, GGML_TYPE_F32, n, 0, 0, 0.2, layer_name(name, layer, rest));
 }
 
+static int n_rot(const struct tiny_spec *s) { return s->n_rot ? s->n_rot : s->d_head; }
+
 static bool is_arch(const struct model_writer *w, const char *arch) {
     return strcmp(w->spec->arch, arch) == 0;
 }
 
-static bool has_layer_norms(const struct model_writer *w) {
+static bool is_gemma(const struct model_writer *w) {
+    return is_arch(w, "gemma2") || is_arch(w, "gemma3");
+}
+
+/* One matrix for q, k and v, and a network without a gate. */
+static bool is_plain(const struct model_writer *w) {
     return is_arch(w, "falcon") || is_arch(w, "bloom") || is_arch(w, "gpt2");
+}
+
+static bool has_layer_norms(const struct model_writer *w) {
+    return is_plain(w) || is_arch(w, "stablelm");
+}
+
+static bool has_post_norms(const struct model_writer *w) {
+    return is_gemma(w) || is_arch(w, "olmo2");
 }
 
 static void add_attention(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     int64_t n_q = s->n_head * s->d_head, n_kv = s->n_head_kv * s->d_head;
     bool has_biases = is_arch(w, "bloom") || is_arch(w, "gpt2");
-    if (has_layer_norms(w) || s->fused) {
+    char name[64];
+    if (is_plain(w) || s->fused) {
         add_matrix(w, i, "attn_qkv.weight", w->n_embd, n_q + 2 * n_kv, 1.5);
         if (has_biases) add_bias(w, i, "attn_qkv.bias", n_q + 2 * n_kv);
     } else {
@@ -96,11 +131,44 @@ static void add_attention(struct model_writer *w, int i) {
         }
     }
     add_matrix(w, i, "attn_output.weight", n_q, w->n_embd, 1);
-    if (has_biases) add_bias(w, i, "attn_output.bias", w->n_embd);
-    if (is_arch(w, "qwen3") || is_arch(w, "gemma3")) {
+    if (has_biases || is_arch(w, "gpt-oss")) add_bias(w, i, "attn_output.bias", w->n_embd);
+    if (is_arch(w, "gpt-oss"))
+        add_tensor(w, GGML_TYPE_F32, s->n_head, 0, 1, 1, layer_name(name, i, "attn_sinks.weight"));
+    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3")) {
         add_norm(w, i, "attn_q_norm.weight", s->d_head);
         add_norm(w, i, "attn_k_norm.weight", s->d_head);
     }
+    if (is_arch(w, "olmo2")) {
+        add_norm(w, i, "attn_q_norm.weight", n_q);
+        add_norm(w, i, "attn_k_norm.weight", n_kv);
+    }
+    if (s->parallel) {
+        add_tensor(w, GGML_TYPE_F32, s->d_head, s->n_head, 1, 0.2,
+                   layer_name(name, i, "attn_q_norm.weight"));
+        add_tensor(w, GGML_TYPE_F32, s->d_head, s->n_head_kv, 1, 0.2,
+                   layer_name(name, i, "attn_k_norm.weight"));
+    }
+}
+
+static void add_ffn(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    if (s->n_expert) {
+        add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
+        add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
+        add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
+        add_experts(w, i, "ffn_down_exps.weight", s->n_ff, w->n_embd);
+        if (is_arch(w, "gpt-oss")) {
+            add_bias(w, i, "ffn_gate_inp.bias", s->n_expert);
+            add_expert_biases(w, i, "ffn_gate_exps.bias", s->n_ff);
+            add_expert_biases(w, i, "ffn_up_exps.bias", s->n_ff);
+            add_expert_biases(w, i, "ffn_down_exps.bias", w->n_embd);
+        }
+        return;
+    }
+    bool joined = is_arch(w, "phi3");
+    if (!is_plain(w) && !joined) add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
+    add_matrix(w, i, "ffn_up.weight", w->n_embd, joined ? 2 * s->n_ff : s->n_ff, 1);
+    add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
 }
 
 /* A layer of Qwen 3.5: every fourth has attention, with a gate after each head of q. */
@@ -141,23 +209,25 @@ static void add_layer(struct model_writer *w, int i) {
         return;
     }
     bool has_biases = is_arch(w, "bloom") || is_arch(w, "gpt2");
-    add_norm(w, i, "attn_norm.weight", w->n_embd);
+    bool pre_norms = !is_arch(w, "olmo2");
+    if (pre_norms) add_norm(w, i, "attn_norm.weight", w->n_embd);
     if (has_layer_norms(w)) add_bias(w, i, "attn_norm.bias", w->n_embd);
     if (s->norm_2) {
         add_norm(w, i, "attn_norm_2.weight", w->n_embd);
         add_bias(w, i, "attn_norm_2.bias", w->n_embd);
     }
     add_attention(w, i);
-    if (!is_arch(w, "falcon")) add_norm(w, i, "ffn_norm.weight", w->n_embd);
-    if (has_biases) add_bias(w, i, "ffn_norm.bias", w->n_embd);
-    if (!has_layer_norms(w)) add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_up.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
+    if (pre_norms && !is_arch(w, "falcon") && !s->parallel)
+        add_norm(w, i, is_arch(w, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight",
+                 w->n_embd);
+    if (has_biases || (is_arch(w, "stablelm") && !s->parallel))
+        add_bias(w, i, "ffn_norm.bias", w->n_embd);
+    add_ffn(w, i);
     if (has_biases) {
         add_bias(w, i, "ffn_up.bias", s->n_ff);
         add_bias(w, i, "ffn_down.bias", w->n_embd);
     }
-    if (is_arch(w, "gemma3")) {
+    if (has_post_norms(w)) {
         add_norm(w, i, "post_attention_norm.weight", w->n_embd);
         add_norm(w, i, "post_ffw_norm.weight", w->n_embd);
     }
@@ -165,7 +235,7 @@ static void add_layer(struct model_writer *w, int i) {
 
 static void add_tensors(struct model_writer *w) {
     const struct tiny_spec *s = w->spec;
-    double embd_sd = is_arch(w, "gemma3") ? 1 / sqrt(w->n_embd) : 0.5;
+    double embd_sd = is_gemma(w) ? 1 / sqrt(w->n_embd) : 0.5;
     add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, embd_sd, "token_embd.weight");
     if (is_arch(w, "gpt2"))
         add_tensor(w, GGML_TYPE_F32, w->n_embd, s->n_ctx, 0, 0.3, "position_embd.weight");
@@ -175,6 +245,10 @@ static void add_tensors(struct model_writer *w) {
     }
     if (s->rope_factors)
         add_tensor(w, GGML_TYPE_F32, s->d_head / 2, 0, 3, 0.5, "rope_freqs.weight");
+    if (s->rope_scaling && strcmp(s->rope_scaling, "longrope") == 0) {
+        add_tensor(w, GGML_TYPE_F32, n_rot(s) / 2, 0, 4, 1, "rope_factors_long.weight");
+        add_tensor(w, GGML_TYPE_F32, n_rot(s) / 2, 0, 1.5, 0.2, "rope_factors_short.weight");
+    }
     add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 1, 0.2, "output_norm.weight");
     if (has_layer_norms(w)) add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "output_norm.bias");
     if (s->untied)
@@ -209,6 +283,11 @@ static void add_metadata(struct model_writer *w) {
     set_u32(w, "embedding_length", (uint32_t)w->n_embd);
     set_u32(w, "block_count", (uint32_t)s->n_layer);
     set_u32(w, "feed_forward_length", (uint32_t)s->n_ff);
+    if (s->n_expert) {
+        set_u32(w, "expert_count", (uint32_t)s->n_expert);
+        set_u32(w, "expert_used_count", (uint32_t)s->n_expert_used);
+        if (!is_arch(w, "llama")) set_u32(w, "expert_feed_forward_length", (uint32_t)s->n_ff);
+    }
     set_u32(w, "attention.head_count", (uint32_t)s->n_head);
     set_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
     set_u32(w, "attention.key_length", (uint32_t)s->d_head);
@@ -217,7 +296,7 @@ static void add_metadata(struct model_writer *w) {
         w, has_layer_norms(w) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
         1e-5f);
     if (!is_arch(w, "bloom") && !is_arch(w, "gpt2")) {
-        set_u32(w, "rope.dimension_count", (uint32_t)s->d_head);
+        set_u32(w, "rope.dimension_count", (uint32_t)n_rot(s));
         set_f32(w, "rope.freq_base", 50000.0f);
     }
     if (is_arch(w, "qwen35")) {
@@ -232,8 +311,22 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "full_attention_interval", 4);
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
+    if (s->attn_softcap > 0) set_f32(w, "attn_logit_softcapping", s->attn_softcap);
     if (s->softcap > 0) set_f32(w, "final_logit_softcapping", s->softcap);
+    if (is_arch(w, "granite")) set_f32(w, "logit_scale", 3.0f);
+    if (s->scaled && is_arch(w, "granite")) {
+        set_f32(w, "embedding_scale", 2.0f);
+        set_f32(w, "residual_scale", 0.4f);
+        set_f32(w, "attention.scale", 0.2f);
+    }
+    if (s->scaled && is_arch(w, "mistral3")) {
+        set_f32(w, "attention.temperature_scale", 0.3f);
+        set_f32(w, "rope.scaling.yarn_beta_fast", 16.0f);
+        set_f32(w, "rope.scaling.yarn_beta_slow", 2.0f);
+        set_f32(w, "rope.scaling.yarn_log_multiplier", 0.7f);
+    }
     if (s->rope_scaling) {
+        if (strcmp(s->rope_scaling, "longrope") == 0) set_f32(w, "rope.scaling.attn_factor", 1.2f);
         gguf_set_val_str(w->gguf, arch_key(key, w, "rope.scaling.type"), s->rope_scaling);
         set_f32(w, "rope.scaling.factor", s->rope_factor);
         set_u32(w, "rope.scaling.original_context_length", (uint32_t)s->n_ctx / 4);

@@ -1,0 +1,36 @@
+/* Feed-forward networks that are mixtures of experts.
+ *
+ *   x -> router -> the n_expert_used largest logits -> softmax over these: the experts' weights
+ *     -> the chosen experts: down(act(gate x) * up x)  -> sum of weight * expert + residual
+ *
+ * The matrices of all experts of a layer are one tensor [n_expert][n_out][n_in]. */
+#ifndef LK_MODEL_EXPERTS_H
+#define LK_MODEL_EXPERTS_H
+
+#include "model/bind.h"
+
+enum { LK_MAX_EXPERTS = 1024 };
+
+/* Read expert_count, expert_used_count and expert_feed_forward_length. Without the first key the
+ * model has no experts. Errors: LK_E_FORMAT, LK_E_UNSUPPORTED. */
+lk_status lk_experts_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err);
+
+/* Bind the router and the experts of a layer; with LK_REQUIRED also a bias for each matrix. Errors
+ * are those of lk_bind. */
+lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, enum lk_need bias,
+                          lk_err *err);
+
+/* The mixture for the normed x [n_tok][n_embd], plus residual. */
+struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context *ctx,
+                                   const struct lk_layer *l, struct ggml_tensor *residual,
+                                   struct ggml_tensor *x);
+
+/* A whole function of struct lk_family: W_O, residual, RMS norm, mixture, residual. */
+struct ggml_tensor *lk_post_attn_experts(const struct lk_net *net, struct ggml_context *ctx,
+                                         int layer, const struct lk_qkv *qkv,
+                                         struct ggml_tensor *attn);
+
+/* Floats per token that the experts' activations need. */
+uint64_t lk_experts_width(const struct lk_hparams *hp);
+
+#endif
