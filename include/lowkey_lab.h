@@ -298,9 +298,8 @@ typedef struct {
      * LK_METHOD_OSCAR. */
     bool equalize;
     bool truncate;               /* store no more components than the ranks need */
-    lk_compress_numbers numbers; /* of the sidecar; lk_compress_export always uses floats */
-    bool for_export;      /* reject options whose result lk_compress_export could not write */
-    lk_progress progress; /* may be NULL; counts tokens, then fitting as so many tokens */
+    lk_compress_numbers numbers; /* of the sidecar */
+    lk_progress progress;        /* may be NULL; counts tokens, then fitting as so many tokens */
     void *user;
 } lk_compress_opts;
 
@@ -313,7 +312,7 @@ lk_status lk_compress_check(lk_model *model, const lk_compress_opts *opts, size_
                             lk_err *err);
 
 /* Also checks. tok[0..n_tok) is the calibration text; with LK_SVD_PLAIN it may be NULL, 0.
- * LK_SVD_PLAIN, LK_SVD_OUTPUT and export need a model opened with no_repack, LK_RANK_FISHER* one
+ * LK_SVD_PLAIN and LK_SVD_OUTPUT need a model opened with no_repack, LK_RANK_FISHER* one
  * with f32 weights. *out is owned: lk_compress_free. `model` must outlive it. */
 lk_status lk_compress_new(lk_compress **out, lk_model *model, const lk_compress_opts *opts,
                           const int32_t *tok, size_t n_tok, lk_err *err);
@@ -327,13 +326,6 @@ lk_status lk_compress_fit(lk_compress *c, lk_err *err);
 
 /* Write the sidecar to `path`, or leave what is there unchanged. */
 lk_status lk_compress_write(const lk_compress *c, const char *path, lk_err *err);
-
-/* Write the model of `model_path`, from which the bases were made, as a plain GGUF file with one KV
- * head per group. Any program that knows the architecture can run it. Fused weights become f32.
- * Only for models without RoPE and bases of rank d_head (LK_METHOD_KVHEADS). Memory: the attention
- * weights of one layer. LK_E_UNSUPPORTED, LK_E_ARG, LK_E_IO. */
-lk_status lk_compress_export(const lk_compress *c, const char *model_path, const char *path,
-                             lk_err *err);
 
 /* Bases of one layer after lk_compress_fit. */
 typedef struct {
@@ -444,6 +436,42 @@ typedef struct {
  * LK_E_CANCELLED; LK_E_FORMAT if a loss is not finite. */
 lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                         const lk_lora_opts *opts, const char *path, lk_err *err);
+
+/* ---- export ---- */
+
+/* Numbers of the matrices that an export changes. */
+typedef enum {
+    LK_EXPORT_AUTO, /* as lowkey holds them: q8_0 if the file's are quantized, else the same type */
+    LK_EXPORT_Q8_0,
+    LK_EXPORT_F16,
+    LK_EXPORT_F32,
+} lk_export_numbers;
+
+/* Names as `lowkey export` spells them, for example "q8_0"; NULL past the last. Static. */
+const char *lk_export_numbers_name(int numbers);
+
+typedef struct {
+    lk_export_numbers numbers;
+    bool adapters_only;   /* leave out whatever else the sidecar has */
+    lk_progress progress; /* may be NULL; counts bytes of the model */
+    void *user;
+} lk_export_opts;
+
+typedef struct {
+    int64_t n_tensor, n_changed; /* in the file; of them, those that differ from the model's */
+    int32_t n_head_kv;           /* KV heads of the written model */
+} lk_export_result;
+
+/* Write the model of `model_path`, with what the sidecar changes in its weights, to `path`: a plain
+ * GGUF file that any program runs that knows the architecture. Adapters are added to W_Q, W_K, W_V
+ * and W_O. Bases are multiplied into them, which leaves one KV head per group; only for models
+ * without RoPE and bases of rank d_head (LK_METHOD_KVHEADS). All other tensors, metadata and
+ * vocabulary stay as they are. Memory: the attention weights of one layer.
+ * LK_E_UNSUPPORTED if a plain model cannot have what the sidecar has, or a type does not fit;
+ * LK_E_ARG for a sidecar of another model, or with nothing to export; LK_E_FORMAT for damaged files
+ * and numbers that become too large; LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED. */
+lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_export_opts *opts,
+                    const char *path, lk_export_result *result, lk_err *err);
 
 /* ---- tune: bits of each layer, side and age ----
  *

@@ -360,8 +360,8 @@ static void add_part(struct lk_sidecar_builder *builder, int layer, enum lk_adap
 }
 
 /* Write random adapters for the model to `to`. data: [n_layer][LK_N_ADAPTED] */
-static void write_adapters(const lk_model *model, const char *to, struct adapter_data *data,
-                           enum damage damage) {
+static void write_damaged(const lk_model *model, const char *to, struct adapter_data *data,
+                          enum damage damage) {
     const struct lk_hparams *hp = &model->net->hp;
     struct random r = {8};
     struct lk_ledger ledger = {0};
@@ -452,7 +452,7 @@ static void check_merge(const char *preset, bool f32, double max_error) {
     lk_model *plain = open_files(model_path, NULL, true);
     struct adapter_data *data =
         malloc((size_t)plain->net->hp.n_layer * LK_N_ADAPTED * sizeof *data);
-    write_adapters(plain, sidecar, data, NONE);
+    write_damaged(plain, sidecar, data, NONE);
     lk_model *adapted = open_files(model_path, sidecar, f32);
     size_t n;
     float *before = logits_of(plain, &n);
@@ -504,7 +504,7 @@ static void test_damaged(void **unused) {
     for (int damage = NONE + 1; damage < N_DAMAGE; damage++) {
         lk_err err = {0};
         lk_model_opts opts = {.n_threads = 1, .sidecar = sidecar};
-        write_adapters(plain, sidecar, data, (enum damage)damage);
+        write_damaged(plain, sidecar, data, (enum damage)damage);
         assert_int_equal(lk_model_open(&model, model_path, &opts, &err), LK_E_FORMAT);
         if (!strstr(err.msg, says[damage]) || strchr(err.msg, '\n'))
             fail_msg("damage %d: %s", damage, err.msg);
@@ -524,7 +524,7 @@ static void test_saved_sessions(void **unused) {
     lk_model *model[2] = {open_files(file[0], NULL, false)};
     struct adapter_data *data =
         malloc((size_t)model[0]->net->hp.n_layer * LK_N_ADAPTED * sizeof *data);
-    write_adapters(model[0], file[1], data, NONE);
+    write_damaged(model[0], file[1], data, NONE);
     model[1] = open_files(file[0], file[1], false);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model[0], 4);
