@@ -405,6 +405,7 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
 /* A measurement while adapters are trained: means over the validation sequences. */
 typedef struct {
     int64_t step, n_step; /* training steps done, and in total */
+    int64_t best_step;    /* the step with the smallest kl so far: this one, or an earlier one */
     double kl;            /* KL(full cache || recipe) in nats */
     double kl_stderr;     /* over sequences */
 } lk_lora_report;
@@ -414,7 +415,9 @@ typedef struct {
     float valid;   /* share of the sequences used for validation; 0: 0.05; at least one */
     int32_t rank;  /* of the adapters; 0: 32 */
     float alpha;   /* they are multiplied by alpha / rank; 0: 32 */
-    float rate;    /* learning rate, after a warm-up and before a cosine decay; 0: 0.0002 */
+    /* Learning rates, after a warm-up and before a cosine decay: layer by layer (0: 0.0002), and
+     * end to end (0: a fifth of it; without the part layer by layer, the same). */
+    float rate, end_rate;
     int32_t batch; /* sequences of a step; 0: 1 */
     /* Passes over the sequences: first each layer's attention learns the full one's output from the
      * full model's inputs, then all layers together learn its predictions. Negative: none. */
@@ -429,9 +432,11 @@ typedef struct {
 
 /* Train low-rank adapters of W_Q, W_K, W_V and W_O, so that `model` with a cache of `recipe`
  * predicts like the model with a full cache, on tok[0..n_tok), and write them to `path`, a sidecar
- * that also has what the sidecar of the model has. The model is opened with LK_WEIGHTS_F32 and
- * no_repack. PATH.lora holds the state of an unfinished run: the next call with the same arguments
- * continues from there and gives the same sidecar.
+ * that also has what the sidecar of the model has. The divergence on the validation sequences is
+ * measured at the start, after each tenth of the steps and between the two parts; the weights with
+ * the smallest one are written. The model is opened with LK_WEIGHTS_F32 and no_repack. PATH.lora
+ * holds the state of an unfinished run: the next call with the same arguments continues from there
+ * and gives the same sidecar.
  * LK_E_ARG, LK_E_UNSUPPORTED (other blocks than llama's, recipes that evict), LK_E_IO, LK_E_NOMEM,
  * LK_E_CANCELLED; LK_E_FORMAT if a loss is not finite. */
 lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,

@@ -74,13 +74,19 @@ static lk_status check_recipe(const struct lk_recipe *recipe, const struct lk_mo
     return LK_OK;
 }
 
-/* Newest rows of n_ctx that are exact on average, a query's own included: levels of f16 rows that
- * are newer than the body, and rows that wait for the body's next batch. */
+/* The error of 8 bits is a ten-thousandth of that of 2 bits. */
+static bool is_nearly_exact(const struct lk_codec *codec) {
+    return codec->coding == LK_F16 || codec->coding == LK_INT8 ||
+           (codec->coding == LK_ROT && codec->bits == 8);
+}
+
+/* Newest rows of n_ctx that count as exact, on average, a query's own included: levels of f16 or
+ * 8-bit rows that are newer than the body, and rows that wait for the body's next batch. */
 static int exact_rows(const struct lk_kv *kv, int body, bool eager, int n_ctx) {
     double n = eager ? 0 : 1;
     for (int i = body + 1; i < kv->n_level; i++) {
         const struct lk_level_rule *r = &kv->rule[i];
-        if (r->codec.coding != LK_F16 || kv->level[i].basis) continue;
+        if (!is_nearly_exact(&r->codec) || kv->level[i].basis) continue;
         n += r->keep + r->percent / 100 * n_ctx + (eager ? 0 : r->batch / 2.0);
     }
     return n < n_ctx ? (int)n : n_ctx;

@@ -232,9 +232,13 @@ static void test_steps(void **unused) {
     }
 }
 
+enum { SEQUENCES = 5 };
+
 struct watch {
     uint64_t after, n; /* progress calls until cancelled; 0: never */
     int reports;
+    int64_t best_step;
+    double best_kl, last_kl;
 };
 
 static bool stop_after(void *user, uint64_t done, uint64_t total) {
@@ -246,31 +250,44 @@ static bool stop_after(void *user, uint64_t done, uint64_t total) {
 static void keep_report(void *user, const lk_lora_report *report) {
     struct watch *watch = user;
     assert_true(isfinite(report->kl) && report->step <= report->n_step);
+    if (report->best_step == report->step) {
+        watch->best_kl = report->kl;
+    } else {
+        assert_true(report->best_step < report->step);
+        assert_true(watch->after > 0 || report->kl >= watch->best_kl);
+    }
+    watch->best_step = report->best_step;
+    watch->last_kl = report->kl;
     watch->reports++;
 }
 
-static lk_status train(lk_model *model, const char *recipe_text, const char *to, uint64_t after,
-                       struct watch *watch, lk_err *err) {
-    enum { CTX = 32, SEQUENCES = 5 };
-    int32_t tok[CTX * SEQUENCES];
+static lk_status train_at(lk_model *model, const char *recipe_text, const char *to, uint64_t after,
+                          float end_rate, struct watch *watch, lk_err *err) {
+    int32_t tok[N_TOK * SEQUENCES];
     lk_recipe *recipe;
-    random_tokens(tok, CTX * SEQUENCES, model, 2);
+    random_tokens(tok, N_TOK * SEQUENCES, model, 2);
     assert_int_equal(lk_recipe_parse(&recipe, recipe_text, err), LK_OK);
     *watch = (struct watch){.after = after};
-    lk_lora_opts opts = {.n_ctx = CTX,
+    lk_lora_opts opts = {.n_ctx = N_TOK,
                          .valid = 0.2f,
-                         .rank = 4,
-                         .alpha = 4,
+                         .rank = RANK,
+                         .alpha = 2 * RANK,
                          .rate = 2e-3f,
+                         .end_rate = end_rate,
                          .batch = 2,
                          .n_layer_epoch = 2,
                          .n_epoch = 3,
                          .progress = stop_after,
                          .report = keep_report,
                          .user = watch};
-    lk_status status = lk_train_lora(model, recipe, tok, CTX * SEQUENCES, &opts, to, err);
+    lk_status status = lk_train_lora(model, recipe, tok, N_TOK * SEQUENCES, &opts, to, err);
     lk_recipe_free(recipe);
     return status;
+}
+
+static lk_status train(lk_model *model, const char *recipe_text, const char *to, uint64_t after,
+                       struct watch *watch, lk_err *err) {
+    return train_at(model, recipe_text, to, after, 2e-3f, watch, err);
 }
 
 /* A run that is cancelled after every few sequences ends with the same bytes as one that is not. */
@@ -285,7 +302,7 @@ static void test_resume(void **unused) {
     lk_err err = {0};
     struct watch watch;
     if (train(model, recipe, whole, 0, &watch, &err) != LK_OK) fail_msg("%s", err.msg);
-    assert_int_equal(watch.reports, 3);
+    assert_int_equal(watch.reports, 11); /* of 10 steps */
     lk_status status = LK_E_CANCELLED;
     for (int i = 0; status == LK_E_CANCELLED && i < 100; i++) {
         status = train(model, recipe, parts, i == 0 ? 17 : 29, &watch, &err);
@@ -300,6 +317,62 @@ static void test_resume(void **unused) {
     free(a), free(b);
     unlink(whole), unlink(parts);
     lk_model_free(model);
+}
+
+/* The adapters of a sidecar as weights of the net. */
+static void read_weights(struct lk_lora_net *net, const struct lk_sidecar *s) {
+    const struct lk_hparams *hp = &net->model->net->hp;
+    for (int i = 0; i < 2 * hp->n_layer * LK_N_ADAPTED; i++) {
+        int layer = i / 2 / LK_N_ADAPTED, which = i / 2 % LK_N_ADAPTED;
+        const struct lk_lora_param *p = &net->param[layer][which];
+        float *to = net->weight + (i % 2 ? p->b : p->a), scale = i % 2 ? 1 / net->scale : 1;
+        char name[64];
+        const void *half;
+        int64_t ne0 = i % 2 ? RANK : p->n_in, ne1 = i % 2 ? p->n_out : RANK;
+        lk_adapter_tensor_name(name, layer, (enum lk_adapted)which, i % 2 ? 'b' : 'a');
+        assert_int_equal(lk_sidecar_find(s, name, LK_SIDECAR_F16, ne0, ne1, 1, &half, NULL), LK_OK);
+        for (int64_t j = 0; j < ne0 * ne1; j++)
+            to[j] = scale * lk_f16_to_f32(((const uint16_t *)half)[j]);
+    }
+}
+
+/* A rate that is too high ruins the weights. Those that did best are written, also if the training
+ * was interrupted. */
+static void test_best(void **unused) {
+    (void)unused;
+    const char *recipe = "all: k=latent13% v=latent13%; eager";
+    struct lab lab;
+    struct watch watch;
+    struct lk_sidecar *s;
+    lk_err err = {0};
+    int32_t tok[N_TOK * SEQUENCES];
+    uint8_t *data[2];
+    size_t size[2];
+    lab_open(&lab, "llama-yarn", recipe);
+    random_tokens(tok, N_TOK * SEQUENCES, lab.model, 2);
+    for (int parts = 0; parts < 2; parts++) {
+        double error = INFINITY;
+        lk_status status = LK_E_CANCELLED;
+        for (int n = 0; status == LK_E_CANCELLED && n < 100; n++)
+            status = train_at(lab.model, recipe, path, parts ? 37 : 0, 1.0f, &watch, &err);
+        if (status != LK_OK) fail_msg("%s", err.msg);
+        assert_true(watch.best_step > 0 && watch.best_step < 10);
+        if (!parts) assert_true(watch.last_kl > 3 * watch.best_kl);
+        assert_int_equal(lk_sidecar_open(&s, path, NULL, &lab.ledger, &err), LK_OK);
+        read_weights(lab.net, s);
+        for (int i = 0; i < SEQUENCES; i++) { /* one of them is for validation */
+            memcpy(lab.tok, tok + i * N_TOK, sizeof lab.tok);
+            lk_compare_set_bos(lab.model, lab.tok);
+            error = fmin(error, fabs(divergence(&lab, false) / watch.best_kl - 1));
+        }
+        if (!parts && error > 1e-3) fail_msg("best %g, off by %g", watch.best_kl, error);
+        lk_sidecar_close(s);
+        data[parts] = read_file(path, &size[parts]);
+    }
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(data[0], data[1], size[0]);
+    free(data[0]), free(data[1]);
+    lab_close(&lab);
 }
 
 static void test_rejected(void **unused) {
@@ -553,10 +626,11 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_steps),     cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_rejected),  cmocka_unit_test(test_merge),
-        cmocka_unit_test(test_damaged),   cmocka_unit_test(test_saved_sessions),
+        cmocka_unit_test(test_gradients),      cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_steps),          cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_best),           cmocka_unit_test(test_rejected),
+        cmocka_unit_test(test_merge),          cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_saved_sessions),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
