@@ -45,6 +45,9 @@ typedef struct {
     void *user;
     bool prompt; /* the first half of a chunk is a prompt: its tokens attend exactly, and are
                     computed only once for all recipes that evict nothing */
+    /* The model whose full cache recipes are compared with, with the same vocabulary: for an
+     * adapted model, the original. NULL: the model itself. */
+    lk_model *reference;
 } lk_compare_opts;
 
 typedef struct {
@@ -60,7 +63,7 @@ typedef struct {
 
 /* Evaluate tok[0..n_tok) in chunks of n_ctx tokens with every recipe and with a full cache, and
  * compare the next-token distributions. results: [n_recipe]. LK_E_ARG if the text is shorter than
- * one chunk. */
+ * one chunk, or the reference has another vocabulary. */
 lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_recipe,
                      const int32_t *tok, size_t n_tok, const lk_compare_opts *opts,
                      lk_compare_result *results, lk_err *err);

@@ -183,6 +183,19 @@ static lk_status append_window(struct lk_lora_cache *c, int layer, const float *
     return status;
 }
 
+/* The first n rows of a level for one KV head, as attention sees them: x, n_row floats apart. */
+static void read_head(const struct lk_lora_cache *c, const struct lk_kv *kv, int level, int n,
+                      int head, float *x) {
+    size_t n_row = row_width(c);
+    for (int at = 0; at < n; at += LK_TILE) {
+        struct lk_row_range range = {kv, level, at, n - at < LK_TILE ? n - at : LK_TILE};
+        lk_kv_read(&range, head / kv->level[level].n_head, c->model->kernels, c->rows, n_row);
+        for (int i = 0; i < range.n; i++)
+            lk_project_restore_head(kv, level, at + i, head, c->cache->shape.d_head,
+                                    c->rows + i * n_row, x + (at + i) * n_row);
+    }
+}
+
 lk_status lk_lora_cache_read(struct lk_lora_cache *c, int layer, const float *q, const float *k,
                              const float *v, int n, float *out, lk_err *err) {
     const float *const x[2] = {k, v};
@@ -195,10 +208,8 @@ lk_status lk_lora_cache_read(struct lk_lora_cache *c, int layer, const float *q,
         float *to = out + (size_t)side * n * n_row;
         int n_sink = s->n_sink < n ? s->n_sink : n;
         memcpy(to, x[side], (size_t)n_sink * n_row * sizeof *to);
-        for (int i = n_sink; i < n; i++)
-            for (int head = 0; head < c->cache->shape.n_head_kv; head++)
-                lk_project_read_head(kv, s->body, i - n_sink, head, d, c->model->kernels,
-                                     to + i * n_row + (size_t)head * d);
+        for (int head = 0; head < c->cache->shape.n_head_kv; head++)
+            read_head(c, kv, s->body, n - n_sink, head, to + n_sink * n_row + (size_t)head * d);
     }
     return status;
 }

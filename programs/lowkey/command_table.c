@@ -74,7 +74,8 @@ const struct command command_table[N_COMMANDS] = {
          "Evaluates a text in chunks with a full f16 cache and with each recipe, and scores the "
          "predictions in the second half of each chunk. Prints the perplexity, the "
          "Kullback-Leibler divergence KL(full cache || recipe) in nats (mean, 99% and 99.9% "
-         "quantile), how often the most probable token is the same, and the size of the cache.",
+         "quantile), how often the most probable token is the same, and the size of the cache. If "
+         "the sidecar has adapters, the full cache is that of the model without them.",
      .examples = "  lowkey perplexity -f book.txt --kv best-4 --kv best-2 --weights f32\n"
                  "  lowkey perplexity -f book.txt -c 2k --chunks 2 --kv kivi-2 --json\n",
      .run = cmd_perplexity},

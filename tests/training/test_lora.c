@@ -8,6 +8,7 @@
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"
+#include "support_sidecar.h"
 #include "training/lora_net.h"
 #include "training/lora_state.h"
 
@@ -558,6 +559,50 @@ static void test_merge(void **unused) {
     check_merge("qwen2-q4_1", false, 0.02);
 }
 
+/* An adapted model is compared with the original. */
+static void test_reference(void **unused) {
+    (void)unused;
+    char model_path[100], sidecar[100];
+    snprintf(model_path, sizeof model_path, "%s.model", path);
+    snprintf(sidecar, sizeof sidecar, "%s.sidecar", path);
+    assert_true(tiny_gguf_write(model_path, tiny_preset("llama")));
+    lk_model *plain = open_files(model_path, NULL, false), *other = open_preset("qwen2-q4_1", 0, 1);
+    assert_true(write_adapters(sidecar, plain, NULL, 0.3f, 5));
+    lk_model *adapted = open_files(model_path, sidecar, false);
+    assert_true(lk_model_get_info(adapted).is_adapted && !lk_model_get_info(plain).is_adapted);
+    size_t n, n_vocab = (size_t)plain->net->hp.n_vocab;
+    float *p = logits_of(plain, &n), *q = logits_of(adapted, &n),
+          *log_p = malloc(2 * n_vocab * sizeof *log_p);
+    double expected = 0;
+    for (int i = N_TOK / 2; i + 1 < N_TOK; i++) {
+        lk_compare_score(p + i * n_vocab, n_vocab, 0, log_p, log_p);
+        expected += lk_compare_score(q + i * n_vocab, n_vocab, 0, log_p, log_p + n_vocab).kl /
+                    (double)lk_compare_n_scored(N_TOK);
+    }
+    int32_t tok[N_TOK];
+    lk_recipe *recipe;
+    lk_compare_result r;
+    lk_err err = {0};
+    random_tokens(tok, N_TOK, plain, 4);
+    assert_int_equal(lk_vocab_bos(plain->vocab), -1); /* no token is replaced */
+    assert_int_equal(lk_recipe_parse(&recipe, "f16", &err), LK_OK);
+    for (int i = 0; i < 4; i++) {
+        lk_compare_opts opts = {.n_ctx = N_TOK, .prompt = i % 2, .reference = i < 2 ? plain : NULL};
+        if (lk_compare(adapted, (const lk_recipe *const *)&recipe, 1, tok, N_TOK, &opts, &r, &err))
+            fail_msg("%s", err.msg);
+        if (fabs(r.kl_mean - (i < 2 ? expected : 0)) > 1e-3 * expected)
+            fail_msg("%d: %g, expected %g", i, r.kl_mean, i < 2 ? expected : 0);
+    }
+    lk_compare_opts opts = {.n_ctx = N_TOK, .reference = other};
+    assert_int_equal(
+        lk_compare(adapted, (const lk_recipe *const *)&recipe, 1, tok, N_TOK, &opts, &r, &err),
+        LK_E_ARG);
+    free(p), free(q), free(log_p);
+    lk_recipe_free(recipe);
+    lk_model_free(adapted), lk_model_free(plain), lk_model_free(other);
+    unlink(model_path), unlink(sidecar);
+}
+
 static void test_damaged(void **unused) {
     (void)unused;
     static const char *const says[N_DAMAGE] = {[WRONG_SHAPE] = "blk.0.attn_v.weight.lora_b",
@@ -626,11 +671,11 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),      cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_steps),          cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_best),           cmocka_unit_test(test_rejected),
-        cmocka_unit_test(test_merge),          cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_saved_sessions),
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_steps),     cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_best),      cmocka_unit_test(test_rejected),
+        cmocka_unit_test(test_merge),     cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_damaged),   cmocka_unit_test(test_saved_sessions),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
