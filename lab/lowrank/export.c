@@ -156,7 +156,8 @@ static lk_status plan_fusion(struct exporter *e, lk_err *err) {
     return LK_OK;
 }
 
-/* Check the types that changed tensors get, and count what they need. */
+/* Check the types that changed tensors get, and count what they need. Their shapes are those of the
+ * model's weights: lk_net_open accepts no tensor that it does not know. */
 static lk_status plan_tensors(struct exporter *e, lk_err *err) {
     for (int64_t i = 0; i < gguf_get_n_tensors(e->from.gguf); i++) {
         struct change c;
@@ -164,13 +165,11 @@ static lk_status plan_tensors(struct exporter *e, lk_err *err) {
         const int64_t *ne = gguf_get_tensor_ne(e->from.gguf, i);
         enum ggml_type type = new_type(e, &c, gguf_get_tensor_type(e->from.gguf, i));
         int64_t n_col = c.bias ? 1 : ne[0];
-        size_t size = 0;
         if (!c.bias && n_col % ggml_blck_size(type) != 0)
             return lk_fail(err, LK_E_UNSUPPORTED,
                            "rows of %d numbers cannot be stored as %s; give --type f16", (int)n_col,
                            ggml_type_name(type));
-        size = c.bias ? (size_t)rows_after(e, &c) * sizeof(float)
-                      : ggml_row_size(type, n_col) * (size_t)rows_after(e, &c);
+        size_t size = ggml_row_size(type, n_col) * (size_t)rows_after(e, &c);
         if (size > e->n_data) e->n_data = size;
         for (int w = c.first; w <= (int)c.last; w++) {
             size_t n = (size_t)lk_fusion_rows_before(&e->fusion, (enum lk_adapted)w) * n_col;
