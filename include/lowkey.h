@@ -121,6 +121,7 @@ typedef struct {
     int32_t n_swa;         /* window of sliding-window layers; 0: there are none */
     int32_t n_threads;     /* in use */
     int32_t bos, eos, eot; /* token ids: begin of text, end of text, end of turn; -1: none */
+    bool is_adapted;       /* its weights are the file's and the sidecar's adapters */
 } lk_model_info;
 
 /* Open a GGUF model. *out is owned: lk_model_free, after its last session, batch and sampler.

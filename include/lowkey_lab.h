@@ -45,6 +45,9 @@ typedef struct {
     void *user;
     bool prompt; /* the first half of a chunk is a prompt: its tokens attend exactly, and are
                     computed only once for all recipes that evict nothing */
+    /* The model whose full cache recipes are compared with, with the same vocabulary: for an
+     * adapted model, the original. NULL: the model itself. */
+    lk_model *reference;
 } lk_compare_opts;
 
 typedef struct {
@@ -60,7 +63,7 @@ typedef struct {
 
 /* Evaluate tok[0..n_tok) in chunks of n_ctx tokens with every recipe and with a full cache, and
  * compare the next-token distributions. results: [n_recipe]. LK_E_ARG if the text is shorter than
- * one chunk. */
+ * one chunk, or the reference has another vocabulary. */
 lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_recipe,
                      const int32_t *tok, size_t n_tok, const lk_compare_opts *opts,
                      lk_compare_result *results, lk_err *err);
@@ -298,9 +301,8 @@ typedef struct {
      * LK_METHOD_OSCAR. */
     bool equalize;
     bool truncate;               /* store no more components than the ranks need */
-    lk_compress_numbers numbers; /* of the sidecar; lk_compress_export always uses floats */
-    bool for_export;      /* reject options whose result lk_compress_export could not write */
-    lk_progress progress; /* may be NULL; counts tokens, then fitting as so many tokens */
+    lk_compress_numbers numbers; /* of the sidecar */
+    lk_progress progress;        /* may be NULL; counts tokens, then fitting as so many tokens */
     void *user;
 } lk_compress_opts;
 
@@ -313,7 +315,7 @@ lk_status lk_compress_check(lk_model *model, const lk_compress_opts *opts, size_
                             lk_err *err);
 
 /* Also checks. tok[0..n_tok) is the calibration text; with LK_SVD_PLAIN it may be NULL, 0.
- * LK_SVD_PLAIN, LK_SVD_OUTPUT and export need a model opened with no_repack, LK_RANK_FISHER* one
+ * LK_SVD_PLAIN and LK_SVD_OUTPUT need a model opened with no_repack, LK_RANK_FISHER* one
  * with f32 weights. *out is owned: lk_compress_free. `model` must outlive it. */
 lk_status lk_compress_new(lk_compress **out, lk_model *model, const lk_compress_opts *opts,
                           const int32_t *tok, size_t n_tok, lk_err *err);
@@ -327,13 +329,6 @@ lk_status lk_compress_fit(lk_compress *c, lk_err *err);
 
 /* Write the sidecar to `path`, or leave what is there unchanged. */
 lk_status lk_compress_write(const lk_compress *c, const char *path, lk_err *err);
-
-/* Write the model of `model_path`, from which the bases were made, as a plain GGUF file with one KV
- * head per group. Any program that knows the architecture can run it. Fused weights become f32.
- * Only for models without RoPE and bases of rank d_head (LK_METHOD_KVHEADS). Memory: the attention
- * weights of one layer. LK_E_UNSUPPORTED, LK_E_ARG, LK_E_IO. */
-lk_status lk_compress_export(const lk_compress *c, const char *model_path, const char *path,
-                             lk_err *err);
 
 /* Bases of one layer after lk_compress_fit. */
 typedef struct {
@@ -413,6 +408,7 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
 /* A measurement while adapters are trained: means over the validation sequences. */
 typedef struct {
     int64_t step, n_step; /* training steps done, and in total */
+    int64_t best_step;    /* the step with the smallest kl so far: this one, or an earlier one */
     double kl;            /* KL(full cache || recipe) in nats */
     double kl_stderr;     /* over sequences */
 } lk_lora_report;
@@ -422,7 +418,9 @@ typedef struct {
     float valid;   /* share of the sequences used for validation; 0: 0.05; at least one */
     int32_t rank;  /* of the adapters; 0: 32 */
     float alpha;   /* they are multiplied by alpha / rank; 0: 32 */
-    float rate;    /* learning rate, after a warm-up and before a cosine decay; 0: 0.0002 */
+    /* Learning rates, after a warm-up and before a cosine decay: layer by layer (0: 0.0002), and
+     * end to end (0: a fifth of it; without the part layer by layer, the same). */
+    float rate, end_rate;
     int32_t batch; /* sequences of a step; 0: 1 */
     /* Passes over the sequences: first each layer's attention learns the full one's output from the
      * full model's inputs, then all layers together learn its predictions. Negative: none. */
@@ -437,13 +435,51 @@ typedef struct {
 
 /* Train low-rank adapters of W_Q, W_K, W_V and W_O, so that `model` with a cache of `recipe`
  * predicts like the model with a full cache, on tok[0..n_tok), and write them to `path`, a sidecar
- * that also has what the sidecar of the model has. The model is opened with LK_WEIGHTS_F32 and
- * no_repack. PATH.lora holds the state of an unfinished run: the next call with the same arguments
- * continues from there and gives the same sidecar.
+ * that also has what the sidecar of the model has. The divergence on the validation sequences is
+ * measured at the start, after each tenth of the steps and between the two parts; the weights with
+ * the smallest one are written. The model is opened with LK_WEIGHTS_F32 and no_repack. PATH.lora
+ * holds the state of an unfinished run: the next call with the same arguments continues from there
+ * and gives the same sidecar.
  * LK_E_ARG, LK_E_UNSUPPORTED (other blocks than llama's, recipes that evict), LK_E_IO, LK_E_NOMEM,
  * LK_E_CANCELLED; LK_E_FORMAT if a loss is not finite. */
 lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                         const lk_lora_opts *opts, const char *path, lk_err *err);
+
+/* ---- export ---- */
+
+/* Numbers of the matrices that an export changes. */
+typedef enum {
+    LK_EXPORT_AUTO, /* as lowkey holds them: q8_0 if the file's are quantized, else the same type */
+    LK_EXPORT_Q8_0,
+    LK_EXPORT_F16,
+    LK_EXPORT_F32,
+} lk_export_numbers;
+
+/* Names as `lowkey export` spells them, for example "q8_0"; NULL past the last. Static. */
+const char *lk_export_numbers_name(int numbers);
+
+typedef struct {
+    lk_export_numbers numbers;
+    bool adapters_only;   /* leave out whatever else the sidecar has */
+    lk_progress progress; /* may be NULL; counts bytes of the model */
+    void *user;
+} lk_export_opts;
+
+typedef struct {
+    int64_t n_tensor, n_changed; /* in the file; of them, those that differ from the model's */
+    int32_t n_head_kv;           /* KV heads of the written model */
+} lk_export_result;
+
+/* Write the model of `model_path`, with what the sidecar changes in its weights, to `path`: a plain
+ * GGUF file that any program runs that knows the architecture. Adapters are added to W_Q, W_K, W_V
+ * and W_O. Bases are multiplied into them, which leaves one KV head per group; only for models
+ * without RoPE and bases of rank d_head (LK_METHOD_KVHEADS). All other tensors, metadata and
+ * vocabulary stay as they are. Memory: the attention weights of one layer.
+ * LK_E_UNSUPPORTED if a plain model cannot have what the sidecar has, or a type does not fit;
+ * LK_E_ARG for a sidecar of another model, or with nothing to export; LK_E_FORMAT for damaged files
+ * and numbers that become too large; LK_E_IO, LK_E_NOMEM, LK_E_CANCELLED. */
+lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_export_opts *opts,
+                    const char *path, lk_export_result *result, lk_err *err);
 
 /* ---- tune: bits of each layer, side and age ----
  *

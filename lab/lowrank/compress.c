@@ -6,7 +6,6 @@
 #include "base/fnv1a.h"
 #include "engine/model.h"
 #include "lowrank/collect.h"
-#include "lowrank/export.h"
 #include "lowrank/layer_rank.h"
 #include "sidecar/sidecar.h"
 #include "sidecar/sidecar_write.h"
@@ -236,17 +235,4 @@ lk_status lk_compress_write(const lk_compress *c, const char *path, lk_err *err)
     lk_status status = lk_atomic_file_open_public(&f, path, err);
     if (status != LK_OK) return status;
     return lk_atomic_file_close(&f, write_sidecar(c, f.file, err), err);
-}
-
-lk_status lk_compress_export(const lk_compress *c, const char *model_path, const char *path,
-                             lk_err *err) {
-    struct lk_export export = {.net = c->model->net,
-                               .k = c->layer[LK_BASIS_K],
-                               .v = c->layer[LK_BASIS_V],
-                               .model_path = model_path};
-    struct lk_atomic_file f;
-    lk_status status = lk_export_check_bases(&export, err);
-    if (status == LK_OK) status = lk_atomic_file_open_public(&f, path, err);
-    if (status != LK_OK) return status;
-    return lk_atomic_file_close(&f, lk_export_kv_heads(&export, f.file, err), err);
 }

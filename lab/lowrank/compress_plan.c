@@ -1,7 +1,6 @@
 /* Defaults and checks of the options of a compression. */
 #include "lowrank/compress_plan.h"
 
-#include "lowrank/export.h"
 #include "lowrank/fisher.h"
 #include "lowrank/rank.h"
 
@@ -87,23 +86,6 @@ static void choose_bases(struct lk_compress_plan *plan, const struct lk_hparams 
         plan->group[LK_BASIS_KPRE] = k_group;
 }
 
-static lk_status check_export(const struct lk_compress_plan *plan, const struct lk_net *net,
-                              lk_err *err) {
-    int32_t group = plan->group[LK_BASIS_V], d = net->hp.d_head;
-    lk_status status = lk_export_check(net, err);
-    if (status != LK_OK) return status;
-    if (plan->group[LK_BASIS_K] != group || plan->opts.mean)
-        return lk_fail(err, LK_E_ARG,
-                       "export needs bases of K and V in the same groups, without a mean; use "
-                       "--method kvheads");
-    if (lk_rank_round(group * d, plan->opts.rank, plan->opts.quantum) != d)
-        return lk_fail(err, LK_E_ARG,
-                       "export needs ranks of one head's width, %d; use --method kvheads without "
-                       "--rank and --quantum",
-                       d);
-    return LK_OK;
-}
-
 static lk_status plan_fisher(struct lk_compress_plan *plan, const struct lk_net *net, size_t n_tok,
                              lk_err *err) {
     lk_compress_opts *opts = &plan->opts;
@@ -129,7 +111,6 @@ lk_status lk_compress_plan_make(struct lk_compress_plan *plan, const struct lk_n
                     opts->svd != LK_SVD_MEAN_POOL;
     plan->needs_text = n_tok > 0 || opts->svd != LK_SVD_PLAIN;
     plan->needs_fisher = opts->ranks == LK_RANK_FISHER || opts->ranks == LK_RANK_FISHER_UNIFORM;
-    if (opts->for_export) status = check_export(plan, net, err);
     /* Queries are collected even if unused: saved statistics then serve every kind of basis. */
     plan->statistics = (struct lk_statistics_opts){.queries = plan->group[LK_BASIS_K] > 0,
                                                    .scored = opts->method == LK_METHOD_OSCAR,

@@ -1,160 +1,190 @@
-/* Fuses bases into attention weights, and copies everything else of a GGUF file. */
-#include "lowrank/export.h"
-
+/* Writes a model and what a sidecar changes in its weights as a plain GGUF file. Tensors that do
+ * not change, metadata and vocabulary are copied. */
+#include "base/atomic_file.h"
 #include "base/cxx_call.h"
-#include "lowrank/weight_moments.h"
+#include "engine/adapters.h"
+#include "lowkey_lab.h"
+#include "lowrank/fusion.h"
 #include "model/gguf_read.h"
+#include "model/net.h"
+#include "sidecar/sidecar.h"
 
 #include "gguf.h"
 
+#include <stdio.h>
 #include <string.h>
-
-/* ---- checks ---- */
-
-lk_status lk_export_check(const struct lk_net *net, lk_err *err) {
-    if (net->hp.rope_mode >= 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "%s models rotate their keys: projections cannot be fused into the weights",
-                       net->arch);
-    for (int layer = 0; layer < net->hp.n_layer; layer++)
-        if (!net->layer[layer].wqkv)
-            return lk_fail(err, LK_E_UNSUPPORTED,
-                           "export supports only models with q, k and v in one matrix");
-    return LK_OK;
-}
-
-lk_status lk_export_check_bases(const struct lk_export *export, lk_err *err) {
-    const struct lk_net *net = export->net;
-    lk_status status = lk_export_check(net, err);
-    for (int layer = 0; status == LK_OK && layer < net->hp.n_layer; layer++) {
-        const struct lk_basis *k = export->k ? &export->k[layer].basis : NULL,
-                              *v = export->v ? &export->v[layer].basis : NULL;
-        if (!k || !v || k->n_group != v->n_group || k->mean || v->mean)
-            return lk_fail(err, LK_E_ARG,
-                           "export needs bases of K and V in the same groups, without a mean; use "
-                           "--method kvheads");
-        for (int g = 0; g < k->n_group; g++)
-            if (k->rank[g] != net->hp.d_head || v->rank[g] != net->hp.d_head)
-                return lk_fail(err, LK_E_ARG,
-                               "export needs ranks of one head's width, %d; remove --rank",
-                               net->hp.d_head);
-    }
-    return status;
-}
-
-/* ---- fusing ---- */
+#include <sys/stat.h>
 
 struct exporter {
-    const struct lk_export *export;
-    const struct lk_net *net;
+    const lk_export_opts *opts;
+    const char *model_path;
+    struct lk_ledger ledger;
+    struct lk_net *net; /* of the model, without data */
+    struct lk_sidecar *sidecar;
+    struct lk_adapter *adapter; /* [n_layer][LK_N_ADAPTED], or NULL */
+    struct lk_fusion fusion;
     struct lk_mapping map;
     struct lk_gguf_reader from; /* the model */
     struct gguf_context *to;
     FILE *file;
-    bool failed; /* to write the header */
-    struct lk_ledger ledger;
-    float *row;       /* one row */
-    float *src, *dst; /* one layer's largest tensor, before and after */
-    size_t row_bytes, tensor_bytes;
-    int32_t n_group;          /* new KV heads */
-    int32_t d;                /* channels of a head */
-    int32_t n_q, n_kv, n_new; /* channels of the queries, of the old and of the new K or V */
+    bool failed;           /* to write the header */
+    float *old, *new;      /* of one weight, before and after */
+    uint8_t *data;         /* of the largest changed tensor */
+    size_t floats, n_data; /* of old and new; of data */
+    float *scratch;
+    lk_export_result result;
 };
 
-/* out [d][n] = b x, with x [n_part][n] and b the columns [from, from + n_part) of the first d rows
- * of a matrix `basis` of `width` columns. */
-static void project_rows(const float *basis, int width, int from, int n_part, int d, const float *x,
-                         int64_t n, float *out) {
-    for (int j = 0; j < d; j++) {
-        float *to = memset(out + j * n, 0, (size_t)n * sizeof *to);
-        for (int c = 0; c < n_part; c++) {
-            float f = basis[(size_t)j * width + from + c];
-            for (int64_t i = 0; i < n; i++) to[i] += f * x[c * n + i];
-        }
+const char *lk_export_numbers_name(int numbers) {
+    static const char *const names[] = {"auto", "q8_0", "f16", "f32"};
+    return numbers >= 0 && numbers <= LK_EXPORT_F32 ? names[numbers] : NULL;
+}
+
+/* ---- what a tensor becomes ---- */
+
+/* A tensor's weights [first, last] of a layer, one after the other; or their biases. */
+struct change {
+    int layer;
+    enum lk_adapted first, last;
+    bool bias;
+};
+
+/* False if the tensor stays as it is. */
+static bool find_change(const struct exporter *e, const char *name, struct change *out) {
+    static const struct {
+        const char *name;
+        enum lk_adapted first, last;
+    } weight[] = {{"attn_q.", LK_ADAPT_Q, LK_ADAPT_Q},
+                  {"attn_k.", LK_ADAPT_K, LK_ADAPT_K},
+                  {"attn_v.", LK_ADAPT_V, LK_ADAPT_V},
+                  {"attn_qkv.", LK_ADAPT_Q, LK_ADAPT_V},
+                  {"attn_output.", LK_ADAPT_O, LK_ADAPT_O}};
+    int layer, end = 0;
+    if (sscanf(name, "blk.%d.%n", &layer, &end) != 1 || end == 0 || layer < 0 ||
+        layer >= e->net->hp.n_layer)
+        return false;
+    for (size_t i = 0; i < sizeof weight / sizeof *weight; i++) {
+        size_t len = strlen(weight[i].name);
+        if (strncmp(name + end, weight[i].name, len) != 0) continue;
+        const char *kind = name + end + len;
+        bool bias = strcmp(kind, "bias") == 0, changes = false;
+        if (!bias && strcmp(kind, "weight") != 0) return false;
+        *out = (struct change){layer, weight[i].first, weight[i].last, bias};
+        for (int w = out->first; w <= (int)out->last; w++)
+            changes = changes || lk_fusion_changes(&e->fusion, layer, (enum lk_adapted)w, bias);
+        return changes;
+    }
+    return false;
+}
+
+static int64_t rows_after(const struct exporter *e, const struct change *c) {
+    int64_t n = 0;
+    for (int w = c->first; w <= (int)c->last; w++)
+        n += lk_fusion_rows_after(&e->fusion, (enum lk_adapted)w);
+    return n;
+}
+
+static enum ggml_type new_type(const struct exporter *e, const struct change *c,
+                               enum ggml_type type) {
+    if (c->bias) return GGML_TYPE_F32;
+    switch (e->opts->numbers) {
+    case LK_EXPORT_Q8_0: return GGML_TYPE_Q8_0;
+    case LK_EXPORT_F16: return GGML_TYPE_F16;
+    case LK_EXPORT_F32: return GGML_TYPE_F32;
+    default: return ggml_is_quantized(type) ? GGML_TYPE_Q8_0 : type;
     }
 }
 
-/* q, k and v of a layer: e->src [n_q + 2 n_kv][n] into e->dst [n_q + 2 n_new][n]; n = 1 for
- * biases. */
-static void fuse_qkv(const struct exporter *e, int layer, int64_t n) {
-    const struct lk_basis *k = &e->export->k[layer].basis, *v = &e->export->v[layer].basis;
-    int width = k->width, share = e->net->hp.n_head / e->net->hp.n_head_kv, heads = width / e->d;
-    const float *old_k = e->src + e->n_q * n, *old_v = old_k + e->n_kv * n;
-    float *new_k = e->dst + e->n_q * n, *new_v = new_k + e->n_new * n;
-    for (int head = 0; head < e->net->hp.n_head; head++) {
-        int kv = head / share, g = kv / heads;
-        project_rows(k->up.f32 + (size_t)g * k->n_comp * width, width, kv % heads * e->d, e->d,
-                     e->d, e->src + (int64_t)head * e->d * n, n, e->dst + (int64_t)head * e->d * n);
-    }
-    for (int g = 0; g < e->n_group; g++) {
-        project_rows(k->down.f32 + (size_t)g * k->n_comp * width, width, 0, width, e->d,
-                     old_k + (int64_t)g * width * n, n, new_k + (int64_t)g * e->d * n);
-        project_rows(v->down.f32 + (size_t)g * v->n_comp * width, width, 0, width, e->d,
-                     old_v + (int64_t)g * width * n, n, new_v + (int64_t)g * e->d * n);
-    }
+/* ---- checks ---- */
+
+static lk_status fail_bases(const struct exporter *e, const char *reason, lk_err *err) {
+    return e->adapter ? lk_fail(err, LK_E_UNSUPPORTED,
+                                "the sidecar's bases would be lost: %s; to export the adapters "
+                                "alone, which were trained for these bases, give --adapters-only",
+                                reason)
+                      : lk_fail(err, LK_E_UNSUPPORTED,
+                                "the sidecar's bases would be lost: %s; run the model with "
+                                "--sidecar instead",
+                                reason);
 }
 
-/* W_O [n_embd][n_q]: the columns of each head times its part of up^T. */
-static void fuse_output(const struct exporter *e, int layer, int64_t n_row) {
-    const struct lk_basis *v = &e->export->v[layer].basis;
-    int share = e->net->hp.n_head / e->net->hp.n_head_kv, heads = v->width / e->d;
-    for (int64_t i = 0; i < n_row; i++)
-        for (int head = 0; head < e->net->hp.n_head; head++) {
-            int kv = head / share;
-            const float *up =
-                v->up.f32 + (size_t)(kv / heads) * v->n_comp * v->width + kv % heads * e->d;
-            const float *old = e->src + i * e->n_q + head * e->d;
-            for (int j = 0; j < e->d; j++) {
-                float sum = 0;
-                for (int c = 0; c < e->d; c++) sum += old[c] * up[(size_t)j * v->width + c];
-                e->dst[i * e->n_q + head * e->d + j] = sum;
-            }
+/* The first side and layer without a basis that can be fused, as a reason; NULL if none is. */
+static const char *why_not_fused(const struct lk_sidecar *s, const struct lk_hparams *hp) {
+    if (hp->rope_mode >= 0)
+        return "the model rotates its keys after W_K, so bases cannot be multiplied into its "
+               "weights";
+    for (int i = 0; i < hp->n_layer; i++) {
+        const struct lk_basis *k = &s->basis[LK_BASIS_K][i], *v = &s->basis[LK_BASIS_V][i];
+        if (k->n_group == 0 || k->n_group != v->n_group || k->mean || v->mean ||
+            k->n_group != s->basis[LK_BASIS_K][0].n_group)
+            return "a plain model needs bases of K and V in the same groups in all layers, "
+                   "without a mean (compress --method kvheads)";
+        for (int g = 0; g < k->n_group; g++)
+            if (k->rank[g] != hp->d_head || v->rank[g] != hp->d_head)
+                return "a plain model needs ranks of one head's width (compress --method kvheads "
+                       "without --rank and --quantum)";
+    }
+    return NULL;
+}
+
+/* Decide what is fused. */
+static lk_status plan_fusion(struct exporter *e, lk_err *err) {
+    const struct lk_sidecar *s = e->sidecar;
+    bool bases = false, less = false;
+    e->fusion = (struct lk_fusion){.hp = &e->net->hp, .adapter = e->adapter};
+    for (size_t i = 0; i < s->n_tensor; i++) less = less || strstr(s->tensor[i].name, ".less.");
+    for (int side = 0; side < LK_N_BASIS; side++)
+        for (int i = 0; i < e->net->hp.n_layer; i++) bases = bases || s->basis[side][i].n_group > 0;
+    if (e->opts->adapters_only && !e->adapter)
+        return lk_fail(err, LK_E_ARG,
+                       "the sidecar has no adapters; make them with `lowkey train "
+                       "lora`");
+    if (e->opts->adapters_only) return LK_OK;
+    if (less)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the sidecar's LESS networks would be lost: a plain model cannot have "
+                       "them; %s",
+                       e->adapter ? "to export the adapters alone, give --adapters-only"
+                                  : "run the model with --sidecar instead");
+    if (!bases && !e->adapter)
+        return lk_fail(err, LK_E_ARG, "the sidecar has neither adapters nor bases to export");
+    if (!bases) return LK_OK;
+    const char *reason = why_not_fused(s, &e->net->hp);
+    if (reason) return fail_bases(e, reason, err);
+    e->fusion.k = s->basis[LK_BASIS_K];
+    e->fusion.v = s->basis[LK_BASIS_V];
+    return LK_OK;
+}
+
+/* Check the types that changed tensors get, and count what they need. Their shapes are those of the
+ * model's weights: lk_net_open accepts no tensor that it does not know. */
+static lk_status plan_tensors(struct exporter *e, lk_err *err) {
+    for (int64_t i = 0; i < gguf_get_n_tensors(e->from.gguf); i++) {
+        struct change c;
+        if (!find_change(e, gguf_get_tensor_name(e->from.gguf, i), &c)) continue;
+        const int64_t *ne = gguf_get_tensor_ne(e->from.gguf, i);
+        enum ggml_type type = new_type(e, &c, gguf_get_tensor_type(e->from.gguf, i));
+        int64_t n_col = c.bias ? 1 : ne[0];
+        if (!c.bias && n_col % ggml_blck_size(type) != 0)
+            return lk_fail(err, LK_E_UNSUPPORTED,
+                           "rows of %d numbers cannot be stored as %s; give --type f16", (int)n_col,
+                           ggml_type_name(type));
+        size_t size = ggml_row_size(type, n_col) * (size_t)rows_after(e, &c);
+        if (size > e->n_data) e->n_data = size;
+        for (int w = c.first; w <= (int)c.last; w++) {
+            size_t n = (size_t)lk_fusion_rows_before(&e->fusion, (enum lk_adapted)w) * n_col;
+            if (n > e->floats) e->floats = n;
         }
+        e->result.n_changed++;
+    }
+    e->result.n_tensor = gguf_get_n_tensors(e->from.gguf);
+    e->result.n_head_kv = lk_fusion_heads(&e->fusion);
+    return LK_OK;
 }
 
 /* ---- the file ---- */
 
-enum tensor_kind { COPIED, QKV_WEIGHT, QKV_BIAS, OUTPUT_WEIGHT };
-
-static enum tensor_kind tensor_kind(const char *name, int *layer) {
-    int end = 0;
-    if (sscanf(name, "blk.%d.%n", layer, &end) != 1 || end == 0) return COPIED;
-    if (strcmp(name + end, "attn_qkv.weight") == 0) return QKV_WEIGHT;
-    if (strcmp(name + end, "attn_qkv.bias") == 0) return QKV_BIAS;
-    return strcmp(name + end, "attn_output.weight") == 0 ? OUTPUT_WEIGHT : COPIED;
-}
-
-static lk_status exporter_open(struct exporter *e, lk_err *err) {
-    const char *path = e->export->model_path;
-    const struct lk_hparams *hp = &e->net->hp;
-    e->d = hp->d_head;
-    e->n_q = hp->n_head * hp->d_head;
-    e->n_kv = hp->n_head_kv * hp->d_head;
-    e->n_group = e->export->k[0].basis.n_group;
-    e->n_new = e->n_group * e->d;
-    lk_status status = lk_gguf_open(&e->map, &e->from, path, &e->ledger, err);
-    if (status != LK_OK) return status;
-    e->row_bytes = (size_t)(hp->n_embd > e->n_q ? hp->n_embd : e->n_q) * sizeof(float);
-    e->tensor_bytes = (size_t)((int64_t)(e->n_q + 2 * e->n_kv) * hp->n_embd) * sizeof(float);
-    e->row = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->row_bytes);
-    e->src = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->tensor_bytes);
-    e->dst = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->tensor_bytes);
-    return e->row && e->src && e->dst
-               ? LK_OK
-               : lk_fail(err, LK_E_NOMEM, "no memory for a layer's attention weights");
-}
-
-static void exporter_close(struct exporter *e) {
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->row, e->row_bytes);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->src, e->tensor_bytes);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->dst, e->tensor_bytes);
-    if (e->from.gguf) gguf_free(e->from.gguf);
-    if (e->to) gguf_free(e->to);
-    lk_mapping_close(&e->map);
-}
-
-/* Make e->to: all keys with the new number of KV heads, and the names and shapes of all tensors.
- * May throw. */
+/* Make e->to: all keys, and the names, types and shapes of all tensors. May throw. */
 static void describe_tensors(void *arg) {
     struct exporter *e = arg;
     const struct gguf_context *from = e->from.gguf;
@@ -163,17 +193,17 @@ static void describe_tensors(void *arg) {
     gguf_set_kv(e->to, from);
     gguf_remove_key(e->to, "general.alignment"); /* we write with the default alignment */
     snprintf(key, sizeof key, "%s.attention.head_count_kv", e->net->arch);
-    gguf_set_val_u32(e->to, key, (uint32_t)e->n_group);
+    if (e->fusion.k) gguf_set_val_u32(e->to, key, (uint32_t)lk_fusion_heads(&e->fusion));
     for (int64_t i = 0; i < gguf_get_n_tensors(from); i++) {
-        int layer;
+        struct change c;
         const char *name = gguf_get_tensor_name(from, i);
         const int64_t *ne = gguf_get_tensor_ne(from, i);
-        enum tensor_kind kind = tensor_kind(name, &layer);
-        struct ggml_tensor t = {.type =
-                                    kind == COPIED ? gguf_get_tensor_type(from, i) : GGML_TYPE_F32,
+        struct ggml_tensor t = {.type = gguf_get_tensor_type(from, i),
                                 .ne = {ne[0], ne[1], ne[2], ne[3]}};
-        if (kind == QKV_WEIGHT) t.ne[1] = e->n_q + 2 * e->n_new;
-        if (kind == QKV_BIAS) t.ne[0] = e->n_q + 2 * e->n_new;
+        if (find_change(e, name, &c)) {
+            t.type = new_type(e, &c, t.type);
+            t.ne[c.bias ? 0 : 1] = rows_after(e, &c);
+        }
         t.nb[0] = ggml_type_size(t.type);
         t.nb[1] = ggml_row_size(t.type, t.ne[0]);
         t.nb[2] = t.nb[1] * (size_t)t.ne[1];
@@ -183,26 +213,42 @@ static void describe_tensors(void *arg) {
     }
 }
 
+/* n numbers of a type as floats. */
+static void to_floats(enum ggml_type type, const void *x, int64_t n, float *out) {
+    if (type == GGML_TYPE_F32)
+        memcpy(out, x, (size_t)n * sizeof *out);
+    else
+        ggml_get_type_traits(type)->to_float(x, out, n);
+}
+
 /* The new data of tensor i, borrowed until the next call. */
 static lk_status tensor_data(struct exporter *e, int64_t i, const void **data, lk_err *err) {
-    int layer = 0;
-    enum tensor_kind kind = tensor_kind(gguf_get_tensor_name(e->from.gguf, i), &layer);
-    *data =
+    struct change c;
+    const char *name = gguf_get_tensor_name(e->from.gguf, i);
+    const uint8_t *old =
         e->map.data + gguf_get_data_offset(e->from.gguf) + gguf_get_tensor_offset(e->from.gguf, i);
-    if (kind == COPIED) return LK_OK;
-    const struct lk_layer *l = &e->net->layer[layer];
-    const struct ggml_tensor *w = kind == QKV_WEIGHT ? l->wqkv : kind == QKV_BIAS ? l->bqkv : l->wo;
-    for (int64_t r = 0; r < w->ne[1]; r++) {
-        const float *row = NULL;
-        lk_status status = lk_weight_row(w, r, e->row, &row, err);
-        if (status != LK_OK) return status;
-        memcpy(e->src + r * w->ne[0], row, (size_t)w->ne[0] * sizeof *row);
+    enum ggml_type type = gguf_get_tensor_type(e->from.gguf, i),
+                   to = gguf_get_tensor_type(e->to, i);
+    uint8_t *out = e->data;
+    *data = old;
+    if (!find_change(e, name, &c)) return LK_OK;
+    int64_t n_col = c.bias ? 1 : gguf_get_tensor_ne(e->from.gguf, i)[0];
+    for (int w = c.first; w <= (int)c.last; w++) {
+        enum lk_adapted which = (enum lk_adapted)w;
+        int64_t before = lk_fusion_rows_before(&e->fusion, which),
+                after = lk_fusion_rows_after(&e->fusion, which), n = after * n_col;
+        to_floats(type, old, before * n_col, e->old);
+        if (!lk_fusion_apply(&e->fusion, c.layer, which, c.bias, n_col, e->old, e->scratch, e->new))
+            return lk_fail(err, LK_E_FORMAT,
+                           "the sidecar makes numbers of %s too large; make it again", name);
+        if (to == GGML_TYPE_F32)
+            memcpy(out, e->new, (size_t)n * sizeof *e->new);
+        else
+            ggml_quantize_chunk(to, e->new, out, 0, after, n_col, NULL);
+        old += ggml_row_size(type, before * n_col);
+        out += ggml_row_size(to, n);
     }
-    if (kind == OUTPUT_WEIGHT)
-        fuse_output(e, layer, w->ne[1]);
-    else
-        fuse_qkv(e, layer, kind == QKV_BIAS ? 1 : w->ne[0]);
-    *data = e->dst;
+    *data = e->data;
     return LK_OK;
 }
 
@@ -215,27 +261,90 @@ static void write_header(void *arg) {
 static lk_status write_tensors(struct exporter *e, lk_err *err) {
     static const char zero[64];
     size_t alignment = gguf_get_alignment(e->to);
+    uint64_t done = 0;
     bool written = !e->failed;
     for (int64_t i = 0; written && i < gguf_get_n_tensors(e->to); i++) {
         const void *data;
         size_t size = gguf_get_tensor_size(e->to, i),
                padding = (alignment - size % alignment) % alignment;
+        if (e->opts->progress && !e->opts->progress(e->opts->user, done, e->map.size))
+            return lk_fail(err, LK_E_CANCELLED, "the export was cancelled");
         lk_status status = tensor_data(e, i, &data, err);
         if (status != LK_OK) return status;
         written =
             fwrite(data, 1, size, e->file) == size && fwrite(zero, 1, padding, e->file) == padding;
+        done += gguf_get_tensor_size(e->from.gguf, i);
+        lk_mapping_drop_pages(&e->map,
+                              e->map.data + gguf_get_data_offset(e->from.gguf) +
+                                  gguf_get_tensor_offset(e->from.gguf, i),
+                              gguf_get_tensor_size(e->from.gguf, i));
     }
     return written && fflush(e->file) == 0
                ? LK_OK
                : lk_fail(err, LK_E_IO, "cannot write the model; check for free disk space");
 }
 
-lk_status lk_export_kv_heads(const struct lk_export *export, FILE *file, lk_err *err) {
-    struct exporter e = {.export = export, .net = export->net, .file = file};
-    lk_status status = exporter_open(&e, err);
-    if (status == LK_OK) status = lk_cxx_call(describe_tensors, &e, err);
-    if (status == LK_OK) status = lk_cxx_call(write_header, &e, err);
-    if (status == LK_OK) status = write_tensors(&e, err);
+/* ---- opening and writing ---- */
+
+static lk_status exporter_open(struct exporter *e, const char *sidecar_path, lk_err *err) {
+    struct lk_net_opts header_only = {.header_only = true};
+    struct lk_ledger *ledger = &e->ledger;
+    lk_status status = lk_net_open(&e->net, e->model_path, &header_only, ledger, err);
+    if (status != LK_OK) return status;
+    const struct lk_hparams *hp = &e->net->hp;
+    struct lk_sidecar_model of = {e->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
+    status = lk_sidecar_open(&e->sidecar, sidecar_path, &of, ledger, err);
+    if (status == LK_OK) status = lk_adapters_new(&e->adapter, e->sidecar, hp, ledger, err);
+    if (status == LK_OK) status = plan_fusion(e, err);
+    if (status == LK_OK) status = lk_gguf_open(&e->map, &e->from, e->model_path, ledger, err);
+    if (status == LK_OK) status = plan_tensors(e, err);
+    if (status != LK_OK) return status;
+    e->old = lk_alloc(ledger, LK_FOR_SCRATCH, e->floats * sizeof *e->old);
+    e->new = lk_alloc(ledger, LK_FOR_SCRATCH, e->floats * sizeof *e->new);
+    e->data = lk_alloc(ledger, LK_FOR_SCRATCH, e->n_data);
+    e->scratch =
+        lk_alloc(ledger, LK_FOR_SCRATCH, lk_fusion_scratch_floats(&e->fusion) * sizeof *e->scratch);
+    if (!e->old || !e->new || !e->data || !e->scratch)
+        return lk_fail(err, LK_E_NOMEM, "no memory for a layer's attention weights");
+    return lk_cxx_call(describe_tensors, e, err);
+}
+
+static void exporter_close(struct exporter *e) {
+    struct lk_ledger *ledger = &e->ledger;
+    size_t n_scratch = e->scratch ? lk_fusion_scratch_floats(&e->fusion) : 0;
+    lk_release(ledger, LK_FOR_SCRATCH, e->old, e->floats * sizeof *e->old);
+    lk_release(ledger, LK_FOR_SCRATCH, e->new, e->floats * sizeof *e->new);
+    lk_release(ledger, LK_FOR_SCRATCH, e->data, e->n_data);
+    lk_release(ledger, LK_FOR_SCRATCH, e->scratch, n_scratch * sizeof *e->scratch);
+    if (e->from.gguf) gguf_free(e->from.gguf);
+    if (e->to) gguf_free(e->to);
+    lk_mapping_close(&e->map);
+    if (e->net) lk_adapters_free(e->adapter, &e->net->hp, ledger);
+    lk_sidecar_close(e->sidecar);
+    lk_net_free(e->net, ledger);
+}
+
+/* Whether both paths are the same file. */
+static bool is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_export_opts *opts,
+                    const char *path, lk_export_result *result, lk_err *err) {
+    struct exporter e = {.opts = opts, .model_path = model_path};
+    struct lk_atomic_file f;
+    if (is_same_file(path, model_path) || is_same_file(path, sidecar_path))
+        return lk_fail(err, LK_E_ARG, "%s is read by the export; write to another file", path);
+    lk_status status = exporter_open(&e, sidecar_path, err);
+    if (status == LK_OK) status = lk_atomic_file_open_public(&f, path, err);
+    if (status == LK_OK) {
+        e.file = f.file;
+        status = lk_cxx_call(write_header, &e, err);
+        if (status == LK_OK) status = write_tensors(&e, err);
+        status = lk_atomic_file_close(&f, status, err);
+    }
+    if (status == LK_OK) *result = e.result;
     exporter_close(&e);
     return status;
 }

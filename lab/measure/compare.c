@@ -180,7 +180,8 @@ static lk_status comparison_open(struct comparison *c, const lk_recipe *const *r
     lk_status status = lk_recipe_parse(&c->f16, "f16", err);
     lk_session_opts opts = {.n_ctx = (int32_t)c->n_ctx};
     for (size_t i = 0; status == LK_OK && i < n; i++) {
-        status = lk_session_new(&c->session[i], c->model, i ? recipe[i - 1] : c->f16, &opts, err);
+        lk_model *of = i == 0 && c->opts->reference ? c->opts->reference : c->model;
+        status = lk_session_new(&c->session[i], of, i ? recipe[i - 1] : c->f16, &opts, err);
         c->predictor[i] = (lk_predictor){.self = c->session[i],
                                          .clear = session_clear,
                                          .eval = session_eval,
@@ -208,6 +209,14 @@ static bool chunk_progress(void *user, uint64_t done, uint64_t total) {
            c->opts->progress(c->opts->user, c->chunk * total + done, c->n_chunk * total);
 }
 
+/* Prefill the first half of a chunk into all sessions. Those of one model share the work. */
+static lk_status prefill_prompt(struct comparison *c, size_t n_tok, lk_err *err) {
+    size_t first = c->opts->reference != NULL;
+    lk_status status = first ? lk_prefill_all(c->session, 1, c->tok, n_tok, err) : LK_OK;
+    if (status != LK_OK) return status;
+    return lk_prefill_all(c->session + first, c->n_predictor - first, c->tok, n_tok, err);
+}
+
 static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err *err) {
     lk_compare_text chunk = {.tok = c->tok,
                              .n_ctx = c->n_ctx,
@@ -218,9 +227,7 @@ static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err 
                              .n_held = c->opts->prompt ? c->n_ctx / 2 : 0};
     memcpy(c->tok, tok, c->n_ctx * sizeof *tok);
     lk_compare_set_bos(c->model, c->tok);
-    lk_status status = LK_OK;
-    if (chunk.n_held)
-        status = lk_prefill_all(c->session, c->n_predictor, c->tok, chunk.n_held, err);
+    lk_status status = chunk.n_held ? prefill_prompt(c, chunk.n_held, err) : LK_OK;
     if (status != LK_OK) return status;
     for (size_t i = 0; i < c->n_predictor; i++)
         c->chunk_score[i] = c->score + i * c->n_score + c->chunk * lk_compare_n_scored(c->n_ctx);
@@ -250,6 +257,8 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
         return lk_fail(err, LK_E_ARG,
                        "the text has %zu tokens, less than one chunk of %zu; use a smaller context",
                        n_tok, n_ctx);
+    if (opts->reference && opts->reference->net->hp.n_vocab != model->net->hp.n_vocab)
+        return lk_fail(err, LK_E_ARG, "the reference has another vocabulary than the model");
     if (opts->n_chunk > 0 && (size_t)opts->n_chunk < n_chunk) n_chunk = opts->n_chunk;
     struct comparison c = {.model = model,
                            .n_vocab = model->net->hp.n_vocab,

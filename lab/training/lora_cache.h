@@ -9,7 +9,7 @@
  * measured by appending the window's rows to a cache and reading them back. The gradient treats it
  * as a constant: straight-through (Bengio et al. 2013). It is not needed if the body holds f16.
  *
- * Levels between the body and the exact rows count as body. */
+ * Rows of 8 bits count as exact. Other levels between the body and the exact rows count as body. */
 #ifndef LK_TRAINING_LORA_CACHE_H
 #define LK_TRAINING_LORA_CACHE_H
 

@@ -59,7 +59,7 @@ static void list_buffers(struct lk_lora_net *net, struct buffer buffer[N_BUFFER]
     bool coded = net->cache->coded;
     const struct buffer all[N_BUFFER] = {
         {(void **)&net->param, n_layer * sizeof *net->param},
-        {(void **)&net->weight, 4 * net->n_weight * sizeof(float)},
+        {(void **)&net->weight, 5 * net->n_weight * sizeof(float)},
         {(void **)&net->mask, 2 * n * n * sizeof(float)},
         {(void **)&net->causal, n * n * sizeof(float)},
         {(void **)&net->pos, n * sizeof *net->pos},
@@ -98,7 +98,8 @@ static lk_status alloc_net(struct lk_lora_net *net, lk_err *err) {
     }
     net->mean = net->weight + net->n_weight;
     net->square = net->mean + net->n_weight;
-    net->gradient = net->square + net->n_weight;
+    net->best = net->square + net->n_weight; /* lora_state.c saves all up to here */
+    net->gradient = net->best + net->n_weight;
     return LK_OK;
 }
 

@@ -17,7 +17,7 @@
 #include "model/adapter.h"
 #include "training/lora_cache.h"
 
-/* The factors of one adapter, in floats: offsets into weight, mean, square and gradient. */
+/* The factors of one adapter, in floats: offsets into weight, mean, square, best and gradient. */
 struct lk_lora_param {
     int32_t n_in, n_out;
     size_t a, b; /* of A [rank][n_in], and of B [n_out][rank] */
@@ -32,6 +32,7 @@ struct lk_lora_net {
     struct lk_lora_param (*param)[LK_N_ADAPTED]; /* [n_layer] */
     size_t n_weight;
     float *weight, *mean, *square; /* [n_weight] and Adam's two moments */
+    float *best;                   /* [n_weight] copy of the weights that did best so far */
     float *gradient;               /* [n_weight] sum since the last step */
     float *mask, *causal;          /* [n_tok][2 n_tok], [n_tok][n_tok] */
     int32_t *pos;                  /* [n_tok] */

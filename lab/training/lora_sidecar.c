@@ -30,8 +30,8 @@ static lk_status add_adapter(struct lk_sidecar_builder *draft, const struct lk_l
                                   .data = half + p->b};
     lk_adapter_tensor_name(a.name, layer, which, 'a');
     lk_adapter_tensor_name(b.name, layer, which, 'b');
-    if (!write_halves(net->weight + p->a, n_a, 1, half + p->a) ||
-        !write_halves(net->weight + p->b, n_b, net->scale, half + p->b))
+    if (!write_halves(net->best + p->a, n_a, 1, half + p->a) ||
+        !write_halves(net->best + p->b, n_b, net->scale, half + p->b))
         return lk_fail(err, LK_E_FORMAT,
                        "layer %d: an adapter is too large for f16; use a smaller rate", layer);
     lk_status status = lk_sidecar_builder_add(draft, &a, err);

@@ -4,9 +4,10 @@
 #include "base/atomic_file.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
-static const uint64_t state_magic = 0x3130746661726f6cull; /* "loraft01" */
+static const uint64_t state_magic = 0x3230746661726f6cull; /* "loraft02" */
 
 lk_status lk_lora_state_path(char *out, const char *path, lk_err *err) {
     size_t len = strlen(path);
@@ -17,29 +18,32 @@ lk_status lk_lora_state_path(char *out, const char *path, lk_err *err) {
     return LK_OK;
 }
 
-lk_status lk_lora_state_save(const char *path, uint64_t identity, int64_t n_step,
+lk_status lk_lora_state_save(const char *path, const struct lk_lora_state *state,
                              const struct lk_lora_net *net, lk_err *err) {
-    struct lk_lora_state state = {state_magic, identity, n_step};
+    struct lk_lora_state sealed = *state;
     struct lk_atomic_file f;
+    size_t n = 4 * net->n_weight;
+    sealed.magic = state_magic;
     lk_status status = lk_atomic_file_open_public(&f, path, err);
     if (status != LK_OK) return status;
-    if (fwrite(&state, sizeof state, 1, f.file) != 1 ||
-        fwrite(net->weight, sizeof(float), 3 * net->n_weight, f.file) != 3 * net->n_weight)
+    if (fwrite(&sealed, sizeof sealed, 1, f.file) != 1 ||
+        fwrite(net->weight, sizeof(float), n, f.file) != n)
         status = lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
     return lk_atomic_file_close(&f, status, err);
 }
 
-lk_status lk_lora_state_load(const char *path, uint64_t identity, struct lk_lora_net *net,
-                             int64_t *n_step, lk_err *err) {
-    struct lk_lora_state state;
-    *n_step = 0;
+lk_status lk_lora_state_load(const char *path, struct lk_lora_state *state, struct lk_lora_net *net,
+                             lk_err *err) {
+    struct lk_lora_state found;
     FILE *file = fopen(path, "rb");
     if (!file) return LK_OK;
     lk_status status = LK_OK;
-    bool same = fread(&state, sizeof state, 1, file) == 1 && state.magic == state_magic &&
-                state.identity == identity && state.n_step > 0;
-    if (same && fread(net->weight, sizeof(float), 3 * net->n_weight, file) == 3 * net->n_weight)
-        *n_step = state.n_step;
+    size_t n = 4 * net->n_weight;
+    bool same = fread(&found, sizeof found, 1, file) == 1 && found.magic == state_magic &&
+                found.identity == state->identity;
+    if (same && found.n_step > 0 && found.best_step >= 0 && found.best_step <= found.n_step &&
+        isfinite(found.best_kl) && fread(net->weight, sizeof(float), n, file) == n)
+        *state = found;
     else if (same)
         status = lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", path);
     fclose(file);

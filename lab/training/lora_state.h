@@ -1,6 +1,7 @@
 /* The state of an unfinished training of adapters, in the file PATH.lora next to the sidecar PATH:
- * struct lk_lora_state, then 3 n_weight floats, the weights and Adam's two moments. It is replaced
- * every half minute and when the training is cancelled, always between two steps. */
+ * struct lk_lora_state, then 4 n_weight floats: the weights, Adam's two moments and the best
+ * weights. It is replaced every half minute and when the training is cancelled, always between two
+ * steps. */
 #ifndef LK_TRAINING_LORA_STATE_H
 #define LK_TRAINING_LORA_STATE_H
 
@@ -9,17 +10,21 @@
 struct lk_lora_state {
     uint64_t magic, identity; /* identity: hash of everything that determines the result */
     int64_t n_step;           /* steps done */
+    int64_t best_step;        /* the step of the best weights */
+    double best_kl;           /* their divergence on the validation sequences */
 };
 
 /* The path of the file. LK_E_ARG if it is too long. out: [LK_MAX_PATH] */
 lk_status lk_lora_state_path(char *out, const char *path, lk_err *err);
 
-lk_status lk_lora_state_save(const char *path, uint64_t identity, int64_t n_step,
+/* Save the net's weights. The magic number of `state` is set here. */
+lk_status lk_lora_state_save(const char *path, const struct lk_lora_state *state,
                              const struct lk_lora_net *net, lk_err *err);
 
-/* Steps done according to the file, whose weights are loaded into the net. 0 if it does not exist
- * or belongs to another training; the net is then unchanged. LK_E_FORMAT if it is damaged. */
-lk_status lk_lora_state_load(const char *path, uint64_t identity, struct lk_lora_net *net,
-                             int64_t *n_step, lk_err *err);
+/* Continue the training of state->identity: fill *state, and load the weights into the net. Both
+ * stay unchanged if the file does not exist or belongs to another training. LK_E_FORMAT if it is
+ * damaged. */
+lk_status lk_lora_state_load(const char *path, struct lk_lora_state *state, struct lk_lora_net *net,
+                             lk_err *err);
 
 #endif

@@ -21,8 +21,10 @@
 
 /* What a sequence costs, in forward passes. */
 enum { LAYER_COST = 2, FULL_COST = 5, VALID_COST = 2 };
+enum { N_MEASURED = 10 }; /* measurements on the validation sequences, evenly over the steps */
 static const double save_seconds = 30;
 static const double warm_up = 0.05; /* share of the steps */
+enum { END_PART = 5 };              /* the rate end to end is this part of the one layer by layer */
 
 struct trainer {
     struct lk_model *model;
@@ -37,7 +39,8 @@ struct trainer {
     float *x; /* [n_layer + 1][n_ctx][n_embd] inputs of all layers, and the last one's output */
     float *teacher, *target; /* [n_ctx][n_embd] */
     int32_t *window;         /* [n_ctx] */
-    uint64_t identity, done, total;
+    uint64_t done, total;
+    struct lk_lora_state state;
     char state_path[LK_MAX_PATH];
 };
 
@@ -139,7 +142,8 @@ static void clear_other_layers(struct trainer *t) {
 
 /* ---- steps ---- */
 
-static lk_status validate(struct trainer *t, int64_t step, lk_err *err) {
+/* Measure the divergence on the validation sequences. Keep the weights if it is the smallest. */
+static lk_status validate(struct trainer *t, lk_err *err) {
     double sum = 0, sum2 = 0, n = t->n_valid;
     for (int i = n_train(t); i < t->n_seq; i++) {
         double kl;
@@ -151,19 +155,29 @@ static lk_status validate(struct trainer *t, int64_t step, lk_err *err) {
         if (status != LK_OK) return status;
     }
     double variance = sum2 / n - sum / n * (sum / n);
-    lk_lora_report report = {.step = step,
+    if (!isfinite(sum))
+        return lk_fail(err, LK_E_FORMAT,
+                       "step %" PRId64 ": the divergence is not finite; use a smaller rate",
+                       t->state.n_step);
+    if (sum / n < t->state.best_kl) {
+        t->state.best_kl = sum / n;
+        t->state.best_step = t->state.n_step;
+        memcpy(t->net->best, t->net->weight, t->net->n_weight * sizeof(float));
+    }
+    lk_lora_report report = {.step = t->state.n_step,
                              .n_step = t->n_step,
+                             .best_step = t->state.best_step,
                              .kl = sum / n,
                              .kl_stderr = n > 1 && variance > 0 ? sqrt(variance / (n - 1)) : 0};
     if (t->opts.report) t->opts.report(t->opts.user, &report);
     return LK_OK;
 }
 
-/* The rate of step i of n: a linear warm-up, then half a cosine. */
-static float rate_at(const struct trainer *t, int64_t i, int64_t n) {
+/* The rate of step i of n, `max` at most: a linear warm-up, then half a cosine. */
+static float rate_at(float max, int64_t i, int64_t n) {
     double at = ((double)i + 1) / (double)n, pi = acos(-1);
-    if (at < warm_up) return (float)(t->opts.rate * at / warm_up);
-    return (float)(t->opts.rate * (1 + cos(pi * (at - warm_up) / (1 - warm_up))) / 2);
+    if (at < warm_up) return (float)(max * at / warm_up);
+    return (float)(max * (1 + cos(pi * (at - warm_up) / (1 - warm_up))) / 2);
 }
 
 /* Step `step` of the whole training. */
@@ -188,41 +202,49 @@ static lk_status run_step(struct trainer *t, int64_t step, lk_err *err) {
         if (status != LK_OK) return status;
     }
     clear_other_layers(t);
-    lk_lora_step(t->net, rate_at(t, nth, n), nth + 1, batch);
+    lk_lora_step(t->net, rate_at(layers ? t->opts.rate : t->opts.end_rate, nth, n), nth + 1, batch);
     return LK_OK;
 }
 
-/* Whether the divergence is measured before step `step`: at the ends of the two parts. */
+/* Whether the divergence is measured after `step` steps: at regular intervals, and at the ends of
+ * the two parts. */
 static bool is_measured(const struct trainer *t, int64_t step) {
-    return step == 0 || step == t->n_layer_step || step == t->n_step;
+    return step == 0 || step == t->n_layer_step ||
+           step * N_MEASURED / t->n_step != (step - 1) * N_MEASURED / t->n_step;
+}
+
+/* What is left to do, in forward passes. */
+static uint64_t cost_left(const struct trainer *t) {
+    int64_t step = t->state.n_step, n_valid = 0,
+            by_layer = step < t->n_layer_step ? t->n_layer_step - step : 0,
+            end_to_end = t->n_step - step - by_layer;
+    for (int64_t i = step; i <= t->n_step; i++) n_valid += is_measured(t, i);
+    return (uint64_t)(t->opts.batch * (by_layer * LAYER_COST + end_to_end * FULL_COST) +
+                      VALID_COST * t->n_valid * n_valid);
 }
 
 static lk_status run_steps(struct trainer *t, lk_err *err) {
-    int64_t step, saved;
-    lk_status status = lk_lora_state_load(t->state_path, t->identity, t->net, &step, err);
+    lk_status status = lk_lora_state_load(t->state_path, &t->state, t->net, err);
+    if (status == LK_OK && t->state.n_step > t->n_step)
+        status =
+            lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", t->state_path);
+    int64_t *step = &t->state.n_step, saved = *step;
     double last_save = lk_now();
-    saved = step;
     t->done = 0;
-    int64_t layer_left = step < t->n_layer_step ? t->n_layer_step - step : 0,
-            left = t->n_step - step - layer_left;
-    int n_valid = 1 + (layer_left > 0 && left > 0) + (layer_left + left > 0);
-    t->total = (uint64_t)(t->opts.batch * (layer_left * LAYER_COST + left * FULL_COST) +
-                          VALID_COST * t->n_valid * n_valid);
-    bool resumed = step > 0;
+    t->total = cost_left(t);
     while (status == LK_OK) {
-        if (is_measured(t, step) || resumed) status = validate(t, step, err);
-        resumed = false;
-        if (status != LK_OK || step == t->n_step) break;
-        status = run_step(t, step, err);
+        if (is_measured(t, *step)) status = validate(t, err);
+        if (status == LK_OK && *step == t->n_step) break;
+        if (status == LK_OK) status = run_step(t, *step, err);
         if (status != LK_OK) break;
-        step++;
+        ++*step;
         if (lk_now() - last_save < save_seconds) continue;
-        status = lk_lora_state_save(t->state_path, t->identity, step, t->net, err);
+        status = lk_lora_state_save(t->state_path, &t->state, t->net, err);
         last_save = lk_now();
-        saved = step;
+        saved = *step;
     }
-    if (status == LK_E_CANCELLED && step > saved)
-        lk_lora_state_save(t->state_path, t->identity, step, t->net, NULL);
+    if (status == LK_E_CANCELLED && *step > saved)
+        lk_lora_state_save(t->state_path, &t->state, t->net, NULL);
     return status;
 }
 
@@ -241,6 +263,7 @@ static lk_status resolve_opts(struct trainer *t, size_t n_tok, lk_err *err) {
     if (o->n_epoch == 0) o->n_epoch = 1;
     if (o->n_layer_epoch < 0) o->n_layer_epoch = 0;
     if (o->n_epoch < 0) o->n_epoch = 0;
+    if (!(o->end_rate > 0)) o->end_rate = o->n_layer_epoch > 0 ? o->rate / END_PART : o->rate;
     t->last_layer = o->n_layer ? o->first_layer + o->n_layer - 1 : n_layer - 1;
     if (o->first_layer < 0 || t->last_layer < o->first_layer || t->last_layer >= n_layer)
         return lk_fail(err, LK_E_ARG, "the layers must be between 0 and %d", n_layer - 1);
@@ -249,7 +272,8 @@ static lk_status resolve_opts(struct trainer *t, size_t n_tok, lk_err *err) {
                        o->n_ctx);
     if (o->n_layer_epoch + o->n_epoch == 0)
         return lk_fail(err, LK_E_ARG, "nothing to train: give at least one epoch");
-    if (!isfinite(o->alpha) || !isfinite(o->rate) || o->rate > 1 || o->valid >= 1)
+    if (!isfinite(o->alpha) || !isfinite(o->rate) || o->rate > 1 || !isfinite(o->end_rate) ||
+        o->end_rate > 1 || o->valid >= 1)
         return lk_fail(err, LK_E_ARG,
                        "alpha, the rate or the share for validation is out of range");
     size_t n_seq = n_tok / (size_t)o->n_ctx;
@@ -272,7 +296,7 @@ static uint64_t identify(const struct trainer *t, const lk_recipe *recipe) {
     const lk_lora_opts *o = &t->opts;
     const int32_t integers[] = {o->n_ctx, o->rank,    o->batch,       o->n_layer_epoch, o->n_epoch,
                                 t->n_seq, t->n_valid, o->first_layer, t->last_layer};
-    const float reals[] = {o->alpha, o->rate};
+    const float reals[] = {o->alpha, o->rate, o->end_rate};
     const char *text = lk_recipe_text(recipe);
     const uint64_t of[] = {t->model->net->fingerprint,
                            t->model->sidecar ? t->model->sidecar->fingerprint : 0, o->seed};
@@ -330,10 +354,13 @@ static struct lk_sidecar_info describe_training(const struct trainer *t, const l
         .calibration_hash = lk_fnv1a(LK_FNV1A_INIT, t->tok, n * sizeof *t->tok),
         .calibration_tokens = n};
     snprintf(info.options, sizeof info.options,
-             "recipe %.200s, rank %d, alpha %g, rate %g, %d sequences of %d tokens, %d per step, "
-             "%d epochs by layer, %d end to end, seed %" PRIu64 "%s%.60s",
-             lk_recipe_text(recipe), o->rank, (double)o->alpha, (double)o->rate, t->n_seq, o->n_ctx,
-             o->batch, o->n_layer_epoch, o->n_epoch, o->seed, t->model->sidecar ? "; bases: " : "",
+             "recipe %.200s, rank %d, alpha %g, rates %g and %g, %d sequences of %d tokens, %d per "
+             "step, "
+             "%d epochs by layer, %d end to end, seed %" PRIu64 ", weights of step %" PRId64
+             "%s%.60s",
+             lk_recipe_text(recipe), o->rank, (double)o->alpha, (double)o->rate,
+             (double)o->end_rate, t->n_seq, o->n_ctx, o->batch, o->n_layer_epoch, o->n_epoch,
+             o->seed, t->state.best_step, t->model->sidecar ? "; bases: " : "",
              t->model->sidecar ? t->model->sidecar->info.method : "");
     return info;
 }
@@ -353,7 +380,7 @@ lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t 
     if (status != LK_OK) return status;
     status = trainer_alloc(&t, recipe, err);
     if (status == LK_OK) {
-        t.identity = identify(&t, recipe);
+        t.state = (struct lk_lora_state){.identity = identify(&t, recipe), .best_kl = INFINITY};
         status = run_steps(&t, err);
     }
     if (status == LK_OK) {

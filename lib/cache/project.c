@@ -98,12 +98,9 @@ void lk_project_read(const struct lk_row_range *range, const struct lk_level *to
     }
 }
 
-void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
-                          const struct lk_kernels *kernels, float *x) {
+void lk_project_restore_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
+                             const float *z, float *x) {
     const struct lk_level *from = &kv->level[level];
-    float z[LK_MAX_D_HEAD];
-    lk_kv_read(&(struct lk_row_range){kv, level, at, 1}, head / from->n_head, kernels, z,
-               LK_MAX_D_HEAD);
     if (!from->basis) {
         memcpy(x, z, d_head * sizeof *x);
         return;
@@ -113,4 +110,12 @@ void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int hea
     lk_project_back(&h, z, x);
     for (int c = 0; mean && c < d_head; c++) x[c] += mean[c];
     if (from->rope) lk_rope_rotate(from->rope, lk_kv_position(kv, level, at, head), 1, x, 0);
+}
+
+void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
+                          const struct lk_kernels *kernels, float *x) {
+    float z[LK_MAX_D_HEAD];
+    lk_kv_read(&(struct lk_row_range){kv, level, at, 1}, head / kv->level[level].n_head, kernels, z,
+               LK_MAX_D_HEAD);
+    lk_project_restore_head(kv, level, at, head, d_head, z, x);
 }

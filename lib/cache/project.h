@@ -65,4 +65,8 @@ void lk_project_read(const struct lk_row_range *range, const struct lk_level *to
 void lk_project_read_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
                           const struct lk_kernels *kernels, float *x);
 
+/* The same from the row z of the head's part, which lk_kv_read has decoded. */
+void lk_project_restore_head(const struct lk_kv *kv, int level, int64_t at, int head, int d_head,
+                             const float *z, float *x);
+
 #endif

@@ -200,7 +200,8 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .n_threads = model->n_thread,
                            .bos = special.bos,
                            .eos = special.eos,
-                           .eot = special.eot};
+                           .eot = special.eot,
+                           .is_adapted = model->adapter != NULL};
 }
 
 lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {

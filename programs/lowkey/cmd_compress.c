@@ -5,7 +5,6 @@
 #include "common.h"
 #include "json_output.h"
 #include "lowkey_lab.h"
-#include "model_find.h"
 #include "output.h"
 #include "progress.h"
 #include "table.h"
@@ -19,7 +18,7 @@
 
 struct compress_args {
     struct model_args model;
-    const char *method, *text, *out, *group, *rank, *search, *svd, *export, *type;
+    const char *method, *text, *out, *group, *rank, *search, *svd, *type;
     int64_t ctx, tokens, quantum, skip, seed;
     int64_t fisher_tokens, fisher_ctx;
     bool mean, truncate, equalize, keep, json, palu_code;
@@ -42,9 +41,8 @@ static enum args_result read_args(const struct command *command, int argc, char 
               "share of a group's channels to keep (default 50%; kvheads 1/N, oscar 100%)",
               OPT_TEXT, &a->rank, 0, 0,
               .man = "Components kept, as a share of a group's channels (default 50%; with "
-                     "`--method kvheads` 1/N, with `oscar` 100%). Not for `--svd mean-pool` and "
-                     "`--export`, which "
-                     "keep the width of one head."},
+                     "`--method kvheads` 1/N, with `oscar` 100%). Not for `--svd mean-pool`, "
+                     "which keeps the width of one head."},
              {0, "rank-search", "NAME",
               "uniform, energy, fisher or fisher-uniform (default: palu fisher, others uniform)",
               OPT_TEXT, &a->search, 0, 0,
@@ -68,12 +66,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->truncate, 0, 0},
              {0, "type", "NAME", "numbers of the bases: q8 (default), f16 or f32", OPT_TEXT,
               &a->type, 0, 0, .complete = "q8 f16 f32"},
-             {0, "export", "FILE",
-              "a GGUF model with merged KV heads (kvheads, models without RoPE)", OPT_TEXT,
-              &a->export, 0, 0,
-              .man = "With `--method kvheads` and a model without RoPE: also write the model with "
-                     "fewer KV heads as a plain GGUF file.",
-              .complete = "*.gguf"},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         {"Calibration",
@@ -165,7 +157,6 @@ static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
                               .mean = a->mean,
                               .truncate = a->truncate,
                               .palu_code = a->palu_code,
-                              .for_export = a->export != NULL,
                               .fisher_tokens = (int32_t)a->fisher_tokens,
                               .fisher_ctx = (int32_t)a->fisher_ctx};
     if (searches_by_default(a, out)) out->ranks = LK_RANK_FISHER;
@@ -364,16 +355,6 @@ static int print_json(const struct compress_args *a, const lk_compress_opts *opt
     return done;
 }
 
-/* Write the model with merged KV heads to --export. */
-static int export_model(const struct compress_args *a, const lk_compress *c) {
-    lk_err err = {0};
-    char *path = NULL;
-    int status = model_find(a->model.model, false, &path);
-    if (!status && lk_compress_export(c, path, a->export, &err)) status = print_lk_error(&err);
-    free(path);
-    return status;
-}
-
 static int compress(const struct compress_args *a, lk_compress_opts *opts, lk_model *model,
                     const struct tokens *tokens) {
     lk_err err = {0};
@@ -389,7 +370,6 @@ static int compress(const struct compress_args *a, lk_compress_opts *opts, lk_mo
     progress_end(&progress);
     if (!status) status = lk_compress_write(c, a->out, &err);
     int result = status ? print_lk_error(&err) : STATUS_OK;
-    if (!result && a->export) result = export_model(a, c);
     if (!result && !a->keep) unlink(stats);
     if (!result && a->json)
         result = print_json(a, opts, c, model, tokens, lk_now() - start);
@@ -428,10 +408,9 @@ int cmd_compress(const struct command *command, int argc, char **argv) {
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = read_opts(&a, &opts);
-    a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT ||
-                        a.export; /* these read the weights */
+    /* These read the weights. */
+    a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT;
     if (!status) status = check_writable(a.out);
-    if (!status && a.export) status = check_writable(a.export);
     if (!status) status = open_model(&a, &opts, &model);
     if (!status && a.text)
         status = strcmp(a.text, "self") == 0 ? sample_text(&a, model, &tokens)

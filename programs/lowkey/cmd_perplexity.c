@@ -67,7 +67,8 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
     return done;
 }
 
-static void print_table(const struct recipes *recipes, const lk_compare_result *result) {
+static void print_table(const struct recipes *recipes, const lk_compare_result *result,
+                        bool adapted) {
     static const char *const title[] = {"recipe",  "ppl",        "+-",       "KL mean",
                                         "+-",      "KL p99",     "KL p99.9", "same top",
                                         "B/token", "bits/value", "tokens/s"};
@@ -97,16 +98,18 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
     if (!recipes->n) return;
     putchar('\n');
     print_paragraph(stdout,
-                    "%s predictions; KL(full cache || recipe) in nats; bits/value: everything the "
+                    "%s predictions; KL(%s || recipe) in nats; bits/value: everything the "
                     "cache holds counted%s",
                     format_count(b, result[0].n_scored),
+                    adapted ? "full cache of the model without adapters" : "full cache",
                     sidecar ? "; + sidecar: with what one session needs of the sidecar, which "
                               "sessions share"
                             : "");
 }
 
-static int compare(const struct perplexity_args *a, lk_model *model, const struct recipes *recipes,
-                   const int32_t *tok, size_t n_tok) {
+/* reference: the model without adapters, or NULL if `model` has none. */
+static int compare(const struct perplexity_args *a, lk_model *model, lk_model *reference,
+                   const struct recipes *recipes, const int32_t *tok, size_t n_tok) {
     lk_err err = {0};
     lk_compare_result result[MAX_LIST] = {{0}};
     struct progress progress = progress_start("comparing");
@@ -114,7 +117,8 @@ static int compare(const struct perplexity_args *a, lk_model *model, const struc
                             .n_chunk = (int32_t)a->chunks,
                             .n_step = (int32_t)a->step,
                             .progress = progress_step,
-                            .user = &progress};
+                            .user = &progress,
+                            .reference = reference};
     char have[NUMBER_BUF], need[NUMBER_BUF];
     if (n_tok < (size_t)a->ctx)
         return print_error(
@@ -127,15 +131,22 @@ static int compare(const struct perplexity_args *a, lk_model *model, const struc
     progress_end(&progress);
     if (status) return print_lk_error(&err);
     if (a->json) return print_json(recipes, result, model, a->ctx, n_tok);
-    print_table(recipes, result);
+    print_table(recipes, result, reference != NULL);
     return STATUS_OK;
+}
+
+/* The model without its sidecar. */
+static int open_original(const struct perplexity_args *a, lk_model **out) {
+    struct model_args original = a->model;
+    original.sidecar = original.factors = NULL;
+    return model_open(&original, false, out);
 }
 
 int cmd_perplexity(const struct command *command, int argc, char **argv) {
     struct perplexity_args a = {.ctx = 4096};
     struct recipes recipes = {0};
     struct lk_buf text = {0};
-    lk_model *model = NULL;
+    lk_model *model = NULL, *reference = NULL;
     int32_t *tok = NULL;
     size_t n_tok = 0;
     enum args_result read = read_args(command, argc, argv, &a);
@@ -147,9 +158,11 @@ int cmd_perplexity(const struct command *command, int argc, char **argv) {
     if (!status && !text.len) status = print_error("the text %s is empty", a.file);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize_text(model, &text, &tok, &n_tok);
-    if (!status) status = compare(&a, model, &recipes, tok, n_tok);
+    if (!status && lk_model_get_info(model).is_adapted) status = open_original(&a, &reference);
+    if (!status) status = compare(&a, model, reference, &recipes, tok, n_tok);
     free(tok);
     free(text.at);
+    lk_model_free(reference);
     lk_model_free(model);
     recipes_free(&recipes);
     return status;

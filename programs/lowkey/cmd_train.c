@@ -71,6 +71,11 @@ static struct opt_group lora_options(struct train_args *a) {
                     "from the full model's inputs (default 1). Those of `--epochs`, in which all "
                     "layers together learn the full model's predictions, come afterwards and take "
                     "two to three times as long."},
+            {0, "end-rate", "X", "the rate of --epochs (default: a fifth of --rate)", OPT_REAL,
+             &a->end_rate, 1e-7, 1,
+             .man = "Learning rate of the passes of `--epochs`, which continue from those of "
+                    "`--layer-epochs` (default: a fifth of `--rate`, or all of it after "
+                    "`--layer-epochs 0`)."},
         }};
 }
 
@@ -119,8 +124,12 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->rate, 1e-7, 1},
              {0, "valid", "X", "share of sequences to validate on (default: less 0.1, lora 0.05)",
               OPT_REAL, &a->valid, 0.001, 0.9,
-              .man = "Share of the sequences used for validation (default: less 0.1, lora 0.05). "
-                     "`less` keeps the epoch that does best on them."},
+              .man =
+                  "Share of the sequences used for validation (default: less 0.1, lora 0.05). "
+                  "`less` keeps the epoch that does best on them. `lora` measures at the start, "
+                  "after "
+                  "each tenth of the steps and between its two parts, and keeps the weights that "
+                  "do best."},
              {0, "seed", "N", "random seed (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
          }},
         less_options(a),
@@ -223,7 +232,8 @@ static int check_options(const struct train_args *a, bool lora) {
                   {"rank", a->rank > 0, true},
                   {"alpha", a->alpha > 0, true},
                   {"batch", a->batch > 0, true},
-                  {"layer-epochs", a->layer_epochs >= 0, true}};
+                  {"layer-epochs", a->layer_epochs >= 0, true},
+                  {"end-rate", a->end_rate > 0, true}};
     for (size_t i = 0; i < sizeof option / sizeof *option; i++)
         if (option[i].given && option[i].of_lora != lora)
             return print_error("--%s is an option of 'lowkey train %s'", option[i].name,

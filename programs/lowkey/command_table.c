@@ -74,7 +74,8 @@ const struct command command_table[N_COMMANDS] = {
          "Evaluates a text in chunks with a full f16 cache and with each recipe, and scores the "
          "predictions in the second half of each chunk. Prints the perplexity, the "
          "Kullback-Leibler divergence KL(full cache || recipe) in nats (mean, 99% and 99.9% "
-         "quantile), how often the most probable token is the same, and the size of the cache.",
+         "quantile), how often the most probable token is the same, and the size of the cache. If "
+         "the sidecar has adapters, the full cache is that of the model without them.",
      .examples = "  lowkey perplexity -f book.txt --kv best-4 --kv best-2 --weights f32\n"
                  "  lowkey perplexity -f book.txt -c 2k --chunks 2 --kv kivi-2 --json\n",
      .run = cmd_perplexity},
@@ -189,6 +190,24 @@ const struct command command_table[N_COMMANDS] = {
                  "  lowkey compress --method oscar --text book.txt --type f32 -o m.lk.gguf\n"
                  "  lowkey compress --method kvheads --text self --tokens 16k -o m.lk.gguf\n",
      .run = cmd_compress},
+
+    {.name = "export",
+     .summary = "Write a model and what its sidecar changes as a plain GGUF file.",
+     .operands = "",
+     .operand_hint = "the files are given with --sidecar and -o",
+     .description =
+         "Writes a model that needs no sidecar: llama.cpp and other programs that know the "
+         "architecture run it. Adapters of `lowkey train lora` are added to the attention weights. "
+         "Bases of `lowkey compress --method kvheads` are multiplied into them, if the model has "
+         "no RoPE; the written model has fewer KV heads. Everything else in the file stays as it "
+         "is.\n\n"
+         "What a plain model cannot have is an error, for example bases of a model with RoPE. With "
+         "`--adapters-only`, they are left out. The file appears under its name only when it is "
+         "complete.",
+     .examples = "  lowkey export -m model.gguf --sidecar recovered.lk.gguf -o recovered.gguf\n"
+                 "  lowkey export -m m.gguf --sidecar r.lk.gguf --adapters-only -o r.gguf\n"
+                 "  lowkey export -m bloom.gguf --sidecar heads.lk.gguf --type f32 -o fewer.gguf\n",
+     .run = cmd_export},
 
     {.name = "tune",
      .summary = "Find a recipe for a model: bits of each layer, side and age.",

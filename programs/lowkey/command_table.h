@@ -5,7 +5,7 @@
 
 #include "args.h"
 
-enum { N_COMMANDS = 14 };
+enum { N_COMMANDS = 15 };
 extern const struct command command_table[N_COMMANDS];
 
 /* NULL if there is no such command. */

@@ -22,7 +22,7 @@ struct train_args {
     /* lora */
     struct string_list kv;
     int64_t rank, batch, layer_epochs;
-    double alpha;
+    double alpha, end_rate;
 };
 
 /* Train on tok[0..n_tok), sequences of a->ctx tokens, and write a->output. Both print what they do

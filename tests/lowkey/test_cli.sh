@@ -50,7 +50,7 @@ if command -v fish >/dev/null; then
   offers_fish less 'lowkey train l'
   offers_fish lora 'lowkey train l'
 fi
-commands='run chat serve plan perplexity bench eval train recipes inspect report compress tune info'
+commands='run chat serve plan perplexity bench eval train recipes inspect report compress export tune info'
 for command in $commands; do
   good help "$command"
   says "usage: lowkey $command"
@@ -398,7 +398,6 @@ bad "the text has" compress --method tale --text prompt -o x.lk.gguf
 bad "groups of 2 heads do not divide" compress --method tale --group 2 --text text -o x.lk.gguf
 bad "windows must have between 2 and" compress --method tale --text self -c 100000 -o x.lk.gguf
 bad "the text has 100 tokens" compress --method tale --text self --tokens 100 -o x.lk.gguf
-bad "rotate their keys" compress --method kvheads --text text -o x.lk.gguf --export y.gguf
 bad "remove --rank" compress --method kvheads --svd mean-pool --rank 25% --text text -o x.lk.gguf
 bad "the text empty is empty" compress --method tale --text empty -o x.lk.gguf
 [ ! -e x.lk.gguf ] || fail "a failed compress left a file"
@@ -441,6 +440,16 @@ says 'ranks: uniform'
 bad "need a sidecar" serve --port 0 --kv best-1.9
 bad "holds a sidecar, not a model" info -m y.lk.gguf
 bad "sidecar text: not a GGUF file" info --sidecar text
+
+# ---- export ----
+
+bad "no sidecar: give --sidecar FILE" export -o y.gguf
+bad "no output: give -o FILE" export --sidecar x.lk.gguf
+bad "--type: 'q4_0' is not auto, q8_0, f16 or f32" export --sidecar x.lk.gguf -o y.gguf --type q4_0
+bad "rotates its keys" export --sidecar x.lk.gguf -o y.gguf
+bad "has no adapters" export --sidecar x.lk.gguf -o y.gguf --adapters-only
+bad "sidecar text: not a GGUF file" export --sidecar text -o y.gguf
+[ ! -e y.gguf ] || fail "a failed export left a file"
 
 # Training texts: with --markup special tokens are one token each, as in text that the model generated.
 for i in $(seq 1 20); do printf '<|im_end|>'; done >marked

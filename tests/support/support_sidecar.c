@@ -1,8 +1,9 @@
-/* Sidecars of tiny models: random bases, and random LESS networks. */
+/* Sidecars of tiny models: random bases, LESS networks and adapters. */
 #include "support_sidecar.h"
 
 #include "absorb/less.h"
 #include "codec/half.h"
+#include "engine/adapters.h"
 #include "engine/model.h"
 #include "sidecar/sidecar_write.h"
 #include "support.h"
@@ -103,5 +104,53 @@ bool write_sidecar_for(const char *path, const char *model_path, uint64_t seed) 
     bool ok =
         lk_model_open(&model, model_path, &opts, NULL) == LK_OK && write_sidecar(path, model, seed);
     lk_model_free(model);
+    return ok;
+}
+
+/* The adapters of a layer; `half` has room for a factor each. */
+static bool add_adapters(struct lk_sidecar_builder *builder, const struct lk_hparams *hp, int layer,
+                         struct random *r, float size, uint16_t *half, size_t n_half) {
+    enum { RANK = 3 };
+    bool ok = true;
+    for (int i = 0; i < 2 * LK_N_ADAPTED; i++, half += n_half) {
+        enum lk_adapted which = (enum lk_adapted)(i / 2);
+        int32_t n_in = lk_adapter_inputs(hp, which), n_out = lk_adapter_outputs(hp, which);
+        struct lk_sidecar_tensor t = {.ne = {i % 2 ? RANK : n_in, i % 2 ? n_out : RANK, 1},
+                                      .type = LK_SIDECAR_F16,
+                                      .data = half};
+        for (int j = 0; j < t.ne[0] * t.ne[1]; j++)
+            half[j] = lk_f32_to_f16(size * (2 * random_uniform(r) - 1));
+        lk_adapter_tensor_name(t.name, layer, which, i % 2 ? 'b' : 'a');
+        ok = ok && lk_sidecar_builder_add(builder, &t, NULL) == LK_OK;
+    }
+    return ok;
+}
+
+bool write_adapters(const char *path, const lk_model *model, const char *other, float size,
+                    uint64_t seed) {
+    const struct lk_hparams *hp = &model->net->hp;
+    struct lk_sidecar_info info = {
+        .method = "lora",
+        .options = "random",
+        .model = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head}};
+    struct lk_ledger ledger = {0};
+    struct lk_sidecar_builder *builder = NULL;
+    struct lk_sidecar *bases = NULL;
+    struct random r = {seed};
+    size_t n_half = 3 * (size_t)(hp->n_embd + hp->n_head * hp->d_head),
+           n_layer = 2 * LK_N_ADAPTED * n_half;
+    uint16_t *half = malloc((size_t)hp->n_layer * n_layer * sizeof *half);
+    bool ok = lk_sidecar_builder_new(&builder, &info, &ledger, NULL) == LK_OK;
+    for (int layer = 0; ok && layer < hp->n_layer; layer++)
+        ok = add_adapters(builder, hp, layer, &r, size, half + layer * n_layer, n_half);
+    if (other) ok = ok && lk_sidecar_open(&bases, other, &info.model, &ledger, NULL) == LK_OK;
+    for (size_t i = 0; ok && bases && i < bases->n_tensor; i++)
+        ok = lk_sidecar_builder_add(builder, &bases->tensor[i], NULL) == LK_OK;
+    FILE *file = ok ? fopen(path, "wb") : NULL;
+    ok = file && lk_sidecar_builder_write(builder, file, NULL) == LK_OK;
+    ok = file && fclose(file) == 0 && ok;
+    lk_sidecar_builder_free(builder);
+    lk_sidecar_close(bases);
+    free(half);
     return ok;
 }

@@ -8,6 +8,7 @@
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"
+#include "support_sidecar.h"
 #include "training/lora_net.h"
 #include "training/lora_state.h"
 
@@ -232,9 +233,13 @@ static void test_steps(void **unused) {
     }
 }
 
+enum { SEQUENCES = 5 };
+
 struct watch {
     uint64_t after, n; /* progress calls until cancelled; 0: never */
     int reports;
+    int64_t best_step;
+    double best_kl, last_kl;
 };
 
 static bool stop_after(void *user, uint64_t done, uint64_t total) {
@@ -246,31 +251,44 @@ static bool stop_after(void *user, uint64_t done, uint64_t total) {
 static void keep_report(void *user, const lk_lora_report *report) {
     struct watch *watch = user;
     assert_true(isfinite(report->kl) && report->step <= report->n_step);
+    if (report->best_step == report->step) {
+        watch->best_kl = report->kl;
+    } else {
+        assert_true(report->best_step < report->step);
+        assert_true(watch->after > 0 || report->kl >= watch->best_kl);
+    }
+    watch->best_step = report->best_step;
+    watch->last_kl = report->kl;
     watch->reports++;
 }
 
-static lk_status train(lk_model *model, const char *recipe_text, const char *to, uint64_t after,
-                       struct watch *watch, lk_err *err) {
-    enum { CTX = 32, SEQUENCES = 5 };
-    int32_t tok[CTX * SEQUENCES];
+static lk_status train_at(lk_model *model, const char *recipe_text, const char *to, uint64_t after,
+                          float end_rate, struct watch *watch, lk_err *err) {
+    int32_t tok[N_TOK * SEQUENCES];
     lk_recipe *recipe;
-    random_tokens(tok, CTX * SEQUENCES, model, 2);
+    random_tokens(tok, N_TOK * SEQUENCES, model, 2);
     assert_int_equal(lk_recipe_parse(&recipe, recipe_text, err), LK_OK);
     *watch = (struct watch){.after = after};
-    lk_lora_opts opts = {.n_ctx = CTX,
+    lk_lora_opts opts = {.n_ctx = N_TOK,
                          .valid = 0.2f,
-                         .rank = 4,
-                         .alpha = 4,
+                         .rank = RANK,
+                         .alpha = 2 * RANK,
                          .rate = 2e-3f,
+                         .end_rate = end_rate,
                          .batch = 2,
                          .n_layer_epoch = 2,
                          .n_epoch = 3,
                          .progress = stop_after,
                          .report = keep_report,
                          .user = watch};
-    lk_status status = lk_train_lora(model, recipe, tok, CTX * SEQUENCES, &opts, to, err);
+    lk_status status = lk_train_lora(model, recipe, tok, N_TOK * SEQUENCES, &opts, to, err);
     lk_recipe_free(recipe);
     return status;
+}
+
+static lk_status train(lk_model *model, const char *recipe_text, const char *to, uint64_t after,
+                       struct watch *watch, lk_err *err) {
+    return train_at(model, recipe_text, to, after, 2e-3f, watch, err);
 }
 
 /* A run that is cancelled after every few sequences ends with the same bytes as one that is not. */
@@ -285,7 +303,7 @@ static void test_resume(void **unused) {
     lk_err err = {0};
     struct watch watch;
     if (train(model, recipe, whole, 0, &watch, &err) != LK_OK) fail_msg("%s", err.msg);
-    assert_int_equal(watch.reports, 3);
+    assert_int_equal(watch.reports, 11); /* of 10 steps */
     lk_status status = LK_E_CANCELLED;
     for (int i = 0; status == LK_E_CANCELLED && i < 100; i++) {
         status = train(model, recipe, parts, i == 0 ? 17 : 29, &watch, &err);
@@ -300,6 +318,62 @@ static void test_resume(void **unused) {
     free(a), free(b);
     unlink(whole), unlink(parts);
     lk_model_free(model);
+}
+
+/* The adapters of a sidecar as weights of the net. */
+static void read_weights(struct lk_lora_net *net, const struct lk_sidecar *s) {
+    const struct lk_hparams *hp = &net->model->net->hp;
+    for (int i = 0; i < 2 * hp->n_layer * LK_N_ADAPTED; i++) {
+        int layer = i / 2 / LK_N_ADAPTED, which = i / 2 % LK_N_ADAPTED;
+        const struct lk_lora_param *p = &net->param[layer][which];
+        float *to = net->weight + (i % 2 ? p->b : p->a), scale = i % 2 ? 1 / net->scale : 1;
+        char name[64];
+        const void *half;
+        int64_t ne0 = i % 2 ? RANK : p->n_in, ne1 = i % 2 ? p->n_out : RANK;
+        lk_adapter_tensor_name(name, layer, (enum lk_adapted)which, i % 2 ? 'b' : 'a');
+        assert_int_equal(lk_sidecar_find(s, name, LK_SIDECAR_F16, ne0, ne1, 1, &half, NULL), LK_OK);
+        for (int64_t j = 0; j < ne0 * ne1; j++)
+            to[j] = scale * lk_f16_to_f32(((const uint16_t *)half)[j]);
+    }
+}
+
+/* A rate that is too high ruins the weights. Those that did best are written, also if the training
+ * was interrupted. */
+static void test_best(void **unused) {
+    (void)unused;
+    const char *recipe = "all: k=latent13% v=latent13%; eager";
+    struct lab lab;
+    struct watch watch;
+    struct lk_sidecar *s;
+    lk_err err = {0};
+    int32_t tok[N_TOK * SEQUENCES];
+    uint8_t *data[2];
+    size_t size[2];
+    lab_open(&lab, "llama-yarn", recipe);
+    random_tokens(tok, N_TOK * SEQUENCES, lab.model, 2);
+    for (int parts = 0; parts < 2; parts++) {
+        double error = INFINITY;
+        lk_status status = LK_E_CANCELLED;
+        for (int n = 0; status == LK_E_CANCELLED && n < 100; n++)
+            status = train_at(lab.model, recipe, path, parts ? 37 : 0, 1.0f, &watch, &err);
+        if (status != LK_OK) fail_msg("%s", err.msg);
+        assert_true(watch.best_step > 0 && watch.best_step < 10);
+        if (!parts) assert_true(watch.last_kl > 3 * watch.best_kl);
+        assert_int_equal(lk_sidecar_open(&s, path, NULL, &lab.ledger, &err), LK_OK);
+        read_weights(lab.net, s);
+        for (int i = 0; i < SEQUENCES; i++) { /* one of them is for validation */
+            memcpy(lab.tok, tok + i * N_TOK, sizeof lab.tok);
+            lk_compare_set_bos(lab.model, lab.tok);
+            error = fmin(error, fabs(divergence(&lab, false) / watch.best_kl - 1));
+        }
+        if (!parts && error > 1e-3) fail_msg("best %g, off by %g", watch.best_kl, error);
+        lk_sidecar_close(s);
+        data[parts] = read_file(path, &size[parts]);
+    }
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(data[0], data[1], size[0]);
+    free(data[0]), free(data[1]);
+    lab_close(&lab);
 }
 
 static void test_rejected(void **unused) {
@@ -360,8 +434,8 @@ static void add_part(struct lk_sidecar_builder *builder, int layer, enum lk_adap
 }
 
 /* Write random adapters for the model to `to`. data: [n_layer][LK_N_ADAPTED] */
-static void write_adapters(const lk_model *model, const char *to, struct adapter_data *data,
-                           enum damage damage) {
+static void write_damaged(const lk_model *model, const char *to, struct adapter_data *data,
+                          enum damage damage) {
     const struct lk_hparams *hp = &model->net->hp;
     struct random r = {8};
     struct lk_ledger ledger = {0};
@@ -452,7 +526,7 @@ static void check_merge(const char *preset, bool f32, double max_error) {
     lk_model *plain = open_files(model_path, NULL, true);
     struct adapter_data *data =
         malloc((size_t)plain->net->hp.n_layer * LK_N_ADAPTED * sizeof *data);
-    write_adapters(plain, sidecar, data, NONE);
+    write_damaged(plain, sidecar, data, NONE);
     lk_model *adapted = open_files(model_path, sidecar, f32);
     size_t n;
     float *before = logits_of(plain, &n);
@@ -485,6 +559,50 @@ static void test_merge(void **unused) {
     check_merge("qwen2-q4_1", false, 0.02);
 }
 
+/* An adapted model is compared with the original. */
+static void test_reference(void **unused) {
+    (void)unused;
+    char model_path[100], sidecar[100];
+    snprintf(model_path, sizeof model_path, "%s.model", path);
+    snprintf(sidecar, sizeof sidecar, "%s.sidecar", path);
+    assert_true(tiny_gguf_write(model_path, tiny_preset("llama")));
+    lk_model *plain = open_files(model_path, NULL, false), *other = open_preset("qwen2-q4_1", 0, 1);
+    assert_true(write_adapters(sidecar, plain, NULL, 0.3f, 5));
+    lk_model *adapted = open_files(model_path, sidecar, false);
+    assert_true(lk_model_get_info(adapted).is_adapted && !lk_model_get_info(plain).is_adapted);
+    size_t n, n_vocab = (size_t)plain->net->hp.n_vocab;
+    float *p = logits_of(plain, &n), *q = logits_of(adapted, &n),
+          *log_p = malloc(2 * n_vocab * sizeof *log_p);
+    double expected = 0;
+    for (int i = N_TOK / 2; i + 1 < N_TOK; i++) {
+        lk_compare_score(p + i * n_vocab, n_vocab, 0, log_p, log_p);
+        expected += lk_compare_score(q + i * n_vocab, n_vocab, 0, log_p, log_p + n_vocab).kl /
+                    (double)lk_compare_n_scored(N_TOK);
+    }
+    int32_t tok[N_TOK];
+    lk_recipe *recipe;
+    lk_compare_result r;
+    lk_err err = {0};
+    random_tokens(tok, N_TOK, plain, 4);
+    assert_int_equal(lk_vocab_bos(plain->vocab), -1); /* no token is replaced */
+    assert_int_equal(lk_recipe_parse(&recipe, "f16", &err), LK_OK);
+    for (int i = 0; i < 4; i++) {
+        lk_compare_opts opts = {.n_ctx = N_TOK, .prompt = i % 2, .reference = i < 2 ? plain : NULL};
+        if (lk_compare(adapted, (const lk_recipe *const *)&recipe, 1, tok, N_TOK, &opts, &r, &err))
+            fail_msg("%s", err.msg);
+        if (fabs(r.kl_mean - (i < 2 ? expected : 0)) > 1e-3 * expected)
+            fail_msg("%d: %g, expected %g", i, r.kl_mean, i < 2 ? expected : 0);
+    }
+    lk_compare_opts opts = {.n_ctx = N_TOK, .reference = other};
+    assert_int_equal(
+        lk_compare(adapted, (const lk_recipe *const *)&recipe, 1, tok, N_TOK, &opts, &r, &err),
+        LK_E_ARG);
+    free(p), free(q), free(log_p);
+    lk_recipe_free(recipe);
+    lk_model_free(adapted), lk_model_free(plain), lk_model_free(other);
+    unlink(model_path), unlink(sidecar);
+}
+
 static void test_damaged(void **unused) {
     (void)unused;
     static const char *const says[N_DAMAGE] = {[WRONG_SHAPE] = "blk.0.attn_v.weight.lora_b",
@@ -504,7 +622,7 @@ static void test_damaged(void **unused) {
     for (int damage = NONE + 1; damage < N_DAMAGE; damage++) {
         lk_err err = {0};
         lk_model_opts opts = {.n_threads = 1, .sidecar = sidecar};
-        write_adapters(plain, sidecar, data, (enum damage)damage);
+        write_damaged(plain, sidecar, data, (enum damage)damage);
         assert_int_equal(lk_model_open(&model, model_path, &opts, &err), LK_E_FORMAT);
         if (!strstr(err.msg, says[damage]) || strchr(err.msg, '\n'))
             fail_msg("damage %d: %s", damage, err.msg);
@@ -524,7 +642,7 @@ static void test_saved_sessions(void **unused) {
     lk_model *model[2] = {open_files(file[0], NULL, false)};
     struct adapter_data *data =
         malloc((size_t)model[0]->net->hp.n_layer * LK_N_ADAPTED * sizeof *data);
-    write_adapters(model[0], file[1], data, NONE);
+    write_damaged(model[0], file[1], data, NONE);
     model[1] = open_files(file[0], file[1], false);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model[0], 4);
@@ -555,7 +673,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_steps),     cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_rejected),  cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_best),      cmocka_unit_test(test_rejected),
+        cmocka_unit_test(test_merge),     cmocka_unit_test(test_reference),
         cmocka_unit_test(test_damaged),   cmocka_unit_test(test_saved_sessions),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,88 @@
+/* lowkey export: a model and what its sidecar changes as a plain GGUF file. */
+#include "commands.h"
+#include "common.h"
+#include "lowkey_lab.h"
+#include "model_find.h"
+#include "output.h"
+#include "progress.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct export_args {
+    const char *model, *sidecar, *out, *type;
+    bool adapters_only;
+};
+
+static enum args_result read_args(const struct command *command, int argc, char **argv,
+                                  struct export_args *a) {
+    const struct opt_group groups[] = {
+        {"What to export",
+         {
+             {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small one)", OPT_TEXT,
+              &a->model, 0, 0, .complete = "*.gguf"},
+             {0, "sidecar", "FILE", "sidecar from 'lowkey train lora' or 'lowkey compress'",
+              OPT_TEXT, &a->sidecar, 0, 0, .complete = "*.gguf"},
+             {'o', "output", "FILE", "the model to write", OPT_TEXT, &a->out, 0, 0,
+              .complete = "*.gguf"},
+             {0, "type", "NAME", "numbers of changed matrices: auto (default), q8_0, f16 or f32",
+              OPT_TEXT, &a->type, 0, 0,
+              .man = "Numbers of the matrices that change: `q8_0`, `f16` or `f32`. The default, "
+                     "`auto`, is what lowkey computes with: `q8_0` for quantized matrices; others "
+                     "keep their type.",
+              .complete = "auto q8_0 f16 f32"},
+             {0, "adapters-only", NULL, "leave out the sidecar's bases and LESS networks", OPT_FLAG,
+              &a->adapters_only, 0, 0,
+              .man = "Leave out the sidecar's bases and LESS networks. The adapters were trained "
+                     "for a cache with them; with another cache the model may be worse than the "
+                     "original."},
+         }},
+    };
+    int first;
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+}
+
+/* Index of the name among lk_export_numbers; -1 after a message. */
+static int find_numbers(const char *name) {
+    for (int i = 0; lk_export_numbers_name(i); i++)
+        if (strcmp(name, lk_export_numbers_name(i)) == 0) return i;
+    print_error("--type: '%s' is not auto, q8_0, f16 or f32", name);
+    return -1;
+}
+
+static void print_result(const char *path, const lk_export_result *r) {
+    char size[NUMBER_BUF];
+    struct stat info;
+    printf("wrote %s", path);
+    if (stat(path, &info) == 0) printf(", %s", format_bytes(size, (uint64_t)info.st_size));
+    printf(": %" PRId64 " of %" PRId64 " tensors changed, %d KV heads\n", r->n_changed, r->n_tensor,
+           r->n_head_kv);
+}
+
+int cmd_export(const struct command *command, int argc, char **argv) {
+    struct export_args a = {.type = "auto"};
+    lk_export_result result;
+    lk_err err = {0};
+    char *model = NULL;
+    enum args_result read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    if (!a.sidecar) return print_error("no sidecar: give --sidecar FILE");
+    if (!a.out) return print_error("no output: give -o FILE");
+    int numbers = find_numbers(a.type), status = numbers < 0 ? STATUS_ERROR : STATUS_OK;
+    if (!status) status = model_find(a.model, false, &model);
+    if (!status) {
+        struct progress progress = progress_start("exporting");
+        lk_export_opts opts = {.numbers = (lk_export_numbers)numbers,
+                               .adapters_only = a.adapters_only,
+                               .progress = progress_step,
+                               .user = &progress};
+        lk_status done = lk_export(model, a.sidecar, &opts, a.out, &result, &err);
+        progress_end(&progress);
+        if (done) status = print_lk_error(&err);
+    }
+    if (!status) print_result(a.out, &result);
+    free(model);
+    return status;
+}
