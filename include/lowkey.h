@@ -7,6 +7,7 @@
  *   lk_session  one sequence of tokens: its cache, scratch memory and last logits.
  *   lk_batch    evaluates several sessions in one pass over the weights.
  *   lk_sampler  chooses the next token from a session's logits.
+ *   lk_drafter  guesses tokens that a session then evaluates in one pass.
  *
  * These rules hold for every function and are not repeated below:
  *
@@ -353,6 +354,17 @@ size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
                           lk_err *err);
 
+/* How many of n_tok tokens, 1 to LK_DRAFT_MAX, one lk_session_eval with `all` may append so that all
+ * but the first can be removed again. Their logits are those of evaluating them one by one, up to
+ * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
+ * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
+size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
+
+/* Remove tokens from the end until n_tok remain, as if they had not been evaluated: those of a pass
+ * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last
+ * evaluation stay. LK_E_ARG; LK_E_UNSUPPORTED, and the session is unchanged, if rows have aged. */
+lk_status lk_session_truncate(lk_session *session, size_t n_tok, lk_err *err);
+
 /* Cancel the evaluation that is running or, if none is, the next one: it returns LK_E_CANCELLED.
  * May be called from any thread while the session exists. Checked before every chunk of up to
  * LK_EVAL_MAX tokens; lk_session_sync checks in every layer if it starts from an empty session
@@ -363,8 +375,9 @@ void lk_session_cancel(lk_session *session);
 /* Drop all tokens and a cancellation that has not taken effect. */
 void lk_session_clear(lk_session *session);
 
-/* Allocate cache memory for n_tok more tokens. Evaluating them one by one then allocates nothing,
- * except for scratch memory in the first step of a session. LK_E_NOMEM. */
+/* Allocate cache memory for n_tok more tokens. Evaluating them one by one, or in passes that
+ * lk_session_draftable allows, then allocates nothing, except for scratch memory in the first step
+ * of a session and in its first passes of each size. LK_E_NOMEM. */
 lk_status lk_session_reserve(lk_session *session, size_t n_tok, lk_err *err);
 
 /* Make `session` hold what `from` holds, including the last token's logits, without evaluating
@@ -421,6 +434,35 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *
 
 /* Bytes of a batch's activations and graphs. */
 uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
+
+/* ---- drafts: guessing tokens, and evaluating them in one pass ---- */
+
+typedef struct lk_drafter lk_drafter;
+
+enum { LK_DRAFT_MAX = 16 }; /* maximum number of tokens of a pass: one that is sure, and drafts */
+/* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
+ * occurred before (`draft` NULL), or the most probable tokens of a smaller model `draft` with the
+ * same vocabulary. It is not used after these are freed. *out is owned: lk_drafter_free. LK_E_UNSUPPORTED if the
+ * recipe allows no drafts, LK_E_ARG for another vocabulary, LK_E_NOMEM. */
+lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err);
+void lk_drafter_free(lk_drafter *drafter);
+
+/* Append drafts to pass[0], which follows the session's tokens: as many as earlier passes suggest,
+ * n_max tokens in all, in a pass with n_other tokens of other sessions. Returns the number of
+ * tokens. To decode: evaluate them with `all`, choose the token after each with lk_sampler_next as
+ * long as it is the next draft, truncate the session after the n_kept right ones, and report. */
+size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t n_other);
+void lk_drafter_report(lk_drafter *drafter, size_t n_tok, size_t n_kept, size_t n_other,
+                       double seconds);
+
+/* Passes that were reported, and their drafts. */
+typedef struct {
+    uint64_t n_pass, n_drafted, n_accepted;
+} lk_draft_stats;
+lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
+
+/* Memory of a drafter without a model, for a session of n_ctx tokens. */
+uint64_t lk_drafter_lookup_bytes(int32_t n_ctx);
 
 /* ---- memory ---- */
 
@@ -530,11 +572,11 @@ lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t see
 uint64_t lk_sampler_bytes(const lk_sampler *sampler);
 uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler);
 
-/* Choose a token from the session's last logits and remember it for penalties and grammar. LK_E_ARG
- * if the session has no logits, if they are not numbers, or if a bias names a token that does not
- * exist. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED if the grammar
+/* Choose the token that follows the i-th one (see lk_session_logits; -1: the last) and remember it
+ * for penalties and grammar. LK_E_ARG if the session has no logits there, if they are not numbers,
+ * or if a bias names a token that does not exist. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED if the grammar
  * is too ambiguous: this token would need too many steps, which bounds the time of a call. */
-lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok,
+lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t i, int32_t *tok,
                           lk_err *err);
 
 /* GBNF grammar for lk_sampler_opts that accepts only JSON texts that match the JSON schema `schema`

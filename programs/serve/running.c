@@ -159,7 +159,7 @@ static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) 
         finish_job(r, job, "length", true);
         return false;
     }
-    if (lk_sampler_next(job->sampler, job->slot->session, &tok, &err)) {
+    if (lk_sampler_next(job->sampler, job->slot->session, -1, &tok, &err)) {
         struct lk_api_error error;
         lk_api_error_from_work(&error, &err);
         if (error.status == 400) error.param = request->grammar_field;

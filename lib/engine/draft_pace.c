@@ -1,0 +1,84 @@
+/* Evidence about drafts and passes, and what follows from it. */
+#include "engine/draft_pace.h"
+
+/* Before anything is known: a pass of twice as many rows takes 1.3 times as long, and two of three
+ * drafts are right. Both are optimistic, so that drafts are tried. */
+static const double prior_growth = 1.3, prior_right = 2, prior_n = 3;
+
+/* A measurement is repeated after this many passes. */
+enum { MAX_AGE = 512 };
+
+static int is_known(const struct lk_draft_pace *pace, int i) {
+    return pace->seconds[i] > 0 && pace->n_pass - pace->measured[i] <= MAX_AGE;
+}
+
+/* Seconds of 2^i rows: measured, or derived from the next smaller size, or the next larger one. */
+static double seconds_of(const struct lk_draft_pace *pace, int i) {
+    double factor = 1;
+    for (int k = i; k >= 0; k--, factor *= prior_growth)
+        if (is_known(pace, k)) return factor * pace->seconds[k];
+    factor = 1 / prior_growth;
+    for (int k = i + 1; k < LK_PACE_SIZES; k++, factor /= prior_growth)
+        if (is_known(pace, k)) return factor * pace->seconds[k];
+    factor = 1;
+    for (int k = 0; k < i; k++) factor *= prior_growth;
+    return factor;
+}
+
+/* The largest i with 2^i <= n. */
+static int find_size(size_t n) {
+    int i = 0;
+    while (i + 1 < LK_PACE_SIZES && (size_t)2 << i <= n) i++;
+    return i;
+}
+
+double lk_draft_pace_seconds(const struct lk_draft_pace *pace, size_t n_row) {
+    int i = find_size(n_row);
+    double low = seconds_of(pace, i),
+           share = (double)(n_row - ((size_t)1 << i)) / (double)(1u << i);
+    return share > 0 && i + 1 < LK_PACE_SIZES ? low + share * (seconds_of(pace, i + 1) - low) : low;
+}
+
+size_t lk_draft_pace_choose(struct lk_draft_pace *pace, int kind, size_t max, size_t n_other) {
+    const double max_delay = 1.5, min_gain = 1.02;
+    struct lk_draft_evidence *e = &pace->kind[kind];
+    double p = (e->n_right + prior_right) / (e->n + prior_n), right = 1, kept = 1;
+    double plain = lk_draft_pace_seconds(pace, n_other + 1);
+    double best = min_gain * (double)(n_other + 1) / plain;
+    size_t chosen = 0;
+    for (size_t n = 1; n <= max; n++) {
+        double seconds =
+            lk_draft_pace_seconds(pace, n_other + 1 + n) + (double)n * pace->draft_seconds;
+        right *= p;
+        kept += right;
+        /* Passes have 2, 4, 8, ... tokens: graphs are made for few sizes. */
+        if ((n & (n + 1)) != 0 && n < max) continue;
+        if (n_other > 0 && seconds > max_delay * plain) break;
+        if (((double)n_other + kept) / seconds <= best) continue;
+        best = ((double)n_other + kept) / seconds;
+        chosen = n;
+    }
+    const double fade = 0.98; /* while drafts do not pay */
+    if (chosen == 0 && max > 0) e->n_right *= fade, e->n *= fade;
+    return chosen;
+}
+
+void lk_draft_pace_measure(struct lk_draft_pace *pace, size_t n_row, double seconds) {
+    const double weight = 0.2; /* of a new measurement */
+    int low = find_size(n_row), near = low;
+    if (low + 1 < LK_PACE_SIZES && 2 * n_row >= (size_t)3 << low) near = low + 1;
+    /* Another size, scaled by what is known about both. */
+    seconds *= seconds_of(pace, near) / lk_draft_pace_seconds(pace, n_row);
+    pace->n_pass++;
+    pace->seconds[near] = is_known(pace, near)
+                              ? pace->seconds[near] + weight * (seconds - pace->seconds[near])
+                              : seconds;
+    pace->measured[near] = pace->n_pass;
+}
+
+void lk_draft_pace_judge(struct lk_draft_pace *pace, int kind, size_t n, size_t n_right) {
+    const double fade = 0.9;
+    struct lk_draft_evidence *e = &pace->kind[kind];
+    e->n_right = fade * e->n_right + (double)n_right;
+    e->n = fade * e->n + (double)(n_right < n ? n_right + 1 : n);
+}
