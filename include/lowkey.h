@@ -439,7 +439,7 @@ uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
 
 typedef struct lk_drafter lk_drafter;
 
-enum { LK_DRAFT_MAX = 16 }; /* maximum number of tokens of a pass: one that is sure, and drafts */
+enum { LK_DRAFT_MAX = 31 }; /* maximum number of tokens of a pass: one that is sure, and drafts */
 /* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
  * occurred before (`draft` NULL), or the most probable tokens of a smaller model `draft` with the
  * same vocabulary. It is not used after these are freed. *out is owned: lk_drafter_free. LK_E_UNSUPPORTED if the

@@ -20,7 +20,8 @@
 
 struct lk_cache;
 
-enum { LK_DRAFT_TOKENS = 16 }; /* maximum number of tokens of a pass of drafts */
+/* Maximum number of tokens of a pass of drafts: rows age in batches of 32 or more. */
+enum { LK_DRAFT_TOKENS = 31 };
 
 /* Why no pass of this cache can have drafts once its levels are full; static. NULL: passes can. */
 const char *lk_cache_refuses_drafts(const struct lk_cache *cache);

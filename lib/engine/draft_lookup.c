@@ -5,8 +5,6 @@
 #include "engine/ngram_index.h"
 #include "engine/session_state.h"
 
-_Static_assert((int)LK_NGRAM_MAX < (int)LK_DRAFT_KINDS, "the length of an n-gram is the kind of its drafts");
-
 struct draft_lookup {
     struct lk_ledger *ledger;
     struct lk_ngram_index index;
@@ -19,11 +17,12 @@ static void update_index(struct draft_lookup *d, const struct lk_session *s) {
     lk_ngram_index_extend(&d->index, s->tok, s->n_tok);
 }
 
+/* 2, 3, 4, 8 or 16 tokens that are the same, or more. */
 static int look(void *self, const struct lk_session *s, int32_t next) {
     struct draft_lookup *d = self;
     update_index(d, s);
     int n = lk_ngram_index_find(&d->index, s->tok, next, NULL, 0);
-    return n ? n : -1;
+    return n == 0 ? -1 : n < 4 ? n - LK_NGRAM_MIN : n < 8 ? 2 : n < LK_NGRAM_MATCH ? 3 : 4;
 }
 
 static size_t draft(void *self, const struct lk_session *s, int32_t next, int32_t *out, size_t n) {
@@ -47,6 +46,6 @@ lk_status lk_draft_lookup_open(struct lk_draft_source *out, const struct lk_sess
         return lk_fail(err, LK_E_NOMEM, "out of memory for drafts from %d tokens", s->opts.n_ctx);
     }
     d->n_cut = s->n_cut;
-    *out = (struct lk_draft_source){look, draft, free_lookup, d};
+    *out = (struct lk_draft_source){look, draft, free_lookup, d, .is_free = true};
     return LK_OK;
 }

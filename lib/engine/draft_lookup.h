@@ -1,5 +1,6 @@
 /* Drafts that repeat the text: the tokens that followed the last ones when these occurred before
- * ("prompt lookup decoding", Saxena 2023). The kind of drafts is the number of last tokens. */
+ * ("prompt lookup decoding", Saxena 2023). Drafts after more
+ * tokens that are the same are of another kind. They cost nothing. */
 #ifndef LK_ENGINE_DRAFT_LOOKUP_H
 #define LK_ENGINE_DRAFT_LOOKUP_H
 

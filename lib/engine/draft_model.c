@@ -116,7 +116,7 @@ lk_status lk_draft_model_open(struct lk_draft_source *out, const struct lk_sessi
     status = lk_recipe_parse(&d->recipe, "f16", err);
     if (status == LK_OK) status = lk_session_new(&d->session, draft_model, d->recipe, &opts, err);
     if (status == LK_OK)
-        *out = (struct lk_draft_source){look, draft, free_model, d};
+        *out = (struct lk_draft_source){look, draft, free_model, d, .is_free = false};
     else
         free_model(d);
     return status;

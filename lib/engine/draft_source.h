@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ struct lk_draft_source {
                     size_t n);
     void (*free)(void *self);
     void *self;
+    bool is_free; /* drafting takes no time */
 };
 
 #endif

@@ -13,7 +13,8 @@ struct lk_drafter {
     struct lk_session *session;
     struct lk_draft_source source;
     struct lk_draft_pace pace;
-    int kind; /* of the last drafts */
+    int kind;         /* of the last drafts */
+    int32_t expected; /* the token after pass[0], if it was looked up but not drafted; else -1 */
     lk_draft_stats stats;
 };
 
@@ -30,6 +31,7 @@ lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft,
     if (!d) return lk_fail(err, LK_E_NOMEM, "out of memory for drafts");
     d->ledger = ledger;
     d->session = session;
+    d->expected = -1;
     lk_status status = draft ? lk_draft_model_open(&d->source, session, draft, err)
                              : lk_draft_lookup_open(&d->source, session, err);
     if (status == LK_OK)
@@ -47,12 +49,16 @@ void lk_drafter_free(lk_drafter *d) {
 
 size_t lk_drafter_next(lk_drafter *d, int32_t *pass, size_t n_max, size_t n_other) {
     const double weight = 0.2; /* of a new measurement */
+    if (d->expected >= 0) lk_draft_pace_judge(&d->pace, d->kind, 1, pass[0] == d->expected);
+    d->expected = -1;
     if (n_max > LK_DRAFT_MAX) n_max = LK_DRAFT_MAX;
     if (n_max > 1) n_max = lk_session_draftable(d->session, n_max, NULL);
     if (n_max < 2) return 1;
     d->kind = d->source.look(d->source.self, d->session, pass[0]);
     if (d->kind < 0) return 1;
     size_t n = lk_draft_pace_choose(&d->pace, d->kind, n_max - 1, n_other);
+    if (n == 0 && d->source.is_free) /* learn how often it would have been right */
+        d->source.draft(d->source.self, d->session, pass[0], &d->expected, 1);
     if (n == 0) return 1;
     double start = lk_now(), *each = &d->pace.draft_seconds;
     n = d->source.draft(d->source.self, d->session, pass[0], pass + 1, n);

@@ -81,9 +81,13 @@ int lk_ngram_index_find(const struct lk_ngram_index *index, const int32_t *tok, 
         ngram[n - 1] = next;
         size_t pos = index->table[n - LK_NGRAM_MIN][find_slot(index, tok, ngram, n, &found)];
         if (!found) continue;
+        const size_t end = pos; /* of the earlier occurrence */
         for (size_t i = 0; i < max; i++, pos++)
             out[i] = pos < n_tok ? tok[pos] : pos == n_tok ? next : out[pos - n_tok - 1];
-        return n;
+        size_t same = (size_t)n;
+        while (same < LK_NGRAM_MATCH && same < end && tok[end - 1 - same] == tok[n_tok - same])
+            same++;
+        return (int)same;
     }
     return 0;
 }
