@@ -8,32 +8,43 @@
  * are right. Both are optimistic, so that drafts are tried. */
 static const double prior_growth = 1.3, prior_right = 0.7, prior_n = 1;
 
-/* A measurement is repeated after this many passes. */
+/* After so many passes a measurement is old: it may have been shorter by a fifth since then. */
 enum { MAX_AGE = 512 };
+static const double optimism = 0.8;
 
 static bool is_known(const struct lk_draft_pace *pace, int i) {
-    return i >= 0 && i < LK_PACE_SIZES && pace->seconds[i] > 0 &&
-           pace->n_pass - pace->measured[i] <= MAX_AGE;
+    return i >= 0 && i < LK_PACE_SIZES && pace->seconds[i] > 0;
+}
+
+static bool is_fresh(const struct lk_draft_pace *pace, int i) {
+    return is_known(pace, i) && pace->n_pass - pace->measured[i] <= MAX_AGE;
 }
 
 /* Seconds of 2^i rows: measured, or derived from the next smaller sizes, or the next larger one. */
 static double seconds_of(const struct lk_draft_pace *pace, int i) {
-    const double optimism = 0.8;
+    const double *t = pace->seconds;
     int low = i, high = i;
     while (low >= 0 && !is_known(pace, low)) low--;
     while (high < LK_PACE_SIZES && !is_known(pace, high)) high++;
-    if (low == i) return pace->seconds[i];
+    if (low == i) return is_fresh(pace, i) ? t[i] : optimism * t[i];
     if (is_known(pace, low - 1)) { /* more rows cost what the last ones did */
-        double row = (pace->seconds[low] - pace->seconds[low - 1]) / (double)(1u << (low - 1));
-        return pace->seconds[low] + optimism * fmax(row, 0) * (double)((1u << i) - (1u << low));
+        double row = fmax(t[low] - t[low - 1], 0) / (double)(1u << (low - 1));
+        return t[low] + optimism * row * (double)((1u << i) - (1u << low));
     }
     bool smaller = low >= 0, larger = high < LK_PACE_SIZES;
     return pow(prior_growth, smaller  ? i - low
                              : larger ? i - high
                                       : i) *
-           (smaller  ? pace->seconds[low]
-            : larger ? pace->seconds[high]
+           (smaller  ? t[low]
+            : larger ? t[high]
                      : 1);
+}
+
+/* The largest size that may be tried: four times what was measured. */
+static size_t max_rows(const struct lk_draft_pace *pace) {
+    int i = LK_PACE_SIZES - 1;
+    while (i > 0 && !is_known(pace, i)) i--;
+    return (size_t)4 << i;
 }
 
 /* The largest i with 2^i <= n. */
@@ -41,6 +52,12 @@ static int find_size(size_t n) {
     int i = 0;
     while (i + 1 < LK_PACE_SIZES && (size_t)2 << i <= n) i++;
     return i;
+}
+
+/* The i with 2^i closest to n. */
+static int find_nearest(size_t n) {
+    int i = find_size(n);
+    return i + 1 < LK_PACE_SIZES && 2 * n >= (size_t)3 << i ? i + 1 : i;
 }
 
 double lk_draft_pace_seconds(const struct lk_draft_pace *pace, size_t n_row) {
@@ -57,8 +74,8 @@ size_t lk_draft_pace_choose(struct lk_draft_pace *pace, int kind, size_t max, si
     double plain = lk_draft_pace_seconds(pace, n_other + 1);
     double best = min_gain * (double)(n_other + 1) / plain;
     size_t chosen = 0;
-    if (!is_known(pace, find_size(n_other + 1))) return 0; /* nothing to compare with */
-    for (size_t n = 1; n <= max; n++) {
+    if (!is_fresh(pace, find_nearest(n_other + 1))) return 0; /* nothing to compare with */
+    for (size_t n = 1; n <= max && n_other + 1 + n <= max_rows(pace); n++) {
         double seconds =
             lk_draft_pace_seconds(pace, n_other + 1 + n) + (double)n * pace->draft_seconds;
         right *= p;
@@ -76,12 +93,11 @@ size_t lk_draft_pace_choose(struct lk_draft_pace *pace, int kind, size_t max, si
 
 void lk_draft_pace_measure(struct lk_draft_pace *pace, size_t n_row, double seconds) {
     const double weight = 0.2; /* of a new measurement */
-    int low = find_size(n_row), near = low;
-    if (low + 1 < LK_PACE_SIZES && 2 * n_row >= (size_t)3 << low) near = low + 1;
+    int near = find_nearest(n_row);
     /* Another size, scaled by what is known about both. */
     seconds *= seconds_of(pace, near) / lk_draft_pace_seconds(pace, n_row);
     pace->n_pass++;
-    pace->seconds[near] = is_known(pace, near)
+    pace->seconds[near] = is_fresh(pace, near)
                               ? pace->seconds[near] + weight * (seconds - pace->seconds[near])
                               : seconds;
     pace->measured[near] = pace->n_pass;

@@ -117,6 +117,8 @@ static void test_pace_finds_what_pays(void **state) {
     assert_true(simulate(1, 0.9, 0, &last) > 0.97); /* a pass saves nothing */
     assert_true(simulate(0.1, 0, 0, &last) > 0.97); /* no draft is right */
     assert_true(simulate(0.1, 0.3, 0, &last) > 1.05);
+    for (size_t n_other = 1; n_other < 12; n_other++)
+        assert_true(simulate(0.01, 0.9, n_other, &last) > 1.2);
     simulate(0.1, 1, 3, &last); /* 1.3 s without drafts; other answers wait for 1.95 s at most */
     assert_true(last > 0 && 1 + 0.1 * (double)(last + 3) <= 1.5 * 1.3);
 }

@@ -42,11 +42,13 @@ static void check(const struct pair *p, lk_status status, const lk_err *err) {
     if (status != LK_OK) fail_msg("%s, %s: %s", p->model_name, p->text, err->msg);
 }
 
-static bool has_exact_kernels(const struct lk_model *model, const struct lk_recipe *recipe) {
+/* Rounding may decide whether a tile is left out. */
+static double choose_bound(const struct lk_model *model, const struct lk_recipe *recipe) {
     bool lossy = false;
+    if (recipe->skip_v > 0 || recipe->read > 0) return 5e-2;
     for (int i = 0; i < recipe->n_level; i++)
         lossy |= recipe->level[i].k.coding != LK_F16 || recipe->level[i].v.coding != LK_F16;
-    return strcmp(model->kernels->name, "reference") == 0 || !lossy;
+    return strcmp(model->kernels->name, "reference") == 0 || !lossy ? TIGHT : LOOSE;
 }
 
 /* One token of a pass, or a step, after the same history: what the pass computed at i. */
@@ -157,7 +159,7 @@ static void test_random_recipes(void **state) {
             p.a = new_session(&p, &err);
             p.b = new_session(&p, &err);
             p.plain = new_session(&p, &err);
-            p.bound = has_exact_kernels(p.model, p.recipe) ? TIGHT : LOOSE;
+            p.bound = choose_bound(p.model, p.recipe);
             if (p.a && p.b && p.plain) {
                 run_pair(&p);
                 n++, n_run++;
