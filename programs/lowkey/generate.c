@@ -72,10 +72,10 @@ static bool choose_token(struct generation *g, int32_t i, int32_t *tok) {
 /* Evaluate pass[0], and drafts after it. If memory is short, only pass[0]. Returns the number of
  * tokens evaluated; 0 after an error. */
 static size_t evaluate_pass(struct generation *g, int32_t *pass) {
-    size_t n = 1, max = g->max_tok - g->answer->n_tok;
+    size_t n = 1, max = g->max_tok - g->answer->n_tok, n_held = lk_session_n_tok(g->session);
     if (g->drafter) n = lk_drafter_next(g->drafter, pass, max, 0);
     g->status = lk_session_eval(g->session, pass, n, n > 1, &g->answer->err);
-    if (g->status == LK_E_NOMEM && n > 1) {
+    if (g->status == LK_E_NOMEM && n > 1 && lk_session_n_tok(g->session) == n_held) {
         n = 1;
         g->status = lk_session_eval(g->session, pass, n, false, &g->answer->err);
     }
