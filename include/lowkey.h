@@ -354,7 +354,7 @@ size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
                           lk_err *err);
 
-/* How many of n_tok tokens, 1 to LK_DRAFT_MAX, one lk_session_eval with `all` may append so that all
+/* How many of n_tok tokens, 1 to LK_DRAFT_MAX, an lk_session_eval with `all` may append so that all
  * but the first can be removed again. Their logits are those of evaluating them one by one, up to
  * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
  * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
@@ -442,8 +442,8 @@ typedef struct lk_drafter lk_drafter;
 enum { LK_DRAFT_MAX = 31 }; /* maximum number of tokens of a pass: one that is sure, and drafts */
 /* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
  * occurred before (`draft` NULL), or the most probable tokens of a smaller model `draft` with the
- * same vocabulary. It is not used after these are freed. *out is owned: lk_drafter_free. LK_E_UNSUPPORTED if the
- * recipe allows no drafts, LK_E_ARG for another vocabulary, LK_E_NOMEM. */
+ * same vocabulary. Neither is used after it was freed. *out is owned: lk_drafter_free.
+ * LK_E_UNSUPPORTED if the recipe allows no drafts, LK_E_ARG for another vocabulary, LK_E_NOMEM. */
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err);
 void lk_drafter_free(lk_drafter *drafter);
 
@@ -455,9 +455,8 @@ size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t 
 void lk_drafter_report(lk_drafter *drafter, size_t n_tok, size_t n_kept, size_t n_other,
                        double seconds);
 
-/* Passes that were reported, and their drafts. */
 typedef struct {
-    uint64_t n_pass, n_drafted, n_accepted;
+    uint64_t n_pass, n_drafted, n_accepted; /* passes that were reported, and their drafts */
 } lk_draft_stats;
 lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
 
@@ -574,8 +573,9 @@ uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler);
 
 /* Choose the token that follows the i-th one (see lk_session_logits; -1: the last) and remember it
  * for penalties and grammar. LK_E_ARG if the session has no logits there, if they are not numbers,
- * or if a bias names a token that does not exist. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED if the grammar
- * is too ambiguous: this token would need too many steps, which bounds the time of a call. */
+ * or if a bias names a token that does not exist. LK_E_FORMAT if the grammar or the biases allow no
+ * token. LK_E_UNSUPPORTED if the grammar is too ambiguous: this token would need too many steps,
+ * which bounds the time of a call. */
 lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t i, int32_t *tok,
                           lk_err *err);
 

@@ -32,7 +32,7 @@ int64_t lk_cache_draftable(const struct lk_cache *cache, int64_t n);
 /* Find memory for the power of the queries, before a pass of drafts. LK_E_NOMEM. */
 lk_status lk_cache_prepare_drafts(struct lk_cache *cache, lk_err *err);
 
-/* Drop the newest n_drop rows of the last pass, of which n_keep > 0 tokens remain. The pass was
+/* Drop the newest n_drop rows of the last pass, whose first n_keep > 0 tokens remain. The pass was
  * within lk_cache_draftable, and nothing happened to the cache since then. Memory that was reserved
  * for the rows is reserved again. */
 void lk_cache_drop_drafts(struct lk_cache *cache, int64_t n_keep, int64_t n_drop);

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Before anything is known: a pass of twice as many rows takes 1.3 times as long, and 7 of 10 drafts
- * are right. Both are optimistic, so that drafts are tried. */
+/* Before anything is known: a pass of twice as many rows takes 1.3 times as long, and 7 of 10
+ * drafts are right. Both are optimistic, so that drafts are tried. */
 static const double prior_growth = 1.3, prior_right = 0.7, prior_n = 1;
 
 /* After so many passes a measurement is old: it may have been shorter by a fifth since then. */

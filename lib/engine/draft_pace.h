@@ -19,7 +19,7 @@ enum {
 
 struct lk_draft_pace {
     struct lk_draft_evidence {
-        double n_right, n; /* drafts that were right, of those that were judged; both fade */
+        double n_right, n; /* drafts that were right, of all that were judged; both fade */
     } kind[LK_DRAFT_KINDS];
     double seconds[LK_PACE_SIZES];    /* of a pass of 2^i rows; 0: not measured lately */
     uint64_t measured[LK_PACE_SIZES]; /* pass of the last measurement */

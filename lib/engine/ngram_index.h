@@ -36,8 +36,8 @@ void lk_ngram_index_extend(struct lk_ngram_index *index, const int32_t *tok, siz
 
 /* Find the newest earlier occurrence of the last 4, 3 or 2 tokens of the text tok [index->n_tok]
  * with `next` after it, and write what followed to out [max]. An occurrence that reaches the end of
- * the text is continued with the tokens found so far. Returns the number of last tokens that are the
- * same there, 2 to LK_NGRAM_MATCH; 0: none occurred before, and nothing was written. */
+ * the text is continued with the tokens found so far. Returns the number of last tokens that are
+ * the same there, 2 to LK_NGRAM_MATCH; 0: none occurred before, and nothing was written. */
 int lk_ngram_index_find(const struct lk_ngram_index *index, const int32_t *tok, int32_t next,
                         int32_t *out, size_t max);
 

@@ -145,13 +145,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->time_s, 0.001, 86400},
              {'n', "tokens", "N", "max tokens of an answer (default: the rest of the context)",
               OPT_INT, &a->n, 1, 1 << 24},
-             {0, "draft", "WHAT", "decode with drafts: lookup or none (default)", OPT_TEXT,
-              &a->draft, 0, 0,
-              .man = "With `lookup`, what followed the last tokens when these occurred before in "
-                     "the text is drafted, and evaluated in one pass: for answers that repeat "
-                     "parts of their prompts. `none` (default): one token per step. Answers are "
-                     "the same, but for rounding.",
-              .complete = "lookup none"},
+             draft_lookup_option(&a->draft),
              {0, "slice", "MS",
               "during prefill, other answers decode at least every MS (default 50)", OPT_REAL,
               &a->slice_ms, 0, 60000,

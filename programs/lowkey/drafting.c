@@ -26,6 +26,22 @@ struct opt_group draft_options(const char **draft) {
     };
 }
 
+struct opt draft_lookup_option(const char **draft) {
+    return (struct opt){
+        0,
+        "draft",
+        "WHAT",
+        "decode with drafts: lookup or none (default)",
+        OPT_TEXT,
+        draft,
+        .man =
+            "With `lookup`, what followed the last tokens when these occurred before in the text "
+            "is drafted, and evaluated in one pass: for answers that repeat parts of their "
+            "prompts. `none` (default): one token per step. Answers are the same, but for "
+            "rounding.",
+        .complete = "lookup none"};
+}
+
 int drafting_open_model(struct drafting *d, const char *draft, const struct model_args *args) {
     lk_err err = {0};
     if (is_draft_off(draft) || is_draft_lookup(draft)) return STATUS_OK;
@@ -54,6 +70,13 @@ void drafting_describe(const struct drafting *d, char *out, size_t cap) {
     snprintf(out, cap, "%s tokens, %s right, %.2f tokens per pass",
              format_count(drafted, s.n_drafted), format_count(accepted, s.n_accepted),
              s.n_pass ? (double)n_tok / (double)s.n_pass : 0.0);
+}
+
+json_t *drafting_json(const struct drafting *d) {
+    if (!d->drafter) return NULL;
+    lk_draft_stats s = lk_drafter_get_stats(d->drafter);
+    return json_pack("{s:I s:I s:I}", "passes", (json_int_t)s.n_pass, "drafted",
+                     (json_int_t)s.n_drafted, "accepted", (json_int_t)s.n_accepted);
 }
 
 void drafting_close(struct drafting *d) {

@@ -4,6 +4,8 @@
 
 #include "common.h"
 
+#include <jansson.h>
+
 struct drafting {
     lk_model *model;     /* --draft FILE; NULL: none */
     lk_drafter *drafter; /* NULL: no drafts */
@@ -11,6 +13,9 @@ struct drafting {
 
 /* The option --draft, whose argument is stored in *draft. */
 struct opt_group draft_options(const char **draft);
+
+/* The option --draft of a command that drafts by lookup only. */
+struct opt draft_lookup_option(const char **draft);
 
 /* True for --draft lookup. */
 bool is_draft_lookup(const char *draft);
@@ -25,6 +30,9 @@ int drafting_start(struct drafting *drafting, const char *draft, lk_session *ses
 
 /* For example "120 tokens, 80 right, 2.10 tokens per pass". */
 void drafting_describe(const struct drafting *drafting, char *out, size_t cap);
+
+/* The same as JSON; NULL without drafts. */
+json_t *drafting_json(const struct drafting *drafting);
 
 void drafting_close(struct drafting *drafting);
 

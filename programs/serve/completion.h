@@ -75,9 +75,9 @@ struct lk_job {
     double blocked_time; /* since when its event ring is full; 0: it is not */
 };
 
-/* Size of the event ring. Jobs continue while it is at most half full. For one token, or at its end,
- * a job adds at most two events, and at most LK_MAX_RUNNING jobs run: LK_MAX_PARALLEL, and a quarter of
- * it for other clients. LK_EVENT_DONE and LK_EVENT_ERROR take no space in the ring. */
+/* Size of the event ring. Jobs continue while it is at most half full. For one token, or at its
+ * end, a job adds at most two events, and at most LK_MAX_RUNNING jobs run: LK_MAX_PARALLEL, and a
+ * quarter of it for other clients. LK_EVENT_DONE and LK_EVENT_ERROR take no space in the ring. */
 enum {
     LK_MAX_PARALLEL = 64,
     LK_MAX_RUNNING = LK_MAX_PARALLEL + LK_MAX_PARALLEL / 4,

@@ -193,8 +193,8 @@ static bool end_job(struct lk_running *r, struct lk_job *job, const struct choic
     return true;
 }
 
-/* Set job->next_tok, the token to evaluate. False if the job was removed or parked, or its event ring
- * is full. */
+/* Set job->next_tok, the token to evaluate. False if the job was removed or parked, or its event
+ * ring is full. */
 static bool advance_job(struct lk_running *r, struct lk_job *job) {
     if (lk_completion_is_over(job->completion)) {
         lk_running_fail_job(r, job, NULL);

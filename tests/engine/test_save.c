@@ -177,7 +177,8 @@ static void test_sampler_continues(void **state) {
         assert_int_equal(lk_sampler_new(&again, model, &opts[i], NULL), LK_OK);
         assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
         for (int t = 0; t < 50; t++) {
-            if (lk_sampler_next(sampler, a.session, -1, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
+            if (lk_sampler_next(sampler, a.session, -1, &tok, &err) != LK_OK)
+                fail_msg("%s", err.msg);
             assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
         }
         save(a.session, sampler);

@@ -84,7 +84,7 @@ static void compare_power(const struct pair *p) {
         }
 }
 
-/* A pass of up to `max` tokens, of which some remain. */
+/* A pass of up to `max` tokens. Some are dropped again. */
 static void run_pass(struct pair *p, int max) {
     int32_t tok[2][LK_DRAFT_MAX];
     lk_err err = {0};
