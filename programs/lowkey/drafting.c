@@ -48,8 +48,8 @@ int drafting_open_model(struct drafting *d, const char *draft, const struct mode
     lk_model_opts opts = {
         .n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .kernels = args->kernels};
     if (lk_model_open(&d->model, draft, &opts, &err) == LK_OK) return STATUS_OK;
-    print_error("--draft: expected lookup, none or the GGUF file of a smaller model");
-    return print_lk_error(&err);
+    return print_error("--draft: expected lookup, none or the GGUF file of a smaller model; %s",
+                       err.msg);
 }
 
 int drafting_start(struct drafting *d, const char *draft, lk_session *session) {
