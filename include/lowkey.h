@@ -7,7 +7,7 @@
  *   lk_session  one sequence of tokens: its cache, scratch memory and last logits.
  *   lk_batch    evaluates several sessions in one pass over the weights.
  *   lk_sampler  chooses the next token from a session's logits.
- *   lk_drafter  guesses tokens that a session then evaluates in one pass.
+ *   lk_drafter  guesses tokens that a session then evaluates in one pass: lowkey_draft.h.
  *
  * These rules hold for every function and are not repeated below:
  *
@@ -354,7 +354,7 @@ size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
                           lk_err *err);
 
-/* How many of n_tok tokens, 1 to LK_DRAFT_MAX, an lk_session_eval with `all` may append so that all
+/* How many of n_tok tokens, 1 to 31, an lk_session_eval with `all` may append so that all
  * but the first can be removed again. Their logits are those of evaluating them one by one, up to
  * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
  * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
@@ -434,34 +434,6 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *
 
 /* Bytes of a batch's activations and graphs. */
 uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
-
-/* ---- drafts: guessing tokens, and evaluating them in one pass ---- */
-
-typedef struct lk_drafter lk_drafter;
-
-enum { LK_DRAFT_MAX = 31 }; /* maximum number of tokens of a pass: one that is sure, and drafts */
-/* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
- * occurred before (`draft` NULL), or the most probable tokens of a smaller model `draft` with the
- * same vocabulary. Neither is used after it was freed. *out is owned: lk_drafter_free.
- * LK_E_UNSUPPORTED if the recipe allows no drafts, LK_E_ARG for another vocabulary, LK_E_NOMEM. */
-lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err);
-void lk_drafter_free(lk_drafter *drafter);
-
-/* Append drafts to pass[0], which follows the session's tokens: as many as earlier passes suggest,
- * n_max tokens in all, in a pass with n_other tokens of other sessions. Returns the number of
- * tokens. To decode: evaluate them with `all`, choose the token after each with lk_sampler_next as
- * long as it is the next draft, truncate the session after the n_kept right ones, and report. */
-size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t n_other);
-void lk_drafter_report(lk_drafter *drafter, size_t n_tok, size_t n_kept, size_t n_other,
-                       double seconds);
-
-typedef struct {
-    uint64_t n_pass, n_drafted, n_accepted; /* passes that were reported, and their drafts */
-} lk_draft_stats;
-lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
-
-/* Memory of a drafter without a model, for a session of n_ctx tokens. */
-uint64_t lk_drafter_lookup_bytes(int32_t n_ctx);
 
 /* ---- memory ---- */
 

@@ -5,6 +5,7 @@
 #include "engine/draft_pace.h"
 #include "engine/ngram_index.h"
 #include "engine/session_state.h"
+#include "lowkey_draft.h"
 
 _Static_assert((int)LK_DRAFT_MAX == (int)LK_DRAFT_TOKENS, "passes of drafts have one limit");
 

@@ -3,6 +3,7 @@
 #define LK_LOWKEY_DRAFTING_H
 
 #include "common.h"
+#include "lowkey_draft.h"
 
 #include <jansson.h>
 

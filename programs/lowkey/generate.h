@@ -3,7 +3,7 @@
 #define LK_LOWKEY_GENERATE_H
 
 #include "base/buf.h"
-#include "lowkey.h"
+#include "lowkey_draft.h"
 
 #include <stdio.h>
 

@@ -5,6 +5,7 @@
 #define LK_SERVE_COMPLETION_H
 
 #include "base/clock.h"
+#include "lowkey_draft.h"
 #include "serve/budget.h"
 #include "serve/detokenizer.h"
 #include "serve/request.h"

@@ -1,6 +1,7 @@
 /* The fields that both completion endpoints share, and tokenization of the prompts. */
 #include "serve/request.h"
 
+#include "lowkey_draft.h"
 #include "serve/json_field.h"
 #include "serve/logprob.h"
 #include "serve/request_sampling.h"

@@ -3,6 +3,7 @@
 #include "engine/draft_pace.h"
 #include "engine/ngram_index.h"
 #include "engine/session_state.h"
+#include "lowkey_draft.h"
 #include "support.h"
 #include "support_model.h"
 

@@ -1,6 +1,6 @@
 /* Drafts on a real model: the choices are those of decoding one by one, except between tokens whose
  * logits are equal but for rounding. The model must be there; otherwise the tests are skipped. */
-#include "lowkey.h"
+#include "lowkey_draft.h"
 #include "support.h"
 
 #include <math.h>

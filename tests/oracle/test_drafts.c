@@ -1,6 +1,7 @@
 /* Passes of drafts with random recipes: the logits of drafts are those of decoding one by one, and
  * dropped drafts leave no trace, to the bit. */
 #include "engine/session_state.h"
+#include "lowkey_draft.h"
 #include "oracle_case.h"
 #include "support_model.h"
 
