@@ -307,6 +307,66 @@ static void test_refusals(void **state) {
     lk_model_free(model);
 }
 
+/* States of recurrent layers cannot go back. */
+static void test_recurrent_layers(void **state) {
+    (void)state;
+    lk_model *model = open_preset("qwen35", CTX, 1);
+    lk_recipe *recipe;
+    lk_session *s = open_session(model, "f16", CTX, &recipe);
+    lk_drafter *drafter = NULL;
+    int32_t tok[50];
+    lk_err err = {0};
+    random_tokens(tok, 50, model, 3);
+    assert_int_equal(lk_session_sync(s, tok, 40, NULL, NULL), LK_OK);
+    assert_int_equal(lk_drafter_new(&drafter, s, NULL, &err), LK_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "recurrent"));
+    assert_int_equal(lk_session_draftable(s, 8, NULL), 1);
+    assert_int_equal(lk_session_eval(s, tok + 40, 4, true, NULL), LK_OK);
+    assert_int_equal(lk_session_truncate(s, 42, &err), LK_E_UNSUPPORTED);
+    assert_int_equal(lk_session_n_tok(s), 44);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* A checkpoint shares blocks with the session: drafts that are dropped do not touch them, and a
+ * checkpoint of tokens that are gone is dropped. */
+static void test_checkpoints(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe;
+    lk_session *s = NULL, *plain;
+    int32_t tok[CTX];
+    size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab, n_reused;
+    random_tokens(tok, CTX, model, 3);
+    plain = open_session(model, "best-4", CTX, &recipe);
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 4};
+    assert_int_equal(lk_session_new(&s, model, recipe, &opts, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(plain, tok, 300, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(s, tok, 300, NULL, NULL), LK_OK);
+    for (size_t n = 300; n < 500; n++) {
+        assert_int_equal(lk_session_eval(plain, tok + n, 1, false, NULL), LK_OK);
+        size_t fits = lk_session_draftable(s, 4, NULL);
+        assert_int_equal(lk_session_eval(s, tok + n, fits, true, NULL), LK_OK);
+        assert_int_equal(lk_session_truncate(s, n + 1, NULL), LK_OK);
+    }
+    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-2);
+    tok[400] ^= 1; /* back to the checkpoint */
+    assert_int_equal(lk_session_sync(s, tok, 420, &n_reused, NULL), LK_OK);
+    assert_int_equal(n_reused, 300);
+    assert_int_equal(lk_session_sync(plain, tok, 300, NULL, NULL), LK_OK);
+    for (size_t n = 300; n < 420; n++)
+        assert_int_equal(lk_session_eval(plain, tok + n, 1, false, NULL), LK_OK);
+    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-2);
+    assert_int_equal(lk_session_truncate(s, 419, NULL), LK_OK); /* a checkpoint is at 420 */
+    assert_int_equal(lk_session_sync(s, tok, 420, &n_reused, NULL), LK_OK);
+    assert_int_equal(n_reused, 419);
+    lk_session_free(s);
+    lk_session_free(plain);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 static void test_truncate(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
@@ -416,6 +476,8 @@ int main(void) {
         cmocka_unit_test(test_same_tokens),
         cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_recurrent_layers),
+        cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_passes_allocate_nothing),
         cmocka_unit_test(test_lookup_follows_the_text),

@@ -34,7 +34,7 @@ struct pair {
 };
 
 static lk_session *new_session(struct pair *p, lk_err *err) {
-    lk_session_opts opts = {.n_ctx = CTX};
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = strlen(p->text) % 2 ? 2 : 0};
     lk_session *s = NULL;
     return lk_session_new(&s, p->model, p->recipe, &opts, err) == LK_OK ? s : NULL;
 }
