@@ -37,7 +37,7 @@ static lk_status generate(struct run *run, const char *text, long n_new, lk_err 
 
     for (long i = 0; i < n_new; i++) {
         int32_t next;
-        if ((status = lk_sampler_next(run->sampler, run->session, &next, err))) return status;
+        if ((status = lk_sampler_next(run->sampler, run->session, -1, &next, err))) return status;
         if (lk_token_ends(run->model, next)) break;
 
         size_t len;

@@ -7,6 +7,7 @@
  *   lk_session  one sequence of tokens: its cache, scratch memory and last logits.
  *   lk_batch    evaluates several sessions in one pass over the weights.
  *   lk_sampler  chooses the next token from a session's logits.
+ *   lk_drafter  guesses tokens that a session then evaluates in one pass: lowkey_draft.h.
  *
  * These rules hold for every function and are not repeated below:
  *
@@ -356,6 +357,17 @@ size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t
 lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
                           lk_err *err);
 
+/* How many of n_tok tokens, 1 to 31, an lk_session_eval with `all` may append so that all
+ * but the first can be removed again. Their logits are those of evaluating them one by one, up to
+ * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
+ * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
+size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
+
+/* Remove tokens from the end until n_tok remain, as if they had not been evaluated: those of a pass
+ * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last
+ * evaluation stay. LK_E_ARG; LK_E_UNSUPPORTED, and the session is unchanged, if rows have aged. */
+lk_status lk_session_truncate(lk_session *session, size_t n_tok, lk_err *err);
+
 /* Cancel the evaluation that is running or, if none is, the next one: it returns LK_E_CANCELLED.
  * May be called from any thread while the session exists. Checked before every chunk of up to
  * LK_EVAL_MAX tokens; lk_session_sync checks in every layer if it starts from an empty session
@@ -366,8 +378,9 @@ void lk_session_cancel(lk_session *session);
 /* Drop all tokens and a cancellation that has not taken effect. */
 void lk_session_clear(lk_session *session);
 
-/* Allocate cache memory for n_tok more tokens. Evaluating them one by one then allocates nothing,
- * except for scratch memory in the first step of a session. LK_E_NOMEM. */
+/* Allocate cache memory for n_tok more tokens. Evaluating them one by one, or in passes that
+ * lk_session_draftable allows, then allocates nothing, except for scratch memory in the first step
+ * of a session and in its first passes of each size. LK_E_NOMEM. */
 lk_status lk_session_reserve(lk_session *session, size_t n_tok, lk_err *err);
 
 /* Make `session` hold what `from` holds, including the last token's logits, without evaluating
@@ -533,11 +546,12 @@ lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t see
 uint64_t lk_sampler_bytes(const lk_sampler *sampler);
 uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler);
 
-/* Choose a token from the session's last logits and remember it for penalties and grammar. LK_E_ARG
- * if the session has no logits, if they are not numbers, or if a bias names a token that does not
- * exist. LK_E_FORMAT if the grammar or the biases allow no token. LK_E_UNSUPPORTED if the grammar
- * is too ambiguous: this token would need too many steps, which bounds the time of a call. */
-lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok,
+/* Choose the token that follows the i-th one (see lk_session_logits; -1: the last) and remember it
+ * for penalties and grammar. LK_E_ARG if the session has no logits there, if they are not numbers,
+ * or if a bias names a token that does not exist. LK_E_FORMAT if the grammar or the biases allow no
+ * token. LK_E_UNSUPPORTED if the grammar is too ambiguous: this token would need too many steps,
+ * which bounds the time of a call. */
+lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t i, int32_t *tok,
                           lk_err *err);
 
 /* GBNF grammar for lk_sampler_opts that accepts only JSON texts that match the JSON schema `schema`

@@ -120,6 +120,7 @@ lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, 
     for (size_t i = 0; i < n_tok; i++)
         s->tok[s->n_tok + i] = source->tok[(s->n_tok + i) % source->n_tok];
     s->n_tok += n_tok;
+    s->n_pass = 0;
     s->n_logits = 0;
     return LK_OK;
 }

@@ -312,21 +312,25 @@ bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok) {
     return true;
 }
 
-bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
-    if (!lk_cache_can_truncate(cache, n_tok)) return false;
+void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         int newest = kv->n_level - 1;
         struct lk_level *level = &kv->level[newest];
         struct lk_level_count *count = &kv->count[newest];
-        count->rows -= kv->n_tok - n_tok;
-        if (kv->evict && kv->side == LK_K) cache->evict[k / 2].n -= kv->n_tok - n_tok;
-        kv->n_tok = n_tok;
+        count->rows -= n;
+        if (kv->evict && kv->side == LK_K) cache->evict[k / 2].n -= n;
+        kv->n_tok -= n;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);
         while (level->n_block > n_block)
             lk_pool_free(&cache->pool, level->block_bytes, level->block[--level->n_block]);
         if (count->rows == 0) count->skip = 0;
     }
+}
+
+bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
+    if (!lk_cache_can_truncate(cache, n_tok)) return false;
+    lk_cache_drop_newest(cache, cache->kv[0][LK_K].n_tok - n_tok);
     /* The next rows may go to a shared block, whose copy was not reserved. */
     if (cache->pool.n_shared) lk_cache_trim(cache);
     return true;

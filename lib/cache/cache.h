@@ -17,6 +17,7 @@
 #include "cache/account.h"
 #include "cache/cache_copy.h"
 #include "cache/cache_memory.h"
+#include "cache/draft_rows.h"
 #include "cache/evict_rows.h"
 #include "cache/kv.h"
 #include "cache/pool.h"
@@ -84,5 +85,8 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
  * false leaves the cache unchanged. */
 bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok);
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok);
+
+/* Remove the newest n rows, which lie in the newest level of every layer. */
+void lk_cache_drop_newest(struct lk_cache *cache, int64_t n);
 
 #endif

@@ -28,7 +28,15 @@ lk_status lk_equalizer_add(struct lk_kv *kv, int i, struct lk_ledger *ledger, lk
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache's channel statistics");
 }
 
+static void free_record(struct lk_equalizer *equalizer, struct lk_ledger *ledger) {
+    lk_release(ledger, LK_FOR_SCRATCH, equalizer->recorded,
+               equalizer->n_recorded * n_floats(equalizer) * sizeof(float));
+    equalizer->recorded = NULL;
+    equalizer->n_recorded = 0;
+}
+
 void lk_equalizer_free(struct lk_equalizer *equalizer, struct lk_ledger *ledger) {
+    free_record(equalizer, ledger);
     lk_release(ledger, LK_FOR_CACHE, equalizer->sigma, n_floats(equalizer) * sizeof(float));
     lk_release(ledger, LK_FOR_CACHE, equalizer->query_power, n_floats(equalizer) * sizeof(float));
     *equalizer = (struct lk_equalizer){0};
@@ -53,6 +61,30 @@ uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer) {
 
 /* ---- queries ---- */
 
+bool lk_equalizer_record(struct lk_equalizer *equalizer, int n_tok, struct lk_ledger *ledger) {
+    bool needed = equalizer->query_power && !equalizer->calibrated;
+    if (needed && equalizer->n_recorded >= n_tok) return true;
+    free_record(equalizer, ledger);
+    if (!needed) return true;
+    equalizer->recorded =
+        lk_alloc(ledger, LK_FOR_SCRATCH, n_tok * n_floats(equalizer) * sizeof(float));
+    if (equalizer->recorded) equalizer->n_recorded = n_tok;
+    return equalizer->recorded != NULL;
+}
+
+/* Record the power after token t of a call of n_tok tokens. */
+static void record_power(struct lk_equalizer *equalizer, int t, int n_tok) {
+    size_t n = n_floats(equalizer);
+    if (n_tok <= equalizer->n_recorded && !equalizer->calibrated)
+        memcpy(equalizer->recorded + t * n, equalizer->query_power, n * sizeof(float));
+}
+
+void lk_equalizer_go_back(struct lk_equalizer *equalizer, int tok) {
+    size_t n = n_floats(equalizer);
+    if (tok < equalizer->n_recorded && !equalizer->calibrated)
+        memcpy(equalizer->query_power, equalizer->recorded + tok * n, n * sizeof(float));
+}
+
 static void observe_latents(struct lk_equalizer *equalizer, const struct lk_level *level,
                             const float *q, int head_kv) {
     float z[LK_MAX_D_HEAD];
@@ -74,7 +106,7 @@ void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_hea
                           int d_head) {
     struct lk_equalizer *rows = &kv->equalizer[0], *latents = &kv->equalizer[1];
     int group = n_head / n_head_kv, step = n_tok / OBSERVED_LATENTS + 1;
-    for (int t = 0; t < n_tok; t++)
+    for (int t = 0; t < n_tok; t++) {
         for (int h = 0; h < n_head; h++, q += d_head) {
             if (rows->query_power && !rows->calibrated)
                 for (int c = 0; c < d_head; c++)
@@ -82,6 +114,9 @@ void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_hea
             if (latents->query_power && !latents->calibrated && t % step == 0)
                 observe_latents(latents, widest_latent_level(kv), q, h / group);
         }
+        record_power(rows, t, n_tok);
+        record_power(latents, t, n_tok);
+    }
 }
 
 /* ---- sigma ---- */

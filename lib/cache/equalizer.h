@@ -13,6 +13,13 @@ void lk_equalizer_free(struct lk_equalizer *equalizer, struct lk_ledger *ledger)
 void lk_equalizer_clear(struct lk_equalizer *equalizer);
 void lk_equalizer_copy(struct lk_equalizer *to, const struct lk_equalizer *from);
 
+/* Until sigma is computed, record the power of the queries after each token of calls of up to n_tok
+ * tokens; then free the record. False without memory. */
+bool lk_equalizer_record(struct lk_equalizer *equalizer, int n_tok, struct lk_ledger *ledger);
+
+/* Forget the queries after token `tok` of the last call, if they were recorded. */
+void lk_equalizer_go_back(struct lk_equalizer *equalizer, int tok);
+
 uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer);
 
 /* Add the power of queries q [n_tok][n_head][d_head] to the statistics of K. Queries have to be

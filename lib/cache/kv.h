@@ -81,6 +81,8 @@ static inline size_t lk_level_part_offset(const struct lk_level *level, int part
 struct lk_equalizer {
     float *sigma;       /* [n_part][stride], NULL if unused */
     float *query_power; /* [n_part][stride] sum of q^2 until calibration; only for K with sigma */
+    float *recorded;    /* [n_recorded] of query_power, after each token of a pass (draft_rows.h) */
+    int n_recorded;
     int n_part, stride; /* stride: channels of the widest part */
     bool calibrated;    /* sigma is valid */
 };

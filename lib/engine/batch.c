@@ -45,9 +45,15 @@ static lk_status check_items(const struct lk_pass *pass, const lk_batch_item *it
     return LK_OK;
 }
 
+/* Can the tokens of an item be removed again, except for the first one? */
+static bool may_have_drafts(const lk_batch_item *item) {
+    return item->all && item->n_tok > 1 && item->n_tok <= LK_DRAFT_TOKENS &&
+           item->n_tok <= lk_session_draftable(item->session, item->n_tok, NULL);
+}
+
 /* Check an item and find all memory that its session needs. The reason of a failure is in
  * item->err. */
-static lk_status prepare_item(lk_batch_item *item) {
+static lk_status prepare_item(lk_batch_item *item, bool *drafts) {
     struct lk_session *s = item->session;
     lk_err *err = &item->err;
     if (item->n_tok < 1 || item->n_tok > LK_EVAL_MAX)
@@ -65,9 +71,12 @@ static lk_status prepare_item(lk_batch_item *item) {
     if (n_out > s->logits_cap) status = lk_session_reserve_logits(s, n_out, err);
     if (status == LK_OK && s->recipe->absorbs)
         status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
+    *drafts = may_have_drafts(item);
+    if (status == LK_OK && *drafts) status = lk_cache_prepare_drafts(s->cache, err);
     if (status != LK_OK) return status;
-    if (item->n_tok == 1 && s->cache->reserved > 0) { /* lk_session_reserve found the memory */
-        s->cache->reserved--;
+    /* lk_session_reserve found the memory for single tokens. A pass of drafts needs no more. */
+    if ((item->n_tok == 1 || *drafts) && s->cache->reserved >= (int64_t)item->n_tok) {
+        s->cache->reserved -= (int64_t)item->n_tok;
         return LK_OK;
     }
     return lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, (int64_t)item->n_tok,
@@ -103,7 +112,9 @@ static void finish_item(lk_batch_item *item, const struct lk_seq *seq, const flo
     memcpy(s->logits, logits, (size_t)s->n_logits * s->model->net->hp.n_vocab * sizeof *logits);
     memcpy(s->tok + s->n_tok, item->tok, item->n_tok * sizeof *item->tok);
     s->n_tok += item->n_tok;
-    if (s->cache->reserved == 0) lk_cache_trim(s->cache); /* free blocks that aging emptied */
+    s->n_pass = seq->drafts ? item->n_tok : 0;
+    /* Free the blocks that aging emptied. Drafts that will be dropped may need theirs again. */
+    if (s->cache->reserved == 0 && !seq->drafts) lk_cache_trim(s->cache);
 }
 
 /* How far a pass got with the sessions of its items. */
@@ -124,10 +135,13 @@ static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progres
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     lk_err why;
     if (lk_pass_reset(pass, n, &why) != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
-    for (size_t i = 0; i < n; i++)
-        if (prepare_item(&item[i]) == LK_OK)
+    for (size_t i = 0; i < n; i++) {
+        bool drafts = false;
+        if (prepare_item(&item[i], &drafts) == LK_OK)
             lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
-                        item[i].all ? (int)item[i].n_tok : 1);
+                        item[i].all ? (int)item[i].n_tok : 1)
+                ->drafts = drafts;
+    }
     if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
     if (lk_pass_build(pass, &why) != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     set_inputs(pass, item, n);

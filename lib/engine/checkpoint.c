@@ -91,6 +91,7 @@ void lk_checkpoints_take(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     const float *logits = lk_session_logits(s, -1);
     if (c->cap == 0 || !logits) return;
+    s->n_pass = 0; /* its newest block becomes shared */
     lk_checkpoints_drop(s, s->n_tok - 1);
     if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, s->n_tok) : 0);
     struct lk_checkpoint *at = &c->at[c->n];
@@ -119,6 +120,8 @@ lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoin
                lk_absorb_state_bytes(s->absorb));
     memcpy(s->logits, from->logits, logits_bytes(s));
     s->n_tok = from->n_tok;
+    s->n_pass = 0;
+    s->n_cut++;
     s->n_logits = 1;
     return LK_OK;
 }

@@ -47,6 +47,7 @@ static void alloc_tensors(void *arg) {
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_cxx_call(alloc_tensors, graph, err);
     size_t size = graph->alloc ? ggml_gallocr_get_buffer_size(graph->alloc, 0) : 0;
+    if (status == LK_OK && graph->alloc && size == graph->alloc_size) return LK_OK;
     lk_ledger_remove(ledger, LK_FOR_SCRATCH, graph->alloc_size);
     graph->alloc_size = 0;
     if (status != LK_OK) return status;

@@ -63,10 +63,10 @@ void lk_sampler_free(lk_sampler *sampler) {
     free(sampler);
 }
 
-lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t *tok,
+lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t i, int32_t *tok,
                           lk_err *err) {
-    const float *logits = lk_session_logits(session, -1);
+    const float *logits = lk_session_logits(session, i);
     if (!logits)
-        return lk_fail(err, LK_E_ARG, "the session has no logits yet; evaluate a token first");
+        return lk_fail(err, LK_E_ARG, "the session has no logits there; evaluate a token first");
     return lk_sampling_next(sampler->sampling, logits, session->model->net->hp.n_vocab, tok, err);
 }

@@ -168,6 +168,8 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
     } else if (*n < s->n_tok) {
         lk_cache_truncate(s->cache, (int64_t)*n);
         s->n_tok = *n;
+        s->n_pass = 0;
+        s->n_cut++;
         s->n_logits = 0;
     }
     return LK_OK;
@@ -208,6 +210,7 @@ lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
                        s->opts.n_ctx);
     const float *logits = lk_session_logits(from, -1);
     lk_session_drop_tokens(s);
+    from->n_pass = 0; /* its newest block becomes shared */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, err) : LK_OK;
     if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
     if (status != LK_OK) return status;

@@ -275,6 +275,8 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     if (s->absorb) lk_absorb_restore(s->absorb, states + recurrent);
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
     s->n_logits = logits ? 1 : 0;
+    s->n_pass = 0;
+    s->n_cut++;
     return LK_OK;
 }
 

@@ -34,6 +34,8 @@ struct lk_session {
     struct lk_watch watch;
     int32_t *tok; /* [n_tok] tokens that the cache stands for, room for n_ctx */
     size_t n_tok;
+    uint64_t n_cut;    /* times that other tokens than drafts were removed or replaced */
+    size_t n_pass;     /* tokens of the last pass, if it may have drafts; else 0 */
     float *logits;     /* [n_logits][n_vocab] of the last evaluation */
     size_t logits_cap; /* rows that fit */
     int32_t n_logits;  /* 0: none are valid */

@@ -7,12 +7,13 @@
 #include "chat_input.h"
 #include "chat_progress.h"
 #include "common.h"
+#include "drafting.h"
 
 struct chat_args {
     struct model_args model;
     struct session_args session;
     struct sampler_args sampler;
-    const char *system, *session_file, *color;
+    const char *system, *session_file, *color, *draft;
     int64_t n; /* -1: no limit */
     bool json, verbose, no_history;
 };
@@ -22,6 +23,7 @@ struct chat {
     lk_model *model;
     lk_recipe *recipe;
     lk_session *session;
+    struct drafting drafting;
     struct chat_input *input;
     struct chat_conversation conversation;
     struct chat_documents documents; /* for the next question */

@@ -78,6 +78,10 @@ static void print_speed(const struct chat *c) {
               format_count(n_written, c->decode_tokens),
               tokens_per_second(c->decode_tokens, c->decode_seconds),
               format_count(n_tok, c->conversation.n_tok), format_count(n_ctx, c->n_ctx));
+    if (!c->drafting.drafter) return;
+    char drafts[3 * NUMBER_BUF];
+    drafting_describe(&c->drafting, drafts, sizeof drafts);
+    chat_note(c, "drafts of this chat: %s", drafts);
 }
 
 /* Generate the answer that follows the tokens of the conversation, which the session holds. */
@@ -94,8 +98,8 @@ static void answer(struct chat *c) {
         return;
     }
     if (c->args.n >= 0 && (size_t)c->args.n < max_tok) max_tok = (size_t)c->args.n;
-    struct answer answer =
-        generate(c->model, c->session, sampler, max_tok, c->args.json ? NULL : stdout);
+    struct answer answer = generate(c->model, c->session, sampler, c->drafting.drafter, max_tok,
+                                    c->args.json ? NULL : stdout);
     if (!c->args.json) putchar('\n');
     fflush(stdout);
     /* Hold the last token of a cut answer too, so that a saved session is complete. */

@@ -40,6 +40,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
         model_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
+        draft_options(&a->draft),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -118,6 +119,7 @@ static int start_chat(struct chat *c) {
     if (!status)
         status = session_open(&c->args.session, c->model, c->recipe, chat_progress_step,
                               &c->progress, &c->session);
+    if (!status) status = drafting_start(&c->drafting, c->args.draft, c->session);
     if (status) return status;
     if (c->terminal && !c->args.json) print_welcome(c);
     return start_conversation(c);
@@ -168,6 +170,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     c.args.model.n_ctx = c.args.session.ctx;
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);
+    if (!status) status = drafting_open_model(&c.drafting, c.args.draft, &c.args.model);
     if (!status) status = start_chat(&c);
     if (!status) {
         const struct line_reader_opts opts = {c.terminal, c.color, chat_complete};
@@ -178,6 +181,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     chat_input_close(c.input);
     chat_conversation_free(&c.conversation);
     chat_documents_clear(&c.documents);
+    drafting_close(&c.drafting);
     lk_session_free(c.session);
     lk_model_free(c.model);
     lk_recipe_free(c.recipe);

@@ -3,6 +3,7 @@
 #include "cache_report.h"
 #include "commands.h"
 #include "common.h"
+#include "drafting.h"
 #include "generate.h"
 #include "json_output.h"
 #include "memory_need.h"
@@ -22,7 +23,7 @@ struct run_args {
     struct session_args session;
     struct sampler_args sampler;
     struct saved_session saved;
-    const char *prompt, *file, *system;
+    const char *prompt, *file, *system, *draft;
     int64_t n;
     bool chat, parse_special, stats, json;
 };
@@ -32,6 +33,7 @@ struct run {
     lk_recipe *recipe;
     lk_session *session;
     lk_sampler *sampler;
+    struct drafting drafting;
     struct lk_buf prompt;
     int32_t *tok; /* [n_tok] of the prompt */
     size_t n_tok;
@@ -65,6 +67,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
         model_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
+        draft_options(&a->draft),
         {"Session",
          {
              {0, "session", "FILE", "continue from FILE if it exists, and save to it", OPT_TEXT,
@@ -177,6 +180,7 @@ static int open_and_prefill(const struct run_args *a, struct run *r) {
     status = session_open(&a->session, r->model, r->recipe, progress_step, &progress, &r->session);
     if (!status) status = sampler_open(&a->sampler, r->model, &r->sampler);
     if (!status) status = saved_session_load(&a->saved, r->session, r->sampler);
+    if (!status) status = drafting_start(&r->drafting, a->draft, r->session);
     if (status) return status;
     double start_time = lk_now();
     lk_status prefilled = prefill_prompt(r, &err);
@@ -195,6 +199,13 @@ static void print_stats(const struct run *r) {
     table_cell(&table, "%s tokens", format_count(a, r->answer.n_tok));
     table_cell(&table, "%.1f tokens/s", tokens_per_second(r->answer.n_eval, r->answer.seconds));
     fprintf(stderr, "\nrecipe: %s%s\n", lk_recipe_text(r->recipe), tuned_note(r->model, r->recipe));
+    if (r->drafting.drafter) {
+        char drafts[3 * NUMBER_BUF];
+        drafting_describe(&r->drafting, drafts, sizeof drafts);
+        table_cell(&table, "drafts");
+        table_cell(&table, "%s", "");
+        table_cell(&table, "%s", drafts);
+    }
     add_cache_rows(r->session, &table);
     table_print(&table, stderr, false);
 }
@@ -202,14 +213,15 @@ static void print_stats(const struct run *r) {
 static int print_json(const struct run *r) {
     char *name = model_name(r->model);
     int status = json_print(
-        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o s:o}", "model", name, "kv",
+        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o* s:o s:o}", "model", name, "kv",
                   lk_recipe_text(r->recipe), "prompt_tokens", (json_int_t)r->n_tok, "answer_tokens",
                   (json_int_t)r->answer.n_tok, "text", r->answer.shown.at, r->answer.shown.len,
                   "stop", stop_name(r->answer.stop), "prefill_tokens_per_second",
                   json_number(tokens_per_second(r->n_tok, r->prefill_seconds)),
                   "decode_tokens_per_second",
-                  json_number(tokens_per_second(r->answer.n_eval, r->answer.seconds)), "cache",
-                  cache_json(r->session), "levels", cache_levels_json(r->session)),
+                  json_number(tokens_per_second(r->answer.n_eval, r->answer.seconds)), "drafts",
+                  drafting_json(&r->drafting), "cache", cache_json(r->session), "levels",
+                  cache_levels_json(r->session)),
         false);
     free(name);
     return status;
@@ -217,7 +229,8 @@ static int print_json(const struct run *r) {
 
 static int generate_answer(const struct run_args *a, struct run *r) {
     size_t max_tok = a->n < 0 ? SIZE_MAX : (size_t)a->n;
-    r->answer = generate(r->model, r->session, r->sampler, max_tok, a->json ? NULL : stdout);
+    r->answer = generate(r->model, r->session, r->sampler, r->drafting.drafter, max_tok,
+                         a->json ? NULL : stdout);
     if (!a->json) {
         putchar('\n');
         fflush(stdout);
@@ -245,10 +258,12 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status && is_default && isatty(STDERR_FILENO) && *tuned_note(r.model, r.recipe))
         print_error("cache %s%s; --kv selects another", lk_recipe_text(r.recipe),
                     tuned_note(r.model, r.recipe));
+    if (!status) status = drafting_open_model(&r.drafting, a.draft, &a.model);
     if (!status) status = tokenize_prompt(&a, &r);
     if (!status) status = open_and_prefill(&a, &r);
     if (!status) status = generate_answer(&a, &r);
     answer_free(&r.answer);
+    drafting_close(&r.drafting);
     lk_sampler_free(r.sampler);
     lk_session_free(r.session);
     lk_tokens_free(r.tok);

@@ -78,9 +78,13 @@ static const struct foreign_option table[] = {
     {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
      "--yarn-ext-factor --override-kv",
      "lowkey computes with the values in the model file; leave it out"},
-    {"--lora --lora-scaled --control-vector -md --model-draft --draft --draft-max -mm --mmproj "
-     "--image --audio -mv --model-vocoder",
-     "lowkey has no adapters, draft models or images"},
+    {"-md --model-draft --spec-draft-model --speculative-model", "use --draft FILE"},
+    {"--spec-type", "use --draft lookup, or --draft FILE for a draft model"},
+    {"--draft-max --draft-min --draft-n --draft-n-min --draft-p-min --draft-p-split -td "
+     "--threads-draft -cd --ctx-size-draft -ngld --gpu-layers-draft --spec-draft-n-max",
+     "lowkey drafts as many tokens as pay; leave it out"},
+    {"--lora --lora-scaled --control-vector -mm --mmproj --image --audio -mv --model-vocoder",
+     "lowkey has no adapters of llama.cpp and no images"},
     {"--kl-divergence --kl-divergence-base --save-all-logits --perplexity",
      "'lowkey perplexity' always compares with the full cache; leave it out"},
     {"--ppl-stride --hellaswag --winogrande --multiple-choice", "see 'lowkey help eval'"},

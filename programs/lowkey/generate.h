@@ -1,9 +1,9 @@
-/* The decode loop: sample a token, print it, evaluate it. */
+/* The decode loop: sample a token, print it, evaluate it, maybe with drafts of what follows. */
 #ifndef LK_LOWKEY_GENERATE_H
 #define LK_LOWKEY_GENERATE_H
 
 #include "base/buf.h"
-#include "lowkey.h"
+#include "lowkey_draft.h"
 
 #include <stdio.h>
 
@@ -22,10 +22,10 @@ struct answer {
     lk_err err; /* set if stop is STOP_FAILED */
 };
 
-/* Continue `session` by at most max_tok tokens. `out` receives the text as it is generated; may be
- * NULL. Free with answer_free. */
+/* Continue `session` by at most max_tok tokens. `drafter`: the session's, or NULL. `out` receives
+ * the text as it is generated; may be NULL. Free with answer_free. */
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
-                       size_t max_tok, FILE *out);
+                       lk_drafter *drafter, size_t max_tok, FILE *out);
 void answer_free(struct answer *answer);
 
 #endif

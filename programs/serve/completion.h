@@ -5,6 +5,7 @@
 #define LK_SERVE_COMPLETION_H
 
 #include "base/clock.h"
+#include "lowkey_draft.h"
 #include "serve/budget.h"
 #include "serve/detokenizer.h"
 #include "serve/request.h"
@@ -23,6 +24,7 @@ struct lk_job_result {
     const char *stop_string; /* the one that ended the answer; borrowed from the request, or NULL */
     size_t n_prompt, n_reused, n_decoded; /* tokens; n_reused of the prompt's were not prefilled */
     enum lk_prefix_source source;         /* of the n_reused tokens */
+    size_t n_drafted, n_accepted;         /* drafts, and those that were right */
     double wait_s, prompt_s, decode_s;
     uint64_t cache_bytes, f16_bytes;
 };
@@ -62,6 +64,9 @@ struct lk_job {
     size_t n_copied;                /* tokens that its session got as a copy of another one */
     size_t n_prefix;                /* keep a copy of the session after this many tokens; 0: none */
     lk_sampler *sampler;            /* a copy of the completion's, made when the job starts */
+    lk_drafter *drafter;            /* NULL: without drafts */
+    int32_t next_tok;               /* token that was chosen, but not evaluated yet, if has_next */
+    bool has_next;
     struct lk_detokenizer detok;
     struct lk_slot *slot;
     enum lk_job_state state;
@@ -71,9 +76,9 @@ struct lk_job {
     double blocked_time; /* since when its event ring is full; 0: it is not */
 };
 
-/* Size of the event ring. Jobs continue while it is at most half full. In one step each running job
- * adds at most two events, and at most LK_MAX_RUNNING jobs run: LK_MAX_PARALLEL, and a quarter of
- * it for other clients. LK_EVENT_DONE and LK_EVENT_ERROR take no space in the ring. */
+/* Size of the event ring. Jobs continue while it is at most half full. For one token, or at its
+ * end, a job adds at most two events, and at most LK_MAX_RUNNING jobs run: LK_MAX_PARALLEL, and a
+ * quarter of it for other clients. LK_EVENT_DONE and LK_EVENT_ERROR take no space in the ring. */
 enum {
     LK_MAX_PARALLEL = 64,
     LK_MAX_RUNNING = LK_MAX_PARALLEL + LK_MAX_PARALLEL / 4,

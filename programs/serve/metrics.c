@@ -51,6 +51,8 @@ void lk_metrics_print(const struct lk_metrics *m, struct lk_buf *out) {
         {"copied_tokens_total", "counter",
          "Reused prompt tokens that came with a copy of another session.", &m->copied_tokens},
         {"answer_tokens_total", "counter", "Decoded tokens.", &m->answer_tokens},
+        {"draft_tokens_total", "counter", "Drafted tokens.", &m->draft_tokens},
+        {"draft_accepted_total", "counter", "Drafted tokens that were right.", &m->draft_accepted},
         {"decode_steps_total", "counter",
          "Decode steps; answer tokens divided by steps is the mean batch size.", &m->decode_steps},
         {"answers_waiting", "gauge", "Answers waiting in the queue.", &m->waiting},

@@ -168,13 +168,18 @@ static double per_second(size_t n, double seconds) { return seconds > 0 ? (doubl
 void lk_response_add_timings(const struct lk_response *r, const struct lk_job_result *result,
                              json_t *to) {
     size_t n_prefill = result->n_prompt - result->n_reused;
-    json_object_set_new(
-        to, "timings",
+    json_t *timings =
         json_pack("{s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)result->n_reused,
                   "prompt_n", (json_int_t)n_prefill, "prompt_ms", 1e3 * result->prompt_s,
                   "prompt_per_second", per_second(n_prefill, result->prompt_s), "predicted_n",
                   (json_int_t)result->n_decoded, "predicted_ms", 1e3 * result->decode_s,
-                  "predicted_per_second", per_second(result->n_decoded, result->decode_s)));
+                  "predicted_per_second", per_second(result->n_decoded, result->decode_s));
+    if (result->n_drafted) {
+        json_object_set_new(timings, "draft_n", json_integer((json_int_t)result->n_drafted));
+        json_object_set_new(timings, "draft_n_accepted",
+                            json_integer((json_int_t)result->n_accepted));
+    }
+    json_object_set_new(to, "timings", timings);
     static const char *const sources[] = {
         [LK_PREFIX_NONE] = "nothing", [LK_PREFIX_MEMORY] = "memory", [LK_PREFIX_STORE] = "store"};
     double bits =

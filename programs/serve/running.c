@@ -34,7 +34,9 @@ static void unlink_job(struct lk_running *r, struct lk_job *job) {
 static void remove_job(struct lk_running *r, struct lk_job *job) {
     unlink_job(r, job);
     lk_sampler_free(job->sampler);
+    lk_drafter_free(job->drafter);
     job->sampler = NULL;
+    job->drafter = NULL;
     if (job->slot) {
         job->slot->job = NULL;
         job->slot->last_used = lk_now();
@@ -138,86 +140,176 @@ static bool has_room(struct lk_running *r, struct lk_job *job) {
 
 /* ---- decoding ---- */
 
-/* Sample the job's next token and push its text. Returns true if the token must be evaluated.
- * Otherwise the job was removed or parked, or its event ring is full. */
-static bool advance_job(struct lk_running *r, struct lk_job *job, int32_t *out) {
+/* What follows from choosing a token. */
+struct choice {
+    int32_t tok;
+    enum { GOES_ON, ENDS, FAILS } outcome;
+    const char *finish; /* ENDS: as of finish_job, like `flush` */
+    bool flush;
+    lk_err err; /* FAILS */
+};
+
+/* Choose the token that follows the i-th one of the job's last pass, and push its text. */
+static struct choice choose_token(struct lk_running *r, struct lk_job *job, int32_t i) {
     const lk_model *model = r->opts->model;
     const struct lk_request *request = &job->completion->request;
     int n_top = request->n_top_logprobs;
-    int32_t tok;
-    lk_err err = {0};
-    if (lk_completion_is_over(job->completion)) {
-        lk_running_fail_job(r, job, NULL);
-        return false;
-    }
-    if (lk_now() - job->start_time > r->opts->time_s) {
-        finish_job(r, job, "length", true);
-        return false;
-    }
-    if (!has_room(r, job)) return false;
-    if (job->prompt->max_tokens == 0) {
-        finish_job(r, job, "length", true);
-        return false;
-    }
-    if (lk_sampler_next(job->sampler, job->slot->session, &tok, &err)) {
-        struct lk_api_error error;
-        lk_api_error_from_work(&error, &err);
-        if (error.status == 400) error.param = request->grammar_field;
-        lk_running_fail_job(r, job, &error);
-        return false;
-    }
+    struct choice c = {.outcome = FAILS};
+    if (lk_sampler_next(job->sampler, job->slot->session, i, &c.tok, &c.err)) return c;
     size_t len;
-    const char *text = lk_token_text(model, tok, &len);
+    const char *text = lk_token_text(model, c.tok, &len);
     struct lk_text_delta delta = {0};
-    struct lk_logprob lp = {.tok = tok, .n_top = n_top};
+    struct lk_logprob lp = {.tok = c.tok, .n_top = n_top};
     if (n_top >= 0)
-        lk_session_logprobs(job->slot->session, -1, tok, &lp.logprob, lp.top, (size_t)n_top, NULL);
-    if (lk_token_ends(model, tok)) {
+        lk_session_logprobs(job->slot->session, i, c.tok, &lp.logprob, lp.top, (size_t)n_top, NULL);
+    if (lk_token_ends(model, c.tok)) {
         /* Next to the tokens of a prompt it is listed, because clients tell the two apart by their
          * number. */
         if (request->score) lk_detokenizer_push(&job->detok, "", 0, &lp, &delta);
         push_text(job, delta);
-        finish_job(r, job, "stop", true);
-        return false;
+        return (struct choice){.tok = c.tok, .outcome = ENDS, .finish = "stop", .flush = true};
     }
     bool stop = lk_detokenizer_push(&job->detok, text, len, n_top >= 0 ? &lp : NULL, &delta);
     push_text(job, delta);
     job->result.n_decoded++;
     r->metrics->answer_tokens++;
-    if (stop || job->result.n_decoded >= job->prompt->max_tokens || job->detok.failed) {
-        finish_job(r, job, stop ? "stop" : "length", !stop);
-        return false;
+    c.outcome = GOES_ON;
+    if (stop || job->result.n_decoded >= job->prompt->max_tokens || job->detok.failed)
+        c = (struct choice){c.tok, ENDS, stop ? "stop" : "length", !stop, {0}};
+    return c;
+}
+
+/* End the job if a choice ends it. */
+static bool end_job(struct lk_running *r, struct lk_job *job, const struct choice *c) {
+    struct lk_api_error error;
+    switch (c->outcome) {
+    case GOES_ON: return false;
+    case ENDS: finish_job(r, job, c->finish, c->flush); return true;
+    case FAILS: break;
     }
-    *out = tok;
+    lk_api_error_from_work(&error, &c->err);
+    if (error.status == 400) error.param = job->completion->request.grammar_field;
+    lk_running_fail_job(r, job, &error);
     return true;
 }
 
-/* Update the job after its token was evaluated, or could not be. */
-static void record_token(struct lk_running *r, struct lk_job *job, int32_t tok, const lk_err *err) {
+/* Set job->next_tok, the token to evaluate. False if the job was removed or parked, or its event
+ * ring is full. */
+static bool advance_job(struct lk_running *r, struct lk_job *job) {
+    if (lk_completion_is_over(job->completion)) {
+        lk_running_fail_job(r, job, NULL);
+        return false;
+    }
+    if (lk_now() - job->start_time > r->opts->time_s || job->prompt->max_tokens == 0) {
+        finish_job(r, job, "length", true);
+        return false;
+    }
+    if (!has_room(r, job)) return false;
+    if (job->has_next) return true;
+    struct choice c = choose_token(r, job, -1);
+    if (end_job(r, job, &c)) return false;
+    job->next_tok = c.tok;
+    job->has_next = true;
+    return true;
+}
+
+/* The part of a job in a pass: its next token, and drafts. */
+struct part {
+    struct lk_job *job;
+    int32_t tok[LK_SERVE_PASS];
+    size_t n_tok;
+};
+
+/* Drafts for a job, in a pass with n_other tokens of other jobs. */
+static void add_drafts(struct part *part, size_t n_other) {
+    struct lk_job *job = part->job;
+    size_t max = job->prompt->max_tokens - job->result.n_decoded;
+    part->tok[0] = job->next_tok;
+    part->n_tok = 1;
+    if (max > LK_SERVE_PASS) max = LK_SERVE_PASS;
+    if (max > LK_BATCH_MAX - n_other) max = LK_BATCH_MAX - n_other;
+    if (job->drafter) part->n_tok = lk_drafter_next(job->drafter, part->tok, max, n_other);
+}
+
+/* Keep the first n_kept tokens of a pass. */
+static lk_status keep_tokens(struct lk_running *r, const struct part *part, size_t n_kept,
+                             lk_err *err) {
+    struct lk_slot *slot = part->job->slot;
+    size_t n_wrong = part->n_tok - n_kept;
+    for (size_t i = 0; i < n_kept; i++) lk_slot_append(slot, r->opts->model, part->tok[i]);
+    part->job->result.n_drafted += part->n_tok - 1;
+    part->job->result.n_accepted += n_kept - 1;
+    r->metrics->draft_tokens += part->n_tok - 1;
+    r->metrics->draft_accepted += n_kept - 1;
+    if (n_wrong == 0) return LK_OK;
+    return lk_session_truncate(slot->session, lk_session_n_tok(slot->session) - n_wrong, err);
+}
+
+/* Update the job after its part of a pass of n_row tokens was evaluated, or could not be: choose
+ * tokens as long as they are the next drafts. */
+static void record_part(struct lk_running *r, const struct part *part, size_t n_row, double seconds,
+                        const lk_err *err) {
+    struct lk_job *job = part->job;
+    size_t n_kept = 1;
+    struct choice c = {.outcome = GOES_ON};
     if (err->code == LK_E_FULL) {
         finish_job(r, job, "length", true);
-    } else if (err->code != LK_OK) {
+        return;
+    }
+    if (err->code != LK_OK) {
         fail_job_with_err(r, job, err);
-    } else {
-        lk_slot_append(job->slot, r->opts->model, tok);
+        return;
+    }
+    job->has_next = false;
+    while (n_kept < part->n_tok && !job->has_next && lk_completion_has_room(job->completion)) {
+        c = choose_token(r, job, (int32_t)n_kept - 1);
+        if (c.outcome != GOES_ON) break;
+        job->has_next = c.tok != part->tok[n_kept];
+        job->next_tok = c.tok;
+        n_kept += !job->has_next;
+    }
+    if (job->drafter)
+        lk_drafter_report(job->drafter, part->n_tok, n_kept, n_row - part->n_tok, seconds);
+    if (keep_tokens(r, part, n_kept, &c.err) != LK_OK) c.outcome = FAILS;
+    end_job(r, job, &c);
+}
+
+/* Evaluate the parts. If there is no memory for a part with drafts, without these. */
+static void evaluate_parts(struct lk_running *r, struct part *part, lk_batch_item *item, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        item[i] = (lk_batch_item){.session = part[i].job->slot->session,
+                                  .tok = part[i].tok,
+                                  .n_tok = part[i].n_tok,
+                                  .all = part[i].n_tok > 1};
+    lk_batch_eval(r->batch, item, n, NULL); /* every item has its own error */
+    for (size_t i = 0; i < n; i++) {
+        if (item[i].err.code != LK_E_NOMEM || item[i].n_tok == 1 ||
+            lk_session_n_tok(item[i].session) != part[i].job->slot->n_tok)
+            continue;
+        item[i].n_tok = part[i].n_tok = 1;
+        item[i].all = false;
+        lk_batch_eval(r->batch, &item[i], 1, NULL);
     }
 }
 
 size_t lk_running_decode_step(struct lk_running *r) {
-    struct lk_job *job[LK_MAX_RUNNING];
-    int32_t tok[LK_MAX_RUNNING];
+    struct part part[LK_MAX_RUNNING];
     lk_batch_item item[LK_MAX_RUNNING];
-    size_t n = 0;
+    size_t n = 0, n_row = 0;
     for (size_t i = r->n; i-- > 0;) { /* backwards, because jobs may be removed */
         if (r->job[i]->state != LK_JOB_DECODING) continue;
-        job[n] = r->job[i];
-        if (advance_job(r, job[n], &tok[n])) n++;
+        part[n].job = r->job[i];
+        if (advance_job(r, part[n].job)) n++;
     }
     if (n == 0) return 0;
-    for (size_t i = 0; i < n; i++)
-        item[i] = (lk_batch_item){.session = job[i]->slot->session, .tok = &tok[i], .n_tok = 1};
-    lk_batch_eval(r->batch, item, n, NULL); /* every item has its own error */
-    for (size_t i = 0; i < n; i++) record_token(r, job[i], tok[i], &item[i].err);
+    for (size_t i = 0; i < n; i++) {
+        add_drafts(&part[i], n_row + n - 1 - i);
+        n_row += part[i].n_tok;
+    }
+    double start = lk_now();
+    evaluate_parts(r, part, item, n);
+    double seconds = lk_now() - start;
+    for (size_t i = 0; i < n; i++) record_part(r, &part[i], n_row, seconds, &item[i].err);
     r->metrics->decode_steps++;
     return n;
 }

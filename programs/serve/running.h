@@ -1,5 +1,6 @@
 /* The running jobs, which have left the queue. In every step each job in state DECODING gets one
- * more token, in one batched forward pass. Used only by the scheduler's thread. */
+ * more token, or more if it has drafts, in one batched forward pass. Used only by the scheduler's
+ * thread. */
 #ifndef LK_SERVE_RUNNING_H
 #define LK_SERVE_RUNNING_H
 
@@ -16,9 +17,10 @@ struct lk_running {
     size_t n_parked;
 };
 
-/* Sample one token for every decoding job whose completion has room, and evaluate them as a batch.
- * Jobs that are complete, have failed or timed out are removed. Returns the number of tokens
- * evaluated. */
+/* Sample one token for every decoding job whose completion has room, and evaluate them as a batch,
+ * with drafts if opts->draft_lookup. A draft is right if it is what is sampled there. Jobs that are
+ * complete, have failed or timed out are removed. Returns the number of jobs that have new
+ * tokens. */
 size_t lk_running_decode_step(struct lk_running *running);
 
 /* End parked jobs whose time is over or whose client is gone, and let those go on whose client has

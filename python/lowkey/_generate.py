@@ -133,7 +133,7 @@ class Stream(Iterator[str]):
     def _choose(self) -> int:
         token, call = ffi.new("int32_t *"), Call()
         with self._session._use() as session:
-            call.check(lib.lk_sampler_next(self._sampler, session, token, call.err))
+            call.check(lib.lk_sampler_next(self._sampler, session, -1, token, call.err))
         return int(token[0])
 
     def _generate(self) -> Iterator[str]:

@@ -70,7 +70,7 @@ static int32_t sample(lk_model *model, const lk_session *session, const lk_sampl
     lk_err err = {0};
     int32_t tok;
     if (lk_sampler_new(&sampler, model, opts, &err) != LK_OK) fail_msg("%s", err.msg);
-    if (lk_sampler_next(sampler, session, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_sampler_next(sampler, session, -1, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
     lk_sampler_free(sampler);
     return tok;
 }

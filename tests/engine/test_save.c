@@ -178,7 +178,8 @@ static void test_sampler_continues(void **state) {
         assert_int_equal(lk_sampler_new(&again, model, &opts[i], NULL), LK_OK);
         assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
         for (int t = 0; t < 50; t++) {
-            if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK) fail_msg("%s", err.msg);
+            if (lk_sampler_next(sampler, a.session, -1, &tok, &err) != LK_OK)
+                fail_msg("%s", err.msg);
             assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);
         }
         save(a.session, sampler);
@@ -186,10 +187,10 @@ static void test_sampler_continues(void **state) {
         opts[i].top_k++;
         assert_int_equal(lk_sampler_new(&other, model, &opts[i], NULL), LK_OK);
         load(b.session, other); /* other options: not changed */
-        if (lk_sampler_next(other, b.session, &third, &err) != LK_OK) fail_msg("%s", err.msg);
+        if (lk_sampler_next(other, b.session, -1, &third, &err) != LK_OK) fail_msg("%s", err.msg);
         for (int t = 0; t < 100; t++) {
-            if (lk_sampler_next(sampler, a.session, &tok, &err) != LK_OK ||
-                lk_sampler_next(again, b.session, &same, &err) != LK_OK)
+            if (lk_sampler_next(sampler, a.session, -1, &tok, &err) != LK_OK ||
+                lk_sampler_next(again, b.session, -1, &same, &err) != LK_OK)
                 fail_msg("%s", err.msg);
             if (tok != same) fail_msg("options %d: token %d of %d differs", i, t, tok);
             assert_int_equal(lk_session_eval(a.session, &tok, 1, false, NULL), LK_OK);

@@ -74,7 +74,7 @@ static void make_target(struct target *t, const char *text) {
         lk_session_new(&t->session, fuzz.model, t->recipe, &opts, NULL) != LK_OK ||
         lk_sampler_new(&sampler, fuzz.model, &fuzz.sampling, NULL) != LK_OK ||
         lk_session_sync(t->session, tok, PROMPT, NULL, NULL) != LK_OK ||
-        lk_sampler_next(sampler, t->session, tok, NULL) != LK_OK ||
+        lk_sampler_next(sampler, t->session, -1, tok, NULL) != LK_OK ||
         lk_session_save(t->session, sampler, fuzz.path, NULL) != LK_OK)
         abort();
     t->file = read_file(fuzz.path, &t->size);

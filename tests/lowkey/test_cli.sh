@@ -343,6 +343,18 @@ json 'd["kv"] == "sink 4: f16; body: rot3; window 64: f16"'
 printf 'root ::= "yes" | "no"\n' >yes.gbnf
 good run -p "Is water wet? Answer:" -n 8 --grammar-file yes.gbnf --json
 json 'd["text"] in ("yes", "no")'
+# Drafts change no greedy answer, and are counted.
+again="one two three four five one two three four five one two three"
+good run -p "$again" -n 24 --greedy --kv f16
+cp out first
+good run -p "$again" -n 24 --greedy --kv f16 --draft lookup
+cmp -s out first || fail "with drafts the greedy answer differs: $(cat out) $(cat first)"
+good run -p "$again" -n 24 --greedy --draft lookup --json
+json 'd["drafts"]["passes"] + d["drafts"]["accepted"] == d["answer_tokens"] - 1 and d["drafts"]["drafted"] >= d["drafts"]["accepted"]'
+bad "--draft: expected lookup, none or the GGUF file of a smaller model; cannot open nothing" run -p x --draft nothing
+bad "--draft: 'serve' expects lookup or none, not 'small.gguf'" serve --draft small.gguf
+timeout 300 "$bin" run -p "$again" -n 4 --kv h2o --draft lookup >out 2>err || fail "run --draft with h2o: status $?"
+grep -q 'no drafts: the recipe evicts by attention scores' err || fail "drafts with h2o: $(cat err)"
 timeout 300 "$bin" run -p Hello -n 4 --stats >out 2>err || fail "run --stats: status $?"
 for row in prefill decode cache 'as f16' scratch; do
   grep -q "$row" err || fail "run --stats has no row '$row': $(cat err)"

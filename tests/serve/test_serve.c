@@ -44,7 +44,7 @@ static void library_answer(const char *prompt, size_t n, char *out, size_t cap) 
     assert_int_equal(lk_session_sync(session, tok, n_tok, NULL, NULL), LK_OK);
     out[0] = 0;
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(lk_sampler_next(sampler, session, &next, NULL), LK_OK);
+        assert_int_equal(lk_sampler_next(sampler, session, -1, &next, NULL), LK_OK);
         if (lk_token_ends(model, next)) break;
         size_t n_byte;
         const char *text = lk_token_text(model, next, &n_byte);

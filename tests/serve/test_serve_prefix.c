@@ -97,7 +97,7 @@ static char *library_answer(const lk_recipe *recipe, int shared, int own, int n_
     if (n_first) assert_int_equal(lk_session_sync(session, tok, n_first, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(session, tok, n_tok, NULL, NULL), LK_OK);
     for (int i = 0; i < N_DECODE; i++) {
-        assert_int_equal(lk_sampler_next(sampler, session, &next, NULL), LK_OK);
+        assert_int_equal(lk_sampler_next(sampler, session, -1, &next, NULL), LK_OK);
         if (lk_token_ends(model, next)) break;
         size_t n_byte;
         const char *text = lk_token_text(model, next, &n_byte);

@@ -1,0 +1,56 @@
+/* lowkey_draft.h - drafts: guessing tokens, and evaluating them in one pass (docs/drafts.md).
+ *
+ *   lk_drafter  guesses what follows the text of one session.
+ *
+ * The rules of lowkey.h hold here too. */
+#ifndef LOWKEY_DRAFT_H
+#define LOWKEY_DRAFT_H
+
+#include "lowkey.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lk_drafter lk_drafter;
+
+/* Maximum number of tokens of a pass: one that is sure, and drafts. */
+enum { LK_DRAFT_MAX = 31 };
+
+/* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
+ * occurred before (`draft` NULL), or the most probable tokens of a smaller model `draft` with the
+ * same vocabulary. Neither is used after it was freed. *out is owned: lk_drafter_free.
+ * LK_E_UNSUPPORTED if the recipe allows no drafts, LK_E_ARG for another vocabulary, LK_E_NOMEM. */
+lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err);
+void lk_drafter_free(lk_drafter *drafter);
+
+/* Append drafts to pass[0], which follows the session's tokens: as many as earlier passes suggest,
+ * n_max tokens in all, in a pass with n_other tokens of other sessions. Returns the number of
+ * tokens, at least 1. To decode with drafts, repeat:
+ *
+ *   1. lk_drafter_next; pass[0] is the token that was chosen last
+ *   2. lk_session_eval of the pass, with `all`
+ *   3. lk_sampler_next after each of its tokens, as long as it is the next draft
+ *   4. lk_session_truncate, so that the n_kept tokens before the first wrong draft remain
+ *   5. lk_drafter_report
+ *
+ * All choices are those of decoding one by one, up to the rounding of logits. */
+size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t n_other);
+
+/* Report a pass of n_tok tokens, whose first n_kept remain, that took `seconds`. */
+void lk_drafter_report(lk_drafter *drafter, size_t n_tok, size_t n_kept, size_t n_other,
+                       double seconds);
+
+/* Passes that were reported, and their drafts. */
+typedef struct {
+    uint64_t n_pass, n_drafted, n_accepted;
+} lk_draft_stats;
+lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
+
+/* Memory of a drafter without a model, for a session of n_ctx tokens. */
+uint64_t lk_drafter_lookup_bytes(int32_t n_ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

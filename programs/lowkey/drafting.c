@@ -1,0 +1,86 @@
+/* Drafts: the option, its model and the drafter. */
+#include "drafting.h"
+
+#include "output.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_draft_off(const char *draft) { return !draft || strcmp(draft, "none") == 0; }
+
+bool is_draft_lookup(const char *draft) { return draft && strcmp(draft, "lookup") == 0; }
+
+struct opt_group draft_options(const char **draft) {
+    return (struct opt_group){
+        "Drafts",
+        {
+            {0, "draft", "WHAT", "lookup, a smaller GGUF model, or none (default)", OPT_TEXT, draft,
+             .man = "Decode several drafted tokens in one pass. `lookup` drafts what followed the "
+                    "last tokens when these occurred before in the text: for answers that repeat "
+                    "parts of the prompt. The GGUF file of a smaller model with the same "
+                    "vocabulary: its most probable tokens. `none` (default): decode one by one. "
+                    "The answer is the same with and without drafts, but for rounding.",
+             .complete = "*.gguf lookup none"},
+        },
+        .shared = true,
+    };
+}
+
+struct opt draft_lookup_option(const char **draft) {
+    return (struct opt){
+        0,
+        "draft",
+        "WHAT",
+        "decode with drafts: lookup or none (default)",
+        OPT_TEXT,
+        draft,
+        .man =
+            "With `lookup`, what followed the last tokens when these occurred before in the text "
+            "is drafted, and evaluated in one pass: for answers that repeat parts of their "
+            "prompts. `none` (default): one token per step. Answers are the same, but for "
+            "rounding.",
+        .complete = "lookup none"};
+}
+
+int drafting_open_model(struct drafting *d, const char *draft, const struct model_args *args) {
+    lk_err err = {0};
+    if (is_draft_off(draft) || is_draft_lookup(draft)) return STATUS_OK;
+    lk_model_opts opts = {
+        .n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .kernels = args->kernels};
+    if (lk_model_open(&d->model, draft, &opts, &err) == LK_OK) return STATUS_OK;
+    return print_error("--draft: expected lookup, none or the GGUF file of a smaller model; %s",
+                       err.msg);
+}
+
+int drafting_start(struct drafting *d, const char *draft, lk_session *session) {
+    lk_err err = {0};
+    lk_drafter_free(d->drafter);
+    d->drafter = NULL;
+    if (is_draft_off(draft)) return STATUS_OK;
+    lk_status status = lk_drafter_new(&d->drafter, session, d->model, &err);
+    if (status != LK_E_UNSUPPORTED) return status ? print_lk_error(&err) : STATUS_OK;
+    print_error("%s", err.msg);
+    return STATUS_OK;
+}
+
+void drafting_describe(const struct drafting *d, char *out, size_t cap) {
+    lk_draft_stats s = lk_drafter_get_stats(d->drafter);
+    char drafted[NUMBER_BUF], accepted[NUMBER_BUF];
+    uint64_t n_tok = s.n_pass + s.n_accepted;
+    snprintf(out, cap, "%s tokens, %s right, %.2f tokens per pass",
+             format_count(drafted, s.n_drafted), format_count(accepted, s.n_accepted),
+             s.n_pass ? (double)n_tok / (double)s.n_pass : 0.0);
+}
+
+json_t *drafting_json(const struct drafting *d) {
+    if (!d->drafter) return NULL;
+    lk_draft_stats s = lk_drafter_get_stats(d->drafter);
+    return json_pack("{s:I s:I s:I}", "passes", (json_int_t)s.n_pass, "drafted",
+                     (json_int_t)s.n_drafted, "accepted", (json_int_t)s.n_accepted);
+}
+
+void drafting_close(struct drafting *d) {
+    lk_drafter_free(d->drafter);
+    lk_model_free(d->model);
+    *d = (struct drafting){0};
+}
