@@ -1,5 +1,5 @@
-/* Mistral 3 and Ministral 3: the Llama block, with YaRN. Beyond the original context, queries may be
- * scaled by their position. */
+/* Mistral 3 and Ministral 3: the Llama block, with YaRN. Beyond the original context, queries may
+ * be scaled by their position. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
 #include "model/family.h"

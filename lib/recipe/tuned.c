@@ -10,6 +10,19 @@ static const lk_tuned_preset tuned[] = {
      "recent: rot4; layers 4-6, 9-10 recent: k=rot6 v=rot4; layers 11, 13, 27 recent: rot3; "
      "layers 14-15 recent: k=rot4 v=rot6; layers 25 recent: k=rot3 v=rot2; window 32: rot8",
      "for SmolLM2-135M-Instruct: 4.5 bits at 8,192 tokens", 0xcbb396a61f44de27u},
+    {"smollm2-135m-3",
+     "sink 4: f16; body: k=rot4(trellis) v=rot3(trellis); layers 0: rot2(trellis); layers "
+     "1, 12, 16, 19, 22, 29: k=rot3(trellis) v=rot2(trellis); layers 2, 9-10: "
+     "k=rot4(trellis) v=rot2(trellis); layers 8, 17-18, 20: rot4(trellis); layers 11, 13, "
+     "25, 27: k=rot2(trellis) v=rot1(trellis); layers 21: rot3(trellis); layers 23: k=rot5 "
+     "v=rot4(trellis); window 32: rot8",
+     "for SmolLM2-135M-Instruct: 3.5 bits at 8,192 tokens, trellis-coded", 0xcbb396a61f44de27u},
+    {"smollm2-135m-2",
+     "sink 4: f16; body: rot1(trellis); layers 1-2, 19, 22, 26, 29: k=rot2(trellis) "
+     "v=rot1(trellis); layers 3-7, 14, 24: k=rot3(trellis) v=rot2(trellis); layers 8, 23: "
+     "k=rot4(trellis) v=rot3(trellis); layers 9-10: k=rot3(trellis) v=rot1(trellis); layers "
+     "15, 21, 28: rot2(trellis); layers 17-18, 20: rot3(trellis); window 32: rot8",
+     "for SmolLM2-135M-Instruct: 2.5 bits at 8,192 tokens, trellis-coded", 0xcbb396a61f44de27u},
     {"qwen2.5-coder-0.5b-4",
      "sink 4: f16; body: k=rot4 v=rot3; layers 0, 10: rot3; layers 1, 8, 18: k=rot3 v=rot2; "
      "layers 2: k=rot5 v=rot2; layers 3, 17: rot4; layers 4: k=rot6 v=rot3; layers 7, 13: "
