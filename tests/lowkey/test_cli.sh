@@ -17,7 +17,7 @@ cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","s
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar","cpu_share"]'
-info_keys='["version","model","arch","n_param","file_bytes","weight_bytes","n_layer","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks"]'
+info_keys='["version","model","arch","identity","tuned","n_param","file_bytes","weight_bytes","n_layer","n_cached","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks"]'
 
 # ---- help, man page and completion --------------------------------------------------------------
 
@@ -270,7 +270,7 @@ default_lowkey() {
   LOWKEY_MODEL='' LOWKEY_MODEL_FILE=$model_file LOWKEY_CACHE=$work/$1 timeout 300 "${@:2}" >out 2>err
 }
 echo /stats | default_lowkey cache build/lowkey chat || fail "chat does not download the model: $(cat err)"
-says 'recipe: best-4'
+grep -qE '^recipe: (best-4$|[^ ]*-4, tuned for this model$)' out || fail "the default recipe: $(cat out)"
 grep -qE '^fetching (qwen2.5-coder-0.5b|smollm2)$' err || fail "the output of fetch-model is not shown: $(cat err)"
 default_lowkey cache build/lowkey info || fail "the downloaded model is not used: $(cat err)"
 ln -s "$model_file" small/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -318,7 +318,7 @@ json 'd["plans"][0]["n_tok"] > 0 and d["plans"][0]["peak_bytes"] <= 2000 << 20'
 
 printf 'word %.0s' {1..5000} >many
 bad "of cache and scratch, but --max-memory allows 30.0 MiB; " run -f many -n 1 --max-memory 30
-bad "4 tokens with best-4 need" run -p x -n 3 --max-memory 1
+bad "4 tokens with best-4 need" run --kv best-4 -p x -n 3 --max-memory 1
 grep -q 'but --max-memory allows 1.00 MiB; use --max-memory 3$' err || fail "the error names no way: $(cat err)"
 good run -p x -n 3 --max-memory 3
 bad "; use --kv best-3, or use --max-memory" run -f many -n 1 --kv f16 --max-memory 60

@@ -28,6 +28,7 @@ static struct lk_server_opts options(void) {
     o.n_recipe = 3;
     o.port = 0;
     o.n_ctx = CTX;
+    o.n_checkpoint = 0; /* a session with one is cut back instead of copied */
     return o;
 }
 

@@ -95,11 +95,30 @@ static void texts_continue(void **state) {
     }
 }
 
-/* The second request keeps a copy after the prompt, and the third one starts with it. */
+/* With checkpoints a prompt that is sent again continues from its end. */
+static void repeated_prompts_go_back(void **state) {
+    (void)state;
+    for (int i = 0; texts[i]; i++) {
+        struct lk_server_opts opts = options_for(i);
+        opts.session_dir = NULL;
+        struct lk_server *server = serve_start(&opts);
+        json_t *first = complete_text(server, SECOND), *again = complete_text(server, SECOND);
+        if (reused_tokens(again) != SECOND)
+            fail_msg("%s: %d tokens were reused", texts[i], (int)reused_tokens(again));
+        expect_same_answer(first, again);
+        json_decref(first), json_decref(again);
+        lk_server_stop(server);
+        assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+    }
+}
+
+/* Without them the second request keeps a copy after the prompt, and the third one starts with
+ * it. */
 static void repeated_prompts_are_copied(void **state) {
     for (int i = 0; texts[i]; i++) {
         struct lk_server_opts opts = options_for(i);
         opts.session_dir = NULL;
+        opts.n_checkpoint = 0;
         struct lk_server *server = serve_start(&opts);
         json_t *reply[3];
         for (int k = 0; k < 3; k++) {
@@ -150,6 +169,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_continue),
         cmocka_unit_test(repeated_prompts_are_copied),
+        cmocka_unit_test(repeated_prompts_go_back),
         cmocka_unit_test(other_sidecars_are_ignored),
     };
     return cmocka_run_group_tests(tests, open_tiny_models, close_models);
