@@ -50,11 +50,10 @@ struct lk_attn {
                           spreads many small calls over the threads */
     float scale;       /* of q.k */
     float alibi_max_bias;
-    float softcap; /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
-    const float
-        *sink;    /* [n_head] scores that take part in the softmax with a value of 0; or NULL */
-    float skip_v; /* tiles of V with less attention are not read (skip.h); 0: all are */
-    float read;   /* share of the units that decoding reads (read.h); 0: all */
+    float softcap;       /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
+    const float *sink;   /* [n_head] scores in the softmax whose value is 0; NULL: none */
+    float skip_v;        /* tiles of V with less attention are not read (skip.h); 0: all are */
+    float read;          /* share of the units that decoding reads (read.h); 0: all */
     int read_outliers;   /* chunks that it reads in addition */
     float *rule_scratch; /* [rule_floats.shared], then [n_thread][rule_floats.thread] */
     struct lk_rule_floats rule_floats; /* lk_rule_floats() */
