@@ -225,7 +225,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
         .latents = model->latents,
         .rope = model->rope,
-        .no_rope = hp->no_rope,
+        .no_rope = hp->n_recurrent > 0 ? NULL : hp->no_rope, /* hybrids rotate in all layers */
         .n_ctx = hp->n_ctx_train,
         .kernels = model->kernels};
 }

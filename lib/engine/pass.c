@@ -104,7 +104,7 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     size_t first = (size_t)seq->row * attn.n_head * attn.d_head;
     attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
     attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
-    attn.rope = lk_cache_rope(&seq->session->cache->shape, job->layer);
+    attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
     const struct ggml_tensor *sinks = job->pass->model->net->layer[job->layer].attn_sinks;
     if (sinks) attn.sink = sinks->data;
     attn.n_tok = seq->n_tok;

@@ -161,8 +161,8 @@ static void check_recipe(lk_model *model, const char *text) {
 
 static void test_every_recipe(void **state) {
     (void)state;
-    static const char *const models[] = {"llama", "qwen2",    "gemma3-cap", "bloom",
-                                         "gpt2",  "qwen3moe", NULL};
+    static const char *const models[] = {"llama", "qwen2",   "gemma3-cap", "bloom",
+                                         "gpt2",  "gpt-oss", "smollm3",    NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
         for (size_t i = 0; recipe_text(i); i++) check_recipe(model, recipe_text(i));
