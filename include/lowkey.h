@@ -258,9 +258,12 @@ typedef struct {
     uint64_t model;                 /* identity of the model, see lk_model_info */
 } lk_tuned_preset;
 
-/* The i-th of them. Its name is NULL if there are fewer. Those of a model are in the order in which
- * they lose more; the first is what `lowkey run`, `chat` and `serve` use by default. */
+/* The i-th of them. Its name is NULL if there are fewer. */
 lk_tuned_preset lk_recipe_tuned(size_t i);
+
+/* The i-th of those for this model, the most exact one first: `lowkey run`, `chat` and `serve` use
+ * it by default. Its name is NULL if there are fewer. */
+lk_tuned_preset lk_model_tuned(const lk_model *model, size_t i);
 
 /* True if a level has a limit. Rows are then evicted, and a session that has evicted rows cannot be
  * cut back to a prefix (see lk_session_reusable). */

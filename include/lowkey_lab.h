@@ -466,7 +466,7 @@ typedef struct {
 } lk_export_opts;
 
 typedef struct {
-    int64_t n_tensor, n_changed; /* in the file; of them, those that differ from the model's */
+    int64_t n_tensor, n_changed; /* tensors in the file, and how many were changed */
     int32_t n_head_kv;           /* KV heads of the written model */
 } lk_export_result;
 

@@ -1,6 +1,6 @@
-/* Drafts that repeat the text: the tokens that followed the last ones when these occurred before
- * ("prompt lookup decoding", Saxena 2023). Drafts after more
- * tokens that are the same are of another kind. They cost nothing. */
+/* Drafts from the text: the tokens that followed the last n-gram when it occurred before ("prompt
+ * lookup decoding", Saxena 2023). The pace is kept for each length of the match. They cost
+ * nothing. */
 #ifndef LK_ENGINE_DRAFT_LOOKUP_H
 #define LK_ENGINE_DRAFT_LOOKUP_H
 

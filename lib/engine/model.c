@@ -204,6 +204,13 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .is_adapted = model->adapter != NULL};
 }
 
+lk_tuned_preset lk_model_tuned(const lk_model *model, size_t i) {
+    size_t k = 0;
+    for (; lk_recipe_tuned(k).name; k++)
+        if (lk_recipe_tuned(k).model == model->net->identity && i-- == 0) break;
+    return lk_recipe_tuned(k);
+}
+
 lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
     return lk_vocab_fim_tokens(model->vocab);
 }

@@ -1,4 +1,4 @@
-/* Passes of drafts: how many tokens they may have, and removing those that were wrong. */
+/* Drafts in a session: the maximum length of a pass, and removing rejected tokens. */
 #include "engine/session_state.h"
 
 size_t lk_session_draftable(const lk_session *s, size_t n_tok, const char **why) {

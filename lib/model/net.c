@@ -68,8 +68,9 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
     status = net->family->load(net, ld, err);
     lk_hparams_number_layers(&net->hp);
     if (!status && lk_hparams_cached(&net->hp) == 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model has no layer with attention, so there is no cache to compress");
+        return lk_fail(
+            err, LK_E_UNSUPPORTED,
+            "no layer of the model has attention; lowkey needs at least one with a KV cache");
     if (!status) lk_bind_skip_layers(ld, net->hp.n_layer, net->hp.n_next);
     return status ? status : lk_bind_check_all_used(ld, err);
 }

@@ -10,15 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static json_t *tuned_json(const lk_model_info *m) {
+static json_t *tuned_json(const lk_model *model) {
     json_t *list = json_array();
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++)
-        if (lk_recipe_tuned(i).model == m->identity)
-            json_array_append_new(list, json_string(lk_recipe_tuned(i).name));
+    for (size_t i = 0; lk_model_tuned(model, i).name; i++)
+        json_array_append_new(list, json_string(lk_model_tuned(model, i).name));
     return list;
 }
 
-static int print_json(const lk_model_info *m, const char *name) {
+static int print_json(const lk_model *model, const lk_model_info *m, const char *name) {
     struct lk_cpus cpus = lk_cpus_read("");
     char identity[17];
     snprintf(identity, sizeof identity, "%016" PRIx64, m->identity);
@@ -26,7 +25,7 @@ static int print_json(const lk_model_info *m, const char *name) {
         json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:i "
                   "s:s? s:i s:i s:i s:f s:s?}",
                   "version", lk_version(), "model", name, "arch", m->arch, "identity", identity,
-                  "tuned", tuned_json(m), "n_param", (json_int_t)m->n_param, "file_bytes",
+                  "tuned", tuned_json(model), "n_param", (json_int_t)m->n_param, "file_bytes",
                   (json_int_t)m->file_bytes, "weight_bytes", (json_int_t)m->weight_bytes, "n_layer",
                   m->n_layer, "n_cached", m->n_cached, "n_embd", m->n_embd, "n_head", m->n_head,
                   "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
@@ -48,7 +47,7 @@ static void print_threads(struct table *table, const lk_model_info *m) {
     table_cell(table, "%d of %d cores%s%s", m->n_threads, cpus.online, allowed, quota);
 }
 
-static void print_table(const lk_model_info *m, const char *name) {
+static void print_table(const lk_model *model, const lk_model_info *m, const char *name) {
     char a[NUMBER_BUF], b[NUMBER_BUF];
     struct table table = table_new("ll");
     table_cell(&table, "model");
@@ -89,10 +88,10 @@ static void print_table(const lk_model_info *m, const char *name) {
     table_cell(&table, "kernels");
     table_cell(&table, "%s%s%s", m->kernels, m->kernels_lack ? ": " : "",
                m->kernels_lack ? m->kernels_lack : "");
-    for (size_t i = 0, n = 0; lk_recipe_tuned(i).name; i++) {
-        if (lk_recipe_tuned(i).model != m->identity) continue;
-        table_cell(&table, n++ ? "" : "tuned recipes");
-        table_cell(&table, "%s: %s", lk_recipe_tuned(i).name, lk_recipe_tuned(i).note);
+    for (size_t i = 0; lk_model_tuned(model, i).name; i++) {
+        lk_tuned_preset tuned = lk_model_tuned(model, i);
+        table_cell(&table, i ? "" : "tuned recipes");
+        table_cell(&table, "%s: %s", tuned.name, tuned.note);
     }
     print_threads(&table, m);
     table_cell(&table, "lowkey");
@@ -117,9 +116,9 @@ int cmd_info(const struct command *command, int argc, char **argv) {
     lk_model_info info = lk_model_get_info(model);
     char *name = model_name(model);
     if (json)
-        status = print_json(&info, name);
+        status = print_json(model, &info, name);
     else
-        print_table(&info, name);
+        print_table(model, &info, name);
     free(name);
     lk_model_free(model);
     return status;

@@ -278,11 +278,9 @@ static void add_presets(struct plan_args *a) {
 
 /* Plan the presets that were tuned for the model, too. */
 static int add_tuned_presets(const lk_model *model, struct recipes *recipes) {
-    uint64_t identity = lk_model_get_info(model).identity;
     int status = STATUS_OK;
-    for (size_t i = 0; !status && recipes->n < MAX_LIST && lk_recipe_tuned(i).name; i++) {
-        if (lk_recipe_tuned(i).model != identity) continue;
-        status = recipe_open(lk_recipe_tuned(i).name, &recipes->item[recipes->n]);
+    for (size_t i = 0; !status && recipes->n < MAX_LIST && lk_model_tuned(model, i).name; i++) {
+        status = recipe_open(lk_model_tuned(model, i).name, &recipes->item[recipes->n]);
         recipes->n += !status;
     }
     return status;

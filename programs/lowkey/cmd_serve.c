@@ -188,7 +188,6 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
 
 /* What depends on the model: the default recipe, and the presets that were tuned for it. */
 static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
-    uint64_t identity = lk_model_get_info(s->model).identity;
     int status = STATUS_OK;
     if (!a->kv.n) {
         lk_recipe_free(s->recipes.item[0]);
@@ -196,9 +195,8 @@ static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
         status = open_default_recipe(s->model, &s->recipes.item[0]);
         if (status) s->recipes.n = 0;
     }
-    for (size_t i = 0; !status && s->allow_tuned && lk_recipe_tuned(i).name; i++) {
-        if (lk_recipe_tuned(i).model != identity) continue;
-        status = add_recipe(&s->recipes, lk_recipe_tuned(i).name);
+    for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i).name; i++) {
+        status = add_recipe(&s->recipes, lk_model_tuned(s->model, i).name);
         if (!status) s->from_presets[s->recipes.n - 1] = true;
     }
     return status;

@@ -182,10 +182,8 @@ int open_single_recipe(const struct command *command, const struct string_list *
 }
 
 const char *default_recipe(const lk_model *model) {
-    uint64_t identity = lk_model_get_info(model).identity;
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++)
-        if (lk_recipe_tuned(i).model == identity) return lk_recipe_tuned(i).name;
-    return DEFAULT_RECIPE;
+    const char *tuned = lk_model_tuned(model, 0).name;
+    return tuned ? tuned : DEFAULT_RECIPE;
 }
 
 int open_default_recipe(const lk_model *model, lk_recipe **recipe) {
@@ -193,12 +191,9 @@ int open_default_recipe(const lk_model *model, lk_recipe **recipe) {
 }
 
 const char *tuned_note(const lk_model *model, const lk_recipe *recipe) {
-    uint64_t identity = lk_model_get_info(model).identity;
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
-        lk_tuned_preset tuned = lk_recipe_tuned(i);
-        if (tuned.model == identity && strcmp(tuned.name, lk_recipe_text(recipe)) == 0)
+    for (size_t i = 0; lk_model_tuned(model, i).name; i++)
+        if (strcmp(lk_model_tuned(model, i).name, lk_recipe_text(recipe)) == 0)
             return ", tuned for this model";
-    }
     return "";
 }
 

@@ -24,7 +24,7 @@ struct lk_job_result {
     const char *stop_string; /* the one that ended the answer; borrowed from the request, or NULL */
     size_t n_prompt, n_reused, n_decoded; /* tokens; n_reused of the prompt's were not prefilled */
     enum lk_prefix_source source;         /* of the n_reused tokens */
-    size_t n_drafted, n_accepted;         /* drafts, and those that were right */
+    size_t n_drafted, n_accepted;         /* drafted tokens, and accepted ones */
     double wait_s, prompt_s, decode_s;
     uint64_t cache_bytes, f16_bytes;
 };

@@ -95,7 +95,7 @@ static void what_needs_attention_is_refused(void **state) {
     assert_int_equal(lk_compress_new(&compress, model, NULL, tok, CTX, &err), LK_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "recurrent"));
     lk_lora_opts opts = {.n_ctx = 64};
-    assert_int_equal(lk_train_lora(model, recipe, tok, CTX, &opts, "/tmp/lowkey-none", &err),
+    assert_int_equal(lk_train_lora(model, recipe, tok, CTX, &opts, "none.lk.gguf", &err),
                      LK_E_UNSUPPORTED);
     lk_recipe_free(recipe);
     lk_model_free(model);
