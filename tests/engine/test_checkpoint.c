@@ -23,14 +23,6 @@ static lk_session *new_session(lk_model *model, const lk_recipe *recipe, int n_c
     return session;
 }
 
-static void assert_same_logits(const lk_session *a, const lk_session *b, const char *what) {
-    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
-    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
-    assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
-    if (!x || !y || memcmp(x, y, n) != 0)
-        fail_msg("%s: logits differ at token %zu", what, lk_session_n_tok(a));
-}
-
 static void decode(lk_session *s, const int32_t *tok, int n) {
     for (int i = 0; i < n; i++)
         assert_int_equal(lk_session_eval(s, tok + i, 1, false, NULL), LK_OK);

@@ -26,14 +26,6 @@ static lk_session *new_session(lk_model *model, const lk_recipe *recipe) {
     return session;
 }
 
-static void assert_same_logits(const lk_session *a, const lk_session *b, const char *where) {
-    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
-    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
-    assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
-    if (!x || !y || memcmp(x, y, n) != 0)
-        fail_msg("%s: logits differ at token %zu", where, lk_session_n_tok(a));
-}
-
 /* Evaluate the same n tokens in both, in chunks and one by one. */
 static void continue_both(lk_session *a, lk_session *b, uint64_t seed, int n, const char *where) {
     int32_t tok[CTX];

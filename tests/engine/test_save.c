@@ -53,8 +53,8 @@ static void load(lk_session *session, lk_sampler *sampler) {
     if (lk_session_load(session, sampler, path, &err) != LK_OK) fail_msg("%s", err.msg);
 }
 
-static void assert_same_logits(const lk_session *a, const lk_session *b, const char *where,
-                               int step) {
+static void assert_continues_equally(const lk_session *a, const lk_session *b, const char *where,
+                                     int step) {
     size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
     const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
     if (!x != !y || (x && memcmp(x, y, n) != 0))
@@ -73,7 +73,7 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     assert_int_equal(lk_session_new(&b.session, model, b.recipe, &a.session->opts, NULL), LK_OK);
     load(b.session, NULL);
     assert_int_equal(lk_session_n_tok(b.session), lk_session_n_tok(a.session));
-    assert_same_logits(a.session, b.session, text, 0);
+    assert_continues_equally(a.session, b.session, text, 0);
     assert_int_equal(lk_session_get_stats(b.session).cache_bytes,
                      lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE));
     save(b.session, NULL);
@@ -83,16 +83,16 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     free(first), free(second);
     struct holder c = open_holder(model, text); /* a copy is equivalent to a file */
     if (lk_session_copy(c.session, a.session, &err) != LK_OK) fail_msg("%s: %s", text, err.msg);
-    assert_same_logits(a.session, c.session, text, 0);
+    assert_continues_equally(a.session, c.session, text, 0);
     int32_t tok[CTX];
     random_tokens(tok, CTX, model, n_more);
     for (int i = 0; i < n_more && lk_session_n_tok(a.session) < CTX; i++) {
         assert_int_equal(lk_session_eval(a.session, tok + i, 1, false, NULL), LK_OK);
         assert_int_equal(lk_session_eval(b.session, tok + i, 1, false, NULL), LK_OK);
-        assert_same_logits(a.session, b.session, text, i + 1);
+        assert_continues_equally(a.session, b.session, text, i + 1);
         if (i > 3) continue;
         assert_int_equal(lk_session_eval(c.session, tok + i, 1, false, NULL), LK_OK);
-        assert_same_logits(a.session, c.session, text, i + 1);
+        assert_continues_equally(a.session, c.session, text, i + 1);
     }
     close_holder(b), close_holder(c);
 }
@@ -465,8 +465,8 @@ static void test_killed_saves(void **state) {
         load(h.session, NULL);
         bool first = lk_session_n_tok(h.session) == 40;
         if (!first) assert_int_equal(lk_session_n_tok(h.session), 300);
-        assert_same_logits(h.session, first ? v.current.session : v.saved.session, "a killed save",
-                           0);
+        assert_continues_equally(h.session, first ? v.current.session : v.saved.session,
+                                 "a killed save", 0);
         n_each[first]++;
         close_holder(h);
     }

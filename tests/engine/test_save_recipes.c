@@ -62,15 +62,6 @@ static lk_session *new_session(lk_model *model, const lk_recipe *recipe) {
     return session;
 }
 
-static void assert_same_logits(const lk_session *a, const lk_session *b, const char *what) {
-    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
-    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
-    assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
-    if (!x || !y || memcmp(x, y, n) != 0)
-        fail_msg("%s, %s: logits differ at token %zu", lk_recipe_text(a->recipe), what,
-                 lk_session_n_tok(a));
-}
-
 static void eval(lk_session *session, const int32_t *tok, size_t n) {
     lk_err err = {0};
     if (lk_session_eval(session, tok, n, false, &err) != LK_OK) fail_msg("%s", err.msg);

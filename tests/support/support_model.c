@@ -1,6 +1,7 @@
 /* Opens tiny models and sessions, and fails the test with the reason if it cannot. */
 #include "support_model.h"
 
+#include "engine/session_state.h"
 #include "support.h"
 #include "support_sidecar.h"
 
@@ -75,6 +76,15 @@ lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe
         lk_session_new(&session, model, *recipe, &opts, &err) != LK_OK)
         fail_msg("%s: %s", text, err.msg);
     return session;
+}
+
+void assert_same_logits(const lk_session *a, const lk_session *b, const char *what) {
+    size_t n = (size_t)a->model->net->hp.n_vocab * sizeof(float);
+    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
+    assert_int_equal(lk_session_n_tok(a), lk_session_n_tok(b));
+    if (!x || !y || memcmp(x, y, n) != 0)
+        fail_msg("%s, %s: logits differ at token %zu", lk_recipe_text(a->recipe), what,
+                 lk_session_n_tok(a));
 }
 
 void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed) {

@@ -22,6 +22,10 @@ lk_model *open_with_sidecar(const char *preset, int n_ctx, int n_threads, uint64
  * Free the session first, then *recipe. */
 lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe);
 
+/* Both sessions hold equally many tokens, and the last one's logits have equal bits; otherwise the
+ * test fails, and names `what`. */
+void assert_same_logits(const lk_session *a, const lk_session *b, const char *what);
+
 /* Fill tok [n] with random tokens of the model's vocabulary. They depend only on the seed and the
  * size of the vocabulary. */
 void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed);
