@@ -47,9 +47,9 @@ struct lk_avx512_levels {
 };
 
 struct lk_avx512_unpack {
-    /* Prepare the tables. table: 16 bytes that replace codes of up to 4 bits; only the first
+    /* Prepare the tables. table: 32 bytes that replace codes of up to 5 bits; only the first
      * 1 << bits of them count. NULL: codes are not replaced. */
-    void (*levels)(int bits, const __m128i *table, struct lk_avx512_levels *out);
+    void (*levels)(int bits, const uint8_t *table, struct lk_avx512_levels *out);
 
     /* The same for a trellis. table: 64 levels by index */
     void (*trellis_levels)(const uint8_t *table, struct lk_avx512_levels *out);
@@ -61,8 +61,8 @@ struct lk_avx512_unpack {
                         enum lk_avx512_order *order);
 
     /* Unpack channels [c0, c1) of a tile of V, c0 a multiple of 16. Groups of cells are `stride`
-     * bytes apart, 64-byte aligned. Codes of 5 to 7 bits become 2 * code - (2^bits - 1), those of 8
-     * bits code - 128. */
+     * bytes apart, 64-byte aligned. Codes of 5 to 7 bits become 2 * code - (2^bits - 1), which is
+     * also what the table for 5 bits must have, and those of 8 bits code - 128. */
     void (*v)(int bits, int d_head, const void *tile, const struct lk_avx512_levels *levels, int c0,
               int c1, uint8_t *cells, size_t stride);
 };
@@ -77,7 +77,7 @@ extern const struct lk_avx512_unpack lk_avx512_unpack, lk_avx512vbmi_unpack;
  *   16 bits:  step * (256 h + l)    | h0 h4 l0 l4 | h1 h5 l1 l5 | h2 h6 l2 l6 | h3 h7 l3 l7 |
  *   8 bits:   step * h              | h0 h4  -  - | h1 h5  -  - | h2 h6  -  - | h3 h7  -  - |
  *
- * 8 bits are enough for codes of up to four bits, whose own error is much larger. Rounding would
+ * 8 bits are enough for codes of up to five bits, whose own error is much larger. Rounding would
  * turn the many small weights of a tile to 0, so 8-bit weights are dithered: rounded up or down
  * depending on the token's place in the tile, right on average. */
 struct lk_avx512_weights {
@@ -90,7 +90,7 @@ static inline int lk_avx512_quad(int quad, int high) {
     return 4 * (quad % 4 * 4 + quad / 4 + (high ? 0 : 2));
 }
 
-static inline bool lk_avx512_needs_16bit(int bits) { return bits > 4; }
+static inline bool lk_avx512_needs_16bit(int bits) { return bits > 5; }
 
 /* Quantize n <= LK_AVX512_BATCH rows of weights p [n][LK_TILE], `stride` floats apart. scale: of
  * tokens 0..15 and 16..31. fine: 16 bits */
@@ -108,12 +108,13 @@ void lk_avx512_per_token_accumulate(const struct lk_avx512_unpack *unpack,
                                     const struct lk_rows *rows, const float *p, size_t stride,
                                     int n_q, float *acc);
 
-/* rot and asym of up to 4 bits for the few queries of decoding (avx512_decode.c), which would wait
+/* rot and asym of up to 5 bits for the few queries of decoding (avx512_decode.c), which would wait
  * for the unpacking of whole tiles. A cell goes from its codes to the products without being
  * stored, and weights of several tiles of V are quantized together. With and without VBMI. */
 enum { LK_AVX512_DECODE_QUERIES = 2 * LK_AVX512_QUERIES };
 static inline bool lk_avx512_is_decode(const struct lk_codec *codec, int n_q) {
-    return n_q <= LK_AVX512_DECODE_QUERIES && lk_is_lowbit(codec);
+    return n_q <= LK_AVX512_DECODE_QUERIES && lk_is_per_token(codec) &&
+           !lk_avx512_needs_16bit(codec->bits);
 }
 void lk_avx512_decode_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                             size_t stride);

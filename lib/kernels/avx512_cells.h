@@ -51,7 +51,7 @@ LK_ALWAYS_INLINE __m512i blend_bits(__m512i base, __m512i v, int mask) {
 LK_ALWAYS_INLINE struct cell_pair trellis_index(int bits, struct plane_fields f) {
     if (bits == 1) return (struct cell_pair){f.one, rotate_right(f.one, 1)};
     if (bits == 2) return (struct cell_pair){f.two, rotate_right(f.two, 2)};
-    if (bits == 4) return (struct cell_pair){f.four, rotate_right(f.four, 4)};
+    if (bits > 3) return (struct cell_pair){f.four, rotate_right(f.four, 4)};
     return (struct cell_pair){blend_bits(f.two, f.one, 0x30),
                               blend_bits(rotate_right(f.two, 2), rotate_right(f.one, 1), 0x30)};
 }
@@ -116,12 +116,15 @@ LK_ALWAYS_INLINE struct field_shift vbmi_shift(int bits) {
 
 VBMI LK_ALWAYS_INLINE struct cell_pair vbmi_pair(int bits, struct plane_fields f,
                                                  const struct lk_avx512_levels *levels) {
-    if (bits > 4) return plain_pair(bits, f, levels);
-    __m512i a = bits == 4   ? f.four
+    if (bits > 5) return plain_pair(bits, f, levels);
+    __m512i a = bits == 5   ? blend_bits(f.four, f.one, 0x10)
+                : bits == 4 ? f.four
                 : bits == 3 ? blend_bits(f.two, f.one, 0x30)
                 : bits == 2 ? f.two
                             : f.one;
-    __m512i b = bits == 4 ? rotate_right(f.four, 4) : a;
+    __m512i b = bits == 5   ? blend_bits(rotate_right(f.four, 4), f.one, 0x20)
+                : bits == 4 ? rotate_right(f.four, 4)
+                            : a;
     return (struct cell_pair){_mm512_permutexvar_epi8(a, levels->a),
                               _mm512_permutexvar_epi8(b, levels->b)};
 }
@@ -131,6 +134,14 @@ VBMI LK_ALWAYS_INLINE struct cell_pair vbmi_trellis_pair(int bits, struct plane_
     struct cell_pair index = trellis_index(bits, f);
     return (struct cell_pair){_mm512_permutexvar_epi8(index.a, levels->of_index[0]),
                               _mm512_permutexvar_epi8(index.b, levels->of_index[0])};
+}
+
+/* Codes of 5 to 7 bits as levels around zero, doubled: 2 code - (2^bits - 1). For fewer bits, and
+ * for 5 bits with VBMI, the table has done so. */
+LK_ALWAYS_INLINE __m512i around_zero(int bits, const struct lk_avx512_levels *levels,
+                                     __m512i code) {
+    if (bits < 5 || (bits == 5 && levels->given)) return code;
+    return _mm512_sub_epi8(_mm512_add_epi8(code, code), set1_u8((1 << bits) - 1));
 }
 
 /* How cells of one width are unpacked; constants after inlining. */
@@ -207,7 +218,8 @@ LK_ALWAYS_INLINE struct cell_pair unpack_pair_v(struct pair_form form, struct pl
             i % 2 * 4 - shift.two);
     if (bits & 1)
         f.one = rotate_right(loadu_32_32(p.one + octet * 32, p.one + next * 32), 2 * i - shift.one);
-    return form.unpack(bits, f, levels);
+    struct cell_pair cell = form.unpack(bits, f, levels);
+    return (struct cell_pair){around_zero(bits, levels, cell.a), around_zero(bits, levels, cell.b)};
 }
 
 #endif

@@ -2,10 +2,11 @@
 #include "kernels/avx512_cells.h"
 #include "kernels/avx512_dot.h"
 
-static void plain_levels(int bits, const __m128i *table, struct lk_avx512_levels *out) {
+static void plain_levels(int bits, const uint8_t *table, struct lk_avx512_levels *out) {
     out->trellis = false;
     out->given = table && bits <= 4;
-    if (out->given) out->a = out->b = _mm512_broadcast_i32x4(*table);
+    if (out->given)
+        out->a = out->b = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
 }
 
 static void plain_trellis_levels(const uint8_t *table, struct lk_avx512_levels *out) {
@@ -22,22 +23,22 @@ static void vbmi_trellis_levels(const uint8_t *table, struct lk_avx512_levels *o
 
 /* Code of cell a (or b) for each index of six bits that the lookup of vbmi_pair sees. */
 static __m512i code_of_index(int bits, __m512i index, bool b) {
+    if (bits == 5) return blend_bits(and_bytes(index, 15), rotate_right(index, b ? 1 : 0), 16);
     __m512i low = rotate_right(index, !b || bits == 4 ? 0 : bits == 1 ? 1 : 2);
     if (bits != 3) return and_bytes(low, (1 << bits) - 1);
     return blend_bits(and_bytes(low, 3), rotate_right(index, b ? 3 : 2), 4);
 }
 
-static void vbmi_levels(int bits, const __m128i *table, struct lk_avx512_levels *out) {
-    const __m128i same = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    plain_levels(bits, table ? table : &same, out);
-    if (bits > 4) return;
-    __m512i sixteen = _mm512_broadcast_i32x4(same);
-    __m512i index =
-        _mm512_or_si512(sixteen, _mm512_set_epi64(0x3030303030303030, 0x3030303030303030,
-                                                  0x2020202020202020, 0x2020202020202020,
-                                                  0x1010101010101010, 0x1010101010101010, 0, 0));
-    out->a = _mm512_shuffle_epi8(out->a, code_of_index(bits, index, false));
-    out->b = _mm512_shuffle_epi8(out->b, code_of_index(bits, index, true));
+VBMI static void vbmi_levels(int bits, const uint8_t *table, struct lk_avx512_levels *out) {
+    uint8_t byte[64] = {0};
+    out->trellis = false;
+    out->given = bits <= 5;
+    if (!out->given) return;
+    for (int i = 0; i < 64; i++) byte[i] = (uint8_t)i;
+    __m512i index = _mm512_loadu_si512(byte), level = index;
+    if (table) level = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)table));
+    out->a = _mm512_permutexvar_epi8(code_of_index(bits, index, false), level);
+    out->b = _mm512_permutexvar_epi8(code_of_index(bits, index, true), level);
 }
 
 /* ---- tiles ---- */
@@ -55,12 +56,6 @@ LK_ALWAYS_INLINE void unpack_k(struct pair_form form, int d_head, const void *ti
     }
 }
 
-/* Codes of 5 to 7 bits as levels around zero, doubled: 2 code - (2^bits - 1). For fewer bits the
- * table has done so. */
-LK_ALWAYS_INLINE __m512i around_zero(int bits, __m512i code) {
-    return bits > 4 ? _mm512_sub_epi8(_mm512_add_epi8(code, code), set1_u8((1 << bits) - 1)) : code;
-}
-
 LK_ALWAYS_INLINE void unpack_v(struct pair_form form, int d_head, const void *tile,
                                const struct lk_avx512_levels *levels, int c0, int c1,
                                uint8_t *cells, size_t stride) {
@@ -70,8 +65,8 @@ LK_ALWAYS_INLINE void unpack_v(struct pair_form form, int d_head, const void *ti
         LK_UNROLL
         for (int i = 0; i < 4; i++) {
             struct cell_pair out = unpack_pair_v(form, p, octet, next, i, levels);
-            _mm512_store_si512(cells + i * 128, around_zero(form.bits, out.a));
-            _mm512_store_si512(cells + i * 128 + 64, around_zero(form.bits, out.b));
+            _mm512_store_si512(cells + i * 128, out.a);
+            _mm512_store_si512(cells + i * 128 + 64, out.b);
         }
     }
 }

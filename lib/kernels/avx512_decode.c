@@ -1,4 +1,4 @@
-/* rot of up to 4 bits for the few queries of decoding, for AVX-512 and AVX512-VBMI (avx512.h). n,
+/* rot of up to 5 bits for the few queries of decoding, for AVX-512 and AVX512-VBMI (avx512.h). n,
  * the number of queries, and the form of the codes are constants after inlining. */
 #include "kernels/avx512_cells.h"
 #include "kernels/avx512_per_token.h"
@@ -169,7 +169,8 @@ LK_ALWAYS_INLINE void score_bits(pair_form_fn *form, const struct lk_avx512_unpa
     case 1: score_all(form(1), &codes, rows, q, s, stride); return;
     case 2: score_all(form(2), &codes, rows, q, s, stride); return;
     case 3: score_all(form(3), &codes, rows, q, s, stride); return;
-    default: score_all(form(4), &codes, rows, q, s, stride);
+    case 4: score_all(form(4), &codes, rows, q, s, stride); return;
+    default: score_all(form(5), &codes, rows, q, s, stride);
     }
 }
 
@@ -182,7 +183,8 @@ LK_ALWAYS_INLINE void accumulate_bits(pair_form_fn *form, const struct lk_avx512
     case 1: accumulate_all(form(1), &codes, rows, p, stride, n_q, acc); return;
     case 2: accumulate_all(form(2), &codes, rows, p, stride, n_q, acc); return;
     case 3: accumulate_all(form(3), &codes, rows, p, stride, n_q, acc); return;
-    default: accumulate_all(form(4), &codes, rows, p, stride, n_q, acc);
+    case 4: accumulate_all(form(4), &codes, rows, p, stride, n_q, acc); return;
+    default: accumulate_all(form(5), &codes, rows, p, stride, n_q, acc);
     }
 }
 

@@ -12,7 +12,7 @@
 /* Properties of a codec, shared by its tiles. */
 struct lk_avx512_form {
     int top;   /* of the cells; int8 has its middle at 128, as if top were 256 */
-    bool fine; /* 5 bits and more require 16-bit queries */
+    bool fine; /* requires 16-bit queries */
     struct lk_avx512_levels levels;
 };
 
@@ -23,16 +23,14 @@ struct lk_avx512_params {
     __m512 scale[2]; /* of tokens 0..15 and 16..31, 0 after the tile's last row */
 };
 
-/* Levels of 1 << bits codes as bytes: 0 to top for K; around zero and doubled for V. */
-static inline __m128i level_table(const struct lk_rot_codebook *levels, int bits,
-                                  enum lk_side side) {
-    __m128i table = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    if (levels->table && bits == 2) table = _mm_loadu_si32(levels->table);
-    if (levels->table && bits == 3) table = _mm_loadl_epi64((const __m128i *)levels->table);
-    if (levels->table && bits == 4) table = _mm_loadu_si128((const __m128i *)levels->table);
-    return side == LK_K
-               ? table
-               : _mm_sub_epi8(_mm_add_epi8(table, table), _mm_set1_epi8((char)levels->top));
+/* Levels of the codes of up to 5 bits as bytes: 0 to top for K; around zero and doubled for V. */
+static inline void make_level_table(const struct lk_rot_codebook *levels, int bits,
+                                    enum lk_side side, uint8_t table[32]) {
+    memset(table, 0, 32);
+    for (int i = 0; i < 1 << bits; i++) {
+        int level = levels->table ? levels->table[i] : i;
+        table[i] = (uint8_t)(side == LK_K ? level : 2 * level - levels->top);
+    }
 }
 
 static inline void make_form(struct lk_avx512_form *form, const struct lk_avx512_unpack *unpack,
@@ -45,7 +43,7 @@ static inline void make_form(struct lk_avx512_form *form, const struct lk_avx512
     }
     struct lk_rot_codebook levels = lk_rot_codebook(codec);
     form->top = levels.top;
-    form->fine = codec->bits > 4;
+    form->fine = lk_avx512_needs_16bit(codec->bits);
     if (codec->trellis) {
         uint8_t table[LK_TRELLIS_LEVELS];
         for (int i = 0; i < LK_TRELLIS_LEVELS; i++)
@@ -53,9 +51,10 @@ static inline void make_form(struct lk_avx512_form *form, const struct lk_avx512
         unpack->trellis_levels(table, &form->levels);
         return;
     }
-    __m128i table = level_table(&levels, codec->bits, side);
-    unpack->levels(codec->bits, form->fine || (side == LK_K && !levels.table) ? NULL : &table,
-                   &form->levels);
+    uint8_t table[32];
+    bool given = !form->fine && (side == LK_V || levels.table);
+    if (given) make_level_table(&levels, codec->bits, side, table);
+    unpack->levels(codec->bits, given ? table : NULL, &form->levels);
 }
 
 /* Prefetch as many bytes as the tile has. Prefetching the next tile too makes decoding slower: by

@@ -14,9 +14,9 @@
 
 struct tune_args {
     struct model_args model;
-    struct string_list kv;
+    struct string_list kv, text;
     struct number_list measure_bits;
-    const char *text, *check_text, *like, *output, *state, *plot;
+    const char *check_text, *like, *output, *state, *plot;
     double bits, max_kl;
     int64_t memory, ctx, chunk, chunks, check_chunks, rounds;
     bool no_prompt, speed, json;
@@ -30,12 +30,13 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"What to tune",
          {
-             {0, "text", "FILE", "the text to tune on ('-': standard input)", OPT_TEXT, &a->text, 0,
-              0,
-              .man = "The text to tune on (`-`: standard input). Its last quarter is used for the "
-                     "check only, unless `--check-text` is given."},
-             {0, "check-text", "FILE", "the text to check on (default: the last quarter of --text)",
-              OPT_TEXT, &a->check_text, 0, 0},
+             {0, "text", "FILE", "a text to tune on ('-': standard input); may be repeated",
+              OPT_TEXTS, &a->text, 0, 0,
+              .man = "A text to tune on (`-`: standard input). May be repeated: each text gets an "
+                     "equal share of the chunks. The last quarter of each is used for the check "
+                     "only, unless `--check-text` is given."},
+             {0, "check-text", "FILE", "the text to check on (default: parts of --text)", OPT_TEXT,
+              &a->check_text, 0, 0},
              {0, "bits", "B", "size in bits per value, everything counted", OPT_REAL, &a->bits, 0.5,
               16},
              {0, "like", "RECIPE", "the size of this recipe", OPT_TEXT, &a->like, 0, 0,
@@ -60,7 +61,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          {
              {0, "chunk", "N", "tokens per chunk; its second half is scored (default 1024)",
               OPT_INT, &a->chunk, 4, MAX_TOKENS},
-             {0, "chunks", "N", "chunks to tune on, spread over the text (default 2)", OPT_INT,
+             {0, "chunks", "N", "chunks to tune on, spread over the texts (default 2)", OPT_INT,
               &a->chunks, 1, 1 << 20},
              {0, "check-chunks", "N", "chunks to check on (default 4)", OPT_INT, &a->check_chunks,
               1, 1 << 20},
@@ -105,6 +106,15 @@ static int read_tokens(const lk_model *model, const char *path, struct tokens *o
     if (!status) status = tokenize_text(model, &text, &out->at, &out->n);
     lk_buf_free(&text);
     return status;
+}
+
+/* Append n chunks that are spread over `text`, or all that it has if they are fewer. */
+static void add_chunks(struct tokens *out, const struct tokens *text, size_t chunk, size_t n) {
+    size_t n_have = text->n / chunk;
+    if (n > n_have) n = n_have;
+    out->at = xrealloc(out->at, (out->n + n * chunk + 1) * sizeof *out->at);
+    for (size_t i = 0; i < n; i++, out->n += chunk)
+        memcpy(out->at + out->n, text->at + i * n_have / n * chunk, chunk * sizeof *out->at);
 }
 
 /* ---- steps ---- */
@@ -160,7 +170,7 @@ static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
     struct tune_report r = {.command_line = command_line,
                             .model = name,
                             .weights = a->model.weights ? a->model.weights : "shipped",
-                            .text = a->text,
+                            .text = &a->text,
                             .check_text = a->check_text,
                             .tuned = tuned,
                             .recipe = recipe,
@@ -217,24 +227,43 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
     return status;
 }
 
-/* Split the text, unless there is another one for the check, and tune. */
+/* Which texts to tune on and to check on, as tokens. */
+static int read_texts(const struct tune_args *a, const lk_model *model, struct tokens *used,
+                      struct tokens *check) {
+    size_t n = a->text.n, chunk = (size_t)a->chunk, chunks = (size_t)a->chunks,
+           check_chunks = (size_t)a->check_chunks;
+    int status = a->check_text ? read_tokens(model, a->check_text, check) : STATUS_OK;
+    for (size_t i = 0; i < n && !status; i++) {
+        struct tokens text = {0};
+        status = read_tokens(model, a->text.item[i], &text);
+        size_t n_used = a->check_text ? text.n : text.n / 4 * 3,
+               share = chunks * (i + 1) / n - chunks * i / n;
+        if (!status && n_used / chunk < share)
+            status = print_error("the text %s has %zu tokens to tune on, less than %zu chunks of "
+                                 "%zu; use a longer text or fewer chunks",
+                                 a->text.item[i], n_used, share, chunk);
+        if (!status) {
+            add_chunks(used, &(struct tokens){text.at, n_used}, chunk, share);
+            if (!a->check_text)
+                add_chunks(check, &(struct tokens){text.at + n_used, text.n - n_used}, chunk,
+                           check_chunks * (i + 1) / n - check_chunks * i / n);
+        }
+        free(text.at);
+    }
+    if (!status && check->n < chunk)
+        status = print_error("the text of the check has less than one chunk of %zu tokens; use a "
+                             "longer text or a smaller --chunk",
+                             chunk);
+    return status;
+}
+
 static int run(struct tune_args *a, const char *command_line) {
     lk_model *model = NULL;
-    struct tokens text = {0}, check = {0};
+    struct tokens used = {0}, check = {0};
     int status = model_open(&a->model, false, &model);
-    if (!status) status = read_tokens(model, a->text, &text);
-    if (!status && a->check_text) status = read_tokens(model, a->check_text, &check);
-    struct tokens used = text, rest = check;
-    if (!a->check_text) {
-        used.n = text.n / 4 * 3;
-        rest = (struct tokens){text.at + used.n, text.n - used.n};
-    }
-    if (!status && rest.n < (size_t)a->chunk)
-        status = print_error("the text of the check has %zu tokens, less than one chunk of %d; use "
-                             "a longer text or a smaller --chunk",
-                             rest.n, (int)a->chunk);
-    if (!status) status = tune_model(a, model, &used, &rest, command_line);
-    free(text.at);
+    if (!status) status = read_texts(a, model, &used, &check);
+    if (!status) status = tune_model(a, model, &used, &check, command_line);
+    free(used.at);
     free(check.at);
     lk_model_free(model);
     return status;
@@ -242,7 +271,9 @@ static int run(struct tune_args *a, const char *command_line) {
 
 static int check_args(struct tune_args *a) {
     int n_goal = (a->bits > 0) + (a->like != NULL) + (a->memory > 0) + (a->max_kl > 0);
-    if (!a->text) return print_error("no text: give --text FILE");
+    if (!a->text.n) return print_error("no text: give --text FILE");
+    if ((size_t)a->chunks < a->text.n)
+        return print_error("%zu texts need --chunks %zu or more", a->text.n, a->text.n);
     if (n_goal != 1)
         return print_error("give one of --bits, --like, --memory and --max-kl, not %d", n_goal);
     if (a->memory && !a->ctx)

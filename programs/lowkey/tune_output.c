@@ -109,20 +109,25 @@ static void write_result(FILE *file, const char *name, const lk_compare_result *
 
 static void write_contents(FILE *file, const struct tune_report *r) {
     const lk_plan *plan = &r->tuned->plan;
-    char *command = printable_copy(r->command_line), *text = printable_copy(r->text),
-         *check = printable_copy(r->check_text ? r->check_text : "another part of the same text");
+    char *command = printable_copy(r->command_line),
+         *check = printable_copy(r->check_text ? r->check_text : "other parts of the same texts");
     fprintf(file, "# %s\n# model: %s, weights: %s\n", command, r->model, r->weights);
     fprintf(file,
             "# size: %.3f bits per value, %" PRIu64 " bytes at %" PRIu64 " tokens (f16: %" PRIu64
             " bytes)\n",
             plan->bits_per_value, plan->cache_bytes, plan->n_tok, plan->f16_bytes);
-    fprintf(file, "# tuned on %s, in chunks of %d tokens:\n", text, r->chunk);
+    fprintf(file, "# tuned on");
+    for (size_t i = 0; i < r->text->n; i++) {
+        char *text = printable_copy(r->text->item[i]);
+        fprintf(file, "%s %s", i ? "," : "", text);
+        free(text);
+    }
+    fprintf(file, ", in chunks of %d tokens:\n", r->chunk);
     write_result(file, "tuned", &r->tuned->measured);
     fprintf(file, "# checked on %s:\n", check);
     for (size_t i = 0; i < r->n; i++) write_result(file, recipe_name(r, i), &r->checked[i]);
     print_parts(file, r->tuned->recipe);
     free(command);
-    free(text);
     free(check);
 }
 

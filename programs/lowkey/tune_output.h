@@ -3,13 +3,16 @@
 #ifndef LK_LOWKEY_TUNE_OUTPUT_H
 #define LK_LOWKEY_TUNE_OUTPUT_H
 
+#include "args.h"
 #include "lowkey_lab.h"
 
 #include <stddef.h>
 
 /* The tuned recipe and the recipes it is compared with, measured on the check text. */
 struct tune_report {
-    const char *command_line, *model, *weights, *text, *check_text; /* check_text NULL: same file */
+    const char *command_line, *model, *weights;
+    const struct string_list *text;
+    const char *check_text; /* NULL: parts of `text` */
     const lk_tuned *tuned;
     const lk_recipe *const *recipe;   /* [n]; the last one is tuned->recipe */
     const lk_compare_result *checked; /* [n] */

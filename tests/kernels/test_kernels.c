@@ -26,9 +26,10 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  *            KIVI multiply that by their mean.
  *   halves   kvquant and kvarn are multiplied as half floats, whose rounding is 2.8e-4 of values of
  *            1.5 rms: 4e-8
- *   8 bits   queries for rot and asym of 1 to 4 bits: within max |q| / 254, uniformly distributed,
- *            so (max / rms)^2 / (254^2 * 3) = 5e-5 for a maximum of 3 rms. The finest of these
- *            codes, 4 bits, has an error of 1e-2 itself.
+ *   8 bits   queries for rot and asym of 1 to 4 bits, with AVX-512 of 1 to 5 bits: within
+ *            max |q| / 254, uniformly distributed, so (max / rms)^2 / (254^2 * 3) = 5e-5 for a
+ *            maximum of 3 rms. Codes of 4 bits have an error of 1e-2 themselves, those of 5 bits
+ *            one of 2.5e-3.
  *   dither   AVX-512 dithers weights of values for these codes to 1/255 of a tile's maximum. The
  *            squared error (1/255)^2 / 6, relative to the mean square of uniformly distributed
  *            weights, 1/3, is 8e-6. AVX2 dithers to 1/127: four times that.
@@ -38,14 +39,22 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
 enum { LUCK = 16 };
 
 static bool is_avx2(const struct lk_kernels *kernels) { return strcmp(kernels->name, "avx2") == 0; }
+static bool is_avx512(const struct lk_kernels *kernels) {
+    return strncmp(kernels->name, "avx512", 6) == 0 || strcmp(kernels->name, "amx") == 0;
+}
 static bool dithers(const struct lk_kernels *kernels) {
-    return is_avx2(kernels) || strncmp(kernels->name, "avx512", 6) == 0 ||
-           strcmp(kernels->name, "amx") == 0;
+    return is_avx2(kernels) || is_avx512(kernels);
+}
+
+/* Whether these kernels multiply the codes with 8-bit queries and weights. */
+static bool is_coarse(const struct lk_kernels *kernels, const struct lk_codec *codec) {
+    return (codec->coding == LK_ROT || codec->coding == LK_ASYM) &&
+           codec->bits <= (is_avx512(kernels) ? 5 : 4);
 }
 
 static double limit_of(const struct lk_kernels *kernels, const struct lk_codec *codec,
                        enum lk_side side) {
-    bool coarse = lk_is_lowbit(codec) || (codec->coding == LK_ASYM && codec->bits <= 4);
+    bool coarse = is_coarse(kernels, codec);
     if (codec->coding == LK_KVQUANT || codec->coding == LK_KVARN) return 5e-8;
     if (codec->coding == LK_F16) return 1e-12;
     if (codec->coding == LK_KIVI) return 1e-8;
@@ -509,7 +518,7 @@ static void small_weights_count(void **state) {
     enum { D = 64 };
     for (int k = 0; k < 2 * N_TABLE; k++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[k / 2]);
-        struct lk_codec codec = {.coding = LK_ROT, .bits = k % 2 ? 5 : 4};
+        struct lk_codec codec = {.coding = LK_ROT, .bits = k % 2 ? 6 : 4};
         float sum[D], expect[D], decoded[D];
         if (!kernels) continue;
         pack(&packed, &codec, LK_V, D, LK_TILE, LK_TILE);

@@ -17,7 +17,8 @@ bad 'give one of --bits, --like, --memory and --max-kl, not 2' tune --text text 
 bad 'give -c N' tune --text text --memory 1
 bad 'cannot open absent' tune --text absent --bits 3
 bad 'is not a recipe' tune --text text --like best-9
-bad 'less than one chunk' tune --text text --bits 3 --chunk 8k
+bad 'less than 2 chunks of 8192' tune --text text --bits 3 --chunk 8k
+bad 'less than one chunk' tune --text text --bits 3 --chunk 4k --chunks 1
 bad 'less than 99 chunks' tune --text text --bits 3 --chunk 320 --chunks 99
 bad 'too few' tune --text text --bits 0.6 --chunk 320 --chunks 1
 bad 'in increasing order' tune --text text --bits 3 --chunk 320 --measure-bits 3,2
@@ -68,6 +69,17 @@ json 'len(d["sensitivity"]["k"]) == 2 and len(d["sensitivity"]["v"][0]) == 7'
 good tune "${options[@]}" --bits 4 -c 4k --kv f16 --state other.recipe.state
 says 'f16'
 
+# Two texts share the chunks. What is not tuned on is left for the check.
+for i in $(seq 1 400); do echo "all of the $i stones lie in row $((i % 5)), under $((i * 3)) leaves"; done >other_text
+bad '2 texts need --chunks 2 or more' tune "${options[@]}" --text other_text --bits 4
+bad 'the text text has' tune "${options[@]}" --text other_text --bits 4 --chunks 99
+both=(-t 1 --text text --text other_text --chunk 320 --chunks 2 --check-chunks 2 --rounds 0 --kv f16 -c 4k)
+good tune "${both[@]}" --bits 4 -o both.recipe
+grep -q '^# tuned on text, other_text, in chunks of 320 tokens:' both.recipe || fail "the recipe file lacks its texts"
+grep -q '^# checked on other parts of the same texts:' both.recipe || fail "the recipe file lacks the check"
+good tune -t 1 --text other_text --text text --chunk 320 --chunks 2 --check-chunks 2 --rounds 0 --kv f16 --bits 4 -c 4k --json \
+  --state both.recipe.state
+json 'd["tuning"]["n_scored"] == d["results"][0]["n_scored"]'
 
 [ $failures = 0 ] || exit 1
 echo "$count checks passed"
