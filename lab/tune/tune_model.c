@@ -13,22 +13,24 @@ enum { N_OPTION = LK_TUNE_N_BITS * LK_TUNE_N_BITS };
 const uint8_t lk_tune_bits_at[LK_TUNE_N_BITS] = {1, 2, 3, 4, 5, 6, 8};
 const uint8_t lk_tune_recent_at[LK_TUNE_N_RECENT] = {0, 10, 20, 40};
 
-/* Mean squared error of a Gaussian value with the levels of these bits: a trellis up to 4 bits
- * (codec/trellis.c), uniform from 5 on (Max 1960). */
-static const double distortion[LK_TUNE_N_BITS] = {0.302,    0.0900,   0.0251,   0.00651,
-                                                  0.003495, 0.001041, 0.0000871};
-
-/* Levels without a trellis (Lloyd-Max) lose this much more (docs/results/trellis.md). */
-enum { N_PLAIN = 4 };
-static const double without_trellis[N_PLAIN] = {1.26, 1.26, 1.16, 1.03};
-
-/* ---- loss ---- */
-
 static int index_of_bits(int bits) {
     int i = 0;
     while (i < LK_TUNE_N_BITS - 1 && lk_tune_bits_at[i] < bits) i++;
     return i;
 }
+
+/* Levels without a trellis (Lloyd-Max) lose this much more, at 1 to 4 bits. */
+enum { N_PLAIN = 4 };
+static const double without_trellis[N_PLAIN] = {1.27, 1.27, 1.17, 1.07};
+
+double lk_tune_distortion(int bits, enum lk_tune_trellis trellis) {
+    static const double distortion[LK_TUNE_N_BITS] = {0.447,  0.1006,  0.0270, 0.0070,
+                                                      0.0024, 0.00062, 0.00004};
+    int i = index_of_bits(bits);
+    return distortion[i] * (i < N_PLAIN && bits > (int)trellis ? without_trellis[i] : 1);
+}
+
+/* ---- loss ---- */
 
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
                      const double probe[2][LK_TUNE_MAX_PROBE], enum lk_tune_trellis trellis) {
@@ -36,13 +38,12 @@ void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n
     for (int side = 0; side < 2; side++) {
         double x[LK_TUNE_MAX_PROBE], y[LK_TUNE_MAX_PROBE];
         for (size_t i = n_probe; i-- > 0;) {
-            x[i] = log(distortion[index_of_bits(bits[i])]);
+            x[i] = log(lk_tune_distortion(bits[i], LK_TUNE_TRELLIS));
             y[i] = log(fmax(probe[side][i], min_kl));
             if (i + 1 < n_probe) y[i] = fmax(y[i], y[i + 1]); /* fewer bits cannot lose less */
         }
         for (int b = 0; b < LK_TUNE_N_BITS; b++) {
-            bool plain = lk_tune_bits_at[b] > (int)trellis && b < N_PLAIN;
-            double at = log(distortion[b] * (plain ? without_trellis[b] : 1));
+            double at = log(lk_tune_distortion(lk_tune_bits_at[b], trellis));
             size_t i = 0; /* between probes i and i + 1 */
             while (i + 1 < n_probe && x[i + 1] >= at) i++;
             bool between = i + 1 < n_probe && at <= x[i];

@@ -38,6 +38,10 @@ struct lk_tune_model {
     double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
 };
 
+/* Squared error of rot at these bits, relative to the power of Gaussian rows, for which it is
+ * measured (tests/tune/test_tune_model.c): between those of 64 and of 128 channels. */
+double lk_tune_distortion(int bits, enum lk_tune_trellis trellis);
+
 /* Fill kl[2][LK_TUNE_N_BITS] of a layer from probes: probe[side][n_probe] is the KL at bits[i], in
  * increasing order, with LK_TUNE_TRELLIS. */
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
