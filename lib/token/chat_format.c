@@ -235,22 +235,31 @@ static bool find_call(const char *text, lk_call_words *words) {
     return false;
 }
 
+/* Bytes of a prompt that the text with a call has in common, up to the end of a word: <think> of
+ * the prompt and <tool_call> start alike. */
+static size_t count_common(const char *prompt, const char *called) {
+    size_t n = 0;
+    while (prompt[n] && prompt[n] == called[n]) n++;
+    if (prompt[n] == 0) return n;
+    while (n && called[n - 1] != '\n' && called[n - 1] != '>' && called[n - 1] != (char)LK_MARK_END)
+        n--;
+    return n;
+}
+
 lk_status lk_vocab_call_words(const struct lk_vocab *vocab, lk_call_words *words, lk_err *err) {
     static const lk_call_words tags = {.before = "<tool_call>\n", .after = "\n</tool_call>"};
     const struct lk_chat_template *t = NULL;
     const lk_chat question = {.messages = question_text, .tools = tool_text, .reply = true},
                   called = {.messages = call_text, .tools = tool_text};
     char *before = NULL, *all = NULL;
-    size_t same = 0;
     lk_status status = lk_vocab_chat_template(vocab, &t, err);
     if (status == LK_OK) status = lk_vocab_chat_format_json(vocab, &question, &before, err);
     if (status == LK_OK) status = lk_vocab_chat_format_json(vocab, &called, &all, err);
     if (status == LK_OK) {
-        while (before[same] && before[same] == all[same]) same++;
         *words = (lk_call_words){.before = ""};
         if (!lk_chat_template_support(t).calls)
             *words = tags;
-        else if (!find_call(all + same, words))
+        else if (!find_call(all + count_common(before, all), words))
             *words = (lk_call_words){.before = ""}; /* the call alone */
     }
     free(before);

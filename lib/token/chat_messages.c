@@ -86,6 +86,23 @@ static bool fit_calls(json_t *message, const struct lk_chat_support *support) {
     return good;
 }
 
+/* Templates call thoughts reasoning_content or thinking. */
+static bool fit_thoughts(json_t *message, const struct lk_chat_support *support) {
+    const char *thoughts = get_text(message, "reasoning_content"),
+               *text = get_text(message, "content");
+    struct lk_buf out = {0};
+    if (!*thoughts) return true;
+    lk_buf_append_str(&out, thoughts);
+    if (support->joined_thoughts && *text && json_object_get(message, "tool_calls")) {
+        lk_buf_printf(&out, "\n\n%s", text);
+        set_text(message, "content", "");
+    }
+    set_text(message, "thinking", lk_buf_cstr(&out));
+    bool good = !out.failed;
+    lk_buf_free(&out);
+    return good;
+}
+
 /* The result of a tool as a user message. */
 static bool fit_result(json_t *message) {
     struct lk_buf out = {0};
@@ -175,7 +192,7 @@ lk_status lk_chat_messages_fit(json_t *messages, const json_t *tools,
     json_array_foreach(messages, i, message) {
         lk_status status = check_message(message, i, err);
         if (status != LK_OK) return status;
-        if (!fit_calls(message, support)) good = false;
+        if (!fit_calls(message, support) || !fit_thoughts(message, support)) good = false;
         if (has_role(message, "tool") && !support->calls && !fit_result(message)) good = false;
     }
     if (good && json_array_size(tools) > 0 && !support->tools)

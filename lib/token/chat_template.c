@@ -129,11 +129,13 @@ static unsigned try(const struct lk_chat_template *t, const char *messages, cons
 }
 
 #define USER "{\"role\": \"user\", \"content\": \"question\"}"
-#define CALL(arguments)                                                                            \
-    "[" USER ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "           \
+#define CALL(arguments) CALL_WITH("\"content\": \"\"", arguments)
+#define CALL_WITH(text, arguments)                                                                 \
+    "[" USER ", {\"role\": \"assistant\", " text ", \"tool_calls\": [{\"id\": "                    \
     "\"probe0123\", \"type\": \"function\", \"function\": {\"name\": \"probe_name\", "             \
     "\"arguments\": " arguments "}}]}, {\"role\": \"tool\", \"tool_call_id\": \"probe0123\", "     \
-    "\"name\": \"probe_name\", \"content\": \"result\"}, " USER "]"
+    "\"name\": \"probe_name\", \"content\": \"result\"}, {\"role\": \"assistant\", "               \
+    "\"content\": \"answer\"}, " USER "]"
 
 static struct lk_chat_support find_support(const struct lk_chat_template *t) {
     static const char tools[] =
@@ -156,6 +158,11 @@ static struct lk_chat_support find_support(const struct lk_chat_template *t) {
             try(t, CALL("\"{\\\"probe_key\\\": \\\"v\\\"}\""), out.tools ? tools : NULL, &has_repr);
         out.string_arguments = out.calls = (found & called) == called;
     }
+    if (out.calls && !out.string_arguments)
+        out.joined_thoughts = try(t,
+                                  CALL_WITH("\"content\": \"text\", \"thinking\": \"thoughts\"",
+                                            "{\"probe_key\": \"v\"}"),
+                                  out.tools ? tools : NULL, &has_repr) == 0;
     return out;
 }
 

@@ -20,6 +20,7 @@ struct lk_chat_support {
     bool tools;            /* writes definitions of tools */
     bool calls;            /* writes tool calls and their results */
     bool string_arguments; /* the arguments of calls must be JSON in a string */
+    bool joined_thoughts;  /* refuses thoughts next to a content in a message with calls */
 };
 
 struct lk_chat_template;

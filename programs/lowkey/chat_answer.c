@@ -44,10 +44,12 @@ static bool prefill(struct chat *c) {
 }
 
 static void print_answer_json(const struct chat *c, const struct answer *answer) {
-    json_print(json_pack("{s:s s:s% s:s s:I s:I s:o s:o s:o}", "role", "assistant", "content",
-                         answer->shown.at, answer->shown.len, "stop", stop_name(answer->stop),
-                         "prompt_tokens", (json_int_t)c->prefill_tokens, "answer_tokens",
-                         (json_int_t)answer->n_tok, "prefill_tokens_per_second",
+    json_t *thoughts =
+        answer->thoughts.len ? json_stringn(answer->thoughts.at, answer->thoughts.len) : NULL;
+    json_print(json_pack("{s:s s:s% s:o* s:s s:I s:I s:o s:o s:o}", "role", "assistant", "content",
+                         answer->text.at, answer->text.len, "reasoning_content", thoughts, "stop",
+                         stop_name(answer->stop), "prompt_tokens", (json_int_t)c->prefill_tokens,
+                         "answer_tokens", (json_int_t)answer->n_tok, "prefill_tokens_per_second",
                          json_number(tokens_per_second(c->prefill_tokens, c->prefill_seconds)),
                          "decode_tokens_per_second",
                          json_number(tokens_per_second(answer->n_eval, answer->seconds)), "cache",
@@ -84,6 +86,25 @@ static void print_speed(const struct chat *c) {
     chat_note(c, "drafts of this chat: %s", drafts);
 }
 
+/* Decode up to max_tok tokens, and print them unless the output is JSON. */
+static struct answer generate_answer(struct chat *c, lk_sampler *sampler, size_t max_tok) {
+    const struct chat_conversation *conversation = &c->conversation;
+    const char *formatted = lk_buf_cstr(&conversation->formatted);
+    size_t n_question = conversation->n_question;
+    if (n_question > conversation->formatted.len) n_question = conversation->formatted.len;
+    char *question = xasprintf("%.*s", (int)n_question, formatted);
+    const struct answer_output output = {.out = c->args.json ? NULL : stdout,
+                                         .form = chat_conversation_form(conversation),
+                                         .prompt = question,
+                                         .before = formatted + n_question,
+                                         .constrained = c->args.sampler.grammar_file != NULL,
+                                         .color = c->color && c->terminal};
+    struct answer answer =
+        generate(c->model, c->session, sampler, c->drafting.drafter, max_tok, &output);
+    free(question);
+    return answer;
+}
+
 /* Generate the answer that follows the tokens of the conversation, which the session holds. */
 static void answer(struct chat *c) {
     struct sampler_args sampling = c->args.sampler;
@@ -98,8 +119,7 @@ static void answer(struct chat *c) {
         return;
     }
     if (c->args.n >= 0 && (size_t)c->args.n < max_tok) max_tok = (size_t)c->args.n;
-    struct answer answer = generate(c->model, c->session, sampler, c->drafting.drafter, max_tok,
-                                    c->args.json ? NULL : stdout);
+    struct answer answer = generate_answer(c, sampler, max_tok);
     if (!c->args.json) putchar('\n');
     fflush(stdout);
     /* Hold the last token of a cut answer too, so that a saved session is complete. */

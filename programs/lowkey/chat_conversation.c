@@ -42,7 +42,7 @@ static void drop_message(struct chat_conversation *c) { free((char *)c->msg[--c-
 static void drop_tokens(struct chat_conversation *c) {
     free(c->tok);
     c->tok = NULL;
-    c->n_tok = c->n_unknown = 0;
+    c->n_tok = c->n_unknown = c->n_question = 0;
     c->cut = false;
     lk_buf_free(&c->formatted);
     for (size_t i = 0; i < c->n_msg; i++) c->end[i] = 0;
@@ -131,6 +131,7 @@ lk_status chat_conversation_ask(struct chat_conversation *c, const char *content
     } else {
         c->formatted.len = 0;
         xbuf_add(&c->formatted, text, strlen(text));
+        c->n_question = c->formatted.len;
         c->end[c->n_msg - 1] = c->n_tok;
         c->cut = false;
     }
@@ -138,14 +139,25 @@ lk_status chat_conversation_ask(struct chat_conversation *c, const char *content
     return status;
 }
 
+const struct lk_thought_form *chat_conversation_form(const struct chat_conversation *c) {
+    return lk_thought_form_of(lk_model_chat_template(c->model));
+}
+
+/* The content of a message with the answer. Templates find thoughts in it and leave them out; only
+ * that of gpt-oss refuses them. */
+static const char *answer_content(const struct chat_conversation *c, const struct answer *answer) {
+    return chat_conversation_form(c)->has_messages ? answer->text.at : answer->shown.at;
+}
+
 void chat_conversation_answer(struct chat_conversation *c, const struct answer *answer) {
+    const char *content = answer_content(c, answer);
     if (chat_conversation_last_is(c, "assistant")) {
         lk_message *last = &c->msg[c->n_msg - 1];
-        char *longer = xasprintf("%s%s", last->content, answer->shown.at);
+        char *longer = xasprintf("%s%s", last->content, content);
         free((char *)last->content);
         last->content = longer;
     } else {
-        chat_conversation_add(c, "assistant", answer->shown.at);
+        chat_conversation_add(c, "assistant", content);
     }
     xbuf_add(&c->formatted, answer->shown.at, answer->shown.len);
     add_tokens(c, answer->tok, answer->n_tok);
@@ -177,6 +189,7 @@ void chat_conversation_format(struct chat_conversation *c) {
                      !lk_chat_format(c->model, c->msg, c->n_msg - answered, true, &text, NULL);
     if (formatted) {
         xbuf_add(&c->formatted, text, strlen(text));
+        c->n_question = c->formatted.len;
         if (answered) {
             const char *answer = c->msg[c->n_msg - 1].content;
             xbuf_add(&c->formatted, answer, strlen(answer));

@@ -12,6 +12,7 @@ struct chat_conversation {
                         the start of its answer; 0: not known, or not tokenized yet */
     size_t n_msg;
     struct lk_buf formatted; /* marked text in the chat template that `tok` stands for */
+    size_t n_question;       /* bytes of it up to the start of the last answer */
     int32_t *tok;            /* [n_tok] */
     size_t n_tok;
     size_t n_unknown; /* tokens at the start whose messages are not known: they come from
@@ -41,6 +42,9 @@ void chat_conversation_set_system(struct chat_conversation *c, const char *conte
  * is their number, or 0 if it was not counted. Nothing changes on failure. */
 lk_status chat_conversation_ask(struct chat_conversation *c, const char *content, size_t n_max,
                                 size_t *n_needed, lk_err *err);
+
+/* How the model writes its thoughts. */
+const struct lk_thought_form *chat_conversation_form(const struct chat_conversation *conversation);
 
 /* Add an answer to the last question, or extend the last answer. */
 void chat_conversation_answer(struct chat_conversation *c, const struct answer *answer);

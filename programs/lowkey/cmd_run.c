@@ -229,8 +229,8 @@ static int print_json(const struct run *r) {
 
 static int generate_answer(const struct run_args *a, struct run *r) {
     size_t max_tok = a->n < 0 ? SIZE_MAX : (size_t)a->n;
-    r->answer = generate(r->model, r->session, r->sampler, r->drafting.drafter, max_tok,
-                         a->json ? NULL : stdout);
+    const struct answer_output output = {.out = a->json ? NULL : stdout};
+    r->answer = generate(r->model, r->session, r->sampler, r->drafting.drafter, max_tok, &output);
     if (!a->json) {
         putchar('\n');
         fflush(stdout);

@@ -7,6 +7,7 @@
 #include "xalloc.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 const char *stop_name(enum stop_reason stop) {
@@ -14,19 +15,65 @@ const char *stop_name(enum stop_reason stop) {
     return name[stop];
 }
 
+/* The parts of the answer, and which is being printed. */
+struct printer {
+    const struct answer_output *output;
+    struct lk_thoughts split;
+    bool is_inside; /* of thoughts */
+};
+
+static void start_printer(struct printer *p, const struct answer_output *output) {
+    struct lk_buf thoughts = {0}, text = {0};
+    *p = (struct printer){.output = output};
+    lk_thoughts_init(&p->split, output->form, output->prompt ? output->prompt : "",
+                     output->constrained);
+    if (output->before)
+        lk_thoughts_push(&p->split, output->before, strlen(output->before), &thoughts, &text);
+    lk_buf_free(&thoughts);
+    lk_buf_free(&text);
+}
+
+/* Print a part, and what separates it from the other one. */
+static void print_part(struct printer *p, bool is_inside, const struct lk_buf *part, size_t from) {
+    FILE *out = p->output->out;
+    bool color = p->output->color;
+    if (!out || part->len == from) return;
+    if (is_inside != p->is_inside)
+        fputs(is_inside ? color ? "\x1b[2m" : "<think>\n"
+              : color   ? "\x1b[0m\n\n"
+                        : "\n</think>\n\n",
+              out);
+    p->is_inside = is_inside;
+    fwrite(part->at + from, 1, part->len - from, out);
+}
+
+/* Add text to the parts and print it. NULL: the answer is complete. */
+static void print_text(struct printer *p, struct answer *answer, const char *text, size_t len) {
+    size_t n_thoughts = answer->thoughts.len, n_text = answer->text.len;
+    if (text)
+        lk_thoughts_push(&p->split, text, len, &answer->thoughts, &answer->text);
+    else
+        lk_thoughts_finish(&p->split, &answer->thoughts, &answer->text);
+    xbuf_add(&answer->thoughts, "", 0); /* exits if memory ran out */
+    xbuf_add(&answer->text, "", 0);
+    print_part(p, true, &answer->thoughts, n_thoughts);
+    print_part(p, false, &answer->text, n_text);
+    if (!text && p->is_inside && p->output->out)
+        fputs(p->output->color ? "\x1b[0m" : "\n</think>", p->output->out);
+    if (p->output->out) fflush(p->output->out);
+}
+
 /* Append the token to the answer and print its text. */
 static void add_token(const lk_model *model, struct answer *answer, int32_t tok,
-                      struct utf8_stream *stream, FILE *out) {
+                      struct utf8_stream *stream, struct printer *printer) {
     size_t n;
     const char *piece = lk_token_text(model, tok, &n);
     size_t start = answer->shown.len;
     answer->tok = xrealloc(answer->tok, (answer->n_tok + 1) * sizeof *answer->tok);
     answer->tok[answer->n_tok++] = tok;
     utf8_stream_push(stream, piece, n, &answer->shown);
-    if (out && answer->shown.len > start) {
-        fwrite(answer->shown.at + start, 1, answer->shown.len - start, out);
-        fflush(out);
-    }
+    if (answer->shown.len > start)
+        print_text(printer, answer, answer->shown.at + start, answer->shown.len - start);
 }
 
 /* Hold the start of a character at the end of the session, if an answer was cut there. */
@@ -50,7 +97,7 @@ struct generation {
     lk_sampler *sampler;
     lk_drafter *drafter; /* or NULL */
     size_t max_tok;
-    FILE *out; /* or NULL */
+    struct printer printer;
     struct utf8_stream stream;
     struct answer *answer;
     lk_status status; /* the first failure */
@@ -65,7 +112,7 @@ static bool choose_token(struct generation *g, int32_t i, int32_t *tok) {
         g->answer->stop = STOP_ENDED;
         return false;
     }
-    add_token(g->model, g->answer, *tok, &g->stream, g->out);
+    add_token(g->model, g->answer, *tok, &g->stream, &g->printer);
     return g->answer->n_tok < g->max_tok;
 }
 
@@ -111,23 +158,26 @@ static bool decode_pass(struct generation *g, int32_t *pass, bool *chosen) {
 }
 
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
-                       lk_drafter *drafter, size_t max_tok, FILE *out) {
+                       lk_drafter *drafter, size_t max_tok, const struct answer_output *output) {
+    FILE *out = output->out;
     struct answer answer = {.stop = STOP_LENGTH};
     struct generation g = {.model = model,
                            .session = session,
                            .sampler = sampler,
                            .drafter = drafter,
                            .max_tok = max_tok,
-                           .out = out,
                            .stream = {.plain = out && isatty(fileno(out))},
                            .answer = &answer};
     int32_t pass[LK_DRAFT_MAX];
     bool chosen = false, go_on = max_tok > 0;
     double start_time = lk_now();
     xbuf_add(&answer.shown, "", 0);
+    start_printer(&g.printer, output);
     hold_cut_character(model, session, &g.stream);
     while (go_on && !interrupted() && !(out && ferror(out)))
         go_on = (chosen || choose_token(&g, -1, &pass[0])) && decode_pass(&g, pass, &chosen);
+    print_text(&g.printer, &answer, NULL, 0);
+    lk_thoughts_free(&g.printer.split);
     if (g.status)
         answer.stop = g.status == LK_E_FULL        ? STOP_FULL
                       : g.status == LK_E_CANCELLED ? STOP_INTERRUPTED
@@ -140,6 +190,8 @@ struct answer generate(const lk_model *model, lk_session *session, lk_sampler *s
 
 void answer_free(struct answer *answer) {
     lk_buf_free(&answer->shown);
+    lk_buf_free(&answer->thoughts);
+    lk_buf_free(&answer->text);
     free(answer->tok);
     *answer = (struct answer){0};
 }

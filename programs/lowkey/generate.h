@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "lowkey_draft.h"
+#include "serve/thoughts.h"
 
 #include <stdio.h>
 
@@ -13,8 +14,9 @@ enum stop_reason { STOP_ENDED, STOP_LENGTH, STOP_FULL, STOP_INTERRUPTED, STOP_FA
 const char *stop_name(enum stop_reason stop);
 
 struct answer {
-    struct lk_buf shown; /* text of the tokens as whole UTF-8 characters */
-    int32_t *tok;        /* [n_tok] without the token that ended the answer */
+    struct lk_buf shown;          /* text of the tokens as whole UTF-8 characters */
+    struct lk_buf thoughts, text; /* its parts, as of serve/thoughts.h */
+    int32_t *tok;                 /* [n_tok] without the token that ended the answer */
     size_t n_tok;
     size_t n_eval; /* evaluated tokens; the last token may be sampled only */
     double seconds;
@@ -22,10 +24,21 @@ struct answer {
     lk_err err; /* set if stop is STOP_FAILED */
 };
 
-/* Continue `session` by at most max_tok tokens. `drafter`: the session's, or NULL. `out` receives
- * the text as it is generated; may be NULL. Free with answer_free. */
+/* How an answer is printed. */
+struct answer_output {
+    FILE *out; /* receives the text as it is generated; NULL: nothing is printed */
+    /* NULL: the text is printed as it is. Otherwise thoughts are dim, or between <think> and
+     * </think> without color. */
+    const struct lk_thought_form *form;
+    const char *prompt,
+        *before;             /* with a form: the prompt, and the text that is continued, or "" */
+    bool constrained, color; /* as of lk_thoughts_init */
+};
+
+/* Continue `session` by at most max_tok tokens. `drafter`: the session's, or NULL. Free with
+ * answer_free. */
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
-                       lk_drafter *drafter, size_t max_tok, FILE *out);
+                       lk_drafter *drafter, size_t max_tok, const struct answer_output *output);
 void answer_free(struct answer *answer);
 
 #endif

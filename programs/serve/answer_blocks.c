@@ -24,21 +24,13 @@ static void close_block(struct lk_response *r, const struct lk_block_ops *ops, s
     b->n_closed++;
 }
 
-/* Close the open block and open one. `call` is NULL for a text. */
-static void open_block(struct lk_response *r, const json_t *call, size_t call_index,
+/* Close the open block and open one. */
+static void open_block(struct lk_response *r, enum lk_block_kind kind,
                        const struct lk_block_ops *ops, struct lk_buf *out) {
     struct lk_blocks *b = &r->blocks;
-    close_block(r, ops, out);
-    b->kind = call ? LK_BLOCK_CALL : LK_BLOCK_TEXT;
+    b->kind = kind;
     b->text.len = 0;
     lk_buf_append_str(&b->text, "");
-    if (call) {
-        json_decref(b->id);
-        json_decref(b->name);
-        b->id = json_incref(json_object_get(call, "id"));
-        b->name = json_incref(json_object_get(json_object_get(call, "function"), "name"));
-        b->call_index = call_index;
-    }
     if (out && ops->open) ops->open(r, out);
 }
 
@@ -50,25 +42,42 @@ static void add_text(struct lk_response *r, const json_t *text, const struct lk_
     if (out && ops->delta) ops->delta(r, json_string_value(text), len, out);
 }
 
+/* Text or thoughts. */
+static void add_piece(struct lk_response *r, enum lk_block_kind kind, const json_t *text,
+                      const struct lk_block_ops *ops, struct lk_buf *out) {
+    if (json_string_length(text) == 0) return;
+    if (r->blocks.kind != kind) {
+        close_block(r, ops, out);
+        open_block(r, kind, ops, out);
+    }
+    add_text(r, text, ops, out);
+}
+
 /* A call, or a part of one: the index says which call it belongs to. */
 static void add_call(struct lk_response *r, const json_t *call, size_t position,
                      const struct lk_block_ops *ops, struct lk_buf *out) {
     struct lk_blocks *b = &r->blocks;
     const json_t *given = json_object_get(call, "index");
     size_t index = given ? (size_t)json_integer_value(given) : position;
-    if (b->kind != LK_BLOCK_CALL || b->call_index != index) open_block(r, call, index, ops, out);
+    if (b->kind != LK_BLOCK_CALL || b->call_index != index) {
+        close_block(r, ops, out);
+        json_decref(b->id);
+        json_decref(b->name);
+        b->id = json_incref(json_object_get(call, "id"));
+        b->name = json_incref(json_object_get(json_object_get(call, "function"), "name"));
+        b->call_index = index;
+        open_block(r, LK_BLOCK_CALL, ops, out);
+    }
     add_text(r, json_object_get(json_object_get(call, "function"), "arguments"), ops, out);
 }
 
 /* `message` is a message or the delta of one. */
 static void add_message(struct lk_response *r, const json_t *message,
                         const struct lk_block_ops *ops, struct lk_buf *out) {
-    const json_t *text = json_object_get(message, "content"), *call;
+    const json_t *call;
     size_t i;
-    if (json_string_length(text) > 0) {
-        if (r->blocks.kind != LK_BLOCK_TEXT) open_block(r, NULL, 0, ops, out);
-        add_text(r, text, ops, out);
-    }
+    add_piece(r, LK_BLOCK_THOUGHTS, json_object_get(message, "reasoning_content"), ops, out);
+    add_piece(r, LK_BLOCK_TEXT, json_object_get(message, "content"), ops, out);
     json_array_foreach(json_object_get(message, "tool_calls"), i, call)
         add_call(r, call, i, ops, out);
 }
@@ -93,7 +102,7 @@ static const char *finish_reason(const struct lk_response *r, const json_t *choi
 static void close_last_block(struct lk_response *r, const struct lk_block_ops *ops,
                              struct lk_buf *out) {
     if (r->blocks.kind == LK_BLOCK_NONE && r->blocks.n_closed == 0)
-        open_block(r, NULL, 0, ops, out);
+        open_block(r, LK_BLOCK_TEXT, ops, out);
     close_block(r, ops, out);
 }
 

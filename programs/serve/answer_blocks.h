@@ -1,6 +1,6 @@
 /* An answer as a sequence of blocks, the form of Anthropic, ollama and OpenAI's Responses: a block
- * is a piece of text or a call of a tool. Blocks are made from the chunks of OpenAI's chat form,
- * which may send a call whole or in parts, and from its whole message. */
+ * is a piece of text, of thoughts, or a call of a tool. Blocks are made from the chunks of OpenAI's
+ * chat form, which may send a call whole or in parts, and from its whole message. */
 #ifndef LK_SERVE_ANSWER_BLOCKS_H
 #define LK_SERVE_ANSWER_BLOCKS_H
 
@@ -11,7 +11,7 @@
 struct lk_block_ops {
     void (*start)(struct lk_response *response, struct lk_buf *out); /* before the first block */
     void (*open)(struct lk_response *response, struct lk_buf *out);
-    /* `len` bytes of text or of a call's arguments, also appended to response->blocks.text. */
+    /* `len` bytes of text, thoughts or arguments, also appended to response->blocks.text. */
     void (*delta)(struct lk_response *response, const char *text, size_t len, struct lk_buf *out);
     /* The block is complete. Returns its JSON, a new reference, which is appended to
      * response->blocks.closed; or NULL to keep nothing. */

@@ -99,23 +99,38 @@ static void open_block(struct lk_response *r, struct lk_buf *out) {
     if (b->kind == LK_BLOCK_CALL)
         block = json_pack("{s:s, s:O, s:O, s:{}}", "type", "tool_use", "id", b->id, "name", b->name,
                           "input");
+    else if (b->kind == LK_BLOCK_THOUGHTS)
+        block = json_pack("{s:s, s:s, s:s}", "type", "thinking", "thinking", "", "signature", "");
     else
         block = json_pack("{s:s, s:s}", "type", "text", "text", "");
     append_event(out, json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index",
                                 (json_int_t)b->n_closed, "content_block", block));
 }
 
-static void append_delta(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
-    bool is_call = r->blocks.kind == LK_BLOCK_CALL;
+/* An event with a piece of the open block. */
+static void append_piece(const struct lk_response *r, const char *type, const char *field,
+                         const char *text, size_t len, struct lk_buf *out) {
     append_event(out, json_pack("{s:s, s:I, s:{s:s, s:s%}}", "type", "content_block_delta", "index",
-                                (json_int_t)r->blocks.n_closed, "delta", "type",
-                                is_call ? "input_json_delta" : "text_delta",
-                                is_call ? "partial_json" : "text", text, len));
+                                (json_int_t)r->blocks.n_closed, "delta", "type", type, field, text,
+                                len));
 }
 
+static void append_delta(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
+    if (r->blocks.kind == LK_BLOCK_CALL)
+        append_piece(r, "input_json_delta", "partial_json", text, len, out);
+    else if (r->blocks.kind == LK_BLOCK_THOUGHTS)
+        append_piece(r, "thinking_delta", "thinking", text, len, out);
+    else
+        append_piece(r, "text_delta", "text", text, len, out);
+}
+
+/* Thoughts have a signature, which only Anthropic checks: an empty one. */
 static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
     const struct lk_blocks *b = &r->blocks;
+    const char *text = lk_buf_cstr(&b->text);
     if (out) {
+        if (b->kind == LK_BLOCK_THOUGHTS)
+            append_piece(r, "signature_delta", "signature", "", 0, out);
         append_event(out, json_pack("{s:s, s:I}", "type", "content_block_stop", "index",
                                     (json_int_t)b->n_closed));
         return NULL;
@@ -123,7 +138,10 @@ static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
     if (b->kind == LK_BLOCK_CALL)
         return json_pack("{s:s, s:O, s:O, s:o}", "type", "tool_use", "id", b->id, "name", b->name,
                          "input", parse_input(&b->text));
-    return json_pack("{s:s, s:s%}", "type", "text", "text", lk_buf_cstr(&b->text), b->text.len);
+    if (b->kind == LK_BLOCK_THOUGHTS)
+        return json_pack("{s:s, s:s%, s:s}", "type", "thinking", "thinking", text, b->text.len,
+                         "signature", "");
+    return json_pack("{s:s, s:s%}", "type", "text", "text", text, b->text.len);
 }
 
 static void end_message(struct lk_response *r, struct lk_buf *out) {

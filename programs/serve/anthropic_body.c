@@ -7,7 +7,6 @@
 #include <string.h>
 
 static const char *const text_types[] = {"text", NULL};
-/* The conversation has no thoughts of earlier answers. */
 static const char *const thinking_types[] = {"thinking", "redacted_thinking", NULL};
 static const struct lk_text_parts message_parts = {"messages", text_types, thinking_types, "\n\n"};
 static const struct lk_text_parts system_parts = {"system", text_types, NULL, "\n\n"};
@@ -30,7 +29,22 @@ static bool flush_text(json_t *messages, const char *role, json_t *texts,
     return good;
 }
 
-/* A block is text, a call in a message of the assistant, or a result in one of the user. */
+/* The thoughts of an answer belong to its first message, messages[first]. */
+static bool convert_thoughts(json_t *messages, size_t first, const json_t *blocks,
+                             struct lk_api_error *error) {
+    struct lk_buf text = {0};
+    const json_t *block;
+    size_t i;
+    json_array_foreach(blocks, i, block) {
+        const char *thoughts = json_string_value(json_object_get(block, "thinking"));
+        if (!is_type(block, "thinking") || !thoughts) continue;
+        lk_buf_printf(&text, "%s%s", text.len ? "\n\n" : "", thoughts);
+    }
+    return lk_convert_thoughts(json_array_get(messages, first), &text, error);
+}
+
+/* A block is text, thoughts, a call in a message of the assistant, or a result in one of the user.
+ */
 static bool convert_blocks(json_t *messages, const char *role, const json_t *blocks,
                            struct lk_api_error *error) {
     const json_t *block;
@@ -58,7 +72,9 @@ static bool convert_blocks(json_t *messages, const char *role, const json_t *blo
     good = good && flush_text(messages, role, texts, error);
     json_decref(texts);
     if (good && json_array_size(messages) == n_before)
-        return lk_convert_message(messages, role, &(struct lk_buf){0}, error);
+        good = lk_convert_message(messages, role, &(struct lk_buf){0}, error);
+    if (good && strcmp(role, "assistant") == 0)
+        good = convert_thoughts(messages, n_before, blocks, error);
     return good;
 }
 
@@ -161,6 +177,14 @@ static void convert_format(json_t *to, const json_t *from) {
                                   json_object_get(format, "schema")));
 }
 
+static void convert_thinking(json_t *to, const json_t *from) {
+    const json_t *thinking = json_object_get(from, "thinking");
+    if (is_type(thinking, "disabled"))
+        lk_convert_thinking(to, false);
+    else if (json_is_object(thinking))
+        lk_convert_thinking(to, true);
+}
+
 static bool check_body(const json_t *body, bool count_only, struct lk_api_error *error) {
     if (!count_only && !lk_json_field_is_set(body, "max_tokens"))
         return lk_api_error_set(error, 400, "missing_field", "max_tokens",
@@ -172,7 +196,7 @@ static bool check_body(const json_t *body, bool count_only, struct lk_api_error 
 }
 
 /* Fields that are ignored, because they change nothing that this server does: cache_control,
- * container, context_management, metadata, service_tier, thinking. */
+ * container, context_management, metadata, service_tier. */
 json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_error *error) {
     json_t *to = json_object();
     lk_convert_common_fields(to, body);
@@ -180,6 +204,7 @@ json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_
     lk_convert_field(to, "max_tokens", body, "max_tokens");
     lk_convert_field(to, "stop", body, "stop_sequences");
     convert_format(to, body);
+    convert_thinking(to, body);
     if (to && check_body(body, count_only, error) && convert_messages(to, body, error) &&
         convert_tools(to, body, error) && convert_tool_choice(to, body, error))
         return to;

@@ -153,6 +153,19 @@ bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
                              error);
 }
 
+bool lk_convert_thoughts(json_t *message, struct lk_buf *text, struct lk_api_error *error) {
+    json_t *thoughts = detach_string(text);
+    if (!thoughts) return lk_convert_no_memory(error);
+    if (json_string_length(thoughts) > 0) json_object_set(message, "reasoning_content", thoughts);
+    json_decref(thoughts);
+    return true;
+}
+
+void lk_convert_thinking(json_t *to, bool enabled) {
+    json_object_set_new(to, "chat_template_kwargs",
+                        json_pack("{s:b, s:b}", "enable_thinking", enabled, "thinking", enabled));
+}
+
 bool lk_convert_tool(json_t *tools, const json_t *name, const json_t *description,
                      const json_t *parameters, struct lk_api_error *error) {
     if (!json_is_string(name))

@@ -43,6 +43,13 @@ bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
 bool lk_convert_result(json_t *messages, const json_t *id, struct lk_buf *text,
                        struct lk_api_error *error);
 
+/* Add to the thoughts of a message, from an API that has them apart from its text. Frees the text,
+ * which may be empty. */
+bool lk_convert_thoughts(json_t *message, struct lk_buf *text, struct lk_api_error *error);
+
+/* Ask for thoughts, or for none: variables of chat templates. */
+void lk_convert_thinking(json_t *to, bool enabled);
+
 /* Append a tool of the type "function"; its parameters are a schema or NULL. */
 bool lk_convert_tool(json_t *tools, const json_t *name, const json_t *description,
                      const json_t *parameters, struct lk_api_error *error);

@@ -126,13 +126,22 @@ static json_t *loaded_json(const struct lk_server_opts *opts, const char *field,
 
 static void append_chat_text(struct lk_response *r, const char *text, size_t len,
                              struct lk_buf *out) {
-    if (r->blocks.kind == LK_BLOCK_TEXT) append_line(out, text_json(r, true, text, len, false));
+    if (r->blocks.kind == LK_BLOCK_CALL) return; /* it is sent whole */
+    bool is_text = r->blocks.kind == LK_BLOCK_TEXT;
+    json_t *line = text_json(r, true, text, is_text ? len : 0, false);
+    if (!is_text)
+        json_object_set_new(json_object_get(line, "message"), "thinking", json_stringn(text, len));
+    append_line(out, line);
 }
 
-static json_t *close_chat_block(struct lk_response *r, struct lk_buf *out) {
+/* Closed blocks are objects with the fields of a message. */
+static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
     const struct lk_blocks *b = &r->blocks;
-    if (b->kind == LK_BLOCK_TEXT) return out ? NULL : json_stringn(b->text.at, b->text.len);
-    if (!out) return call_json(b);
+    if (b->kind != LK_BLOCK_CALL)
+        return out ? NULL
+                   : json_pack("{s:s%}", b->kind == LK_BLOCK_TEXT ? "content" : "thinking",
+                               lk_buf_cstr(&b->text), b->text.len);
+    if (!out) return json_pack("{s:[o]}", "tool_calls", call_json(b));
     json_t *json = answer_json(r, false), *message = message_json("", 0);
     json_object_set_new(message, "tool_calls", json_pack("[o]", call_json(b)));
     json_object_set_new(json, "message", message);
@@ -144,21 +153,32 @@ static void end_chat(struct lk_response *r, struct lk_buf *out) {
     append_line(out, text_json(r, true, "", 0, true));
 }
 
-/* Texts and calls of the closed blocks, in one message. */
-static json_t *whole_message(const struct lk_response *r) {
+/* The field's texts of the closed blocks, joined; a new reference, NULL if out of memory. */
+static json_t *join_texts(const json_t *blocks, const char *field) {
     struct lk_buf text = {0};
-    json_t *calls = json_array(), *block;
+    const json_t *block;
     size_t i;
-    json_array_foreach(r->blocks.closed, i, block) {
-        if (json_is_string(block))
-            lk_buf_append(&text, json_string_value(block), json_string_length(block));
-        else
-            json_array_append(calls, block);
+    json_array_foreach(blocks, i, block) {
+        const json_t *piece = json_object_get(block, field);
+        lk_buf_append(&text, piece ? json_string_value(piece) : "", json_string_length(piece));
     }
-    json_t *message = text.failed ? NULL : message_json(lk_buf_cstr(&text), text.len);
+    json_t *out = text.failed ? NULL : json_stringn(lk_buf_cstr(&text), text.len);
+    lk_buf_free(&text);
+    return out;
+}
+
+/* The closed blocks in one message. */
+static json_t *whole_message(const struct lk_response *r) {
+    json_t *calls = json_array(), *block, *text = join_texts(r->blocks.closed, "content"),
+           *thoughts = join_texts(r->blocks.closed, "thinking");
+    size_t i;
+    json_array_foreach(r->blocks.closed, i, block)
+        json_array_extend(calls, json_object_get(block, "tool_calls"));
+    json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "content", text);
+    if (json_string_length(thoughts) > 0) json_object_set(message, "thinking", thoughts);
     if (json_array_size(calls) > 0) json_object_set(message, "tool_calls", calls);
     json_decref(calls);
-    lk_buf_free(&text);
+    json_decref(thoughts);
     return message;
 }
 
@@ -170,7 +190,7 @@ static json_t *whole_chat(struct lk_response *r) {
 }
 
 static const struct lk_block_ops chat_ops = {
-    .delta = append_chat_text, .close = close_chat_block, .end = end_chat, .whole = whole_chat};
+    .delta = append_chat_text, .close = close_block, .end = end_chat, .whole = whole_chat};
 
 static void write_chat_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
     lk_blocks_write_event(r, event, &chat_ops, out);
@@ -196,11 +216,10 @@ static json_t *loaded_chat(const struct lk_server_opts *opts) {
 /* ---- /api/generate ---- */
 
 static void append_text(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
-    append_line(out, text_json(r, false, text, len, false));
-}
-
-static json_t *close_text(struct lk_response *r, struct lk_buf *out) {
-    return out ? NULL : json_stringn(r->blocks.text.at, r->blocks.text.len);
+    bool is_text = r->blocks.kind == LK_BLOCK_TEXT;
+    json_t *line = text_json(r, false, text, is_text ? len : 0, false);
+    if (!is_text) json_object_set_new(line, "thinking", json_stringn(text, len));
+    append_line(out, line);
 }
 
 static void end_text(struct lk_response *r, struct lk_buf *out) {
@@ -208,12 +227,17 @@ static void end_text(struct lk_response *r, struct lk_buf *out) {
 }
 
 static json_t *whole_text(struct lk_response *r) {
-    const json_t *text = json_array_get(r->blocks.closed, 0);
-    return text_json(r, false, json_string_value(text), json_string_length(text), true);
+    json_t *text = join_texts(r->blocks.closed, "content"),
+           *thoughts = join_texts(r->blocks.closed, "thinking"), *out = NULL;
+    if (text) out = text_json(r, false, json_string_value(text), json_string_length(text), true);
+    if (json_string_length(thoughts) > 0) json_object_set(out, "thinking", thoughts);
+    json_decref(text);
+    json_decref(thoughts);
+    return out;
 }
 
 static const struct lk_block_ops text_ops = {
-    .delta = append_text, .close = close_text, .end = end_text, .whole = whole_text};
+    .delta = append_text, .close = close_block, .end = end_text, .whole = whole_text};
 
 static void write_text_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {
     lk_blocks_write_event(r, event, &text_ops, out);

@@ -65,14 +65,29 @@ void lk_ollama_convert_model(json_t *to, const json_t *from) {
         lk_convert_field(to, "model", from, "model");
 }
 
-/* Fields that both have. Ignored are keep_alive, think, truncate and template, because the model
- * stays loaded and has a template. */
+/* Thoughts are on or off, or have an effort. */
+static bool convert_think(json_t *to, const json_t *from, struct lk_api_error *error) {
+    json_t *think = json_object_get(from, "think");
+    if (!think || json_is_null(think)) return true;
+    if (json_is_string(think))
+        json_object_set(to, "reasoning_effort", think);
+    else if (json_is_boolean(think))
+        lk_convert_thinking(to, json_is_true(think));
+    else
+        return lk_api_error_set(error, 400, "invalid_type", "think",
+                                "'think' must be true, false, or an effort such as \"low\"");
+    return true;
+}
+
+/* Fields that both have. Ignored are keep_alive, truncate and template, because the model stays
+ * loaded and has a template. */
 static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
     json_t *to = json_object();
     bool stream = true;
     if (!to) lk_convert_no_memory(error);
     if (to && lk_json_field_bool(body, "stream", &stream, error) &&
-        convert_options(to, body, error) && convert_format(to, body, error)) {
+        convert_options(to, body, error) && convert_format(to, body, error) &&
+        convert_think(to, body, error)) {
         json_object_set_new(to, "stream", json_boolean(stream));
         lk_ollama_convert_model(to, body);
         lk_convert_field(to, "kv", body, "kv");
@@ -112,6 +127,7 @@ static bool convert_message(json_t *messages, const json_t *message, size_t i,
     if (!lk_convert_append(messages, item, error)) return false;
     lk_convert_field(item, "tool_call_id", message, "tool_call_id");
     lk_convert_field(item, "name", message, "tool_name");
+    lk_convert_field(item, "reasoning_content", message, "thinking");
     json_array_foreach(calls, k, call) {
         const json_t *function = json_object_get(call, "function");
         if (!lk_convert_call(messages, json_object_get(call, "id"),

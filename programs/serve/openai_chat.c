@@ -83,8 +83,8 @@ static bool check_role(const json_t *message, size_t i, struct lk_api_error *err
 
 /* A message as chat templates know it: the fields of the client, with the content as a string. */
 static json_t *parse_message(const json_t *message, size_t i, struct lk_api_error *error) {
-    static const char *const fields[] = {"role", "tool_calls", "tool_call_id", "name",
-                                         "reasoning_content"};
+    static const char *const fields[] = {"role", "tool_calls", "tool_call_id", "name"};
+    static const char *const thoughts[] = {"reasoning_content", "reasoning", "thinking"};
     if (!json_is_object(message)) {
         lk_api_error_set(error, 400, "invalid_type", "messages", "messages[%zu] must be an object",
                          i);
@@ -99,6 +99,12 @@ static json_t *parse_message(const json_t *message, size_t i, struct lk_api_erro
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) {
         json_t *value = json_object_get(message, fields[k]);
         if (value && !json_is_null(value)) json_object_set(out, fields[k], value);
+    }
+    for (size_t k = 0; k < sizeof thoughts / sizeof *thoughts; k++) {
+        json_t *value = json_object_get(message, thoughts[k]);
+        if (json_string_length(value) == 0) continue;
+        json_object_set(out, thoughts[0], value);
+        break;
     }
     return out;
 }
@@ -145,15 +151,41 @@ static bool parse_continue(struct lk_request *request, struct lk_api_error *erro
     return true;
 }
 
-/* vLLM's and llama-server's variables of the chat template. */
+/* vLLM's and llama-server's variables of the chat template, and the effort as one of them. The
+ * effort "none" also turns thoughts off, for templates that only know this. */
 static bool parse_variables(struct lk_request *request, struct lk_api_error *error) {
-    request->variables = json_object_get(request->body, "chat_template_kwargs");
-    if (!request->variables || json_is_null(request->variables))
-        request->variables = NULL;
-    else if (!json_is_object(request->variables))
+    json_t *variables = json_object_get(request->body, "chat_template_kwargs"), *more = NULL;
+    const char *effort = NULL;
+    if (!lk_json_field_string(request->body, "reasoning_effort", &effort, error)) return false;
+    if (json_is_null(variables)) variables = NULL;
+    if (variables && !json_is_object(variables))
         return lk_api_error_set(error, 400, "invalid_type", "chat_template_kwargs",
                                 "'chat_template_kwargs' must be an object");
+    if (effort) {
+        bool none = strcmp(effort, "none") == 0;
+        more = none ? json_pack("{s:s, s:b, s:b}", "reasoning_effort", effort, "enable_thinking", 0,
+                                "thinking", 0)
+                    : json_pack("{s:s}", "reasoning_effort", effort);
+        bool good = more && (!variables || json_object_update(more, variables) == 0);
+        if (!good) json_decref(more);
+        if (!good || json_object_set_new(request->body, "chat_template_kwargs", more))
+            return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: variables");
+        variables = more;
+    }
+    request->variables = variables;
     return true;
+}
+
+/* llama-server's field: where thoughts are returned. */
+static bool parse_reasoning_format(struct lk_request *request, struct lk_api_error *error) {
+    const char *format = "auto";
+    if (!lk_json_field_string(request->body, "reasoning_format", &format, error)) return false;
+    request->keep_thoughts = strcmp(format, "none") == 0;
+    return request->keep_thoughts || strcmp(format, "auto") == 0 ||
+           strcmp(format, "deepseek") == 0 ||
+           lk_api_error_set(error, 400, "invalid_value", "reasoning_format",
+                            "'reasoning_format' must be auto, deepseek (both return thoughts as "
+                            "'reasoning_content') or none (they stay in the content)");
 }
 
 static bool parse_logprobs(struct lk_request *request, struct lk_api_error *error) {
@@ -175,7 +207,7 @@ bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_serve
     request->chat = true;
     return lk_tools_parse_request(request, opts, error) && parse_logprobs(request, error) &&
            parse_messages(request, error) && parse_continue(request, error) &&
-           parse_variables(request, error);
+           parse_variables(request, error) && parse_reasoning_format(request, error);
 }
 
 bool lk_openai_chat_parse(struct lk_request *request, const struct lk_server_opts *opts,

@@ -1,5 +1,6 @@
 /* OpenAI's Responses API: responses and the events of a stream. An answer consists of items: a
- * message per piece of text, and one item per call. A message has one part. */
+ * message per piece of text, and one item per call or piece of thoughts. A message, or an item of
+ * thoughts, has one part. */
 #include "serve/openai_responses.h"
 
 #include "serve/answer_blocks.h"
@@ -29,8 +30,9 @@ static json_t *make_id(const struct lk_response *r, const char *prefix) {
 }
 
 static json_t *item_id(const struct lk_response *r) {
-    const char *number = strchr(r->id, '-'),
-               *prefix = r->blocks.kind == LK_BLOCK_CALL ? "fc" : "msg";
+    static const char *const prefixes[] = {
+        [LK_BLOCK_THOUGHTS] = "rs", [LK_BLOCK_TEXT] = "msg", [LK_BLOCK_CALL] = "fc"};
+    const char *number = strchr(r->id, '-'), *prefix = prefixes[r->blocks.kind];
     return json_sprintf("%s_%s-%zu", prefix, number ? number + 1 : r->id, r->blocks.n_closed);
 }
 
@@ -93,16 +95,21 @@ static json_t *response_json(const struct lk_response *r, const char *status, js
     return out;
 }
 
-/* The part of a message with this text. */
-static json_t *part_json(const char *text, size_t len) {
+/* The part of a message, or of thoughts, with this text. */
+static json_t *part_json(const struct lk_response *r, const char *text, size_t len) {
+    if (r->blocks.kind == LK_BLOCK_THOUGHTS)
+        return json_pack("{s:s, s:s%}", "type", "reasoning_text", "text", text, len);
     return json_pack("{s:s, s:s%, s:[], s:[]}", "type", "output_text", "text", text, len,
                      "annotations", "logprobs");
 }
 
-/* The item of the open block, with the text or arguments so far. `content` of a message is
- * released. */
+/* The item of the open block, with the text or arguments so far. `content` of a message or thoughts
+ * is released. */
 static json_t *item_json(const struct lk_response *r, const char *status, json_t *content) {
     const struct lk_blocks *b = &r->blocks;
+    if (b->kind == LK_BLOCK_THOUGHTS)
+        return json_pack("{s:o, s:s, s:s, s:[], s:o}", "id", item_id(r), "type", "reasoning",
+                         "status", status, "summary", "content", content);
     if (b->kind == LK_BLOCK_TEXT)
         return json_pack("{s:o, s:s, s:s, s:s, s:o}", "id", item_id(r), "type", "message", "status",
                          status, "role", "assistant", "content", content);
@@ -130,7 +137,7 @@ static void append_event(struct lk_response *r, const char *type, json_t *json,
 static json_t *block_event(const struct lk_response *r) {
     json_t *out = json_pack("{s:o, s:I}", "item_id", item_id(r), "output_index",
                             (json_int_t)r->blocks.n_closed);
-    if (r->blocks.kind == LK_BLOCK_TEXT) json_object_set_new(out, "content_index", json_integer(0));
+    if (r->blocks.kind != LK_BLOCK_CALL) json_object_set_new(out, "content_index", json_integer(0));
     return out;
 }
 
@@ -154,18 +161,18 @@ static void open_block(struct lk_response *r, struct lk_buf *out) {
                       out);
     if (r->blocks.kind == LK_BLOCK_CALL) return;
     json_t *event = block_event(r);
-    json_object_set_new(event, "part", part_json("", 0));
+    json_object_set_new(event, "part", part_json(r, "", 0));
     append_event(r, "response.content_part.added", event, out);
 }
 
 static void append_delta(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
-    bool is_call = r->blocks.kind == LK_BLOCK_CALL;
+    static const char *const types[] = {[LK_BLOCK_THOUGHTS] = "response.reasoning_text.delta",
+                                        [LK_BLOCK_TEXT] = "response.output_text.delta",
+                                        [LK_BLOCK_CALL] = "response.function_call_arguments.delta"};
     json_t *event = block_event(r);
     json_object_set_new(event, "delta", json_stringn(text, len));
-    if (!is_call) json_object_set_new(event, "logprobs", json_array());
-    append_event(r,
-                 is_call ? "response.function_call_arguments.delta" : "response.output_text.delta",
-                 event, out);
+    if (r->blocks.kind == LK_BLOCK_TEXT) json_object_set_new(event, "logprobs", json_array());
+    append_event(r, types[r->blocks.kind], event, out);
 }
 
 /* The last events of a block, before the one with its whole item. */
@@ -180,17 +187,19 @@ static void append_block_end(struct lk_response *r, struct lk_buf *out) {
         return;
     }
     json_object_set_new(event, "text", json_stringn(text, b->text.len));
-    json_object_set_new(event, "logprobs", json_array());
-    append_event(r, "response.output_text.done", event, out);
+    bool is_text = b->kind == LK_BLOCK_TEXT;
+    if (is_text) json_object_set_new(event, "logprobs", json_array());
+    append_event(r, is_text ? "response.output_text.done" : "response.reasoning_text.done", event,
+                 out);
     event = block_event(r);
-    json_object_set_new(event, "part", part_json(text, b->text.len));
+    json_object_set_new(event, "part", part_json(r, text, b->text.len));
     append_event(r, "response.content_part.done", event, out);
 }
 
 static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
     const struct lk_blocks *b = &r->blocks;
-    json_t *item =
-        item_json(r, "completed", json_pack("[o]", part_json(lk_buf_cstr(&b->text), b->text.len)));
+    json_t *item = item_json(r, "completed",
+                             json_pack("[o]", part_json(r, lk_buf_cstr(&b->text), b->text.len)));
     if (out) {
         append_block_end(r, out);
         append_item_event(r, "response.output_item.done", json_incref(item), out);

@@ -9,9 +9,21 @@
 static const char *const text_types[] = {"input_text", "output_text", "text", NULL};
 static const struct lk_text_parts input_parts = {"input", text_types, NULL, ""};
 
+static const char *const thought_types[] = {"reasoning_text", "summary_text", "text", NULL};
+static const struct lk_text_parts thought_parts = {"input", thought_types, NULL, "\n\n"};
+
 static bool is_type(const json_t *item, const char *type) {
     const char *given = json_string_value(json_object_get(item, "type"));
     return given && strcmp(given, type) == 0;
+}
+
+/* The last message, if it has only thoughts so far. */
+static json_t *last_thoughts(const json_t *messages) {
+    size_t n = json_array_size(messages);
+    json_t *last = n ? json_array_get(messages, n - 1) : NULL;
+    bool has_more = json_string_length(json_object_get(last, "content")) > 0 ||
+                    json_object_get(last, "tool_calls");
+    return json_object_get(last, "reasoning_content") && !has_more ? last : NULL;
 }
 
 static bool convert_message(json_t *messages, const json_t *item, size_t i,
@@ -21,8 +33,30 @@ static bool convert_message(json_t *messages, const json_t *item, size_t i,
     if (!role)
         return lk_api_error_set(error, 400, "missing_field", "input", "input[%zu] has no 'role'",
                                 i);
-    bool good = lk_convert_text(json_object_get(item, "content"), &input_parts, &text, error) &&
-                lk_convert_message(messages, role, &text, error);
+    bool good = lk_convert_text(json_object_get(item, "content"), &input_parts, &text, error);
+    json_t *thoughts = strcmp(role, "assistant") == 0 ? last_thoughts(messages) : NULL;
+    if (good && thoughts)
+        good = !text.failed &&
+               json_object_set_new(thoughts, "content", json_stringn(text.at, text.len)) == 0;
+    else if (good)
+        good = lk_convert_message(messages, role, &text, error);
+    lk_buf_free(&text);
+    return good;
+}
+
+/* Thoughts start a message of the assistant, which the items after them go on with. The text of
+ * some is encrypted: then they are dropped. */
+static bool convert_thoughts(json_t *messages, const json_t *item, struct lk_api_error *error) {
+    const json_t *content = json_object_get(item, "content"),
+                 *summary = json_object_get(item, "summary");
+    struct lk_buf text = {0};
+    bool good = lk_convert_text(json_array_size(content) > 0 ? content : summary, &thought_parts,
+                                &text, error);
+    if (good && text.len > 0)
+        good = lk_convert_append(
+                   messages, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), error) &&
+               lk_convert_thoughts(json_array_get(messages, json_array_size(messages) - 1), &text,
+                                   error);
     lk_buf_free(&text);
     return good;
 }
@@ -35,7 +69,7 @@ static bool convert_item(json_t *messages, const json_t *item, size_t i,
         return lk_api_error_set(error, 400, "invalid_type", "input", "input[%zu] must be an object",
                                 i);
     if (!type || is_type(item, "message")) return convert_message(messages, item, i, error);
-    if (is_type(item, "reasoning")) return true; /* thoughts of an earlier answer */
+    if (is_type(item, "reasoning")) return convert_thoughts(messages, item, error);
     if (is_type(item, "function_call"))
         return lk_convert_call(messages, json_object_get(item, "call_id"),
                                json_object_get(item, "name"), json_object_get(item, "arguments"),
@@ -159,7 +193,7 @@ static bool check_body(const json_t *body, struct lk_api_error *error) {
 }
 
 /* Fields that are ignored, because they change nothing that this server does: include, metadata,
- * prompt_cache_key, reasoning, safety_identifier, service_tier, store, truncation, user. */
+ * prompt_cache_key, safety_identifier, service_tier, store, truncation, user. */
 json_t *lk_openai_responses_to_chat(const json_t *body, struct lk_api_error *error) {
     json_t *to = json_object();
     lk_convert_common_fields(to, body);
@@ -167,6 +201,7 @@ json_t *lk_openai_responses_to_chat(const json_t *body, struct lk_api_error *err
     lk_convert_field(to, "max_tokens", body, "max_output_tokens");
     lk_convert_field(to, "stop", body, "stop");
     lk_convert_field(to, "parallel_tool_calls", body, "parallel_tool_calls");
+    lk_convert_field(to, "reasoning_effort", json_object_get(body, "reasoning"), "effort");
     if (to && check_body(body, error) && convert_input(to, body, error) &&
         convert_tools(to, body, error) && convert_tool_choice(to, body, error) &&
         convert_format(to, body, error))

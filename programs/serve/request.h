@@ -44,6 +44,7 @@ struct lk_request {
     const json_t *variables;   /* of the chat template; borrowed from body; NULL: none */
     bool reply, continue_last; /* as in lk_chat */
     bool single_tool_call;     /* only the first of them is returned */
+    bool keep_thoughts;        /* as a part of the content ("reasoning_format": "none") */
     struct lk_prompt *prompt;  /* [n_prompt]; for a chat 1 after lk_request_prepare */
     size_t n_prompt;
     size_t n;          /* choices per prompt */

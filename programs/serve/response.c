@@ -20,11 +20,21 @@ bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
     snprintf(r->id, sizeof r->id, "%s-%" PRIx64 "-%" PRIu64,
              completion->request.chat ? "chatcmpl" : "cmpl", (uint64_t)r->created, number);
     r->choice = calloc(completion->n_job, sizeof *r->choice);
-    return r->choice != NULL;
+    if (!r->choice) return false;
+    const struct lk_request *request = &completion->request;
+    bool has_thoughts = request->chat && !request->keep_thoughts;
+    const struct lk_thought_form *form =
+        has_thoughts ? lk_thought_form_of(lk_model_chat_template(opts->model)) : NULL;
+    for (size_t i = 0; i < completion->n_job; i++)
+        lk_thoughts_init(&r->choice[i].split, form, completion->job[i].prompt->text,
+                         request->sampling.grammar != NULL);
+    return true;
 }
 
 void lk_response_free(struct lk_response *r) {
     for (size_t i = 0; r->choice && i < r->completion->n_job; i++) {
+        lk_thoughts_free(&r->choice[i].split);
+        lk_buf_free(&r->choice[i].thoughts);
         lk_buf_free(&r->choice[i].text);
         free(r->choice[i].lp);
     }
@@ -217,11 +227,19 @@ static bool append_logprobs(struct lk_response_choice *c, const struct lk_text_d
     return true;
 }
 
+/* Add the text of an event to the thoughts or the text of its choice. */
+static void collect_text(struct lk_response_choice *c, const struct lk_event *event) {
+    const struct lk_text_delta *delta = &event->delta;
+    lk_thoughts_push(&c->split, delta->text ? delta->text : "", delta->len, &c->thoughts, &c->text);
+    if (event->kind == LK_EVENT_DONE) lk_thoughts_finish(&c->split, &c->thoughts, &c->text);
+    if (c->thoughts.failed) c->text.failed = true;
+}
+
 bool lk_response_add_event(struct lk_response *r, struct lk_event *event) {
     struct lk_response_choice *choice = &r->choice[event->job];
     if (event->kind == LK_EVENT_DONE) record_done(r, event);
+    if (event->kind != LK_EVENT_PROGRESS) collect_text(choice, event);
     if (event->kind == LK_EVENT_TEXT) {
-        lk_buf_append(&choice->text, event->delta.text, event->delta.len);
         if (!append_logprobs(choice, &event->delta)) choice->text.failed = true;
         lk_text_delta_free(&event->delta);
     }
@@ -247,24 +265,37 @@ static void add_echo(const struct lk_response *r, size_t i, struct lk_buf *out) 
 
 /* The calls of choice i. Ids differ between choices. */
 static json_t *parse_calls(const struct lk_response *r, size_t i, const char *text,
-                           size_t *n_shown) {
+                           struct lk_tools_text *shown) {
     const struct lk_request *request = &r->completion->request;
     char id[sizeof r->id + 24];
     snprintf(id, sizeof id, "%s-%zu", r->id, i);
-    return lk_tools_parse_calls(text, request->tools, id, request->single_tool_call, n_shown);
+    return lk_tools_parse_calls(text, request->tools, id, request->single_tool_call, shown);
 }
 
-/* A choice that may consist of tool calls: then its content is the text before them. */
-static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
+/* A part of the text before the calls and a malformed call after them, as a JSON string. */
+static json_t *shown_text(const char *text, size_t from, size_t to, const char *rest) {
+    return json_sprintf("%.*s%s%s", (int)(to - from), text + from, to && *rest ? "\n\n" : "", rest);
+}
+
+/* The choice of a chat. If it has tool calls, its content is the text before them. */
+static json_t *chat_choice(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
     const char *text = lk_buf_cstr(&c->text);
-    size_t n_shown = c->text.len;
-    json_t *calls = parse_calls(r, i, text, &n_shown);
-    json_t *message = json_object();
-    json_object_set_new(message, "role", json_string("assistant"));
-    json_object_set_new(message, "content",
-                        calls && n_shown == 0 ? json_null() : json_stringn(text, n_shown));
-    if (calls) json_object_set(message, "tool_calls", calls);
+    struct lk_tools_text shown = {c->text.len, c->text.len};
+    json_t *calls = r->completion->request.tools ? parse_calls(r, i, text, &shown) : NULL;
+    json_t *message = json_object(), *content = json_stringn(text, c->text.len);
+    if (calls) {
+        json_decref(content);
+        content = shown_text(text, 0, shown.n_before, text + shown.rest);
+        if (json_string_length(content) == 0) json_decref(content), content = json_null();
+    }
+    bool failed =
+        json_object_set_new(message, "role", json_string("assistant")) ||
+        json_object_set_new(message, "content", content) ||
+        (c->thoughts.len && json_object_set_new(message, "reasoning_content",
+                                                json_stringn(c->thoughts.at, c->thoughts.len))) ||
+        (calls && json_object_set(message, "tool_calls", calls));
+    if (failed) json_decref(message), message = NULL;
     json_t *out = json_pack("{s:I, s:o, s:s}", "index", (json_int_t)i, "message", message,
                             "finish_reason", calls ? "tool_calls" : c->result.finish);
     json_decref(calls);
@@ -273,15 +304,10 @@ static json_t *choice_with_tools(const struct lk_response *r, size_t i) {
 
 json_t *lk_response_choice(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
-    const char *text = lk_buf_cstr(&c->text);
-    if (r->completion->request.tools) return choice_with_tools(r, i);
-    if (r->completion->request.chat)
-        return json_pack("{s:I, s:{s:s, s:s%}, s:s}", "index", (json_int_t)i, "message", "role",
-                         "assistant", "content", text, c->text.len, "finish_reason",
-                         c->result.finish);
+    if (r->completion->request.chat) return chat_choice(r, i);
     struct lk_buf all = {0};
     add_echo(r, i, &all);
-    lk_buf_append(&all, text, c->text.len);
+    lk_buf_append(&all, lk_buf_cstr(&c->text), c->text.len);
     json_t *out = NULL;
     if (!all.failed)
         out = json_pack("{s:I, s:s%, s:s}", "index", (json_int_t)i, "text", lk_buf_cstr(&all),
@@ -336,7 +362,7 @@ static json_t *chunk_object(const struct lk_response *r, json_t *choices) {
     return out;
 }
 
-/* The choice of a chunk. `finish` is NULL before the end. */
+/* The choice of a chunk. `finish` is NULL before the end. In a chat the thoughts are sent too. */
 static json_t *chunk_choice(struct lk_response *r, size_t i, const char *text, size_t len,
                             json_t *logprobs, const char *finish) {
     struct lk_response_choice *choice = &r->choice[i];
@@ -346,6 +372,10 @@ static json_t *chunk_choice(struct lk_response *r, size_t i, const char *text, s
         json_t *delta = json_object();
         if (first) json_object_set_new(delta, "role", json_string("assistant"));
         if (first || len) json_object_set_new(delta, "content", json_stringn(text, len));
+        if (choice->thoughts.len)
+            json_object_set_new(delta, "reasoning_content",
+                                json_stringn(choice->thoughts.at, choice->thoughts.len));
+        lk_buf_clear(&choice->thoughts);
         return json_pack("{s:I, s:o, s:o, s:s?}", "index", (json_int_t)i, "delta", delta,
                          "logprobs", logprobs, "finish_reason", finish);
     }
@@ -378,19 +408,24 @@ static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_ev
     struct lk_response_choice *c = &r->choice[event->job];
     bool done = event->kind == LK_EVENT_DONE;
     const char *finish = done ? event->result.finish : NULL;
-    lk_buf_append(&c->text, event->delta.text ? event->delta.text : "", event->delta.len);
     const char *text = lk_buf_cstr(&c->text);
-    size_t n_shown = c->text.len;
+    struct lk_tools_text shown = {c->text.len, c->text.len};
     json_t *calls = NULL;
     if (done)
-        calls = parse_calls(r, event->job, text, &n_shown);
+        calls = parse_calls(r, event->job, text, &shown);
     else
-        n_shown = text_to_send(c, r->completion->request.tools);
+        shown.n_before = text_to_send(c, r->completion->request.tools);
     if (calls) finish = "tool_calls";
-    size_t from = c->n_sent < n_shown ? c->n_sent : n_shown;
-    json_t *out = chunk_choice(r, event->job, text + from, n_shown - from, logprobs, finish);
-    if (calls) json_object_set_new(json_object_get(out, "delta"), "tool_calls", calls);
-    c->n_sent = n_shown;
+    size_t from = c->n_sent < shown.n_before ? c->n_sent : shown.n_before;
+    json_t *out = chunk_choice(r, event->job, text + from, shown.n_before - from, logprobs, finish);
+    if (calls) {
+        json_t *delta = json_object_get(out, "delta");
+        const char *rest = text + shown.rest;
+        if (*rest)
+            json_object_set_new(delta, "content", shown_text(text, from, shown.n_before, rest));
+        json_object_set_new(delta, "tool_calls", calls);
+    }
+    c->n_sent = shown.n_before;
     return out;
 }
 
@@ -409,20 +444,26 @@ json_t *lk_response_chunk(struct lk_response *r, struct lk_event *event) {
     if (event->kind == LK_EVENT_PROGRESS) return progress_chunk(r, event);
     bool done = event->kind == LK_EVENT_DONE;
     const struct lk_text_delta *delta = &event->delta;
-    json_t *logprobs = delta_logprobs(r, delta);
-    json_t *choice;
-    if (r->completion->request.tools)
+    json_t *logprobs = delta_logprobs(r, delta), *choice = NULL;
+    struct lk_response_choice *c = &r->choice[event->job];
+    collect_text(c, event);
+    bool good = !c->text.failed;
+    if (r->completion->request.tools) {
         choice = chunk_choice_with_tools(r, event, logprobs);
-    else
-        choice = chunk_choice(r, event->job, delta->text ? delta->text : "", delta->len, logprobs,
+    } else {
+        choice = chunk_choice(r, event->job, lk_buf_cstr(&c->text), c->text.len, logprobs,
                               done ? event->result.finish : NULL);
+        lk_buf_clear(&c->text);
+    }
     json_t *out = chunk_object(r, json_pack("[o]", choice));
     if (done) {
         record_done(r, event);
         lk_response_add_timings(r, &event->result, out);
     }
     lk_text_delta_free(&event->delta);
-    return out;
+    if (good) return out;
+    json_decref(out);
+    return NULL;
 }
 
 void lk_response_write_event(struct lk_response *r, struct lk_event *event, struct lk_buf *out) {

@@ -4,9 +4,12 @@
 #define LK_SERVE_RESPONSE_H
 
 #include "serve/completion.h"
+#include "serve/thoughts.h"
 
 struct lk_response_choice {
-    struct lk_buf text;    /* of the answer; in a stream only collected if there are tools */
+    struct lk_thoughts split;
+    /* Of the answer. A stream only collects the text, and only if there are tools. */
+    struct lk_buf thoughts, text;
     struct lk_logprob *lp; /* [n_lp] of the answer's tokens; not used in a stream */
     size_t n_lp, cap_lp;
     size_t n_sent; /* bytes of text sent so far; only used if there are tools */
@@ -16,12 +19,12 @@ struct lk_response_choice {
 };
 
 /* State of an API that has the answer as blocks, see serve/answer_blocks.h. */
-enum lk_block_kind { LK_BLOCK_NONE, LK_BLOCK_TEXT, LK_BLOCK_CALL };
+enum lk_block_kind { LK_BLOCK_NONE, LK_BLOCK_THOUGHTS, LK_BLOCK_TEXT, LK_BLOCK_CALL };
 struct lk_blocks {
     enum lk_block_kind kind; /* of the open block */
     size_t call_index;       /* which call of the answer it is */
     json_t *id, *name;       /* strings of a call; owned, like `closed` */
-    struct lk_buf text;      /* text of the block, or the arguments of a call */
+    struct lk_buf text;      /* thoughts or text of the block, or the arguments of a call */
     size_t n_closed;         /* blocks before it */
     json_t *closed;          /* array of blocks in the API's form; NULL: none */
     int64_t n_event;         /* number of the next event, if the API numbers them */

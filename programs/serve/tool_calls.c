@@ -1,48 +1,73 @@
 /* Finds tool calls in answers. */
 #include "serve/tool_calls.h"
 
-#include "base/buf.h"
 #include "serve/json_field.h"
-#include "serve/tool_scan.h"
+#include "serve/tool_arguments.h"
+#include "serve/tool_markup.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct tag {
+/* Words that open calls, whatever the model is. Several forms may have the same. */
+static const struct form {
     const char *open, *close; /* close: "" if the calls go on to the end */
-} tags[] = {
-    {"<tool_call>", "</tool_call>"},
-    {"<|tool_call|>", "<|/tool_call|>"},
-    {"<|tool_call_start|>", "<|tool_call_end|>"},
-    {"[TOOL_CALLS]", ""},
-    {"<|python_tag|>", ""},
+    enum lk_scan (*scan)(struct lk_scanner *s);
+    bool is_part; /* the open word is a part of the call, and the close word may be missing */
+} forms[] = {
+    {"<tool_call>", "</tool_call>", lk_tool_scan_calls, false},
+    {"<tool_call>", "</tool_call>", lk_tool_scan_functions, false},
+    {"<function=", "</tool_call>", lk_tool_scan_functions, true},
+    {"<|tool_call|>", "<|/tool_call|>", lk_tool_scan_calls, false},
+    {"<|tool_call_start|>", "<|tool_call_end|>", lk_tool_scan_calls, false},
+    {"<|tool_call>", "<tool_call|>", lk_tool_scan_gemma, false},
+    {"<function_calls>", "</function_calls>", lk_tool_scan_lines, false},
+    {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", lk_tool_scan_deepseek, false},
+    {"<|start|>", "", lk_tool_scan_message, true},
+    {"<|channel|>", "", lk_tool_scan_message, true},
+    {"[TOOL_CALLS]", "", lk_tool_scan_calls, false},
+    {"<|python_tag|>", "", lk_tool_scan_calls, false},
 };
-enum { N_TAG = sizeof tags / sizeof *tags };
+enum { N_FORM = sizeof forms / sizeof *forms };
 
 /* ---- scanning ---- */
 
-/* What follows the tag whose open word ends at s->at, with the close word if it is there. */
-static enum lk_scan scan_tagged(struct lk_scanner *s, const struct tag *tag) {
-    enum lk_scan result = lk_tool_scan_calls(s);
-    if (result != LK_SCAN_YES || !*tag->close || s->at >= s->end) return result;
-    return lk_tool_scan_word(s, tag->close);
+/* Calls of one form at s->at, where its open word is, with the close word if it is there. */
+static enum lk_scan scan_form(struct lk_scanner *s, const struct form *form) {
+    if (!form->is_part) s->at += strlen(form->open);
+    enum lk_scan result = form->scan(s);
+    if (result != LK_SCAN_YES || !*form->close || s->at >= s->end) return result;
+    struct lk_scanner after = *s;
+    result = lk_tool_scan_word(&after, form->close);
+    if (result == LK_SCAN_NO && form->is_part) return LK_SCAN_YES;
+    s->at = after.at;
+    return result;
 }
 
 /* An answer that is nothing but calls, maybe in a fence. */
 static enum lk_scan scan_alone(struct lk_scanner *s) {
-    static const char *const languages[] = {"json", "tool_call", "tool_calls", "python", ""};
+    static const char *const languages[] = {"json",      "tool_call", "tool_calls",
+                                            "tool_code", "python",    ""};
+    enum { N_LANGUAGE = sizeof languages / sizeof *languages };
     bool fenced = s->at < s->end && *s->at == '`';
-    enum lk_scan result;
+    struct lk_scanner list = *s;
+    enum lk_scan result = lk_tool_scan_word(&list, "functools");
+    if (result == LK_SCAN_MORE || (result == LK_SCAN_YES && list.at >= list.end))
+        return LK_SCAN_MORE;
+    if (result == LK_SCAN_YES && *list.at == '[') *s = list;
     if (fenced) {
         if ((result = lk_tool_scan_word(s, "```")) != LK_SCAN_YES) return result;
         const char *start = s->at, *line = memchr(start, '\n', (size_t)(s->end - start));
         size_t n = (size_t)((line ? line : s->end) - start), i = 0;
-        while (i < 5 && (strncmp(languages[i], start, n) != 0 || (line && languages[i][n]))) i++;
-        if (i == 5) return LK_SCAN_NO;
+        while (i < N_LANGUAGE &&
+               (strncmp(languages[i], start, n) != 0 || (line && languages[i][n])))
+            i++;
+        if (i == N_LANGUAGE) return LK_SCAN_NO;
         if (!line) return LK_SCAN_MORE;
         s->at = line;
     }
-    if ((result = lk_tool_scan_calls(s)) != LK_SCAN_YES) return result;
+    bool is_function = s->at < s->end && *s->at == '<';
+    result = is_function ? lk_tool_scan_functions(s) : lk_tool_scan_calls(s);
+    if (result != LK_SCAN_YES) return result;
     if (fenced && s->at < s->end && (result = lk_tool_scan_word(s, "```")) != LK_SCAN_YES)
         return result;
     lk_tool_scan_space(s);
@@ -63,26 +88,37 @@ static size_t alone_start(const char *text, size_t len) {
     return n;
 }
 
-/* The first open word at or after text[from..len), and which; len if there is none. A word that the
- * end cuts off counts, with *tag NULL. */
-static size_t find_tag(const char *text, size_t len, size_t from, const struct tag **tag) {
+/* The first open word at or after text[from..len); len if there is none. A word that the end cuts
+ * off counts. */
+static size_t find_open(const char *text, size_t len, size_t from) {
     for (size_t i = from; i < len; i++) {
         if (text[i] != '<' && text[i] != '[') continue;
-        for (size_t k = 0; k < N_TAG; k++) {
-            size_t n = strlen(tags[k].open), left = len - i;
-            if (memcmp(text + i, tags[k].open, n < left ? n : left) != 0) continue;
-            *tag = left >= n ? &tags[k] : NULL;
-            if (*tag || k + 1 == N_TAG) return i;
-            /* a longer word may be cut off although a shorter one is whole */
-            for (size_t m = k + 1; m < N_TAG; m++) {
-                size_t n_other = strlen(tags[m].open);
-                if (n_other <= left && memcmp(text + i, tags[m].open, n_other) == 0)
-                    *tag = &tags[m];
-            }
-            return i;
+        for (size_t k = 0; k < N_FORM; k++) {
+            size_t n = strlen(forms[k].open), left = len - i;
+            if (memcmp(text + i, forms[k].open, n < left ? n : left) == 0) return i;
         }
     }
     return len;
+}
+
+/* Calls at an open word, in any form that it opens. On YES `s` is after them. */
+static enum lk_scan scan_open(struct lk_scanner *s, void (*restart)(void *user)) {
+    enum lk_scan best = LK_SCAN_NO;
+    for (size_t k = 0; k < N_FORM; k++) {
+        struct lk_scanner one = *s;
+        enum lk_scan result = lk_tool_scan_word(&one, forms[k].open);
+        if (result == LK_SCAN_YES) {
+            one.at = s->at;
+            if (restart) restart(s->user);
+            result = scan_form(&one, &forms[k]);
+        }
+        if (result == LK_SCAN_YES) {
+            *s = one;
+            return result;
+        }
+        if (result > best) best = result;
+    }
+    return best;
 }
 
 static size_t without_space(const char *text, size_t n) {
@@ -93,15 +129,13 @@ static size_t without_space(const char *text, size_t n) {
 size_t lk_tool_calls_n_text(const char *text, size_t len, const json_t *tools, size_t n_known) {
     size_t start = alone_start(text, len), at = n_known;
     struct lk_scanner s = {.at = text + start, .end = text + len, .tools = tools};
-    const struct tag *tag = NULL;
     if (start >= n_known && scan_alone(&s) != LK_SCAN_NO) {
-        size_t found = find_tag(text, start, n_known, &tag); /* in a <think> block */
+        size_t found = find_open(text, start, n_known); /* in a <think> block */
         return without_space(text, found < start ? found : start);
     }
-    for (; (at = find_tag(text, len, at, &tag)) < len; at++) {
-        if (!tag) break;
-        s = (struct lk_scanner){.at = text + at + strlen(tag->open), .end = text + len};
-        if (scan_tagged(&s, tag) != LK_SCAN_NO) break;
+    for (; (at = find_open(text, len, at)) < len; at++) {
+        s = (struct lk_scanner){.at = text + at, .end = text + len};
+        if (scan_open(&s, NULL) != LK_SCAN_NO) break;
     }
     at = without_space(text, at);
     return at < n_known ? n_known : at;
@@ -111,6 +145,8 @@ size_t lk_tool_calls_n_text(const char *text, size_t len, const json_t *tools, s
 
 struct maker {
     struct lk_tool_calls *out;
+    const json_t *tools;
+    size_t n_kept; /* calls of earlier open words */
     bool failed;
 };
 
@@ -151,20 +187,11 @@ static void add_call(struct maker *m, char *id, char *name, char *arguments) {
 
 static void make_call(void *user, const struct lk_scan_call *found) {
     struct maker *m = user;
-    struct lk_buf converted = {0};
-    const char *text = found->json;
-    size_t len = found->n_json;
     if (m->failed) return;
-    if (found->is_python) {
-        lk_tool_scan_python_to_json(text, len, &converted);
-        text = lk_buf_cstr(&converted);
-        len = converted.len;
-    }
-    bool small = lk_json_parsed_bytes(text, len) <= lk_json_max_parsed_bytes(len);
-    json_t *json = small && !converted.failed ? json_loadb(text, len, 0, NULL) : NULL;
-    lk_buf_free(&converted);
+    json_t *json = lk_tool_arguments(found, m->tools);
     if (found->name) {
-        add_call(m, NULL, strndup(found->name, found->n_name), json ? arguments_text(json) : NULL);
+        add_call(m, found->n_id ? strndup(found->id, found->n_id) : NULL,
+                 strndup(found->name, found->n_name), json ? arguments_text(json) : NULL);
         json_decref(json);
         return;
     }
@@ -194,30 +221,39 @@ void lk_tool_calls_free(struct lk_tool_calls *calls) {
     *calls = (struct lk_tool_calls){0};
 }
 
+static void restart(void *user) {
+    struct maker *m = user;
+    drop_calls(m->out, m->n_kept);
+    m->failed = false;
+}
+
 bool lk_tool_calls_parse(const char *text, const json_t *tools, struct lk_tool_calls *out) {
-    size_t len = strlen(text), start = alone_start(text, len), at = 0;
-    struct maker m = {.out = out};
+    enum { MAX_UNFINISHED = 64 }; /* each may have been scanned to the end of the text */
+    size_t len = strlen(text), start = alone_start(text, len), at = 0, n_unfinished = 0;
+    struct maker m = {.out = out, .tools = tools};
     struct lk_scanner s = {
         .at = text + start, .end = text + len, .tools = tools, .found = make_call, .user = &m};
-    const struct tag *tag = NULL;
-    *out = (struct lk_tool_calls){0};
+    *out = (struct lk_tool_calls){.rest = len};
     if (start < len && scan_alone(&s) == LK_SCAN_YES && !m.failed && out->n) {
         out->n_before = without_space(text, start);
         return true;
     }
-    drop_calls(out, 0);
-    for (; (at = find_tag(text, len, at, &tag)) < len && tag; at++) {
-        size_t n = out->n;
-        m.failed = false;
-        s = (struct lk_scanner){
-            .at = text + at + strlen(tag->open), .end = text + len, .found = make_call, .user = &m};
-        if (scan_tagged(&s, tag) == LK_SCAN_YES && !m.failed) {
-            if (n == 0) out->n_before = without_space(text, at);
+    for (; (at = find_open(text, len, at)) < len && n_unfinished < MAX_UNFINISHED; at++) {
+        restart(&m);
+        s = (struct lk_scanner){.at = text + at, .end = text + len, .found = make_call, .user = &m};
+        enum lk_scan result = scan_open(&s, restart);
+        n_unfinished += result == LK_SCAN_MORE;
+        if (result == LK_SCAN_YES && !m.failed) {
+            if (m.n_kept == 0) out->n_before = without_space(text, at);
+            m.n_kept = out->n;
             at = (size_t)(s.at - text) - 1;
             continue;
         }
-        drop_calls(out, n);
-        if (n) break;
+        if (m.n_kept) {
+            out->rest = at;
+            break;
+        }
     }
+    drop_calls(out, m.n_kept);
     return out->n > 0;
 }

@@ -1,20 +1,30 @@
 /* Tool calls in the text of an answer, in the forms that models write. A call may stand
  *
- *     between tags        <tool_call> CALLS </tool_call>          Qwen, Hermes, SmolLM
- *                         <|tool_call|> CALLS <|/tool_call|>      Phi 4
- *                         <|tool_call_start|> CALLS <|tool_call_end|>
+ *     between tags        <tool_call> CALLS </tool_call>          Qwen, Hermes, SmolLM, Granite 4
+ *                         <tool_call> FUNCTIONS </tool_call>      Qwen3-Coder, Qwen3.5
+ *                         <|tool_call|> CALLS <|/tool_call|>      Phi 4, Granite 3
+ *                         <|tool_call_start|> CALLS <|tool_call_end|>             LFM 2
+ *                         <|tool_call>call:f{a:1,b:<|"|>x<|"|>}<tool_call|>       Gemma 4
+ *                         <function_calls> CALLS </function_calls>                OLMo 3
+ *                         <｜tool▁calls▁begin｜> ... <｜tool▁calls▁end｜>         DeepSeek
+ *     in a message        <|channel|>commentary to=functions.f<|message|>{...}    gpt-oss
  *     after a word        [TOOL_CALLS] CALLS                      Mistral
  *                         <|python_tag|> CALLS                    Llama 3
- *     alone               CALLS                                   all of them
- *     alone in a fence    ```json CALLS ```
+ *     alone               CALLS, FUNCTIONS                        all of them
+ *                         functools[{"name": ...}]                Phi 4
+ *     alone in a fence    ```json CALLS ```                       Gemma: ```tool_code
  *
- * and CALLS are one or several of these:
+ * CALLS are one or several of these:
  *
  *     {"name": "f", "arguments": {...}}                   or "parameters"
  *     {"type": "function", "function": {...}}
  *     [{"name": ...}, ...]
  *     [f(a=1, b="x"), g()]                                Python
- *     f[ARGS]{...}                                        Mistral
+ *     f[ARGS]{...}                                        Mistral, maybe with [CALL_ID] and an id
+ *
+ * and FUNCTIONS are
+ *
+ *     <function=f> <parameter=a> 1 </parameter> </function>
  *
  * Without tags or a word, the whole answer must be calls of tools that were given, after at most
  * a <think> block. Everything else is text.
@@ -38,6 +48,7 @@ struct lk_tool_calls {
     struct lk_tool_call *at; /* [n] */
     size_t n, cap;
     size_t n_before; /* bytes of text before the calls, without white space at the end */
+    size_t rest;     /* offset of a malformed call after them; the text's length if there is none */
 };
 
 /* Find the calls of an answer. `tools`: what the request gave, in OpenAI's form. False: there are

@@ -9,7 +9,7 @@ enum { MAX_DEPTH = 64 };
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-static bool is_name_char(char c) {
+bool lk_tool_scan_is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-' || c == '.';
 }
@@ -34,8 +34,7 @@ static const char *tool_name(const json_t *tool) {
     return json_string_value(json_object_get(function ? function : tool, "name"));
 }
 
-/* Is this the name of a tool? `is_whole`: else it may go on. */
-static bool is_tool(const struct lk_scanner *s, const char *name, size_t len, bool is_whole) {
+bool lk_tool_scan_is_tool(const struct lk_scanner *s, const char *name, size_t len, bool is_whole) {
     const json_t *tool;
     size_t i;
     if (!s->tools) return true;
@@ -89,19 +88,18 @@ static enum lk_scan scan_elements(struct lk_scanner *s, char close, bool is_pyth
     return LK_SCAN_YES;
 }
 
-/* A number or a word such as true. At the end of the text it may go on. */
+/* A number or a word such as true, in Python also True. At the end of the text it may go on. */
 static enum lk_scan scan_atom(struct lk_scanner *s, bool is_python) {
-    static const char *const json[] = {"true", "false", "null"}, *const python[] = {"True", "False",
-                                                                                    "None"};
+    static const char *const atoms[] = {"true", "false", "null", "True", "False", "None"};
     const char *start = s->at;
-    while (s->at < s->end && (is_name_char(*s->at) || *s->at == '+')) s->at++;
+    while (s->at < s->end && (lk_tool_scan_is_name(*s->at) || *s->at == '+')) s->at++;
     size_t n = (size_t)(s->at - start);
     bool is_end = s->at >= s->end;
     if (n == 0) return is_end ? LK_SCAN_MORE : LK_SCAN_NO;
     if (*start == '-' || (*start >= '0' && *start <= '9'))
         return is_end ? LK_SCAN_MORE : LK_SCAN_YES;
-    for (size_t i = 0; i < 3; i++) {
-        const char *word = is_python ? python[i] : json[i];
+    for (size_t i = 0; i < (is_python ? 6 : 3); i++) {
+        const char *word = atoms[i];
         if (strncmp(word, start, n) == 0 && (word[n] == 0 || is_end))
             return word[n] == 0 && !is_end ? LK_SCAN_YES : LK_SCAN_MORE;
     }
@@ -137,7 +135,7 @@ static enum lk_scan scan_name(struct lk_scanner *s) {
     enum lk_scan result = scan_string(s);
     if (result == LK_SCAN_NO) return result;
     size_t n = (size_t)(s->at - start) - (result == LK_SCAN_YES);
-    return is_tool(s, start, n, result == LK_SCAN_YES) ? result : LK_SCAN_NO;
+    return lk_tool_scan_is_tool(s, start, n, result == LK_SCAN_YES) ? result : LK_SCAN_NO;
 }
 
 /* A member of a call. *has_name: it was the name. */
@@ -186,15 +184,20 @@ static enum lk_scan scan_object(struct lk_scanner *s, int depth) {
     }
 }
 
-static void report(const struct lk_scanner *s, const struct lk_scan_call *call) {
+enum lk_scan lk_tool_scan_object(struct lk_scanner *s) {
+    if (s->at >= s->end) return LK_SCAN_MORE;
+    return *s->at == '{' ? scan_elements(s, '}', false, 0) : LK_SCAN_NO;
+}
+
+void lk_tool_scan_report(const struct lk_scanner *s, const struct lk_scan_call *call) {
     if (s->found) s->found(s->user, call);
 }
 
 static enum lk_scan scan_object_call(struct lk_scanner *s) {
-    struct lk_scan_call call = {.json = s->at};
+    struct lk_scan_call call = {.text = s->at};
     enum lk_scan result = scan_object(s, 0);
-    call.n_json = (size_t)(s->at - call.json);
-    if (result == LK_SCAN_YES) report(s, &call);
+    call.n_text = (size_t)(s->at - call.text);
+    if (result == LK_SCAN_YES) lk_tool_scan_report(s, &call);
     return result;
 }
 
@@ -207,7 +210,7 @@ static enum lk_scan scan_python_arguments(struct lk_scanner *s) {
     lk_tool_scan_space(s);
     while (!is_at(s, ')')) {
         const char *key = s->at;
-        while (s->at < s->end && is_name_char(*s->at)) s->at++;
+        while (s->at < s->end && lk_tool_scan_is_name(*s->at)) s->at++;
         if (s->at < s->end && s->at == key) return LK_SCAN_NO;
         lk_tool_scan_space(s);
         if ((result = lk_tool_scan_word(s, "=")) != LK_SCAN_YES) return result;
@@ -223,35 +226,48 @@ static enum lk_scan scan_python_arguments(struct lk_scanner *s) {
     return LK_SCAN_YES;
 }
 
+/* [ARGS], after [CALL_ID] and an id if there is one. */
+static enum lk_scan scan_args_word(struct lk_scanner *s, struct lk_scan_call *call) {
+    struct lk_scanner with_id = *s;
+    enum lk_scan result = lk_tool_scan_word(&with_id, "[CALL_ID]");
+    if (result != LK_SCAN_NO) *s = with_id;
+    if (result == LK_SCAN_YES) {
+        call->id = s->at;
+        while (s->at < s->end && lk_tool_scan_is_name(*s->at)) s->at++;
+        call->n_id = (size_t)(s->at - call->id);
+    }
+    return result == LK_SCAN_MORE ? result : lk_tool_scan_word(s, "[ARGS]");
+}
+
 /* f(...), f[ARGS]{...} or f{...} */
 static enum lk_scan scan_named_call(struct lk_scanner *s) {
-    static const char args[] = "[ARGS]", call_word[] = ".call";
+    static const char call_word[] = ".call";
     struct lk_scan_call call = {.name = s->at};
     enum lk_scan result;
-    while (s->at < s->end && is_name_char(*s->at)) s->at++;
+    while (s->at < s->end && lk_tool_scan_is_name(*s->at)) s->at++;
     call.n_name = (size_t)(s->at - call.name);
     if (s->at >= s->end) {
         size_t n = call.n_name;
         while (n && call.name[n - 1] != '.') n--; /* "f.ca" may become "f.call" */
-        bool may_be_call = n && is_tool(s, call.name, n - 1, true);
-        return is_tool(s, call.name, call.n_name, false) || may_be_call ? LK_SCAN_MORE : LK_SCAN_NO;
+        bool may_be_call = n && lk_tool_scan_is_tool(s, call.name, n - 1, true);
+        return lk_tool_scan_is_tool(s, call.name, call.n_name, false) || may_be_call ? LK_SCAN_MORE
+                                                                                     : LK_SCAN_NO;
     }
     if (call.n_name > 5 && memcmp(s->at - 5, call_word, 5) == 0 && *s->at == '(') call.n_name -= 5;
-    if (call.n_name == 0 || !is_tool(s, call.name, call.n_name, true)) return LK_SCAN_NO;
-    call.is_python = *s->at == '(';
-    if (call.is_python) {
-        call.json = s->at;
+    if (call.n_name == 0 || !lk_tool_scan_is_tool(s, call.name, call.n_name, true))
+        return LK_SCAN_NO;
+    if (*s->at == '(') {
+        call.kind = LK_ARGUMENTS_PYTHON;
+        call.text = s->at;
         result = scan_python_arguments(s);
     } else {
-        if (*s->at == '[' && (result = lk_tool_scan_word(s, args)) != LK_SCAN_YES) return result;
+        if (*s->at == '[' && (result = scan_args_word(s, &call)) != LK_SCAN_YES) return result;
         lk_tool_scan_space(s);
-        if (s->at >= s->end) return LK_SCAN_MORE;
-        if (*s->at != '{') return LK_SCAN_NO;
-        call.json = s->at;
-        result = scan_elements(s, '}', false, 0);
+        call.text = s->at;
+        result = lk_tool_scan_object(s);
     }
-    call.n_json = (size_t)(s->at - call.json);
-    if (result == LK_SCAN_YES) report(s, &call);
+    call.n_text = (size_t)(s->at - call.text);
+    if (result == LK_SCAN_YES) lk_tool_scan_report(s, &call);
     return result;
 }
 
@@ -277,14 +293,16 @@ static enum lk_scan scan_list(struct lk_scanner *s) {
     }
 }
 
-enum lk_scan lk_tool_scan_calls(struct lk_scanner *s) {
+/* `names`: a call that is not the first one may start with a name. */
+static enum lk_scan scan_several(struct lk_scanner *s, bool names) {
     size_t n = 0;
     for (;; n++) {
         const char *start = s->at;
         lk_tool_scan_space(s);
         if (n && is_at(s, ';')) s->at++, lk_tool_scan_space(s);
         if (s->at >= s->end) return n ? LK_SCAN_YES : LK_SCAN_MORE;
-        bool may_follow = *s->at == '{' || (n == 0 && (*s->at == '[' || is_name_char(*s->at)));
+        bool starts_name = lk_tool_scan_is_name(*s->at) && (n == 0 || names);
+        bool may_follow = *s->at == '{' || starts_name || (n == 0 && *s->at == '[');
         if (!may_follow) {
             if (n) return LK_SCAN_YES;
             s->at = start;
@@ -295,55 +313,6 @@ enum lk_scan lk_tool_scan_calls(struct lk_scanner *s) {
     }
 }
 
-/* ---- Python to JSON ---- */
+enum lk_scan lk_tool_scan_calls(struct lk_scanner *s) { return scan_several(s, false); }
 
-/* A string with its quotes, at text[0..len). */
-static size_t convert_string(const char *text, size_t len, struct lk_buf *out) {
-    size_t i = 1;
-    lk_buf_append_str(out, "\"");
-    for (; i < len && text[i] != *text; i++) {
-        if (text[i] == '\\' && i + 1 < len) {
-            if (text[i + 1] != '\'') lk_buf_append(out, text + i, 1);
-            i++;
-            lk_buf_append(out, text + i, 1);
-        } else {
-            if (text[i] == '"') lk_buf_append_str(out, "\\");
-            lk_buf_append(out, text + i, 1);
-        }
-    }
-    lk_buf_append_str(out, "\"");
-    return i + 1;
-}
-
-void lk_tool_scan_python_to_json(const char *text, size_t len, struct lk_buf *out) {
-    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
-    int depth = 0;
-    for (size_t i = 0, n; i < len; i += n) {
-        char c = text[i];
-        n = 1;
-        if (c == '"' || c == '\'') {
-            n = convert_string(text + i, len - i, out);
-        } else if (c == '(' || c == ')') {
-            lk_buf_append_str(out, c == '(' ? "{" : "}");
-        } else if (is_name_char(c)) {
-            while (i + n < len && is_name_char(text[i + n])) n++;
-            size_t after = i + n;
-            while (after < len && is_space(text[after])) after++;
-            bool is_key = depth == 0 && after < len && text[after] == '=';
-            const char *word = NULL;
-            for (size_t k = 0; k < 3; k++)
-                if (strlen(words[k][0]) == n && memcmp(words[k][0], text + i, n) == 0)
-                    word = words[k][1];
-            if (is_key)
-                lk_buf_printf(out, "\"%.*s\"", (int)n, text + i);
-            else if (word)
-                lk_buf_append_str(out, word);
-            else
-                lk_buf_append(out, text + i, n);
-        } else {
-            if (c == '[' || c == '{') depth++;
-            if (c == ']' || c == '}') depth--;
-            lk_buf_append_str(out, c == '=' && depth == 0 ? ":" : (char[2]){c, 0});
-        }
-    }
-}
+enum lk_scan lk_tool_scan_lines(struct lk_scanner *s) { return scan_several(s, true); }

@@ -130,12 +130,12 @@ static void make_id(char out[10], const char *id, size_t number) {
 }
 
 json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *id, bool only_first,
-                             size_t *n_before) {
+                             struct lk_tools_text *shown) {
     struct lk_tool_calls calls;
     json_t *out = NULL;
     if (lk_tool_calls_parse(text, tools, &calls)) {
         out = json_array();
-        *n_before = calls.n_before;
+        *shown = (struct lk_tools_text){calls.n_before, calls.rest};
         for (size_t i = 0; i < calls.n && !(only_first && i); i++) {
             const struct lk_tool_call *call = &calls.at[i];
             char made[10];

@@ -10,10 +10,15 @@
 bool lk_tools_parse_request(struct lk_request *request, const struct lk_server_opts *opts,
                             struct lk_api_error *error);
 
-/* The calls in a response in OpenAI's format, a new reference; NULL if there are none. Only the
- * first call if only_first. *n_before: bytes of text before the calls. `tools`: the request's.
- * Calls without an id get one that is made of `id`. */
+/* The text of a response with calls: its first n_before bytes, and what follows `rest`. */
+struct lk_tools_text {
+    size_t n_before, rest;
+};
+
+/* The calls in a response in OpenAI's format, a new reference; NULL if there are none, and then
+ * *shown is not set. Only the first call if only_first. `tools`: the request's. Calls without an id
+ * get one that is made of `id`. */
 json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *id, bool only_first,
-                             size_t *n_before);
+                             struct lk_tools_text *shown);
 
 #endif

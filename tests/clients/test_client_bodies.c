@@ -68,7 +68,7 @@ static void anthropic_messages(void **state) {
                      "'system', 'content': 'z'}, " USER "]}",
                      "{'max_tokens': 3, 'messages': [{'role': 'system', 'content': "
                      "'x\\n\\ny\\n\\nz'}, " USER "]}");
-    /* Thoughts are dropped, a call joins its text, a result precedes the text after it. */
+    /* Thoughts and a call join their text, a result precedes the text after it. */
     expect_converted(
         convert_anthropic,
         "{'max_tokens': 3, 'messages': [" USER ", {'role': 'assistant', 'content': [{'type': "
@@ -77,7 +77,8 @@ static void anthropic_messages(void **state) {
         "'tool_result', 'tool_use_id': 't', 'content': [{'type': 'text', 'text': 'r'}]}, {'type': "
         "'text', 'text': 'c'}]}]}",
         "{'max_tokens': 3, 'messages': [" USER ", {'role': 'assistant', 'content': 'b', "
-        "'tool_calls': [{'id': 't', 'type': 'function', 'function': {'name': 'f', 'arguments': "
+        "'reasoning_content': 'h', 'tool_calls': [{'id': 't', 'type': 'function', 'function': "
+        "{'name': 'f', 'arguments': "
         "'{\\'n\\':1}'}}]}, {'role': 'tool', 'tool_call_id': 't', 'content': 'r'}, {'role': "
         "'user', 'content': 'c'}]}");
 }
@@ -93,7 +94,8 @@ static void anthropic_fields(void **state) {
         "'output_config': {'format': {'type': 'json_schema', 'schema': {}}}, 'messages': [" USER
         "]}",
         "{'model': 'claude', 'max_tokens': 3, 'stop': ['s'], 'temperature': 1, 'top_k': 5, "
-        "'stream': true, 'tools': "
+        "'stream': true, 'chat_template_kwargs': {'enable_thinking': true, 'thinking': true}, "
+        "'tools': "
         "[{'type': 'function', 'function': {'name': 'f', 'description': 'd', 'parameters': "
         "{'type': 'object'}}}], 'tool_choice': {'type': 'function', 'function': {'name': 'f'}}, "
         "'parallel_tool_calls': false, 'response_format': {'type': 'json_schema', 'json_schema': "
@@ -101,6 +103,10 @@ static void anthropic_fields(void **state) {
     expect_converted(convert_anthropic,
                      "{'max_tokens': 3, 'messages': [" USER "], 'tool_choice': {'type': 'any'}}",
                      "{'max_tokens': 3, 'messages': [" USER "], 'tool_choice': 'required'}");
+    expect_converted(convert_anthropic,
+                     "{'max_tokens': 3, 'messages': [" USER "], 'thinking': {'type': 'disabled'}}",
+                     "{'max_tokens': 3, 'messages': [" USER "], 'chat_template_kwargs': "
+                     "{'enable_thinking': false, 'thinking': false}}");
 }
 
 static void anthropic_refuses(void **state) {
@@ -154,13 +160,26 @@ static void responses_input(void **state) {
         "{'type': 'reasoning', 'summary': []}, {'type': 'function_call', 'call_id': 't', 'name': "
         "'shell', 'arguments': '{}'}, {'type': 'function_call', 'call_id': 'u', 'name': 'shell', "
         "'arguments': '{}'}, {'type': 'function_call_output', 'call_id': 't', 'output': 'r'}]}",
-        "{'parallel_tool_calls': false, 'tool_choice': 'auto', 'tools': [{'type': 'function', "
-        "'function': {'name': 'shell', 'parameters': {'type': 'object'}}}], 'messages': [{'role': "
+        "{'parallel_tool_calls': false, 'tool_choice': 'auto', 'reasoning_effort': 'low', "
+        "'tools': [{'type': 'function', 'function': {'name': 'shell', 'parameters': {'type': "
+        "'object'}}}], 'messages': [{'role': "
         "'system', 'content': 'x\\n\\ny'}, " USER
         ", {'role': 'assistant', 'content': null, 'tool_calls': [{'id': 't', 'type': 'function', "
         "'function': {'name': 'shell', 'arguments': '{}'}}, {'id': 'u', 'type': 'function', "
         "'function': {'name': 'shell', 'arguments': '{}'}}]}, {'role': 'tool', 'tool_call_id': "
         "'t', 'content': 'r'}]}");
+    /* Thoughts belong to the text or the call after them. */
+    expect_converted(
+        lk_openai_responses_to_chat,
+        "{'input': [{'role': 'user', 'content': 'a'}, {'type': 'reasoning', 'summary': [{'type': "
+        "'summary_text', 'text': 'h'}]}, {'type': 'message', 'role': 'assistant', 'content': "
+        "[{'type': 'output_text', 'text': 'b'}]}, {'type': 'reasoning', 'summary': [], 'content': "
+        "[{'type': 'reasoning_text', 'text': 'i'}]}, {'type': 'function_call', 'call_id': 't', "
+        "'name': 'f', 'arguments': '{}'}]}",
+        "{'messages': [" USER
+        ", {'role': 'assistant', 'content': 'b', 'reasoning_content': 'h'}, {'role': 'assistant', "
+        "'content': '', 'reasoning_content': 'i', 'tool_calls': [{'id': 't', 'type': 'function', "
+        "'function': {'name': 'f', 'arguments': '{}'}}]}]}");
     expect_converted(
         lk_openai_responses_to_chat,
         "{'input': 'a', 'text': {'format': {'type': 'json_schema', 'name': 'n', 'schema': {}}}, "
@@ -205,8 +224,10 @@ static void ollama_bodies(void **state) {
         "{'name': 'f', 'arguments': {'n': 1}}}]}, {'role': 'tool', 'tool_name': 'f', 'content': "
         "'r'}], 'tools': []}",
         "{'model': 'x', 'max_tokens': 3, 'stream': true, 'stop': ['s'], 'repeat_last_n': 1048576, "
-        "'response_format': {'type': 'json_object'}, 'tools': [], 'messages': [" USER
-        ", {'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': "
+        "'response_format': {'type': 'json_object'}, 'tools': [], 'chat_template_kwargs': "
+        "{'enable_thinking': false, 'thinking': false}, 'messages': [" USER
+        ", {'role': 'assistant', 'content': null, 'reasoning_content': 'h', 'tool_calls': "
+        "[{'type': 'function', 'function': "
         "{'name': 'f', 'arguments': '{\\'n\\':1}'}}]}, {'role': 'tool', 'name': 'f', 'content': "
         "'r'}]}");
     expect_converted(lk_ollama_generate_to_openai,
@@ -215,6 +236,8 @@ static void ollama_bodies(void **state) {
                      "{'stream': false, 'seed': 7, 'response_format': {'type': 'json_schema', "
                      "'json_schema': {'schema': {'type': 'null'}}}, 'messages': [{'role': "
                      "'system', 'content': 'x'}, " USER "]}");
+    expect_converted(lk_ollama_generate_to_openai, "{'prompt': 'a', 'think': 'high'}",
+                     "{'stream': true, 'reasoning_effort': 'high', 'messages': [" USER "]}");
     expect_converted(lk_ollama_generate_to_openai, "{'prompt': 'a', 'system': 'x', 'raw': true}",
                      "{'stream': true, 'prompt': 'a'}");
     expect_converted(lk_ollama_generate_to_openai, "{'prompt': 'a', 'suffix': 'b'}",
@@ -235,6 +258,7 @@ static void ollama_refuses(void **state) {
         {"{'messages': [" USER "], 'options': []}", "'options'"},
         {"{'messages': [" USER "], 'format': 'yaml'}", "'format'"},
         {"{'messages': [" USER "], 'stream': 1}", "'stream'"},
+        {"{'messages': [" USER "], 'think': 1}", "'think'"},
         {"{'messages': [{'role': 'assistant', 'tool_calls': [{}]}]}", "without name or arguments"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         expect_refused(lk_ollama_chat_to_openai, bad[i].body, bad[i].named);

@@ -244,6 +244,17 @@ def write_texts():
     write("tools", "several", call + "\n" + call)
     write("tools", "open", call[:-12])
     write("tools", "broken", "a <tool_call>{</tool_call>" + call)
+    write("tools", "functions", "<think>x</think><tool_call>\n<function=f>\n<parameter=a>\n1\n"
+          "</parameter>\n</function>\n</tool_call>")
+    write("tools", "gemma", '<|channel>thought\nx<channel|>y<|tool_call>call:f{a:<|"|>b<|"|>,c:[1]}'
+          "<tool_call|>")
+    write("tools", "lines", "<function_calls>f(a=1)\nf(b='x')</function_calls>")
+    write("tools", "deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
+          '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>')
+    write("tools", "messages", "<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>"
+          "commentary to=functions.f <|constrain|>json<|message|>{}<|call|>")
+    write("tools", "mistral", '[THINK]x[/THINK]y[TOOL_CALLS]f[CALL_ID]abc[ARGS]{"a": 1}')
+    write("tools", "functools", 'functools[{"name": "f", "arguments": {}}]')
     for kind in (0, 1):
         write("tokens", f"words-{kind}", bytes([kind]) + b" hello hell  world <|im_end|> or")
         write("tokens", f"unicode-{kind}", bytes([kind]) + "é 漢字 🙂\n\t\u2581he".encode())

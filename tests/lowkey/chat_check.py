@@ -276,6 +276,33 @@ def a_cut_answer_continues():
     equal(answers("cut"), whole, "an answer in three parts")
 
 
+# A template that refuses thoughts in the messages, and an answer that has some.
+CHANNELS = ("{% for m in messages %}{% if '<|channel|>' in m.content %}{{ raise_exception('thoughts') }}"
+            "{% endif %}{{ '<|start|>' + m.role + '<|channel|>final<|message|>' + m.content + '<|end|>' "
+            "}}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}")
+THOUGHTS = ('root ::= "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final'
+            '<|message|>Hello."')
+
+
+@check
+def thoughts_are_separated():
+    model = path("channels.gguf")
+    tiny_model.write_model(model, template=CHANNELS)
+    with open(path("thoughts.gbnf"), "w", encoding="ascii") as file:
+        file.write(THOUGHTS)
+    program = [BIN, "chat", "-m", model, "--no-history", "--grammar-file", path("thoughts.gbnf"),
+               "--session", "thoughts"]
+    result = subprocess.run(program + ["--json"], input=b"one\ntwo\n", cwd=FOLDER, env=environment(),
+                            capture_output=True, timeout=120, check=False)
+    lines = [json.loads(line) for line in result.stdout.splitlines() if b'"content"' in line]
+    equal([(line["content"], line["reasoning_content"]) for line in lines],
+          [("Hello.", "hm")] * 2, f"answers, with {result.stderr[-300:]}")
+    equal(answers("thoughts"), ["Hello."] * 2, "contents of the messages")
+    result = subprocess.run(program[:-2], input=b"one\n", cwd=FOLDER, env=environment(),
+                            capture_output=True, timeout=120, check=False)
+    equal(result.stdout.decode(), "<think>\nhm\n</think>\n\nHello.\n", "as text")
+
+
 # ---- saved conversations ----
 
 @check

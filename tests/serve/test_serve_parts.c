@@ -263,10 +263,11 @@ static void parallel_tool_calls_can_be_disabled(void **state) {
         "Both.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
         "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     for (int one = 0; one < 2; one++) {
-        size_t shown = 0;
+        struct lk_tools_text shown = {0};
         json_t *calls = lk_tools_parse_calls(text, NULL, "id", one, &shown);
         assert_int_equal(json_array_size(calls), 2 - one);
-        assert_int_equal(shown, 5);
+        assert_int_equal(shown.n_before, 5);
+        assert_int_equal(shown.rest, strlen(text));
         json_decref(calls);
     }
 }

@@ -14,7 +14,11 @@
 static const char tool_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\"}}, {\"type\": "
     "\"function\", \"function\": {\"name\": \"get\"}}, {\"type\": \"function\", \"function\": "
-    "{\"name\": \"f\"}}]";
+    "{\"name\": \"f\"}}, {\"type\": \"function\", \"function\": {\"name\": \"typed\", "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"s\": {\"type\": \"string\"}, "
+    "\"n\": {\"type\": \"integer\"}, \"b\": {\"type\": \"boolean\"}, \"e\": {\"enum\": "
+    "[\"1\", \"2\"]}, \"o\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}, "
+    "\"l\": {\"type\": \"array\"}}}}}]";
 
 struct answer {
     const char *text;
@@ -87,6 +91,88 @@ enum { N_ANSWER = sizeof answers / sizeof *answers };
 
 static json_t *tools;
 
+/* Forms that have words for each part of a call. */
+static const struct answer markup[] = {
+    /* Qwen3-Coder, Qwen3.5 */
+    {"<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
+     "</tool_call>",
+     W, ""},
+    {"I look.\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=get>\n"
+     "<parameter=a>\n[1, {\"b\": null}]\n</parameter>\n<parameter=t>\ntwo\n\nlines\n</parameter>\n"
+     "</function>\n</tool_call>",
+     "f {};get {\"a\":[1,{\"b\":null}],\"t\":\"two\\n\\nlines\"}", "I look."},
+    {"<tool_call><function=typed><parameter=s>12</parameter><parameter=n>12</parameter>"
+     "<parameter=b>True</parameter><parameter=e>1</parameter><parameter=o>null</parameter>"
+     "<parameter=l>[\"x\"]</parameter></function></tool_call>",
+     "typed {\"s\":\"12\",\"n\":12,\"b\":true,\"e\":\"1\",\"o\":null,\"l\":[\"x\"]}", ""},
+    {"<tool_call>\n<function=f>\n<parameter=code>\nx = \"</parameter>\"\n<b></function>\n"
+     "</tool_call>\n</parameter>\n</function>\n</tool_call>",
+     "f {\"code\":\"x = \\\"</parameter>\\\"\\n<b></function>\\n</tool_call>\"}", ""},
+    {"<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>", "f {\"a\":1}", ""},
+    {"I look. <function=f></function> so", "f {}", "I look."},
+    {"<function=f>{\"a\": \"</function>\"}</function>", "f {\"a\":\"</function>\"}", ""},
+    {"<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>\n</tool_call>", NULL, ""},
+    {"<tool_call>\n<function=>\n</function>\n</tool_call>", NULL, ""},
+    {"<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n", NULL, ""},
+    /* Gemma 4 */
+    {"<|tool_call>call:get_weather{city:<|\"|>Paris<|\"|>}<tool_call|>", W, ""},
+    {"<|tool_call>call:f{a:-1.5,b:true,c:[1,<|\"|>x, {y}: <tool_call|>\n\\<|\"|>],d:{e:null,"
+     "<|\"|>f g<|\"|>:{}}}<tool_call|><|tool_call>call:get{}<tool_call|>",
+     "f {\"a\":-1.5,\"b\":true,\"c\":[1,\"x, {y}: <tool_call|>\\n\\\\\"],\"d\":{\"e\":null,\"f "
+     "g\":{}}};get {}",
+     ""},
+    {"<|tool_call>call:f{a:word}<tool_call|>", "f {\"a\":\"word\"}", ""},
+    {"<|tool_call>call:f{a:<|\"|>x}<tool_call|>", NULL, ""},
+    {"<|tool_call>call:f{a}<tool_call|>", NULL, ""},
+    {"<|tool_call>f{a:1}<tool_call|>", NULL, ""},
+    /* OLMo 3 */
+    {"<function_calls>\nget_weather(city=\"Paris\")\nf(a=true, b={\"k\": [null, 'it']})\n"
+     "</function_calls>",
+     W ";f {\"a\":true,\"b\":{\"k\":[null,\"it\"]}}", ""},
+    {"<function_calls>f(a=\"</function_calls>\")</function_calls>",
+     "f {\"a\":\"</function_calls>\"}", ""},
+    {"<function_calls><invoke name=\"f\"></invoke></function_calls>", NULL, ""},
+    /* DeepSeek */
+    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+     "{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
+     "```json\n{\"a\": \"```\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     W ";f {\"a\":\"```\"}", ""},
+    {"Look:<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": "
+     "\"Paris\"}"
+     "<｜tool▁call▁end｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": \"<｜tool▁call▁end｜>\"}"
+     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     W ";f {\"a\":\"<｜tool▁call▁end｜>\"}", "Look:"},
+    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}", "f {\"a\":1}", ""},
+    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1", NULL, ""},
+    {"<｜tool▁calls▁begin｜>f", NULL, ""},
+    /* gpt-oss */
+    {"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": "
+     "\"Paris\"}<|call|>",
+     W, ""},
+    {"<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\": \"<|call|> "
+     "<|message|>\"}<|call|><|start|>assistant<|channel|>commentary to=functions.get<|message|>{}",
+     "f {\"a\":\"<|call|> <|message|>\"};get {}", ""},
+    {"Now.<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}", "f {}", "Now."},
+    {"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": ", NULL, ""},
+    {"<|channel|>commentary to=functions. json<|message|>{}", NULL, ""},
+    {"<|channel|>commentary<|message|>{}", NULL, ""},
+    /* Mistral Small 3.2 */
+    {"[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{\"a\": \"[ARGS]\"}[TOOL_CALLS]get[CALL_ID]abc123deg"
+     "[ARGS]{}",
+     "f {\"a\":\"[ARGS]\"}#abc123def;get {}#abc123deg", ""},
+    /* Phi 4, Granite 3, Gemma 3, LFM 2 */
+    {"functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"get\"}]",
+     "f {\"a\":1};get {}", ""},
+    {"functools are useful", NULL, ""},
+    {"functools[1]", NULL, ""},
+    {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"<|/tool_call|>\"}}]",
+     "f {\"a\":\"<|/tool_call|>\"}", ""},
+    {"```tool_code\nget_weather(city='Paris')\n```", W, ""},
+    {"<|tool_call_start|>[f(a='\"', b=\"\\d\", c=[True, false], d='\t'), get()]<|tool_call_end|>ok",
+     "f {\"a\":\"\\\"\",\"b\":\"\\\\d\",\"c\":[true,false],\"d\":\"\\t\"};get {}", ""},
+};
+enum { N_MARKUP = sizeof markup / sizeof *markup };
+
 /* All calls of an answer as one text; NULL if there are none; owned. */
 static char *calls_of(const char *text, size_t *n_before) {
     struct lk_tool_calls calls;
@@ -105,17 +191,22 @@ static char *calls_of(const char *text, size_t *n_before) {
     return out;
 }
 
+static const struct answer *answer_at(size_t i) {
+    return i < N_ANSWER ? &answers[i] : &markup[i - N_ANSWER];
+}
+
 static void forms(void **state) {
     (void)state;
-    for (size_t i = 0; i < N_ANSWER; i++) {
+    for (size_t i = 0; i < N_ANSWER + N_MARKUP; i++) {
+        const struct answer *a = answer_at(i);
         size_t n_before = 0;
-        char *got = calls_of(answers[i].text, &n_before);
-        if ((got != NULL) != (answers[i].want != NULL) || (got && strcmp(got, answers[i].want)))
-            fail_msg("%s:\n%s\nbut expected\n%s", answers[i].text, got ? got : "no call",
-                     answers[i].want ? answers[i].want : "no call");
+        char *got = calls_of(a->text, &n_before);
+        if ((got != NULL) != (a->want != NULL) || (got && strcmp(got, a->want)))
+            fail_msg("%s:\n%s\nbut expected\n%s", a->text, got ? got : "no call",
+                     a->want ? a->want : "no call");
         if (got) {
-            assert_int_equal(n_before, strlen(answers[i].before));
-            assert_memory_equal(answers[i].text, answers[i].before, n_before);
+            assert_int_equal(n_before, strlen(a->before));
+            assert_memory_equal(a->text, a->before, n_before);
         }
         free(got);
     }
@@ -140,15 +231,16 @@ static size_t stream(const char *text, size_t step, size_t first) {
 /* What is sent before the end is never a part of the calls, wherever the text is split. */
 static void splits(void **state) {
     (void)state;
-    for (size_t i = 0; i < N_ANSWER; i++) {
-        size_t n_before = 0, len = strlen(answers[i].text);
-        char *got = calls_of(answers[i].text, &n_before);
+    for (size_t i = 0; i < N_ANSWER + N_MARKUP; i++) {
+        const char *text = answer_at(i)->text;
+        size_t n_before = 0, len = strlen(text);
+        char *got = calls_of(text, &n_before);
         for (size_t step = 1; step <= 7; step += 2)
             for (size_t first = 0; first <= len; first++) {
-                size_t sent = stream(answers[i].text, step, first);
+                size_t sent = stream(text, step, first);
                 if (got && sent > n_before)
-                    fail_msg("%s: %zu bytes were sent, but the calls start at %zu", answers[i].text,
-                             sent, n_before);
+                    fail_msg("%s: %zu bytes were sent, but the calls start at %zu", text, sent,
+                             n_before);
             }
         free(got);
     }
@@ -180,6 +272,15 @@ static void text_is_sent_at_once(void **state) {
         {"<tool_call>no!", 14},
         {"{\"name\": \"f\"} and", 17},
         {"x  ", 1}, /* white space before a call is dropped */
+        {"a <function=", 1},
+        {"a <function>", 12},
+        {"<tool_call>\n<function=f>\n<par", 0},
+        {"<tool_call>\n<function=f>\n<pax", 29},
+        {"<|tool_call>call:f{a:<|\"|>x", 0},
+        {"<|tool_call>call:f{a:\"", 22},
+        {"a<｜tool▁calls▁beg", 1},
+        {"functoo", 0},
+        {"functool ", 8},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t n = lk_tool_calls_n_text(cases[i].text, strlen(cases[i].text), tools, 0);
@@ -212,7 +313,24 @@ static void random_texts(void **state) {
                                         "<think>",
                                         "</think>",
                                         "\n",
-                                        "{\"name\": \"get\", \"parameters\": {\"a\": 'x'}}"};
+                                        "{\"name\": \"get\", \"parameters\": {\"a\": 'x'}}",
+                                        "<function=f>",
+                                        "</function>",
+                                        "<parameter=a>",
+                                        "</parameter>",
+                                        "<|tool_call>call:f{",
+                                        "<|\"|>",
+                                        "<tool_call|>",
+                                        "a:1",
+                                        "<function_calls>",
+                                        "</function_calls>",
+                                        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+                                        "f<｜tool▁sep｜>{}",
+                                        "<｜tool▁call▁end｜>",
+                                        "<|channel|>commentary to=functions.f",
+                                        "<|message|>",
+                                        "[CALL_ID]",
+                                        "functools"};
     uint32_t random = 1;
     size_t n_call = 0;
     for (int k = 0; k < 30000; k++) {

@@ -54,7 +54,7 @@ def pack_array(kind, values):
     return head + b"".join(map(pack, values))
 
 
-def metadata(n_ctx):
+def metadata(n_ctx, template=TEMPLATE):
     tokens, types = vocabulary()
     numbers = {"vocab_size": len(tokens), "context_length": n_ctx, "embedding_length": N_EMBD,
                "block_count": N_LAYER, "feed_forward_length": N_FF, "attention.head_count": N_HEAD,
@@ -72,7 +72,7 @@ def metadata(n_ctx):
                 "tokenizer.ggml.merges": pack_array(STRING, MERGES),
                 "tokenizer.ggml.eos_token_id": pack_value(U32, len(tokens) - 1),
                 "tokenizer.ggml.add_bos_token": pack_value(BOOL, False),
-                "tokenizer.chat_template": pack_value(STRING, TEMPLATE)}
+                "tokenizer.chat_template": pack_value(STRING, template)}
     return entries
 
 
@@ -114,9 +114,9 @@ def gguf_bytes(entries, parts):
     return align(head + infos) + all_data
 
 
-def write_model(path, n_ctx=16384, seed=1):
+def write_model(path, n_ctx=16384, seed=1, template=TEMPLATE):
     rng = random.Random(seed)
     parts = [(name, shape, 0, tensor_data(rng, name, shape, deviation))
              for name, shape, deviation in tensors()]
     with open(path, "wb") as file:
-        file.write(gguf_bytes(metadata(n_ctx), parts))
+        file.write(gguf_bytes(metadata(n_ctx, template), parts))

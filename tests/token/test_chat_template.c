@@ -276,6 +276,29 @@ static const char mistral_tools[] =
     "{%- elif m.tool_calls %}{{ '[TOOL_CALLS][' }}{%- for c in m.tool_calls %}"
     "{{ c.function | tojson }}{{ ', ' if not loop.last }}{%- endfor %}{{ ']' + eos_token }}"
     "{%- else %}{{ m.content + eos_token }}{%- endif %}{%- endfor %}";
+/* As newer ones: messages of user and assistant alternate, not counting calls and results. */
+static const char strict_tools[] =
+    "{%- set n = namespace(i=0) %}{%- for m in messages %}{%- if m.role == 'user' or "
+    "(m.role == 'assistant' and not m.tool_calls) %}{%- if (m.role == 'user') != (n.i % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{%- endif %}{%- set n.i = n.i + 1 %}"
+    "{%- endif %}{%- endfor %}{{ '[AVAILABLE_TOOLS]' + tools | tojson if tools }}"
+    "{%- for m in messages %}{%- if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}"
+    "{%- elif m.role == 'tool' %}{{ '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}"
+    "{%- else %}{{ m.content }}{%- for c in m.tool_calls %}{{ '[TOOL_CALLS]' + c.function.name + "
+    "'[ARGS]' + c.function.arguments | tojson }}{%- endfor %}{%- endif %}{%- endfor %}";
+/* As gpt-oss: thoughts are called thinking, and a message with calls has either text or them. */
+static const char thinking_tools[] =
+    "{{ tools | tojson if tools }}{%- for m in messages %}{%- if m.tool_calls %}"
+    "{%- if m.content and m.thinking %}{{ raise_exception('both') }}{%- endif %}"
+    "{{ '(' + (m.thinking or m.content) + ')' + m.tool_calls[0].function.name + "
+    "m.tool_calls[0].function.arguments | tojson }}{%- else %}{{ m.role + ':' + m.content }}"
+    "{%- endif %}{%- endfor %}";
+/* As QwQ: the prompt starts the thoughts, with a word that starts like that of calls. */
+static const char started_thoughts[] =
+    "{{ tools | tojson if tools }}{%- for m in messages %}{{ '\n' + m.role + '\n' + m.content }}"
+    "{%- for c in m.tool_calls %}{{ '<tool_use>\n{\"name\": \"' + c.function.name + '\", "
+    "\"arguments\": ' + c.function.arguments | tojson + '}\n</tool_use>' }}{%- endfor %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{ '\nassistant\n<think>\n' }}{%- endif %}";
 static const char gemma[] =
     "{%- for m in messages %}{%- if m.role == 'system' %}{{ raise_exception('no system') }}"
     "{%- endif %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + "
@@ -340,6 +363,35 @@ static void words_of_calls_are_the_template_s(void **state) {
         assert_int_equal(got.has_parameters, want[i].has_parameters);
         lk_vocab_free(v);
     }
+}
+
+static void words_do_not_start_within_the_prompt_s(void **state) {
+    (void)state;
+    struct lk_vocab *v = open_with(started_thoughts);
+    lk_call_words got = {.after = ""};
+    assert_int_equal(lk_vocab_call_words(v, &got, NULL), LK_OK);
+    assert_string_equal(got.before, "<tool_use>\n");
+    assert_string_equal(got.after, "\n</tool_use>");
+    lk_vocab_free(v);
+}
+
+#define THOUGHT(text)                                                                              \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": " text      \
+    ", \"reasoning_content\": \"h\", \"tool_calls\": [{\"id\": \"call-1\", \"type\": "             \
+    "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}, {\"role\": "         \
+    "\"tool\", \"tool_call_id\": \"call-1\", \"content\": \"r\"}]"
+
+static void thoughts_and_calls_go_through_the_template(void **state) {
+    (void)state;
+    lk_chat chat = {.messages = THOUGHT("\"\"")};
+    struct lk_vocab *v = open_with(thinking_tools);
+    expect(v, &chat, "user:q(h)f{}tool:r");
+    chat.messages = THOUGHT("\"t\"");
+    expect(v, &chat, "user:q(h\n\nt)f{}tool:r");
+    lk_vocab_free(v);
+    v = open_with(strict_tools);
+    expect(v, &chat, "[INST]q[/INST]t[TOOL_CALLS]f[ARGS]{}[TOOL_RESULTS]r[/TOOL_RESULTS]");
+    lk_vocab_free(v);
 }
 
 static void last_message_is_continued(void **state) {
@@ -479,6 +531,8 @@ int main(void) {
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(tools_go_through_the_template),
         cmocka_unit_test(words_of_calls_are_the_template_s),
+        cmocka_unit_test(words_do_not_start_within_the_prompt_s),
+        cmocka_unit_test(thoughts_and_calls_go_through_the_template),
         cmocka_unit_test(last_message_is_continued),
         cmocka_unit_test(strangers_make_no_control_tokens),
     };

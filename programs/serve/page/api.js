@@ -68,7 +68,7 @@ async function* textOf(reply) {
   }
 }
 
-/* Stream an answer: yields {progress}, {text} and, at the end, {finish, timings, cache}. */
+/* Stream an answer: yields {progress}, {thoughts}, {text} and, at the end, {finish, timings, cache}. */
 export async function* streamAnswer(body, signal) {
   const reply =
     await post("v1/chat/completions", {...body, stream: true, return_progress: true}, signal);
@@ -76,6 +76,7 @@ export async function* streamAnswer(body, signal) {
     if (event.error) throw new ServerError(event.error.message, 500, event.error.code);
     if (event.prompt_progress) yield {progress: event.prompt_progress};
     const choice = event.choices?.[0];
+    if (choice?.delta?.reasoning_content) yield {thoughts: choice.delta.reasoning_content};
     if (choice?.delta?.content) yield {text: choice.delta.content};
     if (choice?.finish_reason) {
       yield {finish: choice.finish_reason, timings: event.timings, cache: event.cache};

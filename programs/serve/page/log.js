@@ -35,10 +35,11 @@ const showFolded = (node, text) => {
   draw(false);
 };
 
-/* A model's text: "<think>...</think>" at its start is folded, the rest is Markdown. */
-const splitThoughts = text => {
-  const found = /^\s*<think>([^]*?)(?:<\/think>\s*|$)/.exec(text);
-  return found ? [found[1].trim(), text.slice(found[0].length)] : ["", text];
+/* The thoughts of an answer are folded, its text is Markdown. Answers that were saved by older
+ * versions have their thoughts as "<think>...</think>" at the start of the text. */
+const splitThoughts = ({text, thoughts = ""}) => {
+  const found = !thoughts && /^\s*<think>([^]*?)(?:<\/think>\s*|$)/.exec(text);
+  return found ? [found[1].trim(), text.slice(found[0].length)] : [thoughts, text];
 };
 
 const isNearEnd = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
@@ -93,7 +94,7 @@ class MessageView {
   }
 
   #drawAnswer(done) {
-    const [thoughts, answer] = splitThoughts(this.message.text);
+    const [thoughts, answer] = splitThoughts(this.message);
     const running = this.actions.isRunning(this.message);
     this.text.classList.toggle("waiting", running && !answer);
     if (!this.markdown) {

@@ -197,8 +197,9 @@ const applyEvent = (conversation, run, event) => {
     log.setNote(message,
       processed < total ? `reading ${count(total)} prompt tokens, ${count(cache)} reused` : "");
   }
-  if (event.text) {
-    message.text += event.text;
+  if (event.thoughts || event.text) {
+    if (event.thoughts) message.thoughts = (message.thoughts || "") + event.thoughts;
+    message.text += event.text || "";
     if (conversation === chat) setProgress(1);
     log.grow(message);
   }
@@ -220,6 +221,7 @@ const answer = async (conversation, message) => {
   const run = {message, abort: new AbortController(), tokens: null};
   let saved = Date.now();
   runs.set(conversation, run);
+  if (!message.text) delete message.thoughts;
   Object.assign(message, {cut: "interrupted", error: "", note: "", kv: conversation.settings.kv});
   log.update(message);
   showState();

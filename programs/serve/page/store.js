@@ -155,6 +155,7 @@ const importMessage = message => {
   return {
     role: message.role,
     text: message.text,
+    ...isText(message.thoughts) ? {thoughts: message.thoughts} : {},
     ...files.length ? {files} : {},
     ...isText(message.note) ? {note: message.note} : {}
   };
