@@ -85,9 +85,10 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     if (!status)
         status =
             lk_gguf_read_int(r, ".embedding_length", LK_REQUIRED, 1, MAX_EMBD, &hp->n_embd, err);
+    /* A mixture of experts may have no other network. */
+    enum lk_need need = lk_gguf_find_key(r, ".expert_count") < 0 ? LK_REQUIRED : LK_OPTIONAL;
     if (!status)
-        status =
-            lk_gguf_read_int(r, ".feed_forward_length", LK_REQUIRED, 1, MAX_FF, &hp->n_ff, err);
+        status = lk_gguf_read_int(r, ".feed_forward_length", need, 1, MAX_FF, &hp->n_ff, err);
     if (!status)
         status = lk_gguf_read_int(r, ".pooling_type", LK_OPTIONAL, 0, INT32_MAX, &hp->pooling, err);
     if (!status)

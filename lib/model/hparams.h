@@ -22,6 +22,11 @@ struct lk_hparams {
         pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train, n_rot;
     int32_t n_expert, n_expert_used, n_ff_expert; /* n_expert is 0: no mixture (experts.h) */
+    int32_t n_ff_shared;                          /* of the shared expert */
+    int32_t n_group, n_group_used;                /* of experts; n_group <= 1: none */
+    bool expert_sigmoid;         /* probabilities are sigmoids of the logits, not a softmax */
+    bool expert_norm;            /* weights are scaled to add up to 1, */
+    float expert_scale;          /* then by this */
     bool clamped_swiglu;         /* of the experts: up is limited, and gate from above (gpt-oss) */
     int32_t rope_mode;           /* mode argument of ggml_rope_ext; -1: no RoPE */
     struct lk_rope_args rope[2]; /* of layers with full attention, and of those with a window */

@@ -27,6 +27,8 @@
  * experts. */
 struct lk_experts {
     struct ggml_tensor *router, *gate, *up, *down, *router_b, *gate_b, *up_b, *down_b;
+    struct ggml_tensor *bias;        /* [n_expert] added to probabilities for choosing; f32 */
+    struct ggml_tensor *shared_gate; /* [n_embd] gate of the shared expert */
 };
 
 /* Weights of one layer. NULL if the family or the file does not have the tensor. */
@@ -36,12 +38,14 @@ struct lk_layer {
     struct ggml_tensor *wo, *bo, *attn_post_norm;
     struct ggml_tensor *attn_sinks; /* [n_head] scores without a key; f32 */
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
-    struct ggml_tensor *state_norm;                                               /* recurrent */
+    struct ggml_tensor *w_beta_decay; /* recurrent, instead of the two */
+    struct ggml_tensor *state_norm;   /* recurrent */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
     struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b;
-    struct lk_experts experts;         /* instead of ffn_gate, ffn_up and ffn_down */
+    /* Instead of ffn_gate, ffn_up and ffn_down, which are then the shared expert, or NULL. */
+    struct lk_experts experts;
     const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 

@@ -150,9 +150,25 @@ static void add_attention(struct model_writer *w, int i) {
     }
 }
 
+static bool is_qwen35(const struct model_writer *w) {
+    return is_arch(w, "qwen35") || is_arch(w, "qwen35moe") || is_arch(w, "qwen3next");
+}
+
+/* Channels of the shared expert. */
+static int64_t n_ff_shared(const struct tiny_spec *s) { return s->n_ff + 64; }
+
+static void add_shared_expert(struct model_writer *w, int i) {
+    int64_t n_ff = n_ff_shared(w->spec);
+    add_matrix(w, i, "ffn_gate_shexp.weight", w->n_embd, n_ff, 1);
+    add_matrix(w, i, "ffn_up_shexp.weight", w->n_embd, n_ff, 1);
+    add_matrix(w, i, "ffn_down_shexp.weight", n_ff, w->n_embd, 1);
+    if (is_qwen35(w)) add_bias(w, i, "ffn_gate_inp_shexp.weight", w->n_embd);
+}
+
 static void add_ffn(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     if (s->n_expert) {
+        if (is_qwen35(w)) add_shared_expert(w, i);
         add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
         add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
         add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
@@ -171,7 +187,8 @@ static void add_ffn(struct model_writer *w, int i) {
     add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
 }
 
-/* A layer of Qwen 3.5: every fourth has attention, with a gate after each head of q. */
+/* A layer of Qwen 3.5 or Qwen3-Next: every fourth has attention, with a gate after each head of
+ * q. */
 static void add_qwen35_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     int64_t n_q = s->n_head * s->d_head, n_kv = s->n_head_kv * s->d_head,
@@ -192,19 +209,21 @@ static void add_qwen35_layer(struct model_writer *w, int i) {
         add_tensor(w, GGML_TYPE_F32, 4, channels, 0, 0.5, layer_name(name, i, "ssm_conv1d.weight"));
         add_bias(w, i, "ssm_dt.bias", s->n_v_head);
         add_tensor(w, GGML_TYPE_F32, s->n_v_head, 0, -0.3, 0.1, layer_name(name, i, "ssm_a"));
-        add_matrix(w, i, "ssm_beta.weight", w->n_embd, s->n_v_head, 1);
-        add_matrix(w, i, "ssm_alpha.weight", w->n_embd, s->n_v_head, 1);
+        if (is_arch(w, "qwen3next")) {
+            add_matrix(w, i, "ssm_ba.weight", w->n_embd, 2 * s->n_v_head, 1);
+        } else {
+            add_matrix(w, i, "ssm_beta.weight", w->n_embd, s->n_v_head, 1);
+            add_matrix(w, i, "ssm_alpha.weight", w->n_embd, s->n_v_head, 1);
+        }
         add_norm(w, i, "ssm_norm.weight", s->d_state);
         add_matrix(w, i, "ssm_out.weight", n_value, w->n_embd, 1);
     }
-    add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_up.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
+    add_ffn(w, i);
 }
 
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
-    if (is_arch(w, "qwen35")) {
+    if (is_qwen35(w)) {
         add_qwen35_layer(w, i);
         return;
     }
@@ -282,11 +301,12 @@ static void add_metadata(struct model_writer *w) {
     set_u32(w, "context_length", (uint32_t)s->n_ctx);
     set_u32(w, "embedding_length", (uint32_t)w->n_embd);
     set_u32(w, "block_count", (uint32_t)s->n_layer);
-    set_u32(w, "feed_forward_length", (uint32_t)s->n_ff);
+    if (!is_arch(w, "qwen35moe")) set_u32(w, "feed_forward_length", (uint32_t)s->n_ff);
     if (s->n_expert) {
         set_u32(w, "expert_count", (uint32_t)s->n_expert);
         set_u32(w, "expert_used_count", (uint32_t)s->n_expert_used);
         if (!is_arch(w, "llama")) set_u32(w, "expert_feed_forward_length", (uint32_t)s->n_ff);
+        if (is_qwen35(w)) set_u32(w, "expert_shared_feed_forward_length", (uint32_t)n_ff_shared(s));
     }
     set_u32(w, "attention.head_count", (uint32_t)s->n_head);
     set_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
@@ -299,7 +319,7 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "rope.dimension_count", (uint32_t)n_rot(s));
         set_f32(w, "rope.freq_base", 50000.0f);
     }
-    if (is_arch(w, "qwen35")) {
+    if (is_qwen35(w)) {
         const int32_t sections[4] = {s->d_head / 6 + 1, s->d_head / 6 + 1, s->d_head / 6 + 1, 0};
         gguf_set_arr_data(w->gguf, arch_key(key, w, "rope.dimension_sections"), GGUF_TYPE_INT32,
                           sections, 4);

@@ -20,7 +20,7 @@ struct tiny_spec {
     int n_rot;                       /* 0: d_head */
     int n_swa;                       /* gemma3: sliding window */
     int n_expert, n_expert_used;     /* 0: no mixture; n_ff is then that of an expert */
-    int n_k_head, n_v_head, d_state; /* qwen35: recurrent layers */
+    int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next: recurrent layers */
     enum ggml_type type;             /* of the matrices; 0 is f32 */
     bool untied;                     /* separate output matrix */
     bool biases;                     /* optional biases of attention */
