@@ -36,6 +36,7 @@ struct lk_layer {
     struct ggml_tensor *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b;
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
+    struct ggml_tensor *wq_a, *wkv_a, *kv_a_norm, *wk_b, *wv_b; /* of latent attention */
     struct ggml_tensor *attn_sinks; /* [n_head] scores without a key; f32 */
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
     struct ggml_tensor *w_beta_decay; /* recurrent, instead of the two */
@@ -50,7 +51,8 @@ struct lk_layer {
 };
 
 /* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
- * of q, k and v (kernels/delta_net.h). All tensors are f32. Shapes are in C order; ggml's order of
+ * of q, k and v (kernels/delta_net.h). With latent attention, rows of q have d_head + d_rope
+ * channels, and those of k d_rope. All tensors are f32. Shapes are in C order; ggml's order of
  * [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
     struct ggml_tensor *q;     /* [n_tok][n_head][d_head], after RoPE */
@@ -94,6 +96,7 @@ struct lk_net {
 struct lk_family {
     const char *arch; /* general.architecture */
     bool has_experts; /* the feed-forward network may be a mixture of experts */
+    bool has_latents; /* attention is of latents (struct lk_hparams.d_rope) */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */

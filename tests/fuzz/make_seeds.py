@@ -40,7 +40,7 @@ def u64(value):
 def model(arch, vocabulary, kind=Q4_0_TENSOR):
     """One layer of zeros, 64 wide, or of qwen35moe one of each kind. Mixtures have two experts."""
     width, n_ff, n_expert = 64, 64, 2
-    experts = arch in ("qwen3moe", "gpt-oss", "qwen35moe")
+    experts = arch in ("qwen3moe", "gpt-oss", "qwen35moe", "deepseek2")
     n_vocab = len(vocabulary[0]) if vocabulary else 32
     numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
                "block_count": 1, "feed_forward_length": n_ff, "attention.head_count": 1,
@@ -58,6 +58,12 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
         entries |= {f"{arch}.{name}": u32(value) for name, value in recurrent.items()}
         entries[f"{arch}.block_count"] = u32(2)
         entries[f"{arch}.rope.dimension_sections"] = gguf.pack_array(gguf.I32, [11, 11, 10, 0])
+    if arch == "deepseek2":
+        latent = {"attention.kv_lora_rank": 32, "attention.key_length": 48,
+                  "attention.key_length_mla": 48, "attention.value_length_mla": 32,
+                  "attention.q_lora_rank": 32, "rope.dimension_count": 16,
+                  "expert_shared_count": 1, "expert_gating_func": 2}
+        entries |= {f"{arch}.{name}": u32(value) for name, value in latent.items()}
     if vocabulary:
         tokens, types = vocabulary
         entries |= {"tokenizer.ggml.model": text("gpt2"), "tokenizer.ggml.pre": text("qwen2"),
@@ -88,6 +94,14 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
     if arch == "qwen2":
         shapes |= {"attn_q.bias": (width,), "attn_k.bias": (width,), "attn_v.bias": (width,)}
     layers = [shapes]
+    if arch == "deepseek2":
+        for name in "attn_q", "attn_k", "attn_v":
+            del shapes[name]
+        shapes |= {"attn_q_a": (width, 32), "attn_q_a_norm": (32,), "attn_q_b": (32, 48),
+                   "attn_kv_a_mqa": (width, 48), "attn_kv_a_norm": (32,), "attn_k_b": (32, 32, 1),
+                   "attn_v_b": (32, 32, 1), "attn_output": (32, width),
+                   "ffn_gate_shexp": (width, n_ff), "ffn_up_shexp": (width, n_ff),
+                   "ffn_down_shexp": (n_ff, width), "exp_probs_b.bias": (n_expert,)}
     if arch == "qwen35moe":
         shapes |= {"attn_q": (width, 2 * width), "attn_q_norm": (width,), "attn_k_norm": (width,),
                    "post_attention_norm": shapes.pop("ffn_norm"), "ffn_gate_inp_shexp": (width,),
@@ -118,7 +132,7 @@ def write_models():
     tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
     write("gguf", "llama", model("llama", None))
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
-    for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe":
+    for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe", "deepseek2":
         write("gguf", arch, model(arch, None))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))

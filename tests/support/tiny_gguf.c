@@ -155,7 +155,9 @@ static bool is_qwen35(const struct model_writer *w) {
 }
 
 /* Channels of the shared expert. */
-static int64_t n_ff_shared(const struct tiny_spec *s) { return s->n_ff + 64; }
+static int64_t n_ff_shared(const struct tiny_spec *s) {
+    return s->d_nope ? 2 * s->n_ff : s->n_ff + 64;
+}
 
 static void add_shared_expert(struct model_writer *w, int i) {
     int64_t n_ff = n_ff_shared(w->spec);
@@ -167,8 +169,9 @@ static void add_shared_expert(struct model_writer *w, int i) {
 
 static void add_ffn(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
-    if (s->n_expert) {
-        if (is_qwen35(w)) add_shared_expert(w, i);
+    if (s->n_expert && i >= s->n_dense) {
+        if (is_qwen35(w) || s->d_nope) add_shared_expert(w, i);
+        if (s->n_group) add_bias(w, i, "exp_probs_b.bias", s->n_expert);
         add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
         add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
         add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
@@ -221,8 +224,41 @@ static void add_qwen35_layer(struct model_writer *w, int i) {
     add_ffn(w, i);
 }
 
+/* The matrices of all heads. */
+static void add_heads(struct model_writer *w, int layer, const char *rest, int64_t ne0,
+                      int64_t ne1) {
+    char name[64];
+    add_tensor_3d(w, w->spec->type, ne0, ne1, w->spec->n_head, 0, 1 / sqrt((double)ne0),
+                  layer_name(name, layer, rest));
+}
+
+/* A layer of DeepSeek, with latent attention. */
+static void add_deepseek2_layer(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    int64_t n_q = s->n_head * (s->d_nope + s->n_rot);
+    add_norm(w, i, "attn_norm.weight", w->n_embd);
+    if (s->q_rank) {
+        add_matrix(w, i, "attn_q_a.weight", w->n_embd, s->q_rank, 1);
+        add_norm(w, i, "attn_q_a_norm.weight", s->q_rank);
+        add_matrix(w, i, "attn_q_b.weight", s->q_rank, n_q, 1.5);
+    } else {
+        add_matrix(w, i, "attn_q.weight", w->n_embd, n_q, 1.5);
+    }
+    add_matrix(w, i, "attn_kv_a_mqa.weight", w->n_embd, s->d_head + s->n_rot, 1.5);
+    add_norm(w, i, "attn_kv_a_norm.weight", s->d_head);
+    add_heads(w, i, "attn_k_b.weight", s->d_nope, s->d_head);
+    add_heads(w, i, "attn_v_b.weight", s->d_head, s->d_value);
+    add_matrix(w, i, "attn_output.weight", s->n_head * s->d_value, w->n_embd, 1);
+    add_norm(w, i, "ffn_norm.weight", w->n_embd);
+    add_ffn(w, i);
+}
+
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
+    if (is_arch(w, "deepseek2")) {
+        add_deepseek2_layer(w, i);
+        return;
+    }
     if (is_qwen35(w)) {
         add_qwen35_layer(w, i);
         return;
@@ -310,7 +346,7 @@ static void add_metadata(struct model_writer *w) {
     }
     set_u32(w, "attention.head_count", (uint32_t)s->n_head);
     set_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
-    set_u32(w, "attention.key_length", (uint32_t)s->d_head);
+    set_u32(w, "attention.key_length", (uint32_t)(s->d_nope ? s->d_head + s->n_rot : s->d_head));
     set_u32(w, "attention.value_length", (uint32_t)s->d_head);
     set_f32(
         w, has_layer_norms(w) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
@@ -329,6 +365,22 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "ssm.time_step_rank", (uint32_t)s->n_v_head);
         set_u32(w, "ssm.inner_size", (uint32_t)(s->n_v_head * s->d_state));
         set_u32(w, "full_attention_interval", 4);
+    }
+    if (is_arch(w, "deepseek2")) {
+        set_u32(w, "attention.kv_lora_rank", (uint32_t)s->d_head);
+        set_u32(w, "attention.key_length_mla", (uint32_t)(s->d_nope + s->n_rot));
+        set_u32(w, "attention.value_length_mla", (uint32_t)s->d_value);
+        if (s->q_rank) set_u32(w, "attention.q_lora_rank", (uint32_t)s->q_rank);
+        set_u32(w, "leading_dense_block_count", (uint32_t)s->n_dense);
+        set_u32(w, "expert_shared_count", 2);
+        if (s->scaled) set_f32(w, "rope.scaling.yarn_log_multiplier", 0.0707f);
+        if (s->scaled) set_f32(w, "expert_weights_scale", 1.5f);
+    }
+    if (s->n_group) {
+        set_u32(w, "expert_group_count", (uint32_t)s->n_group);
+        set_u32(w, "expert_group_used_count", (uint32_t)s->n_group - 1);
+        set_u32(w, "expert_gating_func", 2);
+        gguf_set_val_bool(w->gguf, arch_key(key, w, "expert_weights_norm"), true);
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
     if (s->attn_softcap > 0) set_f32(w, "attn_logit_softcapping", s->attn_softcap);
