@@ -117,6 +117,7 @@ typedef struct {
                                All caches together hold this and each session's own part, which
                                is cache_bytes - shared_bytes of its stats */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab;
+    int32_t d_rope;        /* latent attention: channels of K, and d_head is V's; 0: equally many */
     int32_t n_cached;      /* layers with a cache, which recipes number; the others are recurrent */
     int32_t n_ctx_train;   /* context length of the training */
     int32_t n_swa;         /* window of sliding-window layers; 0: there are none */

@@ -115,7 +115,7 @@ static void add_rows(lk_inspection *in, const struct inspect_sessions *s, int la
         lk_codec_print(&kv->rule[i].codec, side, at->codec, sizeof at->codec);
         at->rows = kv->count[i].rows;
         at->bytes = (uint64_t)kv->level[i].n_block * kv->level[i].block_bytes;
-        at->values = (uint64_t)at->rows * shape->n_head_kv * shape->d_head;
+        at->values = (uint64_t)at->rows * lk_cache_width(shape, side);
         at->error = error.error;
         at->power = error.power;
         if (layer == 0)

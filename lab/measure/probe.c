@@ -136,7 +136,7 @@ static bool read_exact_row(const struct lk_kv *kv, const struct lk_cache_shape *
     for (int level = 0; level < kv->n_level; level++) {
         int64_t at = pos - lk_kv_position(kv, level, 0, head);
         if (at < 0 || at >= kv->count[level].rows) continue;
-        lk_project_read_head(kv, level, at, head, shape->d_head, kernels, x);
+        lk_project_read_head(kv, level, at, head, lk_cache_d_head(shape, kv->side), kernels, x);
         return true;
     }
     return false;
@@ -197,14 +197,15 @@ struct lk_row_error lk_probe_row_error(const struct lk_session *exact,
     /* Not lk_kernels_choose: it asks the CPU, which is slow in a virtual machine. */
     const struct lk_kernels *kernels = session->cache->kernels;
     struct lk_row_error sum = {0};
+    int d_head = lk_cache_d_head(shape, side);
     float x[LK_MAX_D_HEAD], ref[LK_MAX_D_HEAD];
     for (int64_t at = 0; at < kv->count[level].rows; at++) {
         for (int head = 0; head < shape->n_head_kv; head++) {
             int64_t pos = lk_kv_position(kv, level, at, head);
             if (!read_exact_row(full, shape, head, pos, kernels, ref)) continue;
-            lk_project_read_head(kv, level, at, head, shape->d_head, kernels, x);
+            lk_project_read_head(kv, level, at, head, d_head, kernels, x);
             sum.n += head == 0;
-            for (int c = 0; c < shape->d_head; c++) {
+            for (int c = 0; c < d_head; c++) {
                 double d = (double)x[c] - ref[c];
                 sum.error += d * d;
                 sum.power += (double)ref[c] * ref[c];

@@ -18,14 +18,15 @@ struct repeat {
 static void read_source_rows(const struct repeat *r, int64_t pos, int64_t n) {
     const struct lk_kv *source = &r->from->kv[r->layer][r->side];
     int64_t n_source = source->n_tok - source->first; /* a sliding window keeps only the newest */
-    size_t stride = (size_t)r->from->shape.n_head_kv * r->from->shape.d_head;
+    size_t stride = lk_cache_width(&r->from->shape, r->side);
+    int d_head = lk_cache_d_head(&r->from->shape, r->side);
     for (int64_t done = 0; done < n;) {
         int64_t at = (pos + done - source->first % n_source + n_source) % n_source;
         int64_t n_now = n_source - at < n - done ? n_source - at : n - done;
         for (int head = 0; head < r->from->shape.n_head_kv; head++)
-            lk_kv_read_positions(
-                source, source->first + at, source->first + at + n_now, head, &lk_kernels_reference,
-                r->rows + done * stride + (size_t)head * r->from->shape.d_head, stride);
+            lk_kv_read_positions(source, source->first + at, source->first + at + n_now, head,
+                                 &lk_kernels_reference,
+                                 r->rows + done * stride + (size_t)head * d_head, stride);
         done += n_now;
     }
 }

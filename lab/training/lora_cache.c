@@ -7,7 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-static size_t row_width(const struct lk_lora_cache *c) { return lk_cache_width(&c->cache->shape); }
+static size_t row_width(const struct lk_lora_cache *c) {
+    return lk_cache_width(&c->cache->shape, LK_V);
+}
 
 /* ---- projections ---- */
 

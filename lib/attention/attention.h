@@ -44,7 +44,8 @@ struct lk_attn {
     const struct lk_kv *k, *v;
     const struct lk_kernels *kernels;
     int n_head, n_head_kv, d_head;
-    int n_tok; /* tokens of the queries: the newest n_tok positions of K and V */
+    int d_rope; /* channels of K with latent attention (model/hparams.h), else 0 */
+    int n_tok;  /* tokens of the queries: the newest n_tok positions of K and V */
     int n_thread;
     int thread_offset; /* the thread that gets the first item, modulo the number of threads;
                           spreads many small calls over the threads */
@@ -59,7 +60,7 @@ struct lk_attn {
     struct lk_rule_floats rule_floats; /* lk_rule_floats() */
     struct lk_skip_count *skipped;     /* [n_thread], added to; NULL: do not count */
     const struct lk_rope *rope;        /* of the layer, for sinks that shift; NULL: no rotation */
-    const float *q;                    /* [n_tok][n_head][d_head] */
+    const float *q;                    /* [n_tok][n_head][d_head + d_rope] */
     float *out;                        /* [n_tok][n_head][d_head] */
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read
      * by combine; or NULL */

@@ -5,6 +5,7 @@
 #include "attention/runs.h"
 #include "attention/score_unordered.h"
 #include "attention/softcap.h"
+#include "kernels/composed.h"
 
 #include <math.h>
 #include <string.h>
@@ -91,8 +92,14 @@ size_t lk_attn_item_row(const struct lk_attn_item *item, int i) {
     return (size_t)token * item->attn->n_head + query_head(item, i);
 }
 
+/* What is multiplied with rows of V, if they are keys too, followed by what is with rows of K. */
+static const float *whole_query(const struct lk_attn_item *item, int i) {
+    const struct lk_attn *attn = item->attn;
+    return attn->q + lk_attn_item_row(item, i) * (attn->d_head + attn->d_rope);
+}
+
 static const float *query_of(const struct lk_attn_item *item, int i) {
-    return item->attn->q + lk_attn_item_row(item, i) * item->attn->d_head;
+    return whole_query(item, i) + (item->attn->d_rope > 0 ? item->attn->d_head : 0);
 }
 
 /* The rotation of queries for a level of sinks whose positions shift; unset for other levels. */
@@ -249,12 +256,39 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
     if (!level->k_up && level->basis && level->basis->mean) add_mean(item, span, score);
 }
 
+/* Add what the latents in V contribute to the scores of positions [a, b): one part, whose rows are
+ * multiplied with the queries as they are. */
+static void add_latent_scores(struct lk_attn_item *item, int64_t a, int64_t b) {
+    const struct lk_attn *attn = item->attn;
+    const struct lk_kv *v = attn->v;
+    float *query = item->mem.query, *s = item->mem.tile;
+    int d = attn->d_head;
+    for (int i = 0; i < item->n_q; i++)
+        memcpy(query + (size_t)i * d, whole_query(item, i), d * sizeof *query);
+    item->query_level = -1; /* the queries for K are overwritten */
+    struct lk_queries queries = {.n_q = item->n_q, .d_head = d, .q = query};
+    for (struct lk_kv_span span = lk_kv_spans(v); lk_kv_next_span(v, a, b, &span);) {
+        struct lk_run run = {
+            .kv = v, .level = span.level, .end_part = 1, .max_rows = LK_TILE, .chunk = item->chunk};
+        for (int64_t pos = span.pos; pos < span.end; pos += run.n) {
+            lk_run_find(&run, pos - span.first, span.end - span.first);
+            struct lk_rows rows = lk_run_rows(&run, 0);
+            lk_score_values(attn->kernels, &rows, &queries, s, LK_TILE);
+            float *out = item->mem.score + PAD + (pos - a);
+            for (int i = 0; i < item->n_q; i++)
+                for (int t = 0; t < run.n; t++)
+                    out[i * item->stride + t] += s[i * LK_TILE + run.tile_row + t];
+        }
+    }
+}
+
 void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *k = item->attn->k;
     for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, a, b, &span);) {
         if (!k->level[span.level].k_up) lk_attn_item_prepare(item, span.level);
         score_span(item, &span, item->mem.score + PAD + (span.pos - a));
     }
+    if (item->attn->d_rope > 0) add_latent_scores(item, a, b);
 }
 
 float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, int64_t b, int *lo,

@@ -45,13 +45,18 @@ uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache) {
     return sum;
 }
 
+uint64_t lk_cache_exact_bytes(const struct lk_cache_shape *shape, int64_t n_row) {
+    size_t width = lk_cache_width(shape, LK_K) + lk_cache_width(shape, LK_V);
+    return (uint64_t)n_row * width * sizeof(uint16_t);
+}
+
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
     uint64_t rows = 0;
     for (int layer = 0; layer < shape->n_layer; layer++) {
         bool swa = shape->is_swa && shape->is_swa[layer];
         rows += swa && n_tok > shape->n_swa ? shape->n_swa : n_tok;
     }
-    return rows * lk_cache_width(shape) * 2 * sizeof(uint16_t);
+    return lk_cache_exact_bytes(shape, (int64_t)rows);
 }
 
 struct lk_cache_widths lk_cache_max_widths(const struct lk_cache *cache) {

@@ -10,8 +10,8 @@
 #include <string.h>
 
 /* Scratch of K or of V: rows that are being moved, and their latents. */
-static size_t scratch_bytes(const struct lk_cache *cache) {
-    return 2 * LK_MAX_MOVE * lk_cache_width(&cache->shape) * sizeof(float);
+static size_t scratch_bytes(const struct lk_cache *cache, enum lk_side side) {
+    return 2 * LK_MAX_MOVE * lk_cache_width(&cache->shape, side) * sizeof(float);
 }
 
 /* Latents can only be truncated when they age, so an older level has at most the rank of the newer
@@ -55,9 +55,10 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     bool swa = shape->is_swa && shape->is_swa[layer];
     kv->side = side;
     kv->n_swa = swa ? shape->n_swa : 0;
-    kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, swa, shape->n_ctx, kv->rule);
+    unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
+    kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
     kv->rows = cache->rows[side];
-    kv->latents = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape);
+    kv->latents = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape, side);
     for (int i = 0; i < kv->n_level; i++) {
         const struct lk_level_rule *rule = &kv->rule[i];
         bool limited = rule->limit.policy.kind != LK_POLICY_NONE &&
@@ -86,7 +87,7 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
     cache->kv = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->kv);
     cache->evict = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->evict);
     for (int side = 0; side < 2; side++)
-        cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, scratch_bytes(cache));
+        cache->rows[side] = lk_alloc(ledger, LK_FOR_SCRATCH, scratch_bytes(cache, side));
     lk_status status = LK_OK;
     if (!cache->kv || !cache->evict || !cache->rows[LK_K] || !cache->rows[LK_V])
         status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
@@ -149,7 +150,7 @@ void lk_cache_free(struct lk_cache *cache) {
     }
     lk_release(cache->ledger, LK_FOR_OTHER, cache->evict, shape->n_layer * sizeof *cache->evict);
     for (int side = 0; side < 2; side++)
-        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], scratch_bytes(cache));
+        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], scratch_bytes(cache, side));
     lk_pool_destroy(&cache->pool);
     lk_release(cache->ledger, LK_FOR_OTHER, cache, sizeof *cache);
 }
@@ -168,8 +169,8 @@ struct new_rows {
  * level stores them, in kv's scratch. */
 static void project_rows(struct lk_cache *cache, struct lk_kv *kv, const struct lk_level *level,
                          const float *x, int64_t pos, int64_t n) {
-    size_t width = lk_cache_width(&cache->shape);
-    int d_head = cache->shape.d_head;
+    size_t width = lk_cache_width(&cache->shape, kv->side);
+    int d_head = lk_cache_d_head(&cache->shape, kv->side);
     memset(kv->latents, 0, (size_t)n * width * sizeof *x);
     for (int head = 0; head < cache->shape.n_head_kv; head++) {
         struct lk_basis_head h = lk_level_basis_head(level, head);
@@ -186,7 +187,7 @@ static void project_rows(struct lk_cache *cache, struct lk_kv *kv, const struct 
 static void truncate_latents(const struct lk_cache *cache, struct lk_kv *kv,
                              const struct lk_level *level, const struct new_rows *rows, int64_t at,
                              int64_t n) {
-    size_t width = lk_cache_width(&cache->shape), stride = 0;
+    size_t width = lk_cache_width(&cache->shape, kv->side), stride = 0;
     float *offset = kv->rows; /* [width], parts as in the rows */
     memset(offset, 0, width * sizeof *offset);
     for (int head = 0; level->basis->mean && head < cache->shape.n_head_kv; head++) {
@@ -208,7 +209,7 @@ static void truncate_latents(const struct lk_cache *cache, struct lk_kv *kv,
 static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i,
                             const struct new_rows *rows, int64_t from, int64_t to, int64_t pos) {
     const struct lk_level *level = &kv->level[i];
-    size_t width = lk_cache_width(&cache->shape);
+    size_t width = lk_cache_width(&cache->shape, kv->side);
     if (!level->basis) return lk_move_append(cache, kv, i, rows->x + from * width, to - from);
     for (int64_t at = from; at < to; at += LK_MAX_MOVE) {
         int64_t n = to - at < LK_MAX_MOVE ? to - at : LK_MAX_MOVE;

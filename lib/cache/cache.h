@@ -56,7 +56,7 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
 /* Forget every token. */
 void lk_cache_clear(struct lk_cache *cache);
 
-/* Append n rows x [n][n_head_kv][d_head] to K or V of a layer. LK_E_NOMEM without
+/* Append n rows x [n][n_head_kv][lk_cache_d_head] to K or V of a layer. LK_E_NOMEM without
  * lk_cache_prepare. */
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
                           int64_t n, lk_err *err);

@@ -22,7 +22,9 @@ enum { LK_MAX_MOVE = 128 }; /* rows moved at a time; a multiple of every codec's
 /* What the cache must know about the model. Pointers are borrowed for the life of the cache. */
 struct lk_cache_shape {
     int n_layer, n_head_kv, d_head;
-    int n_swa;             /* window of sliding-window layers; 0: none */
+    int d_rope; /* latent attention: channels of K, and V's d_head channels are keys too; 0: K has
+                   as many as V */
+    int n_swa;  /* window of sliding-window layers; 0: none */
     const uint8_t *is_swa; /* [n_layer] or NULL */
     /* [LK_N_BASIS] of [n_layer] or NULL; NULL without a sidecar */
     const struct lk_basis *const *basis;
@@ -35,9 +37,14 @@ struct lk_cache_shape {
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 
+/* Channels of a head's row of K or V. */
+static inline int lk_cache_d_head(const struct lk_cache_shape *shape, enum lk_side side) {
+    return side == LK_K && shape->d_rope > 0 ? shape->d_rope : shape->d_head;
+}
+
 /* Channels of a row: all KV heads. */
-static inline size_t lk_cache_width(const struct lk_cache_shape *shape) {
-    return (size_t)shape->n_head_kv * shape->d_head;
+static inline size_t lk_cache_width(const struct lk_cache_shape *shape, enum lk_side side) {
+    return (size_t)shape->n_head_kv * lk_cache_d_head(shape, side);
 }
 
 /* The rotation of a layer's K, or NULL. */

@@ -58,10 +58,18 @@ static void set_departure(struct lk_level_rule *rule, const struct lk_level_spec
     rule->batch = older->batch_in;
 }
 
+/* Replace a codec of few bits. */
+static void refine_codec(struct lk_codec *codec) {
+    if (codec->coding != LK_F16 && codec->coding != LK_INT8)
+        *codec = (struct lk_codec){.coding = LK_ROT, .bits = 8};
+}
+
 int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side,
-                   bool swa, int64_t n_ctx, struct lk_level_rule *out) {
+                   unsigned kind, int64_t n_ctx, struct lk_level_rule *out) {
     struct lk_level_spec spec[LK_MAX_LEVEL];
+    bool swa = kind & LK_RULES_SLIDING;
     lk_recipe_levels(recipe, layer, n_layer, spec);
+    for (int i = 0; kind & LK_RULES_FINE_K && i < recipe->n_level; i++) refine_codec(&spec[i].k);
     bool evicts = lk_recipe_evicts(recipe);
     int n = 0;
     for (int i = 0; i < recipe->n_level; i++) {

@@ -43,11 +43,14 @@ struct lk_level_count {
     int32_t skip; /* rows already removed from the first block */
 };
 
-/* Rules of the levels of K or V of one layer. `swa`: a sliding-window layer, which has no sinks.
- * n_ctx: the longest context that the model was trained for. out: [LK_MAX_KV_LEVEL]. Returns the
- * number of levels. */
+/* Kinds of layers. One with a sliding window has no sinks. K of latent attention is the rotary part
+ * only, whose channels have few but large values: codecs other than f16 and int8 become rot8. */
+enum { LK_RULES_SLIDING = 1, LK_RULES_FINE_K = 2 };
+
+/* Rules of the levels of K or V of one layer. `kind`: a set of the above. n_ctx: the longest
+ * context that the model was trained for. out: [LK_MAX_KV_LEVEL]. Returns the number of levels. */
 int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side,
-                   bool swa, int64_t n_ctx, struct lk_level_rule *out);
+                   unsigned kind, int64_t n_ctx, struct lk_level_rule *out);
 
 /* Number of sinks: rows below this position go to level 0 and stay there. 0 without sinks. */
 uint32_t lk_level_sinks(const struct lk_level_rule *rule, int n_level);

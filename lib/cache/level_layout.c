@@ -88,7 +88,7 @@ lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *ru
                           struct lk_ledger *ledger, lk_err *err) {
     const struct lk_codec *codec = &rule->codec;
     level->n_part = shape->n_head_kv;
-    level->d_part = shape->d_head;
+    level->d_part = lk_cache_d_head(shape, side);
     level->n_head = 1;
     level->part = NULL;
     level->basis = NULL;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 size_t lk_move_offset(const struct lk_cache *cache, const struct lk_level *level, int part) {
-    return (size_t)part * level->n_head * cache->shape.d_head;
+    return (size_t)part * level->n_head * cache->shape.d_head; /* latent attention has one part */
 }
 
 void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
@@ -17,7 +17,7 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
     struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
     for (int part = 0; part < kv->level[to].n_part; part++)
         lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->latents,
-                               lk_cache_width(&cache->shape));
+                               lk_cache_width(&cache->shape, kv->side));
     kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
 }
 
@@ -28,14 +28,14 @@ const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, 
     for (int part = 0; part < level->n_part; part++)
         lk_project_read(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
                         kv->rows, kv->latents + lk_move_offset(cache, level, part),
-                        lk_cache_width(&cache->shape));
+                        lk_cache_width(&cache->shape, kv->side));
     return kv->latents;
 }
 
 bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float *x, int64_t n) {
     struct lk_level *level = &kv->level[i];
     struct lk_level_count *count = &kv->count[i];
-    size_t width = lk_cache_width(&cache->shape);
+    size_t width = lk_cache_width(&cache->shape, kv->side);
     int block_rows = kv->rule[i].block_rows;
     while (n > 0) {
         int64_t index = count->skip + count->rows;

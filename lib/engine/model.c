@@ -47,6 +47,11 @@ static lk_status start_threads(struct lk_model *model, lk_err *err) {
 static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, const char *path,
                               lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
+    if (hp->d_rope > 0)
+        return lk_fail(
+            err, LK_E_UNSUPPORTED,
+            "sidecars are not supported for models with latent attention; open the model "
+            "without");
     struct lk_sidecar_model of = {.fingerprint = net->fingerprint,
                                   .n_layer = lk_hparams_cached(hp),
                                   .n_head_kv = hp->n_head_kv,
@@ -158,6 +163,11 @@ lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
 
 lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err) {
     lk_status status = lk_model_check_weights(model, err);
+    if (status == LK_OK && model->net->hp.d_rope > 0)
+        status =
+            lk_fail(err, LK_E_UNSUPPORTED,
+                    "the model has latent attention; bases, adapters and networks are made for "
+                    "models with keys and values of their own only");
     if (status != LK_OK || model->net->hp.n_recurrent == 0) return status;
     return lk_fail(
         err, LK_E_UNSUPPORTED,
@@ -193,6 +203,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .n_head = hp->n_head,
                            .n_head_kv = hp->n_head_kv,
                            .d_head = hp->d_head,
+                           .d_rope = hp->d_rope,
                            .shared_bytes = lk_ledger_bytes(&model->ledger, LK_FOR_CACHE),
                            .n_vocab = hp->n_vocab,
                            .n_ctx_train = hp->n_ctx_train,
@@ -227,6 +238,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .n_layer = lk_hparams_cached(hp),
         .n_head_kv = hp->n_head_kv,
         .d_head = hp->d_head,
+        .d_rope = hp->d_rope,
         .n_swa = hp->n_swa,
         .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL,
         .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,

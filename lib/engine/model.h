@@ -37,7 +37,8 @@ struct lk_model {
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);
 
-/* For what computes layers in its own way: the same, and LK_E_UNSUPPORTED for recurrent layers. */
+/* For what computes layers in its own way: the same, and LK_E_UNSUPPORTED for recurrent layers
+ * and latent attention. */
 lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err);
 
 /* Bytes of the sidecar that sessions with this recipe share. latents: what they share of bases

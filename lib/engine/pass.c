@@ -19,6 +19,7 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
                                   .n_head = hp->n_head,
                                   .n_head_kv = hp->n_head_kv,
                                   .d_head = hp->d_head,
+                                  .d_rope = hp->d_rope,
                                   .n_thread = model->n_thread,
                                   .scale = hp->attn_scale,
                                   .softcap = hp->attn_softcap,
@@ -94,14 +95,18 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
 
 /* ---- custom nodes: thread ith of nth does its share for every sequence ---- */
 
+/* The queries of row `row` of a matrix of all rows [n_row][n_head][d_head + d_rope]. */
+static const float *row_queries(const struct lk_attn *attn, const struct ggml_tensor *q, int row) {
+    return (const float *)q->data + (size_t)row * attn->n_head * (attn->d_head + attn->d_rope);
+}
+
 /* The attention call of sequence i in the job's layer. q and out are matrices of all rows,
- * [n_row][n_head * d_head], or NULL. */
+ * [n_row][n_head][d_head + d_rope] and [n_row][n_head * d_head], or NULL. */
 static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
                                const struct ggml_tensor *q, const struct ggml_tensor *out) {
     const struct lk_seq *seq = &job->pass->seq[i];
     const struct lk_kv *cache = seq->session->cache->kv[job->index];
     struct lk_attn attn = job->pass->attn;
-    size_t first = (size_t)seq->row * attn.n_head * attn.d_head;
     attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
     attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
     attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
@@ -116,8 +121,8 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     attn.rule_floats = seq->session->rule_floats;
     if (attn.skip_v > 0 || attn.read > 0) attn.skipped = seq->session->skipped;
     attn.partial += seq->partial;
-    if (q) attn.q = (const float *)q->data + first;
-    if (out) attn.out = (float *)out->data + first;
+    if (q) attn.q = row_queries(&attn, q, seq->row);
+    if (out) attn.out = (float *)out->data + (size_t)seq->row * attn.n_head * attn.d_head;
     return attn;
 }
 
@@ -125,10 +130,9 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
  * rows that are old enough are encoded before any query attends to them. */
 static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq *seq,
                             enum lk_side side, const struct ggml_tensor *x) {
-    const struct lk_attn *a = &job->pass->attn;
     struct lk_cache *cache = seq->session->cache;
     const struct lk_factor *factor = job->pass->model->net->layer[job->layer].factor[side];
-    size_t width = factor ? (size_t)x->ne[0] : (size_t)a->n_head_kv * a->d_head;
+    size_t width = factor ? (size_t)x->ne[0] : lk_cache_width(&cache->shape, side);
     const float *rows = (const float *)x->data + (size_t)seq->row * width;
     lk_status status = factor ? lk_cache_append_latents(cache, job->index, side, rows, factor->rank,
                                                         seq->n_tok, NULL)
@@ -137,7 +141,7 @@ static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq 
     return lk_cache_encode(cache, job->index, side, NULL);
 }
 
-/* src: k and v [n_row][n_head_kv][d_head], or latents (struct lk_qkv), q [n_row][n_head][d_head].
+/* src: k, v and q, or latents instead of k and v (struct lk_qkv).
  * Appends K and V to the caches and shows them the queries. K and V of a sequence may go to
  * different threads. */
 static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -147,9 +151,8 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         struct lk_seq *seq = &job->pass->seq[task / 2];
         struct lk_cache *cache = seq->session->cache;
         enum lk_side side = task % 2 ? LK_V : LK_K;
-        size_t row = (size_t)seq->row;
         if (seq->failed) continue;
-        const float *q = (const float *)dst->src[2]->data + row * a->n_head * a->d_head;
+        const float *q = row_queries(a, dst->src[2], seq->row);
         if (side == LK_K) lk_cache_observe(cache, job->index, q, seq->n_tok, a->n_head);
         lk_status status = store_rows(job, seq, side, dst->src[side]);
         if (status != LK_OK) {
@@ -212,8 +215,7 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
         if (seq->absorb) attn.extra_partial = seq->absorb->partial;
         const struct lk_watch *watch = &seq->session->watch;
         if (ith == 0 && !seq->failed && watch->on_partials) {
-            attn.q =
-                (const float *)dst->src[1]->data + (size_t)seq->row * attn.n_head * attn.d_head;
+            attn.q = row_queries(&attn, dst->src[1], seq->row);
             watch->on_partials(watch->user, job->index, &attn, seq->n_range);
         }
         if (!seq->failed)
@@ -253,7 +255,8 @@ static bool pass_skips(const struct lk_pass *pass) {
 
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                        const struct lk_qkv *pre, struct ggml_tensor *ready) {
-    int64_t n_attn = pre->q->ne[0] * pre->q->ne[1], n_tok = pre->q->ne[2];
+    const struct lk_attn *attn = &job->pass->attn;
+    int64_t n_attn = (int64_t)attn->n_head * attn->d_head, n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
     struct ggml_tensor *partial = lk_graph_effect(ctx, attend_node, queries, 2, job);
     if (pass_skips(job->pass)) partial = lk_graph_effect(ctx, values_node, &partial, 1, job);

@@ -67,10 +67,12 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
         lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
     attn += sizeof(float) * (rule.shared + model->n_thread * rule.thread);
     uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : 3ull * hp->n_ff;
-    uint64_t width =
-        4ull * hp->n_embd + ffn + (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * hp->d_head;
+    uint64_t heads = (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * lk_hparams_d_query(hp);
+    if (hp->d_rope > 0) /* before and after what surrounds attention */
+        heads += (uint64_t)hp->n_head * (hp->d_head + hp->d_nope + hp->d_rope + 2 * hp->d_value);
+    uint64_t width = 4ull * hp->n_embd + ffn + heads;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
-    uint64_t row = 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t); /* f16 K and V */
+    uint64_t row = lk_cache_exact_bytes(&shape, 1);
     uint64_t activations =
         chunk * width * sizeof(float) + lk_linear_cast_bytes(model->net, (int64_t)chunk);
     uint64_t hidden = chunked ? 0 : n_tok * hp->n_embd * sizeof(float);

@@ -31,7 +31,7 @@ struct prefill {
     float *x; /* [n_tok][n_embd] hidden states */
     size_t x_size;
     struct exact_rows exact[2];
-    size_t exact_size;           /* bytes of one block */
+    size_t exact_size[2];        /* bytes of the block of K, of V */
     struct lk_layer_job job;     /* of the current layer */
     float *attn_scores;          /* [n_tok][n_head_kv]; NULL if no policy needs scores */
     struct lk_scored_row *order; /* [n_head_kv][n_tok] scratch of lk_evict_select; NULL if unused */
@@ -44,7 +44,7 @@ static void free_prefill(struct prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
     lk_graph_free(&p->graph, ledger);
     for (int side = 0; side < 2; side++)
-        lk_release(ledger, LK_FOR_SCRATCH, p->exact[side].block, p->exact_size);
+        lk_release(ledger, LK_FOR_SCRATCH, p->exact[side].block, p->exact_size[side]);
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->attn_scores, p->scratch.attn_scores);
     lk_release(ledger, LK_FOR_SCRATCH, p->order, p->scratch.ranked);
@@ -54,23 +54,24 @@ static void free_prefill(struct prefill *p) {
 static lk_status alloc_prefill(struct prefill *p, lk_err *err) {
     struct lk_ledger *ledger = &p->s->ledger;
     const struct lk_hparams *hp = &p->net->hp;
-    size_t head_bytes = lk_codec_head_bytes(&lk_codec_f16, LK_K, hp->d_head, (int)p->n_tok);
     p->x_size = p->n_tok * hp->n_embd * sizeof(float);
-    p->exact_size = head_bytes * hp->n_head_kv;
     p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
     p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
     for (int side = 0; side < 2; side++) {
         struct exact_rows *exact = &p->exact[side];
-        exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, p->exact_size);
+        int d = lk_cache_d_head(&p->s->cache->shape, side);
+        size_t head_bytes = lk_codec_head_bytes(&lk_codec_f16, side, d, (int)p->n_tok);
+        p->exact_size[side] = head_bytes * hp->n_head_kv;
+        exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, p->exact_size[side]);
         exact->kv = (struct lk_kv){.side = side, .n_level = 1};
         exact->kv.rule[0] =
             (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
         exact->kv.level[0] = (struct lk_level){.block = &exact->block,
                                                .n_block = 1,
                                                .head_bytes = head_bytes,
-                                               .block_bytes = p->exact_size,
+                                               .block_bytes = p->exact_size[side],
                                                .n_part = hp->n_head_kv,
-                                               .d_part = hp->d_head,
+                                               .d_part = d,
                                                .n_head = 1};
     }
     if (p->scratch.attn_scores)
@@ -82,7 +83,8 @@ static lk_status alloc_prefill(struct prefill *p, lk_err *err) {
     return lk_fail(err, LK_E_NOMEM,
                    "out of memory for the exact prefill of %zu tokens (%.1f MiB); use chunked "
                    "prefill instead",
-                   p->n_tok, (double)(p->x_size + 2 * p->exact_size) / (1 << 20));
+                   p->n_tok,
+                   (double)(p->x_size + p->exact_size[LK_K] + p->exact_size[LK_V]) / (1 << 20));
 }
 
 /* If a session has a memory limit, check that the whole prompt fits before the first token is
@@ -98,8 +100,8 @@ static lk_status check_memory_limit(const struct prefill *p, const struct lk_ses
         lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
     if (status != LK_OK) return status;
     uint64_t cache = needs.cache;
-    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) +
-                                 2ull * hp->n_head_kv * hp->d_head * sizeof(uint16_t)) +
+    uint64_t exact = p->n_tok * hp->n_embd * sizeof(float) +
+                     lk_cache_exact_bytes(&s->cache->shape, (int64_t)p->n_tok) +
                      needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
     if (held + cache + exact <= s->ledger.limit) return LK_OK;
     return lk_fail(
@@ -112,15 +114,16 @@ static lk_status check_memory_limit(const struct prefill *p, const struct lk_ses
 
 /* ---- the graph of one chunk in one layer ---- */
 
-/* Custom node. src: k and v [n][n_head_kv][d_head] of the chunk, q [n][n_head][d_head]. Writes the
+/* Custom node. src: k, v and q of the chunk (struct lk_qkv). Writes the
  * K and V rows after the exact rows of earlier chunks; the row counts already include them. Shows
  * the first chunk's queries to the caches. */
 static void store_exact_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct prefill *p = userdata;
-    int n_head = p->net->hp.n_head_kv, d = p->net->hp.d_head, n = (int)dst->src[0]->ne[2];
+    int n_head = p->net->hp.n_head_kv, n = (int)dst->src[0]->ne[2];
     for (int i = ith; i < 2 * n_head; i += nth) {
         int side = i / n_head, head = i % n_head;
         const struct lk_kv *kv = &p->exact[side].kv;
+        int d = kv->level[0].d_part;
         struct lk_part part = {&lk_codec_f16, side, d, kv->rule[0].block_rows, NULL};
         p->s->model->kernels->encode(
             &part, (char *)p->exact[side].block + head * kv->level[0].head_bytes,

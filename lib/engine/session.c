@@ -41,6 +41,7 @@ static lk_status check_combinations(const struct lk_session *s, lk_err *err) {
     if (net->hp.n_swa > 0) features |= lk_feature_bit(LK_FEATURE_SLIDING);
     if (net->hp.alibi_max_bias > 0) features |= lk_feature_bit(LK_FEATURE_ALIBI);
     if (net->hp.attn_softcap > 0) features |= lk_feature_bit(LK_FEATURE_SOFTCAP);
+    if (net->hp.d_rope > 0) features |= lk_feature_bit(LK_FEATURE_SHARED);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
     const struct lk_combination_rule *rule = lk_combination_check(features);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;

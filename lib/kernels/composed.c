@@ -104,7 +104,7 @@ static void decode_tile(const struct lk_kernels *kernels, const struct lk_rows *
     int d = rows->d_head;
     struct lk_part part = {rows->codec, side, d, rows->block_rows, rows->sigma},
                    half = {&lk_codec_f16, side, d, LK_TILE, NULL};
-    kernels->decode(&part, tile.head, tile.row0, LK_TILE, x, (size_t)d); /* of a whole block */
+    kernels->decode(&part, tile.head, tile.row0, tile.n, x, (size_t)d);
     kernels->encode(&half, out->half, 0, tile.n, x, (size_t)d);
     out->block[0] = out->half;
     out->rows = (struct lk_rows){.codec = &lk_codec_f16,
@@ -148,4 +148,17 @@ bool lk_composed_accumulate(const struct lk_kernels *kernels, const struct lk_ro
         accumulate_groups(kernels, rows, p + i * stride, stride,
                           n_q - i < QUERIES ? n_q - i : QUERIES, acc + (size_t)i * rows->d_head);
     return true;
+}
+
+void lk_score_values(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                     const struct lk_queries *q, float *s, size_t stride) {
+    if (rows->codec->coding == LK_F16) { /* both sides have the same layout */
+        kernels->score(rows, q, s, stride);
+        return;
+    }
+    struct half_tile tile;
+    for (int t = 0; t < lk_rows_n_tile(rows); t++) {
+        decode_tile(kernels, rows, t, LK_V, &tile);
+        kernels->score(&tile.rows, q, s + t * LK_TILE, stride);
+    }
 }

@@ -31,4 +31,9 @@ bool lk_composed_score(const struct lk_kernels *kernels, const struct lk_rows *r
 bool lk_composed_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
                             const float *p, size_t stride, int n_q, float *acc);
 
+/* Scores of rows of V, whose layout is made for sums: tiles are decoded to half floats. q: prepared
+ * for f16 rows. Otherwise as in struct lk_kernels. */
+void lk_score_values(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                     const struct lk_queries *q, float *s, size_t stride);
+
 #endif

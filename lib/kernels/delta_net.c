@@ -46,7 +46,8 @@ static void scale_to(const struct lk_delta_shape *s, const float *x, float lengt
 void lk_delta_head(const struct lk_delta_shape *s, const struct lk_kernels *kernels, float *state,
                    int head, const float *y, const float *decay, const float *beta, int n_tok,
                    float *out) {
-    int d = s->d_state, n_head = s->n_v_head, k_head = head % s->n_k_head;
+    int d = s->d_state, n_head = s->n_v_head;
+    int k_head = s->adjacent ? head / (n_head / s->n_k_head) : head % s->n_k_head;
     float *matrix = state + lk_delta_conv_floats(s) + (size_t)head * d * d;
     float q[LK_MAX_D_STATE], k[LK_MAX_D_STATE];
     for (int t = 0; t < n_tok; t++) {

@@ -9,7 +9,8 @@
  *   S = S + k (beta (v - S^T k))^T
  *   out = S^T q / sqrt(d_state)
  *
- * Value head h has the q and k of head h mod n_k_head.
+ * Value head h has the q and k of head h mod n_k_head or, with `adjacent`, of head
+ * h / (n_v_head / n_k_head).
  *
  * A layer's state in memory, f32:
  *
@@ -19,6 +20,7 @@
 #ifndef LK_KERNELS_DELTA_NET_H
 #define LK_KERNELS_DELTA_NET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct lk_kernels;
@@ -28,6 +30,7 @@ struct lk_delta_shape {
     int d_state;            /* channels of a head, a multiple of 16 */
     int n_conv;             /* tokens of the convolution, at least 2 */
     float norm_eps;         /* added to the squared lengths of q and k */
+    bool adjacent;          /* the value heads of a key head are adjacent */
 };
 
 enum { LK_MAX_D_STATE = 256 };

@@ -17,12 +17,17 @@ static bool is_type_usable(enum ggml_type type, enum lk_tensor_use use) {
     return ggml_get_type_traits(type)->to_float != NULL;
 }
 
-/* The expected shape, "[ne0, ne1]", followed by the number of experts if it holds them. */
+/* The number of matrices of a tensor. */
+static int64_t matrix_count(const struct lk_loader *ld, enum lk_tensor_use use) {
+    return use == LK_USE_EXPERTS ? ld->n_expert : use == LK_USE_HEADS ? ld->n_head : 1;
+}
+
+/* The expected shape, "[ne0, ne1]", followed by the number of matrices if there are several. */
 static const char *shape_text(const struct lk_loader *ld, const struct lk_tensor_spec *spec,
                               char text[72]) {
     int n = snprintf(text, 72, "[%" PRId64 ", %" PRId64, spec->ne0, spec->ne1);
-    if (spec->use == LK_USE_EXPERTS)
-        n += snprintf(text + n, 72 - (size_t)n, ", %" PRId64, ld->n_expert);
+    if (spec->use == LK_USE_EXPERTS || spec->use == LK_USE_HEADS)
+        n += snprintf(text + n, 72 - (size_t)n, ", %" PRId64, matrix_count(ld, spec->use));
     snprintf(text + n, 72 - (size_t)n, "]");
     return text;
 }
@@ -43,7 +48,7 @@ static lk_status bind_tensor(struct lk_loader *ld, const struct lk_tensor_spec *
                        shape_text(ld, spec, shape));
     }
     const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, id);
-    int64_t n_matrix = spec->use == LK_USE_EXPERTS ? ld->n_expert : 1;
+    int64_t n_matrix = matrix_count(ld, spec->use);
     if (ne[0] != spec->ne0 || ne[1] != spec->ne1 || ne[2] != n_matrix || ne[3] != 1) {
         return lk_fail(err, LK_E_FORMAT,
                        "tensor %s has shape [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64

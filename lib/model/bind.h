@@ -14,6 +14,7 @@ enum lk_tensor_use {
     LK_USE_VECTOR,  /* norms, biases, factors: always f32 once loaded */
     LK_USE_MATRIX,  /* first operand of a matrix product */
     LK_USE_EXPERTS, /* as many matrices as experts, each multiplied by the rows that choose it */
+    LK_USE_HEADS,   /* as many matrices as query heads, each multiplied by its head's rows */
     LK_USE_TABLE,   /* rows are looked up */
 };
 
@@ -41,6 +42,7 @@ struct lk_loader {
     struct lk_gguf_reader reader;
     struct lk_mapping file;
     int64_t n_expert;     /* matrices of a tensor with LK_USE_EXPERTS */
+    int64_t n_head;       /* matrices of a tensor with LK_USE_HEADS */
     struct lk_bind *bind; /* [n_bind] */
     size_t n_bind, cap_bind;
     struct lk_concat *concat; /* [n_concat] */
@@ -54,7 +56,7 @@ struct lk_loader {
 enum { LK_LAYER_BINDS = 32, LK_MODEL_BINDS = 16, LK_LAYER_CONCATS = 2 };
 
 /* One tensor to bind. The shape is in ggml's order, ne0 fastest; ne1 is 1 for a vector. With
- * LK_USE_EXPERTS it is the shape of one expert's matrix. */
+ * LK_USE_EXPERTS or LK_USE_HEADS it is the shape of one matrix. */
 struct lk_tensor_spec {
     struct ggml_tensor **dst;
     const char *name; /* "%d" stands for the layer */

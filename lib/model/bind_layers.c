@@ -138,7 +138,7 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     return status;
 }
 
-lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
+lk_status lk_bind_dense_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
     int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff;
     struct lk_layer *l = &net->layer[layer];
     const struct lk_tensor_spec down[] = {
@@ -151,11 +151,15 @@ lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer,
         {&l->ffn_gate_b, "blk.%d.ffn_gate.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
         {&l->ffn_up_b, "blk.%d.ffn_up.bias", LK_USE_VECTOR, LK_OPTIONAL, n_ff, 1},
     };
-    if (net->hp.n_expert > 0) return lk_experts_bind(net, ld, layer, LK_OPTIONAL, err);
     size_t before = ld->n_bind;
     lk_status status = lk_bind(ld, gate, 4, layer, err);
     lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
     return status ? status : lk_bind(ld, down, 2, layer, err);
+}
+
+lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
+    return net->hp.n_expert > 0 ? lk_experts_bind(net, ld, layer, LK_OPTIONAL, err)
+                                : lk_bind_dense_ffn(net, ld, layer, err);
 }
 
 lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {

@@ -17,6 +17,9 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
 /* The gated feed-forward network of one layer, or its mixture of experts. */
 lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err);
 
+/* The same in a layer without experts. */
+lk_status lk_bind_dense_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err);
+
 /* All layers of a decoder with RMS norms and a gated feed-forward network, or a mixture of
  * experts. */
 lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);

@@ -30,9 +30,9 @@ uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok) {
     uint64_t max_bytes = 0;
     for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
-        const struct ggml_tensor *matrix[] = {l->wq,     l->wk,          l->wv,
-                                              l->wqkv,   l->wo,          l->ffn_gate,
-                                              l->ffn_up, l->ffn_gate_up, l->ffn_down};
+        const struct ggml_tensor *matrix[] = {l->wq,       l->wk,       l->wv,     l->wqkv,
+                                              l->wo,       l->ffn_gate, l->ffn_up, l->ffn_gate_up,
+                                              l->ffn_down, l->wq_a,     l->wkv_a};
         for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++) {
             if (!matrix[m] || !cast_is_faster(matrix[m], n_tok)) continue;
             uint64_t bytes = (uint64_t)ggml_nelements(matrix[m]) * sizeof(float);

@@ -6,24 +6,37 @@
 #include <math.h>
 #include <string.h>
 
+static lk_status read_groups(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err) {
+    lk_status status = lk_gguf_read_int(r, ".expert_group_count", LK_OPTIONAL, 0, LK_MAX_EXPERTS,
+                                        &hp->n_group, err);
+    if (status || hp->n_group <= 1) return status;
+    status = lk_gguf_read_int(r, ".expert_group_used_count", LK_REQUIRED, 1, hp->n_group,
+                              &hp->n_group_used, err);
+    if (status) return status;
+    int32_t size = hp->n_expert / hp->n_group;
+    if (hp->n_expert % hp->n_group != 0 || size < 2 || size * hp->n_group_used < hp->n_expert_used)
+        return lk_fail(err, LK_E_FORMAT,
+                       "%d experts in %d groups, %d of them used, are not possible for %d experts "
+                       "per token",
+                       hp->n_expert, hp->n_group, hp->n_group_used, hp->n_expert_used);
+    return LK_OK;
+}
+
 lk_status lk_experts_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err) {
     enum { MAX_FF = 1 << 20 };
-    int32_t groups = 0;
+    hp->expert_norm = true;
+    hp->expert_scale = 1;
+    hp->n_group = hp->n_group_used = 1;
     lk_status status =
         lk_gguf_read_int(r, ".expert_count", LK_OPTIONAL, 0, LK_MAX_EXPERTS, &hp->n_expert, err);
     if (status || hp->n_expert == 0) return status;
     status = lk_gguf_read_int(r, ".expert_used_count", LK_REQUIRED, 1, hp->n_expert,
                               &hp->n_expert_used, err);
-    if (!status)
-        status =
-            lk_gguf_read_int(r, ".expert_group_count", LK_OPTIONAL, 0, INT32_MAX, &groups, err);
-    if (!status && groups > 1)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model chooses experts in %d groups, which is not supported", groups);
     hp->n_ff_expert = hp->n_ff;
-    return status ? status
-                  : lk_gguf_read_int(r, ".expert_feed_forward_length", LK_OPTIONAL, 1, MAX_FF,
-                                     &hp->n_ff_expert, err);
+    if (!status)
+        status = lk_gguf_read_int(r, ".expert_feed_forward_length", LK_OPTIONAL, 1, MAX_FF,
+                                  &hp->n_ff_expert, err);
+    return status ? status : read_groups(hp, r, err);
 }
 
 lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, enum lk_need bias,
@@ -44,30 +57,100 @@ lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, e
     return lk_bind(ld, spec, bias ? 8 : 4, layer, err);
 }
 
+lk_status lk_experts_bind_shared(struct lk_net *net, struct lk_loader *ld, int layer, bool gated,
+                                 lk_err *err) {
+    struct lk_layer *l = &net->layer[layer];
+    int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff_shared;
+    const struct lk_tensor_spec spec[] = {
+        {&l->ffn_gate, "blk.%d.ffn_gate_shexp.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
+        {&l->ffn_up, "blk.%d.ffn_up_shexp.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
+        {&l->ffn_down, "blk.%d.ffn_down_shexp.weight", LK_USE_MATRIX, LK_REQUIRED, n_ff, n_embd},
+        {&l->experts.shared_gate, "blk.%d.ffn_gate_inp_shexp.weight", LK_USE_VECTOR, LK_REQUIRED,
+         n_embd, 1},
+    };
+    size_t before = ld->n_bind;
+    lk_status status = lk_bind(ld, spec, 2, layer, err);
+    lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
+    return status ? status : lk_bind(ld, spec + 2, gated ? 2 : 1, layer, err);
+}
+
 /* ---- custom nodes ---- */
 
-/* Custom node. src: router logits [n_tok][n_expert]. A row of dst, i32 [n_tok][2 n_used], is the
- * chosen experts and the bits of their weights. Whatever the logits are, the experts of a token
- * differ. */
+/* rank[e]: what experts are chosen by. Logits, if nothing is added to the probabilities. */
+static void rank_experts(const struct lk_hparams *hp, const float *x, const float *bias,
+                         float *rank) {
+    float max = x[0], sum = 0;
+    memcpy(rank, x, (size_t)hp->n_expert * sizeof *rank);
+    if (!bias && hp->n_group <= 1) return;
+    for (int e = 1; e < hp->n_expert; e++) max = fmaxf(max, x[e]);
+    for (int e = 0; e < hp->n_expert; e++) sum += expf(x[e] - max);
+    for (int e = 0; e < hp->n_expert; e++) {
+        rank[e] = hp->expert_sigmoid ? 1 / (1 + expf(-x[e])) : expf(x[e] - max) / sum;
+        if (bias) rank[e] += bias[e];
+    }
+}
+
+/* Index of the largest of value [n] that is not taken, which becomes taken; at least one is not. */
+static int take_largest(const float *value, bool *taken, int n) {
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (!taken[i] && (best < 0 || value[i] > value[best])) best = i;
+    taken[best] = true;
+    return best;
+}
+
+/* Mark the experts of groups that are not used as taken. */
+static void choose_groups(const struct lk_hparams *hp, const float *rank, bool *taken) {
+    int size = hp->n_expert / hp->n_group;
+    bool used[LK_MAX_EXPERTS] = {false};
+    float sum[LK_MAX_EXPERTS];
+    for (int g = 0; g < hp->n_group; g++) {
+        const float *of_group = rank + g * size;
+        bool best[LK_MAX_EXPERTS] = {false};
+        sum[g] = of_group[take_largest(of_group, best, size)];
+        sum[g] += of_group[take_largest(of_group, best, size)];
+    }
+    for (int i = 0; i < hp->n_group_used; i++) take_largest(sum, used, hp->n_group);
+    for (int e = 0; e < hp->n_expert; e++) taken[e] = !used[e / size];
+}
+
+/* The weights of the chosen experts from all logits x. */
+static void weigh_experts(const struct lk_hparams *hp, const float *x, const int32_t *expert,
+                          float *weight) {
+    const float min_sum = 6.103515625e-5f; /* as libllama's */
+    float max = x[expert[0]], sum = 0;
+    for (int e = 0; e < hp->n_expert; e++) max = fmaxf(max, x[e]);
+    for (int i = 0; i < hp->n_expert_used; i++) {
+        float logit = x[expert[i]];
+        weight[i] = hp->expert_sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - max);
+        sum += weight[i];
+    }
+    if (!hp->expert_norm) sum = 1;
+    if (!hp->expert_norm && !hp->expert_sigmoid) {
+        sum = 0;
+        for (int e = 0; e < hp->n_expert; e++) sum += expf(x[e] - max);
+    }
+    if (sum < min_sum) sum = min_sum;
+    for (int i = 0; i < hp->n_expert_used; i++) weight[i] = weight[i] / sum * hp->expert_scale;
+}
+
+/* Custom node. src: router logits [n_tok][n_expert], and the bias for choosing [n_expert], if the
+ * layer has one. A row of dst, i32 [n_tok][2 n_used], is the chosen experts and the bits of their
+ * weights. Whatever the logits are, the experts of a token differ. */
 static void choose_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const struct lk_hparams *hp = userdata;
     const struct ggml_tensor *logits = dst->src[0];
-    int n_expert = (int)logits->ne[0], n_used = (int)dst->ne[0] / 2;
-    (void)userdata;
+    const float *bias = dst->src[1] ? dst->src[1]->data : NULL;
     for (int64_t tok = ith; tok < dst->ne[1]; tok += nth) {
         const float *x = (const float *)((const char *)logits->data + tok * logits->nb[1]);
         int32_t *expert = (int32_t *)((char *)dst->data + tok * dst->nb[1]);
-        float *weight = (float *)(expert + n_used), sum = 0;
+        float rank[LK_MAX_EXPERTS];
         bool taken[LK_MAX_EXPERTS] = {false};
-        for (int i = 0; i < n_used; i++) {
-            int best = -1;
-            for (int e = 0; e < n_expert; e++)
-                if (!taken[e] && (best < 0 || x[e] > x[best])) best = e;
-            taken[best] = true;
-            expert[i] = best;
-            weight[i] = expf(x[best] - x[expert[0]]);
-            sum += weight[i];
-        }
-        for (int i = 0; i < n_used; i++) weight[i] /= sum;
+        rank_experts(hp, x, bias, rank);
+        if (hp->n_group > 1) choose_groups(hp, rank, taken);
+        for (int i = 0; i < hp->n_expert_used; i++)
+            expert[i] = take_largest(rank, taken, hp->n_expert);
+        weigh_experts(hp, x, expert, (float *)(expert + hp->n_expert_used));
     }
 }
 
@@ -106,14 +189,26 @@ static struct ggml_tensor *multiply(struct ggml_context *ctx, struct ggml_tensor
     return bias ? ggml_add_id(ctx, y, bias, expert) : y;
 }
 
+/* The residual plus the shared expert. */
+static struct ggml_tensor *add_shared(const struct lk_net *net, struct ggml_context *ctx,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
+                                      struct ggml_tensor *x) {
+    struct ggml_tensor *gate = l->experts.shared_gate;
+    if (!gate) return lk_ffn_silu_gated(net, ctx, l, residual, x);
+    gate = ggml_sigmoid(ctx, lk_linear(net, ctx, gate, NULL, NULL, x));
+    return ggml_add(ctx, ggml_mul(ctx, lk_ffn_silu_gated(net, ctx, l, NULL, x), gate), residual);
+}
+
 struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context *ctx,
                                    const struct lk_layer *l, struct ggml_tensor *residual,
                                    struct ggml_tensor *x) {
     const struct lk_experts *e = &l->experts;
     int64_t n_tok = x->ne[1], n_used = net->hp.n_expert_used;
-    struct ggml_tensor *logits = lk_linear(net, ctx, e->router, e->router_b, NULL, x);
-    struct ggml_tensor *chosen = ggml_custom_4d(ctx, GGML_TYPE_I32, 2 * n_used, n_tok, 1, 1,
-                                                &logits, 1, choose_op, GGML_N_TASKS_MAX, NULL);
+    if (l->ffn_down) residual = add_shared(net, ctx, l, residual, x);
+    struct ggml_tensor *scores[] = {lk_linear(net, ctx, e->router, e->router_b, NULL, x), e->bias};
+    struct ggml_tensor *chosen =
+        ggml_custom_4d(ctx, GGML_TYPE_I32, 2 * n_used, n_tok, 1, 1, scores, e->bias ? 2 : 1,
+                       choose_op, GGML_N_TASKS_MAX, (void *)(uintptr_t)&net->hp);
     struct ggml_tensor *expert = ggml_view_2d(ctx, chosen, n_used, n_tok, chosen->nb[1], 0);
     x = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_tok);
     struct ggml_tensor *gate = multiply(ctx, e->gate, e->gate_b, x, expert),
@@ -136,5 +231,6 @@ struct ggml_tensor *lk_post_attn_experts(const struct lk_net *net, struct ggml_c
 }
 
 uint64_t lk_experts_width(const struct lk_hparams *hp) {
-    return hp->n_expert + hp->n_expert_used * (3ull * hp->n_ff_expert + hp->n_embd);
+    return hp->n_expert + hp->n_expert_used * (3ull * hp->n_ff_expert + hp->n_embd) +
+           3ull * hp->n_ff_shared;
 }

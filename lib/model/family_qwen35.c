@@ -1,11 +1,15 @@
-/* Qwen 3.5 and 3.6: three of four layers are recurrent (a gated delta rule, kernels/delta_net.h),
- * the others have attention whose output is gated. Both have the same gated feed-forward network.
- * Layers that predict further tokens are ignored. */
+/* Qwen 3.5, 3.6 and Qwen3-Next: three of four layers are recurrent (a gated delta rule,
+ * kernels/delta_net.h), the others have attention whose output is gated. Both have the same
+ * feed-forward network: gated, or a mixture of experts with a gated shared expert. Layers that
+ * predict further tokens are ignored. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
+#include "model/experts.h"
 #include "model/family.h"
 
 #include "gguf.h"
+
+#include <string.h>
 
 enum { MAX_STATE_HEADS = 1024, MAX_CONV = 16 };
 
@@ -50,7 +54,7 @@ static lk_status read_delta(struct lk_hparams *hp, const struct lk_gguf_reader *
                        "recurrent layers with %d key heads, %d value heads of %d channels and %d "
                        "inner channels are not supported",
                        n_k, n_v, d_state, inner);
-    *d = (struct lk_delta_shape){n_k, n_v, d_state, n_conv, hp->norm_eps};
+    *d = (struct lk_delta_shape){n_k, n_v, d_state, n_conv, hp->norm_eps, false};
     return LK_OK;
 }
 
@@ -100,33 +104,50 @@ static lk_status bind_recurrence(struct lk_net *net, struct lk_loader *ld, int i
         {&l->conv, "blk.%d.ssm_conv1d.weight", LK_USE_VECTOR, LK_REQUIRED, d->n_conv, channels},
         {&l->decay_b, "blk.%d.ssm_dt.bias", LK_USE_VECTOR, LK_REQUIRED, d->n_v_head, 1},
         {&l->decay_scale, "blk.%d.ssm_a", LK_USE_VECTOR, LK_REQUIRED, d->n_v_head, 1},
-        {&l->w_beta, "blk.%d.ssm_beta.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, d->n_v_head},
-        {&l->w_decay, "blk.%d.ssm_alpha.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, d->n_v_head},
         {&l->state_norm, "blk.%d.ssm_norm.weight", LK_USE_VECTOR, LK_REQUIRED, d->d_state, 1},
         {&l->wo, "blk.%d.ssm_out.weight", LK_USE_MATRIX, LK_REQUIRED, n_value, n_embd},
     };
-    return lk_bind(ld, spec, sizeof spec / sizeof *spec, i, err);
+    const struct lk_tensor_spec single[] = {
+        {&l->w_beta, "blk.%d.ssm_beta.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, d->n_v_head},
+        {&l->w_decay, "blk.%d.ssm_alpha.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, d->n_v_head},
+    };
+    const struct lk_tensor_spec joined = {&l->w_beta_decay, "blk.%d.ssm_ba.weight",
+                                          LK_USE_MATRIX,    LK_REQUIRED,
+                                          n_embd,           2 * d->n_v_head};
+    lk_status status = lk_bind(ld, spec, sizeof spec / sizeof *spec, i, err);
+    if (status) return status;
+    return d->adjacent ? lk_bind(ld, &joined, 1, i, err) : lk_bind(ld, single, 2, i, err);
+}
+
+static lk_status bind_ffn(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
+    if (net->hp.n_expert == 0) return lk_bind_gated_ffn(net, ld, i, err);
+    lk_status status = lk_experts_bind(net, ld, i, LK_OPTIONAL, err);
+    return status ? status : lk_experts_bind_shared(net, ld, i, true, err);
 }
 
 static lk_status bind_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
     struct lk_layer *l = &net->layer[i];
-    int64_t n_embd = hp->n_embd, n_ff = hp->n_ff;
+    int64_t n_embd = hp->n_embd;
     const struct lk_tensor_spec spec[] = {
         {&l->attn_norm, "blk.%d.attn_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
         {&l->ffn_norm, "blk.%d.post_attention_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
-        {&l->ffn_down, "blk.%d.ffn_down.weight", LK_USE_MATRIX, LK_REQUIRED, n_ff, n_embd},
     };
-    const struct lk_tensor_spec gate[] = {
-        {&l->ffn_gate, "blk.%d.ffn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
-        {&l->ffn_up, "blk.%d.ffn_up.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_ff},
-    };
-    lk_status status = lk_bind(ld, spec, 3, i, err);
-    size_t before = ld->n_bind;
-    if (!status) status = lk_bind(ld, gate, 2, i, err);
-    lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
+    lk_status status = lk_bind(ld, spec, 2, i, err);
+    if (!status) status = bind_ffn(net, ld, i, err);
     if (status) return status;
     return hp->is_recurrent[i] ? bind_recurrence(net, ld, i, err) : bind_attention(net, ld, i, err);
+}
+
+static lk_status read_experts(struct lk_net *net, const struct lk_gguf_reader *r, lk_err *err) {
+    struct lk_hparams *hp = &net->hp;
+    if (hp->n_expert == 0)
+        return lk_fail(err, LK_E_FORMAT, "%s models need a key %s.expert_count", r->arch, r->arch);
+    if (lk_gguf_find_key(r, ".expert_feed_forward_length") < 0)
+        hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
+    hp->n_ff_shared = hp->n_ff;
+    return lk_gguf_read_int(r, ".expert_shared_feed_forward_length", LK_OPTIONAL, 1, 1 << 20,
+                            &hp->n_ff_shared, err);
 }
 
 static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
@@ -136,11 +157,14 @@ static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *e
                        "sidecars that change weights are not supported for %s models; open the "
                        "model without",
                        ld->reader.arch);
+    bool next = strcmp(net->family->arch, "qwen3next") == 0;
     lk_status status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
-    if (!status) status = check_sections(hp, &ld->reader, err);
+    if (!status && !next) status = check_sections(hp, &ld->reader, err);
     if (!status) status = lk_hparams_read_rms_eps(hp, &ld->reader, err);
     if (!status) status = read_pattern(hp, &ld->reader, err);
     if (!status) status = read_delta(hp, &ld->reader, err);
+    hp->delta.adjacent = next;
+    if (!status && net->family->has_experts) status = read_experts(net, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
     for (int i = 0; !status && i < hp->n_layer; i++) status = bind_layer(net, ld, i, err);
     return status;
@@ -171,14 +195,35 @@ static void project_attention(const struct lk_net *net, struct ggml_context *ctx
     out->aux = ggml_reshape_2d(ctx, part_of(ctx, q, d, hp->n_head, 1, 2), d * hp->n_head, n_tok);
 }
 
+/* The projections to beta and decay. Qwen3-Next has one matrix for both: for each key head, the
+ * rows of its value heads' beta, then those of their decay. */
+static void project_beta_decay(const struct lk_net *net, struct ggml_context *ctx,
+                               const struct lk_layer *l, struct ggml_tensor *x,
+                               struct ggml_tensor **beta, struct ggml_tensor **decay) {
+    const struct lk_delta_shape *d = &net->hp.delta;
+    if (!d->adjacent) {
+        *beta = lk_linear(net, ctx, l->w_beta, NULL, NULL, x);
+        *decay = lk_linear(net, ctx, l->w_decay, NULL, NULL, x);
+        return;
+    }
+    struct ggml_tensor *both = lk_linear(net, ctx, l->w_beta_decay, NULL, NULL, x);
+    int n_each = d->n_v_head / d->n_k_head;
+    *beta = part_of(ctx, both, n_each, d->n_k_head, 0, 2);
+    *beta = ggml_reshape_2d(ctx, *beta, d->n_v_head, x->ne[1]);
+    *decay = part_of(ctx, both, n_each, d->n_k_head, 1, 2);
+    *decay = ggml_reshape_2d(ctx, *decay, d->n_v_head, x->ne[1]);
+}
+
 /* Gated DeltaNet: decay = -exp(A_log) softplus(W x + b), with -exp(A_log) in the file. */
 static void project_recurrence(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                struct ggml_tensor *x, struct lk_qkv *out) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *decay = lk_linear(net, ctx, l->w_decay, l->decay_b, NULL, x);
+    struct ggml_tensor *beta, *decay;
+    project_beta_decay(net, ctx, l, x, &beta, &decay);
     out->mixed = lk_linear(net, ctx, l->wqkv, NULL, NULL, x);
-    out->decay = ggml_mul(ctx, ggml_softplus(ctx, decay), l->decay_scale);
-    out->beta = ggml_sigmoid(ctx, lk_linear(net, ctx, l->w_beta, NULL, NULL, x));
+    decay = ggml_softplus(ctx, ggml_add(ctx, decay, l->decay_b));
+    out->decay = ggml_mul(ctx, decay, l->decay_scale);
+    out->beta = ggml_sigmoid(ctx, beta);
     out->aux = lk_linear(net, ctx, l->w_gate, NULL, NULL, x);
 }
 
@@ -207,11 +252,35 @@ static struct ggml_tensor *post_qwen35(const struct lk_net *net, struct ggml_con
         attn = ggml_mul(ctx, attn, ggml_sigmoid(ctx, qkv->aux));
     }
     struct ggml_tensor *x = lk_linear(net, ctx, l->wo, NULL, qkv->x, attn);
-    return lk_ffn_silu_gated(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, hp->norm_eps));
+    struct ggml_tensor *in = lk_rms_norm(ctx, x, l->ffn_norm, hp->norm_eps);
+    return hp->n_expert > 0 ? lk_experts_ffn(net, ctx, l, x, in)
+                            : lk_ffn_silu_gated(net, ctx, l, x, in);
 }
 
 const struct lk_family lk_family_qwen35 = {
     .arch = "qwen35",
+    .load = load_qwen35,
+    .embed = lk_embed_tokens,
+    .pre = pre_qwen35,
+    .post = post_qwen35,
+    .norm = lk_norm_rms,
+    .head = lk_head_rms,
+};
+
+const struct lk_family lk_family_qwen35moe = {
+    .arch = "qwen35moe",
+    .has_experts = true,
+    .load = load_qwen35,
+    .embed = lk_embed_tokens,
+    .pre = pre_qwen35,
+    .post = post_qwen35,
+    .norm = lk_norm_rms,
+    .head = lk_head_rms,
+};
+
+const struct lk_family lk_family_qwen3next = {
+    .arch = "qwen3next",
+    .has_experts = true,
     .load = load_qwen35,
     .embed = lk_embed_tokens,
     .pre = pre_qwen35,

@@ -8,7 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 512, MAX_EMBD = 1 << 17, MAX_FF = 1 << 20, MAX_HEADS = 1024, MAX_D_HEAD = 256 };
+enum {
+    MAX_LAYERS = 512,
+    MAX_EMBD = 1 << 17,
+    MAX_FF = 1 << 20,
+    MAX_HEADS = 1024,
+    MAX_D_HEAD = 256,
+    MAX_LATENT = 1024
+};
 
 /* Reject models that need computations this library does not have. */
 static lk_status check_supported(const struct lk_gguf_reader *r, lk_err *err) {
@@ -71,7 +78,44 @@ static lk_status read_head_counts(struct lk_hparams *hp, const struct lk_gguf_re
     return check_heads(hp, d_value ? d_value : hp->n_embd / hp->n_head, err);
 }
 
-lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+/* The heads of a model with latent attention: one KV head, whose latents are values. */
+static lk_status read_latent_heads(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                   lk_err *err) {
+    int32_t d_key = 0, d_row = 0;
+    lk_status status =
+        lk_gguf_read_int(r, ".attention.head_count", LK_REQUIRED, 1, MAX_HEADS, &hp->n_head, err);
+    if (!status && lk_gguf_find_key(r, ".attention.key_length_mla") < 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the file has no key %s.attention.key_length_mla, because an old program "
+                       "wrote it; convert the model again",
+                       r->arch);
+    if (!status)
+        status = lk_gguf_read_int(r, ".attention.kv_lora_rank", LK_REQUIRED, 16, MAX_LATENT,
+                                  &hp->d_head, err);
+    if (!status)
+        status =
+            lk_gguf_read_int(r, ".attention.key_length", LK_REQUIRED, 1, MAX_EMBD, &d_row, err);
+    if (!status)
+        status =
+            lk_gguf_read_int(r, ".attention.key_length_mla", LK_REQUIRED, 1, MAX_EMBD, &d_key, err);
+    if (!status)
+        status = lk_gguf_read_int(r, ".attention.value_length_mla", LK_REQUIRED, 1, MAX_EMBD,
+                                  &hp->d_value, err);
+    if (status) return status;
+    hp->n_head_kv = 1;
+    hp->d_rope = d_row - hp->d_head;
+    hp->d_nope = d_key - hp->d_rope;
+    bool fits = hp->d_head % 16 == 0 && hp->d_rope >= 16 && hp->d_rope <= MAX_D_HEAD &&
+                hp->d_rope % 16 == 0 && hp->d_nope >= 1;
+    if (fits) return LK_OK;
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "latents of %d channels in rows of %d, for keys of %d channels, are not "
+                   "supported: latents and rotary parts have multiples of 16, rotary parts at most "
+                   "%d",
+                   hp->d_head, d_row, d_key, MAX_D_HEAD);
+}
+
+lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, bool has_latents,
                           struct lk_ledger *ledger, lk_err *err) {
     lk_status status = check_supported(r, err);
     if (!status)
@@ -85,15 +129,17 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     if (!status)
         status =
             lk_gguf_read_int(r, ".embedding_length", LK_REQUIRED, 1, MAX_EMBD, &hp->n_embd, err);
+    /* A mixture of experts may have no other network. */
+    enum lk_need need = lk_gguf_find_key(r, ".expert_count") < 0 ? LK_REQUIRED : LK_OPTIONAL;
     if (!status)
-        status =
-            lk_gguf_read_int(r, ".feed_forward_length", LK_REQUIRED, 1, MAX_FF, &hp->n_ff, err);
+        status = lk_gguf_read_int(r, ".feed_forward_length", need, 1, MAX_FF, &hp->n_ff, err);
     if (!status)
         status = lk_gguf_read_int(r, ".pooling_type", LK_OPTIONAL, 0, INT32_MAX, &hp->pooling, err);
     if (!status)
         status = lk_gguf_read_int(r, ".context_length", LK_REQUIRED, 1, INT32_MAX, &hp->n_ctx_train,
                                   err);
-    if (!status) status = read_head_counts(hp, r, err);
+    if (!status)
+        status = has_latents ? read_latent_heads(hp, r, err) : read_head_counts(hp, r, err);
     if (status) return status;
     hp->rope_mode = -1;
     hp->yarn_beta_fast = 32.0f;

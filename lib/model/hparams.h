@@ -22,6 +22,12 @@ struct lk_hparams {
         pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train, n_rot;
     int32_t n_expert, n_expert_used, n_ff_expert; /* n_expert is 0: no mixture (experts.h) */
+    int32_t n_dense;                              /* the first layers, which have no experts */
+    int32_t n_ff_shared;                          /* of the shared expert */
+    int32_t n_group, n_group_used;                /* of experts; n_group <= 1: none */
+    bool expert_sigmoid;         /* probabilities are sigmoids of the logits, not a softmax */
+    bool expert_norm;            /* weights are scaled to add up to 1, */
+    float expert_scale;          /* then by this */
     bool clamped_swiglu;         /* of the experts: up is limited, and gate from above (gpt-oss) */
     int32_t rope_mode;           /* mode argument of ggml_rope_ext; -1: no RoPE */
     struct lk_rope_args rope[2]; /* of layers with full attention, and of those with a window */
@@ -40,6 +46,12 @@ struct lk_hparams {
     float logit_scale;    /* and the logits */
     float logit_softcap;  /* logits become cap * tanh(logits / cap); 0: no cap */
 
+    /* Latent attention (MLA): there is one KV head. V holds a latent of d_head channels for each
+     * token, and K d_rope channels after RoPE. A row of q has d_head channels that are multiplied
+     * with the latent, followed by d_rope for K, and the latents are summed as values. */
+    int32_t d_rope;          /* 0: ordinary attention */
+    int32_t d_nope, d_value; /* channels of a head of q without RoPE, and of its output, outside */
+
     /* Sliding-window attention: a query at position p sees positions > p - n_swa. */
     int32_t n_swa;    /* 0: no sliding-window layers */
     uint8_t *is_swa;  /* [n_layer], allocated from the ledger */
@@ -53,15 +65,21 @@ struct lk_hparams {
     int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
 };
 
+/* Channels of a head's row of queries. */
+static inline int32_t lk_hparams_d_query(const struct lk_hparams *hp) {
+    return hp->d_head + hp->d_rope;
+}
+
 /* The number of layers that have a cache: those with attention. */
 static inline int32_t lk_hparams_cached(const struct lk_hparams *hp) {
     return hp->n_layer - hp->n_recurrent;
 }
 
 /* Read the keys that all families share and set the defaults of the others. *hp starts zeroed.
+ * has_latents: the model has latent attention.
  * Allocates the arrays of hp, also after a failure: lk_hparams_free. Errors: LK_E_FORMAT,
  * LK_E_UNSUPPORTED, LK_E_NOMEM. */
-lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, bool has_latents,
                           struct lk_ledger *ledger, lk_err *err);
 void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger);
 

@@ -45,7 +45,8 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
 
 /* Read the keys of net->family and bind its tensors. */
 static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    lk_status status = lk_hparams_read(&net->hp, &ld->reader, ld->ledger, err);
+    lk_status status =
+        lk_hparams_read(&net->hp, &ld->reader, net->family->has_latents, ld->ledger, err);
     if (!status) status = lk_experts_read(&net->hp, &ld->reader, err);
     if (!status && net->hp.n_expert > 0 && !net->family->has_experts)
         status = lk_fail(err, LK_E_UNSUPPORTED,
@@ -55,6 +56,7 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
     if (!status) status = count_vocab(net, ld, err);
     if (status) return status;
     ld->n_expert = net->hp.n_expert;
+    ld->n_head = net->hp.n_head;
     size_t n_layer = (size_t)net->hp.n_layer;
     size_t n_tensors = (size_t)gguf_get_n_tensors(ld->reader.gguf);
     ld->used = lk_alloc(ld->ledger, LK_FOR_OTHER, n_tensors + 1);

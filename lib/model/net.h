@@ -27,6 +27,8 @@
  * experts. */
 struct lk_experts {
     struct ggml_tensor *router, *gate, *up, *down, *router_b, *gate_b, *up_b, *down_b;
+    struct ggml_tensor *bias;        /* [n_expert] added to probabilities for choosing; f32 */
+    struct ggml_tensor *shared_gate; /* [n_embd] gate of the shared expert */
 };
 
 /* Weights of one layer. NULL if the family or the file does not have the tensor. */
@@ -34,19 +36,23 @@ struct lk_layer {
     struct ggml_tensor *attn_norm, *attn_norm_b, *attn_norm_2, *attn_norm_2_b;
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
+    struct ggml_tensor *wq_a, *wkv_a, *kv_a_norm, *wk_b, *wv_b; /* of latent attention */
     struct ggml_tensor *attn_sinks; /* [n_head] scores without a key; f32 */
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
-    struct ggml_tensor *state_norm;                                               /* recurrent */
+    struct ggml_tensor *w_beta_decay; /* recurrent, instead of the two */
+    struct ggml_tensor *state_norm;   /* recurrent */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
     struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b;
-    struct lk_experts experts;         /* instead of ffn_gate, ffn_up and ffn_down */
+    /* Instead of ffn_gate, ffn_up and ffn_down, which are then the shared expert, or NULL. */
+    struct lk_experts experts;
     const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 
 /* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
- * of q, k and v (kernels/delta_net.h). All tensors are f32. Shapes are in C order; ggml's order of
+ * of q, k and v (kernels/delta_net.h). With latent attention, rows of q have d_head + d_rope
+ * channels, and those of k d_rope. All tensors are f32. Shapes are in C order; ggml's order of
  * [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
     struct ggml_tensor *q;     /* [n_tok][n_head][d_head], after RoPE */
@@ -90,6 +96,7 @@ struct lk_net {
 struct lk_family {
     const char *arch; /* general.architecture */
     bool has_experts; /* the feed-forward network may be a mixture of experts */
+    bool has_latents; /* attention is of latents (struct lk_hparams.d_rope) */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */

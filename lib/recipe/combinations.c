@@ -37,6 +37,14 @@ static const char alibi[] =
 static const char softcap[] =
     "this model caps its scores, which 'absorb' does not; remove 'absorb' from the recipe";
 
+static const char latents[] = "this model has latents already (MLA); use a codec without 'latent'";
+static const char both_sides[] =
+    "this model's latents are keys and values at once (MLA), so its tiles are not read apart; "
+    "remove 'skip', 'read' and 'landmarks' from the recipe";
+static const char no_states[] =
+    "this model's latents are keys and values at once (MLA), which 'absorb' does not know; remove "
+    "'absorb' from the recipe";
+
 static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
     {LK_FEATURE_BODY, LK_FEATURE_SHIFT, EVICTS,
@@ -87,6 +95,16 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_READ, LK_FEATURE_ALIBI, 0,
      "this model weights rows by their distance (ALiBi), which estimates of tiles do not know; "
      "remove 'read' from the recipe"},
+    {LK_FEATURE_LATENT, LK_FEATURE_SHARED, 0, latents},
+    {LK_FEATURE_LATENT_PRE, LK_FEATURE_SHARED, 0, latents},
+    {LK_FEATURE_SKIP, LK_FEATURE_SHARED, 0, both_sides},
+    {LK_FEATURE_READ, LK_FEATURE_SHARED, 0, both_sides},
+    {LK_FEATURE_LANDMARKS, LK_FEATURE_SHARED, 0, both_sides},
+    {LK_FEATURE_LESS, LK_FEATURE_SHARED, 0, no_states},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_SHARED, 0, no_states},
+    {LK_FEATURE_SHIFT, LK_FEATURE_SHARED, 0,
+     "this model has latent attention (MLA), whose sinks cannot shift; remove '(shift)' from the "
+     "recipe"},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
 };
@@ -134,6 +152,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_LEARNED] = "learned positions",
         [LK_FEATURE_ALIBI] = "ALiBi",
         [LK_FEATURE_SOFTCAP] = "soft cap",
+        [LK_FEATURE_SHARED] = "latent attention",
     };
     return name[f];
 }

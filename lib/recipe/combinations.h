@@ -46,6 +46,7 @@ enum lk_feature {
     LK_FEATURE_LEARNED,
     LK_FEATURE_ALIBI,
     LK_FEATURE_SOFTCAP,
+    LK_FEATURE_SHARED, /* latent attention: V is a part of K too */
     LK_N_FEATURE
 };
 

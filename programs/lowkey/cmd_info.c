@@ -70,7 +70,11 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
         table_cell(&table, "%d; the others are recurrent", m->n_cached);
     }
     table_cell(&table, "heads");
-    table_cell(&table, "%d query, %d KV, of %d channels", m->n_head, m->n_head_kv, m->d_head);
+    if (m->d_rope > 0)
+        table_cell(&table, "%d query, one latent of %d channels and %d rotary ones", m->n_head,
+                   m->d_head, m->d_rope);
+    else
+        table_cell(&table, "%d query, %d KV, of %d channels", m->n_head, m->n_head_kv, m->d_head);
     table_cell(&table, "vocabulary");
     table_cell(&table, "%s tokens", format_count(a, (uint64_t)m->n_vocab));
     table_cell(&table, "trained context");
@@ -80,8 +84,9 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
         table_cell(&table, "%s tokens in some layers", format_count(a, (uint64_t)m->n_swa));
     }
     /* An upper bound: layers with a sliding window hold less. */
+    int32_t d = m->d_head + (m->d_rope > 0 ? m->d_rope : m->d_head);
     uint64_t per_token =
-        2 * sizeof(uint16_t) * (uint64_t)m->n_cached * (uint64_t)m->n_head_kv * (uint64_t)m->d_head;
+        sizeof(uint16_t) * (uint64_t)m->n_cached * (uint64_t)m->n_head_kv * (uint64_t)d;
     table_cell(&table, "f16 cache");
     table_cell(&table, "%s per token%s", format_bytes(b, per_token),
                m->n_swa > 0 ? " at most" : "");

@@ -19,15 +19,20 @@
 enum { CTX = 256 };
 
 struct change {
+    const char *preset; /* NULL: qwen35 */
     const char *key;
     int value; /* -1: remove the key */
     const char *reason;
 };
 
+static const char *preset_of(const struct change *change) {
+    return change->preset ? change->preset : "qwen35";
+}
+
 static void change_key(struct gguf_context *gguf, void *user) {
     const struct change *change = user;
     char key[96];
-    snprintf(key, sizeof key, "qwen35.%s", change->key);
+    snprintf(key, sizeof key, "%s.%s", preset_of(change), change->key);
     if (change->value < 0)
         gguf_remove_key(gguf, key);
     else
@@ -37,22 +42,30 @@ static void change_key(struct gguf_context *gguf, void *user) {
 static void bad_metadata_is_refused(void **state) {
     (void)state;
     static const struct change changes[] = {
-        {"ssm.state_size", 24, "not supported"},
-        {"ssm.state_size", 100000, "ssm.state_size"},
-        {"ssm.group_count", 3, "not supported"},
-        {"ssm.group_count", 0, "ssm.group_count"},
-        {"ssm.time_step_rank", 2000000000, "ssm.time_step_rank"},
-        {"ssm.time_step_rank", 8, "not supported"},
-        {"ssm.inner_size", 129, "not supported"},
-        {"ssm.conv_kernel", 1, "ssm.conv_kernel"},
-        {"ssm.conv_kernel", 5, "ssm_conv1d"},
-        {"ssm.conv_kernel", -1, "ssm.conv_kernel"},
-        {"full_attention_interval", 1, "attn_q"},
-        {"full_attention_interval", 3, "attn_q"},
-        {"full_attention_interval", 9, "attn_qkv"},
-        {"rope.dimension_sections", -1, "sections"},
-        {"rope.dimension_sections", 11, "sections"},
-        {"nextn_predict_layers", 5, "predict"},
+        {NULL, "ssm.state_size", 24, "not supported"},
+        {NULL, "ssm.state_size", 100000, "ssm.state_size"},
+        {NULL, "ssm.group_count", 3, "not supported"},
+        {NULL, "ssm.group_count", 0, "ssm.group_count"},
+        {NULL, "ssm.time_step_rank", 2000000000, "ssm.time_step_rank"},
+        {NULL, "ssm.time_step_rank", 8, "not supported"},
+        {NULL, "ssm.inner_size", 129, "not supported"},
+        {NULL, "ssm.conv_kernel", 1, "ssm.conv_kernel"},
+        {NULL, "ssm.conv_kernel", 5, "ssm_conv1d"},
+        {NULL, "ssm.conv_kernel", -1, "ssm.conv_kernel"},
+        {NULL, "full_attention_interval", 1, "attn_q"},
+        {NULL, "full_attention_interval", 3, "attn_q"},
+        {NULL, "full_attention_interval", 9, "attn_qkv"},
+        {NULL, "rope.dimension_sections", -1, "sections"},
+        {NULL, "rope.dimension_sections", 11, "sections"},
+        {NULL, "nextn_predict_layers", 5, "predict"},
+        {"qwen35moe", "expert_count", 0, "expert_count"},
+        {"qwen35moe", "expert_used_count", 7, "expected 1 to 6"},
+        {"qwen35moe", "expert_feed_forward_length", -1, "ffn_gate_exps"},
+        {"qwen35moe", "expert_shared_feed_forward_length", 0, "shared_feed_forward_length is 0"},
+        {"qwen35moe", "expert_shared_feed_forward_length", 96, "ffn_gate_shexp"},
+        {"qwen35moe", "expert_group_count", 6, "expert_group_used_count"},
+        {"qwen3next", "expert_count", -1, "expert_count"},
+        {"qwen3next", "ssm.group_count", 3, "attn_qkv"},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         char path[] = "/tmp/lowkey-hybrid-XXXXXX";
@@ -60,7 +73,8 @@ static void bad_metadata_is_refused(void **state) {
         lk_model *model = NULL;
         lk_err err = {0};
         close(mkstemp(path));
-        assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen35"), change_key, &change));
+        assert_true(
+            tiny_gguf_write_edited(path, tiny_preset(preset_of(&change)), change_key, &change));
         lk_status status = lk_model_open(&model, path, NULL, &err);
         unlink(path);
         if (status == LK_OK || !strstr(err.msg, change.reason))
@@ -72,7 +86,7 @@ static void bad_metadata_is_refused(void **state) {
 static void next_token_layers_are_ignored(void **state) {
     (void)state;
     char path[] = "/tmp/lowkey-hybrid-XXXXXX";
-    struct change change = {"nextn_predict_layers", 1, NULL};
+    struct change change = {NULL, "nextn_predict_layers", 1, NULL};
     lk_model *model = NULL;
     close(mkstemp(path));
     assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen35"), change_key, &change));

@@ -38,9 +38,9 @@ def u64(value):
 # ---- models ----
 
 def model(arch, vocabulary, kind=Q4_0_TENSOR):
-    """One layer of zeros, 64 wide. Mixtures have two experts."""
+    """One layer of zeros, 64 wide, or of qwen35moe one of each kind. Mixtures have two experts."""
     width, n_ff, n_expert = 64, 64, 2
-    experts = arch in ("qwen3moe", "gpt-oss")
+    experts = arch in ("qwen3moe", "gpt-oss", "qwen35moe", "deepseek2")
     n_vocab = len(vocabulary[0]) if vocabulary else 32
     numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
                "block_count": 1, "feed_forward_length": n_ff, "attention.head_count": 1,
@@ -52,6 +52,18 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
     entries = {"general.architecture": text(arch), "general.name": text("seed")}
     entries |= {f"{arch}.{name}": u32(value) for name, value in numbers.items()}
     entries[f"{arch}.attention.layer_norm_rms_epsilon"] = gguf.pack_value(gguf.F32, 1e-5)
+    if arch == "qwen35moe":
+        recurrent = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16,
+                     "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 32}
+        entries |= {f"{arch}.{name}": u32(value) for name, value in recurrent.items()}
+        entries[f"{arch}.block_count"] = u32(2)
+        entries[f"{arch}.rope.dimension_sections"] = gguf.pack_array(gguf.I32, [11, 11, 10, 0])
+    if arch == "deepseek2":
+        latent = {"attention.kv_lora_rank": 32, "attention.key_length": 48,
+                  "attention.key_length_mla": 48, "attention.value_length_mla": 32,
+                  "attention.q_lora_rank": 32, "rope.dimension_count": 16,
+                  "expert_shared_count": 1, "expert_gating_func": 2}
+        entries |= {f"{arch}.{name}": u32(value) for name, value in latent.items()}
     if vocabulary:
         tokens, types = vocabulary
         entries |= {"tokenizer.ggml.model": text("gpt2"), "tokenizer.ggml.pre": text("qwen2"),
@@ -81,14 +93,35 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
         del shapes["ffn_gate"]
     if arch == "qwen2":
         shapes |= {"attn_q.bias": (width,), "attn_k.bias": (width,), "attn_v.bias": (width,)}
+    layers = [shapes]
+    if arch == "deepseek2":
+        for name in "attn_q", "attn_k", "attn_v":
+            del shapes[name]
+        shapes |= {"attn_q_a": (width, 32), "attn_q_a_norm": (32,), "attn_q_b": (32, 48),
+                   "attn_kv_a_mqa": (width, 48), "attn_kv_a_norm": (32,), "attn_k_b": (32, 32, 1),
+                   "attn_v_b": (32, 32, 1), "attn_output": (32, width),
+                   "ffn_gate_shexp": (width, n_ff), "ffn_up_shexp": (width, n_ff),
+                   "ffn_down_shexp": (n_ff, width), "exp_probs_b.bias": (n_expert,)}
+    if arch == "qwen35moe":
+        shapes |= {"attn_q": (width, 2 * width), "attn_q_norm": (width,), "attn_k_norm": (width,),
+                   "post_attention_norm": shapes.pop("ffn_norm"), "ffn_gate_inp_shexp": (width,),
+                   "ffn_gate_shexp": (width, n_ff), "ffn_up_shexp": (width, n_ff),
+                   "ffn_down_shexp": (n_ff, width)}
+        recurrent = {name: shape for name, shape in shapes.items()
+                     if not name.startswith("attn_") or name == "attn_norm"}
+        recurrent |= {"attn_qkv": (width, 64), "attn_gate": (width, 32), "ssm_conv1d": (4, 64),
+                      "ssm_dt.bias": (2,), "ssm_a.": (2,), "ssm_beta": (width, 2),
+                      "ssm_alpha": (width, 2), "ssm_norm": (16,), "ssm_out": (32, width)}
+        layers = [recurrent, shapes]
     parts = [("token_embd.weight", (width, n_vocab)), ("output_norm.weight", (width,))]
-    parts += [(f"blk.0.{name}" + ("" if "." in name else ".weight"), shape)
-              for name, shape in shapes.items()]
+    parts += [(f"blk.{i}.{name}".rstrip(".") + ("" if "." in name else ".weight"), shape)
+              for i, layer in enumerate(layers) for name, shape in layer.items()]
     if arch == "phi3":
         parts += [(f"rope_factors_{length}.weight", (width // 2,)) for length in ("long", "short")]
     out = []
     for name, shape in parts:
-        of = kind if len(shape) > 1 and not name.endswith("bias") else F32_TENSOR
+        small = len(shape) == 1 or name.endswith("bias") or "conv1d" in name
+        of = F32_TENSOR if small else kind
         values = math.prod(shape)
         size = values // 32 * 18 if of == Q4_0_TENSOR else values * 4
         out.append((name, shape, of, bytes(size)))
@@ -99,7 +132,7 @@ def write_models():
     tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
     write("gguf", "llama", model("llama", None))
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
-    for arch in "qwen3moe", "gpt-oss", "phi3":
+    for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe", "deepseek2":
         write("gguf", arch, model(arch, None))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))

@@ -37,8 +37,9 @@ static void fill_mask(float *mask, int n, int window, bool alibi) {
 static struct ggml_tensor *build_attention(const struct lk_net *net, struct ggml_context *ctx,
                                            int layer, const struct lk_qkv *p,
                                            struct ggml_tensor *mask) {
-    struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3),
-                       *k = ggml_permute(ctx, p->k, 0, 2, 1, 3);
+    struct ggml_tensor *k = net->hp.d_rope > 0 ? ggml_concat(ctx, p->v, p->k, 0) : p->k;
+    struct ggml_tensor *q = ggml_permute(ctx, p->q, 0, 2, 1, 3);
+    k = ggml_permute(ctx, k, 0, 2, 1, 3);
     struct ggml_tensor *v = ggml_cont(ctx, ggml_permute(ctx, p->v, 1, 2, 0, 3));
     struct ggml_tensor *s = ggml_mul_mat(ctx, k, q);
     float scale = net->hp.attn_scale, cap = net->hp.attn_softcap;
@@ -54,10 +55,12 @@ static struct ggml_tensor *build_attention(const struct lk_net *net, struct ggml
 
 static void check_qkv(const struct lk_net *net, const struct lk_qkv *p, int n) {
     const struct ggml_tensor *all[] = {p->q, p->k, p->v};
+    int latent = net->hp.d_head, rope = net->hp.d_rope;
+    int d[] = {latent + rope, rope > 0 ? rope : latent, latent};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(all[i]->type, GGML_TYPE_F32);
         assert_true(ggml_is_contiguous(all[i]));
-        assert_int_equal(all[i]->ne[0], net->hp.d_head);
+        assert_int_equal(all[i]->ne[0], d[i]);
         assert_int_equal(all[i]->ne[1], i == 0 ? net->hp.n_head : net->hp.n_head_kv);
         assert_int_equal(all[i]->ne[2], n);
     }

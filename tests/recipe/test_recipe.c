@@ -157,10 +157,10 @@ static void keep_limits_the_body(void **state) {
     lk_recipe_levels(r, 2, 9, spec);
     assert_int_equal(spec[0].limit.policy.kind, LK_POLICY_H2O);
     struct lk_level_rule rule[LK_MAX_KV_LEVEL];
-    assert_int_equal(lk_level_rules(r, 2, 9, LK_V, false, 1000, rule), 3);
+    assert_int_equal(lk_level_rules(r, 2, 9, LK_V, 0, 1000, rule), 3);
     assert_int_equal(rule[0].limit.n_tok, 128); /* 125, in whole tiles */
     assert_int_equal(rule[1].batch, 32);
-    assert_int_equal(lk_level_rules(r, 2, 9, LK_V, true, 1000, rule), 3);
+    assert_int_equal(lk_level_rules(r, 2, 9, LK_V, LK_RULES_SLIDING, 1000, rule), 3);
     /* here the sliding window is the limit */
     assert_int_equal(rule[0].limit.policy.kind, LK_POLICY_NONE);
     lk_recipe_free(r);

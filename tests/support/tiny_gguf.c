@@ -150,9 +150,28 @@ static void add_attention(struct model_writer *w, int i) {
     }
 }
 
+static bool is_qwen35(const struct model_writer *w) {
+    return is_arch(w, "qwen35") || is_arch(w, "qwen35moe") || is_arch(w, "qwen3next");
+}
+
+/* Channels of the shared expert. */
+static int64_t n_ff_shared(const struct tiny_spec *s) {
+    return s->d_nope ? 2 * s->n_ff : s->n_ff + 64;
+}
+
+static void add_shared_expert(struct model_writer *w, int i) {
+    int64_t n_ff = n_ff_shared(w->spec);
+    add_matrix(w, i, "ffn_gate_shexp.weight", w->n_embd, n_ff, 1);
+    add_matrix(w, i, "ffn_up_shexp.weight", w->n_embd, n_ff, 1);
+    add_matrix(w, i, "ffn_down_shexp.weight", n_ff, w->n_embd, 1);
+    if (is_qwen35(w)) add_bias(w, i, "ffn_gate_inp_shexp.weight", w->n_embd);
+}
+
 static void add_ffn(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
-    if (s->n_expert) {
+    if (s->n_expert && i >= s->n_dense) {
+        if (is_qwen35(w) || s->d_nope) add_shared_expert(w, i);
+        if (s->n_group) add_bias(w, i, "exp_probs_b.bias", s->n_expert);
         add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
         add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
         add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
@@ -171,7 +190,8 @@ static void add_ffn(struct model_writer *w, int i) {
     add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
 }
 
-/* A layer of Qwen 3.5: every fourth has attention, with a gate after each head of q. */
+/* A layer of Qwen 3.5 or Qwen3-Next: every fourth has attention, with a gate after each head of
+ * q. */
 static void add_qwen35_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     int64_t n_q = s->n_head * s->d_head, n_kv = s->n_head_kv * s->d_head,
@@ -192,19 +212,54 @@ static void add_qwen35_layer(struct model_writer *w, int i) {
         add_tensor(w, GGML_TYPE_F32, 4, channels, 0, 0.5, layer_name(name, i, "ssm_conv1d.weight"));
         add_bias(w, i, "ssm_dt.bias", s->n_v_head);
         add_tensor(w, GGML_TYPE_F32, s->n_v_head, 0, -0.3, 0.1, layer_name(name, i, "ssm_a"));
-        add_matrix(w, i, "ssm_beta.weight", w->n_embd, s->n_v_head, 1);
-        add_matrix(w, i, "ssm_alpha.weight", w->n_embd, s->n_v_head, 1);
+        if (is_arch(w, "qwen3next")) {
+            add_matrix(w, i, "ssm_ba.weight", w->n_embd, 2 * s->n_v_head, 1);
+        } else {
+            add_matrix(w, i, "ssm_beta.weight", w->n_embd, s->n_v_head, 1);
+            add_matrix(w, i, "ssm_alpha.weight", w->n_embd, s->n_v_head, 1);
+        }
         add_norm(w, i, "ssm_norm.weight", s->d_state);
         add_matrix(w, i, "ssm_out.weight", n_value, w->n_embd, 1);
     }
-    add_matrix(w, i, "ffn_gate.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_up.weight", w->n_embd, s->n_ff, 1);
-    add_matrix(w, i, "ffn_down.weight", s->n_ff, w->n_embd, 1);
+    add_ffn(w, i);
+}
+
+/* The matrices of all heads. */
+static void add_heads(struct model_writer *w, int layer, const char *rest, int64_t ne0,
+                      int64_t ne1) {
+    char name[64];
+    add_tensor_3d(w, w->spec->type, ne0, ne1, w->spec->n_head, 0, 1 / sqrt((double)ne0),
+                  layer_name(name, layer, rest));
+}
+
+/* A layer of DeepSeek, with latent attention. */
+static void add_deepseek2_layer(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    int64_t n_q = s->n_head * (s->d_nope + s->n_rot);
+    add_norm(w, i, "attn_norm.weight", w->n_embd);
+    if (s->q_rank) {
+        add_matrix(w, i, "attn_q_a.weight", w->n_embd, s->q_rank, 1);
+        add_norm(w, i, "attn_q_a_norm.weight", s->q_rank);
+        add_matrix(w, i, "attn_q_b.weight", s->q_rank, n_q, 1.5);
+    } else {
+        add_matrix(w, i, "attn_q.weight", w->n_embd, n_q, 1.5);
+    }
+    add_matrix(w, i, "attn_kv_a_mqa.weight", w->n_embd, s->d_head + s->n_rot, 1.5);
+    add_norm(w, i, "attn_kv_a_norm.weight", s->d_head);
+    add_heads(w, i, "attn_k_b.weight", s->d_nope, s->d_head);
+    add_heads(w, i, "attn_v_b.weight", s->d_head, s->d_value);
+    add_matrix(w, i, "attn_output.weight", s->n_head * s->d_value, w->n_embd, 1);
+    add_norm(w, i, "ffn_norm.weight", w->n_embd);
+    add_ffn(w, i);
 }
 
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
-    if (is_arch(w, "qwen35")) {
+    if (is_arch(w, "deepseek2")) {
+        add_deepseek2_layer(w, i);
+        return;
+    }
+    if (is_qwen35(w)) {
         add_qwen35_layer(w, i);
         return;
     }
@@ -282,15 +337,16 @@ static void add_metadata(struct model_writer *w) {
     set_u32(w, "context_length", (uint32_t)s->n_ctx);
     set_u32(w, "embedding_length", (uint32_t)w->n_embd);
     set_u32(w, "block_count", (uint32_t)s->n_layer);
-    set_u32(w, "feed_forward_length", (uint32_t)s->n_ff);
+    if (!is_arch(w, "qwen35moe")) set_u32(w, "feed_forward_length", (uint32_t)s->n_ff);
     if (s->n_expert) {
         set_u32(w, "expert_count", (uint32_t)s->n_expert);
         set_u32(w, "expert_used_count", (uint32_t)s->n_expert_used);
         if (!is_arch(w, "llama")) set_u32(w, "expert_feed_forward_length", (uint32_t)s->n_ff);
+        if (is_qwen35(w)) set_u32(w, "expert_shared_feed_forward_length", (uint32_t)n_ff_shared(s));
     }
     set_u32(w, "attention.head_count", (uint32_t)s->n_head);
     set_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
-    set_u32(w, "attention.key_length", (uint32_t)s->d_head);
+    set_u32(w, "attention.key_length", (uint32_t)(s->d_nope ? s->d_head + s->n_rot : s->d_head));
     set_u32(w, "attention.value_length", (uint32_t)s->d_head);
     set_f32(
         w, has_layer_norms(w) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
@@ -299,7 +355,7 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "rope.dimension_count", (uint32_t)n_rot(s));
         set_f32(w, "rope.freq_base", 50000.0f);
     }
-    if (is_arch(w, "qwen35")) {
+    if (is_qwen35(w)) {
         const int32_t sections[4] = {s->d_head / 6 + 1, s->d_head / 6 + 1, s->d_head / 6 + 1, 0};
         gguf_set_arr_data(w->gguf, arch_key(key, w, "rope.dimension_sections"), GGUF_TYPE_INT32,
                           sections, 4);
@@ -309,6 +365,22 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "ssm.time_step_rank", (uint32_t)s->n_v_head);
         set_u32(w, "ssm.inner_size", (uint32_t)(s->n_v_head * s->d_state));
         set_u32(w, "full_attention_interval", 4);
+    }
+    if (is_arch(w, "deepseek2")) {
+        set_u32(w, "attention.kv_lora_rank", (uint32_t)s->d_head);
+        set_u32(w, "attention.key_length_mla", (uint32_t)(s->d_nope + s->n_rot));
+        set_u32(w, "attention.value_length_mla", (uint32_t)s->d_value);
+        if (s->q_rank) set_u32(w, "attention.q_lora_rank", (uint32_t)s->q_rank);
+        set_u32(w, "leading_dense_block_count", (uint32_t)s->n_dense);
+        set_u32(w, "expert_shared_count", 2);
+        if (s->scaled) set_f32(w, "rope.scaling.yarn_log_multiplier", 0.0707f);
+        if (s->scaled) set_f32(w, "expert_weights_scale", 1.5f);
+    }
+    if (s->n_group) {
+        set_u32(w, "expert_group_count", (uint32_t)s->n_group);
+        set_u32(w, "expert_group_used_count", (uint32_t)s->n_group - 1);
+        set_u32(w, "expert_gating_func", 2);
+        gguf_set_val_bool(w->gguf, arch_key(key, w, "expert_weights_norm"), true);
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
     if (s->attn_softcap > 0) set_f32(w, "attn_logit_softcapping", s->attn_softcap);

@@ -17,17 +17,21 @@ struct tiny_spec {
     int n_ff;
     int n_vocab; /* ignored if there is a tokenizer */
     int n_ctx;
-    int n_rot;                       /* 0: d_head */
-    int n_swa;                       /* gemma3: sliding window */
-    int n_expert, n_expert_used;     /* 0: no mixture; n_ff is then that of an expert */
-    int n_k_head, n_v_head, d_state; /* qwen35: recurrent layers */
+    int n_rot;                   /* 0: d_head */
+    int n_swa;                   /* gemma3: sliding window */
+    int n_expert, n_expert_used; /* 0: no mixture; n_ff is then that of an expert */
+    int d_nope, d_value,
+        q_rank;  /* deepseek2: d_head is the rank of latents, n_rot the rotary part */
+    int n_dense; /* deepseek2: layers without experts */
+    int n_group; /* of experts, all but one of which are used, chosen by sigmoids */
+    int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next: recurrent layers */
     enum ggml_type type;             /* of the matrices; 0 is f32 */
     bool untied;                     /* separate output matrix */
     bool biases;                     /* optional biases of attention */
     bool rope_factors;               /* frequency divisors of Llama 3 */
     bool norm_2;                     /* second norm of falcon */
     bool parallel;                   /* stablelm: norms of heads, and a parallel network */
-    bool scaled;                     /* granite and mistral3: optional factors */
+    bool scaled;                     /* granite, mistral3, deepseek2: optional factors */
     bool fused;                      /* q, k, v in one matrix, if the family allows both */
     const char *rope_scaling;        /* "linear", "yarn", "longrope" or NULL */
     float rope_factor, softcap, attn_softcap;
