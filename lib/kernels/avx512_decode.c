@@ -160,62 +160,70 @@ LK_ALWAYS_INLINE void accumulate_all(struct pair_form form, const struct lk_avx5
 
 /* ---- entry points ---- */
 
-LK_ALWAYS_INLINE void score_bits(pair_form_fn *form, const struct lk_avx512_unpack *unpack,
-                                 const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                                 size_t stride) {
+/* Codes of 1 to 4 bits, or of 5 bits without a trellis. */
+LK_ALWAYS_INLINE void score_bits(pair_form_fn *form, bool trellis,
+                                 const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
+                                 const struct lk_queries *q, float *s, size_t stride) {
     struct lk_avx512_form codes;
     make_form(&codes, unpack, rows->codec, LK_K);
+    if (!trellis && rows->codec->bits == 5) {
+        score_all(form(5), &codes, rows, q, s, stride);
+        return;
+    }
     switch (rows->codec->bits) {
     case 1: score_all(form(1), &codes, rows, q, s, stride); return;
     case 2: score_all(form(2), &codes, rows, q, s, stride); return;
     case 3: score_all(form(3), &codes, rows, q, s, stride); return;
-    case 4: score_all(form(4), &codes, rows, q, s, stride); return;
-    default: score_all(form(5), &codes, rows, q, s, stride);
+    default: score_all(form(4), &codes, rows, q, s, stride);
     }
 }
 
-LK_ALWAYS_INLINE void accumulate_bits(pair_form_fn *form, const struct lk_avx512_unpack *unpack,
+LK_ALWAYS_INLINE void accumulate_bits(pair_form_fn *form, bool trellis,
+                                      const struct lk_avx512_unpack *unpack,
                                       const struct lk_rows *rows, const float *p, size_t stride,
                                       int n_q, float *acc) {
     struct lk_avx512_form codes;
     make_form(&codes, unpack, rows->codec, LK_V);
+    if (!trellis && rows->codec->bits == 5) {
+        accumulate_all(form(5), &codes, rows, p, stride, n_q, acc);
+        return;
+    }
     switch (rows->codec->bits) {
     case 1: accumulate_all(form(1), &codes, rows, p, stride, n_q, acc); return;
     case 2: accumulate_all(form(2), &codes, rows, p, stride, n_q, acc); return;
     case 3: accumulate_all(form(3), &codes, rows, p, stride, n_q, acc); return;
-    case 4: accumulate_all(form(4), &codes, rows, p, stride, n_q, acc); return;
-    default: accumulate_all(form(5), &codes, rows, p, stride, n_q, acc);
+    default: accumulate_all(form(4), &codes, rows, p, stride, n_q, acc);
     }
 }
 
 void lk_avx512_decode_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
                             size_t stride) {
     if (rows->codec->trellis)
-        score_bits(plain_trellis_form, &lk_avx512_unpack, rows, q, s, stride);
+        score_bits(plain_trellis_form, true, &lk_avx512_unpack, rows, q, s, stride);
     else
-        score_bits(plain_form, &lk_avx512_unpack, rows, q, s, stride);
+        score_bits(plain_form, false, &lk_avx512_unpack, rows, q, s, stride);
 }
 
 void lk_avx512_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                                  float *acc) {
     if (rows->codec->trellis)
-        accumulate_bits(plain_trellis_form, &lk_avx512_unpack, rows, p, stride, n_q, acc);
+        accumulate_bits(plain_trellis_form, true, &lk_avx512_unpack, rows, p, stride, n_q, acc);
     else
-        accumulate_bits(plain_form, &lk_avx512_unpack, rows, p, stride, n_q, acc);
+        accumulate_bits(plain_form, false, &lk_avx512_unpack, rows, p, stride, n_q, acc);
 }
 
 VBMI void lk_avx512vbmi_decode_score(const struct lk_rows *rows, const struct lk_queries *q,
                                      float *s, size_t stride) {
     if (rows->codec->trellis)
-        score_bits(vbmi_trellis_form, &lk_avx512vbmi_unpack, rows, q, s, stride);
+        score_bits(vbmi_trellis_form, true, &lk_avx512vbmi_unpack, rows, q, s, stride);
     else
-        score_bits(vbmi_form, &lk_avx512vbmi_unpack, rows, q, s, stride);
+        score_bits(vbmi_form, false, &lk_avx512vbmi_unpack, rows, q, s, stride);
 }
 
 VBMI void lk_avx512vbmi_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride,
                                           int n_q, float *acc) {
     if (rows->codec->trellis)
-        accumulate_bits(vbmi_trellis_form, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
+        accumulate_bits(vbmi_trellis_form, true, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
     else
-        accumulate_bits(vbmi_form, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
+        accumulate_bits(vbmi_form, false, &lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
 }
