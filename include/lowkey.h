@@ -353,9 +353,8 @@ lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok
  *                              earlier query sees
  *
  * The tightest line decides, over all layers. With n_checkpoint in lk_session_opts, every session
- * can also be cut back to its checkpoints: the farther from the end, the fewer there are. A session
- * that cannot be cut back is prefilled again by lk_session_sync. lk_session_copy and
- * lk_session_save work for every recipe at any time; only copies have the checkpoints. */
+ * can also be cut back to its checkpoints. A session that cannot be cut back is prefilled again by
+ * lk_session_sync. Copying and saving work at any time; only copies have the checkpoints. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.
