@@ -313,11 +313,15 @@ void lk_session_free(lk_session *session);
 
 /* Make the session hold exactly tok[0..n_tok), with the logits of the last token. Tokens of the
  * common prefix are kept if the cache can be cut back to it, or to a checkpoint within it; the
- * others are evaluated. Then the state is kept as a checkpoint, if there are at least 32 tokens
- * after the last one. *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL
- * leave the session unchanged; after any other failure it is empty or holds a prefix of tok. */
+ * others are evaluated. Then checkpoints are kept: at the end, and within the evaluated tokens.
+ * *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session
+ * unchanged; after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
+/* Also with checkpoints after mark[0..n_mark) tokens, the most important first, where later texts
+ * will probably differ: the end of a system prompt, the start of the last question. */
+lk_status lk_session_sync_marked(lk_session *session, const int32_t *tok, size_t n_tok,
+                                 const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err);
 
 /* How the hidden states of a text's tokens become one vector. */
 typedef enum {
@@ -349,10 +353,8 @@ lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok
  *                              earlier query sees
  *
  * The tightest line decides, over all layers. With n_checkpoint in lk_session_opts, every session
- * can also be cut back to the end of its last calls of lk_session_sync. Some are kept: the farther
- * from the end, the fewer. A session that cannot be cut back is prefilled again by
- * lk_session_sync. lk_session_copy and lk_session_save work for every recipe at any time; copies
- * have the checkpoints, loaded sessions have none. */
+ * can also be cut back to its checkpoints. A session that cannot be cut back is prefilled again by
+ * lk_session_sync. Copying and saving work at any time; only copies have the checkpoints. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.

@@ -168,6 +168,7 @@ void *lk_pool_alloc(struct lk_pool *pool, size_t size) {
 }
 
 void lk_pool_free(struct lk_pool *pool, size_t size, void *block) {
+    if (!block) return;
     pthread_mutex_lock(&pool->lock);
     free_block(pool, size, block);
     pthread_mutex_unlock(&pool->lock);

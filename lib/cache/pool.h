@@ -61,7 +61,7 @@ bool lk_pool_reserve(struct lk_pool *pool, size_t size, size_t n);
 bool lk_pool_commit(struct lk_pool *pool);
 
 /* A block with undefined contents, 32-byte aligned (size is a multiple of 32). NULL without
- * memory. */
+ * memory. Freeing NULL does nothing. */
 void *lk_pool_alloc(struct lk_pool *pool, size_t size);
 void lk_pool_free(struct lk_pool *pool, size_t size, void *block);
 

@@ -5,6 +5,8 @@
 #include "cache/equalizer.h"
 #include "cache/project.h"
 
+#include <string.h>
+
 lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err) {
     for (int side = 0; side < 2; side++) {
         struct lk_kv *kv = &cache->kv[layer][side];
@@ -42,8 +44,9 @@ static void calibrate_prompt(struct lk_cache *cache, struct lk_kv *kv, int head,
     }
 }
 
-/* Encode the prompt's rows of one level, for the part that starts with this head. */
-static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int head,
+/* Encode the prompt's rows of one level from its row `from` on, for the part that starts with this
+ * head. */
+static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int head, int64_t from,
                          const struct lk_kv *exact) {
     const struct lk_level *level = &kv->level[i];
     const struct lk_kernels *kernels = cache->kernels;
@@ -54,7 +57,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     /* Scratch that no other thread uses: the columns of this head, or of its group. */
     float *rows = kv->rows + offset, *x = level->basis ? kv->latents + offset : rows;
     bool selected = kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
-    for (int64_t at = 0; at < kv->count[i].rows;) {
+    for (int64_t at = from; at < kv->count[i].rows;) {
         int row;
         int64_t n;
         char *block = (char *)lk_kv_locate(kv, i, at, &row, &n) + lk_level_part_offset(level, part);
@@ -82,5 +85,87 @@ void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side
     struct lk_kv *kv = &cache->kv[layer][side];
     calibrate_prompt(cache, kv, head, exact);
     for (int i = 0; i < kv->n_level; i++)
-        if (head % kv->level[i].n_head == 0) encode_level(cache, kv, i, head, exact);
+        if (head % kv->level[i].n_head == 0) encode_level(cache, kv, i, head, 0, exact);
+}
+
+/* ---- the first rows of a prompt ---- */
+
+/* Blocks at the front of a level that are full and hold the same rows in both. */
+static int64_t count_equal_blocks(const struct lk_kv *part, const struct lk_kv *whole, int i) {
+    int64_t first_part = part->first, first_whole = whole->first;
+    for (int j = 0; j < i; j++) {
+        first_part += part->count[j].rows;
+        first_whole += whole->count[j].rows;
+    }
+    if (first_part != first_whole || part->count[i].skip || whole->count[i].skip) return 0;
+    int64_t a = part->count[i].rows, b = whole->count[i].rows;
+    return (a < b ? a : b) / part->rule[i].block_rows;
+}
+
+bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, int layer,
+                         int64_t n_tok) {
+    for (int side = 0; side < 2; side++) {
+        struct lk_kv *kv = &part->kv[layer][side];
+        lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
+        kv->n_tok = n_tok;
+        for (int i = 0; i < kv->n_level; i++) {
+            struct lk_level *level = &kv->level[i];
+            int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]),
+                    n_equal = count_equal_blocks(kv, &whole->kv[layer][side], i);
+            if (!lk_cache_grow_table(part, level, n_block)) return false;
+            while (level->n_block < n_equal) level->block[level->n_block++] = NULL;
+            while (level->n_block < n_block)
+                if (!lk_cache_add_block(part, level)) return false;
+            /* As in lk_cache_alloc_blocks. */
+            if (kv->count[i].skip) memset(level->block[0], 0, level->block_bytes);
+        }
+    }
+    return true;
+}
+
+void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int layer,
+                          enum lk_side side, int head, const struct lk_kv *exact) {
+    const struct lk_kv *own = &part->kv[layer][side];
+    struct lk_kv kv = whole->kv[layer][side]; /* with its statistics, bases and scratch */
+    int64_t n_equal[LK_MAX_KV_LEVEL];
+    for (int i = 0; i < kv.n_level; i++) n_equal[i] = count_equal_blocks(own, &kv, i);
+    kv.first = own->first;
+    kv.n_tok = own->n_tok;
+    for (int i = 0; i < kv.n_level; i++) {
+        kv.count[i] = own->count[i];
+        kv.level[i].block = own->level[i].block;
+        kv.level[i].n_block = own->level[i].n_block;
+    }
+    for (int i = 0; i < kv.n_level; i++)
+        if (head % kv.level[i].n_head == 0)
+            encode_level(whole, &kv, i, head, n_equal[i] * kv.rule[i].block_rows, exact);
+}
+
+/* Replace the blocks of a level, which are those of the whole prompt, from block n_equal on. */
+static bool join_level(struct lk_cache *to, struct lk_level *level, const struct lk_level *own,
+                       int64_t n_equal) {
+    while (level->n_block > n_equal)
+        lk_pool_free(&to->pool, level->block_bytes, level->block[--level->n_block]);
+    for (int64_t b = n_equal; b < own->n_block; b++) {
+        if (!lk_cache_add_block(to, level)) return false;
+        memcpy(level->block[b], own->block[b], own->block_bytes);
+    }
+    return true;
+}
+
+bool lk_cache_join_part(struct lk_cache *to, struct lk_cache *whole, const struct lk_cache *part) {
+    bool ok = lk_cache_copy(to, whole, NULL) == LK_OK;
+    for (int k = 0; ok && k < lk_cache_n_kv(to); k++) {
+        struct lk_kv *kv = lk_cache_kv(to, k);
+        const struct lk_kv *own = lk_cache_kv(part, k), *all = lk_cache_kv(whole, k);
+        for (int i = 0; ok && i < kv->n_level; i++) {
+            ok = join_level(to, &kv->level[i], &own->level[i], count_equal_blocks(own, all, i));
+            kv->count[i] = own->count[i];
+        }
+        kv->first = own->first;
+        kv->n_tok = own->n_tok;
+    }
+    if (ok) lk_cache_trim(to);
+    if (!ok) lk_cache_clear(to);
+    return ok;
 }

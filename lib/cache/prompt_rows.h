@@ -6,6 +6,8 @@
 #include "base/err.h"
 #include "codec/codec.h"
 
+#include <stdbool.h>
+
 struct lk_cache;
 struct lk_kv;
 
@@ -21,5 +23,21 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
  * rows after the sinks, and from queries observed before. */
 void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side, int head,
                             const struct lk_kv *exact);
+
+/* A cache of the first rows of the same prompt, as if only these had been prefilled. Full blocks of
+ * the oldest levels hold the same rows in both. They are left out of `part` at first, so it is not
+ * usable yet:
+ *
+ *   lk_cache_alloc_part    after lk_cache_alloc_prompt of a layer: allocate its other blocks
+ *   lk_cache_encode_part   after lk_cache_encode_prompt of the same head: encode these
+ *   lk_cache_join_part     after all layers: make `to` share the left out blocks with `whole`, and
+ *                          copy the others
+ *
+ * No layer has a level with an eviction policy. False without memory; `to` is empty then. */
+bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, int layer,
+                         int64_t n_tok);
+void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int layer,
+                          enum lk_side side, int head, const struct lk_kv *exact);
+bool lk_cache_join_part(struct lk_cache *to, struct lk_cache *whole, const struct lk_cache *part);
 
 #endif

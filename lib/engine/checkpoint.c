@@ -23,8 +23,10 @@ lk_status lk_checkpoints_init(struct lk_session *s, int cap, lk_err *err) {
     c->ledger.common = &s->model->ledger;
     if (cap <= 0) return LK_OK;
     c->at = lk_alloc(&c->ledger, LK_FOR_OTHER, (size_t)cap * sizeof *c->at);
-    if (!c->at) return lk_fail(err, LK_E_NOMEM, "out of memory for %d checkpoints", cap);
-    c->cap = cap;
+    c->planned = lk_alloc(&c->ledger, LK_FOR_OTHER, (size_t)cap * sizeof *c->planned);
+    c->cap = cap; /* lk_checkpoints_free frees what was allocated */
+    if (!c->at || !c->planned)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for %d checkpoints", cap);
     return LK_OK;
 }
 
@@ -51,7 +53,8 @@ void lk_checkpoints_free(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     while (c->n > 0) drop(s, c->n - 1);
     lk_release(&c->ledger, LK_FOR_OTHER, c->at, (size_t)c->cap * sizeof *c->at);
-    c->at = NULL;
+    lk_release(&c->ledger, LK_FOR_OTHER, c->planned, (size_t)c->cap * sizeof *c->planned);
+    c->at = c->planned = NULL;
     c->cap = 0;
 }
 
@@ -68,32 +71,48 @@ static int find_least_useful(const struct lk_checkpoints *c, size_t n_tok) {
     return best;
 }
 
-/* A copy of a cache and of logits at n_tok tokens, with room for states. False without memory. */
-static bool make_checkpoint(struct lk_session *s, size_t n_tok, struct lk_cache *cache,
-                            const float *logits, struct lk_checkpoint *out) {
+/* Drop a checkpoint if there is no room for another one, in a text of n_tok tokens. */
+static void make_room(struct lk_session *s, size_t n_tok) {
+    struct lk_checkpoints *c = &s->checkpoints;
+    if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, n_tok) : 0);
+}
+
+/* An empty cache, with room for states and, if asked for, logits. False without memory. */
+static bool alloc_checkpoint(struct lk_session *s, size_t n_tok, bool logits,
+                             struct lk_checkpoint *out) {
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     struct lk_checkpoint at = {.n_tok = n_tok};
-    at.logits = lk_alloc(ledger, LK_FOR_CACHE, logits_bytes(s));
+    if (logits) at.logits = lk_alloc(ledger, LK_FOR_CACHE, logits_bytes(s));
     if (states_bytes(s)) at.states = lk_alloc(ledger, LK_FOR_CACHE, states_bytes(s));
-    bool ok = at.logits && (at.states || !states_bytes(s)) &&
-              lk_cache_alloc(&at.cache, s->recipe, &cache->shape, ledger, NULL) == LK_OK &&
-              lk_cache_copy(at.cache, cache, NULL) == LK_OK;
-    if (!ok) {
+    bool ok = (at.logits || !logits) && (at.states || !states_bytes(s)) &&
+              lk_cache_alloc(&at.cache, s->recipe, &s->cache->shape, ledger, NULL) == LK_OK;
+    if (!ok) free_checkpoint(s, &at);
+    if (ok) *out = at;
+    return ok;
+}
+
+/* A copy of a cache and of logits (may be NULL) at n_tok tokens, with room for states. False
+ * without memory. */
+static bool make_checkpoint(struct lk_session *s, size_t n_tok, struct lk_cache *cache,
+                            const float *logits, struct lk_checkpoint *out) {
+    struct lk_checkpoint at;
+    if (!alloc_checkpoint(s, n_tok, logits != NULL, &at)) return false;
+    if (lk_cache_copy(at.cache, cache, NULL) != LK_OK) {
         free_checkpoint(s, &at);
         return false;
     }
-    memcpy(at.logits, logits, logits_bytes(s));
+    if (logits) memcpy(at.logits, logits, logits_bytes(s));
     *out = at;
     return true;
 }
 
-void lk_checkpoints_take(struct lk_session *s) {
+void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     struct lk_checkpoints *c = &s->checkpoints;
-    const float *logits = lk_session_logits(s, -1);
-    if (c->cap == 0 || !logits) return;
+    const float *logits = is_end ? lk_session_logits(s, -1) : NULL;
+    if (c->cap == 0 || (is_end && !logits)) return;
     s->n_pass = 0; /* its newest block becomes shared */
     lk_checkpoints_drop(s, s->n_tok - 1);
-    if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, s->n_tok) : 0);
+    make_room(s, s->n_tok);
     struct lk_checkpoint *at = &c->at[c->n];
     if (!make_checkpoint(s, s->n_tok, s->cache, logits, at)) return;
     c->n++;
@@ -103,12 +122,100 @@ void lk_checkpoints_take(struct lk_session *s) {
                lk_absorb_state_bytes(s->absorb));
 }
 
-struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_tok) {
+struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_common,
+                                          size_t n_tok) {
     const struct lk_checkpoints *c = &s->checkpoints;
     int i = c->n - 1;
-    while (i >= 0 && c->at[i].n_tok > n_tok) i--;
+    while (i >= 0 && (c->at[i].n_tok > n_common || (c->at[i].n_tok == n_tok && !c->at[i].logits)))
+        i--;
     return i >= 0 ? &c->at[i] : NULL;
 }
+
+/* ---- checkpoints within a text ---- */
+
+/* Can the session be cut back to any length, so that it needs no checkpoints? */
+static bool can_always_go_back(const struct lk_session *s) {
+    for (int k = 0; k < lk_cache_n_kv(s->cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(s->cache, k);
+        if (kv->n_level > 1 || kv->n_swa > 0 || kv->evict) return false;
+    }
+    return !s->recurrent;
+}
+
+/* Would an exact prefill choose the rows that a policy keeps, from the whole text? */
+static bool selects_rows(const struct lk_session *s) {
+    if (s->opts.chunked_prefill || s->recipe->eager) return false;
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
+        if (s->cache->kv[layer][LK_K].evict) return true;
+    return false;
+}
+
+/* Is there no checkpoint, taken or planned, within `gap` tokens? */
+static bool is_apart(const struct lk_checkpoints *c, size_t n_tok, size_t gap) {
+    for (int i = 0; i < c->n + c->n_planned; i++) {
+        size_t other = i < c->n ? c->at[i].n_tok : c->planned[i - c->n].n_tok;
+        if (other < n_tok + gap && n_tok < other + gap) return false;
+    }
+    return true;
+}
+
+/* Plan a checkpoint at a position if there is room for it. */
+static void plan(struct lk_checkpoints *c, size_t n_tok) {
+    int i = c->n_planned;
+    if (i + 1 >= c->cap || !is_apart(c, n_tok, LK_CHECKPOINT_GAP)) return;
+    for (; i > 0 && c->planned[i - 1].n_tok > n_tok; i--) c->planned[i] = c->planned[i - 1];
+    c->planned[i] = (struct lk_checkpoint){.n_tok = n_tok};
+    c->n_planned++;
+}
+
+void lk_checkpoints_plan(struct lk_session *s, const size_t *mark, size_t n_mark, size_t from,
+                         size_t n_tok) {
+    struct lk_checkpoints *c = &s->checkpoints;
+    if (c->cap == 0 || can_always_go_back(s) || (from == 0 && selects_rows(s))) return;
+    for (size_t i = 0; i < n_mark; i++)
+        if (mark[i] > from && mark[i] < n_tok && n_tok - mark[i] >= LK_CHECKPOINT_LAST)
+            plan(c, mark[i]);
+    if (n_tok - from < LK_CHECKPOINT_GAP) return;
+    size_t left = n_tok - from - LK_CHECKPOINT_GAP;
+    for (size_t step = LK_EVAL_MAX; left >= LK_EVAL_MAX; step *= 2) {
+        plan(c, from + left / LK_EVAL_MAX * LK_EVAL_MAX);
+        left -= step < left ? step : left;
+    }
+}
+
+void lk_checkpoints_drop_planned(struct lk_session *s, int i) {
+    struct lk_checkpoints *c = &s->checkpoints;
+    free_checkpoint(s, &c->planned[i]);
+    memmove(&c->planned[i], &c->planned[i + 1], (size_t)(--c->n_planned - i) * sizeof *c->planned);
+}
+
+void lk_checkpoints_open_planned(struct lk_session *s) {
+    struct lk_checkpoints *c = &s->checkpoints;
+    for (int i = c->n_planned - 1; i >= 0; i--)
+        if (!alloc_checkpoint(s, c->planned[i].n_tok, false, &c->planned[i]))
+            lk_checkpoints_drop_planned(s, i);
+}
+
+void lk_checkpoints_keep_planned(struct lk_session *s) {
+    struct lk_checkpoints *c = &s->checkpoints;
+    for (int i = 0; i < c->n_planned; i++) {
+        struct lk_checkpoint at, *planned = &c->planned[i];
+        if (!alloc_checkpoint(s, planned->n_tok, false, &at)) continue;
+        if (!lk_cache_join_part(at.cache, s->cache, planned->cache)) {
+            free_checkpoint(s, &at);
+            continue;
+        }
+        if (at.states) memcpy(at.states, planned->states, recurrent_bytes(s));
+        if (s->absorb) /* a prefill adds nothing to them */
+            memcpy((char *)at.states + recurrent_bytes(s), s->absorb->state,
+                   lk_absorb_state_bytes(s->absorb));
+        make_room(s, s->n_tok);
+        c->at[c->n++] = at;
+    }
+    while (c->n_planned > 0) lk_checkpoints_drop_planned(s, c->n_planned - 1);
+}
+
+/* ---- going back ---- */
 
 lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoint *from,
                                  lk_err *err) {
@@ -118,11 +225,11 @@ lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoin
     if (s->absorb)
         memcpy(s->absorb->state, (const char *)from->states + recurrent_bytes(s),
                lk_absorb_state_bytes(s->absorb));
-    memcpy(s->logits, from->logits, logits_bytes(s));
+    if (from->logits) memcpy(s->logits, from->logits, logits_bytes(s));
     s->n_tok = from->n_tok;
     s->n_pass = 0;
     s->n_cut++;
-    s->n_logits = 1;
+    s->n_logits = from->logits ? 1 : 0;
     return LK_OK;
 }
 

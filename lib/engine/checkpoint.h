@@ -3,7 +3,16 @@
  * Rows that were encoded or evicted cannot become exact again, so most caches can be cut back by a
  * few tokens only. A checkpoint is a copy of the cache at one position. It shares the blocks of the
  * session (cache_copy.h), so it costs the blocks that the session has changed since, which are
- * those of the newest rows, and one row of logits. */
+ * those of the newest rows. At the end of a text it also has a row of logits.
+ *
+ * Checkpoints are taken at the end of each text, and within it at planned positions:
+ *
+ *     | system | user | assistant | user            <- the caller's marks: ends of messages
+ *     |                     :           :     : :   <- the distance from the end doubles
+ *
+ * A prompt that passes the cache stops at each of them. An exact prefill (prefill.h) encodes for
+ * each of them what the whole prompt's cache does not hold: its newest rows, and the states of
+ * recurrent layers. */
 #ifndef LK_ENGINE_CHECKPOINT_H
 #define LK_ENGINE_CHECKPOINT_H
 
@@ -18,10 +27,14 @@ struct lk_session;
 
 enum { LK_CHECKPOINT_GAP = 32 }; /* minimum number of tokens between two checkpoints */
 
+/* Minimum number of tokens between the last checkpoint within a text, if it is a mark, and the
+ * end. */
+enum { LK_CHECKPOINT_LAST = 4 };
+
 struct lk_checkpoint {
     size_t n_tok; /* the session's first tokens, for which it stands */
     struct lk_cache *cache;
-    float *logits; /* [n_vocab] of the last token */
+    float *logits; /* [n_vocab] of the last token; NULL within a text */
     void *states;  /* of recurrent layers, then of absorbed rows; NULL if there are none */
 };
 
@@ -29,19 +42,37 @@ struct lk_checkpoints {
     struct lk_ledger ledger;  /* what the session's own ledger does not count */
     struct lk_checkpoint *at; /* [n], room for cap, in the order of n_tok */
     int n, cap;
+    /* [n_planned], room for cap: checkpoints within the text that lk_session_sync evaluates, in the
+     * order of n_tok. During an exact prefill the caches have only blocks of their own. */
+    struct lk_checkpoint *planned;
+    int n_planned;
 };
 
 /* Room for `cap` checkpoints of a session without tokens. LK_E_NOMEM. */
 lk_status lk_checkpoints_init(struct lk_session *session, int cap, lk_err *err);
 void lk_checkpoints_free(struct lk_session *session);
 
-/* Remember the session as it is, with the logits of its last token. If there are `cap` checkpoints,
- * one of them is dropped, so that they get sparser with the distance from the end. Ends a
- * reservation of the session. Without memory nothing is remembered. */
-void lk_checkpoints_take(struct lk_session *session);
+/* Remember the session as it is, with the logits of its last token if it is the end of a text. If
+ * there are `cap` checkpoints, one of them is dropped, so that they get sparser with the distance
+ * from the end. Ends a reservation of the session. Without memory nothing is remembered. */
+void lk_checkpoints_take(struct lk_session *session, bool is_end);
 
-/* The longest checkpoint of at most n_tok tokens; NULL if there is none. */
-struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *session, size_t n_tok);
+/* The longest checkpoint of at most n_common tokens from which a text of n_tok tokens can be
+ * continued: without logits a token is missing. NULL if there is none. */
+struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *session, size_t n_common,
+                                          size_t n_tok);
+
+/* Plan checkpoints within a text of n_tok tokens, which is evaluated from token `from` on: at
+ * mark[n_mark], the most important first, and at whole chunks from `from` on. None if the session
+ * can always be cut back, or if the prefill is exact and a policy selects rows. */
+void lk_checkpoints_plan(struct lk_session *session, const size_t *mark, size_t n_mark, size_t from,
+                         size_t n_tok);
+
+/* The planned checkpoints of an exact prefill: allocate empty caches and states before it, drop the
+ * i-th one, keep all afterwards. Without memory they are left out. */
+void lk_checkpoints_open_planned(struct lk_session *session);
+void lk_checkpoints_drop_planned(struct lk_session *session, int i);
+void lk_checkpoints_keep_planned(struct lk_session *session);
 
 /* Make the session what it was at the checkpoint. It has room for a row of logits. LK_E_NOMEM: its
  * tokens have to be dropped. */

@@ -130,7 +130,7 @@ static void store_exact_node(struct ggml_tensor *dst, int ith, int nth, void *us
             (int)kv->n_tok - n, n, (const float *)dst->src[side]->data + (size_t)head * d,
             (size_t)n_head * d);
     }
-    if (ith != nth - 1 || p->exact[LK_K].kv.n_tok != n) return;
+    if (ith != nth - 1 || p->exact[LK_K].kv.n_tok > CHUNK) return;
     for (size_t i = 0; i < p->n_session; i++)
         lk_cache_observe(p->session[i]->cache, p->job.index, dst->src[2]->data, n,
                          p->net->hp.n_head);
@@ -148,15 +148,21 @@ static void select_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
                         p->order + (size_t)head * p->n_tok);
 }
 
-/* Custom node. Encodes the layer's exact rows, which are complete, into the caches. */
+/* Custom node. Encodes the layer's exact rows, which are complete, into the caches, and into those
+ * of the planned checkpoints. */
 static void encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     (void)dst;
     struct prefill *p = userdata;
-    int n_head = p->net->hp.n_head_kv;
-    for (size_t k = 0; k < p->n_session; k++)
-        for (int i = ith; i < 2 * n_head; i += nth)
-            lk_cache_encode_prompt(p->session[k]->cache, p->job.index, i / n_head, i % n_head,
-                                   &p->exact[i / n_head].kv);
+    const struct lk_checkpoints *c = &p->s->checkpoints;
+    int n_head = p->net->hp.n_head_kv, layer = p->job.index;
+    for (int i = ith; i < 2 * n_head; i += nth) {
+        const struct lk_kv *exact = &p->exact[i / n_head].kv;
+        for (size_t k = 0; k < p->n_session; k++)
+            lk_cache_encode_prompt(p->session[k]->cache, layer, i / n_head, i % n_head, exact);
+        for (int k = 0; k < c->n_planned; k++)
+            lk_cache_encode_part(c->planned[k].cache, p->s->cache, layer, i / n_head, i % n_head,
+                                 exact);
+    }
 }
 
 /* The chunk's attention. After the last chunk, the layer's rows go to the caches. */
@@ -266,6 +272,41 @@ static lk_status embed_chunk(struct prefill *p, const int32_t *tok, size_t at, s
 
 /* ---- the prompt ---- */
 
+/* Number of tokens of the chunk that starts at `at`. States of recurrent layers exist only at the
+ * end of a chunk, so chunks of such models also end at the planned checkpoints. */
+static size_t chunk_length(const struct prefill *p, size_t at) {
+    const struct lk_checkpoints *c = &p->s->checkpoints;
+    size_t end = at / CHUNK * CHUNK + CHUNK;
+    if (end > p->n_tok) end = p->n_tok;
+    for (int i = 0; p->s->recurrent && i < c->n_planned; i++)
+        if (c->planned[i].n_tok > at && c->planned[i].n_tok < end) end = c->planned[i].n_tok;
+    return end - at;
+}
+
+/* Memory of the layer's rows. A planned checkpoint without memory is dropped. */
+static lk_status alloc_layer(struct prefill *p, lk_err *err) {
+    struct lk_checkpoints *c = &p->s->checkpoints;
+    lk_status status = LK_OK;
+    for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
+        status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index, (int64_t)p->n_tok, err);
+    for (int i = c->n_planned - 1; status == LK_OK && i >= 0; i--)
+        if (!lk_cache_alloc_part(c->planned[i].cache, p->s->cache, p->job.index,
+                                 (int64_t)c->planned[i].n_tok))
+            lk_checkpoints_drop_planned(p->s, i);
+    return status;
+}
+
+/* Copy the state of a recurrent layer after n_tok tokens to the checkpoint planned there. */
+static void keep_state(struct prefill *p, int layer, size_t n_tok) {
+    const struct lk_checkpoints *c = &p->s->checkpoints;
+    const struct lk_hparams *hp = &p->net->hp;
+    size_t n = lk_recurrent_layer_bytes(hp);
+    for (int i = 0; i < c->n_planned; i++)
+        if (c->planned[i].n_tok == n_tok)
+            memcpy(lk_recurrent_state(hp, c->planned[i].states, layer),
+                   lk_recurrent_state(hp, p->s->recurrent, layer), n);
+}
+
 static lk_status run_layers(struct prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
@@ -274,15 +315,14 @@ static lk_status run_layers(struct prefill *p, lk_err *err) {
         p->job.layer = layer;
         p->job.index = p->net->hp.index[layer];
         if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
-        for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
-            if (!p->net->hp.is_recurrent[layer])
-                status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index,
-                                               (int64_t)p->n_tok, err);
-        for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK) {
-            size_t n = p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK;
+        bool is_recurrent = p->net->hp.is_recurrent[layer];
+        if (!is_recurrent) status = alloc_layer(p, err);
+        for (size_t at = 0, n; status == LK_OK && at < p->n_tok; at += n) {
+            n = chunk_length(p, at);
             if (s->cancelled && atomic_exchange(&s->cancelled, 0))
                 return lk_fail(err, LK_E_CANCELLED, "cancelled");
             status = run_chunk(p, layer, at, n, err);
+            if (status == LK_OK && is_recurrent) keep_state(p, layer, at + n);
             if (status == LK_OK && s->opts.progress &&
                 !s->opts.progress(s->opts.user, (uint64_t)layer * p->n_tok + at + n,
                                   (uint64_t)n_layer * p->n_tok))
@@ -315,6 +355,7 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
                         .net = session[0]->model->net,
                         .n_tok = n_tok,
                         .job = {.pass = &session[0]->pass}};
+    lk_checkpoints_open_planned(p.s);
     lk_status status = run_prefill(&p, tok, err);
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         struct lk_session *s = session[i];
@@ -325,6 +366,7 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
         s->n_logits = 1;
         s->n_tok = n_tok;
     }
+    if (status == LK_OK) lk_checkpoints_keep_planned(p.s);
     free_prefill(&p);
     return status;
 }

@@ -11,7 +11,8 @@
  * The prompt is computed once for all sessions, except for sessions whose eviction policies select
  * rows, or whose recipes are eager: these are computed one by one. The first session's progress
  * callback is called, and lk_session_cancel of the first session ends the call. After a failure all
- * sessions are empty. */
+ * sessions are empty. The checkpoints that are planned for a single session (checkpoint.h) are kept
+ * after a success. */
 lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
                          size_t n_tok, lk_err *err);
 

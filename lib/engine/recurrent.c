@@ -14,6 +14,10 @@ size_t lk_recurrent_bytes(const struct lk_hparams *hp) {
     return (size_t)hp->n_recurrent * layer_floats(hp) * sizeof(float);
 }
 
+size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp) {
+    return layer_floats(hp) * sizeof(float);
+}
+
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer) {
     return states + (size_t)hp->index[layer] * layer_floats(hp);
 }

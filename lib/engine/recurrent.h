@@ -9,6 +9,9 @@
 /* Bytes of the states of all recurrent layers; 0: the model has none. */
 size_t lk_recurrent_bytes(const struct lk_hparams *hp);
 
+/* Bytes of the state of one of them. */
+size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp);
+
 /* The state of layer `layer`, which is recurrent, in states [lk_recurrent_bytes]. */
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer);
 

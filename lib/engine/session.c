@@ -145,7 +145,7 @@ static size_t can_keep(const struct lk_session *s, size_t n_common, size_t n_tok
 
 size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok) {
     size_t n_common = common_prefix(s, tok, n_tok), n = can_keep(s, n_common, n_tok);
-    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common);
+    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common, n_tok);
     return checkpoint && checkpoint->n_tok > n ? checkpoint->n_tok : n;
 }
 
@@ -154,7 +154,7 @@ size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok
 static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok, size_t *n,
                           lk_err *err) {
     size_t n_common = common_prefix(s, tok, n_tok);
-    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common);
+    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common, n_tok);
     *n = can_keep(s, n_common, n_tok);
     lk_checkpoints_drop(s, n_common); /* the others are of tokens that go */
     if (checkpoint && checkpoint->n_tok > *n) {
@@ -176,21 +176,44 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
     return LK_OK;
 }
 
-lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
-                          lk_err *err) {
+/* lk_session_extend, with a stop at each planned checkpoint. */
+static lk_status extend_by_parts(struct lk_session *s, const int32_t *tok, size_t n_tok,
+                                 lk_err *err) {
+    lk_status status = LK_OK;
+    while (status == LK_OK && s->checkpoints.n_planned > 0) {
+        size_t n = s->checkpoints.planned[0].n_tok;
+        lk_checkpoints_drop_planned(s, 0);
+        status = lk_session_extend(s, tok, n, err);
+        if (status == LK_OK) lk_checkpoints_take(s, false);
+    }
+    return status == LK_OK ? lk_session_extend(s, tok, n_tok, err) : status;
+}
+
+lk_status lk_session_sync_marked(lk_session *s, const int32_t *tok, size_t n_tok,
+                                 const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
     if (status != LK_OK) return status;
     size_t n = 0;
     status = cut_back(s, tok, n_tok, &n, err);
-    if (status == LK_OK && n == 0 && !s->opts.chunked_prefill)
+    if (status == LK_OK) lk_checkpoints_plan(s, mark, n_mark, n, n_tok);
+    bool by_parts = s->opts.chunked_prefill || (s->recipe->eager && s->checkpoints.n_planned > 0);
+    if (status == LK_OK && n == 0 && !by_parts)
         status = lk_prefill_all(&s, 1, tok, n_tok, err);
     else if (status == LK_OK)
-        status = lk_session_extend(s, tok, n_tok, err);
+        status = extend_by_parts(s, tok, n_tok, err);
+    while (s->checkpoints.n_planned > 0) /* after a failure */
+        lk_checkpoints_drop_planned(s, s->checkpoints.n_planned - 1);
     if (status != LK_OK) return status;
-    const struct lk_checkpoint *last = lk_checkpoints_find(s, n_tok);
-    if (!last || n_tok - last->n_tok >= LK_CHECKPOINT_GAP) lk_checkpoints_take(s);
+    const struct lk_checkpoint *last = lk_checkpoints_find(s, n_tok, n_tok);
+    if (!last || !last->logits || n_tok - last->n_tok >= LK_CHECKPOINT_GAP)
+        lk_checkpoints_take(s, true);
     if (n_reused) *n_reused = n;
     return LK_OK;
+}
+
+lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
+                          lk_err *err) {
+    return lk_session_sync_marked(s, tok, n_tok, NULL, 0, n_reused, err);
 }
 
 /* ---- copies ---- */

@@ -4,6 +4,7 @@
 #include "lowkey_draft.h"
 #include "serve/json_field.h"
 #include "serve/logprob.h"
+#include "serve/prompt_marks.h"
 #include "serve/request_sampling.h"
 #include "serve/schema.h"
 
@@ -428,6 +429,7 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
     if (request->chat && !lk_request_apply_template(request, opts, error)) return false;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
+    if (request->chat) lk_prompt_marks_find(request->prompt, request->messages, opts->model);
     for (size_t i = 1; request->embed && i < request->n_prompt; i++) /* one job for all */
         if (request->prompt[i].n_bytes > request->prompt[0].n_bytes)
             request->prompt[0].n_bytes = request->prompt[i].n_bytes;

@@ -17,6 +17,7 @@ enum {
     LK_MAX_BIAS = 4096,
     LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
     LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
+    LK_PROMPT_MARKS = 2,
     LK_SERVE_PASS = 16, /* maximum number of tokens of an answer in a step: each has logits */
     LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
 };
@@ -27,8 +28,10 @@ struct lk_prompt {
     char *text;   /* of a chat: marked text (lk_chat_format); NULL if the client sent tokens */
     int32_t *tok; /* [n_tok] */
     size_t n_tok;
-    size_t max_tokens; /* of its answer */
-    uint64_t n_bytes;  /* cache and scratch memory for prompt and answer */
+    size_t max_tokens;            /* of its answer */
+    uint64_t n_bytes;             /* cache and scratch memory for prompt and answer */
+    size_t mark[LK_PROMPT_MARKS]; /* [n_mark] positions for checkpoints (prompt_marks.h) */
+    size_t n_mark;
     /* [n_tok] of its tokens, except for the first; NULL if request->score is false. Written by the
      * scheduler until `scored` is set, before the prompt's first answer has events. */
     struct lk_logprob *lp;

@@ -66,6 +66,18 @@ static lk_status embed_prompts(struct lk_slot_prefill *p, lk_err *err) {
     return status;
 }
 
+/* Make the session hold the job's tokens, with checkpoints where later prompts may differ. */
+static lk_status sync_prompt(struct lk_job *job, size_t *n_reused, lk_err *err) {
+    const struct lk_prompt *p = job->prompt;
+    size_t mark[LK_PROMPT_MARKS], n_mark = 0;
+    /* The job may have other tokens of the same text, but not of its end. */
+    for (size_t i = 0; i < p->n_mark; i++)
+        if (p->n_tok - p->mark[i] < job->n_tok)
+            mark[n_mark++] = job->n_tok - (p->n_tok - p->mark[i]);
+    return lk_session_sync_marked(job->slot->session, job->tok, job->n_tok, mark, n_mark, n_reused,
+                                  err);
+}
+
 lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     struct lk_job *job = p->job;
     struct lk_slot *slot = job->slot;
@@ -89,7 +101,7 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
         *n_reused = 0;
         status = score_prompt(p, err);
     } else if (status == LK_OK) {
-        status = lk_session_sync(slot->session, job->tok, job->n_tok, n_reused, err);
+        status = sync_prompt(job, n_reused, err);
     }
     slot->progress = NULL;
     job->decode_time = lk_now();

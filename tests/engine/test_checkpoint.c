@@ -14,6 +14,10 @@
 
 enum { CTX = 900, N_TURN = 4, PROMPT = 130, ANSWER = 41 };
 
+enum { LONG = 800, N_MARK = 3, LOW = 540, HIGH = 700 }; /* statistics come from rows before LOW */
+
+static const size_t marks[N_MARK] = {HIGH, 20, LOW};
+
 static lk_session *new_session(lk_model *model, const lk_recipe *recipe, int n_checkpoint) {
     lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = n_checkpoint};
     lk_session *session = NULL;
@@ -167,12 +171,28 @@ static void memory_runs_out(void **state) {
         assert_int_equal(lk_session_sync(s, tok, PROMPT, NULL, NULL), LK_OK);
         complete = atomic_exchange(&s->checkpoints.ledger.fail_at, 0) > 0;
         assert_int_equal(s->checkpoints.n, complete);
-        if (!complete) /* all that is left is the list */
-            assert_true(lk_checkpoints_bytes(s) <= N_TURN * sizeof(struct lk_checkpoint) + 64);
+        if (!complete) /* all that is left is the lists */
+            assert_true(lk_checkpoints_bytes(s) <=
+                        2 * (N_TURN * sizeof(struct lk_checkpoint) + 64));
         decode(s, tok + PROMPT, ANSWER);
         lk_session_free(s);
         assert_true(nth < 10000);
     }
+    complete = false;
+    lk_session *plain = new_session(model, recipe, 0);
+    assert_int_equal(lk_session_sync(plain, tok, LONG, NULL, NULL), LK_OK);
+    for (int nth = 1; !complete; nth += nth < 20 ? 1 : 37) { /* the same within a prompt */
+        lk_session *s = new_session(model, recipe, 2 * N_TURN);
+        atomic_store(&s->checkpoints.ledger.fail_at, nth);
+        assert_int_equal(lk_session_sync_marked(s, tok, LONG, marks, N_MARK, NULL, NULL), LK_OK);
+        complete = atomic_exchange(&s->checkpoints.ledger.fail_at, 0) > 0;
+        assert_true(complete ? s->checkpoints.n == 4 : s->checkpoints.n < 4);
+        assert_int_equal(s->checkpoints.n_planned, 0);
+        assert_same_logits(s, plain, "best-3");
+        lk_session_free(s);
+        assert_true(nth < 100000);
+    }
+    lk_session_free(plain);
     complete = false;
     for (int nth = 1; !complete; nth++) {
         lk_session *s = new_session(model, recipe, N_TURN), *none[N_TURN] = {0};
@@ -191,11 +211,94 @@ static void memory_runs_out(void **state) {
     lk_model_free(model);
 }
 
+/* ---- checkpoints within a prompt ---- */
+
+static lk_session *prefill_marked(lk_model *model, const lk_recipe *recipe, const int32_t *tok) {
+    lk_session *s = new_session(model, recipe, 2 * N_TURN);
+    assert_int_equal(lk_session_sync_marked(s, tok, LONG, marks, N_MARK, NULL, NULL), LK_OK);
+    return s;
+}
+
+/* A prompt branches after `at` tokens: the session continues there as one that has prefilled only
+ * these. Chunks are the same, because both have marks. */
+static void check_branch(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t at) {
+    int32_t other[CTX];
+    size_t reused, n = at + 60;
+    const char *text = lk_recipe_text(recipe);
+    lk_session *s = prefill_marked(model, recipe, tok),
+               *plain = new_session(model, recipe, 2 * N_TURN);
+    memcpy(other, tok, sizeof other);
+    random_tokens(other + at + 3, 57, model, 70 + at);
+    assert_true(lk_session_reusable(s, other, n) >= at);
+    assert_int_equal(lk_session_sync(s, other, n, &reused, NULL), LK_OK);
+    assert_true(reused == at || reused == at + 3);
+    if (reused == at) { /* it was not cut back */
+        assert_int_equal(lk_session_sync_marked(plain, other, at, marks, N_MARK, NULL, NULL),
+                         LK_OK);
+        assert_int_equal(lk_session_sync(plain, other, n, NULL, NULL), LK_OK);
+        assert_same_logits(s, plain, text);
+        decode(s, tok, ANSWER);
+        decode(plain, tok, ANSWER);
+        assert_same_logits(s, plain, text);
+    }
+    lk_session_free(plain);
+    lk_session_free(s);
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+}
+
+static void check_marks(lk_model *model, const char *text) {
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = prefill_marked(model, recipe, tok), *plain = new_session(model, recipe, 0);
+    const struct lk_checkpoints *c = &s->checkpoints;
+    bool evicts = false, exact = !s->recurrent;
+    for (int layer = 0; !recipe->eager && layer < s->cache->shape.n_layer; layer++)
+        evicts |= s->cache->kv[layer][LK_K].evict != NULL;
+    for (int k = 0; k < lk_cache_n_kv(s->cache); k++) /* exact rows only, and all of them */
+        exact &= lk_cache_kv(s->cache, k)->n_level == 1 && lk_cache_kv(s->cache, k)->n_swa == 0;
+    assert_int_equal(lk_session_sync(plain, tok, LONG, NULL, NULL), LK_OK);
+    /* The prompt itself is computed as without marks. */
+    if (!s->recurrent && !recipe->eager) assert_same_logits(s, plain, text);
+    lk_session_free(plain);
+    if (evicts || exact) {
+        assert_int_equal(c->n, 1);
+    } else {
+        static const size_t expected[] = {20, LOW, HIGH, LONG};
+        assert_int_equal(c->n, 4);
+        for (int i = 0; i < 4; i++) assert_int_equal(c->at[i].n_tok, expected[i]);
+        assert_null(c->at[2].logits);
+        assert_non_null(c->at[3].logits);
+        lk_session_clear(s);
+        assert_int_equal(lk_session_sync(s, tok, LONG, NULL, NULL), LK_OK);
+        assert_int_equal(c->n, 2);
+        assert_int_equal(c->at[0].n_tok, 512);
+    }
+    lk_session_free(s);
+    /* Eager sessions attend to the cache, so their parts decide what they compute. */
+    if (!evicts && !exact && !recipe->eager) check_branch(model, recipe, tok, LOW);
+    lk_recipe_free(recipe);
+}
+
+static void prompts_branch(void **state) {
+    (void)state;
+    static const char *const models[] = {"llama", "gemma3", "qwen2", "qwen35", NULL};
+    for (int m = 0; models[m]; m++) {
+        lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
+        for (int i = m; lk_recipe_preset(i).name; i += 3)
+            check_marks(model, lk_recipe_preset(i).name);
+        check_marks(model, "best-1.9");
+        check_marks(model, "sink 4: f16; body: k=kivi2 v=kivi2; recent 64: int8; window 30: f16");
+        check_marks(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16");
+        lk_model_free(model);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_go_back),
-        cmocka_unit_test(states_get_sparser),
-        cmocka_unit_test(copies_go_back),
+        cmocka_unit_test(sessions_go_back),   cmocka_unit_test(prompts_branch),
+        cmocka_unit_test(states_get_sparser), cmocka_unit_test(copies_go_back),
         cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -345,6 +345,46 @@ static void logit_bias_and_ignore_eos(void **state) {
 
 /* ---- reuse ---- */
 
+/* A chat with a system prompt of 60 words and a question of n words. Returns the reply. */
+static json_t *ask_about_document(const struct lk_server *server, const char *word, int n) {
+    char document[800] = "", question[2000] = "";
+    for (int i = 0; i < 60; i++) snprintf(document + strlen(document), 20, "the word %d. ", i);
+    for (int i = 0; i < n; i++) snprintf(question + strlen(question), 20, "%s %d? ", word, i);
+    json_t *body =
+        json_pack("{s:[{s:s,s:s}, {s:s,s:s}], s:i, s:i}", "messages", "role", "system", "content",
+                  document, "role", "user", "content", question, "max_tokens", 2, "temperature", 0);
+    char *text = json_dumps(body, 0);
+    json_t *reply = request_json(server, 200, "POST", "/v1/chat/completions", text);
+    free(text);
+    json_decref(body);
+    return reply;
+}
+
+/* Another question about the same document: only the question is prefilled, although the recipe
+ * cannot be cut back that far. */
+static void chat_goes_back_to_its_question(void **state) {
+    (void)state;
+    struct lk_server_opts opts = options();
+    opts.n_ctx = 2048;
+    for (int with = 0; with < 2; with++) {
+        opts.n_checkpoint = with ? 4 : 0;
+        struct lk_server *server = serve_start(&opts);
+        json_t *tiny = ask_about_document(server, "what", 1),
+               *first = ask_about_document(server, "what", 60),
+               *second = ask_about_document(server, "where", 60);
+        json_int_t n = int_at(second, "usage", "prompt_tokens"),
+                   n_question = n - int_at(tiny, "usage", "prompt_tokens"),
+                   n_evaluated = int_at(second, "timings", "prompt_n");
+        assert_true(n_question > 140); /* longer than the window */
+        if (with && (n_evaluated < n_question || n_evaluated > n_question + 40))
+            fail_msg("%d tokens were evaluated, the question has %d", (int)n_evaluated,
+                     (int)n_question);
+        if (!with) assert_int_equal(n_evaluated, n);
+        json_decref(tiny), json_decref(first), json_decref(second);
+        lk_server_stop(server);
+    }
+}
+
 static void chat_reuses_session(void **state) {
     (void)state;
     struct lk_server_opts opts = options();
@@ -437,6 +477,7 @@ int main(void) {
         cmocka_unit_test(ambiguous_schema_costs_little),
         cmocka_unit_test(grammar_constrains_answer),
         cmocka_unit_test(logit_bias_and_ignore_eos),
+        cmocka_unit_test(chat_goes_back_to_its_question),
         cmocka_unit_test(chat_reuses_session),
         cmocka_unit_test(idle_sessions_are_evicted),
         cmocka_unit_test(info_endpoints),

@@ -1,0 +1,13 @@
+/* Where later prompts will probably differ from a chat's: after its system prompt, and before its
+ * last question. Sessions keep checkpoints there (lk_session_sync_marked). */
+#ifndef LK_SERVE_PROMPT_MARKS_H
+#define LK_SERVE_PROMPT_MARKS_H
+
+#include "serve/request.h"
+
+/* Set the marks of the prompt of a chat, whose text and tokens are there. Each is the position of a
+ * control token, because text before a control token is tokenized alike, whatever follows. A
+ * template without control tokens has none. */
+void lk_prompt_marks_find(struct lk_prompt *prompt, const json_t *messages, const lk_model *model);
+
+#endif
