@@ -116,9 +116,11 @@ typedef struct {
     uint64_t shared_bytes; /* cache that several sessions share (lk_session_copy), counted once.
                                All caches together hold this and each session's own part, which
                                is cache_bytes - shared_bytes of its stats */
-    int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_vocab;
+    uint64_t n_value;      /* of K and V per token, in all layers with a cache */
+    int32_t n_layer, n_embd, n_head, n_vocab;
+    int32_t n_head_kv, d_head; /* of layers with full attention; others may differ (Gemma 4) */
     int32_t d_rope;        /* latent attention: channels of K, and d_head is V's; 0: equally many */
-    int32_t n_cached;      /* layers with a cache, which recipes number; the others are recurrent */
+    int32_t n_cached;      /* layers with a cache, which recipes number */
     int32_t n_ctx_train;   /* context length of the training */
     int32_t n_swa;         /* window of sliding-window layers; 0: there are none */
     int32_t n_threads;     /* in use */

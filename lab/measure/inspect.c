@@ -105,7 +105,6 @@ static lk_status eval_tokens(lk_inspection *in, struct inspect_sessions *s, cons
 /* Add the rows that one side of a layer holds now. */
 static void add_rows(lk_inspection *in, const struct inspect_sessions *s, int layer,
                      enum lk_side side) {
-    const struct lk_cache_shape *shape = &s->session[RECIPE]->cache->shape;
     const struct lk_kv *kv = &s->session[RECIPE]->cache->kv[layer][side];
     for (int i = 0; i < kv->n_level; i++) {
         lk_holding *at = holding_at(in, kv, layer, side, i),
@@ -115,7 +114,7 @@ static void add_rows(lk_inspection *in, const struct inspect_sessions *s, int la
         lk_codec_print(&kv->rule[i].codec, side, at->codec, sizeof at->codec);
         at->rows = kv->count[i].rows;
         at->bytes = (uint64_t)kv->level[i].n_block * kv->level[i].block_bytes;
-        at->values = (uint64_t)at->rows * lk_cache_width(shape, side);
+        at->values = (uint64_t)at->rows * lk_kv_width(kv);
         at->error = error.error;
         at->power = error.power;
         if (layer == 0)

@@ -28,7 +28,7 @@ static const float *layer_weights(const struct lk_probe *probe, int layer) {
 /* Sum the attention weights by level of one side: mass [n_level], mean over heads. */
 static void sum_mass_by_level(const struct lk_probe *probe, const float *weight,
                               const struct lk_kv *kv, double *mass) {
-    int group = probe->n_head / probe->session->cache->shape.n_head_kv;
+    int group = probe->n_head / kv->n_head;
     for (int level = 0; level < kv->n_level; level++) {
         double sum = 0;
         for (int head = 0; head < probe->n_head; head++)
@@ -40,7 +40,7 @@ static void sum_mass_by_level(const struct lk_probe *probe, const float *weight,
 
 /* Give the rows that are held a positive weight, even if it was rounded to 0. */
 static void mark_held_rows(const struct lk_probe *probe, float *weight, const struct lk_kv *kv) {
-    int group = probe->n_head / probe->session->cache->shape.n_head_kv;
+    int group = probe->n_head / kv->n_head;
     for (int level = 0; level < kv->n_level; level++)
         for (int head = 0; head < probe->n_head; head++)
             for (int64_t at = 0; at < kv->count[level].rows; at++) {
@@ -131,12 +131,12 @@ double lk_probe_state_share(const struct lk_probe *probe, int32_t layer) {
 /* ---- rows of a session ---- */
 
 /* The exact row of one head at position pos; false if this side does not hold it. */
-static bool read_exact_row(const struct lk_kv *kv, const struct lk_cache_shape *shape, int head,
-                           int64_t pos, const struct lk_kernels *kernels, float *x) {
+static bool read_exact_row(const struct lk_kv *kv, int head, int64_t pos,
+                           const struct lk_kernels *kernels, float *x) {
     for (int level = 0; level < kv->n_level; level++) {
         int64_t at = pos - lk_kv_position(kv, level, 0, head);
         if (at < 0 || at >= kv->count[level].rows) continue;
-        lk_project_read_head(kv, level, at, head, lk_cache_d_head(shape, kv->side), kernels, x);
+        lk_project_read_head(kv, level, at, head, kv->d_head, kernels, x);
         return true;
     }
     return false;
@@ -152,15 +152,14 @@ static void divide_state(const struct lk_probe *probe, const struct lk_probe *ex
     const struct lk_session *session = exact->session;
     const struct lk_absorb *absorb = probe->session->absorb;
     const float *held = layer_weights(probe, layer) + head * probe->n_pos;
-    int head_kv = head * session->cache->shape.n_head_kv / probe->n_head;
+    int head_kv = head * session->cache->kv[layer][LK_K].n_head / probe->n_head;
     float key[LK_MAX_D_HEAD], psi[LK_LESS_MAX_FEATURE], *phi = query_features(probe, layer, head);
     double sum = 0, *weight = probe->state;
     for (int64_t pos = 0; pos < probe->n_pos; pos++) weight[pos] = 0;
     if (!absorb || session->cache->kv[layer][LK_K].evict) return;
     for (int64_t pos = 0; pos < probe->n_pos; pos++) {
-        if (held[pos] > 0 ||
-            !read_exact_row(&session->cache->kv[layer][LK_K], &session->cache->shape, head_kv, pos,
-                            session->cache->kernels, key))
+        if (held[pos] > 0 || !read_exact_row(&session->cache->kv[layer][LK_K], head_kv, pos,
+                                             session->cache->kernels, key))
             continue;
         lk_absorb_key_features(absorb, layer, head_kv, key, psi);
         for (int r = 0; r < absorb->shape.n_feature; r++) weight[pos] += (double)phi[r] * psi[r];
@@ -191,21 +190,19 @@ double lk_probe_hellinger(const struct lk_probe *a, const struct lk_probe *b, in
 struct lk_row_error lk_probe_row_error(const struct lk_session *exact,
                                        const struct lk_session *session, int layer,
                                        enum lk_side side, int level) {
-    const struct lk_cache_shape *shape = &session->cache->shape;
     const struct lk_kv *kv = &session->cache->kv[layer][side],
                        *full = &exact->cache->kv[layer][side];
     /* Not lk_kernels_choose: it asks the CPU, which is slow in a virtual machine. */
     const struct lk_kernels *kernels = session->cache->kernels;
     struct lk_row_error sum = {0};
-    int d_head = lk_cache_d_head(shape, side);
     float x[LK_MAX_D_HEAD], ref[LK_MAX_D_HEAD];
     for (int64_t at = 0; at < kv->count[level].rows; at++) {
-        for (int head = 0; head < shape->n_head_kv; head++) {
+        for (int head = 0; head < kv->n_head; head++) {
             int64_t pos = lk_kv_position(kv, level, at, head);
-            if (!read_exact_row(full, shape, head, pos, kernels, ref)) continue;
-            lk_project_read_head(kv, level, at, head, d_head, kernels, x);
+            if (!read_exact_row(full, head, pos, kernels, ref)) continue;
+            lk_project_read_head(kv, level, at, head, kv->d_head, kernels, x);
             sum.n += head == 0;
-            for (int c = 0; c < d_head; c++) {
+            for (int c = 0; c < kv->d_head; c++) {
                 double d = (double)x[c] - ref[c];
                 sum.error += d * d;
                 sum.power += (double)ref[c] * ref[c];

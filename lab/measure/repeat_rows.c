@@ -18,15 +18,14 @@ struct repeat {
 static void read_source_rows(const struct repeat *r, int64_t pos, int64_t n) {
     const struct lk_kv *source = &r->from->kv[r->layer][r->side];
     int64_t n_source = source->n_tok - source->first; /* a sliding window keeps only the newest */
-    size_t stride = lk_cache_width(&r->from->shape, r->side);
-    int d_head = lk_cache_d_head(&r->from->shape, r->side);
+    size_t stride = lk_kv_width(source);
     for (int64_t done = 0; done < n;) {
         int64_t at = (pos + done - source->first % n_source + n_source) % n_source;
         int64_t n_now = n_source - at < n - done ? n_source - at : n - done;
-        for (int head = 0; head < r->from->shape.n_head_kv; head++)
+        for (int head = 0; head < source->n_head; head++)
             lk_kv_read_positions(source, source->first + at, source->first + at + n_now, head,
                                  &lk_kernels_reference,
-                                 r->rows + done * stride + (size_t)head * d_head, stride);
+                                 r->rows + done * stride + (size_t)head * source->d_head, stride);
         done += n_now;
     }
 }
@@ -69,7 +68,7 @@ static lk_status repeat_layer(struct lk_session *s, const struct lk_session *sou
     lk_status status = lk_cache_prepare(s->cache, layer, layer + 1, n_tok, LK_MAX_MOVE, err);
     if (status != LK_OK) return status;
     struct repeat side[2];
-    size_t n_row = (size_t)LK_MAX_MOVE * s->cache->shape.n_head_kv * s->cache->shape.d_head;
+    size_t n_row = LK_MAX_MOVE * lk_cache_width(&s->cache->shape, LK_V);
     for (int i = 0; i < 2; i++)
         side[i] = (struct repeat){.to = s->cache,
                                   .from = source->cache,
@@ -100,8 +99,7 @@ lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, 
     if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d",
                        s->n_tok + n_tok, s->opts.n_ctx);
-    size_t size =
-        2ull * LK_MAX_MOVE * s->cache->shape.n_head_kv * s->cache->shape.d_head * sizeof(float);
+    size_t size = 2 * LK_MAX_MOVE * lk_cache_width(&s->cache->shape, LK_V) * sizeof(float);
     float *rows = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
     if (!rows) return lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
     lk_status status = LK_OK;

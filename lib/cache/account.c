@@ -45,24 +45,22 @@ uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache) {
     return sum;
 }
 
-uint64_t lk_cache_exact_bytes(const struct lk_cache_shape *shape, int64_t n_row) {
-    size_t width = lk_cache_width(shape, LK_K) + lk_cache_width(shape, LK_V);
-    return (uint64_t)n_row * width * sizeof(uint16_t);
-}
-
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
-    uint64_t rows = 0;
+    uint64_t values = 0;
     for (int layer = 0; layer < shape->n_layer; layer++) {
         bool swa = shape->is_swa && shape->is_swa[layer];
-        rows += swa && n_tok > shape->n_swa ? shape->n_swa : n_tok;
+        uint64_t rows = swa && n_tok > shape->n_swa ? shape->n_swa : n_tok;
+        values += rows * lk_cache_n_head(shape, layer) *
+                  (lk_cache_d_head(shape, layer, LK_K) + lk_cache_d_head(shape, layer, LK_V));
     }
-    return lk_cache_exact_bytes(shape, (int64_t)rows);
+    return values * sizeof(uint16_t);
 }
 
 struct lk_cache_widths lk_cache_max_widths(const struct lk_cache *cache) {
-    struct lk_cache_widths max = {.part = cache->shape.d_head};
+    struct lk_cache_widths max = {0};
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
+        if (kv->d_head > max.part) max.part = kv->d_head;
         for (int i = 0; i < kv->n_level; i++) {
             const struct lk_level *level = &kv->level[i];
             if (level->d_part > max.part) max.part = level->d_part;
@@ -75,12 +73,14 @@ struct lk_cache_widths lk_cache_max_widths(const struct lk_cache *cache) {
 
 struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n_tok) {
     bool evicts = false, needs_scores = false;
+    int n_head = 0;
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
         const struct lk_evict *evict = cache->kv[layer][LK_K].evict;
         evicts |= evict != NULL;
         needs_scores |= evict && evict->needs_scores;
+        if (evict && evict->n_head > n_head) n_head = evict->n_head;
     }
-    size_t n = (size_t)n_tok * cache->shape.n_head_kv;
+    size_t n = (size_t)n_tok * n_head;
     return (struct lk_evict_scratch){.attn_scores = needs_scores * n * sizeof(float),
                                      .ranked = evicts * n * sizeof(struct lk_scored_row)};
 }

@@ -21,9 +21,6 @@ struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache);
  * them for their whole life. */
 uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache);
 
-/* What n_row rows of K and V of one layer need in f16. */
-uint64_t lk_cache_exact_bytes(const struct lk_cache_shape *shape, int64_t n_row);
-
 /* What an f16 cache would need for n_tok tokens, without blocks and padding. */
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok);
 

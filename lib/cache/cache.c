@@ -42,7 +42,7 @@ static const struct lk_evict *init_evict(struct lk_cache *cache, int layer,
     struct lk_evict *evict = &cache->evict[layer];
     evict->policy = *policy;
     evict->policy.seed = (uint32_t)layer;
-    evict->n_head = cache->shape.n_head_kv;
+    evict->n_head = cache->kv[layer][LK_K].n_head;
     evict->unit = common_multiple(evict->unit ? evict->unit : 1, n_head);
     evict->needs_scores = lk_policy_needed_scores(policy) != LK_SCORES_NONE;
     return evict;
@@ -54,6 +54,8 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     struct lk_kv *kv = &cache->kv[layer][side];
     bool swa = shape->is_swa && shape->is_swa[layer];
     kv->side = side;
+    kv->n_head = lk_cache_n_head(shape, layer);
+    kv->d_head = lk_cache_d_head(shape, layer, side);
     kv->n_swa = swa ? shape->n_swa : 0;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
@@ -167,14 +169,14 @@ struct new_rows {
 
 /* Latents of heads' rows x [n][n_head_kv][d_head] from position pos on, n <= LK_MAX_MOVE, as the
  * level stores them, in kv's scratch. */
-static void project_rows(struct lk_cache *cache, struct lk_kv *kv, const struct lk_level *level,
-                         const float *x, int64_t pos, int64_t n) {
-    size_t width = lk_cache_width(&cache->shape, kv->side);
-    int d_head = lk_cache_d_head(&cache->shape, kv->side);
+static void project_rows(struct lk_kv *kv, const struct lk_level *level, const float *x,
+                         int64_t pos, int64_t n) {
+    size_t width = lk_kv_width(kv);
+    int d_head = kv->d_head;
     memset(kv->latents, 0, (size_t)n * width * sizeof *x);
-    for (int head = 0; head < cache->shape.n_head_kv; head++) {
+    for (int head = 0; head < kv->n_head; head++) {
         struct lk_basis_head h = lk_level_basis_head(level, head);
-        float *rows = kv->rows, *z = kv->latents + lk_move_offset(cache, level, h.group);
+        float *rows = kv->rows, *z = kv->latents + lk_move_offset(kv, level, h.group);
         for (int64_t t = 0; t < n; t++)
             memcpy(rows + t * width, x + t * width + (size_t)head * d_head, d_head * sizeof *x);
         if (level->rope) lk_rope_unrotate(level->rope, pos, n, rows, width);
@@ -184,21 +186,20 @@ static void project_rows(struct lk_cache *cache, struct lk_kv *kv, const struct 
 
 /* The first components of latents, without the mean's, as the level stores them, in kv's
  * scratch. */
-static void truncate_latents(const struct lk_cache *cache, struct lk_kv *kv,
-                             const struct lk_level *level, const struct new_rows *rows, int64_t at,
-                             int64_t n) {
-    size_t width = lk_cache_width(&cache->shape, kv->side), stride = 0;
+static void truncate_latents(struct lk_kv *kv, const struct lk_level *level,
+                             const struct new_rows *rows, int64_t at, int64_t n) {
+    size_t width = lk_kv_width(kv), stride = 0;
     float *offset = kv->rows; /* [width], parts as in the rows */
     memset(offset, 0, width * sizeof *offset);
-    for (int head = 0; level->basis->mean && head < cache->shape.n_head_kv; head++) {
+    for (int head = 0; level->basis->mean && head < kv->n_head; head++) {
         struct lk_basis_head h = lk_level_basis_head(level, head);
-        lk_project_mean(&h, offset + lk_move_offset(cache, level, h.group));
+        lk_project_mean(&h, offset + lk_move_offset(kv, level, h.group));
     }
     for (int part = 0; part < level->n_part; part++) stride += rows->rank[part];
     for (int64_t t = 0; t < n; t++) {
         const float *from = rows->x + (at + t) * stride;
         for (int part = 0; part < level->n_part; from += rows->rank[part++]) {
-            size_t to = lk_move_offset(cache, level, part);
+            size_t to = lk_move_offset(kv, level, part);
             for (int j = 0; j < lk_level_part_channels(level, part); j++)
                 kv->latents[t * width + to + j] = from[j] - offset[to + j];
         }
@@ -209,14 +210,14 @@ static void truncate_latents(const struct lk_cache *cache, struct lk_kv *kv,
 static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i,
                             const struct new_rows *rows, int64_t from, int64_t to, int64_t pos) {
     const struct lk_level *level = &kv->level[i];
-    size_t width = lk_cache_width(&cache->shape, kv->side);
+    size_t width = lk_kv_width(kv);
     if (!level->basis) return lk_move_append(cache, kv, i, rows->x + from * width, to - from);
     for (int64_t at = from; at < to; at += LK_MAX_MOVE) {
         int64_t n = to - at < LK_MAX_MOVE ? to - at : LK_MAX_MOVE;
         if (rows->rank)
-            truncate_latents(cache, kv, level, rows, at, n);
+            truncate_latents(kv, level, rows, at, n);
         else
-            project_rows(cache, kv, level, rows->x + at * width, pos + at - from, n);
+            project_rows(kv, level, rows->x + at * width, pos + at - from, n);
         if (!lk_move_append(cache, kv, i, kv->latents, n)) return false;
     }
     return true;
@@ -253,8 +254,7 @@ lk_status lk_cache_append_latents(struct lk_cache *cache, int layer, enum lk_sid
 }
 
 void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head) {
-    lk_equalizer_observe(&cache->kv[layer][LK_K], q, n_tok, n_head, cache->shape.n_head_kv,
-                         cache->shape.d_head);
+    lk_equalizer_observe(&cache->kv[layer][LK_K], q, n_tok, n_head);
 }
 
 /* Move rows that are old enough into older levels, in a layer that does not evict. */

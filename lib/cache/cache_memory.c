@@ -44,7 +44,7 @@ static int64_t count_copies(struct lk_cache *cache, const struct lk_kv *kv, int 
     const struct lk_level_count *count = &kv->count[i];
     int block_rows = kv->rule[i].block_rows;
     int64_t n = 0, n_gone = c.n_out ? (count->skip + c.n_out + block_rows - 1) / block_rows : 0,
-            n_write = c.n_replaced * cache->shape.n_head_kv;
+            n_write = c.n_replaced * kv->n_head;
     if (c.n_in && (count->skip + count->rows) % block_rows) n_write++;
     /* From the last block, which new rows are appended to. */
     for (int64_t b = level->n_block - 1; b >= n_gone && n_write > 0; b--) {

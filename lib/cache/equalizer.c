@@ -102,10 +102,9 @@ static const struct lk_level *widest_latent_level(const struct lk_kv *kv) {
     return NULL;
 }
 
-void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_head, int n_head_kv,
-                          int d_head) {
+void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_head) {
     struct lk_equalizer *rows = &kv->equalizer[0], *latents = &kv->equalizer[1];
-    int group = n_head / n_head_kv, step = n_tok / OBSERVED_LATENTS + 1;
+    int d_head = kv->d_head, group = n_head / kv->n_head, step = n_tok / OBSERVED_LATENTS + 1;
     for (int t = 0; t < n_tok; t++) {
         for (int h = 0; h < n_head; h++, q += d_head) {
             if (rows->query_power && !rows->calibrated)

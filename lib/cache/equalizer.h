@@ -24,8 +24,7 @@ uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer);
 
 /* Add the power of queries q [n_tok][n_head][d_head] to the statistics of K. Queries have to be
  * projected for levels of latents, so only some tokens of a long call are used there. */
-void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_head, int n_head_kv,
-                          int d_head);
+void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_head);
 
 /* Compute sigma of one part of level `to`: its rows are divided by sigma before they are rotated.
  * range: the rows to use, whole tiles. For K the observed queries are used too. scratch, x and

@@ -26,7 +26,7 @@ static void report_row(const struct batch *b, int level, int64_t at, int first_h
         int head = first_head + i;
         for (int side = 0; side < 2; side++)
             lk_project_read_head(&cache->kv[b->layer][side], level, at, head,
-                                 lk_cache_d_head(&cache->shape, side), cache->kernels, x[side]);
+                                 cache->kv[b->layer][side].d_head, cache->kernels, x[side]);
         hook->on_evict(hook->user, b->layer, head, x[LK_K], x[LK_V]);
     }
 }
@@ -42,12 +42,12 @@ static bool replace_parts(const struct batch *b, enum lk_side side, int64_t r, i
     int block_rows = kv->rule[b->to].block_rows, unit = cache->evict[b->layer].unit;
     char *block = lk_cache_writable_block(cache, level, index / block_rows);
     if (!block) return false;
-    const float *row = b->x[side] + r * lk_cache_width(&cache->shape, side);
+    const float *row = b->x[side] + r * lk_kv_width(kv);
     for (int head = first_head; head < first_head + unit; head += level->n_head) {
         int part = head / level->n_head;
         struct lk_part p = lk_kv_part(kv, b->to, part);
         lk_codec_replace(&p, block + lk_level_part_offset(level, part), (int)(index % block_rows),
-                         row + lk_move_offset(cache, level, part));
+                         row + lk_move_offset(kv, level, part));
     }
     return true;
 }
@@ -119,7 +119,7 @@ static bool move_batch(struct lk_cache *cache, int layer, int from, int64_t n) {
         const float *x = lk_move_read(cache, kv, from, n, b.to);
         if (!lk_move_append(cache, kv, b.to, x, n_fit)) return false;
         lk_move_drop(cache, kv, from, n_fit);
-        b.x[side] = x + n_fit * lk_cache_width(&cache->shape, side);
+        b.x[side] = x + n_fit * lk_kv_width(kv);
     }
     if (b.n_left && !replace_rows(&b)) return false;
     for (int side = 0; side < 2; side++) {
@@ -154,7 +154,7 @@ static void report_dropped_rows(const struct lk_cache *cache, int layer, int hea
         }
         for (int side = 0; side < 2; side++)
             lk_kv_read(&(struct lk_row_range){exact[side], 0, pos, 1}, head, cache->kernels,
-                       x[side], lk_cache_d_head(&cache->shape, side));
+                       x[side], exact[side]->d_head);
         cache->evict_hook.on_evict(cache->evict_hook.user, layer, head, x[LK_K], x[LK_V]);
     }
 }

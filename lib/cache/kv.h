@@ -25,7 +25,8 @@ struct lk_cache_shape {
     int d_rope; /* latent attention: channels of K, and V's d_head channels are keys too; 0: K has
                    as many as V */
     int n_swa;  /* window of sliding-window layers; 0: none */
-    const uint8_t *is_swa; /* [n_layer] or NULL */
+    int n_head_kv_swa, d_head_swa; /* of these layers; 0: as in the others */
+    const uint8_t *is_swa;         /* [n_layer] or NULL */
     /* [LK_N_BASIS] of [n_layer] or NULL; NULL without a sidecar */
     const struct lk_basis *const *basis;
     /* What caches of the model share of these bases. NULL: the cache shares with none. */
@@ -37,14 +38,24 @@ struct lk_cache_shape {
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 
-/* Channels of a head's row of K or V. */
-static inline int lk_cache_d_head(const struct lk_cache_shape *shape, enum lk_side side) {
-    return side == LK_K && shape->d_rope > 0 ? shape->d_rope : shape->d_head;
+/* KV heads of a layer, and channels of each in K or V. */
+static inline int lk_cache_n_head(const struct lk_cache_shape *shape, int layer) {
+    bool swa = shape->n_head_kv_swa && shape->is_swa && shape->is_swa[layer];
+    return swa ? shape->n_head_kv_swa : shape->n_head_kv;
+}
+static inline int lk_cache_d_head(const struct lk_cache_shape *shape, int layer,
+                                  enum lk_side side) {
+    bool swa = shape->d_head_swa && shape->is_swa && shape->is_swa[layer];
+    if (side == LK_K && shape->d_rope > 0) return shape->d_rope;
+    return swa ? shape->d_head_swa : shape->d_head;
 }
 
-/* Channels of a row: all KV heads. */
+/* Channels of the widest row of K or V: all KV heads. */
 static inline size_t lk_cache_width(const struct lk_cache_shape *shape, enum lk_side side) {
-    return (size_t)shape->n_head_kv * lk_cache_d_head(shape, side);
+    size_t d = side == LK_K && shape->d_rope > 0 ? (size_t)shape->d_rope : (size_t)shape->d_head;
+    size_t full = shape->n_head_kv * d,
+           swa = shape->is_swa ? (size_t)shape->n_head_kv_swa * shape->d_head_swa : 0;
+    return full > swa ? full : swa;
 }
 
 /* The rotation of a layer's K, or NULL. */
@@ -96,6 +107,7 @@ struct lk_equalizer {
 
 struct lk_kv {
     enum lk_side side;
+    int n_head, d_head; /* KV heads of a row, and channels of each */
     int n_level, n_swa;
     struct lk_level_rule rule[LK_MAX_KV_LEVEL];
     struct lk_level_count count[LK_MAX_KV_LEVEL];
@@ -103,9 +115,12 @@ struct lk_kv {
     int64_t first, n_tok; /* rows of index [first, n_tok) are held; `first` rows were evicted */
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
-    float *rows;    /* [LK_MAX_MOVE][n_head_kv][d_head] scratch, shared by all layers */
+    float *rows;    /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
     float *latents; /* scratch of the same size, for projected rows */
 };
+
+/* Channels of a row: all KV heads. */
+static inline size_t lk_kv_width(const struct lk_kv *kv) { return (size_t)kv->n_head * kv->d_head; }
 
 /* Rows [at, at + n) of a level, counted from its oldest row. */
 struct lk_row_range {

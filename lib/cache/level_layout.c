@@ -62,8 +62,9 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
                        "the sidecar has no basis for %s in layer %d, which the recipe requires; "
                        "'lowkey compress --method palu' creates the bases of all sides",
                        name, layer);
-    int width = basis->width, n_all = shape->n_head_kv * shape->d_head;
-    if (width % shape->d_head || basis->n_group * width != n_all)
+    int width = basis->width, d_head = lk_cache_d_head(shape, layer, side),
+        n_all = lk_cache_n_head(shape, layer) * d_head;
+    if (width % d_head || basis->n_group * width != n_all)
         return lk_fail(err, LK_E_FORMAT,
                        "the sidecar's groups of %d channels do not divide the %d channels of layer "
                        "%d; use the sidecar of this model",
@@ -72,7 +73,7 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
     level->rope =
         codec->projection == LK_PROJECTION_LATENT_PRE ? lk_cache_rope(shape, layer) : NULL;
     level->n_part = basis->n_group;
-    level->n_head = width / shape->d_head;
+    level->n_head = width / d_head;
     lk_status status = set_ranks(level, codec, side, ledger, err);
     if (status != LK_OK) return status;
     if (level->d_part > basis->n_comp)
@@ -87,8 +88,8 @@ lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *ru
                           const struct lk_cache_shape *shape, int layer, enum lk_side side,
                           struct lk_ledger *ledger, lk_err *err) {
     const struct lk_codec *codec = &rule->codec;
-    level->n_part = shape->n_head_kv;
-    level->d_part = lk_cache_d_head(shape, side);
+    level->n_part = lk_cache_n_head(shape, layer);
+    level->d_part = lk_cache_d_head(shape, layer, side);
     level->n_head = 1;
     level->part = NULL;
     level->basis = NULL;

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-size_t lk_move_offset(const struct lk_cache *cache, const struct lk_level *level, int part) {
-    return (size_t)part * level->n_head * cache->shape.d_head; /* latent attention has one part */
+size_t lk_move_offset(const struct lk_kv *kv, const struct lk_level *level, int part) {
+    return (size_t)part * level->n_head * kv->d_head;
 }
 
 void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
@@ -17,7 +17,7 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
     struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
     for (int part = 0; part < kv->level[to].n_part; part++)
         lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->latents,
-                               lk_cache_width(&cache->shape, kv->side));
+                               lk_kv_width(kv));
     kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
 }
 
@@ -27,15 +27,14 @@ const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, 
     struct lk_row_range range = {kv, from, 0, n};
     for (int part = 0; part < level->n_part; part++)
         lk_project_read(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
-                        kv->rows, kv->latents + lk_move_offset(cache, level, part),
-                        lk_cache_width(&cache->shape, kv->side));
+                        kv->rows, kv->latents + lk_move_offset(kv, level, part), lk_kv_width(kv));
     return kv->latents;
 }
 
 bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float *x, int64_t n) {
     struct lk_level *level = &kv->level[i];
     struct lk_level_count *count = &kv->count[i];
-    size_t width = lk_cache_width(&cache->shape, kv->side);
+    size_t width = lk_kv_width(kv);
     int block_rows = kv->rule[i].block_rows;
     while (n > 0) {
         int64_t index = count->skip + count->rows;
@@ -47,7 +46,7 @@ bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float
         for (int part = 0; part < level->n_part; part++) {
             struct lk_part p = lk_kv_part(kv, i, part);
             cache->kernels->encode(&p, block + lk_level_part_offset(level, part), row, (int)n_now,
-                                   x + lk_move_offset(cache, level, part), width);
+                                   x + lk_move_offset(kv, level, part), width);
         }
         count->rows += n_now;
         x += n_now * width;

@@ -13,7 +13,7 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from);
 
 /* Offset of a part in a row of scratch, in floats. Parts never have more channels than their
  * heads. */
-size_t lk_move_offset(const struct lk_cache *cache, const struct lk_level *level, int part);
+size_t lk_move_offset(const struct lk_kv *kv, const struct lk_level *level, int part);
 
 /* Decode the oldest n <= LK_MAX_MOVE rows of level `from` as level `to` stores them: heads' rows
  * or latents, [n][n_head_kv][d_head] apart. The result lies in kv's scratch until the next call. */

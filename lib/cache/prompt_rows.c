@@ -28,7 +28,7 @@ static void calibrate_prompt(struct lk_cache *cache, struct lk_kv *kv, int head,
     int64_t n_sink = lk_level_sinks(kv->rule, kv->n_level), n = exact->n_tok - n_sink;
     if (n > LK_OBSERVE_ROWS) n = LK_OBSERVE_ROWS;
     struct lk_row_range range = {exact, 0, n_sink, n / LK_TILE * LK_TILE};
-    size_t offset = (size_t)head * lk_cache_d_head(&cache->shape, kv->side);
+    size_t offset = (size_t)head * kv->d_head;
     bool done[2] = {false, false};
     for (int i = 0; i < kv->n_level; i++) {
         const struct lk_level *level = &kv->level[i];
@@ -37,7 +37,7 @@ static void calibrate_prompt(struct lk_cache *cache, struct lk_kv *kv, int head,
             continue;
         lk_equalizer_calibrate(kv, i, head / level->n_head, &range, cache->kernels,
                                kv->rows + offset, (latents ? kv->latents : kv->rows) + offset,
-                               lk_cache_width(&cache->shape, kv->side));
+                               lk_kv_width(kv));
         /* Only one thread writes this. No thread reads it before all heads are encoded. */
         if (head == 0) kv->equalizer[latents].calibrated = true;
         done[latents] = true;
@@ -52,8 +52,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     const struct lk_kernels *kernels = cache->kernels;
     int part = head / level->n_head;
     struct lk_part p = lk_kv_part(kv, i, part);
-    size_t stride = lk_cache_width(&cache->shape, kv->side),
-           offset = (size_t)head * lk_cache_d_head(&cache->shape, kv->side);
+    size_t stride = lk_kv_width(kv), offset = (size_t)head * kv->d_head;
     /* Scratch that no other thread uses: the columns of this head, or of its group. */
     float *rows = kv->rows + offset, *x = level->basis ? kv->latents + offset : rows;
     bool selected = kv->rule[i].limit.policy.kind != LK_POLICY_NONE;

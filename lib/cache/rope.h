@@ -10,7 +10,7 @@
 #include "kernels/kernels.h"
 
 enum {
-    LK_MAX_PAIR = 128, /* pairs of a head */
+    LK_MAX_PAIR = 256, /* pairs of a head */
     LK_SEGMENT_TILES = 4,
     LK_SEGMENT = LK_SEGMENT_TILES * LK_TILE, /* rows of a segment, for which tables are made */
     LK_MAX_FOLD = 4                          /* functions for slow pairs */

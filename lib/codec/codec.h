@@ -28,7 +28,7 @@
 
 enum {
     LK_TILE = 32,        /* tokens per kernel step; a block is a multiple of this, or shorter */
-    LK_MAX_D_HEAD = 5120 /* channels per row: heads have up to 256, latents of head groups more */
+    LK_MAX_D_HEAD = 5120 /* channels per row: heads have up to 512, latents of head groups more */
 };
 
 enum lk_side { LK_K, LK_V };

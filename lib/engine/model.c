@@ -168,6 +168,11 @@ lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err) {
             lk_fail(err, LK_E_UNSUPPORTED,
                     "the model has latent attention; bases, adapters and networks are made for "
                     "models with keys and values of their own only");
+    if (status == LK_OK && model->net->hp.norms_v)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "%s models normalize V after its projection; bases, adapters and networks "
+                       "are not made for them",
+                       model->net->arch);
     if (status != LK_OK || model->net->hp.n_recurrent == 0) return status;
     return lk_fail(
         err, LK_E_UNSUPPORTED,
@@ -185,6 +190,7 @@ static uint64_t sidecar_bytes(const struct lk_model *model) {
 lk_model_info lk_model_get_info(const lk_model *model) {
     const struct lk_net *net = model->net;
     const struct lk_hparams *hp = &net->hp;
+    struct lk_cache_shape shape = lk_model_cache_shape(model);
     struct lk_special_tokens special = lk_vocab_special(model->vocab);
     return (lk_model_info){.arch = net->arch,
                            .name = net->name,
@@ -204,6 +210,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .n_head_kv = hp->n_head_kv,
                            .d_head = hp->d_head,
                            .d_rope = hp->d_rope,
+                           .n_value = lk_cache_f16_bytes(&shape, 1) / sizeof(uint16_t),
                            .shared_bytes = lk_ledger_bytes(&model->ledger, LK_FOR_CACHE),
                            .n_vocab = hp->n_vocab,
                            .n_ctx_train = hp->n_ctx_train,
@@ -240,6 +247,8 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .d_head = hp->d_head,
         .d_rope = hp->d_rope,
         .n_swa = hp->n_swa,
+        .n_head_kv_swa = hp->n_head_kv_swa,
+        .d_head_swa = hp->d_head_swa,
         .is_swa = hp->n_swa > 0 ? hp->is_swa : NULL,
         .basis = model->sidecar ? (const struct lk_basis *const *)model->sidecar->basis : NULL,
         .latents = model->latents,

@@ -13,10 +13,14 @@
 
 enum { N_MARK = 13, NODES = 16 }; /* positions 1, 2, 4, ..., 4096 */
 
+static int rotated_channels(const struct lk_hparams *hp, int layer) {
+    return hp->is_swa[layer] ? hp->n_rot_swa : hp->n_rot;
+}
+
 /* Rotate marked rows to these positions. The result is in graph->x_out, [N_MARK][n_rot]. */
 static lk_status rotate_marks(struct lk_graph *graph, struct lk_model *model, int layer,
                               bool halves, lk_err *err) {
-    int n_rot = model->net->hp.n_rot;
+    int n_rot = rotated_channels(&model->net->hp, layer);
     lk_status status = lk_graph_begin(graph, NODES, &model->ledger, err);
     if (status != LK_OK) return status;
     graph->x_in = ggml_new_tensor_3d(graph->ctx, GGML_TYPE_F32, n_rot, 1, N_MARK);
@@ -42,7 +46,7 @@ static lk_status measure_rope(struct lk_rope *rope, struct lk_model *model, int 
     const double turn = 6.28318530717958647692;
     const struct lk_hparams *hp = &model->net->hp;
     bool halves = hp->rope_mode != GGML_ROPE_TYPE_NORMAL;
-    int n_pair = hp->n_rot / 2, next = halves ? n_pair : 1;
+    int n_rot = rotated_channels(hp, layer), n_pair = n_rot / 2, next = halves ? n_pair : 1;
     struct lk_graph graph = {0};
     lk_status status = rotate_marks(&graph, model, layer, halves, err);
     if (status == LK_OK) {
@@ -51,7 +55,7 @@ static lk_status measure_rope(struct lk_rope *rope, struct lk_model *model, int 
         for (int pair = 0; pair < n_pair; pair++) {
             speed[pair] = 0;
             for (int mark = 0; mark < N_MARK; mark++) {
-                const float *at = x + mark * hp->n_rot + (halves ? pair : 2 * pair);
+                const float *at = x + mark * n_rot + (halves ? pair : 2 * pair);
                 double pos = (double)(1 << mark);
                 speed[pair] += remainder(atan2(at[next], at[0]) - pos * speed[pair], turn) / pos;
             }

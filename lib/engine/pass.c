@@ -17,8 +17,6 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
     *pass = (struct lk_pass){.model = model, .ledger = ledger};
     pass->attn = (struct lk_attn){.kernels = model->kernels,
                                   .n_head = hp->n_head,
-                                  .n_head_kv = hp->n_head_kv,
-                                  .d_head = hp->d_head,
                                   .d_rope = hp->d_rope,
                                   .n_thread = model->n_thread,
                                   .scale = hp->attn_scale,
@@ -26,10 +24,48 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
                                   .alibi_max_bias = hp->alibi_max_bias};
     pass->job = lk_alloc(ledger, LK_FOR_OTHER, hp->n_layer * sizeof *pass->job);
     if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", hp->n_layer);
-    for (int layer = 0; layer < hp->n_layer; layer++)
-        pass->job[layer] = (struct lk_layer_job){
-            .pass = pass, .layer = layer, .index = hp->index[layer], .age = true};
+    for (int layer = 0; layer < hp->n_layer; layer++) {
+        bool age = true;
+        for (int later = layer + 1; later < hp->n_layer; later++)
+            age &= !lk_hparams_shares(hp, later) || hp->index[later] != hp->index[layer];
+        pass->job[layer] = lk_pass_job(pass, layer);
+        pass->job[layer].age = age;
+    }
     return LK_OK;
+}
+
+struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer) {
+    const struct lk_hparams *hp = &pass->model->net->hp;
+    return (struct lk_layer_job){.pass = pass,
+                                 .layer = layer,
+                                 .index = hp->index[layer],
+                                 .heads = lk_hparams_heads(hp, layer),
+                                 .stores = !lk_hparams_shares(hp, layer)};
+}
+
+struct lk_attn lk_pass_attn(const struct lk_layer_job *job) {
+    struct lk_attn attn = job->pass->attn;
+    attn.n_head_kv = job->heads.n_kv;
+    attn.d_head = job->heads.d;
+    return attn;
+}
+
+size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread) {
+    size_t full = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + latent, n_tok,
+                                         n_thread),
+           swa = lk_attn_partial_floats(hp->n_head, hp->n_head_kv_swa, hp->d_head_swa + latent,
+                                        n_tok, n_thread);
+    return full > swa ? full : swa;
+}
+
+struct lk_rule_floats lk_pass_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx,
+                                          const struct lk_hparams *hp) {
+    struct lk_rule_floats full =
+                              lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head),
+                          swa = lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv_swa,
+                                               hp->d_head_swa);
+    return (struct lk_rule_floats){full.shared > swa.shared ? full.shared : swa.shared,
+                                   full.thread > swa.thread ? full.thread : swa.thread};
 }
 
 void lk_pass_free(struct lk_pass *pass) {
@@ -56,7 +92,6 @@ lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
 }
 
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out) {
-    const struct lk_attn *a = &pass->attn;
     struct lk_seq *seq = &pass->seq[pass->n_seq++];
     *seq = (struct lk_seq){.session = session,
                            .absorb = session->absorb,
@@ -66,8 +101,8 @@ struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int
                            .partial = pass->partial_needed};
     pass->n_row += n_tok;
     pass->n_out += n_out;
-    pass->partial_needed += lk_attn_partial_floats(
-        a->n_head, a->n_head_kv, a->d_head + session->width.latent, n_tok, a->n_thread);
+    pass->partial_needed += lk_pass_partial_floats(&pass->model->net->hp, session->width.latent,
+                                                   n_tok, pass->attn.n_thread);
     return seq;
 }
 
@@ -106,7 +141,7 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
                                const struct ggml_tensor *q, const struct ggml_tensor *out) {
     const struct lk_seq *seq = &job->pass->seq[i];
     const struct lk_kv *cache = seq->session->cache->kv[job->index];
-    struct lk_attn attn = job->pass->attn;
+    struct lk_attn attn = lk_pass_attn(job);
     attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
     attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
     attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
@@ -132,7 +167,7 @@ static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq 
                             enum lk_side side, const struct ggml_tensor *x) {
     struct lk_cache *cache = seq->session->cache;
     const struct lk_factor *factor = job->pass->model->net->layer[job->layer].factor[side];
-    size_t width = factor ? (size_t)x->ne[0] : lk_cache_width(&cache->shape, side);
+    size_t width = factor ? (size_t)x->ne[0] : lk_kv_width(&cache->kv[job->index][side]);
     const float *rows = (const float *)x->data + (size_t)seq->row * width;
     lk_status status = factor ? lk_cache_append_latents(cache, job->index, side, rows, factor->rank,
                                                         seq->n_tok, NULL)
@@ -141,20 +176,20 @@ static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq 
     return lk_cache_encode(cache, job->index, side, NULL);
 }
 
-/* src: k, v and q, or latents instead of k and v (struct lk_qkv).
- * Appends K and V to the caches and shows them the queries. K and V of a sequence may go to
- * different threads. */
+/* src: q and, in a layer that stores rows, k and v or latents (struct lk_qkv). Appends K and V to
+ * the caches and shows them the queries. K and V of a sequence may go to different threads. */
 static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
-    const struct lk_attn *a = &job->pass->attn;
+    struct lk_attn a = lk_pass_attn(job);
     for (size_t task = (size_t)ith; task < 2 * job->pass->n_seq; task += (size_t)nth) {
         struct lk_seq *seq = &job->pass->seq[task / 2];
         struct lk_cache *cache = seq->session->cache;
         enum lk_side side = task % 2 ? LK_V : LK_K;
         if (seq->failed) continue;
-        const float *q = row_queries(a, dst->src[2], seq->row);
-        if (side == LK_K) lk_cache_observe(cache, job->index, q, seq->n_tok, a->n_head);
-        lk_status status = store_rows(job, seq, side, dst->src[side]);
+        const float *q = row_queries(&a, dst->src[0], seq->row);
+        if (side == LK_K && job->stores)
+            lk_cache_observe(cache, job->index, q, seq->n_tok, a.n_head);
+        lk_status status = job->stores ? store_rows(job, seq, side, dst->src[1 + side]) : LK_OK;
         if (status != LK_OK) {
             seq->failed = status;
         } else if (side == LK_K) {
@@ -173,7 +208,8 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
         if (seq->failed) continue;
         struct lk_attn attn = seq_attn(job, i, dst->src[0], NULL);
         const struct lk_watch *watch = &seq->session->watch;
-        if (ith == 0 && watch->on_attention) watch->on_attention(watch->user, job->index, &attn);
+        if (ith == 0 && job->stores && watch->on_attention)
+            watch->on_attention(watch->user, job->index, &attn);
         lk_attn_items(&attn, ith, nth);
         if (seq->absorb) lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
     }
@@ -214,7 +250,7 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
         struct lk_attn attn = seq_attn(job, i, NULL, dst);
         if (seq->absorb) attn.extra_partial = seq->absorb->partial;
         const struct lk_watch *watch = &seq->session->watch;
-        if (ith == 0 && !seq->failed && watch->on_partials) {
+        if (ith == 0 && job->stores && !seq->failed && watch->on_partials) {
             attn.q = row_queries(&attn, dst->src[1], seq->row);
             watch->on_partials(watch->user, job->index, &attn, seq->n_range);
         }
@@ -255,13 +291,13 @@ static bool pass_skips(const struct lk_pass *pass) {
 
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                        const struct lk_qkv *pre, struct ggml_tensor *ready) {
-    const struct lk_attn *attn = &job->pass->attn;
-    int64_t n_attn = (int64_t)attn->n_head * attn->d_head, n_tok = pre->q->ne[2];
+    int64_t n_attn = (int64_t)job->pass->attn.n_head * job->heads.d, n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
     struct ggml_tensor *partial = lk_graph_effect(ctx, attend_node, queries, 2, job);
     if (pass_skips(job->pass)) partial = lk_graph_effect(ctx, values_node, &partial, 1, job);
     struct ggml_tensor *weights[] = {partial, pre->q};
-    if (pass_needs_scores(job->pass)) partial = lk_graph_effect(ctx, score_node, weights, 2, job);
+    if (job->stores && pass_needs_scores(job->pass))
+        partial = lk_graph_effect(ctx, score_node, weights, 2, job);
     struct ggml_tensor *sums[] = {partial, pre->q};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, sums, 2, combine_node,
                           GGML_N_TASKS_MAX, job);
@@ -312,6 +348,7 @@ struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_laye
     struct ggml_tensor *args[] = {ggml_custom_4d(ctx, GGML_TYPE_F32, mixed->ne[0], n_tok, 1, 1,
                                                  &mixed, 1, convolve_node, GGML_N_TASKS_MAX, job),
                                   pre->decay, pre->beta};
+    if (shape->conv_only) return args[0];
     return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_state, n_tok, 1,
                           1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
 }
@@ -337,12 +374,15 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         struct lk_layer_job *job = &pass->job[layer];
         struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
         struct ggml_tensor *attn;
+        if (net->family->token_input)
+            pre.tok = net->family->token_input(net, g->ctx, layer, g->tok);
         if (net->hp.is_recurrent[layer]) {
             attn = lk_recurrence_nodes(g->ctx, job, &pre);
         } else {
-            struct ggml_tensor *rows[] = {pre.k, pre.v, pre.q};
-            attn = lk_attention_nodes(g->ctx, job, &pre,
-                                      lk_graph_effect(g->ctx, store_node, rows, 3, job));
+            struct ggml_tensor *rows[] = {pre.q, pre.k, pre.v};
+            attn = lk_attention_nodes(
+                g->ctx, job, &pre,
+                lk_graph_effect(g->ctx, store_node, rows, job->stores ? 3 : 1, job));
         }
         x = net->family->post(net, g->ctx, layer, &pre, attn);
     }

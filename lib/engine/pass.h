@@ -10,7 +10,9 @@
  *   combine   joins the ranges
  *   age       re-encodes cache rows that are old enough
  *
- * In a recurrent layer they update the sequences' states instead.
+ * A layer that attends to the rows of an earlier one stores none. The last such layer ages them.
+ * Statistics of queries and scores for policies are those of the layer that stored the rows. In a
+ * recurrent layer, the custom nodes update the sequences' states instead.
  *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
  * same number of rows. */
@@ -41,7 +43,10 @@ struct lk_layer_job {
     struct lk_pass *pass;
     int layer; /* of the model */
     int index; /* of the layer among those of its kind: with a cache, or recurrent */
-    bool age;  /* after attention, re-encode cache rows that are old enough */
+    struct lk_layer_heads heads; /* of a layer with attention */
+    bool stores;                 /* it has K and V of its own: not those of an earlier layer */
+    bool age; /* after attention, re-encode cache rows that are old enough: no later layer of the
+               * pass attends to them */
 };
 
 struct lk_pass {
@@ -69,6 +74,20 @@ lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err);
 /* Add a sequence with n_tok rows after those that are there; its last n_out rows get logits. There
  * is room. */
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out);
+
+/* What the attention of all sequences to a layer has in common. */
+struct lk_attn lk_pass_attn(const struct lk_layer_job *job);
+
+/* The job of a layer in a pass, whose rows do not age. */
+struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer);
+
+/* Floats of attn.partial for n_tok rows of a sequence, in any layer. latent: channels of the widest
+ * latents of V. */
+size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread);
+
+/* lk_rule_floats for the widest heads of the model. */
+struct lk_rule_floats lk_pass_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx,
+                                          const struct lk_hparams *hp);
 
 /* Allocate memory for the attention of the pass's sequences. LK_E_NOMEM. */
 lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);

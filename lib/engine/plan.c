@@ -2,6 +2,8 @@
 #include "engine/absorb.h"
 #include "engine/factors.h"
 #include "engine/model.h"
+#include "engine/pass.h"
+#include "engine/prefill.h"
 #include "engine/recurrent.h"
 #include "model/blocks.h"
 #include "model/experts.h"
@@ -59,25 +61,24 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);
 
     uint64_t logits = (uint64_t)hp->n_vocab * sizeof(float);
-    uint64_t attn = sizeof(float) * (lk_attn_partial_floats(hp->n_head, hp->n_head_kv,
-                                                            hp->d_head + needs.width.latent,
-                                                            LK_EVAL_MAX, model->n_thread) +
-                                     lk_attn_scratch_floats(needs.width.part) * model->n_thread);
-    struct lk_rule_floats rule =
-        lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
+    uint64_t attn = sizeof(float) *
+                    (lk_pass_partial_floats(hp, needs.width.latent, LK_EVAL_MAX, model->n_thread) +
+                     lk_attn_scratch_floats(needs.width.part) * model->n_thread);
+    struct lk_rule_floats rule = lk_pass_rule_floats(recipe, n_ctx, hp);
     attn += sizeof(float) * (rule.shared + model->n_thread * rule.thread);
     uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : 3ull * hp->n_ff;
-    uint64_t heads = (uint64_t)(2 * hp->n_head + 2 * hp->n_head_kv) * lk_hparams_d_query(hp);
+    int32_t d_query = lk_hparams_d_query(hp);
+    if (hp->d_head_swa > d_query) d_query = hp->d_head_swa;
+    uint64_t heads = 2ull * hp->n_head * d_query + 2ull * (lk_hparams_max_width(hp) + hp->d_rope);
     if (hp->d_rope > 0) /* before and after what surrounds attention */
         heads += (uint64_t)hp->n_head * (hp->d_head + hp->d_nope + hp->d_rope + 2 * hp->d_value);
-    uint64_t width = 4ull * hp->n_embd + ffn + heads;
+    uint64_t width = 4ull * hp->n_embd + ffn + heads + 2ull * hp->n_embd_layer;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
-    uint64_t row = lk_cache_exact_bytes(&shape, 1);
     uint64_t activations =
         chunk * width * sizeof(float) + lk_linear_cast_bytes(model->net, (int64_t)chunk);
     uint64_t hidden = chunked ? 0 : n_tok * hp->n_embd * sizeof(float);
-    uint64_t exact =
-        chunked ? chunk * lk_hparams_cached(hp) * row : n_tok * row; /* not quantized yet */
+    uint64_t exact = chunked ? chunk * lk_cache_f16_bytes(&shape, 1)
+                             : n_tok * lk_prefill_exact_bytes(hp); /* not quantized yet */
     uint64_t select = chunked ? 0 : needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
 
     uint64_t sidecar = lk_model_sidecar_bytes(model, recipe, needs.latents);

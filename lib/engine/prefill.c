@@ -1,9 +1,10 @@
 /* Exact prefill, layer by layer.
  *
  * All tokens of the prompt pass one layer before the next one starts, so only one layer's exact K
- * and V exist at a time. The prompt attends to itself exactly and is compressed afterwards (the
- * "lazy approximation" of TALE). Peak memory: the compressed caches, one layer's exact f16 rows,
- * and the hidden states of all tokens.
+ * and V exist at a time. If later layers attend to them, those of two layers do: the last one with
+ * a window and the last one without. The prompt attends to itself exactly and is compressed
+ * afterwards (the "lazy approximation" of TALE). Peak memory: the compressed caches, the exact f16
+ * rows of one or two layers, and the hidden states of all tokens.
  *
  * Recipes that are eager go through the cache instead, in chunks (extend.h). */
 #include "engine/prefill.h"
@@ -16,10 +17,11 @@
 
 enum { CHUNK = LK_EVAL_MAX, NODES = 2 * LK_LAYER_NODES };
 
-/* Exact K or V rows of the current layer: one level with one block, with room for all tokens. */
+/* Exact K or V rows of a layer: one level with one block, with room for all tokens. */
 struct exact_rows {
     struct lk_kv kv;
     void *block; /* [n_head_kv][n_tok][d_head] f16 */
+    size_t size; /* bytes of the block, with room for the layers that use it */
 };
 
 struct prefill {
@@ -30,10 +32,12 @@ struct prefill {
     size_t n_tok;
     float *x; /* [n_tok][n_embd] hidden states */
     size_t x_size;
-    struct exact_rows exact[2];
-    size_t exact_size[2];        /* bytes of the block of K, of V */
-    struct lk_layer_job job;     /* of the current layer */
-    float *attn_scores;          /* [n_tok][n_head_kv]; NULL if no policy needs scores */
+    const int32_t *tok;               /* [n_tok] */
+    struct exact_rows exact_kv[2][2]; /* [kind of layer][K, V]; the second kind: with a window, if
+                                       * layers share rows */
+    struct exact_rows *exact;         /* [2] of the current layer */
+    struct lk_layer_job job;          /* of the current layer */
+    float *attn_scores;               /* [n_tok][n_head_kv]; NULL if no policy needs scores */
     struct lk_scored_row *order; /* [n_head_kv][n_tok] scratch of lk_evict_select; NULL if unused */
     struct lk_evict_scratch scratch; /* bytes of attn_scores and order */
     struct lk_graph graph;
@@ -43,48 +47,78 @@ struct prefill {
 static void free_prefill(struct prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
     lk_graph_free(&p->graph, ledger);
-    for (int side = 0; side < 2; side++)
-        lk_release(ledger, LK_FOR_SCRATCH, p->exact[side].block, p->exact_size[side]);
+    for (int i = 0; i < 4; i++)
+        lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[i / 2][i % 2].block,
+                   p->exact_kv[i / 2][i % 2].size);
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->attn_scores, p->scratch.attn_scores);
     lk_release(ledger, LK_FOR_SCRATCH, p->order, p->scratch.ranked);
+}
+
+/* Bytes of K, or of V, of one token in the layers of a kind. */
+static size_t exact_bytes(const struct lk_hparams *hp, int kind, int side) {
+    if (hp->d_rope > 0)
+        return kind ? 0 : (side == LK_K ? hp->d_rope : hp->d_head) * sizeof(uint16_t);
+    int32_t width = hp->n_shared == 0 ? lk_hparams_max_width(hp)
+                    : kind            ? hp->n_head_kv_swa * hp->d_head_swa
+                                      : hp->n_head_kv * hp->d_head;
+    return kind && hp->n_shared == 0 ? 0 : (size_t)width * sizeof(uint16_t);
+}
+
+uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp) {
+    uint64_t sum = 0;
+    for (int i = 0; i < 4; i++) sum += exact_bytes(hp, i / 2, i % 2);
+    return sum;
 }
 
 /* The caller frees what was allocated, also after a failure. */
 static lk_status alloc_prefill(struct prefill *p, lk_err *err) {
     struct lk_ledger *ledger = &p->s->ledger;
     const struct lk_hparams *hp = &p->net->hp;
+    bool ok = true;
     p->x_size = p->n_tok * hp->n_embd * sizeof(float);
     p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
     p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
-    for (int side = 0; side < 2; side++) {
-        struct exact_rows *exact = &p->exact[side];
-        int d = lk_cache_d_head(&p->s->cache->shape, side);
-        size_t head_bytes = lk_codec_head_bytes(&lk_codec_f16, side, d, (int)p->n_tok);
-        p->exact_size[side] = head_bytes * hp->n_head_kv;
-        exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, p->exact_size[side]);
-        exact->kv = (struct lk_kv){.side = side, .n_level = 1};
-        exact->kv.rule[0] =
-            (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
-        exact->kv.level[0] = (struct lk_level){.block = &exact->block,
-                                               .n_block = 1,
-                                               .head_bytes = head_bytes,
-                                               .block_bytes = p->exact_size[side],
-                                               .n_part = hp->n_head_kv,
-                                               .d_part = d,
-                                               .n_head = 1};
+    for (int i = 0; i < 4 && exact_bytes(hp, i / 2, i % 2) > 0; i++) {
+        struct exact_rows *exact = &p->exact_kv[i / 2][i % 2];
+        exact->size = p->n_tok * exact_bytes(hp, i / 2, i % 2);
+        exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
+        ok &= exact->block != NULL;
     }
     if (p->scratch.attn_scores)
         p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);
     if (p->scratch.ranked) p->order = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.ranked);
-    if (p->x && p->exact[LK_K].block && p->exact[LK_V].block &&
-        (p->attn_scores || !p->scratch.attn_scores) && (p->order || !p->scratch.ranked))
+    if (p->x && ok && (p->attn_scores || !p->scratch.attn_scores) &&
+        (p->order || !p->scratch.ranked))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM,
                    "out of memory for the exact prefill of %zu tokens (%.1f MiB); use chunked "
                    "prefill instead",
                    p->n_tok,
-                   (double)(p->x_size + p->exact_size[LK_K] + p->exact_size[LK_V]) / (1 << 20));
+                   (double)(p->x_size + p->n_tok * lk_prefill_exact_bytes(hp)) / (1 << 20));
+}
+
+/* Let the exact rows be those of the current layer, or of the layer whose rows it attends to. */
+static void choose_exact(struct prefill *p) {
+    const struct lk_hparams *hp = &p->net->hp;
+    p->exact = p->exact_kv[hp->n_shared > 0 && hp->is_swa[p->job.layer]];
+    if (!p->job.stores || hp->is_recurrent[p->job.layer]) return;
+    for (int side = 0; side < 2; side++) {
+        struct exact_rows *exact = &p->exact[side];
+        const struct lk_kv *kv = &p->s->cache->kv[p->job.index][side];
+        size_t head_bytes = lk_codec_head_bytes(&lk_codec_f16, side, kv->d_head, (int)p->n_tok);
+        exact->kv =
+            (struct lk_kv){.side = side, .n_head = kv->n_head, .d_head = kv->d_head, .n_level = 1};
+        exact->kv.rule[0] =
+            (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
+        exact->kv.level[0] = (struct lk_level){.block = &exact->block,
+                                               .n_block = 1,
+                                               .head_bytes = head_bytes,
+                                               .block_bytes = head_bytes * kv->n_head,
+                                               .n_part = kv->n_head,
+                                               .d_part = kv->d_head,
+                                               .n_head = 1};
+    }
 }
 
 /* If a session has a memory limit, check that the whole prompt fits before the first token is
@@ -100,8 +134,7 @@ static lk_status check_memory_limit(const struct prefill *p, const struct lk_ses
         lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
     if (status != LK_OK) return status;
     uint64_t cache = needs.cache;
-    uint64_t exact = p->n_tok * hp->n_embd * sizeof(float) +
-                     lk_cache_exact_bytes(&s->cache->shape, (int64_t)p->n_tok) +
+    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + lk_prefill_exact_bytes(hp)) +
                      needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
     if (held + cache + exact <= s->ledger.limit) return LK_OK;
     return lk_fail(
@@ -119,7 +152,7 @@ static lk_status check_memory_limit(const struct prefill *p, const struct lk_ses
  * the first chunk's queries to the caches. */
 static void store_exact_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct prefill *p = userdata;
-    int n_head = p->net->hp.n_head_kv, n = (int)dst->src[0]->ne[2];
+    int n_head = p->job.heads.n_kv, n = (int)dst->src[0]->ne[2];
     for (int i = ith; i < 2 * n_head; i += nth) {
         int side = i / n_head, head = i % n_head;
         const struct lk_kv *kv = &p->exact[side].kv;
@@ -142,7 +175,7 @@ static void select_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     struct prefill *p = userdata;
     const struct lk_kv *const exact[] = {&p->exact[LK_K].kv, &p->exact[LK_V].kv};
     const struct lk_evict *evict = p->s->cache->kv[p->job.index][LK_K].evict;
-    for (int head = ith; head < p->net->hp.n_head_kv; head += nth)
+    for (int head = ith; head < p->job.heads.n_kv; head += nth)
         lk_evict_select(p->s->cache, p->job.index, head,
                         evict->needs_scores ? p->attn_scores : NULL, exact,
                         p->order + (size_t)head * p->n_tok);
@@ -154,7 +187,7 @@ static void encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     (void)dst;
     struct prefill *p = userdata;
     const struct lk_checkpoints *c = &p->s->checkpoints;
-    int n_head = p->net->hp.n_head_kv, layer = p->job.index;
+    int n_head = p->job.heads.n_kv, layer = p->job.index;
     for (int i = ith; i < 2 * n_head; i += nth) {
         const struct lk_kv *exact = &p->exact[i / n_head].kv;
         for (size_t k = 0; k < p->n_session; k++)
@@ -168,6 +201,7 @@ static void encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
 /* The chunk's attention. After the last chunk, the layer's rows go to the caches. */
 static struct ggml_tensor *chunk_attention(struct prefill *p, const struct lk_qkv *pre,
                                            bool last_chunk) {
+    if (!p->job.stores) return lk_attention_nodes(p->graph.ctx, &p->job, pre, pre->q);
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
     struct ggml_tensor *stored = lk_graph_effect(p->graph.ctx, store_exact_node, rows, 3, p);
     ggml_build_forward_expand(p->graph.graph, stored);
@@ -195,6 +229,10 @@ static lk_status build_chunk(struct prefill *p, int layer, size_t at, size_t n, 
     g->pos = lk_graph_input(g, n);
     ggml_set_input(g->x_in);
     struct lk_qkv pre = p->net->family->pre(p->net, g->ctx, layer, g->x_in, g->pos);
+    if (p->net->family->token_input) {
+        g->tok = lk_graph_input(g, n);
+        pre.tok = p->net->family->token_input(p->net, g->ctx, layer, g->tok);
+    }
     struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
                                                        : chunk_attention(p, &pre, last_chunk);
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
@@ -229,7 +267,7 @@ static void set_sequence(struct prefill *p, int layer, size_t n_tok, int n) {
         kv->n_swa = hp->n_swa > 0 && hp->is_swa[layer] ? hp->n_swa : 0;
         seq->source[side] = kv;
     }
-    struct lk_attn attn = pass->attn;
+    struct lk_attn attn = lk_pass_attn(&p->job);
     attn.n_tok = n;
     seq->n_range = lk_attn_ranges(&attn, seq->source[LK_K], seq->source[LK_V]);
     seq->attn_scores = p->attn_scores;
@@ -241,6 +279,8 @@ static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk
     if (status != LK_OK) return status;
     struct lk_graph *g = &p->graph;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
+    if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
+        memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
     status = lk_graph_run(g, p->s->model, err);
@@ -250,8 +290,7 @@ static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk
 }
 
 /* Token embeddings of tokens [at, at + n), into x. */
-static lk_status embed_chunk(struct prefill *p, const int32_t *tok, size_t at, size_t n,
-                             lk_err *err) {
+static lk_status embed_chunk(struct prefill *p, size_t at, size_t n, lk_err *err) {
     struct lk_graph *g = &p->graph;
     lk_status status = lk_graph_begin(g, NODES, &p->s->ledger, err);
     if (status != LK_OK) return status;
@@ -262,7 +301,7 @@ static lk_status embed_chunk(struct prefill *p, const int32_t *tok, size_t at, s
     ggml_build_forward_expand(g->graph, g->x_out);
     status = lk_graph_finish(g, &p->s->ledger, err);
     if (status != LK_OK) return status;
-    memcpy(g->tok->data, tok + at, n * sizeof *tok);
+    memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     status = lk_graph_run(g, p->s->model, err);
     if (status == LK_OK)
@@ -312,12 +351,14 @@ static lk_status run_layers(struct prefill *p, lk_err *err) {
     int n_layer = p->net->hp.n_layer;
     lk_status status = LK_OK;
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
-        p->job.layer = layer;
-        p->job.index = p->net->hp.index[layer];
-        if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
+        p->job = lk_pass_job(&s->pass, layer);
+        choose_exact(p);
+        if (p->attn_scores && p->job.stores) memset(p->attn_scores, 0, p->scratch.attn_scores);
         bool is_recurrent = p->net->hp.is_recurrent[layer];
-        if (!is_recurrent) status = alloc_layer(p, err);
-        for (size_t at = 0, n; status == LK_OK && at < p->n_tok; at += n) {
+        if (!is_recurrent && p->job.stores) status = alloc_layer(p, err);
+        /* Only K and V of earlier tokens matter from there on, and this layer has none. */
+        size_t first = p->job.stores || p->embeds ? 0 : (p->n_tok - 1) / CHUNK * CHUNK;
+        for (size_t at = first, n; status == LK_OK && at < p->n_tok; at += n) {
             n = chunk_length(p, at);
             if (s->cancelled && atomic_exchange(&s->cancelled, 0))
                 return lk_fail(err, LK_E_CANCELLED, "cancelled");
@@ -332,7 +373,7 @@ static lk_status run_layers(struct prefill *p, lk_err *err) {
     return status;
 }
 
-static lk_status run_prefill(struct prefill *p, const int32_t *tok, lk_err *err) {
+static lk_status run_prefill(struct prefill *p, lk_err *err) {
     struct lk_pass *pass = &p->s->pass;
     lk_status status = lk_pass_reset(pass, 1, err);
     if (status != LK_OK) return status;
@@ -342,7 +383,7 @@ static lk_status run_prefill(struct prefill *p, const int32_t *tok, lk_err *err)
         status = check_memory_limit(p, p->session[i], err);
     if (status == LK_OK) status = alloc_prefill(p, err);
     for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
-        status = embed_chunk(p, tok, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
+        status = embed_chunk(p, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
     return status == LK_OK ? run_layers(p, err) : status;
 }
 
@@ -354,9 +395,9 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
                         .n_session = n,
                         .net = session[0]->model->net,
                         .n_tok = n_tok,
-                        .job = {.pass = &session[0]->pass}};
+                        .tok = tok};
     lk_checkpoints_open_planned(p.s);
-    lk_status status = run_prefill(&p, tok, err);
+    lk_status status = run_prefill(&p, err);
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         struct lk_session *s = session[i];
         memcpy(s->logits, p.graph.logits->data, ggml_nbytes(p.graph.logits));
@@ -411,10 +452,10 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
                         .n_session = 1,
                         .net = net,
                         .n_tok = n_tok,
-                        .job = {.pass = &s->pass},
+                        .tok = tok,
                         .embeds = true};
     status = lk_session_reserve_absorb(s, 1, err);
-    if (status == LK_OK) status = run_prefill(&p, tok, err);
+    if (status == LK_OK) status = run_prefill(&p, err);
     if (status == LK_OK) pool_rows(&p, pooling, out);
     free_prefill(&p);
     lk_session_drop_tokens(s);

@@ -4,6 +4,10 @@
 
 #include "engine/session_state.h"
 
+/* Bytes of exact K and V that a prefill holds per token: those of one layer, and of one more if
+ * later layers attend to them. */
+uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp);
+
 /* Prefill one prompt into n > 0 sessions of the same model, whatever their recipes. Each ends as
  * lk_session_sync would leave it if it were empty. Previous contents are dropped. Tokens must be in
  * the vocabulary.

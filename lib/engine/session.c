@@ -42,6 +42,7 @@ static lk_status check_combinations(const struct lk_session *s, lk_err *err) {
     if (net->hp.alibi_max_bias > 0) features |= lk_feature_bit(LK_FEATURE_ALIBI);
     if (net->hp.attn_softcap > 0) features |= lk_feature_bit(LK_FEATURE_SOFTCAP);
     if (net->hp.d_rope > 0) features |= lk_feature_bit(LK_FEATURE_SHARED);
+    if (lk_hparams_mixed(&net->hp)) features |= lk_feature_bit(LK_FEATURE_TWO_HEADS);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
     const struct lk_combination_rule *rule = lk_combination_check(features);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
@@ -63,8 +64,7 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     s->width = lk_cache_max_widths(s->cache);
     if (s->recipe->skip_v > 0 || s->recipe->read > 0) {
         const struct lk_hparams *hp = &s->model->net->hp;
-        s->rule_floats =
-            lk_rule_floats(s->recipe, s->opts.n_ctx, hp->n_head, hp->n_head_kv, hp->d_head);
+        s->rule_floats = lk_pass_rule_floats(s->recipe, s->opts.n_ctx, hp);
         s->rule_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, rule_scratch_bytes(s));
         s->skipped = lk_alloc(&s->ledger, LK_FOR_OTHER, s->model->n_thread * sizeof *s->skipped);
         if (!s->rule_scratch || !s->skipped)

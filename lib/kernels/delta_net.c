@@ -27,7 +27,8 @@ void lk_delta_conv(const struct lk_delta_shape *s, float *state, const float *we
                 const float *w = weight + (size_t)at * s->n_conv + i;
                 for (int c = 0; c < n; c++) sum[c] += w[(size_t)c * s->n_conv] * row[c];
             }
-            for (int c = 0; c < n; c++) out[c] = sum[c] / (1 + expf(-sum[c]));
+            for (int c = 0; c < n; c++)
+                out[c] = s->conv_only ? sum[c] : sum[c] / (1 + expf(-sum[c]));
         }
         for (int i = 0; i < s->n_conv - 1; i++) /* from a later row */
             memmove(state + (size_t)i * channels + at, input_row(s, state, x, n_tok + i) + at,

@@ -12,10 +12,13 @@
  * Value head h has the q and k of head h mod n_k_head or, with `adjacent`, of head
  * h / (n_v_head / n_k_head).
  *
+ * The layers of LFM2 are the convolution alone. They have no heads: n_k_head is 0, n_v_head 1, and
+ * d_state the number of channels.
+ *
  * A layer's state in memory, f32:
  *
  *   | the last n_conv - 1 rows of projections, oldest first [n_conv - 1][channels] |
- *   | S of all heads [n_v_head][d_state][d_state]                                   |
+ *   | S of all heads [n_v_head][d_state][d_state], unless conv_only                 |
  */
 #ifndef LK_KERNELS_DELTA_NET_H
 #define LK_KERNELS_DELTA_NET_H
@@ -26,6 +29,7 @@
 struct lk_kernels;
 
 struct lk_delta_shape {
+    bool conv_only;         /* a short convolution: without SiLU, S and what follows */
     int n_k_head, n_v_head; /* the second is a multiple of the first */
     int d_state;            /* channels of a head, a multiple of 16 */
     int n_conv;             /* tokens of the convolution, at least 2 */
@@ -46,12 +50,13 @@ static inline size_t lk_delta_conv_floats(const struct lk_delta_shape *shape) {
 
 /* Floats of a layer's state. */
 static inline size_t lk_delta_state_floats(const struct lk_delta_shape *shape) {
-    return lk_delta_conv_floats(shape) + (size_t)shape->n_v_head * shape->d_state * shape->d_state;
+    size_t heads = (size_t)shape->n_v_head * shape->d_state * shape->d_state;
+    return lk_delta_conv_floats(shape) + (shape->conv_only ? 0 : heads);
 }
 
-/* Convolution and SiLU of channels [first, last): x [n_tok][channels] -> y of the same shape, with
- * weights [channels][n_conv], the newest token's last. Updates the rows of projections in `state`.
- * Different channels may be computed by different threads. */
+/* Convolution, and SiLU unless conv_only, of channels [first, last): x [n_tok][channels] -> y of
+ * the same shape, with weights [channels][n_conv], the newest token's last. Updates the rows of
+ * projections in `state`. Different channels may be computed by different threads. */
 void lk_delta_conv(const struct lk_delta_shape *shape, float *state, const float *weight,
                    const float *x, int n_tok, int first, int last, float *y);
 

@@ -89,7 +89,7 @@ static inline size_t lk_offset_count(int64_t n_in, int64_t n_out) {
     return lk_offset_index(n_in, 0, (n_out + LK_OFFSET_TILE - 1) / LK_OFFSET_TILE * LK_OFFSET_TILE);
 }
 
-enum { LK_MAX_KERNEL_CHUNK = 512, LK_MAX_COMBINE = 256 };
+enum { LK_MAX_KERNEL_CHUNK = 512, LK_MAX_COMBINE = 512 };
 
 static const float lk_exp_least = -1e30f; /* see exp_tiles */
 

@@ -243,6 +243,14 @@ lk_status lk_bind_check_factors(const struct lk_loader *ld, lk_err *err) {
                    ld->reader.arch);
 }
 
+lk_status lk_bind_check_unchanged(const struct lk_loader *ld, lk_err *err) {
+    if (!ld->opts.adapter && !ld->opts.factor[0] && !ld->opts.factor[1]) return LK_OK;
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "sidecars that change weights are not supported for %s models; open the model "
+                   "without",
+                   ld->reader.arch);
+}
+
 lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, bool whole, lk_err *err) {
     int64_t n_q = (int64_t)net->hp.d_head * (whole ? net->hp.n_head : 1),
             n_k = (int64_t)net->hp.d_head * (whole ? net->hp.n_head_kv : 1);

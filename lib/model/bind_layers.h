@@ -41,4 +41,7 @@ lk_status lk_bind_post_norms(struct lk_net *net, struct lk_loader *ld, lk_err *e
  * LongRoPE. Its long one is for contexts beyond n_ctx_orig. */
 lk_status lk_bind_rope_factors(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
+/* LK_E_UNSUPPORTED if a sidecar is to change weights, which the family does not support. */
+lk_status lk_bind_check_unchanged(const struct lk_loader *ld, lk_err *err);
+
 #endif

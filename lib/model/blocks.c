@@ -30,9 +30,9 @@ uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok) {
     uint64_t max_bytes = 0;
     for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
-        const struct ggml_tensor *matrix[] = {l->wq,       l->wk,       l->wv,     l->wqkv,
-                                              l->wo,       l->ffn_gate, l->ffn_up, l->ffn_gate_up,
-                                              l->ffn_down, l->wq_a,     l->wkv_a};
+        const struct ggml_tensor *matrix[] = {
+            l->wq,          l->wk,       l->wv,   l->wqkv,  l->wo,       l->ffn_gate, l->ffn_up,
+            l->ffn_gate_up, l->ffn_down, l->wq_a, l->wkv_a, l->tok_gate, l->tok_up};
         for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++) {
             if (!matrix[m] || !cast_is_faster(matrix[m], n_tok)) continue;
             uint64_t bytes = (uint64_t)ggml_nelements(matrix[m]) * sizeof(float);
@@ -52,9 +52,8 @@ struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx
     return residual && !offset ? ggml_add(ctx, y, residual) : y;
 }
 
-/* Heads [first, first + n) of each row: x [n_tok][heads * d_head] -> view [n_tok][n][d_head]. */
-static struct ggml_tensor *view_heads(struct ggml_context *ctx, struct ggml_tensor *x, int first,
-                                      int n, int d_head) {
+struct ggml_tensor *lk_view_heads(struct ggml_context *ctx, struct ggml_tensor *x, int first, int n,
+                                  int d_head) {
     size_t head_bytes = (size_t)d_head * sizeof(float);
     return ggml_view_3d(ctx, x, d_head, n, x->ne[1], head_bytes, x->nb[1],
                         (size_t)first * head_bytes);
@@ -64,8 +63,10 @@ struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context 
                                   struct ggml_tensor *x, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
     const struct lk_rope_args *a = &hp->rope[hp->is_swa[layer] != 0];
-    return ggml_rope_ext(ctx, x, pos, net->rope_factors, hp->n_rot, hp->rope_mode, hp->n_ctx_orig,
-                         a->base, a->scale, a->ext_factor, a->attn_factor, hp->yarn_beta_fast,
+    struct ggml_tensor *factors = hp->is_swa[layer] ? NULL : net->rope_factors;
+    int n_rot = hp->is_swa[layer] ? hp->n_rot_swa : hp->n_rot;
+    return ggml_rope_ext(ctx, x, pos, factors, n_rot, hp->rope_mode, hp->n_ctx_orig, a->base,
+                         a->scale, a->ext_factor, a->attn_factor, hp->yarn_beta_fast,
                          hp->yarn_beta_slow);
 }
 
@@ -73,9 +74,11 @@ struct ggml_tensor *lk_apply_rope_back(const struct lk_net *net, struct ggml_con
                                        int layer, struct ggml_tensor *dy, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
     const struct lk_rope_args *a = &hp->rope[hp->is_swa[layer] != 0];
-    return ggml_rope_ext_back(ctx, dy, pos, net->rope_factors, hp->n_rot, hp->rope_mode,
-                              hp->n_ctx_orig, a->base, a->scale, a->ext_factor, a->attn_factor,
-                              hp->yarn_beta_fast, hp->yarn_beta_slow);
+    struct ggml_tensor *factors = hp->is_swa[layer] ? NULL : net->rope_factors;
+    int n_rot = hp->is_swa[layer] ? hp->n_rot_swa : hp->n_rot;
+    return ggml_rope_ext_back(ctx, dy, pos, factors, n_rot, hp->rope_mode, hp->n_ctx_orig, a->base,
+                              a->scale, a->ext_factor, a->attn_factor, hp->yarn_beta_fast,
+                              hp->yarn_beta_slow);
 }
 
 /* The norm of q or k: of each head, or of all heads together. The heads of x are adjacent. */
@@ -153,20 +156,20 @@ static void project_qkv(const struct lk_net *net, struct ggml_context *ctx, int 
     struct ggml_tensor *q, *k, *v;
     if (l->wqkv) {
         struct ggml_tensor *all = lk_linear(net, ctx, l->wqkv, l->bqkv, NULL, x);
-        v = view_heads(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
+        v = lk_view_heads(ctx, all, hp->n_head + hp->n_head_kv, hp->n_head_kv, hp->d_head);
         /* One RoPE node instead of two: for a single token, the q and k heads are adjacent. */
         if (x->ne[1] == 1 && !l->q_norm && !l->k_norm) {
             all = norm_and_rope(net, ctx, layer,
-                                view_heads(ctx, all, 0, hp->n_head + hp->n_head_kv, hp->d_head),
+                                lk_view_heads(ctx, all, 0, hp->n_head + hp->n_head_kv, hp->d_head),
                                 NULL, pos);
             all = ggml_reshape_2d(ctx, all, (int64_t)hp->d_head * (hp->n_head + hp->n_head_kv), 1);
-            out->q = view_heads(ctx, all, 0, hp->n_head, hp->d_head);
-            out->k = view_heads(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
+            out->q = lk_view_heads(ctx, all, 0, hp->n_head, hp->d_head);
+            out->k = lk_view_heads(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
             out->v = v;
             return;
         }
-        q = view_heads(ctx, all, 0, hp->n_head, hp->d_head);
-        k = view_heads(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
+        q = lk_view_heads(ctx, all, 0, hp->n_head, hp->d_head);
+        k = lk_view_heads(ctx, all, hp->n_head, hp->n_head_kv, hp->d_head);
     } else {
         q = ggml_reshape_3d(ctx, lk_linear(net, ctx, l->wq, l->bq, NULL, x), hp->d_head, hp->n_head,
                             x->ne[1]);

@@ -20,6 +20,10 @@ struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx
 /* Bytes of the largest matrix that lk_linear casts to f32 in a graph of n_tok tokens; 0: none. */
 uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok);
 
+/* Heads [first, first + n) of each row: x [n_tok][heads * d_head] -> view [n_tok][n][d_head]. */
+struct ggml_tensor *lk_view_heads(struct ggml_context *ctx, struct ggml_tensor *x, int first, int n,
+                                  int d_head);
+
 /* RoPE of `layer` on the heads x [n_tok][n_head][d_head], whether the layer rotates or not.
  * rope_mode must not be -1. */
 struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context *ctx, int layer,

@@ -54,7 +54,11 @@ static lk_status read_delta(struct lk_hparams *hp, const struct lk_gguf_reader *
                        "recurrent layers with %d key heads, %d value heads of %d channels and %d "
                        "inner channels are not supported",
                        n_k, n_v, d_state, inner);
-    *d = (struct lk_delta_shape){n_k, n_v, d_state, n_conv, hp->norm_eps, false};
+    *d = (struct lk_delta_shape){.n_k_head = n_k,
+                                 .n_v_head = n_v,
+                                 .d_state = d_state,
+                                 .n_conv = n_conv,
+                                 .norm_eps = hp->norm_eps};
     return LK_OK;
 }
 
@@ -152,13 +156,9 @@ static lk_status read_experts(struct lk_net *net, const struct lk_gguf_reader *r
 
 static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    if (ld->opts.adapter || ld->opts.factor[0] || ld->opts.factor[1])
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "sidecars that change weights are not supported for %s models; open the "
-                       "model without",
-                       ld->reader.arch);
     bool next = strcmp(net->family->arch, "qwen3next") == 0;
-    lk_status status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
+    lk_status status = lk_bind_check_unchanged(ld, err);
+    if (!status) status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
     if (!status && !next) status = check_sections(hp, &ld->reader, err);
     if (!status) status = lk_hparams_read_rms_eps(hp, &ld->reader, err);
     if (!status) status = read_pattern(hp, &ld->reader, err);

@@ -87,6 +87,13 @@ static bool get_integer(enum gguf_type type, const void *data, size_t i, int64_t
     }
 }
 
+static lk_status check_range(const struct lk_gguf_reader *r, int64_t id, int64_t value, int64_t lo,
+                             int64_t hi, lk_err *err) {
+    if (value >= lo && value <= hi) return LK_OK;
+    return lk_fail(err, LK_E_FORMAT, "key %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                   gguf_get_key(r->gguf, id), value, lo, hi);
+}
+
 lk_status lk_gguf_read_int(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
                            int64_t lo, int64_t hi, int32_t *out, lk_err *err) {
     int64_t id, value = 0, other;
@@ -113,12 +120,34 @@ lk_status lk_gguf_read_int(const struct lk_gguf_reader *r, const char *key, enum
                !get_integer(type, gguf_get_val_data(r->gguf, id), 0, &value)) {
         return fail_wrong_type(r, id, "an integer", err);
     }
-    if (value < lo || value > hi) {
-        return lk_fail(err, LK_E_FORMAT, "key %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
-                       gguf_get_key(r->gguf, id), value, lo, hi);
+    status = check_range(r, id, value, lo, hi, err);
+    if (!status) *out = (int32_t)value;
+    return status;
+}
+
+lk_status lk_gguf_read_layers(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
+                              int64_t lo, int64_t hi, int n, int32_t *out, lk_err *err) {
+    int64_t id, value = 0;
+    int32_t one = 0;
+    lk_status status = find_key(r, key, need, &id, err);
+    if (status || id < 0) return status;
+    if (gguf_get_kv_type(r->gguf, id) != GGUF_TYPE_ARRAY) {
+        status = lk_gguf_read_int(r, key, need, lo, hi, &one, err);
+        for (int i = 0; !status && i < n; i++) out[i] = one;
+        return status;
     }
-    *out = (int32_t)value;
-    return LK_OK;
+    enum gguf_type type = gguf_get_arr_type(r->gguf, id);
+    if (gguf_get_arr_n(r->gguf, id) != (size_t)n)
+        return lk_fail(err, LK_E_FORMAT, "key %s is not a list of %d numbers",
+                       gguf_get_key(r->gguf, id), n);
+    const void *data = type == GGUF_TYPE_STRING ? NULL : gguf_get_arr_data(r->gguf, id);
+    for (int i = 0; !status && i < n; i++) {
+        if (!data || !get_integer(type, data, (size_t)i, &value))
+            return fail_wrong_type(r, id, "integers", err);
+        status = check_range(r, id, value, lo, hi, err);
+        if (!status) out[i] = (int32_t)value;
+    }
+    return status;
 }
 
 lk_status lk_gguf_read_float(const struct lk_gguf_reader *r, const char *key, enum lk_need need,

@@ -33,6 +33,10 @@ lk_status lk_gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map
 /* The value must lie in [lo, hi]. A value given per layer is accepted if all layers agree. */
 lk_status lk_gguf_read_int(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
                            int64_t lo, int64_t hi, int32_t *out, lk_err *err);
+/* The same for n layers that need not agree: out[i] is element i of a list of n, or the one
+ * value. */
+lk_status lk_gguf_read_layers(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
+                              int64_t lo, int64_t hi, int n, int32_t *out, lk_err *err);
 /* The value must be finite. */
 lk_status lk_gguf_read_float(const struct lk_gguf_reader *r, const char *key, enum lk_need need,
                              float *out, lk_err *err);

@@ -9,11 +9,10 @@
 #include <string.h>
 
 enum {
-    MAX_LAYERS = 512,
     MAX_EMBD = 1 << 17,
     MAX_FF = 1 << 20,
     MAX_HEADS = 1024,
-    MAX_D_HEAD = 256,
+    MAX_D_HEAD = 512,
     MAX_LATENT = 1024
 };
 
@@ -52,15 +51,29 @@ static lk_status check_heads(const struct lk_hparams *hp, int32_t d_value, lk_er
     return LK_OK;
 }
 
-static lk_status read_head_counts(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+/* One number for all layers or, if layers may differ, the largest. */
+static lk_status read_count(const struct lk_hparams *hp, const struct lk_gguf_reader *r, bool vary,
+                            const char *key, enum lk_need need, int hi, int32_t *out, lk_err *err) {
+    int32_t each[LK_MAX_LAYERS] = {0}, max = 0;
+    if (!vary) return lk_gguf_read_int(r, key, need, 1, hi, out, err);
+    lk_status status =
+        lk_gguf_read_layers(r, key, need, 0, hi, hp->n_layer + hp->n_next, each, err);
+    for (int i = 0; !status && i < hp->n_layer; i++) max = each[i] > max ? each[i] : max;
+    if (status || max > 0) *out = status ? *out : max;
+    return !status && max == 0 && lk_gguf_find_key(r, key) >= 0
+               ? lk_fail(err, LK_E_FORMAT, "key %s%s is 0 for all layers", r->arch, key)
+               : status;
+}
+
+static lk_status read_head_counts(struct lk_hparams *hp, const struct lk_gguf_reader *r, bool vary,
                                   lk_err *err) {
     int32_t d_key = 0, d_value = 0;
     lk_status status =
         lk_gguf_read_int(r, ".attention.head_count", LK_REQUIRED, 1, MAX_HEADS, &hp->n_head, err);
     if (status) return status;
     hp->n_head_kv = hp->n_head;
-    status = lk_gguf_read_int(r, ".attention.head_count_kv", LK_OPTIONAL, 1, MAX_HEADS,
-                              &hp->n_head_kv, err);
+    status = read_count(hp, r, vary, ".attention.head_count_kv", LK_OPTIONAL, MAX_HEADS,
+                        &hp->n_head_kv, err);
     if (!status)
         status =
             lk_gguf_read_int(r, ".attention.key_length", LK_OPTIONAL, 1, MAX_EMBD, &d_key, err);
@@ -116,12 +129,13 @@ static lk_status read_latent_heads(struct lk_hparams *hp, const struct lk_gguf_r
 }
 
 lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, bool has_latents,
-                          struct lk_ledger *ledger, lk_err *err) {
+                          bool vary, struct lk_ledger *ledger, lk_err *err) {
     lk_status status = check_supported(r, err);
     if (!status)
-        status = lk_gguf_read_int(r, ".block_count", LK_REQUIRED, 1, MAX_LAYERS, &hp->n_layer, err);
+        status =
+            lk_gguf_read_int(r, ".block_count", LK_REQUIRED, 1, LK_MAX_LAYERS, &hp->n_layer, err);
     if (!status)
-        status = lk_gguf_read_int(r, ".nextn_predict_layers", LK_OPTIONAL, 0, MAX_LAYERS,
+        status = lk_gguf_read_int(r, ".nextn_predict_layers", LK_OPTIONAL, 0, LK_MAX_LAYERS,
                                   &hp->n_next, err);
     if (!status && hp->n_next >= hp->n_layer)
         return lk_fail(err, LK_E_FORMAT, "all %d layers predict further tokens", hp->n_layer);
@@ -132,14 +146,16 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     /* A mixture of experts may have no other network. */
     enum lk_need need = lk_gguf_find_key(r, ".expert_count") < 0 ? LK_REQUIRED : LK_OPTIONAL;
     if (!status)
-        status = lk_gguf_read_int(r, ".feed_forward_length", need, 1, MAX_FF, &hp->n_ff, err);
+        status = read_count(hp, r, vary, ".feed_forward_length", need, MAX_FF, &hp->n_ff, err);
     if (!status)
         status = lk_gguf_read_int(r, ".pooling_type", LK_OPTIONAL, 0, INT32_MAX, &hp->pooling, err);
     if (!status)
         status = lk_gguf_read_int(r, ".context_length", LK_REQUIRED, 1, INT32_MAX, &hp->n_ctx_train,
                                   err);
     if (!status)
-        status = has_latents ? read_latent_heads(hp, r, err) : read_head_counts(hp, r, err);
+        status = has_latents ? read_latent_heads(hp, r, err) : read_head_counts(hp, r, vary, err);
+    hp->n_head_kv_swa = hp->n_head_kv;
+    hp->d_head_swa = hp->d_head;
     if (status) return status;
     hp->rope_mode = -1;
     hp->yarn_beta_fast = 32.0f;
@@ -165,8 +181,13 @@ void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger) {
 
 void lk_hparams_number_layers(struct lk_hparams *hp) {
     int32_t n[2] = {0, 0};
-    for (int i = 0; i < hp->n_layer; i++) hp->index[i] = n[hp->is_recurrent[i] != 0]++;
+    for (int i = 0; i < hp->n_layer - hp->n_shared; i++)
+        hp->index[i] = n[hp->is_recurrent[i] != 0]++;
     hp->n_recurrent = n[1];
+    for (int i = hp->n_layer - hp->n_shared, from; i < hp->n_layer; i++) {
+        for (from = hp->n_layer - hp->n_shared - 1; hp->is_swa[from] != hp->is_swa[i]; from--) {}
+        hp->index[i] = hp->index[from];
+    }
 }
 
 /* YaRN's attention factor follows from the scale; with log_mul, from the ratio of two of them.
@@ -239,6 +260,7 @@ lk_status lk_hparams_read_rope(struct lk_hparams *hp, const struct lk_gguf_reade
                        "rope scaling \"%.32s\" is not supported; supported: none, linear, yarn, "
                        "longrope",
                        kind);
+    hp->n_rot_swa = hp->n_rot;
     if (factor != 0 && !none) rope->scale = 1.0f / factor;
     if (yarn) set_yarn_factors(rope, log_mul);
     hp->rope[1] = *rope;

@@ -17,6 +17,13 @@ struct lk_rope_args {
     float ext_factor, attn_factor;
 };
 
+enum { LK_MAX_LAYERS = 512 };
+
+/* The KV heads of a layer, and the channels of each head. */
+struct lk_layer_heads {
+    int32_t n_kv, d;
+};
+
 struct lk_hparams {
     int32_t
         pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
@@ -53,16 +60,25 @@ struct lk_hparams {
     int32_t d_nope, d_value; /* channels of a head of q without RoPE, and of its output, outside */
 
     /* Sliding-window attention: a query at position p sees positions > p - n_swa. */
-    int32_t n_swa;    /* 0: no sliding-window layers */
+    int32_t n_swa; /* 0: no sliding-window layers */
+    /* Of these layers; the same as n_head_kv, d_head and n_rot, except in Gemma 4. */
+    int32_t n_head_kv_swa, d_head_swa, n_rot_swa;
     uint8_t *is_swa;  /* [n_layer], allocated from the ledger */
     uint8_t *no_rope; /* [n_layer] layers whose q and k are not rotated, likewise */
 
     /* Hybrids: layers whose attention is a recurrence with a state of constant size. */
-    int32_t n_recurrent;         /* number of these layers */
-    uint8_t *is_recurrent;       /* [n_layer], allocated from the ledger */
-    int32_t *index;              /* [n_layer] of a layer among those of its kind, likewise */
+    int32_t n_recurrent;   /* number of these layers */
+    uint8_t *is_recurrent; /* [n_layer], allocated from the ledger */
+    int32_t *index; /* [n_layer] of a layer among those of its kind, likewise; of a layer that has
+                     * no K and V, that of the layer it attends to */
     struct lk_delta_shape delta; /* of their states, if n_recurrent > 0 */
     int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
+
+    /* Gemma 4. The last n_shared layers have no K and V: they attend to those of the last layer
+     * before them that has a window, or has none, as they do. */
+    int32_t n_shared;
+    int32_t n_embd_layer; /* channels of the embeddings that each layer adds; 0: none */
+    bool norms_v;         /* V is normed after its projection */
 };
 
 /* Channels of a head's row of queries. */
@@ -70,20 +86,42 @@ static inline int32_t lk_hparams_d_query(const struct lk_hparams *hp) {
     return hp->d_head + hp->d_rope;
 }
 
-/* The number of layers that have a cache: those with attention. */
+/* The number of layers that have a cache: those with K and V of their own. */
 static inline int32_t lk_hparams_cached(const struct lk_hparams *hp) {
-    return hp->n_layer - hp->n_recurrent;
+    return hp->n_layer - hp->n_recurrent - hp->n_shared;
+}
+
+/* Does a layer attend to K and V of an earlier one? */
+static inline bool lk_hparams_shares(const struct lk_hparams *hp, int layer) {
+    return layer >= hp->n_layer - hp->n_shared;
+}
+
+static inline struct lk_layer_heads lk_hparams_heads(const struct lk_hparams *hp, int layer) {
+    return hp->is_swa[layer] ? (struct lk_layer_heads){hp->n_head_kv_swa, hp->d_head_swa}
+                             : (struct lk_layer_heads){hp->n_head_kv, hp->d_head};
+}
+
+/* Are there heads of two sizes, or two numbers of KV heads? */
+static inline bool lk_hparams_mixed(const struct lk_hparams *hp) {
+    return hp->n_head_kv_swa != hp->n_head_kv || hp->d_head_swa != hp->d_head;
+}
+
+/* Channels of K, or of V, of the widest layer. */
+static inline int32_t lk_hparams_max_width(const struct lk_hparams *hp) {
+    int32_t full = hp->n_head_kv * hp->d_head, swa = hp->n_head_kv_swa * hp->d_head_swa;
+    return full > swa ? full : swa;
 }
 
 /* Read the keys that all families share and set the defaults of the others. *hp starts zeroed.
- * has_latents: the model has latent attention.
+ * has_latents: the model has latent attention. vary: the number of KV heads and the width of the
+ * feed-forward network may differ between layers; n_head_kv and n_ff are then the largest.
  * Allocates the arrays of hp, also after a failure: lk_hparams_free. Errors: LK_E_FORMAT,
  * LK_E_UNSUPPORTED, LK_E_NOMEM. */
 lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, bool has_latents,
-                          struct lk_ledger *ledger, lk_err *err);
+                          bool vary, struct lk_ledger *ledger, lk_err *err);
 void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger);
 
-/* Number the layers of each kind, once is_recurrent is set. */
+/* Number the layers of each kind, once is_recurrent, is_swa and n_shared are set. */
 void lk_hparams_number_layers(struct lk_hparams *hp);
 
 /* Read the RoPE keys and set rope_mode to `mode`. For families that use RoPE. */

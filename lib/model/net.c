@@ -45,8 +45,8 @@ static lk_status count_vocab(struct lk_net *net, struct lk_loader *ld, lk_err *e
 
 /* Read the keys of net->family and bind its tensors. */
 static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
-    lk_status status =
-        lk_hparams_read(&net->hp, &ld->reader, net->family->has_latents, ld->ledger, err);
+    lk_status status = lk_hparams_read(&net->hp, &ld->reader, net->family->has_latents,
+                                       net->family->layers_vary, ld->ledger, err);
     if (!status) status = lk_experts_read(&net->hp, &ld->reader, err);
     if (!status && net->hp.n_expert > 0 && !net->family->has_experts)
         status = lk_fail(err, LK_E_UNSUPPORTED,
@@ -68,7 +68,7 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
     if (!ld->used || !ld->bind || !ld->concat || !net->layer)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu layers", n_layer);
     status = net->family->load(net, ld, err);
-    lk_hparams_number_layers(&net->hp);
+    if (!status) lk_hparams_number_layers(&net->hp);
     if (!status && lk_hparams_cached(&net->hp) == 0)
         return lk_fail(
             err, LK_E_UNSUPPORTED,

@@ -37,10 +37,12 @@ struct lk_layer {
     struct ggml_tensor *wq, *wk, *wv, *wqkv, *bq, *bk, *bv, *bqkv, *q_norm, *k_norm;
     struct ggml_tensor *wo, *bo, *attn_post_norm;
     struct ggml_tensor *wq_a, *wkv_a, *kv_a_norm, *wk_b, *wv_b; /* of latent attention */
-    struct ggml_tensor *attn_sinks; /* [n_head] scores without a key; f32 */
+    struct ggml_tensor *attn_sinks;                        /* [n_head] scores without a key; f32 */
+    struct ggml_tensor *tok_gate, *tok_up, *tok_post_norm; /* of the layer's token embedding */
+    struct ggml_tensor *out_scale;                         /* [1] of the layer's output */
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
-    struct ggml_tensor *w_beta_decay; /* recurrent, instead of the two */
-    struct ggml_tensor *state_norm;   /* recurrent */
+    struct ggml_tensor *w_beta_decay;         /* recurrent, instead of the two */
+    struct ggml_tensor *state_norm, *w_mixed; /* recurrent */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
@@ -51,9 +53,9 @@ struct lk_layer {
 };
 
 /* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
- * of q, k and v (kernels/delta_net.h). With latent attention, rows of q have d_head + d_rope
- * channels, and those of k d_rope. All tensors are f32. Shapes are in C order; ggml's order of
- * [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
+ * of q, k and v (kernels/delta_net.h); a short convolution has `mixed` only. With latent
+ * attention, rows of q have d_head + d_rope channels, and those of k d_rope. All tensors are f32.
+ * Shapes are in C order; ggml's order of [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
     struct ggml_tensor *q;     /* [n_tok][n_head][d_head], after RoPE */
     struct ggml_tensor *k;     /* [n_tok][n_head_kv][d_head], after RoPE */
@@ -63,8 +65,9 @@ struct lk_qkv {
     struct ggml_tensor *mixed; /* [n_tok][channels] projections before the convolution */
     struct ggml_tensor *decay, *beta; /* [n_tok][n_v_head] */
     struct ggml_tensor *x;   /* [n_tok][n_embd] residual stream, input of the second piece */
+    struct ggml_tensor *tok; /* [n_tok][n_embd_layer] embeddings of the layer, or NULL */
     struct ggml_tensor *aux; /* what else the second piece needs: Falcon's normed input, the gate of
-                              * Qwen 3.5, or NULL */
+                              * Qwen 3.5 and LFM2, or NULL */
 };
 
 struct lk_kernels;     /* kernels of this CPU (kernels/kernels.h) */
@@ -79,9 +82,13 @@ struct lk_net {
     struct ggml_tensor *tok_embd, *tok_norm, *tok_norm_b;
     struct ggml_tensor *pos_embd; /* if not NULL, positions are limited to n_ctx_train */
     struct ggml_tensor *output_norm, *output_norm_b, *output, *output_b;
-    struct ggml_tensor *rope_factors; /* [n_rot / 2] divisors of the RoPE frequencies, or NULL */
+    struct ggml_tensor *rope_factors; /* [n_rot / 2] divisors of the RoPE frequencies of layers with
+                                       * full attention, or NULL */
     struct ggml_tensor *rope_factors_unused; /* those of other context lengths, or NULL */
-    struct lk_layer *layer;                  /* [n_layer] */
+    /* Embeddings of all layers [n_vocab][n_layer][n_embd_layer], a projection of the token's own
+     * embedding to as many numbers, and the norm of each layer's part; or NULL. */
+    struct ggml_tensor *layer_embd, *layer_proj, *layer_proj_norm;
+    struct lk_layer *layer; /* [n_layer] */
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
@@ -97,11 +104,16 @@ struct lk_family {
     const char *arch; /* general.architecture */
     bool has_experts; /* the feed-forward network may be a mixture of experts */
     bool has_latents; /* attention is of latents (struct lk_hparams.d_rope) */
+    bool layers_vary; /* KV heads and widths may differ between layers (lk_hparams_read) */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */
     struct ggml_tensor *(*embed)(const struct lk_net *net, struct ggml_context *ctx,
                                  struct ggml_tensor *tok, struct ggml_tensor *pos);
+    /* tok: i32 [n_tok] -> lk_qkv.tok of a layer. NULL: the family's layers do not need tokens */
+    struct ggml_tensor *(*token_input)(const struct lk_net *net, struct ggml_context *ctx,
+                                       int layer, struct ggml_tensor *tok);
+    /* Without k and v if the layer attends to those of an earlier one (lk_hparams_shares). */
     struct lk_qkv (*pre)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                          struct ggml_tensor *x, struct ggml_tensor *pos);
     /* attn: output of attention [n_tok][n_head * d_head], or of the recurrence [n_tok][n_v_head *

@@ -114,12 +114,12 @@ lk_status lk_vocab_check(const struct lk_gguf_reader *r, struct lk_ledger *ledge
     *n_vocab = 0;
     lk_status status = lk_gguf_read_str(r, "tokenizer.ggml.model", LK_OPTIONAL, &model, err);
     if (status || strcmp(model, "none") == 0 || strcmp(model, "no_vocab") == 0) return status;
+    bool is_gemma4 = strcmp(model, "gemma4") == 0; /* BPE, with the bytes of SentencePiece */
     bool is_spm = strcmp(model, "llama") == 0, is_bpe = strcmp(model, "gpt2") == 0;
-    if (!is_spm && !is_bpe) {
+    if (!is_spm && !is_bpe && !is_gemma4) {
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "tokenizer \"%.32s\" is not supported; supported: llama (SentencePiece), "
-                       "gpt2 (byte-level "
-                       "BPE)",
+                       "gpt2 (byte-level BPE), gemma4",
                        model);
     }
     int64_t id = lk_gguf_find_key(r, "tokenizer.ggml.tokens");
@@ -134,8 +134,8 @@ lk_status lk_vocab_check(const struct lk_gguf_reader *r, struct lk_ledger *ledge
     if (!status)
         status = check_per_token_array(r, "tokenizer.ggml.token_type", false, (int64_t)n, err);
     if (!status) status = check_special_ids(r, (int32_t)n, err);
-    if (!status && is_bpe) status = check_merges(r, err);
-    if (!status) status = check_token_texts(r, id, n, is_spm, ledger, err);
+    if (!status && !is_spm) status = check_merges(r, err);
+    if (!status) status = check_token_texts(r, id, n, !is_bpe, ledger, err);
     if (!status) *n_vocab = (int32_t)n;
     return status;
 }

@@ -44,6 +44,11 @@ static const char both_sides[] =
 static const char no_states[] =
     "this model's latents are keys and values at once (MLA), which 'absorb' does not know; remove "
     "'absorb' from the recipe";
+static const char no_bases[] =
+    "this model has heads of two sizes, for which there are no bases; use a recipe without latents";
+static const char two_heads[] = "this model has heads of two sizes, but the states of 'absorb' are "
+                                "of one size; remove 'absorb' "
+                                "from the recipe";
 
 static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
@@ -74,6 +79,10 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_PERFORMER, LK_FEATURE_ALIBI, 0, alibi},
     {LK_FEATURE_LESS, LK_FEATURE_SOFTCAP, 0, softcap},
     {LK_FEATURE_PERFORMER, LK_FEATURE_SOFTCAP, 0, softcap},
+    {LK_FEATURE_LATENT, LK_FEATURE_TWO_HEADS, 0, no_bases},
+    {LK_FEATURE_LATENT_PRE, LK_FEATURE_TWO_HEADS, 0, no_bases},
+    {LK_FEATURE_LESS, LK_FEATURE_TWO_HEADS, 0, two_heads},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_TWO_HEADS, 0, two_heads},
     {LK_FEATURE_SKIP, LK_FEATURE_READ, 0,
      "'read' chooses tiles of K and V before scores are known, and 'skip' by scores: use one of "
      "them"},
@@ -153,6 +162,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_ALIBI] = "ALiBi",
         [LK_FEATURE_SOFTCAP] = "soft cap",
         [LK_FEATURE_SHARED] = "latent attention",
+        [LK_FEATURE_TWO_HEADS] = "two head sizes",
     };
     return name[f];
 }

@@ -46,7 +46,8 @@ enum lk_feature {
     LK_FEATURE_LEARNED,
     LK_FEATURE_ALIBI,
     LK_FEATURE_SOFTCAP,
-    LK_FEATURE_SHARED, /* latent attention: V is a part of K too */
+    LK_FEATURE_SHARED,    /* latent attention: V is a part of K too */
+    LK_FEATURE_TWO_HEADS, /* layers with a window have other heads than the others */
     LK_N_FEATURE
 };
 

@@ -210,8 +210,7 @@ static lk_session_stats llama_backend_stats(const struct lk_backend *backend) {
     const struct llama_backend *self = backend->self;
     lk_model_info info = lk_model_get_info(backend->model);
     double bits = 8.0 * (double)ggml_type_size(self->type) / (double)ggml_blck_size(self->type);
-    int32_t d = info.d_head + (info.d_rope > 0 ? info.d_rope : info.d_head);
-    double values = (double)info.n_cached * info.n_head_kv * d;
+    double values = (double)info.n_value;
     lk_session_stats stats = {
         .n_tok = self->n_tok, .bits_per_value = bits, .bytes_per_token = bits / 8 * values};
     stats.cache_bytes = (uint64_t)(stats.bytes_per_token * (double)self->n_tok + 0.5);

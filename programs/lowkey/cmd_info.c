@@ -67,7 +67,7 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);
     if (m->n_cached < m->n_layer) {
         table_cell(&table, "layers with a cache");
-        table_cell(&table, "%d; the others are recurrent", m->n_cached);
+        table_cell(&table, "%d; the others are recurrent, or share one of these", m->n_cached);
     }
     table_cell(&table, "heads");
     if (m->d_rope > 0)
@@ -84,9 +84,7 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
         table_cell(&table, "%s tokens in some layers", format_count(a, (uint64_t)m->n_swa));
     }
     /* An upper bound: layers with a sliding window hold less. */
-    int32_t d = m->d_head + (m->d_rope > 0 ? m->d_rope : m->d_head);
-    uint64_t per_token =
-        sizeof(uint16_t) * (uint64_t)m->n_cached * (uint64_t)m->n_head_kv * (uint64_t)d;
+    uint64_t per_token = sizeof(uint16_t) * m->n_value;
     table_cell(&table, "f16 cache");
     table_cell(&table, "%s per token%s", format_bytes(b, per_token),
                m->n_swa > 0 ? " at most" : "");

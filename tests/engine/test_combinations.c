@@ -52,7 +52,7 @@ static void write_bases(const lk_model *model, int group) {
     const struct lk_hparams *hp = &model->net->hp;
     struct lk_sidecar_info info = {
         .method = "test",
-        .model = {model->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head}};
+        .model = {model->net->fingerprint, lk_hparams_cached(hp), hp->n_head_kv, hp->d_head}};
     if (hp->n_head_kv % group) group = 1;
     int width = group * hp->d_head, d = hp->d_head, n_kv = hp->n_head_kv;
     struct random r = {1};
@@ -61,9 +61,10 @@ static void write_bases(const lk_model *model, int group) {
     struct lk_basis basis[MAX_LAYER][LK_N_BASIS];
     void *data[MAX_LAYER][N_PART];
     lk_err err = {0};
-    assert_in_range(hp->n_layer, 2, MAX_LAYER);
+    int n_layer = lk_hparams_cached(hp);
+    assert_in_range(n_layer, 2, MAX_LAYER);
     assert_int_equal(lk_sidecar_builder_new(&builder, &info, &ledger, &err), LK_OK);
-    for (int layer = 0; layer < hp->n_layer; layer++) {
+    for (int layer = 0; layer < n_layer; layer++) {
         for (int side = 0; side < LK_N_BASIS; side++) {
             struct lk_basis *b = &basis[layer][side];
             *b = random_basis(&r, n_kv / group, width, width, width / 2, false, true);
@@ -92,7 +93,7 @@ static void write_bases(const lk_model *model, int group) {
     assert_int_equal(lk_sidecar_builder_write(builder, f, &err), LK_OK);
     assert_int_equal(fclose(f), 0);
     lk_sidecar_builder_free(builder);
-    for (int layer = 0; layer < hp->n_layer; layer++) {
+    for (int layer = 0; layer < n_layer; layer++) {
         for (int i = 0; i < N_PART; i++) free(data[layer][i]);
         for (int side = 0; side < LK_N_BASIS; side++) {
             free((void *)basis[layer][side].error);
@@ -207,7 +208,7 @@ static void check_session(const lk_session *s, bool prompt, const char *text) {
         if (!isfinite(logits[i])) fail_msg("%s: logit %d is %g", text, i, (double)logits[i]);
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
         const struct lk_kv *kv = cache->kv[layer];
-        for (int side = 0; side < 2; side++) check_rows(&kv[side], cache->shape.n_head_kv, text);
+        for (int side = 0; side < 2; side++) check_rows(&kv[side], kv[side].n_head, text);
         const struct lk_evict *evict = kv[LK_K].evict;
         if (!evict) continue;
         assert_int_equal(kv[LK_K].first, kv[LK_V].first);
@@ -297,6 +298,11 @@ static void test_softcap(void **state) {
 static void test_latent_attention(void **state) {
     (void)state;
     run_pairs("deepseek2", lk_feature_name(LK_FEATURE_SHARED));
+}
+
+static void test_two_heads(void **state) {
+    (void)state;
+    run_pairs("gemma4", lk_feature_name(LK_FEATURE_TWO_HEADS));
 }
 
 /* Latents, codecs, ages, a policy, a state and other settings in single layers, all at once. */
@@ -458,6 +464,7 @@ int main(void) {
         cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_softcap),
         cmocka_unit_test(test_latent_attention),
+        cmocka_unit_test(test_two_heads),
         cmocka_unit_test(test_everything_at_once),
         cmocka_unit_test(test_full_rank_equals_no_latents),
         cmocka_unit_test(test_bases_and_networks_in_one_sidecar),

@@ -66,6 +66,14 @@ static void bad_metadata_is_refused(void **state) {
         {"qwen35moe", "expert_group_count", 6, "expert_group_used_count"},
         {"qwen3next", "expert_count", -1, "expert_count"},
         {"qwen3next", "ssm.group_count", 3, "attn_qkv"},
+        {"lfm2", "shortconv.l_cache", 1, "expected 2 to 16"},
+        {"lfm2", "shortconv.l_cache", 4, "shortconv.conv"},
+        {"lfm2", "shortconv.l_cache", -1, "shortconv.l_cache"},
+        {"lfm2", "attention.head_count_kv", 0, "is 0 for all layers"},
+        {"lfm2", "attention.head_count_kv", 2, "attn_q_norm"},
+        {"lfm2", "attention.head_count_kv", 3, "multiple of 3"},
+        {"lfm2", "attention.sliding_window", 16, "sliding window of 16"},
+        {"lfm2", "block_count", 2, "list of 2"},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         char path[] = "/tmp/lowkey-hybrid-XXXXXX";
@@ -98,8 +106,8 @@ static void next_token_layers_are_ignored(void **state) {
 }
 
 static void what_needs_attention_is_refused(void **state) {
-    (void)state;
-    lk_model *model = open_preset("qwen35", CTX, 1);
+    const char *family = *state;
+    lk_model *model = open_preset(family, CTX, 1);
     lk_compress *compress = NULL;
     lk_recipe *recipe = NULL;
     lk_err err = {0};
@@ -117,8 +125,8 @@ static void what_needs_attention_is_refused(void **state) {
 
 /* The states are a part of the plan, and of what a session counts. */
 static void states_are_counted(void **state) {
-    (void)state;
-    lk_model *model = open_preset("qwen35", CTX, 1);
+    const char *family = *state;
+    lk_model *model = open_preset(family, CTX, 1);
     size_t bytes = lk_recurrent_bytes(&model->net->hp);
     for (int i = 0; lk_recipe_preset(i).name; i++) {
         lk_preset preset = lk_recipe_preset(i);
@@ -145,9 +153,9 @@ static void states_are_counted(void **state) {
 
 /* A state that is not finite is not loaded. */
 static void damaged_states_are_refused(void **state) {
-    (void)state;
+    const char *family = *state;
     char path[] = "/tmp/lowkey-hybrid-XXXXXX";
-    lk_model *model = open_preset("qwen35", CTX, 1);
+    lk_model *model = open_preset(family, CTX, 1);
     lk_recipe *recipe = NULL;
     lk_err err = {0};
     int32_t tok[40];
@@ -169,8 +177,8 @@ static void damaged_states_are_refused(void **state) {
 
 /* Without a checkpoint, a session can only go on. */
 static void sessions_are_not_cut_back(void **state) {
-    (void)state;
-    lk_model *model = open_preset("qwen35", CTX, 1);
+    const char *family = *state;
+    lk_model *model = open_preset(family, CTX, 1);
     lk_recipe *recipe = NULL;
     int32_t tok[80];
     size_t reused;
@@ -190,10 +198,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_metadata_is_refused),
         cmocka_unit_test(next_token_layers_are_ignored),
-        cmocka_unit_test(what_needs_attention_is_refused),
-        cmocka_unit_test(states_are_counted),
-        cmocka_unit_test(damaged_states_are_refused),
-        cmocka_unit_test(sessions_are_not_cut_back),
+        cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"qwen35"),
+        cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"lfm2"),
+        cmocka_unit_test_prestate(states_are_counted, (void *)"qwen35"),
+        cmocka_unit_test_prestate(states_are_counted, (void *)"lfm2"),
+        cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"qwen35"),
+        cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"lfm2"),
+        cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"qwen35"),
+        cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"lfm2"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,8 +37,33 @@ def u64(value):
 
 # ---- models ----
 
+def layers_of(arch, shapes, width):
+    """The shapes of each layer's tensors, from those of a plain one."""
+    if arch == "lfm2":
+        conv = {name: shape for name, shape in shapes.items() if "attn_" not in name}
+        conv |= {"attn_norm": (width,), "shortconv.conv.weight": (3, width),
+                 "shortconv.in_proj.weight": (width, 3 * width),
+                 "shortconv.out_proj.weight": (width, width)}
+        return [conv, shapes | {"attn_q_norm": (width,), "attn_k_norm": (width,)}]
+    if arch != "gemma4":
+        return [shapes]
+    layers = []
+    for i in range(4):
+        d = width // 2 if i % 2 == 0 else width
+        own = shapes | {"attn_q": (width, d), "attn_k": (width, d), "attn_v": (width, d),
+                        "attn_output": (d, width), "attn_q_norm": (d,), "attn_k_norm": (d,),
+                        "post_attention_norm": (width,), "post_ffw_norm": (width,),
+                        "layer_output_scale": (1,), "inp_gate": (width, 32), "proj": (32, width),
+                        "post_norm": (width,)}
+        for name in ("attn_k", "attn_v", "attn_k_norm") if i >= 2 else ():
+            del own[name]
+        layers.append(own)
+    return layers
+
+
 def model(arch, vocabulary, kind=Q4_0_TENSOR):
-    """One layer of zeros, 64 wide, or of qwen35moe one of each kind. Mixtures have two experts."""
+    """Layers of zeros, 64 wide; of qwen35moe and lfm2 one of each kind. Mixtures have two experts. Of
+    Gemma 4, the last two of four layers share K and V."""
     width, n_ff, n_expert = 64, 64, 2
     experts = arch in ("qwen3moe", "gpt-oss", "qwen35moe", "deepseek2")
     n_vocab = len(vocabulary[0]) if vocabulary else 32
@@ -51,6 +76,15 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
                     "expert_feed_forward_length": n_ff, "attention.sliding_window": 16}
     entries = {"general.architecture": text(arch), "general.name": text("seed")}
     entries |= {f"{arch}.{name}": u32(value) for name, value in numbers.items()}
+    if arch == "gemma4":
+        entries |= {f"{arch}.{name}": u32(value) for name, value in {
+            "block_count": 4, "attention.sliding_window": 16, "attention.key_length_swa": width // 2,
+            "attention.value_length_swa": width // 2, "rope.dimension_count_swa": width // 2,
+            "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 32}.items()}
+        entries[f"{arch}.attention.sliding_window_pattern"] = gguf.pack_array(gguf.I32, [1, 0] * 2)
+    if arch == "lfm2":
+        entries |= {f"{arch}.block_count": u32(2), f"{arch}.shortconv.l_cache": u32(3),
+                    f"{arch}.attention.head_count_kv": gguf.pack_array(gguf.I32, [0, 1])}
     entries[f"{arch}.attention.layer_norm_rms_epsilon"] = gguf.pack_value(gguf.F32, 1e-5)
     if arch == "qwen35moe":
         recurrent = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16,
@@ -93,7 +127,7 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
         del shapes["ffn_gate"]
     if arch == "qwen2":
         shapes |= {"attn_q.bias": (width,), "attn_k.bias": (width,), "attn_v.bias": (width,)}
-    layers = [shapes]
+    layers = layers_of(arch, shapes, width)
     if arch == "deepseek2":
         for name in "attn_q", "attn_k", "attn_v":
             del shapes[name]
@@ -113,14 +147,19 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
                       "ssm_dt.bias": (2,), "ssm_a.": (2,), "ssm_beta": (width, 2),
                       "ssm_alpha": (width, 2), "ssm_norm": (16,), "ssm_out": (32, width)}
         layers = [recurrent, shapes]
-    parts = [("token_embd.weight", (width, n_vocab)), ("output_norm.weight", (width,))]
+    norm = "token_embd_norm.weight" if arch == "lfm2" else "output_norm.weight"
+    parts = [("token_embd.weight", (width, n_vocab)), (norm, (width,))]
     parts += [(f"blk.{i}.{name}".rstrip(".") + ("" if "." in name else ".weight"), shape)
               for i, layer in enumerate(layers) for name, shape in layer.items()]
+    if arch == "gemma4":
+        parts += [("rope_freqs.weight", (width // 2,)), ("per_layer_proj_norm.weight", (32,)),
+                  ("per_layer_token_embd.weight", (4 * 32, n_vocab)),
+                  ("per_layer_model_proj.weight", (width, 4 * 32))]
     if arch == "phi3":
         parts += [(f"rope_factors_{length}.weight", (width // 2,)) for length in ("long", "short")]
     out = []
     for name, shape in parts:
-        small = len(shape) == 1 or name.endswith("bias") or "conv1d" in name
+        small = len(shape) == 1 or name.endswith(("bias", "conv.weight")) or "conv1d" in name
         of = F32_TENSOR if small else kind
         values = math.prod(shape)
         size = values // 32 * 18 if of == Q4_0_TENSOR else values * 4
@@ -132,7 +171,7 @@ def write_models():
     tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
     write("gguf", "llama", model("llama", None))
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
-    for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe", "deepseek2":
+    for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe", "deepseek2", "gemma4", "lfm2":
         write("gguf", arch, model(arch, None))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))

@@ -50,18 +50,18 @@ static struct ggml_tensor *build_attention(const struct lk_net *net, struct ggml
     s = ggml_soft_max_ext(ctx, s, mask, scale, net->hp.alibi_max_bias);
     ggml_soft_max_add_sinks(s, net->layer[layer].attn_sinks);
     struct ggml_tensor *out = ggml_permute(ctx, ggml_mul_mat(ctx, v, s), 0, 2, 1, 3);
-    return ggml_cont_2d(ctx, out, (int64_t)net->hp.n_head * net->hp.d_head, p->q->ne[2]);
+    return ggml_cont_2d(ctx, out, p->q->ne[0] * p->q->ne[1], p->q->ne[2]);
 }
 
-static void check_qkv(const struct lk_net *net, const struct lk_qkv *p, int n) {
+static void check_qkv(const struct lk_net *net, int layer, const struct lk_qkv *p, int n) {
     const struct ggml_tensor *all[] = {p->q, p->k, p->v};
-    int latent = net->hp.d_head, rope = net->hp.d_rope;
-    int d[] = {latent + rope, rope > 0 ? rope : latent, latent};
+    struct lk_layer_heads heads = lk_hparams_heads(&net->hp, layer);
+    int rope = net->hp.d_rope, d[] = {heads.d + rope, rope > 0 ? rope : heads.d, heads.d};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(all[i]->type, GGML_TYPE_F32);
         assert_true(ggml_is_contiguous(all[i]));
         assert_int_equal(all[i]->ne[0], d[i]);
-        assert_int_equal(all[i]->ne[1], i == 0 ? net->hp.n_head : net->hp.n_head_kv);
+        assert_int_equal(all[i]->ne[1], i == 0 ? net->hp.n_head : heads.n_kv);
         assert_int_equal(all[i]->ne[2], n);
     }
 }
@@ -80,9 +80,13 @@ static float *lowkey_forward(const struct lk_net *net, const int32_t *tok, int n
     for (int i = 0; i < 4; i++) ggml_set_input(inputs[i]);
     struct ggml_cgraph *graph = ggml_new_graph_custom(ctx, n_nodes, false);
     struct ggml_tensor *x = net->family->embed(net, ctx, t, pos);
+    struct lk_qkv stored[2] = {0}; /* of the last layers without and with a window */
     for (int i = 0; i < net->hp.n_layer; i++) {
-        struct lk_qkv p = net->family->pre(net, ctx, i, x, pos);
-        check_qkv(net, &p, n);
+        struct lk_qkv p = net->family->pre(net, ctx, i, x, pos), *kv = &stored[net->hp.is_swa[i]];
+        if (net->family->token_input) p.tok = net->family->token_input(net, ctx, i, t);
+        if (!lk_hparams_shares(&net->hp, i)) *kv = p;
+        p.k = kv->k, p.v = kv->v;
+        check_qkv(net, i, &p, n);
         x = net->family->post(net, ctx, i, &p,
                               build_attention(net, ctx, i, &p, net->hp.is_swa[i] ? near : full));
     }
@@ -258,7 +262,7 @@ static void split_matrices_are_as_exact(void **state) {
     temp_path(oracle, "oracle");
     for (const struct tiny_spec *s = tiny_presets; s->name; s++) {
         struct tiny_spec spec = *s;
-        bool plain = !s->n_v_head && !s->n_expert;
+        bool plain = !s->n_v_head && !s->n_conv && !s->n_expert;
         if (!plain || (s->type != GGML_TYPE_F32 && s->type != GGML_TYPE_Q4_1)) continue;
         spec.type = GGML_TYPE_Q4_1;
         assert_true(tiny_gguf_write(path, &spec) && write_f32_copy(path, oracle));
@@ -295,7 +299,8 @@ static void families_agree_with_libllama(void **state) {
     (void)state;
     for (const struct tiny_spec *s = tiny_presets; s->name; s++) {
         char path[256];
-        if (s->n_v_head) continue; /* recurrent layers need a session: tests/engine/test_engine.c */
+        if (s->n_v_head || s->n_conv)
+            continue; /* recurrent layers need a session: tests/engine/test_engine.c */
         temp_path(path, s->name);
         assert_true(tiny_gguf_write(path, s));
         if (s->type == GGML_TYPE_F32)

@@ -96,7 +96,7 @@ static bool is_arch(const struct model_writer *w, const char *arch) {
 }
 
 static bool is_gemma(const struct model_writer *w) {
-    return is_arch(w, "gemma2") || is_arch(w, "gemma3");
+    return is_arch(w, "gemma2") || is_arch(w, "gemma3") || is_arch(w, "gemma4");
 }
 
 /* One matrix for q, k and v, and a network without a gate. */
@@ -134,7 +134,8 @@ static void add_attention(struct model_writer *w, int i) {
     if (has_biases || is_arch(w, "gpt-oss")) add_bias(w, i, "attn_output.bias", w->n_embd);
     if (is_arch(w, "gpt-oss"))
         add_tensor(w, GGML_TYPE_F32, s->n_head, 0, 1, 1, layer_name(name, i, "attn_sinks.weight"));
-    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3")) {
+    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3") ||
+        is_arch(w, "lfm2")) {
         add_norm(w, i, "attn_q_norm.weight", s->d_head);
         add_norm(w, i, "attn_k_norm.weight", s->d_head);
     }
@@ -253,14 +254,89 @@ static void add_deepseek2_layer(struct model_writer *w, int i) {
     add_ffn(w, i);
 }
 
+/* Every second layer has full attention. */
+static bool is_gemma4_swa(int layer) { return layer % 2 == 0; }
+
+static void add_gemma4_layer(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    bool swa = is_gemma4_swa(i), shares = i >= s->n_layer - s->n_shared;
+    int64_t d = swa ? s->d_head_swa : s->d_head, n_q = s->n_head * d,
+            n_kv = (swa ? s->n_head_kv_swa : s->n_head_kv) * d, n_ff = (1 + shares) * s->n_ff;
+    char name[64];
+    static const char *const norms[] = {"attn_norm.weight", "ffn_norm.weight",
+                                        "post_attention_norm.weight", "post_ffw_norm.weight"};
+    for (int n = 0; n < 4; n++) add_norm(w, i, norms[n], w->n_embd);
+    add_matrix(w, i, "attn_q.weight", w->n_embd, n_q, 1.5);
+    add_tensor(w, GGML_TYPE_F32, d, 0, 2 / sqrt((double)d), 0.2 / sqrt((double)d),
+               layer_name(name, i, "attn_q_norm.weight")); /* scores are not scaled */
+    if (!shares) {
+        add_matrix(w, i, "attn_k.weight", w->n_embd, n_kv, 1.5);
+        add_norm(w, i, "attn_k_norm.weight", d);
+        if (swa || !s->k_is_v) add_matrix(w, i, "attn_v.weight", w->n_embd, n_kv, 1);
+    }
+    add_matrix(w, i, "attn_output.weight", n_q, w->n_embd, 1);
+    add_matrix(w, i, "ffn_gate.weight", w->n_embd, n_ff, 1);
+    add_matrix(w, i, "ffn_up.weight", w->n_embd, n_ff, 1);
+    add_matrix(w, i, "ffn_down.weight", n_ff, w->n_embd, 1);
+    add_norm(w, i, "layer_output_scale.weight", 1);
+    if (s->n_embd_layer == 0) return;
+    add_matrix(w, i, "inp_gate.weight", w->n_embd, s->n_embd_layer, 1);
+    add_matrix(w, i, "proj.weight", s->n_embd_layer, w->n_embd, 1);
+    add_norm(w, i, "post_norm.weight", w->n_embd);
+}
+
+/* Embeddings of the layers, and divisors that turn a quarter of the pairs only. */
+static void add_gemma4_tensors(struct model_writer *w) {
+    const struct tiny_spec *s = w->spec;
+    int64_t n = s->n_embd_layer, n_all = n * s->n_layer;
+    float divisor[256];
+    struct ggml_tensor *t = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, s->d_head / 2);
+    for (int i = 0; i < s->d_head / 2; i++) divisor[i] = i < s->d_head / 8 ? 1 : 1e30f;
+    memcpy(t->data, divisor, ggml_nbytes(t));
+    ggml_set_name(t, "rope_freqs.weight");
+    gguf_add_tensor(w->gguf, t);
+    if (n == 0) return;
+    add_tensor(w, s->type, n_all, w->n_vocab, 0, 1 / sqrt((double)n),
+               "per_layer_token_embd.weight");
+    add_tensor(w, s->type, w->n_embd, n_all, 0, 1, "per_layer_model_proj.weight");
+    add_tensor(w, GGML_TYPE_F32, n, 0, 1, 0.2, "per_layer_proj_norm.weight");
+}
+
+/* Every third layer of LFM2 has attention. */
+static bool is_lfm2_conv(int layer) { return layer % 3 != 2; }
+
+static void add_lfm2_layer(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    char name[64];
+    add_norm(w, i, "attn_norm.weight", w->n_embd);
+    add_norm(w, i, "ffn_norm.weight", w->n_embd);
+    if (is_lfm2_conv(i)) {
+        add_tensor(w, GGML_TYPE_F32, s->n_conv, w->n_embd, 0, 0.5,
+                   layer_name(name, i, "shortconv.conv.weight"));
+        add_matrix(w, i, "shortconv.in_proj.weight", w->n_embd, 3 * w->n_embd, 1);
+        add_matrix(w, i, "shortconv.out_proj.weight", w->n_embd, w->n_embd, 1);
+    } else {
+        add_attention(w, i);
+    }
+    add_ffn(w, i);
+}
+
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
+    if (is_arch(w, "lfm2")) {
+        add_lfm2_layer(w, i);
+        return;
+    }
     if (is_arch(w, "deepseek2")) {
         add_deepseek2_layer(w, i);
         return;
     }
     if (is_qwen35(w)) {
         add_qwen35_layer(w, i);
+        return;
+    }
+    if (is_arch(w, "gemma4")) {
+        add_gemma4_layer(w, i);
         return;
     }
     bool has_biases = is_arch(w, "bloom") || is_arch(w, "gpt2");
@@ -304,10 +380,12 @@ static void add_tensors(struct model_writer *w) {
         add_tensor(w, GGML_TYPE_F32, n_rot(s) / 2, 0, 4, 1, "rope_factors_long.weight");
         add_tensor(w, GGML_TYPE_F32, n_rot(s) / 2, 0, 1.5, 0.2, "rope_factors_short.weight");
     }
-    add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 1, 0.2, "output_norm.weight");
+    add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 1, 0.2,
+               is_arch(w, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight");
     if (has_layer_norms(w)) add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "output_norm.bias");
     if (s->untied)
         add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, 2 / sqrt(w->n_embd), "output.weight");
+    if (is_arch(w, "gemma4")) add_gemma4_tensors(w);
     for (int i = 0; i < s->n_layer; i++) add_layer(w, i);
 }
 
@@ -326,6 +404,31 @@ static void set_u32(struct model_writer *w, const char *rest, uint32_t value) {
 static void set_f32(struct model_writer *w, const char *rest, float value) {
     char key[96];
     gguf_set_val_f32(w->gguf, arch_key(key, w, rest), value);
+}
+
+static void add_gemma4_metadata(struct model_writer *w) {
+    const struct tiny_spec *s = w->spec;
+    enum { MAX_LAYER = 16 };
+    uint32_t n_head_kv[MAX_LAYER], n_ff[MAX_LAYER];
+    bool swa[MAX_LAYER];
+    char key[96];
+    for (int i = 0; i < s->n_layer; i++) {
+        swa[i] = is_gemma4_swa(i);
+        n_head_kv[i] = (uint32_t)(swa[i] ? s->n_head_kv_swa : s->n_head_kv);
+        n_ff[i] = (uint32_t)((1 + (i >= s->n_layer - s->n_shared)) * s->n_ff);
+    }
+    size_t n = (size_t)s->n_layer;
+    gguf_set_arr_data(w->gguf, arch_key(key, w, "attention.head_count_kv"), GGUF_TYPE_UINT32,
+                      n_head_kv, n);
+    gguf_set_arr_data(w->gguf, arch_key(key, w, "feed_forward_length"), GGUF_TYPE_UINT32, n_ff, n);
+    gguf_set_arr_data(w->gguf, arch_key(key, w, "attention.sliding_window_pattern"), GGUF_TYPE_BOOL,
+                      swa, n);
+    set_u32(w, "attention.key_length_swa", (uint32_t)s->d_head_swa);
+    set_u32(w, "attention.value_length_swa", (uint32_t)s->d_head_swa);
+    set_u32(w, "rope.dimension_count_swa", (uint32_t)s->d_head_swa);
+    set_u32(w, "attention.shared_kv_layers", (uint32_t)s->n_shared);
+    set_u32(w, "embedding_length_per_layer_input", (uint32_t)s->n_embd_layer);
+    set_f32(w, "rope.freq_base_swa", 10000.0f);
 }
 
 static void add_metadata(struct model_writer *w) {
@@ -381,6 +484,15 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "expert_group_used_count", (uint32_t)s->n_group - 1);
         set_u32(w, "expert_gating_func", 2);
         gguf_set_val_bool(w->gguf, arch_key(key, w, "expert_weights_norm"), true);
+    }
+    if (is_arch(w, "gemma4")) add_gemma4_metadata(w);
+    if (is_arch(w, "lfm2")) {
+        uint32_t n_head_kv[16];
+        for (int i = 0; i < s->n_layer; i++)
+            n_head_kv[i] = is_lfm2_conv(i) ? 0 : (uint32_t)s->n_head_kv;
+        gguf_set_arr_data(w->gguf, arch_key(key, w, "attention.head_count_kv"), GGUF_TYPE_UINT32,
+                          n_head_kv, (size_t)s->n_layer);
+        set_u32(w, "shortconv.l_cache", (uint32_t)s->n_conv);
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
     if (s->attn_softcap > 0) set_f32(w, "attn_logit_softcapping", s->attn_softcap);

@@ -97,6 +97,16 @@ const struct tiny_spec tiny_presets[] = {
     PRESET("gpt-oss-mxfp4", "gpt-oss", 2, 4, 2, 64, 128, 320, 256, .seed = 38, .n_swa = 16,
            .untied = true, .biases = true, .n_expert = 4, .n_expert_used = 2,
            .type = GGML_TYPE_MXFP4),
+    PRESET("gemma4", "gemma4", 7, 4, 1, 128, 256, 320, 256, .seed = 40, .n_embd = 256, .n_swa = 16,
+           .softcap = 5, .n_head_kv_swa = 2, .d_head_swa = 64, .n_shared = 3, .n_embd_layer = 64),
+    PRESET("gemma4-512", "gemma4", 4, 4, 1, 512, 256, 320, 256, .seed = 41, .n_embd = 256,
+           .n_swa = 16, .n_head_kv_swa = 2, .d_head_swa = 256, .k_is_v = true, .untied = true),
+    PRESET("gemma4-q4_0", "gemma4", 6, 4, 2, 64, 256, 320, 256, .seed = 42, .n_embd = 256,
+           .n_swa = 16, .n_head_kv_swa = 4, .d_head_swa = 32, .n_shared = 2, .n_embd_layer = 32,
+           .k_is_v = true, .type = GGML_TYPE_Q4_0),
+    PRESET("lfm2", "lfm2", 5, 4, 2, 64, 256, 320, 256, .seed = 43, .n_conv = 3),
+    PRESET("lfm2-q8_0", "lfm2", 4, 4, 1, 64, 256, 320, 256, .seed = 44, .n_conv = 4, .untied = true,
+           .type = GGML_TYPE_Q8_0),
     {0},
 };
 

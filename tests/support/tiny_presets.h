@@ -25,6 +25,10 @@ struct tiny_spec {
     int n_dense; /* deepseek2: layers without experts */
     int n_group; /* of experts, all but one of which are used, chosen by sigmoids */
     int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next: recurrent layers */
+    int n_conv;                      /* lfm2: tokens of a convolution */
+    int n_head_kv_swa, d_head_swa;   /* gemma4: heads of layers with a window */
+    int n_shared, n_embd_layer;      /* gemma4: layers without K and V; embeddings of the layers */
+    bool k_is_v;                     /* gemma4: no W_V in layers with full attention */
     enum ggml_type type;             /* of the matrices; 0 is f32 */
     bool untied;                     /* separate output matrix */
     bool biases;                     /* optional biases of attention */
