@@ -110,12 +110,10 @@ typedef struct {
     uint64_t identity;        /* hash of the weights of all norms, which no quantization changes */
     uint64_t n_param;
     uint64_t file_bytes;
-    uint64_t weight_bytes;  /* resident copies of weights, repacked or dequantized */
-    uint64_t sidecar_bytes; /* of the sidecar in memory: what open sessions read of it */
-    uint64_t sidecar_file_bytes;
-    uint64_t shared_bytes; /* cache that several sessions share (lk_session_copy), counted once.
-                               All caches together hold this and each session's own part, which
-                               is cache_bytes - shared_bytes of its stats */
+    uint64_t weight_bytes; /* resident copies of weights, repacked or dequantized */
+    uint64_t sidecar_bytes, sidecar_file_bytes; /* in memory: what open sessions read of it */
+    uint64_t shared_bytes; /* cache that several sessions share (lk_session_copy), counted once; a
+                              session's own part is cache_bytes - shared_bytes of its stats */
     uint64_t n_value;      /* of K and V per token, in all layers with a cache */
     int32_t n_layer, n_embd, n_head, n_vocab;
     int32_t n_head_kv, d_head; /* of layers with full attention; others may differ (Gemma 4) */
@@ -320,8 +318,8 @@ void lk_session_free(lk_session *session);
  * unchanged; after any other failure it is empty or holds a prefix of tok. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
-/* Also with checkpoints after mark[0..n_mark) tokens, the most important first, where later texts
- * will probably differ: the end of a system prompt, the start of the last question. */
+/* Also with checkpoints after mark[0..n_mark) tokens, the most important first: where later texts
+ * may differ, such as the end of a system prompt or the start of the last question. */
 lk_status lk_session_sync_marked(lk_session *session, const int32_t *tok, size_t n_tok,
                                  const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err);
 

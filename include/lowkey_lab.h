@@ -539,9 +539,10 @@ typedef struct {
  * After lk_tune_measure. LK_E_ARG if no recipe is that small; otherwise as lk_tune_measure. */
 lk_status lk_tune_solve(lk_tune *tune, uint64_t max_bytes, lk_tuned *out, lk_err *err);
 
-/* The same, with the size of the recipe `like`: no larger than it in the plan at n_ctx tokens, and
- * no larger than it when both are measured. While a text is evaluated step by step, blocks are
- * partly filled, and a cache with many codecs is up to some percent larger than its plan. */
+/* The same, with the size of the recipe `like`: no larger than it in the plan at n_ctx tokens. If
+ * these are the tokens of a chunk, it is also no larger when both are measured: while a text is
+ * evaluated step by step, blocks are partly filled, and a cache with many codecs is up to some
+ * percent larger than its plan. */
 lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out, lk_err *err);
 
 /* Find a small recipe whose measured KL is at most max_kl. LK_E_ARG if none is found. */

@@ -252,12 +252,15 @@ lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, l
     struct lk_measure measure = lk_tune_measure_of(t);
     struct lk_buf text = {0};
     lk_plan plan;
-    double limit = 0;
-    bool found = false;
+    double limit = INFINITY;
+    bool found = false, measured = t->opts.n_ctx == t->opts.chunk;
     lk_buf_append_str(&text, lk_recipe_text(like));
-    lk_status status = lk_measure_set(&measure, &t->steps, &text, 1, err);
-    if (status == LK_OK) status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
-    if (status == LK_OK) limit = lk_tune_log_find(&t->log, t->steps.id, text.at)->bytes_per_token;
+    lk_status status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
+    if (status == LK_OK && measured) {
+        status = lk_measure_set(&measure, &t->steps, &text, 1, err);
+        if (status == LK_OK)
+            limit = lk_tune_log_find(&t->log, t->steps.id, text.at)->bytes_per_token;
+    }
     lk_buf_free(&text);
     for (int i = 0; status == LK_OK && !found && i < ATTEMPTS; i++) {
         lk_tuned tuned;
