@@ -233,8 +233,8 @@ static void test_real_attention_decides(void **state) {
                                .window = WINDOW,
                                .last = i == 1};
         lk_session *s = open_session(model, recipes[i], N, &recipe);
-        a.n_head = s->pass.attn.n_head, a.n_head_kv = s->pass.attn.n_head_kv,
-        a.d = s->pass.attn.d_head;
+        a.n_head = model->net->hp.n_head, a.n_head_kv = model->net->hp.n_head_kv,
+        a.d = model->net->hp.d_head;
         a.score = calloc((size_t)a.n_head_kv * N, sizeof *a.score);
         a.held = calloc((size_t)a.n_head_kv * N, sizeof *a.held);
         a.q = malloc((size_t)512 * a.n_head * a.d * sizeof *a.q);

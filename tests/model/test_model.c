@@ -50,7 +50,7 @@ static struct ggml_tensor *build_attention(const struct lk_net *net, struct ggml
     s = ggml_soft_max_ext(ctx, s, mask, scale, net->hp.alibi_max_bias);
     ggml_soft_max_add_sinks(s, net->layer[layer].attn_sinks);
     struct ggml_tensor *out = ggml_permute(ctx, ggml_mul_mat(ctx, v, s), 0, 2, 1, 3);
-    return ggml_cont_2d(ctx, out, p->q->ne[0] * p->q->ne[1], p->q->ne[2]);
+    return ggml_cont_2d(ctx, out, p->v->ne[0] * p->q->ne[1], p->q->ne[2]);
 }
 
 static void check_qkv(const struct lk_net *net, int layer, const struct lk_qkv *p, int n) {
