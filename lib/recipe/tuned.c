@@ -1,6 +1,7 @@
 /* Presets for one model, found by `lowkey tune` (docs/tuning.md has the commands). */
 #include "lowkey.h"
 
+/* The first one of a model is its default. */
 static const lk_tuned_preset tuned[] = {
     {"smollm2-135m-4",
      "sink 4: f16; body: k=rot6 v=rot4; layers 0: k=rot2 v=rot3; layers 1-2, 6, 14-15, 21, "
@@ -23,14 +24,22 @@ static const lk_tuned_preset tuned[] = {
      "k=rot4(trellis) v=rot3(trellis); layers 9-10: k=rot3(trellis) v=rot1(trellis); layers "
      "15, 21, 28: rot2(trellis); layers 17-18, 20: rot3(trellis); window 32: rot8",
      "for SmolLM2-135M-Instruct: 2.5 bits at 8,192 tokens, trellis-coded", 0xcbb396a61f44de27u},
+    {"smollm2-135m-5",
+     "sink 4: f16; body: rot6; layers 0: k=rot3 v=rot4; layers 1, 12, 16, 19, 22, 29: rot4; "
+     "layers 2, 26: k=rot5 v=rot4; layers 3-5: k=rot6 v=rot5; layers 6, 14-15, 21, 28: "
+     "rot5; layers 9-10: k=rot6 v=rot4; layers 11, 13, 25, 27: rot3; recent 10%: rot6; "
+     "layers 0 recent: k=rot4 v=rot5; layers 1, 19, 22, 29 recent: rot5; layers 2, 9, 26 "
+     "recent: k=rot6 v=rot5; layers 3, 7-8, 20 recent: k=rot8 v=rot6; layers 10 recent: "
+     "k=rot8 v=rot5; layers 11-13, 16, 25, 27 recent: rot4; layers 21 recent: k=rot5 "
+     "v=rot6; layers 23 recent: rot8; window 32: rot8",
+     "for SmolLM2-135M-Instruct: 5.3 bits at 8,192 tokens", 0xcbb396a61f44de27u},
     {"qwen2.5-coder-0.5b-4",
-     "sink 4: f16; body: k=rot4 v=rot3; layers 0, 10: rot3; layers 1, 8, 18: k=rot3 v=rot2; "
-     "layers 2: k=rot5 v=rot2; layers 3, 17: rot4; layers 4: k=rot6 v=rot3; layers 7, 13: "
-     "k=rot5 v=rot4; layers 9, 16: k=rot6 v=rot5; layers 11, 20-23: k=rot6 v=rot4; recent "
-     "40%: k=rot4 v=rot3; layers 0, 8, 10 recent: rot3; layers 1, 18 recent: k=rot3 v=rot2; "
-     "layers 2 recent: k=rot5 v=rot3; layers 3, 15, 17 recent: rot4; layers 4 recent: "
-     "k=rot6 v=rot3; layers 7, 13, 20, 23 recent: k=rot6 v=rot4; layers 9, 16 recent: rot6; "
-     "layers 11, 21-22 recent: k=rot6 v=rot5; window 32: rot8",
+     "sink 4: f16; body: rot3; layers 0-1: k=rot3 v=rot2; layers 2: k=rot4 v=rot2; layers "
+     "3, 7, 15: rot4; layers 4-5, 14, 19: k=rot4 v=rot3; layers 9, 11: rot5; layers 13, 17, "
+     "20, 23: k=rot5 v=rot4; layers 16, 21-22: k=rot6 v=rot5; recent 20%: k=rot4 v=rot3; "
+     "layers 1 recent: rot3; layers 3-5, 14, 19 recent: k=rot5 v=rot4; layers 7, 13, 20, 23 "
+     "recent: k=rot6 v=rot5; layers 9, 11, 16, 21-22 recent: rot6; layers 10, 12 recent: "
+     "rot4; layers 15, 17 recent: k=rot6 v=rot4; window 32: rot8",
      "for Qwen2.5-Coder-0.5B-Instruct: 4.5 bits at 8,192 tokens", 0x51bcfefaae9724c4u},
     {"qwen2.5-coder-0.5b-3",
      "sink 4: f16; body: k=rot4(trellis) v=rot3(trellis); layers 0-1, 8, 18: "
@@ -49,17 +58,22 @@ static const lk_tuned_preset tuned[] = {
      "for Qwen2.5-Coder-0.5B-Instruct: 2.5 bits at 8,192 tokens, trellis-coded",
      0x51bcfefaae9724c4u},
     {"gemma3-270m-4",
-     "sink 4: f16; body: rot4; layers 1: k=rot6 v=rot4; layers 3: k=rot4 v=rot5; layers 6, "
-     "9, 15-16: k=rot6 v=rot5; layers 7, 12, 14: rot6; layers 8: k=rot8 v=rot5; layers 10, "
-     "13: k=rot8 v=rot6; layers 17: rot3; window 32: rot8",
-     "for Gemma 3 270M: 4.4 bits at 8,192 tokens", 0xb2a5c90c1862755fu},
+     "sink 4: f16; body: k=rot6 v=rot4; layers 0, 11: k=rot5 v=rot4; layers 2, 4-5: rot4; "
+     "layers 3: rot5; layers 6-7, 13-14: k=rot6 v=rot5; layers 8: k=rot8 v=rot4; layers 10: "
+     "k=rot8 v=rot5; layers 12: rot6; layers 17: rot3; window 32: rot8",
+     "for Gemma 3 270M: 4.5 bits at 8,192 tokens", 0xb2a5c90c1862755fu},
     {"gemma3-270m-3",
-     "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); layers 1, 6: k=rot4(trellis) "
-     "v=rot3(trellis); layers 3, 11: rot3(trellis); layers 7: rot4(trellis); layers 8: "
-     "k=rot8 v=rot3(trellis); layers 9: k=rot5 v=rot3(trellis); layers 10, 12-14: k=rot6 "
-     "v=rot4(trellis); layers 15-16: k=rot6 v=rot3(trellis); layers 17: k=rot2(trellis) "
-     "v=rot1(trellis); window 32: rot8",
-     "for Gemma 3 270M: 3.1 bits at 8,192 tokens, trellis-coded", 0xb2a5c90c1862755fu},
+     "sink 4: f16; body: k=rot6 v=rot4(trellis); layers 0, 2, 4: k=rot4(trellis) "
+     "v=rot3(trellis); layers 3: rot4(trellis); layers 5, 11: rot3(trellis); layers 6: "
+     "k=rot5 v=rot4(trellis); layers 8: k=rot8 v=rot4(trellis); layers 12-13: k=rot6 "
+     "v=rot5; layers 15: k=rot6 v=rot3(trellis); layers 17: rot2(trellis); window 32: rot8",
+     "for Gemma 3 270M: 3.5 bits at 8,192 tokens, trellis-coded", 0xb2a5c90c1862755fu},
+    {"gemma3-270m-2",
+     "sink 4: f16; body: k=rot4(trellis) v=rot2(trellis); layers 0, 3: k=rot3(trellis) "
+     "v=rot2(trellis); layers 2, 4-5, 11: rot2(trellis); layers 6: rot3(trellis); layers 7, "
+     "12-14: k=rot4(trellis) v=rot3(trellis); layers 8: k=rot6 v=rot2(trellis); layers 10: "
+     "k=rot5 v=rot3(trellis); layers 17: rot1(trellis); window 32: rot8",
+     "for Gemma 3 270M: 2.4 bits at 8,192 tokens, trellis-coded", 0xb2a5c90c1862755fu},
 };
 
 enum { N_TUNED = sizeof tuned / sizeof tuned[0] };
