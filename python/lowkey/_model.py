@@ -33,11 +33,13 @@ class ModelInfo:
     weight_bytes: int
     sidecar_bytes: int
     shared_bytes: int
+    n_value: int
     n_layer: int
     n_embd: int
     n_head: int
     n_head_kv: int
     d_head: int
+    d_rope: int
     n_vocab: int
     n_cached: int
     n_ctx_train: int
