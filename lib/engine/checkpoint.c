@@ -71,7 +71,7 @@ static int find_least_useful(const struct lk_checkpoints *c, size_t n_tok) {
     return best;
 }
 
-/* Drop a checkpoint if there is no room for another one, in a text of n_tok tokens. */
+/* Drop the least useful checkpoint if all places are taken. The text has n_tok tokens. */
 static void make_room(struct lk_session *s, size_t n_tok) {
     struct lk_checkpoints *c = &s->checkpoints;
     if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, n_tok) : 0);

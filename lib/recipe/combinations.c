@@ -45,7 +45,7 @@ static const char no_states[] =
     "this model's latents are keys and values at once (MLA), which 'absorb' does not know; remove "
     "'absorb' from the recipe";
 static const char no_bases[] =
-    "this model has heads of two sizes, for which there are no bases; use a recipe without latents";
+    "latents do not support models with two head sizes; use a recipe without latents";
 static const char two_heads[] = "this model has heads of two sizes, but the states of 'absorb' are "
                                 "of one size; remove 'absorb' "
                                 "from the recipe";
