@@ -92,3 +92,33 @@ void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed) {
     int n_vocab = lk_model_get_info(model).n_vocab;
     for (int i = 0; i < n; i++) tok[i] = random_int(&r, 0, n_vocab - 1);
 }
+
+struct edit {
+    const char *arch;
+    const struct metadata_change *change;
+};
+
+static void change_key(struct gguf_context *gguf, void *user) {
+    const struct edit *edit = user;
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", edit->arch, edit->change->key);
+    gguf_remove_key(gguf, key);
+    if (edit->change->value >= 0) gguf_set_val_u32(gguf, key, (uint32_t)edit->change->value);
+}
+
+void expect_refused(const char *preset, const struct metadata_change *change, size_t n) {
+    const struct tiny_spec *spec = tiny_preset(preset);
+    for (size_t i = 0; i < n; i++) {
+        char path[] = "/tmp/lowkey-refused-XXXXXX";
+        struct edit edit = {spec->arch, &change[i]};
+        lk_model *model = NULL;
+        lk_err err = {0};
+        close(mkstemp(path));
+        assert_true(tiny_gguf_write_edited(path, spec, change_key, &edit));
+        lk_status status = lk_model_open(&model, path, NULL, &err);
+        unlink(path);
+        if (status == LK_OK || !strstr(err.msg, change[i].reason))
+            fail_msg("%s.%s = %d: %s", spec->arch, change[i].key, change[i].value,
+                     status ? err.msg : "opened");
+    }
+}

@@ -30,4 +30,14 @@ void assert_same_logits(const lk_session *a, const lk_session *b, const char *wh
  * size of the vocabulary. */
 void random_tokens(int32_t *tok, int n, const lk_model *model, uint64_t seed);
 
+/* A change of one key in a tiny model's file, and a part of the error that it must give. */
+struct metadata_change {
+    const char *key; /* without the architecture */
+    int value;       /* -1: remove the key */
+    const char *reason;
+};
+
+/* Open the preset's file with each change alone: it must be refused for that reason. */
+void expect_refused(const char *preset, const struct metadata_change *change, size_t n);
+
 #endif
