@@ -224,6 +224,12 @@ struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_cont
     return ffn_gated(net, ctx, l, GGML_GLU_OP_SWIGLU, residual, x);
 }
 
+struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
+                                      struct ggml_tensor *x) {
+    return ffn_gated(net, ctx, l, GGML_GLU_OP_GEGLU, residual, x);
+}
+
 struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx,
                                 const struct lk_layer *l, struct ggml_tensor *residual,
                                 struct ggml_tensor *x) {

@@ -41,6 +41,9 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
 struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx,
                                       const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x);
+struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
+                                      struct ggml_tensor *x);
 /* down(gelu(up x)) + residual, which may be NULL */
 struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx,
                                 const struct lk_layer *l, struct ggml_tensor *residual,

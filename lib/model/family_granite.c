@@ -28,7 +28,7 @@ static lk_status load_granite(struct lk_net *net, struct lk_loader *ld, lk_err *
 }
 
 const struct lk_family lk_family_granite = {
-    .arch = "granite",
+    .arch = {"granite"},
     .load = load_granite,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

@@ -145,8 +145,8 @@ static lk_status bind_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_
 
 static lk_status read_experts(struct lk_net *net, const struct lk_gguf_reader *r, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    if (hp->n_expert == 0)
-        return lk_fail(err, LK_E_FORMAT, "%s models need a key %s.expert_count", r->arch, r->arch);
+    lk_status status = lk_experts_require(hp, r, err);
+    if (status) return status;
     if (lk_gguf_find_key(r, ".expert_feed_forward_length") < 0)
         hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
     hp->n_ff_shared = hp->n_ff;
@@ -156,7 +156,7 @@ static lk_status read_experts(struct lk_net *net, const struct lk_gguf_reader *r
 
 static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    bool next = strcmp(net->family->arch, "qwen3next") == 0;
+    bool next = strcmp(net->arch, "qwen3next") == 0, dense = strcmp(net->arch, "qwen35") == 0;
     lk_status status = lk_bind_check_unchanged(ld, err);
     if (!status) status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
     if (!status && !next) status = check_sections(hp, &ld->reader, err);
@@ -164,7 +164,7 @@ static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *e
     if (!status) status = read_pattern(hp, &ld->reader, err);
     if (!status) status = read_delta(hp, &ld->reader, err);
     hp->delta.adjacent = next;
-    if (!status && net->family->has_experts) status = read_experts(net, &ld->reader, err);
+    if (!status && (!dense || hp->n_expert > 0)) status = read_experts(net, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
     for (int i = 0; !status && i < hp->n_layer; i++) status = bind_layer(net, ld, i, err);
     return status;
@@ -258,28 +258,7 @@ static struct ggml_tensor *post_qwen35(const struct lk_net *net, struct ggml_con
 }
 
 const struct lk_family lk_family_qwen35 = {
-    .arch = "qwen35",
-    .load = load_qwen35,
-    .embed = lk_embed_tokens,
-    .pre = pre_qwen35,
-    .post = post_qwen35,
-    .norm = lk_norm_rms,
-    .head = lk_head_rms,
-};
-
-const struct lk_family lk_family_qwen35moe = {
-    .arch = "qwen35moe",
-    .has_experts = true,
-    .load = load_qwen35,
-    .embed = lk_embed_tokens,
-    .pre = pre_qwen35,
-    .post = post_qwen35,
-    .norm = lk_norm_rms,
-    .head = lk_head_rms,
-};
-
-const struct lk_family lk_family_qwen3next = {
-    .arch = "qwen3next",
+    .arch = {"qwen35", "qwen35moe", "qwen3next"},
     .has_experts = true,
     .load = load_qwen35,
     .embed = lk_embed_tokens,

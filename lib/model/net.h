@@ -27,8 +27,13 @@
  * experts. */
 struct lk_experts {
     struct ggml_tensor *router, *gate, *up, *down, *router_b, *gate_b, *up_b, *down_b;
-    struct ggml_tensor *bias;        /* [n_expert] added to probabilities for choosing; f32 */
+    struct ggml_tensor *gate_up;    /* rows of gate, then of up, of each expert: replaces the two */
+    struct ggml_tensor *down_scale; /* [n_expert] factors of the experts' outputs, or NULL; f32 */
+    struct ggml_tensor *bias;       /* [n_expert] added to probabilities for choosing; f32 */
     struct ggml_tensor *shared_gate; /* [n_embd] gate of the shared expert */
+    /* Gemma 4: factors of the router's input, norms around the experts, and the norm of what the
+     * dense network next to them computes; [n_embd] each. */
+    struct ggml_tensor *router_scale, *norm, *post_norm, *dense_post_norm;
 };
 
 /* Weights of one layer. NULL if the family or the file does not have the tensor. */
@@ -101,10 +106,11 @@ struct lk_net {
 /* A family of architectures. The graph functions create nodes in ctx and cannot fail: the caller
  * provides a context with room for LK_LAYER_NODES nodes per layer. */
 struct lk_family {
-    const char *arch; /* general.architecture */
-    bool has_experts; /* the feed-forward network may be a mixture of experts */
-    bool has_latents; /* attention is of latents (struct lk_hparams.d_rope) */
-    bool layers_vary; /* KV heads and widths may differ between layers (lk_hparams_read) */
+    const char *arch[4];    /* values of general.architecture, ending with NULL */
+    bool has_experts;       /* the feed-forward network may be a mixture of experts */
+    bool has_latents;       /* attention is of latents (struct lk_hparams.d_rope) */
+    bool layers_vary;       /* KV heads and widths may differ between layers (lk_hparams_read) */
+    const char *final_norm; /* name of the final norm's weights; NULL: output_norm.weight */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */
@@ -128,7 +134,7 @@ struct lk_family {
                                 struct ggml_tensor *x);
 };
 
-enum { LK_LAYER_NODES = 64 };
+enum { LK_LAYER_NODES = 96 };
 
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */

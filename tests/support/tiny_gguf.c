@@ -99,6 +99,10 @@ static bool is_gemma(const struct model_writer *w) {
     return is_arch(w, "gemma2") || is_arch(w, "gemma3") || is_arch(w, "gemma4");
 }
 
+static bool is_lfm2(const struct model_writer *w) {
+    return is_arch(w, "lfm2") || is_arch(w, "lfm2moe");
+}
+
 /* One matrix for q, k and v, and a network without a gate. */
 static bool is_plain(const struct model_writer *w) {
     return is_arch(w, "falcon") || is_arch(w, "bloom") || is_arch(w, "gpt2");
@@ -134,8 +138,7 @@ static void add_attention(struct model_writer *w, int i) {
     if (has_biases || is_arch(w, "gpt-oss")) add_bias(w, i, "attn_output.bias", w->n_embd);
     if (is_arch(w, "gpt-oss"))
         add_tensor(w, GGML_TYPE_F32, s->n_head, 0, 1, 1, layer_name(name, i, "attn_sinks.weight"));
-    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3") ||
-        is_arch(w, "lfm2")) {
+    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3") || is_lfm2(w)) {
         add_norm(w, i, "attn_q_norm.weight", s->d_head);
         add_norm(w, i, "attn_k_norm.weight", s->d_head);
     }
@@ -172,7 +175,7 @@ static void add_ffn(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     if (s->n_expert && i >= s->n_dense) {
         if (is_qwen35(w) || s->d_nope) add_shared_expert(w, i);
-        if (s->n_group) add_bias(w, i, "exp_probs_b.bias", s->n_expert);
+        if (s->n_group || is_lfm2(w)) add_bias(w, i, "exp_probs_b.bias", s->n_expert);
         add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
         add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
         add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
@@ -257,6 +260,22 @@ static void add_deepseek2_layer(struct model_writer *w, int i) {
 /* Every second layer has full attention. */
 static bool is_gemma4_swa(int layer) { return layer % 2 == 0; }
 
+static void add_gemma4_experts(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    static const char *const norms[] = {"ffn_gate_inp.scale", "pre_ffw_norm_2.weight",
+                                        "post_ffw_norm_1.weight", "post_ffw_norm_2.weight"};
+    for (int n = 0; n < 4; n++) add_norm(w, i, norms[n], w->n_embd);
+    add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 8);
+    add_norm(w, i, "ffn_down_exps.scale", s->n_expert);
+    if (s->fused) {
+        add_experts(w, i, "ffn_gate_up_exps.weight", w->n_embd, 2 * s->n_ff);
+    } else {
+        add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
+        add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
+    }
+    add_experts(w, i, "ffn_down_exps.weight", s->n_ff, w->n_embd);
+}
+
 static void add_gemma4_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     bool swa = is_gemma4_swa(i), shares = i >= s->n_layer - s->n_shared;
@@ -278,6 +297,7 @@ static void add_gemma4_layer(struct model_writer *w, int i) {
     add_matrix(w, i, "ffn_gate.weight", w->n_embd, n_ff, 1);
     add_matrix(w, i, "ffn_up.weight", w->n_embd, n_ff, 1);
     add_matrix(w, i, "ffn_down.weight", n_ff, w->n_embd, 1);
+    if (s->n_expert) add_gemma4_experts(w, i);
     add_norm(w, i, "layer_output_scale.weight", 1);
     if (s->n_embd_layer == 0) return;
     add_matrix(w, i, "inp_gate.weight", w->n_embd, s->n_embd_layer, 1);
@@ -323,7 +343,7 @@ static void add_lfm2_layer(struct model_writer *w, int i) {
 
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
-    if (is_arch(w, "lfm2")) {
+    if (is_lfm2(w)) {
         add_lfm2_layer(w, i);
         return;
     }
@@ -381,7 +401,7 @@ static void add_tensors(struct model_writer *w) {
         add_tensor(w, GGML_TYPE_F32, n_rot(s) / 2, 0, 1.5, 0.2, "rope_factors_short.weight");
     }
     add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 1, 0.2,
-               is_arch(w, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight");
+               is_lfm2(w) ? "token_embd_norm.weight" : "output_norm.weight");
     if (has_layer_norms(w)) add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "output_norm.bias");
     if (s->untied)
         add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, 2 / sqrt(w->n_embd), "output.weight");
@@ -486,13 +506,17 @@ static void add_metadata(struct model_writer *w) {
         gguf_set_val_bool(w->gguf, arch_key(key, w, "expert_weights_norm"), true);
     }
     if (is_arch(w, "gemma4")) add_gemma4_metadata(w);
-    if (is_arch(w, "lfm2")) {
+    if (is_lfm2(w)) {
         uint32_t n_head_kv[16];
         for (int i = 0; i < s->n_layer; i++)
             n_head_kv[i] = is_lfm2_conv(i) ? 0 : (uint32_t)s->n_head_kv;
         gguf_set_arr_data(w->gguf, arch_key(key, w, "attention.head_count_kv"), GGUF_TYPE_UINT32,
                           n_head_kv, (size_t)s->n_layer);
         set_u32(w, "shortconv.l_cache", (uint32_t)s->n_conv);
+        if (s->n_expert) {
+            set_u32(w, "leading_dense_block_count", (uint32_t)s->n_dense);
+            set_u32(w, "expert_gating_func", 2);
+        }
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
     if (s->attn_softcap > 0) set_f32(w, "attn_logit_softcapping", s->attn_softcap);
