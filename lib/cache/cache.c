@@ -113,6 +113,15 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe,
     return status;
 }
 
+void lk_cache_drop_scratch(struct lk_cache *cache) {
+    for (int side = 0; side < 2; side++) {
+        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], scratch_bytes(cache, side));
+        cache->rows[side] = NULL;
+    }
+    for (int k = 0; k < lk_cache_n_kv(cache); k++)
+        lk_cache_kv(cache, k)->rows = lk_cache_kv(cache, k)->latents = NULL;
+}
+
 void lk_cache_clear(struct lk_cache *cache) {
     cache->pool.keep_free = true; /* lk_cache_trim frees all slabs at the end */
     for (int layer = 0; cache->evict && layer < cache->shape.n_layer; layer++)

@@ -53,6 +53,9 @@ void lk_cache_free(struct lk_cache *cache);
 lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
                          const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_err *err);
 
+/* Free what rows are moved in: for a cache that is only copied, from or to. */
+void lk_cache_drop_scratch(struct lk_cache *cache);
+
 /* Forget every token. */
 void lk_cache_clear(struct lk_cache *cache);
 

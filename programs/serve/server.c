@@ -12,7 +12,7 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .n_predict = 1 << 20,
                                    .n_parallel = 8,
                                    .n_queue = 64,
-                                   .n_checkpoint = 8,
+                                   .n_checkpoint = 64,
                                    .n_connection = 256,
                                    .n_per_address = 64,
                                    .header_s = 10,

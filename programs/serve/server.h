@@ -33,6 +33,7 @@ struct lk_server_opts {
     size_t n_parallel;       /* max jobs that run at the same time */
     size_t n_queue;          /* max jobs that wait */
     size_t n_checkpoint;     /* of each session (lk_session_opts) */
+    uint64_t checkpoint_bytes; /* the same */
     size_t n_connection;     /* max open connections */
     size_t n_per_address;    /* max open connections of an address, except for loopback addresses */
     double header_s;         /* max time from the start of a request to the end of its headers */

@@ -210,6 +210,7 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
     }
     lk_session_opts opts = {.n_ctx = slots->opts->n_ctx,
                             .n_checkpoint = (int32_t)slots->opts->n_checkpoint,
+                            .checkpoint_bytes = slots->opts->checkpoint_bytes,
                             .progress = forward_progress,
                             .user = slot};
     lk_status status =
