@@ -161,8 +161,10 @@ static int chat_loop(struct chat *c) {
 }
 
 int cmd_chat(const struct command *command, int argc, char **argv) {
-    struct chat c = {
-        .args = {.session.n_checkpoint = 8, .sampler = sampler_args_default(), .n = -1}};
+    struct chat c = {.args = {.model.cluster = command->cluster,
+                              .session.n_checkpoint = 8,
+                              .sampler = sampler_args_default(),
+                              .n = -1}};
     enum args_result result = read_args(command, argc, argv, &c.args);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&c);
