@@ -16,7 +16,7 @@
  * text. */
 #include "bench_support.h"
 #include "engine/batch.h"
-#include "measure/repeat_rows.h"
+#include "engine/repeat_rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>

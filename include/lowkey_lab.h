@@ -213,6 +213,10 @@ typedef struct {
     /* CPU time of the process while it was timed, divided by the time and the number of threads.
      * Much less than 1: other programs ran, or the process is limited. */
     double cpu_share;
+    /* Of a cluster (lowkey_cluster.h): its ranks, and while decoding what rank 0 received for each
+     * token, in bytes, and the share of time that it spent in exchanges. 1, 0 and 0 without. */
+    int32_t n_rank;
+    double exchanged_per_token, exchange_share;
 } lk_bench_result;
 
 /* Measure the speed of `recipe` at each depth. The first 512 tokens of a depth are computed from

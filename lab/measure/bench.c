@@ -4,8 +4,9 @@
  *   deep     stands at the depth; moves from one depth to the next
  *   work     a copy of `deep` for each measurement, which moves it */
 #include "base/clock.h"
+#include "engine/repeat_rows.h"
+#include "engine/session.h"
 #include "lowkey_lab.h"
-#include "measure/repeat_rows.h"
 
 #include <stdlib.h>
 
@@ -20,8 +21,11 @@ struct bench {
     size_t n_text, n_ctx, max_depth;
     lk_recipe *f16;
     lk_session *source, *deep, *work;
-    int32_t *tok;      /* [n_ctx] the text, repeated */
-    double *seconds;   /* [n_repeat] */
+    int32_t *tok;    /* [n_ctx] the text, repeated */
+    double *seconds; /* [n_repeat] */
+    lk_cluster_stats
+        exchanged; /* while decoding at a depth; timed there in total: decode_seconds */
+    double decode_seconds;
     double timed, cpu; /* seconds of all measurements at a depth; CPU time of the process in them */
     uint64_t done, total;
 };
@@ -85,10 +89,8 @@ static lk_status move_to_depth(struct bench *b, size_t depth, lk_err *err) {
 static lk_status reset_work(struct bench *b, lk_err *err) {
     size_t depth = lk_session_n_tok(b->deep);
     if (depth > 0 && lk_session_n_tok(b->work) > depth &&
-        lk_cache_truncate(b->work->cache, depth)) {
-        b->work->n_tok = depth;
+        lk_session_truncate(b->work, depth, NULL) == LK_OK)
         return LK_OK;
-    }
     return lk_session_copy(b->work, b->deep, err);
 }
 
@@ -110,11 +112,18 @@ static lk_status time_prefill(struct bench *b, double *seconds, lk_err *err) {
     return status;
 }
 
+/* What the ranks of a cluster have exchanged so far; zeros without one. */
+static lk_cluster_stats count_exchanges(const struct bench *b) {
+    const struct lk_cluster *c = b->model->cluster;
+    return c ? lk_cluster_get_stats(c) : (lk_cluster_stats){0};
+}
+
 static lk_status time_decode(struct bench *b, double *seconds, lk_err *err) {
     size_t depth = lk_session_n_tok(b->work), n = b->opts->n_decode;
     int32_t tok = b->tok[depth], n_vocab = b->model->net->hp.n_vocab;
     lk_status status = lk_session_reserve(b->work, n + 1, err);
     if (status == LK_OK) status = lk_session_eval(b->work, &tok, 1, false, err);
+    lk_cluster_stats before = count_exchanges(b);
     double start = lk_now();
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         tok = most_probable(b->model->kernels, lk_session_logits(b->work, -1), n_vocab);
@@ -122,6 +131,10 @@ static lk_status time_decode(struct bench *b, double *seconds, lk_err *err) {
         if (status == LK_OK && !add_progress(b, decode_cost(depth, 1))) return fail_cancelled(err);
     }
     *seconds = lk_now() - start;
+    lk_cluster_stats after = count_exchanges(b);
+    b->exchanged.bytes += after.bytes - before.bytes;
+    b->exchanged.seconds += after.seconds - before.seconds;
+    b->decode_seconds += *seconds;
     if (status == LK_OK) add_progress(b, decode_cost(depth, 1));
     return status;
 }
@@ -154,7 +167,8 @@ static lk_status measure(struct bench *b, size_t n,
 
 static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *out, lk_err *err) {
     *out = (lk_bench_result){.depth = depth, .n_repeated = depth - computed_tokens(depth)};
-    b->timed = b->cpu = 0;
+    b->timed = b->cpu = b->decode_seconds = 0;
+    b->exchanged = (lk_cluster_stats){0};
     lk_session_clear(b->work);
     lk_status status = move_to_depth(b, depth, err);
     if (status == LK_OK)
@@ -169,6 +183,13 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     out->cache_bytes = stats.cache_bytes;
     out->bits_per_value = stats.bits_per_value;
     out->bits_with_sidecar = stats.bits_with_sidecar;
+    const struct lk_cluster *c = b->model->cluster;
+    out->n_rank = c ? c->ranks.n_rank : 1;
+    if (b->decode_seconds > 0) {
+        out->exchanged_per_token =
+            (double)b->exchanged.bytes / (b->opts->n_decode * b->opts->n_repeat);
+        out->exchange_share = b->exchanged.seconds / b->decode_seconds;
+    }
     if (b->timed > 0) out->cpu_share = b->cpu / (b->timed * b->model->n_thread);
     return status;
 }
@@ -208,7 +229,8 @@ static lk_status bench_open(struct bench *b, const lk_recipe *recipe, lk_err *er
     lk_session_opts source_opts = {
         .n_ctx = (int32_t)b->n_text, .progress = session_progress, .user = b};
     lk_status status = lk_recipe_parse(&b->f16, "f16", err);
-    if (status == LK_OK) status = lk_session_new(&b->source, b->model, b->f16, &source_opts, err);
+    if (status == LK_OK) /* every rank repeats its rows */
+        status = lk_session_new_on_ranks(&b->source, b->model, b->f16, &source_opts, true, err);
     if (status == LK_OK) status = lk_session_new(&b->deep, b->model, recipe, &opts, err);
     if (status == LK_OK) status = lk_session_new(&b->work, b->model, recipe, &opts, err);
     return status;

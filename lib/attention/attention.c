@@ -178,6 +178,27 @@ void lk_attn_add_values(const struct lk_attn *attn, int ith, int nth) {
 
 /* ---- combining ---- */
 
+void lk_attn_join(const struct lk_attn *attn, int n_range, float *to, int ith, int nth) {
+    int n_latent = lk_attn_v_rank(attn->v), n = attn->d_head + n_latent,
+        group = attn->n_head / attn->n_head_kv;
+    for (int row = ith; row < attn->n_tok * attn->n_head; row += nth) {
+        int head = row % attn->n_head, head_kv = head / group,
+            q = row / attn->n_head * group + head % group;
+        float *out = to + row * lk_attn_joined_floats(attn->d_head, n_latent), max = -INFINITY;
+        for (int r = 0; r < n_range; r++)
+            max = fmaxf(max, lk_attn_partial_of(attn, n_latent, r, head_kv, q)[n]);
+        memset(out, 0, (n + LK_ATTN_SUMS) * sizeof *out);
+        for (int r = 0; max > -INFINITY && r < n_range; r++) {
+            const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
+            float weight = expf(partial[n] - max);
+            for (int c = 0; c < n; c++) out[c] += weight * partial[c];
+            out[n + 1] += weight * partial[n + 1];
+            out[n + 2] += weight * partial[n + 2];
+        }
+        out[n] = max; /* -INFINITY: the query sees none of these rows */
+    }
+}
+
 static void count_dropped(struct lk_skip_count *count, double share) {
     count->n_query++;
     count->dropped += share;

@@ -65,8 +65,9 @@ struct lk_attn {
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read
      * by combine; or NULL */
     const float *extra_partial;
-    float *partial; /* lk_attn_partial_floats() floats */
-    float *scratch; /* [n_thread] of lk_attn_scratch_floats() floats */
+    float *partial;      /* lk_attn_partial_floats() floats */
+    size_t range_stride; /* floats between the partials of two ranges; 0: they are adjacent */
+    float *scratch;      /* [n_thread] of lk_attn_scratch_floats() floats */
 };
 
 /* Memory for any call with up to n_tok tokens and n_thread threads. With levels of latents, d_head
@@ -96,6 +97,15 @@ static inline void lk_attn_add_sink(const struct lk_attn *attn, int head, float 
     float joint = fmaxf(*max, attn->sink[head]);
     *sum = *sum * expf(*max - joint) + expf(attn->sink[head] - joint);
     *max = joint;
+}
+
+/* The partials of several ranges as those of one. If ranks of a cluster divide the rows, each rank
+ * joins its ranges, and what all ranks have joined is combined like ranges (attn->partial,
+ * attn->range_stride). to: [n_tok][n_head][lk_attn_joined_floats]: acc, m, l and what was left
+ * out. After a barrier of the caller. */
+void lk_attn_join(const struct lk_attn *attn, int n_range, float *to, int ith, int nth);
+static inline size_t lk_attn_joined_floats(int d_head, int latent) {
+    return (size_t)d_head + latent + LK_ATTN_SUMS;
 }
 
 /* Number of ranges of the items of a call over k and v. Reads only the numbers in `attn`. */

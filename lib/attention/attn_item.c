@@ -317,7 +317,8 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
 
 float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, int head_kv, int q) {
     int group = group_size(attn);
-    size_t row =
-        ((size_t)range * attn->n_tok + q / group) * attn->n_head + head_kv * group + q % group;
-    return attn->partial + row * (attn->d_head + n_latent + LK_ATTN_SUMS);
+    size_t width = attn->d_head + n_latent + LK_ATTN_SUMS,
+           row = (size_t)(q / group) * attn->n_head + head_kv * group + q % group;
+    size_t stride = attn->range_stride ? attn->range_stride : attn->n_tok * attn->n_head * width;
+    return attn->partial + range * stride + row * width;
 }

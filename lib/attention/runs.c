@@ -18,6 +18,26 @@ void lk_run_find(struct lk_run *run, int64_t at, int64_t end) {
                                          : (rows + block_rows - 1) / block_rows;
 }
 
+/* How many blocks further the ones to prefetch are. *n_block: blocks from there on. If ranks divide
+ * the rows, they are in the same stripe or in this rank's next one (cache/shard.h). */
+static int64_t blocks_ahead(const struct lk_run *run, int64_t *n_block) {
+    const struct lk_kv *kv = run->kv;
+    const struct lk_level *level = &kv->level[run->level];
+    int block_rows = kv->rule[run->level].block_rows;
+    int64_t ahead = run->chunk > block_rows ? run->chunk / block_rows : 1;
+    if (kv->shard.n_rank > 1) {
+        int64_t first = lk_shard_level_first(kv, run->level) - kv->count[run->level].skip,
+                at = first + run->block * block_rows, to = at + ahead * block_rows;
+        if (to >= lk_shard_end(kv, at)) to += (int64_t)(kv->shard.n_rank - 1) * LK_STRIPE;
+        int64_t end = (lk_shard_end(kv, to) - first) / block_rows;
+        ahead = (to - first) / block_rows - run->block;
+        *n_block = (end < level->n_block ? end : level->n_block) - run->block - ahead;
+    } else {
+        *n_block = level->n_block - run->block - ahead;
+    }
+    return ahead;
+}
+
 struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     const struct lk_kv *kv = run->kv;
     const struct lk_level *level = &kv->level[run->level];
@@ -30,9 +50,7 @@ struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     rows.row0 = run->row0;
     rows.n = run->tile_row + run->n;
     /* Prefetch the whole blocks that lie a chunk further. */
-    int ahead = run->chunk / rows.block_rows;
-    if (ahead == 0) ahead = 1;
-    int64_t n_block = level->n_block - run->block - ahead;
+    int64_t n_block, ahead = blocks_ahead(run, &n_block);
     size_t first = lk_level_part_offset(level, run->first_part);
     /* If parts differ, pieces of their mean size. */
     size_t bytes =

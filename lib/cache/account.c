@@ -5,6 +5,8 @@
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
 
+#include <string.h>
+
 struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
     struct lk_cache_bytes sum = {0};
     for (int layer = 0; layer < cache->shape.n_layer; layer++)
@@ -15,10 +17,11 @@ struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
         for (int i = 0; i < kv->n_level; i++) {
             const struct lk_level *level = &kv->level[i];
             const struct lk_level_rule *rule = &kv->rule[i];
-            uint64_t scales = level->n_block * level->scale_bytes,
-                     rest = level->n_block * level->block_bytes - scales;
-            int64_t capacity = level->n_block * rule->block_rows;
-            uint64_t used = capacity ? rest * kv->count[i].rows / capacity : 0;
+            int64_t n_block = lk_shard_held_blocks(kv, i);
+            uint64_t scales = n_block * level->scale_bytes,
+                     rest = n_block * level->block_bytes - scales;
+            int64_t capacity = n_block * rule->block_rows;
+            uint64_t used = capacity ? rest * lk_shard_held_rows(kv, i) / capacity : 0;
             if (rule->codec.coding == LK_F16 && !level->basis)
                 sum.exact += used;
             else
@@ -38,8 +41,10 @@ uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache) {
         for (int i = 0; i < kv->n_level && !kv->n_swa; i++) {
             const struct lk_level_rule *rule = &kv->rule[i];
             if (rule->batch || rule->limit.policy.kind != LK_POLICY_NONE) continue;
-            sum += (kv->count[i].skip + kv->count[i].rows) / rule->block_rows *
-                   kv->level[i].block_bytes;
+            int64_t n_full = (kv->count[i].skip + kv->count[i].rows) / rule->block_rows,
+                    n = lk_shard_held_blocks(kv, i);
+            if (kv->level[i].n_block > n_full) n -= lk_shard_holds_block(kv, i, n_full);
+            sum += n * kv->level[i].block_bytes;
         }
     }
     return sum;
@@ -91,13 +96,15 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
 static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok, uint64_t *bytes) {
     bool ok = true;
     lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
+    bool whole = lk_shard_collects(kv, kv->count);
     if (kv->evict && kv->side == LK_K) *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
     for (int i = 0; i < kv->n_level; i++) {
         int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
         *bytes += n_block * sizeof(void *);
+        n_block = whole ? n_block : lk_shard_max_blocks(kv, i, n_block);
         ok &= lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_block);
-        kv->count[i] = (struct lk_level_count){0};
     }
+    memset(kv->count, 0, sizeof kv->count);
     return ok;
 }
 

@@ -59,6 +59,7 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     kv->n_swa = swa ? shape->n_swa : 0;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
+    if (!swa) kv->shard = shape->shard;
     kv->rows = cache->rows[side];
     kv->latents = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape, side);
     for (int i = 0; i < kv->n_level; i++) {
@@ -74,6 +75,7 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
         if (limited && !kv->n_swa)
             kv->evict = init_evict(cache, layer, &rule->limit.policy, kv->level[i].n_head);
     }
+    kv->whole = lk_shard_collects(kv, kv->count);
     return LK_OK;
 }
 
@@ -140,6 +142,7 @@ void lk_cache_clear(struct lk_cache *cache) {
         }
         kv->first = kv->n_tok = kv->n_shifted = kv->n_kept = 0;
         for (int i = 0; i < 2; i++) lk_equalizer_clear(&kv->equalizer[i]);
+        kv->whole = lk_shard_collects(kv, kv->count);
     }
     lk_cache_trim(cache);
 }
@@ -274,10 +277,11 @@ static lk_status encode_rows(struct lk_cache *cache, int layer, struct lk_kv *kv
         int to = from - 1;
         lk_move_calibrate(cache, kv, from);
         for (int left = batch; left > 0;) {
-            int n = left < LK_MAX_MOVE ? left : LK_MAX_MOVE;
+            int n = lk_move_rows(kv, from, left < LK_MAX_MOVE ? left : LK_MAX_MOVE);
             int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], n_tok, n);
-            if (n_fit &&
-                !lk_move_append(cache, kv, to, lk_move_read(cache, kv, from, n_fit, to), n_fit))
+            const float *x = NULL; /* of another rank: they are counted */
+            if (n_fit && lk_shard_holds(kv, from, 0)) x = lk_move_read(cache, kv, from, n_fit, to);
+            if (n_fit && !lk_move_append(cache, kv, to, x, n_fit))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
             lk_move_drop(cache, kv, from, n);
             kv->first += n - n_fit;

@@ -15,11 +15,21 @@ bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t
     return true;
 }
 
-bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level) {
+bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool held) {
     if (!lk_cache_grow_table(cache, level, level->n_block + 1)) return false;
-    void *block = lk_pool_alloc(&cache->pool, level->block_bytes);
-    if (block) level->block[level->n_block++] = block;
-    return block != NULL;
+    void *block = held ? lk_pool_alloc(&cache->pool, level->block_bytes) : NULL;
+    if (block || !held) level->block[level->n_block++] = block;
+    return block || !held;
+}
+
+void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv) {
+    kv->whole = false;
+    for (int i = 0; i < kv->n_level; i++)
+        for (int64_t b = 0; b < kv->level[i].n_block; b++) {
+            if (lk_shard_holds_block(kv, i, b)) continue;
+            lk_pool_free(&cache->pool, kv->level[i].block_bytes, kv->level[i].block[b]);
+            kv->level[i].block[b] = NULL;
+        }
 }
 
 void *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t b) {
@@ -48,12 +58,14 @@ static int64_t count_copies(struct lk_cache *cache, const struct lk_kv *kv, int 
     if (c.n_in && (count->skip + count->rows) % block_rows) n_write++;
     /* From the last block, which new rows are appended to. */
     for (int64_t b = level->n_block - 1; b >= n_gone && n_write > 0; b--) {
-        bool shared = lk_pool_is_shared(&cache->pool, level->block_bytes, level->block[b]);
+        bool shared =
+            level->block[b] && lk_pool_is_shared(&cache->pool, level->block_bytes, level->block[b]);
         n += shared;
         n_write -= shared || c.n_replaced == 0;
     }
     for (int64_t b = 0; b < n_gone && b < level->n_block; b++)
-        n += !lk_pool_is_reusable(&cache->pool, level->block_bytes, level->block[b]);
+        n += level->block[b] &&
+             !lk_pool_is_reusable(&cache->pool, level->block_bytes, level->block[b]);
     return n;
 }
 
@@ -75,23 +87,30 @@ static bool reserve_copies(struct lk_cache *cache, const struct lk_kv *kv,
     return true;
 }
 
-/* Reserve what n_new rows in portions of at most `portion` need. */
+/* Reserve what n_new rows in portions of at most `portion` need: the maximum number of blocks that
+ * this process holds at a time. */
 static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict *evict,
                        int64_t n_new, int64_t portion) {
     struct lk_level_count count[LK_MAX_KV_LEVEL];
-    int64_t max_blocks[LK_MAX_KV_LEVEL] = {0}, first = kv->first - kv->n_shifted, max_rows = 0;
+    /* While this process holds all rows, and over the whole time. */
+    int64_t max_whole[LK_MAX_KV_LEVEL] = {0}, max_blocks[LK_MAX_KV_LEVEL] = {0};
+    int64_t first = kv->first - kv->n_shifted, max_rows = 0;
+    bool whole = kv->whole;
     memcpy(count, kv->count, sizeof count);
     for (int64_t done = 0; done < n_new;) {
         int64_t n = n_new - done < portion ? n_new - done : portion,
                 n_tok = kv->n_tok - kv->n_shifted + done;
         if (max_rows < n_tok + n - first) max_rows = n_tok + n - first;
         lk_level_advance(kv->rule, count, kv->n_level, n_tok, n, kv->n_swa, &first, max_blocks);
+        if (whole) memcpy(max_whole, max_blocks, sizeof max_whole);
+        whole = whole && lk_shard_collects(kv, count);
         done += n;
     }
     if (kv->evict && !lk_evict_reserve(evict, cache->ledger, max_rows)) return false;
     for (int i = 0; i < kv->n_level; i++) {
         struct lk_level *level = &kv->level[i];
-        int64_t n_more = max_blocks[i] - level->n_block;
+        int64_t own = lk_shard_max_blocks(kv, i, max_blocks[i]);
+        int64_t n_more = (own > max_whole[i] ? own : max_whole[i]) - lk_shard_held_blocks(kv, i);
         if (!lk_cache_grow_table(cache, level, max_blocks[i])) return false;
         if (n_more > 0 && !lk_pool_reserve(&cache->pool, level->block_bytes, n_more)) return false;
     }
@@ -135,8 +154,9 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
         struct lk_kv *kv = &cache->kv[layer][side];
         for (int i = 0; ok && i < kv->n_level; i++) {
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
+            int64_t n_held = kv->whole ? n_block : lk_shard_max_blocks(kv, i, n_block);
             ok = lk_cache_grow_table(cache, &kv->level[i], n_block) &&
-                 lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_block);
+                 lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_held);
         }
     }
     ok = ok && lk_pool_commit(&cache->pool);
@@ -145,10 +165,12 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
         for (int i = 0; ok && i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
-            while (ok && level->n_block < n_block) ok = lk_cache_add_block(cache, level);
+            while (ok && level->n_block < n_block)
+                ok = lk_cache_add_block(cache, level, lk_shard_holds_block(kv, i, level->n_block));
             /* Kernels multiply the rows of a tile before the level's first row by zero. They must
              * not be NaN. */
-            if (ok && n_block && kv->count[i].skip) memset(level->block[0], 0, level->block_bytes);
+            if (ok && n_block && kv->count[i].skip && level->block[0])
+                memset(level->block[0], 0, level->block_bytes);
         }
     }
     if (ok) return LK_OK;

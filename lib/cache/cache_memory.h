@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 struct lk_cache;
+struct lk_kv;
 struct lk_level;
 
 /* Find memory for n_new more tokens in layers [layer0, layer1). Appending and aging them, at most
@@ -37,8 +38,11 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err);
 /* Make room for n_block blocks in a level's table; false without memory. */
 bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t n_block);
 
-/* Append a block to a level; false without memory. */
-bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level);
+/* Append a block to a level, or NULL if this rank does not hold it; false without memory. */
+bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool held);
+
+/* Free the blocks that other ranks own, of a cache that holds all of them. */
+void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv);
 
 /* A block of a level for writing; a copy takes its place if other caches hold it. NULL without
  * memory. */

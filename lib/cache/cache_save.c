@@ -84,22 +84,53 @@ static bool write_evict(const struct lk_evict *evict, const struct lk_writer *wr
             writer->put(writer->user, evict->score, n * sizeof *evict->score));
 }
 
-bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer) {
-    bool ok = true;
-    for (int k = 0; ok && k < lk_cache_n_kv(cache); k++) {
+/* The rank that rank 0 gets a block from. */
+static int sender_of(const struct lk_kv *kv, int level, int64_t block) {
+    return kv->whole || kv->shard.n_rank <= 1 ? 0 : lk_shard_block_owner(kv, level, block);
+}
+
+/* Write a block on rank 0, or send it there. Rank 0 receives it even if it cannot write. */
+static bool write_block(const struct lk_kv *kv, int level, int64_t b,
+                        const struct lk_writer *writer, const lk_ranks *ranks, void *room,
+                        bool ok) {
+    const void *block = kv->level[level].block[b];
+    size_t n = kv->level[level].block_bytes;
+    int sender = sender_of(kv, level, b);
+    if (ranks && ranks->rank != 0)
+        return sender != ranks->rank || ranks->send(ranks->user, 0, block, n);
+    if (sender != 0) {
+        ok = ranks->receive(ranks->user, sender, room, n) && ok;
+        block = room;
+    }
+    return ok && writer->put(writer->user, block, n);
+}
+
+bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer,
+                         const lk_ranks *ranks, void *room) {
+    bool ok = true, writes = !ranks || ranks->rank == 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; writes && i < 2; i++) {
             const struct lk_equalizer *e = &kv->equalizer[i];
             size_t n = statistics_bytes(e);
             if (e->sigma) ok = ok && writer->put(writer->user, e->sigma, n);
             if (e->query_power) ok = ok && writer->put(writer->user, e->query_power, n);
         }
         for (int i = 0; i < kv->n_level; i++)
-            for (int64_t b = 0; ok && b < kv->level[i].n_block; b++)
-                ok = writer->put(writer->user, kv->level[i].block[b], kv->level[i].block_bytes);
-        if (kv->side == LK_V) ok = ok && write_evict(&cache->evict[k / 2], writer);
+            for (int64_t b = 0; b < kv->level[i].n_block; b++)
+                ok = write_block(kv, i, b, writer, ranks, room, ok);
+        if (kv->side == LK_V && writes) ok = ok && write_evict(&cache->evict[k / 2], writer);
     }
     return ok;
+}
+
+size_t lk_cache_max_block(const struct lk_cache *cache) {
+    size_t max = 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++)
+        for (int i = 0; i < lk_cache_kv(cache, k)->n_level; i++)
+            if (lk_cache_kv(cache, k)->level[i].block_bytes > max)
+                max = lk_cache_kv(cache, k)->level[i].block_bytes;
+    return max;
 }
 
 /* ---- reading ---- */
@@ -326,48 +357,88 @@ static void restore_counts(struct lk_kv *kv, struct reader *counts) {
     for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.kv.calibrated >> i & 1;
     for (int i = 0; i < kv->n_level; i++)
         kv->count[i] = (struct lk_level_count){saved.level[i].rows, saved.level[i].skip};
+    kv->whole = lk_shard_collects(kv, kv->count);
 }
 
-static void restore_rows(struct lk_kv *kv, struct reader *rows) {
-    for (int i = 0; i < 2; i++) {
-        struct lk_equalizer *e = &kv->equalizer[i];
-        if (e->sigma) copy_bytes(e->sigma, rows, statistics_bytes(e));
-        if (e->query_power) copy_bytes(e->query_power, rows, statistics_bytes(e));
-    }
-    lk_latent_levels_restore(kv);
-    for (int i = 0; i < kv->n_level; i++)
-        for (int64_t b = 0; b < kv->level[i].n_block; b++)
-            copy_bytes(kv->level[i].block[b], rows, kv->level[i].block_bytes);
-}
-
-/* Positions and scores of the n rows that a layer holds; room was reserved. */
-static void restore_evict(struct lk_evict *evict, int64_t n, struct reader *rows) {
-    evict->n = n;
-    copy_bytes(evict->pos, rows, (size_t)n * evict->n_head * sizeof *evict->pos);
-    if (evict->needs_scores)
-        copy_bytes(evict->score, rows, (size_t)n * evict->n_head * sizeof *evict->score);
-}
-
-lk_status lk_cache_restore(struct lk_cache *cache, const void *counts, const void *rows,
-                           lk_err *err) {
-    /* The sizes are known to fit. */
-    struct reader count = {counts, UINT64_MAX}, row = {rows, UINT64_MAX};
+lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk_err *err) {
+    struct reader count = {counts, UINT64_MAX}; /* its size is known to fit */
     lk_cache_clear(cache);
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
         const struct lk_kv *k = &cache->kv[layer][LK_K];
-        struct lk_evict *evict = &cache->evict[layer];
         for (int side = 0; side < 2; side++) restore_counts(&cache->kv[layer][side], &count);
-        int64_t n_row = k->n_tok - k->first;
         lk_status status = lk_cache_alloc_blocks(cache, layer, err);
-        if (status == LK_OK && k->evict && !lk_evict_reserve(evict, cache->ledger, n_row))
+        if (status == LK_OK && k->evict &&
+            !lk_evict_reserve(&cache->evict[layer], cache->ledger, k->n_tok - k->first))
             status = lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         if (status != LK_OK) {
             lk_cache_clear(cache);
             return status;
         }
-        for (int side = 0; side < 2; side++) restore_rows(&cache->kv[layer][side], &row);
-        if (k->evict) restore_evict(evict, n_row, &row);
+    }
+    return LK_OK;
+}
+
+/* The rows on their way to this rank, piece by piece. */
+struct row_stream {
+    const lk_ranks *ranks; /* NULL: all of them are there */
+    struct reader rows;    /* what rank 0 has not broadcast yet; on other ranks only `left` */
+    struct reader piece;
+    void *room;
+    bool lost;
+};
+
+/* Get the next piece of the stream. */
+static void next_piece(struct row_stream *stream) {
+    struct reader *rows = &stream->rows;
+    uint64_t n = rows->left < LK_RESTORE_ROOM ? rows->left : LK_RESTORE_ROOM;
+    bool sends = stream->ranks->rank == 0;
+    void *data = sends ? (void *)read_bytes(rows, n) : stream->room; /* a broadcast reads it */
+    if (!sends) rows->left -= n;
+    stream->lost = n == 0 || !stream->ranks->broadcast(stream->ranks->user, 0, data, n);
+    stream->piece = (struct reader){data, n};
+}
+
+/* Copy the next n bytes to `to`, or leave them out if it is NULL. */
+static void take_bytes(struct row_stream *stream, void *to, uint64_t n) {
+    for (char *at = to; n > 0 && !stream->lost;) {
+        if (stream->piece.left == 0) next_piece(stream);
+        uint64_t now = n < stream->piece.left ? n : stream->piece.left;
+        const void *from = stream->lost ? NULL : read_bytes(&stream->piece, now);
+        if (from && at) memcpy(at, from, now);
+        if (at) at += now;
+        n -= now;
+    }
+}
+
+static void restore_rows(struct lk_kv *kv, struct row_stream *rows) {
+    for (int i = 0; i < 2; i++) {
+        struct lk_equalizer *e = &kv->equalizer[i];
+        if (e->sigma) take_bytes(rows, e->sigma, statistics_bytes(e));
+        if (e->query_power) take_bytes(rows, e->query_power, statistics_bytes(e));
+    }
+    lk_latent_levels_restore(kv);
+    for (int i = 0; i < kv->n_level; i++)
+        for (int64_t b = 0; b < kv->level[i].n_block; b++)
+            take_bytes(rows, kv->level[i].block[b], kv->level[i].block_bytes);
+}
+
+/* Positions and scores of the n rows that a layer holds; room was reserved. */
+static void restore_evict(struct lk_evict *evict, int64_t n, struct row_stream *rows) {
+    evict->n = n;
+    take_bytes(rows, evict->pos, (size_t)n * evict->n_head * sizeof *evict->pos);
+    if (evict->needs_scores)
+        take_bytes(rows, evict->score, (size_t)n * evict->n_head * sizeof *evict->score);
+}
+
+bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_row,
+                           const lk_ranks *ranks, void *room) {
+    struct row_stream stream = {.ranks = ranks, .rows = {rows, n_row}, .room = room};
+    if (!ranks) stream.piece = stream.rows;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+        const struct lk_kv *k = &cache->kv[layer][LK_K];
+        for (int side = 0; side < 2; side++) restore_rows(&cache->kv[layer][side], &stream);
+        if (k->evict) restore_evict(&cache->evict[layer], k->n_tok - k->first, &stream);
     }
     lk_cache_trim(cache);
-    return LK_OK;
+    return !stream.lost;
 }

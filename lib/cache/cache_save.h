@@ -12,6 +12,7 @@
 
 #include "base/writer.h"
 #include "cache/cache.h"
+#include "lowkey_cluster.h"
 
 struct lk_saved_kv {
     int64_t first, n_tok, n_shifted, n_kept; /* as in struct lk_kv */
@@ -29,9 +30,17 @@ struct lk_saved_level {
     uint32_t limit_hash; /* hash of limit, policy and shift; 0: none of them */
 };
 
-/* Write the counts, write the rows. False if the writer fails. */
+/* Write the counts, write the rows. False if the writer fails.
+ *
+ * If ranks divide the rows, all of them call lk_cache_write_rows: rank 0 with a writer, which also
+ * receives the blocks of the others, the others with NULL. room: a block's bytes on rank 0,
+ * lk_cache_max_block. Without ranks, which are NULL then, room is unused. */
 bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer *writer);
-bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer);
+bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer,
+                         const lk_ranks *ranks, void *room);
+
+/* Bytes of the cache's largest block. */
+size_t lk_cache_max_block(const struct lk_cache *cache);
 
 /* Do two caches of one shape have the same levels, so that one can hold what the other holds? */
 bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);
@@ -44,8 +53,15 @@ bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
                          const void *rows, size_t n_row, int64_t n_tok, lk_err *err);
 
-/* Load counts and rows that have passed lk_cache_check. After LK_E_NOMEM the cache is empty. */
-lk_status lk_cache_restore(struct lk_cache *cache, const void *counts, const void *rows,
-                           lk_err *err);
+/* Load counts and rows that have passed lk_cache_check: first the counts, which allocates what the
+ * rows need; after LK_E_NOMEM the cache is empty.
+ *
+ * If ranks divide the rows, all of them restore the same counts. Then rank 0 broadcasts the n_row
+ * bytes of rows, and each rank keeps its own. rows: on rank 0; room: LK_RESTORE_ROOM bytes on the
+ * others. False if a rank is lost. */
+enum { LK_RESTORE_ROOM = 1 << 20 };
+lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk_err *err);
+bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_row,
+                           const lk_ranks *ranks, void *room);
 
 #endif

@@ -13,6 +13,7 @@
 #include "cache/evict.h"
 #include "cache/level.h"
 #include "cache/rope.h"
+#include "cache/shard.h"
 #include "codec/ops.h"
 #include "kernels/kernels.h"
 #include "sidecar/basis.h"
@@ -35,6 +36,7 @@ struct lk_cache_shape {
     const struct lk_rope *rope;
     const uint8_t *no_rope;           /* [n_layer] layers whose K is not rotated, or NULL */
     int64_t n_ctx;                    /* longest context that the model was trained for */
+    struct lk_shard shard;            /* how ranks divide the rows of layers without a window */
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 
@@ -71,7 +73,7 @@ struct lk_part_layout {
 };
 
 struct lk_level {
-    void **block; /* [n_block] in order of position, room for cap */
+    void **block; /* [n_block] in order of position, room for cap; NULL: of another rank */
     int64_t n_block, cap;
     size_t head_bytes;            /* bytes of a part; of the widest, if parts differ */
     size_t block_bytes;           /* bytes of a block */
@@ -116,6 +118,8 @@ struct lk_kv {
     int64_t n_shifted, n_kept; /* tokens that shifts dropped, and rows before them (shift_rows.h) */
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
+    struct lk_shard shard;            /* which rows this process attends to (cache/shard.h) */
+    bool whole;                       /* but it holds all rows */
     float *rows;    /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
     float *latents; /* scratch of the same size, for projected rows */
 };
@@ -149,8 +153,9 @@ static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int p
                             .sigma = lk_kv_sigma(kv, level, part)};
 }
 
-/* The block that holds row `at` of a level, counted from the level's oldest row. *row: its index
- * in the block. *n: number of the level's rows in this block from there on. */
+/* The block that holds row `at` of a level, counted from the level's oldest row; NULL if another
+ * rank holds it. *row: its index in the block. *n: number of the level's rows in this block from
+ * there on. */
 const void *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n);
 
 /* Position of that row's token: what RoPE rotated its K by. In a level without a limit positions

@@ -19,6 +19,13 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
         lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->latents,
                                lk_kv_width(kv));
     kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
+    if (kv->whole && !lk_shard_collects(kv, kv->count)) lk_cache_divide(cache, kv);
+}
+
+int lk_move_rows(const struct lk_kv *kv, int from, int n) {
+    int64_t index = lk_shard_level_first(kv, from);
+    int64_t same = lk_shard_end(kv, index) - index;
+    return same < n ? (int)same : n;
 }
 
 const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, int from, int64_t n,
@@ -38,18 +45,20 @@ bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float
     int block_rows = kv->rule[i].block_rows;
     while (n > 0) {
         int64_t index = count->skip + count->rows;
-        if (index / block_rows >= level->n_block && !lk_cache_add_block(cache, level)) return false;
+        bool held = lk_shard_holds(kv, i, count->rows);
+        if (index / block_rows >= level->n_block && !lk_cache_add_block(cache, level, held))
+            return false;
         int row = (int)(index % block_rows);
         int64_t n_now = block_rows - row < n ? block_rows - row : n;
-        char *block = lk_cache_writable_block(cache, level, level->n_block - 1);
-        if (!block) return false;
-        for (int part = 0; part < level->n_part; part++) {
+        char *block = held ? lk_cache_writable_block(cache, level, level->n_block - 1) : NULL;
+        if (held && !block) return false;
+        for (int part = 0; held && part < level->n_part; part++) {
             struct lk_part p = lk_kv_part(kv, i, part);
             cache->kernels->encode(&p, block + lk_level_part_offset(level, part), row, (int)n_now,
                                    x + lk_move_offset(kv, level, part), width);
         }
         count->rows += n_now;
-        x += n_now * width;
+        if (x) x += n_now * width;
         n -= n_now;
     }
     return true;

@@ -12,6 +12,7 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
         struct lk_kv *kv = &cache->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
+        kv->whole = lk_shard_collects(kv, kv->count);
         if (!kv->evict || side != LK_K) continue;
         if (!lk_evict_reserve(&cache->evict[layer], cache->ledger, n_tok - kv->first))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
@@ -59,7 +60,12 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     for (int64_t at = from; at < kv->count[i].rows;) {
         int row;
         int64_t n;
-        char *block = (char *)lk_kv_locate(kv, i, at, &row, &n) + lk_level_part_offset(level, part);
+        char *block = (char *)lk_kv_locate(kv, i, at, &row, &n);
+        if (!block) { /* of another rank */
+            at += n;
+            continue;
+        }
+        block += lk_level_part_offset(level, part);
         /* Rows that have already left the first block were encoded together with it. */
         int64_t n_left = at == 0 && p.block_rows <= LK_MAX_MOVE ? row : 0;
         if (n_left + n > LK_MAX_MOVE) n = LK_MAX_MOVE - n_left;
@@ -107,6 +113,7 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
         struct lk_kv *kv = &part->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
+        kv->whole = whole->kv[layer][side].whole; /* it gets the same statistics */
         for (int i = 0; i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]),
@@ -114,9 +121,11 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
             if (!lk_cache_grow_table(part, level, n_block)) return false;
             while (level->n_block < n_equal) level->block[level->n_block++] = NULL;
             while (level->n_block < n_block)
-                if (!lk_cache_add_block(part, level)) return false;
+                if (!lk_cache_add_block(part, level, lk_shard_holds_block(kv, i, level->n_block)))
+                    return false;
             /* As in lk_cache_alloc_blocks. */
-            if (kv->count[i].skip) memset(level->block[0], 0, level->block_bytes);
+            if (kv->count[i].skip && level->block[0])
+                memset(level->block[0], 0, level->block_bytes);
         }
     }
     return true;
@@ -146,8 +155,8 @@ static bool join_level(struct lk_cache *to, struct lk_level *level, const struct
     while (level->n_block > n_equal)
         lk_pool_free(&to->pool, level->block_bytes, level->block[--level->n_block]);
     for (int64_t b = n_equal; b < own->n_block; b++) {
-        if (!lk_cache_add_block(to, level)) return false;
-        memcpy(level->block[b], own->block[b], own->block_bytes);
+        if (!lk_cache_add_block(to, level, own->block[b] != NULL)) return false;
+        if (own->block[b]) memcpy(level->block[b], own->block[b], own->block_bytes);
     }
     return true;
 }

@@ -1,6 +1,8 @@
 /* Evaluation of tokens of one or several sessions in one pass over the weights. */
 #include "engine/batch.h"
 
+#include "base/buf.h"
+
 #include <string.h>
 
 lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err) {
@@ -53,7 +55,7 @@ static bool may_have_drafts(const lk_batch_item *item) {
 
 /* Check an item and find all memory that its session needs. The reason of a failure is in
  * item->err. */
-static lk_status prepare_item(lk_batch_item *item, bool *drafts) {
+static lk_status prepare_item(lk_batch_item *item) {
     struct lk_session *s = item->session;
     lk_err *err = &item->err;
     if (item->n_tok < 1 || item->n_tok > LK_EVAL_MAX)
@@ -71,11 +73,11 @@ static lk_status prepare_item(lk_batch_item *item, bool *drafts) {
     if (n_out > s->logits_cap) status = lk_session_reserve_logits(s, n_out, err);
     if (status == LK_OK && s->recipe->absorbs)
         status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
-    *drafts = may_have_drafts(item);
-    if (status == LK_OK && *drafts) status = lk_cache_prepare_drafts(s->cache, err);
+    bool drafts = may_have_drafts(item);
+    if (status == LK_OK && drafts) status = lk_cache_prepare_drafts(s->cache, err);
     if (status != LK_OK) return status;
     /* lk_session_reserve found the memory for single tokens. A pass of drafts needs no more. */
-    if ((item->n_tok == 1 || *drafts) && s->cache->reserved >= (int64_t)item->n_tok) {
+    if ((item->n_tok == 1 || drafts) && s->cache->reserved >= (int64_t)item->n_tok) {
         s->cache->reserved -= (int64_t)item->n_tok;
         return LK_OK;
     }
@@ -106,7 +108,10 @@ static void finish_item(lk_batch_item *item, const struct lk_seq *seq, const flo
     struct lk_session *s = item->session;
     if (seq->failed) {
         lk_session_drop_tokens(s);
-        lk_fail(&item->err, seq->failed, "out of memory for the cache's next block");
+        if (seq->failed == LK_E_IO)
+            lk_cluster_fail_lost(&item->err);
+        else
+            lk_fail(&item->err, seq->failed, "out of memory for the cache's next block");
         return;
     }
     s->n_logits = seq->n_out;
@@ -133,21 +138,63 @@ static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progres
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
-lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
-    lk_err why;
-    if (lk_pass_reset(pass, n, &why) != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
-    for (size_t i = 0; i < n; i++) {
-        bool drafts = false;
-        if (prepare_item(&item[i], &drafts) == LK_OK)
+/* Build the pass of the items without an error. */
+static lk_status build_pass(struct lk_pass *pass, const lk_batch_item *item, size_t n,
+                            lk_err *err) {
+    lk_status status = lk_pass_reset(pass, n, err);
+    for (size_t i = 0; status == LK_OK && i < n; i++)
+        if (item[i].err.code == LK_OK)
             lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
                         item[i].all ? (int)item[i].n_tok : 1)
-                ->drafts = drafts;
+                ->drafts = may_have_drafts(&item[i]);
+    return status == LK_OK && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
+}
+
+/* Build the pass on all ranks of a cluster, of the items that failed on none. status: of build_pass
+ * on this rank. One exchange if nothing failed. */
+static lk_status agree_on_pass(struct lk_pass *pass, lk_batch_item *item, size_t n,
+                               lk_status status, lk_err *err) {
+    struct lk_cluster *c = pass->model->cluster;
+    bool ok = status == LK_OK;
+    for (size_t i = 0; i < n; i++) ok = ok && item[i].err.code == LK_OK;
+    if (lk_cluster_all(c, ok)) return LK_OK;
+    status = lk_cluster_agree(c, status, err);
+    if (status != LK_OK) return status;
+    for (size_t i = 0; i < n; i++) {
+        bool prepared = item[i].err.code == LK_OK;
+        lk_cluster_agree(c, item[i].err.code, &item[i].err);
+        if (prepared && item[i].err.code != LK_OK) lk_cache_trim(item[i].session->cache);
     }
+    return lk_cluster_agree(c, build_pass(pass, item, n, err), err);
+}
+
+/* Let sequences fail here whose nodes have failed on another rank. */
+static void agree_on_nodes(struct lk_cluster *c, struct lk_seq *seq, size_t n) {
+    bool ok = true;
+    for (size_t i = 0; i < n; i++) ok = ok && !seq[i].failed;
+    if (lk_cluster_all(c, ok)) return;
+    for (size_t i = 0; i < n; i++) {
+        lk_err why = {0};
+        seq[i].failed = (int)lk_cluster_agree(c, (lk_status)seq[i].failed, &why);
+    }
+}
+
+lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
+    struct lk_cluster *c = pass->model->cluster;
+    lk_err why = {0};
+    lk_status status = lk_cluster_check_led(c, &why);
+    if (status != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
+    for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
+    status = build_pass(pass, item, n, &why);
+    if (c) status = agree_on_pass(pass, item, n, status, &why);
+    if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
-    if (lk_pass_build(pass, &why) != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     set_inputs(pass, item, n);
-    if (lk_graph_run(&pass->graph, pass->model, &why) != LK_OK)
+    if (lk_graph_run(&pass->graph, pass->model, &why) != LK_OK) {
+        lk_cluster_abort(c, why.msg); /* the others wait for partial attention */
         return fail_items(item, n, COMPUTED, &why, err);
+    }
+    if (c) agree_on_nodes(c, pass->seq, pass->n_seq);
     const float *logits = pass->graph.logits->data;
     const struct lk_seq *seq = pass->seq;
     for (size_t i = 0; i < n; i++) {
@@ -159,10 +206,39 @@ lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_
     return LK_OK;
 }
 
+/* The message of a batch: for each item a struct lk_op_item, then the tokens of all items. False
+ * without memory. */
+static bool write_items(const lk_batch_item *item, size_t n, struct lk_buf *out) {
+    for (size_t i = 0; i < n; i++) {
+        const struct lk_op_item op = {item[i].session->number, (uint32_t)item[i].n_tok,
+                                      item[i].all};
+        lk_buf_append(out, (const char *)&op, sizeof op);
+    }
+    for (size_t i = 0; i < n; i++)
+        lk_buf_append(out, (const char *)item[i].tok, item[i].n_tok * sizeof *item[i].tok);
+    return !out->failed;
+}
+
 lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err) {
+    struct lk_model *model = batch->pass.model;
+    struct lk_buf payload = {0};
     lk_err why;
     for (size_t i = 0; i < n; i++) item[i].err = (lk_err){0};
     if (check_items(&batch->pass, item, n, &why) != LK_OK)
         return fail_items(item, n, NOT_TOUCHED, &why, err);
-    return lk_eval_items(&batch->pass, item, n, err);
+    if (!model->cluster) return lk_eval_items(&batch->pass, item, n, err);
+    lk_status status = LK_OK;
+    if (!write_items(item, n, &payload))
+        status = lk_fail(&why, LK_E_NOMEM, "out of memory for a batch of %zu sessions", n);
+    const struct lk_op_part part = {payload.at, payload.len};
+    if (status == LK_OK)
+        status = lk_cluster_lead(
+            model->cluster,
+            (struct lk_op){.kind = LK_OP_BATCH_EVAL, .model = model->number, .n = n}, &part, 1,
+            &why);
+    lk_buf_free(&payload);
+    if (status != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
+    status = lk_eval_items(&batch->pass, item, n, err);
+    lk_cluster_done(model->cluster);
+    return status;
 }

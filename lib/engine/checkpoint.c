@@ -129,7 +129,11 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     lk_checkpoints_drop(s, s->n_tok - 1);
     make_room(s, s->n_tok);
     struct lk_checkpoint *at = &c->at[c->n];
-    if (!make_checkpoint(s, s->n_tok, s->cache, logits, at)) return;
+    bool made = make_checkpoint(s, s->n_tok, s->cache, logits, at);
+    if (!lk_cluster_all(s->model->cluster, made)) { /* all ranks have the same checkpoints */
+        if (made) free_checkpoint(s, at);
+        return;
+    }
     c->n++;
     if (s->recurrent) memcpy(at->states, s->recurrent, recurrent_bytes(s));
     if (s->absorb)
@@ -208,7 +212,8 @@ void lk_checkpoints_drop_planned(struct lk_session *s, int i) {
 void lk_checkpoints_open_planned(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = c->n_planned - 1; i >= 0; i--)
-        if (!alloc_checkpoint(s, c->planned[i].n_tok, false, &c->planned[i]))
+        if (!lk_cluster_all(s->model->cluster,
+                            alloc_checkpoint(s, c->planned[i].n_tok, false, &c->planned[i])))
             lk_checkpoints_drop_planned(s, i);
 }
 
@@ -216,9 +221,10 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = 0; i < c->n_planned; i++) {
         struct lk_checkpoint at, *planned = &c->planned[i];
-        if (!alloc_checkpoint(s, planned->n_tok, false, &at)) continue;
-        if (!lk_cache_join_part(at.cache, s->cache, planned->cache)) {
-            free_checkpoint(s, &at);
+        bool made = alloc_checkpoint(s, planned->n_tok, false, &at),
+             ok = made && lk_cache_join_part(at.cache, s->cache, planned->cache);
+        if (!lk_cluster_all(s->model->cluster, ok)) {
+            if (made) free_checkpoint(s, &at);
             continue;
         }
         if (at.states) memcpy(at.states, planned->states, recurrent_bytes(s));
@@ -255,7 +261,12 @@ void lk_checkpoints_copy(struct lk_session *s, const struct lk_session *from) {
     const struct lk_checkpoints *source = &from->checkpoints;
     for (int i = source->n > c->cap ? source->n - c->cap : 0; i < source->n; i++) {
         const struct lk_checkpoint *at = &source->at[i];
-        if (!make_checkpoint(s, at->n_tok, at->cache, at->logits, &c->at[c->n])) continue;
+        struct lk_checkpoint *to = &c->at[c->n];
+        bool made = make_checkpoint(s, at->n_tok, at->cache, at->logits, to);
+        if (!lk_cluster_all(s->model->cluster, made)) {
+            if (made) free_checkpoint(s, to);
+            continue;
+        }
         if (at->states) memcpy(c->at[c->n].states, at->states, states_bytes(s));
         c->n++;
     }

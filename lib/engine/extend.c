@@ -5,7 +5,14 @@
 
 lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
     lk_batch_item item = {.session = s, .tok = tok, .n_tok = n_tok, .all = all};
-    lk_status status = lk_eval_items(&s->pass, &item, 1, err);
+    struct lk_op op = lk_session_op(s, LK_OP_EVAL);
+    op.n = n_tok;
+    op.flag = all;
+    const struct lk_op_part part = {tok, n_tok * sizeof *tok};
+    lk_status status = lk_cluster_lead(s->model->cluster, op, &part, 1, err);
+    if (status != LK_OK) return status;
+    status = lk_eval_items(&s->pass, &item, 1, err);
+    lk_cluster_done(s->model->cluster);
     if (status != LK_OK || item.err.code == LK_OK) return status;
     return lk_fail(err, item.err.code, "%s", item.err.msg);
 }

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int default_threads(void) {
     struct lk_cpus cpus = lk_cpus_read("");
@@ -140,6 +141,11 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
 
 void lk_model_free(lk_model *model) {
     if (!model) return;
+    struct lk_cluster *cluster = model->cluster;
+    bool led =
+        lk_cluster_lead(cluster, (struct lk_op){.kind = LK_OP_MODEL_FREE, .model = model->number},
+                        NULL, 0, NULL) == LK_OK;
+    if (cluster) lk_handles_remove(&cluster->models, model);
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
     lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
@@ -153,6 +159,85 @@ void lk_model_free(lk_model *model) {
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     pthread_mutex_destroy(&model->lock);
     free(model); /* not in a ledger */
+    if (led) lk_cluster_done(cluster);
+}
+
+/* ---- on the ranks of a cluster ---- */
+
+/* What must be the same on all ranks, besides the version. */
+struct model_facts {
+    uint64_t fingerprint, identity, sidecar;
+    int32_t n_ctx_rope;
+};
+
+/* Rank 0's model must be this one. */
+static lk_status check_same_model(const struct lk_model *model, struct lk_cluster *cluster,
+                                  lk_err *err) {
+    struct model_facts own, first;
+    memset(&own, 0, sizeof own); /* with the padding */
+    own.fingerprint = model->net->fingerprint;
+    own.identity = model->net->identity;
+    own.sidecar = model->sidecar ? model->sidecar->fingerprint : 0;
+    own.n_ctx_rope = model->net->hp.n_ctx_rope;
+    first = own;
+    if (!lk_cluster_broadcast(cluster, &first, sizeof first)) return lk_cluster_fail_lost(err);
+    if (memcmp(&first, &own, sizeof own) == 0) return LK_OK;
+    return lk_fail(err, LK_E_FORMAT,
+                   "the model or the sidecar is another one than on rank 0; copy the same files to "
+                   "all machines");
+}
+
+/* lk_model_open_cluster on this rank. */
+static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_opts *opts,
+                              struct lk_cluster *cluster, lk_err *err) {
+    lk_err why = {0};
+    lk_model *model = NULL;
+    lk_status status = lk_model_open(&model, path, opts, &why);
+    status = lk_cluster_agree(cluster, status, &why);
+    if (status == LK_OK) {
+        status = check_same_model(model, cluster, &why);
+        if (status == LK_OK) {
+            model->number = lk_handles_add(cluster, &cluster->models, model);
+            if (model->number < 0) status = lk_fail(&why, LK_E_NOMEM, "out of memory for a model");
+        }
+        status = lk_cluster_agree(cluster, status, &why);
+    }
+    if (status == LK_OK) {
+        model->cluster = cluster;
+        *out = model;
+        return LK_OK;
+    }
+    lk_handles_remove(&cluster->models, model);
+    lk_model_free(model);
+    return lk_fail(err, status, "%s", why.msg);
+}
+
+lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model_opts *opts,
+                                lk_cluster *cluster, lk_err *err) {
+    static const lk_model_opts defaults;
+    if (!opts) opts = &defaults;
+    if (opts->header_only)
+        return lk_fail(err, LK_E_ARG,
+                       "a cluster needs the model's weights; open it without "
+                       "header_only");
+    const char *kernels = opts->kernels ? opts->kernels : "",
+               *sidecar = opts->sidecar ? opts->sidecar : "";
+    const struct lk_op_model op = {.n_threads = opts->n_threads,
+                                   .weights = opts->weights,
+                                   .n_ctx = opts->n_ctx,
+                                   .factors = opts->factors,
+                                   .no_mmap = opts->no_mmap,
+                                   .no_repack = opts->no_repack};
+    const struct lk_op_part part[] = {{&op, sizeof op},
+                                      {path, strlen(path) + 1},
+                                      {kernels, strlen(kernels) + 1},
+                                      {sidecar, strlen(sidecar) + 1}};
+    lk_status status =
+        lk_cluster_lead(cluster, (struct lk_op){.kind = LK_OP_MODEL_OPEN}, part, 4, err);
+    if (status != LK_OK) return status;
+    status = open_on_rank(out, path, opts, cluster, err);
+    lk_cluster_done(cluster);
+    return status;
 }
 
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
@@ -239,6 +324,11 @@ uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_re
     return (reads ? model->sidecar->bytes + latents : 0) + model->net->adapter_bytes;
 }
 
+static struct lk_shard model_shard(const struct lk_model *model) {
+    if (!model->cluster) return (struct lk_shard){0};
+    return (struct lk_shard){model->cluster->ranks.rank, model->cluster->ranks.n_rank};
+}
+
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){
@@ -255,6 +345,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .rope = model->rope,
         .no_rope = hp->n_recurrent > 0 ? NULL : hp->no_rope, /* hybrids rotate in all layers */
         .n_ctx = hp->n_ctx_train,
+        .shard = model_shard(model),
         .kernels = model->kernels};
 }
 

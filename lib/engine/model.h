@@ -5,6 +5,7 @@
 
 #include "cache/cache.h"
 #include "cache/latent_store.h"
+#include "engine/cluster.h"
 #include "kernels/kernels.h"
 #include "model/net.h"
 #include "sidecar/sidecar.h"
@@ -32,6 +33,8 @@ struct lk_model {
     struct ggml_threadpool *pool; /* under lock */
     uint8_t *work;                /* [work_size] ggml's scratch memory; under lock */
     size_t work_size;
+    struct lk_cluster *cluster; /* of ranks that open the same model; NULL: this process alone */
+    int32_t number;             /* of the model in the cluster */
 };
 
 /* LK_E_ARG for a model that was opened with header_only. */

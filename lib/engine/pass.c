@@ -1,6 +1,7 @@
 /* The sequences of a pass, the custom nodes of attention, and the graph over all layers. */
 #include "engine/pass.h"
 
+#include "attention/latents.h"
 #include "engine/session_state.h"
 
 #include <string.h>
@@ -73,6 +74,8 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_graph_free(&pass->graph, pass->ledger);
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.scratch, pass->n_scratch * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.partial, pass->n_partial * sizeof(float));
+    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->joined, pass->n_joined * sizeof(float));
+    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->gathered, pass->n_gathered * sizeof(float));
     lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
                pass->model->net->hp.n_layer * sizeof *pass->job);
@@ -82,7 +85,7 @@ void lk_pass_free(struct lk_pass *pass) {
 lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
     pass->n_seq = 0;
     pass->n_row = pass->n_out = 0;
-    pass->partial_needed = 0;
+    pass->partial_needed = pass->joined_needed = 0;
     if (n_seq <= pass->seq_cap) return LK_OK;
     if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->seq, pass->seq_cap * sizeof *pass->seq,
                  n_seq * sizeof *pass->seq))
@@ -101,8 +104,12 @@ struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int
                            .partial = pass->partial_needed};
     pass->n_row += n_tok;
     pass->n_out += n_out;
-    pass->partial_needed += lk_pass_partial_floats(&pass->model->net->hp, session->width.latent,
-                                                   n_tok, pass->attn.n_thread);
+    const struct lk_hparams *hp = &pass->model->net->hp;
+    pass->partial_needed +=
+        lk_pass_partial_floats(hp, session->width.latent, n_tok, pass->attn.n_thread);
+    if (session->cache->shape.shard.n_rank > 1)
+        pass->joined_needed +=
+            (size_t)n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, session->width.latent);
     return seq;
 }
 
@@ -119,11 +126,17 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
     int part = 0; /* the widest of all sessions */
     for (size_t i = 0; i < pass->n_seq; i++)
         if (pass->seq[i].session->width.part > part) part = pass->seq[i].session->width.part;
-    size_t partial = pass->partial_needed, scratch = lk_attn_scratch_floats(part) * a->n_thread;
+    size_t partial = pass->partial_needed, scratch = lk_attn_scratch_floats(part) * a->n_thread,
+           joined = pass->joined_needed,
+           gathered = joined ? joined * (size_t)pass->model->cluster->ranks.n_rank : 0;
     if ((partial <= pass->n_partial ||
          replace_floats(pass, &a->partial, &pass->n_partial, partial)) &&
         (scratch <= pass->n_scratch ||
-         replace_floats(pass, &a->scratch, &pass->n_scratch, scratch)))
+         replace_floats(pass, &a->scratch, &pass->n_scratch, scratch)) &&
+        (joined <= pass->n_joined ||
+         replace_floats(pass, &pass->joined, &pass->n_joined, joined)) &&
+        (gathered <= pass->n_gathered ||
+         replace_floats(pass, &pass->gathered, &pass->n_gathered, gathered)))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for the attention of %d tokens", pass->n_row);
 }
@@ -241,6 +254,62 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
     }
 }
 
+/* Do ranks divide the rows that a call attends to? */
+static bool is_divided(const struct lk_attn *attn) { return attn->k->shard.n_rank > 1; }
+
+/* Floats of a call's joined partials. */
+static size_t joined_floats(const struct lk_attn *attn) {
+    return (size_t)attn->n_tok * attn->n_head *
+           lk_attn_joined_floats(attn->d_head, lk_attn_v_rank(attn->v));
+}
+
+/* Floats of the joined partials of the first n sequences in a layer, in their order. */
+static size_t joined_before(const struct lk_layer_job *job, size_t n) {
+    size_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct lk_attn attn = seq_attn(job, i, NULL, NULL);
+        if (is_divided(&attn)) sum += joined_floats(&attn);
+    }
+    return sum;
+}
+
+/* src: the node to wait for. Joins this rank's ranges of all sequences whose rows are divided. */
+static void join_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    float *joined = job->pass->joined;
+    (void)dst;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        const struct lk_seq *seq = &job->pass->seq[i];
+        struct lk_attn attn = seq_attn(job, i, NULL, NULL);
+        if (!is_divided(&attn)) continue;
+        if (!seq->failed)
+            lk_attn_join(&attn, seq->n_range, joined, ith, nth);
+        else if (ith == 0)
+            memset(joined, 0, joined_floats(&attn) * sizeof *joined);
+        joined += joined_floats(&attn);
+    }
+}
+
+/* src: the node to wait for. One thread exchanges the joined partials; the others wait at the end
+ * of the node. */
+static void gather_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    struct lk_pass *pass = job->pass;
+    (void)dst, (void)nth;
+    size_t n = joined_before(job, pass->n_seq) * sizeof *pass->joined;
+    if (ith != 0 || n == 0 ||
+        lk_cluster_gather(pass->model->cluster, pass->joined, n, pass->gathered))
+        return;
+    for (size_t i = 0; i < pass->n_seq; i++) pass->seq[i].failed = LK_E_IO;
+}
+
+/* Let a call combine what the ranks have joined. Returns the number of ranks. */
+static int use_gathered(const struct lk_layer_job *job, size_t i, struct lk_attn *attn) {
+    attn->partial = job->pass->gathered + joined_before(job, i);
+    attn->range_stride = joined_before(job, job->pass->n_seq);
+    return attn->k->shard.n_rank;
+}
+
 /* src: the node to wait for, and q. Joins the ranges of all sequences. Then re-encodes rows:
  * lk_attn_combine does not read the caches, so threads need not wait for each other in between. */
 static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -254,8 +323,9 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
             attn.q = row_queries(&attn, dst->src[1], seq->row);
             watch->on_partials(watch->user, job->index, &attn, seq->n_range);
         }
+        int n_range = is_divided(&attn) ? use_gathered(job, i, &attn) : seq->n_range;
         if (!seq->failed)
-            lk_attn_combine(&attn, seq->n_range, ith, nth);
+            lk_attn_combine(&attn, n_range, ith, nth);
         else if (ith == 0)
             memset(attn.out, 0, (size_t)seq->n_tok * attn.n_head * attn.d_head * sizeof(float));
     }
@@ -289,6 +359,16 @@ static bool pass_skips(const struct lk_pass *pass) {
     return false;
 }
 
+/* True if ranks divide the rows of a layer, of any sequence. */
+static bool layer_is_divided(const struct lk_layer_job *job) {
+    for (size_t i = 0; i < job->pass->n_seq; i++)
+        if (job->pass->seq[i].session->cache->kv[job->index][LK_K].shard.n_rank > 1) return true;
+    return false;
+}
+
+/* True if ranks divide the rows of any sequence. */
+static bool pass_is_divided(const struct lk_pass *pass) { return pass->joined_needed > 0; }
+
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                        const struct lk_qkv *pre, struct ggml_tensor *ready) {
     int64_t n_attn = (int64_t)job->pass->attn.n_head * job->heads.d, n_tok = pre->q->ne[2];
@@ -298,6 +378,10 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
     struct ggml_tensor *weights[] = {partial, pre->q};
     if (job->stores && pass_needs_scores(job->pass))
         partial = lk_graph_effect(ctx, score_node, weights, 2, job);
+    if (layer_is_divided(job)) {
+        partial = lk_graph_effect(ctx, join_node, &partial, 1, job);
+        partial = lk_graph_effect(ctx, gather_node, &partial, 1, job);
+    }
     struct ggml_tensor *sums[] = {partial, pre->q};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, n_attn, n_tok, 1, 1, sums, 2, combine_node,
                           GGML_N_TASKS_MAX, job);
@@ -369,9 +453,10 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     int n_row = pass->n_row, n_out = pass->n_out, n_layer = net->hp.n_layer;
     lk_status status = lk_pass_reserve_attn(pass, err);
     if (status != LK_OK) return status;
-    bool needs_scores = pass_needs_scores(pass), skips = pass_skips(pass);
+    bool needs_scores = pass_needs_scores(pass), skips = pass_skips(pass),
+         divided = pass_is_divided(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
-        g->skips == skips)
+        g->skips == skips && g->divided == divided)
         return LK_OK;
     status = lk_graph_begin(g, n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
     if (status != LK_OK) return status;
@@ -408,5 +493,6 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     g->n_out = n_out;
     g->needs_scores = needs_scores;
     g->skips = skips;
+    g->divided = divided;
     return LK_OK;
 }

@@ -7,7 +7,9 @@
  *
  *   store     appends the K and V rows to the caches
  *   attend    computes partial softmaxes over ranges of each cache
- *   combine   joins the ranges
+ *   exchange  if the ranks of a cluster divide a cache's rows: joins the ranges of this rank, and
+ *             gathers what all ranks have joined
+ *   combine   joins the ranges, or the ranks
  *   age       re-encodes cache rows that are old enough
  *
  * A layer that attends to the rows of an earlier one stores none. The last such layer ages them.
@@ -56,10 +58,13 @@ struct lk_pass {
     struct lk_layer_job *job;    /* [n_layer] */
     struct lk_attn attn;         /* what all sequences and layers have in common */
     size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
+    float *joined, *gathered;    /* partials of this rank, and of all ranks, in the current layer */
+    size_t n_joined, n_gathered; /* floats */
     struct lk_seq *seq;          /* [n_seq], room for seq_cap */
     size_t n_seq, seq_cap;
     int n_row, n_out;      /* sums over the sequences */
     size_t partial_needed; /* floats of attn.partial that the sequences need */
+    size_t joined_needed;  /* the same of `joined` */
 };
 
 /* An empty pass. Memory for attention is allocated by lk_pass_reserve_attn. LK_E_NOMEM;

@@ -7,6 +7,7 @@
 #include "engine/recurrent.h"
 #include "model/blocks.h"
 #include "model/experts.h"
+#include "recipe/recipe_check.h"
 
 /* Bytes of the sums that a recipe with `absorb` keeps of evicted rows. */
 static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe, uint64_t *bytes,
@@ -42,8 +43,10 @@ static lk_status check_factors(const lk_model *model, const lk_recipe *recipe,
     return status;
 }
 
-lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
-                       lk_plan *out, lk_err *err) {
+/* The plan of one of the ranks that divide a session's rows as `shard` says. */
+static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
+                           const lk_session_opts *opts, struct lk_shard shard, lk_plan *out,
+                           lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     int32_t n_ctx = opts && opts->n_ctx ? opts->n_ctx : hp->n_ctx_train;
     if (n_ctx < 1 || n_ctx > LK_MAX_CTX)
@@ -52,6 +55,7 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t n_tok = (uint64_t)n_ctx;
     bool chunked = recipe->eager || (opts && opts->chunked_prefill);
     struct lk_cache_shape shape = lk_model_cache_shape(model);
+    shape.shard = shard;
     uint64_t states;
     struct lk_cache_needs needs;
     lk_status status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
@@ -64,6 +68,9 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t attn = sizeof(float) *
                     (lk_pass_partial_floats(hp, needs.width.latent, LK_EVAL_MAX, model->n_thread) +
                      lk_attn_scratch_floats(needs.width.part) * model->n_thread);
+    if (shape.shard.n_rank > 1) /* joined partials of this rank, gathered ones of all */
+        attn += sizeof(float) * LK_EVAL_MAX * hp->n_head * (1 + (uint64_t)shape.shard.n_rank) *
+                lk_attn_joined_floats(hp->d_head, needs.width.latent);
     struct lk_rule_floats rule = lk_pass_rule_floats(recipe, n_ctx, hp);
     attn += sizeof(float) * (rule.shared + model->n_thread * rule.thread);
     uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : 3ull * hp->n_ff;
@@ -92,6 +99,23 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     out->peak_bytes = out->weight_bytes + cache + out->scratch_bytes + hidden + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;
+}
+
+lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
+                       lk_plan *out, lk_err *err) {
+    return make_plan(model, recipe, opts, lk_model_cache_shape(model).shard, out, err);
+}
+
+lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
+                             const lk_session_opts *opts, int32_t n_rank, lk_plan *out,
+                             lk_err *err) {
+    lk_features features = lk_recipe_features(recipe) | lk_feature_bit(LK_FEATURE_RANKS);
+    const struct lk_combination_rule *rule = n_rank > 1 ? lk_combination_check(features) : NULL;
+    if (n_rank < 1 || n_rank > LK_MAX_RANKS)
+        return lk_fail(err, LK_E_ARG, "the number of ranks is %d; it must be 1 to %d", n_rank,
+                       LK_MAX_RANKS);
+    if (rule) return lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason);
+    return make_plan(model, recipe, opts, (struct lk_shard){0, n_rank}, out, err);
 }
 
 uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session) {

@@ -108,7 +108,12 @@ static void choose_exact(struct prefill *p) {
         const struct lk_kv *kv = &p->s->cache->kv[p->job.index][side];
         size_t head_bytes = lk_codec_head_bytes(&lk_codec_f16, side, kv->d_head, (int)p->n_tok);
         exact->kv =
-            (struct lk_kv){.side = side, .n_head = kv->n_head, .d_head = kv->d_head, .n_level = 1};
+            (struct lk_kv){.side = side,
+                           .n_head = kv->n_head,
+                           .d_head = kv->d_head,
+                           .n_level = 1,
+                           .shard = kv->shard,
+                           .whole = true}; /* attention is divided among ranks, rows are not */
         exact->kv.rule[0] =
             (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
         exact->kv.level[0] = (struct lk_level){.block = &exact->block,
@@ -273,17 +278,27 @@ static void set_sequence(struct prefill *p, int layer, size_t n_tok, int n) {
     seq->attn_scores = p->attn_scores;
 }
 
-static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk_err *err) {
+/* before: what happened on this rank before the chunk. The result is that of all ranks. */
+static lk_status run_chunk(struct prefill *p, int layer, size_t at, size_t n, lk_status before,
+                           lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
-    lk_status status = build_chunk(p, layer, at, n, err);
+    lk_status status = before;
+    if (status == LK_OK) status = build_chunk(p, layer, at, n, err);
+    if (status == LK_OK && p->s->model->cluster)
+        status = lk_graph_reserve_work(&p->graph, p->s->model, err);
+    status = lk_cluster_agree(p->s->model->cluster, status, err);
     if (status != LK_OK) return status;
     struct lk_graph *g = &p->graph;
+    struct lk_cluster *c = p->s->model->cluster;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
     if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
         memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
     status = lk_graph_run(g, p->s->model, err);
+    if (status != LK_OK) lk_cluster_abort(c, err->msg); /* the others wait for partial attention */
+    if (status == LK_OK && c && p->s->pass.seq[0].failed == LK_E_IO)
+        status = lk_cluster_fail_lost(err);
     if (status == LK_OK && g->x_out)
         memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
     return status;
@@ -322,16 +337,18 @@ static size_t chunk_length(const struct prefill *p, size_t at) {
     return end - at;
 }
 
-/* Memory of the layer's rows. A planned checkpoint without memory is dropped. */
+/* Memory of the layer's rows. A planned checkpoint without memory, on any rank, is dropped. */
 static lk_status alloc_layer(struct prefill *p, lk_err *err) {
     struct lk_checkpoints *c = &p->s->checkpoints;
     lk_status status = LK_OK;
     for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
         status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index, (int64_t)p->n_tok, err);
-    for (int i = c->n_planned - 1; status == LK_OK && i >= 0; i--)
-        if (!lk_cache_alloc_part(c->planned[i].cache, p->s->cache, p->job.index,
-                                 (int64_t)c->planned[i].n_tok))
-            lk_checkpoints_drop_planned(p->s, i);
+    status = lk_cluster_agree(p->s->model->cluster, status, err);
+    for (int i = c->n_planned - 1; status == LK_OK && i >= 0; i--) {
+        bool ok = lk_cache_alloc_part(c->planned[i].cache, p->s->cache, p->job.index,
+                                      (int64_t)c->planned[i].n_tok);
+        if (!lk_cluster_all(p->s->model->cluster, ok)) lk_checkpoints_drop_planned(p->s, i);
+    }
     return status;
 }
 
@@ -349,7 +366,7 @@ static void keep_state(struct prefill *p, int layer, size_t n_tok) {
 static lk_status run_layers(struct prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
-    lk_status status = LK_OK;
+    lk_status status = LK_OK, here = LK_OK; /* on all ranks; on this one, until run_chunk */
     for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
         p->job = lk_pass_job(&s->pass, layer);
         choose_exact(p);
@@ -360,30 +377,30 @@ static lk_status run_layers(struct prefill *p, lk_err *err) {
         size_t first = p->job.stores || p->embeds ? 0 : (p->n_tok - 1) / CHUNK * CHUNK;
         for (size_t at = first, n; status == LK_OK && at < p->n_tok; at += n) {
             n = chunk_length(p, at);
-            if (s->cancelled && atomic_exchange(&s->cancelled, 0))
-                return lk_fail(err, LK_E_CANCELLED, "cancelled");
-            status = run_chunk(p, layer, at, n, err);
+            if (here == LK_OK && s->cancelled && atomic_exchange(&s->cancelled, 0))
+                here = lk_fail(err, LK_E_CANCELLED, "cancelled");
+            status = run_chunk(p, layer, at, n, here, err);
             if (status == LK_OK && is_recurrent) keep_state(p, layer, at + n);
             if (status == LK_OK && s->opts.progress &&
                 !s->opts.progress(s->opts.user, (uint64_t)layer * p->n_tok + at + n,
                                   (uint64_t)n_layer * p->n_tok))
-                status = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
+                here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         }
     }
-    return status;
+    return status == LK_OK ? lk_cluster_agree(s->model->cluster, here, err) : status;
 }
 
 static lk_status run_prefill(struct prefill *p, lk_err *err) {
     struct lk_pass *pass = &p->s->pass;
     lk_status status = lk_pass_reset(pass, 1, err);
-    if (status != LK_OK) return status;
-    lk_pass_add(pass, p->s, p->n_tok < CHUNK ? (int)p->n_tok : CHUNK, 0);
-    status = lk_pass_reserve_attn(pass, err);
+    if (status == LK_OK) lk_pass_add(pass, p->s, p->n_tok < CHUNK ? (int)p->n_tok : CHUNK, 0);
+    if (status == LK_OK) status = lk_pass_reserve_attn(pass, err);
     for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
         status = check_memory_limit(p, p->session[i], err);
     if (status == LK_OK) status = alloc_prefill(p, err);
     for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
         status = embed_chunk(p, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
+    status = lk_cluster_agree(p->s->model->cluster, status, err);
     return status == LK_OK ? run_layers(p, err) : status;
 }
 
@@ -440,7 +457,8 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "embeddings are pooled by mean or by last token, not by type %d",
                        (int)pooling);
-    lk_status status = lk_session_check_text(s, tok, n_tok, err);
+    lk_status status = lk_cluster_check_led(s->model->cluster, err);
+    if (status == LK_OK) status = lk_session_check_text(s, tok, n_tok, err);
     if (status == LK_OK && lk_factors_sides(s->model))
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "embeddings need exact keys and values, but the model's weights are "
@@ -470,8 +488,9 @@ static bool selects_rows(const struct lk_session *s) {
     return false;
 }
 
-lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
-                         size_t n_tok, lk_err *err) {
+/* lk_prefill_all on this rank. */
+static lk_status prefill_sessions(struct lk_session *const *session, size_t n, const int32_t *tok,
+                                  size_t n_tok, lk_err *err) {
     struct lk_ledger *ledger = &session[0]->ledger;
     lk_status status = LK_OK;
     for (size_t i = 0; i < n; i++) lk_session_drop_tokens(session[i]);
@@ -487,6 +506,7 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
     size_t n_group = 0;
     if (status == LK_OK && !group)
         status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
+    status = lk_cluster_agree(session[0]->model->cluster, status, err);
     for (size_t i = 0; status == LK_OK && i < n; i++)
         if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) status = prefill_group(group, n_group, tok, n_tok, err);
@@ -502,4 +522,24 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
         lk_cache_trim(session[i]->cache);
     }
     return status;
+}
+
+lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
+                         size_t n_tok, lk_err *err) {
+    struct lk_cluster *c = session[0]->model->cluster;
+    struct lk_op op = lk_session_op(session[0], LK_OP_PREFILL);
+    struct lk_op_part part[2] = {{tok, n_tok * sizeof *tok}};
+    int32_t *number = c ? lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *number) : NULL;
+    lk_err why = {0};
+    if (c && !number) return lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
+    for (size_t i = 0; c && i < n; i++) number[i] = session[i]->number;
+    part[1] = (struct lk_op_part){number, c ? n * sizeof *number : 0};
+    op.n = n_tok;
+    lk_status status = lk_cluster_lead(c, op, part, 2, &why);
+    if (status == LK_OK) {
+        status = prefill_sessions(session, n, tok, n_tok, &why);
+        lk_cluster_done(c);
+    }
+    if (c) lk_release(&c->ledger, LK_FOR_OTHER, number, n * sizeof *number);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
 }

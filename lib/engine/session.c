@@ -1,4 +1,6 @@
 /* Sessions: creation, evaluation, reuse of a common prefix, and copies. */
+#include "engine/session.h"
+
 #include "cache/cache_save.h"
 #include "engine/extend.h"
 #include "engine/factors.h"
@@ -35,7 +37,7 @@ static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
 }
 
 /* What the recipe has must be possible with this model. */
-static lk_status check_combinations(const struct lk_session *s, lk_err *err) {
+static lk_status check_combinations(const struct lk_session *s, bool divided, lk_err *err) {
     const struct lk_net *net = s->model->net;
     lk_features features = lk_recipe_features(s->recipe);
     if (net->hp.n_swa > 0) features |= lk_feature_bit(LK_FEATURE_SLIDING);
@@ -44,14 +46,16 @@ static lk_status check_combinations(const struct lk_session *s, lk_err *err) {
     if (net->hp.d_rope > 0) features |= lk_feature_bit(LK_FEATURE_SHARED);
     if (lk_hparams_mixed(&net->hp)) features |= lk_feature_bit(LK_FEATURE_TWO_HEADS);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
+    if (divided) features |= lk_feature_bit(LK_FEATURE_RANKS);
     const struct lk_combination_rule *rule = lk_combination_check(features);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }
 
-static lk_status init_session(struct lk_session *s, lk_err *err) {
+static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     struct lk_cache_shape shape = lk_model_cache_shape(s->model);
+    if (whole) shape.shard = (struct lk_shard){0};
     lk_status status = set_n_ctx(s, err);
-    if (status == LK_OK) status = check_combinations(s, err);
+    if (status == LK_OK) status = check_combinations(s, shape.shard.n_rank > 1, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
     if (status == LK_OK) status = lk_factors_check(s->model, s->recipe, s->cache, err);
     if (status != LK_OK) return status;
@@ -79,8 +83,9 @@ static lk_status init_session(struct lk_session *s, lk_err *err) {
     return LK_OK;
 }
 
-lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
-                         const lk_session_opts *opts, lk_err *err) {
+/* lk_session_new on this rank. */
+static lk_status create_session(lk_session **out, lk_model *model, const lk_recipe *recipe,
+                                const lk_session_opts *opts, bool whole, lk_err *err) {
     struct lk_session *s = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     s->model = model;
@@ -88,7 +93,11 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     if (opts) s->opts = *opts;
     s->ledger.limit = s->opts.max_bytes;
     s->ledger.common = &model->ledger;
-    lk_status status = init_session(s, err);
+    lk_status status = init_session(s, whole, err);
+    if (status == LK_OK && model->cluster) {
+        s->number = lk_handles_add(model->cluster, &model->cluster->sessions, s);
+        if (s->number < 0) status = lk_fail(err, LK_E_NOMEM, "out of memory for a session");
+    }
     if (status == LK_OK)
         *out = s;
     else
@@ -96,8 +105,44 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     return status;
 }
 
+lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_recipe *recipe,
+                                  const lk_session_opts *opts, bool whole, lk_err *err) {
+    static const lk_session_opts defaults;
+    if (!opts) opts = &defaults;
+    lk_err why = {0};
+    lk_session *s = NULL;
+    const struct lk_op_session op = {.n_ctx = opts->n_ctx,
+                                     .n_checkpoint = opts->n_checkpoint,
+                                     .max_bytes = opts->max_bytes,
+                                     .chunked_prefill = opts->chunked_prefill,
+                                     .whole = whole};
+    const struct lk_op_part part[] = {{&op, sizeof op},
+                                      {lk_recipe_text(recipe), strlen(lk_recipe_text(recipe)) + 1}};
+    lk_status status = lk_cluster_lead(
+        model->cluster, (struct lk_op){.kind = LK_OP_SESSION_NEW, .model = model->number}, part, 2,
+        err);
+    if (status != LK_OK) return status;
+    status = create_session(&s, model, recipe, opts, whole, &why);
+    status = lk_cluster_agree(model->cluster, status, &why);
+    if (status == LK_OK)
+        *out = s;
+    else
+        lk_session_free(s);
+    lk_cluster_done(model->cluster);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+}
+
+lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
+                         const lk_session_opts *opts, lk_err *err) {
+    return lk_session_new_on_ranks(out, model, recipe, opts, false, err);
+}
+
 void lk_session_free(lk_session *s) {
     if (!s) return;
+    struct lk_cluster *cluster = s->model->cluster;
+    bool led =
+        lk_cluster_lead(cluster, lk_session_op(s, LK_OP_SESSION_FREE), NULL, 0, NULL) == LK_OK;
+    if (cluster) lk_handles_remove(&cluster->sessions, s);
     lk_checkpoints_free(s);
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
@@ -109,20 +154,32 @@ void lk_session_free(lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->rule_scratch, rule_scratch_bytes(s));
     lk_release(&s->ledger, LK_FOR_OTHER, s->skipped, s->model->n_thread * sizeof *s->skipped);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
+    if (led) lk_cluster_done(cluster);
 }
 
 /* ---- evaluation ---- */
 
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
+    struct lk_op op = lk_session_op(s, LK_OP_RESERVE);
+    lk_err why = {0};
+    op.n = n_tok;
+    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
+    if (status != LK_OK) return status;
     size_t left = s->opts.n_ctx - s->n_tok;
-    return lk_cache_reserve(s->cache, n_tok < left ? n_tok : left, err);
+    status = lk_cache_reserve(s->cache, n_tok < left ? n_tok : left, &why);
+    status = lk_cluster_agree(s->model->cluster, status, &why);
+    lk_cluster_done(s->model->cluster);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
 }
 
 void lk_session_cancel(lk_session *s) { atomic_store(&s->cancelled, 1); }
 
 void lk_session_clear(lk_session *s) {
+    bool led =
+        lk_cluster_lead(s->model->cluster, lk_session_op(s, LK_OP_CLEAR), NULL, 0, NULL) == LK_OK;
     lk_session_drop_tokens(s);
     atomic_store(&s->cancelled, 0);
+    if (led) lk_cluster_done(s->model->cluster);
 }
 
 /* ---- reuse of a common prefix ---- */
@@ -158,9 +215,14 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
     *n = can_keep(s, n_common, n_tok);
     lk_checkpoints_drop(s, n_common); /* the others are of tokens that go */
     if (checkpoint && checkpoint->n_tok > *n) {
-        lk_status status = lk_session_reserve_logits(s, 1, err);
-        if (status == LK_OK) status = lk_checkpoints_restore(s, checkpoint, err);
-        if (status != LK_OK) lk_session_drop_tokens(s);
+        lk_err why = {0};
+        lk_status status = lk_session_reserve_logits(s, 1, &why);
+        if (status == LK_OK) status = lk_checkpoints_restore(s, checkpoint, &why);
+        status = lk_cluster_agree(s->model->cluster, status, &why);
+        if (status != LK_OK) {
+            lk_session_drop_tokens(s);
+            lk_fail(err, status, "%s", why.msg);
+        }
         *n = checkpoint->n_tok;
         return status;
     }
@@ -189,8 +251,9 @@ static lk_status extend_by_parts(struct lk_session *s, const int32_t *tok, size_
     return status == LK_OK ? lk_session_extend(s, tok, n_tok, err) : status;
 }
 
-lk_status lk_session_sync_marked(lk_session *s, const int32_t *tok, size_t n_tok,
-                                 const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err) {
+/* lk_session_sync_marked on this rank. */
+static lk_status sync_tokens(lk_session *s, const int32_t *tok, size_t n_tok, const size_t *mark,
+                             size_t n_mark, size_t *n_reused, lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
     if (status != LK_OK) return status;
     size_t n = 0;
@@ -211,6 +274,18 @@ lk_status lk_session_sync_marked(lk_session *s, const int32_t *tok, size_t n_tok
     return LK_OK;
 }
 
+lk_status lk_session_sync_marked(lk_session *s, const int32_t *tok, size_t n_tok,
+                                 const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err) {
+    struct lk_op op = lk_session_op(s, LK_OP_SYNC);
+    const struct lk_op_part part[] = {{tok, n_tok * sizeof *tok}, {mark, n_mark * sizeof *mark}};
+    op.n = n_tok;
+    lk_status status = lk_cluster_lead(s->model->cluster, op, part, 2, err);
+    if (status != LK_OK) return status;
+    status = sync_tokens(s, tok, n_tok, mark, n_mark, n_reused, err);
+    lk_cluster_done(s->model->cluster);
+    return status;
+}
+
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err) {
     return lk_session_sync_marked(s, tok, n_tok, NULL, 0, n_reused, err);
@@ -223,9 +298,11 @@ static bool have_same_states(const struct lk_session *a, const struct lk_session
     return !a->absorb == !b->absorb && (!a->absorb || a->absorb->sidecar == b->absorb->sidecar);
 }
 
-lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
-    if (s == from) return LK_OK;
-    if (s->model != from->model || s->recipe->absorbs != from->recipe->absorbs ||
+/* lk_session_copy on this rank. */
+static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
+    if (s->model != from->model ||
+        s->cache->shape.shard.n_rank != from->cache->shape.shard.n_rank ||
+        s->recipe->absorbs != from->recipe->absorbs ||
         !lk_cache_same_levels(s->cache, from->cache) || !have_same_states(s, from))
         return lk_fail(err, LK_E_ARG,
                        "a session can be copied only to one with the same model and recipe");
@@ -233,11 +310,16 @@ lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit a context of %d", from->n_tok,
                        s->opts.n_ctx);
     const float *logits = lk_session_logits(from, -1);
+    lk_err why = {0};
     lk_session_drop_tokens(s);
     from->n_pass = 0; /* its newest block becomes shared */
-    lk_status status = logits ? lk_session_reserve_logits(s, 1, err) : LK_OK;
-    if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, err);
-    if (status != LK_OK) return status;
+    lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
+    if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, &why);
+    status = lk_cluster_agree(s->model->cluster, status, &why);
+    if (status != LK_OK) {
+        lk_cache_clear(s->cache);
+        return lk_fail(err, status, "%s", why.msg);
+    }
     if (s->absorb) lk_absorb_copy(s->absorb, from->absorb);
     if (s->recurrent) memcpy(s->recurrent, from->recurrent, lk_recurrent_bytes(&s->model->net->hp));
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
@@ -247,4 +329,15 @@ lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     memcpy(s->logits, logits, s->model->net->hp.n_vocab * sizeof *logits);
     s->n_logits = 1;
     return LK_OK;
+}
+
+lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
+    struct lk_op op = lk_session_op(s, LK_OP_COPY);
+    if (s == from) return LK_OK;
+    op.other = from->number;
+    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
+    if (status != LK_OK) return status;
+    status = copy_session(s, from, err);
+    lk_cluster_done(s->model->cluster);
+    return status;
 }

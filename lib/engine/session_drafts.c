@@ -14,7 +14,8 @@ size_t lk_session_draftable(const lk_session *s, size_t n_tok, const char **why)
     return n_tok > 0 ? n_tok : 1;
 }
 
-lk_status lk_session_truncate(lk_session *s, size_t n_tok, lk_err *err) {
+/* lk_session_truncate on this rank. */
+static lk_status truncate_session(lk_session *s, size_t n_tok, lk_err *err) {
     if (n_tok < 1 || n_tok > s->n_tok)
         return lk_fail(err, LK_E_ARG, "cannot keep %zu of %zu tokens", n_tok, s->n_tok);
     size_t n_drop = s->n_tok - n_tok;
@@ -32,4 +33,14 @@ lk_status lk_session_truncate(lk_session *s, size_t n_tok, lk_err *err) {
     s->n_logits = (size_t)s->n_logits > n_drop ? s->n_logits - (int32_t)n_drop : 0;
     s->n_tok = n_tok;
     return LK_OK;
+}
+
+lk_status lk_session_truncate(lk_session *s, size_t n_tok, lk_err *err) {
+    struct lk_op op = lk_session_op(s, LK_OP_TRUNCATE);
+    op.n = n_tok;
+    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
+    if (status != LK_OK) return status;
+    status = truncate_session(s, n_tok, err);
+    lk_cluster_done(s->model->cluster);
+    return status;
 }

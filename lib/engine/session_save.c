@@ -52,8 +52,9 @@ static bool write_to_section(void *user, const void *data, size_t n) {
     return fwrite(data, 1, n, section->file) == n;
 }
 
+/* room: as of lk_cache_write_rows. */
 static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
-                          enum lk_section which, const struct lk_writer *writer) {
+                          enum lk_section which, void *room, const struct lk_writer *writer) {
     const float *logits = lk_session_logits(s, -1);
     switch (which) {
     case LK_SECTION_RECIPE:
@@ -69,13 +70,16 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
                 writer->put(writer->user, s->recurrent, lk_recurrent_bytes(&s->model->net->hp))) &&
                (!s->absorb || lk_absorb_write(s->absorb, writer));
     case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
-    case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, writer);
+    case LK_SECTION_ROWS:
+        return lk_cache_write_rows(s->cache, writer, lk_cluster_ranks(s->model->cluster), room);
     case LK_N_SECTION: break;
     }
     return false;
 }
 
-static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FILE *file) {
+/* The last section are the rows: other ranks send theirs if all is well up to there. */
+static bool write_all(const struct lk_session *s, const lk_sampler *sampler, void *room,
+                      FILE *file) {
     struct lk_session_header header = {.magic = LK_SESSION_MAGIC,
                                        .version = LK_SESSION_VERSION,
                                        .order = LK_SESSION_ORDER,
@@ -84,10 +88,12 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
                                        .factors = lk_factors_sides(s->model),
                                        .size = sizeof header};
     bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
-    for (int i = 0; ok && i < LK_N_SECTION; i++) {
+    for (int i = 0; i < LK_N_SECTION; i++) {
         struct section section = {.file = file};
         XXH3_64bits_reset(&section.hash);
-        ok = write_section(s, sampler, i, &(struct lk_writer){write_to_section, &section});
+        if (i == LK_SECTION_ROWS) ok = lk_cluster_all(s->model->cluster, ok);
+        ok = ok &&
+             write_section(s, sampler, i, room, &(struct lk_writer){write_to_section, &section});
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
@@ -96,14 +102,41 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
     return ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(&header, sizeof header, 1, file) == 1;
 }
 
+/* lk_session_save on rank 0. */
+static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const char *path,
+                           lk_err *err) {
+    struct lk_cluster *c = s->model->cluster;
+    struct lk_atomic_file f;
+    size_t n_room = c ? lk_cache_max_block(s->cache) : 0;
+    void *room = c ? lk_alloc(&c->ledger, LK_FOR_OTHER, n_room) : NULL;
+    lk_status status = c && !room ? lk_fail(err, LK_E_NOMEM, "out of memory to save a session")
+                                  : lk_atomic_file_open(&f, path, err);
+    if (status != LK_OK) {
+        lk_cluster_all(c, false); /* the others do not send their rows */
+    } else {
+        if (!write_all(s, sampler, room, f.file))
+            status = c && c->lost ? lk_cluster_fail_lost(err)
+                                  : lk_fail(err, LK_E_IO, "cannot write %s: %s", f.temporary,
+                                            strerror(errno));
+        status = lk_atomic_file_close(&f, status, err);
+    }
+    if (c) lk_release(&c->ledger, LK_FOR_OTHER, room, n_room);
+    return status;
+}
+
 lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const char *path,
                           lk_err *err) {
-    struct lk_atomic_file f;
-    lk_status status = lk_atomic_file_open(&f, path, err);
+    struct lk_cluster *c = s->model->cluster;
+    lk_status status = lk_cluster_lead(c, lk_session_op(s, LK_OP_SAVE), NULL, 0, err);
     if (status != LK_OK) return status;
-    if (!write_all(s, sampler, f.file))
-        status = lk_fail(err, LK_E_IO, "cannot write %s: %s", f.temporary, strerror(errno));
-    return lk_atomic_file_close(&f, status, err);
+    status = save_file(s, sampler, path, err);
+    lk_cluster_done(c);
+    return status;
+}
+
+void lk_session_send_rows(const struct lk_session *s) {
+    struct lk_cluster *c = s->model->cluster;
+    if (lk_cluster_all(c, true)) lk_cache_write_rows(s->cache, NULL, &c->ranks, NULL);
 }
 
 /* ---- loading ---- */
@@ -257,15 +290,23 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
         len > 100 ? 100 : (int)len, recipe, own);
 }
 
-static lk_status restore_session(const struct saved *saved, struct lk_session *s, lk_err *err) {
+/* room: as of lk_cache_restore_rows. */
+static lk_status restore_session(const struct saved *saved, struct lk_session *s, void *room,
+                                 lk_err *err) {
+    struct lk_cluster *c = s->model->cluster;
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
-    lk_status status = logits ? lk_session_reserve_logits(s, 1, err) : LK_OK;
+    lk_err why = {0};
+    lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (status == LK_OK)
-        status = lk_cache_restore(s->cache, saved->section[LK_SECTION_COUNTS],
-                                  saved->section[LK_SECTION_ROWS], err);
+        status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
+    status = lk_cluster_agree(c, status, &why);
+    if (status == LK_OK && !lk_cache_restore_rows(s->cache, saved->section[LK_SECTION_ROWS],
+                                                  saved->header.section[LK_SECTION_ROWS].size,
+                                                  lk_cluster_ranks(c), room))
+        status = lk_cluster_fail_lost(&why);
     if (status != LK_OK) {
         lk_session_drop_tokens(s);
-        return status;
+        return lk_fail(err, status, "%s", why.msg);
     }
     s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
     memcpy(s->tok, saved->section[LK_SECTION_TOKENS], s->n_tok * sizeof *s->tok);
@@ -280,21 +321,80 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     return LK_OK;
 }
 
-lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
+/* ---- loading on several ranks: rank 0 has the file, and broadcasts what the others need ---- */
+
+/* The sections that every rank gets whole, besides the rows. */
+static const enum lk_section broadcast_sections[] = {LK_SECTION_TOKENS, LK_SECTION_LOGITS,
+                                                     LK_SECTION_STATES, LK_SECTION_COUNTS};
+enum { N_BROADCAST = sizeof broadcast_sections / sizeof *broadcast_sections };
+
+/* Broadcast the sections from rank 0, whose file is mapped, to room for them on the others. */
+static bool broadcast_file(struct lk_cluster *c, struct saved *saved) {
+    bool ok = true;
+    for (int i = 0; i < N_BROADCAST; i++) {
+        enum lk_section which = broadcast_sections[i];
+        uint64_t n = saved->header.section[which].size;
+        if (n > 0) ok = ok && lk_cluster_broadcast(c, (void *)saved->section[which], n);
+    }
+    return ok;
+}
+
+/* Restore a checked file on all ranks. */
+static lk_status restore_on_ranks(struct saved *saved, struct lk_session *s, lk_err *err) {
+    struct lk_cluster *c = s->model->cluster;
+    if (!c) return restore_session(saved, s, NULL, err);
+    if (!lk_cluster_broadcast(c, &saved->header, sizeof saved->header) || !lk_cluster_all(c, true))
+        return lk_fail(err, LK_E_NOMEM, "a rank is out of memory to load a session");
+    if (!broadcast_file(c, saved)) return lk_cluster_fail_lost(err);
+    return restore_session(saved, s, NULL, err);
+}
+
+void lk_session_receive_saved(struct lk_session *s) {
+    struct lk_cluster *c = s->model->cluster;
     struct saved saved = {0};
-    lk_status status = open_saved(&saved, path, err);
-    if (status != LK_OK) return status;
-    status = check_saved(&saved, s, path, err);
+    lk_err why = {0};
+    if (lk_cluster_agree(c, LK_OK, &why) != LK_OK || /* rank 0 could not load the file */
+        !lk_cluster_broadcast(c, &saved.header, sizeof saved.header))
+        return;
+    size_t n = LK_RESTORE_ROOM, at = LK_RESTORE_ROOM;
+    for (int i = 0; i < N_BROADCAST; i++) n += saved.header.section[broadcast_sections[i]].size;
+    uint8_t *room = lk_alloc(&c->ledger, LK_FOR_OTHER, n);
+    for (int i = 0; room && i < N_BROADCAST; i++) {
+        saved.section[broadcast_sections[i]] = room + at;
+        at += saved.header.section[broadcast_sections[i]].size;
+    }
+    if (lk_cluster_all(c, room != NULL) && broadcast_file(c, &saved))
+        restore_session(&saved, s, room, NULL);
+    lk_release(&c->ledger, LK_FOR_OTHER, room, n);
+}
+
+/* lk_session_load on rank 0. */
+static lk_status load_file(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
+    struct saved saved = {0};
+    lk_err why = {0};
+    lk_status status = open_saved(&saved, path, &why);
+    bool opened = status == LK_OK;
+    if (status == LK_OK) status = check_saved(&saved, s, path, &why);
     uint64_t n_sampler = saved.header.section[LK_SECTION_SAMPLER].size;
     if (status == LK_OK && sampler && n_sampler) {
         bool restored;
-        lk_err why;
+        lk_err reason;
         status = lk_sampling_restore(sampler->sampling, saved.section[LK_SECTION_SAMPLER],
-                                     n_sampler, s->model->net->hp.n_vocab, &restored, &why);
-        if (status != LK_OK) lk_fail(err, status, "cannot load %s: %s", path, why.msg);
+                                     n_sampler, s->model->net->hp.n_vocab, &restored, &reason);
+        if (status != LK_OK) lk_fail(&why, status, "cannot load %s: %s", path, reason.msg);
     }
-    if (status == LK_OK) status = restore_session(&saved, s, err);
-    lk_mapping_close(&saved.map);
+    status = lk_cluster_agree(s->model->cluster, status, &why);
+    if (status == LK_OK) status = restore_on_ranks(&saved, s, &why);
+    if (opened) lk_mapping_close(&saved.map);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+}
+
+lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
+    struct lk_cluster *c = s->model->cluster;
+    lk_status status = lk_cluster_lead(c, lk_session_op(s, LK_OP_LOAD), NULL, 0, err);
+    if (status != LK_OK) return status;
+    status = load_file(s, sampler, path, err);
+    lk_cluster_done(c);
     return status;
 }
 

@@ -14,6 +14,8 @@ bool lk_session_shiftable(const lk_session *s, const char **why) {
         reason = "this model has learned positions, which end with the context";
     else if (net->hp.attn_temp != 0)
         reason = "this model scales attention by the position in the text";
+    else if (s->model->cluster)
+        reason = "the rows are divided over several ranks: use a longer context";
     if (why) *why = reason;
     return !reason;
 }

@@ -5,6 +5,7 @@
 #include "recipe/recipe_levels.h"
 
 #include <stdio.h>
+#include <string.h>
 
 size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
@@ -35,7 +36,8 @@ static void count_skipped(const lk_session *s, lk_session_stats *stats) {
     if (n_query > 0) stats->skipped_mean /= (double)n_query;
 }
 
-lk_session_stats lk_session_get_stats(const lk_session *s) {
+/* The stats of this rank. */
+static lk_session_stats own_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
     uint64_t state = lk_recurrent_bytes(&s->model->net->hp); /* b.padding includes it */
     if (s->absorb) state += lk_absorb_state_bytes(s->absorb);
@@ -52,6 +54,52 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
     count_skipped(s, &stats);
+    return stats;
+}
+
+/* Within another operation, in a progress callback, the other ranks are busy with that. */
+static bool can_sum(const struct lk_cluster *c) { return c && c->depth == 0; }
+
+enum { N_SUMMED = 8, CACHE_BYTES = 5 };
+
+/* The fields that are sums over all ranks; one of them is the bytes of the cache. */
+static void list_summed(lk_session_stats *stats, uint64_t *field[N_SUMMED]) {
+    uint64_t *const all[N_SUMMED] = {
+        &stats->code_bytes,  &stats->scale_bytes, &stats->exact_bytes,      &stats->padding_bytes,
+        &stats->state_bytes, &stats->cache_bytes, &stats->checkpoint_bytes, &stats->scratch_bytes};
+    memcpy(field, all, sizeof all);
+}
+
+/* The stats of all ranks: an operation. *max_rank: bytes of the largest part of the cache. */
+static lk_session_stats sum_stats(const lk_session *s, uint64_t *max_rank) {
+    struct lk_cluster *c = s->model->cluster;
+    lk_session_stats stats = own_stats(s);
+    uint64_t own[N_SUMMED], all[LK_MAX_RANKS][N_SUMMED], *field[N_SUMMED];
+    *max_rank = stats.cache_bytes;
+    if (!can_sum(c) || lk_cluster_lead(c, lk_session_op(s, LK_OP_STATS), NULL, 0, NULL) != LK_OK)
+        return stats;
+    list_summed(&stats, field);
+    for (int i = 0; i < N_SUMMED; i++) own[i] = *field[i];
+    if (lk_cluster_gather(c, own, sizeof own, all)) {
+        for (int i = 0; i < N_SUMMED; i++) *field[i] = 0;
+        for (int rank = 0; rank < c->ranks.n_rank; rank++) {
+            for (int i = 0; i < N_SUMMED; i++) *field[i] += all[rank][i];
+            if (all[rank][CACHE_BYTES] > *max_rank) *max_rank = all[rank][CACHE_BYTES];
+        }
+    }
+    lk_cluster_done(c);
+    return stats;
+}
+
+uint64_t lk_session_max_rank_bytes(lk_session *s) {
+    uint64_t max_rank;
+    sum_stats(s, &max_rank);
+    return max_rank;
+}
+
+lk_session_stats lk_session_get_stats(const lk_session *s) {
+    uint64_t max_rank;
+    lk_session_stats stats = sum_stats(s, &max_rank);
     if (s->n_tok == 0) return stats;
     stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
     stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;
@@ -83,6 +131,23 @@ static int representative_layer(const struct lk_session *s, int spec) {
     return best;
 }
 
+/* Sums over all ranks: an operation. */
+static void sum_level(const lk_session *s, size_t i, lk_level_stats *level) {
+    struct lk_cluster *c = s->model->cluster;
+    struct lk_op op = lk_session_op(s, LK_OP_LEVEL);
+    uint64_t own[2] = {level->k_bytes, level->v_bytes}, all[LK_MAX_RANKS][2];
+    op.n = i;
+    if (!can_sum(c) || lk_cluster_lead(c, op, NULL, 0, NULL) != LK_OK) return;
+    if (lk_cluster_gather(c, own, sizeof own, all)) {
+        level->k_bytes = level->v_bytes = 0;
+        for (int rank = 0; rank < c->ranks.n_rank; rank++) {
+            level->k_bytes += all[rank][0];
+            level->v_bytes += all[rank][1];
+        }
+    }
+    lk_cluster_done(c);
+}
+
 bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
     const struct lk_recipe *recipe = s->recipe;
     if (i > (size_t)recipe->n_level) return false;
@@ -94,7 +159,7 @@ bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
             int level = find_level(kv, (int)i);
             if (level < 0) continue;
             *(side == LK_K ? &sum.k_bytes : &sum.v_bytes) +=
-                kv->level[level].n_block * kv->level[level].block_bytes;
+                lk_shard_held_blocks(kv, level) * kv->level[level].block_bytes;
             if (layer != reported) continue;
             *(side == LK_K ? &sum.k_rows : &sum.v_rows) = kv->count[level].rows;
             lk_codec_print(&kv->rule[level].codec, side, side == LK_K ? sum.k_codec : sum.v_codec,
@@ -102,6 +167,7 @@ bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
         }
     bool staging = i == (size_t)recipe->n_level; /* rows of a batch that is not complete */
     if (staging && reported < 0) return false;
+    sum_level(s, i, &sum);
     snprintf(sum.name, sizeof sum.name, "%s", staging ? "newest" : recipe->level[i].name);
     *out = sum;
     return true;

@@ -50,6 +50,16 @@ static const char two_heads[] = "this model has heads of two sizes, but the stat
                                 "of one size; remove 'absorb' "
                                 "from the recipe";
 
+static const char ranks_policy[] =
+    "several ranks hold rows of the cache, and this policy needs those of all ranks in one place; "
+    "use a recipe without 'keep', or one process";
+static const char ranks_states[] =
+    "several ranks hold rows of the cache, which 'absorb' does not know; use a recipe without "
+    "'absorb', or one process";
+static const char ranks_tiles[] =
+    "several ranks hold rows of the cache, and 'skip' and 'read' choose among all of them; use a "
+    "recipe without them, or one process";
+
 static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
     {LK_FEATURE_BODY, LK_FEATURE_SHIFT, EVICTS,
@@ -116,6 +126,14 @@ static const struct lk_combination_rule rules[] = {
      "recipe"},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
+    {LK_FEATURE_NEWEST, LK_FEATURE_RANKS, 0, ranks_policy},
+    {LK_FEATURE_RANDOM, LK_FEATURE_RANKS, 0, ranks_policy},
+    {LK_FEATURE_H2O, LK_FEATURE_RANKS, 0, ranks_policy},
+    {LK_FEATURE_TOVA, LK_FEATURE_RANKS, 0, ranks_policy},
+    {LK_FEATURE_LESS, LK_FEATURE_RANKS, 0, ranks_states},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_RANKS, 0, ranks_states},
+    {LK_FEATURE_SKIP, LK_FEATURE_RANKS, 0, ranks_tiles},
+    {LK_FEATURE_READ, LK_FEATURE_RANKS, 0, ranks_tiles},
 };
 
 const struct lk_combination_rule *lk_combination_check(lk_features features) {
@@ -163,6 +181,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_SOFTCAP] = "soft cap",
         [LK_FEATURE_SHARED] = "latent attention",
         [LK_FEATURE_TWO_HEADS] = "two head sizes",
+        [LK_FEATURE_RANKS] = "several ranks",
     };
     return name[f];
 }

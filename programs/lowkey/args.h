@@ -56,6 +56,7 @@ struct opt_group {
 };
 
 struct command;
+struct lk_cluster;
 
 typedef void help_printer(const struct command *command, const struct opt_group *group,
                           size_t n_group);
@@ -69,7 +70,9 @@ struct command {
     const char *examples;    /* lines: "  lowkey ...\n" */
     const char *appendix;    /* lines that --help and the man page show last; NULL: none */
     int (*run)(const struct command *command, int argc, char **argv); /* returns a STATUS_* */
-    help_printer *print_help; /* called for --help; NULL: print_help of help.h */
+    bool on_ranks;              /* it can run on several ranks, with the cluster of `cluster` */
+    struct lk_cluster *cluster; /* set by ranks_run; NULL: this process is alone */
+    help_printer *print_help;   /* called for --help; NULL: print_help of help.h */
 };
 
 enum args_result { ARGS_RUN, ARGS_HELP, ARGS_BAD };

@@ -169,16 +169,20 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
     lk_model_info info = lk_model_get_info(model);
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
-        json_array_append_new(
-            list,
-            json_pack("{s:s s:I s:o s:o s:I s:o s:o s:o s:I s:I s:o s:o}", "kv", row[i].kv, "depth",
-                      (json_int_t)r->depth, "prefill_tps", json_rate(r->prefill_tps), "decode_tps",
-                      json_rate(r->decode_tps), "cache_bytes", (json_int_t)r->cache_bytes,
-                      "bits_per_value", json_number(r->bits_per_value), "prefill_tps_best",
-                      json_rate(r->prefill_tps_best), "decode_tps_best",
-                      json_rate(r->decode_tps_best), "n_tok", (json_int_t)r->n_tok, "n_repeated",
-                      (json_int_t)r->n_repeated, "bits_with_sidecar",
-                      json_number(r->bits_with_sidecar), "cpu_share", json_number(r->cpu_share)));
+        json_t *result = json_pack(
+            "{s:s s:I s:o s:o s:I s:o s:o s:o s:I s:I s:o s:o}", "kv", row[i].kv, "depth",
+            (json_int_t)r->depth, "prefill_tps", json_rate(r->prefill_tps), "decode_tps",
+            json_rate(r->decode_tps), "cache_bytes", (json_int_t)r->cache_bytes, "bits_per_value",
+            json_number(r->bits_per_value), "prefill_tps_best", json_rate(r->prefill_tps_best),
+            "decode_tps_best", json_rate(r->decode_tps_best), "n_tok", (json_int_t)r->n_tok,
+            "n_repeated", (json_int_t)r->n_repeated, "bits_with_sidecar",
+            json_number(r->bits_with_sidecar), "cpu_share", json_number(r->cpu_share));
+        if (r->n_rank > 1)
+            json_object_update_new(
+                result, json_pack("{s:i s:o s:o}", "n_rank", (int)r->n_rank, "exchanged_per_token",
+                                  json_number(r->exchanged_per_token), "exchange_share",
+                                  json_number(r->exchange_share)));
+        json_array_append_new(list, result);
     }
     int done =
         json_print(json_pack("{s:s s:s s:i s:I s:I s:I s:I s:o}", "model", name, "kernels",
@@ -232,16 +236,22 @@ static void rate_cell(struct table *table, double tps) {
 static void print_table(const struct bench_args *a, const lk_model *model, size_t n_tok,
                         const struct row *row, size_t n_row) {
     lk_model_info info = lk_model_get_info(model);
-    bool repeated = false, sidecar = false;
+    bool repeated = false, sidecar = false, ranks = false;
     double cpu_share = 1;
-    for (size_t i = 0; i < n_row; i++)
+    for (size_t i = 0; i < n_row; i++) {
         sidecar = sidecar || row[i].r.bits_with_sidecar > row[i].r.bits_per_value;
-    struct table table = table_new(sidecar ? "lrrRrRrRR" : "lrrRrRrR");
+        ranks = ranks || row[i].r.n_rank > 1;
+    }
+    char columns[16];
+    snprintf(columns, sizeof columns, "lrrRrRrR%s%s", sidecar ? "R" : "", ranks ? "rr" : "");
+    struct table table = table_new(columns);
     char b[NUMBER_BUF];
     const char *title[] = {"recipe",     "depth", "prefill t/s", "best",
                            "decode t/s", "best",  "cache",       "bits/value"};
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     if (sidecar) table_cell(&table, "+ sidecar");
+    if (ranks) table_cell(&table, "received/token");
+    if (ranks) table_cell(&table, "exchange");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         table_cell(&table, "%s", row[i].kv);
@@ -253,6 +263,8 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
         table_cell(&table, "%s", format_bytes(b, r->cache_bytes));
         table_cell(&table, "%.2f", r->bits_per_value);
         if (sidecar) table_cell(&table, "%.2f", r->bits_with_sidecar);
+        if (ranks) table_cell(&table, "%s", format_bytes(b, (uint64_t)r->exchanged_per_token));
+        if (ranks) table_cell(&table, "%.0f%%", 100 * r->exchange_share);
         repeated = repeated || r->n_repeated > 0;
         if (r->cpu_share < cpu_share) cpu_share = r->cpu_share;
     }
@@ -263,6 +275,11 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
                     "best of %lld; %d thread%s, %s kernels.",
                     (long long)a->prefill, (long long)a->decode, (long long)a->repeat,
                     info.n_threads, info.n_threads == 1 ? "" : "s", info.kernels);
+    if (ranks)
+        print_paragraph(stdout,
+                        "%d ranks; received/token: what rank 0 gets from the others for each "
+                        "decoded token; exchange: its share of the time, waiting included.",
+                        row[0].r.n_rank);
     if (sidecar)
         print_paragraph(stdout, "+ sidecar: bits per value with what one session needs of the "
                                 "sidecar, which sessions share.");
@@ -290,7 +307,8 @@ static int print_rows(const struct bench_args *a, const lk_model *model, size_t 
 
 int cmd_bench(const struct command *command, int argc, char **argv) {
     static struct row row[MAX_LIST * MAX_LIST];
-    struct bench_args a = {.prefill = 512, .decode = 32, .repeat = 3};
+    struct bench_args a = {
+        .model.cluster = command->cluster, .prefill = 512, .decode = 32, .repeat = 3};
     struct recipes recipes = {0};
     lk_model *model = NULL;
     int32_t *tok = NULL;

@@ -163,7 +163,8 @@ static int chat_loop(struct chat *c) {
 }
 
 int cmd_chat(const struct command *command, int argc, char **argv) {
-    struct chat c = {.args = {.session.n_checkpoint = 64,
+    struct chat c = {.args = {.model.cluster = command->cluster,
+                              .session.n_checkpoint = 64,
                               .sampler = sampler_args_default(),
                               .shift.keep = -1,
                               .n = -1}};

@@ -144,7 +144,7 @@ static int open_original(const struct perplexity_args *a, lk_model **out) {
 }
 
 int cmd_perplexity(const struct command *command, int argc, char **argv) {
-    struct perplexity_args a = {.ctx = 4096};
+    struct perplexity_args a = {.model.cluster = command->cluster, .ctx = 4096};
     struct recipes recipes = {0};
     struct lk_buf text = {0};
     lk_model *model = NULL, *reference = NULL;

@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "common.h"
 #include "json_output.h"
+#include "lowkey_cluster.h"
 #include "output.h"
 #include "table.h"
 
@@ -14,6 +15,7 @@ struct plan_args {
     struct number_list ctx;
     int64_t fit;      /* MiB; 0: --fit is not given */
     int64_t sessions; /* 0: --sessions is not given, one */
+    int64_t ranks;
     bool stream, json, csv;
     bool presets;         /* no --kv is given */
     bool presets_omitted; /* presets that need a sidecar */
@@ -45,6 +47,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->sessions, 1, 1 << 20,
               .man = "Sessions that share what they need of the sidecar (default 1). The column "
                      "`total` is what their caches and the sidecar need together."},
+             {0, "ranks", "N", "processes that divide the cache: memory of each (default 1)",
+              OPT_INT, &a->ranks, 1, 1024,
+              .man =
+                  "Processes that divide the cache (default 1; `docs/cluster.md`). The memory is "
+                  "that of the one with the largest part."},
              {0, "stream", NULL, "plan for prefill through the compressed cache", OPT_FLAG,
               &a->stream},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
@@ -56,11 +63,17 @@ static enum args_result read_args(const struct command *command, int argc, char 
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
+/* The plan of n_tok tokens. */
+static lk_status plan_tokens(const lk_model *model, const lk_recipe *recipe,
+                             const struct plan_args *a, size_t n_tok, lk_plan *plan, lk_err *err) {
+    lk_session_opts opts = {.n_ctx = (int32_t)n_tok, .chunked_prefill = a->stream};
+    return lk_plan_make_ranks(model, recipe, &opts, (int32_t)a->ranks, plan, err);
+}
+
 static bool fits(const lk_model *model, const lk_recipe *recipe, size_t n_tok,
                  const struct plan_args *a, lk_plan *plan) {
-    lk_session_opts opts = {.n_ctx = (int32_t)n_tok, .chunked_prefill = a->stream};
-    return !lk_plan_make(model, recipe, &opts, plan, NULL) && plan->peak_bytes <= (uint64_t)a->fit
-                                                                                      << 20;
+    return !plan_tokens(model, recipe, a, n_tok, plan, NULL) && plan->peak_bytes <= (uint64_t)a->fit
+                                                                                        << 20;
 }
 
 /* The plan of the largest context that fits; a plan of 0 tokens if not even one token fits. */
@@ -235,12 +248,15 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
     putchar('\n');
     print_paragraph(stdout, "ratio: f16 cache / cache; bits: of the cache, per value; peak: of "
                             "everything, during prefill");
+    if (a->ranks > 1)
+        print_paragraph(stdout, "Memory of each of %lld ranks; f16 cache: of all of them.",
+                        (long long)a->ranks);
     if (prices)
         print_paragraph(stdout,
                         "sidecar: what the recipe reads of it, shared by sessions; total and bits: "
                         "the caches of %s session%s and the sidecar",
                         format_count(b, sessions), sessions == 1 ? "" : "s");
-    if (prices && !a->presets) print_break_even(row, n, a, model);
+    if (prices && !a->presets && a->ranks == 1) print_break_even(row, n, a, model);
     if (!a->model.no_mmap)
         print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
                         format_bytes(b, info.file_bytes));
@@ -256,13 +272,12 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
 
 static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
                            const struct plan_args *a, int64_t n_ctx, lk_plan *plan, lk_err *err) {
-    lk_session_opts opts = {.n_ctx = a->fit ? 1 : (int32_t)n_ctx, .chunked_prefill = a->stream};
-    if (!a->fit) return lk_plan_make(model, recipe, &opts, plan, err);
+    if (!a->fit) return plan_tokens(model, recipe, a, (size_t)n_ctx, plan, err);
     *plan = largest_plan(model, recipe, a);
     if (plan->n_tok) return LK_OK;
     /* Nothing fits. Report an error if the recipe is not possible for this model at all. */
     lk_plan one;
-    return lk_plan_make(model, recipe, &opts, &one, err);
+    return plan_tokens(model, recipe, a, 1, &one, err);
 }
 
 /* Plan every preset, except those that need a sidecar if there is none. */
@@ -310,7 +325,7 @@ static int make_rows(const lk_model *model, const struct recipes *recipes,
 
 int cmd_plan(const struct command *command, int argc, char **argv) {
     static struct plan_row row[MAX_LIST * MAX_LIST];
-    struct plan_args a = {.model.header_only = true};
+    struct plan_args a = {.model.header_only = true, .ranks = 1};
     struct recipes recipes = {0};
     lk_model *model = NULL;
     enum args_result result = read_args(command, argc, argv, &a);

@@ -270,7 +270,10 @@ static int generate_answer(const struct run_args *a, struct run *r) {
 }
 
 int cmd_run(const struct command *command, int argc, char **argv) {
-    struct run_args a = {.n = 256, .sampler = sampler_args_default(), .shift.keep = -1};
+    struct run_args a = {.model.cluster = command->cluster,
+                         .n = 256,
+                         .sampler = sampler_args_default(),
+                         .shift.keep = -1};
     struct run r = {0};
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;

@@ -19,6 +19,7 @@ const struct command command_table[N_COMMANDS] = {
                  "  lowkey run --kv best-3 --stats -f book.txt -n 200\n"
                  "  echo \"Name three rivers.\" | lowkey run --chat --greedy\n"
                  "  lowkey run --kv \"sink 4: f16; body: rot3; window 128: f16\" -p Hello\n",
+     .on_ranks = true,
      .run = cmd_run},
 
     {.name = "chat",
@@ -39,6 +40,7 @@ const struct command command_table[N_COMMANDS] = {
                  "  lowkey chat --session trip.lk\n"
                  "  lowkey chat -m model.gguf --kv best-3 --system \"Answer in one sentence.\"\n"
                  "  echo \"What is a cache?\" | lowkey chat --greedy\n",
+     .on_ranks = true,
      .run = cmd_chat},
 
     {.name = "serve",
@@ -78,6 +80,7 @@ const struct command command_table[N_COMMANDS] = {
          "the sidecar has adapters, the full cache is that of the model without them.",
      .examples = "  lowkey perplexity -f book.txt --kv best-4 --kv best-2 --weights f32\n"
                  "  lowkey perplexity -f book.txt -c 2k --chunks 2 --kv kivi-2 --json\n",
+     .on_ranks = true,
      .run = cmd_perplexity},
 
     {.name = "bench",
@@ -97,6 +100,7 @@ const struct command command_table[N_COMMANDS] = {
      .examples = "  lowkey bench\n"
                  "  lowkey bench --kv f16 --kv best-3 --depth 0,8k,32k\n"
                  "  lowkey bench --kv best-4 --depth 128k -p 0 -n 16 --repeat 5 --json\n",
+     .on_ranks = true,
      .run = cmd_bench},
 
     {.name = "eval",

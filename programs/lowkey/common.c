@@ -101,7 +101,8 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out) {
     struct progress progress = progress_start("loading the model");
     opts.progress = progress_step;
     opts.user = &progress;
-    lk_status opened = lk_model_open(out, path, &opts, &err);
+    lk_status opened = args->cluster ? lk_model_open_cluster(out, path, &opts, args->cluster, &err)
+                                     : lk_model_open(out, path, &opts, &err);
     progress_end(&progress);
     free(path);
     if (opened) return print_lk_error(&err);

@@ -6,7 +6,7 @@
 
 #include "args.h"
 #include "base/buf.h"
-#include "lowkey.h"
+#include "lowkey_cluster.h"
 
 /* The recipe if there is none for the model (default_recipe): its error is smaller than that of
  * quantized weights. */
@@ -22,7 +22,8 @@ int print_lk_error(const lk_err *err);
 struct model_args {
     const char *model, *weights, *kernels, *sidecar, *factors;
     int64_t threads;
-    int64_t n_ctx; /* not an option: set by commands with a context length; 0: as trained */
+    int64_t n_ctx;       /* not an option: set by commands with a context length; 0: as trained */
+    lk_cluster *cluster; /* not an option: of the command; NULL: this process is alone */
     bool no_mmap;
     bool no_repack;   /* not an option: set by commands that read weights */
     bool header_only; /* not an option: set by commands that need no weights */

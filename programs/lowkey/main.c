@@ -6,6 +6,7 @@
 #include "lowkey.h"
 #include "man_page.h"
 #include "output.h"
+#include "ranks.h"
 #include "shell_completion.h"
 #include "terminate.h"
 
@@ -88,5 +89,8 @@ int main(int argc, char **argv) {
         return print_error("unknown option '%s'; expected a command first: see 'lowkey help'",
                            name);
     if (!command) return print_unknown_command(name);
-    return flush_output(command->run(command, argc - 1, argv + 1));
+    struct ranks *ranks;
+    int status = ranks_join(&ranks);
+    if (!status) status = ranks_run(ranks, command, argc - 1, argv + 1);
+    return flush_output(status);
 }

@@ -1,5 +1,5 @@
 /* Appends repeated K and V rows to a cache. */
-#include "measure/repeat_rows.h"
+#include "engine/repeat_rows.h"
 
 #include <string.h>
 
@@ -93,16 +93,18 @@ static lk_status repeat_layer(struct lk_session *s, const struct lk_session *sou
                            : lk_fail(err, status, "no memory for the cache of layer %d", layer);
 }
 
-lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
-                         lk_err *err) {
+/* lk_repeat_rows on this rank. */
+static lk_status repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
+                             lk_err *err) {
     if (source->n_tok == 0) return lk_fail(err, LK_E_ARG, "the source session has no rows");
+    if (source->cache->shape.shard.n_rank > 1)
+        return lk_fail(err, LK_E_ARG, "the source session has rows on other ranks");
     if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d",
                        s->n_tok + n_tok, s->opts.n_ctx);
     size_t size = 2 * LK_MAX_MOVE * lk_cache_width(&s->cache->shape, LK_V) * sizeof(float);
     float *rows = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
-    if (!rows) return lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
-    lk_status status = LK_OK;
+    lk_status status = rows ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
     uint64_t n_layer = s->cache->shape.n_layer;
     for (uint64_t layer = 0; status == LK_OK && layer < n_layer; layer++) {
         status = repeat_layer(s, source, (int)layer, n_tok, rows, err);
@@ -112,6 +114,7 @@ lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, 
     }
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows, size);
     lk_cache_trim(s->cache);
+    status = lk_cluster_agree(s->model->cluster, status, err);
     if (status != LK_OK) {
         lk_session_clear(s);
         return status;
@@ -122,4 +125,17 @@ lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, 
     s->n_pass = 0;
     s->n_logits = 0;
     return LK_OK;
+}
+
+lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
+                         lk_err *err) {
+    struct lk_op op = lk_session_op(s, LK_OP_REPEAT);
+    lk_err why = {0};
+    op.other = source->number;
+    op.n = n_tok;
+    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
+    if (status != LK_OK) return status;
+    status = repeat_rows(s, source, n_tok, &why);
+    lk_cluster_done(s->model->cluster);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
 }

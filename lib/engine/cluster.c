@@ -1,0 +1,205 @@
+/* Ranks that compute together: joining, leading operations, agreeing on results. */
+#include "engine/cluster.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+lk_status lk_cluster_fail_lost(lk_err *err) {
+    return lk_fail(err, LK_E_IO, "a rank of the cluster was lost; start the run again");
+}
+
+/* ---- exchanges ---- */
+
+/* Count an exchange that started at `start`, in which this rank received n bytes. */
+static bool count_exchange(struct lk_cluster *c, double start, size_t n, bool ok) {
+    c->stats.n_exchange++;
+    c->stats.bytes += n;
+    c->stats.seconds += lk_now() - start;
+    if (!ok) c->lost = true;
+    return ok;
+}
+
+bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *all) {
+    double start = lk_now();
+    return !c->lost && count_exchange(c, start, n * (size_t)(c->ranks.n_rank - 1),
+                                      c->ranks.gather(c->ranks.user, own, n, all));
+}
+
+/* n bytes of rank `from` to all. */
+static bool broadcast_from(struct lk_cluster *c, int from, void *data, size_t n) {
+    double start = lk_now();
+    return !c->lost && count_exchange(c, start, from == c->ranks.rank ? 0 : n,
+                                      c->ranks.broadcast(c->ranks.user, from, data, n));
+}
+
+bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n) {
+    return broadcast_from(c, 0, data, n);
+}
+
+void lk_cluster_abort(struct lk_cluster *c, const char *why) {
+    if (!c || c->lost) return;
+    c->lost = true;
+    c->ranks.abort(c->ranks.user, why);
+}
+
+/* ---- agreeing ---- */
+
+lk_status lk_cluster_agree(struct lk_cluster *c, lk_status status, lk_err *err) {
+    int32_t own = status, all[LK_MAX_RANKS];
+    lk_err why = {.code = status};
+    int first = 0;
+    if (!c) return status;
+    if (!lk_cluster_gather(c, &own, sizeof own, all)) return lk_cluster_fail_lost(err);
+    while (first < c->ranks.n_rank && all[first] == LK_OK) first++;
+    if (first == c->ranks.n_rank) return LK_OK;
+    if (first == c->ranks.rank && err) why = *err;
+    if (!broadcast_from(c, first, &why, sizeof why)) return lk_cluster_fail_lost(err);
+    if (first == c->ranks.rank) return status;
+    return lk_fail(err, (lk_status)all[first], "rank %d: %.450s", first, why.msg);
+}
+
+bool lk_cluster_all(struct lk_cluster *c, bool ok) {
+    uint8_t own = ok, all[LK_MAX_RANKS];
+    if (!c) return ok;
+    if (!lk_cluster_gather(c, &own, sizeof own, all)) return false;
+    for (int i = 0; i < c->ranks.n_rank; i++)
+        if (!all[i]) return false;
+    return true;
+}
+
+/* ---- operations ---- */
+
+const lk_ranks *lk_cluster_ranks(const struct lk_cluster *c) { return c ? &c->ranks : NULL; }
+
+/* Concatenate the parts of a payload. */
+static void join_parts(const struct lk_op_part *part, int n_part, char *out) {
+    for (int i = 0; i < n_part; out += part[i++].n)
+        if (part[i].n) memcpy(out, part[i].data, part[i].n);
+}
+
+/* Send a message and its payload to the other ranks. */
+static lk_status send_op(struct lk_cluster *c, struct lk_op *op, const struct lk_op_part *part,
+                         int n_part, lk_err *err) {
+    size_t n = 0;
+    for (int i = 0; i < n_part; i++) n += part[i].n;
+    char *payload = op->payload;
+    bool follows = n > sizeof op->payload;
+    if (follows) payload = lk_alloc(&c->ledger, LK_FOR_OTHER, n);
+    if (!payload) return lk_fail(err, LK_E_NOMEM, "out of memory for a message of %zu bytes", n);
+    join_parts(part, n_part, payload);
+    op->magic = LK_OP_MAGIC;
+    op->n_payload = n;
+    bool ok = lk_cluster_broadcast(c, op, sizeof *op) &&
+              (!follows || lk_cluster_broadcast(c, payload, n));
+    if (follows) lk_release(&c->ledger, LK_FOR_OTHER, payload, n);
+    return ok ? LK_OK : lk_cluster_fail_lost(err);
+}
+
+lk_status lk_cluster_lead(struct lk_cluster *c, struct lk_op op, const struct lk_op_part *part,
+                          int n_part, lk_err *err) {
+    if (!c) return LK_OK;
+    pthread_mutex_lock(&c->lock);
+    lk_status status = c->lost ? lk_cluster_fail_lost(err) : LK_OK;
+    if (status == LK_OK && c->ranks.rank == 0 && c->depth == 0)
+        status = send_op(c, &op, part, n_part, err);
+    if (status == LK_OK)
+        c->depth++;
+    else
+        pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+void lk_cluster_done(struct lk_cluster *c) {
+    if (!c) return;
+    c->depth--;
+    pthread_mutex_unlock(&c->lock);
+}
+
+lk_status lk_cluster_check_led(const struct lk_cluster *c, lk_err *err) {
+    if (!c || c->depth > 0) return LK_OK;
+    return lk_fail(err, LK_E_ARG,
+                   "this works in one process only; open the model without a cluster");
+}
+
+/* ---- handles ---- */
+
+int32_t lk_handles_add(struct lk_cluster *c, struct lk_handles *handles, void *handle) {
+    int32_t i = 0;
+    while (i < handles->n && handles->at[i]) i++;
+    if (i == handles->n) {
+        size_t old = (size_t)handles->n * sizeof *handles->at;
+        if (!lk_grow(&c->ledger, LK_FOR_OTHER, (void **)&handles->at, old,
+                     old + sizeof *handles->at))
+            return -1;
+        handles->n++;
+    }
+    handles->at[i] = handle;
+    return i;
+}
+
+void lk_handles_remove(struct lk_handles *handles, const void *handle) {
+    for (int32_t i = 0; i < handles->n; i++)
+        if (handles->at[i] == handle) handles->at[i] = NULL;
+}
+
+void *lk_handles_get(const struct lk_handles *handles, int32_t number) {
+    return number >= 0 && number < handles->n ? handles->at[number] : NULL;
+}
+
+/* ---- joining ---- */
+
+/* All ranks must be of one version: they send each other structs. */
+static lk_status check_version(struct lk_cluster *c, lk_err *err) {
+    char first[32] = {0};
+    lk_err why = {0};
+    strncpy(first, LOWKEY_VERSION, sizeof first - 1);
+    if (!lk_cluster_broadcast(c, first, sizeof first)) return lk_cluster_fail_lost(err);
+    first[sizeof first - 1] = 0;
+    lk_status status = strcmp(first, LOWKEY_VERSION) == 0
+                           ? LK_OK
+                           : lk_fail(&why, LK_E_UNSUPPORTED,
+                                     "this is lowkey %s, but rank 0 is %s; install the "
+                                     "same version on all machines",
+                                     LOWKEY_VERSION, first);
+    status = lk_cluster_agree(c, status, &why);
+    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+}
+
+lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
+    struct lk_ledger ledger = {0}; /* the cluster's own ledger does not exist yet */
+    pthread_mutexattr_t attr;
+    if (ranks->n_rank < 1 || ranks->n_rank > LK_MAX_RANKS || ranks->rank < 0 ||
+        ranks->rank >= ranks->n_rank)
+        return lk_fail(err, LK_E_ARG, "rank %d of %d is not possible; there may be 1 to %d ranks",
+                       ranks->rank, ranks->n_rank, LK_MAX_RANKS);
+    struct lk_cluster *c = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *c);
+    if (!c) return lk_fail(err, LK_E_NOMEM, "out of memory for a cluster");
+    c->ranks = *ranks;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&c->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    lk_status status = check_version(c, err);
+    if (status == LK_OK) {
+        *out = c;
+        return LK_OK;
+    }
+    c->lost = true; /* the others are not following yet */
+    lk_cluster_free(c);
+    return status;
+}
+
+void lk_cluster_free(lk_cluster *c) {
+    if (!c) return;
+    if (c->ranks.rank == 0 && !c->lost)
+        send_op(c, &(struct lk_op){.kind = LK_OP_END}, NULL, 0, NULL);
+    lk_release(&c->ledger, LK_FOR_OTHER, c->models.at, (size_t)c->models.n * sizeof *c->models.at);
+    lk_release(&c->ledger, LK_FOR_OTHER, c->sessions.at,
+               (size_t)c->sessions.n * sizeof *c->sessions.at);
+    pthread_mutex_destroy(&c->lock);
+    free(c); /* not in a ledger */
+}
+
+lk_cluster_stats lk_cluster_get_stats(const lk_cluster *c) { return c->stats; }

@@ -1,0 +1,132 @@
+/* A cluster: the ranks that compute together, and the operations that rank 0 leads.
+ *
+ * Every function of the interface that changes a model or a session is an operation. On rank 0 it
+ * starts with lk_cluster_lead, which sends a message; the other ranks receive it (follow.c) and
+ * call the same function with the same arguments. Operations within an operation send nothing,
+ * because all ranks come to them by themselves.
+ *
+ *     rank 0        lk_session_eval -> lk_cluster_lead --.
+ *     other ranks                  lk_cluster_follow <---' -> lk_session_eval
+ *
+ * Ranks may fail, by lack of memory, where others do not. So they agree on the result of every step
+ * that can fail, before the next exchange (lk_cluster_agree, lk_cluster_all). Whatever else decides
+ * what an operation does is the same on all ranks: arguments, and counts of tokens and rows.
+ *
+ * Without a cluster, which is NULL then, all functions do nothing and succeed. */
+#ifndef LK_ENGINE_CLUSTER_H
+#define LK_ENGINE_CLUSTER_H
+
+#include "base/err.h"
+#include "base/ledger.h"
+#include "lowkey_cluster.h"
+
+#include <pthread.h>
+
+enum lk_op_kind {
+    LK_OP_END,
+    LK_OP_MODEL_OPEN,  /* payload: struct lk_op_model, then three strings */
+    LK_OP_MODEL_FREE,  /* of `model` */
+    LK_OP_SESSION_NEW, /* of `model`; payload: struct lk_op_session, then the recipe */
+    LK_OP_SESSION_FREE,
+    LK_OP_SYNC,     /* payload: n tokens, then marks as u64 */
+    LK_OP_EVAL,     /* payload: n tokens; flag: all logits */
+    LK_OP_TRUNCATE, /* to n tokens */
+    LK_OP_CLEAR,
+    LK_OP_RESERVE, /* n tokens */
+    LK_OP_COPY,    /* from session `other` */
+    LK_OP_SAVE,
+    LK_OP_LOAD,
+    LK_OP_STATS,
+    LK_OP_LEVEL,      /* stats of level n */
+    LK_OP_PREFILL,    /* payload: n tokens, then sessions as i32 */
+    LK_OP_BATCH_EVAL, /* n items; payload: struct lk_op_item of each, then their tokens */
+    LK_OP_REPEAT,     /* n tokens of session `other` */
+    LK_N_OP
+};
+
+enum { LK_MAX_RANKS = 1024, LK_OP_MAGIC = 0x706f6b6c };
+
+enum { LK_OP_INLINE = 192 }; /* bytes of a payload that fit into the message */
+
+/* A message. A longer payload follows it. */
+struct lk_op {
+    uint32_t magic, kind;
+    int32_t model, session, other; /* numbers (struct lk_handles) */
+    uint32_t flag;
+    uint64_t n, n_payload;
+    char payload[LK_OP_INLINE];
+};
+
+struct lk_op_model {
+    int32_t n_threads, weights, n_ctx;
+    uint32_t factors;
+    uint8_t no_mmap, no_repack;
+};
+
+struct lk_op_session {
+    int32_t n_ctx, n_checkpoint;
+    uint64_t max_bytes;
+    uint8_t chunked_prefill, whole;
+};
+
+struct lk_op_item {
+    int32_t session;
+    uint32_t n_tok, all;
+};
+
+/* Models or sessions by number. A new one gets the lowest number that is free, which is the same on
+ * all ranks. */
+struct lk_handles {
+    void **at; /* [n] NULL: free */
+    int32_t n;
+};
+
+struct lk_cluster {
+    struct lk_ledger ledger;
+    lk_ranks ranks;
+    pthread_mutex_t lock; /* held during an operation; recursive */
+    int depth;            /* operations within each other */
+    bool lost;            /* a rank is lost: no exchange is possible any more */
+    lk_cluster_stats stats;
+    struct lk_handles models, sessions;
+    struct lk_batch *batch; /* of a rank that follows: for all batches of a model */
+};
+
+/* Start an operation. op.magic and op.n_payload are set here; the payload is the concatenation of
+ * the parts. LK_E_IO if a rank is lost, LK_E_NOMEM: the operation must not start, and
+ * lk_cluster_done must not be called. */
+struct lk_op_part {
+    const void *data;
+    size_t n;
+};
+lk_status lk_cluster_lead(struct lk_cluster *c, struct lk_op op, const struct lk_op_part *part,
+                          int n_part, lk_err *err);
+void lk_cluster_done(struct lk_cluster *c);
+
+/* The functions that exchange bytes, or NULL without a cluster. */
+const lk_ranks *lk_cluster_ranks(const struct lk_cluster *c);
+
+/* LK_E_ARG on rank 0 outside of an operation: other ranks would not come along. */
+lk_status lk_cluster_check_led(const struct lk_cluster *c, lk_err *err);
+
+/* The result of a step on all ranks: that of the first rank that failed, with its message, or
+ * LK_OK. err: of this rank's `status`. */
+lk_status lk_cluster_agree(struct lk_cluster *c, lk_status status, lk_err *err);
+
+/* Is it true on all ranks? */
+bool lk_cluster_all(struct lk_cluster *c, bool ok);
+
+/* Exchanges. False if a rank is lost. */
+bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *all);
+bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n); /* from rank 0 */
+lk_status lk_cluster_fail_lost(lk_err *err);
+
+/* End all ranks: this one cannot go on, and the others wait for it. */
+void lk_cluster_abort(struct lk_cluster *c, const char *why);
+
+/* A number for a handle; -1 without memory. lk_handles_get: NULL if there is none. */
+int32_t lk_handles_add(struct lk_cluster *c, struct lk_handles *handles, void *handle);
+void lk_handles_remove(struct lk_handles *handles, const void *handle);
+void *lk_handles_get(const struct lk_handles *handles, int32_t number);
+
+#endif

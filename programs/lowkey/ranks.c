@@ -1,0 +1,168 @@
+/* Ranks that exchange bytes with MPI. */
+#include "ranks.h"
+
+#include "output.h"
+
+#ifdef LOWKEY_HAVE_MPI
+
+#include "base/clock.h"
+#include "xalloc.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct ranks {
+    int rank, n_rank;
+    lk_cluster *cluster;
+};
+
+/* ---- exchanges ---- */
+
+enum { PIECE = 1 << 30 }; /* bytes of one exchange, at most: MPI counts with int */
+
+/* Wait for an exchange. A rank that waits for long, because the user is typing or another rank
+ * computes, leaves the processor to others. */
+static bool wait_for(MPI_Request *request) {
+    const double busy_seconds = 0.002;
+    const struct timespec nap = {.tv_nsec = 50000};
+    double start = lk_now();
+    for (int done = 0;;) {
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+        if (done) return true;
+        if (lk_now() - start > busy_seconds) nanosleep(&nap, NULL);
+    }
+}
+
+static bool gather(void *user, const void *own, size_t n, void *all) {
+    MPI_Request request;
+    (void)user;
+    return n <= PIECE &&
+           MPI_Iallgather(own, (int)n, MPI_BYTE, all, (int)n, MPI_BYTE, MPI_COMM_WORLD, &request) ==
+               MPI_SUCCESS &&
+           wait_for(&request);
+}
+
+static bool broadcast(void *user, int32_t from, void *data, size_t n) {
+    MPI_Request request;
+    (void)user;
+    for (size_t at = 0; at < n; at += PIECE) {
+        int count = n - at < PIECE ? (int)(n - at) : PIECE;
+        if (MPI_Ibcast((char *)data + at, count, MPI_BYTE, from, MPI_COMM_WORLD, &request) !=
+                MPI_SUCCESS ||
+            !wait_for(&request))
+            return false;
+    }
+    return true;
+}
+
+static bool send_bytes(void *user, int32_t to, const void *data, size_t n) {
+    MPI_Request request;
+    (void)user;
+    return n <= PIECE &&
+           MPI_Isend(data, (int)n, MPI_BYTE, to, 0, MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+           wait_for(&request);
+}
+
+static bool receive_bytes(void *user, int32_t from, void *data, size_t n) {
+    MPI_Request request;
+    (void)user;
+    return n <= PIECE &&
+           MPI_Irecv(data, (int)n, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+           wait_for(&request);
+}
+
+static void abort_ranks(void *user, const char *why) {
+    const struct ranks *ranks = user;
+    print_error("rank %d of %d: %s", ranks->rank, ranks->n_rank, why);
+    MPI_Abort(MPI_COMM_WORLD, STATUS_ERROR);
+}
+
+/* ---- joining ---- */
+
+/* Did mpirun or srun start this process? Starting MPI otherwise takes a second and more. */
+static bool is_started_by_mpi(void) {
+    static const char *const variable[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE",
+                                           "PMI_RANK"};
+    for (size_t i = 0; i < sizeof variable / sizeof *variable; i++)
+        if (getenv(variable[i])) return true;
+    return false;
+}
+
+int ranks_join(struct ranks **out) {
+    lk_err err = {0};
+    int threads = MPI_THREAD_SINGLE;
+    *out = NULL;
+    if (!is_started_by_mpi()) return STATUS_OK;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &threads) != MPI_SUCCESS)
+        return print_error("MPI could not be started");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    struct ranks *ranks = xmalloc(sizeof *ranks);
+    *ranks = (struct ranks){0};
+    MPI_Comm_rank(MPI_COMM_WORLD, &ranks->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks->n_rank);
+    lk_status status = LK_OK;
+    if (threads < MPI_THREAD_SERIALIZED)
+        status = LK_E_UNSUPPORTED;
+    else if (ranks->n_rank > 1)
+        status = lk_cluster_new(&ranks->cluster,
+                                &(lk_ranks){.rank = ranks->rank,
+                                            .n_rank = ranks->n_rank,
+                                            .user = ranks,
+                                            .gather = gather,
+                                            .broadcast = broadcast,
+                                            .send = send_bytes,
+                                            .receive = receive_bytes,
+                                            .abort = abort_ranks},
+                                &err);
+    if (status == LK_OK) {
+        *out = ranks;
+        return STATUS_OK;
+    }
+    if (ranks->rank == 0)
+        print_error("%s", status == LK_E_UNSUPPORTED && !err.msg[0]
+                              ? "this MPI library does not support threads"
+                              : err.msg);
+    MPI_Finalize();
+    free(ranks);
+    return STATUS_ERROR;
+}
+
+/* What rank 0 does not run on several ranks, no rank runs. */
+static int refuse_command(const struct ranks *ranks, const struct command *command) {
+    if (ranks->rank == 0)
+        print_error("'%s' runs in one process; start it without mpirun or srun", command->name);
+    return STATUS_ERROR;
+}
+
+int ranks_run(struct ranks *ranks, const struct command *command, int argc, char **argv) {
+    struct command with = *command;
+    lk_err err = {0};
+    int status = STATUS_OK;
+    if (!ranks) return command->run(command, argc, argv);
+    with.cluster = ranks->cluster;
+    if (ranks->cluster && !command->on_ranks)
+        status = refuse_command(ranks, command);
+    else if (ranks->rank == 0)
+        status = command->run(&with, argc, argv);
+    else if (lk_cluster_follow(ranks->cluster, &err) != LK_OK)
+        status = STATUS_ERROR; /* abort_ranks has said why */
+    lk_cluster_free(ranks->cluster);
+    MPI_Finalize();
+    free(ranks);
+    return status;
+}
+
+#else
+
+int ranks_join(struct ranks **out) {
+    *out = NULL;
+    return STATUS_OK;
+}
+
+int ranks_run(struct ranks *ranks, const struct command *command, int argc, char **argv) {
+    (void)ranks;
+    return command->run(command, argc, argv);
+}
+
+#endif

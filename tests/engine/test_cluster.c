@@ -1,0 +1,365 @@
+/* Sessions whose rows several ranks hold, against sessions of one process. Ranks are threads here;
+ * tests/lowkey/test_ranks.sh runs processes. */
+#include "engine/repeat_rows.h"
+#include "engine/session.h"
+#include "support.h"
+#include "support_cluster.h"
+#include "support_model.h"
+#include "support_sidecar.h"
+#include "tiny_presets.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { CTX = BOTH_CTX, MAX_CTX = 96 * LK_STRIPE, MAX_RANK = 4 };
+
+/* The preset, with room for MAX_CTX tokens. kernels: NULL for the fastest. */
+static void open_tiny_both(struct both *b, const char *preset, int n_rank, bool sidecar,
+                           const char *kernels) {
+    char path[] = "/tmp/lowkey-ranks-XXXXXX", side[] = "/tmp/lowkey-ranks-side-XXXXXX";
+    struct tiny_spec spec = *tiny_preset(preset);
+    if (spec.n_ctx < MAX_CTX) spec.n_ctx = MAX_CTX;
+    close(mkstemp(path));
+    close(mkstemp(side));
+    assert_true(tiny_gguf_write(path, &spec));
+    if (sidecar) assert_true(write_sidecar_for(side, path, 3));
+    const lk_model_opts opts = {
+        .n_threads = 1, .kernels = kernels, .sidecar = sidecar ? side : NULL};
+    open_both(b, path, &opts, n_rank);
+    unlink(path);
+    unlink(side);
+}
+
+static struct worst run_recipe(struct both *b, const char *text, int n_prompt) {
+    lk_recipe *r1, *r2;
+    lk_session *one = open_session(b->single, text, BOTH_CTX, &r1),
+               *many = open_session(b->divided, text, BOTH_CTX, &r2);
+    struct worst worst = compare_both(one, many, n_prompt);
+    lk_session_free(many);
+    lk_session_free(one);
+    lk_recipe_free(r1);
+    lk_recipe_free(r2);
+    return worst;
+}
+
+/* Recipes whose rows ranks do not divide. */
+static bool is_refused(const char *preset) {
+    return strcmp(preset, "h2o") == 0 || strcmp(preset, "tova") == 0 ||
+           strcmp(preset, "shadowkv") == 0;
+}
+
+/* A step over the same codes differs by the rounding of sums, and of queries in fast kernels.
+ * Without codes nothing else does. */
+static void check_recipe(struct both *b, const char *model, const char *recipe, int n_prompt) {
+    struct worst worst = run_recipe(b, recipe, n_prompt);
+    bool exact = strcmp(recipe, "f16") == 0;
+    print_message("%s, %d ranks, %4d tokens, %-12s nmse %.2g over the same codes, %.2g apart\n",
+                  model, b->divided->cluster->ranks.n_rank, n_prompt, recipe, worst.moved,
+                  worst.apart);
+    if (!(worst.moved <= 1e-6 && worst.apart <= (exact ? 1e-6 : 1e-2)))
+        fail_msg("%s: NMSE %g over the same codes, %g apart", recipe, worst.moved, worst.apart);
+}
+
+/* A prompt that gives every rank a stripe, and the first one a part of another. */
+static int long_prompt(int n_rank) { return n_rank * LK_STRIPE + 200; }
+
+/* All presets; each with 2, 3 or 4 ranks, and some with all of these. */
+static void test_presets(void **state) {
+    (void)state;
+    for (int n_rank = 2; n_rank <= MAX_RANK; n_rank++) {
+        struct both b;
+        open_tiny_both(&b, "llama", n_rank, true, NULL);
+        for (int i = 0; lk_recipe_preset((size_t)i).name; i++) {
+            const char *name = lk_recipe_preset((size_t)i).name;
+            bool always = strncmp(name, "best", 4) == 0;
+            if (is_refused(name) || (i % 3 != n_rank - 2 && !always)) continue;
+            check_recipe(&b, "llama", name, long_prompt(n_rank));
+            check_recipe(&b, "llama", name, 30); /* all rows on one rank */
+        }
+        close_both(&b);
+    }
+}
+
+/* With one rank nothing is divided: the bits are those of one process. */
+static void test_one_rank(void **state) {
+    (void)state;
+    struct both b;
+    open_tiny_both(&b, "llama", 1, false, NULL);
+    struct worst worst = run_recipe(&b, "best-3", long_prompt(1));
+    assert_true(worst.moved == 0 && worst.apart == 0);
+    close_both(&b);
+}
+
+/* Layers with windows, shared rows, states and latents. Fast kernels round queries, which these
+ * random models amplify. */
+static void test_families(void **state) {
+    (void)state;
+    static const char *const preset[] = {"qwen2", "gemma3",    "gemma4", "qwen35", "bloom",
+                                         "gpt2",  "deepseek3", "lfm2",   "gpt-oss"};
+    for (size_t i = 0; i < sizeof preset / sizeof *preset; i++) {
+        struct both b;
+        open_tiny_both(&b, preset[i], 2, false, "reference");
+        check_recipe(&b, preset[i], "f16", long_prompt(1));
+        check_recipe(&b, preset[i], "best-4", long_prompt(1));
+        close_both(&b);
+    }
+}
+
+/* Sessions of both models with options, in their initial state. */
+struct pair {
+    lk_recipe *r1, *r2;
+    lk_session *one, *many;
+};
+
+static struct pair open_pair(struct both *b, const char *recipe, const lk_session_opts *opts) {
+    struct pair p;
+    lk_err err = {0};
+    assert_int_equal(lk_recipe_parse(&p.r1, recipe, NULL), LK_OK);
+    assert_int_equal(lk_recipe_parse(&p.r2, recipe, NULL), LK_OK);
+    if (lk_session_new(&p.one, b->single, p.r1, opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_session_new(&p.many, b->divided, p.r2, opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    return p;
+}
+
+static void close_pair(struct pair *p) {
+    lk_session_free(p->many);
+    lk_session_free(p->one);
+    lk_recipe_free(p->r1);
+    lk_recipe_free(p->r2);
+}
+
+/* Each rank holds its share of the cache, and rank 0 reports the sum. Tables of blocks are not
+ * divided: with narrow heads they weigh more. */
+static void test_memory(void **state) {
+    (void)state;
+    enum { N_SOURCE = LK_STRIPE, N_TOK = MAX_CTX };
+    static int32_t tok[N_SOURCE];
+    static const char *const recipes[] = {"f16", "best-4", "best-3", "selective"};
+    const lk_session_opts opts = {.n_ctx = N_TOK};
+    for (int n_rank = 2; n_rank <= MAX_RANK; n_rank++) {
+        struct both b;
+        lk_recipe *f16;
+        lk_session *source[2];
+        lk_err err = {0};
+        open_tiny_both(&b, "llama-mha", n_rank, false, NULL);
+        random_tokens(tok, N_SOURCE, b.single, 3);
+        assert_int_equal(lk_recipe_parse(&f16, "f16", NULL), LK_OK);
+        for (int i = 0; i < 2; i++) {
+            lk_model *model = i ? b.divided : b.single;
+            assert_int_equal(lk_session_new_on_ranks(&source[i], model, f16, &opts, true, &err),
+                             LK_OK);
+            assert_int_equal(lk_session_sync(source[i], tok, N_SOURCE, NULL, &err), LK_OK);
+        }
+        assert_true(distance(source[0], source[1]) == 0); /* nothing is divided */
+        for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+            struct pair p = open_pair(&b, recipes[i], &opts);
+            assert_int_equal(lk_repeat_rows(p.one, source[0], N_TOK - 1, &err), LK_OK);
+            assert_int_equal(lk_repeat_rows(p.many, source[1], N_TOK - 1, &err), LK_OK);
+            double whole = (double)lk_session_get_stats(p.one).cache_bytes,
+                   sum = (double)lk_session_get_stats(p.many).cache_bytes,
+                   max = (double)lk_session_max_rank_bytes(p.many) * n_rank;
+            print_message("%s, %d ranks: %.0f bytes, in sum %.3f, largest %.3f of its share\n",
+                          recipes[i], n_rank, whole, sum / whole, max / whole);
+            assert_true(sum / whole < 1.05 && max / whole < 1.05);
+            lk_plan plan; /* a part of a stripe more at most, for each level */
+            assert_int_equal(lk_plan_make_ranks(b.single, p.r1, &opts, n_rank, &plan, &err), LK_OK);
+            assert_true(plan.cache_bytes * n_rank > 0.97 * max &&
+                        plan.cache_bytes * n_rank < 1.06 * max);
+            eval_both(p.one, p.many, tok, 1, false);
+            assert_true(distance(p.one, p.many) <= 1e-6);
+            close_pair(&p);
+        }
+        lk_session_free(source[1]), lk_session_free(source[0]);
+        lk_recipe_free(f16);
+        close_both(&b);
+    }
+}
+
+/* ---- operations ---- */
+
+static void sync_pair(struct pair *p, const int32_t *tok, size_t n, size_t reused) {
+    size_t n1 = 0, n2 = 0;
+    lk_err err = {0};
+    if (lk_session_sync(p->one, tok, n, &n1, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_session_sync(p->many, tok, n, &n2, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(n1, n2);
+    if (reused != SIZE_MAX) assert_int_equal(n2, reused);
+    double e = distance(p->one, p->many);
+    if (!(e <= 1e-3)) fail_msg("%zu tokens: NMSE %g", n, e);
+}
+
+/* Going back to checkpoints, prompts through the cache, copies, drafts and batches do on several
+ * ranks what they do in one process. */
+static void test_operations(void **state) {
+    (void)state;
+    static int32_t tok[CTX], other[CTX];
+    struct both b;
+    lk_err err = {0};
+    open_tiny_both(&b, "llama", 3, false, NULL);
+    random_tokens(tok, CTX, b.single, 1);
+    memcpy(other, tok, sizeof other);
+    random_tokens(other + 1300, CTX - 1300, b.single, 2);
+    for (int chunked = 0; chunked < 2; chunked++) {
+        const lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 6, .chunked_prefill = chunked};
+        struct pair p = open_pair(&b, "best-4", &opts), q = open_pair(&b, "best-4", &opts);
+        sync_pair(&p, tok, 1800, 0);
+        sync_pair(&p, other, 2000, SIZE_MAX); /* back to a checkpoint */
+        assert_int_equal(lk_session_reserve(p.one, 100, &err), LK_OK);
+        assert_int_equal(lk_session_reserve(p.many, 100, &err), LK_OK);
+        assert_int_equal(lk_session_copy(q.one, p.one, &err), LK_OK);
+        assert_int_equal(lk_session_copy(q.many, p.many, &err), LK_OK);
+        for (int i = 0; i < 40; i++) {
+            size_t n = lk_session_draftable(p.many, 4, NULL), at = lk_session_n_tok(p.many);
+            assert_int_equal(n, lk_session_draftable(p.one, 4, NULL));
+            eval_both(p.one, p.many, tok + at, n, true);
+            if (n < 2) continue;
+            assert_int_equal(lk_session_truncate(p.one, at + n - 1, &err), LK_OK);
+            assert_int_equal(lk_session_truncate(p.many, at + n - 1, &err), LK_OK);
+        }
+        assert_true(distance(p.one, p.many) <= 1e-3);
+        lk_batch *batch[2];
+        assert_int_equal(lk_batch_new(&batch[0], b.single, &err), LK_OK);
+        assert_int_equal(lk_batch_new(&batch[1], b.divided, &err), LK_OK);
+        for (int i = 0; i < 20; i++) {
+            lk_batch_item one[] = {{.session = p.one, .tok = tok + i, .n_tok = 1},
+                                   {.session = q.one, .tok = tok + i, .n_tok = 3, .all = true}},
+                          many[] = {{.session = p.many, .tok = tok + i, .n_tok = 1},
+                                    {.session = q.many, .tok = tok + i, .n_tok = 3, .all = true}};
+            assert_int_equal(lk_batch_eval(batch[0], one, 2, &err), LK_OK);
+            if (lk_batch_eval(batch[1], many, 2, &err) != LK_OK) fail_msg("%s", err.msg);
+            assert_int_equal(many[0].err.code, LK_OK);
+            assert_int_equal(many[1].err.code, LK_OK);
+        }
+        assert_true(distance(p.one, p.many) <= 1e-3 && distance(q.one, q.many) <= 1e-3);
+        lk_batch_free(batch[0]), lk_batch_free(batch[1]);
+        lk_session_clear(p.many), lk_session_clear(p.one);
+        sync_pair(&p, other, 700, 0);
+        close_pair(&p), close_pair(&q);
+    }
+    close_both(&b);
+}
+
+/* ---- failures ---- */
+
+static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    return done < total / 2;
+}
+
+/* What fails on one rank fails on all, with one message, and the session can be used again. */
+static void test_failures(void **state) {
+    (void)state;
+    static int32_t tok[CTX];
+    struct both b;
+    lk_err err = {0};
+    lk_model *model;
+    lk_recipe *recipe;
+    lk_session *s;
+    open_tiny_both(&b, "llama", 3, false, NULL);
+    random_tokens(tok, CTX, b.single, 1);
+    assert_int_equal(lk_model_open_cluster(&model, "/nowhere.gguf", NULL, b.cluster, &err),
+                     LK_E_IO);
+    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
+        if (!is_refused(lk_recipe_preset(i).name)) continue;
+        assert_int_equal(lk_recipe_parse(&recipe, lk_recipe_preset(i).name, NULL), LK_OK);
+        assert_int_equal(lk_session_new(&s, b.divided, recipe, NULL, &err), LK_E_UNSUPPORTED);
+        assert_non_null(strstr(err.msg, "several ranks"));
+        lk_recipe_free(recipe);
+    }
+    lk_session_opts opts = {.n_ctx = CTX, .progress = stop_half_way};
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    assert_int_equal(lk_session_new(&s, b.divided, recipe, &opts, &err), LK_OK);
+    assert_int_equal(lk_session_sync(s, tok, 1400, NULL, &err), LK_E_CANCELLED);
+    assert_int_equal(lk_session_n_tok(s), 0);
+    s->opts.progress = NULL;
+    lk_session_cancel(s);
+    assert_int_equal(lk_session_eval(s, tok, 1, false, &err), LK_E_CANCELLED);
+    assert_int_equal(lk_session_eval(s, tok, 1, false, &err), LK_OK);
+    /* Each rank fails in turn, at each of its first allocations in a prompt. */
+    for (int rank = 0; rank < 3; rank++)
+        for (int nth = 1; nth < 400; nth += 23) {
+            struct lk_cluster *c = ranks_cluster(b.ranks, rank);
+            struct lk_session *there = lk_handles_get(&c->sessions, s->number);
+            atomic_store(&there->ledger.fail_at, nth);
+            lk_status status = lk_session_sync(s, tok, 600, NULL, &err);
+            atomic_store(&there->ledger.fail_at, 0);
+            if (status != LK_OK) {
+                assert_int_equal(status, LK_E_NOMEM);
+                if (rank > 0) assert_memory_equal(err.msg, rank == 1 ? "rank 1: " : "rank 2: ", 8);
+            }
+            lk_session_clear(s);
+        }
+    assert_int_equal(lk_session_sync(s, tok, 600, NULL, &err), LK_OK);
+    assert_int_equal(lk_session_save(s, NULL, "/nowhere/file", &err), LK_E_IO);
+    assert_int_equal(lk_session_load(s, NULL, "/nowhere/file", &err), LK_E_IO);
+    assert_int_equal(lk_session_n_tok(s), 600);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    close_both(&b);
+}
+
+/* A rank that is lost ends every operation with an error, on all ranks. */
+static void test_lost_rank(void **state) {
+    (void)state;
+    static int32_t tok[CTX];
+    for (int k = 1; k < 60; k += 4) {
+        struct both b;
+        lk_recipe *recipe;
+        lk_err err = {0};
+        open_tiny_both(&b, "llama", 3, false, NULL);
+        random_tokens(tok, CTX, b.single, 1);
+        lk_session *s = open_session(b.divided, "best-4", CTX, &recipe);
+        ranks_lose(b.ranks, 1 + k % 2, k);
+        lk_status status = lk_session_sync(s, tok, 700, NULL, &err);
+        for (int i = 0; status == LK_OK && i < 60; i++)
+            status = lk_session_eval(s, tok + i, 1, false, &err);
+        assert_int_equal(status, LK_E_IO);
+        assert_non_null(strstr(err.msg, "lost"));
+        assert_int_equal(lk_session_eval(s, tok, 1, false, &err), LK_E_IO);
+        lk_session_free(s);
+        lk_recipe_free(recipe);
+        lk_model_free(b.divided);
+        lk_model_free(b.single);
+        assert_int_equal(ranks_end(b.ranks, &err), LK_E_IO);
+    }
+}
+
+/* Messages that rank 0 would not send end the ranks that follow, with an error. */
+static void test_damaged_messages(void **state) {
+    (void)state;
+    struct random r = {5};
+    for (int round = 0; round < 300; round++) {
+        lk_cluster *cluster;
+        lk_err err = {0};
+        struct ranks *ranks = ranks_start(2, &cluster);
+        struct lk_op op = {.magic = LK_OP_MAGIC,
+                           .kind = (uint32_t)random_int(&r, 1, LK_N_OP + 1),
+                           .session = random_int(&r, -1, 1),
+                           .n = (uint64_t)random_int(&r, 0, 70),
+                           .n_payload = (uint64_t)random_int(&r, 0, LK_OP_INLINE)};
+        if (op.kind == LK_OP_MODEL_OPEN) op.kind = LK_OP_MODEL_FREE;
+        if (round % 10 == 0) op.magic++;
+        if (round % 10 == 1) op.n = UINT64_MAX - (uint64_t)round;
+        for (int i = 0; i < LK_OP_INLINE; i++) op.payload[i] = (char)random_int(&r, 0, 255);
+        ranks_broadcast(ranks, &op, sizeof op);
+        lk_status status = ranks_end(ranks, &err);
+        if (status != LK_E_FORMAT) fail_msg("kind %u: status %d, %s", op.kind, status, err.msg);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_rank),   cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_families),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_operations), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_lost_rank),  cmocka_unit_test(test_damaged_messages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Several processes that mpirun starts: they answer like one, save sessions for each other, and end with a message.
+#
+# LOWKEY_BIN: the program. LOWKEY_BUILD: the build folder
+# Without MPI the tests are skipped (status 77).
+set -u
+
+build=${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}
+# shellcheck source=../support/program.sh
+. "$(dirname "$0")/../support/program.sh" || exit 1
+command -v mpirun >/dev/null || { echo "skipped: mpirun is not installed"; exit 77; }
+ldd "$bin" | grep -q libmpi || { echo "skipped: the program was built without MPI (-DLOWKEY_MPI=ON)"; exit 77; }
+[ -x "$build/tests/write_tiny_models" ] || { echo "skipped: write_tiny_models was not built"; exit 77; }
+"$build/tests/write_tiny_models" "$work" >/dev/null || exit 1
+export LOWKEY_MODEL=$work/llama-spm.gguf
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=vader,self OMPI_MCA_rmaps_base_oversubscribe=1
+
+# ranks N ARGUMENT...: run the program on N ranks, or without mpirun if N is 0; its status is in $status. The context
+# is longer than that of the tiny model's training, which is a warning.
+ranks() {
+  local n=$1 start=()
+  shift
+  [ "$n" = 0 ] || start=(mpirun -n "$n")
+  count=$((count + 1))
+  timeout 120 "${start[@]}" "$bin" "$@" -t 1 </dev/null >out 2>err
+  status=$?
+  sed -i '/^lowkey: warning: .* the model was trained for/d' err
+}
+
+# works N ARGUMENT...: the same, and it must succeed without a message.
+works() {
+  ranks "$@"
+  [ $status = 0 ] || fail "$1 ranks, ${*:2}: status $status: $(head -c 600 err)"
+  [ ! -s err ] || fail "$1 ranks, ${*:2}: stderr is: $(head -c 600 err)"
+}
+
+# refused TEXT N ARGUMENT...: it fails with one line of ours, which contains TEXT.
+refused() {
+  local text=$1
+  shift
+  ranks "$@"
+  [ $status != 0 ] || fail "$1 ranks, ${*:2}: no error"
+  [ "$(grep -c '^lowkey: ' err)" = 1 ] || fail "$1 ranks, ${*:2}: stderr is: $(head -c 600 err)"
+  grep '^lowkey: ' err | grep -qF -- "$text" || fail "$1 ranks, ${*:2}: expected '$text' in: $(head -c 600 err)"
+}
+
+# 1,400 tokens and more, in several stripes.
+for i in $(seq 1 260); do printf 'line %d of the text. ' "$i"; done >text
+
+# ---- answers ------------------------------------------------------------------------------------
+
+for recipe in f16 best-4; do
+  works 0 run -f text -c 8k -n 12 --greedy --kv $recipe
+  cp out expected
+  for n in 1 2 3; do
+    works "$n" run -f text -c 8k -n 12 --greedy --kv $recipe
+    [ $recipe != f16 ] || cmp -s out expected || fail "$n ranks answer differently: $(cat out)"
+  done
+done
+works 2 run -f text -c 8k -n 4 --greedy --kv best-3 --json --stream
+json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0'
+works 2 perplexity -f text -c 1k --chunks 1 --kv f16 --kv best-4 --json
+json 'd["results"][0]["kl_mean"] < 1e-6 and d["results"][1]["bits_per_value"] < 8'
+works 2 bench --depth 0,2k -p 64 -n 4 --repeat 1 --kv best-4 --json
+json 'all(r["decode_tps"] > 0 for r in d["results"])'
+count=$((count + 1))
+printf 'one question\nanother one\n' |
+  timeout 120 mpirun -n 2 "$bin" chat --greedy -n 5 -t 1 >out 2>err || fail "chat: $(head -c 600 err)"
+
+# ---- saved sessions -----------------------------------------------------------------------------
+
+works 3 run -f text -c 8k -n 5 --greedy --kv best-4 --session saved
+for n in 1 2; do
+  cp saved copy
+  works $n run -p ' and' -c 8k -n 8 --greedy --session copy
+  cp out continued.$n
+done
+cp saved copy
+works 0 run -p ' and' -c 8k -n 8 --greedy --session copy
+cmp -s out continued.1 || fail "a session of 3 ranks continues differently without mpirun"
+works 2 run -p ' and' -c 8k -n 8 --greedy --session copy # one that was saved by one process
+
+# ---- errors -------------------------------------------------------------------------------------
+
+refused "'plan' runs in one process" 2 plan
+refused 'no-such.gguf' 2 run -p x -m no-such.gguf
+refused 'several ranks' 2 run -p x --kv h2o
+refused "read" 2 run -p x --kv shadowkv
+refused 'the prompt is empty' 2 run -f /dev/null
+
+# ---- a rank that dies ---------------------------------------------------------------------------
+
+# Each rank writes its number and its process id.
+cat >start <<'END'
+echo "$OMPI_COMM_WORLD_RANK $$" >>pids
+exec "$@"
+END
+cp saved kept
+for rank in 0 1 2; do
+  count=$((count + 1))
+  rm -f pids
+  timeout 100 mpirun -n 3 bash start "$bin" run -f text -c 100k -n 90000 --ignore-eos --greedy --session kept -t 1 \
+    </dev/null >out 2>err &
+  mpirun=$!
+  for _ in $(seq 1 300); do
+    [ -s out ] && [ "$(wc -l <pids)" = 3 ] && break
+    sleep 0.1
+  done
+  victim=$(awk -v rank=$rank '$1 == rank { print $2 }' pids)
+  before=$(date +%s)
+  kill -9 "$victim"
+  wait $mpirun && fail "rank $rank was killed, and mpirun succeeds"
+  [ $(($(date +%s) - before)) -lt 10 ] || fail "rank $rank was killed, and the run went on for 10 seconds"
+  grep -q "rank $rank .*signal 9" err || fail "rank $rank was killed: $(head -c 600 err)"
+  cmp -s saved kept || fail "rank $rank was killed, and the saved session changed"
+done
+
+[ $failures = 0 ] || exit 1
+echo "$count runs"
