@@ -296,7 +296,7 @@ struct ggml_tensor *lk_post_attn_experts(const struct lk_net *net, struct ggml_c
                                          int layer, const struct lk_qkv *qkv,
                                          struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, qkv->x, attn);
+    struct ggml_tensor *x = lk_add_to_residual(net, ctx, l->wo, l->bo, qkv->x, attn);
     return lk_experts_ffn(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
 }
 

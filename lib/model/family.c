@@ -32,6 +32,7 @@ const struct lk_family *lk_family_nearest(const char *arch, const char **name) {
 
 const char *lk_family_names(void) {
     return "llama, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, qwen3next, gemma2, gemma3, gemma4, "
-           "phi3, smollm3, mistral3, granite, olmo2, stablelm, falcon, bloom, gpt2, gpt-oss, "
+           "phi3, smollm3, mistral3, granite, granitemoe, granitehybrid, olmo2, stablelm, falcon, "
+           "bloom, gpt2, gpt-oss, "
            "deepseek2, lfm2, lfm2moe";
 }

@@ -29,8 +29,8 @@ static lk_status read_keys(struct lk_hparams *hp, const struct lk_gguf_reader *r
     if (!status)
         status = lk_gguf_read_int(r, ".shortconv.l_cache", LK_REQUIRED, 2, MAX_CONV, &n_conv, err);
     for (int i = 0; !status && i < hp->n_layer; i++) hp->is_recurrent[i] = n_head_kv[i] == 0;
-    hp->delta = (struct lk_delta_shape){
-        .conv_only = true, .n_v_head = 1, .d_state = hp->n_embd, .n_conv = n_conv};
+    hp->recurrence = (struct lk_recurrence_shape){
+        .kind = LK_SHORT_CONV, .n_v_head = 1, .d_value = hp->n_embd, .n_conv = n_conv};
     return status;
 }
 
@@ -50,8 +50,8 @@ static lk_status bind_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_
         {&l->k_norm, "blk.%d.attn_k_norm.weight", LK_USE_VECTOR, LK_REQUIRED, d, 1},
     };
     const struct lk_tensor_spec conv[] = {
-        {&l->conv, "blk.%d.shortconv.conv.weight", LK_USE_VECTOR, LK_REQUIRED, net->hp.delta.n_conv,
-         n_embd},
+        {&l->conv, "blk.%d.shortconv.conv.weight", LK_USE_VECTOR, LK_REQUIRED,
+         net->hp.recurrence.n_conv, n_embd},
         {&l->w_mixed, "blk.%d.shortconv.in_proj.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd,
          3 * n_embd},
         {&l->wo, "blk.%d.shortconv.out_proj.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_embd},

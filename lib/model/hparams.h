@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
-#include "kernels/delta_net.h"
+#include "kernels/recurrence.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -78,7 +78,7 @@ struct lk_hparams {
     uint8_t *is_recurrent; /* [n_layer], allocated from the ledger */
     int32_t *index; /* [n_layer] of a layer among those of its kind, likewise; of a layer that has
                      * no K and V, that of the layer it attends to */
-    struct lk_delta_shape delta; /* of their states, if n_recurrent > 0 */
+    struct lk_recurrence_shape recurrence; /* of their states, if n_recurrent > 0 */
     int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
 
     /* Gemma 4. The last n_shared layers have no K and V: they attend to those of the last layer

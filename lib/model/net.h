@@ -48,6 +48,7 @@ struct lk_layer {
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
     struct ggml_tensor *w_beta_decay;         /* recurrent, instead of the two */
     struct ggml_tensor *state_norm, *w_mixed; /* recurrent */
+    struct ggml_tensor *conv_b, *skip;        /* of state space models */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
@@ -58,7 +59,7 @@ struct lk_layer {
 };
 
 /* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
- * of q, k and v (kernels/delta_net.h); a short convolution has `mixed` only. With latent
+ * of q, k and v (kernels/recurrence.h); a short convolution has `mixed` only. With latent
  * attention, rows of q have d_head + d_rope channels, and those of k d_rope. All tensors are f32.
  * Shapes are in C order; ggml's order of [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
@@ -123,7 +124,7 @@ struct lk_family {
     struct lk_qkv (*pre)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                          struct ggml_tensor *x, struct ggml_tensor *pos);
     /* attn: output of attention [n_tok][n_head * d_head], or of the recurrence [n_tok][n_v_head *
-     * d_state] -> x of the next layer */
+     * d_value] -> x of the next layer */
     struct ggml_tensor *(*post)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                 const struct lk_qkv *qkv, struct ggml_tensor *attn);
     /* x of the last layer -> final norm [n_tok][n_embd], which head applies too */

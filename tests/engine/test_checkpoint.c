@@ -88,8 +88,9 @@ static void check_recipe(lk_model *model, const char *text) {
 
 static void sessions_go_back(void **state) {
     (void)state;
-    static const char *const models[] = {"llama",  "gemma3",     "qwen2", "qwen35",  "qwen3next",
-                                         "gemma4", "gemma4-moe", "lfm2",  "lfm2moe", NULL};
+    static const char *const models[] = {
+        "llama",      "gemma3", "qwen2",   "qwen35",        "qwen3next",         "gemma4",
+        "gemma4-moe", "lfm2",   "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
         for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1)

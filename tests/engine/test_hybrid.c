@@ -74,11 +74,30 @@ static void bad_metadata_is_refused(void **state) {
         {"leading_dense_block_count", 7, "expected 0 to 6"},
         {"feed_forward_length", -1, "ffn_gate"},
     };
+    static const struct metadata_change granite[] = {
+        {"attention.head_count_kv", 0, "is 0 for all layers"},
+        {"attention.head_count_kv", 2, "attn_output"},
+        {"ssm.conv_kernel", 1, "ssm.conv_kernel"},
+        {"ssm.conv_kernel", 5, "ssm_conv1d"},
+        {"ssm.inner_size", 200, "not supported"},
+        {"ssm.inner_size", 2000000000, "ssm.inner_size"},
+        {"ssm.inner_size", 512, "ssm_in"},
+        {"ssm.state_size", 64, "ssm_in"},
+        {"ssm.state_size", 257, "expected 1 to 256"},
+        {"ssm.state_size", -1, "ssm.state_size"},
+        {"ssm.time_step_rank", 7, "not supported"},
+        {"ssm.time_step_rank", 0, "ssm.time_step_rank"},
+        {"ssm.group_count", 3, "not supported"},
+        {"ssm.group_count", 1000, "expected 1 to 64"},
+        {"logit_scale", -1, "logit_scale"},
+        {"expert_count", 4, "expert_used_count"},
+    };
     expect_refused("qwen35", qwen35, sizeof qwen35 / sizeof *qwen35);
     expect_refused("qwen35moe", qwen35moe, sizeof qwen35moe / sizeof *qwen35moe);
     expect_refused("qwen3next", qwen3next, sizeof qwen3next / sizeof *qwen3next);
     expect_refused("lfm2", lfm2, sizeof lfm2 / sizeof *lfm2);
     expect_refused("lfm2moe", lfm2moe, sizeof lfm2moe / sizeof *lfm2moe);
+    expect_refused("granitehybrid", granite, sizeof granite / sizeof *granite);
 }
 
 static void add_next_token_layer(struct gguf_context *gguf, void *user) {
@@ -195,12 +214,16 @@ int main(void) {
         cmocka_unit_test(next_token_layers_are_ignored),
         cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"qwen35"),
         cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"lfm2"),
+        cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"granitehybrid"),
         cmocka_unit_test_prestate(states_are_counted, (void *)"qwen35"),
         cmocka_unit_test_prestate(states_are_counted, (void *)"lfm2"),
+        cmocka_unit_test_prestate(states_are_counted, (void *)"granitehybrid"),
         cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"qwen35"),
         cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"lfm2"),
+        cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"granitehybrid"),
         cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"qwen35"),
         cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"lfm2"),
+        cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"granitehybrid"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,6 +117,15 @@ const struct tiny_spec tiny_presets[] = {
            .n_expert = 6, .n_expert_used = 2),
     PRESET("lfm2moe-q8_0", "lfm2moe", 4, 4, 1, 64, 64, 320, 256, .seed = 48, .n_conv = 3,
            .n_dense = 1, .untied = true, .n_expert = 4, .n_expert_used = 2, .type = GGML_TYPE_Q8_0),
+    PRESET("granitemoe", "granitemoe", 2, 4, 2, 64, 96, 320, 256, .seed = 49, .scaled = true,
+           .n_expert = 6, .n_expert_used = 2),
+    PRESET("granitehybrid", "granitehybrid", 5, 4, 2, 64, 256, 320, 256, .seed = 50, .n_embd = 128,
+           .n_k_head = 1, .n_v_head = 4, .d_state = 48, .scaled = true),
+    PRESET("granitehybrid-moe", "granitehybrid", 4, 4, 1, 64, 96, 320, 256, .seed = 51,
+           .n_embd = 128, .n_k_head = 2, .n_v_head = 4, .d_state = 16, .n_expert = 6,
+           .n_expert_used = 2),
+    PRESET("granitehybrid-q8_0", "granitehybrid", 4, 4, 2, 64, 128, 320, 256, .seed = 52,
+           .n_k_head = 1, .n_v_head = 8, .d_state = 32, .scaled = true, .type = GGML_TYPE_Q8_0),
     {0},
 };
 
