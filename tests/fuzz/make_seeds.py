@@ -45,6 +45,13 @@ def layers_of(arch, shapes, width):
                  "shortconv.in_proj.weight": (width, 3 * width),
                  "shortconv.out_proj.weight": (width, width)}
         return [conv, shapes | {"attn_q_norm": (width,), "attn_k_norm": (width,)}]
+    if arch == "granitehybrid":
+        state = {name: shape for name, shape in shapes.items() if "attn_" not in name}
+        state |= {"attn_norm": (width,), "ssm_in": (width, 2 * 128 + 2 * 16 + 4),
+                  "ssm_conv1d": (4, 128 + 2 * 16), "ssm_conv1d.bias": (128 + 2 * 16,),
+                  "ssm_dt.bias": (4,), "ssm_a.": (1, 4), "ssm_d.": (1, 4), "ssm_norm": (128, 1),
+                  "ssm_out": (128, width)}
+        return [state, shapes]
     if arch != "gemma4":
         return [shapes]
     layers = []
@@ -65,8 +72,8 @@ def layers_of(arch, shapes, width):
 
 
 def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
-    """Layers of zeros, 64 wide; of qwen35moe and lfm2 one of each kind. Mixtures have two experts,
-    and no dense network except in Gemma 4, whose last two of four layers share K and V."""
+    """Layers of zeros, 64 wide; of hybrids one of each kind. Mixtures have two experts, and no dense
+    network except in Gemma 4, whose last two of four layers share K and V."""
     width, n_ff, n_expert = 64, 64, 2
     n_vocab = len(vocabulary[0]) if vocabulary else 32
     numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
@@ -90,6 +97,14 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
     entries[f"{arch}.attention.layer_norm_rms_epsilon"] = gguf.pack_value(gguf.F32, 1e-5)
     if arch == "lfm2moe":
         entries[f"{arch}.expert_gating_func"] = u32(2)
+        del entries[f"{arch}.attention.sliding_window"]
+    if arch == "granitehybrid":
+        state = {"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
+                 "ssm.time_step_rank": 4, "ssm.inner_size": 128}
+        entries |= {f"{arch}.{name}": u32(value) for name, value in state.items()}
+        entries |= {f"{arch}.block_count": u32(2),
+                    f"{arch}.logit_scale": gguf.pack_value(gguf.F32, 2),
+                    f"{arch}.attention.head_count_kv": gguf.pack_array(gguf.I32, [0, 1])}
     if arch == "qwen35moe":
         recurrent = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16,
                      "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 32}
@@ -167,7 +182,8 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
         parts += [(f"rope_factors_{length}.weight", (width // 2,)) for length in ("long", "short")]
     out = []
     for name, shape in parts:
-        small = len(shape) == 1 or name.endswith(("bias", "conv.weight")) or "conv1d" in name
+        small = len(shape) == 1 or "conv1d" in name or name.endswith(
+            ("bias", "conv.weight", "ssm_a", "ssm_d", "ssm_norm.weight"))
         of = F32_TENSOR if small else kind
         values = math.prod(shape)
         size = values // 32 * 18 if of == Q4_0_TENSOR else values * 4
@@ -179,7 +195,7 @@ def write_models():
     tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
     write("gguf", "llama", model("llama", None))
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
-    for arch in "phi3", "gemma4", "lfm2":
+    for arch in "phi3", "gemma4", "lfm2", "granitehybrid":
         write("gguf", arch, model(arch, None))
     for arch in "qwen3moe", "gpt-oss", "qwen35moe", "deepseek2", "gemma4", "lfm2moe":
         name = "gemma4-experts" if arch == "gemma4" else arch

@@ -30,19 +30,24 @@ struct model_writer {
     int n_embd, n_vocab;
 };
 
-/* ne1, ne2: 0 for a tensor with fewer dimensions. */
+/* ne1, ne2: 0 for a tensor with fewer dimensions. Rows of large models repeat. */
 static void add_tensor_3d(struct model_writer *w, enum ggml_type type, int64_t ne0, int64_t ne1,
                           int64_t ne2, double mean, double sd, const char *name) {
     const int64_t ne[] = {ne0, ne1, ne2};
     struct ggml_tensor *t = ggml_new_tensor(w->ctx, type, ne2 ? 3 : ne1 ? 2 : 1, ne);
-    int64_t n = ggml_nelements(t);
+    enum { DISTINCT_ROWS = 512 };
+    int64_t n_row = ggml_nrows(t), rows = n_row;
+    if (w->spec->mib && rows > DISTINCT_ROWS) rows = DISTINCT_ROWS;
+    int64_t n = rows * ne0;
     float *x = malloc((size_t)n * sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i] = (float)(mean + sd * normal(&w->rng));
     if (type == GGML_TYPE_F32) {
         memcpy(t->data, x, (size_t)n * sizeof *x);
     } else {
-        ggml_quantize_chunk(type, x, t->data, 0, n / ne0, ne0, NULL);
+        ggml_quantize_chunk(type, x, t->data, 0, rows, ne0, NULL);
     }
+    for (int64_t row = rows; row < n_row; row++)
+        memcpy((char *)t->data + row * t->nb[1], (char *)t->data + row % rows * t->nb[1], t->nb[1]);
     free(x);
     ggml_set_name(t, name);
     gguf_add_tensor(w->gguf, t);
@@ -590,7 +595,7 @@ static void add_metadata(struct model_writer *w) {
 
 /* ---- tokenizers ---- */
 
-enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6, MAX_TOKENS = 512 };
+enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6, MAX_TOKENS = 1 << 18 };
 
 struct tokens {
     char store[MAX_TOKENS][16];
@@ -677,6 +682,8 @@ bool tiny_gguf_write_edited(const char *path, const struct tiny_spec *spec,
     struct tokens *tokens = calloc(1, sizeof *tokens);
     if (spec->tokenizer == TINY_SPM) make_spm_tokens(tokens);
     if (spec->tokenizer == TINY_BPE) make_bpe_tokens(tokens);
+    while (spec->mib && tokens->n < spec->n_vocab && tokens->n < MAX_TOKENS)
+        add_token(tokens, NORMAL, 0, "<unused%d>", tokens->n);
     w.n_embd = spec->n_embd ? spec->n_embd : spec->n_head * spec->d_head;
     w.n_vocab = tokens->n ? tokens->n : spec->n_vocab;
     w.gguf = gguf_init_empty();

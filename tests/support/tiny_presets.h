@@ -15,7 +15,7 @@ struct tiny_spec {
     int n_layer, n_head, n_head_kv, d_head;
     int n_embd; /* 0: n_head * d_head */
     int n_ff;
-    int n_vocab; /* ignored if there is a tokenizer */
+    int n_vocab; /* ignored if there is a tokenizer, except for large models */
     int n_ctx;
     int n_rot;                   /* 0: d_head */
     int n_swa;                   /* gemma3: sliding window */
@@ -43,7 +43,7 @@ struct tiny_spec {
     const char *rope_scaling;        /* "linear", "yarn", "longrope" or NULL */
     float rope_factor, softcap, attn_softcap;
     enum tiny_tokenizer tokenizer;
-    size_t mib; /* room for all tensors; 0: 128 */
+    size_t mib; /* room for all tensors of a large model, whose rows repeat; 0: 128 */
     uint64_t seed;
 };
 

@@ -1,0 +1,75 @@
+/* Writes a model with random weights and the shape of a real one, to measure speed. Its text means
+ * nothing.
+ *
+ *   build/bench/random_model SHAPE TYPE FILE
+ *   build/bench/random_model qwen3moe q4_K /tmp/qwen3moe.gguf
+ *
+ * SHAPE is one of:
+ *   qwen3moe   layers of Qwen3-30B-A3B of half the width: 12 layers, 4 of 32 experts; 1.1 billion
+ *              parameters
+ *   qwen35     Qwen3.5-0.8B, a hybrid: 18 of 24 layers are recurrent; 0.75 billion parameters
+ *
+ * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K. Most tokens have no text.
+ * The rows of a matrix repeat after the first 512. */
+#include "tiny_gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct tiny_spec shapes[] = {
+    {.name = "qwen3moe",
+     .arch = "qwen3moe",
+     .n_layer = 12,
+     .n_head = 16,
+     .n_head_kv = 4,
+     .d_head = 128,
+     .n_embd = 1024,
+     .n_ff = 768,
+     .n_vocab = 151936,
+     .n_ctx = 32768,
+     .n_expert = 32,
+     .n_expert_used = 4,
+     .untied = true,
+     .tokenizer = TINY_BPE,
+     .mib = 4096,
+     .seed = 1},
+    {.name = "qwen35",
+     .arch = "qwen35",
+     .n_layer = 24,
+     .n_head = 8,
+     .n_head_kv = 2,
+     .d_head = 256,
+     .n_rot = 64,
+     .n_embd = 1024,
+     .n_ff = 3584,
+     .n_vocab = 248320,
+     .n_ctx = 32768,
+     .n_k_head = 16,
+     .n_v_head = 16,
+     .d_state = 128,
+     .tokenizer = TINY_BPE,
+     .mib = 4096,
+     .seed = 2},
+};
+
+static enum ggml_type find_type(const char *name) {
+    for (int type = 0; type < GGML_TYPE_COUNT; type++)
+        if (ggml_type_name(type) && strcmp(ggml_type_name(type), name) == 0) return type;
+    return GGML_TYPE_COUNT;
+}
+
+int main(int argc, char **argv) {
+    const struct tiny_spec *found = NULL;
+    for (size_t i = 0; argc == 4 && i < sizeof shapes / sizeof *shapes; i++)
+        if (strcmp(shapes[i].name, argv[1]) == 0) found = &shapes[i];
+    enum ggml_type type = argc == 4 ? find_type(argv[2]) : GGML_TYPE_COUNT;
+    if (!found || type == GGML_TYPE_COUNT) {
+        fprintf(stderr, "usage: build/bench/random_model qwen3moe|qwen35 TYPE FILE\n");
+        return 1;
+    }
+    struct tiny_spec spec = *found;
+    spec.type = type;
+    if (tiny_gguf_write(argv[3], &spec)) return 0;
+    fprintf(stderr, "random_model: cannot write %s\n", argv[3]);
+    return 1;
+}
