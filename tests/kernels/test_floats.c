@@ -185,7 +185,9 @@ static void combined_queries(void **state) {
                         assert_int_equal(total, sum[i]);
                     }
                     struct difference difference = compare(got, expect, 1, 0, n * rank);
-                    if (!(difference.error <= 2e-4 * (difference.all + terms)))
+                    /* Weights may be rounded to 8 bits. The sum of few squared errors varies. */
+                    double limit = 2e-4 * (1 + 4.0 / (n * rank));
+                    if (!(difference.error <= limit * (difference.all + terms)))
                         fail_msg("%s, %d vectors of %d, %d combinations: %g", kernels->name, n_in,
                                  rank, n, difference.error / (difference.all + terms));
                 }
