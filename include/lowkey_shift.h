@@ -14,7 +14,7 @@ extern "C" {
  * n_drop tokens, or 0 for half of those after the first n_keep. Nothing is evaluated, and the last
  * logits stay. The tokens that remain keep what they have seen, and later ones attend to them at
  * distances that count the remaining tokens only. Memory of the dropped rows is freed, unless
- * copies or checkpoints share it.
+ * copies or checkpoints share it. It ends the effect of lk_session_reserve.
  *
  * Whole blocks of rows are dropped: n_keep and n_drop are rounded up, usually to multiples of 32
  * after the sinks of the recipe. *n_kept and *n_dropped (may be NULL) receive what was done: the

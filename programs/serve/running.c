@@ -257,6 +257,8 @@ static bool shift_job(struct lk_running *r, struct lk_job *job) {
         return false;
     lk_slot_shift(job->slot, n_kept, n_dropped);
     job->result.truncated = true;
+    /* What it holds is not what its tokens alone would leave. */
+    job->slot->discard = job->slot->is_private = true;
     return true;
 }
 

@@ -105,7 +105,8 @@ struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job) {
     if (best) return best;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_slot *s = slots->slot[i];
-        if (s->job || s->is_prefix || s->recipe != job->completion->request.recipe) continue;
+        if (s->job || s->is_prefix || s->discard || s->recipe != job->completion->request.recipe)
+            continue;
         size_t n = lk_tokens_common_prefix(s->tok, s->n_tok, p->tok, p->n_tok);
         /* Truncating a cache may require to rebuild it, and it loses another conversation. So that
          * is done only if most of both is the same. */

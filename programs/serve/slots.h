@@ -45,7 +45,7 @@ struct lk_slot {
     bool is_prefix;           /* kept only to be copied by others (serve/shared_prefix.h) */
     bool pinned;              /* must not be evicted now */
     bool evicting;            /* will be freed when it has been written to disk */
-    bool discard;    /* free it when its job has ended: for scored prompts and embeddings */
+    bool discard;             /* free it when its job has ended: scored, embedded, or shifted */
     bool is_private; /* of a request with "cache_prompt": false: neither reused nor stored */
     struct lk_slot_command command;
     char stored[LK_STORE_NAME_LEN]; /* stored session that it was loaded from; empty: none */
