@@ -370,8 +370,8 @@ lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok,
 size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
 
 /* Remove tokens from the end until n_tok remain, as if they had not been evaluated: those of a pass
- * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last
- * evaluation stay. LK_E_ARG; LK_E_UNSUPPORTED, and the session is unchanged, if rows have aged. */
+ * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last pass
+ * stay. LK_E_ARG; LK_E_UNSUPPORTED if rows have aged: it is unchanged; LK_E_NOMEM: it is empty. */
 lk_status lk_session_truncate(lk_session *session, size_t n_tok, lk_err *err);
 
 /* Cancel the evaluation that is running or, if none is, the next one: it returns LK_E_CANCELLED.

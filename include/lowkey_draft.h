@@ -32,7 +32,7 @@ void lk_drafter_free(lk_drafter *drafter);
  *   2. lk_session_eval of the pass, with `all`
  *   3. lk_sampler_next after each of its tokens, as long as it is the next draft
  *   4. lk_session_truncate, so that the n_kept tokens before the first wrong draft remain
- *   5. lk_drafter_report
+ *   5. lk_drafter_report, with the seconds of 2 and 4
  *
  * All choices are those of decoding one by one, up to the rounding of logits. */
 size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t n_other);
@@ -47,8 +47,9 @@ typedef struct {
 } lk_draft_stats;
 lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
 
-/* Memory of a drafter without a model, for a session of n_ctx tokens. */
-uint64_t lk_drafter_lookup_bytes(int32_t n_ctx);
+/* Memory that drafts by lookup need at most, in a session of n_ctx tokens with passes of up to
+ * n_tok tokens: logits, the index of the text, and what recurrent layers need to go back. */
+uint64_t lk_drafter_lookup_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok);
 
 #ifdef __cplusplus
 }

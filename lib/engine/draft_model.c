@@ -104,6 +104,10 @@ static void free_model(void *self) {
 
 lk_status lk_draft_model_open(struct lk_draft_source *out, const struct lk_session *s,
                               struct lk_model *draft_model, lk_err *err) {
+    if (draft_model->net->hp.n_recurrent > 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "no drafts: the draft model has recurrent layers, whose states cannot go "
+                       "back after each pass; use lookup");
     lk_status status = check_vocabulary(s->model, draft_model, err);
     if (status != LK_OK) return status;
     struct draft_model *d = lk_alloc(&s->model->ledger, LK_FOR_OTHER, sizeof *d);

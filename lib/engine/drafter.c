@@ -19,8 +19,10 @@ struct lk_drafter {
     lk_draft_stats stats;
 };
 
-uint64_t lk_drafter_lookup_bytes(int32_t n_ctx) {
-    return sizeof(struct lk_drafter) + lk_ngram_index_bytes((size_t)n_ctx);
+uint64_t lk_drafter_lookup_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok) {
+    const struct lk_hparams *hp = &model->net->hp;
+    return sizeof(struct lk_drafter) + lk_ngram_index_bytes((size_t)n_ctx) +
+           n_tok * hp->n_vocab * sizeof(float) + lk_recurrent_drafts_bytes(hp, (int)n_tok);
 }
 
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err) {

@@ -305,6 +305,19 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
 
 /* ---- recurrent layers ---- */
 
+/* Thread ith's share of copying n floats. */
+static void copy_share(float *to, const float *from, size_t n, int ith, int nth) {
+    size_t first = n * (size_t)ith / (size_t)nth, last = n * (size_t)(ith + 1) / (size_t)nth;
+    memcpy(to + first, from + first, (last - first) * sizeof *to);
+}
+
+/* The states that a sequence goes on from in a layer. */
+static const float *states_before(const struct lk_seq *seq, const struct lk_hparams *hp,
+                                  int layer) {
+    struct lk_session *s = seq->session;
+    return lk_recurrent_state(hp, seq->drafts ? s->drafts.before : s->recurrent, layer);
+}
+
 /* src: projections [n_row][channels]. Convolves the channels of each sequence. */
 static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
@@ -316,10 +329,15 @@ static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userd
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         const struct lk_seq *seq = &job->pass->seq[i];
         size_t at = (size_t)seq->row * channels;
-        lk_delta_conv(&net->hp.delta,
-                      lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer), weight,
-                      (const float *)dst->src[0]->data + at, seq->n_tok, first, last,
+        const float *x = (const float *)dst->src[0]->data + at,
+                    *from = states_before(seq, &net->hp, job->layer);
+        float *to = lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer);
+        lk_delta_conv(&net->hp.delta, from, weight, x, seq->n_tok, first, last,
                       (float *)dst->data + at);
+        lk_delta_conv_advance(&net->hp.delta, from, to, x, seq->n_tok, first, last);
+        if (seq->drafts)
+            copy_share(lk_recurrent_input(&seq->session->drafts, &net->hp, job->layer).mixed, x,
+                       (size_t)seq->n_tok * channels, ith, nth);
     }
 }
 
@@ -331,12 +349,17 @@ static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *use
     for (size_t task = (size_t)ith; task < job->pass->n_seq * n_head; task += (size_t)nth) {
         const struct lk_seq *seq = &job->pass->seq[task / n_head];
         size_t row = (size_t)seq->row;
-        lk_delta_head(&hp->delta, job->pass->model->kernels,
+        const float *decay = (const float *)dst->src[1]->data + row * n_head,
+                    *beta = (const float *)dst->src[2]->data + row * n_head;
+        lk_delta_head(&hp->delta, job->pass->model->kernels, states_before(seq, hp, job->layer),
                       lk_recurrent_state(hp, seq->session->recurrent, job->layer),
                       (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
-                      (const float *)dst->src[1]->data + row * n_head,
-                      (const float *)dst->src[2]->data + row * n_head, seq->n_tok,
+                      decay, beta, seq->n_tok,
                       (float *)dst->data + row * n_head * hp->delta.d_state);
+        if (!seq->drafts || task % n_head != 0) continue;
+        struct lk_recurrent_input input = lk_recurrent_input(&seq->session->drafts, hp, job->layer);
+        memcpy(input.decay, decay, (size_t)seq->n_tok * n_head * sizeof *decay);
+        memcpy(input.beta, beta, (size_t)seq->n_tok * n_head * sizeof *beta);
     }
 }
 

@@ -1,5 +1,6 @@
 /* The states of a session's recurrent layers (hybrid models, kernels/delta_net.h). Unlike a cache
- * they have a constant size, and cannot be cut back: a session goes back to a checkpoint. */
+ * they have a constant size, and cannot be cut back: a session goes back to a checkpoint, or within
+ * a pass of drafts (recurrent_drafts.h). */
 #ifndef LK_ENGINE_RECURRENT_H
 #define LK_ENGINE_RECURRENT_H
 

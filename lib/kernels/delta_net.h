@@ -55,16 +55,21 @@ static inline size_t lk_delta_state_floats(const struct lk_delta_shape *shape) {
 }
 
 /* Convolution, and SiLU unless conv_only, of channels [first, last): x [n_tok][channels] -> y of
- * the same shape, with weights [channels][n_conv], the newest token's last. Updates the rows of
+ * the same shape, with weights [channels][n_conv], the newest token's last, after the rows of
  * projections in `state`. Different channels may be computed by different threads. */
-void lk_delta_conv(const struct lk_delta_shape *shape, float *state, const float *weight,
+void lk_delta_conv(const struct lk_delta_shape *shape, const float *state, const float *weight,
                    const float *x, int n_tok, int first, int last, float *y);
 
+/* Channels [first, last) of the rows of projections after x: those of state `from` and of x ->
+ * state `to`, which may be the same. */
+void lk_delta_conv_advance(const struct lk_delta_shape *shape, const float *from, float *to,
+                           const float *x, int n_tok, int first, int last);
+
 /* The delta rule of one value head. y: [n_tok][channels] of lk_delta_conv; decay, beta: [n_tok]
- * [n_v_head]; out: [n_tok][n_v_head][d_state]. Updates the head's S in `state`. Different heads may
- * be computed by different threads. */
+ * [n_v_head]; out: [n_tok][n_v_head][d_state]. The head's S of state `from` -> that of `to`, which
+ * may be the same. Different heads may be computed by different threads. */
 void lk_delta_head(const struct lk_delta_shape *shape, const struct lk_kernels *kernels,
-                   float *state, int head, const float *y, const float *decay, const float *beta,
-                   int n_tok, float *out);
+                   const float *from, float *to, int head, const float *y, const float *decay,
+                   const float *beta, int n_tok, float *out);
 
 #endif
