@@ -81,7 +81,7 @@ static int look(void *self, const struct lk_session *s, int32_t next) {
 }
 
 /* A draft model that fails drafts nothing. */
-static size_t draft(void *self, const struct lk_session *s, int32_t next, int32_t *out, size_t n) {
+static size_t draft(void *self, struct lk_session *s, int32_t next, int32_t *out, size_t n) {
     struct draft_model *d = self;
     lk_status status = catch_up(d, s, next);
     for (size_t i = 0; i < n; i++) {

@@ -20,7 +20,8 @@ static size_t input_floats(const struct lk_hparams *hp, int n_tok) {
 }
 
 static size_t input_bytes(const struct lk_hparams *hp, int n_tok) {
-    return hp->n_recurrent * input_floats(hp, n_tok) * sizeof(float);
+    size_t hidden = hp->mtp ? (size_t)n_tok * hp->n_embd : 0;
+    return (hp->n_recurrent * input_floats(hp, n_tok) + hidden) * sizeof(float);
 }
 
 static int round_up(int n_tok) {
@@ -44,6 +45,10 @@ struct lk_recurrent_input lk_recurrent_input(const struct lk_recurrent_drafts *d
           *decay = mixed + n * lk_delta_channels(&hp->delta);
     if (hp->delta.conv_only) return (struct lk_recurrent_input){mixed, NULL, NULL};
     return (struct lk_recurrent_input){mixed, decay, decay + n * hp->delta.n_v_head};
+}
+
+float *lk_recurrent_input_hidden(const struct lk_recurrent_drafts *d, const struct lk_hparams *hp) {
+    return d->input + hp->n_recurrent * input_floats(hp, d->n_cap);
 }
 
 /* ---- the graph: thread ith of nth does its share of a layer ---- */
@@ -130,6 +135,9 @@ static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurren
         if (x.decay) memcpy(y.decay, x.decay, n * n_head);
         if (x.beta) memcpy(y.beta, x.beta, n * n_head);
     }
+    if (hp->mtp)
+        memcpy(lk_recurrent_input_hidden(to, hp), lk_recurrent_input_hidden(from, hp),
+               n * hp->n_embd);
 }
 
 lk_status lk_recurrent_drafts_reserve(struct lk_session *s, int n_tok, lk_err *err) {
@@ -166,6 +174,12 @@ void lk_recurrent_drafts_begin(struct lk_session *s) {
 }
 
 lk_status lk_recurrent_drafts_repeat(struct lk_session *s, int n_tok, lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    size_t n_embd = hp->n_embd;
     s->drafts.n_keep = n_tok;
+    if (hp->mtp)
+        memcpy(lk_recurrent_hidden(hp, s->recurrent),
+               lk_recurrent_input_hidden(&s->drafts, hp) + (size_t)(n_tok - 1) * n_embd,
+               n_embd * sizeof(float));
     return lk_graph_run(&s->drafts.graph, s->model, err);
 }

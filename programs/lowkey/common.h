@@ -24,6 +24,7 @@ struct model_args {
     int64_t threads;
     int64_t n_ctx; /* not an option: set by commands with a context length; 0: as trained */
     bool no_mmap;
+    bool mtp;         /* not an option: set by --draft mtp */
     bool no_repack;   /* not an option: set by commands that read weights */
     bool header_only; /* not an option: set by commands that need no weights */
 };

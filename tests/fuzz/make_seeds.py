@@ -61,9 +61,10 @@ def layers_of(arch, shapes, width):
     return layers
 
 
-def model(arch, vocabulary, kind=Q4_0_TENSOR):
+def model(arch, vocabulary, kind=Q4_0_TENSOR, mtp=False):
     """Layers of zeros, 64 wide; of qwen35moe and lfm2 one of each kind. Mixtures have two experts. Of
-    Gemma 4, the last two of four layers share K and V."""
+    Gemma 4, the last two of four layers share K and V. With mtp, a layer of qwen35moe follows that
+    predicts further tokens."""
     width, n_ff, n_expert = 64, 64, 2
     experts = arch in ("qwen3moe", "gpt-oss", "qwen35moe", "deepseek2")
     n_vocab = len(vocabulary[0]) if vocabulary else 32
@@ -90,7 +91,9 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
         recurrent = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16,
                      "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 32}
         entries |= {f"{arch}.{name}": u32(value) for name, value in recurrent.items()}
-        entries[f"{arch}.block_count"] = u32(2)
+        entries[f"{arch}.block_count"] = u32(3 if mtp else 2)
+        if mtp:
+            entries[f"{arch}.nextn_predict_layers"] = u32(1)
         entries[f"{arch}.rope.dimension_sections"] = gguf.pack_array(gguf.I32, [11, 11, 10, 0])
     if arch == "deepseek2":
         latent = {"attention.kv_lora_rank": 32, "attention.key_length": 48,
@@ -147,6 +150,9 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
                       "ssm_dt.bias": (2,), "ssm_a.": (2,), "ssm_beta": (width, 2),
                       "ssm_alpha": (width, 2), "ssm_norm": (16,), "ssm_out": (32, width)}
         layers = [recurrent, shapes]
+        if mtp:
+            layers.append(shapes | {"nextn.eh_proj.weight": (2 * width, width), "nextn.enorm.weight": (width,),
+                                    "nextn.hnorm.weight": (width,), "nextn.shared_head_norm.weight": (width,)})
     norm = "token_embd_norm.weight" if arch == "lfm2" else "output_norm.weight"
     parts = [("token_embd.weight", (width, n_vocab)), (norm, (width,))]
     parts += [(f"blk.{i}.{name}".rstrip(".") + ("" if "." in name else ".weight"), shape)
@@ -173,6 +179,7 @@ def write_models():
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
     for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe", "deepseek2", "gemma4", "lfm2":
         write("gguf", arch, model(arch, None))
+    write("gguf", "qwen35moe-mtp", model("qwen35moe", None, mtp=True))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))
 

@@ -25,19 +25,22 @@ struct tiny_spec {
     int n_dense; /* deepseek2: layers without experts */
     int n_group; /* of experts, all but one of which are used, chosen by sigmoids */
     int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next: recurrent layers */
-    int n_conv;                      /* lfm2: tokens of a convolution */
-    int n_head_kv_swa, d_head_swa;   /* gemma4: heads of layers with a window */
-    int n_shared, n_embd_layer;      /* gemma4: layers without K and V; embeddings of the layers */
-    bool k_is_v;                     /* gemma4: no W_V in layers with full attention */
-    enum ggml_type type;             /* of the matrices; 0 is f32 */
-    bool untied;                     /* separate output matrix */
-    bool biases;                     /* optional biases of attention */
-    bool rope_factors;               /* frequency divisors of Llama 3 */
-    bool norm_2;                     /* second norm of falcon */
-    bool parallel;                   /* stablelm: norms of heads, and a parallel network */
-    bool scaled;                     /* granite, mistral3, deepseek2: optional factors */
-    bool fused;                      /* q, k, v in one matrix, if the family allows both */
-    const char *rope_scaling;        /* "linear", "yarn", "longrope" or NULL */
+    bool mtp;     /* qwen35, qwen35moe, qwen3next: the last layer predicts further tokens, */
+    bool mtp_own; /* with a norm, embeddings and an output matrix of its own */
+    bool echo;    /* such models: layers add nothing, so that predictions are mostly right */
+    int n_conv;   /* lfm2: tokens of a convolution */
+    int n_head_kv_swa, d_head_swa; /* gemma4: heads of layers with a window */
+    int n_shared, n_embd_layer;    /* gemma4: layers without K and V; embeddings of the layers */
+    bool k_is_v;                   /* gemma4: no W_V in layers with full attention */
+    enum ggml_type type;           /* of the matrices; 0 is f32 */
+    bool untied;                   /* separate output matrix */
+    bool biases;                   /* optional biases of attention */
+    bool rope_factors;             /* frequency divisors of Llama 3 */
+    bool norm_2;                   /* second norm of falcon */
+    bool parallel;                 /* stablelm: norms of heads, and a parallel network */
+    bool scaled;                   /* granite, mistral3, deepseek2: optional factors */
+    bool fused;                    /* q, k, v in one matrix, if the family allows both */
+    const char *rope_scaling;      /* "linear", "yarn", "longrope" or NULL */
     float rope_factor, softcap, attn_softcap;
     enum tiny_tokenizer tokenizer;
     uint64_t seed;
