@@ -85,10 +85,10 @@ enum { LK_FACTORS_K = 1, LK_FACTORS_V = 2 };
 typedef struct {
     int32_t n_threads; /* 0: the cores that the process may use (affinity, quota), at most 16 */
     lk_weights weights;
-    bool no_mmap;         /* read the file instead of mapping it */
-    bool no_repack;       /* keep the file's layout: less memory, slower matrix products */
-    bool header_only;     /* load no weights: for lk_model_get_info, lk_plan_make and the functions
-                             on tokens. Sessions and batches are refused with LK_E_ARG */
+    bool no_mmap;     /* read the file instead of mapping it */
+    bool no_repack;   /* keep the file's layout: less memory, slower matrix products */
+    bool mtp;         /* load the layer that predicts further tokens, for drafts (lowkey_draft.h) */
+    bool header_only; /* load no weights: for plans, properties and tokens, without sessions */
     const char *kernels;  /* name of the attention kernels, e.g. "reference"; NULL: the fastest */
     const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */
     lk_progress progress; /* may be NULL; units are bytes */
@@ -370,8 +370,8 @@ lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok,
 size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
 
 /* Remove tokens from the end until n_tok remain, as if they had not been evaluated: those of a pass
- * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last
- * evaluation stay. LK_E_ARG; LK_E_UNSUPPORTED, and the session is unchanged, if rows have aged. */
+ * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last pass
+ * stay. LK_E_ARG; LK_E_UNSUPPORTED if rows have aged: it is unchanged; LK_E_NOMEM: it is empty. */
 lk_status lk_session_truncate(lk_session *session, size_t n_tok, lk_err *err);
 
 /* Cancel the evaluation that is running or, if none is, the next one: it returns LK_E_CANCELLED.

@@ -17,10 +17,12 @@ typedef struct lk_drafter lk_drafter;
 /* Maximum number of tokens of a pass: one that is sure, and drafts. */
 enum { LK_DRAFT_MAX = 31 };
 
-/* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
- * occurred before (`draft` NULL), or the most probable tokens of a smaller model `draft` with the
- * same vocabulary. Neither is used after it was freed. *out is owned: lk_drafter_free.
- * LK_E_UNSUPPORTED if the recipe allows no drafts, LK_E_ARG for another vocabulary, LK_E_NOMEM. */
+/* Guesses what follows the text of `session`. With a smaller model `draft` of the same vocabulary:
+ * its most probable tokens. Without (NULL): those of the model's own layer for that, if it was
+ * opened with `mtp`; else what followed the last 2 to 4 tokens when these occurred before. Neither
+ * is used after it was freed. *out is owned: lk_drafter_free. LK_E_UNSUPPORTED if the recipe allows
+ * no drafts, or for a draft model with recurrent layers; LK_E_ARG for another vocabulary;
+ * LK_E_NOMEM. */
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err);
 void lk_drafter_free(lk_drafter *drafter);
 
@@ -32,7 +34,7 @@ void lk_drafter_free(lk_drafter *drafter);
  *   2. lk_session_eval of the pass, with `all`
  *   3. lk_sampler_next after each of its tokens, as long as it is the next draft
  *   4. lk_session_truncate, so that the n_kept tokens before the first wrong draft remain
- *   5. lk_drafter_report
+ *   5. lk_drafter_report, with the seconds of 2 and 4
  *
  * All choices are those of decoding one by one, up to the rounding of logits. */
 size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t n_other);
@@ -47,8 +49,10 @@ typedef struct {
 } lk_draft_stats;
 lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
 
-/* Memory of a drafter without a model, for a session of n_ctx tokens. */
-uint64_t lk_drafter_lookup_bytes(int32_t n_ctx);
+/* Memory that drafts without another model need at most, in a session of n_ctx tokens with passes
+ * of up to n_tok tokens: logits, the index of the text or what the model's own layer needs, and
+ * what recurrent layers need to go back. */
+uint64_t lk_drafter_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok);
 
 #ifdef __cplusplus
 }

@@ -328,8 +328,8 @@ bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok) {
     return true;
 }
 
-void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
-    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+void lk_cache_drop_layer(struct lk_cache *cache, int layer, int64_t n) {
+    for (int k = 2 * layer; k < 2 * layer + 2; k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         int newest = kv->n_level - 1;
         struct lk_level *level = &kv->level[newest];
@@ -343,6 +343,10 @@ void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
             lk_pool_free(&cache->pool, level->block_bytes, level->block[--level->n_block]);
         if (count->rows == 0) count->skip = 0;
     }
+}
+
+void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) lk_cache_drop_layer(cache, layer, n);
 }
 
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {

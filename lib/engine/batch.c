@@ -75,6 +75,8 @@ static lk_status prepare_item(lk_batch_item *item) {
         status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
     bool drafts = may_have_drafts(item);
     if (status == LK_OK && drafts) status = lk_cache_prepare_drafts(s->cache, err);
+    if (status == LK_OK && drafts && s->recurrent)
+        status = lk_recurrent_drafts_reserve(s, (int)item->n_tok, err);
     if (status != LK_OK) return status;
     /* lk_session_reserve found the memory for single tokens. A pass of drafts needs no more. */
     if ((item->n_tok == 1 || drafts) && s->cache->reserved >= (int64_t)item->n_tok) {
@@ -190,6 +192,9 @@ lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_
     if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
     set_inputs(pass, item, n);
+    for (size_t i = 0; i < pass->n_seq; i++)
+        if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
+            lk_recurrent_drafts_begin(pass->seq[i].session);
     if (lk_graph_run(&pass->graph, pass->model, &why) != LK_OK) {
         lk_cluster_abort(c, why.msg); /* the others wait for partial attention */
         return fail_items(item, n, COMPUTED, &why, err);

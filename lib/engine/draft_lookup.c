@@ -25,7 +25,7 @@ static int look(void *self, const struct lk_session *s, int32_t next) {
     return n == 0 ? -1 : n < 4 ? n - LK_NGRAM_MIN : n < 8 ? 2 : n < LK_NGRAM_MATCH ? 3 : 4;
 }
 
-static size_t draft(void *self, const struct lk_session *s, int32_t next, int32_t *out, size_t n) {
+static size_t draft(void *self, struct lk_session *s, int32_t next, int32_t *out, size_t n) {
     const struct draft_lookup *d = self;
     return lk_ngram_index_find(&d->index, s->tok, next, out, n) ? n : 0;
 }

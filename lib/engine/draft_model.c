@@ -81,7 +81,7 @@ static int look(void *self, const struct lk_session *s, int32_t next) {
 }
 
 /* A draft model that fails drafts nothing. */
-static size_t draft(void *self, const struct lk_session *s, int32_t next, int32_t *out, size_t n) {
+static size_t draft(void *self, struct lk_session *s, int32_t next, int32_t *out, size_t n) {
     struct draft_model *d = self;
     lk_status status = catch_up(d, s, next);
     for (size_t i = 0; i < n; i++) {
@@ -104,6 +104,10 @@ static void free_model(void *self) {
 
 lk_status lk_draft_model_open(struct lk_draft_source *out, const struct lk_session *s,
                               struct lk_model *draft_model, lk_err *err) {
+    if (draft_model->net->hp.n_recurrent > 0)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "no drafts: the draft model has recurrent layers, whose states cannot go "
+                       "back after each pass; use lookup");
     lk_status status = check_vocabulary(s->model, draft_model, err);
     if (status != LK_OK) return status;
     struct draft_model *d = lk_alloc(&s->model->ledger, LK_FOR_OTHER, sizeof *d);

@@ -8,7 +8,8 @@
 
 struct lk_model;
 
-/* `draft` is borrowed. LK_E_ARG if the vocabularies differ, and errors of lk_session_new. */
+/* `draft` is borrowed. LK_E_ARG if the vocabularies differ, LK_E_UNSUPPORTED if `draft` has
+ * recurrent layers, and errors of lk_session_new. */
 lk_status lk_draft_model_open(struct lk_draft_source *out, const struct lk_session *session,
                               struct lk_model *draft, lk_err *err);
 

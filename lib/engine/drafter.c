@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "engine/draft_lookup.h"
 #include "engine/draft_model.h"
+#include "engine/draft_mtp.h"
 #include "engine/draft_pace.h"
 #include "engine/ngram_index.h"
 #include "engine/session_state.h"
@@ -19,8 +20,11 @@ struct lk_drafter {
     lk_draft_stats stats;
 };
 
-uint64_t lk_drafter_lookup_bytes(int32_t n_ctx) {
-    return sizeof(struct lk_drafter) + lk_ngram_index_bytes((size_t)n_ctx);
+uint64_t lk_drafter_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok) {
+    const struct lk_hparams *hp = &model->net->hp;
+    uint64_t source = hp->mtp ? lk_draft_mtp_bytes(model) : lk_ngram_index_bytes((size_t)n_ctx);
+    return sizeof(struct lk_drafter) + source + n_tok * hp->n_vocab * sizeof(float) +
+           lk_recurrent_drafts_bytes(hp, (int)n_tok);
 }
 
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err) {
@@ -34,7 +38,9 @@ lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft,
     d->session = session;
     d->expected = -1;
     lk_status status = draft ? lk_draft_model_open(&d->source, session, draft, err)
-                             : lk_draft_lookup_open(&d->source, session, err);
+                       : session->model->net->hp.mtp
+                           ? lk_draft_mtp_open(&d->source, session, err)
+                           : lk_draft_lookup_open(&d->source, session, err);
     if (status == LK_OK)
         *out = d;
     else

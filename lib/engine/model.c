@@ -65,8 +65,10 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
  * and factors that replace them. The sidecar is opened first, which needs only the header. */
 static lk_status open_net(struct lk_model *model, const char *path, const lk_model_opts *opts,
                           struct lk_net_opts net_opts, lk_err *err) {
-    struct lk_net_opts header_only = {
-        .header_only = true, .n_ctx = net_opts.n_ctx, .kernels = net_opts.kernels};
+    struct lk_net_opts header_only = {.header_only = true,
+                                      .mtp = net_opts.mtp,
+                                      .n_ctx = net_opts.n_ctx,
+                                      .kernels = net_opts.kernels};
     struct lk_net *header = NULL;
     if (opts->factors && !opts->sidecar)
         return lk_fail(err, LK_E_ARG,
@@ -124,6 +126,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
                               .header_only = opts->header_only,
+                              .mtp = opts->mtp,
                               .n_ctx = opts->n_ctx,
                               .kernels = kernels,
                               .progress = opts->progress,

@@ -3,6 +3,7 @@
 
 #include "attention/latents.h"
 #include "engine/session_state.h"
+#include "model/mtp.h"
 
 #include <string.h>
 
@@ -23,9 +24,10 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
                                   .scale = hp->attn_scale,
                                   .softcap = hp->attn_softcap,
                                   .alibi_max_bias = hp->alibi_max_bias};
-    pass->job = lk_alloc(ledger, LK_FOR_OTHER, hp->n_layer * sizeof *pass->job);
-    if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", hp->n_layer);
-    for (int layer = 0; layer < hp->n_layer; layer++) {
+    int n_layer = lk_hparams_layers(hp);
+    pass->job = lk_alloc(ledger, LK_FOR_OTHER, n_layer * sizeof *pass->job);
+    if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", n_layer);
+    for (int layer = 0; layer < n_layer; layer++) {
         bool age = true;
         for (int later = layer + 1; later < hp->n_layer; later++)
             age &= !lk_hparams_shares(hp, later) || hp->index[later] != hp->index[layer];
@@ -41,7 +43,8 @@ struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer) {
                                  .layer = layer,
                                  .index = hp->index[layer],
                                  .heads = lk_hparams_heads(hp, layer),
-                                 .stores = !lk_hparams_shares(hp, layer)};
+                                 .stores = !lk_hparams_shares(hp, layer),
+                                 .observes = true};
 }
 
 struct lk_attn lk_pass_attn(const struct lk_layer_job *job) {
@@ -78,7 +81,7 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->gathered, pass->n_gathered * sizeof(float));
     lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
-               pass->model->net->hp.n_layer * sizeof *pass->job);
+               lk_hparams_layers(&pass->model->net->hp) * sizeof *pass->job);
     *pass = (struct lk_pass){0};
 }
 
@@ -200,7 +203,7 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         enum lk_side side = task % 2 ? LK_V : LK_K;
         if (seq->failed) continue;
         const float *q = row_queries(&a, dst->src[0], seq->row);
-        if (side == LK_K && job->stores)
+        if (side == LK_K && job->stores && job->observes)
             lk_cache_observe(cache, job->index, q, seq->n_tok, a.n_head);
         lk_status status = job->stores ? store_rows(job, seq, side, dst->src[1 + side]) : LK_OK;
         if (status != LK_OK) {
@@ -310,6 +313,19 @@ static int use_gathered(const struct lk_layer_job *job, size_t i, struct lk_attn
     return attn->k->shard.n_rank;
 }
 
+/* Thread ith's share of re-encoding the layer's rows. */
+static void age_rows(const struct lk_layer_job *job, int ith, int nth) {
+    for (size_t task = (size_t)ith; task < 2 * job->pass->n_seq; task += (size_t)nth) {
+        struct lk_seq *seq = &job->pass->seq[task / 2];
+        struct lk_cache *cache = seq->session->cache;
+        enum lk_side side = task % 2 ? LK_V : LK_K;
+        if (seq->failed) continue;
+        if (side == LK_V && cache->kv[job->index][LK_K].evict) continue; /* aged together with K */
+        lk_status status = lk_cache_age(cache, job->index, side, NULL);
+        if (status != LK_OK) seq->failed = status;
+    }
+}
+
 /* src: the node to wait for, and q. Joins the ranges of all sequences. Then re-encodes rows:
  * lk_attn_combine does not read the caches, so threads need not wait for each other in between. */
 static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -329,16 +345,7 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
         else if (ith == 0)
             memset(attn.out, 0, (size_t)seq->n_tok * attn.n_head * attn.d_head * sizeof(float));
     }
-    if (!job->age) return;
-    for (size_t task = (size_t)ith; task < 2 * job->pass->n_seq; task += (size_t)nth) {
-        struct lk_seq *seq = &job->pass->seq[task / 2];
-        struct lk_cache *cache = seq->session->cache;
-        enum lk_side side = task % 2 ? LK_V : LK_K;
-        if (seq->failed) continue;
-        if (side == LK_V && cache->kv[job->index][LK_K].evict) continue; /* aged together with K */
-        lk_status status = lk_cache_age(cache, job->index, side, NULL);
-        if (status != LK_OK) seq->failed = status;
-    }
+    if (job->age) age_rows(job, ith, nth);
 }
 
 /* True if any layer of any sequence has a policy that needs attention scores. */
@@ -369,6 +376,12 @@ static bool layer_is_divided(const struct lk_layer_job *job) {
 /* True if ranks divide the rows of any sequence. */
 static bool pass_is_divided(const struct lk_pass *pass) { return pass->joined_needed > 0; }
 
+struct ggml_tensor *lk_store_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                   const struct lk_qkv *pre) {
+    struct ggml_tensor *rows[] = {pre->q, pre->k, pre->v};
+    return lk_graph_effect(ctx, store_node, rows, job->stores ? 3 : 1, job);
+}
+
 struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                        const struct lk_qkv *pre, struct ggml_tensor *ready) {
     int64_t n_attn = (int64_t)job->pass->attn.n_head * job->heads.d, n_tok = pre->q->ne[2];
@@ -389,28 +402,37 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
 
 /* ---- recurrent layers ---- */
 
-static struct lk_recurrence_weights recurrence_weights(const struct lk_layer_job *job) {
-    const struct lk_layer *l = &job->pass->model->net->layer[job->layer];
-    return (struct lk_recurrence_weights){.conv = l->conv->data,
-                                          .conv_b = l->conv_b ? l->conv_b->data : NULL,
-                                          .skip = l->skip ? l->skip->data : NULL};
+/* Thread ith's share of copying n floats. */
+static void copy_share(float *to, const float *from, size_t n, int ith, int nth) {
+    size_t first = n * (size_t)ith / (size_t)nth, last = n * (size_t)(ith + 1) / (size_t)nth;
+    memcpy(to + first, from + first, (last - first) * sizeof *to);
+}
+
+/* The states that a sequence goes on from. */
+static float *states_before(const struct lk_seq *seq) {
+    return seq->drafts ? seq->session->drafts.before : seq->session->recurrent;
 }
 
 /* src: projections [n_row][channels]. Convolves the channels of each sequence. */
 static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     const struct lk_net *net = job->pass->model->net;
-    struct lk_recurrence_weights weights = recurrence_weights(job);
+    struct lk_recurrence_weights weights = lk_recurrent_weights(job->pass->model->net, job->layer);
     int channels = lk_recurrence_channels(&net->hp.recurrence);
     int first = (int)((int64_t)channels * ith / nth),
         last = (int)((int64_t)channels * (ith + 1) / nth);
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         const struct lk_seq *seq = &job->pass->seq[i];
         size_t at = (size_t)seq->row * channels;
-        lk_recurrence_conv(&net->hp.recurrence, &weights,
-                           lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer),
-                           (const float *)dst->src[0]->data + at, seq->n_tok, first, last,
+        const float *x = (const float *)dst->src[0]->data + at,
+                    *from = lk_recurrent_state(&net->hp, states_before(seq), job->layer);
+        float *to = lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer);
+        lk_recurrence_conv(&net->hp.recurrence, &weights, from, x, seq->n_tok, first, last,
                            (float *)dst->data + at);
+        lk_recurrence_conv_advance(&net->hp.recurrence, from, to, x, seq->n_tok, first, last);
+        if (seq->drafts)
+            copy_share(lk_recurrent_input(&seq->session->drafts, &net->hp, job->layer).mixed, x,
+                       (size_t)seq->n_tok * channels, ith, nth);
     }
 }
 
@@ -418,17 +440,23 @@ static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userd
 static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     const struct lk_hparams *hp = &job->pass->model->net->hp;
-    struct lk_recurrence_weights weights = recurrence_weights(job);
+    struct lk_recurrence_weights weights = lk_recurrent_weights(job->pass->model->net, job->layer);
     int n_head = hp->recurrence.n_v_head, channels = lk_recurrence_channels(&hp->recurrence);
     for (size_t task = (size_t)ith; task < job->pass->n_seq * n_head; task += (size_t)nth) {
         const struct lk_seq *seq = &job->pass->seq[task / n_head];
         size_t row = (size_t)seq->row;
+        const float *decay = (const float *)dst->src[1]->data + row * n_head,
+                    *beta = (const float *)dst->src[2]->data + row * n_head;
         lk_recurrence_head(&hp->recurrence, &weights, job->pass->model->kernels,
+                           lk_recurrent_state(hp, states_before(seq), job->layer),
                            lk_recurrent_state(hp, seq->session->recurrent, job->layer),
                            (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
-                           (const float *)dst->src[1]->data + row * n_head,
-                           (const float *)dst->src[2]->data + row * n_head, seq->n_tok,
+                           decay, beta, seq->n_tok,
                            (float *)dst->data + row * n_head * hp->recurrence.d_value);
+        if (!seq->drafts || task % n_head != 0) continue;
+        struct lk_recurrent_input input = lk_recurrent_input(&seq->session->drafts, hp, job->layer);
+        memcpy(input.decay, decay, (size_t)seq->n_tok * n_head * sizeof *decay);
+        memcpy(input.beta, beta, (size_t)seq->n_tok * n_head * sizeof *beta);
     }
 }
 
@@ -445,6 +473,47 @@ struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_laye
                           1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
 }
 
+/* ---- the layer that predicts further tokens ---- */
+
+/* src: hidden states [n_row][n_embd]. Writes those of the tokens before: the first one of a
+ * sequence is that of its session, which gets the last one. */
+static void shift_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const struct lk_pass *pass = userdata;
+    const struct lk_hparams *hp = &pass->model->net->hp;
+    size_t n = (size_t)hp->n_embd, row = n * sizeof(float);
+    for (size_t i = (size_t)ith; i < pass->n_seq; i += (size_t)nth) {
+        const struct lk_seq *seq = &pass->seq[i];
+        const float *h = (const float *)dst->src[0]->data + (size_t)seq->row * n;
+        float *before = (float *)dst->data + (size_t)seq->row * n;
+        size_t n_tok = (size_t)seq->n_tok;
+        memcpy(before, lk_recurrent_hidden(hp, states_before(seq)), row);
+        memcpy(before + n, h, (n_tok - 1) * row);
+        memcpy(lk_recurrent_hidden(hp, seq->session->recurrent), h + (n_tok - 1) * n, row);
+        if (seq->drafts)
+            memcpy(lk_recurrent_input_hidden(&seq->session->drafts, hp), h, n_tok * row);
+    }
+}
+
+/* src: the node to wait for. */
+static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    (void)dst;
+    age_rows(userdata, ith, nth);
+}
+
+/* Nodes that store the layer's rows. x: output of the last layer. */
+static struct ggml_tensor *mtp_nodes(struct lk_pass *pass, struct ggml_tensor *x) {
+    const struct lk_net *net = pass->model->net;
+    struct lk_graph *g = &pass->graph;
+    struct lk_layer_job *job = &pass->job[net->hp.n_layer];
+    struct ggml_tensor *h = net->family->norm(net, g->ctx, x);
+    h = ggml_custom_4d(g->ctx, GGML_TYPE_F32, h->ne[0], h->ne[1], 1, 1, &h, 1, shift_node,
+                       GGML_N_TASKS_MAX, pass);
+    x = lk_mtp_input(net, g->ctx, g->tok, h);
+    struct lk_qkv pre = net->family->pre(net, g->ctx, job->layer, x, g->pos);
+    struct ggml_tensor *stored = lk_store_nodes(g->ctx, job, &pre);
+    return lk_graph_effect(g->ctx, age_node, &stored, 1, job);
+}
+
 /* ---- the graph ---- */
 
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
@@ -458,7 +527,8 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
         g->skips == skips && g->divided == divided)
         return LK_OK;
-    status = lk_graph_begin(g, n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
+    status = lk_graph_begin(g, lk_hparams_layers(&net->hp) * LK_LAYER_NODES + NODES_AROUND,
+                            pass->ledger, err);
     if (status != LK_OK) return status;
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
@@ -472,13 +542,11 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         if (net->hp.is_recurrent[layer]) {
             attn = lk_recurrence_nodes(g->ctx, job, &pre);
         } else {
-            struct ggml_tensor *rows[] = {pre.q, pre.k, pre.v};
-            attn = lk_attention_nodes(
-                g->ctx, job, &pre,
-                lk_graph_effect(g->ctx, store_node, rows, job->stores ? 3 : 1, job));
+            attn = lk_attention_nodes(g->ctx, job, &pre, lk_store_nodes(g->ctx, job, &pre));
         }
         x = net->family->post(net, g->ctx, layer, &pre, attn);
     }
+    if (net->hp.mtp) ggml_build_forward_expand(g->graph, mtp_nodes(pass, x));
     if (n_out < n_row) {
         g->out = lk_graph_input(g, (size_t)n_out);
         x = ggml_get_rows(g->ctx, x, g->out);

@@ -16,6 +16,9 @@
  * Statistics of queries and scores for policies are those of the layer that stored the rows. In a
  * recurrent layer, the custom nodes update the sequences' states instead.
  *
+ * If the model predicts further tokens (model/mtp.h), the layer for that stores its rows after the
+ * last layer: it gets the last layer's normed output for the token before.
+ *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
  * same number of rows. */
 #ifndef LK_ENGINE_PASS_H
@@ -49,13 +52,14 @@ struct lk_layer_job {
     bool stores;                 /* it has K and V of its own: not those of an earlier layer */
     bool age; /* after attention, re-encode cache rows that are old enough: no later layer of the
                * pass attends to them */
+    bool observes; /* queries are shown to the caches; not if their rows are dropped again */
 };
 
 struct lk_pass {
     struct lk_model *model;
     struct lk_ledger *ledger;    /* of the pass's memory; borrowed */
     struct lk_graph graph;       /* reused while its shape fits */
-    struct lk_layer_job *job;    /* [n_layer] */
+    struct lk_layer_job *job;    /* [lk_hparams_layers] */
     struct lk_attn attn;         /* what all sequences and layers have in common */
     size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
     float *joined, *gathered;    /* partials of this rank, and of all ranks, in the current layer */
@@ -105,6 +109,11 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
  * shape [n_tok][n_v_head * d_state]. */
 struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                         const struct lk_qkv *pre);
+
+/* Nodes that store the rows of `pre`, and show the queries to the caches. The result is the node to
+ * wait for. */
+struct ggml_tensor *lk_store_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                   const struct lk_qkv *pre);
 
 /* Nodes that attend with the queries of `pre` once `ready` is computed. The result has the shape
  * [n_tok][n_head * d_head]. */

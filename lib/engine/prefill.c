@@ -11,6 +11,7 @@
 
 #include "engine/extend.h"
 #include "engine/factors.h"
+#include "model/mtp.h"
 
 #include <math.h>
 #include <string.h>
@@ -223,7 +224,8 @@ static struct ggml_tensor *chunk_attention(struct prefill *p, const struct lk_qk
 }
 
 /* Tokens [at, at + n) through `layer`: x_in -> x_out, or -> the last token's logits after the last
- * layer. Earlier chunks of the last layer then compute only K and V. */
+ * layer. Earlier chunks of the last layer then compute only K and V, if no layer that predicts
+ * further tokens follows. */
 static lk_status build_chunk(struct prefill *p, int layer, size_t at, size_t n, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_graph *g = &p->graph;
@@ -241,20 +243,20 @@ static lk_status build_chunk(struct prefill *p, int layer, size_t at, size_t n, 
     struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
                                                        : chunk_attention(p, &pre, last_chunk);
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
-    if (!last_layer || last_chunk || p->embeds) {
-        struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
-        if (last_layer && p->embeds) x = p->net->family->norm(p->net, g->ctx, x);
-        if (last_layer && !p->embeds) {
-            x = ggml_cont(g->ctx,
-                          ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n - 1) * x->nb[1]));
-            g->logits = p->net->family->head(p->net, g->ctx, x);
-            ggml_set_output(g->logits);
-            ggml_build_forward_expand(g->graph, g->logits);
-        } else {
-            g->x_out = x;
-            ggml_set_output(g->x_out);
-            ggml_build_forward_expand(g->graph, g->x_out);
-        }
+    bool goes_on = !last_layer || p->embeds || hp->mtp; /* x of all tokens is needed */
+    if (!goes_on && !last_chunk) return lk_graph_finish(g, &p->s->ledger, err);
+    struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
+    if (last_layer && p->embeds) x = p->net->family->norm(p->net, g->ctx, x);
+    if (goes_on) {
+        g->x_out = x;
+        ggml_set_output(g->x_out);
+        ggml_build_forward_expand(g->graph, g->x_out);
+    }
+    if (last_layer && last_chunk && !p->embeds) {
+        x = ggml_cont(g->ctx, ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n - 1) * x->nb[1]));
+        g->logits = p->net->family->head(p->net, g->ctx, x);
+        ggml_set_output(g->logits);
+        ggml_build_forward_expand(g->graph, g->logits);
     }
     return lk_graph_finish(g, &p->s->ledger, err);
 }
@@ -363,6 +365,82 @@ static void keep_state(struct prefill *p, int layer, size_t n_tok) {
                    lk_recurrent_state(hp, p->s->recurrent, layer), n);
 }
 
+/* ---- the layer that predicts further tokens ---- */
+
+/* K and V of tokens [at, at + n). x_in: the last layer's output for the tokens before. */
+static lk_status build_mtp_chunk(struct prefill *p, size_t at, size_t n, lk_err *err) {
+    const struct lk_net *net = p->net;
+    struct lk_graph *g = &p->graph;
+    lk_status status = lk_graph_begin(g, NODES, &p->s->ledger, err);
+    if (status != LK_OK) return status;
+    g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, net->hp.n_embd, n);
+    g->tok = lk_graph_input(g, n);
+    g->pos = lk_graph_input(g, n);
+    ggml_set_input(g->x_in);
+    struct ggml_tensor *x =
+        lk_mtp_input(net, g->ctx, g->tok, net->family->norm(net, g->ctx, g->x_in));
+    struct lk_qkv pre = net->family->pre(net, g->ctx, net->hp.n_layer, x, g->pos);
+    struct ggml_tensor *rows[] = {pre.k, pre.v, pre.q};
+    struct ggml_tensor *done = lk_graph_effect(g->ctx, store_exact_node, rows, 3, p);
+    bool last_chunk = at + n == p->n_tok, selects = p->s->cache->kv[p->job.index][LK_K].evict;
+    if (last_chunk && selects) done = lk_graph_effect(g->ctx, select_node, &done, 1, p);
+    if (last_chunk) done = lk_graph_effect(g->ctx, encode_node, &done, 1, p);
+    ggml_build_forward_expand(g->graph, done);
+    return lk_graph_finish(g, &p->s->ledger, err);
+}
+
+static lk_status run_mtp_chunk(struct prefill *p, size_t at, size_t n, lk_err *err) {
+    size_t n_embd = p->net->hp.n_embd, row = n_embd * sizeof(float);
+    lk_status status = build_mtp_chunk(p, at, n, err);
+    if (status != LK_OK) return status;
+    struct lk_graph *g = &p->graph;
+    if (at == 0)
+        memset(g->x_in->data, 0, row);
+    else
+        memcpy(g->x_in->data, p->x + (at - 1) * n_embd, row);
+    memcpy((float *)g->x_in->data + n_embd, p->x + at * n_embd, (n - 1) * row);
+    memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
+    lk_graph_set_positions(g, 0, at, n);
+    set_sequence(p, p->net->hp.n_layer, at + n, (int)n);
+    return lk_graph_run(g, p->s->model, err);
+}
+
+/* Write the hidden state after n_tok tokens to `states`. */
+static lk_status keep_hidden(struct prefill *p, size_t n_tok, float *states, lk_err *err) {
+    const struct lk_hparams *hp = &p->net->hp;
+    struct lk_graph *g = &p->graph;
+    size_t row = hp->n_embd * sizeof(float);
+    lk_status status = lk_graph_begin(g, NODES, &p->s->ledger, err);
+    if (status != LK_OK) return status;
+    g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, hp->n_embd, 1);
+    ggml_set_input(g->x_in);
+    g->x_out = p->net->family->norm(p->net, g->ctx, g->x_in);
+    ggml_set_output(g->x_out);
+    ggml_build_forward_expand(g->graph, g->x_out);
+    status = lk_graph_finish(g, &p->s->ledger, err);
+    if (status != LK_OK) return status;
+    memcpy(g->x_in->data, p->x + (n_tok - 1) * hp->n_embd, row);
+    status = lk_graph_run(g, p->s->model, err);
+    if (status == LK_OK) memcpy(lk_recurrent_hidden(hp, states), g->x_out->data, row);
+    return status;
+}
+
+static lk_status run_mtp(struct prefill *p, lk_err *err) {
+    struct lk_session *s = p->s;
+    const struct lk_checkpoints *c = &s->checkpoints;
+    p->job = lk_pass_job(&s->pass, p->net->hp.n_layer);
+    choose_exact(p);
+    if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
+    lk_status status = alloc_layer(p, err);
+    for (size_t at = 0; status == LK_OK && at < p->n_tok; at += CHUNK)
+        status = run_mtp_chunk(p, at, p->n_tok - at < CHUNK ? p->n_tok - at : CHUNK, err);
+    for (int i = 0; status == LK_OK && i < c->n_planned; i++)
+        status = keep_hidden(p, c->planned[i].n_tok, c->planned[i].states, err);
+    return status == LK_OK ? keep_hidden(p, p->n_tok, s->recurrent, err) : status;
+}
+
+/* ---- all layers ---- */
+
 static lk_status run_layers(struct prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
@@ -387,7 +465,10 @@ static lk_status run_layers(struct prefill *p, lk_err *err) {
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         }
     }
-    return status == LK_OK ? lk_cluster_agree(s->model->cluster, here, err) : status;
+    status = status == LK_OK ? lk_cluster_agree(s->model->cluster, here, err) : status;
+    for (size_t i = 0; status == LK_OK && !p->embeds && i < p->n_session; i++)
+        memcpy(p->session[i]->logits, p->graph.logits->data, ggml_nbytes(p->graph.logits));
+    return status == LK_OK && p->net->hp.mtp && !p->embeds ? run_mtp(p, err) : status;
 }
 
 static lk_status run_prefill(struct prefill *p, lk_err *err) {
@@ -417,7 +498,6 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
     lk_status status = run_prefill(&p, err);
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         struct lk_session *s = session[i];
-        memcpy(s->logits, p.graph.logits->data, ggml_nbytes(p.graph.logits));
         memcpy(s->tok, tok, n_tok * sizeof *tok);
         if (i > 0 && s->recurrent)
             memcpy(s->recurrent, p.s->recurrent, lk_recurrent_bytes(&p.net->hp));

@@ -10,8 +10,9 @@ static size_t layer_floats(const struct lk_hparams *hp) {
 }
 
 size_t lk_recurrent_bytes(const struct lk_hparams *hp) {
-    if (hp->n_recurrent == 0) return 0;
-    return (size_t)hp->n_recurrent * layer_floats(hp) * sizeof(float);
+    size_t n = hp->n_recurrent > 0 ? (size_t)hp->n_recurrent * layer_floats(hp) : 0;
+    if (hp->mtp) n += ((size_t)hp->n_embd + 15) / 16 * 16;
+    return n * sizeof(float);
 }
 
 size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp) {
@@ -20,6 +21,17 @@ size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp) {
 
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer) {
     return states + (size_t)hp->index[layer] * layer_floats(hp);
+}
+
+float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states) {
+    return states + (size_t)hp->n_recurrent * layer_floats(hp);
+}
+
+struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer) {
+    const struct lk_layer *l = &net->layer[layer];
+    return (struct lk_recurrence_weights){.conv = l->conv->data,
+                                          .conv_b = l->conv_b ? l->conv_b->data : NULL,
+                                          .skip = l->skip ? l->skip->data : NULL};
 }
 
 bool lk_recurrent_check(const struct lk_hparams *hp, const void *states) {

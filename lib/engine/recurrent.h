@@ -1,12 +1,14 @@
 /* The states of a session's recurrent layers (hybrid models, kernels/recurrence.h). Unlike a cache
- * they have a constant size, and cannot be cut back: a session goes back to a checkpoint. */
+ * they have a constant size, and cannot be cut back: a session goes back to a checkpoint, or within
+ * a pass of drafts (recurrent_drafts.h). With a layer that predicts further tokens (model/mtp.h),
+ * the last token's hidden state, which this layer needs for the next token, is one more of them. */
 #ifndef LK_ENGINE_RECURRENT_H
 #define LK_ENGINE_RECURRENT_H
 
 #include "base/ledger.h"
-#include "model/hparams.h"
+#include "model/net.h"
 
-/* Bytes of the states of all recurrent layers; 0: the model has none. */
+/* Bytes of all states; 0: the model has none. */
 size_t lk_recurrent_bytes(const struct lk_hparams *hp);
 
 /* Bytes of the state of one of them. */
@@ -14,6 +16,12 @@ size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp);
 
 /* The state of layer `layer`, which is recurrent, in states [lk_recurrent_bytes]. */
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer);
+
+/* The last token's hidden state [n_embd], in such states. The model has such a layer. */
+float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states);
+
+/* The weights of layer `layer` that its recurrence needs. */
+struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer);
 
 /* Are saved states, which may be unaligned, finite numbers? */
 bool lk_recurrent_check(const struct lk_hparams *hp, const void *states);

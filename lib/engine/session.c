@@ -147,6 +147,7 @@ void lk_session_free(lk_session *s) {
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
     lk_absorb_free(s->absorb);
+    lk_recurrent_drafts_free(s);
     lk_release(&s->ledger, LK_FOR_CACHE, s->recurrent, lk_recurrent_bytes(&s->model->net->hp));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));

@@ -36,6 +36,11 @@ static uint64_t used_sidecar(const struct lk_session *s) {
     return bases == networks ? bases : bases ^ networks;
 }
 
+/* Which weights the model has instead of its file's, or in addition. */
+static uint64_t used_weights(const struct lk_model *model) {
+    return lk_factors_sides(model) | (model->net->hp.mtp ? LK_SAVED_MTP : 0u);
+}
+
 /* ---- saving ---- */
 
 /* The section that is being written. */
@@ -85,7 +90,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
                                        .order = LK_SESSION_ORDER,
                                        .model = model_id(s->model),
                                        .sidecar = used_sidecar(s),
-                                       .factors = lk_factors_sides(s->model),
+                                       .factors = used_weights(s->model),
                                        .size = sizeof header};
     bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
     for (int i = 0; i < LK_N_SECTION; i++) {
@@ -258,7 +263,15 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     const struct lk_session_header *header = &saved->header;
     if (header->model != model_id(s->model))
         return fail_format(path, "it was saved with another model", err);
-    if (header->factors != lk_factors_sides(s->model))
+    if ((header->factors ^ used_weights(s->model)) == LK_SAVED_MTP)
+        return fail_format(path,
+                           s->model->net->hp.mtp
+                               ? "it was saved without the layer that predicts further tokens; "
+                                 "open the model without --draft mtp"
+                               : "it was saved with the layer that predicts further tokens; open "
+                                 "the model with --draft mtp",
+                           err);
+    if (header->factors != used_weights(s->model))
         return fail_format(path,
                            "it was saved with other weights replaced by factors; open the model "
                            "with the same --factors",

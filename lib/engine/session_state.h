@@ -7,6 +7,7 @@
 #include "engine/checkpoint.h"
 #include "engine/pass.h"
 #include "engine/recurrent.h"
+#include "engine/recurrent_drafts.h"
 
 /* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
  * before any row is re-encoded. NULL: unused. */
@@ -26,7 +27,8 @@ struct lk_session {
     struct lk_cache *cache;
     struct lk_cache_widths width; /* of the cache's levels */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
-    float *recurrent;    /* states of recurrent layers (recurrent.h); NULL: there are none */
+    float *recurrent; /* states of recurrent layers (recurrent.h); NULL: there are none */
+    struct lk_recurrent_drafts drafts; /* for going back within a pass of drafts */
     float *rule_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
     struct lk_rule_floats rule_floats;
     struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe reads everything */

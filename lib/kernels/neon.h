@@ -34,9 +34,9 @@ void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t 
 void lk_neon_combine_queries(const struct lk_queries *x, const float *w, int n,
                              const struct lk_queries *out);
 void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
-void lk_neon_delta_step(float *state, int d, const float *q, const float *k, const float *v,
-                        float decay, float beta, float *out);
-void lk_neon_scan_step(float *state, int n, int d, const float *q, const float *k, const float *v,
+void lk_neon_delta_step(const float *from, float *to, int d, const float *q, const float *k,
+                        const float *v, float decay, float beta, float *out);
+void lk_neon_scan_step(const float *from, float *to, int n, int d, const float *q, const float *k, const float *v,
                        float decay, float beta, float *out);
 void lk_neon_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
                          int first, int n, float *y);

@@ -74,14 +74,14 @@ void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, 
     lk_vec8_gelu_layer(x, w, n_in, n_out, y);
 }
 
-void lk_neon_delta_step(float *state, int d, const float *q, const float *k, const float *v,
-                        float decay, float beta, float *out) {
-    lk_vec8_delta_step(state, d, q, k, v, decay, beta, out);
+void lk_neon_delta_step(const float *from, float *to, int d, const float *q, const float *k,
+                        const float *v, float decay, float beta, float *out) {
+    lk_vec8_delta_step(from, to, d, q, k, v, decay, beta, out);
 }
 
-void lk_neon_scan_step(float *state, int n, int d, const float *q, const float *k, const float *v,
-                       float decay, float beta, float *out) {
-    lk_vec8_scan_step(state, n, d, q, k, v, decay, beta, out);
+void lk_neon_scan_step(const float *from, float *to, int n, int d, const float *q, const float *k,
+                       const float *v, float decay, float beta, float *out) {
+    lk_vec8_scan_step(from, to, n, d, q, k, v, decay, beta, out);
 }
 
 void lk_neon_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,

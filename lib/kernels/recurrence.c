@@ -15,8 +15,8 @@ static const float *input_row(const struct lk_recurrence_shape *s, const float *
 }
 
 void lk_recurrence_conv(const struct lk_recurrence_shape *s,
-                        const struct lk_recurrence_weights *weights, float *state, const float *x,
-                        int n_tok, int first, int last, float *y) {
+                        const struct lk_recurrence_weights *weights, const float *state,
+                        const float *x, int n_tok, int first, int last, float *y) {
     enum { BLOCK = 32 };
     size_t channels = (size_t)lk_recurrence_channels(s);
     for (int at = first; at < last; at += BLOCK) {
@@ -32,10 +32,15 @@ void lk_recurrence_conv(const struct lk_recurrence_shape *s,
             for (int c = 0; c < n; c++)
                 out[c] = s->kind == LK_SHORT_CONV ? sum[c] : sum[c] / (1 + expf(-sum[c]));
         }
-        for (int i = 0; i < s->n_conv - 1; i++) /* from a later row */
-            memmove(state + (size_t)i * channels + at, input_row(s, state, x, n_tok + i) + at,
-                    (size_t)n * sizeof *state);
     }
+}
+
+void lk_recurrence_conv_advance(const struct lk_recurrence_shape *s, const float *from, float *to,
+                                const float *x, int n_tok, int first, int last) {
+    size_t channels = (size_t)lk_recurrence_channels(s);
+    for (int i = 0; i < s->n_conv - 1; i++) /* from a later row */
+        memcpy(to + (size_t)i * channels + first, input_row(s, from, x, n_tok + i) + first,
+               (size_t)(last - first) * sizeof *to);
 }
 
 /* x [d_key] scaled to length `length`. */
@@ -49,26 +54,29 @@ static void scale_to(const struct lk_recurrence_shape *s, const float *x, float 
 
 void lk_recurrence_head(const struct lk_recurrence_shape *s,
                         const struct lk_recurrence_weights *weights,
-                        const struct lk_kernels *kernels, float *state, int head, const float *y,
-                        const float *decay, const float *beta, int n_tok, float *out) {
+                        const struct lk_kernels *kernels, const float *from, float *to, int head,
+                        const float *y, const float *decay, const float *beta, int n_tok,
+                        float *out) {
     int n_head = s->n_v_head, d = s->d_value;
     int k_head = s->adjacent ? head / (n_head / s->n_k_head) : head % s->n_k_head;
-    float *matrix = state + lk_recurrence_conv_floats(s) + (size_t)head * s->d_key * d;
+    size_t at = lk_recurrence_conv_floats(s) + (size_t)head * s->d_key * d; /* of S */
     float unit_q[LK_MAX_D_STATE], unit_k[LK_MAX_D_STATE];
     for (int t = 0; t < n_tok; t++) {
         const float *row = y + (size_t)t * lk_recurrence_channels(s);
+        const float *before = (t > 0 ? to : from) + at;
         size_t i = (size_t)t * n_head + head, n_keys = (size_t)s->n_k_head * s->d_key;
         if (s->kind == LK_STATE_SPACE) {
             const float *v = row + (size_t)head * d,
                         *k = row + (size_t)n_head * d + (size_t)k_head * s->d_key;
-            kernels->scan_step(matrix, s->d_key, d, k + n_keys, k, v, expf(decay[i]), beta[i],
-                               out + i * d);
+            kernels->scan_step(before, to + at, s->d_key, d, k + n_keys, k, v, expf(decay[i]),
+                               beta[i], out + i * d);
             for (int c = 0; c < d; c++) out[i * d + c] += weights->skip[head] * v[c];
         } else {
             const float *q = row + (size_t)k_head * d, *v = row + 2 * n_keys + (size_t)head * d;
             scale_to(s, q, 1 / sqrtf((float)d), unit_q);
             scale_to(s, q + n_keys, 1, unit_k);
-            kernels->delta_step(matrix, d, unit_q, unit_k, v, expf(decay[i]), beta[i], out + i * d);
+            kernels->delta_step(before, to + at, d, unit_q, unit_k, v, expf(decay[i]), beta[i],
+                                out + i * d);
         }
     }
 }

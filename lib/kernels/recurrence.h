@@ -75,18 +75,24 @@ static inline size_t lk_recurrence_state_floats(const struct lk_recurrence_shape
 }
 
 /* Convolution, and SiLU unless LK_SHORT_CONV, of channels [first, last): x [n_tok][channels] -> y
- * of the same shape. Updates the rows of projections in `state`. Different channels may be computed
+ * of the same shape, after the rows of projections in `state`. Different channels may be computed
  * by different threads. */
 void lk_recurrence_conv(const struct lk_recurrence_shape *shape,
-                        const struct lk_recurrence_weights *weights, float *state, const float *x,
-                        int n_tok, int first, int last, float *y);
+                        const struct lk_recurrence_weights *weights, const float *state,
+                        const float *x, int n_tok, int first, int last, float *y);
+
+/* Channels [first, last) of the rows of projections after x: those of state `from` and of x ->
+ * state `to`, which may be the same. */
+void lk_recurrence_conv_advance(const struct lk_recurrence_shape *shape, const float *from,
+                                float *to, const float *x, int n_tok, int first, int last);
 
 /* The recurrence of one value head. y: [n_tok][channels] of lk_recurrence_conv; decay, beta:
- * [n_tok][n_v_head]; out: [n_tok][n_v_head][d_value]. Updates the head's S in `state`. Different
- * heads may be computed by different threads. */
+ * [n_tok][n_v_head]; out: [n_tok][n_v_head][d_value]. The head's S of state `from` -> that of `to`,
+ * which may be the same. Different heads may be computed by different threads. */
 void lk_recurrence_head(const struct lk_recurrence_shape *shape,
                         const struct lk_recurrence_weights *weights,
-                        const struct lk_kernels *kernels, float *state, int head, const float *y,
-                        const float *decay, const float *beta, int n_tok, float *out);
+                        const struct lk_kernels *kernels, const float *from, float *to, int head,
+                        const float *y, const float *decay, const float *beta, int n_tok,
+                        float *out);
 
 #endif

@@ -159,29 +159,29 @@ static void add_offsets(const float *x, int n_tok, int n_in, const uint16_t *off
         }
 }
 
-static void delta_step(float *state, int d, const float *q, const float *k, const float *v,
-                       float decay, float beta, float *out) {
+static void delta_step(const float *from, float *to, int d, const float *q, const float *k,
+                       const float *v, float decay, float beta, float *out) {
     for (int c = 0; c < d; c++) {
         float held = 0, sum = 0;
-        for (int i = 0; i < d; i++) held += k[i] * state[(size_t)i * d + c];
+        for (int i = 0; i < d; i++) held += k[i] * from[(size_t)i * d + c];
         float change = beta * (v[c] - decay * held);
         for (int i = 0; i < d; i++) {
-            float *at = &state[(size_t)i * d + c];
-            *at = decay * *at + k[i] * change;
-            sum += q[i] * *at;
+            size_t at = (size_t)i * d + c;
+            to[at] = decay * from[at] + k[i] * change;
+            sum += q[i] * to[at];
         }
         out[c] = sum;
     }
 }
 
-static void scan_step(float *state, int n, int d, const float *q, const float *k, const float *v,
-                      float decay, float beta, float *out) {
+static void scan_step(const float *from, float *to, int n, int d, const float *q, const float *k,
+                      const float *v, float decay, float beta, float *out) {
     for (int c = 0; c < d; c++) {
         float sum = 0;
         for (int i = 0; i < n; i++) {
-            float *at = &state[(size_t)i * d + c];
-            *at = decay * *at + k[i] * (beta * v[c]);
-            sum += q[i] * *at;
+            size_t at = (size_t)i * d + c;
+            to[at] = decay * from[at] + k[i] * (beta * v[c]);
+            sum += q[i] * to[at];
         }
         out[c] = sum;
     }

@@ -61,14 +61,15 @@ LK_ALWAYS_INLINE void lk_vec8_gelu_layer(const float *x, const uint16_t *w, int 
 
 /* ---- gated delta rule (kernels.h: delta_step): lanes are value channels ---- */
 
-/* 8 n value channels from `state` on; n is constant after inlining. */
-LK_ALWAYS_INLINE void lk_delta_columns(float *state, int d, const float *q, const float *k,
-                                       const float *v, float decay, float beta, float *out, int n) {
+/* 8 n value channels from `from` and `to` on; n is constant after inlining. */
+LK_ALWAYS_INLINE void lk_delta_columns(const float *from, float *to, int d, const float *q,
+                                       const float *k, const float *v, float decay, float beta,
+                                       float *out, int n) {
     lk_f32x8 held[4] = {{0}}, sum[4] = {{0}};
     for (int i = 0; i < d; i++) {
         LK_UNROLL8
         for (int j = 0; j < n; j++)
-            held[j] += k[i] * lk_load_f32x8(state + (size_t)i * d + LK_LANES * j);
+            held[j] += k[i] * lk_load_f32x8(from + (size_t)i * d + LK_LANES * j);
     }
     LK_UNROLL8
     for (int j = 0; j < n; j++)
@@ -76,9 +77,9 @@ LK_ALWAYS_INLINE void lk_delta_columns(float *state, int d, const float *q, cons
     for (int i = 0; i < d; i++) {
         LK_UNROLL8
         for (int j = 0; j < n; j++) {
-            float *at = state + (size_t)i * d + LK_LANES * j;
-            lk_f32x8 row = decay * lk_load_f32x8(at) + k[i] * held[j];
-            lk_store_f32x8(at, row);
+            size_t at = (size_t)i * d + LK_LANES * j;
+            lk_f32x8 row = decay * lk_load_f32x8(from + at) + k[i] * held[j];
+            lk_store_f32x8(to + at, row);
             sum[j] += q[i] * row;
         }
     }
@@ -86,30 +87,31 @@ LK_ALWAYS_INLINE void lk_delta_columns(float *state, int d, const float *q, cons
     for (int j = 0; j < n; j++) lk_store_f32x8(out + LK_LANES * j, sum[j]);
 }
 
-LK_ALWAYS_INLINE void lk_vec8_delta_step(float *state, int d, const float *q, const float *k,
-                                         const float *v, float decay, float beta, float *out) {
+LK_ALWAYS_INLINE void lk_vec8_delta_step(const float *from, float *to, int d, const float *q,
+                                         const float *k, const float *v, float decay, float beta,
+                                         float *out) {
     int c = 0;
     for (; c + 4 * LK_LANES <= d; c += 4 * LK_LANES)
-        lk_delta_columns(state + c, d, q, k, v + c, decay, beta, out + c, 4);
+        lk_delta_columns(from + c, to + c, d, q, k, v + c, decay, beta, out + c, 4);
     for (; c < d; c += 2 * LK_LANES)
-        lk_delta_columns(state + c, d, q, k, v + c, decay, beta, out + c, 2);
+        lk_delta_columns(from + c, to + c, d, q, k, v + c, decay, beta, out + c, 2);
 }
 
 /* ---- state space models (kernels.h: scan_step): lanes are value channels ---- */
 
-/* 8 n value channels from `state` on, of rows of d channels; n is constant after inlining. */
-LK_ALWAYS_INLINE void lk_scan_columns(float *state, int n_key, int d, const float *q,
-                                      const float *k, const float *v, float decay, float beta,
-                                      float *out, int n) {
+/* 8 n value channels from `from` and `to` on, of rows of d channels; n is constant after inlining. */
+LK_ALWAYS_INLINE void lk_scan_columns(const float *from, float *to, int n_key, int d,
+                                      const float *q, const float *k, const float *v, float decay,
+                                      float beta, float *out, int n) {
     lk_f32x8 sum[4] = {{0}}, added[4] = {{0}};
     LK_UNROLL8
     for (int j = 0; j < n; j++) added[j] = beta * lk_load_f32x8(v + LK_LANES * j);
     for (int i = 0; i < n_key; i++) {
         LK_UNROLL8
         for (int j = 0; j < n; j++) {
-            float *at = state + (size_t)i * d + LK_LANES * j;
-            lk_f32x8 row = decay * lk_load_f32x8(at) + k[i] * added[j];
-            lk_store_f32x8(at, row);
+            size_t at = (size_t)i * d + LK_LANES * j;
+            lk_f32x8 row = decay * lk_load_f32x8(from + at) + k[i] * added[j];
+            lk_store_f32x8(to + at, row);
             sum[j] += q[i] * row;
         }
     }
@@ -117,13 +119,14 @@ LK_ALWAYS_INLINE void lk_scan_columns(float *state, int n_key, int d, const floa
     for (int j = 0; j < n; j++) lk_store_f32x8(out + LK_LANES * j, sum[j]);
 }
 
-LK_ALWAYS_INLINE void lk_vec8_scan_step(float *state, int n, int d, const float *q, const float *k,
-                                        const float *v, float decay, float beta, float *out) {
+LK_ALWAYS_INLINE void lk_vec8_scan_step(const float *from, float *to, int n, int d, const float *q,
+                                        const float *k, const float *v, float decay, float beta,
+                                        float *out) {
     int c = 0;
     for (; c + 4 * LK_LANES <= d; c += 4 * LK_LANES)
-        lk_scan_columns(state + c, n, d, q, k, v + c, decay, beta, out + c, 4);
+        lk_scan_columns(from + c, to + c, n, d, q, k, v + c, decay, beta, out + c, 4);
     for (; c < d; c += 2 * LK_LANES)
-        lk_scan_columns(state + c, n, d, q, k, v + c, decay, beta, out + c, 2);
+        lk_scan_columns(from + c, to + c, n, d, q, k, v + c, decay, beta, out + c, 2);
 }
 
 /* ---- offsets of weights (kernels.h: add_offsets): lanes are outputs ---- */

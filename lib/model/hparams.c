@@ -161,7 +161,7 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     hp->yarn_beta_fast = 32.0f;
     hp->yarn_beta_slow = 1.0f;
     hp->embd_scale = hp->residual_scale = hp->logit_scale = 1.0f;
-    size_t n_layer = (size_t)hp->n_layer;
+    size_t n_layer = (size_t)(hp->n_layer + hp->n_next);
     hp->is_swa = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
     hp->no_rope = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
     hp->is_recurrent = lk_alloc(ledger, LK_FOR_OTHER, n_layer);
@@ -172,7 +172,7 @@ lk_status lk_hparams_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
 }
 
 void lk_hparams_free(struct lk_hparams *hp, struct lk_ledger *ledger) {
-    size_t n_layer = (size_t)hp->n_layer;
+    size_t n_layer = (size_t)(hp->n_layer + hp->n_next);
     lk_release(ledger, LK_FOR_OTHER, hp->is_swa, n_layer);
     lk_release(ledger, LK_FOR_OTHER, hp->no_rope, n_layer);
     lk_release(ledger, LK_FOR_OTHER, hp->is_recurrent, n_layer);
@@ -188,6 +188,7 @@ void lk_hparams_number_layers(struct lk_hparams *hp) {
         for (from = hp->n_layer - hp->n_shared - 1; hp->is_swa[from] != hp->is_swa[i]; from--) {}
         hp->index[i] = hp->index[from];
     }
+    if (hp->mtp) hp->index[hp->n_layer] = n[0];
 }
 
 /* YaRN's attention factor follows from the scale; with log_mul, from the ratio of two of them.

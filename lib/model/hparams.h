@@ -70,16 +70,17 @@ struct lk_hparams {
     int32_t n_swa; /* 0: no sliding-window layers */
     /* Of these layers; the same as n_head_kv, d_head and n_rot, except in Gemma 4. */
     int32_t n_head_kv_swa, d_head_swa, n_rot_swa;
-    uint8_t *is_swa;  /* [n_layer], allocated from the ledger */
-    uint8_t *no_rope; /* [n_layer] layers whose q and k are not rotated, likewise */
+    uint8_t *is_swa;  /* [n_layer + n_next], allocated from the ledger */
+    uint8_t *no_rope; /* [n_layer + n_next] layers whose q and k are not rotated, likewise */
 
     /* Hybrids: layers whose attention is a recurrence with a state of constant size. */
     int32_t n_recurrent;   /* number of these layers */
-    uint8_t *is_recurrent; /* [n_layer], allocated from the ledger */
-    int32_t *index; /* [n_layer] of a layer among those of its kind, likewise; of a layer that has
-                     * no K and V, that of the layer it attends to */
+    uint8_t *is_recurrent; /* [n_layer + n_next], allocated from the ledger */
+    int32_t *index; /* [n_layer + n_next] of a layer among those of its kind, likewise; of a layer
+                     * that has no K and V, that of the layer it attends to */
     struct lk_recurrence_shape recurrence; /* of their states, if n_recurrent > 0 */
     int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
+    bool mtp;       /* the first of them is used, as layer n_layer (mtp.h); it has a cache */
 
     /* Gemma 4. The last n_shared layers have no K and V: they attend to those of the last layer
      * before them that has a window, or has none, as they do. */
@@ -93,14 +94,19 @@ static inline int32_t lk_hparams_d_query(const struct lk_hparams *hp) {
     return hp->d_head + hp->d_rope;
 }
 
+/* The number of layers that are used. */
+static inline int32_t lk_hparams_layers(const struct lk_hparams *hp) {
+    return hp->n_layer + hp->mtp;
+}
+
 /* The number of layers that have a cache: those with K and V of their own. */
 static inline int32_t lk_hparams_cached(const struct lk_hparams *hp) {
-    return hp->n_layer - hp->n_recurrent - hp->n_shared;
+    return lk_hparams_layers(hp) - hp->n_recurrent - hp->n_shared;
 }
 
 /* Does a layer attend to K and V of an earlier one? */
 static inline bool lk_hparams_shares(const struct lk_hparams *hp, int layer) {
-    return layer >= hp->n_layer - hp->n_shared;
+    return layer < hp->n_layer && layer >= hp->n_layer - hp->n_shared;
 }
 
 static inline struct lk_layer_heads lk_hparams_heads(const struct lk_hparams *hp, int layer) {

@@ -173,6 +173,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     int status = check_args(&c);
     if (!status) status = open_recipe(command, &c);
     c.args.model.n_ctx = c.args.session.ctx;
+    c.args.model.mtp = is_draft_mtp(c.args.draft);
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);
     if (!status) status = drafting_open_model(&c.drafting, c.args.draft, &c.args.model);

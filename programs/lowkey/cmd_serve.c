@@ -153,7 +153,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->time_s, 0.001, 86400},
              {'n', "tokens", "N", "max tokens of an answer (default: the rest of the context)",
               OPT_INT, &a->n, 1, 1 << 24},
-             draft_lookup_option(&a->draft),
+             draft_own_option(&a->draft),
              {0, "slice", "MS",
               "during prefill, other answers decode at least every MS (default 50)", OPT_REAL,
               &a->slice_ms, 0, 60000,
@@ -320,7 +320,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_key = s->n_key;
     o.origin = a->origin;
     o.parse_special = a->parse_special;
-    o.draft_lookup = is_draft_lookup(a->draft);
+    o.drafts = is_draft_own(a->draft);
     o.n_ctx = a->ctx ? (int32_t)a->ctx : lk_model_get_info(s->model).n_ctx_train;
     if (a->host) o.host = a->host;
     if (a->n) o.n_predict = (size_t)a->n;
@@ -455,12 +455,13 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = STATUS_OK;
-    if (a.draft && !is_draft_lookup(a.draft) && strcmp(a.draft, "none") != 0)
-        status = print_error("--draft: 'serve' expects lookup or none, not '%s'", a.draft);
+    if (a.draft && !is_draft_own(a.draft) && strcmp(a.draft, "none") != 0)
+        status = print_error("--draft: 'serve' expects lookup, mtp or none, not '%s'", a.draft);
     if (!status) status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
     a.model.n_ctx = a.ctx;
+    a.model.mtp = is_draft_mtp(a.draft);
     if (!status) status = model_open(&a.model, true, &s.model);
     if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {

@@ -25,6 +25,7 @@ struct model_args {
     int64_t n_ctx;       /* not an option: set by commands with a context length; 0: as trained */
     lk_cluster *cluster; /* not an option: of the command; NULL: this process is alone */
     bool no_mmap;
+    bool mtp;         /* not an option: set by --draft mtp */
     bool no_repack;   /* not an option: set by commands that read weights */
     bool header_only; /* not an option: set by commands that need no weights */
 };

@@ -8,48 +8,57 @@
 
 static bool is_draft_off(const char *draft) { return !draft || strcmp(draft, "none") == 0; }
 
-bool is_draft_lookup(const char *draft) { return draft && strcmp(draft, "lookup") == 0; }
+bool is_draft_mtp(const char *draft) { return draft && strcmp(draft, "mtp") == 0; }
+
+bool is_draft_own(const char *draft) {
+    return is_draft_mtp(draft) || (draft && strcmp(draft, "lookup") == 0);
+}
 
 struct opt_group draft_options(const char **draft) {
     return (struct opt_group){
         "Drafts",
         {
-            {0, "draft", "WHAT", "lookup, a smaller GGUF model, or none (default)", OPT_TEXT, draft,
+            {0, "draft", "WHAT", "lookup, mtp, a smaller GGUF model, or none (default)", OPT_TEXT,
+             draft,
              .man = "Decode several drafted tokens in one pass. `lookup` drafts what followed the "
                     "last tokens when these occurred before in the text: for answers that repeat "
-                    "parts of the prompt. The GGUF file of a smaller model with the same "
-                    "vocabulary: its most probable tokens. `none` (default): decode one by one. "
-                    "The answer is the same with and without drafts, but for rounding.",
-             .complete = "*.gguf lookup none"},
+                    "parts of the prompt. `mtp` drafts with the layer of the model's file that "
+                    "predicts further tokens (Qwen3.5, Qwen3-Next), if the file has it. The GGUF "
+                    "file of a smaller model with the same vocabulary: its most probable tokens. "
+                    "`none` (default): decode one by one. The answer is the same with and without "
+                    "drafts, but for rounding.",
+             .complete = "*.gguf lookup mtp none"},
         },
         .shared = true,
     };
 }
 
-struct opt draft_lookup_option(const char **draft) {
+struct opt draft_own_option(const char **draft) {
     return (struct opt){
         0,
         "draft",
         "WHAT",
-        "decode with drafts: lookup or none (default)",
+        "decode with drafts: lookup, mtp or none (default)",
         OPT_TEXT,
         draft,
         .man =
             "With `lookup`, what followed the last tokens when these occurred before in the text "
             "is drafted, and evaluated in one pass: for answers that repeat parts of their "
-            "prompts. `none` (default): one token per step. Answers are the same, but for "
-            "rounding.",
-        .complete = "lookup none"};
+            "prompts. With `mtp`, the layer of the model's file that predicts further tokens "
+            "drafts "
+            "(Qwen3.5, Qwen3-Next), if the file has it. `none` (default): one token per step. "
+            "Answers are the same, but for rounding.",
+        .complete = "lookup mtp none"};
 }
 
 int drafting_open_model(struct drafting *d, const char *draft, const struct model_args *args) {
     lk_err err = {0};
-    if (is_draft_off(draft) || is_draft_lookup(draft)) return STATUS_OK;
+    if (is_draft_off(draft) || is_draft_own(draft)) return STATUS_OK;
     lk_model_opts opts = {
         .n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .kernels = args->kernels};
     if (lk_model_open(&d->model, draft, &opts, &err) == LK_OK) return STATUS_OK;
-    return print_error("--draft: expected lookup, none or the GGUF file of a smaller model; %s",
-                       err.msg);
+    return print_error(
+        "--draft: expected lookup, mtp, none or the GGUF file of a smaller model; %s", err.msg);
 }
 
 int drafting_start(struct drafting *d, const char *draft, lk_session *session) {

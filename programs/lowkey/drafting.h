@@ -15,11 +15,14 @@ struct drafting {
 /* The option --draft, whose argument is stored in *draft. */
 struct opt_group draft_options(const char **draft);
 
-/* The option --draft of a command that drafts by lookup only. */
-struct opt draft_lookup_option(const char **draft);
+/* The option --draft of a command that takes no draft model. */
+struct opt draft_own_option(const char **draft);
 
-/* True for --draft lookup. */
-bool is_draft_lookup(const char *draft);
+/* True for --draft mtp: the model has to be opened with `mtp`. */
+bool is_draft_mtp(const char *draft);
+
+/* True for --draft lookup and mtp. */
+bool is_draft_own(const char *draft);
 
 /* Open the model that --draft names, if it names one. Threads as in `args`. */
 int drafting_open_model(struct drafting *drafting, const char *draft,

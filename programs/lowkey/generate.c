@@ -161,12 +161,14 @@ static bool decode_pass(struct generation *g, int32_t *pass, bool *chosen) {
     }
     if (n == 0) return false;
     g->answer->n_eval += n_kept;
-    if (g->drafter) lk_drafter_report(g->drafter, n, n_kept, 0, seconds);
     if (n_kept < n) {
+        start = lk_now();
         lk_status status = lk_session_truncate(
             g->session, lk_session_n_tok(g->session) - (n - n_kept), &g->answer->err);
         if (!g->status) g->status = status;
+        seconds += lk_now() - start;
     }
+    if (g->drafter) lk_drafter_report(g->drafter, n, n_kept, 0, seconds);
     pass[0] = tok;
     return go_on && !g->status;
 }

@@ -279,10 +279,7 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     if (request->score) /* logits of a step, of the session and of its graph */
         p->n_bytes +=
             2ull * LK_SCORE_STEP * sizeof(float) * (uint64_t)lk_model_get_info(opts->model).n_vocab;
-    if (opts->draft_lookup) /* logits of a pass with drafts, and the index of the text */
-        p->n_bytes +=
-            LK_SERVE_PASS * sizeof(float) * (uint64_t)lk_model_get_info(opts->model).n_vocab +
-            lk_drafter_lookup_bytes(opts->n_ctx);
+    if (opts->drafts) p->n_bytes += lk_drafter_bytes(opts->model, opts->n_ctx, LK_SERVE_PASS);
     if (p->n_bytes <= opts->max_bytes) return true;
     return lk_api_error_set(error, 413, "cache_limit_exceeded", NULL,
                             "this request would need %.1f MiB, but the server's cache limit is "

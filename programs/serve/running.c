@@ -286,9 +286,11 @@ static void record_part(struct lk_running *r, const struct part *part, size_t n_
         job->next_tok = c.tok;
         n_kept += !job->has_next;
     }
+    double start = lk_now();
+    if (keep_tokens(r, part, n_kept, &c.err) != LK_OK) c.outcome = FAILS;
+    seconds += lk_now() - start;
     if (job->drafter)
         lk_drafter_report(job->drafter, part->n_tok, n_kept, n_row - part->n_tok, seconds);
-    if (keep_tokens(r, part, n_kept, &c.err) != LK_OK) c.outcome = FAILS;
     end_job(r, job, &c);
 }
 

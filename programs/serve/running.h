@@ -18,7 +18,7 @@ struct lk_running {
 };
 
 /* Sample one token for every decoding job whose completion has room, and evaluate them as a batch,
- * with drafts if opts->draft_lookup. A draft is right if it is what is sampled there. Jobs that are
+ * with drafts if opts->drafts. A draft is right if it is what is sampled there. Jobs that are
  * complete, have failed or timed out are removed. Returns the number of jobs that have new
  * tokens. */
 size_t lk_running_decode_step(struct lk_running *running);

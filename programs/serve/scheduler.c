@@ -123,7 +123,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
     record_prefix_source(s, job);
     job->result.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;
-    if (s->opts->draft_lookup && job->prompt->max_tokens > 1) /* without memory: no drafts */
+    if (s->opts->drafts && job->prompt->max_tokens > 1) /* without memory: no drafts */
         lk_drafter_new(&job->drafter, job->slot->session, NULL, NULL);
     s->metrics->prompt_tokens += job->n_tok;
     s->metrics->reused_tokens += job->result.n_reused;

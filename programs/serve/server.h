@@ -48,7 +48,7 @@ struct lk_server_opts {
     double queue_s;          /* max time in the queue */
     double time_s;           /* max time spent on an answer, prefill included */
     double slice_s;          /* max time between decode steps while a prompt is prefilled */
-    bool draft_lookup;       /* decode with drafts that repeat the text, if the recipe allows it */
+    bool drafts;             /* decode with drafts, if the recipe allows it: lk_drafter_new */
     bool parse_special;      /* prompts of /v1/completions may spell control tokens */
     const char *session_dir; /* directory of saved sessions; NULL: no file is read or written */
     uint64_t store_bytes;    /* max bytes that the server stores there on its own; 0: none */

@@ -71,9 +71,10 @@ def layers_of(arch, shapes, width):
     return layers
 
 
-def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
+def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False, mtp=False):
     """Layers of zeros, 64 wide; of hybrids one of each kind. Mixtures have two experts, and no dense
-    network except in Gemma 4, whose last two of four layers share K and V."""
+    network except in Gemma 4, whose last two of four layers share K and V. With mtp, a layer of
+    qwen35moe follows that predicts further tokens."""
     width, n_ff, n_expert = 64, 64, 2
     n_vocab = len(vocabulary[0]) if vocabulary else 32
     numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
@@ -109,7 +110,9 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
         recurrent = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16,
                      "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 32}
         entries |= {f"{arch}.{name}": u32(value) for name, value in recurrent.items()}
-        entries[f"{arch}.block_count"] = u32(2)
+        entries[f"{arch}.block_count"] = u32(3 if mtp else 2)
+        if mtp:
+            entries[f"{arch}.nextn_predict_layers"] = u32(1)
         entries[f"{arch}.rope.dimension_sections"] = gguf.pack_array(gguf.I32, [11, 11, 10, 0])
     if arch == "deepseek2":
         latent = {"attention.kv_lora_rank": 32, "attention.key_length": 48,
@@ -170,6 +173,9 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
                       "ssm_dt.bias": (2,), "ssm_a.": (2,), "ssm_beta": (width, 2),
                       "ssm_alpha": (width, 2), "ssm_norm": (16,), "ssm_out": (32, width)}
         layers = [recurrent, shapes]
+        if mtp:
+            layers.append(shapes | {"nextn.eh_proj.weight": (2 * width, width), "nextn.enorm.weight": (width,),
+                                    "nextn.hnorm.weight": (width,), "nextn.shared_head_norm.weight": (width,)})
     norm = "token_embd_norm.weight" if arch in ("lfm2", "lfm2moe") else "output_norm.weight"
     parts = [("token_embd.weight", (width, n_vocab)), (norm, (width,))]
     parts += [(f"blk.{i}.{name}".rstrip(".") + ("" if "." in name else ".weight"), shape)
@@ -200,6 +206,7 @@ def write_models():
     for arch in "qwen3moe", "gpt-oss", "qwen35moe", "deepseek2", "gemma4", "lfm2moe":
         name = "gemma4-experts" if arch == "gemma4" else arch
         write("gguf", name, model(arch, None, experts=True))
+    write("gguf", "qwen35moe-mtp", model("qwen35moe", None, experts=True, mtp=True))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))
 

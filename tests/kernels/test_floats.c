@@ -205,23 +205,25 @@ static void combined_queries(void **state) {
 static void delta_steps(void **state) {
     (void)state;
     enum { MAX = LK_MAX_D_STATE, STEPS = 5 };
-    static float got[MAX * MAX], expect[MAX * MAX];
+    static float got[2][MAX * MAX], expect[MAX * MAX];
     float q[MAX], k[MAX], v[MAX], out[2][MAX];
     for (int table = 0; table < N_TABLE; table++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
         for (int d = 16; kernels && d <= MAX; d += 16) {
-            for (int i = 0; i < d * d; i++) got[i] = expect[i] = gaussian();
-            for (int step = 0; step < STEPS; step++) {
+            for (int i = 0; i < d * d; i++) got[0][i] = expect[i] = gaussian();
+            for (int step = 0, at = 0; step < STEPS; step++) {
                 for (int i = 0; i < d; i++) {
                     q[i] = gaussian() / sqrtf((float)d), k[i] = gaussian() / sqrtf((float)d);
                     v[i] = gaussian();
                 }
                 float decay = 1 / (1 + expf(gaussian())), beta = 1 / (1 + expf(gaussian()));
-                kernels->delta_step(got, d, q, k, v, decay, beta, out[0]);
-                lk_kernels_reference.delta_step(expect, d, q, k, v, decay, beta, out[1]);
+                int to = step % 2 ? !at : at; /* in place, and from one state to another */
+                kernels->delta_step(got[at], got[to], d, q, k, v, decay, beta, out[0]);
+                at = to;
+                lk_kernels_reference.delta_step(expect, expect, d, q, k, v, decay, beta, out[1]);
                 double error = 0;
                 for (int i = 0; i < d; i++) error = fmax(error, fabs(out[0][i] - out[1][i]));
-                for (int i = 0; i < d * d; i++) error = fmax(error, fabs(got[i] - expect[i]));
+                for (int i = 0; i < d * d; i++) error = fmax(error, fabs(got[at][i] - expect[i]));
                 if (!(error <= 1e-5)) fail_msg("%s, %d channels: %g", kernels->name, d, error);
             }
         }
@@ -232,22 +234,24 @@ static void delta_steps(void **state) {
 static void scan_steps(void **state) {
     (void)state;
     enum { MAX = LK_MAX_D_STATE, STEPS = 5 };
-    static float got[MAX * MAX], expect[MAX * MAX];
+    static float got[2][MAX * MAX], expect[MAX * MAX];
     float q[MAX], k[MAX], v[MAX], out[2][MAX];
     for (int table = 0; table < N_TABLE; table++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
         for (int d = 16; kernels && d <= MAX; d += 16) {
             int n = 1 + (37 * d) % MAX;
-            for (int i = 0; i < n * d; i++) got[i] = expect[i] = gaussian();
-            for (int step = 0; step < STEPS; step++) {
+            for (int i = 0; i < n * d; i++) got[0][i] = expect[i] = gaussian();
+            for (int step = 0, at = 0; step < STEPS; step++) {
                 for (int i = 0; i < n; i++) q[i] = gaussian() / sqrtf((float)n), k[i] = gaussian();
                 for (int i = 0; i < d; i++) v[i] = gaussian();
                 float decay = 1 / (1 + expf(gaussian())), beta = logf(1 + expf(gaussian()));
-                kernels->scan_step(got, n, d, q, k, v, decay, beta, out[0]);
-                lk_kernels_reference.scan_step(expect, n, d, q, k, v, decay, beta, out[1]);
+                int to = step % 2 ? !at : at; /* in place, and from one state to another */
+                kernels->scan_step(got[at], got[to], n, d, q, k, v, decay, beta, out[0]);
+                at = to;
+                lk_kernels_reference.scan_step(expect, expect, n, d, q, k, v, decay, beta, out[1]);
                 double error = 0;
                 for (int i = 0; i < d; i++) error = fmax(error, fabs(out[0][i] - out[1][i]));
-                for (int i = 0; i < n * d; i++) error = fmax(error, fabs(got[i] - expect[i]));
+                for (int i = 0; i < n * d; i++) error = fmax(error, fabs(got[at][i] - expect[i]));
                 if (!(error <= 1e-5))
                     fail_msg("%s, %d by %d channels: %g", kernels->name, n, d, error);
             }

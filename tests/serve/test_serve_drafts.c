@@ -14,7 +14,7 @@
 static struct lk_server *start(bool drafts, uint64_t max_bytes) {
     struct lk_server_opts o = serve_options();
     o.session_dir = NULL;
-    o.draft_lookup = drafts;
+    o.drafts = drafts;
     if (max_bytes) o.max_bytes = max_bytes;
     return serve_start(&o);
 }

@@ -26,21 +26,24 @@ struct tiny_spec {
     int n_group; /* of experts, all but one of which are used, chosen by sigmoids */
     int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next, granitehybrid: recurrent
                                       * layers; values of the last have d_head channels */
-    int n_conv;                      /* lfm2, lfm2moe: tokens of a convolution */
-    int n_head_kv_swa, d_head_swa;   /* gemma4: heads of layers with a window */
-    int n_shared, n_embd_layer;      /* gemma4: layers without K and V; embeddings of the layers */
-    bool k_is_v;                     /* gemma4: no W_V in layers with full attention */
-    enum ggml_type type;             /* of the matrices; 0 is f32 */
-    bool untied;                     /* separate output matrix */
-    bool biases;                     /* optional biases of attention */
-    bool rope_factors;               /* frequency divisors of Llama 3 */
-    bool norm_2;                     /* second norm of falcon */
-    bool parallel;                   /* stablelm: norms of heads, and a parallel network */
-    bool scaled;                     /* granite, mistral3, deepseek2: optional factors;
+    bool mtp;     /* qwen35, qwen35moe, qwen3next: the last layer predicts further tokens, */
+    bool mtp_own; /* with a norm, embeddings and an output matrix of its own */
+    bool echo;    /* such models: layers add nothing, so that predictions are mostly right */
+    int n_conv;   /* lfm2, lfm2moe: tokens of a convolution */
+    int n_head_kv_swa, d_head_swa; /* gemma4: heads of layers with a window */
+    int n_shared, n_embd_layer;    /* gemma4: layers without K and V; embeddings of the layers */
+    bool k_is_v;                   /* gemma4: no W_V in layers with full attention */
+    enum ggml_type type;           /* of the matrices; 0 is f32 */
+    bool untied;                   /* separate output matrix */
+    bool biases;                   /* optional biases of attention */
+    bool rope_factors;             /* frequency divisors of Llama 3 */
+    bool norm_2;                   /* second norm of falcon */
+    bool parallel;                 /* stablelm: norms of heads, and a parallel network */
+    bool scaled;                   /* granite, mistral3, deepseek2: optional factors;
                                       * granitehybrid: RoPE too */
-    bool fused;                      /* q, k, v in one matrix, if the family allows both; gemma4:
+    bool fused;                    /* q, k, v in one matrix, if the family allows both; gemma4:
                                       * gate and up of the experts */
-    const char *rope_scaling;        /* "linear", "yarn", "longrope" or NULL */
+    const char *rope_scaling;      /* "linear", "yarn", "longrope" or NULL */
     float rope_factor, softcap, attn_softcap;
     enum tiny_tokenizer tokenizer;
     size_t mib; /* room for all tensors of a large model, whose rows repeat; 0: 128 */
