@@ -296,13 +296,13 @@ typedef struct lk_session lk_session;
 enum { LK_EVAL_MAX = 512 }; /* maximum number of tokens of one lk_session_eval */
 
 typedef struct {
-    int32_t n_ctx; /* maximum number of tokens; 0: the context length of the training */
-    bool
-        chunked_prefill; /* prefill through the compressed cache instead of exactly: less memory for
-                             very long prompts, slightly less fidelity */
-    uint64_t max_bytes;  /* limit for cache and scratch together; 0: none */
-    int32_t n_checkpoint; /* states that lk_session_sync may keep to go back to; 0: none */
-    lk_progress progress; /* of lk_session_sync; may be NULL; units are tokens x layers */
+    int32_t n_ctx;        /* maximum number of tokens; 0: the context length of the training */
+    bool chunked_prefill; /* prefill through the compressed cache instead of exactly: less memory */
+    uint64_t max_bytes;   /* limit for cache and scratch together; 0: none */
+    int32_t n_checkpoint; /* maximum of the states that lk_session_sync keeps; 0: none */
+    uint64_t checkpoint_bytes; /* what they may hold, beyond the first 8; 0: 64 MiB, or a quarter
+                                  of an f16 cache of n_ctx tokens if that is more */
+    lk_progress progress;      /* of lk_session_sync; may be NULL; units are tokens x layers */
     void *user;
 } lk_session_opts;
 

@@ -131,6 +131,7 @@ lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n_score) {
                                .ppl_stderr = ppl * stderr_of_mean(nll, nll2, n),
                                .kl_mean = kl / n,
                                .kl_stderr = stderr_of_mean(kl, kl2, n),
+                               .kl_median = score[(size_t)(0.5 * (n - 1))].kl,
                                .kl_p99 = score[(size_t)(0.99 * (n - 1))].kl,
                                .kl_p999 = score[(size_t)(0.999 * (n - 1))].kl,
                                .top1 = same / n,

@@ -11,9 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { N_VALUE = 11, HEX = 16 };
+enum { N_VALUE = 12, HEX = 16 };
 
-static const char magic[] = "lowkey-tune 1 ";
+static const char magic[] = "lowkey-tune 2 ";
 
 /* ---- values of a result ---- */
 
@@ -28,7 +28,8 @@ static void get_values(const lk_compare_result *r, double value[N_VALUE]) {
                                  r->bytes_per_token,
                                  r->bits_per_value,
                                  r->tokens_per_second,
-                                 r->bits_with_sidecar};
+                                 r->bits_with_sidecar,
+                                 r->kl_median};
     memcpy(value, all, sizeof all);
 }
 
@@ -44,6 +45,7 @@ static lk_compare_result from_values(const double value[N_VALUE], uint64_t n_sco
                                .bits_per_value = value[8],
                                .tokens_per_second = value[9],
                                .bits_with_sidecar = value[10],
+                               .kl_median = value[11],
                                .n_scored = n_scored};
 }
 

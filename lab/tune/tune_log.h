@@ -4,8 +4,8 @@
  * by a hash. The run repeats the same steps after an interruption, and finds in the log what it had
  * measured. The file is text; it is written as a whole and appears atomically:
  *
- *   lowkey-tune 1 RUN            RUN: hash of the model and what else all results share
- *   TEXT N D D D D D D D D D D RECIPE    one line for each result. TEXT and D: 16 hexadecimal
+ *   lowkey-tune 2 RUN            RUN: hash of the model and what else all results share
+ *   TEXT N D ... D RECIPE        one line for each result, with 12 D. TEXT and D: 16 hexadecimal
  *                                digits, a hash and the bits of a double; N: scored predictions
  *   end HASH                     FNV-1a of all bytes before this line
  *

@@ -59,7 +59,7 @@ struct lk_attn {
     float *rule_scratch; /* [rule_floats.shared], then [n_thread][rule_floats.thread] */
     struct lk_rule_floats rule_floats; /* lk_rule_floats() */
     struct lk_skip_count *skipped;     /* [n_thread], added to; NULL: do not count */
-    const struct lk_rope *rope;        /* of the layer, for sinks that shift; NULL: no rotation */
+    const struct lk_rope *rope;        /* of the layer, for rows that shift; NULL: no rotation */
     const float *q;                    /* [n_tok][n_head][d_head + d_rope] */
     float *out;                        /* [n_tok][n_head][d_head] */
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read

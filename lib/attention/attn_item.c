@@ -102,21 +102,26 @@ static const float *query_of(const struct lk_attn_item *item, int i) {
     return whole_query(item, i) + (item->attn->d_rope > 0 ? item->attn->d_head : 0);
 }
 
-/* The rotation of queries for a level of sinks whose positions shift; unset for other levels. */
-static struct lk_rope_phase shift_of(const struct lk_attn_item *item, int level) {
+/* Do the distances of rows count held rows only: sinks that shift, and what a shift kept? */
+static bool is_shifted(const struct lk_attn *attn, int level, bool kept) {
+    return kept || attn->k->rule[level].shift;
+}
+
+/* The rotation of queries for such rows; unset for others. */
+static struct lk_rope_phase shift_of(const struct lk_attn_item *item, int level, bool kept) {
     const struct lk_attn *attn = item->attn;
     struct lk_rope_phase shift = {.set = false};
-    if (attn->k->rule[level].shift && attn->rope)
+    if (is_shifted(attn, level, kept) && attn->rope)
         lk_rope_phase_set(attn->rope, &shift, attn->k->first);
     return shift;
 }
 
-/* Query i, rotated back by the shift if there is one. rotated: [d_head] scratch. */
+/* Query i, rotated back by the shift if there is one. rotated: scratch for a row of K. */
 static const float *shifted_query(const struct lk_attn_item *item,
                                   const struct lk_rope_phase *shift, int i, float *rotated) {
     const float *q = query_of(item, i);
     if (!shift->set) return q;
-    lk_rope_unrotate_query(item->attn->rope, shift, q, item->attn->d_head, rotated);
+    lk_rope_unrotate_query(item->attn->rope, shift, q, item->attn->k->d_head, rotated);
     return rotated;
 }
 
@@ -127,11 +132,13 @@ static void item_parts(const struct lk_attn_item *item, const struct lk_level *l
     *end = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1;
 }
 
-/* Whether the queries that were prepared for level `before` serve `level`. */
-static bool are_prepared(const struct lk_attn_item *item, int before, int level) {
+/* Whether the queries that were prepared for another level serve this one. */
+static bool are_prepared(const struct lk_attn_item *item, int level, bool kept) {
     const struct lk_kv *k = item->attn->k;
+    int before = item->query_level;
     const struct lk_level_rule *a = &k->rule[before], *b = &k->rule[level];
-    if ((a->codec.coding == LK_F16) != (b->codec.coding == LK_F16) || a->shift != b->shift)
+    if ((a->codec.coding == LK_F16) != (b->codec.coding == LK_F16) ||
+        is_shifted(item->attn, before, item->query_kept) != is_shifted(item->attn, level, kept))
         return false;
     int part, end;
     for (item_parts(item, &k->level[level], &part, &end); part < end; part++)
@@ -139,14 +146,14 @@ static bool are_prepared(const struct lk_attn_item *item, int before, int level)
     return true;
 }
 
-void lk_attn_item_prepare(struct lk_attn_item *item, int level) {
+void lk_attn_item_prepare(struct lk_attn_item *item, int level, bool kept) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level_rule *rule = &attn->k->rule[level];
     const struct lk_level *to = &attn->k->level[level];
     bool exact = rule->codec.coding == LK_F16; /* f16 rows are multiplied with float queries */
-    if (item->query_level >= 0 && are_prepared(item, item->query_level, level)) return;
+    if (item->query_level >= 0 && are_prepared(item, level, kept)) return;
 
-    struct lk_rope_phase shift = shift_of(item, level);
+    struct lk_rope_phase shift = shift_of(item, level, kept);
     for (int i = 0; i < item->n_q; i++) {
         int head_kv = lk_attn_item_head(item, i);
         float *out = item->mem.query + lk_attn_item_vector(item, to, i), rotated[LK_MAX_D_HEAD];
@@ -175,6 +182,7 @@ void lk_attn_item_prepare(struct lk_attn_item *item, int level) {
         }
     }
     item->query_level = level;
+    item->query_kept = kept;
 }
 
 /* ---- scores ---- */
@@ -182,7 +190,7 @@ void lk_attn_item_prepare(struct lk_attn_item *item, int level) {
 /* Add to the scores of the span's rows what the mean of their latents contributes: q.mean. */
 static void add_mean(const struct lk_attn_item *item, const struct lk_kv_span *span, float *score) {
     const struct lk_level *level = &item->attn->k->level[span->level];
-    struct lk_rope_phase shift = shift_of(item, span->level);
+    struct lk_rope_phase shift = shift_of(item, span->level, span->kept);
     for (int i = 0; i < item->n_q; i++, score += item->stride) {
         struct lk_basis_head head = lk_level_basis_head(level, lk_attn_item_head(item, i));
         float rotated[LK_MAX_D_HEAD];
@@ -220,8 +228,8 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level = &attn->k->level[span->level];
     /* True positions, for RoPE, differ from indices by the number of evicted rows. */
-    int64_t shift = lk_kv_position(attn->k, span->level, 0, 0) - span->first;
-    if (attn->k->rule[span->level].shift) shift += attn->k->first;
+    int64_t shift = lk_kv_position(attn->k, span->level, span->pos - span->first, 0) - span->pos;
+    if (is_shifted(attn, span->level, span->kept)) shift += attn->k->first;
     struct lk_run run = {.kv = attn->k,
                          .level = span->level,
                          .first_part = item->head_kv / level->n_head,
@@ -285,7 +293,7 @@ static void add_latent_scores(struct lk_attn_item *item, int64_t a, int64_t b) {
 void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *k = item->attn->k;
     for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, a, b, &span);) {
-        if (!k->level[span.level].k_up) lk_attn_item_prepare(item, span.level);
+        if (!k->level[span.level].k_up) lk_attn_item_prepare(item, span.level, span.kept);
         score_span(item, &span, item->mem.score + PAD + (span.pos - a));
     }
     if (item->attn->d_rope > 0) add_latent_scores(item, a, b);

@@ -93,6 +93,7 @@ void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
             int n_unit = (int)((b.end - pos) / rows);
             if (n_unit == 0) continue;
             out->zone[out->n_zone++] = (struct lk_read_zone){.level = a.level,
+                                                             .kept = a.kept,
                                                              .n_unit = n_unit,
                                                              .first = out->n_unit,
                                                              .unit_rows = rows,
@@ -224,7 +225,7 @@ void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
     int n_unit = read->n_unit;
     lay_out_scratch(item, ith, read);
     for (int z = 0; z < read->n_zone; z++) {
-        lk_attn_item_prepare(item, read->zone[z].level);
+        lk_attn_item_prepare(item, read->zone[z].level, read->zone[z].kept);
         if (read->zone[z].unit_rows == LK_TILE)
             score_tiles(item, read, &read->zone[z]);
         else
@@ -248,7 +249,7 @@ static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zo
                         const struct lk_rows *k, const struct lk_rows *v) {
     const struct lk_attn *attn = item->attn;
     float *s = item->mem.score + LK_SCORE_PAD;
-    lk_attn_item_prepare(item, zone->level);
+    lk_attn_item_prepare(item, zone->level, zone->kept);
     attn->kernels->score(k, &item->queries[0], s, item->stride);
     for (int i = 0; i < item->n_q; i++) {
         float *of_query = s + i * item->stride;

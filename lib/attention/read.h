@@ -36,6 +36,7 @@ enum {
 /* Units of one level of K and one level of V that may be left out, in order of position. */
 struct lk_read_zone {
     int level, n_unit, first; /* first: index of its first unit among those of all zones */
+    bool kept;                /* as in struct lk_kv_span, of K */
     int unit_rows;            /* LK_TILE or LK_LANDMARK_ROWS */
     int64_t pos, end;         /* positions of its rows */
     int v_level;              /* level of V that holds them */
@@ -44,7 +45,7 @@ struct lk_read_zone {
 
 /* What one token reads. */
 struct lk_read {
-    struct lk_read_zone zone[2 * LK_MAX_KV_LEVEL];
+    struct lk_read_zone zone[2 * LK_MAX_KV_LEVEL + 2];
     int n_zone, n_unit; /* n_unit: in all zones */
     int n_chosen;       /* units that are read, for each KV head, n_outlier of them outliers */
     int n_outlier;

@@ -115,6 +115,15 @@ lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe,
     return status;
 }
 
+void lk_cache_drop_scratch(struct lk_cache *cache) {
+    for (int side = 0; side < 2; side++) {
+        lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], scratch_bytes(cache, side));
+        cache->rows[side] = NULL;
+    }
+    for (int k = 0; k < lk_cache_n_kv(cache); k++)
+        lk_cache_kv(cache, k)->rows = lk_cache_kv(cache, k)->latents = NULL;
+}
+
 void lk_cache_clear(struct lk_cache *cache) {
     cache->pool.keep_free = true; /* lk_cache_trim frees all slabs at the end */
     for (int layer = 0; cache->evict && layer < cache->shape.n_layer; layer++)
@@ -131,7 +140,7 @@ void lk_cache_clear(struct lk_cache *cache) {
             level->n_block = level->cap = 0;
             kv->count[i] = (struct lk_level_count){0};
         }
-        kv->first = kv->n_tok = 0;
+        kv->first = kv->n_tok = kv->n_shifted = kv->n_kept = 0;
         for (int i = 0; i < 2; i++) lk_equalizer_clear(&kv->equalizer[i]);
         kv->whole = lk_shard_collects(kv, kv->count);
     }
@@ -263,12 +272,13 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 /* Move rows that are old enough into older levels, in a layer that does not evict. */
 static lk_status encode_rows(struct lk_cache *cache, int layer, struct lk_kv *kv, lk_err *err) {
     int from, batch;
-    while (lk_level_next_move(kv->rule, kv->count, kv->n_level, kv->n_tok, &from, &batch)) {
+    int64_t n_tok = kv->n_tok - kv->n_shifted;
+    while (lk_level_next_move(kv->rule, kv->count, kv->n_level, n_tok, &from, &batch)) {
         int to = from - 1;
         lk_move_calibrate(cache, kv, from);
         for (int left = batch; left > 0;) {
             int n = lk_move_rows(kv, from, left < LK_MAX_MOVE ? left : LK_MAX_MOVE);
-            int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], kv->n_tok, n);
+            int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], n_tok, n);
             const float *x = NULL; /* of another rank: they are counted */
             if (n_fit && lk_shard_holds(kv, from, 0)) x = lk_move_read(cache, kv, from, n_fit, to);
             if (n_fit && !lk_move_append(cache, kv, to, x, n_fit))
@@ -308,11 +318,12 @@ lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_
 bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        if (kv->n_tok - n_tok > kv->count[kv->n_level - 1].rows) return false;
+        int64_t end = n_tok + kv->n_shifted;
+        if (kv->n_tok - end > kv->count[kv->n_level - 1].rows) return false;
         /* After an eviction, rows may be missing that an earlier query would see. */
-        if (kv->n_swa == 0 && kv->first > 0) return false;
-        if (kv->evict && kv->evict->needs_scores && n_tok < kv->n_tok) return false;
-        if (kv->n_swa > 0 && kv->first > 0 && n_tok - kv->n_swa + 1 < kv->first) return false;
+        if (kv->n_swa == 0 && kv->first > kv->n_shifted) return false;
+        if (kv->evict && kv->evict->needs_scores && end < kv->n_tok) return false;
+        if (kv->n_swa > 0 && kv->first > 0 && end - kv->n_swa + 1 < kv->first) return false;
     }
     return true;
 }
@@ -326,6 +337,7 @@ void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
         count->rows -= n;
         if (kv->evict && kv->side == LK_K) cache->evict[k / 2].n -= n;
         kv->n_tok -= n;
+        if (kv->n_kept > kv->n_tok - kv->first) kv->n_kept = kv->n_tok - kv->first;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);
         while (level->n_block > n_block)
             lk_pool_free(&cache->pool, level->block_bytes, level->block[--level->n_block]);
@@ -335,7 +347,7 @@ void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
 
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
     if (!lk_cache_can_truncate(cache, n_tok)) return false;
-    lk_cache_drop_newest(cache, cache->kv[0][LK_K].n_tok - n_tok);
+    lk_cache_drop_newest(cache, cache->kv[0][LK_K].n_tok - lk_cache_n_shifted(cache) - n_tok);
     /* The next rows may go to a shared block, whose copy was not reserved. */
     if (cache->pool.n_shared) lk_cache_trim(cache);
     return true;

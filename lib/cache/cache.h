@@ -22,6 +22,7 @@
 #include "cache/kv.h"
 #include "cache/pool.h"
 #include "cache/prompt_rows.h"
+#include "cache/shift_rows.h"
 
 struct lk_cache {
     struct lk_ledger *ledger;
@@ -42,6 +43,12 @@ static inline struct lk_kv *lk_cache_kv(const struct lk_cache *cache, int i) {
     return &cache->kv[i / 2][i % 2];
 }
 
+/* Tokens that shifts dropped: the next token is at position n_tok + this, if the cache stands for
+ * n_tok tokens. */
+static inline int64_t lk_cache_n_shifted(const struct lk_cache *cache) {
+    return cache->kv[0][LK_K].n_shifted;
+}
+
 /* Create an empty cache; `ledger` is borrowed. LK_E_UNSUPPORTED if a codec cannot store such
  * heads, LK_E_ARG if the recipe and the sidecar do not match, LK_E_NOMEM. *out is owned:
  * lk_cache_free. */
@@ -52,6 +59,9 @@ void lk_cache_free(struct lk_cache *cache);
 /* Like lk_cache_new, but for estimates only: rows cannot be projected. */
 lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
                          const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_err *err);
+
+/* Free what rows are moved in: for a cache that is only copied, from or to. */
+void lk_cache_drop_scratch(struct lk_cache *cache);
 
 /* Forget every token. */
 void lk_cache_clear(struct lk_cache *cache);

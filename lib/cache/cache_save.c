@@ -13,9 +13,9 @@ static size_t statistics_bytes(const struct lk_equalizer *equalizer) {
     return (size_t)equalizer->n_part * equalizer->stride * sizeof(float);
 }
 
-/* Can rows be evicted? */
+/* Can a policy evict rows? */
 static bool can_evict(const struct lk_kv *kv) {
-    bool limited = kv->n_swa > 0;
+    bool limited = false;
     for (int i = 0; i < kv->n_level; i++)
         limited |= kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
     return limited;
@@ -61,6 +61,8 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
         const struct lk_kv *kv = lk_cache_kv(cache, k);
         struct lk_saved_kv saved = {.first = kv->first,
                                     .n_tok = kv->n_tok,
+                                    .n_shifted = kv->n_shifted,
+                                    .n_kept = kv->n_kept,
                                     .n_level = kv->n_level,
                                     .calibrated = kv->equalizer[0].calibrated |
                                                   kv->equalizer[1].calibrated << 1};
@@ -214,13 +216,25 @@ static bool is_possible(const struct lk_kv *kv, int i, const struct lk_saved_lev
     return n_sink == 0 || (saved->skip == 0 && saved->rows == (n_tok < n_sink ? n_tok : n_sink));
 }
 
-/* Check the counts of K or V of one layer. Returns NULL or the reason for rejecting them. */
+/* Can shifts and evictions leave these counts of a layer's K or V? */
+static bool is_shift(const struct lk_kv *kv, const struct lk_saved_kv *saved, int64_t n_tok) {
+    int64_t n_sink = lk_level_sinks(kv->rule, kv->n_level), n_kept = saved->n_kept;
+    bool full = kv->n_swa == 0 && !can_evict(kv);
+    if (saved->n_shifted < 0 || saved->n_shifted > LK_SHIFT_POSITIONS) return false;
+    if (saved->first < saved->n_shifted || saved->first > saved->n_tok) return false;
+    if (saved->n_tok != n_tok + saved->n_shifted) return false;
+    if (full && saved->first > saved->n_shifted) return false;
+    if (saved->n_shifted > 0 && can_evict(kv)) return false;
+    if (saved->n_shifted == 0 || !full) return n_kept == 0;
+    return n_kept >= (n_sink < n_tok ? n_sink : n_tok) && n_kept <= n_tok;
+}
+
+/* Check the counts of K or V of one layer. n_shifted: of all layers. Returns NULL or the reason for
+ * rejecting them. */
 static const char *check_counts(const struct lk_kv *kv, const struct saved_side *saved,
-                                int64_t n_tok) {
+                                int64_t n_tok, int64_t n_shifted) {
     const struct lk_saved_kv *all = &saved->kv;
-    if (all->n_tok != n_tok || all->first < 0 || all->first > n_tok ||
-        (all->first > 0 && !can_evict(kv)))
-        return is_inconsistent;
+    if (all->n_shifted != n_shifted || !is_shift(kv, all, n_tok)) return is_inconsistent;
     if (all->calibrated < 0 || all->calibrated > 3) return is_inconsistent;
     int64_t rows = 0;
     for (int i = 0; i < kv->n_level; i++) {
@@ -229,7 +243,7 @@ static const char *check_counts(const struct lk_kv *kv, const struct saved_side 
         if (!is_possible(kv, i, &saved->level[i], n_tok, all->calibrated)) return is_inconsistent;
         rows += saved->level[i].rows;
     }
-    return rows == n_tok - all->first ? NULL : is_inconsistent;
+    return rows == all->n_tok - all->first ? NULL : is_inconsistent;
 }
 
 /* Are all of x [n] finite, and positive or at least not negative? */
@@ -310,6 +324,7 @@ lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_
                          const void *rows, size_t n_row, int64_t n_tok, lk_err *err) {
     struct reader count = {counts, n_count}, row = {rows, n_row};
     const char *reason = NULL;
+    int64_t n_shifted = 0;
     size_t n_seen = (size_t)(n_tok + 7) / 8 + 1;
     uint8_t *seen = lk_alloc(cache->ledger, LK_FOR_OTHER, n_seen);
     if (!seen) return lk_fail(err, LK_E_NOMEM, "no memory to check a cache");
@@ -318,7 +333,8 @@ lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_
         for (int side = 0; !reason && side < 2; side++) {
             const struct lk_kv *kv = &cache->kv[layer][side];
             reason = read_side(kv, &count, &saved[side]);
-            if (!reason) reason = check_counts(kv, &saved[side], n_tok);
+            if (layer == 0 && side == 0) n_shifted = saved[side].kv.n_shifted;
+            if (!reason) reason = check_counts(kv, &saved[side], n_tok, n_shifted);
             if (!reason) reason = check_rows(kv, &saved[side], &row);
         }
         if (!reason && cache->kv[layer][LK_K].evict)
@@ -336,6 +352,8 @@ static void restore_counts(struct lk_kv *kv, struct reader *counts) {
     read_side(kv, counts, &saved);
     kv->first = saved.kv.first;
     kv->n_tok = saved.kv.n_tok;
+    kv->n_shifted = saved.kv.n_shifted;
+    kv->n_kept = saved.kv.n_kept;
     for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.kv.calibrated >> i & 1;
     for (int i = 0; i < kv->n_level; i++)
         kv->count[i] = (struct lk_level_count){saved.level[i].rows, saved.level[i].skip};

@@ -281,6 +281,22 @@ bool lk_pool_share(struct lk_pool *to, struct lk_pool *from) {
     return ok;
 }
 
+uint64_t lk_pool_bytes_without(const struct lk_pool *pool, const struct lk_pool *other) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < pool->n_class; i++) {
+        const struct lk_pool_class *class = &pool->class[i], *same = other->class;
+        while (same < other->class + other->n_class && same->size != class->size) same++;
+        size_t n_other = same < other->class + other->n_class ? same->n_slab : 0, k = 0;
+        for (size_t s = 0; s < class->n_slab; s++) { /* both are in the order of addresses */
+            const struct lk_slab *slab = &class->slab[s];
+            while (k < n_other && same->slab[k].mem < slab->mem) k++;
+            if (slab->refs && (k == n_other || same->slab[k].mem != slab->mem))
+                bytes += slab_bytes(class);
+        }
+    }
+    return bytes;
+}
+
 /* If all other pools have released the slab, this pool may write to it: new pools can only join
  * through this one. */
 static bool is_shared(struct lk_pool *pool, size_t size, const void *block) {

@@ -69,6 +69,9 @@ void lk_pool_free(struct lk_pool *pool, size_t size, void *block);
  * returned. False without memory: `to` is empty then, and `from` holds what it held. */
 bool lk_pool_share(struct lk_pool *to, struct lk_pool *from);
 
+/* Bytes of the shared slabs of `pool` that `other` does not hold. */
+uint64_t lk_pool_bytes_without(const struct lk_pool *pool, const struct lk_pool *other);
+
 /* Is the block also held by another pool, so that writing needs a copy? */
 bool lk_pool_is_shared(struct lk_pool *pool, size_t size, const void *block);
 

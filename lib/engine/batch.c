@@ -94,7 +94,8 @@ static void set_inputs(struct lk_pass *pass, const lk_batch_item *item, size_t n
         if (item[i].err.code != LK_OK) continue;
         memcpy((int32_t *)g->tok->data + seq->row, item[i].tok,
                item[i].n_tok * sizeof *item[i].tok);
-        lk_graph_set_positions(g, seq->row, item[i].session->n_tok, item[i].n_tok);
+        size_t first = item[i].session->n_tok + (size_t)lk_cache_n_shifted(item[i].session->cache);
+        lk_graph_set_positions(g, seq->row, first, item[i].n_tok);
         int end = seq->row + seq->n_tok;
         for (int row = end - seq->n_out; out && row < end; row++) *out++ = row;
         seq++;

@@ -18,9 +18,13 @@ static size_t states_bytes(const struct lk_session *s) {
     return recurrent_bytes(s) + (s->absorb ? lk_absorb_state_bytes(s->absorb) : 0);
 }
 
-lk_status lk_checkpoints_init(struct lk_session *s, int cap, lk_err *err) {
+lk_status lk_checkpoints_init(struct lk_session *s, lk_err *err) {
     struct lk_checkpoints *c = &s->checkpoints;
+    int cap = s->opts.n_checkpoint;
     c->ledger.common = &s->model->ledger;
+    uint64_t part = lk_cache_f16_bytes(&s->cache->shape, s->opts.n_ctx) / 4;
+    c->max_bytes = part > LK_CHECKPOINT_BYTES ? part : LK_CHECKPOINT_BYTES;
+    if (s->opts.checkpoint_bytes) c->max_bytes = s->opts.checkpoint_bytes;
     if (cap <= 0) return LK_OK;
     c->at = lk_alloc(&c->ledger, LK_FOR_OTHER, (size_t)cap * sizeof *c->at);
     c->planned = lk_alloc(&c->ledger, LK_FOR_OTHER, (size_t)cap * sizeof *c->planned);
@@ -77,6 +81,13 @@ static void make_room(struct lk_session *s, size_t n_tok) {
     if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, n_tok) : 0);
 }
 
+/* Drop the least useful checkpoints while they hold too much. */
+static void fit_bytes(struct lk_session *s) {
+    struct lk_checkpoints *c = &s->checkpoints;
+    while (c->n > LK_CHECKPOINT_MIN && lk_checkpoints_held_bytes(s) > c->max_bytes)
+        drop(s, find_least_useful(c, s->n_tok));
+}
+
 /* An empty cache, with room for states and, if asked for, logits. False without memory. */
 static bool alloc_checkpoint(struct lk_session *s, size_t n_tok, bool logits,
                              struct lk_checkpoint *out) {
@@ -86,9 +97,13 @@ static bool alloc_checkpoint(struct lk_session *s, size_t n_tok, bool logits,
     if (states_bytes(s)) at.states = lk_alloc(ledger, LK_FOR_CACHE, states_bytes(s));
     bool ok = (at.logits || !logits) && (at.states || !states_bytes(s)) &&
               lk_cache_alloc(&at.cache, s->recipe, &s->cache->shape, ledger, NULL) == LK_OK;
-    if (!ok) free_checkpoint(s, &at);
-    if (ok) *out = at;
-    return ok;
+    if (!ok) {
+        free_checkpoint(s, &at);
+        return false;
+    }
+    lk_cache_drop_scratch(at.cache);
+    *out = at;
+    return true;
 }
 
 /* A copy of a cache and of logits (may be NULL) at n_tok tokens, with room for states. False
@@ -124,6 +139,7 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     if (s->absorb)
         memcpy((char *)at->states + recurrent_bytes(s), s->absorb->state,
                lk_absorb_state_bytes(s->absorb));
+    fit_bytes(s);
 }
 
 struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_common,
@@ -163,10 +179,10 @@ static bool is_apart(const struct lk_checkpoints *c, size_t n_tok, size_t gap) {
     return true;
 }
 
-/* Plan a checkpoint at a position if there is room for it. */
-static void plan(struct lk_checkpoints *c, size_t n_tok) {
+/* Plan a checkpoint at a position if there is room for it, and none within `gap` tokens. */
+static void plan(struct lk_checkpoints *c, size_t n_tok, size_t gap) {
     int i = c->n_planned;
-    if (i + 1 >= c->cap || !is_apart(c, n_tok, LK_CHECKPOINT_GAP)) return;
+    if (i + 1 >= c->cap || !is_apart(c, n_tok, gap)) return;
     for (; i > 0 && c->planned[i - 1].n_tok > n_tok; i--) c->planned[i] = c->planned[i - 1];
     c->planned[i] = (struct lk_checkpoint){.n_tok = n_tok};
     c->n_planned++;
@@ -178,11 +194,11 @@ void lk_checkpoints_plan(struct lk_session *s, const size_t *mark, size_t n_mark
     if (c->cap == 0 || can_always_go_back(s) || (from == 0 && selects_rows(s))) return;
     for (size_t i = 0; i < n_mark; i++)
         if (mark[i] > from && mark[i] < n_tok && n_tok - mark[i] >= LK_CHECKPOINT_LAST)
-            plan(c, mark[i]);
+            plan(c, mark[i], LK_CHECKPOINT_MARK_GAP);
     if (n_tok - from < LK_CHECKPOINT_GAP) return;
     size_t left = n_tok - from - LK_CHECKPOINT_GAP;
     for (size_t step = LK_EVAL_MAX; left >= LK_EVAL_MAX; step *= 2) {
-        plan(c, from + left / LK_EVAL_MAX * LK_EVAL_MAX);
+        plan(c, from + left / LK_EVAL_MAX * LK_EVAL_MAX, LK_CHECKPOINT_GAP);
         left -= step < left ? step : left;
     }
 }
@@ -219,6 +235,7 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
         c->at[c->n++] = at;
     }
     while (c->n_planned > 0) lk_checkpoints_drop_planned(s, c->n_planned - 1);
+    fit_bytes(s);
 }
 
 /* ---- going back ---- */
@@ -259,5 +276,15 @@ uint64_t lk_checkpoints_bytes(const struct lk_session *s) {
     uint64_t bytes = 0;
     for (int purpose = 0; purpose < LK_N_PURPOSE; purpose++)
         bytes += lk_ledger_bytes(&s->checkpoints.ledger, purpose);
+    return bytes;
+}
+
+uint64_t lk_checkpoints_held_bytes(const struct lk_session *s) {
+    const struct lk_checkpoints *c = &s->checkpoints;
+    uint64_t bytes = lk_checkpoints_bytes(s);
+    /* What a later state does not share with this one, no later one does. */
+    for (int i = 0; i < c->n; i++)
+        bytes += lk_pool_bytes_without(&c->at[i].cache->pool,
+                                       i + 1 < c->n ? &c->at[i + 1].cache->pool : &s->cache->pool);
     return bytes;
 }

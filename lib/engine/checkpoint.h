@@ -25,11 +25,13 @@
 
 struct lk_session;
 
-enum { LK_CHECKPOINT_GAP = 32 }; /* minimum number of tokens between two checkpoints */
-
-/* Minimum number of tokens between the last checkpoint within a text, if it is a mark, and the
- * end. */
-enum { LK_CHECKPOINT_LAST = 4 };
+enum {
+    LK_CHECKPOINT_GAP = 32,         /* minimum number of tokens between two checkpoints */
+    LK_CHECKPOINT_MARK_GAP = 8,     /* the same, if one of them is at a mark */
+    LK_CHECKPOINT_LAST = 4,         /* the same between the last mark of a text and its end */
+    LK_CHECKPOINT_MIN = 8,          /* so many are kept, whatever they hold */
+    LK_CHECKPOINT_BYTES = 64 << 20, /* what they may hold by default, at least */
+};
 
 struct lk_checkpoint {
     size_t n_tok; /* the session's first tokens, for which it stands */
@@ -42,19 +44,22 @@ struct lk_checkpoints {
     struct lk_ledger ledger;  /* what the session's own ledger does not count */
     struct lk_checkpoint *at; /* [n], room for cap, in the order of n_tok */
     int n, cap;
+    uint64_t max_bytes; /* that they may hold if there are more than LK_CHECKPOINT_MIN */
     /* [n_planned], room for cap: checkpoints within the text that lk_session_sync evaluates, in the
      * order of n_tok. During an exact prefill the caches have only blocks of their own. */
     struct lk_checkpoint *planned;
     int n_planned;
 };
 
-/* Room for `cap` checkpoints of a session without tokens. LK_E_NOMEM. */
-lk_status lk_checkpoints_init(struct lk_session *session, int cap, lk_err *err);
+/* Room for as many checkpoints as the options of the session, which has no tokens, allow.
+ * LK_E_NOMEM. */
+lk_status lk_checkpoints_init(struct lk_session *session, lk_err *err);
 void lk_checkpoints_free(struct lk_session *session);
 
 /* Remember the session as it is, with the logits of its last token if it is the end of a text. If
- * there are `cap` checkpoints, one of them is dropped, so that they get sparser with the distance
- * from the end. Ends a reservation of the session. Without memory nothing is remembered. */
+ * there are more than `cap` checkpoints, or they hold more than max_bytes, some are dropped, so
+ * that they get sparser with the distance from the end. Ends a reservation of the session. Without
+ * memory nothing is remembered. */
 void lk_checkpoints_take(struct lk_session *session, bool is_end);
 
 /* The longest checkpoint of at most n_common tokens from which a text of n_tok tokens can be
@@ -87,5 +92,8 @@ void lk_checkpoints_copy(struct lk_session *session, const struct lk_session *fr
 
 /* Bytes that the checkpoints hold themselves, without the blocks that caches share. */
 uint64_t lk_checkpoints_bytes(const struct lk_session *session);
+
+/* The same with the shared blocks that the session itself does not hold. */
+uint64_t lk_checkpoints_held_bytes(const struct lk_session *session);
 
 #endif

@@ -389,21 +389,28 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
 
 /* ---- recurrent layers ---- */
 
+static struct lk_recurrence_weights recurrence_weights(const struct lk_layer_job *job) {
+    const struct lk_layer *l = &job->pass->model->net->layer[job->layer];
+    return (struct lk_recurrence_weights){.conv = l->conv->data,
+                                          .conv_b = l->conv_b ? l->conv_b->data : NULL,
+                                          .skip = l->skip ? l->skip->data : NULL};
+}
+
 /* src: projections [n_row][channels]. Convolves the channels of each sequence. */
 static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     const struct lk_net *net = job->pass->model->net;
-    const float *weight = net->layer[job->layer].conv->data;
-    int channels = lk_delta_channels(&net->hp.delta);
+    struct lk_recurrence_weights weights = recurrence_weights(job);
+    int channels = lk_recurrence_channels(&net->hp.recurrence);
     int first = (int)((int64_t)channels * ith / nth),
         last = (int)((int64_t)channels * (ith + 1) / nth);
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         const struct lk_seq *seq = &job->pass->seq[i];
         size_t at = (size_t)seq->row * channels;
-        lk_delta_conv(&net->hp.delta,
-                      lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer), weight,
-                      (const float *)dst->src[0]->data + at, seq->n_tok, first, last,
-                      (float *)dst->data + at);
+        lk_recurrence_conv(&net->hp.recurrence, &weights,
+                           lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer),
+                           (const float *)dst->src[0]->data + at, seq->n_tok, first, last,
+                           (float *)dst->data + at);
     }
 }
 
@@ -411,29 +418,30 @@ static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userd
 static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     const struct lk_hparams *hp = &job->pass->model->net->hp;
-    int n_head = hp->delta.n_v_head, channels = lk_delta_channels(&hp->delta);
+    struct lk_recurrence_weights weights = recurrence_weights(job);
+    int n_head = hp->recurrence.n_v_head, channels = lk_recurrence_channels(&hp->recurrence);
     for (size_t task = (size_t)ith; task < job->pass->n_seq * n_head; task += (size_t)nth) {
         const struct lk_seq *seq = &job->pass->seq[task / n_head];
         size_t row = (size_t)seq->row;
-        lk_delta_head(&hp->delta, job->pass->model->kernels,
-                      lk_recurrent_state(hp, seq->session->recurrent, job->layer),
-                      (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
-                      (const float *)dst->src[1]->data + row * n_head,
-                      (const float *)dst->src[2]->data + row * n_head, seq->n_tok,
-                      (float *)dst->data + row * n_head * hp->delta.d_state);
+        lk_recurrence_head(&hp->recurrence, &weights, job->pass->model->kernels,
+                           lk_recurrent_state(hp, seq->session->recurrent, job->layer),
+                           (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
+                           (const float *)dst->src[1]->data + row * n_head,
+                           (const float *)dst->src[2]->data + row * n_head, seq->n_tok,
+                           (float *)dst->data + row * n_head * hp->recurrence.d_value);
     }
 }
 
 struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
                                         const struct lk_qkv *pre) {
-    const struct lk_delta_shape *shape = &job->pass->model->net->hp.delta;
+    const struct lk_recurrence_shape *shape = &job->pass->model->net->hp.recurrence;
     int64_t n_tok = pre->mixed->ne[1];
     struct ggml_tensor *mixed = pre->mixed;
     struct ggml_tensor *args[] = {ggml_custom_4d(ctx, GGML_TYPE_F32, mixed->ne[0], n_tok, 1, 1,
                                                  &mixed, 1, convolve_node, GGML_N_TASKS_MAX, job),
                                   pre->decay, pre->beta};
-    if (shape->conv_only) return args[0];
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_state, n_tok, 1,
+    if (shape->kind == LK_SHORT_CONV) return args[0];
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_value, n_tok, 1,
                           1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
 }
 

@@ -6,7 +6,7 @@
 
 /* In whole cache lines, as the ledger counts them. */
 static size_t layer_floats(const struct lk_hparams *hp) {
-    return (lk_delta_state_floats(&hp->delta) + 15) / 16 * 16;
+    return (lk_recurrence_state_floats(&hp->recurrence) + 15) / 16 * 16;
 }
 
 size_t lk_recurrent_bytes(const struct lk_hparams *hp) {

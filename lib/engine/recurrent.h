@@ -1,4 +1,4 @@
-/* The states of a session's recurrent layers (hybrid models, kernels/delta_net.h). Unlike a cache
+/* The states of a session's recurrent layers (hybrid models, kernels/recurrence.h). Unlike a cache
  * they have a constant size, and cannot be cut back: a session goes back to a checkpoint. */
 #ifndef LK_ENGINE_RECURRENT_H
 #define LK_ENGINE_RECURRENT_H

@@ -75,7 +75,7 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
             return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }
     status = lk_pass_init(&s->pass, s->model, &s->ledger, err);
-    if (status == LK_OK) status = lk_checkpoints_init(s, s->opts.n_checkpoint, err);
+    if (status == LK_OK) status = lk_checkpoints_init(s, err);
     if (status != LK_OK) return status;
     const struct lk_sidecar *sidecar = s->model->sidecar;
     if (s->recipe->absorbs == LK_ABSORB_PERFORMER || (s->recipe->absorbs && sidecar))

@@ -28,7 +28,7 @@ enum lk_section {
     LK_N_SECTION
 };
 
-enum { LK_SESSION_VERSION = 3, LK_SESSION_ORDER = 0x01020304 };
+enum { LK_SESSION_VERSION = 4, LK_SESSION_ORDER = 0x01020304 };
 
 #define LK_SESSION_MAGIC "lowkeyKV"
 

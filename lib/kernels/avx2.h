@@ -24,6 +24,8 @@ void lk_avx2_combine_queries(const struct lk_queries *x, const float *w, int n,
 void lk_avx2_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 void lk_avx2_delta_step(float *state, int d, const float *q, const float *k, const float *v,
                         float decay, float beta, float *out);
+void lk_avx2_scan_step(float *state, int n, int d, const float *q, const float *k, const float *v,
+                       float decay, float beta, float *out);
 void lk_avx2_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
                          int first, int n, float *y);
 void lk_avx2_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
@@ -35,8 +37,8 @@ void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int 
 #define LK_AVX2_SHARED_KERNELS                                                                     \
     .score_rope = lk_avx2_score_rope, .encode = lk_avx2_encode, .decode = lk_avx2_decode,          \
     .gelu_layer = lk_avx2_gelu_layer, .add_offsets = lk_avx2_add_offsets,                          \
-    .delta_step = lk_avx2_delta_step, .score_tiles = lk_avx2_score_tiles,                          \
-    .scale_tile = lk_avx2_scale_tile
+    .delta_step = lk_avx2_delta_step, .scan_step = lk_avx2_scan_step,                              \
+    .score_tiles = lk_avx2_score_tiles, .scale_tile = lk_avx2_scale_tile
 
 /* avx2_score_tiles.c, as in struct lk_kernels */
 void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,

@@ -130,6 +130,11 @@ void lk_avx2_delta_step(float *state, int d, const float *q, const float *k, con
     lk_vec8_delta_step(state, d, q, k, v, decay, beta, out);
 }
 
+void lk_avx2_scan_step(float *state, int n, int d, const float *q, const float *k, const float *v,
+                       float decay, float beta, float *out) {
+    lk_vec8_scan_step(state, n, d, q, k, v, decay, beta, out);
+}
+
 void lk_avx2_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
                          int first, int n, float *y) {
     lk_vec8_add_offsets(x, n_tok, n_in, offset, n_out, first, n, y);

@@ -108,9 +108,10 @@ void lk_avx512_per_token_accumulate(const struct lk_avx512_unpack *unpack,
                                     const struct lk_rows *rows, const float *p, size_t stride,
                                     int n_q, float *acc);
 
-/* rot and asym of up to 5 bits for the few queries of decoding (avx512_decode.c), which would wait
- * for the unpacking of whole tiles. A cell goes from its codes to the products without being
- * stored, and weights of several tiles of V are quantized together. With and without VBMI. */
+/* rot and asym of up to 5 bits for the few queries of decoding (avx512_decode_score.h and _sum.h),
+ * which would wait for the unpacking of whole tiles. A cell goes from its codes to the products
+ * without being stored, and weights of several tiles of V are quantized together. With and without
+ * VBMI, each in files of its own, which compile at the same time. */
 enum { LK_AVX512_DECODE_QUERIES = 2 * LK_AVX512_QUERIES };
 static inline bool lk_avx512_is_decode(const struct lk_codec *codec, int n_q) {
     return n_q <= LK_AVX512_DECODE_QUERIES && lk_is_per_token(codec) &&

@@ -164,12 +164,18 @@ struct lk_kernels {
      * (absorb/less.h) */
     void (*gelu_layer)(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 
-    /* One token of a head with the gated delta rule (kernels/delta_net.h). Row i of state [d][d]
+    /* One token of a head with the gated delta rule (kernels/recurrence.h). Row i of state [d][d]
      * belongs to key channel i:
      *   change = beta (v - decay k^T state); state = decay state + k change; out = q^T state
      * q, k, v and out are [d], d is a multiple of 16. out overlaps nothing else. */
     void (*delta_step)(float *state, int d, const float *q, const float *k, const float *v,
                        float decay, float beta, float *out);
+
+    /* One token of a head of a state space model (kernels/recurrence.h): state [n][d] = decay state
+     * + k (beta v)^T; out = q^T state. q and k are [n], v and out [d], d is a multiple of 16. out
+     * overlaps nothing else. */
+    void (*scan_step)(float *state, int n, int d, const float *q, const float *k, const float *v,
+                      float decay, float beta, float *out);
 
     /* The offsets' part of a matrix product (model/q4_1_split.h), for outputs [first, first + n):
      * y[t][o] += sum over blocks b of offset(b, o) * (sum of x[t][i] over the block's inputs),

@@ -56,4 +56,5 @@ const struct lk_kernels lk_kernels_neon = {.name = "neon",
                                            .scale_tile = lk_neon_scale_tile,
                                            .gelu_layer = lk_neon_gelu_layer,
                                            .delta_step = lk_neon_delta_step,
+                                           .scan_step = lk_neon_scan_step,
                                            .add_offsets = lk_neon_add_offsets};

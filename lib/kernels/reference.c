@@ -174,6 +174,19 @@ static void delta_step(float *state, int d, const float *q, const float *k, cons
     }
 }
 
+static void scan_step(float *state, int n, int d, const float *q, const float *k, const float *v,
+                      float decay, float beta, float *out) {
+    for (int c = 0; c < d; c++) {
+        float sum = 0;
+        for (int i = 0; i < n; i++) {
+            float *at = &state[(size_t)i * d + c];
+            *at = decay * *at + k[i] * (beta * v[c]);
+            sum += q[i] * *at;
+        }
+        out[c] = sum;
+    }
+}
+
 const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .score = score,
                                                 .score_tiles = score_tiles,
@@ -188,4 +201,5 @@ const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .scale_tile = scale_tile,
                                                 .gelu_layer = gelu_layer,
                                                 .delta_step = delta_step,
+                                                .scan_step = scan_step,
                                                 .add_offsets = add_offsets};

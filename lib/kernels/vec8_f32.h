@@ -95,6 +95,37 @@ LK_ALWAYS_INLINE void lk_vec8_delta_step(float *state, int d, const float *q, co
         lk_delta_columns(state + c, d, q, k, v + c, decay, beta, out + c, 2);
 }
 
+/* ---- state space models (kernels.h: scan_step): lanes are value channels ---- */
+
+/* 8 n value channels from `state` on, of rows of d channels; n is constant after inlining. */
+LK_ALWAYS_INLINE void lk_scan_columns(float *state, int n_key, int d, const float *q,
+                                      const float *k, const float *v, float decay, float beta,
+                                      float *out, int n) {
+    lk_f32x8 sum[4] = {{0}}, added[4] = {{0}};
+    LK_UNROLL8
+    for (int j = 0; j < n; j++) added[j] = beta * lk_load_f32x8(v + LK_LANES * j);
+    for (int i = 0; i < n_key; i++) {
+        LK_UNROLL8
+        for (int j = 0; j < n; j++) {
+            float *at = state + (size_t)i * d + LK_LANES * j;
+            lk_f32x8 row = decay * lk_load_f32x8(at) + k[i] * added[j];
+            lk_store_f32x8(at, row);
+            sum[j] += q[i] * row;
+        }
+    }
+    LK_UNROLL8
+    for (int j = 0; j < n; j++) lk_store_f32x8(out + LK_LANES * j, sum[j]);
+}
+
+LK_ALWAYS_INLINE void lk_vec8_scan_step(float *state, int n, int d, const float *q, const float *k,
+                                        const float *v, float decay, float beta, float *out) {
+    int c = 0;
+    for (; c + 4 * LK_LANES <= d; c += 4 * LK_LANES)
+        lk_scan_columns(state + c, n, d, q, k, v + c, decay, beta, out + c, 4);
+    for (; c < d; c += 2 * LK_LANES)
+        lk_scan_columns(state + c, n, d, q, k, v + c, decay, beta, out + c, 2);
+}
+
 /* ---- offsets of weights (kernels.h: add_offsets): lanes are outputs ---- */
 
 /* An offset is converted to float once for up to LK_OFFSET_TOKENS tokens. */

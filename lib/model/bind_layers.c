@@ -8,13 +8,14 @@
 lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool norm_bias,
                               lk_err *err) {
     int64_t n_embd = net->hp.n_embd, n_vocab = net->hp.n_vocab;
+    const char *norm = net->family->final_norm ? net->family->final_norm : "output_norm.weight";
     bool tied = gguf_find_tensor(ld->reader.gguf, "output.weight") < 0;
     const struct lk_tensor_spec spec[] = {
         {&net->tok_embd, "token_embd.weight", LK_USE_TABLE, LK_REQUIRED, n_embd, n_vocab},
         {&net->output, tied ? "token_embd.weight" : "output.weight", LK_USE_MATRIX, LK_REQUIRED,
          n_embd, n_vocab},
         {&net->output_b, "output.bias", LK_USE_VECTOR, LK_OPTIONAL, n_vocab, 1},
-        {&net->output_norm, "output_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
+        {&net->output_norm, norm, LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
         {&net->output_norm_b, "output_norm.bias", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
     };
     return lk_bind(ld, spec, norm_bias ? 5 : 4, -1, err);
@@ -158,8 +159,9 @@ lk_status lk_bind_dense_ffn(struct lk_net *net, struct lk_loader *ld, int layer,
 }
 
 lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
-    return net->hp.n_expert > 0 ? lk_experts_bind(net, ld, layer, LK_OPTIONAL, err)
-                                : lk_bind_dense_ffn(net, ld, layer, err);
+    return net->hp.n_expert > 0 && layer >= net->hp.n_dense
+               ? lk_experts_bind(net, ld, layer, LK_OPTIONAL, err)
+               : lk_bind_dense_ffn(net, ld, layer, err);
 }
 
 lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {

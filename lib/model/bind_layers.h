@@ -14,7 +14,8 @@ lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool nor
 lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer, bool fused,
                             enum lk_need bias, lk_err *err);
 
-/* The gated feed-forward network of one layer, or its mixture of experts. */
+/* The gated feed-forward network of one layer or, after the first n_dense, its mixture of experts,
+ * if the model has some. */
 lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err);
 
 /* The same in a layer without experts. */

@@ -195,10 +195,9 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                      (void *)(uintptr_t)&net->hp);
 }
 
-/* weight x + bias, times the residual scale, + residual. */
-static struct ggml_tensor *add_to_residual(const struct lk_net *net, struct ggml_context *ctx,
-                                           struct ggml_tensor *weight, struct ggml_tensor *bias,
-                                           struct ggml_tensor *residual, struct ggml_tensor *x) {
+struct ggml_tensor *lk_add_to_residual(const struct lk_net *net, struct ggml_context *ctx,
+                                       struct ggml_tensor *weight, struct ggml_tensor *bias,
+                                       struct ggml_tensor *residual, struct ggml_tensor *x) {
     float scale = net->hp.residual_scale;
     if (scale == 1.0f || !residual) return lk_linear(net, ctx, weight, bias, residual, x);
     x = ggml_scale(ctx, lk_linear(net, ctx, weight, bias, NULL, x), scale);
@@ -215,13 +214,19 @@ static struct ggml_tensor *ffn_gated(const struct lk_net *net, struct ggml_conte
         struct ggml_tensor *gate = lk_linear(net, ctx, l->ffn_gate, l->ffn_gate_b, NULL, x);
         x = ggml_glu_split(ctx, gate, lk_linear(net, ctx, l->ffn_up, l->ffn_up_b, NULL, x), op);
     }
-    return add_to_residual(net, ctx, l->ffn_down, l->ffn_down_b, residual, x);
+    return lk_add_to_residual(net, ctx, l->ffn_down, l->ffn_down_b, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx,
                                       const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x) {
     return ffn_gated(net, ctx, l, GGML_GLU_OP_SWIGLU, residual, x);
+}
+
+struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
+                                      struct ggml_tensor *x) {
+    return ffn_gated(net, ctx, l, GGML_GLU_OP_GEGLU, residual, x);
 }
 
 struct ggml_tensor *lk_ffn_gelu(const struct lk_net *net, struct ggml_context *ctx,
@@ -250,7 +255,7 @@ struct lk_qkv lk_pre_attn_rms(const struct lk_net *net, struct ggml_context *ctx
 struct ggml_tensor *lk_post_attn_silu(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                       const struct lk_qkv *qkv, struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = add_to_residual(net, ctx, l->wo, l->bo, qkv->x, attn);
+    struct ggml_tensor *x = lk_add_to_residual(net, ctx, l->wo, l->bo, qkv->x, attn);
     return lk_ffn_silu_gated(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
 }
 

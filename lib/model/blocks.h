@@ -17,6 +17,11 @@ struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx
                               struct ggml_tensor *weight, struct ggml_tensor *bias,
                               struct ggml_tensor *residual, struct ggml_tensor *x);
 
+/* weight x + bias, times the residual scale, + residual. Without a residual: weight x + bias. */
+struct ggml_tensor *lk_add_to_residual(const struct lk_net *net, struct ggml_context *ctx,
+                                       struct ggml_tensor *weight, struct ggml_tensor *bias,
+                                       struct ggml_tensor *residual, struct ggml_tensor *x);
+
 /* Bytes of the largest matrix that lk_linear casts to f32 in a graph of n_tok tokens; 0: none. */
 uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok);
 
@@ -39,6 +44,9 @@ void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
 
 /* down(act(gate x) * up x) + residual, which may be NULL */
 struct ggml_tensor *lk_ffn_silu_gated(const struct lk_net *net, struct ggml_context *ctx,
+                                      const struct lk_layer *l, struct ggml_tensor *residual,
+                                      struct ggml_tensor *x);
+struct ggml_tensor *lk_ffn_gelu_gated(const struct lk_net *net, struct ggml_context *ctx,
                                       const struct lk_layer *l, struct ggml_tensor *residual,
                                       struct ggml_tensor *x);
 /* down(gelu(up x)) + residual, which may be NULL */

@@ -39,22 +39,66 @@ lk_status lk_experts_read(struct lk_hparams *hp, const struct lk_gguf_reader *r,
     return status ? status : read_groups(hp, r, err);
 }
 
+lk_status lk_experts_require(const struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                             lk_err *err) {
+    if (hp->n_expert > 0) return LK_OK;
+    return lk_fail(err, LK_E_FORMAT, "%s models need a key %s.expert_count", r->arch, r->arch);
+}
+
+lk_status lk_experts_read_dense(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                lk_err *err) {
+    return lk_gguf_read_int(r, ".leading_dense_block_count", LK_OPTIONAL, 0, hp->n_layer,
+                            &hp->n_dense, err);
+}
+
+lk_status lk_experts_read_function(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                   enum lk_need need, lk_err *err) {
+    enum { SIGMOID = 2 };
+    int32_t function = 0;
+    lk_status status =
+        lk_gguf_read_int(r, ".expert_gating_func", need, 0, INT32_MAX, &function, err);
+    if (!status && function > SIGMOID)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the model weighs experts by function %d; 1 (softmax) and 2 (sigmoid) are "
+                       "supported",
+                       function);
+    if (function > 0) hp->expert_sigmoid = function == SIGMOID;
+    return status;
+}
+
 lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, enum lk_need bias,
                           lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
     struct lk_experts *e = &net->layer[layer].experts;
     int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_expert, n = hp->n_expert;
-    const struct lk_tensor_spec spec[] = {
-        {&e->router, "blk.%d.ffn_gate_inp.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n},
+    const struct lk_tensor_spec joined = {&e->gate_up,    "blk.%d.ffn_gate_up_exps.weight",
+                                          LK_USE_EXPERTS, LK_OPTIONAL,
+                                          n_embd,         2 * n_ff};
+    const struct lk_tensor_spec separate[] = {
         {&e->gate, "blk.%d.ffn_gate_exps.weight", LK_USE_EXPERTS, LK_REQUIRED, n_embd, n_ff},
         {&e->up, "blk.%d.ffn_up_exps.weight", LK_USE_EXPERTS, LK_REQUIRED, n_embd, n_ff},
+    };
+    const struct lk_tensor_spec spec[] = {
+        {&e->router, "blk.%d.ffn_gate_inp.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n},
         {&e->down, "blk.%d.ffn_down_exps.weight", LK_USE_EXPERTS, LK_REQUIRED, n_ff, n_embd},
         {&e->router_b, "blk.%d.ffn_gate_inp.bias", LK_USE_VECTOR, bias, n, 1},
         {&e->gate_b, "blk.%d.ffn_gate_exps.bias", LK_USE_VECTOR, bias, n_ff, n},
         {&e->up_b, "blk.%d.ffn_up_exps.bias", LK_USE_VECTOR, bias, n_ff, n},
         {&e->down_b, "blk.%d.ffn_down_exps.bias", LK_USE_VECTOR, bias, n_embd, n},
     };
-    return lk_bind(ld, spec, bias ? 8 : 4, layer, err);
+    lk_status status = lk_bind(ld, spec, bias ? 6 : 2, layer, err);
+    size_t before = ld->n_bind;
+    if (!status && !bias) status = lk_bind(ld, &joined, 1, layer, err);
+    if (!status && ld->n_bind == before) status = lk_bind(ld, separate, 2, layer, err);
+    return status;
+}
+
+lk_status lk_experts_bind_bias(struct lk_net *net, struct lk_loader *ld, int layer,
+                               enum lk_need need, lk_err *err) {
+    struct ggml_tensor **bias = &net->layer[layer].experts.bias;
+    const struct lk_tensor_spec spec = {bias, "blk.%d.exp_probs_b.bias", LK_USE_VECTOR,
+                                        need, net->hp.n_expert,          1};
+    return lk_bind(ld, &spec, 1, layer, err);
 }
 
 lk_status lk_experts_bind_shared(struct lk_net *net, struct lk_loader *ld, int layer, bool gated,
@@ -114,9 +158,9 @@ static void choose_groups(const struct lk_hparams *hp, const float *rank, bool *
     for (int e = 0; e < hp->n_expert; e++) taken[e] = !used[e / size];
 }
 
-/* The weights of the chosen experts from all logits x. */
+/* The weights of the chosen experts from all logits x. `factor` of each expert may be NULL. */
 static void weigh_experts(const struct lk_hparams *hp, const float *x, const int32_t *expert,
-                          float *weight) {
+                          const float *factor, float *weight) {
     const float min_sum = 6.103515625e-5f; /* as libllama's */
     float max = x[expert[0]], sum = 0;
     for (int e = 0; e < hp->n_expert; e++) max = fmaxf(max, x[e]);
@@ -131,16 +175,21 @@ static void weigh_experts(const struct lk_hparams *hp, const float *x, const int
         for (int e = 0; e < hp->n_expert; e++) sum += expf(x[e] - max);
     }
     if (sum < min_sum) sum = min_sum;
-    for (int i = 0; i < hp->n_expert_used; i++) weight[i] = weight[i] / sum * hp->expert_scale;
+    for (int i = 0; i < hp->n_expert_used; i++) {
+        weight[i] = weight[i] / sum * hp->expert_scale;
+        if (factor) weight[i] *= factor[expert[i]];
+    }
 }
 
-/* Custom node. src: router logits [n_tok][n_expert], and the bias for choosing [n_expert], if the
- * layer has one. A row of dst, i32 [n_tok][2 n_used], is the chosen experts and the bits of their
- * weights. Whatever the logits are, the experts of a token differ. */
+/* Custom node. src: router logits [n_tok][n_expert], then [n_expert] the bias for choosing and the
+ * factors of the outputs, each of which may be NULL. A row of dst, i32 [n_tok][2 n_used], is the
+ * chosen experts and the bits of their weights. Whatever the logits are, the experts of a token
+ * differ. */
 static void choose_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const struct lk_hparams *hp = userdata;
     const struct ggml_tensor *logits = dst->src[0];
-    const float *bias = dst->src[1] ? dst->src[1]->data : NULL;
+    const float *bias = dst->src[1] ? dst->src[1]->data : NULL,
+                *factor = dst->src[2] ? dst->src[2]->data : NULL;
     for (int64_t tok = ith; tok < dst->ne[1]; tok += nth) {
         const float *x = (const float *)((const char *)logits->data + tok * logits->nb[1]);
         int32_t *expert = (int32_t *)((char *)dst->data + tok * dst->nb[1]);
@@ -150,12 +199,12 @@ static void choose_op(struct ggml_tensor *dst, int ith, int nth, void *userdata)
         if (hp->n_group > 1) choose_groups(hp, rank, taken);
         for (int i = 0; i < hp->n_expert_used; i++)
             expert[i] = take_largest(rank, taken, hp->n_expert);
-        weigh_experts(hp, x, expert, (float *)(expert + hp->n_expert_used));
+        weigh_experts(hp, x, expert, factor, (float *)(expert + hp->n_expert_used));
     }
 }
 
 /* Custom node. src: the experts' outputs [n_tok][n_used][n_embd], what choose_op wrote, and the
- * residual [n_tok][n_embd]. Threads take equal shares of the channels. */
+ * residual [n_tok][n_embd] or NULL. Threads take equal shares of the channels. */
 static void sum_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     enum { LINE = 16 };
     const struct ggml_tensor *y = dst->src[0], *chosen = dst->src[1], *residual = dst->src[2];
@@ -169,9 +218,12 @@ static void sum_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
         const int32_t *expert = (const int32_t *)((const char *)chosen->data + tok * chosen->nb[1]);
         const float *weight = (const float *)(expert + n_used);
         float *out = (float *)((char *)dst->data + tok * dst->nb[1]);
-        memcpy(out + from,
-               (const float *)((const char *)residual->data + tok * residual->nb[1]) + from,
-               (size_t)(to - from) * sizeof *out);
+        if (residual)
+            memcpy(out + from,
+                   (const float *)((const char *)residual->data + tok * residual->nb[1]) + from,
+                   (size_t)(to - from) * sizeof *out);
+        else
+            memset(out + from, 0, (size_t)(to - from) * sizeof *out);
         for (int i = 0; i < n_used; i++) {
             const float *row = (const float *)(of_tok + i * y->nb[1]);
             for (int64_t c = from; c < to; c++) out[c] += weight[i] * row[c];
@@ -199,38 +251,58 @@ static struct ggml_tensor *add_shared(const struct lk_net *net, struct ggml_cont
     return ggml_add(ctx, ggml_mul(ctx, lk_ffn_silu_gated(net, ctx, l, NULL, x), gate), residual);
 }
 
-struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context *ctx,
-                                   const struct lk_layer *l, struct ggml_tensor *residual,
-                                   struct ggml_tensor *x) {
-    const struct lk_experts *e = &l->experts;
-    int64_t n_tok = x->ne[1], n_used = net->hp.n_expert_used;
-    if (l->ffn_down) residual = add_shared(net, ctx, l, residual, x);
-    struct ggml_tensor *scores[] = {lk_linear(net, ctx, e->router, e->router_b, NULL, x), e->bias};
-    struct ggml_tensor *chosen =
-        ggml_custom_4d(ctx, GGML_TYPE_I32, 2 * n_used, n_tok, 1, 1, scores, e->bias ? 2 : 1,
-                       choose_op, GGML_N_TASKS_MAX, (void *)(uintptr_t)&net->hp);
-    struct ggml_tensor *expert = ggml_view_2d(ctx, chosen, n_used, n_tok, chosen->nb[1], 0);
-    x = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_tok);
+/* What the down matrices of the chosen experts are multiplied by: x [n_tok][1][n_embd] ->
+ * [n_tok][n_used][n_ff_expert]. */
+static struct ggml_tensor *activate(const struct lk_net *net, struct ggml_context *ctx,
+                                    const struct lk_experts *e, struct ggml_tensor *x,
+                                    struct ggml_tensor *expert) {
+    enum ggml_glu_op op =
+        net->hp.expert_act == LK_EXPERT_GEGLU ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
+    if (e->gate_up) return ggml_glu(ctx, multiply(ctx, e->gate_up, NULL, x, expert), op, false);
     struct ggml_tensor *gate = multiply(ctx, e->gate, e->gate_b, x, expert),
                        *up = multiply(ctx, e->up, e->up_b, x, expert);
-    struct ggml_tensor *act = net->hp.clamped_swiglu
-                                  ? ggml_swiglu_oai(ctx, gate, up, 1.702f, 7.0f)
-                                  : ggml_glu_split(ctx, gate, up, GGML_GLU_OP_SWIGLU);
+    return net->hp.expert_act == LK_EXPERT_SWIGLU_CLAMPED
+               ? ggml_swiglu_oai(ctx, gate, up, 1.702f, 7.0f)
+               : ggml_glu_split(ctx, gate, up, op);
+}
+
+struct ggml_tensor *lk_experts_mix(const struct lk_net *net, struct ggml_context *ctx,
+                                   const struct lk_layer *l, struct ggml_tensor *residual,
+                                   struct ggml_tensor *router_x, struct ggml_tensor *x) {
+    const struct lk_experts *e = &l->experts;
+    int64_t n_tok = x->ne[1], n_used = net->hp.n_expert_used;
+    struct ggml_tensor *scores[] = {lk_linear(net, ctx, e->router, e->router_b, NULL, router_x),
+                                    e->bias, e->down_scale};
+    struct ggml_tensor *chosen =
+        ggml_custom_4d(ctx, GGML_TYPE_I32, 2 * n_used, n_tok, 1, 1, scores, 3, choose_op,
+                       GGML_N_TASKS_MAX, (void *)(uintptr_t)&net->hp);
+    struct ggml_tensor *expert = ggml_view_2d(ctx, chosen, n_used, n_tok, chosen->nb[1], 0);
+    struct ggml_tensor *act =
+        activate(net, ctx, e, ggml_reshape_3d(ctx, x, x->ne[0], 1, n_tok), expert);
     struct ggml_tensor *y = multiply(ctx, e->down, e->down_b, act, expert);
     struct ggml_tensor *parts[] = {y, chosen, residual};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, y->ne[0], n_tok, 1, 1, parts, 3, sum_op,
                           GGML_N_TASKS_MAX, NULL);
 }
 
+struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context *ctx,
+                                   const struct lk_layer *l, struct ggml_tensor *residual,
+                                   struct ggml_tensor *x) {
+    if (l->ffn_down) residual = add_shared(net, ctx, l, residual, x);
+    return lk_experts_mix(net, ctx, l, residual, x, x);
+}
+
 struct ggml_tensor *lk_post_attn_experts(const struct lk_net *net, struct ggml_context *ctx,
                                          int layer, const struct lk_qkv *qkv,
                                          struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, l->bo, qkv->x, attn);
+    struct ggml_tensor *x = lk_add_to_residual(net, ctx, l->wo, l->bo, qkv->x, attn);
     return lk_experts_ffn(net, ctx, l, x, lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
 }
 
 uint64_t lk_experts_width(const struct lk_hparams *hp) {
-    return hp->n_expert + hp->n_expert_used * (3ull * hp->n_ff_expert + hp->n_embd) +
-           3ull * hp->n_ff_shared;
+    uint64_t mix = hp->n_expert + hp->n_expert_used * (3ull * hp->n_ff_expert + hp->n_embd) +
+                   3ull * hp->n_ff_shared,
+             dense = hp->n_dense > 0 ? 3ull * hp->n_ff : 0;
+    return dense > mix ? dense : mix;
 }

@@ -22,10 +22,26 @@ enum { LK_MAX_EXPERTS = 1024 };
  * up to 1. Errors: LK_E_FORMAT. */
 lk_status lk_experts_read(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err);
 
-/* Bind the router and the experts of a layer; with LK_REQUIRED also a bias for each matrix. Errors
- * are those of lk_bind. */
+/* LK_E_FORMAT if the model has no experts: for families that need them. */
+lk_status lk_experts_require(const struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                             lk_err *err);
+
+/* Read leading_dense_block_count: how many of the first layers have no experts. */
+lk_status lk_experts_read_dense(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err);
+
+/* Read expert_gating_func: 1, probabilities by softmax, or 2, by sigmoids. With 0 or without the
+ * key, what hp has remains. LK_E_UNSUPPORTED for others. */
+lk_status lk_experts_read_function(struct lk_hparams *hp, const struct lk_gguf_reader *r,
+                                   enum lk_need need, lk_err *err);
+
+/* Bind the router and the experts of a layer; with LK_REQUIRED also a bias for each matrix. Gate
+ * and up may be one tensor in the file. Errors are those of lk_bind. */
 lk_status lk_experts_bind(struct lk_net *net, struct lk_loader *ld, int layer, enum lk_need bias,
                           lk_err *err);
+
+/* Bind the bias for choosing experts. */
+lk_status lk_experts_bind_bias(struct lk_net *net, struct lk_loader *ld, int layer,
+                               enum lk_need need, lk_err *err);
 
 /* Bind the shared expert of a layer, of n_ff_shared channels, and its gate if `gated`. */
 lk_status lk_experts_bind_shared(struct lk_net *net, struct lk_loader *ld, int layer, bool gated,
@@ -36,12 +52,18 @@ struct ggml_tensor *lk_experts_ffn(const struct lk_net *net, struct ggml_context
                                    const struct lk_layer *l, struct ggml_tensor *residual,
                                    struct ggml_tensor *x);
 
+/* The mixture alone, for x, plus residual, which may be NULL. The router reads `router_x`, the
+ * experts read x. */
+struct ggml_tensor *lk_experts_mix(const struct lk_net *net, struct ggml_context *ctx,
+                                   const struct lk_layer *l, struct ggml_tensor *residual,
+                                   struct ggml_tensor *router_x, struct ggml_tensor *x);
+
 /* A whole function of struct lk_family: W_O, residual, RMS norm, mixture, residual. */
 struct ggml_tensor *lk_post_attn_experts(const struct lk_net *net, struct ggml_context *ctx,
                                          int layer, const struct lk_qkv *qkv,
                                          struct ggml_tensor *attn);
 
-/* Floats per token that the experts' activations need. */
+/* Floats per token that the activations of a layer's network need, with experts or without. */
 uint64_t lk_experts_width(const struct lk_hparams *hp);
 
 #endif

@@ -24,7 +24,7 @@ static struct ggml_tensor *embed_bloom(const struct lk_net *net, struct ggml_con
 }
 
 const struct lk_family lk_family_bloom = {
-    .arch = "bloom",
+    .arch = {"bloom"},
     .load = load_bloom,
     .embed = embed_bloom,
     .pre = lk_pre_attn_ln,

@@ -17,13 +17,12 @@
 
 #include <math.h>
 
-enum { SIGMOID = 2 }; /* of expert_gating_func; 1 is softmax, and 0 the default */
-
 static lk_status read_experts(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err) {
-    int32_t function = 0, n_shared = 0;
+    int32_t n_shared = 0;
     hp->expert_norm = false;
-    lk_status status = lk_gguf_read_int(r, ".leading_dense_block_count", LK_OPTIONAL, 0,
-                                        hp->n_layer, &hp->n_dense, err);
+    /* GLM 4.7 Flash: its files do not say so. */
+    hp->expert_sigmoid = (hp->n_layer == 47 || hp->n_layer == 48) && hp->n_vocab == 154880;
+    lk_status status = lk_experts_read_dense(hp, r, err);
     if (!status && hp->n_expert == 0 && hp->n_dense < hp->n_layer)
         return lk_fail(err, LK_E_FORMAT,
                        "only %d of %d layers have a dense network, but there is no key "
@@ -34,21 +33,9 @@ static lk_status read_experts(struct lk_hparams *hp, const struct lk_gguf_reader
     if (!status)
         status = lk_gguf_read_bool(r, ".expert_weights_norm", LK_OPTIONAL, &hp->expert_norm, err);
     if (!status) status = lk_hparams_read_scale(r, ".expert_weights_scale", &hp->expert_scale, err);
-    if (!status)
-        status =
-            lk_gguf_read_int(r, ".expert_gating_func", LK_OPTIONAL, 0, INT32_MAX, &function, err);
-    if (status) return status;
-    if (function > SIGMOID)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the model weighs experts by function %d; 1 (softmax) and 2 (sigmoid) are "
-                       "supported",
-                       function);
-    /* GLM 4.7 Flash: its files do not say so. */
-    if (function == 0 && (hp->n_layer == 47 || hp->n_layer == 48) && hp->n_vocab == 154880)
-        function = SIGMOID;
-    hp->expert_sigmoid = function == SIGMOID;
+    if (!status) status = lk_experts_read_function(hp, r, LK_OPTIONAL, err);
     hp->n_ff_shared = n_shared * hp->n_ff_expert;
-    return LK_OK;
+    return status;
 }
 
 /* RoPE of the rotary part. YaRN multiplies scores by a power of the length's logarithm, instead of
@@ -111,15 +98,9 @@ static lk_status bind_attention(struct lk_net *net, struct lk_loader *ld, int i,
 }
 
 static lk_status bind_ffn(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
-    const struct lk_tensor_spec bias = {&net->layer[i].experts.bias,
-                                        "blk.%d.exp_probs_b.bias",
-                                        LK_USE_VECTOR,
-                                        LK_OPTIONAL,
-                                        net->hp.n_expert,
-                                        1};
-    if (i < net->hp.n_dense) return lk_bind_dense_ffn(net, ld, i, err);
-    lk_status status = lk_experts_bind(net, ld, i, LK_OPTIONAL, err);
-    if (!status) status = lk_bind(ld, &bias, 1, i, err);
+    lk_status status = lk_bind_gated_ffn(net, ld, i, err);
+    if (status || i < net->hp.n_dense) return status;
+    status = lk_experts_bind_bias(net, ld, i, LK_OPTIONAL, err);
     if (status || net->hp.n_ff_shared == 0) return status;
     return lk_experts_bind_shared(net, ld, i, false, err);
 }
@@ -127,12 +108,8 @@ static lk_status bind_ffn(struct lk_net *net, struct lk_loader *ld, int i, lk_er
 static lk_status load_deepseek2(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
     int32_t q_rank = 0;
-    if (ld->opts.adapter || ld->opts.factor[0] || ld->opts.factor[1])
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "sidecars that change weights are not supported for %s models; open the "
-                       "model without",
-                       ld->reader.arch);
-    lk_status status = read_rope(hp, &ld->reader, err);
+    lk_status status = lk_bind_check_unchanged(ld, err);
+    if (!status) status = read_rope(hp, &ld->reader, err);
     if (!status) status = lk_hparams_read_rms_eps(hp, &ld->reader, err);
     if (!status) status = read_experts(hp, &ld->reader, err);
     if (!status)
@@ -199,7 +176,7 @@ static struct ggml_tensor *post_deepseek2(const struct lk_net *net, struct ggml_
 }
 
 const struct lk_family lk_family_deepseek2 = {
-    .arch = "deepseek2",
+    .arch = {"deepseek2"},
     .has_experts = true,
     .has_latents = true,
     .load = load_deepseek2,

@@ -50,7 +50,7 @@ static struct ggml_tensor *post_attn_falcon(const struct lk_net *net, struct ggm
 }
 
 const struct lk_family lk_family_falcon = {
-    .arch = "falcon",
+    .arch = {"falcon"},
     .load = load_falcon,
     .embed = lk_embed_tokens,
     .pre = pre_attn_falcon,

@@ -28,7 +28,7 @@ static lk_status load_gemma2(struct lk_net *net, struct lk_loader *ld, lk_err *e
 }
 
 const struct lk_family lk_family_gemma2 = {
-    .arch = "gemma2",
+    .arch = {"gemma2"},
     .load = load_gemma2,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

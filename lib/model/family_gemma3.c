@@ -26,7 +26,7 @@ static lk_status load_gemma3(struct lk_net *net, struct lk_loader *ld, lk_err *e
 }
 
 const struct lk_family lk_family_gemma3 = {
-    .arch = "gemma3",
+    .arch = {"gemma3"},
     .load = load_gemma3,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

@@ -1,8 +1,10 @@
 /* Gemma 4: layers with a sliding window and layers with full attention have heads of different
  * sizes, and the last layers attend to K and V of earlier ones. V is normed. A layer without W_V
- * uses W_K for both. Layers may add embeddings of their own of each token. Otherwise as Gemma 3. */
+ * uses W_K for both. Layers may add embeddings of their own of each token, and may have a mixture
+ * of experts next to the dense network. Otherwise as Gemma 3. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
+#include "model/experts.h"
 #include "model/family.h"
 
 #include "gguf.h"
@@ -78,6 +80,8 @@ static lk_status read_shared(struct lk_hparams *hp, const struct lk_gguf_reader 
 static lk_status read_keys(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err) {
     lk_status status = lk_hparams_read_rope(hp, r, GGML_ROPE_TYPE_NEOX, err);
     hp->norms_v = true;
+    hp->expert_act = LK_EXPERT_GEGLU;
+    hp->n_ff_shared = hp->n_ff;
     hp->attn_scale = 1.0f;
     hp->logit_softcap = 30.0f; /* unless the file has another */
     hp->embd_scale = sqrtf((float)hp->n_embd);
@@ -148,6 +152,22 @@ static lk_status bind_ffn(struct lk_net *net, struct lk_loader *ld, int i, int64
     return status ? status : lk_bind(ld, rest, n > 0 ? 7 : 4, i, err);
 }
 
+static lk_status bind_experts(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
+    struct lk_experts *e = &net->layer[i].experts;
+    int64_t n_embd = net->hp.n_embd;
+    const struct lk_tensor_spec spec[] = {
+        {&e->router_scale, "blk.%d.ffn_gate_inp.scale", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
+        {&e->norm, "blk.%d.pre_ffw_norm_2.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
+        {&e->post_norm, "blk.%d.post_ffw_norm_2.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd, 1},
+        {&e->dense_post_norm, "blk.%d.post_ffw_norm_1.weight", LK_USE_VECTOR, LK_REQUIRED, n_embd,
+         1},
+        {&e->down_scale, "blk.%d.ffn_down_exps.scale", LK_USE_VECTOR, LK_OPTIONAL, net->hp.n_expert,
+         1},
+    };
+    lk_status status = lk_experts_bind(net, ld, i, LK_OPTIONAL, err);
+    return status ? status : lk_bind(ld, spec, sizeof spec / sizeof *spec, i, err);
+}
+
 /* Embeddings of the layers, and their projection: its rows are used in parts, like a table. */
 static lk_status bind_model(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
@@ -187,6 +207,7 @@ static lk_status load_gemma4(struct lk_net *net, struct lk_loader *ld, lk_err *e
     for (int i = 0; !status && i < net->hp.n_layer; i++) {
         status = bind_attention(net, ld, i, err);
         if (!status) status = bind_ffn(net, ld, i, n_ff[i], err);
+        if (!status && net->hp.n_expert > 0) status = bind_experts(net, ld, i, err);
     }
     return status ? status : lk_bind_post_norms(net, ld, err);
 }
@@ -237,22 +258,52 @@ static struct lk_qkv pre_gemma4(const struct lk_net *net, struct ggml_context *c
     return out;
 }
 
+/* The norm of x, plus residual. */
+static struct ggml_tensor *add_normed(const struct lk_net *net, struct ggml_context *ctx,
+                                      struct ggml_tensor *x, struct ggml_tensor *norm,
+                                      struct ggml_tensor *residual) {
+    return ggml_add(ctx, lk_rms_norm(ctx, x, norm, net->hp.norm_eps), residual);
+}
+
+/* The dense network plus the experts. Both, and the router, have the same input x, which each
+ * multiplies by its own factors after the norm. */
+static struct ggml_tensor *ffn_with_experts(const struct lk_net *net, struct ggml_context *ctx,
+                                            const struct lk_layer *l, struct ggml_tensor *x) {
+    const struct lk_experts *e = &l->experts;
+    struct ggml_tensor *normed = ggml_rms_norm(ctx, x, net->hp.norm_eps),
+                       *router_x = ggml_scale(ctx, ggml_mul(ctx, normed, e->router_scale),
+                                              1.0f / sqrtf((float)net->hp.n_embd));
+    struct ggml_tensor *dense =
+        lk_ffn_gelu_gated(net, ctx, l, NULL, ggml_mul(ctx, normed, l->ffn_norm));
+    struct ggml_tensor *mix =
+        lk_experts_mix(net, ctx, l, NULL, router_x, ggml_mul(ctx, normed, e->norm));
+    return add_normed(net, ctx, mix, e->post_norm,
+                      lk_rms_norm(ctx, dense, e->dense_post_norm, net->hp.norm_eps));
+}
+
 static struct ggml_tensor *post_gemma4(const struct lk_net *net, struct ggml_context *ctx,
                                        int layer, const struct lk_qkv *qkv,
                                        struct ggml_tensor *attn) {
     const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *x = lk_post_attn_gelu_normed(net, ctx, layer, qkv, attn);
+    struct ggml_tensor *x = lk_linear(net, ctx, l->wo, NULL, NULL, attn);
+    x = add_normed(net, ctx, x, l->attn_post_norm, qkv->x);
+    struct ggml_tensor *ffn =
+        l->experts.router ? ffn_with_experts(net, ctx, l, x)
+                          : lk_ffn_gelu_gated(net, ctx, l, NULL,
+                                              lk_rms_norm(ctx, x, l->ffn_norm, net->hp.norm_eps));
+    x = add_normed(net, ctx, ffn, l->ffn_post_norm, x);
     if (qkv->tok) {
         struct ggml_tensor *gate = ggml_gelu(ctx, lk_linear(net, ctx, l->tok_gate, NULL, NULL, x));
         struct ggml_tensor *own =
             lk_linear(net, ctx, l->tok_up, NULL, NULL, ggml_mul(ctx, gate, qkv->tok));
-        x = ggml_add(ctx, x, lk_rms_norm(ctx, own, l->tok_post_norm, net->hp.norm_eps));
+        x = add_normed(net, ctx, own, l->tok_post_norm, x);
     }
     return l->out_scale ? ggml_mul(ctx, x, l->out_scale) : x;
 }
 
 const struct lk_family lk_family_gemma4 = {
-    .arch = "gemma4",
+    .arch = {"gemma4"},
+    .has_experts = true,
     .layers_vary = true,
     .load = load_gemma4,
     .embed = lk_embed_tokens,

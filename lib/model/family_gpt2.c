@@ -20,7 +20,7 @@ static struct ggml_tensor *embed_gpt2(const struct lk_net *net, struct ggml_cont
 }
 
 const struct lk_family lk_family_gpt2 = {
-    .arch = "gpt2",
+    .arch = {"gpt2"},
     .load = load_gpt2,
     .embed = embed_gpt2,
     .pre = lk_pre_attn_ln,

@@ -20,10 +20,9 @@ static lk_status bind_gpt_oss_layer(struct lk_net *net, struct lk_loader *ld, in
 
 static lk_status load_gpt_oss(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    if (hp->n_expert == 0)
-        return lk_fail(err, LK_E_FORMAT, "gpt-oss models need a key gpt-oss.expert_count");
-    hp->clamped_swiglu = true;
-    lk_status status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
+    hp->expert_act = LK_EXPERT_SWIGLU_CLAMPED;
+    lk_status status = lk_experts_require(hp, &ld->reader, err);
+    if (!status) status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
     if (!status) status = lk_hparams_read_window(hp, &ld->reader, 2, err);
     if (!status) status = lk_hparams_read_rms_eps(hp, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
@@ -32,7 +31,7 @@ static lk_status load_gpt_oss(struct lk_net *net, struct lk_loader *ld, lk_err *
 }
 
 const struct lk_family lk_family_gpt_oss = {
-    .arch = "gpt-oss",
+    .arch = {"gpt-oss"},
     .has_experts = true,
     .load = load_gpt_oss,
     .embed = lk_embed_tokens,

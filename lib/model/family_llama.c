@@ -20,7 +20,7 @@ static struct ggml_tensor *post_attn_llama(const struct lk_net *net, struct ggml
 }
 
 const struct lk_family lk_family_llama = {
-    .arch = "llama",
+    .arch = {"llama"},
     .has_experts = true,
     .load = load_llama,
     .embed = lk_embed_tokens,

@@ -18,7 +18,7 @@ static lk_status load_mistral3(struct lk_net *net, struct lk_loader *ld, lk_err 
 }
 
 const struct lk_family lk_family_mistral3 = {
-    .arch = "mistral3",
+    .arch = {"mistral3"},
     .load = load_mistral3,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

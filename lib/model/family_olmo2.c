@@ -21,7 +21,7 @@ static lk_status load_olmo2(struct lk_net *net, struct lk_loader *ld, lk_err *er
 }
 
 const struct lk_family lk_family_olmo2 = {
-    .arch = "olmo2",
+    .arch = {"olmo2"},
     .load = load_olmo2,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

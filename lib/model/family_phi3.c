@@ -28,7 +28,7 @@ static lk_status load_phi3(struct lk_net *net, struct lk_loader *ld, lk_err *err
 /* Files may have a sliding window of the model's training. Like libllama, attention is full: the
  * files do not say which layers had it. */
 const struct lk_family lk_family_phi3 = {
-    .arch = "phi3",
+    .arch = {"phi3"},
     .load = load_phi3,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

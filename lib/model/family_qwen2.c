@@ -11,7 +11,7 @@ static lk_status load_qwen2(struct lk_net *net, struct lk_loader *ld, lk_err *er
 }
 
 const struct lk_family lk_family_qwen2 = {
-    .arch = "qwen2",
+    .arch = {"qwen2"},
     .load = load_qwen2,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

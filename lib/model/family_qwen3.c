@@ -12,7 +12,7 @@ static lk_status load_qwen3(struct lk_net *net, struct lk_loader *ld, lk_err *er
 }
 
 const struct lk_family lk_family_qwen3 = {
-    .arch = "qwen3",
+    .arch = {"qwen3"},
     .load = load_qwen3,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

@@ -1,5 +1,5 @@
 /* Qwen 3.5, 3.6 and Qwen3-Next: three of four layers are recurrent (a gated delta rule,
- * kernels/delta_net.h), the others have attention whose output is gated. Both have the same
+ * kernels/recurrence.h), the others have attention whose output is gated. Both have the same
  * feed-forward network: gated, or a mixture of experts with a gated shared expert. Layers that
  * predict further tokens are ignored. */
 #include "model/bind_layers.h"
@@ -34,7 +34,7 @@ static lk_status read_pattern(struct lk_hparams *hp, const struct lk_gguf_reader
 }
 
 static lk_status read_delta(struct lk_hparams *hp, const struct lk_gguf_reader *r, lk_err *err) {
-    struct lk_delta_shape *d = &hp->delta;
+    struct lk_recurrence_shape *d = &hp->recurrence;
     int32_t n_k = 0, n_v = 0, d_state = 0, n_conv = 0, inner = 0;
     lk_status status =
         lk_gguf_read_int(r, ".ssm.group_count", LK_REQUIRED, 1, MAX_STATE_HEADS, &n_k, err);
@@ -54,11 +54,12 @@ static lk_status read_delta(struct lk_hparams *hp, const struct lk_gguf_reader *
                        "recurrent layers with %d key heads, %d value heads of %d channels and %d "
                        "inner channels are not supported",
                        n_k, n_v, d_state, inner);
-    *d = (struct lk_delta_shape){.n_k_head = n_k,
-                                 .n_v_head = n_v,
-                                 .d_state = d_state,
-                                 .n_conv = n_conv,
-                                 .norm_eps = hp->norm_eps};
+    *d = (struct lk_recurrence_shape){.n_k_head = n_k,
+                                      .n_v_head = n_v,
+                                      .d_key = d_state,
+                                      .d_value = d_state,
+                                      .n_conv = n_conv,
+                                      .norm_eps = hp->norm_eps};
     return LK_OK;
 }
 
@@ -98,17 +99,17 @@ static lk_status bind_attention(struct lk_net *net, struct lk_loader *ld, int i,
 }
 
 static lk_status bind_recurrence(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
-    const struct lk_delta_shape *d = &net->hp.delta;
+    const struct lk_recurrence_shape *d = &net->hp.recurrence;
     struct lk_layer *l = &net->layer[i];
-    int64_t n_embd = net->hp.n_embd, channels = lk_delta_channels(d),
-            n_value = (int64_t)d->n_v_head * d->d_state;
+    int64_t n_embd = net->hp.n_embd, channels = lk_recurrence_channels(d),
+            n_value = (int64_t)d->n_v_head * d->d_value;
     const struct lk_tensor_spec spec[] = {
         {&l->wqkv, "blk.%d.attn_qkv.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, channels},
         {&l->w_gate, "blk.%d.attn_gate.weight", LK_USE_MATRIX, LK_REQUIRED, n_embd, n_value},
         {&l->conv, "blk.%d.ssm_conv1d.weight", LK_USE_VECTOR, LK_REQUIRED, d->n_conv, channels},
         {&l->decay_b, "blk.%d.ssm_dt.bias", LK_USE_VECTOR, LK_REQUIRED, d->n_v_head, 1},
         {&l->decay_scale, "blk.%d.ssm_a", LK_USE_VECTOR, LK_REQUIRED, d->n_v_head, 1},
-        {&l->state_norm, "blk.%d.ssm_norm.weight", LK_USE_VECTOR, LK_REQUIRED, d->d_state, 1},
+        {&l->state_norm, "blk.%d.ssm_norm.weight", LK_USE_VECTOR, LK_REQUIRED, d->d_value, 1},
         {&l->wo, "blk.%d.ssm_out.weight", LK_USE_MATRIX, LK_REQUIRED, n_value, n_embd},
     };
     const struct lk_tensor_spec single[] = {
@@ -145,8 +146,8 @@ static lk_status bind_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_
 
 static lk_status read_experts(struct lk_net *net, const struct lk_gguf_reader *r, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    if (hp->n_expert == 0)
-        return lk_fail(err, LK_E_FORMAT, "%s models need a key %s.expert_count", r->arch, r->arch);
+    lk_status status = lk_experts_require(hp, r, err);
+    if (status) return status;
     if (lk_gguf_find_key(r, ".expert_feed_forward_length") < 0)
         hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
     hp->n_ff_shared = hp->n_ff;
@@ -156,15 +157,15 @@ static lk_status read_experts(struct lk_net *net, const struct lk_gguf_reader *r
 
 static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    bool next = strcmp(net->family->arch, "qwen3next") == 0;
+    bool next = strcmp(net->arch, "qwen3next") == 0, dense = strcmp(net->arch, "qwen35") == 0;
     lk_status status = lk_bind_check_unchanged(ld, err);
     if (!status) status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
     if (!status && !next) status = check_sections(hp, &ld->reader, err);
     if (!status) status = lk_hparams_read_rms_eps(hp, &ld->reader, err);
     if (!status) status = read_pattern(hp, &ld->reader, err);
     if (!status) status = read_delta(hp, &ld->reader, err);
-    hp->delta.adjacent = next;
-    if (!status && net->family->has_experts) status = read_experts(net, &ld->reader, err);
+    hp->recurrence.adjacent = next;
+    if (!status && (!dense || hp->n_expert > 0)) status = read_experts(net, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
     for (int i = 0; !status && i < hp->n_layer; i++) status = bind_layer(net, ld, i, err);
     return status;
@@ -200,7 +201,7 @@ static void project_attention(const struct lk_net *net, struct ggml_context *ctx
 static void project_beta_decay(const struct lk_net *net, struct ggml_context *ctx,
                                const struct lk_layer *l, struct ggml_tensor *x,
                                struct ggml_tensor **beta, struct ggml_tensor **decay) {
-    const struct lk_delta_shape *d = &net->hp.delta;
+    const struct lk_recurrence_shape *d = &net->hp.recurrence;
     if (!d->adjacent) {
         *beta = lk_linear(net, ctx, l->w_beta, NULL, NULL, x);
         *decay = lk_linear(net, ctx, l->w_decay, NULL, NULL, x);
@@ -245,7 +246,7 @@ static struct ggml_tensor *post_qwen35(const struct lk_net *net, struct ggml_con
     const struct lk_layer *l = &net->layer[layer];
     if (hp->is_recurrent[layer]) {
         int64_t n = attn->ne[0], n_tok = attn->ne[1];
-        attn = ggml_reshape_3d(ctx, attn, hp->delta.d_state, hp->delta.n_v_head, n_tok);
+        attn = ggml_reshape_3d(ctx, attn, hp->recurrence.d_value, hp->recurrence.n_v_head, n_tok);
         attn = lk_rms_norm(ctx, attn, l->state_norm, hp->norm_eps);
         attn = ggml_mul(ctx, ggml_reshape_2d(ctx, attn, n, n_tok), ggml_silu(ctx, qkv->aux));
     } else {
@@ -258,28 +259,7 @@ static struct ggml_tensor *post_qwen35(const struct lk_net *net, struct ggml_con
 }
 
 const struct lk_family lk_family_qwen35 = {
-    .arch = "qwen35",
-    .load = load_qwen35,
-    .embed = lk_embed_tokens,
-    .pre = pre_qwen35,
-    .post = post_qwen35,
-    .norm = lk_norm_rms,
-    .head = lk_head_rms,
-};
-
-const struct lk_family lk_family_qwen35moe = {
-    .arch = "qwen35moe",
-    .has_experts = true,
-    .load = load_qwen35,
-    .embed = lk_embed_tokens,
-    .pre = pre_qwen35,
-    .post = post_qwen35,
-    .norm = lk_norm_rms,
-    .head = lk_head_rms,
-};
-
-const struct lk_family lk_family_qwen3next = {
-    .arch = "qwen3next",
+    .arch = {"qwen35", "qwen35moe", "qwen3next"},
     .has_experts = true,
     .load = load_qwen35,
     .embed = lk_embed_tokens,

@@ -6,11 +6,11 @@
 
 static lk_status load_qwen3moe(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;
-    if (hp->n_expert == 0)
-        return lk_fail(err, LK_E_FORMAT, "qwen3moe models need a key qwen3moe.expert_count");
+    lk_status status = lk_experts_require(hp, &ld->reader, err);
+    if (status) return status;
     if (lk_gguf_find_key(&ld->reader, ".expert_feed_forward_length") < 0)
         hp->n_ff_expert = hp->n_ff / hp->n_expert_used;
-    lk_status status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
+    status = lk_hparams_read_rope(hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);
     if (!status) status = lk_hparams_read_rms_eps(hp, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
     if (!status) status = lk_bind_gated_layers(net, ld, err);
@@ -18,7 +18,7 @@ static lk_status load_qwen3moe(struct lk_net *net, struct lk_loader *ld, lk_err 
 }
 
 const struct lk_family lk_family_qwen3moe = {
-    .arch = "qwen3moe",
+    .arch = {"qwen3moe"},
     .has_experts = true,
     .load = load_qwen3moe,
     .embed = lk_embed_tokens,

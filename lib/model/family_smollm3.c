@@ -15,7 +15,7 @@ static lk_status load_smollm3(struct lk_net *net, struct lk_loader *ld, lk_err *
 }
 
 const struct lk_family lk_family_smollm3 = {
-    .arch = "smollm3",
+    .arch = {"smollm3"},
     .load = load_smollm3,
     .embed = lk_embed_tokens,
     .pre = lk_pre_attn_rms,

@@ -56,7 +56,7 @@ static struct ggml_tensor *post_attn_stablelm(const struct lk_net *net, struct g
 }
 
 const struct lk_family lk_family_stablelm = {
-    .arch = "stablelm",
+    .arch = {"stablelm"},
     .load = load_stablelm,
     .embed = lk_embed_tokens,
     .pre = pre_attn_stablelm,

@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
-#include "kernels/delta_net.h"
+#include "kernels/recurrence.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +24,13 @@ struct lk_layer_heads {
     int32_t n_kv, d;
 };
 
+/* What an expert makes of its gate and up. */
+enum lk_expert_act {
+    LK_EXPERT_SWIGLU,
+    LK_EXPERT_GEGLU,
+    LK_EXPERT_SWIGLU_CLAMPED /* up is limited, and gate from above (gpt-oss) */
+};
+
 struct lk_hparams {
     int32_t
         pooling; /* of embeddings, as in GGUF: 1 mean, 2 first token, 3 last; else unspecified */
@@ -32,10 +39,10 @@ struct lk_hparams {
     int32_t n_dense;                              /* the first layers, which have no experts */
     int32_t n_ff_shared;                          /* of the shared expert */
     int32_t n_group, n_group_used;                /* of experts; n_group <= 1: none */
-    bool expert_sigmoid;         /* probabilities are sigmoids of the logits, not a softmax */
-    bool expert_norm;            /* weights are scaled to add up to 1, */
-    float expert_scale;          /* then by this */
-    bool clamped_swiglu;         /* of the experts: up is limited, and gate from above (gpt-oss) */
+    bool expert_sigmoid; /* probabilities are sigmoids of the logits, not a softmax */
+    bool expert_norm;    /* weights are scaled to add up to 1, */
+    float expert_scale;  /* then by this */
+    enum lk_expert_act expert_act;
     int32_t rope_mode;           /* mode argument of ggml_rope_ext; -1: no RoPE */
     struct lk_rope_args rope[2]; /* of layers with full attention, and of those with a window */
     float yarn_beta_fast, yarn_beta_slow;
@@ -71,7 +78,7 @@ struct lk_hparams {
     uint8_t *is_recurrent; /* [n_layer], allocated from the ledger */
     int32_t *index; /* [n_layer] of a layer among those of its kind, likewise; of a layer that has
                      * no K and V, that of the layer it attends to */
-    struct lk_delta_shape delta; /* of their states, if n_recurrent > 0 */
+    struct lk_recurrence_shape recurrence; /* of their states, if n_recurrent > 0 */
     int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
 
     /* Gemma 4. The last n_shared layers have no K and V: they attend to those of the last layer

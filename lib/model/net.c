@@ -52,7 +52,7 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "the model is a mixture of %d experts, which lowkey does not compute for "
                          "%s models",
-                         net->hp.n_expert, net->arch);
+                         net->hp.n_expert, ld->reader.arch);
     if (!status) status = count_vocab(net, ld, err);
     if (status) return status;
     ld->n_expert = net->hp.n_expert;
@@ -82,19 +82,21 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
 static lk_status fail_unknown(struct lk_net *net, struct lk_loader *ld, const char *arch,
                               lk_err *err) {
     char text[64];
+    const char *nearest;
     lk_err why = {0};
     lk_printable(text, arch, strlen(arch));
-    net->family = lk_family_nearest(net->arch);
+    net->family = lk_family_nearest(net->arch, &nearest);
     if (!net->family)
         return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
                        text, lk_family_names());
+    strncpy(net->arch, nearest, sizeof net->arch - 1);
     if (bind_family(net, ld, &why) == LK_OK)
         strncpy(why.msg, "the file has its keys and tensors, but the computation may differ",
                 sizeof why.msg - 1);
     return lk_fail(err, LK_E_UNSUPPORTED,
                    "architecture \"%s\" is not supported; of the supported ones, %s is nearest: "
                    "%.200s",
-                   text, net->family->arch, why.msg);
+                   text, nearest, why.msg);
 }
 
 /* Set arch, name and family. */

@@ -27,8 +27,13 @@
  * experts. */
 struct lk_experts {
     struct ggml_tensor *router, *gate, *up, *down, *router_b, *gate_b, *up_b, *down_b;
-    struct ggml_tensor *bias;        /* [n_expert] added to probabilities for choosing; f32 */
+    struct ggml_tensor *gate_up;    /* rows of gate, then of up, of each expert: replaces the two */
+    struct ggml_tensor *down_scale; /* [n_expert] factors of the experts' outputs, or NULL; f32 */
+    struct ggml_tensor *bias;       /* [n_expert] added to probabilities for choosing; f32 */
     struct ggml_tensor *shared_gate; /* [n_embd] gate of the shared expert */
+    /* Gemma 4: factors of the router's input, norms around the experts, and the norm of what the
+     * dense network next to them computes; [n_embd] each. */
+    struct ggml_tensor *router_scale, *norm, *post_norm, *dense_post_norm;
 };
 
 /* Weights of one layer. NULL if the family or the file does not have the tensor. */
@@ -43,6 +48,7 @@ struct lk_layer {
     struct ggml_tensor *conv, *decay_scale, *decay_b, *w_decay, *w_beta, *w_gate; /* recurrent */
     struct ggml_tensor *w_beta_decay;         /* recurrent, instead of the two */
     struct ggml_tensor *state_norm, *w_mixed; /* recurrent */
+    struct ggml_tensor *conv_b, *skip;        /* of state space models */
     struct ggml_tensor *ffn_norm, *ffn_norm_b, *ffn_post_norm;
     struct ggml_tensor *ffn_gate, *ffn_gate_b, *ffn_up, *ffn_up_b, *ffn_down, *ffn_down_b;
     /* Rows of gate followed by rows of up. Replaces the two. */
@@ -53,7 +59,7 @@ struct lk_layer {
 };
 
 /* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
- * of q, k and v (kernels/delta_net.h); a short convolution has `mixed` only. With latent
+ * of q, k and v (kernels/recurrence.h); a short convolution has `mixed` only. With latent
  * attention, rows of q have d_head + d_rope channels, and those of k d_rope. All tensors are f32.
  * Shapes are in C order; ggml's order of [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
@@ -101,10 +107,11 @@ struct lk_net {
 /* A family of architectures. The graph functions create nodes in ctx and cannot fail: the caller
  * provides a context with room for LK_LAYER_NODES nodes per layer. */
 struct lk_family {
-    const char *arch; /* general.architecture */
-    bool has_experts; /* the feed-forward network may be a mixture of experts */
-    bool has_latents; /* attention is of latents (struct lk_hparams.d_rope) */
-    bool layers_vary; /* KV heads and widths may differ between layers (lk_hparams_read) */
+    const char *arch[4];    /* values of general.architecture, ending with NULL */
+    bool has_experts;       /* the feed-forward network may be a mixture of experts */
+    bool has_latents;       /* attention is of latents (struct lk_hparams.d_rope) */
+    bool layers_vary;       /* KV heads and widths may differ between layers (lk_hparams_read) */
+    const char *final_norm; /* name of the final norm's weights; NULL: output_norm.weight */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
     lk_status (*load)(struct lk_net *net, struct lk_loader *loader, lk_err *err);
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */
@@ -117,7 +124,7 @@ struct lk_family {
     struct lk_qkv (*pre)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                          struct ggml_tensor *x, struct ggml_tensor *pos);
     /* attn: output of attention [n_tok][n_head * d_head], or of the recurrence [n_tok][n_v_head *
-     * d_state] -> x of the next layer */
+     * d_value] -> x of the next layer */
     struct ggml_tensor *(*post)(const struct lk_net *net, struct ggml_context *ctx, int layer,
                                 const struct lk_qkv *qkv, struct ggml_tensor *attn);
     /* x of the last layer -> final norm [n_tok][n_embd], which head applies too */
@@ -128,7 +135,7 @@ struct lk_family {
                                 struct ggml_tensor *x);
 };
 
-enum { LK_LAYER_NODES = 64 };
+enum { LK_LAYER_NODES = 96 };
 
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */

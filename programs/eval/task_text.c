@@ -187,6 +187,7 @@ static lk_status summarize_text(const void *state, const json_t *records, const 
     lk_add_metric(result, "ppl", r.ppl, r.ppl_stderr, n);
     if (full) {
         lk_add_metric(result, "kl_mean", r.kl_mean, r.kl_stderr, n);
+        lk_add_metric(result, "kl_median", r.kl_median, -1, n);
         lk_add_metric(result, "kl_p99", r.kl_p99, -1, n);
         lk_add_metric(result, "kl_p999", r.kl_p999, -1, n);
         lk_add_metric(result, "top1", r.top1,

@@ -50,15 +50,16 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
         const lk_compare_result *r = &result[i];
         json_array_append_new(
             list,
-            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I s:o}", "kv",
+            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I s:o}", "kv",
                       lk_recipe_text(recipes->item[i]), "ppl", json_number(r->ppl), "kl_mean",
-                      json_number(r->kl_mean), "kl_p99", json_number(r->kl_p99), "kl_p999",
-                      json_number(r->kl_p999), "top1", json_number(r->top1), "bytes_per_token",
-                      json_number(r->bytes_per_token), "bits_per_value",
-                      json_number(r->bits_per_value), "ppl_stderr", json_number(r->ppl_stderr),
-                      "kl_stderr", json_number(r->kl_stderr), "tokens_per_second",
-                      json_number(r->tokens_per_second), "n_scored", (json_int_t)r->n_scored,
-                      "bits_with_sidecar", json_number(r->bits_with_sidecar)));
+                      json_number(r->kl_mean), "kl_median", json_number(r->kl_median), "kl_p99",
+                      json_number(r->kl_p99), "kl_p999", json_number(r->kl_p999), "top1",
+                      json_number(r->top1), "bytes_per_token", json_number(r->bytes_per_token),
+                      "bits_per_value", json_number(r->bits_per_value), "ppl_stderr",
+                      json_number(r->ppl_stderr), "kl_stderr", json_number(r->kl_stderr),
+                      "tokens_per_second", json_number(r->tokens_per_second), "n_scored",
+                      (json_int_t)r->n_scored, "bits_with_sidecar",
+                      json_number(r->bits_with_sidecar)));
     }
     int done = json_print(json_pack("{s:s s:I s:I s:o}", "model", name, "n_ctx", (json_int_t)n_ctx,
                                     "n_tok", (json_int_t)n_tok, "results", list),

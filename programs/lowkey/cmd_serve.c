@@ -2,6 +2,7 @@
 #include "available.h"
 #include "commands.h"
 #include "common.h"
+#include "context_shift.h"
 #include "drafting.h"
 #include "notify.h"
 #include "output.h"
@@ -24,8 +25,9 @@ struct serve_args {
     struct model_args model;
     struct string_list kv, allow_kv, name, allow_host;
     const char *host, *key_file, *draft, *origin, *session_dir;
-    int64_t port, ctx, checkpoints, n, parallel, queue, connections, per_address, cache_limit,
-        store_limit, max_body, request_memory;
+    struct shift_args shift;
+    int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
+        cache_limit, store_limit, max_body, request_memory;
     double queue_s, time_s, slice_ms;
     bool log, parse_special, sandbox, strict_model;
 };
@@ -59,15 +61,20 @@ static struct opt_group cache_options(struct serve_args *a) {
              OPT_INT, &a->cache_limit, 1, 1 << 24,
              .man = "Limit for the caches of all sessions together (default: half of the memory "
                     "that is free, in the system or within the limit of a control group)."},
-            {0, "ctx-checkpoints", "N", "states that a session can go back to (default 8)", OPT_INT,
-             &a->checkpoints, 0, 1000,
-             .man =
-                 "How many earlier states a session keeps (default 8). A request whose "
-                 "conversation differs from the session's, because an answer was edited or is to "
-                 "be "
-                 "generated again, continues from the last state before the difference; without "
-                 "one it is prefilled from the start. A state takes the memory of the newest "
-                 "rows and of one row of logits."},
+            {0, "ctx-checkpoints", "N", "max states that a session can go back to (default 64)",
+             OPT_INT, &a->checkpoints, 0, 1000,
+             .man = "How many earlier states a session keeps at most (default 64). A request whose "
+                    "conversation differs from the session's, because an answer was edited or is "
+                    "to be generated again, continues from the last state before the difference; "
+                    "without one it is prefilled from the start. A state takes the memory of the "
+                    "newest rows and, at the end of a prompt, of one row of logits."},
+            {0, "checkpoint-memory", "MIB",
+             "max memory of a session's states (default: 64 or more)", OPT_INT,
+             &a->checkpoint_memory, 1, 1 << 24,
+             .man = "How much memory the earlier states of a session may take (default: 64, or a "
+                    "quarter of an f16 cache of the whole context if that is more). If they need "
+                    "more, some are dropped, so that they get sparser with the distance from the "
+                    "end. 8 are kept in any case."},
         }};
 }
 
@@ -119,6 +126,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model),
         cache_options(a),
+        shift_options(&a->shift),
         {"Disk",
          {
              {0, "session-dir", "DIR",
@@ -320,6 +328,9 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_parallel = (size_t)a->parallel;
     o.n_queue = (size_t)a->queue;
     o.n_checkpoint = (size_t)a->checkpoints;
+    o.checkpoint_bytes = (uint64_t)a->checkpoint_memory << 20;
+    o.context_shift = a->shift.on;
+    o.n_keep = a->shift.keep;
     o.n_connection = (size_t)a->connections;
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
@@ -430,7 +441,8 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     struct serve_args a = {.port = 8080,
                            .parallel = 8,
                            .queue = 64,
-                           .checkpoints = 8,
+                           .checkpoints = 64,
+                           .shift.keep = -1,
                            .connections = 256,
                            .per_address = 64,
                            .max_body = 8,

@@ -68,8 +68,7 @@ static const struct foreign_option table[] = {
     {"--numa --prio --poll -C --cpu-mask -Cr --cpu-range --cpu-strict",
      "use taskset or numactl, and -t N"},
     {"-nr --no-repack", "lowkey always repacks weights; leave it out"},
-    {"--keep", "use a recipe with sinks: --kv 'sink N: f16; body: ...'"},
-    {"--context-shift --no-context-shift", "use --kv streaming for text without end"},
+    {"--no-context-shift", "nothing shifts without --context-shift; leave it out"},
     {"-kvu --kv-unified --swa-full -dt --defrag-thold --cache-reuse --ctx-checkpoints "
      "--no-warmup --warmup -v --verbose --log-verbose -lv --log-verbosity --log-disable "
      "--log-file --log-colors --simple-io -co --color --no-perf --perf --offline "

@@ -288,6 +288,7 @@ const char *lk_report_metric_label(char *buf, const char *name) {
     static const char *const known[][2] = {
         {"ppl", "perplexity"},
         {"kl_mean", "KL"},
+        {"kl_median", "KL median"},
         {"kl_p99", "KL p99"},
         {"kl_p999", "KL p99.9"},
         {"top1", "same top token"},

@@ -36,9 +36,11 @@ static size_t token_position(const struct lk_prompt *p, const lk_model *model, c
     return 0;
 }
 
-static void add_mark(struct lk_prompt *p, const lk_model *model, const char *at) {
+/* Returns the position, or 0. */
+static size_t add_mark(struct lk_prompt *p, const lk_model *model, const char *at) {
     size_t position = at ? token_position(p, model, at) : 0;
     if (position > 0) p->mark[p->n_mark++] = position;
+    return position;
 }
 
 void lk_prompt_marks_find(struct lk_prompt *p, const json_t *messages, const lk_model *model) {
@@ -50,10 +52,10 @@ void lk_prompt_marks_find(struct lk_prompt *p, const json_t *messages, const lk_
         const char *role = json_string_value(json_object_get(message, "role"));
         if (role && strcmp(role, "user") == 0) user = message;
     }
-    p->n_mark = 0;
+    p->n_mark = p->n_system = 0;
     if (!p->text) return;
     if (user && find_content(p->text, user, &first, &last, &len))
         add_mark(p, model, memrchr(p->text, mark, (size_t)(last - p->text)));
     if (system && system != user && find_content(p->text, system, &first, &last, &len))
-        add_mark(p, model, strchr(first + len, mark));
+        p->n_system = add_mark(p, model, strchr(first + len, mark));
 }

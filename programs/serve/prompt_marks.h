@@ -5,9 +5,9 @@
 
 #include "serve/request.h"
 
-/* Set the marks of the prompt of a chat, whose text and tokens are there. Each is the position of a
- * control token, because text before a control token is tokenized alike, whatever follows. A
- * template without control tokens has none. */
+/* Set the marks and n_system of the prompt of a chat, whose text and tokens are there. Each is the
+ * position of a control token, because text before a control token is tokenized alike, whatever
+ * follows. A template without control tokens has none. */
 void lk_prompt_marks_find(struct lk_prompt *prompt, const json_t *messages, const lk_model *model);
 
 #endif

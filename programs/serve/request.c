@@ -262,12 +262,14 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     lk_err err = {0};
     lk_plan prefill, end;
     const lk_recipe *recipe = opts->recipe[request->recipe];
-    size_t room = (size_t)opts->n_ctx - p->n_tok;
+    size_t n_ctx = (size_t)opts->n_ctx, room = n_ctx - p->n_tok;
+    if (opts->context_shift) room = request->max_tokens == LK_NO_LIMIT ? n_ctx : LK_NO_LIMIT;
     p->max_tokens = request->max_tokens < opts->n_predict ? request->max_tokens : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
     if (!limit_logprobs(p, request, error)) return false;
     lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok, .chunked_prefill = request->score};
-    lk_session_opts whole = {.n_ctx = (int32_t)(p->n_tok + p->max_tokens)};
+    bool fills = p->max_tokens > n_ctx - p->n_tok;
+    lk_session_opts whole = {.n_ctx = (int32_t)(fills ? n_ctx : p->n_tok + p->max_tokens)};
     if (lk_plan_make(opts->model, recipe, &prompt_only, &prefill, &err) ||
         lk_plan_make(opts->model, recipe, &whole, &end, &err))
         return lk_api_error_from_request(error, &err, NULL);

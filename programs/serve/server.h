@@ -27,13 +27,16 @@ struct lk_server_opts {
     size_t n_key;
     const char *const *allowed_host; /* [n_allowed_host] names that Host may have, see auth.h */
     size_t n_allowed_host;
-    const char *origin;      /* allowed web origin besides the server's own; "*": any; NULL: none */
-    int32_t n_ctx;           /* max tokens of a session */
-    size_t n_predict;        /* max tokens of an answer */
-    size_t n_parallel;       /* max jobs that run at the same time */
-    size_t n_queue;          /* max jobs that wait */
-    size_t n_checkpoint;     /* of each session (lk_session_opts) */
-    size_t n_connection;     /* max open connections */
+    const char *origin;  /* allowed web origin besides the server's own; "*": any; NULL: none */
+    int32_t n_ctx;       /* max tokens of a session */
+    size_t n_predict;    /* max tokens of an answer */
+    size_t n_parallel;   /* max jobs that run at the same time */
+    size_t n_queue;      /* max jobs that wait */
+    size_t n_checkpoint; /* of each session (lk_session_opts) */
+    uint64_t checkpoint_bytes; /* the same */
+    bool context_shift;        /* an answer goes on in a full context without the oldest tokens */
+    int64_t n_keep;            /* except for the first ones; -1: the system message */
+    size_t n_connection;       /* max open connections */
     size_t n_per_address;    /* max open connections of an address, except for loopback addresses */
     double header_s;         /* max time from the start of a request to the end of its headers */
     double body_s;           /* max time of a body, plus 1 second per 64 KiB received */

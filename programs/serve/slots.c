@@ -210,6 +210,7 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
     }
     lk_session_opts opts = {.n_ctx = slots->opts->n_ctx,
                             .n_checkpoint = (int32_t)slots->opts->n_checkpoint,
+                            .checkpoint_bytes = slots->opts->checkpoint_bytes,
                             .progress = forward_progress,
                             .user = slot};
     lk_status status =
@@ -245,6 +246,14 @@ void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job) {
 void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok) {
     slot->tok[slot->n_tok++] = tok;
     if (slot->text.len) lk_token_append_marked(model, tok, &slot->text);
+}
+
+void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped) {
+    size_t end = n_kept + n_dropped;
+    memmove(slot->tok + n_kept, slot->tok + end, (slot->n_tok - end) * sizeof *slot->tok);
+    slot->n_tok -= n_dropped;
+    lk_buf_free(&slot->text); /* no prompt continues it */
+    slot->immutable_bytes = lk_session_immutable_bytes(slot->session);
 }
 
 struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now) {

@@ -112,6 +112,9 @@ void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job);
 /* Update the slot after one more token was evaluated. */
 void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok);
 
+/* Tokens [n_kept, n_kept + n_dropped) of its session were dropped (lk_session_shift). */
+void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped);
+
 struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now);
 
 void lk_slots_free(struct lk_slots *slots);

@@ -58,6 +58,7 @@ class Comparison:
     ppl_stderr: float
     kl_mean: float
     kl_stderr: float
+    kl_median: float
     kl_p99: float
     kl_p999: float
     top1: float

@@ -65,9 +65,11 @@ static void eval_batch(lk_batch *batch, lk_batch_item *item, size_t n) {
  * values near the boundary between two codes. */
 static void test_batch_equals_single(void **state) {
     (void)state;
-    static const char *const presets[] = {"llama",   "qwen2",  "gpt2",      "gemma3",
-                                          "bloom",   "qwen35", "qwen35moe", "deepseek3",
-                                          "gpt-oss", "gemma4", "lfm2",      NULL};
+    static const char *const presets[] = {
+        "llama",      "qwen2",     "gpt2",      "gemma3",        "bloom",
+        "qwen35",     "qwen35moe", "deepseek3", "gpt-oss",       "gemma4",
+        "gemma4-moe", "lfm2",      "lfm2moe",   "granitehybrid", "granitehybrid-moe",
+        NULL};
     for (int p = 0; presets[p]; p++) {
         lk_model *model = open_preset(presets[p], CTX, 2);
         struct group *a = open_group(model, N_SESSION, 20), *b = open_group(model, N_SESSION, 20);

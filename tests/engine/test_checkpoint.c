@@ -88,8 +88,9 @@ static void check_recipe(lk_model *model, const char *text) {
 
 static void sessions_go_back(void **state) {
     (void)state;
-    static const char *const models[] = {"llama",     "gemma3", "qwen2", "qwen35",
-                                         "qwen3next", "gemma4", "lfm2",  NULL};
+    static const char *const models[] = {
+        "llama",      "gemma3", "qwen2",   "qwen35",        "qwen3next",         "gemma4",
+        "gemma4-moe", "lfm2",   "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
         for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1)
@@ -127,6 +128,43 @@ static void states_get_sparser(void **state) {
     lk_session_clear(s);
     assert_int_equal(c->n, 0);
     lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* The states hold no more bytes than they may, unless they are few; what they hold is what the
+ * ledgers count besides the session. */
+static void states_fit_their_bytes(void **state) {
+    (void)state;
+    enum { STEP = 40, N = 20 };
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    uint64_t all = 0;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    for (int part = 1; part <= 4; part++) { /* all of them, a half, a third, a quarter */
+        lk_session_opts opts = {
+            .n_ctx = CTX, .n_checkpoint = N, .checkpoint_bytes = all / (uint64_t)part};
+        lk_session *s = NULL;
+        assert_int_equal(lk_session_new(&s, model, recipe, &opts, NULL), LK_OK);
+        const struct lk_checkpoints *c = &s->checkpoints;
+        for (size_t n = STEP; n <= N * STEP; n += STEP) {
+            assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
+            assert_int_equal(c->at[c->n - 1].n_tok, n);
+            uint64_t held = lk_checkpoints_held_bytes(s),
+                     counted = lk_checkpoints_bytes(s) + lk_model_get_info(model).shared_bytes -
+                               atomic_load(&s->ledger.borrowed);
+            assert_true(held <= counted && counted - held <= counted / 50); /* counts of slabs */
+            if (part > 1)
+                assert_true(c->n == LK_CHECKPOINT_MIN || held <= opts.checkpoint_bytes ||
+                            (size_t)c->n == n / STEP);
+        }
+        if (part == 1) assert_int_equal(c->n, N);
+        if (part > 1) assert_true(c->n >= LK_CHECKPOINT_MIN && c->n < N);
+        if (part == 1) all = lk_checkpoints_held_bytes(s);
+        lk_session_free(s);
+    }
     lk_recipe_free(recipe);
     lk_model_free(model);
 }
@@ -300,8 +338,8 @@ static void prompts_branch(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_go_back),   cmocka_unit_test(prompts_branch),
-        cmocka_unit_test(states_get_sparser), cmocka_unit_test(copies_go_back),
-        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(states_get_sparser), cmocka_unit_test(states_fit_their_bytes),
+        cmocka_unit_test(copies_go_back),     cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

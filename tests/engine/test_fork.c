@@ -111,8 +111,9 @@ static void check_forks(lk_model *model, const char *text, int order) {
 
 static void test_forks_equal_single(void **state) {
     (void)state;
-    static const char *const models[] = {"llama",     "gemma3",  "qwen2",  "qwen35", "qwen35moe",
-                                         "qwen3next", "gpt-oss", "gemma4", "lfm2",   NULL};
+    static const char *const models[] = {
+        "llama",  "gemma3",     "qwen2", "qwen35",  "qwen35moe",     "qwen3next",         "gpt-oss",
+        "gemma4", "gemma4-moe", "lfm2",  "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
         for (int i = m; lk_recipe_preset(i).name; i += m ? 3 : 1)

@@ -18,86 +18,100 @@
 
 enum { CTX = 256 };
 
-struct change {
-    const char *preset; /* NULL: qwen35 */
-    const char *key;
-    int value; /* -1: remove the key */
-    const char *reason;
-};
-
-static const char *preset_of(const struct change *change) {
-    return change->preset ? change->preset : "qwen35";
-}
-
-static void change_key(struct gguf_context *gguf, void *user) {
-    const struct change *change = user;
-    char key[96];
-    snprintf(key, sizeof key, "%s.%s", preset_of(change), change->key);
-    if (change->value < 0)
-        gguf_remove_key(gguf, key);
-    else
-        gguf_set_val_u32(gguf, key, (uint32_t)change->value);
-}
-
 static void bad_metadata_is_refused(void **state) {
     (void)state;
-    static const struct change changes[] = {
-        {NULL, "ssm.state_size", 24, "not supported"},
-        {NULL, "ssm.state_size", 100000, "ssm.state_size"},
-        {NULL, "ssm.group_count", 3, "not supported"},
-        {NULL, "ssm.group_count", 0, "ssm.group_count"},
-        {NULL, "ssm.time_step_rank", 2000000000, "ssm.time_step_rank"},
-        {NULL, "ssm.time_step_rank", 8, "not supported"},
-        {NULL, "ssm.inner_size", 129, "not supported"},
-        {NULL, "ssm.conv_kernel", 1, "ssm.conv_kernel"},
-        {NULL, "ssm.conv_kernel", 5, "ssm_conv1d"},
-        {NULL, "ssm.conv_kernel", -1, "ssm.conv_kernel"},
-        {NULL, "full_attention_interval", 1, "attn_q"},
-        {NULL, "full_attention_interval", 3, "attn_q"},
-        {NULL, "full_attention_interval", 9, "attn_qkv"},
-        {NULL, "rope.dimension_sections", -1, "sections"},
-        {NULL, "rope.dimension_sections", 11, "sections"},
-        {NULL, "nextn_predict_layers", 5, "predict"},
-        {"qwen35moe", "expert_count", 0, "expert_count"},
-        {"qwen35moe", "expert_used_count", 7, "expected 1 to 6"},
-        {"qwen35moe", "expert_feed_forward_length", -1, "ffn_gate_exps"},
-        {"qwen35moe", "expert_shared_feed_forward_length", 0, "shared_feed_forward_length is 0"},
-        {"qwen35moe", "expert_shared_feed_forward_length", 96, "ffn_gate_shexp"},
-        {"qwen35moe", "expert_group_count", 6, "expert_group_used_count"},
-        {"qwen3next", "expert_count", -1, "expert_count"},
-        {"qwen3next", "ssm.group_count", 3, "attn_qkv"},
-        {"lfm2", "shortconv.l_cache", 1, "expected 2 to 16"},
-        {"lfm2", "shortconv.l_cache", 4, "shortconv.conv"},
-        {"lfm2", "shortconv.l_cache", -1, "shortconv.l_cache"},
-        {"lfm2", "attention.head_count_kv", 0, "is 0 for all layers"},
-        {"lfm2", "attention.head_count_kv", 2, "attn_q_norm"},
-        {"lfm2", "attention.head_count_kv", 3, "multiple of 3"},
-        {"lfm2", "attention.sliding_window", 16, "sliding window of 16"},
-        {"lfm2", "block_count", 2, "list of 2"},
+    static const struct metadata_change qwen35[] = {
+        {"ssm.state_size", 24, "not supported"},
+        {"ssm.state_size", 100000, "ssm.state_size"},
+        {"ssm.group_count", 3, "not supported"},
+        {"ssm.group_count", 0, "ssm.group_count"},
+        {"ssm.time_step_rank", 2000000000, "ssm.time_step_rank"},
+        {"ssm.time_step_rank", 8, "not supported"},
+        {"ssm.inner_size", 129, "not supported"},
+        {"ssm.conv_kernel", 1, "ssm.conv_kernel"},
+        {"ssm.conv_kernel", 5, "ssm_conv1d"},
+        {"ssm.conv_kernel", -1, "ssm.conv_kernel"},
+        {"full_attention_interval", 1, "attn_q"},
+        {"full_attention_interval", 3, "attn_q"},
+        {"full_attention_interval", 9, "attn_qkv"},
+        {"rope.dimension_sections", -1, "sections"},
+        {"rope.dimension_sections", 11, "sections"},
+        {"nextn_predict_layers", 5, "predict"},
+        {"expert_count", 4, "expert_used_count"},
     };
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        char path[] = "/tmp/lowkey-hybrid-XXXXXX";
-        struct change change = changes[i];
-        lk_model *model = NULL;
-        lk_err err = {0};
-        close(mkstemp(path));
-        assert_true(
-            tiny_gguf_write_edited(path, tiny_preset(preset_of(&change)), change_key, &change));
-        lk_status status = lk_model_open(&model, path, NULL, &err);
-        unlink(path);
-        if (status == LK_OK || !strstr(err.msg, change.reason))
-            fail_msg("%s = %d: %s", change.key, change.value, status ? err.msg : "opened");
-    }
+    static const struct metadata_change qwen35moe[] = {
+        {"expert_count", 0, "expert_count"},
+        {"expert_used_count", 7, "expected 1 to 6"},
+        {"expert_feed_forward_length", -1, "ffn_down_exps"},
+        {"expert_shared_feed_forward_length", 0, "shared_feed_forward_length is 0"},
+        {"expert_shared_feed_forward_length", 96, "ffn_gate_shexp"},
+        {"expert_group_count", 6, "expert_group_used_count"},
+    };
+    static const struct metadata_change qwen3next[] = {
+        {"expert_count", -1, "expert_count"},
+        {"ssm.group_count", 3, "attn_qkv"},
+    };
+    static const struct metadata_change lfm2[] = {
+        {"shortconv.l_cache", 1, "expected 2 to 16"},
+        {"shortconv.l_cache", 4, "shortconv.conv"},
+        {"shortconv.l_cache", -1, "shortconv.l_cache"},
+        {"attention.head_count_kv", 0, "is 0 for all layers"},
+        {"attention.head_count_kv", 2, "attn_q_norm"},
+        {"attention.head_count_kv", 3, "multiple of 3"},
+        {"attention.sliding_window", 16, "sliding window of 16"},
+        {"block_count", 2, "list of 2"},
+        {"expert_count", 2, "expert_used_count"},
+    };
+    static const struct metadata_change lfm2moe[] = {
+        {"expert_count", 0, "expert_count"},
+        {"expert_count", 5, "ffn_gate_inp"},
+        {"expert_used_count", 9, "expected 1 to 6"},
+        {"expert_feed_forward_length", 64, "ffn_down_exps"},
+        {"expert_gating_func", -1, "expert_gating_func"},
+        {"expert_gating_func", 3, "function 3"},
+        {"leading_dense_block_count", 1, "ffn_gate_inp"},
+        {"leading_dense_block_count", 3, "blk.2.ffn_gate"},
+        {"leading_dense_block_count", 7, "expected 0 to 6"},
+        {"feed_forward_length", -1, "ffn_gate"},
+    };
+    static const struct metadata_change granite[] = {
+        {"attention.head_count_kv", 0, "is 0 for all layers"},
+        {"attention.head_count_kv", 2, "attn_output"},
+        {"ssm.conv_kernel", 1, "ssm.conv_kernel"},
+        {"ssm.conv_kernel", 5, "ssm_conv1d"},
+        {"ssm.inner_size", 200, "not supported"},
+        {"ssm.inner_size", 2000000000, "ssm.inner_size"},
+        {"ssm.inner_size", 512, "ssm_in"},
+        {"ssm.state_size", 64, "ssm_in"},
+        {"ssm.state_size", 257, "expected 1 to 256"},
+        {"ssm.state_size", -1, "ssm.state_size"},
+        {"ssm.time_step_rank", 7, "not supported"},
+        {"ssm.time_step_rank", 0, "ssm.time_step_rank"},
+        {"ssm.group_count", 3, "not supported"},
+        {"ssm.group_count", 1000, "expected 1 to 64"},
+        {"logit_scale", -1, "logit_scale"},
+        {"expert_count", 4, "expert_used_count"},
+    };
+    expect_refused("qwen35", qwen35, sizeof qwen35 / sizeof *qwen35);
+    expect_refused("qwen35moe", qwen35moe, sizeof qwen35moe / sizeof *qwen35moe);
+    expect_refused("qwen3next", qwen3next, sizeof qwen3next / sizeof *qwen3next);
+    expect_refused("lfm2", lfm2, sizeof lfm2 / sizeof *lfm2);
+    expect_refused("lfm2moe", lfm2moe, sizeof lfm2moe / sizeof *lfm2moe);
+    expect_refused("granitehybrid", granite, sizeof granite / sizeof *granite);
+}
+
+static void add_next_token_layer(struct gguf_context *gguf, void *user) {
+    (void)user;
+    gguf_set_val_u32(gguf, "qwen35.nextn_predict_layers", 1);
 }
 
 /* A layer that predicts further tokens is ignored. */
 static void next_token_layers_are_ignored(void **state) {
     (void)state;
     char path[] = "/tmp/lowkey-hybrid-XXXXXX";
-    struct change change = {NULL, "nextn_predict_layers", 1, NULL};
     lk_model *model = NULL;
     close(mkstemp(path));
-    assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen35"), change_key, &change));
+    assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen35"), add_next_token_layer, NULL));
     assert_int_equal(lk_model_open(&model, path, NULL, NULL), LK_OK);
     assert_int_equal(lk_model_get_info(model).n_layer, tiny_preset("qwen35")->n_layer - 1);
     assert_int_equal(lk_model_get_info(model).n_cached, 1);
@@ -200,12 +214,16 @@ int main(void) {
         cmocka_unit_test(next_token_layers_are_ignored),
         cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"qwen35"),
         cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"lfm2"),
+        cmocka_unit_test_prestate(what_needs_attention_is_refused, (void *)"granitehybrid"),
         cmocka_unit_test_prestate(states_are_counted, (void *)"qwen35"),
         cmocka_unit_test_prestate(states_are_counted, (void *)"lfm2"),
+        cmocka_unit_test_prestate(states_are_counted, (void *)"granitehybrid"),
         cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"qwen35"),
         cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"lfm2"),
+        cmocka_unit_test_prestate(damaged_states_are_refused, (void *)"granitehybrid"),
         cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"qwen35"),
         cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"lfm2"),
+        cmocka_unit_test_prestate(sessions_are_not_cut_back, (void *)"granitehybrid"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,9 +114,21 @@ static const char *const recipes[] = {
 
 static void test_round_trips(void **state) {
     (void)state;
-    static const char *const presets[] = {"llama",     "gemma3",    "qwen2",   "qwen35",
-                                          "qwen35moe", "deepseek2", "gpt-oss", "gemma2",
-                                          "gemma4",    "lfm2",      NULL};
+    static const char *const presets[] = {"llama",
+                                          "gemma3",
+                                          "qwen2",
+                                          "qwen35",
+                                          "qwen35moe",
+                                          "deepseek2",
+                                          "gpt-oss",
+                                          "gemma2",
+                                          "gemma4",
+                                          "gemma4-moe",
+                                          "lfm2",
+                                          "lfm2moe",
+                                          "granitehybrid",
+                                          "granitehybrid-moe",
+                                          NULL};
     static const int lengths[] = {0, 1, 3, 31, 32, 33, 64, 255, 257, 300, 512};
     for (int p = 0; presets[p]; p++) {
         lk_model *model = open_preset(presets[p], CTX, 1);

@@ -162,7 +162,15 @@ static void bad_metadata_is_refused(void **state) {
         {"feed_forward_length", 0, "feed_forward_length"},
         {"expert_count", 4, "expert"},
     };
+    static const struct metadata_change experts[] = {
+        {"expert_count", -1, "ffn_gate_inp.scale"},
+        {"expert_count", 5, "ffn_gate_inp"},
+        {"expert_used_count", 7, "expected 1 to 6"},
+        {"expert_feed_forward_length", 64, "ffn_down_exps"},
+        {"expert_feed_forward_length", 2000000, "expected 1 to 1048576"},
+    };
     expect_refused("gemma4", changes, sizeof changes / sizeof *changes);
+    expect_refused("gemma4-moe", experts, sizeof experts / sizeof *experts);
 }
 
 int main(void) {

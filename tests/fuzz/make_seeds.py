@@ -39,7 +39,7 @@ def u64(value):
 
 def layers_of(arch, shapes, width):
     """The shapes of each layer's tensors, from those of a plain one."""
-    if arch == "lfm2":
+    if arch in ("lfm2", "lfm2moe"):
         conv = {name: shape for name, shape in shapes.items() if "attn_" not in name}
         conv |= {"attn_norm": (width,), "shortconv.conv.weight": (3, width),
                  "shortconv.in_proj.weight": (width, 3 * width),
@@ -55,17 +55,19 @@ def layers_of(arch, shapes, width):
                         "post_attention_norm": (width,), "post_ffw_norm": (width,),
                         "layer_output_scale": (1,), "inp_gate": (width, 32), "proj": (32, width),
                         "post_norm": (width,)}
+        if "ffn_gate_inp" in shapes:
+            own |= {name: (width,) for name in ("ffn_gate_inp.scale", "pre_ffw_norm_2",
+                                                "post_ffw_norm_1", "post_ffw_norm_2")}
         for name in ("attn_k", "attn_v", "attn_k_norm") if i >= 2 else ():
             del own[name]
         layers.append(own)
     return layers
 
 
-def model(arch, vocabulary, kind=Q4_0_TENSOR):
-    """Layers of zeros, 64 wide; of qwen35moe and lfm2 one of each kind. Mixtures have two experts. Of
-    Gemma 4, the last two of four layers share K and V."""
+def model(arch, vocabulary, kind=Q4_0_TENSOR, experts=False):
+    """Layers of zeros, 64 wide; of qwen35moe and lfm2 one of each kind. Mixtures have two experts,
+    and no dense network except in Gemma 4, whose last two of four layers share K and V."""
     width, n_ff, n_expert = 64, 64, 2
-    experts = arch in ("qwen3moe", "gpt-oss", "qwen35moe", "deepseek2")
     n_vocab = len(vocabulary[0]) if vocabulary else 32
     numbers = {"vocab_size": n_vocab, "context_length": 64, "embedding_length": width,
                "block_count": 1, "feed_forward_length": n_ff, "attention.head_count": 1,
@@ -82,10 +84,12 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
             "attention.value_length_swa": width // 2, "rope.dimension_count_swa": width // 2,
             "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 32}.items()}
         entries[f"{arch}.attention.sliding_window_pattern"] = gguf.pack_array(gguf.I32, [1, 0] * 2)
-    if arch == "lfm2":
+    if arch in ("lfm2", "lfm2moe"):
         entries |= {f"{arch}.block_count": u32(2), f"{arch}.shortconv.l_cache": u32(3),
                     f"{arch}.attention.head_count_kv": gguf.pack_array(gguf.I32, [0, 1])}
     entries[f"{arch}.attention.layer_norm_rms_epsilon"] = gguf.pack_value(gguf.F32, 1e-5)
+    if arch == "lfm2moe":
+        entries[f"{arch}.expert_gating_func"] = u32(2)
     if arch == "qwen35moe":
         recurrent = {"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16,
                      "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 32}
@@ -113,8 +117,12 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
               "ffn_down": (n_ff, width), "attn_norm": (width,), "ffn_norm": (width,)}
     if experts:
         for name in "gate", "up", "down":
-            shapes[f"ffn_{name}_exps"] = shapes.pop(f"ffn_{name}") + (n_expert,)
+            shapes[f"ffn_{name}_exps"] = shapes[f"ffn_{name}"] + (n_expert,)
+            if arch != "gemma4":
+                del shapes[f"ffn_{name}"]
         shapes["ffn_gate_inp"] = (width, n_expert)
+    if arch == "lfm2moe":
+        shapes["exp_probs_b.bias"] = (n_expert,)
     if arch == "qwen3moe":
         shapes |= {"attn_q_norm": (width,), "attn_k_norm": (width,)}
     if arch == "gpt-oss":
@@ -147,7 +155,7 @@ def model(arch, vocabulary, kind=Q4_0_TENSOR):
                       "ssm_dt.bias": (2,), "ssm_a.": (2,), "ssm_beta": (width, 2),
                       "ssm_alpha": (width, 2), "ssm_norm": (16,), "ssm_out": (32, width)}
         layers = [recurrent, shapes]
-    norm = "token_embd_norm.weight" if arch == "lfm2" else "output_norm.weight"
+    norm = "token_embd_norm.weight" if arch in ("lfm2", "lfm2moe") else "output_norm.weight"
     parts = [("token_embd.weight", (width, n_vocab)), (norm, (width,))]
     parts += [(f"blk.{i}.{name}".rstrip(".") + ("" if "." in name else ".weight"), shape)
               for i, layer in enumerate(layers) for name, shape in layer.items()]
@@ -171,8 +179,11 @@ def write_models():
     tokens = (["a", "b", "ab", "Ġ", "!", "<|end|>"], [1, 1, 1, 1, 1, 3])
     write("gguf", "llama", model("llama", None))
     write("gguf", "qwen2-bpe", model("qwen2", tokens))
-    for arch in "qwen3moe", "gpt-oss", "phi3", "qwen35moe", "deepseek2", "gemma4", "lfm2":
+    for arch in "phi3", "gemma4", "lfm2":
         write("gguf", arch, model(arch, None))
+    for arch in "qwen3moe", "gpt-oss", "qwen35moe", "deepseek2", "gemma4", "lfm2moe":
+        name = "gemma4-experts" if arch == "gemma4" else arch
+        write("gguf", name, model(arch, None, experts=True))
     write("gguf", "header", model("llama", None)[:64])
     write("gguf", "empty", gguf.gguf_bytes({}, []))
 

@@ -1,7 +1,7 @@
 /* Kernels on plain floats: softmax, RoPE scores and GELU layers of every table against the
  * reference, and combinations of prepared vectors. */
 #include "codec/half.h"
-#include "kernels/delta_net.h"
+#include "kernels/recurrence.h"
 #include "test_kernels.h"
 
 #include <stdlib.h>
@@ -226,6 +226,33 @@ static void delta_steps(void **state) {
     }
 }
 
+/* Steps of a state space model, several in a row, for states of all shapes. */
+static void scan_steps(void **state) {
+    (void)state;
+    enum { MAX = LK_MAX_D_STATE, STEPS = 5 };
+    static float got[MAX * MAX], expect[MAX * MAX];
+    float q[MAX], k[MAX], v[MAX], out[2][MAX];
+    for (int table = 0; table < N_TABLE; table++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
+        for (int d = 16; kernels && d <= MAX; d += 16) {
+            int n = 1 + (37 * d) % MAX;
+            for (int i = 0; i < n * d; i++) got[i] = expect[i] = gaussian();
+            for (int step = 0; step < STEPS; step++) {
+                for (int i = 0; i < n; i++) q[i] = gaussian() / sqrtf((float)n), k[i] = gaussian();
+                for (int i = 0; i < d; i++) v[i] = gaussian();
+                float decay = 1 / (1 + expf(gaussian())), beta = logf(1 + expf(gaussian()));
+                kernels->scan_step(got, n, d, q, k, v, decay, beta, out[0]);
+                lk_kernels_reference.scan_step(expect, n, d, q, k, v, decay, beta, out[1]);
+                double error = 0;
+                for (int i = 0; i < d; i++) error = fmax(error, fabs(out[0][i] - out[1][i]));
+                for (int i = 0; i < n * d; i++) error = fmax(error, fabs(got[i] - expect[i]));
+                if (!(error <= 1e-5))
+                    fail_msg("%s, %d by %d channels: %g", kernels->name, n, d, error);
+            }
+        }
+    }
+}
+
 /* MLP layers of all widths, with values of all magnitudes. Nothing is written after the outputs. */
 static void gelu_layers(void **state) {
     (void)state;
@@ -268,6 +295,7 @@ int main(void) {
         cmocka_unit_test(softmax_parts), cmocka_unit_test(exponentials_by_tile),
         cmocka_unit_test(rope_scores),   cmocka_unit_test(combined_queries),
         cmocka_unit_test(gelu_layers),   cmocka_unit_test(delta_steps),
+        cmocka_unit_test(scan_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,7 +163,7 @@ static const struct edit edits[] = {
      "has no key qwen3moe.expert_group_used_count"},
     {&small_moe, "qwen3moe.feed_forward_length", STR, 0, "none", LK_E_FORMAT, "an integer"},
     {&small_moe, "qwen3moe.expert_feed_forward_length", U32, 48, 0, LK_E_FORMAT,
-     "blk.0.ffn_gate_exps.weight has shape [32, 32, 4, 1], expected [32, 48, 4]"},
+     "blk.0.ffn_down_exps.weight has shape [32, 32, 4, 1], expected [48, 32, 4]"},
     {&small, "llama.attention.causal", BOOL, 0, 0, LK_E_UNSUPPORTED, "not causal"},
     {&small, "llama.block_count", REMOVE, 0, 0, LK_E_FORMAT, "has no key llama.block_count"},
     {&small, "llama.block_count", U32, 0, 0, LK_E_FORMAT, "llama.block_count is 0"},

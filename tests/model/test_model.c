@@ -191,8 +191,10 @@ static double compare_logits(const char *path, const struct lk_net_opts *opts, c
     uint32_t state = 12345;
     for (int i = 0; i < n; i++)
         tok[i] = (int32_t)((state = state * 1664525 + 1013904223) >> 8) % net->hp.n_vocab;
+    /* libllama aborts on a CPU with AMX if it has repacked the matrices of heads. */
+    bool repack = (!opts || !opts->no_repack) && net->hp.d_rope == 0;
     float *ours = lowkey_forward(net, tok, n),
-          *theirs = llama_forward(oracle, !opts || !opts->no_repack, tok, n, net->hp.n_vocab);
+          *theirs = llama_forward(oracle, repack, tok, n, net->hp.n_vocab);
     double error = nmse(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
     print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error,
                   (unsigned long long)net->weight_bytes);
@@ -301,10 +303,13 @@ static void families_agree_with_libllama(void **state) {
         char path[256];
         if (s->n_v_head || s->n_conv)
             continue; /* recurrent layers need a session: tests/engine/test_engine.c */
+        /* The weights of experts are rounded in another order than libllama's. GELU reads its input
+         * in half precision, which turns some of these differences into larger ones. */
+        double limit = s->n_expert && strcmp(s->arch, "gemma4") == 0 ? 1e-8 : 1e-9;
         temp_path(path, s->name);
         assert_true(tiny_gguf_write(path, s));
         if (s->type == GGML_TYPE_F32)
-            assert_true(compare_logits(path, NULL, path, N_TOK, s->name) <= 1e-9);
+            assert_true(compare_logits(path, NULL, path, N_TOK, s->name) <= limit);
         else
             check_quantized(path, s->name, N_TOK, 1e-3);
         unlink(path);

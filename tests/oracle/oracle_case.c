@@ -3,6 +3,7 @@
 
 #include "engine/batch.h"
 #include "engine/session_state.h"
+#include "lowkey_shift.h"
 #include "oracle_bytes.h"
 #include "plain_session.h"
 #include "support_model.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_SLOT = 4, CTX = 512 };
+enum { MAX_SLOT = 4, CTX = 512, ENOUGH = 170 /* tokens for a shift */ };
 
 /* Rows of one layer and head, in the order in which they were evicted. */
 struct evicted_rows {
@@ -565,7 +566,7 @@ static bool eval_batch(struct run *run, const struct op *op) {
     for (int i = 0; i < MAX_SLOT; i++) {
         struct slot *s = &run->slot[i];
         int n_tok = 1 + (op->n - 1) / (i + 1);
-        if (!s->session || s->plain->n_tok == 0 || s->plain->n_tok + n_tok > CTX) continue;
+        if (!s->session || s->plain->n_tok == 0 || plain_end(s->plain) + n_tok > CTX) continue;
         drop_twin(s);
         random_text(run, op->seed + (uint64_t)i, s->tok + s->plain->n_tok, n_tok);
         forget_rows(s);
@@ -633,33 +634,65 @@ static bool save_slot(struct run *run, struct slot *s) {
     return status == LK_OK ? run->result.verdict == CASE_PASSED : fail(run, "save: %s", err.msg);
 }
 
+/* Drop tokens after the slot's first n_keep, if its recipe allows it and it has enough. */
+static bool shift_slot(struct slot *s, int n_keep) {
+    struct run *run = s->run;
+    size_t n_kept = 0, n_dropped = 0, of_twin[2] = {0};
+    lk_err err = {0};
+    if (!lk_session_shiftable(s->session, NULL) || s->plain->n_tok == 0) return true;
+    lk_status status = lk_session_shift(s->session, (size_t)n_keep, 0, &n_kept, &n_dropped, &err);
+    if (status == LK_E_UNSUPPORTED) return true;
+    if (status != LK_OK) return fail(run, "shift: %s", err.msg);
+    if (s->twin && (lk_session_shift(s->twin, (size_t)n_keep, 0, &of_twin[0], &of_twin[1], NULL) ||
+                    of_twin[0] != n_kept || of_twin[1] != n_dropped))
+        return fail(run, "the twin shifts otherwise");
+    size_t n_left = (size_t)s->plain->n_tok - n_dropped;
+    if (n_kept >= n_left || (s->plain->n_shifted == 0 && n_kept < (size_t)n_keep))
+        return fail(run, "a shift kept %zu tokens and dropped %zu", n_kept, n_dropped);
+    plain_cache_shift(s->plain, (int)n_kept, (int)n_dropped);
+    memmove(s->tok + n_kept, s->tok + n_kept + n_dropped, (n_left - n_kept) * sizeof *s->tok);
+    if (memcmp(s->tok, lk_session_tokens(s->session), n_left * sizeof *s->tok) != 0)
+        return fail(run, "a shift left other tokens");
+    s->cut = true;
+    run->result.n_shifted++;
+    return check_levels(s) && check_bytes(s);
+}
+
 static bool run_op(struct run *run, const struct op *op) {
     struct slot *s = &run->slot[op->a];
     if (!s->session) s = &run->slot[0];
     int have = s->plain->n_tok, n = op->n;
+    bool fits = plain_end(s->plain) + n <= CTX;
     switch (op->kind) {
     case OP_PROMPT: {
         int32_t text[CTX];
         int n_same = 0;
         random_text(run, op->seed, text, n);
         while (n_same < n && n_same < have && text[n_same] == s->tok[n_same]) n_same++;
+        if (s->plain->n_shifted + n > CTX) return true;
         memcpy(s->tok, text, (size_t)n * sizeof *text);
         return sync_tokens(s, n, n_same);
     }
     case OP_STEPS:
-        if (have + n > CTX) return true;
+        if (!fits) return true;
         random_text(run, op->seed, s->tok + have, n);
         for (int i = 0; i < n; i++)
             if (!eval_tokens(s, 1, false)) return false;
         return true;
     case OP_EVAL:
-        if (have + n > CTX) return true;
+        if (!fits) return true;
         random_text(run, op->seed, s->tok + have, n);
         return eval_tokens(s, n, op->seed & 1);
     case OP_CUT:
         if (have < n + 2) return true;
         random_text(run, op->seed, s->tok + have - n, 1);
         return sync_tokens(s, have - n + 1, have - n + 1);
+    case OP_SHIFT: /* with less there is often nothing to drop */
+        if (have < ENOUGH && plain_end(s->plain) + ENOUGH - have <= CTX) {
+            random_text(run, op->seed, s->tok + have, ENOUGH - have);
+            if (!eval_tokens(s, ENOUGH - have, false)) return false;
+        }
+        return shift_slot(s, n);
     case OP_CLEAR:
         lk_session_clear(s->session);
         drop_twin(s);
@@ -673,33 +706,6 @@ static bool run_op(struct run *run, const struct op *op) {
 }
 
 /* ---- a case ---- */
-
-static bool uses_sidecar(const struct lk_recipe *recipe) {
-    bool any = recipe->absorbs == LK_ABSORB_LESS;
-    for (int i = 0; i < recipe->n_level; i++)
-        any |= recipe->level[i].k.projection || recipe->level[i].v.projection;
-    for (int i = 0; i < recipe->n_override; i++)
-        any |= recipe->override[i].k.projection || recipe->override[i].v.projection;
-    return any;
-}
-
-static bool is_lossy(const struct lk_recipe *recipe) {
-    bool any = false;
-    for (int i = 0; i < recipe->n_level; i++)
-        any |= recipe->level[i].k.coding != LK_F16 || recipe->level[i].v.coding != LK_F16;
-    for (int i = 0; i < recipe->n_override; i++)
-        any |= recipe->override[i].k.coding != LK_F16 || recipe->override[i].v.coding != LK_F16;
-    return any;
-}
-
-static bool is_ranked(const struct lk_recipe *recipe) {
-    bool any = false;
-    for (int i = 0; i < recipe->n_level; i++)
-        any |= lk_policy_needed_scores(&recipe->level[i].limit.policy) != LK_SCORES_NONE;
-    for (int i = 0; i < recipe->n_override; i++)
-        any |= lk_policy_needed_scores(&recipe->override[i].limit.policy) != LK_SCORES_NONE;
-    return any;
-}
 
 static void reject(struct run *run, const lk_err *err) {
     run->result.verdict = CASE_REJECTED;
@@ -722,7 +728,7 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
             reject(run, &err);
             return false;
         }
-        sidecar |= uses_sidecar(run->recipe[i]);
+        sidecar |= needs_sidecar(run->recipe[i]);
         run->lossy[i] = is_lossy(run->recipe[i]);
         run->ranked[i] = is_ranked(run->recipe[i]);
     }

@@ -9,7 +9,7 @@
 /* What a query may attend to: one KV head's K and V of one token. */
 struct seen_row {
     int pos;
-    bool shift; /* a sink whose distance counts held rows only */
+    bool shift; /* its distance counts held rows only: a sink, or kept by a shift */
     const double *k, *v;
     double *score; /* where its weight is added, or NULL */
     int tile;      /* number of the whole tile of V that it is in; -1: none */
@@ -208,12 +208,12 @@ static void finish_layer(const struct plain_cache *c, int layer, struct tokens *
 }
 
 /* What the account holds for a KV head. K and V belong together if they have the same position. */
-static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok,
+static int list_rows(const struct plain_cache *c, int layer, int head, int end,
                      struct seen_row *out) {
     const struct plain_layer_cache *l = &c->layer[layer];
     int d = c->set->model->d_head, n = 0, n_tile = 0, before = 0, grid = grid_of(&l->kv[LK_K]);
-    const double **v = calloc((size_t)n_tok, sizeof *v);
-    int *tile = malloc((size_t)n_tok * sizeof *tile);
+    const double **v = calloc((size_t)end, sizeof *v);
+    int *tile = malloc((size_t)end * sizeof *tile);
     for (int i = 0; i < l->kv[LK_V].n_level; i++) {
         const struct plain_level *level = &l->kv[LK_V].level[i];
         for (int r = 0; r < level->n; r++) {
@@ -236,7 +236,7 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok
                 continue;
             }
             out[n++] = (struct seen_row){.pos = pos,
-                                         .shift = l->kv[LK_K].level[i].shift,
+                                         .shift = l->kv[LK_K].level[i].shift || pos < c->n_kept,
                                          .k = row->seen + head * d,
                                          .v = v[pos],
                                          .score = &row->score[head],
@@ -250,9 +250,9 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int n_tok
 void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits) {
     enum { DECODE_TOKENS = 4 }; /* calls of more tokens read everything */
     const struct plain_model *m = c->set->model;
-    int w = m->n_head_kv * m->d_head, n_tok = c->n_tok + n;
-    struct tokens t = new_tokens(m, tok, n, c->n_tok);
-    struct seen_row *rows = malloc((size_t)m->n_head_kv * n_tok * sizeof *rows);
+    int w = m->n_head_kv * m->d_head, n_tok = c->n_tok + n, end = plain_end(c) + n;
+    struct tokens t = new_tokens(m, tok, n, plain_end(c));
+    struct seen_row *rows = malloc((size_t)m->n_head_kv * end * sizeof *rows);
     for (int layer = 0; layer < m->n_layer; layer++) {
         int n_row = 0;
         make_qkv(c, layer, &t);
@@ -263,7 +263,7 @@ void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits
         }
         if (c->set->recipe->eager) plain_cache_encode(c, layer, n_tok);
         for (int h = 0; h < m->n_head_kv; h++)
-            n_row = list_rows(c, layer, h, n_tok, rows + (size_t)h * n_row);
+            n_row = list_rows(c, layer, h, end, rows + (size_t)h * n_row);
         double skip = n <= DECODE_TOKENS ? c->set->recipe->skip_v : 0;
         attend_all(c, layer, &t, rows, n_row, true, skip);
         finish_layer(c, layer, &t);

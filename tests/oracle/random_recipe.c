@@ -468,11 +468,40 @@ bool write_random_sidecar(const struct random_sidecar *s, const struct plain_mod
     return ok;
 }
 
+/* ---- what a recipe has ---- */
+
+bool needs_sidecar(const struct lk_recipe *recipe) {
+    bool any = recipe->absorbs == LK_ABSORB_LESS;
+    for (int i = 0; i < recipe->n_level; i++)
+        any |= recipe->level[i].k.projection || recipe->level[i].v.projection;
+    for (int i = 0; i < recipe->n_override; i++)
+        any |= recipe->override[i].k.projection || recipe->override[i].v.projection;
+    return any;
+}
+
+bool is_lossy(const struct lk_recipe *recipe) {
+    bool any = false;
+    for (int i = 0; i < recipe->n_level; i++)
+        any |= recipe->level[i].k.coding != LK_F16 || recipe->level[i].v.coding != LK_F16;
+    for (int i = 0; i < recipe->n_override; i++)
+        any |= recipe->override[i].k.coding != LK_F16 || recipe->override[i].v.coding != LK_F16;
+    return any;
+}
+
+bool is_ranked(const struct lk_recipe *recipe) {
+    bool any = false;
+    for (int i = 0; i < recipe->n_level; i++)
+        any |= lk_policy_needed_scores(&recipe->level[i].limit.policy) != LK_SCORES_NONE;
+    for (int i = 0; i < recipe->n_override; i++)
+        any |= lk_policy_needed_scores(&recipe->override[i].limit.policy) != LK_SCORES_NONE;
+    return any;
+}
+
 /* ---- scripts ---- */
 
 const char *op_name(enum op_kind kind) {
-    static const char *const name[N_OP] = {"prompt", "steps", "eval", "batch",
-                                           "fork",   "save",  "cut",  "clear"};
+    static const char *const name[N_OP] = {"prompt", "steps", "eval",  "batch", "fork",
+                                           "save",   "cut",   "shift", "clear"};
     return name[kind];
 }
 
@@ -489,13 +518,15 @@ int random_script(struct random *r, int n_ctx, bool long_prompts, struct op *out
                    : kind < 56 ? OP_EVAL
                    : kind < 72 ? OP_BATCH
                    : kind < 82 ? OP_FORK
-                   : kind < 91 ? OP_SAVE
-                   : kind < 98 ? OP_CUT
+                   : kind < 88 ? OP_SAVE
+                   : kind < 92 ? OP_CUT
+                   : kind < 98 ? OP_SHIFT
                                : OP_CLEAR;
         op->n = op->kind == OP_STEPS   ? random_int(r, 1, 20)
                 : op->kind == OP_EVAL  ? random_int(r, 1, chance(r, 30) ? 90 : 35)
                 : op->kind == OP_BATCH ? random_int(r, 1, chance(r, 60) ? 1 : 20)
                 : op->kind == OP_CUT   ? random_int(r, 0, 12)
+                : op->kind == OP_SHIFT ? random_int(r, 0, 50)
                                        : random_int(r, 1, chance(r, 30) ? 180 : 70);
         if (op->kind == OP_PROMPT && long_prompts) op->n += 250;
     }

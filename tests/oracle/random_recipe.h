@@ -23,6 +23,11 @@ void random_factored_recipe(struct random *r, const struct plain_model *model,
 /* Join the parts: text [size]. */
 void join_recipe(const struct random_recipe *recipe, char *text, size_t size);
 
+/* Does a recipe need a sidecar, have codecs other than f16, evict by scores? */
+bool needs_sidecar(const struct lk_recipe *recipe);
+bool is_lossy(const struct lk_recipe *recipe);
+bool is_ranked(const struct lk_recipe *recipe);
+
 /* Bases of all sides and layers, and networks of LESS. */
 struct random_sidecar {
     struct plain_basis *basis[N_PLAIN_BASIS]; /* [n_layer] */
@@ -48,6 +53,7 @@ enum op_kind {
     OP_FORK,   /* copy session a to a new one */
     OP_SAVE,   /* save session a, and load it into a new one that has to continue alike */
     OP_CUT,    /* make it hold all but its last n tokens, and one other token */
+    OP_SHIFT,  /* drop tokens after its first n */
     OP_CLEAR,  /* empty it */
     N_OP
 };

@@ -99,6 +99,14 @@ static bool is_gemma(const struct model_writer *w) {
     return is_arch(w, "gemma2") || is_arch(w, "gemma3") || is_arch(w, "gemma4");
 }
 
+static bool is_lfm2(const struct model_writer *w) {
+    return is_arch(w, "lfm2") || is_arch(w, "lfm2moe");
+}
+
+static bool is_granite(const struct model_writer *w) {
+    return is_arch(w, "granite") || is_arch(w, "granitemoe") || is_arch(w, "granitehybrid");
+}
+
 /* One matrix for q, k and v, and a network without a gate. */
 static bool is_plain(const struct model_writer *w) {
     return is_arch(w, "falcon") || is_arch(w, "bloom") || is_arch(w, "gpt2");
@@ -134,8 +142,7 @@ static void add_attention(struct model_writer *w, int i) {
     if (has_biases || is_arch(w, "gpt-oss")) add_bias(w, i, "attn_output.bias", w->n_embd);
     if (is_arch(w, "gpt-oss"))
         add_tensor(w, GGML_TYPE_F32, s->n_head, 0, 1, 1, layer_name(name, i, "attn_sinks.weight"));
-    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3") ||
-        is_arch(w, "lfm2")) {
+    if (is_arch(w, "qwen3") || is_arch(w, "qwen3moe") || is_arch(w, "gemma3") || is_lfm2(w)) {
         add_norm(w, i, "attn_q_norm.weight", s->d_head);
         add_norm(w, i, "attn_k_norm.weight", s->d_head);
     }
@@ -171,8 +178,8 @@ static void add_shared_expert(struct model_writer *w, int i) {
 static void add_ffn(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     if (s->n_expert && i >= s->n_dense) {
-        if (is_qwen35(w) || s->d_nope) add_shared_expert(w, i);
-        if (s->n_group) add_bias(w, i, "exp_probs_b.bias", s->n_expert);
+        if (is_qwen35(w) || s->d_nope || is_granite(w)) add_shared_expert(w, i);
+        if (s->n_group || is_lfm2(w)) add_bias(w, i, "exp_probs_b.bias", s->n_expert);
         add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 1);
         add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
         add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
@@ -257,6 +264,22 @@ static void add_deepseek2_layer(struct model_writer *w, int i) {
 /* Every second layer has full attention. */
 static bool is_gemma4_swa(int layer) { return layer % 2 == 0; }
 
+static void add_gemma4_experts(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    static const char *const norms[] = {"ffn_gate_inp.scale", "pre_ffw_norm_2.weight",
+                                        "post_ffw_norm_1.weight", "post_ffw_norm_2.weight"};
+    for (int n = 0; n < 4; n++) add_norm(w, i, norms[n], w->n_embd);
+    add_matrix(w, i, "ffn_gate_inp.weight", w->n_embd, s->n_expert, 8);
+    add_norm(w, i, "ffn_down_exps.scale", s->n_expert);
+    if (s->fused) {
+        add_experts(w, i, "ffn_gate_up_exps.weight", w->n_embd, 2 * s->n_ff);
+    } else {
+        add_experts(w, i, "ffn_gate_exps.weight", w->n_embd, s->n_ff);
+        add_experts(w, i, "ffn_up_exps.weight", w->n_embd, s->n_ff);
+    }
+    add_experts(w, i, "ffn_down_exps.weight", s->n_ff, w->n_embd);
+}
+
 static void add_gemma4_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     bool swa = is_gemma4_swa(i), shares = i >= s->n_layer - s->n_shared;
@@ -278,6 +301,7 @@ static void add_gemma4_layer(struct model_writer *w, int i) {
     add_matrix(w, i, "ffn_gate.weight", w->n_embd, n_ff, 1);
     add_matrix(w, i, "ffn_up.weight", w->n_embd, n_ff, 1);
     add_matrix(w, i, "ffn_down.weight", n_ff, w->n_embd, 1);
+    if (s->n_expert) add_gemma4_experts(w, i);
     add_norm(w, i, "layer_output_scale.weight", 1);
     if (s->n_embd_layer == 0) return;
     add_matrix(w, i, "inp_gate.weight", w->n_embd, s->n_embd_layer, 1);
@@ -302,15 +326,38 @@ static void add_gemma4_tensors(struct model_writer *w) {
     add_tensor(w, GGML_TYPE_F32, n, 0, 1, 0.2, "per_layer_proj_norm.weight");
 }
 
-/* Every third layer of LFM2 has attention. */
-static bool is_lfm2_conv(int layer) { return layer % 3 != 2; }
+/* Every third layer of LFM2 and of Granite's hybrids has attention. */
+static bool is_third_attention(int layer) { return layer % 3 == 2; }
+
+/* A layer of Granite's hybrids. */
+static void add_granite_layer(struct model_writer *w, int i) {
+    const struct tiny_spec *s = w->spec;
+    int64_t n_value = s->n_v_head * s->d_head, channels = n_value + 2 * s->n_k_head * s->d_state;
+    char name[64];
+    add_norm(w, i, "attn_norm.weight", w->n_embd);
+    add_norm(w, i, "ffn_norm.weight", w->n_embd);
+    if (is_third_attention(i)) {
+        add_attention(w, i);
+    } else {
+        add_matrix(w, i, "ssm_in.weight", w->n_embd, n_value + channels + s->n_v_head, 1);
+        add_tensor(w, GGML_TYPE_F32, 4, channels, 0, 0.5, layer_name(name, i, "ssm_conv1d.weight"));
+        add_bias(w, i, "ssm_conv1d.bias", channels);
+        add_bias(w, i, "ssm_dt.bias", s->n_v_head);
+        add_tensor(w, GGML_TYPE_F32, 1, s->n_v_head, -0.3, 0.1, layer_name(name, i, "ssm_a"));
+        add_tensor(w, GGML_TYPE_F32, 1, s->n_v_head, 1, 0.2, layer_name(name, i, "ssm_d"));
+        add_tensor(w, GGML_TYPE_F32, n_value / s->n_k_head, s->n_k_head, 1, 0.2,
+                   layer_name(name, i, "ssm_norm.weight"));
+        add_matrix(w, i, "ssm_out.weight", n_value, w->n_embd, 1);
+    }
+    add_ffn(w, i);
+}
 
 static void add_lfm2_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
     char name[64];
     add_norm(w, i, "attn_norm.weight", w->n_embd);
     add_norm(w, i, "ffn_norm.weight", w->n_embd);
-    if (is_lfm2_conv(i)) {
+    if (!is_third_attention(i)) {
         add_tensor(w, GGML_TYPE_F32, s->n_conv, w->n_embd, 0, 0.5,
                    layer_name(name, i, "shortconv.conv.weight"));
         add_matrix(w, i, "shortconv.in_proj.weight", w->n_embd, 3 * w->n_embd, 1);
@@ -323,8 +370,12 @@ static void add_lfm2_layer(struct model_writer *w, int i) {
 
 static void add_layer(struct model_writer *w, int i) {
     const struct tiny_spec *s = w->spec;
-    if (is_arch(w, "lfm2")) {
+    if (is_lfm2(w)) {
         add_lfm2_layer(w, i);
+        return;
+    }
+    if (is_arch(w, "granitehybrid")) {
+        add_granite_layer(w, i);
         return;
     }
     if (is_arch(w, "deepseek2")) {
@@ -381,7 +432,7 @@ static void add_tensors(struct model_writer *w) {
         add_tensor(w, GGML_TYPE_F32, n_rot(s) / 2, 0, 1.5, 0.2, "rope_factors_short.weight");
     }
     add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 1, 0.2,
-               is_arch(w, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight");
+               is_lfm2(w) ? "token_embd_norm.weight" : "output_norm.weight");
     if (has_layer_norms(w)) add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "output_norm.bias");
     if (s->untied)
         add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, 2 / sqrt(w->n_embd), "output.weight");
@@ -431,6 +482,16 @@ static void add_gemma4_metadata(struct model_writer *w) {
     set_f32(w, "rope.freq_base_swa", 10000.0f);
 }
 
+/* Layers without attention have no KV heads. */
+static void set_attention_layers(struct model_writer *w) {
+    uint32_t n_head_kv[16];
+    char key[96];
+    for (int i = 0; i < w->spec->n_layer; i++)
+        n_head_kv[i] = is_third_attention(i) ? (uint32_t)w->spec->n_head_kv : 0;
+    gguf_set_arr_data(w->gguf, arch_key(key, w, "attention.head_count_kv"), GGUF_TYPE_UINT32,
+                      n_head_kv, (size_t)w->spec->n_layer);
+}
+
 static void add_metadata(struct model_writer *w) {
     const struct tiny_spec *s = w->spec;
     char key[96];
@@ -445,7 +506,8 @@ static void add_metadata(struct model_writer *w) {
         set_u32(w, "expert_count", (uint32_t)s->n_expert);
         set_u32(w, "expert_used_count", (uint32_t)s->n_expert_used);
         if (!is_arch(w, "llama")) set_u32(w, "expert_feed_forward_length", (uint32_t)s->n_ff);
-        if (is_qwen35(w)) set_u32(w, "expert_shared_feed_forward_length", (uint32_t)n_ff_shared(s));
+        if (is_qwen35(w) || is_granite(w))
+            set_u32(w, "expert_shared_feed_forward_length", (uint32_t)n_ff_shared(s));
     }
     set_u32(w, "attention.head_count", (uint32_t)s->n_head);
     set_u32(w, "attention.head_count_kv", (uint32_t)s->n_head_kv);
@@ -486,19 +548,28 @@ static void add_metadata(struct model_writer *w) {
         gguf_set_val_bool(w->gguf, arch_key(key, w, "expert_weights_norm"), true);
     }
     if (is_arch(w, "gemma4")) add_gemma4_metadata(w);
-    if (is_arch(w, "lfm2")) {
-        uint32_t n_head_kv[16];
-        for (int i = 0; i < s->n_layer; i++)
-            n_head_kv[i] = is_lfm2_conv(i) ? 0 : (uint32_t)s->n_head_kv;
-        gguf_set_arr_data(w->gguf, arch_key(key, w, "attention.head_count_kv"), GGUF_TYPE_UINT32,
-                          n_head_kv, (size_t)s->n_layer);
+    if (is_arch(w, "granitehybrid")) {
+        set_attention_layers(w);
+        set_u32(w, "ssm.conv_kernel", 4);
+        set_u32(w, "ssm.state_size", (uint32_t)s->d_state);
+        set_u32(w, "ssm.group_count", (uint32_t)s->n_k_head);
+        set_u32(w, "ssm.time_step_rank", (uint32_t)s->n_v_head);
+        set_u32(w, "ssm.inner_size", (uint32_t)(s->n_v_head * s->d_head));
+        gguf_set_val_bool(w->gguf, arch_key(key, w, "rope.scaling.finetuned"), s->scaled);
+    }
+    if (is_lfm2(w)) {
+        set_attention_layers(w);
         set_u32(w, "shortconv.l_cache", (uint32_t)s->n_conv);
+        if (s->n_expert) {
+            set_u32(w, "leading_dense_block_count", (uint32_t)s->n_dense);
+            set_u32(w, "expert_gating_func", 2);
+        }
     }
     if (s->n_swa) set_u32(w, "attention.sliding_window", (uint32_t)s->n_swa);
     if (s->attn_softcap > 0) set_f32(w, "attn_logit_softcapping", s->attn_softcap);
     if (s->softcap > 0) set_f32(w, "final_logit_softcapping", s->softcap);
-    if (is_arch(w, "granite")) set_f32(w, "logit_scale", 3.0f);
-    if (s->scaled && is_arch(w, "granite")) {
+    if (is_granite(w)) set_f32(w, "logit_scale", 3.0f);
+    if (s->scaled && is_granite(w)) {
         set_f32(w, "embedding_scale", 2.0f);
         set_f32(w, "residual_scale", 0.4f);
         set_f32(w, "attention.scale", 0.2f);
@@ -609,7 +680,7 @@ bool tiny_gguf_write_edited(const char *path, const struct tiny_spec *spec,
     w.n_embd = spec->n_embd ? spec->n_embd : spec->n_head * spec->d_head;
     w.n_vocab = tokens->n ? tokens->n : spec->n_vocab;
     w.gguf = gguf_init_empty();
-    w.ctx = ggml_init((struct ggml_init_params){.mem_size = (size_t)128 << 20});
+    w.ctx = ggml_init((struct ggml_init_params){.mem_size = (spec->mib ? spec->mib : 128) << 20});
     add_metadata(&w);
     if (tokens->n)
         write_tokenizer(&w, tokens);

@@ -22,10 +22,11 @@ struct tiny_spec {
     int n_expert, n_expert_used; /* 0: no mixture; n_ff is then that of an expert */
     int d_nope, d_value,
         q_rank;  /* deepseek2: d_head is the rank of latents, n_rot the rotary part */
-    int n_dense; /* deepseek2: layers without experts */
+    int n_dense; /* deepseek2, lfm2moe: layers without experts */
     int n_group; /* of experts, all but one of which are used, chosen by sigmoids */
-    int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next: recurrent layers */
-    int n_conv;                      /* lfm2: tokens of a convolution */
+    int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next, granitehybrid: recurrent
+                                      * layers; values of the last have d_head channels */
+    int n_conv;                      /* lfm2, lfm2moe: tokens of a convolution */
     int n_head_kv_swa, d_head_swa;   /* gemma4: heads of layers with a window */
     int n_shared, n_embd_layer;      /* gemma4: layers without K and V; embeddings of the layers */
     bool k_is_v;                     /* gemma4: no W_V in layers with full attention */
@@ -35,11 +36,14 @@ struct tiny_spec {
     bool rope_factors;               /* frequency divisors of Llama 3 */
     bool norm_2;                     /* second norm of falcon */
     bool parallel;                   /* stablelm: norms of heads, and a parallel network */
-    bool scaled;                     /* granite, mistral3, deepseek2: optional factors */
-    bool fused;                      /* q, k, v in one matrix, if the family allows both */
+    bool scaled;                     /* granite, mistral3, deepseek2: optional factors;
+                                      * granitehybrid: RoPE too */
+    bool fused;                      /* q, k, v in one matrix, if the family allows both; gemma4:
+                                      * gate and up of the experts */
     const char *rope_scaling;        /* "linear", "yarn", "longrope" or NULL */
     float rope_factor, softcap, attn_softcap;
     enum tiny_tokenizer tokenizer;
+    size_t mib; /* room for all tensors; 0: 128 */
     uint64_t seed;
 };
 

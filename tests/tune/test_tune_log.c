@@ -20,6 +20,7 @@ static lk_compare_result result_of(double kl) {
                                .ppl_stderr = 0.1,
                                .kl_mean = kl,
                                .kl_stderr = kl / 7,
+                               .kl_median = kl / 2,
                                .kl_p99 = 2 * kl,
                                .kl_p999 = 3 * kl,
                                .top1 = 0.97,
