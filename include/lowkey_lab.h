@@ -54,7 +54,7 @@ typedef struct {
     double ppl, ppl_stderr;    /* perplexity */
     double kl_mean, kl_stderr; /* KL(full cache || recipe) of next-token distributions, in nats */
     double kl_median, kl_p99, kl_p999; /* percentiles 50, 99 and 99.9 */
-    double top1;               /* share of positions with the same most probable token */
+    double top1;                       /* share of positions with the same most probable token */
     double bytes_per_token, bits_per_value; /* at the end of a chunk, mean over chunks */
     double tokens_per_second;               /* whole evaluations, matrix products included */
     uint64_t n_scored;
