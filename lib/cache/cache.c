@@ -59,7 +59,6 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     kv->n_swa = swa ? shape->n_swa : 0;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
-    if (!swa) kv->shard = shape->shard;
     kv->rows = cache->rows[side];
     kv->latents = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape, side);
     for (int i = 0; i < kv->n_level; i++) {
@@ -75,6 +74,7 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
         if (limited && !kv->n_swa)
             kv->evict = init_evict(cache, layer, &rule->limit.policy, kv->level[i].n_head);
     }
+    if (!swa && !kv->evict) kv->shard = shape->shard; /* the others hold a limited number of rows */
     kv->whole = lk_shard_collects(kv, kv->count);
     return LK_OK;
 }

@@ -34,9 +34,9 @@ struct lk_cache_shape {
     struct lk_latent_store *latents;
     /* [2]: of layers with full attention, of sliding-window layers; NULL: K is not rotated */
     const struct lk_rope *rope;
-    const uint8_t *no_rope;           /* [n_layer] layers whose K is not rotated, or NULL */
-    int64_t n_ctx;                    /* longest context that the model was trained for */
-    struct lk_shard shard;            /* how ranks divide the rows of layers without a window */
+    const uint8_t *no_rope; /* [n_layer] layers whose K is not rotated, or NULL */
+    int64_t n_ctx;          /* longest context that the model was trained for */
+    struct lk_shard shard;  /* how ranks divide the rows of layers without a window or a policy */
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 

@@ -81,10 +81,11 @@ static void make_room(struct lk_session *s, size_t n_tok) {
     if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, n_tok) : 0);
 }
 
-/* Drop the least useful checkpoints while they hold too much. */
+/* Drop the least useful checkpoints while they hold too much, on any rank of a cluster. */
 static void fit_bytes(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
-    while (c->n > LK_CHECKPOINT_MIN && lk_checkpoints_held_bytes(s) > c->max_bytes)
+    while (c->n > LK_CHECKPOINT_MIN &&
+           !lk_cluster_all(s->model->cluster, lk_checkpoints_held_bytes(s) <= c->max_bytes))
         drop(s, find_least_useful(c, s->n_tok));
 }
 

@@ -65,7 +65,7 @@ struct lk_op_model {
 
 struct lk_op_session {
     int32_t n_ctx, n_checkpoint;
-    uint64_t max_bytes;
+    uint64_t max_bytes, checkpoint_bytes;
     uint8_t chunked_prefill, whole;
 };
 

@@ -70,6 +70,7 @@ static bool open_session(struct received *r) {
     const lk_session_opts opts = {.n_ctx = op.n_ctx,
                                   .n_checkpoint = op.n_checkpoint,
                                   .max_bytes = op.max_bytes,
+                                  .checkpoint_bytes = op.checkpoint_bytes,
                                   .chunked_prefill = op.chunked_prefill};
     if (status != LK_OK) { /* rank 0 waits for the result of lk_session_new */
         lk_cluster_agree(r->cluster, status, &err);

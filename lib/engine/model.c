@@ -170,7 +170,7 @@ void lk_model_free(lk_model *model) {
 /* What must be the same on all ranks, besides the version. */
 struct model_facts {
     uint64_t fingerprint, identity, sidecar;
-    int32_t n_ctx_rope;
+    int32_t n_ctx_rope, n_cached;
 };
 
 /* Rank 0's model must be this one. */
@@ -182,6 +182,7 @@ static lk_status check_same_model(const struct lk_model *model, struct lk_cluste
     own.identity = model->net->identity;
     own.sidecar = model->sidecar ? model->sidecar->fingerprint : 0;
     own.n_ctx_rope = model->net->hp.n_ctx_rope;
+    own.n_cached = lk_hparams_cached(&model->net->hp);
     first = own;
     if (!lk_cluster_broadcast(cluster, &first, sizeof first)) return lk_cluster_fail_lost(err);
     if (memcmp(&first, &own, sizeof own) == 0) return LK_OK;

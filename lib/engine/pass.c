@@ -294,14 +294,16 @@ static void join_node(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 }
 
 /* src: the node to wait for. One thread exchanges the joined partials; the others wait at the end
- * of the node. */
+ * of the node. Fails outside of operations, because the other ranks do not come to this node. */
 static void gather_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     struct lk_pass *pass = job->pass;
     (void)dst, (void)nth;
     size_t n = joined_before(job, pass->n_seq) * sizeof *pass->joined;
-    if (ith != 0 || n == 0 ||
-        lk_cluster_gather(pass->model->cluster, pass->joined, n, pass->gathered))
+    if (ith != 0 || n == 0) return;
+    struct lk_cluster *c = pass->model->cluster;
+    if (lk_cluster_check_led(c, NULL) == LK_OK &&
+        lk_cluster_gather(c, pass->joined, n, pass->gathered))
         return;
     for (size_t i = 0; i < pass->n_seq; i++) pass->seq[i].failed = LK_E_IO;
 }

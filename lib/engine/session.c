@@ -114,6 +114,7 @@ lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_re
     const struct lk_op_session op = {.n_ctx = opts->n_ctx,
                                      .n_checkpoint = opts->n_checkpoint,
                                      .max_bytes = opts->max_bytes,
+                                     .checkpoint_bytes = opts->checkpoint_bytes,
                                      .chunked_prefill = opts->chunked_prefill,
                                      .whole = whole};
     const struct lk_op_part part[] = {{&op, sizeof op},

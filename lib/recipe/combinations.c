@@ -50,12 +50,6 @@ static const char two_heads[] = "this model has heads of two sizes, but the stat
                                 "of one size; remove 'absorb' "
                                 "from the recipe";
 
-static const char ranks_policy[] =
-    "several ranks hold rows of the cache, and this policy needs those of all ranks in one place; "
-    "use a recipe without 'keep', or one process";
-static const char ranks_states[] =
-    "several ranks hold rows of the cache, which 'absorb' does not know; use a recipe without "
-    "'absorb', or one process";
 static const char ranks_tiles[] =
     "several ranks hold rows of the cache, and 'skip' and 'read' choose among all of them; use a "
     "recipe without them, or one process";
@@ -126,12 +120,6 @@ static const struct lk_combination_rule rules[] = {
      "recipe"},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
-    {LK_FEATURE_NEWEST, LK_FEATURE_RANKS, 0, ranks_policy},
-    {LK_FEATURE_RANDOM, LK_FEATURE_RANKS, 0, ranks_policy},
-    {LK_FEATURE_H2O, LK_FEATURE_RANKS, 0, ranks_policy},
-    {LK_FEATURE_TOVA, LK_FEATURE_RANKS, 0, ranks_policy},
-    {LK_FEATURE_LESS, LK_FEATURE_RANKS, 0, ranks_states},
-    {LK_FEATURE_PERFORMER, LK_FEATURE_RANKS, 0, ranks_states},
     {LK_FEATURE_SKIP, LK_FEATURE_RANKS, 0, ranks_tiles},
     {LK_FEATURE_READ, LK_FEATURE_RANKS, 0, ranks_tiles},
 };
