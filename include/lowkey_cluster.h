@@ -48,8 +48,8 @@ void lk_cluster_free(lk_cluster *cluster);
 lk_status lk_cluster_follow(lk_cluster *cluster, lk_err *err);
 
 /* On rank 0: lk_model_open on every rank. The file must exist on every machine under this path, and
- * must be the same. opts->header_only is not possible. Errors of lk_model_open of any rank, and
- * LK_E_FORMAT if the ranks' models differ.
+ * must be the same. opts->header_only and opts->mtp are not possible. Errors of lk_model_open of
+ * any rank, and LK_E_FORMAT if the ranks' models differ.
  *
  * A session of the model divides its rows if its recipe allows that (docs/cluster.md); else
  * lk_session_new returns LK_E_UNSUPPORTED. Bytes of lk_session_get_stats and lk_session_get_level

@@ -105,7 +105,8 @@ const float *lk_draft_mtp_step(struct lk_draft_mtp *d, struct lk_session *s, int
     seq->absorb = NULL;
     memcpy(g->x_in->data, d->hidden, d->hidden_size);
     *(int32_t *)g->tok->data = tok;
-    lk_graph_set_positions(g, 0, s->n_tok + count_rows(s), 1);
+    size_t shifted = (size_t)lk_cache_n_shifted(s->cache);
+    lk_graph_set_positions(g, 0, s->n_tok + shifted + count_rows(s), 1);
     if (lk_graph_run(g, s->model, NULL) != LK_OK || seq->failed) return NULL;
     memcpy(d->hidden, g->x_out->data, d->hidden_size);
     return g->logits->data;

@@ -222,8 +222,10 @@ lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model
     if (!opts) opts = &defaults;
     if (opts->header_only)
         return lk_fail(err, LK_E_ARG,
-                       "a cluster needs the model's weights; open it without "
-                       "header_only");
+                       "a cluster needs the model's weights; open it without header_only");
+    if (opts->mtp)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "several ranks do not draft with the model's own layer; draft by lookup");
     const char *kernels = opts->kernels ? opts->kernels : "",
                *sidecar = opts->sidecar ? opts->sidecar : "";
     const struct lk_op_model op = {.n_threads = opts->n_threads,

@@ -36,8 +36,8 @@ void lk_neon_combine_queries(const struct lk_queries *x, const float *w, int n,
 void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
 void lk_neon_delta_step(const float *from, float *to, int d, const float *q, const float *k,
                         const float *v, float decay, float beta, float *out);
-void lk_neon_scan_step(const float *from, float *to, int n, int d, const float *q, const float *k, const float *v,
-                       float decay, float beta, float *out);
+void lk_neon_scan_step(const float *from, float *to, int n, int d, const float *q, const float *k,
+                       const float *v, float decay, float beta, float *out);
 void lk_neon_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
                          int first, int n, float *y);
 void lk_neon_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,

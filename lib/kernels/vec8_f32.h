@@ -99,7 +99,8 @@ LK_ALWAYS_INLINE void lk_vec8_delta_step(const float *from, float *to, int d, co
 
 /* ---- state space models (kernels.h: scan_step): lanes are value channels ---- */
 
-/* 8 n value channels from `from` and `to` on, of rows of d channels; n is constant after inlining. */
+/* 8 n value channels from `from` and `to` on, of rows of d channels; n is constant after
+ * inlining. */
 LK_ALWAYS_INLINE void lk_scan_columns(const float *from, float *to, int n_key, int d,
                                       const float *q, const float *k, const float *v, float decay,
                                       float beta, float *out, int n) {
