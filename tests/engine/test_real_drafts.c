@@ -82,7 +82,7 @@ static const double max_tie = 0.25;
 
 /* Passes of random sizes with right drafts, and wrong ones after them. The weights as shipped round
  * activations to 8 bits, in another way for one row than for several. With f32 weights nothing but
- * the order of sums differs, and, in lossy caches, rarely a code. */
+ * the order of sums differs, and, in lossy caches, rarely a code: one of few bits matters more. */
 static void compare_logits(lk_weights weights, const double *max_error, int max_ties) {
     lk_model *model = open_model(smollm, weights);
     size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
@@ -138,7 +138,7 @@ static void test_logits(void **state) {
 
 static void test_logits_of_f32(void **state) {
     (void)state;
-    compare_logits(LK_WEIGHTS_F32, (double[]){1e-5, 5e-4, 5e-4, 0.1}, 0);
+    compare_logits(LK_WEIGHTS_F32, (double[]){1e-5, 5e-4, 5e-3, 0.1}, 0);
 }
 
 /* Decode N tokens greedily with a drafter. Every pass is reported to take a second. */
