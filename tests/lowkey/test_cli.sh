@@ -15,7 +15,7 @@ unset LOWKEY_MODEL
 plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar"]'
 cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token","tiles","tiles_read","skipped_mean","skipped_max"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
-result_keys='["kv","ppl","kl_mean","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
+result_keys='["kv","ppl","kl_mean","kl_median","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar","cpu_share"]'
 info_keys='["version","model","arch","identity","tuned","n_param","file_bytes","weight_bytes","n_layer","n_cached","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks"]'
 
@@ -402,7 +402,7 @@ grep -q "^lowkey: unknown command '/what'" err || fail "chat: unknown command: $
 for i in $(seq 1 300); do echo "Line $i: the river ran past house number $((i * 7 % 31))."; done >text
 good perplexity -f text -c 256 --chunks 1 --kv f16 --kv best-3 --json
 json 'list(d)[:4] == ["model","n_ctx","n_tok","results"] and d["n_ctx"] == 256'
-json "all(list(r)[:8] == $result_keys for r in d['results'])"
+json "all(list(r)[:9] == $result_keys for r in d['results'])"
 json '[r["kv"] for r in d["results"]] == ["f16", "best-3"] and d["results"][0]["kl_mean"] <= d["results"][1]["kl_mean"]'
 good perplexity -f text -c 256 --chunks 1
 says 'same top'
