@@ -2,15 +2,13 @@
  *
  * usage: build/bench/passes MODEL [THREADS [DEPTH [RECIPE]]]
  *
- * MODEL may be "hybrid" or "dense": a random model in Q4_0 with 8 layers of the shape of
- * Qwen3.5-0.8B, where 6 of them are recurrent, or of Qwen3-0.6B, and few tokens. Text is random.
+ * Text is random, so the model may be one of build/bench/random_model.
  * For each number of tokens: milliseconds of a pass, of dropping all its tokens but the first one,
  * and of dropping the last one. Each is the median of 15 runs; with one thread, of its processor
  * time, which other programs change less. */
 #include "bench_support.h"
 #include "lowkey_draft.h"
 #include "support.h"
-#include "tiny_gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,54 +16,6 @@
 #include <time.h>
 
 enum { RUNS = 15 };
-
-static const struct tiny_spec shapes[] = {
-    {.name = "hybrid",
-     .arch = "qwen35",
-     .n_layer = 8,
-     .n_head = 8,
-     .n_head_kv = 2,
-     .d_head = 256,
-     .n_rot = 64,
-     .n_embd = 1024,
-     .n_ff = 3584,
-     .n_k_head = 16,
-     .n_v_head = 16,
-     .d_state = 128},
-    {.name = "dense",
-     .arch = "qwen3",
-     .n_layer = 8,
-     .n_head = 16,
-     .n_head_kv = 8,
-     .d_head = 128,
-     .n_embd = 1024,
-     .n_ff = 3072},
-};
-
-/* The model of that name, or of that file. */
-static lk_model *open_model(const char *name, int n_threads) {
-    char path[BENCH_PATH] = "";
-    lk_model *model = NULL;
-    lk_err err = {0};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        if (strcmp(name, shapes[i].name) != 0) continue;
-        struct tiny_spec spec = shapes[i];
-        spec.n_vocab = 4096;
-        spec.n_ctx = 1 << 16;
-        spec.type = GGML_TYPE_Q4_0;
-        spec.seed = 1;
-        bench_temp_file(path);
-        if (!tiny_gguf_write(path, &spec)) {
-            fprintf(stderr, "bench/passes: cannot write a model to %s\n", path);
-            exit(1);
-        }
-        name = path;
-    }
-    lk_status status = lk_model_open(&model, name, &(lk_model_opts){.n_threads = n_threads}, &err);
-    if (*path) remove(path);
-    bench_check(status, &err);
-    return model;
-}
 
 static double seconds_now(int n_threads) {
     return n_threads == 1 ? (double)clock() / CLOCKS_PER_SEC : lk_now();
@@ -100,14 +50,15 @@ static double median_ms(double *seconds) {
 int main(int argc, char **argv) {
     int n_threads = argc > 2 ? atoi(argv[2]) : 1, depth = argc > 3 ? atoi(argv[3]) : 100;
     if (argc < 2 || argc > 5 || n_threads < 1 || depth < 1 || depth > 60000) {
-        fprintf(stderr,
-                "usage: build/bench/passes MODEL|hybrid|dense [THREADS [DEPTH [RECIPE]]]\n");
+        fprintf(stderr, "usage: build/bench/passes MODEL [THREADS [DEPTH [RECIPE]]]\n");
         return 1;
     }
-    lk_model *model = open_model(argv[1], n_threads);
+    lk_model *model = NULL;
     lk_recipe *recipe = NULL;
     lk_session *s = NULL;
     lk_err err = {0};
+    bench_check(lk_model_open(&model, argv[1], &(lk_model_opts){.n_threads = n_threads}, &err),
+                &err);
     int n_tok = depth + 4096;
     lk_session_opts opts = {.n_ctx = n_tok};
     struct random r = {1};

@@ -2,12 +2,14 @@
  * nothing.
  *
  *   build/bench/random_model SHAPE TYPE FILE
- *   build/bench/random_model qwen3moe q4_K /tmp/qwen3moe.gguf
+ *   build/bench/random_model qwen3moe q4_K qwen3moe.gguf
  *
  * SHAPE is one of:
  *   qwen3moe   layers of Qwen3-30B-A3B of half the width: 12 layers, 4 of 32 experts; 1.1 billion
  *              parameters
  *   qwen35     Qwen3.5-0.8B, a hybrid: 18 of 24 layers are recurrent; 0.75 billion parameters
+ *   qwen35-8   8 of its layers, 6 of them recurrent, and few tokens
+ *   qwen3-8    8 layers of Qwen3-0.6B, and few tokens
  *
  * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K. Most tokens have no text.
  * The rows of a matrix repeat after the first 512. */
@@ -50,6 +52,34 @@ static const struct tiny_spec shapes[] = {
      .tokenizer = TINY_BPE,
      .mib = 4096,
      .seed = 2},
+    {.name = "qwen35-8",
+     .arch = "qwen35",
+     .n_layer = 8,
+     .n_head = 8,
+     .n_head_kv = 2,
+     .d_head = 256,
+     .n_rot = 64,
+     .n_embd = 1024,
+     .n_ff = 3584,
+     .n_vocab = 4096,
+     .n_ctx = 65536,
+     .n_k_head = 16,
+     .n_v_head = 16,
+     .d_state = 128,
+     .mib = 1024,
+     .seed = 1},
+    {.name = "qwen3-8",
+     .arch = "qwen3",
+     .n_layer = 8,
+     .n_head = 16,
+     .n_head_kv = 8,
+     .d_head = 128,
+     .n_embd = 1024,
+     .n_ff = 3072,
+     .n_vocab = 4096,
+     .n_ctx = 65536,
+     .mib = 1024,
+     .seed = 1},
 };
 
 static enum ggml_type find_type(const char *name) {
@@ -64,7 +94,10 @@ int main(int argc, char **argv) {
         if (strcmp(shapes[i].name, argv[1]) == 0) found = &shapes[i];
     enum ggml_type type = argc == 4 ? find_type(argv[2]) : GGML_TYPE_COUNT;
     if (!found || type == GGML_TYPE_COUNT) {
-        fprintf(stderr, "usage: build/bench/random_model qwen3moe|qwen35 TYPE FILE\n");
+        fprintf(stderr, "usage: build/bench/random_model SHAPE TYPE FILE\nshapes:");
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            fprintf(stderr, " %s", shapes[i].name);
+        fprintf(stderr, "\ntypes: f16, q8_0, q4_0, q4_K\n");
         return 1;
     }
     struct tiny_spec spec = *found;

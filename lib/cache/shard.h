@@ -13,7 +13,7 @@
  * in the table. Until channel statistics are computed, every rank holds all rows, because it
  * computes them itself (lk_kv.whole).
  *
- * Rows are meant by index (cache/level.h). */
+ * Rows are counted by their index (cache/level.h). */
 #ifndef LK_CACHE_SHARD_H
 #define LK_CACHE_SHARD_H
 

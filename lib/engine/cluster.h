@@ -92,13 +92,15 @@ struct lk_cluster {
     struct lk_batch *batch; /* of a rank that follows: for all batches of a model */
 };
 
-/* Start an operation. op.magic and op.n_payload are set here; the payload is the concatenation of
- * the parts. LK_E_IO if a rank is lost, LK_E_NOMEM: the operation must not start, and
- * lk_cluster_done must not be called. */
+/* A part of a payload. */
 struct lk_op_part {
     const void *data;
     size_t n;
 };
+
+/* Start an operation. op.magic and op.n_payload are set here; the payload is the concatenation of
+ * the parts. LK_E_IO if a rank is lost, LK_E_NOMEM: the operation must not start, and
+ * lk_cluster_done must not be called. */
 lk_status lk_cluster_lead(struct lk_cluster *c, struct lk_op op, const struct lk_op_part *part,
                           int n_part, lk_err *err);
 void lk_cluster_done(struct lk_cluster *c);

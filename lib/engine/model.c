@@ -187,7 +187,7 @@ static lk_status check_same_model(const struct lk_model *model, struct lk_cluste
     if (!lk_cluster_broadcast(cluster, &first, sizeof first)) return lk_cluster_fail_lost(err);
     if (memcmp(&first, &own, sizeof own) == 0) return LK_OK;
     return lk_fail(err, LK_E_FORMAT,
-                   "the model or the sidecar is another one than on rank 0; copy the same files to "
+                   "the model or the sidecar differs from that of rank 0; copy the same files to "
                    "all machines");
 }
 

@@ -12,7 +12,7 @@ struct opt_group shift_options(struct shift_args *args) {
              .man =
                  "When the context is full, drop half of the tokens after the first ones and go "
                  "on, instead of stopping. Nothing is evaluated again. Not for recipes that "
-                 "evict rows, whose cache has a fixed size anyway: a longer `--ctx` serves them. "
+                 "evict rows, whose cache has a fixed size anyway: use a longer `--ctx` there. "
                  "Not for models with learned positions."},
             {0, "keep", "N", "tokens at the start that --context-shift keeps (default -1)", OPT_INT,
              &args->keep, 0, 1 << 24,
