@@ -68,9 +68,12 @@ static bool parse_int(const struct opt *opt, const char *text, char end, const c
     errno = 0;
     long long value = strtoll(text, &stop, 10);
     if (stop == text || errno == ERANGE) return print_range_error(opt, text);
-    if (*stop == 'k' || *stop == 'K') {
-        if (value > INT64_MAX / 1024 || value < 0) return print_range_error(opt, text);
-        value *= 1024;
+    int64_t unit = *stop == 'k' || *stop == 'K'   ? 1 << 10
+                   : *stop == 'm' || *stop == 'M' ? 1 << 20
+                                                  : 1;
+    if (unit > 1) {
+        if (value > INT64_MAX / unit || value < 0) return print_range_error(opt, text);
+        value *= unit;
         stop++;
     }
     if (*stop && *stop != end) return print_range_error(opt, text);

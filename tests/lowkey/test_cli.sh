@@ -137,6 +137,8 @@ bad "--tokens: '-5' is not" run -p x -n -5
 bad "--tokens: '3x' is not" run -p x -n 3x
 bad "--tokens: '99999999999999999999' is not" run -p x -n 99999999999999999999
 bad "--ctx: '9999999999999k' is not" run -p x -c 9999999999999k
+bad "--ctx: '17m' is not" run -p x -c 17m
+bad "--ctx: '1mk' is not" run -p x -c 1mk
 bad "--threads: '0' is not" run -p x -t 0
 bad "--temp: 'nan' is not" run -p x --temp nan
 bad "--temp: '1e999' is not" run -p x --temp 1e999
@@ -311,6 +313,8 @@ good plan -c 1k,2048 --kv f16 --kv best-3 --json
 json "all(list(p) == $plan_keys for p in d['plans'])"
 json '[(p["kv"], p["n_tok"]) for p in d["plans"]] == [("f16", 1024), ("f16", 2048), ("best-3", 1024), ("best-3", 2048)]'
 json 'd["plans"][3]["cache_bytes"] < d["plans"][1]["cache_bytes"]'
+good plan -c 1m --ranks 4 --json
+json '[p["n_tok"] for p in d["plans"]] == [1048576] * len(d["plans"])'
 good plan --json
 json 'len(d["plans"]) >= 5'
 good plan --fit 2000 --kv best-3 --json
