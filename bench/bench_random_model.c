@@ -7,7 +7,7 @@
  * SHAPE is one of:
  *   qwen3moe   layers of Qwen3-30B-A3B of half the width: 12 layers, 4 of 32 experts; 1.1 billion
  *              parameters
- *   qwen35     Qwen3.5-0.8B, a hybrid: 18 of 24 layers are recurrent; 0.75 billion parameters
+ *   qwen35     about Qwen3.5-0.8B, a hybrid: 18 of 24 layers are recurrent; 0.75 billion parameters
  *   qwen35-8   8 of its layers, 6 of them recurrent, and few tokens
  *   qwen3-8    8 layers of Qwen3-0.6B, and few tokens
  *
