@@ -348,13 +348,14 @@ static void test_full_rank_equals_no_latents(void **state) {
     (void)state;
     static const char *policies[] = {"h2o", "h2o(mean)", "tova", "tova(apart)", "newest", "random"};
     static const char *presets[] = {"llama", "llama3", "qwen2", "gemma3-cap", "falcon", "bloom"};
-    int n_same = 0;
+    int n_same = 0, n_run = 0;
     for (int m = 0; m < 6; m++) {
         lk_model *model = open_with_bases(presets[m], 1);
         int n_vocab = lk_model_get_info(model).n_vocab;
         int32_t tok[N_TOK];
         random_tokens(tok, N_TOK, model, 6);
         for (int i = 0; i < 6; i++) {
+            if (!case_runs((size_t)(m + i))) continue;
             char text[2][128];
             lk_recipe *recipe[2];
             lk_session *s[2];
@@ -384,7 +385,7 @@ static void test_full_rank_equals_no_latents(void **state) {
             }
             print_message("%s, %s: nmse %.2g, %d of %d rows differ\n", presets[m], text[1], worst,
                           (int)n_other, (int)n_row);
-            n_same += n_other == 0;
+            n_same += n_other == 0, n_run++;
             if (n_other ? n_other * 20 > n_row : !(worst < 1e-5))
                 fail_msg("%s, %s: nmse %g, %d of %d rows differ", presets[m], text[1], worst,
                          (int)n_other, (int)n_row);
@@ -395,7 +396,7 @@ static void test_full_rank_equals_no_latents(void **state) {
         }
         lk_model_free(model);
     }
-    assert_true(n_same >= 30);
+    assert_true(6 * n_same >= 5 * n_run);
 }
 
 /* Networks are trained into a sidecar that keeps the bases, so one sidecar serves both. */

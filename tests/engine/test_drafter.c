@@ -176,7 +176,7 @@ static void test_same_tokens(void **state) {
     for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++)
         for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
             struct text text[2];
-            if (samplers[i].grammar && !has_texts) continue;
+            if ((samplers[i].grammar && !has_texts) || !case_runs(k + i)) continue;
             for (int drafts = 0; drafts < 2; drafts++) {
                 lk_recipe *recipe;
                 lk_session *s = open_session(model, recipes[k], CTX, &recipe);
@@ -202,7 +202,9 @@ static void test_same_tokens(void **state) {
             all.n_accepted += text[1].stats.n_accepted;
         }
     print_message("%d drafts, %d right\n", (int)all.n_drafted, (int)all.n_accepted);
-    assert_true(all.n_accepted > 500 && all.n_drafted > all.n_accepted + 100);
+    uint64_t share = case_runs(1) ? 1 : 5; /* of the cases */
+    assert_true(share * all.n_accepted > 500 &&
+                share * all.n_drafted > share * all.n_accepted + 100);
     lk_model_free(model);
 }
 

@@ -280,6 +280,7 @@ static void answers_are_the_same(void **state) {
         for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++)
             for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
                 int32_t prompt[PROMPT], out[2][N];
+                if (!case_runs(k + i + m)) continue;
                 random_tokens(prompt, PROMPT, model[0], k);
                 for (int mtp = 0; mtp < 2; mtp++) {
                     lk_recipe *recipe;
@@ -307,7 +308,8 @@ static void answers_are_the_same(void **state) {
             }
         print_message("%s: %d drafts, %d right\n", presets[m], (int)all.n_drafted,
                       (int)all.n_accepted);
-        if (m == 0) assert_true(all.n_accepted > 300 && all.n_drafted > all.n_accepted);
+        uint64_t share = case_runs(1) ? 1 : 5; /* of the cases */
+        if (m == 0) assert_true(share * all.n_accepted > 300 && all.n_drafted > all.n_accepted);
         lk_model_free(model[0]);
         lk_model_free(model[1]);
     }

@@ -136,6 +136,7 @@ static void test_round_trips(void **state) {
         random_tokens(tok, CTX, model, 1);
         for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
             for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+                if ((p && (i + n + p) % 7) || !case_runs(i + n)) continue; /* not all pairs */
                 struct holder h = open_holder(model, recipes[i]);
                 if (lengths[n] && n % 2)
                     assert_int_equal(lk_session_sync(h.session, tok, lengths[n], NULL, NULL),
@@ -297,10 +298,11 @@ static void test_wrong_counts_do_no_harm(void **state) {
     memcpy(&header, v.file, sizeof header);
     size_t counts =
         v.size - header.section[LK_SECTION_ROWS].size - header.section[LK_SECTION_COUNTS].size;
+    enum { N = 1000 };
     int n_rejected = 0;
     uint8_t *file = malloc(v.size);
     struct holder h = open_holder(v.model, "best-3");
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < N; i++) {
         static const int64_t values[] = {0,   1,       -1,        31,        32,        33,
                                          300, 1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
         memcpy(file, v.file, v.size);
@@ -321,8 +323,8 @@ static void test_wrong_counts_do_no_harm(void **state) {
         int32_t tok[80] = {0};
         assert_int_equal(lk_session_eval(h.session, tok, 80, false, NULL), LK_OK);
     }
-    print_message("%d of 3000 rejected\n", n_rejected);
-    assert_in_range(n_rejected, 2000, 3000);
+    print_message("%d of %d rejected\n", n_rejected, N);
+    assert_in_range(n_rejected, 2 * N / 3, N);
     free(file);
     close_holder(h);
     close_fixture(&v);

@@ -156,7 +156,8 @@ static void test_every_recipe(void **state) {
                                          "gpt2",  "gpt-oss", "smollm3",    NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
-        for (size_t i = 0; recipe_text(i); i++) check_recipe(model, recipe_text(i));
+        for (size_t i = 0; recipe_text(i); i++)
+            if (case_runs(i) && (m == 0 || (i + m) % 4 == 0)) check_recipe(model, recipe_text(i));
         lk_model_free(model);
     }
 }

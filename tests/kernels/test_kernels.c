@@ -123,8 +123,13 @@ static double usual_scores(const struct packed *packed, const float *q, int n_q)
     return qq * xx / d;
 }
 
-static void check_scores(const struct lk_kernels *kernels, const struct packed *packed, int n_q,
-                         double limit, double *share) {
+/* Errors of all cases of a codec, as shares of their limits. */
+struct shares {
+    double sum;
+    int n_case;
+};
+
+static void check_scores(const struct packed *packed, int n_q, struct shares *shares) {
     static float q[MAX_Q * LK_MAX_D_HEAD], got[MAX_Q * STRIDE], expect[MAX_Q * STRIDE];
     static _Alignas(64) unsigned char mem[MAX_Q * LK_MAX_D_HEAD * 6];
     const struct lk_rows *rows = &packed->rows;
@@ -132,76 +137,79 @@ static void check_scores(const struct lk_kernels *kernels, const struct packed *
     struct lk_queries queries;
     assert_true(lk_queries_bytes(n_q, rows->d_head) <= sizeof mem);
     lk_queries_prepare(&queries, q, n_q, rows->d_head, mem);
-    for (int i = 0; i < n_q * STRIDE; i++) got[i] = expect[i] = 1e30f;
-    score(kernels, rows, &queries, got, STRIDE);
     lk_kernels_reference.score(rows, &queries, expect, STRIDE);
-    for (int i = 0; i < n_q; i++)
-        for (int t = LK_TILE; t < STRIDE; t++) assert_true(got[i * STRIDE + t] == 1e30f);
+    double usual = usual_scores(packed, q, n_q);
     double coarser =
         /* Queries of many channels are quantized more coarsely. */
         LK_MAX_X16 / (double)lk_max_x16(rows->d_head);
-    double nmse = compare(got, expect, n_q, STRIDE, rows->n).error / usual_scores(packed, q, n_q) /
-                  (coarser * coarser);
-    if (!(nmse <= LUCK * limit))
-        fail_msg("score: coding %d, %d bits, %d channels, %d rows, %d queries: %g",
-                 rows->codec->coding, rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
-    *share += nmse / limit;
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        if (!kernels) continue;
+        for (int i = 0; i < n_q * STRIDE; i++) got[i] = 1e30f;
+        score(kernels, rows, &queries, got, STRIDE);
+        for (int i = 0; i < n_q; i++)
+            for (int t = LK_TILE; t < STRIDE; t++) assert_true(got[i * STRIDE + t] == 1e30f);
+        double limit = limit_of(kernels, rows->codec, LK_K);
+        double nmse =
+            compare(got, expect, n_q, STRIDE, rows->n).error / usual / (coarser * coarser);
+        if (!(nmse <= LUCK * limit))
+            fail_msg("%s: score: coding %d, %d bits, %d channels, %d rows, %d queries: %g",
+                     kernels->name, rows->codec->coding, rows->codec->bits, rows->d_head, rows->n,
+                     n_q, nmse);
+        shares->sum += nmse / limit, shares->n_case++;
+    }
 }
 
-static void check_sums(const struct lk_kernels *kernels, const struct packed *packed, int n_q,
-                       double limit, double *share) {
-    static float p[MAX_Q * STRIDE], got[(MAX_Q + 1) * LK_MAX_D_HEAD],
-        expect[(MAX_Q + 1) * LK_MAX_D_HEAD];
+static void check_sums(const struct packed *packed, int n_q, struct shares *shares) {
+    static float p[MAX_Q * STRIDE], before[(MAX_Q + 1) * LK_MAX_D_HEAD],
+        got[(MAX_Q + 1) * LK_MAX_D_HEAD], expect[(MAX_Q + 1) * LK_MAX_D_HEAD];
     const struct lk_rows *rows = &packed->rows;
     int d = rows->d_head;
+    size_t bytes = (size_t)(n_q + 1) * d * sizeof(float);
     for (int i = 0; i < n_q; i++)
         for (int t = 0; t < STRIDE; t++)
             p[i * STRIDE + t] = t < rows->n ? expf(-8 * (float)uniform()) : 0;
-    for (int i = 0; i < (n_q + 1) * d; i++) got[i] = expect[i] = gaussian();
-    accumulate(kernels, rows, p, STRIDE, n_q, got);
+    for (int i = 0; i < (n_q + 1) * d; i++) before[i] = gaussian();
+    memcpy(expect, before, bytes);
     lk_kernels_reference.accumulate(rows, p, STRIDE, n_q, expect);
-    assert_memory_equal(got + n_q * d, expect + n_q * d, d * sizeof(float));
-    struct difference difference = compare(got, expect, n_q, d, d);
-    double nmse = difference.error / difference.all;
-    if (!(nmse <= LUCK * limit))
-        fail_msg("accumulate: coding %d, %d bits, %d channels, %d rows, %d queries: %g",
-                 rows->codec->coding, rows->codec->bits, rows->d_head, rows->n, n_q, nmse);
-    *share += nmse / limit;
+    for (int k = 0; k < N_TABLE; k++) {
+        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+        if (!kernels) continue;
+        memcpy(got, before, bytes);
+        accumulate(kernels, rows, p, STRIDE, n_q, got);
+        assert_memory_equal(got + n_q * d, expect + n_q * d, d * sizeof(float));
+        struct difference difference = compare(got, expect, n_q, d, d);
+        double nmse = difference.error / difference.all,
+               limit = limit_of(kernels, rows->codec, LK_V);
+        if (!(nmse <= LUCK * limit))
+            fail_msg("%s: accumulate: coding %d, %d bits, %d channels, %d rows, %d queries: %g",
+                     kernels->name, rows->codec->coding, rows->codec->bits, d, rows->n, n_q, nmse);
+        shares->sum += nmse / limit, shares->n_case++;
+    }
 }
 
 static void check_codec(const struct lk_codec *codec, enum lk_side side, int block_rows) {
     static struct packed packed;
-    double share = 0; /* sum of errors as shares of their limits */
-    int n_case = 0;
-    for (int k = 0; k < N_TABLE; k++) {
-        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
-        if (!kernels) continue;
-        for (int a = 0; a < N_D_HEAD; a++) {
-            if (lk_codec_reject_reason(codec, side, d_heads[a])) continue;
-            for (int b = 0; b < N_ROWS_IN; b++) {
-                int n = rows_in[b] < block_rows ? rows_in[b] : block_rows;
-                pack(&packed, codec, side, d_heads[a], block_rows, n);
-                int last = (block_rows - 1) / LK_TILE * LK_TILE; /* visit every tile of a block */
-                for (int c = 0; c < N_QUERIES; c++) {
-                    if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2)) continue; /* slow */
-                    n_case++;
-                    packed.rows.row0 = codec->coding == LK_F16 ? 0 : c * LK_TILE % (last + LK_TILE);
-                    packed.rows.n = n;
-                    if (side == LK_K)
-                        check_scores(kernels, &packed, queries[c], limit_of(kernels, codec, side),
-                                     &share);
-                    else
-                        check_sums(kernels, &packed, queries[c], limit_of(kernels, codec, side),
-                                   &share);
-                }
+    struct shares shares = {0};
+    for (int a = 0; a < N_D_HEAD; a++) {
+        if (lk_codec_reject_reason(codec, side, d_heads[a])) continue;
+        for (int b = 0; b < N_ROWS_IN; b++) {
+            int n = rows_in[b] < block_rows ? rows_in[b] : block_rows;
+            pack(&packed, codec, side, d_heads[a], block_rows, n);
+            int last = (block_rows - 1) / LK_TILE * LK_TILE; /* visit every tile of a block */
+            for (int c = 0; c < N_QUERIES; c++) {
+                if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2)) continue; /* slow */
+                packed.rows.row0 = codec->coding == LK_F16 ? 0 : c * LK_TILE % (last + LK_TILE);
+                packed.rows.n = n;
+                (side == LK_K ? check_scores : check_sums)(&packed, queries[c], &shares);
             }
         }
     }
     char name[64];
     lk_codec_print(codec, side, name, sizeof name);
     print_message("%c %-24s squared error %2.0f %% of its limit\n", side == LK_K ? 'K' : 'V', name,
-                  n_case ? 100 * share / n_case : 0);
-    assert_true(share <= n_case);
+                  shares.n_case ? 100 * shares.sum / shares.n_case : 0);
+    assert_true(shares.sum <= shares.n_case);
 }
 
 static void f16_agrees(void **state) {
@@ -298,32 +306,30 @@ static void wide_rows_agree(void **state) {
     for (size_t i = 0; i < 4 * sizeof codecs / sizeof *codecs; i++) {
         const struct lk_codec *codec = &codecs[i / 4];
         int d = widths[i % 4];
-        for (int k = 0; k < N_TABLE; k++) {
-            const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
-            double share = 0;
-            if (!kernels || kernels == &lk_kernels_reference) continue;
-            for (int side = LK_K; side <= LK_V; side++) {
-                if (lk_codec_reject_reason(codec, side, d)) continue;
-                pack(&packed, codec, side, d, lk_codec_block_rows(codec, side), LK_TILE);
-                packed.rows.n = LK_TILE;
-                double limit = limit_of(kernels, codec, side);
-                if (side == LK_V) check_sums(kernels, &packed, 3, limit, &share);
-                if (side == LK_V) continue;
-                check_scores(kernels, &packed, 3, limit, &share);
-                /* All codes and all queries at their maximum, of either sign. */
-                int block_rows = packed.rows.block_rows;
-                for (int t = 0; t < block_rows; t++) {
-                    float *row = packed.x + t * d;
-                    for (int c = 0; c < d; c++) row[c] = t % 2 ? -1 : 1;
-                    if (codec->coding == LK_ROT) lk_unrotate(row, d);
-                }
-                lk_codec_encode(&(struct lk_part){codec, side, d, block_rows, NULL}, packed.head, 0,
-                                block_rows, packed.x, d);
-                for (int c = 0; c < 3 * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 2;
-                struct lk_queries queries;
-                lk_queries_prepare(&queries, q, 3, d, mem);
+        struct shares shares = {0};
+        for (int side = LK_K; side <= LK_V; side++) {
+            if (lk_codec_reject_reason(codec, side, d)) continue;
+            pack(&packed, codec, side, d, lk_codec_block_rows(codec, side), LK_TILE);
+            packed.rows.n = LK_TILE;
+            (side == LK_K ? check_scores : check_sums)(&packed, 3, &shares);
+            if (side == LK_V) continue;
+            /* All codes and all queries at their maximum, of either sign. */
+            int block_rows = packed.rows.block_rows;
+            for (int t = 0; t < block_rows; t++) {
+                float *row = packed.x + t * d;
+                for (int c = 0; c < d; c++) row[c] = t % 2 ? -1 : 1;
+                if (codec->coding == LK_ROT) lk_unrotate(row, d);
+            }
+            lk_codec_encode(&(struct lk_part){codec, side, d, block_rows, NULL}, packed.head, 0,
+                            block_rows, packed.x, d);
+            for (int c = 0; c < 3 * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 2;
+            struct lk_queries queries;
+            lk_queries_prepare(&queries, q, 3, d, mem);
+            lk_kernels_reference.score(&packed.rows, &queries, s[1], STRIDE);
+            for (int k = 0; k < N_TABLE; k++) {
+                const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
+                if (!kernels) continue;
                 score(kernels, &packed.rows, &queries, s[0], STRIDE);
-                lk_kernels_reference.score(&packed.rows, &queries, s[1], STRIDE);
                 for (int j = 0; j < 3 * STRIDE; j++)
                     if (j % STRIDE < LK_TILE && !(fabsf(s[0][j] - s[1][j]) <= 2e-3f * (float)d))
                         fail_msg("%s, coding %d, %d bits, %d channels: %g, not %g", kernels->name,
@@ -420,22 +426,12 @@ static void any_number_of_queries(void **state) {
         for (int side = LK_K; side <= LK_V; side++) {
             struct lk_codec codec = codecs[c];
             codec.mean = codec.coding == LK_ROT && side == LK_K;
-            double share = 0;
-            int n_case = 0;
-            for (int k = 0; k < N_TABLE; k++) {
-                const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
-                if (!kernels) continue;
-                pack(&packed, &codec, side, 96, LK_TILE, LK_TILE);
-                packed.rows.n = LK_TILE;
-                for (int n_q = 1; n_q <= MAX_Q; n_q++, n_case++) {
-                    if (side == LK_K)
-                        check_scores(kernels, &packed, n_q, limit_of(kernels, &codec, side),
-                                     &share);
-                    else
-                        check_sums(kernels, &packed, n_q, limit_of(kernels, &codec, side), &share);
-                }
-            }
-            assert_true(share <= n_case);
+            struct shares shares = {0};
+            pack(&packed, &codec, side, 96, LK_TILE, LK_TILE);
+            packed.rows.n = LK_TILE;
+            for (int n_q = 1; n_q <= MAX_Q; n_q++)
+                (side == LK_K ? check_scores : check_sums)(&packed, n_q, &shares);
+            assert_true(shares.sum <= shares.n_case);
         }
 }
 
@@ -444,18 +440,15 @@ static void f16_tiles_of_a_long_block(void **state) {
     (void)state;
     static struct packed packed;
     struct lk_codec codec = {.coding = LK_F16, .bits = 16};
-    double sum = 0;
-    for (int k = 0; k < N_TABLE; k++) {
-        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
-        if (!kernels) continue;
-        pack(&packed, &codec, LK_K, 64, 70, 70);
-        for (int row0 = 0; row0 < 70; row0 += LK_TILE) {
-            packed.rows.row0 = row0;
-            packed.rows.n = 70 - row0 < LK_TILE ? 70 - row0 : LK_TILE;
-            check_scores(kernels, &packed, 3, 1e-12, &sum);
-            check_sums(kernels, &packed, 3, 1e-12, &sum);
-        }
+    struct shares shares = {0};
+    pack(&packed, &codec, LK_K, 64, 70, 70);
+    for (int row0 = 0; row0 < 70; row0 += LK_TILE) {
+        packed.rows.row0 = row0;
+        packed.rows.n = 70 - row0 < LK_TILE ? 70 - row0 : LK_TILE;
+        check_scores(&packed, 3, &shares);
+        check_sums(&packed, 3, &shares);
     }
+    assert_true(shares.sum <= shares.n_case);
 }
 
 /* The reference's scores equal dot products with decoded rows, in the original domain. */
