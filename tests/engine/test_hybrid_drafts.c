@@ -301,7 +301,8 @@ static void hybrid_draft_models_are_refused(void **state) {
 }
 
 int main(void) {
-    static const char *const families[] = {"qwen35", "qwen35moe", "qwen3next", "lfm2"};
+    static const char *const families[] = {"qwen35", "qwen35moe", "qwen3next", "lfm2",
+                                           "granitehybrid"};
     const struct CMUnitTest others[] = {cmocka_unit_test(hybrid_draft_models_are_refused)};
     int n_failed = cmocka_run_group_tests(others, NULL, NULL);
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
