@@ -45,8 +45,8 @@ static size_t add_mark(struct lk_prompt *p, const lk_model *model, const char *a
     return position;
 }
 
-/* The number of tokens that the text up to `end`, which is not before a control token, has in common
- * with the prompt: other tokens may span the end. 0: it is not known. */
+/* The number of tokens that the text up to `end`, which is not before a control token, has in
+ * common with the prompt: other tokens may span the end. 0: it is not known. */
 static size_t common_tokens(const struct lk_prompt *p, const lk_model *model, const char *end) {
     int32_t *tok;
     size_t n_tok;
