@@ -354,7 +354,7 @@ lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok
  *
  * The tightest line decides, over all layers. With n_checkpoint in lk_session_opts, every session
  * can also be cut back to its checkpoints. A session that cannot be cut back is prefilled again by
- * lk_session_sync. Copying and saving work at any time; only copies have the checkpoints. */
+ * lk_session_sync. Copying and saving work at any time, and include the checkpoints. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
 /* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.

@@ -105,21 +105,57 @@ static bool write_block(const struct lk_kv *kv, int level, int64_t b,
     return ok && writer->put(writer->user, block, n);
 }
 
+static bool write_statistics(const struct lk_kv *kv, const struct lk_writer *writer) {
+    bool ok = true;
+    for (int i = 0; i < 2; i++) {
+        const struct lk_equalizer *e = &kv->equalizer[i];
+        size_t n = statistics_bytes(e);
+        if (e->sigma) ok = ok && writer->put(writer->user, e->sigma, n);
+        if (e->query_power) ok = ok && writer->put(writer->user, e->query_power, n);
+    }
+    return ok;
+}
+
 bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer,
                          const lk_ranks *ranks, void *room) {
     bool ok = true, writes = !ranks || ranks->rank == 0;
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        for (int i = 0; writes && i < 2; i++) {
-            const struct lk_equalizer *e = &kv->equalizer[i];
-            size_t n = statistics_bytes(e);
-            if (e->sigma) ok = ok && writer->put(writer->user, e->sigma, n);
-            if (e->query_power) ok = ok && writer->put(writer->user, e->query_power, n);
-        }
+        if (writes) ok = ok && write_statistics(kv, writer);
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
                 ok = write_block(kv, i, b, writer, ranks, room, ok);
         if (kv->side == LK_V && writes) ok = ok && write_evict(&cache->evict[k / 2], writer);
+    }
+    return ok;
+}
+
+/* The blocks of a level that `later` does not hold, and the indices of the others. */
+static bool write_level_part(const struct lk_level *level, const struct lk_level *later,
+                             const struct lk_writer *writer) {
+    int64_t next = 0;
+    bool ok = true;
+    for (int64_t b = 0; ok && b < level->n_block; b++) {
+        int64_t same = next;
+        while (same < later->n_block && later->block[same] != level->block[b]) same++;
+        bool shared = same < later->n_block;
+        if (shared) next = same + 1;
+        int32_t index = shared ? (int32_t)same : -1;
+        ok = writer->put(writer->user, &index, sizeof index) &&
+             (shared || writer->put(writer->user, level->block[b], level->block_bytes));
+    }
+    return ok;
+}
+
+bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
+                         const struct lk_writer *writer) {
+    bool ok = true;
+    for (int k = 0; ok && k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k), *other = lk_cache_kv(later, k);
+        ok = write_statistics(kv, writer);
+        for (int i = 0; ok && i < kv->n_level; i++)
+            ok = write_level_part(&kv->level[i], &other->level[i], writer);
+        if (kv->side == LK_V) ok = ok && write_evict(&cache->evict[k / 2], writer);
     }
     return ok;
 }
@@ -256,9 +292,23 @@ static bool are_numbers(const char *x, size_t n, bool positive) {
     return true;
 }
 
-/* Check the rows of K or V of one layer, whose counts are possible. */
+/* Do n_block blocks follow, as a part of a level of n_later blocks? */
+static bool check_level_part(struct reader *rows, int64_t n_block, int64_t n_later,
+                             size_t block_bytes) {
+    int64_t next = 0;
+    for (int64_t b = 0; b < n_block; b++) {
+        int32_t index;
+        if (!copy_bytes(&index, rows, sizeof index)) return false;
+        if (index == -1 ? !read_bytes(rows, block_bytes) : index < next || index >= n_later)
+            return false;
+        if (index >= 0) next = (int64_t)index + 1;
+    }
+    return true;
+}
+
+/* Check the rows of K or V of one layer, whose counts are possible. later: of a part, or NULL. */
 static const char *check_rows(const struct lk_kv *kv, const struct saved_side *saved,
-                              struct reader *rows) {
+                              const struct saved_side *later, struct reader *rows) {
     static const char *const cut = "its number of rows does not match its counts",
                              *const invalid = "its channel statistics are invalid";
     for (int i = 0; i < 2; i++) {
@@ -271,9 +321,13 @@ static const char *check_rows(const struct lk_kv *kv, const struct saved_side *s
             return invalid;
         if (query_power && !are_numbers(query_power, n, false)) return invalid;
     }
-    for (int i = 0; i < kv->n_level; i++)
-        if (!read_bytes(rows, (uint64_t)saved->level[i].n_block * kv->level[i].block_bytes))
+    for (int i = 0; i < kv->n_level; i++) {
+        int64_t n = saved->level[i].n_block;
+        size_t bytes = kv->level[i].block_bytes;
+        if (later ? !check_level_part(rows, n, later->level[i].n_block, bytes)
+                  : !read_bytes(rows, (uint64_t)n * bytes))
             return cut;
+    }
     return NULL;
 }
 
@@ -321,21 +375,23 @@ static const char *check_evict(const struct lk_cache *cache, int layer,
 }
 
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
-                         const void *rows, size_t n_row, int64_t n_tok, lk_err *err) {
-    struct reader count = {counts, n_count}, row = {rows, n_row};
+                         const void *rows, size_t n_row, const void *later, int64_t n_tok,
+                         lk_err *err) {
+    struct reader count = {counts, n_count}, row = {rows, n_row}, after = {later, UINT64_MAX};
     const char *reason = NULL;
     int64_t n_shifted = 0;
     size_t n_seen = (size_t)(n_tok + 7) / 8 + 1;
     uint8_t *seen = lk_alloc(cache->ledger, LK_FOR_OTHER, n_seen);
     if (!seen) return lk_fail(err, LK_E_NOMEM, "no memory to check a cache");
     for (int layer = 0; !reason && layer < cache->shape.n_layer; layer++) {
-        struct saved_side saved[2];
+        struct saved_side saved[2], next;
         for (int side = 0; !reason && side < 2; side++) {
             const struct lk_kv *kv = &cache->kv[layer][side];
             reason = read_side(kv, &count, &saved[side]);
             if (layer == 0 && side == 0) n_shifted = saved[side].kv.n_shifted;
             if (!reason) reason = check_counts(kv, &saved[side], n_tok, n_shifted);
-            if (!reason) reason = check_rows(kv, &saved[side], &row);
+            if (!reason && later) reason = read_side(kv, &after, &next);
+            if (!reason) reason = check_rows(kv, &saved[side], later ? &next : NULL, &row);
         }
         if (!reason && cache->kv[layer][LK_K].evict)
             reason = check_evict(cache, layer, saved, &row, seen);
@@ -410,13 +466,17 @@ static void take_bytes(struct row_stream *stream, void *to, uint64_t n) {
     }
 }
 
-static void restore_rows(struct lk_kv *kv, struct row_stream *rows) {
+static void restore_statistics(struct lk_kv *kv, struct row_stream *rows) {
     for (int i = 0; i < 2; i++) {
         struct lk_equalizer *e = &kv->equalizer[i];
         if (e->sigma) take_bytes(rows, e->sigma, statistics_bytes(e));
         if (e->query_power) take_bytes(rows, e->query_power, statistics_bytes(e));
     }
     lk_latent_levels_restore(kv);
+}
+
+static void restore_rows(struct lk_kv *kv, struct row_stream *rows) {
+    restore_statistics(kv, rows);
     for (int i = 0; i < kv->n_level; i++)
         for (int64_t b = 0; b < kv->level[i].n_block; b++)
             take_bytes(rows, kv->level[i].block[b], kv->level[i].block_bytes);
@@ -441,4 +501,55 @@ bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_
     }
     lk_cache_trim(cache);
     return !stream.lost;
+}
+
+/* Replace the blocks of a level, which are those of the later state, by n_block blocks of a part.
+ * False without memory. */
+static bool restore_level_part(struct lk_cache *cache, struct lk_level *level, int64_t n_block,
+                               struct row_stream *rows) {
+    struct lk_level later = *level;
+    int64_t next = 0; /* of the later blocks */
+    level->block = NULL;
+    level->n_block = level->cap = 0;
+    bool ok = lk_cache_grow_table(cache, level, n_block);
+    while (ok && level->n_block < n_block) {
+        int32_t same = -1;
+        take_bytes(rows, &same, sizeof same);
+        if (same < 0) {
+            ok = lk_cache_add_block(cache, level, true);
+            if (ok) take_bytes(rows, level->block[level->n_block - 1], level->block_bytes);
+            continue;
+        }
+        for (; next < same; next++)
+            lk_pool_free(&cache->pool, later.block_bytes, later.block[next]);
+        level->block[level->n_block++] = later.block[next++];
+    }
+    for (; next < later.n_block; next++)
+        lk_pool_free(&cache->pool, later.block_bytes, later.block[next]);
+    lk_release(cache->ledger, LK_FOR_CACHE, later.block, later.cap * sizeof *later.block);
+    return ok;
+}
+
+bool lk_cache_restore_part(struct lk_cache *cache, struct lk_cache *later, const void *counts,
+                           const void *rows, uint64_t n_row) {
+    struct reader count = {counts, UINT64_MAX}; /* its size is known to fit */
+    struct row_stream stream = {.piece = {rows, n_row}};
+    bool ok = lk_cache_copy(cache, later, NULL) == LK_OK;
+    for (int k = 0; ok && k < lk_cache_n_kv(cache); k++) {
+        struct lk_kv *kv = lk_cache_kv(cache, k);
+        struct lk_evict *evict = &cache->evict[k / 2];
+        restore_counts(kv, &count);
+        restore_statistics(kv, &stream);
+        for (int i = 0; ok && i < kv->n_level; i++) {
+            struct lk_level *level = &kv->level[i];
+            ok = restore_level_part(cache, level, lk_level_blocks(&kv->rule[i], &kv->count[i]),
+                                    &stream);
+        }
+        if (!ok || kv->side != LK_V || !kv->evict) continue;
+        ok = lk_evict_reserve(evict, cache->ledger, kv->n_tok - kv->first);
+        if (ok) restore_evict(evict, kv->n_tok - kv->first, &stream);
+    }
+    if (ok) lk_cache_trim(cache);
+    if (!ok) lk_cache_clear(cache);
+    return ok;
 }

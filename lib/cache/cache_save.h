@@ -6,7 +6,14 @@
  *
  * Blocks are written as they lie in memory. sigma and query power are written for rows, then for
  * latents, each only if the recipe uses it. Positions i32 [n_row][n_head_kv] are written for layers
- * that evict, and scores f32 of the same shape if the policy needs them (cache/evict.h). */
+ * that evict, and scores f32 of the same shape if the policy needs them (cache/evict.h).
+ *
+ * An earlier state of a cache shares blocks with a later one. Its rows are written as a part, in
+ * which each block has the form
+ *
+ *     | i32 index of the same block in the later state's level, or -1 | the block, if -1 |
+ *
+ * Indices grow within a level. */
 #ifndef LK_CACHE_CACHE_SAVE_H
 #define LK_CACHE_CACHE_SAVE_H
 
@@ -39,6 +46,11 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
 bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer,
                          const lk_ranks *ranks, void *room);
 
+/* Write the rows of an earlier state of the cache `later` as a part of it. No ranks divide the
+ * rows. False if the writer fails. */
+bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
+                         const struct lk_writer *writer);
+
 /* Bytes of the cache's largest block. */
 size_t lk_cache_max_block(const struct lk_cache *cache);
 
@@ -48,10 +60,12 @@ bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);
 /* Check whether this cache can hold n_tok tokens as these counts and rows say: the counts, that
  * statistics and scores are finite, and that the positions of an eviction are possible. Blocks are
  * not inspected: any bytes are valid codes. Reads only counts[0 .. n_count) and rows[0 .. n_row).
+ * later: NULL, or the counts of the later state, which have passed, if the rows are a part of it.
  * LK_E_FORMAT if they are inconsistent or belong to another recipe; the message starts after a
  * colon. LK_E_NOMEM. */
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
-                         const void *rows, size_t n_row, int64_t n_tok, lk_err *err);
+                         const void *rows, size_t n_row, const void *later, int64_t n_tok,
+                         lk_err *err);
 
 /* Load counts and rows that have passed lk_cache_check: first the counts, which allocates what the
  * rows need; after LK_E_NOMEM the cache is empty.
@@ -63,5 +77,11 @@ enum { LK_RESTORE_ROOM = 1 << 20 };
 lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk_err *err);
 bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_row,
                            const lk_ranks *ranks, void *room);
+
+/* Load the counts, and the rows of a part, which have passed lk_cache_check, in a cache that shares
+ * the other blocks with `later`. Both have the same recipe and shape, and ledgers with the same
+ * `common`. A reservation of `later` ends. False without memory; the cache is empty then. */
+bool lk_cache_restore_part(struct lk_cache *cache, struct lk_cache *later, const void *counts,
+                           const void *rows, uint64_t n_row);
 
 #endif

@@ -34,7 +34,7 @@ lk_status lk_checkpoints_init(struct lk_session *s, lk_err *err) {
     return LK_OK;
 }
 
-static void free_checkpoint(struct lk_session *s, struct lk_checkpoint *at) {
+void lk_checkpoint_free(struct lk_session *s, struct lk_checkpoint *at) {
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     lk_cache_free(at->cache);
     lk_release(ledger, LK_FOR_CACHE, at->logits, logits_bytes(s));
@@ -44,7 +44,7 @@ static void free_checkpoint(struct lk_session *s, struct lk_checkpoint *at) {
 /* Drop checkpoint i. */
 static void drop(struct lk_session *s, int i) {
     struct lk_checkpoints *c = &s->checkpoints;
-    free_checkpoint(s, &c->at[i]);
+    lk_checkpoint_free(s, &c->at[i]);
     memmove(&c->at[i], &c->at[i + 1], (size_t)(--c->n - i) * sizeof *c->at);
 }
 
@@ -62,14 +62,12 @@ void lk_checkpoints_free(struct lk_session *s) {
     c->cap = 0;
 }
 
-/* The checkpoint that is missed least: without it the gap between its neighbors is the smallest
- * part of their distance from the end. The newest one stays. */
-static int find_least_useful(const struct lk_checkpoints *c, size_t n_tok) {
+int lk_checkpoints_least_useful(const struct lk_checkpoint *at, int n, size_t n_tok) {
     int best = 0;
     double least = 0;
-    for (int i = 0; i < c->n - 1; i++) {
-        size_t before = i > 0 ? c->at[i - 1].n_tok : 0;
-        double gap = (double)(c->at[i + 1].n_tok - before) / (double)(n_tok + 1 - c->at[i].n_tok);
+    for (int i = 0; i < n - 1; i++) {
+        size_t before = i > 0 ? at[i - 1].n_tok : 0;
+        double gap = (double)(at[i + 1].n_tok - before) / (double)(n_tok + 1 - at[i].n_tok);
         if (i == 0 || gap < least) best = i, least = gap;
     }
     return best;
@@ -78,20 +76,18 @@ static int find_least_useful(const struct lk_checkpoints *c, size_t n_tok) {
 /* Drop the least useful checkpoint if all places are taken. The text has n_tok tokens. */
 static void make_room(struct lk_session *s, size_t n_tok) {
     struct lk_checkpoints *c = &s->checkpoints;
-    if (c->n == c->cap) drop(s, c->n > 1 ? find_least_useful(c, n_tok) : 0);
+    if (c->n == c->cap) drop(s, lk_checkpoints_least_useful(c->at, c->n, n_tok));
 }
 
-/* Drop the least useful checkpoints while they hold too much, on any rank of a cluster. */
-static void fit_bytes(struct lk_session *s) {
+void lk_checkpoints_fit_bytes(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     while (c->n > LK_CHECKPOINT_MIN &&
            !lk_cluster_all(s->model->cluster, lk_checkpoints_held_bytes(s) <= c->max_bytes))
-        drop(s, find_least_useful(c, s->n_tok));
+        drop(s, lk_checkpoints_least_useful(c->at, c->n, s->n_tok));
 }
 
-/* An empty cache, with room for states and, if asked for, logits. False without memory. */
-static bool alloc_checkpoint(struct lk_session *s, size_t n_tok, bool logits,
-                             struct lk_checkpoint *out) {
+bool lk_checkpoint_alloc(struct lk_session *s, size_t n_tok, bool logits,
+                         struct lk_checkpoint *out) {
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     struct lk_checkpoint at = {.n_tok = n_tok};
     if (logits) at.logits = lk_alloc(ledger, LK_FOR_CACHE, logits_bytes(s));
@@ -99,7 +95,7 @@ static bool alloc_checkpoint(struct lk_session *s, size_t n_tok, bool logits,
     bool ok = (at.logits || !logits) && (at.states || !states_bytes(s)) &&
               lk_cache_alloc(&at.cache, s->recipe, &s->cache->shape, ledger, NULL) == LK_OK;
     if (!ok) {
-        free_checkpoint(s, &at);
+        lk_checkpoint_free(s, &at);
         return false;
     }
     lk_cache_drop_scratch(at.cache);
@@ -112,9 +108,9 @@ static bool alloc_checkpoint(struct lk_session *s, size_t n_tok, bool logits,
 static bool make_checkpoint(struct lk_session *s, size_t n_tok, struct lk_cache *cache,
                             const float *logits, struct lk_checkpoint *out) {
     struct lk_checkpoint at;
-    if (!alloc_checkpoint(s, n_tok, logits != NULL, &at)) return false;
+    if (!lk_checkpoint_alloc(s, n_tok, logits != NULL, &at)) return false;
     if (lk_cache_copy(at.cache, cache, NULL) != LK_OK) {
-        free_checkpoint(s, &at);
+        lk_checkpoint_free(s, &at);
         return false;
     }
     if (logits) memcpy(at.logits, logits, logits_bytes(s));
@@ -132,7 +128,7 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     struct lk_checkpoint *at = &c->at[c->n];
     bool made = make_checkpoint(s, s->n_tok, s->cache, logits, at);
     if (!lk_cluster_all(s->model->cluster, made)) { /* all ranks have the same checkpoints */
-        if (made) free_checkpoint(s, at);
+        if (made) lk_checkpoint_free(s, at);
         return;
     }
     c->n++;
@@ -140,7 +136,7 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     if (s->absorb)
         memcpy((char *)at->states + recurrent_bytes(s), s->absorb->state,
                lk_absorb_state_bytes(s->absorb));
-    fit_bytes(s);
+    lk_checkpoints_fit_bytes(s);
 }
 
 struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_common,
@@ -206,7 +202,7 @@ void lk_checkpoints_plan(struct lk_session *s, const size_t *mark, size_t n_mark
 
 void lk_checkpoints_drop_planned(struct lk_session *s, int i) {
     struct lk_checkpoints *c = &s->checkpoints;
-    free_checkpoint(s, &c->planned[i]);
+    lk_checkpoint_free(s, &c->planned[i]);
     memmove(&c->planned[i], &c->planned[i + 1], (size_t)(--c->n_planned - i) * sizeof *c->planned);
 }
 
@@ -214,7 +210,7 @@ void lk_checkpoints_open_planned(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = c->n_planned - 1; i >= 0; i--)
         if (!lk_cluster_all(s->model->cluster,
-                            alloc_checkpoint(s, c->planned[i].n_tok, false, &c->planned[i])))
+                            lk_checkpoint_alloc(s, c->planned[i].n_tok, false, &c->planned[i])))
             lk_checkpoints_drop_planned(s, i);
 }
 
@@ -222,10 +218,10 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = 0; i < c->n_planned; i++) {
         struct lk_checkpoint at, *planned = &c->planned[i];
-        bool made = alloc_checkpoint(s, planned->n_tok, false, &at),
+        bool made = lk_checkpoint_alloc(s, planned->n_tok, false, &at),
              ok = made && lk_cache_join_part(at.cache, s->cache, planned->cache);
         if (!lk_cluster_all(s->model->cluster, ok)) {
-            if (made) free_checkpoint(s, &at);
+            if (made) lk_checkpoint_free(s, &at);
             continue;
         }
         if (at.states) memcpy(at.states, planned->states, recurrent_bytes(s));
@@ -236,7 +232,7 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
         c->at[c->n++] = at;
     }
     while (c->n_planned > 0) lk_checkpoints_drop_planned(s, c->n_planned - 1);
-    fit_bytes(s);
+    lk_checkpoints_fit_bytes(s);
 }
 
 /* ---- going back ---- */
@@ -265,7 +261,7 @@ void lk_checkpoints_copy(struct lk_session *s, const struct lk_session *from) {
         struct lk_checkpoint *to = &c->at[c->n];
         bool made = make_checkpoint(s, at->n_tok, at->cache, at->logits, to);
         if (!lk_cluster_all(s->model->cluster, made)) {
-            if (made) free_checkpoint(s, to);
+            if (made) lk_checkpoint_free(s, to);
             continue;
         }
         if (at->states) memcpy(c->at[c->n].states, at->states, states_bytes(s));

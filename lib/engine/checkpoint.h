@@ -90,6 +90,19 @@ void lk_checkpoints_drop(struct lk_session *session, size_t n_tok);
 /* Copy the checkpoints of `from`, which has the same tokens. Those without memory are left out. */
 void lk_checkpoints_copy(struct lk_session *session, const struct lk_session *from);
 
+/* The one of at [n], in the order of n_tok, that is missed least by a session of n_tok tokens:
+ * without it the gap between its neighbors is the smallest part of their distance from the end. The
+ * newest one stays, if there are others. */
+int lk_checkpoints_least_useful(const struct lk_checkpoint *at, int n, size_t n_tok);
+
+/* For loading checkpoints (checkpoint_save.h): an empty cache, with room for states and, if asked
+ * for, logits; false without memory. Free one. Drop the least useful ones while they hold too
+ * much, on any rank of a cluster. */
+bool lk_checkpoint_alloc(struct lk_session *session, size_t n_tok, bool logits,
+                         struct lk_checkpoint *out);
+void lk_checkpoint_free(struct lk_session *session, struct lk_checkpoint *at);
+void lk_checkpoints_fit_bytes(struct lk_session *session);
+
 /* Bytes that the checkpoints hold themselves, without the blocks that caches share. */
 uint64_t lk_checkpoints_bytes(const struct lk_session *session);
 

@@ -3,6 +3,7 @@
 
 #include "base/atomic_file.h"
 #include "cache/cache_save.h"
+#include "engine/checkpoint_save.h"
 #include "engine/factors.h"
 #include "engine/sampler.h"
 #include "engine/session_state.h"
@@ -15,10 +16,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum {
-    HASHED = offsetof(struct lk_session_header, hash),
-    MAX_RECIPE = 1 << 14, /* bytes */
-};
+enum { MAX_RECIPE = 1 << 14 /* bytes */ };
 
 /* The model's fingerprint. Keys that LongRoPE rotated for short contexts are of no use in longer
  * ones. */
@@ -77,12 +75,14 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
     case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
     case LK_SECTION_ROWS:
         return lk_cache_write_rows(s->cache, writer, lk_cluster_ranks(s->model->cluster), room);
+    case LK_SECTION_CHECKPOINTS: return lk_checkpoints_write(s, writer);
     case LK_N_SECTION: break;
     }
     return false;
 }
 
-/* The last section are the rows: other ranks send theirs if all is well up to there. */
+/* Other ranks send their rows if all is well up to there. The section after the rows is empty then.
+ */
 static bool write_all(const struct lk_session *s, const lk_sampler *sampler, void *room,
                       FILE *file) {
     struct lk_session_header header = {.magic = LK_SESSION_MAGIC,
@@ -103,7 +103,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
     }
-    header.hash = XXH3_64bits(&header, HASHED);
+    header.hash = XXH3_64bits(&header, offsetof(struct lk_session_header, hash));
     return ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(&header, sizeof header, 1, file) == 1;
 }
 
@@ -153,7 +153,8 @@ struct saved {
     const uint8_t *section[LK_N_SECTION];
 };
 
-/* Check the header and find the sections. Returns what is wrong, or NULL. */
+/* Check the header and find the sections. A header of version 4 becomes one with an empty last
+ * section. Returns what is wrong, or NULL. */
 static const char *check_header(struct saved *saved) {
     struct lk_session_header *header = &saved->header;
     if (saved->map.size < sizeof *header) return "the file is too short for a saved session";
@@ -162,13 +163,21 @@ static const char *check_header(struct saved *saved) {
         return "not a saved session";
     if (header->order != LK_SESSION_ORDER)
         return "it was saved on a machine with another byte order";
-    if (header->version != LK_SESSION_VERSION)
+    bool is_old = header->version == LK_SESSION_VERSION_4;
+    if (header->version != LK_SESSION_VERSION && !is_old)
         return "it was saved by another version of lowkey; evaluate the text again and save it "
                "again";
-    if (header->hash != XXH3_64bits(header, HASHED))
+    size_t hashed = is_old ? offsetof(struct lk_session_header, section[LK_SECTION_CHECKPOINTS])
+                           : offsetof(struct lk_session_header, hash);
+    memcpy(&header->hash, saved->map.data + hashed, sizeof header->hash);
+    if (header->hash != XXH3_64bits(saved->map.data, hashed))
         return "the file is damaged: wrong checksum of the header";
     if (header->size != saved->map.size) return "the file is damaged: its size has changed";
-    uint64_t at = sizeof *header;
+    if (is_old) {
+        header->section[LK_SECTION_CHECKPOINTS].size = 0;
+        header->section[LK_SECTION_CHECKPOINTS].hash = XXH3_64bits("", 0);
+    }
+    uint64_t at = hashed + sizeof header->hash;
     for (int i = 0; i < LK_N_SECTION; i++) {
         if (header->section[i].size > header->size - at)
             return "the file is damaged: its sections exceed it";
@@ -283,16 +292,21 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     if (status != LK_OK) return status;
     const char *recipe = (const char *)saved->section[LK_SECTION_RECIPE],
                *own = lk_recipe_text(s->recipe);
-    size_t len = header->section[LK_SECTION_RECIPE].size;
+    size_t len = header->section[LK_SECTION_RECIPE].size,
+           n_tok = header->section[LK_SECTION_TOKENS].size / sizeof(int32_t);
     bool same_text = strlen(own) == len && memcmp(own, recipe, len) == 0;
     lk_err why;
     status = same_text ? check_sidecar(saved, s, &why) : LK_OK;
     if (status == LK_OK)
-        status = lk_cache_check(
-            s->cache, saved->section[LK_SECTION_COUNTS], header->section[LK_SECTION_COUNTS].size,
-            saved->section[LK_SECTION_ROWS], header->section[LK_SECTION_ROWS].size,
-            (int64_t)(header->section[LK_SECTION_TOKENS].size / sizeof(int32_t)), &why);
+        status =
+            lk_cache_check(s->cache, saved->section[LK_SECTION_COUNTS],
+                           header->section[LK_SECTION_COUNTS].size, saved->section[LK_SECTION_ROWS],
+                           header->section[LK_SECTION_ROWS].size, NULL, (int64_t)n_tok, &why);
     if (status == LK_OK) status = check_states(saved, s, &why);
+    if (status == LK_OK)
+        status = lk_checkpoints_check(s, saved->section[LK_SECTION_CHECKPOINTS],
+                                      header->section[LK_SECTION_CHECKPOINTS].size,
+                                      saved->section[LK_SECTION_COUNTS], n_tok, &why);
     if (status == LK_OK && !same_text) status = check_sidecar(saved, s, &why);
     if (status == LK_OK) return LK_OK;
     if (same_text || status != LK_E_FORMAT)
@@ -309,6 +323,7 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     struct lk_cluster *c = s->model->cluster;
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
     lk_err why = {0};
+    lk_checkpoints_drop(s, 0); /* of the tokens before */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (status == LK_OK)
         status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
@@ -331,6 +346,9 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     s->n_logits = logits ? 1 : 0;
     s->n_pass = 0;
     s->n_cut++;
+    if (!c)
+        lk_checkpoints_load(s, saved->section[LK_SECTION_CHECKPOINTS],
+                            saved->header.section[LK_SECTION_CHECKPOINTS].size);
     return LK_OK;
 }
 

@@ -9,6 +9,9 @@
  *   | states   see engine/absorb.h, or nothing               |
  *   | counts   see cache/cache_save.h                        |
  *   | rows     see cache/cache_save.h: nearly all of the file |
+ *   | checkpoints  see engine/checkpoint_save.h, or nothing   |
+ *
+ * Files of version 4 have no checkpoints, and no entry for them in the header.
  *
  * The header and every section have a 64-bit XXH3 checksum. Checksums detect damage, not malice, so
  * everything that is read is validated as well. */
@@ -25,10 +28,16 @@ enum lk_section {
     LK_SECTION_STATES,
     LK_SECTION_COUNTS,
     LK_SECTION_ROWS,
+    LK_SECTION_CHECKPOINTS,
     LK_N_SECTION
 };
 
-enum { LK_SESSION_VERSION = 4, LK_SESSION_ORDER = 0x01020304, LK_SAVED_MTP = 4 };
+enum {
+    LK_SESSION_VERSION = 5,
+    LK_SESSION_VERSION_4 = 4,
+    LK_SESSION_ORDER = 0x01020304,
+    LK_SAVED_MTP = 4
+};
 
 #define LK_SESSION_MAGIC "lowkeyKV"
 

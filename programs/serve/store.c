@@ -385,12 +385,13 @@ static void remove_superseded(struct lk_store *store, const char *name, const st
     if (memcmp(old->tok, e->tok, old->n_tok * sizeof *e->tok) == 0) remove_entry_file(store, old);
 }
 
-/* Upper bound of the size of the session's file. */
+/* Upper bound of the size of the session's file, without blocks that only checkpoints share. */
 static uint64_t max_file_bytes(const struct lk_store *store, const lk_session *session) {
     uint64_t counters = 1 << 18,
              logits = (uint64_t)lk_model_get_info(store->opts->model).n_vocab * sizeof(float);
-    return lk_session_get_stats(session).cache_bytes + lk_session_n_tok(session) * sizeof(int32_t) +
-           logits + counters;
+    lk_session_stats stats = lk_session_get_stats(session);
+    return stats.cache_bytes + stats.checkpoint_bytes +
+           lk_session_n_tok(session) * sizeof(int32_t) + logits + counters;
 }
 
 /* Describe the slot's session as an entry, without a file. */
@@ -442,6 +443,7 @@ static lk_status save_new_entry(struct lk_store *store, const struct lk_slot *sl
     pthread_mutex_lock(&store->lock);
     if (status == LK_OK) remove_superseded(store, slot->stored, &e);
     bool added = status == LK_OK && add_entry(store, &e);
+    enforce_limit(store, 0);
     pthread_mutex_unlock(&store->lock);
     *bytes = e.size;
     if (!added) free_entry(&e);

@@ -2,14 +2,19 @@
  * bit-identically. */
 #include "cache/cache.h"
 #include "engine/checkpoint.h"
+#include "engine/checkpoint_save.h"
+#include "engine/session_save.h"
 #include "engine/session_state.h"
 #include "support.h"
 #include "support_model.h"
+#include "support_session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -336,11 +341,222 @@ static void prompts_branch(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_go_back),   cmocka_unit_test(prompts_branch),
-        cmocka_unit_test(states_get_sparser), cmocka_unit_test(states_fit_their_bytes),
-        cmocka_unit_test(copies_go_back),     cmocka_unit_test(memory_runs_out),
+/* ---- checkpoints in saved sessions ---- */
+
+static char path[] = "/tmp/lowkey-checkpoint-XXXXXX";
+
+static void save(const lk_session *s) {
+    lk_err err = {0};
+    if (lk_session_save(s, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+}
+
+static void load(lk_session *s) {
+    lk_err err = {0};
+    if (lk_session_load(s, NULL, path, &err) != LK_OK)
+        fail_msg("%s: %s", lk_recipe_text(s->recipe), err.msg);
+}
+
+/* A loaded session goes back as the one that was saved, and a saved copy of it is the same file.
+ * What the session held before is gone. */
+static void check_saved(lk_model *model, const char *text) {
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX], other[CTX];
+    lk_session *none[N_TURN] = {0};
+    size_t reused, n_file[2];
+    uint8_t *file[2];
+    assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    random_tokens(other, CTX, model, 4);
+    lk_session *s = new_session(model, recipe, 2 * N_TURN),
+               *loaded = new_session(model, recipe, 2 * N_TURN);
+    size_t n = converse(s, tok, none);
+    assert_int_equal(lk_session_sync(loaded, other, 300, NULL, NULL), LK_OK);
+    for (int i = 0; i < 2; i++) {
+        save(i ? loaded : s);
+        file[i] = read_file(path, &n_file[i]);
+        if (i == 0) load(loaded);
+    }
+    assert_int_equal(n_file[0], n_file[1]);
+    assert_memory_equal(file[0], file[1], n_file[0]);
+    free(file[0]), free(file[1]);
+    assert_int_equal(loaded->checkpoints.n, s->checkpoints.n);
+    for (int turn = N_TURN - 1; turn >= 0; turn -= 2) {
+        size_t end = prompt_end(turn);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(lk_session_sync(i ? s : loaded, tok, end, &reused, NULL), LK_OK);
+            assert_int_equal(reused, end);
+        }
+        assert_same_logits(loaded, s, text);
+        decode(loaded, other, 50), decode(s, other, 50); /* rows change their levels */
+        assert_same_logits(loaded, s, text);
+    }
+    assert_true(n > prompt_end(N_TURN - 1));
+    lk_session_free(s);
+    decode(loaded, other, 20);
+    lk_session_free(loaded);
+    lk_recipe_free(recipe);
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+}
+
+static void saved_sessions_go_back(void **state) {
+    (void)state;
+    static const char *const models[] = {"llama", "gemma3", "qwen35", "granitehybrid"};
+    for (int m = 0; m < 4; m++) {
+        lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
+        check_saved(model, "best-4");
+        if (m == 0) {
+            check_saved(model, "best-1.9");
+            check_saved(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less");
+            check_saved(model, "keep 10% by tova: int8; window 16: f16; absorb performer");
+            check_saved(model, "sink 4: f16; body: none; window 60: f16");
+        }
+        lk_model_free(model);
+    }
+}
+
+/* Save a session with N checkpoints of gemma3, whose path has the file then. */
+enum { N_SAVED = 12, APART = 40 };
+
+static lk_session *save_many(lk_model *model, const lk_recipe *recipe) {
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = new_session(model, recipe, N_SAVED);
+    for (size_t n = APART; n <= N_SAVED * APART; n += APART)
+        assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
+    assert_int_equal(s->checkpoints.n, N_SAVED);
+    save(s);
+    return s;
+}
+
+/* A session with less room keeps some of the file's checkpoints, over the whole length. Without
+ * memory the older ones are missing. */
+static void less_room_than_in_the_file(void **state) {
+    (void)state;
+    enum { FEW = 5 };
+    lk_model *model = open_preset("gemma3", CTX, 1);
+    lk_recipe *recipe = NULL;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-4", NULL), LK_OK);
+    lk_session *s = save_many(model, recipe), *few = new_session(model, recipe, FEW), *small = NULL;
+    load(few);
+    const struct lk_checkpoint *at = few->checkpoints.at;
+    assert_int_equal(few->checkpoints.n, FEW);
+    assert_int_equal(at[FEW - 1].n_tok, N_SAVED * APART);
+    assert_true(at[0].n_tok <= N_SAVED * APART / 2);
+    for (int i = 1; i < FEW; i++) assert_true(at[i].n_tok > at[i - 1].n_tok);
+    for (int i = FEW - 1; i >= 0; i--) {
+        size_t reused, n = at[i].n_tok;
+        int32_t tok[CTX];
+        random_tokens(tok, CTX, model, 3);
+        assert_int_equal(lk_session_sync(few, tok, n, &reused, NULL), LK_OK);
+        assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
+        assert_int_equal(reused, n);
+        assert_same_logits(few, s, "few");
+    }
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = N_SAVED, .checkpoint_bytes = 1};
+    assert_int_equal(lk_session_new(&small, model, recipe, &opts, NULL), LK_OK);
+    load(small);
+    assert_int_equal(small->checkpoints.n, LK_CHECKPOINT_MIN);
+    lk_session_free(small);
+    lk_session *plain = new_session(model, recipe, 0);
+    load(plain);
+    assert_int_equal(plain->checkpoints.n, 0);
+    lk_session_free(plain);
+    for (int nth = 1; nth < 200; nth += 13) {
+        lk_session *poor = new_session(model, recipe, N_SAVED);
+        atomic_store(&poor->checkpoints.ledger.fail_at, nth);
+        load(poor);
+        atomic_store(&poor->checkpoints.ledger.fail_at, 0);
+        assert_true(poor->checkpoints.n < N_SAVED);
+        lk_session_free(poor);
+    }
+    lk_session_free(few);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+    lk_model_free(model);
+}
+
+/* Wrong checkpoints with correct checksums are refused; other edits do no harm. A file of version 4
+ * loads. */
+static void wrong_files_are_refused(void **state) {
+    (void)state;
+    lk_model *model = open_preset("gemma3", CTX, 1);
+    lk_recipe *recipe = NULL;
+    struct lk_session_header header;
+    struct lk_saved_checkpoint first;
+    size_t size;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-4", NULL), LK_OK);
+    lk_session *s = save_many(model, recipe), *loaded = new_session(model, recipe, N_SAVED);
+    uint8_t *file = read_file(path, &size), *edited = malloc(size);
+    memcpy(&header, file, sizeof header);
+    size_t n_part = header.section[LK_SECTION_CHECKPOINTS].size, part = size - n_part;
+    memcpy(&first, file + part, sizeof first);
+    size_t rows = part + sizeof first + first.logits + first.states + first.counts;
+    const struct {
+        size_t at;
+        int64_t value;
+        const char *words;
+    } wrong[] = {
+        {part, 0, "not in order"},
+        {part, N_SAVED * APART + 1, "not in order"},
+        {part, INT64_MIN, "not in order"},
+        {part + 8, 4, "vocabulary size"},
+        {part + 16, 4, "states of a checkpoint"},
+        {part + 24, INT64_MAX, "truncated"},
+        {part + 32, -1, "truncated"},
+        {part + 32, (int64_t)first.rows - 1, "a checkpoint: "},
+        {rows - first.counts, 7, "a checkpoint: "},
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    struct random r = {5};
+    int n_refused = 0;
+    for (size_t i = 0; i < 200 + sizeof wrong / sizeof *wrong; i++) {
+        bool known = i < sizeof wrong / sizeof *wrong;
+        size_t at = known ? wrong[i].at : part + (size_t)random_int(&r, 0, (int)n_part / 4 - 2) * 4;
+        int64_t value = known ? wrong[i].value : random_int(&r, -2, 40);
+        memcpy(edited, file, size);
+        memcpy(edited + at, &value, known ? 8 : 4);
+        seal_session(edited, size);
+        assert_true(write_file(path, edited, size));
+        lk_err err = {0};
+        lk_status status = lk_session_load(loaded, NULL, path, &err);
+        if (known && (status != LK_E_FORMAT || !strstr(err.msg, wrong[i].words)))
+            fail_msg("%zu: status %d, \"%s\"", i, status, err.msg);
+        n_refused += status == LK_E_FORMAT;
+        if (status == LK_OK) assert_int_equal(loaded->checkpoints.n, N_SAVED);
+    }
+    assert_true(n_refused > (int)(sizeof wrong / sizeof *wrong));
+
+    /* Without the last section and its entry in the header. */
+    size_t entry = offsetof(struct lk_session_header, section[LK_SECTION_CHECKPOINTS]),
+           removed = sizeof *header.section;
+    memcpy(edited, file, part);
+    header.version = LK_SESSION_VERSION_4;
+    header.size = part - removed;
+    memcpy(edited, &header, entry);
+    memmove(edited + sizeof header - removed, edited + sizeof header, part - sizeof header);
+    seal_session(edited, part - removed);
+    assert_true(write_file(path, edited, part - removed));
+    load(loaded);
+    assert_int_equal(loaded->checkpoints.n, 0);
+    assert_int_equal(lk_session_n_tok(loaded), lk_session_n_tok(s));
+    assert_same_logits(loaded, s, "version 4");
+    free(file), free(edited);
+    lk_session_free(loaded);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+int main(void) {
+    close(mkstemp(path));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sessions_go_back),        cmocka_unit_test(prompts_branch),
+        cmocka_unit_test(states_get_sparser),      cmocka_unit_test(states_fit_their_bytes),
+        cmocka_unit_test(copies_go_back),          cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(saved_sessions_go_back),  cmocka_unit_test(less_room_than_in_the_file),
+        cmocka_unit_test(wrong_files_are_refused),
+    };
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return n_failed;
 }

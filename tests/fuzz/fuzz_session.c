@@ -36,6 +36,7 @@ enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 struct target {
     lk_recipe *recipe;
     lk_session *session;
+    int32_t tok[PROMPT];
     uint8_t *file;
     size_t size;
 };
@@ -66,15 +67,16 @@ static lk_model *open_model(const char *dir) {
 }
 
 static void make_target(struct target *t, const char *text) {
-    lk_session_opts opts = {.n_ctx = CTX};
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 4};
     lk_sampler *sampler = NULL;
-    int32_t tok[PROMPT];
+    int32_t *tok = t->tok, next;
     for (int i = 0; i < PROMPT; i++) tok[i] = i % 300;
     if (lk_recipe_parse(&t->recipe, text, NULL) != LK_OK ||
         lk_session_new(&t->session, fuzz.model, t->recipe, &opts, NULL) != LK_OK ||
         lk_sampler_new(&sampler, fuzz.model, &fuzz.sampling, NULL) != LK_OK ||
+        lk_session_sync(t->session, tok, PROMPT / 2, NULL, NULL) != LK_OK ||
         lk_session_sync(t->session, tok, PROMPT, NULL, NULL) != LK_OK ||
-        lk_sampler_next(sampler, t->session, -1, tok, NULL) != LK_OK ||
+        lk_sampler_next(sampler, t->session, -1, &next, NULL) != LK_OK ||
         lk_session_save(t->session, sampler, fuzz.path, NULL) != LK_OK)
         abort();
     t->file = read_file(fuzz.path, &t->size);
@@ -128,6 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (lk_session_load(t->session, sampler, fuzz.path, NULL) == LK_OK) {
         static const int32_t tok[N_MORE];
         lk_session_eval(t->session, tok, N_MORE, false, NULL);
+        lk_session_sync(t->session, t->tok, PROMPT / 2 + 1, NULL, NULL); /* from a checkpoint */
     }
     lk_sampler_free(sampler);
     return 0;

@@ -272,7 +272,7 @@ def write_less_states():
 # ---- saved sessions ----
 
 RECIPES = {"best-3": 1, "h2o-less": 2, "tova-performer": 3, "best-1.9": 4, "tale": 5, "streaming": 6}
-SECTIONS = ["recipe", "tokens", "logits", "sampler", "states", "counts", "rows", "header"]
+SECTIONS = ["recipe", "tokens", "logits", "sampler", "states", "counts", "rows", "checkpoints", "header"]
 
 
 def edits(recipe, *list_of):
@@ -293,6 +293,8 @@ def write_sessions():
     for recipe in RECIPES:
         write("session", f"{recipe}-as-it-is", edits(recipe))
         write("session", f"{recipe}-counts", edits(recipe, ("counts", 0, 7), ("counts", 40, -1)))
+        write("session", f"{recipe}-checkpoints", edits(recipe, ("checkpoints", 0, 151),
+                                                        ("checkpoints", 24, -1)))
         write("session", f"{recipe}-rows", edits(recipe, ("rows", 0, nan), ("rows", 1000, inf)))
     # Positions and scores of a layer follow its blocks: of the first layer, then of the second one.
     for recipe, end in (("h2o-less", 46528), ("tova-performer", 41952)):

@@ -36,13 +36,18 @@ void seal_session(uint8_t *data, size_t size) {
     struct lk_session_header header;
     if (size < sizeof header) return;
     memcpy(&header, data, sizeof header);
-    size_t at = sizeof header;
-    for (int i = 0; i < LK_N_SECTION; i++) {
+    bool is_old = header.version == LK_SESSION_VERSION_4;
+    int n_section = is_old ? LK_SECTION_CHECKPOINTS : LK_N_SECTION;
+    size_t hashed = offsetof(struct lk_session_header, section) +
+                    (size_t)n_section * sizeof *header.section,
+           at = hashed + sizeof header.hash;
+    for (int i = 0; i < n_section; i++) {
         if (header.section[i].size > size - at) break;
         header.section[i].hash = XXH3_64bits(data + at, header.section[i].size);
         at += header.section[i].size;
     }
     header.size = size;
-    header.hash = XXH3_64bits(&header, offsetof(struct lk_session_header, hash));
-    memcpy(data, &header, sizeof header);
+    uint64_t hash = XXH3_64bits(&header, hashed);
+    memcpy(data, &header, hashed);
+    memcpy(data + hashed, &hash, sizeof hash);
 }
