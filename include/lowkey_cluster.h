@@ -67,8 +67,9 @@ lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
 /* Exchanges since the cluster was made, as this rank counts them. */
 typedef struct {
     uint64_t n_exchange;
-    uint64_t bytes; /* received by this rank */
-    double seconds; /* spent in exchanges, waiting for other ranks included */
+    uint64_t bytes;      /* received by this rank */
+    uint64_t bytes_sent; /* by this rank, to each other rank by itself */
+    double seconds;      /* spent in exchanges, waiting for other ranks included */
 } lk_cluster_stats;
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *cluster);
 

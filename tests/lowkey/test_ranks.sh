@@ -58,11 +58,12 @@ for recipe in f16 best-4 h2o; do
   done
 done
 works 2 run -f text -c 8k -n 4 --greedy --kv best-3 --json --stream
-json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0'
+json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0 and d["ranks"]["exchange_seconds"] > 0'
 works 2 perplexity -f text -c 1k --chunks 1 --kv f16 --kv best-4 --json
 json 'd["results"][0]["kl_mean"] < 1e-6 and d["results"][1]["bits_per_value"] < 8'
 works 2 bench --depth 0,2k -p 64 -n 4 --repeat 1 --kv best-4 --json
-json 'all(r["decode_tps"] > 0 for r in d["results"])'
+json 'all(r["decode_tps"] > 0 and 0 < r["exchange_share"] <= 1 for r in d["results"])'
+json 'all(r["exchanges_per_token"] >= 3 and r["sent_per_token"] > 0 for r in d["results"])'
 count=$((count + 1))
 printf 'one question\nanother one\n' |
   timeout 120 mpirun -n 2 "$bin" chat --greedy -n 5 -t 1 >out 2>err || fail "chat: $(head -c 600 err)"
