@@ -68,6 +68,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .endless = true},
          }},
         model_options(&a->model),
+        rank_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
         draft_options(&a->draft),
@@ -317,6 +318,7 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
     a.model.mtp = is_draft_mtp(a.draft);
+    if (!status) status = numa_start(command, &a.model, &a.session.n_here);
     if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
     bool is_default = !status && !r.recipe;
     if (!status) status = open_default_recipe(r.model, &r.recipe);
