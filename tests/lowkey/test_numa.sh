@@ -10,7 +10,7 @@ build=${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}
 . "$(dirname "$0")/../support/program.sh" || exit 1
 [ "$(nproc)" -ge 2 ] || { echo "skipped: this needs two processors"; exit 77; }
 [ -x "$build/tests/write_tiny_models" ] || { echo "skipped: write_tiny_models was not built"; exit 77; }
-"$build/tests/write_tiny_models" "$work" >/dev/null || exit 1
+"$build/tests/write_tiny_models" "$work" llama-spm >/dev/null || exit 1
 export LOWKEY_MODEL=$work/llama-spm.gguf
 
 # works ARGUMENT...: the program succeeds without a message. The contexts are longer than those of the tiny model's
@@ -41,7 +41,33 @@ answers -p ' and' --session saved # continues in one process
 works bench --numa 2 --depth 2k -p 0 -n 4 --repeat 1 --kv best-4 --json
 json 'd["results"][0]["n_rank"] == 2 and d["results"][0]["sent_per_token"] > 0'
 json 'd["results"][0]["max_rank_bytes"] < 0.8 * d["results"][0]["cache_bytes"]'
+cp out ranks.json
 printf 'one question\n' | timeout 60 "$bin" chat --numa 2 --greedy -n 5 -t 1 >out 2>err || fail "chat: $(head -c 600 err)"
+
+# ---- the planned speed --------------------------------------------------------------------------
+
+# Exchanges are those that were counted; messages of some hundred bytes are not planned. Times are those of the line.
+python3 - <<'END'
+import json
+d = json.load(open("ranks.json"))
+result = d["results"][0]
+points = [(0, 0.010), (1000, 0.020), (3000, 0.040)]
+d["results"] = [{"kv": "best-4", "depth": depth, "decode_tps": 1 / s} for depth, s in points] + [result]
+json.dump(d, open("speed.json", "w"))
+END
+good plan --kv best-4 -c 8k --ranks 2 --speed speed.json --latency 1 --bandwidth 0.008 --json
+json '(lambda p, r: p["exchanges_per_token"] == r["exchanges_per_token"] and
+       0 < r["received_per_token"] - p["received_per_token"] < 600)(
+       d["plans"][0], json.load(open("ranks.json"))["results"][0])'
+json '(lambda p, near: near(1 / p["decode_tps_one"], 0.01 + 8192e-5) and
+       near(1 / p["decode_tps"], 0.01 + 4096e-5 + p["exchanges_per_token"] * 1e-3 + p["received_per_token"] * 1e-6) and
+       abs(p["ranks_win_from"] - (p["exchanges_per_token"] * 1e-3 + p["received_per_token"] * 1e-6) / 0.5e-5) <= 1)(
+       d["plans"][0], lambda a, b: abs(a - b) < 1e-4 * b)'
+good plan --kv best-4 -c 8k --ranks 2 --speed speed.json
+says 'faster from'
+bad 'has not two depths of f16' plan --kv f16 --ranks 2 --speed speed.json
+bad "was not written by 'lowkey bench --json'" plan --kv f16 --ranks 2 --speed text
+bad 'with --kv, and not --csv' plan --ranks 2 --speed speed.json
 
 # ---- processors, and Ctrl-C ---------------------------------------------------------------------
 

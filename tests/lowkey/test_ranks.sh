@@ -11,7 +11,7 @@ build=${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}
 command -v mpirun >/dev/null || { echo "skipped: mpirun is not installed"; exit 77; }
 ldd "$bin" | grep -q libmpi || { echo "skipped: the program was built without MPI (-DLOWKEY_MPI=ON)"; exit 77; }
 [ -x "$build/tests/write_tiny_models" ] || { echo "skipped: write_tiny_models was not built"; exit 77; }
-"$build/tests/write_tiny_models" "$work" >/dev/null || exit 1
+"$build/tests/write_tiny_models" "$work" llama-spm >/dev/null || exit 1
 export LOWKEY_MODEL=$work/llama-spm.gguf
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=vader,self OMPI_MCA_rmaps_base_oversubscribe=1
 
