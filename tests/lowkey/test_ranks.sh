@@ -88,6 +88,23 @@ refused 'no-such.gguf' 2 run -p x -m no-such.gguf
 refused 'several ranks' 2 run -p x --kv shadowkv
 refused 'the prompt is empty' 2 run -f /dev/null
 
+# ---- a slow network -----------------------------------------------------------------------------
+
+# Ranks in network namespaces. A delay of 20 ms shows in the time of an exchange.
+network=$build/bench/delayed_network
+if [ -x "$network" ] && [ "$(id -u)" = 0 ] && [ -c /dev/net/tun ]; then
+  count=$((count + 2))
+  "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 >expected 2>/dev/null
+  timeout 60 "$network" 2 20 0 50 "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 --json >out 2>err ||
+    fail "delayed_network: $(head -c 600 err)"
+  json 'd["text"] + "\n" == open("expected").read()'
+  json '0.9 * 0.02 < d["ranks"]["exchange_seconds"] / d["ranks"]["exchanges_per_token"] < 0.1'
+  printf 'echo $$ >>pids.network; exec sleep 60\n' >wait
+  timeout 60 "$network" 2 0 0 1 bash wait >out 2>err && fail "delayed_network goes on for longer than its time"
+  while read -r pid; do kill -0 "$pid" 2>/dev/null && fail "delayed_network leaves a process"; done <pids.network
+  grep -q 'the time is over' err || fail "delayed_network: $(head -c 600 err)"
+fi
+
 # ---- a rank that dies ---------------------------------------------------------------------------
 
 # Each rank writes its number and its process id.
