@@ -68,7 +68,7 @@ lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
 typedef struct {
     uint64_t n_exchange;
     uint64_t bytes;      /* received by this rank */
-    uint64_t bytes_sent; /* by this rank, to each other rank by itself */
+    uint64_t bytes_sent; /* by this rank; once for each other rank */
     double seconds;      /* spent in exchanges, waiting for other ranks included */
 } lk_cluster_stats;
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *cluster);

@@ -1,5 +1,5 @@
-/* Write every tiny random model of the tests, or the one called NAME, as DIR/NAME.gguf and print the
- * paths.
+/* Write every tiny random model of the tests, or the one called NAME, as DIR/NAME.gguf, and print
+ * the paths.
  *
  * usage: write_tiny_models DIR [NAME] */
 #include "tiny_gguf.h"
