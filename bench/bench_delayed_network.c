@@ -337,7 +337,7 @@ int main(int argc, char **argv) {
         if (getppid() != parent) return 1;
         start_mpirun(&net, argv + 5, argc - 5);
     }
-    /* Ranks that wait for a packet keep their processors busy; the switch must not wait for them. */
+    /* Ranks that wait keep their processors busy; the switch must not wait for them. */
     if (sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1}))
         fprintf(stderr, "delayed_network: no real-time priority; delays will be longer\n");
     int status = run_switch(&net, command, seconds);
