@@ -67,10 +67,20 @@ lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
 /* Exchanges since the cluster was made, as this rank counts them. */
 typedef struct {
     uint64_t n_exchange;
-    uint64_t bytes; /* received by this rank */
-    double seconds; /* spent in exchanges, waiting for other ranks included */
+    uint64_t bytes;      /* received by this rank */
+    uint64_t bytes_sent; /* by this rank; once for each other rank */
+    double seconds;      /* spent in exchanges, waiting for other ranks included */
 } lk_cluster_stats;
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *cluster);
+
+/* What each of n_rank ranks exchanges to decode one token; seconds are 0. Errors of
+ * lk_plan_make_ranks. */
+lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
+                            lk_cluster_stats *out, lk_err *err);
+
+/* The number of tokens, of n_tok, whose rows are on the rank that holds most of them, in layers
+ * that ranks divide. */
+uint64_t lk_plan_max_rank_tokens(uint64_t n_tok, int32_t n_rank);
 
 /* Bytes of a session's cache on the rank that holds most of them. */
 uint64_t lk_session_max_rank_bytes(lk_session *session);

@@ -132,7 +132,9 @@ static lk_status time_decode(struct bench *b, double *seconds, lk_err *err) {
     }
     *seconds = lk_now() - start;
     lk_cluster_stats after = count_exchanges(b);
+    b->exchanged.n_exchange += after.n_exchange - before.n_exchange;
     b->exchanged.bytes += after.bytes - before.bytes;
+    b->exchanged.bytes_sent += after.bytes_sent - before.bytes_sent;
     b->exchanged.seconds += after.seconds - before.seconds;
     b->decode_seconds += *seconds;
     if (status == LK_OK) add_progress(b, decode_cost(depth, 1));
@@ -185,9 +187,14 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     out->bits_with_sidecar = stats.bits_with_sidecar;
     const struct lk_cluster *c = b->model->cluster;
     out->n_rank = c ? c->ranks.n_rank : 1;
+    out->max_rank_bytes =
+        c ? lk_session_max_rank_bytes(depth > 0 ? b->deep : b->work) : stats.cache_bytes;
     if (b->decode_seconds > 0) {
-        out->exchanged_per_token =
-            (double)b->exchanged.bytes / (b->opts->n_decode * b->opts->n_repeat);
+        double n = (double)b->opts->n_decode * b->opts->n_repeat;
+        out->exchanges_per_token = (double)b->exchanged.n_exchange / n;
+        out->received_per_token = (double)b->exchanged.bytes / n;
+        out->sent_per_token = (double)b->exchanged.bytes_sent / n;
+        out->exchange_seconds = b->exchanged.seconds / n;
         out->exchange_share = b->exchanged.seconds / b->decode_seconds;
     }
     if (b->timed > 0) out->cpu_share = b->cpu / (b->timed * b->model->n_thread);

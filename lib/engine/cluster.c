@@ -12,10 +12,12 @@ lk_status lk_cluster_fail_lost(lk_err *err) {
 
 /* ---- exchanges ---- */
 
-/* Count an exchange that started at `start`, in which this rank received n bytes. */
-static bool count_exchange(struct lk_cluster *c, double start, size_t n, bool ok) {
+/* Count an exchange that started at `start`, in which this rank sent and received so many bytes. */
+static bool count_exchange(struct lk_cluster *c, double start, size_t sent, size_t received,
+                           bool ok) {
     c->stats.n_exchange++;
-    c->stats.bytes += n;
+    c->stats.bytes += received;
+    c->stats.bytes_sent += sent;
     c->stats.seconds += lk_now() - start;
     if (!ok) c->lost = true;
     return ok;
@@ -23,14 +25,17 @@ static bool count_exchange(struct lk_cluster *c, double start, size_t n, bool ok
 
 bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *all) {
     double start = lk_now();
-    return !c->lost && count_exchange(c, start, n * (size_t)(c->ranks.n_rank - 1),
-                                      c->ranks.gather(c->ranks.user, own, n, all));
+    size_t others = n * (size_t)(c->ranks.n_rank - 1);
+    return !c->lost &&
+           count_exchange(c, start, others, others, c->ranks.gather(c->ranks.user, own, n, all));
 }
 
 /* n bytes of rank `from` to all. */
 static bool broadcast_from(struct lk_cluster *c, int from, void *data, size_t n) {
     double start = lk_now();
-    return !c->lost && count_exchange(c, start, from == c->ranks.rank ? 0 : n,
+    bool sends = from == c->ranks.rank;
+    size_t others = n * (size_t)(c->ranks.n_rank - 1);
+    return !c->lost && count_exchange(c, start, sends ? others : 0, sends ? 0 : n,
                                       c->ranks.broadcast(c->ranks.user, from, data, n));
 }
 

@@ -46,6 +46,9 @@ enum lk_op_kind {
 
 enum { LK_MAX_RANKS = 1024, LK_OP_MAGIC = 0x706f6b6c };
 
+/* Exchanges of lk_session_eval besides those of layers: the message, and agreeing. */
+enum { LK_EVAL_EXCHANGES = 3 };
+
 enum { LK_OP_INLINE = 192 }; /* bytes of a payload that fit into the message */
 
 /* A message. A longer payload follows it. */

@@ -20,6 +20,7 @@ struct bench_args {
     const char *file;
     int64_t prefill, decode, repeat;
     bool json, csv;
+    int32_t n_here; /* ranks that share this machine's memory, of numa_start */
 };
 
 /* Below this, the figures are not those of the machine (struct lk_bench_result). An idle machine
@@ -60,6 +61,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "Print comma-separated values, with the names of `--json`."},
          }},
         model_options(&a->model),
+        rank_options(&a->model),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -145,15 +147,17 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
                               .n_prefill = (int32_t)a->prefill,
                               .n_decode = (int32_t)a->decode,
                               .n_repeat = (int32_t)a->repeat,
-                              .max_bytes = available_bytes(""),
+                              .max_bytes = available_bytes("") / (uint64_t)a->n_here,
                               .progress = progress_step,
                               .user = &progress};
         lk_status status = lk_bench(model, recipes->item[k], tok, n_tok, &opts, result, &err);
         progress_end(&progress);
         free(what);
         if (status) return print_lk_error(&err);
-        for (size_t i = 0; i < a->depth.n; i++)
+        for (size_t i = 0; i < a->depth.n; i++) {
+            result[i].cpu_share /= a->n_here; /* threads of all these ranks are this process's */
             row[(*n_row)++] = (struct row){lk_recipe_text(recipes->item[k]), result[i]};
+        }
     }
     return STATUS_OK;
 }
@@ -179,9 +183,13 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
             json_number(r->bits_with_sidecar), "cpu_share", json_number(r->cpu_share));
         if (r->n_rank > 1)
             json_object_update_new(
-                result, json_pack("{s:i s:o s:o}", "n_rank", (int)r->n_rank, "exchanged_per_token",
-                                  json_number(r->exchanged_per_token), "exchange_share",
-                                  json_number(r->exchange_share)));
+                result, json_pack("{s:i s:I s:o s:o s:o s:o s:o}", "n_rank", (int)r->n_rank,
+                                  "max_rank_bytes", (json_int_t)r->max_rank_bytes,
+                                  "exchanges_per_token", json_number(r->exchanges_per_token),
+                                  "received_per_token", json_number(r->received_per_token),
+                                  "sent_per_token", json_number(r->sent_per_token),
+                                  "exchange_seconds", json_number(r->exchange_seconds),
+                                  "exchange_share", json_number(r->exchange_share)));
         json_array_append_new(list, result);
     }
     int done =
@@ -211,7 +219,9 @@ static void csv_rate(double tps) {
 
 static void print_csv(const struct row *row, size_t n_row) {
     puts("kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_"
-         "best,n_tok,n_repeated,bits_with_sidecar,cpu_share");
+         "best,n_tok,n_repeated,bits_with_sidecar,cpu_share,n_rank,max_rank_bytes,exchanges_per_"
+         "token,"
+         "received_per_token,sent_per_token,exchange_seconds,exchange_share");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         csv_text(row[i].kv);
@@ -221,8 +231,11 @@ static void print_csv(const struct row *row, size_t n_row) {
         printf(",%llu,%.4f", (unsigned long long)r->cache_bytes, r->bits_per_value);
         csv_rate(r->prefill_tps_best);
         csv_rate(r->decode_tps_best);
-        printf(",%llu,%llu,%.4f,%.3f\n", (unsigned long long)r->n_tok,
+        printf(",%llu,%llu,%.4f,%.3f", (unsigned long long)r->n_tok,
                (unsigned long long)r->n_repeated, r->bits_with_sidecar, r->cpu_share);
+        printf(",%d,%llu,%.2f,%.0f,%.0f,%.6f,%.4f\n", r->n_rank,
+               (unsigned long long)r->max_rank_bytes, r->exchanges_per_token, r->received_per_token,
+               r->sent_per_token, r->exchange_seconds, r->exchange_share);
     }
 }
 
@@ -233,25 +246,48 @@ static void rate_cell(struct table *table, double tps) {
         table_cell(table, "-");
 }
 
+/* What several ranks exchange to decode a token. */
+static void print_exchanges(const struct row *row, size_t n_row) {
+    static const char *const title[] = {"recipe", "depth",      "largest part", "exchanges",
+                                        "sent",   "exchanging", "share"};
+    struct table table = table_new("lrrrrrr");
+    char b[NUMBER_BUF];
+    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    for (size_t i = 0; i < n_row; i++) {
+        const lk_bench_result *r = &row[i].r;
+        table_cell(&table, "%s", row[i].kv);
+        table_cell(&table, "%s", format_count(b, r->depth));
+        table_cell(&table, "%s", format_bytes(b, r->max_rank_bytes));
+        table_cell(&table, "%.1f", r->exchanges_per_token);
+        table_cell(&table, "%s", format_bytes(b, (uint64_t)r->sent_per_token));
+        table_cell(&table, "%.2f ms", 1e3 * r->exchange_seconds);
+        table_cell(&table, "%.0f%%", 100 * r->exchange_share);
+    }
+    putchar('\n');
+    table_print(&table, stdout, 1);
+    putchar('\n');
+    print_paragraph(stdout,
+                    "%d ranks. Largest part: of the cache, on one rank. Per decoded token: "
+                    "exchanges of all ranks, bytes that rank 0 sends, its time in exchanges, "
+                    "waiting for other ranks included, and the share of that in all time.",
+                    row[0].r.n_rank);
+}
+
 static void print_table(const struct bench_args *a, const lk_model *model, size_t n_tok,
                         const struct row *row, size_t n_row) {
     lk_model_info info = lk_model_get_info(model);
-    bool repeated = false, sidecar = false, ranks = false;
+    bool repeated = false, sidecar = false;
     double cpu_share = 1;
-    for (size_t i = 0; i < n_row; i++) {
+    for (size_t i = 0; i < n_row; i++)
         sidecar = sidecar || row[i].r.bits_with_sidecar > row[i].r.bits_per_value;
-        ranks = ranks || row[i].r.n_rank > 1;
-    }
     char columns[16];
-    snprintf(columns, sizeof columns, "lrrRrRrR%s%s", sidecar ? "R" : "", ranks ? "rr" : "");
+    snprintf(columns, sizeof columns, "lrrRrRrR%s", sidecar ? "R" : "");
     struct table table = table_new(columns);
     char b[NUMBER_BUF];
     const char *title[] = {"recipe",     "depth", "prefill t/s", "best",
                            "decode t/s", "best",  "cache",       "bits/value"};
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     if (sidecar) table_cell(&table, "+ sidecar");
-    if (ranks) table_cell(&table, "received/token");
-    if (ranks) table_cell(&table, "exchange");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         table_cell(&table, "%s", row[i].kv);
@@ -263,8 +299,6 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
         table_cell(&table, "%s", format_bytes(b, r->cache_bytes));
         table_cell(&table, "%.2f", r->bits_per_value);
         if (sidecar) table_cell(&table, "%.2f", r->bits_with_sidecar);
-        if (ranks) table_cell(&table, "%s", format_bytes(b, (uint64_t)r->exchanged_per_token));
-        if (ranks) table_cell(&table, "%.0f%%", 100 * r->exchange_share);
         repeated = repeated || r->n_repeated > 0;
         if (r->cpu_share < cpu_share) cpu_share = r->cpu_share;
     }
@@ -275,11 +309,6 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
                     "best of %lld; %d thread%s, %s kernels.",
                     (long long)a->prefill, (long long)a->decode, (long long)a->repeat,
                     info.n_threads, info.n_threads == 1 ? "" : "s", info.kernels);
-    if (ranks)
-        print_paragraph(stdout,
-                        "%d ranks; received/token: what rank 0 gets from the others for each "
-                        "decoded token; exchange: its share of the time, waiting included.",
-                        row[0].r.n_rank);
     if (sidecar)
         print_paragraph(stdout, "+ sidecar: bits per value with what one session needs of the "
                                 "sidecar, which sessions share.");
@@ -302,6 +331,7 @@ static int print_rows(const struct bench_args *a, const lk_model *model, size_t 
         print_csv(row, n_row);
     else
         print_table(a, model, n_tok, row, n_row);
+    if (!a->csv && n_row && row[0].r.n_rank > 1) print_exchanges(row, n_row);
     return STATUS_OK;
 }
 
@@ -317,6 +347,7 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&a);
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
+    if (!status) status = numa_start(command, &a.model, &a.n_here);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize(&a, model, &tok, &n_tok);
     if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);

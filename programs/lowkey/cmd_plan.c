@@ -4,6 +4,7 @@
 #include "json_output.h"
 #include "lowkey_cluster.h"
 #include "output.h"
+#include "plan_speed.h"
 #include "table.h"
 
 #include <stdlib.h>
@@ -16,6 +17,8 @@ struct plan_args {
     int64_t fit;      /* MiB; 0: --fit is not given */
     int64_t sessions; /* 0: --sessions is not given, one */
     int64_t ranks;
+    const char *speed;         /* results of lowkey bench; NULL: no speed is planned */
+    double latency, bandwidth; /* ms and Gbit/s between ranks */
     bool stream, json, csv;
     bool presets;         /* no --kv is given */
     bool presets_omitted; /* presets that need a sidecar */
@@ -28,6 +31,11 @@ struct plan_row {
     const char *kv;
     const lk_recipe *recipe;
     lk_plan plan;
+    /* With --speed: seconds of decoding a token at this depth in one process and on the ranks, the
+     * exchanges of that, and the depth from which on the ranks are faster (ranks_win_from). */
+    double one_seconds, ranks_seconds;
+    lk_cluster_stats exchanged;
+    uint64_t win_from;
 };
 
 static enum args_result read_args(const struct command *command, int argc, char **argv,
@@ -52,6 +60,20 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man =
                   "Processes that divide the cache (default 1; `docs/cluster.md`). The memory is "
                   "that of the one with the largest part."},
+             {0, "speed", "FILE", "plan the speed too, from 'lowkey bench --json' in FILE",
+              OPT_TEXT, &a->speed,
+              .man = "Plan the speed of decoding too. FILE has the output of `lowkey bench --json` "
+                     "for these recipes at two or more depths, in one process on a machine of the "
+                     "kind that ranks will have.",
+              .complete = "*.json"},
+             {0, "latency", "MS", "of an exchange between ranks (default 0.05), with --speed",
+              OPT_REAL, &a->latency, 0, 1000,
+              .man = "Milliseconds of an exchange of a few bytes between all ranks (default 0.05), "
+                     "with `--speed`."},
+             {0, "bandwidth", "GBIT", "that a rank receives (default 10), with --speed", OPT_REAL,
+              &a->bandwidth, 0, 1e6,
+              .man = "Gigabits per second that a rank can receive (default 10; 0: not limited), "
+                     "with `--speed`."},
              {0, "stream", NULL, "plan for prefill through the compressed cache", OPT_FLAG,
               &a->stream},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
@@ -181,6 +203,20 @@ static int print_csv(const struct plan_row *row, size_t n, const struct plan_arg
     return STATUS_OK;
 }
 
+/* Add the planned speed to each plan of `list`. */
+static void add_speed_json(json_t *list, const struct plan_row *row, const struct plan_args *a) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *speed =
+            json_pack("{s:I s:o s:o s:I s:I s:o}", "ranks", (json_int_t)a->ranks, "decode_tps_one",
+                      json_number(1 / row[i].one_seconds), "decode_tps",
+                      json_number(1 / row[i].ranks_seconds), "exchanges_per_token",
+                      (json_int_t)row[i].exchanged.n_exchange, "received_per_token",
+                      (json_int_t)row[i].exchanged.bytes, "ranks_win_from",
+                      row[i].win_from ? json_integer((json_int_t)row[i].win_from) : json_null());
+        json_object_update_new(json_array_get(list, i), speed);
+    }
+}
+
 static int print_json(const struct plan_row *row, size_t n, const struct plan_args *a,
                       const lk_model *model) {
     uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
@@ -201,12 +237,40 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
                       (json_int_t)lk_plan_bytes(p, sessions), "bits_with_sidecar",
                       json_number(bits_with_sidecar(p, sessions))));
     }
+    if (a->speed) add_speed_json(list, row, a);
     int status = json_print(json_pack("{s:s s:o s:I s:I}", "model", name, "plans", list,
                                       "file_bytes", (json_int_t)lk_model_get_info(model).file_bytes,
                                       "sessions", (json_int_t)sessions),
                             false);
     free(name);
     return status;
+}
+
+/* The planned speed, as a second table. */
+static void print_speed(const struct plan_row *row, size_t n, const struct plan_args *a) {
+    static const char *const title[] = {"recipe",    "tokens",   "one t/s",    "ranks t/s",
+                                        "exchanges", "received", "faster from"};
+    struct table table = table_new("lrrrrrr");
+    char b[NUMBER_BUF];
+    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    for (size_t i = 0; i < n; i++) {
+        table_cell(&table, "%s", row[i].kv);
+        table_cell(&table, "%s", format_count(b, row[i].plan.n_tok));
+        table_cell(&table, "%.2f", 1 / row[i].one_seconds);
+        table_cell(&table, "%.2f", 1 / row[i].ranks_seconds);
+        table_cell(&table, "%s", format_count(b, row[i].exchanged.n_exchange));
+        table_cell(&table, "%s", format_bytes(b, row[i].exchanged.bytes));
+        table_cell(&table, "%s", row[i].win_from ? format_count(b, row[i].win_from) : "-");
+    }
+    putchar('\n');
+    table_print(&table, stdout, true);
+    putchar('\n');
+    print_paragraph(stdout,
+                    "t/s: tokens per second, decoded one by one with so many tokens in the cache, "
+                    "in one process and on %lld ranks with a latency of %g ms and %g Gbit/s; "
+                    "exchanges and received: of a rank, per token; faster from: the number of "
+                    "tokens in the cache from which on %lld ranks are faster than one.",
+                    (long long)a->ranks, a->latency, a->bandwidth, (long long)a->ranks);
 }
 
 static void print_table(const struct plan_row *row, size_t n, const struct plan_args *a,
@@ -280,6 +344,30 @@ static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
     return plan_tokens(model, recipe, a, 1, &one, err);
 }
 
+/* Plan the speed of every row, from the measurements of --speed. */
+static int plan_speed(struct plan_row *row, size_t n, const struct plan_args *a,
+                      const lk_model *model) {
+    const struct network network = {a->latency / 1e3, a->bandwidth * 1e9 / 8};
+    const lk_cluster_stats none = {0};
+    char *name = model_name(model);
+    int status = STATUS_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        struct plan_row *r = &row[i];
+        struct decode_cost cost;
+        lk_err err = {0};
+        status = decode_cost_read(a->speed, name, r->kv, &cost);
+        if (!status && lk_plan_exchanges(model, r->recipe, (int32_t)a->ranks, &r->exchanged, &err))
+            status = print_lk_error(&err);
+        if (status) break;
+        r->one_seconds = decode_seconds(&cost, &network, &none, r->plan.n_tok, 1);
+        r->ranks_seconds =
+            decode_seconds(&cost, &network, &r->exchanged, r->plan.n_tok, (int32_t)a->ranks);
+        r->win_from = ranks_win_from(&cost, &network, &r->exchanged, (int32_t)a->ranks);
+    }
+    free(name);
+    return status;
+}
+
 /* Plan every preset, except those that need a sidecar if there is none. */
 static void add_presets(struct plan_args *a) {
     for (size_t i = 0; a->kv.n < MAX_LIST && lk_recipe_preset(i).name; i++) {
@@ -325,11 +413,13 @@ static int make_rows(const lk_model *model, const struct recipes *recipes,
 
 int cmd_plan(const struct command *command, int argc, char **argv) {
     static struct plan_row row[MAX_LIST * MAX_LIST];
-    struct plan_args a = {.model.header_only = true, .ranks = 1};
+    struct plan_args a = {.model.header_only = true, .ranks = 1, .latency = 0.05, .bandwidth = 10};
     struct recipes recipes = {0};
     lk_model *model = NULL;
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    if (a.speed && (!a.kv.n || a.csv))
+        return print_error("--speed: give the recipes that were measured with --kv, and not --csv");
     if (a.fit && a.ctx.n) return print_error("--fit and --ctx cannot be used together");
     bool given = a.kv.n > 0;
     a.presets = !given;
@@ -342,12 +432,14 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
         if (!a.ctx.n) a.ctx.item[a.ctx.n++] = info.n_ctx_train > 0 ? info.n_ctx_train : 4096;
         size_t n = 0;
         status = make_rows(model, &recipes, &a, given, row, &n);
+        if (!status && a.speed) status = plan_speed(row, n, &a, model);
         if (!status && a.json)
             status = print_json(row, n, &a, model);
         else if (!status && a.csv)
             status = print_csv(row, n, &a);
         else if (!status)
             print_table(row, n, &a, model);
+        if (!status && a.speed && !a.json) print_speed(row, n, &a);
     }
     lk_model_free(model);
     recipes_free(&recipes);

@@ -40,6 +40,7 @@ struct run {
     int32_t *tok; /* [n_tok] of the prompt */
     size_t n_tok;
     double prefill_seconds;
+    lk_cluster_stats exchanged; /* by several ranks, for the answer */
     struct answer answer;
 };
 
@@ -67,6 +68,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .endless = true},
          }},
         model_options(&a->model),
+        rank_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
         draft_options(&a->draft),
@@ -209,14 +211,37 @@ static int open_and_prefill(const struct run_args *a, struct run *r) {
     return prefilled ? print_run_error(a, r, &err) : STATUS_OK;
 }
 
-static void print_stats(const struct run *r) {
-    char a[NUMBER_BUF];
+/* What rank 0 exchanged for each token of the answer, including the bytes that it sent. */
+static void add_exchange_rows(const struct run *r, struct table *table) {
+    char b[NUMBER_BUF];
+    double n = r->answer.n_eval ? (double)r->answer.n_eval : 1;
+    table_cell(table, "exchanges");
+    table_cell(table, "%.1f", (double)r->exchanged.n_exchange / n);
+    table_cell(table, "per token: %s sent, %.2f ms, %.0f%% of the time",
+               format_bytes(b, (uint64_t)((double)r->exchanged.bytes_sent / n)),
+               1e3 * r->exchanged.seconds / n,
+               r->answer.seconds > 0 ? 100 * r->exchanged.seconds / r->answer.seconds : 0.0);
+}
+
+/* The same as JSON, with the bytes that it received. NULL in one process. */
+static json_t *exchange_json(const struct run_args *a, const struct run *r) {
+    double n = r->answer.n_eval ? (double)r->answer.n_eval : 1;
+    if (!a->model.cluster) return NULL;
+    return json_pack("{s:o s:o s:o s:o}", "exchanges_per_token",
+                     json_number((double)r->exchanged.n_exchange / n), "received_per_token",
+                     json_number((double)r->exchanged.bytes / n), "sent_per_token",
+                     json_number((double)r->exchanged.bytes_sent / n), "exchange_seconds",
+                     json_number(r->exchanged.seconds / n));
+}
+
+static void print_stats(const struct run_args *a, const struct run *r) {
+    char b[NUMBER_BUF];
     struct table table = table_new("lrl");
     table_cell(&table, "prefill");
-    table_cell(&table, "%s tokens", format_count(a, r->n_tok));
+    table_cell(&table, "%s tokens", format_count(b, r->n_tok));
     table_cell(&table, "%.1f tokens/s", tokens_per_second(r->n_tok, r->prefill_seconds));
     table_cell(&table, "decode");
-    table_cell(&table, "%s tokens", format_count(a, r->answer.n_tok));
+    table_cell(&table, "%s tokens", format_count(b, r->answer.n_tok));
     table_cell(&table, "%.1f tokens/s", tokens_per_second(r->answer.n_eval, r->answer.seconds));
     fprintf(stderr, "\nrecipe: %s%s\n", lk_recipe_text(r->recipe), tuned_note(r->model, r->recipe));
     if (r->drafting.drafter) {
@@ -226,25 +251,31 @@ static void print_stats(const struct run *r) {
         table_cell(&table, "%s", "");
         table_cell(&table, "%s", drafts);
     }
+    if (a->model.cluster) add_exchange_rows(r, &table);
     add_cache_rows(r->session, &table);
     table_print(&table, stderr, false);
 }
 
-static int print_json(const struct run *r) {
+static int print_json(const struct run_args *a, const struct run *r) {
     char *name = model_name(r->model);
     int status = json_print(
-        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o* s:o s:o}", "model", name, "kv",
+        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o* s:o* s:o s:o}", "model", name, "kv",
                   lk_recipe_text(r->recipe), "prompt_tokens", (json_int_t)r->n_tok, "answer_tokens",
                   (json_int_t)r->answer.n_tok, "text", r->answer.shown.at, r->answer.shown.len,
                   "stop", stop_name(r->answer.stop), "prefill_tokens_per_second",
                   json_number(tokens_per_second(r->n_tok, r->prefill_seconds)),
                   "decode_tokens_per_second",
                   json_number(tokens_per_second(r->answer.n_eval, r->answer.seconds)), "drafts",
-                  drafting_json(&r->drafting), "cache", cache_json(r->session), "levels",
-                  cache_levels_json(r->session)),
+                  drafting_json(&r->drafting), "ranks", exchange_json(a, r), "cache",
+                  cache_json(r->session), "levels", cache_levels_json(r->session)),
         false);
     free(name);
     return status;
+}
+
+/* What several ranks have exchanged so far. */
+static lk_cluster_stats count_exchanges(const struct run_args *a) {
+    return a->model.cluster ? lk_cluster_get_stats(a->model.cluster) : (lk_cluster_stats){0};
 }
 
 static int generate_answer(const struct run_args *a, struct run *r) {
@@ -252,7 +283,13 @@ static int generate_answer(const struct run_args *a, struct run *r) {
                                          .shift = a->shift.on,
                                          .n_keep = tokens_to_keep(a, r)};
     const struct answer_output output = {.out = a->json ? NULL : stdout};
+    lk_cluster_stats before = count_exchanges(a);
     r->answer = generate(r->model, r->session, r->sampler, r->drafting.drafter, &limits, &output);
+    lk_cluster_stats after = count_exchanges(a);
+    r->exchanged = (lk_cluster_stats){.n_exchange = after.n_exchange - before.n_exchange,
+                                      .bytes = after.bytes - before.bytes,
+                                      .bytes_sent = after.bytes_sent - before.bytes_sent,
+                                      .seconds = after.seconds - before.seconds};
     if (!a->json) {
         putchar('\n');
         fflush(stdout);
@@ -264,8 +301,8 @@ static int generate_answer(const struct run_args *a, struct run *r) {
                         ? "; --context-shift goes on without its oldest tokens"
                         : "");
     int status = saved_session_save(&a->saved, r->session, r->sampler, &r->answer);
-    if (a->json && !status) status = print_json(r);
-    if (a->stats) print_stats(r);
+    if (a->json && !status) status = print_json(a, r);
+    if (a->stats) print_stats(a, r);
     return r->answer.stop == STOP_INTERRUPTED && !status ? STATUS_INTERRUPTED : status;
 }
 
@@ -281,6 +318,7 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
     a.model.mtp = is_draft_mtp(a.draft);
+    if (!status) status = numa_start(command, &a.model, &a.session.n_here);
     if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
     bool is_default = !status && !r.recipe;
     if (!status) status = open_default_recipe(r.model, &r.recipe);

@@ -2,6 +2,17 @@
 #include "ranks.h"
 
 #include "output.h"
+#include "thread_ranks.h"
+
+/* Run the command in this process, and end the ranks that it has started with --numa. */
+static int run_alone(const struct command *command, int argc, char **argv) {
+    struct command with = *command;
+    struct thread_ranks *threads = NULL;
+    with.threads = &threads;
+    int status = command->run(&with, argc, argv);
+    thread_ranks_end(threads);
+    return status;
+}
 
 #ifdef LOWKEY_HAVE_MPI
 
@@ -139,12 +150,12 @@ int ranks_run(struct ranks *ranks, const struct command *command, int argc, char
     struct command with = *command;
     lk_err err = {0};
     int status = STATUS_OK;
-    if (!ranks) return command->run(command, argc, argv);
+    if (!ranks) return run_alone(command, argc, argv);
     with.cluster = ranks->cluster;
     if (ranks->cluster && !command->on_ranks)
         status = refuse_command(ranks, command);
     else if (ranks->rank == 0)
-        status = command->run(&with, argc, argv);
+        status = run_alone(&with, argc, argv);
     else if (lk_cluster_follow(ranks->cluster, &err) != LK_OK)
         status = STATUS_ERROR; /* abort_ranks has said why */
     lk_cluster_free(ranks->cluster);
@@ -162,7 +173,7 @@ int ranks_join(struct ranks **out) {
 
 int ranks_run(struct ranks *ranks, const struct command *command, int argc, char **argv) {
     (void)ranks;
-    return command->run(command, argc, argv);
+    return run_alone(command, argc, argv);
 }
 
 #endif

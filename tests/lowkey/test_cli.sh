@@ -496,7 +496,7 @@ json 'all(0 < r["decode_tps"] <= r["decode_tps_best"] and 0 < r["prefill_tps"] <
 json 'all(r["n_tok"] == (r["depth"] or 4) and r["n_repeated"] == max(0, r["depth"] - 512) for r in d["results"])'
 json 'd["results"][3]["cache_bytes"] < d["results"][1]["cache_bytes"] and 16 <= d["results"][1]["bits_per_value"] < 17'
 good bench --kv "my.recipe" --depth 0 -p 8 -n 0 --repeat 1 --csv
-[ "$(head -n 1 out)" = kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_best,n_tok,n_repeated,bits_with_sidecar,cpu_share ] ||
+[ "$(head -n 1 out)" = kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_best,n_tok,n_repeated,bits_with_sidecar,cpu_share,n_rank,max_rank_bytes,exchanges_per_token,received_per_token,sent_per_token,exchange_seconds,exchange_share ] ||
   fail "bench --csv: $(head -n 1 out)"
 python3 -c 'import csv; r = list(csv.DictReader(open("out"))); assert len(r) == 1 and r[0]["kv"].startswith("sink 4: f16;") and r[0]["decode_tps"] == "" and float(r[0]["prefill_tps"]) > 0' ||
   fail "bench --csv: $(cat out)"

@@ -11,7 +11,7 @@ build=${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}
 command -v mpirun >/dev/null || { echo "skipped: mpirun is not installed"; exit 77; }
 ldd "$bin" | grep -q libmpi || { echo "skipped: the program was built without MPI (-DLOWKEY_MPI=ON)"; exit 77; }
 [ -x "$build/tests/write_tiny_models" ] || { echo "skipped: write_tiny_models was not built"; exit 77; }
-"$build/tests/write_tiny_models" "$work" >/dev/null || exit 1
+"$build/tests/write_tiny_models" "$work" llama-spm >/dev/null || exit 1
 export LOWKEY_MODEL=$work/llama-spm.gguf
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=vader,self OMPI_MCA_rmaps_base_oversubscribe=1
 
@@ -58,11 +58,12 @@ for recipe in f16 best-4 h2o; do
   done
 done
 works 2 run -f text -c 8k -n 4 --greedy --kv best-3 --json --stream
-json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0'
+json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0 and d["ranks"]["exchange_seconds"] > 0'
 works 2 perplexity -f text -c 1k --chunks 1 --kv f16 --kv best-4 --json
 json 'd["results"][0]["kl_mean"] < 1e-6 and d["results"][1]["bits_per_value"] < 8'
 works 2 bench --depth 0,2k -p 64 -n 4 --repeat 1 --kv best-4 --json
-json 'all(r["decode_tps"] > 0 for r in d["results"])'
+json 'all(r["decode_tps"] > 0 and 0 < r["exchange_share"] <= 1 for r in d["results"])'
+json 'all(r["exchanges_per_token"] >= 3 and r["sent_per_token"] > 0 for r in d["results"])'
 count=$((count + 1))
 printf 'one question\nanother one\n' |
   timeout 120 mpirun -n 2 "$bin" chat --greedy -n 5 -t 1 >out 2>err || fail "chat: $(head -c 600 err)"
@@ -86,6 +87,23 @@ refused "'plan' runs in one process" 2 plan
 refused 'no-such.gguf' 2 run -p x -m no-such.gguf
 refused 'several ranks' 2 run -p x --kv shadowkv
 refused 'the prompt is empty' 2 run -f /dev/null
+
+# ---- a slow network -----------------------------------------------------------------------------
+
+# Ranks in network namespaces. A delay of 20 ms shows in the time of an exchange.
+network=$build/bench/delayed_network
+if [ -x "$network" ] && [ "$(id -u)" = 0 ] && [ -c /dev/net/tun ]; then
+  count=$((count + 2))
+  "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 >expected 2>/dev/null
+  timeout 60 "$network" 2 20 0 50 "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 --json >out 2>err ||
+    fail "delayed_network: $(head -c 600 err)"
+  json 'd["text"] + "\n" == open("expected").read()'
+  json '0.9 * 0.02 < d["ranks"]["exchange_seconds"] / d["ranks"]["exchanges_per_token"] < 0.1'
+  printf 'echo $$ >>pids.network; exec sleep 60\n' >wait
+  timeout 60 "$network" 2 0 0 1 bash wait >out 2>err && fail "delayed_network goes on for longer than its time"
+  while read -r pid; do kill -0 "$pid" 2>/dev/null && fail "delayed_network leaves a process"; done <pids.network
+  grep -q 'the time is over' err || fail "delayed_network: $(head -c 600 err)"
+fi
 
 # ---- a rank that dies ---------------------------------------------------------------------------
 
