@@ -109,13 +109,20 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
 lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
                              const lk_session_opts *opts, int32_t n_rank, lk_plan *out,
                              lk_err *err) {
-    lk_features features = lk_recipe_features(recipe) | lk_feature_bit(LK_FEATURE_RANKS);
+    int32_t n_stage = model->net->stages.n;
+    if (n_rank < 1 || n_rank > LK_MAX_RANKS || n_rank % n_stage)
+        return lk_fail(
+            err, LK_E_ARG,
+            "the number of ranks is %d; it must be 1 to %d, and a multiple of the number of "
+            "stages, %d",
+            n_rank, LK_MAX_RANKS, n_stage);
+    int32_t n_shard = n_rank / n_stage;
+    lk_features features = lk_recipe_features(recipe);
+    if (n_shard > 1) features |= lk_feature_bit(LK_FEATURE_RANKS);
+    if (n_stage > 1) features |= lk_feature_bit(LK_FEATURE_STAGES);
     const struct lk_combination_rule *rule = n_rank > 1 ? lk_combination_check(features) : NULL;
-    if (n_rank < 1 || n_rank > LK_MAX_RANKS)
-        return lk_fail(err, LK_E_ARG, "the number of ranks is %d; it must be 1 to %d", n_rank,
-                       LK_MAX_RANKS);
     if (rule) return lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason);
-    return make_plan(model, recipe, opts, (struct lk_shard){0, n_rank}, out, err);
+    return make_plan(model, recipe, opts, (struct lk_shard){0, n_shard}, out, err);
 }
 
 uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session) {
