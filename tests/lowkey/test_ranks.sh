@@ -67,6 +67,31 @@ count=$((count + 1))
 printf 'one question\nanother one\n' |
   timeout 120 mpirun -n 2 "$bin" chat --greedy -n 5 -t 1 >out 2>err || fail "chat: $(head -c 600 err)"
 
+# ---- stages ----
+
+for recipe in f16 h2o; do
+  works 0 run -f text -c 8k -n 12 --greedy --kv $recipe
+  cp out expected
+  works 2 run -f text -c 8k -n 12 --greedy --kv $recipe --stages 2
+  cmp -s out expected || fail "2 stages answer differently with $recipe: $(cat out)"
+done
+works 0 run -f text -c 8k -n 12 --greedy --kv best-4 --stream
+cp out expected
+works 2 run -f text -c 8k -n 12 --greedy --kv best-4 --stream --stages 2
+cmp -s out expected || fail "2 stages answer differently with --stream: $(cat out)"
+works 4 run -f text -c 8k -n 4 --greedy --kv best-4 --stages 2 --json
+json '[r["n_layer"] for r in d["ranks"]] == [1] * 4 and all(r["cache_bytes"] > 0 for r in d["ranks"])'
+works 2 bench --depth 0,1k -p 64 -n 4 --repeat 1 --kv best-4 --stages 2 --json
+json 'all(r["decode_tps"] > 0 for r in d["results"])'
+works 0 plan --ranks 4 --stages 2 -c 4k --kv best-3 --json
+json '[p["stage"] for p in d["plans"]] == [0, 1] and len(d["stages"]) == 2'
+works 4 run -f text -c 8k -n 5 --greedy --kv best-4 --session staged --stages 2
+cp staged copy
+works 0 run -p ' and' -c 8k -n 8 --greedy --session copy
+cp out expected
+works 2 run -p ' and' -c 8k -n 8 --greedy --session staged --stages 2
+cmp -s out expected || fail "a session of stages continues differently: $(cat out)"
+
 # ---- saved sessions -----------------------------------------------------------------------------
 
 works 3 run -f text -c 8k -n 5 --greedy --kv best-4 --session saved
@@ -86,6 +111,9 @@ refused "'plan' runs in one process" 2 plan
 refused 'no-such.gguf' 2 run -p x -m no-such.gguf
 refused 'several ranks' 2 run -p x --kv shadowkv
 refused 'the prompt is empty' 2 run -f /dev/null
+refused 'divisor' 3 run -p x --stages 2
+refused 'cannot be divided' 3 run -p x --stages 3
+refused 'this process is alone' 0 run -p x --stages 2
 
 # ---- a rank that dies ---------------------------------------------------------------------------
 
