@@ -57,6 +57,9 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     kv->n_head = lk_cache_n_head(shape, layer);
     kv->d_head = lk_cache_d_head(shape, layer, side);
     kv->n_swa = swa ? shape->n_swa : 0;
+    while (kv->stage + 1 < shape->n_stage && layer >= shape->stage_first[kv->stage + 1])
+        kv->stage++;
+    kv->elsewhere = kv->stage != shape->stage;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
     kv->rows = cache->rows[side];
@@ -223,6 +226,7 @@ static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i,
                             const struct new_rows *rows, int64_t from, int64_t to, int64_t pos) {
     const struct lk_level *level = &kv->level[i];
     size_t width = lk_kv_width(kv);
+    if (kv->elsewhere) return lk_move_append(cache, kv, i, NULL, to - from);
     if (!level->basis) return lk_move_append(cache, kv, i, rows->x + from * width, to - from);
     for (int64_t at = from; at < to; at += LK_MAX_MOVE) {
         int64_t n = to - at < LK_MAX_MOVE ? to - at : LK_MAX_MOVE;
@@ -242,7 +246,7 @@ static lk_status append(struct lk_cache *cache, int layer, enum lk_side side,
             n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
     if (n_sink < 0) n_sink = 0;
     if (n_sink > n) n_sink = n;
-    if (kv->evict && side == LK_K) {
+    if (kv->evict && side == LK_K && !kv->elsewhere) {
         struct lk_evict *evict = &cache->evict[layer];
         if (!lk_evict_reserve(evict, cache->ledger, evict->n + n))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
@@ -335,7 +339,7 @@ void lk_cache_drop_layer(struct lk_cache *cache, int layer, int64_t n) {
         struct lk_level *level = &kv->level[newest];
         struct lk_level_count *count = &kv->count[newest];
         count->rows -= n;
-        if (kv->evict && kv->side == LK_K) cache->evict[k / 2].n -= n;
+        if (kv->evict && kv->side == LK_K && !kv->elsewhere) cache->evict[k / 2].n -= n;
         kv->n_tok -= n;
         if (kv->n_kept > kv->n_tok - kv->first) kv->n_kept = kv->n_tok - kv->first;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);

@@ -106,7 +106,8 @@ static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict
         whole = whole && lk_shard_collects(kv, count);
         done += n;
     }
-    if (kv->evict && !lk_evict_reserve(evict, cache->ledger, max_rows)) return false;
+    if (kv->evict && !kv->elsewhere && !lk_evict_reserve(evict, cache->ledger, max_rows))
+        return false;
     for (int i = 0; i < kv->n_level; i++) {
         struct lk_level *level = &kv->level[i];
         int64_t own = lk_shard_max_blocks(kv, i, max_blocks[i]);

@@ -75,98 +75,86 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
     return ok;
 }
 
-/* Positions and scores of a layer that evicts. */
-static bool write_evict(const struct lk_evict *evict, const struct lk_writer *writer) {
-    size_t n = (size_t)evict->n * evict->n_head;
-    if (n == 0) return true;
-    return writer->put(writer->user, evict->pos, n * sizeof *evict->pos) &&
-           (!evict->needs_scores ||
-            writer->put(writer->user, evict->score, n * sizeof *evict->score));
-}
-
-/* The rank that rank 0 gets a block from. */
-static int sender_of(const struct lk_kv *kv, int level, int64_t block) {
-    return kv->whole || kv->shard.n_rank <= 1 ? 0 : lk_shard_block_owner(kv, level, block);
-}
-
-/* Write a block on rank 0, or send it there. Rank 0 receives it even if it cannot write. */
-static bool write_block(const struct lk_kv *kv, int level, int64_t b,
-                        const struct lk_writer *writer, const lk_ranks *ranks, void *room,
-                        bool ok) {
-    const void *block = kv->level[level].block[b];
-    size_t n = kv->level[level].block_bytes;
-    int sender = sender_of(kv, level, b);
-    if (ranks && ranks->rank != 0)
-        return sender != ranks->rank || ranks->send(ranks->user, 0, block, n);
-    if (sender != 0) {
-        ok = ranks->receive(ranks->user, sender, room, n) && ok;
-        block = room;
+bool lk_saving_put(struct lk_saving *saving, int sender, const void *data, size_t n) {
+    const lk_ranks *ranks = saving->ranks;
+    bool writes = !ranks || ranks->rank == 0;
+    if (!writes && sender != ranks->rank) return saving->ok;
+    for (size_t at = 0, now; at < n; at += now) {
+        bool receives = writes && sender > 0;
+        const void *piece = receives ? saving->room : (const char *)data + at;
+        now = sender > 0 && n - at > LK_SAVE_ROOM ? LK_SAVE_ROOM : n - at;
+        if (!writes) {
+            saving->ok = ranks->send(ranks->user, 0, piece, now) && saving->ok;
+            continue;
+        }
+        if (receives) /* the sender does not know whether this rank can still write */
+            saving->ok = ranks->receive(ranks->user, sender, saving->room, now) && saving->ok;
+        saving->ok = saving->ok && saving->writer->put(saving->writer->user, piece, now);
     }
-    return ok && writer->put(writer->user, block, n);
+    return saving->ok;
 }
 
-static bool write_statistics(const struct lk_kv *kv, const struct lk_writer *writer) {
-    bool ok = true;
+static void write_statistics(struct lk_saving *saving, const struct lk_kv *kv, int sender) {
     for (int i = 0; i < 2; i++) {
         const struct lk_equalizer *e = &kv->equalizer[i];
         size_t n = statistics_bytes(e);
-        if (e->sigma) ok = ok && writer->put(writer->user, e->sigma, n);
-        if (e->query_power) ok = ok && writer->put(writer->user, e->query_power, n);
+        if (e->sigma) lk_saving_put(saving, sender, e->sigma, n);
+        if (e->query_power) lk_saving_put(saving, sender, e->query_power, n);
     }
-    return ok;
 }
 
-bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer,
-                         const lk_ranks *ranks, void *room) {
-    bool ok = true, writes = !ranks || ranks->rank == 0;
+/* Positions and scores of a layer that evicts. */
+static void write_evict(struct lk_saving *saving, const struct lk_kv *k, int sender,
+                        const struct lk_evict *evict) {
+    size_t n = (size_t)(k->n_tok - k->first) * evict->n_head;
+    lk_saving_put(saving, sender, evict->pos, n * sizeof *evict->pos);
+    if (evict->needs_scores) lk_saving_put(saving, sender, evict->score, n * sizeof *evict->score);
+}
+
+bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving) {
+    const lk_ranks *ranks = saving->ranks;
+    int n_stage = cache->shape.n_stage > 1 ? cache->shape.n_stage : 1;
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        if (writes) ok = ok && write_statistics(kv, writer);
+        int first = ranks ? kv->stage * (ranks->n_rank / n_stage) : 0; /* of the layer's stage */
+        write_statistics(saving, kv, first);
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
-                ok = write_block(kv, i, b, writer, ranks, room, ok);
-        if (kv->side == LK_V && writes) ok = ok && write_evict(&cache->evict[k / 2], writer);
+                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), kv->level[i].block[b],
+                              kv->level[i].block_bytes);
+        if (kv->side == LK_V && kv->evict)
+            write_evict(saving, &cache->kv[k / 2][LK_K], first, &cache->evict[k / 2]);
     }
-    return ok;
+    return saving->ok;
 }
 
 /* The blocks of a level that `later` does not hold, and the indices of the others. */
-static bool write_level_part(const struct lk_level *level, const struct lk_level *later,
-                             const struct lk_writer *writer) {
+static void write_level_part(const struct lk_level *level, const struct lk_level *later,
+                             struct lk_saving *saving) {
     int64_t next = 0;
-    bool ok = true;
-    for (int64_t b = 0; ok && b < level->n_block; b++) {
+    for (int64_t b = 0; saving->ok && b < level->n_block; b++) {
         int64_t same = next;
         while (same < later->n_block && later->block[same] != level->block[b]) same++;
         bool shared = same < later->n_block;
         if (shared) next = same + 1;
         int32_t index = shared ? (int32_t)same : -1;
-        ok = writer->put(writer->user, &index, sizeof index) &&
-             (shared || writer->put(writer->user, level->block[b], level->block_bytes));
+        lk_saving_put(saving, 0, &index, sizeof index);
+        if (!shared) lk_saving_put(saving, 0, level->block[b], level->block_bytes);
     }
-    return ok;
 }
 
 bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
                          const struct lk_writer *writer) {
-    bool ok = true;
-    for (int k = 0; ok && k < lk_cache_n_kv(cache); k++) {
+    struct lk_saving saving = {.writer = writer, .ok = true};
+    for (int k = 0; saving.ok && k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k), *other = lk_cache_kv(later, k);
-        ok = write_statistics(kv, writer);
-        for (int i = 0; ok && i < kv->n_level; i++)
-            ok = write_level_part(&kv->level[i], &other->level[i], writer);
-        if (kv->side == LK_V) ok = ok && write_evict(&cache->evict[k / 2], writer);
+        write_statistics(&saving, kv, 0);
+        for (int i = 0; i < kv->n_level; i++)
+            write_level_part(&kv->level[i], &other->level[i], &saving);
+        if (kv->side == LK_V && kv->evict)
+            write_evict(&saving, &cache->kv[k / 2][LK_K], 0, &cache->evict[k / 2]);
     }
-    return ok;
-}
-
-size_t lk_cache_max_block(const struct lk_cache *cache) {
-    size_t max = 0;
-    for (int k = 0; k < lk_cache_n_kv(cache); k++)
-        for (int i = 0; i < lk_cache_kv(cache, k)->n_level; i++)
-            if (lk_cache_kv(cache, k)->level[i].block_bytes > max)
-                max = lk_cache_kv(cache, k)->level[i].block_bytes;
-    return max;
+    return saving.ok;
 }
 
 /* ---- reading ---- */
@@ -423,7 +411,7 @@ lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk
         const struct lk_kv *k = &cache->kv[layer][LK_K];
         for (int side = 0; side < 2; side++) restore_counts(&cache->kv[layer][side], &count);
         lk_status status = lk_cache_alloc_blocks(cache, layer, err);
-        if (status == LK_OK && k->evict &&
+        if (status == LK_OK && k->evict && !k->elsewhere &&
             !lk_evict_reserve(&cache->evict[layer], cache->ledger, k->n_tok - k->first))
             status = lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         if (status != LK_OK) {
@@ -482,12 +470,14 @@ static void restore_rows(struct lk_kv *kv, struct row_stream *rows) {
             take_bytes(rows, kv->level[i].block[b], kv->level[i].block_bytes);
 }
 
-/* Positions and scores of the n rows that a layer holds; room was reserved. */
-static void restore_evict(struct lk_evict *evict, int64_t n, struct row_stream *rows) {
-    evict->n = n;
-    take_bytes(rows, evict->pos, (size_t)n * evict->n_head * sizeof *evict->pos);
+/* Positions and scores of the n rows that a layer holds; room was reserved if this process holds
+ * the layer. */
+static void restore_evict(struct lk_evict *evict, bool held, int64_t n, struct row_stream *rows) {
+    evict->n = held ? n : 0;
+    take_bytes(rows, held ? evict->pos : NULL, (size_t)n * evict->n_head * sizeof *evict->pos);
     if (evict->needs_scores)
-        take_bytes(rows, evict->score, (size_t)n * evict->n_head * sizeof *evict->score);
+        take_bytes(rows, held ? evict->score : NULL,
+                   (size_t)n * evict->n_head * sizeof *evict->score);
 }
 
 bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_row,
@@ -497,7 +487,8 @@ bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
         const struct lk_kv *k = &cache->kv[layer][LK_K];
         for (int side = 0; side < 2; side++) restore_rows(&cache->kv[layer][side], &stream);
-        if (k->evict) restore_evict(&cache->evict[layer], k->n_tok - k->first, &stream);
+        if (k->evict)
+            restore_evict(&cache->evict[layer], !k->elsewhere, k->n_tok - k->first, &stream);
     }
     lk_cache_trim(cache);
     return !stream.lost;
@@ -547,7 +538,7 @@ bool lk_cache_restore_part(struct lk_cache *cache, struct lk_cache *later, const
         }
         if (!ok || kv->side != LK_V || !kv->evict) continue;
         ok = lk_evict_reserve(evict, cache->ledger, kv->n_tok - kv->first);
-        if (ok) restore_evict(evict, kv->n_tok - kv->first, &stream);
+        if (ok) restore_evict(evict, true, kv->n_tok - kv->first, &stream);
     }
     if (ok) lk_cache_trim(cache);
     if (!ok) lk_cache_clear(cache);

@@ -37,22 +37,27 @@ struct lk_saved_level {
     uint32_t limit_hash; /* hash of limit, policy and shift; 0: none of them */
 };
 
-/* Write the counts, write the rows. False if the writer fails.
- *
- * If ranks divide the rows, all of them call lk_cache_write_rows: rank 0 with a writer, which also
- * receives the blocks of the others, the others with NULL. room: a block's bytes on rank 0,
- * lk_cache_max_block. Without ranks, which are NULL then, room is unused. */
-bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer *writer);
-bool lk_cache_write_rows(const struct lk_cache *cache, const struct lk_writer *writer,
-                         const lk_ranks *ranks, void *room);
+/* Writing what several ranks hold: rank 0 writes, and receives the parts of the others. */
+enum { LK_SAVE_ROOM = 1 << 18 };
+struct lk_saving {
+    const struct lk_writer *writer; /* of rank 0 */
+    const lk_ranks *ranks;          /* NULL: this process alone */
+    void *room;                     /* LK_SAVE_ROOM bytes on rank 0 of several ranks */
+    bool ok;                        /* nothing has failed so far on this rank */
+};
 
-/* Write the rows of an earlier state of the cache `later` as a part of it. No ranks divide the
- * rows. False if the writer fails. */
+/* All ranks: the n bytes `data` that rank `sender` has go to the writer. Returns saving->ok. */
+bool lk_saving_put(struct lk_saving *saving, int sender, const void *data, size_t n);
+
+/* Write the counts, write the rows. False if the writer fails. All ranks call lk_cache_write_rows,
+ * if there are several. */
+bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer *writer);
+bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving);
+
+/* Write the rows of an earlier state of the cache `later` as a part of it. This process holds all
+ * of them. False if the writer fails. */
 bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
                          const struct lk_writer *writer);
-
-/* Bytes of the cache's largest block. */
-size_t lk_cache_max_block(const struct lk_cache *cache);
 
 /* Do two caches of one shape have the same levels, so that one can hold what the other holds? */
 bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);

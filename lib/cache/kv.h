@@ -37,6 +37,9 @@ struct lk_cache_shape {
     const uint8_t *no_rope; /* [n_layer] layers whose K is not rotated, or NULL */
     int64_t n_ctx;          /* longest context that the model was trained for */
     struct lk_shard shard;  /* how ranks divide the rows of layers without a window or a policy */
+    int stage, n_stage; /* this process holds the layers of one stage; n_stage <= 1: all layers */
+    const int32_t *stage_first; /* [n_stage + 1] layers [stage_first[i], stage_first[i + 1]) are
+                                 * those of stage i */
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 
@@ -120,6 +123,8 @@ struct lk_kv {
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
     struct lk_shard shard;            /* which rows this process attends to (cache/shard.h) */
     bool whole;                       /* but it holds all rows */
+    int stage;                        /* whose processes hold the layer, */
+    bool elsewhere;                   /* and they are others: its rows are counted only */
     float *rows;    /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
     float *latents; /* scratch of the same size, for projected rows */
 };

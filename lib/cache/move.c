@@ -15,7 +15,7 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
     int to = from - 1;
     if (!kv->rule[to].codec.sigma || lk_kv_equalizer(kv, to)->calibrated) return;
     struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
-    for (int part = 0; part < kv->level[to].n_part; part++)
+    for (int part = 0; !kv->elsewhere && part < kv->level[to].n_part; part++)
         lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->latents,
                                lk_kv_width(kv));
     kv->equalizer[kv->level[to].basis != NULL].calibrated = true;

@@ -7,13 +7,21 @@
 
 #include <string.h>
 
+/* The processes that hold the layer compute the statistics of a prompt's levels. */
+static void count_statistics(struct lk_kv *kv) {
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->rule[i].codec.sigma && kv->count[i].rows > 0)
+            kv->equalizer[kv->level[i].basis != NULL].calibrated = true;
+}
+
 lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err) {
     for (int side = 0; side < 2; side++) {
         struct lk_kv *kv = &cache->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
         kv->whole = lk_shard_collects(kv, kv->count);
-        if (!kv->evict || side != LK_K) continue;
+        if (kv->elsewhere) count_statistics(kv);
+        if (!kv->evict || side != LK_K || kv->elsewhere) continue;
         if (!lk_evict_reserve(&cache->evict[layer], cache->ledger, n_tok - kv->first))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         /* Provisional positions, until lk_evict_select. */

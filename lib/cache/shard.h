@@ -13,6 +13,10 @@
  * in the table. Until channel statistics are computed, every rank holds all rows, because it
  * computes them itself (lk_kv.whole).
  *
+ * If the layers are divided into stages too (struct lk_cache_shape), the ranks of one stage share
+ * the rows of its layers in this way. In layers of other stages (lk_kv.elsewhere) a rank counts
+ * rows and holds none.
+ *
  * Rows are counted by their index (cache/level.h). */
 #ifndef LK_CACHE_SHARD_H
 #define LK_CACHE_SHARD_H
@@ -60,7 +64,7 @@ int64_t lk_shard_held_blocks(const struct lk_kv *kv, int level);
 /* The maximum number of blocks that this rank owns of any n_block successive blocks of a level. */
 int64_t lk_shard_max_blocks(const struct lk_kv *kv, int level, int64_t n_block);
 
-/* With these counts, are there channel statistics that are still to be computed? */
+/* With these counts, are there channel statistics that this rank is still to compute? */
 bool lk_shard_collects(const struct lk_kv *kv, const struct lk_level_count *count);
 
 #endif

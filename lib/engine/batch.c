@@ -87,15 +87,15 @@ static lk_status prepare_item(lk_batch_item *item) {
                             (int64_t)item->n_tok, err);
 }
 
-/* Write tokens, positions and the rows that get logits to the graph's inputs. */
+/* Write tokens, positions and the rows that get logits to the graph's inputs, as far as this stage
+ * needs them. */
 static void set_inputs(struct lk_pass *pass, const lk_batch_item *item, size_t n) {
     struct lk_graph *g = &pass->graph;
-    int32_t *out = g->out ? g->out->data : NULL;
+    int32_t *out = g->out ? g->out->data : NULL, *tok = g->tok->data;
     const struct lk_seq *seq = pass->seq;
     for (size_t i = 0; i < n; i++) {
         if (item[i].err.code != LK_OK) continue;
-        memcpy((int32_t *)g->tok->data + seq->row, item[i].tok,
-               item[i].n_tok * sizeof *item[i].tok);
+        if (tok) memcpy(tok + seq->row, item[i].tok, item[i].n_tok * sizeof *tok);
         size_t first = item[i].session->n_tok + (size_t)lk_cache_n_shifted(item[i].session->cache);
         lk_graph_set_positions(g, seq->row, first, item[i].n_tok);
         int end = seq->row + seq->n_tok;
@@ -104,25 +104,42 @@ static void set_inputs(struct lk_pass *pass, const lk_batch_item *item, size_t n
     }
 }
 
-/* Give a session its tokens and its logits [seq->n_out][n_vocab]. If a custom node failed, its
- * layers may hold different numbers of tokens, so it is emptied. */
-static void finish_item(lk_batch_item *item, const struct lk_seq *seq, const float *logits) {
+/* Give a session its logits [n_out][n_vocab], which the graph of the last stage has computed. Of
+ * several stages, rank 0 gets them. */
+static bool take_logits(struct lk_session *s, int n_out, const float *logits) {
+    const struct lk_model *model = s->model;
+    size_t n = (size_t)n_out * model->net->hp.n_vocab;
+    s->n_logits = n_out;
+    if (model->net->stages.n > 1)
+        return lk_cluster_send_logits(model->cluster, model->net->stages.n, logits, s->logits, n);
+    memcpy(s->logits, logits, n * sizeof *logits);
+    return true;
+}
+
+void lk_item_add_tokens(const lk_batch_item *item, bool drafts) {
     struct lk_session *s = item->session;
-    if (seq->failed) {
-        lk_session_drop_tokens(s);
-        if (seq->failed == LK_E_IO)
-            lk_cluster_fail_lost(&item->err);
-        else
-            lk_fail(&item->err, seq->failed, "out of memory for the cache's next block");
-        return;
-    }
-    s->n_logits = seq->n_out;
-    memcpy(s->logits, logits, (size_t)s->n_logits * s->model->net->hp.n_vocab * sizeof *logits);
     memcpy(s->tok + s->n_tok, item->tok, item->n_tok * sizeof *item->tok);
     s->n_tok += item->n_tok;
-    s->n_pass = seq->drafts ? item->n_tok : 0;
+    s->n_pass = drafts ? item->n_tok : 0;
     /* Free the blocks that aging emptied. Drafts that will be dropped may need theirs again. */
-    if (s->cache->reserved == 0 && !seq->drafts) lk_cache_trim(s->cache);
+    if (s->cache->reserved == 0 && !drafts) lk_cache_trim(s->cache);
+}
+
+/* Give a session its tokens and its logits. If a custom node failed, its layers may hold different
+ * numbers of tokens, so it is emptied. */
+static void finish_item(lk_batch_item *item, const struct lk_seq *seq, const float *logits) {
+    struct lk_session *s = item->session;
+    int failed = seq->failed;
+    if (!failed && !take_logits(s, seq->n_out, logits)) failed = LK_E_IO;
+    if (failed) {
+        lk_session_drop_tokens(s);
+        if (failed == LK_E_IO)
+            lk_cluster_fail_lost(&item->err);
+        else
+            lk_fail(&item->err, failed, "out of memory for the cache's next block");
+        return;
+    }
+    lk_item_add_tokens(item, seq->drafts);
 }
 
 /* How far a pass got with the sessions of its items. */
@@ -150,6 +167,19 @@ static lk_status build_pass(struct lk_pass *pass, const lk_batch_item *item, siz
                         item[i].all ? (int)item[i].n_tok : 1)
                 ->drafts = may_have_drafts(&item[i]);
     return status == LK_OK && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
+}
+
+lk_status lk_items_prepare(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
+    for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
+    return build_pass(pass, item, n, err);
+}
+
+void lk_items_start(struct lk_pass *pass, const lk_batch_item *item, size_t n) {
+    set_inputs(pass, item, n);
+    for (size_t i = 0; i < pass->n_seq; i++)
+        if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
+            lk_recurrent_drafts_begin(pass->seq[i].session);
+    if (pass->model->net->stages.n > 1) lk_pass_count_rows(pass);
 }
 
 /* Build the pass on all ranks of a cluster, of the items that failed on none. status: of build_pass
@@ -181,31 +211,41 @@ static void agree_on_nodes(struct lk_cluster *c, struct lk_seq *seq, size_t n) {
     }
 }
 
+/* Compute the layers of this rank's stage. */
+static lk_status run_stage(struct lk_pass *pass, lk_err *err) {
+    struct lk_cluster *c = pass->model->cluster;
+    struct lk_graph *g = &pass->graph;
+    int n_stage = pass->model->net->stages.n;
+    size_t n = (size_t)pass->n_row * pass->model->net->hp.n_embd;
+    if (g->x_in && !lk_cluster_receive_previous(c, n_stage, g->x_in->data, n))
+        return lk_cluster_fail_lost(err);
+    lk_status status = lk_graph_run(g, pass->model, err);
+    if (status != LK_OK) {
+        lk_cluster_abort(c, err->msg); /* the others wait for hidden states or partial attention */
+        return status;
+    }
+    if (!g->x_out || lk_cluster_send_next(c, n_stage, g->x_out->data, n)) return LK_OK;
+    return lk_cluster_fail_lost(err);
+}
+
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     struct lk_cluster *c = pass->model->cluster;
     lk_err why = {0};
     lk_status status = lk_cluster_check_led(c, &why);
     if (status != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
-    for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
-    status = build_pass(pass, item, n, &why);
+    status = lk_items_prepare(pass, item, n, &why);
     if (c) status = agree_on_pass(pass, item, n, status, &why);
     if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
-    set_inputs(pass, item, n);
-    for (size_t i = 0; i < pass->n_seq; i++)
-        if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
-            lk_recurrent_drafts_begin(pass->seq[i].session);
-    if (lk_graph_run(&pass->graph, pass->model, &why) != LK_OK) {
-        lk_cluster_abort(c, why.msg); /* the others wait for partial attention */
-        return fail_items(item, n, COMPUTED, &why, err);
-    }
+    lk_items_start(pass, item, n);
+    if (run_stage(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
     if (c) agree_on_nodes(c, pass->seq, pass->n_seq);
-    const float *logits = pass->graph.logits->data;
+    const float *logits = pass->graph.logits ? pass->graph.logits->data : NULL;
     const struct lk_seq *seq = pass->seq;
     for (size_t i = 0; i < n; i++) {
         if (item[i].err.code != LK_OK) continue;
         finish_item(&item[i], seq, logits);
-        logits += (size_t)seq->n_out * pass->model->net->hp.n_vocab;
+        if (logits) logits += (size_t)seq->n_out * pass->model->net->hp.n_vocab;
         seq++;
     }
     return LK_OK;

@@ -13,4 +13,11 @@ struct lk_batch {
  * yet. */
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
 
+/* The steps of lk_eval_items on this rank (pipeline.c). Prepare: memory of the items, whose errors
+ * are in item[i].err, and the graph. Start: the graph's inputs, and what else precedes its run. Add
+ * tokens: after the run, to the session of an item. */
+lk_status lk_items_prepare(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
+void lk_items_start(struct lk_pass *pass, const lk_batch_item *item, size_t n);
+void lk_item_add_tokens(const lk_batch_item *item, bool drafts);
+
 #endif

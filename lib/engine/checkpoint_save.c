@@ -8,7 +8,7 @@
 #include <string.h>
 
 static size_t recurrent_bytes(const struct lk_session *s) {
-    return lk_recurrent_bytes(&s->model->net->hp);
+    return lk_recurrent_saved_bytes(&s->model->net->hp);
 }
 
 static size_t logits_bytes(const struct lk_session *s) {

@@ -43,6 +43,72 @@ bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n) {
     return broadcast_from(c, 0, data, n);
 }
 
+enum { PIECE = 1 << 26 }; /* bytes of one message between two ranks, at most */
+
+bool lk_cluster_send(struct lk_cluster *c, int to, const void *data, size_t n) {
+    double start = lk_now();
+    bool ok = !c->lost;
+    for (size_t at = 0; ok && at < n; at += PIECE)
+        ok = c->ranks.send(c->ranks.user, to, (const char *)data + at,
+                           n - at < PIECE ? n - at : PIECE);
+    return count_exchange(c, start, n, 0, ok);
+}
+
+bool lk_cluster_receive(struct lk_cluster *c, int from, void *data, size_t n) {
+    double start = lk_now();
+    bool ok = !c->lost;
+    for (size_t at = 0; ok && at < n; at += PIECE)
+        ok = c->ranks.receive(c->ranks.user, from, (char *)data + at,
+                              n - at < PIECE ? n - at : PIECE);
+    return count_exchange(c, start, 0, n, ok);
+}
+
+/* ---- stages ---- */
+
+/* A ring: every rank passes on what it has got last. Neighbors do not both send first. */
+bool lk_cluster_gather_stage(struct lk_cluster *c, int n_stage, const void *own, size_t n,
+                             void *all) {
+    if (n_stage <= 1) return lk_cluster_gather(c, own, n, all);
+    int n_shard = lk_cluster_shards(c, n_stage), shard = c->ranks.rank % n_shard,
+        first = c->ranks.rank - shard, right = first + (shard + 1) % n_shard,
+        left = first + (shard + n_shard - 1) % n_shard;
+    bool ok = true;
+    memcpy((char *)all + (size_t)shard * n, own, n);
+    for (int step = 1; ok && step < n_shard; step++) {
+        const char *out = (char *)all + (size_t)((shard - step + 1 + n_shard) % n_shard) * n;
+        char *in = (char *)all + (size_t)((shard - step + n_shard) % n_shard) * n;
+        if (shard % 2 == 0) ok = lk_cluster_send(c, right, out, n);
+        ok = ok && lk_cluster_receive(c, left, in, n);
+        if (shard % 2) ok = ok && lk_cluster_send(c, right, out, n);
+    }
+    return ok;
+}
+
+bool lk_cluster_send_next(struct lk_cluster *c, int n_stage, const float *x, size_t n) {
+    return lk_cluster_send(c, c->ranks.rank + lk_cluster_shards(c, n_stage), x, n * sizeof *x);
+}
+
+bool lk_cluster_receive_previous(struct lk_cluster *c, int n_stage, float *x, size_t n) {
+    return lk_cluster_receive(c, c->ranks.rank - lk_cluster_shards(c, n_stage), x, n * sizeof *x);
+}
+
+bool lk_cluster_send_logits(struct lk_cluster *c, int n_stage, const float *from, float *to,
+                            size_t n) {
+    int last = c->ranks.n_rank - lk_cluster_shards(c, n_stage);
+    if (c->ranks.rank == 0) return lk_cluster_receive(c, last, to, n * sizeof *to);
+    return c->ranks.rank != last || lk_cluster_send(c, 0, from, n * sizeof *from);
+}
+
+lk_status lk_cluster_set_stages(lk_cluster *c, int32_t n_stage, lk_err *err) {
+    if (n_stage < 1 || c->ranks.n_rank % n_stage)
+        return lk_fail(err, LK_E_ARG,
+                       "%d ranks cannot be divided into %d stages; the number of stages must be a "
+                       "divisor of the number of ranks",
+                       c->ranks.n_rank, n_stage);
+    c->n_stage = n_stage;
+    return LK_OK;
+}
+
 void lk_cluster_abort(struct lk_cluster *c, const char *why) {
     if (!c || c->lost) return;
     c->lost = true;

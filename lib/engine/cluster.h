@@ -63,6 +63,7 @@ struct lk_op {
 struct lk_op_model {
     int32_t n_threads, weights, n_ctx;
     uint32_t factors;
+    int32_t n_stage;
     uint8_t no_mmap, no_repack;
 };
 
@@ -91,6 +92,7 @@ struct lk_cluster {
     int depth;            /* operations within each other */
     bool lost;            /* a rank is lost: no exchange is possible any more */
     lk_cluster_stats stats;
+    int32_t n_stage; /* of the models that are opened from now on; 0: one */
     struct lk_handles models, sessions;
     struct lk_batch *batch; /* of a rank that follows: for all batches of a model */
 };
@@ -124,7 +126,33 @@ bool lk_cluster_all(struct lk_cluster *c, bool ok);
 /* Exchanges. False if a rank is lost. */
 bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *all);
 bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n); /* from rank 0 */
+bool lk_cluster_send(struct lk_cluster *c, int to, const void *data, size_t n);
+bool lk_cluster_receive(struct lk_cluster *c, int from, void *data, size_t n);
 lk_status lk_cluster_fail_lost(lk_err *err);
+
+/* The ranks of a model with several stages (model/stages.h):
+ *
+ *     rank  | 0 ... S - 1 | S ... 2 S - 1 | ...       S = ranks / stages
+ *     stage        0              1
+ *
+ * The ranks of a stage divide the rows of its layers (cache/shard.h). */
+static inline int lk_cluster_shards(const struct lk_cluster *c, int n_stage) {
+    return c->ranks.n_rank / n_stage;
+}
+
+/* lk_cluster_gather among the ranks of this rank's stage. */
+bool lk_cluster_gather_stage(struct lk_cluster *c, int n_stage, const void *own, size_t n,
+                             void *all);
+
+/* x goes from the ranks of one stage to those of the next one: each sends to the rank that owns the
+ * same rows. Only the ranks of these two stages call them. */
+bool lk_cluster_send_next(struct lk_cluster *c, int n_stage, const float *x, size_t n);
+bool lk_cluster_receive_previous(struct lk_cluster *c, int n_stage, float *x, size_t n);
+
+/* Called by all ranks: the last stage's n logits go to rank 0. from: on the last stage; to: on rank
+ * 0. */
+bool lk_cluster_send_logits(struct lk_cluster *c, int n_stage, const float *from, float *to,
+                            size_t n);
 
 /* End all ranks: this one cannot go on, and the others wait for it. */
 void lk_cluster_abort(struct lk_cluster *c, const char *why);

@@ -43,7 +43,7 @@ static bool open_model(struct received *r) {
     memcpy(&op, r->payload, sizeof op);
     const char *path = next_string(r, &at), *kernels = path ? next_string(r, &at) : NULL,
                *sidecar = kernels ? next_string(r, &at) : NULL;
-    if (!sidecar) return false;
+    if (!sidecar || lk_cluster_set_stages(r->cluster, op.n_stage, NULL) != LK_OK) return false;
     const lk_model_opts opts = {.n_threads = op.n_threads,
                                 .weights = (lk_weights)op.weights,
                                 .n_ctx = op.n_ctx,

@@ -99,7 +99,9 @@ static lk_status open_net(struct lk_model *model, const char *path, const lk_mod
     return status;
 }
 
-lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
+/* lk_model_open of one stage of n_stage. */
+static lk_status open_model(lk_model **out, const char *path, const lk_model_opts *opts,
+                            int32_t stage, int32_t n_stage, lk_err *err) {
     static const lk_model_opts defaults;
     if (!opts) opts = &defaults;
     if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
@@ -127,6 +129,8 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
                               .no_repack = opts->no_repack,
                               .header_only = opts->header_only,
                               .mtp = opts->mtp,
+                              .stage = stage,
+                              .n_stage = n_stage,
                               .n_ctx = opts->n_ctx,
                               .kernels = kernels,
                               .progress = opts->progress,
@@ -140,6 +144,20 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
     else
         *out = model;
     return status;
+}
+
+lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
+    return open_model(out, path, opts, 0, 1, err);
+}
+
+lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_opts *opts,
+                              int32_t stage, int32_t n_stage, lk_err *err) {
+    if (!opts || !opts->header_only || opts->mtp)
+        return lk_fail(err, LK_E_ARG,
+                       "one stage alone can be planned only: open it with header_only");
+    if (n_stage < 1 || stage < 0 || stage >= n_stage)
+        return lk_fail(err, LK_E_ARG, "there is no stage %d of %d", stage, n_stage);
+    return open_model(out, path, opts, stage, n_stage, err);
 }
 
 void lk_model_free(lk_model *model) {
@@ -160,6 +178,8 @@ void lk_model_free(lk_model *model) {
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
+    lk_release(&model->ledger, LK_FOR_OTHER, model->rank,
+               model->rank ? (size_t)cluster->ranks.n_rank * sizeof *model->rank : 0);
     pthread_mutex_destroy(&model->lock);
     free(model); /* not in a ledger */
     if (led) lk_cluster_done(cluster);
@@ -191,23 +211,56 @@ static lk_status check_same_model(const struct lk_model *model, struct lk_cluste
                    "all machines");
 }
 
+static lk_rank_weights own_weights(const struct lk_model *model) {
+    const struct lk_net *net = model->net;
+    const struct lk_stages *s = &net->stages;
+    lk_rank_weights own;
+    memset(&own, 0, sizeof own); /* with the padding */
+    own.stage = s->own;
+    own.n_stage = s->n;
+    own.first_layer = s->first[s->own];
+    own.n_layer = s->first[s->own + 1] - s->first[s->own];
+    own.weight_bytes = net->matrix_bytes;
+    own.table_bytes = net->table_bytes;
+    return own;
+}
+
+bool lk_model_get_rank(const lk_model *model, int32_t rank, lk_rank_weights *out) {
+    int32_t n_rank = model->cluster ? model->cluster->ranks.n_rank : 1;
+    if (rank < 0 || rank >= n_rank) return false;
+    *out = model->rank ? model->rank[rank] : own_weights(model);
+    return true;
+}
+
+/* Give the model a number, and the weights of all ranks. */
+static lk_status enter_model(struct lk_model *model, struct lk_cluster *cluster, lk_err *err) {
+    model->number = lk_handles_add(cluster, &cluster->models, model);
+    model->rank =
+        lk_alloc(&model->ledger, LK_FOR_OTHER, (size_t)cluster->ranks.n_rank * sizeof *model->rank);
+    if (model->number >= 0 && model->rank) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
+}
+
 /* lk_model_open_cluster on this rank. */
 static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_opts *opts,
                               struct lk_cluster *cluster, lk_err *err) {
     lk_err why = {0};
     lk_model *model = NULL;
-    lk_status status = lk_model_open(&model, path, opts, &why);
+    int32_t n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
+            stage = cluster->ranks.rank / lk_cluster_shards(cluster, n_stage);
+    lk_status status = open_model(&model, path, opts, stage, n_stage, &why);
     status = lk_cluster_agree(cluster, status, &why);
     if (status == LK_OK) {
         status = check_same_model(model, cluster, &why);
-        if (status == LK_OK) {
-            model->number = lk_handles_add(cluster, &cluster->models, model);
-            if (model->number < 0) status = lk_fail(&why, LK_E_NOMEM, "out of memory for a model");
-        }
+        if (status == LK_OK) status = enter_model(model, cluster, &why);
         status = lk_cluster_agree(cluster, status, &why);
     }
+    if (model) model->cluster = cluster;
+    lk_rank_weights own = {0};
+    if (status == LK_OK) own = own_weights(model);
+    if (status == LK_OK && !lk_cluster_gather(cluster, &own, sizeof own, model->rank))
+        status = lk_cluster_fail_lost(&why);
     if (status == LK_OK) {
-        model->cluster = cluster;
         *out = model;
         return LK_OK;
     }
@@ -232,6 +285,7 @@ lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model
                                    .weights = opts->weights,
                                    .n_ctx = opts->n_ctx,
                                    .factors = opts->factors,
+                                   .n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
                                    .no_mmap = opts->no_mmap,
                                    .no_repack = opts->no_repack};
     const struct lk_op_part part[] = {{&op, sizeof op},
@@ -332,7 +386,8 @@ uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_re
 
 static struct lk_shard model_shard(const struct lk_model *model) {
     if (!model->cluster) return (struct lk_shard){0};
-    return (struct lk_shard){model->cluster->ranks.rank, model->cluster->ranks.n_rank};
+    int n = lk_cluster_shards(model->cluster, model->net->stages.n);
+    return (struct lk_shard){model->cluster->ranks.rank % n, n};
 }
 
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
@@ -352,6 +407,9 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .no_rope = hp->n_recurrent > 0 ? NULL : hp->no_rope, /* hybrids rotate in all layers */
         .n_ctx = hp->n_ctx_train,
         .shard = model_shard(model),
+        .stage = model->net->stages.own,
+        .n_stage = model->net->stages.n,
+        .stage_first = model->net->stages.cached,
         .kernels = model->kernels};
 }
 

@@ -35,6 +35,7 @@ struct lk_model {
     size_t work_size;
     struct lk_cluster *cluster; /* of ranks that open the same model; NULL: this process alone */
     int32_t number;             /* of the model in the cluster */
+    lk_rank_weights *rank;      /* [n_rank] of the cluster */
 };
 
 /* LK_E_ARG for a model that was opened with header_only. */

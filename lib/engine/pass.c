@@ -131,7 +131,7 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
         if (pass->seq[i].session->width.part > part) part = pass->seq[i].session->width.part;
     size_t partial = pass->partial_needed, scratch = lk_attn_scratch_floats(part) * a->n_thread,
            joined = pass->joined_needed,
-           gathered = joined ? joined * (size_t)pass->model->cluster->ranks.n_rank : 0;
+           gathered = joined * (size_t)lk_model_cache_shape(pass->model).shard.n_rank;
     if ((partial <= pass->n_partial ||
          replace_floats(pass, &a->partial, &pass->n_partial, partial)) &&
         (scratch <= pass->n_scratch ||
@@ -303,7 +303,7 @@ static void gather_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     if (ith != 0 || n == 0) return;
     struct lk_cluster *c = pass->model->cluster;
     if (lk_cluster_check_led(c, NULL) == LK_OK &&
-        lk_cluster_gather(c, pass->joined, n, pass->gathered))
+        lk_cluster_gather_stage(c, pass->model->net->stages.n, pass->joined, n, pass->gathered))
         return;
     for (size_t i = 0; i < pass->n_seq; i++) pass->seq[i].failed = LK_E_IO;
 }
@@ -475,6 +475,22 @@ struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_laye
                           1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
 }
 
+void lk_pass_count_rows(struct lk_pass *pass) {
+    for (size_t task = 0; task < 2 * pass->n_seq; task++) {
+        struct lk_seq *seq = &pass->seq[task / 2];
+        struct lk_cache *cache = seq->session->cache;
+        for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+            const struct lk_kv *kv = &cache->kv[layer][task % 2];
+            if (!kv->elsewhere || seq->failed) continue;
+            lk_status status = lk_cache_append(cache, layer, kv->side, NULL, seq->n_tok, NULL);
+            if (status == LK_OK && seq->session->recipe->eager)
+                status = lk_cache_encode(cache, layer, kv->side, NULL);
+            if (status == LK_OK) status = lk_cache_age(cache, layer, kv->side, NULL);
+            seq->failed = status;
+        }
+    }
+}
+
 /* ---- the layer that predicts further tokens ---- */
 
 /* src: hidden states [n_row][n_embd]. Writes those of the tokens before: the first one of a
@@ -521,7 +537,10 @@ static struct ggml_tensor *mtp_nodes(struct lk_pass *pass, struct ggml_tensor *x
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     struct lk_graph *g = &pass->graph;
     const struct lk_net *net = pass->model->net;
-    int n_row = pass->n_row, n_out = pass->n_out, n_layer = net->hp.n_layer;
+    const struct lk_stages *stages = &net->stages;
+    bool last = lk_stages_is_last(stages);
+    int n_row = pass->n_row, n_out = pass->n_out,
+        n_layer = last ? net->hp.n_layer : stages->first[stages->own + 1];
     lk_status status = lk_pass_reserve_attn(pass, err);
     if (status != LK_OK) return status;
     bool needs_scores = pass_needs_scores(pass), skips = pass_skips(pass),
@@ -534,8 +553,14 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     if (status != LK_OK) return status;
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
-    struct ggml_tensor *x = net->family->embed(net, g->ctx, g->tok, g->pos);
-    for (int layer = 0; layer < n_layer; layer++) {
+    struct ggml_tensor *x;
+    if (stages->own == 0) {
+        x = net->family->embed(net, g->ctx, g->tok, g->pos);
+    } else {
+        x = g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, net->hp.n_embd, n_row);
+        ggml_set_input(g->x_in);
+    }
+    for (int layer = stages->first[stages->own]; layer < n_layer; layer++) {
         struct lk_layer_job *job = &pass->job[layer];
         struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
         struct ggml_tensor *attn;
@@ -549,13 +574,16 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         x = net->family->post(net, g->ctx, layer, &pre, attn);
     }
     if (net->hp.mtp) ggml_build_forward_expand(g->graph, mtp_nodes(pass, x));
-    if (n_out < n_row) {
+    if (last && n_out < n_row) {
         g->out = lk_graph_input(g, (size_t)n_out);
         x = ggml_get_rows(g->ctx, x, g->out);
     }
-    g->logits = net->family->head(net, g->ctx, x);
-    ggml_set_output(g->logits);
-    ggml_build_forward_expand(g->graph, g->logits);
+    if (last)
+        x = g->logits = net->family->head(net, g->ctx, x);
+    else
+        g->x_out = x;
+    ggml_set_output(x);
+    ggml_build_forward_expand(g->graph, x);
     status = lk_graph_finish(g, pass->ledger, err);
     if (status == LK_OK) status = lk_graph_reserve_work(g, pass->model, err);
     if (status != LK_OK) return status;

@@ -19,6 +19,9 @@
  * If the model predicts further tokens (model/mtp.h), the layer for that stores its rows after the
  * last layer: it gets the last layer's normed output for the token before.
  *
+ * If the layers are divided into stages, the graph has those of this process, and hidden states
+ * come from the stage before and go to the next one instead of tokens and logits.
+ *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
  * same number of rows. */
 #ifndef LK_ENGINE_PASS_H
@@ -101,9 +104,13 @@ struct lk_rule_floats lk_pass_rule_floats(const struct lk_recipe *recipe, int64_
 /* Allocate memory for the attention of the pass's sequences. LK_E_NOMEM. */
 lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);
 
-/* Make the pass ready to compute: memory for attention, and the graph over all layers. The caller
- * then sets the graph's tok, pos and out. LK_E_NOMEM. */
+/* Make the pass ready to compute: memory for attention, and the graph over all layers that this
+ * process has (model/stages.h). The caller then sets the graph's tok, pos and out, and x_in if
+ * another stage comes before. LK_E_NOMEM. */
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
+
+/* Append and age the pass's rows in the layers of other stages. */
+void lk_pass_count_rows(struct lk_pass *pass);
 
 /* Nodes of a recurrent layer: every sequence goes on from its session's state. The result has the
  * shape [n_tok][n_v_head * d_state]. */

@@ -108,22 +108,30 @@ lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_
     return make_plan(model, recipe, opts, lk_model_cache_shape(model).shard, out, err);
 }
 
-/* Can n_rank ranks divide the rows of a session? */
-static lk_status check_ranks(const lk_recipe *recipe, int32_t n_rank, lk_err *err) {
-    lk_features features = lk_recipe_features(recipe) | lk_feature_bit(LK_FEATURE_RANKS);
+/* Can n_rank ranks divide a session of the model, in its stages? */
+static lk_status check_ranks(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
+                             lk_err *err) {
+    int32_t n_stage = model->net->stages.n;
+    if (n_rank < 1 || n_rank > LK_MAX_RANKS || n_rank % n_stage)
+        return lk_fail(
+            err, LK_E_ARG,
+            "the number of ranks is %d; it must be 1 to %d, and a multiple of the number of "
+            "stages, %d",
+            n_rank, LK_MAX_RANKS, n_stage);
+    lk_features features = lk_recipe_features(recipe);
+    if (n_rank > n_stage) features |= lk_feature_bit(LK_FEATURE_RANKS);
+    if (n_stage > 1) features |= lk_feature_bit(LK_FEATURE_STAGES);
     const struct lk_combination_rule *rule = n_rank > 1 ? lk_combination_check(features) : NULL;
-    if (n_rank < 1 || n_rank > LK_MAX_RANKS)
-        return lk_fail(err, LK_E_ARG, "the number of ranks is %d; it must be 1 to %d", n_rank,
-                       LK_MAX_RANKS);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }
 
 lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
                              const lk_session_opts *opts, int32_t n_rank, lk_plan *out,
                              lk_err *err) {
-    lk_status status = check_ranks(recipe, n_rank, err);
+    lk_status status = check_ranks(model, recipe, n_rank, err);
     if (status != LK_OK) return status;
-    return make_plan(model, recipe, opts, (struct lk_shard){0, n_rank}, out, err);
+    int32_t n_shard = n_rank / model->net->stages.n;
+    return make_plan(model, recipe, opts, (struct lk_shard){0, n_shard}, out, err);
 }
 
 lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
@@ -133,7 +141,10 @@ lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int3
     struct lk_ledger ledger = {0};
     struct lk_cache *cache = NULL;
     uint64_t bytes = 0, others = (uint64_t)n_rank - 1;
-    lk_status status = check_ranks(recipe, n_rank, err);
+    lk_status status = check_ranks(model, recipe, n_rank, err);
+    if (status == LK_OK && model->net->stages.n > 1)
+        status = lk_fail(err, LK_E_UNSUPPORTED,
+                         "exchanges between stages are not planned; use one stage");
     shape.shard = (struct lk_shard){0, n_rank};
     if (status == LK_OK) status = lk_cache_alloc(&cache, recipe, &shape, &ledger, err);
     if (status != LK_OK) return status;

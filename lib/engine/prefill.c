@@ -141,6 +141,37 @@ static void keep_state(struct lk_prefill *p, int layer, size_t n_tok) {
 
 /* ---- all layers ---- */
 
+/* After the last layer of a stage, the hidden states of the tokens from `first` on go to the next
+ * stage. */
+static lk_status pass_on(struct lk_prefill *p, int layer, size_t first, lk_err *err) {
+    const struct lk_stages *s = &p->net->stages;
+    struct lk_cluster *c = p->s->model->cluster;
+    size_t n_embd = p->net->hp.n_embd, n = (p->n_tok - first) * n_embd;
+    float *x = p->x + first * n_embd;
+    bool ok = true;
+    if (layer + 1 == s->first[s->own] && s->own > 0)
+        ok = lk_cluster_receive_previous(c, s->n, x, n);
+    if (layer + 1 == s->first[s->own + 1] && !lk_stages_is_last(s))
+        ok = lk_cluster_send_next(c, s->n, x, n);
+    return ok ? LK_OK : lk_cluster_fail_lost(err);
+}
+
+/* Give all sessions the logits. Of several stages, the last one has computed them, and rank 0 gets
+ * them. */
+static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
+    struct lk_cluster *c = p->s->model->cluster;
+    size_t n = (size_t)p->net->hp.n_vocab;
+    int n_stage = p->net->stages.n;
+    const float *from = p->graph.logits ? p->graph.logits->data : NULL;
+    float *first = p->session[0]->logits;
+    if (n_stage > 1 && !lk_cluster_send_logits(c, n_stage, from, first, n))
+        return lk_cluster_fail_lost(err);
+    for (size_t i = 0; i < p->n_session; i++)
+        if (n_stage == 1 || i > 0)
+            memcpy(p->session[i]->logits, n_stage == 1 ? from : first, n * sizeof *from);
+    return LK_OK;
+}
+
 static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
@@ -149,7 +180,8 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
         p->job = lk_pass_job(&s->pass, layer);
         lk_prefill_choose_exact(p);
         if (p->attn_scores && p->job.stores) memset(p->attn_scores, 0, p->scratch.attn_scores);
-        bool is_recurrent = p->net->hp.is_recurrent[layer];
+        bool is_recurrent = p->net->hp.is_recurrent[layer],
+             held = lk_stages_holds(&p->net->stages, layer);
         if (!is_recurrent && p->job.stores) status = lk_prefill_alloc_layer(p, err);
         /* Only K and V of earlier tokens matter from there on, and this layer has none. */
         size_t first =
@@ -159,16 +191,16 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
             if (here == LK_OK && s->cancelled && atomic_exchange(&s->cancelled, 0))
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled");
             status = lk_prefill_run_chunk(p, layer, at, n, here, err);
-            if (status == LK_OK && is_recurrent) keep_state(p, layer, at + n);
+            if (status == LK_OK && is_recurrent && held) keep_state(p, layer, at + n);
             if (status == LK_OK && s->opts.progress &&
                 !s->opts.progress(s->opts.user, (uint64_t)layer * p->n_tok + at + n,
                                   (uint64_t)n_layer * p->n_tok))
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         }
+        if (status == LK_OK && p->net->stages.n > 1) status = pass_on(p, layer, first, err);
     }
     if (status == LK_OK) status = lk_cluster_agree(s->model->cluster, here, err);
-    for (size_t i = 0; status == LK_OK && !p->embeds && i < p->n_session; i++)
-        memcpy(p->session[i]->logits, p->graph.logits->data, ggml_nbytes(p->graph.logits));
+    if (status == LK_OK && !p->embeds) status = take_logits(p, err);
     return status == LK_OK && p->net->hp.mtp && !p->embeds ? lk_prefill_mtp(p, err) : status;
 }
 
@@ -181,7 +213,8 @@ static lk_status run_prefill(struct lk_prefill *p, lk_err *err) {
     for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
         status = check_memory_limit(p, p->session[i], err);
     if (status == LK_OK) status = alloc_prefill(p, err);
-    for (size_t at = 0; status == LK_OK && at < p->n_tok; at += LK_PREFILL_CHUNK)
+    size_t n_embedded = p->net->stages.own == 0 ? p->n_tok : 0;
+    for (size_t at = 0; status == LK_OK && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
             p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
     status = lk_cluster_agree(p->s->model->cluster, status, err);

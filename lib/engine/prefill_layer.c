@@ -153,12 +153,13 @@ void lk_prefill_set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int 
 lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
                                lk_status before, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
+    bool held = lk_stages_holds(&p->net->stages, layer);
     lk_status status = before;
-    if (status == LK_OK) status = build_chunk(p, layer, at, n, err);
-    if (status == LK_OK && p->s->model->cluster)
+    if (status == LK_OK && held) status = build_chunk(p, layer, at, n, err);
+    if (status == LK_OK && held && p->s->model->cluster)
         status = lk_graph_reserve_work(&p->graph, p->s->model, err);
     status = lk_cluster_agree(p->s->model->cluster, status, err);
-    if (status != LK_OK) return status;
+    if (status != LK_OK || !held) return status;
     struct lk_graph *g = &p->graph;
     struct lk_cluster *c = p->s->model->cluster;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));

@@ -54,8 +54,9 @@ void lk_prefill_set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int 
 /* Memory of the layer's rows. A planned checkpoint without memory, on any rank, is dropped. */
 lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err);
 
-/* Tokens [at, at + n) through `layer`: p->x is replaced, or p->graph.logits computed. before: what
- * happened on this rank before the chunk. The result is that of all ranks. */
+/* Tokens [at, at + n) through `layer`: p->x is replaced, or p->graph.logits computed. Does nothing
+ * on ranks of other stages. before: what happened on this rank before the chunk. The result is that
+ * of all ranks. */
 lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
                                lk_status before, lk_err *err);
 

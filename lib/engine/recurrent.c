@@ -4,23 +4,32 @@
 #include <math.h>
 #include <string.h>
 
+enum { LINE = 16 }; /* floats of a cache line */
+
 /* In whole cache lines, as the ledger counts them. */
 static size_t layer_floats(const struct lk_hparams *hp) {
-    return (lk_recurrence_state_floats(&hp->recurrence) + 15) / 16 * 16;
+    return (lk_recurrence_state_floats(&hp->recurrence) + LINE - 1) / LINE * LINE;
 }
 
 size_t lk_recurrent_bytes(const struct lk_hparams *hp) {
-    size_t n = hp->n_recurrent > 0 ? (size_t)hp->n_recurrent * layer_floats(hp) : 0;
-    if (hp->mtp) n += ((size_t)hp->n_embd + 15) / 16 * 16;
+    size_t n_layer = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]),
+           n = n_layer * lk_recurrent_layer_bytes(hp) / sizeof(float);
+    if (hp->n_recurrent > 0 && n == 0) n = LINE; /* a session without states is another kind */
+    if (hp->mtp) n += ((size_t)hp->n_embd + LINE - 1) / LINE * LINE;
     return n * sizeof(float);
 }
 
 size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp) {
-    return layer_floats(hp) * sizeof(float);
+    return hp->n_recurrent > 0 ? layer_floats(hp) * sizeof(float) : 0;
+}
+
+size_t lk_recurrent_saved_bytes(const struct lk_hparams *hp) {
+    bool all = hp->held_recurrent[1] - hp->held_recurrent[0] == hp->n_recurrent;
+    return all ? lk_recurrent_bytes(hp) : (size_t)hp->n_recurrent * lk_recurrent_layer_bytes(hp);
 }
 
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer) {
-    return states + (size_t)hp->index[layer] * layer_floats(hp);
+    return states + (size_t)(hp->index[layer] - hp->held_recurrent[0]) * layer_floats(hp);
 }
 
 float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states) {
@@ -35,7 +44,7 @@ struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int 
 }
 
 bool lk_recurrent_check(const struct lk_hparams *hp, const void *states) {
-    for (size_t at = 0; at < lk_recurrent_bytes(hp); at += sizeof(float)) {
+    for (size_t at = 0; at < lk_recurrent_saved_bytes(hp); at += sizeof(float)) {
         float value;
         memcpy(&value, (const char *)states + at, sizeof value);
         if (!isfinite(value)) return false;

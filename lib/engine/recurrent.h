@@ -8,13 +8,15 @@
 #include "base/ledger.h"
 #include "model/net.h"
 
-/* Bytes of all states; 0: the model has none. */
+/* Bytes of the states that this process holds; 0: the model has none. With stages (model/stages.h)
+ * they are those of its layers, and in a saved session those of all layers follow each other. */
 size_t lk_recurrent_bytes(const struct lk_hparams *hp);
+size_t lk_recurrent_saved_bytes(const struct lk_hparams *hp);
 
-/* Bytes of the state of one of them. */
+/* Bytes of the state of one layer. */
 size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp);
 
-/* The state of layer `layer`, which is recurrent, in states [lk_recurrent_bytes]. */
+/* The state of layer `layer`, which is recurrent and held, in states [lk_recurrent_bytes]. */
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer);
 
 /* The last token's hidden state [n_embd], in such states. The model has such a layer. */

@@ -19,9 +19,20 @@ static size_t input_floats(const struct lk_hparams *hp, int n_tok) {
     return (size_t)n_tok * (lk_recurrence_channels(&hp->recurrence) + gates);
 }
 
+/* Recurrent layers that this process holds, or `min` if they are fewer. */
+static size_t n_held(const struct lk_hparams *hp, int min) {
+    int n = hp->held_recurrent[1] - hp->held_recurrent[0];
+    return (size_t)(n > min ? n : min);
+}
+
+static bool is_held(const struct lk_hparams *hp, int layer) {
+    return hp->is_recurrent[layer] && hp->index[layer] >= hp->held_recurrent[0] &&
+           hp->index[layer] < hp->held_recurrent[1];
+}
+
 static size_t input_bytes(const struct lk_hparams *hp, int n_tok) {
     size_t hidden = hp->mtp ? (size_t)n_tok * hp->n_embd : 0;
-    return (hp->n_recurrent * input_floats(hp, n_tok) + hidden) * sizeof(float);
+    return (n_held(hp, 1) * input_floats(hp, n_tok) + hidden) * sizeof(float);
 }
 
 static int round_up(int n_tok) {
@@ -36,20 +47,21 @@ uint64_t lk_recurrent_drafts_bytes(const struct lk_hparams *hp, int n_tok) {
     size_t rows =
         2 * (size_t)round_up(n_tok) * lk_recurrence_channels(&hp->recurrence) * sizeof(float);
     return lk_recurrent_bytes(hp) + input_bytes(hp, round_up(n_tok)) + rows +
-           hp->n_recurrent * (sizeof(struct lk_repeated_layer) + 2 * per_node) + 16 * per_node;
+           n_held(hp, 1) * (sizeof(struct lk_repeated_layer) + 2 * per_node) + 16 * per_node;
 }
 
 struct lk_recurrent_input lk_recurrent_input(const struct lk_recurrent_drafts *d,
                                              const struct lk_hparams *hp, int layer) {
     size_t n = d->n_cap;
-    float *mixed = d->input + hp->index[layer] * input_floats(hp, d->n_cap),
+    int at = hp->index[layer] - hp->held_recurrent[0];
+    float *mixed = d->input + at * input_floats(hp, d->n_cap),
           *decay = mixed + n * lk_recurrence_channels(&hp->recurrence);
     if (hp->recurrence.kind == LK_SHORT_CONV) return (struct lk_recurrent_input){mixed, NULL, NULL};
     return (struct lk_recurrent_input){mixed, decay, decay + n * hp->recurrence.n_v_head};
 }
 
 float *lk_recurrent_input_hidden(const struct lk_recurrent_drafts *d, const struct lk_hparams *hp) {
-    return d->input + hp->n_recurrent * input_floats(hp, d->n_cap);
+    return d->input + n_held(hp, 0) * input_floats(hp, d->n_cap);
 }
 
 /* ---- the graph: thread ith of nth does its share of a layer ---- */
@@ -91,10 +103,10 @@ static lk_status build_graph(struct lk_session *s, struct lk_repeated_layer *lay
                              struct lk_graph *g, lk_err *err) {
     const struct lk_hparams *hp = &s->model->net->hp;
     const struct lk_recurrence_shape *shape = &hp->recurrence;
-    lk_status status = lk_graph_begin(g, 2 * hp->n_recurrent + 2, &s->ledger, err);
+    lk_status status = lk_graph_begin(g, 2 * (int)n_held(hp, 0) + 2, &s->ledger, err);
     if (status != LK_OK) return status;
     struct ggml_tensor *after = lk_graph_input(g, 1);
-    for (int i = 0; i < hp->n_recurrent; i++) {
+    for (size_t i = 0; i < n_held(hp, 0); i++) {
         struct lk_repeated_layer *l = &layer[i];
         if (shape->kind == LK_SHORT_CONV) {
             after = lk_graph_effect(g->ctx, convolve_node, &after, 1, l);
@@ -117,7 +129,7 @@ static void free_drafts(struct lk_recurrent_drafts *d, const struct lk_hparams *
     lk_graph_free(&d->graph, ledger);
     lk_release(ledger, LK_FOR_SCRATCH, d->before, lk_recurrent_bytes(hp));
     lk_release(ledger, LK_FOR_SCRATCH, d->input, input_bytes(hp, d->n_cap));
-    lk_release(ledger, LK_FOR_SCRATCH, d->layer, hp->n_recurrent * sizeof *d->layer);
+    lk_release(ledger, LK_FOR_SCRATCH, d->layer, n_held(hp, 1) * sizeof *d->layer);
 }
 
 void lk_recurrent_drafts_free(struct lk_session *s) {
@@ -131,7 +143,7 @@ static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurren
     size_t n = from->n_cap * sizeof(float), n_head = hp->recurrence.n_v_head;
     memcpy(to->before, from->before, lk_recurrent_bytes(hp));
     for (int layer = 0; layer < hp->n_layer; layer++) {
-        if (!hp->is_recurrent[layer]) continue;
+        if (!is_held(hp, layer)) continue;
         struct lk_recurrent_input x = lk_recurrent_input(from, hp, layer),
                                   y = lk_recurrent_input(to, hp, layer);
         memcpy(y.mixed, x.mixed, n * lk_recurrence_channels(&hp->recurrence));
@@ -149,14 +161,15 @@ lk_status lk_recurrent_drafts_reserve(struct lk_session *s, int n_tok, lk_err *e
     if (n_tok <= old->n_cap) return LK_OK;
     d.before = lk_alloc(&s->ledger, LK_FOR_SCRATCH, lk_recurrent_bytes(hp));
     d.input = lk_alloc(&s->ledger, LK_FOR_SCRATCH, input_bytes(hp, d.n_cap));
-    d.layer = lk_alloc(&s->ledger, LK_FOR_SCRATCH, hp->n_recurrent * sizeof *d.layer);
+    d.layer = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n_held(hp, 1) * sizeof *d.layer);
     lk_status status =
         d.before && d.input && d.layer
             ? LK_OK
             : lk_fail(err, LK_E_NOMEM, "out of memory for drafts of %d tokens", n_tok);
     for (int layer = 0; status == LK_OK && layer < hp->n_layer; layer++)
-        if (hp->is_recurrent[layer])
-            d.layer[hp->index[layer]] = (struct lk_repeated_layer){s, layer};
+        if (is_held(hp, layer))
+            d.layer[hp->index[layer] - hp->held_recurrent[0]] =
+                (struct lk_repeated_layer){s, layer};
     if (status == LK_OK) status = build_graph(s, d.layer, d.n_cap, &d.graph, err);
     if (status != LK_OK) {
         free_drafts(&d, hp, &s->ledger);

@@ -25,10 +25,10 @@ struct lk_repeated_layer;
 /* Zeroed: no pass of drafts yet. */
 struct lk_recurrent_drafts {
     float *before;                   /* states, lk_recurrent_bytes */
-    float *input;                    /* of all recurrent layers */
+    float *input;                    /* of these layers */
     int n_cap;                       /* tokens whose inputs fit */
     int n_keep;                      /* tokens that are repeated */
-    struct lk_repeated_layer *layer; /* [n_recurrent] */
+    struct lk_repeated_layer *layer; /* [recurrent layers that are held] */
     struct lk_graph graph;           /* repeats up to n_cap tokens */
 };
 

@@ -47,6 +47,7 @@ static lk_status check_combinations(const struct lk_session *s, bool divided, lk
     if (lk_hparams_mixed(&net->hp)) features |= lk_feature_bit(LK_FEATURE_TWO_HEADS);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
     if (divided) features |= lk_feature_bit(LK_FEATURE_RANKS);
+    if (net->stages.n > 1) features |= lk_feature_bit(LK_FEATURE_STAGES);
     const struct lk_combination_rule *rule = lk_combination_check(features);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }

@@ -55,9 +55,25 @@ static bool write_to_section(void *user, const void *data, size_t n) {
     return fwrite(data, 1, n, section->file) == n;
 }
 
-/* room: as of lk_cache_write_rows. */
+/* The states of all recurrent layers, stage after stage, then those of evicted rows. */
+static bool write_states(const struct lk_session *s, struct lk_saving *saving) {
+    const struct lk_net *net = s->model->net;
+    const struct lk_stages *stages = &net->stages;
+    struct lk_cluster *c = s->model->cluster;
+    size_t layer = lk_recurrent_layer_bytes(&net->hp);
+    if (stages->n == 1 && s->recurrent)
+        lk_saving_put(saving, 0, s->recurrent, lk_recurrent_bytes(&net->hp));
+    for (int i = 0; stages->n > 1 && i < stages->n; i++)
+        lk_saving_put(saving, i * lk_cluster_shards(c, stages->n), s->recurrent,
+                      (size_t)(stages->recurrent[i + 1] - stages->recurrent[i]) * layer);
+    if (saving->ok && saving->writer && s->absorb)
+        saving->ok = lk_absorb_write(s->absorb, saving->writer);
+    return saving->ok;
+}
+
 static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
-                          enum lk_section which, void *room, const struct lk_writer *writer) {
+                          enum lk_section which, struct lk_saving *saving) {
+    const struct lk_writer *writer = saving->writer;
     const float *logits = lk_session_logits(s, -1);
     switch (which) {
     case LK_SECTION_RECIPE:
@@ -68,23 +84,19 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
         return !logits ||
                writer->put(writer->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
     case LK_SECTION_SAMPLER: return !sampler || lk_sampling_save(sampler->sampling, writer);
-    case LK_SECTION_STATES:
-        return (!s->recurrent ||
-                writer->put(writer->user, s->recurrent, lk_recurrent_bytes(&s->model->net->hp))) &&
-               (!s->absorb || lk_absorb_write(s->absorb, writer));
+    case LK_SECTION_STATES: return write_states(s, saving);
     case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
-    case LK_SECTION_ROWS:
-        return lk_cache_write_rows(s->cache, writer, lk_cluster_ranks(s->model->cluster), room);
+    case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, saving);
     case LK_SECTION_CHECKPOINTS: return lk_checkpoints_write(s, writer);
     case LK_N_SECTION: break;
     }
     return false;
 }
 
-/* Other ranks send their rows if all is well up to there. The section after the rows is empty then.
- */
+/* Other ranks send their states and rows if all is well up to there. */
 static bool write_all(const struct lk_session *s, const lk_sampler *sampler, void *room,
                       FILE *file) {
+    bool others_send = false;
     struct lk_session_header header = {.magic = LK_SESSION_MAGIC,
                                        .version = LK_SESSION_VERSION,
                                        .order = LK_SESSION_ORDER,
@@ -96,9 +108,10 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
     for (int i = 0; i < LK_N_SECTION; i++) {
         struct section section = {.file = file};
         XXH3_64bits_reset(&section.hash);
-        if (i == LK_SECTION_ROWS) ok = lk_cluster_all(s->model->cluster, ok);
-        ok = ok &&
-             write_section(s, sampler, i, room, &(struct lk_writer){write_to_section, &section});
+        const struct lk_writer writer = {write_to_section, &section};
+        struct lk_saving saving = {&writer, lk_cluster_ranks(s->model->cluster), room, ok};
+        if (i == LK_SECTION_STATES) others_send = ok = lk_cluster_all(s->model->cluster, ok);
+        if (ok || (others_send && i == LK_SECTION_ROWS)) ok = write_section(s, sampler, i, &saving);
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
@@ -112,12 +125,12 @@ static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const
                            lk_err *err) {
     struct lk_cluster *c = s->model->cluster;
     struct lk_atomic_file f;
-    size_t n_room = c ? lk_cache_max_block(s->cache) : 0;
+    size_t n_room = c ? LK_SAVE_ROOM : 0;
     void *room = c ? lk_alloc(&c->ledger, LK_FOR_OTHER, n_room) : NULL;
     lk_status status = c && !room ? lk_fail(err, LK_E_NOMEM, "out of memory to save a session")
                                   : lk_atomic_file_open(&f, path, err);
     if (status != LK_OK) {
-        lk_cluster_all(c, false); /* the others do not send their rows */
+        lk_cluster_all(c, false); /* the others send nothing */
     } else {
         if (!write_all(s, sampler, room, f.file))
             status = c && c->lost ? lk_cluster_fail_lost(err)
@@ -141,7 +154,10 @@ lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const 
 
 void lk_session_send_rows(const struct lk_session *s) {
     struct lk_cluster *c = s->model->cluster;
-    if (lk_cluster_all(c, true)) lk_cache_write_rows(s->cache, NULL, &c->ranks, NULL);
+    struct lk_saving saving = {.ranks = &c->ranks, .ok = true};
+    if (!lk_cluster_all(c, true)) return;
+    write_states(s, &saving);
+    lk_cache_write_rows(s->cache, &saving);
 }
 
 /* ---- loading ---- */
@@ -255,7 +271,7 @@ static lk_status check_sidecar(const struct saved *saved, const struct lk_sessio
 static lk_status check_states(const struct saved *saved, const struct lk_session *s, lk_err *err) {
     const uint8_t *states = saved->section[LK_SECTION_STATES];
     uint64_t size = saved->header.section[LK_SECTION_STATES].size,
-             recurrent = lk_recurrent_bytes(&s->model->net->hp);
+             recurrent = lk_recurrent_saved_bytes(&s->model->net->hp);
     if (size != recurrent + (s->absorb ? lk_absorb_saved_bytes(s->absorb) : 0))
         return lk_fail(err, LK_E_FORMAT, "its states of %s have another size",
                        recurrent ? "layers" : "evicted rows");
@@ -317,6 +333,15 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
         len > 100 ? 100 : (int)len, recipe, own);
 }
 
+/* The saved states of the recurrent layers that this process holds. */
+static void restore_recurrent(struct lk_session *s, const uint8_t *states) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    size_t layer = lk_recurrent_layer_bytes(hp), n = lk_recurrent_saved_bytes(hp);
+    if (s->model->net->stages.n > 1)
+        n = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]) * layer;
+    if (s->recurrent) memcpy(s->recurrent, states + (size_t)hp->held_recurrent[0] * layer, n);
+}
+
 /* room: as of lk_cache_restore_rows. */
 static lk_status restore_session(const struct saved *saved, struct lk_session *s, void *room,
                                  lk_err *err) {
@@ -339,9 +364,9 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
     memcpy(s->tok, saved->section[LK_SECTION_TOKENS], s->n_tok * sizeof *s->tok);
     const uint8_t *states = saved->section[LK_SECTION_STATES];
-    size_t recurrent = lk_recurrent_bytes(&s->model->net->hp);
-    if (s->recurrent) memcpy(s->recurrent, states, recurrent);
-    if (s->absorb) lk_absorb_restore(s->absorb, states + recurrent);
+    restore_recurrent(s, states);
+    if (s->absorb)
+        lk_absorb_restore(s->absorb, states + lk_recurrent_saved_bytes(&s->model->net->hp));
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
     s->n_logits = logits ? 1 : 0;
     s->n_pass = 0;

@@ -70,36 +70,41 @@ static void list_summed(lk_session_stats *stats, uint64_t *field[N_SUMMED]) {
     memcpy(field, all, sizeof all);
 }
 
-/* The stats of all ranks: an operation. *max_rank: bytes of the largest part of the cache. */
-static lk_session_stats sum_stats(const lk_session *s, uint64_t *max_rank) {
+/* The stats of all ranks: an operation. *part: bytes of a rank's part of the cache, or of the
+ * largest one if `of` is -1. */
+static lk_session_stats sum_stats(const lk_session *s, int of, uint64_t *part) {
     struct lk_cluster *c = s->model->cluster;
     lk_session_stats stats = own_stats(s);
     uint64_t own[N_SUMMED], all[LK_MAX_RANKS][N_SUMMED], *field[N_SUMMED];
-    *max_rank = stats.cache_bytes;
+    *part = stats.cache_bytes;
     if (!can_sum(c) || lk_cluster_lead(c, lk_session_op(s, LK_OP_STATS), NULL, 0, NULL) != LK_OK)
         return stats;
     list_summed(&stats, field);
     for (int i = 0; i < N_SUMMED; i++) own[i] = *field[i];
     if (lk_cluster_gather(c, own, sizeof own, all)) {
         for (int i = 0; i < N_SUMMED; i++) *field[i] = 0;
+        *part = 0;
         for (int rank = 0; rank < c->ranks.n_rank; rank++) {
             for (int i = 0; i < N_SUMMED; i++) *field[i] += all[rank][i];
-            if (all[rank][CACHE_BYTES] > *max_rank) *max_rank = all[rank][CACHE_BYTES];
+            uint64_t bytes = all[rank][CACHE_BYTES];
+            if (of == rank || (of < 0 && bytes > *part)) *part = bytes;
         }
     }
     lk_cluster_done(c);
     return stats;
 }
 
-uint64_t lk_session_max_rank_bytes(lk_session *s) {
-    uint64_t max_rank;
-    sum_stats(s, &max_rank);
-    return max_rank;
+uint64_t lk_session_max_rank_bytes(lk_session *s) { return lk_session_rank_bytes(s, -1); }
+
+uint64_t lk_session_rank_bytes(lk_session *s, int32_t rank) {
+    uint64_t part;
+    sum_stats(s, rank, &part);
+    return part;
 }
 
 lk_session_stats lk_session_get_stats(const lk_session *s) {
-    uint64_t max_rank;
-    lk_session_stats stats = sum_stats(s, &max_rank);
+    uint64_t part;
+    lk_session_stats stats = sum_stats(s, -1, &part);
     if (s->n_tok == 0) return stats;
     stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
     stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;

@@ -22,7 +22,8 @@ struct lk_bind {
     struct ggml_tensor **dst;
     int64_t id; /* index in the file's tensor table */
     enum lk_tensor_use use;
-    bool is_concat; /* *dst stays NULL: the rows are part of a concatenated tensor */
+    bool is_concat;    /* *dst stays NULL: the rows are part of a concatenated tensor */
+    bool is_elsewhere; /* *dst stays NULL: only another stage computes with it (stages.h) */
     struct lk_row_segment segment[3]; /* what becomes of its rows; see n_segment */
     int n_segment;                    /* 0: the tensor is as in the file */
 };

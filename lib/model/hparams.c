@@ -183,7 +183,7 @@ void lk_hparams_number_layers(struct lk_hparams *hp) {
     int32_t n[2] = {0, 0};
     for (int i = 0; i < hp->n_layer - hp->n_shared; i++)
         hp->index[i] = n[hp->is_recurrent[i] != 0]++;
-    hp->n_recurrent = n[1];
+    hp->n_recurrent = hp->held_recurrent[1] = n[1];
     for (int i = hp->n_layer - hp->n_shared, from; i < hp->n_layer; i++) {
         for (from = hp->n_layer - hp->n_shared - 1; hp->is_swa[from] != hp->is_swa[i]; from--) {}
         hp->index[i] = hp->index[from];

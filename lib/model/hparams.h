@@ -74,8 +74,9 @@ struct lk_hparams {
     uint8_t *no_rope; /* [n_layer + n_next] layers whose q and k are not rotated, likewise */
 
     /* Hybrids: layers whose attention is a recurrence with a state of constant size. */
-    int32_t n_recurrent;   /* number of these layers */
-    uint8_t *is_recurrent; /* [n_layer + n_next], allocated from the ledger */
+    int32_t n_recurrent;       /* number of these layers */
+    int32_t held_recurrent[2]; /* [first, end) of them: whose states this process has (stages.h) */
+    uint8_t *is_recurrent;     /* [n_layer + n_next], allocated from the ledger */
     int32_t *index; /* [n_layer + n_next] of a layer among those of its kind, likewise; of a layer
                      * that has no K and V, that of the layer it attends to */
     struct lk_recurrence_shape recurrence; /* of their states, if n_recurrent > 0 */

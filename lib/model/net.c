@@ -165,10 +165,12 @@ static uint64_t norms_hash(const struct lk_loader *ld) {
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = identify_family(net, ld, err);
     if (!status) status = bind_family(net, ld, err);
+    if (!status) status = lk_stages_divide(net, ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)
-        net->adapter_bytes += lk_bound_adapter_bytes(ld, &ld->bind[i]);
+        if (!ld->bind[i].is_elsewhere)
+            net->adapter_bytes += lk_bound_adapter_bytes(ld, &ld->bind[i]);
     net->fingerprint = file_fingerprint(ld);
     net->identity = norms_hash(ld);
     return lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, err);

@@ -19,6 +19,7 @@
 #include "base/ledger.h"
 #include "model/factor.h"
 #include "model/hparams.h"
+#include "model/stages.h"
 
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -106,10 +107,13 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
-    uint64_t adapter_bytes; /* of weight_bytes: merged matrices, less those of the file */
-    bool header_only;       /* tensors have types and shapes, but no data */
-    uint64_t fingerprint;   /* hash of the header, the tensor table and samples of the data */
-    uint64_t identity;      /* hash of the norms' weights; that of all quantizations of a model */
+    uint64_t adapter_bytes;  /* of weight_bytes: merged matrices, less those of the file */
+    struct lk_stages stages; /* which layers this process has */
+    uint64_t matrix_bytes, table_bytes; /* of its tensors, loaded or mapped: those that every token
+                                         * is multiplied by, and tables whose rows are looked up */
+    bool header_only;                   /* tensors have types and shapes, but no data */
+    uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
+    uint64_t identity;    /* hash of the norms' weights; that of all quantizations of a model */
 };
 
 /* A family of architectures. The graph functions create nodes in ctx and cannot fail: the caller
@@ -152,6 +156,7 @@ struct lk_net_opts {
     bool mtp;         /* load the layer that predicts further tokens */
     int32_t n_ctx;    /* largest context, for RoPE that depends on it; 0: that of the training */
     bool header_only; /* load no weights: only what a plan needs */
+    int32_t stage, n_stage; /* load the layers of one stage (stages.h); n_stage <= 1: all */
     const struct lk_kernels *kernels; /* NULL: the fastest */
     /* Of K and V: [n_layer] factors that replace weights, or NULL. Borrowed by the net.
      * LK_E_UNSUPPORTED if K is normed between its projection and RoPE. */

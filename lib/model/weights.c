@@ -181,6 +181,7 @@ static void create_concats(struct lk_weights_map *map, struct lk_loader *ld,
                            ggml_backend_dev_t dev) {
     for (size_t i = 0; i < ld->n_concat; i++) {
         const struct lk_concat *concat = &ld->concat[i];
+        if (ld->bind[concat->first].is_elsewhere) continue;
         struct placement place = choose_concat_placement(map, ld, concat, dev);
         if (place.group < 0) continue;
         create_concat_matrix(map, ld, place, concat);
@@ -202,7 +203,7 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
     create_concats(map, ld, dev);
     for (size_t i = 0; i < ld->n_bind; i++) {
         const struct lk_bind *b = &ld->bind[i];
-        if (b->is_concat) continue;
+        if (b->is_concat || b->is_elsewhere) continue;
         const char *name = gguf_get_tensor_name(ld->reader.gguf, b->id);
         int64_t ne[3];
         lk_bound_shape(ld, b, ne);
@@ -339,7 +340,7 @@ static lk_status copy_factors(struct lk_loader *ld, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < ld->n_bind; i++) {
         const struct lk_bind *b = &ld->bind[i];
-        if (b->n_segment == 0 || b->is_concat) continue;
+        if (b->n_segment == 0 || b->is_concat || b->is_elsewhere) continue;
         struct ggml_tensor *t = *b->dst;
         enum ggml_type type = t->type == GGML_TYPE_F32 ? t->type : lk_bound_type(ld, b);
         size_t size = ggml_row_size(type, t->ne[0]) * (size_t)t->ne[1];

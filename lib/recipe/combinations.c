@@ -54,6 +54,10 @@ static const char ranks_tiles[] =
     "several ranks hold rows of the cache, and 'skip' and 'read' choose among all of them; use a "
     "recipe without them, or one process";
 
+static const char stages_states[] =
+    "several stages do not divide the states of 'absorb'; remove 'absorb' from the recipe, or use "
+    "one stage";
+
 static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
     {LK_FEATURE_BODY, LK_FEATURE_SHIFT, EVICTS,
@@ -122,6 +126,8 @@ static const struct lk_combination_rule rules[] = {
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
     {LK_FEATURE_SKIP, LK_FEATURE_RANKS, 0, ranks_tiles},
     {LK_FEATURE_READ, LK_FEATURE_RANKS, 0, ranks_tiles},
+    {LK_FEATURE_LESS, LK_FEATURE_STAGES, 0, stages_states},
+    {LK_FEATURE_PERFORMER, LK_FEATURE_STAGES, 0, stages_states},
 };
 
 const struct lk_combination_rule *lk_combination_check(lk_features features) {
@@ -170,6 +176,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_SHARED] = "latent attention",
         [LK_FEATURE_TWO_HEADS] = "two head sizes",
         [LK_FEATURE_RANKS] = "several ranks",
+        [LK_FEATURE_STAGES] = "several stages",
     };
     return name[f];
 }

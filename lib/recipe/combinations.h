@@ -49,7 +49,8 @@ enum lk_feature {
     LK_FEATURE_SHARED,    /* latent attention: V is a part of K too */
     LK_FEATURE_TWO_HEADS, /* layers with a window have other heads than the others */
     /* of the run */
-    LK_FEATURE_RANKS, /* several ranks divide the rows (cache/shard.h) */
+    LK_FEATURE_RANKS,  /* several ranks divide the rows (cache/shard.h) */
+    LK_FEATURE_STAGES, /* ranks hold different layers (model/stages.h) */
     LK_N_FEATURE
 };
 

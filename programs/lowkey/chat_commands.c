@@ -180,6 +180,7 @@ static void cmd_stats(struct chat *c, const char *args) {
     table_cell(&table, "tokens, %.1f tokens/s",
                tokens_per_second(c->decode_tokens, c->decode_seconds));
     add_cache_rows(c->session, &table);
+    add_rank_rows(c->model, c->session, &table);
     printf("recipe: %s%s\n", lk_recipe_text(c->recipe), tuned_note(c->model, c->recipe));
     table_print(&table, stdout, false);
 }

@@ -3,9 +3,11 @@
 #include "common.h"
 #include "json_output.h"
 #include "lowkey_cluster.h"
+#include "model_find.h"
 #include "output.h"
 #include "plan_speed.h"
 #include "table.h"
+#include "xalloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +26,19 @@ struct plan_args {
     bool presets_omitted; /* presets that need a sidecar */
 };
 
-enum { MAX_TOKENS = 1 << 24 };
+enum { MAX_TOKENS = 1 << 24, MAX_STAGES = 64 };
+
+/* What the processes of each stage open: their layers of the model. */
+struct stages {
+    lk_model *model[MAX_STAGES];
+    int n;
+};
 
 /* One row of the output. */
 struct plan_row {
     const char *kv;
     const lk_recipe *recipe;
+    int stage;
     lk_plan plan;
     /* With --speed: seconds of decoding a token at this depth in one process and on the ranks, the
      * exchanges of that, and the depth from which on the ranks are faster (ranks_win_from). */
@@ -59,7 +68,8 @@ static enum args_result read_args(const struct command *command, int argc, char 
               OPT_INT, &a->ranks, 1, 1024,
               .man =
                   "Processes that divide the cache (default 1; `docs/cluster.md`). The memory is "
-                  "that of the one with the largest part."},
+                  "that of the one with the largest part. With `--stages`, a row for each "
+                  "stage: the memory of its ranks."},
              {0, "speed", "FILE", "plan the speed too, from 'lowkey bench --json' in FILE",
               OPT_TEXT, &a->speed,
               .man = "Plan the speed of decoding too. FILE has the output of `lowkey bench --json` "
@@ -85,35 +95,37 @@ static enum args_result read_args(const struct command *command, int argc, char 
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
-/* The plan of n_tok tokens. */
+/* The plan of n_tok tokens for the ranks of a stage. */
 static lk_status plan_tokens(const lk_model *model, const lk_recipe *recipe,
                              const struct plan_args *a, size_t n_tok, lk_plan *plan, lk_err *err) {
     lk_session_opts opts = {.n_ctx = (int32_t)n_tok, .chunked_prefill = a->stream};
     return lk_plan_make_ranks(model, recipe, &opts, (int32_t)a->ranks, plan, err);
 }
 
-static bool fits(const lk_model *model, const lk_recipe *recipe, size_t n_tok,
-                 const struct plan_args *a, lk_plan *plan) {
-    return !plan_tokens(model, recipe, a, n_tok, plan, NULL) && plan->peak_bytes <= (uint64_t)a->fit
-                                                                                        << 20;
+/* Does every stage have room for n_tok tokens? */
+static bool fits(const struct stages *stages, const lk_recipe *recipe, size_t n_tok,
+                 const struct plan_args *a) {
+    lk_plan plan;
+    for (int i = 0; i < stages->n; i++)
+        if (plan_tokens(stages->model[i], recipe, a, n_tok, &plan, NULL) ||
+            plan.peak_bytes > (uint64_t)a->fit << 20)
+            return false;
+    return true;
 }
 
-/* The plan of the largest context that fits; a plan of 0 tokens if not even one token fits. */
-static lk_plan largest_plan(const lk_model *model, const lk_recipe *recipe,
-                            const struct plan_args *a) {
-    lk_plan best = {0}, plan;
+/* The largest context that fits; 0 if not even one token fits. */
+static size_t largest_context(const struct stages *stages, const lk_recipe *recipe,
+                              const struct plan_args *a) {
     size_t low = 0, high = MAX_TOKENS; /* low fits, high does not */
-    if (fits(model, recipe, high, a, &plan)) return plan;
+    if (fits(stages, recipe, high, a)) return high;
     while (low + 1 < high) {
         size_t middle = low + (high - low) / 2;
-        if (fits(model, recipe, middle, a, &plan)) {
+        if (fits(stages, recipe, middle, a))
             low = middle;
-            best = plan;
-        } else {
+        else
             high = middle;
-        }
     }
-    return best;
+    return low;
 }
 
 static double compression_ratio(const lk_plan *plan) {
@@ -191,14 +203,15 @@ static void print_break_even(const struct plan_row *row, size_t n, const struct 
 static int print_csv(const struct plan_row *row, size_t n, const struct plan_args *a) {
     uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
     puts("kv,n_tok,sessions,cache_bytes,sidecar_bytes,derived_bytes,total_bytes,f16_bytes,"
-         "bits_per_value,bits_with_sidecar");
+         "bits_per_value,bits_with_sidecar,stage");
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
-        printf("\"%s\",%llu,%llu,%llu,%llu,%llu,%llu,%llu,%.4f,%.4f\n", row[i].kv,
+        printf("\"%s\",%llu,%llu,%llu,%llu,%llu,%llu,%llu,%.4f,%.4f,%d\n", row[i].kv,
                (unsigned long long)p->n_tok, (unsigned long long)sessions,
                (unsigned long long)p->cache_bytes, (unsigned long long)p->sidecar_bytes,
                (unsigned long long)p->derived_bytes, (unsigned long long)lk_plan_bytes(p, sessions),
-               (unsigned long long)p->f16_bytes, p->bits_per_value, bits_with_sidecar(p, sessions));
+               (unsigned long long)p->f16_bytes, p->bits_per_value, bits_with_sidecar(p, sessions),
+               row[i].stage);
     }
     return STATUS_OK;
 }
@@ -217,8 +230,23 @@ static void add_speed_json(json_t *list, const struct plan_row *row, const struc
     }
 }
 
+/* Layers and weights of each stage. */
+static json_t *stages_json(const struct stages *stages) {
+    json_t *list = json_array();
+    for (int i = 0; i < stages->n; i++) {
+        lk_rank_weights w;
+        if (!lk_model_get_rank(stages->model[i], 0, &w)) continue;
+        json_array_append_new(list, json_pack("{s:i s:i s:I s:I}", "first_layer",
+                                              (int)w.first_layer, "n_layer", (int)w.n_layer,
+                                              "weight_bytes", (json_int_t)w.weight_bytes,
+                                              "table_bytes", (json_int_t)w.table_bytes));
+    }
+    return list;
+}
+
 static int print_json(const struct plan_row *row, size_t n, const struct plan_args *a,
-                      const lk_model *model) {
+                      const struct stages *stages) {
+    const lk_model *model = stages->model[0];
     uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
     json_t *list = json_array();
     char *name = model_name(model);
@@ -226,7 +254,7 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
         const lk_plan *p = &row[i].plan;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o}", "kv", row[i].kv,
+            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i}", "kv", row[i].kv,
                       "n_tok", (json_int_t)p->n_tok, "cache_bytes", (json_int_t)p->cache_bytes,
                       "f16_bytes", (json_int_t)p->f16_bytes, "ratio",
                       json_number(compression_ratio(p)), "bits_per_value",
@@ -235,12 +263,13 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
                       (json_int_t)p->peak_bytes, "sidecar_bytes", (json_int_t)p->sidecar_bytes,
                       "derived_bytes", (json_int_t)p->derived_bytes, "total_bytes",
                       (json_int_t)lk_plan_bytes(p, sessions), "bits_with_sidecar",
-                      json_number(bits_with_sidecar(p, sessions))));
+                      json_number(bits_with_sidecar(p, sessions)), "stage", row[i].stage));
     }
     if (a->speed) add_speed_json(list, row, a);
-    int status = json_print(json_pack("{s:s s:o s:I s:I}", "model", name, "plans", list,
-                                      "file_bytes", (json_int_t)lk_model_get_info(model).file_bytes,
-                                      "sessions", (json_int_t)sessions),
+    int status = json_print(json_pack("{s:s s:o s:o s:I s:I}", "model", name, "plans", list,
+                                      "stages", stages_json(stages), "file_bytes",
+                                      (json_int_t)lk_model_get_info(model).file_bytes, "sessions",
+                                      (json_int_t)sessions),
                             false);
     free(name);
     return status;
@@ -273,15 +302,34 @@ static void print_speed(const struct plan_row *row, size_t n, const struct plan_
                     (long long)a->ranks, a->latency, a->bandwidth, (long long)a->ranks);
 }
 
+/* Layers and weights of each stage, in words. */
+static void print_stages(const struct stages *stages) {
+    for (int i = 0; i < stages->n; i++) {
+        lk_rank_weights w;
+        char a[NUMBER_BUF], b[NUMBER_BUF];
+        if (!lk_model_get_rank(stages->model[i], 0, &w)) continue;
+        print_paragraph(stdout, "Stage %d: layers %d to %d, %s of weights and %s of tables.", i,
+                        w.first_layer, w.first_layer + w.n_layer - 1,
+                        format_bytes(a, w.weight_bytes), format_bytes(b, w.table_bytes));
+    }
+}
+
 static void print_table(const struct plan_row *row, size_t n, const struct plan_args *a,
-                        const lk_model *model) {
+                        const struct stages *stages) {
+    const lk_model *model = stages->model[0];
+    bool several = stages->n > 1;
     static const char *const title[] = {"recipe", "tokens",  "cache",   "f16 cache", "ratio",
                                         "bits",   "weights", "scratch", "peak"};
     lk_model_info info = lk_model_get_info(model);
     uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
     bool beyond_trained = false, prices = a->model.sidecar || a->sessions;
-    struct table table = table_new(prices ? "lrrRrRRRrRrR" : "lrrRrRRRr");
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    char columns[16];
+    snprintf(columns, sizeof columns, "l%srrRrRRRr%s", several ? "r" : "", prices ? "RrR" : "");
+    struct table table = table_new(columns);
+    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) {
+        table_cell(&table, "%s", title[i]);
+        if (i == 0 && several) table_cell(&table, "stage");
+    }
     if (prices) {
         table_cell(&table, "sidecar");
         table_cell(&table, "total");
@@ -291,6 +339,7 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
         const lk_plan *p = &row[i].plan;
         char b[NUMBER_BUF];
         table_cell(&table, "%s", row[i].kv);
+        if (several) table_cell(&table, "%d", row[i].stage);
         table_cell(&table, "%s%s", format_count(b, p->n_tok),
                    p->n_tok == MAX_TOKENS && a->fit ? "+" : "");
         table_cell(&table, "%s", format_bytes(b, p->cache_bytes));
@@ -315,6 +364,7 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
     if (a->ranks > 1)
         print_paragraph(stdout, "Memory of each of %lld ranks; f16 cache: of all of them.",
                         (long long)a->ranks);
+    if (several) print_stages(stages);
     if (prices)
         print_paragraph(stdout,
                         "sidecar: what the recipe reads of it, shared by sessions; total and bits: "
@@ -332,16 +382,6 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
                         "The model was trained for %s tokens; answers get worse beyond "
                         "that.",
                         format_count(b, (uint64_t)info.n_ctx_train));
-}
-
-static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
-                           const struct plan_args *a, int64_t n_ctx, lk_plan *plan, lk_err *err) {
-    if (!a->fit) return plan_tokens(model, recipe, a, (size_t)n_ctx, plan, err);
-    *plan = largest_plan(model, recipe, a);
-    if (plan->n_tok) return LK_OK;
-    /* Nothing fits. Report an error if the recipe is not possible for this model at all. */
-    lk_plan one;
-    return plan_tokens(model, recipe, a, 1, &one, err);
 }
 
 /* Plan the speed of every row, from the measurements of --speed. */
@@ -389,20 +429,33 @@ static int add_tuned_presets(const lk_model *model, struct recipes *recipes) {
     return status;
 }
 
+/* Plan a recipe and a context length for each stage, or with --fit the largest context. */
+static lk_status make_plans(const struct stages *stages, const lk_recipe *recipe,
+                            const struct plan_args *a, int64_t n_ctx, struct plan_row *row,
+                            lk_err *err) {
+    size_t n_tok = a->fit ? largest_context(stages, recipe, a) : (size_t)n_ctx;
+    lk_status status = LK_OK;
+    for (int i = 0; !status && i < stages->n; i++) {
+        row[i] = (struct plan_row){.kv = lk_recipe_text(recipe), .recipe = recipe, .stage = i};
+        /* Nothing fits: report an error if the recipe is not possible for this model at all. */
+        status = plan_tokens(stages->model[i], recipe, a, n_tok ? n_tok : 1, &row[i].plan, err);
+        if (n_tok == 0) row[i].plan = (lk_plan){0};
+    }
+    return status;
+}
+
 /* Plan every recipe and context length. `given`: the recipes come from --kv, so each must be
  * possible; otherwise presets that do not work with the model or its sidecar are skipped. */
-static int make_rows(const lk_model *model, const struct recipes *recipes,
+static int make_rows(const struct stages *stages, const struct recipes *recipes,
                      const struct plan_args *a, bool given, struct plan_row *row, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < recipes->n; i++) {
         for (size_t j = 0; j < a->ctx.n; j++) {
             lk_err err = {0};
             lk_status status =
-                make_plan(model, recipes->item[i], a, a->ctx.item[j], &row[*n].plan, &err);
-            row[*n].kv = lk_recipe_text(recipes->item[i]);
-            row[*n].recipe = recipes->item[i];
+                make_plans(stages, recipes->item[i], a, a->ctx.item[j], &row[*n], &err);
             if (!status)
-                (*n)++;
+                *n += (size_t)stages->n;
             else if (given ||
                      (status != LK_E_UNSUPPORTED && !(a->model.sidecar && status == LK_E_ARG)))
                 return print_lk_error(&err);
@@ -411,37 +464,55 @@ static int make_rows(const lk_model *model, const struct recipes *recipes,
     return STATUS_OK;
 }
 
+/* Open the model, or each of its stages. */
+static int open_stages(const struct plan_args *a, struct stages *out) {
+    lk_model_opts opts;
+    lk_err err = {0};
+    char *path = NULL;
+    int n_stage = a->model.stages ? (int)a->model.stages : 1;
+    int status = model_opts_from_args(&a->model, &opts);
+    if (!status) status = model_find(a->model.model, false, &path);
+    for (; !status && out->n < n_stage; out->n += !status)
+        if (lk_model_open_stage(&out->model[out->n], path, &opts, out->n, n_stage, &err))
+            status = print_lk_error(&err);
+    free(path);
+    return status;
+}
+
 int cmd_plan(const struct command *command, int argc, char **argv) {
-    static struct plan_row row[MAX_LIST * MAX_LIST];
-    struct plan_args a = {.model.header_only = true, .ranks = 1, .latency = 0.05, .bandwidth = 10};
+    struct plan_args a = {.model.header_only = true, .latency = 0.05, .bandwidth = 10};
     struct recipes recipes = {0};
-    lk_model *model = NULL;
+    struct stages stages = {0};
+    struct plan_row *row = NULL;
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     if (a.speed && (!a.kv.n || a.csv))
         return print_error("--speed: give the recipes that were measured with --kv, and not --csv");
     if (a.fit && a.ctx.n) return print_error("--fit and --ctx cannot be used together");
+    if (a.ranks == 0) a.ranks = a.model.stages ? a.model.stages : 1;
     bool given = a.kv.n > 0;
     a.presets = !given;
     if (!given) add_presets(&a);
     int status = recipes_open(&a.kv, "f16", &recipes);
-    if (!status) status = model_open(&a.model, false, &model);
-    if (!status && !given) status = add_tuned_presets(model, &recipes);
+    if (!status) status = open_stages(&a, &stages);
+    if (!status && !given) status = add_tuned_presets(stages.model[0], &recipes);
     if (!status) {
-        lk_model_info info = lk_model_get_info(model);
+        lk_model_info info = lk_model_get_info(stages.model[0]);
         if (!a.ctx.n) a.ctx.item[a.ctx.n++] = info.n_ctx_train > 0 ? info.n_ctx_train : 4096;
         size_t n = 0;
-        status = make_rows(model, &recipes, &a, given, row, &n);
-        if (!status && a.speed) status = plan_speed(row, n, &a, model);
+        row = xmalloc(recipes.n * a.ctx.n * (size_t)stages.n * sizeof *row);
+        status = make_rows(&stages, &recipes, &a, given, row, &n);
+        if (!status && a.speed) status = plan_speed(row, n, &a, stages.model[0]);
         if (!status && a.json)
-            status = print_json(row, n, &a, model);
+            status = print_json(row, n, &a, &stages);
         else if (!status && a.csv)
             status = print_csv(row, n, &a);
         else if (!status)
-            print_table(row, n, &a, model);
+            print_table(row, n, &a, &stages);
         if (!status && a.speed && !a.json) print_speed(row, n, &a);
     }
-    lk_model_free(model);
+    free(row);
+    for (int i = 0; i < stages.n; i++) lk_model_free(stages.model[i]);
     recipes_free(&recipes);
     return status;
 }

@@ -253,21 +253,23 @@ static void print_stats(const struct run_args *a, const struct run *r) {
     }
     if (a->model.cluster) add_exchange_rows(r, &table);
     add_cache_rows(r->session, &table);
+    add_rank_rows(r->model, r->session, &table);
     table_print(&table, stderr, false);
 }
 
 static int print_json(const struct run_args *a, const struct run *r) {
     char *name = model_name(r->model);
     int status = json_print(
-        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o* s:o* s:o s:o}", "model", name, "kv",
+        json_pack("{s:s s:s s:I s:I s:s% s:s s:o s:o s:o* s:o* s:o s:o s:o*}", "model", name, "kv",
                   lk_recipe_text(r->recipe), "prompt_tokens", (json_int_t)r->n_tok, "answer_tokens",
                   (json_int_t)r->answer.n_tok, "text", r->answer.shown.at, r->answer.shown.len,
                   "stop", stop_name(r->answer.stop), "prefill_tokens_per_second",
                   json_number(tokens_per_second(r->n_tok, r->prefill_seconds)),
                   "decode_tokens_per_second",
                   json_number(tokens_per_second(r->answer.n_eval, r->answer.seconds)), "drafts",
-                  drafting_json(&r->drafting), "ranks", exchange_json(a, r), "cache",
-                  cache_json(r->session), "levels", cache_levels_json(r->session)),
+                  drafting_json(&r->drafting), "exchanges", exchange_json(a, r), "cache",
+                  cache_json(r->session), "levels", cache_levels_json(r->session), "ranks",
+                  ranks_json(r->model, r->session)),
         false);
     free(name);
     return status;

@@ -61,6 +61,11 @@ struct opt_group model_options(struct model_args *args) {
                     "weights, and no exact keys or values exist. The recipe must have `eager` and "
                     "store nothing but latents, of keys before RoPE.",
              .complete = "k v kv"},
+            {0, "stages", "N", "divide layers over N stages of ranks (default 1)", OPT_INT,
+             &args->stages, 1, 64,
+             .man = "With several ranks (`docs/cluster.md`): divide the layers into N stages. The "
+                    "ranks of a stage have the weights and the cache of its layers only. N is a "
+                    "divisor of the number of ranks (default 1)."},
             {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
              &args->no_mmap},
         },
@@ -125,6 +130,16 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out) {
     if (!status) status = model_find(args->model, fetch, &path);
     if (status) return status;
 
+    if (args->stages > 1 && !args->cluster)
+        status = print_error("--stages: this process is alone; start several ranks with mpirun or "
+                             "srun");
+    else if (args->cluster &&
+             lk_cluster_set_stages(args->cluster, args->stages ? (int32_t)args->stages : 1, &err))
+        status = print_error("--stages: %s", err.msg);
+    if (status) {
+        free(path);
+        return status;
+    }
     struct progress progress = progress_start("loading the model");
     opts.progress = progress_step;
     opts.user = &progress;

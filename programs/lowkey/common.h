@@ -22,6 +22,7 @@ int print_lk_error(const lk_err *err);
 struct model_args {
     const char *model, *weights, *kernels, *sidecar, *factors;
     int64_t threads;
+    int64_t stages;      /* 0: --stages is not given, one */
     int64_t n_ctx;       /* not an option: set by commands with a context length; 0: as trained */
     lk_cluster *cluster; /* not an option: of the command; NULL: this process is alone */
     const char *numa;    /* of rank_options; NULL: not given */

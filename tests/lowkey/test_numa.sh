@@ -36,7 +36,7 @@ for recipe in f16 h2o; do
 done
 answers -p x --kv best-4 --numa auto # one rank or several
 answers -f text --kv best-4 --numa 2 --session saved --json
-json 'd["answer_tokens"] == 12 and d["ranks"]["exchanges_per_token"] >= 3'
+json 'd["answer_tokens"] == 12 and d["exchanges"]["exchanges_per_token"] >= 3'
 answers -p ' and' --session saved # continues in one process
 works bench --numa 2 --depth 2k -p 0 -n 4 --repeat 1 --kv best-4 --json
 json 'd["results"][0]["n_rank"] == 2 and d["results"][0]["sent_per_token"] > 0'

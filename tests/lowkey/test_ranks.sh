@@ -58,7 +58,7 @@ for recipe in f16 best-4 h2o; do
   done
 done
 works 2 run -f text -c 8k -n 4 --greedy --kv best-3 --json --stream
-json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0 and d["ranks"]["exchange_seconds"] > 0'
+json 'd["answer_tokens"] == 4 and d["cache"]["cache_bytes"] > 0 and d["exchanges"]["exchange_seconds"] > 0'
 works 2 perplexity -f text -c 1k --chunks 1 --kv f16 --kv best-4 --json
 json 'd["results"][0]["kl_mean"] < 1e-6 and d["results"][1]["bits_per_value"] < 8'
 works 2 bench --depth 0,2k -p 64 -n 4 --repeat 1 --kv best-4 --json
@@ -67,6 +67,31 @@ json 'all(r["exchanges_per_token"] >= 3 and r["sent_per_token"] > 0 for r in d["
 count=$((count + 1))
 printf 'one question\nanother one\n' |
   timeout 120 mpirun -n 2 "$bin" chat --greedy -n 5 -t 1 >out 2>err || fail "chat: $(head -c 600 err)"
+
+# ---- stages ----
+
+for recipe in f16 h2o; do
+  works 0 run -f text -c 8k -n 12 --greedy --kv $recipe
+  cp out expected
+  works 2 run -f text -c 8k -n 12 --greedy --kv $recipe --stages 2
+  cmp -s out expected || fail "2 stages answer differently with $recipe: $(cat out)"
+done
+works 0 run -f text -c 8k -n 12 --greedy --kv best-4 --stream
+cp out expected
+works 2 run -f text -c 8k -n 12 --greedy --kv best-4 --stream --stages 2
+cmp -s out expected || fail "2 stages answer differently with --stream: $(cat out)"
+works 4 run -f text -c 8k -n 4 --greedy --kv best-4 --stages 2 --json
+json '[r["n_layer"] for r in d["ranks"]] == [1] * 4 and all(r["cache_bytes"] > 0 for r in d["ranks"])'
+works 2 bench --depth 0,1k -p 64 -n 4 --repeat 1 --kv best-4 --stages 2 --json
+json 'all(r["decode_tps"] > 0 for r in d["results"])'
+works 0 plan --ranks 4 --stages 2 -c 4k --kv best-3 --json
+json '[p["stage"] for p in d["plans"]] == [0, 1] and len(d["stages"]) == 2'
+works 4 run -f text -c 8k -n 5 --greedy --kv best-4 --session staged --stages 2
+cp staged copy
+works 0 run -p ' and' -c 8k -n 8 --greedy --session copy
+cp out expected
+works 2 run -p ' and' -c 8k -n 8 --greedy --session staged --stages 2
+cmp -s out expected || fail "a session of stages continues differently: $(cat out)"
 
 # ---- saved sessions -----------------------------------------------------------------------------
 
@@ -87,6 +112,9 @@ refused "'plan' runs in one process" 2 plan
 refused 'no-such.gguf' 2 run -p x -m no-such.gguf
 refused 'several ranks' 2 run -p x --kv shadowkv
 refused 'the prompt is empty' 2 run -f /dev/null
+refused 'divisor' 3 run -p x --stages 2
+refused 'cannot be divided' 3 run -p x --stages 3
+refused 'this process is alone' 0 run -p x --stages 2
 
 # ---- a slow network -----------------------------------------------------------------------------
 
@@ -98,7 +126,7 @@ if [ -x "$network" ] && [ "$(id -u)" = 0 ] && [ -c /dev/net/tun ]; then
   timeout 60 "$network" 2 20 0 50 "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 --json >out 2>err ||
     fail "delayed_network: $(head -c 600 err)"
   json 'd["text"] + "\n" == open("expected").read()'
-  json '0.9 * 0.02 < d["ranks"]["exchange_seconds"] / d["ranks"]["exchanges_per_token"] < 0.1'
+  json '0.9 * 0.02 < d["exchanges"]["exchange_seconds"] / d["exchanges"]["exchanges_per_token"] < 0.1'
   printf 'echo $$ >>pids.network; exec sleep 60\n' >wait
   timeout 60 "$network" 2 0 0 1 bash wait >out 2>err && fail "delayed_network goes on for longer than its time"
   while read -r pid; do kill -0 "$pid" 2>/dev/null && fail "delayed_network leaves a process"; done <pids.network

@@ -31,6 +31,7 @@ static void check(const char *model, const char *recipe, int n_rank, struct wors
 /* Compare a recipe. False if it is not possible with the model, or not on several ranks. */
 static bool run_recipe(struct both *b, const char *model, int n_rank, const char *text,
                        bool chunked, double *worst) {
+    int n_shard = n_rank / b->divided->net->stages.n;
     const lk_session_opts opts = {.n_ctx = BOTH_CTX, .chunked_prefill = chunked};
     lk_recipe *recipe;
     lk_session *one = NULL, *many = NULL;
@@ -38,10 +39,11 @@ static bool run_recipe(struct both *b, const char *model, int n_rank, const char
     if (lk_recipe_parse(&recipe, text, NULL) != LK_OK) return false;
     lk_status status = lk_session_new(&one, b->single, recipe, &opts, NULL),
               divided = lk_session_new(&many, b->divided, recipe, &opts, &err);
-    if (status != divided && !strstr(err.msg, "several ranks")) fail_msg("%s: %s", text, err.msg);
+    if (status != divided && !strstr(err.msg, "several ranks") && !strstr(err.msg, "stages"))
+        fail_msg("%s: %s", text, err.msg);
     bool possible = status == LK_OK && divided == LK_OK;
     if (possible) {
-        struct worst found = compare_both(one, many, (n_rank - 1) * LK_STRIPE + 200);
+        struct worst found = compare_both(one, many, (n_shard - 1) * LK_STRIPE + 200);
         check(model, text, n_rank, found);
         if (found.moved > *worst) *worst = found.moved;
     }
@@ -49,6 +51,15 @@ static bool run_recipe(struct both *b, const char *model, int n_rank, const char
     lk_session_free(one);
     lk_recipe_free(recipe);
     return possible;
+}
+
+/* Every other case has two stages, if the model can be divided. */
+static int choose_stages(const char *path, uint64_t seed) {
+    const lk_model_opts opts = {.header_only = true};
+    lk_model *model;
+    if (seed % 2 || lk_model_open_stage(&model, path, &opts, 0, 2, NULL) != LK_OK) return 1;
+    lk_model_free(model);
+    return 2;
 }
 
 /* One model, and a recipe that is possible with it on several ranks. Returns the NMSE over the same
@@ -60,22 +71,23 @@ static double compare_case(uint64_t seed) {
     struct random_sidecar sidecar = random_sidecar(&r, &m->plain, false);
     char path[] = "/tmp/lowkey-ranks-XXXXXX", text[MAX_RECIPE_PARTS * MAX_PART];
     struct both b;
-    int n_rank = random_int(&r, 0, 2) ? 2 : 3;
+    int n_rank = random_int(&r, 0, 2) ? 2 : 3, n_stage = choose_stages(m->path, seed);
+    if (n_stage > 1) n_rank = seed % 4 ? 2 : 4;
     bool chunked = random_int(&r, 0, 2) == 0, ran = false;
     double worst = 0;
     close(mkstemp(path));
     assert_true(write_random_sidecar(&sidecar, &m->plain, m->fingerprint, path));
     const lk_model_opts opts = {
         .n_threads = 1, .sidecar = path, .kernels = "reference", .n_ctx = BOTH_CTX};
-    open_both(&b, m->path, &opts, n_rank);
+    open_both(&b, m->path, &opts, n_rank, n_stage);
     while (!ran) {
         struct random_recipe recipe;
         random_recipe(&r, &m->plain, &recipe);
         join_recipe(&recipe, text, sizeof text);
         ran = run_recipe(&b, m->spec->name, n_rank, text, chunked, &worst);
     }
-    print_message("seed %llu: %s, %d ranks, %s%s: NMSE %.1e\n", (unsigned long long)seed,
-                  m->spec->name, n_rank, text, chunked ? ", chunked" : "", worst);
+    print_message("seed %llu: %s, %d ranks, %d stages, %s%s: NMSE %.1e\n", (unsigned long long)seed,
+                  m->spec->name, n_rank, n_stage, text, chunked ? ", chunked" : "", worst);
     close_both(&b);
     unlink(path);
     free_random_sidecar(&sidecar);

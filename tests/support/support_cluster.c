@@ -4,23 +4,45 @@
 #include "engine/session_state.h"
 #include "support.h"
 #include "support_model.h"
+#include "support_sidecar.h"
+#include "tiny_presets.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { N_STEP = 36 };
 
-void open_both(struct both *b, const char *path, const lk_model_opts *opts, int n_rank) {
+void open_both(struct both *b, const char *path, const lk_model_opts *opts, int n_rank,
+               int n_stage) {
     lk_err err = {0};
     if (lk_model_open(&b->single, path, opts, &err) != LK_OK) fail_msg("%s", err.msg);
     b->ranks = ranks_start(n_rank, &b->cluster);
+    if (lk_cluster_set_stages(b->cluster, n_stage, &err) != LK_OK) fail_msg("%s", err.msg);
     if (lk_model_open_cluster(&b->divided, path, opts, b->cluster, &err) != LK_OK)
         fail_msg("%s", err.msg);
+}
+
+void open_tiny_stages(struct both *b, const char *preset, int n_rank, int n_stage, bool sidecar,
+                      const char *kernels) {
+    char path[] = "/tmp/lowkey-ranks-XXXXXX", side[] = "/tmp/lowkey-ranks-side-XXXXXX";
+    struct tiny_spec spec = *tiny_preset(preset);
+    if (spec.n_ctx < BOTH_MAX_CTX) spec.n_ctx = BOTH_MAX_CTX;
+    close(mkstemp(path));
+    close(mkstemp(side));
+    assert_true(tiny_gguf_write(path, &spec));
+    if (sidecar) assert_true(write_sidecar_for(side, path, 3));
+    const lk_model_opts opts = {
+        .n_threads = 1, .kernels = kernels, .sidecar = sidecar ? side : NULL};
+    open_both(b, path, &opts, n_rank, n_stage);
+    unlink(path);
+    unlink(side);
 }
 
 void close_both(struct both *b) {
@@ -77,4 +99,107 @@ struct worst compare_both(lk_session *one, lk_session *many, int n_prompt) {
         add_worst(moves ? &worst.moved : &worst.apart, distance(one, many));
     }
     return worst;
+}
+
+struct worst compare_recipe(struct both *b, const char *text, int n_prompt) {
+    lk_recipe *r1, *r2;
+    lk_session *one = open_session(b->single, text, BOTH_CTX, &r1),
+               *many = open_session(b->divided, text, BOTH_CTX, &r2);
+    struct worst worst = compare_both(one, many, n_prompt);
+    lk_session_free(many);
+    lk_session_free(one);
+    lk_recipe_free(r1);
+    lk_recipe_free(r2);
+    return worst;
+}
+
+void check_recipe(struct both *b, const char *model, const char *recipe, int n_prompt) {
+    struct worst worst = compare_recipe(b, recipe, n_prompt);
+    bool exact = strcmp(recipe, "f16") == 0;
+    print_message("%s, %d ranks, %4d tokens, %-12s nmse %.2g over the same codes, %.2g apart\n",
+                  model, b->divided->cluster->ranks.n_rank, n_prompt, recipe, worst.moved,
+                  worst.apart);
+    if (!(worst.moved <= 1e-6 && worst.apart <= (exact ? 1e-6 : 1e-2)))
+        fail_msg("%s: NMSE %g over the same codes, %g apart", recipe, worst.moved, worst.apart);
+}
+
+struct pair open_pair(struct both *b, const char *recipe, const lk_session_opts *opts) {
+    struct pair p;
+    lk_err err = {0};
+    assert_int_equal(lk_recipe_parse(&p.r1, recipe, NULL), LK_OK);
+    assert_int_equal(lk_recipe_parse(&p.r2, recipe, NULL), LK_OK);
+    if (lk_session_new(&p.one, b->single, p.r1, opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_session_new(&p.many, b->divided, p.r2, opts, &err) != LK_OK) fail_msg("%s", err.msg);
+    return p;
+}
+
+void close_pair(struct pair *p) {
+    lk_session_free(p->many);
+    lk_session_free(p->one);
+    lk_recipe_free(p->r1);
+    lk_recipe_free(p->r2);
+}
+
+/* ---- operations ---- */
+
+static void sync_pair(struct pair *p, const int32_t *tok, size_t n, size_t reused, double max) {
+    size_t n1 = 0, n2 = 0;
+    lk_err err = {0};
+    if (lk_session_sync(p->one, tok, n, &n1, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (lk_session_sync(p->many, tok, n, &n2, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(n1, n2);
+    if (reused != SIZE_MAX) assert_int_equal(n2, reused);
+    double e = distance(p->one, p->many);
+    if (!(e <= max)) fail_msg("%zu tokens: NMSE %g", n, e);
+}
+
+/* Going back to checkpoints, prompts through the cache, copies, drafts and batches do on several
+ * ranks what they do in one process. */
+void compare_operations(const char *preset, int n_rank, int n_stage, double max) {
+    static int32_t tok[BOTH_CTX], other[BOTH_CTX];
+    struct both b;
+    lk_err err = {0};
+    open_tiny_stages(&b, preset, n_rank, n_stage, false, NULL);
+    random_tokens(tok, BOTH_CTX, b.single, 1);
+    memcpy(other, tok, sizeof other);
+    random_tokens(other + 1300, BOTH_CTX - 1300, b.single, 2);
+    for (int chunked = 0; chunked < 2; chunked++) {
+        const lk_session_opts opts = {
+            .n_ctx = BOTH_CTX, .n_checkpoint = 6, .chunked_prefill = chunked};
+        struct pair p = open_pair(&b, "best-4", &opts), q = open_pair(&b, "best-4", &opts);
+        sync_pair(&p, tok, 1800, 0, max);
+        sync_pair(&p, other, 2000, SIZE_MAX, max); /* back to a checkpoint */
+        assert_int_equal(lk_session_reserve(p.one, 100, &err), LK_OK);
+        assert_int_equal(lk_session_reserve(p.many, 100, &err), LK_OK);
+        assert_int_equal(lk_session_copy(q.one, p.one, &err), LK_OK);
+        assert_int_equal(lk_session_copy(q.many, p.many, &err), LK_OK);
+        for (int i = 0; i < 40; i++) {
+            size_t n = lk_session_draftable(p.many, 4, NULL), at = lk_session_n_tok(p.many);
+            assert_int_equal(n, lk_session_draftable(p.one, 4, NULL));
+            eval_both(p.one, p.many, tok + at, n, true);
+            if (n < 2) continue;
+            assert_int_equal(lk_session_truncate(p.one, at + n - 1, &err), LK_OK);
+            assert_int_equal(lk_session_truncate(p.many, at + n - 1, &err), LK_OK);
+        }
+        assert_true(distance(p.one, p.many) <= max);
+        lk_batch *batch[2];
+        assert_int_equal(lk_batch_new(&batch[0], b.single, &err), LK_OK);
+        assert_int_equal(lk_batch_new(&batch[1], b.divided, &err), LK_OK);
+        for (int i = 0; i < 20; i++) {
+            lk_batch_item one[] = {{.session = p.one, .tok = tok + i, .n_tok = 1},
+                                   {.session = q.one, .tok = tok + i, .n_tok = 3, .all = true}},
+                          many[] = {{.session = p.many, .tok = tok + i, .n_tok = 1},
+                                    {.session = q.many, .tok = tok + i, .n_tok = 3, .all = true}};
+            assert_int_equal(lk_batch_eval(batch[0], one, 2, &err), LK_OK);
+            if (lk_batch_eval(batch[1], many, 2, &err) != LK_OK) fail_msg("%s", err.msg);
+            assert_int_equal(many[0].err.code, LK_OK);
+            assert_int_equal(many[1].err.code, LK_OK);
+        }
+        assert_true(distance(p.one, p.many) <= max && distance(q.one, q.many) <= max);
+        lk_batch_free(batch[0]), lk_batch_free(batch[1]);
+        lk_session_clear(p.many), lk_session_clear(p.one);
+        sync_pair(&p, other, 700, 0, max);
+        close_pair(&p), close_pair(&q);
+    }
+    close_both(&b);
 }

@@ -2,9 +2,13 @@
 #ifndef LK_TESTS_SUPPORT_CLUSTER_H
 #define LK_TESTS_SUPPORT_CLUSTER_H
 
+#include "cache/shard.h"
 #include "support_ranks.h"
 
-enum { BOTH_CTX = 2600 }; /* tokens of the sessions of compare_both, at most */
+enum {
+    BOTH_CTX = 2600,              /* tokens of the sessions of compare_both, at most */
+    BOTH_MAX_CTX = 96 * LK_STRIPE /* of those of open_tiny_stages */
+};
 
 /* One model, opened by one process and by a cluster whose ranks are threads. */
 struct both {
@@ -13,7 +17,11 @@ struct both {
     lk_model *single, *divided;
 };
 
-void open_both(struct both *both, const char *path, const lk_model_opts *opts, int n_rank);
+void open_both(struct both *both, const char *path, const lk_model_opts *opts, int n_rank,
+               int n_stage);
+/* A tiny preset, with room for BOTH_MAX_CTX tokens. kernels: NULL for the fastest. */
+void open_tiny_stages(struct both *both, const char *preset, int n_rank, int n_stage, bool sidecar,
+                      const char *kernels);
 void close_both(struct both *both);
 
 /* The same tokens to both. */
@@ -32,5 +40,23 @@ struct worst {
 /* A prompt, a chunk and single tokens, and moves between one process and several ranks. The
  * sessions are new. */
 struct worst compare_both(lk_session *one, lk_session *many, int n_prompt);
+
+/* compare_both for a recipe, and with a check of its result. */
+struct worst compare_recipe(struct both *both, const char *recipe, int n_prompt);
+/* A step over the same codes differs by the rounding of sums, and of queries in fast kernels.
+ * Without codes nothing else does. */
+void check_recipe(struct both *both, const char *model, const char *recipe, int n_prompt);
+
+/* Sessions of both models with options, in their initial state. */
+struct pair {
+    lk_recipe *r1, *r2;
+    lk_session *one, *many;
+};
+struct pair open_pair(struct both *both, const char *recipe, const lk_session_opts *opts);
+void close_pair(struct pair *pair);
+
+/* Going back to checkpoints, prompts through the cache, copies, drafts and batches: logits differ
+ * by an NMSE of at most `max`. */
+void compare_operations(const char *preset, int n_rank, int n_stage, double max);
 
 #endif
