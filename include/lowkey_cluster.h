@@ -53,7 +53,11 @@ lk_status lk_cluster_follow(lk_cluster *cluster, lk_err *err);
  *
  * A session of the model divides its rows if its recipe allows that (docs/cluster.md); else
  * lk_session_new returns LK_E_UNSUPPORTED. Bytes of lk_session_get_stats and lk_session_get_level
- * are sums over all ranks, except in a progress callback: there they are this rank's. */
+ * are sums over all ranks.
+ *
+ * Several threads of rank 0 may use sessions of the model: their calls take turns. In a progress
+ * callback of a session, all functions may be called for other sessions, and get_stats and
+ * get_level for this one too; other threads then have their turn. */
 lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model_opts *opts,
                                 lk_cluster *cluster, lk_err *err);
 
@@ -71,6 +75,12 @@ typedef struct {
     double seconds; /* spent in exchanges, waiting for other ranks included */
 } lk_cluster_stats;
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *cluster);
+
+int32_t lk_cluster_n_rank(const lk_cluster *cluster); /* 1 for NULL */
+
+/* lk_session_get_stats with the bytes of this rank alone, without an exchange. Rank 0 has the first
+ * rows of a cache, so no other rank has more of its bytes. */
+lk_session_stats lk_session_get_rank_stats(const lk_session *session);
 
 /* Bytes of a session's cache on the rank that holds most of them. */
 uint64_t lk_session_max_rank_bytes(lk_session *session);

@@ -308,6 +308,7 @@ static int reserve_descriptors(size_t *n) {
 static struct lk_server_opts server_opts(const struct serve_args *a, struct serve *s) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = s->model;
+    o.n_rank = lk_cluster_n_rank(a->model.cluster);
     o.id = s->name[0];
     o.alias = (const char *const *)s->name + 1;
     o.n_alias = s->n_name - 1;
@@ -438,7 +439,8 @@ static int serve_until_signal(const struct lk_server_opts *o, const struct notif
 }
 
 int cmd_serve(const struct command *command, int argc, char **argv) {
-    struct serve_args a = {.port = 8080,
+    struct serve_args a = {.model.cluster = command->cluster,
+                           .port = 8080,
                            .parallel = 8,
                            .queue = 64,
                            .checkpoints = 64,
@@ -457,6 +459,9 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     int status = STATUS_OK;
     if (a.draft && !is_draft_own(a.draft) && strcmp(a.draft, "none") != 0)
         status = print_error("--draft: 'serve' expects lookup, mtp or none, not '%s'", a.draft);
+    if (a.sandbox && a.model.cluster)
+        status = print_error("--sandbox: MPI needs the rights that it gives up; start the ranks "
+                             "in a container instead");
     if (!status) status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);

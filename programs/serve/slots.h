@@ -70,7 +70,8 @@ struct lk_slot_snapshot {
     bool busy, prefill, loading, saving, is_prefix;
     size_t recipe, n_prompt, n_reused, n_decoded;
     double tokens_per_second, idle_s;
-    lk_session_stats stats;
+    uint64_t rank_bytes;    /* held by this session alone, on this rank */
+    lk_session_stats stats; /* of all ranks, like the levels */
     size_t n_level;
     lk_level_stats level[LK_SNAPSHOT_LEVELS];
 };

@@ -19,10 +19,14 @@ import sys
 import threading
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import program_ranks  # pylint: disable=wrong-import-position
+
 program, seconds, options = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
-server = subprocess.Popen([program, "serve", "--port", "0", *options], stdout=subprocess.PIPE,
-                          text=True)
+server = subprocess.Popen(program_ranks.command(program, "serve", "--port", "0", *options),
+                          stdout=subprocess.PIPE, text=True, env=program_ranks.environment())
 port = int(re.search(r":(\d+), cache", server.stdout.readline()).group(1))
+pid = program_ranks.rank_pid(server.pid, 0)
 end_time = time.monotonic() + seconds
 first_token, whole_answer, n_refused, failures = [], [], [0], []
 words = "river stone light paper house cloud winter answer garden music".split()
@@ -119,7 +123,7 @@ def run_bad_client(misbehave, seed):
 # ---- the run ----
 
 def resident_mib():
-    with open(f"/proc/{server.pid}/statm", encoding="ascii") as file:
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
@@ -147,7 +151,7 @@ for _ in range(50):
     if not stuck:
         break
     time.sleep(0.2)
-server.send_signal(signal.SIGTERM)
+os.kill(pid, signal.SIGTERM)
 status = server.wait(timeout=30)
 
 
