@@ -72,6 +72,7 @@ struct command {
     int (*run)(const struct command *command, int argc, char **argv); /* returns a STATUS_* */
     bool on_ranks;              /* it can run on several ranks, with the cluster of `cluster` */
     struct lk_cluster *cluster; /* set by ranks_run; NULL: this process is alone */
+    int n_local_rank;           /* set by ranks_run: ranks on this machine; 0: the same */
     help_printer *print_help;   /* called for --help; NULL: print_help of help.h */
 };
 

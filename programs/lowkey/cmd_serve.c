@@ -29,6 +29,7 @@ struct serve_args {
     int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
         cache_limit, store_limit, max_body, request_memory;
     double queue_s, time_s, slice_ms;
+    int n_local_rank; /* not an option: processes that share this machine's memory */
     bool log, parse_special, sandbox, strict_model;
 };
 
@@ -60,7 +61,8 @@ static struct opt_group cache_options(struct serve_args *a) {
             {0, "cache-limit", "MIB", "max memory of all caches (default: half of the free memory)",
              OPT_INT, &a->cache_limit, 1, 1 << 24,
              .man = "Limit for the caches of all sessions together (default: half of the memory "
-                    "that is free, in the system or within the limit of a control group)."},
+                    "that is free, in the system or within the limit of a control group). On "
+                    "several ranks it is the limit of each."},
             {0, "ctx-checkpoints", "N", "max states that a session can go back to (default 64)",
              OPT_INT, &a->checkpoints, 0, 1000,
              .man = "How many earlier states a session keeps at most (default 64). A request whose "
@@ -336,7 +338,8 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
     o.request_bytes = (uint64_t)a->request_memory << 20;
-    o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20 : available_bytes("") / 2;
+    o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20
+                                 : available_bytes("") / 2 / (uint64_t)a->n_local_rank;
     o.queue_s = a->queue_s;
     o.time_s = a->time_s;
     o.slice_s = 1e-3 * a->slice_ms;
@@ -440,6 +443,7 @@ static int serve_until_signal(const struct lk_server_opts *o, const struct notif
 
 int cmd_serve(const struct command *command, int argc, char **argv) {
     struct serve_args a = {.model.cluster = command->cluster,
+                           .n_local_rank = command->n_local_rank ? command->n_local_rank : 1,
                            .port = 8080,
                            .parallel = 8,
                            .queue = 64,

@@ -9,6 +9,7 @@
 #include "xalloc.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -32,7 +33,10 @@ static bool wait_for(MPI_Request *request) {
         if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
         if (done) return true;
         double waited = lk_now() - start;
-        if (waited > busy_seconds) nanosleep(waited > idle_seconds ? &idle_nap : &nap, NULL);
+        if (waited <= busy_seconds)
+            sched_yield(); /* the other rank may need this processor */
+        else
+            nanosleep(waited > idle_seconds ? &idle_nap : &nap, NULL);
     }
 }
 
@@ -137,6 +141,18 @@ static int refuse_command(const struct ranks *ranks, const struct command *comma
     return STATUS_ERROR;
 }
 
+/* Ranks on this machine; they share its memory. All ranks call this. */
+static int count_local_ranks(void) {
+    MPI_Comm local;
+    int n = 1;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) !=
+        MPI_SUCCESS)
+        return n;
+    MPI_Comm_size(local, &n);
+    MPI_Comm_free(&local);
+    return n;
+}
+
 /* mpirun passes a signal that ends it to all ranks. Rank 0 decides what to do about it, such as to
  * save sessions, for which it needs the others. Those end when rank 0 does, or by SIGKILL. */
 static lk_status follow(struct ranks *ranks) {
@@ -152,6 +168,7 @@ int ranks_run(struct ranks *ranks, const struct command *command, int argc, char
     int status = STATUS_OK;
     if (!ranks) return command->run(command, argc, argv);
     with.cluster = ranks->cluster;
+    with.n_local_rank = count_local_ranks();
     if (ranks->cluster && !command->on_ranks)
         status = refuse_command(ranks, command);
     else if (ranks->rank == 0)

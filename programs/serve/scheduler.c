@@ -34,14 +34,14 @@ struct lk_scheduler {
 
 /* Copy the state of all slots for other threads, at most every 0.1 s unless `force` is set. */
 static void update_snapshot(struct lk_scheduler *s, bool force) {
-    const double interval_s = 0.1;
+    const double interval_s = 0.1, max_age = s->opts->n_rank > 1 ? 1 : 0;
     double now = lk_now();
     if (!force && now - s->last_snapshot < interval_s) return;
     s->last_snapshot = now;
     pthread_mutex_lock(&s->lock);
     s->n_snapshot = s->slots.n;
     for (size_t i = 0; i < s->slots.n; i++)
-        s->snapshot[i] = lk_slot_take_snapshot(s->slots.slot[i], now);
+        s->snapshot[i] = lk_slot_take_snapshot(s->slots.slot[i], now, max_age);
     s->metrics->waiting = s->queue.n;
     pthread_mutex_unlock(&s->lock);
     uint64_t bytes = 0;

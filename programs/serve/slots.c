@@ -267,19 +267,40 @@ void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped) {
     slot->immutable_bytes = lk_session_immutable_bytes(slot->session);
 }
 
-struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now) {
-    struct lk_slot_snapshot snap = {.id = slot->id,
-                                    .busy = slot->job != NULL,
-                                    .is_prefix = slot->is_prefix,
-                                    .recipe = slot->recipe,
-                                    .loading = is_loading(slot)};
+/* Must the bytes and levels of the last snapshot be counted again? */
+static bool is_outdated(const struct lk_slot *slot, double now, double max_age) {
+    const struct lk_slot_snapshot *last = &slot->last;
+    if (slot->last_time == 0 || last->loading) return true;
+    if (slot->job || max_age == 0) return now - slot->last_time >= max_age;
+    return last->busy || last->stats.n_tok != lk_session_n_tok(slot->session);
+}
+
+/* Count the bytes of the session and of its levels. */
+static void count_bytes(const struct lk_slot *slot, struct lk_slot_snapshot *snap) {
+    snap->stats = lk_session_get_stats(slot->session);
+    snap->n_level = 0;
+    while (snap->n_level < LK_SNAPSHOT_LEVELS &&
+           lk_session_get_level(slot->session, snap->n_level, &snap->level[snap->n_level]))
+        snap->n_level++;
+}
+
+struct lk_slot_snapshot lk_slot_take_snapshot(struct lk_slot *slot, double now, double max_age) {
+    struct lk_slot_snapshot snap = slot->last;
+    bool loading = is_loading(slot), outdated = !loading && is_outdated(slot, now, max_age);
+    if (loading) snap = (struct lk_slot_snapshot){0};
+    if (outdated) count_bytes(slot, &snap);
+    if (outdated || loading) slot->last_time = now;
+    snap.id = slot->id;
+    snap.is_prefix = slot->is_prefix;
+    snap.recipe = slot->recipe;
+    snap.loading = loading;
     snap.saving = slot->command.kind == LK_SLOT_CMD_SAVE || slot->command.kind == LK_SLOT_CMD_STORE;
-    if (snap.loading) return snap;
+    /* A busy session's bytes must be counted once more when it is idle. */
+    snap.busy = slot->job != NULL;
+    slot->last = snap;
+    if (loading) return snap;
     snap.rank_bytes = own_bytes(slot);
-    snap.stats = lk_session_get_stats(slot->session);
-    while (snap.n_level < LK_SNAPSHOT_LEVELS &&
-           lk_session_get_level(slot->session, snap.n_level, &snap.level[snap.n_level]))
-        snap.n_level++;
+    snap.stats.n_tok = lk_session_n_tok(slot->session);
     if (!slot->job) {
         snap.idle_s = now - slot->last_used;
         return snap;

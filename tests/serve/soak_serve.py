@@ -3,6 +3,9 @@
 
 usage: soak_serve.py PROGRAM SECONDS [serve option...]
 
+LOWKEY_SOAK_CLIENTS is the number of well-behaved clients (default 4). With LOWKEY_TEST_RANKS=N the
+server has N ranks.
+
 Prints the latencies of the well-behaved clients (first token and whole answer), the resident memory
 of the server, and whether all sessions are idle at the end. Exits with status 1 if a session is
 stuck, the server died, or a well-behaved client got no answer.
@@ -133,7 +136,7 @@ def get_slots():
     return json.loads(connection.getresponse().read())
 
 
-threads = [threading.Thread(target=run_good_client, args=(i,)) for i in range(4)]
+threads = [threading.Thread(target=run_good_client, args=(i,)) for i in range(int(os.environ.get("LOWKEY_SOAK_CLIENTS", "4")))]
 threads += [threading.Thread(target=run_bad_client, args=(misbehave, 10 + i))
             for i, misbehave in enumerate([cancel, cancel, hang, send_garbage])]
 for thread in threads:
@@ -160,7 +163,7 @@ def quantile(values, q):
 
 
 half = len(memory) // 2
-print(f"complete answers: {len(whole_answer)}, refused (overloaded): {n_refused[0]}, "
+print(f"complete answers: {len(whole_answer)} ({len(whole_answer) / seconds:.2f} per s), refused (overloaded): {n_refused[0]}, "
       f"failed: {len(failures)} {failures[:3]}")
 for name, values in (("first token", first_token), ("whole answer", whole_answer)):
     print(f"{name}: median {quantile(values, 0.5):.2f} s, p99 {quantile(values, 0.99):.2f} s, "
