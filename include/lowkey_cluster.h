@@ -62,7 +62,11 @@ lk_status lk_cluster_set_stages(lk_cluster *cluster, int32_t n_stage, lk_err *er
  *
  * A session of the model divides its rows if its recipe allows that (docs/cluster.md); else
  * lk_session_new returns LK_E_UNSUPPORTED. Bytes of lk_session_get_stats and lk_session_get_level
- * are sums over all ranks, except in a progress callback: there they are this rank's. */
+ * are sums over all ranks.
+ *
+ * Several threads of rank 0 may use sessions of the model: their calls take turns. In a progress
+ * callback of a session, all functions may be called for other sessions, and get_stats and
+ * get_level for this one too; other threads then have their turn. */
 lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model_opts *opts,
                                 lk_cluster *cluster, lk_err *err);
 
@@ -100,6 +104,8 @@ typedef struct {
 } lk_cluster_stats;
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *cluster);
 
+int32_t lk_cluster_n_rank(const lk_cluster *cluster); /* 1 for NULL */
+
 /* What each of n_rank ranks exchanges to decode one token; seconds are 0. Errors of
  * lk_plan_make_ranks, and LK_E_UNSUPPORTED for a model with several stages. */
 lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
@@ -108,6 +114,10 @@ lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int3
 /* The number of tokens, of n_tok, whose rows are on the rank that holds most of them, in layers
  * that ranks divide. */
 uint64_t lk_plan_max_rank_tokens(uint64_t n_tok, int32_t n_rank);
+
+/* lk_session_get_stats with the bytes of this rank alone, without an exchange. Rank 0 has the first
+ * rows of a cache, so no other rank of its stage has more of its bytes. */
+lk_session_stats lk_session_get_rank_stats(const lk_session *session);
 
 /* Bytes of a session's cache on the rank that holds most of them, and on rank `rank`. */
 uint64_t lk_session_max_rank_bytes(lk_session *session);

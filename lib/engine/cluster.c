@@ -168,28 +168,66 @@ static lk_status send_op(struct lk_cluster *c, struct lk_op *op, const struct lk
     return ok ? LK_OK : lk_cluster_fail_lost(err);
 }
 
+/* Wait until no other thread is in an operation, and start n operations within each other. */
+static void begin_turn(struct lk_cluster *c, int n) {
+    pthread_mutex_lock(&c->lock);
+    if (c->depth == 0 || !pthread_equal(c->thread, pthread_self())) {
+        uint64_t turn = c->n_come++;
+        while (turn != c->n_left) pthread_cond_wait(&c->changed, &c->lock);
+        c->thread = pthread_self();
+    }
+    c->depth += n;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* End n operations within each other. */
+static void end_turn(struct lk_cluster *c, int n) {
+    pthread_mutex_lock(&c->lock);
+    c->depth -= n;
+    if (c->depth == 0) {
+        c->n_left++;
+        pthread_cond_broadcast(&c->changed);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+bool lk_cluster_is_busy(struct lk_cluster *c) {
+    pthread_mutex_lock(&c->lock);
+    bool busy = c->depth > 0 && pthread_equal(c->thread, pthread_self());
+    pthread_mutex_unlock(&c->lock);
+    return busy;
+}
+
 lk_status lk_cluster_lead(struct lk_cluster *c, struct lk_op op, const struct lk_op_part *part,
                           int n_part, lk_err *err) {
     if (!c) return LK_OK;
-    pthread_mutex_lock(&c->lock);
+    begin_turn(c, 1);
     lk_status status = c->lost ? lk_cluster_fail_lost(err) : LK_OK;
-    if (status == LK_OK && c->ranks.rank == 0 && c->depth == 0)
+    if (status == LK_OK && c->ranks.rank == 0 && c->depth == 1)
         status = send_op(c, &op, part, n_part, err);
-    if (status == LK_OK)
-        c->depth++;
-    else
-        pthread_mutex_unlock(&c->lock);
+    if (status != LK_OK) end_turn(c, 1);
     return status;
 }
 
 void lk_cluster_done(struct lk_cluster *c) {
-    if (!c) return;
-    c->depth--;
-    pthread_mutex_unlock(&c->lock);
+    if (c) end_turn(c, 1);
 }
 
-lk_status lk_cluster_check_led(const struct lk_cluster *c, lk_err *err) {
-    if (!c || c->depth > 0) return LK_OK;
+bool lk_cluster_report(struct lk_cluster *c, lk_progress progress, void *user, uint64_t done,
+                       uint64_t total) {
+    if (!progress) return true;
+    if (!c) return progress(user, done, total);
+    int depth = c->depth;
+    end_turn(c, depth);
+    bool go_on = progress(user, done, total);
+    begin_turn(c, depth);
+    if (c->ranks.rank > 0) return go_on;
+    struct lk_op op = {.kind = LK_OP_GO_ON, .flag = go_on};
+    return send_op(c, &op, NULL, 0, NULL) == LK_OK && go_on;
+}
+
+lk_status lk_cluster_check_led(struct lk_cluster *c, lk_err *err) {
+    if (!c || lk_cluster_is_busy(c)) return LK_OK;
     return lk_fail(err, LK_E_ARG,
                    "this works in one process only; open the model without a cluster");
 }
@@ -240,7 +278,6 @@ static lk_status check_version(struct lk_cluster *c, lk_err *err) {
 
 lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
     struct lk_ledger ledger = {0}; /* the cluster's own ledger does not exist yet */
-    pthread_mutexattr_t attr;
     if (ranks->n_rank < 1 || ranks->n_rank > LK_MAX_RANKS || ranks->rank < 0 ||
         ranks->rank >= ranks->n_rank)
         return lk_fail(err, LK_E_ARG, "rank %d of %d is not possible; there may be 1 to %d ranks",
@@ -248,10 +285,8 @@ lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
     struct lk_cluster *c = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *c);
     if (!c) return lk_fail(err, LK_E_NOMEM, "out of memory for a cluster");
     c->ranks = *ranks;
-    pthread_mutexattr_init(&attr);
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&c->lock, &attr);
-    pthread_mutexattr_destroy(&attr);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
     lk_status status = check_version(c, err);
     if (status == LK_OK) {
         *out = c;
@@ -269,8 +304,11 @@ void lk_cluster_free(lk_cluster *c) {
     lk_release(&c->ledger, LK_FOR_OTHER, c->models.at, (size_t)c->models.n * sizeof *c->models.at);
     lk_release(&c->ledger, LK_FOR_OTHER, c->sessions.at,
                (size_t)c->sessions.n * sizeof *c->sessions.at);
+    pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     free(c); /* not in a ledger */
 }
 
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *c) { return c->stats; }
+
+int32_t lk_cluster_n_rank(const lk_cluster *c) { return c ? c->ranks.n_rank : 1; }

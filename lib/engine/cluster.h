@@ -12,6 +12,10 @@
  * that can fail, before the next exchange (lk_cluster_agree, lk_cluster_all). Whatever else decides
  * what an operation does is the same on all ranks: arguments, and counts of tokens and rows.
  *
+ * Progress callbacks are an exception: rank 0 may lead operations on other sessions in one, and
+ * other threads of rank 0 may do so meanwhile. The ranks that follow repeat them until LK_OP_GO_ON
+ * says how the callback has ended (lk_cluster_report).
+ *
  * Without a cluster, which is NULL then, all functions do nothing and succeed. */
 #ifndef LK_ENGINE_CLUSTER_H
 #define LK_ENGINE_CLUSTER_H
@@ -41,6 +45,7 @@ enum lk_op_kind {
     LK_OP_PREFILL,    /* payload: n tokens, then sessions as i32 */
     LK_OP_BATCH_EVAL, /* n items; payload: struct lk_op_item of each, then their tokens */
     LK_OP_REPEAT,     /* n tokens of session `other` */
+    LK_OP_GO_ON,      /* after a progress callback; flag: what it has returned */
     LK_N_OP
 };
 
@@ -70,7 +75,7 @@ struct lk_op_model {
 struct lk_op_session {
     int32_t n_ctx, n_checkpoint;
     uint64_t max_bytes, checkpoint_bytes;
-    uint8_t chunked_prefill, whole;
+    uint8_t chunked_prefill, whole, reports; /* reports: it has a progress callback */
 };
 
 struct lk_op_item {
@@ -88,9 +93,14 @@ struct lk_handles {
 struct lk_cluster {
     struct lk_ledger ledger;
     lk_ranks ranks;
-    pthread_mutex_t lock; /* held during an operation; recursive */
-    int depth;            /* operations within each other */
-    bool lost;            /* a rank is lost: no exchange is possible any more */
+    bool lost; /* a rank is lost: no exchange is possible any more */
+    /* One thread at a time is in an operation. Threads take turns in the order in which they come,
+     * so that a thread with many short operations does not keep another one waiting. */
+    pthread_mutex_t lock; /* of the members down to `depth` */
+    pthread_cond_t changed;
+    uint64_t n_come, n_left; /* threads that have come for a turn, and that have ended one */
+    pthread_t thread;        /* in an operation, if depth > 0 */
+    int depth;               /* operations within each other */
     lk_cluster_stats stats;
     int32_t n_stage; /* of the models that are opened from now on; 0: one */
     struct lk_handles models, sessions;
@@ -113,8 +123,17 @@ void lk_cluster_done(struct lk_cluster *c);
 /* The functions that exchange bytes, or NULL without a cluster. */
 const lk_ranks *lk_cluster_ranks(const struct lk_cluster *c);
 
+/* Call the progress callback of an operation; NULL: there is none on any rank. Returns what it has
+ * returned on rank 0, on all ranks, or false if a rank is lost. On other ranks the callback is that
+ * of follow.c. */
+bool lk_cluster_report(struct lk_cluster *c, lk_progress progress, void *user, uint64_t done,
+                       uint64_t total);
+
+/* Is this thread in an operation? */
+bool lk_cluster_is_busy(struct lk_cluster *c);
+
 /* LK_E_ARG on rank 0 outside of an operation: other ranks would not come along. */
-lk_status lk_cluster_check_led(const struct lk_cluster *c, lk_err *err);
+lk_status lk_cluster_check_led(struct lk_cluster *c, lk_err *err);
 
 /* The result of a step on all ranks: that of the first rank that failed, with its message, or
  * LK_OK. err: of this rank's `status`. */

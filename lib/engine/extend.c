@@ -33,9 +33,10 @@ lk_status lk_session_extend(struct lk_session *s, const int32_t *tok, size_t n_t
         }
         if (status != LK_OK) return status;
         uint64_t n_layer = s->cache->shape.n_layer;
-        if (s->opts.progress &&
-            !s->opts.progress(s->opts.user, s->n_tok * n_layer, n_tok * n_layer))
-            return lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
+        if (!lk_cluster_report(s->model->cluster, s->opts.progress, s->opts.user,
+                               s->n_tok * n_layer, n_tok * n_layer))
+            return lk_cluster_agree(s->model->cluster,
+                                    lk_fail(err, LK_E_CANCELLED, "cancelled during prefill"), err);
     }
     return LK_OK;
 }

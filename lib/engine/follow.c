@@ -56,6 +56,20 @@ static bool open_model(struct received *r) {
     return true;
 }
 
+static lk_status follow_until(struct lk_cluster *c, enum lk_op_kind end, bool *flag, lk_err *err);
+
+/* The progress callback of sessions: repeats what rank 0 does in its own one, and returns the
+ * same. */
+static bool follow_callback(void *user, uint64_t done, uint64_t total) {
+    struct lk_cluster *c = user;
+    bool go_on = false;
+    lk_err err = {0};
+    (void)done, (void)total;
+    if (follow_until(c, LK_OP_GO_ON, &go_on, &err) == LK_OK) return go_on;
+    lk_cluster_abort(c, err.msg);
+    return false;
+}
+
 /* A follower's session owns its recipe. */
 static bool open_session(struct received *r) {
     struct lk_op_session op;
@@ -71,7 +85,9 @@ static bool open_session(struct received *r) {
                                   .n_checkpoint = op.n_checkpoint,
                                   .max_bytes = op.max_bytes,
                                   .checkpoint_bytes = op.checkpoint_bytes,
-                                  .chunked_prefill = op.chunked_prefill};
+                                  .chunked_prefill = op.chunked_prefill,
+                                  .progress = op.reports ? follow_callback : NULL,
+                                  .user = r->cluster};
     if (status != LK_OK) { /* rank 0 waits for the result of lk_session_new */
         lk_cluster_agree(r->cluster, status, &err);
         return true;
@@ -220,16 +236,11 @@ static bool repeat_operation(struct received *r) {
 
 /* ---- messages ---- */
 
-/* Receive one operation and repeat it. *end: it was the last one. */
-static lk_status follow_one(struct lk_cluster *c, bool *end, lk_err *err) {
-    struct received r = {.cluster = c};
+/* Repeat the operation `op`, whose message was received. */
+static lk_status follow_one(struct lk_cluster *c, const struct lk_op *op, lk_err *err) {
+    struct received r = {.cluster = c, .op = *op};
     char *payload = NULL;
-    if (!lk_cluster_broadcast(c, &r.op, sizeof r.op)) return lk_cluster_fail_lost(err);
     size_t n = r.op.n_payload;
-    if (r.op.magic != LK_OP_MAGIC || r.op.kind >= LK_N_OP || n > MAX_PAYLOAD)
-        return lk_fail(err, LK_E_FORMAT, "%s", damaged);
-    *end = r.op.kind == LK_OP_END;
-    if (*end) return LK_OK;
     r.payload = r.op.payload;
     if (n > sizeof r.op.payload) {
         payload = lk_alloc(&c->ledger, LK_FOR_OTHER, n);
@@ -250,12 +261,26 @@ static lk_status follow_one(struct lk_cluster *c, bool *end, lk_err *err) {
     return ok ? LK_OK : lk_fail(err, LK_E_FORMAT, "%s", damaged);
 }
 
-lk_status lk_cluster_follow(lk_cluster *c, lk_err *err) {
-    bool end = false;
-    lk_err why = {0};
+/* Receive operations and repeat them, until one of the kind `end` comes. *flag: of that one. */
+static lk_status follow_until(struct lk_cluster *c, enum lk_op_kind end, bool *flag, lk_err *err) {
     lk_status status = LK_OK;
+    while (status == LK_OK) {
+        struct lk_op op;
+        if (!lk_cluster_broadcast(c, &op, sizeof op)) return lk_cluster_fail_lost(err);
+        if (op.magic != LK_OP_MAGIC || op.kind >= LK_N_OP || op.n_payload > MAX_PAYLOAD)
+            return lk_fail(err, LK_E_FORMAT, "%s", damaged);
+        *flag = op.flag;
+        if (op.kind == end) return LK_OK;
+        status = follow_one(c, &op, err);
+    }
+    return status;
+}
+
+lk_status lk_cluster_follow(lk_cluster *c, lk_err *err) {
+    bool flag;
+    lk_err why = {0};
     if (c->ranks.rank == 0) return lk_fail(err, LK_E_ARG, "rank 0 leads; the others follow");
-    while (status == LK_OK && !end) status = follow_one(c, &end, &why);
+    lk_status status = follow_until(c, LK_OP_END, &flag, &why);
     if (status != LK_OK) lk_cluster_abort(c, why.msg);
     for (int32_t i = 0; i < c->sessions.n; i++) /* what rank 0 has not freed */
         if (c->sessions.at[i]) close_session(c->sessions.at[i]);

@@ -10,7 +10,7 @@ struct pipeline {
     const int32_t *tok;    /* [n_tok] */
     size_t first, n_tok;   /* the chunks are of tokens [first, n_tok) */
     int64_t n_chunk;       /* fewer if the text is cancelled */
-    bool cancelled, stops; /* the chunks have become fewer; the next tick will make them fewer */
+    bool cancelled, stops; /* the chunks have become fewer; stage 0 makes them fewer next */
     float *x;              /* [LK_EVAL_MAX][n_embd] hidden states of the stage before */
     lk_status failed;      /* of this rank's nodes */
     const struct lk_stages *stages;
@@ -106,9 +106,10 @@ static lk_status run_ticks(struct pipeline *p, lk_err *err) {
             status = run_chunk(p, &item, err);
         if (status == LK_OK && !exchange(p, tick)) status = lk_cluster_fail_lost(err);
         uint64_t done = p->first + n_new * (uint64_t)(tick + 1) / n_tick;
-        if (status == LK_OK && !p->cancelled && opts->progress &&
-            !opts->progress(opts->user, done * n_layer, p->n_tok * n_layer))
-            p->stops = true;
+        if (status == LK_OK && !p->cancelled &&
+            !lk_cluster_report(p->cluster, opts->progress, opts->user, done * n_layer,
+                               p->n_tok * n_layer))
+            p->stops = p->stages->own == 0; /* other stages complete what is on its way */
     }
     lk_err why = {0};
     if (status != LK_OK) return status;

@@ -192,9 +192,10 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled");
             status = lk_prefill_run_chunk(p, layer, at, n, here, err);
             if (status == LK_OK && is_recurrent && held) keep_state(p, layer, at + n);
-            if (status == LK_OK && s->opts.progress &&
-                !s->opts.progress(s->opts.user, (uint64_t)layer * p->n_tok + at + n,
-                                  (uint64_t)n_layer * p->n_tok))
+            if (status == LK_OK &&
+                !lk_cluster_report(s->model->cluster, s->opts.progress, s->opts.user,
+                                   (uint64_t)layer * p->n_tok + at + n,
+                                   (uint64_t)n_layer * p->n_tok))
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         }
         if (status == LK_OK && p->net->stages.n > 1) status = pass_on(p, layer, first, err);

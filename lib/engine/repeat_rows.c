@@ -107,15 +107,16 @@ static lk_status repeat_rows(struct lk_session *s, const struct lk_session *sour
     float *rows = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
     lk_status status = rows ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
     uint64_t n_layer = s->cache->shape.n_layer;
+    status = lk_cluster_agree(s->model->cluster, status, err);
     for (uint64_t layer = 0; status == LK_OK && layer < n_layer; layer++) {
         status = repeat_layer(s, source, (int)layer, n_tok, rows, err);
-        if (status == LK_OK && s->opts.progress &&
-            !s->opts.progress(s->opts.user, (layer + 1) * n_tok, n_layer * n_tok))
+        status = lk_cluster_agree(s->model->cluster, status, err);
+        if (status == LK_OK && !lk_cluster_report(s->model->cluster, s->opts.progress, s->opts.user,
+                                                  (layer + 1) * n_tok, n_layer * n_tok))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled while repeating rows");
     }
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows, size);
     lk_cache_trim(s->cache);
-    status = lk_cluster_agree(s->model->cluster, status, err);
     if (status != LK_OK) {
         lk_session_clear(s);
         return status;

@@ -117,7 +117,8 @@ lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_re
                                      .max_bytes = opts->max_bytes,
                                      .checkpoint_bytes = opts->checkpoint_bytes,
                                      .chunked_prefill = opts->chunked_prefill,
-                                     .whole = whole};
+                                     .whole = whole,
+                                     .reports = opts->progress != NULL};
     const struct lk_op_part part[] = {{&op, sizeof op},
                                       {lk_recipe_text(recipe), strlen(lk_recipe_text(recipe)) + 1}};
     lk_status status = lk_cluster_lead(

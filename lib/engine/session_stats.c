@@ -57,8 +57,8 @@ static lk_session_stats own_stats(const lk_session *s) {
     return stats;
 }
 
-/* Within another operation, in a progress callback, the other ranks are busy with that. */
-static bool can_sum(const struct lk_cluster *c) { return c && c->depth == 0; }
+/* Within another operation every rank comes to the call by itself, and gets its own stats. */
+static bool can_sum(struct lk_cluster *c) { return c && !lk_cluster_is_busy(c); }
 
 enum { N_SUMMED = 8, CACHE_BYTES = 5 };
 
@@ -102,14 +102,22 @@ uint64_t lk_session_rank_bytes(lk_session *s, int32_t rank) {
     return part;
 }
 
-lk_session_stats lk_session_get_stats(const lk_session *s) {
-    uint64_t part;
-    lk_session_stats stats = sum_stats(s, -1, &part);
+/* Add what follows from the bytes. */
+static lk_session_stats add_ratios(const lk_session *s, lk_session_stats stats) {
     if (s->n_tok == 0) return stats;
     stats.bits_per_value = 16.0 * stats.cache_bytes / stats.f16_bytes;
     stats.bytes_per_token = (double)stats.cache_bytes / s->n_tok;
     stats.bits_with_sidecar = 16.0 * (stats.cache_bytes + stats.sidecar_bytes) / stats.f16_bytes;
     return stats;
+}
+
+lk_session_stats lk_session_get_stats(const lk_session *s) {
+    uint64_t max_rank;
+    return add_ratios(s, sum_stats(s, -1, &max_rank));
+}
+
+lk_session_stats lk_session_get_rank_stats(const lk_session *s) {
+    return add_ratios(s, own_stats(s));
 }
 
 /* Index of the level that was made from the recipe's level `spec`; -1 if there is none. */

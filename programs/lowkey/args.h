@@ -74,6 +74,7 @@ struct command {
     bool on_ranks;                 /* it can run on several ranks, with the cluster of `cluster` */
     struct lk_cluster *cluster;    /* set by ranks_run; NULL: this process is alone */
     struct thread_ranks **threads; /* set by ranks_run, which ends what --numa has started */
+    int n_local_rank;              /* set by ranks_run: ranks on this machine; 0: this one */
     help_printer *print_help;      /* called for --help; NULL: print_help of help.h */
 };
 

@@ -29,6 +29,7 @@ struct serve_args {
     int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
         cache_limit, store_limit, max_body, request_memory;
     double queue_s, time_s, slice_ms;
+    int32_t n_here; /* not an option: ranks that share this machine's memory */
     bool log, parse_special, sandbox, strict_model;
 };
 
@@ -60,7 +61,8 @@ static struct opt_group cache_options(struct serve_args *a) {
             {0, "cache-limit", "MIB", "max memory of all caches (default: half of the free memory)",
              OPT_INT, &a->cache_limit, 1, 1 << 24,
              .man = "Limit for the caches of all sessions together (default: half of the memory "
-                    "that is free, in the system or within the limit of a control group)."},
+                    "that is free, in the system or within the limit of a control group). On "
+                    "several ranks it is the limit of each."},
             {0, "ctx-checkpoints", "N", "max states that a session can go back to (default 64)",
              OPT_INT, &a->checkpoints, 0, 1000,
              .man = "How many earlier states a session keeps at most (default 64). A request whose "
@@ -125,6 +127,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "which of them is active."},
          }},
         model_options(&a->model),
+        rank_options(&a->model),
         cache_options(a),
         shift_options(&a->shift),
         {"Disk",
@@ -308,6 +311,7 @@ static int reserve_descriptors(size_t *n) {
 static struct lk_server_opts server_opts(const struct serve_args *a, struct serve *s) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = s->model;
+    o.n_rank = lk_cluster_n_rank(a->model.cluster);
     o.id = s->name[0];
     o.alias = (const char *const *)s->name + 1;
     o.n_alias = s->n_name - 1;
@@ -335,7 +339,8 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
     o.request_bytes = (uint64_t)a->request_memory << 20;
-    o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20 : available_bytes("") / 2;
+    o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20
+                                 : available_bytes("") / 2 / (uint64_t)a->n_here;
     o.queue_s = a->queue_s;
     o.time_s = a->time_s;
     o.slice_s = 1e-3 * a->slice_ms;
@@ -438,7 +443,8 @@ static int serve_until_signal(const struct lk_server_opts *o, const struct notif
 }
 
 int cmd_serve(const struct command *command, int argc, char **argv) {
-    struct serve_args a = {.port = 8080,
+    struct serve_args a = {.model.cluster = command->cluster,
+                           .port = 8080,
                            .parallel = 8,
                            .queue = 64,
                            .checkpoints = 64,
@@ -457,11 +463,16 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     int status = STATUS_OK;
     if (a.draft && !is_draft_own(a.draft) && strcmp(a.draft, "none") != 0)
         status = print_error("--draft: 'serve' expects lookup, mtp or none, not '%s'", a.draft);
+    if (a.sandbox && (a.model.cluster || a.model.numa))
+        status = print_error("--sandbox: several ranks need the rights that it gives up; start "
+                             "them in a container instead");
     if (!status) status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
     a.model.n_ctx = a.ctx;
     a.model.mtp = is_draft_mtp(a.draft);
+    if (!status) status = numa_start(command, &a.model, &a.n_here);
+    if (a.n_here < command->n_local_rank) a.n_here = command->n_local_rank;
     if (!status) status = model_open(&a.model, true, &s.model);
     if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {

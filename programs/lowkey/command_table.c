@@ -53,6 +53,7 @@ const struct command command_table[N_COMMANDS] = {
      .examples = "  lowkey serve\n"
                  "  lowkey serve -m model.gguf --kv best-3 -c 32k --cache-limit 2048\n"
                  "  lowkey serve --host 0.0.0.0 --api-key-file keys.txt --allow-kv presets\n",
+     .on_ranks = true,
      .run = cmd_serve},
 
     {.name = "plan",

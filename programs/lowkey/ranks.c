@@ -20,6 +20,8 @@ static int run_alone(const struct command *command, int argc, char **argv) {
 #include "xalloc.h"
 
 #include <mpi.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -32,16 +34,20 @@ struct ranks {
 
 enum { PIECE = 1 << 30 }; /* bytes of one exchange, at most: MPI counts with int */
 
-/* Wait for an exchange. A rank that waits for long, because the user is typing or another rank
- * computes, leaves the processor to others. */
+/* Wait for an exchange. A rank that waits for long, because another rank computes, leaves the
+ * processor to others, and more so if it waits for a user or a client. */
 static bool wait_for(MPI_Request *request) {
-    const double busy_seconds = 0.002;
-    const struct timespec nap = {.tv_nsec = 50000};
+    const double busy_seconds = 0.002, idle_seconds = 1;
+    const struct timespec nap = {.tv_nsec = 50000}, idle_nap = {.tv_nsec = 1000000};
     double start = lk_now();
     for (int done = 0;;) {
         if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
         if (done) return true;
-        if (lk_now() - start > busy_seconds) nanosleep(&nap, NULL);
+        double waited = lk_now() - start;
+        if (waited <= busy_seconds)
+            sched_yield(); /* the other rank may need this processor */
+        else
+            nanosleep(waited > idle_seconds ? &idle_nap : &nap, NULL);
     }
 }
 
@@ -146,18 +152,40 @@ static int refuse_command(const struct ranks *ranks, const struct command *comma
     return STATUS_ERROR;
 }
 
+/* Ranks on this machine; they share its memory. All ranks call this. */
+static int count_local_ranks(void) {
+    MPI_Comm local;
+    int n = 1;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) !=
+        MPI_SUCCESS)
+        return n;
+    MPI_Comm_size(local, &n);
+    MPI_Comm_free(&local);
+    return n;
+}
+
+/* mpirun passes a signal that ends it to all ranks. Rank 0 decides what to do about it, such as to
+ * save sessions, for which it needs the others. Those end when rank 0 does, or by SIGKILL. */
+static lk_status follow(struct ranks *ranks) {
+    lk_err err = {0};
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    return lk_cluster_follow(ranks->cluster, &err); /* abort_ranks has said why */
+}
+
 int ranks_run(struct ranks *ranks, const struct command *command, int argc, char **argv) {
     struct command with = *command;
-    lk_err err = {0};
     int status = STATUS_OK;
     if (!ranks) return run_alone(command, argc, argv);
     with.cluster = ranks->cluster;
+    with.n_local_rank = count_local_ranks();
     if (ranks->cluster && !command->on_ranks)
         status = refuse_command(ranks, command);
     else if (ranks->rank == 0)
         status = run_alone(&with, argc, argv);
-    else if (lk_cluster_follow(ranks->cluster, &err) != LK_OK)
-        status = STATUS_ERROR; /* abort_ranks has said why */
+    else if (follow(ranks) != LK_OK)
+        status = STATUS_ERROR;
     lk_cluster_free(ranks->cluster);
     MPI_Finalize();
     free(ranks);

@@ -67,9 +67,10 @@ static void run_command(const struct lk_disk *disk, struct lk_slot *slot) {
 
 static void *run_thread(void *user) {
     struct lk_disk *disk = user;
-    /* Low priority: a forward pass waits for the slowest of its threads. */
+    /* Low priority: a forward pass waits for the slowest of its threads. But several ranks wait for
+     * this thread while it saves or loads. */
     const int nice_value = 10;
-    setpriority(PRIO_PROCESS, 0, nice_value);
+    if (disk->opts->n_rank == 1) setpriority(PRIO_PROCESS, 0, nice_value);
     pthread_mutex_lock(&disk->lock);
     for (;;) {
         struct lk_slot *slot = pop_slot(&disk->todo);

@@ -32,8 +32,12 @@ static bool parse_encoding(struct lk_request *request, struct lk_api_error *erro
 bool lk_embeddings_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
                               json_t *body, struct lk_api_error *error) {
     int64_t n_embd = lk_model_get_info(opts->model).n_embd, n_dim = n_embd;
-    if (!lk_request_parse_json(request, opts, body, error) ||
-        !lk_request_reject(request, "stream", 0, error) ||
+    if (!lk_request_parse_json(request, opts, body, error)) return false;
+    if (opts->n_rank > 1)
+        return lk_api_error_set(error, 400, "unsupported", NULL,
+                                "a server of several ranks computes no embeddings; ask one that "
+                                "runs in one process");
+    if (!lk_request_reject(request, "stream", 0, error) ||
         !lk_openai_parse_prompts(request, "input", MAX_INPUT, error) ||
         !parse_encoding(request, error) ||
         !lk_json_field_int(request->body, "dimensions", 1, n_embd, &n_dim, error))

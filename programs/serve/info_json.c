@@ -97,16 +97,15 @@ json_t *lk_slots_json(struct lk_server *server) {
     uint64_t shared = lk_model_get_info(o->model).shared_bytes, bytes = shared;
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
-        const lk_session_stats *stats = &slot[i].stats;
-        bytes += stats->cache_bytes + stats->checkpoint_bytes - stats->shared_bytes +
-                 stats->scratch_bytes;
+        bytes += slot[i].rank_bytes;
         json_array_append_new(list, slot_json(&slot[i], o));
     }
     free(slot);
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id,
-                     "n_ctx", o->n_ctx, "waiting", (json_int_t)n_waiting, "parked",
-                     (json_int_t)m->parked, "parallel", (json_int_t)o->n_parallel, "request_bytes",
-                     (json_int_t)lk_budget_bytes(&server->budget), "request_max_bytes",
-                     (json_int_t)o->request_bytes, "bytes", (json_int_t)bytes, "shared_bytes",
-                     (json_int_t)shared, "max_bytes", (json_int_t)o->max_bytes, "slots", list);
+    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id,
+                     "n_ctx", o->n_ctx, "ranks", o->n_rank, "waiting", (json_int_t)n_waiting,
+                     "parked", (json_int_t)m->parked, "parallel", (json_int_t)o->n_parallel,
+                     "request_bytes", (json_int_t)lk_budget_bytes(&server->budget),
+                     "request_max_bytes", (json_int_t)o->request_bytes, "bytes", (json_int_t)bytes,
+                     "shared_bytes", (json_int_t)shared, "max_bytes", (json_int_t)o->max_bytes,
+                     "slots", list);
 }

@@ -78,12 +78,12 @@ json_t *lk_llamacpp_props(const struct lk_server_opts *o) {
     const char *chat_template = lk_model_chat_template(o->model);
     json_t *settings =
         json_pack("{s:i, s:o}", "n_ctx", o->n_ctx, "params", lk_llamacpp_settings(o, &sampling));
-    return json_pack("{s:o, s:I, s:s, s:s, s:s, s:s, s:s, s:{s:b, s:b}, s:s+}",
+    return json_pack("{s:o, s:I, s:i, s:s, s:s, s:s, s:s, s:s, s:{s:b, s:b}, s:s+}",
                      "default_generation_settings", settings, "total_slots",
-                     (json_int_t)o->n_parallel, "model_alias", o->id, "model_path", o->id,
-                     "chat_template", chat_template ? chat_template : "", "bos_token",
-                     token_of(o, info.bos), "eos_token", token_of(o, info.eos), "modalities",
-                     "vision", 0, "audio", 0, "build_info", "lowkey ", lk_version());
+                     (json_int_t)o->n_parallel, "ranks", o->n_rank, "model_alias", o->id,
+                     "model_path", o->id, "chat_template", chat_template ? chat_template : "",
+                     "bos_token", token_of(o, info.bos), "eos_token", token_of(o, info.eos),
+                     "modalities", "vision", 0, "audio", 0, "build_info", "lowkey ", lk_version());
 }
 
 /* The tokens of an answer, with n_probs: {"id", "token", "logprob", "top_logprobs"}. */

@@ -23,7 +23,7 @@ struct lk_metrics {
     atomic_uint_fast64_t draft_tokens, draft_accepted;
     atomic_uint_fast64_t decode_steps; /* batched forward passes that decoded */
     atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes, max_bytes, parked,
-        request_bytes, request_max_bytes;          /* current values */
+        request_bytes, request_max_bytes, ranks;   /* current values */
     atomic_uint_fast64_t store_hits, store_misses; /* prompts without a prefix in memory */
     atomic_uint_fast64_t loads, saves, loaded_bytes, saved_bytes; /* sessions of all kinds */
     atomic_uint_fast64_t disk_failures, stored_removed;

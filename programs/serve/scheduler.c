@@ -34,22 +34,18 @@ struct lk_scheduler {
 
 /* Copy the state of all slots for other threads, at most every 0.1 s unless `force` is set. */
 static void update_snapshot(struct lk_scheduler *s, bool force) {
-    const double interval_s = 0.1;
+    const double interval_s = 0.1, max_age = s->opts->n_rank > 1 ? 1 : 0;
     double now = lk_now();
     if (!force && now - s->last_snapshot < interval_s) return;
     s->last_snapshot = now;
     pthread_mutex_lock(&s->lock);
     s->n_snapshot = s->slots.n;
     for (size_t i = 0; i < s->slots.n; i++)
-        s->snapshot[i] = lk_slot_take_snapshot(s->slots.slot[i], now);
+        s->snapshot[i] = lk_slot_take_snapshot(s->slots.slot[i], now, max_age);
     s->metrics->waiting = s->queue.n;
     pthread_mutex_unlock(&s->lock);
     uint64_t bytes = 0;
-    for (size_t i = 0; i < s->n_snapshot; i++) {
-        const lk_session_stats *stats = &s->snapshot[i].stats;
-        bytes += stats->cache_bytes + stats->checkpoint_bytes - stats->shared_bytes +
-                 stats->scratch_bytes;
-    }
+    for (size_t i = 0; i < s->n_snapshot; i++) bytes += s->snapshot[i].rank_bytes;
     s->metrics->shared_bytes = lk_model_get_info(s->opts->model).shared_bytes;
     s->metrics->active = s->running.n;
     s->metrics->sessions = s->slots.n;
@@ -505,6 +501,7 @@ lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_o
     s->opts = s->slots.opts = s->running.opts = opts;
     s->metrics = s->running.metrics = metrics;
     metrics->max_bytes = opts->max_bytes;
+    metrics->ranks = (uint64_t)opts->n_rank;
     init_locks(s);
     lk_status status = lk_batch_new(&s->running.batch, opts->model, err);
     if (status == LK_OK && opts->session_dir)

@@ -8,7 +8,8 @@
 #include <time.h>
 
 struct lk_server_opts lk_server_defaults(void) {
-    return (struct lk_server_opts){.host = "127.0.0.1",
+    return (struct lk_server_opts){.n_rank = 1,
+                                   .host = "127.0.0.1",
                                    .port = 8080,
                                    .n_predict = 1 << 20,
                                    .n_parallel = 8,

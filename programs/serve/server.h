@@ -14,6 +14,7 @@
 
 struct lk_server_opts {
     lk_model *model;          /* must outlive the server, like everything below */
+    int32_t n_rank;           /* processes that divide the caches, or 1 (lowkey_cluster.h) */
     const char *id;           /* name of the model in the API */
     const char *const *alias; /* [n_alias] other names of it, which /v1/models lists too */
     size_t n_alias;
@@ -43,7 +44,7 @@ struct lk_server_opts {
     double idle_s;           /* max time between two requests of a connection */
     double send_s;           /* max time without a byte of a reply, see serve/connections.h */
     size_t max_body;         /* max bytes of a request body */
-    uint64_t max_bytes;      /* max bytes of the caches and scratch memory of all sessions */
+    uint64_t max_bytes;      /* max bytes of all sessions' caches and scratch memory, on a rank */
     uint64_t request_bytes;  /* max bytes of all requests in work, without caches */
     double queue_s;          /* max time in the queue */
     double time_s;           /* max time spent on an answer, prefill included */

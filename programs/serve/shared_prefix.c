@@ -1,6 +1,7 @@
 /* Detection and copies of prefixes that several requests share. */
 #include "serve/shared_prefix.h"
 
+#include "lowkey_cluster.h"
 #include "serve/tokens.h"
 
 #include <string.h>
@@ -53,7 +54,7 @@ enum lk_room lk_shared_prefix_make_room(struct lk_slots *slots, const struct lk_
 
 void lk_shared_prefix_keep(struct lk_slots *slots, struct lk_slot *slot, const int32_t *tok,
                            size_t n_tok) {
-    lk_session_stats stats = lk_session_get_stats(slot->session);
+    lk_session_stats stats = lk_session_get_rank_stats(slot->session);
     struct lk_slot *kept = NULL;
     /* Require room for all of the session, because the original will continue and copy blocks that
      * are shared now. */

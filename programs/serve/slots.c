@@ -1,12 +1,16 @@
 /* The server's sessions: memory accounting, matching of prompts, eviction. */
 #include "serve/slots.h"
 
+#include "lowkey_cluster.h"
 #include "serve/tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory ---- */
+/* ---- memory ----
+ *
+ * If several ranks divide the caches, the bytes are those of this one, which is rank 0. The others
+ * hold no more, and every rank has a limit of its own memory. */
 
 /* Is the disk thread writing to the session? */
 static bool is_loading(const struct lk_slot *slot) {
@@ -21,11 +25,17 @@ static uint64_t immutable_shared_bytes(const struct lk_slot *slot, const lk_sess
  * with what it may need, minus the shared bytes that it will never copy. */
 static uint64_t slot_bytes(const struct lk_slot *slot) {
     if (is_loading(slot)) return slot->reserved;
-    lk_session_stats s = lk_session_get_stats(slot->session);
+    lk_session_stats s = lk_session_get_rank_stats(slot->session);
     uint64_t bytes = s.cache_bytes + s.scratch_bytes;
     if (slot->job && slot->reserved > bytes) bytes = slot->reserved;
     return bytes + s.checkpoint_bytes -
            (slot->job ? immutable_shared_bytes(slot, &s) : s.shared_bytes);
+}
+
+/* Bytes that only this session holds now. */
+static uint64_t own_bytes(const struct lk_slot *slot) {
+    lk_session_stats s = lk_session_get_rank_stats(slot->session);
+    return s.cache_bytes + s.scratch_bytes + s.checkpoint_bytes - s.shared_bytes;
 }
 
 static uint64_t all_shared_bytes(const struct lk_slots *slots) {
@@ -39,7 +49,7 @@ static uint64_t total_bytes(const struct lk_slots *slots, const struct lk_slot *
     for (size_t i = 0; i < slots->n; i++)
         if (slots->slot[i] != keep) sum += slot_bytes(slots->slot[i]);
     if (!keep) return sum;
-    lk_session_stats s = lk_session_get_stats(keep->session);
+    lk_session_stats s = lk_session_get_rank_stats(keep->session);
     return sum - immutable_shared_bytes(keep, &s);
 }
 
@@ -52,7 +62,7 @@ static uint64_t evictable_bytes(const struct lk_slots *slots, const struct lk_sl
         if (!stays)
             sum += slot_bytes(slot);
         else if (!is_loading(slot))
-            shared_used += lk_session_get_stats(slot->session).shared_bytes;
+            shared_used += lk_session_get_rank_stats(slot->session).shared_bytes;
     }
     return sum + shared - (shared_used < shared ? shared_used : shared);
 }
@@ -257,18 +267,40 @@ void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped) {
     slot->immutable_bytes = lk_session_immutable_bytes(slot->session);
 }
 
-struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now) {
-    struct lk_slot_snapshot snap = {.id = slot->id,
-                                    .busy = slot->job != NULL,
-                                    .is_prefix = slot->is_prefix,
-                                    .recipe = slot->recipe,
-                                    .loading = is_loading(slot)};
+/* Must the bytes and levels of the last snapshot be counted again? */
+static bool is_outdated(const struct lk_slot *slot, double now, double max_age) {
+    const struct lk_slot_snapshot *last = &slot->last;
+    if (slot->last_time == 0 || last->loading) return true;
+    if (slot->job || max_age == 0) return now - slot->last_time >= max_age;
+    return last->busy || last->stats.n_tok != lk_session_n_tok(slot->session);
+}
+
+/* Count the bytes of the session and of its levels. */
+static void count_bytes(const struct lk_slot *slot, struct lk_slot_snapshot *snap) {
+    snap->stats = lk_session_get_stats(slot->session);
+    snap->n_level = 0;
+    while (snap->n_level < LK_SNAPSHOT_LEVELS &&
+           lk_session_get_level(slot->session, snap->n_level, &snap->level[snap->n_level]))
+        snap->n_level++;
+}
+
+struct lk_slot_snapshot lk_slot_take_snapshot(struct lk_slot *slot, double now, double max_age) {
+    struct lk_slot_snapshot snap = slot->last;
+    bool loading = is_loading(slot), outdated = !loading && is_outdated(slot, now, max_age);
+    if (loading) snap = (struct lk_slot_snapshot){0};
+    if (outdated) count_bytes(slot, &snap);
+    if (outdated || loading) slot->last_time = now;
+    snap.id = slot->id;
+    snap.is_prefix = slot->is_prefix;
+    snap.recipe = slot->recipe;
+    snap.loading = loading;
     snap.saving = slot->command.kind == LK_SLOT_CMD_SAVE || slot->command.kind == LK_SLOT_CMD_STORE;
-    if (snap.loading) return snap;
-    snap.stats = lk_session_get_stats(slot->session);
-    while (snap.n_level < LK_SNAPSHOT_LEVELS &&
-           lk_session_get_level(slot->session, snap.n_level, &snap.level[snap.n_level]))
-        snap.n_level++;
+    /* A busy session's bytes must be counted once more when it is idle. */
+    snap.busy = slot->job != NULL;
+    slot->last = snap;
+    if (loading) return snap;
+    snap.rank_bytes = own_bytes(slot);
+    snap.stats.n_tok = lk_session_n_tok(slot->session);
     if (!slot->job) {
         snap.idle_s = now - slot->last_used;
         return snap;

@@ -31,6 +31,18 @@ struct lk_slot_command {
     double seconds;
 };
 
+/* State of a slot, copied for other threads. */
+struct lk_slot_snapshot {
+    int id;
+    bool busy, prefill, loading, saving, is_prefix;
+    size_t recipe, n_prompt, n_reused, n_decoded;
+    double tokens_per_second, idle_s;
+    uint64_t rank_bytes;    /* held by this session alone, on this rank */
+    lk_session_stats stats; /* of all ranks, like the levels */
+    size_t n_level;
+    lk_level_stats level[LK_SNAPSHOT_LEVELS];
+};
+
 struct lk_slot {
     int id;
     size_t recipe; /* index into lk_server_opts.recipe */
@@ -51,6 +63,8 @@ struct lk_slot {
     char stored[LK_STORE_NAME_LEN]; /* stored session that it was loaded from; empty: none */
     lk_progress progress;           /* called during prefill with `user`; may be NULL */
     void *user;
+    struct lk_slot_snapshot last; /* the last one that was taken, at last_time */
+    double last_time;             /* 0: never */
 };
 
 struct lk_slots {
@@ -62,17 +76,6 @@ struct lk_slots {
      * disk; the slot is then freed later. NULL: evicted sessions are lost. */
     bool (*store_evicted)(void *user, struct lk_slot *slot);
     void *store_user;
-};
-
-/* State of a slot, copied for other threads. */
-struct lk_slot_snapshot {
-    int id;
-    bool busy, prefill, loading, saving, is_prefix;
-    size_t recipe, n_prompt, n_reused, n_decoded;
-    double tokens_per_second, idle_s;
-    lk_session_stats stats;
-    size_t n_level;
-    lk_level_stats level[LK_SNAPSHOT_LEVELS];
 };
 
 /* Bytes that cannot be freed by evicting idle slots: what busy slots hold or have reserved. */
@@ -115,7 +118,9 @@ void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok);
 /* Tokens [n_kept, n_kept + n_dropped) of its session were dropped (lk_session_shift). */
 void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped);
 
-struct lk_slot_snapshot lk_slot_take_snapshot(const struct lk_slot *slot, double now);
+/* max_age: bytes and levels of a busy session may be those of max_age seconds ago, and those of an
+ * idle one are only counted again if it was used. 0: count always. Several ranks exchange them. */
+struct lk_slot_snapshot lk_slot_take_snapshot(struct lk_slot *slot, double now, double max_age);
 
 void lk_slots_free(struct lk_slots *slots);
 

@@ -160,11 +160,112 @@ static void test_checkpoint_bytes(void **state) {
     close_both(&b);
 }
 
+/* ---- progress callbacks, and threads ---- */
+
+/* A session that is used while another one is prefilled, and what was done with it. */
+struct meanwhile {
+    const lk_recipe *recipe;
+    lk_session *prefilled, *other, *copy;
+    lk_batch *batch;
+    int32_t tok[CTX];
+    int n_call, n_step, stop_at; /* stop_at: end the prefill in this call; 0: never */
+};
+
+/* Decode with another session, copy it, and ask for stats of both. */
+static bool use_other_session(void *user, uint64_t done, uint64_t total) {
+    struct meanwhile *m = user;
+    lk_err err = {0};
+    (void)done, (void)total;
+    m->n_call++;
+    assert_true(lk_session_get_stats(m->prefilled).n_tok <= CTX);
+    lk_batch_item item = {.session = m->other, .tok = &m->tok[m->n_step++], .n_tok = 1};
+    if (lk_batch_eval(m->batch, &item, 1, &err) != LK_OK) fail_msg("%s", err.msg);
+    if (m->n_call % 4 == 1) {
+        lk_session_free(m->copy);
+        assert_int_equal(lk_session_new(&m->copy, m->other->model, m->recipe,
+                                        &(lk_session_opts){.n_ctx = CTX}, &err),
+                         LK_OK);
+        if (lk_session_copy(m->copy, m->other, &err) != LK_OK) fail_msg("%s", err.msg);
+        assert_int_equal(lk_session_n_tok(m->copy), lk_session_n_tok(m->other));
+    }
+    return m->n_call != m->stop_at;
+}
+
+/* A thread that works with the copy until *over is set, as the server's disk thread does. */
+struct worker {
+    lk_session *session;
+    const int32_t *tok;
+    _Atomic bool over;
+    int n_step;
+};
+
+static void *work_with_session(void *arg) {
+    struct worker *w = arg;
+    while (!w->over && w->n_step < 200 &&
+           lk_session_eval(w->session, w->tok + w->n_step, 1, false, NULL) == LK_OK)
+        w->n_step++;
+    return NULL;
+}
+
+/* While a prompt is prefilled, its progress callback and another thread use other sessions. They
+ * hold what they hold in one process, also if the callback ends the prefill. */
+static void test_meanwhile(void **state) {
+    (void)state;
+    static struct meanwhile m;
+    static int32_t prompt[CTX];
+    struct both b;
+    lk_err err = {0};
+    open_tiny_both(&b, "llama", 2, false, NULL);
+    random_tokens(prompt, CTX, b.single, 1);
+    random_tokens(m.tok, CTX, b.single, 2);
+    for (int chunked = 0; chunked < 2; chunked++) {
+        const lk_session_opts plain = {.n_ctx = CTX, .chunked_prefill = chunked},
+                              opts = {.n_ctx = CTX,
+                                      .chunked_prefill = chunked,
+                                      .progress = use_other_session,
+                                      .user = &m};
+        struct pair other = open_pair(&b, "best-4", &plain);
+        lk_session *threads;
+        sync_pair(&other, m.tok, 900, 0, 1e-3);
+        m.recipe = other.r2;
+        m.other = other.many;
+        m.n_call = m.n_step = 0;
+        m.stop_at = 3;
+        m.copy = NULL;
+        assert_int_equal(lk_batch_new(&m.batch, b.divided, &err), LK_OK);
+        assert_int_equal(lk_session_new(&m.prefilled, b.divided, other.r2, &opts, &err), LK_OK);
+        assert_int_equal(lk_session_new(&threads, b.divided, other.r2, &plain, &err), LK_OK);
+        struct worker worker = {.session = threads, .tok = m.tok};
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, work_with_session, &worker), 0);
+        assert_int_equal(lk_session_sync(m.prefilled, prompt, 1800, NULL, &err), LK_E_CANCELLED);
+        m.n_call = m.stop_at = 0;
+        assert_int_equal(lk_session_sync(m.prefilled, prompt, 1800, NULL, &err), LK_OK);
+        worker.over = true;
+        pthread_join(thread, NULL);
+        assert_true(worker.n_step > 0 && m.n_call > 0);
+        for (int i = 0; i < m.n_step; i++)
+            assert_int_equal(lk_session_eval(other.one, m.tok + i, 1, false, &err), LK_OK);
+        assert_true(distance(other.one, other.many) <= 1e-3);
+        lk_session_clear(other.one);
+        for (int i = 0; i < worker.n_step; i++)
+            assert_int_equal(lk_session_eval(other.one, m.tok + i, 1, false, &err), LK_OK);
+        assert_true(distance(other.one, threads) <= 1e-3);
+        lk_session_clear(other.one);
+        assert_int_equal(lk_session_sync(other.one, prompt, 1800, NULL, &err), LK_OK);
+        assert_true(distance(other.one, m.prefilled) <= 1e-2);
+        lk_session_free(threads), lk_session_free(m.copy), lk_session_free(m.prefilled);
+        lk_batch_free(m.batch);
+        close_pair(&other);
+    }
+    close_both(&b);
+}
+
 /* ---- failures ---- */
 
 static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    return done < total / 2;
+    const bool *stops = user;
+    return !*stops || done < total / 2;
 }
 
 /* What fails on one rank fails on all, with one message, and the session can be used again. */
@@ -187,12 +288,13 @@ static void test_failures(void **state) {
         assert_non_null(strstr(err.msg, "several ranks"));
         lk_recipe_free(recipe);
     }
-    lk_session_opts opts = {.n_ctx = CTX, .progress = stop_half_way};
+    bool stops = true;
+    lk_session_opts opts = {.n_ctx = CTX, .progress = stop_half_way, .user = &stops};
     assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
     assert_int_equal(lk_session_new(&s, b.divided, recipe, &opts, &err), LK_OK);
     assert_int_equal(lk_session_sync(s, tok, 1400, NULL, &err), LK_E_CANCELLED);
     assert_int_equal(lk_session_n_tok(s), 0);
-    s->opts.progress = NULL;
+    stops = false;
     lk_session_cancel(s);
     assert_int_equal(lk_session_eval(s, tok, 1, false, &err), LK_E_CANCELLED);
     assert_int_equal(lk_session_eval(s, tok, 1, false, &err), LK_OK);
@@ -270,11 +372,11 @@ static void test_damaged_messages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank),         cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_families),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_operations),       cmocka_unit_test(test_checkpoint_bytes),
-        cmocka_unit_test(test_failures),         cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_damaged_messages),
+        cmocka_unit_test(test_one_rank),   cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_families),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_operations), cmocka_unit_test(test_checkpoint_bytes),
+        cmocka_unit_test(test_meanwhile),  cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_lost_rank),  cmocka_unit_test(test_damaged_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,10 +12,14 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 import tiny_model
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import program_ranks  # pylint: disable=wrong-import-position
 
 HOST = "127.0.0.1"
 ADDRESS_SPACE = 8 << 30  # bytes that a server may map
@@ -101,7 +105,8 @@ class Server:
         self.close()
 
     def start(self):
-        command = [self.program, "serve", "-m", self.model, "--port", "0", *self.options]
+        command = program_ranks.command(self.program, "serve", "-m", self.model, "--port", "0",
+                                        *self.options)
         if self.sessions:
             os.makedirs(self.session_dir, mode=0o700, exist_ok=True)
             command += ["--session-dir", self.session_dir]
@@ -114,9 +119,11 @@ class Server:
         with open(os.path.join(self.directory, "stderr"), "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                start_new_session=True, preexec_fn=self._prepare_process)
+                start_new_session=True, preexec_fn=self._prepare_process,
+                env=program_ranks.environment())
         self.pid = self.process.pid
         self.port = self._read_port()
+        self.pid = program_ranks.rank_pid(self.process.pid, 0)
         self.key = next((line.strip() for line in (self.keys or "").split("\n") if line.strip()),
                         None)
 
@@ -215,9 +222,9 @@ class Server:
         to be killed, and negative if a signal ended it."""
         start = time.monotonic()
         if self.is_alive():
-            self.process.send_signal(number)
+            os.kill(self.pid, number)
         try:
-            status = self.process.wait(timeout)
+            status = program_ranks.exit_status(self.process.wait(timeout))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

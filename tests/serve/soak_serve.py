@@ -3,6 +3,9 @@
 
 usage: soak_serve.py PROGRAM SECONDS [serve option...]
 
+LOWKEY_SOAK_CLIENTS is the number of well-behaved clients (default 4). With LOWKEY_TEST_RANKS=N the
+server has N ranks.
+
 Prints the latencies of the well-behaved clients (first token and whole answer), the resident memory
 of the server, and whether all sessions are idle at the end. Exits with status 1 if a session is
 stuck, the server died, or a well-behaved client got no answer.
@@ -19,10 +22,14 @@ import sys
 import threading
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import program_ranks  # pylint: disable=wrong-import-position
+
 program, seconds, options = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
-server = subprocess.Popen([program, "serve", "--port", "0", *options], stdout=subprocess.PIPE,
-                          text=True)
+server = subprocess.Popen(program_ranks.command(program, "serve", "--port", "0", *options),
+                          stdout=subprocess.PIPE, text=True, env=program_ranks.environment())
 port = int(re.search(r":(\d+), cache", server.stdout.readline()).group(1))
+pid = program_ranks.rank_pid(server.pid, 0)
 end_time = time.monotonic() + seconds
 first_token, whole_answer, n_refused, failures = [], [], [0], []
 words = "river stone light paper house cloud winter answer garden music".split()
@@ -119,7 +126,7 @@ def run_bad_client(misbehave, seed):
 # ---- the run ----
 
 def resident_mib():
-    with open(f"/proc/{server.pid}/statm", encoding="ascii") as file:
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
@@ -129,7 +136,7 @@ def get_slots():
     return json.loads(connection.getresponse().read())
 
 
-threads = [threading.Thread(target=run_good_client, args=(i,)) for i in range(4)]
+threads = [threading.Thread(target=run_good_client, args=(i,)) for i in range(int(os.environ.get("LOWKEY_SOAK_CLIENTS", "4")))]
 threads += [threading.Thread(target=run_bad_client, args=(misbehave, 10 + i))
             for i, misbehave in enumerate([cancel, cancel, hang, send_garbage])]
 for thread in threads:
@@ -147,7 +154,7 @@ for _ in range(50):
     if not stuck:
         break
     time.sleep(0.2)
-server.send_signal(signal.SIGTERM)
+os.kill(pid, signal.SIGTERM)
 status = server.wait(timeout=30)
 
 
@@ -156,7 +163,7 @@ def quantile(values, q):
 
 
 half = len(memory) // 2
-print(f"complete answers: {len(whole_answer)}, refused (overloaded): {n_refused[0]}, "
+print(f"complete answers: {len(whole_answer)} ({len(whole_answer) / seconds:.2f} per s), refused (overloaded): {n_refused[0]}, "
       f"failed: {len(failures)} {failures[:3]}")
 for name, values in (("first token", first_token), ("whole answer", whole_answer)):
     print(f"{name}: median {quantile(values, 0.5):.2f} s, p99 {quantile(values, 0.99):.2f} s, "

@@ -142,7 +142,7 @@ void close_pair(struct pair *p) {
 
 /* ---- operations ---- */
 
-static void sync_pair(struct pair *p, const int32_t *tok, size_t n, size_t reused, double max) {
+void sync_pair(struct pair *p, const int32_t *tok, size_t n, size_t reused, double max) {
     size_t n1 = 0, n2 = 0;
     lk_err err = {0};
     if (lk_session_sync(p->one, tok, n, &n1, &err) != LK_OK) fail_msg("%s", err.msg);

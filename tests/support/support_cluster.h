@@ -55,6 +55,10 @@ struct pair {
 struct pair open_pair(struct both *both, const char *recipe, const lk_session_opts *opts);
 void close_pair(struct pair *pair);
 
+/* lk_session_sync of both. They reuse the same number of tokens, which is `reused` unless that is
+ * SIZE_MAX, and their logits have an NMSE of at most max. */
+void sync_pair(struct pair *pair, const int32_t *tok, size_t n, size_t reused, double max);
+
 /* Going back to checkpoints, prompts through the cache, copies, drafts and batches: logits differ
  * by an NMSE of at most `max`. */
 void compare_operations(const char *preset, int n_rank, int n_stage, double max);

@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts) {
+lk_model *open_tiny_cluster(const struct tiny_spec *spec, const lk_model_opts *opts,
+                            lk_cluster *cluster) {
     char path[512];
     const char *folder = getenv("TMPDIR");
     lk_model *model = NULL;
@@ -26,11 +27,18 @@ lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts) {
     if (fd < 0) fail_msg("%s: %s", path, strerror(errno));
     close(fd);
     bool written = tiny_gguf_write(path, spec);
-    lk_status status = written ? lk_model_open(&model, path, opts, &err) : LK_E_IO;
+    lk_status status = LK_E_IO;
+    if (written)
+        status = cluster ? lk_model_open_cluster(&model, path, opts, cluster, &err)
+                         : lk_model_open(&model, path, opts, &err);
     unlink(path);
     if (status != LK_OK)
         fail_msg("%s: %s", spec->name, written ? err.msg : "cannot write the model");
     return model;
+}
+
+lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts) {
+    return open_tiny_cluster(spec, opts, NULL);
 }
 
 lk_model *open_preset(const char *preset, int n_ctx, int n_threads) {

@@ -3,7 +3,7 @@
 #ifndef LK_TESTS_SUPPORT_MODEL_H
 #define LK_TESTS_SUPPORT_MODEL_H
 
-#include "lowkey.h"
+#include "lowkey_cluster.h"
 #include "tiny_gguf.h"
 
 #include <stdint.h>
@@ -11,6 +11,10 @@
 /* Write the model to a temporary file, open it, and remove the file. `opts` may be NULL. Free the
  * model with lk_model_free. */
 lk_model *open_tiny(const struct tiny_spec *spec, const lk_model_opts *opts);
+
+/* The same on all ranks of a cluster; NULL: without one. */
+lk_model *open_tiny_cluster(const struct tiny_spec *spec, const lk_model_opts *opts,
+                            lk_cluster *cluster);
 
 /* Open the preset with that name, with a context of at least n_ctx tokens and n_threads threads. */
 lk_model *open_preset(const char *preset, int n_ctx, int n_threads);

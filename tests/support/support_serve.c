@@ -4,6 +4,7 @@
 
 #include "support_http.h"
 #include "support_model.h"
+#include "support_ranks.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -22,6 +23,10 @@ lk_recipe *recipes[3];
 char session_dir[ROOM], store_dir[ROOM + 16], last_note[1024];
 _Atomic int n_note;
 
+/* LOWKEY_TEST_RANKS=N: the server has N ranks, which are threads. */
+static struct ranks *ranks;
+static lk_cluster *cluster;
+
 /* ---- session directory and server ---- */
 
 void record_note(void *user, const char *line) {
@@ -33,6 +38,7 @@ void record_note(void *user, const char *line) {
 struct lk_server_opts serve_options(void) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = model;
+    o.n_rank = lk_cluster_n_rank(cluster);
     o.id = "tiny";
     o.recipe = (const lk_recipe *const *)recipes;
     o.n_recipe = 2;
@@ -250,12 +256,18 @@ void expect_same_answer(const json_t *a, const json_t *b) {
 
 /* ---- models ---- */
 
+static void start_ranks(void) {
+    const char *n = getenv("LOWKEY_TEST_RANKS");
+    if (n && atoi(n) > 1) ranks = ranks_start(atoi(n), &cluster);
+}
+
 int open_models(void **state) {
     static const char *const names[] = {"best-4", "f16", "best-2"};
     struct tiny_spec spec = *tiny_preset("qwen2-bpe");
     lk_model_opts opts = {.n_threads = 1};
     (void)state;
-    model = open_tiny(&spec, &opts);
+    start_ranks();
+    model = open_tiny_cluster(&spec, &opts, cluster);
     spec.seed++;
     other_model = open_tiny(&spec, &opts);
     for (int i = 0; i < 3; i++)
@@ -264,9 +276,13 @@ int open_models(void **state) {
 }
 
 int close_models(void **state) {
+    lk_err err = {0};
     (void)state;
     lk_model_free(model);
     lk_model_free(other_model);
     for (int i = 0; i < 3; i++) lk_recipe_free(recipes[i]);
+    if (ranks && ranks_end(ranks, &err) != LK_OK) fail_msg("%s", err.msg);
+    ranks = NULL;
+    cluster = NULL;
     return 0;
 }

@@ -22,6 +22,8 @@ int close_models(void **state);
 int make_session_dir(void **state);
 int remove_session_dir(void **state);
 
+/* With LOWKEY_TEST_RANKS=N in the environment, `model` is opened by N ranks, which are threads, and
+ * serve_options().n_rank is N. */
 struct lk_server_opts serve_options(void);
 struct lk_server *serve_start(const struct lk_server_opts *opts);
 
