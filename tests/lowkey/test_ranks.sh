@@ -130,7 +130,8 @@ if [ -x "$network" ] && unshare -n sh -c 'exec 3<>/dev/net/tun' 2>/dev/null; the
   timeout 60 "$network" 2 20 0 50 "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 --json >out 2>err ||
     fail "delayed_network: $(head -c 600 err)"
   json 'd["text"] + "\n" == open("expected").read()'
-  json '0.9 * 0.02 < d["exchanges"]["exchange_seconds"] / d["exchanges"]["exchanges_per_token"] < 0.1'
+  # Rank 0 waits in all exchanges of a token but the first, which announces it.
+  json '0.9 * 0.02 < d["exchanges"]["exchange_seconds"] / (d["exchanges"]["exchanges_per_token"] - 1) < 0.1'
   printf 'echo $$ >>pids.network; exec sleep 60\n' >wait
   timeout 60 "$network" 2 0 0 1 bash wait >out 2>err && fail "delayed_network goes on for longer than its time"
   while read -r pid; do kill -0 "$pid" 2>/dev/null && fail "delayed_network leaves a process"; done <pids.network
