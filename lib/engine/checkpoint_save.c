@@ -142,12 +142,12 @@ static bool load_checkpoint(struct lk_session *s, const struct saved *saved, str
     return true;
 }
 
-/* Load those that are in keep [n_keep], in ascending order of n_tok. A checkpoint that is not kept
- * stays until the next one, which shares its blocks, is there. */
+/* Load the checkpoints in keep [n_keep], which is in ascending order of n_tok. Each is read as a part
+ * of the next newer one, so one that is not kept is freed only after the one before it is loaded. */
 static void load_chosen(struct lk_session *s, const void *data, uint64_t size,
                         const struct lk_checkpoint *keep, int n_keep) {
     struct lk_checkpoints *c = &s->checkpoints;
-    struct lk_checkpoint passing = {0}; /* its cache is NULL: there is none */
+    struct lk_checkpoint passing = {0}; /* not kept; cache NULL: none */
     struct lk_cache *later = s->cache;
     struct saved saved;
     for (uint64_t at = 0; n_keep > 0 && read_checkpoint(data, size, &at, &saved);) {

@@ -156,7 +156,8 @@ lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_o
         return lk_fail(err, LK_E_ARG,
                        "one stage alone can be planned only: open it with header_only");
     if (n_stage < 1 || stage < 0 || stage >= n_stage)
-        return lk_fail(err, LK_E_ARG, "there is no stage %d of %d", stage, n_stage);
+        return lk_fail(err, LK_E_ARG, "stage %d of %d does not exist; stages count from 0", stage,
+                       n_stage);
     return open_model(out, path, opts, stage, n_stage, err);
 }
 

@@ -29,8 +29,8 @@ static lk_batch_item chunk_item(const struct pipeline *p, int64_t k) {
         .session = p->s, .tok = p->tok + at, .n_tok = left < LK_EVAL_MAX ? left : LK_EVAL_MAX};
 }
 
-/* Make this rank ready for its chunk, and agree with the others. If the text is cancelled, no stage
- * starts another chunk, and those that are on their way are completed. */
+/* Make this rank ready for its chunk, and agree with the others. If the text is cancelled, stage 0
+ * starts no other chunk, and the other stages finish those that it has started. */
 static lk_status start_tick(struct pipeline *p, int64_t tick, lk_batch_item *item, lk_err *err) {
     int64_t k = chunk_of(p, tick, p->stages->own);
     lk_err why = {0};
@@ -109,7 +109,7 @@ static lk_status run_ticks(struct pipeline *p, lk_err *err) {
         if (status == LK_OK && !p->cancelled &&
             !lk_cluster_report(p->cluster, opts->progress, opts->user, done * n_layer,
                                p->n_tok * n_layer))
-            p->stops = p->stages->own == 0; /* other stages complete what is on its way */
+            p->stops = p->stages->own == 0; /* others finish what it has started */
     }
     lk_err why = {0};
     if (status != LK_OK) return status;
