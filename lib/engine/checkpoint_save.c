@@ -142,8 +142,9 @@ static bool load_checkpoint(struct lk_session *s, const struct saved *saved, str
     return true;
 }
 
-/* Load the checkpoints in keep [n_keep], which is in ascending order of n_tok. Each is read as a part
- * of the next newer one, so one that is not kept is freed only after the one before it is loaded. */
+/* Load the checkpoints in keep [n_keep], which is in ascending order of n_tok. Each is read as a
+ * part of the next newer one, so one that is not kept is freed after the next older one is loaded.
+ */
 static void load_chosen(struct lk_session *s, const void *data, uint64_t size,
                         const struct lk_checkpoint *keep, int n_keep) {
     struct lk_checkpoints *c = &s->checkpoints;
